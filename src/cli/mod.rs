@@ -1,0 +1,6 @@
+//! The command line: one file per subcommand.
+
+/// Parses, runs, returns the exit code.
+pub fn main() -> std::process::ExitCode {
+    std::process::ExitCode::SUCCESS
+}

@@ -1,0 +1,150 @@
+//! The one communicator of training, with calls that return what happened. Three
+//! implementations: `mpi` (Open MPI with ULFM), `sim` (threads and a seeded board), `solo`.
+
+use thiserror::Error;
+
+pub mod mpi;
+pub mod sim;
+pub mod solo;
+
+/// Why a call did not complete. The first three start recovery; all else ends the run
+/// (spec 004: PROC_FAILED, REVOKED, PENDING).
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum CommError {
+    /// `MPIX_ERR_PROC_FAILED` (75).
+    #[error("a rank failed")]
+    ProcFailed,
+    /// `MPIX_ERR_REVOKED` (77).
+    #[error("the communicator was revoked")]
+    Revoked,
+    /// `MPIX_ERR_PROC_FAILED_PENDING` (76) or `MPI_ERR_PENDING`.
+    #[error("a pending operation met a failed rank")]
+    Pending,
+    /// Anything else.
+    #[error("{call} failed with MPI error class {class}: {text}")]
+    Fatal {
+        /// The MPI call.
+        call: &'static str,
+        /// `MPI_Error_class`.
+        class: i32,
+        /// `MPI_Error_string`.
+        text: String,
+    },
+}
+
+impl CommError {
+    /// Whether recovery answers it.
+    pub fn starts_recovery(&self) -> bool {
+        !matches!(self, Self::Fatal { .. })
+    }
+}
+
+/// How elements are combined.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub enum ReduceOp {
+    /// Wrapping for integers.
+    Sum,
+    Max,
+}
+
+/// What an agreement decided: `flags` is the AND over the ranks that took part, the same
+/// everywhere; `outcome` is the call's own return code, uniform too (ULFM: MPIX_Comm_agree).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Agreement {
+    /// AND of everybody's flags.
+    pub flags: u32,
+    /// `Err` when a failure nobody has repaired yet is known.
+    pub outcome: Result<(), CommError>,
+}
+
+impl Agreement {
+    /// The commit rule of DESIGN 4.2: success **and** bit 0.
+    pub fn committed(&self) -> bool {
+        self.outcome.is_ok() && self.flags & 1 == 1
+    }
+}
+
+/// What a leader needs to start replacements. Equal on every survivor.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SpawnRequest {
+    /// This survivor's rank in the repaired world.
+    pub my_rank: usize,
+    /// Ranks to fill, ascending; replacement i takes `lost[i]`.
+    pub lost: Vec<usize>,
+    /// Ranks of the repaired world.
+    pub ranks: usize,
+    /// The program's arguments; every replacement gets the same. The implementation appends what
+    /// `Communicator` joining needs.
+    pub arguments: Vec<String>,
+}
+
+/// Why replacements did not come. Uniform over the survivors.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum SpawnError {
+    /// The runtime cannot start them (no slot, no binary): take the next rung.
+    #[error("the runtime refused to start a replacement: {0}")]
+    Refused(String),
+    /// Somebody died or did not answer in time: shrink and try again.
+    #[error("joining failed: {0}")]
+    Failed(String),
+}
+
+/// A world of ranks. One thread per rank calls it. Every call that moves data may fail on some
+/// ranks and succeed on others; only `agree` is uniform.
+pub trait Communicator: Send {
+    /// This process's rank.
+    fn rank(&self) -> usize;
+    /// Ranks in this world.
+    fn size(&self) -> usize;
+    /// Element-wise over all ranks; `send` is never changed, so a failed step can be repeated.
+    fn all_reduce_f32(
+        &mut self,
+        send: &[f32],
+        recv: &mut [f32],
+        op: ReduceOp,
+    ) -> Result<(), CommError>;
+    /// The same for 64-bit words; sums wrap.
+    fn all_reduce_u64(
+        &mut self,
+        send: &[u64],
+        recv: &mut [u64],
+        op: ReduceOp,
+    ) -> Result<(), CommError>;
+    /// The same for signed words (fixed-point sums).
+    fn all_reduce_i64(
+        &mut self,
+        send: &[i64],
+        recv: &mut [i64],
+        op: ReduceOp,
+    ) -> Result<(), CommError>;
+    /// Everybody's words, in rank order; equal lengths everywhere.
+    fn all_gather_u64(&mut self, send: &[u64]) -> Result<Vec<u64>, CommError>;
+    /// From `root` to everybody; equal lengths everywhere.
+    fn broadcast(&mut self, data: &mut [u8], root: usize) -> Result<(), CommError>;
+    /// To one rank.
+    fn send(&mut self, data: &[u8], to: usize, tag: u32) -> Result<(), CommError>;
+    /// From one rank; exactly `data.len()` bytes.
+    fn recv(&mut self, data: &mut [u8], from: usize, tag: u32) -> Result<(), CommError>;
+    /// Uniform AND, also on a revoked communicator (MPIX_Comm_agree).
+    fn agree(&mut self, flags: u32) -> Agreement;
+    /// Interrupts everybody's calls (MPIX_Comm_revoke).
+    fn revoke(&mut self);
+    /// Becomes the communicator of the survivors, in old rank order (MPIX_Comm_shrink). The old
+    /// one is parked, not freed.
+    fn shrink(&mut self) -> Result<(), CommError>;
+    /// Collective over a just shrunk world: starts `request.lost.len()` replacements, merges
+    /// them, becomes the full world in which every survivor has `request.my_rank`. `reached` is
+    /// called at `InSpawn` and `InMerge` (fault injection, timing). On error `self` is still the
+    /// shrunk world (perhaps revoked).
+    fn spawn_and_merge(
+        &mut self,
+        request: &SpawnRequest,
+        reached: &mut dyn FnMut(crate::config::Phase),
+    ) -> Result<(), SpawnError>;
+    /// Opens every pair's connection while all live (facts: a connection first opened towards a
+    /// dead peer can block for ever).
+    fn warm(&mut self) -> Result<(), CommError>;
+    /// The last call of a healthy end: frees what was parked, leaves MPI.
+    fn finalize(&mut self);
+}

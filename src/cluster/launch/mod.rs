@@ -1,0 +1,1 @@
+//! `kintsugi launch`: the mpirun line, the supervisor, the run directory lock.

@@ -1,0 +1,8 @@
+//! Ranks, their communicators and their repair.
+
+pub mod comm;
+pub mod world;
+pub mod recovery;
+pub mod faults;
+pub mod launch;
+pub mod resident;

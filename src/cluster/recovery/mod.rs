@@ -1,0 +1,1 @@
+//! The recovery ladder: a pure machine (`machine`) and the driver that performs it (`driver`).

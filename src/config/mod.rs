@@ -1,0 +1,538 @@
+//! What was typed -> what it means. The schema lives here; `parse` reads TOML and overrides and
+//! refuses with the key, the value and what to write instead; `units` reads durations and sizes;
+//! `seed` says what `run.seed` means.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+pub mod parse;
+pub mod seed;
+pub mod units;
+
+pub use units::{Bytes, Every, Limit, Span};
+
+/// One run, whole: every key has a value. Written to `RUN/config.toml`.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Config {
+    /// Who and how many.
+    pub run: Run,
+    /// What is trained.
+    pub model: Model,
+    /// What it is trained on.
+    pub data: Data,
+    /// Run-time file staging (spec 000).
+    pub staging: Staging,
+    /// The loop.
+    pub train: Train,
+    /// The update rule.
+    pub optimizer: Optimizer,
+    /// The learning rate over time.
+    pub schedule: Schedule,
+    /// When and how the validation error is measured.
+    pub evaluation: Evaluation,
+    /// What happens when something dies.
+    pub recovery: Recovery,
+    /// What is written to disk, and when.
+    pub checkpoint: Checkpoint,
+    /// Where the arithmetic runs.
+    pub device: Device,
+    /// Where activations live.
+    pub memory: Memory,
+    /// What is broken on purpose.
+    pub faults: Faults,
+}
+
+/// `[run]`
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Run {
+    /// Names the run directory together with a hash of the configuration.
+    pub name: String,
+    /// Everything random follows from it.
+    pub seed: u64,
+    /// MPI ranks to start (`launch -n` overrides).
+    pub ranks: u32,
+    /// `"auto"` or the path of a PRRTE installation.
+    pub runtime: String,
+}
+
+impl Default for Run {
+    fn default() -> Self {
+        Self { name: "run".into(), seed: 1, ranks: 1, runtime: "auto".into() }
+    }
+}
+
+/// `[model]`
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Model {
+    /// A catalogue name or the path of a model file (`*.toml`).
+    pub name: String,
+    /// A checkpoint to take the first weights from.
+    pub init: Option<PathBuf>,
+    /// Tensor name prefixes that are not trained.
+    pub freeze: Vec<String>,
+    /// Multiplies the layer widths of catalogue models that scale (mlp, cnn11).
+    pub width: f64,
+}
+
+impl Default for Model {
+    fn default() -> Self {
+        Self { name: "cnn11".into(), init: None, freeze: Vec::new(), width: 1.0 }
+    }
+}
+
+/// `data.format`
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[allow(missing_docs)]
+pub enum DataFormat {
+    ImageFolder,
+    #[serde(rename = "cifar10")]
+    Cifar10,
+    #[serde(rename = "cifar100")]
+    Cifar100,
+    Mnist,
+    Tar,
+    Synthetic,
+}
+
+/// What to do with an image that cannot be decoded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum BadImage {
+    /// Name it, count it, train without it.
+    Skip,
+    /// Name it and end the run with exit code 3.
+    Fatal,
+}
+
+/// `[data]`
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Data {
+    /// The reader.
+    pub format: DataFormat,
+    /// Training set: a folder or file. Unset with `image_folder`: JPEGs are synthesised on first use.
+    pub train: Option<PathBuf>,
+    /// Validation set.
+    pub validation: Option<PathBuf>,
+    /// Height and width in pixels that the model sees.
+    pub image_size: u32,
+    /// Samples of the training set that is synthesised (`synthetic`, or `image_folder` without paths).
+    pub synthetic_samples: u64,
+    /// Classes of a synthesised set.
+    pub synthetic_classes: u32,
+    /// Random crop (padding by an eighth of the size) and horizontal flip.
+    pub augment: bool,
+    /// Decode threads per rank; 0 = as many as workers.
+    pub decode_threads: u32,
+    /// Batches decoded ahead per rank.
+    pub prefetch: u32,
+    /// What to do with an image that cannot be decoded.
+    pub bad_image: BadImage,
+    /// Spec 002.
+    pub bundle_ratio: f64,
+    /// Spec 002.
+    pub alternating: bool,
+    /// Spec 002: cache policy.
+    pub cache: String,
+    /// Emulated bandwidth of the source, for measurements.
+    pub throttle: Option<String>,
+}
+
+impl Default for Data {
+    fn default() -> Self {
+        Self {
+            format: DataFormat::ImageFolder,
+            train: None,
+            validation: None,
+            image_size: 32,
+            synthetic_samples: 6000,
+            synthetic_classes: 10,
+            augment: true,
+            decode_threads: 0,
+            prefetch: 4,
+            bad_image: BadImage::Skip,
+            bundle_ratio: 0.0,
+            alternating: false,
+            cache: "none".into(),
+            throttle: None,
+        }
+    }
+}
+
+/// `[staging]`
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Staging {
+    /// Spec 000.
+    pub mode: String,
+}
+
+impl Default for Staging {
+    fn default() -> Self {
+        Self { mode: "off".into() }
+    }
+}
+
+/// How gradients meet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ExchangeKind {
+    /// One all-reduce of gradients and one vote a step.
+    Synchronous,
+    /// SPRINT's Algorithm 1 (spec 004).
+    Asynchronous,
+}
+
+/// `[train]`. The first limit that is reached ends the run.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Train {
+    /// Passes over the training set.
+    pub epochs: Option<u64>,
+    /// Committed steps.
+    pub steps: Option<u64>,
+    /// Seconds since the run's first start, repairs included.
+    pub max_seconds: Option<f64>,
+    /// Samples per step over all ranks.
+    pub global_batch: u64,
+    /// Worker threads per rank.
+    pub workers: u32,
+    /// OpenMP threads per worker: part of the arithmetic, so a constant of the run.
+    pub threads: u32,
+    /// Virtual owners (DESIGN 4.7); unset = initial ranks x workers.
+    pub owners: Option<u32>,
+    /// How gradients meet.
+    pub exchange: ExchangeKind,
+    /// Sums that do not depend on grouping.
+    pub reproducible: bool,
+    /// Gradient bucket size.
+    pub bucket: Bytes,
+}
+
+impl Default for Train {
+    fn default() -> Self {
+        Self {
+            epochs: None,
+            steps: None,
+            max_seconds: None,
+            global_batch: 96,
+            workers: 1,
+            threads: 1,
+            owners: None,
+            exchange: ExchangeKind::Synchronous,
+            reproducible: false,
+            bucket: Bytes(4 << 20),
+        }
+    }
+}
+
+/// `[optimizer]`
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Optimizer {
+    /// `"sgd"`.
+    pub name: String,
+    /// Base learning rate.
+    pub learning_rate: f64,
+    /// Momentum factor.
+    pub momentum: f64,
+    /// L2 penalty, added to the gradient of weights (not of biases and batch-norm parameters).
+    pub weight_decay: f64,
+}
+
+impl Default for Optimizer {
+    fn default() -> Self {
+        Self { name: "sgd".into(), learning_rate: 0.05, momentum: 0.9, weight_decay: 1e-4 }
+    }
+}
+
+/// `schedule.kind`
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ScheduleKind {
+    /// The base rate throughout.
+    Constant,
+    /// Multiplied by `factor` at each of `milestones`.
+    Step,
+    /// Half a cosine down to zero at the end of the run.
+    Cosine,
+}
+
+/// `[schedule]`. Scales to the smaller of `train.steps` and `train.epochs`; with neither, constant.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Schedule {
+    /// The shape.
+    pub kind: ScheduleKind,
+    /// Linear warm-up, as a fraction of the run's steps (0..1).
+    pub warm_up: f64,
+    /// Fractions of the run (0..1) at which `step` multiplies.
+    pub milestones: Vec<f64>,
+    /// What `step` multiplies by.
+    pub factor: f64,
+}
+
+impl Default for Schedule {
+    fn default() -> Self {
+        Self {
+            kind: ScheduleKind::Constant,
+            warm_up: 0.0,
+            milestones: vec![0.5, 0.75],
+            factor: 0.1,
+        }
+    }
+}
+
+/// `[evaluation]`
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Evaluation {
+    /// `"epoch"`, `"never"`, `"100steps"` or a duration.
+    pub every: Every,
+    /// Validation samples per forward pass of one worker.
+    pub batch: u32,
+}
+
+impl Default for Evaluation {
+    fn default() -> Self {
+        Self { every: Every::Epoch, batch: 64 }
+    }
+}
+
+/// A rung of the recovery ladder (DESIGN 4.3).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Rung {
+    /// Promote a waiting process.
+    Spare,
+    /// Start a new process and merge it.
+    Respawn,
+    /// Go on with fewer.
+    Shrink,
+    /// End the world; the supervisor starts it again.
+    Restart,
+}
+
+/// `recovery.resident`
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[allow(missing_docs)]
+pub enum Resident {
+    On,
+    Off,
+}
+
+/// `[recovery]`
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Recovery {
+    /// Tried in order; unset = by the number of nodes (DESIGN 4.3).
+    pub ladder: Option<Vec<Rung>>,
+    /// Spares per node; unset = by the number of nodes.
+    pub spares: Option<u32>,
+    /// Spares keep model and data ready.
+    pub warm_spares: bool,
+    /// `"epoch"`, `"never"` or a duration.
+    pub regrow: Every,
+    /// Longest time from start to the first committed step.
+    pub start_limit: Span,
+    /// Longest step; `"auto"` = learned, `"off"` = none.
+    pub step_timeout: Limit,
+    /// Silence after which a node counts as dead.
+    pub node_timeout: Span,
+    /// Longest time without a committed step before the supervisor starts the world again.
+    pub time_limit: Span,
+    /// Tries per rung.
+    pub tries: u32,
+    /// Whether state outlives the processes (DESIGN 4.4).
+    pub resident: Resident,
+    /// Where it lives.
+    pub resident_dir: PathBuf,
+    /// Device-resident state is copied out every this many steps.
+    pub resident_every: u32,
+    /// Treats a persistently slow rank as dead.
+    pub replace_slow: bool,
+}
+
+impl Default for Recovery {
+    fn default() -> Self {
+        Self {
+            ladder: None,
+            spares: None,
+            warm_spares: false,
+            regrow: Every::Epoch,
+            start_limit: Span(Duration::from_secs(120)),
+            step_timeout: Limit::Auto,
+            node_timeout: Span(Duration::from_secs(5)),
+            time_limit: Span(Duration::from_secs(60)),
+            tries: 3,
+            resident: Resident::On,
+            resident_dir: "/dev/shm".into(),
+            resident_every: 1,
+            replace_slow: false,
+        }
+    }
+}
+
+impl Recovery {
+    /// The ladder in force on one node when none is configured.
+    pub fn rungs(&self) -> Vec<Rung> {
+        self.ladder
+            .clone()
+            .unwrap_or_else(|| vec![Rung::Spare, Rung::Respawn, Rung::Shrink, Rung::Restart])
+    }
+}
+
+/// `[checkpoint]`
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Checkpoint {
+    /// `"auto"` (Young/Daly), `"epoch"`, `"never"`, `"100steps"` or a duration.
+    pub every: Every,
+    /// How many verified checkpoints stay.
+    pub keep: u32,
+    /// Mean time between failures that `"auto"` assumes until failures are seen.
+    pub mtbf: Span,
+}
+
+impl Default for Checkpoint {
+    fn default() -> Self {
+        Self { every: Every::Auto, keep: 2, mtbf: Span(Duration::from_secs(4 * 3600)) }
+    }
+}
+
+/// `[device]`
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Device {
+    /// `"auto"`, `"cpu"` or `"cuda"`.
+    pub kind: String,
+    /// `"f32"` or `"bf16"`.
+    pub precision: String,
+    /// Spec 001.
+    pub memory_budget: Option<Bytes>,
+}
+
+impl Default for Device {
+    fn default() -> Self {
+        Self { kind: "cpu".into(), precision: "f32".into(), memory_budget: None }
+    }
+}
+
+/// `[memory]`
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Memory {
+    /// `"resident"`, `"offload"` or `"unified"` (specs 001, 003).
+    pub mode: String,
+}
+
+impl Default for Memory {
+    fn default() -> Self {
+        Self { mode: "resident".into() }
+    }
+}
+
+/// What breaks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[allow(missing_docs)]
+pub enum FaultKind {
+    Kill,
+    Stop,
+    Exit,
+    Panic,
+    Segv,
+    Oom,
+    DeviceError,
+    Deadlock,
+    Slow,
+    Nan,
+    BitFlip,
+}
+
+/// Whom it strikes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Who {
+    /// The rank named by `rank`.
+    Rank,
+    /// The lowest live rank.
+    Leader,
+    /// A process that is joining.
+    Newcomer,
+    /// The rank that ships its state to a newcomer.
+    Source,
+    /// A waiting spare.
+    Spare,
+}
+
+/// Where in a step or a repair a rank is (P1-P15 of the failure matrix).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[allow(missing_docs)]
+pub enum Phase {
+    InInit,
+    BeforeLoad,
+    InForward,
+    InBackward,
+    InAllReduce,
+    BeforeVote,
+    AfterVote,
+    InUpdate,
+    InSnapshot,
+    InPersist,
+    InEvaluation,
+    InRevoke,
+    InShrink,
+    InSpawn,
+    InMerge,
+    InRestore,
+    BeforeFirstCommit,
+    InFinalize,
+}
+
+/// One planned fault. Exactly one of `step` and `seconds` is given.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PlannedFault {
+    /// What breaks.
+    pub kind: FaultKind,
+    /// Whom it strikes.
+    #[serde(default = "by_rank")]
+    pub who: Who,
+    /// With `who = "rank"`.
+    #[serde(default)]
+    pub rank: u32,
+    /// Strikes while this step is computed (in recovery phases: repaired).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub step: Option<u64>,
+    /// Strikes at this many seconds since the run's first start.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub seconds: Option<f64>,
+    /// Where; unset = at the first point reached.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub phase: Option<Phase>,
+}
+
+fn by_rank() -> Who {
+    Who::Rank
+}
+
+/// `[faults]`
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Faults {
+    /// Mean seconds between random SIGKILLs; unset = none.
+    pub mtbf_seconds: Option<f64>,
+    /// Of the random ones.
+    pub seed: u64,
+    /// Exact ones.
+    pub plan: Vec<PlannedFault>,
+}

@@ -1,0 +1,1 @@
+//! Decode threads that run ahead of the workers.

@@ -1,0 +1,71 @@
+//! From files to micro-batches: sources, the order of samples, the prefetching loader.
+
+use thiserror::Error;
+
+pub mod loader;
+pub mod sampler;
+pub mod source;
+pub mod synth;
+
+/// What can be wrong with a data set.
+#[derive(Debug, Error)]
+pub enum DataError {
+    /// The set cannot be used at all: exit code 3.
+    #[error("{0}")]
+    Set(String),
+    /// One sample cannot be decoded.
+    #[error("{name}: {reason}")]
+    Sample {
+        /// Path or index.
+        name: String,
+        /// What the decoder said.
+        reason: String,
+    },
+}
+
+/// One decoded sample: interleaved RGB (or grey) bytes, height x width x channels.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub struct Image {
+    pub height: u32,
+    pub width: u32,
+    pub channels: u32,
+    pub pixels: Vec<u8>,
+}
+
+/// A data set that can be read by sample id (0..len), from several threads.
+pub trait Source: Send + Sync {
+    /// Samples.
+    fn len(&self) -> u64;
+    /// Whether there is none.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+    /// Class names, in label order.
+    fn classes(&self) -> &[String];
+    /// Channels of every image (1 or 3).
+    fn channels(&self) -> u32;
+    /// The label, without decoding.
+    fn label(&self, id: u64) -> u32;
+    /// Decodes one sample. `size` is a hint of the pixels needed.
+    fn read(&self, id: u64) -> Result<Image, DataError>;
+    /// How to name the sample in a message.
+    fn name(&self, id: u64) -> String;
+    /// Changes when the set changes (names, sizes): part of a run's fingerprint.
+    fn fingerprint(&self) -> u64;
+}
+
+/// One owner's micro-batch, ready for the engine.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Batch {
+    /// `[images, channels, size, size]`, normalised, without the skipped ones.
+    pub images: Vec<f32>,
+    /// One a sample of `images`.
+    pub labels: Vec<u32>,
+    /// Samples that this micro-batch stands for, skipped ones included.
+    pub count: u64,
+    /// Of them, those that could not be decoded.
+    pub skipped: u64,
+    /// Wrapping sum of `sampler::mix(epoch, id)` over all `count`.
+    pub mix: u64,
+}

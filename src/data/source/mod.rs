@@ -1,0 +1,1 @@
+//! Readers: image_folder, cifar, mnist, synthetic.

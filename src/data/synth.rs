@@ -1,0 +1,1 @@
+//! `kintsugi data synth`: procedural JPEG images with classes that take time to learn.

@@ -1,0 +1,1 @@
+//! Runs a graph: owns activation memory, frees by declared lifetimes.

@@ -1,0 +1,1 @@
+//! experiment runs, bench compares, doctor checks.

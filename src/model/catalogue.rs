@@ -1,0 +1,1 @@
+//! The catalogue: mlp, cnn11, resnet18, resnet20 (others come with their own issue).

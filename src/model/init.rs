@@ -1,0 +1,1 @@
+//! First weights, a pure function of (seed, tensor).

@@ -1,0 +1,1 @@
+//! Lays the tensors of a graph out in flat vectors.

@@ -1,0 +1,144 @@
+//! Pure description of models: the layer graph, shapes, parameters, costs, first weights. No memory.
+
+use serde::{Deserialize, Serialize};
+
+pub mod catalogue;
+pub mod init;
+pub mod layout;
+pub mod spec;
+
+/// Channels, height, width of one sample (a flat vector is `[n, 1, 1]`).
+pub type Shape = [usize; 3];
+
+/// What a node computes. Sizes in elements; padding on both sides.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
+#[allow(missing_docs)]
+pub enum LayerKind {
+    Conv {
+        channels: usize,
+        kernel: usize,
+        #[serde(default = "one")]
+        stride: usize,
+        #[serde(default)]
+        padding: usize,
+        #[serde(default = "yes")]
+        bias: bool,
+    },
+    BatchNorm {
+        #[serde(default = "epsilon")]
+        epsilon: f32,
+        #[serde(default = "statistics_momentum")]
+        momentum: f32,
+    },
+    Relu,
+    MaxPool {
+        kernel: usize,
+        stride: usize,
+        #[serde(default)]
+        padding: usize,
+    },
+    AvgPool {
+        kernel: usize,
+        stride: usize,
+        #[serde(default)]
+        padding: usize,
+    },
+    GlobalAvgPool,
+    Linear {
+        features: usize,
+        #[serde(default = "yes")]
+        bias: bool,
+    },
+    Dropout {
+        rate: f32,
+    },
+    /// Across channels (AlexNet section 3.3): size n, alpha, beta, k.
+    Lrn {
+        size: usize,
+        alpha: f32,
+        beta: f32,
+        k: f32,
+    },
+    /// Element-wise sum of the inputs.
+    Add,
+    /// Along channels.
+    Concat,
+    Flatten,
+}
+
+fn one() -> usize {
+    1
+}
+fn yes() -> bool {
+    true
+}
+fn epsilon() -> f32 {
+    1e-5
+}
+fn statistics_momentum() -> f32 {
+    0.1
+}
+
+/// A node of the graph; inputs are earlier nodes, by index (`None` = the image).
+#[derive(Debug, Clone, PartialEq)]
+pub struct Node {
+    /// Unique; tensors are `name.weight`, `name.bias`, `name.running_mean`, ... (torchvision's).
+    pub name: String,
+    /// What it computes.
+    pub kind: LayerKind,
+    /// Where its inputs come from.
+    pub inputs: Vec<Option<usize>>,
+    /// Output shape of one sample, inferred.
+    pub shape: Shape,
+}
+
+/// A whole model: nodes in topological order; the last one gives the logits `[classes, 1, 1]`.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Graph {
+    /// Catalogue name or file stem.
+    pub name: String,
+    /// Shape of one input sample.
+    pub input: Shape,
+    /// Number of classes.
+    pub classes: usize,
+    /// The nodes.
+    pub nodes: Vec<Node>,
+}
+
+/// What a tensor is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum TensorKind {
+    /// Trained, decayed.
+    Weight,
+    /// Trained, not decayed (biases, batch-norm scale and shift).
+    Bias,
+    /// Batch-norm running mean or variance: not trained, travels with the gradients.
+    Statistic,
+}
+
+/// One named tensor within the flat vectors.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TensorSpec {
+    /// `node.weight` and so on.
+    pub name: String,
+    /// Row-major: conv `[out, in, kh, kw]`, linear `[out, in]`, others `[n]`.
+    pub shape: Vec<usize>,
+    /// First element in the parameter vector (Weight, Bias) or the statistics vector (Statistic).
+    pub offset: usize,
+    /// What it is for.
+    pub kind: TensorKind,
+    /// The node it belongs to.
+    pub node: usize,
+}
+
+/// Where every tensor lies. Parameters and statistics are two flat f32 vectors, in node order.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Layout {
+    /// All tensors, in node order.
+    pub tensors: Vec<TensorSpec>,
+    /// Elements of the parameter vector.
+    pub parameters: usize,
+    /// Elements of the statistics vector.
+    pub statistics: usize,
+}

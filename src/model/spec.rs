@@ -1,0 +1,1 @@
+//! Building and checking graphs: shape inference, TOML model files, costs.

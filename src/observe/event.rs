@@ -1,0 +1,147 @@
+//! The one event schema: what `RUN/events.jsonl` holds, a JSON object a line. Readers skip a torn
+//! last line. Fields are only ever added within a version `v`.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+/// Version of the schema.
+pub const VERSION: u32 = 1;
+
+/// One line.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Event {
+    /// Schema version.
+    pub v: u32,
+    /// Seconds since 1970.
+    pub time: f64,
+    /// Seconds since the run's first start, restarts included, pauses between two launches not.
+    pub seconds: f64,
+    /// Starts of mpirun.
+    pub attempt: u32,
+    /// Repairs of the world in this attempt.
+    pub generation: u32,
+    /// Committed steps.
+    pub step: u64,
+    /// The rank that wrote the line.
+    pub rank: u32,
+    /// What happened: `event` and `fields`.
+    #[serde(flatten)]
+    pub kind: Kind,
+}
+
+/// A process that was lost.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Lost {
+    /// Its member number.
+    pub member: u32,
+    /// The rank it had.
+    pub rank: u32,
+    /// Where it ran.
+    pub host: String,
+    /// Signal, exit code or what is known.
+    pub cause: String,
+}
+
+/// Seconds of each part of a repair, from the writer's view: detect, revoke_shrink, spawn, merge,
+/// agree, restore, first_step (until every rank has begun to compute its next gradients).
+pub type Phases = BTreeMap<String, f64>;
+
+/// One repair, as in `result.json` and in the event `recovered`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct RecoveryRecord {
+    /// The generation it made.
+    pub generation: u32,
+    /// The step that was computed again.
+    pub step: u64,
+    /// Who died.
+    pub lost: Vec<Lost>,
+    /// The rung that repaired it: spare, respawn, shrink, restart.
+    pub rung: String,
+    /// Ranks after it.
+    pub ranks: u32,
+    /// Seconds by phase.
+    pub seconds: Phases,
+}
+
+/// What happened.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "event", content = "fields", rename_all = "snake_case")]
+#[allow(missing_docs)]
+pub enum Kind {
+    RunStart {
+        run_id: String,
+        ranks: u32,
+        owners: u32,
+        parameters: u64,
+        train_samples: u64,
+        validation_samples: u64,
+        steps_total: Option<u64>,
+        /// resident | checkpoint | scratch
+        from: String,
+    },
+    /// loss and error are means over the step's samples; seconds is the step's own length.
+    Step {
+        epoch: u64,
+        loss: f64,
+        error: f64,
+        samples: u64,
+        learning_rate: f64,
+        seconds: f64,
+    },
+    /// error: top-1, a fraction 0..1.
+    Evaluation {
+        error: f64,
+        loss: f64,
+        samples: u64,
+        seconds: f64,
+    },
+    Epoch {
+        epoch: u64,
+    },
+    /// stall: time the loop was held; snapshot, write, sync and verify run behind it.
+    Checkpoint {
+        name: String,
+        bytes: u64,
+        stall_seconds: f64,
+        snapshot_seconds: f64,
+        write_seconds: f64,
+        verify_seconds: f64,
+    },
+    FaultInjected {
+        kind: String,
+        phase: String,
+        target: u32,
+    },
+    FailureDetected {
+        phase: String,
+        error: String,
+    },
+    Phase {
+        name: String,
+        seconds: f64,
+    },
+    Recovered(RecoveryRecord),
+    RungDown {
+        from: String,
+        to: String,
+        reason: String,
+    },
+    /// A new attempt begins from an older state: the steps between are lost.
+    Restarted {
+        from: String,
+        lost_steps: u64,
+    },
+    Spare {
+        member: u32,
+        state: String,
+    },
+    Warning {
+        message: String,
+    },
+    RunEnd {
+        status: String,
+        reason: String,
+        state_sha256: Option<String>,
+    },
+}

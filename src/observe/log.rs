@@ -1,0 +1,1 @@
+//! Writes events and ledger lines, reads them back.

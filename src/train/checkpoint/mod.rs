@@ -1,0 +1,1 @@
+//! Checkpoints as in DESIGN 5.

@@ -1,0 +1,3 @@
+//! The loop: worker threads, gradient exchange, update, checkpoints; `trainer` wires it all.
+
+pub mod checkpoint;
