@@ -1,1 +1,8 @@
-//! placeholder
+//! Rust over C: the ULFM shim (`mpi`), oneDNN (`dnnl`), the few kernel calls (`os`) and streaming
+//! stores (`stream`). Each library has three levels: `sys` (1:1), `result` (codes to enums), safe.
+//! All `unsafe` of the project lives here (and in the device backends).
+
+pub mod dnnl;
+pub mod mpi;
+pub mod os;
+pub mod stream;

@@ -1,1 +1,74 @@
-//! The recovery ladder: a pure machine (`machine`) and the driver that performs it (`driver`).
+//! The recovery ladder (DESIGN 4.3): a pure machine that decides and the driver that performs it
+//! over any `Communicator`.
+
+use std::time::Duration;
+
+use crate::config::{Phase, Rung};
+
+use super::comm::{CommError, Communicator};
+use super::world::World;
+
+/// What recovery may do, in which order, how often.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Policy {
+    /// Rungs in order.
+    pub ladder: Vec<Rung>,
+    /// Tries per rung before the next one.
+    pub tries_max: u32,
+    /// Longest whole repair.
+    pub limit: Duration,
+}
+
+/// What the driver needs of the process it repairs. Everything is called on the communicating
+/// thread.
+pub trait Hooks {
+    /// A point of the repair is reached (fault injection).
+    fn reached(&mut self, phase: Phase);
+    /// Monotonic time.
+    fn now(&self) -> Duration;
+    /// Arguments of a replacement; the driver appends the join arguments.
+    fn arguments(&self) -> Vec<String>;
+    /// The last committed step, or `None` while this process holds no state (a newcomer).
+    fn committed_step(&self) -> Option<u64>;
+    /// Called on every rank of the repaired world: `source` ships, each of `receivers` receives
+    /// into scratch; others return at once. Survivors keep their state whatever happens.
+    fn transfer(
+        &mut self,
+        comm: &mut dyn Communicator,
+        source: usize,
+        receivers: &[usize],
+        step: u64,
+    ) -> Result<(), CommError>;
+    /// After a successful agreement: receivers swap the scratch in.
+    fn adopt(&mut self, world: &World);
+    /// Pid and host of this process, for the world table.
+    fn identity(&self) -> (u32, String);
+    /// Something a person should read (a rung taken, a try that failed).
+    fn note(&mut self, note: Note);
+}
+
+/// What a repair says while it runs.
+#[derive(Debug, Clone, PartialEq)]
+#[allow(missing_docs)]
+pub enum Note {
+    RungDown { from: Rung, to: Rung, reason: String },
+    Retry { rung: Rung, reason: String },
+}
+
+/// A finished repair.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Repaired {
+    /// The rung that did it.
+    pub rung: Rung,
+    /// Members that died, with the rank they had and their host.
+    pub lost: Vec<super::world::Member>,
+    /// The step every rank now goes on from.
+    pub step: u64,
+    /// Seconds by phase: revoke_shrink, spawn, merge, agree, restore.
+    pub seconds: crate::observe::event::Phases,
+}
+
+/// Recovery is at its end: the supervisor has to start again (exit 75).
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+#[error("recovery gave up: {0}")]
+pub struct GaveUp(pub String);

@@ -1,0 +1,55 @@
+//! Compiles the ULFM shim with the MPI compiler wrapper, links oneDNN, and hands the folders of
+//! both to the program's build script (run paths).
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+fn main() {
+    println!("cargo:rerun-if-env-changed=MPICC");
+    println!("cargo:rerun-if-env-changed=DNNL_ROOT");
+    println!("cargo:rerun-if-changed=../ulfm-shim");
+    let mpicc = std::env::var("MPICC").unwrap_or_else(|_| "mpicc".into());
+    let mut shim = cc::Build::new();
+    shim.compiler(&mpicc).warnings(true).extra_warnings(true).opt_level(2);
+    for file in ["shim.c", "ompi_workarounds.c"] {
+        shim.file(Path::new("../ulfm-shim").join(file));
+    }
+    // Whole archive: libmpi calls the work-arounds, nothing in the program does.
+    shim.link_lib_modifier("+whole-archive").compile("ulfm_shim");
+
+    let dnnl = std::env::var("DNNL_ROOT").map(PathBuf::from).ok();
+    let dnnl_library = dnnl.map(|root| {
+        ["lib", "lib64", "lib/x86_64-linux-gnu"]
+            .iter()
+            .map(|folder| root.join(folder))
+            .find(|folder| folder.join("libdnnl.so").exists())
+            .unwrap_or_else(|| {
+                panic!(
+                    "no libdnnl.so below DNNL_ROOT={}: run cluster-scripts/setup.sh",
+                    root.display()
+                )
+            })
+    });
+    if let Some(folder) = &dnnl_library {
+        println!("cargo:rustc-link-search=native={}", folder.display());
+    }
+    println!("cargo:rustc-link-lib=dylib=dnnl");
+    println!("cargo:rustc-link-lib=dylib=gomp");
+
+    let mpi_folders = mpi_library_folders(&mpicc);
+    for folder in &mpi_folders {
+        println!("cargo:rustc-link-search=native={}", folder.display());
+    }
+    println!("cargo:rustc-link-lib=dylib=mpi");
+    let run_paths: Vec<String> =
+        mpi_folders.iter().chain(&dnnl_library).map(|f| f.display().to_string()).collect();
+    println!("cargo:rpath={}", run_paths.join(":"));
+    println!("cargo:rustc-env=KINTSUGI_MPICC={mpicc}");
+}
+
+/// `-L` folders of the wrapper's link line.
+fn mpi_library_folders(mpicc: &str) -> Vec<PathBuf> {
+    let output = Command::new(mpicc).arg("--showme:libdirs").output();
+    let Ok(output) = output else { panic!("cannot run {mpicc}: run cluster-scripts/setup.sh") };
+    String::from_utf8_lossy(&output.stdout).split_whitespace().map(PathBuf::from).collect()
+}

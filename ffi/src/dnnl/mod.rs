@@ -1,0 +1,1 @@
+//! oneDNN 3.x, CPU, C API.

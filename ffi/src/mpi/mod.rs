@@ -1,0 +1,1 @@
+//! MPI with ULFM over the shim.

@@ -1,0 +1,1 @@
+//! Kernel calls: signals, processes, files, threads.

@@ -1,0 +1,1 @@
+//! Streaming (non-temporal) stores for the update of resident state.

@@ -1,0 +1,2 @@
+/* Work-arounds for Open MPI 5.0.11. */
+#include <mpi.h>

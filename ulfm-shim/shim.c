@@ -1,0 +1,2 @@
+/* The ULFM shim: MPI calls that must return their code, behind a fixed ABI. */
+#include <mpi.h>
