@@ -1,3 +1,6 @@
 //! The loop: worker threads, gradient exchange, update, checkpoints; `trainer` wires it all.
 
 pub mod checkpoint;
+pub mod digest;
+pub mod optimizer;
+pub mod schedule;
