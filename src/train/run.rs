@@ -265,6 +265,7 @@ fn run_initial(
     let facts = prepared.facts.clone();
     let (train_samples, plan) = (prepared.train_samples, prepared.plan.clone());
     let mut trainer = trainer(arguments, around, comm, world, replica, prepared);
+    trainer.started();
     if trainer.is_writer() {
         announce(arguments, around, &mut trainer, from, &facts, train_samples, &plan)?;
     }

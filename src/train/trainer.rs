@@ -69,11 +69,20 @@ struct Recent {
     since: Option<Duration>,
 }
 
-/// A repair whose record waits for the first commit after it.
+/// What the first commit after a start or a repair has to report.
+#[derive(Debug)]
+enum Begin {
+    /// An attempt started.
+    Started,
+    /// A repair, if this rank is the one that reports it.
+    Repaired(Option<Repaired>),
+}
+
+/// The world is whole since `at`, and has not committed a step yet.
 #[derive(Debug)]
 struct Mended {
     at: Duration,
-    repaired: Option<Repaired>,
+    begin: Begin,
 }
 
 /// See the module.
@@ -133,7 +142,12 @@ impl Trainer {
 
     /// A replacement has just joined: its first commit ends the repair it came from.
     pub fn joined(&mut self) {
-        self.mended = Some(Mended { at: self.clock.now(), repaired: None });
+        self.mended = Some(Mended { at: self.clock.now(), begin: Begin::Repaired(None) });
+    }
+
+    /// All ranks of an attempt have just started together.
+    pub fn started(&mut self) {
+        self.mended = Some(Mended { at: self.clock.now(), begin: Begin::Started });
     }
 
     /// Trains to the end. Errors that recovery answers are answered here.
@@ -302,7 +316,7 @@ impl Trainer {
     fn report_step(&mut self, sums: &Sums, began: Duration) {
         let now = self.clock.now();
         if let Some(mended) = self.mended.take() {
-            self.report_repair(mended, sums.begun_seconds);
+            self.report_begin(mended, sums.begun_seconds);
         }
         self.recent.totals.add(&sums.totals);
         self.recent.seconds += (now.saturating_sub(began)).as_secs_f64();
@@ -400,7 +414,6 @@ impl Trainer {
 
     /// Repairs the world, or ends with the ladder.
     fn repair(&mut self, error: &CommError) -> Result<(), TrainError> {
-        let detected = self.clock.now();
         self.repairs_without_step += 1;
         if self.repairs_without_step > REPAIRS_WITHOUT_STEP_MAX {
             let text = format!("{REPAIRS_WITHOUT_STEP_MAX} repairs without a committed step");
@@ -440,8 +453,8 @@ impl Trainer {
         if self.is_writer() {
             self.keeper.take_over(&self.replica, &self.world);
         }
-        let repaired = reports.then_some(repaired);
-        self.mended = Some(Mended { at: self.clock.now().max(detected), repaired });
+        let begin = Begin::Repaired(reports.then_some(repaired));
+        self.mended = Some(Mended { at: self.clock.now(), begin });
         Ok(())
     }
 
@@ -466,8 +479,18 @@ impl Trainer {
         }
     }
 
-    fn report_repair(&mut self, mended: Mended, begun_seconds: Option<f64>) {
-        let Some(mut repaired) = mended.repaired else { return };
+    fn report_begin(&mut self, mended: Mended, begun_seconds: Option<f64>) {
+        let mut repaired = match mended.begin {
+            Begin::Repaired(Some(repaired)) => repaired,
+            Begin::Repaired(None) => return,
+            Begin::Started => {
+                if self.is_writer() {
+                    let (name, seconds) = ("begun".to_string(), begun_seconds.unwrap_or(0.0));
+                    self.event(Kind::Phase { name, seconds });
+                }
+                return;
+            }
+        };
         if let Some(seconds) = begun_seconds {
             repaired.seconds.insert("first_step".into(), seconds);
         }
