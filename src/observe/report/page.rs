@@ -1,9 +1,10 @@
 //! The page around figures and tables: one HTML file, no script, nothing loaded from elsewhere.
 
 use super::figures::{self, Figure};
-use super::summary::{self, RunSummary, over_seeds};
+use super::summary::{self, Bits, RunSummary, over_seeds};
 use super::svg::escape;
 use super::{Study, tables};
+use crate::observe::progress::duration;
 
 const STYLE: &str = include_str!("page.css");
 
@@ -116,28 +117,23 @@ fn finding(arm: &str, runs: &[RunSummary]) -> Option<String> {
     let mut sentence = format!(
         "<b>{}</b>: computing again after {}",
         escape(arm),
-        crate::observe::progress::duration(seconds / recoveries as f64)
+        duration(seconds / recoveries as f64)
     );
     if lost == 0.0 {
         sentence.push_str(", no committed step lost");
     } else {
-        let each = crate::observe::progress::duration(redo / recoveries as f64);
+        let each = duration(redo / recoveries as f64);
         let steps = if runs.len() > 1 { "steps lost a run" } else { "steps lost" };
         sentence.push_str(&format!(", {lost:.0} {steps}, {each} to do them again"));
     }
     match tables::worst_bits(&runs) {
-        summary::Bits::Unknown => {}
-        known => sentence.push_str(
-            &format!("; {} as the calm run", tables::bits(known))
-                .replace("differs from step", "other arithmetic from step")
-                .replace(
-                    " as the calm run",
-                    match known {
-                        summary::Bits::Differs { .. } => "",
-                        _ => " as the calm run",
-                    },
-                ),
-        ),
+        Bits::Unknown => {}
+        Bits::SameState => sentence.push_str("; the same state hash as the calm run"),
+        Bits::SameLosses { steps } => sentence
+            .push_str(&format!("; the calm run's loss, bit for bit, at all {steps} common steps")),
+        Bits::Differs { from_step } => {
+            sentence.push_str(&format!("; other sums than the calm run's from step {from_step}"));
+        }
     }
     sentence.push('.');
     Some(sentence)

@@ -60,20 +60,39 @@ pub fn training_loss(events: &[Event], until: f64, bins: usize) -> Vec<Point> {
     sums.values().filter(|slice| slice.2 > 0.0).map(|s| (s.0 / s.2, s.1 / s.2)).collect()
 }
 
-/// Seconds at which something failed: when it was injected, or else when it was noticed.
+/// Seconds at which something failed: when it was injected, or else when it was noticed, or else
+/// when the attempt ended.
 pub fn failures(events: &[Event]) -> Vec<f64> {
-    let at = |wanted: fn(&Kind) -> bool| -> Vec<f64> {
-        events.iter().filter(|event| wanted(&event.kind)).map(|event| event.seconds).collect()
-    };
-    let injected = at(|kind| matches!(kind, Kind::FaultInjected { .. }));
-    let noticed = at(|kind| matches!(kind, Kind::FailureDetected { .. } | Kind::Recovered { .. }));
-    let mut all = injected;
-    all.extend(noticed);
-    for_each_restart(events, |_, end, _| all.push(end));
-    cluster(all, SAME_FAILURE_SECONDS)
+    let mut times = Vec::new();
+    // Until the next committed step, whatever is noticed is the same failure.
+    let mut known = false;
+    let mut stopped = false;
+    for (index, event) in events.iter().enumerate() {
+        let before = index.checked_sub(1).map(|before| &events[before]);
+        if let Some(before) = before.filter(|before| before.attempt < event.attempt) {
+            if !known && !stopped {
+                times.push(before.seconds);
+            }
+            (known, stopped) = (true, false);
+        }
+        match event.kind {
+            Kind::Step { .. } => known = false,
+            Kind::RunEnd { .. } => stopped = true,
+            Kind::FaultInjected { .. } => {
+                times.push(event.seconds);
+                known = true;
+            }
+            Kind::FailureDetected { .. } | Kind::Recovered { .. } if !known => {
+                times.push(event.seconds);
+                known = true;
+            }
+            _ => {}
+        }
+    }
+    cluster(times, SAME_FAILURE_SECONDS)
 }
 
-/// What is noticed this long after a failure is that failure.
+/// Writers take turns, so the order of lines is not exact: times this close are one failure.
 const SAME_FAILURE_SECONDS: f64 = 1.5;
 
 /// The first of each group of times that lie within `width` of its first.
