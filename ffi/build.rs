@@ -11,6 +11,8 @@ fn main() {
     let mpicc = std::env::var("MPICC").unwrap_or_else(|_| "mpicc".into());
     let mut shim = cc::Build::new();
     shim.compiler(&mpicc).warnings(true).extra_warnings(true).opt_level(2);
+    // The work-arounds are found by their names in the program: keep them visible.
+    shim.flag_if_supported("-fvisibility=default");
     for file in ["shim.c", "ompi_workarounds.c"] {
         shim.file(Path::new("../ulfm-shim").join(file));
     }
@@ -44,6 +46,11 @@ fn main() {
     let run_paths: Vec<String> =
         mpi_folders.iter().chain(&dnnl_library).map(|f| f.display().to_string()).collect();
     println!("cargo:rpath={}", run_paths.join(":"));
+    // This crate's own tests; the program's come through rpath.rs.
+    println!("cargo:rustc-link-arg=-rdynamic");
+    for folder in &run_paths {
+        println!("cargo:rustc-link-arg=-Wl,-rpath,{folder}");
+    }
     println!("cargo:rustc-env=KINTSUGI_MPICC={mpicc}");
 }
 

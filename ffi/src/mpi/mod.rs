@@ -1,1 +1,13 @@
-//! MPI with ULFM over the shim.
+//! MPI with ULFM over the shim (`ulfm-shim/`): `sys` is its header 1:1, `result` turns error
+//! classes into [`MpiError`], `safe` owns communicators. rsmpi starts MPI and names datatypes and
+//! operations; nothing that moves data goes through it, since it drops return codes.
+
+mod result;
+mod safe;
+mod sys;
+
+pub use result::{MpiError, Workarounds};
+pub use safe::{
+    Comm, Element, Op, error_text, fault_tolerance_enabled, finalize, initialise, library_version,
+    mpicc, parent, spawn, workarounds,
+};

@@ -1,1 +1,245 @@
-//! `mpi` communicator.
+//! Open MPI with ULFM, over `kintsugi_ffi::mpi`. The protocol that brings replacements in is in
+//! `mpi/join.rs`.
+
+use std::time::Duration;
+
+use kintsugi_ffi::mpi::{self, Comm, MpiError, Op};
+use kintsugi_ffi::os;
+
+use crate::config::Phase;
+
+use super::{Agreement, CommError, Communicator, ReduceOp, SpawnError, SpawnRequest};
+
+mod join;
+
+pub use join::{JoinArguments, JoinPoint, Limits};
+
+/// Longest `MPI_Finalize`: it is not fault tolerant, and everything is written by then.
+const FINALIZE_SECONDS_MAX: u32 = 10;
+/// How often an orphan looks for its launcher.
+const ORPHAN_LOOK: Duration = Duration::from_millis(500);
+/// Exit code of a rank whose launcher is gone (DESIGN 4.6).
+const JOB_LOST: i32 = 75;
+
+/// This process's place among the ranks that mpirun (or a surviving leader) started.
+#[derive(Debug)]
+pub struct MpiComm {
+    comm: Comm,
+    rank: usize,
+    size: usize,
+    /// Calls of `spawn_and_merge` so far; a newcomer goes on from its own.
+    joins: u32,
+    limits: Limits,
+}
+
+impl From<MpiError> for CommError {
+    fn from(error: MpiError) -> Self {
+        match error {
+            MpiError::ProcFailed { .. } => Self::ProcFailed,
+            MpiError::Revoked { .. } => Self::Revoked,
+            MpiError::Pending { .. } | MpiError::TimedOut { .. } => Self::Pending,
+            MpiError::Other { call, class, text } => Self::Fatal { call, class, text },
+        }
+    }
+}
+
+/// Whether a launcher of MPI started this process: then it is a rank, and MPI may be started.
+pub fn under_mpirun() -> bool {
+    ["PMIX_RANK", "OMPI_COMM_WORLD_RANK"].iter().any(|name| std::env::var_os(name).is_some())
+}
+
+/// Ends this process when its parent does: ranks outside MPI calls outlive a killed mpirun.
+///
+/// `PR_SET_PDEATHSIG` would follow the launcher's *thread* that forked the rank, which Open MPI
+/// does not promise to keep.
+pub fn start_orphan_watch() {
+    let parent = os::parent_pid();
+    let watch = move || {
+        loop {
+            std::thread::sleep(ORPHAN_LOOK);
+            if os::parent_pid() != parent {
+                os::exit_now(JOB_LOST);
+            }
+        }
+    };
+    let started = std::thread::Builder::new().name("orphan-watch".into()).spawn(watch);
+    if let Err(error) = started {
+        tracing::warn!("no orphan watch ({error}): kill leftover ranks by hand if mpirun dies");
+    }
+}
+
+impl MpiComm {
+    /// Starts MPI. Without `join` this is a first-born rank; with it a replacement, which comes
+    /// out as a full member with its slot as rank, or with an error, after which it must exit
+    /// (`os::exit_now`; survivors count it as dead and try again).
+    ///
+    /// # Errors
+    /// MPI's own, and a death while joining.
+    pub fn initialise(join: Option<&JoinArguments>) -> Result<Self, CommError> {
+        Self::initialise_observed(join, &mut |_| {})
+    }
+
+    /// The same; `reached` is told where a replacement stands (fault injection).
+    pub fn initialise_observed(
+        join: Option<&JoinArguments>,
+        reached: &mut dyn FnMut(JoinPoint),
+    ) -> Result<Self, CommError> {
+        if let Some(join) = join {
+            return join::join(join, reached);
+        }
+        let world = mpi::initialise()?.duplicate()?;
+        world.warm()?;
+        Self::over(world, 0)
+    }
+
+    fn over(comm: Comm, joins: u32) -> Result<Self, CommError> {
+        let (rank, size) = (comm.rank()?, comm.size()?);
+        Ok(Self { comm, rank, size, joins, limits: Limits::default() })
+    }
+
+    /// How long each step of bringing in replacements may take.
+    pub fn set_limits(&mut self, limits: Limits) {
+        self.limits = limits;
+    }
+
+    /// Ranks this process knows to be dead: local knowledge, to name the lost in a log.
+    pub fn known_failed(&self) -> Vec<usize> {
+        self.comm.failed_ranks().unwrap_or_default()
+    }
+
+    fn become_world(&mut self, comm: Comm) -> Result<(), CommError> {
+        (self.rank, self.size) = (comm.rank()?, comm.size()?);
+        self.comm = comm; // the old one is parked
+        Ok(())
+    }
+}
+
+fn op(op: ReduceOp) -> Op {
+    match op {
+        ReduceOp::Sum => Op::Sum,
+        ReduceOp::Max => Op::Max,
+    }
+}
+
+/// MPI guarantees tags up to 32767; the ffi keeps two above 32000.
+fn checked_tag(call: &'static str, tag: u32) -> Result<u16, CommError> {
+    const TAG_MAX: u16 = 31_999;
+    u16::try_from(tag).ok().filter(|tag| *tag <= TAG_MAX).ok_or_else(|| CommError::Fatal {
+        call,
+        class: 0,
+        text: format!("tag {tag} is above {TAG_MAX}"),
+    })
+}
+
+impl Communicator for MpiComm {
+    fn rank(&self) -> usize {
+        self.rank
+    }
+
+    fn size(&self) -> usize {
+        self.size
+    }
+
+    fn all_reduce_f32(
+        &mut self,
+        send: &[f32],
+        recv: &mut [f32],
+        reduce: ReduceOp,
+    ) -> Result<(), CommError> {
+        Ok(self.comm.all_reduce(send, recv, op(reduce))?)
+    }
+
+    fn all_reduce_u64(
+        &mut self,
+        send: &[u64],
+        recv: &mut [u64],
+        reduce: ReduceOp,
+    ) -> Result<(), CommError> {
+        Ok(self.comm.all_reduce(send, recv, op(reduce))?)
+    }
+
+    fn all_reduce_i64(
+        &mut self,
+        send: &[i64],
+        recv: &mut [i64],
+        reduce: ReduceOp,
+    ) -> Result<(), CommError> {
+        Ok(self.comm.all_reduce(send, recv, op(reduce))?)
+    }
+
+    fn all_gather_u64(&mut self, send: &[u64]) -> Result<Vec<u64>, CommError> {
+        Ok(self.comm.all_gather(send)?)
+    }
+
+    fn broadcast(&mut self, data: &mut [u8], root: usize) -> Result<(), CommError> {
+        Ok(self.comm.broadcast(data, root)?)
+    }
+
+    fn send(&mut self, data: &[u8], to: usize, tag: u32) -> Result<(), CommError> {
+        Ok(self.comm.send(data, to, checked_tag("MPI_Send", tag)?)?)
+    }
+
+    fn recv(&mut self, data: &mut [u8], from: usize, tag: u32) -> Result<(), CommError> {
+        Ok(self.comm.recv(data, from, checked_tag("MPI_Recv", tag)?)?)
+    }
+
+    fn agree(&mut self, flags: u32) -> Agreement {
+        let (flags, outcome) = self.comm.agree(flags);
+        Agreement { flags, outcome: outcome.map_err(CommError::from) }
+    }
+
+    fn revoke(&mut self) {
+        // Local and reliable; all it could report is that the handle is no communicator.
+        if let Err(error) = self.comm.revoke() {
+            tracing::error!("{error}");
+        }
+    }
+
+    fn shrink(&mut self) -> Result<(), CommError> {
+        let survivors = self.comm.shrink()?;
+        self.become_world(survivors)
+    }
+
+    fn spawn_and_merge(
+        &mut self,
+        request: &SpawnRequest,
+        reached: &mut dyn FnMut(Phase),
+    ) -> Result<(), SpawnError> {
+        join::spawn_and_merge(self, request, reached)
+    }
+
+    fn warm(&mut self) -> Result<(), CommError> {
+        Ok(self.comm.warm()?)
+    }
+
+    fn finalize(&mut self) {
+        os::exit_after(FINALIZE_SECONDS_MAX);
+        self.comm.retire();
+        if let Err(error) = mpi::finalize() {
+            tracing::warn!("{error}");
+        }
+        os::alarm(0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_failure_classes_start_recovery() {
+        let call = "MPI_Allreduce";
+        assert_eq!(CommError::from(MpiError::ProcFailed { call }), CommError::ProcFailed);
+        assert_eq!(CommError::from(MpiError::Revoked { call }), CommError::Revoked);
+        assert_eq!(CommError::from(MpiError::Pending { call }), CommError::Pending);
+        let other = MpiError::Other { call, class: 15, text: "MPI_ERR_TRUNCATE".into() };
+        assert!(!CommError::from(other).starts_recovery());
+    }
+
+    #[test]
+    fn tags_that_mpi_does_not_promise_are_refused() {
+        assert_eq!(checked_tag("MPI_Send", 31_999), Ok(31_999));
+        assert!(checked_tag("MPI_Send", 32_000).is_err());
+        assert!(checked_tag("MPI_Send", 1 << 20).is_err());
+    }
+}

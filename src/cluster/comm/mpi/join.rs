@@ -1,0 +1,469 @@
+//! How replacements come in. Survivors: the leader alone spawns, over MPI_COMM_SELF, and waits a
+//! bounded time for a hello; then all bridge, merge, reorder. Each step is followed by an
+//! agreement, and whoever meets an error revokes *before* it agrees, else its peers stay blocked
+//! in the broken collective. No wait is without a bound: an alarm ends a process that overstays.
+
+use std::time::{Duration, Instant};
+
+use kintsugi_ffi::mpi::{self, Comm, MpiError};
+use kintsugi_ffi::os;
+use thiserror::Error;
+
+use crate::config::Phase;
+
+use super::{CommError, MpiComm, SpawnError, SpawnRequest};
+
+/// Of the hello: pid and pid space, two little-endian words.
+const HELLO_TAG: u16 = 5;
+const HELLO_BYTES: usize = 16;
+/// Slots asked for beside the replacements' own: dead processes never give theirs back.
+const SPARE_SLOTS: usize = 16;
+/// Longest life of a process that has not become a member.
+const JOIN_SECONDS_MAX: u32 = 15;
+
+/// Bounds of one attempt to bring replacements in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limits {
+    /// `MPI_Comm_spawn` on the leader, which dies after it: the runtime waits for ever for a child
+    /// that died before it called MPI_Init.
+    pub spawn_seconds: u32,
+    /// From the return of spawn to every hello. The news of a death that comes before the runtime
+    /// introduced the process is lost, so silence is all there is.
+    pub hello: Duration,
+    /// The whole attempt, on every survivor.
+    pub attempt_seconds: u32,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self { spawn_seconds: 10, hello: Duration::from_millis(2500), attempt_seconds: 30 }
+    }
+}
+
+/// Where a replacement stands (fault injection).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum JoinPoint {
+    /// Before `MPI_Init`.
+    Start,
+    /// Initialised, has not said hello.
+    Hello,
+    /// Before `MPI_Intercomm_create`.
+    Bridge,
+    /// Before the merge with all survivors.
+    Merge,
+    /// Before the ranks are put in order.
+    Reorder,
+    /// Before the first agreement of the new world.
+    Agree,
+}
+
+/// What a leader tells replacements, appended to their arguments as `--join STRING`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct JoinArguments {
+    /// Which attempt of this world to bring somebody in, from 1.
+    pub attempt_of_join: u32,
+    /// The rank that the replacement of each index takes.
+    pub ranks: Vec<usize>,
+    /// Ranks of the repaired world.
+    pub world_ranks: usize,
+}
+
+/// A `--join` argument that no leader wrote.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[error(
+    "--join {0:?} is not ATTEMPT/RANKS/RANK,RANK...; a recovering leader passes it, do not type it"
+)]
+pub struct JoinSyntax(pub String);
+
+impl JoinArguments {
+    /// `ATTEMPT/WORLD_RANKS/RANK,RANK...`
+    pub fn to_argument(&self) -> String {
+        let ranks: Vec<String> = self.ranks.iter().map(usize::to_string).collect();
+        format!("{}/{}/{}", self.attempt_of_join, self.world_ranks, ranks.join(","))
+    }
+
+    /// Reads what [`Self::to_argument`] wrote.
+    ///
+    /// # Errors
+    /// Anything else, ranks outside the world included.
+    pub fn parse(text: &str) -> Result<Self, JoinSyntax> {
+        Self::read(text).ok_or_else(|| JoinSyntax(text.to_owned()))
+    }
+
+    fn read(text: &str) -> Option<Self> {
+        let mut parts = text.split('/');
+        let attempt_of_join = parts.next()?.parse().ok()?;
+        let world_ranks: usize = parts.next()?.parse().ok()?;
+        let ranks: Vec<usize> =
+            parts.next()?.split(',').map(|rank| rank.parse().ok()).collect::<Option<_>>()?;
+        let sound = parts.next().is_none() && ranks.iter().all(|rank| *rank < world_ranks);
+        sound.then_some(Self { attempt_of_join, ranks, world_ranks })
+    }
+}
+
+// ---- the replacement's side ----
+
+/// Starts MPI in a replacement and makes it a member.
+pub(super) fn join(
+    arguments: &JoinArguments,
+    reached: &mut dyn FnMut(JoinPoint),
+) -> Result<MpiComm, CommError> {
+    os::die_after(
+        JOIN_SECONDS_MAX,
+        "kintsugi: this replacement did not become a member in time; the survivors try again\n",
+    );
+    reached(JoinPoint::Start);
+    let siblings = mpi::initialise()?;
+    let world = meet(&siblings, arguments, reached)?;
+    os::alarm(0);
+    MpiComm::over(world, arguments.attempt_of_join)
+}
+
+fn meet(
+    siblings: &Comm,
+    arguments: &JoinArguments,
+    reached: &mut dyn FnMut(JoinPoint),
+) -> Result<Comm, CommError> {
+    let index = siblings.rank()?;
+    let Some(&slot) = arguments.ranks.get(index) else {
+        let text = format!("replacement {index} of {} started", arguments.ranks.len());
+        return Err(CommError::Fatal { call: "join", class: 0, text });
+    };
+    let parent = mpi::parent()?;
+    reached(JoinPoint::Hello);
+    parent.send(&hello(), 0, HELLO_TAG)?;
+    let leader = parent.merge_high()?;
+    reached(JoinPoint::Bridge);
+    let bridge = siblings.bridge(Some(&leader), 0).inspect_err(|_| revoke(siblings))?;
+    reached(JoinPoint::Merge);
+    let all = bridge.merge_high()?;
+    reached(JoinPoint::Reorder);
+    let world = all.reorder(slot)?;
+    reached(JoinPoint::Agree);
+    settle(&world, slot, arguments.world_ranks)?;
+    Ok(world)
+}
+
+fn hello() -> [u8; HELLO_BYTES] {
+    let mut body = [0; HELLO_BYTES];
+    body[..8].copy_from_slice(&u64::from(std::process::id()).to_le_bytes());
+    body[8..].copy_from_slice(&os::pid_space().to_le_bytes());
+    body
+}
+
+/// The last step on both sides: everybody is in and in place, or the new world is no good.
+fn settle(world: &Comm, rank: usize, ranks: usize) -> Result<(), CommError> {
+    let met = world.barrier();
+    if met.is_err() {
+        revoke(world);
+    }
+    let in_place = met.is_ok() && world.rank() == Ok(rank) && world.size() == Ok(ranks);
+    let (flags, outcome) = world.agree(u32::from(in_place));
+    outcome?;
+    if flags & 1 == 1 { Ok(()) } else { Err(CommError::ProcFailed) }
+}
+
+/// Revoking is local and cannot fail on a communicator that exists.
+fn revoke(comm: &Comm) {
+    if let Err(error) = comm.revoke() {
+        tracing::error!("{error}");
+    }
+}
+
+// ---- the survivors' side ----
+
+/// Disarms the alarm wherever the attempt ends.
+struct Watchdog;
+
+impl Watchdog {
+    fn arm(seconds: u32) -> Self {
+        os::die_after(
+            seconds,
+            "kintsugi: bringing in a replacement hung; this rank gives way to the others\n",
+        );
+        Self
+    }
+}
+
+impl Drop for Watchdog {
+    fn drop(&mut self) {
+        os::alarm(0);
+    }
+}
+
+/// What the leader holds of the processes it started.
+struct Newcomers {
+    /// Leader and replacements.
+    merged: Comm,
+    /// Replacements on this machine, to be killed if the attempt is given up; else they would
+    /// linger until their own alarm and delay the end of the job.
+    pids: Vec<u32>,
+}
+
+impl Newcomers {
+    fn give_up(&self) {
+        revoke(&self.merged);
+        kill_all(&self.pids);
+    }
+}
+
+fn kill_all(pids: &[u32]) {
+    for &pid in pids {
+        // It may be dead already; that was the aim.
+        let _ = os::kill(pid, os::Signal::Kill);
+    }
+}
+
+/// `Communicator::spawn_and_merge` over MPI.
+pub(super) fn spawn_and_merge(
+    mpi: &mut MpiComm,
+    request: &SpawnRequest,
+    reached: &mut dyn FnMut(Phase),
+) -> Result<(), SpawnError> {
+    let _watchdog = Watchdog::arm(mpi.limits.attempt_seconds);
+    mpi.joins += 1;
+    let hosts = mpi.comm.all_gather(&[host_number()]);
+    if hosts.is_err() {
+        revoke(&mpi.comm);
+    }
+    reached(Phase::InSpawn);
+    let spawned = if mpi.rank == 0 {
+        hosts.map_err(Born::stillborn).and_then(|hosts| spawn(mpi, request, &hosts))
+    } else {
+        hosts.map(|_| None).map_err(Born::stillborn)
+    };
+    let newcomers = agree_on_spawn(&mpi.comm, spawned)?;
+    reached(Phase::InMerge);
+    let world = connect(&mpi.comm, newcomers.as_ref(), request.my_rank);
+    let world = world.inspect_err(|_| {
+        if let Some(newcomers) = &newcomers {
+            newcomers.give_up();
+        }
+        revoke(&mpi.comm);
+    })?;
+    // From here on the newcomers are members: whatever was decided, the next shrink is theirs too.
+    let settled = settle(&world, request.my_rank, request.ranks);
+    let became = mpi.become_world(world);
+    settled.and(became).map_err(|error| {
+        revoke(&mpi.comm);
+        SpawnError::Failed(format!("the first agreement of the new world: {error}"))
+    })
+}
+
+/// Why there is nobody to merge with.
+struct Born {
+    /// The runtime started processes (some died, or did not answer).
+    started: bool,
+    error: MpiError,
+}
+
+impl Born {
+    fn stillborn(error: MpiError) -> Self {
+        // Not the runtime's refusal: a survivor died, so trying again makes sense.
+        Self { started: true, error }
+    }
+}
+
+/// The leader's part: start them, hear from each, merge.
+fn spawn(mpi: &MpiComm, request: &SpawnRequest, hosts: &[u64]) -> Result<Option<Newcomers>, Born> {
+    let refused = |error| Born { started: false, error };
+    let count = request.lost.len();
+    let join = JoinArguments {
+        attempt_of_join: mpi.joins,
+        ranks: request.lost.clone(),
+        world_ranks: request.ranks,
+    };
+    let mut arguments = request.arguments.clone();
+    arguments.extend(["--join".to_owned(), join.to_argument()]);
+    let program = program().map_err(refused)?;
+    let host = several(hosts).then(|| format!("{}:{}", os::hostname(), count + SPARE_SLOTS));
+    os::die_after(
+        mpi.limits.spawn_seconds,
+        "kintsugi: MPI_Comm_spawn did not return; this leader gives way to the next\n",
+    );
+    let inter = mpi::spawn(&program, &arguments, count, host.as_deref()).map_err(refused)?;
+    os::alarm(mpi.limits.attempt_seconds);
+    let (pids, heard) = hear(&inter, count, mpi.limits.hello);
+    let merged = heard.and_then(|()| inter.merge_low());
+    match merged {
+        Ok(merged) => Ok(Some(Newcomers { merged, pids })),
+        Err(error) => {
+            kill_all(&pids);
+            Err(Born { started: true, error })
+        }
+    }
+}
+
+/// This program, also where its file was replaced by a new build since it started.
+fn program() -> Result<String, MpiError> {
+    let refuse = |text: String| MpiError::Other { call: "MPI_Comm_spawn", class: 0, text };
+    let path = std::env::current_exe()
+        .map_err(|error| refuse(format!("this program's own path is unknown: {error}")))?;
+    let text = path.into_os_string().into_string();
+    let text = text.map_err(|path| refuse(format!("{path:?} is not UTF-8: move the program")))?;
+    Ok(text.strip_suffix(" (deleted)").unwrap_or(&text).to_owned())
+}
+
+/// Waits for every hello; gives the pids on this machine, also of those heard before an error.
+fn hear(inter: &Comm, count: usize, limit: Duration) -> (Vec<u32>, Result<(), MpiError>) {
+    let deadline = Instant::now() + limit;
+    let mut pids = Vec::new();
+    for index in 0..count {
+        let mut body = [0; HELLO_BYTES];
+        let left = deadline.saturating_duration_since(Instant::now());
+        if let Err(error) = inter.recv_within(&mut body, index, HELLO_TAG, left) {
+            return (pids, Err(error));
+        }
+        let (pid, space) = body.split_at(8);
+        if space == os::pid_space().to_le_bytes() {
+            let pid = u64::from_le_bytes(pid.try_into().expect("split at 8"));
+            pids.extend(u32::try_from(pid).ok());
+        }
+    }
+    (pids, Ok(()))
+}
+
+/// FNV-1a of the node's name.
+fn host_number() -> u64 {
+    os::hostname().bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3)
+    })
+}
+
+/// Several nodes: a replacement has to go where a rank of this job lives, and ours does.
+fn several(hosts: &[u64]) -> bool {
+    hosts.windows(2).any(|pair| pair[0] != pair[1])
+}
+
+/// Bit 0 of the vote after spawn: no error here. Bit 1: the runtime started processes (true on all
+/// who cannot know). From bit 8: the error class of a refusal, all ones on the others, so that
+/// every survivor learns the leader's.
+const FINE: u32 = 1;
+const STARTED: u32 = 2;
+const CLASS_SHIFT: u32 = 8;
+const CLASS_MASK: u32 = 0xffff;
+
+fn agree_on_spawn(
+    survivors: &Comm,
+    spawned: Result<Option<Newcomers>, Born>,
+) -> Result<Option<Newcomers>, SpawnError> {
+    let vote = match &spawned {
+        Ok(_) => u32::MAX,
+        Err(Born { started: true, .. }) => u32::MAX & !FINE,
+        Err(Born { started: false, error }) => {
+            let class = error.class().cast_unsigned() & CLASS_MASK;
+            (class << CLASS_SHIFT) | 0xff & !(FINE | STARTED)
+        }
+    };
+    let (flags, outcome) = survivors.agree(vote);
+    let verdict = match outcome {
+        Err(error) => Err(SpawnError::Failed(error.to_string())),
+        Ok(()) if flags & STARTED == 0 => {
+            let class = ((flags >> CLASS_SHIFT) & CLASS_MASK).cast_signed();
+            Err(SpawnError::Refused(refusal(class, spawned.as_ref().err())))
+        }
+        Ok(()) if flags & FINE == 0 => Err(SpawnError::Failed(match &spawned {
+            Err(born) => born.error.to_string(),
+            Ok(_) => "another rank met an error while the leader spawned".into(),
+        })),
+        Ok(()) => Ok(()),
+    };
+    match (verdict, spawned) {
+        (Ok(()), Ok(newcomers)) => Ok(newcomers),
+        (Ok(()), Err(born)) => Err(SpawnError::Failed(born.error.to_string())),
+        (Err(error), spawned) => {
+            if let Ok(Some(newcomers)) = &spawned {
+                newcomers.give_up();
+            }
+            if matches!(error, SpawnError::Failed(_)) {
+                revoke(survivors);
+            }
+            Err(error)
+        }
+    }
+}
+
+fn refusal(class: i32, leaders: Option<&Born>) -> String {
+    let text = match leaders {
+        Some(born) => born.error.to_string(),
+        None => format!("MPI_Comm_spawn: {}", mpi::error_text(class)),
+    };
+    format!("{text} (a free slot is needed: start with --oversubscribe or more slots)")
+}
+
+/// Bridge, merge, reorder; each agreed on before the next.
+fn connect(
+    survivors: &Comm,
+    newcomers: Option<&Newcomers>,
+    my_rank: usize,
+) -> Result<Comm, SpawnError> {
+    let bridge = survivors.bridge(newcomers.map(|newcomers| &newcomers.merged), 1);
+    // On error the others sit in a broadcast on the survivors' communicator.
+    let bridge = agree_on(survivors, bridge, survivors, "MPI_Intercomm_create")?;
+    let all = bridge.merge_low();
+    let all = agree_on(survivors, all, &bridge, "MPI_Intercomm_merge");
+    let all = all.inspect_err(|_| revoke(&bridge))?;
+    let world = all.reorder(my_rank);
+    let world = agree_on(survivors, world, &all, "MPI_Comm_split");
+    world.inspect_err(|_| {
+        revoke(&all);
+        revoke(&bridge);
+    })
+}
+
+/// All got it, or nobody keeps it. `blocked` is where the others may be waiting.
+fn agree_on(
+    survivors: &Comm,
+    mine: Result<Comm, MpiError>,
+    blocked: &Comm,
+    call: &'static str,
+) -> Result<Comm, SpawnError> {
+    if mine.is_err() {
+        revoke(blocked);
+    }
+    let (flags, outcome) = survivors.agree(u32::from(mine.is_ok()));
+    match (mine, outcome) {
+        (Ok(made), Ok(())) if flags & 1 == 1 => Ok(made),
+        (Ok(made), outcome) => {
+            revoke(&made); // a newcomer may be waiting in it
+            let reason = outcome.err().map(|error| error.to_string());
+            let reason = reason.unwrap_or_else(|| "another rank met an error".into());
+            Err(SpawnError::Failed(format!("{call}: {reason}")))
+        }
+        (Err(error), _) => Err(SpawnError::Failed(error.to_string())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn join_arguments_survive_the_command_line(
+            attempt_of_join in any::<u32>(),
+            (world_ranks, ranks) in (1_usize..5000).prop_flat_map(|n| {
+                (Just(n), proptest::collection::vec(0..n, 1..20))
+            }),
+        ) {
+            let arguments = JoinArguments { attempt_of_join, ranks, world_ranks };
+            prop_assert_eq!(JoinArguments::parse(&arguments.to_argument()), Ok(arguments));
+        }
+
+        #[test]
+        fn what_no_leader_wrote_is_refused_not_panicked_on(text in "[0-9,/x-]{0,12}") {
+            if let Ok(arguments) = JoinArguments::parse(&text) {
+                prop_assert!(arguments.ranks.iter().all(|rank| *rank < arguments.world_ranks));
+                prop_assert!(!arguments.ranks.is_empty());
+            }
+        }
+    }
+
+    #[test]
+    fn one_node_lets_the_runtime_choose() {
+        assert!(!several(&[]));
+        assert!(!several(&[7, 7, 7]));
+        assert!(several(&[7, 8]));
+    }
+}
