@@ -3,7 +3,9 @@
 use thiserror::Error;
 
 pub mod loader;
+pub mod picture;
 pub mod sampler;
+pub mod shape;
 pub mod source;
 pub mod synth;
 
