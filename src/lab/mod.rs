@@ -1,1 +1,3 @@
 //! experiment runs, bench compares, doctor checks.
+
+pub mod probe_mpi;
