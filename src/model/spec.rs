@@ -265,7 +265,7 @@ pub fn from_toml(text: &str, input: Shape, classes: usize) -> Result<Graph, Mode
     builder.finish()
 }
 
-fn at(layer: &str, reason: String) -> ModelError {
+fn at(layer: &str, reason: impl std::fmt::Display) -> ModelError {
     ModelError::File(format!("layer `{layer}`: {reason}"))
 }
 
@@ -288,22 +288,22 @@ fn file_layer(
         None => default_name,
         Some(value) => text(value)
             .filter(|name| !name.is_empty() && name != "image")
-            .ok_or_else(|| at(&default_name, "`name` must be a text other than `image`".into()))?,
+            .ok_or_else(|| at(&default_name, "`name` must be a text other than `image`"))?,
     };
     let inputs = match table.remove("inputs") {
         None => None,
         Some(toml::Value::Array(names)) => {
             let names: Option<Vec<String>> = names.into_iter().map(text).collect();
-            Some(names.ok_or_else(|| at(&name, "`inputs` must be layer names".into()))?)
+            Some(names.ok_or_else(|| at(&name, "`inputs` must be layer names"))?)
         }
-        Some(_) => return Err(at(&name, "`inputs` must be an array of layer names".into())),
+        Some(_) => return Err(at(&name, "`inputs` must be an array of layer names")),
     };
     if table.get("features").and_then(|value| value.as_str()) == Some("classes") {
         table.insert("features".into(), toml::Value::Integer(classes as i64));
     }
     let keys = table.len();
-    let kind = LayerKind::deserialize(toml::Value::Table(table))
-        .map_err(|error| at(&name, error.to_string()))?;
+    let kind =
+        LayerKind::deserialize(toml::Value::Table(table)).map_err(|error| at(&name, error))?;
     let bare = matches!(
         kind,
         LayerKind::Relu

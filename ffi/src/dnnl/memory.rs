@@ -72,10 +72,31 @@ impl MemoryDesc {
         Ok(Self { raw })
     }
 
-    /// Bytes that a tensor of this layout occupies, padding included.
+    /// A part of this tensor, in place: `dims` elements from `offsets` on. Refused where the
+    /// layout's blocks do not allow it.
+    pub fn part(&self, dims: &[usize], offsets: &[usize]) -> Result<Self, Error> {
+        let (dims, offsets) = (signed(dims), signed(offsets));
+        if dims.len() != self.dims().len() || offsets.len() != dims.len() {
+            let reason = "a part has as many dimensions as the whole".into();
+            return Err(Error::Refused { call: "memory_desc_create_submemory", reason });
+        }
+        let mut raw = null_mut();
+        // SAFETY: `self` is live, both arrays hold as many values as it has dimensions.
+        check("memory_desc_create_submemory", unsafe {
+            sys::dnnl_memory_desc_create_submemory(
+                &mut raw,
+                self.raw,
+                dims.as_ptr(),
+                offsets.as_ptr(),
+            )
+        })?;
+        Ok(Self { raw })
+    }
+
+    /// Bytes from the tensor's start to the end of its last element, padding included.
     pub fn bytes(&self) -> usize {
         // SAFETY: `self` is live.
-        unsafe { sys::dnnl_memory_desc_get_size(self.raw) }
+        unsafe { extent(self.raw) }
     }
 
     /// Logical dimensions.
@@ -98,6 +119,22 @@ impl MemoryDesc {
 
     pub(super) fn raw(&self) -> *const sys::memory_desc {
         self.raw
+    }
+}
+
+/// Bytes that memory of this descriptor must have: a part's own offset counts too.
+///
+/// # Safety
+/// `raw` is a live descriptor.
+pub(super) unsafe fn extent(raw: *const sys::memory_desc) -> usize {
+    let mut offset: i64 = 0;
+    // SAFETY: `raw` is live; the query writes an i64 (elements).
+    unsafe {
+        let what = sys::QUERY_SUBMEMORY_OFFSET;
+        let status = sys::dnnl_memory_desc_query(raw, what, (&raw mut offset).cast());
+        let size = sys::dnnl_memory_desc_get_size(raw);
+        let skipped = if status == sys::SUCCESS { offset.max(0) as usize } else { 0 };
+        if size == 0 { 0 } else { size + skipped * size_of::<f32>() }
     }
 }
 

@@ -2,6 +2,7 @@
 //! here own what they name and check every size before oneDNN sees a pointer.
 
 pub mod buffer;
+mod create;
 pub mod memory;
 pub mod operation;
 pub mod primitive;

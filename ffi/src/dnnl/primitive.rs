@@ -5,7 +5,7 @@ use std::ptr::null_mut;
 use std::rc::Rc;
 
 use super::buffer::{Buffer, Span};
-use super::memory::MemoryDesc;
+use super::memory::{MemoryDesc, extent};
 use super::result::{Error, check};
 use super::sys;
 
@@ -172,7 +172,7 @@ impl PrimitiveDesc {
         let needed = |role: &Arg| {
             let raw = self.arg_raw(*role);
             // SAFETY: not null, so a live descriptor within the primitive descriptor.
-            !raw.is_null() && unsafe { sys::dnnl_memory_desc_get_size(raw) } > 0
+            !raw.is_null() && unsafe { extent(raw) } > 0
         };
         ROLES.into_iter().filter(needed).collect()
     }
@@ -208,7 +208,7 @@ impl PrimitiveDesc {
             return 0;
         }
         // SAFETY: not null, points into the live primitive descriptor.
-        unsafe { sys::dnnl_memory_desc_get_size(raw) }
+        unsafe { extent(raw) }
     }
 
     /// The implementation's name, for example `jit:avx512_core`.
@@ -291,7 +291,7 @@ impl Primitive {
                 sys::dnnl_memory_create(&mut memory, md, this.context.engine(), null_mut())
             })?;
             // SAFETY: `md` is live.
-            let bytes = unsafe { sys::dnnl_memory_desc_get_size(md) };
+            let bytes = unsafe { extent(md) };
             let read_only = arg.is_read_only(desc.reads_statistics);
             this.bound.push(Bound { arg, memory, bytes, read_only });
         }

@@ -68,6 +68,7 @@ pub const QUERY_IMPL_INFO_STR: c_int = 8;
 pub const QUERY_EXEC_ARG_MD: c_int = 255;
 pub const QUERY_NDIMS: c_int = 256;
 pub const QUERY_DIMS: c_int = 257;
+pub const QUERY_SUBMEMORY_OFFSET: c_int = 259;
 
 unsafe extern "C" {
     pub fn omp_set_num_threads(threads: c_int);
@@ -98,6 +99,12 @@ unsafe extern "C" {
         existing: *const memory_desc,
         ndims: c_int,
         dims: *const i64,
+    ) -> status;
+    pub fn dnnl_memory_desc_create_submemory(
+        out: *mut *mut memory_desc,
+        parent: *const memory_desc,
+        dims: *const i64,
+        offsets: *const i64,
     ) -> status;
     pub fn dnnl_memory_desc_destroy(desc: *mut memory_desc) -> status;
     pub fn dnnl_memory_desc_equal(a: *const memory_desc, b: *const memory_desc) -> c_int;
