@@ -5,12 +5,13 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::time::Duration;
 
 use crate::cluster::comm::mpi::{JoinArguments, MpiComm, start_orphan_watch, under_mpirun};
 use crate::cluster::comm::solo::SoloComm;
 use crate::cluster::comm::{CommError, Communicator};
 use crate::cluster::faults::{Injector, RealStrike, Standing};
-use crate::cluster::launch::lock;
+use crate::cluster::launch::lock::{self, RunLock};
 use crate::cluster::recovery::driver;
 use crate::cluster::world::World;
 use crate::config::{Config, FaultKind, Phase, identity};
@@ -30,6 +31,9 @@ use super::position::Position;
 use super::replica::Replica;
 use super::start::{self, From, Prepared};
 use super::trainer::Trainer;
+
+/// How long a supervisor that holds the run directory may take to end.
+const LOCK_PATIENCE: Duration = Duration::from_secs(30);
 
 /// Set by mpirun: ranks of its first world.
 const WORLD_SIZE: &str = "OMPI_COMM_WORLD_SIZE";
@@ -245,7 +249,8 @@ fn run_initial(
         );
         return Err(TrainError::Configuration(text));
     }
-    let attempt = attempt_of(arguments, comm.as_ref())?;
+    // Held until the run ends: a second start on the same directory ends this one first.
+    let (attempt, _lock) = attempt_of(arguments, comm.as_ref())?;
     let next_member = next_member(around.storage.as_ref());
     let identity = (std::process::id(), kintsugi_ffi::os::hostname());
     let lost = |error: CommError| {
@@ -314,14 +319,21 @@ fn write_failure(around: &Surroundings, place: Place, position: &Position, error
 }
 
 /// Under `launch` the supervisor counts; alone, the run directory's lock does.
-fn attempt_of(arguments: &TrainArguments, comm: &dyn Communicator) -> Result<u32, TrainError> {
+fn attempt_of(
+    arguments: &TrainArguments,
+    comm: &dyn Communicator,
+) -> Result<(u32, Option<RunLock>), TrainError> {
     match arguments.attempt {
-        Some(attempt) => Ok(attempt),
-        None if comm.rank() == 0 => lock::raise_attempt(&arguments.run_dir).map_err(|error| {
-            let folder = arguments.run_dir.display();
-            TrainError::Configuration(format!("cannot lock the run directory {folder}: {error}"))
-        }),
-        None => Ok(lock::current_attempt(&arguments.run_dir).unwrap_or(1)),
+        Some(attempt) => Ok((attempt, None)),
+        None if comm.rank() == 0 => {
+            let taken = RunLock::take(&arguments.run_dir, LOCK_PATIENCE, &mut |line| {
+                tracing::warn!("{line}");
+            });
+            let raised = taken.and_then(|mut lock| lock.raise().map(|raised| (raised, Some(lock))));
+            raised.map_err(|error| TrainError::Configuration(error.to_string()))
+        }
+        // Rank 0's number counts (`gather_world`).
+        None => Ok((1, None)),
     }
 }
 
@@ -394,7 +406,11 @@ fn trainer(
     let journal = Journal::new(Arc::clone(&storage), Arc::clone(&clock), around.origin, progress);
     let (run_dir, attempt) = (arguments.run_dir.clone(), world.attempt);
     let still_current =
-        Arc::new(move || lock::current_attempt(&run_dir).is_none_or(|now| now <= attempt));
+        Arc::new(move || match lock::current_attempt(&run_dir) {
+            Ok(now) => now.is_none_or(|now| now <= attempt),
+            // A run directory that cannot be read now is not a sign of another attempt.
+            Err(_) => true,
+        });
     let injector = Arc::clone(&around.injector);
     let mut keeper =
         Keeper::new(prepared.facts, storage, Arc::clone(&clock), injector, still_current);

@@ -97,7 +97,7 @@ pub fn prepare(
     let facts = Facts {
         about: About {
             layout: Arc::clone(&layout),
-            model_name: name.clone(),
+            model_name: name.to_string(),
             classes,
             input,
         },
@@ -151,8 +151,7 @@ fn exchange(
     match config.train.exchange {
         ExchangeKind::Synchronous => {
             let freeze = &config.model.freeze;
-            let graph = &pool.shared.graph;
-            let optimizer = Optimizer::new(&config.optimizer, graph, layout, freeze);
+            let optimizer = Optimizer::new(&config.optimizer, layout, freeze);
             Box::new(Synchronous::new(pool, optimizer, order, (schedule, rate), steps_total))
         }
         ExchangeKind::Asynchronous => {
@@ -205,7 +204,7 @@ pub fn gather_world(
     next_member: u32,
     identity: (u32, String),
 ) -> Result<World, CommError> {
-    let mut words = vec![u64::from(identity.0), u64::from(next_member)];
+    let mut words = vec![u64::from(identity.0), u64::from(next_member), u64::from(attempt)];
     let mut host = [0; HOST_BYTES];
     let length = identity.1.len().min(HOST_BYTES);
     host[..length].copy_from_slice(&identity.1.as_bytes()[..length]);
@@ -214,10 +213,10 @@ pub fn gather_world(
     }));
     let all = comm.all_gather_u64(&words)?;
     // The numbers of rank 0 count: it is the one that read the run directory.
-    let first = all[1] as u32;
+    let (first, attempt) = (all[1] as u32, all[2] as u32);
     let mut hosts: Vec<String> = Vec::new();
     let members = all.chunks_exact(words.len()).enumerate().map(|(rank, words)| {
-        let bytes: Vec<u8> = words[2..].iter().flat_map(|word| word.to_le_bytes()).collect();
+        let bytes: Vec<u8> = words[3..].iter().flat_map(|word| word.to_le_bytes()).collect();
         let host = String::from_utf8_lossy(&bytes).trim_end_matches('\0').to_string();
         let known = hosts.iter().position(|known| *known == host);
         let node = known.unwrap_or_else(|| {
@@ -327,8 +326,17 @@ fn load_weights(
     parameters: &mut [f32],
     statistics: &mut [f32],
 ) -> Result<(), TrainError> {
-    super::checkpoint::weights::load(path, layout, parameters, statistics)
-        .map_err(|error| TrainError::Configuration(error.to_string()))
+    let wrong = |error: String| {
+        TrainError::Configuration(format!("model.init = {}: {error}", path.display()))
+    };
+    // A checkpoint folder stands for its model file.
+    let file = if path.is_dir() { path.join("model.safetensors") } else { path.to_path_buf() };
+    let bytes = std::fs::read(&file).map_err(|error| wrong(error.to_string()))?;
+    let loaded = super::checkpoint::weights::weights_for(&file, &bytes, layout);
+    let (first, running) = loaded.map_err(|error| wrong(error.to_string()))?;
+    parameters.copy_from_slice(&first);
+    statistics.copy_from_slice(&running);
+    Ok(())
 }
 
 /// Gives everybody rank 0's state when it did not start from scratch.

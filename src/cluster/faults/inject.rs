@@ -17,7 +17,8 @@ use super::plan::{self, RandomFault, RandomFaults};
 use super::{Standing, Strike};
 
 /// Where claims lie in the run directory.
-const FOLDER: &str = "faults";
+/// Where fired faults are claimed, below the run directory.
+pub const FOLDER: &str = "faults";
 
 /// A due random fault with another victim is looked at again after this many seconds: it may have
 /// been claimed, or a shrink may have made this process its victim.
@@ -218,7 +219,8 @@ impl Armed {
         let mut body = String::new();
         let _ = writeln!(
             body,
-            "{kind:?} {phase:?} rank {} of {} step {} at {:.3} s",
+            "{:.6} unix: {kind:?} {phase:?} rank {} of {} step {} at {:.3} s",
+            self.clock.unix_seconds(),
             standing.rank,
             standing.ranks,
             standing.step.saturating_add(1),

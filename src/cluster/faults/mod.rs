@@ -6,7 +6,7 @@ pub mod inject;
 pub mod plan;
 pub mod strike;
 
-pub use inject::Injector;
+pub use inject::{FOLDER as FAULTS_FOLDER, Injector};
 pub use strike::RealStrike;
 
 /// Where a process stands when it asks whether a fault strikes it.

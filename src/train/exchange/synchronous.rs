@@ -12,7 +12,7 @@ use crate::observe::ledger::Committed;
 
 use super::{Context, Exchange, Sums, at, measure_begin};
 use crate::train::TrainError;
-use crate::train::optimizer::Optimizer;
+use crate::train::optimizer::{Optimizer, statistics_momentum};
 use crate::train::replica::Replica;
 use crate::train::schedule;
 use crate::train::worker::{Pool, Totals};
@@ -21,6 +21,7 @@ use crate::train::worker::{Pool, Totals};
 pub struct Synchronous {
     pool: Pool,
     optimizer: Optimizer,
+    statistics_momentum: Vec<f32>,
     order: Order,
     schedule: Schedule,
     base_rate: f64,
@@ -50,10 +51,12 @@ impl Synchronous {
         let layout = &pool.shared.layout;
         let parameters = layout.parameters;
         let received = vec![0.0; parameters + layout.statistics];
+        let statistics_momentum = statistics_momentum(&pool.shared.graph, layout);
         let (schedule, base_rate) = rates;
         Self {
             pool,
             optimizer,
+            statistics_momentum,
             order,
             schedule,
             base_rate,
@@ -134,8 +137,10 @@ impl Exchange for Synchronous {
         {
             let mut slots = replica.slots.write().unwrap_or_else(PoisonError::into_inner);
             let (current, next) = slots.begin();
-            let samples = sums.totals.computed().max(1);
-            self.optimizer.apply(current, next, gradients, samples, rate, statistics);
+            let samples = sums.totals.computed();
+            let momentum = &self.statistics_momentum;
+            let optimizer = &self.optimizer;
+            optimizer.apply(current, next, gradients, samples, rate, statistics, momentum);
             replica.reached_point(Phase::InUpdate);
             slots.commit(step + 1, world.generation, Vec::new());
         }
