@@ -18,7 +18,8 @@ use super::{CheckpointError, Expectation, Snapshot, TrainState, wire};
 
 /// Where checkpoints lie in a run directory.
 pub const FOLDER: &str = "checkpoints";
-const BAD: &str = ".bad";
+/// At the end of the name of a checkpoint that is never tried again.
+pub const BAD: &str = ".bad";
 const OLD: &str = ".old";
 const TEMPORARY: &str = ".tmp-";
 /// Why a checkpoint was marked, for people.
@@ -362,6 +363,13 @@ pub fn published(storage: &dyn Storage) -> Result<Vec<(u64, PathBuf)>, Checkpoin
     Ok(found.into_iter().rev().collect())
 }
 
+/// Names of the checkpoints that are never tried again.
+pub fn marked(storage: &dyn Storage) -> Result<Vec<String>, CheckpointError> {
+    let folder = Path::new(FOLDER);
+    let names = storage.list(folder).map_err(io_error("list", folder))?;
+    Ok(names.into_iter().filter(|name| name.ends_with(BAD)).collect())
+}
+
 /// The newest checkpoint that verifies. Damaged ones are marked and never tried again; one of
 /// another model, configuration or run ends the search with an error that names both. `None`: the
 /// run never wrote one. Call it in one process of the run.
@@ -385,9 +393,8 @@ pub fn newest_verified(
             Err(error) => return Err(error),
         }
     }
-    let marked = storage.list(Path::new(FOLDER)).map_err(io_error("list", Path::new(FOLDER)))?;
     if refused.is_empty() {
-        refused = marked.into_iter().filter(|name| name.ends_with(BAD)).collect();
+        refused = marked(storage)?;
     }
     if refused.is_empty() { Ok(None) } else { Err(CheckpointError::AllBad(refused)) }
 }

@@ -2,15 +2,16 @@
 //! reverse. Also where `model.init`, evaluation and prediction get their weights.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use thiserror::Error;
 
 use crate::model::{Layout, Shape};
-use crate::observe::storage::Storage;
+use crate::observe::storage::FileSystem;
 
 use super::manifest::MANIFEST;
 use super::tensors::{self, TensorError};
-use super::{CheckpointError, Snapshot, TrainState, store};
+use super::{CheckpointError, Expectation, Snapshot, TrainState, store};
 
 /// Why weights could not be taken from a file.
 #[derive(Debug, Error)]
@@ -100,33 +101,74 @@ pub fn parse_input(text: &str) -> Option<Shape> {
     extents?.try_into().ok().filter(|shape: &Shape| shape.iter().all(|&extent| extent > 0))
 }
 
-/// Parameters and statistics for a layout, from a `.safetensors` file's bytes.
-pub fn weights_for(
+/// A run directory and perhaps one checkpoint in it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Place {
+    /// The storage's root.
+    pub root: PathBuf,
+    /// Relative to it; `None` stands for the newest that verifies.
+    pub folder: Option<PathBuf>,
+}
+
+/// What a person meant by a path: a run directory, its `checkpoints` folder, or one checkpoint.
+pub fn locate(path: &Path) -> Result<Place, WeightsError> {
+    let read = |source| WeightsError::Io { path: path.to_path_buf(), source };
+    let whole = path.canonicalize().map_err(read)?;
+    let up = || whole.parent().map_or_else(|| whole.clone(), Path::to_path_buf);
+    let name = whole.file_name().map(PathBuf::from);
+    if whole.join(MANIFEST).is_file() {
+        Ok(Place { root: up(), folder: name })
+    } else if whole.join(store::FOLDER).is_dir() {
+        Ok(Place { root: whole, folder: None })
+    } else if name.as_deref() == Some(Path::new(store::FOLDER)) {
+        Ok(Place { root: up(), folder: None })
+    } else {
+        Err(WeightsError::NoCheckpoint(path.to_path_buf()))
+    }
+}
+
+/// Reads and verifies the checkpoint that `locate` finds. Damaged ones are passed over and not
+/// marked, since the run may be alive: for evaluation, prediction and export.
+pub fn load(path: &Path, expect: Option<&Expectation>) -> Result<Snapshot, WeightsError> {
+    let place = locate(path)?;
+    let storage = FileSystem::new(place.root);
+    if let Some(folder) = place.folder {
+        return Ok(store::read_snapshot(&storage, &folder, expect)?);
+    }
+    let mut refused = Vec::new();
+    for (_, folder) in store::published(&storage)? {
+        match store::read_snapshot(&storage, &folder, expect) {
+            Ok(snapshot) => return Ok(snapshot),
+            Err(error @ CheckpointError::Damaged { .. }) => refused.push(error.to_string()),
+            Err(error) => return Err(error.into()),
+        }
+    }
+    if refused.is_empty() {
+        return Err(WeightsError::NoCheckpoint(path.to_path_buf()));
+    }
+    Err(CheckpointError::AllBad(refused).into())
+}
+
+/// Parameters and statistics for `model.init`: from a `.safetensors` file, a checkpoint, or the
+/// newest checkpoint of a run.
+pub fn initial_weights(
+    path: &Path,
+    layout: &Arc<Layout>,
+) -> Result<(Vec<f32>, Vec<f32>), WeightsError> {
+    if path.is_dir() {
+        // By tensor, not by name: weights may start another model that is laid out alike.
+        let snapshot = load(path, None)?;
+        return weights_for(path, &export(&snapshot), layout);
+    }
+    let read = |source| WeightsError::Io { path: path.to_path_buf(), source };
+    weights_for(path, &std::fs::read(path).map_err(read)?, layout)
+}
+
+fn weights_for(
     path: &Path,
     bytes: &[u8],
     layout: &Layout,
 ) -> Result<(Vec<f32>, Vec<f32>), WeightsError> {
     let wrap = |source| WeightsError::Tensors { path: path.to_path_buf(), source };
     tensors::read_model(bytes, layout).map_err(wrap)
-}
-
-/// The folder of a checkpoint within a storage rooted at a run directory (its newest that
-/// verifies), a `checkpoints` folder, or the checkpoint itself. Marks nothing: the run may live.
-pub fn find(storage: &dyn Storage, shown: &Path) -> Result<PathBuf, WeightsError> {
-    let here = |names: &[String], name: &str| names.iter().any(|present| present == name);
-    let none = || WeightsError::NoCheckpoint(shown.to_path_buf());
-    let names = storage
-        .list(Path::new(""))
-        .map_err(|source| WeightsError::Io { path: shown.to_path_buf(), source })?;
-    if here(&names, MANIFEST) {
-        return Ok(PathBuf::new());
-    }
-    let mut refused = Vec::new();
-    for (_, folder) in store::published(storage)? {
-        match store::verify_files(storage, &folder) {
-            Ok(_) => return Ok(folder),
-            Err(error) => refused.push(error.to_string()),
-        }
-    }
-    if refused.is_empty() { Err(none()) } else { Err(CheckpointError::AllBad(refused).into()) }
 }
