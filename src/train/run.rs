@@ -188,7 +188,7 @@ fn injector(
 ) -> Injector {
     let faults = &arguments.config.faults;
     let strike = Arc::new(RealStrike);
-    let mut injector =
+    let injector =
         Injector::new(faults, Arc::clone(storage), Arc::clone(clock), origin, strike);
     let attempt = arguments.attempt.unwrap_or(1);
     let (storage, clock, generation) =

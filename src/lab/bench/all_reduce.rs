@@ -121,7 +121,10 @@ fn run_once(
 /// # Errors
 /// What kept it from running, for a person.
 pub fn run(options: Options, command: String) -> Result<Report, String> {
-    let mpirun = mpirun::locate().map_err(|error| error.to_string())?;
+    let chosen = std::env::var_os(mpirun::MPIRUN_VARIABLE).map(Into::into);
+    let path = std::env::var_os("PATH");
+    let mpicc = Path::new(kintsugi_ffi::mpi::mpicc());
+    let mpirun = mpirun::find(chosen, mpicc, path.as_deref()).map_err(|error| error.to_string())?;
     let mut all: BTreeMap<(usize, Launcher, bool), Vec<f64>> = BTreeMap::new();
     for pass in 0..options.passes {
         for launcher in [Launcher::WithFt, Launcher::WithoutFt] {

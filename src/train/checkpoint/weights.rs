@@ -164,7 +164,7 @@ pub fn initial_weights(
     weights_for(path, &std::fs::read(path).map_err(read)?, layout)
 }
 
-fn weights_for(
+pub fn weights_for(
     path: &Path,
     bytes: &[u8],
     layout: &Layout,
