@@ -3,10 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::Study;
+use super::compare::Bits;
 use super::figures::{CHECKPOINT_PARTS, CheckpointGroup, RecoveryGroup, phase_name};
 use super::line_chart::time_unit;
 use super::statistics::{Estimate, estimate};
-use super::summary::{Bits, EARLY, RunSummary, over_seeds};
+use super::summary::{EARLY, RunSummary, over_seeds};
 use super::svg::escape;
 use crate::observe::progress::{duration, short};
 
@@ -71,7 +72,7 @@ pub fn time(value: Option<Estimate>) -> String {
 pub fn bits(bits: Bits) -> String {
     match bits {
         Bits::SameState => "same state hash".to_string(),
-        Bits::SameLosses { steps } => format!("same loss at all {steps} common steps"),
+        Bits::SameLosses { steps } => format!("same loss over {steps} steps"),
         Bits::Differs { from_step } => format!("differs from step {from_step}"),
         Bits::Unknown => NONE.to_string(),
     }
