@@ -348,7 +348,9 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_commit_word_keeps_step_and_generation(step in 0..=CommitWord::STEP_MAX, generation in 0..=CommitWord::GENERATION_MAX) {
+        fn a_commit_word_keeps_step_and_generation(
+            step in 0..=CommitWord::STEP_MAX, generation in 0..=CommitWord::GENERATION_MAX
+        ) {
             let word = CommitWord::of(step, generation);
             prop_assert_ne!(word, CommitWord::NONE);
             prop_assert_eq!((word.step(), word.generation()), (step, generation));
