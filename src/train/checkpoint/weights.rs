@@ -164,7 +164,9 @@ pub fn initial_weights(
     weights_for(path, &std::fs::read(path).map_err(read)?, layout)
 }
 
-fn weights_for(
+/// Parameters and statistics for a layout from the bytes of a `.safetensors` file; `path` names it
+/// in errors.
+pub fn weights_for(
     path: &Path,
     bytes: &[u8],
     layout: &Layout,
