@@ -14,8 +14,8 @@ const COST_SECONDS_MAX: f64 = 86_400.0;
 /// one hour and at least ten times the cost. The cost is what the loop loses by one checkpoint.
 /// Finite for every input.
 pub fn young_daly(checkpoint_cost_seconds: f64, mtbf_seconds: f64) -> f64 {
-    // `max` takes the number where the other is none.
-    let cost = checkpoint_cost_seconds.max(0.0).min(COST_SECONDS_MAX);
+    let cost = if checkpoint_cost_seconds.is_nan() { 0.0 } else { checkpoint_cost_seconds };
+    let cost = cost.clamp(0.0, COST_SECONDS_MAX);
     let lowest = INTERVAL_SECONDS_MIN.max(cost * COSTS_MIN);
     if mtbf_seconds.is_nan() || mtbf_seconds <= 0.0 {
         return lowest;
@@ -61,7 +61,7 @@ mod tests {
             cost in proptest::num::f64::ANY, mtbf in proptest::num::f64::ANY
         ) {
             let seconds = young_daly(cost, mtbf);
-            let cost = cost.max(0.0).min(86_400.0);
+            let cost = if cost.is_nan() { 0.0 } else { cost.clamp(0.0, 86_400.0) };
             prop_assert!((5f64.max(10.0 * cost)..=3600f64.max(10.0 * cost)).contains(&seconds));
         }
     }
