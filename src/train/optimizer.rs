@@ -124,6 +124,7 @@ impl Optimizer {
     /// # Panics
     /// When a slice is not as long as the layout says.
     #[expect(clippy::too_many_arguments, reason = "one step's inputs, each of its own kind")]
+    #[expect(clippy::needless_pass_by_value, reason = "the slot is given away until its commit")]
     pub fn apply(
         &self,
         current: SlotView<'_>,

@@ -102,7 +102,8 @@ mod tests {
             warm_up in 0.0..=1.0f64, step in 0u64..10_000, total in 1u64..10_000, kind in 0..3
         ) {
             let kinds = [ScheduleKind::Constant, ScheduleKind::Step, ScheduleKind::Cosine];
-            let rate = learning_rate(&schedule(kinds[kind as usize], warm_up), 1.5, step, Some(total));
+            let schedule = schedule(kinds[kind as usize], warm_up);
+            let rate = learning_rate(&schedule, 1.5, step, Some(total));
             prop_assert!((0.0..=1.5).contains(&rate), "{rate}");
         }
     }

@@ -86,6 +86,7 @@ fn a_hanging_disk_costs_skipped_checkpoints_and_no_step() {
         std::thread::sleep(Duration::from_millis(1));
         filled(&writer, 2)
     });
+    assert!(filled(&writer, 9).is_none(), "one in hand, one being filled");
     let skipped_before = writer.skipped();
     writer.submit(second.unwrap());
     assert!(filled(&writer, 3).is_none(), "one in hand, one in the queue");

@@ -180,7 +180,11 @@ fn measure_streaming_against_ordinary_stores() {
 #[test]
 #[ignore = "measures for half a minute"]
 fn measure_a_checkpoint_of_24_million_parameters() {
-    let slots = Slots::new(MANY_SHAPE);
+    let mut slots = Slots::new(MANY_SHAPE);
+    let (_, next) = slots.begin();
+    next.parameters.fill(1.0);
+    next.momentum.fill(1.0);
+    slots.commit(1, 0, Vec::new());
     let tensors = vec![tensor("w", &[MANY], 0, TensorKind::Weight)];
     let layout = Arc::new(Layout { tensors, parameters: MANY, statistics: 0 });
     let about = About { layout, ..about() };

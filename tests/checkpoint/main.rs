@@ -1,5 +1,6 @@
 //! Checkpoints against the storage cases of the failure matrix (S1-S12): whatever is torn, flipped,
 //! missing or full, the newest whole checkpoint is found and training goes on.
+#![allow(clippy::unwrap_used, clippy::wildcard_imports)] // helpers of tests are tests
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

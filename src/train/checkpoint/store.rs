@@ -214,8 +214,8 @@ fn folder_name(folder: &Path) -> String {
     folder.file_name().map_or(String::new(), |name| name.to_string_lossy().into())
 }
 
-fn damaged(folder: &Path, reason: impl ToString) -> CheckpointError {
-    CheckpointError::Damaged { name: folder_name(folder), reason: reason.to_string() }
+fn damaged(folder: &Path, reason: impl Into<String>) -> CheckpointError {
+    CheckpointError::Damaged { name: folder_name(folder), reason: reason.into() }
 }
 
 /// A missing file or a failing disk is damage: the next older checkpoint may be whole. What a
@@ -281,9 +281,11 @@ pub fn read_snapshot(
     let state = read_state(folder, state, &manifest)?;
     let layout = match expect {
         Some(expect) => Arc::clone(&expect.layout),
-        None => Arc::new(tensors::layout_of(model).map_err(|error| damaged(folder, error))?),
+        None => {
+            Arc::new(tensors::layout_of(model).map_err(|error| damaged(folder, error.to_string()))?)
+        }
     };
-    let other = |error| other_model(folder, &manifest, expect, error);
+    let other = |error| other_model(folder, &manifest, expect, &error);
     let (parameters, statistics) = tensors::read_model(model, &layout).map_err(other)?;
     let momentum = tensors::read_optimizer(optimizer, &layout).map_err(other)?;
     let Manifest { model: model_name, classes, input, .. } = manifest;
@@ -334,7 +336,7 @@ fn other_model(
     folder: &Path,
     manifest: &Manifest,
     expect: Option<&Expectation>,
-    error: tensors::TensorError,
+    error: &tensors::TensorError,
 ) -> CheckpointError {
     match expect {
         Some(expect) => CheckpointError::Other {
@@ -343,7 +345,7 @@ fn other_model(
             found: format!("{} ({error})", manifest.model),
             expected: expect.model_name.clone(),
         },
-        None => damaged(folder, error),
+        None => damaged(folder, error.to_string()),
     }
 }
 
@@ -352,12 +354,12 @@ fn other_model(
 pub fn published(storage: &dyn Storage) -> Result<Vec<(u64, PathBuf)>, CheckpointError> {
     let folder = Path::new(FOLDER);
     let names = storage.list(folder).map_err(io_error("list", folder))?;
+    let whole = names.iter().filter(|name| step_of(name).is_some());
     let mut found: BTreeMap<u64, PathBuf> = BTreeMap::new();
-    for name in names.iter().filter(|name| name.ends_with(OLD)).chain(&names) {
+    for name in names.iter().filter(|name| name.ends_with(OLD)).chain(whole) {
+        // The published name comes last and replaces the other.
         if let Some(step) = step_of(name.strip_suffix(OLD).unwrap_or(name)) {
-            if step_of(name).is_some() || !found.contains_key(&step) {
-                found.insert(step, folder.join(name));
-            }
+            found.insert(step, folder.join(name));
         }
     }
     Ok(found.into_iter().rev().collect())

@@ -179,7 +179,9 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_bytes_panic(bytes in proptest::collection::vec(any::<u8>(), 0..300), keep_header in any::<bool>()) {
+        fn no_bytes_panic(
+            bytes in proptest::collection::vec(any::<u8>(), 0..300), keep_header in any::<bool>()
+        ) {
             let mut bytes = bytes;
             if keep_header {
                 let mut headed = b"KNTSTATE\x01\0\0\0".to_vec();
