@@ -1,7 +1,7 @@
 //! What a well-formed configuration must also be: possible, and within what this version does.
 
 use super::parse::ConfigError;
-use super::{Config, DataFormat, ExchangeKind, Limit, PlannedFault, Rung, Who};
+use super::{Config, DataFormat, Limit, PlannedFault, Rung, Who};
 
 /// Refuses with the key, its value and what to write instead.
 pub fn check(config: &Config) -> Result<(), ConfigError> {
@@ -212,12 +212,6 @@ fn check_supported(config: &Config) -> Result<(), ConfigError> {
     let (device, memory) = (&config.device, &config.memory);
     let quoted = |text: &str| format!("{text:?}");
     for (lacking, key, value, instead) in [
-        (
-            train.exchange == ExchangeKind::Asynchronous,
-            "train.exchange",
-            quoted("asynchronous"),
-            "\"synchronous\"",
-        ),
         (train.reproducible, "train.reproducible", "true".into(), "false"),
         (config.staging.mode != "off", "staging.mode", quoted(&config.staging.mode), "\"off\""),
         (data.bundle_ratio != 0.0, "data.bundle_ratio", data.bundle_ratio.to_string(), "0.0"),

@@ -9,7 +9,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 mod check;
-mod identity;
+pub mod identity;
 mod keys;
 pub mod parse;
 pub mod seed;
