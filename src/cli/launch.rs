@@ -64,10 +64,8 @@ fn launch(args: &Args) -> Result<Status, LaunchError> {
     let chosen = std::env::var_os(mpirun::MPIRUN_VARIABLE).map(PathBuf::from);
     let path = std::env::var_os("PATH");
     let mpirun = mpirun::find(chosen, Path::new(mpi::mpicc()), path.as_deref())?;
-    let program = std::env::current_exe().map_err(|source| LaunchError::Io {
-        what: "finding this program".into(),
-        source,
-    })?;
+    let program = std::env::current_exe()
+        .map_err(|source| LaunchError::Io { what: "finding this program".into(), source })?;
     let folder = args.run_dir.clone().unwrap_or_else(|| identity::run_directory(&config));
     let run = RunDir::at(&folder)?;
     let rank_program = std::env::var_os(RANK_PROGRAM_VARIABLE).map(PathBuf::from);

@@ -53,7 +53,8 @@ fn check_sizes(config: &Config) -> Result<(), ConfigError> {
         return refuse("train.max_seconds", seconds, "write a number of seconds above 0");
     }
     if train.epochs.is_none() && train.steps.is_none() && train.max_seconds.is_none() {
-        let reason = "nothing would end the run; set train.epochs, train.steps or train.max_seconds";
+        let reason =
+            "nothing would end the run; set train.epochs, train.steps or train.max_seconds";
         return refuse("train.epochs", "unset", reason);
     }
     if config.run.name.is_empty() || config.run.name.contains(['/', '\0']) {
@@ -199,7 +200,8 @@ fn check_fault(config: &Config, key: &str, fault: &PlannedFault) -> Result<(), C
         _ => {}
     }
     if fault.who == Who::Rank && fault.rank >= config.run.ranks {
-        let reason = format!("there is no rank {}; {} ranks start at 0", fault.rank, config.run.ranks);
+        let reason =
+            format!("there is no rank {}; {} ranks start at 0", fault.rank, config.run.ranks);
         return refuse(key, shown, reason);
     }
     Ok(())

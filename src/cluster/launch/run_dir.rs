@@ -85,7 +85,9 @@ impl RunDir {
         }
         let limits = |c: &Config| (c.train.epochs, c.train.steps, c.train.max_seconds);
         match self.result() {
-            Some(result) if result.status == Status::Completed && limits(&old) == limits(config) => {
+            Some(result)
+                if result.status == Status::Completed && limits(&old) == limits(config) =>
+            {
                 Ok(Found::Completed(Box::new(result)))
             }
             _ => Ok(Found::Unfinished),
@@ -95,9 +97,9 @@ impl RunDir {
     /// Absent, or holding nothing but what a launch leaves that did not get far.
     fn is_empty(&self) -> bool {
         let Ok(entries) = std::fs::read_dir(&self.path) else { return true };
-        entries.flatten().all(|entry| {
-            ["lock", "logs"].iter().any(|name| entry.file_name() == *name)
-        })
+        entries
+            .flatten()
+            .all(|entry| ["lock", "logs"].iter().any(|name| entry.file_name() == *name))
     }
 
     /// Creates the folder with its `logs`.
@@ -125,8 +127,11 @@ impl RunDir {
             what: format!("moving {} aside", self.path.display()),
             source: std::io::Error::other(format!("{ASIDE_MAX} old runs are there already")),
         })?;
-        std::fs::rename(&self.path, &aside)
-            .map_err(io_error(format!("moving {} to {}", self.path.display(), aside.display())))?;
+        std::fs::rename(&self.path, &aside).map_err(io_error(format!(
+            "moving {} to {}",
+            self.path.display(),
+            aside.display()
+        )))?;
         Ok(aside)
     }
 

@@ -82,8 +82,7 @@ pub fn supervise(
     lock: RunLock,
     show: &mut dyn FnMut(&Event),
 ) -> Result<RunResult, LaunchError> {
-    let signals =
-        Signals::new([SIGINT, SIGTERM, SIGUSR1]).map_err(io_error("catching signals"))?;
+    let signals = Signals::new([SIGINT, SIGTERM, SIGUSR1]).map_err(io_error("catching signals"))?;
     janitor::clear_stale(&job.run.id()).map_err(io_error("ending an earlier attempt"))?;
     let mut supervisor = Supervisor {
         job,
@@ -171,10 +170,7 @@ impl Supervisor<'_> {
         let log = self.job.run.join(&format!("logs/mpirun-{}.log", self.attempt));
         let plan = self.job.plan(self.attempt, self.origin);
         let mut attempt = Attempt::start(&plan, &self.job.program, &log)?;
-        let ending = self
-            .lock
-            .record_mpirun(attempt.pid())
-            .and_then(|()| self.watch(&mut attempt));
+        let ending = self.lock.record_mpirun(attempt.pid()).and_then(|()| self.watch(&mut attempt));
         let hurried = matches!(ending, Err(_) | Ok(Ending::Hung(_)));
         let signals = &mut self.signals;
         attempt.close(&mut || hurried || signals.pending().next().is_some())?;
@@ -278,8 +274,7 @@ impl Supervisor<'_> {
         let run = &self.job.run;
         // What cannot be read cannot be claimed; the reason is what matters now.
         let events = log::read_events(&run.join("events.jsonl")).unwrap_or_default();
-        let ledger: Vec<Entry> =
-            log::read_lines(&run.join("ledger.jsonl")).unwrap_or_default();
+        let ledger: Vec<Entry> = log::read_lines(&run.join("ledger.jsonl")).unwrap_or_default();
         let name = run.path().file_name().map_or_else(String::new, |n| n.to_string_lossy().into());
         let result = account::result(&name, self.attempt, status, reason, &events, &ledger);
         run.write_result(&result)?;
