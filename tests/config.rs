@@ -35,7 +35,8 @@ fn refused(text: &str, overrides: &[&str], expected: &[&str]) {
 
 #[test]
 fn defaults_files_and_overrides_stack_in_that_order() {
-    let config = load(GOOD, &["train.epochs=5", "run.name = probe", "optimizer.momentum=0"]).unwrap();
+    let config =
+        load(GOOD, &["train.epochs=5", "run.name = probe", "optimizer.momentum=0"]).unwrap();
     assert_eq!(config.train.epochs, Some(5));
     assert_eq!(config.run.ranks, 4);
     assert_eq!(config.run.name, "probe");
@@ -106,7 +107,8 @@ fn malformed_files_and_overrides_are_named() {
 
 #[test]
 fn impossible_sizes_are_refused() {
-    for key in ["run.ranks", "train.global_batch", "train.workers", "train.threads", "train.steps"] {
+    for key in ["run.ranks", "train.global_batch", "train.workers", "train.threads", "train.steps"]
+    {
         refused(GOOD, &[&format!("{key}=0")], &[key, "1 or more"]);
     }
     refused("", &[], &["nothing would end the run", "train.steps"]);

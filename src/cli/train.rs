@@ -1,8 +1,13 @@
+<<<<<<< HEAD
 //! `kintsugi train`: one rank's program; alone it is a world of one.
+=======
+//! `kintsugi train`: one rank's program. Under mpirun it is one of many; alone, a world of one.
+>>>>>>> launch
 
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+<<<<<<< HEAD
 use crate::config::{identity, parse};
 use crate::train::{TrainArguments, run as run_rank};
 
@@ -27,13 +32,49 @@ pub struct Args {
     #[arg(long, hide = true)]
     origin: Option<f64>,
     /// Under `launch`: the supervisor draws progress
+=======
+use crate::config::{Config, identity, parse};
+
+use rank::{TrainArguments, run as run_rank};
+
+/// Arguments.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// The run's configuration (TOML)
+    config: PathBuf,
+    /// Overrides one key of the configuration: section.key=value
+    #[arg(short = 's', long = "set", value_name = "KEY=VALUE")]
+    set: Vec<String>,
+    /// Where the run lives [default: runs/NAME-HASH, from the configuration]
+    #[arg(long, value_name = "DIR")]
+    run_dir: Option<PathBuf>,
+    /// What the leader of the survivors tells a replacement
+    #[arg(long, hide = true)]
+    join: Option<String>,
+    /// Which start of mpirun this is
+    #[arg(long, hide = true)]
+    attempt: Option<u32>,
+    /// Unix time at which the run's seconds were zero
+    #[arg(long, hide = true)]
+    origin: Option<f64>,
+    /// A supervisor draws progress and keeps the logs
+>>>>>>> launch
     #[arg(long, hide = true)]
     launched: bool,
 }
 
+<<<<<<< HEAD
 /// Runs it.
 pub fn run(args: &Args) -> ExitCode {
     let config = match parse::load(&args.config, &args.overrides) {
+=======
+/// Set by mpirun: ranks of its first world.
+const WORLD_SIZE: &str = "OMPI_COMM_WORLD_SIZE";
+
+/// Reads the configuration and runs the rank.
+pub fn run(args: &Args) -> ExitCode {
+    let config = match configuration(args) {
+>>>>>>> launch
         Ok(config) => config,
         Err(error) => {
             eprintln!("error: {error}");
@@ -50,3 +91,41 @@ pub fn run(args: &Args) -> ExitCode {
         launched: args.launched,
     })
 }
+<<<<<<< HEAD
+=======
+
+/// Under a plain mpirun the world is as large as mpirun made it, and alone it is one.
+fn configuration(args: &Args) -> Result<Config, parse::ConfigError> {
+    let mut overrides = args.set.clone();
+    if !args.launched && args.join.is_none() {
+        let ranks = std::env::var(WORLD_SIZE).unwrap_or_else(|_| "1".into());
+        overrides.push(format!("run.ranks={ranks}"));
+    }
+    parse::load(&args.config, &overrides)
+}
+
+/// Stands where `train::run` will: this build has no training loop.
+mod rank {
+    use std::path::PathBuf;
+    use std::process::ExitCode;
+
+    use crate::config::Config;
+
+    /// What a rank is started with.
+    #[derive(Debug, Clone)]
+    pub struct TrainArguments {
+        pub config: Config,
+        pub run_dir: PathBuf,
+        pub join: Option<String>,
+        pub attempt: Option<u32>,
+        pub origin: Option<f64>,
+        pub launched: bool,
+    }
+
+    /// Says that nothing is trained.
+    pub fn run(arguments: &TrainArguments) -> ExitCode {
+        eprintln!("error: this build has no training loop: {arguments:?}");
+        ExitCode::from(70)
+    }
+}
+>>>>>>> launch

@@ -1,7 +1,7 @@
 //! What a well-formed configuration must also be: possible, and within what this version does.
 
 use super::parse::ConfigError;
-use super::{Config, DataFormat, ExchangeKind, Limit, PlannedFault, Rung, Who};
+use super::{Config, DataFormat, Limit, PlannedFault, Rung, Who};
 
 /// Refuses with the key, its value and what to write instead.
 pub fn check(config: &Config) -> Result<(), ConfigError> {
@@ -53,7 +53,8 @@ fn check_sizes(config: &Config) -> Result<(), ConfigError> {
         return refuse("train.max_seconds", seconds, "write a number of seconds above 0");
     }
     if train.epochs.is_none() && train.steps.is_none() && train.max_seconds.is_none() {
-        let reason = "nothing would end the run; set train.epochs, train.steps or train.max_seconds";
+        let reason =
+            "nothing would end the run; set train.epochs, train.steps or train.max_seconds";
         return refuse("train.epochs", "unset", reason);
     }
     if config.run.name.is_empty() || config.run.name.contains(['/', '\0']) {
@@ -199,7 +200,8 @@ fn check_fault(config: &Config, key: &str, fault: &PlannedFault) -> Result<(), C
         _ => {}
     }
     if fault.who == Who::Rank && fault.rank >= config.run.ranks {
-        let reason = format!("there is no rank {}; {} ranks start at 0", fault.rank, config.run.ranks);
+        let reason =
+            format!("there is no rank {}; {} ranks start at 0", fault.rank, config.run.ranks);
         return refuse(key, shown, reason);
     }
     Ok(())
@@ -212,12 +214,6 @@ fn check_supported(config: &Config) -> Result<(), ConfigError> {
     let (device, memory) = (&config.device, &config.memory);
     let quoted = |text: &str| format!("{text:?}");
     for (lacking, key, value, instead) in [
-        (
-            train.exchange == ExchangeKind::Asynchronous,
-            "train.exchange",
-            quoted("asynchronous"),
-            "\"synchronous\"",
-        ),
         (train.reproducible, "train.reproducible", "true".into(), "false"),
         (config.staging.mode != "off", "staging.mode", quoted(&config.staging.mode), "\"off\""),
         (data.bundle_ratio != 0.0, "data.bundle_ratio", data.bundle_ratio.to_string(), "0.0"),

@@ -7,7 +7,7 @@ use toml::{Table, Value};
 
 use super::{Config, check, keys};
 
-pub use super::identity::{changed_keys, fingerprint, resolved_text, run_directory};
+pub use super::identity::{changed_keys, fingerprint};
 
 /// Why a configuration is refused. All of them are exit code 2: nothing was started.
 #[derive(Debug, Error)]

@@ -34,10 +34,7 @@ pub fn estimate(sizes: Sizes) -> Estimate {
     let state = 2 * weights + sizes.statistics * F32;
     let worker_copies = 2 * sizes.workers;
     let rank = 2 * state + (worker_copies + 2) * weights + state;
-    Estimate {
-        memory_bytes: sizes.ranks * rank,
-        disk_bytes: (sizes.checkpoints + 1) * state,
-    }
+    Estimate { memory_bytes: sizes.ranks * rank, disk_bytes: (sizes.checkpoints + 1) * state }
 }
 
 /// One line per thing that is short, saying what to change.

@@ -34,14 +34,30 @@ pub struct Holder {
     pub host: String,
 }
 
-/// The attempt in force in a run directory; `None` where no launch ever was. A process of an older
-/// attempt must not publish anything any more.
-pub fn current_attempt(run_dir: &Path) -> io::Result<Option<u32>> {
-    match File::open(run_dir.join("lock")) {
-        Ok(file) => read(&file).map(|holder| holder.map(|holder| holder.attempt)),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(error),
+/// The attempt in force in a run directory; `None` where no launch ever was or the lock cannot be
+/// read. A process of an older attempt must not publish anything any more.
+pub fn current_attempt(run_dir: &Path) -> Option<u32> {
+    let file = File::open(run_dir.join("lock")).ok()?;
+    Some(read(&file).ok()??.attempt)
+}
+
+/// Begins the next attempt of a run that has no supervisor (a plain mpirun or a world of one):
+/// earlier ones are cut off. Refused while a launch holds the run.
+pub fn raise_attempt(run_dir: &Path) -> io::Result<u32> {
+    let file = open(&run_dir.join("lock"))?;
+    if os::lock_file(&file)? == os::Lock::Busy {
+        let holder = read(&file)?.unwrap_or_default();
+        let message = format!("a launch (process {}) holds it: end that first", holder.supervisor);
+        return Err(io::Error::new(io::ErrorKind::WouldBlock, message));
     }
+    let before = read(&file).ok().flatten().unwrap_or_default();
+    let attempt = before.attempt + 1;
+    write(&file, &Holder { attempt, ..Holder::default() })?;
+    Ok(attempt)
+}
+
+fn open(path: &Path) -> io::Result<File> {
+    File::options().read(true).write(true).create(true).truncate(false).open(path)
 }
 
 /// `None` while nothing is written yet.
@@ -90,13 +106,7 @@ impl RunLock {
     ) -> Result<Self, LaunchError> {
         let path = run_dir.join("lock");
         let failed = |what: &str| io_error(format!("{what} {}", path.display()));
-        let file = File::options()
-            .read(true)
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .open(&path)
-            .map_err(failed("opening"))?;
+        let file = open(&path).map_err(failed("opening"))?;
         if !locked_within(&file, Duration::ZERO).map_err(failed("locking"))? {
             end_holder(&file, run_dir, patience, say)?;
         }
@@ -219,11 +229,11 @@ mod tests {
     #[test]
     fn attempts_are_counted_over_launches() {
         let run = tempfile::tempdir().unwrap();
-        assert_eq!(current_attempt(run.path()).unwrap(), None);
+        assert_eq!(current_attempt(run.path()), None);
         let mut lock = take(run.path()).unwrap();
         assert_eq!(lock.raise().unwrap(), 1);
         assert_eq!(lock.raise().unwrap(), 2);
-        assert_eq!(current_attempt(run.path()).unwrap(), Some(2));
+        assert_eq!(current_attempt(run.path()), Some(2));
         drop(lock);
         assert_eq!(take(run.path()).unwrap().raise().unwrap(), 3);
     }
@@ -237,7 +247,7 @@ mod tests {
         write(&File::options().write(true).open(run.path().join("lock")).unwrap(), &later).unwrap();
         assert!(matches!(lock.check(), Err(LaunchError::Superseded { attempt: 2 })));
         assert!(lock.raise().is_err());
-        assert_eq!(current_attempt(run.path()).unwrap(), Some(2));
+        assert_eq!(current_attempt(run.path()), Some(2));
     }
 
     #[test]
@@ -250,6 +260,16 @@ mod tests {
         let error = take(run.path()).unwrap_err();
         assert!(matches!(&error, LaunchError::Held { host, .. } if host == "elsewhere"));
         assert!(lock.check().is_err());
+    }
+
+    #[test]
+    fn without_a_supervisor_attempts_count_too_but_never_beside_one() {
+        let run = tempfile::tempdir().unwrap();
+        assert_eq!(raise_attempt(run.path()).unwrap(), 1);
+        assert_eq!(raise_attempt(run.path()).unwrap(), 2);
+        let mut lock = take(run.path()).unwrap();
+        assert_eq!(lock.raise().unwrap(), 3);
+        assert!(raise_attempt(run.path()).unwrap_err().to_string().contains("a launch"));
     }
 
     #[test]

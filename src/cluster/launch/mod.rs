@@ -30,6 +30,12 @@ pub enum LaunchError {
     /// Exit code 2.
     #[error(transparent)]
     Config(#[from] ConfigError),
+    /// The ranks refused it: exit code 2.
+    #[error("{reason}")]
+    Refused {
+        /// In their words.
+        reason: String,
+    },
     /// No mpirun: exit code 2.
     #[error(
         "no mpirun found ({looked}); set KINTSUGI_MPIRUN to the mpirun of the Open MPI that this \
@@ -89,7 +95,7 @@ impl LaunchError {
     /// The exit code of `launch` (DESIGN 4.6).
     pub fn exit_code(&self) -> u8 {
         match self {
-            Self::Config(_) | Self::NoMpirun { .. } => 2,
+            Self::Config(_) | Self::Refused { .. } | Self::NoMpirun { .. } => 2,
             Self::NotARun { .. } | Self::Changed { .. } => 2,
             Self::Held { .. } | Self::Io { .. } => 75,
             Self::Superseded { .. } => 85,

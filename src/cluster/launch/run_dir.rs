@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use toml::Table;
 
-use crate::config::{Config, parse};
+use crate::config::{Config, identity, parse};
 use crate::observe::result::{RunResult, Status};
 use crate::observe::storage::{FileSystem, Storage};
 
@@ -12,6 +12,9 @@ use super::{LaunchError, io_error};
 
 /// How many old runs `--fresh` keeps beside the new one under numbered names.
 const ASIDE_MAX: u32 = 1000;
+
+/// What a rank that cannot begin leaves: the kind of failure on the first line, then the reason.
+const REFUSAL: &str = "failure.txt";
 
 /// A run directory, by its absolute path.
 #[derive(Debug, Clone)]
@@ -82,7 +85,9 @@ impl RunDir {
         }
         let limits = |c: &Config| (c.train.epochs, c.train.steps, c.train.max_seconds);
         match self.result() {
-            Some(result) if result.status == Status::Completed && limits(&old) == limits(config) => {
+            Some(result)
+                if result.status == Status::Completed && limits(&old) == limits(config) =>
+            {
                 Ok(Found::Completed(Box::new(result)))
             }
             _ => Ok(Found::Unfinished),
@@ -92,9 +97,9 @@ impl RunDir {
     /// Absent, or holding nothing but what a launch leaves that did not get far.
     fn is_empty(&self) -> bool {
         let Ok(entries) = std::fs::read_dir(&self.path) else { return true };
-        entries.flatten().all(|entry| {
-            ["lock", "logs"].iter().any(|name| entry.file_name() == *name)
-        })
+        entries
+            .flatten()
+            .all(|entry| ["lock", "logs"].iter().any(|name| entry.file_name() == *name))
     }
 
     /// Creates the folder with its `logs`.
@@ -105,7 +110,7 @@ impl RunDir {
 
     /// Writes the configuration in force.
     pub fn write_config(&self, config: &Config) -> Result<(), LaunchError> {
-        let text = parse::resolved_text(config);
+        let text = identity::resolved_text(config);
         self.storage
             .write_whole(Path::new("config.toml"), &[text.as_bytes()])
             .map_err(io_error("writing the run's configuration"))
@@ -122,8 +127,11 @@ impl RunDir {
             what: format!("moving {} aside", self.path.display()),
             source: std::io::Error::other(format!("{ASIDE_MAX} old runs are there already")),
         })?;
-        std::fs::rename(&self.path, &aside)
-            .map_err(io_error(format!("moving {} to {}", self.path.display(), aside.display())))?;
+        std::fs::rename(&self.path, &aside).map_err(io_error(format!(
+            "moving {} to {}",
+            self.path.display(),
+            aside.display()
+        )))?;
         Ok(aside)
     }
 
@@ -142,6 +150,19 @@ impl RunDir {
         self.storage
             .rename(Path::new("result.json"), Path::new(&aside))
             .map_err(io_error("moving the old result.json aside"))
+    }
+
+    /// Forgets what ranks of an earlier attempt refused.
+    pub fn forget_refusal(&self) -> Result<(), LaunchError> {
+        self.storage.remove(Path::new(REFUSAL)).map_err(io_error("removing an old failure.txt"))
+    }
+
+    /// Why the ranks refused the configuration, where only the data set or a checkpoint could show
+    /// that it is wrong.
+    pub fn refusal(&self) -> Option<String> {
+        let text = String::from_utf8(self.storage.read(Path::new(REFUSAL)).ok()?).ok()?;
+        let reason = text.strip_prefix("configuration\n")?;
+        Some(reason.trim().to_owned())
     }
 
     /// Written by the supervisor when no rank could.

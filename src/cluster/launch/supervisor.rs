@@ -9,6 +9,7 @@ use signal_hook::consts::{SIGINT, SIGTERM, SIGUSR1};
 use signal_hook::iterator::Signals;
 
 use crate::config::Config;
+use crate::observe::clock::{Clock, RealClock};
 use crate::observe::event::{self, Event, Kind};
 use crate::observe::ledger::Entry;
 use crate::observe::log::{self, EventTail, JsonLines};
@@ -44,8 +45,8 @@ pub struct Job {
 }
 
 impl Job {
-    /// The mpirun line of an attempt.
-    pub fn plan(&self, attempt: u32) -> Plan {
+    /// The mpirun line of an attempt; `origin` is the unix time at which the run's seconds were 0.
+    pub fn plan(&self, attempt: u32, origin: f64) -> Plan {
         let (job, temporary, shared_memory) = attempt::place(&self.run.id(), attempt);
         let program = self.rank_program.as_ref().unwrap_or(&self.program);
         let text = |path: &Path| path.display().to_string();
@@ -63,6 +64,8 @@ impl Job {
                 text(self.run.path()),
                 "--attempt".into(),
                 attempt.to_string(),
+                "--origin".into(),
+                format!("{origin:.6}"),
                 "--launched".into(),
             ],
             job,
@@ -79,8 +82,7 @@ pub fn supervise(
     lock: RunLock,
     show: &mut dyn FnMut(&Event),
 ) -> Result<RunResult, LaunchError> {
-    let signals =
-        Signals::new([SIGINT, SIGTERM, SIGUSR1]).map_err(io_error("catching signals"))?;
+    let signals = Signals::new([SIGINT, SIGTERM, SIGUSR1]).map_err(io_error("catching signals"))?;
     janitor::clear_stale(&job.run.id()).map_err(io_error("ending an earlier attempt"))?;
     let mut supervisor = Supervisor {
         job,
@@ -91,9 +93,17 @@ pub fn supervise(
         history: History::default(),
         last: None,
         attempt: 0,
+        origin: now_unix(),
     };
     supervisor.read_the_past();
+    // Restarts within this launch count as time of the run; the pause before it does not.
+    supervisor.origin -= supervisor.last.as_ref().map_or(0.0, |last| last.seconds);
     supervisor.run()
+}
+
+/// Seconds since 1970.
+pub fn now_unix() -> f64 {
+    RealClock::default().unix_seconds()
 }
 
 struct Supervisor<'a> {
@@ -106,6 +116,7 @@ struct Supervisor<'a> {
     /// The newest event: its time and place are those of our own.
     last: Option<Event>,
     attempt: u32,
+    origin: f64,
 }
 
 impl Supervisor<'_> {
@@ -128,10 +139,16 @@ impl Supervisor<'_> {
         loop {
             self.attempt = self.lock.raise()?;
             self.job.run.put_result_aside(self.attempt)?;
+            self.job.run.forget_refusal()?;
             self.history.attempt_begins();
             let (ending, log) = self.attempt()?;
             let stalled = self.history.attempt_ends();
             let result = self.job.run.result().filter(|r| r.attempt == self.attempt);
+            if result.is_none()
+                && let Some(reason) = self.job.run.refusal()
+            {
+                return Err(LaunchError::Refused { reason });
+            }
             let may_restart = verdict::may_restart(&self.job.config);
             match verdict::next(&ending, result, stalled, may_restart) {
                 Next::Accept(result) => return Ok(*result),
@@ -151,12 +168,9 @@ impl Supervisor<'_> {
     /// One attempt, from start to the last of its processes.
     fn attempt(&mut self) -> Result<(Ending, PathBuf), LaunchError> {
         let log = self.job.run.join(&format!("logs/mpirun-{}.log", self.attempt));
-        let plan = self.job.plan(self.attempt);
+        let plan = self.job.plan(self.attempt, self.origin);
         let mut attempt = Attempt::start(&plan, &self.job.program, &log)?;
-        let ending = self
-            .lock
-            .record_mpirun(attempt.pid())
-            .and_then(|()| self.watch(&mut attempt));
+        let ending = self.lock.record_mpirun(attempt.pid()).and_then(|()| self.watch(&mut attempt));
         let hurried = matches!(ending, Err(_) | Ok(Ending::Hung(_)));
         let signals = &mut self.signals;
         attempt.close(&mut || hurried || signals.pending().next().is_some())?;
@@ -226,11 +240,11 @@ impl Supervisor<'_> {
     }
 
     fn own_event(&self, kind: Kind) -> Event {
-        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+        let time = now_unix();
         Event {
             v: event::VERSION,
-            time: now.map_or(0.0, |time| time.as_secs_f64()),
-            seconds: self.last.as_ref().map_or(0.0, |last| last.seconds),
+            time,
+            seconds: time - self.origin,
             attempt: self.attempt,
             generation: self.last.as_ref().map_or(0, |last| last.generation),
             step: self.last.as_ref().map_or(0, |last| last.step),
@@ -260,8 +274,7 @@ impl Supervisor<'_> {
         let run = &self.job.run;
         // What cannot be read cannot be claimed; the reason is what matters now.
         let events = log::read_events(&run.join("events.jsonl")).unwrap_or_default();
-        let ledger: Vec<Entry> =
-            log::read_lines(&run.join("ledger.jsonl")).unwrap_or_default();
+        let ledger: Vec<Entry> = log::read_lines(&run.join("ledger.jsonl")).unwrap_or_default();
         let name = run.path().file_name().map_or_else(String::new, |n| n.to_string_lossy().into());
         let result = account::result(&name, self.attempt, status, reason, &events, &ledger);
         run.write_result(&result)?;

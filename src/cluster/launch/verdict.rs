@@ -57,7 +57,8 @@ pub fn next(ending: &Ending, result: Option<RunResult>, stalled: u32, may_restar
         };
     }
     if stalled >= STALLED_ATTEMPTS_MAX {
-        let reason = format!("{stalled} attempts in a row committed no further step; the last: {reason}");
+        let reason =
+            format!("{stalled} attempts in a row committed no further step; the last: {reason}");
         return Next::Conclude(Status::NoProgress, reason);
     }
     Next::Restart(reason)
@@ -146,7 +147,8 @@ mod tests {
 
     #[test]
     fn what_the_ranks_wrote_counts_whatever_mpirun_says() {
-        for status in [Status::Completed, Status::Interrupted, Status::DataError, Status::NoProgress]
+        for status in
+            [Status::Completed, Status::Interrupted, Status::DataError, Status::NoProgress]
         {
             for ending in [exited(), Ending::Hung("late".into()), Ending::Stopped] {
                 let next = next(&ending, result(status), 9, true);
