@@ -71,7 +71,7 @@ impl SimOptions {
 
     /// Up to `deaths_max` deaths, likelier while an earlier one is being repaired.
     pub fn stormy(deaths_max: u32) -> Self {
-        Self { deaths_max, death_chance: 0.004, cascade_chance: 0.01, ..Self::calm() }
+        Self { deaths_max, death_chance: 0.01, cascade_chance: 0.03, ..Self::calm() }
     }
 }
 
