@@ -157,3 +157,129 @@ fn move_orphans(owners: &[u32], new_rank: &std::collections::BTreeMap<u32, u32>)
     };
     owners.iter().map(place).collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn member(rank: u32, role: Role) -> Member {
+        let host = format!("node{}", rank / 2);
+        Member { member: rank, rank, role, pid: 100 + rank, host, node: rank / 2 }
+    }
+
+    fn world(ranks: u32, owners: u32) -> World {
+        let members = (0..ranks).map(|r| member(r, Role::Active)).collect();
+        World::initial(1, members, owners)
+    }
+
+    /// Ranks, owners (at least as many), and a proper subset of the ranks to lose.
+    fn a_loss() -> impl Strategy<Value = (World, Vec<usize>)> {
+        (1u32..9, 0u32..40).prop_flat_map(|(ranks, more)| {
+            let lost = proptest::collection::btree_set(0..ranks as usize, 0..ranks as usize);
+            (Just(world(ranks, ranks + more)), lost.prop_map(|s| s.into_iter().collect()))
+        })
+    }
+
+    fn assert_owners_partitioned(world: &World) {
+        let all: Vec<u32> = (0..world.ranks()).flat_map(|r| world.owners_of(r)).collect();
+        let set: BTreeSet<u32> = all.iter().copied().collect();
+        assert_eq!(all.len(), world.owners.len(), "no owner on two ranks or on none: {world:?}");
+        assert_eq!(set.len(), world.owners.len());
+    }
+
+    fn load_spread(world: &World) -> usize {
+        let loads = || (0..world.ranks()).map(|r| world.owners_of(r).len());
+        loads().max().unwrap_or(0) - loads().min().unwrap_or(0)
+    }
+
+    #[test]
+    fn owners_are_dealt_in_contiguous_blocks() {
+        assert_eq!(world(4, 12).owners, [0, 0, 0, 1, 1, 1, 2, 2, 2, 3, 3, 3]);
+        assert_eq!(world(3, 4).owners, [0, 0, 1, 2]);
+        assert_eq!(world(4, 12).owners_of(1), [3, 4, 5]);
+        assert_eq!(world(4, 12).next_member, 4);
+    }
+
+    #[test]
+    fn a_shrink_moves_only_the_deads_owners_and_renumbers_in_order() {
+        let shrunk = world(4, 12).drop_ranks(&[1]);
+        assert_eq!(shrunk.owners, [0, 0, 0, 0, 1, 2, 1, 1, 1, 2, 2, 2]);
+        let survivors: Vec<(u32, u32)> =
+            shrunk.members.iter().map(|m| (m.rank, m.member)).collect();
+        assert_eq!(survivors, [(0, 0), (1, 2), (2, 3)]);
+        assert_eq!(shrunk.generation, 1);
+    }
+
+    #[test]
+    fn spares_keep_their_place_and_own_nothing() {
+        let mut members: Vec<Member> = (0..3).map(|r| member(r, Role::Active)).collect();
+        members.push(member(3, Role::Spare));
+        let shrunk = World::initial(1, members, 6).drop_ranks(&[0]);
+        assert_eq!(shrunk.ranks(), 2);
+        assert_eq!(shrunk.members.last().map(|m| (m.role, m.rank)), Some((Role::Spare, 3)));
+        assert!(shrunk.owners.iter().all(|r| *r < 2));
+    }
+
+    #[test]
+    fn a_world_of_which_nobody_is_left_is_empty() {
+        let none = world(2, 4).drop_ranks(&[0, 1]);
+        assert_eq!((none.ranks(), none.owners.len()), (0, 0));
+    }
+
+    #[test]
+    fn what_is_no_world_is_refused() {
+        assert!(World::decode(b"{\"attempt\":1}").is_err());
+        assert!(World::decode(b"").is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn owners_are_always_partitioned_over_the_ranks((world, lost) in a_loss()) {
+            assert_owners_partitioned(&world);
+            prop_assert!(load_spread(&world) <= 1);
+            assert_owners_partitioned(&world.drop_ranks(&lost));
+            let newcomers = vec![member(99, Role::Spare); lost.len()];
+            assert_owners_partitioned(&world.replace(&lost, &newcomers));
+        }
+
+        #[test]
+        fn a_replacement_changes_nothing_but_the_deads_part((world, lost) in a_loss()) {
+            let newcomers = vec![member(99, Role::Spare); lost.len()];
+            let after = world.replace(&lost, &newcomers);
+            prop_assert_eq!(&after.owners, &world.owners);
+            prop_assert_eq!(after.generation, world.generation + 1);
+            for rank in 0..world.ranks() {
+                let (old, new) = (world.member_at(rank).unwrap(), after.member_at(rank).unwrap());
+                prop_assert_eq!(old == new, !lost.contains(&rank));
+                prop_assert!(old == new || new.member >= world.next_member);
+            }
+            let numbers: BTreeSet<u32> = after.members.iter().map(|m| m.member).collect();
+            prop_assert_eq!(numbers.len(), after.members.len());
+            prop_assert!(numbers.iter().all(|n| *n < after.next_member));
+        }
+
+        #[test]
+        fn a_shrink_keeps_the_survivors_owners_and_stays_balanced((world, lost) in a_loss()) {
+            let after = world.drop_ranks(&lost);
+            for (new, old) in (0..world.ranks()).filter(|r| !lost.contains(r)).enumerate() {
+                let (before, now) = (world.owners_of(old), after.owners_of(new));
+                prop_assert!(before.iter().all(|owner| now.contains(owner)));
+                prop_assert_eq!(
+                    world.member_at(old).unwrap().member,
+                    after.member_at(new).unwrap().member
+                );
+            }
+            prop_assert!(load_spread(&after) <= 1, "{:?}", after.owners);
+        }
+
+        #[test]
+        fn the_wire_keeps_every_bit((world, lost) in a_loss()) {
+            let world = world.drop_ranks(&lost);
+            prop_assert_eq!(World::decode(&world.encode()).unwrap(), world);
+        }
+    }
+}

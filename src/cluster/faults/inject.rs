@@ -255,3 +255,7 @@ impl Queue {
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
+
+#[cfg(test)]
+#[path = "inject_tests.rs"]
+mod tests;

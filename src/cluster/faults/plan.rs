@@ -116,3 +116,95 @@ impl Iterator for RandomFaults {
         Some(RandomFault { index, seconds: self.seconds, draw, phase })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use crate::config::FaultKind;
+
+    use super::*;
+
+    fn fault(who: Who, step: Option<u64>, phase: Option<Phase>) -> PlannedFault {
+        PlannedFault { kind: FaultKind::Kill, who, rank: 2, step, seconds: None, phase }
+    }
+
+    fn standing(rank: u32, step: u64) -> Standing {
+        Standing { rank, ranks: 4, step, ..Standing::default() }
+    }
+
+    #[test]
+    fn step_n_strikes_while_step_n_is_computed() {
+        let fault = fault(Who::Rank, Some(40), Some(Phase::InAllReduce));
+        assert!(strikes(&fault, Phase::InAllReduce, &standing(2, 39)));
+        assert!(!strikes(&fault, Phase::InAllReduce, &standing(2, 38)));
+        assert!(!strikes(&fault, Phase::InAllReduce, &standing(2, 40)));
+        assert!(!strikes(&fault, Phase::InForward, &standing(2, 39)));
+        assert!(!strikes(&fault, Phase::InAllReduce, &standing(1, 39)));
+    }
+
+    #[test]
+    fn without_a_phase_the_first_point_is_struck() {
+        let fault = fault(Who::Leader, Some(1), None);
+        assert!(strikes(&fault, Phase::InInit, &standing(0, 0)));
+        assert!(!strikes(&fault, Phase::InPersist, &standing(0, 1)));
+    }
+
+    #[test]
+    fn phases_between_steps_are_struck_the_first_time_they_are_reached() {
+        let fault = fault(Who::Rank, Some(40), Some(Phase::InPersist));
+        assert!(!strikes(&fault, Phase::InPersist, &standing(2, 30)));
+        assert!(strikes(&fault, Phase::InPersist, &standing(2, 43)));
+    }
+
+    #[test]
+    fn each_who_names_its_process() {
+        let plain = standing(1, 0);
+        let cases = [
+            (Who::Rank, Standing { rank: 2, ..plain }),
+            (Who::Leader, Standing { rank: 0, ..plain }),
+            (Who::Newcomer, Standing { newcomer: true, ..plain }),
+            (Who::Source, Standing { source: true, ..plain }),
+            (Who::Spare, Standing { spare: true, rank: 2, ..plain }),
+        ];
+        for (i, (who, _)) in cases.iter().enumerate() {
+            for (j, (_, standing)) in cases.iter().enumerate() {
+                assert_eq!(targets(&fault(*who, None, None), standing), i == j, "{who:?} {j}");
+            }
+        }
+    }
+
+    #[test]
+    fn random_gaps_have_the_mean_that_was_asked_for() {
+        let last = RandomFaults::new(20.0, 7).take(20_000).last().unwrap();
+        let mean = last.seconds / 20_000.0;
+        // The mean of 20,000 exponential gaps has a standard error of 0.7 %.
+        assert!((mean - 20.0).abs() < 0.6, "{mean}");
+    }
+
+    #[test]
+    fn without_a_rate_nothing_is_drawn() {
+        for mtbf in [0.0, -1.0, f64::NAN, f64::INFINITY] {
+            assert_eq!(RandomFaults::new(mtbf, 7).next(), None);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn random_faults_are_a_function_of_the_seed_alone(seed in any::<u64>()) {
+            let draw = || RandomFaults::new(5.0, seed).take(50).collect::<Vec<_>>();
+            prop_assert_eq!(draw(), draw());
+            prop_assert!(draw().windows(2).all(|w| w[0].seconds <= w[1].seconds));
+            prop_assert!(draw().iter().all(|f| (1..5).all(|ranks| f.victim(ranks) < ranks)));
+        }
+
+        #[test]
+        fn a_drawn_fault_strikes_at_any_point_once_patience_is_out(seed in any::<u64>()) {
+            let fault = RandomFaults::new(5.0, seed).next().unwrap();
+            prop_assert!(fault.strikes(fault.phase, fault.seconds));
+            prop_assert!(!fault.strikes(Phase::InInit, fault.seconds));
+            prop_assert!(fault.strikes(Phase::InInit, fault.seconds + PATIENCE_SECONDS));
+            prop_assert!(!fault.strikes(fault.phase, fault.seconds - 0.01));
+        }
+    }
+}

@@ -428,3 +428,7 @@ impl NodesByHost {
         }
     }
 }
+
+#[cfg(test)]
+#[path = "driver_tests.rs"]
+mod tests;

@@ -190,3 +190,192 @@ fn reason_of(event: Event) -> String {
         Event::Done | Event::Counted(_) => "an event came that its action cannot have".into(),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    fn policy(ladder: &[Rung], tries_max: u32) -> Policy {
+        Policy { ladder: ladder.to_vec(), tries_max, limit: Duration::from_secs(60) }
+    }
+
+    /// Every event that may follow an action.
+    fn events(action: &Action, position: Position) -> Vec<Event> {
+        let failed = || Event::Failed("f".into());
+        let hopeless = || Event::Hopeless("h".into());
+        match action {
+            Action::Revoke => vec![Event::Counted(position), failed(), hopeless()],
+            Action::Repair(Repair::Promote) => {
+                vec![Event::Done, failed(), Event::Unavailable("u".into()), hopeless()]
+            }
+            Action::Repair(Repair::Respawn) => {
+                vec![Event::Done, failed(), Event::Refused("r".into()), hopeless()]
+            }
+            Action::Repair(Repair::Drop) => vec![Event::Done, failed()],
+            Action::Agree | Action::Restore => vec![Event::Done, failed(), hopeless()],
+            Action::Resumed | Action::GaveUp(_) => Vec::new(),
+        }
+    }
+
+    /// Longest path: each of `tries` per rung may fail in any of three actions, and roll calls.
+    fn steps_max(ladder: usize, tries: u32, roll_calls: u32) -> u32 {
+        (ladder as u32 + 1) * (tries + 1) * 4 + 2 * roll_calls
+    }
+
+    struct Walk {
+        paths: u64,
+        resumed: u64,
+        roll_calls_max: u32,
+        steps_max: u32,
+    }
+
+    impl Walk {
+        /// Walks every path from here; roll calls beyond the small bound are cut (the real bound
+        /// is tested alone).
+        fn from(&mut self, machine: &Machine, trail: &mut Vec<Action>) {
+            let action = machine.action();
+            trail.push(action.clone());
+            assert!(trail.len() as u32 <= self.steps_max, "no end: {trail:?}");
+            let next = events(&action, machine.position());
+            if next.is_empty() {
+                self.paths += 1;
+                if action == Action::Resumed {
+                    self.resumed += 1;
+                    let tail = &trail[trail.len() - 3..];
+                    assert_eq!(tail, [Action::Agree, Action::Restore, Action::Resumed]);
+                }
+            }
+            for event in next {
+                if machine.position().roll_calls >= self.roll_calls_max
+                    && action == Action::Revoke
+                    && matches!(event, Event::Failed(_))
+                {
+                    continue;
+                }
+                let mut after = machine.clone();
+                after.on(event.clone());
+                check_step(machine, &event, &after);
+                self.from(&after, trail);
+            }
+            trail.pop();
+        }
+    }
+
+    fn check_step(before: &Machine, event: &Event, after: &Machine) {
+        assert!(after.position() >= before.position(), "the ladder is only climbed down");
+        assert!(after.position().tries < after.tries_max);
+        match event {
+            Event::Hopeless(why) => assert_eq!(after.action(), Action::GaveUp(why.clone())),
+            Event::Failed(_) | Event::Refused(_) => assert!(
+                matches!(after.action(), Action::Revoke | Action::GaveUp(_)),
+                "a failure goes back to Revoke: {before:?} {event:?} {after:?}"
+            ),
+            Event::Done => assert_eq!(after.position(), before.position()),
+            Event::Unavailable(_) | Event::Counted(_) => {
+                assert!(matches!(after.action(), Action::Repair(_) | Action::GaveUp(_)));
+            }
+        }
+    }
+
+    #[test]
+    fn every_path_of_every_ladder_ends_and_resumes_only_after_agree_and_restore() {
+        use Rung::{Respawn, Restart, Shrink, Spare};
+        let ladders: [&[Rung]; 7] = [
+            &[Spare, Respawn, Shrink, Restart],
+            &[Respawn, Shrink],
+            &[Respawn, Restart],
+            &[Shrink],
+            &[Spare, Shrink, Restart],
+            &[Restart],
+            &[],
+        ];
+        let mut paths = 0;
+        for ladder in ladders {
+            for tries in 1..=2 {
+                let policy = policy(ladder, tries);
+                for start in [begin(&policy), join(&policy)] {
+                    let bound = steps_max(ladder.len(), tries, 1);
+                    let mut walk =
+                        Walk { paths: 0, resumed: 0, roll_calls_max: 1, steps_max: bound };
+                    walk.from(&start, &mut Vec::new());
+                    let can_resume = start.action() == Action::Agree
+                        || ladder.iter().any(|rung| *rung != Restart);
+                    assert_eq!(walk.resumed > 0, can_resume, "{ladder:?}");
+                    paths += walk.paths;
+                }
+            }
+        }
+        assert!(paths > 10_000, "only {paths} paths were walked");
+    }
+
+    #[test]
+    fn roll_calls_are_bounded() {
+        let mut machine = begin(&policy(&[Rung::Shrink], 1));
+        for call in 0..ROLL_CALLS_MAX {
+            assert_eq!(machine.action(), Action::Revoke, "call {call}");
+            machine.on(Event::Failed("a death".into()));
+        }
+        assert!(matches!(machine.action(), Action::GaveUp(why) if why.contains("a death")));
+    }
+
+    #[test]
+    fn a_ladder_without_spares_steps_down_at_once() {
+        let mut machine = begin(&policy(&[Rung::Spare, Rung::Respawn], 3));
+        machine.on(Event::Counted(Position::default()));
+        assert_eq!(machine.action(), Action::Repair(Repair::Promote));
+        machine.on(Event::Unavailable("no spare is waiting".into()));
+        assert_eq!(machine.action(), Action::Repair(Repair::Respawn));
+        assert_eq!(machine.rung(), Some(Rung::Respawn));
+    }
+
+    #[test]
+    fn a_rung_is_tried_as_often_as_it_says_then_the_next_with_the_reason_at_the_end() {
+        let mut machine = begin(&policy(&[Rung::Respawn, Rung::Shrink, Rung::Restart], 2));
+        let mut repairs = Vec::new();
+        for _ in 0..4 {
+            machine.on(Event::Counted(Position::default()));
+            repairs.push(machine.action());
+            machine.on(Event::Failed("joining failed".into()));
+        }
+        let (respawn, drop) = (Action::Repair(Repair::Respawn), Action::Repair(Repair::Drop));
+        assert_eq!(repairs, [respawn.clone(), respawn, drop.clone(), drop]);
+        assert_eq!(machine.action(), Action::GaveUp("restart is next: joining failed".into()));
+    }
+
+    #[test]
+    fn a_newcomer_takes_the_survivors_place_on_the_ladder() {
+        let policy = policy(&[Rung::Respawn, Rung::Shrink], 3);
+        let (mut survivor, mut newcomer) = (begin(&policy), join(&policy));
+        for event in [
+            Event::Counted(Position::default()),
+            Event::Refused("no slot".into()),
+            Event::Counted(Position { rung: 1, ..Position::default() }),
+            Event::Done,
+        ] {
+            survivor.on(event);
+        }
+        for machine in [&mut survivor, &mut newcomer] {
+            assert_eq!(machine.action(), Action::Agree);
+            machine.on(Event::Failed("a death".into()));
+        }
+        let furthest = survivor.position().max(newcomer.position());
+        for machine in [&mut survivor, &mut newcomer] {
+            machine.on(Event::Counted(furthest));
+        }
+        assert_eq!(survivor, newcomer);
+        assert_eq!(survivor.action(), Action::Repair(Repair::Drop));
+    }
+
+    #[test]
+    fn nothing_happens_after_the_end() {
+        let mut machine = begin(&policy(&[Rung::Restart], 1));
+        machine.on(Event::Counted(Position::default()));
+        let end = machine.clone();
+        assert_eq!(end.action(), Action::GaveUp("the ladder says restart".into()));
+        machine.on(Event::Done);
+        machine.on(Event::Failed("late".into()));
+        assert_eq!(machine, end);
+    }
+}

@@ -185,3 +185,91 @@ impl Census {
         Ok(Self { residents, source, receivers, step })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn answer(slot: usize, step: Option<u64>) -> Answer {
+        Answer { slot, ranks: 4, step, position: Position::default(), overdue: false }
+    }
+
+    fn roll(answers: &[Answer]) -> Result<Roll, String> {
+        let words: Vec<u64> = answers.iter().flat_map(Answer::to_words).collect();
+        Roll::read(&words, answers.len())
+    }
+
+    fn resident(slot: usize, step: Option<u64>) -> Resident {
+        Resident { slot, step, generation: 2, pid: 7, host: format!("host{slot}") }
+    }
+
+    fn census(residents: &[Resident]) -> Result<Census, String> {
+        let words: Vec<u64> = residents.iter().flat_map(Resident::to_words).collect();
+        Census::read(&words, residents.len())
+    }
+
+    #[test]
+    fn the_roll_names_the_lost_and_the_furthest_position() {
+        let mut late = answer(3, None);
+        late.position = Position { rung: 1, tries: 0, roll_calls: 4 };
+        let roll = roll(&[answer(0, Some(5)), late.clone()]).unwrap();
+        assert_eq!(roll.lost(), [1, 2]);
+        assert_eq!(roll.position(), late.position);
+        assert!(roll.has_state() && !roll.overdue());
+    }
+
+    #[test]
+    fn a_roll_in_which_two_hold_one_rank_is_refused() {
+        assert!(roll(&[answer(1, None), answer(1, None)]).is_err());
+        assert!(roll(&[answer(2, None), answer(1, None)]).is_err());
+        assert!(roll(&[answer(4, None)]).is_err());
+        assert!(Roll::read(&[], 0).is_err());
+    }
+
+    #[test]
+    fn the_lowest_rank_with_state_ships_to_those_without() {
+        let census = census(&[resident(0, None), resident(1, Some(9)), resident(2, Some(9))]);
+        let census = census.unwrap();
+        assert_eq!((census.source, census.step), (1, 9));
+        assert_eq!(census.receivers, [0]);
+    }
+
+    #[test]
+    fn a_broken_commit_rule_is_named_and_never_hidden() {
+        let steps = census(&[resident(0, Some(9)), resident(1, Some(10))]).unwrap_err();
+        assert!(steps.contains("commit rule") && steps.contains("step 10"), "{steps}");
+        let mut other = resident(1, Some(9));
+        other.generation = 3;
+        assert!(census(&[resident(0, Some(9)), other]).unwrap_err().contains("generation 3"));
+    }
+
+    #[test]
+    fn without_state_nobody_goes_on() {
+        assert_eq!(census(&[resident(0, None)]).unwrap_err(), "all state was lost");
+    }
+
+    proptest! {
+        #[test]
+        fn answers_survive_the_wire(
+            slot in 0usize..4, step in any::<Option<u64>>(), rung in 0usize..9,
+            tries in any::<u32>(), roll_calls in any::<u32>(), overdue in any::<bool>(),
+        ) {
+            let position = Position { rung, tries, roll_calls };
+            let answer = Answer { slot, ranks: 4, step, position, overdue };
+            prop_assert_eq!(Answer::from_words(&answer.to_words()), answer);
+        }
+
+        #[test]
+        fn residents_survive_the_wire_and_long_hosts_are_cut_at_a_character(
+            host in "\\PC{0,80}", pid in any::<u32>(), step in any::<Option<u64>>(),
+        ) {
+            let resident = Resident { slot: 3, step, generation: 1, pid, host: host.clone() };
+            let read = Resident::from_words(&resident.to_words());
+            prop_assert!(host.starts_with(&read.host));
+            prop_assert!(read.host == host || read.host.len() > 60);
+            prop_assert_eq!(Resident { host, ..read }, resident);
+        }
+    }
+}
