@@ -238,7 +238,8 @@ fn wrong_ends(rule: Rule) -> BTreeMap<String, u32> {
 #[test]
 fn applying_on_local_success_is_found_wrong() {
     let wrong = wrong_ends(Rule::LocalSuccess);
-    assert!(wrong.values().sum::<u32>() > 50, "{wrong:?}");
+    assert!(wrong.get("gave up").is_some_and(|&found| found > 10), "{wrong:?}");
+    assert!(wrong.values().sum::<u32>() > 20, "{wrong:?}");
 }
 
 #[test]

@@ -214,7 +214,9 @@ impl Hooks for Process {
         self.reach(phase);
     }
 
-    fn restoring(&mut self, rank: usize, source: usize) {
+    fn restoring(&mut self, rank: usize, source: usize, step: u64) {
+        self.standing.rank = rank as u32;
+        self.standing.step = step;
         self.standing.source = rank == source;
     }
 
