@@ -292,7 +292,7 @@ impl<'a> Driver<'a> {
     /// `Action::Restore`: the world and the state go to who lacks them; adopted after agreement.
     fn restore(&mut self) -> Result<Decree, Event> {
         let begun = self.hooks.now();
-        self.hooks.restoring(self.comm.rank(), self.census.source);
+        self.hooks.restoring(self.comm.rank(), self.census.source, self.census.step);
         self.hooks.reached(Phase::InRestore);
         let shipped = self.ship();
         let agreed = self.agree(shipped);

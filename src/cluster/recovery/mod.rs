@@ -30,9 +30,10 @@ pub struct Policy {
 pub trait Hooks {
     /// A point of the repair is reached (fault injection).
     fn reached(&mut self, phase: Phase);
-    /// Told right before `InRestore` is reached: this process's rank in the repaired world and the
-    /// rank that ships its state (fault injection's `who = "source"`).
-    fn restoring(&mut self, _rank: usize, _source: usize) {}
+    /// Told right before `InRestore` is reached: this process's rank in the repaired world, the
+    /// rank that ships its state and the step that everybody goes on from, which a newcomer does
+    /// not know before (fault injection's `who = "source"`, and `step` for newcomers).
+    fn restoring(&mut self, _rank: usize, _source: usize, _step: u64) {}
     /// Monotonic time.
     fn now(&self) -> Duration;
     /// Arguments of a replacement; the communicator appends the join arguments.
