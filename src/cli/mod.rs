@@ -1,37 +1,75 @@
-//! The command line: one file per subcommand.
+//! The command line: one file per subcommand, each with its `Args` and `run`.
 
 use std::process::ExitCode;
 
-use clap::Parser;
+use clap::{Parser, Subcommand};
 
-pub mod bench;
-pub mod checkpoint;
-pub mod data;
-pub mod train;
+mod bench;
+mod checkpoint;
+mod data;
+mod launch;
+mod model;
+mod probe;
+mod sweep;
+mod train;
 
 /// A fault-tolerant MPI data-parallel trainer: runs with failures end with the same bits.
 #[derive(Debug, Parser)]
-#[command(name = "kintsugi", version)]
+#[command(name = "kintsugi", version, about, max_term_width = 100)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
 }
 
-#[derive(Debug, clap::Subcommand)]
+#[derive(Debug, Subcommand)]
 enum Command {
+    /// Runs one rank's program; alone it is a world of one
     Train(train::Args),
+    /// Starts the ranks under mpirun and sees the run to its end, whatever dies
+    Launch(launch::Args),
+    /// Lists, verifies, exports and imports checkpoints
     Checkpoint(checkpoint::Args),
+    /// Makes and inspects data sets
     Data(data::Args),
+    /// Lists the model catalogue and shows a model
+    Model(model::Args),
+    /// Measures what this machine can do
+    Probe(probe::Args),
+    /// Compares two things in one run and prints the ratio
     Bench(bench::Args),
+    /// Ends what an attempt leaves behind (started by launch)
+    #[command(hide = true)]
+    Sweep(sweep::Args),
 }
 
-/// Parses, runs, returns the exit code.
+/// Parses, runs, returns the exit code (DESIGN 4.6; usage errors are 2).
 pub fn main() -> ExitCode {
-    tracing_subscriber::fmt().with_writer(std::io::stderr).with_max_level(tracing::Level::WARN).init();
-    match &Cli::parse().command {
+    log_to_stderr();
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => {
+            // A closed pipe is no reason to fail: the text was for a person.
+            let _ = error.print();
+            return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2));
+        }
+    };
+    match &cli.command {
         Command::Train(args) => train::run(args),
+        Command::Launch(args) => launch::run(args),
         Command::Checkpoint(args) => checkpoint::run(args),
         Command::Data(args) => data::run(args),
+        Command::Model(args) => model::run(args),
+        Command::Probe(args) => probe::run(args),
         Command::Bench(args) => bench::run(args),
+        Command::Sweep(args) => sweep::run(args),
     }
+}
+
+/// Diagnostics go to stderr, filtered as `RUST_LOG` says; warnings and errors unless told otherwise.
+fn log_to_stderr() {
+    use tracing_subscriber::EnvFilter;
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("warn"));
+    let subscriber = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    // Fails only where a subscriber is set already, which then serves.
+    let _ = subscriber.with_target(false).try_init();
 }

@@ -1,41 +1,10 @@
-<<<<<<< HEAD
-//! `kintsugi train`: one rank's program; alone it is a world of one.
-=======
 //! `kintsugi train`: one rank's program. Under mpirun it is one of many; alone, a world of one.
->>>>>>> launch
 
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-<<<<<<< HEAD
-use crate::config::{identity, parse};
-use crate::train::{TrainArguments, run as run_rank};
-
-/// One rank's program; alone it is a world of one.
-#[derive(Debug, clap::Args)]
-pub struct Args {
-    /// The configuration
-    config: PathBuf,
-    /// Overrides a key, for example `-s train.steps=100`
-    #[arg(short = 's', value_name = "KEY=VALUE")]
-    overrides: Vec<String>,
-    /// Where the run lives; default: `runs/NAME-HASH`
-    #[arg(long)]
-    run_dir: Option<PathBuf>,
-    /// Of a replacement: what the survivors' leader tells it
-    #[arg(long, hide = true)]
-    join: Option<String>,
-    /// Under `launch`: this start of mpirun
-    #[arg(long, hide = true)]
-    attempt: Option<u32>,
-    /// Under `launch`: unix time at which the run's seconds were zero
-    #[arg(long, hide = true)]
-    origin: Option<f64>,
-    /// Under `launch`: the supervisor draws progress
-=======
 use crate::config::{Config, identity, parse};
-
-use rank::{TrainArguments, run as run_rank};
+use crate::train::{TrainArguments, run as run_rank};
 
 /// Arguments.
 #[derive(Debug, clap::Args)]
@@ -58,23 +27,16 @@ pub struct Args {
     #[arg(long, hide = true)]
     origin: Option<f64>,
     /// A supervisor draws progress and keeps the logs
->>>>>>> launch
     #[arg(long, hide = true)]
     launched: bool,
 }
 
-<<<<<<< HEAD
-/// Runs it.
-pub fn run(args: &Args) -> ExitCode {
-    let config = match parse::load(&args.config, &args.overrides) {
-=======
 /// Set by mpirun: ranks of its first world.
 const WORLD_SIZE: &str = "OMPI_COMM_WORLD_SIZE";
 
 /// Reads the configuration and runs the rank.
 pub fn run(args: &Args) -> ExitCode {
     let config = match configuration(args) {
->>>>>>> launch
         Ok(config) => config,
         Err(error) => {
             eprintln!("error: {error}");
@@ -91,8 +53,6 @@ pub fn run(args: &Args) -> ExitCode {
         launched: args.launched,
     })
 }
-<<<<<<< HEAD
-=======
 
 /// Under a plain mpirun the world is as large as mpirun made it, and alone it is one.
 fn configuration(args: &Args) -> Result<Config, parse::ConfigError> {
@@ -103,29 +63,3 @@ fn configuration(args: &Args) -> Result<Config, parse::ConfigError> {
     }
     parse::load(&args.config, &overrides)
 }
-
-/// Stands where `train::run` will: this build has no training loop.
-mod rank {
-    use std::path::PathBuf;
-    use std::process::ExitCode;
-
-    use crate::config::Config;
-
-    /// What a rank is started with.
-    #[derive(Debug, Clone)]
-    pub struct TrainArguments {
-        pub config: Config,
-        pub run_dir: PathBuf,
-        pub join: Option<String>,
-        pub attempt: Option<u32>,
-        pub origin: Option<f64>,
-        pub launched: bool,
-    }
-
-    /// Says that nothing is trained.
-    pub fn run(arguments: &TrainArguments) -> ExitCode {
-        eprintln!("error: this build has no training loop: {arguments:?}");
-        ExitCode::from(70)
-    }
-}
->>>>>>> launch

@@ -149,13 +149,13 @@ impl Keeper {
             }
         };
         if due && step > last_step {
-            self.begin(replica, seconds);
+            self.begin(replica, place, seconds);
         }
     }
 
-    fn begin(&mut self, replica: &Replica, seconds: f64) {
+    fn begin(&mut self, replica: &Replica, place: Place, seconds: f64) {
         let began = self.clock.now();
-        let state = self.state(&replica.position, seconds);
+        let state = self.state(&replica.position, place, seconds);
         let about = self.facts.about.clone();
         let Some(ticket) = self.writer().try_begin() else {
             tracing::warn!("a checkpoint is still being written: the one due now is left out");
@@ -170,11 +170,13 @@ impl Keeper {
         self.last = Some((seconds, replica.position.step));
     }
 
-    fn state(&self, position: &Position, seconds: f64) -> TrainState {
+    fn state(&self, position: &Position, place: Place, seconds: f64) -> TrainState {
         TrainState {
             step: position.step,
             cursor: position.cursor,
             seed: self.facts.seed,
+            attempt: place.attempt,
+            generation: place.generation,
             owners: self.facts.owners,
             next_member: self.world_next_member,
             run_id: self.facts.run_id.clone(),
@@ -228,7 +230,7 @@ impl Keeper {
         let wanted = self.facts.every != Every::Never || status == Status::Interrupted;
         if wanted && self.last.is_none_or(|(_, step)| step != replica.position.step) {
             self.writer().finish(FINAL_CHECKPOINT_LIMIT);
-            self.begin(replica, journal.seconds());
+            self.begin(replica, place, journal.seconds());
         }
         if let Some(writer) = &self.writer
             && !writer.finish(FINAL_CHECKPOINT_LIMIT)

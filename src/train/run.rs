@@ -406,11 +406,7 @@ fn trainer(
     let journal = Journal::new(Arc::clone(&storage), Arc::clone(&clock), around.origin, progress);
     let (run_dir, attempt) = (arguments.run_dir.clone(), world.attempt);
     let still_current =
-        Arc::new(move || match lock::current_attempt(&run_dir) {
-            Ok(now) => now.is_none_or(|now| now <= attempt),
-            // A run directory that cannot be read now is not a sign of another attempt.
-            Err(_) => true,
-        });
+        Arc::new(move || lock::current_attempt(&run_dir).is_none_or(|now| now <= attempt));
     let injector = Arc::clone(&around.injector);
     let mut keeper =
         Keeper::new(prepared.facts, storage, Arc::clone(&clock), injector, still_current);

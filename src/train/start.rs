@@ -329,10 +329,7 @@ fn load_weights(
     let wrong = |error: String| {
         TrainError::Configuration(format!("model.init = {}: {error}", path.display()))
     };
-    // A checkpoint folder stands for its model file.
-    let file = if path.is_dir() { path.join("model.safetensors") } else { path.to_path_buf() };
-    let bytes = std::fs::read(&file).map_err(|error| wrong(error.to_string()))?;
-    let loaded = super::checkpoint::weights::weights_for(&file, &bytes, layout);
+    let loaded = super::checkpoint::weights::initial_weights(path, layout);
     let (first, running) = loaded.map_err(|error| wrong(error.to_string()))?;
     parameters.copy_from_slice(&first);
     statistics.copy_from_slice(&running);

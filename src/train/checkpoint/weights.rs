@@ -164,11 +164,8 @@ pub fn initial_weights(
     weights_for(path, &std::fs::read(path).map_err(read)?, layout)
 }
 
-<<<<<<< HEAD
-=======
 /// Parameters and statistics for a layout from the bytes of a `.safetensors` file; `path` names it
 /// in errors.
->>>>>>> checkpoint
 pub fn weights_for(
     path: &Path,
     bytes: &[u8],
