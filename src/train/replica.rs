@@ -160,18 +160,18 @@ impl Hooks for Replica {
     ) -> Result<(), CommError> {
         let rank = comm.rank();
         self.scratch_position = None;
-        self.standing.source = rank == source && !receivers.is_empty();
-        self.standing.rank = rank as u32;
-        self.reached_point(Phase::InRestore);
-        let result = if rank == source {
+        if rank == source {
             self.send_state(comm, receivers)
         } else if receivers.contains(&rank) {
             self.receive_state(comm, source)
         } else {
             Ok(())
-        };
-        self.standing.source = false;
-        result
+        }
+    }
+
+    fn restoring(&mut self, rank: usize, source: usize) {
+        self.standing.source = rank == source;
+        self.standing.rank = rank as u32;
     }
 
     fn adopt(&mut self, world: &World) {
@@ -189,6 +189,7 @@ impl Hooks for Replica {
             self.position = position;
             self.holds_state = true;
         }
+        self.standing.source = false;
         self.standing.step = self.position.step;
         self.generation.store(world.generation, Ordering::Relaxed);
     }

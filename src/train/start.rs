@@ -322,7 +322,7 @@ pub fn scratch(prepared: &Prepared, config: &Config) -> Result<(), TrainError> {
 
 fn load_weights(
     path: &Path,
-    layout: &Layout,
+    layout: &Arc<Layout>,
     parameters: &mut [f32],
     statistics: &mut [f32],
 ) -> Result<(), TrainError> {
