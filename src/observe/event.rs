@@ -3,10 +3,15 @@
 
 use std::collections::BTreeMap;
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 
 /// Version of the schema.
 pub const VERSION: u32 = 1;
+
+/// JSON has no NaN: a loss that diverged is written as `null` and read back as NaN.
+fn number<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
+    Ok(Option::<f64>::deserialize(deserializer)?.unwrap_or(f64::NAN))
+}
 
 /// One line.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -83,7 +88,9 @@ pub enum Kind {
     /// loss and error are means over the step's samples; seconds is the step's own length.
     Step {
         epoch: u64,
+        #[serde(deserialize_with = "number")]
         loss: f64,
+        #[serde(deserialize_with = "number")]
         error: f64,
         samples: u64,
         learning_rate: f64,
@@ -91,9 +98,12 @@ pub enum Kind {
     },
     /// error: top-1, a fraction 0..1.
     Evaluation {
+        #[serde(deserialize_with = "number")]
         error: f64,
+        #[serde(deserialize_with = "number")]
         loss: f64,
         samples: u64,
+        #[serde(deserialize_with = "number")]
         seconds: f64,
     },
     Epoch {

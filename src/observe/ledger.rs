@@ -1,7 +1,21 @@
 //! `RUN/ledger.jsonl`: one line per committed step, from what was *summed*; a rollback is a line
 //! too. `kintsugi audit` compares it with the order (DESIGN 4.7).
 
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+
 use serde::{Deserialize, Serialize};
+
+use super::log::{JsonLines, parse_lines, read_lines};
+use super::storage::Storage;
+
+mod audit;
+
+pub use audit::{AuditReport, EpochCount, Finding, Problem, RoundsReport, audit, audit_rounds};
+
+/// The ledger of a run, below its folder.
+pub const LEDGER_FILE: &str = "ledger.jsonl";
 
 /// A line.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
@@ -35,4 +49,150 @@ pub struct Committed {
     pub mix: u64,
     /// Writer's attempt.
     pub attempt: u32,
+}
+
+/// Writes `RUN/ledger.jsonl`.
+pub type Ledger = JsonLines<Entry>;
+
+impl JsonLines<Entry> {
+    /// The ledger of the run whose folder is the storage's root.
+    pub fn new(storage: Arc<dyn Storage>) -> Self {
+        Self::at(storage, LEDGER_FILE)
+    }
+
+    /// Appends what a dead writer did not get to: the lines of `tail` (the last committed steps,
+    /// oldest first, which every rank's state holds) that the file lacks. Returns how many.
+    pub fn catch_up(&mut self, tail: &[Committed]) -> io::Result<usize> {
+        let last = match self.storage().read(self.path()) {
+            Ok(body) => last_step(self.path(), &body)?,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => 0,
+            Err(error) => return Err(error),
+        };
+        let missing = tail.iter().filter(|line| line.step > last);
+        let mut appended = 0;
+        for line in missing {
+            self.append(&Entry::Step(*line))?;
+            appended += 1;
+        }
+        Ok(appended)
+    }
+}
+
+/// Lines looked at from the end of a ledger for its last whole one: torn lines are few.
+const LAST_LINES_MAX: usize = 64;
+
+/// The step after which a ledger's next line has to come, without reading all of it.
+fn last_step(path: &Path, body: &[u8]) -> io::Result<u64> {
+    let mut newlines = body.iter().enumerate().rev().filter(|&(_, &byte)| byte == b'\n');
+    let start = newlines.nth(LAST_LINES_MAX).map_or(0, |(index, _)| index + 1);
+    let last: Vec<Entry> = parse_lines(path, &body[start..])?;
+    Ok(match last.last() {
+        Some(Entry::Step(line)) => line.step,
+        Some(Entry::Rollback { to, .. }) => *to,
+        None => 0,
+    })
+}
+
+/// All entries of a ledger.
+pub fn read(path: &Path) -> io::Result<Vec<Entry>> {
+    read_lines(path)
+}
+
+/// The steps that count in the end, in the order written: a rollback takes away those after it.
+pub fn effective(entries: &[Entry]) -> Vec<Committed> {
+    let mut counted: Vec<Committed> = Vec::new();
+    for entry in entries {
+        match entry {
+            Entry::Step(line) => counted.push(*line),
+            Entry::Rollback { to, .. } => {
+                while counted.last().is_some_and(|line| line.step > *to) {
+                    counted.pop();
+                }
+            }
+        }
+    }
+    counted
+}
+
+/// Committed steps that rollbacks threw away.
+pub fn lost_steps(entries: &[Entry]) -> u64 {
+    let written = entries.iter().filter(|entry| matches!(entry, Entry::Step(_))).count();
+    (written - effective(entries).len()) as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::observe::storage::MemoryStorage;
+
+    fn line(step: u64) -> Committed {
+        Committed {
+            step,
+            epoch: 0,
+            cursor: step * 10,
+            count: 10,
+            skipped: 0,
+            mix: step,
+            attempt: 1,
+        }
+    }
+
+    fn steps(lines: &[Committed]) -> Vec<u64> {
+        lines.iter().map(|line| line.step).collect()
+    }
+
+    #[test]
+    fn a_rollback_takes_away_the_steps_after_it() {
+        let mut entries: Vec<Entry> = (1..=9).map(|step| Entry::Step(line(step))).collect();
+        entries.push(Entry::Rollback { to: 6, attempt: 2 });
+        entries.push(Entry::Step(line(7)));
+        assert_eq!(steps(&effective(&entries)), [1, 2, 3, 4, 5, 6, 7]);
+        assert_eq!(lost_steps(&entries), 3);
+        entries.push(Entry::Rollback { to: 0, attempt: 3 });
+        assert_eq!(effective(&entries), []);
+        assert_eq!(lost_steps(&entries), 10);
+    }
+
+    #[test]
+    fn a_successor_writes_exactly_what_the_dead_writer_did_not() {
+        for written in 0..=8u64 {
+            let storage = Arc::new(MemoryStorage::new());
+            let mut dead = Ledger::new(storage.clone());
+            for step in 1..=written {
+                dead.append(&Entry::Step(line(step))).unwrap();
+            }
+            if written > 0 {
+                let mut body = storage.read(Path::new(LEDGER_FILE)).unwrap();
+                body.extend_from_slice(br#"{"step":{"st"#);
+                storage.write_whole(Path::new(LEDGER_FILE), &[&body]).unwrap();
+            }
+            let mut successor = Ledger::new(storage.clone());
+            let tail: Vec<Committed> = (1..=8).map(line).collect();
+            assert_eq!(successor.catch_up(&tail).unwrap() as u64, 8 - written);
+            let body = storage.read(Path::new(LEDGER_FILE)).unwrap();
+            let entries: Vec<Entry> = parse_lines(Path::new(LEDGER_FILE), &body).unwrap();
+            assert_eq!(steps(&effective(&entries)), (1..=8).collect::<Vec<_>>());
+        }
+    }
+
+    #[test]
+    fn after_a_rollback_the_tail_begins_at_its_target() {
+        let storage = Arc::new(MemoryStorage::new());
+        let mut ledger = Ledger::new(storage);
+        for step in 1..=5 {
+            ledger.append(&Entry::Step(line(step))).unwrap();
+        }
+        ledger.append(&Entry::Rollback { to: 3, attempt: 2 }).unwrap();
+        let tail: Vec<Committed> = (2..=4).map(line).collect();
+        assert_eq!(ledger.catch_up(&tail).unwrap(), 1);
+    }
+
+    #[test]
+    fn a_64_bit_mix_survives_the_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let storage = Arc::new(crate::observe::storage::FileSystem::new(folder.path()));
+        let written = Entry::Step(Committed { mix: u64::MAX - 1, ..line(1) });
+        Ledger::new(storage).append(&written).unwrap();
+        assert_eq!(read(&folder.path().join(LEDGER_FILE)).unwrap(), [written]);
+    }
 }

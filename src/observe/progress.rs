@@ -1,1 +1,345 @@
 //! Progress for people: a bar on a terminal, plain lines elsewhere, drawn from events.
+
+use std::collections::VecDeque;
+use std::io::{self, IsTerminal, Write};
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+
+use super::event::{Event, Kind, RecoveryRecord};
+
+/// Plain lines about steps come at most this often, in seconds of the run's own clock.
+const LINE_SECONDS: f64 = 2.0;
+/// Loss and error are averaged over about this many of the newest samples.
+const SMOOTHING_SAMPLES: f64 = 2000.0;
+/// Speed is taken over this much of the newest past, in seconds.
+const SPEED_SECONDS: f64 = 10.0;
+/// Steps kept for the speed.
+const SPEED_STEPS_MAX: usize = 4096;
+
+/// Where progress goes.
+enum Output {
+    Bar(ProgressBar),
+    Lines(Box<dyn Write + Send>),
+}
+
+/// Follows a run by its events.
+pub struct Progress {
+    output: Output,
+    state: State,
+    max_seconds: Option<f64>,
+    line_due: f64,
+}
+
+impl Default for Progress {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Progress {
+    /// A bar if stderr is a terminal, lines on stderr otherwise.
+    pub fn new() -> Self {
+        if io::stderr().is_terminal() {
+            let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr_with_hz(8));
+            Self::with(Output::Bar(bar))
+        } else {
+            Self::to(Box::new(io::stderr()))
+        }
+    }
+
+    /// Plain lines to any writer.
+    pub fn to(writer: Box<dyn Write + Send>) -> Self {
+        Self::with(Output::Lines(writer))
+    }
+
+    fn with(output: Output) -> Self {
+        let state = State::default();
+        Self { output, state, max_seconds: None, line_due: f64::NEG_INFINITY }
+    }
+
+    /// The run's `train.max_seconds`, for the remaining time and the length of the bar.
+    pub fn max_seconds(mut self, seconds: Option<f64>) -> Self {
+        self.max_seconds = seconds;
+        self
+    }
+
+    /// Takes one event, in the order written.
+    pub fn on(&mut self, event: &Event) {
+        self.state.on(event);
+        if matches!((&event.kind, &self.output), (Kind::RunEnd { .. }, Output::Lines(_))) {
+            let line = self.state.line(self.max_seconds);
+            self.print(&line);
+        }
+        if let Some(line) = announcement(event) {
+            self.print(&line);
+        }
+        match &event.kind {
+            Kind::RunStart { .. } => self.resize(),
+            Kind::Step { .. } => self.show_step(event.seconds),
+            _ => {}
+        }
+    }
+
+    /// Takes the bar away and leaves its last line.
+    pub fn finish(&mut self) {
+        match &mut self.output {
+            Output::Bar(bar) if bar.is_finished() => {}
+            Output::Bar(bar) => {
+                if self.state.step > 0 {
+                    bar.println(self.state.line(self.max_seconds));
+                }
+                bar.finish_and_clear();
+            }
+            // A closed stderr must not end a run.
+            Output::Lines(writer) => drop(writer.flush()),
+        }
+    }
+
+    fn print(&mut self, line: &str) {
+        match &mut self.output {
+            Output::Bar(bar) => bar.println(line),
+            Output::Lines(writer) => drop(writeln!(writer, "{line}")),
+        }
+    }
+
+    fn resize(&mut self) {
+        let Output::Bar(bar) = &self.output else { return };
+        let template = "{bar:24.cyan/blue} {percent:>3}%  {msg}";
+        let style = ProgressStyle::with_template(template).expect("the template is well formed");
+        bar.set_style(style.progress_chars("━╸─"));
+        // Thousandths: a bar may count steps or seconds, whichever ends the run first.
+        bar.set_length(1000);
+    }
+
+    fn show_step(&mut self, seconds: f64) {
+        match &self.output {
+            Output::Bar(bar) => {
+                let done = self.state.fraction_done(self.max_seconds).unwrap_or(0.0);
+                bar.set_position((done * 1000.0) as u64);
+                bar.set_message(self.state.line(self.max_seconds));
+            }
+            Output::Lines(_) if seconds >= self.line_due => {
+                self.line_due = seconds + LINE_SECONDS;
+                let line = self.state.line(self.max_seconds);
+                self.print(&line);
+            }
+            Output::Lines(_) => {}
+        }
+    }
+}
+
+/// What is known of the run: pure.
+#[derive(Debug, Default)]
+struct State {
+    steps_total: Option<u64>,
+    step: u64,
+    epoch: u64,
+    seconds: f64,
+    loss: Smoothed,
+    error: Smoothed,
+    validation: Option<f64>,
+    /// (seconds, samples, step) of the newest steps.
+    recent: VecDeque<(f64, u64, u64)>,
+}
+
+impl State {
+    fn on(&mut self, event: &Event) {
+        self.seconds = event.seconds;
+        match &event.kind {
+            Kind::RunStart { steps_total, .. } => {
+                self.steps_total = *steps_total;
+                self.step = event.step;
+                self.recent.clear();
+            }
+            Kind::Step { epoch, loss, error, samples, .. } => {
+                self.step = event.step;
+                self.epoch = *epoch;
+                self.loss.add(*loss, *samples);
+                self.error.add(*error, *samples);
+                self.remember(event.seconds, *samples);
+            }
+            Kind::Evaluation { error, .. } => self.validation = Some(*error),
+            Kind::Restarted { .. } => self.step = event.step,
+            _ => {}
+        }
+    }
+
+    fn remember(&mut self, seconds: f64, samples: u64) {
+        self.recent.push_back((seconds, samples, self.step));
+        let old = |first: &(f64, u64, u64)| seconds - first.0 > SPEED_SECONDS;
+        while self.recent.len() > SPEED_STEPS_MAX || self.recent.front().is_some_and(old) {
+            self.recent.pop_front();
+        }
+    }
+
+    /// Images and steps per second over the newest past, stalls included.
+    fn speed(&self) -> Option<(f64, f64)> {
+        let (first, last) = (self.recent.front()?, self.recent.back()?);
+        let seconds = last.0 - first.0;
+        let samples: u64 = self.recent.iter().skip(1).map(|step| step.1).sum();
+        let steps = last.2.saturating_sub(first.2);
+        (seconds > 0.0).then(|| (samples as f64 / seconds, steps as f64 / seconds))
+    }
+
+    /// Seconds until the first of the two limits is reached.
+    fn remaining(&self, max_seconds: Option<f64>) -> Option<f64> {
+        let by_steps = self.steps_total.zip(self.speed()).and_then(|(total, (_, per_second))| {
+            let left = total.saturating_sub(self.step) as f64;
+            (per_second > 0.0).then(|| left / per_second)
+        });
+        let by_time = max_seconds.map(|max| (max - self.seconds).max(0.0));
+        match (by_steps, by_time) {
+            (Some(steps), Some(time)) => Some(steps.min(time)),
+            (steps, time) => steps.or(time),
+        }
+    }
+
+    fn fraction_done(&self, max_seconds: Option<f64>) -> Option<f64> {
+        let by_steps = self.steps_total.map(|total| self.step as f64 / (total.max(1)) as f64);
+        let by_time = max_seconds.map(|max| self.seconds / max);
+        let done = by_steps
+            .into_iter()
+            .chain(by_time)
+            .fold(None, |most: Option<f64>, done| Some(most.map_or(done, |most| most.max(done))));
+        done.map(|done| done.clamp(0.0, 1.0))
+    }
+
+    fn line(&self, max_seconds: Option<f64>) -> String {
+        let mut line = match self.steps_total {
+            Some(total) => format!("step {}/{total}", self.step),
+            None => format!("step {}", self.step),
+        };
+        line.push_str(&format!("  epoch {}", self.epoch));
+        if let Some(loss) = self.loss.mean() {
+            line.push_str(&format!("  loss {loss:.4}"));
+        }
+        if let Some(error) = self.error.mean() {
+            line.push_str(&format!("  error {}", percent(error)));
+        }
+        if let Some(error) = self.validation {
+            line.push_str(&format!("  validation {}", percent(error)));
+        }
+        if let Some((images, _)) = self.speed() {
+            line.push_str(&format!("  {images:.0} images/s"));
+        }
+        if let Some(seconds) = self.remaining(max_seconds) {
+            line.push_str(&format!("  {} left", clock(seconds)));
+        }
+        line
+    }
+}
+
+/// A mean over about the newest [`SMOOTHING_SAMPLES`] samples.
+#[derive(Debug, Default, Clone, Copy)]
+struct Smoothed {
+    sum: f64,
+    weight: f64,
+}
+
+impl Smoothed {
+    fn add(&mut self, value: f64, samples: u64) {
+        if !value.is_finite() || samples == 0 {
+            return;
+        }
+        let samples = samples as f64;
+        let kept = (-samples / SMOOTHING_SAMPLES).exp();
+        self.sum = self.sum * kept + value * samples;
+        self.weight = self.weight * kept + samples;
+    }
+
+    fn mean(&self) -> Option<f64> {
+        (self.weight > 0.0).then(|| self.sum / self.weight)
+    }
+}
+
+/// `12.34%` of a fraction.
+fn percent(fraction: f64) -> String {
+    format!("{:.2}%", fraction * 100.0)
+}
+
+/// `42s`, `3m07s`, `2h05m`.
+pub fn clock(seconds: f64) -> String {
+    let whole = seconds.max(0.0).round() as u64;
+    match whole {
+        0..60 => format!("{whole}s"),
+        60..3600 => format!("{}m{:02}s", whole / 60, whole % 60),
+        _ => format!("{}h{:02}m", whole / 3600, whole % 3600 / 60),
+    }
+}
+
+/// A length of time from microseconds to minutes, three figures.
+pub fn duration(seconds: f64) -> String {
+    match seconds {
+        s if s < 0.0995 => format!("{:.1} ms", s * 1e3),
+        s if s < 0.9995 => format!("{:.0} ms", s * 1e3),
+        s if s < 99.95 => format!("{s:.2} s"),
+        s => clock(s),
+    }
+}
+
+/// The one line that an event is worth by itself.
+fn announcement(event: &Event) -> Option<String> {
+    let step = event.step;
+    Some(match &event.kind {
+        Kind::RunStart { run_id, ranks, owners, parameters, train_samples, from, .. } => format!(
+            "{run_id}: {ranks} ranks, {owners} owners, {parameters} parameters, \
+             {train_samples} training samples, from {from}"
+        ),
+        Kind::Evaluation { error, loss, seconds, .. } => format!(
+            "validation at step {step}: error {}, loss {loss:.4} ({})",
+            percent(*error),
+            duration(*seconds)
+        ),
+        Kind::FaultInjected { kind, phase, target } => {
+            format!("fault injected at step {}: {kind} of rank {target}, {phase}", step + 1)
+        }
+        Kind::Recovered(record) => recovered(record),
+        Kind::RungDown { from, to, reason } => {
+            format!("recovery steps down from {from} to {to}: {reason}")
+        }
+        Kind::Restarted { from, lost_steps } => format!(
+            "attempt {} goes on from {from} state at step {step}, {lost_steps} steps lost",
+            event.attempt
+        ),
+        Kind::Warning { message } => format!("warning: {message}"),
+        Kind::RunEnd { status, reason, state_sha256 } => {
+            let hash = state_sha256.as_deref().map(|hash| format!(", state {}", short(hash)));
+            format!("{status} at step {step}: {reason}{}", hash.unwrap_or_default())
+        }
+        _ => return None,
+    })
+}
+
+/// Who, where, why, how long.
+fn recovered(record: &RecoveryRecord) -> String {
+    let lost: Vec<String> = record
+        .lost
+        .iter()
+        .map(|lost| {
+            format!("rank {} (member {}) on {}: {}", lost.rank, lost.member, lost.host, lost.cause)
+        })
+        .collect();
+    let phases: Vec<String> = record
+        .seconds
+        .iter()
+        .filter(|(_, seconds)| **seconds > 0.0)
+        .map(|(name, seconds)| format!("{} {}", name.replace('_', " "), duration(*seconds)))
+        .collect();
+    format!(
+        "recovered by {} in {} at step {}, {} ranks: lost {} [{}]",
+        record.rung,
+        duration(record.seconds.values().sum()),
+        record.step,
+        record.ranks,
+        if lost.is_empty() { "nobody".to_string() } else { lost.join("; ") },
+        phases.join(", ")
+    )
+}
+
+/// Enough of a hash to tell two apart.
+pub fn short(hash: &str) -> &str {
+    hash.get(..12).unwrap_or(hash)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,8 +1,13 @@
 //! The file operations that a run's durable state needs, behind a trait so that torn files and
 //! full disks can be simulated. Paths are relative to the storage's root (the run directory).
 
-use std::io;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
+
+mod memory;
+
+pub use memory::{Fault, MemoryStorage, Operation};
 
 /// Durable files. Every call may fail; none panics.
 pub trait Storage: Send + Sync {
@@ -22,6 +27,14 @@ pub trait Storage: Send + Sync {
     fn remove(&self, path: &Path) -> io::Result<()>;
     /// Creates a folder and its parents.
     fn create_dir(&self, path: &Path) -> io::Result<()>;
+    /// The file's last byte, `None` where it is empty or absent: tells a torn last line.
+    fn last_byte(&self, path: &Path) -> io::Result<Option<u8>> {
+        match self.read(path) {
+            Ok(body) => Ok(body.last().copied()),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
 }
 
 /// The file system below a root folder.
@@ -30,3 +43,161 @@ pub struct FileSystem {
     /// Paths are relative to it.
     pub root: PathBuf,
 }
+
+/// How the name of a file that is not yet complete begins; `list` does not show such files.
+pub const PARTIAL_PREFIX: &str = ".partial-";
+
+impl FileSystem {
+    /// Below `root`, which need not exist yet.
+    pub fn new(root: impl Into<PathBuf>) -> Self {
+        Self { root: root.into() }
+    }
+
+    fn resolve(&self, path: &Path) -> PathBuf {
+        self.root.join(path)
+    }
+}
+
+/// Adds the path to what the kernel said; keeps the kind, by which callers decide.
+fn naming(path: &Path) -> impl FnOnce(io::Error) -> io::Error + '_ {
+    move |error| io::Error::new(error.kind(), format!("{}: {error}", path.display()))
+}
+
+/// Makes the names in a folder durable.
+fn sync_folder(path: &Path) -> io::Result<()> {
+    let folder = match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
+    };
+    File::open(folder).and_then(|folder| folder.sync_all())
+}
+
+/// `.partial-NAME-PID` beside the target: two processes never write the same one.
+fn beside(target: &Path) -> PathBuf {
+    let name = target.file_name().map_or_else(String::new, |n| n.to_string_lossy().into_owned());
+    target.with_file_name(format!("{PARTIAL_PREFIX}{name}-{}", std::process::id()))
+}
+
+/// Writes and syncs a file that nobody else sees yet.
+fn write_synced(path: &Path, body: &[&[u8]]) -> io::Result<()> {
+    let mut file = File::create(path)?;
+    for part in body {
+        file.write_all(part)?;
+    }
+    file.sync_all()
+}
+
+impl Storage for FileSystem {
+    fn append_line(&self, path: &Path, line: &str) -> io::Result<()> {
+        let target = self.resolve(path);
+        let mut bytes = Vec::with_capacity(line.len() + 1);
+        bytes.extend_from_slice(line.as_bytes());
+        bytes.push(b'\n');
+        let append = || {
+            let mut file = OpenOptions::new().append(true).create(true).open(&target)?;
+            // One write: a second one could land behind another writer's line.
+            match file.write(&bytes)? {
+                written if written == bytes.len() => Ok(()),
+                _ => Err(io::Error::new(io::ErrorKind::WriteZero, "only part of the line fits")),
+            }
+        };
+        append().map_err(naming(&target))
+    }
+
+    fn write_whole(&self, path: &Path, body: &[&[u8]]) -> io::Result<()> {
+        let target = self.resolve(path);
+        let partial = beside(&target);
+        let publish = || {
+            write_synced(&partial, body)?;
+            fs::rename(&partial, &target)?;
+            sync_folder(&target)
+        };
+        publish().map_err(|error| {
+            // The partial file is ours alone; a failure to remove it costs space, not truth.
+            let _ = fs::remove_file(&partial);
+            naming(&target)(error)
+        })
+    }
+
+    fn create_new(&self, path: &Path, body: &[u8]) -> io::Result<()> {
+        let target = self.resolve(path);
+        let create = || {
+            let mut file = OpenOptions::new().write(true).create_new(true).open(&target)?;
+            file.write_all(body)?;
+            file.sync_all()?;
+            sync_folder(&target)
+        };
+        create().map_err(naming(&target))
+    }
+
+    fn read(&self, path: &Path) -> io::Result<Vec<u8>> {
+        let target = self.resolve(path);
+        fs::read(&target).map_err(naming(&target))
+    }
+
+    fn list(&self, path: &Path) -> io::Result<Vec<String>> {
+        let target = self.resolve(path);
+        let entries = match fs::read_dir(&target) {
+            Ok(entries) => entries,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            Err(error) => return Err(naming(&target)(error)),
+        };
+        let mut names = Vec::new();
+        for entry in entries {
+            let name = entry.map_err(naming(&target))?.file_name().to_string_lossy().into_owned();
+            if !name.starts_with(PARTIAL_PREFIX) {
+                names.push(name);
+            }
+        }
+        names.sort();
+        Ok(names)
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        let (from, to) = (self.resolve(from), self.resolve(to));
+        let rename = || {
+            fs::rename(&from, &to)?;
+            sync_folder(&to)
+        };
+        rename().map_err(naming(&from))
+    }
+
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        let target = self.resolve(path);
+        let remove = || match fs::symlink_metadata(&target) {
+            Ok(found) if found.is_dir() => fs::remove_dir_all(&target),
+            Ok(_) => fs::remove_file(&target),
+            Err(error) => Err(error),
+        };
+        match remove() {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            outcome => outcome.map_err(naming(&target)),
+        }
+    }
+
+    fn create_dir(&self, path: &Path) -> io::Result<()> {
+        let target = self.resolve(path);
+        fs::create_dir_all(&target).map_err(naming(&target))
+    }
+
+    fn last_byte(&self, path: &Path) -> io::Result<Option<u8>> {
+        let target = self.resolve(path);
+        let last = || -> io::Result<Option<u8>> {
+            let mut file = File::open(&target)?;
+            if file.metadata()?.len() == 0 {
+                return Ok(None);
+            }
+            file.seek(SeekFrom::End(-1))?;
+            let mut byte = [0u8];
+            file.read_exact(&mut byte)?;
+            Ok(Some(byte[0]))
+        };
+        match last() {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            outcome => outcome.map_err(naming(&target)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,1 +1,99 @@
-//! Reports drawn from events: curves, statistics, SVG, one self-contained HTML file. Pure: events in, text out.
+//! The report: events of several runs, grouped by arm, to one self-contained HTML page with
+//! learning curves, recovery phases, checkpoint parts and tables (spec 004, Fig. 5-8, Tables 2
+//! and 3). Everything but `read` is pure.
+
+use super::event::Event;
+use super::ledger::Entry;
+use super::result::RunResult;
+
+mod bar_chart;
+pub mod episodes;
+mod figures;
+mod line_chart;
+mod page;
+pub mod read;
+pub mod series;
+pub mod statistics;
+pub mod summary;
+mod svg;
+mod tables;
+
+/// One run as it left its directory.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Run {
+    /// What it is a run of: `detect/respawn`.
+    pub arm: String,
+    /// Its seed.
+    pub seed: u64,
+    /// Where it lies.
+    pub path: String,
+    /// `train.max_seconds`.
+    pub max_seconds: Option<f64>,
+    /// Its resolved configuration, as text.
+    pub config: String,
+    /// `events.jsonl`.
+    pub events: Vec<Event>,
+    /// `ledger.jsonl`.
+    pub ledger: Vec<Entry>,
+    /// `result.json`, once there is one.
+    pub result: Option<RunResult>,
+}
+
+impl Run {
+    /// Seconds of the run's own clock at its last event.
+    pub fn seconds(&self) -> f64 {
+        self.events.iter().map(|event| event.seconds).fold(0.0, f64::max)
+    }
+}
+
+/// What a report is about.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Study {
+    /// The heading.
+    pub title: String,
+    /// What the arms have in common and why they are compared, in a sentence or two.
+    pub description: String,
+    /// The command line that made it.
+    pub command: String,
+    /// The experiment file's text, where there is one.
+    pub experiment: Option<String>,
+    /// The machine, in words.
+    pub machine: String,
+    /// All runs, in the order of their arms.
+    pub runs: Vec<Run>,
+}
+
+impl Study {
+    /// The arms' names, in the order of their first runs.
+    pub fn arms(&self) -> Vec<&str> {
+        let mut arms: Vec<&str> = Vec::new();
+        for run in &self.runs {
+            if !arms.contains(&run.arm.as_str()) {
+                arms.push(&run.arm);
+            }
+        }
+        arms
+    }
+
+    /// The runs of one arm.
+    pub fn runs_of<'a>(&'a self, arm: &'a str) -> impl Iterator<Item = &'a Run> {
+        self.runs.iter().filter(move |run| run.arm == arm)
+    }
+
+    /// The time that every run had: `train.max_seconds` if all agree, else the longest run's.
+    pub fn total_seconds(&self) -> f64 {
+        let longest = self.runs.iter().map(Run::seconds).fold(0.0, f64::max);
+        let limit = self.runs.first().and_then(|run| run.max_seconds);
+        let agreed = limit.filter(|_| self.runs.iter().all(|run| run.max_seconds == limit));
+        match agreed {
+            // A limit that no run came near says nothing about the picture.
+            Some(limit) if limit <= longest * 1.2 => limit,
+            _ => longest,
+        }
+    }
+}
+
+/// The page.
+pub fn html(study: &Study) -> String {
+    page::render(study)
+}

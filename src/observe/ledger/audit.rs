@@ -1,0 +1,386 @@
+//! Compares a ledger with the order of samples: exactly once, or where not. Pure.
+
+use std::fmt;
+
+use super::{Committed, Entry, effective, lost_steps};
+
+/// Findings kept word for word; the rest is only counted.
+const FINDINGS_KEPT_MAX: usize = 20;
+
+/// What is wrong with one step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
+#[serde(rename_all = "snake_case")]
+#[allow(missing_docs)]
+pub enum Problem {
+    /// The line before it is not of the step before it, and no rollback says why.
+    OutOfSequence { after: u64 },
+    /// Another number of samples entered the sum.
+    Count { expected: u64, found: u64 },
+    /// The right number, but not the right samples.
+    Samples { expected: u64, found: u64 },
+    /// The running total is not the one before plus this step's count.
+    Cursor { expected: u64, found: u64 },
+    /// A rollback to a step that had not been committed.
+    RollbackAhead { committed: u64 },
+    /// Written by an attempt that had already been succeeded.
+    CutOffWriter { attempt: u32, newest: u32 },
+}
+
+/// A step and what is wrong with it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
+pub struct Finding {
+    /// The step (1 = the first).
+    pub step: u64,
+    /// What is wrong.
+    pub problem: Problem,
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "step {}: ", self.step)?;
+        match self.problem {
+            Problem::OutOfSequence { after } if self.step <= after => {
+                write!(f, "committed again after step {after}, without a rollback")
+            }
+            Problem::OutOfSequence { after } => {
+                write!(
+                    f,
+                    "follows step {after}: steps {}..{} are missing",
+                    after + 1,
+                    self.step - 1
+                )
+            }
+            Problem::Count { expected, found } => {
+                write!(f, "{found} samples entered the sum, the order has {expected}")
+            }
+            Problem::Samples { expected, found } => write!(
+                f,
+                "other samples than the order's entered the sum ({found:016x}, not {expected:016x})"
+            ),
+            Problem::Cursor { expected, found } => {
+                write!(f, "{found} samples committed in all, the lines add up to {expected}")
+            }
+            Problem::RollbackAhead { committed } => {
+                write!(f, "a rollback to it, but only {committed} steps were committed")
+            }
+            Problem::CutOffWriter { attempt, newest } => {
+                write!(f, "written by attempt {attempt} after attempt {newest} had begun")
+            }
+        }
+    }
+}
+
+/// What an audit of a synchronous run found.
+#[derive(Debug, Clone, PartialEq, Default, serde::Serialize)]
+pub struct AuditReport {
+    /// Steps that count.
+    pub steps: u64,
+    /// Samples whose gradients entered their sums.
+    pub samples: u64,
+    /// Of them, images that could not be decoded.
+    pub skipped: u64,
+    /// Passes over the training set that are complete.
+    pub epochs: u64,
+    /// Times the run went back.
+    pub rollbacks: u64,
+    /// Steps thrown away by them.
+    pub lost_steps: u64,
+    /// The first findings.
+    pub findings: Vec<Finding>,
+    /// All findings, the ones not kept included.
+    pub findings_total: u64,
+}
+
+impl AuditReport {
+    /// Whether every sample of every step was summed exactly once.
+    pub fn passed(&self) -> bool {
+        self.findings_total == 0
+    }
+
+    fn find(&mut self, step: u64, problem: Problem) {
+        self.findings_total += 1;
+        if self.findings.len() < FINDINGS_KEPT_MAX {
+            self.findings.push(Finding { step, problem });
+        }
+    }
+}
+
+/// Compares what was summed with the order. `expected(k)` is the count and the mix of the step
+/// that has `k` steps before it (`data::sampler::Order::expected`). Steps that a rollback threw
+/// away are checked as well: they were summed from the same order.
+pub fn audit(
+    entries: &[Entry],
+    expected: &mut dyn FnMut(u64) -> (u64, u64),
+    samples_per_epoch: u64,
+) -> AuditReport {
+    let mut report = AuditReport::default();
+    let mut newest_attempt = 0;
+    // The totals after each step that counts so far; the first is the beginning.
+    let mut totals: Vec<(u64, u64)> = vec![(0, 0)];
+    for entry in entries {
+        match entry {
+            Entry::Step(line) => {
+                if line.attempt < newest_attempt {
+                    let (attempt, newest) = (line.attempt, newest_attempt);
+                    report.find(line.step, Problem::CutOffWriter { attempt, newest });
+                }
+                newest_attempt = newest_attempt.max(line.attempt);
+                let before = *totals.last().expect("the beginning is never removed");
+                check_step(line, before, expected, &mut report);
+                totals.push((line.step, line.cursor));
+            }
+            Entry::Rollback { to, attempt } => {
+                report.rollbacks += 1;
+                newest_attempt = newest_attempt.max(*attempt);
+                while totals.len() > 1 && totals.last().is_some_and(|total| total.0 > *to) {
+                    totals.pop();
+                }
+                let committed = totals.last().map_or(0, |total| total.0);
+                if committed != *to {
+                    report.find(*to, Problem::RollbackAhead { committed });
+                }
+            }
+        }
+    }
+    let counted = effective(entries);
+    report.steps = counted.len() as u64;
+    report.samples = counted.iter().map(|line| line.count).sum();
+    report.skipped = counted.iter().map(|line| line.skipped).sum();
+    report.epochs = report.samples.checked_div(samples_per_epoch).unwrap_or(0);
+    report.lost_steps = lost_steps(entries);
+    report
+}
+
+/// One line against the totals before it and the order.
+fn check_step(
+    line: &Committed,
+    (step_before, cursor_before): (u64, u64),
+    expected: &mut dyn FnMut(u64) -> (u64, u64),
+    report: &mut AuditReport,
+) {
+    if line.step != step_before + 1 {
+        report.find(line.step, Problem::OutOfSequence { after: step_before });
+    } else if line.cursor != cursor_before + line.count {
+        let expected = cursor_before + line.count;
+        report.find(line.step, Problem::Cursor { expected, found: line.cursor });
+    }
+    let Some(steps_before) = line.step.checked_sub(1) else { return };
+    let (count, mix) = expected(steps_before);
+    if line.count != count {
+        report.find(line.step, Problem::Count { expected: count, found: line.count });
+    } else if line.mix != mix {
+        report.find(line.step, Problem::Samples { expected: mix, found: line.mix });
+    }
+}
+
+/// One epoch of an asynchronous run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
+pub struct EpochCount {
+    /// Which one.
+    pub epoch: u64,
+    /// Samples whose gradients entered a round of it.
+    pub samples: u64,
+    /// Fewer than the set has (net of repeats).
+    pub lost: u64,
+    /// More than the set has (net of losses).
+    pub repeated: u64,
+    /// Whether exactly the samples of the set were summed, each once.
+    pub exact: bool,
+}
+
+/// What an audit of an asynchronous run counted: losses and repeats are stated, not faults.
+#[derive(Debug, Clone, PartialEq, Default, serde::Serialize)]
+pub struct RoundsReport {
+    /// Rounds of Algorithm 1 that count.
+    pub rounds: u64,
+    /// Samples in them.
+    pub samples: u64,
+    /// Rounds thrown away by rollbacks.
+    pub lost_rounds: u64,
+    /// The epochs that are over.
+    pub epochs: Vec<EpochCount>,
+}
+
+/// Counts the rounds of an asynchronous run. `expected(epoch)` is the count and the mix of a whole
+/// epoch. The last epoch in the ledger is still under way and not compared.
+pub fn audit_rounds(
+    entries: &[Entry],
+    expected: &mut dyn FnMut(u64) -> (u64, u64),
+) -> RoundsReport {
+    let counted = effective(entries);
+    let mut sums: std::collections::BTreeMap<u64, (u64, u64)> = std::collections::BTreeMap::new();
+    for line in &counted {
+        let (count, mix) = sums.entry(line.epoch).or_default();
+        *count += line.count;
+        *mix = mix.wrapping_add(line.mix);
+    }
+    let last = sums.keys().next_back().copied();
+    let compare = |(&epoch, &(samples, mix)): (&u64, &(u64, u64))| {
+        let (count, mix_expected) = expected(epoch);
+        EpochCount {
+            epoch,
+            samples,
+            lost: count.saturating_sub(samples),
+            repeated: samples.saturating_sub(count),
+            exact: (samples, mix) == (count, mix_expected),
+        }
+    };
+    RoundsReport {
+        rounds: counted.len() as u64,
+        samples: counted.iter().map(|line| line.count).sum(),
+        lost_rounds: lost_steps(entries),
+        epochs: sums.iter().filter(|entry| Some(*entry.0) != last).map(compare).collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::seed::mix64;
+    use proptest::prelude::*;
+
+    const BATCH: u64 = 12;
+    const SAMPLES: u64 = 120;
+
+    fn order(steps_before: u64) -> (u64, u64) {
+        (BATCH, mix64(steps_before))
+    }
+
+    fn line(step: u64, attempt: u32) -> Committed {
+        let (count, mix) = order(step - 1);
+        let (epoch, cursor) = ((step - 1) * BATCH / SAMPLES, step * BATCH);
+        Committed { step, epoch, cursor, count, skipped: 0, mix, attempt }
+    }
+
+    fn clean(steps: u64) -> Vec<Entry> {
+        (1..=steps).map(|step| Entry::Step(line(step, 1))).collect()
+    }
+
+    fn run(entries: &[Entry]) -> AuditReport {
+        audit(entries, &mut order, SAMPLES)
+    }
+
+    #[test]
+    fn a_clean_ledger_passes_and_is_counted() {
+        let report = run(&clean(25));
+        assert!(report.passed(), "{report:?}");
+        assert_eq!((report.steps, report.samples, report.epochs), (25, 300, 2));
+        assert!(run(&[]).passed());
+    }
+
+    #[test]
+    fn a_rollback_and_the_steps_after_it_pass() {
+        let mut entries = clean(9);
+        entries.push(Entry::Rollback { to: 6, attempt: 2 });
+        entries.extend((7..=12).map(|step| Entry::Step(line(step, 2))));
+        let report = run(&entries);
+        assert!(report.passed(), "{report:?}");
+        assert_eq!((report.steps, report.lost_steps, report.rollbacks), (12, 3, 1));
+    }
+
+    #[test]
+    fn a_planted_duplicate_sample_fails() {
+        let mut entries = clean(5);
+        let Entry::Step(third) = &mut entries[2] else { unreachable!() };
+        // One sample twice, another not at all: the count is right, the mix is not.
+        third.mix = third.mix.wrapping_add(1);
+        let report = run(&entries);
+        assert!(!report.passed());
+        assert!(matches!(report.findings[0].problem, Problem::Samples { .. }));
+        assert_eq!(report.findings[0].step, 3);
+    }
+
+    #[test]
+    fn a_planted_omission_fails() {
+        let mut entries = clean(5);
+        let Entry::Step(third) = &mut entries[2] else { unreachable!() };
+        third.count -= 1;
+        third.cursor -= 1;
+        let report = run(&entries);
+        assert_eq!(report.findings[0].problem, Problem::Count { expected: 12, found: 11 });
+    }
+
+    #[test]
+    fn a_step_twice_and_a_step_left_out_fail() {
+        let mut twice = clean(5);
+        twice.insert(3, twice[2]);
+        let report = run(&twice);
+        assert_eq!(report.findings[0].problem, Problem::OutOfSequence { after: 3 });
+        assert!(report.findings[0].to_string().contains("again"));
+        let mut left_out = clean(5);
+        left_out.remove(2);
+        let report = run(&left_out);
+        assert_eq!(report.findings[0].step, 4);
+        assert!(report.findings[0].to_string().contains("3..3 are missing"));
+    }
+
+    #[test]
+    fn a_cut_off_writer_and_a_rollback_ahead_fail() {
+        let mut entries = clean(4);
+        entries.push(Entry::Rollback { to: 3, attempt: 2 });
+        entries.push(Entry::Step(line(4, 1)));
+        let report = run(&entries);
+        assert_eq!(report.findings[0].problem, Problem::CutOffWriter { attempt: 1, newest: 2 });
+        let mut ahead = clean(4);
+        ahead.push(Entry::Rollback { to: 9, attempt: 2 });
+        assert_eq!(run(&ahead).findings[0].problem, Problem::RollbackAhead { committed: 4 });
+    }
+
+    #[test]
+    fn rounds_state_losses_and_repeats_without_failing() {
+        let mut entries = clean(30);
+        let Entry::Step(first) = &mut entries[0] else { unreachable!() };
+        first.count = 9;
+        let Entry::Step(later) = &mut entries[15] else { unreachable!() };
+        later.count = 14;
+        let whole = |epoch: u64| {
+            let steps = epoch * 10..(epoch + 1) * 10;
+            (SAMPLES, steps.fold(0, |sum: u64, step| sum.wrapping_add(mix64(step))))
+        };
+        let report = audit_rounds(&entries, &mut { whole });
+        assert_eq!((report.rounds, report.samples), (30, 30 * BATCH - 1));
+        let stated: Vec<_> = report.epochs.iter().map(|e| (e.lost, e.repeated, e.exact)).collect();
+        assert_eq!(stated, [(3, 0, false), (0, 2, false)]);
+        assert!(audit_rounds(&clean(20), &mut { whole }).epochs[0].exact);
+    }
+
+    proptest! {
+        #[test]
+        fn no_single_change_of_a_line_goes_unseen(
+            steps in 2u64..40,
+            at in 0usize..40,
+            change in 0u8..4,
+        ) {
+            let mut entries = clean(steps);
+            let at = at % entries.len();
+            // The loss of the newest lines alone is seen by `result.json`, not by the ledger.
+            prop_assume!(change != 3 || at + 1 < entries.len());
+            match (change, &mut entries[at]) {
+                (0, Entry::Step(line)) => line.count += 1,
+                (1, Entry::Step(line)) => line.mix ^= 1,
+                (2, Entry::Step(line)) => line.step += 1,
+                (3, _) => { entries.remove(at); }
+                _ => unreachable!(),
+            }
+            prop_assert!(!run(&entries).passed());
+        }
+
+        #[test]
+        fn any_rollbacks_pass_when_the_steps_are_done_again(cuts in prop::collection::vec(0u64..20, 0..6)) {
+            let mut entries = Vec::new();
+            let (mut next, mut lost) = (1, 0);
+            for (index, cut) in cuts.iter().enumerate() {
+                let attempt = index as u32 + 1;
+                for step in next..=20 {
+                    entries.push(Entry::Step(line(step, attempt)));
+                }
+                entries.push(Entry::Rollback { to: *cut, attempt: attempt + 1 });
+                lost += 20 - cut;
+                next = cut + 1;
+            }
+            let report = run(&entries);
+            prop_assert!(report.passed(), "{:?}", report.findings);
+            prop_assert_eq!(report.lost_steps, lost);
+        }
+    }
+}

@@ -1,0 +1,127 @@
+//! What progress says, and how often.
+
+use std::io::{self, Write};
+use std::sync::{Arc, Mutex};
+
+use super::{LINE_SECONDS, Progress, Smoothed, State, clock, duration};
+use crate::observe::event::{Event, Kind, Lost, RecoveryRecord, VERSION};
+
+#[derive(Clone, Default)]
+struct Sink(Arc<Mutex<Vec<u8>>>);
+
+impl Write for Sink {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.lock().unwrap().write(bytes)
+    }
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+fn event(seconds: f64, step: u64, kind: Kind) -> Event {
+    let time = 1.7e9 + seconds;
+    Event { v: VERSION, time, seconds, attempt: 1, generation: 0, step, rank: 0, kind }
+}
+
+fn start(steps_total: Option<u64>) -> Event {
+    let kind = Kind::RunStart {
+        run_id: "quick-1".into(),
+        ranks: 4,
+        owners: 12,
+        parameters: 1000,
+        train_samples: 6000,
+        validation_samples: 1000,
+        steps_total,
+        from: "scratch".into(),
+    };
+    event(0.0, 0, kind)
+}
+
+fn step(seconds: f64, step: u64, loss: f64, samples: u64) -> Event {
+    let kind = Kind::Step { epoch: 0, loss, error: 0.5, samples, learning_rate: 0.1, seconds: 0.1 };
+    event(seconds, step, kind)
+}
+
+fn lines(events: &[Event]) -> Vec<String> {
+    let sink = Sink::default();
+    let mut progress = Progress::to(Box::new(sink.clone()));
+    for event in events {
+        progress.on(event);
+    }
+    progress.finish();
+    let text = String::from_utf8(sink.0.lock().unwrap().clone()).unwrap();
+    text.lines().map(str::to_string).collect()
+}
+
+#[test]
+fn step_lines_come_at_most_every_two_seconds() {
+    let events: Vec<Event> = (1..=1000).map(|k| step(k as f64 * 0.01, k, 1.0, 96)).collect();
+    let printed = lines(&events).len();
+    assert_eq!(printed, (10.0 / LINE_SECONDS) as usize);
+}
+
+#[test]
+fn a_recovery_says_who_where_why_and_how_long() {
+    let record = RecoveryRecord {
+        generation: 1,
+        step: 41,
+        lost: vec![Lost { member: 2, rank: 2, host: "node7".into(), cause: "SIGKILL".into() }],
+        rung: "respawn".into(),
+        ranks: 4,
+        seconds: [("spawn".to_string(), 0.09), ("merge".to_string(), 0.03)].into(),
+    };
+    let printed = lines(&[event(9.0, 40, Kind::Recovered(record))]);
+    assert_eq!(printed.len(), 1);
+    for part in ["respawn", "120 ms", "rank 2", "member 2", "node7", "SIGKILL", "spawn 90.0 ms"] {
+        assert!(printed[0].contains(part), "`{part}` is not in: {}", printed[0]);
+    }
+}
+
+#[test]
+fn a_restart_and_an_evaluation_have_a_line_each() {
+    let printed = lines(&[
+        event(3.0, 30, Kind::Evaluation { error: 0.25, loss: 1.0, samples: 9, seconds: 0.1 }),
+        event(9.0, 20, Kind::Restarted { from: "checkpoint".into(), lost_steps: 17 }),
+    ]);
+    assert!(printed[0].contains("25.00%"), "{printed:?}");
+    assert!(printed[1].contains("17 steps lost") && printed[1].contains("checkpoint"));
+}
+
+#[test]
+fn speed_and_time_left_come_from_samples_and_steps() {
+    let mut state = State::default();
+    state.on(&start(Some(200)));
+    for k in 1..=50 {
+        state.on(&step(k as f64 * 0.1, k, 1.0, 96));
+    }
+    let (images, steps) = state.speed().unwrap();
+    assert!((images - 960.0).abs() < 1e-6 && (steps - 10.0).abs() < 1e-9);
+    assert!((state.remaining(None).unwrap() - 15.0).abs() < 1e-9);
+    assert!((state.remaining(Some(8.0)).unwrap() - 3.0).abs() < 1e-9);
+    assert!((state.fraction_done(Some(8.0)).unwrap() - 5.0 / 8.0).abs() < 1e-9);
+}
+
+#[test]
+fn the_smoothed_loss_weighs_samples_not_steps() {
+    let mut smoothed = Smoothed::default();
+    smoothed.add(1.0, 96);
+    smoothed.add(9.0, 1);
+    let mean = smoothed.mean().unwrap();
+    assert!((1.0..1.1).contains(&mean), "{mean}");
+    smoothed.add(f64::NAN, 96);
+    assert_eq!(smoothed.mean().unwrap(), mean);
+    for _ in 0..200 {
+        smoothed.add(3.0, 96);
+    }
+    assert!((smoothed.mean().unwrap() - 3.0).abs() < 0.01);
+}
+
+#[test]
+fn time_is_written_as_people_read_it() {
+    assert_eq!(clock(42.4), "42s");
+    assert_eq!(clock(187.0), "3m07s");
+    assert_eq!(clock(7500.0), "2h05m");
+    assert_eq!(duration(0.0123), "12.3 ms");
+    assert_eq!(duration(0.25), "250 ms");
+    assert_eq!(duration(3.5), "3.50 s");
+}

@@ -1,0 +1,131 @@
+//! From events to recoveries: who repaired it, how long each phase took, and how long the work
+//! that was lost took to do again. Pure.
+
+use super::series::for_each_restart;
+use crate::observe::event::{Event, Kind, RecoveryRecord};
+
+/// A phase of a recovery and its seconds.
+pub type PhaseSeconds = (String, f64);
+
+/// The phases in the order they happen; others come after them.
+pub const PHASES: [&str; 10] = [
+    "detect",
+    "revoke_shrink",
+    "spawn",
+    "merge",
+    "agree",
+    "restore",
+    "stop",
+    "start",
+    "load",
+    "first_step",
+];
+
+/// One recovery, live or by starting again.
+#[derive(Debug, Clone, PartialEq, serde::Serialize)]
+pub struct Episode {
+    /// Seconds of the run at which it was over: every rank computes again.
+    pub back_at: f64,
+    /// spare, respawn, shrink or restart.
+    pub rung: String,
+    /// From the failure until every rank computes again.
+    pub phases: Vec<PhaseSeconds>,
+    /// Then, until the step is reached again that had been committed before the failure.
+    pub redo_seconds: f64,
+    /// Committed steps that were thrown away.
+    pub lost_steps: u64,
+}
+
+impl Episode {
+    /// Seconds from the failure until every rank computes again.
+    pub fn seconds(&self) -> f64 {
+        self.phases.iter().map(|phase| phase.1).sum()
+    }
+}
+
+/// All recoveries of a run, in order.
+pub fn episodes(events: &[Event]) -> Vec<Episode> {
+    let mut all: Vec<Episode> = events.iter().filter_map(live).collect();
+    for_each_restart(events, |before, _, after| all.push(restart(before, after)));
+    all.sort_by(|a, b| a.back_at.total_cmp(&b.back_at));
+    all
+}
+
+fn live(event: &Event) -> Option<Episode> {
+    let Kind::Recovered(record) = &event.kind else { return None };
+    (record.rung != "restart").then(|| Episode {
+        back_at: event.seconds,
+        rung: record.rung.clone(),
+        phases: in_order(record),
+        redo_seconds: 0.0,
+        lost_steps: 0,
+    })
+}
+
+fn in_order(record: &RecoveryRecord) -> Vec<PhaseSeconds> {
+    let known = PHASES.iter().filter_map(|&name| record.seconds.get_key_value(name));
+    let others = record.seconds.iter().filter(|(name, _)| !PHASES.contains(&name.as_str()));
+    known.chain(others).map(|(name, seconds)| (name.clone(), *seconds)).collect()
+}
+
+/// The time stamps of a restart give its phases: detect (failure to notice), start (until the new
+/// attempt's first word), load (until its state is back), first_step (until it computes).
+fn restart(before: &[Event], after: &[Event]) -> Episode {
+    let step_before = before.iter().map(|event| event.step).max().unwrap_or(0);
+    let last = before.last().map_or(0.0, |event| event.seconds);
+    let at = |events: &[Event], wanted: fn(&Kind) -> bool| {
+        events.iter().rev().find(|event| wanted(&event.kind)).map(|event| event.seconds)
+    };
+    let injected = at(before, |kind| matches!(kind, Kind::FaultInjected { .. }));
+    let noticed = at(before, |kind| matches!(kind, Kind::FailureDetected { .. }));
+    // A fault long before the end was repaired; this failure is then another one.
+    let last_step = at(before, |kind| matches!(kind, Kind::Step { .. })).unwrap_or(0.0);
+    let recent = |time: &f64| *time >= last_step - 1.0;
+    let failed = injected.filter(recent).or(noticed.filter(recent)).unwrap_or(last);
+    let noticed = noticed.filter(recent).unwrap_or(failed).max(failed);
+
+    let started = after.first().map_or(noticed, |event| event.seconds).max(noticed);
+    let this_attempt = after.first().map_or(0, |event| event.attempt);
+    let attempt = || after.iter().take_while(|event| event.attempt == this_attempt);
+    let first_step = attempt().find_map(|event| match event.kind {
+        Kind::Step { seconds, .. } => Some(event.seconds - seconds),
+        _ => None,
+    });
+    let loaded = attempt().find_map(|event| match event.kind {
+        Kind::Restarted { .. } => Some(event.seconds),
+        _ => None,
+    });
+    let loaded = loaded.unwrap_or(started).max(started);
+    let back_at = first_step.unwrap_or(loaded).max(loaded);
+    let lost_steps = attempt().find_map(|event| match event.kind {
+        Kind::Restarted { lost_steps, .. } => Some(lost_steps),
+        _ => None,
+    });
+    let reached = after
+        .iter()
+        .find(|event| matches!(event.kind, Kind::Step { .. }) && event.step >= step_before);
+    let end = after.last().map_or(back_at, |event| event.seconds);
+    let redone_at = reached.map_or(end, |event| event.seconds);
+    let first_committed =
+        attempt().find(|event| matches!(event.kind, Kind::Step { .. })).map(|event| event.step);
+    let resumed_at = first_committed.map_or(step_before, |step| step.saturating_sub(1));
+    let lost_steps = lost_steps.unwrap_or(step_before.saturating_sub(resumed_at));
+    let recorded = attempt().find_map(|event| match &event.kind {
+        Kind::Recovered(record) if record.rung == "restart" => Some(in_order(record)),
+        _ => None,
+    });
+    let stamps = [
+        ("detect", noticed - failed),
+        ("start", started - noticed),
+        ("load", loaded - started),
+        ("first_step", back_at - loaded),
+    ];
+    let stamped = || stamps.iter().map(|(name, seconds)| ((*name).to_string(), *seconds)).collect();
+    Episode {
+        back_at,
+        rung: "restart".to_string(),
+        phases: recorded.unwrap_or_else(stamped),
+        redo_seconds: if lost_steps == 0 { 0.0 } else { (redone_at - back_at).max(0.0) },
+        lost_steps,
+    }
+}

@@ -1,0 +1,176 @@
+//! From events to curves: validation error, committed steps, training loss, failure marks. Pure.
+
+use std::collections::BTreeMap;
+
+use super::statistics::Point;
+use crate::observe::event::{Event, Kind};
+
+/// Validation error (a fraction) against seconds.
+pub fn validation_error(events: &[Event]) -> Vec<Point> {
+    let measured = events.iter().filter_map(|event| match event.kind {
+        Kind::Evaluation { error, .. } if error.is_finite() => Some((event.seconds, error)),
+        _ => None,
+    });
+    in_order(measured.collect())
+}
+
+/// Committed steps against seconds. A restart from an older state is a vertical drop.
+pub fn committed_steps(events: &[Event]) -> Vec<Point> {
+    let mut points: Vec<Point> = Vec::new();
+    for event in events {
+        let here = (event.seconds, event.step as f64);
+        let before = points.last().map(|point| point.1);
+        match (&event.kind, before) {
+            (Kind::Step { seconds, .. }, Some(before)) if here.1 < before => {
+                points.extend([(here.0 - seconds, before), (here.0 - seconds, here.1 - 1.0), here]);
+            }
+            (Kind::Step { .. }, _) => points.push(here),
+            // The first word of a new attempt may come before its state is loaded.
+            (Kind::RunStart { .. }, None) => points.push(here),
+            (Kind::RunStart { .. } | Kind::RunEnd { .. }, Some(before)) => {
+                points.push((here.0, before));
+            }
+            (Kind::Restarted { .. }, Some(before)) => points.extend([(here.0, before), here]),
+            _ => {}
+        }
+    }
+    in_order(points)
+}
+
+/// The largest fall of a curve of committed steps from one point to the next.
+pub fn largest_fall(points: &[Point]) -> f64 {
+    points.windows(2).map(|pair| pair[0].1 - pair[1].1).fold(0.0, f64::max)
+}
+
+/// Mean training loss of the samples of each of `bins` slices of time up to `until` seconds.
+pub fn training_loss(events: &[Event], until: f64, bins: usize) -> Vec<Point> {
+    let width = until / bins.max(1) as f64;
+    let mut sums: BTreeMap<u64, (f64, f64, f64)> = BTreeMap::new();
+    for event in events {
+        let Kind::Step { loss, samples, .. } = event.kind else { continue };
+        if !loss.is_finite() || width <= 0.0 {
+            continue;
+        }
+        let slice = sums.entry((event.seconds / width) as u64).or_default();
+        let weight = samples as f64;
+        slice.0 += event.seconds * weight;
+        slice.1 += loss * weight;
+        slice.2 += weight;
+    }
+    sums.values().filter(|slice| slice.2 > 0.0).map(|s| (s.0 / s.2, s.1 / s.2)).collect()
+}
+
+/// Seconds at which something failed: when it was injected, or else when it was noticed, or else
+/// when the attempt ended.
+pub fn failures(events: &[Event]) -> Vec<f64> {
+    let mut times = Vec::new();
+    // Until the next committed step, whatever is noticed is the same failure.
+    let mut known = false;
+    let mut stopped = false;
+    for (index, event) in events.iter().enumerate() {
+        let before = index.checked_sub(1).map(|before| &events[before]);
+        if let Some(before) = before.filter(|before| before.attempt < event.attempt) {
+            if !known && !stopped {
+                times.push(before.seconds);
+            }
+            (known, stopped) = (true, false);
+        }
+        match event.kind {
+            Kind::Step { .. } => known = false,
+            Kind::RunEnd { .. } => stopped = true,
+            Kind::FaultInjected { .. } => {
+                times.push(event.seconds);
+                known = true;
+            }
+            Kind::FailureDetected { .. } | Kind::Recovered { .. } if !known => {
+                times.push(event.seconds);
+                known = true;
+            }
+            _ => {}
+        }
+    }
+    cluster(times, SAME_FAILURE_SECONDS)
+}
+
+/// Writers take turns, so the order of lines is not exact: times this close are one failure.
+const SAME_FAILURE_SECONDS: f64 = 1.5;
+
+/// The first of each group of times that lie within `width` of its first.
+pub fn cluster(mut times: Vec<f64>, width: f64) -> Vec<f64> {
+    times.sort_by(f64::total_cmp);
+    let mut firsts: Vec<f64> = Vec::new();
+    for time in times {
+        if firsts.last().is_none_or(|first| time - first > width) {
+            firsts.push(time);
+        }
+    }
+    firsts
+}
+
+/// Calls with (events of the old attempt, seconds of its end, events from the new attempt on) at
+/// every new attempt that follows a failure: not after a stop that was asked for.
+pub fn for_each_restart<'a>(
+    events: &'a [Event],
+    mut call: impl FnMut(&'a [Event], f64, &'a [Event]),
+) {
+    let mut old = 0;
+    for index in 1..events.len() {
+        if events[index].attempt <= events[index - 1].attempt {
+            continue;
+        }
+        let before = &events[old..index];
+        let asked = before.iter().any(|event| matches!(event.kind, Kind::RunEnd { .. }));
+        if !asked {
+            call(before, events[index - 1].seconds, &events[index..]);
+        }
+        old = index;
+    }
+}
+
+/// Clocks of successive writers may differ by a little: a curve never runs back in time.
+fn in_order(mut points: Vec<Point>) -> Vec<Point> {
+    let mut latest = 0f64;
+    for point in &mut points {
+        latest = latest.max(point.0);
+        point.0 = latest;
+    }
+    points
+}
+
+/// At most about `most` points, with every fall and both ends kept.
+pub fn thin(points: &[Point], most: usize) -> Vec<Point> {
+    let every = points.len().div_ceil(most.max(2));
+    if every <= 1 {
+        return points.to_vec();
+    }
+    let falls = |index: usize| {
+        let around = &points[index.saturating_sub(1)..(index + 2).min(points.len())];
+        around.windows(2).any(|pair| pair[1].1 < pair[0].1)
+    };
+    let kept = |index: &usize| *index % every == 0 || *index + 1 == points.len() || falls(*index);
+    (0..points.len()).filter(kept).map(|index| points[index]).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_close_together_are_one_failure() {
+        assert_eq!(cluster(vec![10.2, 3.0, 10.0, 3.4, 20.0], 1.0), [3.0, 10.0, 20.0]);
+        assert_eq!(cluster(vec![], 1.0), Vec::<f64>::new());
+    }
+
+    #[test]
+    fn thinning_keeps_ends_and_falls() {
+        let mut points: Vec<Point> = (0..1000).map(|x| (f64::from(x), f64::from(x))).collect();
+        for point in &mut points[577..] {
+            point.1 -= 100.0;
+        }
+        let thinned = thin(&points, 50);
+        assert!(thinned.len() < 60);
+        assert_eq!((thinned[0], thinned[thinned.len() - 1]), (points[0], points[999]));
+        assert_eq!(largest_fall(&thinned), largest_fall(&points));
+        assert!(thinned.contains(&points[576]) && thinned.contains(&points[577]));
+    }
+}

@@ -1,0 +1,161 @@
+//! Means with 95 % intervals, interpolation, and ticks at round numbers. Pure.
+
+/// A mean and half of its 95 % interval.
+#[derive(Debug, Clone, Copy, PartialEq, serde::Serialize)]
+pub struct Estimate {
+    /// The mean.
+    pub mean: f64,
+    /// Half the width of the 95 % interval (Student's t); `None` of one value.
+    pub half_width: Option<f64>,
+    /// How many values.
+    pub n: usize,
+}
+
+/// Two-sided 95 % quantiles of Student's t for 1..=30 degrees of freedom.
+const T_95: [f64; 30] = [
+    12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160,
+    2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056,
+    2.052, 2.048, 2.045, 2.042,
+];
+
+/// Mean and interval of the finite values; `None` of none.
+pub fn estimate(values: impl IntoIterator<Item = f64>) -> Option<Estimate> {
+    let values: Vec<f64> = values.into_iter().filter(|value| value.is_finite()).collect();
+    let n = values.len();
+    if n == 0 {
+        return None;
+    }
+    let mean = values.iter().sum::<f64>() / n as f64;
+    let half_width = (n > 1).then(|| {
+        let squares: f64 = values.iter().map(|value| (value - mean).powi(2)).sum();
+        let t = T_95.get(n - 2).copied().unwrap_or(1.96);
+        t * (squares / (n - 1) as f64 / n as f64).sqrt()
+    });
+    Some(Estimate { mean, half_width, n })
+}
+
+/// A point of a curve: (seconds, value).
+pub type Point = (f64, f64);
+
+/// The curve's value at `x`, linear between its points; `None` outside of them.
+pub fn interpolate(points: &[Point], x: f64) -> Option<f64> {
+    let after = points.partition_point(|point| point.0 < x);
+    match (after.checked_sub(1).map(|before| points[before]), points.get(after)) {
+        (_, Some(&(at, value))) if at == x => Some(value),
+        (Some((x0, y0)), Some(&(x1, y1))) => Some(y0 + (y1 - y0) * (x - x0) / (x1 - x0)),
+        _ => None,
+    }
+}
+
+/// The mean of several curves with its interval.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct MeanCurve {
+    /// The mean.
+    pub points: Vec<Point>,
+    /// (x, low, high) of the 95 % interval; empty of one curve.
+    pub band: Vec<(f64, f64, f64)>,
+}
+
+/// Points of an averaged curve.
+const GRID_POINTS: usize = 240;
+
+/// Averages curves where all of them have a value. One curve stays as it is.
+pub fn mean_curve(curves: &[Vec<Point>]) -> MeanCurve {
+    let curves: Vec<&Vec<Point>> = curves.iter().filter(|curve| !curve.is_empty()).collect();
+    if let [only] = curves.as_slice() {
+        return MeanCurve { points: only.to_vec(), band: Vec::new() };
+    }
+    let from = curves.iter().map(|curve| curve[0].0).fold(f64::NEG_INFINITY, f64::max);
+    let to = curves.iter().map(|curve| curve[curve.len() - 1].0).fold(f64::INFINITY, f64::min);
+    let mut mean = MeanCurve::default();
+    if !(from.is_finite() && to > from) {
+        return mean;
+    }
+    for index in 0..GRID_POINTS {
+        let x = from + (to - from) * index as f64 / (GRID_POINTS - 1) as f64;
+        let x = x.min(to);
+        let at = curves.iter().filter_map(|curve| interpolate(curve, x));
+        let Some(here) = estimate(at) else { continue };
+        mean.points.push((x, here.mean));
+        if let Some(half) = here.half_width {
+            mean.band.push((x, here.mean - half, here.mean + half));
+        }
+    }
+    mean
+}
+
+/// Round numbers (1, 2, 2.5, 5 times a power of ten) from at most `low` to at least `high`, about
+/// `wanted` of them.
+pub fn ticks(low: f64, high: f64, wanted: usize) -> Vec<f64> {
+    let span = if high > low { high - low } else { low.abs().max(1.0) };
+    let rough = span / wanted.max(1) as f64;
+    let power = 10f64.powf(rough.log10().floor());
+    let step = [1.0, 2.0, 2.5, 5.0, 10.0]
+        .into_iter()
+        .map(|factor| factor * power)
+        .find(|step| *step >= rough * 0.999)
+        .unwrap_or(10.0 * power);
+    let (first, last) = ((low / step + 1e-9).floor() as i64, (high / step - 1e-9).ceil() as i64);
+    (first..=last.max(first + 1)).map(|index| index as f64 * step).collect()
+}
+
+/// How many digits after the point the ticks need.
+pub fn tick_digits(ticks: &[f64]) -> usize {
+    let round = |value: f64, digits: usize| {
+        let scale = 10f64.powi(digits as i32);
+        ((value * scale).round() / scale - value).abs() < 1e-6 * (1.0 + value.abs()) / scale
+    };
+    (0..=6).find(|&digits| ticks.iter().all(|&tick| round(tick, digits))).unwrap_or(6)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn the_interval_is_students() {
+        // Five values with mean 3 and variance 2.5: half width 2.776 * sqrt(2.5 / 5).
+        let five = estimate([1.0, 2.0, 3.0, 4.0, 5.0]).unwrap();
+        assert_eq!((five.mean, five.n), (3.0, 5));
+        assert!((five.half_width.unwrap() - 2.776 * 0.5f64.sqrt()).abs() < 1e-9);
+        assert_eq!(estimate([7.0]).unwrap().half_width, None);
+        assert_eq!(estimate([f64::NAN]), None);
+    }
+
+    #[test]
+    fn a_mean_curve_is_the_mean_where_all_curves_are() {
+        let one: Vec<Point> = (0..=10).map(|x| (f64::from(x), 1.0)).collect();
+        let three: Vec<Point> = (2..=12).map(|x| (f64::from(x), 3.0)).collect();
+        let mean = mean_curve(&[one.clone(), three]);
+        assert_eq!(mean.points[0].0, 2.0);
+        assert_eq!(mean.points[mean.points.len() - 1].0, 10.0);
+        assert!(mean.points.iter().all(|point| (point.1 - 2.0).abs() < 1e-12));
+        assert_eq!(mean.band.len(), mean.points.len());
+        assert_eq!(mean_curve(std::slice::from_ref(&one)).points, one);
+        assert_eq!(mean_curve(&[]), MeanCurve::default());
+    }
+
+    proptest! {
+        #[test]
+        fn ticks_cover_the_range_and_are_few(low in -1e6f64..1e6, span in 1e-3f64..1e6) {
+            let (high, wanted) = (low + span, 6);
+            let ticks = ticks(low, high, wanted);
+            prop_assert!(ticks.len() >= 2 && ticks.len() <= wanted + 3, "{ticks:?}");
+            let slack = span * 1e-6 + low.abs() * 1e-9;
+            prop_assert!(ticks[0] <= low + slack && ticks[ticks.len() - 1] >= high - slack);
+        }
+
+        #[test]
+        fn interpolation_stays_between_neighbours(
+            values in prop::collection::vec(0f64..1.0, 2..20),
+            at in 0f64..1.0,
+        ) {
+            let points: Vec<Point> =
+                values.iter().enumerate().map(|(x, &value)| (x as f64, value)).collect();
+            let value = interpolate(&points, at * (points.len() - 1) as f64).unwrap();
+            let (least, most) = values.iter().fold((1f64, 0f64), |(l, m), v| (l.min(*v), m.max(*v)));
+            prop_assert!(value >= least - 1e-12 && value <= most + 1e-12);
+        }
+    }
+}

@@ -1,0 +1,181 @@
+//! A run and an arm in figures: errors, lost steps, goodput, recoveries, and whether the run has
+//! the calm run's bits. Pure; the table of `report.html`, of `results.json` and of the terminal.
+
+use std::collections::BTreeMap;
+
+use super::episodes::{Episode, episodes};
+use super::series;
+use super::statistics::{Estimate, Point, estimate};
+use super::{Run, Study};
+use crate::observe::event::{Event, Kind};
+use crate::observe::ledger;
+use crate::observe::result::Status;
+
+/// Whether a run computed what the calm run of the same seed computed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Bits {
+    /// Same number of steps, same `state_sha256`.
+    SameState,
+    /// The loss of every step that both committed is the same, bit for bit.
+    SameLosses {
+        /// How many such steps.
+        steps: u64,
+    },
+    /// The first step whose loss is another.
+    Differs {
+        /// That step.
+        from_step: u64,
+    },
+    /// Nothing to compare with.
+    Unknown,
+}
+
+/// One run in figures. Errors are fractions.
+#[derive(Debug, Clone, serde::Serialize)]
+#[allow(missing_docs)]
+pub struct RunSummary {
+    pub arm: String,
+    pub seed: u64,
+    pub path: String,
+    pub status: Option<Status>,
+    pub reason: Option<String>,
+    pub ranks: u32,
+    pub seconds: f64,
+    pub steps: u64,
+    pub final_error: Option<f64>,
+    pub min_error: Option<f64>,
+    pub min_error_seconds: Option<f64>,
+    /// Minimum up to 10/12 of the study's time (Table 3 of spec 004).
+    pub min_error_early: Option<f64>,
+    /// What the run says it lost.
+    pub lost_steps: u64,
+    /// What the rollbacks of its ledger threw away.
+    pub lost_steps_ledger: u64,
+    /// The most that committed steps ever fell.
+    pub largest_fall: u64,
+    pub goodput: Option<f64>,
+    pub recoveries: Vec<Episode>,
+    pub state_sha256: Option<String>,
+    pub bits: Bits,
+}
+
+impl RunSummary {
+    /// Seconds from failures until every rank computed again, all recoveries together.
+    pub fn recovery_seconds(&self) -> f64 {
+        self.recoveries.iter().map(Episode::seconds).sum()
+    }
+
+    /// Seconds spent computing again what had been committed before.
+    pub fn redo_seconds(&self) -> f64 {
+        self.recoveries.iter().map(|episode| episode.redo_seconds).sum()
+    }
+}
+
+/// The fraction of the time at which Table 3 looks first (10 h of 12 h in the paper).
+pub const EARLY: f64 = 10.0 / 12.0;
+
+/// The smallest value up to `until`, and where.
+pub fn minimum(points: &[Point], until: f64) -> Option<Point> {
+    let early = points.iter().filter(|point| point.0 <= until + 1e-9);
+    early.copied().min_by(|a, b| a.1.total_cmp(&b.1))
+}
+
+/// The arm whose runs met no failure: what the others are compared with.
+pub fn calm_arm(study: &Study) -> Option<&str> {
+    study.arms().into_iter().find(|arm| {
+        let mut runs = study.runs_of(arm).peekable();
+        runs.peek().is_some() && runs.all(|run| series::failures(&run.events).is_empty())
+    })
+}
+
+/// Every run of the study in figures, in the order of its arms.
+pub fn summarise(study: &Study) -> Vec<RunSummary> {
+    let total = study.total_seconds();
+    let calm = calm_arm(study);
+    let reference = |run: &Run| {
+        let calm = calm.filter(|calm| *calm != run.arm)?;
+        study.runs_of(calm).find(|other| other.seed == run.seed)
+    };
+    let arms = study.arms();
+    let runs = arms.iter().flat_map(|arm| study.runs_of(arm));
+    runs.map(|run| summary_of(run, reference(run), total)).collect()
+}
+
+fn summary_of(run: &Run, calm: Option<&Run>, total_seconds: f64) -> RunSummary {
+    let events = &run.events;
+    let errors = series::validation_error(events);
+    let least = minimum(&errors, f64::INFINITY);
+    let result = run.result.as_ref();
+    let recoveries = episodes(events);
+    let lost_ledger = ledger::lost_steps(&run.ledger);
+    RunSummary {
+        arm: run.arm.clone(),
+        seed: run.seed,
+        path: run.path.clone(),
+        status: result.map(|result| result.status),
+        reason: result.map(|result| result.reason.clone()),
+        ranks: starting_ranks(events),
+        seconds: result.map_or_else(|| run.seconds(), |result| result.seconds),
+        steps: result.map_or_else(|| last_step(events), |result| result.steps),
+        final_error: errors.last().map(|point| point.1),
+        min_error: least.map(|point| point.1),
+        min_error_seconds: least.map(|point| point.0),
+        min_error_early: minimum(&errors, total_seconds * EARLY).map(|point| point.1),
+        lost_steps: result.map_or(lost_ledger, |result| result.lost_steps),
+        lost_steps_ledger: lost_ledger,
+        largest_fall: series::largest_fall(&series::committed_steps(events)) as u64,
+        goodput: result.map(|result| result.goodput),
+        recoveries,
+        state_sha256: result.and_then(|result| result.state_sha256.clone()),
+        bits: calm.map_or(Bits::Unknown, |calm| compare(run, calm)),
+    }
+}
+
+fn starting_ranks(events: &[Event]) -> u32 {
+    let first = events.iter().find_map(|event| match event.kind {
+        Kind::RunStart { ranks, .. } => Some(ranks),
+        _ => None,
+    });
+    first.unwrap_or(0)
+}
+
+fn last_step(events: &[Event]) -> u64 {
+    events.last().map_or(0, |event| event.step)
+}
+
+/// Steps and the bits of their loss; of a step done again, the one that counts in the end.
+fn losses(events: &[Event]) -> BTreeMap<u64, u64> {
+    let step = |event: &Event| match event.kind {
+        Kind::Step { loss, .. } => Some((event.step, loss.to_bits())),
+        _ => None,
+    };
+    events.iter().filter_map(step).collect()
+}
+
+fn compare(run: &Run, calm: &Run) -> Bits {
+    if let (Some(ours), Some(theirs)) = (&run.result, &calm.result) {
+        let hashed = ours.state_sha256.is_some() && ours.steps == theirs.steps;
+        if hashed && ours.state_sha256 == theirs.state_sha256 {
+            return Bits::SameState;
+        }
+    }
+    let (ours, theirs) = (losses(&run.events), losses(&calm.events));
+    let mut steps = 0;
+    for (step, loss) in &ours {
+        match theirs.get(step) {
+            Some(other) if other != loss => return Bits::Differs { from_step: *step },
+            Some(_) => steps += 1,
+            None => {}
+        }
+    }
+    if steps == 0 { Bits::Unknown } else { Bits::SameLosses { steps } }
+}
+
+/// The mean over an arm's seeds of one figure.
+pub fn over_seeds(
+    runs: &[&RunSummary],
+    figure: impl Fn(&RunSummary) -> Option<f64>,
+) -> Option<Estimate> {
+    estimate(runs.iter().filter_map(|run| figure(run)))
+}

@@ -1,0 +1,299 @@
+//! The report's tables, as HTML.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::Study;
+use super::figures::{CHECKPOINT_PARTS, CheckpointGroup, RecoveryGroup, phase_name};
+use super::line_chart::time_unit;
+use super::statistics::{Estimate, estimate};
+use super::summary::{Bits, EARLY, RunSummary, over_seeds};
+use super::svg::escape;
+use crate::observe::progress::{duration, short};
+
+/// A table whose first column is left-aligned text and whose others are figures.
+struct Table {
+    head: Vec<String>,
+    rows: Vec<Vec<String>>,
+}
+
+impl Table {
+    fn new<S: Into<String>>(head: impl IntoIterator<Item = S>) -> Self {
+        Self { head: head.into_iter().map(Into::into).collect(), rows: Vec::new() }
+    }
+
+    /// Cells are HTML.
+    fn row(&mut self, cells: Vec<String>) {
+        self.rows.push(cells);
+    }
+
+    fn html(&self, caption: &str) -> String {
+        let head: String = self.head.iter().map(|cell| format!("<th>{cell}</th>")).collect();
+        let mut body = String::new();
+        for row in &self.rows {
+            let cells: String = row.iter().map(|cell| format!("<td>{cell}</td>")).collect();
+            body.push_str(&format!("<tr>{cells}</tr>\n"));
+        }
+        format!(
+            "<div class=\"table\"><table>\n<caption>{caption}</caption>\n\
+             <thead><tr>{head}</tr></thead>\n<tbody>\n{body}</tbody></table></div>\n"
+        )
+    }
+}
+
+const NONE: &str = "–";
+
+fn percent(value: Option<Estimate>) -> String {
+    let Some(value) = value else { return NONE.to_string() };
+    match value.half_width {
+        Some(half) => format!("{:.2} ± {:.2} %", value.mean * 100.0, half * 100.0),
+        None => format!("{:.2} %", value.mean * 100.0),
+    }
+}
+
+fn number(value: Option<Estimate>, digits: usize) -> String {
+    let Some(value) = value else { return NONE.to_string() };
+    match value.half_width {
+        Some(half) => format!("{:.digits$} ± {half:.digits$}", value.mean),
+        None => format!("{:.digits$}", value.mean),
+    }
+}
+
+/// The estimate of a length of time.
+pub fn time(value: Option<Estimate>) -> String {
+    let Some(value) = value else { return NONE.to_string() };
+    match value.half_width {
+        Some(half) => format!("{} ± {}", duration(value.mean), duration(half)),
+        None => duration(value.mean),
+    }
+}
+
+/// What is the same as in the calm run, in words.
+pub fn bits(bits: Bits) -> String {
+    match bits {
+        Bits::SameState => "same state hash".to_string(),
+        Bits::SameLosses { steps } => format!("same loss at all {steps} common steps"),
+        Bits::Differs { from_step } => format!("differs from step {from_step}"),
+        Bits::Unknown => NONE.to_string(),
+    }
+}
+
+/// Of several seeds the one that is least like the calm run.
+pub fn worst_bits(runs: &[&RunSummary]) -> Bits {
+    let rank = |bits: &Bits| match bits {
+        Bits::Differs { .. } => 0,
+        Bits::SameLosses { .. } => 1,
+        Bits::SameState => 2,
+        Bits::Unknown => 3,
+    };
+    runs.iter().map(|run| run.bits).min_by_key(rank).unwrap_or(Bits::Unknown)
+}
+
+fn by_arm<'a>(study: &'a Study, runs: &'a [RunSummary]) -> Vec<(&'a str, Vec<&'a RunSummary>)> {
+    let of = |arm| (arm, runs.iter().filter(|run| run.arm == arm).collect());
+    study.arms().into_iter().map(of).collect()
+}
+
+fn swatch(colour: usize, arm: &str) -> String {
+    format!("<i class=\"swatch c{colour}\"></i>{}", escape(arm))
+}
+
+/// All arms at a glance.
+pub fn arms(study: &Study, runs: &[RunSummary]) -> String {
+    let mut table = Table::new([
+        "arm",
+        "runs",
+        "steps",
+        "final error",
+        "min. error",
+        "steps lost",
+        "recoveries",
+        "back after",
+        "goodput",
+        "against the calm run",
+    ]);
+    for (colour, (arm, runs)) in by_arm(study, runs).into_iter().enumerate() {
+        let episodes = || runs.iter().flat_map(|run| &run.recoveries);
+        let lost: u64 = runs.iter().map(|run| run.lost_steps).sum();
+        let ledger: u64 = runs.iter().map(|run| run.lost_steps_ledger).sum();
+        let lost = match lost == ledger {
+            true => format!("{}", number(over_seeds(&runs, |run| Some(run.lost_steps as f64)), 0)),
+            false => format!("{lost} <span class=\"bad\">(ledger: {ledger})</span>"),
+        };
+        table.row(vec![
+            swatch(colour, arm),
+            runs.len().to_string(),
+            number(over_seeds(&runs, |run| Some(run.steps as f64)), 0),
+            percent(over_seeds(&runs, |run| run.final_error)),
+            percent(over_seeds(&runs, |run| run.min_error)),
+            lost,
+            episodes().count().to_string(),
+            time(estimate(episodes().map(|episode| episode.seconds()))),
+            percent(over_seeds(&runs, |run| run.goodput)),
+            bits(worst_bits(&runs)),
+        ]);
+    }
+    table.html(
+        "<b>Arms.</b> Steps lost: committed and thrown away by a rollback, as the run says and its \
+         ledger confirms. Back after: from the failure until every rank computes again. Goodput: \
+         the part of the time spent in steps that counted.",
+    )
+}
+
+/// Table 3 of spec 004.
+pub fn minimum_errors(study: &Study, runs: &[RunSummary]) -> String {
+    let (unit, name) = time_unit(study.total_seconds());
+    let total = study.total_seconds() / unit;
+    let mut table = Table::new([
+        "minimum validation error".to_string(),
+        format!("until {:.1} {name}", total * EARLY),
+        format!("until {total:.1} {name}"),
+    ]);
+    for (colour, (arm, runs)) in by_arm(study, runs).into_iter().enumerate() {
+        table.row(vec![
+            swatch(colour, arm),
+            percent(over_seeds(&runs, |run| run.min_error_early)),
+            percent(over_seeds(&runs, |run| run.min_error)),
+        ]);
+    }
+    table.html("<b>Minimum error at two times,</b> 10/12 of the time and all of it.")
+}
+
+/// The figures behind the recovery bars.
+pub fn recoveries(groups: &[RecoveryGroup]) -> String {
+    let phases: Vec<(&RecoveryGroup, BTreeMap<String, f64>)> =
+        groups.iter().map(|group| (group, group.phases().into_iter().collect())).collect();
+    let in_order = super::episodes::PHASES.iter().map(|phase| (*phase).to_string());
+    let others: BTreeSet<String> = phases.iter().flat_map(|(_, p)| p.keys().cloned()).collect();
+    let mut names: Vec<String> = in_order.filter(|name| others.contains(name)).collect();
+    names.extend(others.iter().filter(|name| !names.contains(name)).cloned().collect::<Vec<_>>());
+    let mut head = vec!["arm".to_string(), "n".to_string()];
+    head.extend(names.iter().map(|name| phase_name(name)));
+    head.extend(["back after", "steps lost", "done again in"].map(String::from));
+    let mut table = Table::new(head);
+    for (group, phases) in phases {
+        let mut row = vec![escape(&group.label()), group.episodes.len().to_string()];
+        row.extend(names.iter().map(|name| phases.get(name).map_or(NONE.into(), |s| duration(*s))));
+        row.push(time(estimate(group.episodes.iter().map(|episode| episode.seconds()))));
+        row.push(format!("{:.0}", group.lost_steps()));
+        row.push(match group.redo_seconds() {
+            seconds if seconds > 0.0 => duration(seconds),
+            _ => NONE.to_string(),
+        });
+        table.row(row);
+    }
+    table.html("<b>Recovery time by phase:</b> means over the recoveries of an arm.")
+}
+
+/// Table 2 of spec 004.
+pub fn checkpoints(groups: &[CheckpointGroup]) -> String {
+    let mut table = Table::new(["arm", "n", "size"]);
+    table.head.extend(CHECKPOINT_PARTS.map(|(name, _)| name.to_string()));
+    table.head.push("total".to_string());
+    for group in groups {
+        let total = estimate(group.parts.iter().map(|parts| parts.iter().sum()));
+        let mean_total = total.map_or(0.0, |total| total.mean);
+        let bytes = estimate(group.bytes.iter().copied()).map_or(0.0, |bytes| bytes.mean);
+        let mut row = vec![
+            escape(group.arm),
+            group.parts.len().to_string(),
+            format!("{:.1} MB", bytes / 1e6),
+        ];
+        for index in 0..CHECKPOINT_PARTS.len() {
+            let mean =
+                estimate(group.parts.iter().map(|parts| parts[index])).map_or(0.0, |e| e.mean);
+            let share = if mean_total > 0.0 { mean / mean_total * 100.0 } else { 0.0 };
+            row.push(format!("{} ({share:.1} %)", duration(mean)));
+        }
+        row.push(time(total));
+        table.row(row);
+    }
+    table.html("<b>Where a checkpoint's time goes.</b>")
+}
+
+/// Every run, for those who look for one.
+pub fn runs(runs: &[RunSummary]) -> String {
+    let mut table = Table::new([
+        "run",
+        "arm",
+        "seed",
+        "status",
+        "ranks",
+        "steps",
+        "seconds",
+        "min. error",
+        "steps lost",
+        "state",
+        "against the calm run",
+    ]);
+    for run in runs {
+        let status = run
+            .status
+            .map_or("no result".to_string(), |status| format!("{status:?}").to_lowercase());
+        let hash = run.state_sha256.as_deref().map_or(NONE, short);
+        table.row(vec![
+            format!("<code>{}</code>", escape(&run.path)),
+            escape(&run.arm),
+            run.seed.to_string(),
+            escape(&status),
+            run.ranks.to_string(),
+            run.steps.to_string(),
+            format!("{:.1}", run.seconds),
+            run.min_error.map_or(NONE.into(), |error| format!("{:.2} %", error * 100.0)),
+            run.lost_steps.to_string(),
+            format!("<code>{}</code>", escape(hash)),
+            bits(run.bits),
+        ]);
+    }
+    table.html("<b>Runs.</b>")
+}
+
+/// The keys in which the arms' configurations differ; empty when they do not.
+pub fn differences(study: &Study) -> String {
+    let arms = study.arms();
+    let configs: Vec<BTreeMap<String, String>> = arms
+        .iter()
+        .map(|arm| study.runs_of(arm).next().map_or_else(BTreeMap::new, |run| flatten(&run.config)))
+        .collect();
+    let keys: BTreeSet<&String> = configs.iter().flat_map(BTreeMap::keys).collect();
+    let mut table = Table::new(std::iter::once("key").chain(arms.iter().copied()).map(escape));
+    for key in keys.into_iter().filter(|key| !["run.name", "run.seed"].contains(&key.as_str())) {
+        let values: Vec<Option<&String>> = configs.iter().map(|config| config.get(key)).collect();
+        if values.iter().all(|value| *value == values[0]) {
+            continue;
+        }
+        let cell = |value: &Option<&String>| match value {
+            Some(value) => format!("<code>{}</code>", escape(value)),
+            None => NONE.to_string(),
+        };
+        let mut row = vec![format!("<code>{}</code>", escape(key))];
+        row.extend(values.iter().map(cell));
+        table.row(row);
+    }
+    if table.rows.is_empty() {
+        return String::new();
+    }
+    table.html("<b>What differs</b> between the arms' configurations; all else is the same.")
+}
+
+/// A TOML document as `section.key` -> value.
+fn flatten(text: &str) -> BTreeMap<String, String> {
+    fn walk(prefix: &str, value: &toml::Value, flat: &mut BTreeMap<String, String>) {
+        match value {
+            toml::Value::Table(table) => {
+                for (key, value) in table {
+                    let path =
+                        if prefix.is_empty() { key.clone() } else { format!("{prefix}.{key}") };
+                    walk(&path, value, flat);
+                }
+            }
+            other => {
+                flat.insert(prefix.to_string(), other.to_string());
+            }
+        }
+    }
+    let mut flat = BTreeMap::new();
+    if let Ok(table) = text.parse::<toml::Table>() {
+        walk("", &toml::Value::Table(table), &mut flat);
+    }
+    flat
+}
