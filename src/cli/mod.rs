@@ -1,11 +1,71 @@
-//! The command line: one file per subcommand.
+//! The command line: one file per subcommand, each with its `Args` and `run`.
 
-pub mod experiment;
-pub mod report;
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
 pub mod audit;
+pub mod experiment;
+mod launch;
+pub mod report;
 pub mod status;
+mod sweep;
+mod train;
 
-/// Parses, runs, returns the exit code.
-pub fn main() -> std::process::ExitCode {
-    std::process::ExitCode::SUCCESS
+/// A fault-tolerant MPI data-parallel trainer: runs with failures end with the same bits.
+#[derive(Debug, Parser)]
+#[command(name = "kintsugi", version, about, max_term_width = 100)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Runs one rank's program; alone it is a world of one
+    Train(train::Args),
+    /// Starts the ranks under mpirun and sees the run to its end, whatever dies
+    Launch(launch::Args),
+    /// Compares ways to survive failures: runs every arm, draws one report
+    Experiment(experiment::Args),
+    /// Draws learning curves, recoveries and checkpoints of runs: one HTML page
+    Report(report::Args),
+    /// Shows where a run stands
+    Status(status::Args),
+    /// Proves from the ledger that every sample was committed exactly once
+    Audit(audit::Args),
+    /// Ends what an attempt leaves behind (started by launch)
+    #[command(hide = true)]
+    Sweep(sweep::Args),
+}
+
+/// Parses, runs, returns the exit code (DESIGN 4.6; usage errors are 2).
+pub fn main() -> ExitCode {
+    log_to_stderr();
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => {
+            // A closed pipe is no reason to fail: the text was for a person.
+            let _ = error.print();
+            return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2));
+        }
+    };
+    match &cli.command {
+        Command::Train(args) => train::run(args),
+        Command::Launch(args) => launch::run(args),
+        Command::Experiment(args) => experiment::run(args),
+        Command::Report(args) => report::run(args),
+        Command::Status(args) => status::run(args),
+        Command::Audit(args) => audit::run(args),
+        Command::Sweep(args) => sweep::run(args),
+    }
+}
+
+/// Diagnostics go to stderr, filtered as `RUST_LOG` says; warnings and errors unless told otherwise.
+fn log_to_stderr() {
+    use tracing_subscriber::EnvFilter;
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("warn"));
+    let subscriber = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    // Fails only where a subscriber is set already, which then serves.
+    let _ = subscriber.with_target(false).try_init();
 }

@@ -1,12 +1,16 @@
 //! What was typed -> what it means. The schema lives here; `parse` reads TOML and overrides and
-//! refuses with the key, the value and what to write instead; `units` reads durations and sizes;
-//! `seed` says what `run.seed` means.
+//! refuses with the key, the value and what to write instead (`keys`: which exist, `check`: which
+//! values make sense); `identity` says when two configurations are the same run; `units` reads
+//! durations and sizes; `seed` says what `run.seed` means.
 
 use std::path::PathBuf;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+mod check;
+pub mod identity;
+mod keys;
 pub mod parse;
 pub mod seed;
 pub mod units;

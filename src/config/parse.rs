@@ -1,1 +1,253 @@
 //! Reads TOML and `-s` overrides into a `Config`; refuses with key, value and what to write instead.
+
+use std::path::{Path, PathBuf};
+
+use thiserror::Error;
+use toml::{Table, Value};
+
+use super::{Config, check, keys};
+
+pub use super::identity::{changed_keys, fingerprint};
+
+/// Why a configuration is refused. All of them are exit code 2: nothing was started.
+#[derive(Debug, Error)]
+pub enum ConfigError {
+    /// The file cannot be read.
+    #[error("cannot read the configuration {path}: {source}")]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// The file is not TOML.
+    #[error("{path} is not valid TOML:\n{reason}")]
+    Syntax {
+        /// The file.
+        path: PathBuf,
+        /// The parser's words, with line and column.
+        reason: String,
+    },
+    /// An `-s` that is not `section.key=value`.
+    #[error("`-s {text}`: {reason}; write -s section.key=value, for example -s train.epochs=3")]
+    Override {
+        /// As typed.
+        text: String,
+        /// What is wrong with it.
+        reason: &'static str,
+    },
+    /// A key nobody reads.
+    #[error("unknown key `{key}`; {hint}")]
+    UnknownKey {
+        /// The full key.
+        key: String,
+        /// The nearest known one, or all of them.
+        hint: String,
+    },
+    /// A value of the wrong type or spelling.
+    #[error("`{key} = {value}`: {reason}; write for example {example}")]
+    BadValue {
+        /// The full key.
+        key: String,
+        /// As written.
+        value: String,
+        /// What is wrong with it.
+        reason: String,
+        /// A line that is right.
+        example: String,
+    },
+    /// Every value is well formed, but they make no sense or not yet.
+    #[error("`{key} = {value}`: {reason}")]
+    Refused {
+        /// The full key.
+        key: String,
+        /// In force.
+        value: String,
+        /// Why, and what to write instead.
+        reason: String,
+    },
+}
+
+/// Reads `path`, applies the overrides in order, checks everything and fills in
+/// `train.owners`: the configuration of a run.
+pub fn load(path: &Path, overrides: &[String]) -> Result<Config, ConfigError> {
+    let mut config = read(path, overrides)?;
+    config.train.owners = Some(resolve_owners(&config));
+    check::check(&config)?;
+    Ok(config)
+}
+
+/// Like [`load`], but leaves `train.owners` as written and checks types only: for a run that goes
+/// on, whose missing values are those it was started with.
+pub fn read(path: &Path, overrides: &[String]) -> Result<Config, ConfigError> {
+    let text = std::fs::read_to_string(path)
+        .map_err(|source| ConfigError::Read { path: path.to_owned(), source })?;
+    let mut table: Table = toml::from_str(&text).map_err(|error| ConfigError::Syntax {
+        path: path.to_owned(),
+        reason: error.to_string().trim_end().to_owned(),
+    })?;
+    for text in overrides {
+        apply_override(&mut table, text)?;
+    }
+    typed(table)
+}
+
+/// `train.owners` in force: as written, else initial ranks x workers (DESIGN 4.7).
+pub fn resolve_owners(config: &Config) -> u32 {
+    let default = config.run.ranks.saturating_mul(config.train.workers);
+    config.train.owners.unwrap_or(default)
+}
+
+/// Puts one `section.key=value` into the table.
+fn apply_override(table: &mut Table, text: &str) -> Result<(), ConfigError> {
+    let refuse = |reason| ConfigError::Override { text: text.to_owned(), reason };
+    let (key, value) = text.split_once('=').ok_or_else(|| refuse("there is no `=`"))?;
+    let (section, name) =
+        key.trim().split_once('.').ok_or_else(|| refuse("the key names no section"))?;
+    if section.is_empty() || name.is_empty() {
+        return Err(refuse("the key is not complete"));
+    }
+    let entry = table.entry(section).or_insert_with(|| Value::Table(Table::new()));
+    let Value::Table(entry) = entry else {
+        return Err(refuse("the file gives a plain value where this section belongs"));
+    };
+    entry.insert(name.to_owned(), override_value(value));
+    Ok(())
+}
+
+/// The value as TOML, or as a string where it is not TOML.
+fn override_value(text: &str) -> Value {
+    toml::from_str::<Table>(&format!("value = {}", text.trim()))
+        .ok()
+        .filter(|table| table.len() == 1)
+        .and_then(|mut table| table.remove("value"))
+        .unwrap_or_else(|| Value::String(text.trim().to_owned()))
+}
+
+/// The whole table as a `Config`. Each key is tried alone first, so that an error names it.
+fn typed(table: Table) -> Result<Config, ConfigError> {
+    for (section, content) in &table {
+        if !keys::sections().contains(&section.as_str()) {
+            return Err(unknown_section(section));
+        }
+        let Value::Table(content) = content else {
+            return Err(ConfigError::BadValue {
+                key: section.clone(),
+                value: content.to_string(),
+                reason: "this is a section".into(),
+                example: format!("[{section}] on a line of its own, its keys below"),
+            });
+        };
+        for (key, value) in content {
+            if !keys::keys_of(section).contains(&key.as_str()) {
+                return Err(unknown_key(section, key));
+            }
+            match (section.as_str(), key.as_str(), value) {
+                ("faults", "plan", Value::Array(plan)) => check_fault_plan(plan)?,
+                _ => check_value(section, key, value)?,
+            }
+        }
+    }
+    Value::Table(table).try_into().map_err(|error| ConfigError::Refused {
+        key: "configuration".into(),
+        value: "...".into(),
+        reason: error.to_string(),
+    })
+}
+
+fn unknown_section(section: &str) -> ConfigError {
+    let hint = match keys::nearest(section, keys::sections().iter().copied()) {
+        Some(name) => format!("did you mean the section [{name}]?"),
+        None => format!("the sections are {}", keys::sections().join(", ")),
+    };
+    ConfigError::UnknownKey { key: section.to_owned(), hint }
+}
+
+fn unknown_key(section: &str, key: &str) -> ConfigError {
+    let hint = match keys::nearest_key(section, key) {
+        Some(name) => format!("did you mean `{name}`?"),
+        None => format!("[{section}] knows {}", keys::keys_of(section).join(", ")),
+    };
+    ConfigError::UnknownKey { key: format!("{section}.{key}"), hint }
+}
+
+/// Tries one key alone: all others have defaults.
+fn check_value(section: &str, key: &str, value: &Value) -> Result<(), ConfigError> {
+    let alone = Table::from_iter([(key.to_owned(), value.clone())]);
+    let whole = Table::from_iter([(section.to_owned(), Value::Table(alone))]);
+    match Value::Table(whole).try_into::<Config>() {
+        Ok(_) => Ok(()),
+        Err(error) => {
+            let reason = plain_reason(error.message());
+            let example = format!("{section}.{key} = {}", example_value(section, key, &reason));
+            let key = format!("{section}.{key}");
+            Err(ConfigError::BadValue { key, value: value.to_string(), reason, example })
+        }
+    }
+}
+
+fn check_fault_plan(plan: &[Value]) -> Result<(), ConfigError> {
+    const EXAMPLE: &str = r#"faults.plan = [{ kind = "kill", rank = 2, step = 40 }]"#;
+    for (index, fault) in plan.iter().enumerate() {
+        let key = format!("faults.plan[{index}]");
+        let bad = |key: String, reason: String| ConfigError::BadValue {
+            key,
+            value: fault.to_string(),
+            reason,
+            example: EXAMPLE.into(),
+        };
+        let Value::Table(entry) = fault else {
+            return Err(bad(key, "a planned fault is a table".into()));
+        };
+        if let Some(name) = entry.keys().find(|k| !keys::fault_keys().contains(&k.as_str())) {
+            let hint = match keys::nearest(name, keys::fault_keys().iter().copied()) {
+                Some(near) => format!("did you mean `{near}`?"),
+                None => format!("a planned fault knows {}", keys::fault_keys().join(", ")),
+            };
+            return Err(ConfigError::UnknownKey { key: format!("{key}.{name}"), hint });
+        }
+        let result = fault.clone().try_into::<super::PlannedFault>();
+        result.map_err(|error| bad(key, plain_reason(error.message())))?;
+    }
+    Ok(())
+}
+
+/// Serde's words in the user's.
+fn plain_reason(message: &str) -> String {
+    let mut text = message.trim().replace('\n', " ");
+    for (theirs, ours) in [
+        ("expected u64", "expected a whole number, 0 or more"),
+        ("expected u32", "expected a whole number, 0 or more"),
+        ("expected f64", "expected a number"),
+        ("expected a boolean", "expected true or false"),
+        ("expected path string", "expected a path as a string"),
+        ("expected a sequence", "expected a list in [ ]"),
+        ("invalid type: ", "this is "),
+        ("invalid value: ", "this is "),
+        ("floating point `", "the number `"),
+        ("integer `", "the whole number `"),
+        ("boolean `", "the truth value `"),
+        ("unknown variant", "there is no choice"),
+    ] {
+        text = text.replace(theirs, ours);
+    }
+    text
+}
+
+/// What a right value looks like: the default, else one that fits what was expected.
+fn example_value(section: &str, key: &str, reason: &str) -> String {
+    let defaults = Table::try_from(Config::default()).unwrap_or_default();
+    if let Some(value) = defaults.get(section).and_then(|s| s.get(key)) {
+        return value.to_string();
+    }
+    match (section, key) {
+        ("train", "max_seconds") => "600.0",
+        ("device", "memory_budget") => "\"8GiB\"",
+        ("recovery", "ladder") => r#"["respawn", "shrink", "restart"]"#,
+        ("faults", "mtbf_seconds") => "60.0",
+        _ if reason.contains("expected a whole number") => "4",
+        _ if reason.contains("expected a number") => "1.0",
+        _ => "\"...\"",
+    }
+    .to_owned()
+}

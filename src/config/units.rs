@@ -36,6 +36,9 @@ pub enum Limit {
     Time(Duration),
 }
 
+/// About 30,000 years: far from any overflow in sums of durations.
+const MILLISECONDS_MAX: f64 = 1e15;
+
 /// Splits `"250ms"` into its number and unit.
 fn number_and_unit(text: &str) -> Option<(f64, &str)> {
     let text = text.trim();
@@ -46,15 +49,18 @@ fn number_and_unit(text: &str) -> Option<(f64, &str)> {
 
 fn parse_duration(text: &str) -> Option<Duration> {
     let (number, unit) = number_and_unit(text)?;
-    let seconds = match unit {
-        "ms" => 1e-3,
-        "s" => 1.0,
-        "min" => 60.0,
-        "h" => 3600.0,
-        "d" => 86400.0,
+    let unit_milliseconds = match unit {
+        "ms" => 1.0,
+        "s" => 1e3,
+        "min" => 60e3,
+        "h" => 3600e3,
+        "d" => 86400e3,
         _ => return None,
     };
-    Duration::try_from_secs_f64(number * seconds).ok()
+    // Whole milliseconds, so that what is shown is what is meant; beyond them nothing is.
+    let milliseconds = (number * unit_milliseconds).round();
+    let meant = milliseconds <= MILLISECONDS_MAX && (milliseconds > 0.0 || number == 0.0);
+    meant.then(|| Duration::from_millis(milliseconds as u64))
 }
 
 fn show_duration(time: Duration) -> String {
@@ -78,7 +84,8 @@ fn parse_bytes(text: &str) -> Option<u64> {
         "GiB" => 1 << 30,
         _ => return None,
     };
-    Some((number * scale as f64) as u64)
+    let bytes = number * scale as f64;
+    (bytes < u64::MAX as f64).then_some(bytes as u64)
 }
 
 fn show_bytes(bytes: u64) -> String {
@@ -172,3 +179,48 @@ as_text!(
     },
     "a time limit such as \"30s\", \"auto\" or \"off\""
 );
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn a_unit_says_what_a_number_means() {
+        let span = |text: &str| text.parse::<Span>().map(|span| span.0);
+        assert_eq!(span("250ms"), Ok(Duration::from_millis(250)));
+        assert_eq!(span("1.5s"), Ok(Duration::from_millis(1500)));
+        assert_eq!(span("5 min"), Ok(Duration::from_secs(300)));
+        assert_eq!(span("2h"), Ok(Duration::from_secs(7200)));
+        assert_eq!("8GiB".parse::<Bytes>(), Ok(Bytes(8 << 30)));
+        assert_eq!("95MB".parse::<Bytes>(), Ok(Bytes(95_000_000)));
+        assert_eq!("100steps".parse::<Every>(), Ok(Every::Steps(100)));
+        assert_eq!("off".parse::<Limit>(), Ok(Limit::Off));
+    }
+
+    #[test]
+    fn what_has_no_unit_or_no_meaning_is_refused_with_an_example() {
+        for text in ["", "30", "s", "-3s", "1e3s", "3 weeks", "0.0001ms", "99999999999999d"] {
+            let error = text.parse::<Span>().unwrap_err();
+            assert!(error.contains("\"30s\""), "{text}: {error}");
+        }
+        for text in ["", "8", "GiB", "99999999999GiB", "4 mib"] {
+            assert!(text.parse::<Bytes>().is_err(), "{text}");
+        }
+        for text in ["0steps", "0s", "often", "1.5steps"] {
+            assert!(text.parse::<Every>().is_err(), "{text}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_shown_reads_back(milliseconds in 0u64..u64::from(u32::MAX), bytes: u32) {
+            let span = Span(Duration::from_millis(milliseconds));
+            prop_assert_eq!(span.to_string().parse::<Span>(), Ok(span));
+            let bytes = Bytes(u64::from(bytes));
+            prop_assert_eq!(bytes.to_string().parse::<Bytes>(), Ok(bytes));
+            let every = Every::Steps(milliseconds + 1);
+            prop_assert_eq!(every.to_string().parse::<Every>(), Ok(every));
+        }
+    }
+}

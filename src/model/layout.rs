@@ -1,1 +1,80 @@
 //! Lays the tensors of a graph out in flat vectors.
+
+use super::{Graph, LayerKind, Layout, TensorKind, TensorSpec};
+
+/// Every tensor of `graph` in node order: weight, bias, then running mean and variance.
+pub fn of(graph: &Graph) -> Layout {
+    let mut layout = Layout { tensors: Vec::new(), parameters: 0, statistics: 0 };
+    for (index, node) in graph.nodes.iter().enumerate() {
+        let inputs = node.inputs.first().map_or(graph.input, |&input| graph.shape_of(input));
+        let mut add = |suffix: &str, kind, shape: &[usize]| {
+            let end = match kind {
+                TensorKind::Weight | TensorKind::Bias => &mut layout.parameters,
+                TensorKind::Statistic => &mut layout.statistics,
+            };
+            let offset = *end;
+            *end += shape.iter().product::<usize>();
+            let name = format!("{}.{suffix}", node.name);
+            let shape = shape.to_vec();
+            layout.tensors.push(TensorSpec { name, shape, offset, kind, node: index });
+        };
+        match node.kind {
+            LayerKind::Conv { channels, kernel, bias, .. } => {
+                add("weight", TensorKind::Weight, &[channels, inputs[0], kernel, kernel]);
+                if bias {
+                    add("bias", TensorKind::Bias, &[channels]);
+                }
+            }
+            LayerKind::Linear { features, bias } => {
+                add("weight", TensorKind::Weight, &[features, inputs[0]]);
+                if bias {
+                    add("bias", TensorKind::Bias, &[features]);
+                }
+            }
+            LayerKind::BatchNorm { .. } => {
+                add("weight", TensorKind::Bias, &[inputs[0]]);
+                add("bias", TensorKind::Bias, &[inputs[0]]);
+                add("running_mean", TensorKind::Statistic, &[inputs[0]]);
+                add("running_var", TensorKind::Statistic, &[inputs[0]]);
+            }
+            _ => {}
+        }
+    }
+    layout
+}
+
+impl TensorSpec {
+    /// Number of elements.
+    pub fn elements(&self) -> usize {
+        self.shape.iter().product()
+    }
+
+    /// Where it lies in its flat vector.
+    pub fn range(&self) -> std::ops::Range<usize> {
+        self.offset..self.offset + self.elements()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::catalogue;
+
+    #[test]
+    fn tensors_tile_both_vectors() {
+        for name in ["mlp", "cnn11", "resnet18", "resnet20"] {
+            let graph = catalogue::build(name, [3, 32, 32], 10, 1.0).expect("in the catalogue");
+            let layout = of(&graph);
+            let (mut parameters, mut statistics) = (0, 0);
+            for tensor in &layout.tensors {
+                let end = match tensor.kind {
+                    TensorKind::Statistic => &mut statistics,
+                    _ => &mut parameters,
+                };
+                assert_eq!(tensor.offset, *end, "{}", tensor.name);
+                *end = tensor.range().end;
+            }
+            assert_eq!((parameters, statistics), (layout.parameters, layout.statistics));
+        }
+    }
+}

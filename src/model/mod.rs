@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 pub mod catalogue;
+pub mod cost;
 pub mod init;
 pub mod layout;
 pub mod spec;

@@ -1,1 +1,389 @@
-//! Building and checking graphs: shape inference, TOML model files, costs.
+//! Building and checking graphs: shape inference and TOML model files.
+
+use serde::Deserialize;
+
+use super::{Graph, LayerKind, Node, Shape};
+
+/// Why there is no such model.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+#[allow(missing_docs)]
+pub enum ModelError {
+    #[error("there is no model `{name}`{hint}; known: {known}, or the path of a *.toml model file")]
+    Unknown { name: String, hint: String, known: String },
+    #[error("model {model}: {reason}")]
+    Unsuitable { model: String, reason: String },
+    #[error("layer `{layer}` ({kind}): {reason}")]
+    Layer { layer: String, kind: &'static str, reason: String },
+    #[error("model file: {0}")]
+    File(String),
+}
+
+impl LayerKind {
+    /// The name of the kind, as in model files.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Conv { .. } => "conv",
+            Self::BatchNorm { .. } => "batch_norm",
+            Self::Relu => "relu",
+            Self::MaxPool { .. } => "max_pool",
+            Self::AvgPool { .. } => "avg_pool",
+            Self::GlobalAvgPool => "global_avg_pool",
+            Self::Linear { .. } => "linear",
+            Self::Dropout { .. } => "dropout",
+            Self::Lrn { .. } => "lrn",
+            Self::Add => "add",
+            Self::Concat => "concat",
+            Self::Flatten => "flatten",
+        }
+    }
+}
+
+/// Elements of one sample.
+pub fn elements(shape: Shape) -> usize {
+    shape.iter().product()
+}
+
+/// Collects nodes in order; every method gives the index that later nodes take as input.
+#[derive(Debug, Clone)]
+pub struct GraphBuilder {
+    name: String,
+    input: Shape,
+    classes: usize,
+    nodes: Vec<Node>,
+}
+
+impl GraphBuilder {
+    /// An empty graph that reads images of shape `input`.
+    pub fn new(name: &str, input: Shape, classes: usize) -> Self {
+        Self { name: name.into(), input, classes, nodes: Vec::new() }
+    }
+
+    /// Adds a node that reads the node before it, or the image.
+    pub fn then(&mut self, name: &str, kind: LayerKind) -> usize {
+        let previous = self.nodes.len().checked_sub(1);
+        self.node(name, kind, &[previous])
+    }
+
+    /// Adds a node with these inputs (`None` = the image).
+    pub fn node(&mut self, name: &str, kind: LayerKind, inputs: &[Option<usize>]) -> usize {
+        let node = Node { name: name.into(), kind, inputs: inputs.to_vec(), shape: [0; 3] };
+        self.nodes.push(node);
+        self.nodes.len() - 1
+    }
+
+    /// Number of classes.
+    pub fn classes(&self) -> usize {
+        self.classes
+    }
+
+    /// The newest node.
+    pub fn last(&self) -> Option<usize> {
+        self.nodes.len().checked_sub(1)
+    }
+
+    /// Infers all shapes and checks the whole.
+    pub fn finish(self) -> Result<Graph, ModelError> {
+        let Self { name, input, classes, nodes } = self;
+        let mut graph = Graph { name, input, classes, nodes };
+        graph.infer()?;
+        Ok(graph)
+    }
+}
+
+impl Graph {
+    /// Fills in every node's output shape; refuses what cannot be computed.
+    pub fn infer(&mut self) -> Result<(), ModelError> {
+        if elements(self.input) == 0 {
+            return Err(self.unsuitable(format!("empty input {:?}", self.input)));
+        }
+        let mut used = vec![false; self.nodes.len()];
+        for index in 0..self.nodes.len() {
+            let mut shapes = Vec::new();
+            for &input in &self.nodes[index].inputs {
+                match input {
+                    None => shapes.push(self.input),
+                    Some(at) if at < index => {
+                        used[at] = true;
+                        shapes.push(self.nodes[at].shape);
+                    }
+                    Some(at) => {
+                        let reason = format!("input {at} is not an earlier node");
+                        return Err(refuse(&self.nodes[index], reason));
+                    }
+                }
+            }
+            let node = &self.nodes[index];
+            if self.nodes[..index].iter().any(|other| other.name == node.name) {
+                return Err(refuse(node, "the name is taken by an earlier layer".into()));
+            }
+            let shape = output_shape(&node.kind, &shapes).map_err(|reason| refuse(node, reason))?;
+            self.nodes[index].shape = shape;
+        }
+        let Some(last) = self.nodes.last() else {
+            return Err(self.unsuitable("it has no layers".into()));
+        };
+        if last.shape != [self.classes, 1, 1] {
+            let reason = format!("gives {:?}, but there are {} classes", last.shape, self.classes);
+            return Err(refuse(last, reason));
+        }
+        used.pop();
+        match used.iter().position(|&used| !used) {
+            Some(idle) => Err(refuse(&self.nodes[idle], "no other layer reads it".into())),
+            None => Ok(()),
+        }
+    }
+
+    /// Indices of the nodes that read node `index`.
+    pub fn consumers(&self, index: usize) -> Vec<usize> {
+        let reads = |node: &Node| node.inputs.contains(&Some(index));
+        (0..self.nodes.len()).filter(|&at| reads(&self.nodes[at])).collect()
+    }
+
+    /// Shape of one sample of an input.
+    pub fn shape_of(&self, input: Option<usize>) -> Shape {
+        input.map_or(self.input, |index| self.nodes[index].shape)
+    }
+
+    fn unsuitable(&self, reason: String) -> ModelError {
+        ModelError::Unsuitable { model: self.name.clone(), reason }
+    }
+}
+
+fn refuse(node: &Node, reason: String) -> ModelError {
+    ModelError::Layer { layer: node.name.clone(), kind: node.kind.name(), reason }
+}
+
+/// Largest size, in elements, of a channel count, kernel or feature count.
+const SIZE_MAX: usize = 1 << 24;
+
+/// Output length of a window sliding over `length` (rounded down, as in torchvision).
+fn slide(length: usize, kernel: usize, stride: usize, padding: usize) -> Result<usize, String> {
+    if kernel == 0 || stride == 0 || kernel > SIZE_MAX || padding > SIZE_MAX {
+        return Err(format!("kernel {kernel} and stride {stride} must be at least 1"));
+    }
+    let padded = length + 2 * padding;
+    if padded < kernel {
+        return Err(format!("kernel {kernel} is larger than the padded input of {padded}"));
+    }
+    Ok((padded - kernel) / stride + 1)
+}
+
+fn pooled(shape: Shape, kernel: usize, stride: usize, padding: usize) -> Result<Shape, String> {
+    if 2 * padding > kernel {
+        return Err(format!("padding {padding} is more than half of kernel {kernel}"));
+    }
+    let [channels, height, width] = shape;
+    let side = |length| slide(length, kernel, stride, padding);
+    Ok([channels, side(height)?, side(width)?])
+}
+
+fn positive(what: &str, size: usize) -> Result<usize, String> {
+    match size {
+        1..=SIZE_MAX => Ok(size),
+        _ => Err(format!("{what} = {size} is not in 1..={SIZE_MAX}")),
+    }
+}
+
+fn output_shape(kind: &LayerKind, inputs: &[Shape]) -> Result<Shape, String> {
+    let first = *inputs.first().ok_or("it has no input")?;
+    let many = matches!(kind, LayerKind::Add | LayerKind::Concat);
+    if many != (inputs.len() > 1) {
+        let wanted = if many { "at least two inputs" } else { "one input" };
+        return Err(format!("{wanted} wanted, {} given", inputs.len()));
+    }
+    match *kind {
+        LayerKind::Conv { channels, kernel, stride, padding, .. } => {
+            let side = |length| slide(length, kernel, stride, padding);
+            Ok([positive("channels", channels)?, side(first[1])?, side(first[2])?])
+        }
+        LayerKind::MaxPool { kernel, stride, padding }
+        | LayerKind::AvgPool { kernel, stride, padding } => pooled(first, kernel, stride, padding),
+        LayerKind::GlobalAvgPool => Ok([first[0], 1, 1]),
+        LayerKind::Linear { features, .. } => match first {
+            [_, 1, 1] => Ok([positive("features", features)?, 1, 1]),
+            _ => Err(format!("its input is {first:?}: put a `flatten` before it")),
+        },
+        LayerKind::Dropout { rate } if !(0.0..1.0).contains(&rate) => {
+            Err(format!("rate = {rate} is not in 0..1"))
+        }
+        LayerKind::Lrn { size, .. } => positive("size", size).map(|_| first),
+        LayerKind::Add => match inputs.iter().find(|&&shape| shape != first) {
+            Some(other) => Err(format!("shapes {first:?} and {other:?} differ")),
+            None => Ok(first),
+        },
+        LayerKind::Concat => {
+            if let Some(other) = inputs.iter().find(|shape| shape[1..] != first[1..]) {
+                return Err(format!("heights or widths of {first:?} and {other:?} differ"));
+            }
+            Ok([inputs.iter().map(|shape| shape[0]).sum(), first[1], first[2]])
+        }
+        LayerKind::Flatten => Ok([elements(first), 1, 1]),
+        LayerKind::BatchNorm { .. } | LayerKind::Relu | LayerKind::Dropout { .. } => Ok(first),
+    }
+}
+
+/// Reads a model file. Layers in order; each reads the one before it unless `inputs` names others:
+///
+/// ```toml
+/// name = "tiny"
+/// [[layer]]
+/// name = "conv1"          # default: kind and number
+/// kind = "conv"
+/// channels = 8
+/// kernel = 3
+/// inputs = ["image"]      # default: the layer before
+/// [[layer]]
+/// kind = "global_avg_pool"
+/// [[layer]]
+/// kind = "linear"
+/// features = "classes"    # or a number
+/// ```
+pub fn from_toml(text: &str, input: Shape, classes: usize) -> Result<Graph, ModelError> {
+    #[derive(Deserialize)]
+    #[serde(deny_unknown_fields)]
+    struct File {
+        #[serde(default = "unnamed")]
+        name: String,
+        layer: Vec<toml::Table>,
+    }
+    fn unnamed() -> String {
+        "model".into()
+    }
+    let file: File = toml::from_str(text).map_err(|error| ModelError::File(error.to_string()))?;
+    let mut builder = GraphBuilder::new(&file.name, input, classes);
+    for (index, table) in file.layer.into_iter().enumerate() {
+        let layer = file_layer(index, table, classes)?;
+        let inputs = match layer.inputs {
+            None => vec![builder.last()],
+            Some(names) => names
+                .iter()
+                .map(|name| find(&builder, name).map_err(|reason| at(&layer.name, reason)))
+                .collect::<Result<_, _>>()?,
+        };
+        builder.node(&layer.name, layer.kind, &inputs);
+    }
+    builder.finish()
+}
+
+fn at(layer: &str, reason: impl std::fmt::Display) -> ModelError {
+    ModelError::File(format!("layer `{layer}`: {reason}"))
+}
+
+struct FileLayer {
+    name: String,
+    kind: LayerKind,
+    inputs: Option<Vec<String>>,
+}
+
+/// One `[[layer]]`: our own keys are taken out, the rest is the layer's kind.
+fn file_layer(
+    index: usize,
+    mut table: toml::Table,
+    classes: usize,
+) -> Result<FileLayer, ModelError> {
+    let text = |value: toml::Value| value.as_str().map(str::to_string);
+    let kind_name = table.get("kind").and_then(|kind| kind.as_str()).unwrap_or("layer").to_string();
+    let default_name = format!("{kind_name}{}", index + 1);
+    let name = match table.remove("name") {
+        None => default_name,
+        Some(value) => text(value)
+            .filter(|name| !name.is_empty() && name != "image")
+            .ok_or_else(|| at(&default_name, "`name` must be a text other than `image`"))?,
+    };
+    let inputs = match table.remove("inputs") {
+        None => None,
+        Some(toml::Value::Array(names)) => {
+            let names: Option<Vec<String>> = names.into_iter().map(text).collect();
+            Some(names.ok_or_else(|| at(&name, "`inputs` must be layer names"))?)
+        }
+        Some(_) => return Err(at(&name, "`inputs` must be an array of layer names")),
+    };
+    if table.get("features").and_then(|value| value.as_str()) == Some("classes") {
+        table.insert("features".into(), toml::Value::Integer(classes as i64));
+    }
+    let keys = table.len();
+    let kind =
+        LayerKind::deserialize(toml::Value::Table(table)).map_err(|error| at(&name, error))?;
+    let bare = matches!(
+        kind,
+        LayerKind::Relu
+            | LayerKind::GlobalAvgPool
+            | LayerKind::Add
+            | LayerKind::Concat
+            | LayerKind::Flatten
+    );
+    if bare && keys > 1 {
+        return Err(at(&name, format!("`{}` takes no further keys", kind.name())));
+    }
+    Ok(FileLayer { name, kind, inputs })
+}
+
+fn find(builder: &GraphBuilder, name: &str) -> Result<Option<usize>, String> {
+    if name == "image" {
+        return Ok(None);
+    }
+    let found = builder.nodes.iter().position(|node| node.name == name);
+    found.map(Some).ok_or_else(|| format!("input `{name}` is not an earlier layer or `image`"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TINY: &str = r#"
+        name = "tiny"
+        [[layer]]
+        name = "a"
+        kind = "conv"
+        channels = 8
+        kernel = 3
+        padding = 1
+        [[layer]]
+        kind = "relu"
+        [[layer]]
+        name = "sum"
+        kind = "add"
+        inputs = ["a", "relu2"]
+        [[layer]]
+        kind = "global_avg_pool"
+        [[layer]]
+        kind = "linear"
+        features = "classes"
+    "#;
+
+    #[test]
+    fn a_model_file_gives_a_graph_with_shapes() {
+        let graph = from_toml(TINY, [3, 8, 8], 5).expect("the file is right");
+        assert_eq!(graph.name, "tiny");
+        let shapes: Vec<Shape> = graph.nodes.iter().map(|node| node.shape).collect();
+        assert_eq!(shapes, [[8, 8, 8], [8, 8, 8], [8, 8, 8], [8, 1, 1], [5, 1, 1]]);
+        assert_eq!(graph.nodes[2].inputs, [Some(0), Some(1)]);
+        assert_eq!(graph.consumers(0), [1, 2]);
+    }
+
+    #[test]
+    fn what_is_wrong_in_a_model_file_is_named() {
+        for (from, to, message) in [
+            ("kernel = 3", "kernel = 30", "larger than the padded input"),
+            ("kernel = 3", "kernle = 3", "kernle"),
+            ("kind = \"relu\"", "kind = \"rleu\"", "rleu"),
+            ("kind = \"relu\"", "kind = \"relu\"\nrate = 1", "takes no further keys"),
+            ("\"relu2\"", "\"relu3\"", "not an earlier layer"),
+            ("features = \"classes\"", "features = 7", "5 classes"),
+            ("\"a\", \"relu2\"", "\"a\"", "at least two inputs"),
+            ("kind = \"global_avg_pool\"", "kind = \"relu\"", "put a `flatten`"),
+        ] {
+            let text = TINY.replacen(from, to, 1);
+            let error = from_toml(&text, [3, 8, 8], 5).expect_err(to).to_string();
+            assert!(error.contains(message), "{to}: {error}");
+        }
+    }
+
+    #[test]
+    fn windows_round_down() {
+        assert_eq!(slide(224, 7, 2, 3), Ok(112));
+        assert_eq!(slide(5, 2, 2, 0), Ok(2));
+        assert!(slide(2, 5, 1, 1).is_err());
+        assert!(slide(2, 1, 0, 0).is_err());
+    }
+}

@@ -1,1 +1,51 @@
-//! oneDNN 3.x, CPU, C API.
+//! oneDNN 3.x, CPU, C API, over GNU OpenMP. `sys` is the header, `result` its codes; the types
+//! here own what they name and check every size before oneDNN sees a pointer.
+
+pub mod buffer;
+mod create;
+pub mod memory;
+pub mod operation;
+pub mod primitive;
+pub mod result;
+pub mod sys;
+
+pub use buffer::{Buffer, Span};
+pub use memory::{MemoryDesc, Order};
+pub use operation::{Activation, Algorithm, Direction, Lrn, Norm, Operation, Pooling, Window};
+pub use primitive::{Arg, Context, Data, Primitive, PrimitiveDesc};
+pub use result::{Error, Status};
+
+/// (major, minor, patch) of the library that is loaded.
+pub fn version() -> (i32, i32, i32) {
+    // SAFETY: the call returns a pointer to a static structure.
+    let version = unsafe { &*sys::dnnl_version() };
+    (version.major, version.minor, version.patch)
+}
+
+/// The instruction set that oneDNN uses here, for example `avx512_core_amx`: part of a run's bits.
+pub fn isa() -> String {
+    // SAFETY: the calls take and return plain values and a static string.
+    let text = unsafe { sys::dnnl_cpu_isa2str(sys::dnnl_get_effective_cpu_isa()) };
+    if text.is_null() {
+        return "unknown".into();
+    }
+    // SAFETY: not null, so a static, terminated string.
+    let text = unsafe { std::ffi::CStr::from_ptr(text) }.to_string_lossy().into_owned();
+    text.trim_start_matches("cpu_isa_").to_string()
+}
+
+/// Size of the OpenMP team of the calling thread (GNU OpenMP keeps it per host thread).
+pub fn set_threads(n: usize) {
+    let threads = i32::try_from(n.clamp(1, 4096)).unwrap_or(1);
+    // SAFETY: sets a thread-local of libgomp.
+    unsafe { sys::omp_set_num_threads(threads) };
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn the_library_is_version_three_and_names_its_instruction_set() {
+        assert_eq!(super::version().0, 3);
+        assert!(!super::isa().is_empty());
+    }
+}

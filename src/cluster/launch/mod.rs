@@ -1,1 +1,110 @@
-//! `kintsugi launch`: the mpirun line, the supervisor, the run directory lock.
+//! `kintsugi launch`: builds the mpirun line, supervises it, starts it again, and says how the run
+//! ended (DESIGN 4.5, 4.6).
+//!
+//! `mpirun` the command line (pure) · `run_dir` the folder and its files · `lock` who may write ·
+//! `attempt` one start of mpirun, nothing of which outlives it · `janitor` sees to that, whoever
+//! dies · `verdict` what follows from how an attempt ended (pure) · `supervisor` the loop ·
+//! `account` the result when no rank could write one · `estimate` memory and disk needed.
+
+use std::path::PathBuf;
+
+use thiserror::Error;
+
+use crate::config::parse::ConfigError;
+
+pub mod account;
+pub mod attempt;
+pub mod estimate;
+pub mod janitor;
+pub mod lock;
+pub mod mpirun;
+pub mod run_dir;
+pub mod supervisor;
+pub mod verdict;
+
+pub use lock::current_attempt;
+
+/// Why a run was not started, or why its supervisor gave it away.
+#[derive(Debug, Error)]
+pub enum LaunchError {
+    /// Exit code 2.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// The ranks refused it: exit code 2.
+    #[error("{reason}")]
+    Refused {
+        /// In their words.
+        reason: String,
+    },
+    /// No mpirun: exit code 2.
+    #[error(
+        "no mpirun found ({looked}); set KINTSUGI_MPIRUN to the mpirun of the Open MPI that this \
+         program was built with, or run cluster-scripts/setup.sh and build again"
+    )]
+    NoMpirun {
+        /// Where it was looked for.
+        looked: String,
+    },
+    /// The folder is somebody else's.
+    #[error("{path} exists and is not a run (no config.toml in it); name another --run-dir")]
+    NotARun {
+        /// The folder.
+        path: PathBuf,
+    },
+    /// The run was started with another configuration.
+    #[error(
+        "{path} was started with other values, which a run that goes on must keep:\n{changes}\n\
+         put them back, name another --run-dir, or start anew with --fresh"
+    )]
+    Changed {
+        /// The folder.
+        path: PathBuf,
+        /// One line per key: old and new value.
+        changes: String,
+    },
+    /// Another launch holds the run and does not let go.
+    #[error(
+        "{path} is held by a launch that does not end (process {pid} on {host}); end it there, \
+         then try again"
+    )]
+    Held {
+        /// The folder.
+        path: PathBuf,
+        /// The holder.
+        pid: u32,
+        /// Its host.
+        host: String,
+    },
+    /// A later launch took the run over: exit code 85.
+    #[error("another launch took this run over as attempt {attempt}")]
+    Superseded {
+        /// The attempt in force.
+        attempt: u32,
+    },
+    /// A file or process of the supervisor itself.
+    #[error("{what}: {source}")]
+    Io {
+        /// What was tried.
+        what: String,
+        /// What the kernel said.
+        source: std::io::Error,
+    },
+}
+
+impl LaunchError {
+    /// The exit code of `launch` (DESIGN 4.6).
+    pub fn exit_code(&self) -> u8 {
+        match self {
+            Self::Config(_) | Self::Refused { .. } | Self::NoMpirun { .. } => 2,
+            Self::NotARun { .. } | Self::Changed { .. } => 2,
+            Self::Held { .. } | Self::Io { .. } => 75,
+            Self::Superseded { .. } => 85,
+        }
+    }
+}
+
+/// Names what was tried when the kernel refuses.
+fn io_error(what: impl Into<String>) -> impl FnOnce(std::io::Error) -> LaunchError {
+    let what = what.into();
+    move |source| LaunchError::Io { what, source }
+}

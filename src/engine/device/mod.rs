@@ -1,1 +1,3 @@
 //! Where arithmetic runs: `cpu` through oneDNN.
+
+pub mod cpu;

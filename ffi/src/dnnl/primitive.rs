@@ -1,0 +1,360 @@
+//! Primitives: an implementation with its arguments, run on spans of an arena or on slices.
+
+use std::ffi::{CStr, c_char, c_int, c_void};
+use std::ptr::null_mut;
+use std::rc::Rc;
+
+use super::buffer::{Buffer, Span};
+use super::memory::{MemoryDesc, extent};
+use super::result::{Error, check};
+use super::sys;
+
+/// A CPU engine and its stream, shared by everything made with it. Stays on its thread.
+#[derive(Clone)]
+pub struct Context {
+    inner: Rc<Handles>,
+}
+
+struct Handles {
+    engine: *mut sys::engine,
+    stream: *mut sys::stream,
+}
+
+impl Drop for Handles {
+    fn drop(&mut self) {
+        // SAFETY: owned, destroyed once, the stream first; null handles were never created.
+        unsafe {
+            if !self.stream.is_null() {
+                sys::dnnl_stream_destroy(self.stream);
+            }
+            if !self.engine.is_null() {
+                sys::dnnl_engine_destroy(self.engine);
+            }
+        }
+    }
+}
+
+impl Context {
+    /// The CPU.
+    pub fn cpu() -> Result<Self, Error> {
+        let mut handles = Handles { engine: null_mut(), stream: null_mut() };
+        // SAFETY: the out parameters receive new handles, owned by `handles`.
+        unsafe {
+            let status = sys::dnnl_engine_create(&mut handles.engine, sys::CPU, 0);
+            check("engine_create", status)?;
+            let (stream, engine) = (&mut handles.stream, handles.engine);
+            check("stream_create", sys::dnnl_stream_create(stream, engine, sys::IN_ORDER))?;
+        }
+        Ok(Self { inner: Rc::new(handles) })
+    }
+
+    pub(super) fn engine(&self) -> *mut sys::engine {
+        self.inner.engine
+    }
+}
+
+/// The role of an argument (`DNNL_ARG_*`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub enum Arg {
+    Src,
+    Src1,
+    Dst,
+    Weights,
+    Bias,
+    Mean,
+    Variance,
+    Scale,
+    Shift,
+    Workspace,
+    Scratchpad,
+    DiffSrc,
+    DiffDst,
+    DiffWeights,
+    DiffBias,
+    DiffScale,
+    DiffShift,
+    /// One of several sources (concat).
+    Source(usize),
+}
+
+/// Those that an operation may demand, `Source` aside.
+const ROLES: [Arg; 17] = [
+    Arg::Src,
+    Arg::Src1,
+    Arg::Dst,
+    Arg::Weights,
+    Arg::Bias,
+    Arg::Mean,
+    Arg::Variance,
+    Arg::Scale,
+    Arg::Shift,
+    Arg::Workspace,
+    Arg::Scratchpad,
+    Arg::DiffSrc,
+    Arg::DiffDst,
+    Arg::DiffWeights,
+    Arg::DiffBias,
+    Arg::DiffScale,
+    Arg::DiffShift,
+];
+
+impl Arg {
+    fn code(self) -> c_int {
+        match self {
+            Self::Src => 1,
+            Self::Src1 => 2,
+            Self::Dst => 17,
+            Self::Weights => 33,
+            Self::Bias => 41,
+            Self::Mean => 49,
+            Self::Variance => 50,
+            Self::Scale => 51,
+            Self::Shift => 52,
+            Self::Workspace => 64,
+            Self::Scratchpad => 80,
+            Self::DiffSrc => 129,
+            Self::DiffDst => 145,
+            Self::DiffWeights => 161,
+            Self::DiffBias => 169,
+            Self::DiffScale => 255,
+            Self::DiffShift => 256,
+            Self::Source(index) => 1024 + index as c_int,
+        }
+    }
+
+    /// Whether an operation only ever reads it. Statistics depend on the operation.
+    fn is_read_only(self, reads_statistics: bool) -> bool {
+        match self {
+            Self::Src
+            | Self::Src1
+            | Self::Source(_)
+            | Self::Weights
+            | Self::Bias
+            | Self::Scale
+            | Self::Shift
+            | Self::DiffDst => true,
+            Self::Mean | Self::Variance => reads_statistics,
+            _ => false,
+        }
+    }
+}
+
+/// A chosen implementation: what layouts it wants.
+pub struct PrimitiveDesc {
+    context: Context,
+    raw: *mut sys::primitive_desc,
+    reads_statistics: bool,
+    sources: usize,
+}
+
+impl PrimitiveDesc {
+    /// # Safety
+    /// `raw` is live and owned by the caller, who gives it away.
+    pub(super) unsafe fn from_raw(
+        context: Context,
+        raw: *mut sys::primitive_desc,
+        reads_statistics: bool,
+        sources: usize,
+    ) -> Self {
+        Self { context, raw, reads_statistics, sources }
+    }
+
+    pub(super) fn raw(&self) -> *const sys::primitive_desc {
+        self.raw
+    }
+
+    /// The arguments without which an execution would read or write nothing known.
+    fn demanded(&self) -> Vec<Arg> {
+        if self.sources > 0 {
+            return (0..self.sources).map(Arg::Source).chain([Arg::Dst]).collect();
+        }
+        let needed = |role: &Arg| {
+            let raw = self.arg_raw(*role);
+            // SAFETY: not null, so a live descriptor within the primitive descriptor.
+            !raw.is_null() && unsafe { extent(raw) } > 0
+        };
+        ROLES.into_iter().filter(needed).collect()
+    }
+
+    fn arg_raw(&self, arg: Arg) -> *const sys::memory_desc {
+        // SAFETY: a live handle; the result points into it.
+        unsafe { sys::dnnl_primitive_desc_query_md(self.raw, sys::QUERY_EXEC_ARG_MD, arg.code()) }
+    }
+
+    /// The layout of an argument; `None` if the operation has no such argument.
+    pub fn desc(&self, arg: Arg) -> Result<Option<MemoryDesc>, Error> {
+        let raw = self.arg_raw(arg);
+        if raw.is_null() {
+            return Ok(None);
+        }
+        // SAFETY: not null, points into the live primitive descriptor.
+        let desc = unsafe { MemoryDesc::borrowed(raw) }?;
+        Ok((desc.bytes() > 0).then_some(desc))
+    }
+
+    /// The layout of an argument that the operation is known to have.
+    pub fn desc_of(&self, arg: Arg) -> Result<MemoryDesc, Error> {
+        self.desc(arg)?.ok_or_else(|| Error::Refused {
+            call: "query argument",
+            reason: format!("this operation has no {arg:?}"),
+        })
+    }
+
+    /// Bytes of scratch memory that every execution needs.
+    pub fn scratchpad_bytes(&self) -> usize {
+        let raw = self.arg_raw(Arg::Scratchpad);
+        if raw.is_null() {
+            return 0;
+        }
+        // SAFETY: not null, points into the live primitive descriptor.
+        unsafe { extent(raw) }
+    }
+
+    /// The implementation's name, for example `jit:avx512_core`.
+    pub fn implementation(&self) -> String {
+        let mut text: *const c_char = std::ptr::null();
+        // SAFETY: the query writes a pointer to a static string.
+        let status = unsafe {
+            sys::dnnl_primitive_desc_query(
+                self.raw,
+                sys::QUERY_IMPL_INFO_STR,
+                0,
+                (&raw mut text).cast(),
+            )
+        };
+        if status != sys::SUCCESS || text.is_null() {
+            return "unknown".into();
+        }
+        // SAFETY: not null: a terminated string that lives as long as the library.
+        unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
+    }
+}
+
+impl Drop for PrimitiveDesc {
+    fn drop(&mut self) {
+        // SAFETY: owned, destroyed once.
+        unsafe { sys::dnnl_primitive_desc_destroy(self.raw) };
+    }
+}
+
+/// What one argument of an execution is.
+pub enum Data<'a> {
+    /// A span of the arena.
+    Arena(Span),
+    /// Something that is only read.
+    Read(&'a [f32]),
+    /// Something that is written.
+    Write(&'a mut [f32]),
+}
+
+/// One argument, bound: its role and its memory object, whose address each execution sets.
+struct Bound {
+    arg: Arg,
+    memory: *mut sys::memory,
+    bytes: usize,
+    read_only: bool,
+}
+
+/// An operation that can run.
+pub struct Primitive {
+    raw: *mut sys::primitive,
+    context: Context,
+    bound: Vec<Bound>,
+}
+
+impl Primitive {
+    /// Compiles `desc` for arguments in this order. All that the operation needs must be there.
+    pub fn new(desc: &PrimitiveDesc, args: &[Arg]) -> Result<Self, Error> {
+        if let Some(role) = desc.demanded().into_iter().find(|role| !args.contains(role)) {
+            return Err(Error::Refused {
+                call: "primitive_create",
+                reason: format!("{role:?} is missing"),
+            });
+        }
+        let mut this = Self { raw: null_mut(), context: desc.context.clone(), bound: Vec::new() };
+        // SAFETY: a live descriptor; `raw` receives a new handle, owned by `this`.
+        check("primitive_create", unsafe {
+            sys::dnnl_primitive_create(&mut this.raw, desc.raw())
+        })?;
+        for &arg in args {
+            let md = desc.arg_raw(arg);
+            let mut memory = null_mut();
+            if md.is_null() {
+                return Err(Error::Refused {
+                    call: "primitive_create",
+                    reason: format!("this operation has no {arg:?}"),
+                });
+            }
+            // SAFETY: `md` is live; a null handle means that the address is set later.
+            check("memory_create", unsafe {
+                sys::dnnl_memory_create(&mut memory, md, this.context.engine(), null_mut())
+            })?;
+            // SAFETY: `md` is live.
+            let bytes = unsafe { extent(md) };
+            let read_only = arg.is_read_only(desc.reads_statistics);
+            this.bound.push(Bound { arg, memory, bytes, read_only });
+        }
+        Ok(this)
+    }
+
+    /// Runs on the calling thread's team and waits. `args` are in the order given to `new`.
+    pub fn execute(&mut self, arena: &mut Buffer, args: &mut [Data<'_>]) -> Result<(), Error> {
+        if args.len() != self.bound.len() {
+            let reason = format!("{} arguments for {}", args.len(), self.bound.len());
+            return Err(Error::Refused { call: "execute", reason });
+        }
+        let mut raw = Vec::with_capacity(args.len());
+        for (bound, data) in self.bound.iter().zip(args) {
+            let address = bound.address(arena, data)?;
+            // SAFETY: a live memory object; the address holds at least the bytes it describes
+            // (checked by `address`) until the execution below has ended.
+            check("set_data_handle", unsafe {
+                sys::dnnl_memory_set_data_handle(bound.memory, address)
+            })?;
+            raw.push(sys::exec_arg { arg: bound.arg.code(), memory: bound.memory });
+        }
+        let stream = self.context.inner.stream;
+        // SAFETY: all arguments the operation needs are bound (checked in `new`) to live memory:
+        // the arena and written slices are borrowed mutably for this call, read slices shared.
+        unsafe {
+            check(
+                "execute",
+                sys::dnnl_primitive_execute(self.raw, stream, raw.len() as c_int, raw.as_ptr()),
+            )?;
+            check("stream_wait", sys::dnnl_stream_wait(stream))
+        }
+    }
+}
+
+impl Bound {
+    fn address(&self, arena: &mut Buffer, data: &mut Data<'_>) -> Result<*mut c_void, Error> {
+        let refuse = |what: &str| Error::Refused {
+            call: "execute",
+            reason: format!("{:?} {what} ({} bytes needed)", self.arg, self.bytes),
+        };
+        match data {
+            Data::Arena(span) if span.bytes < self.bytes => Err(refuse("is too short")),
+            Data::Arena(span) => Ok(arena.address(*span)),
+            Data::Read(_) if !self.read_only => Err(refuse("is written, and may not be shared")),
+            Data::Read(slice) if size_of_val(*slice) < self.bytes => Err(refuse("is too short")),
+            Data::Read(slice) => Ok(slice.as_ptr().cast_mut().cast()),
+            Data::Write(slice) if size_of_val(*slice) < self.bytes => Err(refuse("is too short")),
+            Data::Write(slice) => Ok(slice.as_mut_ptr().cast()),
+        }
+    }
+}
+
+impl Drop for Primitive {
+    fn drop(&mut self) {
+        // SAFETY: owned, each destroyed once; null handles were never created.
+        unsafe {
+            for bound in &self.bound {
+                sys::dnnl_memory_destroy(bound.memory);
+            }
+            if !self.raw.is_null() {
+                sys::dnnl_primitive_destroy(self.raw);
+            }
+        }
+    }
+}

@@ -1,0 +1,57 @@
+//! A child process that does not outlive the one that supervises it.
+
+use std::io;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+
+use crate::os::{self, Signal};
+
+/// The child gets a process group of its own and receives `at_our_death` when the *thread* that
+/// spawns it ends (prctl(2), PR_SET_PDEATHSIG): spawn it from one that lives as long as it should.
+pub fn supervise(command: &mut Command, at_our_death: Signal) {
+    let parent = std::process::id();
+    command.process_group(0);
+    // SAFETY: between fork and exec only async-signal-safe calls are made (prctl, getppid, _exit),
+    // and no memory is touched but the two captured integers.
+    unsafe {
+        command.pre_exec(move || -> io::Result<()> {
+            os::set_parent_death_signal(at_our_death)?;
+            // The parent may have died before the request was in place.
+            if os::parent_pid() != parent {
+                os::exit_now(137);
+            }
+            Ok(())
+        });
+    }
+}
+
+/// The effective user's number.
+pub fn user_id() -> u32 {
+    // SAFETY: geteuid takes nothing, cannot fail and touches no memory.
+    unsafe { libc::geteuid() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sleeper(at_our_death: Signal) -> std::process::Child {
+        let mut command = Command::new("sleep");
+        command.arg("60");
+        supervise(&mut command, at_our_death);
+        command.spawn().unwrap()
+    }
+
+    #[test]
+    fn a_supervised_child_leads_its_own_group() {
+        let mut child = sleeper(Signal::Kill);
+        os::kill_group(child.id(), Signal::Kill).unwrap();
+        assert!(!child.wait().unwrap().success());
+    }
+
+    #[test]
+    fn a_child_ends_with_the_thread_that_spawned_it() {
+        let mut child = std::thread::spawn(|| sleeper(Signal::Terminate)).join().unwrap();
+        assert!(!child.wait().unwrap().success());
+    }
+}

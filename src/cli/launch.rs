@@ -1,0 +1,227 @@
+//! `kintsugi launch`: starts the ranks under mpirun, shows their progress, and ends with the code
+//! that says how the run ended.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use kintsugi_ffi::{mpi, os};
+
+use crate::cluster::launch::estimate::{self, Sizes};
+use crate::cluster::launch::lock::RunLock;
+use crate::cluster::launch::run_dir::{Found, RunDir};
+use crate::cluster::launch::supervisor::{self, Job};
+use crate::cluster::launch::{LaunchError, current_attempt, mpirun};
+use crate::config::{Config, DataFormat, Limit, identity, parse};
+use crate::model::{catalogue, layout};
+use crate::observe::progress::Progress;
+use crate::observe::result::{RunResult, Status};
+
+/// Arguments.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// The run's configuration (TOML)
+    config: PathBuf,
+    /// Ranks to start [default: run.ranks]
+    #[arg(short = 'n', long, value_name = "RANKS")]
+    ranks: Option<u32>,
+    /// Waiting processes per node that replace dead ranks [default: recovery.spares]
+    #[arg(long, value_name = "S")]
+    spares: Option<u32>,
+    /// Overrides one key of the configuration: section.key=value
+    #[arg(short = 's', long = "set", value_name = "KEY=VALUE")]
+    set: Vec<String>,
+    /// Where the run lives; one that is there goes on [default: runs/NAME-HASH, from the
+    /// configuration]
+    #[arg(long, value_name = "DIR")]
+    run_dir: Option<PathBuf>,
+    /// Starts anew: a run that is there is moved aside
+    #[arg(long)]
+    fresh: bool,
+    /// Prints the mpirun line and starts nothing
+    #[arg(long)]
+    dry_run: bool,
+}
+
+/// Runs what the ranks' program stands in for, in tests of the supervisor.
+const RANK_PROGRAM_VARIABLE: &str = "KINTSUGI_RANK_PROGRAM";
+
+/// Launches and waits.
+pub fn run(args: &Args) -> ExitCode {
+    match launch(args) {
+        Ok(status) => ExitCode::from(status.exit_code()),
+        Err(error) => {
+            eprintln!("error: {error}");
+            ExitCode::from(error.exit_code())
+        }
+    }
+}
+
+fn launch(args: &Args) -> Result<Status, LaunchError> {
+    let overrides = overrides(args);
+    let config = parse::load(&args.config, &overrides)?;
+    let owners_asked = parse::read(&args.config, &overrides)?.train.owners.is_some();
+    let chosen = std::env::var_os(mpirun::MPIRUN_VARIABLE).map(PathBuf::from);
+    let path = std::env::var_os("PATH");
+    let mpirun = mpirun::find(chosen, Path::new(mpi::mpicc()), path.as_deref())?;
+    let program = std::env::current_exe()
+        .map_err(|source| LaunchError::Io { what: "finding this program".into(), source })?;
+    let folder = args.run_dir.clone().unwrap_or_else(|| identity::run_directory(&config));
+    let run = RunDir::at(&folder)?;
+    let rank_program = std::env::var_os(RANK_PROGRAM_VARIABLE).map(PathBuf::from);
+    let mut job = Job { config, run, mpirun, program, rank_program };
+    if args.dry_run {
+        let attempt = current_attempt(job.run.path()).unwrap_or(0) + 1;
+        print(&mpirun::pasteable(&job.plan(attempt, supervisor::now_unix())));
+        return Ok(Status::Completed);
+    }
+    print(&format!("run directory: {}", folder.display()));
+    match open(args, &mut job, owners_asked)? {
+        Opened::Completed(result) => {
+            print("this run is complete (--fresh starts it anew)");
+            print(&summary(&result, &job.run));
+            Ok(result.status)
+        }
+        Opened::Ours(lock) => supervise(&job, lock),
+    }
+}
+
+/// Command-line options are overrides of the keys they stand for.
+fn overrides(args: &Args) -> Vec<String> {
+    let ranks = args.ranks.map(|ranks| format!("run.ranks={ranks}"));
+    let spares = args.spares.map(|spares| format!("recovery.spares={spares}"));
+    args.set.iter().cloned().chain(ranks).chain(spares).collect()
+}
+
+enum Opened {
+    Completed(Box<RunResult>),
+    Ours(RunLock),
+}
+
+/// Finds or makes the run directory and takes it from whoever holds it.
+fn open(args: &Args, job: &mut Job, owners_asked: bool) -> Result<Opened, LaunchError> {
+    let Job { config, run, .. } = job;
+    let mut say = |text: &str| eprintln!("{text}");
+    let patience = config.recovery.time_limit.0;
+    if args.fresh && run.join("config.toml").exists() {
+        // Moved only once nobody writes to it any more.
+        let _old = RunLock::take(run.path(), patience, &mut say)?;
+        let aside = run.move_aside()?;
+        say(&format!("the run that was there is now {}", aside.display()));
+    }
+    if let Found::Completed(result) = run.inspect(config, owners_asked)? {
+        return Ok(Opened::Completed(result));
+    }
+    run.create()?;
+    let lock = RunLock::take(run.path(), patience, &mut say)?;
+    // The launch that held it may have completed the run meanwhile.
+    if let Found::Completed(result) = run.inspect(config, owners_asked)? {
+        return Ok(Opened::Completed(result));
+    }
+    run.write_config(config)?;
+    Ok(Opened::Ours(lock))
+}
+
+fn supervise(job: &Job, lock: RunLock) -> Result<Status, LaunchError> {
+    for line in opening(&job.config, &job.run) {
+        eprintln!("{line}");
+    }
+    let mut progress = Progress::new().max_seconds(job.config.train.max_seconds);
+    let result = supervisor::supervise(job, lock, &mut |event| progress.on(event));
+    progress.finish();
+    let result = result?;
+    print(&summary(&result, &job.run));
+    Ok(result.status)
+}
+
+/// What a person should know before the run starts: limits, needs, shortages.
+fn opening(config: &Config, run: &RunDir) -> Vec<String> {
+    let recovery = &config.recovery;
+    let step = match recovery.step_timeout {
+        Limit::Auto => "learned".into(),
+        limit => limit.to_string(),
+    };
+    let mut lines = vec![format!(
+        "limits: first step {}, step {step}, no step committed {}",
+        recovery.start_limit, recovery.time_limit
+    )];
+    if let Some(sizes) = sizes(config) {
+        let need = estimate::estimate(sizes);
+        lines.push(format!(
+            "model: {} parameters; state of all ranks about {}, checkpoints about {}",
+            sizes.parameters,
+            estimate::readable(need.memory_bytes),
+            estimate::readable(need.disk_bytes)
+        ));
+        let free_disk = os::free_disk_bytes(run.path()).ok();
+        let short = estimate::shortages(need, os::available_memory_bytes(), free_disk);
+        lines.extend(short.into_iter().map(|line| format!("warning: {line}")));
+    }
+    lines
+}
+
+/// `None` where the model cannot be described from the configuration alone; the ranks will say why.
+fn sizes(config: &Config) -> Option<Sizes> {
+    let data = &config.data;
+    let channels = if data.format == DataFormat::Mnist { 1 } else { 3 };
+    let side = data.image_size as usize;
+    let image = [channels, side, side];
+    let graph =
+        catalogue::build(&config.model.name, image, classes(config), config.model.width).ok()?;
+    let layout = layout::of(&graph);
+    Some(Sizes {
+        parameters: layout.parameters as u64,
+        statistics: layout.statistics as u64,
+        ranks: u64::from(config.run.ranks),
+        workers: u64::from(config.train.workers),
+        checkpoints: u64::from(config.checkpoint.keep),
+    })
+}
+
+/// Good enough for an estimate: the data set itself is opened by the ranks.
+fn classes(config: &Config) -> usize {
+    let data = &config.data;
+    match (data.format, &data.train) {
+        (DataFormat::Cifar100, _) => 100,
+        (DataFormat::Cifar10 | DataFormat::Mnist, _) => 10,
+        (DataFormat::ImageFolder, Some(folder)) => {
+            std::fs::read_dir(folder).map_or(2, |entries| entries.count().max(2))
+        }
+        _ => data.synthetic_classes as usize,
+    }
+}
+
+/// What stdout says of a run that has ended.
+fn summary(result: &RunResult, run: &RunDir) -> String {
+    let status = serde_json::to_value(result.status).unwrap_or_default();
+    let mut lines = vec![
+        format!("{}: {}", status.as_str().unwrap_or("ended"), result.reason),
+        format!(
+            "{} steps, {} epochs, {} samples in {:.1} s; goodput {:.1} %",
+            result.steps,
+            result.epochs,
+            result.samples,
+            result.seconds,
+            100.0 * result.goodput
+        ),
+    ];
+    if let Some(validation) = result.validation {
+        let (error, best) = (100.0 * validation.error, 100.0 * validation.best);
+        lines.push(format!("validation error {error:.2} % (best {best:.2} %)"));
+    }
+    let (recoveries, restarts) = (result.recoveries.len(), result.restarts.len());
+    if recoveries + restarts > 0 {
+        let lost = result.lost_steps;
+        lines.push(format!("{recoveries} recoveries, {restarts} restarts, {lost} steps lost"));
+    }
+    if let Some(hash) = &result.state_sha256 {
+        lines.push(format!("state_sha256 {hash}"));
+    }
+    lines.push(format!("result: {}", run.join("result.json").display()));
+    lines.join("\n")
+}
+
+/// A closed stdout must not end a run.
+fn print(text: &str) {
+    let _ = writeln!(std::io::stdout(), "{text}");
+}

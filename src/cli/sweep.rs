@@ -1,0 +1,23 @@
+//! `kintsugi sweep JOB` (hidden): the janitor of one attempt, see `cluster::launch::janitor`.
+
+use std::process::ExitCode;
+
+use crate::cluster::launch::janitor;
+
+/// Arguments.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// The job's name.
+    job: String,
+}
+
+/// Waits for the end of stdin, then sweeps.
+pub fn run(args: &Args) -> ExitCode {
+    match janitor::work(&args.job, std::io::stdin().lock()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            tracing::error!("{}: {error}", args.job);
+            ExitCode::FAILURE
+        }
+    }
+}

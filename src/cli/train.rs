@@ -1,0 +1,91 @@
+//! `kintsugi train`: one rank's program. Under mpirun it is one of many; alone, a world of one.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use crate::config::{Config, identity, parse};
+
+use rank::{TrainArguments, run as run_rank};
+
+/// Arguments.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// The run's configuration (TOML)
+    config: PathBuf,
+    /// Overrides one key of the configuration: section.key=value
+    #[arg(short = 's', long = "set", value_name = "KEY=VALUE")]
+    set: Vec<String>,
+    /// Where the run lives [default: runs/NAME-HASH, from the configuration]
+    #[arg(long, value_name = "DIR")]
+    run_dir: Option<PathBuf>,
+    /// What the leader of the survivors tells a replacement
+    #[arg(long, hide = true)]
+    join: Option<String>,
+    /// Which start of mpirun this is
+    #[arg(long, hide = true)]
+    attempt: Option<u32>,
+    /// Unix time at which the run's seconds were zero
+    #[arg(long, hide = true)]
+    origin: Option<f64>,
+    /// A supervisor draws progress and keeps the logs
+    #[arg(long, hide = true)]
+    launched: bool,
+}
+
+/// Set by mpirun: ranks of its first world.
+const WORLD_SIZE: &str = "OMPI_COMM_WORLD_SIZE";
+
+/// Reads the configuration and runs the rank.
+pub fn run(args: &Args) -> ExitCode {
+    let config = match configuration(args) {
+        Ok(config) => config,
+        Err(error) => {
+            eprintln!("error: {error}");
+            return ExitCode::from(2);
+        }
+    };
+    let run_dir = args.run_dir.clone().unwrap_or_else(|| identity::run_directory(&config));
+    run_rank(&TrainArguments {
+        config,
+        run_dir,
+        join: args.join.clone(),
+        attempt: args.attempt,
+        origin: args.origin,
+        launched: args.launched,
+    })
+}
+
+/// Under a plain mpirun the world is as large as mpirun made it, and alone it is one.
+fn configuration(args: &Args) -> Result<Config, parse::ConfigError> {
+    let mut overrides = args.set.clone();
+    if !args.launched && args.join.is_none() {
+        let ranks = std::env::var(WORLD_SIZE).unwrap_or_else(|_| "1".into());
+        overrides.push(format!("run.ranks={ranks}"));
+    }
+    parse::load(&args.config, &overrides)
+}
+
+/// Stands where `train::run` will: this build has no training loop.
+mod rank {
+    use std::path::PathBuf;
+    use std::process::ExitCode;
+
+    use crate::config::Config;
+
+    /// What a rank is started with.
+    #[derive(Debug, Clone)]
+    pub struct TrainArguments {
+        pub config: Config,
+        pub run_dir: PathBuf,
+        pub join: Option<String>,
+        pub attempt: Option<u32>,
+        pub origin: Option<f64>,
+        pub launched: bool,
+    }
+
+    /// Says that nothing is trained.
+    pub fn run(arguments: &TrainArguments) -> ExitCode {
+        eprintln!("error: this build has no training loop: {arguments:?}");
+        ExitCode::from(70)
+    }
+}

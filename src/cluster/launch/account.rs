@@ -1,0 +1,162 @@
+//! `result.json` for a run whose ranks could not write it: what the events and the ledger prove.
+
+use std::path::Path;
+
+use crate::observe::event::{Event, Kind};
+use crate::observe::ledger::Entry;
+use crate::observe::result::{Restart, RunResult, Status, Validation};
+
+/// A result that claims nothing.
+pub fn from_nothing(run_id: &str, attempt: u32, status: Status, reason: &str) -> RunResult {
+    RunResult {
+        run_id: run_id.to_owned(),
+        attempt,
+        status,
+        reason: reason.to_owned(),
+        steps: 0,
+        epochs: 0,
+        samples: 0,
+        seconds: 0.0,
+        validation: None,
+        state_sha256: None,
+        exact: true,
+        recoveries: Vec::new(),
+        restarts: Vec::new(),
+        lost_steps: 0,
+        goodput: 0.0,
+    }
+}
+
+/// Folds a run's events and ledger into its result.
+pub fn result(
+    run_id: &str,
+    attempt: u32,
+    status: Status,
+    reason: &str,
+    events: &[Event],
+    ledger: &[Entry],
+) -> RunResult {
+    let mut result = from_nothing(run_id, attempt, status, reason);
+    // Seconds of the steps that still count, with the step each committed.
+    let mut counted: Vec<(u64, f64)> = Vec::new();
+    for event in events {
+        result.seconds = result.seconds.max(event.seconds);
+        match &event.kind {
+            Kind::RunStart { run_id, .. } => result.run_id.clone_from(run_id),
+            Kind::Step { seconds, .. } => {
+                while counted.last().is_some_and(|(step, _)| *step >= event.step) {
+                    counted.pop();
+                }
+                counted.push((event.step, *seconds));
+            }
+            Kind::Evaluation { error, .. } => {
+                let best = result.validation.map_or(*error, |v| v.best.min(*error));
+                result.validation = Some(Validation { error: *error, best });
+            }
+            Kind::Recovered(record) => {
+                result.exact &= record.rung != "shrink";
+                result.recoveries.push(record.clone());
+            }
+            Kind::Restarted { from, lost_steps } => {
+                result.lost_steps += lost_steps;
+                let (attempt, from) = (event.attempt, from.clone());
+                result.restarts.push(Restart { attempt, from, step: event.step });
+            }
+            _ => {}
+        }
+    }
+    if result.seconds > 0.0 {
+        let productive: f64 = counted.iter().map(|(_, seconds)| seconds).sum();
+        result.goodput = (productive / result.seconds).clamp(0.0, 1.0);
+    }
+    (result.steps, result.epochs, result.samples) = position(ledger);
+    result
+}
+
+/// Steps, epochs and samples that count after the last line of the ledger.
+fn position(ledger: &[Entry]) -> (u64, u64, u64) {
+    let target = match ledger.last() {
+        None => return (0, 0, 0),
+        Some(Entry::Step(line)) => line.step,
+        Some(Entry::Rollback { to, .. }) => *to,
+    };
+    let line = ledger.iter().rev().find_map(|entry| match entry {
+        Entry::Step(line) if line.step == target => Some(line),
+        _ => None,
+    });
+    line.map_or((target, 0, 0), |line| (line.step, line.epoch, line.cursor))
+}
+
+/// The last lines of a text file, at most `count`, for people.
+pub fn last_lines(path: &Path, count: usize) -> Vec<String> {
+    use std::io::{Read, Seek, SeekFrom};
+    const TAIL_BYTES: u64 = 64 << 10;
+    let mut tail = Vec::new();
+    let read = std::fs::File::open(path).and_then(|mut file| {
+        let length = file.metadata()?.len();
+        file.seek(SeekFrom::Start(length.saturating_sub(TAIL_BYTES)))?;
+        file.read_to_end(&mut tail)
+    });
+    if read.is_err() {
+        return Vec::new();
+    }
+    let text = String::from_utf8_lossy(&tail);
+    let lines: Vec<&str> = text.lines().filter(|line| !line.trim().is_empty()).collect();
+    lines[lines.len().saturating_sub(count)..].iter().map(ToString::to_string).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::observe::ledger::Committed;
+
+    fn event(step: u64, seconds: f64, kind: Kind) -> Event {
+        Event { v: 1, time: 0.0, seconds, attempt: 1, generation: 0, step, rank: 0, kind }
+    }
+
+    fn step(step: u64, at: f64) -> Event {
+        let kind = Kind::Step {
+            epoch: 0,
+            loss: 1.0,
+            error: 0.5,
+            samples: 10,
+            learning_rate: 0.1,
+            seconds: 1.0,
+        };
+        event(step, at, kind)
+    }
+
+    fn line(step: u64) -> Entry {
+        Entry::Step(Committed {
+            step,
+            epoch: step / 5,
+            cursor: step * 10,
+            count: 10,
+            skipped: 0,
+            mix: 0,
+            attempt: 1,
+        })
+    }
+
+    #[test]
+    fn steps_that_were_rolled_back_count_neither_as_steps_nor_as_goodput() {
+        let restarted = Kind::Restarted { from: "checkpoint".into(), lost_steps: 2 };
+        let events =
+            [step(1, 1.0), step(2, 2.0), step(3, 3.0), event(1, 5.0, restarted), step(2, 6.0)];
+        let rollback = Entry::Rollback { to: 1, attempt: 2 };
+        let ledger = [line(1), line(2), line(3), rollback, line(2)];
+        let result = result("r", 2, Status::JobLost, "lost", &events, &ledger);
+        assert_eq!((result.steps, result.samples, result.lost_steps), (2, 20, 2));
+        assert_eq!(result.restarts[0].step, 1);
+        assert!((result.goodput - 2.0 / 6.0).abs() < 1e-12);
+        let ledger = &ledger[..4];
+        assert_eq!(super::result("r", 2, Status::JobLost, "", &events, ledger).steps, 1);
+    }
+
+    #[test]
+    fn a_run_that_wrote_nothing_still_has_a_result() {
+        let result = result("r", 1, Status::NoProgress, "three times", &[], &[]);
+        assert_eq!((result.steps, result.goodput), (0, 0.0));
+        assert!(last_lines(Path::new("/no/such/log"), 3).is_empty());
+    }
+}

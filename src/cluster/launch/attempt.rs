@@ -1,0 +1,125 @@
+//! One start of mpirun: its process group, its private folders, its log, and its end.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use kintsugi_ffi::os::{self, Signal};
+use kintsugi_ffi::process;
+
+use super::janitor::{self, Janitor};
+use super::mpirun::{self, Plan};
+use super::{LaunchError, io_error};
+
+/// How long mpirun may take to end after SIGTERM (measured: half a second).
+const TERMINATE_MAX: Duration = Duration::from_secs(3);
+/// How often a wait looks again.
+const POLL: Duration = Duration::from_millis(20);
+
+/// A running mpirun. Dropping it without [`Attempt::close`] leaves the cleaning to its janitor.
+#[derive(Debug)]
+pub struct Attempt {
+    mpirun: Child,
+    janitor: Janitor,
+    ended: Option<ExitStatus>,
+    log: PathBuf,
+    started: Instant,
+}
+
+impl Attempt {
+    /// Starts it. The calling thread must live as long as the attempt: mpirun is asked to end
+    /// (SIGTERM, so that it ends its ranks in order) when that thread ends.
+    pub fn start(plan: &Plan, janitor: &Path, log: &Path) -> Result<Self, LaunchError> {
+        let mut janitor =
+            Janitor::spawn(janitor, &plan.job).map_err(io_error("starting the janitor"))?;
+        for folder in [&plan.temporary, &plan.shared_memory] {
+            std::fs::create_dir_all(folder)
+                .map_err(io_error(format!("creating {}", folder.display())))?;
+        }
+        let output = File::create(log).map_err(io_error(format!("creating {}", log.display())))?;
+        let errors = output.try_clone().map_err(io_error("sharing the log"))?;
+        let line = mpirun::command_line(plan);
+        let environment = mpirun::environment(plan);
+        let mut command = Command::new(&line[0]);
+        command.args(&line[1..]).envs(environment.set);
+        for name in environment.unset {
+            command.env_remove(name);
+        }
+        command.stdin(Stdio::null()).stdout(output).stderr(errors);
+        process::supervise(&mut command, Signal::Terminate);
+        let child = command.spawn().map_err(io_error(format!("starting {}", line[0])))?;
+        janitor.record_mpirun(child.id()).map_err(io_error("telling the janitor"))?;
+        let (log, started) = (log.to_owned(), Instant::now());
+        Ok(Self { mpirun: child, janitor, ended: None, log, started })
+    }
+
+    /// mpirun's process, the leader of its group.
+    pub fn pid(&self) -> u32 {
+        self.mpirun.id()
+    }
+
+    /// Where its and all ranks' output goes.
+    pub fn log(&self) -> &Path {
+        &self.log
+    }
+
+    /// When it was started.
+    pub fn started(&self) -> Instant {
+        self.started
+    }
+
+    /// How mpirun ended, once it has. For people: it is not how the run ended.
+    pub fn poll(&mut self) -> Result<Option<String>, LaunchError> {
+        if self.ended.is_none() {
+            self.ended = self.mpirun.try_wait().map_err(io_error("waiting for mpirun"))?;
+        }
+        Ok(self.ended.map(describe))
+    }
+
+    /// Sends mpirun a signal; SIGUSR1 reaches every rank at once.
+    pub fn signal(&self, signal: Signal) {
+        if self.ended.is_none() {
+            // Not yet reaped, so the number is still its own; it may be a zombie.
+            let _ = os::kill(self.mpirun.id(), signal);
+        }
+    }
+
+    /// Ends mpirun, its ranks and all that they started; removes what they left. `hurry` is asked
+    /// while waiting whether to kill at once.
+    pub fn close(mut self, hurry: &mut dyn FnMut() -> bool) -> Result<(), LaunchError> {
+        self.signal(Signal::Terminate);
+        let end = Instant::now() + TERMINATE_MAX;
+        while self.poll()?.is_none() && Instant::now() < end && !hurry() {
+            std::thread::sleep(POLL);
+        }
+        if self.ended.is_none() {
+            let _ = os::kill_group(self.mpirun.id(), Signal::Kill);
+            self.mpirun.wait().map_err(io_error("waiting for mpirun"))?;
+        }
+        self.janitor.finish().map_err(io_error("ending the ranks"))
+    }
+}
+
+/// Folders and name of an attempt's job.
+pub fn place(run_id: &str, attempt: u32) -> (String, PathBuf, PathBuf) {
+    let job = janitor::job_name(run_id, attempt);
+    let folders = (janitor::temporary_folder(&job), janitor::segments_folder(&job));
+    (job, folders.0, folders.1)
+}
+
+fn describe(status: ExitStatus) -> String {
+    match (status.code(), status.signal()) {
+        (Some(code), _) => format!("exit code {code}"),
+        (None, Some(signal)) => format!("signal {signal}"),
+        (None, None) => "unknown".into(),
+    }
+}
+
+/// Cores that this process may use.
+pub fn cores() -> u32 {
+    let cores: io::Result<_> = std::thread::available_parallelism();
+    cores.map_or(1, |cores| u32::try_from(cores.get()).unwrap_or(u32::MAX))
+}

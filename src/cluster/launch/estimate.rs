@@ -1,0 +1,94 @@
+//! What a run will need of memory and disk, against what is free. Pure but for the caller's
+//! measurements.
+
+/// Sizes that decide what a run needs.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Sizes {
+    /// f32 elements of the parameters.
+    pub parameters: u64,
+    /// f32 elements of the running statistics.
+    pub statistics: u64,
+    /// Ranks on this machine.
+    pub ranks: u64,
+    /// Worker threads per rank.
+    pub workers: u64,
+    /// Checkpoints kept.
+    pub checkpoints: u64,
+}
+
+/// Bytes needed on this machine.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Estimate {
+    /// Of memory, over all ranks; activations and decoded images come on top.
+    pub memory_bytes: u64,
+    /// Of disk, for checkpoints.
+    pub disk_bytes: u64,
+}
+
+/// Each rank holds two slots of the whole state, the gradients of each worker, their sum before
+/// and after the all-reduce, and one snapshot; each checkpoint holds one state, and one more than
+/// is kept exists while it is verified.
+pub fn estimate(sizes: Sizes) -> Estimate {
+    const F32: u64 = 4;
+    let weights = sizes.parameters * F32;
+    let state = 2 * weights + sizes.statistics * F32;
+    let worker_copies = 2 * sizes.workers;
+    let rank = 2 * state + (worker_copies + 2) * weights + state;
+    Estimate { memory_bytes: sizes.ranks * rank, disk_bytes: (sizes.checkpoints + 1) * state }
+}
+
+/// One line per thing that is short, saying what to change.
+pub fn shortages(need: Estimate, free_memory: Option<u64>, free_disk: Option<u64>) -> Vec<String> {
+    let mut lines = Vec::new();
+    if let Some(free) = free_memory.filter(|free| *free < need.memory_bytes) {
+        lines.push(format!(
+            "the state of all ranks needs about {} of memory, {} is free: start fewer ranks \
+             (-n) or a smaller model",
+            readable(need.memory_bytes),
+            readable(free)
+        ));
+    }
+    if let Some(free) = free_disk.filter(|free| *free < need.disk_bytes) {
+        lines.push(format!(
+            "checkpoints need about {} of disk, {} is free: lower checkpoint.keep or name \
+             another --run-dir",
+            readable(need.disk_bytes),
+            readable(free)
+        ));
+    }
+    lines
+}
+
+/// A size for people.
+pub fn readable(bytes: u64) -> String {
+    const UNITS: [(u64, &str); 3] = [(1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")];
+    let unit = UNITS.iter().find(|(scale, _)| bytes >= *scale);
+    match unit {
+        Some((scale, unit)) => format!("{:.1} {unit}", bytes as f64 / *scale as f64),
+        None => format!("{bytes} B"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_95_megabyte_model_on_four_ranks_needs_gigabytes_of_memory() {
+        let sizes =
+            Sizes { parameters: 23_750_000, statistics: 0, ranks: 4, workers: 1, checkpoints: 2 };
+        let need = estimate(sizes);
+        assert_eq!(need.disk_bytes, 3 * 190_000_000);
+        assert!((3 << 30..5 << 30).contains(&need.memory_bytes), "{}", need.memory_bytes);
+        assert!(shortages(need, Some(64 << 30), Some(64 << 30)).is_empty());
+        assert!(shortages(need, None, None).is_empty());
+        let short = shortages(need, Some(1 << 30), Some(1 << 20));
+        assert!(short[0].contains("memory") && short[1].contains("checkpoint.keep"));
+    }
+
+    #[test]
+    fn sizes_are_readable() {
+        assert_eq!(readable(512), "512 B");
+        assert_eq!(readable(3 << 20), "3.0 MiB");
+    }
+}

@@ -1,0 +1,195 @@
+//! Nothing of an attempt outlives it, whoever dies: every process of it carries the job's name in
+//! its environment, and a janitor process, in a session of its own, waits at a pipe from the
+//! supervisor. When the pipe closes, because the attempt is over or because the supervisor was
+//! killed, it ends whatever still carries the name and removes the job's folders.
+
+use std::io::{self, BufRead, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use kintsugi_ffi::os::{self, Signal};
+
+use super::mpirun::JOB_VARIABLE;
+
+/// How long mpirun may take to end in order once its supervisor is gone.
+const ORDERLY_MAX: Duration = Duration::from_secs(1);
+/// How often a wait looks again.
+const POLL: Duration = Duration::from_millis(20);
+/// Rounds of killing before the janitor gives up (a process in an uninterruptible call).
+const KILL_ROUNDS_MAX: u32 = 250;
+/// How long the supervisor waits for its janitor.
+const FINISH_MAX: Duration = Duration::from_secs(10);
+
+/// The job of one attempt of one run directory.
+pub fn job_name(run_id: &str, attempt: u32) -> String {
+    format!("{PREFIX}{run_id}-{attempt}")
+}
+
+const PREFIX: &str = "kintsugi-";
+
+/// Sockets and session files. Short: the name of a socket has at most 107 bytes.
+pub fn temporary_folder(job: &str) -> PathBuf {
+    Path::new("/tmp").join(job)
+}
+
+/// The ranks' shared memory segments.
+pub fn segments_folder(job: &str) -> PathBuf {
+    Path::new("/dev/shm").join(job)
+}
+
+/// A janitor at work.
+#[derive(Debug)]
+pub struct Janitor {
+    child: Child,
+}
+
+impl Janitor {
+    /// Starts `program sweep JOB` before anything else of the job exists.
+    pub fn spawn(program: &Path, job: &str) -> io::Result<Self> {
+        let mut command = Command::new(program);
+        command.args(["sweep", job]).stdin(Stdio::piped()).stdout(Stdio::null());
+        command.stderr(Stdio::null()).env_remove(JOB_VARIABLE).current_dir("/");
+        os::detach(&mut command);
+        command.spawn().map(|child| Self { child })
+    }
+
+    /// Tells it which process ends the others in order.
+    pub fn record_mpirun(&mut self, pid: u32) -> io::Result<()> {
+        self.child.stdin.as_mut().map_or(Ok(()), |pipe| writeln!(pipe, "{pid}"))
+    }
+
+    /// Lets it do its work and waits for it.
+    pub fn finish(mut self) -> io::Result<()> {
+        drop(self.child.stdin.take());
+        let end = Instant::now() + FINISH_MAX;
+        while self.child.try_wait()?.is_none() {
+            if Instant::now() >= end {
+                self.child.kill()?;
+                self.child.wait()?;
+                return Err(io::Error::new(io::ErrorKind::TimedOut, "processes do not end"));
+            }
+            std::thread::sleep(POLL / 4);
+        }
+        Ok(())
+    }
+}
+
+/// The janitor's own work: waits until `input` ends, then sweeps. An error when something stays.
+pub fn work(job: &str, input: impl BufRead) -> io::Result<()> {
+    check_name(job)?;
+    // A read error is an end too: the supervisor is gone.
+    let mpirun = input.lines().map_while(Result::ok).filter_map(|line| line.parse().ok()).last();
+    if let Some(pid) = mpirun {
+        let end = Instant::now() + ORDERLY_MAX;
+        while os::process_is_alive(pid) && Instant::now() < end {
+            std::thread::sleep(POLL);
+        }
+    }
+    sweep(&|name| name == job)?;
+    remove_folders(&|name| name == job)
+}
+
+/// Sweeps all that earlier attempts of a run left, whose supervisor and janitor were both killed.
+pub fn clear_stale(run_id: &str) -> io::Result<()> {
+    let prefix = format!("{PREFIX}{run_id}-");
+    check_name(&prefix)?;
+    sweep(&|name| name.starts_with(&prefix))?;
+    remove_folders(&|name| name.starts_with(&prefix))
+}
+
+/// A name that could mean other folders or processes is refused.
+fn check_name(job: &str) -> io::Result<()> {
+    let rest = job.strip_prefix(PREFIX).unwrap_or_default();
+    let plain = rest.chars().all(|c| c.is_ascii_hexdigit() || c == '-');
+    if rest.len() < 2 || !plain {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, format!("{job} is not a job")));
+    }
+    Ok(())
+}
+
+/// Kills every process of the jobs, also those that are being born meanwhile.
+fn sweep(matches: &dyn Fn(&str) -> bool) -> io::Result<()> {
+    for _ in 0..KILL_ROUNDS_MAX {
+        let found = processes(matches);
+        if found.is_empty() {
+            return Ok(());
+        }
+        for pid in found {
+            // It may be gone already.
+            let _ = os::kill(pid, Signal::Kill);
+        }
+        std::thread::sleep(POLL);
+    }
+    Err(io::Error::new(io::ErrorKind::TimedOut, "processes survive SIGKILL"))
+}
+
+/// Processes whose environment carries a matching job name.
+fn processes(matches: &dyn Fn(&str) -> bool) -> Vec<u32> {
+    let Ok(entries) = std::fs::read_dir("/proc") else { return Vec::new() };
+    let pids = entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    pids.filter(|&pid| pid != std::process::id() && job_of(pid).is_some_and(|job| matches(&job)))
+        .collect()
+}
+
+/// The job a process belongs to; others' processes are unreadable and none of ours.
+fn job_of(pid: u32) -> Option<String> {
+    let environment = std::fs::read(format!("/proc/{pid}/environ")).ok()?;
+    let key = format!("{JOB_VARIABLE}=");
+    let mut entries = environment.split(|&byte| byte == 0);
+    let value = entries.find_map(|entry| entry.strip_prefix(key.as_bytes()))?;
+    String::from_utf8(value.to_vec()).ok()
+}
+
+fn remove_folders(matches: &dyn Fn(&str) -> bool) -> io::Result<()> {
+    for root in [temporary_folder(""), segments_folder("")] {
+        let Ok(entries) = std::fs::read_dir(&root) else { continue };
+        for entry in entries.flatten() {
+            if entry.file_name().to_str().is_some_and(matches)
+                && entry.file_type().is_ok_and(|kind| kind.is_dir())
+            {
+                std::fs::remove_dir_all(entry.path())?;
+            }
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A job no other test has: named after this process.
+    fn job(number: u32) -> String {
+        job_name(&format!("{:08x}", std::process::id()), number)
+    }
+
+    fn sleeper(job: &str) -> Child {
+        let mut command = Command::new("sh");
+        command.args(["-c", "trap '' TERM INT; sleep 60 & wait; sleep 60"]);
+        command.env(JOB_VARIABLE, job).spawn().unwrap()
+    }
+
+    #[test]
+    fn whatever_carries_the_name_ends_and_nothing_else_does() {
+        let (ours, other) = (job(1), job(10));
+        let (mut swept, mut spared) = (sleeper(&ours), sleeper(&other));
+        for folder in [temporary_folder(&ours), segments_folder(&ours)] {
+            std::fs::create_dir_all(folder.join("deep")).unwrap();
+        }
+        work(&ours, io::Cursor::new("")).unwrap();
+        assert!(!swept.wait().unwrap().success());
+        assert!(!temporary_folder(&ours).exists() && !segments_folder(&ours).exists());
+        assert_eq!(spared.try_wait().unwrap(), None);
+        clear_stale(&format!("{:08x}", std::process::id())).unwrap();
+        assert!(!spared.wait().unwrap().success());
+        assert!(processes(&|name| name == other).is_empty());
+    }
+
+    #[test]
+    fn a_name_that_reaches_further_is_refused() {
+        for name in ["", "kintsugi-", "kintsugi-/", "kintsugi-../x", "other-00-1"] {
+            assert!(work(name, io::Cursor::new("")).is_err(), "{name}");
+        }
+    }
+}

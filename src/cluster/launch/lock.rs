@@ -1,0 +1,281 @@
+//! `RUN/lock`: the attempt in force and who supervises it. The living supervisor holds the file's
+//! flock, which the kernel frees when it dies; the attempt number cuts off whoever lives on without
+//! it: every publication is checked against it first.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use kintsugi_ffi::os::{self, Signal};
+use serde::{Deserialize, Serialize};
+
+use super::{LaunchError, io_error};
+
+/// The file has this length from its first byte on: a reader never sees a mixture of two.
+const LENGTH: usize = 256;
+/// How often a wait looks again.
+const POLL: Duration = Duration::from_millis(50);
+/// How long a killed supervisor may take to be gone.
+const KILLED_WAIT_MAX: Duration = Duration::from_secs(5);
+
+/// What the file says.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Holder {
+    /// Starts of mpirun.
+    pub attempt: u32,
+    /// The process that supervises them.
+    pub supervisor: u32,
+    /// The leader of mpirun's process group; 0 between attempts.
+    pub mpirun: u32,
+    /// Where both live.
+    pub host: String,
+}
+
+/// The attempt in force in a run directory; `None` where no launch ever was or the lock cannot be
+/// read. A process of an older attempt must not publish anything any more.
+pub fn current_attempt(run_dir: &Path) -> Option<u32> {
+    let file = File::open(run_dir.join("lock")).ok()?;
+    Some(read(&file).ok()??.attempt)
+}
+
+/// Begins the next attempt of a run that has no supervisor (a plain mpirun or a world of one):
+/// earlier ones are cut off. Refused while a launch holds the run.
+pub fn raise_attempt(run_dir: &Path) -> io::Result<u32> {
+    let file = open(&run_dir.join("lock"))?;
+    if os::lock_file(&file)? == os::Lock::Busy {
+        let holder = read(&file)?.unwrap_or_default();
+        let message = format!("a launch (process {}) holds it: end that first", holder.supervisor);
+        return Err(io::Error::new(io::ErrorKind::WouldBlock, message));
+    }
+    let before = read(&file).ok().flatten().unwrap_or_default();
+    let attempt = before.attempt + 1;
+    write(&file, &Holder { attempt, ..Holder::default() })?;
+    Ok(attempt)
+}
+
+fn open(path: &Path) -> io::Result<File> {
+    File::options().read(true).write(true).create(true).truncate(false).open(path)
+}
+
+/// `None` while nothing is written yet.
+fn read(file: &File) -> io::Result<Option<Holder>> {
+    let mut bytes = [0; LENGTH];
+    let mut filled = 0;
+    while filled < LENGTH {
+        match file.read_at(&mut bytes[filled..], filled as u64)? {
+            0 => break,
+            count => filled += count,
+        }
+    }
+    if filled == 0 {
+        return Ok(None);
+    }
+    serde_json::from_slice(&bytes[..filled])
+        .map(Some)
+        .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, format!("lock: {error}")))
+}
+
+fn write(file: &File, holder: &Holder) -> io::Result<()> {
+    let text = serde_json::to_string(holder)?;
+    let line = format!("{text:<width$}\n", width = LENGTH - 1);
+    if line.len() != LENGTH {
+        let message = format!("lock: host name too long: {}", holder.host);
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
+    }
+    file.write_all_at(line.as_bytes(), 0)
+}
+
+/// The run is ours for as long as this lives.
+#[derive(Debug)]
+pub struct RunLock {
+    file: File,
+    path: PathBuf,
+    held: Holder,
+}
+
+impl RunLock {
+    /// Takes the run. A launch that holds it is asked to stop, as by Ctrl-C, and given `patience`
+    /// to write its checkpoint; then its attempt is cut off and it is killed.
+    pub fn take(
+        run_dir: &Path,
+        patience: Duration,
+        say: &mut dyn FnMut(&str),
+    ) -> Result<Self, LaunchError> {
+        let path = run_dir.join("lock");
+        let failed = |what: &str| io_error(format!("{what} {}", path.display()));
+        let file = open(&path).map_err(failed("opening"))?;
+        if !locked_within(&file, Duration::ZERO).map_err(failed("locking"))? {
+            end_holder(&file, run_dir, patience, say)?;
+        }
+        // A torn or foreign lock must not stop a run for ever: attempts start again at 1.
+        let before = read(&file).ok().flatten().unwrap_or_default();
+        let held = Holder {
+            attempt: before.attempt,
+            supervisor: std::process::id(),
+            mpirun: 0,
+            host: os::hostname(),
+        };
+        write(&file, &held).map_err(failed("writing"))?;
+        Ok(Self { file, path, held })
+    }
+
+    /// Begins the next attempt: from here on all earlier ones are cut off.
+    pub fn raise(&mut self) -> Result<u32, LaunchError> {
+        self.check()?;
+        self.held.attempt += 1;
+        self.held.mpirun = 0;
+        self.store()?;
+        Ok(self.held.attempt)
+    }
+
+    /// Records whom to kill when we no longer can.
+    pub fn record_mpirun(&mut self, pid: u32) -> Result<(), LaunchError> {
+        self.check()?;
+        self.held.mpirun = pid;
+        self.store()
+    }
+
+    /// An error once a later launch has raised the attempt.
+    pub fn check(&self) -> Result<(), LaunchError> {
+        let now = read(&self.file).map_err(io_error(format!("reading {}", self.path.display())))?;
+        match now {
+            Some(now) if now.attempt > self.held.attempt => {
+                Err(LaunchError::Superseded { attempt: now.attempt })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn store(&self) -> Result<(), LaunchError> {
+        write(&self.file, &self.held).map_err(io_error(format!("writing {}", self.path.display())))
+    }
+}
+
+fn locked_within(file: &File, wait: Duration) -> io::Result<bool> {
+    let end = Instant::now() + wait;
+    loop {
+        if os::lock_file(file)? == os::Lock::Taken {
+            return Ok(true);
+        }
+        if Instant::now() >= end {
+            return Ok(false);
+        }
+        std::thread::sleep(POLL);
+    }
+}
+
+/// Whether a process of this machine has a file open: a number in a file may be somebody else's.
+fn has_open(pid: u32, path: &Path) -> bool {
+    let Ok(path) = path.canonicalize() else { return false };
+    let Ok(files) = std::fs::read_dir(format!("/proc/{pid}/fd")) else { return false };
+    pid != std::process::id()
+        && files.flatten().any(|file| std::fs::read_link(file.path()).is_ok_and(|to| to == path))
+}
+
+/// Ends the launch that holds the lock, gently first.
+fn end_holder(
+    file: &File,
+    run_dir: &Path,
+    patience: Duration,
+    say: &mut dyn FnMut(&str),
+) -> Result<(), LaunchError> {
+    let failed = || io_error(format!("locking {}", run_dir.display()));
+    let holder = read(file).ok().flatten().unwrap_or_default();
+    let ours = holder.host == os::hostname() && has_open(holder.supervisor, &run_dir.join("lock"));
+    say(&format!(
+        "another launch (process {} on {}) holds {}: asking it to stop",
+        holder.supervisor,
+        holder.host,
+        run_dir.display()
+    ));
+    if ours {
+        // It may have ended meanwhile: the lock tells.
+        let _ = os::kill(holder.supervisor, Signal::Terminate);
+        if locked_within(file, patience).map_err(failed())? {
+            return Ok(());
+        }
+    }
+    // From here on nothing that the old attempt publishes counts.
+    let last = read(file).ok().flatten().unwrap_or(holder);
+    let raised = Holder { attempt: last.attempt + 1, ..last.clone() };
+    write(file, &raised).map_err(failed())?;
+    if ours {
+        say("it does not stop: its processes are killed");
+        let _ = os::kill_group(last.mpirun, Signal::Kill);
+        let _ = os::kill(last.supervisor, Signal::Kill);
+    }
+    let wait = if ours { KILLED_WAIT_MAX } else { patience };
+    match locked_within(file, wait).map_err(failed())? {
+        true => Ok(()),
+        false => Err(LaunchError::Held {
+            path: run_dir.to_owned(),
+            pid: last.supervisor,
+            host: last.host,
+        }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn take(run_dir: &Path) -> Result<RunLock, LaunchError> {
+        RunLock::take(run_dir, Duration::ZERO, &mut |_| {})
+    }
+
+    #[test]
+    fn attempts_are_counted_over_launches() {
+        let run = tempfile::tempdir().unwrap();
+        assert_eq!(current_attempt(run.path()), None);
+        let mut lock = take(run.path()).unwrap();
+        assert_eq!(lock.raise().unwrap(), 1);
+        assert_eq!(lock.raise().unwrap(), 2);
+        assert_eq!(current_attempt(run.path()), Some(2));
+        drop(lock);
+        assert_eq!(take(run.path()).unwrap().raise().unwrap(), 3);
+    }
+
+    #[test]
+    fn a_raised_attempt_cuts_the_old_supervisor_off() {
+        let run = tempfile::tempdir().unwrap();
+        let mut lock = take(run.path()).unwrap();
+        lock.raise().unwrap();
+        let later = Holder { attempt: 2, ..lock.held.clone() };
+        write(&File::options().write(true).open(run.path().join("lock")).unwrap(), &later).unwrap();
+        assert!(matches!(lock.check(), Err(LaunchError::Superseded { attempt: 2 })));
+        assert!(lock.raise().is_err());
+        assert_eq!(current_attempt(run.path()), Some(2));
+    }
+
+    #[test]
+    fn a_holder_on_another_host_is_cut_off_but_not_signalled() {
+        let run = tempfile::tempdir().unwrap();
+        let mut lock = take(run.path()).unwrap();
+        lock.raise().unwrap();
+        lock.held.host = "elsewhere".into();
+        lock.store().unwrap();
+        let error = take(run.path()).unwrap_err();
+        assert!(matches!(&error, LaunchError::Held { host, .. } if host == "elsewhere"));
+        assert!(lock.check().is_err());
+    }
+
+    #[test]
+    fn without_a_supervisor_attempts_count_too_but_never_beside_one() {
+        let run = tempfile::tempdir().unwrap();
+        assert_eq!(raise_attempt(run.path()).unwrap(), 1);
+        assert_eq!(raise_attempt(run.path()).unwrap(), 2);
+        let mut lock = take(run.path()).unwrap();
+        assert_eq!(lock.raise().unwrap(), 3);
+        assert!(raise_attempt(run.path()).unwrap_err().to_string().contains("a launch"));
+    }
+
+    #[test]
+    fn a_torn_lock_does_not_stop_a_run() {
+        let run = tempfile::tempdir().unwrap();
+        std::fs::write(run.path().join("lock"), b"{\"attempt\":").unwrap();
+        assert_eq!(take(run.path()).unwrap().raise().unwrap(), 1);
+    }
+}

@@ -1,0 +1,220 @@
+//! The mpirun line: which flags and environment make failures survivable (facts measured with
+//! Open MPI 5.0.11), as pure functions.
+
+use std::path::{Path, PathBuf};
+
+use super::LaunchError;
+
+/// Names another mpirun than the one beside the compiler wrapper this program was built with.
+pub const MPIRUN_VARIABLE: &str = "KINTSUGI_MPIRUN";
+
+/// Marks every process of an attempt, so that none can be overlooked when it ends.
+pub const JOB_VARIABLE: &str = "KINTSUGI_JOB";
+
+/// Where Open MPI keeps the ranks' shared memory segments.
+const SEGMENTS_VARIABLE: &str = "OMPI_MCA_btl_sm_backing_directory";
+
+/// What an mpirun line is made of.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Plan {
+    /// The launcher.
+    pub mpirun: PathBuf,
+    /// Ranks to start.
+    pub ranks: u32,
+    /// Computing threads of one rank.
+    pub threads_per_rank: u32,
+    /// Cores of this machine.
+    pub cores: u32,
+    /// What each rank runs, arguments included.
+    pub rank_command: Vec<String>,
+    /// `kintsugi-RUN-ATTEMPT`.
+    pub job: String,
+    /// Private folder for the launcher's sockets and files; short, for sockets have short names.
+    pub temporary: PathBuf,
+    /// Private folder for the ranks' shared memory.
+    pub shared_memory: PathBuf,
+}
+
+impl Plan {
+    /// More computing threads than cores: whoever waits must give way.
+    fn oversubscribed(&self) -> bool {
+        self.ranks.saturating_mul(self.threads_per_rank) > self.cores
+    }
+}
+
+/// What the environment of mpirun must hold and must not hold.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Environment {
+    /// Set, in this order.
+    pub set: Vec<(String, String)>,
+    /// Removed.
+    pub unset: Vec<String>,
+}
+
+/// The flags without which a failure is not survived, or not cleanly.
+pub fn recovery_flags() -> Vec<String> {
+    [
+        // Containers and test machines run as root; mpirun refuses that without a word from us.
+        &["--allow-run-as-root"][..],
+        // A dead rank's slot is never freed: every replacement needs a fresh one.
+        &["--oversubscribe"],
+        // Replacements outnumber what can be bound.
+        &["--bind-to", "none"],
+        // Failure notices and agreement.
+        &["--with-ft", "ulfm"],
+        // Only components that are tested with failures.
+        &["--mca", "btl", "self,sm,tcp"],
+        &["--mca", "coll", "^han"],
+        // A rank that dies is not a failure of the job.
+        &["--prtemca", "state_base_recoverable", "1"],
+        // No barrier with the dead in MPI_Finalize.
+        &["--mca", "async_mpi_finalize", "1"],
+    ]
+    .concat()
+    .into_iter()
+    .map(str::to_owned)
+    .collect()
+}
+
+/// The whole line, launcher first.
+pub fn command_line(plan: &Plan) -> Vec<String> {
+    let mut line = vec![plan.mpirun.display().to_string()];
+    line.extend(recovery_flags());
+    line.extend(["--output".into(), "tag".into()]);
+    if plan.oversubscribed() {
+        // The runtime sees it from slots only, and replacements come without one.
+        line.extend(["--mca", "mpi_yield_when_idle", "1"].map(str::to_owned));
+    }
+    for (name, _) in environment(plan).set {
+        // Folders of this machine are none of other nodes' business; ranks here inherit them.
+        if name != "TMPDIR" && name != SEGMENTS_VARIABLE {
+            line.extend(["-x".to_owned(), name]);
+        }
+    }
+    line.extend(["-n".into(), plan.ranks.to_string()]);
+    line.extend(plan.rank_command.iter().cloned());
+    line
+}
+
+/// What mpirun and, through it, every rank and every later replacement finds set.
+pub fn environment(plan: &Plan) -> Environment {
+    let pair = |name: &str, value: String| (name.to_owned(), value);
+    let mut set = vec![
+        pair("TMPDIR", plan.temporary.display().to_string()),
+        pair(JOB_VARIABLE, plan.job.clone()),
+        pair(SEGMENTS_VARIABLE, plan.shared_memory.display().to_string()),
+    ];
+    if plan.oversubscribed() {
+        // Idle OpenMP threads that spin take the cores of those that compute.
+        set.push(pair("OMP_WAIT_POLICY", "passive".into()));
+        set.push(pair("GOMP_SPINCOUNT", "0".into()));
+    }
+    // Every rank would pin its threads to the same first cores.
+    let unset = ["OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY"].map(str::to_owned).to_vec();
+    Environment { set, unset }
+}
+
+/// The line as one can paste it into a shell.
+pub fn pasteable(plan: &Plan) -> String {
+    let environment = environment(plan);
+    let mut words = vec!["env".to_owned()];
+    words.extend(environment.unset.iter().flat_map(|name| ["-u".to_owned(), name.clone()]));
+    words.extend(environment.set.iter().map(|(name, value)| format!("{name}={value}")));
+    words.extend(command_line(plan));
+    shell_quoted(&words)
+}
+
+/// Quotes what a POSIX shell would read otherwise.
+pub fn shell_quoted(words: &[String]) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-_=./,:@%+^".contains(c);
+    let quote = |word: &String| match !word.is_empty() && word.chars().all(plain) {
+        true => word.clone(),
+        false => format!("'{}'", word.replace('\'', r"'\''")),
+    };
+    words.iter().map(quote).collect::<Vec<_>>().join(" ")
+}
+
+/// Finds mpirun: the environment's choice, the sibling of the compiler wrapper `mpicc`, `path`.
+pub fn find(
+    chosen: Option<PathBuf>,
+    mpicc: &Path,
+    path: Option<&std::ffi::OsStr>,
+) -> Result<PathBuf, LaunchError> {
+    if let Some(chosen) = chosen {
+        let looked = format!("{MPIRUN_VARIABLE}={} is not a file", chosen.display());
+        return chosen.is_file().then_some(chosen).ok_or(LaunchError::NoMpirun { looked });
+    }
+    let folder = mpicc.parent().filter(|folder| !folder.as_os_str().is_empty());
+    let folders = folder.map(Path::to_path_buf).into_iter();
+    let on_path = path.map(std::env::split_paths).into_iter().flatten();
+    let mut candidates = folders.chain(on_path).map(|folder| folder.join("mpirun"));
+    candidates.find(|candidate| candidate.is_file()).ok_or_else(|| LaunchError::NoMpirun {
+        looked: format!("not beside {}, not in PATH", mpicc.display()),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn plan(ranks: u32, cores: u32) -> Plan {
+        Plan {
+            mpirun: "/opt/mpi/bin/mpirun".into(),
+            ranks,
+            threads_per_rank: 1,
+            cores,
+            rank_command: ["kintsugi", "train", "runs/a b/config.toml"].map(str::to_owned).to_vec(),
+            job: "kintsugi-0-1".into(),
+            temporary: "/tmp/kintsugi-0-1".into(),
+            shared_memory: "/dev/shm/kintsugi-0-1".into(),
+        }
+    }
+
+    #[test]
+    fn every_recovery_flag_is_on_the_line_and_the_program_is_last() {
+        let line = command_line(&plan(4, 8));
+        let flags = recovery_flags();
+        assert!(line.windows(flags.len()).any(|window| window == flags));
+        assert_eq!(line[line.len() - 5..][..2], ["-n", "4"]);
+        assert_eq!(line[0], "/opt/mpi/bin/mpirun");
+    }
+
+    #[test]
+    fn threads_give_way_only_where_cores_are_short() {
+        let passive = |plan: &Plan| pasteable(plan).contains("OMP_WAIT_POLICY=passive");
+        assert!(!passive(&plan(4, 8)));
+        assert!(passive(&plan(4, 2)));
+        assert!(passive(&Plan { threads_per_rank: 3, ..plan(4, 8) }));
+    }
+
+    #[test]
+    fn the_printed_line_survives_a_shell() {
+        let text = pasteable(&plan(4, 2));
+        let words = std::process::Command::new("sh")
+            .args(["-c", &format!("printf '%s\\n' {text}")])
+            .output()
+            .unwrap();
+        let words = String::from_utf8(words.stdout).unwrap();
+        assert!(words.lines().any(|word| word == "runs/a b/config.toml"), "{words}");
+        assert_eq!(shell_quoted(&["it's".into(), String::new()]), r"'it'\''s' ''");
+    }
+
+    #[test]
+    fn mpirun_is_the_chosen_one_then_the_wrappers_sibling_then_the_paths() {
+        let folder = tempfile::tempdir().unwrap();
+        let (built, path) = (folder.path().join("built"), folder.path().join("path"));
+        for place in [&built, &path] {
+            std::fs::create_dir(place).unwrap();
+        }
+        let look = |chosen: Option<PathBuf>| {
+            find(chosen, &built.join("mpicc"), Some(path.as_os_str())).ok()
+        };
+        assert_eq!(look(None), None);
+        std::fs::write(path.join("mpirun"), "").unwrap();
+        assert_eq!(look(None), Some(path.join("mpirun")));
+        std::fs::write(built.join("mpirun"), "").unwrap();
+        assert_eq!(look(None), Some(built.join("mpirun")));
+        assert_eq!(look(Some(path.join("mpirun"))), Some(path.join("mpirun")));
+        assert_eq!(look(Some(path.join("absent"))), None);
+    }
+}

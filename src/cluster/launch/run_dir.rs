@@ -1,0 +1,276 @@
+//! The run directory: opening a new one or one that goes on, and the files the supervisor owns.
+
+use std::path::{Path, PathBuf};
+
+use toml::Table;
+
+use crate::config::{Config, identity, parse};
+use crate::observe::result::{RunResult, Status};
+use crate::observe::storage::{FileSystem, Storage};
+
+use super::{LaunchError, io_error};
+
+/// How many old runs `--fresh` keeps beside the new one under numbered names.
+const ASIDE_MAX: u32 = 1000;
+
+/// What a rank that cannot begin leaves: the kind of failure on the first line, then the reason.
+const REFUSAL: &str = "failure.txt";
+
+/// A run directory, by its absolute path.
+#[derive(Debug, Clone)]
+pub struct RunDir {
+    path: PathBuf,
+    storage: FileSystem,
+}
+
+/// What was found at the path of a run.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Found {
+    /// Nothing: a run begins.
+    Nothing,
+    /// A run that goes on, with the configuration in force.
+    Unfinished,
+    /// A run that is complete and asks for no more than it has.
+    Completed(Box<RunResult>),
+}
+
+impl RunDir {
+    /// Names it; creates nothing.
+    pub fn at(path: &Path) -> Result<Self, LaunchError> {
+        let failed = io_error(format!("resolving {}", path.display()));
+        let path = std::path::absolute(path).map_err(failed)?;
+        Ok(Self { storage: FileSystem::new(&path), path })
+    }
+
+    /// Absolute.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// A file of the run.
+    pub fn join(&self, name: &str) -> PathBuf {
+        self.path.join(name)
+    }
+
+    /// The run's files, by relative path.
+    pub fn storage(&self) -> &FileSystem {
+        &self.storage
+    }
+
+    /// Short, the same for every attempt of this directory, different for every other directory.
+    pub fn id(&self) -> String {
+        use std::os::unix::ffi::OsStrExt;
+        let path = self.path.canonicalize().unwrap_or_else(|_| self.path.clone());
+        format!("{:08x}", xxhash_rust::xxh3::xxh3_64(path.as_os_str().as_bytes()) >> 32)
+    }
+
+    /// Looks at the path with the configuration that is asked for. `config` takes over what the
+    /// run fixed at its start (`train.owners`) where nothing else was asked for.
+    pub fn inspect(&self, config: &mut Config, owners_asked: bool) -> Result<Found, LaunchError> {
+        let file = self.join("config.toml");
+        if !file.exists() {
+            return match self.is_empty() {
+                true => Ok(Found::Nothing),
+                false => Err(LaunchError::NotARun { path: self.path.clone() }),
+            };
+        }
+        let old = parse::read(&file, &[])?;
+        if !owners_asked {
+            config.train.owners = old.train.owners;
+        }
+        let changed = parse::changed_keys(&old, config);
+        if !changed.is_empty() {
+            let changes = describe_changes(&old, config, &changed);
+            return Err(LaunchError::Changed { path: self.path.clone(), changes });
+        }
+        let limits = |c: &Config| (c.train.epochs, c.train.steps, c.train.max_seconds);
+        match self.result() {
+            Some(result)
+                if result.status == Status::Completed && limits(&old) == limits(config) =>
+            {
+                Ok(Found::Completed(Box::new(result)))
+            }
+            _ => Ok(Found::Unfinished),
+        }
+    }
+
+    /// Absent, or holding nothing but what a launch leaves that did not get far.
+    fn is_empty(&self) -> bool {
+        let Ok(entries) = std::fs::read_dir(&self.path) else { return true };
+        entries
+            .flatten()
+            .all(|entry| ["lock", "logs"].iter().any(|name| entry.file_name() == *name))
+    }
+
+    /// Creates the folder with its `logs`.
+    pub fn create(&self) -> Result<(), LaunchError> {
+        let logs = self.join("logs");
+        std::fs::create_dir_all(&logs).map_err(io_error(format!("creating {}", logs.display())))
+    }
+
+    /// Writes the configuration in force.
+    pub fn write_config(&self, config: &Config) -> Result<(), LaunchError> {
+        let text = identity::resolved_text(config);
+        self.storage
+            .write_whole(Path::new("config.toml"), &[text.as_bytes()])
+            .map_err(io_error("writing the run's configuration"))
+    }
+
+    /// Moves the whole run to `NAME.old-N`, the first N that is free; returns the new name.
+    pub fn move_aside(&self) -> Result<PathBuf, LaunchError> {
+        let name = self.path.file_name().map(|n| n.to_string_lossy().into_owned());
+        let name = name.unwrap_or_else(|| "run".into());
+        let aside = (1..=ASIDE_MAX)
+            .map(|number| self.path.with_file_name(format!("{name}.old-{number}")))
+            .find(|path| !path.exists());
+        let aside = aside.ok_or_else(|| LaunchError::Io {
+            what: format!("moving {} aside", self.path.display()),
+            source: std::io::Error::other(format!("{ASIDE_MAX} old runs are there already")),
+        })?;
+        std::fs::rename(&self.path, &aside).map_err(io_error(format!(
+            "moving {} to {}",
+            self.path.display(),
+            aside.display()
+        )))?;
+        Ok(aside)
+    }
+
+    /// How the run, or its last attempt, ended; `None` where no complete record exists.
+    pub fn result(&self) -> Option<RunResult> {
+        let bytes = self.storage.read(Path::new("result.json")).ok()?;
+        serde_json::from_slice(&bytes).ok()
+    }
+
+    /// A result that is there while an attempt runs is that attempt's own.
+    pub fn put_result_aside(&self, attempt: u32) -> Result<(), LaunchError> {
+        if !self.join("result.json").exists() {
+            return Ok(());
+        }
+        let aside = format!("logs/result-before-{attempt}.json");
+        self.storage
+            .rename(Path::new("result.json"), Path::new(&aside))
+            .map_err(io_error("moving the old result.json aside"))
+    }
+
+    /// Forgets what ranks of an earlier attempt refused.
+    pub fn forget_refusal(&self) -> Result<(), LaunchError> {
+        self.storage.remove(Path::new(REFUSAL)).map_err(io_error("removing an old failure.txt"))
+    }
+
+    /// Why the ranks refused the configuration, where only the data set or a checkpoint could show
+    /// that it is wrong.
+    pub fn refusal(&self) -> Option<String> {
+        let text = String::from_utf8(self.storage.read(Path::new(REFUSAL)).ok()?).ok()?;
+        let reason = text.strip_prefix("configuration\n")?;
+        Some(reason.trim().to_owned())
+    }
+
+    /// Written by the supervisor when no rank could.
+    pub fn write_result(&self, result: &RunResult) -> Result<(), LaunchError> {
+        let text = serde_json::to_string_pretty(result).expect("a result has a JSON form");
+        self.storage
+            .write_whole(Path::new("result.json"), &[text.as_bytes(), b"\n"])
+            .map_err(io_error("writing result.json"))
+    }
+}
+
+/// `key: old -> new`, a line each.
+fn describe_changes(old: &Config, new: &Config, keys: &[String]) -> String {
+    let table = |config: &Config| Table::try_from(config).unwrap_or_default();
+    let (old, new) = (table(old), table(new));
+    let value = |table: &Table, key: &str| {
+        let (section, name) = key.split_once('.').unwrap_or((key, ""));
+        let value = table.get(section).and_then(|section| section.get(name));
+        value.map_or_else(|| "unset".to_owned(), ToString::to_string)
+    };
+    let line = |key: &String| format!("  {key}: {} -> {}", value(&old, key), value(&new, key));
+    keys.iter().map(line).collect::<Vec<_>>().join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn config() -> Config {
+        let mut config = Config::default();
+        config.train.steps = Some(10);
+        config.train.owners = Some(4);
+        config
+    }
+
+    fn started() -> (tempfile::TempDir, RunDir) {
+        let folder = tempfile::tempdir().unwrap();
+        let run = RunDir::at(&folder.path().join("run")).unwrap();
+        run.create().unwrap();
+        run.write_config(&config()).unwrap();
+        (folder, run)
+    }
+
+    fn completed() -> RunResult {
+        super::super::account::from_nothing("run", 1, Status::Completed, "all steps committed")
+    }
+
+    #[test]
+    fn a_run_begins_goes_on_and_is_complete() {
+        let folder = tempfile::tempdir().unwrap();
+        let run = RunDir::at(&folder.path().join("run")).unwrap();
+        assert_eq!(run.inspect(&mut config(), false).unwrap(), Found::Nothing);
+        run.create().unwrap();
+        assert_eq!(run.inspect(&mut config(), false).unwrap(), Found::Nothing);
+        run.write_config(&config()).unwrap();
+        assert_eq!(run.inspect(&mut config(), false).unwrap(), Found::Unfinished);
+        run.write_result(&completed()).unwrap();
+        let found = run.inspect(&mut config(), false).unwrap();
+        assert_eq!(found, Found::Completed(Box::new(completed())));
+    }
+
+    #[test]
+    fn a_completed_run_that_is_asked_for_more_goes_on() {
+        let (_folder, run) = started();
+        run.write_result(&completed()).unwrap();
+        let mut longer = config();
+        longer.train.steps = Some(20);
+        assert_eq!(run.inspect(&mut longer, false).unwrap(), Found::Unfinished);
+    }
+
+    #[test]
+    fn changed_keys_are_refused_by_name_with_both_values() {
+        let (_folder, run) = started();
+        let mut other = config();
+        other.run.seed = 7;
+        let error = run.inspect(&mut other, false).unwrap_err().to_string();
+        assert!(error.contains("run.seed: 1 -> 7"), "{error}");
+    }
+
+    #[test]
+    fn fewer_ranks_keep_the_owners_of_the_start() {
+        let (_folder, run) = started();
+        let mut fewer = config();
+        (fewer.run.ranks, fewer.train.owners) = (2, Some(2));
+        assert_eq!(run.inspect(&mut fewer, false).unwrap(), Found::Unfinished);
+        assert_eq!(fewer.train.owners, Some(4));
+        fewer.train.owners = Some(2);
+        assert!(run.inspect(&mut fewer, true).is_err());
+    }
+
+    #[test]
+    fn a_folder_of_somebody_else_is_not_a_run() {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("thesis.tex"), "").unwrap();
+        let run = RunDir::at(folder.path()).unwrap();
+        let error = run.inspect(&mut config(), false).unwrap_err();
+        assert!(matches!(error, LaunchError::NotARun { .. }));
+    }
+
+    #[test]
+    fn old_runs_and_results_are_moved_not_lost() {
+        let (folder, run) = started();
+        run.write_result(&completed()).unwrap();
+        run.put_result_aside(2).unwrap();
+        assert_eq!(run.result(), None);
+        assert!(run.join("logs/result-before-2.json").exists());
+        assert_eq!(run.move_aside().unwrap(), folder.path().join("run.old-1"));
+        run.create().unwrap();
+        assert_eq!(run.move_aside().unwrap(), folder.path().join("run.old-2"));
+    }
+}

@@ -1,0 +1,295 @@
+//! The loop around mpirun: starts it, follows what its ranks commit, ends it when they commit
+//! nothing, starts it again from whatever state exists, and stops when the run is over.
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use kintsugi_ffi::os::Signal;
+use signal_hook::consts::{SIGINT, SIGTERM, SIGUSR1};
+use signal_hook::iterator::Signals;
+
+use crate::config::Config;
+use crate::observe::clock::{Clock, RealClock};
+use crate::observe::event::{self, Event, Kind};
+use crate::observe::ledger::Entry;
+use crate::observe::log::{self, EventTail, JsonLines};
+use crate::observe::result::{RunResult, Status};
+
+use super::attempt::{self, Attempt};
+use super::lock::RunLock;
+use super::mpirun::Plan;
+use super::run_dir::RunDir;
+use super::verdict::{self, Ending, History, Next};
+use super::{LaunchError, account, io_error, janitor};
+
+/// How often the supervisor looks.
+const POLL: Duration = Duration::from_millis(20);
+/// How often it asks whether a later launch has taken over.
+const LOCK_POLL: Duration = Duration::from_secs(1);
+/// How long mpirun may go on after its ranks wrote the result.
+const AFTER_RESULT_MAX: Duration = Duration::from_secs(10);
+
+/// A run to be launched.
+#[derive(Debug)]
+pub struct Job {
+    /// Everything.
+    pub config: Config,
+    /// Where it lives.
+    pub run: RunDir,
+    /// The launcher.
+    pub mpirun: PathBuf,
+    /// This program: what ranks and janitors run.
+    pub program: PathBuf,
+    /// What ranks run instead, in tests of the supervisor.
+    pub rank_program: Option<PathBuf>,
+}
+
+impl Job {
+    /// The mpirun line of an attempt; `origin` is the unix time at which the run's seconds were 0.
+    pub fn plan(&self, attempt: u32, origin: f64) -> Plan {
+        let (job, temporary, shared_memory) = attempt::place(&self.run.id(), attempt);
+        let program = self.rank_program.as_ref().unwrap_or(&self.program);
+        let text = |path: &Path| path.display().to_string();
+        let train = &self.config.train;
+        Plan {
+            mpirun: self.mpirun.clone(),
+            ranks: self.config.run.ranks,
+            threads_per_rank: train.workers.saturating_mul(train.threads),
+            cores: attempt::cores(),
+            rank_command: vec![
+                text(program),
+                "train".into(),
+                text(&self.run.join("config.toml")),
+                "--run-dir".into(),
+                text(self.run.path()),
+                "--attempt".into(),
+                attempt.to_string(),
+                "--origin".into(),
+                format!("{origin:.6}"),
+                "--launched".into(),
+            ],
+            job,
+            temporary,
+            shared_memory,
+        }
+    }
+}
+
+/// Runs it to its end. `show` gets every event, and warnings of the supervisor's own. Call it on
+/// the main thread: mpirun ends with the thread that started it.
+pub fn supervise(
+    job: &Job,
+    lock: RunLock,
+    show: &mut dyn FnMut(&Event),
+) -> Result<RunResult, LaunchError> {
+    let signals = Signals::new([SIGINT, SIGTERM, SIGUSR1]).map_err(io_error("catching signals"))?;
+    janitor::clear_stale(&job.run.id()).map_err(io_error("ending an earlier attempt"))?;
+    let mut supervisor = Supervisor {
+        job,
+        lock,
+        show,
+        signals,
+        tail: EventTail::new(job.run.join("events.jsonl")),
+        history: History::default(),
+        last: None,
+        attempt: 0,
+        origin: now_unix(),
+    };
+    supervisor.read_the_past();
+    // Restarts within this launch count as time of the run; the pause before it does not.
+    supervisor.origin -= supervisor.last.as_ref().map_or(0.0, |last| last.seconds);
+    supervisor.run()
+}
+
+/// Seconds since 1970.
+pub fn now_unix() -> f64 {
+    RealClock::default().unix_seconds()
+}
+
+struct Supervisor<'a> {
+    job: &'a Job,
+    lock: RunLock,
+    show: &'a mut dyn FnMut(&Event),
+    signals: Signals,
+    tail: EventTail,
+    history: History,
+    /// The newest event: its time and place are those of our own.
+    last: Option<Event>,
+    attempt: u32,
+    origin: f64,
+}
+
+impl Supervisor<'_> {
+    /// What earlier launches of this run wrote, without showing it again.
+    fn read_the_past(&mut self) {
+        loop {
+            let events = self.tail.poll();
+            if events.is_empty() {
+                return;
+            }
+            for event in events {
+                self.history.on(&event);
+                self.last = Some(event);
+            }
+        }
+    }
+
+    /// Bounded by `verdict::STALLED_ATTEMPTS_MAX`: every attempt but so many brings the run forward.
+    fn run(&mut self) -> Result<RunResult, LaunchError> {
+        loop {
+            self.attempt = self.lock.raise()?;
+            self.job.run.put_result_aside(self.attempt)?;
+            self.job.run.forget_refusal()?;
+            self.history.attempt_begins();
+            let (ending, log) = self.attempt()?;
+            let stalled = self.history.attempt_ends();
+            let result = self.job.run.result().filter(|r| r.attempt == self.attempt);
+            if result.is_none()
+                && let Some(reason) = self.job.run.refusal()
+            {
+                return Err(LaunchError::Refused { reason });
+            }
+            let may_restart = verdict::may_restart(&self.job.config);
+            match verdict::next(&ending, result, stalled, may_restart) {
+                Next::Accept(result) => return Ok(*result),
+                Next::Conclude(status, reason) => {
+                    self.quote(&log);
+                    return self.conclude(status, &reason);
+                }
+                Next::Restart(reason) => {
+                    self.quote(&log);
+                    let next = self.attempt + 1;
+                    self.warn(&format!("{reason}; starting again (attempt {next})"));
+                }
+            }
+        }
+    }
+
+    /// One attempt, from start to the last of its processes.
+    fn attempt(&mut self) -> Result<(Ending, PathBuf), LaunchError> {
+        let log = self.job.run.join(&format!("logs/mpirun-{}.log", self.attempt));
+        let plan = self.job.plan(self.attempt, self.origin);
+        let mut attempt = Attempt::start(&plan, &self.job.program, &log)?;
+        let ending = self.lock.record_mpirun(attempt.pid()).and_then(|()| self.watch(&mut attempt));
+        let hurried = matches!(ending, Err(_) | Ok(Ending::Hung(_)));
+        let signals = &mut self.signals;
+        attempt.close(&mut || hurried || signals.pending().next().is_some())?;
+        self.follow();
+        Ok((ending?, log))
+    }
+
+    /// Until mpirun ends, hangs, or somebody asks for the end.
+    fn watch(&mut self, attempt: &mut Attempt) -> Result<Ending, LaunchError> {
+        let mut sign_of_life = attempt.started();
+        let mut lock_checked = Instant::now();
+        let mut result_seen: Option<Instant> = None;
+        loop {
+            if self.follow() {
+                sign_of_life = Instant::now();
+            }
+            if let Some(how) = attempt.poll()? {
+                return Ok(Ending::Exited(how));
+            }
+            if self.signals.pending().next().is_some() {
+                return self.stop(attempt);
+            }
+            let silence = sign_of_life.elapsed();
+            let committing = self.history.committing();
+            if let Some(why) = verdict::hung(&self.job.config, committing, silence) {
+                return Ok(Ending::Hung(why));
+            }
+            if lock_checked.elapsed() >= LOCK_POLL {
+                self.lock.check()?;
+                lock_checked = Instant::now();
+                if result_seen.is_none() && self.job.run.result().is_some() {
+                    result_seen = Some(Instant::now());
+                }
+            }
+            if result_seen.is_some_and(|seen| seen.elapsed() > AFTER_RESULT_MAX) {
+                return Ok(Ending::Exited("it went on after the result was written".into()));
+            }
+            std::thread::sleep(POLL);
+        }
+    }
+
+    /// Asks the ranks for a checkpoint and their end, and waits for them; a second signal hurries.
+    fn stop(&mut self, attempt: &mut Attempt) -> Result<Ending, LaunchError> {
+        let patience = self.job.config.recovery.time_limit.0;
+        self.warn("stopping: the ranks write a checkpoint (once more to stop at once)");
+        attempt.signal(Signal::User1);
+        let end = Instant::now() + patience;
+        while attempt.poll()?.is_none() && Instant::now() < end {
+            if self.signals.pending().next().is_some() {
+                break;
+            }
+            self.follow();
+            std::thread::sleep(POLL);
+        }
+        Ok(Ending::Stopped)
+    }
+
+    /// Takes what the ranks wrote since; says whether it shows that the world goes on.
+    fn follow(&mut self) -> bool {
+        let mut alive = false;
+        for event in self.tail.poll() {
+            alive |= self.history.on(&event);
+            (self.show)(&event);
+            self.last = Some(event);
+        }
+        alive
+    }
+
+    fn own_event(&self, kind: Kind) -> Event {
+        let time = now_unix();
+        Event {
+            v: event::VERSION,
+            time,
+            seconds: time - self.origin,
+            attempt: self.attempt,
+            generation: self.last.as_ref().map_or(0, |last| last.generation),
+            step: self.last.as_ref().map_or(0, |last| last.step),
+            rank: 0,
+            kind,
+        }
+    }
+
+    /// For people only: while ranks live, the event log is theirs.
+    fn warn(&mut self, message: &str) {
+        let event = self.own_event(Kind::Warning { message: message.to_owned() });
+        (self.show)(&event);
+    }
+
+    /// The last words of an attempt.
+    fn quote(&mut self, log: &Path) {
+        const LINES: usize = 6;
+        let lines = account::last_lines(log, LINES);
+        if !lines.is_empty() {
+            let text = lines.join("\n  ");
+            self.warn(&format!("the last lines of {}:\n  {text}", log.display()));
+        }
+    }
+
+    /// The result when no rank could write one, and the event that ends the log.
+    fn conclude(&mut self, status: Status, reason: &str) -> Result<RunResult, LaunchError> {
+        let run = &self.job.run;
+        // What cannot be read cannot be claimed; the reason is what matters now.
+        let events = log::read_events(&run.join("events.jsonl")).unwrap_or_default();
+        let ledger: Vec<Entry> = log::read_lines(&run.join("ledger.jsonl")).unwrap_or_default();
+        let name = run.path().file_name().map_or_else(String::new, |n| n.to_string_lossy().into());
+        let result = account::result(&name, self.attempt, status, reason, &events, &ledger);
+        run.write_result(&result)?;
+        let event = self.own_event(Kind::RunEnd {
+            status: serde_json::to_value(status)
+                .ok()
+                .and_then(|value| value.as_str().map(str::to_owned))
+                .unwrap_or_default(),
+            reason: reason.to_owned(),
+            state_sha256: None,
+        });
+        let storage = std::sync::Arc::new(run.storage().clone());
+        let appended = JsonLines::at(storage, "events.jsonl").append(&event);
+        appended.map_err(io_error("ending the event log"))?;
+        self.follow();
+        Ok(result)
+    }
+}

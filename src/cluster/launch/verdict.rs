@@ -1,0 +1,222 @@
+//! What follows from how an attempt ended: the run's end, or another start. Pure.
+
+use std::time::Duration;
+
+use crate::config::{Config, Rung};
+use crate::observe::event::{Event, Kind};
+use crate::observe::result::{RunResult, Status};
+
+/// Attempts in a row that may end without having brought the run forward.
+pub const STALLED_ATTEMPTS_MAX: u32 = 3;
+
+/// How an attempt ended, as its supervisor saw it.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Ending {
+    /// mpirun ended by itself: its exit code or signal, for people only.
+    Exited(String),
+    /// It was killed because no step was committed in time.
+    Hung(String),
+    /// Somebody asked for the end.
+    Stopped,
+}
+
+/// What to do.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Next {
+    /// The ranks' own result is the run's.
+    Accept(Box<RunResult>),
+    /// No rank could write one: this is it.
+    Conclude(Status, String),
+    /// Start again, for this reason.
+    Restart(String),
+}
+
+/// Decides. `result` is what the ranks of this attempt wrote; `stalled` counts the attempts in a
+/// row, this one included, that did not bring the run forward.
+pub fn next(ending: &Ending, result: Option<RunResult>, stalled: u32, may_restart: bool) -> Next {
+    let reason = match (&result, ending) {
+        (Some(result), _) if result.status != Status::JobLost => {
+            return Next::Accept(Box::new(result.clone()));
+        }
+        (Some(result), _) => result.reason.clone(),
+        (None, Ending::Exited(how)) => format!("mpirun ended ({how}) without a result"),
+        (None, Ending::Hung(why)) => why.clone(),
+        (None, Ending::Stopped) => "no rank could write a checkpoint in time".to_owned(),
+    };
+    if *ending == Ending::Stopped {
+        let reason = format!("asked to stop; {reason}: the newest verified state counts");
+        return Next::Conclude(Status::Interrupted, reason);
+    }
+    if !may_restart {
+        return match result {
+            Some(result) => Next::Accept(Box::new(result)),
+            None => {
+                let reason = format!("{reason}, and recovery.ladder has no \"restart\"");
+                Next::Conclude(Status::JobLost, reason)
+            }
+        };
+    }
+    if stalled >= STALLED_ATTEMPTS_MAX {
+        let reason =
+            format!("{stalled} attempts in a row committed no further step; the last: {reason}");
+        return Next::Conclude(Status::NoProgress, reason);
+    }
+    Next::Restart(reason)
+}
+
+/// Whether the supervisor may start the world again.
+pub fn may_restart(config: &Config) -> bool {
+    config.recovery.rungs().contains(&Rung::Restart)
+}
+
+/// How far the run has come, over all attempts.
+#[derive(Debug, Clone, Default)]
+pub struct History {
+    /// The furthest step ever committed.
+    furthest: u64,
+    /// The furthest step an attempt began from.
+    furthest_start: u64,
+    forward: bool,
+    stalled: u32,
+    /// Whether this attempt has committed a step.
+    committing: bool,
+}
+
+impl History {
+    /// A start of mpirun.
+    pub fn attempt_begins(&mut self) {
+        self.forward = false;
+        self.committing = false;
+    }
+
+    /// Takes one event; says whether it shows that the world is alive and well.
+    pub fn on(&mut self, event: &Event) -> bool {
+        match &event.kind {
+            // A later starting point is progress too: failures may be denser than epochs.
+            Kind::RunStart { .. } if event.step > self.furthest_start => {
+                self.furthest_start = event.step;
+                self.forward = true;
+                false
+            }
+            Kind::Step { .. } => {
+                self.committing = true;
+                self.forward |= event.step > self.furthest;
+                self.furthest = self.furthest.max(event.step);
+                true
+            }
+            // Long ones are no reason to suspect the world, once they are done.
+            Kind::Evaluation { .. } | Kind::Epoch { .. } => self.committing,
+            _ => false,
+        }
+    }
+
+    /// The end of mpirun; returns how many attempts in a row did not bring the run forward.
+    pub fn attempt_ends(&mut self) -> u32 {
+        self.stalled = if self.forward { 0 } else { self.stalled + 1 };
+        self.stalled
+    }
+
+    /// Whether the attempt has committed a step yet.
+    pub fn committing(&self) -> bool {
+        self.committing
+    }
+}
+
+/// Why a silence of this length ends the attempt, if it does.
+pub fn hung(config: &Config, committing: bool, silence: Duration) -> Option<String> {
+    let recovery = &config.recovery;
+    let (limit, key, what) = match committing {
+        true => (recovery.time_limit, "recovery.time_limit", "no step was committed for"),
+        false => (recovery.start_limit, "recovery.start_limit", "no first step was committed in"),
+    };
+    (silence > limit.0).then(|| format!("{what} {limit} ({key}): the world was killed"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::account::from_nothing;
+    use super::*;
+
+    fn result(status: Status) -> Option<RunResult> {
+        Some(from_nothing("r", 1, status, "because"))
+    }
+
+    fn exited() -> Ending {
+        Ending::Exited("exit code 0".into())
+    }
+
+    #[test]
+    fn what_the_ranks_wrote_counts_whatever_mpirun_says() {
+        for status in
+            [Status::Completed, Status::Interrupted, Status::DataError, Status::NoProgress]
+        {
+            for ending in [exited(), Ending::Hung("late".into()), Ending::Stopped] {
+                let next = next(&ending, result(status), 9, true);
+                assert!(matches!(next, Next::Accept(r) if r.status == status));
+            }
+        }
+    }
+
+    #[test]
+    fn an_exit_code_of_0_without_a_result_is_not_success() {
+        assert!(matches!(next(&exited(), None, 0, true), Next::Restart(_)));
+        assert!(matches!(next(&exited(), result(Status::JobLost), 1, true), Next::Restart(_)));
+        let end = next(&exited(), None, 0, false);
+        assert!(matches!(end, Next::Conclude(Status::JobLost, _)));
+    }
+
+    #[test]
+    fn a_crash_loop_ends() {
+        let mut history = History::default();
+        for attempt in 1..=STALLED_ATTEMPTS_MAX {
+            history.attempt_begins();
+            let stalled = history.attempt_ends();
+            let next = next(&exited(), None, stalled, true);
+            let ends = matches!(next, Next::Conclude(Status::NoProgress, _));
+            assert_eq!(ends, attempt == STALLED_ATTEMPTS_MAX, "attempt {attempt}");
+        }
+    }
+
+    #[test]
+    fn asked_to_stop_is_never_a_restart() {
+        for result in [None, result(Status::JobLost)] {
+            let next = next(&Ending::Stopped, result, 0, true);
+            assert!(matches!(next, Next::Conclude(Status::Interrupted, _)));
+        }
+    }
+
+    fn step(step: u64) -> Event {
+        let kind = Kind::Step {
+            epoch: 0,
+            loss: 0.0,
+            error: 0.0,
+            samples: 1,
+            learning_rate: 0.0,
+            seconds: 0.0,
+        };
+        Event { v: 1, time: 0.0, seconds: 0.0, attempt: 1, generation: 0, step, rank: 0, kind }
+    }
+
+    #[test]
+    fn steps_committed_before_do_not_count_as_progress_again() {
+        let mut history = History::default();
+        for (last, expected) in [(5, 0), (5, 1), (4, 2), (6, 0), (6, 1)] {
+            history.attempt_begins();
+            assert!(!history.committing());
+            for number in 3..=last {
+                assert!(history.on(&step(number)));
+            }
+            assert!(history.committing());
+            assert_eq!(history.attempt_ends(), expected, "until step {last}");
+        }
+    }
+
+    #[test]
+    fn the_first_step_has_a_limit_of_its_own() {
+        let config = Config::default();
+        let between = Duration::from_secs(90);
+        assert_eq!(hung(&config, false, between), None);
+        assert!(hung(&config, true, between).unwrap().contains("recovery.time_limit"));
+        assert!(hung(&config, false, between * 2).unwrap().contains("recovery.start_limit"));
+    }
+}

@@ -1,0 +1,263 @@
+//! What a well-formed configuration must also be: possible, and within what this version does.
+
+use super::parse::ConfigError;
+use super::{Config, DataFormat, Limit, PlannedFault, Rung, Who};
+
+/// Refuses with the key, its value and what to write instead.
+pub fn check(config: &Config) -> Result<(), ConfigError> {
+    check_sizes(config)?;
+    check_owners(config)?;
+    check_rates(config)?;
+    check_recovery(config)?;
+    check_faults(config)?;
+    check_supported(config)
+}
+
+fn refuse(
+    key: &str,
+    value: impl std::fmt::Display,
+    reason: impl Into<String>,
+) -> Result<(), ConfigError> {
+    Err(ConfigError::Refused { key: key.into(), value: value.to_string(), reason: reason.into() })
+}
+
+fn check_sizes(config: &Config) -> Result<(), ConfigError> {
+    let train = &config.train;
+    for (key, value) in [
+        ("run.ranks", u64::from(config.run.ranks)),
+        ("train.global_batch", train.global_batch),
+        ("train.workers", u64::from(train.workers)),
+        ("train.threads", u64::from(train.threads)),
+        ("train.bucket", train.bucket.0),
+        ("train.epochs", train.epochs.unwrap_or(1)),
+        ("train.steps", train.steps.unwrap_or(1)),
+        ("data.image_size", u64::from(config.data.image_size)),
+        ("data.prefetch", u64::from(config.data.prefetch)),
+        ("data.synthetic_samples", config.data.synthetic_samples),
+        ("evaluation.batch", u64::from(config.evaluation.batch)),
+        ("checkpoint.keep", u64::from(config.checkpoint.keep)),
+        ("recovery.tries", u64::from(config.recovery.tries)),
+        ("recovery.resident_every", u64::from(config.recovery.resident_every)),
+    ] {
+        if value == 0 {
+            return refuse(key, 0, "there must be at least one; write 1 or more");
+        }
+    }
+    if config.data.synthetic_classes < 2 {
+        let value = config.data.synthetic_classes;
+        return refuse("data.synthetic_classes", value, "a classifier needs at least 2 classes");
+    }
+    if let Some(seconds) = train.max_seconds
+        && !(seconds > 0.0 && seconds.is_finite())
+    {
+        return refuse("train.max_seconds", seconds, "write a number of seconds above 0");
+    }
+    if train.epochs.is_none() && train.steps.is_none() && train.max_seconds.is_none() {
+        let reason =
+            "nothing would end the run; set train.epochs, train.steps or train.max_seconds";
+        return refuse("train.epochs", "unset", reason);
+    }
+    if config.run.name.is_empty() || config.run.name.contains(['/', '\0']) {
+        let value = format!("{:?}", config.run.name);
+        return refuse("run.name", value, "it names a folder: write a name without `/`");
+    }
+    Ok(())
+}
+
+fn check_owners(config: &Config) -> Result<(), ConfigError> {
+    let owners = super::parse::resolve_owners(config);
+    let (ranks, workers) = (config.run.ranks, config.train.workers);
+    let needed = ranks.saturating_mul(workers);
+    if owners < ranks {
+        let reason = format!(
+            "more ranks than owners: {ranks} ranks would share {owners} owners, and a rank without \
+             an owner computes nothing; set train.owners to {needed} or more, or run.ranks to \
+             {owners} or fewer"
+        );
+        return refuse("train.owners", owners, reason);
+    }
+    if owners < needed {
+        let reason = format!(
+            "more workers than owners: {ranks} ranks x {workers} workers would share {owners} \
+             owners; set train.owners to {needed} or more, or train.workers lower"
+        );
+        return refuse("train.owners", owners, reason);
+    }
+    Ok(())
+}
+
+fn check_rates(config: &Config) -> Result<(), ConfigError> {
+    let optimizer = &config.optimizer;
+    if optimizer.name != "sgd" {
+        return refuse("optimizer.name", &optimizer.name, "the only optimizer is \"sgd\"");
+    }
+    let schedule = &config.schedule;
+    let unit = 0.0..=1.0;
+    for (key, value, valid, range) in [
+        (
+            "optimizer.learning_rate",
+            optimizer.learning_rate,
+            optimizer.learning_rate >= 0.0 && optimizer.learning_rate.is_finite(),
+            "0 or above",
+        ),
+        (
+            "optimizer.momentum",
+            optimizer.momentum,
+            (0.0..1.0).contains(&optimizer.momentum),
+            "from 0 to below 1",
+        ),
+        (
+            "optimizer.weight_decay",
+            optimizer.weight_decay,
+            optimizer.weight_decay >= 0.0 && optimizer.weight_decay.is_finite(),
+            "0 or above",
+        ),
+        ("schedule.warm_up", schedule.warm_up, unit.contains(&schedule.warm_up), "a fraction 0..1"),
+        ("schedule.factor", schedule.factor, unit.contains(&schedule.factor), "a fraction 0..1"),
+        (
+            "model.width",
+            config.model.width,
+            config.model.width > 0.0 && config.model.width.is_finite(),
+            "above 0",
+        ),
+    ] {
+        if !valid {
+            return refuse(key, value, format!("write a number that is {range}"));
+        }
+    }
+    if schedule.milestones.iter().any(|milestone| !unit.contains(milestone)) {
+        let value = format!("{:?}", schedule.milestones);
+        return refuse("schedule.milestones", value, "each is a fraction 0..1 of the run");
+    }
+    Ok(())
+}
+
+fn check_recovery(config: &Config) -> Result<(), ConfigError> {
+    let recovery = &config.recovery;
+    let rungs = recovery.rungs();
+    let shown = format!("{rungs:?}").to_lowercase();
+    if rungs.is_empty() {
+        let reason = "write at least one rung, for example [\"respawn\", \"restart\"]";
+        return refuse("recovery.ladder", "[]", reason);
+    }
+    if rungs.iter().enumerate().any(|(i, rung)| rungs[..i].contains(rung)) {
+        return refuse("recovery.ladder", shown, "a rung stands there twice; name each once");
+    }
+    if rungs[..rungs.len() - 1].contains(&Rung::Restart) {
+        let reason = "\"restart\" ends the world, so nothing can follow it; put it last";
+        return refuse("recovery.ladder", shown, reason);
+    }
+    for (key, span) in [
+        ("recovery.start_limit", recovery.start_limit),
+        ("recovery.node_timeout", recovery.node_timeout),
+        ("recovery.time_limit", recovery.time_limit),
+        ("checkpoint.mtbf", config.checkpoint.mtbf),
+    ] {
+        if span.0.is_zero() {
+            return refuse(key, span, "write a duration above 0, for example \"30s\"");
+        }
+    }
+    let limit = recovery.time_limit;
+    if recovery.node_timeout >= limit {
+        let reason = format!("it must be shorter than recovery.time_limit ({limit})");
+        return refuse("recovery.node_timeout", recovery.node_timeout, reason);
+    }
+    if let Limit::Time(step) = recovery.step_timeout
+        && (step.is_zero() || step >= limit.0)
+    {
+        let reason = format!("it must be above 0 and shorter than recovery.time_limit ({limit})");
+        return refuse("recovery.step_timeout", recovery.step_timeout, reason);
+    }
+    Ok(())
+}
+
+fn check_faults(config: &Config) -> Result<(), ConfigError> {
+    if let Some(mean) = config.faults.mtbf_seconds
+        && !(mean > 0.0 && mean.is_finite())
+    {
+        return refuse("faults.mtbf_seconds", mean, "write a number of seconds above 0");
+    }
+    for (index, fault) in config.faults.plan.iter().enumerate() {
+        check_fault(config, &format!("faults.plan[{index}]"), fault)?;
+    }
+    Ok(())
+}
+
+fn check_fault(config: &Config, key: &str, fault: &PlannedFault) -> Result<(), ConfigError> {
+    let shown = toml::Value::try_from(fault).map_or_else(|_| "...".into(), |v| v.to_string());
+    match (fault.step, fault.seconds) {
+        (Some(_), Some(_)) => {
+            return refuse(key, shown, "it names both step and seconds; keep one of them");
+        }
+        (None, None) => {
+            let reason = "it names no moment; give it step = N or seconds = S";
+            return refuse(key, shown, reason);
+        }
+        (Some(0), None) => return refuse(key, shown, "the first step is step = 1"),
+        (None, Some(seconds)) if !(seconds >= 0.0 && seconds.is_finite()) => {
+            return refuse(key, shown, "seconds must be 0 or above");
+        }
+        _ => {}
+    }
+    if fault.who == Who::Rank && fault.rank >= config.run.ranks {
+        let reason =
+            format!("there is no rank {}; {} ranks start at 0", fault.rank, config.run.ranks);
+        return refuse(key, shown, reason);
+    }
+    Ok(())
+}
+
+/// What the schema already names but this version does not do. A feature that arrives removes its
+/// line.
+fn check_supported(config: &Config) -> Result<(), ConfigError> {
+    let (data, train, recovery) = (&config.data, &config.train, &config.recovery);
+    let (device, memory) = (&config.device, &config.memory);
+    let quoted = |text: &str| format!("{text:?}");
+    for (lacking, key, value, instead) in [
+        (train.reproducible, "train.reproducible", "true".into(), "false"),
+        (config.staging.mode != "off", "staging.mode", quoted(&config.staging.mode), "\"off\""),
+        (data.bundle_ratio != 0.0, "data.bundle_ratio", data.bundle_ratio.to_string(), "0.0"),
+        (data.alternating, "data.alternating", "true".into(), "false"),
+        (data.cache != "none", "data.cache", quoted(&data.cache), "\"none\""),
+        (
+            data.throttle.is_some(),
+            "data.throttle",
+            quoted(data.throttle.as_deref().unwrap_or_default()),
+            "nothing: leave it out",
+        ),
+        (
+            data.format == DataFormat::Tar,
+            "data.format",
+            quoted("tar"),
+            "\"image_folder\", \"cifar10\", \"cifar100\", \"mnist\" or \"synthetic\"",
+        ),
+        (
+            !matches!(device.kind.as_str(), "cpu" | "auto"),
+            "device.kind",
+            quoted(&device.kind),
+            "\"cpu\"",
+        ),
+        (device.precision != "f32", "device.precision", quoted(&device.precision), "\"f32\""),
+        (
+            device.memory_budget.is_some(),
+            "device.memory_budget",
+            device.memory_budget.map_or_else(String::new, |budget| quoted(&budget.to_string())),
+            "nothing: leave it out",
+        ),
+        (memory.mode != "resident", "memory.mode", quoted(&memory.mode), "\"resident\""),
+        (
+            recovery.spares.unwrap_or(0) > 0,
+            "recovery.spares",
+            recovery.spares.unwrap_or(0).to_string(),
+            "0 (a dead rank is respawned)",
+        ),
+        (recovery.warm_spares, "recovery.warm_spares", "true".into(), "false"),
+        (recovery.replace_slow, "recovery.replace_slow", "true".into(), "false"),
+        (config.run.runtime != "auto", "run.runtime", quoted(&config.run.runtime), "\"auto\""),
+    ] {
+        if lacking {
+            return refuse(key, value, format!("this version cannot do that yet; write {instead}"));
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,173 @@
+//! What makes two configurations the same run: the text of a whole configuration, the folder named
+//! after it, the fingerprint of what decides the arithmetic, and what may change when a run goes on.
+
+use std::path::PathBuf;
+
+use toml::{Table, Value};
+use xxhash_rust::xxh3::xxh3_64;
+
+use super::{Config, ScheduleKind};
+
+/// The resolved configuration as TOML, for `RUN/config.toml`. Reading it gives the same `Config`.
+pub fn resolved_text(config: &Config) -> String {
+    let body = toml::to_string_pretty(config).expect("every field of Config has a TOML form");
+    format!("# The whole configuration of this run, defaults and overrides included.\n{body}")
+}
+
+/// `runs/NAME-XXXXXXXX`, from the name and a hash of the whole resolved configuration: the same
+/// command finds its run again, another configuration gets another folder.
+pub fn run_directory(config: &Config) -> PathBuf {
+    let hash = xxh3_64(canonical(&table_of(config)).as_bytes());
+    PathBuf::from("runs").join(format!("{}-{:08x}", config.run.name, hash >> 32))
+}
+
+/// A hash over what decides the arithmetic. Two runs that differ only in name, number of ranks,
+/// faults, recovery, checkpoints, evaluation or where their data lies have the same one.
+pub fn fingerprint(config: &Config) -> u64 {
+    let mut table = table_of(config);
+    for (section, keys) in free_keys(config) {
+        match keys {
+            [] => drop(table.remove(section)),
+            keys => {
+                if let Some(Value::Table(content)) = table.get_mut(section) {
+                    content.retain(|key, _| !keys.contains(&key));
+                }
+            }
+        }
+    }
+    xxh3_64(canonical(&table).as_bytes())
+}
+
+/// The keys, sorted, in which two configurations differ although a run that goes on must keep them.
+pub fn changed_keys(old: &Config, new: &Config) -> Vec<String> {
+    let (before, after) = (table_of(old), table_of(new));
+    let (free_before, free_after) = (free_keys(old), free_keys(new));
+    let is_free = |free: &[FreeKeys], section: &str, key: &str| {
+        free.iter().any(|(s, keys)| *s == section && (keys.is_empty() || keys.contains(&key)))
+    };
+    let mut changed = Vec::new();
+    for section in super::keys::sections() {
+        for key in super::keys::keys_of(section) {
+            let value = |table: &Table| table.get(*section).and_then(|s| s.get(key)).cloned();
+            let free = is_free(&free_before, section, key) && is_free(&free_after, section, key);
+            if !free && value(&before) != value(&after) {
+                changed.push(format!("{section}.{key}"));
+            }
+        }
+    }
+    changed.sort();
+    changed
+}
+
+/// A section and those of its keys that may change; none named means all.
+type FreeKeys = (&'static str, &'static [&'static str]);
+
+/// What may change while a run goes on: it decides neither the order of samples nor a sum.
+fn free_keys(config: &Config) -> Vec<FreeKeys> {
+    // `ranks` and `workers` only group the owners, whose number stays.
+    let mut free: Vec<FreeKeys> = vec![
+        ("run", &["name", "ranks", "runtime"]),
+        ("data", &["train", "validation", "decode_threads", "prefetch", "cache", "throttle"]),
+        ("staging", &[]),
+        ("evaluation", &[]),
+        ("recovery", &[]),
+        ("checkpoint", &[]),
+        ("faults", &[]),
+    ];
+    // A schedule that scales with the run's length makes the length part of the arithmetic.
+    let scales = config.schedule.kind != ScheduleKind::Constant || config.schedule.warm_up > 0.0;
+    free.push(match scales {
+        true => ("train", &["workers", "max_seconds"]),
+        false => ("train", &["workers", "max_seconds", "epochs", "steps"]),
+    });
+    free
+}
+
+fn table_of(config: &Config) -> Table {
+    Table::try_from(config).expect("every field of Config has a TOML form")
+}
+
+/// One text per table, whatever order its keys were inserted in.
+fn canonical(table: &Table) -> String {
+    let mut lines = Vec::new();
+    for (section, content) in table {
+        match content {
+            Value::Table(content) => {
+                lines.extend(content.iter().map(|(key, value)| format!("{section}.{key}={value}")));
+            }
+            value => lines.push(format!("{section}={value}")),
+        }
+    }
+    lines.sort();
+    lines.join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn config() -> Config {
+        let mut config = Config::default();
+        config.train.epochs = Some(3);
+        config.train.owners = Some(4);
+        config
+    }
+
+    #[test]
+    fn the_resolved_text_reads_back_as_the_same_configuration() {
+        let mut config = config();
+        config.faults.mtbf_seconds = Some(20.0);
+        config.data.train = Some("/data/train".into());
+        let read: Config = toml::from_str(&resolved_text(&config)).unwrap();
+        assert_eq!(read, config);
+        assert_eq!(run_directory(&read), run_directory(&config));
+    }
+
+    #[test]
+    fn faults_and_names_leave_the_fingerprint_but_move_the_folder() {
+        let calm = config();
+        let mut struck = config();
+        struck.run.name = "struck".into();
+        struck.run.ranks = 3;
+        struck.faults.mtbf_seconds = Some(20.0);
+        struck.train.workers = 2;
+        assert_eq!(fingerprint(&calm), fingerprint(&struck));
+        assert_ne!(run_directory(&calm), run_directory(&struck));
+        assert!(changed_keys(&calm, &struck).is_empty());
+    }
+
+    #[test]
+    fn whatever_decides_the_arithmetic_is_in_the_fingerprint() {
+        let edits: [fn(&mut Config); 8] = [
+            |c| c.run.seed = 9,
+            |c| c.train.owners = Some(5),
+            |c| c.train.global_batch = 7,
+            |c| c.train.threads = 2,
+            |c| c.optimizer.learning_rate = 0.3,
+            |c| c.model.name = "mlp".into(),
+            |c| c.data.augment = false,
+            |c| c.schedule.kind = ScheduleKind::Cosine,
+        ];
+        for (index, edit) in edits.iter().enumerate() {
+            let mut other = config();
+            edit(&mut other);
+            assert_ne!(fingerprint(&config()), fingerprint(&other), "edit {index}");
+            assert!(!changed_keys(&config(), &other).is_empty(), "edit {index}");
+        }
+    }
+
+    #[test]
+    fn the_length_may_change_only_while_no_schedule_scales_with_it() {
+        let (short, mut long) = (config(), config());
+        long.train.epochs = Some(30);
+        assert!(changed_keys(&short, &long).is_empty());
+        assert_eq!(fingerprint(&short), fingerprint(&long));
+        let cosine = |mut config: Config| {
+            config.schedule.kind = ScheduleKind::Cosine;
+            config
+        };
+        let (short, long) = (cosine(short), cosine(long));
+        assert_eq!(changed_keys(&short, &long), ["train.epochs"]);
+        assert_ne!(fingerprint(&short), fingerprint(&long));
+    }
+}

@@ -1,0 +1,118 @@
+//! Which keys exist, asked of serde itself so that the list cannot lag behind the schema, and the
+//! nearest known one to what was typed.
+
+use serde::de::{Deserialize, Deserializer, Error as _, Visitor, value::Error};
+
+use super::{
+    Checkpoint, Config, Data, Device, Evaluation, Faults, Memory, Model, Optimizer, PlannedFault,
+    Recovery, Run, Schedule, Staging, Train,
+};
+
+/// A deserializer without data: it remembers the field names that a struct asks for, and fails.
+struct Fields<'a>(&'a mut &'static [&'static str]);
+
+impl<'de> Deserializer<'de> for Fields<'_> {
+    type Error = Error;
+
+    fn deserialize_any<V: Visitor<'de>>(self, _: V) -> Result<V::Value, Error> {
+        Err(Error::custom("there is nothing here"))
+    }
+
+    fn deserialize_struct<V: Visitor<'de>>(
+        self,
+        _: &'static str,
+        fields: &'static [&'static str],
+        _: V,
+    ) -> Result<V::Value, Error> {
+        *self.0 = fields;
+        Err(Error::custom("there is nothing here"))
+    }
+
+    serde::forward_to_deserialize_any! {
+        bool i8 i16 i32 i64 i128 u8 u16 u32 u64 u128 f32 f64 char str string bytes byte_buf option
+        unit unit_struct newtype_struct seq tuple tuple_struct map enum identifier ignored_any
+    }
+}
+
+fn fields_of<T: for<'de> Deserialize<'de>>() -> &'static [&'static str] {
+    let mut fields: &'static [&'static str] = &[];
+    // It always fails: only the question matters.
+    let _ = T::deserialize(Fields(&mut fields));
+    fields
+}
+
+/// The sections of a configuration file.
+pub fn sections() -> &'static [&'static str] {
+    fields_of::<Config>()
+}
+
+/// The keys of a section; empty for one that does not exist.
+pub fn keys_of(section: &str) -> &'static [&'static str] {
+    match section {
+        "run" => fields_of::<Run>(),
+        "model" => fields_of::<Model>(),
+        "data" => fields_of::<Data>(),
+        "staging" => fields_of::<Staging>(),
+        "train" => fields_of::<Train>(),
+        "optimizer" => fields_of::<Optimizer>(),
+        "schedule" => fields_of::<Schedule>(),
+        "evaluation" => fields_of::<Evaluation>(),
+        "recovery" => fields_of::<Recovery>(),
+        "checkpoint" => fields_of::<Checkpoint>(),
+        "device" => fields_of::<Device>(),
+        "memory" => fields_of::<Memory>(),
+        "faults" => fields_of::<Faults>(),
+        _ => &[],
+    }
+}
+
+/// The keys of one `[[faults.plan]]`.
+pub fn fault_keys() -> &'static [&'static str] {
+    fields_of::<PlannedFault>()
+}
+
+/// The known name that looks most like `typed`, if any looks like it at all.
+pub fn nearest<'a>(typed: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    /// Jaro-Winkler similarity below which a guess would mislead.
+    const LIKENESS_MIN: f64 = 0.75;
+    known
+        .into_iter()
+        .map(|name| (strsim::jaro_winkler(typed, name), name))
+        .filter(|(likeness, _)| *likeness >= LIKENESS_MIN)
+        .max_by(|a, b| a.0.total_cmp(&b.0))
+        .map(|(_, name)| name)
+}
+
+/// The full key nearest to an unknown `section.key`: in its own section first, then anywhere.
+pub fn nearest_key(section: &str, key: &str) -> Option<String> {
+    if let Some(name) = nearest(key, keys_of(section).iter().copied()) {
+        return Some(format!("{section}.{name}"));
+    }
+    sections()
+        .iter()
+        .find(|other| keys_of(other).contains(&key))
+        .map(|other| format!("{other}.{key}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_section_of_the_schema_has_keys() {
+        assert!(sections().len() >= 13);
+        for section in sections() {
+            assert!(!keys_of(section).is_empty(), "{section} is missing in keys_of");
+        }
+        assert!(keys_of("recovery").contains(&"step_timeout"));
+        assert!(fault_keys().contains(&"phase"));
+    }
+
+    #[test]
+    fn a_slip_of_the_finger_finds_its_key() {
+        assert_eq!(nearest_key("train", "global_bacth").as_deref(), Some("train.global_batch"));
+        assert_eq!(nearest_key("train", "ranks").as_deref(), Some("run.ranks"));
+        assert_eq!(nearest("optimiser", sections().iter().copied()), Some("optimizer"));
+        assert_eq!(nearest_key("train", "qqqq"), None);
+    }
+}

@@ -1,0 +1,24 @@
+//! The CPU through oneDNN: a context and a team of OpenMP threads.
+
+use kintsugi_ffi::dnnl::{self, Context};
+
+/// One worker's CPU. The team's size is part of the arithmetic: another size, other bits.
+pub struct Cpu {
+    /// What primitives are made with.
+    pub context: Context,
+    threads: usize,
+}
+
+impl Cpu {
+    /// A team of `threads` (at least one) for the calling thread.
+    pub fn new(threads: usize) -> Result<Self, dnnl::Error> {
+        let this = Self { context: Context::cpu()?, threads: threads.max(1) };
+        this.enter();
+        Ok(this)
+    }
+
+    /// GNU OpenMP keeps the team's size per host thread, so whoever computes says it again.
+    pub fn enter(&self) {
+        dnnl::set_threads(self.threads);
+    }
+}

@@ -1,0 +1,108 @@
+//! What a graph costs per sample: arithmetic, parameters, and bytes kept for backward.
+
+use serde::Serialize;
+
+use super::spec::elements;
+use super::{Graph, LayerKind, Layout, TensorKind};
+
+/// Cost of one node, for one sample.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
+pub struct Cost {
+    /// Trained parameters (not per sample).
+    pub parameters: u64,
+    /// Floating-point operations of the forward pass; a multiply-add counts as two.
+    pub forward_flops: u64,
+    /// The same for backward.
+    pub backward_flops: u64,
+    /// Bytes of this node's result.
+    pub output_bytes: u64,
+    /// Bytes that live from this node's forward pass until some backward pass has read them:
+    /// its result if anyone needs it, and what the node keeps besides.
+    pub saved_bytes: u64,
+}
+
+/// Which of its tensors a layer's backward pass reads.
+struct Reads {
+    input: bool,
+    output: bool,
+    /// Bytes besides, per output element (masks, pooling indices).
+    extra: u64,
+}
+
+fn reads(kind: &LayerKind) -> Reads {
+    let (input, output, extra) = match kind {
+        LayerKind::Conv { .. } | LayerKind::Linear { .. } => (true, false, 0),
+        LayerKind::BatchNorm { .. } => (true, false, 0),
+        LayerKind::Lrn { .. } => (true, false, 4),
+        LayerKind::Relu => (false, true, 0),
+        LayerKind::MaxPool { .. } => (false, false, 1),
+        LayerKind::Dropout { .. } => (false, false, 4),
+        LayerKind::AvgPool { .. }
+        | LayerKind::GlobalAvgPool
+        | LayerKind::Add
+        | LayerKind::Concat
+        | LayerKind::Flatten => (false, false, 0),
+    };
+    Reads { input, output, extra }
+}
+
+/// The cost of every node. The image's own bytes belong to the caller and are not counted.
+pub fn of(graph: &Graph, layout: &Layout) -> Vec<Cost> {
+    let mut costs: Vec<Cost> = (0..graph.nodes.len()).map(|at| arithmetic(graph, at)).collect();
+    for tensor in layout.tensors.iter().filter(|t| t.kind != TensorKind::Statistic) {
+        costs[tensor.node].parameters += tensor.elements() as u64;
+    }
+    for (at, node) in graph.nodes.iter().enumerate() {
+        let own = reads(&node.kind);
+        let kept =
+            own.output || graph.consumers(at).iter().any(|&to| reads(&graph.nodes[to].kind).input);
+        let result = elements(node.shape) as u64;
+        costs[at].output_bytes = 4 * result;
+        costs[at].saved_bytes = own.extra * result + if kept { 4 * result } else { 0 };
+    }
+    costs
+}
+
+fn arithmetic(graph: &Graph, at: usize) -> Cost {
+    let node = &graph.nodes[at];
+    let input = node.inputs.first().map_or(graph.input, |&input| graph.shape_of(input));
+    let (from, to) = (elements(input) as u64, elements(node.shape) as u64);
+    let first = node.inputs.iter().all(Option::is_none);
+    let (forward_flops, backward_flops) = match node.kind {
+        LayerKind::Conv { kernel, .. } => {
+            let flops = 2 * to * (input[0] * kernel * kernel) as u64;
+            // Weights always, data unless it is the image.
+            (flops, if first { flops } else { 2 * flops })
+        }
+        LayerKind::Linear { .. } => {
+            let flops = 2 * to * from;
+            (flops, if first { flops } else { 2 * flops })
+        }
+        LayerKind::BatchNorm { .. } => (5 * to, 10 * to),
+        LayerKind::MaxPool { kernel, .. } | LayerKind::AvgPool { kernel, .. } => {
+            (to * (kernel * kernel) as u64, to * (kernel * kernel) as u64)
+        }
+        LayerKind::GlobalAvgPool => (from, from),
+        LayerKind::Lrn { size, .. } => (to * (2 * size as u64 + 3), to * (4 * size as u64 + 6)),
+        LayerKind::Add => (to * (node.inputs.len() as u64 - 1), 0),
+        LayerKind::Relu | LayerKind::Dropout { .. } => (to, to),
+        LayerKind::Concat | LayerKind::Flatten => (0, 0),
+    };
+    Cost { forward_flops, backward_flops, ..Cost::default() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::{catalogue, layout};
+
+    #[test]
+    fn resnet18_costs_what_its_paper_says() {
+        let graph = catalogue::build("resnet18", [3, 224, 224], 1000, 1.0).expect("known");
+        let costs = of(&graph, &layout::of(&graph));
+        let parameters: u64 = costs.iter().map(|cost| cost.parameters).sum();
+        assert_eq!(parameters, 11_689_512, "torchvision's count");
+        let flops: u64 = costs.iter().map(|cost| cost.forward_flops).sum();
+        assert!((3.5e9..3.8e9).contains(&(flops as f64)), "1.8 G multiply-adds: {flops}");
+    }
+}

@@ -1,0 +1,290 @@
+//! The judge of the engine: a forward pass in f64, written element by element from the formulas,
+//! with no code of the engine's. Gradients are its central differences.
+
+use kintsugi::config::seed::{Stream, purpose};
+use kintsugi::model::{Graph, LayerKind, Layout, Shape};
+
+/// Which statistics batch normalisation uses, and whether dropout drops.
+pub enum Mode<'a> {
+    Training { dropout_key: [u64; 3] },
+    Inference { statistics: &'a [f64] },
+}
+
+/// What a forward pass gives.
+pub struct Forward {
+    pub loss: f64,
+    pub logits: Vec<f64>,
+    /// Batch mean and unbiased variance, in layout order.
+    pub statistics: Vec<f64>,
+}
+
+struct Pass<'a> {
+    graph: &'a Graph,
+    layout: &'a Layout,
+    parameters: &'a [f64],
+    mode: &'a Mode<'a>,
+    batch: usize,
+    statistics: Vec<f64>,
+}
+
+/// Summed cross-entropy of a micro-batch.
+pub fn forward(
+    graph: &Graph,
+    layout: &Layout,
+    parameters: &[f64],
+    images: &[f64],
+    labels: &[u32],
+    mode: &Mode<'_>,
+) -> Forward {
+    let batch = labels.len();
+    let statistics = vec![0.0; layout.statistics];
+    let mut pass = Pass { graph, layout, parameters, mode, batch, statistics };
+    let mut results: Vec<Vec<f64>> = Vec::new();
+    for index in 0..graph.nodes.len() {
+        let inputs: Vec<&[f64]> = graph.nodes[index]
+            .inputs
+            .iter()
+            .map(|input| input.map_or(images, |at| results[at].as_slice()))
+            .collect();
+        let result = pass.node(index, &inputs);
+        results.push(result);
+    }
+    let logits = results.pop().expect("a graph has nodes");
+    let mut loss = 0.0;
+    for (row, &label) in logits.chunks(graph.classes).zip(labels) {
+        let peak = row.iter().fold(f64::NEG_INFINITY, |a, &b| a.max(b));
+        let sum: f64 = row.iter().map(|x| (x - peak).exp()).sum();
+        loss += peak + sum.ln() - row[label as usize];
+    }
+    Forward { loss, logits, statistics: pass.statistics }
+}
+
+/// Calls `visit` with (output row, output column, input row, input column) of every window element
+/// that lies within the input.
+fn windows(
+    [height, width]: [usize; 2],
+    [rows, columns]: [usize; 2],
+    kernel: usize,
+    stride: usize,
+    padding: usize,
+    mut visit: impl FnMut(usize, usize, usize, usize, usize, usize),
+) {
+    for row in 0..rows {
+        for column in 0..columns {
+            for i in 0..kernel {
+                for j in 0..kernel {
+                    let (y, x) = (row * stride + i, column * stride + j);
+                    if y >= padding && x >= padding && y - padding < height && x - padding < width {
+                        visit(row, column, i, j, y - padding, x - padding);
+                    }
+                }
+            }
+        }
+    }
+}
+
+impl Pass<'_> {
+    fn tensor(&self, index: usize, suffix: &str) -> Option<&[f64]> {
+        let name = format!("{}.{suffix}", self.graph.nodes[index].name);
+        let tensor = self.layout.tensors.iter().find(|tensor| tensor.name == name)?;
+        Some(&self.parameters[tensor.range()])
+    }
+
+    fn node(&mut self, index: usize, inputs: &[&[f64]]) -> Vec<f64> {
+        let node = &self.graph.nodes[index];
+        let from: Shape = self.graph.shape_of(node.inputs[0]);
+        let x = inputs[0];
+        match node.kind {
+            LayerKind::Conv { kernel, stride, padding, .. } => {
+                self.conv(index, x, from, (kernel, stride, padding))
+            }
+            LayerKind::Linear { .. } => self.linear(index, x, from[0]),
+            LayerKind::BatchNorm { epsilon, .. } => self.batch_norm(index, x, f64::from(epsilon)),
+            LayerKind::Relu => x.iter().map(|&v| v.max(0.0)).collect(),
+            LayerKind::MaxPool { kernel, stride, padding } => {
+                self.pool(index, x, from, (kernel, stride, padding), f64::NEG_INFINITY, f64::max)
+            }
+            LayerKind::AvgPool { kernel, stride, padding } => {
+                let area = (kernel * kernel) as f64;
+                let add = |a: f64, b: f64| a + b;
+                let sums = self.pool(index, x, from, (kernel, stride, padding), 0.0, add);
+                sums.into_iter().map(|v| v / area).collect()
+            }
+            LayerKind::GlobalAvgPool => {
+                let area = from[1] * from[2];
+                x.chunks(area).map(|plane| plane.iter().sum::<f64>() / area as f64).collect()
+            }
+            LayerKind::Dropout { rate } => self.dropout(index, x, f64::from(rate)),
+            LayerKind::Lrn { size, alpha, beta, k } => {
+                let constants = [alpha, beta, k].map(f64::from);
+                self.lrn(x, from, size, constants)
+            }
+            LayerKind::Add => {
+                (0..x.len()).map(|at| inputs.iter().map(|input| input[at]).sum()).collect()
+            }
+            LayerKind::Concat => {
+                let mut joined = Vec::new();
+                for sample in 0..self.batch {
+                    for input in inputs {
+                        let length = input.len() / self.batch;
+                        joined.extend_from_slice(&input[sample * length..(sample + 1) * length]);
+                    }
+                }
+                joined
+            }
+            LayerKind::Flatten => x.to_vec(),
+        }
+    }
+
+    fn conv(
+        &self,
+        index: usize,
+        x: &[f64],
+        [channels, height, width]: Shape,
+        (kernel, stride, padding): (usize, usize, usize),
+    ) -> Vec<f64> {
+        let [outputs, rows, columns] = self.graph.nodes[index].shape;
+        let weight = self.tensor(index, "weight").expect("a convolution has weights");
+        let bias = self.tensor(index, "bias");
+        let mut y = vec![0.0; self.batch * outputs * rows * columns];
+        for sample in 0..self.batch {
+            for output in 0..outputs {
+                let plane = (sample * outputs + output) * rows * columns;
+                y[plane..plane + rows * columns].fill(bias.map_or(0.0, |bias| bias[output]));
+                for channel in 0..channels {
+                    let source = (sample * channels + channel) * height * width;
+                    let taps = (output * channels + channel) * kernel * kernel;
+                    windows(
+                        [height, width],
+                        [rows, columns],
+                        kernel,
+                        stride,
+                        padding,
+                        |row, column, i, j, v, u| {
+                            y[plane + row * columns + column] +=
+                                weight[taps + i * kernel + j] * x[source + v * width + u];
+                        },
+                    );
+                }
+            }
+        }
+        y
+    }
+
+    fn linear(&self, index: usize, x: &[f64], features: usize) -> Vec<f64> {
+        let outputs = self.graph.nodes[index].shape[0];
+        let weight = self.tensor(index, "weight").expect("a linear layer has weights");
+        let bias = self.tensor(index, "bias");
+        let mut y = Vec::with_capacity(self.batch * outputs);
+        for row in x.chunks(features) {
+            for output in 0..outputs {
+                let taps = &weight[output * features..(output + 1) * features];
+                let sum: f64 = row.iter().zip(taps).map(|(a, b)| a * b).sum();
+                y.push(sum + bias.map_or(0.0, |bias| bias[output]));
+            }
+        }
+        y
+    }
+
+    fn pool(
+        &self,
+        index: usize,
+        x: &[f64],
+        [_, height, width]: Shape,
+        (kernel, stride, padding): (usize, usize, usize),
+        first: f64,
+        join: impl Fn(f64, f64) -> f64,
+    ) -> Vec<f64> {
+        let [_, rows, columns] = self.graph.nodes[index].shape;
+        let mut y = Vec::new();
+        for plane in x.chunks(height * width) {
+            let mut out = vec![first; rows * columns];
+            windows(
+                [height, width],
+                [rows, columns],
+                kernel,
+                stride,
+                padding,
+                |row, column, _, _, v, u| {
+                    let at = row * columns + column;
+                    out[at] = join(out[at], plane[v * width + u]);
+                },
+            );
+            y.extend(out);
+        }
+        y
+    }
+
+    fn batch_norm(&mut self, index: usize, x: &[f64], epsilon: f64) -> Vec<f64> {
+        let [channels, height, width] = self.graph.nodes[index].shape;
+        let area = height * width;
+        let scale = self.tensor(index, "weight").expect("has a scale").to_vec();
+        let shift = self.tensor(index, "bias").expect("has a shift").to_vec();
+        let name = self.graph.nodes[index].name.clone();
+        let offset = |suffix: &str| {
+            let name = format!("{name}.{suffix}");
+            self.layout.tensors.iter().find(|t| t.name == name).expect("has statistics").offset
+        };
+        let (mean_at, variance_at) = (offset("running_mean"), offset("running_var"));
+        let mut y = x.to_vec();
+        for channel in 0..channels {
+            let own: Vec<usize> = (0..self.batch)
+                .flat_map(|sample| {
+                    let start = (sample * channels + channel) * area;
+                    start..start + area
+                })
+                .collect();
+            let (mean, variance) = match self.mode {
+                Mode::Inference { statistics } => {
+                    (statistics[mean_at + channel], statistics[variance_at + channel])
+                }
+                Mode::Training { .. } => {
+                    let count = own.len() as f64;
+                    let mean = own.iter().map(|&at| x[at]).sum::<f64>() / count;
+                    let squares: f64 = own.iter().map(|&at| (x[at] - mean).powi(2)).sum();
+                    self.statistics[mean_at + channel] = mean;
+                    self.statistics[variance_at + channel] = squares / (count - 1.0);
+                    (mean, squares / count)
+                }
+            };
+            for at in own {
+                y[at] =
+                    (x[at] - mean) / (variance + epsilon).sqrt() * scale[channel] + shift[channel];
+            }
+        }
+        y
+    }
+
+    fn dropout(&self, index: usize, x: &[f64], rate: f64) -> Vec<f64> {
+        let Mode::Training { dropout_key: [a, b, c] } = *self.mode else { return x.to_vec() };
+        let mut stream = Stream::new(&[purpose::DROPOUT, a, b, c, index as u64]);
+        let keep = |&v: &f64| if stream.unit() < rate { 0.0 } else { v / (1.0 - rate) };
+        x.iter().map(keep).collect()
+    }
+
+    fn lrn(
+        &self,
+        x: &[f64],
+        [channels, height, width]: Shape,
+        size: usize,
+        [alpha, beta, k]: [f64; 3],
+    ) -> Vec<f64> {
+        let area = height * width;
+        let at = |sample: usize, channel: usize, position: usize| {
+            x[(sample * channels + channel) * area + position]
+        };
+        let mut y = Vec::with_capacity(x.len());
+        for sample in 0..self.batch {
+            for channel in 0..channels {
+                let first = channel.saturating_sub(size / 2);
+                let last = (channel + (size - 1) / 2).min(channels - 1);
+                for position in 0..area {
+                    let sum: f64 =
+                        (first..=last).map(|other| at(sample, other, position).powi(2)).sum();
+                    y.push(at(sample, channel, position) / (k + alpha * sum).powf(beta));
+                }
+            }
+        }
+        y
+    }
+}
