@@ -35,6 +35,9 @@ const ROUNDING: f64 = 1e-11;
 
 /// Compares a run with the calm one.
 pub fn compare(run: &Run, calm: &Run) -> Bits {
+    if !(run.synchronous && calm.synchronous) {
+        return Bits::Unknown;
+    }
     if let (Some(ours), Some(theirs)) = (&run.result, &calm.result) {
         let hashed = ours.state_sha256.is_some() && ours.steps == theirs.steps;
         if hashed && ours.state_sha256 == theirs.state_sha256 {
@@ -80,13 +83,12 @@ fn cumulative(run: &Run) -> BTreeMap<u64, Sum> {
         let Some((from, computed)) = window(&counted, event.step, samples) else { continue };
         // What was reported for steps after `from` was rolled back, if anything was.
         sums.retain(|step, _| *step <= from);
-        if !sums.contains_key(&from) {
+        let start = sums.entry(from).or_insert_with(|| {
             chain += 1;
-            sums.insert(from, Sum { loss: 0.0, chain });
-        }
-        let start = &sums[&from];
-        let (loss, chain) = (start.loss + loss * computed as f64, start.chain);
-        sums.insert(event.step, Sum { loss, chain });
+            Sum { loss: 0.0, chain }
+        });
+        let sum = Sum { loss: start.loss + loss * computed as f64, chain: start.chain };
+        sums.insert(event.step, sum);
     }
     sums
 }
@@ -120,6 +122,7 @@ mod tests {
             arm: String::new(),
             seed: 1,
             path: String::new(),
+            synchronous: true,
             max_seconds: None,
             config: String::new(),
             events: Vec::new(),

@@ -22,6 +22,8 @@ pub struct Figure {
     pub key: Vec<(String, &'static str)>,
 }
 
+/// As many as the page's style has.
+pub const COLOURS: usize = 8;
 const CURVE_POINTS_MAX: usize = 700;
 /// An arm whose recoveries are this many times shorter than the longest is drawn again, larger.
 const ENLARGE_FROM: f64 = 8.0;
@@ -35,6 +37,7 @@ fn curves_of(study: &Study, dots: bool, curve: impl Fn(&super::Run) -> Vec<Point
         let mut mean = mean_curve(&curves);
         mean.points = thin(&mean.points, CURVE_POINTS_MAX);
         let (label, reference) = ((*arm).to_string(), Some(*arm) == calm);
+        let colour = colour % COLOURS;
         Series { label, colour, curve: mean, diamond: None, dots, reference }
     });
     drawn.filter(|series| !series.curve.points.is_empty()).collect()

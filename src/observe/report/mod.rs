@@ -17,7 +17,7 @@ pub mod series;
 pub mod statistics;
 pub mod summary;
 mod svg;
-mod tables;
+pub mod tables;
 
 /// One run as it left its directory.
 #[derive(Debug, Clone, PartialEq)]
@@ -28,6 +28,8 @@ pub struct Run {
     pub seed: u64,
     /// Where it lies.
     pub path: String,
+    /// Whether its order of sums is fixed (`train.exchange`): then bits can be compared.
+    pub synchronous: bool,
     /// `train.max_seconds`.
     pub max_seconds: Option<f64>,
     /// Its resolved configuration, as text.

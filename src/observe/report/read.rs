@@ -4,7 +4,7 @@ use std::io;
 use std::path::Path;
 
 use super::Run;
-use crate::config::Config;
+use crate::config::{Config, ExchangeKind};
 use crate::observe::log::{self, EVENTS_FILE};
 use crate::observe::{ledger, result::RunResult};
 
@@ -19,6 +19,9 @@ pub fn read_run(folder: &Path, arm: Option<&str>) -> io::Result<Run> {
         arm: arm.map(str::to_string).or(named).unwrap_or_else(|| folder.display().to_string()),
         seed: parsed.as_ref().map_or(0, |config| config.run.seed),
         path: folder.display().to_string(),
+        synchronous: parsed
+            .as_ref()
+            .is_none_or(|config| config.train.exchange == ExchangeKind::Synchronous),
         max_seconds: parsed.and_then(|config| config.train.max_seconds),
         config,
         events,

@@ -147,7 +147,8 @@ pub fn thin(points: &[Point], most: usize) -> Vec<Point> {
         let around = &points[index.saturating_sub(1)..(index + 2).min(points.len())];
         around.windows(2).any(|pair| pair[1].1 < pair[0].1)
     };
-    let kept = |index: &usize| *index % every == 0 || *index + 1 == points.len() || falls(*index);
+    let kept =
+        |index: &usize| index.is_multiple_of(every) || *index + 1 == points.len() || falls(*index);
     (0..points.len()).filter(kept).map(|index| points[index]).collect()
 }
 

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::Study;
 use super::compare::Bits;
-use super::figures::{CHECKPOINT_PARTS, CheckpointGroup, RecoveryGroup, phase_name};
+use super::figures::{CHECKPOINT_PARTS, COLOURS, CheckpointGroup, RecoveryGroup, phase_name};
 use super::line_chart::time_unit;
 use super::statistics::{Estimate, estimate};
 use super::summary::{EARLY, RunSummary, over_seeds};
@@ -95,6 +95,7 @@ fn by_arm<'a>(study: &'a Study, runs: &'a [RunSummary]) -> Vec<(&'a str, Vec<&'a
 }
 
 fn swatch(colour: usize, arm: &str) -> String {
+    let colour = colour % COLOURS;
     format!("<i class=\"swatch c{colour}\"></i>{}", escape(arm))
 }
 
@@ -117,7 +118,7 @@ pub fn arms(study: &Study, runs: &[RunSummary]) -> String {
         let lost: u64 = runs.iter().map(|run| run.lost_steps).sum();
         let ledger: u64 = runs.iter().map(|run| run.lost_steps_ledger).sum();
         let lost = match lost == ledger {
-            true => format!("{}", number(over_seeds(&runs, |run| Some(run.lost_steps as f64)), 0)),
+            true => number(over_seeds(&runs, |run| Some(run.lost_steps as f64)), 0),
             false => format!("{lost} <span class=\"bad\">(ledger: {ledger})</span>"),
         };
         table.row(vec![
@@ -297,4 +298,32 @@ fn flatten(text: &str) -> BTreeMap<String, String> {
         walk("", &toml::Value::Table(table), &mut flat);
     }
     flat
+}
+
+/// The arms at a glance, for a terminal.
+pub fn arms_text(study: &Study, runs: &[RunSummary]) -> String {
+    let head = ["arm", "min. error", "final", "steps", "lost", "back after", "calm run's bits"];
+    let mut rows: Vec<Vec<String>> = vec![head.map(String::from).to_vec()];
+    for (arm, runs) in by_arm(study, runs) {
+        let episodes = runs.iter().flat_map(|run| &run.recoveries);
+        rows.push(vec![
+            arm.to_string(),
+            percent(over_seeds(&runs, |run| run.min_error)),
+            percent(over_seeds(&runs, |run| run.final_error)),
+            number(over_seeds(&runs, |run| Some(run.steps as f64)), 0),
+            number(over_seeds(&runs, |run| Some(run.lost_steps as f64)), 0),
+            time(estimate(episodes.map(|episode| episode.seconds()))),
+            bits(worst_bits(&runs)),
+        ]);
+    }
+    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max();
+    let widths: Vec<usize> = (0..head.len()).map(|column| width(column).unwrap_or(0)).collect();
+    let mut text = String::new();
+    for row in &rows {
+        let cells: Vec<String> =
+            row.iter().zip(&widths).map(|(cell, width)| format!("{cell:<width$}")).collect();
+        text.push_str(cells.join("  ").trim_end());
+        text.push('\n');
+    }
+    text
 }

@@ -1,0 +1,184 @@
+//! `kintsugi audit RUN`: was every sample summed exactly once? Compares the ledger, which says what
+//! was summed, with the order of samples, a pure function of the configuration.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use crate::config::{Config, ExchangeKind};
+use crate::data::sampler::Order;
+use crate::observe::event::{Event, Kind};
+use crate::observe::ledger::{self, AuditReport, Entry, RoundsReport};
+use crate::observe::log::{EVENTS_FILE, read_events};
+use crate::observe::report::read::read_result;
+use crate::observe::result::RunResult;
+
+/// Proves from the ledger that every sample was committed exactly once.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// The run directory.
+    #[arg(value_name = "RUN")]
+    pub run: PathBuf,
+    /// One JSON object instead of sentences.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// What was audited and what was found.
+#[derive(Debug, serde::Serialize)]
+struct Findings {
+    run: String,
+    passed: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    synchronous: Option<AuditReport>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    asynchronous: Option<RoundsReport>,
+    /// Where `result.json` says something else than the ledger.
+    contradictions: Vec<String>,
+    /// Whether the run is over.
+    finished: bool,
+}
+
+/// Audits. Exit 0: exactly once (an asynchronous run: counted); 1: not, or nothing to audit.
+pub fn run(args: &Args) -> ExitCode {
+    let findings = match audit(&args.run) {
+        Ok(findings) => findings,
+        Err(error) => {
+            eprintln!("error: {error}");
+            return ExitCode::from(1);
+        }
+    };
+    if args.json {
+        let json = serde_json::to_string(&findings).expect("findings are plain data");
+        println!("{json}");
+    } else {
+        print!("{}", sentences(&findings));
+    }
+    if findings.passed { ExitCode::SUCCESS } else { ExitCode::from(1) }
+}
+
+/// The set's size and the owners, as the run found them when it started.
+fn facts(events: &[Event]) -> Option<(u64, u32)> {
+    events.iter().find_map(|event| match event.kind {
+        Kind::RunStart { train_samples, owners, .. } => Some((train_samples, owners)),
+        _ => None,
+    })
+}
+
+fn invalid(path: &Path, what: impl std::fmt::Display) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, format!("{}: {what}", path.display()))
+}
+
+fn audit(folder: &Path) -> io::Result<Findings> {
+    let config_path = folder.join("config.toml");
+    let text = std::fs::read_to_string(&config_path).map_err(|e| invalid(&config_path, e))?;
+    let config: Config = toml::from_str(&text).map_err(|e| invalid(&config_path, e))?;
+    let events_path = folder.join(EVENTS_FILE);
+    let (samples, owners) = facts(&read_events(&events_path)?)
+        .ok_or_else(|| invalid(&events_path, "the run has not started: no run_start in it"))?;
+    let entries = ledger::read(&folder.join(ledger::LEDGER_FILE))?;
+    let result = read_result(folder)?;
+    let mut findings = Findings {
+        run: folder.display().to_string(),
+        passed: true,
+        synchronous: None,
+        asynchronous: None,
+        contradictions: Vec::new(),
+        finished: result.is_some(),
+    };
+    match config.train.exchange {
+        ExchangeKind::Synchronous => {
+            let order = Order::new(samples, owners, config.run.seed, config.train.global_batch)
+                .map_err(|error| invalid(&config_path, error))?;
+            let report = ledger::audit(&entries, &mut |step| order.expected(step), samples);
+            findings.passed = report.passed();
+            findings.synchronous = Some(report);
+        }
+        ExchangeKind::Asynchronous => {
+            let report = ledger::audit_rounds(&entries, samples);
+            findings.passed = report.ledger.passed();
+            findings.asynchronous = Some(report);
+        }
+    }
+    if let Some(result) = result {
+        findings.contradictions = contradictions(&entries, &result);
+        findings.passed &= findings.contradictions.is_empty();
+    }
+    Ok(findings)
+}
+
+/// Where `result.json` says something else than the ledger.
+fn contradictions(entries: &[Entry], result: &RunResult) -> Vec<String> {
+    let counted = ledger::effective(entries);
+    let samples = counted.iter().map(|line| line.count).sum();
+    let pairs = [
+        ("steps", result.steps, counted.len() as u64),
+        ("samples", result.samples, samples),
+        ("lost_steps", result.lost_steps, ledger::lost_steps(entries)),
+    ];
+    let differing = pairs.iter().filter(|(_, result, ledger)| result != ledger);
+    differing
+        .map(|(name, result, ledger)| {
+            format!("{name}: result.json says {result}, the ledger {ledger}")
+        })
+        .collect()
+}
+
+fn sentences(findings: &Findings) -> String {
+    let mut text = String::new();
+    let mut say = |line: String| {
+        text.push_str(&line);
+        text.push('\n');
+    };
+    let report = match (&findings.synchronous, &findings.asynchronous) {
+        (Some(report), _) => {
+            say(format!(
+                "{} steps, {} samples ({} undecodable), {} whole epochs; {} rollbacks, {} steps \
+                 thrown away and done again",
+                report.steps,
+                report.samples,
+                report.skipped,
+                report.epochs,
+                report.rollbacks,
+                report.lost_steps
+            ));
+            report
+        }
+        (None, Some(rounds)) => {
+            say(format!(
+                "asynchronous: {} rounds, {} samples, {:.3} passes over the set, {} rounds without \
+                 a sample",
+                rounds.ledger.steps, rounds.ledger.samples, rounds.passes, rounds.empty_rounds
+            ));
+            say(format!(
+                "lost {}, repeated {}; in {} rounds that were thrown away {} samples, drawn again",
+                rounds.lost, rounds.repeated, rounds.ledger.lost_steps, rounds.thrown_away
+            ));
+            &rounds.ledger
+        }
+        (None, None) => return text,
+    };
+    for finding in &report.findings {
+        say(finding.to_string());
+    }
+    let kept = report.findings.len() as u64;
+    if report.findings_total > kept {
+        say(format!("and {} more", report.findings_total - kept));
+    }
+    for contradiction in &findings.contradictions {
+        say(contradiction.clone());
+    }
+    if !findings.finished {
+        say("the run has no result.json yet: only what is there was audited".to_string());
+    }
+    say(match (findings.passed, &findings.asynchronous) {
+        (true, None) => "passed: every sample of every step exactly once".to_string(),
+        (true, Some(_)) => {
+            "passed: the ledger hangs together; the order of an asynchronous run is \
+                            not fixed"
+                .to_string()
+        }
+        (false, _) => "FAILED".to_string(),
+    });
+    text
+}

@@ -1,0 +1,135 @@
+//! `kintsugi experiment EXPERIMENT`: arms x seeds under one schedule of failures, then
+//! `results.json`, `report.html` and a table.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use crate::lab::experiment::plan::{Changes, Experiment, PlannedRun};
+use crate::lab::experiment::results::{Index, REPORT_FILE};
+use crate::lab::experiment::runner::{Made, Runner, signals};
+use crate::observe::result::Status;
+
+/// Compares ways to survive failures: runs every arm, draws one report.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// The experiment file (configs/experiment/*.toml).
+    pub experiment: PathBuf,
+    /// Where runs, results.json and report.html go; a run that is complete there is kept.
+    #[arg(long, value_name = "DIR")]
+    pub out: Option<PathBuf>,
+    /// Changes a configuration key in every run.
+    #[arg(short = 's', long = "set", value_name = "KEY=VALUE")]
+    pub set: Vec<String>,
+    /// Runs every arm with seeds 1..=N.
+    #[arg(long, value_name = "N")]
+    pub seeds: Option<u64>,
+    /// Wall time of every run; failures, checkpoints and evaluations scale with it.
+    #[arg(long, value_name = "T")]
+    pub seconds: Option<f64>,
+}
+
+/// Runs it. Exit 0: every run is complete; 1: some are not; 2: nothing was started; 85: stopped.
+pub fn run(args: &Args) -> ExitCode {
+    match conduct(args) {
+        Ok(code) => code,
+        Err(Failure::Usage(message)) => {
+            eprintln!("error: {message}");
+            ExitCode::from(2)
+        }
+        Err(Failure::Broken(error)) => {
+            eprintln!("error: {error}");
+            ExitCode::from(Status::InternalError.exit_code())
+        }
+    }
+}
+
+enum Failure {
+    Usage(String),
+    Broken(std::io::Error),
+}
+
+impl From<std::io::Error> for Failure {
+    fn from(error: std::io::Error) -> Self {
+        Self::Broken(error)
+    }
+}
+
+fn conduct(args: &Args) -> Result<ExitCode, Failure> {
+    let usage = |error: &dyn std::fmt::Display| Failure::Usage(error.to_string());
+    let changes = Changes { seconds: args.seconds, seeds: args.seeds, set: args.set.clone() };
+    let (experiment, text) = Experiment::load(&args.experiment).map_err(|e| usage(&e))?;
+    let experiment = experiment.with(&changes).map_err(|e| usage(&e))?;
+    let plan = experiment.plan(&changes);
+    let stem = args.experiment.file_stem().unwrap_or_default();
+    let out = args.out.clone().unwrap_or_else(|| PathBuf::from("runs").join(stem));
+    std::fs::create_dir_all(&out)?;
+    let runner = Runner {
+        program: std::env::current_exe()?,
+        out,
+        seconds: experiment.seconds,
+        config: experiment.config.clone(),
+    };
+    for run in plan.iter().filter(|run| run.seed == plan[0].seed) {
+        if let Some(refusal) = runner.refuses(run)? {
+            return Err(Failure::Usage(format!("arm {}: {refusal}", run.arm)));
+        }
+    }
+    let minutes = experiment.seconds * plan.len() as f64 / 60.0;
+    eprintln!("{} runs of {} s, about {minutes:.0} min", plan.len(), experiment.seconds);
+    let index = Index::new(&experiment, &text, command_line());
+    make_all(&runner, &plan, index)
+}
+
+fn make_all(runner: &Runner, plan: &[PlannedRun], mut index: Index) -> Result<ExitCode, Failure> {
+    let mut signals = signals()?;
+    let mut failed = 0;
+    let mut interrupted = false;
+    for (number, run) in plan.iter().enumerate() {
+        eprintln!("[{}/{}] {}, seed {}", number + 1, plan.len(), run.arm, run.seed);
+        let made = runner.make(run, &mut signals)?;
+        match made {
+            Made::Completed => {}
+            Made::Kept => eprintln!("  complete already: kept"),
+            Made::Failed(code) => {
+                failed += 1;
+                let code = code.map_or("a signal".into(), |code| format!("exit code {code}"));
+                let folder = runner.folder(run).display().to_string();
+                eprintln!("  not complete ({code}): see {folder} and {folder}.log");
+            }
+            Made::Interrupted => interrupted = true,
+        }
+        if matches!(made, Made::Completed | Made::Kept) {
+            index.add(run);
+            index.write(&runner.out)?;
+        }
+        if interrupted {
+            break;
+        }
+    }
+    if !index.runs.is_empty() {
+        print!("{}", index.table(&runner.out)?);
+        println!("report: {}", runner.out.join(REPORT_FILE).display());
+    }
+    Ok(match (interrupted, failed) {
+        (true, _) => {
+            eprintln!("stopped; the same command goes on with the runs that are left");
+            ExitCode::from(Status::Interrupted.exit_code())
+        }
+        (false, 0) => ExitCode::SUCCESS,
+        (false, _) => ExitCode::from(1),
+    })
+}
+
+/// What was typed, quoted for a shell; the program by its name.
+pub fn command_line() -> String {
+    let quote = |argument: String| {
+        let plain = |c: char| c.is_ascii_alphanumeric() || "-_./=,:+".contains(c);
+        if !argument.is_empty() && argument.chars().all(plain) {
+            argument
+        } else {
+            format!("'{}'", argument.replace('\'', r"'\''"))
+        }
+    };
+    let typed: Vec<String> = std::env::args().skip(1).map(quote).collect();
+    format!("kintsugi {}", typed.join(" "))
+}

@@ -1,0 +1,214 @@
+//! `kintsugi status RUN`: where a run stands, from its world, its events and its result.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use kintsugi_ffi::os;
+use serde::Serialize;
+
+use crate::cluster::world::{Member, Role, World};
+use crate::observe::event::{Event, Kind};
+use crate::observe::log::{EVENTS_FILE, EventTail};
+use crate::observe::progress::{clock, duration};
+use crate::observe::report::episodes::episodes;
+use crate::observe::report::read::read_result;
+use crate::observe::result::RunResult;
+
+/// Shows where a run stands.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// The run directory.
+    #[arg(value_name = "RUN")]
+    pub run: PathBuf,
+    /// One JSON object instead of lines.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Polls of the event file: each takes up to 8 MiB, so this bounds the file that is read whole.
+const POLLS_MAX: usize = 512;
+
+/// What is known.
+#[derive(Debug, Serialize)]
+#[allow(missing_docs)]
+struct Report {
+    run: String,
+    /// running | silent (no process of it found here, no result) | the status of its result.
+    state: String,
+    reason: Option<String>,
+    attempt: u32,
+    generation: u32,
+    step: u64,
+    epoch: u64,
+    seconds: f64,
+    /// Seconds since the last event, by this machine's clock.
+    last_event_seconds_ago: Option<f64>,
+    loss: Option<f64>,
+    validation_error: Option<f64>,
+    images_per_second: Option<f64>,
+    members: Vec<Member>,
+    recoveries: usize,
+    recovery_seconds: f64,
+    lost_steps: u64,
+    result: Option<RunResult>,
+}
+
+/// Prints it. Exit 0 when there is a run to speak of, else 1.
+pub fn run(args: &Args) -> ExitCode {
+    match inspect(&args.run) {
+        Ok(report) => {
+            if args.json {
+                let json = serde_json::to_string(&report).expect("a report is plain data");
+                println!("{json}");
+            } else {
+                print!("{}", lines(&report));
+            }
+            ExitCode::SUCCESS
+        }
+        Err(message) => {
+            eprintln!("error: {message}");
+            ExitCode::from(1)
+        }
+    }
+}
+
+fn inspect(folder: &Path) -> Result<Report, String> {
+    let events = all_events(&folder.join(EVENTS_FILE));
+    let world = read_world(&folder.join("world.json"));
+    let result = read_result(folder).map_err(|error| error.to_string())?;
+    if events.is_empty() && world.is_none() && result.is_none() {
+        return Err(format!(
+            "{} holds no run: neither events.jsonl nor world.json nor result.json",
+            folder.display()
+        ));
+    }
+    let last = events.last();
+    let members = world.as_ref().map(|world| world.members.clone()).unwrap_or_default();
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |time| time.as_secs_f64());
+    let ago = last.map(|event| (now - event.time).max(0.0));
+    let state = match &result {
+        Some(result) => name_of(&result.status),
+        None if alive(&members) => "running".to_string(),
+        None => "silent".to_string(),
+    };
+    let recoveries = episodes(&events);
+    Ok(Report {
+        run: folder.display().to_string(),
+        state,
+        reason: result.as_ref().map(|result| result.reason.clone()),
+        attempt: last.map_or(0, |event| event.attempt),
+        generation: world.as_ref().map_or(0, |world| world.generation),
+        step: last.map_or(0, |event| event.step),
+        epoch: newest(&events, |kind| match kind {
+            Kind::Step { epoch, .. } => Some(*epoch),
+            _ => None,
+        })
+        .unwrap_or(0),
+        seconds: last.map_or(0.0, |event| event.seconds),
+        last_event_seconds_ago: ago,
+        loss: newest(&events, |kind| match kind {
+            Kind::Step { loss, .. } => Some(*loss).filter(|loss| loss.is_finite()),
+            _ => None,
+        }),
+        validation_error: newest(&events, |kind| match kind {
+            Kind::Evaluation { error, .. } => Some(*error),
+            _ => None,
+        }),
+        images_per_second: speed(&events),
+        members,
+        recovery_seconds: recoveries.iter().map(|episode| episode.seconds()).sum(),
+        lost_steps: recoveries.iter().map(|episode| episode.lost_steps).sum(),
+        recoveries: recoveries.len(),
+        result,
+    })
+}
+
+fn all_events(path: &Path) -> Vec<Event> {
+    let mut tail = EventTail::new(path);
+    let mut events = Vec::new();
+    for _ in 0..POLLS_MAX {
+        let more = tail.poll();
+        if more.is_empty() {
+            break;
+        }
+        events.extend(more);
+    }
+    events
+}
+
+fn read_world(path: &Path) -> Option<World> {
+    serde_json::from_slice(&std::fs::read(path).ok()?).ok()
+}
+
+fn name_of(value: &impl Serialize) -> String {
+    let json = serde_json::to_string(value).unwrap_or_default();
+    json.trim_matches('"').to_string()
+}
+
+/// Whether a member that should run on this host does.
+fn alive(members: &[Member]) -> bool {
+    let here = os::hostname();
+    members.iter().any(|member| member.host == here && os::process_is_alive(member.pid))
+}
+
+fn newest<T>(events: &[Event], wanted: impl Fn(&Kind) -> Option<T>) -> Option<T> {
+    events.iter().rev().find_map(|event| wanted(&event.kind))
+}
+
+/// Images a second over the last reports of steps.
+fn speed(events: &[Event]) -> Option<f64> {
+    const REPORTS: usize = 50;
+    let steps: Vec<(f64, u64, f64)> = events
+        .iter()
+        .rev()
+        .filter_map(|event| match event.kind {
+            Kind::Step { samples, seconds, .. } => Some((event.seconds, samples, seconds)),
+            _ => None,
+        })
+        .take(REPORTS)
+        .collect();
+    let (newest, oldest) = (steps.first()?, steps.last()?);
+    let seconds = newest.0 - oldest.0 + oldest.2;
+    let samples: u64 = steps.iter().map(|step| step.1).sum();
+    (seconds > 0.0).then(|| samples as f64 / seconds)
+}
+
+fn lines(report: &Report) -> String {
+    let mut text = format!("{}: {}", report.run, report.state);
+    if let Some(reason) = &report.reason {
+        text.push_str(&format!(" ({reason})"));
+    }
+    text.push_str(&format!(
+        "\nstep {}, epoch {}, {} since the start, attempt {}, generation {}\n",
+        report.step,
+        report.epoch,
+        clock(report.seconds),
+        report.attempt,
+        report.generation
+    ));
+    let mut figures = Vec::new();
+    figures.extend(report.loss.map(|loss| format!("loss {loss:.4}")));
+    figures.extend(report.validation_error.map(|e| format!("validation error {:.2}%", e * 100.0)));
+    figures.extend(report.images_per_second.map(|speed| format!("{speed:.0} images/s")));
+    figures
+        .extend(report.last_event_seconds_ago.map(|ago| format!("last event {} ago", clock(ago))));
+    text.push_str(&format!("{}\n", figures.join(", ")));
+    text.push_str(&format!(
+        "{} recoveries in {}, {} steps lost\n",
+        report.recoveries,
+        duration(report.recovery_seconds),
+        report.lost_steps
+    ));
+    for member in &report.members {
+        let role = match member.role {
+            Role::Active => format!("rank {}", member.rank),
+            Role::Spare => "spare".to_string(),
+        };
+        text.push_str(&format!(
+            "  member {}: {role}, pid {} on {}\n",
+            member.member, member.pid, member.host
+        ));
+    }
+    text
+}

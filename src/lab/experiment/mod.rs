@@ -1,0 +1,6 @@
+//! Experiments: arms x seeds under one schedule of failures, each run with the same wall time, one
+//! after another through `kintsugi launch`; then `results.json` and `report.html`.
+
+pub mod plan;
+pub mod results;
+pub mod runner;

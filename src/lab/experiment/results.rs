@@ -1,0 +1,138 @@
+//! `results.json`: what was run and what came of it, rewritten after every run, so that nothing is
+//! lost when a later one fails; and the way back from it to a study for the report.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use super::plan::{Experiment, PlannedRun};
+use crate::observe::report::read::read_run;
+use crate::observe::report::summary::{RunSummary, summarise};
+use crate::observe::report::{Study, html, tables};
+use crate::observe::storage::{FileSystem, Storage};
+
+/// The file, below the experiment's folder.
+pub const RESULTS_FILE: &str = "results.json";
+/// The page beside it.
+pub const REPORT_FILE: &str = "report.html";
+
+/// What the report needs to know beside the run directories.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Index {
+    /// The experiment's title.
+    pub title: String,
+    /// Its description.
+    pub description: String,
+    /// The command line that made it.
+    pub command: String,
+    /// The experiment file's text.
+    pub experiment: String,
+    /// The machine, in words.
+    pub machine: String,
+    /// T.
+    pub seconds: f64,
+    /// The runs made so far: arm and folder below the experiment's.
+    pub runs: Vec<Entry>,
+}
+
+/// One run of the index.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[allow(missing_docs)]
+pub struct Entry {
+    pub arm: String,
+    pub seed: u64,
+    pub folder: PathBuf,
+}
+
+/// The whole file.
+#[derive(Debug, Serialize)]
+struct Results<'a> {
+    #[serde(flatten)]
+    index: &'a Index,
+    summaries: &'a [RunSummary],
+}
+
+impl Index {
+    /// Nothing made yet.
+    pub fn new(experiment: &Experiment, text: &str, command: String) -> Self {
+        Self {
+            title: experiment.title.clone(),
+            description: experiment.description.clone(),
+            command,
+            experiment: text.to_string(),
+            machine: machine(),
+            seconds: experiment.seconds,
+            runs: Vec::new(),
+        }
+    }
+
+    /// Adds a run that left a directory.
+    pub fn add(&mut self, run: &PlannedRun) {
+        let folder = PathBuf::from(&run.folder);
+        self.runs.push(Entry { arm: run.arm.clone(), seed: run.seed, folder });
+    }
+
+    /// Reads the index of a finished or unfinished experiment.
+    pub fn read(out: &Path) -> io::Result<Self> {
+        let path = out.join(RESULTS_FILE);
+        let text = std::fs::read(&path)?;
+        serde_json::from_slice(&text).map_err(|error| {
+            io::Error::new(io::ErrorKind::InvalidData, format!("{}: {error}", path.display()))
+        })
+    }
+
+    /// The study that its run directories make.
+    pub fn study(&self, out: &Path) -> io::Result<Study> {
+        let mut runs = Vec::new();
+        for entry in &self.runs {
+            let mut run = read_run(&out.join(&entry.folder), Some(&entry.arm))?;
+            run.seed = entry.seed;
+            run.path = entry.folder.display().to_string();
+            runs.push(run);
+        }
+        // Runs are made seed by seed; the arms keep the order of the first seed.
+        Ok(Study {
+            title: self.title.clone(),
+            description: self.description.clone(),
+            command: self.command.clone(),
+            experiment: Some(self.experiment.clone()),
+            machine: self.machine.clone(),
+            runs,
+        })
+    }
+
+    /// Writes `results.json` and `report.html`. Returns the runs in figures.
+    pub fn write(&self, out: &Path) -> io::Result<Vec<RunSummary>> {
+        let study = self.study(out)?;
+        let summaries = summarise(&study);
+        let results = Results { index: self, summaries: &summaries };
+        let storage = FileSystem::new(out);
+        let text = serde_json::to_vec_pretty(&results)?;
+        storage.write_whole(Path::new(RESULTS_FILE), &[&text])?;
+        storage.write_whole(Path::new(REPORT_FILE), &[html(&study).as_bytes()])?;
+        Ok(summaries)
+    }
+
+    /// The arms at a glance, for a terminal.
+    pub fn table(&self, out: &Path) -> io::Result<String> {
+        let study = self.study(out)?;
+        let summaries = summarise(&study);
+        Ok(tables::arms_text(&study, &summaries))
+    }
+}
+
+/// Processor, cores and memory, in words.
+pub fn machine() -> String {
+    let cores = std::thread::available_parallelism().map_or(0, usize::from);
+    let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
+    let field = |text: &str, key: &str| -> Option<String> {
+        let line = text.lines().find(|line| line.starts_with(key))?;
+        Some(line.split_once(':')?.1.trim().to_string())
+    };
+    let model = field(&read("/proc/cpuinfo"), "model name").unwrap_or_else(|| "processor".into());
+    let kilobytes = field(&read("/proc/meminfo"), "MemTotal")
+        .and_then(|text| text.split(' ').next().and_then(|number| number.parse::<f64>().ok()));
+    let memory = kilobytes.map(|kb| format!(", {:.0} GiB", kb / f64::from(1 << 20)));
+    format!("{cores} cores of {model}{}", memory.unwrap_or_default())
+}

@@ -1,0 +1,155 @@
+//! Makes the runs: one subprocess after another, each with a limit of time, Ctrl-C passed on. A
+//! run that is complete and was made by the same arguments is not made again.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use kintsugi_ffi::os::{self, Signal};
+use serde::{Deserialize, Serialize};
+use signal_hook::consts::signal::{SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+
+use super::plan::PlannedRun;
+use crate::observe::report::read::read_result;
+use crate::observe::result::Status;
+
+/// A run may take this much longer than its T for starting, restarting and ending.
+const ALLOWANCE: Duration = Duration::from_secs(300);
+/// And this many times its T.
+const FACTOR: f64 = 1.5;
+/// After the limit: time between the request to end and the order to.
+const GRACE: Duration = Duration::from_secs(45);
+const POLL: Duration = Duration::from_millis(50);
+
+/// How the attempt to make one run ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Made {
+    /// It is complete.
+    Completed,
+    /// It was complete already.
+    Kept,
+    /// It ended otherwise; the exit code, where there was one.
+    Failed(Option<i32>),
+    /// The user asked for the end of everything.
+    Interrupted,
+}
+
+/// What a run was made from: kept beside its directory, compared before it is used again.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+struct Recipe {
+    arguments: Vec<String>,
+    /// The base configuration's text: the file may change between two experiments.
+    config: String,
+}
+
+/// Makes runs below one folder.
+pub struct Runner {
+    /// The `kintsugi` to run.
+    pub program: PathBuf,
+    /// The experiment's folder.
+    pub out: PathBuf,
+    /// T.
+    pub seconds: f64,
+    /// The configuration all runs start from.
+    pub config: PathBuf,
+}
+
+impl Runner {
+    /// Asks `launch --dry-run` whether it would take the arguments: what is wrong with an arm is
+    /// said before the first run starts. Returns what it said.
+    pub fn refuses(&self, run: &PlannedRun) -> io::Result<Option<String>> {
+        let output = self.launch(run).arg("--dry-run").stdin(Stdio::null()).output()?;
+        let refused = output.status.code() == Some(2);
+        Ok(refused.then(|| String::from_utf8_lossy(&output.stderr).trim().to_string()))
+    }
+
+    /// Where a run lies.
+    pub fn folder(&self, run: &PlannedRun) -> PathBuf {
+        self.out.join(&run.folder)
+    }
+
+    fn launch(&self, run: &PlannedRun) -> Command {
+        let mut command = Command::new(&self.program);
+        command.arg("launch").args(&run.arguments);
+        command.arg("--run-dir").arg(self.folder(run));
+        command
+    }
+
+    fn recipe(&self, run: &PlannedRun) -> io::Result<Recipe> {
+        let config = std::fs::read_to_string(&self.config)?;
+        Ok(Recipe { arguments: run.arguments.clone(), config })
+    }
+
+    fn recipe_path(&self, run: &PlannedRun) -> PathBuf {
+        self.out.join(format!("{}.recipe.json", run.folder))
+    }
+
+    /// Whether the run is there, complete, and made from the same recipe.
+    fn is_kept(&self, run: &PlannedRun, recipe: &Recipe) -> bool {
+        let made_from = std::fs::read(self.recipe_path(run)).ok();
+        let made_from = made_from.and_then(|text| serde_json::from_slice::<Recipe>(&text).ok());
+        made_from.as_ref() == Some(recipe) && completed(&self.folder(run))
+    }
+
+    /// Makes one run, or finds it made.
+    pub fn make(&self, run: &PlannedRun, signals: &mut Signals) -> io::Result<Made> {
+        let recipe = self.recipe(run)?;
+        if self.is_kept(run, &recipe) {
+            return Ok(Made::Kept);
+        }
+        let mut command = self.launch(run);
+        if self.folder(run).exists() {
+            // Going on with half a run would give it a pause that the other arms do not have.
+            command.arg("--fresh");
+        }
+        std::fs::write(self.recipe_path(run), serde_json::to_vec_pretty(&recipe)?)?;
+        let said = std::fs::File::create(self.out.join(format!("{}.log", run.folder)))?;
+        command.stdin(Stdio::null()).stdout(said);
+        // A group of its own: Ctrl-C reaches it once, from here, and it dies with this process.
+        os::supervise(&mut command);
+        let (code, interrupted) = self.wait(command.spawn()?, signals)?;
+        Ok(match completed(&self.folder(run)) {
+            _ if interrupted => Made::Interrupted,
+            true => Made::Completed,
+            false => Made::Failed(code),
+        })
+    }
+
+    /// Waits for the child, passes on what the user asks, ends it at the limit.
+    fn wait(&self, mut child: Child, signals: &mut Signals) -> io::Result<(Option<i32>, bool)> {
+        let limit = Duration::from_secs_f64(self.seconds * FACTOR) + ALLOWANCE;
+        let begun = Instant::now();
+        let (mut interrupted, mut asked) = (false, false);
+        loop {
+            if let Some(status) = child.try_wait()? {
+                return Ok((status.code(), interrupted));
+            }
+            for signal in signals.pending() {
+                interrupted = true;
+                let passed_on =
+                    if signal == SIGTERM { Signal::Terminate } else { Signal::Interrupt };
+                let _ = os::kill(child.id(), passed_on);
+            }
+            if begun.elapsed() > limit && !asked {
+                asked = true;
+                let _ = os::kill(child.id(), Signal::Terminate);
+            }
+            if begun.elapsed() > limit + GRACE {
+                child.kill()?;
+            }
+            std::thread::sleep(POLL);
+        }
+    }
+}
+
+/// What `result.json` says; the exit code of a launcher proves nothing.
+fn completed(folder: &Path) -> bool {
+    matches!(read_result(folder), Ok(Some(result)) if result.status == Status::Completed)
+}
+
+/// The signals that end an experiment.
+pub fn signals() -> io::Result<Signals> {
+    Signals::new([SIGINT, SIGTERM])
+}
