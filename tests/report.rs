@@ -6,8 +6,9 @@ mod fixture;
 use std::path::Path;
 
 use fixture::{Answer, Story, write_run};
+use kintsugi::observe::report::compare::Bits;
 use kintsugi::observe::report::read::read_run;
-use kintsugi::observe::report::summary::{Bits, RunSummary, summarise};
+use kintsugi::observe::report::summary::{RunSummary, summarise};
 use kintsugi::observe::report::{Study, html};
 
 const ARMS: [(&str, Answer); 4] = [

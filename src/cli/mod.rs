@@ -4,7 +4,12 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
+mod bench;
+mod checkpoint;
+mod data;
 mod launch;
+mod model;
+mod probe;
 mod sweep;
 mod train;
 
@@ -22,6 +27,16 @@ enum Command {
     Train(train::Args),
     /// Starts the ranks under mpirun and sees the run to its end, whatever dies
     Launch(launch::Args),
+    /// Lists, verifies, exports and imports checkpoints
+    Checkpoint(checkpoint::Args),
+    /// Makes and inspects data sets
+    Data(data::Args),
+    /// Lists the model catalogue and shows a model
+    Model(model::Args),
+    /// Measures what this machine can do
+    Probe(probe::Args),
+    /// Compares two things in one run and prints the ratio
+    Bench(bench::Args),
     /// Ends what an attempt leaves behind (started by launch)
     #[command(hide = true)]
     Sweep(sweep::Args),
@@ -41,6 +56,11 @@ pub fn main() -> ExitCode {
     match &cli.command {
         Command::Train(args) => train::run(args),
         Command::Launch(args) => launch::run(args),
+        Command::Checkpoint(args) => checkpoint::run(args),
+        Command::Data(args) => data::run(args),
+        Command::Model(args) => model::run(args),
+        Command::Probe(args) => probe::run(args),
+        Command::Bench(args) => bench::run(args),
         Command::Sweep(args) => sweep::run(args),
     }
 }

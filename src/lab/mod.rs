@@ -1,1 +1,4 @@
 //! experiment runs, bench compares, doctor checks.
+
+pub mod probe_mpi;
+pub mod bench;

@@ -68,6 +68,15 @@ fn in_order(record: &RecoveryRecord) -> Vec<PhaseSeconds> {
     known.chain(others).map(|(name, seconds)| (name.clone(), *seconds)).collect()
 }
 
+/// When the ranks of an attempt whose state is there since `loaded` had begun to compute.
+fn begun<'a>(mut attempt: impl Iterator<Item = &'a Event>, loaded: f64) -> Option<f64> {
+    attempt.find_map(|event| match &event.kind {
+        Kind::Phase { name, seconds } if name == "begun" => Some(loaded + seconds),
+        Kind::Step { seconds, .. } => Some(event.seconds - seconds),
+        _ => None,
+    })
+}
+
 /// The time stamps of a restart give its phases: detect (failure to notice), start (until the new
 /// attempt's first word), load (until its state is back), first_step (until it computes).
 fn restart(before: &[Event], after: &[Event]) -> Episode {
@@ -84,19 +93,14 @@ fn restart(before: &[Event], after: &[Event]) -> Episode {
     let failed = injected.filter(recent).or(noticed.filter(recent)).unwrap_or(last);
     let noticed = noticed.filter(recent).unwrap_or(failed).max(failed);
 
-    let started = after.first().map_or(noticed, |event| event.seconds).max(noticed);
     let this_attempt = after.first().map_or(0, |event| event.attempt);
     let attempt = || after.iter().take_while(|event| event.attempt == this_attempt);
-    let first_step = attempt().find_map(|event| match event.kind {
-        Kind::Step { seconds, .. } => Some(event.seconds - seconds),
-        _ => None,
-    });
-    let loaded = attempt().find_map(|event| match event.kind {
-        Kind::Restarted { .. } => Some(event.seconds),
-        _ => None,
-    });
-    let loaded = loaded.unwrap_or(started).max(started);
-    let back_at = first_step.unwrap_or(loaded).max(loaded);
+    let started = after.first().map_or(noticed, |event| event.seconds).max(noticed);
+    let loaded = attempt()
+        .filter(|event| matches!(event.kind, Kind::RunStart { .. } | Kind::Restarted { .. }))
+        .map(|event| event.seconds)
+        .fold(started, f64::max);
+    let back_at = begun(attempt(), loaded).unwrap_or(loaded).max(loaded);
     let lost_steps = attempt().find_map(|event| match event.kind {
         Kind::Restarted { lost_steps, .. } => Some(lost_steps),
         _ => None,
@@ -120,7 +124,8 @@ fn restart(before: &[Event], after: &[Event]) -> Episode {
         ("load", loaded - started),
         ("first_step", back_at - loaded),
     ];
-    let stamped = || stamps.iter().map(|(name, seconds)| ((*name).to_string(), *seconds)).collect();
+    let measured = stamps.iter().filter(|stamp| stamp.1 > 0.0);
+    let stamped = || measured.map(|(name, seconds)| ((*name).to_string(), *seconds)).collect();
     Episode {
         back_at,
         rung: "restart".to_string(),

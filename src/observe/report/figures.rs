@@ -8,7 +8,7 @@ use super::episodes::{Episode, PHASES};
 use super::line_chart::{LineChart, Series, Unit};
 use super::series::{self, cluster, thin};
 use super::statistics::{Point, estimate, mean_curve};
-use super::summary::RunSummary;
+use super::summary::{RunSummary, calm_arm};
 use crate::observe::event::Kind;
 use crate::observe::progress::duration;
 
@@ -29,11 +29,13 @@ const LOSS_SLICES: usize = 120;
 
 fn curves_of(study: &Study, dots: bool, curve: impl Fn(&super::Run) -> Vec<Point>) -> Vec<Series> {
     let arms = study.arms();
+    let calm = if arms.len() > 1 { calm_arm(study) } else { None };
     let drawn = arms.iter().enumerate().map(|(colour, arm)| {
         let curves: Vec<Vec<Point>> = study.runs_of(arm).map(&curve).collect();
         let mut mean = mean_curve(&curves);
         mean.points = thin(&mean.points, CURVE_POINTS_MAX);
-        Series { label: (*arm).to_string(), colour, curve: mean, diamond: None, dots }
+        let (label, reference) = ((*arm).to_string(), Some(*arm) == calm);
+        Series { label, colour, curve: mean, diamond: None, dots, reference }
     });
     drawn.filter(|series| !series.curve.points.is_empty()).collect()
 }
@@ -67,8 +69,14 @@ pub fn validation_error(study: &Study) -> Option<Figure> {
     };
     let caption = format!(
         "<b>Validation error against wall time.</b> Time counts from the run's first start, repairs \
-         and restarts included. Dotted lines: failures. Diamonds: the minimum of each curve.{}",
-        several_seeds(study)
+         and restarts included. Dotted lines: failures. Diamonds: the minimum of each curve.{}{}",
+        several_seeds(study),
+        if several_seeds(study).is_empty() {
+            ""
+        } else {
+            " The table below has the mean of the seeds' minima, which lies lower than the minimum of \
+             their mean."
+        }
     );
     Some(Figure { drawings: vec![chart.draw()?], caption, key: Vec::new() })
 }
@@ -222,12 +230,14 @@ pub fn phase_name(phase: &str) -> String {
 fn phase_class(phase: &str) -> &'static str {
     match phase {
         "detect" => "p0",
-        "revoke_shrink" | "stop" => "p1",
-        "spawn" | "start" => "p2",
+        "revoke_shrink" => "p1",
+        "spawn" => "p2",
         "merge" => "p3",
         "agree" => "p4",
-        "restore" | "load" => "p5",
+        "restore" => "p5",
         "first_step" => "p6",
+        "start" => "p8",
+        "load" => "p9",
         _ => "p7",
     }
 }

@@ -7,7 +7,7 @@ use super::svg::{Anchor, Canvas, spread};
 const WIDTH: f64 = 960.0;
 const HEIGHT: f64 = 400.0;
 const LEFT: f64 = 64.0;
-const RIGHT: f64 = 196.0;
+const RIGHT: f64 = 232.0;
 const TOP: f64 = 26.0;
 const BOTTOM: f64 = 48.0;
 const LABEL_GAP: f64 = 17.0;
@@ -25,6 +25,8 @@ pub struct Series {
     pub diamond: Option<Point>,
     /// A dot at every point: each one was measured.
     pub dots: bool,
+    /// Drawn broad and pale, so that a curve that lies on it leaves it visible.
+    pub reference: bool,
 }
 
 /// How y values are written.
@@ -94,7 +96,7 @@ impl LineChart {
         if !(low.is_finite() && self.x_to > 0.0) {
             return None;
         }
-        let y_ticks = ticks(self.y_from.unwrap_or(low).min(low), high, 6);
+        let y_ticks = ticks(self.y_from.unwrap_or(low).min(low), high, 8);
         let scale = Scale { x_to: self.x_to, y_from: y_ticks[0], y_to: y_ticks[y_ticks.len() - 1] };
         let mut canvas = Canvas::new(WIDTH, HEIGHT);
         self.axes(&mut canvas, &scale, &y_ticks);
@@ -159,7 +161,8 @@ impl LineChart {
         let value = self.write(least.1, 4);
         let title = format!("{}: {value} at {:.1} {unit_name}", series.label, least.0 / unit);
         let class = format!("diamond c{}", series.colour);
-        canvas.diamond(&class, scale.at(least), 6.5, &title);
+        let radius = if series.reference { 10.0 } else { 6.5 };
+        canvas.diamond(&class, scale.at(least), radius, &title);
     }
 
     fn end_labels(&self, canvas: &mut Canvas, scale: &Scale) {
@@ -179,7 +182,11 @@ impl LineChart {
                 (x - 4.0, y),
             );
             let class = format!("series-label c{}", series.colour);
-            canvas.text(&class, (x, y + 4.0), Anchor::Start, &series.label);
+            let label = match series.diamond {
+                Some(least) => format!("{}  ◆ {}", series.label, self.write(least.1, 3)),
+                None => series.label.clone(),
+            };
+            canvas.text(&class, (x, y + 4.0), Anchor::Start, &label);
         }
     }
 }
@@ -194,8 +201,9 @@ impl Series {
             canvas.polygon(&format!("band c{colour}"), &outline);
         }
         let points: Vec<Point> = self.curve.points.iter().map(|&point| scale.at(point)).collect();
-        canvas.polyline(&format!("curve c{colour}"), &points);
-        if self.dots && points.len() <= DOTS_MAX {
+        let kind = if self.reference { "curve reference" } else { "curve" };
+        canvas.polyline(&format!("{kind} c{colour}"), &points);
+        if self.dots && !self.reference && points.len() <= DOTS_MAX {
             for &point in &points {
                 canvas.dot(&format!("dot c{colour}"), point, 2.4);
             }

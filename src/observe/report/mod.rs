@@ -7,6 +7,7 @@ use super::ledger::Entry;
 use super::result::RunResult;
 
 mod bar_chart;
+pub mod compare;
 pub mod episodes;
 mod figures;
 mod line_chart;

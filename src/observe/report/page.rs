@@ -1,7 +1,8 @@
 //! The page around figures and tables: one HTML file, no script, nothing loaded from elsewhere.
 
+use super::compare::Bits;
 use super::figures::{self, Figure};
-use super::summary::{self, Bits, RunSummary, over_seeds};
+use super::summary::{self, RunSummary, over_seeds};
 use super::svg::escape;
 use super::{Study, tables};
 use crate::observe::progress::duration;
@@ -129,8 +130,9 @@ fn finding(arm: &str, runs: &[RunSummary]) -> Option<String> {
     match tables::worst_bits(&runs) {
         Bits::Unknown => {}
         Bits::SameState => sentence.push_str("; the same state hash as the calm run"),
-        Bits::SameLosses { steps } => sentence
-            .push_str(&format!("; the calm run's loss, bit for bit, at all {steps} common steps")),
+        Bits::SameLosses { steps } => sentence.push_str(&format!(
+            "; the calm run's training loss over all {steps} steps that both report"
+        )),
         Bits::Differs { from_step } => {
             sentence.push_str(&format!("; other sums than the calm run's from step {from_step}"));
         }

@@ -19,19 +19,15 @@ pub fn committed_steps(events: &[Event]) -> Vec<Point> {
     let mut points: Vec<Point> = Vec::new();
     for event in events {
         let here = (event.seconds, event.step as f64);
-        let before = points.last().map(|point| point.1);
-        match (&event.kind, before) {
-            (Kind::Step { seconds, .. }, Some(before)) if here.1 < before => {
+        let before = points.last().map_or(0.0, |point| point.1);
+        match &event.kind {
+            Kind::Step { seconds, .. } if here.1 < before => {
                 points.extend([(here.0 - seconds, before), (here.0 - seconds, here.1 - 1.0), here]);
             }
-            (Kind::Step { .. }, _) => points.push(here),
-            // The first word of a new attempt may come before its state is loaded.
-            (Kind::RunStart { .. }, None) => points.push(here),
-            (Kind::RunStart { .. } | Kind::RunEnd { .. }, Some(before)) => {
-                points.push((here.0, before));
-            }
-            (Kind::Restarted { .. }, Some(before)) => points.extend([(here.0, before), here]),
-            _ => {}
+            Kind::Restarted { .. } if here.1 < before => points.extend([(here.0, before), here]),
+            // The first word of a new attempt may come before its state is loaded, and what a rank
+            // says when it dies may be a step old.
+            _ => points.push((here.0, here.1.max(before))),
         }
     }
     in_order(points)
@@ -77,7 +73,7 @@ pub fn failures(events: &[Event]) -> Vec<f64> {
         }
         match event.kind {
             Kind::Step { .. } => known = false,
-            Kind::RunEnd { .. } => stopped = true,
+            Kind::RunEnd { .. } => stopped = asked_to_end(event),
             Kind::FaultInjected { .. } => {
                 times.push(event.seconds);
                 known = true;
@@ -119,12 +115,16 @@ pub fn for_each_restart<'a>(
             continue;
         }
         let before = &events[old..index];
-        let asked = before.iter().any(|event| matches!(event.kind, Kind::RunEnd { .. }));
-        if !asked {
+        if !before.iter().any(asked_to_end) {
             call(before, events[index - 1].seconds, &events[index..]);
         }
         old = index;
     }
+}
+
+/// Whether the attempt ended because somebody asked it to: no failure, whatever comes after.
+fn asked_to_end(event: &Event) -> bool {
+    matches!(&event.kind, Kind::RunEnd { status, .. } if status == "interrupted" || status == "completed")
 }
 
 /// Clocks of successive writers may differ by a little: a curve never runs back in time.

@@ -1,8 +1,7 @@
 //! A run and an arm in figures: errors, lost steps, goodput, recoveries, and whether the run has
 //! the calm run's bits. Pure; the table of `report.html`, of `results.json` and of the terminal.
 
-use std::collections::BTreeMap;
-
+use super::compare::{Bits, compare};
 use super::episodes::{Episode, episodes};
 use super::series;
 use super::statistics::{Estimate, Point, estimate};
@@ -10,26 +9,6 @@ use super::{Run, Study};
 use crate::observe::event::{Event, Kind};
 use crate::observe::ledger;
 use crate::observe::result::Status;
-
-/// Whether a run computed what the calm run of the same seed computed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Bits {
-    /// Same number of steps, same `state_sha256`.
-    SameState,
-    /// The loss of every step that both committed is the same, bit for bit.
-    SameLosses {
-        /// How many such steps.
-        steps: u64,
-    },
-    /// The first step whose loss is another.
-    Differs {
-        /// That step.
-        from_step: u64,
-    },
-    /// Nothing to compare with.
-    Unknown,
-}
 
 /// One run in figures. Errors are fractions.
 #[derive(Debug, Clone, serde::Serialize)]
@@ -142,34 +121,6 @@ fn starting_ranks(events: &[Event]) -> u32 {
 
 fn last_step(events: &[Event]) -> u64 {
     events.last().map_or(0, |event| event.step)
-}
-
-/// Steps and the bits of their loss; of a step done again, the one that counts in the end.
-fn losses(events: &[Event]) -> BTreeMap<u64, u64> {
-    let step = |event: &Event| match event.kind {
-        Kind::Step { loss, .. } => Some((event.step, loss.to_bits())),
-        _ => None,
-    };
-    events.iter().filter_map(step).collect()
-}
-
-fn compare(run: &Run, calm: &Run) -> Bits {
-    if let (Some(ours), Some(theirs)) = (&run.result, &calm.result) {
-        let hashed = ours.state_sha256.is_some() && ours.steps == theirs.steps;
-        if hashed && ours.state_sha256 == theirs.state_sha256 {
-            return Bits::SameState;
-        }
-    }
-    let (ours, theirs) = (losses(&run.events), losses(&calm.events));
-    let mut steps = 0;
-    for (step, loss) in &ours {
-        match theirs.get(step) {
-            Some(other) if other != loss => return Bits::Differs { from_step: *step },
-            Some(_) => steps += 1,
-            None => {}
-        }
-    }
-    if steps == 0 { Bits::Unknown } else { Bits::SameLosses { steps } }
 }
 
 /// The mean over an arm's seeds of one figure.

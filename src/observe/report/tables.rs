@@ -3,10 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::Study;
+use super::compare::Bits;
 use super::figures::{CHECKPOINT_PARTS, CheckpointGroup, RecoveryGroup, phase_name};
 use super::line_chart::time_unit;
 use super::statistics::{Estimate, estimate};
-use super::summary::{Bits, EARLY, RunSummary, over_seeds};
+use super::summary::{EARLY, RunSummary, over_seeds};
 use super::svg::escape;
 use crate::observe::progress::{duration, short};
 
@@ -42,36 +43,36 @@ impl Table {
 
 const NONE: &str = "–";
 
-fn percent(value: Option<Estimate>) -> String {
+/// `mean ± half`, without an interval that rounds to nothing.
+fn with_interval(value: Option<Estimate>, unit: &str, write: impl Fn(f64) -> String) -> String {
     let Some(value) = value else { return NONE.to_string() };
-    match value.half_width {
-        Some(half) => format!("{:.2} ± {:.2} %", value.mean * 100.0, half * 100.0),
-        None => format!("{:.2} %", value.mean * 100.0),
+    let mean = write(value.mean);
+    match value.half_width.map(write) {
+        Some(half) if half.contains(|digit: char| ('1'..='9').contains(&digit)) => {
+            format!("{mean} ± {half}{unit}")
+        }
+        _ => format!("{mean}{unit}"),
     }
 }
 
+fn percent(value: Option<Estimate>) -> String {
+    with_interval(value, " %", |fraction| format!("{:.2}", fraction * 100.0))
+}
+
 fn number(value: Option<Estimate>, digits: usize) -> String {
-    let Some(value) = value else { return NONE.to_string() };
-    match value.half_width {
-        Some(half) => format!("{:.digits$} ± {half:.digits$}", value.mean),
-        None => format!("{:.digits$}", value.mean),
-    }
+    with_interval(value, "", |number| format!("{number:.digits$}"))
 }
 
 /// The estimate of a length of time.
 pub fn time(value: Option<Estimate>) -> String {
-    let Some(value) = value else { return NONE.to_string() };
-    match value.half_width {
-        Some(half) => format!("{} ± {}", duration(value.mean), duration(half)),
-        None => duration(value.mean),
-    }
+    with_interval(value, "", duration)
 }
 
 /// What is the same as in the calm run, in words.
 pub fn bits(bits: Bits) -> String {
     match bits {
         Bits::SameState => "same state hash".to_string(),
-        Bits::SameLosses { steps } => format!("same loss at all {steps} common steps"),
+        Bits::SameLosses { steps } => format!("same loss over {steps} steps"),
         Bits::Differs { from_step } => format!("differs from step {from_step}"),
         Bits::Unknown => NONE.to_string(),
     }

@@ -1,0 +1,142 @@
+//! `kintsugi probe`: measures what this machine can do.
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use crate::cluster::comm::mpi::{JoinArguments, under_mpirun};
+use crate::lab::probe_mpi::{self, Kill, Outcome, RankPlan, Scenario};
+
+/// Measures what this machine can do.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum What {
+    /// Kills ranks and times how the survivors replace them.
+    Mpi(MpiArgs),
+}
+
+/// Kills ranks and times how the survivors replace them.
+#[derive(Debug, clap::Args)]
+struct MpiArgs {
+    /// Ranks to start.
+    #[arg(short = 'n', long, default_value_t = 4)]
+    ranks: usize,
+    /// Steps to commit.
+    #[arg(long, default_value_t = 20)]
+    steps: u64,
+    /// POINT@NUMBER:RANK[:LIFE][+MICROSECONDS]; without any: one rank, then its replacement.
+    #[arg(long)]
+    kill: Vec<Kill>,
+    /// Kills so many, one after another, instead.
+    #[arg(long, conflicts_with = "kill")]
+    sequence: Option<u32>,
+    /// Seconds after which a run is stopped.
+    #[arg(long, default_value_t = 60)]
+    limit_seconds: u64,
+    /// Runs of the same.
+    #[arg(long, default_value_t = 1)]
+    repeat: u32,
+    /// One JSON object per run.
+    #[arg(long)]
+    json: bool,
+    /// Written by a recovering leader.
+    #[arg(long, hide = true, value_parser = JoinArguments::parse)]
+    join: Option<JoinArguments>,
+}
+
+/// Runs it; 1 when a run failed.
+pub fn run(args: &Args) -> ExitCode {
+    match &args.what {
+        What::Mpi(mpi) if under_mpirun() => {
+            let plan =
+                RankPlan { steps: mpi.steps, kills: mpi.kill.clone(), join: mpi.join.clone() };
+            ExitCode::from(u8::try_from(probe_mpi::run_rank(&plan)).unwrap_or(1))
+        }
+        What::Mpi(mpi) => launch(mpi),
+    }
+}
+
+fn scenario(args: &MpiArgs) -> Scenario {
+    let default = || {
+        let last = args.ranks.saturating_sub(1);
+        let (first, second) = (args.steps / 3, 2 * args.steps / 3);
+        [format!("step@{first}:{last}"), format!("step@{second}:{last}:1")]
+            .iter()
+            .filter_map(|text| text.parse().ok())
+            .collect()
+    };
+    let kills = match args.sequence {
+        Some(kills) => probe_mpi::sequence(kills, args.ranks),
+        None if args.kill.is_empty() => default(),
+        None => args.kill.clone(),
+    };
+    let last_step = kills.iter().map(|kill| kill.number + 2).max().unwrap_or(0);
+    let steps = if args.sequence.is_some() { args.steps.max(last_step) } else { args.steps };
+    let limit = Duration::from_secs(args.limit_seconds);
+    Scenario { ranks: args.ranks, steps, kills, limit }
+}
+
+fn launch(args: &MpiArgs) -> ExitCode {
+    let scenario = scenario(args);
+    let mut good = 0;
+    for _ in 0..args.repeat {
+        match probe_mpi::launch(&scenario) {
+            Ok(outcome) => {
+                good += u32::from(outcome.ok);
+                if args.json {
+                    print_json(&outcome);
+                } else {
+                    print_lines(&outcome);
+                }
+            }
+            Err(error) => eprintln!("kintsugi probe mpi: {error}"),
+        }
+    }
+    if args.repeat > 1 && !args.json {
+        println!("{good} of {} runs good", args.repeat);
+    }
+    if good == args.repeat { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+fn print_json(outcome: &Outcome) {
+    match serde_json::to_string(outcome) {
+        Ok(text) => println!("{text}"),
+        Err(error) => eprintln!("the result cannot be written: {error}"),
+    }
+}
+
+fn print_lines(outcome: &Outcome) {
+    let ms = |seconds: f64| seconds * 1e3;
+    for repair in &outcome.repairs {
+        println!(
+            "step {:>4}  lost {:?}  attempts {}  detect {:.1}  revoke+shrink {:.1}  spawn {:.1}  \
+             merge {:.1}  warm {:.1}  restore {:.1}  total {:.1} ms",
+            repair.step,
+            repair.lost,
+            repair.attempts,
+            ms(repair.detect),
+            ms(repair.revoke_shrink),
+            ms(repair.spawn),
+            ms(repair.merge),
+            ms(repair.warm),
+            ms(repair.restore),
+            ms(repair.total),
+        );
+    }
+    for retry in &outcome.retries {
+        println!("tried again: {retry}");
+    }
+    for problem in &outcome.problems {
+        println!("problem: {problem}");
+    }
+    let (verdict, kills) = (if outcome.ok { "ok" } else { "FAILED" }, outcome.kills);
+    println!(
+        "{verdict}: {kills} killed, {} repairs, {:.2} s",
+        outcome.repairs.len(),
+        outcome.seconds
+    );
+}

@@ -1,0 +1,521 @@
+//! `kintsugi probe mpi`: does recovery work on this machine, and how long does each phase take?
+//! Ranks (`rank.rs`) add numbers step by step while planned ones are killed; survivors repair the
+//! world with `MpiComm` and every rank must end with the state of a run without failures. This
+//! file is the plan, the launcher, and what it makes of the ranks' reports.
+
+use std::collections::VecDeque;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::str::FromStr;
+use std::time::{Duration, Instant};
+
+use kintsugi_ffi::os;
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+mod rank;
+
+pub use rank::{RankPlan, run_rank};
+
+/// Words of the state that ranks keep: 1 MB.
+const STATE_WORDS: usize = 131_072;
+/// Lines of the launcher's standard error that are kept to explain a failure.
+const LAST_LINES_MAX: usize = 20;
+/// How often the launcher looks whether mpirun ended.
+const LOOK: Duration = Duration::from_millis(20);
+
+/// Where a planned death strikes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Point {
+    /// Before a step's reduction.
+    Step,
+    /// In a repair, before the leader spawns.
+    Spawn,
+    /// In a repair, before the replacements are merged.
+    Merge,
+    /// A replacement, before MPI_Init.
+    JoinStart,
+    /// A replacement, before it says hello.
+    JoinHello,
+    /// A replacement, before it bridges to the survivors.
+    JoinBridge,
+    /// A replacement, before it merges with all.
+    JoinMerge,
+    /// A replacement, before the ranks are put in order.
+    JoinReorder,
+    /// A replacement, before the first agreement of the new world.
+    JoinAgree,
+    /// Any rank, before it sends or receives the state.
+    Restore,
+}
+
+const POINTS: [(Point, &str); 10] = [
+    (Point::Step, "step"),
+    (Point::Spawn, "spawn"),
+    (Point::Merge, "merge"),
+    (Point::JoinStart, "join-start"),
+    (Point::JoinHello, "join-hello"),
+    (Point::JoinBridge, "join-bridge"),
+    (Point::JoinMerge, "join-merge"),
+    (Point::JoinReorder, "join-reorder"),
+    (Point::JoinAgree, "join-agree"),
+    (Point::Restore, "restore"),
+];
+
+/// One planned death, typed `POINT@NUMBER:RANK[:LIFE][+MICROSECONDS]`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Kill {
+    /// Where.
+    pub point: Point,
+    /// The step (`step`), else the attempt to bring replacements in, from 1.
+    pub number: u64,
+    /// Who.
+    pub rank: usize,
+    /// Which process of that rank: the attempt in which it came, 0 for first-born ones.
+    pub life: u32,
+    /// Microseconds after the point is reached, from another thread.
+    pub delay_us: u64,
+}
+
+/// A `--kill` that names no death.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[error(
+    "{0:?} is not POINT@NUMBER:RANK[:LIFE][+MICROSECONDS] with POINT one of step, spawn, merge, \
+     restore, join-start, join-hello, join-bridge, join-merge, join-reorder, join-agree"
+)]
+pub struct KillSyntax(String);
+
+impl FromStr for Kill {
+    type Err = KillSyntax;
+
+    fn from_str(text: &str) -> Result<Self, KillSyntax> {
+        let wrong = || KillSyntax(text.to_owned());
+        let (place, delay) = text.split_once('+').unwrap_or((text, "0"));
+        let (point, rest) = place.split_once('@').ok_or_else(wrong)?;
+        let (point, _) = POINTS.iter().find(|(_, name)| *name == point).ok_or_else(wrong)?;
+        let mut numbers = rest.split(':');
+        let number = numbers.next().and_then(|n| n.parse().ok()).ok_or_else(wrong)?;
+        let rank = numbers.next().and_then(|n| n.parse().ok()).ok_or_else(wrong)?;
+        let joins = !matches!(point, Point::Step | Point::Spawn | Point::Merge | Point::Restore);
+        let life = match numbers.next() {
+            Some(life) => life.parse().map_err(|_| wrong())?,
+            None if joins => u32::try_from(number).map_err(|_| wrong())?,
+            None => 0,
+        };
+        let delay_us = delay.parse().map_err(|_| wrong())?;
+        if numbers.next().is_some() {
+            return Err(wrong());
+        }
+        Ok(Self { point: *point, number, rank, life, delay_us })
+    }
+}
+
+impl std::fmt::Display for Kill {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let name = POINTS.iter().find(|(point, _)| *point == self.point).map_or("", |(_, n)| n);
+        write!(f, "{name}@{}:{}:{}+{}", self.number, self.rank, self.life, self.delay_us)
+    }
+}
+
+/// Deaths one after another, each of another rank, replacements included.
+pub fn sequence(kills: u32, ranks: usize) -> Vec<Kill> {
+    const STEPS_BETWEEN: u64 = 2;
+    let mut lives = vec![0; ranks];
+    (1..=kills)
+        .map(|repair| {
+            let rank = (repair as usize * 3) % ranks;
+            let life = std::mem::replace(&mut lives[rank], repair);
+            let number = u64::from(repair) * STEPS_BETWEEN;
+            Kill { point: Point::Step, number, rank, life, delay_us: 0 }
+        })
+        .collect()
+}
+
+/// What is run.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Scenario {
+    /// Ranks to start.
+    pub ranks: usize,
+    /// Steps to commit.
+    pub steps: u64,
+    /// Who dies where.
+    pub kills: Vec<Kill>,
+    /// After this the launcher gives up.
+    pub limit: Duration,
+}
+
+impl Scenario {
+    /// The live check of `doctor`: a rank is killed and replaced, then the replacement is killed.
+    pub fn live_check(limit: Duration) -> Self {
+        let kill = |number, life| Kill { point: Point::Step, number, rank: 2, life, delay_us: 0 };
+        Self { ranks: 3, steps: 15, kills: vec![kill(5, 0), kill(10, 1)], limit }
+    }
+}
+
+/// One repair as its leader timed it, seconds. `total` is from the last commit before the death
+/// to the moment everybody has the state again.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Repair {
+    /// The committed step it went on from.
+    pub step: u64,
+    /// Ranks that were replaced.
+    pub lost: Vec<usize>,
+    /// Attempts it took.
+    pub attempts: u32,
+    /// From the last commit to the first error.
+    pub detect: f64,
+    /// Revoke, shrink, and who is left.
+    pub revoke_shrink: f64,
+    /// MPI_Comm_spawn and the hello, all attempts.
+    pub spawn: f64,
+    /// Bridge, merge, reorder, first agreement, all attempts.
+    pub merge: f64,
+    /// Opening every connection.
+    pub warm: f64,
+    /// Sending the state.
+    pub restore: f64,
+    /// The whole.
+    pub total: f64,
+}
+
+/// What ranks say on standard output, one JSON object a line after `REPORT`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Report {
+    Killed { kill: String, pid: u32 },
+    Repaired(Repair),
+    Retry { reason: String },
+    Done { rank: usize, ranks: usize, state: String, workarounds: String },
+    GaveUp { rank: usize, reason: String },
+}
+
+/// Before every report, so that nothing else on the stream is taken for one.
+const REPORT: &str = "kintsugi-probe ";
+
+/// What came of a scenario.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Outcome {
+    /// Every rank finished, with the state of a run without failures, and every death happened.
+    pub ok: bool,
+    /// Why not.
+    pub problems: Vec<String>,
+    /// Planned deaths.
+    pub kills_planned: usize,
+    /// Deaths that happened.
+    pub kills: usize,
+    /// Repairs, in order.
+    pub repairs: Vec<Repair>,
+    /// Attempts to repair that failed, and why.
+    pub retries: Vec<String>,
+    /// Whether the work-arounds were active on all ranks.
+    pub workarounds: Option<String>,
+    /// From start to end of mpirun.
+    pub seconds: f64,
+}
+
+/// Why the launcher could not run a scenario at all.
+#[derive(Debug, Error)]
+pub enum ProbeError {
+    /// No mpirun.
+    #[error("no mpirun beside {mpicc} nor in PATH; run cluster-scripts/setup.sh")]
+    NoMpirun {
+        /// The compiler wrapper this program was built with.
+        mpicc: String,
+    },
+    /// The kernel said no.
+    #[error("cannot {what}: {source}")]
+    Io {
+        /// What was tried.
+        what: String,
+        /// Why not.
+        source: std::io::Error,
+    },
+}
+
+fn cannot(what: impl Into<String>) -> impl FnOnce(std::io::Error) -> ProbeError {
+    let what = what.into();
+    move |source| ProbeError::Io { what, source }
+}
+
+/// The sibling of the compiler wrapper this was built with, else the one in PATH.
+pub fn find_mpirun() -> Result<PathBuf, ProbeError> {
+    let mpicc = Path::new(kintsugi_ffi::mpi::mpicc());
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let beside = mpicc.parent().filter(|folder| !folder.as_os_str().is_empty());
+    let folders = beside.map(Path::to_owned).into_iter().chain(std::env::split_paths(&path));
+    folders
+        .map(|folder| folder.join("mpirun"))
+        .find(|file| file.is_file())
+        .ok_or_else(|| ProbeError::NoMpirun { mpicc: mpicc.display().to_string() })
+}
+
+/// Flags under which failures are survived.
+const RECOVERY_FLAGS: [&str; 14] = [
+    "--allow-run-as-root",
+    "--oversubscribe",
+    "--bind-to",
+    "none",
+    "--with-ft",
+    "ulfm",
+    "--mca",
+    "btl",
+    "self,sm,tcp",
+    "--mca",
+    "coll",
+    "^han",
+    "--mca",
+    "async_mpi_finalize",
+];
+
+fn mpirun_line(scenario: &Scenario, program: &Path) -> Vec<String> {
+    let mut line: Vec<String> = RECOVERY_FLAGS.iter().map(|flag| (*flag).to_owned()).collect();
+    line.push("1".into());
+    line.extend(["--prtemca", "state_base_recoverable", "1", "-n"].map(str::to_owned));
+    line.extend([scenario.ranks.to_string(), program.display().to_string()]);
+    line.extend(rank_arguments(scenario.steps, &scenario.kills));
+    line
+}
+
+/// Arguments of a rank, first-born or replacement.
+fn rank_arguments(steps: u64, kills: &[Kill]) -> Vec<String> {
+    let mut line = ["probe", "mpi", "--steps"].map(str::to_owned).to_vec();
+    line.push(steps.to_string());
+    line.extend(kills.iter().flat_map(|kill| ["--kill".to_owned(), kill.to_string()]));
+    line
+}
+
+/// Runs a scenario under mpirun and judges it.
+///
+/// # Errors
+/// When nothing could be started; a failed recovery is an [`Outcome`].
+pub fn launch(scenario: &Scenario) -> Result<Outcome, ProbeError> {
+    let mpirun = find_mpirun()?;
+    let program = std::env::current_exe().map_err(cannot("find this program's own path"))?;
+    let folder = std::env::temp_dir().join(format!("kintsugi-probe-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).map_err(cannot(format!("create {}", folder.display())))?;
+    let mut command = Command::new(mpirun);
+    command
+        .args(mpirun_line(scenario, &program))
+        .env("TMPDIR", &folder)
+        .env("OMPI_MCA_btl_sm_backing_directory", &folder)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    os::supervise(&mut command);
+    let start = Instant::now();
+    let child = command.spawn().map_err(cannot("start mpirun"));
+    let observed = child.and_then(|child| observe(child, scenario.limit));
+    // Best effort: leftovers of a killed mpirun; nothing else lives there.
+    let _ = std::fs::remove_dir_all(&folder);
+    let observed = observed?;
+    Ok(judge(scenario, &observed, start.elapsed().as_secs_f64()))
+}
+
+/// What came out of mpirun.
+struct Observed {
+    reports: Vec<Report>,
+    last_lines: VecDeque<String>,
+    /// `None`: it ran past the limit and was killed.
+    status: Option<ExitStatus>,
+}
+
+fn observe(mut child: Child, limit: Duration) -> Result<Observed, ProbeError> {
+    let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
+    let reports = std::thread::spawn(move || read_reports(stdout));
+    let last_lines = std::thread::spawn(move || read_last_lines(stderr));
+    let deadline = Instant::now() + limit;
+    let status = loop {
+        match child.try_wait().map_err(cannot("wait for mpirun"))? {
+            Some(status) => break Some(status),
+            None if Instant::now() < deadline => std::thread::sleep(LOOK),
+            None => {
+                end(&mut child)?;
+                break None;
+            }
+        }
+    };
+    let reports = reports.join().unwrap_or_default();
+    let last_lines = last_lines.join().unwrap_or_default();
+    Ok(Observed { reports, last_lines, status })
+}
+
+/// SIGTERM takes the ranks along (0.5 s); SIGKILL what is left.
+fn end(child: &mut Child) -> Result<(), ProbeError> {
+    const GRACE: Duration = Duration::from_secs(2);
+    let _ = os::kill(child.id(), os::Signal::Terminate);
+    let deadline = Instant::now() + GRACE;
+    while Instant::now() < deadline {
+        if child.try_wait().map_err(cannot("wait for mpirun"))?.is_some() {
+            return Ok(());
+        }
+        std::thread::sleep(LOOK);
+    }
+    let _ = os::kill_group(child.id(), os::Signal::Kill);
+    child.wait().map_err(cannot("wait for mpirun"))?;
+    Ok(())
+}
+
+fn lines(stream: Option<impl std::io::Read>) -> impl Iterator<Item = String> {
+    let reader = stream.map(BufReader::new).into_iter();
+    reader.flat_map(|reader| reader.lines().map_while(Result::ok))
+}
+
+fn read_reports(stream: Option<impl std::io::Read>) -> Vec<Report> {
+    lines(stream).filter_map(|line| serde_json::from_str(line.strip_prefix(REPORT)?).ok()).collect()
+}
+
+fn read_last_lines(stream: Option<impl std::io::Read>) -> VecDeque<String> {
+    let mut kept = VecDeque::new();
+    for line in lines(stream) {
+        if kept.len() == LAST_LINES_MAX {
+            kept.pop_front();
+        }
+        kept.push_back(line);
+    }
+    kept
+}
+
+/// FNV-1a over the state's bytes, as text.
+fn fingerprint(state: &[u64]) -> String {
+    let hash = state
+        .iter()
+        .flat_map(|word| word.to_le_bytes())
+        .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+            (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3)
+        });
+    format!("{hash:016x}")
+}
+
+/// What rank `rank` adds in step `step` at word `index`.
+fn contribution(step: u64, rank: usize, index: usize) -> u64 {
+    let seed = step.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ (rank as u64) << 40;
+    (seed ^ index as u64).wrapping_mul(0xbf58_476d_1ce4_e5b9)
+}
+
+/// The update rule of the probe: a step done twice or never changes everything after it.
+fn update(state: &mut [u64], sum: &[u64]) {
+    for (word, sum) in state.iter_mut().zip(sum) {
+        *word = word.wrapping_mul(3).wrapping_add(*sum);
+    }
+}
+
+/// The state of a run in which nobody died, computed without MPI.
+fn expected_state(steps: u64, ranks: usize) -> Vec<u64> {
+    let mut state = vec![0; STATE_WORDS];
+    let mut sum = vec![0_u64; STATE_WORDS];
+    for step in 0..steps {
+        for (index, word) in sum.iter_mut().enumerate() {
+            *word = (0..ranks)
+                .fold(0, |sum: u64, rank| sum.wrapping_add(contribution(step, rank, index)));
+        }
+        update(&mut state, &sum);
+    }
+    state
+}
+
+fn judge(scenario: &Scenario, observed: &Observed, seconds: f64) -> Outcome {
+    let mut outcome = Outcome {
+        ok: false,
+        problems: Vec::new(),
+        kills_planned: scenario.kills.len(),
+        kills: 0,
+        repairs: Vec::new(),
+        retries: Vec::new(),
+        workarounds: None,
+        seconds,
+    };
+    let expected = fingerprint(&expected_state(scenario.steps, scenario.ranks));
+    let mut finished = vec![false; scenario.ranks];
+    for report in &observed.reports {
+        match report {
+            Report::Killed { .. } => outcome.kills += 1,
+            Report::Repaired(repair) => outcome.repairs.push(repair.clone()),
+            Report::Retry { reason } => outcome.retries.push(reason.clone()),
+            Report::GaveUp { rank, reason } => {
+                outcome.problems.push(format!("rank {rank} gave up: {reason}"));
+            }
+            Report::Done { rank, ranks, state, workarounds } => {
+                if *ranks != scenario.ranks {
+                    outcome.problems.push(format!("rank {rank} ended in a world of {ranks}"));
+                }
+                if *state != expected {
+                    outcome.problems.push(format!("rank {rank} ended with a wrong state"));
+                }
+                finished.get_mut(*rank).into_iter().for_each(|done| *done = true);
+                outcome.workarounds = Some(workarounds.clone());
+            }
+        }
+    }
+    let missing: Vec<String> =
+        (0..scenario.ranks).filter(|rank| !finished[*rank]).map(|rank| rank.to_string()).collect();
+    if !missing.is_empty() {
+        let how = match observed.status {
+            None => format!("stopped after {} s", scenario.limit.as_secs()),
+            Some(status) => format!("mpirun: {}", os::ended(status)),
+        };
+        outcome.problems.push(format!("ranks {} did not finish ({how})", missing.join(", ")));
+        outcome.problems.extend(observed.last_lines.iter().map(|line| format!("stderr: {line}")));
+    }
+    if outcome.kills != outcome.kills_planned {
+        let (kills, planned) = (outcome.kills, outcome.kills_planned);
+        outcome.problems.push(format!("{kills} of {planned} planned deaths happened"));
+    }
+    outcome.ok = outcome.problems.is_empty();
+    outcome
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_kill_survives_the_command_line() {
+        for text in ["step@5:3:0+0", "join-hello@2:1:2+0", "merge@1:0:0+250"] {
+            let kill: Kill = text.parse().unwrap();
+            assert_eq!(kill.to_string(), text);
+        }
+        assert_eq!("join-hello@2:1".parse::<Kill>().unwrap().life, 2);
+        for text in ["", "step", "step@x:1", "step@1", "step@1:2:3:4", "lunch@1:2", "step@1:2+x"] {
+            assert!(text.parse::<Kill>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_sequence_kills_whoever_holds_the_rank_then() {
+        let kills = sequence(5, 4);
+        let ranks: Vec<usize> = kills.iter().map(|kill| kill.rank).collect();
+        let lives: Vec<u32> = kills.iter().map(|kill| kill.life).collect();
+        assert_eq!(ranks, [3, 2, 1, 0, 3]);
+        assert_eq!(lives, [0, 0, 0, 0, 1]);
+    }
+
+    fn observed(reports: Vec<Report>) -> Observed {
+        Observed { reports, last_lines: VecDeque::new(), status: None }
+    }
+
+    #[test]
+    fn success_is_every_rank_with_the_right_state_and_every_death() {
+        let kills = vec!["step@1:0".parse().unwrap()];
+        let scenario = Scenario { ranks: 2, steps: 2, kills, limit: Duration::from_secs(1) };
+        let state = fingerprint(&expected_state(2, 2));
+        let done = |rank, state: &str| Report::Done {
+            rank,
+            ranks: 2,
+            state: state.to_owned(),
+            workarounds: "Active".into(),
+        };
+        let killed = Report::Killed { kill: "step@1:0".into(), pid: 1 };
+        let judged = |reports| judge(&scenario, &observed(reports), 0.1).ok;
+        assert!(judged(vec![killed.clone(), done(0, &state), done(1, &state)]));
+        assert!(!judged(vec![killed.clone(), done(0, &state), done(0, &state)]));
+        assert!(!judged(vec![killed, done(0, &state), done(1, "0000")]));
+        assert!(!judged(vec![done(0, &state), done(1, &state)]));
+    }
+
+    #[test]
+    fn a_repeated_or_missing_step_changes_the_state() {
+        assert_ne!(expected_state(3, 2)[..8], expected_state(2, 2)[..8]);
+        assert_ne!(expected_state(2, 3)[..8], expected_state(2, 2)[..8]);
+    }
+}

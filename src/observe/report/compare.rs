@@ -1,0 +1,186 @@
+//! Whether two runs computed the same: by the hash of their last states where they ended at the
+//! same step, else by the training loss over every stretch of steps that both report. A trainer
+//! reports the mean loss of a few steps at a time, and not the same few in every run, so stretches
+//! are put together until their ends meet. Pure.
+
+use std::collections::BTreeMap;
+
+use super::Run;
+use crate::observe::event::Kind;
+use crate::observe::ledger::{Committed, effective};
+
+/// Whether a run computed what the calm run of the same seed computed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Bits {
+    /// Same number of steps, same `state_sha256`.
+    SameState,
+    /// The training loss is the same over every stretch that both report.
+    SameLosses {
+        /// Steps in those stretches.
+        steps: u64,
+    },
+    /// The first stretch whose loss is another.
+    Differs {
+        /// Its first step.
+        from_step: u64,
+    },
+    /// Nothing to compare with.
+    Unknown,
+}
+
+/// Two sums of the same losses differ by less than this, relatively: means are written with 17
+/// digits. One weight that is off in its last bit shifts a loss by more.
+const ROUNDING: f64 = 1e-11;
+
+/// Compares a run with the calm one.
+pub fn compare(run: &Run, calm: &Run) -> Bits {
+    if let (Some(ours), Some(theirs)) = (&run.result, &calm.result) {
+        let hashed = ours.state_sha256.is_some() && ours.steps == theirs.steps;
+        if hashed && ours.state_sha256 == theirs.state_sha256 {
+            return Bits::SameState;
+        }
+    }
+    let (ours, theirs) = (cumulative(run), cumulative(calm));
+    let mut steps = 0;
+    // The last step at which both had a boundary, with both sums there.
+    let mut before: Option<(u64, &Sum, &Sum)> = None;
+    for (step, our) in &ours {
+        let Some(their) = theirs.get(step) else { continue };
+        if let Some((from, our_before, their_before)) = before
+            && our.chain == our_before.chain
+            && their.chain == their_before.chain
+        {
+            let (a, b) = (our.loss - our_before.loss, their.loss - their_before.loss);
+            let scale = our.loss.abs().max(their.loss.abs()).max(1.0);
+            if (a - b).abs() > ROUNDING * scale {
+                return Bits::Differs { from_step: from + 1 };
+            }
+            steps += step - from;
+        }
+        before = Some((*step, our, their));
+    }
+    if steps == 0 { Bits::Unknown } else { Bits::SameLosses { steps } }
+}
+
+/// The losses of all samples up to a step, since the beginning of an unbroken chain of reports.
+struct Sum {
+    loss: f64,
+    chain: u32,
+}
+
+/// The boundaries of a run's reports. Of steps done again, those that count in the end.
+fn cumulative(run: &Run) -> BTreeMap<u64, Sum> {
+    let counted: BTreeMap<u64, Committed> =
+        effective(&run.ledger).into_iter().map(|line| (line.step, line)).collect();
+    let mut sums: BTreeMap<u64, Sum> = BTreeMap::new();
+    let mut chain = 0;
+    for event in &run.events {
+        let Kind::Step { loss, samples, .. } = event.kind else { continue };
+        let Some((from, computed)) = window(&counted, event.step, samples) else { continue };
+        // What was reported for steps after `from` was rolled back, if anything was.
+        sums.retain(|step, _| *step <= from);
+        if !sums.contains_key(&from) {
+            chain += 1;
+            sums.insert(from, Sum { loss: 0.0, chain });
+        }
+        let start = &sums[&from];
+        let (loss, chain) = (start.loss + loss * computed as f64, start.chain);
+        sums.insert(event.step, Sum { loss, chain });
+    }
+    sums
+}
+
+/// The step before the first of the steps that a report of `samples` samples up to step `to` is
+/// about, and how many of the samples were computed; `None` where the ledger does not tell.
+fn window(counted: &BTreeMap<u64, Committed>, to: u64, samples: u64) -> Option<(u64, u64)> {
+    let (mut found, mut computed, mut step) = (0, 0, to);
+    while found < samples {
+        let line = counted.get(&step)?;
+        found += line.count;
+        computed += line.count - line.skipped.min(line.count);
+        step = step.checked_sub(1)?;
+    }
+    (found == samples && samples > 0).then_some((step, computed))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::seed::Stream;
+    use crate::observe::event::{Event, VERSION};
+    use crate::observe::ledger::Entry;
+    use proptest::prelude::*;
+
+    /// A run of `steps` steps that reports `group(step)` steps at a time and whose loss is another
+    /// from step `turn` on.
+    fn run(steps: u64, groups: &[u64], turn: u64) -> Run {
+        let loss = |step: u64| Stream::new(&[step]).unit() + if step >= turn { 1e-7 } else { 0.0 };
+        let mut made = Run {
+            arm: String::new(),
+            seed: 1,
+            path: String::new(),
+            max_seconds: None,
+            config: String::new(),
+            events: Vec::new(),
+            ledger: Vec::new(),
+            result: None,
+        };
+        for step in 1..=steps {
+            let (count, cursor) = (96, step * 96);
+            let line =
+                Committed { step, epoch: 0, cursor, count, skipped: step % 2, mix: 0, attempt: 1 };
+            made.ledger.push(Entry::Step(line));
+        }
+        let (mut from, mut index) = (0, 0);
+        while from < steps {
+            let to = (from + groups[index % groups.len()]).min(steps);
+            let computed = |step: u64| (96 - step % 2) as f64;
+            let sum: f64 = (from + 1..=to).map(|step| loss(step) * computed(step)).sum();
+            let all: f64 = (from + 1..=to).map(computed).sum();
+            let kind = Kind::Step {
+                epoch: 0,
+                loss: sum / all,
+                error: 0.0,
+                samples: (to - from) * 96,
+                learning_rate: 0.1,
+                seconds: 0.1,
+            };
+            let (time, seconds, generation) = (0.0, to as f64, 0);
+            let (v, attempt, rank) = (VERSION, 1, 0);
+            made.events.push(Event { v, time, seconds, attempt, generation, step: to, rank, kind });
+            (from, index) = (to, index + 1);
+        }
+        made
+    }
+
+    proptest! {
+        #[test]
+        fn the_same_losses_are_the_same_however_they_are_grouped(
+            ours in prop::collection::vec(1u64..5, 1..9),
+            theirs in prop::collection::vec(1u64..5, 1..9),
+        ) {
+            let (a, b) = (run(120, &ours, u64::MAX), run(120, &theirs, u64::MAX));
+            prop_assert_eq!(compare(&a, &b), Bits::SameLosses { steps: 120 });
+        }
+
+        #[test]
+        fn a_turn_is_seen_where_it_happens(
+            ours in prop::collection::vec(1u64..5, 1..9),
+            theirs in prop::collection::vec(1u64..5, 1..9),
+            turn in 1u64..115,
+        ) {
+            let (a, b) = (run(120, &ours, turn), run(120, &theirs, u64::MAX));
+            let Bits::Differs { from_step } = compare(&a, &b) else {
+                return Err(TestCaseError::fail("not seen"));
+            };
+            prop_assert!(from_step <= turn, "{from_step} > {turn}");
+        }
+    }
+
+    #[test]
+    fn runs_without_a_common_boundary_cannot_be_compared() {
+        let ledgerless = Run { ledger: Vec::new(), ..run(10, &[1], u64::MAX) };
+        assert_eq!(compare(&ledgerless, &run(10, &[1], u64::MAX)), Bits::Unknown);
+    }
+}
