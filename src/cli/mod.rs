@@ -65,7 +65,7 @@ pub fn main() -> ExitCode {
     }
 }
 
-/// Diagnostics go to stderr, filtered as `RUST_LOG` says; warnings and errors unless told otherwise.
+/// Diagnostics go to stderr, filtered as `RUST_LOG` says, warnings and errors by default.
 fn log_to_stderr() {
     use tracing_subscriber::EnvFilter;
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("warn"));
