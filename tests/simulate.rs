@@ -216,6 +216,31 @@ fn a_runtime_that_refuses_replacements_leads_down_the_ladder() {
     }
 }
 
+#[test]
+fn losing_all_state_ends_with_its_name_and_never_with_a_hang() {
+    let digest = calm_digest(Sums::Float);
+    let toy = toy(&[Rung::Respawn], Sums::Float);
+    let options = SimOptions { cascade_chance: 0.12, deaths_max: 12, ..stormy() };
+    let mut lost = 0;
+    for seed in seeds() {
+        let run = train(&toy, seed, options.clone());
+        let trace = run.outcome.trace.join("\n");
+        let all_lost = run.outcome.ends.iter().any(
+            |end| matches!(end, End::Finished(Err(why)) if why.contains("all state was lost")),
+        );
+        let nobody_lived = run.outcome.finished().next().is_none();
+        if all_lost || nobody_lived {
+            lost += u32::from(all_lost);
+            assert_eq!(finishers(&run), Vec::<&Summary>::new(), "seed {seed}\n{trace}");
+            assert_eq!(run.outcome.stuck, None, "seed {seed}\n{trace}");
+        } else {
+            let fault = fault_of(&run, Some(digest));
+            assert_eq!(fault, None, "seed {seed}\n{trace}");
+        }
+    }
+    assert!(lost > 10 || one_seed_is_replayed(), "{lost} runs lost all state");
+}
+
 /// How many of the seeds end wrong with a rule that is known to be wrong, by what was wrong.
 fn wrong_ends(rule: Rule) -> BTreeMap<String, u32> {
     let digest = calm_digest(Sums::Float);

@@ -3,8 +3,7 @@
 //! ledger sums what was summed, not what was planned (DESIGN 4.7).
 
 use std::collections::BTreeMap;
-use std::io;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -18,6 +17,10 @@ use kintsugi::config::seed::{Stream, key, mix64};
 use kintsugi::config::{Faults, Phase, Rung};
 use kintsugi::observe::clock::Clock;
 use kintsugi::observe::storage::Storage;
+
+mod claims;
+
+use claims::Claims;
 
 pub const RANKS: usize = 4;
 pub const OWNERS: u32 = 8;
@@ -110,7 +113,7 @@ pub fn train(toy: &Toy, seed: u64, options: SimOptions) -> Run {
         Trainer::new(toy, comm, join.as_ref(), &commits, &storage).run(join.as_ref())
     });
     let commits = commits.into_inner().unwrap_or_else(PoisonError::into_inner);
-    let files = lock(&storage.files).keys().cloned().collect();
+    let files = storage.files();
     Run { outcome, commits, files }
 }
 
@@ -473,62 +476,6 @@ impl<'a> Trainer<'a> {
         let mut whole = vec![0; WIDTH];
         self.comm.all_reduce_i64(&sum, &mut whole, ReduceOp::Sum)?;
         Ok(whole.iter().map(|&fixed| (fixed as f64 / SCALE) as f32).collect())
-    }
-}
-
-/// The run directory, as far as claims of faults need one.
-#[derive(Debug, Default)]
-struct Claims {
-    files: Mutex<BTreeMap<PathBuf, Vec<u8>>>,
-}
-
-impl Storage for Claims {
-    fn append_line(&self, path: &Path, line: &str) -> io::Result<()> {
-        let mut files = lock(&self.files);
-        let file = files.entry(path.into()).or_default();
-        file.extend_from_slice(line.as_bytes());
-        file.push(b'\n');
-        Ok(())
-    }
-
-    fn write_whole(&self, path: &Path, body: &[&[u8]]) -> io::Result<()> {
-        lock(&self.files).insert(path.into(), body.concat());
-        Ok(())
-    }
-
-    fn create_new(&self, path: &Path, body: &[u8]) -> io::Result<()> {
-        let mut files = lock(&self.files);
-        if files.contains_key(path) {
-            return Err(io::ErrorKind::AlreadyExists.into());
-        }
-        files.insert(path.into(), body.to_vec());
-        Ok(())
-    }
-
-    fn read(&self, path: &Path) -> io::Result<Vec<u8>> {
-        lock(&self.files).get(path).cloned().ok_or_else(|| io::ErrorKind::NotFound.into())
-    }
-
-    fn list(&self, path: &Path) -> io::Result<Vec<String>> {
-        let files = lock(&self.files);
-        let inside = files.keys().filter_map(|file| file.strip_prefix(path).ok());
-        Ok(inside.map(|name| name.to_string_lossy().into_owned()).collect())
-    }
-
-    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
-        let mut files = lock(&self.files);
-        let body = files.remove(from).ok_or(io::ErrorKind::NotFound)?;
-        files.insert(to.into(), body);
-        Ok(())
-    }
-
-    fn remove(&self, path: &Path) -> io::Result<()> {
-        lock(&self.files).retain(|file, _| !file.starts_with(path));
-        Ok(())
-    }
-
-    fn create_dir(&self, _path: &Path) -> io::Result<()> {
-        Ok(())
     }
 }
 

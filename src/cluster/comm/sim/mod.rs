@@ -2,7 +2,8 @@
 //! and who dies, only when every live rank is parked in a call; then one thread runs at a time.
 //! A seed therefore replays exactly. Failures are not uniform, as in real ULFM: of one call some
 //! ranks see success with the right data, others an error, others nothing until somebody
-//! revokes. Not modelled: partitions, slow links, ranks that hang (a guardian makes those dead).
+//! revokes. Not modelled: partitions, slow links, ranks that hang (a guardian makes those dead),
+//! a spawn or merge that ends differently on different survivors (the real one agrees inside).
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -18,6 +19,7 @@ use super::{Agreement, CommError, Communicator, ReduceOp, SpawnError, SpawnReque
 
 mod board;
 mod join;
+mod news;
 mod reduce;
 mod settle;
 mod state;

@@ -12,8 +12,6 @@ use super::state::{
     Call, Group, Instance, Kind, Match, Payload, Place, Reply, State, Status, Verdict,
 };
 
-/// Longest time an answer is held back by draws, in settles.
-const DELAY_MAX: u32 = 3;
 /// Settles after a death in which further deaths are drawn with `cascade_chance`.
 const CASCADE_SETTLES: u64 = 25;
 
@@ -226,25 +224,6 @@ impl State {
         format!("ranks disagree about a call: {}", calls.collect::<Vec<_>>().join(", "))
     }
 
-    /// Holds an answer back for a while, sometimes.
-    pub(super) fn held(&mut self, process: usize, probability: f64) -> bool {
-        let hold = self.chance(probability);
-        let Some(parked) = &mut self.processes[process].parked else { return false };
-        if !hold || parked.delayed >= DELAY_MAX {
-            return false;
-        }
-        parked.delayed += 1;
-        self.held_back = true;
-        true
-    }
-
-    /// The yes-or-no that is drawn once for this call.
-    fn lot(&mut self, process: usize, probability: f64) -> bool {
-        let draw = self.chance(probability);
-        let Some(parked) = &mut self.processes[process].parked else { return draw };
-        *parked.lot.get_or_insert(draw)
-    }
-
     fn is_ready(&self, key: Match, kind: Kind) -> bool {
         let arrived = &self.instances[&key].arrived;
         match kind {
@@ -267,17 +246,6 @@ impl State {
         result
     }
 
-    /// Whether a member died; one that finalized had completed its calls.
-    fn someone_died(&self, comm: usize) -> bool {
-        let mut group = self.groups[comm].processes.iter();
-        group.any(|&p| self.processes[p].status == Status::Dead)
-    }
-
-    /// Whether a member will never come again.
-    fn someone_is_gone(&self, comm: usize) -> bool {
-        self.groups[comm].processes.iter().any(|&p| !self.alive(p))
-    }
-
     fn collective(&mut self, process: usize, key: Match, kind: Kind) -> Option<Reply> {
         let comm = key.0;
         let ready = self.is_ready(key, kind);
@@ -288,37 +256,6 @@ impl State {
             return (!self.held(process, 0.125)).then(|| Reply::Data(self.result(key, kind)));
         }
         if self.someone_is_gone(comm) { self.failure(process, comm) } else { None }
-    }
-
-    /// What a revocation does to a call that moves data: `None` = it is still on its way,
-    /// `Some(None)` = nothing, the call goes on.
-    fn revocation(&mut self, process: usize, comm: usize, ready: bool) -> Option<Option<Reply>> {
-        let heard = self.groups[comm].heard_revoke.contains(&process);
-        if !heard && (!self.groups[comm].revoked || (ready && self.chance(0.5))) {
-            return Some(None);
-        }
-        if !heard && self.held(process, 0.5) {
-            return None;
-        }
-        self.groups[comm].heard_revoke.insert(process);
-        Some(Some(Reply::Error(CommError::Revoked)))
-    }
-
-    /// The news of a failure. Some never hear it while another process that knows is alive:
-    /// only a revocation frees those.
-    fn failure(&mut self, process: usize, comm: usize) -> Option<Reply> {
-        let blind = self.lot(process, 0.35);
-        let Group { informed, revoked, .. } = &self.groups[comm];
-        let another_knows = informed.iter().any(|&other| other != process && self.alive(other));
-        if blind && another_knows && !revoked {
-            return None;
-        }
-        if self.held(process, if blind { 0.9 } else { 0.25 }) {
-            return None;
-        }
-        self.groups[comm].informed.insert(process);
-        let pending = self.chance(0.125);
-        Some(Reply::Error(if pending { CommError::Pending } else { CommError::ProcFailed }))
     }
 
     /// Whether all live members of the communicator are in this instance.
@@ -474,15 +411,6 @@ impl State {
             return Some(Reply::Misuse(format!("{bytes} bytes expected, {sent} were sent")));
         }
         Some(Reply::Data(Arc::new(Payload::Bytes(data))))
-    }
-
-    /// A call that names a dead peer is always told, sooner or later.
-    fn peer_failure(&mut self, process: usize, comm: usize) -> Option<Reply> {
-        if self.held(process, 0.25) {
-            return None;
-        }
-        self.groups[comm].informed.insert(process);
-        Some(Reply::Error(CommError::ProcFailed))
     }
 }
 

@@ -32,7 +32,7 @@ fn small_world(seed: u64, options: SimOptions) -> SimOutcome<Vec<u64>> {
         if join.is_some() && comm.warm().is_err() {
             comm.revoke();
         }
-        for _ in 0..40 {
+        for _ in 0..15 {
             let mut sum = [0];
             let done = comm.all_reduce_u64(&[1], &mut sum, ReduceOp::Sum);
             let done = done.and_then(|()| ring(&mut comm));
@@ -163,7 +163,7 @@ fn survivors_agree_and_a_dying_rank_may_have_decided_otherwise() {
 #[test]
 fn agreement_ands_the_flags_and_fails_while_a_death_is_unrepaired() {
     let outcome = run(3, RANKS, SimOptions::calm(), |mut comm, _| {
-        let calm = comm.agree(0b111 ^ u32::from(comm.rank() == 2) * 0b100);
+        let calm = comm.agree(if comm.rank() == 2 { 0b011 } else { 0b111 });
         if comm.rank() == 3 {
             comm.strike().strike(FaultKind::Kill, Phase::BeforeVote);
         }
@@ -252,11 +252,9 @@ fn an_endless_program_ends_at_the_bound() {
 
 #[test]
 fn ranks_that_call_different_collectives_are_told_so() {
-    std::panic::set_hook(Box::new(|_| ()));
     let outcome = run(1, 2, SimOptions::calm(), |mut comm, _| {
         if comm.rank() == 0 { comm.warm() } else { comm.broadcast(&mut [0], 0) }
     });
-    drop(std::panic::take_hook());
     let End::Panicked(text) = &outcome.ends[0] else { panic!("{:?}", outcome.ends) };
     assert!(text.contains("ranks disagree about a call"), "{text}");
 }
