@@ -131,8 +131,7 @@ fn a_shrunk_world_goes_on_with_the_dead_ranks_share() {
 fn a_restart_from_a_checkpoint_says_what_it_lost() {
     let _turn = alone();
     let kill = plan(&[r#"{kind="kill", rank=2, step=33, phase="in_all_reduce"}"#]);
-    let overrides =
-        [kill.as_str(), r#"recovery.ladder=["restart"]"#, "recovery.resident=off"];
+    let overrides = [kill.as_str(), r#"recovery.ladder=["restart"]"#, "recovery.resident=off"];
     let (_, result) = completed("restart", &overrides);
     assert_eq!(result.restarts.len(), 1, "{:?}", result.restarts);
     let from = result.restarts[0].step;

@@ -4,9 +4,13 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
+mod audit;
 mod bench;
 mod checkpoint;
 mod data;
+mod experiment;
+mod report;
+mod status;
 mod launch;
 mod model;
 mod probe;
@@ -27,6 +31,14 @@ enum Command {
     Train(train::Args),
     /// Starts the ranks under mpirun and sees the run to its end, whatever dies
     Launch(launch::Args),
+    /// Checks that every sample was committed exactly once
+    Audit(audit::Args),
+    /// Runs arms x seeds of an experiment and reports them
+    Experiment(experiment::Args),
+    /// Draws runs as one self-contained HTML file
+    Report(report::Args),
+    /// Shows how a run stands
+    Status(status::Args),
     /// Lists, verifies, exports and imports checkpoints
     Checkpoint(checkpoint::Args),
     /// Makes and inspects data sets
@@ -56,6 +68,10 @@ pub fn main() -> ExitCode {
     match &cli.command {
         Command::Train(args) => train::run(args),
         Command::Launch(args) => launch::run(args),
+        Command::Audit(args) => audit::run(args),
+        Command::Experiment(args) => experiment::run(args),
+        Command::Report(args) => report::run(args),
+        Command::Status(args) => status::run(args),
         Command::Checkpoint(args) => checkpoint::run(args),
         Command::Data(args) => data::run(args),
         Command::Model(args) => model::run(args),

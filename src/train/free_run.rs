@@ -84,7 +84,13 @@ impl FreeRun {
             learning_rate: 0.0,
         };
         let weight_decay = weight_decay as f32;
-        Self { state: Mutex::new(state), changed: Condvar::new(), length, global_batch, weight_decay }
+        Self {
+            state: Mutex::new(state),
+            changed: Condvar::new(),
+            length,
+            global_batch,
+            weight_decay,
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {

@@ -118,8 +118,7 @@ impl Replica {
         comm.recv(&mut position, source, TAG_POSITION)?;
         let shape = self.slots.read().unwrap_or_else(PoisonError::into_inner).shape();
         let mut received = self.scratch.take().unwrap_or_else(|| Received::new(shape));
-        let parts =
-            [&mut received.parameters, &mut received.momentum, &mut received.statistics];
+        let parts = [&mut received.parameters, &mut received.momentum, &mut received.statistics];
         for part in parts {
             comm.recv(bytemuck::cast_slice_mut(part), source, TAG_TENSORS)?;
         }

@@ -113,11 +113,7 @@ fn run_rank(arguments: &TrainArguments) -> Result<Status, TrainError> {
 
 fn first_standing(arguments: &TrainArguments) -> Standing {
     let rank = std::env::var("OMPI_COMM_WORLD_RANK").ok().and_then(|rank| rank.parse().ok());
-    Standing {
-        rank: rank.unwrap_or(0),
-        newcomer: arguments.join.is_some(),
-        ..Standing::default()
-    }
+    Standing { rank: rank.unwrap_or(0), newcomer: arguments.join.is_some(), ..Standing::default() }
 }
 
 fn surroundings(arguments: &TrainArguments) -> Result<Surroundings, TrainError> {
@@ -188,8 +184,7 @@ fn injector(
 ) -> Injector {
     let faults = &arguments.config.faults;
     let strike = Arc::new(RealStrike);
-    let injector =
-        Injector::new(faults, Arc::clone(storage), Arc::clone(clock), origin, strike);
+    let injector = Injector::new(faults, Arc::clone(storage), Arc::clone(clock), origin, strike);
     let attempt = arguments.attempt.unwrap_or(1);
     let (storage, clock, generation) =
         (Arc::clone(storage), Arc::clone(clock), Arc::clone(generation));

@@ -20,9 +20,9 @@ use crate::observe::storage::Storage;
 
 use super::TrainError;
 use super::checkpoint::{About, Expectation, Snapshot, newest_verified};
+use super::exchange::Exchange;
 use super::exchange::asynchronous::Asynchronous;
 use super::exchange::synchronous::Synchronous;
-use super::exchange::Exchange;
 use super::free_run::FreeRun;
 use super::gradient_sum::GradientSum;
 use super::journal::LEDGER;
@@ -95,12 +95,7 @@ pub fn prepare(
         validation.map(|source| Evaluation::new(source, &options, EVALUATION_CACHE_BYTES));
     let validation_samples = evaluation.as_ref().map_or(0, Evaluation::len);
     let facts = Facts {
-        about: About {
-            layout: Arc::clone(&layout),
-            model_name: name.to_string(),
-            classes,
-            input,
-        },
+        about: About { layout: Arc::clone(&layout), model_name: name.to_string(), classes, input },
         run_id: run_id.to_string(),
         seed,
         owners,
@@ -208,9 +203,10 @@ pub fn gather_world(
     let mut host = [0; HOST_BYTES];
     let length = identity.1.len().min(HOST_BYTES);
     host[..length].copy_from_slice(&identity.1.as_bytes()[..length]);
-    words.extend(host.chunks_exact(8).map(|chunk| {
-        u64::from_le_bytes(chunk.try_into().expect("chunks of eight bytes"))
-    }));
+    words.extend(
+        host.chunks_exact(8)
+            .map(|chunk| u64::from_le_bytes(chunk.try_into().expect("chunks of eight bytes"))),
+    );
     let all = comm.all_gather_u64(&words)?;
     // The numbers of rank 0 count: it is the one that read the run directory.
     let (first, attempt) = (all[1] as u32, all[2] as u32);

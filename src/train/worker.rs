@@ -126,11 +126,18 @@ enum Work {
     #[default]
     Nothing,
     /// Micro-batches of these owners in the step after `standing.step`.
-    Train { owners: Vec<u32>, standing: Standing },
+    Train {
+        owners: Vec<u32>,
+        standing: Standing,
+    },
     /// Micro-batches without end, as `FreeRun` deals them.
-    Free { standing: Standing },
+    Free {
+        standing: Standing,
+    },
     /// Ranges (first, count) of the validation set.
-    Evaluate { ranges: Vec<(u64, u64)> },
+    Evaluate {
+        ranges: Vec<(u64, u64)>,
+    },
     Stop,
 }
 

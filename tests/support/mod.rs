@@ -162,7 +162,14 @@ pub fn launch(run_dir: &Path, overrides: &[&str]) -> Command {
 /// `kintsugi audit` passes.
 pub fn assert_audited(run_dir: &Path) {
     let audit = run(kintsugi().arg("audit").arg(run_dir), 60);
-    assert_eq!(audit.code, Some(0), "audit of {}: {}{}", run_dir.display(), audit.stdout, audit.stderr);
+    assert_eq!(
+        audit.code,
+        Some(0),
+        "audit of {}: {}{}",
+        run_dir.display(),
+        audit.stdout,
+        audit.stderr
+    );
 }
 
 /// Nothing of a run is left running.

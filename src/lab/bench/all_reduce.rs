@@ -91,11 +91,7 @@ fn flags(launcher: Launcher) -> Vec<String> {
     flags
 }
 
-fn run_once(
-    mpirun: &Path,
-    launcher: Launcher,
-    options: Options,
-) -> Result<Vec<Samples>, String> {
+fn run_once(mpirun: &Path, launcher: Launcher, options: Options) -> Result<Vec<Samples>, String> {
     let program = std::env::current_exe().map_err(|error| format!("no own program: {error}"))?;
     let output = Command::new(mpirun)
         .args(flags(launcher))

@@ -36,7 +36,13 @@ pub fn send_buffer(w: &[f32], delta: &[f32], ranks: usize, send: &mut [f32]) {
 }
 
 /// `w <- RecvBuf + μ (RecvBuf - w_old); w_old <- RecvBuf`.
-pub fn apply_received(received: &[f32], old: &[f32], momentum: f32, w: &mut [f32], kept: &mut [f32]) {
+pub fn apply_received(
+    received: &[f32],
+    old: &[f32],
+    momentum: f32,
+    w: &mut [f32],
+    kept: &mut [f32],
+) {
     for (((w, kept), &received), old) in w.iter_mut().zip(kept).zip(received).zip(old) {
         *w = received + momentum * (received - old);
         *kept = received;
@@ -70,8 +76,7 @@ impl Asynchronous {
         steps_total: Option<u64>,
     ) -> Self {
         let layout = &pool.shared.layout;
-        let (parameters, length) =
-            (layout.parameters, layout.parameters + layout.statistics);
+        let (parameters, length) = (layout.parameters, layout.parameters + layout.statistics);
         let free = Arc::clone(pool.shared.free.as_ref().expect("asynchronous pools run free"));
         let (schedule, base_rate, momentum) = rates;
         Self {
