@@ -131,6 +131,10 @@ fn supervise(job: &Job, lock: RunLock) -> Result<Status, LaunchError> {
     progress.finish();
     let result = result?;
     print(&summary(&result, &job.run));
+    match super::report::write_beside(job.run.path()) {
+        Ok(path) => print(&format!("report: {}", path.display())),
+        Err(error) => eprintln!("warning: no report.html: {error}"),
+    }
     Ok(result.status)
 }
 
