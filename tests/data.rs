@@ -386,56 +386,6 @@ fn a_panicking_decoder_is_a_bad_image() {
     assert_eq!(loader.skipped(), ["difficult 3"]);
 }
 
-#[test]
-fn cifar_and_mnist_files_are_read() {
-    let root = tempfile::tempdir().expect("temporary folder");
-    let record = |prefix: &[u8], level: u8| {
-        let planes = (0..3072u32).map(move |i| level + (i / 1024) as u8);
-        prefix.iter().copied().chain(planes).collect::<Vec<u8>>()
-    };
-    let write = |name: &str, body: &[u8]| fs::write(root.path().join(name), body).expect("written");
-    write("data_batch_1.bin", &[record(&[3], 10), record(&[9], 20)].concat());
-    write("data_batch_2.bin", &record(&[1], 30));
-    write("test_batch.bin", &record(&[7], 40));
-    let data = Data { format: DataFormat::Cifar10, ..folder(root.path()) };
-    let train = source::open(&data, Split::Train, 1).expect("opens");
-    assert_eq!((train.len(), train.classes().len()), (3, 10));
-    assert_eq!([0, 1, 2].map(|id| train.label(id)), [3, 9, 1]);
-    let image = train.read(2).expect("read");
-    assert_eq!((image.height, image.width, &image.pixels[..3]), (32, 32, &[30, 31, 32][..]));
-    let test = source::open(&data, Split::Validation, 1).expect("opens");
-    assert_eq!((test.len(), test.label(0)), (1, 7));
-
-    let fine = root.path().join("hundred");
-    fs::create_dir(&fine).expect("created");
-    fs::write(fine.join("train.bin"), record(&[5, 99], 1)).expect("written");
-    let data = Data { format: DataFormat::Cifar100, ..folder(&fine) };
-    let train = source::open(&data, Split::Train, 1).expect("opens");
-    assert_eq!((train.classes().len(), train.label(0)), (100, 99));
-    fs::write(fine.join("train.bin"), record(&[5, 100], 1)).expect("written");
-    assert!(refusal(&data, Split::Train).contains("label 100 of 100"));
-    fs::write(fine.join("train.bin"), [0; 3000]).expect("written");
-    assert!(refusal(&data, Split::Train).contains("cut short"));
-
-    let idx = |magic: u32, sizes: &[u32], body: &[u8]| {
-        let words = std::iter::once(&magic).chain(sizes).flat_map(|word| word.to_be_bytes());
-        words.chain(body.iter().copied()).collect::<Vec<u8>>()
-    };
-    write(
-        "t10k-images-idx3-ubyte",
-        &idx(0x803, &[2, 2, 3], &[1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12]),
-    );
-    write("t10k-labels-idx1-ubyte", &idx(0x801, &[2], &[4, 8]));
-    let data = Data { format: DataFormat::Mnist, ..folder(root.path()) };
-    let test = source::open(&data, Split::Validation, 1).expect("opens");
-    assert_eq!((test.len(), test.channels(), test.label(1)), (2, 1, 8));
-    let image = test.read(1).expect("read");
-    assert_eq!((image.height, image.width, image.pixels), (2, 3, vec![7, 8, 9, 10, 11, 12]));
-    assert!(refusal(&data, Split::Train).contains("train-images-idx3-ubyte"));
-    write("t10k-labels-idx1-ubyte", &idx(0x801, &[1], &[4]));
-    assert!(refusal(&data, Split::Validation).contains("1 labels for the 2 images"));
-}
-
 fn small(folder: PathBuf) -> SynthOptions {
     SynthOptions {
         folder,

@@ -310,3 +310,54 @@ fn print(report: &Report) {
         println!("  nothing in it can be decoded: not usable");
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(clap::Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: Args,
+    }
+
+    fn line(words: &[&str]) -> String {
+        let words = std::iter::once("data").chain(words.iter().copied());
+        let line: Line = clap::Parser::try_parse_from(words).expect("parses");
+        format!("{:?}", run(&line.args))
+    }
+
+    #[test]
+    fn what_synth_writes_inspect_finds_whole() {
+        let root = tempfile::tempdir().expect("temporary folder");
+        let set = root.path().join("set");
+        let words = |path: &Path| path.to_str().expect("plain name").to_owned();
+        let success = format!("{:?}", ExitCode::SUCCESS);
+        let unusable = format!("{:?}", ExitCode::from(3));
+        let synth = ["synth", &words(&set), "--train", "40", "--validation", "10"];
+        assert_eq!(line(&synth), success);
+        assert_eq!(line(&synth), unusable, "it exists");
+        let (train, validation) = (words(&set.join("train")), words(&set.join("validation")));
+        assert_eq!(line(&["inspect", &train, "--validation", &validation, "--json"]), success);
+        assert_eq!(line(&["inspect", &words(&set)]), unusable, "the root is no split");
+
+        let data = Data { train: Some(set.join("train")), ..Data::default() };
+        let bad = set.join("train/star/000001.jpg");
+        std::fs::write(&bad, "no image").expect("written");
+        let found = report(&data, Split::Train, &set).expect("opens");
+        assert_eq!((found.samples, found.bad.len(), found.usable), (40, 1, true));
+        assert_eq!(found.bad[0].name, words(&bad));
+        assert!(found.classes.iter().all(|class| class.samples == 4));
+        let width = found.width.expect("39 images");
+        assert!((40..=56).contains(&width.min) && width.min < width.max && width.max <= 56);
+    }
+
+    #[test]
+    fn a_set_without_one_readable_image_is_not_usable() {
+        let root = tempfile::tempdir().expect("temporary folder");
+        std::fs::create_dir(root.path().join("cat")).expect("created");
+        std::fs::write(root.path().join("cat/0.jpg"), "no image").expect("written");
+        let path = root.path().to_str().expect("plain name");
+        assert_eq!(line(&["inspect", path]), format!("{:?}", ExitCode::from(3)));
+    }
+}

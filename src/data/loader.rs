@@ -65,6 +65,7 @@ struct State {
 
 impl Loader {
     /// Starts the threads; nothing is decoded before `plan`.
+    #[expect(clippy::needless_pass_by_value, reason = "the options are the loader's from here on")]
     pub fn new(source: Arc<dyn Source>, order: Order, options: LoaderOptions) -> Loader {
         let constants = source.normalization();
         let recipe = Recipe::new(options.image_size, options.channels, options.seed, constants);

@@ -292,3 +292,84 @@ impl Source for Packed {
         self.format.normalization
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refusal(result: Result<Packed, DataError>) -> String {
+        match result {
+            Ok(_) => panic!("opened"),
+            Err(error) => error.to_string(),
+        }
+    }
+
+    #[test]
+    fn cifar_files_are_read() {
+        let root = tempfile::tempdir().expect("temporary folder");
+        let record = |prefix: &[u8], level: u8| {
+            let planes = (0..3072u32).map(move |i| level + (i / 1024) as u8);
+            prefix.iter().copied().chain(planes).collect::<Vec<u8>>()
+        };
+        let write =
+            |name: &str, body: &[u8]| fs::write(root.path().join(name), body).expect("written");
+        write("data_batch_1.bin", &[record(&[3], 10), record(&[9], 20)].concat());
+        write("data_batch_2.bin", &record(&[1], 30));
+        write("test_batch.bin", &record(&[7], 40));
+        let train =
+            Packed::cifar(root.path(), Split::Train, Cifar::Ten, "data.train").expect("opens");
+        assert_eq!((train.len(), train.classes().len()), (3, 10));
+        assert_eq!([0, 1, 2].map(|id| train.label(id)), [3, 9, 1]);
+        let image = train.read(2).expect("read");
+        assert_eq!((image.height, image.width, &image.pixels[..3]), (32, 32, &[30, 31, 32][..]));
+        let test =
+            Packed::cifar(root.path(), Split::Validation, Cifar::Ten, "data.train").expect("opens");
+        assert_eq!((test.len(), test.label(0)), (1, 7));
+
+        let fine = root.path().join("hundred");
+        fs::create_dir(&fine).expect("created");
+        fs::write(fine.join("train.bin"), record(&[5, 99], 1)).expect("written");
+        let train =
+            Packed::cifar(&fine, Split::Train, Cifar::Hundred, "data.train").expect("opens");
+        assert_eq!((train.classes().len(), train.label(0)), (100, 99));
+        fs::write(fine.join("train.bin"), record(&[5, 100], 1)).expect("written");
+        assert!(
+            refusal(Packed::cifar(&fine, Split::Train, Cifar::Hundred, "data.train"))
+                .contains("label 100 of 100")
+        );
+        fs::write(fine.join("train.bin"), [0; 3000]).expect("written");
+        assert!(
+            refusal(Packed::cifar(&fine, Split::Train, Cifar::Hundred, "data.train"))
+                .contains("cut short")
+        );
+    }
+
+    #[test]
+    fn mnist_files_are_read() {
+        let root = tempfile::tempdir().expect("temporary folder");
+        let write =
+            |name: &str, body: &[u8]| fs::write(root.path().join(name), body).expect("written");
+        let idx = |magic: u32, sizes: &[u32], body: &[u8]| {
+            let words = std::iter::once(&magic).chain(sizes).flat_map(|word| word.to_be_bytes());
+            words.chain(body.iter().copied()).collect::<Vec<u8>>()
+        };
+        write(
+            "t10k-images-idx3-ubyte",
+            &idx(0x803, &[2, 2, 3], &[1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12]),
+        );
+        write("t10k-labels-idx1-ubyte", &idx(0x801, &[2], &[4, 8]));
+        let test = Packed::mnist(root.path(), Split::Validation, "data.train").expect("opens");
+        assert_eq!((test.len(), test.channels(), test.label(1)), (2, 1, 8));
+        let image = test.read(1).expect("read");
+        assert_eq!((image.height, image.width, image.pixels), (2, 3, vec![7, 8, 9, 10, 11, 12]));
+        assert!(
+            refusal(Packed::mnist(root.path(), Split::Train, "data.train"))
+                .contains("train-images-idx3-ubyte")
+        );
+        write("t10k-labels-idx1-ubyte", &idx(0x801, &[1], &[4]));
+        assert!(
+            refusal(Packed::mnist(root.path(), Split::Validation, "data.train"))
+                .contains("1 labels for the 2 images")
+        );
+    }
+}
