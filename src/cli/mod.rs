@@ -4,7 +4,9 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
+mod doctor;
 mod launch;
+mod probe;
 mod sweep;
 mod train;
 
@@ -22,6 +24,10 @@ enum Command {
     Train(train::Args),
     /// Starts the ranks under mpirun and sees the run to its end, whatever dies
     Launch(launch::Args),
+    /// Measures what this machine can do
+    Probe(probe::Args),
+    /// Says whether recovery works here, and what to do where it does not
+    Doctor(doctor::Args),
     /// Ends what an attempt leaves behind (started by launch)
     #[command(hide = true)]
     Sweep(sweep::Args),
@@ -41,6 +47,8 @@ pub fn main() -> ExitCode {
     match &cli.command {
         Command::Train(args) => train::run(args),
         Command::Launch(args) => launch::run(args),
+        Command::Probe(args) => probe::run(args),
+        Command::Doctor(args) => doctor::run(args),
         Command::Sweep(args) => sweep::run(args),
     }
 }
