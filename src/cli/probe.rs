@@ -1,5 +1,6 @@
 //! `kintsugi probe`: measures what this machine can do.
 
+use std::io::{self, Write};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -82,61 +83,59 @@ fn scenario(args: &MpiArgs) -> Scenario {
 
 fn launch(args: &MpiArgs) -> ExitCode {
     let scenario = scenario(args);
+    let mut out = std::io::stdout().lock();
     let mut good = 0;
     for _ in 0..args.repeat {
-        match probe_mpi::launch(&scenario) {
-            Ok(outcome) => {
-                good += u32::from(outcome.ok);
-                if args.json {
-                    print_json(&outcome);
-                } else {
-                    print_lines(&outcome);
-                }
+        let outcome = match probe_mpi::launch(&scenario) {
+            Ok(outcome) => outcome,
+            Err(error) => {
+                eprintln!("kintsugi probe mpi: {error}");
+                return ExitCode::FAILURE;
             }
-            Err(error) => eprintln!("kintsugi probe mpi: {error}"),
+        };
+        good += u32::from(outcome.ok);
+        let printed = if args.json {
+            serde_json::to_writer(&mut out, &outcome)
+                .map_err(Into::into)
+                .and_then(|()| writeln!(out))
+        } else {
+            print(&outcome, &mut out)
+        };
+        if let Err(error) = printed {
+            eprintln!("kintsugi probe mpi: the outcome cannot be written: {error}");
+            return ExitCode::FAILURE;
         }
-    }
-    if args.repeat > 1 && !args.json {
-        println!("{good} of {} runs good", args.repeat);
     }
     if good == args.repeat { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-fn print_json(outcome: &Outcome) {
-    match serde_json::to_string(outcome) {
-        Ok(text) => println!("{text}"),
-        Err(error) => eprintln!("the result cannot be written: {error}"),
-    }
-}
-
-fn print_lines(outcome: &Outcome) {
-    let ms = |seconds: f64| seconds * 1e3;
+fn print(outcome: &Outcome, out: &mut impl Write) -> io::Result<()> {
     for repair in &outcome.repairs {
-        println!(
-            "step {:>4}  lost {:?}  attempts {}  detect {:.1}  revoke+shrink {:.1}  spawn {:.1}  \
-             merge {:.1}  warm {:.1}  restore {:.1}  total {:.1} ms",
-            repair.step,
-            repair.lost,
-            repair.attempts,
-            ms(repair.detect),
-            ms(repair.revoke_shrink),
-            ms(repair.spawn),
-            ms(repair.merge),
-            ms(repair.warm),
-            ms(repair.restore),
-            ms(repair.total),
-        );
+        let phases = [
+            ("detect", repair.detect),
+            ("revoke+shrink", repair.revoke_shrink),
+            ("spawn", repair.spawn),
+            ("merge", repair.merge),
+            ("warm", repair.warm),
+            ("restore", repair.restore),
+            ("total", repair.total),
+        ];
+        let phases: Vec<String> =
+            phases.iter().map(|(name, seconds)| format!("{name} {:.1}", seconds * 1e3)).collect();
+        let (step, lost, attempts) = (repair.step, &repair.lost, repair.attempts);
+        writeln!(
+            out,
+            "step {step:>4}, lost {lost:?}, attempts {attempts}: {} ms",
+            phases.join(", ")
+        )?;
     }
     for retry in &outcome.retries {
-        println!("tried again: {retry}");
+        writeln!(out, "tried again: {retry}")?;
     }
     for problem in &outcome.problems {
-        println!("problem: {problem}");
+        writeln!(out, "problem: {problem}")?;
     }
     let (verdict, kills) = (if outcome.ok { "ok" } else { "FAILED" }, outcome.kills);
-    println!(
-        "{verdict}: {kills} killed, {} repairs, {:.2} s",
-        outcome.repairs.len(),
-        outcome.seconds
-    );
+    let (repairs, seconds) = (outcome.repairs.len(), outcome.seconds);
+    writeln!(out, "{verdict}: {kills} killed, {repairs} repairs, {seconds:.2} s")
 }

@@ -8,11 +8,14 @@ use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::str::FromStr;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use kintsugi_ffi::os;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
+
+use crate::cluster::launch::{LaunchError, mpirun};
 
 mod rank;
 
@@ -22,6 +25,8 @@ pub use rank::{RankPlan, run_rank};
 const STATE_WORDS: usize = 131_072;
 /// Lines of the launcher's standard error that are kept to explain a failure.
 const LAST_LINES_MAX: usize = 20;
+/// Launches of this process so far: each has a folder of its own.
+static LAUNCHES: AtomicU32 = AtomicU32::new(0);
 /// How often the launcher looks whether mpirun ended.
 const LOOK: Duration = Duration::from_millis(20);
 
@@ -218,11 +223,8 @@ pub struct Outcome {
 #[derive(Debug, Error)]
 pub enum ProbeError {
     /// No mpirun.
-    #[error("no mpirun beside {mpicc} nor in PATH; run cluster-scripts/setup.sh")]
-    NoMpirun {
-        /// The compiler wrapper this program was built with.
-        mpicc: String,
-    },
+    #[error(transparent)]
+    Mpirun(#[from] LaunchError),
     /// The kernel said no.
     #[error("cannot {what}: {source}")]
     Io {
@@ -238,41 +240,19 @@ fn cannot(what: impl Into<String>) -> impl FnOnce(std::io::Error) -> ProbeError 
     move |source| ProbeError::Io { what, source }
 }
 
-/// The sibling of the compiler wrapper this was built with, else the one in PATH.
-pub fn find_mpirun() -> Result<PathBuf, ProbeError> {
-    let mpicc = Path::new(kintsugi_ffi::mpi::mpicc());
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let beside = mpicc.parent().filter(|folder| !folder.as_os_str().is_empty());
-    let folders = beside.map(Path::to_owned).into_iter().chain(std::env::split_paths(&path));
-    folders
-        .map(|folder| folder.join("mpirun"))
-        .find(|file| file.is_file())
-        .ok_or_else(|| ProbeError::NoMpirun { mpicc: mpicc.display().to_string() })
+/// The environment's choice, the sibling of the compiler wrapper this was built with, or PATH's.
+///
+/// # Errors
+/// When there is none.
+pub fn find_mpirun() -> Result<PathBuf, LaunchError> {
+    let chosen = std::env::var_os(mpirun::MPIRUN_VARIABLE).map(PathBuf::from);
+    let path = std::env::var_os("PATH");
+    mpirun::find(chosen, Path::new(kintsugi_ffi::mpi::mpicc()), path.as_deref())
 }
 
-/// Flags under which failures are survived.
-const RECOVERY_FLAGS: [&str; 14] = [
-    "--allow-run-as-root",
-    "--oversubscribe",
-    "--bind-to",
-    "none",
-    "--with-ft",
-    "ulfm",
-    "--mca",
-    "btl",
-    "self,sm,tcp",
-    "--mca",
-    "coll",
-    "^han",
-    "--mca",
-    "async_mpi_finalize",
-];
-
 fn mpirun_line(scenario: &Scenario, program: &Path) -> Vec<String> {
-    let mut line: Vec<String> = RECOVERY_FLAGS.iter().map(|flag| (*flag).to_owned()).collect();
-    line.push("1".into());
-    line.extend(["--prtemca", "state_base_recoverable", "1", "-n"].map(str::to_owned));
-    line.extend([scenario.ranks.to_string(), program.display().to_string()]);
+    let mut line = mpirun::recovery_flags();
+    line.extend(["-n".into(), scenario.ranks.to_string(), program.display().to_string()]);
     line.extend(rank_arguments(scenario.steps, &scenario.kills));
     line
 }
@@ -285,18 +265,28 @@ fn rank_arguments(steps: u64, kills: &[Kill]) -> Vec<String> {
     line
 }
 
-/// Runs a scenario under mpirun and judges it.
+/// Runs a scenario of this program under mpirun and judges it.
 ///
 /// # Errors
 /// When nothing could be started; a failed recovery is an [`Outcome`].
 pub fn launch(scenario: &Scenario) -> Result<Outcome, ProbeError> {
-    let mpirun = find_mpirun()?;
     let program = std::env::current_exe().map_err(cannot("find this program's own path"))?;
-    let folder = std::env::temp_dir().join(format!("kintsugi-probe-{}", std::process::id()));
+    launch_program(scenario, &program)
+}
+
+/// The same with the ranks' program named (tests, whose own program is another).
+///
+/// # Errors
+/// As [`launch`].
+pub fn launch_program(scenario: &Scenario, program: &Path) -> Result<Outcome, ProbeError> {
+    let mpirun = find_mpirun()?;
+    let number = LAUNCHES.fetch_add(1, Ordering::Relaxed);
+    let name = format!("kintsugi-probe-{}-{number}", std::process::id());
+    let folder = std::env::temp_dir().join(name);
     std::fs::create_dir_all(&folder).map_err(cannot(format!("create {}", folder.display())))?;
     let mut command = Command::new(mpirun);
     command
-        .args(mpirun_line(scenario, &program))
+        .args(mpirun_line(scenario, program))
         .env("TMPDIR", &folder)
         .env("OMPI_MCA_btl_sm_backing_directory", &folder)
         .stdin(Stdio::null())

@@ -349,7 +349,7 @@ fn agree_on_spawn(
 ) -> Result<Option<Newcomers>, SpawnError> {
     let vote = match &spawned {
         Ok(_) => u32::MAX,
-        Err(Born { started: true, .. }) => u32::MAX & !FINE,
+        Err(Born { started: true, .. }) => !FINE,
         Err(Born { started: false, error }) => {
             let class = error.class().cast_unsigned() & CLASS_MASK;
             (class << CLASS_SHIFT) | 0xff & !(FINE | STARTED)
@@ -383,12 +383,14 @@ fn agree_on_spawn(
     }
 }
 
+/// The same text everywhere, but for a leader that did not even get as far as MPI.
 fn refusal(class: i32, leaders: Option<&Born>) -> String {
-    let text = match leaders {
-        Some(born) => born.error.to_string(),
-        None => format!("MPI_Comm_spawn: {}", mpi::error_text(class)),
-    };
-    format!("{text} (a free slot is needed: start with --oversubscribe or more slots)")
+    const HINT: &str = "every replacement needs a free slot: start with --oversubscribe";
+    match (class, leaders) {
+        (0, Some(born)) => born.error.to_string(),
+        (0, None) => "MPI_Comm_spawn: the leader could not name its program".into(),
+        _ => format!("MPI_Comm_spawn: {} (class {class}; {HINT})", mpi::error_text(class)),
+    }
 }
 
 /// Bridge, merge, reorder; each agreed on before the next.

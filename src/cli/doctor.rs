@@ -1,0 +1,64 @@
+//! `kintsugi doctor`: whether recovery works here, and what to do where it does not.
+
+use std::io::{self, Write};
+use std::process::ExitCode;
+
+use crate::lab::doctor::{Diagnosis, Finding, State, diagnose};
+
+/// Says what this machine has, kills a rank to see whether recovery works, and times it.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// One JSON object.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Looks, checks, prints; 1 when recovery does not work here.
+pub fn run(args: &Args) -> ExitCode {
+    let diagnosis = diagnose();
+    let mut out = std::io::stdout().lock();
+    let printed = if args.json {
+        serde_json::to_writer(&mut out, &diagnosis).map_err(Into::into).and_then(|()| writeln!(out))
+    } else {
+        print(&diagnosis, &mut out)
+    };
+    if let Err(error) = printed {
+        eprintln!("kintsugi doctor: the diagnosis cannot be written: {error}");
+    }
+    if diagnosis.recovery_works { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+fn print(diagnosis: &Diagnosis, out: &mut impl Write) -> io::Result<()> {
+    for finding in &diagnosis.findings {
+        print_finding(finding, out)?;
+    }
+    let repairs = diagnosis.live_check.iter().flat_map(|outcome| &outcome.repairs);
+    for repair in repairs {
+        let phases = [
+            ("detect", repair.detect),
+            ("revoke+shrink", repair.revoke_shrink),
+            ("spawn", repair.spawn),
+            ("merge", repair.merge),
+            ("warm", repair.warm),
+            ("restore 1 MB", repair.restore),
+        ];
+        let phases: Vec<String> =
+            phases.iter().map(|(name, seconds)| format!("{name} {:.1}", seconds * 1e3)).collect();
+        writeln!(out, "{:24}{} ms", "", phases.join(", "))?;
+    }
+    writeln!(out, "ladder on one node: {}", diagnosis.ladder.join(", "))
+}
+
+fn print_finding(finding: &Finding, out: &mut impl Write) -> io::Result<()> {
+    let state = match finding.state {
+        State::Ok => "ok",
+        State::Absent => "-",
+        State::Warning => "warning",
+        State::Broken => "BROKEN",
+    };
+    writeln!(out, "{state:8}{:16}{}", finding.name, finding.value)?;
+    if finding.advice.is_empty() {
+        return Ok(());
+    }
+    writeln!(out, "{:24}{}", "", finding.advice)
+}

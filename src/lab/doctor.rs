@@ -1,0 +1,303 @@
+//! `kintsugi doctor`: what this machine has, and whether recovery works on it. The inventory only
+//! looks; the live check kills a rank and its replacement under the real launcher.
+
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use kintsugi_ffi::{dnnl, mpi, os};
+use serde::Serialize;
+
+use super::probe_mpi::{self, Outcome, Scenario};
+
+/// Longest live check.
+const LIVE_CHECK_MAX: Duration = Duration::from_secs(30);
+/// Longest run of a tool that is asked about the machine.
+const TOOL_MAX: Duration = Duration::from_secs(5);
+const LOOK: Duration = Duration::from_millis(10);
+/// Less free shared memory than this and resident state of a small model does not fit.
+const SHARED_MEMORY_MIN: u64 = 512 << 20;
+/// Less free disk than this and checkpoints of a small model do not fit.
+const DISK_MIN: u64 = 1 << 30;
+
+/// How a finding is to be read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum State {
+    /// As it should be.
+    Ok,
+    /// Not there, and not needed.
+    Absent,
+    /// Works, but something will not.
+    Warning,
+    /// Recovery does not work like this.
+    Broken,
+}
+
+/// One thing that was looked at.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Finding {
+    /// What.
+    pub name: &'static str,
+    /// What was found.
+    pub value: String,
+    /// How to read it.
+    pub state: State,
+    /// What to do; empty when nothing.
+    pub advice: String,
+}
+
+fn finding(name: &'static str, state: State, value: impl Into<String>) -> Finding {
+    Finding { name, value: value.into(), state, advice: String::new() }
+}
+
+impl Finding {
+    fn advise(self, advice: impl Into<String>) -> Self {
+        Self { advice: advice.into(), ..self }
+    }
+}
+
+/// Everything `doctor` knows.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Diagnosis {
+    /// The inventory.
+    pub findings: Vec<Finding>,
+    /// The live check, unless it could not be started.
+    pub live_check: Option<Outcome>,
+    /// Whether a killed rank was replaced, twice.
+    pub recovery_works: bool,
+    /// The rungs that can be relied on here.
+    pub ladder: Vec<&'static str>,
+}
+
+/// Looks, then kills.
+pub fn diagnose() -> Diagnosis {
+    let mut findings = vec![machine(), mpi_library(), launcher()];
+    findings.extend([compute(), gpu(), slurm(), disk(), shared_memory()]);
+    let checked = probe_mpi::launch(&Scenario::live_check(LIVE_CHECK_MAX));
+    let (live_check, failure) = match checked {
+        Ok(outcome) => (Some(outcome), String::new()),
+        Err(error) => (None, error.to_string()),
+    };
+    findings.push(workarounds(live_check.as_ref()));
+    findings.push(recovery(live_check.as_ref(), failure));
+    let recovery_works = live_check.as_ref().is_some_and(|outcome| outcome.ok);
+    let ladder = if recovery_works {
+        vec!["spare", "respawn", "shrink", "restart"]
+    } else {
+        vec!["restart"]
+    };
+    Diagnosis { findings, live_check, recovery_works, ladder }
+}
+
+fn machine() -> Finding {
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let memory = match (os::available_memory_bytes(), os::total_memory_bytes()) {
+        (Some(available), Some(total)) => {
+            format!("{} of {} memory available", gib(available), gib(total))
+        }
+        _ => "memory unknown".into(),
+    };
+    finding("machine", State::Ok, format!("{}, {cores} threads, {memory}", os::hostname()))
+}
+
+fn mpi_library() -> Finding {
+    let version = mpi::library_version();
+    let value = format!("{version}, built with {}", mpi::mpicc());
+    finding("MPI library", if version.is_empty() { State::Broken } else { State::Ok }, value)
+}
+
+/// The launcher, and whether it is of the library's version: a mixture fails in odd ways.
+fn launcher() -> Finding {
+    const NAME: &str = "launcher";
+    let path = match probe_mpi::find_mpirun() {
+        Ok(path) => path,
+        Err(error) => return finding(NAME, State::Broken, error.to_string()),
+    };
+    let answer = ask(Command::new(&path).arg("--version")).unwrap_or_default();
+    let line = answer.lines().next().unwrap_or("does not say its version").trim().to_owned();
+    let value = format!("{} ({line})", path.display());
+    let library = mpi::library_version();
+    let number = library.rsplit('v').next().unwrap_or_default();
+    if !number.is_empty() && line.ends_with(number) {
+        return finding(NAME, State::Ok, value);
+    }
+    finding(NAME, State::Warning, value).advise(format!(
+        "the program is linked with {library}: use the mpirun beside {}",
+        mpi::mpicc()
+    ))
+}
+
+fn compute() -> Finding {
+    let (major, minor, patch) = dnnl::version();
+    finding("compute", State::Ok, format!("oneDNN {major}.{minor}.{patch}, {}", dnnl::isa()))
+}
+
+fn gpu() -> Finding {
+    const NAME: &str = "GPU";
+    let listed = ask(Command::new("nvidia-smi").arg("-L")).unwrap_or_default();
+    let devices: Vec<&str> = listed.lines().filter(|line| line.starts_with("GPU ")).collect();
+    let driver = driver_library();
+    match (devices.is_empty(), driver) {
+        (false, Some(library)) => {
+            finding(NAME, State::Ok, format!("{} ({})", devices.join("; "), library.display()))
+        }
+        (false, None) => finding(NAME, State::Warning, devices.join("; "))
+            .advise("nvidia-smi sees devices but libcuda.so.1 is missing: install the driver"),
+        (true, Some(library)) => {
+            finding(NAME, State::Absent, format!("none ({} is there)", library.display()))
+        }
+        (true, None) => finding(NAME, State::Absent, "none"),
+    }
+}
+
+fn driver_library() -> Option<PathBuf> {
+    let path = std::env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
+    let standard = ["/usr/lib/x86_64-linux-gnu", "/usr/lib64", "/usr/lib", "/usr/lib/wsl/lib"];
+    std::env::split_paths(&path)
+        .chain(standard.iter().map(PathBuf::from))
+        .map(|folder| folder.join("libcuda.so.1"))
+        .find(|file| file.exists())
+}
+
+fn slurm() -> Finding {
+    const NAME: &str = "SLURM";
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let sbatch = std::env::split_paths(&path).map(|folder| folder.join("sbatch"));
+    let sbatch = sbatch.into_iter().find(|file| file.is_file());
+    let job = std::env::var("SLURM_JOB_ID").ok();
+    match (sbatch, job) {
+        (_, Some(job)) => {
+            let nodes = std::env::var("SLURM_JOB_NODELIST").unwrap_or_default();
+            finding(NAME, State::Ok, format!("inside allocation {job} ({nodes})"))
+        }
+        (Some(sbatch), None) => {
+            finding(NAME, State::Ok, format!("{}, not inside an allocation", sbatch.display()))
+        }
+        (None, None) => finding(NAME, State::Absent, "no sbatch in PATH"),
+    }
+}
+
+fn disk() -> Finding {
+    let folder = std::env::current_dir().unwrap_or_else(|_| PathBuf::from("."));
+    space("disk", &folder, DISK_MIN, "checkpoints need room: choose another --run-dir")
+}
+
+fn shared_memory() -> Finding {
+    let advice = "resident state needs room: set recovery.resident_dir to another tmpfs or a \
+                  node-local disk, or enlarge it (containers: --shm-size)";
+    space("shared memory", Path::new("/dev/shm"), SHARED_MEMORY_MIN, advice)
+}
+
+fn space(name: &'static str, folder: &Path, least: u64, advice: &str) -> Finding {
+    match os::free_disk_bytes(folder) {
+        Ok(free) => {
+            let value = format!("{} free in {}", gib(free), folder.display());
+            if free >= least {
+                finding(name, State::Ok, value)
+            } else {
+                finding(name, State::Warning, value).advise(advice)
+            }
+        }
+        Err(error) => {
+            finding(name, State::Warning, format!("{}: {error}", folder.display())).advise(advice)
+        }
+    }
+}
+
+/// As the ranks of the live check found them, which had MPI running.
+fn workarounds(checked: Option<&Outcome>) -> Finding {
+    const NAME: &str = "work-arounds";
+    let seen = checked.and_then(|outcome| outcome.workarounds.as_deref());
+    match seen {
+        Some("Active") => finding(NAME, State::Ok, "active (libmpi calls them)"),
+        Some("NotNeeded") => finding(NAME, State::Warning, "off: made for Open MPI 5.0.11 only")
+            .advise("a replacement that dies while it joins may hang or crash the others here"),
+        Some("Unreached") => finding(NAME, State::Broken, "libmpi does not call them").advise(
+            "link the program with -rdynamic: build with cargo from the root of the repository",
+        ),
+        Some(_) => finding(NAME, State::Warning, "off: this build of Open MPI 5.0.11 differs")
+            .advise("run cluster-scripts/setup.sh without MPICC to use the build they know"),
+        None => finding(NAME, State::Warning, "unknown: no rank of the live check finished"),
+    }
+}
+
+fn recovery(checked: Option<&Outcome>, failure: String) -> Finding {
+    const NAME: &str = "recovery";
+    const ADVICE: &str = "training works, but a death ends the attempt and `launch` starts again \
+                          from resident state or a checkpoint; see `kintsugi probe mpi` for more";
+    match checked {
+        Some(outcome) if outcome.ok => {
+            let seconds: Vec<String> = outcome
+                .repairs
+                .iter()
+                .map(|repair| format!("{:.0} ms", repair.total * 1e3))
+                .collect();
+            let value = format!(
+                "a killed rank and its killed replacement were replaced in {}",
+                seconds.join(" and ")
+            );
+            finding(NAME, State::Ok, value)
+        }
+        Some(outcome) => finding(NAME, State::Broken, outcome.problems.join("; ")).advise(ADVICE),
+        None => finding(NAME, State::Broken, failure).advise(ADVICE),
+    }
+}
+
+fn gib(bytes: u64) -> String {
+    format!("{:.1} GiB", bytes as f64 / (1_u64 << 30) as f64)
+}
+
+/// Standard output of a tool, or `None` when it is not there, fails, or takes too long.
+fn ask(command: &mut Command) -> Option<String> {
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
+    os::supervise(command);
+    let mut child = command.spawn().ok()?;
+    let stdout = child.stdout.take();
+    let reader = std::thread::spawn(move || {
+        let mut text = String::new();
+        stdout.map(|mut stream| stream.read_to_string(&mut text));
+        text
+    });
+    let deadline = Instant::now() + TOOL_MAX;
+    let status = loop {
+        match child.try_wait().ok()? {
+            Some(status) => break status,
+            None if Instant::now() < deadline => std::thread::sleep(LOOK),
+            None => {
+                let _ = os::kill_group(child.id(), os::Signal::Kill);
+                child.wait().ok()?;
+                return None;
+            }
+        }
+    };
+    let text = reader.join().ok()?;
+    status.success().then_some(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_missing_or_failing_or_endless_tool_is_no_answer() {
+        assert_eq!(ask(&mut Command::new("kintsugi-no-such-tool")), None);
+        assert_eq!(ask(&mut Command::new("false")), None);
+        assert_eq!(ask(Command::new("echo").arg("yes")).as_deref(), Some("yes\n"));
+    }
+
+    #[test]
+    fn too_little_room_is_a_warning_that_says_what_to_do() {
+        let scarce = space("disk", Path::new("/"), u64::MAX, "buy one");
+        assert_eq!((scarce.state, scarce.advice.as_str()), (State::Warning, "buy one"));
+        assert_eq!(space("disk", Path::new("/"), 0, "buy one").state, State::Ok);
+        assert_eq!(space("disk", Path::new("/no/such"), 0, "").state, State::Warning);
+    }
+
+    #[test]
+    fn recovery_that_was_not_seen_to_work_does_not_work() {
+        assert_eq!(recovery(None, "no mpirun".into()).state, State::Broken);
+        assert_eq!(workarounds(None).state, State::Warning);
+    }
+}
