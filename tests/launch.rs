@@ -22,15 +22,16 @@ const RANK: &str = r#"#!/bin/bash
 run=$4 attempt=$6 rank=$OMPI_COMM_WORLD_RANK
 result() {
   [ "$rank" = 0 ] || return 0
-  printf '{"run_id":"r","attempt":%s,"status":"%s","reason":"the script says so","steps":5,"epochs":1,
-  "samples":50,"seconds":1.0,"validation":null,"state_sha256":null,"exact":true,"recoveries":[],
-  "restarts":[],"lost_steps":0,"goodput":1.0}' "$attempt" "$1" > "$run/result.partial"
-  mv "$run/result.partial" "$run/result.json"
+  printf '{"run_id":"r","attempt":%s,"status":"%s","reason":"the script says so","steps":5,
+    "epochs":1,"samples":50,"seconds":1.0,"validation":null,"state_sha256":null,"exact":true,
+    "recoveries":[],"restarts":[],"lost_steps":0,"goodput":1.0}' "$attempt" "$1" > "$run/partial"
+  mv "$run/partial" "$run/result.json"
 }
 step() {
   [ "$rank" = 0 ] || return 0
-  printf '{"v":1,"time":0.0,"seconds":1.0,"attempt":%s,"generation":0,"step":%s,"rank":0,"event":"step","fields":{"epoch":0,"loss":1.0,"error":0.5,"samples":10,"learning_rate":0.1,"seconds":0.1}}\n' \
-    "$attempt" "$1" >> "$run/events.jsonl"
+  local fields='{"epoch":0,"loss":1.0,"error":0.5,"samples":10,"learning_rate":0.1,"seconds":0.1}'
+  local head='{"v":1,"time":0.0,"seconds":1.0,"attempt":%s,"generation":0,"step":%s,"rank":0,'
+  printf "$head"'"event":"step","fields":%s}\n' "$attempt" "$1" "$fields" >> "$run/events.jsonl"
 }
 forever() { trap '' TERM INT USR1 HUP; touch "$run/up-$attempt-$rank"; while :; do sleep 5; done; }
 case "$FAKE-$attempt" in

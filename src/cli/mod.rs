@@ -4,11 +4,16 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-pub mod audit;
-pub mod experiment;
+mod audit;
+mod bench;
+mod checkpoint;
+mod data;
+mod experiment;
+mod report;
+mod status;
 mod launch;
-pub mod report;
-pub mod status;
+mod model;
+mod probe;
 mod sweep;
 mod train;
 
@@ -26,14 +31,24 @@ enum Command {
     Train(train::Args),
     /// Starts the ranks under mpirun and sees the run to its end, whatever dies
     Launch(launch::Args),
-    /// Compares ways to survive failures: runs every arm, draws one report
-    Experiment(experiment::Args),
-    /// Draws learning curves, recoveries and checkpoints of runs: one HTML page
-    Report(report::Args),
-    /// Shows where a run stands
-    Status(status::Args),
-    /// Proves from the ledger that every sample was committed exactly once
+    /// Checks that every sample was committed exactly once
     Audit(audit::Args),
+    /// Runs arms x seeds of an experiment and reports them
+    Experiment(experiment::Args),
+    /// Draws runs as one self-contained HTML file
+    Report(report::Args),
+    /// Shows how a run stands
+    Status(status::Args),
+    /// Lists, verifies, exports and imports checkpoints
+    Checkpoint(checkpoint::Args),
+    /// Makes and inspects data sets
+    Data(data::Args),
+    /// Lists the model catalogue and shows a model
+    Model(model::Args),
+    /// Measures what this machine can do
+    Probe(probe::Args),
+    /// Compares two things in one run and prints the ratio
+    Bench(bench::Args),
     /// Ends what an attempt leaves behind (started by launch)
     #[command(hide = true)]
     Sweep(sweep::Args),
@@ -53,15 +68,20 @@ pub fn main() -> ExitCode {
     match &cli.command {
         Command::Train(args) => train::run(args),
         Command::Launch(args) => launch::run(args),
+        Command::Audit(args) => audit::run(args),
         Command::Experiment(args) => experiment::run(args),
         Command::Report(args) => report::run(args),
         Command::Status(args) => status::run(args),
-        Command::Audit(args) => audit::run(args),
+        Command::Checkpoint(args) => checkpoint::run(args),
+        Command::Data(args) => data::run(args),
+        Command::Model(args) => model::run(args),
+        Command::Probe(args) => probe::run(args),
+        Command::Bench(args) => bench::run(args),
         Command::Sweep(args) => sweep::run(args),
     }
 }
 
-/// Diagnostics go to stderr, filtered as `RUST_LOG` says; warnings and errors unless told otherwise.
+/// Diagnostics go to stderr, filtered as `RUST_LOG` says, warnings and errors by default.
 fn log_to_stderr() {
     use tracing_subscriber::EnvFilter;
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("warn"));

@@ -4,8 +4,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use crate::config::{Config, identity, parse};
-
-use rank::{TrainArguments, run as run_rank};
+use crate::train::{TrainArguments, run as run_rank};
 
 /// Arguments.
 #[derive(Debug, clap::Args)]
@@ -63,29 +62,4 @@ fn configuration(args: &Args) -> Result<Config, parse::ConfigError> {
         overrides.push(format!("run.ranks={ranks}"));
     }
     parse::load(&args.config, &overrides)
-}
-
-/// Stands where `train::run` will: this build has no training loop.
-mod rank {
-    use std::path::PathBuf;
-    use std::process::ExitCode;
-
-    use crate::config::Config;
-
-    /// What a rank is started with.
-    #[derive(Debug, Clone)]
-    pub struct TrainArguments {
-        pub config: Config,
-        pub run_dir: PathBuf,
-        pub join: Option<String>,
-        pub attempt: Option<u32>,
-        pub origin: Option<f64>,
-        pub launched: bool,
-    }
-
-    /// Says that nothing is trained.
-    pub fn run(arguments: &TrainArguments) -> ExitCode {
-        eprintln!("error: this build has no training loop: {arguments:?}");
-        ExitCode::from(70)
-    }
 }

@@ -1,7 +1,12 @@
 //! Who is in the world: members, ranks, generation, and which rank computes which owner's
 //! micro-batches. Pure; `world.json` is its picture for people and for `kill`.
+//!
+//! Owners are dealt in contiguous blocks: owner v starts on rank `v * ranks / owners`, so every
+//! rank has `owners / ranks` of them, or one more. Afterwards the map is sticky: a replacement
+//! takes exactly what its predecessor had, and a shrink moves only what the dead had.
 
 use serde::{Deserialize, Serialize};
+use thiserror::Error;
 
 /// What a process is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -43,4 +48,238 @@ pub struct World {
 
 fn never(_: &u32) -> bool {
     false
+}
+
+/// A world that arrived over the wire, or lay in a file, and is none.
+#[derive(Debug, Error)]
+#[error("a world table cannot be read: {0}")]
+pub struct WorldError(#[from] serde_json::Error);
+
+impl World {
+    /// The first world of an attempt. `members` come sorted by rank, spares last; `owners` is the
+    /// number of virtual owners (DESIGN 4.7), at least as many as there are ranks.
+    pub fn initial(attempt: u32, members: Vec<Member>, owners: u32) -> Self {
+        let ranks = members.iter().filter(|m| m.role == Role::Active).count() as u64;
+        let block = |v: u32| (u64::from(v) * ranks / u64::from(owners.max(1))) as u32;
+        let next_member = members.iter().map(|m| m.member + 1).max().unwrap_or(0);
+        let owners = if ranks == 0 { Vec::new() } else { (0..owners).map(block).collect() };
+        Self { attempt, generation: 0, members, next_member, owners }
+    }
+
+    /// Ranks that compute.
+    pub fn ranks(&self) -> usize {
+        self.active().count()
+    }
+
+    /// The member that holds `rank`.
+    pub fn member_at(&self, rank: usize) -> Option<&Member> {
+        self.active().find(|m| m.rank as usize == rank)
+    }
+
+    /// The owners that `rank` computes, ascending: the order in which they are summed.
+    pub fn owners_of(&self, rank: usize) -> Vec<u32> {
+        let mine = self.owners.iter().enumerate().filter(|(_, r)| **r as usize == rank);
+        mine.map(|(owner, _)| owner as u32).collect()
+    }
+
+    /// The world after replacements took the dead's ranks: `newcomers[i]` sits on `lost[i]`, gets
+    /// the next member number and the dead's owners. Everything else stays as it was; the
+    /// `member`, `rank` and `role` that a newcomer brings are overwritten.
+    pub fn replace(&self, lost: &[usize], newcomers: &[Member]) -> Self {
+        assert_eq!(lost.len(), newcomers.len(), "one replacement for each lost rank");
+        let mut world = self.clone();
+        world.generation += 1;
+        for (&rank, newcomer) in lost.iter().zip(newcomers) {
+            let seat = world
+                .members
+                .iter_mut()
+                .find(|m| m.role == Role::Active && m.rank as usize == rank)
+                .expect("a lost rank is a rank of the world");
+            *seat = Member {
+                member: world.next_member,
+                rank: rank as u32,
+                role: Role::Active,
+                ..newcomer.clone()
+            };
+            world.next_member += 1;
+        }
+        world
+    }
+
+    /// The world without the dead: ranks are renumbered in their old order, and only the dead's
+    /// owners move, each to the rank that has the fewest (the lowest of several). When nobody is
+    /// left the world is empty.
+    pub fn drop_ranks(&self, lost: &[usize]) -> Self {
+        let mut world = self.clone();
+        world.generation += 1;
+        world.members.retain(|m| m.role == Role::Spare || !lost.contains(&(m.rank as usize)));
+        let mut new_rank = std::collections::BTreeMap::new();
+        for member in world.members.iter_mut().filter(|m| m.role == Role::Active) {
+            let rank = new_rank.len() as u32;
+            new_rank.insert(member.rank, rank);
+            member.rank = rank;
+        }
+        world.owners = move_orphans(&self.owners, &new_rank);
+        world
+    }
+
+    /// JSON: the wire's form and the file's.
+    pub fn encode(&self) -> Vec<u8> {
+        serde_json::to_vec(self).expect("a world is plain numbers and strings")
+    }
+
+    /// Reads what `encode` wrote.
+    pub fn decode(bytes: &[u8]) -> Result<Self, WorldError> {
+        Ok(serde_json::from_slice(bytes)?)
+    }
+
+    fn active(&self) -> impl Iterator<Item = &Member> {
+        self.members.iter().filter(|m| m.role == Role::Active)
+    }
+}
+
+/// Renumbers the map by `new_rank` (old rank -> new rank, of the living) and gives every owner of
+/// a dead rank to the least loaded living one.
+fn move_orphans(owners: &[u32], new_rank: &std::collections::BTreeMap<u32, u32>) -> Vec<u32> {
+    if new_rank.is_empty() {
+        return Vec::new();
+    }
+    let mut load = vec![0u32; new_rank.len()];
+    for rank in owners.iter().filter_map(|old| new_rank.get(old)) {
+        load[*rank as usize] += 1;
+    }
+    let place = |old: &u32| {
+        new_rank.get(old).copied().unwrap_or_else(|| {
+            let (rank, _) = load.iter().enumerate().min_by_key(|(_, n)| **n).unwrap_or((0, &0));
+            load[rank] += 1;
+            rank as u32
+        })
+    };
+    owners.iter().map(place).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn member(rank: u32, role: Role) -> Member {
+        let host = format!("node{}", rank / 2);
+        Member { member: rank, rank, role, pid: 100 + rank, host, node: rank / 2 }
+    }
+
+    fn world(ranks: u32, owners: u32) -> World {
+        let members = (0..ranks).map(|r| member(r, Role::Active)).collect();
+        World::initial(1, members, owners)
+    }
+
+    /// Ranks, owners (at least as many), and a proper subset of the ranks to lose.
+    fn a_loss() -> impl Strategy<Value = (World, Vec<usize>)> {
+        (1u32..9, 0u32..40).prop_flat_map(|(ranks, more)| {
+            let lost = proptest::collection::btree_set(0..ranks as usize, 0..ranks as usize);
+            (Just(world(ranks, ranks + more)), lost.prop_map(|s| s.into_iter().collect()))
+        })
+    }
+
+    fn assert_owners_partitioned(world: &World) {
+        let all: Vec<u32> = (0..world.ranks()).flat_map(|r| world.owners_of(r)).collect();
+        let set: BTreeSet<u32> = all.iter().copied().collect();
+        assert_eq!(all.len(), world.owners.len(), "no owner on two ranks or on none: {world:?}");
+        assert_eq!(set.len(), world.owners.len());
+    }
+
+    fn load_spread(world: &World) -> usize {
+        let loads = || (0..world.ranks()).map(|r| world.owners_of(r).len());
+        loads().max().unwrap_or(0) - loads().min().unwrap_or(0)
+    }
+
+    #[test]
+    fn owners_are_dealt_in_contiguous_blocks() {
+        assert_eq!(world(4, 12).owners, [0, 0, 0, 1, 1, 1, 2, 2, 2, 3, 3, 3]);
+        assert_eq!(world(3, 4).owners, [0, 0, 1, 2]);
+        assert_eq!(world(4, 12).owners_of(1), [3, 4, 5]);
+        assert_eq!(world(4, 12).next_member, 4);
+    }
+
+    #[test]
+    fn a_shrink_moves_only_the_deads_owners_and_renumbers_in_order() {
+        let shrunk = world(4, 12).drop_ranks(&[1]);
+        assert_eq!(shrunk.owners, [0, 0, 0, 0, 1, 2, 1, 1, 1, 2, 2, 2]);
+        let survivors: Vec<(u32, u32)> =
+            shrunk.members.iter().map(|m| (m.rank, m.member)).collect();
+        assert_eq!(survivors, [(0, 0), (1, 2), (2, 3)]);
+        assert_eq!(shrunk.generation, 1);
+    }
+
+    #[test]
+    fn spares_keep_their_place_and_own_nothing() {
+        let mut members: Vec<Member> = (0..3).map(|r| member(r, Role::Active)).collect();
+        members.push(member(3, Role::Spare));
+        let shrunk = World::initial(1, members, 6).drop_ranks(&[0]);
+        assert_eq!(shrunk.ranks(), 2);
+        assert_eq!(shrunk.members.last().map(|m| (m.role, m.rank)), Some((Role::Spare, 3)));
+        assert!(shrunk.owners.iter().all(|r| *r < 2));
+    }
+
+    #[test]
+    fn a_world_of_which_nobody_is_left_is_empty() {
+        let none = world(2, 4).drop_ranks(&[0, 1]);
+        assert_eq!((none.ranks(), none.owners.len()), (0, 0));
+    }
+
+    #[test]
+    fn what_is_no_world_is_refused() {
+        assert!(World::decode(b"{\"attempt\":1}").is_err());
+        assert!(World::decode(b"").is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn owners_are_always_partitioned_over_the_ranks((world, lost) in a_loss()) {
+            assert_owners_partitioned(&world);
+            prop_assert!(load_spread(&world) <= 1);
+            assert_owners_partitioned(&world.drop_ranks(&lost));
+            let newcomers = vec![member(99, Role::Spare); lost.len()];
+            assert_owners_partitioned(&world.replace(&lost, &newcomers));
+        }
+
+        #[test]
+        fn a_replacement_changes_nothing_but_the_deads_part((world, lost) in a_loss()) {
+            let newcomers = vec![member(99, Role::Spare); lost.len()];
+            let after = world.replace(&lost, &newcomers);
+            prop_assert_eq!(&after.owners, &world.owners);
+            prop_assert_eq!(after.generation, world.generation + 1);
+            for rank in 0..world.ranks() {
+                let (old, new) = (world.member_at(rank).unwrap(), after.member_at(rank).unwrap());
+                prop_assert_eq!(old == new, !lost.contains(&rank));
+                prop_assert!(old == new || new.member >= world.next_member);
+            }
+            let numbers: BTreeSet<u32> = after.members.iter().map(|m| m.member).collect();
+            prop_assert_eq!(numbers.len(), after.members.len());
+            prop_assert!(numbers.iter().all(|n| *n < after.next_member));
+        }
+
+        #[test]
+        fn a_shrink_keeps_the_survivors_owners_and_stays_balanced((world, lost) in a_loss()) {
+            let after = world.drop_ranks(&lost);
+            for (new, old) in (0..world.ranks()).filter(|r| !lost.contains(r)).enumerate() {
+                let (before, now) = (world.owners_of(old), after.owners_of(new));
+                prop_assert!(before.iter().all(|owner| now.contains(owner)));
+                prop_assert_eq!(
+                    world.member_at(old).unwrap().member,
+                    after.member_at(new).unwrap().member
+                );
+            }
+            prop_assert!(load_spread(&after) <= 1, "{:?}", after.owners);
+        }
+
+        #[test]
+        fn the_wire_keeps_every_bit((world, lost) in a_loss()) {
+            let world = world.drop_ranks(&lost);
+            prop_assert_eq!(World::decode(&world.encode()).unwrap(), world);
+        }
+    }
 }

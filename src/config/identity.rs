@@ -1,5 +1,6 @@
 //! What makes two configurations the same run: the text of a whole configuration, the folder named
-//! after it, the fingerprint of what decides the arithmetic, and what may change when a run goes on.
+//! after it, the fingerprint of what decides the arithmetic, and what may change while a run goes
+//! on.
 
 use std::path::PathBuf;
 

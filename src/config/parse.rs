@@ -1,4 +1,5 @@
-//! Reads TOML and `-s` overrides into a `Config`; refuses with key, value and what to write instead.
+//! Reads TOML and `-s` overrides into a `Config`; refuses with key, value and what to write
+//! instead.
 
 use std::path::{Path, PathBuf};
 

@@ -37,7 +37,8 @@ impl Stream {
         mix64(self.key.wrapping_add(self.next.wrapping_mul(GOLDEN)))
     }
 
-    /// Uniform in `0..bound` (bound > 0); the bias of the multiply-shift is below 2^-32 for bounds below 2^32.
+    /// Uniform in `0..bound` (bound > 0); the bias of the multiply-shift is below 2^-32 for bounds
+    /// below 2^32.
     pub fn below(&mut self, bound: u64) -> u64 {
         assert!(bound > 0, "an empty range has no members");
         ((u128::from(self.next_u64()) * u128::from(bound)) >> 64) as u64

@@ -1,1 +1,216 @@
-//! Decode threads that run ahead of the workers.
+//! The prefetching loader: decode threads run a bounded number of steps ahead of the workers.
+//!
+//! `queue` says, as a plain value, which micro-batch is decoded next, what is kept after a
+//! change of plan and what is finished; this file adds threads, locks and the decoding itself.
+//! What a micro-batch holds depends on (seed, step, owner) only: never on threads or plans.
+
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::{Duration, Instant};
+
+use crate::config::BadImage;
+
+use super::decoder::{Decoder, hold};
+use super::prepare::{Bench, Recipe, View};
+use super::queue::{Chunk, Queue};
+use super::sampler::Order;
+use super::{Batch, DataError, Source};
+
+pub use super::evaluation::Evaluation;
+
+/// How samples are loaded.
+#[derive(Debug, Clone, PartialEq)]
+pub struct LoaderOptions {
+    /// Decode threads; with 0 the callers of `take` decode.
+    pub threads: usize,
+    /// Steps decoded ahead for each planned owner.
+    pub prefetch: usize,
+    /// Height and width of what the engine gets, in pixels.
+    pub image_size: u32,
+    /// 1 or 3: channels of what the engine gets; images are converted.
+    pub channels: u32,
+    /// Random crop, shift and flip.
+    pub augment: bool,
+    /// `run.seed`.
+    pub seed: u64,
+    /// Skip bad images or end the run.
+    pub bad_image: BadImage,
+}
+
+/// Longest that `take` waits for another thread's decoding.
+const TAKE_LIMIT: Duration = Duration::from_secs(600);
+/// Longest that a dropped loader waits for its threads, which finish the sample at hand.
+const CLOSE_LIMIT: Duration = Duration::from_secs(5);
+
+/// Decodes micro-batches ahead of the workers that take them.
+pub struct Loader {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    decoder: Decoder,
+    augment: bool,
+    state: Mutex<State>,
+    /// There may be something to decode, or the loader closes.
+    work: Condvar,
+    /// A micro-batch is whole, or a thread ended.
+    ready: Condvar,
+}
+
+struct State {
+    queue: Queue,
+    closing: bool,
+    /// Decode threads that live.
+    threads: usize,
+}
+
+impl Loader {
+    /// Starts the threads; nothing is decoded before `plan`.
+    pub fn new(source: Arc<dyn Source>, order: Order, options: LoaderOptions) -> Loader {
+        let constants = source.normalization();
+        let recipe = Recipe::new(options.image_size, options.channels, options.seed, constants);
+        let shared = Arc::new(Shared {
+            decoder: Decoder::new(source, recipe, options.bad_image),
+            augment: options.augment,
+            state: Mutex::new(State {
+                queue: Queue::new(order, options.prefetch as u64),
+                closing: false,
+                threads: 0,
+            }),
+            work: Condvar::new(),
+            ready: Condvar::new(),
+        });
+        for index in 0..options.threads {
+            hold(&shared.state).threads += 1;
+            let own = shared.clone();
+            let thread = std::thread::Builder::new()
+                .name(format!("decode-{index}"))
+                .spawn(move || own.decode_ahead());
+            if let Err(error) = thread {
+                hold(&shared.state).threads -= 1;
+                tracing::warn!("no decode thread {index}: {error}; workers decode for themselves");
+                break;
+            }
+        }
+        Loader { shared }
+    }
+
+    /// From `step` on this rank computes `owners`: drops what was decoded for another plan, keeps
+    /// what still fits. A micro-batch of `step` that was taken already is not decoded ahead again.
+    pub fn plan(&self, step: u64, owners: &[u32]) {
+        hold(&self.shared.state).queue.plan(step, owners);
+        self.shared.work.notify_all();
+    }
+
+    /// The owner's micro-batch of that step. Waits for the decode threads and helps them with
+    /// it; decodes it here and now if it was never planned. May be called from several threads.
+    pub fn take(&self, step: u64, owner: u32) -> Result<Batch, DataError> {
+        let shared = &*self.shared;
+        let mut bench = Bench::default();
+        let until = Instant::now() + TAKE_LIMIT;
+        let mut state = hold(&shared.state);
+        state.queue.want(step, owner);
+        loop {
+            if let Some(parts) = state.queue.finish(step, owner) {
+                drop(state);
+                shared.work.notify_all();
+                return join(parts);
+            }
+            if let Some(chunk) = state.queue.next_of(step, owner) {
+                drop(state);
+                let part = shared.decode(&mut bench, &chunk);
+                state = hold(&shared.state);
+                if state.queue.deliver(&chunk, part) {
+                    shared.ready.notify_all();
+                }
+                continue;
+            }
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                state.queue.give_up(step, owner);
+                return Err(DataError::Set(format!(
+                    "the images of step {step}, owner {owner} were not decoded within {} s: is \
+                     the storage of the data set reachable?",
+                    TAKE_LIMIT.as_secs()
+                )));
+            }
+            let waited = shared.ready.wait_timeout(state, left);
+            state = waited.unwrap_or_else(|poison| poison.into_inner()).0;
+        }
+    }
+
+    /// Names of bad images that were skipped since the last call, each once in a loader's life
+    /// (the first thousand).
+    pub fn skipped(&self) -> Vec<String> {
+        self.shared.decoder.skipped()
+    }
+}
+
+impl Drop for Loader {
+    fn drop(&mut self) {
+        let mut state = hold(&self.shared.state);
+        state.closing = true;
+        self.shared.work.notify_all();
+        let until = Instant::now() + CLOSE_LIMIT;
+        while state.threads > 0 && Instant::now() < until {
+            let left = until.saturating_duration_since(Instant::now());
+            let waited = self.shared.ready.wait_timeout(state, left);
+            state = waited.unwrap_or_else(|poison| poison.into_inner()).0;
+        }
+    }
+}
+
+impl Shared {
+    /// The life of a decode thread.
+    fn decode_ahead(&self) {
+        let mut bench = Bench::default();
+        let mut state = hold(&self.state);
+        while !state.closing {
+            let Some(chunk) = state.queue.next() else {
+                state = self.work.wait(state).unwrap_or_else(|poison| poison.into_inner());
+                continue;
+            };
+            drop(state);
+            let part = self.decode(&mut bench, &chunk);
+            state = hold(&self.state);
+            if state.queue.deliver(&chunk, part) {
+                self.ready.notify_all();
+            }
+        }
+        state.threads -= 1;
+        self.ready.notify_all();
+    }
+
+    /// Decodes a chunk; cut short when the loader closes.
+    fn decode(&self, bench: &mut Bench, chunk: &Chunk) -> Result<Batch, DataError> {
+        let mut batch = Batch::default();
+        batch.images.reserve_exact(chunk.ids.len() * self.decoder.recipe.values());
+        for &sample in &chunk.ids {
+            if hold(&self.state).closing {
+                break;
+            }
+            let view = match self.augment {
+                true => View::Drawn { epoch: chunk.epoch, sample },
+                false => View::Centre,
+            };
+            self.decoder.append(bench, chunk.epoch, sample, view, &mut batch)?;
+        }
+        Ok(batch)
+    }
+}
+
+/// The parts as one micro-batch; the first error in their order, if there is one.
+fn join(parts: Vec<Result<Batch, DataError>>) -> Result<Batch, DataError> {
+    let values: usize = parts.iter().flatten().map(|part| part.images.len()).sum();
+    let mut parts = parts.into_iter();
+    let mut whole = parts.next().unwrap_or_else(|| Ok(Batch::default()))?;
+    whole.images.reserve_exact(values - whole.images.len());
+    for part in parts {
+        let part = part?;
+        whole.images.extend_from_slice(&part.images);
+        whole.labels.extend_from_slice(&part.labels);
+        whole.count += part.count;
+        whole.skipped += part.skipped;
+        whole.mix = whole.mix.wrapping_add(part.mix);
+    }
+    Ok(whole)
+}

@@ -2,8 +2,12 @@
 
 use thiserror::Error;
 
+mod decoder;
+mod evaluation;
 pub mod loader;
 pub mod picture;
+mod prepare;
+mod queue;
 pub mod sampler;
 pub mod shape;
 pub mod source;
@@ -23,6 +27,29 @@ pub enum DataError {
         /// What the decoder said.
         reason: String,
     },
+}
+
+/// Per channel: what is subtracted from a level (0..1), and what the difference is divided by.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Normalization {
+    /// Of red, green, blue; grey sets have it three times.
+    pub mean: [f32; 3],
+    /// Of red, green, blue.
+    pub deviation: [f32; 3],
+}
+
+impl Normalization {
+    /// ImageNet's training set (torchvision's constants): image folders.
+    pub const IMAGENET: Self =
+        Self { mean: [0.485, 0.456, 0.406], deviation: [0.229, 0.224, 0.225] };
+    /// CIFAR-10's training set.
+    pub const CIFAR10: Self =
+        Self { mean: [0.4914, 0.4822, 0.4465], deviation: [0.2470, 0.2435, 0.2616] };
+    /// CIFAR-100's training set.
+    pub const CIFAR100: Self =
+        Self { mean: [0.5071, 0.4865, 0.4409], deviation: [0.2673, 0.2564, 0.2762] };
+    /// MNIST's training set.
+    pub const MNIST: Self = Self { mean: [0.1307; 3], deviation: [0.3081; 3] };
 }
 
 /// One decoded sample: interleaved RGB (or grey) bytes, height x width x channels.
@@ -49,12 +76,16 @@ pub trait Source: Send + Sync {
     fn channels(&self) -> u32;
     /// The label, without decoding.
     fn label(&self, id: u64) -> u32;
-    /// Decodes one sample. `size` is a hint of the pixels needed.
+    /// Decodes one sample.
     fn read(&self, id: u64) -> Result<Image, DataError>;
     /// How to name the sample in a message.
     fn name(&self, id: u64) -> String;
     /// Changes when the set changes (names, sizes): part of a run's fingerprint.
     fn fingerprint(&self) -> u64;
+    /// The constants usual for this format.
+    fn normalization(&self) -> Normalization {
+        Normalization::IMAGENET
+    }
 }
 
 /// One owner's micro-batch, ready for the engine.

@@ -70,7 +70,8 @@ pub fn place(values: &[Lifetime], overwrites: &[Overwrite]) -> Placement {
 fn merge(values: &[Lifetime], overwrites: &[Overwrite]) -> (Vec<Lifetime>, Vec<usize>) {
     let mut slots = values.to_vec();
     let mut slot_of: Vec<usize> = (0..values.len()).collect();
-    let mut taken = vec![false; values.len()];
+    // A value that others share a slot with keeps it: it can no longer move into another's.
+    let mut shared = vec![false; values.len()];
     for &Overwrite { from, to } in overwrites {
         let (source, target) = (values[from], values[to]);
         let root = slot_of[from];
@@ -78,11 +79,11 @@ fn merge(values: &[Lifetime], overwrites: &[Overwrite]) -> (Vec<Lifetime>, Vec<u
             && slots[root].last == target.first
             && slots[root].bytes >= target.bytes
             && slot_of[to] == to
-            && !taken[to]
+            && !shared[to]
             && from != to;
         if fits {
             slot_of[to] = root;
-            taken[to] = true;
+            shared[root] = true;
             slots[root].last = target.last;
         }
     }

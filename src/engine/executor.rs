@@ -283,3 +283,180 @@ fn score(logarithms: &[f32], labels: Labels<'_>, classes: usize) -> Outcome {
     }
     outcome
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::seed::Stream;
+    use crate::model::{catalogue, init};
+
+    struct Case {
+        graph: Graph,
+        layout: Layout,
+        parameters: Vec<f32>,
+        statistics: Vec<f32>,
+        images: Vec<f32>,
+        labels: Vec<u32>,
+    }
+
+    fn case(name: &str, side: usize, batch: usize, width: f64) -> Case {
+        let graph = catalogue::build(name, [3, side, side], 10, width).expect("known");
+        let layout = layout::of(&graph);
+        let mut stream = Stream::new(&[5]);
+        let images = (0..batch * elements(graph.input)).map(|_| stream.normal() as f32).collect();
+        let labels = (0..batch).map(|_| stream.below(10) as u32).collect();
+        let parameters = init::parameters(&graph, &layout, 1);
+        let statistics = init::statistics(&layout);
+        Case { graph, layout, parameters, statistics, images, labels }
+    }
+
+    impl Case {
+        fn executor(&self, threads: usize) -> Executor {
+            let mut executor =
+                Executor::new(&self.graph, &self.layout, threads).expect("an executor");
+            executor.load(&self.parameters, &self.statistics).expect("parameters fit");
+            executor
+        }
+
+        /// Everything a micro-batch gives, as bits.
+        fn bits(&self, executor: &mut Executor, samples: usize) -> Vec<u64> {
+            let mut bits = Vec::new();
+            let mut statistics = vec![0.0; self.layout.statistics];
+            let images = &self.images[..samples * elements(self.graph.input)];
+            let outcome = executor
+                .train(images, &self.labels[..samples], [1, 2, 3], &mut statistics, &mut |at, g| {
+                    bits.push(at as u64);
+                    bits.extend(g.iter().map(|x| u64::from(x.to_bits())));
+                })
+                .expect("a micro-batch");
+            bits.push(outcome.loss_sum.to_bits());
+            bits.push(outcome.errors);
+            bits.extend(statistics.iter().map(|x| u64::from(x.to_bits())));
+            bits
+        }
+    }
+
+    #[test]
+    fn the_same_inputs_give_the_same_bits_whatever_ran_before_and_where() {
+        for threads in [1, 2] {
+            for (name, side, width) in [("cnn11", 24, 0.25), ("resnet20", 32, 1.0)] {
+                let case = case(name, side, 6, width);
+                let first = case.bits(&mut case.executor(threads), 5);
+                // After other batch sizes, evaluation, more programs than are kept, and a reload.
+                let mut busy = case.executor(threads);
+                for samples in 1..=6 {
+                    case.bits(&mut busy, samples);
+                    let images = &case.images[..samples * elements(case.graph.input)];
+                    busy.evaluate(images, &case.labels[..samples]).expect("a micro-batch");
+                }
+                assert!(busy.programs.len() <= PROGRAMS_MAX);
+                assert!(case.bits(&mut busy, 5) == first, "{name}: history changed the bits");
+                busy.load(&case.parameters, &case.statistics).expect("parameters fit");
+                assert!(case.bits(&mut busy, 5) == first, "{name}: a reload changed the bits");
+                // Two threads at once, images at an odd address.
+                std::thread::scope(|scope| {
+                    let run = |_| scope.spawn(|| case.bits(&mut case.executor(threads), 5));
+                    let runs: Vec<_> = (0..2).map(run).collect();
+                    for run in runs {
+                        assert!(run.join().expect("no panic") == first, "{name}: a thread did");
+                    }
+                });
+                let mut shifted = Vec::with_capacity(case.images.len() + 1);
+                shifted.push(0.0);
+                shifted.extend_from_slice(&case.images);
+                let mut executor = case.executor(threads);
+                let samples = 5 * elements(case.graph.input);
+                let a = executor.evaluate(&case.images[..samples], &case.labels[..5]);
+                let b = executor.evaluate(&shifted[1..=samples], &case.labels[..5]);
+                assert_eq!(a, b);
+            }
+        }
+    }
+
+    #[test]
+    fn every_trained_tensor_is_ready_once_in_reverse_node_order() {
+        let case = case("resnet20", 32, 2, 1.0);
+        let mut seen = Vec::new();
+        let mut statistics = vec![0.0; case.layout.statistics];
+        let ready = &mut |at: usize, part: &[f32]| seen.push((at, part.len()));
+        let mut executor = case.executor(1);
+        executor
+            .train(&case.images, &case.labels, [0; 3], &mut statistics, ready)
+            .expect("a micro-batch");
+        let node = |offset: usize| {
+            let mut tensors = case.layout.tensors.iter();
+            let own = |t: &&crate::model::TensorSpec| {
+                t.kind != TensorKind::Statistic && t.offset == offset
+            };
+            tensors.find(own).map(|tensor| tensor.node)
+        };
+        assert!(seen.windows(2).all(|pair| node(pair[0].0) >= node(pair[1].0)));
+        let mut sorted = seen.clone();
+        sorted.sort_unstable();
+        let mut end = 0;
+        for (offset, length) in sorted {
+            assert_eq!(offset, end);
+            end += length;
+        }
+        assert_eq!(end, case.layout.parameters);
+    }
+
+    #[test]
+    fn an_empty_micro_batch_gives_zeros() {
+        let case = case("resnet20", 32, 0, 1.0);
+        let bits = case.bits(&mut case.executor(1), 0);
+        let offsets = case.layout.tensors.iter().filter(|t| t.kind != TensorKind::Statistic);
+        let sum: u64 = offsets.map(|tensor| tensor.offset as u64).sum();
+        assert_eq!(bits.iter().sum::<u64>(), sum, "offsets, and nothing but zeros");
+        let mut executor = case.executor(1);
+        assert_eq!(executor.evaluate(&[], &[]), Ok(Outcome::default()));
+        assert_eq!(executor.predict(&[]), Ok(Vec::new()));
+    }
+
+    #[test]
+    fn bad_input_is_refused_and_says_why() {
+        let case = case("mlp", 8, 2, 0.1);
+        let mut executor = Executor::new(&case.graph, &case.layout, 1).expect("an executor");
+        assert_eq!(executor.evaluate(&case.images, &case.labels), Err(EngineError::NotLoaded));
+        assert!(executor.load(&case.parameters[1..], &case.statistics).is_err());
+        executor.load(&case.parameters, &case.statistics).expect("parameters fit");
+        let error = executor.evaluate(&case.images, &[1, 10]).expect_err("a wrong label");
+        assert!(error.to_string().contains("label 10 of sample 1"), "{error}");
+        assert!(executor.evaluate(&case.images[1..], &case.labels).is_err());
+        assert!(executor.predict(&case.images[1..]).is_err());
+    }
+
+    #[test]
+    fn a_few_steps_of_descent_learn_the_micro_batch() {
+        let case = case("cnn11", 24, 8, 0.1);
+        let mut parameters = case.parameters.clone();
+        let mut executor = case.executor(1);
+        let mut statistics = vec![0.0; case.layout.statistics];
+        let mut losses = Vec::new();
+        for step in 0..30 {
+            executor.load(&parameters, &case.statistics).expect("parameters fit");
+            let mut ready = |at: usize, gradients: &[f32]| {
+                for (p, g) in parameters[at..].iter_mut().zip(gradients) {
+                    *p -= 0.05 / 8.0 * g;
+                }
+            };
+            let outcome = executor
+                .train(&case.images, &case.labels, [step, 0, 0], &mut statistics, &mut ready)
+                .expect("a micro-batch");
+            losses.push(outcome.loss_sum / 8.0);
+        }
+        let (first, last) = (losses[0], losses[29]);
+        assert!(first > 1.5 && last < 0.2, "{losses:?}");
+    }
+
+    #[test]
+    fn activations_share_memory() {
+        let case = case("resnet20", 32, 8, 1.0);
+        let mut executor = case.executor(1);
+        case.bits(&mut executor, 8);
+        let results: usize = case.graph.nodes.iter().map(|node| 4 * 8 * elements(node.shape)).sum();
+        assert!(executor.arena.bytes() < results, "less than one forward pass's results");
+        let saved = executor.saved_bytes(8).expect("compiled");
+        assert!(saved <= executor.arena.bytes() as u64 && saved > 0);
+    }
+}

@@ -273,11 +273,6 @@ impl<'a> Builder<'a> {
         self.convert(from, &desc)
     }
 
-    /// Whether `operation` has such an argument.
-    pub fn has(&self, operation: &PrimitiveDesc, arg: Arg) -> Result<bool, EngineError> {
-        Ok(operation.desc(arg).map_err(|error| self.blame(error))?.is_some())
-    }
-
     /// A part of a tensor, from `offsets` on, copied into the layout `to`.
     pub fn cut(
         &mut self,

@@ -1,4 +1,5 @@
 //! experiment runs, bench compares, doctor checks.
 
-pub mod probe_mpi;
+pub mod bench;
 pub mod experiment;
+pub mod probe_mpi;

@@ -33,7 +33,11 @@ pub fn build(name: &str, image: Shape, classes: usize, width: f64) -> Result<Gra
         _ if name.ends_with(".toml") => {
             let text = std::fs::read_to_string(name)
                 .map_err(|error| ModelError::File(format!("{name}: {error}")))?;
-            from_toml(&text, image, classes)
+            let mut graph = from_toml(&text, image, classes)?;
+            if let Some(stem) = std::path::Path::new(name).file_stem() {
+                graph.name = stem.to_string_lossy().into_owned();
+            }
+            Ok(graph)
         }
         _ => Err(unknown(name)),
     }

@@ -21,6 +21,19 @@ pub struct Cost {
     pub saved_bytes: u64,
 }
 
+impl std::ops::Add for Cost {
+    type Output = Self;
+    fn add(self, other: Self) -> Self {
+        Self {
+            parameters: self.parameters + other.parameters,
+            forward_flops: self.forward_flops + other.forward_flops,
+            backward_flops: self.backward_flops + other.backward_flops,
+            output_bytes: self.output_bytes + other.output_bytes,
+            saved_bytes: self.saved_bytes + other.saved_bytes,
+        }
+    }
+}
+
 /// Which of its tensors a layer's backward pass reads.
 struct Reads {
     input: bool,

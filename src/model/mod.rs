@@ -1,4 +1,5 @@
-//! Pure description of models: the layer graph, shapes, parameters, costs, first weights. No memory.
+//! Pure description of models: the layer graph, shapes, parameters, costs, first weights. No
+//! memory.
 
 use serde::{Deserialize, Serialize};
 

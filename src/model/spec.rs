@@ -93,8 +93,9 @@ impl GraphBuilder {
 impl Graph {
     /// Fills in every node's output shape; refuses what cannot be computed.
     pub fn infer(&mut self) -> Result<(), ModelError> {
-        if elements(self.input) == 0 {
-            return Err(self.unsuitable(format!("empty input {:?}", self.input)));
+        if self.input.iter().any(|size| !(1..=SIZE_MAX).contains(size)) {
+            let reason = format!("input {:?}: each size must be in 1..={SIZE_MAX}", self.input);
+            return Err(self.unsuitable(reason));
         }
         let mut used = vec![false; self.nodes.len()];
         for index in 0..self.nodes.len() {
@@ -116,7 +117,9 @@ impl Graph {
             if self.nodes[..index].iter().any(|other| other.name == node.name) {
                 return Err(refuse(node, "the name is taken by an earlier layer".into()));
             }
-            let shape = output_shape(&node.kind, &shapes).map_err(|reason| refuse(node, reason))?;
+            let shape = output_shape(&node.kind, &shapes)
+                .and_then(|shape| bounded(&node.kind, shapes[0], shape))
+                .map_err(|reason| refuse(node, reason))?;
             self.nodes[index].shape = shape;
         }
         let Some(last) = self.nodes.last() else {
@@ -153,13 +156,34 @@ fn refuse(node: &Node, reason: String) -> ModelError {
     ModelError::Layer { layer: node.name.clone(), kind: node.kind.name(), reason }
 }
 
-/// Largest size, in elements, of a channel count, kernel or feature count.
-const SIZE_MAX: usize = 1 << 24;
+/// Largest channel count, kernel, stride, padding or feature count.
+const SIZE_MAX: usize = 1 << 20;
+/// Largest result of one sample, and largest weight tensor, in elements.
+const ELEMENTS_MAX: u128 = 1 << 36;
+
+/// Refuses what no machine holds, before anything multiplies it.
+fn bounded(kind: &LayerKind, input: Shape, shape: Shape) -> Result<Shape, String> {
+    let [channels, height, width] = shape.map(|size| size as u128);
+    let kernel = match kind {
+        LayerKind::Conv { kernel, .. } => (*kernel as u128).pow(2),
+        _ => 1,
+    };
+    let weights = match kind {
+        LayerKind::Conv { .. } | LayerKind::Linear { .. } => channels * input[0] as u128 * kernel,
+        _ => 0,
+    };
+    match weights.max(channels * height * width) {
+        0..=ELEMENTS_MAX => Ok(shape),
+        elements => Err(format!("{elements} elements are more than {ELEMENTS_MAX}")),
+    }
+}
 
 /// Output length of a window sliding over `length` (rounded down, as in torchvision).
 fn slide(length: usize, kernel: usize, stride: usize, padding: usize) -> Result<usize, String> {
-    if kernel == 0 || stride == 0 || kernel > SIZE_MAX || padding > SIZE_MAX {
-        return Err(format!("kernel {kernel} and stride {stride} must be at least 1"));
+    if kernel == 0 || stride == 0 || kernel.max(stride).max(padding) > SIZE_MAX {
+        return Err(format!(
+            "kernel {kernel} and stride {stride} must be in 1..={SIZE_MAX}, padding {padding} below"
+        ));
     }
     let padded = length + 2 * padding;
     if padded < kernel {
@@ -366,6 +390,8 @@ mod tests {
         for (from, to, message) in [
             ("kernel = 3", "kernel = 30", "larger than the padded input"),
             ("kernel = 3", "kernle = 3", "kernle"),
+            ("kernel = 3", "kernel = 3\nstride = 0", "must be in 1..="),
+            ("channels = 8", "channels = 99999999999", "channels"),
             ("kind = \"relu\"", "kind = \"rleu\"", "rleu"),
             ("kind = \"relu\"", "kind = \"relu\"\nrate = 1", "takes no further keys"),
             ("\"relu2\"", "\"relu3\"", "not an earlier layer"),

@@ -1,3 +1,76 @@
 //! The loop: worker threads, gradient exchange, update, checkpoints; `trainer` wires it all.
 
+use thiserror::Error;
+
+use crate::cluster::comm::CommError;
+use crate::data::DataError;
+use crate::engine::EngineError;
+use crate::observe::result::Status;
+
 pub mod checkpoint;
+pub mod digest;
+pub mod exchange;
+pub mod free_run;
+pub mod gradient_sum;
+pub mod journal;
+pub mod keeper;
+pub mod optimizer;
+pub mod outcome;
+pub mod position;
+pub mod replica;
+pub mod run;
+pub mod schedule;
+pub mod start;
+pub mod trainer;
+pub mod worker;
+
+pub use run::{TrainArguments, run};
+
+/// Why a step, or the run, did not go on.
+#[derive(Debug, Clone, PartialEq, Error)]
+pub enum TrainError {
+    /// A communicator call failed; recovery answers some of these.
+    #[error(transparent)]
+    Comm(#[from] CommError),
+    /// The data set cannot be used: exit code 3.
+    #[error("{0}")]
+    Data(String),
+    /// A configuration that only the data set or a checkpoint could prove wrong: exit code 2.
+    #[error("{0}")]
+    Configuration(String),
+    /// The ladder is exhausted: exit code 75.
+    #[error("{0}")]
+    JobLost(String),
+    /// A bug: exit code 70.
+    #[error("{0}")]
+    Internal(String),
+    /// The run is ending while a worker was still computing.
+    #[error("the step was closed")]
+    Closed,
+}
+
+impl TrainError {
+    /// How the run ends by it.
+    pub fn status(&self) -> Status {
+        match self {
+            Self::Comm(error) if error.starts_recovery() => Status::JobLost,
+            Self::Data(_) => Status::DataError,
+            Self::JobLost(_) => Status::JobLost,
+            Self::Comm(_) | Self::Configuration(_) | Self::Internal(_) | Self::Closed => {
+                Status::InternalError
+            }
+        }
+    }
+}
+
+impl From<DataError> for TrainError {
+    fn from(error: DataError) -> Self {
+        Self::Data(error.to_string())
+    }
+}
+
+impl From<EngineError> for TrainError {
+    fn from(error: EngineError) -> Self {
+        Self::Internal(format!("the engine failed: {error}"))
+    }
+}

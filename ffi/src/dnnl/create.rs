@@ -1,14 +1,17 @@
 //! One call of the C API per operation, grouped by family.
 
-use std::ffi::{c_int, c_uint};
+use std::ffi::c_int;
 use std::ptr::null;
 
+use super::create_pointwise::{
+    create_batch_norm, create_join, create_lrn, create_relu, create_softmax,
+};
 use super::memory::{MemoryDesc, signed};
-use super::operation::{Activation, Algorithm, Direction, Norm, Operation, Pooling, Window};
+use super::operation::{Direction, Operation, Pooling, Window};
 use super::primitive::Context;
 use super::sys;
 
-fn prop(direction: Direction) -> c_int {
+pub(super) fn prop(direction: Direction) -> c_int {
     match direction {
         Direction::Training => sys::FORWARD_TRAINING,
         Direction::Inference => sys::FORWARD_INFERENCE,
@@ -24,17 +27,6 @@ fn pooling(kind: Pooling) -> c_int {
         Pooling::Max => sys::POOLING_MAX,
         Pooling::Average => sys::POOLING_AVG_INCLUDE_PADDING,
     }
-}
-
-fn norm_flags(norm: Norm, direction: Direction) -> c_uint {
-    let mut flags = sys::NORM_USE_SCALE | sys::NORM_USE_SHIFT;
-    if direction == Direction::Inference {
-        flags |= sys::NORM_USE_GLOBAL_STATS;
-    }
-    if norm.activation == Activation::Relu {
-        flags |= sys::NORM_FUSE_RELU;
-    }
-    flags
 }
 
 /// A window as the arrays that oneDNN reads.
@@ -54,7 +46,7 @@ fn geometry(window: Window) -> Geometry {
     }
 }
 
-type Created = (&'static str, sys::status);
+pub(super) type Created = (&'static str, sys::status);
 
 /// Creates the description; gives the call's name and status.
 pub(super) fn create(
@@ -67,69 +59,24 @@ pub(super) fn create(
     let engine = context.engine();
     // Engine, attributes, descriptors and hints are live for the calls; `out` receives a handle.
     match operation {
-        Op::Conv { .. } | Op::ConvBackwardData { .. } | Op::ConvBackwardWeights { .. } => {
-            create_conv(engine, operation, attr, out)
+        Op::Conv { .. } | Op::ConvBackwardData { .. } => create_conv(engine, operation, attr, out),
+        Op::ConvBackwardWeights { .. } => {
+            create_conv_backward_weights(engine, operation, attr, out)
         }
         Op::Linear { .. } | Op::LinearBackwardData { .. } | Op::LinearBackwardWeights { .. } => {
             create_linear(engine, operation, attr, out)
         }
         Op::Pool { .. } | Op::PoolBackward { .. } => create_pool(engine, operation, attr, out),
-        Op::Lrn { .. }
-        | Op::LrnBackward { .. }
-        | Op::BatchNorm { .. }
-        | Op::BatchNormBackward { .. } => create_norm(engine, operation, attr, out),
-        Op::Relu { .. }
-        | Op::ReluBackward { .. }
-        | Op::LogSoftmax { .. }
-        | Op::LogSoftmaxBackward { .. } => create_elementwise(engine, operation, attr, out),
-        Op::Reorder { from, to } => {
-            // SAFETY: live handles.
-            let status = unsafe {
-                sys::dnnl_reorder_primitive_desc_create(
-                    out,
-                    from.raw(),
-                    engine,
-                    to.raw(),
-                    engine,
-                    attr,
-                )
-            };
-            ("reorder", status)
+        Op::Lrn { .. } | Op::LrnBackward { .. } => create_lrn(engine, operation, attr, out),
+        Op::BatchNorm { .. } | Op::BatchNormBackward { .. } => {
+            create_batch_norm(engine, operation, attr, out)
         }
-        Op::Concat { sources, axis } => {
-            let raw: Vec<_> = sources.iter().map(|desc| desc.raw()).collect();
-            // SAFETY: live handles; `raw` holds as many descriptors as stated.
-            let status = unsafe {
-                sys::dnnl_concat_primitive_desc_create(
-                    out,
-                    engine,
-                    null(),
-                    raw.len() as c_int,
-                    *axis as c_int,
-                    raw.as_ptr(),
-                    attr,
-                )
-            };
-            ("concat", status)
+        Op::Relu { .. } | Op::ReluBackward { .. } => create_relu(engine, operation, attr, out),
+        Op::LogSoftmax { .. } | Op::LogSoftmaxBackward { .. } => {
+            create_softmax(engine, operation, attr, out)
         }
-        Op::Binary { algorithm, a, b, to } => {
-            let code = match algorithm {
-                Algorithm::Add | Algorithm::AddRelu => sys::BINARY_ADD,
-                Algorithm::Multiply => sys::BINARY_MUL,
-            };
-            // SAFETY: live handles.
-            let status = unsafe {
-                sys::dnnl_binary_primitive_desc_create(
-                    out,
-                    engine,
-                    code,
-                    a.raw(),
-                    b.raw(),
-                    to.raw(),
-                    attr,
-                )
-            };
-            ("binary", status)
+        Op::Reorder { .. } | Op::Concat { .. } | Op::Binary { .. } => {
+            create_join(engine, operation, attr, out)
         }
     }
 }
@@ -184,6 +131,17 @@ fn create_conv(
             };
             ("convolution backward data", status)
         }
+        _ => unreachable!("dispatched by `create`"),
+    }
+}
+
+fn create_conv_backward_weights(
+    engine: *mut sys::engine,
+    operation: &Operation<'_>,
+    attr: *mut sys::attr,
+    out: &mut *mut sys::primitive_desc,
+) -> Created {
+    match operation {
         Operation::ConvBackwardWeights { src, diff_weights, diff_bias, diff_dst, window, hint } => {
             let g = geometry(*window);
             // SAFETY: live handles, arrays of two values for two spatial dimensions.
@@ -316,171 +274,6 @@ fn create_pool(
                 )
             };
             ("pooling backward", status)
-        }
-        _ => unreachable!("dispatched by `create`"),
-    }
-}
-
-fn create_norm(
-    engine: *mut sys::engine,
-    operation: &Operation<'_>,
-    attr: *mut sys::attr,
-    out: &mut *mut sys::primitive_desc,
-) -> Created {
-    match operation {
-        Operation::Lrn { direction, data, lrn } => {
-            // SAFETY: live handles.
-            let status = unsafe {
-                sys::dnnl_lrn_forward_primitive_desc_create(
-                    out,
-                    engine,
-                    prop(*direction),
-                    sys::LRN_ACROSS_CHANNELS,
-                    data.raw(),
-                    data.raw(),
-                    lrn.size as i64,
-                    lrn.alpha,
-                    lrn.beta,
-                    lrn.k,
-                    attr,
-                )
-            };
-            ("lrn forward", status)
-        }
-        Operation::LrnBackward { diff, src, lrn, hint } => {
-            // SAFETY: live handles.
-            let status = unsafe {
-                sys::dnnl_lrn_backward_primitive_desc_create(
-                    out,
-                    engine,
-                    sys::LRN_ACROSS_CHANNELS,
-                    diff.raw(),
-                    diff.raw(),
-                    src.raw(),
-                    lrn.size as i64,
-                    lrn.alpha,
-                    lrn.beta,
-                    lrn.k,
-                    hint.raw(),
-                    attr,
-                )
-            };
-            ("lrn backward", status)
-        }
-        Operation::BatchNorm { direction, data, norm } => {
-            // SAFETY: live handles.
-            let status = unsafe {
-                sys::dnnl_batch_normalization_forward_primitive_desc_create(
-                    out,
-                    engine,
-                    prop(*direction),
-                    data.raw(),
-                    data.raw(),
-                    norm.epsilon,
-                    norm_flags(*norm, *direction),
-                    attr,
-                )
-            };
-            ("batch normalization forward", status)
-        }
-        Operation::BatchNormBackward { diff, src, norm, hint } => {
-            // SAFETY: live handles.
-            let status = unsafe {
-                sys::dnnl_batch_normalization_backward_primitive_desc_create(
-                    out,
-                    engine,
-                    sys::BACKWARD,
-                    diff.raw(),
-                    diff.raw(),
-                    src.raw(),
-                    norm.epsilon,
-                    norm_flags(*norm, Direction::Training),
-                    hint.raw(),
-                    attr,
-                )
-            };
-            ("batch normalization backward", status)
-        }
-        _ => unreachable!("dispatched by `create`"),
-    }
-}
-
-fn create_elementwise(
-    engine: *mut sys::engine,
-    operation: &Operation<'_>,
-    attr: *mut sys::attr,
-    out: &mut *mut sys::primitive_desc,
-) -> Created {
-    /// Classes are the second dimension of the logits.
-    const CLASS_AXIS: c_int = 1;
-    match operation {
-        Operation::Relu { direction, data } => {
-            // SAFETY: live handles.
-            let status = unsafe {
-                sys::dnnl_eltwise_forward_primitive_desc_create(
-                    out,
-                    engine,
-                    prop(*direction),
-                    sys::ELTWISE_RELU_USE_DST,
-                    data.raw(),
-                    data.raw(),
-                    0.0,
-                    0.0,
-                    attr,
-                )
-            };
-            ("relu forward", status)
-        }
-        Operation::ReluBackward { diff, data, hint } => {
-            // SAFETY: live handles.
-            let status = unsafe {
-                sys::dnnl_eltwise_backward_primitive_desc_create(
-                    out,
-                    engine,
-                    sys::ELTWISE_RELU_USE_DST,
-                    diff.raw(),
-                    diff.raw(),
-                    data.raw(),
-                    0.0,
-                    0.0,
-                    hint.raw(),
-                    attr,
-                )
-            };
-            ("relu backward", status)
-        }
-        Operation::LogSoftmax { direction, data } => {
-            // SAFETY: live handles.
-            let status = unsafe {
-                sys::dnnl_softmax_forward_primitive_desc_create(
-                    out,
-                    engine,
-                    prop(*direction),
-                    sys::SOFTMAX_LOG,
-                    data.raw(),
-                    data.raw(),
-                    CLASS_AXIS,
-                    attr,
-                )
-            };
-            ("softmax forward", status)
-        }
-        Operation::LogSoftmaxBackward { diff, data, hint } => {
-            // SAFETY: live handles.
-            let status = unsafe {
-                sys::dnnl_softmax_backward_primitive_desc_create(
-                    out,
-                    engine,
-                    sys::SOFTMAX_LOG,
-                    diff.raw(),
-                    diff.raw(),
-                    data.raw(),
-                    CLASS_AXIS,
-                    hint.raw(),
-                    attr,
-                )
-            };
-            ("softmax backward", status)
         }
         _ => unreachable!("dispatched by `create`"),
     }

@@ -3,6 +3,7 @@
 
 pub mod buffer;
 mod create;
+mod create_pointwise;
 pub mod memory;
 pub mod operation;
 pub mod primitive;

@@ -18,7 +18,7 @@ pub enum Direction {
     Inference,
 }
 
-/// What is applied to the result before it is written.
+/// How two tensors become one, element by element.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub enum Algorithm {

@@ -174,7 +174,9 @@ impl PrimitiveDesc {
             // SAFETY: not null, so a live descriptor within the primitive descriptor.
             !raw.is_null() && unsafe { extent(raw) } > 0
         };
-        ROLES.into_iter().filter(needed).collect()
+        // Backward normalisation describes the shift, but refuses to be given it.
+        let refused = |role: &Arg| *role == Arg::Shift && needed(&Arg::DiffShift);
+        ROLES.into_iter().filter(|role| needed(role) && !refused(role)).collect()
     }
 
     fn arg_raw(&self, arg: Arg) -> *const sys::memory_desc {

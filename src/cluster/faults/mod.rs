@@ -2,6 +2,13 @@
 
 use crate::config::{FaultKind, Phase};
 
+pub mod inject;
+pub mod plan;
+pub mod strike;
+
+pub use inject::{FOLDER as FAULTS_FOLDER, Injector};
+pub use strike::RealStrike;
+
 /// Where a process stands when it asks whether a fault strikes it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Standing {

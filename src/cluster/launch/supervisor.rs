@@ -134,7 +134,7 @@ impl Supervisor<'_> {
         }
     }
 
-    /// Bounded by `verdict::STALLED_ATTEMPTS_MAX`: every attempt but so many brings the run forward.
+    /// Bounded by `verdict::STALLED_ATTEMPTS_MAX`: all but so many attempts bring the run forward.
     fn run(&mut self) -> Result<RunResult, LaunchError> {
         loop {
             self.attempt = self.lock.raise()?;

@@ -8,6 +8,12 @@ use crate::config::{Phase, Rung};
 use super::comm::{CommError, Communicator};
 use super::world::World;
 
+pub mod driver;
+pub mod machine;
+mod rollcall;
+
+pub use driver::{join, recover};
+
 /// What recovery may do, in which order, how often.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Policy {
@@ -24,14 +30,19 @@ pub struct Policy {
 pub trait Hooks {
     /// A point of the repair is reached (fault injection).
     fn reached(&mut self, phase: Phase);
+    /// Told right before `InRestore` is reached: this process's rank in the repaired world, the
+    /// rank that ships its state and the step that everybody goes on from, which a newcomer does
+    /// not know before (fault injection's `who = "source"`, and `step` for newcomers).
+    fn restoring(&mut self, _rank: usize, _source: usize, _step: u64) {}
     /// Monotonic time.
     fn now(&self) -> Duration;
-    /// Arguments of a replacement; the driver appends the join arguments.
+    /// Arguments of a replacement; the communicator appends the join arguments.
     fn arguments(&self) -> Vec<String>;
     /// The last committed step, or `None` while this process holds no state (a newcomer).
     fn committed_step(&self) -> Option<u64>;
-    /// Called on every rank of the repaired world: `source` ships, each of `receivers` receives
-    /// into scratch; others return at once. Survivors keep their state whatever happens.
+    /// Called on every rank of the repaired world that has newcomers: `source` ships, each of
+    /// `receivers` (ascending, never empty) receives into scratch; others return at once.
+    /// Survivors keep their state whatever happens.
     fn transfer(
         &mut self,
         comm: &mut dyn Communicator,

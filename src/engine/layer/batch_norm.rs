@@ -1,7 +1,7 @@
 //! Batch normalisation over samples, height and width (Ioffe and Szegedy 2015), with a following
 //! ReLU computed within. Saves its input, mean, variance, and the ReLU's mask if fused.
 
-use kintsugi_ffi::dnnl::{Activation, Arg, Direction, Norm, Operation, Order, PrimitiveDesc};
+use kintsugi_ffi::dnnl::{Activation, Arg, Direction, Norm, Operation, PrimitiveDesc};
 
 use super::{InputGradients, Layer};
 use crate::engine::EngineError;
@@ -123,10 +123,7 @@ impl Layer for BatchNorm {
             hint: &saved.operation,
         })?;
         let tensors = tensors(builder)?;
-        let channels =
-            builder.desc(&[builder.layout.tensors[tensors.scale].elements()], Order::Plain)?;
         let scale = builder.weight_for(&operation, Arg::Scale, tensors.scale)?;
-        let shift = builder.weight(tensors.shift, channels);
         let result = builder.result(&operation, Arg::DiffSrc)?;
         let scale_gradient = builder.result(&operation, Arg::DiffScale)?;
         let shift_gradient = builder.result(&operation, Arg::DiffShift)?;
@@ -140,9 +137,6 @@ impl Layer for BatchNorm {
             (Arg::DiffScale, &scale_gradient),
             (Arg::DiffShift, &shift_gradient),
         ];
-        if builder.has(&operation, Arg::Shift)? {
-            args.push((Arg::Shift, &shift));
-        }
         if let Some(mask) = &saved.mask {
             args.push((Arg::Workspace, mask));
         }

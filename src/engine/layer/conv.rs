@@ -58,7 +58,8 @@ impl Layer for Conv {
             None => None,
         };
         let operation = builder.choose(&Operation::Conv {
-            direction: builder.direction,
+            // In evaluation too: the layouts, and so the copies of weights, are the same.
+            direction: Direction::Training,
             src: &builder.desc(&dims, Order::Any)?,
             weights: &builder.desc(&self.weight_dims(&dims), Order::Any)?,
             bias: bias_desc.as_ref(),

@@ -1,1 +1,177 @@
-//! Checkpoints as in DESIGN 5.
+//! Checkpoints (DESIGN 5): a folder `RUN/checkpoints/step-00001234` with `model.safetensors`,
+//! `optimizer.safetensors`, `state.bin` and, last, `MANIFEST.json`. `wire` is state.bin, `tensors`
+//! the two safetensors files, `manifest` what makes the four one thing, `store` writes, verifies
+//! and finds folders through `Storage`, `writer` does so behind the loop, `weights` takes them in
+//! and out, `interval` says how often.
+
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use thiserror::Error;
+
+use crate::cluster::resident::SlotView;
+use crate::model::{Layout, Shape};
+
+use super::digest::{Position, state_sha256};
+
+pub mod interval;
+pub mod manifest;
+pub mod store;
+pub mod tensors;
+pub mod weights;
+pub mod wire;
+pub mod writer;
+
+pub use interval::young_daly;
+pub use store::newest_verified;
+pub use wire::TrainState;
+pub use writer::{Ticket, Writer, WriterReport};
+
+/// What a checkpoint says besides numbers; the same for the whole run.
+#[derive(Debug, Clone, PartialEq)]
+pub struct About {
+    /// Names and places of the tensors.
+    pub layout: Arc<Layout>,
+    /// Catalogue name or file stem.
+    pub model_name: String,
+    /// Class names in label order.
+    pub classes: Vec<String>,
+    /// One input sample.
+    pub input: Shape,
+}
+
+/// The whole state after a committed step.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Snapshot {
+    /// Names and places of the tensors.
+    pub layout: Arc<Layout>,
+    /// Catalogue name or file stem.
+    pub model_name: String,
+    /// Class names in label order.
+    pub classes: Vec<String>,
+    /// One input sample.
+    pub input: Shape,
+    /// Trained elements.
+    pub parameters: Vec<f32>,
+    /// As long as `parameters`.
+    pub momentum: Vec<f32>,
+    /// Running statistics.
+    pub statistics: Vec<f32>,
+    /// Everything else.
+    pub state: TrainState,
+}
+
+impl Snapshot {
+    /// The state's digest (DESIGN 4.6).
+    pub fn state_sha256(&self) -> String {
+        let state = &self.state;
+        let (step, cursor, seed, order) = (state.step, state.cursor, state.seed, &state.order);
+        let position = Position { step, cursor, seed, order };
+        let (layout, statistics) = (&self.layout, &self.statistics);
+        state_sha256(layout, &self.parameters, &self.momentum, statistics, position)
+    }
+
+    /// The state as a slot: for `Slots::replace`.
+    pub fn slot<'a>(&'a self, extra: &'a [u8]) -> SlotView<'a> {
+        SlotView {
+            step: self.state.step,
+            generation: self.state.generation,
+            parameters: &self.parameters,
+            momentum: &self.momentum,
+            statistics: &self.statistics,
+            extra,
+        }
+    }
+}
+
+/// What a run needs a checkpoint to be. `None` is not compared.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Expectation {
+    /// Names and shapes; tensors are found by name.
+    pub layout: Arc<Layout>,
+    /// As in the configuration.
+    pub model_name: String,
+    /// Of what decides the arithmetic.
+    pub config_fingerprint: Option<u64>,
+    /// Of the training set.
+    pub data_fingerprint: Option<u64>,
+    /// The run that wrote it.
+    pub run_id: Option<String>,
+}
+
+/// Why a checkpoint was not written or not taken.
+#[derive(Debug, Error)]
+pub enum CheckpointError {
+    /// The storage said no.
+    #[error("checkpoint: cannot {action} {path}: {source}{}", advice(source))]
+    Io {
+        /// What was tried.
+        action: &'static str,
+        /// On what, relative to the storage's root.
+        path: PathBuf,
+        /// Why not.
+        source: io::Error,
+    },
+    /// Torn, flipped, incomplete.
+    #[error("checkpoint {name} is damaged: {reason}")]
+    Damaged {
+        /// The folder.
+        name: String,
+        /// Which file, and how.
+        reason: String,
+    },
+    /// Written by a later release.
+    #[error(
+        "checkpoint {name} has format {format}; this release reads up to {known}: use a newer \
+             kintsugi or another checkpoint"
+    )]
+    Newer {
+        /// The folder.
+        name: String,
+        /// Its format.
+        format: u32,
+        /// The newest that is read here.
+        known: u32,
+    },
+    /// Of another model, configuration, data set or run.
+    #[error(
+        "checkpoint {name} was written with {what} {found}, but this run has {expected}: \
+             continue with the old {what}, or start anew in another run directory"
+    )]
+    Other {
+        /// The folder.
+        name: String,
+        /// "model", "configuration", "training set", "run".
+        what: &'static str,
+        /// In the checkpoint.
+        found: String,
+        /// Here.
+        expected: String,
+    },
+    /// There are checkpoints, and none verifies.
+    #[error("no checkpoint verifies ({}); put a good one in place, or remove checkpoints/*.bad to \
+             start from the first step", .0.join("; "))]
+    AllBad(Vec<String>),
+    /// A later attempt of the run has taken over.
+    #[error("checkpoint {0} was not published: a later attempt of this run has started")]
+    CutOff(String),
+    /// The writer has one checkpoint in hand and one in its queue.
+    #[error("checkpoint {0} was skipped: the one before it is still being written")]
+    Busy(String),
+    /// The writer's thread is not there.
+    #[error("checkpoint {0} was not written: the writer's thread has ended")]
+    WriterGone(String),
+}
+
+/// What to change when the storage says no.
+fn advice(error: &io::Error) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
+            "; free some space or lower checkpoint.keep"
+        }
+        io::ErrorKind::ReadOnlyFilesystem => "; use a run directory that can be written",
+        io::ErrorKind::PermissionDenied => "; check the owner of the run directory",
+        _ => "",
+    }
+}

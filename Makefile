@@ -1,0 +1,50 @@
+# make build | demo | test (README's commands) | check | bench | soak [MINUTES=] | experiment [T= SEEDS=]
+# Every target first does the set-up (cluster-scripts/setup.sh), which needs no root and runs once.
+
+CARGO ?= cargo
+MINUTES ?= 10
+T ?= 720
+SEEDS ?= 3
+# No test may hang: the longest one is far below this.
+TEST_SECONDS_MAX ?= 1800
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+target := $(or $(CARGO_TARGET_DIR),target)
+kintsugi := $(target)/release/kintsugi
+
+.PHONY: build demo test check bench soak experiment setup help
+
+help:
+	@sed -n '1,2s/^# //p' Makefile
+
+setup:
+	@cluster-scripts/setup.sh
+
+build: setup
+	$(CARGO) build --release --locked
+	@echo "built $(kintsugi): it runs from any directory"
+
+# Four arms in three minutes on two cores: calm, detect/respawn, detect/shrink, checkpoint/restart.
+demo: build
+	$(kintsugi) experiment configs/experiment/demo.toml --out runs/demo
+
+test: setup
+	timeout --kill-after=10 $(TEST_SECONDS_MAX) $(CARGO) test --release --locked --workspace
+
+check: setup
+	$(CARGO) fmt --all --check
+	$(CARGO) clippy --release --locked --workspace --all-targets -- -D warnings
+	timeout --kill-after=10 600 $(CARGO) test --release --locked --test tidy --test dependencies
+
+bench: build
+	$(kintsugi) bench all-reduce
+	$(kintsugi) bench recovery
+
+# Random kills until the time is over; every run must be audited clean and end with the calm bits.
+soak: setup
+	KINTSUGI_SOAK_MINUTES=$(MINUTES) timeout --kill-after=10 $$(( $(MINUTES) * 60 + 900 )) \
+	  $(CARGO) test --release --locked --test soak -- --nocapture
+
+# The paper's comparison: T seconds per run, SEEDS runs per arm.
+experiment: build
+	$(kintsugi) experiment configs/experiment/paper.toml --out runs/paper --seconds $(T) --seeds $(SEEDS)

@@ -1,0 +1,89 @@
+//! `kintsugi bench`: see `lab::bench`.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use crate::lab::bench::{Report, all_reduce, print_table, recovery};
+
+/// Compares two things in one run and prints the ratio.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    #[command(subcommand)]
+    bench: Bench,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum Bench {
+    /// The gradient all-reduce with and without ULFM, with and without the vote
+    AllReduce {
+        /// Ranks
+        #[arg(short, long, default_value_t = 4)]
+        ranks: u32,
+        /// Pairs of mpirun, alternating
+        #[arg(long, default_value_t = 4)]
+        passes: u32,
+        /// Pairs of steps per size and mpirun
+        #[arg(long, default_value_t = 20)]
+        steps: usize,
+        /// One JSON object on the last line of stdout
+        #[arg(long)]
+        json: bool,
+        /// This process is one rank
+        #[arg(long, hide = true)]
+        worker: bool,
+    },
+    /// From SIGKILL to being back in the update loop: respawn, shrink, restart
+    Recovery {
+        /// The configuration to run
+        #[arg(long, default_value = "configs/bench/95mb.toml")]
+        config: PathBuf,
+        /// Ranks
+        #[arg(short, long, default_value_t = 4)]
+        ranks: u32,
+        /// Repairs per case
+        #[arg(long, default_value_t = 10)]
+        repeats: u32,
+        /// One JSON object on the last line of stdout
+        #[arg(long)]
+        json: bool,
+    },
+}
+
+/// Runs it.
+pub fn run(args: &Args) -> ExitCode {
+    let command = std::env::args().collect::<Vec<_>>().join(" ");
+    let (report, json) = match &args.bench {
+        Bench::AllReduce { steps, worker: true, .. } => {
+            return match all_reduce::worker(*steps) {
+                Ok(()) => ExitCode::SUCCESS,
+                Err(error) => fail(&error.to_string()),
+            };
+        }
+        Bench::AllReduce { ranks, passes, steps, json, .. } => {
+            let options = all_reduce::Options { ranks: *ranks, passes: *passes, steps: *steps };
+            (all_reduce::run(options, command), *json)
+        }
+        Bench::Recovery { config, ranks, repeats, json } => {
+            let (config, ranks, repeats) = (config.clone(), *ranks, *repeats);
+            (recovery::run(&recovery::Options { config, ranks, repeats }, command), *json)
+        }
+    };
+    match report {
+        Ok(report) => print(&report, json),
+        Err(error) => fail(&error),
+    }
+}
+
+fn print(report: &Report, json: bool) -> ExitCode {
+    if json {
+        println!("{}", serde_json::to_string(report).expect("a report is plain data"));
+    } else {
+        print_table(report);
+    }
+    ExitCode::SUCCESS
+}
+
+fn fail(reason: &str) -> ExitCode {
+    eprintln!("error: {reason}");
+    ExitCode::from(1)
+}

@@ -1,0 +1,220 @@
+//! `kintsugi checkpoint {list,verify,export,import}`: looks at checkpoints without touching them,
+//! and takes weights out and in.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use clap::Subcommand;
+use serde::Serialize;
+
+use crate::observe::clock::RealClock;
+use crate::observe::storage::{FileSystem, Storage};
+use crate::train::checkpoint::weights::{self, Given, Place, WeightsError};
+use crate::train::checkpoint::{CheckpointError, store};
+
+/// Arguments.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Shows every checkpoint with its step, size and whether it verifies.
+    List {
+        /// A run directory, its checkpoints folder, or one checkpoint.
+        path: PathBuf,
+        /// One JSON object a line.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Reads every checkpoint back and compares it with its checksums; exits 1 on a bad one.
+    Verify {
+        /// A run directory, its checkpoints folder, or one checkpoint.
+        path: PathBuf,
+        /// One JSON object a line.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Writes the weights as one .safetensors file with torchvision's names.
+    Export {
+        /// A run directory (its newest checkpoint that verifies) or one checkpoint.
+        path: PathBuf,
+        /// The file to write.
+        file: PathBuf,
+    },
+    /// Makes a checkpoint of a .safetensors file, for `model.init`.
+    Import {
+        /// The file to read.
+        file: PathBuf,
+        /// A directory without checkpoints; it gets checkpoints/step-00000000.
+        directory: PathBuf,
+        /// The model, where the file does not say it.
+        #[arg(long)]
+        model: Option<String>,
+        /// Channels, height and width of one sample, such as 3x224x224.
+        #[arg(long)]
+        input: Option<String>,
+        /// Class names with commas between, or their number.
+        #[arg(long)]
+        classes: Option<String>,
+    },
+}
+
+/// Why a command stopped.
+#[derive(Debug, thiserror::Error)]
+enum Failure {
+    #[error(transparent)]
+    Weights(#[from] WeightsError),
+    #[error(transparent)]
+    Checkpoint(#[from] CheckpointError),
+    #[error("{0}")]
+    Usage(String),
+}
+
+const CHECK_FAILED: u8 = 1;
+const USAGE: u8 = 2;
+
+/// Runs the subcommand: 0, 1 when a checkpoint is bad, 2 for a path or value that cannot be used.
+pub fn run(args: &Args) -> ExitCode {
+    let outcome = match &args.command {
+        Command::List { path, json } => entries(path).map(|entries| {
+            show(&entries, *json);
+            ExitCode::SUCCESS
+        }),
+        Command::Verify { path, json } => entries(path).map(|entries| verify(&entries, *json)),
+        Command::Export { path, file } => export(path, file),
+        Command::Import { file, directory, model, input, classes } => {
+            given(model.as_deref(), input.as_deref(), classes.as_deref())
+                .and_then(|given| import(file, directory, given))
+        }
+    };
+    outcome.unwrap_or_else(|failure| {
+        eprintln!("kintsugi checkpoint: {failure}");
+        match failure {
+            Failure::Checkpoint(CheckpointError::Damaged { .. } | CheckpointError::AllBad(_))
+            | Failure::Weights(WeightsError::Checkpoint(_)) => CHECK_FAILED.into(),
+            _ => USAGE.into(),
+        }
+    })
+}
+
+/// One line of `list`.
+#[derive(Debug, Serialize)]
+struct Entry {
+    name: String,
+    step: Option<u64>,
+    bytes: Option<u64>,
+    verified: bool,
+    /// Why not; "marked" for one that a run has given up.
+    problem: Option<String>,
+}
+
+fn entry(storage: &dyn Storage, folder: &Path) -> Entry {
+    let name = folder.file_name().map_or(String::new(), |name| name.to_string_lossy().into());
+    let manifest = store::read_manifest(storage, folder).ok();
+    let problem = store::verify_files(storage, folder).err().map(|error| error.to_string());
+    Entry {
+        name,
+        step: manifest.as_ref().map(|manifest| manifest.step),
+        bytes: manifest.as_ref().map(|manifest| manifest.bytes()),
+        verified: problem.is_none(),
+        problem,
+    }
+}
+
+/// Oldest first; what a run has marked comes last.
+fn entries(path: &Path) -> Result<Vec<Entry>, Failure> {
+    let Place { root, folder } = weights::locate(path)?;
+    let storage = FileSystem::new(root);
+    if let Some(folder) = folder {
+        return Ok(vec![entry(&storage, &folder)]);
+    }
+    let published = store::published(&storage)?;
+    let mut entries: Vec<Entry> =
+        published.iter().rev().map(|(_, folder)| entry(&storage, folder)).collect();
+    for name in store::marked(&storage)? {
+        let problem = Some("marked: a run has given it up".to_string());
+        entries.push(Entry { name, step: None, bytes: None, verified: false, problem });
+    }
+    Ok(entries)
+}
+
+fn show(entries: &[Entry], json: bool) {
+    if json {
+        for entry in entries {
+            println!("{}", serde_json::to_string(entry).expect("plain fields are always JSON"));
+        }
+        return;
+    }
+    if entries.is_empty() {
+        eprintln!("no checkpoints");
+        return;
+    }
+    println!("{:<20} {:>10} {:>12}  verified", "checkpoint", "step", "MB");
+    for entry in entries {
+        let step = entry.step.map_or("-".to_string(), |step| step.to_string());
+        let size = entry.bytes.map_or("-".to_string(), |b| format!("{:.1}", b as f64 / 1e6));
+        let verified = entry.problem.as_deref().map_or("yes".into(), |why| format!("no: {why}"));
+        println!("{:<20} {step:>10} {size:>12}  {verified}", entry.name);
+    }
+}
+
+/// Marked checkpoints are shown and do not count: a run has dealt with them.
+fn verify(entries: &[Entry], json: bool) -> ExitCode {
+    show(entries, json);
+    let live: Vec<&Entry> = entries.iter().filter(|e| !e.name.ends_with(store::BAD)).collect();
+    if live.is_empty() || live.iter().any(|entry| !entry.verified) {
+        return CHECK_FAILED.into();
+    }
+    ExitCode::SUCCESS
+}
+
+fn export(path: &Path, file: &Path) -> Result<ExitCode, Failure> {
+    let snapshot = weights::load(path, None)?;
+    let bytes = weights::export(&snapshot);
+    FileSystem::new("")
+        .write_whole(file, &[&bytes])
+        .map_err(|error| Failure::Usage(format!("cannot write {}: {error}", file.display())))?;
+    let (step, size) = (snapshot.state.step, bytes.len() as f64 / 1e6);
+    println!("{}: {} of step {step}, {size:.1} MB", file.display(), snapshot.model_name);
+    Ok(ExitCode::SUCCESS)
+}
+
+fn given(
+    model: Option<&str>,
+    input: Option<&str>,
+    classes: Option<&str>,
+) -> Result<Given, Failure> {
+    let shape = |text: &str| {
+        weights::parse_input(text).ok_or_else(|| {
+            Failure::Usage(format!("--input {text}: write channels x height x width: 3x224x224"))
+        })
+    };
+    let names = |text: &str| match text.trim().parse::<u32>() {
+        Ok(number) => (0..number).map(|class| class.to_string()).collect(),
+        Err(_) => text.split(',').map(|name| name.trim().to_string()).collect(),
+    };
+    Ok(Given {
+        model: model.map(str::to_string),
+        input: input.map(shape).transpose()?,
+        classes: classes.map(names),
+    })
+}
+
+fn import(file: &Path, directory: &Path, given: Given) -> Result<ExitCode, Failure> {
+    let read = |source| WeightsError::Io { path: file.to_path_buf(), source };
+    let bytes = std::fs::read(file).map_err(read)?;
+    let snapshot = weights::import(file, &bytes, given)?;
+    let storage = FileSystem::new(directory);
+    if !store::published(&storage)?.is_empty() {
+        let shown = directory.display();
+        return Err(Failure::Usage(format!("{shown} has checkpoints; give another directory")));
+    }
+    let report = store::write(&storage, &snapshot, 1, &|| true, &RealClock::default());
+    report.result?;
+    let folder = directory.join(store::FOLDER).join(&report.name);
+    println!("{}: {}, {:.1} MB", folder.display(), snapshot.model_name, report.bytes as f64 / 1e6);
+    Ok(ExitCode::SUCCESS)
+}

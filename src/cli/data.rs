@@ -1,0 +1,312 @@
+//! `kintsugi data`: make an image folder, and say what is in a data set.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use serde::Serialize;
+
+use crate::config::{Data, DataFormat};
+use crate::data::source::{self, Split};
+use crate::data::synth::{self, SynthOptions};
+use crate::data::{DataError, Source};
+
+/// Exit code of a set that is missing, unreadable or changed (DESIGN 4.6).
+const DATA_ERROR: u8 = 3;
+/// Most threads that decode at once.
+const THREADS_MAX: usize = 16;
+/// Bad files that the table shows; `--json` lists all.
+const BAD_SHOWN: usize = 20;
+
+/// Makes and inspects data sets.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum Command {
+    /// Write a JPEG image folder of procedural pictures
+    Synth(Synth),
+    /// Decode a whole data set and say what is in it
+    Inspect(Inspect),
+}
+
+#[derive(Debug, clap::Args)]
+struct Synth {
+    /// Receives train/ and validation/; must not exist yet
+    folder: PathBuf,
+    /// Number of classes
+    #[arg(long, default_value_t = 10)]
+    classes: u32,
+    /// Training images
+    #[arg(long, default_value_t = 6000)]
+    train: u64,
+    /// Validation images
+    #[arg(long, default_value_t = 1000)]
+    validation: u64,
+    /// Pixels that the model sees; the files are 1.25 to 1.75 times that
+    #[arg(long, default_value_t = 32)]
+    image_size: u32,
+    /// The same seed draws the same pictures
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+}
+
+#[derive(Debug, clap::Args)]
+struct Inspect {
+    /// The training set: a folder of class folders, or what --format says
+    train: PathBuf,
+    /// The validation set; its classes must be the same
+    #[arg(long)]
+    validation: Option<PathBuf>,
+    /// How the set is stored
+    #[arg(long, value_enum, default_value_t = Format::ImageFolder)]
+    format: Format,
+    /// One JSON object on stdout
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, Clone, Copy, clap::ValueEnum)]
+enum Format {
+    #[value(name = "image_folder")]
+    ImageFolder,
+    Cifar10,
+    Cifar100,
+    Mnist,
+}
+
+impl Format {
+    fn config(self) -> DataFormat {
+        match self {
+            Format::ImageFolder => DataFormat::ImageFolder,
+            Format::Cifar10 => DataFormat::Cifar10,
+            Format::Cifar100 => DataFormat::Cifar100,
+            Format::Mnist => DataFormat::Mnist,
+        }
+    }
+}
+
+/// Runs the subcommand: 0, or 3 when a set cannot be used.
+pub fn run(args: &Args) -> ExitCode {
+    let done = match &args.command {
+        Command::Synth(options) => synthesise(options),
+        Command::Inspect(options) => inspect(options),
+    };
+    match done {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("error: {error}");
+            ExitCode::from(DATA_ERROR)
+        }
+    }
+}
+
+/// A bar on a terminal, nothing elsewhere.
+fn bar(total: u64, what: &str) -> ProgressBar {
+    let bar = ProgressBar::with_draw_target(Some(total), ProgressDrawTarget::stderr());
+    let style = ProgressStyle::with_template("{msg} {wide_bar} {human_pos}/{human_len} {eta}");
+    bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
+    bar.set_message(what.to_owned());
+    bar
+}
+
+fn synthesise(args: &Synth) -> Result<ExitCode, DataError> {
+    let options = SynthOptions {
+        folder: args.folder.clone(),
+        classes: args.classes,
+        train_samples: args.train,
+        validation_samples: args.validation,
+        image_size: args.image_size,
+        seed: args.seed,
+    };
+    let bar = bar(args.train + args.validation, "drawing");
+    let start = Instant::now();
+    let written = synth::write(&options, &|done, _| bar.set_position(done));
+    bar.finish_and_clear();
+    let written = written?;
+    println!(
+        "{} images of {} classes, {:.1} MB, in {:.1} s\ndata.train = {:?}\ndata.validation = {:?}",
+        written.images,
+        args.classes,
+        written.bytes as f64 / 1e6,
+        start.elapsed().as_secs_f64(),
+        args.folder.join("train"),
+        args.folder.join("validation"),
+    );
+    Ok(ExitCode::SUCCESS)
+}
+
+/// What is said of one split.
+#[derive(Debug, Serialize)]
+struct Report {
+    split: &'static str,
+    path: PathBuf,
+    samples: u64,
+    channels: u32,
+    classes: Vec<ClassCount>,
+    width: Option<Range>,
+    height: Option<Range>,
+    bad: Vec<BadFile>,
+    images_per_second: f64,
+    fingerprint: String,
+    usable: bool,
+}
+
+#[derive(Debug, Serialize)]
+struct ClassCount {
+    name: String,
+    samples: u64,
+}
+
+#[derive(Debug, Serialize)]
+struct Range {
+    min: u32,
+    median: u32,
+    max: u32,
+}
+
+#[derive(Debug, Serialize)]
+struct BadFile {
+    name: String,
+    reason: String,
+}
+
+/// Sizes and bad files, as found by several threads.
+#[derive(Default)]
+struct Found {
+    widths: Vec<u32>,
+    heights: Vec<u32>,
+    bad: Vec<(u64, BadFile)>,
+}
+
+fn inspect(args: &Inspect) -> Result<ExitCode, DataError> {
+    let data = Data {
+        format: args.format.config(),
+        train: Some(args.train.clone()),
+        validation: args.validation.clone(),
+        ..Data::default()
+    };
+    let mut reports = vec![report(&data, Split::Train, &args.train)?];
+    if let Some(path) = &args.validation {
+        reports.push(report(&data, Split::Validation, path)?);
+    }
+    let usable = reports.iter().all(|report| report.usable);
+    if args.json {
+        let whole = serde_json::json!({ "usable": usable, "splits": reports });
+        println!("{whole}");
+    } else {
+        reports.iter().for_each(print);
+    }
+    Ok(if usable { ExitCode::SUCCESS } else { ExitCode::from(DATA_ERROR) })
+}
+
+fn report(data: &Data, split: Split, path: &Path) -> Result<Report, DataError> {
+    let source = source::open(data, split, 0)?;
+    let start = Instant::now();
+    let mut found = decode_all(&*source, split);
+    found.bad.sort_unstable_by_key(|(id, _)| *id);
+    let mut counts = vec![0u64; source.classes().len()];
+    (0..source.len()).for_each(|id| counts[source.label(id) as usize] += 1);
+    let classes = source.classes().iter().zip(counts);
+    Ok(Report {
+        split: split.name(),
+        path: path.to_owned(),
+        samples: source.len(),
+        channels: source.channels(),
+        classes: classes
+            .map(|(name, samples)| ClassCount { name: name.clone(), samples })
+            .collect(),
+        usable: !found.widths.is_empty(),
+        width: range(found.widths),
+        height: range(found.heights),
+        bad: found.bad.into_iter().map(|(_, bad)| bad).collect(),
+        images_per_second: source.len() as f64 / start.elapsed().as_secs_f64(),
+        fingerprint: format!("{:016x}", source.fingerprint()),
+    })
+}
+
+fn range(mut values: Vec<u32>) -> Option<Range> {
+    values.sort_unstable();
+    let median = *values.get(values.len() / 2)?;
+    Some(Range { min: *values.first()?, median, max: *values.last()? })
+}
+
+fn decode_all(source: &dyn Source, split: Split) -> Found {
+    let next = AtomicU64::new(0);
+    let all = Mutex::new(Found::default());
+    let bar = bar(source.len(), split.name());
+    let work = || {
+        let mut own = Found::default();
+        loop {
+            let id = next.fetch_add(1, Ordering::Relaxed);
+            if id >= source.len() {
+                break;
+            }
+            match source.read(id) {
+                Ok(image) => {
+                    own.widths.push(image.width);
+                    own.heights.push(image.height);
+                }
+                Err(error) => own.bad.push((id, bad_file(source, id, error))),
+            }
+            bar.inc(1);
+        }
+        let mut all = all.lock().unwrap_or_else(|poison| poison.into_inner());
+        all.widths.append(&mut own.widths);
+        all.heights.append(&mut own.heights);
+        all.bad.append(&mut own.bad);
+    };
+    let threads = std::thread::available_parallelism().map_or(1, |n| n.get().min(THREADS_MAX));
+    std::thread::scope(|scope| (0..threads).for_each(|_| drop(scope.spawn(work))));
+    bar.finish_and_clear();
+    all.into_inner().unwrap_or_else(|poison| poison.into_inner())
+}
+
+fn bad_file(source: &dyn Source, id: u64, error: DataError) -> BadFile {
+    match error {
+        DataError::Sample { name, reason } => BadFile { name, reason },
+        DataError::Set(reason) => BadFile { name: source.name(id), reason },
+    }
+}
+
+fn print(report: &Report) {
+    println!(
+        "{} {}: {} samples, {} classes, {} channels, fingerprint {}",
+        report.split,
+        report.path.display(),
+        report.samples,
+        report.classes.len(),
+        report.channels,
+        report.fingerprint
+    );
+    for class in &report.classes {
+        println!("  {:>8}  {}", class.samples, class.name);
+    }
+    let show = |range: &Range| format!("{} / {} / {}", range.min, range.median, range.max);
+    if let (Some(width), Some(height)) = (&report.width, &report.height) {
+        println!(
+            "  width {}, height {} (min / median / max); {:.0} images/s",
+            show(width),
+            show(height),
+            report.images_per_second
+        );
+    }
+    if !report.bad.is_empty() {
+        println!("  {} bad of {}:", report.bad.len(), report.samples);
+    }
+    for bad in report.bad.iter().take(BAD_SHOWN) {
+        println!("    {}: {}", bad.name, bad.reason);
+    }
+    if report.bad.len() > BAD_SHOWN {
+        println!("    ... (--json lists all)");
+    }
+    if !report.usable {
+        println!("  nothing in it can be decoded: not usable");
+    }
+}

@@ -1,0 +1,200 @@
+//! `kintsugi model {list,show}`: the catalogue, and what a model is made of.
+
+use std::process::ExitCode;
+
+use serde::Serialize;
+
+use crate::model::cost::{self, Cost};
+use crate::model::{Graph, LayerKind, Layout, Shape, catalogue, layout, spec::ModelError};
+
+/// Looks at models.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum Command {
+    /// Lists the catalogue.
+    List {
+        /// One JSON object on one line.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Shows layers, shapes, parameters and costs of one sample.
+    Show(Show),
+}
+
+#[derive(Debug, clap::Args)]
+struct Show {
+    /// A catalogue name or the path of a model file (*.toml).
+    name: String,
+    /// Height and width in pixels.
+    #[arg(long, default_value_t = 224)]
+    image_size: usize,
+    /// Channels of an image.
+    #[arg(long, default_value_t = 3)]
+    channels: usize,
+    /// Number of classes.
+    #[arg(long, default_value_t = 1000)]
+    classes: usize,
+    /// Multiplies the widths of mlp and cnn11.
+    #[arg(long, default_value_t = 1.0)]
+    width: f64,
+    /// One JSON object on one line.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Runs; 0, or 2 for a model that does not exist or does not fit.
+pub fn run(args: &Args) -> ExitCode {
+    let text = match &args.command {
+        Command::List { json: true } => Ok(list_json()),
+        Command::List { json: false } => Ok(list_text()),
+        Command::Show(show) => describe(show),
+    };
+    match text {
+        Ok(text) => {
+            println!("{text}");
+            ExitCode::SUCCESS
+        }
+        Err(error) => {
+            eprintln!("kintsugi: {error}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+fn list_text() -> String {
+    let line = |(name, what): &(&str, &str)| format!("{name:<10} {what}");
+    catalogue::MODELS.iter().map(line).collect::<Vec<_>>().join("\n")
+}
+
+fn list_json() -> String {
+    let model = |(name, what): &(&str, &str)| serde_json::json!({"name": name, "about": what});
+    let models: Vec<_> = catalogue::MODELS.iter().map(model).collect();
+    serde_json::json!({ "models": models }).to_string()
+}
+
+#[derive(Serialize)]
+struct LayerRow<'a> {
+    name: &'a str,
+    kind: &'static str,
+    details: &'a LayerKind,
+    inputs: Vec<&'a str>,
+    shape: Shape,
+    #[serde(flatten)]
+    cost: Cost,
+}
+
+#[derive(Serialize)]
+struct Model<'a> {
+    name: &'a str,
+    input: Shape,
+    classes: usize,
+    layers: Vec<LayerRow<'a>>,
+    total: Cost,
+    statistics: usize,
+}
+
+fn rows<'a>(graph: &'a Graph, layout: &Layout) -> Vec<LayerRow<'a>> {
+    let name = |input: &Option<usize>| input.map_or("image", |at| graph.nodes[at].name.as_str());
+    graph
+        .nodes
+        .iter()
+        .zip(cost::of(graph, layout))
+        .map(|(node, cost)| LayerRow {
+            name: &node.name,
+            kind: node.kind.name(),
+            details: &node.kind,
+            inputs: node.inputs.iter().map(name).collect(),
+            shape: node.shape,
+            cost,
+        })
+        .collect()
+}
+
+fn describe(show: &Show) -> Result<String, ModelError> {
+    let image = [show.channels, show.image_size, show.image_size];
+    let graph = catalogue::build(&show.name, image, show.classes, show.width)?;
+    let layout = layout::of(&graph);
+    let layers = rows(&graph, &layout);
+    let total = layers.iter().fold(Cost::default(), |sum, row| sum + row.cost);
+    let model = Model {
+        name: &graph.name,
+        input: graph.input,
+        classes: graph.classes,
+        layers,
+        total,
+        statistics: layout.statistics,
+    };
+    if show.json {
+        return Ok(serde_json::to_string(&model).expect("names and numbers are JSON"));
+    }
+    Ok(table(&model))
+}
+
+fn shape(shape: Shape) -> String {
+    match shape {
+        [features, 1, 1] => features.to_string(),
+        [channels, height, width] => format!("{channels}x{height}x{width}"),
+    }
+}
+
+fn table(model: &Model<'_>) -> String {
+    let width = model.layers.iter().map(|row| row.name.len()).max().unwrap_or(0).max(5);
+    let mut lines = vec![
+        format!("{}: input {}, {} classes", model.name, shape(model.input), model.classes),
+        format!(
+            "{:<width$}  {:<15} {:>13} {:>12} {:>14} {:>12}",
+            "layer", "kind", "result", "parameters", "MFLOP forward", "saved KiB"
+        ),
+    ];
+    let line = |name: &str, kind: &str, result: &str, cost: &Cost| {
+        format!(
+            "{name:<width$}  {kind:<15} {result:>13} {:>12} {:>14.2} {:>12.1}",
+            cost.parameters,
+            cost.forward_flops as f64 / 1e6,
+            cost.saved_bytes as f64 / 1024.0
+        )
+    };
+    for row in &model.layers {
+        lines.push(line(row.name, row.kind, &shape(row.shape), &row.cost));
+    }
+    lines.push(line("total", "", "", &model.total));
+    lines.push(format!(
+        "parameters {:.2} MB; one sample: forward {:.3} GFLOP, backward {:.3} GFLOP, kept for \
+         backward {:.2} MiB",
+        model.total.parameters as f64 * 4.0 / 1e6,
+        model.total.forward_flops as f64 / 1e9,
+        model.total.backward_flops as f64 / 1e9,
+        model.total.saved_bytes as f64 / (1 << 20) as f64
+    ));
+    lines.join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn show(name: &str, json: bool) -> Result<String, ModelError> {
+        let (image_size, channels, classes, width) = (224, 3, 32, 1.0);
+        describe(&Show { name: name.into(), image_size, channels, classes, width, json })
+    }
+
+    #[test]
+    fn json_and_table_state_the_same_parameters() {
+        let json: serde_json::Value =
+            serde_json::from_str(&show("cnn11", true).expect("known")).expect("JSON");
+        let parameters = json["total"]["parameters"].as_u64().expect("a count");
+        let table = show("cnn11", false).expect("known");
+        assert!(table.contains(&parameters.to_string()), "{table}");
+        assert!(table.contains(&format!("{:.2} MB", parameters as f64 * 4.0 / 1e6)));
+    }
+
+    #[test]
+    fn an_unknown_model_is_refused() {
+        assert!(show("cnn12", true).is_err_and(|e| e.to_string().contains("`cnn11`")));
+    }
+}

@@ -1,0 +1,429 @@
+//! `sim`: all ranks as threads of one process. A seeded board decides what every call returns,
+//! and who dies, only when every live rank is parked in a call; then one thread runs at a time.
+//! A seed therefore replays exactly. Failures are not uniform, as in real ULFM: of one call some
+//! ranks see success with the right data, others an error, others nothing until somebody
+//! revokes. Not modelled: partitions, slow links, ranks that hang (a guardian makes those dead),
+//! a spawn or merge that ends differently on different survivors (the real one agrees inside).
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::channel;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use crate::cluster::faults::Strike;
+use crate::config::{FaultKind, Phase};
+use crate::observe::clock::Clock;
+
+use super::{Agreement, CommError, Communicator, ReduceOp, SpawnError, SpawnRequest};
+
+mod board;
+mod join;
+mod news;
+mod reduce;
+mod settle;
+mod state;
+#[cfg(test)]
+mod tests;
+
+use board::{Board, Unwind};
+use state::{Call, Kind, Payload, Place, Reply, State, Status};
+
+/// Whether the trace's lines are kept or only their digest.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub enum Trace {
+    Digest,
+    Kept,
+}
+
+/// What may go wrong in a simulation, and how much of it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct SimOptions {
+    /// Deaths that the board draws, at most; those of `Strike` come on top. The board never
+    /// kills the last live process.
+    pub deaths_max: u32,
+    /// Probability (0..1) that a parked process dies at a decision in calm weather.
+    pub death_chance: f64,
+    /// The same shortly after a death: failures during recovery.
+    pub cascade_chance: f64,
+    /// Probability (0..1) that the runtime refuses to start replacements.
+    pub refusal_chance: f64,
+    /// Replacements the runtime can start in the whole run.
+    pub spawns_max: u32,
+    /// Decisions before the run counts as stuck.
+    pub settles_max: u64,
+    /// What is kept of the trace.
+    pub trace: Trace,
+}
+
+impl SimOptions {
+    /// Nothing goes wrong.
+    pub fn calm() -> Self {
+        Self {
+            deaths_max: 0,
+            death_chance: 0.0,
+            cascade_chance: 0.0,
+            refusal_chance: 0.0,
+            spawns_max: 64,
+            settles_max: 100_000,
+            trace: Trace::Digest,
+        }
+    }
+
+    /// Up to `deaths_max` deaths, likelier while an earlier one is being repaired.
+    pub fn stormy(deaths_max: u32) -> Self {
+        Self { deaths_max, death_chance: 0.01, cascade_chance: 0.03, ..Self::calm() }
+    }
+}
+
+/// What a replacement knows when it has joined the full world.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct JoinInfo {
+    /// Its rank there.
+    pub rank: usize,
+    /// Ranks there.
+    pub ranks: usize,
+    /// `SpawnRequest::arguments`.
+    pub arguments: Vec<String>,
+}
+
+/// How a simulated process ended.
+#[derive(Debug, Clone, PartialEq)]
+pub enum End<T> {
+    /// The program returned.
+    Finished(T),
+    /// It was killed, by the board or by a strike.
+    Died,
+    /// A replacement that was never merged.
+    NotJoined,
+    /// The simulation was stuck; this process was parked.
+    Halted,
+    /// The program panicked.
+    Panicked(String),
+}
+
+/// A finished simulation.
+#[derive(Debug)]
+pub struct SimOutcome<T> {
+    /// What replays it.
+    pub seed: u64,
+    /// By process number: the first ranks, then replacements in order of birth.
+    pub ends: Vec<End<T>>,
+    /// Why it was halted: nobody could go on, or too many decisions.
+    pub stuck: Option<String>,
+    /// Processes that died, replacements that never merged not counted.
+    pub deaths: u32,
+    /// Decisions taken.
+    pub settles: u64,
+    /// Digest of everything that happened, equal for equal runs.
+    pub digest: u64,
+    /// One line per event with `Trace::Kept`: decision, process, communicator, rank, what.
+    pub trace: Vec<String>,
+}
+
+impl<T> SimOutcome<T> {
+    /// Results of the processes that returned.
+    pub fn finished(&self) -> impl Iterator<Item = &T> {
+        self.ends.iter().filter_map(|end| match end {
+            End::Finished(result) => Some(result),
+            _ => None,
+        })
+    }
+}
+
+/// Runs `program` on `ranks` simulated ranks and on every replacement they spawn.
+pub fn run<T: Send>(
+    seed: u64,
+    ranks: usize,
+    options: SimOptions,
+    program: impl Fn(SimComm, Option<JoinInfo>) -> T + Send + Sync,
+) -> SimOutcome<T> {
+    assert!(ranks > 0, "a world has at least one rank");
+    let (births, born) = channel();
+    let board = Arc::new(Board::new(State::new(seed, ranks, options, births)));
+    let ends = Mutex::new(BTreeMap::new());
+    std::thread::scope(|scope| {
+        board.start();
+        while let Ok(Some(process)) = born.recv() {
+            let (board, ends, program) = (Arc::clone(&board), &ends, &program);
+            scope.spawn(move || {
+                let end = live(&board, process, program);
+                let mut ends = ends.lock().unwrap_or_else(PoisonError::into_inner);
+                ends.insert(process, end);
+            });
+        }
+    });
+    let ends = ends.into_inner().unwrap_or_else(PoisonError::into_inner);
+    let mut state = board.lock();
+    SimOutcome {
+        seed,
+        ends: ends.into_values().collect(),
+        stuck: state.halted.take(),
+        deaths: state.deaths,
+        settles: state.settles,
+        digest: state.digest,
+        trace: std::mem::take(&mut state.trace),
+    }
+}
+
+/// The life of one process, from its first turn to its end.
+fn live<T>(
+    board: &Arc<Board>,
+    process: usize,
+    program: &(impl Fn(SimComm, Option<JoinInfo>) -> T + Sync),
+) -> End<T> {
+    let mut joined = true;
+    let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        let (place, birth) = board.begin(process);
+        let Some(birth) = birth else {
+            return program(SimComm::new(board, process, place), None);
+        };
+        joined = false;
+        let Reply::Moved(place) = board.call(process, Call::Merge(birth.joining)) else {
+            unreachable!("a newcomer is merged or sent away");
+        };
+        joined = true;
+        let join = JoinInfo { rank: birth.rank, ranks: birth.ranks, arguments: birth.arguments };
+        program(SimComm::new(board, process, place), Some(join))
+    }));
+    let finished = if result.is_ok() { Status::Left } else { Status::Dead };
+    let before = board.end(process, finished);
+    match result {
+        Ok(_) if before == Status::Doomed => End::Died,
+        Ok(value) => End::Finished(value),
+        Err(payload) => match payload.downcast::<Unwind>() {
+            Ok(why) if matches!(*why, Unwind::Halted) => End::Halted,
+            Ok(_) if joined => End::Died,
+            Ok(_) => End::NotJoined,
+            Err(payload) => End::Panicked(panic_text(payload.as_ref())),
+        },
+    }
+}
+
+fn panic_text(payload: &(dyn std::any::Any + Send)) -> String {
+    let text = payload.downcast_ref::<String>().cloned();
+    text.or_else(|| payload.downcast_ref::<&str>().map(ToString::to_string))
+        .unwrap_or_else(|| "a panic without a text".into())
+}
+
+/// The communicator of one simulated rank.
+#[derive(Debug)]
+pub struct SimComm {
+    board: Arc<Board>,
+    process: usize,
+    place: Place,
+}
+
+impl SimComm {
+    fn new(board: &Arc<Board>, process: usize, place: Place) -> Self {
+        Self { board: Arc::clone(board), process, place }
+    }
+
+    /// The number of this process in the simulation, never reused.
+    pub fn process(&self) -> usize {
+        self.process
+    }
+
+    /// Kills this process when asked to.
+    pub fn strike(&self) -> SimStrike {
+        SimStrike { board: Arc::clone(&self.board), process: self.process }
+    }
+
+    /// The simulation's clock.
+    pub fn clock(&self) -> SimClock {
+        SimClock { nanos: self.board.clock() }
+    }
+
+    fn collective(&mut self, kind: Kind, payload: Payload) -> Result<Arc<Payload>, CommError> {
+        match self.board.call(self.process, Call::Collective(kind, payload)) {
+            Reply::Data(data) => Ok(data),
+            reply => Err(error_of(reply)),
+        }
+    }
+}
+
+/// What is left of a reply once the call's own answer is ruled out.
+fn error_of(reply: Reply) -> CommError {
+    match reply {
+        Reply::Error(error) => error,
+        reply => unreachable!("the board answered a call with {reply:?}"),
+    }
+}
+
+impl Communicator for SimComm {
+    fn rank(&self) -> usize {
+        self.place.rank
+    }
+
+    fn size(&self) -> usize {
+        self.place.size
+    }
+
+    fn all_reduce_f32(
+        &mut self,
+        send: &[f32],
+        recv: &mut [f32],
+        op: ReduceOp,
+    ) -> Result<(), CommError> {
+        let sum = self.collective(Kind::Reduce(op), Payload::F32(send.to_vec()))?;
+        if let Payload::F32(sum) = sum.as_ref() {
+            recv.copy_from_slice(sum);
+        }
+        Ok(())
+    }
+
+    fn all_reduce_u64(
+        &mut self,
+        send: &[u64],
+        recv: &mut [u64],
+        op: ReduceOp,
+    ) -> Result<(), CommError> {
+        let sum = self.collective(Kind::Reduce(op), Payload::U64(send.to_vec()))?;
+        if let Payload::U64(sum) = sum.as_ref() {
+            recv.copy_from_slice(sum);
+        }
+        Ok(())
+    }
+
+    fn all_reduce_i64(
+        &mut self,
+        send: &[i64],
+        recv: &mut [i64],
+        op: ReduceOp,
+    ) -> Result<(), CommError> {
+        let sum = self.collective(Kind::Reduce(op), Payload::I64(send.to_vec()))?;
+        if let Payload::I64(sum) = sum.as_ref() {
+            recv.copy_from_slice(sum);
+        }
+        Ok(())
+    }
+
+    fn all_gather_u64(&mut self, send: &[u64]) -> Result<Vec<u64>, CommError> {
+        let all = self.collective(Kind::Gather, Payload::U64(send.to_vec()))?;
+        match all.as_ref() {
+            Payload::U64(words) => Ok(words.clone()),
+            other => unreachable!("a gather of words gave {:?}", other.shape()),
+        }
+    }
+
+    fn broadcast(&mut self, data: &mut [u8], root: usize) -> Result<(), CommError> {
+        assert!(root < self.place.size, "the root of a broadcast is one of its ranks");
+        let sent = self.collective(Kind::Broadcast { root }, Payload::Bytes(data.to_vec()))?;
+        if let Payload::Bytes(sent) = sent.as_ref() {
+            data.copy_from_slice(sent);
+        }
+        Ok(())
+    }
+
+    fn send(&mut self, data: &[u8], to: usize, tag: u32) -> Result<(), CommError> {
+        match self.board.call(self.process, Call::Send { to, tag, data: data.to_vec() }) {
+            Reply::Done => Ok(()),
+            reply => Err(error_of(reply)),
+        }
+    }
+
+    fn recv(&mut self, data: &mut [u8], from: usize, tag: u32) -> Result<(), CommError> {
+        match self.board.call(self.process, Call::Recv { from, tag, bytes: data.len() }) {
+            Reply::Data(sent) => {
+                if let Payload::Bytes(sent) = sent.as_ref() {
+                    data.copy_from_slice(sent);
+                }
+                Ok(())
+            }
+            reply => Err(error_of(reply)),
+        }
+    }
+
+    fn agree(&mut self, flags: u32) -> Agreement {
+        match self.board.call(self.process, Call::Agree(flags)) {
+            Reply::Agreed(agreement) => agreement,
+            reply => unreachable!("the board answered an agree with {reply:?}"),
+        }
+    }
+
+    fn revoke(&mut self) {
+        self.board.call(self.process, Call::Revoke);
+    }
+
+    fn shrink(&mut self) -> Result<(), CommError> {
+        match self.board.call(self.process, Call::Shrink) {
+            Reply::Moved(place) => {
+                self.place = place;
+                Ok(())
+            }
+            reply => Err(error_of(reply)),
+        }
+    }
+
+    fn spawn_and_merge(
+        &mut self,
+        request: &SpawnRequest,
+        reached: &mut dyn FnMut(Phase),
+    ) -> Result<(), SpawnError> {
+        reached(Phase::InSpawn);
+        let joining = match self.board.call(self.process, Call::Spawn(request.clone())) {
+            Reply::Joining(joining) => joining,
+            Reply::NoSpawn(error) => return Err(error),
+            reply => unreachable!("the board answered a spawn with {reply:?}"),
+        };
+        reached(Phase::InMerge);
+        match self.board.call(self.process, Call::Merge(joining)) {
+            Reply::Moved(place) => {
+                self.place = place;
+                Ok(())
+            }
+            Reply::NoSpawn(error) => Err(error),
+            reply => unreachable!("the board answered a merge with {reply:?}"),
+        }
+    }
+
+    fn warm(&mut self) -> Result<(), CommError> {
+        self.collective(Kind::Warm, Payload::Empty).map(drop)
+    }
+
+    fn finalize(&mut self) {
+        self.board.call(self.process, Call::Finalize);
+    }
+}
+
+/// Makes a fault real in simulation: every fault that ends or hangs a process kills it (hung
+/// ranks are made dead ranks by the guardian); the others are the caller's to perform.
+#[derive(Debug, Clone)]
+pub struct SimStrike {
+    board: Arc<Board>,
+    process: usize,
+}
+
+impl Strike for SimStrike {
+    fn strike(&self, kind: FaultKind, _phase: Phase) {
+        match kind {
+            FaultKind::DeviceError | FaultKind::Slow | FaultKind::Nan | FaultKind::BitFlip => {}
+            _ => self.board.die(self.process),
+        }
+    }
+}
+
+/// Simulated time: advances with every decision of the board and with every sleep.
+#[derive(Debug, Clone, Default)]
+pub struct SimClock {
+    nanos: Arc<AtomicU64>,
+}
+
+/// Seconds since 1970 at which every simulation starts.
+const SIMULATED_START_UNIX: f64 = 1.7e9;
+
+impl Clock for SimClock {
+    fn now(&self) -> Duration {
+        Duration::from_nanos(self.nanos.load(Ordering::Relaxed))
+    }
+
+    fn unix_seconds(&self) -> f64 {
+        SIMULATED_START_UNIX + self.now().as_secs_f64()
+    }
+
+    fn sleep(&self, time: Duration) {
+        let nanos = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        self.nanos.fetch_add(nanos, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,263 @@
+//! Injects the fault plan into a process: everybody asks at every point of a step, and almost
+//! always the answer is no, in nanoseconds. When it is yes the fault is claimed in the run
+//! directory first, so that it fires once in the whole run, restarts included.
+
+use std::fmt::Write as _;
+use std::io::ErrorKind;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use crate::config::{FaultKind, Faults, Phase, PlannedFault};
+use crate::observe::clock::Clock;
+use crate::observe::storage::Storage;
+
+use super::plan::{self, RandomFault, RandomFaults};
+use super::{Standing, Strike};
+
+/// Where claims lie in the run directory.
+/// Where fired faults are claimed, below the run directory.
+pub const FOLDER: &str = "faults";
+
+/// A due random fault with another victim is looked at again after this many seconds: it may have
+/// been claimed, or a shrink may have made this process its victim.
+const SECOND_LOOK_SECONDS: f64 = 1.0;
+
+/// Random faults that may be due and unclaimed at once; later ones wait their turn.
+const PENDING_MAX: usize = 64;
+
+type Recording = Box<dyn Fn(&FaultKind, Phase, &Standing) + Send + Sync>;
+
+/// Shared by all threads of a process.
+pub struct Injector {
+    /// `None` when nothing will ever fail on purpose.
+    armed: Option<Armed>,
+    recording: Mutex<Option<Arc<Recording>>>,
+}
+
+struct Armed {
+    planned: Vec<Planned>,
+    random: Option<Random>,
+    storage: Arc<dyn Storage>,
+    clock: Arc<dyn Clock>,
+    /// The run's age when `zero` was read from the monotonic clock.
+    age_at_zero: f64,
+    zero: Duration,
+    strike: Arc<dyn Strike>,
+}
+
+struct Planned {
+    fault: PlannedFault,
+    /// Fired, here or elsewhere.
+    spent: AtomicBool,
+}
+
+struct Random {
+    /// Run seconds (bits of an f64) before which nobody needs the lock.
+    look_at: AtomicU64,
+    queue: Mutex<Queue>,
+}
+
+struct Queue {
+    coming: std::iter::Peekable<RandomFaults>,
+    /// Due, and not known to be claimed.
+    pending: Vec<RandomFault>,
+    /// Run seconds of the next look at the claims.
+    look_again: f64,
+}
+
+impl Injector {
+    /// For one process of a run that began at `run_started_unix` (seconds since 1970).
+    pub fn new(
+        faults: &Faults,
+        storage: Arc<dyn Storage>,
+        clock: Arc<dyn Clock>,
+        run_started_unix: f64,
+        strike: Arc<dyn Strike>,
+    ) -> Self {
+        if faults.plan.is_empty() && faults.mtbf_seconds.is_none() {
+            return Self::none();
+        }
+        let spent = || AtomicBool::new(false);
+        let planned =
+            faults.plan.iter().map(|f| Planned { fault: f.clone(), spent: spent() }).collect();
+        let random = faults.mtbf_seconds.map(|mtbf| Random {
+            look_at: AtomicU64::new(0f64.to_bits()),
+            queue: Mutex::new(Queue {
+                coming: RandomFaults::new(mtbf, faults.seed).peekable(),
+                pending: Vec::new(),
+                look_again: f64::INFINITY,
+            }),
+        });
+        let age_at_zero = clock.unix_seconds() - run_started_unix;
+        let zero = clock.now();
+        let armed = Armed { planned, random, storage, clock, age_at_zero, zero, strike };
+        Self { armed: Some(armed), recording: Mutex::new(None) }
+    }
+
+    /// For a run in which nothing fails on purpose.
+    pub fn none() -> Self {
+        Self { armed: None, recording: Mutex::new(None) }
+    }
+
+    /// Called just before a fault fires, in the thread that it strikes.
+    pub fn set_recording(&self, recording: Recording) {
+        *lock(&self.recording) = Some(Arc::new(recording));
+    }
+
+    /// Asks at a point whether a fault strikes here. Deaths do not return. What returns is a kind
+    /// that the caller must perform: `Nan`, `BitFlip`, `DeviceError`; or `Slow`, whose first pause
+    /// has been made. A process that was stopped and continued gets `None`.
+    #[inline]
+    pub fn at(&self, phase: Phase, standing: &Standing) -> Option<FaultKind> {
+        let armed = self.armed.as_ref()?;
+        if let Some(planned) = armed.next_planned(phase, standing) {
+            return self.fire(armed, planned, phase, standing);
+        }
+        if armed.next_random(phase, standing) {
+            return self.fire(armed, FaultKind::Kill, phase, standing);
+        }
+        None
+    }
+
+    fn fire(
+        &self,
+        armed: &Armed,
+        kind: FaultKind,
+        phase: Phase,
+        standing: &Standing,
+    ) -> Option<FaultKind> {
+        let recording = lock(&self.recording).clone();
+        if let Some(recording) = recording {
+            recording(&kind, phase, standing);
+        }
+        armed.strike.strike(kind, phase);
+        let performed_by_caller = matches!(
+            kind,
+            FaultKind::Nan | FaultKind::BitFlip | FaultKind::DeviceError | FaultKind::Slow
+        );
+        performed_by_caller.then_some(kind)
+    }
+}
+
+impl std::fmt::Debug for Injector {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Injector").field("armed", &self.armed.is_some()).finish_non_exhaustive()
+    }
+}
+
+impl Armed {
+    fn run_seconds(&self) -> f64 {
+        self.age_at_zero + self.clock.now().saturating_sub(self.zero).as_secs_f64()
+    }
+
+    /// The planned fault that strikes here and that this thread has claimed.
+    fn next_planned(&self, phase: Phase, standing: &Standing) -> Option<FaultKind> {
+        for (index, planned) in self.planned.iter().enumerate() {
+            let fault = &planned.fault;
+            if planned.spent.load(Ordering::Relaxed)
+                || !plan::strikes(fault, phase, standing)
+                || (fault.seconds.is_some() && !plan::is_due(fault, self.run_seconds()))
+                || planned.spent.swap(true, Ordering::AcqRel)
+            {
+                continue;
+            }
+            if self.claim(&format!("plan-{index}"), fault.kind, phase, standing) {
+                return Some(fault.kind);
+            }
+        }
+        None
+    }
+
+    /// Whether a random fault strikes here and this thread has claimed it.
+    fn next_random(&self, phase: Phase, standing: &Standing) -> bool {
+        let Some(random) = &self.random else { return false };
+        let now = self.run_seconds();
+        if now < f64::from_bits(random.look_at.load(Ordering::Relaxed)) {
+            return false;
+        }
+        if standing.ranks == 0 || standing.spare {
+            return false;
+        }
+        let mut queue = lock(&random.queue);
+        self.refresh(&mut queue, now);
+        let mine = |fault: &RandomFault| fault.victim(standing.ranks) == standing.rank;
+        let struck =
+            queue.pending.iter().position(|fault| mine(fault) && fault.strikes(phase, now));
+        let fired = struck.is_some_and(|at| {
+            let fault = queue.pending.remove(at);
+            self.claim(&format!("random-{}", fault.index), FaultKind::Kill, phase, standing)
+        });
+        let waits_for_phase = queue.pending.iter().any(mine);
+        let look_at = if waits_for_phase { now } else { queue.next_look() };
+        random.look_at.store(look_at.to_bits(), Ordering::Relaxed);
+        fired
+    }
+
+    /// Moves what became due to `pending`, and looks from time to time at what others claimed.
+    fn refresh(&self, queue: &mut Queue, now: f64) {
+        let before = queue.pending.len();
+        while queue.pending.len() < PENDING_MAX
+            && let Some(fault) = queue.coming.next_if(|fault| fault.seconds <= now)
+        {
+            queue.pending.push(fault);
+        }
+        if queue.pending.len() == before && now < queue.look_again {
+            return;
+        }
+        let claimed = self.storage.list(Path::new(FOLDER)).unwrap_or_default();
+        queue.pending.retain(|fault| !claimed.contains(&format!("random-{}", fault.index)));
+        queue.look_again =
+            if queue.pending.is_empty() { f64::INFINITY } else { now + SECOND_LOOK_SECONDS };
+    }
+
+    /// Makes the fault this process's own for the whole run. A fault that cannot be recorded does
+    /// not fire: it could fire again after a restart.
+    fn claim(&self, name: &str, kind: FaultKind, phase: Phase, standing: &Standing) -> bool {
+        let path = Path::new(FOLDER).join(name);
+        let mut body = String::new();
+        let _ = writeln!(
+            body,
+            "{:.6} unix: {kind:?} {phase:?} rank {} of {} step {} at {:.3} s",
+            self.clock.unix_seconds(),
+            standing.rank,
+            standing.ranks,
+            standing.step.saturating_add(1),
+            self.run_seconds()
+        );
+        let claimed = self
+            .storage
+            .create_dir(Path::new(FOLDER))
+            .and_then(|()| self.storage.create_new(&path, body.as_bytes()));
+        match claimed {
+            Ok(()) => true,
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => false,
+            Err(error) => {
+                tracing::warn!("planned fault {name} does not fire: {}: {error}", path.display());
+                false
+            }
+        }
+    }
+}
+
+impl Queue {
+    /// Run seconds before which nothing changes for this process.
+    fn next_look(&mut self) -> f64 {
+        let coming = if self.pending.len() < PENDING_MAX {
+            self.coming.peek().map_or(f64::INFINITY, |fault| fault.seconds)
+        } else {
+            f64::INFINITY
+        };
+        coming.min(self.look_again)
+    }
+}
+
+/// A thread that panicked on purpose while it held a lock left nothing half done in here.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+#[path = "inject_tests.rs"]
+mod tests;

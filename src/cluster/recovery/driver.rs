@@ -1,0 +1,434 @@
+//! Performs what the machine decides, over any `Communicator` (DESIGN 4.3, facts of ULFM).
+//!
+//! The protocol, each line ending in an agreement of all who take part, so that no rank moves on
+//! alone; whoever meets an error revokes the communicator *before* it agrees:
+//! 1. `Revoke`: revoke, shrink, roll call (old rank, step, machine position), agree.
+//! 2. `Repair`: respawn and merge, or renumber.
+//! 3. `Agree`: open every connection, census (step, generation, who and where), agree. A newcomer
+//!    enters here.
+//! 4. `Restore`: the lowest rank with state broadcasts the world, newcomers receive the state into
+//!    scratch, agree, adopt.
+//!
+//! A repair that fails anywhere begins again at 1, with the newcomers that live.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::config::{Phase, Rung};
+use crate::observe::event::Phases;
+
+use super::machine::{self, Action, Event, Machine, Repair};
+use super::rollcall::{Answer, Census, Resident, Roll};
+use super::{GaveUp, Hooks, Note, Policy, Repaired};
+use crate::cluster::comm::{CommError, Communicator, SpawnError, SpawnRequest};
+use crate::cluster::world::{Member, Role, World};
+
+/// Calls of shrink before this rank leaves: each failure has met a fresh death.
+const SHRINKS_MAX: u32 = 10;
+
+/// A world table larger than this is no world table.
+const DECREE_BYTES_MAX: u64 = 64 << 20;
+
+/// What a repaired world looks like, as its source says: every rank goes on with the same bytes.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+struct Decree {
+    world: World,
+    lost: Vec<Member>,
+    rung: Rung,
+}
+
+/// Why a phase did not come to its end.
+enum Setback {
+    /// A call failed as recovery expects: revoke, agree, try again.
+    Comm(CommError),
+    /// Nobody can go on.
+    Hopeless(String),
+}
+
+impl From<CommError> for Setback {
+    fn from(error: CommError) -> Self {
+        if error.starts_recovery() { Self::Comm(error) } else { Self::Hopeless(error.to_string()) }
+    }
+}
+
+/// Survivors, after any `CommError` or a failed vote. Revokes first. On success `comm` and `world`
+/// are repaired on every rank and all hold the same committed step.
+pub fn recover(
+    comm: &mut dyn Communicator,
+    world: &mut World,
+    policy: &Policy,
+    hooks: &mut dyn Hooks,
+) -> Result<Repaired, GaveUp> {
+    let machine = machine::begin(policy);
+    let (repaired_world, repaired) =
+        Driver::new(comm, Some(world), policy, hooks, machine).run()?;
+    *world = repaired_world;
+    Ok(repaired)
+}
+
+/// A replacement, right after its communicator joined the full world: enters at `Agree`. Later
+/// failures during it are repaired by the same machine.
+pub fn join(
+    comm: &mut dyn Communicator,
+    policy: &Policy,
+    hooks: &mut dyn Hooks,
+) -> Result<(World, Repaired), GaveUp> {
+    Driver::new(comm, None, policy, hooks, machine::join(policy)).run()
+}
+
+struct Driver<'a> {
+    comm: &'a mut dyn Communicator,
+    hooks: &'a mut dyn Hooks,
+    machine: Machine,
+    /// The world before this repair; a newcomer has none.
+    old: Option<&'a World>,
+    /// This process's rank in the world before this repair (a newcomer's: in the world it joined).
+    slot: usize,
+    /// Ranks of the world before this repair.
+    ranks: usize,
+    /// Slots that nobody held at the last roll call.
+    lost: Vec<usize>,
+    census: Census,
+    deadline: Duration,
+    seconds: Phases,
+}
+
+impl<'a> Driver<'a> {
+    fn new(
+        comm: &'a mut dyn Communicator,
+        old: Option<&'a World>,
+        policy: &Policy,
+        hooks: &'a mut dyn Hooks,
+        machine: Machine,
+    ) -> Self {
+        let deadline = hooks.now().saturating_add(policy.limit);
+        let (slot, ranks) = (comm.rank(), comm.size());
+        let seconds = ["revoke_shrink", "spawn", "merge", "agree", "restore"]
+            .map(|phase| (phase.to_owned(), 0.0))
+            .into();
+        Self {
+            comm,
+            hooks,
+            machine,
+            old,
+            slot,
+            ranks,
+            lost: Vec::new(),
+            census: Census::default(),
+            deadline,
+            seconds,
+        }
+    }
+
+    /// The loop ends because the machine does: tries, rungs and roll calls are bounded.
+    fn run(mut self) -> Result<(World, Repaired), GaveUp> {
+        let mut decree = None;
+        loop {
+            let event = match self.machine.action() {
+                Action::Revoke => self.revoke_and_count(),
+                Action::Repair(repair) => self.repair(repair),
+                Action::Agree => self.take_census(),
+                Action::Restore => match self.restore() {
+                    Ok(agreed) => {
+                        decree = Some(agreed);
+                        Event::Done
+                    }
+                    Err(event) => event,
+                },
+                Action::Resumed => break,
+                Action::GaveUp(reason) => {
+                    // Those who have not seen it yet must not wait for this rank.
+                    self.comm.revoke();
+                    return Err(GaveUp(self.with_names(reason)));
+                }
+            };
+            self.advance(event);
+        }
+        let Decree { world, lost, rung } = decree.expect("resumed only after a restore");
+        let repaired = Repaired { rung, lost, step: self.census.step, seconds: self.seconds };
+        Ok((world, repaired))
+    }
+
+    /// Tells the machine, and a person when the machine had to go back or down.
+    fn advance(&mut self, event: Event) {
+        let reason = match &event {
+            Event::Failed(why) | Event::Unavailable(why) | Event::Refused(why) => Some(why.clone()),
+            Event::Counted(_) | Event::Done | Event::Hopeless(_) => None,
+        };
+        let before = self.machine.rung();
+        self.machine.on(event);
+        let (Some(reason), Some(from)) = (reason, before) else { return };
+        match self.machine.rung() {
+            Some(to) if to != from => self.hooks.note(Note::RungDown { from, to, reason }),
+            Some(rung) => self.hooks.note(Note::Retry { rung, reason }),
+            None => {}
+        }
+    }
+
+    /// `Action::Revoke`: the world ends, the living find each other.
+    fn revoke_and_count(&mut self) -> Event {
+        let begun = self.hooks.now();
+        self.hooks.reached(Phase::InRevoke);
+        self.comm.revoke();
+        self.hooks.reached(Phase::InShrink);
+        let event = match self.shrink() {
+            Ok(()) => self.call_roll(),
+            Err(reason) => Event::Hopeless(reason),
+        };
+        self.add("revoke_shrink", begun);
+        event
+    }
+
+    fn shrink(&mut self) -> Result<(), String> {
+        let mut last = None;
+        for _ in 0..SHRINKS_MAX {
+            match self.comm.shrink() {
+                Ok(()) => return Ok(()),
+                Err(error) if error.starts_recovery() => last = Some(error),
+                Err(error) => return Err(error.to_string()),
+            }
+        }
+        let last = last.map_or_else(String::new, |error| format!(": {error}"));
+        Err(format!("the world could not be shrunk in {SHRINKS_MAX} tries{last}"))
+    }
+
+    fn call_roll(&mut self) -> Event {
+        let answer = Answer {
+            slot: self.slot,
+            ranks: self.ranks,
+            step: self.hooks.committed_step(),
+            position: self.machine.position(),
+            overdue: self.hooks.now() > self.deadline,
+        };
+        let gathered = self.comm.all_gather_u64(&answer.to_words()).map_err(Setback::from);
+        let words = match self.agree(gathered) {
+            Ok(words) => words,
+            Err(event) => return event,
+        };
+        let roll = match Roll::read(&words, self.comm.size()) {
+            Ok(roll) => roll,
+            Err(reason) => return Event::Hopeless(reason),
+        };
+        self.lost = roll.lost();
+        if !roll.has_state() {
+            return Event::Hopeless("all state was lost".into());
+        }
+        if roll.overdue() {
+            return Event::Hopeless("the repair took longer than its time limit".into());
+        }
+        Event::Counted(roll.position())
+    }
+
+    /// `Action::Repair`. With nobody lost (a false alarm, or a newcomer of the last try filled
+    /// the rank) the world already has its size.
+    fn repair(&mut self, repair: Repair) -> Event {
+        if self.lost.is_empty() {
+            return Event::Done;
+        }
+        match repair {
+            Repair::Promote => Event::Unavailable("no spare is waiting".into()),
+            Repair::Respawn => self.respawn(),
+            Repair::Drop => Event::Done,
+        }
+    }
+
+    fn respawn(&mut self) -> Event {
+        let request = SpawnRequest {
+            my_rank: self.slot,
+            lost: self.lost.clone(),
+            ranks: self.ranks,
+            arguments: self.hooks.arguments(),
+        };
+        let begun = self.hooks.now();
+        let mut merging = None;
+        let (comm, hooks) = (&mut *self.comm, &mut *self.hooks);
+        let mut reached = |phase: Phase| {
+            if phase == Phase::InMerge {
+                merging = Some(hooks.now());
+            }
+            hooks.reached(phase);
+        };
+        let outcome = comm.spawn_and_merge(&request, &mut reached);
+        let spawned = merging.unwrap_or_else(|| self.hooks.now());
+        self.add_span("spawn", begun, spawned);
+        self.add("merge", spawned);
+        match outcome {
+            Ok(()) => Event::Done,
+            Err(SpawnError::Refused(reason)) => Event::Refused(reason),
+            Err(SpawnError::Failed(reason)) => Event::Failed(reason),
+        }
+    }
+
+    /// `Action::Agree`: every pair is connected while all live, and all know who is here.
+    fn take_census(&mut self) -> Event {
+        let begun = self.hooks.now();
+        let (pid, host) = self.hooks.identity();
+        let resident = Resident {
+            slot: self.slot,
+            step: self.hooks.committed_step(),
+            generation: self.old.map_or(0, |world| world.generation),
+            pid,
+            host,
+        };
+        let gathered = self
+            .comm
+            .warm()
+            .and_then(|()| self.comm.all_gather_u64(&resident.to_words()))
+            .map_err(Setback::from);
+        let agreed = self.agree(gathered);
+        self.add("agree", begun);
+        let census = agreed
+            .and_then(|words| Census::read(&words, self.comm.size()).map_err(Event::Hopeless));
+        match census {
+            Ok(census) => {
+                self.census = census;
+                Event::Done
+            }
+            Err(event) => event,
+        }
+    }
+
+    /// `Action::Restore`: the world and the state go to who lacks them; adopted after agreement.
+    fn restore(&mut self) -> Result<Decree, Event> {
+        let begun = self.hooks.now();
+        self.hooks.restoring(self.comm.rank(), self.census.source, self.census.step);
+        self.hooks.reached(Phase::InRestore);
+        let shipped = self.ship();
+        let agreed = self.agree(shipped);
+        if let Ok(decree) = &agreed {
+            self.hooks.adopt(&decree.world);
+        }
+        self.add("restore", begun);
+        agreed
+    }
+
+    fn ship(&mut self) -> Result<Decree, Setback> {
+        let Census { source, step, .. } = self.census;
+        let decree = self.share_decree(source)?;
+        if !self.census.receivers.is_empty() {
+            let receivers = self.census.receivers.clone();
+            self.hooks.transfer(&mut *self.comm, source, &receivers, step)?;
+        }
+        Ok(decree)
+    }
+
+    /// The source says what the world is now; two broadcasts, since all must know the length.
+    fn share_decree(&mut self, source: usize) -> Result<Decree, Setback> {
+        let mut body = Vec::new();
+        if self.comm.rank() == source {
+            let decree = self.decree().map_err(Setback::Hopeless)?;
+            body = serde_json::to_vec(&decree)
+                .map_err(|error| Setback::Hopeless(format!("world table: {error}")))?;
+        }
+        let mut length = (body.len() as u64).to_le_bytes();
+        self.comm.broadcast(&mut length, source)?;
+        let length = u64::from_le_bytes(length);
+        if length > DECREE_BYTES_MAX {
+            return Err(Setback::Hopeless(format!("a world table of {length} bytes arrived")));
+        }
+        body.resize(length as usize, 0);
+        self.comm.broadcast(&mut body, source)?;
+        serde_json::from_slice(&body)
+            .map_err(|error| Setback::Hopeless(format!("a torn world table arrived: {error}")))
+    }
+
+    /// The repaired world, from the old one and the census.
+    fn decree(&self) -> Result<Decree, String> {
+        let old = self.old.ok_or("the source of the state has no world")?;
+        let rung = self.machine.rung().ok_or("a repair without a rung")?;
+        let (world, lost) = next_world(old, &self.census, self.ranks);
+        Ok(Decree { world, lost, rung })
+    }
+
+    /// Ends a phase: whoever failed revokes first, then all learn whether all succeeded.
+    fn agree<T>(&mut self, mine: Result<T, Setback>) -> Result<T, Event> {
+        if mine.is_err() {
+            self.comm.revoke();
+        }
+        let agreement = self.comm.agree(u32::from(mine.is_ok()));
+        match (mine, agreement.outcome) {
+            (_, Err(error)) if !error.starts_recovery() => Err(Event::Hopeless(error.to_string())),
+            (Err(Setback::Hopeless(reason)), _) => Err(Event::Hopeless(reason)),
+            (Err(Setback::Comm(error)), _) | (Ok(_), Err(error)) => {
+                Err(Event::Failed(error.to_string()))
+            }
+            (Ok(_), Ok(())) if agreement.flags & 1 == 0 => {
+                Err(Event::Failed("another rank met a failure".into()))
+            }
+            (Ok(value), Ok(())) => Ok(value),
+        }
+    }
+
+    /// Names the members that the reason leaves out.
+    fn with_names(&self, reason: String) -> String {
+        let Some(world) = self.old else { return reason };
+        let name = |rank: &usize| {
+            let member = world.member_at(*rank)?;
+            Some(format!("rank {rank} (member {}, {})", member.member, member.host))
+        };
+        let names: Vec<String> = self.lost.iter().filter_map(name).collect();
+        if names.is_empty() { reason } else { format!("{reason}; lost {}", names.join(", ")) }
+    }
+
+    fn add(&mut self, phase: &str, begun: Duration) {
+        let now = self.hooks.now();
+        self.add_span(phase, begun, now);
+    }
+
+    fn add_span(&mut self, phase: &str, begun: Duration, ended: Duration) {
+        *self.seconds.entry(phase.to_owned()).or_insert(0.0) +=
+            ended.saturating_sub(begun).as_secs_f64();
+    }
+}
+
+/// The world after a repair, and the members that it lost. Slots held by a process without state
+/// have a new member; slots that nobody holds are dropped. Both count as one generation.
+fn next_world(old: &World, census: &Census, ranks: usize) -> (World, Vec<Member>) {
+    let fresh: Vec<&Resident> = census.residents.iter().filter(|r| r.step.is_none()).collect();
+    let filled: Vec<usize> = fresh.iter().map(|r| r.slot).collect();
+    let dropped: Vec<usize> =
+        (0..ranks).filter(|slot| census.residents.iter().all(|r| r.slot != *slot)).collect();
+    let mut lost: Vec<usize> = filled.iter().chain(&dropped).copied().collect();
+    lost.sort_unstable();
+    let lost = lost.iter().filter_map(|rank| old.member_at(*rank).cloned()).collect();
+
+    let mut nodes = NodesByHost::of(old);
+    let newcomers: Vec<Member> = fresh.iter().map(|r| nodes.newcomer(r)).collect();
+    let mut world = old.replace(&filled, &newcomers);
+    if !dropped.is_empty() {
+        world = world.drop_ranks(&dropped);
+    }
+    world.generation = old.generation + 1;
+    (world, lost)
+}
+
+/// Which node a host is: as the old world has it, or the next unused number.
+struct NodesByHost(Vec<(String, u32)>);
+
+impl NodesByHost {
+    fn of(world: &World) -> Self {
+        Self(world.members.iter().map(|m| (m.host.clone(), m.node)).collect())
+    }
+
+    fn newcomer(&mut self, resident: &Resident) -> Member {
+        let known = self.0.iter().find(|(host, _)| *host == resident.host).map(|(_, node)| *node);
+        let node = known.unwrap_or_else(|| {
+            let node = self.0.iter().map(|(_, node)| node + 1).max().unwrap_or(0);
+            self.0.push((resident.host.clone(), node));
+            node
+        });
+        Member {
+            member: 0,
+            rank: resident.slot as u32,
+            role: Role::Active,
+            pid: resident.pid,
+            host: resident.host.clone(),
+            node,
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "driver_tests.rs"]
+mod tests;

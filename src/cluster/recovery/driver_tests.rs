@@ -1,0 +1,353 @@
+//! The driver over a scripted communicator: one survivor of a world of two, whose n-th call fails.
+//! Worlds of many ranks, with failures seen differently by each, are in `tests/simulate.rs`.
+
+use std::time::Duration;
+
+use crate::cluster::comm::{
+    Agreement, CommError, Communicator, ReduceOp, SpawnError, SpawnRequest,
+};
+use crate::cluster::world::{Member, Role, World};
+use crate::config::{Phase, Rung};
+
+use super::*;
+use crate::cluster::recovery::{Hooks, Note, Policy};
+
+/// Rank 0 of a world of two; rank 1 is dead. A replacement, when asked for, is an echo of rank 0
+/// without state.
+struct Script {
+    size: usize,
+    calls: Vec<&'static str>,
+    /// Index of the call that fails, and how.
+    fails: Option<(usize, CommError)>,
+    revoked: bool,
+    spawn: Result<(), SpawnError>,
+}
+
+impl Script {
+    fn new(fails: Option<(usize, CommError)>) -> Self {
+        Self { size: 2, calls: Vec::new(), fails, revoked: false, spawn: Ok(()) }
+    }
+
+    fn call(&mut self, name: &'static str) -> Result<(), CommError> {
+        let index = self.calls.len();
+        self.calls.push(name);
+        match &self.fails {
+            Some((at, error)) if *at == index => Err(error.clone()),
+            _ if self.revoked => Err(CommError::Revoked),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl Communicator for Script {
+    fn rank(&self) -> usize {
+        0
+    }
+    fn size(&self) -> usize {
+        self.size
+    }
+    fn all_reduce_f32(&mut self, _: &[f32], _: &mut [f32], _: ReduceOp) -> Result<(), CommError> {
+        self.call("all_reduce")
+    }
+    fn all_reduce_u64(&mut self, _: &[u64], _: &mut [u64], _: ReduceOp) -> Result<(), CommError> {
+        self.call("all_reduce")
+    }
+    fn all_reduce_i64(&mut self, _: &[i64], _: &mut [i64], _: ReduceOp) -> Result<(), CommError> {
+        self.call("all_reduce")
+    }
+    fn all_gather_u64(&mut self, send: &[u64]) -> Result<Vec<u64>, CommError> {
+        self.call("all_gather")?;
+        let mut words = send.to_vec();
+        if self.size == 2 {
+            let mut other = send.to_vec();
+            other[0] = 1;
+            other[1] = 0;
+            words.extend(other);
+        }
+        Ok(words)
+    }
+    fn broadcast(&mut self, _: &mut [u8], _: usize) -> Result<(), CommError> {
+        self.call("broadcast")
+    }
+    fn send(&mut self, _: &[u8], _: usize, _: u32) -> Result<(), CommError> {
+        self.call("send")
+    }
+    fn recv(&mut self, _: &mut [u8], _: usize, _: u32) -> Result<(), CommError> {
+        self.call("recv")
+    }
+    fn agree(&mut self, flags: u32) -> Agreement {
+        self.revoked_is_no_matter();
+        let outcome = self.call("agree");
+        Agreement { flags, outcome }
+    }
+    fn revoke(&mut self) {
+        self.calls.push("revoke");
+        self.revoked = true;
+    }
+    fn shrink(&mut self) -> Result<(), CommError> {
+        self.revoked_is_no_matter();
+        self.call("shrink")?;
+        self.size = 1;
+        Ok(())
+    }
+    fn spawn_and_merge(
+        &mut self,
+        request: &SpawnRequest,
+        reached: &mut dyn FnMut(Phase),
+    ) -> Result<(), SpawnError> {
+        assert_eq!((request.my_rank, request.ranks), (0, 2));
+        assert_eq!(request.lost, [1]);
+        reached(Phase::InSpawn);
+        self.call("spawn").map_err(|error| SpawnError::Failed(error.to_string()))?;
+        self.spawn.clone()?;
+        reached(Phase::InMerge);
+        self.size = 2;
+        Ok(())
+    }
+    fn warm(&mut self) -> Result<(), CommError> {
+        self.call("warm")
+    }
+    fn finalize(&mut self) {
+        self.calls.push("finalize");
+    }
+}
+
+impl Script {
+    /// Agree and shrink work on a revoked communicator; what follows is a new one.
+    fn revoked_is_no_matter(&mut self) {
+        self.revoked = false;
+    }
+}
+
+#[derive(Default)]
+struct Process {
+    step: Option<u64>,
+    reached: Vec<Phase>,
+    adopted: Vec<World>,
+    transfers: Vec<(usize, Vec<usize>, u64)>,
+    notes: Vec<Note>,
+    /// How far the clock jumps with every look, in ms.
+    tick_ms: u64,
+    now_ms: std::cell::Cell<u64>,
+}
+
+impl Hooks for Process {
+    fn reached(&mut self, phase: Phase) {
+        self.reached.push(phase);
+    }
+    fn now(&self) -> Duration {
+        self.now_ms.set(self.now_ms.get() + self.tick_ms);
+        Duration::from_millis(self.now_ms.get())
+    }
+    fn arguments(&self) -> Vec<String> {
+        vec!["train".into()]
+    }
+    fn committed_step(&self) -> Option<u64> {
+        self.step
+    }
+    fn transfer(
+        &mut self,
+        comm: &mut dyn Communicator,
+        source: usize,
+        receivers: &[usize],
+        step: u64,
+    ) -> Result<(), CommError> {
+        comm.send(&[1], receivers[0], 0)?;
+        self.transfers.push((source, receivers.to_vec(), step));
+        Ok(())
+    }
+    fn adopt(&mut self, world: &World) {
+        self.adopted.push(world.clone());
+    }
+    fn identity(&self) -> (u32, String) {
+        (42, "here".into())
+    }
+    fn note(&mut self, note: Note) {
+        self.notes.push(note);
+    }
+}
+
+fn two() -> World {
+    let member = |rank: u32| Member {
+        member: rank,
+        rank,
+        role: Role::Active,
+        pid: rank,
+        host: "here".into(),
+        node: 0,
+    };
+    World::initial(1, vec![member(0), member(1)], 4)
+}
+
+fn policy(ladder: &[Rung]) -> Policy {
+    Policy { ladder: ladder.to_vec(), tries_max: 2, limit: Duration::from_secs(10) }
+}
+
+fn process() -> Process {
+    Process { step: Some(7), tick_ms: 1, ..Process::default() }
+}
+
+#[test]
+fn a_calm_respawn_makes_exactly_these_calls() {
+    let (mut comm, mut world, mut process) = (Script::new(None), two(), process());
+    let repaired = recover(&mut comm, &mut world, &policy(&[Rung::Respawn]), &mut process).unwrap();
+    assert_eq!(
+        comm.calls,
+        [
+            "revoke",
+            "shrink",
+            "all_gather",
+            "agree",
+            "spawn",
+            "warm",
+            "all_gather",
+            "agree",
+            "broadcast",
+            "broadcast",
+            "send",
+            "agree"
+        ]
+    );
+    use Phase::{InMerge, InRestore, InRevoke, InShrink, InSpawn};
+    assert_eq!(process.reached, [InRevoke, InShrink, InSpawn, InMerge, InRestore]);
+    assert_eq!(process.transfers, [(0, vec![1], 7)]);
+    assert_eq!(process.adopted, [world.clone()]);
+    assert_eq!((repaired.rung, repaired.step), (Rung::Respawn, 7));
+    assert_eq!(repaired.lost, [two().members[1].clone()]);
+    assert_eq!((world.generation, world.members[1].member), (1, 2));
+    assert_eq!(world.owners, two().owners);
+    assert!(repaired.seconds.values().all(|s| *s > 0.0), "{:?}", repaired.seconds);
+    let phases: Vec<&str> = repaired.seconds.keys().map(String::as_str).collect();
+    assert_eq!(phases, ["agree", "merge", "restore", "revoke_shrink", "spawn"]);
+}
+
+#[test]
+fn a_shrink_renumbers_and_ships_nothing() {
+    let (mut comm, mut world, mut process) = (Script::new(None), two(), process());
+    let ladder = [Rung::Spare, Rung::Shrink];
+    let repaired = recover(&mut comm, &mut world, &policy(&ladder), &mut process).unwrap();
+    assert_eq!(repaired.rung, Rung::Shrink);
+    assert_eq!((world.ranks(), world.generation), (1, 1));
+    assert_eq!(world.owners_of(0), [0, 1, 2, 3]);
+    assert!(process.transfers.is_empty());
+    assert!(matches!(&process.notes[..], [Note::RungDown { from: Rung::Spare, .. }]));
+}
+
+/// The rule that keeps others from waiting for ever (facts of ULFM, rule 1).
+fn assert_errors_revoke_before_agree(comm: &Script, failed: usize) {
+    if ["all_gather", "warm", "broadcast", "send"].contains(&comm.calls[failed]) {
+        assert_eq!(comm.calls[failed + 1], "revoke", "{failed}: {:?}", comm.calls);
+    }
+}
+
+#[test]
+fn whichever_call_fails_the_next_try_succeeds_and_errors_revoke_before_agree() {
+    for ladder in [[Rung::Respawn], [Rung::Shrink]] {
+        let mut calm = Script::new(None);
+        recover(&mut calm, &mut two(), &policy(&ladder), &mut process()).unwrap();
+        for failed in 0..calm.calls.len() {
+            for error in [CommError::ProcFailed, CommError::Revoked, CommError::Pending] {
+                let (mut comm, mut world) = (Script::new(Some((failed, error))), two());
+                let mut process = process();
+                recover(&mut comm, &mut world, &policy(&ladder), &mut process).unwrap();
+                assert_errors_revoke_before_agree(&comm, failed);
+                assert_eq!(world.generation, 1, "one repair, however often it was tried");
+                assert_eq!(process.adopted.len(), 1, "adopted once, after the agreement");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_fatal_error_ends_the_run_and_says_which_call() {
+    let fatal = CommError::Fatal { call: "MPI_Allgather", class: 16, text: "other".into() };
+    let (mut comm, mut world) = (Script::new(Some((2, fatal))), two());
+    let gave_up = recover(&mut comm, &mut world, &policy(&[Rung::Shrink]), &mut process());
+    let text = gave_up.unwrap_err().to_string();
+    assert!(text.contains("MPI_Allgather") && text.contains("class 16"), "{text}");
+    assert_eq!(world, two(), "a world that could not be repaired is left as it was");
+}
+
+#[test]
+fn a_refused_spawn_takes_the_next_rung_from_a_fresh_shrink() {
+    let (mut comm, mut world, mut process) = (Script::new(None), two(), process());
+    comm.spawn = Err(SpawnError::Refused("no slot".into()));
+    let ladder = [Rung::Respawn, Rung::Shrink];
+    let repaired = recover(&mut comm, &mut world, &policy(&ladder), &mut process).unwrap();
+    assert_eq!(repaired.rung, Rung::Shrink);
+    assert_eq!(comm.calls.iter().filter(|c| **c == "shrink").count(), 2);
+    let note = Note::RungDown { from: Rung::Respawn, to: Rung::Shrink, reason: "no slot".into() };
+    assert_eq!(process.notes, [note]);
+}
+
+#[test]
+fn joining_that_keeps_failing_is_tried_as_often_as_allowed() {
+    let (mut comm, mut world, mut process) = (Script::new(None), two(), process());
+    comm.spawn = Err(SpawnError::Failed("no hello".into()));
+    let ladder = [Rung::Respawn, Rung::Restart];
+    let gave_up = recover(&mut comm, &mut world, &policy(&ladder), &mut process).unwrap_err();
+    assert_eq!(comm.calls.iter().filter(|c| **c == "spawn").count(), 2);
+    assert_eq!(gave_up.0, "restart is next: no hello; lost rank 1 (member 1, here)");
+    assert_eq!(comm.calls.last(), Some(&"revoke"), "nobody is left waiting for this rank");
+}
+
+#[test]
+fn a_repair_that_takes_too_long_gives_up() {
+    let (mut comm, mut world) = (Script::new(None), two());
+    let mut process = Process { tick_ms: 20_000, ..process() };
+    let gave_up = recover(&mut comm, &mut world, &policy(&[Rung::Shrink]), &mut process);
+    assert!(gave_up.unwrap_err().0.contains("time limit"));
+}
+
+#[test]
+fn without_state_anywhere_recovery_ends() {
+    let (mut comm, mut process) = (Script::new(None), Process::default());
+    let gave_up = join(&mut comm, &policy(&[Rung::Respawn]), &mut process).unwrap_err();
+    assert!(gave_up.0.contains("all state was lost"), "{}", gave_up.0);
+}
+
+#[test]
+fn a_newcomer_on_a_new_host_gets_a_node_of_its_own() {
+    let resident = |slot: usize, step: Option<u64>, host: &str| Resident {
+        slot,
+        step,
+        generation: 0,
+        pid: 9,
+        host: host.into(),
+    };
+    let census = Census {
+        residents: vec![resident(0, Some(3), "here"), resident(1, None, "there")],
+        source: 0,
+        receivers: vec![1],
+        step: 3,
+    };
+    let (world, lost) = next_world(&two(), &census, 2);
+    assert_eq!((world.members[1].node, world.members[1].pid), (1, 9));
+    assert_eq!(lost.len(), 1);
+}
+
+#[test]
+fn one_repair_can_replace_one_rank_and_drop_another() {
+    let mut members = two().members;
+    members.push(Member { member: 2, rank: 2, pid: 2, ..members[0].clone() });
+    let old = World::initial(1, members, 6);
+    let resident = |slot: usize, step: Option<u64>| Resident {
+        slot,
+        step,
+        generation: 0,
+        pid: 9,
+        host: "here".into(),
+    };
+    let census = Census {
+        residents: vec![resident(0, None), resident(2, Some(3))],
+        source: 1,
+        receivers: vec![0],
+        step: 3,
+    };
+    let (world, lost) = next_world(&old, &census, 3);
+    assert_eq!(world.generation, 1);
+    let seats: Vec<(u32, u32)> = world.members.iter().map(|m| (m.rank, m.member)).collect();
+    assert_eq!(seats, [(0, 3), (1, 2)]);
+    assert_eq!(lost.iter().map(|m| m.member).collect::<Vec<_>>(), [0, 1]);
+    assert_eq!(world.owners, [0, 0, 0, 1, 1, 1]);
+}

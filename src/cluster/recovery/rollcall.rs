@@ -1,0 +1,275 @@
+//! What ranks tell each other in a repair, as fixed-width words: the roll call of a shrunk world
+//! (who still lives, and how far down the ladder he is) and the census of the repaired one (who
+//! holds state, who is new). Pure.
+
+use super::machine::Position;
+
+/// A host's name travels in this many words: Linux allows 64 bytes.
+const HOST_WORDS: usize = 8;
+
+/// One rank's answer to the roll call.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Answer {
+    /// Its rank in the last full world it knows.
+    pub slot: usize,
+    /// Ranks of that world.
+    pub ranks: usize,
+    /// Its committed step, `None` without state.
+    pub step: Option<u64>,
+    /// Where its machine stands.
+    pub position: Position,
+    /// Whether its repair has taken longer than it may.
+    pub overdue: bool,
+}
+
+impl Answer {
+    const WORDS: usize = 8;
+
+    pub fn to_words(&self) -> [u64; Self::WORDS] {
+        let p = self.position;
+        [
+            self.slot as u64,
+            self.ranks as u64,
+            u64::from(self.step.is_some()),
+            self.step.unwrap_or(0),
+            p.rung as u64,
+            u64::from(p.tries),
+            u64::from(p.roll_calls),
+            u64::from(self.overdue),
+        ]
+    }
+
+    fn from_words(w: &[u64]) -> Self {
+        Self {
+            slot: w[0] as usize,
+            ranks: w[1] as usize,
+            step: (w[2] == 1).then_some(w[3]),
+            position: Position { rung: w[4] as usize, tries: w[5] as u32, roll_calls: w[6] as u32 },
+            overdue: w[7] == 1,
+        }
+    }
+}
+
+/// Everybody's answers, in the shrunk world's rank order.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Roll(Vec<Answer>);
+
+impl Roll {
+    /// Reads a gathered roll call of `ranks` answers; the reason when it cannot be one.
+    pub fn read(words: &[u64], ranks: usize) -> Result<Self, String> {
+        if ranks == 0 || words.len() != ranks * Answer::WORDS {
+            return Err(format!("a roll call of {ranks} ranks came as {} words", words.len()));
+        }
+        let answers: Vec<Answer> =
+            words.chunks_exact(Answer::WORDS).map(Answer::from_words).collect();
+        let ascending = answers.windows(2).all(|w| w[0].slot < w[1].slot);
+        let alike = answers.iter().all(|a| a.ranks == answers[0].ranks && a.slot < a.ranks);
+        if !ascending || !alike {
+            return Err(format!("the living do not agree on who they are: {answers:?}"));
+        }
+        Ok(Self(answers))
+    }
+
+    /// Ranks of the last full world that nobody holds any more, ascending.
+    pub fn lost(&self) -> Vec<usize> {
+        let held: Vec<usize> = self.0.iter().map(|a| a.slot).collect();
+        (0..self.0[0].ranks).filter(|slot| held.binary_search(slot).is_err()).collect()
+    }
+
+    /// The furthest position that anybody stands at.
+    pub fn position(&self) -> Position {
+        self.0.iter().map(|a| a.position).max().unwrap_or_default()
+    }
+
+    /// Whether anybody's time is up.
+    pub fn overdue(&self) -> bool {
+        self.0.iter().any(|a| a.overdue)
+    }
+
+    /// Whether anybody holds state.
+    pub fn has_state(&self) -> bool {
+        self.0.iter().any(|a| a.step.is_some())
+    }
+}
+
+/// One rank's entry in the census.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Resident {
+    /// Its rank in the last full world it knows, before this repair's renumbering.
+    pub slot: usize,
+    /// Its committed step, `None` without state.
+    pub step: Option<u64>,
+    /// The generation it comes from (0 without state).
+    pub generation: u32,
+    /// Its process.
+    pub pid: u32,
+    /// Where it runs.
+    pub host: String,
+}
+
+impl Resident {
+    const WORDS: usize = 5 + HOST_WORDS;
+
+    pub fn to_words(&self) -> [u64; Self::WORDS] {
+        let mut words = [0; Self::WORDS];
+        words[0] = self.slot as u64;
+        words[1] = u64::from(self.step.is_some());
+        words[2] = self.step.unwrap_or(0);
+        words[3] = u64::from(self.generation);
+        words[4] = u64::from(self.pid);
+        let mut host = [0u8; HOST_WORDS * 8];
+        let length = floor_char_boundary(&self.host, host.len());
+        host[..length].copy_from_slice(&self.host.as_bytes()[..length]);
+        for (word, bytes) in words[5..].iter_mut().zip(host.chunks_exact(8)) {
+            *word = u64::from_le_bytes(bytes.try_into().expect("chunks of eight"));
+        }
+        words
+    }
+
+    fn from_words(w: &[u64]) -> Self {
+        let host: Vec<u8> = w[5..].iter().flat_map(|word| word.to_le_bytes()).collect();
+        let host = String::from_utf8_lossy(&host).trim_end_matches('\0').to_owned();
+        Self {
+            slot: w[0] as usize,
+            step: (w[1] == 1).then_some(w[2]),
+            generation: w[3] as u32,
+            pid: w[4] as u32,
+            host,
+        }
+    }
+}
+
+fn floor_char_boundary(text: &str, bytes_max: usize) -> usize {
+    let end = text.len().min(bytes_max);
+    (0..=end).rev().find(|i| text.is_char_boundary(*i)).unwrap_or(0)
+}
+
+/// The repaired world as it stands before state is handed over.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(super) struct Census {
+    /// Everybody, in rank order.
+    pub residents: Vec<Resident>,
+    /// The lowest rank that holds state.
+    pub source: usize,
+    /// Ranks without state, ascending.
+    pub receivers: Vec<usize>,
+    /// The step that everybody goes on from.
+    pub step: u64,
+}
+
+impl Census {
+    /// Reads a gathered census of `ranks` entries. Fails with the reason when no rank holds state
+    /// or when two hold different steps, which the commit rule (DESIGN 4.2) makes impossible: then
+    /// nobody may go on, for nobody knows which is right.
+    pub fn read(words: &[u64], ranks: usize) -> Result<Self, String> {
+        if words.len() != ranks * Resident::WORDS {
+            return Err(format!("a census of {ranks} ranks came as {} words", words.len()));
+        }
+        let residents: Vec<Resident> =
+            words.chunks_exact(Resident::WORDS).map(Resident::from_words).collect();
+        let holders = || residents.iter().enumerate().filter_map(|(r, m)| Some((r, m, m.step?)));
+        let Some((source, first, step)) = holders().next() else {
+            return Err("all state was lost".into());
+        };
+        if let Some((rank, other, at)) =
+            holders().find(|(_, m, at)| *at != step || m.generation != first.generation)
+        {
+            return Err(format!(
+                "the commit rule was broken: rank {source} holds step {step} of generation {}, \
+                 rank {rank} holds step {at} of generation {}",
+                first.generation, other.generation
+            ));
+        }
+        let receivers =
+            (0..ranks).filter(|rank| residents[*rank].step.is_none()).collect::<Vec<_>>();
+        Ok(Self { residents, source, receivers, step })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn answer(slot: usize, step: Option<u64>) -> Answer {
+        Answer { slot, ranks: 4, step, position: Position::default(), overdue: false }
+    }
+
+    fn roll(answers: &[Answer]) -> Result<Roll, String> {
+        let words: Vec<u64> = answers.iter().flat_map(Answer::to_words).collect();
+        Roll::read(&words, answers.len())
+    }
+
+    fn resident(slot: usize, step: Option<u64>) -> Resident {
+        Resident { slot, step, generation: 2, pid: 7, host: format!("host{slot}") }
+    }
+
+    fn census(residents: &[Resident]) -> Result<Census, String> {
+        let words: Vec<u64> = residents.iter().flat_map(Resident::to_words).collect();
+        Census::read(&words, residents.len())
+    }
+
+    #[test]
+    fn the_roll_names_the_lost_and_the_furthest_position() {
+        let mut late = answer(3, None);
+        late.position = Position { rung: 1, tries: 0, roll_calls: 4 };
+        let roll = roll(&[answer(0, Some(5)), late.clone()]).unwrap();
+        assert_eq!(roll.lost(), [1, 2]);
+        assert_eq!(roll.position(), late.position);
+        assert!(roll.has_state() && !roll.overdue());
+    }
+
+    #[test]
+    fn a_roll_in_which_two_hold_one_rank_is_refused() {
+        assert!(roll(&[answer(1, None), answer(1, None)]).is_err());
+        assert!(roll(&[answer(2, None), answer(1, None)]).is_err());
+        assert!(roll(&[answer(4, None)]).is_err());
+        assert!(Roll::read(&[], 0).is_err());
+    }
+
+    #[test]
+    fn the_lowest_rank_with_state_ships_to_those_without() {
+        let census = census(&[resident(0, None), resident(1, Some(9)), resident(2, Some(9))]);
+        let census = census.unwrap();
+        assert_eq!((census.source, census.step), (1, 9));
+        assert_eq!(census.receivers, [0]);
+    }
+
+    #[test]
+    fn a_broken_commit_rule_is_named_and_never_hidden() {
+        let steps = census(&[resident(0, Some(9)), resident(1, Some(10))]).unwrap_err();
+        assert!(steps.contains("commit rule") && steps.contains("step 10"), "{steps}");
+        let mut other = resident(1, Some(9));
+        other.generation = 3;
+        assert!(census(&[resident(0, Some(9)), other]).unwrap_err().contains("generation 3"));
+    }
+
+    #[test]
+    fn without_state_nobody_goes_on() {
+        assert_eq!(census(&[resident(0, None)]).unwrap_err(), "all state was lost");
+    }
+
+    proptest! {
+        #[test]
+        fn answers_survive_the_wire(
+            slot in 0usize..4, step in any::<Option<u64>>(), rung in 0usize..9,
+            tries in any::<u32>(), roll_calls in any::<u32>(), overdue in any::<bool>(),
+        ) {
+            let position = Position { rung, tries, roll_calls };
+            let answer = Answer { slot, ranks: 4, step, position, overdue };
+            prop_assert_eq!(Answer::from_words(&answer.to_words()), answer);
+        }
+
+        #[test]
+        fn residents_survive_the_wire_and_long_hosts_are_cut_at_a_character(
+            host in "\\PC{0,80}", pid in any::<u32>(), step in any::<Option<u64>>(),
+        ) {
+            let resident = Resident { slot: 3, step, generation: 1, pid, host: host.clone() };
+            let read = Resident::from_words(&resident.to_words());
+            prop_assert!(host.starts_with(&read.host));
+            prop_assert!(read.host == host || read.host.len() > 60);
+            prop_assert_eq!(Resident { host, ..read }, resident);
+        }
+    }
+}

@@ -1,0 +1,119 @@
+//! Reads one sample whatever happens to it: a file that cannot be decoded, or a decoder that
+//! panics on it, is a bad image, which is named once and then skipped or fatal as configured.
+
+use std::collections::HashSet;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use crate::config::BadImage;
+
+use super::prepare::{Bench, Recipe, View};
+use super::sampler::mix;
+use super::{Batch, DataError, Source};
+
+/// Bad images that are named; later ones are counted only.
+const NAMED_MAX: usize = 1024;
+
+/// A source, what its samples go through, and what is done with the bad ones.
+pub(super) struct Decoder {
+    pub(super) source: Arc<dyn Source>,
+    pub(super) recipe: Recipe,
+    bad_image: BadImage,
+    bad: Mutex<Bad>,
+}
+
+#[derive(Default)]
+struct Bad {
+    seen: HashSet<u64>,
+    /// Names not yet handed to `skipped`.
+    names: Vec<String>,
+}
+
+/// A lock whose holder panicked still guards plain data that is whole.
+pub(super) fn hold<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(|poison| poison.into_inner())
+}
+
+impl Decoder {
+    pub(super) fn new(source: Arc<dyn Source>, recipe: Recipe, bad_image: BadImage) -> Self {
+        Self { source, recipe, bad_image, bad: Mutex::default() }
+    }
+
+    /// Appends one sample to the batch, or counts it as skipped.
+    pub(super) fn append(
+        &self,
+        bench: &mut Bench,
+        epoch: u64,
+        id: u64,
+        view: View,
+        batch: &mut Batch,
+    ) -> Result<(), DataError> {
+        batch.count += 1;
+        batch.mix = batch.mix.wrapping_add(mix(epoch, id));
+        let start = batch.images.len();
+        let done = self.guarded(id, || {
+            let image = self.source.read(id)?;
+            self.recipe
+                .append(bench, &image, view, &mut batch.images)
+                .map_err(|reason| self.sample_error(id, reason))
+        });
+        match done {
+            Ok(()) => batch.labels.push(self.source.label(id)),
+            Err(error) => {
+                batch.images.truncate(start);
+                self.judge(id, error)?;
+                batch.skipped += 1;
+            }
+        }
+        Ok(())
+    }
+
+    /// The sample as evaluation keeps it; `None` when it is bad and skipped.
+    pub(super) fn thumbnail(
+        &self,
+        bench: &mut Bench,
+        id: u64,
+    ) -> Result<Option<Box<[u8]>>, DataError> {
+        let done = self.guarded(id, || {
+            let image = self.source.read(id)?;
+            self.recipe.thumbnail(bench, &image).map_err(|reason| self.sample_error(id, reason))
+        });
+        match done {
+            Ok(pixels) => Ok(Some(pixels)),
+            Err(error) => self.judge(id, error).map(|()| None),
+        }
+    }
+
+    fn sample_error(&self, id: u64, reason: String) -> DataError {
+        DataError::Sample { name: self.source.name(id), reason }
+    }
+
+    /// A panic of a decoder is the image's fault, not the run's.
+    fn guarded<T>(
+        &self,
+        id: u64,
+        read: impl FnOnce() -> Result<T, DataError>,
+    ) -> Result<T, DataError> {
+        catch_unwind(AssertUnwindSafe(read))
+            .unwrap_or_else(|_| Err(self.sample_error(id, "its decoder panicked".into())))
+    }
+
+    /// Skips or not. Whatever ends the run is returned.
+    fn judge(&self, id: u64, error: DataError) -> Result<(), DataError> {
+        if self.bad_image == BadImage::Fatal || matches!(error, DataError::Set(_)) {
+            return Err(error);
+        }
+        let mut bad = hold(&self.bad);
+        if bad.seen.len() < NAMED_MAX && bad.seen.insert(id) {
+            bad.names.push(self.source.name(id));
+            let last = if bad.seen.len() == NAMED_MAX { " (no more are named)" } else { "" };
+            tracing::warn!("skipped a bad image: {error}{last}");
+        }
+        Ok(())
+    }
+
+    /// Names of bad images found since the last call, each once.
+    pub(super) fn skipped(&self) -> Vec<String> {
+        std::mem::take(&mut hold(&self.bad).names)
+    }
+}

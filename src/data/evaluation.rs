@@ -1,0 +1,92 @@
+//! Validation samples in their own order, without augmentation. Small pictures are kept in
+//! memory after their first use, so that an evaluation costs no decoding from the second on.
+
+use std::sync::{Arc, OnceLock};
+
+use super::decoder::Decoder;
+use super::loader::LoaderOptions;
+use super::prepare::{Bench, Recipe, View};
+use super::sampler::mix;
+use super::{Batch, DataError, Source};
+
+/// One cached sample: its resized bytes, or nothing when it is bad and skipped.
+type Kept = OnceLock<Option<Box<[u8]>>>;
+
+/// The validation set, ready for the engine.
+pub struct Evaluation {
+    decoder: Decoder,
+    /// The first samples of the set; the rest is decoded every time.
+    kept: Vec<Kept>,
+}
+
+impl Evaluation {
+    /// Keeps the first samples that fit into `cache_bytes`, 0 = none.
+    pub fn new(source: Arc<dyn Source>, options: &LoaderOptions, cache_bytes: u64) -> Self {
+        let recipe =
+            Recipe::new(options.image_size, options.channels, options.seed, source.normalization());
+        let area = u64::from(options.image_size) * u64::from(options.image_size);
+        let each = area * u64::from(source.channels()) + size_of::<Kept>() as u64;
+        let fit = (cache_bytes / each).min(source.len());
+        let kept = (0..fit).map(|_| OnceLock::new()).collect();
+        Self { decoder: Decoder::new(source, recipe, options.bad_image), kept }
+    }
+
+    /// Samples of the set.
+    pub fn len(&self) -> u64 {
+        self.decoder.source.len()
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Samples `first..first + count`, normalised; `mix` is that of epoch 0. May be called from
+    /// several threads.
+    pub fn batch(&self, first: u64, count: u64) -> Result<Batch, DataError> {
+        if first.checked_add(count).is_none_or(|end| end > self.len()) {
+            return Err(DataError::Set(format!(
+                "evaluation asked for samples {first}..{first}+{count} of {}",
+                self.len()
+            )));
+        }
+        let mut batch = Batch::default();
+        batch.images.reserve_exact(count as usize * self.decoder.recipe.values());
+        let mut bench = Bench::default();
+        for id in first..first + count {
+            match self.kept.get(id as usize) {
+                Some(place) => self.append_kept(&mut bench, place, id, &mut batch)?,
+                None => self.decoder.append(&mut bench, 0, id, View::Centre, &mut batch)?,
+            }
+        }
+        Ok(batch)
+    }
+
+    fn append_kept(
+        &self,
+        bench: &mut Bench,
+        place: &Kept,
+        id: u64,
+        batch: &mut Batch,
+    ) -> Result<(), DataError> {
+        if place.get().is_none() {
+            // Two threads may decode the same sample at once; both get the same bytes.
+            let _ = place.set(self.decoder.thumbnail(bench, id)?);
+        }
+        batch.count += 1;
+        batch.mix = batch.mix.wrapping_add(mix(0, id));
+        match place.get() {
+            Some(Some(pixels)) => {
+                self.decoder.recipe.append_thumbnail(pixels, &mut batch.images);
+                batch.labels.push(self.decoder.source.label(id));
+            }
+            _ => batch.skipped += 1,
+        }
+        Ok(())
+    }
+
+    /// Names of bad images found since the last call, each once.
+    pub fn skipped(&self) -> Vec<String> {
+        self.decoder.skipped()
+    }
+}

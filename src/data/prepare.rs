@@ -1,0 +1,268 @@
+//! From a decoded image to what the engine takes: square crop, resize, random shift and flip,
+//! normalise. A pure function of the image and of (seed, epoch, sample): threads and order of
+//! work never show in the result.
+
+use fast_image_resize::images::{Image as Target, ImageRef};
+use fast_image_resize::{FilterType, PixelType, ResizeAlg, ResizeOptions, Resizer};
+
+use crate::config::seed::{Stream, purpose};
+
+use super::{Image, Normalization};
+
+/// How a sample is looked at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum View {
+    /// The middle square: evaluation.
+    Centre,
+    /// A crop, shift and flip drawn for this (epoch, sample).
+    Drawn {
+        /// From 0.
+        epoch: u64,
+        /// Its id.
+        sample: u64,
+    },
+}
+
+/// Shifts reach this fraction of the size to each side (He et al. 2015, section 4.2: 4 of 32).
+const SHIFT: u32 = 8;
+
+/// What every sample of a run goes through.
+pub(super) struct Recipe {
+    size: u32,
+    channels: u32,
+    seed: u64,
+    /// Byte level to normalised value, per channel.
+    tables: Vec<[f32; 256]>,
+}
+
+/// A thread's own resizer and buffer.
+#[derive(Default)]
+pub(super) struct Bench {
+    resizer: Resizer,
+    pixels: Vec<u8>,
+}
+
+/// The draws of one view.
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct Draws {
+    /// Where the square lies along the longer side, 0..1.
+    along: f64,
+    /// Pixels by which the picture moves.
+    shift: [i64; 2],
+    flip: bool,
+}
+
+impl Recipe {
+    /// `size` in pixels, `channels` 1 or 3 of the result.
+    pub(super) fn new(size: u32, channels: u32, seed: u64, constants: Normalization) -> Self {
+        let tables = (0..channels.min(3) as usize)
+            .map(|c| {
+                std::array::from_fn(|level| {
+                    (level as f32 / 255.0 - constants.mean[c]) / constants.deviation[c]
+                })
+            })
+            .collect();
+        Self { size, channels, seed, tables }
+    }
+
+    /// Values of one sample.
+    pub(super) fn values(&self) -> usize {
+        (self.channels * self.size * self.size) as usize
+    }
+
+    fn draws(&self, view: View) -> Draws {
+        let View::Drawn { epoch, sample } = view else {
+            return Draws { along: 0.5, shift: [0, 0], flip: false };
+        };
+        let stream = &mut Stream::new(&[self.seed, purpose::AUGMENT, epoch, sample]);
+        let reach = u64::from(self.size / SHIFT);
+        let along = stream.unit();
+        let shift = [0; 2].map(|_: i32| stream.below(2 * reach + 1) as i64 - reach as i64);
+        Draws { along, shift, flip: stream.below(2) == 1 }
+    }
+
+    /// Appends the sample's `[channels, size, size]` values to `out`.
+    pub(super) fn append(
+        &self,
+        bench: &mut Bench,
+        image: &Image,
+        view: View,
+        out: &mut Vec<f32>,
+    ) -> Result<(), String> {
+        let draws = self.draws(view);
+        self.resize(bench, image, draws.along)?;
+        self.normalise(&bench.pixels, draws, out);
+        Ok(())
+    }
+
+    /// The middle square of the image as `size x size` bytes: what evaluation keeps.
+    pub(super) fn thumbnail(&self, bench: &mut Bench, image: &Image) -> Result<Box<[u8]>, String> {
+        self.resize(bench, image, 0.5)?;
+        Ok(bench.pixels.as_slice().into())
+    }
+
+    /// Appends a thumbnail's normalised values.
+    pub(super) fn append_thumbnail(&self, pixels: &[u8], out: &mut Vec<f32>) {
+        self.normalise(pixels, self.draws(View::Centre), out);
+    }
+
+    /// Leaves a `size x size` square of the image in the bench, in the image's own channels.
+    fn resize(&self, bench: &mut Bench, image: &Image, along: f64) -> Result<(), String> {
+        let Image { width, height, channels, pixels } = image;
+        let expected = u64::from(*width) * u64::from(*height) * u64::from(*channels);
+        let pixel = match channels {
+            1 => PixelType::U8,
+            3 => PixelType::U8x3,
+            other => return Err(format!("{other} channels; 1 and 3 are known")),
+        };
+        if expected == 0 || pixels.len() as u64 != expected {
+            return Err(format!("{} bytes for {width} x {height} pixels", pixels.len()));
+        }
+        bench.pixels.clear();
+        if [*width, *height] == [self.size; 2] {
+            bench.pixels.extend_from_slice(pixels);
+            return Ok(());
+        }
+        bench.pixels.resize((self.size * self.size * channels) as usize, 0);
+        let side = f64::from(*width.min(height));
+        let start = |length: u32| (along * (f64::from(length) - side)).floor();
+        let options = ResizeOptions::new()
+            .resize_alg(ResizeAlg::Convolution(FilterType::Bilinear))
+            .crop(start(*width), start(*height), side, side);
+        let source = ImageRef::new(*width, *height, pixels, pixel).map_err(|e| e.to_string())?;
+        Target::from_slice_u8(self.size, self.size, &mut bench.pixels, pixel)
+            .map_err(|error| error.to_string())
+            .and_then(|mut target| {
+                let resized = bench.resizer.resize(&source, &mut target, &options);
+                resized.map_err(|error| error.to_string())
+            })
+    }
+
+    /// Appends `pixels` (`size x size`, interleaved, 1 or 3 channels) as normalised planes,
+    /// moved and flipped. What moves in from outside is 0, the mean colour.
+    fn normalise(&self, pixels: &[u8], draws: Draws, out: &mut Vec<f32>) {
+        let size = self.size as usize;
+        let from = pixels.len() / (size * size);
+        let [right, down] = draws.shift;
+        let within = |shift: i64| {
+            let (low, high) = (shift.max(0), (size as i64 + shift).min(size as i64));
+            low as usize..high as usize
+        };
+        let start = out.len();
+        out.resize(start + self.values(), 0.0);
+        for (channel, plane) in out[start..].chunks_exact_mut(size * size).enumerate() {
+            let table = &self.tables[channel];
+            for y in within(down) {
+                let row = (y as i64 - down) as usize * size;
+                let target = &mut plane[y * size..(y + 1) * size];
+                for x in within(right) {
+                    let column = (x as i64 - right) as usize;
+                    let column = if draws.flip { size - 1 - column } else { column };
+                    let at = (row + column) * from;
+                    let level = match (from, self.channels) {
+                        (3, 3) => pixels[at + channel],
+                        (3, _) => luma(&pixels[at..at + 3]),
+                        _ => pixels[at],
+                    };
+                    target[x] = table[usize::from(level)];
+                }
+            }
+        }
+    }
+}
+
+/// Grey level of an RGB pixel (ITU-R BT.601).
+fn luma(rgb: &[u8]) -> u8 {
+    let [red, green, blue] = [0, 1, 2].map(|c| u32::from(rgb[c]));
+    ((299 * red + 587 * green + 114 * blue + 500) / 1000) as u8
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn identity(size: u32, channels: u32) -> Recipe {
+        Recipe::new(size, channels, 1, Normalization { mean: [0.0; 3], deviation: [1.0; 3] })
+    }
+
+    fn picture(width: u32, height: u32, level: impl Fn(u32, u32) -> u8) -> Image {
+        let at = |i: u32| [level(i % width, i / width); 3];
+        Image { width, height, channels: 3, pixels: (0..width * height).flat_map(at).collect() }
+    }
+
+    fn run(recipe: &Recipe, image: &Image, view: View) -> Vec<f32> {
+        let mut out = Vec::new();
+        recipe.append(&mut Bench::default(), image, view, &mut out).expect("prepared");
+        out
+    }
+
+    #[test]
+    fn planes_hold_normalised_channels() {
+        let image = Image { width: 2, height: 1, channels: 3, pixels: vec![0, 51, 255, 255, 0, 0] };
+        let image = Image { height: 2, pixels: image.pixels.repeat(2), ..image };
+        let recipe = Recipe::new(2, 3, 1, Normalization { mean: [0.5; 3], deviation: [0.5; 3] });
+        let close = run(&recipe, &image, View::Centre)
+            .iter()
+            .zip([-1.0, 1.0, -1.0, 1.0, -0.6, -1.0, -0.6, -1.0, 1.0, -1.0, 1.0, -1.0])
+            .all(|(a, b)| (a - b).abs() < 1e-6);
+        assert!(close);
+    }
+
+    #[test]
+    fn the_centre_view_takes_the_middle_square() {
+        // Columns 0..10 black, 10..20 white, 20..30 black: the middle square is white.
+        let image = picture(30, 10, |x, _| if (10..20).contains(&x) { 255 } else { 0 });
+        assert!(run(&identity(10, 3), &image, View::Centre).iter().all(|&v| v == 1.0));
+        // The filter reaches over the crop's edge, as far as the picture goes.
+        let half = run(&identity(5, 3), &image, View::Centre);
+        assert!(half.iter().enumerate().all(|(i, &v)| v > if i % 5 % 4 == 0 { 0.8 } else { 0.99 }));
+    }
+
+    #[test]
+    fn grey_and_colour_meet() {
+        let grey = Image { width: 1, height: 1, channels: 1, pixels: vec![102] };
+        assert_eq!(run(&identity(1, 3), &grey, View::Centre), vec![0.4; 3]);
+        let red = Image { width: 1, height: 1, channels: 3, pixels: vec![255, 0, 0] };
+        assert_eq!(run(&identity(1, 1), &red, View::Centre), vec![76.0 / 255.0]);
+    }
+
+    #[test]
+    fn views_move_and_flip_within_their_reach_and_depend_on_the_sample_only() {
+        let image = picture(32, 32, |x, y| if (x, y) == (16, 16) { 255 } else { 0 });
+        let recipe = identity(32, 3);
+        let mut places = std::collections::BTreeSet::new();
+        for sample in 0..600 {
+            let view = View::Drawn { epoch: 3, sample };
+            let out = run(&recipe, &image, view);
+            assert_eq!(out, run(&recipe, &image, view));
+            let at = out[..1024].iter().position(|&v| v > 0.5).expect("the dot stays inside");
+            places.insert((at % 32, at / 32));
+        }
+        // 9 x 9 shifts of the dot at 16 or, flipped, at 15: columns 11..=20, rows 12..=20.
+        assert!(places.iter().all(|&(x, y)| (11..=20).contains(&x) && (12..=20).contains(&y)));
+        assert!(places.len() > 80, "{} of 90 places", places.len());
+    }
+
+    #[test]
+    fn what_moves_in_is_the_mean_colour() {
+        let recipe = Recipe::new(8, 3, 1, Normalization::IMAGENET);
+        let image = picture(8, 8, |_, _| 255);
+        let mut out = Vec::new();
+        let draws = Draws { along: 0.0, shift: [1, -1], flip: true };
+        recipe.normalise(&image.pixels, draws, &mut out);
+        let zeros = out[..64].iter().filter(|&&v| v == 0.0).count();
+        assert_eq!(zeros, 15, "one row and one column");
+    }
+
+    #[test]
+    fn what_cannot_be_an_image_is_an_error() {
+        let wrong = Image { width: 4, height: 4, channels: 3, pixels: vec![0; 47] };
+        let none = Image { width: 0, height: 4, channels: 3, pixels: vec![] };
+        let four = Image { width: 1, height: 1, channels: 4, pixels: vec![0; 4] };
+        for image in [wrong, none, four] {
+            let result =
+                identity(4, 3).append(&mut Bench::default(), &image, View::Centre, &mut Vec::new());
+            assert!(result.is_err(), "{image:?}");
+        }
+    }
+}

@@ -1,0 +1,123 @@
+//! `kintsugi bench`: two things compared in one run, interleaved, with the ratio. Never a timed
+//! test.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+
+pub mod all_reduce;
+pub mod recovery;
+
+/// What a bench prints with `--json`: one object on the last line of stdout.
+#[derive(Debug, Clone, Serialize)]
+pub struct Report {
+    /// `all-reduce`, `recovery`.
+    pub bench: String,
+    /// The line that made it.
+    pub command: String,
+    /// Where.
+    pub machine: Machine,
+    /// What was measured.
+    pub cases: Vec<Case>,
+    /// Of medians of cases interleaved in this one run.
+    pub ratios: BTreeMap<String, f64>,
+}
+
+/// Where a bench ran.
+#[derive(Debug, Clone, Serialize)]
+pub struct Machine {
+    /// Hardware threads.
+    pub cores: usize,
+    /// Main memory.
+    pub memory_bytes: Option<u64>,
+    /// Its MPI compiler wrapper.
+    pub mpicc: String,
+}
+
+/// One thing measured.
+#[derive(Debug, Clone, Serialize)]
+pub struct Case {
+    /// Its name.
+    pub case: String,
+    /// Of min, median, max and phases.
+    pub unit: String,
+    /// Samples.
+    pub n: usize,
+    /// Smallest.
+    pub min: f64,
+    /// Middle.
+    pub median: f64,
+    /// Largest.
+    pub max: f64,
+    /// Medians of its parts.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub phases: BTreeMap<String, f64>,
+    /// Weights and optimizer state.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub state_bytes: Option<u64>,
+}
+
+/// This machine.
+pub fn machine() -> Machine {
+    Machine {
+        cores: std::thread::available_parallelism().map_or(1, usize::from),
+        memory_bytes: kintsugi_ffi::os::total_memory_bytes(),
+        mpicc: kintsugi_ffi::mpi::mpicc().to_string(),
+    }
+}
+
+/// The middle of the samples (mean of the two middle ones); NaN of none.
+pub fn median(samples: &[f64]) -> f64 {
+    let mut sorted = samples.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    match sorted.len() {
+        0 => f64::NAN,
+        n if n % 2 == 1 => sorted[n / 2],
+        n => (sorted[n / 2 - 1] + sorted[n / 2]) / 2.0,
+    }
+}
+
+impl Case {
+    /// A case of samples in milliseconds; `phases` are samples of its parts.
+    pub fn of(name: &str, samples: &[f64], phases: &BTreeMap<String, Vec<f64>>) -> Self {
+        Self {
+            case: name.to_string(),
+            unit: "ms".into(),
+            n: samples.len(),
+            min: samples.iter().copied().fold(f64::INFINITY, f64::min),
+            median: median(samples),
+            max: samples.iter().copied().fold(f64::NEG_INFINITY, f64::max),
+            phases: phases.iter().map(|(name, part)| (name.clone(), median(part))).collect(),
+            state_bytes: None,
+        }
+    }
+}
+
+/// For people, on stdout.
+pub fn print_table(report: &Report) {
+    println!("{:<34} {:>4} {:>10} {:>10} {:>10}", "case", "n", "min", "median", "max");
+    for case in &report.cases {
+        println!(
+            "{:<34} {:>4} {:>10.3} {:>10.3} {:>10.3}  {}",
+            case.case, case.n, case.min, case.median, case.max, case.unit
+        );
+        for (name, median) in &case.phases {
+            println!("    {name:<30} {:>15} {median:>10.3}", "");
+        }
+    }
+    for (name, ratio) in &report.ratios {
+        println!("{name:<34} {ratio:>27.3}");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_median_is_the_middle() {
+        assert_eq!(median(&[3.0, 1.0, 2.0]), 2.0);
+        assert_eq!(median(&[4.0, 1.0, 2.0, 3.0]), 2.5);
+        assert!(median(&[]).is_nan());
+    }
+}

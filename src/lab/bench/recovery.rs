@@ -1,0 +1,184 @@
+//! From SIGKILL to being back in the update loop, for each rung of the ladder: real runs with
+//! planned kills, the phases read back from their events.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use crate::observe::event::{Event, Kind};
+use crate::observe::log::read_events;
+use crate::observe::result::RunResult;
+
+use super::{Case, Report, machine, median};
+
+/// What to measure.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// The configuration whose model is shipped.
+    pub config: PathBuf,
+    /// Ranks at the start of each run.
+    pub ranks: u32,
+    /// Repairs per case.
+    pub repeats: u32,
+}
+
+/// Steps between two kills.
+const STEPS_APART: u64 = 12;
+/// Runs per case before it is given up: some may end early where recovery does not work.
+const RUNS_MAX: u32 = 20;
+
+/// A rung with what makes a run use it.
+struct Arm {
+    name: &'static str,
+    ladder: &'static str,
+    /// Repairs that one run can show.
+    kills_max: u32,
+}
+
+const ARMS: [Arm; 3] = [
+    Arm { name: "respawn", ladder: "[\"respawn\"]", kills_max: u32::MAX },
+    Arm { name: "shrink", ladder: "[\"shrink\"]", kills_max: 2 },
+    Arm { name: "restart", ladder: "[\"restart\"]", kills_max: u32::MAX },
+];
+
+#[derive(Default)]
+struct Measured {
+    totals: Vec<f64>,
+    phases: BTreeMap<String, Vec<f64>>,
+}
+
+/// Runs all arms in turn, a few repairs each, until each has its repeats.
+///
+/// # Errors
+/// What kept it from running, for a person.
+pub fn run(options: &Options, command: String) -> Result<Report, String> {
+    let folder = std::env::temp_dir().join(format!("kintsugi-bench-{}", std::process::id()));
+    let result = measure(options, command, &folder);
+    if let Err(error) = std::fs::remove_dir_all(&folder) {
+        eprintln!("warning: {} stays behind: {error}", folder.display());
+    }
+    result
+}
+
+fn measure(options: &Options, command: String, folder: &Path) -> Result<Report, String> {
+    let mut measured: Vec<Measured> = ARMS.iter().map(|_| Measured::default()).collect();
+    let mut state_bytes = 0;
+    for turn in 0..RUNS_MAX {
+        for (arm, measured) in ARMS.iter().zip(&mut measured) {
+            let missing = options.repeats.saturating_sub(measured.totals.len() as u32);
+            // Interleaved: no arm runs to its end before the others begin.
+            let kills = missing.min(arm.kills_max).min(options.repeats.div_ceil(2).max(1));
+            if kills == 0 {
+                continue;
+            }
+            let run_dir = folder.join(format!("{}-{turn}", arm.name));
+            eprintln!("{}: {kills} kills", arm.name);
+            let (events, _result) = one_run(options, arm, kills, &run_dir)?;
+            state_bytes = state_bytes.max(state_bytes_of(&events));
+            collect(arm, &events, measured);
+        }
+    }
+    let mut cases = Vec::new();
+    for (arm, measured) in ARMS.iter().zip(&measured) {
+        if measured.totals.len() < options.repeats as usize {
+            let (got, wanted) = (measured.totals.len(), options.repeats);
+            return Err(format!("{}: {got} of {wanted} repairs were seen; run doctor", arm.name));
+        }
+        let mut case = Case::of(arm.name, &measured.totals, &measured.phases);
+        case.state_bytes = Some(state_bytes);
+        cases.push(case);
+    }
+    let of = |name: &str| {
+        let at = ARMS.iter().position(|arm| arm.name == name).expect("one of the arms");
+        median(&measured[at].totals)
+    };
+    let ratios = BTreeMap::from([
+        ("restart/respawn".to_string(), of("restart") / of("respawn")),
+        ("restart/shrink".to_string(), of("restart") / of("shrink")),
+    ]);
+    Ok(Report { bench: "recovery".into(), command, machine: machine(), cases, ratios })
+}
+
+fn one_run(
+    options: &Options,
+    arm: &Arm,
+    kills: u32,
+    run_dir: &Path,
+) -> Result<(Vec<Event>, Option<RunResult>), String> {
+    let program = std::env::current_exe().map_err(|error| format!("no own program: {error}"))?;
+    let plan = (0..kills).map(|kill| {
+        let step = STEPS_APART * u64::from(kill + 1);
+        let ranks = if arm.name == "shrink" { options.ranks - kill } else { options.ranks };
+        let rank = if kill % 3 == 2 { 0 } else { ranks - 1 };
+        format!("{{ kind = \"kill\", rank = {rank}, step = {step}, phase = \"in_backward\" }}")
+    });
+    let plan = format!("faults.plan=[{}]", plan.collect::<Vec<_>>().join(", "));
+    let steps = STEPS_APART * u64::from(kills + 1);
+    let output = Command::new(program)
+        .arg("launch")
+        .args(["-n", &options.ranks.to_string()])
+        .arg(&options.config)
+        .arg("--run-dir")
+        .arg(run_dir)
+        .args(["-s", &plan, "-s", &format!("train.steps={steps}")])
+        .args(["-s", &format!("recovery.ladder={}", arm.ladder)])
+        .args(["-s", "recovery.resident=off", "-s", "evaluation.every=never"])
+        .args(["-s", &format!("checkpoint.every={}steps", STEPS_APART / 2)])
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .output()
+        .map_err(|error| format!("cannot start launch: {error}"))?;
+    let events = read_events(&run_dir.join("events.jsonl")).unwrap_or_default();
+    if events.is_empty() {
+        let text = String::from_utf8_lossy(&output.stderr).into_owned();
+        return Err(format!("{}: the run wrote nothing: {text}", arm.name));
+    }
+    let result = std::fs::read(run_dir.join("result.json")).ok();
+    let result = result.and_then(|text| serde_json::from_slice(&text).ok());
+    Ok((events, result))
+}
+
+/// Weights and momentum.
+fn state_bytes_of(events: &[Event]) -> u64 {
+    let parameters = events.iter().find_map(|event| match &event.kind {
+        Kind::RunStart { parameters, .. } => Some(*parameters),
+        _ => None,
+    });
+    parameters.unwrap_or(0) * 8
+}
+
+/// Adds the repairs that a run's events show, in milliseconds.
+fn collect(arm: &Arm, events: &[Event], measured: &mut Measured) {
+    let mut add = |name: &str, seconds: f64| {
+        measured.phases.entry(name.to_string()).or_default().push(seconds * 1e3);
+    };
+    if arm.name != "restart" {
+        for event in events {
+            let Kind::Recovered(record) = &event.kind else { continue };
+            if record.rung != arm.name || !record.seconds.contains_key("detect") {
+                continue;
+            }
+            measured.totals.push(record.seconds.values().sum::<f64>() * 1e3);
+            for (name, seconds) in &record.seconds {
+                add(name, *seconds);
+            }
+        }
+        return;
+    }
+    let (mut struck, mut started) = (None, None);
+    for event in events {
+        match &event.kind {
+            Kind::FaultInjected { .. } => (struck, started) = (Some(event.time), None),
+            Kind::RunStart { .. } => started = Some(event.time),
+            Kind::Phase { name, seconds } if name == "begun" => {
+                if let (Some(struck), Some(started)) = (struck.take(), started) {
+                    measured.totals.push((started + seconds - struck) * 1e3);
+                    add("end_and_start", started - struck);
+                    add("first_step", *seconds);
+                }
+            }
+            _ => {}
+        }
+    }
+}

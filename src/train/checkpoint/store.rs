@@ -1,0 +1,402 @@
+//! Writes, verifies, finds and retires checkpoint folders through `Storage`. A folder is made
+//! beside, verified by reading it back, and renamed into place; only then may an older one go.
+//! Names: `step-00001234`, `.tmp-ATTEMPT` while it is written, `.old` while it is replaced by a
+//! second one of the same step, `.bad` when it is never to be tried again.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use crate::observe::clock::Clock;
+use crate::observe::storage::Storage;
+
+use super::manifest::{FileEntry, MANIFEST, MODEL, Manifest, OPTIMIZER, STATE, hex};
+use super::tensors;
+use super::writer::WriterReport;
+use super::{CheckpointError, Expectation, Snapshot, TrainState, wire};
+
+/// Where checkpoints lie in a run directory.
+pub const FOLDER: &str = "checkpoints";
+/// At the end of the name of a checkpoint that is never tried again.
+pub const BAD: &str = ".bad";
+const OLD: &str = ".old";
+const TEMPORARY: &str = ".tmp-";
+/// Why a checkpoint was marked, for people.
+const WHY: &str = "WHY.txt";
+/// Marked ones that stay for inspection.
+const BAD_KEPT_MAX: usize = 2;
+
+/// The folder of a step.
+pub fn name_of(step: u64) -> String {
+    format!("step-{step:08}")
+}
+
+/// The step of a published folder; `None` for every other name.
+pub fn step_of(name: &str) -> Option<u64> {
+    let step = name.strip_prefix("step-")?.parse().ok()?;
+    (name_of(step) == name).then_some(step)
+}
+
+fn io_error(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> CheckpointError {
+    let path = path.to_path_buf();
+    move |source| CheckpointError::Io { action, path, source }
+}
+
+/// What goes, now that `written` is published and verified: `(delete, mark as bad)`. Later steps
+/// belong to a past that a rollback left behind. Pure.
+pub fn retention(names: &[String], written: u64, keep: u32) -> (Vec<String>, Vec<String>) {
+    let mut steps: Vec<u64> = names.iter().filter_map(|name| step_of(name)).collect();
+    steps.sort_unstable_by(|a, b| b.cmp(a));
+    let (later, mut kept): (Vec<u64>, Vec<u64>) = steps.into_iter().partition(|&s| s > written);
+    let surplus = kept.split_off(kept.len().min(keep.max(1) as usize));
+    let mut bad: Vec<&String> = names.iter().filter(|name| name.ends_with(BAD)).collect();
+    bad.sort();
+    bad.truncate(bad.len().saturating_sub(BAD_KEPT_MAX));
+    let delete = surplus.into_iter().map(name_of).chain(bad.into_iter().cloned()).collect();
+    (delete, later.into_iter().map(name_of).collect())
+}
+
+/// Writes one checkpoint, verifies it, publishes it if this is `still_current`ly the run's attempt,
+/// and retires what `keep` no longer covers. On failure nothing is left behind and nothing older
+/// is touched.
+pub fn write(
+    storage: &dyn Storage,
+    snapshot: &Snapshot,
+    keep: u32,
+    still_current: &dyn Fn() -> bool,
+    clock: &dyn Clock,
+) -> WriterReport {
+    let name = name_of(snapshot.state.step);
+    let folder = Path::new(FOLDER);
+    let beside = folder.join(format!("{name}{TEMPORARY}{}", snapshot.state.attempt));
+    let (mut bytes, mut write_seconds, mut verify_seconds) = (0, 0.0, 0.0);
+    let begun = clock.now();
+    let result = write_files(storage, &beside, snapshot).and_then(|written| {
+        bytes = written;
+        let synced = clock.now();
+        write_seconds = (synced - begun).as_secs_f64();
+        verify_files(storage, &beside)?;
+        verify_seconds = (clock.now() - synced).as_secs_f64();
+        if !still_current() {
+            return Err(CheckpointError::CutOff(name.clone()));
+        }
+        publish(storage, &beside, &name)
+    });
+    match &result {
+        Ok(()) => retire(storage, snapshot.state.step, keep),
+        Err(_) => {
+            // The storage is in trouble already; what stays is cleaned at the next start.
+            let _ = storage.remove(&beside);
+        }
+    }
+    let step = snapshot.state.step;
+    WriterReport { name, step, bytes, write_seconds, verify_seconds, result }
+}
+
+fn write_files(
+    storage: &dyn Storage,
+    beside: &Path,
+    snapshot: &Snapshot,
+) -> Result<u64, CheckpointError> {
+    storage.remove(beside).map_err(io_error("clear", beside))?;
+    storage.create_dir(beside).map_err(io_error("create", beside))?;
+    let about = about(snapshot);
+    let (layout, state) = (&snapshot.layout, wire::encode(&snapshot.state));
+    let model = tensors::model_file(layout, &snapshot.parameters, &snapshot.statistics, &about);
+    let optimizer = tensors::optimizer_file(layout, &snapshot.momentum, &about);
+    let bodies =
+        [(MODEL, model.parts()), (OPTIMIZER, optimizer.parts()), (STATE, vec![&state[..]])];
+    let mut entries = Vec::new();
+    for (file, parts) in bodies {
+        let path = beside.join(file);
+        storage.write_whole(&path, &parts).map_err(io_error("write", &path))?;
+        entries.push(FileEntry::of(file, &parts));
+    }
+    let manifest = Manifest::of(snapshot, entries);
+    let text = manifest.to_text();
+    let path = beside.join(MANIFEST);
+    storage.write_whole(&path, &[text.as_bytes()]).map_err(io_error("write", &path))?;
+    Ok(manifest.bytes() + text.len() as u64)
+}
+
+/// What the headers of the safetensors files say, for whoever opens them elsewhere.
+pub fn about(snapshot: &Snapshot) -> BTreeMap<String, String> {
+    let input = snapshot.input.map(|extent| extent.to_string()).join("x");
+    let classes = serde_json::to_string(&snapshot.classes).expect("strings are always JSON");
+    let step = snapshot.state.step.to_string();
+    let texts = [
+        ("format", "pt".to_string()),
+        ("model", snapshot.model_name.clone()),
+        ("input", input),
+        ("classes", classes),
+        ("step", step),
+    ];
+    texts.into_iter().map(|(key, text)| (key.to_string(), text)).collect()
+}
+
+/// Moves a verified folder to its name. One of the same step (written by an earlier attempt) steps
+/// aside first, and comes back if the move fails.
+fn publish(storage: &dyn Storage, beside: &Path, name: &str) -> Result<(), CheckpointError> {
+    let folder = Path::new(FOLDER);
+    let (target, aside) = (folder.join(name), folder.join(format!("{name}{OLD}")));
+    let names = storage.list(folder).map_err(io_error("list", folder))?;
+    let replaces = names.iter().any(|present| present == name);
+    if replaces {
+        storage.remove(&aside).map_err(io_error("clear", &aside))?;
+        storage.rename(&target, &aside).map_err(io_error("move aside", &target))?;
+    }
+    let moved = storage.rename(beside, &target).map_err(io_error("publish", &target));
+    if replaces {
+        let tidied = match moved {
+            Ok(()) => storage.remove(&aside),
+            Err(_) => storage.rename(&aside, &target),
+        };
+        warn_of("tidy", &aside, tidied);
+    }
+    moved
+}
+
+fn warn_of(action: &str, path: &Path, result: io::Result<()>) {
+    if let Err(error) = result {
+        tracing::warn!("checkpoint: cannot {action} {}: {error}", path.display());
+    }
+}
+
+fn retire(storage: &dyn Storage, written: u64, keep: u32) {
+    let folder = Path::new(FOLDER);
+    let names = match storage.list(folder) {
+        Ok(names) => names,
+        Err(error) => return warn_of("list", folder, Err(error)),
+    };
+    let (delete, later) = retention(&names, written, keep);
+    for name in later {
+        mark_bad(storage, &name, &format!("the run went back and passed step {written} again"));
+    }
+    for name in delete {
+        let path = folder.join(name);
+        warn_of("remove", &path, storage.remove(&path));
+    }
+}
+
+/// A checkpoint that does not verify, or from which training fails, is never tried again.
+pub fn mark_bad(storage: &dyn Storage, name: &str, reason: &str) {
+    let from = Path::new(FOLDER).join(name);
+    let to = Path::new(FOLDER).join(format!("{name}{BAD}"));
+    tracing::warn!("checkpoint {name} is marked as bad: {reason}");
+    warn_of("remove", &to, storage.remove(&to));
+    warn_of("mark", &from, storage.rename(&from, &to));
+    warn_of("explain", &to, storage.write_whole(&to.join(WHY), &[reason.as_bytes(), b"\n"]));
+}
+
+/// Removes what a dead writer left half done. Only for the process that is the run's writer.
+pub fn clean(storage: &dyn Storage) {
+    let folder = Path::new(FOLDER);
+    let names = match storage.list(folder) {
+        Ok(names) => names,
+        Err(error) => return warn_of("list", folder, Err(error)),
+    };
+    for name in &names {
+        let path = folder.join(name);
+        if let Some(published) = name.strip_suffix(OLD) {
+            if names.iter().any(|present| present == published) {
+                warn_of("remove", &path, storage.remove(&path));
+            } else {
+                warn_of("restore", &path, storage.rename(&path, &folder.join(published)));
+            }
+        } else if name.contains(TEMPORARY) {
+            warn_of("remove", &path, storage.remove(&path));
+        }
+    }
+}
+
+fn folder_name(folder: &Path) -> String {
+    folder.file_name().map_or(String::new(), |name| name.to_string_lossy().into())
+}
+
+fn damaged(folder: &Path, reason: impl Into<String>) -> CheckpointError {
+    CheckpointError::Damaged { name: folder_name(folder), reason: reason.into() }
+}
+
+/// A missing file or a failing disk is damage: the next older checkpoint may be whole. What a
+/// person can put right (permissions) or time (a busy server) is not.
+fn read(storage: &dyn Storage, folder: &Path, file: &str) -> Result<Vec<u8>, CheckpointError> {
+    use io::ErrorKind::{
+        Interrupted, OutOfMemory, PermissionDenied, ResourceBusy, StaleNetworkFileHandle, TimedOut,
+    };
+    let path = folder.join(file);
+    storage.read(&path).map_err(|error| match error.kind() {
+        PermissionDenied
+        | OutOfMemory
+        | Interrupted
+        | TimedOut
+        | ResourceBusy
+        | StaleNetworkFileHandle => io_error("read", &path)(error),
+        _ => damaged(folder, format!("{file} cannot be read: {error}")),
+    })
+}
+
+/// Reads and checks the manifest of a folder.
+pub fn read_manifest(storage: &dyn Storage, folder: &Path) -> Result<Manifest, CheckpointError> {
+    Manifest::from_text(&folder_name(folder), &read(storage, folder, MANIFEST)?)
+}
+
+fn read_file(
+    storage: &dyn Storage,
+    folder: &Path,
+    entry: &FileEntry,
+) -> Result<Vec<u8>, CheckpointError> {
+    let body = read(storage, folder, &entry.name)?;
+    entry.verify(&body).map_err(|reason| damaged(folder, reason))?;
+    Ok(body)
+}
+
+/// Reads every file of a folder and compares it with the manifest.
+pub fn verify_files(storage: &dyn Storage, folder: &Path) -> Result<Manifest, CheckpointError> {
+    let manifest = read_manifest(storage, folder)?;
+    for entry in &manifest.files {
+        read_file(storage, folder, entry)?;
+    }
+    Ok(manifest)
+}
+
+/// Reads and verifies a folder. Without an expectation the layout is the one the files imply.
+pub fn read_snapshot(
+    storage: &dyn Storage,
+    folder: &Path,
+    expect: Option<&Expectation>,
+) -> Result<Snapshot, CheckpointError> {
+    let manifest = read_manifest(storage, folder)?;
+    let mut bodies = Vec::new();
+    for entry in &manifest.files {
+        bodies.push(read_file(storage, folder, entry)?);
+    }
+    // Only whole files are compared with the run: a damaged one says nothing about anything.
+    if let Some(expect) = expect {
+        compare(folder, &manifest, expect)?;
+    }
+    let [model, optimizer, state] = bodies.as_slice() else {
+        return Err(damaged(folder, "the manifest does not list three files"));
+    };
+    let state = read_state(folder, state, &manifest)?;
+    let layout = match expect {
+        Some(expect) => Arc::clone(&expect.layout),
+        None => {
+            Arc::new(tensors::layout_of(model).map_err(|error| damaged(folder, error.to_string()))?)
+        }
+    };
+    let other = |error| other_model(folder, &manifest, expect, &error);
+    let (parameters, statistics) = tensors::read_model(model, &layout).map_err(other)?;
+    let momentum = tensors::read_optimizer(optimizer, &layout).map_err(other)?;
+    let Manifest { model: model_name, classes, input, .. } = manifest;
+    Ok(Snapshot { layout, model_name, classes, input, parameters, momentum, statistics, state })
+}
+
+fn read_state(
+    folder: &Path,
+    bytes: &[u8],
+    manifest: &Manifest,
+) -> Result<TrainState, CheckpointError> {
+    let state = wire::decode(bytes).map_err(|error| match error {
+        wire::WireError::Newer(format) => {
+            let name = folder_name(folder);
+            CheckpointError::Newer { name, format, known: wire::VERSION }
+        }
+        wire::WireError::Malformed(reason) => damaged(folder, reason),
+    })?;
+    // One manifest binds weights and data cursor; see that it binds these two.
+    if (state.step, state.cursor) != (manifest.step, manifest.cursor) {
+        return Err(damaged(folder, "state.bin and the manifest name different steps"));
+    }
+    Ok(state)
+}
+
+fn compare(
+    folder: &Path,
+    manifest: &Manifest,
+    expect: &Expectation,
+) -> Result<(), CheckpointError> {
+    let pairs = [
+        ("model", &manifest.model, Some(expect.model_name.clone())),
+        ("configuration", &manifest.config_fingerprint, expect.config_fingerprint.map(hex)),
+        ("training set", &manifest.data_fingerprint, expect.data_fingerprint.map(hex)),
+        ("run", &manifest.run_id, expect.run_id.clone()),
+    ];
+    for (what, found, expected) in pairs {
+        if let Some(expected) = expected.filter(|expected| expected != found) {
+            let (name, found) = (folder_name(folder), found.clone());
+            return Err(CheckpointError::Other { name, what, found, expected });
+        }
+    }
+    Ok(())
+}
+
+/// Files that verify but do not fit: another model under the same name.
+fn other_model(
+    folder: &Path,
+    manifest: &Manifest,
+    expect: Option<&Expectation>,
+    error: &tensors::TensorError,
+) -> CheckpointError {
+    match expect {
+        Some(expect) => CheckpointError::Other {
+            name: folder_name(folder),
+            what: "model",
+            found: format!("{} ({error})", manifest.model),
+            expected: expect.model_name.clone(),
+        },
+        None => damaged(folder, error.to_string()),
+    }
+}
+
+/// Published folders, newest first, with their steps. A folder that was caught between the two
+/// renames of `publish` counts under its `.old` name.
+pub fn published(storage: &dyn Storage) -> Result<Vec<(u64, PathBuf)>, CheckpointError> {
+    let folder = Path::new(FOLDER);
+    let names = storage.list(folder).map_err(io_error("list", folder))?;
+    let whole = names.iter().filter(|name| step_of(name).is_some());
+    let mut found: BTreeMap<u64, PathBuf> = BTreeMap::new();
+    for name in names.iter().filter(|name| name.ends_with(OLD)).chain(whole) {
+        // The published name comes last and replaces the other.
+        if let Some(step) = step_of(name.strip_suffix(OLD).unwrap_or(name)) {
+            found.insert(step, folder.join(name));
+        }
+    }
+    Ok(found.into_iter().rev().collect())
+}
+
+/// Names of the checkpoints that are never tried again.
+pub fn marked(storage: &dyn Storage) -> Result<Vec<String>, CheckpointError> {
+    let folder = Path::new(FOLDER);
+    let names = storage.list(folder).map_err(io_error("list", folder))?;
+    Ok(names.into_iter().filter(|name| name.ends_with(BAD)).collect())
+}
+
+/// The newest checkpoint that verifies. Damaged ones are marked and never tried again; one of
+/// another model, configuration or run ends the search with an error that names both. `None`: the
+/// run never wrote one. Call it in one process of the run.
+pub fn newest_verified(
+    storage: &dyn Storage,
+    expect: &Expectation,
+) -> Result<Option<Snapshot>, CheckpointError> {
+    let mut refused = Vec::new();
+    for (step, folder) in published(storage)? {
+        match read_snapshot(storage, &folder, Some(expect)) {
+            Ok(snapshot) if snapshot.state.step == step => return Ok(Some(snapshot)),
+            Ok(snapshot) => {
+                let reason = format!("it holds step {}", snapshot.state.step);
+                mark_bad(storage, &folder_name(&folder), &reason);
+                refused.push(format!("{}: {reason}", folder_name(&folder)));
+            }
+            Err(error @ CheckpointError::Damaged { .. }) => {
+                mark_bad(storage, &folder_name(&folder), &error.to_string());
+                refused.push(error.to_string());
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    if refused.is_empty() {
+        refused = marked(storage)?;
+    }
+    if refused.is_empty() { Ok(None) } else { Err(CheckpointError::AllBad(refused)) }
+}

@@ -1,0 +1,286 @@
+//! The safetensors files: a header of names, shapes and places, then the values, little-endian.
+//! Written from the flat vectors without a copy, and with the same bytes every time (the
+//! library's own writer copies all values and orders its metadata at random); read by the library.
+
+use std::collections::{BTreeMap, HashMap};
+use std::ops::Range;
+
+use safetensors::tensor::{Dtype, SafeTensors, TensorInfo};
+use serde::Serialize;
+use thiserror::Error;
+
+use crate::model::{Layout, TensorKind, TensorSpec};
+
+/// Before the tensor's name in `optimizer.safetensors`: PyTorch's word for it.
+pub const MOMENTUM_PREFIX: &str = "momentum_buffer.";
+/// Data begins on a multiple of it (the format's own rule).
+const HEADER_ALIGN_BYTES: usize = 8;
+
+const _: () = assert!(cfg!(target_endian = "little"), "values are written as they lie in memory");
+
+/// Why a file does not give the tensors that are asked for.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum TensorError {
+    /// Not a safetensors file.
+    #[error("not a safetensors file: {0}")]
+    Format(String),
+    /// Another element type.
+    #[error("tensor {name} has type {found}; convert it to F32")]
+    Type {
+        /// The tensor.
+        name: String,
+        /// Its type.
+        found: String,
+    },
+    /// Not there.
+    #[error("tensor {0} is missing")]
+    Missing(String),
+    /// Not asked for.
+    #[error("tensor {0} belongs to no layer of the model")]
+    Unexpected(String),
+    /// Another shape.
+    #[error("tensor {name} has shape {found:?}, the model needs {expected:?}")]
+    Shape {
+        /// The tensor.
+        name: String,
+        /// In the file.
+        found: Vec<usize>,
+        /// In the model.
+        expected: Vec<usize>,
+    },
+}
+
+/// A file, ready to be written part after part.
+#[derive(Debug)]
+pub struct TensorFile<'a> {
+    header: Vec<u8>,
+    values: Vec<&'a [u8]>,
+}
+
+#[derive(Serialize)]
+struct Header<'a> {
+    #[serde(rename = "__metadata__")]
+    about: &'a BTreeMap<String, String>,
+    #[serde(flatten)]
+    tensors: BTreeMap<String, TensorInfo>,
+}
+
+impl<'a> TensorFile<'a> {
+    fn new(
+        tensors: impl Iterator<Item = (String, &'a TensorSpec, &'a [f32])>,
+        about: &BTreeMap<String, String>,
+    ) -> Self {
+        let (mut infos, mut values, mut end) = (BTreeMap::new(), Vec::new(), 0);
+        for (name, tensor, flat) in tensors {
+            let bytes: &[u8] = bytemuck::cast_slice(&flat[elements(tensor)]);
+            let data_offsets = (end, end + bytes.len());
+            end += bytes.len();
+            let shape = tensor.shape.clone();
+            infos.insert(name, TensorInfo { dtype: Dtype::F32, shape, data_offsets });
+            values.push(bytes);
+        }
+        let header = Header { about, tensors: infos };
+        let mut text = serde_json::to_vec(&header).expect("strings and numbers are always JSON");
+        text.resize(text.len().next_multiple_of(HEADER_ALIGN_BYTES), b' ');
+        let mut header = (text.len() as u64).to_le_bytes().to_vec();
+        header.append(&mut text);
+        Self { header, values }
+    }
+
+    /// The parts in file order.
+    pub fn parts(&self) -> Vec<&[u8]> {
+        std::iter::once(self.header.as_slice()).chain(self.values.iter().copied()).collect()
+    }
+}
+
+/// Elements of a tensor within its flat vector.
+pub fn elements(tensor: &TensorSpec) -> Range<usize> {
+    tensor.offset..tensor.offset + tensor.shape.iter().product::<usize>()
+}
+
+/// Weights and running statistics under the names of the layout (torchvision's).
+pub fn model_file<'a>(
+    layout: &'a Layout,
+    parameters: &'a [f32],
+    statistics: &'a [f32],
+    about: &BTreeMap<String, String>,
+) -> TensorFile<'a> {
+    let flat = |kind| if kind == TensorKind::Statistic { statistics } else { parameters };
+    TensorFile::new(layout.tensors.iter().map(|t| (t.name.clone(), t, flat(t.kind))), about)
+}
+
+/// Momentum, one tensor for every trained one.
+pub fn optimizer_file<'a>(
+    layout: &'a Layout,
+    momentum: &'a [f32],
+    about: &BTreeMap<String, String>,
+) -> TensorFile<'a> {
+    let trained = layout.tensors.iter().filter(|t| t.kind != TensorKind::Statistic);
+    let named = trained.map(|t| (format!("{MOMENTUM_PREFIX}{}", t.name), t, momentum));
+    TensorFile::new(named, about)
+}
+
+/// Weights and running statistics as flat vectors, found by name.
+pub fn read_model(bytes: &[u8], layout: &Layout) -> Result<(Vec<f32>, Vec<f32>), TensorError> {
+    let file = parse(bytes)?;
+    let (mut parameters, mut statistics) =
+        (vec![0.0; layout.parameters], vec![0.0; layout.statistics]);
+    for tensor in &layout.tensors {
+        let flat = match tensor.kind {
+            TensorKind::Statistic => &mut statistics,
+            TensorKind::Weight | TensorKind::Bias => &mut parameters,
+        };
+        read_tensor(&file, &tensor.name, tensor, flat)?;
+    }
+    let known = |name: &&str| layout.tensors.iter().any(|t| t.name == **name);
+    let ignored = |name: &&str| name.ends_with(".num_batches_tracked");
+    match file.names().into_iter().find(|name| !known(name) && !ignored(name)) {
+        Some(name) => Err(TensorError::Unexpected(name.to_string())),
+        None => Ok((parameters, statistics)),
+    }
+}
+
+/// Momentum as a flat vector, found by name.
+pub fn read_optimizer(bytes: &[u8], layout: &Layout) -> Result<Vec<f32>, TensorError> {
+    let file = parse(bytes)?;
+    let mut momentum = vec![0.0; layout.parameters];
+    for tensor in layout.tensors.iter().filter(|t| t.kind != TensorKind::Statistic) {
+        let name = format!("{MOMENTUM_PREFIX}{}", tensor.name);
+        read_tensor(&file, &name, tensor, &mut momentum)?;
+    }
+    Ok(momentum)
+}
+
+/// The layout that a file of weights implies: tensors in file order, kinds by torchvision's names.
+pub fn layout_of(bytes: &[u8]) -> Result<Layout, TensorError> {
+    let (_, header) = SafeTensors::read_metadata(bytes).map_err(format_error)?;
+    let mut layout = Layout { tensors: Vec::new(), parameters: 0, statistics: 0 };
+    let mut nodes: HashMap<String, usize> = HashMap::new();
+    for name in header.offset_keys() {
+        let Some(info) = header.info(&name) else { continue };
+        if name.ends_with(".num_batches_tracked") {
+            continue;
+        }
+        let (node, last) = name.rsplit_once('.').unwrap_or(("", &name));
+        let kind = match last {
+            "running_mean" | "running_var" => TensorKind::Statistic,
+            _ if info.shape.len() > 1 => TensorKind::Weight,
+            _ => TensorKind::Bias,
+        };
+        let end = match kind {
+            TensorKind::Statistic => &mut layout.statistics,
+            TensorKind::Weight | TensorKind::Bias => &mut layout.parameters,
+        };
+        let (offset, shape, nodes_seen) = (*end, info.shape.clone(), nodes.len());
+        *end += shape.iter().product::<usize>();
+        let node = *nodes.entry(node.to_string()).or_insert(nodes_seen);
+        layout.tensors.push(TensorSpec { name, shape, offset, kind, node });
+    }
+    Ok(layout)
+}
+
+/// The texts in the file's header.
+pub fn about(bytes: &[u8]) -> Result<BTreeMap<String, String>, TensorError> {
+    let (_, header) = SafeTensors::read_metadata(bytes).map_err(format_error)?;
+    Ok(header.metadata().clone().unwrap_or_default().into_iter().collect())
+}
+
+fn parse(bytes: &[u8]) -> Result<SafeTensors<'_>, TensorError> {
+    SafeTensors::deserialize(bytes).map_err(format_error)
+}
+
+#[expect(clippy::needless_pass_by_value, reason = "the shape that map_err wants")]
+fn format_error(error: safetensors::SafeTensorError) -> TensorError {
+    TensorError::Format(error.to_string())
+}
+
+fn read_tensor(
+    file: &SafeTensors<'_>,
+    name: &str,
+    spec: &TensorSpec,
+    flat: &mut [f32],
+) -> Result<(), TensorError> {
+    let view = file.tensor(name).map_err(|_| TensorError::Missing(name.to_string()))?;
+    if view.dtype() != Dtype::F32 {
+        let found = format!("{:?}", view.dtype());
+        return Err(TensorError::Type { name: name.to_string(), found });
+    }
+    if view.shape() != spec.shape {
+        let (found, expected) = (view.shape().to_vec(), spec.shape.clone());
+        return Err(TensorError::Shape { name: name.to_string(), found, expected });
+    }
+    for (value, four) in flat[elements(spec)].iter_mut().zip(view.data().chunks_exact(4)) {
+        *value = f32::from_le_bytes([four[0], four[1], four[2], four[3]]);
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tensor(name: &str, shape: &[usize], offset: usize, kind: TensorKind) -> TensorSpec {
+        TensorSpec { name: name.into(), shape: shape.to_vec(), offset, kind, node: 0 }
+    }
+
+    fn layout() -> Layout {
+        let tensors = vec![
+            tensor("conv1.weight", &[2, 1, 2, 2], 0, TensorKind::Weight),
+            tensor("bn1.weight", &[2], 8, TensorKind::Bias),
+            tensor("bn1.running_mean", &[2], 0, TensorKind::Statistic),
+            tensor("fc.bias", &[3], 10, TensorKind::Bias),
+        ];
+        Layout { tensors, parameters: 13, statistics: 2 }
+    }
+
+    fn file(layout: &Layout) -> Vec<u8> {
+        let parameters: Vec<f32> = (0..13).map(|i| i as f32 - 0.5).collect();
+        let about = BTreeMap::from([("format".to_string(), "pt".to_string())]);
+        model_file(layout, &parameters, &[7.0, 8.0], &about).parts().concat()
+    }
+
+    #[test]
+    fn what_is_written_is_read_back() {
+        let bytes = file(&layout());
+        let (parameters, statistics) = read_model(&bytes, &layout()).unwrap();
+        assert_eq!((parameters[12], &statistics[..]), (11.5, &[7.0, 8.0][..]));
+        assert_eq!(about(&bytes).unwrap()["format"], "pt");
+        assert_eq!(bytes, file(&layout()), "the same state gives the same bytes");
+    }
+
+    #[test]
+    fn tensors_are_found_by_name_wherever_they_lie() {
+        let mut moved = layout();
+        moved.tensors.swap(0, 3);
+        moved.tensors[0].offset = 0;
+        moved.tensors[1].offset = 3;
+        moved.tensors[3].offset = 5;
+        let (parameters, _) = read_model(&file(&layout()), &moved).unwrap();
+        assert_eq!(parameters[..3], [9.5, 10.5, 11.5]);
+        assert_eq!(parameters[5], -0.5);
+    }
+
+    #[test]
+    fn a_file_implies_its_layout() {
+        let implied = layout_of(&file(&layout())).unwrap();
+        let ends = (implied.parameters, implied.statistics);
+        assert_eq!(ends, (13, 2));
+        let kinds = |layout: &Layout| layout.tensors.iter().map(|t| t.kind).collect::<Vec<_>>();
+        assert_eq!(kinds(&implied), kinds(&layout()));
+        assert_eq!(implied.tensors[3].offset, 10);
+    }
+
+    #[test]
+    fn another_model_is_named_tensor_by_tensor() {
+        let bytes = file(&layout());
+        let mut other = layout();
+        other.tensors[3].name = "fc2.bias".into();
+        assert_eq!(read_model(&bytes, &other), Err(TensorError::Missing("fc2.bias".into())));
+        let mut other = layout();
+        other.tensors[0].shape = vec![2, 2, 2, 1];
+        assert!(matches!(read_model(&bytes, &other), Err(TensorError::Shape { .. })));
+        let mut other = layout();
+        other.tensors.remove(3);
+        assert_eq!(read_model(&bytes, &other), Err(TensorError::Unexpected("fc.bias".into())));
+    }
+}

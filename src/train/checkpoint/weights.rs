@@ -1,0 +1,176 @@
+//! Weights in and out: a checkpoint as one safetensors file with torchvision's names, and the
+//! reverse. Also where `model.init`, evaluation and prediction get their weights.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use thiserror::Error;
+
+use crate::model::{Layout, Shape};
+use crate::observe::storage::FileSystem;
+
+use super::manifest::MANIFEST;
+use super::tensors::{self, TensorError};
+use super::{CheckpointError, Expectation, Snapshot, TrainState, store};
+
+/// Why weights could not be taken from a file.
+#[derive(Debug, Error)]
+pub enum WeightsError {
+    /// The file cannot be read.
+    #[error("cannot read {path}: {source}")]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// Why not.
+        source: std::io::Error,
+    },
+    /// It does not hold this model.
+    #[error("{path}: {source}; weights need every tensor of the model, with its name and shape")]
+    Tensors {
+        /// The file.
+        path: PathBuf,
+        /// Which tensor.
+        source: TensorError,
+    },
+    /// The file does not say what it is and nobody else did.
+    #[error("{path} does not say its {what}; give {option}")]
+    Unsaid {
+        /// The file.
+        path: PathBuf,
+        /// What is missing.
+        what: &'static str,
+        /// How to give it.
+        option: &'static str,
+    },
+    /// A folder that is no run, no checkpoint.
+    #[error("{0} is neither a run directory, nor a checkpoint, nor a .safetensors file")]
+    NoCheckpoint(PathBuf),
+    /// The checkpoint does not verify.
+    #[error(transparent)]
+    Checkpoint(#[from] CheckpointError),
+}
+
+/// The checkpoint's model as the bytes of one safetensors file.
+pub fn export(snapshot: &Snapshot) -> Vec<u8> {
+    let about = store::about(snapshot);
+    let (layout, statistics) = (&snapshot.layout, &snapshot.statistics);
+    tensors::model_file(layout, &snapshot.parameters, statistics, &about).parts().concat()
+}
+
+/// What a foreign file may not say about itself.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Given {
+    /// Catalogue name.
+    pub model: Option<String>,
+    /// One input sample.
+    pub input: Option<Shape>,
+    /// Class names in label order.
+    pub classes: Option<Vec<String>>,
+}
+
+/// A file of weights as the state of step 0: zero momentum, nothing committed. What is `given`
+/// holds against what the file says of itself.
+pub fn import(path: &Path, bytes: &[u8], given: Given) -> Result<Snapshot, WeightsError> {
+    let wrap = |source| WeightsError::Tensors { path: path.to_path_buf(), source };
+    let unsaid = |what, option| WeightsError::Unsaid { path: path.to_path_buf(), what, option };
+    let about = tensors::about(bytes).map_err(wrap)?;
+    let layout = tensors::layout_of(bytes).map_err(wrap)?;
+    let (parameters, statistics) = tensors::read_model(bytes, &layout).map_err(wrap)?;
+    let model_name = given.model.or_else(|| about.get("model").cloned());
+    let input = given.input.or_else(|| about.get("input").and_then(|text| parse_input(text)));
+    let said = || serde_json::from_str(about.get("classes")?).ok();
+    Ok(Snapshot {
+        momentum: vec![0.0; parameters.len()],
+        model_name: model_name.ok_or_else(|| unsaid("model", "--model NAME"))?,
+        input: input.ok_or_else(|| unsaid("input shape", "--input 3x224x224"))?,
+        classes: given
+            .classes
+            .or_else(said)
+            .ok_or_else(|| unsaid("classes", "--classes cat,dog,... or their number"))?,
+        layout: layout.into(),
+        parameters,
+        statistics,
+        state: TrainState { exact: true, ..TrainState::default() },
+    })
+}
+
+/// `"3x224x224"`: channels, height, width.
+pub fn parse_input(text: &str) -> Option<Shape> {
+    let extents: Option<Vec<usize>> =
+        text.split('x').map(|part| part.trim().parse().ok()).collect();
+    extents?.try_into().ok().filter(|shape: &Shape| shape.iter().all(|&extent| extent > 0))
+}
+
+/// A run directory and perhaps one checkpoint in it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Place {
+    /// The storage's root.
+    pub root: PathBuf,
+    /// Relative to it; `None` stands for the newest that verifies.
+    pub folder: Option<PathBuf>,
+}
+
+/// What a person meant by a path: a run directory, its `checkpoints` folder, or one checkpoint.
+pub fn locate(path: &Path) -> Result<Place, WeightsError> {
+    let read = |source| WeightsError::Io { path: path.to_path_buf(), source };
+    let whole = path.canonicalize().map_err(read)?;
+    let up = || whole.parent().map_or_else(|| whole.clone(), Path::to_path_buf);
+    let name = whole.file_name().map(PathBuf::from);
+    if whole.join(MANIFEST).is_file() {
+        Ok(Place { root: up(), folder: name })
+    } else if whole.join(store::FOLDER).is_dir() {
+        Ok(Place { root: whole, folder: None })
+    } else if name.as_deref() == Some(Path::new(store::FOLDER)) {
+        Ok(Place { root: up(), folder: None })
+    } else {
+        Err(WeightsError::NoCheckpoint(path.to_path_buf()))
+    }
+}
+
+/// Reads and verifies the checkpoint that `locate` finds. Damaged ones are passed over and not
+/// marked, since the run may be alive: for evaluation, prediction and export.
+pub fn load(path: &Path, expect: Option<&Expectation>) -> Result<Snapshot, WeightsError> {
+    let place = locate(path)?;
+    let storage = FileSystem::new(place.root);
+    if let Some(folder) = place.folder {
+        return Ok(store::read_snapshot(&storage, &folder, expect)?);
+    }
+    let mut refused = Vec::new();
+    for (_, folder) in store::published(&storage)? {
+        match store::read_snapshot(&storage, &folder, expect) {
+            Ok(snapshot) => return Ok(snapshot),
+            Err(error @ CheckpointError::Damaged { .. }) => refused.push(error.to_string()),
+            Err(error) => return Err(error.into()),
+        }
+    }
+    if refused.is_empty() {
+        return Err(WeightsError::NoCheckpoint(path.to_path_buf()));
+    }
+    Err(CheckpointError::AllBad(refused).into())
+}
+
+/// Parameters and statistics for `model.init`: from a `.safetensors` file, a checkpoint, or the
+/// newest checkpoint of a run.
+pub fn initial_weights(
+    path: &Path,
+    layout: &Arc<Layout>,
+) -> Result<(Vec<f32>, Vec<f32>), WeightsError> {
+    if path.is_dir() {
+        // By tensor, not by name: weights may start another model that is laid out alike.
+        let snapshot = load(path, None)?;
+        return weights_for(path, &export(&snapshot), layout);
+    }
+    let read = |source| WeightsError::Io { path: path.to_path_buf(), source };
+    weights_for(path, &std::fs::read(path).map_err(read)?, layout)
+}
+
+/// Parameters and statistics for a layout from the bytes of a `.safetensors` file; `path` names it
+/// in errors.
+pub fn weights_for(
+    path: &Path,
+    bytes: &[u8],
+    layout: &Layout,
+) -> Result<(Vec<f32>, Vec<f32>), WeightsError> {
+    let wrap = |source| WeightsError::Tensors { path: path.to_path_buf(), source };
+    tensors::read_model(bytes, layout).map_err(wrap)
+}

@@ -1,0 +1,288 @@
+//! Checkpoints behind the loop: one thread writes, the loop pays one copy into a buffer that is
+//! used again. One checkpoint may be in the thread's hands and one in its queue; a third is
+//! skipped, so a slow or hanging disk costs memory for two and never a step.
+
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+use crate::cluster::resident::{Shape, SlotView};
+use crate::observe::clock::RealClock;
+use crate::observe::storage::Storage;
+
+use super::{About, CheckpointError, Snapshot, TrainState, store};
+
+/// Buffer sets: one being written, one waiting or being filled.
+const SETS_MAX: usize = 2;
+/// Outcomes nobody fetched; older ones are dropped.
+const REPORTS_MAX: usize = 64;
+
+/// How one checkpoint went.
+#[derive(Debug)]
+pub struct WriterReport {
+    /// Its folder.
+    pub name: String,
+    /// Committed steps in it.
+    pub step: u64,
+    /// Of all its files.
+    pub bytes: u64,
+    /// Writing and syncing.
+    pub write_seconds: f64,
+    /// Reading back.
+    pub verify_seconds: f64,
+    /// Published, or why not.
+    pub result: Result<(), CheckpointError>,
+}
+
+#[derive(Debug, Default)]
+struct Buffers {
+    parameters: Vec<f32>,
+    momentum: Vec<f32>,
+    statistics: Vec<f32>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    free: Vec<Buffers>,
+    /// Sets that are filled, queued or written.
+    lent: usize,
+    queued: Option<Snapshot>,
+    writing: bool,
+    closing: bool,
+    gone: bool,
+    skipped: u64,
+    reports: Vec<WriterReport>,
+}
+
+impl State {
+    fn report(&mut self, report: WriterReport) {
+        self.reports.push(report);
+        if self.reports.len() > REPORTS_MAX {
+            self.reports.remove(0);
+        }
+    }
+    fn take_back(&mut self, buffers: Buffers) {
+        self.lent = self.lent.saturating_sub(1);
+        if self.free.len() + self.lent < SETS_MAX {
+            self.free.push(buffers);
+        }
+    }
+    fn busy(&self) -> bool {
+        (self.queued.is_some() || self.writing) && !self.gone
+    }
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+impl Shared {
+    /// A panic elsewhere leaves the state usable: every change of it is one assignment.
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The right to make one checkpoint, with the buffers for it. Dropped unused, it gives them back.
+#[derive(Debug)]
+pub struct Ticket {
+    buffers: Option<Buffers>,
+    shared: Arc<Shared>,
+}
+
+impl Ticket {
+    /// Copies a committed slot: the only time the loop spends. Hand the result to `submit`.
+    pub fn fill(mut self, about: &About, slot: SlotView<'_>, state: TrainState) -> Snapshot {
+        let mut buffers = self.buffers.take().unwrap_or_default();
+        refill(&mut buffers.parameters, slot.parameters);
+        refill(&mut buffers.momentum, slot.momentum);
+        refill(&mut buffers.statistics, slot.statistics);
+        let Buffers { parameters, momentum, statistics } = buffers;
+        Snapshot {
+            layout: Arc::clone(&about.layout),
+            model_name: about.model_name.clone(),
+            classes: about.classes.clone(),
+            input: about.input,
+            parameters,
+            momentum,
+            statistics,
+            state,
+        }
+    }
+}
+
+fn refill(buffer: &mut Vec<f32>, values: &[f32]) {
+    if buffer.len() == values.len() {
+        buffer.copy_from_slice(values);
+    } else {
+        buffer.clear();
+        buffer.extend_from_slice(values);
+    }
+}
+
+impl Drop for Ticket {
+    fn drop(&mut self) {
+        if let Some(buffers) = self.buffers.take() {
+            self.shared.lock().take_back(buffers);
+        }
+    }
+}
+
+/// The background writer of the run's lowest live rank.
+#[derive(Debug)]
+pub struct Writer {
+    shared: Arc<Shared>,
+}
+
+impl Writer {
+    /// Starts the thread, which first removes what a dead writer left. `keep` verified checkpoints
+    /// stay; `current_attempt` says, before every publication, whether this process still belongs
+    /// to the run's attempt.
+    pub fn new(
+        storage: Arc<dyn Storage>,
+        keep: u32,
+        current_attempt: Box<dyn Fn() -> bool + Send>,
+    ) -> Self {
+        let shared = Arc::new(Shared::default());
+        let worker = Worker { shared: Arc::clone(&shared), storage, keep, current_attempt };
+        let started = thread::Builder::new().name("checkpoint".into()).spawn(move || worker.run());
+        if let Err(error) = started {
+            tracing::warn!("no checkpoints: the writer's thread cannot be started: {error}");
+            shared.lock().gone = true;
+        }
+        Self { shared }
+    }
+
+    /// Allocates and touches one set of buffers, so that the first checkpoint stalls no longer
+    /// than the others.
+    pub fn prepare(&self, shape: Shape) {
+        let mut state = self.shared.lock();
+        if state.free.is_empty() && state.lent == 0 {
+            // Written with a value that is not zero: zeroed pages would only be promised.
+            let parameters = vec![1.0; shape.parameters];
+            let momentum = parameters.clone();
+            let statistics = vec![1.0; shape.statistics];
+            state.free.push(Buffers { parameters, momentum, statistics });
+        }
+    }
+
+    /// The buffers for one checkpoint; `None` while one is written and one waits: skip it.
+    pub fn try_begin(&self) -> Option<Ticket> {
+        let mut state = self.shared.lock();
+        if state.lent >= SETS_MAX || state.queued.is_some() {
+            state.skipped += 1;
+            return None;
+        }
+        state.lent += 1;
+        let buffers = Some(state.free.pop().unwrap_or_default());
+        drop(state);
+        Some(Ticket { buffers, shared: Arc::clone(&self.shared) })
+    }
+
+    /// Checkpoints that `try_begin` refused so far.
+    pub fn skipped(&self) -> u64 {
+        self.shared.lock().skipped
+    }
+
+    /// Queues a snapshot and returns at once; the outcome comes through `poll`.
+    pub fn submit(&self, snapshot: Snapshot) {
+        let mut state = self.shared.lock();
+        if state.gone || state.queued.is_some() {
+            let (name, step) = (store::name_of(snapshot.state.step), snapshot.state.step);
+            let error = if state.gone {
+                CheckpointError::WriterGone(name.clone())
+            } else {
+                CheckpointError::Busy(name.clone())
+            };
+            state.take_back(buffers_of(snapshot));
+            let (write_seconds, verify_seconds) = (0.0, 0.0);
+            let result = Err(error);
+            state.report(WriterReport {
+                name,
+                step,
+                bytes: 0,
+                write_seconds,
+                verify_seconds,
+                result,
+            });
+            return;
+        }
+        state.queued = Some(snapshot);
+        drop(state);
+        self.shared.changed.notify_all();
+    }
+
+    /// What was written, or failed, since the last call.
+    pub fn poll(&self) -> Vec<WriterReport> {
+        std::mem::take(&mut self.shared.lock().reports)
+    }
+
+    /// Waits until everything submitted is written or failed; false when `limit` came first.
+    pub fn finish(&self, limit: Duration) -> bool {
+        let state = self.shared.lock();
+        let waited = self.shared.changed.wait_timeout_while(state, limit, |state| state.busy());
+        let (state, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        !state.busy()
+    }
+}
+
+impl Drop for Writer {
+    /// The thread ends after what it has in hand; it is not waited for (`finish` does that).
+    fn drop(&mut self) {
+        self.shared.lock().closing = true;
+        self.shared.changed.notify_all();
+    }
+}
+
+fn buffers_of(snapshot: Snapshot) -> Buffers {
+    let Snapshot { parameters, momentum, statistics, .. } = snapshot;
+    Buffers { parameters, momentum, statistics }
+}
+
+/// The thread's side.
+struct Worker {
+    shared: Arc<Shared>,
+    storage: Arc<dyn Storage>,
+    keep: u32,
+    current_attempt: Box<dyn Fn() -> bool + Send>,
+}
+
+impl Worker {
+    fn run(self) {
+        if (self.current_attempt)() {
+            store::clean(&*self.storage);
+        }
+        let clock = RealClock::default();
+        // Ends when the writer is dropped.
+        while let Some(snapshot) = self.next() {
+            let current = || (self.current_attempt)();
+            let report = store::write(&*self.storage, &snapshot, self.keep, &current, &clock);
+            let mut state = self.shared.lock();
+            state.writing = false;
+            state.take_back(buffers_of(snapshot));
+            state.report(report);
+            drop(state);
+            self.shared.changed.notify_all();
+        }
+    }
+
+    fn next(&self) -> Option<Snapshot> {
+        let state = self.shared.lock();
+        let idle = |state: &mut State| state.queued.is_none() && !state.closing;
+        let waited = self.shared.changed.wait_while(state, idle);
+        let mut state = waited.unwrap_or_else(PoisonError::into_inner);
+        let next = if state.closing { None } else { state.queued.take() };
+        state.writing = next.is_some();
+        next
+    }
+}
+
+impl Drop for Worker {
+    /// However the thread ends, nobody waits for it afterwards.
+    fn drop(&mut self) {
+        self.shared.lock().gone = true;
+        self.shared.changed.notify_all();
+    }
+}

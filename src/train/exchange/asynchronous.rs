@@ -1,0 +1,243 @@
+//! The asynchronous exchange: Algorithm 1 of SPRINT (spec 004). Worker threads run free: each
+//! copies the current w, computes a micro-batch's gradient g and adds -γ g to Δw; the rank sends
+//! `w / n + Δw` round after round, with n read from the communicator at the moment of sending, and
+//! applies momentum to what it receives. In the slots, "momentum" is w_old.
+//!
+//! Every round ends in a vote. On no commit the part of Δw that was taken is given back. How many
+//! micro-batches of each owner a round contained travels with it, so a replacement continues each
+//! owner after its last *committed* micro-batch and nothing is counted twice.
+
+use std::sync::{Arc, PoisonError};
+use std::time::{Duration, Instant};
+
+use crate::cluster::comm::ReduceOp;
+use crate::cluster::world::World;
+use crate::config::{Phase, Schedule};
+use crate::data::sampler::Order;
+use crate::observe::ledger::Committed;
+
+use super::{Context, Exchange, Sums, at, measure_begin};
+use crate::train::TrainError;
+use crate::train::free_run::{FreeRun, Taken};
+use crate::train::replica::Replica;
+use crate::train::schedule;
+use crate::train::worker::{Pool, Totals};
+
+/// Longest wait of a round for the own workers' next gradient: others may have some.
+const ROUND_WAIT_MAX: Duration = Duration::from_millis(200);
+
+/// `SendBuf <- w / n + Δw`: summed over n ranks that hold the same w it is w + ΣΔw, whatever n.
+pub fn send_buffer(w: &[f32], delta: &[f32], ranks: usize, send: &mut [f32]) {
+    assert!(ranks > 0 && w.len() == send.len() && delta.len() == send.len());
+    let share = 1.0 / ranks as f32;
+    for ((send, w), delta) in send.iter_mut().zip(w).zip(delta) {
+        *send = w * share + delta;
+    }
+}
+
+/// `w <- RecvBuf + μ (RecvBuf - w_old); w_old <- RecvBuf`.
+pub fn apply_received(
+    received: &[f32],
+    old: &[f32],
+    momentum: f32,
+    w: &mut [f32],
+    kept: &mut [f32],
+) {
+    for (((w, kept), &received), old) in w.iter_mut().zip(kept).zip(received).zip(old) {
+        *w = received + momentum * (received - old);
+        *kept = received;
+    }
+}
+
+/// See the module.
+pub struct Asynchronous {
+    pool: Pool,
+    free: Arc<FreeRun>,
+    order: Order,
+    schedule: Schedule,
+    base_rate: f64,
+    momentum: f32,
+    steps_total: Option<u64>,
+    send: Vec<f32>,
+    received: Vec<f32>,
+    parameters: usize,
+    /// What the round under way took from the workers.
+    taken: Option<Taken>,
+    /// The world's generation that the workers' owners come from.
+    planned: Option<(u32, u32)>,
+}
+
+impl Asynchronous {
+    /// `rates`: schedule, base learning rate, momentum.
+    pub fn new(
+        pool: Pool,
+        order: Order,
+        rates: (Schedule, f64, f64),
+        steps_total: Option<u64>,
+    ) -> Self {
+        let layout = &pool.shared.layout;
+        let (parameters, length) = (layout.parameters, layout.parameters + layout.statistics);
+        let free = Arc::clone(pool.shared.free.as_ref().expect("asynchronous pools run free"));
+        let (schedule, base_rate, momentum) = rates;
+        Self {
+            pool,
+            free,
+            order,
+            schedule,
+            base_rate,
+            momentum: momentum as f32,
+            steps_total,
+            send: vec![0.0; length],
+            received: vec![0.0; length],
+            parameters,
+            taken: None,
+            planned: None,
+        }
+    }
+
+    /// Tells the workers which owners are theirs; after a repair, from where.
+    fn plan_workers(&mut self, context: &mut Context<'_>) {
+        let now = (context.world.attempt, context.world.generation);
+        self.free.set_learning_rate(self.learning_rate(context.replica));
+        if self.planned == Some(now) {
+            return;
+        }
+        let position = &mut context.replica.position;
+        position.owner_batches.resize(self.order.owners as usize, 0);
+        let owners = context.world.owners_of(context.comm.rank());
+        self.free.assign(&owners, &position.owner_batches);
+        let first = owners.iter().map(|&owner| position.owner_batches[owner as usize]).min();
+        self.pool.shared.loader.plan(first.unwrap_or(0), &owners);
+        self.planned = Some(now);
+        self.pool.run_free(context.replica.standing);
+    }
+
+    /// Bounded, so that a rank without owners, or with slow ones, still takes part in the round.
+    fn wait_for_workers(&self) -> Result<(), TrainError> {
+        let limit = Instant::now() + ROUND_WAIT_MAX;
+        while Instant::now() < limit {
+            if let Some(failure) = self.pool.failure() {
+                return Err(failure);
+            }
+            if self.free.wait_for_delta(Duration::from_millis(20)) {
+                break;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Exchange for Asynchronous {
+    fn attempt(&mut self, context: &mut Context<'_>) -> Result<Sums, TrainError> {
+        at(context, Phase::BeforeLoad);
+        let begun = self.pool.begun();
+        self.plan_workers(context);
+        let begun_seconds = measure_begin(context, &self.pool, begun)?;
+        self.wait_for_workers()?;
+        let taken = self.taken.insert(self.free.take());
+        {
+            let slots = context.replica.slots.read().unwrap_or_else(PoisonError::into_inner);
+            let committed = slots.committed();
+            let ranks = context.comm.size();
+            let (w_delta, s_delta) = taken.delta.split_at(self.parameters);
+            let (w_send, s_send) = self.send.split_at_mut(self.parameters);
+            send_buffer(committed.parameters, w_delta, ranks, w_send);
+            send_buffer(committed.statistics, s_delta, ranks, s_send);
+        }
+        at(context, Phase::InAllReduce);
+        context.comm.all_reduce_f32(&self.send, &mut self.received, ReduceOp::Sum)?;
+        let mut mine = taken.totals.words().to_vec();
+        mine.extend_from_slice(&taken.owner_batches);
+        let mut words = vec![0; mine.len()];
+        context.comm.all_reduce_u64(&mine, &mut words, ReduceOp::Sum)?;
+        at(context, Phase::BeforeVote);
+        let owner_batches = words.split_off(Totals::WORDS);
+        Ok(Sums { totals: Totals::from_words(&words), owner_batches, begun_seconds })
+    }
+
+    fn apply(&mut self, replica: &mut Replica, world: &World, sums: &Sums) -> Committed {
+        if let Some(taken) = self.taken.take() {
+            self.free.recycle(taken);
+        }
+        let step = replica.position.step;
+        {
+            let mut slots = replica.slots.write().unwrap_or_else(PoisonError::into_inner);
+            let (current, next) = slots.begin();
+            let (w, statistics) = self.received.split_at(self.parameters);
+            let (momentum, old) = (self.momentum, current.momentum);
+            apply_received(w, old, momentum, next.parameters, next.momentum);
+            next.statistics.copy_from_slice(statistics);
+            replica.reached_point(Phase::InUpdate);
+            slots.commit(step + 1, world.generation, Vec::new());
+        }
+        let position = &mut replica.position;
+        position.owner_batches.resize(self.order.owners as usize, 0);
+        for (sum, batches) in position.owner_batches.iter_mut().zip(&sums.owner_batches) {
+            *sum += batches;
+        }
+        let cursor = position.cursor + sums.totals.count;
+        Committed {
+            step: step + 1,
+            epoch: cursor / self.order.samples,
+            cursor,
+            count: sums.totals.count,
+            skipped: sums.totals.skipped,
+            mix: sums.totals.mix,
+            attempt: world.attempt,
+        }
+    }
+
+    fn give_back(&mut self) {
+        if let Some(taken) = self.taken.take() {
+            self.free.give_back(&taken);
+        }
+    }
+
+    fn pool(&mut self) -> &mut Pool {
+        &mut self.pool
+    }
+
+    fn resume(&mut self, context: &mut Context<'_>) {
+        self.pool.run_free(context.replica.standing);
+    }
+
+    fn learning_rate(&self, replica: &Replica) -> f64 {
+        let step = replica.position.cursor / self.order.global_batch;
+        schedule::learning_rate(&self.schedule, self.base_rate, step, self.steps_total)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        /// STYLE.md point 8: a stale n would rescale every weight by (n-1)/n.
+        #[test]
+        fn no_weight_is_rescaled_whatever_the_number_of_ranks(
+            ranks in 1usize..64,
+            w in proptest::collection::vec(-10.0f32..10.0, 1..20),
+        ) {
+            let delta = vec![0.0; w.len()];
+            let mut sum = vec![0.0f64; w.len()];
+            let mut send = vec![0.0; w.len()];
+            for _ in 0..ranks {
+                send_buffer(&w, &delta, ranks, &mut send);
+                for (sum, send) in sum.iter_mut().zip(&send) {
+                    *sum += f64::from(*send);
+                }
+            }
+            for (sum, w) in sum.iter().zip(&w) {
+                prop_assert!((sum - f64::from(*w)).abs() <= 1e-6 * f64::from(w.abs()).max(1e-3));
+            }
+        }
+    }
+
+    #[test]
+    fn momentum_acts_on_what_was_received() {
+        let (mut w, mut kept) = ([0.0], [0.0]);
+        apply_received(&[3.0], &[1.0], 0.5, &mut w, &mut kept);
+        assert_eq!((w, kept), ([4.0], [3.0]));
+    }
+}

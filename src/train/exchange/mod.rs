@@ -1,0 +1,91 @@
+//! How gradients meet. Both ways have the same shape: `attempt` goes up to the vote and may fail
+//! on some ranks only; after the vote everybody calls `apply`, or everybody `give_back`
+//! (DESIGN 4.2).
+
+use std::time::Duration;
+
+use crate::cluster::comm::{Communicator, ReduceOp};
+use crate::cluster::world::World;
+use crate::config::Phase;
+use crate::observe::clock::Clock;
+use crate::observe::ledger::Committed;
+
+use super::TrainError;
+use super::replica::Replica;
+use super::worker::{Pool, Totals};
+
+pub mod asynchronous;
+pub mod synchronous;
+
+/// How often the start of the workers is looked at, after a repair.
+const POLL_BEGIN: Duration = Duration::from_micros(200);
+
+/// What an exchange works on.
+pub struct Context<'a> {
+    /// The world's communicator.
+    pub comm: &'a mut dyn Communicator,
+    /// Who computes what.
+    pub world: &'a World,
+    /// This rank's state.
+    pub replica: &'a mut Replica,
+    /// Time.
+    pub clock: &'a dyn Clock,
+    /// Longest wait for this rank's own workers to begin.
+    pub begin_limit: Duration,
+    /// In the first step after a repair: when it was finished.
+    pub repaired_at: Option<Duration>,
+}
+
+/// One step's sums over all ranks, before the vote.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Sums {
+    /// Counted over all ranks.
+    pub totals: Totals,
+    /// Asynchronous exchange: micro-batches of each owner in this round.
+    pub owner_batches: Vec<u64>,
+    /// In the first step after a repair: seconds until every rank had begun to compute.
+    pub begun_seconds: Option<f64>,
+}
+
+/// A way for gradients to meet.
+pub trait Exchange {
+    /// One step or round, up to the vote.
+    fn attempt(&mut self, context: &mut Context<'_>) -> Result<Sums, TrainError>;
+    /// After a successful vote: the update, into the other slot. Returns the ledger line.
+    fn apply(&mut self, replica: &mut Replica, world: &World, sums: &Sums) -> Committed;
+    /// After a failed vote: nothing that was computed is lost.
+    fn give_back(&mut self);
+    /// The worker threads, for evaluation.
+    fn pool(&mut self) -> &mut Pool;
+    /// After evaluation: workers go on.
+    fn resume(&mut self, context: &mut Context<'_>);
+    /// Learning rate of the step that comes next.
+    fn learning_rate(&self, replica: &Replica) -> f64;
+}
+
+/// Performs a fault that strikes the communicating thread.
+pub fn at(context: &Context<'_>, phase: Phase) {
+    context.replica.reached_point(phase);
+}
+
+/// "Back in the update loop" (DESIGN 4.6): seconds from the repair until every rank, the newcomer
+/// included, has begun to compute. `begun_before` is what the pool had begun before this step was
+/// started; a rank with nothing left to compute has begun.
+pub fn measure_begin(
+    context: &mut Context<'_>,
+    pool: &Pool,
+    begun_before: u64,
+) -> Result<Option<f64>, TrainError> {
+    let Some(repaired_at) = context.repaired_at else { return Ok(None) };
+    let limit = context.clock.now() + context.begin_limit;
+    while pool.begun() == begun_before && context.clock.now() < limit {
+        if let Some(failure) = pool.failure() {
+            return Err(failure);
+        }
+        context.clock.sleep(POLL_BEGIN);
+    }
+    let mine = context.clock.now().saturating_sub(repaired_at).as_micros() as u64;
+    let mut slowest = [0];
+    context.comm.all_reduce_u64(&[mine], &mut slowest, ReduceOp::Max)?;
+    Ok(Some(slowest[0] as f64 * 1e-6))
+}

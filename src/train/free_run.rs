@@ -1,0 +1,219 @@
+//! What free-running workers share with the communicating thread (spec 004, Algorithm 1): Δw with
+//! what it counted, and which owner's which micro-batch comes next.
+
+use std::collections::BTreeSet;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use super::worker::Totals;
+
+/// The part of Δw that a round sends, with what it counted.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Taken {
+    /// `parameters | statistics`.
+    pub delta: Vec<f32>,
+    /// What the micro-batches in it counted.
+    pub totals: Totals,
+    /// Micro-batches in it, per owner.
+    pub owner_batches: Vec<u64>,
+}
+
+impl Taken {
+    fn new(length: usize, owners: usize) -> Self {
+        Self { delta: vec![0.0; length], totals: Totals::default(), owner_batches: vec![0; owners] }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.owner_batches.iter().all(|&batches| batches == 0)
+    }
+
+    fn add(&mut self, other: &Self) {
+        for (sum, value) in self.delta.iter_mut().zip(&other.delta) {
+            *sum += value;
+        }
+        self.totals.add(&other.totals);
+        for (sum, batches) in self.owner_batches.iter_mut().zip(&other.owner_batches) {
+            *sum += batches;
+        }
+    }
+}
+
+#[derive(Debug)]
+struct State {
+    collected: Taken,
+    /// Empty buffers of the last round, used again.
+    spare: Option<Taken>,
+    owners: Vec<u32>,
+    /// Of every owner: the micro-batch that comes next.
+    next: Vec<u64>,
+    /// Owners that a worker is computing: one at a time, so that a round holds a prefix of each.
+    busy: BTreeSet<u32>,
+    learning_rate: f64,
+}
+
+/// One owner's next micro-batch, taken by a worker.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Turn {
+    /// Whose.
+    pub owner: u32,
+    /// Its index: the step whose micro-batch this is.
+    pub batch: u64,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct FreeRun {
+    state: Mutex<State>,
+    changed: Condvar,
+    length: usize,
+    /// γ is divided by it: a sweep over all owners then moves w as one synchronous step does.
+    pub global_batch: u64,
+    /// L2 penalty.
+    pub weight_decay: f32,
+}
+
+impl FreeRun {
+    /// `length`: parameters and statistics together.
+    pub fn new(length: usize, owners: usize, global_batch: u64, weight_decay: f64) -> Self {
+        let state = State {
+            collected: Taken::new(length, owners),
+            spare: None,
+            owners: Vec::new(),
+            next: vec![0; owners],
+            busy: BTreeSet::new(),
+            learning_rate: 0.0,
+        };
+        let weight_decay = weight_decay as f32;
+        Self {
+            state: Mutex::new(state),
+            changed: Condvar::new(),
+            length,
+            global_batch,
+            weight_decay,
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// γ of the micro-batches that begin from now on.
+    pub fn set_learning_rate(&self, rate: f64) {
+        self.lock().learning_rate = rate;
+    }
+
+    /// From now on this rank computes `owners`. An owner it already had goes on where it is; a new
+    /// one goes on after its last committed micro-batch.
+    pub fn assign(&self, owners: &[u32], committed: &[u64]) {
+        let mut state = self.lock();
+        for &owner in owners {
+            if !state.owners.contains(&owner) {
+                state.next[owner as usize] = committed[owner as usize];
+            }
+        }
+        state.owners = owners.to_vec();
+        self.changed.notify_all();
+    }
+
+    /// The next micro-batch to compute and γ, or `None` when every owner is being computed.
+    pub fn next_turn(&self) -> Option<(Turn, f64)> {
+        let mut state = self.lock();
+        let free = state.owners.iter().copied().filter(|owner| !state.busy.contains(owner));
+        let owner = free.min_by_key(|&owner| (state.next[owner as usize], owner))?;
+        state.busy.insert(owner);
+        let batch = state.next[owner as usize];
+        Some((Turn { owner, batch }, state.learning_rate))
+    }
+
+    /// `Δw <- Δw + change` for a computed micro-batch (`change` is -γ g).
+    pub fn add(&self, turn: Turn, change: &[f32], statistics: &[f32], totals: &Totals) {
+        let mut state = self.lock();
+        state.busy.remove(&turn.owner);
+        if state.owners.contains(&turn.owner) {
+            state.next[turn.owner as usize] = turn.batch + 1;
+            let (w, s) = state.collected.delta.split_at_mut(change.len());
+            for (sum, value) in w.iter_mut().zip(change).chain(s.iter_mut().zip(statistics)) {
+                *sum += value;
+            }
+            state.collected.totals.add(totals);
+            state.collected.owner_batches[turn.owner as usize] += 1;
+        }
+        self.changed.notify_all();
+    }
+
+    /// Waits for something to send; false after `limit`.
+    pub fn wait_for_delta(&self, limit: Duration) -> bool {
+        let state = self.lock();
+        if !state.collected.is_empty() {
+            return true;
+        }
+        let waited = self.changed.wait_timeout(state, limit);
+        !waited.unwrap_or_else(PoisonError::into_inner).0.collected.is_empty()
+    }
+
+    /// Takes Δw; it restarts from zero.
+    pub fn take(&self) -> Taken {
+        let mut state = self.lock();
+        let owners = state.next.len();
+        let mut empty = state.spare.take().unwrap_or_else(|| Taken::new(self.length, owners));
+        empty.delta.fill(0.0);
+        empty.totals = Totals::default();
+        empty.owner_batches.fill(0);
+        std::mem::replace(&mut state.collected, empty)
+    }
+
+    /// A round that was not committed returns what it took.
+    pub fn give_back(&self, taken: &Taken) {
+        self.lock().collected.add(taken);
+        self.changed.notify_all();
+    }
+
+    /// A committed round returns its buffers.
+    pub fn recycle(&self, taken: Taken) {
+        self.lock().spare = Some(taken);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn totals(count: u64) -> Totals {
+        Totals { count, ..Totals::default() }
+    }
+
+    #[test]
+    fn what_a_failed_round_took_is_sent_by_the_next_one() {
+        let run = FreeRun::new(2, 1, 8, 0.0);
+        run.assign(&[0], &[0]);
+        let (turn, _) = run.next_turn().unwrap();
+        run.add(turn, &[1.0], &[0.5], &totals(4));
+        let taken = run.take();
+        let (turn, _) = run.next_turn().unwrap();
+        run.add(turn, &[2.0], &[0.0], &totals(4));
+        run.give_back(&taken);
+        let again = run.take();
+        assert_eq!(again.delta, vec![3.0, 0.5]);
+        assert_eq!((again.totals.count, again.owner_batches), (8, vec![2]));
+    }
+
+    #[test]
+    fn an_owner_is_computed_by_one_worker_at_a_time() {
+        let run = FreeRun::new(1, 2, 8, 0.0);
+        run.assign(&[0, 1], &[5, 5]);
+        assert_eq!(run.next_turn().unwrap().0.owner, 0);
+        assert_eq!(run.next_turn().unwrap().0.owner, 1);
+        assert!(run.next_turn().is_none());
+    }
+
+    #[test]
+    fn an_inherited_owner_goes_on_after_its_last_committed_batch() {
+        let run = FreeRun::new(1, 2, 8, 0.0);
+        run.assign(&[0], &[0, 0]);
+        let (turn, _) = run.next_turn().unwrap();
+        run.add(turn, &[1.0], &[], &totals(1));
+        run.assign(&[0, 1], &[0, 7]);
+        let turns: Vec<u64> = (0..2).filter_map(|_| Some(run.next_turn()?.0.batch)).collect();
+        assert_eq!(turns, vec![1, 7], "own work goes on where it was, the dead rank's at 7");
+    }
+}

@@ -1,0 +1,109 @@
+//! What a rank writes about the run: events, ledger lines, the picture of the world. One journal
+//! per rank; most lines come from the lowest live rank. A failed write is a warning, never the
+//! end of a run.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use crate::cluster::world::World;
+use crate::observe::clock::Clock;
+use crate::observe::event::{Event, Kind, VERSION};
+use crate::observe::ledger::Entry;
+use crate::observe::progress::Progress;
+use crate::observe::storage::Storage;
+
+/// Names within the run directory.
+pub const EVENTS: &str = "events.jsonl";
+/// See `observe::ledger`.
+pub const LEDGER: &str = "ledger.jsonl";
+/// See `cluster::world`.
+pub const WORLD: &str = "world.json";
+
+/// Where in the run a line is written.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub struct Place {
+    pub attempt: u32,
+    pub generation: u32,
+    pub step: u64,
+    pub rank: u32,
+}
+
+/// Writes the run's lines.
+pub struct Journal {
+    storage: Arc<dyn Storage>,
+    clock: Arc<dyn Clock>,
+    /// Unix time at which the run's seconds were zero.
+    origin: f64,
+    /// Drawn by this process itself when no supervisor does.
+    progress: Option<Progress>,
+    failed: AtomicBool,
+}
+
+impl Journal {
+    /// `origin`: unix seconds at which the run's own seconds were zero.
+    pub fn new(
+        storage: Arc<dyn Storage>,
+        clock: Arc<dyn Clock>,
+        origin: f64,
+        progress: Option<Progress>,
+    ) -> Self {
+        Self { storage, clock, origin, progress, failed: AtomicBool::new(false) }
+    }
+
+    /// Seconds since the run's first start.
+    pub fn seconds(&self) -> f64 {
+        (self.clock.unix_seconds() - self.origin).max(0.0)
+    }
+
+    /// Writes an event.
+    pub fn event(&mut self, place: Place, kind: Kind) {
+        let event = Event {
+            v: VERSION,
+            time: self.clock.unix_seconds(),
+            seconds: self.seconds(),
+            attempt: place.attempt,
+            generation: place.generation,
+            step: place.step,
+            rank: place.rank,
+            kind,
+        };
+        if let Some(progress) = &mut self.progress {
+            progress.on(&event);
+        }
+        let line = serde_json::to_string(&event);
+        self.append(EVENTS, &line.expect("an event is plain data"));
+    }
+
+    /// Appends a ledger line.
+    pub fn ledger(&self, entry: &Entry) {
+        self.append(LEDGER, &serde_json::to_string(entry).expect("an entry is plain data"));
+    }
+
+    /// Rewrites `world.json`.
+    pub fn world(&self, world: &World) {
+        let text = serde_json::to_vec_pretty(world).expect("a world is plain data");
+        let written = self.storage.write_whole(Path::new(WORLD), &[&text]);
+        self.warn_once(written, WORLD);
+    }
+
+    /// The last lines of progress.
+    pub fn finish(&mut self) {
+        if let Some(progress) = &mut self.progress {
+            progress.finish();
+        }
+    }
+
+    fn append(&self, name: &str, line: &str) {
+        self.warn_once(self.storage.append_line(Path::new(name), line), name);
+    }
+
+    fn warn_once(&self, result: std::io::Result<()>, name: &str) {
+        if let Err(error) = result
+            && !self.failed.swap(true, Ordering::Relaxed)
+        {
+            tracing::warn!("cannot write {name}: {error}; training goes on, the record has gaps");
+        }
+    }
+}

@@ -1,0 +1,401 @@
+//! What the lowest live rank keeps for all: checkpoints at their interval, ledger lines that a
+//! dead writer did not get to, the result. Every rank has a keeper, so that any can take over;
+//! only the writer's does anything.
+
+use std::path::Path;
+use std::sync::{Arc, PoisonError};
+use std::time::Duration;
+
+use crate::cluster::faults::{FAULTS_FOLDER, Injector, Standing};
+use crate::cluster::world::World;
+use crate::config::{Every, Phase};
+use crate::observe::clock::Clock;
+use crate::observe::event::Kind;
+use crate::observe::ledger::Ledger;
+use crate::observe::log::parse_lines;
+use crate::observe::result::Status;
+use crate::observe::storage::Storage;
+
+use super::TrainError;
+use super::checkpoint::{About, Snapshot, TrainState, Writer, young_daly};
+use super::journal::{EVENTS, Journal, Place};
+use super::outcome;
+use super::position::Position;
+use super::replica::Replica;
+
+/// Longest wait for a checkpoint that must be written before the run ends.
+const FINAL_CHECKPOINT_LIMIT: Duration = Duration::from_secs(120);
+
+/// Where a rank that cannot go on leaves the reason for the others.
+pub const REASON: &str = "failure.txt";
+
+/// Its first line when the configuration does not fit the data set or a checkpoint: exit code 2.
+pub const CONFIGURATION: &str = "configuration";
+
+/// A fault that fired longer ago than this did not cause what is being repaired.
+const FAULT_AGE_SECONDS_MAX: f64 = 10.0;
+
+/// Constants of the run that its files carry.
+#[derive(Debug, Clone)]
+pub struct Facts {
+    /// Model and classes.
+    pub about: About,
+    /// Names the run.
+    pub run_id: String,
+    /// `run.seed`.
+    pub seed: u64,
+    /// Virtual owners.
+    pub owners: u32,
+    /// Of what decides the arithmetic.
+    pub config_fingerprint: u64,
+    /// Of the training set.
+    pub data_fingerprint: u64,
+    /// `checkpoint.every`.
+    pub every: Every,
+    /// `checkpoint.keep`.
+    pub keep: u32,
+    /// `checkpoint.mtbf`.
+    pub mtbf: Duration,
+    /// Steps per epoch.
+    pub steps_per_epoch: u64,
+}
+
+/// See the module.
+pub struct Keeper {
+    facts: Facts,
+    storage: Arc<dyn Storage>,
+    clock: Arc<dyn Clock>,
+    injector: Arc<Injector>,
+    still_current: Arc<dyn Fn() -> bool + Send + Sync>,
+    world_next_member: u32,
+    writer: Option<Writer>,
+    /// Run seconds and step of the last checkpoint that was begun.
+    last: Option<(f64, u64)>,
+    /// Stalls of checkpoints that are being written, by step.
+    stalls: Vec<(u64, f64)>,
+    cost_seconds: f64,
+}
+
+impl Keeper {
+    /// `still_current`: whether this process belongs to the run's newest attempt.
+    pub fn new(
+        facts: Facts,
+        storage: Arc<dyn Storage>,
+        clock: Arc<dyn Clock>,
+        injector: Arc<Injector>,
+        still_current: Arc<dyn Fn() -> bool + Send + Sync>,
+    ) -> Self {
+        let (writer, last, stalls) = (None, None, Vec::new());
+        let (world_next_member, cost_seconds) = (0, 0.0);
+        Self {
+            facts,
+            storage,
+            clock,
+            injector,
+            still_current,
+            world_next_member,
+            writer,
+            last,
+            stalls,
+            cost_seconds,
+        }
+    }
+
+    /// This rank is the writer from now on: fills what a dead one left open.
+    pub fn take_over(&mut self, replica: &Replica, world: &World) {
+        self.world_next_member = world.next_member;
+        let mut ledger = Ledger::new(Arc::clone(&self.storage));
+        if let Err(error) = ledger.catch_up(&replica.position.ledger_tail) {
+            tracing::warn!("cannot complete ledger.jsonl: {error}; its record may have a gap");
+        }
+        if self.facts.every != Every::Never {
+            self.writer();
+        }
+    }
+
+    fn writer(&mut self) -> &Writer {
+        let (facts, storage) = (&self.facts, &self.storage);
+        let (injector, still_current) = (&self.injector, &self.still_current);
+        self.writer.get_or_insert_with(|| {
+            let storage: Arc<dyn Storage> =
+                Arc::new(Struck { inner: Arc::clone(storage), injector: Arc::clone(injector) });
+            let still_current = Arc::clone(still_current);
+            Writer::new(storage, facts.keep, Box::new(move || still_current()))
+        })
+    }
+
+    /// Begins a checkpoint when one is due, and reports those that were finished.
+    pub fn after_commit(
+        &mut self,
+        replica: &Replica,
+        journal: &mut Journal,
+        place: Place,
+        seconds: f64,
+    ) {
+        self.report(journal, place);
+        let step = replica.position.step;
+        let (last_seconds, last_step) = *self.last.get_or_insert((seconds, step.saturating_sub(1)));
+        let due = match self.facts.every {
+            Every::Never => false,
+            Every::Epoch => step.is_multiple_of(self.facts.steps_per_epoch),
+            Every::Steps(steps) => step.is_multiple_of(steps),
+            Every::Time(interval) => {
+                let interval = interval.as_secs_f64();
+                (seconds / interval).floor() > (last_seconds / interval).floor()
+            }
+            Every::Auto => {
+                let mtbf = self.facts.mtbf.as_secs_f64();
+                seconds - last_seconds >= young_daly(self.cost_seconds, mtbf)
+            }
+        };
+        if due && step > last_step {
+            self.begin(replica, place, seconds);
+        }
+    }
+
+    fn begin(&mut self, replica: &Replica, place: Place, seconds: f64) {
+        let began = self.clock.now();
+        let state = self.state(&replica.position, place, seconds);
+        let about = self.facts.about.clone();
+        let Some(ticket) = self.writer().try_begin() else {
+            tracing::warn!("a checkpoint is still being written: the one due now is left out");
+            return;
+        };
+        let slots = replica.slots.read().unwrap_or_else(PoisonError::into_inner);
+        let snapshot: Snapshot = ticket.fill(&about, slots.committed(), state);
+        drop(slots);
+        self.writer().submit(snapshot);
+        let stall = (self.clock.now() - began).as_secs_f64();
+        self.stalls.push((replica.position.step, stall));
+        self.last = Some((seconds, replica.position.step));
+    }
+
+    fn state(&self, position: &Position, place: Place, seconds: f64) -> TrainState {
+        TrainState {
+            step: position.step,
+            cursor: position.cursor,
+            seed: self.facts.seed,
+            attempt: place.attempt,
+            generation: place.generation,
+            owners: self.facts.owners,
+            next_member: self.world_next_member,
+            run_id: self.facts.run_id.clone(),
+            config_fingerprint: self.facts.config_fingerprint,
+            data_fingerprint: self.facts.data_fingerprint,
+            best_error: position.best_error,
+            last_error: position.last_error,
+            run_seconds: seconds,
+            exact: position.exact,
+            order: position.owner_batches.clone(),
+            ledger_tail: position.ledger_tail.clone(),
+            ..TrainState::default()
+        }
+    }
+
+    fn report(&mut self, journal: &mut Journal, place: Place) {
+        let Some(writer) = &self.writer else { return };
+        for done in writer.poll() {
+            let at = self.stalls.iter().position(|(step, _)| *step == done.step);
+            let stall = at.map_or(0.0, |at| self.stalls.swap_remove(at).1);
+            match done.result {
+                Ok(()) => {
+                    self.cost_seconds = stall;
+                    let kind = Kind::Checkpoint {
+                        name: done.name,
+                        bytes: done.bytes,
+                        stall_seconds: stall,
+                        snapshot_seconds: stall,
+                        write_seconds: done.write_seconds,
+                        verify_seconds: done.verify_seconds,
+                    };
+                    journal.event(place, kind);
+                }
+                Err(error) => {
+                    let message = format!("no checkpoint at step {}: {error}", done.step);
+                    tracing::warn!("{message}");
+                    journal.event(place, Kind::Warning { message });
+                }
+            }
+        }
+    }
+
+    /// The end of a run that all ranks agreed on: last checkpoint, result.
+    pub fn finish(
+        &mut self,
+        replica: &Replica,
+        journal: &mut Journal,
+        place: Place,
+        status: Status,
+    ) -> Result<(), TrainError> {
+        let wanted = self.facts.every != Every::Never || status == Status::Interrupted;
+        if wanted && self.last.is_none_or(|(_, step)| step != replica.position.step) {
+            self.writer().finish(FINAL_CHECKPOINT_LIMIT);
+            self.begin(replica, place, journal.seconds());
+        }
+        if let Some(writer) = &self.writer
+            && !writer.finish(FINAL_CHECKPOINT_LIMIT)
+        {
+            tracing::warn!("the last checkpoint took too long and was left behind");
+        }
+        self.report(journal, place);
+        let digest = self.digest(replica);
+        let reason = match status {
+            Status::Interrupted => "asked to stop; a checkpoint is written",
+            _ => "all steps are committed",
+        };
+        let (reason, sha) = (reason.to_string(), Some(digest.clone()));
+        let status_name = outcome::status_name(status).to_string();
+        let (kind_reason, kind_sha) = (reason.clone(), sha.clone());
+        journal.event(
+            place,
+            Kind::RunEnd { status: status_name, reason: kind_reason, state_sha256: kind_sha },
+        );
+        if !(self.still_current)() {
+            let text = "a newer attempt of this run has started: no result is written here";
+            return Err(TrainError::JobLost(text.into()));
+        }
+        let written = outcome::Ended {
+            run_id: &self.facts.run_id,
+            place,
+            status,
+            reason,
+            seconds: journal.seconds(),
+            position: &replica.position,
+            state_sha256: sha,
+        }
+        .write(self.storage.as_ref());
+        written.map_err(|error| TrainError::Internal(format!("cannot write result.json: {error}")))
+    }
+
+    /// DESIGN 4.6.
+    pub fn digest(&self, replica: &Replica) -> String {
+        let slots = replica.slots.read().unwrap_or_else(PoisonError::into_inner);
+        let committed = slots.committed();
+        let position = super::digest::Position {
+            step: replica.position.step,
+            cursor: replica.position.cursor,
+            seed: self.facts.seed,
+            order: &replica.position.owner_batches,
+        };
+        super::digest::state_sha256(
+            &self.facts.about.layout,
+            committed.parameters,
+            committed.momentum,
+            committed.statistics,
+            position,
+        )
+    }
+
+    /// Leaves the reason why this rank cannot go on, for whoever writes the result.
+    pub fn leave_reason(&self, error: &TrainError) {
+        leave_reason(self.storage.as_ref(), error);
+    }
+
+    /// What another rank left.
+    pub fn read_reason(&self) -> TrainError {
+        read_reason(self.storage.as_ref())
+    }
+
+    /// Seconds since the newest injected fault fired: the "detect" of a repair that it caused.
+    pub fn seconds_since_fault(&self) -> Option<f64> {
+        let folder = Path::new(FAULTS_FOLDER);
+        let fired = self.storage.list(folder).ok()?.into_iter().filter_map(|name| {
+            let body = self.storage.read(&folder.join(name)).ok()?;
+            String::from_utf8_lossy(&body).split_whitespace().next()?.parse::<f64>().ok()
+        });
+        let newest = fired.fold(f64::NEG_INFINITY, f64::max);
+        let age = self.clock.unix_seconds() - newest;
+        (0.0..FAULT_AGE_SECONDS_MAX).contains(&age).then_some(age)
+    }
+
+    /// What is known of how a process of this rank died: an injected fault, or what its log ends
+    /// with.
+    pub fn cause_of(&self, rank: u32, attempt: u32, pid: u32) -> String {
+        let events = self.storage.read(Path::new(EVENTS)).unwrap_or_default();
+        let tail_from = events.len().saturating_sub(16 << 10);
+        let tail = &events[tail_from..];
+        let whole = tail.iter().position(|&b| b == b'\n').map_or(tail, |at| &tail[at + 1..]);
+        let now = self.clock.unix_seconds();
+        let lines = parse_lines::<crate::observe::event::Event>(Path::new(EVENTS), whole);
+        for event in lines.unwrap_or_default().iter().rev() {
+            if let Kind::FaultInjected { kind, phase, target } = &event.kind
+                && *target == rank
+                && now - event.time < FAULT_AGE_SECONDS_MAX
+            {
+                return format!("injected {kind} {phase}");
+            }
+        }
+        let log = format!("logs/{}", log_name(attempt, pid));
+        let text = self.storage.read(Path::new(&log)).unwrap_or_default();
+        let text = String::from_utf8_lossy(&text);
+        match text.lines().rev().find(|line| line.contains("panicked") || line.contains("ERROR")) {
+            Some(line) => format!("its log ends with: {}", line.trim()),
+            None => "killed by a signal or ended without a word (see its log)".to_string(),
+        }
+    }
+}
+
+/// Leaves the reason why this rank cannot go on, for whoever writes the result.
+pub fn leave_reason(storage: &dyn Storage, error: &TrainError) {
+    let code = match error {
+        TrainError::Configuration(_) => CONFIGURATION,
+        other => outcome::status_name(other.status()),
+    };
+    let text = format!("{code}\n{error}\n");
+    if let Err(error) = storage.write_whole(Path::new(REASON), &[text.as_bytes()]) {
+        tracing::warn!("cannot write {REASON}: {error}");
+    }
+}
+
+/// What another rank left.
+pub fn read_reason(storage: &dyn Storage) -> TrainError {
+    let text = storage.read(Path::new(REASON)).unwrap_or_default();
+    let text = String::from_utf8_lossy(&text);
+    let (code, reason) = text.split_once('\n').unwrap_or(("", &text));
+    let reason = reason.trim().to_string();
+    match code {
+        CONFIGURATION => TrainError::Configuration(reason),
+        "data_error" => TrainError::Data(reason),
+        _ => TrainError::Internal(format!("another rank could not go on: {reason}")),
+    }
+}
+
+/// A rank's log below `RUN/logs`.
+pub fn log_name(attempt: u32, pid: u32) -> String {
+    format!("attempt-{attempt}-pid-{pid}.log")
+}
+
+/// The writer's storage, through which `in_persist` faults strike.
+struct Struck {
+    inner: Arc<dyn Storage>,
+    injector: Arc<Injector>,
+}
+
+impl Storage for Struck {
+    fn append_line(&self, path: &Path, line: &str) -> std::io::Result<()> {
+        self.inner.append_line(path, line)
+    }
+    fn write_whole(&self, path: &Path, body: &[&[u8]]) -> std::io::Result<()> {
+        self.inner.write_whole(path, body)?;
+        self.injector.at(Phase::InPersist, &Standing { ranks: 1, ..Standing::default() });
+        Ok(())
+    }
+    fn create_new(&self, path: &Path, body: &[u8]) -> std::io::Result<()> {
+        self.inner.create_new(path, body)
+    }
+    fn read(&self, path: &Path) -> std::io::Result<Vec<u8>> {
+        self.inner.read(path)
+    }
+    fn list(&self, path: &Path) -> std::io::Result<Vec<String>> {
+        self.inner.list(path)
+    }
+    fn rename(&self, from: &Path, to: &Path) -> std::io::Result<()> {
+        self.inner.rename(from, to)
+    }
+    fn remove(&self, path: &Path) -> std::io::Result<()> {
+        self.inner.remove(path)
+    }
+    fn create_dir(&self, path: &Path) -> std::io::Result<()> {
+        self.inner.create_dir(path)
+    }
+}

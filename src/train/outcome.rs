@@ -1,0 +1,139 @@
+//! `RUN/result.json`, composed from the run's own events and its final position: recoveries and
+//! restarts are what was written when they happened, whoever wrote it.
+
+use std::io;
+use std::path::Path;
+
+use crate::observe::event::{Event, Kind};
+use crate::observe::log::parse_lines;
+use crate::observe::result::{Restart, RunResult, Status, Validation};
+use crate::observe::storage::Storage;
+
+use super::journal::{EVENTS, Place};
+use super::position::Position;
+
+/// The file.
+pub const RESULT: &str = "result.json";
+
+/// How a run ended, from the rank that writes it down.
+pub struct Ended<'a> {
+    /// The run.
+    pub run_id: &'a str,
+    /// Where it stands.
+    pub place: Place,
+    /// How.
+    pub status: Status,
+    /// Why.
+    pub reason: String,
+    /// Run seconds.
+    pub seconds: f64,
+    /// The final position.
+    pub position: &'a Position,
+    /// Of the final state.
+    pub state_sha256: Option<String>,
+}
+
+impl Ended<'_> {
+    /// Reads the events, writes the result.
+    pub fn write(self, storage: &dyn Storage) -> io::Result<()> {
+        let events = storage.read(Path::new(EVENTS)).unwrap_or_default();
+        let events = parse_lines::<Event>(Path::new(EVENTS), &events).unwrap_or_default();
+        let position = self.position;
+        let from_events = History::of(&events);
+        let result = RunResult {
+            run_id: self.run_id.to_string(),
+            attempt: self.place.attempt,
+            status: self.status,
+            reason: self.reason,
+            steps: position.step,
+            epochs: position.ledger_tail.last().map_or(0, |line| line.epoch + 1),
+            samples: position.cursor,
+            seconds: self.seconds,
+            validation: position
+                .last_error
+                .map(|error| Validation { error, best: position.best_error.unwrap_or(error) }),
+            state_sha256: self.state_sha256,
+            exact: position.exact,
+            recoveries: from_events.recoveries,
+            restarts: from_events.restarts,
+            lost_steps: from_events.lost_steps,
+            goodput: from_events.counted_seconds / self.seconds.max(1e-9),
+        };
+        let text = serde_json::to_vec_pretty(&result).map_err(io::Error::other)?;
+        storage.write_whole(Path::new(RESULT), &[&text, b"\n"])
+    }
+}
+
+/// What the events of a run add up to.
+#[derive(Debug, Default, PartialEq)]
+struct History {
+    recoveries: Vec<crate::observe::event::RecoveryRecord>,
+    restarts: Vec<Restart>,
+    lost_steps: u64,
+    counted_seconds: f64,
+}
+
+impl History {
+    fn of(events: &[Event]) -> Self {
+        let mut history = Self::default();
+        let mut counted: Vec<(u64, f64)> = Vec::new();
+        for event in events {
+            match &event.kind {
+                Kind::Step { seconds, .. } => counted.push((event.step, *seconds)),
+                Kind::Recovered(record) => history.recoveries.push(record.clone()),
+                Kind::Restarted { from, lost_steps } => {
+                    counted.retain(|(step, _)| *step <= event.step);
+                    history.lost_steps += lost_steps;
+                    let (attempt, step) = (event.attempt, event.step);
+                    history.restarts.push(Restart { attempt, from: from.clone(), step });
+                }
+                _ => {}
+            }
+        }
+        history.counted_seconds = counted.iter().map(|(_, seconds)| seconds).sum();
+        history
+    }
+}
+
+/// As in `result.json`.
+pub fn status_name(status: Status) -> &'static str {
+    match status {
+        Status::Completed => "completed",
+        Status::DataError => "data_error",
+        Status::InternalError => "internal_error",
+        Status::JobLost => "job_lost",
+        Status::Interrupted => "interrupted",
+        Status::NoProgress => "no_progress",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn event(step: u64, attempt: u32, kind: Kind) -> Event {
+        Event { v: 1, time: 0.0, seconds: 0.0, attempt, generation: 0, step, rank: 0, kind }
+    }
+
+    fn step(step: u64) -> Event {
+        let kind = Kind::Step {
+            epoch: 0,
+            loss: 1.0,
+            error: 0.5,
+            samples: 8,
+            learning_rate: 0.1,
+            seconds: 2.0,
+        };
+        event(step, 1, kind)
+    }
+
+    #[test]
+    fn steps_that_a_restart_threw_away_do_not_count() {
+        let restarted = Kind::Restarted { from: "checkpoint".into(), lost_steps: 2 };
+        let events = [step(1), step(2), step(3), event(1, 2, restarted), step(2)];
+        let history = History::of(&events);
+        assert_eq!((history.lost_steps, history.counted_seconds), (2, 4.0));
+        let step = Restart { attempt: 2, from: "checkpoint".into(), step: 1 };
+        assert_eq!(history.restarts, vec![step]);
+    }
+}

@@ -1,0 +1,68 @@
+//! Where a run stands: everything of its state that is not a tensor. The same on every rank after
+//! each commit; it travels with the tensors to newcomers and into checkpoints.
+
+use serde::{Deserialize, Serialize};
+
+use crate::observe::ledger::Committed;
+
+/// Ledger lines that every rank keeps, so that a dead writer leaves no gap.
+pub const LEDGER_TAIL_MAX: usize = 64;
+
+/// Why the run ends after this step: agreed by all ranks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[allow(missing_docs)]
+pub enum Ending {
+    Completed,
+    Interrupted,
+}
+
+/// The position after a committed step.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Position {
+    /// Committed steps (rounds, in the asynchronous exchange).
+    pub step: u64,
+    /// Committed samples.
+    pub cursor: u64,
+    /// An evaluation was asked for and has not been completed.
+    pub evaluation_due: bool,
+    /// Run time of the last evaluation, milliseconds, by the writer's clock.
+    pub evaluated_ms: u64,
+    /// Last validation error, a fraction.
+    pub last_error: Option<f64>,
+    /// Smallest validation error.
+    pub best_error: Option<f64>,
+    /// Whether the bits still are those of a run without failures.
+    pub exact: bool,
+    /// The newest ledger lines, oldest first.
+    pub ledger_tail: Vec<Committed>,
+    /// All ranks agreed to end here.
+    pub ending: Option<Ending>,
+    /// Asynchronous exchange: micro-batches committed of each owner; empty otherwise.
+    pub owner_batches: Vec<u64>,
+}
+
+impl Position {
+    /// The position before the first step.
+    pub fn start() -> Self {
+        Self { exact: true, ..Self::default() }
+    }
+
+    /// Appends a committed step's ledger line.
+    pub fn commit(&mut self, line: Committed) {
+        self.step = line.step;
+        self.cursor = line.cursor;
+        if self.ledger_tail.len() == LEDGER_TAIL_MAX {
+            self.ledger_tail.remove(0);
+        }
+        self.ledger_tail.push(line);
+    }
+
+    /// Records a completed evaluation.
+    pub fn evaluated(&mut self, error: f64, at_ms: u64) {
+        self.evaluation_due = false;
+        self.evaluated_ms = at_ms;
+        self.last_error = Some(error);
+        self.best_error = Some(self.best_error.map_or(error, |best| best.min(error)));
+    }
+}

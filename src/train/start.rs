@@ -1,0 +1,362 @@
+//! From a configuration to a rank that can train: what is read and built before the first step.
+//! Split so that the part that needs no communicator runs beside MPI's own start.
+
+use std::path::Path;
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
+
+use crate::cluster::comm::{CommError, Communicator};
+use crate::cluster::faults::Injector;
+use crate::cluster::recovery::{Hooks, Policy};
+use crate::cluster::resident::{Shape, SlotView, Slots};
+use crate::cluster::world::{Member, Role, World};
+use crate::config::{Config, Every, ExchangeKind, Rung};
+use crate::data::loader::{Evaluation, Loader, LoaderOptions};
+use crate::data::sampler::Order;
+use crate::data::source::{Split, open};
+use crate::model::{Graph, Layout, catalogue, init, layout};
+use crate::observe::ledger;
+use crate::observe::storage::Storage;
+
+use super::TrainError;
+use super::checkpoint::{About, Expectation, Snapshot, newest_verified};
+use super::exchange::Exchange;
+use super::exchange::asynchronous::Asynchronous;
+use super::exchange::synchronous::Synchronous;
+use super::free_run::FreeRun;
+use super::gradient_sum::GradientSum;
+use super::journal::LEDGER;
+use super::keeper::Facts;
+use super::optimizer::Optimizer;
+use super::position::Position;
+use super::replica::Replica;
+use super::trainer::Plan;
+use super::worker::{Pool, Shared};
+
+/// Decoded validation images kept in memory, at most.
+const EVALUATION_CACHE_BYTES: u64 = 256 << 20;
+
+/// Longest wait for this rank's own workers to begin, after a repair.
+const BEGIN_LIMIT: Duration = Duration::from_secs(30);
+
+/// Everything of a rank that needs no communicator.
+pub struct Prepared {
+    /// The run's constants.
+    pub facts: Facts,
+    /// What it is to do.
+    pub plan: Plan,
+    /// Where the state lives; empty.
+    pub slots: Arc<RwLock<Slots>>,
+    /// How gradients meet, with the worker threads running.
+    pub exchange: Box<dyn Exchange + Send>,
+    graph: Graph,
+    layout: Arc<Layout>,
+    kind: ExchangeKind,
+    /// Training samples.
+    pub train_samples: u64,
+}
+
+/// Reads the data set's index, builds the model, starts the worker threads.
+pub fn prepare(
+    config: &Config,
+    run_id: &str,
+    config_fingerprint: u64,
+    owners: u32,
+    injector: &Arc<Injector>,
+) -> Result<Prepared, TrainError> {
+    let seed = config.run.seed;
+    let train = open(&config.data, Split::Train, seed)?;
+    let has_validation = config.evaluation.every != Every::Never;
+    let validation = match has_validation {
+        true => Some(open(&config.data, Split::Validation, seed)?),
+        false => None,
+    };
+    let size = config.data.image_size as usize;
+    let input = [train.channels() as usize, size, size];
+    let (name, classes) = (&config.model.name, train.classes().to_vec());
+    let graph = catalogue::build(name, input, classes.len(), config.model.width)
+        .map_err(|error| TrainError::Configuration(error.to_string()))?;
+    let layout = Arc::new(layout::of(&graph));
+    let order = Order::new(train.len(), owners, seed, config.train.global_batch)?;
+    let workers = config.train.workers as usize;
+    let options = LoaderOptions {
+        threads: match config.data.decode_threads {
+            0 => workers,
+            threads => threads as usize,
+        },
+        prefetch: config.data.prefetch as usize,
+        image_size: config.data.image_size,
+        channels: train.channels(),
+        augment: config.data.augment,
+        seed,
+        bad_image: config.data.bad_image,
+    };
+    let evaluation =
+        validation.map(|source| Evaluation::new(source, &options, EVALUATION_CACHE_BYTES));
+    let validation_samples = evaluation.as_ref().map_or(0, Evaluation::len);
+    let facts = Facts {
+        about: About { layout: Arc::clone(&layout), model_name: name.to_string(), classes, input },
+        run_id: run_id.to_string(),
+        seed,
+        owners,
+        config_fingerprint,
+        data_fingerprint: train.fingerprint(),
+        every: config.checkpoint.every,
+        keep: config.checkpoint.keep,
+        mtbf: config.checkpoint.mtbf.0,
+        steps_per_epoch: order.steps_per_epoch(),
+    };
+    let shape = Shape { parameters: layout.parameters, statistics: layout.statistics };
+    let slots = Arc::new(RwLock::new(Slots::new(shape)));
+    let train_samples = train.len();
+    let shared = Shared {
+        graph: graph.clone(),
+        layout: Arc::clone(&layout),
+        slots: Arc::clone(&slots),
+        sum: GradientSum::new(&layout, config.train.bucket.0),
+        loader: Loader::new(train, order.clone(), options),
+        evaluation,
+        free: free_run(config, &layout, owners),
+        injector: Arc::clone(injector),
+        seed,
+        threads: config.train.threads as usize,
+    };
+    let pool = Pool::start(shared, workers)?;
+    let plan = plan(config, &order, validation_samples);
+    let exchange = exchange(config, pool, order, &layout);
+    let kind = config.train.exchange;
+    Ok(Prepared { facts, plan, slots, exchange, graph, layout, kind, train_samples })
+}
+
+fn free_run(config: &Config, layout: &Layout, owners: u32) -> Option<Arc<FreeRun>> {
+    let length = layout.parameters + layout.statistics;
+    let (batch, decay) = (config.train.global_batch, config.optimizer.weight_decay);
+    let free = || Arc::new(FreeRun::new(length, owners as usize, batch, decay));
+    (config.train.exchange == ExchangeKind::Asynchronous).then(free)
+}
+
+fn exchange(
+    config: &Config,
+    pool: Pool,
+    order: Order,
+    layout: &Layout,
+) -> Box<dyn Exchange + Send> {
+    let steps_total = steps_total(config, &order);
+    let (schedule, rate) = (config.schedule.clone(), config.optimizer.learning_rate);
+    match config.train.exchange {
+        ExchangeKind::Synchronous => {
+            let freeze = &config.model.freeze;
+            let optimizer = Optimizer::new(&config.optimizer, layout, freeze);
+            Box::new(Synchronous::new(pool, optimizer, order, (schedule, rate), steps_total))
+        }
+        ExchangeKind::Asynchronous => {
+            let rates = (schedule, rate, config.optimizer.momentum);
+            Box::new(Asynchronous::new(pool, order, rates, steps_total))
+        }
+    }
+}
+
+/// The smaller of `train.steps` and `train.epochs`, in steps.
+pub fn steps_total(config: &Config, order: &Order) -> Option<u64> {
+    let by_epochs = config.train.epochs.map(|epochs| epochs * order.steps_per_epoch());
+    [config.train.steps, by_epochs].into_iter().flatten().min()
+}
+
+fn plan(config: &Config, order: &Order, validation_samples: u64) -> Plan {
+    let total = steps_total(config, order);
+    let synchronous = config.train.exchange == ExchangeKind::Synchronous;
+    Plan {
+        steps_max: total.filter(|_| synchronous),
+        samples_max: total.filter(|_| !synchronous).map(|steps| order.cursor(steps)),
+        max_seconds: config.train.max_seconds,
+        steps_per_epoch: order.steps_per_epoch(),
+        evaluation: config.evaluation.every,
+        validation_samples,
+        evaluation_batch: u64::from(config.evaluation.batch.max(1)),
+        begin_limit: BEGIN_LIMIT,
+        policy: Policy {
+            ladder: config.recovery.rungs(),
+            tries_max: config.recovery.tries,
+            limit: config.recovery.time_limit.0,
+        },
+    }
+}
+
+/// Whether recovery may start processes, for checks and estimates.
+pub fn respawns(policy: &Policy) -> bool {
+    policy.ladder.contains(&Rung::Respawn)
+}
+
+/// Host names travel in so many bytes.
+const HOST_BYTES: usize = 64;
+
+/// The world of a fresh start: everybody tells pid and host. Member numbers go on from the ones
+/// that earlier attempts used.
+pub fn gather_world(
+    comm: &mut dyn Communicator,
+    attempt: u32,
+    owners: u32,
+    next_member: u32,
+    identity: (u32, String),
+) -> Result<World, CommError> {
+    let mut words = vec![u64::from(identity.0), u64::from(next_member), u64::from(attempt)];
+    let mut host = [0; HOST_BYTES];
+    let length = identity.1.len().min(HOST_BYTES);
+    host[..length].copy_from_slice(&identity.1.as_bytes()[..length]);
+    words.extend(
+        host.chunks_exact(8)
+            .map(|chunk| u64::from_le_bytes(chunk.try_into().expect("chunks of eight bytes"))),
+    );
+    let all = comm.all_gather_u64(&words)?;
+    // The numbers of rank 0 count: it is the one that read the run directory.
+    let (first, attempt) = (all[1] as u32, all[2] as u32);
+    let mut hosts: Vec<String> = Vec::new();
+    let members = all.chunks_exact(words.len()).enumerate().map(|(rank, words)| {
+        let bytes: Vec<u8> = words[3..].iter().flat_map(|word| word.to_le_bytes()).collect();
+        let host = String::from_utf8_lossy(&bytes).trim_end_matches('\0').to_string();
+        let known = hosts.iter().position(|known| *known == host);
+        let node = known.unwrap_or_else(|| {
+            hosts.push(host.clone());
+            hosts.len() - 1
+        });
+        Member {
+            member: first + rank as u32,
+            rank: rank as u32,
+            role: Role::Active,
+            pid: words[0] as u32,
+            host,
+            node: node as u32,
+        }
+    });
+    Ok(World::initial(attempt, members.collect(), owners))
+}
+
+/// Where the run goes on from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum From {
+    /// First weights.
+    Scratch,
+    /// A verified checkpoint.
+    Checkpoint,
+}
+
+/// The first state of this attempt on rank 0; first weights everywhere else (they are a pure
+/// function of the seed), to be replaced by `spread` when rank 0 found a checkpoint.
+pub fn first_state(
+    prepared: &Prepared,
+    config: &Config,
+    storage: &dyn Storage,
+) -> Result<(Position, From), TrainError> {
+    let found = find_checkpoint(prepared, storage)?;
+    let mut slots = prepared.slots.write().unwrap_or_else(PoisonError::into_inner);
+    if let Some(snapshot) = found {
+        slots.replace(snapshot.slot(&[]));
+        return Ok((position_of(&snapshot), From::Checkpoint));
+    }
+    drop(slots);
+    scratch(prepared, config)?;
+    Ok((Position::start(), From::Scratch))
+}
+
+fn find_checkpoint(
+    prepared: &Prepared,
+    storage: &dyn Storage,
+) -> Result<Option<Snapshot>, TrainError> {
+    let facts = &prepared.facts;
+    let expectation = Expectation {
+        layout: Arc::clone(&prepared.layout),
+        model_name: facts.about.model_name.clone(),
+        config_fingerprint: Some(facts.config_fingerprint),
+        data_fingerprint: Some(facts.data_fingerprint),
+        run_id: None,
+    };
+    newest_verified(storage, &expectation)
+        .map_err(|error| TrainError::Configuration(error.to_string()))
+}
+
+fn position_of(snapshot: &Snapshot) -> Position {
+    let state = &snapshot.state;
+    Position {
+        step: state.step,
+        cursor: state.cursor,
+        evaluation_due: false,
+        evaluated_ms: (state.run_seconds * 1e3) as u64,
+        last_error: state.last_error,
+        best_error: state.best_error,
+        exact: state.exact,
+        ledger_tail: state.ledger_tail.clone(),
+        ending: None,
+        owner_batches: state.order.clone(),
+    }
+}
+
+/// First weights: a pure function of the seed, or those of `model.init`.
+pub fn scratch(prepared: &Prepared, config: &Config) -> Result<(), TrainError> {
+    let layout = &prepared.layout;
+    let mut parameters = init::parameters(&prepared.graph, layout, config.run.seed);
+    let mut statistics = init::statistics(layout);
+    if let Some(path) = &config.model.init {
+        load_weights(path, layout, &mut parameters, &mut statistics)?;
+    }
+    // Algorithm 1 keeps w_old where the synchronous exchange keeps momentum.
+    let momentum = match prepared.kind {
+        ExchangeKind::Synchronous => vec![0.0; parameters.len()],
+        ExchangeKind::Asynchronous => parameters.clone(),
+    };
+    let state = SlotView {
+        step: 0,
+        generation: 0,
+        parameters: &parameters,
+        momentum: &momentum,
+        statistics: &statistics,
+        extra: &[],
+    };
+    let mut slots = prepared.slots.write().unwrap_or_else(PoisonError::into_inner);
+    slots.replace(state);
+    Ok(())
+}
+
+fn load_weights(
+    path: &Path,
+    layout: &Arc<Layout>,
+    parameters: &mut [f32],
+    statistics: &mut [f32],
+) -> Result<(), TrainError> {
+    let wrong = |error: String| {
+        TrainError::Configuration(format!("model.init = {}: {error}", path.display()))
+    };
+    let loaded = super::checkpoint::weights::initial_weights(path, layout);
+    let (first, running) = loaded.map_err(|error| wrong(error.to_string()))?;
+    parameters.copy_from_slice(&first);
+    statistics.copy_from_slice(&running);
+    Ok(())
+}
+
+/// Gives everybody rank 0's state when it did not start from scratch.
+pub fn spread(
+    comm: &mut dyn Communicator,
+    replica: &mut Replica,
+    world: &World,
+    from: From,
+) -> Result<From, CommError> {
+    let mine = u64::from(from == From::Checkpoint && comm.rank() == 0);
+    let told = comm.all_gather_u64(&[mine])?;
+    if told[0] == 0 {
+        return Ok(From::Scratch);
+    }
+    let receivers: Vec<usize> = (1..comm.size()).collect();
+    replica.transfer(comm, 0, &receivers, 0)?;
+    let agreement = comm.agree(1);
+    if !agreement.committed() {
+        return Err(agreement.outcome.err().unwrap_or(CommError::ProcFailed));
+    }
+    replica.adopt(world);
+    Ok(From::Checkpoint)
+}
+
+/// Steps that the ledger counts although the run goes on before them.
+pub fn steps_thrown_away(storage: &dyn Storage, step: u64) -> u64 {
+    let body = storage.read(Path::new(LEDGER)).unwrap_or_default();
+    let entries = crate::observe::log::parse_lines(Path::new(LEDGER), &body).unwrap_or_default();
+    ledger::effective(&entries).iter().filter(|line| line.step > step).count() as u64
+}

@@ -1,0 +1,528 @@
+//! One rank's run from its first step to its last: steps, votes, evaluations, repairs. Everything
+//! that moves is behind a trait, so that the same code runs over MPI, alone and in simulation.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use crate::cluster::comm::{CommError, Communicator, ReduceOp};
+use crate::cluster::recovery::driver::recover;
+use crate::cluster::recovery::{Note, Policy, Repaired};
+use crate::cluster::world::World;
+use crate::config::{Every, Phase, Rung};
+use crate::observe::clock::Clock;
+use crate::observe::event::{Kind, Lost, RecoveryRecord};
+use crate::observe::ledger::Entry;
+use crate::observe::result::Status;
+
+use super::TrainError;
+use super::exchange::{Context, Exchange, Sums};
+use super::journal::{Journal, Place};
+use super::keeper::Keeper;
+use super::position::{Ending, Position};
+use super::replica::Replica;
+use super::worker::Totals;
+
+/// Bit 0 of the vote; the others carry requests, inverted, since agree is an AND (DESIGN 4.2).
+const COMMIT: u32 = 1;
+const NO_STOP: u32 = 1 << 1;
+const TIME_LEFT: u32 = 1 << 2;
+const NO_EVALUATION: u32 = 1 << 3;
+const NOT_BROKEN: u32 = 1 << 4;
+const ALL: u32 = COMMIT | NO_STOP | TIME_LEFT | NO_EVALUATION | NOT_BROKEN;
+
+/// Step events are written at most this often; shorter steps are summed up in one.
+const STEP_EVENT_EVERY: Duration = Duration::from_millis(100);
+
+/// Repairs without a committed step between before the run gives up.
+const REPAIRS_WITHOUT_STEP_MAX: u32 = 20;
+
+/// What a run is to do: constants of this start.
+#[derive(Debug, Clone)]
+pub struct Plan {
+    /// Ends after so many steps.
+    pub steps_max: Option<u64>,
+    /// Ends after so many samples (asynchronous runs, where a step has no fixed size).
+    pub samples_max: Option<u64>,
+    /// Ends after so many seconds of the run.
+    pub max_seconds: Option<f64>,
+    /// Steps per epoch.
+    pub steps_per_epoch: u64,
+    /// When to evaluate.
+    pub evaluation: Every,
+    /// Validation samples; 0 = no validation set.
+    pub validation_samples: u64,
+    /// Validation samples per part.
+    pub evaluation_batch: u64,
+    /// Longest wait for this rank's workers to begin.
+    pub begin_limit: Duration,
+    /// The ladder.
+    pub policy: Policy,
+}
+
+/// What step events sum up.
+#[derive(Debug, Default)]
+struct Recent {
+    totals: Totals,
+    seconds: f64,
+    since: Option<Duration>,
+}
+
+/// What the first commit after a start or a repair has to report.
+#[derive(Debug)]
+enum Begin {
+    /// An attempt started.
+    Started,
+    /// A repair, if this rank is the one that reports it.
+    Repaired(Option<Repaired>),
+}
+
+/// The world is whole since `at`, and has not committed a step yet.
+#[derive(Debug)]
+struct Mended {
+    at: Duration,
+    begin: Begin,
+}
+
+/// See the module.
+pub struct Trainer {
+    /// The world's communicator.
+    pub comm: Box<dyn Communicator>,
+    /// Who is in it.
+    pub world: World,
+    /// This rank's state.
+    pub replica: Replica,
+    /// How gradients meet.
+    pub exchange: Box<dyn Exchange>,
+    /// What is written.
+    pub journal: Journal,
+    /// Checkpoints, while this rank is the writer.
+    pub keeper: Keeper,
+    /// Set by signals.
+    pub stop: Arc<AtomicBool>,
+    clock: Arc<dyn Clock>,
+    plan: Plan,
+    recent: Recent,
+    mended: Option<Mended>,
+    repairs_without_step: u32,
+}
+
+impl Trainer {
+    /// Puts the parts together.
+    #[allow(clippy::too_many_arguments)]
+    pub fn new(
+        comm: Box<dyn Communicator>,
+        world: World,
+        replica: Replica,
+        exchange: Box<dyn Exchange>,
+        journal: Journal,
+        keeper: Keeper,
+        stop: Arc<AtomicBool>,
+        clock: Arc<dyn Clock>,
+        plan: Plan,
+    ) -> Self {
+        let (recent, mended) = (Recent::default(), None);
+        let repairs_without_step = 0;
+        Self {
+            comm,
+            world,
+            replica,
+            exchange,
+            journal,
+            keeper,
+            stop,
+            clock,
+            plan,
+            recent,
+            mended,
+            repairs_without_step,
+        }
+    }
+
+    /// A replacement has just joined: its first commit ends the repair it came from.
+    pub fn joined(&mut self) {
+        self.mended = Some(Mended { at: self.clock.now(), begin: Begin::Repaired(None) });
+    }
+
+    /// All ranks of an attempt have just started together.
+    pub fn started(&mut self) {
+        self.mended = Some(Mended { at: self.clock.now(), begin: Begin::Started });
+    }
+
+    /// Trains to the end. Errors that recovery answers are answered here.
+    pub fn run(&mut self) -> Result<Status, TrainError> {
+        loop {
+            match self.advance() {
+                Ok(None) => {}
+                Ok(Some(status)) => return Ok(status),
+                Err(TrainError::Comm(error)) if error.starts_recovery() => self.repair(&error)?,
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Whether this rank writes what the run publishes.
+    pub fn is_writer(&self) -> bool {
+        self.comm.rank() == 0
+    }
+
+    /// Where the run stands, for a line of the journal.
+    pub fn place(&self) -> Place {
+        Place {
+            attempt: self.world.attempt,
+            generation: self.world.generation,
+            step: self.replica.position.step,
+            rank: self.comm.rank() as u32,
+        }
+    }
+
+    /// Writes an event from here.
+    pub fn event(&mut self, kind: Kind) {
+        let place = self.place();
+        self.journal.event(place, kind);
+    }
+
+    /// One evaluation, one step, or the end; the same choice on every rank.
+    fn advance(&mut self) -> Result<Option<Status>, TrainError> {
+        let ranks = self.comm.size() as u32;
+        let standing = &mut self.replica.standing;
+        (standing.rank, standing.ranks) = (self.comm.rank() as u32, ranks);
+        standing.step = self.replica.position.step;
+        if self.replica.position.evaluation_due {
+            self.evaluate()?;
+        } else if let Some(ending) = self.replica.position.ending {
+            return self.finish(ending).map(Some);
+        } else {
+            self.step()?;
+        }
+        Ok(None)
+    }
+
+    fn step(&mut self) -> Result<(), TrainError> {
+        let began = self.clock.now();
+        let mut context = Context {
+            comm: self.comm.as_mut(),
+            world: &self.world,
+            replica: &mut self.replica,
+            clock: self.clock.as_ref(),
+            begin_limit: self.plan.begin_limit,
+            repaired_at: self.mended.as_ref().map(|mended| mended.at),
+        };
+        let attempted = self.exchange.attempt(&mut context);
+        match self.vote(attempted) {
+            Ok((sums, flags)) => {
+                self.commit(&sums, flags);
+                self.report_step(&sums, began);
+                Ok(())
+            }
+            Err(error) => {
+                self.exchange.give_back();
+                Err(error)
+            }
+        }
+    }
+
+    /// Revoke first, then vote 0: a step commits everywhere or nowhere (DESIGN 4.2).
+    fn vote<T>(&mut self, attempted: Result<T, TrainError>) -> Result<(T, u32), TrainError> {
+        let mut flags = self.requests();
+        match &attempted {
+            Ok(_) => {}
+            Err(TrainError::Comm(error)) if !error.starts_recovery() => {
+                return Err(TrainError::Comm(error.clone()));
+            }
+            Err(error) => {
+                flags &= !COMMIT;
+                if !matches!(error, TrainError::Comm(_)) {
+                    flags &= !NOT_BROKEN;
+                    self.keeper.leave_reason(error);
+                }
+                self.comm.revoke();
+            }
+        }
+        let agreement = self.comm.agree(flags);
+        if agreement.committed() && attempted.is_ok() {
+            self.replica.reached_point(Phase::AfterVote);
+            return attempted.map(|value| (value, agreement.flags));
+        }
+        if let Err(error) = attempted
+            && !matches!(error, TrainError::Comm(_))
+        {
+            return Err(error);
+        }
+        if agreement.flags & NOT_BROKEN == 0 {
+            return Err(self.keeper.read_reason());
+        }
+        self.comm.revoke();
+        Err(TrainError::Comm(agreement.outcome.err().unwrap_or(CommError::ProcFailed)))
+    }
+
+    /// What this rank asks of all: cleared bits.
+    fn requests(&self) -> u32 {
+        let mut flags = ALL;
+        let seconds = self.journal.seconds();
+        if self.stop.load(Ordering::Relaxed) {
+            flags &= !NO_STOP;
+        }
+        if self.plan.max_seconds.is_some_and(|limit| seconds >= limit) {
+            flags &= !TIME_LEFT;
+        }
+        if let Every::Time(interval) = self.plan.evaluation
+            && self.is_writer()
+            && self.plan.validation_samples > 0
+        {
+            let last = self.replica.position.evaluated_ms as f64 / 1e3;
+            let interval = interval.as_secs_f64();
+            if (seconds / interval).floor() > (last / interval).floor() {
+                flags &= !NO_EVALUATION;
+            }
+        }
+        flags
+    }
+
+    fn commit(&mut self, sums: &Sums, flags: u32) {
+        let line = self.exchange.apply(&mut self.replica, &self.world, sums);
+        let position = &mut self.replica.position;
+        position.commit(line.clone());
+        let step = position.step;
+        position.evaluation_due |= self.plan.validation_samples > 0
+            && match self.plan.evaluation {
+                Every::Epoch | Every::Auto => step.is_multiple_of(self.plan.steps_per_epoch),
+                Every::Steps(steps) => step.is_multiple_of(steps),
+                Every::Time(_) => flags & NO_EVALUATION == 0,
+                Every::Never => false,
+            };
+        let done = self.plan.steps_max.is_some_and(|max| step >= max)
+            || self.plan.samples_max.is_some_and(|max| position.cursor >= max);
+        if done || flags & TIME_LEFT == 0 {
+            position.ending = Some(Ending::Completed);
+            position.evaluation_due |=
+                self.plan.validation_samples > 0 && self.plan.evaluation != Every::Never;
+        } else if flags & NO_STOP == 0 {
+            position.ending = Some(Ending::Interrupted);
+            position.evaluation_due = false;
+        }
+        self.replica.standing.newcomer = false;
+        self.repairs_without_step = 0;
+        if self.is_writer() {
+            self.journal.ledger(&Entry::Step(line));
+            self.replica.reached_point(Phase::InSnapshot);
+            let seconds = self.journal.seconds();
+            let place = self.place();
+            self.keeper.after_commit(&self.replica, &mut self.journal, place, seconds);
+        }
+    }
+
+    fn report_step(&mut self, sums: &Sums, began: Duration) {
+        let now = self.clock.now();
+        if let Some(mended) = self.mended.take() {
+            self.report_begin(mended, sums.begun_seconds);
+        }
+        self.recent.totals.add(&sums.totals);
+        self.recent.seconds += (now.saturating_sub(began)).as_secs_f64();
+        let since = *self.recent.since.get_or_insert(began);
+        let position = &self.replica.position;
+        let quiet = position.ending.is_none() && !position.evaluation_due;
+        if quiet && now.saturating_sub(since) < STEP_EVENT_EVERY {
+            return;
+        }
+        let recent = std::mem::take(&mut self.recent);
+        if !self.is_writer() {
+            return;
+        }
+        let computed = recent.totals.computed().max(1) as f64;
+        let epoch = position.ledger_tail.last().map_or(0, |line| line.epoch);
+        let epoch_ends = position.step.is_multiple_of(self.plan.steps_per_epoch);
+        if recent.totals.non_finite > 0 {
+            let n = recent.totals.non_finite;
+            let message = format!("the loss of {n} micro-batches was not a finite number");
+            self.event(Kind::Warning { message });
+        }
+        let learning_rate = self.exchange.learning_rate(&self.replica);
+        self.event(Kind::Step {
+            epoch,
+            loss: recent.totals.loss() / computed,
+            error: recent.totals.errors as f64 / computed,
+            samples: recent.totals.count,
+            learning_rate,
+            seconds: recent.seconds,
+        });
+        if epoch_ends && self.plan.samples_max.is_none() {
+            self.event(Kind::Epoch { epoch });
+        }
+    }
+
+    /// The validation set, shared by all ranks in parts dealt round robin.
+    fn evaluate(&mut self) -> Result<(), TrainError> {
+        let began = self.clock.now();
+        self.replica.reached_point(Phase::InEvaluation);
+        let attempted = self.evaluate_share();
+        let ((totals, at_ms), _flags) = self.vote(attempted)?;
+        let computed = totals.computed().max(1) as f64;
+        let error = totals.errors as f64 / computed;
+        self.replica.position.evaluated(error, at_ms);
+        let mut context = Context {
+            comm: self.comm.as_mut(),
+            world: &self.world,
+            replica: &mut self.replica,
+            clock: self.clock.as_ref(),
+            begin_limit: self.plan.begin_limit,
+            repaired_at: None,
+        };
+        self.exchange.resume(&mut context);
+        if self.is_writer() {
+            let seconds = (self.clock.now() - began).as_secs_f64();
+            let loss = totals.loss() / computed;
+            self.event(Kind::Evaluation { error, loss, samples: totals.count, seconds });
+        }
+        Ok(())
+    }
+
+    fn evaluate_share(&mut self) -> Result<(Totals, u64), TrainError> {
+        let (rank, ranks) = (self.comm.rank() as u64, self.comm.size() as u64);
+        let (samples, part) = (self.plan.validation_samples, self.plan.evaluation_batch);
+        let ranges = (0..samples.div_ceil(part))
+            .filter(|index| index % ranks == rank)
+            .map(|index| (index * part, part.min(samples - index * part)))
+            .collect();
+        let mine = self.exchange.pool().evaluate(ranges)?;
+        let mut words = mine.words().to_vec();
+        words.push(if rank == 0 { (self.journal.seconds() * 1e3) as u64 } else { 0 });
+        let mut sums = vec![0; words.len()];
+        self.comm.all_reduce_u64(&words, &mut sums, ReduceOp::Sum)?;
+        Ok((Totals::from_words(&sums), sums[Totals::WORDS]))
+    }
+
+    /// The last agreement: the result is written before it, so that a writer's death here is
+    /// repaired like any other.
+    fn finish(&mut self, ending: Ending) -> Result<Status, TrainError> {
+        self.replica.reached_point(Phase::InFinalize);
+        let status = match ending {
+            Ending::Completed => Status::Completed,
+            Ending::Interrupted => Status::Interrupted,
+        };
+        if self.is_writer() {
+            let place = self.place();
+            self.keeper.finish(&self.replica, &mut self.journal, place, status)?;
+        }
+        let agreement = self.comm.agree(ALL);
+        if agreement.committed() {
+            return Ok(status);
+        }
+        Err(TrainError::Comm(agreement.outcome.err().unwrap_or(CommError::ProcFailed)))
+    }
+
+    /// Repairs the world, or ends with the ladder.
+    fn repair(&mut self, error: &CommError) -> Result<(), TrainError> {
+        self.repairs_without_step += 1;
+        if self.repairs_without_step > REPAIRS_WITHOUT_STEP_MAX {
+            let text = format!("{REPAIRS_WITHOUT_STEP_MAX} repairs without a committed step");
+            return Err(TrainError::JobLost(text));
+        }
+        let detect = self.keeper.seconds_since_fault();
+        let before = self.world.clone();
+        let ladder = &self.plan.policy;
+        let result = recover(self.comm.as_mut(), &mut self.world, ladder, &mut self.replica);
+        let notes = std::mem::take(&mut self.replica.notes);
+        let mut repaired = match result {
+            Ok(repaired) => repaired,
+            Err(reason) => {
+                let lowest = self.lowest_survivor(&before);
+                self.report_notes(&notes, lowest);
+                return Err(TrainError::JobLost(reason.to_string()));
+            }
+        };
+        if let Some(detect) = detect {
+            repaired.seconds.insert("detect".into(), detect);
+        }
+        if repaired.rung == Rung::Shrink {
+            self.replica.position.exact = false;
+        }
+        let lost: BTreeSet<u32> = repaired.lost.iter().map(|member| member.rank).collect();
+        let reporter = match repaired.rung {
+            Rung::Shrink => 0,
+            _ => (0..self.comm.size() as u32).find(|rank| !lost.contains(rank)).unwrap_or(0),
+        };
+        let reports = self.comm.rank() as u32 == reporter;
+        self.report_notes(&notes, reports);
+        if reports {
+            let phase = "step".to_string();
+            self.event(Kind::FailureDetected { phase, error: error.to_string() });
+            self.journal.world(&self.world);
+        }
+        if self.is_writer() {
+            self.keeper.take_over(&self.replica, &self.world);
+        }
+        let begin = Begin::Repaired(reports.then_some(repaired));
+        self.mended = Some(Mended { at: self.clock.now(), begin });
+        Ok(())
+    }
+
+    /// Whether this rank was the lowest that can still speak when recovery gave up.
+    fn lowest_survivor(&self, before: &World) -> bool {
+        self.comm.rank() == 0 || before.members.len() == 1
+    }
+
+    fn report_notes(&mut self, notes: &[Note], reports: bool) {
+        for note in notes.iter().filter(|_| reports) {
+            let kind = match note {
+                Note::RungDown { from, to, reason } => Kind::RungDown {
+                    from: rung_name(*from).into(),
+                    to: rung_name(*to).into(),
+                    reason: reason.clone(),
+                },
+                Note::Retry { rung, reason } => Kind::Warning {
+                    message: format!("{} failed, trying again: {reason}", rung_name(*rung)),
+                },
+            };
+            self.event(kind);
+        }
+    }
+
+    fn report_begin(&mut self, mended: Mended, begun_seconds: Option<f64>) {
+        let mut repaired = match mended.begin {
+            Begin::Repaired(Some(repaired)) => repaired,
+            Begin::Repaired(None) => return,
+            Begin::Started => {
+                if self.is_writer() {
+                    let (name, seconds) = ("begun".to_string(), begun_seconds.unwrap_or(0.0));
+                    self.event(Kind::Phase { name, seconds });
+                }
+                return;
+            }
+        };
+        if let Some(seconds) = begun_seconds {
+            repaired.seconds.insert("first_step".into(), seconds);
+        }
+        let lost = repaired.lost.iter().map(|member| Lost {
+            member: member.member,
+            rank: member.rank,
+            host: member.host.clone(),
+            cause: self.keeper.cause_of(member.rank, self.world.attempt, member.pid),
+        });
+        let record = RecoveryRecord {
+            generation: self.world.generation,
+            step: repaired.step + 1,
+            lost: lost.collect(),
+            rung: rung_name(repaired.rung).into(),
+            ranks: self.comm.size() as u32,
+            seconds: repaired.seconds,
+        };
+        self.event(Kind::Recovered(record));
+    }
+
+    /// The position, for the end of the run.
+    pub fn position(&self) -> &Position {
+        &self.replica.position
+    }
+}
+
+/// As in the configuration.
+pub fn rung_name(rung: Rung) -> &'static str {
+    match rung {
+        Rung::Spare => "spare",
+        Rung::Respawn => "respawn",
+        Rung::Shrink => "shrink",
+        Rung::Restart => "restart",
+    }
+}

@@ -1,0 +1,474 @@
+//! Worker threads: each owns an executor, takes owners' micro-batches of the current step (or
+//! parts of the validation set), and adds what it computed to the rank's sums. They never see a
+//! communicator. A panic in one ends the whole process: never a rank with a dead worker.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use crate::cluster::faults::{Injector, Standing};
+use crate::cluster::resident::Slots;
+use crate::config::{FaultKind, Phase};
+use crate::data::loader::{Evaluation, Loader};
+use crate::engine::executor::{Executor, Outcome};
+use crate::model::{Graph, Layout};
+
+use super::TrainError;
+use super::free_run::{FreeRun, Turn};
+use super::gradient_sum::GradientSum;
+
+const WAKE_EVERY: Duration = Duration::from_millis(50);
+
+/// Share of a whole global batch in the running statistics, as in batch norm's own momentum.
+const STATISTICS_SHARE: f32 = 0.1;
+
+/// Loss is summed in fixed point, so that the sum does not depend on its order: 2^-20 units.
+pub const LOSS_UNIT: f64 = 1.0 / (1u64 << 20) as f64;
+
+/// What the workers of a rank counted; all of it sums exactly, in any order.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Totals {
+    /// Samples, skipped ones included.
+    pub count: u64,
+    /// Images that could not be decoded.
+    pub skipped: u64,
+    /// Audit mix of (epoch, id).
+    pub mix: u64,
+    /// Loss in `LOSS_UNIT`s, two's complement.
+    pub loss_units: u64,
+    /// Wrong top-1 answers.
+    pub errors: u64,
+    /// Micro-batches whose loss was not a number.
+    pub non_finite: u64,
+}
+
+impl Totals {
+    /// Number of words in `words`.
+    pub const WORDS: usize = 6;
+
+    /// For the exchange.
+    pub fn words(&self) -> [u64; Self::WORDS] {
+        [self.count, self.skipped, self.mix, self.loss_units, self.errors, self.non_finite]
+    }
+
+    /// The reverse of `words`.
+    pub fn from_words(words: &[u64]) -> Self {
+        Self {
+            count: words[0],
+            skipped: words[1],
+            mix: words[2],
+            loss_units: words[3],
+            errors: words[4],
+            non_finite: words[5],
+        }
+    }
+
+    /// Sum of losses over the samples.
+    pub fn loss(&self) -> f64 {
+        self.loss_units as i64 as f64 * LOSS_UNIT
+    }
+
+    /// Samples that were really computed.
+    pub fn computed(&self) -> u64 {
+        self.count.saturating_sub(self.skipped)
+    }
+
+    /// Adds another sum.
+    pub fn add(&mut self, other: &Self) {
+        self.count += other.count;
+        self.skipped += other.skipped;
+        self.mix = self.mix.wrapping_add(other.mix);
+        self.loss_units = self.loss_units.wrapping_add(other.loss_units);
+        self.errors += other.errors;
+        self.non_finite += other.non_finite;
+    }
+
+    /// Adds a micro-batch's outcome.
+    pub fn add_outcome(&mut self, outcome: &Outcome) {
+        if outcome.loss_sum.is_finite() {
+            let units = (outcome.loss_sum / LOSS_UNIT).round() as i64;
+            self.loss_units = self.loss_units.wrapping_add(units as u64);
+        } else {
+            self.non_finite += 1;
+        }
+        self.errors += outcome.errors;
+    }
+}
+
+/// What a worker needs, shared by all of a rank.
+pub struct Shared {
+    /// The model.
+    pub graph: Graph,
+    /// Where its tensors lie.
+    pub layout: Arc<Layout>,
+    /// State of the committed step; workers only read.
+    pub slots: Arc<RwLock<Slots>>,
+    /// Where gradients go.
+    pub sum: GradientSum,
+    /// Training samples.
+    pub loader: Loader,
+    /// Validation samples.
+    pub evaluation: Option<Evaluation>,
+    /// Of the asynchronous exchange.
+    pub free: Option<Arc<FreeRun>>,
+    /// Fault injection.
+    pub injector: Arc<Injector>,
+    /// `run.seed`.
+    pub seed: u64,
+    /// OpenMP threads of each worker.
+    pub threads: usize,
+}
+
+/// What is to be computed.
+#[derive(Debug, Clone, Default)]
+enum Work {
+    #[default]
+    Nothing,
+    /// Micro-batches of these owners in the step after `standing.step`.
+    Train {
+        owners: Vec<u32>,
+        standing: Standing,
+    },
+    /// Micro-batches without end, as `FreeRun` deals them.
+    Free {
+        standing: Standing,
+    },
+    /// Ranges (first, count) of the validation set.
+    Evaluate {
+        ranges: Vec<(u64, u64)>,
+    },
+    Stop,
+}
+
+#[derive(Debug, Default)]
+struct Job {
+    work: Work,
+    /// The next item that nobody has taken.
+    next: usize,
+    /// Items taken and not finished.
+    busy: usize,
+    totals: Totals,
+    failure: Option<TrainError>,
+}
+
+/// One item, taken.
+enum Item {
+    Train { turn: usize, owner: u32, standing: Standing },
+    Evaluate { first: u64, count: u64 },
+    Free { turn: Turn, learning_rate: f64, standing: Standing },
+}
+
+/// The worker threads of a rank.
+pub struct Pool {
+    /// What they share.
+    pub shared: Arc<Shared>,
+    board: Arc<Board>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+#[derive(Default)]
+struct Board {
+    job: Mutex<Job>,
+    changed: Condvar,
+    /// Micro-batches begun since the start: "back in the update loop" is when this moves.
+    begun: AtomicU64,
+}
+
+impl Board {
+    fn lock(&self) -> MutexGuard<'_, Job> {
+        self.job.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Pool {
+    /// Starts `workers` threads; each builds its executor at once.
+    pub fn start(shared: Shared, workers: usize) -> Result<Self, TrainError> {
+        let (shared, board) = (Arc::new(shared), Arc::new(Board::default()));
+        let mut threads = Vec::new();
+        for index in 0..workers {
+            let (shared, board) = (Arc::clone(&shared), Arc::clone(&board));
+            let thread = std::thread::Builder::new()
+                .name(format!("worker-{index}"))
+                .spawn(move || run_or_abort(&shared, &board));
+            let reason = "cannot start a worker thread: lower train.workers";
+            threads.push(thread.map_err(|e| TrainError::Internal(format!("{reason}: {e}")))?);
+        }
+        Ok(Self { shared, board, threads })
+    }
+
+    /// Starts a step for these owners, in this order.
+    pub fn train(&self, owners: &[u32], standing: Standing) {
+        self.shared.sum.begin(owners.len());
+        self.put(Work::Train { owners: owners.to_vec(), standing });
+    }
+
+    /// Lets the workers run free.
+    pub fn run_free(&self, standing: Standing) {
+        self.put(Work::Free { standing });
+    }
+
+    /// Adds owners to the step under way.
+    pub fn extend(&self, more: &[u32]) {
+        self.shared.sum.extend(more.len());
+        if let Work::Train { owners, .. } = &mut self.board.lock().work {
+            owners.extend_from_slice(more);
+        }
+        self.board.changed.notify_all();
+    }
+
+    /// Evaluates these ranges of the validation set and waits for the sums.
+    pub fn evaluate(&self, ranges: Vec<(u64, u64)>) -> Result<Totals, TrainError> {
+        self.put(Work::Evaluate { ranges });
+        self.finish()
+    }
+
+    /// Waits until everything that was asked for is computed.
+    pub fn finish(&self) -> Result<Totals, TrainError> {
+        let mut job = self.board.lock();
+        loop {
+            if let Some(failure) = &job.failure {
+                return Err(failure.clone());
+            }
+            let items = match &job.work {
+                Work::Train { owners, .. } => owners.len(),
+                Work::Evaluate { ranges } => ranges.len(),
+                Work::Nothing | Work::Stop | Work::Free { .. } => 0,
+            };
+            if job.next >= items && job.busy == 0 {
+                return Ok(job.totals);
+            }
+            let waited = self.board.changed.wait_timeout(job, WAKE_EVERY);
+            job = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
+    /// A worker's failure, if there is one.
+    pub fn failure(&self) -> Option<TrainError> {
+        self.board.lock().failure.clone()
+    }
+
+    /// Micro-batches begun since the start.
+    pub fn begun(&self) -> u64 {
+        self.board.begun.load(Ordering::Relaxed)
+    }
+
+    /// Ends the threads and waits for them.
+    pub fn stop(&mut self) {
+        self.put(Work::Stop);
+        self.shared.sum.close();
+        for thread in self.threads.drain(..) {
+            // A worker that panicked has aborted the process: nothing to learn here.
+            let _ = thread.join();
+        }
+    }
+
+    fn put(&self, work: Work) {
+        let mut job = self.board.lock();
+        let failure = job.failure.take();
+        *job = Job { work, failure, ..Job::default() };
+        self.board.changed.notify_all();
+    }
+}
+
+fn run_or_abort(shared: &Shared, board: &Board) {
+    let run = std::panic::AssertUnwindSafe(|| {
+        if let Err(failure) = run_worker(shared, board) {
+            let mut job = board.lock();
+            job.failure.get_or_insert(failure);
+            job.busy = 0;
+            board.changed.notify_all();
+        }
+    });
+    if std::panic::catch_unwind(run).is_err() {
+        tracing::error!("a worker thread panicked; this rank ends, the others repair the world");
+        std::process::abort();
+    }
+}
+
+fn run_worker(shared: &Shared, board: &Board) -> Result<(), TrainError> {
+    let mut worker = Worker {
+        shared,
+        executor: Executor::new(&shared.graph, &shared.layout, shared.threads)?,
+        statistics: vec![0.0; shared.layout.statistics],
+        loaded: None,
+        change: Vec::new(),
+    };
+    while let Some(item) = next_item(board, shared.free.as_deref()) {
+        worker.load()?;
+        let mut totals = Totals::default();
+        match item {
+            Item::Train { turn, owner, standing } => {
+                board.begun.fetch_add(1, Ordering::Relaxed);
+                match worker.train(Place { turn, owner, standing }, &mut totals) {
+                    Err(TrainError::Closed) => return Ok(()),
+                    other => other?,
+                }
+            }
+            Item::Evaluate { first, count } => worker.evaluate(first, count, &mut totals)?,
+            Item::Free { turn, learning_rate, standing } => {
+                board.begun.fetch_add(1, Ordering::Relaxed);
+                worker.run_free(turn, learning_rate, &standing)?;
+                continue;
+            }
+        }
+        done(board, &totals);
+    }
+    Ok(())
+}
+
+/// Which micro-batch.
+#[derive(Clone, Copy)]
+struct Place {
+    turn: usize,
+    owner: u32,
+    standing: Standing,
+}
+
+/// One worker thread's own things.
+struct Worker<'a> {
+    shared: &'a Shared,
+    executor: Executor,
+    statistics: Vec<f32>,
+    /// The committed step whose weights the executor holds.
+    loaded: Option<u64>,
+    /// Free running: -γ g of the micro-batch at hand.
+    change: Vec<f32>,
+}
+
+impl Worker<'_> {
+    /// Copies the committed weights into the executor, unless it has them.
+    fn load(&mut self) -> Result<(), TrainError> {
+        let slots = self.shared.slots.read().unwrap_or_else(PoisonError::into_inner);
+        let committed = slots.committed();
+        if self.loaded != Some(committed.step) {
+            self.executor.load(committed.parameters, committed.statistics)?;
+            self.loaded = Some(committed.step);
+        }
+        Ok(())
+    }
+
+    fn evaluate(&mut self, first: u64, count: u64, totals: &mut Totals) -> Result<(), TrainError> {
+        let set = self.shared.evaluation.as_ref();
+        let set = set.expect("only runs with a validation set evaluate");
+        let batch = set.batch(first, count)?;
+        totals.count = batch.count;
+        totals.skipped = batch.skipped;
+        totals.add_outcome(&self.executor.evaluate(&batch.images, &batch.labels)?);
+        Ok(())
+    }
+
+    fn train(&mut self, place: Place, totals: &mut Totals) -> Result<(), TrainError> {
+        let shared = self.shared;
+        let Place { turn, owner, standing } = place;
+        let batch = shared.loader.take(standing.step, owner)?;
+        totals.count = batch.count;
+        totals.skipped = batch.skipped;
+        totals.mix = batch.mix;
+        let poison = shared.injector.at(Phase::InForward, &standing) == Some(FaultKind::Nan);
+        let key = [shared.seed, standing.step, u64::from(owner)];
+        let mut first = true;
+        let mut closed = None;
+        let mut ready = |offset: usize, gradients: &[f32]| {
+            if std::mem::take(&mut first) {
+                shared.injector.at(Phase::InBackward, &standing);
+            }
+            let added = if poison {
+                shared.sum.add(turn, offset, &vec![f32::NAN; gradients.len()])
+            } else {
+                shared.sum.add(turn, offset, gradients)
+            };
+            closed = closed.or(added.err());
+        };
+        let statistics = &mut self.statistics;
+        let outcome =
+            self.executor.train(&batch.images, &batch.labels, key, statistics, &mut ready)?;
+        if closed.is_some() {
+            return Err(TrainError::Closed);
+        }
+        totals.add_outcome(&outcome);
+        let added = shared.sum.add_statistics(turn, statistics, outcome.samples);
+        added.map_err(|_| TrainError::Closed)
+    }
+
+    /// One micro-batch of Algorithm 1's GPU thread: g, then Δw <- Δw - γ g.
+    fn run_free(&mut self, turn: Turn, rate: f64, standing: &Standing) -> Result<(), TrainError> {
+        let shared = self.shared;
+        let free = shared.free.as_ref().expect("only asynchronous runs run free");
+        let batch = shared.loader.take(turn.batch, turn.owner)?;
+        let mut totals = Totals::default();
+        (totals.count, totals.skipped, totals.mix) = (batch.count, batch.skipped, batch.mix);
+        shared.injector.at(Phase::InForward, standing);
+        let gamma = (rate / free.global_batch as f64) as f32;
+        let change = &mut self.change;
+        change.resize(shared.layout.parameters, 0.0);
+        let mut ready = |offset: usize, gradients: &[f32]| {
+            for (change, g) in change[offset..].iter_mut().zip(gradients) {
+                *change = -gamma * g;
+            }
+        };
+        let key = [shared.seed, turn.batch, u64::from(turn.owner)];
+        let statistics = &mut self.statistics;
+        let outcome =
+            self.executor.train(&batch.images, &batch.labels, key, statistics, &mut ready)?;
+        shared.injector.at(Phase::InBackward, standing);
+        totals.add_outcome(&outcome);
+        let slots = shared.slots.read().unwrap_or_else(PoisonError::into_inner);
+        let committed = slots.committed();
+        let share = outcome.samples as f32;
+        if free.weight_decay > 0.0 {
+            let decay = gamma * share * free.weight_decay;
+            for (change, w) in self.change.iter_mut().zip(committed.parameters) {
+                *change -= decay * w;
+            }
+        }
+        let weight = STATISTICS_SHARE * share / free.global_batch as f32;
+        for (statistic, running) in self.statistics.iter_mut().zip(committed.statistics) {
+            *statistic = weight * (*statistic - running);
+        }
+        drop(slots);
+        free.add(turn, &self.change, &self.statistics, &totals);
+        Ok(())
+    }
+}
+
+/// Waits for an item; `None` when the pool stops.
+fn next_item(board: &Board, free: Option<&FreeRun>) -> Option<Item> {
+    let mut job = board.lock();
+    loop {
+        let index = job.next;
+        let item = match &job.work {
+            Work::Stop => return None,
+            Work::Nothing => None,
+            Work::Train { owners, standing } => owners.get(index).map(|&owner| Item::Train {
+                turn: index,
+                owner,
+                standing: *standing,
+            }),
+            Work::Evaluate { ranges } => {
+                ranges.get(index).map(|&(first, count)| Item::Evaluate { first, count })
+            }
+            Work::Free { standing } => {
+                let turn = free.and_then(FreeRun::next_turn);
+                if let Some((turn, learning_rate)) = turn {
+                    return Some(Item::Free { turn, learning_rate, standing: *standing });
+                }
+                None
+            }
+        };
+        if let Some(item) = item {
+            job.next += 1;
+            job.busy += 1;
+            return Some(item);
+        }
+        let waited = board.changed.wait_timeout(job, WAKE_EVERY);
+        job = waited.unwrap_or_else(PoisonError::into_inner).0;
+    }
+}
+
+fn done(board: &Board, totals: &Totals) {
+    let mut job = board.lock();
+    job.totals.add(totals);
+    job.busy = job.busy.saturating_sub(1);
+    board.changed.notify_all();
+}

@@ -1,0 +1,95 @@
+//! The ULFM shim under real mpirun, in C alone: ranks are killed inside an agreement, and the
+//! survivors' answers must be equal every time.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use kintsugi_ffi::os;
+
+/// Ranks of one mpirun; all but two are killed one after another.
+const RANKS: u64 = 12;
+const KILLS_PER_RUN: u64 = RANKS - 2;
+const REPEATS_DEFAULT: u64 = 50;
+const RUN_LIMIT: Duration = Duration::from_secs(110);
+
+fn compile_selftest(folder: &Path) -> PathBuf {
+    let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("ulfm-shim");
+    let program = folder.join("selftest");
+    let output = Command::new(kintsugi_ffi::mpi::mpicc())
+        .args(["-O2", "-Wall", "-Wextra", "-Werror", "-rdynamic", "-pthread", "-o"])
+        .arg(&program)
+        .args(["selftest.c", "shim.c", "ompi_workarounds.c"].map(|file| sources.join(file)))
+        .output()
+        .expect("the compiler wrapper this was built with");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    program
+}
+
+fn mpirun() -> PathBuf {
+    kintsugi::lab::probe_mpi::find_mpirun().expect("mpirun beside the compiler wrapper")
+}
+
+/// One mpirun, bounded; its standard output.
+fn run(folder: &Path, program: &Path, kills: u64, seed: u64) -> String {
+    let log = folder.join("output");
+    let file = std::fs::File::create(&log).expect("a file in our folder");
+    let mut command = Command::new(mpirun());
+    command
+        .args(["--allow-run-as-root", "--oversubscribe", "--bind-to", "none"])
+        .args(["--with-ft", "ulfm", "--mca", "btl", "self,sm,tcp", "--mca", "coll", "^han"])
+        .args(["--prtemca", "state_base_recoverable", "1", "--mca", "async_mpi_finalize", "1"])
+        .args(["-n", &RANKS.to_string()])
+        .arg(program)
+        .args([kills.to_string(), seed.to_string()])
+        .env("TMPDIR", folder)
+        .env("OMPI_MCA_btl_sm_backing_directory", folder)
+        .stdin(Stdio::null())
+        .stdout(file.try_clone().expect("a descriptor"))
+        .stderr(file);
+    os::supervise(&mut command);
+    let mut child = command.spawn().expect("mpirun starts");
+    let deadline = Instant::now() + RUN_LIMIT;
+    while child.try_wait().expect("our child").is_none() {
+        if Instant::now() > deadline {
+            let _ = os::kill(child.id(), os::Signal::Terminate);
+            std::thread::sleep(Duration::from_secs(1));
+            let _ = os::kill_group(child.id(), os::Signal::Kill);
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    child.wait().expect("our child");
+    std::fs::read_to_string(&log).expect("our file")
+}
+
+#[test]
+fn survivors_of_a_death_inside_agree_always_have_equal_answers() {
+    let repeats = std::env::var("KINTSUGI_SELFTEST_REPEATS").map_or(REPEATS_DEFAULT, |text| {
+        text.parse().expect("KINTSUGI_SELFTEST_REPEATS is a number")
+    });
+    let first_seed = std::env::var("KINTSUGI_SELFTEST_SEED")
+        .map_or(1, |text| text.parse::<u64>().expect("KINTSUGI_SELFTEST_SEED is a number"));
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let program = compile_selftest(folder.path());
+    let (mut left, mut seed) = (repeats, first_seed);
+    while left > 0 {
+        let kills = left.min(KILLS_PER_RUN);
+        let output = run(folder.path(), &program, kills, seed);
+        let equal = output.lines().filter(|line| line.starts_with("equal ")).count() as u64;
+        assert_eq!(
+            equal, kills,
+            "replay with KINTSUGI_SELFTEST_SEED={seed} KINTSUGI_SELFTEST_REPEATS={kills}\n{output}"
+        );
+        left -= kills;
+        seed += 1;
+    }
+}
+
+#[test]
+fn the_self_test_refuses_what_it_cannot_do() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let program = compile_selftest(folder.path());
+    let output = run(folder.path(), &program, RANKS - 1, 1);
+    assert!(output.contains("REPETITIONS must be between 1 and RANKS - 2"), "{output}");
+}

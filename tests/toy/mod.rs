@@ -1,0 +1,484 @@
+//! A toy synchronous trainer for simulation: a vector for a model, everything else real. It uses
+//! the production recovery driver, world, fault injector and commit rule (DESIGN 4.2), and its
+//! ledger sums what was summed, not what was planned (DESIGN 4.7).
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use kintsugi::cluster::comm::sim::{self, JoinInfo, SimClock, SimComm, SimOptions, SimOutcome};
+use kintsugi::cluster::comm::{CommError, Communicator, ReduceOp};
+use kintsugi::cluster::faults::Standing;
+use kintsugi::cluster::faults::inject::Injector;
+use kintsugi::cluster::recovery::{Hooks, Note, Policy, Repaired, driver};
+use kintsugi::cluster::world::{Member, Role, World};
+use kintsugi::config::seed::{Stream, key, mix64};
+use kintsugi::config::{Faults, Phase, Rung};
+use kintsugi::observe::clock::Clock;
+use kintsugi::observe::storage::Storage;
+
+mod claims;
+
+use claims::Claims;
+
+pub const RANKS: usize = 4;
+pub const OWNERS: u32 = 8;
+pub const STEPS: u64 = 8;
+const SAMPLES_PER_OWNER: u64 = 3;
+const WIDTH: usize = 6;
+const STATE_TAG: u32 = 71;
+/// Repairs of one run before a rank gives up: more than any schedule has deaths.
+const REPAIRS_MAX: u32 = 40;
+
+/// How a step is committed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Rule {
+    /// DESIGN 4.2.
+    Vote,
+    /// The bug of STYLE.md point 2: apply when my own all-reduce succeeded.
+    LocalSuccess,
+    /// Votes, but does not revoke before.
+    VoteWithoutRevoke,
+}
+
+/// How gradients are added.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Sums {
+    /// Plain floats: the bits depend on the grouping.
+    Float,
+    /// Fixed point: they do not.
+    Exact,
+}
+
+/// One kind of training run.
+#[derive(Debug, Clone)]
+pub struct Toy {
+    pub rule: Rule,
+    pub sums: Sums,
+    pub ladder: Vec<Rung>,
+    pub faults: Faults,
+}
+
+/// One line of the ledger: what a committed step summed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Line {
+    pub step: u64,
+    pub count: u64,
+    pub mix: u64,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+struct State {
+    step: u64,
+    weights: Vec<f32>,
+    momentum: Vec<f32>,
+    ledger: Vec<Line>,
+}
+
+/// How a rank that finished saw the run.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Summary {
+    /// Of weights, momentum, step and ledger.
+    pub digest: u64,
+    pub ledger: Vec<Line>,
+    pub world: World,
+    pub repairs: Vec<Repaired>,
+    pub notes: Vec<Note>,
+    /// Whether it was started as a replacement.
+    pub replacement: bool,
+}
+
+/// A commit as it happened, by whichever process, whether it lived on or not.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Commit {
+    pub process: usize,
+    pub step: u64,
+    pub digest: u64,
+}
+
+/// A simulated run, whole.
+pub struct Run {
+    pub outcome: SimOutcome<Result<Summary, String>>,
+    pub commits: Vec<Commit>,
+    /// Files of the run directory: claims of faults.
+    pub files: Vec<PathBuf>,
+}
+
+/// Trains once.
+pub fn train(toy: &Toy, seed: u64, options: SimOptions) -> Run {
+    let commits = Mutex::new(Vec::new());
+    let storage = Arc::new(Claims::default());
+    let outcome = sim::run(seed, RANKS, options, |comm, join| {
+        Trainer::new(toy, comm, join.as_ref(), &commits, &storage).run(join.as_ref())
+    });
+    let commits = commits.into_inner().unwrap_or_else(PoisonError::into_inner);
+    let files = storage.files();
+    Run { outcome, commits, files }
+}
+
+/// What the order says a step's ledger line is.
+pub fn expected_line(step: u64) -> Line {
+    let mix = samples_of_step(step).fold(0u64, |sum, id| sum.wrapping_add(mix64(id)));
+    Line { step, count: u64::from(OWNERS) * SAMPLES_PER_OWNER, mix }
+}
+
+fn samples_of_step(step: u64) -> std::ops::Range<u64> {
+    let batch = u64::from(OWNERS) * SAMPLES_PER_OWNER;
+    (step - 1) * batch..step * batch
+}
+
+impl State {
+    fn initial() -> Self {
+        let mut stream = Stream::new(&[1, 1]);
+        let weights = (0..WIDTH).map(|_| stream.unit() as f32 - 0.5).collect();
+        Self { step: 0, weights, momentum: vec![0.0; WIDTH], ledger: Vec::new() }
+    }
+
+    fn words(&self) -> Vec<u64> {
+        let floats = self.weights.iter().chain(&self.momentum);
+        let lines = self.ledger.iter().flat_map(|line| [line.step, line.count, line.mix]);
+        [self.step].into_iter().chain(floats.map(|f| u64::from(f.to_bits()))).chain(lines).collect()
+    }
+
+    fn from_words(words: &[u64]) -> Self {
+        let floats = |from: usize| words[from..from + WIDTH].iter().map(|&w| float(w)).collect();
+        let lines = words[1 + 2 * WIDTH..].chunks_exact(3);
+        Self {
+            step: words[0],
+            weights: floats(1),
+            momentum: floats(1 + WIDTH),
+            ledger: lines.map(|l| Line { step: l[0], count: l[1], mix: l[2] }).collect(),
+        }
+    }
+
+    fn digest(&self) -> u64 {
+        key(&self.words())
+    }
+
+    fn apply(&mut self, gradient: &[f32], line: Line) {
+        for ((weight, momentum), gradient) in
+            self.weights.iter_mut().zip(&mut self.momentum).zip(gradient)
+        {
+            *momentum = 0.9 * *momentum + gradient / line.count as f32;
+            *weight -= 0.1 * *momentum;
+        }
+        self.step = line.step;
+        self.ledger.push(line);
+    }
+}
+
+fn float(bits: u64) -> f32 {
+    f32::from_bits(u32::try_from(bits).expect("32 bits were put in"))
+}
+
+/// What one owner's micro-batch gives: the unit of compute, the same whoever computes it.
+#[derive(Debug, Clone)]
+struct Part {
+    gradient: Vec<f32>,
+    count: u64,
+    mix: u64,
+}
+
+fn compute(weights: &[f32], step: u64, owner: u32) -> Part {
+    let mut part = Part { gradient: vec![0.0; WIDTH], count: 0, mix: 0 };
+    let mine = |id: &u64| id % u64::from(OWNERS) == u64::from(owner);
+    for id in samples_of_step(step).filter(mine) {
+        let mut target = Stream::new(&[2, id]);
+        for (sum, weight) in part.gradient.iter_mut().zip(weights) {
+            *sum += (weight - target.unit() as f32) * (0.3 + weight * weight);
+        }
+        part.count += 1;
+        part.mix = part.mix.wrapping_add(mix64(id));
+    }
+    part
+}
+
+/// The process that recovery repairs.
+struct Process {
+    state: Option<State>,
+    scratch: Option<State>,
+    standing: Standing,
+    injector: Injector,
+    clock: SimClock,
+    number: usize,
+    notes: Vec<Note>,
+}
+
+impl Process {
+    fn reach(&self, phase: Phase) {
+        let performed = self.injector.at(phase, &self.standing);
+        assert!(performed.is_none(), "the toy only dies: {performed:?}");
+    }
+}
+
+impl Hooks for Process {
+    fn reached(&mut self, phase: Phase) {
+        self.reach(phase);
+    }
+
+    fn restoring(&mut self, rank: usize, source: usize, step: u64) {
+        self.standing.rank = rank as u32;
+        self.standing.step = step;
+        self.standing.source = rank == source;
+    }
+
+    fn now(&self) -> Duration {
+        self.clock.now()
+    }
+
+    fn arguments(&self) -> Vec<String> {
+        vec!["train".into()]
+    }
+
+    fn committed_step(&self) -> Option<u64> {
+        self.state.as_ref().map(|state| state.step)
+    }
+
+    fn transfer(
+        &mut self,
+        comm: &mut dyn Communicator,
+        source: usize,
+        receivers: &[usize],
+        step: u64,
+    ) -> Result<(), CommError> {
+        if comm.rank() == source {
+            let words = self.state.as_ref().expect("the source has state").words();
+            let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+            for &to in receivers {
+                comm.send(&(bytes.len() as u64).to_le_bytes(), to, STATE_TAG)?;
+                comm.send(&bytes, to, STATE_TAG)?;
+            }
+        } else if receivers.contains(&comm.rank()) {
+            let mut length = [0; 8];
+            comm.recv(&mut length, source, STATE_TAG)?;
+            let mut bytes = vec![0; u64::from_le_bytes(length) as usize];
+            comm.recv(&mut bytes, source, STATE_TAG)?;
+            let word = |chunk: &[u8]| u64::from_le_bytes(chunk.try_into().expect("8 bytes"));
+            let words: Vec<u64> = bytes.chunks_exact(8).map(word).collect();
+            let state = State::from_words(&words);
+            assert_eq!(state.step, step, "the state that was agreed on");
+            self.scratch = Some(state);
+        }
+        Ok(())
+    }
+
+    fn adopt(&mut self, _world: &World) {
+        if let Some(scratch) = self.scratch.take()
+            && self.state.is_none()
+        {
+            self.state = Some(scratch);
+        }
+    }
+
+    fn identity(&self) -> (u32, String) {
+        (self.number as u32, "sim".into())
+    }
+
+    fn note(&mut self, note: Note) {
+        self.notes.push(note);
+    }
+}
+
+struct Trainer<'a> {
+    toy: &'a Toy,
+    comm: SimComm,
+    world: World,
+    process: Process,
+    /// Parts of the step in flight, by owner: kept until the step commits.
+    parts: BTreeMap<u32, Part>,
+    commits: &'a Mutex<Vec<Commit>>,
+    repairs: Vec<Repaired>,
+}
+
+impl<'a> Trainer<'a> {
+    fn new(
+        toy: &'a Toy,
+        comm: SimComm,
+        join: Option<&JoinInfo>,
+        commits: &'a Mutex<Vec<Commit>>,
+        storage: &Arc<Claims>,
+    ) -> Self {
+        let clock = comm.clock();
+        let injector = Injector::new(
+            &toy.faults,
+            Arc::clone(storage) as Arc<dyn Storage>,
+            Arc::new(clock.clone()),
+            clock.unix_seconds() - clock.now().as_secs_f64(),
+            Arc::new(comm.strike()),
+        );
+        let standing = Standing {
+            rank: comm.rank() as u32,
+            ranks: comm.size() as u32,
+            newcomer: join.is_some(),
+            ..Standing::default()
+        };
+        let process = Process {
+            state: join.is_none().then(State::initial),
+            scratch: None,
+            standing,
+            injector,
+            clock,
+            number: comm.process(),
+            notes: Vec::new(),
+        };
+        let member = |rank: u32| Member {
+            member: rank,
+            rank,
+            role: Role::Active,
+            pid: rank,
+            host: "sim".into(),
+            node: 0,
+        };
+        let world = World::initial(1, (0..RANKS as u32).map(member).collect(), OWNERS);
+        let (parts, repairs) = (BTreeMap::new(), Vec::new());
+        Self { toy, comm, world, process, parts, commits, repairs }
+    }
+
+    fn policy(&self) -> Policy {
+        let limit = Duration::from_secs(60);
+        Policy { ladder: self.toy.ladder.clone(), tries_max: 10, limit }
+    }
+
+    fn run(mut self, join: Option<&JoinInfo>) -> Result<Summary, String> {
+        if join.is_some() {
+            let policy = self.policy();
+            let joined = driver::join(&mut self.comm, &policy, &mut self.process);
+            let (world, repaired) = joined.map_err(|gave_up| gave_up.to_string())?;
+            self.world = world;
+            self.repairs.push(repaired);
+        }
+        self.stand();
+        while self.process.standing.step < STEPS {
+            if join.is_some() && self.process.standing.newcomer {
+                self.process.reach(Phase::BeforeFirstCommit);
+            }
+            if !self.step()? {
+                self.repair()?;
+            }
+        }
+        self.process.reach(Phase::InFinalize);
+        self.comm.finalize();
+        let state = self.process.state.expect("a rank that trained has state");
+        Ok(Summary {
+            digest: state.digest(),
+            ledger: state.ledger,
+            world: self.world,
+            repairs: self.repairs,
+            notes: self.process.notes,
+            replacement: join.is_some(),
+        })
+    }
+
+    fn stand(&mut self) {
+        let standing = &mut self.process.standing;
+        standing.rank = self.comm.rank() as u32;
+        standing.ranks = self.comm.size() as u32;
+        standing.step = self.process.state.as_ref().map_or(0, |state| state.step);
+        standing.source = false;
+    }
+
+    fn repair(&mut self) -> Result<(), String> {
+        if self.repairs.len() as u32 >= REPAIRS_MAX {
+            return Err(format!("{REPAIRS_MAX} repairs did not bring the run forward"));
+        }
+        let policy = self.policy();
+        let repaired = driver::recover(&mut self.comm, &mut self.world, &policy, &mut self.process);
+        self.repairs.push(repaired.map_err(|gave_up| gave_up.to_string())?);
+        self.stand();
+        Ok(())
+    }
+
+    /// One step. Whether it committed.
+    fn step(&mut self) -> Result<bool, String> {
+        let step = self.process.standing.step + 1;
+        self.process.reach(Phase::BeforeLoad);
+        let state = self.process.state.as_ref().expect("a rank that trains has state");
+        for owner in self.world.owners_of(self.comm.rank()) {
+            self.process.reach(Phase::InForward);
+            self.parts.entry(owner).or_insert_with(|| compute(&state.weights, step, owner));
+            self.process.reach(Phase::InBackward);
+        }
+        let reduced = self.reduce(step);
+        if let Err(error) = &reduced
+            && !error.starts_recovery()
+        {
+            return Err(error.to_string());
+        }
+        if reduced.is_err() && self.toy.rule != Rule::VoteWithoutRevoke {
+            self.comm.revoke();
+        }
+        self.process.reach(Phase::BeforeVote);
+        if self.toy.rule != Rule::LocalSuccess {
+            let agreement = self.comm.agree(u32::from(reduced.is_ok()));
+            self.process.reach(Phase::AfterVote);
+            if !agreement.committed() {
+                return Ok(false);
+            }
+        }
+        let Ok((gradient, line)) = reduced else { return Ok(false) };
+        self.commit(&gradient, line);
+        Ok(true)
+    }
+
+    fn commit(&mut self, gradient: &[f32], line: Line) {
+        self.process.reach(Phase::InUpdate);
+        let state = self.process.state.as_mut().expect("a rank that trains has state");
+        state.apply(gradient, line);
+        let commit =
+            Commit { process: self.process.number, step: state.step, digest: state.digest() };
+        lock(self.commits).push(commit);
+        self.parts.clear();
+        self.process.standing.newcomer = false;
+        self.stand();
+    }
+
+    /// The sum over all owners, and what entered it.
+    fn reduce(&mut self, step: u64) -> Result<(Vec<f32>, Line), CommError> {
+        let mine: Vec<Part> = self
+            .world
+            .owners_of(self.comm.rank())
+            .iter()
+            .map(|owner| self.parts[owner].clone())
+            .collect();
+        self.process.reach(Phase::InAllReduce);
+        let gradient = match self.toy.sums {
+            Sums::Float => self.sum_floats(&mine)?,
+            Sums::Exact => self.sum_exactly(&mine)?,
+        };
+        let count = mine.iter().map(|part| part.count).sum();
+        let mix = mine.iter().fold(0u64, |sum, part| sum.wrapping_add(part.mix));
+        let mut summed = [0; 2];
+        self.comm.all_reduce_u64(&[count, mix], &mut summed, ReduceOp::Sum)?;
+        Ok((gradient, Line { step, count: summed[0], mix: summed[1] }))
+    }
+
+    fn sum_floats(&mut self, mine: &[Part]) -> Result<Vec<f32>, CommError> {
+        let mut sum = vec![0.0; WIDTH];
+        for part in mine {
+            for (sum, gradient) in sum.iter_mut().zip(&part.gradient) {
+                *sum += gradient;
+            }
+        }
+        let mut whole = vec![0.0; WIDTH];
+        self.comm.all_reduce_f32(&sum, &mut whole, ReduceOp::Sum)?;
+        Ok(whole)
+    }
+
+    fn sum_exactly(&mut self, mine: &[Part]) -> Result<Vec<f32>, CommError> {
+        const SCALE: f64 = (1u64 << 40) as f64;
+        let mut sum = vec![0i64; WIDTH];
+        for part in mine {
+            for (sum, gradient) in sum.iter_mut().zip(&part.gradient) {
+                *sum = sum.wrapping_add((f64::from(*gradient) * SCALE).round() as i64);
+            }
+        }
+        let mut whole = vec![0; WIDTH];
+        self.comm.all_reduce_i64(&sum, &mut whole, ReduceOp::Sum)?;
+        Ok(whole.iter().map(|&fixed| (fixed as f64 / SCALE) as f32).collect())
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
