@@ -7,6 +7,7 @@ use clap::{Parser, Subcommand};
 mod bench;
 mod checkpoint;
 mod data;
+mod evaluate;
 mod launch;
 mod model;
 mod probe;
@@ -29,6 +30,8 @@ enum Command {
     Launch(launch::Args),
     /// Lists, verifies, exports and imports checkpoints
     Checkpoint(checkpoint::Args),
+    /// Measures the validation error of a checkpoint
+    Evaluate(evaluate::Args),
     /// Makes and inspects data sets
     Data(data::Args),
     /// Lists the model catalogue and shows a model
@@ -57,6 +60,7 @@ pub fn main() -> ExitCode {
         Command::Train(args) => train::run(args),
         Command::Launch(args) => launch::run(args),
         Command::Checkpoint(args) => checkpoint::run(args),
+        Command::Evaluate(args) => evaluate::run(args),
         Command::Data(args) => data::run(args),
         Command::Model(args) => model::run(args),
         Command::Probe(args) => probe::run(args),

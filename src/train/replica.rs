@@ -169,9 +169,10 @@ impl Hooks for Replica {
         }
     }
 
-    fn restoring(&mut self, rank: usize, source: usize) {
+    fn restoring(&mut self, rank: usize, source: usize, step: u64) {
         self.standing.source = rank == source;
         self.standing.rank = rank as u32;
+        self.standing.step = step;
     }
 
     fn adopt(&mut self, world: &World) {
