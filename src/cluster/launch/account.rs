@@ -87,10 +87,11 @@ fn position(ledger: &[Entry]) -> (u64, u64, u64) {
     line.map_or((target, 0, 0), |line| (line.step, line.epoch, line.cursor))
 }
 
-/// The last lines of a text file, at most `count`, for people.
+/// The last lines of a text file, at most `count` and cut where very long, for people.
 pub fn last_lines(path: &Path, count: usize) -> Vec<String> {
     use std::io::{Read, Seek, SeekFrom};
     const TAIL_BYTES: u64 = 64 << 10;
+    const LINE_CHARACTERS_MAX: usize = 240;
     let mut tail = Vec::new();
     let read = std::fs::File::open(path).and_then(|mut file| {
         let length = file.metadata()?.len();
@@ -102,7 +103,8 @@ pub fn last_lines(path: &Path, count: usize) -> Vec<String> {
     }
     let text = String::from_utf8_lossy(&tail);
     let lines: Vec<&str> = text.lines().filter(|line| !line.trim().is_empty()).collect();
-    lines[lines.len().saturating_sub(count)..].iter().map(ToString::to_string).collect()
+    let last = &lines[lines.len().saturating_sub(count)..];
+    last.iter().map(|line| line.chars().take(LINE_CHARACTERS_MAX).collect()).collect()
 }
 
 #[cfg(test)]

@@ -1,0 +1,200 @@
+//! `kintsugi evaluate CHECKPOINT [--data DIR]`: the validation error of a checkpoint, in one
+//! process.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Instant;
+
+use serde::Serialize;
+use thiserror::Error;
+
+use crate::config::parse::{self, ConfigError};
+use crate::config::{Config, DataFormat};
+use crate::data::DataError;
+use crate::data::loader::{Evaluation, LoaderOptions};
+use crate::data::source::{self, Split};
+use crate::engine::EngineError;
+use crate::engine::executor::Executor;
+use crate::model::{catalogue, layout};
+use crate::train::checkpoint::weights::{self, WeightsError};
+use crate::train::checkpoint::{CheckpointError, Snapshot};
+
+/// Arguments.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// A run directory (its newest checkpoint that verifies) or one checkpoint
+    checkpoint: PathBuf,
+    /// The validation set [default: that of the checkpoint's run]
+    #[arg(long, value_name = "DIR")]
+    data: Option<PathBuf>,
+    /// Overrides one key of the run's configuration: section.key=value
+    #[arg(short = 's', long = "set", value_name = "KEY=VALUE")]
+    set: Vec<String>,
+    /// Computing threads [default: all cores]
+    #[arg(long, value_name = "N")]
+    threads: Option<usize>,
+    /// One JSON object on the last line of stdout
+    #[arg(long)]
+    json: bool,
+}
+
+/// What was measured; fractions 0..1.
+#[derive(Debug, Serialize)]
+struct Measured {
+    checkpoint: PathBuf,
+    model: String,
+    step: u64,
+    samples: u64,
+    skipped: u64,
+    error: f64,
+    loss: f64,
+    seconds: f64,
+}
+
+#[derive(Debug, Error)]
+enum Failure {
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    #[error(transparent)]
+    Weights(#[from] WeightsError),
+    #[error(transparent)]
+    Data(#[from] DataError),
+    #[error(transparent)]
+    Engine(#[from] EngineError),
+    #[error("{0}")]
+    Usage(String),
+}
+
+impl Failure {
+    fn exit_code(&self) -> u8 {
+        match self {
+            Self::Weights(WeightsError::Checkpoint(
+                CheckpointError::Damaged { .. } | CheckpointError::AllBad(_),
+            )) => 1,
+            Self::Config(_) | Self::Weights(_) | Self::Usage(_) => 2,
+            Self::Data(_) => 3,
+            Self::Engine(_) => 70,
+        }
+    }
+}
+
+/// Measures and prints.
+pub fn run(args: &Args) -> ExitCode {
+    match evaluate(args) {
+        Ok(measured) if args.json => {
+            println!("{}", serde_json::to_string(&measured).expect("plain fields have a JSON form"));
+            ExitCode::SUCCESS
+        }
+        Ok(measured) => {
+            println!(
+                "{} at step {}: error {:.2} %, loss {:.4} over {} samples ({} skipped) in {:.1} s",
+                measured.model,
+                measured.step,
+                100.0 * measured.error,
+                measured.loss,
+                measured.samples,
+                measured.skipped,
+                measured.seconds
+            );
+            ExitCode::SUCCESS
+        }
+        Err(failure) => {
+            eprintln!("error: {failure}");
+            ExitCode::from(failure.exit_code())
+        }
+    }
+}
+
+fn evaluate(args: &Args) -> Result<Measured, Failure> {
+    let begun = Instant::now();
+    let snapshot = weights::load(&args.checkpoint, None)?;
+    let config = configuration(args, &snapshot)?;
+    let source = source::open(&config.data, Split::Validation, config.run.seed)?;
+    if source.classes() != snapshot.classes {
+        return Err(Failure::Usage(format!(
+            "the set has the classes {:?}, the checkpoint was trained on {:?}: name the set it \
+             belongs to with --data",
+            source.classes(),
+            snapshot.classes
+        )));
+    }
+    let options = LoaderOptions {
+        threads: 1,
+        prefetch: 1,
+        image_size: config.data.image_size,
+        channels: source.channels(),
+        augment: false,
+        seed: config.run.seed,
+        bad_image: config.data.bad_image,
+    };
+    // Every picture is used once: nothing is worth keeping.
+    let evaluation = Evaluation::new(source, &options, 0);
+    let mut executor = executor(args, &config, &snapshot)?;
+    let (mut loss, mut errors, mut computed, mut skipped) = (0.0, 0, 0, 0);
+    let part = u64::from(config.evaluation.batch.max(1));
+    for first in (0..evaluation.len()).step_by(part as usize) {
+        let batch = evaluation.batch(first, part.min(evaluation.len() - first))?;
+        let outcome = executor.evaluate(&batch.images, &batch.labels)?;
+        loss += outcome.loss_sum;
+        errors += outcome.errors;
+        computed += outcome.samples;
+        skipped += batch.skipped;
+    }
+    let divisor = computed.max(1) as f64;
+    Ok(Measured {
+        checkpoint: args.checkpoint.clone(),
+        model: snapshot.model_name.clone(),
+        step: snapshot.state.step,
+        samples: computed,
+        skipped,
+        error: errors as f64 / divisor,
+        loss: loss / divisor,
+        seconds: begun.elapsed().as_secs_f64(),
+    })
+}
+
+/// The configuration of the run that the checkpoint belongs to, with another validation set where
+/// one is named.
+fn configuration(args: &Args, snapshot: &Snapshot) -> Result<Config, Failure> {
+    let place = weights::locate(&args.checkpoint)?;
+    let file = place.root.join("config.toml");
+    if !file.is_file() {
+        return Err(Failure::Usage(format!(
+            "{} is not there: evaluate a checkpoint inside its run directory, which says how its \
+             data are read",
+            file.display()
+        )));
+    }
+    let mut config = parse::load(&file, &args.set)?;
+    config.model.name.clone_from(&snapshot.model_name);
+    if let Some(folder) = &args.data {
+        if config.data.format == DataFormat::Synthetic {
+            let text = "the run trained on a synthetic set: say what --data holds, for example \
+                        -s data.format=image_folder";
+            return Err(Failure::Usage(text.into()));
+        }
+        // One folder stands for both splits: only its validation half is read.
+        config.data.train = Some(validation_folder(folder));
+        config.data.validation = Some(validation_folder(folder));
+    }
+    Ok(config)
+}
+
+/// A set's own `validation` half where it has one.
+fn validation_folder(folder: &Path) -> PathBuf {
+    let half = folder.join("validation");
+    if half.is_dir() { half } else { folder.to_path_buf() }
+}
+
+fn executor(args: &Args, config: &Config, snapshot: &Snapshot) -> Result<Executor, Failure> {
+    let (name, classes) = (&snapshot.model_name, snapshot.classes.len());
+    let graph = catalogue::build(name, snapshot.input, classes, config.model.width)
+        .map_err(|error| Failure::Usage(error.to_string()))?;
+    let layout = layout::of(&graph);
+    let (parameters, statistics) =
+        weights::weights_for(&args.checkpoint, &weights::export(snapshot), &layout)?;
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let mut executor = Executor::new(&graph, &layout, args.threads.unwrap_or(cores))?;
+    executor.load(&parameters, &statistics)?;
+    Ok(executor)
+}
