@@ -8,12 +8,14 @@ mod audit;
 mod bench;
 mod checkpoint;
 mod data;
+mod doctor;
+mod evaluate;
 mod experiment;
-mod report;
-mod status;
 mod launch;
 mod model;
 mod probe;
+mod report;
+mod status;
 mod sweep;
 mod train;
 
@@ -49,6 +51,10 @@ enum Command {
     Probe(probe::Args),
     /// Compares two things in one run and prints the ratio
     Bench(bench::Args),
+    /// Measures the validation error of a checkpoint
+    Evaluate(evaluate::Args),
+    /// Says whether recovery works here, and what to do where it does not
+    Doctor(doctor::Args),
     /// Ends what an attempt leaves behind (started by launch)
     #[command(hide = true)]
     Sweep(sweep::Args),
@@ -77,6 +83,8 @@ pub fn main() -> ExitCode {
         Command::Model(args) => model::run(args),
         Command::Probe(args) => probe::run(args),
         Command::Bench(args) => bench::run(args),
+        Command::Evaluate(args) => evaluate::run(args),
+        Command::Doctor(args) => doctor::run(args),
         Command::Sweep(args) => sweep::run(args),
     }
 }

@@ -11,7 +11,7 @@ use crate::cluster::world::World;
 use crate::config::{Every, Phase};
 use crate::observe::clock::Clock;
 use crate::observe::event::Kind;
-use crate::observe::ledger::Ledger;
+use crate::observe::ledger::{Entry, Ledger};
 use crate::observe::log::parse_lines;
 use crate::observe::result::Status;
 use crate::observe::storage::Storage;
@@ -22,6 +22,7 @@ use super::journal::{EVENTS, Journal, Place};
 use super::outcome;
 use super::position::Position;
 use super::replica::Replica;
+use super::start;
 
 /// Longest wait for a checkpoint that must be written before the run ends.
 const FINAL_CHECKPOINT_LIMIT: Duration = Duration::from_secs(120);
@@ -102,8 +103,14 @@ impl Keeper {
     }
 
     /// This rank is the writer from now on: fills what a dead one left open.
-    pub fn take_over(&mut self, replica: &Replica, world: &World) {
+    pub fn take_over(&mut self, replica: &Replica, world: &World, journal: &Journal) {
         self.world_next_member = world.next_member;
+        // A writer that died in the vote may have written a line for a step that the survivors
+        // never committed: it is taken back before the step is written again.
+        let step = replica.position.step;
+        if start::steps_thrown_away(self.storage.as_ref(), step) > 0 {
+            journal.ledger(&Entry::Rollback { to: step, attempt: world.attempt });
+        }
         let mut ledger = Ledger::new(Arc::clone(&self.storage));
         if let Err(error) = ledger.catch_up(&replica.position.ledger_tail) {
             tracing::warn!("cannot complete ledger.jsonl: {error}; its record may have a gap");

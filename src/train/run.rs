@@ -17,7 +17,6 @@ use crate::cluster::world::World;
 use crate::config::{Config, FaultKind, Phase, identity};
 use crate::observe::clock::{Clock, RealClock};
 use crate::observe::event::{Event, Kind, VERSION};
-use crate::observe::ledger::Entry;
 use crate::observe::log::{EventLog, read_events};
 use crate::observe::progress::Progress;
 use crate::observe::result::Status;
@@ -405,8 +404,9 @@ fn trainer(
     let injector = Arc::clone(&around.injector);
     let mut keeper =
         Keeper::new(prepared.facts, storage, Arc::clone(&clock), injector, still_current);
-    if comm.rank() == 0 {
-        keeper.take_over(&replica, &world);
+    // A fresh start takes its own rollback down (`announce`); a newcomer takes over where it is.
+    if comm.rank() == 0 && arguments.join.is_some() {
+        keeper.take_over(&replica, &world, &journal);
     }
     let stop = Arc::clone(&around.stop);
     let (exchange, plan) = (prepared.exchange, prepared.plan);
@@ -436,9 +436,7 @@ fn announce(
         From::Checkpoint => "checkpoint",
     };
     let lost_steps = start::steps_thrown_away(around.storage.as_ref(), step);
-    if lost_steps > 0 {
-        trainer.journal.ledger(&Entry::Rollback { to: step, attempt });
-    }
+    trainer.keeper.take_over(&trainer.replica, &trainer.world, &trainer.journal);
     if attempt > 1 {
         trainer.event(Kind::Restarted { from: from_name.into(), lost_steps });
     }

@@ -451,7 +451,7 @@ impl Trainer {
             self.journal.world(&self.world);
         }
         if self.is_writer() {
-            self.keeper.take_over(&self.replica, &self.world);
+            self.keeper.take_over(&self.replica, &self.world, &self.journal);
         }
         let begin = Begin::Repaired(reports.then_some(repaired));
         self.mended = Some(Mended { at: self.clock.now(), begin });
