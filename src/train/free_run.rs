@@ -7,6 +7,10 @@ use std::time::Duration;
 
 use super::worker::Totals;
 
+/// Micro-batches of one owner that may be computed beyond the last committed one. SPRINT has no such
+/// bound; without it a rank whose rounds are slow piles up gradients of ever older weights.
+pub const BATCHES_AHEAD_MAX: u64 = 2;
+
 /// The part of Δw that a round sends, with what it counted.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Taken {
@@ -46,9 +50,22 @@ struct State {
     owners: Vec<u32>,
     /// Of every owner: the micro-batch that comes next.
     next: Vec<u64>,
+    /// Of every owner of this rank: micro-batches that were committed.
+    committed: Vec<u64>,
     /// Owners that a worker is computing: one at a time, so that a round holds a prefix of each.
     busy: BTreeSet<u32>,
     learning_rate: f64,
+}
+
+impl State {
+    /// The owner whose turn it is: the one least far, lowest first.
+    fn eligible(&self) -> Option<u32> {
+        let ahead =
+            |owner: u32| self.next[owner as usize].saturating_sub(self.committed[owner as usize]);
+        let free = self.owners.iter().copied().filter(|owner| !self.busy.contains(owner));
+        free.filter(|&owner| ahead(owner) < BATCHES_AHEAD_MAX)
+            .min_by_key(|&owner| (self.next[owner as usize], owner))
+    }
 }
 
 /// One owner's next micro-batch, taken by a worker.
@@ -80,6 +97,7 @@ impl FreeRun {
             spare: None,
             owners: Vec::new(),
             next: vec![0; owners],
+            committed: vec![0; owners],
             busy: BTreeSet::new(),
             learning_rate: 0.0,
         };
@@ -112,14 +130,20 @@ impl FreeRun {
             }
         }
         state.owners = owners.to_vec();
+        state.committed.copy_from_slice(committed);
         self.changed.notify_all();
     }
 
-    /// The next micro-batch to compute and γ, or `None` when every owner is being computed.
-    pub fn next_turn(&self) -> Option<(Turn, f64)> {
+    /// The next micro-batch to compute and γ; waits up to `limit` while every owner is being
+    /// computed or is as far ahead as it may be.
+    pub fn next_turn(&self, limit: Duration) -> Option<(Turn, f64)> {
         let mut state = self.lock();
-        let free = state.owners.iter().copied().filter(|owner| !state.busy.contains(owner));
-        let owner = free.min_by_key(|&owner| (state.next[owner as usize], owner))?;
+        if state.eligible().is_none() {
+            let waited =
+                self.changed.wait_timeout_while(state, limit, |state| state.eligible().is_none());
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+        let owner = state.eligible()?;
         state.busy.insert(owner);
         let batch = state.next[owner as usize];
         Some((Turn { owner, batch }, state.learning_rate))
@@ -168,15 +192,22 @@ impl FreeRun {
         self.changed.notify_all();
     }
 
-    /// A committed round returns its buffers.
-    pub fn recycle(&self, taken: Taken) {
-        self.lock().spare = Some(taken);
+    /// A committed round returns its buffers; what it held is committed.
+    pub fn committed(&self, taken: Taken) {
+        let mut state = self.lock();
+        for (sum, batches) in state.committed.iter_mut().zip(&taken.owner_batches) {
+            *sum += batches;
+        }
+        state.spare = Some(taken);
+        self.changed.notify_all();
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const NOW: Duration = Duration::ZERO;
 
     fn totals(count: u64) -> Totals {
         Totals { count, ..Totals::default() }
@@ -186,10 +217,10 @@ mod tests {
     fn what_a_failed_round_took_is_sent_by_the_next_one() {
         let run = FreeRun::new(2, 1, 8, 0.0);
         run.assign(&[0], &[0]);
-        let (turn, _) = run.next_turn().unwrap();
+        let (turn, _) = run.next_turn(NOW).unwrap();
         run.add(turn, &[1.0], &[0.5], &totals(4));
         let taken = run.take();
-        let (turn, _) = run.next_turn().unwrap();
+        let (turn, _) = run.next_turn(NOW).unwrap();
         run.add(turn, &[2.0], &[0.0], &totals(4));
         run.give_back(&taken);
         let again = run.take();
@@ -201,19 +232,34 @@ mod tests {
     fn an_owner_is_computed_by_one_worker_at_a_time() {
         let run = FreeRun::new(1, 2, 8, 0.0);
         run.assign(&[0, 1], &[5, 5]);
-        assert_eq!(run.next_turn().unwrap().0.owner, 0);
-        assert_eq!(run.next_turn().unwrap().0.owner, 1);
-        assert!(run.next_turn().is_none());
+        assert_eq!(run.next_turn(NOW).unwrap().0.owner, 0);
+        assert_eq!(run.next_turn(NOW).unwrap().0.owner, 1);
+        assert!(run.next_turn(NOW).is_none());
     }
 
     #[test]
     fn an_inherited_owner_goes_on_after_its_last_committed_batch() {
         let run = FreeRun::new(1, 2, 8, 0.0);
         run.assign(&[0], &[0, 0]);
-        let (turn, _) = run.next_turn().unwrap();
+        let (turn, _) = run.next_turn(NOW).unwrap();
         run.add(turn, &[1.0], &[], &totals(1));
         run.assign(&[0, 1], &[0, 7]);
-        let turns: Vec<u64> = (0..2).filter_map(|_| Some(run.next_turn()?.0.batch)).collect();
+        let turns: Vec<u64> = (0..2).filter_map(|_| Some(run.next_turn(NOW)?.0.batch)).collect();
         assert_eq!(turns, vec![1, 7], "own work goes on where it was, the dead rank's at 7");
+    }
+
+    #[test]
+    fn no_owner_runs_further_ahead_than_it_may() {
+        let run = FreeRun::new(1, 1, 8, 0.0);
+        run.assign(&[0], &[0]);
+        for _ in 0..BATCHES_AHEAD_MAX {
+            let (turn, _) = run.next_turn(NOW).unwrap();
+            run.add(turn, &[1.0], &[], &totals(1));
+        }
+        assert!(run.next_turn(NOW).is_none());
+        let taken = run.take();
+        assert!(run.next_turn(NOW).is_none(), "sent is not committed");
+        run.committed(taken);
+        assert!(run.next_turn(NOW).is_some());
     }
 }

@@ -12,6 +12,7 @@ use crate::cluster::comm::solo::SoloComm;
 use crate::cluster::comm::{CommError, Communicator};
 use crate::cluster::faults::{Injector, RealStrike, Standing};
 use crate::cluster::launch::lock::{self, RunLock};
+use crate::cluster::launch::mpirun;
 use crate::cluster::recovery::driver;
 use crate::cluster::world::World;
 use crate::config::{Config, FaultKind, Phase, identity};
@@ -222,9 +223,35 @@ fn communicator(arguments: &TrainArguments) -> Result<Box<dyn Communicator>, Tra
         return Ok(Box::new(SoloComm::default()));
     }
     start_orphan_watch();
+    if !arguments.launched && arguments.join.is_none() {
+        warn_of_flags();
+    }
     let join = arguments.join.as_deref().map(JoinArguments::parse).transpose();
     let join = join.map_err(|error| TrainError::Internal(format!("--join: {error}")))?;
     Ok(Box::new(MpiComm::initialise(join.as_ref())?))
+}
+
+/// What plain mpirun was not told, once, from its first rank.
+fn warn_of_flags() {
+    let is = |name: &str, value: &str| std::env::var(name).is_ok_and(|now| now == value);
+    if !is("OMPI_COMM_WORLD_RANK", "0") {
+        return;
+    }
+    let wanted = [
+        ("OMPI_MCA_mpi_ft_enable", "1", "--with-ft ulfm: without it one dead rank ends the job"),
+        ("OMPI_MCA_btl", "self,sm,tcp", "--mca btl self,sm,tcp: others were not tested"),
+        ("OMPI_MCA_coll", "^han", "--mca coll ^han: han is not fault tolerant"),
+    ];
+    let missing = wanted.iter().filter(|(name, value, _)| !is(name, value));
+    let missing: Vec<&str> = missing.map(|(_, _, why)| *why).collect();
+    if !missing.is_empty() {
+        let flags = mpirun::recovery_flags().join(" ");
+        eprintln!(
+            "warning: mpirun was started without {}\n  use: mpirun {flags} -n RANKS kintsugi train \
+             CONFIG\n  or let `kintsugi launch` write the line (--dry-run shows it)",
+            missing.join("; without ")
+        );
+    }
 }
 
 fn run_initial(

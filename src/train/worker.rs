@@ -449,11 +449,14 @@ fn next_item(board: &Board, free: Option<&FreeRun>) -> Option<Item> {
                 ranges.get(index).map(|&(first, count)| Item::Evaluate { first, count })
             }
             Work::Free { standing } => {
-                let turn = free.and_then(FreeRun::next_turn);
+                let standing = *standing;
+                drop(job);
+                let turn = free.and_then(|free| free.next_turn(WAKE_EVERY));
                 if let Some((turn, learning_rate)) = turn {
-                    return Some(Item::Free { turn, learning_rate, standing: *standing });
+                    return Some(Item::Free { turn, learning_rate, standing });
                 }
-                None
+                job = board.lock();
+                continue;
             }
         };
         if let Some(item) = item {

@@ -157,7 +157,7 @@ impl Exchange for Asynchronous {
 
     fn apply(&mut self, replica: &mut Replica, world: &World, sums: &Sums) -> Committed {
         if let Some(taken) = self.taken.take() {
-            self.free.recycle(taken);
+            self.free.committed(taken);
         }
         let step = replica.position.step;
         {
