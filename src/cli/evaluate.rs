@@ -82,7 +82,10 @@ impl Failure {
 pub fn run(args: &Args) -> ExitCode {
     match evaluate(args) {
         Ok(measured) if args.json => {
-            println!("{}", serde_json::to_string(&measured).expect("plain fields have a JSON form"));
+            println!(
+                "{}",
+                serde_json::to_string(&measured).expect("plain fields have a JSON form")
+            );
             ExitCode::SUCCESS
         }
         Ok(measured) => {
