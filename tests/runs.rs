@@ -145,7 +145,7 @@ fn a_kill_from_outside_is_survived_at_any_moment() {
     let _turn = alone();
     let before = shared_memory();
     let folder = run_dir("outside");
-    let slow = ["train.steps=150", "evaluation.every=never"];
+    let slow = ["train.steps=400", "evaluation.every=never"];
     let mut running = start(&mut launch(&folder, &slow), Duration::from_secs(LIMIT));
     for (kills, rank) in [0usize, 2].into_iter().enumerate() {
         wait_for_step(&folder, 10 + 50 * kills as u64, &mut running);
@@ -160,7 +160,8 @@ fn a_kill_from_outside_is_survived_at_any_moment() {
     assert_eq!(ended.code, Some(0), "{}", ended.stderr);
     let (struck, calm) = (result_of(&folder), result_of(&reference));
     assert_eq!(struck.state_sha256, calm.state_sha256);
-    assert_eq!(struck.recoveries.len(), 2, "{:?}", struck.recoveries);
+    let lost: usize = struck.recoveries.iter().map(|record| record.lost.len()).sum();
+    assert_eq!((lost, struck.lost_steps), (2, 0), "{:?}", struck.recoveries);
     assert_nothing_runs(&folder);
     assert_eq!(shared_memory().difference(&before).count(), 0, "files are left in /dev/shm");
 }
@@ -183,7 +184,7 @@ fn wait_for_step(folder: &Path, step: u64, running: &mut support::Running) {
 fn ctrl_c_leaves_a_checkpoint_and_the_same_command_goes_on() {
     let _turn = alone();
     let folder = run_dir("interrupted");
-    let overrides = ["train.steps=400", "evaluation.every=never", "checkpoint.every=1000steps"];
+    let overrides = ["train.steps=600", "evaluation.every=never", "checkpoint.every=1000steps"];
     let mut running = start(&mut launch(&folder, &overrides), Duration::from_secs(LIMIT));
     wait_for_step(&folder, 20, &mut running);
     kill(running.pid(), Signal::Interrupt).expect("launch lives");
@@ -191,7 +192,7 @@ fn ctrl_c_leaves_a_checkpoint_and_the_same_command_goes_on() {
     assert_eq!(ended.code, Some(85), "{}", ended.stderr);
     let interrupted = result_of(&folder);
     assert_eq!(interrupted.status, Status::Interrupted);
-    assert!(interrupted.steps < 400);
+    assert!(interrupted.steps < 600);
     assert_nothing_runs(&folder);
     let ended = run(&mut launch(&folder, &overrides), LIMIT);
     assert_eq!(ended.code, Some(0), "{}", ended.stderr);
@@ -206,7 +207,7 @@ fn ctrl_c_leaves_a_checkpoint_and_the_same_command_goes_on() {
 #[test]
 fn the_asynchronous_exchange_survives_a_kill() {
     let _turn = alone();
-    let kill = plan(&[r#"{kind="kill", rank=1, step=40, phase="in_all_reduce"}"#]);
+    let kill = plan(&[r#"{kind="kill", rank=1, step=5, phase="in_all_reduce"}"#]);
     let folder = run_dir("asynchronous");
     let overrides = [
         kill.as_str(),
