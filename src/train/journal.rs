@@ -9,7 +9,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use crate::cluster::world::World;
 use crate::observe::clock::Clock;
 use crate::observe::event::{Event, Kind, VERSION};
-use crate::observe::ledger::Entry;
+use crate::observe::ledger::{Committed, Entry, Ledger};
+use crate::observe::log::EventLog;
 use crate::observe::progress::Progress;
 use crate::observe::storage::Storage;
 
@@ -33,6 +34,8 @@ pub struct Place {
 /// Writes the run's lines.
 pub struct Journal {
     storage: Arc<dyn Storage>,
+    events: EventLog,
+    ledger: Ledger,
     clock: Arc<dyn Clock>,
     /// Unix time at which the run's seconds were zero.
     origin: f64,
@@ -49,7 +52,9 @@ impl Journal {
         origin: f64,
         progress: Option<Progress>,
     ) -> Self {
-        Self { storage, clock, origin, progress, failed: AtomicBool::new(false) }
+        let events = EventLog::new(Arc::clone(&storage));
+        let ledger = Ledger::new(Arc::clone(&storage));
+        Self { storage, events, ledger, clock, origin, progress, failed: AtomicBool::new(false) }
     }
 
     /// Seconds since the run's first start.
@@ -72,13 +77,25 @@ impl Journal {
         if let Some(progress) = &mut self.progress {
             progress.on(&event);
         }
-        let line = serde_json::to_string(&event);
-        self.append(EVENTS, &line.expect("an event is plain data"));
+        let written = self.events.append(&event);
+        self.warn_once(written, EVENTS);
     }
 
     /// Appends a ledger line.
-    pub fn ledger(&self, entry: &Entry) {
-        self.append(LEDGER, &serde_json::to_string(entry).expect("an entry is plain data"));
+    pub fn ledger(&mut self, entry: &Entry) {
+        let written = self.ledger.append(entry);
+        self.warn_once(written, LEDGER);
+    }
+
+    /// Another process wrote until now: its last lines may be torn or missing.
+    pub fn take_over(&mut self, tail: &[Committed], rollback: Option<Entry>) {
+        self.events = EventLog::new(Arc::clone(&self.storage));
+        self.ledger = Ledger::new(Arc::clone(&self.storage));
+        if let Some(rollback) = rollback {
+            self.ledger(&rollback);
+        }
+        let caught_up = self.ledger.catch_up(tail).map(|_| ());
+        self.warn_once(caught_up, LEDGER);
     }
 
     /// Rewrites `world.json`.
@@ -93,10 +110,6 @@ impl Journal {
         if let Some(progress) = &mut self.progress {
             progress.finish();
         }
-    }
-
-    fn append(&self, name: &str, line: &str) {
-        self.warn_once(self.storage.append_line(Path::new(name), line), name);
     }
 
     fn warn_once(&self, result: std::io::Result<()>, name: &str) {

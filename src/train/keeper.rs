@@ -9,23 +9,27 @@ use std::time::Duration;
 use crate::cluster::faults::{FAULTS_FOLDER, Injector, Standing};
 use crate::cluster::world::World;
 use crate::config::{Every, Phase};
+use crate::data::sampler::Order;
 use crate::observe::clock::Clock;
 use crate::observe::event::Kind;
-use crate::observe::ledger::{Entry, Ledger};
+use crate::observe::ledger::Entry;
 use crate::observe::log::parse_lines;
 use crate::observe::result::Status;
 use crate::observe::storage::Storage;
 
 use super::TrainError;
-use super::checkpoint::{About, Snapshot, TrainState, Writer, young_daly};
+use super::checkpoint::{self, About, Snapshot, TrainState, Writer, young_daly};
 use super::journal::{EVENTS, Journal, Place};
 use super::outcome;
-use super::position::Position;
+use super::position::{Ending, Position};
 use super::replica::Replica;
 use super::start;
 
 /// Longest wait for a checkpoint that must be written before the run ends.
-const FINAL_CHECKPOINT_LIMIT: Duration = Duration::from_secs(120);
+const FINAL_CHECKPOINT_LIMIT: Duration = Duration::from_secs(25);
+
+/// Times that checkpoint is begun.
+const FINAL_CHECKPOINT_TRIES: u32 = 2;
 
 /// Where a rank that cannot go on leaves the reason for the others.
 pub const REASON: &str = "failure.txt";
@@ -43,10 +47,6 @@ pub struct Facts {
     pub about: About,
     /// Names the run.
     pub run_id: String,
-    /// `run.seed`.
-    pub seed: u64,
-    /// Virtual owners.
-    pub owners: u32,
     /// Of what decides the arithmetic.
     pub config_fingerprint: u64,
     /// Of the training set.
@@ -57,8 +57,21 @@ pub struct Facts {
     pub keep: u32,
     /// `checkpoint.mtbf`.
     pub mtbf: Duration,
-    /// Steps per epoch.
-    pub steps_per_epoch: u64,
+    /// Which samples make which step.
+    pub order: Order,
+}
+
+/// How far the run was.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Mark {
+    step: u64,
+    cursor: u64,
+}
+
+impl Mark {
+    fn of(position: &Position) -> Self {
+        Self { step: position.step, cursor: position.cursor }
+    }
 }
 
 /// See the module.
@@ -71,7 +84,9 @@ pub struct Keeper {
     world_next_member: u32,
     writer: Option<Writer>,
     /// Run seconds and step of the last checkpoint that was begun.
-    last: Option<(f64, u64)>,
+    last: Option<(f64, Mark)>,
+    /// The newest step whose checkpoint is on disk and verified.
+    published: Option<u64>,
     /// Stalls of checkpoints that are being written, by step.
     stalls: Vec<(u64, f64)>,
     cost_seconds: f64,
@@ -97,26 +112,40 @@ impl Keeper {
             world_next_member,
             writer,
             last,
+            published: None,
             stalls,
             cost_seconds,
         }
     }
 
+    /// Whether this process belongs to the run's newest attempt.
+    pub fn is_current(&self) -> bool {
+        (self.still_current)()
+    }
+
     /// This rank is the writer from now on: fills what a dead one left open.
-    pub fn take_over(&mut self, replica: &Replica, world: &World, journal: &Journal) {
+    pub fn take_over(&mut self, replica: &Replica, world: &World, journal: &mut Journal) {
         self.world_next_member = world.next_member;
         // A writer that died in the vote may have written a line for a step that the survivors
         // never committed: it is taken back before the step is written again.
         let step = replica.position.step;
-        if start::steps_thrown_away(self.storage.as_ref(), step) > 0 {
-            journal.ledger(&Entry::Rollback { to: step, attempt: world.attempt });
-        }
-        let mut ledger = Ledger::new(Arc::clone(&self.storage));
-        if let Err(error) = ledger.catch_up(&replica.position.ledger_tail) {
-            tracing::warn!("cannot complete ledger.jsonl: {error}; its record may have a gap");
-        }
+        self.find_last(journal.seconds());
+        let thrown_away = start::steps_thrown_away(self.storage.as_ref(), step);
+        let rollback = Entry::Rollback { to: step, attempt: world.attempt };
+        let tail = &replica.position.ledger_tail;
+        journal.take_over(tail, (thrown_away > 0).then_some(rollback));
         if self.facts.every != Every::Never {
             self.writer();
+        }
+    }
+
+    /// Checkpoints go on from the newest that any writer of this run published.
+    fn find_last(&mut self, seconds: f64) {
+        let newest = checkpoint::store::newest_step(self.storage.as_ref());
+        if let (Some(step), None) = (newest, &self.last) {
+            let cursor = self.facts.order.cursor(step);
+            self.published = Some(step);
+            self.last = Some((seconds, Mark { step, cursor }));
         }
     }
 
@@ -140,12 +169,20 @@ impl Keeper {
         seconds: f64,
     ) {
         self.report(journal, place);
-        let step = replica.position.step;
-        let (last_seconds, last_step) = *self.last.get_or_insert((seconds, step.saturating_sub(1)));
+        let Mark { step, cursor } = Mark::of(&replica.position);
+        let line = replica.position.ledger_tail.last();
+        let before = Mark {
+            step: step.saturating_sub(1),
+            cursor: cursor - line.map_or(0, |line| line.count),
+        };
+        let (last_seconds, last) = *self.last.get_or_insert((seconds, before));
+        // A boundary counts when it lies behind the last checkpoint, whoever wrote that one.
         let due = match self.facts.every {
             Every::Never => false,
-            Every::Epoch => step.is_multiple_of(self.facts.steps_per_epoch),
-            Every::Steps(steps) => step.is_multiple_of(steps),
+            Every::Epoch => {
+                cursor / self.facts.order.samples > last.cursor / self.facts.order.samples
+            }
+            Every::Steps(steps) => step / steps > last.step / steps,
             Every::Time(interval) => {
                 let interval = interval.as_secs_f64();
                 (seconds / interval).floor() > (last_seconds / interval).floor()
@@ -155,7 +192,7 @@ impl Keeper {
                 seconds - last_seconds >= young_daly(self.cost_seconds, mtbf)
             }
         };
-        if due && step > last_step {
+        if due && step > last.step {
             self.begin(replica, place, seconds);
         }
     }
@@ -174,21 +211,23 @@ impl Keeper {
         self.writer().submit(snapshot);
         let stall = (self.clock.now() - began).as_secs_f64();
         self.stalls.push((replica.position.step, stall));
-        self.last = Some((seconds, replica.position.step));
+        self.last = Some((seconds, Mark::of(&replica.position)));
     }
 
     fn state(&self, position: &Position, place: Place, seconds: f64) -> TrainState {
         TrainState {
             step: position.step,
             cursor: position.cursor,
-            seed: self.facts.seed,
+            seed: self.facts.order.seed,
             attempt: place.attempt,
             generation: place.generation,
-            owners: self.facts.owners,
+            owners: self.facts.order.owners,
             next_member: self.world_next_member,
             run_id: self.facts.run_id.clone(),
             config_fingerprint: self.facts.config_fingerprint,
             data_fingerprint: self.facts.data_fingerprint,
+            evaluation_due: position.evaluation_due,
+            evaluated_ms: position.evaluated_ms,
             best_error: position.best_error,
             last_error: position.last_error,
             run_seconds: seconds,
@@ -206,6 +245,7 @@ impl Keeper {
             let stall = at.map_or(0.0, |at| self.stalls.swap_remove(at).1);
             match done.result {
                 Ok(()) => {
+                    self.published = self.published.max(Some(done.step));
                     self.cost_seconds = stall;
                     let kind = Kind::Checkpoint {
                         name: done.name,
@@ -234,44 +274,61 @@ impl Keeper {
         place: Place,
         status: Status,
     ) -> Result<(), TrainError> {
-        let wanted = self.facts.every != Every::Never || status == Status::Interrupted;
-        if wanted && self.last.is_none_or(|(_, step)| step != replica.position.step) {
-            self.writer().finish(FINAL_CHECKPOINT_LIMIT);
-            self.begin(replica, place, journal.seconds());
-        }
-        if let Some(writer) = &self.writer
-            && !writer.finish(FINAL_CHECKPOINT_LIMIT)
-        {
-            tracing::warn!("the last checkpoint took too long and was left behind");
-        }
-        self.report(journal, place);
-        let digest = self.digest(replica);
-        let reason = match status {
-            Status::Interrupted => "asked to stop; a checkpoint is written",
-            _ => "all steps are committed",
-        };
-        let (reason, sha) = (reason.to_string(), Some(digest.clone()));
-        let status_name = outcome::status_name(status).to_string();
-        let (kind_reason, kind_sha) = (reason.clone(), sha.clone());
-        journal.event(
-            place,
-            Kind::RunEnd { status: status_name, reason: kind_reason, state_sha256: kind_sha },
-        );
         if !(self.still_current)() {
             let text = "a newer attempt of this run has started: no result is written here";
             return Err(TrainError::JobLost(text.into()));
         }
+        if self.facts.every != Every::Never || status == Status::Interrupted {
+            self.last_checkpoint(replica, journal, place);
+        }
+        let reason = self.reason(&replica.position, status);
+        let state_sha256 = Some(self.digest(replica));
         let written = outcome::Ended {
             run_id: &self.facts.run_id,
             place,
             status,
-            reason,
+            reason: reason.clone(),
             seconds: journal.seconds(),
             position: &replica.position,
-            state_sha256: sha,
+            samples_per_epoch: self.facts.order.samples,
+            state_sha256: state_sha256.clone(),
         }
         .write(self.storage.as_ref());
-        written.map_err(|error| TrainError::Internal(format!("cannot write result.json: {error}")))
+        written.map_err(|e| TrainError::Internal(format!("cannot write result.json: {e}")))?;
+        let status = outcome::status_name(status).to_string();
+        journal.event(place, Kind::RunEnd { status, reason, state_sha256 });
+        Ok(())
+    }
+
+    /// The checkpoint that the run ends with, tried again once if it fails.
+    fn last_checkpoint(&mut self, replica: &Replica, journal: &mut Journal, place: Place) {
+        for _ in 0..FINAL_CHECKPOINT_TRIES {
+            if !self.writer().finish(FINAL_CHECKPOINT_LIMIT) {
+                tracing::warn!("the last checkpoint took too long and was left behind");
+                return;
+            }
+            self.report(journal, place);
+            if self.published == Some(replica.position.step) {
+                return;
+            }
+            self.begin(replica, place, journal.seconds());
+        }
+        self.writer().finish(FINAL_CHECKPOINT_LIMIT);
+        self.report(journal, place);
+    }
+
+    fn reason(&self, position: &Position, status: Status) -> String {
+        if status == Status::Completed {
+            return match position.ending {
+                Some(Ending::OutOfTime) => "train.max_seconds is reached".into(),
+                _ => "all steps are committed".into(),
+            };
+        }
+        match self.published {
+            Some(step) if step == position.step => "asked to stop; a checkpoint is written".into(),
+            Some(step) => format!("asked to stop; the newest checkpoint is of step {step}"),
+            None => "asked to stop; no checkpoint could be written".into(),
+        }
     }
 
     /// DESIGN 4.6.
@@ -281,7 +338,7 @@ impl Keeper {
         let position = super::digest::Position {
             step: replica.position.step,
             cursor: replica.position.cursor,
-            seed: self.facts.seed,
+            seed: self.facts.order.seed,
             order: &replica.position.owner_batches,
         };
         super::digest::state_sha256(

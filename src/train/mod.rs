@@ -14,6 +14,7 @@ pub mod free_run;
 pub mod gradient_sum;
 pub mod journal;
 pub mod keeper;
+pub mod mending;
 pub mod optimizer;
 pub mod outcome;
 pub mod position;
@@ -21,6 +22,7 @@ pub mod replica;
 pub mod run;
 pub mod schedule;
 pub mod start;
+pub mod surroundings;
 pub mod trainer;
 pub mod worker;
 

@@ -29,6 +29,8 @@ pub struct Ended<'a> {
     pub seconds: f64,
     /// The final position.
     pub position: &'a Position,
+    /// Of the training set.
+    pub samples_per_epoch: u64,
     /// Of the final state.
     pub state_sha256: Option<String>,
 }
@@ -46,7 +48,7 @@ impl Ended<'_> {
             status: self.status,
             reason: self.reason,
             steps: position.step,
-            epochs: position.ledger_tail.last().map_or(0, |line| line.epoch + 1),
+            epochs: position.cursor / self.samples_per_epoch.max(1),
             samples: position.cursor,
             seconds: self.seconds,
             validation: position

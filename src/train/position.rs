@@ -5,6 +5,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::observe::ledger::Committed;
 
+use super::trainer::Plan;
+
 /// Ledger lines that every rank keeps, so that a dead writer leaves no gap.
 pub const LEDGER_TAIL_MAX: usize = 64;
 
@@ -13,6 +15,7 @@ pub const LEDGER_TAIL_MAX: usize = 64;
 #[allow(missing_docs)]
 pub enum Ending {
     Completed,
+    OutOfTime,
     Interrupted,
 }
 
@@ -46,6 +49,24 @@ impl Position {
     /// The position before the first step.
     pub fn start() -> Self {
         Self { exact: true, ..Self::default() }
+    }
+
+    /// Ends a run that has nothing left to do, for example one that goes on from a checkpoint of
+    /// its last step.
+    pub fn settle(&mut self, plan: &Plan) {
+        let done = plan.steps_max.is_some_and(|max| self.step >= max)
+            || plan.samples_max.is_some_and(|max| self.cursor >= max);
+        if done {
+            self.end(Ending::Completed, plan);
+        }
+    }
+
+    /// All ranks agreed to end after this step; a run that is not to go on is evaluated once more.
+    pub fn end(&mut self, ending: Ending, plan: &Plan) {
+        self.ending = Some(ending);
+        if ending != Ending::Interrupted {
+            self.evaluation_due |= plan.evaluates();
+        }
     }
 
     /// Appends a committed step's ledger line.

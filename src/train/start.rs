@@ -97,14 +97,12 @@ pub fn prepare(
     let facts = Facts {
         about: About { layout: Arc::clone(&layout), model_name: name.to_string(), classes, input },
         run_id: run_id.to_string(),
-        seed,
-        owners,
         config_fingerprint,
         data_fingerprint: train.fingerprint(),
         every: config.checkpoint.every,
         keep: config.checkpoint.keep,
         mtbf: config.checkpoint.mtbf.0,
-        steps_per_epoch: order.steps_per_epoch(),
+        order: order.clone(),
     };
     let shape = Shape { parameters: layout.parameters, statistics: layout.statistics };
     let slots = Arc::new(RwLock::new(Slots::new(shape)));
@@ -169,7 +167,7 @@ fn plan(config: &Config, order: &Order, validation_samples: u64) -> Plan {
         steps_max: total.filter(|_| synchronous),
         samples_max: total.filter(|_| !synchronous).map(|steps| order.cursor(steps)),
         max_seconds: config.train.max_seconds,
-        steps_per_epoch: order.steps_per_epoch(),
+        samples_per_epoch: order.samples,
         evaluation: config.evaluation.every,
         validation_samples,
         evaluation_batch: u64::from(config.evaluation.batch.max(1)),
@@ -197,7 +195,7 @@ pub fn gather_world(
     attempt: u32,
     owners: u32,
     next_member: u32,
-    identity: (u32, String),
+    identity: &(u32, String),
 ) -> Result<World, CommError> {
     let mut words = vec![u64::from(identity.0), u64::from(next_member), u64::from(attempt)];
     let mut host = [0; HOST_BYTES];
@@ -279,8 +277,8 @@ fn position_of(snapshot: &Snapshot) -> Position {
     Position {
         step: state.step,
         cursor: state.cursor,
-        evaluation_due: false,
-        evaluated_ms: (state.run_seconds * 1e3) as u64,
+        evaluation_due: state.evaluation_due,
+        evaluated_ms: state.evaluated_ms,
         last_error: state.last_error,
         best_error: state.best_error,
         exact: state.exact,

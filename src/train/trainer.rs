@@ -1,18 +1,16 @@
 //! One rank's run from its first step to its last: steps, votes, evaluations, repairs. Everything
 //! that moves is behind a trait, so that the same code runs over MPI, alone and in simulation.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use crate::cluster::comm::{CommError, Communicator, ReduceOp};
-use crate::cluster::recovery::driver::recover;
-use crate::cluster::recovery::{Note, Policy, Repaired};
+use crate::cluster::recovery::Policy;
 use crate::cluster::world::World;
-use crate::config::{Every, Phase, Rung};
+use crate::config::{Every, Phase};
 use crate::observe::clock::Clock;
-use crate::observe::event::{Kind, Lost, RecoveryRecord};
+use crate::observe::event::Kind;
 use crate::observe::ledger::Entry;
 use crate::observe::result::Status;
 
@@ -20,6 +18,7 @@ use super::TrainError;
 use super::exchange::{Context, Exchange, Sums};
 use super::journal::{Journal, Place};
 use super::keeper::Keeper;
+use super::mending::{Begin, Mended};
 use super::position::{Ending, Position};
 use super::replica::Replica;
 use super::worker::Totals;
@@ -35,9 +34,6 @@ const ALL: u32 = COMMIT | NO_STOP | TIME_LEFT | NO_EVALUATION | NOT_BROKEN;
 /// Step events are written at most this often; shorter steps are summed up in one.
 const STEP_EVENT_EVERY: Duration = Duration::from_millis(100);
 
-/// Repairs without a committed step between before the run gives up.
-const REPAIRS_WITHOUT_STEP_MAX: u32 = 20;
-
 /// What a run is to do: constants of this start.
 #[derive(Debug, Clone)]
 pub struct Plan {
@@ -47,8 +43,8 @@ pub struct Plan {
     pub samples_max: Option<u64>,
     /// Ends after so many seconds of the run.
     pub max_seconds: Option<f64>,
-    /// Steps per epoch.
-    pub steps_per_epoch: u64,
+    /// Samples of an epoch.
+    pub samples_per_epoch: u64,
     /// When to evaluate.
     pub evaluation: Every,
     /// Validation samples; 0 = no validation set.
@@ -61,28 +57,19 @@ pub struct Plan {
     pub policy: Policy,
 }
 
+impl Plan {
+    /// Whether validation errors are measured at all.
+    pub fn evaluates(&self) -> bool {
+        self.validation_samples > 0 && self.evaluation != Every::Never
+    }
+}
+
 /// What step events sum up.
 #[derive(Debug, Default)]
 struct Recent {
     totals: Totals,
     seconds: f64,
     since: Option<Duration>,
-}
-
-/// What the first commit after a start or a repair has to report.
-#[derive(Debug)]
-enum Begin {
-    /// An attempt started.
-    Started,
-    /// A repair, if this rank is the one that reports it.
-    Repaired(Option<Repaired>),
-}
-
-/// The world is whole since `at`, and has not committed a step yet.
-#[derive(Debug)]
-struct Mended {
-    at: Duration,
-    begin: Begin,
 }
 
 /// See the module.
@@ -101,11 +88,15 @@ pub struct Trainer {
     pub keeper: Keeper,
     /// Set by signals.
     pub stop: Arc<AtomicBool>,
-    clock: Arc<dyn Clock>,
-    plan: Plan,
+    pub(super) clock: Arc<dyn Clock>,
+    pub(super) plan: Plan,
     recent: Recent,
-    mended: Option<Mended>,
-    repairs_without_step: u32,
+    pub(super) mended: Mended,
+    pub(super) repairs_without_step: u32,
+    /// Members from this number on joined in the last repair.
+    pub(super) newcomers_from: u32,
+    /// Whether the last committed step was its epoch's last.
+    epoch_ended: bool,
 }
 
 impl Trainer {
@@ -122,7 +113,7 @@ impl Trainer {
         clock: Arc<dyn Clock>,
         plan: Plan,
     ) -> Self {
-        let (recent, mended) = (Recent::default(), None);
+        let (recent, mended) = (Recent::default(), Mended::default());
         let repairs_without_step = 0;
         Self {
             comm,
@@ -137,17 +128,19 @@ impl Trainer {
             recent,
             mended,
             repairs_without_step,
+            newcomers_from: u32::MAX,
+            epoch_ended: false,
         }
     }
 
     /// A replacement has just joined: its first commit ends the repair it came from.
     pub fn joined(&mut self) {
-        self.mended = Some(Mended { at: self.clock.now(), begin: Begin::Repaired(None) });
+        self.mended = Mended::since(self.clock.now(), Begin::Joined);
     }
 
     /// All ranks of an attempt have just started together.
     pub fn started(&mut self) {
-        self.mended = Some(Mended { at: self.clock.now(), begin: Begin::Started });
+        self.mended = Mended::since(self.clock.now(), Begin::Started);
     }
 
     /// Trains to the end. Errors that recovery answers are answered here.
@@ -189,9 +182,11 @@ impl Trainer {
         let standing = &mut self.replica.standing;
         (standing.rank, standing.ranks) = (self.comm.rank() as u32, ranks);
         standing.step = self.replica.position.step;
-        if self.replica.position.evaluation_due {
+        let position = &self.replica.position;
+        // An interrupted run owes its evaluation to the one that goes on.
+        if position.evaluation_due && position.ending != Some(Ending::Interrupted) {
             self.evaluate()?;
-        } else if let Some(ending) = self.replica.position.ending {
+        } else if let Some(ending) = position.ending {
             return self.finish(ending).map(Some);
         } else {
             self.step()?;
@@ -207,7 +202,7 @@ impl Trainer {
             replica: &mut self.replica,
             clock: self.clock.as_ref(),
             begin_limit: self.plan.begin_limit,
-            repaired_at: self.mended.as_ref().map(|mended| mended.at),
+            repaired_at: self.mended.at,
         };
         let attempted = self.exchange.attempt(&mut context);
         match self.vote(attempted) {
@@ -229,6 +224,8 @@ impl Trainer {
         match &attempted {
             Ok(_) => {}
             Err(TrainError::Comm(error)) if !error.starts_recovery() => {
+                // Whoever waits for this rank must not wait for its worker threads to end.
+                self.comm.revoke();
                 return Err(TrainError::Comm(error.clone()));
             }
             Err(error) => {
@@ -283,24 +280,22 @@ impl Trainer {
     fn commit(&mut self, sums: &Sums, flags: u32) {
         let line = self.exchange.apply(&mut self.replica, &self.world, sums);
         let position = &mut self.replica.position;
-        position.commit(line.clone());
+        let epoch_before = position.cursor / self.plan.samples_per_epoch;
+        position.commit(line);
         let step = position.step;
-        position.evaluation_due |= self.plan.validation_samples > 0
+        self.epoch_ended = position.cursor / self.plan.samples_per_epoch > epoch_before;
+        position.evaluation_due |= self.plan.evaluates()
             && match self.plan.evaluation {
-                Every::Epoch | Every::Auto => step.is_multiple_of(self.plan.steps_per_epoch),
+                Every::Epoch | Every::Auto => self.epoch_ended,
                 Every::Steps(steps) => step.is_multiple_of(steps),
                 Every::Time(_) => flags & NO_EVALUATION == 0,
                 Every::Never => false,
             };
-        let done = self.plan.steps_max.is_some_and(|max| step >= max)
-            || self.plan.samples_max.is_some_and(|max| position.cursor >= max);
-        if done || flags & TIME_LEFT == 0 {
-            position.ending = Some(Ending::Completed);
-            position.evaluation_due |=
-                self.plan.validation_samples > 0 && self.plan.evaluation != Every::Never;
-        } else if flags & NO_STOP == 0 {
-            position.ending = Some(Ending::Interrupted);
-            position.evaluation_due = false;
+        position.settle(&self.plan);
+        if position.ending.is_none() && flags & TIME_LEFT == 0 {
+            position.end(Ending::OutOfTime, &self.plan);
+        } else if position.ending.is_none() && flags & NO_STOP == 0 {
+            position.end(Ending::Interrupted, &self.plan);
         }
         self.replica.standing.newcomer = false;
         self.repairs_without_step = 0;
@@ -315,14 +310,12 @@ impl Trainer {
 
     fn report_step(&mut self, sums: &Sums, began: Duration) {
         let now = self.clock.now();
-        if let Some(mended) = self.mended.take() {
-            self.report_begin(mended, sums.begun_seconds);
-        }
+        self.report_begin(sums.begun_seconds);
         self.recent.totals.add(&sums.totals);
         self.recent.seconds += (now.saturating_sub(began)).as_secs_f64();
         let since = *self.recent.since.get_or_insert(began);
         let position = &self.replica.position;
-        let quiet = position.ending.is_none() && !position.evaluation_due;
+        let quiet = position.ending.is_none() && !position.evaluation_due && !self.epoch_ended;
         if quiet && now.saturating_sub(since) < STEP_EVENT_EVERY {
             return;
         }
@@ -332,7 +325,7 @@ impl Trainer {
         }
         let computed = recent.totals.computed().max(1) as f64;
         let epoch = position.ledger_tail.last().map_or(0, |line| line.epoch);
-        let epoch_ends = position.step.is_multiple_of(self.plan.steps_per_epoch);
+        let epoch_ends = self.epoch_ended;
         if recent.totals.non_finite > 0 {
             let n = recent.totals.non_finite;
             let message = format!("the loss of {n} micro-batches was not a finite number");
@@ -347,7 +340,7 @@ impl Trainer {
             learning_rate,
             seconds: recent.seconds,
         });
-        if epoch_ends && self.plan.samples_max.is_none() {
+        if epoch_ends {
             self.event(Kind::Epoch { epoch });
         }
     }
@@ -355,6 +348,10 @@ impl Trainer {
     /// The validation set, shared by all ranks in parts dealt round robin.
     fn evaluate(&mut self) -> Result<(), TrainError> {
         let began = self.clock.now();
+        if self.is_writer() {
+            let name = "evaluating".to_string();
+            self.event(Kind::Phase { name, seconds: 0.0 });
+        }
         self.replica.reached_point(Phase::InEvaluation);
         let attempted = self.evaluate_share();
         let ((totals, at_ms), _flags) = self.vote(attempted)?;
@@ -369,7 +366,9 @@ impl Trainer {
             begin_limit: self.plan.begin_limit,
             repaired_at: None,
         };
-        self.exchange.resume(&mut context);
+        if context.replica.position.ending.is_none() {
+            self.exchange.resume(&mut context);
+        }
         if self.is_writer() {
             let seconds = (self.clock.now() - began).as_secs_f64();
             let loss = totals.loss() / computed;
@@ -398,131 +397,23 @@ impl Trainer {
     fn finish(&mut self, ending: Ending) -> Result<Status, TrainError> {
         self.replica.reached_point(Phase::InFinalize);
         let status = match ending {
-            Ending::Completed => Status::Completed,
+            Ending::Completed | Ending::OutOfTime => Status::Completed,
             Ending::Interrupted => Status::Interrupted,
         };
+        // The result is made from events: repairs that no step followed are among them.
+        self.report_begin(None);
+        let mut kept = Ok(());
         if self.is_writer() {
+            let name = "finishing".to_string();
+            self.event(Kind::Phase { name, seconds: 0.0 });
             let place = self.place();
-            self.keeper.finish(&self.replica, &mut self.journal, place, status)?;
+            kept = self.keeper.finish(&self.replica, &mut self.journal, place, status);
         }
-        let agreement = self.comm.agree(ALL);
-        if agreement.committed() {
-            return Ok(status);
-        }
-        Err(TrainError::Comm(agreement.outcome.err().unwrap_or(CommError::ProcFailed)))
-    }
-
-    /// Repairs the world, or ends with the ladder.
-    fn repair(&mut self, error: &CommError) -> Result<(), TrainError> {
-        self.repairs_without_step += 1;
-        if self.repairs_without_step > REPAIRS_WITHOUT_STEP_MAX {
-            let text = format!("{REPAIRS_WITHOUT_STEP_MAX} repairs without a committed step");
-            return Err(TrainError::JobLost(text));
-        }
-        let detect = self.keeper.seconds_since_fault();
-        let before = self.world.clone();
-        let ladder = &self.plan.policy;
-        let result = recover(self.comm.as_mut(), &mut self.world, ladder, &mut self.replica);
-        let notes = std::mem::take(&mut self.replica.notes);
-        let mut repaired = match result {
-            Ok(repaired) => repaired,
-            Err(reason) => {
-                let lowest = self.lowest_survivor(&before);
-                self.report_notes(&notes, lowest);
-                return Err(TrainError::JobLost(reason.to_string()));
-            }
-        };
-        if let Some(detect) = detect {
-            repaired.seconds.insert("detect".into(), detect);
-        }
-        if repaired.rung == Rung::Shrink {
-            self.replica.position.exact = false;
-        }
-        let lost: BTreeSet<u32> = repaired.lost.iter().map(|member| member.rank).collect();
-        let reporter = match repaired.rung {
-            Rung::Shrink => 0,
-            _ => (0..self.comm.size() as u32).find(|rank| !lost.contains(rank)).unwrap_or(0),
-        };
-        let reports = self.comm.rank() as u32 == reporter;
-        self.report_notes(&notes, reports);
-        if reports {
-            let phase = "step".to_string();
-            self.event(Kind::FailureDetected { phase, error: error.to_string() });
-            self.journal.world(&self.world);
-        }
-        if self.is_writer() {
-            self.keeper.take_over(&self.replica, &self.world, &self.journal);
-        }
-        let begin = Begin::Repaired(reports.then_some(repaired));
-        self.mended = Some(Mended { at: self.clock.now(), begin });
-        Ok(())
-    }
-
-    /// Whether this rank was the lowest that can still speak when recovery gave up.
-    fn lowest_survivor(&self, before: &World) -> bool {
-        self.comm.rank() == 0 || before.members.len() == 1
-    }
-
-    fn report_notes(&mut self, notes: &[Note], reports: bool) {
-        for note in notes.iter().filter(|_| reports) {
-            let kind = match note {
-                Note::RungDown { from, to, reason } => Kind::RungDown {
-                    from: rung_name(*from).into(),
-                    to: rung_name(*to).into(),
-                    reason: reason.clone(),
-                },
-                Note::Retry { rung, reason } => Kind::Warning {
-                    message: format!("{} failed, trying again: {reason}", rung_name(*rung)),
-                },
-            };
-            self.event(kind);
-        }
-    }
-
-    fn report_begin(&mut self, mended: Mended, begun_seconds: Option<f64>) {
-        let mut repaired = match mended.begin {
-            Begin::Repaired(Some(repaired)) => repaired,
-            Begin::Repaired(None) => return,
-            Begin::Started => {
-                if self.is_writer() {
-                    let (name, seconds) = ("begun".to_string(), begun_seconds.unwrap_or(0.0));
-                    self.event(Kind::Phase { name, seconds });
-                }
-                return;
-            }
-        };
-        if let Some(seconds) = begun_seconds {
-            repaired.seconds.insert("first_step".into(), seconds);
-        }
-        let lost = repaired.lost.iter().map(|member| Lost {
-            member: member.member,
-            rank: member.rank,
-            host: member.host.clone(),
-            cause: self.keeper.cause_of(member.rank, self.world.attempt, member.pid),
-        });
-        let record = RecoveryRecord {
-            generation: self.world.generation,
-            step: repaired.step + 1,
-            lost: lost.collect(),
-            rung: rung_name(repaired.rung).into(),
-            ranks: self.comm.size() as u32,
-            seconds: repaired.seconds,
-        };
-        self.event(Kind::Recovered(record));
+        self.vote(kept).map(|_| status)
     }
 
     /// The position, for the end of the run.
     pub fn position(&self) -> &Position {
         &self.replica.position
-    }
-}
-
-/// As in the configuration.
-pub fn rung_name(rung: Rung) -> &'static str {
-    match rung {
-        Rung::Spare => "spare",
-        Rung::Respawn => "respawn",
-        Rung::Shrink => "shrink",
-        Rung::Restart => "restart",
     }
 }

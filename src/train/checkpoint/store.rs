@@ -365,6 +365,11 @@ pub fn published(storage: &dyn Storage) -> Result<Vec<(u64, PathBuf)>, Checkpoin
     Ok(found.into_iter().rev().collect())
 }
 
+/// The newest published step, verified or not; `None` where there is none or the storage says no.
+pub fn newest_step(storage: &dyn Storage) -> Option<u64> {
+    published(storage).ok()?.first().map(|(step, _)| *step)
+}
+
 /// Names of the checkpoints that are never tried again.
 pub fn marked(storage: &dyn Storage) -> Result<Vec<String>, CheckpointError> {
     let folder = Path::new(FOLDER);

@@ -53,6 +53,10 @@ pub struct TrainState {
     pub order: Vec<u64>,
     /// The last ledger lines, so that a dead writer leaves no gap.
     pub ledger_tail: Vec<Committed>,
+    /// An evaluation of this step is owed.
+    pub evaluation_due: bool,
+    /// Run time of the last evaluation, milliseconds.
+    pub evaluated_ms: u64,
 }
 
 /// Why bytes are not a state.
@@ -136,6 +140,8 @@ mod tests {
                 mix: 6,
                 attempt: 7,
             }],
+            evaluation_due: true,
+            evaluated_ms: 8,
         }
     }
 

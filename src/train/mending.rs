@@ -1,0 +1,158 @@
+//! What a rank does between two steps when the world has to be repaired, and what is written
+//! about it once everybody computes again.
+
+use std::time::Duration;
+
+use crate::cluster::comm::CommError;
+use crate::cluster::recovery::driver::recover;
+use crate::cluster::recovery::{Note, Repaired};
+use crate::config::Rung;
+use crate::observe::event::{Kind, Lost, RecoveryRecord};
+
+use super::TrainError;
+use super::trainer::Trainer;
+
+/// Repairs without a committed step between before the run gives up.
+const REPAIRS_WITHOUT_STEP_MAX: u32 = 20;
+
+/// How this process came into the world that has not committed a step yet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Begin {
+    /// With all others.
+    Started,
+    /// As a replacement.
+    Joined,
+    /// It lived through a repair.
+    Survived,
+}
+
+/// What is to be reported once everybody computes again.
+#[derive(Debug, Default)]
+pub(super) struct Mended {
+    /// Since when the world is whole (monotonic), until it has committed a step. Set on every rank
+    /// or on none.
+    pub at: Option<Duration>,
+    begin: Option<Begin>,
+    /// Repairs that no commit followed yet, oldest first, with the generation each made and the
+    /// ranks it left. Every survivor keeps them: the one that reports may die.
+    unreported: Vec<(u32, u32, Repaired)>,
+}
+
+impl Mended {
+    pub(super) fn since(at: Duration, begin: Begin) -> Self {
+        Self { at: Some(at), begin: Some(begin), unreported: Vec::new() }
+    }
+}
+
+impl Trainer {
+    /// Repairs the world, or ends with the ladder.
+    pub(super) fn repair(&mut self, error: &CommError) -> Result<(), TrainError> {
+        self.repairs_without_step += 1;
+        if self.repairs_without_step > REPAIRS_WITHOUT_STEP_MAX {
+            let text = format!("{REPAIRS_WITHOUT_STEP_MAX} repairs without a committed step");
+            return Err(TrainError::JobLost(text));
+        }
+        let detect = self.keeper.seconds_since_fault();
+        let (ranks_before, members_before) = (self.world.ranks(), self.world.next_member);
+        let ladder = &self.plan.policy;
+        let result = recover(self.comm.as_mut(), &mut self.world, ladder, &mut self.replica);
+        let notes = std::mem::take(&mut self.replica.notes);
+        self.newcomers_from = members_before;
+        let mut repaired = match result {
+            Ok(repaired) => repaired,
+            Err(reason) => {
+                if self.comm.rank() == 0 {
+                    self.report_notes(&notes);
+                }
+                return Err(TrainError::JobLost(reason.to_string()));
+            }
+        };
+        if let Some(detect) = detect {
+            repaired.seconds.insert("detect".into(), detect);
+        }
+        if self.world.ranks() < ranks_before {
+            self.replica.position.exact = false;
+        }
+        if self.reports() {
+            self.report_notes(&notes);
+            let phase = "step".to_string();
+            self.event(Kind::FailureDetected { phase, error: error.to_string() });
+            self.journal.world(&self.world);
+        }
+        if self.is_writer() {
+            self.keeper.take_over(&self.replica, &self.world, &mut self.journal);
+        }
+        let (generation, ranks) = (self.world.generation, self.world.ranks() as u32);
+        self.mended.unreported.push((generation, ranks, repaired));
+        (self.mended.at, self.mended.begin) = (Some(self.clock.now()), Some(Begin::Survived));
+        Ok(())
+    }
+
+    /// Whether this is the lowest rank that lived through the repairs at hand: the newcomers of
+    /// the last one know nothing of them.
+    fn reports(&self) -> bool {
+        let old = self.world.members.iter().filter(|m| m.member < self.newcomers_from);
+        old.map(|member| member.rank).min() == Some(self.comm.rank() as u32)
+    }
+
+    fn report_notes(&mut self, notes: &[Note]) {
+        for note in notes {
+            let kind = match note {
+                Note::RungDown { from, to, reason } => Kind::RungDown {
+                    from: rung_name(*from).into(),
+                    to: rung_name(*to).into(),
+                    reason: reason.clone(),
+                },
+                Note::Retry { rung, reason } => Kind::Warning {
+                    message: format!("{} failed, trying again: {reason}", rung_name(*rung)),
+                },
+            };
+            self.event(kind);
+        }
+    }
+
+    /// Writes down what began the work at hand: with `begun_seconds` after the first commit,
+    /// without at an end that no commit preceded.
+    pub(super) fn report_begin(&mut self, begun_seconds: Option<f64>) {
+        let reports = self.reports();
+        let mended = std::mem::take(&mut self.mended);
+        if let (Some(Begin::Started), Some(seconds), true) =
+            (mended.begin, begun_seconds, self.is_writer())
+        {
+            let name = "begun".to_string();
+            self.event(Kind::Phase { name, seconds });
+        }
+        let newest = mended.unreported.len().saturating_sub(1);
+        let unreported = mended.unreported.into_iter().enumerate().filter(|_| reports);
+        for (index, (generation, ranks, mut repaired)) in unreported {
+            if let (Some(seconds), true) = (begun_seconds, index == newest) {
+                repaired.seconds.insert("first_step".into(), seconds);
+            }
+            let lost = repaired.lost.iter().map(|member| Lost {
+                member: member.member,
+                rank: member.rank,
+                host: member.host.clone(),
+                cause: self.keeper.cause_of(member.rank, self.world.attempt, member.pid),
+            });
+            let record = RecoveryRecord {
+                generation,
+                step: repaired.step + 1,
+                lost: lost.collect(),
+                rung: rung_name(repaired.rung).into(),
+                ranks,
+                seconds: repaired.seconds,
+            };
+            self.event(Kind::Recovered(record));
+        }
+    }
+}
+
+/// As in the configuration.
+pub fn rung_name(rung: Rung) -> &'static str {
+    match rung {
+        Rung::Spare => "spare",
+        Rung::Respawn => "respawn",
+        Rung::Shrink => "shrink",
+        Rung::Restart => "restart",
+    }
+}
