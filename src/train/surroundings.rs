@@ -49,8 +49,11 @@ pub(super) fn surroundings(arguments: &TrainArguments) -> Result<Surroundings, T
         let attempt = arguments.attempt.unwrap_or(1);
         let name = log_name(attempt, std::process::id());
         let log = std::fs::File::create(arguments.run_dir.join("logs").join(name));
-        let log = log.map_err(|error| cannot("open a log", error))?;
-        kintsugi_ffi::os::redirect_stderr(&log).map_err(|error| cannot("use a log", error))?;
+        // A full disk must not keep a replacement from joining: its words go to mpirun's log then.
+        let kept = log.and_then(|log| kintsugi_ffi::os::redirect_stderr(&log));
+        if let Err(error) = kept {
+            tracing::warn!("no log of this rank's own: {error}");
+        }
     }
     let clock: Arc<dyn Clock> = Arc::new(RealClock::default());
     let origin = arguments.origin.unwrap_or_else(|| {
