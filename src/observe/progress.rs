@@ -205,7 +205,13 @@ impl State {
     }
 
     fn line(&self, max_seconds: Option<f64>) -> String {
-        let mut line = match self.steps_total {
+        let by_time = max_seconds.is_some_and(|max| {
+            let steps =
+                self.steps_total.map_or(0.0, |total| self.step as f64 / total.max(1) as f64);
+            self.seconds / max > steps
+        });
+        // The number of steps says nothing about a run that its time will end.
+        let mut line = match self.steps_total.filter(|_| !by_time) {
             Some(total) => format!("step {}/{total}", self.step),
             None => format!("step {}", self.step),
         };

@@ -190,7 +190,7 @@ pub fn recoveries(groups: &[RecoveryGroup]) -> String {
 pub fn checkpoints(groups: &[CheckpointGroup]) -> String {
     let mut table = Table::new(["arm", "n", "size"]);
     table.head.extend(CHECKPOINT_PARTS.map(|(name, _)| name.to_string()));
-    table.head.push("total".to_string());
+    table.head.extend(["total", "holding the loop"].map(String::from));
     for group in groups {
         let total = estimate(group.parts.iter().map(|parts| parts.iter().sum()));
         let mean_total = total.map_or(0.0, |total| total.mean);
@@ -207,6 +207,7 @@ pub fn checkpoints(groups: &[CheckpointGroup]) -> String {
             row.push(format!("{} ({share:.1} %)", duration(mean)));
         }
         row.push(time(total));
+        row.push(time(estimate(group.stalls.iter().copied())));
         table.row(row);
     }
     table.html("<b>Where a checkpoint's time goes.</b>")
