@@ -174,7 +174,8 @@ pub fn recoveries(groups: &[RecoveryGroup]) -> String {
     let mut table = Table::new(head);
     for (group, phases) in phases {
         let mut row = vec![escape(&group.label()), group.episodes.len().to_string()];
-        row.extend(names.iter().map(|name| phases.get(name).map_or(NONE.into(), |s| duration(*s))));
+        let measured = |name| phases.get(name).filter(|seconds| **seconds > 0.0);
+        row.extend(names.iter().map(|n| measured(n).map_or(NONE.into(), |s| duration(*s))));
         row.push(time(estimate(group.episodes.iter().map(|episode| episode.seconds()))));
         row.push(format!("{:.0}", group.lost_steps()));
         row.push(match group.redo_seconds() {
