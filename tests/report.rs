@@ -201,7 +201,8 @@ fn report_draws_single_runs_and_names_what_it_cannot_read() {
 fn stand_in(folder: &Path, prepared: &Path) -> PathBuf {
     let script = folder.join("stand-in");
     let text = format!(
-        "#!/bin/sh\nfor last do case $previous in --run-dir) dir=$last;; esac; previous=$last; done\n\
+        "#!/bin/sh\nfor last do\n\
+         case $previous in --run-dir) dir=$last;; esac\nprevious=$last\ndone\n\
          case \"$*\" in *--dry-run*) exit 0;; esac\n\
          echo \"$*\" >> {folder}/asked\n\
          rm -rf \"$dir\"; cp -r {prepared}/$(basename \"$dir\") \"$dir\"\n",

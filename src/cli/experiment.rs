@@ -4,6 +4,8 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use signal_hook::iterator::Signals;
+
 use crate::lab::experiment::plan::{Changes, Experiment, PlannedRun};
 use crate::lab::experiment::results::{Index, REPORT_FILE};
 use crate::lab::experiment::runner::{Made, Runner, signals};
@@ -77,16 +79,31 @@ fn conduct(args: &Args) -> Result<ExitCode, Failure> {
     let minutes = experiment.seconds * plan.len() as f64 / 60.0;
     eprintln!("{} runs of {} s, about {minutes:.0} min", plan.len(), experiment.seconds);
     let index = Index::new(&experiment, &text, command_line());
-    make_all(&runner, &plan, index)
+    let mut signals = signals()?;
+    for run in &plan {
+        if runner.is_missing(run)? {
+            eprintln!("warming up: one step, so that no arm pays for making data");
+            let made = runner.warm_up(&experiment.warm_up(&changes), &mut signals)?;
+            if made == Made::Interrupted {
+                return Ok(ExitCode::from(Status::Interrupted.exit_code()));
+            }
+            break;
+        }
+    }
+    make_all(&runner, &plan, index, &mut signals)
 }
 
-fn make_all(runner: &Runner, plan: &[PlannedRun], mut index: Index) -> Result<ExitCode, Failure> {
-    let mut signals = signals()?;
+fn make_all(
+    runner: &Runner,
+    plan: &[PlannedRun],
+    mut index: Index,
+    signals: &mut Signals,
+) -> Result<ExitCode, Failure> {
     let mut failed = 0;
     let mut interrupted = false;
     for (number, run) in plan.iter().enumerate() {
         eprintln!("[{}/{}] {}, seed {}", number + 1, plan.len(), run.arm, run.seed);
-        let made = runner.make(run, &mut signals)?;
+        let made = runner.make(run, signals)?;
         match made {
             Made::Completed => {}
             Made::Kept => eprintln!("  complete already: kept"),

@@ -6,6 +6,7 @@ use std::io::{self, IsTerminal, Write};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use super::event::{Event, Kind, RecoveryRecord};
+use super::report::episodes::in_order;
 
 /// Plain lines about steps come at most this often, in seconds of the run's own clock.
 const LINE_SECONDS: f64 = 2.0;
@@ -205,7 +206,13 @@ impl State {
     }
 
     fn line(&self, max_seconds: Option<f64>) -> String {
-        let mut line = match self.steps_total {
+        let by_time = max_seconds.is_some_and(|max| {
+            let steps =
+                self.steps_total.map_or(0.0, |total| self.step as f64 / total.max(1) as f64);
+            self.seconds / max > steps
+        });
+        // The number of steps says nothing about a run that its time will end.
+        let mut line = match self.steps_total.filter(|_| !by_time) {
             Some(total) => format!("step {}/{total}", self.step),
             None => format!("step {}", self.step),
         };
@@ -270,6 +277,7 @@ pub fn clock(seconds: f64) -> String {
 /// A length of time from microseconds to minutes, three figures.
 pub fn duration(seconds: f64) -> String {
     match seconds {
+        s if s < 0.0000995 => format!("{:.0} µs", s * 1e6),
         s if s < 0.0995 => format!("{:.1} ms", s * 1e3),
         s if s < 0.9995 => format!("{:.0} ms", s * 1e3),
         s if s < 99.95 => format!("{s:.2} s"),
@@ -319,10 +327,9 @@ fn recovered(record: &RecoveryRecord) -> String {
             format!("rank {} (member {}) on {}: {}", lost.rank, lost.member, lost.host, lost.cause)
         })
         .collect();
-    let phases: Vec<String> = record
-        .seconds
+    let phases: Vec<String> = in_order(record)
         .iter()
-        .filter(|(_, seconds)| **seconds > 0.0)
+        .filter(|(_, seconds)| *seconds > 0.0)
         .map(|(name, seconds)| format!("{} {}", name.replace('_', " "), duration(*seconds)))
         .collect();
     format!(

@@ -215,6 +215,18 @@ impl Experiment {
             .collect()
     }
 
+    /// A run of one step: makes the data set where it is made on first use, and fills caches, so
+    /// that the first arm pays for neither.
+    pub fn warm_up(&self, changes: &Changes) -> PlannedRun {
+        let name = "warm-up".to_string();
+        let arm = Arm { name: name.clone(), failures: Some(Vec::new()), set: toml::Table::new() };
+        let last = ["train.steps=1", "train.max_seconds=3600.0", "evaluation.every=\"never\""];
+        let typed: Vec<String> =
+            changes.set.iter().cloned().chain(last.map(String::from)).collect();
+        let arguments = self.arguments(&arm, self.seeds[0], &typed);
+        PlannedRun { arm: name.clone(), seed: self.seeds[0], folder: format!(".{name}"), arguments }
+    }
+
     fn arguments(&self, arm: &Arm, seed: u64, typed: &[String]) -> Vec<String> {
         let mut keys = Overrides::default();
         keys.set("run.name", &slug(&arm.name).into());

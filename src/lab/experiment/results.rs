@@ -58,7 +58,10 @@ impl Index {
     pub fn new(experiment: &Experiment, text: &str, command: String) -> Self {
         Self {
             title: experiment.title.clone(),
-            description: experiment.description.clone(),
+            description: format!(
+                "{} T = {} s, {} ranks.",
+                experiment.description, experiment.seconds, experiment.ranks
+            ),
             command,
             experiment: text.to_string(),
             machine: machine(),

@@ -93,6 +93,30 @@ impl Runner {
         made_from.as_ref() == Some(recipe) && completed(&self.folder(run))
     }
 
+    /// Whether a run has to be made.
+    pub fn is_missing(&self, run: &PlannedRun) -> io::Result<bool> {
+        Ok(!self.is_kept(run, &self.recipe(run)?))
+    }
+
+    /// Makes a run that nobody looks at and removes it again.
+    pub fn warm_up(&self, run: &PlannedRun, signals: &mut Signals) -> io::Result<Made> {
+        let made = self.make(run, signals)?;
+        if made == Made::Completed {
+            let leave = |outcome: io::Result<()>| match outcome {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+                _ => Ok(()),
+            };
+            leave(std::fs::remove_dir_all(self.folder(run)))?;
+            leave(std::fs::remove_file(self.recipe_path(run)))?;
+            leave(std::fs::remove_file(self.log_path(run)))?;
+        }
+        Ok(made)
+    }
+
+    fn log_path(&self, run: &PlannedRun) -> PathBuf {
+        self.out.join(format!("{}.log", run.folder))
+    }
+
     /// Makes one run, or finds it made.
     pub fn make(&self, run: &PlannedRun, signals: &mut Signals) -> io::Result<Made> {
         let recipe = self.recipe(run)?;
@@ -105,7 +129,7 @@ impl Runner {
             command.arg("--fresh");
         }
         std::fs::write(self.recipe_path(run), serde_json::to_vec_pretty(&recipe)?)?;
-        let said = std::fs::File::create(self.out.join(format!("{}.log", run.folder)))?;
+        let said = std::fs::File::create(self.log_path(run))?;
         command.stdin(Stdio::null()).stdout(said);
         // A group of its own: Ctrl-C reaches it once, from here, and it dies with this process.
         os::supervise(&mut command);

@@ -360,7 +360,9 @@ mod tests {
         }
 
         #[test]
-        fn any_rollbacks_pass_when_the_steps_are_done_again(cuts in prop::collection::vec(0u64..20, 0..6)) {
+        fn any_rollbacks_pass_when_the_steps_are_done_again(
+            cuts in prop::collection::vec(0u64..20, 0..6),
+        ) {
             let mut entries = Vec::new();
             let (mut next, mut lost) = (1, 0);
             for (index, cut) in cuts.iter().enumerate() {

@@ -121,6 +121,7 @@ fn time_is_written_as_people_read_it() {
     assert_eq!(clock(42.4), "42s");
     assert_eq!(clock(187.0), "3m07s");
     assert_eq!(clock(7500.0), "2h05m");
+    assert_eq!(duration(0.00004), "40 µs");
     assert_eq!(duration(0.0123), "12.3 ms");
     assert_eq!(duration(0.25), "250 ms");
     assert_eq!(duration(3.5), "3.50 s");

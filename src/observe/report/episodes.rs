@@ -62,7 +62,8 @@ fn live(event: &Event) -> Option<Episode> {
     })
 }
 
-fn in_order(record: &RecoveryRecord) -> Vec<PhaseSeconds> {
+/// The phases of a repair in the order they happen.
+pub fn in_order(record: &RecoveryRecord) -> Vec<PhaseSeconds> {
     let known = PHASES.iter().filter_map(|&name| record.seconds.get_key_value(name));
     let others = record.seconds.iter().filter(|(name, _)| !PHASES.contains(&name.as_str()));
     known.chain(others).map(|(name, seconds)| (name.clone(), *seconds)).collect()

@@ -26,8 +26,10 @@ pub struct Figure {
 pub const COLOURS: usize = 8;
 const CURVE_POINTS_MAX: usize = 700;
 /// An arm whose recoveries are this many times shorter than the longest is drawn again, larger.
-const ENLARGE_FROM: f64 = 8.0;
+const ENLARGE_FROM: f64 = 4.0;
 const LOSS_SLICES: usize = 120;
+/// Failures of several runs closer than this part of the time have one mark.
+const SAME_MARK: f64 = 0.025;
 
 fn curves_of(study: &Study, dots: bool, curve: impl Fn(&super::Run) -> Vec<Point>) -> Vec<Series> {
     let arms = study.arms();
@@ -45,7 +47,7 @@ fn curves_of(study: &Study, dots: bool, curve: impl Fn(&super::Run) -> Vec<Point
 
 fn failure_marks(study: &Study) -> Vec<f64> {
     let all = study.runs.iter().flat_map(|run| series::failures(&run.events)).collect();
-    cluster(all, study.total_seconds() * 0.01)
+    cluster(all, study.total_seconds() * SAME_MARK)
 }
 
 fn several_seeds(study: &Study) -> &'static str {
@@ -71,14 +73,15 @@ pub fn validation_error(study: &Study) -> Option<Figure> {
         series: curves.into_iter().map(Series::with_minimum).collect(),
     };
     let caption = format!(
-        "<b>Validation error against wall time.</b> Time counts from the run's first start, repairs \
-         and restarts included. Dotted lines: failures. Diamonds: the minimum of each curve.{}{}",
+        "<b>Validation error against wall time.</b> Time counts from the run's first start, \
+         repairs and restarts included. Dotted lines: failures. \
+         Diamonds: the minimum of each curve.{}{}",
         several_seeds(study),
         if several_seeds(study).is_empty() {
             ""
         } else {
-            " The table below has the mean of the seeds' minima, which lies lower than the minimum of \
-             their mean."
+            " The table below has the mean of the seeds' minima, which lies lower than the \
+             minimum of their mean."
         }
     );
     Some(Figure { drawings: vec![chart.draw()?], caption, key: Vec::new() })
@@ -276,24 +279,28 @@ pub fn recovery(runs: &[RunSummary]) -> Option<Figure> {
     (!drawings.is_empty()).then_some(Figure { drawings, caption, key })
 }
 
-/// What the checkpoints of one arm cost: seconds of each part, for every checkpoint.
+/// What the checkpoints of one arm cost: seconds of each part, for every checkpoint. The loop may
+/// be held for some of them, usually the snapshot, so the stall is not a part of its own.
 pub struct CheckpointGroup<'a> {
     /// The arm.
     pub arm: &'a str,
-    /// [stall, snapshot, write, verify] of each.
-    pub parts: Vec<[f64; 4]>,
+    /// [snapshot, write, verify] of each.
+    pub parts: Vec<[f64; 3]>,
+    /// Seconds for which each held the loop.
+    pub stalls: Vec<f64>,
     /// Bytes of each.
     pub bytes: Vec<f64>,
 }
 
 /// The parts, as people read them, and their classes.
-pub const CHECKPOINT_PARTS: [(&str, &str); 4] =
-    [("stall", "p0"), ("snapshot", "p5"), ("write and sync", "p2"), ("verify", "p4")];
+pub const CHECKPOINT_PARTS: [(&str, &str); 3] =
+    [("snapshot", "p5"), ("write and sync", "p2"), ("verify", "p4")];
 
 /// All checkpoints by arm.
 pub fn checkpoint_groups(study: &Study) -> Vec<CheckpointGroup<'_>> {
     let group = |arm| {
-        let mut group = CheckpointGroup { arm, parts: Vec::new(), bytes: Vec::new() };
+        let mut group =
+            CheckpointGroup { arm, parts: Vec::new(), stalls: Vec::new(), bytes: Vec::new() };
         for event in study.runs_of(arm).flat_map(|run| &run.events) {
             if let Kind::Checkpoint {
                 bytes,
@@ -304,7 +311,8 @@ pub fn checkpoint_groups(study: &Study) -> Vec<CheckpointGroup<'_>> {
                 ..
             } = event.kind
             {
-                group.parts.push([stall_seconds, snapshot_seconds, write_seconds, verify_seconds]);
+                group.parts.push([snapshot_seconds, write_seconds, verify_seconds]);
+                group.stalls.push(stall_seconds);
                 group.bytes.push(bytes as f64);
             }
         }
@@ -324,7 +332,8 @@ pub fn checkpoints(groups: &[CheckpointGroup]) -> Option<Figure> {
         };
         let total = estimate(group.parts.iter().map(|parts| parts.iter().sum()))?;
         let parts = CHECKPOINT_PARTS.into_iter().enumerate().map(part).collect();
-        let value = format!("{} (n = {})", duration(total.mean), total.n);
+        let stall = estimate(group.stalls.iter().copied()).map_or(0.0, |stall| stall.mean);
+        let value = format!("{}, {} of it held", duration(total.mean), duration(stall));
         Some(Bar { label: group.arm.to_string(), parts, total, value })
     };
     let chart = BarChart {
@@ -334,9 +343,9 @@ pub fn checkpoints(groups: &[CheckpointGroup]) -> Option<Figure> {
     };
     let key = chart.key().into_iter().map(|(name, class)| (name.to_string(), class)).collect();
     let caption =
-        "<b>Checkpoint time by part.</b> Only the stall holds the training loop; snapshot, \
-                   write and verification run behind it. Means over all checkpoints of an arm, \
-                   whiskers: 95 % interval of the whole."
+        "<b>Checkpoint time by part.</b> The training loop is held for as long as the figure \
+                   beside a bar says; all else runs behind it. Means over all checkpoints of an \
+                   arm, whiskers: 95 % interval of the whole."
             .to_string();
     Some(Figure { drawings: vec![chart.draw()?], caption, key })
 }

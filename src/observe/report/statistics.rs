@@ -154,7 +154,8 @@ mod tests {
             let points: Vec<Point> =
                 values.iter().enumerate().map(|(x, &value)| (x as f64, value)).collect();
             let value = interpolate(&points, at * (points.len() - 1) as f64).unwrap();
-            let (least, most) = values.iter().fold((1f64, 0f64), |(l, m), v| (l.min(*v), m.max(*v)));
+            let least = values.iter().copied().fold(1.0, f64::min);
+            let most = values.iter().copied().fold(0.0, f64::max);
             prop_assert!(value >= least - 1e-12 && value <= most + 1e-12);
         }
     }

@@ -77,7 +77,8 @@ impl Canvas {
         let (x, y, w, h) = (px(at.0), px(at.1), px(size.0), px(size.1));
         let title = escape(title);
         self.add(format_args!(
-            r#"<rect class="{class}" x="{x}" y="{y}" width="{w}" height="{h}"><title>{title}</title></rect>"#
+            "<rect class=\"{class}\" x=\"{x}\" y=\"{y}\" width=\"{w}\" height=\"{h}\">\
+             <title>{title}</title></rect>"
         ));
     }
 
@@ -121,7 +122,8 @@ impl Canvas {
     pub fn text_upwards(&mut self, class: &str, at: (f64, f64), text: &str) {
         let (x, y, text) = (px(at.0), px(at.1), escape(text));
         self.add(format_args!(
-            r#"<text class="{class}" transform="translate({x} {y}) rotate(-90)" text-anchor="middle">{text}</text>"#
+            "<text class=\"{class}\" transform=\"translate({x} {y}) rotate(-90)\" \
+             text-anchor=\"middle\">{text}</text>"
         ));
     }
 
@@ -135,7 +137,8 @@ impl Canvas {
     ) {
         let (x, y, w, h) = (px(at.0), px(at.1), px(size.0), px(size.1));
         self.add(format_args!(
-            r#"<clipPath id="{id}"><rect x="{x}" y="{y}" width="{w}" height="{h}"/></clipPath><g clip-path="url(#{id})">"#
+            "<clipPath id=\"{id}\"><rect x=\"{x}\" y=\"{y}\" width=\"{w}\" height=\"{h}\"/>\
+             </clipPath><g clip-path=\"url(#{id})\">"
         ));
         draw(self);
         self.add(format_args!("</g>"));

@@ -174,7 +174,8 @@ pub fn recoveries(groups: &[RecoveryGroup]) -> String {
     let mut table = Table::new(head);
     for (group, phases) in phases {
         let mut row = vec![escape(&group.label()), group.episodes.len().to_string()];
-        row.extend(names.iter().map(|name| phases.get(name).map_or(NONE.into(), |s| duration(*s))));
+        let measured = |name| phases.get(name).filter(|seconds| **seconds > 0.0);
+        row.extend(names.iter().map(|n| measured(n).map_or(NONE.into(), |s| duration(*s))));
         row.push(time(estimate(group.episodes.iter().map(|episode| episode.seconds()))));
         row.push(format!("{:.0}", group.lost_steps()));
         row.push(match group.redo_seconds() {
@@ -190,7 +191,7 @@ pub fn recoveries(groups: &[RecoveryGroup]) -> String {
 pub fn checkpoints(groups: &[CheckpointGroup]) -> String {
     let mut table = Table::new(["arm", "n", "size"]);
     table.head.extend(CHECKPOINT_PARTS.map(|(name, _)| name.to_string()));
-    table.head.push("total".to_string());
+    table.head.extend(["total", "holding the loop"].map(String::from));
     for group in groups {
         let total = estimate(group.parts.iter().map(|parts| parts.iter().sum()));
         let mean_total = total.map_or(0.0, |total| total.mean);
@@ -207,6 +208,7 @@ pub fn checkpoints(groups: &[CheckpointGroup]) -> String {
             row.push(format!("{} ({share:.1} %)", duration(mean)));
         }
         row.push(time(total));
+        row.push(time(estimate(group.stalls.iter().copied())));
         table.row(row);
     }
     table.html("<b>Where a checkpoint's time goes.</b>")
