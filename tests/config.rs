@@ -7,9 +7,9 @@ use kintsugi::config::parse::{self, ConfigError};
 
 /// A file that is removed with its folder.
 fn file(text: &str) -> (tempfile::TempDir, PathBuf) {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = tempfile::tempdir().expect("a temporary folder");
     let path = folder.path().join("run.toml");
-    std::fs::write(&path, text).unwrap();
+    std::fs::write(&path, text).expect("a file");
     (folder, path)
 }
 

@@ -2,7 +2,7 @@
 //! of an experiment.
 
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use super::experiment::command_line;
@@ -64,4 +64,12 @@ fn study_of(folders: &[PathBuf]) -> io::Result<Study> {
         machine: machine(),
         runs,
     })
+}
+
+/// The page of one finished run, beside its other files.
+///
+/// # Errors
+/// When the run cannot be read or the page not written.
+pub fn write_beside(run_dir: &Path) -> io::Result<PathBuf> {
+    draw(&Args { runs: vec![run_dir.to_owned()], out: None })
 }

@@ -1,7 +1,7 @@
 //! What a well-formed configuration must also be: possible, and within what this version does.
 
 use super::parse::ConfigError;
-use super::{Config, DataFormat, Limit, PlannedFault, Rung, Who};
+use super::{Config, DataFormat, FaultKind, Limit, Phase, PlannedFault, Rung, Who};
 
 /// Refuses with the key, its value and what to write instead.
 pub fn check(config: &Config) -> Result<(), ConfigError> {
@@ -198,6 +198,14 @@ fn check_fault(config: &Config, key: &str, fault: &PlannedFault) -> Result<(), C
             return refuse(key, shown, "seconds must be 0 or above");
         }
         _ => {}
+    }
+    if matches!(fault.kind, FaultKind::DeviceError | FaultKind::BitFlip) {
+        let reason = "device_error and bit_flip are not in this version; kill, exit, panic, segv, \
+                      oom, stop, deadlock, slow and nan are";
+        return refuse(key, shown, reason);
+    }
+    if fault.kind == FaultKind::Nan && fault.phase != Some(Phase::InForward) {
+        return refuse(key, shown, "nan strikes a forward pass: give it phase = \"in_forward\"");
     }
     if fault.who == Who::Rank && fault.rank >= config.run.ranks {
         let reason =
