@@ -1,5 +1,7 @@
 //! The command line from outside: usage errors, exit codes, what goes to stdout.
 
+#![allow(clippy::unwrap_used, reason = "a test stops at its first surprise")]
+
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 

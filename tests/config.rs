@@ -1,5 +1,7 @@
 //! The configuration as its user meets it: what is accepted, what is refused, and in which words.
 
+#![allow(clippy::unwrap_used, reason = "a test stops at its first surprise")]
+
 use std::path::{Path, PathBuf};
 
 use kintsugi::config::Config;

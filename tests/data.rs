@@ -1,5 +1,7 @@
 //! The data room from outside: real files through readers, loader and evaluation.
 
+#![allow(clippy::unwrap_used, reason = "a test stops at its first surprise")]
+
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;

@@ -1,6 +1,8 @@
 //! What is linked into the program: licences, sources and bans of `deny.toml`, checked without a
 //! network from the lock file. Where `cargo deny` is installed, its own judgement is asked too.
 
+#![allow(clippy::unwrap_used, reason = "a test stops at its first surprise")]
+
 use std::collections::BTreeSet;
 use std::io::Write;
 use std::process::Command;

@@ -1,5 +1,7 @@
 //! Every layer, and whole small graphs, against central differences of a forward pass in f64.
 
+#![allow(clippy::unwrap_used, reason = "a test stops at its first surprise")]
+
 mod reference;
 
 use kintsugi::config::seed::Stream;

@@ -1,6 +1,8 @@
 //! Replacements under real mpirun: whoever dies, whenever, the others end with the state of a run
 //! in which nobody died. `KINTSUGI_JOIN_REPEATS` repeats each (default 1).
 
+#![allow(clippy::unwrap_used, reason = "a test stops at its first surprise")]
+
 use std::path::Path;
 use std::time::Duration;
 

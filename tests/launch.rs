@@ -2,6 +2,8 @@
 //! ranks are a shell script, so that only the supervisor is on trial. After every test nothing of
 //! the run may be left: no process, no folder.
 
+#![allow(clippy::unwrap_used, reason = "a test stops at its first surprise")]
+
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};

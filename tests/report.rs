@@ -1,5 +1,7 @@
 //! The report, the audit and the status command on run directories as a trainer leaves them.
 
+#![allow(clippy::unwrap_used, reason = "a test stops at its first surprise")]
+
 #[path = "report/fixture.rs"]
 mod fixture;
 

@@ -1,6 +1,8 @@
 //! Whole runs with real processes, real Open MPI and real SIGKILL: what the README promises.
 //! One test function per promise; they share one calm run.
 
+#![allow(clippy::unwrap_used, reason = "a test stops at its first surprise")]
+
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};

@@ -1,6 +1,8 @@
 //! The ULFM shim under real mpirun, in C alone: ranks are killed inside an agreement, and the
 //! survivors' answers must be equal every time.
 
+#![allow(clippy::unwrap_used, reason = "a test stops at its first surprise")]
+
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};

@@ -4,6 +4,8 @@
 //! A failing seed prints the command that replays it with its trace. `SIMULATE_SEEDS=5000` runs
 //! more schedules than the default.
 
+#![allow(clippy::unwrap_used, reason = "a test stops at its first surprise")]
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use kintsugi::cluster::comm::sim::{End, SimOptions, Trace};

@@ -6,7 +6,7 @@ use clap::{Parser, Subcommand};
 
 mod audit;
 mod bench;
-mod checkpoint;
+pub mod checkpoint;
 mod data;
 mod doctor;
 mod evaluate;

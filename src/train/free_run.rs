@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use super::worker::Totals;
 
-/// Micro-batches of one owner that may be computed beyond the last committed one. SPRINT has no such
-/// bound; without it a rank whose rounds are slow piles up gradients of ever older weights.
+/// Micro-batches of one owner that may be computed beyond the last committed one. SPRINT has no
+/// such bound; without it a rank whose rounds are slow piles up gradients of ever older weights.
 pub const BATCHES_AHEAD_MAX: u64 = 2;
 
 /// The part of Δw that a round sends, with what it counted.

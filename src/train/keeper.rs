@@ -3,7 +3,7 @@
 //! only the writer's does anything.
 
 use std::path::Path;
-use std::sync::{Arc, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use crate::cluster::faults::{FAULTS_FOLDER, Injector, Standing};
@@ -90,6 +90,8 @@ pub struct Keeper {
     /// Stalls of checkpoints that are being written, by step.
     stalls: Vec<(u64, f64)>,
     cost_seconds: f64,
+    /// Where the writer stood when it began the checkpoint at hand.
+    persisting: Arc<Mutex<Standing>>,
 }
 
 impl Keeper {
@@ -115,6 +117,7 @@ impl Keeper {
             published: None,
             stalls,
             cost_seconds,
+            persisting: Arc::default(),
         }
     }
 
@@ -152,9 +155,13 @@ impl Keeper {
     fn writer(&mut self) -> &Writer {
         let (facts, storage) = (&self.facts, &self.storage);
         let (injector, still_current) = (&self.injector, &self.still_current);
+        let standing = &self.persisting;
         self.writer.get_or_insert_with(|| {
-            let storage: Arc<dyn Storage> =
-                Arc::new(Struck { inner: Arc::clone(storage), injector: Arc::clone(injector) });
+            let storage: Arc<dyn Storage> = Arc::new(Struck {
+                inner: Arc::clone(storage),
+                injector: Arc::clone(injector),
+                standing: Arc::clone(standing),
+            });
             let still_current = Arc::clone(still_current);
             Writer::new(storage, facts.keep, Box::new(move || still_current()))
         })
@@ -199,6 +206,7 @@ impl Keeper {
 
     fn begin(&mut self, replica: &Replica, place: Place, seconds: f64) {
         let began = self.clock.now();
+        *self.persisting.lock().unwrap_or_else(PoisonError::into_inner) = replica.standing;
         let state = self.state(&replica.position, place, seconds);
         let about = self.facts.about.clone();
         let Some(ticket) = self.writer().try_begin() else {
@@ -433,6 +441,7 @@ pub fn log_name(attempt: u32, pid: u32) -> String {
 struct Struck {
     inner: Arc<dyn Storage>,
     injector: Arc<Injector>,
+    standing: Arc<Mutex<Standing>>,
 }
 
 impl Storage for Struck {
@@ -441,7 +450,8 @@ impl Storage for Struck {
     }
     fn write_whole(&self, path: &Path, body: &[&[u8]]) -> std::io::Result<()> {
         self.inner.write_whole(path, body)?;
-        self.injector.at(Phase::InPersist, &Standing { ranks: 1, ..Standing::default() });
+        let standing = *self.standing.lock().unwrap_or_else(PoisonError::into_inner);
+        self.injector.at(Phase::InPersist, &standing);
         Ok(())
     }
     fn create_new(&self, path: &Path, body: &[u8]) -> std::io::Result<()> {

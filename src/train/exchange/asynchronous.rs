@@ -130,7 +130,11 @@ impl Asynchronous {
 impl Exchange for Asynchronous {
     fn attempt(&mut self, context: &mut Context<'_>) -> Result<Sums, TrainError> {
         at(context, Phase::BeforeLoad);
-        let begun = self.pool.begun();
+        // What a failed round gave back was computed: such a rank has nothing to begin.
+        let begun = match self.free.wait_for_delta(Duration::ZERO) {
+            true => u64::MAX,
+            false => self.pool.begun(),
+        };
         self.plan_workers(context);
         let begun_seconds = measure_begin(context, &self.pool, begun)?;
         self.wait_for_workers()?;
