@@ -108,11 +108,17 @@ fn check_name(job: &str) -> io::Result<()> {
     Ok(())
 }
 
+/// Looks in a row that must find nothing.
+const EMPTY_LOOKS: u32 = 2;
+
 /// Kills every process of the jobs, also those that are being born meanwhile.
 fn sweep(matches: &dyn Fn(&str) -> bool) -> io::Result<()> {
+    // A process in the middle of exec has no environment for a moment: one look is not enough.
+    let mut empty_looks = 0;
     for _ in 0..KILL_ROUNDS_MAX {
         let found = processes(matches);
-        if found.is_empty() {
+        empty_looks = if found.is_empty() { empty_looks + 1 } else { 0 };
+        if empty_looks == EMPTY_LOOKS {
             return Ok(());
         }
         for pid in found {

@@ -165,6 +165,8 @@ mod tests {
         payload.extend(numbers(&[1, 10]));
         payload.extend(numbers(&[1, 1, 2, 3, 4, 5, 6]));
         payload.extend(halves(&[7]));
+        payload.push(1);
+        payload.extend(numbers(&[8]));
         let mut expected = b"KNTSTATE\x01\0\0\0".to_vec();
         expected.extend(halves(&[payload.len() as u32]));
         expected.extend(payload);
