@@ -6,11 +6,13 @@ use clap::{Parser, Subcommand};
 
 mod audit;
 mod bench;
+mod chaos;
 pub mod checkpoint;
 mod data;
 mod doctor;
 mod evaluate;
 mod experiment;
+mod guard;
 mod launch;
 mod model;
 mod probe;
@@ -41,6 +43,8 @@ enum Command {
     Report(report::Args),
     /// Shows how a run stands
     Status(status::Args),
+    /// Kills random ranks of a running run, to see that it goes on
+    Chaos(chaos::Args),
     /// Lists, verifies, exports and imports checkpoints
     Checkpoint(checkpoint::Args),
     /// Makes and inspects data sets
@@ -55,6 +59,9 @@ enum Command {
     Evaluate(evaluate::Args),
     /// Says whether recovery works here, and what to do where it does not
     Doctor(doctor::Args),
+    /// Watches one rank and kills it when it hangs (started by the rank)
+    #[command(hide = true)]
+    Guard(guard::Args),
     /// Ends what an attempt leaves behind (started by launch)
     #[command(hide = true)]
     Sweep(sweep::Args),
@@ -78,6 +85,7 @@ pub fn main() -> ExitCode {
         Command::Experiment(args) => experiment::run(args),
         Command::Report(args) => report::run(args),
         Command::Status(args) => status::run(args),
+        Command::Chaos(args) => chaos::run(args),
         Command::Checkpoint(args) => checkpoint::run(args),
         Command::Data(args) => data::run(args),
         Command::Model(args) => model::run(args),
@@ -85,6 +93,7 @@ pub fn main() -> ExitCode {
         Command::Bench(args) => bench::run(args),
         Command::Evaluate(args) => evaluate::run(args),
         Command::Doctor(args) => doctor::run(args),
+        Command::Guard(args) => guard::run(args),
         Command::Sweep(args) => sweep::run(args),
     }
 }

@@ -199,9 +199,9 @@ fn check_fault(config: &Config, key: &str, fault: &PlannedFault) -> Result<(), C
         }
         _ => {}
     }
-    if matches!(fault.kind, FaultKind::DeviceError | FaultKind::BitFlip) {
-        let reason = "device_error and bit_flip are not in this version; kill, exit, panic, segv, \
-                      oom, stop, deadlock, slow and nan are";
+    if fault.kind == FaultKind::BitFlip {
+        let reason = "bit_flip is not in this version; kill, exit, panic, segv, oom, stop, \
+                      deadlock, loop, slow, device_error and nan are";
         return refuse(key, shown, reason);
     }
     if fault.kind == FaultKind::Nan && fault.phase != Some(Phase::InForward) {
@@ -260,7 +260,6 @@ fn check_supported(config: &Config) -> Result<(), ConfigError> {
             "0 (a dead rank is respawned)",
         ),
         (recovery.warm_spares, "recovery.warm_spares", "true".into(), "false"),
-        (recovery.replace_slow, "recovery.replace_slow", "true".into(), "false"),
         (config.run.runtime != "auto", "run.runtime", quoted(&config.run.runtime), "\"auto\""),
     ] {
         if lacking {

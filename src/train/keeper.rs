@@ -13,13 +13,13 @@ use crate::data::sampler::Order;
 use crate::observe::clock::Clock;
 use crate::observe::event::Kind;
 use crate::observe::ledger::Entry;
-use crate::observe::log::parse_lines;
 use crate::observe::result::Status;
 use crate::observe::storage::Storage;
 
 use super::TrainError;
+use super::cause::{self, FAULT_AGE_SECONDS_MAX};
 use super::checkpoint::{self, About, Snapshot, TrainState, Writer, young_daly};
-use super::journal::{EVENTS, Journal, Place};
+use super::journal::{Journal, Place};
 use super::outcome;
 use super::position::{Ending, Position};
 use super::replica::Replica;
@@ -36,9 +36,6 @@ pub const REASON: &str = "failure.txt";
 
 /// Its first line when the configuration does not fit the data set or a checkpoint: exit code 2.
 pub const CONFIGURATION: &str = "configuration";
-
-/// A fault that fired longer ago than this did not cause what is being repaired.
-const FAULT_AGE_SECONDS_MAX: f64 = 10.0;
 
 /// Constants of the run that its files carry.
 #[derive(Debug, Clone)]
@@ -380,30 +377,10 @@ impl Keeper {
         (0.0..FAULT_AGE_SECONDS_MAX).contains(&age).then_some(age)
     }
 
-    /// What is known of how a process of this rank died: an injected fault, or what its log ends
-    /// with.
+    /// What is known of how a process of this rank died.
     pub fn cause_of(&self, rank: u32, attempt: u32, pid: u32) -> String {
-        let events = self.storage.read(Path::new(EVENTS)).unwrap_or_default();
-        let tail_from = events.len().saturating_sub(16 << 10);
-        let tail = &events[tail_from..];
-        let whole = tail.iter().position(|&b| b == b'\n').map_or(tail, |at| &tail[at + 1..]);
-        let now = self.clock.unix_seconds();
-        let lines = parse_lines::<crate::observe::event::Event>(Path::new(EVENTS), whole);
-        for event in lines.unwrap_or_default().iter().rev() {
-            if let Kind::FaultInjected { kind, phase, target } = &event.kind
-                && *target == rank
-                && now - event.time < FAULT_AGE_SECONDS_MAX
-            {
-                return format!("injected {kind} {phase}");
-            }
-        }
-        let log = format!("logs/{}", log_name(attempt, pid));
-        let text = self.storage.read(Path::new(&log)).unwrap_or_default();
-        let text = String::from_utf8_lossy(&text);
-        match text.lines().rev().find(|line| line.contains("panicked") || line.contains("ERROR")) {
-            Some(line) => format!("its log ends with: {}", line.trim()),
-            None => "killed by a signal or ended without a word (see its log)".to_string(),
-        }
+        let storage = self.storage.as_ref();
+        cause::of(storage, (rank, attempt, pid), self.clock.unix_seconds())
     }
 }
 
@@ -430,11 +407,6 @@ pub fn read_reason(storage: &dyn Storage) -> TrainError {
         "data_error" => TrainError::Data(reason),
         _ => TrainError::Internal(format!("another rank could not go on: {reason}")),
     }
-}
-
-/// A rank's log below `RUN/logs`.
-pub fn log_name(attempt: u32, pid: u32) -> String {
-    format!("attempt-{attempt}-pid-{pid}.log")
 }
 
 /// The writer's storage, through which `in_persist` faults strike.

@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use crate::cluster::comm::CommError;
+use crate::cluster::guard::{Activity, pulse};
 use crate::cluster::recovery::driver::recover;
 use crate::cluster::recovery::{Note, Repaired};
 use crate::config::Rung;
@@ -39,6 +40,11 @@ pub(super) struct Mended {
 }
 
 impl Mended {
+    /// Whether a repair lies behind this process that no commit has followed yet.
+    pub(super) fn unproved(&self) -> bool {
+        matches!(self.begin, Some(Begin::Joined | Begin::Survived))
+    }
+
     pub(super) fn since(at: Duration, begin: Begin) -> Self {
         Self { at: Some(at), begin: Some(begin), unreported: Vec::new() }
     }
@@ -47,6 +53,7 @@ impl Mended {
 impl Trainer {
     /// Repairs the world, or ends with the ladder.
     pub(super) fn repair(&mut self, error: &CommError) -> Result<(), TrainError> {
+        pulse().enter(Activity::Recovery);
         self.repairs_without_step += 1;
         if self.repairs_without_step > REPAIRS_WITHOUT_STEP_MAX {
             let text = format!("{REPAIRS_WITHOUT_STEP_MAX} repairs without a committed step");

@@ -7,6 +7,7 @@ use crate::data::DataError;
 use crate::engine::EngineError;
 use crate::observe::result::Status;
 
+pub mod cause;
 pub mod checkpoint;
 pub mod digest;
 pub mod exchange;
@@ -17,6 +18,7 @@ pub mod keeper;
 pub mod mending;
 pub mod optimizer;
 pub mod outcome;
+pub mod pace;
 pub mod position;
 pub mod replica;
 pub mod run;

@@ -9,6 +9,7 @@ use std::time::Duration;
 use crate::cluster::comm::mpi::under_mpirun;
 use crate::cluster::comm::{CommError, Communicator};
 use crate::cluster::faults::Standing;
+use crate::cluster::guard::{Activity, pulse};
 use crate::cluster::launch::lock::{self, RunLock};
 use crate::cluster::recovery::driver;
 use crate::cluster::world::World;
@@ -25,7 +26,7 @@ use super::outcome::{Ended, RESULT};
 use super::position::Position;
 use super::replica::Replica;
 use super::start::{self, From, Prepared};
-use super::surroundings::{Surroundings, communicator, surroundings};
+use super::surroundings::{Surroundings, communicator, start_guardian, surroundings};
 use super::trainer::Trainer;
 
 /// Longest wait for worker threads at the end.
@@ -53,6 +54,9 @@ pub struct TrainArguments {
 
 /// Runs the rank; the exit code is that of DESIGN 4.6 for a world of one.
 pub fn run(arguments: &TrainArguments) -> ExitCode {
+    if under_mpirun() {
+        start_guardian(arguments);
+    }
     let code = match run_rank(arguments) {
         Ok(status) => status.exit_code(),
         Err(TrainError::Configuration(reason)) => {
@@ -66,6 +70,7 @@ pub fn run(arguments: &TrainArguments) -> ExitCode {
             error.status().exit_code()
         }
     };
+    pulse().ending();
     if under_mpirun() {
         // After failures MPI's own end can wait for the dead; everything is written by now.
         kintsugi_ffi::os::exit_now(i32::from(code));
@@ -356,6 +361,7 @@ fn conclude(
     mut trainer: Trainer,
 ) -> Result<Status, TrainError> {
     let result = trainer.run();
+    pulse().enter(Activity::Over);
     if under_mpirun() {
         // A worker may sit in a file that hangs; the run's end does not wait for it.
         kintsugi_ffi::os::exit_after(WORKERS_END_SECONDS_MAX);

@@ -172,6 +172,7 @@ fn plan(config: &Config, order: &Order, validation_samples: u64) -> Plan {
         validation_samples,
         evaluation_batch: u64::from(config.evaluation.batch.max(1)),
         begin_limit: BEGIN_LIMIT,
+        replaces_slow: config.recovery.replace_slow,
         policy: Policy {
             ladder: config.recovery.rungs(),
             tries_max: config.recovery.tries,

@@ -2,11 +2,15 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::time::SystemTime;
 
 use crate::cluster::comm::Communicator;
 use crate::cluster::comm::mpi::{JoinArguments, MpiComm, start_orphan_watch, under_mpirun};
 use crate::cluster::comm::solo::SoloComm;
+use crate::cluster::comm::watched::Watched;
 use crate::cluster::faults::{Injector, RealStrike, Standing};
+use crate::cluster::guard::judge::{Joins, Limits};
+use crate::cluster::guard::{self, pulse, segment};
 use crate::cluster::launch::mpirun;
 use crate::config::{FaultKind, Phase, identity};
 use crate::observe::clock::{Clock, RealClock};
@@ -16,8 +20,8 @@ use crate::observe::result::Status;
 use crate::observe::storage::{FileSystem, Storage};
 
 use super::TrainError;
+use super::cause::log_name;
 use super::journal::EVENTS;
-use super::keeper::log_name;
 use super::run::TrainArguments;
 
 /// Set by mpirun: ranks of its first world.
@@ -155,7 +159,25 @@ pub(super) fn communicator(
     }
     let join = arguments.join.as_deref().map(JoinArguments::parse).transpose();
     let join = join.map_err(|error| TrainError::Internal(format!("--join: {error}")))?;
-    Ok(Box::new(MpiComm::initialise(join.as_ref())?))
+    let before = SystemTime::now();
+    let mpi = MpiComm::initialise(join.as_ref())?;
+    if let Some(name) = segment::own(before) {
+        pulse().segment(&name);
+    }
+    Ok(Box::new(Watched::new(Box::new(mpi))))
+}
+
+/// Before MPI is started: see `cluster::guard`. Without one a rank is as good, until it hangs.
+pub(super) fn start_guardian(arguments: &TrainArguments) {
+    let joins = if arguments.join.is_some() { Joins::Later } else { Joins::First };
+    let charge = guard::Charge {
+        run_dir: arguments.run_dir.clone(),
+        attempt: arguments.attempt.unwrap_or(1),
+        limits: Limits::of(&arguments.config.recovery, joins),
+    };
+    if let Err(error) = guard::start(&charge) {
+        tracing::warn!("no guardian ({error}): nobody notices if this rank hangs");
+    }
 }
 
 /// What plain mpirun was not told, once, from its first rank.

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use crate::cluster::comm::{CommError, Communicator, ReduceOp};
+use crate::cluster::guard::{Activity, pulse};
 use crate::cluster::recovery::Policy;
 use crate::cluster::world::World;
 use crate::config::{Every, Phase};
@@ -19,6 +20,7 @@ use super::exchange::{Context, Exchange, Sums};
 use super::journal::{Journal, Place};
 use super::keeper::Keeper;
 use super::mending::{Begin, Mended};
+use super::pace::Pace;
 use super::position::{Ending, Position};
 use super::replica::Replica;
 use super::worker::Totals;
@@ -53,6 +55,8 @@ pub struct Plan {
     pub evaluation_batch: u64,
     /// Longest wait for this rank's workers to begin.
     pub begin_limit: Duration,
+    /// `recovery.replace_slow`.
+    pub replaces_slow: bool,
     /// The ladder.
     pub policy: Policy,
 }
@@ -91,6 +95,7 @@ pub struct Trainer {
     pub(super) clock: Arc<dyn Clock>,
     pub(super) plan: Plan,
     recent: Recent,
+    pub(super) pace: Pace,
     pub(super) mended: Mended,
     pub(super) repairs_without_step: u32,
     /// Members from this number on joined in the last repair.
@@ -113,7 +118,7 @@ impl Trainer {
         clock: Arc<dyn Clock>,
         plan: Plan,
     ) -> Self {
-        let (recent, mended) = (Recent::default(), Mended::default());
+        let (recent, pace, mended) = (Recent::default(), Pace::default(), Mended::default());
         let repairs_without_step = 0;
         Self {
             comm,
@@ -126,6 +131,7 @@ impl Trainer {
             clock,
             plan,
             recent,
+            pace,
             mended,
             repairs_without_step,
             newcomers_from: u32::MAX,
@@ -195,6 +201,10 @@ impl Trainer {
     }
 
     fn step(&mut self) -> Result<(), TrainError> {
+        pulse().step(self.replica.position.step + 1);
+        if self.mended.unproved() {
+            self.replica.reached_point(Phase::BeforeFirstCommit);
+        }
         let began = self.clock.now();
         let mut context = Context {
             comm: self.comm.as_mut(),
@@ -209,6 +219,7 @@ impl Trainer {
             Ok((sums, flags)) => {
                 self.commit(&sums, flags);
                 self.report_step(&sums, began);
+                self.watch_pace(&sums);
                 Ok(())
             }
             Err(error) => {
@@ -347,6 +358,7 @@ impl Trainer {
 
     /// The validation set, shared by all ranks in parts dealt round robin.
     fn evaluate(&mut self) -> Result<(), TrainError> {
+        pulse().enter(Activity::Evaluation);
         let began = self.clock.now();
         if self.is_writer() {
             let name = "evaluating".to_string();
@@ -395,6 +407,7 @@ impl Trainer {
     /// The last agreement: the result is written before it, so that a writer's death here is
     /// repaired like any other.
     fn finish(&mut self, ending: Ending) -> Result<Status, TrainError> {
+        pulse().enter(Activity::Finish);
         self.replica.reached_point(Phase::InFinalize);
         let status = match ending {
             Ending::Completed | Ending::OutOfTime => Status::Completed,

@@ -5,9 +5,10 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::cluster::faults::{Injector, Standing};
+use crate::cluster::guard::pulse;
 use crate::cluster::resident::Slots;
 use crate::config::{FaultKind, Phase};
 use crate::data::loader::{Evaluation, Loader};
@@ -173,6 +174,8 @@ struct Board {
     changed: Condvar,
     /// Micro-batches begun since the start: "back in the update loop" is when this moves.
     begun: AtomicU64,
+    /// Microseconds that workers spent on micro-batches since the start.
+    busy_micros: AtomicU64,
 }
 
 impl Board {
@@ -253,6 +256,11 @@ impl Pool {
         self.board.begun.load(Ordering::Relaxed)
     }
 
+    /// Microseconds since the start that the workers, one after the other, spent on micro-batches.
+    pub fn busy_micros(&self) -> u64 {
+        self.board.busy_micros.load(Ordering::Relaxed)
+    }
+
     /// Ends the threads and waits for them.
     pub fn stop(&mut self) {
         self.put(Work::Stop);
@@ -295,15 +303,19 @@ fn run_worker(shared: &Shared, board: &Board) -> Result<(), TrainError> {
         change: Vec::new(),
     };
     while let Some(item) = next_item(board, shared.free.as_deref()) {
+        pulse().progress();
         worker.load()?;
         let mut totals = Totals::default();
         match item {
             Item::Train { turn, owner, standing } => {
                 board.begun.fetch_add(1, Ordering::Relaxed);
+                let began = Instant::now();
                 match worker.train(Place { turn, owner, standing }, &mut totals) {
                     Err(TrainError::Closed) => return Ok(()),
                     other => other?,
                 }
+                let micros = began.elapsed().as_micros() as u64;
+                board.busy_micros.fetch_add(micros, Ordering::Relaxed);
             }
             Item::Evaluate { first, count } => worker.evaluate(first, count, &mut totals)?,
             Item::Free { turn, learning_rate, standing } => {
@@ -351,7 +363,7 @@ impl Worker<'_> {
     fn evaluate(&mut self, first: u64, count: u64, totals: &mut Totals) -> Result<(), TrainError> {
         let set = self.shared.evaluation.as_ref();
         let set = set.expect("only runs with a validation set evaluate");
-        let batch = set.batch(first, count)?;
+        let batch = pulse().loading(|| set.batch(first, count))?;
         totals.count = batch.count;
         totals.skipped = batch.skipped;
         totals.add_outcome(&self.executor.evaluate(&batch.images, &batch.labels)?);
@@ -361,7 +373,7 @@ impl Worker<'_> {
     fn train(&mut self, place: Place, totals: &mut Totals) -> Result<(), TrainError> {
         let shared = self.shared;
         let Place { turn, owner, standing } = place;
-        let batch = shared.loader.take(standing.step, owner)?;
+        let batch = pulse().loading(|| shared.loader.take(standing.step, owner))?;
         totals.count = batch.count;
         totals.skipped = batch.skipped;
         totals.mix = batch.mix;
@@ -395,7 +407,7 @@ impl Worker<'_> {
     fn run_free(&mut self, turn: Turn, rate: f64, standing: &Standing) -> Result<(), TrainError> {
         let shared = self.shared;
         let free = shared.free.as_ref().expect("only asynchronous runs run free");
-        let batch = shared.loader.take(turn.batch, turn.owner)?;
+        let batch = pulse().loading(|| shared.loader.take(turn.batch, turn.owner))?;
         let mut totals = Totals::default();
         (totals.count, totals.skipped, totals.mix) = (batch.count, batch.skipped, batch.mix);
         shared.injector.at(Phase::InForward, standing);

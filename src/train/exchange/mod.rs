@@ -43,6 +43,8 @@ pub struct Sums {
     pub totals: Totals,
     /// Asynchronous exchange: micro-batches of each owner in this round.
     pub owner_batches: Vec<u64>,
+    /// Synchronous exchange: microseconds that each rank computed.
+    pub rank_micros: Vec<u64>,
     /// In the first step after a repair: seconds until every rank had begun to compute.
     pub begun_seconds: Option<f64>,
 }

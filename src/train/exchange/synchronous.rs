@@ -31,6 +31,8 @@ pub struct Synchronous {
     parameters: usize,
     /// The step whose micro-batches are computed (or being computed), and of which owners.
     under_way: Option<(u64, BTreeSet<u32>)>,
+    /// What the workers had been busy when it was begun.
+    busy_before: u64,
 }
 
 /// Whether a step's computing was started now, or is (being) done already.
@@ -64,6 +66,7 @@ impl Synchronous {
             received,
             parameters,
             under_way: None,
+            busy_before: 0,
         }
     }
 
@@ -84,6 +87,7 @@ impl Synchronous {
             }
             _ => {
                 self.pool.shared.loader.plan(step, &owners);
+                self.busy_before = self.pool.busy_micros();
                 self.pool.train(&owners, context.replica.standing);
                 let nothing = owners.is_empty();
                 self.under_way = Some((step, owners.into_iter().collect()));
@@ -124,10 +128,17 @@ impl Exchange for Synchronous {
         let begun_seconds = measure_begin(context, &self.pool, begun)?;
         self.reduce_buckets(context)?;
         let mine = self.pool.finish()?;
-        let mut words = [0; Totals::WORDS];
-        context.comm.all_reduce_u64(&mine.words(), &mut words, ReduceOp::Sum)?;
+        // Beside the totals each rank's own time travels, in a word that only it fills.
+        let (rank, ranks) = (context.comm.rank(), context.comm.size());
+        let mut send = mine.words().to_vec();
+        send.resize(Totals::WORDS + ranks, 0);
+        send[Totals::WORDS + rank] = self.pool.busy_micros() - self.busy_before;
+        let mut words = vec![0; send.len()];
+        context.comm.all_reduce_u64(&send, &mut words, ReduceOp::Sum)?;
         at(context, Phase::BeforeVote);
-        Ok(Sums { totals: Totals::from_words(&words), owner_batches: Vec::new(), begun_seconds })
+        let rank_micros = words.split_off(Totals::WORDS);
+        let totals = Totals::from_words(&words);
+        Ok(Sums { totals, owner_batches: Vec::new(), rank_micros, begun_seconds })
     }
 
     fn apply(&mut self, replica: &mut Replica, world: &World, sums: &Sums) -> Committed {

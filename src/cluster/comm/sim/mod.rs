@@ -398,7 +398,7 @@ pub struct SimStrike {
 impl Strike for SimStrike {
     fn strike(&self, kind: FaultKind, _phase: Phase) {
         match kind {
-            FaultKind::DeviceError | FaultKind::Slow | FaultKind::Nan | FaultKind::BitFlip => {}
+            FaultKind::Slow | FaultKind::Nan | FaultKind::BitFlip => {}
             _ => self.board.die(self.process),
         }
     }
