@@ -33,6 +33,24 @@ pub fn leave(path: &Path, key: &str, text: &str) {
     }
 }
 
+/// The first process of an attempt that did not end in order, and why: those after it may have been
+/// ended because of it. `folder`: `RUN/logs`.
+pub fn first_of_attempt(folder: &Path, attempt: u32) -> Option<String> {
+    let prefix = format!("attempt-{attempt}-pid-");
+    let first = std::fs::read_dir(folder)
+        .ok()?
+        .flatten()
+        .filter_map(|entry| {
+            let name = entry.file_name().into_string().ok()?;
+            let pid = name.strip_prefix(&prefix)?.strip_suffix(".end")?.to_owned();
+            Some((entry.metadata().ok()?.modified().ok()?, entry.path(), pid))
+        })
+        .min()?;
+    let last_words = std::fs::read_to_string(first.1).ok()?;
+    let evidence = Evidence { last_words, ..Evidence::default() };
+    Some(format!("process {}: {}", first.2, cause(&evidence)))
+}
+
 /// Files of a folder with a verdict that begins with `text`.
 pub fn verdicts_beginning(folder: &Path, text: &str) -> usize {
     let line = format!("{VERDICT}: {text}");
@@ -148,6 +166,11 @@ mod tests {
         leave(&path, STATUS, "exit code 3");
         let body = std::fs::read_to_string(&path).unwrap();
         assert_eq!(body, "verdict: two lines\nstatus: exit code 3\n");
+        let other = folder.path().join(file_name(2, 7));
+        leave(&other, VERDICT, "of another attempt");
+        let first = first_of_attempt(folder.path(), 1);
+        assert_eq!(first.as_deref(), Some("process 42: two lines"));
+        assert_eq!(first_of_attempt(folder.path(), 3), None);
         assert_eq!(verdicts_beginning(folder.path(), "two"), 1);
         assert_eq!(verdicts_beginning(folder.path(), "lines"), 0);
         leave(Path::new("/no/such/folder/x.end"), STATUS, "exit code 3");

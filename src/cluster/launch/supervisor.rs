@@ -8,6 +8,7 @@ use kintsugi_ffi::os::Signal;
 use signal_hook::consts::{SIGINT, SIGTERM, SIGUSR1};
 use signal_hook::iterator::Signals;
 
+use crate::cluster::guard::last_words;
 use crate::config::Config;
 use crate::observe::clock::{Clock, RealClock};
 use crate::observe::event::{self, Event, Kind};
@@ -158,6 +159,10 @@ impl Supervisor<'_> {
                 }
                 Next::Restart(reason) => {
                     self.quote(&log);
+                    let logs = self.job.run.join("logs");
+                    if let Some(first) = last_words::first_of_attempt(&logs, self.attempt) {
+                        self.warn(&format!("the first to end was {first}"));
+                    }
                     let next = self.attempt + 1;
                     self.warn(&format!("{reason}; starting again (attempt {next})"));
                 }
