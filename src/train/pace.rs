@@ -24,6 +24,8 @@ const DIFFERENCE_MIN_MICROS: f64 = 2000.0;
 /// Slow ranks that are replaced in one attempt: where replacements are slow as well, the machine
 /// is.
 const REPLACED_MAX: usize = 3;
+/// A repaired world's first steps say little: nothing is written before so many.
+const WRITTEN_FROM: usize = 5;
 /// Events of per-rank times are written at most this often.
 const EVENT_EVERY: Duration = Duration::from_secs(1);
 
@@ -65,6 +67,11 @@ impl Pace {
             steps.push_back(micros);
         }
         (0..self.steps.len()).find_map(|rank| self.judge(rank))
+    }
+
+    /// Steps of this world that are known, up to the window.
+    fn steps(&self) -> usize {
+        self.steps.first().map_or(0, VecDeque::len)
     }
 
     fn judge(&mut self, rank: usize) -> Option<Slow> {
@@ -123,7 +130,7 @@ impl Trainer {
         }
         let now = self.clock.now();
         let due = self.pace.written.is_none_or(|last| now.saturating_sub(last) >= EVENT_EVERY);
-        if due && self.is_writer() {
+        if due && self.pace.steps() >= WRITTEN_FROM && self.is_writer() {
             self.pace.written = Some(now);
             let rank_seconds = self.pace.rank_seconds();
             self.event(Kind::Pace { rank_seconds });

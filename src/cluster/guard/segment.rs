@@ -22,7 +22,9 @@ pub fn own(since: SystemTime) -> Option<String> {
     let maps = std::fs::read_to_string("/proc/self/maps").ok()?;
     let entries = std::fs::read_dir(folder()).ok()?.flatten().filter_map(|entry| {
         let name = entry.file_name().into_string().ok()?;
-        Some((name, entry.metadata().ok()?.modified().ok()?))
+        let facts = entry.metadata().ok()?;
+        // Where a file system does not know when a file was made, it was last changed later.
+        Some((name, facts.created().or_else(|_| facts.modified()).ok()?))
     });
     choose(entries.collect(), local_rank, since, &maps)
 }
