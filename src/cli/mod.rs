@@ -15,6 +15,7 @@ mod launch;
 mod model;
 mod probe;
 mod report;
+mod scale;
 mod status;
 mod sweep;
 mod train;
@@ -39,6 +40,8 @@ enum Command {
     Experiment(experiment::Args),
     /// Draws runs as one self-contained HTML file
     Report(report::Args),
+    /// Asks a running run for another number of ranks
+    Scale(scale::Args),
     /// Shows how a run stands
     Status(status::Args),
     /// Lists, verifies, exports and imports checkpoints
@@ -77,6 +80,7 @@ pub fn main() -> ExitCode {
         Command::Audit(args) => audit::run(args),
         Command::Experiment(args) => experiment::run(args),
         Command::Report(args) => report::run(args),
+        Command::Scale(args) => scale::run(args),
         Command::Status(args) => status::run(args),
         Command::Checkpoint(args) => checkpoint::run(args),
         Command::Data(args) => data::run(args),
