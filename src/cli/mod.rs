@@ -17,6 +17,7 @@ mod launch;
 mod model;
 mod probe;
 mod report;
+mod scale;
 mod status;
 mod sweep;
 mod train;
@@ -41,6 +42,8 @@ enum Command {
     Experiment(experiment::Args),
     /// Draws runs as one self-contained HTML file
     Report(report::Args),
+    /// Asks a running run for another number of ranks
+    Scale(scale::Args),
     /// Shows how a run stands
     Status(status::Args),
     /// Kills random ranks of a running run, to see that it goes on
@@ -84,6 +87,7 @@ pub fn main() -> ExitCode {
         Command::Audit(args) => audit::run(args),
         Command::Experiment(args) => experiment::run(args),
         Command::Report(args) => report::run(args),
+        Command::Scale(args) => scale::run(args),
         Command::Status(args) => status::run(args),
         Command::Chaos(args) => chaos::run(args),
         Command::Checkpoint(args) => checkpoint::run(args),

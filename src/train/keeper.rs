@@ -118,6 +118,11 @@ impl Keeper {
         }
     }
 
+    /// The run directory.
+    pub fn storage(&self) -> &Arc<dyn Storage> {
+        &self.storage
+    }
+
     /// Whether this process belongs to the run's newest attempt.
     pub fn is_current(&self) -> bool {
         (self.still_current)()

@@ -384,7 +384,8 @@ fn conclude(
             write_failure(around, place, (trainer.position(), samples), error);
         }
     }
-    if result.is_ok() {
+    // A rank that left does not wait for those who stay.
+    if result.is_ok() && !trainer.left {
         trainer.comm.finalize();
     }
     result

@@ -111,7 +111,7 @@ pub fn prepare(
         graph: graph.clone(),
         layout: Arc::clone(&layout),
         slots: Arc::clone(&slots),
-        sum: GradientSum::new(&layout, config.train.bucket.0),
+        sum: gradient_sum(config, &layout),
         loader: Loader::new(train, order.clone(), options),
         evaluation,
         free: free_run(config, &layout, owners),
@@ -124,6 +124,13 @@ pub fn prepare(
     let exchange = exchange(config, pool, order, &layout);
     let kind = config.train.exchange;
     Ok(Prepared { facts, plan, slots, exchange, graph, layout, kind, train_samples })
+}
+
+fn gradient_sum(config: &Config, layout: &Layout) -> GradientSum {
+    match config.train.reproducible {
+        true => GradientSum::reproducible(layout, config.train.bucket.0),
+        false => GradientSum::new(layout, config.train.bucket.0),
+    }
 }
 
 fn free_run(config: &Config, layout: &Layout, owners: u32) -> Option<Arc<FreeRun>> {
@@ -178,6 +185,9 @@ fn plan(config: &Config, order: &Order, validation_samples: u64) -> Plan {
             tries_max: config.recovery.tries,
             limit: config.recovery.time_limit.0,
         },
+        reproducible: config.train.reproducible,
+        // Asynchronous owners cannot move between ranks that live: a part of Δw would count twice.
+        regrow: synchronous.then_some(config.recovery.regrow),
     }
 }
 
@@ -286,6 +296,7 @@ fn position_of(snapshot: &Snapshot) -> Position {
         ledger_tail: state.ledger_tail.clone(),
         ending: None,
         owner_batches: state.order.clone(),
+        resize_due: false,
     }
 }
 
