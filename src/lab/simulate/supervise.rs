@@ -231,9 +231,7 @@ impl Supervisor {
 
     fn set_aside(&mut self, number: u32) {
         let memory = &self.files.memory;
-        for folder in ["logs"] {
-            memory.create_dir(Path::new(folder)).expect("the memory's own folders");
-        }
+        memory.create_dir(Path::new("logs")).expect("the memory's own folders");
         if memory.read(Path::new(RESULT)).is_ok() {
             let aside = format!("logs/result-before-{number}.json");
             memory.rename(Path::new(RESULT), Path::new(&aside)).expect("it is there");

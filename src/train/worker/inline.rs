@@ -83,7 +83,7 @@ impl Pool {
         let mut worker = worker.lock().unwrap_or_else(PoisonError::into_inner);
         // Every round takes one of the finitely many items of the work at hand.
         while let Some(item) = self.take_item() {
-            if let Err(failure) = worker.perform(item, &self.board) {
+            if let Err(failure) = worker.perform(&item, &self.board) {
                 let mut job = self.board.lock();
                 job.failure.get_or_insert(failure);
                 job.busy = 0;
