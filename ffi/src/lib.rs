@@ -1,8 +1,9 @@
-//! Rust over C: the ULFM shim (`mpi`), oneDNN (`dnnl`), the few kernel calls (`os`, `process`) and
-//! streaming stores (`stream`). Each library has three levels: `sys` (1:1), `result` (codes to
-//! enums), safe. All `unsafe` of the project lives here (and in the device backends).
+//! Rust over C: the ULFM shim (`mpi`), oneDNN (`dnnl`), the few kernel calls (`os`, `process`,
+//! `mapping`) and streaming stores (`stream`). Each library has three levels: `sys` (1:1), `result`
+//! (codes to enums), safe. All `unsafe` of the project lives here (and in the device backends).
 
 pub mod dnnl;
+pub mod mapping;
 pub mod mpi;
 pub mod os;
 pub mod process;

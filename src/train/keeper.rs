@@ -339,6 +339,11 @@ impl Keeper {
         }
     }
 
+    /// Whether a checkpoint holds all that a resident slot of this step does.
+    pub fn has_checkpoint_of(&self, step: u64) -> bool {
+        checkpoint::store::newest_step(self.storage.as_ref()) == Some(step)
+    }
+
     /// DESIGN 4.6.
     pub fn digest(&self, replica: &Replica) -> String {
         let slots = replica.slots.read().unwrap_or_else(PoisonError::into_inner);

@@ -3,7 +3,7 @@
 
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use crate::cluster::comm::mpi::under_mpirun;
@@ -19,6 +19,7 @@ use crate::observe::result::Status;
 use crate::observe::storage::Storage;
 
 use super::TrainError;
+use super::housing::Housing;
 use super::journal::{Journal, Place, WORLD};
 use super::keeper::{Facts, Keeper, leave_reason, read_reason};
 use super::outcome::{Ended, RESULT};
@@ -80,7 +81,9 @@ fn run_rank(arguments: &TrainArguments) -> Result<Status, TrainError> {
         let preparing = scope.spawn(|| {
             let (run_id, owners) = (&around.run_id, around.owners);
             let (config, injector) = (&arguments.config, &around.injector);
-            start::prepare(config, run_id, around.fingerprint, owners, injector)
+            let prepared = start::prepare(config, run_id, around.fingerprint, owners, injector)?;
+            let housing = house(arguments, &around, &prepared);
+            Ok((prepared, housing))
         });
         let comm = communicator(arguments);
         let prepared = preparing.join().unwrap_or_else(|_| {
@@ -94,6 +97,29 @@ fn run_rank(arguments: &TrainArguments) -> Result<Status, TrainError> {
     })
 }
 
+/// Finds a place for the slots where they outlive this process. A newcomer takes its own only when
+/// it knows which state it needs.
+fn house(
+    arguments: &TrainArguments,
+    around: &Surroundings,
+    prepared: &Prepared,
+) -> Option<Housing> {
+    let recovery = &arguments.config.recovery;
+    let storage = around.storage.as_ref();
+    let housing = Housing::of(recovery, &arguments.run_dir, storage, &prepared.facts);
+    let housing = housing.unwrap_or_else(|reason| {
+        tracing::warn!("{reason}");
+        None
+    })?;
+    if arguments.join.is_none() {
+        let mut slots = prepared.slots.write().unwrap_or_else(PoisonError::into_inner);
+        if let Err(reason) = housing.furnish(&mut slots) {
+            tracing::warn!("{reason}");
+        }
+    }
+    Some(housing)
+}
+
 fn first_standing(arguments: &TrainArguments) -> Standing {
     let rank = std::env::var("OMPI_COMM_WORLD_RANK").ok().and_then(|rank| rank.parse().ok());
     Standing { rank: rank.unwrap_or(0), newcomer: arguments.join.is_some(), ..Standing::default() }
@@ -103,9 +129,9 @@ fn run_initial(
     arguments: &TrainArguments,
     around: &Surroundings,
     mut comm: Box<dyn Communicator>,
-    prepared: Result<Prepared, TrainError>,
+    prepared: Result<(Prepared, Option<Housing>), TrainError>,
 ) -> Result<Status, TrainError> {
-    let prepared = all_prepared(arguments, around, comm.as_mut(), prepared)?;
+    let (prepared, housing) = all_prepared(arguments, around, comm.as_mut(), prepared)?;
     let config = &arguments.config;
     if comm.size() > around.owners as usize {
         let (ranks, owners) = (comm.size(), around.owners);
@@ -131,14 +157,17 @@ fn run_initial(
     };
     let world = start::gather_world(comm.as_mut(), attempt, around.owners, next_member, &identity);
     let world = world.inspect_err(|_| comm.revoke()).map_err(lost)?;
-    let (position, from) = match comm.rank() {
-        0 => start::first_state(&prepared, config, around.storage.as_ref()),
-        _ => start::scratch(&prepared, config).map(|()| (Position::start(), From::Scratch)),
-    }
-    .map_err(|error| refuse(around, comm.as_mut(), error))?;
-    let mut replica = replica(arguments, around, &prepared, &world, Some(position));
-    let from = start::spread(comm.as_mut(), &mut replica, &world, from);
-    let from = from.inspect_err(|_| comm.revoke()).map_err(lost)?;
+    let mut replica = replica(arguments, around, &prepared, &world, Some(Position::start()));
+    replica.housing = housing;
+    let storage = around.storage.as_ref();
+    let begun = start::begin(comm.as_mut(), &mut replica, &prepared, config, storage, &world);
+    let from = match begun {
+        Err(TrainError::Comm(error)) => {
+            comm.revoke();
+            return Err(lost(error));
+        }
+        other => other.map_err(|error| refuse(around, comm.as_mut(), error))?,
+    };
     comm.warm().inspect_err(|_| comm.revoke()).map_err(lost)?;
     replica.position.settle(&prepared.plan);
     let facts = prepared.facts.clone();
@@ -163,8 +192,8 @@ fn all_prepared(
     arguments: &TrainArguments,
     around: &Surroundings,
     comm: &mut dyn Communicator,
-    prepared: Result<Prepared, TrainError>,
-) -> Result<Prepared, TrainError> {
+    prepared: Result<(Prepared, Option<Housing>), TrainError>,
+) -> Result<(Prepared, Option<Housing>), TrainError> {
     if let Err(error) = &prepared {
         leave_reason(around.storage.as_ref(), error);
     }
@@ -233,10 +262,11 @@ fn run_newcomer(
     arguments: &TrainArguments,
     around: &Surroundings,
     mut comm: Box<dyn Communicator>,
-    prepared: Prepared,
+    (prepared, housing): (Prepared, Option<Housing>),
 ) -> Result<Status, TrainError> {
     let none = World::initial(0, Vec::new(), around.owners);
     let mut replica = replica(arguments, around, &prepared, &none, None);
+    replica.housing = housing;
     replica.standing.rank = comm.rank() as u32;
     replica.standing.ranks = comm.size() as u32;
     let (world, _) = driver::join(comm.as_mut(), &prepared.plan.policy, &mut replica)
@@ -325,14 +355,20 @@ fn announce(
     }
     trainer.journal.world(&trainer.world);
     let (attempt, step) = (trainer.world.attempt, trainer.position().step);
-    let from_name = match from {
-        From::Scratch => "scratch",
-        From::Checkpoint => "checkpoint",
-    };
+    let from_name = from.name();
     let lost_steps = start::steps_thrown_away(around.storage.as_ref(), step);
     trainer.keeper.take_over(&trainer.replica, &trainer.world, &mut trainer.journal);
     if attempt > 1 {
         trainer.event(Kind::Restarted { from: from_name.into(), lost_steps });
+    }
+    if trainer.replica.unhoused > 0 {
+        let (ranks, place) = (trainer.replica.unhoused, &arguments.config.recovery.resident_dir);
+        let message = format!(
+            "resident state is off on {ranks} ranks: no room for their slots in {} (their logs say \
+             more); a restart will read a checkpoint",
+            place.display()
+        );
+        trainer.event(Kind::Warning { message });
     }
     let parameters = facts.about.layout.parameters as u64;
     let validation_samples = plan.validation_samples;
@@ -363,6 +399,7 @@ fn conclude(
     trainer.exchange.pool().stop();
     trainer.journal.finish();
     if let Err(error) = &result
+        && !matches!(error, TrainError::Evicted(_))
         && trainer.is_writer()
         && trainer.keeper.is_current()
     {

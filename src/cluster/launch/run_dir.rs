@@ -99,7 +99,7 @@ impl RunDir {
         let Ok(entries) = std::fs::read_dir(&self.path) else { return true };
         entries
             .flatten()
-            .all(|entry| ["lock", "logs"].iter().any(|name| entry.file_name() == *name))
+            .all(|entry| ["lock", "logs", "instance"].iter().any(|name| entry.file_name() == *name))
     }
 
     /// Creates the folder with its `logs`.
