@@ -4,3 +4,4 @@ pub mod bench;
 pub mod doctor;
 pub mod experiment;
 pub mod probe_mpi;
+pub mod resident;

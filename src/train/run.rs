@@ -81,9 +81,8 @@ fn run_rank(arguments: &TrainArguments) -> Result<Status, TrainError> {
         let preparing = scope.spawn(|| {
             let (run_id, owners) = (&around.run_id, around.owners);
             let (config, injector) = (&arguments.config, &around.injector);
-            let prepared = start::prepare(config, run_id, around.fingerprint, owners, injector)?;
-            let housing = house(arguments, &around, &prepared);
-            Ok((prepared, housing))
+            let prepared = start::prepare(config, run_id, around.fingerprint, owners, injector);
+            prepared.map(|prepared| house(arguments, &around, prepared))
         });
         let comm = communicator(arguments);
         let prepared = preparing.join().unwrap_or_else(|_| {
@@ -99,25 +98,21 @@ fn run_rank(arguments: &TrainArguments) -> Result<Status, TrainError> {
 
 /// Finds a place for the slots where they outlive this process. A newcomer takes its own only when
 /// it knows which state it needs.
-fn house(
-    arguments: &TrainArguments,
-    around: &Surroundings,
-    prepared: &Prepared,
-) -> Option<Housing> {
+fn house(arguments: &TrainArguments, around: &Surroundings, mut prepared: Prepared) -> Prepared {
     let recovery = &arguments.config.recovery;
     let storage = around.storage.as_ref();
     let housing = Housing::of(recovery, &arguments.run_dir, storage, &prepared.facts);
-    let housing = housing.unwrap_or_else(|reason| {
+    prepared.housing = housing.unwrap_or_else(|reason| {
         tracing::warn!("{reason}");
         None
-    })?;
-    if arguments.join.is_none() {
+    });
+    if let (Some(housing), None) = (&prepared.housing, &arguments.join) {
         let mut slots = prepared.slots.write().unwrap_or_else(PoisonError::into_inner);
         if let Err(reason) = housing.furnish(&mut slots) {
             tracing::warn!("{reason}");
         }
     }
-    Some(housing)
+    prepared
 }
 
 fn first_standing(arguments: &TrainArguments) -> Standing {
@@ -129,9 +124,9 @@ fn run_initial(
     arguments: &TrainArguments,
     around: &Surroundings,
     mut comm: Box<dyn Communicator>,
-    prepared: Result<(Prepared, Option<Housing>), TrainError>,
+    prepared: Result<Prepared, TrainError>,
 ) -> Result<Status, TrainError> {
-    let (prepared, housing) = all_prepared(arguments, around, comm.as_mut(), prepared)?;
+    let prepared = all_prepared(arguments, around, comm.as_mut(), prepared)?;
     let config = &arguments.config;
     if comm.size() > around.owners as usize {
         let (ranks, owners) = (comm.size(), around.owners);
@@ -158,7 +153,6 @@ fn run_initial(
     let world = start::gather_world(comm.as_mut(), attempt, around.owners, next_member, &identity);
     let world = world.inspect_err(|_| comm.revoke()).map_err(lost)?;
     let mut replica = replica(arguments, around, &prepared, &world, Some(Position::start()));
-    replica.housing = housing;
     let storage = around.storage.as_ref();
     let begun = start::begin(comm.as_mut(), &mut replica, &prepared, config, storage, &world);
     let from = match begun {
@@ -192,8 +186,8 @@ fn all_prepared(
     arguments: &TrainArguments,
     around: &Surroundings,
     comm: &mut dyn Communicator,
-    prepared: Result<(Prepared, Option<Housing>), TrainError>,
-) -> Result<(Prepared, Option<Housing>), TrainError> {
+    prepared: Result<Prepared, TrainError>,
+) -> Result<Prepared, TrainError> {
     if let Err(error) = &prepared {
         leave_reason(around.storage.as_ref(), error);
     }
@@ -262,11 +256,10 @@ fn run_newcomer(
     arguments: &TrainArguments,
     around: &Surroundings,
     mut comm: Box<dyn Communicator>,
-    (prepared, housing): (Prepared, Option<Housing>),
+    prepared: Prepared,
 ) -> Result<Status, TrainError> {
     let none = World::initial(0, Vec::new(), around.owners);
     let mut replica = replica(arguments, around, &prepared, &none, None);
-    replica.housing = housing;
     replica.standing.rank = comm.rank() as u32;
     replica.standing.ranks = comm.size() as u32;
     let (world, _) = driver::join(comm.as_mut(), &prepared.plan.policy, &mut replica)
@@ -299,14 +292,16 @@ fn replica(
     if arguments.launched {
         spawned.push("--launched".into());
     }
-    Replica::new(
+    let mut replica = Replica::new(
         Arc::clone(&prepared.slots),
         position,
         Arc::clone(&around.injector),
         Arc::clone(&around.clock),
         spawned,
         Arc::clone(&around.generation),
-    )
+    );
+    replica.housing.clone_from(&prepared.housing);
+    replica
 }
 
 fn trainer(

@@ -25,6 +25,7 @@ use super::exchange::asynchronous::Asynchronous;
 use super::exchange::synchronous::Synchronous;
 use super::free_run::FreeRun;
 use super::gradient_sum::GradientSum;
+use super::housing::Housing;
 use super::journal::LEDGER;
 use super::keeper::Facts;
 use super::optimizer::Optimizer;
@@ -47,6 +48,8 @@ pub struct Prepared {
     pub plan: Plan,
     /// Where the state lives; vacant.
     pub slots: Arc<RwLock<Slots>>,
+    /// Where it is to lie so that it outlives this process; `None`: in its memory.
+    pub housing: Option<Housing>,
     /// How gradients meet, with the worker threads running.
     pub exchange: Box<dyn Exchange + Send>,
     graph: Graph,
@@ -123,7 +126,8 @@ pub fn prepare(
     let plan = plan(config, &order, validation_samples);
     let exchange = exchange(config, pool, order, &layout);
     let kind = config.train.exchange;
-    Ok(Prepared { facts, plan, slots, exchange, graph, layout, kind, train_samples })
+    let housing = None;
+    Ok(Prepared { facts, plan, slots, housing, exchange, graph, layout, kind, train_samples })
 }
 
 fn free_run(config: &Config, layout: &Layout, owners: u32) -> Option<Arc<FreeRun>> {

@@ -279,6 +279,7 @@ impl Trainer {
     }
 
     fn commit(&mut self, sums: &Sums, flags: u32) {
+        self.keeper.wait_for_copy();
         let line = self.exchange.apply(&mut self.replica, &self.world, sums);
         let position = &mut self.replica.position;
         let epoch_before = position.cursor / self.plan.samples_per_epoch;
