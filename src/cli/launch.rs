@@ -7,6 +7,7 @@ use std::process::ExitCode;
 
 use kintsugi_ffi::{mpi, os};
 
+use crate::cluster::guard::judge;
 use crate::cluster::launch::estimate::{self, Sizes};
 use crate::cluster::launch::lock::RunLock;
 use crate::cluster::launch::run_dir::{Found, RunDir};
@@ -151,8 +152,10 @@ fn opening(config: &Config, run: &RunDir) -> Vec<String> {
         limit => limit.to_string(),
     };
     let mut lines = vec![format!(
-        "limits: first step {}, step {step}, no step committed {}",
-        recovery.start_limit, recovery.time_limit
+        "limits: no sign of life {}s, step {step}, no step committed {}, first step {}",
+        judge::SILENCE_MIN.as_secs(),
+        recovery.time_limit,
+        recovery.start_limit
     )];
     if let Some(sizes) = sizes(config) {
         let need = estimate::estimate(sizes);

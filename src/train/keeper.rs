@@ -13,17 +13,18 @@ use crate::data::sampler::Order;
 use crate::observe::clock::Clock;
 use crate::observe::event::Kind;
 use crate::observe::ledger::Entry;
-use crate::observe::log::parse_lines;
 use crate::observe::result::Status;
 use crate::observe::storage::Storage;
 
 use super::TrainError;
+use super::cause::{self, FAULT_AGE_SECONDS_MAX};
 use super::checkpoint::{self, About, Copying, TrainState, Writer, young_daly};
-use super::journal::{EVENTS, Journal, Place};
+use super::journal::{Journal, Place};
 use super::outcome;
 use super::position::{Ending, Position};
 use super::replica::Replica;
 use super::start;
+use super::surroundings::Staff;
 
 mod struck;
 
@@ -40,9 +41,6 @@ pub const REASON: &str = "failure.txt";
 
 /// Its first line when the configuration does not fit the data set or a checkpoint: exit code 2.
 pub const CONFIGURATION: &str = "configuration";
-
-/// A fault that fired longer ago than this did not cause what is being repaired.
-const FAULT_AGE_SECONDS_MAX: f64 = 10.0;
 
 /// Constants of the run that its files carry.
 #[derive(Debug, Clone)]
@@ -106,6 +104,7 @@ pub struct Keeper {
     cost_seconds: f64,
     /// Where the writer stood when it began the checkpoint at hand.
     persisting: Arc<Mutex<Standing>>,
+    staff: Staff,
 }
 
 impl Keeper {
@@ -133,7 +132,19 @@ impl Keeper {
             copying,
             cost_seconds,
             persisting: Arc::default(),
+            staff: Staff::Threads,
         }
+    }
+
+    /// The run directory.
+    pub fn storage(&self) -> &Arc<dyn Storage> {
+        &self.storage
+    }
+
+    /// Who writes checkpoints behind the loop.
+    pub fn staffed(mut self, staff: Staff) -> Self {
+        self.staff = staff;
+        self
     }
 
     /// Whether this process belongs to the run's newest attempt.
@@ -170,7 +181,7 @@ impl Keeper {
     fn writer(&mut self) -> &Writer {
         let (facts, storage) = (&self.facts, &self.storage);
         let (injector, still_current) = (&self.injector, &self.still_current);
-        let standing = &self.persisting;
+        let (standing, staff, clock) = (&self.persisting, self.staff, &self.clock);
         self.writer.get_or_insert_with(|| {
             let storage: Arc<dyn Storage> = Arc::new(Struck {
                 inner: Arc::clone(storage),
@@ -178,7 +189,11 @@ impl Keeper {
                 standing: Arc::clone(standing),
             });
             let still_current = Arc::clone(still_current);
-            Writer::new(storage, facts.keep, Box::new(move || still_current()))
+            let current = Box::new(move || still_current());
+            match staff {
+                Staff::Threads => Writer::new(storage, facts.keep, current),
+                Staff::Inline => Writer::inline(storage, facts.keep, current, Arc::clone(clock)),
+            }
         })
     }
 
@@ -229,6 +244,9 @@ impl Keeper {
             return;
         };
         self.copying = Some(ticket.copy_behind(about, Arc::clone(&replica.slots), state));
+        if self.staff == Staff::Inline {
+            self.copying.take().map(Copying::wait);
+        }
         let stall = (self.clock.now() - began).as_secs_f64();
         self.stalls.push(Stall { step: replica.position.step, stall, copy: stall });
         self.last = Some((seconds, Mark::of(&replica.position)));
@@ -410,30 +428,10 @@ impl Keeper {
         (0.0..FAULT_AGE_SECONDS_MAX).contains(&age).then_some(age)
     }
 
-    /// What is known of how a process of this rank died: an injected fault, or what its log ends
-    /// with.
+    /// What is known of how a process of this rank died.
     pub fn cause_of(&self, rank: u32, attempt: u32, pid: u32) -> String {
-        let events = self.storage.read(Path::new(EVENTS)).unwrap_or_default();
-        let tail_from = events.len().saturating_sub(16 << 10);
-        let tail = &events[tail_from..];
-        let whole = tail.iter().position(|&b| b == b'\n').map_or(tail, |at| &tail[at + 1..]);
-        let now = self.clock.unix_seconds();
-        let lines = parse_lines::<crate::observe::event::Event>(Path::new(EVENTS), whole);
-        for event in lines.unwrap_or_default().iter().rev() {
-            if let Kind::FaultInjected { kind, phase, target } = &event.kind
-                && *target == rank
-                && now - event.time < FAULT_AGE_SECONDS_MAX
-            {
-                return format!("injected {kind} {phase}");
-            }
-        }
-        let log = format!("logs/{}", log_name(attempt, pid));
-        let text = self.storage.read(Path::new(&log)).unwrap_or_default();
-        let text = String::from_utf8_lossy(&text);
-        match text.lines().rev().find(|line| line.contains("panicked") || line.contains("ERROR")) {
-            Some(line) => format!("its log ends with: {}", line.trim()),
-            None => "killed by a signal or ended without a word (see its log)".to_string(),
-        }
+        let storage = self.storage.as_ref();
+        cause::of(storage, (rank, attempt, pid), self.clock.unix_seconds())
     }
 }
 
@@ -460,9 +458,4 @@ pub fn read_reason(storage: &dyn Storage) -> TrainError {
         "data_error" => TrainError::Data(reason),
         _ => TrainError::Internal(format!("another rank could not go on: {reason}")),
     }
-}
-
-/// A rank's log below `RUN/logs`.
-pub fn log_name(attempt: u32, pid: u32) -> String {
-    format!("attempt-{attempt}-pid-{pid}.log")
 }

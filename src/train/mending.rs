@@ -4,10 +4,11 @@
 use std::time::Duration;
 
 use crate::cluster::comm::CommError;
+use crate::cluster::guard::{Activity, pulse};
 use crate::cluster::recovery::driver::recover;
 use crate::cluster::recovery::{Note, Repaired};
 use crate::config::Rung;
-use crate::observe::event::{Kind, Lost, RecoveryRecord};
+use crate::observe::event::{Kind, Lost, RecoveryRecord, ResizeRecord};
 
 use super::TrainError;
 use super::trainer::Trainer;
@@ -35,18 +36,26 @@ pub(super) struct Mended {
     begin: Option<Begin>,
     /// Repairs that no commit followed yet, oldest first, with the generation each made and the
     /// ranks it left. Every survivor keeps them: the one that reports may die.
-    unreported: Vec<(u32, u32, Repaired)>,
+    pub unreported: Vec<(u32, u32, Repaired)>,
+    /// Changes of size that no commit followed yet.
+    pub resized: Vec<ResizeRecord>,
 }
 
 impl Mended {
+    /// Whether a repair lies behind this process that no commit has followed yet.
+    pub(super) fn unproved(&self) -> bool {
+        matches!(self.begin, Some(Begin::Joined | Begin::Survived))
+    }
+
     pub(super) fn since(at: Duration, begin: Begin) -> Self {
-        Self { at: Some(at), begin: Some(begin), unreported: Vec::new() }
+        Self { at: Some(at), begin: Some(begin), ..Self::default() }
     }
 }
 
 impl Trainer {
     /// Repairs the world, or ends with the ladder.
     pub(super) fn repair(&mut self, error: &CommError) -> Result<(), TrainError> {
+        pulse().enter(Activity::Recovery);
         self.repairs_without_step += 1;
         if self.repairs_without_step > REPAIRS_WITHOUT_STEP_MAX {
             let text = format!("{REPAIRS_WITHOUT_STEP_MAX} repairs without a committed step");
@@ -71,7 +80,8 @@ impl Trainer {
             repaired.seconds.insert("detect".into(), detect);
         }
         if self.world.ranks() < ranks_before {
-            self.replica.position.exact = false;
+            self.replica.position.exact &= self.plan.reproducible;
+            self.resizer.shrunk(self.clock.now());
         }
         if self.reports() {
             self.report_notes(&notes);
@@ -88,8 +98,13 @@ impl Trainer {
         }
         let (generation, ranks) = (self.world.generation, self.world.ranks() as u32);
         self.mended.unreported.push((generation, ranks, repaired));
-        (self.mended.at, self.mended.begin) = (Some(self.clock.now()), Some(Begin::Survived));
+        self.survived();
         Ok(())
+    }
+
+    /// The world is whole again, or has another size: its next step is watched.
+    pub(super) fn survived(&mut self) {
+        (self.mended.at, self.mended.begin) = (Some(self.clock.now()), Some(Begin::Survived));
     }
 
     /// Whether this is the lowest rank that lived through the repairs at hand: the newcomers of
@@ -150,6 +165,10 @@ impl Trainer {
                 seconds: repaired.seconds,
             };
             self.event(Kind::Recovered(record));
+        }
+        for mut record in mended.resized.into_iter().filter(|_| reports) {
+            record.seconds.extend(begun_seconds.map(|seconds| ("first_step".into(), seconds)));
+            self.event(Kind::Resized(record));
         }
     }
 }

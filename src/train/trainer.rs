@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use crate::cluster::comm::{CommError, Communicator, ReduceOp};
+use crate::cluster::guard::{Activity, pulse};
 use crate::cluster::recovery::Policy;
 use crate::cluster::world::World;
 use crate::config::{Every, Phase};
@@ -19,8 +20,10 @@ use super::exchange::{Context, Exchange, Sums};
 use super::journal::{Journal, Place};
 use super::keeper::Keeper;
 use super::mending::{Begin, Mended};
+use super::pace::Pace;
 use super::position::{Ending, Position};
 use super::replica::Replica;
+use super::resize::Resizer;
 use super::worker::Totals;
 
 /// Bit 0 of the vote; the others carry requests, inverted, since agree is an AND (DESIGN 4.2).
@@ -29,7 +32,8 @@ const NO_STOP: u32 = 1 << 1;
 const TIME_LEFT: u32 = 1 << 2;
 const NO_EVALUATION: u32 = 1 << 3;
 const NOT_BROKEN: u32 = 1 << 4;
-const ALL: u32 = COMMIT | NO_STOP | TIME_LEFT | NO_EVALUATION | NOT_BROKEN;
+const NO_RESIZE: u32 = 1 << 5;
+const ALL: u32 = COMMIT | NO_STOP | TIME_LEFT | NO_EVALUATION | NOT_BROKEN | NO_RESIZE;
 
 /// Step events are written at most this often; shorter steps are summed up in one.
 const STEP_EVENT_EVERY: Duration = Duration::from_millis(100);
@@ -53,8 +57,14 @@ pub struct Plan {
     pub evaluation_batch: u64,
     /// Longest wait for this rank's workers to begin.
     pub begin_limit: Duration,
+    /// `recovery.replace_slow`.
+    pub replaces_slow: bool,
     /// The ladder.
     pub policy: Policy,
+    /// Whether sums are the same for any number of ranks (`train.reproducible`).
+    pub reproducible: bool,
+    /// When ranks that were lost come back; `None` where the number of ranks cannot grow.
+    pub regrow: Option<Every>,
 }
 
 impl Plan {
@@ -91,12 +101,17 @@ pub struct Trainer {
     pub(super) clock: Arc<dyn Clock>,
     pub(super) plan: Plan,
     recent: Recent,
+    pub(super) pace: Pace,
     pub(super) mended: Mended,
     pub(super) repairs_without_step: u32,
     /// Members from this number on joined in the last repair.
     pub(super) newcomers_from: u32,
+    pub(super) resizer: Resizer,
+    /// This rank has left a world that became smaller on purpose.
+    pub(super) left: bool,
     /// Whether the last committed step was its epoch's last.
     epoch_ended: bool,
+    coarse_grid_said: bool,
 }
 
 impl Trainer {
@@ -113,8 +128,11 @@ impl Trainer {
         clock: Arc<dyn Clock>,
         plan: Plan,
     ) -> Self {
-        let (recent, mended) = (Recent::default(), Mended::default());
+        let (recent, pace, mended) = (Recent::default(), Pace::default(), Mended::default());
         let repairs_without_step = 0;
+        let regrow = plan.regrow.unwrap_or(Every::Never);
+        let mut resizer = Resizer::new(Arc::clone(keeper.storage()), regrow, plan.policy.tries_max);
+        resizer.shrunk(clock.now());
         Self {
             comm,
             world,
@@ -126,10 +144,14 @@ impl Trainer {
             clock,
             plan,
             recent,
+            pace,
             mended,
             repairs_without_step,
             newcomers_from: u32::MAX,
+            resizer,
+            left: false,
             epoch_ended: false,
+            coarse_grid_said: false,
         }
     }
 
@@ -188,6 +210,8 @@ impl Trainer {
             self.evaluate()?;
         } else if let Some(ending) = position.ending {
             return self.finish(ending).map(Some);
+        } else if position.resize_due {
+            return self.resize();
         } else {
             self.step()?;
         }
@@ -195,6 +219,10 @@ impl Trainer {
     }
 
     fn step(&mut self) -> Result<(), TrainError> {
+        pulse().step(self.replica.position.step + 1);
+        if self.mended.unproved() {
+            self.replica.reached_point(Phase::BeforeFirstCommit);
+        }
         let began = self.clock.now();
         let mut context = Context {
             comm: self.comm.as_mut(),
@@ -206,9 +234,16 @@ impl Trainer {
         };
         let attempted = self.exchange.attempt(&mut context);
         match self.vote(attempted) {
+            Ok((Sums { again: Some(grid), .. }, _)) => {
+                // Agreed like a commit; requests are repeated with the next vote.
+                self.exchange.compute_again(grid);
+                self.report_coarse_grid();
+                Ok(())
+            }
             Ok((sums, flags)) => {
                 self.commit(&sums, flags);
                 self.report_step(&sums, began);
+                self.watch_pace(&sums);
                 Ok(())
             }
             Err(error) => {
@@ -219,7 +254,10 @@ impl Trainer {
     }
 
     /// Revoke first, then vote 0: a step commits everywhere or nowhere (DESIGN 4.2).
-    fn vote<T>(&mut self, attempted: Result<T, TrainError>) -> Result<(T, u32), TrainError> {
+    pub(super) fn vote<T>(
+        &mut self,
+        attempted: Result<T, TrainError>,
+    ) -> Result<(T, u32), TrainError> {
         let attempted = attempted.and_then(|value| self.compare().map(|()| value));
         let mut flags = self.requests();
         match &attempted {
@@ -265,6 +303,10 @@ impl Trainer {
         if self.plan.max_seconds.is_some_and(|limit| seconds >= limit) {
             flags &= !TIME_LEFT;
         }
+        let now = self.clock.now();
+        if self.is_writer() && self.plan.regrow.is_some() && self.resizer.asks(&self.world, now) {
+            flags &= !NO_RESIZE;
+        }
         if let Every::Time(interval) = self.plan.evaluation
             && self.is_writer()
             && self.plan.validation_samples > 0
@@ -293,6 +335,8 @@ impl Trainer {
                 Every::Time(_) => flags & NO_EVALUATION == 0,
                 Every::Never => false,
             };
+        position.resize_due |=
+            flags & NO_RESIZE == 0 || self.resizer.due_after(&self.world, step, self.epoch_ended);
         position.settle(&self.plan);
         if position.ending.is_none() && flags & TIME_LEFT == 0 {
             position.end(Ending::OutOfTime, &self.plan);
@@ -308,6 +352,18 @@ impl Trainer {
             let seconds = self.journal.seconds();
             let place = self.place();
             self.keeper.after_commit(&self.replica, &mut self.journal, place, seconds);
+        }
+    }
+
+    /// Said once: a run that diverges would say it with every step.
+    fn report_coarse_grid(&mut self) {
+        if !std::mem::replace(&mut self.coarse_grid_said, true) && self.is_writer() {
+            let step = self.replica.position.step + 1;
+            let message = format!(
+                "gradients of step {step} are too large for the finest grid of reproducible sums: \
+                 the step is computed again on a coarser one, as every later one that is"
+            );
+            self.event(Kind::Warning { message });
         }
     }
 
@@ -350,6 +406,7 @@ impl Trainer {
 
     /// The validation set, shared by all ranks in parts dealt round robin.
     fn evaluate(&mut self) -> Result<(), TrainError> {
+        pulse().enter(Activity::Evaluation);
         let began = self.clock.now();
         if self.is_writer() {
             let name = "evaluating".to_string();
@@ -398,6 +455,7 @@ impl Trainer {
     /// The last agreement: the result is written before it, so that a writer's death here is
     /// repaired like any other.
     fn finish(&mut self, ending: Ending) -> Result<Status, TrainError> {
+        pulse().enter(Activity::Finish);
         self.replica.reached_point(Phase::InFinalize);
         let status = match ending {
             Ending::Completed | Ending::OutOfTime => Status::Completed,

@@ -1,6 +1,7 @@
 //! Makes faults real in a real process.
 
 use std::alloc::Layout;
+use std::hint::spin_loop;
 use std::time::Duration;
 
 use kintsugi_ffi::os;
@@ -9,8 +10,8 @@ use crate::config::{FaultKind, Phase};
 
 use super::Strike;
 
-/// How long a rank that is struck `slow` pauses.
-const SLOW: Duration = Duration::from_secs(2);
+/// Exit code of a rank whose device failed: it leaves, the others go on with a replacement.
+const DEVICE_LOST: i32 = 70;
 
 /// Strikes this process.
 #[derive(Debug, Clone, Copy, Default)]
@@ -37,8 +38,15 @@ impl Strike for RealStrike {
             FaultKind::Deadlock => loop {
                 std::thread::sleep(Duration::from_secs(3600));
             },
-            FaultKind::Slow => std::thread::sleep(SLOW),
-            FaultKind::DeviceError | FaultKind::Nan | FaultKind::BitFlip => {}
+            FaultKind::Loop => loop {
+                spin_loop();
+            },
+            FaultKind::DeviceError => {
+                tracing::error!("planned fault: the device failed {phase:?}; this rank leaves");
+                os::exit_now(DEVICE_LOST)
+            }
+            // The injector holds a slow rank up from now on; the others are the caller's.
+            FaultKind::Slow | FaultKind::Nan | FaultKind::BitFlip => {}
         }
     }
 }
@@ -77,7 +85,7 @@ mod tests {
         let Ok(kind) = std::env::var(KIND) else { return };
         let kind: FaultKind = serde_json::from_str(&format!("{kind:?}")).unwrap();
         RealStrike.strike(kind, Phase::InForward);
-        let returns = [FaultKind::Nan, FaultKind::BitFlip, FaultKind::DeviceError];
+        let returns = [FaultKind::Nan, FaultKind::BitFlip, FaultKind::Slow];
         assert!(returns.contains(&kind), "{kind:?} returned");
     }
 
@@ -112,6 +120,7 @@ mod tests {
             assert_eq!(ended(struck(kind)).signal(), Some(signal), "{kind}");
         }
         assert_eq!(ended(struck("exit")).code(), Some(0));
+        assert_eq!(ended(struck("device_error")).code(), Some(DEVICE_LOST));
         assert_eq!(ended(struck("panic")).code(), Some(101));
     }
 
@@ -126,19 +135,24 @@ mod tests {
 
     #[test]
     fn what_the_caller_performs_returns() {
-        for kind in ["nan", "bit_flip", "device_error"] {
+        for kind in ["nan", "bit_flip", "slow"] {
             assert_eq!(ended(struck(kind)).code(), Some(0), "{kind}");
         }
     }
 
     #[test]
-    fn a_deadlocked_process_lives_on() {
-        let mut child = struck("deadlock");
-        let sleeps = becomes(&child, "S (sleeping)");
+    fn a_deadlocked_process_lives_on_and_so_does_one_that_loops() {
+        lives_on("deadlock", "S (sleeping)");
+        lives_on("loop", "R (running)");
+    }
+
+    fn lives_on(kind: &str, state: &str) {
+        let mut child = struck(kind);
+        let sleeps = becomes(&child, state);
         std::thread::sleep(Duration::from_millis(200));
         let ended = child.try_wait().unwrap();
         child.kill().unwrap();
         child.wait().unwrap();
-        assert!(sleeps && ended.is_none());
+        assert!(sleeps && ended.is_none(), "{kind}");
     }
 }

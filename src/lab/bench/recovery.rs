@@ -130,6 +130,7 @@ fn one_run(
         .args(["-s", &format!("recovery.ladder={}", arm.ladder)])
         .args(["-s", &format!("recovery.resident={}", arm.resident)])
         .args(["-s", "evaluation.every=never"])
+        .args(["-s", "recovery.regrow=never"])
         .args(["-s", &format!("checkpoint.every={}steps", STEPS_APART / 2)])
         .stdin(Stdio::null())
         .stdout(Stdio::null())

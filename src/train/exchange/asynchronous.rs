@@ -159,7 +159,8 @@ impl Exchange for Asynchronous {
         context.comm.all_reduce_u64(&mine, &mut words, ReduceOp::Sum)?;
         at(context, Phase::BeforeVote);
         let owner_batches = words.split_off(Totals::WORDS);
-        Ok(Sums { totals: Totals::from_words(&words), owner_batches, begun_seconds })
+        let totals = Totals::from_words(&words);
+        Ok(Sums { totals, owner_batches, rank_micros: Vec::new(), begun_seconds, again: None })
     }
 
     fn apply(&mut self, replica: &mut Replica, world: &World, sums: &Sums) -> Committed {
