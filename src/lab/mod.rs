@@ -5,4 +5,5 @@ pub mod chaos;
 pub mod doctor;
 pub mod experiment;
 pub mod probe_mpi;
+pub mod resident;
 pub mod simulate;

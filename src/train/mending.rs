@@ -88,6 +88,10 @@ impl Trainer {
             let phase = "step".to_string();
             self.event(Kind::FailureDetected { phase, error: error.to_string() });
             self.journal.world(&self.world);
+            let restore = repaired.seconds.get("restore").copied().unwrap_or(0.0);
+            for way in std::mem::take(&mut self.replica.given) {
+                self.event(Kind::Phase { name: way.name().into(), seconds: restore });
+            }
         }
         if self.is_writer() {
             self.keeper.take_over(&self.replica, &self.world, &mut self.journal);
@@ -136,6 +140,9 @@ impl Trainer {
         {
             let name = "begun".to_string();
             self.event(Kind::Phase { name, seconds });
+        }
+        if begun_seconds.is_some() && reports && !mended.unreported.is_empty() {
+            self.replica.tidy();
         }
         let newest = mended.unreported.len().saturating_sub(1);
         let unreported = mended.unreported.into_iter().enumerate().filter(|_| reports);

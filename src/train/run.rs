@@ -3,7 +3,7 @@
 
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use crate::cluster::comm::mpi::under_mpirun;
@@ -20,6 +20,7 @@ use crate::observe::result::Status;
 use crate::observe::storage::Storage;
 
 use super::TrainError;
+use super::housing::Housing;
 use super::journal::{Journal, Place, WORLD};
 use super::keeper::{Facts, Keeper, leave_reason, read_reason};
 use super::outcome::{Ended, RESULT};
@@ -85,7 +86,8 @@ fn run_rank(arguments: &TrainArguments) -> Result<Status, TrainError> {
         let preparing = scope.spawn(|| {
             let (run_id, owners) = (&around.run_id, around.owners);
             let (config, injector) = (&arguments.config, &around.injector);
-            start::prepare(config, run_id, around.fingerprint, owners, injector)
+            let prepared = start::prepare(config, run_id, around.fingerprint, owners, injector);
+            prepared.map(|prepared| house(arguments, &around, prepared))
         });
         let comm = communicator(arguments);
         let prepared = preparing.join().unwrap_or_else(|_| {
@@ -93,6 +95,25 @@ fn run_rank(arguments: &TrainArguments) -> Result<Status, TrainError> {
         });
         run_prepared(arguments, &around, comm?, prepared)
     })
+}
+
+/// Finds a place for the slots where they outlive this process. A newcomer takes its own only when
+/// it knows which state it needs.
+fn house(arguments: &TrainArguments, around: &Surroundings, mut prepared: Prepared) -> Prepared {
+    let recovery = &arguments.config.recovery;
+    let storage = around.storage.as_ref();
+    let housing = Housing::of(recovery, &arguments.run_dir, storage, &prepared.facts);
+    prepared.housing = housing.unwrap_or_else(|reason| {
+        tracing::warn!("{reason}");
+        None
+    });
+    if let (Some(housing), None) = (&prepared.housing, &arguments.join) {
+        let mut slots = prepared.slots.write().unwrap_or_else(PoisonError::into_inner);
+        if let Err(reason) = housing.furnish(&mut slots) {
+            tracing::warn!("{reason}");
+        }
+    }
+    prepared
 }
 
 /// A rank's program once it has its communicator and its part of the run: what a simulation runs
@@ -146,14 +167,16 @@ fn run_initial(
     };
     let world = start::gather_world(comm.as_mut(), attempt, around.owners, next_member, &identity);
     let world = world.inspect_err(|_| comm.revoke()).map_err(lost)?;
-    let (position, from) = match comm.rank() {
-        0 => start::first_state(&prepared, config, around.storage.as_ref()),
-        _ => start::scratch(&prepared, config).map(|()| (Position::start(), From::Scratch)),
-    }
-    .map_err(|error| refuse(around, comm.as_mut(), error))?;
-    let mut replica = replica(arguments, around, &prepared, &world, Some(position));
-    let from = start::spread(comm.as_mut(), &mut replica, &world, from);
-    let from = from.inspect_err(|_| comm.revoke()).map_err(lost)?;
+    let mut replica = replica(arguments, around, &prepared, &world, Some(Position::start()));
+    let storage = around.storage.as_ref();
+    let begun = start::begin(comm.as_mut(), &mut replica, &prepared, config, storage, &world);
+    let from = match begun {
+        Err(TrainError::Comm(error)) => {
+            comm.revoke();
+            return Err(lost(error));
+        }
+        other => other.map_err(|error| refuse(around, comm.as_mut(), error))?,
+    };
     comm.warm().inspect_err(|_| comm.revoke()).map_err(lost)?;
     replica.position.settle(&prepared.plan);
     let facts = prepared.facts.clone();
@@ -284,14 +307,16 @@ fn replica(
     if arguments.launched {
         spawned.push("--launched".into());
     }
-    Replica::new(
+    let mut replica = Replica::new(
         Arc::clone(&prepared.slots),
         position,
         Arc::clone(&around.injector),
         Arc::clone(&around.clock),
         spawned,
         Arc::clone(&around.generation),
-    )
+    );
+    replica.housing.clone_from(&prepared.housing);
+    replica
 }
 
 fn trainer(
@@ -340,14 +365,20 @@ fn announce(
     }
     trainer.journal.world(&trainer.world);
     let (attempt, step) = (trainer.world.attempt, trainer.position().step);
-    let from_name = match from {
-        From::Scratch => "scratch",
-        From::Checkpoint => "checkpoint",
-    };
+    let from_name = from.name();
     let lost_steps = start::steps_thrown_away(around.storage.as_ref(), step);
     trainer.keeper.take_over(&trainer.replica, &trainer.world, &mut trainer.journal);
     if attempt > 1 {
         trainer.event(Kind::Restarted { from: from_name.into(), lost_steps });
+    }
+    if trainer.replica.unhoused > 0 {
+        let (ranks, place) = (trainer.replica.unhoused, &arguments.config.recovery.resident_dir);
+        let message = format!(
+            "resident state is off on {ranks} ranks: no room for their slots in {} (their logs say \
+             more); a restart will read a checkpoint",
+            place.display()
+        );
+        trainer.event(Kind::Warning { message });
     }
     let parameters = facts.about.layout.parameters as u64;
     let validation_samples = plan.validation_samples;
@@ -379,6 +410,7 @@ fn conclude(
     trainer.exchange.pool().stop();
     trainer.journal.finish();
     if let Err(error) = &result
+        && !matches!(error, TrainError::Evicted(_))
         && trainer.is_writer()
         && trainer.keeper.is_current()
     {

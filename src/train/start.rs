@@ -2,7 +2,7 @@
 //! Split so that the part that needs no communicator runs beside MPI's own start.
 
 use std::path::Path;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, RwLock};
 use std::time::Duration;
 
 use crate::cluster::comm::{CommError, Communicator};
@@ -10,7 +10,7 @@ use crate::cluster::faults::Injector;
 use crate::cluster::recovery::{Hooks, Policy};
 use crate::cluster::resident::{Shape, SlotView, Slots};
 use crate::cluster::world::{Member, Role, World};
-use crate::config::{Config, Every, ExchangeKind, Rung};
+use crate::config::{Config, Every, ExchangeKind, Resident, Rung};
 use crate::data::Source;
 use crate::data::loader::{Evaluation, Loader, LoaderOptions};
 use crate::data::sampler::Order;
@@ -26,6 +26,7 @@ use super::exchange::asynchronous::Asynchronous;
 use super::exchange::synchronous::Synchronous;
 use super::free_run::FreeRun;
 use super::gradient_sum::GradientSum;
+use super::housing::Housing;
 use super::journal::LEDGER;
 use super::keeper::Facts;
 use super::optimizer::Optimizer;
@@ -46,8 +47,10 @@ pub struct Prepared {
     pub facts: Facts,
     /// What it is to do.
     pub plan: Plan,
-    /// Where the state lives; empty.
+    /// Where the state lives; vacant.
     pub slots: Arc<RwLock<Slots>>,
+    /// Where it is to lie so that it outlives this process; `None`: in its memory.
+    pub housing: Option<Housing>,
     /// How gradients meet, with the worker threads running.
     pub exchange: Box<dyn Exchange + Send>,
     graph: Graph,
@@ -135,7 +138,7 @@ pub fn prepare_from(
         order: order.clone(),
     };
     let shape = Shape { parameters: layout.parameters, statistics: layout.statistics };
-    let slots = Arc::new(RwLock::new(Slots::new(shape)));
+    let slots = Arc::new(RwLock::new(Slots::vacant(shape)));
     let train_samples = train.len();
     let shared = Shared {
         graph: graph.clone(),
@@ -156,7 +159,8 @@ pub fn prepare_from(
     let plan = plan(config, &order, validation_samples);
     let exchange = exchange(config, pool, order, &layout);
     let kind = config.train.exchange;
-    Ok(Prepared { facts, plan, slots, exchange, graph, layout, kind, train_samples })
+    let housing = None;
+    Ok(Prepared { facts, plan, slots, housing, exchange, graph, layout, kind, train_samples })
 }
 
 fn gradient_sum(config: &Config, layout: &Layout) -> GradientSum {
@@ -280,24 +284,72 @@ pub enum From {
     Scratch,
     /// A verified checkpoint.
     Checkpoint,
+    /// State that outlived the processes of an earlier attempt.
+    Resident,
 }
 
-/// The first state of this attempt on rank 0; first weights everywhere else (they are a pure
-/// function of the seed), to be replaced by `spread` when rank 0 found a checkpoint.
-pub fn first_state(
+impl From {
+    /// In events and results.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Scratch => "scratch",
+            Self::Checkpoint => "checkpoint",
+            Self::Resident => "resident",
+        }
+    }
+}
+
+/// Gives every rank the state that this attempt goes on from: what outlived the last one, else
+/// rank 0's newest verified checkpoint, else first weights (a pure function of the seed). Nothing
+/// enters the slots before it is known which: an attempt that dies meanwhile loses nothing.
+pub fn begin(
+    comm: &mut dyn Communicator,
+    replica: &mut Replica,
     prepared: &Prepared,
     config: &Config,
     storage: &dyn Storage,
-) -> Result<(Position, From), TrainError> {
-    let found = find_checkpoint(prepared, storage)?;
-    let mut slots = prepared.slots.write().unwrap_or_else(PoisonError::into_inner);
-    if let Some(snapshot) = found {
-        slots.replace(snapshot.slot(&[]));
-        return Ok((position_of(&snapshot), From::Checkpoint));
+    world: &World,
+) -> Result<From, TrainError> {
+    let resident = config.recovery.resident == Resident::On;
+    if resident && super::restart::from_resident(comm, replica, storage, world)? {
+        return Ok(From::Resident);
     }
-    drop(slots);
-    scratch(prepared, config)?;
-    Ok((Position::start(), From::Scratch))
+    replica.settle(world, comm.rank());
+    let mut found = None;
+    if comm.rank() == 0 {
+        found = find_checkpoint(prepared, storage)?;
+    }
+    let told = comm.all_gather_u64(&[u64::from(found.is_some())])?;
+    if told[0] == 0 {
+        scratch(replica, prepared, config)?;
+        return Ok(From::Scratch);
+    }
+    if let Some(snapshot) = found {
+        replica.begin_with(snapshot.slot(&[]), position_of(&snapshot));
+    }
+    hand_to_all(comm, replica, 0, world)?;
+    Ok(From::Checkpoint)
+}
+
+/// Everybody goes on from what `source` holds.
+pub fn hand_to_all(
+    comm: &mut dyn Communicator,
+    replica: &mut Replica,
+    source: usize,
+    world: &World,
+) -> Result<(), CommError> {
+    let (rank, ranks) = (comm.rank(), comm.size());
+    let receivers: Vec<usize> = (0..ranks).filter(|other| *other != source).collect();
+    replica.restoring(rank, source, 0);
+    if !receivers.is_empty() {
+        replica.transfer(comm, source, &receivers, 0)?;
+    }
+    let agreement = comm.agree(1);
+    if !agreement.committed() {
+        return Err(agreement.outcome.err().unwrap_or(CommError::ProcFailed));
+    }
+    replica.adopt_state(world);
+    Ok(())
 }
 
 fn find_checkpoint(
@@ -334,7 +386,11 @@ fn position_of(snapshot: &Snapshot) -> Position {
 }
 
 /// First weights: a pure function of the seed, or those of `model.init`.
-pub fn scratch(prepared: &Prepared, config: &Config) -> Result<(), TrainError> {
+pub fn scratch(
+    replica: &mut Replica,
+    prepared: &Prepared,
+    config: &Config,
+) -> Result<(), TrainError> {
     let layout = &prepared.layout;
     let mut parameters = init::parameters(&prepared.graph, layout, config.run.seed);
     let mut statistics = init::statistics(layout);
@@ -354,8 +410,7 @@ pub fn scratch(prepared: &Prepared, config: &Config) -> Result<(), TrainError> {
         statistics: &statistics,
         extra: &[],
     };
-    let mut slots = prepared.slots.write().unwrap_or_else(PoisonError::into_inner);
-    slots.replace(state);
+    replica.begin_with(state, Position::start());
     Ok(())
 }
 
@@ -373,28 +428,6 @@ fn load_weights(
     parameters.copy_from_slice(&first);
     statistics.copy_from_slice(&running);
     Ok(())
-}
-
-/// Gives everybody rank 0's state when it did not start from scratch.
-pub fn spread(
-    comm: &mut dyn Communicator,
-    replica: &mut Replica,
-    world: &World,
-    from: From,
-) -> Result<From, CommError> {
-    let mine = u64::from(from == From::Checkpoint && comm.rank() == 0);
-    let told = comm.all_gather_u64(&[mine])?;
-    if told[0] == 0 {
-        return Ok(From::Scratch);
-    }
-    let receivers: Vec<usize> = (1..comm.size()).collect();
-    replica.transfer(comm, 0, &receivers, 0)?;
-    let agreement = comm.agree(1);
-    if !agreement.committed() {
-        return Err(agreement.outcome.err().unwrap_or(CommError::ProcFailed));
-    }
-    replica.adopt(world);
-    Ok(From::Checkpoint)
 }
 
 /// Steps that the ledger counts although the run goes on before them.

@@ -258,13 +258,14 @@ impl Trainer {
         &mut self,
         attempted: Result<T, TrainError>,
     ) -> Result<(T, u32), TrainError> {
+        let attempted = attempted.and_then(|value| self.compare().map(|()| value));
         let mut flags = self.requests();
         match &attempted {
             Ok(_) => {}
-            Err(TrainError::Comm(error)) if !error.starts_recovery() => {
+            Err(error) if error.leaves_alone() => {
                 // Whoever waits for this rank must not wait for its worker threads to end.
                 self.comm.revoke();
-                return Err(TrainError::Comm(error.clone()));
+                return Err(error.clone());
             }
             Err(error) => {
                 flags &= !COMMIT;
@@ -320,6 +321,7 @@ impl Trainer {
     }
 
     fn commit(&mut self, sums: &Sums, flags: u32) {
+        self.keeper.wait_for_copy();
         let line = self.exchange.apply(&mut self.replica, &self.world, sums);
         let position = &mut self.replica.position;
         let epoch_before = position.cursor / self.plan.samples_per_epoch;
@@ -341,6 +343,7 @@ impl Trainer {
         } else if position.ending.is_none() && flags & NO_STOP == 0 {
             position.end(Ending::Interrupted, &self.plan);
         }
+        self.replica.commit(self.world.generation);
         self.replica.standing.newcomer = false;
         self.repairs_without_step = 0;
         if self.is_writer() {
@@ -467,7 +470,12 @@ impl Trainer {
             let place = self.place();
             kept = self.keeper.finish(&self.replica, &mut self.journal, place, status);
         }
-        self.vote(kept).map(|_| status)
+        self.vote(kept)?;
+        let step = self.replica.position.step;
+        if status == Status::Completed || self.keeper.has_checkpoint_of(step) {
+            self.replica.retire();
+        }
+        Ok(status)
     }
 
     /// The position, for the end of the run.

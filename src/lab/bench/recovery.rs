@@ -31,15 +31,20 @@ const RUNS_MAX: u32 = 20;
 struct Arm {
     name: &'static str,
     ladder: &'static str,
+    /// `recovery.resident`.
+    resident: &'static str,
     /// Repairs that one run can show.
     kills_max: u32,
 }
 
-const ARMS: [Arm; 3] = [
-    Arm { name: "respawn", ladder: "[\"respawn\"]", kills_max: u32::MAX },
-    Arm { name: "shrink", ladder: "[\"shrink\"]", kills_max: 2 },
-    Arm { name: "restart", ladder: "[\"restart\"]", kills_max: u32::MAX },
+const ARMS: [Arm; 4] = [
+    Arm { name: "respawn", ladder: "[\"respawn\"]", resident: "on", kills_max: u32::MAX },
+    Arm { name: "shrink", ladder: "[\"shrink\"]", resident: "on", kills_max: 2 },
+    Arm { name: "resident_restart", ladder: RESTART, resident: "on", kills_max: u32::MAX },
+    Arm { name: "restart", ladder: RESTART, resident: "off", kills_max: u32::MAX },
 ];
+/// The world ends with its first death, and `launch` starts it again.
+const RESTART: &str = "[\"restart\"]";
 
 #[derive(Default)]
 struct Measured {
@@ -95,6 +100,7 @@ fn measure(options: &Options, command: String, folder: &Path) -> Result<Report, 
     let ratios = BTreeMap::from([
         ("restart/respawn".to_string(), of("restart") / of("respawn")),
         ("restart/shrink".to_string(), of("restart") / of("shrink")),
+        ("restart/resident_restart".to_string(), of("restart") / of("resident_restart")),
     ]);
     Ok(Report { bench: "recovery".into(), command, machine: machine(), cases, ratios })
 }
@@ -122,7 +128,8 @@ fn one_run(
         .arg(run_dir)
         .args(["-s", &plan, "-s", &format!("train.steps={steps}")])
         .args(["-s", &format!("recovery.ladder={}", arm.ladder)])
-        .args(["-s", "recovery.resident=off", "-s", "evaluation.every=never"])
+        .args(["-s", &format!("recovery.resident={}", arm.resident)])
+        .args(["-s", "evaluation.every=never"])
         .args(["-s", "recovery.regrow=never"])
         .args(["-s", &format!("checkpoint.every={}steps", STEPS_APART / 2)])
         .stdin(Stdio::null())
@@ -154,7 +161,7 @@ fn collect(arm: &Arm, events: &[Event], measured: &mut Measured) {
     let mut add = |name: &str, seconds: f64| {
         measured.phases.entry(name.to_string()).or_default().push(seconds * 1e3);
     };
-    if arm.name != "restart" {
+    if arm.ladder != RESTART {
         for event in events {
             let Kind::Recovered(record) = &event.kind else { continue };
             if record.rung != arm.name || !record.seconds.contains_key("detect") {

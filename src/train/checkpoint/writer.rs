@@ -1,13 +1,14 @@
-//! Checkpoints behind the loop: one thread writes, the loop pays one copy into a buffer that is
-//! used again. One checkpoint may be in the thread's hands and one in its queue; a third is
-//! skipped, so a slow or hanging disk costs memory for two and never a step.
+//! Checkpoints behind the loop: one thread copies the committed slot into a buffer that is used
+//! again, while the loop computes the next gradients; another one writes. One checkpoint may be in
+//! the writer's hands and one in its queue; a third is skipped, so a slow or hanging disk costs
+//! memory for two and never a step.
 
 use std::fmt;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use crate::cluster::resident::{Shape, SlotView};
+use crate::cluster::resident::{Shape, SlotView, Slots};
 use crate::observe::clock::{Clock, RealClock};
 use crate::observe::storage::Storage;
 
@@ -84,6 +85,33 @@ impl Shared {
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
+
+    fn submit(&self, snapshot: Snapshot) {
+        let mut state = self.lock();
+        if state.gone || state.queued.is_some() {
+            let (name, step) = (store::name_of(snapshot.state.step), snapshot.state.step);
+            let error = if state.gone {
+                CheckpointError::WriterGone(name.clone())
+            } else {
+                CheckpointError::Busy(name.clone())
+            };
+            state.take_back(buffers_of(snapshot));
+            let (write_seconds, verify_seconds) = (0.0, 0.0);
+            let result = Err(error);
+            state.report(WriterReport {
+                name,
+                step,
+                bytes: 0,
+                write_seconds,
+                verify_seconds,
+                result,
+            });
+            return;
+        }
+        state.queued = Some(snapshot);
+        drop(state);
+        self.changed.notify_all();
+    }
 }
 
 /// The right to make one checkpoint, with the buffers for it. Dropped unused, it gives them back.
@@ -94,7 +122,28 @@ pub struct Ticket {
 }
 
 impl Ticket {
-    /// Copies a committed slot: the only time the loop spends. Hand the result to `submit`.
+    /// Copies the committed slot in a thread of its own and submits the copy. No update may begin
+    /// before `Copying::wait` has returned.
+    pub fn copy_behind(
+        self,
+        about: About,
+        slots: Arc<RwLock<Slots>>,
+        state: TrainState,
+    ) -> Copying {
+        let copy = move || {
+            let began = Instant::now();
+            let shared = Arc::clone(&self.shared);
+            let slots = slots.read().unwrap_or_else(PoisonError::into_inner);
+            let snapshot = self.fill(&about, slots.committed(), state);
+            drop(slots);
+            shared.submit(snapshot);
+            began.elapsed()
+        };
+        let thread = thread::Builder::new().name("snapshot".into()).spawn(copy);
+        Copying(thread.inspect_err(|e| tracing::warn!("no checkpoint: no thread: {e}")).ok())
+    }
+
+    /// Copies a committed slot at once. Hand the result to `submit`.
     pub fn fill(mut self, about: &About, slot: SlotView<'_>, state: TrainState) -> Snapshot {
         let mut buffers = self.buffers.take().unwrap_or_default();
         refill(&mut buffers.parameters, slot.parameters);
@@ -111,6 +160,18 @@ impl Ticket {
             statistics,
             state,
         }
+    }
+}
+
+/// A copy under way.
+#[derive(Debug)]
+pub struct Copying(Option<thread::JoinHandle<Duration>>);
+
+impl Copying {
+    /// Waits for its end; returns how long the copy took.
+    pub fn wait(self) -> Duration {
+        // A copy that panicked has submitted nothing: its checkpoint is left out.
+        self.0.and_then(|thread| thread.join().ok()).unwrap_or_default()
     }
 }
 
@@ -218,30 +279,7 @@ impl Writer {
 
     /// Queues a snapshot and returns at once; the outcome comes through `poll`.
     pub fn submit(&self, snapshot: Snapshot) {
-        let mut state = self.shared.lock();
-        if state.gone || state.queued.is_some() {
-            let (name, step) = (store::name_of(snapshot.state.step), snapshot.state.step);
-            let error = if state.gone {
-                CheckpointError::WriterGone(name.clone())
-            } else {
-                CheckpointError::Busy(name.clone())
-            };
-            state.take_back(buffers_of(snapshot));
-            let (write_seconds, verify_seconds) = (0.0, 0.0);
-            let result = Err(error);
-            state.report(WriterReport {
-                name,
-                step,
-                bytes: 0,
-                write_seconds,
-                verify_seconds,
-                result,
-            });
-            return;
-        }
-        state.queued = Some(snapshot);
-        drop(state);
-        self.shared.changed.notify_all();
+        self.shared.submit(snapshot);
     }
 
     /// What was written, or failed, since the last call.

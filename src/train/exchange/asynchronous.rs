@@ -176,7 +176,6 @@ impl Exchange for Asynchronous {
             apply_received(w, old, momentum, next.parameters, next.momentum);
             next.statistics.copy_from_slice(statistics);
             replica.reached_point(Phase::InUpdate);
-            slots.commit(step + 1, world.generation, Vec::new());
         }
         let position = &mut replica.position;
         position.owner_batches.resize(self.order.owners as usize, 0);

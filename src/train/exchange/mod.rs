@@ -56,7 +56,8 @@ pub struct Sums {
 pub trait Exchange {
     /// One step or round, up to the vote.
     fn attempt(&mut self, context: &mut Context<'_>) -> Result<Sums, TrainError>;
-    /// After a successful vote: the update, into the other slot. Returns the ledger line.
+    /// After a successful vote: the update, into the other slot, which the caller commits together
+    /// with the position that follows from the ledger line returned.
     fn apply(&mut self, replica: &mut Replica, world: &World, sums: &Sums) -> Committed;
     /// After a failed vote: nothing that was computed is lost.
     fn give_back(&mut self);

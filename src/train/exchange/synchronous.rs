@@ -206,7 +206,6 @@ impl Exchange for Synchronous {
             let optimizer = &self.optimizer;
             optimizer.apply(current, next, gradients, samples, rate, statistics, momentum);
             replica.reached_point(Phase::InUpdate);
-            slots.commit(step + 1, world.generation, Vec::new());
         }
         self.under_way = None;
         self.set_grid(Grid::default());
