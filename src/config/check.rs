@@ -1,12 +1,13 @@
 //! What a well-formed configuration must also be: possible, and within what this version does.
 
 use super::parse::ConfigError;
-use super::{Config, DataFormat, FaultKind, Limit, Phase, PlannedFault, Rung, Who};
+use super::{Config, DataFormat, ExchangeKind, FaultKind, Limit, Phase, PlannedFault, Rung, Who};
 
 /// Refuses with the key, its value and what to write instead.
 pub fn check(config: &Config) -> Result<(), ConfigError> {
     check_sizes(config)?;
     check_owners(config)?;
+    check_reproducible(config)?;
     check_rates(config)?;
     check_recovery(config)?;
     check_faults(config)?;
@@ -81,6 +82,25 @@ fn check_owners(config: &Config) -> Result<(), ConfigError> {
             "more workers than owners: {ranks} ranks x {workers} workers would share {owners} \
              owners; set train.owners to {needed} or more, or train.workers lower"
         );
+        return refuse("train.owners", owners, reason);
+    }
+    Ok(())
+}
+
+fn check_reproducible(config: &Config) -> Result<(), ConfigError> {
+    use kintsugi_ffi::fixed::SUMMANDS_MAX;
+    let train = &config.train;
+    if !train.reproducible {
+        return Ok(());
+    }
+    if train.exchange == ExchangeKind::Asynchronous {
+        let reason = "the asynchronous exchange applies gradients as they come, so its bits depend \
+                      on timing; set train.exchange = \"synchronous\", or write false";
+        return refuse("train.reproducible", true, reason);
+    }
+    let owners = train.owners.unwrap_or(config.run.ranks.saturating_mul(train.workers));
+    if owners > SUMMANDS_MAX {
+        let reason = format!("a reproducible sum holds {SUMMANDS_MAX} owners at most");
         return refuse("train.owners", owners, reason);
     }
     Ok(())
@@ -218,11 +238,10 @@ fn check_fault(config: &Config, key: &str, fault: &PlannedFault) -> Result<(), C
 /// What the schema already names but this version does not do. A feature that arrives removes its
 /// line.
 fn check_supported(config: &Config) -> Result<(), ConfigError> {
-    let (data, train, recovery) = (&config.data, &config.train, &config.recovery);
+    let (data, recovery) = (&config.data, &config.recovery);
     let (device, memory) = (&config.device, &config.memory);
     let quoted = |text: &str| format!("{text:?}");
     for (lacking, key, value, instead) in [
-        (train.reproducible, "train.reproducible", "true".into(), "false"),
         (config.staging.mode != "off", "staging.mode", quoted(&config.staging.mode), "\"off\""),
         (data.bundle_ratio != 0.0, "data.bundle_ratio", data.bundle_ratio.to_string(), "0.0"),
         (data.alternating, "data.alternating", "true".into(), "false"),

@@ -5,3 +5,4 @@ pub mod chaos;
 pub mod doctor;
 pub mod experiment;
 pub mod probe_mpi;
+pub mod simulate;

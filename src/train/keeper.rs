@@ -24,6 +24,7 @@ use super::outcome;
 use super::position::{Ending, Position};
 use super::replica::Replica;
 use super::start;
+use super::surroundings::Staff;
 
 /// Longest wait for a checkpoint that must be written before the run ends.
 const FINAL_CHECKPOINT_LIMIT: Duration = Duration::from_secs(25);
@@ -89,6 +90,7 @@ pub struct Keeper {
     cost_seconds: f64,
     /// Where the writer stood when it began the checkpoint at hand.
     persisting: Arc<Mutex<Standing>>,
+    staff: Staff,
 }
 
 impl Keeper {
@@ -115,7 +117,19 @@ impl Keeper {
             stalls,
             cost_seconds,
             persisting: Arc::default(),
+            staff: Staff::Threads,
         }
+    }
+
+    /// The run directory.
+    pub fn storage(&self) -> &Arc<dyn Storage> {
+        &self.storage
+    }
+
+    /// Who writes checkpoints behind the loop.
+    pub fn staffed(mut self, staff: Staff) -> Self {
+        self.staff = staff;
+        self
     }
 
     /// Whether this process belongs to the run's newest attempt.
@@ -152,7 +166,7 @@ impl Keeper {
     fn writer(&mut self) -> &Writer {
         let (facts, storage) = (&self.facts, &self.storage);
         let (injector, still_current) = (&self.injector, &self.still_current);
-        let standing = &self.persisting;
+        let (standing, staff, clock) = (&self.persisting, self.staff, &self.clock);
         self.writer.get_or_insert_with(|| {
             let storage: Arc<dyn Storage> = Arc::new(Struck {
                 inner: Arc::clone(storage),
@@ -160,7 +174,11 @@ impl Keeper {
                 standing: Arc::clone(standing),
             });
             let still_current = Arc::clone(still_current);
-            Writer::new(storage, facts.keep, Box::new(move || still_current()))
+            let current = Box::new(move || still_current());
+            match staff {
+                Staff::Threads => Writer::new(storage, facts.keep, current),
+                Staff::Inline => Writer::inline(storage, facts.keep, current, Arc::clone(clock)),
+            }
         })
     }
 

@@ -8,7 +8,7 @@ use crate::cluster::guard::{Activity, pulse};
 use crate::cluster::recovery::driver::recover;
 use crate::cluster::recovery::{Note, Repaired};
 use crate::config::Rung;
-use crate::observe::event::{Kind, Lost, RecoveryRecord};
+use crate::observe::event::{Kind, Lost, RecoveryRecord, ResizeRecord};
 
 use super::TrainError;
 use super::trainer::Trainer;
@@ -36,7 +36,9 @@ pub(super) struct Mended {
     begin: Option<Begin>,
     /// Repairs that no commit followed yet, oldest first, with the generation each made and the
     /// ranks it left. Every survivor keeps them: the one that reports may die.
-    unreported: Vec<(u32, u32, Repaired)>,
+    pub unreported: Vec<(u32, u32, Repaired)>,
+    /// Changes of size that no commit followed yet.
+    pub resized: Vec<ResizeRecord>,
 }
 
 impl Mended {
@@ -46,7 +48,7 @@ impl Mended {
     }
 
     pub(super) fn since(at: Duration, begin: Begin) -> Self {
-        Self { at: Some(at), begin: Some(begin), unreported: Vec::new() }
+        Self { at: Some(at), begin: Some(begin), ..Self::default() }
     }
 }
 
@@ -78,7 +80,8 @@ impl Trainer {
             repaired.seconds.insert("detect".into(), detect);
         }
         if self.world.ranks() < ranks_before {
-            self.replica.position.exact = false;
+            self.replica.position.exact &= self.plan.reproducible;
+            self.resizer.shrunk(self.clock.now());
         }
         if self.reports() {
             self.report_notes(&notes);
@@ -91,8 +94,13 @@ impl Trainer {
         }
         let (generation, ranks) = (self.world.generation, self.world.ranks() as u32);
         self.mended.unreported.push((generation, ranks, repaired));
-        (self.mended.at, self.mended.begin) = (Some(self.clock.now()), Some(Begin::Survived));
+        self.survived();
         Ok(())
+    }
+
+    /// The world is whole again, or has another size: its next step is watched.
+    pub(super) fn survived(&mut self) {
+        (self.mended.at, self.mended.begin) = (Some(self.clock.now()), Some(Begin::Survived));
     }
 
     /// Whether this is the lowest rank that lived through the repairs at hand: the newcomers of
@@ -150,6 +158,10 @@ impl Trainer {
                 seconds: repaired.seconds,
             };
             self.event(Kind::Recovered(record));
+        }
+        for mut record in mended.resized.into_iter().filter(|_| reports) {
+            record.seconds.extend(begun_seconds.map(|seconds| ("first_step".into(), seconds)));
+            self.event(Kind::Resized(record));
         }
     }
 }

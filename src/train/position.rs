@@ -43,6 +43,8 @@ pub struct Position {
     pub ending: Option<Ending>,
     /// Asynchronous exchange: micro-batches committed of each owner; empty otherwise.
     pub owner_batches: Vec<u64>,
+    /// The number of ranks is to be looked at before the next step.
+    pub resize_due: bool,
 }
 
 impl Position {

@@ -10,7 +10,7 @@ use crate::cluster::comm::mpi::under_mpirun;
 use crate::cluster::comm::{CommError, Communicator};
 use crate::cluster::faults::Standing;
 use crate::cluster::guard::{Activity, pulse};
-use crate::cluster::launch::lock::{self, RunLock};
+use crate::cluster::launch::lock::RunLock;
 use crate::cluster::recovery::driver;
 use crate::cluster::world::World;
 use crate::config::{Config, Phase, identity};
@@ -26,7 +26,7 @@ use super::outcome::{Ended, RESULT};
 use super::position::Position;
 use super::replica::Replica;
 use super::start::{self, From, Prepared};
-use super::surroundings::{Surroundings, communicator, start_guardian, surroundings};
+use super::surroundings::{Staff, Surroundings, communicator, start_guardian, surroundings};
 use super::trainer::Trainer;
 
 /// Longest wait for worker threads at the end.
@@ -91,12 +91,22 @@ fn run_rank(arguments: &TrainArguments) -> Result<Status, TrainError> {
         let prepared = preparing.join().unwrap_or_else(|_| {
             Err(TrainError::Internal("preparing the run panicked; see the message above".into()))
         });
-        let comm = comm?;
-        match &arguments.join {
-            Some(_) => run_newcomer(arguments, &around, comm, prepared?),
-            None => run_initial(arguments, &around, comm, prepared),
-        }
+        run_prepared(arguments, &around, comm?, prepared)
     })
+}
+
+/// A rank's program once it has its communicator and its part of the run: what a simulation runs
+/// too. One that was told to join enters the survivors' repair.
+pub fn run_prepared(
+    arguments: &TrainArguments,
+    around: &Surroundings,
+    comm: Box<dyn Communicator>,
+    prepared: Result<Prepared, TrainError>,
+) -> Result<Status, TrainError> {
+    match &arguments.join {
+        Some(_) => run_newcomer(arguments, around, comm, prepared?),
+        None => run_initial(arguments, around, comm, prepared),
+    }
 }
 
 fn first_standing(arguments: &TrainArguments) -> Standing {
@@ -297,12 +307,12 @@ fn trainer(
     let (storage, clock) = (Arc::clone(&around.storage), Arc::clone(&around.clock));
     let mut journal =
         Journal::new(Arc::clone(&storage), Arc::clone(&clock), around.origin, progress);
-    let (run_dir, attempt) = (arguments.run_dir.clone(), world.attempt);
-    let still_current =
-        Arc::new(move || lock::current_attempt(&run_dir).is_none_or(|now| now <= attempt));
+    let (newest, attempt) = (Arc::clone(&around.newest_attempt), world.attempt);
+    let still_current = Arc::new(move || newest().is_none_or(|now| now <= attempt));
     let injector = Arc::clone(&around.injector);
     let mut keeper =
-        Keeper::new(prepared.facts, storage, Arc::clone(&clock), injector, still_current);
+        Keeper::new(prepared.facts, storage, Arc::clone(&clock), injector, still_current)
+            .staffed(around.staff);
     // A fresh start takes its own rollback down (`announce`); a newcomer takes over where it is.
     if comm.rank() == 0 && arguments.join.is_some() {
         keeper.take_over(&replica, &world, &mut journal);
@@ -362,7 +372,7 @@ fn conclude(
 ) -> Result<Status, TrainError> {
     let result = trainer.run();
     pulse().enter(Activity::Over);
-    if under_mpirun() {
+    if around.staff == Staff::Threads && under_mpirun() {
         // A worker may sit in a file that hangs; the run's end does not wait for it.
         kintsugi_ffi::os::exit_after(WORKERS_END_SECONDS_MAX);
     }
@@ -384,7 +394,8 @@ fn conclude(
             write_failure(around, place, (trainer.position(), samples), error);
         }
     }
-    if result.is_ok() {
+    // A rank that left does not wait for those who stay.
+    if result.is_ok() && !trainer.left {
         trainer.comm.finalize();
     }
     result

@@ -11,6 +11,7 @@ use crate::cluster::recovery::{Hooks, Policy};
 use crate::cluster::resident::{Shape, SlotView, Slots};
 use crate::cluster::world::{Member, Role, World};
 use crate::config::{Config, Every, ExchangeKind, Rung};
+use crate::data::Source;
 use crate::data::loader::{Evaluation, Loader, LoaderOptions};
 use crate::data::sampler::Order;
 use crate::data::source::{Split, open};
@@ -31,7 +32,7 @@ use super::optimizer::Optimizer;
 use super::position::Position;
 use super::replica::Replica;
 use super::trainer::Plan;
-use super::worker::{Pool, Shared};
+use super::worker::{Compute, Pool, Shared};
 
 /// Decoded validation images kept in memory, at most.
 const EVALUATION_CACHE_BYTES: u64 = 256 << 20;
@@ -56,6 +57,18 @@ pub struct Prepared {
     pub train_samples: u64,
 }
 
+/// What a rank is prepared from: read from files, or made up by a simulation.
+pub struct Materials {
+    /// Training samples.
+    pub train: Arc<dyn Source>,
+    /// Validation samples, where errors are measured.
+    pub validation: Option<Arc<dyn Source>>,
+    /// The model.
+    pub graph: Graph,
+    /// What computes micro-batches on the communicating thread; `None` = worker threads do.
+    pub inline: Option<Box<dyn Compute + Send>>,
+}
+
 /// Reads the data set's index, builds the model, starts the worker threads.
 pub fn prepare(
     config: &Config,
@@ -73,14 +86,31 @@ pub fn prepare(
     };
     let size = config.data.image_size as usize;
     let input = [train.channels() as usize, size, size];
-    let (name, classes) = (&config.model.name, train.classes().to_vec());
-    let graph = catalogue::build(name, input, classes.len(), config.model.width)
+    let classes = train.classes().len();
+    let graph = catalogue::build(&config.model.name, input, classes, config.model.width)
         .map_err(|error| TrainError::Configuration(error.to_string()))?;
+    let materials = Materials { train, validation, graph, inline: None };
+    prepare_from(materials, config, run_id, config_fingerprint, owners, injector)
+}
+
+/// The part of `prepare` that reads nothing.
+pub fn prepare_from(
+    materials: Materials,
+    config: &Config,
+    run_id: &str,
+    config_fingerprint: u64,
+    owners: u32,
+    injector: &Arc<Injector>,
+) -> Result<Prepared, TrainError> {
+    let Materials { train, validation, graph, inline } = materials;
+    let (seed, input, classes) = (config.run.seed, graph.input, train.classes().to_vec());
+    let name = &config.model.name;
     let layout = Arc::new(layout::of(&graph));
     let order = Order::new(train.len(), owners, seed, config.train.global_batch)?;
     let workers = config.train.workers as usize;
     let options = LoaderOptions {
         threads: match config.data.decode_threads {
+            _ if inline.is_some() => 0,
             0 => workers,
             threads => threads as usize,
         },
@@ -111,7 +141,7 @@ pub fn prepare(
         graph: graph.clone(),
         layout: Arc::clone(&layout),
         slots: Arc::clone(&slots),
-        sum: GradientSum::new(&layout, config.train.bucket.0),
+        sum: gradient_sum(config, &layout),
         loader: Loader::new(train, order.clone(), options),
         evaluation,
         free: free_run(config, &layout, owners),
@@ -119,11 +149,21 @@ pub fn prepare(
         seed,
         threads: config.train.threads as usize,
     };
-    let pool = Pool::start(shared, workers)?;
+    let pool = match inline {
+        Some(compute) => Pool::inline(shared, compute),
+        None => Pool::start(shared, workers)?,
+    };
     let plan = plan(config, &order, validation_samples);
     let exchange = exchange(config, pool, order, &layout);
     let kind = config.train.exchange;
     Ok(Prepared { facts, plan, slots, exchange, graph, layout, kind, train_samples })
+}
+
+fn gradient_sum(config: &Config, layout: &Layout) -> GradientSum {
+    match config.train.reproducible {
+        true => GradientSum::reproducible(layout, config.train.bucket.0),
+        false => GradientSum::new(layout, config.train.bucket.0),
+    }
 }
 
 fn free_run(config: &Config, layout: &Layout, owners: u32) -> Option<Arc<FreeRun>> {
@@ -178,6 +218,9 @@ fn plan(config: &Config, order: &Order, validation_samples: u64) -> Plan {
             tries_max: config.recovery.tries,
             limit: config.recovery.time_limit.0,
         },
+        reproducible: config.train.reproducible,
+        // Asynchronous owners cannot move between ranks that live: a part of Δw would count twice.
+        regrow: synchronous.then_some(config.recovery.regrow),
     }
 }
 
@@ -286,6 +329,7 @@ fn position_of(snapshot: &Snapshot) -> Position {
         ledger_tail: state.ledger_tail.clone(),
         ending: None,
         owner_batches: state.order.clone(),
+        resize_due: false,
     }
 }
 

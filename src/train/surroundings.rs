@@ -1,4 +1,5 @@
-//! What is real around a rank: files, clock, signals, fault injection, MPI.
+//! What is around a rank: files, clock, signals, fault injection, MPI. Real ones are made here; a
+//! simulation brings its own.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -11,7 +12,7 @@ use crate::cluster::comm::watched::Watched;
 use crate::cluster::faults::{Injector, RealStrike, Standing};
 use crate::cluster::guard::judge::{Joins, Limits};
 use crate::cluster::guard::{self, pulse, segment};
-use crate::cluster::launch::mpirun;
+use crate::cluster::launch::{lock, mpirun};
 use crate::config::{FaultKind, Phase, identity};
 use crate::observe::clock::{Clock, RealClock};
 use crate::observe::event::{Event, Kind, VERSION};
@@ -27,17 +28,39 @@ use super::run::TrainArguments;
 /// Set by mpirun: ranks of its first world.
 const WORLD_SIZE: &str = "OMPI_COMM_WORLD_SIZE";
 
-/// What is real around a rank.
-pub(super) struct Surroundings {
+/// Who works beside the communicating thread.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Staff {
+    /// Threads.
+    Threads,
+    /// Nobody: in simulation the communicating thread does it all.
+    Inline,
+}
+
+/// What is around a rank.
+pub struct Surroundings {
+    /// The run directory.
     pub storage: Arc<dyn Storage>,
+    /// Time.
     pub clock: Arc<dyn Clock>,
+    /// Unix time at which the run's seconds were zero.
     pub origin: f64,
+    /// What goes wrong on purpose.
     pub injector: Arc<Injector>,
+    /// The world's, for whoever records a fault.
     pub generation: Arc<AtomicU32>,
+    /// Set by signals.
     pub stop: Arc<AtomicBool>,
+    /// Names the run.
     pub run_id: String,
+    /// Of what decides the arithmetic.
     pub fingerprint: u64,
+    /// Virtual owners.
     pub owners: u32,
+    /// The run's newest attempt, where one is recorded.
+    pub newest_attempt: Arc<dyn Fn() -> Option<u32> + Send + Sync>,
+    /// Who works beside the communicating thread.
+    pub staff: Staff,
 }
 
 /// Sets it all up.
@@ -73,7 +96,11 @@ pub(super) fn surroundings(arguments: &TrainArguments) -> Result<Surroundings, T
     let ranks = std::env::var(WORLD_SIZE).ok().and_then(|size| size.parse().ok()).unwrap_or(1);
     let workers = arguments.config.train.workers;
     let owners = arguments.config.train.owners.unwrap_or(ranks * workers);
+    let run_dir = arguments.run_dir.clone();
+    let newest_attempt = Arc::new(move || lock::current_attempt(&run_dir));
     Ok(Surroundings {
+        newest_attempt,
+        staff: Staff::Threads,
         storage,
         clock,
         origin,
@@ -114,6 +141,19 @@ fn injector(
     let strike = Arc::new(RealStrike);
     let injector = Injector::new(faults, Arc::clone(storage), Arc::clone(clock), origin, strike);
     let attempt = arguments.attempt.unwrap_or(1);
+    record_faults(&injector, storage, clock, (origin, attempt), generation);
+    injector
+}
+
+/// Faults are events: written just before they strike. `begun`: the run's origin and attempt.
+pub fn record_faults(
+    injector: &Injector,
+    storage: &Arc<dyn Storage>,
+    clock: &Arc<dyn Clock>,
+    begun: (f64, u32),
+    generation: &Arc<AtomicU32>,
+) {
+    let (origin, attempt) = begun;
     let (storage, clock, generation) =
         (Arc::clone(storage), Arc::clone(clock), Arc::clone(generation));
     let record = move |kind: &FaultKind, phase: Phase, standing: &Standing| {
@@ -137,7 +177,6 @@ fn injector(
         }
     };
     injector.set_recording(Box::new(record));
-    injector
 }
 
 /// As in configuration files.

@@ -23,6 +23,7 @@ use super::mending::{Begin, Mended};
 use super::pace::Pace;
 use super::position::{Ending, Position};
 use super::replica::Replica;
+use super::resize::Resizer;
 use super::worker::Totals;
 
 /// Bit 0 of the vote; the others carry requests, inverted, since agree is an AND (DESIGN 4.2).
@@ -31,7 +32,8 @@ const NO_STOP: u32 = 1 << 1;
 const TIME_LEFT: u32 = 1 << 2;
 const NO_EVALUATION: u32 = 1 << 3;
 const NOT_BROKEN: u32 = 1 << 4;
-const ALL: u32 = COMMIT | NO_STOP | TIME_LEFT | NO_EVALUATION | NOT_BROKEN;
+const NO_RESIZE: u32 = 1 << 5;
+const ALL: u32 = COMMIT | NO_STOP | TIME_LEFT | NO_EVALUATION | NOT_BROKEN | NO_RESIZE;
 
 /// Step events are written at most this often; shorter steps are summed up in one.
 const STEP_EVENT_EVERY: Duration = Duration::from_millis(100);
@@ -59,6 +61,10 @@ pub struct Plan {
     pub replaces_slow: bool,
     /// The ladder.
     pub policy: Policy,
+    /// Whether sums are the same for any number of ranks (`train.reproducible`).
+    pub reproducible: bool,
+    /// When ranks that were lost come back; `None` where the number of ranks cannot grow.
+    pub regrow: Option<Every>,
 }
 
 impl Plan {
@@ -100,8 +106,12 @@ pub struct Trainer {
     pub(super) repairs_without_step: u32,
     /// Members from this number on joined in the last repair.
     pub(super) newcomers_from: u32,
+    pub(super) resizer: Resizer,
+    /// This rank has left a world that became smaller on purpose.
+    pub(super) left: bool,
     /// Whether the last committed step was its epoch's last.
     epoch_ended: bool,
+    coarse_grid_said: bool,
 }
 
 impl Trainer {
@@ -120,6 +130,9 @@ impl Trainer {
     ) -> Self {
         let (recent, pace, mended) = (Recent::default(), Pace::default(), Mended::default());
         let repairs_without_step = 0;
+        let regrow = plan.regrow.unwrap_or(Every::Never);
+        let mut resizer = Resizer::new(Arc::clone(keeper.storage()), regrow, plan.policy.tries_max);
+        resizer.shrunk(clock.now());
         Self {
             comm,
             world,
@@ -135,7 +148,10 @@ impl Trainer {
             mended,
             repairs_without_step,
             newcomers_from: u32::MAX,
+            resizer,
+            left: false,
             epoch_ended: false,
+            coarse_grid_said: false,
         }
     }
 
@@ -194,6 +210,8 @@ impl Trainer {
             self.evaluate()?;
         } else if let Some(ending) = position.ending {
             return self.finish(ending).map(Some);
+        } else if position.resize_due {
+            return self.resize();
         } else {
             self.step()?;
         }
@@ -216,6 +234,12 @@ impl Trainer {
         };
         let attempted = self.exchange.attempt(&mut context);
         match self.vote(attempted) {
+            Ok((Sums { again: Some(grid), .. }, _)) => {
+                // Agreed like a commit; requests are repeated with the next vote.
+                self.exchange.compute_again(grid);
+                self.report_coarse_grid();
+                Ok(())
+            }
             Ok((sums, flags)) => {
                 self.commit(&sums, flags);
                 self.report_step(&sums, began);
@@ -230,7 +254,10 @@ impl Trainer {
     }
 
     /// Revoke first, then vote 0: a step commits everywhere or nowhere (DESIGN 4.2).
-    fn vote<T>(&mut self, attempted: Result<T, TrainError>) -> Result<(T, u32), TrainError> {
+    pub(super) fn vote<T>(
+        &mut self,
+        attempted: Result<T, TrainError>,
+    ) -> Result<(T, u32), TrainError> {
         let mut flags = self.requests();
         match &attempted {
             Ok(_) => {}
@@ -275,6 +302,10 @@ impl Trainer {
         if self.plan.max_seconds.is_some_and(|limit| seconds >= limit) {
             flags &= !TIME_LEFT;
         }
+        let now = self.clock.now();
+        if self.is_writer() && self.plan.regrow.is_some() && self.resizer.asks(&self.world, now) {
+            flags &= !NO_RESIZE;
+        }
         if let Every::Time(interval) = self.plan.evaluation
             && self.is_writer()
             && self.plan.validation_samples > 0
@@ -302,6 +333,8 @@ impl Trainer {
                 Every::Time(_) => flags & NO_EVALUATION == 0,
                 Every::Never => false,
             };
+        position.resize_due |=
+            flags & NO_RESIZE == 0 || self.resizer.due_after(&self.world, step, self.epoch_ended);
         position.settle(&self.plan);
         if position.ending.is_none() && flags & TIME_LEFT == 0 {
             position.end(Ending::OutOfTime, &self.plan);
@@ -316,6 +349,18 @@ impl Trainer {
             let seconds = self.journal.seconds();
             let place = self.place();
             self.keeper.after_commit(&self.replica, &mut self.journal, place, seconds);
+        }
+    }
+
+    /// Said once: a run that diverges would say it with every step.
+    fn report_coarse_grid(&mut self) {
+        if !std::mem::replace(&mut self.coarse_grid_said, true) && self.is_writer() {
+            let step = self.replica.position.step + 1;
+            let message = format!(
+                "gradients of step {step} are too large for the finest grid of reproducible sums: \
+                 the step is computed again on a coarser one, as every later one that is"
+            );
+            self.event(Kind::Warning { message });
         }
     }
 

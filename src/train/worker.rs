@@ -19,6 +19,10 @@ use super::TrainError;
 use super::free_run::{FreeRun, Turn};
 use super::gradient_sum::GradientSum;
 
+mod inline;
+
+pub use inline::Compute;
+
 const WAKE_EVERY: Duration = Duration::from_millis(50);
 
 /// Share of a whole global batch in the running statistics, as in batch norm's own momentum.
@@ -166,6 +170,8 @@ pub struct Pool {
     pub shared: Arc<Shared>,
     board: Arc<Board>,
     threads: Vec<JoinHandle<()>>,
+    /// In simulation: what works in the threads' place.
+    inline: Option<inline::Desk>,
 }
 
 #[derive(Default)]
@@ -197,7 +203,7 @@ impl Pool {
             let reason = "cannot start a worker thread: lower train.workers";
             threads.push(thread.map_err(|e| TrainError::Internal(format!("{reason}: {e}")))?);
         }
-        Ok(Self { shared, board, threads })
+        Ok(Self { shared, board, threads, inline: None })
     }
 
     /// Starts a step for these owners, in this order.
@@ -218,6 +224,7 @@ impl Pool {
             owners.extend_from_slice(more);
         }
         self.board.changed.notify_all();
+        self.work_inline();
     }
 
     /// Evaluates these ranges of the validation set and waits for the sums.
@@ -275,11 +282,13 @@ impl Pool {
         let mut job = self.board.lock();
         let failure = job.failure.take();
         *job = Job { work, failure, ..Job::default() };
+        drop(job);
         self.board.changed.notify_all();
+        self.work_inline();
     }
 }
 
-fn run_or_abort(shared: &Shared, board: &Board) {
+fn run_or_abort(shared: &Arc<Shared>, board: &Board) {
     let run = std::panic::AssertUnwindSafe(|| {
         if let Err(failure) = run_worker(shared, board) {
             let mut job = board.lock();
@@ -294,37 +303,15 @@ fn run_or_abort(shared: &Shared, board: &Board) {
     }
 }
 
-fn run_worker(shared: &Shared, board: &Board) -> Result<(), TrainError> {
-    let mut worker = Worker {
-        shared,
-        executor: Executor::new(&shared.graph, &shared.layout, shared.threads)?,
-        statistics: vec![0.0; shared.layout.statistics],
-        loaded: None,
-        change: Vec::new(),
-    };
+fn run_worker(shared: &Arc<Shared>, board: &Board) -> Result<(), TrainError> {
+    let executor = Executor::new(&shared.graph, &shared.layout, shared.threads)?;
+    let mut worker = Worker::new(Arc::clone(shared), executor);
     while let Some(item) = next_item(board, shared.free.as_deref()) {
         pulse().progress();
-        worker.load()?;
-        let mut totals = Totals::default();
-        match item {
-            Item::Train { turn, owner, standing } => {
-                board.begun.fetch_add(1, Ordering::Relaxed);
-                let began = Instant::now();
-                match worker.train(Place { turn, owner, standing }, &mut totals) {
-                    Err(TrainError::Closed) => return Ok(()),
-                    other => other?,
-                }
-                let micros = began.elapsed().as_micros() as u64;
-                board.busy_micros.fetch_add(micros, Ordering::Relaxed);
-            }
-            Item::Evaluate { first, count } => worker.evaluate(first, count, &mut totals)?,
-            Item::Free { turn, learning_rate, standing } => {
-                board.begun.fetch_add(1, Ordering::Relaxed);
-                worker.run_free(turn, learning_rate, &standing)?;
-                continue;
-            }
+        match worker.perform(item, board) {
+            Err(TrainError::Closed) => return Ok(()),
+            other => other?,
         }
-        done(board, &totals);
     }
     Ok(())
 }
@@ -338,9 +325,9 @@ struct Place {
 }
 
 /// One worker thread's own things.
-struct Worker<'a> {
-    shared: &'a Shared,
-    executor: Executor,
+struct Worker<E> {
+    shared: Arc<Shared>,
+    executor: E,
     statistics: Vec<f32>,
     /// The committed step whose weights the executor holds.
     loaded: Option<u64>,
@@ -348,7 +335,34 @@ struct Worker<'a> {
     change: Vec<f32>,
 }
 
-impl Worker<'_> {
+impl<E: Compute> Worker<E> {
+    fn new(shared: Arc<Shared>, executor: E) -> Self {
+        let statistics = vec![0.0; shared.layout.statistics];
+        Self { shared, executor, statistics, loaded: None, change: Vec::new() }
+    }
+
+    /// Does what an item asks for and counts it.
+    fn perform(&mut self, item: Item, board: &Board) -> Result<(), TrainError> {
+        self.load()?;
+        let mut totals = Totals::default();
+        match item {
+            Item::Train { turn, owner, standing } => {
+                board.begun.fetch_add(1, Ordering::Relaxed);
+                let began = Instant::now();
+                self.train(Place { turn, owner, standing }, &mut totals)?;
+                let micros = began.elapsed().as_micros() as u64;
+                board.busy_micros.fetch_add(micros, Ordering::Relaxed);
+            }
+            Item::Evaluate { first, count } => self.evaluate(first, count, &mut totals)?,
+            Item::Free { turn, learning_rate, standing } => {
+                board.begun.fetch_add(1, Ordering::Relaxed);
+                return self.run_free(turn, learning_rate, &standing);
+            }
+        }
+        done(board, &totals);
+        Ok(())
+    }
+
     /// Copies the committed weights into the executor, unless it has them.
     fn load(&mut self) -> Result<(), TrainError> {
         let slots = self.shared.slots.read().unwrap_or_else(PoisonError::into_inner);
@@ -371,7 +385,7 @@ impl Worker<'_> {
     }
 
     fn train(&mut self, place: Place, totals: &mut Totals) -> Result<(), TrainError> {
-        let shared = self.shared;
+        let shared = Arc::clone(&self.shared);
         let Place { turn, owner, standing } = place;
         let batch = pulse().loading(|| shared.loader.take(standing.step, owner))?;
         totals.count = batch.count;
@@ -405,7 +419,7 @@ impl Worker<'_> {
 
     /// One micro-batch of Algorithm 1's GPU thread: g, then Δw <- Δw - γ g.
     fn run_free(&mut self, turn: Turn, rate: f64, standing: &Standing) -> Result<(), TrainError> {
-        let shared = self.shared;
+        let shared = Arc::clone(&self.shared);
         let free = shared.free.as_ref().expect("only asynchronous runs run free");
         let batch = pulse().loading(|| shared.loader.take(turn.batch, turn.owner))?;
         let mut totals = Totals::default();

@@ -95,6 +95,7 @@ pub fn supervise(
         last: None,
         attempt: 0,
         origin: now_unix(),
+        restarting: false,
     };
     supervisor.read_the_past();
     // Restarts within this launch count as time of the run; the pause before it does not.
@@ -118,6 +119,8 @@ struct Supervisor<'a> {
     last: Option<Event>,
     attempt: u32,
     origin: f64,
+    /// An attempt of this launch has ended.
+    restarting: bool,
 }
 
 impl Supervisor<'_> {
@@ -173,7 +176,12 @@ impl Supervisor<'_> {
     /// One attempt, from start to the last of its processes.
     fn attempt(&mut self) -> Result<(Ending, PathBuf), LaunchError> {
         let log = self.job.run.join(&format!("logs/mpirun-{}.log", self.attempt));
-        let plan = self.job.plan(self.attempt, self.origin);
+        let mut plan = self.job.plan(self.attempt, self.origin);
+        if self.restarting {
+            // As many ranks as the run should have by now (`kintsugi scale`).
+            plan.ranks = self.job.run.target_ranks().unwrap_or(plan.ranks);
+        }
+        self.restarting = true;
         let mut attempt = Attempt::start(&plan, &self.job.program, &log)?;
         let ending = self.lock.record_mpirun(attempt.pid()).and_then(|()| self.watch(&mut attempt));
         let hurried = matches!(ending, Err(_) | Ok(Ending::Hung(_)));
@@ -281,7 +289,8 @@ impl Supervisor<'_> {
         let events = log::read_events(&run.join("events.jsonl")).unwrap_or_default();
         let ledger: Vec<Entry> = log::read_lines(&run.join("ledger.jsonl")).unwrap_or_default();
         let name = run.path().file_name().map_or_else(String::new, |n| n.to_string_lossy().into());
-        let result = account::result(&name, self.attempt, status, reason, &events, &ledger);
+        let mut result = account::result(&name, self.attempt, status, reason, &events, &ledger);
+        result.exact |= self.job.config.train.reproducible;
         run.write_result(&result)?;
         let event = self.own_event(Kind::RunEnd {
             status: serde_json::to_value(status)

@@ -24,6 +24,10 @@ use super::{GaveUp, Hooks, Note, Policy, Repaired};
 use crate::cluster::comm::{CommError, Communicator, SpawnError, SpawnRequest};
 use crate::cluster::world::{Member, Role, World};
 
+mod growth;
+
+pub use growth::{Growth, grow};
+
 /// Calls of shrink before this rank leaves: each failure has met a fresh death.
 const SHRINKS_MAX: u32 = 10;
 
@@ -337,7 +341,7 @@ impl<'a> Driver<'a> {
     fn decree(&self) -> Result<Decree, String> {
         let old = self.old.ok_or("the source of the state has no world")?;
         let rung = self.machine.rung().ok_or("a repair without a rung")?;
-        let (world, lost) = next_world(old, &self.census, self.ranks);
+        let (world, lost) = next_world(old, &self.census);
         Ok(Decree { world, lost, rung })
     }
 
@@ -383,10 +387,13 @@ impl<'a> Driver<'a> {
 }
 
 /// The world after a repair, and the members that it lost. Slots held by a process without state
-/// have a new member; slots that nobody holds are dropped. Both count as one generation.
-fn next_world(old: &World, census: &Census, ranks: usize) -> (World, Vec<Member>) {
-    let fresh: Vec<&Resident> = census.residents.iter().filter(|r| r.step.is_none()).collect();
-    let filled: Vec<usize> = fresh.iter().map(|r| r.slot).collect();
+/// have a new member; slots that nobody holds are dropped; slots beyond the old ranks make the
+/// world larger. All count as one generation.
+fn next_world(old: &World, census: &Census) -> (World, Vec<Member>) {
+    let ranks = old.ranks();
+    let fresh = census.residents.iter().filter(|r| r.step.is_none());
+    let (replacing, growing): (Vec<&Resident>, Vec<_>) = fresh.partition(|r| r.slot < ranks);
+    let filled: Vec<usize> = replacing.iter().map(|r| r.slot).collect();
     let dropped: Vec<usize> =
         (0..ranks).filter(|slot| census.residents.iter().all(|r| r.slot != *slot)).collect();
     let mut lost: Vec<usize> = filled.iter().chain(&dropped).copied().collect();
@@ -394,10 +401,14 @@ fn next_world(old: &World, census: &Census, ranks: usize) -> (World, Vec<Member>
     let lost = lost.iter().filter_map(|rank| old.member_at(*rank).cloned()).collect();
 
     let mut nodes = NodesByHost::of(old);
-    let newcomers: Vec<Member> = fresh.iter().map(|r| nodes.newcomer(r)).collect();
-    let mut world = old.replace(&filled, &newcomers);
+    let mut members =
+        |of: &[&Resident]| of.iter().map(|r| nodes.newcomer(r)).collect::<Vec<Member>>();
+    let mut world = old.replace(&filled, &members(&replacing));
     if !dropped.is_empty() {
         world = world.drop_ranks(&dropped);
+    }
+    if !growing.is_empty() {
+        world = world.grow(&members(&growing));
     }
     world.generation = old.generation + 1;
     (world, lost)

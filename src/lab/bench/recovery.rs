@@ -123,6 +123,7 @@ fn one_run(
         .args(["-s", &plan, "-s", &format!("train.steps={steps}")])
         .args(["-s", &format!("recovery.ladder={}", arm.ladder)])
         .args(["-s", "recovery.resident=off", "-s", "evaluation.every=never"])
+        .args(["-s", "recovery.regrow=never"])
         .args(["-s", &format!("checkpoint.every={}steps", STEPS_APART / 2)])
         .stdin(Stdio::null())
         .stdout(Stdio::null())

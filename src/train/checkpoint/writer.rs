@@ -2,12 +2,13 @@
 //! used again. One checkpoint may be in the thread's hands and one in its queue; a third is
 //! skipped, so a slow or hanging disk costs memory for two and never a step.
 
+use std::fmt;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
 use crate::cluster::resident::{Shape, SlotView};
-use crate::observe::clock::RealClock;
+use crate::observe::clock::{Clock, RealClock};
 use crate::observe::storage::Storage;
 
 use super::{About, CheckpointError, Snapshot, TrainState, store};
@@ -131,9 +132,16 @@ impl Drop for Ticket {
 }
 
 /// The background writer of the run's lowest live rank.
-#[derive(Debug)]
 pub struct Writer {
     shared: Arc<Shared>,
+    /// In simulation: does the thread's work when `poll` or `finish` is called.
+    inline: Option<(Worker, Arc<dyn Clock>)>,
+}
+
+impl fmt::Debug for Writer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Writer").field("shared", &self.shared).finish_non_exhaustive()
+    }
 }
 
 impl Writer {
@@ -152,7 +160,29 @@ impl Writer {
             tracing::warn!("no checkpoints: the writer's thread cannot be started: {error}");
             shared.lock().gone = true;
         }
-        Self { shared }
+        Self { shared, inline: None }
+    }
+
+    /// A writer without a thread, for simulation: what was submitted is written when the outcome
+    /// is asked for.
+    pub fn inline(
+        storage: Arc<dyn Storage>,
+        keep: u32,
+        current_attempt: Box<dyn Fn() -> bool + Send>,
+        clock: Arc<dyn Clock>,
+    ) -> Self {
+        let shared = Arc::new(Shared::default());
+        let worker = Worker { shared: Arc::clone(&shared), storage, keep, current_attempt };
+        worker.clean();
+        Self { shared, inline: Some((worker, clock)) }
+    }
+
+    fn work_inline(&self) {
+        let Some((worker, clock)) = &self.inline else { return };
+        let queued = self.shared.lock().queued.take();
+        if let Some(snapshot) = queued {
+            worker.write(snapshot, &**clock);
+        }
     }
 
     /// Allocates and touches one set of buffers, so that the first checkpoint stalls no longer
@@ -216,11 +246,13 @@ impl Writer {
 
     /// What was written, or failed, since the last call.
     pub fn poll(&self) -> Vec<WriterReport> {
+        self.work_inline();
         std::mem::take(&mut self.shared.lock().reports)
     }
 
     /// Waits until everything submitted is written or failed; false when `limit` came first.
     pub fn finish(&self, limit: Duration) -> bool {
+        self.work_inline();
         let state = self.shared.lock();
         let waited = self.shared.changed.wait_timeout_while(state, limit, |state| state.busy());
         let (state, _) = waited.unwrap_or_else(PoisonError::into_inner);
@@ -251,21 +283,29 @@ struct Worker {
 
 impl Worker {
     fn run(self) {
-        if (self.current_attempt)() {
-            store::clean(&*self.storage);
-        }
+        self.clean();
         let clock = RealClock::default();
         // Ends when the writer is dropped.
         while let Some(snapshot) = self.next() {
-            let current = || (self.current_attempt)();
-            let report = store::write(&*self.storage, &snapshot, self.keep, &current, &clock);
-            let mut state = self.shared.lock();
-            state.writing = false;
-            state.take_back(buffers_of(snapshot));
-            state.report(report);
-            drop(state);
-            self.shared.changed.notify_all();
+            self.write(snapshot, &clock);
         }
+    }
+
+    fn clean(&self) {
+        if (self.current_attempt)() {
+            store::clean(&*self.storage);
+        }
+    }
+
+    fn write(&self, snapshot: Snapshot, clock: &dyn Clock) {
+        let current = || (self.current_attempt)();
+        let report = store::write(&*self.storage, &snapshot, self.keep, &current, clock);
+        let mut state = self.shared.lock();
+        state.writing = false;
+        state.take_back(buffers_of(snapshot));
+        state.report(report);
+        drop(state);
+        self.shared.changed.notify_all();
     }
 
     fn next(&self) -> Option<Snapshot> {

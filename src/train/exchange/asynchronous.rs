@@ -160,7 +160,7 @@ impl Exchange for Asynchronous {
         at(context, Phase::BeforeVote);
         let owner_batches = words.split_off(Totals::WORDS);
         let totals = Totals::from_words(&words);
-        Ok(Sums { totals, owner_batches, rank_micros: Vec::new(), begun_seconds })
+        Ok(Sums { totals, owner_batches, rank_micros: Vec::new(), begun_seconds, again: None })
     }
 
     fn apply(&mut self, replica: &mut Replica, world: &World, sums: &Sums) -> Committed {

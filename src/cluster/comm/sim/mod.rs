@@ -55,6 +55,28 @@ pub struct SimOptions {
     pub settles_max: u64,
     /// What is kept of the trace.
     pub trace: Trace,
+    /// Deaths that were drawn beforehand, in order; see `Death`.
+    pub deaths: Vec<Death>,
+    /// The decision at which every process dies at once.
+    pub crash_at: Option<u64>,
+}
+
+/// When a planned death strikes, in decisions of the board.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum When {
+    /// At this one, or later.
+    At(u64),
+    /// So many after the last death, or at once where nobody has died.
+    After(u64),
+}
+
+/// A death at whatever call its victim is parked in. It spares the last live process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Death {
+    /// When.
+    pub when: When,
+    /// Modulo the parked processes: the victim; further bits say in which manner.
+    pub draw: u64,
 }
 
 impl SimOptions {
@@ -68,6 +90,8 @@ impl SimOptions {
             spawns_max: 64,
             settles_max: 100_000,
             trace: Trace::Digest,
+            deaths: Vec::new(),
+            crash_at: None,
         }
     }
 
@@ -384,6 +408,13 @@ impl Communicator for SimComm {
 
     fn finalize(&mut self) {
         self.board.call(self.process, Call::Finalize);
+    }
+}
+
+impl SimStrike {
+    /// Adds a line to the trace.
+    pub fn note(&self, what: &str) {
+        self.board.lock().record(self.process, what);
     }
 }
 
