@@ -10,6 +10,10 @@ use crate::config::{FaultKind, Phase};
 
 use super::Strike;
 
+/// How often a process sends itself SIGSEGV before it gives up and aborts.
+const SEGV_TRIES: u32 = 100;
+const SEGV_EVERY: Duration = Duration::from_millis(10);
+
 /// Exit code of a rank whose device failed: it leaves, the others go on with a replacement.
 const DEVICE_LOST: i32 = 70;
 
@@ -26,9 +30,11 @@ impl Strike for RealStrike {
             FaultKind::Panic => panic!("planned fault: a panic {phase:?}"),
             FaultKind::Segv => {
                 // Rust's own handler takes the first one, sees no stack overflow, and restores
-                // the default for the second.
-                signal_self(os::Signal::Segv);
-                signal_self(os::Signal::Segv);
+                // the default for the second. Another thread may get it, in its own time.
+                for _ in 0..SEGV_TRIES {
+                    signal_self(os::Signal::Segv);
+                    std::thread::sleep(SEGV_EVERY);
+                }
                 std::process::abort()
             }
             // What a process does whose allocator says no. The node's memory is left alone: other
