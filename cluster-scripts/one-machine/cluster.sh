@@ -23,7 +23,7 @@ find_state() {
   fi
   state=$(realpath -m "$state")
   [ ${#state} -le $state_name_max ] ||
-    die "the folder's name is longer than $state_name_max characters: set KINTSUGI_CLUSTER to a shorter one than $state"
+    die "longer than $state_name_max characters, set KINTSUGI_CLUSTER to a shorter folder: $state"
 }
 
 # The processes that hold the world, by their exact arguments: ids in files may be stale or, after a
