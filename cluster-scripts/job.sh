@@ -28,7 +28,9 @@ decide() { # decide CODE ASKED_TO_STOP
 requeue() { # requeue CODE
   [ "${SLURM_RESTART_COUNT:-0}" -lt $restarts_max ] || stop "$1" "started $restarts_max times again: no more"
   log "back into the queue"
-  scontrol requeue "$SLURM_JOB_ID" || stop "$1" "not requeued (sbatch --requeue?); submit again to go on"
+  # The request comes back as SIGTERM to everything in the job, scontrol included, in a millisecond.
+  (trap '' TERM; exec scontrol requeue "$SLURM_JOB_ID") ||
+    stop "$1" "not requeued (sbatch --requeue?); submit again to go on"
   # SLURM ends this script while it sleeps.
   sleep 60 & wait
   exit "$1"
