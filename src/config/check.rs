@@ -199,9 +199,13 @@ fn check_fault(config: &Config, key: &str, fault: &PlannedFault) -> Result<(), C
         }
         _ => {}
     }
-    if matches!(fault.kind, FaultKind::DeviceError | FaultKind::BitFlip) {
-        let reason = "device_error and bit_flip are not in this version; kill, exit, panic, segv, \
-                      oom, stop, deadlock, slow and nan are";
+    if fault.kind == FaultKind::DeviceError {
+        let reason = "device_error is not in this version; kill, exit, panic, segv, oom, stop, \
+                      deadlock, slow, nan and bit_flip are";
+        return refuse(key, shown, reason);
+    }
+    if fault.kind == FaultKind::BitFlip && fault.phase != Some(Phase::InUpdate) {
+        let reason = "bit_flip strikes the updated weights: give it phase = \"in_update\"";
         return refuse(key, shown, reason);
     }
     if fault.kind == FaultKind::Nan && fault.phase != Some(Phase::InForward) {

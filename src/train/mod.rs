@@ -12,6 +12,7 @@ pub mod digest;
 pub mod exchange;
 pub mod free_run;
 pub mod gradient_sum;
+pub mod integrity;
 pub mod journal;
 pub mod keeper;
 pub mod mending;
@@ -19,6 +20,7 @@ pub mod optimizer;
 pub mod outcome;
 pub mod position;
 pub mod replica;
+pub mod rollback;
 pub mod run;
 pub mod schedule;
 pub mod start;
@@ -43,6 +45,9 @@ pub enum TrainError {
     /// The ladder is exhausted: exit code 75.
     #[error("{0}")]
     JobLost(String),
+    /// This rank's state differs from the others': it leaves, they replace it.
+    #[error("evicted: {0}")]
+    Evicted(String),
     /// A bug: exit code 70.
     #[error("{0}")]
     Internal(String),
@@ -57,7 +62,7 @@ impl TrainError {
         match self {
             Self::Comm(error) if error.starts_recovery() => Status::JobLost,
             Self::Data(_) => Status::DataError,
-            Self::JobLost(_) => Status::JobLost,
+            Self::JobLost(_) | Self::Evicted(_) => Status::JobLost,
             Self::Comm(_) | Self::Configuration(_) | Self::Internal(_) | Self::Closed => {
                 Status::InternalError
             }

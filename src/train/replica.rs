@@ -1,6 +1,6 @@
 //! One rank's copy of the run's state, and how it is shipped: what recovery needs of a process.
 
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use crate::cluster::faults::{Injector, Standing};
 use crate::cluster::recovery::{Hooks, Note};
 use crate::cluster::resident::{Shape, SlotView, Slots};
 use crate::cluster::world::World;
-use crate::config::Phase;
+use crate::config::{FaultKind, Phase};
 use crate::observe::clock::Clock;
 
 use super::position::Position;
@@ -34,6 +34,16 @@ impl Received {
     }
 }
 
+/// A copy of a committed state.
+#[derive(Debug, Clone, Default)]
+pub struct State {
+    /// Everything that is not a tensor.
+    pub position: Position,
+    parameters: Vec<f32>,
+    momentum: Vec<f32>,
+    statistics: Vec<f32>,
+}
+
 /// The state of this rank.
 pub struct Replica {
     /// Tensors of the last two committed steps.
@@ -53,6 +63,8 @@ pub struct Replica {
     generation: Arc<AtomicU32>,
     scratch: Option<Received>,
     scratch_position: Option<Position>,
+    /// A planned bit flip struck and is to be performed.
+    flip_due: AtomicBool,
 }
 
 impl Replica {
@@ -81,12 +93,59 @@ impl Replica {
             generation,
             scratch: None,
             scratch_position: None,
+            flip_due: AtomicBool::new(false),
         }
     }
 
     /// Asks whether a fault strikes here.
     pub fn reached_point(&self, phase: Phase) {
-        self.injector.at(phase, &self.standing);
+        if self.injector.at(phase, &self.standing) == Some(FaultKind::BitFlip) {
+            self.flip_due.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Performs a planned bit flip: one bit of a committed weight turns over.
+    pub fn flip_if_due(&mut self) {
+        if self.flip_due.swap(false, Ordering::Relaxed) {
+            let mut state = self.copy_state(None);
+            let middle = state.parameters.len() / 2;
+            if let Some(weight) = state.parameters.get_mut(middle) {
+                *weight = f32::from_bits(weight.to_bits() ^ 1 << 20);
+            }
+            self.put_state(&state);
+        }
+    }
+
+    /// A copy of the committed state, in the memory of `reused`.
+    pub fn copy_state(&self, reused: Option<State>) -> State {
+        let mut copy = reused.unwrap_or_default();
+        let slots = self.slots.read().unwrap_or_else(PoisonError::into_inner);
+        let committed = slots.committed();
+        for (to, from) in [
+            (&mut copy.parameters, committed.parameters),
+            (&mut copy.momentum, committed.momentum),
+            (&mut copy.statistics, committed.statistics),
+        ] {
+            to.clear();
+            to.extend_from_slice(from);
+        }
+        copy.position.clone_from(&self.position);
+        copy
+    }
+
+    /// The copied state becomes the committed one.
+    pub fn put_state(&mut self, state: &State) {
+        let mut slots = self.slots.write().unwrap_or_else(PoisonError::into_inner);
+        slots.replace(SlotView {
+            step: state.position.step,
+            generation: self.generation.load(Ordering::Relaxed),
+            parameters: &state.parameters,
+            momentum: &state.momentum,
+            statistics: &state.statistics,
+            extra: &[],
+        });
+        self.position.clone_from(&state.position);
+        self.standing.step = self.position.step;
     }
 
     fn send_state(

@@ -339,7 +339,7 @@ fn announce(
         From::Scratch => "scratch",
         From::Checkpoint => "checkpoint",
     };
-    let lost_steps = start::steps_thrown_away(around.storage.as_ref(), step);
+    let lost_steps = start::lines_after(around.storage.as_ref(), step).len() as u64;
     trainer.keeper.take_over(&trainer.replica, &trainer.world, &mut trainer.journal);
     if attempt > 1 {
         trainer.event(Kind::Restarted { from: from_name.into(), lost_steps });
@@ -373,6 +373,7 @@ fn conclude(
     trainer.exchange.pool().stop();
     trainer.journal.finish();
     if let Err(error) = &result
+        && !matches!(error, TrainError::Evicted(_))
         && trainer.is_writer()
         && trainer.keeper.is_current()
     {

@@ -8,14 +8,14 @@ use std::time::Duration;
 use crate::cluster::comm::{CommError, Communicator, ReduceOp};
 use crate::cluster::recovery::Policy;
 use crate::cluster::world::World;
-use crate::config::{Every, Phase};
+use crate::config::{Every, Interval, Phase};
 use crate::observe::clock::Clock;
 use crate::observe::event::Kind;
-use crate::observe::ledger::Entry;
 use crate::observe::result::Status;
 
 use super::TrainError;
 use super::exchange::{Context, Exchange, Sums};
+use super::integrity::Integrity;
 use super::journal::{Journal, Place};
 use super::keeper::Keeper;
 use super::mending::{Begin, Mended};
@@ -55,6 +55,8 @@ pub struct Plan {
     pub begin_limit: Duration,
     /// The ladder.
     pub policy: Policy,
+    /// How often replicas are compared.
+    pub integrity: Interval,
 }
 
 impl Plan {
@@ -90,6 +92,7 @@ pub struct Trainer {
     pub stop: Arc<AtomicBool>,
     pub(super) clock: Arc<dyn Clock>,
     pub(super) plan: Plan,
+    pub(super) integrity: Integrity,
     recent: Recent,
     pub(super) mended: Mended,
     pub(super) repairs_without_step: u32,
@@ -114,7 +117,7 @@ impl Trainer {
         plan: Plan,
     ) -> Self {
         let (recent, mended) = (Recent::default(), Mended::default());
-        let repairs_without_step = 0;
+        let (repairs_without_step, integrity) = (0, Integrity::new(plan.integrity));
         Self {
             comm,
             world,
@@ -125,6 +128,7 @@ impl Trainer {
             stop,
             clock,
             plan,
+            integrity,
             recent,
             mended,
             repairs_without_step,
@@ -141,6 +145,7 @@ impl Trainer {
     /// All ranks of an attempt have just started together.
     pub fn started(&mut self) {
         self.mended = Mended::since(self.clock.now(), Begin::Started);
+        self.integrity.keep(&mut self.replica);
     }
 
     /// Trains to the end. Errors that recovery answers are answered here.
@@ -176,13 +181,17 @@ impl Trainer {
         self.journal.event(place, kind);
     }
 
-    /// One evaluation, one step, or the end; the same choice on every rank.
+    /// One comparison, one evaluation, one step, or the end; the same choice on every rank.
     fn advance(&mut self) -> Result<Option<Status>, TrainError> {
         let ranks = self.comm.size() as u32;
         let standing = &mut self.replica.standing;
         (standing.rank, standing.ranks) = (self.comm.rank() as u32, ranks);
         standing.step = self.replica.position.step;
         let position = &self.replica.position;
+        if self.integrity.is_due(&self.replica) {
+            self.verify()?;
+            return Ok(None);
+        }
         // An interrupted run owes its evaluation to the one that goes on.
         if position.evaluation_due && position.ending != Some(Ending::Interrupted) {
             self.evaluate()?;
@@ -219,7 +228,7 @@ impl Trainer {
     }
 
     /// Revoke first, then vote 0: a step commits everywhere or nowhere (DESIGN 4.2).
-    fn vote<T>(&mut self, attempted: Result<T, TrainError>) -> Result<(T, u32), TrainError> {
+    pub(super) fn vote<T>(&mut self, attempted: Result<T, TrainError>) -> Result<(T, u32), TrainError> {
         let mut flags = self.requests();
         match &attempted {
             Ok(_) => {}
@@ -279,6 +288,7 @@ impl Trainer {
 
     fn commit(&mut self, sums: &Sums, flags: u32) {
         let line = self.exchange.apply(&mut self.replica, &self.world, sums);
+        self.replica.flip_if_due();
         let position = &mut self.replica.position;
         let epoch_before = position.cursor / self.plan.samples_per_epoch;
         position.commit(line);
@@ -300,7 +310,7 @@ impl Trainer {
         self.replica.standing.newcomer = false;
         self.repairs_without_step = 0;
         if self.is_writer() {
-            self.journal.ledger(&Entry::Step(line));
+            self.journal.committed(&self.replica.position.ledger_tail);
             self.replica.reached_point(Phase::InSnapshot);
             let seconds = self.journal.seconds();
             let place = self.place();

@@ -87,11 +87,6 @@ impl Hours {
         self.spent.fetch_or(heard, Ordering::Relaxed);
         heard
     }
-
-    /// Seconds of the run.
-    pub fn seconds(&self) -> f64 {
-        Duration::from_nanos(self.latest.load(Ordering::Relaxed)).as_secs_f64()
-    }
 }
 
 /// The clock of one process; it carries the request to stop, as a signal handler would.
