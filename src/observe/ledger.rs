@@ -57,6 +57,15 @@ pub struct Committed {
     pub mix: u64,
     /// Writer's attempt.
     pub attempt: u32,
+    /// The summed gradients held something that is not a finite number: the step was committed
+    /// and counted, and changed no weight.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub zero_update: bool,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "the form that serde asks for")]
+fn is_false(value: &bool) -> bool {
+    !value
 }
 
 /// Writes `RUN/ledger.jsonl`.
@@ -156,6 +165,7 @@ mod tests {
             skipped: 0,
             mix: step,
             attempt: 1,
+            zero_update: false,
         }
     }
 

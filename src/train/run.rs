@@ -63,6 +63,10 @@ pub fn run(arguments: &TrainArguments) -> ExitCode {
         Err(error) => {
             tracing::error!("{error}");
             eprintln!("error: {error}");
+            if under_mpirun() && matches!(error, TrainError::Evicted(_)) {
+                // The death that the others repair; a process that exits by itself may end the job.
+                kintsugi_ffi::os::kill_self_now();
+            }
             error.status().exit_code()
         }
     };

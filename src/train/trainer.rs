@@ -311,6 +311,10 @@ impl Trainer {
         self.repairs_without_step = 0;
         if self.is_writer() {
             self.journal.committed(&self.replica.position.ledger_tail);
+            if line.zero_update {
+                let message = format!("step {step}: gradients that are not finite; no update");
+                self.event(Kind::Warning { message });
+            }
             self.replica.reached_point(Phase::InSnapshot);
             let seconds = self.journal.seconds();
             let place = self.place();

@@ -137,6 +137,7 @@ mod tests {
             skipped: 0,
             mix: 0,
             attempt: 1,
+            zero_update: false,
         })
     }
 

@@ -244,7 +244,7 @@ mod tests {
     fn line(step: u64, attempt: u32) -> Committed {
         let (count, mix) = order(step - 1);
         let (epoch, cursor) = ((step - 1) * BATCH / SAMPLES, step * BATCH);
-        Committed { step, epoch, cursor, count, skipped: 0, mix, attempt }
+        Committed { step, epoch, cursor, count, skipped: 0, mix, attempt, zero_update: false }
     }
 
     fn clean(steps: u64) -> Vec<Entry> {

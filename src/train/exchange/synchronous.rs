@@ -134,16 +134,18 @@ impl Exchange for Synchronous {
         let rate = self.learning_rate(replica);
         let step = replica.position.step;
         let (gradients, statistics) = self.received.split_at(self.parameters);
-        {
+        let zero_update = {
             let mut slots = replica.slots.write().unwrap_or_else(PoisonError::into_inner);
             let (current, next) = slots.begin();
             let samples = sums.totals.computed();
             let momentum = &self.statistics_momentum;
             let optimizer = &self.optimizer;
-            optimizer.apply(current, next, gradients, samples, rate, statistics, momentum);
+            let finite =
+                optimizer.apply(current, next, gradients, samples, rate, statistics, momentum);
             replica.reached_point(Phase::InUpdate);
             slots.commit(step + 1, world.generation, Vec::new());
-        }
+            !finite
+        };
         self.under_way = None;
         Committed {
             step: step + 1,
@@ -153,6 +155,7 @@ impl Exchange for Synchronous {
             skipped: sums.totals.skipped,
             mix: sums.totals.mix,
             attempt: world.attempt,
+            zero_update,
         }
     }
 
