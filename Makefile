@@ -41,7 +41,9 @@ bench: build
 	$(kintsugi) bench recovery
 
 # Random kills until the time is over; every run must be audited clean and end with the calm bits.
-soak: setup
+# Before that, 100,000 simulated schedules.
+soak: build
+	$(kintsugi) simulate cluster --seeds 100000
 	KINTSUGI_SOAK_MINUTES=$(MINUTES) timeout --kill-after=10 $$(( $(MINUTES) * 60 + 900 )) \
 	  $(CARGO) test --release --locked --test soak -- --nocapture
 

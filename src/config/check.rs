@@ -219,9 +219,8 @@ fn check_fault(config: &Config, key: &str, fault: &PlannedFault) -> Result<(), C
         }
         _ => {}
     }
-    if fault.kind == FaultKind::BitFlip {
-        let reason = "bit_flip is not in this version; kill, exit, panic, segv, oom, stop, \
-                      deadlock, loop, slow, device_error and nan are";
+    if fault.kind == FaultKind::BitFlip && fault.phase != Some(Phase::InUpdate) {
+        let reason = "bit_flip strikes the updated weights: give it phase = \"in_update\"";
         return refuse(key, shown, reason);
     }
     if fault.kind == FaultKind::Nan && fault.phase != Some(Phase::InForward) {

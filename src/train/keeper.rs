@@ -36,6 +36,10 @@ const FINAL_CHECKPOINT_LIMIT: Duration = Duration::from_secs(25);
 /// Times that checkpoint is begun.
 const FINAL_CHECKPOINT_TRIES: u32 = 2;
 
+/// Times that the result is written, and the pause between.
+const RESULT_TRIES: u32 = 10;
+const RESULT_PAUSE: Duration = Duration::from_millis(500);
+
 /// Where a rank that cannot go on leaves the reason for the others.
 pub const REASON: &str = "failure.txt";
 
@@ -155,17 +159,27 @@ impl Keeper {
     /// This rank is the writer from now on: fills what a dead one left open.
     pub fn take_over(&mut self, replica: &Replica, world: &World, journal: &mut Journal) {
         self.world_next_member = world.next_member;
-        // A writer that died in the vote may have written a line for a step that the survivors
-        // never committed: it is taken back before the step is written again.
-        let step = replica.position.step;
         self.find_last(journal.seconds());
-        let thrown_away = start::steps_thrown_away(self.storage.as_ref(), step);
-        let rollback = Entry::Rollback { to: step, attempt: world.attempt };
-        let tail = &replica.position.ledger_tail;
-        journal.take_over(tail, (thrown_away > 0).then_some(rollback));
+        let rollback = self.rollback(&replica.position, world.attempt);
+        journal.take_over(&replica.position.ledger_tail, rollback);
         if self.facts.every != Every::Never {
             self.writer();
         }
+    }
+
+    /// What the ledger has to take back before the next step is written: steps that were committed
+    /// and given up, or what a writer that died in the vote alone took for committed.
+    fn rollback(&self, position: &Position, attempt: u32) -> Option<Entry> {
+        let to = position.step;
+        let later = start::lines_after(self.storage.as_ref(), to);
+        if later.is_empty() {
+            return None;
+        }
+        let given_up = position.gone_back > 0 || later.iter().any(|line| line.attempt < attempt);
+        Some(match given_up {
+            true => Entry::Rollback { to, attempt },
+            false => Entry::Withdrawn { to, attempt },
+        })
     }
 
     /// Checkpoints go on from the newest that any writer of this run published.
@@ -176,6 +190,20 @@ impl Keeper {
             self.published = Some(step);
             self.last = Some((seconds, Mark { step, cursor }));
         }
+    }
+
+    /// Checkpoints of later steps hold states that are not to be trusted: they go, and the next
+    /// one is due from `target` on.
+    pub fn distrust(&mut self, target: u64) {
+        if let Some(writer) = &self.writer
+            && !writer.finish(FINAL_CHECKPOINT_LIMIT)
+        {
+            tracing::warn!("a checkpoint of a distrusted state may still be written");
+        }
+        checkpoint::store::remove_later(self.storage.as_ref(), target);
+        let cursor = self.facts.order.cursor(target);
+        self.last = self.last.map(|(seconds, _)| (seconds, Mark { step: target, cursor }));
+        self.published = self.published.filter(|step| *step <= target);
     }
 
     fn writer(&mut self) -> &Writer {
@@ -330,23 +358,43 @@ impl Keeper {
         if self.facts.every != Every::Never || status == Status::Interrupted {
             self.last_checkpoint(replica, journal, place);
         }
+        journal.settle(&replica.position.ledger_tail);
         let reason = self.reason(&replica.position, status);
         let state_sha256 = Some(self.digest(replica));
-        let written = outcome::Ended {
-            run_id: &self.facts.run_id,
-            place,
-            status,
-            reason: reason.clone(),
-            seconds: journal.seconds(),
-            position: &replica.position,
-            samples_per_epoch: self.facts.order.samples,
-            state_sha256: state_sha256.clone(),
-        }
-        .write(self.storage.as_ref());
-        written.map_err(|e| TrainError::Internal(format!("cannot write result.json: {e}")))?;
+        self.write_result(replica, journal, place, (status, &reason, &state_sha256))?;
         let status = outcome::status_name(status).to_string();
         journal.event(place, Kind::RunEnd { status, reason, state_sha256 });
         Ok(())
+    }
+
+    /// Tried again for a while: a disk that is full for a moment must not cost the run its end.
+    fn write_result(
+        &self,
+        replica: &Replica,
+        journal: &Journal,
+        place: Place,
+        (status, reason, state_sha256): (Status, &str, &Option<String>),
+    ) -> Result<(), TrainError> {
+        let mut last = String::new();
+        for _ in 0..RESULT_TRIES {
+            let written = outcome::Ended {
+                run_id: &self.facts.run_id,
+                place,
+                status,
+                reason: reason.into(),
+                seconds: journal.seconds(),
+                position: &replica.position,
+                samples_per_epoch: self.facts.order.samples,
+                state_sha256: state_sha256.clone(),
+            }
+            .write(self.storage.as_ref());
+            match written {
+                Ok(()) => return Ok(()),
+                Err(error) => last = error.to_string(),
+            }
+            self.clock.sleep(RESULT_PAUSE);
+        }
+        Err(TrainError::JobLost(format!("cannot write result.json: {last}; free some space")))
     }
 
     /// The checkpoint that the run ends with, tried again once if it fails.
@@ -456,6 +504,7 @@ pub fn read_reason(storage: &dyn Storage) -> TrainError {
     match code {
         CONFIGURATION => TrainError::Configuration(reason),
         "data_error" => TrainError::Data(reason),
+        "job_lost" => TrainError::JobLost(reason),
         _ => TrainError::Internal(format!("another rank could not go on: {reason}")),
     }
 }

@@ -9,14 +9,14 @@ use crate::cluster::comm::{CommError, Communicator, ReduceOp};
 use crate::cluster::guard::{Activity, pulse};
 use crate::cluster::recovery::Policy;
 use crate::cluster::world::World;
-use crate::config::{Every, Phase};
+use crate::config::{Every, Interval, Phase};
 use crate::observe::clock::Clock;
 use crate::observe::event::Kind;
-use crate::observe::ledger::Entry;
 use crate::observe::result::Status;
 
 use super::TrainError;
 use super::exchange::{Context, Exchange, Sums};
+use super::integrity::Integrity;
 use super::journal::{Journal, Place};
 use super::keeper::Keeper;
 use super::mending::{Begin, Mended};
@@ -65,6 +65,8 @@ pub struct Plan {
     pub reproducible: bool,
     /// When ranks that were lost come back; `None` where the number of ranks cannot grow.
     pub regrow: Option<Every>,
+    /// How often replicas are compared.
+    pub integrity: Interval,
 }
 
 impl Plan {
@@ -100,6 +102,7 @@ pub struct Trainer {
     pub stop: Arc<AtomicBool>,
     pub(super) clock: Arc<dyn Clock>,
     pub(super) plan: Plan,
+    pub(super) integrity: Integrity,
     recent: Recent,
     pub(super) pace: Pace,
     pub(super) mended: Mended,
@@ -133,6 +136,7 @@ impl Trainer {
         let regrow = plan.regrow.unwrap_or(Every::Never);
         let mut resizer = Resizer::new(Arc::clone(keeper.storage()), regrow, plan.policy.tries_max);
         resizer.shrunk(clock.now());
+        let integrity = Integrity::new(plan.integrity);
         Self {
             comm,
             world,
@@ -143,6 +147,7 @@ impl Trainer {
             stop,
             clock,
             plan,
+            integrity,
             recent,
             pace,
             mended,
@@ -163,6 +168,7 @@ impl Trainer {
     /// All ranks of an attempt have just started together.
     pub fn started(&mut self) {
         self.mended = Mended::since(self.clock.now(), Begin::Started);
+        self.integrity.keep(&mut self.replica);
     }
 
     /// Trains to the end. Errors that recovery answers are answered here.
@@ -198,13 +204,17 @@ impl Trainer {
         self.journal.event(place, kind);
     }
 
-    /// One evaluation, one step, or the end; the same choice on every rank.
+    /// One comparison, one evaluation, one step, or the end; the same choice on every rank.
     fn advance(&mut self) -> Result<Option<Status>, TrainError> {
         let ranks = self.comm.size() as u32;
         let standing = &mut self.replica.standing;
         (standing.rank, standing.ranks) = (self.comm.rank() as u32, ranks);
         standing.step = self.replica.position.step;
         let position = &self.replica.position;
+        if self.integrity.is_due(&self.replica) {
+            self.verify()?;
+            return Ok(None);
+        }
         // An interrupted run owes its evaluation to the one that goes on.
         if position.evaluation_due && position.ending != Some(Ending::Interrupted) {
             self.evaluate()?;
@@ -344,10 +354,15 @@ impl Trainer {
             position.end(Ending::Interrupted, &self.plan);
         }
         self.replica.commit(self.world.generation);
+        self.replica.flip_if_due();
         self.replica.standing.newcomer = false;
         self.repairs_without_step = 0;
         if self.is_writer() {
-            self.journal.ledger(&Entry::Step(line));
+            self.journal.committed(&self.replica.position.ledger_tail);
+            if line.zero_update {
+                let message = format!("step {step}: gradients that are not finite; no update");
+                self.event(Kind::Warning { message });
+            }
             self.replica.reached_point(Phase::InSnapshot);
             let seconds = self.journal.seconds();
             let place = self.place();
