@@ -26,8 +26,10 @@ use super::replica::Replica;
 use super::start;
 use super::surroundings::Staff;
 
+mod reason;
 mod struck;
 
+pub use reason::{CONFIGURATION, REASON, leave_reason, read_reason};
 use struck::Struck;
 
 /// Longest wait for a checkpoint that must be written before the run ends.
@@ -39,12 +41,6 @@ const FINAL_CHECKPOINT_TRIES: u32 = 2;
 /// Times that the result is written, and the pause between.
 const RESULT_TRIES: u32 = 10;
 const RESULT_PAUSE: Duration = Duration::from_millis(500);
-
-/// Where a rank that cannot go on leaves the reason for the others.
-pub const REASON: &str = "failure.txt";
-
-/// Its first line when the configuration does not fit the data set or a checkpoint: exit code 2.
-pub const CONFIGURATION: &str = "configuration";
 
 /// Constants of the run that its files carry.
 #[derive(Debug, Clone)]
@@ -480,31 +476,5 @@ impl Keeper {
     pub fn cause_of(&self, rank: u32, attempt: u32, pid: u32) -> String {
         let storage = self.storage.as_ref();
         cause::of(storage, (rank, attempt, pid), self.clock.unix_seconds())
-    }
-}
-
-/// Leaves the reason why this rank cannot go on, for whoever writes the result.
-pub fn leave_reason(storage: &dyn Storage, error: &TrainError) {
-    let code = match error {
-        TrainError::Configuration(_) => CONFIGURATION,
-        other => outcome::status_name(other.status()),
-    };
-    let text = format!("{code}\n{error}\n");
-    if let Err(error) = storage.write_whole(Path::new(REASON), &[text.as_bytes()]) {
-        tracing::warn!("cannot write {REASON}: {error}");
-    }
-}
-
-/// What another rank left.
-pub fn read_reason(storage: &dyn Storage) -> TrainError {
-    let text = storage.read(Path::new(REASON)).unwrap_or_default();
-    let text = String::from_utf8_lossy(&text);
-    let (code, reason) = text.split_once('\n').unwrap_or(("", &text));
-    let reason = reason.trim().to_string();
-    match code {
-        CONFIGURATION => TrainError::Configuration(reason),
-        "data_error" => TrainError::Data(reason),
-        "job_lost" => TrainError::JobLost(reason),
-        _ => TrainError::Internal(format!("another rank could not go on: {reason}")),
     }
 }
