@@ -2,6 +2,7 @@
 //! by something cheaper than the engine. Everything around the arithmetic (loading, sums, totals,
 //! injected faults) is that of the threads.
 
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::engine::EngineError;
@@ -83,7 +84,10 @@ impl Pool {
         let mut worker = worker.lock().unwrap_or_else(PoisonError::into_inner);
         // Every round takes one of the finitely many items of the work at hand.
         while let Some(item) = self.take_item() {
-            if let Err(failure) = worker.perform(&item, &self.board) {
+            let performed = worker.perform(&item, &self.board);
+            // Real time has no place in a simulated run: it would not replay.
+            self.board.busy_micros.store(0, Ordering::Relaxed);
+            if let Err(failure) = performed {
                 let mut job = self.board.lock();
                 job.failure.get_or_insert(failure);
                 job.busy = 0;
