@@ -42,6 +42,13 @@ impl Proof {
         }
     }
 
+    /// The committed state is another one than when the world was repaired.
+    pub(super) fn state_changed(&mut self) {
+        if !self.unproven {
+            self.hash = None;
+        }
+    }
+
     fn value(&mut self) -> Option<u128> {
         let value = match self.hash.take()? {
             Hash::Known(value) => value,

@@ -154,6 +154,7 @@ impl Replica {
         });
         self.position.clone_from(&state.position);
         self.standing.step = self.position.step;
+        self.proof.state_changed();
     }
 
     /// The slots are this member's from now on.

@@ -406,6 +406,11 @@ fn conclude(
     mut trainer: Trainer,
 ) -> Result<Status, TrainError> {
     let result = trainer.run();
+    if matches!(result, Err(TrainError::Evicted(_))) {
+        // Nobody may go on from what it holds.
+        let mut slots = trainer.replica.slots.write().unwrap_or_else(PoisonError::into_inner);
+        slots.refuse_all();
+    }
     pulse().enter(Activity::Over);
     if around.staff == Staff::Threads && under_mpirun() {
         // A worker may sit in a file that hangs; the run's end does not wait for it.
