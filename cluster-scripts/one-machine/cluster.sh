@@ -13,6 +13,9 @@ PATH=$PATH:/usr/sbin:/sbin
 # A Unix socket's name has at most 107 characters, and munged adds some to the folder's.
 state_name_max=80
 
+# The file in $state that says that all of it is ours.
+mark=.kintsugi-cluster
+
 die() { printf '%s: %s\n' "$(basename "$0")" "$*" >&2; exit 1; }
 
 # Sets $state: the variable's folder, else one below the build folder, else (name too long) TMPDIR.
