@@ -1,5 +1,5 @@
-//! Rust over C: the ULFM shim (`mpi`), oneDNN (`dnnl`), the few kernel calls (`os`, `process`) and
-//! streaming stores (`stream`). Each library has three levels: `sys` (1:1), `result` (codes to
+//! Rust over C: the ULFM shim (`mpi`), oneDNN (`dnnl`), the few kernel calls (`os`, `process`,
+//! `watch`) and streaming stores (`stream`). Each library has three levels: `sys` (1:1), `result` (codes to
 //! enums), safe. All `unsafe` of the project lives here (and in the device backends).
 
 pub mod dnnl;
@@ -7,3 +7,4 @@ pub mod mpi;
 pub mod os;
 pub mod process;
 pub mod stream;
+pub mod watch;

@@ -3,6 +3,9 @@
 use super::parse::ConfigError;
 use super::{Config, DataFormat, FaultKind, Limit, Phase, PlannedFault, Rung, Who};
 
+/// Each spare is a process that looks around a hundred times a second.
+const SPARES_MAX: u32 = 64;
+
 /// Refuses with the key, its value and what to write instead.
 pub fn check(config: &Config) -> Result<(), ConfigError> {
     check_sizes(config)?;
@@ -147,6 +150,19 @@ fn check_recovery(config: &Config) -> Result<(), ConfigError> {
         let reason = "\"restart\" ends the world, so nothing can follow it; put it last";
         return refuse("recovery.ladder", shown, reason);
     }
+    let spares = recovery.spares.unwrap_or(0);
+    if spares > 0 && !rungs.contains(&Rung::Spare) {
+        let reason = "recovery.ladder has no \"spare\", so nobody would promote them; add it";
+        return refuse("recovery.spares", spares, reason);
+    }
+    if spares > SPARES_MAX {
+        let reason = format!("that many would only wait; write {SPARES_MAX} or fewer");
+        return refuse("recovery.spares", spares, reason);
+    }
+    if recovery.warm_spares && spares == 0 {
+        let reason = "there are no spares to keep warm; set recovery.spares to 1 or more";
+        return refuse("recovery.warm_spares", "true", reason);
+    }
     for (key, span) in [
         ("recovery.start_limit", recovery.start_limit),
         ("recovery.node_timeout", recovery.node_timeout),
@@ -253,13 +269,6 @@ fn check_supported(config: &Config) -> Result<(), ConfigError> {
             "nothing: leave it out",
         ),
         (memory.mode != "resident", "memory.mode", quoted(&memory.mode), "\"resident\""),
-        (
-            recovery.spares.unwrap_or(0) > 0,
-            "recovery.spares",
-            recovery.spares.unwrap_or(0).to_string(),
-            "0 (a dead rank is respawned)",
-        ),
-        (recovery.warm_spares, "recovery.warm_spares", "true".into(), "false"),
         (recovery.replace_slow, "recovery.replace_slow", "true".into(), "false"),
         (config.run.runtime != "auto", "run.runtime", quoted(&config.run.runtime), "\"auto\""),
     ] {

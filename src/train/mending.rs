@@ -6,6 +6,7 @@ use std::time::Duration;
 use crate::cluster::comm::CommError;
 use crate::cluster::recovery::driver::recover;
 use crate::cluster::recovery::{Note, Repaired};
+use crate::cluster::world::{Role, World};
 use crate::config::Rung;
 use crate::observe::event::{Kind, Lost, RecoveryRecord};
 
@@ -53,11 +54,11 @@ impl Trainer {
             return Err(TrainError::JobLost(text));
         }
         let detect = self.keeper.seconds_since_fault();
-        let (ranks_before, members_before) = (self.world.ranks(), self.world.next_member);
+        let before = self.world.clone();
         let ladder = &self.plan.policy;
         let result = recover(self.comm.as_mut(), &mut self.world, ladder, &mut self.replica);
         let notes = std::mem::take(&mut self.replica.notes);
-        self.newcomers_from = members_before;
+        self.newcomers = newcomers(&before, &self.world);
         let mut repaired = match result {
             Ok(repaired) => repaired,
             Err(reason) => {
@@ -70,7 +71,7 @@ impl Trainer {
         if let Some(detect) = detect {
             repaired.seconds.insert("detect".into(), detect);
         }
-        if self.world.ranks() < ranks_before {
+        if self.world.ranks() < before.ranks() {
             self.replica.position.exact = false;
         }
         if self.reports() {
@@ -78,6 +79,7 @@ impl Trainer {
             let phase = "step".to_string();
             self.event(Kind::FailureDetected { phase, error: error.to_string() });
             self.journal.world(&self.world);
+            self.report_spares(&before);
         }
         if self.is_writer() {
             self.keeper.take_over(&self.replica, &self.world, &mut self.journal);
@@ -91,8 +93,42 @@ impl Trainer {
     /// Whether this is the lowest rank that lived through the repairs at hand: the newcomers of
     /// the last one know nothing of them.
     fn reports(&self) -> bool {
-        let old = self.world.members.iter().filter(|m| m.member < self.newcomers_from);
+        let ranks = (0..self.world.ranks()).filter_map(|rank| self.world.member_at(rank));
+        let old = ranks.filter(|m| !self.newcomers.contains(&m.member));
         old.map(|member| member.rank).min() == Some(self.comm.rank() as u32)
+    }
+
+    /// What became of the spares in a repair.
+    fn report_spares(&mut self, before: &World) {
+        for spare in before.spares() {
+            let now = self.world.members.iter().find(|m| m.member == spare.member);
+            let state = match now.map(|m| m.role) {
+                Some(Role::Spare) => continue,
+                Some(Role::Active) => "promoted",
+                None if self.dead_spares.contains(&spare.member) => continue,
+                None => "lost",
+            };
+            self.event(Kind::Spare { member: spare.member, state: state.into() });
+        }
+        self.dead_spares.clear();
+    }
+
+    /// The writer's look at the spares, once per step: one that died is no failure of the world,
+    /// only a line, and a shorter list for whoever reads `world.json`.
+    pub(super) fn look_at_spares(&mut self) {
+        let failed = self.comm.failed_spares();
+        if failed.len() == self.dead_spares.len() {
+            return;
+        }
+        let members: Vec<u32> = self.world.spares().map(|m| m.member).collect();
+        for member in failed.into_iter().filter_map(|index| members.get(index).copied()) {
+            if self.dead_spares.insert(member) {
+                self.event(Kind::Spare { member, state: "lost".into() });
+            }
+        }
+        let mut picture = self.world.clone();
+        picture.members.retain(|m| !self.dead_spares.contains(&m.member));
+        self.journal.world(&picture);
     }
 
     fn report_notes(&mut self, notes: &[Note]) {
@@ -145,6 +181,15 @@ impl Trainer {
             self.event(Kind::Recovered(record));
         }
     }
+}
+
+/// Members that became ranks between two worlds.
+fn newcomers(before: &World, after: &World) -> Vec<u32> {
+    let ranks = |world: &World| -> Vec<u32> {
+        (0..world.ranks()).filter_map(|rank| Some(world.member_at(rank)?.member)).collect()
+    };
+    let before = ranks(before);
+    ranks(after).into_iter().filter(|member| !before.contains(member)).collect()
 }
 
 /// As in the configuration.

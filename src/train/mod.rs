@@ -19,6 +19,7 @@ pub mod optimizer;
 pub mod outcome;
 pub mod position;
 pub mod replica;
+pub mod reserve;
 pub mod run;
 pub mod schedule;
 pub mod start;

@@ -24,6 +24,7 @@ use super::keeper::{Facts, Keeper, leave_reason, read_reason};
 use super::outcome::{Ended, RESULT};
 use super::position::Position;
 use super::replica::Replica;
+use super::reserve::{self, Preparation};
 use super::start::{self, From, Prepared};
 use super::surroundings::{Surroundings, communicator, surroundings};
 use super::trainer::Trainer;
@@ -77,15 +78,17 @@ fn run_rank(arguments: &TrainArguments) -> Result<Status, TrainError> {
     let around = surroundings(arguments)?;
     around.injector.at(Phase::InInit, &Standing { ranks: 1, ..first_standing(arguments) });
     std::thread::scope(|scope| {
-        let preparing = scope.spawn(|| {
-            let (run_id, owners) = (&around.run_id, around.owners);
-            let (config, injector) = (&arguments.config, &around.injector);
-            start::prepare(config, run_id, around.fingerprint, owners, injector)
-        });
-        let comm = communicator(arguments);
-        let prepared = preparing.join().unwrap_or_else(|_| {
-            Err(TrainError::Internal("preparing the run panicked; see the message above".into()))
-        });
+        let mut preparation = Preparation::new(scope, arguments, &around);
+        if !is_spare(arguments) || arguments.config.recovery.warm_spares {
+            preparation.begin();
+        }
+        let comm = match communicator(arguments) {
+            Ok(comm) if comm.waits() => {
+                return reserve::wait(arguments, &around, comm, preparation);
+            }
+            started => started,
+        };
+        let prepared = preparation.finish();
         let comm = comm?;
         match &arguments.join {
             Some(_) => run_newcomer(arguments, &around, comm, prepared?),
@@ -96,7 +99,14 @@ fn run_rank(arguments: &TrainArguments) -> Result<Status, TrainError> {
 
 fn first_standing(arguments: &TrainArguments) -> Standing {
     let rank = std::env::var("OMPI_COMM_WORLD_RANK").ok().and_then(|rank| rank.parse().ok());
-    Standing { rank: rank.unwrap_or(0), newcomer: arguments.join.is_some(), ..Standing::default() }
+    let (newcomer, spare) = (arguments.join.is_some(), is_spare(arguments));
+    Standing { rank: rank.unwrap_or(0), newcomer, spare, ..Standing::default() }
+}
+
+/// Whether this is a first-born process beyond the world's ranks.
+fn is_spare(arguments: &TrainArguments) -> bool {
+    let rank = std::env::var("OMPI_COMM_WORLD_RANK").ok().and_then(|rank| rank.parse().ok());
+    arguments.join.is_none() && rank.is_some_and(|rank: u32| rank >= arguments.config.run.ranks)
 }
 
 fn run_initial(
@@ -246,16 +256,14 @@ fn run_newcomer(
     conclude(arguments, around, trainer)
 }
 
-fn replica(
+/// What a replacement of this run is started with.
+pub(super) fn replacement_arguments(
     arguments: &TrainArguments,
     around: &Surroundings,
-    prepared: &Prepared,
-    world: &World,
-    position: Option<Position>,
-) -> Replica {
+    attempt: u32,
+) -> Vec<String> {
     let run_dir = std::path::absolute(&arguments.run_dir);
     let run_dir = run_dir.unwrap_or_else(|_| arguments.run_dir.clone());
-    let attempt = arguments.attempt.unwrap_or(world.attempt);
     let mut spawned: Vec<String> = vec![
         "train".into(),
         run_dir.join("config.toml").display().to_string(),
@@ -269,6 +277,18 @@ fn replica(
     if arguments.launched {
         spawned.push("--launched".into());
     }
+    spawned
+}
+
+pub(super) fn replica(
+    arguments: &TrainArguments,
+    around: &Surroundings,
+    prepared: &Prepared,
+    world: &World,
+    position: Option<Position>,
+) -> Replica {
+    let attempt = arguments.attempt.unwrap_or(world.attempt);
+    let spawned = replacement_arguments(arguments, around, attempt);
     Replica::new(
         Arc::clone(&prepared.slots),
         position,
@@ -279,7 +299,7 @@ fn replica(
     )
 }
 
-fn trainer(
+pub(super) fn trainer(
     arguments: &TrainArguments,
     around: &Surroundings,
     comm: Box<dyn Communicator>,
@@ -299,7 +319,7 @@ fn trainer(
     let mut keeper =
         Keeper::new(prepared.facts, storage, Arc::clone(&clock), injector, still_current);
     // A fresh start takes its own rollback down (`announce`); a newcomer takes over where it is.
-    if comm.rank() == 0 && arguments.join.is_some() {
+    if comm.rank() == 0 && replica.standing.newcomer {
         keeper.take_over(&replica, &world, &mut journal);
     }
     let stop = Arc::clone(&around.stop);
@@ -350,7 +370,7 @@ fn announce(
 }
 
 /// Trains, and writes down an end that was not agreed on.
-fn conclude(
+pub(super) fn conclude(
     arguments: &TrainArguments,
     around: &Surroundings,
     mut trainer: Trainer,

@@ -20,9 +20,6 @@ use super::journal::EVENTS;
 use super::keeper::log_name;
 use super::run::TrainArguments;
 
-/// Set by mpirun: ranks of its first world.
-const WORLD_SIZE: &str = "OMPI_COMM_WORLD_SIZE";
-
 /// What is real around a rank.
 pub(super) struct Surroundings {
     pub storage: Arc<dyn Storage>,
@@ -66,8 +63,7 @@ pub(super) fn surroundings(arguments: &TrainArguments) -> Result<Surroundings, T
     let fingerprint = identity::fingerprint(&arguments.config);
     let run_id = arguments.run_dir.file_name().map(|name| name.to_string_lossy().into_owned());
     let run_id = run_id.unwrap_or_else(|| arguments.config.run.name.clone());
-    let ranks = std::env::var(WORLD_SIZE).ok().and_then(|size| size.parse().ok()).unwrap_or(1);
-    let workers = arguments.config.train.workers;
+    let (ranks, workers) = (arguments.config.run.ranks, arguments.config.train.workers);
     let owners = arguments.config.train.owners.unwrap_or(ranks * workers);
     Ok(Surroundings {
         storage,
@@ -155,7 +151,10 @@ pub(super) fn communicator(
     }
     let join = arguments.join.as_deref().map(JoinArguments::parse).transpose();
     let join = join.map_err(|error| TrainError::Internal(format!("--join: {error}")))?;
-    Ok(Box::new(MpiComm::initialise(join.as_ref())?))
+    Ok(Box::new(match &join {
+        Some(join) => MpiComm::initialise(Some(join))?,
+        None => MpiComm::initialise_with_spares(arguments.config.run.ranks as usize)?,
+    }))
 }
 
 /// What plain mpirun was not told, once, from its first rank.

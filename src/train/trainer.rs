@@ -1,6 +1,7 @@
 //! One rank's run from its first step to its last: steps, votes, evaluations, repairs. Everything
 //! that moves is behind a trait, so that the same code runs over MPI, alone and in simulation.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -93,8 +94,10 @@ pub struct Trainer {
     recent: Recent,
     pub(super) mended: Mended,
     pub(super) repairs_without_step: u32,
-    /// Members from this number on joined in the last repair.
-    pub(super) newcomers_from: u32,
+    /// Members that joined in the last repair.
+    pub(super) newcomers: Vec<u32>,
+    /// Spares that are known to be dead since the last repair.
+    pub(super) dead_spares: BTreeSet<u32>,
     /// Whether the last committed step was its epoch's last.
     epoch_ended: bool,
 }
@@ -128,7 +131,8 @@ impl Trainer {
             recent,
             mended,
             repairs_without_step,
-            newcomers_from: u32::MAX,
+            newcomers: Vec::new(),
+            dead_spares: BTreeSet::new(),
             epoch_ended: false,
         }
     }
@@ -300,6 +304,7 @@ impl Trainer {
         self.replica.standing.newcomer = false;
         self.repairs_without_step = 0;
         if self.is_writer() {
+            self.look_at_spares();
             self.journal.ledger(&Entry::Step(line));
             self.replica.reached_point(Phase::InSnapshot);
             let seconds = self.journal.seconds();

@@ -8,10 +8,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use kintsugi::cluster::comm::sim::{self, JoinInfo, SimClock, SimComm, SimOptions, SimOutcome};
-use kintsugi::cluster::comm::{CommError, Communicator, ReduceOp};
+use kintsugi::cluster::comm::{Call, CommError, Communicator, ReduceOp};
 use kintsugi::cluster::faults::Standing;
 use kintsugi::cluster::faults::inject::Injector;
-use kintsugi::cluster::recovery::{Hooks, Note, Policy, Repaired, driver};
+use kintsugi::cluster::recovery::{Called, Hooks, Note, Policy, Repaired, driver};
 use kintsugi::cluster::world::{Member, Role, World};
 use kintsugi::config::seed::{Stream, key, mix64};
 use kintsugi::config::{Faults, Phase, Rung};
@@ -57,6 +57,7 @@ pub struct Toy {
     pub rule: Rule,
     pub sums: Sums,
     pub ladder: Vec<Rung>,
+    pub spares: u32,
     pub faults: Faults,
 }
 
@@ -87,6 +88,8 @@ pub struct Summary {
     pub notes: Vec<Note>,
     /// Whether it was started as a replacement.
     pub replacement: bool,
+    /// Whether it waited first.
+    pub promoted: bool,
 }
 
 /// A commit as it happened, by whichever process, whether it lived on or not.
@@ -99,7 +102,8 @@ pub struct Commit {
 
 /// A simulated run, whole.
 pub struct Run {
-    pub outcome: SimOutcome<Result<Summary, String>>,
+    /// `None` from a spare that was never needed.
+    pub outcome: SimOutcome<Result<Option<Summary>, String>>,
     pub commits: Vec<Commit>,
     /// Files of the run directory: claims of faults.
     pub files: Vec<PathBuf>,
@@ -109,6 +113,7 @@ pub struct Run {
 pub fn train(toy: &Toy, seed: u64, options: SimOptions) -> Run {
     let commits = Mutex::new(Vec::new());
     let storage = Arc::new(Claims::default());
+    let options = SimOptions { spares: toy.spares as usize, ..options };
     let outcome = sim::run(seed, RANKS, options, |comm, join| {
         Trainer::new(toy, comm, join.as_ref(), &commits, &storage).run(join.as_ref())
     });
@@ -217,6 +222,14 @@ impl Hooks for Process {
         self.reach(phase);
     }
 
+    fn counted(&mut self, step: u64) {
+        self.standing.step = step;
+    }
+
+    fn promoted(&mut self, _rank: usize) {
+        self.standing.newcomer = true;
+    }
+
     fn restoring(&mut self, rank: usize, source: usize, step: u64) {
         self.standing.rank = rank as u32;
         self.standing.step = step;
@@ -269,6 +282,7 @@ impl Hooks for Process {
         {
             self.state = Some(scratch);
         }
+        self.standing.spare = false;
     }
 
     fn identity(&self) -> (u32, String) {
@@ -311,10 +325,11 @@ impl<'a> Trainer<'a> {
             rank: comm.rank() as u32,
             ranks: comm.size() as u32,
             newcomer: join.is_some(),
+            spare: comm.waits(),
             ..Standing::default()
         };
         let process = Process {
-            state: join.is_none().then(State::initial),
+            state: (join.is_none() && !comm.waits()).then(State::initial),
             scratch: None,
             standing,
             injector,
@@ -330,7 +345,11 @@ impl<'a> Trainer<'a> {
             host: "sim".into(),
             node: 0,
         };
-        let world = World::initial(1, (0..RANKS as u32).map(member).collect(), OWNERS);
+        let mut world = World::initial(1, (0..RANKS as u32).map(member).collect(), OWNERS);
+        let spares: Vec<_> = (RANKS as u32..RANKS as u32 + toy.spares)
+            .map(|number| (Some(number), member(number)))
+            .collect();
+        world.set_spares(&spares);
         let (parts, repairs) = (BTreeMap::new(), Vec::new());
         Self { toy, comm, world, process, parts, commits, repairs }
     }
@@ -340,7 +359,29 @@ impl<'a> Trainer<'a> {
         Policy { ladder: self.toy.ladder.clone(), tries_max: 10, limit }
     }
 
-    fn run(mut self, join: Option<&JoinInfo>) -> Result<Summary, String> {
+    /// A spare's life before it is a rank. Whether it became one.
+    fn wait(&mut self) -> Result<bool, String> {
+        let policy = self.policy();
+        loop {
+            match self.comm.await_call(&[], &mut || {}) {
+                Call::Gather => {}
+                Call::Dismissed => return Ok(false),
+                Call::Abandoned => return Err("all state was lost: every rank is gone".into()),
+            }
+            let called = driver::answer_call(&mut self.comm, &policy, &mut self.process);
+            if let Called::Seated(world, repaired) = called.map_err(|error| error.to_string())? {
+                self.world = world;
+                self.repairs.push(repaired);
+                return Ok(true);
+            }
+        }
+    }
+
+    fn run(mut self, join: Option<&JoinInfo>) -> Result<Option<Summary>, String> {
+        let spare = self.comm.waits();
+        if spare && !self.wait()? {
+            return Ok(None);
+        }
         if join.is_some() {
             let policy = self.policy();
             let joined = driver::join(&mut self.comm, &policy, &mut self.process);
@@ -350,7 +391,7 @@ impl<'a> Trainer<'a> {
         }
         self.stand();
         while self.process.standing.step < STEPS {
-            if join.is_some() && self.process.standing.newcomer {
+            if self.process.standing.newcomer {
                 self.process.reach(Phase::BeforeFirstCommit);
             }
             if !self.step()? {
@@ -360,14 +401,15 @@ impl<'a> Trainer<'a> {
         self.process.reach(Phase::InFinalize);
         self.comm.finalize();
         let state = self.process.state.expect("a rank that trained has state");
-        Ok(Summary {
+        Ok(Some(Summary {
             digest: state.digest(),
             ledger: state.ledger,
             world: self.world,
             repairs: self.repairs,
             notes: self.process.notes,
             replacement: join.is_some(),
-        })
+            promoted: spare,
+        }))
     }
 
     fn stand(&mut self) {

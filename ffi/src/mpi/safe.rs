@@ -68,7 +68,7 @@ impl Op {
 /// Not `Sync`: one thread at a time calls MPI.
 #[derive(Debug)]
 pub struct Comm {
-    handle: sys::ShimComm,
+    pub(super) handle: sys::ShimComm,
     retired: Cell<bool>,
 }
 
@@ -188,7 +188,7 @@ pub fn spawn(
 }
 
 /// A count or rank as MPI takes it.
-fn int(value: usize) -> i32 {
+pub(super) fn int(value: usize) -> i32 {
     i32::try_from(value).expect("ranks, roots and pieces are far below 2^31")
 }
 
@@ -202,7 +202,7 @@ impl Comm {
         Self { handle, retired: Cell::new(false) }
     }
 
-    fn make(
+    pub(super) fn make(
         call: &'static str,
         make: impl FnOnce(*mut sys::ShimComm) -> i32,
     ) -> Result<Self, MpiError> {

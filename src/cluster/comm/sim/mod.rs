@@ -15,6 +15,7 @@ use crate::cluster::faults::Strike;
 use crate::config::{FaultKind, Phase};
 use crate::observe::clock::Clock;
 
+use super::Call as Called;
 use super::{Agreement, CommError, Communicator, ReduceOp, SpawnError, SpawnRequest};
 
 mod board;
@@ -22,6 +23,7 @@ mod join;
 mod news;
 mod reduce;
 mod settle;
+mod spares;
 mod state;
 #[cfg(test)]
 mod tests;
@@ -51,6 +53,8 @@ pub struct SimOptions {
     pub refusal_chance: f64,
     /// Replacements the runtime can start in the whole run.
     pub spawns_max: u32,
+    /// Processes that wait beside the first ranks.
+    pub spares: usize,
     /// Decisions before the run counts as stuck.
     pub settles_max: u64,
     /// What is kept of the trace.
@@ -66,6 +70,7 @@ impl SimOptions {
             cascade_chance: 0.0,
             refusal_chance: 0.0,
             spawns_max: 64,
+            spares: 0,
             settles_max: 100_000,
             trace: Trace::Digest,
         }
@@ -132,7 +137,8 @@ impl<T> SimOutcome<T> {
     }
 }
 
-/// Runs `program` on `ranks` simulated ranks and on every replacement they spawn.
+/// Runs `program` on `ranks` simulated ranks, on the spares beside them (whose communicator
+/// `waits`) and on every replacement they spawn.
 pub fn run<T: Send>(
     seed: u64,
     ranks: usize,
@@ -347,6 +353,9 @@ impl Communicator for SimComm {
     }
 
     fn shrink(&mut self) -> Result<(), CommError> {
+        if let Some(place) = self.board.gather(self.process) {
+            self.place = place;
+        }
         match self.board.call(self.process, Call::Shrink) {
             Reply::Moved(place) => {
                 self.place = place;
@@ -384,6 +393,45 @@ impl Communicator for SimComm {
 
     fn finalize(&mut self) {
         self.board.call(self.process, Call::Finalize);
+    }
+
+    fn ranks(&self) -> usize {
+        self.board.waits_for(self.process).unwrap_or(self.place.size)
+    }
+
+    fn waits(&self) -> bool {
+        self.board.waits_for(self.process).is_some()
+    }
+
+    fn introduce(&mut self, words: &[u64]) -> Result<Vec<u64>, CommError> {
+        let back = self.board.step_into_pool(self.process);
+        let all = self.all_gather_u64(words);
+        if let Some(back) = back {
+            self.board.step_back(self.process, back);
+        }
+        all
+    }
+
+    fn seat(&mut self, seats: &[Option<usize>]) -> Result<(), CommError> {
+        match self.board.call(self.process, Call::Seat(seats.to_vec())) {
+            Reply::Seated(place, _) => {
+                self.place = place;
+                Ok(())
+            }
+            reply => Err(error_of(reply)),
+        }
+    }
+
+    fn await_call(&mut self, _pids: &[u32], idle: &mut dyn FnMut()) -> Called {
+        idle();
+        match self.board.call(self.process, Call::Await) {
+            Reply::Called(call) => call,
+            reply => unreachable!("the board answered a waiting spare with {reply:?}"),
+        }
+    }
+
+    fn failed_spares(&mut self) -> Vec<usize> {
+        self.board.dead_spares(self.process)
     }
 }
 
