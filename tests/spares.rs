@@ -209,9 +209,7 @@ fn dead_spares_are_no_failure_and_a_rank_that_dies_then_is_respawned() {
     for (kills, step) in [(1, 20), (2, 40)] {
         wait_for_step(&folder, step, &mut running);
         kill_member(&folder, Role::Spare);
-        let lost = |event: &&kintsugi::observe::event::Event| {
-            matches!(&event.kind, Kind::Spare { state, .. } if state == "lost")
-        };
+        let lost = |event: &&kintsugi::observe::event::Event| matches!(&event.kind, Kind::Spare { state, .. } if state == "lost");
         let seen = |events: &[_]| events.iter().filter(lost).count() == kills;
         wait_until(&folder, &mut running, "news of a dead spare", seen);
     }
@@ -240,6 +238,21 @@ fn a_rank_and_a_spare_at_once() {
     let rungs: Vec<&str> = result.recoveries.iter().map(|r| r.rung.as_str()).collect();
     assert_eq!(rungs, ["spare"]);
     assert_nothing_runs(&folder);
+}
+
+#[test]
+fn a_run_without_respawn_is_renewed_when_its_spares_are_used_up() {
+    let _turn = alone();
+    let kill = plan(&[r#"{kind="kill", rank=1, step=20, phase="in_all_reduce"}"#]);
+    let ladder = r#"recovery.ladder=["spare", "shrink", "restart"]"#;
+    let overrides = [kill.as_str(), ladder, "recovery.resident=off", "checkpoint.every=never"];
+    let run = ends_as_the_calm_run("spares-renewed", 1, &overrides);
+    assert_eq!(run.rungs, ["spare"]);
+    let restarts = result_of(&run.folder).restarts;
+    assert_eq!(restarts.len(), 1, "{restarts:?}");
+    assert_eq!(restarts[0].step, 20, "from the boundary of the step that was repaired");
+    let world = run.world();
+    assert_eq!((world.ranks(), world.spares().count()), (4, 1), "at full strength again");
 }
 
 #[test]

@@ -98,6 +98,11 @@ impl Trainer {
         old.map(|member| member.rank).min() == Some(self.comm.rank() as u32)
     }
 
+    /// Whether nobody waits any more.
+    pub(super) fn spares_are_used_up(&self) -> bool {
+        self.world.spares().all(|spare| self.dead_spares.contains(&spare.member))
+    }
+
     /// What became of the spares in a repair.
     fn report_spares(&mut self, before: &World) {
         for spare in before.spares() {

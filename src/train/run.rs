@@ -323,7 +323,9 @@ pub(super) fn trainer(
         keeper.take_over(&replica, &world, &mut journal);
     }
     let stop = Arc::clone(&around.stop);
-    let (exchange, plan) = (prepared.exchange, prepared.plan);
+    let (exchange, mut plan) = (prepared.exchange, prepared.plan);
+    // Without a supervisor nobody would start it again.
+    plan.renews &= arguments.launched;
     Trainer::new(comm, world, replica, exchange, journal, keeper, stop, clock, plan)
 }
 

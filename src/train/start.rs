@@ -173,7 +173,17 @@ fn plan(config: &Config, order: &Order, validation_samples: u64) -> Plan {
         evaluation_batch: u64::from(config.evaluation.batch.max(1)),
         begin_limit: BEGIN_LIMIT,
         policy: policy(config),
+        renews: renews(config),
     }
+}
+
+/// Whether a run that has used up its spares is to be started again with new ones: where nothing
+/// else brings a lost rank back.
+fn renews(config: &Config) -> bool {
+    let rungs = config.recovery.rungs();
+    config.recovery.spares.unwrap_or(0) > 0
+        && rungs.contains(&Rung::Restart)
+        && !rungs.contains(&Rung::Respawn)
 }
 
 /// What recovery may do.

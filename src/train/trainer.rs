@@ -30,7 +30,8 @@ const NO_STOP: u32 = 1 << 1;
 const TIME_LEFT: u32 = 1 << 2;
 const NO_EVALUATION: u32 = 1 << 3;
 const NOT_BROKEN: u32 = 1 << 4;
-const ALL: u32 = COMMIT | NO_STOP | TIME_LEFT | NO_EVALUATION | NOT_BROKEN;
+const NO_RENEWAL: u32 = 1 << 12;
+const ALL: u32 = COMMIT | NO_STOP | TIME_LEFT | NO_EVALUATION | NOT_BROKEN | NO_RENEWAL;
 
 /// Step events are written at most this often; shorter steps are summed up in one.
 const STEP_EVENT_EVERY: Duration = Duration::from_millis(100);
@@ -56,6 +57,8 @@ pub struct Plan {
     pub begin_limit: Duration,
     /// The ladder.
     pub policy: Policy,
+    /// Whether a run whose spares are used up is started again at a step boundary.
+    pub renews: bool,
 }
 
 impl Plan {
@@ -187,8 +190,8 @@ impl Trainer {
         (standing.rank, standing.ranks) = (self.comm.rank() as u32, ranks);
         standing.step = self.replica.position.step;
         let position = &self.replica.position;
-        // An interrupted run owes its evaluation to the one that goes on.
-        if position.evaluation_due && position.ending != Some(Ending::Interrupted) {
+        // A run that pauses owes its evaluation to the one that goes on.
+        if position.evaluation_due && !position.ending.is_some_and(Ending::is_a_pause) {
             self.evaluate()?;
         } else if let Some(ending) = position.ending {
             return self.finish(ending).map(Some);
@@ -268,6 +271,9 @@ impl Trainer {
         if self.plan.max_seconds.is_some_and(|limit| seconds >= limit) {
             flags &= !TIME_LEFT;
         }
+        if self.plan.renews && self.is_writer() && self.spares_are_used_up() {
+            flags &= !NO_RENEWAL;
+        }
         if let Every::Time(interval) = self.plan.evaluation
             && self.is_writer()
             && self.plan.validation_samples > 0
@@ -300,6 +306,8 @@ impl Trainer {
             position.end(Ending::OutOfTime, &self.plan);
         } else if position.ending.is_none() && flags & NO_STOP == 0 {
             position.end(Ending::Interrupted, &self.plan);
+        } else if position.ending.is_none() && flags & NO_RENEWAL == 0 {
+            position.end(Ending::Renewed, &self.plan);
         }
         self.replica.standing.newcomer = false;
         self.repairs_without_step = 0;
@@ -404,6 +412,8 @@ impl Trainer {
         let status = match ending {
             Ending::Completed | Ending::OutOfTime => Status::Completed,
             Ending::Interrupted => Status::Interrupted,
+            // What makes the supervisor start it again.
+            Ending::Renewed => Status::JobLost,
         };
         // The result is made from events: repairs that no step followed are among them.
         self.report_begin(None);

@@ -33,12 +33,26 @@ struct Arm {
     ladder: &'static str,
     /// Repairs that one run can show.
     kills_max: u32,
+    /// Further keys.
+    keys: &'static [&'static str],
 }
 
-const ARMS: [Arm; 3] = [
-    Arm { name: "respawn", ladder: "[\"respawn\"]", kills_max: u32::MAX },
-    Arm { name: "shrink", ladder: "[\"shrink\"]", kills_max: 2 },
-    Arm { name: "restart", ladder: "[\"restart\"]", kills_max: u32::MAX },
+impl Arm {
+    /// As its repairs are recorded.
+    fn rung(&self) -> &'static str {
+        if self.name.ends_with("spare") { "spare" } else { self.name }
+    }
+}
+
+const WARM: &[&str] = &["recovery.spares=2", "recovery.warm_spares=true"];
+const COLD: &[&str] = &["recovery.spares=2"];
+
+const ARMS: [Arm; 5] = [
+    Arm { name: "warm_spare", ladder: "[\"spare\"]", kills_max: 2, keys: WARM },
+    Arm { name: "cold_spare", ladder: "[\"spare\"]", kills_max: 2, keys: COLD },
+    Arm { name: "respawn", ladder: "[\"respawn\"]", kills_max: u32::MAX, keys: &[] },
+    Arm { name: "shrink", ladder: "[\"shrink\"]", kills_max: 2, keys: &[] },
+    Arm { name: "restart", ladder: "[\"restart\"]", kills_max: u32::MAX, keys: &[] },
 ];
 
 #[derive(Default)]
@@ -95,6 +109,7 @@ fn measure(options: &Options, command: String, folder: &Path) -> Result<Report, 
     let ratios = BTreeMap::from([
         ("restart/respawn".to_string(), of("restart") / of("respawn")),
         ("restart/shrink".to_string(), of("restart") / of("shrink")),
+        ("restart/warm_spare".to_string(), of("restart") / of("warm_spare")),
     ]);
     Ok(Report { bench: "recovery".into(), command, machine: machine(), cases, ratios })
 }
@@ -124,6 +139,7 @@ fn one_run(
         .args(["-s", &format!("recovery.ladder={}", arm.ladder)])
         .args(["-s", "recovery.resident=off", "-s", "evaluation.every=never"])
         .args(["-s", &format!("checkpoint.every={}steps", STEPS_APART / 2)])
+        .args(arm.keys.iter().flat_map(|key| ["-s", key]))
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .stderr(Stdio::piped())
@@ -156,7 +172,7 @@ fn collect(arm: &Arm, events: &[Event], measured: &mut Measured) {
     if arm.name != "restart" {
         for event in events {
             let Kind::Recovered(record) = &event.kind else { continue };
-            if record.rung != arm.name || !record.seconds.contains_key("detect") {
+            if record.rung != arm.rung() || !record.seconds.contains_key("detect") {
                 continue;
             }
             measured.totals.push(record.seconds.values().sum::<f64>() * 1e3);
