@@ -370,6 +370,15 @@ fn a_kill_at_any_point_of_a_repair_is_transparent() {
     planned(&[kill(Who::Rank, Phase::InBackward), kill(Who::Source, Phase::InRestore)]);
 }
 
+/// Regression: with two dead and one spare the closed ranks were in the gathering's order, and the
+/// spare, a rank to everybody else, went on waiting.
+#[test]
+fn a_spare_that_fills_one_of_two_seats_in_a_shrink_takes_part() {
+    let toy = with_spares(1, toy(&[Rung::Spare, Rung::Shrink], Sums::Exact));
+    let run = train(&toy, 6, stormy());
+    assert_eq!(fault_of(&run, Some(calm_digest(Sums::Exact))), None);
+}
+
 #[test]
 fn a_kill_at_any_point_of_a_promotion_is_transparent() {
     let toy = with_spares(2, toy(&[Rung::Spare, Rung::Respawn], Sums::Float));

@@ -42,7 +42,11 @@ impl Driver<'_> {
                 self.done_by = None;
                 let closed = seats::close_ranks(&self.seats);
                 let in_order = closed.iter().enumerate().all(|(place, s)| *s == Some(place));
-                if in_order { Event::Done } else { self.take_seats(&closed) }
+                if in_order {
+                    self.sit_down();
+                    return Event::Done;
+                }
+                self.take_seats(&closed)
             }
         }
     }
