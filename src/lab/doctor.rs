@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use kintsugi_ffi::{dnnl, mpi, os};
+use kintsugi_ffi::{dnnl, mpi, os, process};
 use serde::Serialize;
 
 use super::probe_mpi::{self, Outcome, Scenario};
@@ -252,7 +252,7 @@ fn gib(bytes: u64) -> String {
 /// Standard output of a tool, or `None` when it is not there, fails, or takes too long.
 fn ask(command: &mut Command) -> Option<String> {
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
-    os::supervise(command);
+    process::supervise(command, os::Signal::Kill);
     let mut child = command.spawn().ok()?;
     let stdout = child.stdout.take();
     let reader = std::thread::spawn(move || {

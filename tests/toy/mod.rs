@@ -36,7 +36,7 @@ const REPAIRS_MAX: u32 = 40;
 pub enum Rule {
     /// DESIGN 4.2.
     Vote,
-    /// The bug of STYLE.md point 2: apply when my own all-reduce succeeded.
+    /// The bug of ARCHITECTURE.md 3: apply when my own all-reduce succeeded.
     LocalSuccess,
     /// Votes, but does not revoke before.
     VoteWithoutRevoke,
