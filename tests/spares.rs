@@ -8,7 +8,7 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use kintsugi::cluster::world::{Role, World};
-use kintsugi::observe::event::Kind;
+use kintsugi::observe::event::{Event, Kind};
 use kintsugi::observe::log::read_events;
 use kintsugi::observe::result::{RunResult, Status};
 use kintsugi_ffi::os::{Signal, kill};
@@ -182,7 +182,7 @@ fn wait_until(
     folder: &Path,
     running: &mut Running,
     what: &str,
-    mut reached: impl FnMut(&[kintsugi::observe::event::Event]) -> bool,
+    mut reached: impl FnMut(&[Event]) -> bool,
 ) {
     let limit = Instant::now() + Duration::from_secs(60);
     while !reached(&read_events(&folder.join("events.jsonl")).unwrap_or_default()) {
@@ -210,8 +210,8 @@ fn dead_spares_are_no_failure_and_a_rank_that_dies_then_is_respawned() {
     for (kills, step) in [(1, 20), (2, 40)] {
         wait_for_step(&folder, step, &mut running);
         kill_member(&folder, Role::Spare);
-        let lost = |event: &&kintsugi::observe::event::Event| matches!(&event.kind, Kind::Spare { state, .. } if state == "lost");
-        let seen = |events: &[_]| events.iter().filter(lost).count() == kills;
+        let lost = |e: &&Event| matches!(&e.kind, Kind::Spare { state, .. } if state == "lost");
+        let seen = |events: &[Event]| events.iter().filter(lost).count() == kills;
         wait_until(&folder, &mut running, "news of a dead spare", seen);
     }
     kill_member(&folder, Role::Active);
@@ -254,6 +254,35 @@ fn a_run_without_respawn_is_renewed_when_its_spares_are_used_up() {
     assert_eq!(restarts[0].step, 20, "from the boundary of the step that was repaired");
     let world = run.world();
     assert_eq!((world.ranks(), world.spares().count()), (4, 1), "at full strength again");
+}
+
+#[test]
+fn used_up_spares_are_replaced_behind_training() {
+    let _turn = alone();
+    let folder = run_dir("spares-refill");
+    let overrides = [
+        "train.steps=400",
+        "evaluation.every=never",
+        "recovery.spares=2",
+        "recovery.refill_spares=true",
+    ];
+    let mut running = start(&mut launch(&folder, &overrides), Duration::from_secs(LIMIT));
+    for deaths in 1..=3 {
+        wait_for_step(&folder, 5 + 60 * (deaths - 1), &mut running);
+        kill_member(&folder, Role::Active);
+        let joined = |e: &&Event| matches!(&e.kind, Kind::Spare { state, .. } if state == "joined");
+        let seen = |events: &[Event]| events.iter().filter(joined).count() as u64 == deaths;
+        wait_until(&folder, &mut running, "a new spare", seen);
+    }
+    let ended = running.wait();
+    assert_eq!(ended.code, Some(0), "{}", ended.stderr);
+    let result = result_of(&folder);
+    assert_eq!(&result.state_sha256, long_calm());
+    let rungs: Vec<&str> = result.recoveries.iter().map(|r| r.rung.as_str()).collect();
+    assert_eq!(rungs, ["spare", "spare", "spare"]);
+    assert_eq!(world_of(&folder).spares().count(), 2);
+    assert_nothing_runs(&folder);
+    assert_audited(&folder);
 }
 
 #[test]

@@ -452,11 +452,11 @@ int32_t shim_merge(shim_comm inter, int32_t high, shim_comm *handle)
     return made(code, merged, handle);
 }
 
-int32_t shim_bridge(shim_comm local, shim_comm bridge, int32_t remote_leader, int32_t tag,
-                    shim_comm *handle)
+int32_t shim_bridge(shim_comm local, int32_t local_leader, shim_comm bridge,
+                    int32_t remote_leader, int32_t tag, shim_comm *handle)
 {
     MPI_Comm inter = MPI_COMM_NULL;
-    int code = MPI_Intercomm_create(MPI_Comm_f2c(local), 0, MPI_Comm_f2c(bridge), remote_leader,
-                                    tag, &inter);
+    int code = MPI_Intercomm_create(MPI_Comm_f2c(local), local_leader, MPI_Comm_f2c(bridge),
+                                    remote_leader, tag, &inter);
     return made(code, inter, handle);
 }

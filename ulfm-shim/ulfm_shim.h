@@ -107,7 +107,7 @@ int32_t shim_is_revoked(shim_comm comm, int32_t *revoked);
  * some and fail on others when somebody dies meanwhile, so they agree on it here, and try again up
  * to SHRINK_TRIES_MAX times: the answer is uniform. */
 int32_t shim_shrink(shim_comm comm, shim_comm *made);
-/* MPIX_Comm_get_failed: ranks of comm known here to be dead, ascending; `known` may exceed what
+/* MPIX_Comm_get_failed: ranks of comm known here to be dead, in any order; `known` may exceed what
  * fits into capacity. Local knowledge only. */
 int32_t shim_failed_ranks(shim_comm comm, int32_t *ranks, int32_t capacity, int32_t *known);
 /* MPIX_Comm_ack_failed for all known failures: later agreements succeed in spite of them. */
@@ -125,8 +125,8 @@ int32_t shim_parent(shim_comm *parent);
 /* MPI_Intercomm_merge; high = 1 for those who take the higher ranks. */
 int32_t shim_merge(shim_comm inter, int32_t high, shim_comm *made);
 /* MPI_Intercomm_create between the groups of `local`, whose leaders meet in `bridge`; only the
- * local leader (rank 0) needs a bridge, others pass the handle of `local`. */
-int32_t shim_bridge(shim_comm local, shim_comm bridge, int32_t remote_leader, int32_t tag,
-                    shim_comm *made);
+ * local leader needs a bridge, others pass the handle of `local`. */
+int32_t shim_bridge(shim_comm local, int32_t local_leader, shim_comm bridge, int32_t remote_leader,
+                    int32_t tag, shim_comm *made);
 
 #endif

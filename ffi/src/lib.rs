@@ -1,6 +1,6 @@
 //! Rust over C: the ULFM shim (`mpi`), oneDNN (`dnnl`), the few kernel calls (`os`, `process`,
-//! `watch`) and streaming stores (`stream`). Each library has three levels: `sys` (1:1), `result` (codes to
-//! enums), safe. All `unsafe` of the project lives here (and in the device backends).
+//! `watch`) and streaming stores (`stream`). Each library has three levels: `sys` (1:1), `result`
+//! (codes to enums), safe. All `unsafe` of the project lives here (and in the device backends).
 
 pub mod dnnl;
 pub mod mpi;

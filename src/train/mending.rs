@@ -45,7 +45,23 @@ impl Mended {
     }
 }
 
+/// New spares on their way in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) enum Recruits {
+    #[default]
+    None,
+    /// The writer has heard of them, and asks for a gathering.
+    Known,
+    /// All have agreed to gather before the next step.
+    Agreed,
+}
+
 impl Trainer {
+    /// A gathering without a failure, at a step boundary: new spares come in.
+    pub(super) fn take_in_recruits(&mut self) -> Result<(), TrainError> {
+        self.repair(&CommError::Revoked)
+    }
+
     /// Repairs the world, or ends with the ladder.
     pub(super) fn repair(&mut self, error: &CommError) -> Result<(), TrainError> {
         self.repairs_without_step += 1;
@@ -53,6 +69,8 @@ impl Trainer {
             let text = format!("{REPAIRS_WITHOUT_STEP_MAX} repairs without a committed step");
             return Err(TrainError::JobLost(text));
         }
+        let planned = std::mem::take(&mut self.recruits) == Recruits::Agreed;
+        let begun = self.clock.now();
         let detect = self.keeper.seconds_since_fault();
         let before = self.world.clone();
         let ladder = &self.plan.policy;
@@ -76,8 +94,14 @@ impl Trainer {
         }
         if self.reports() {
             self.report_notes(&notes);
-            let phase = "step".to_string();
-            self.event(Kind::FailureDetected { phase, error: error.to_string() });
+            let held = (self.clock.now() - begun).as_secs_f64();
+            if planned && repaired.lost.is_empty() {
+                let name = "refill".to_string();
+                self.event(Kind::Phase { name, seconds: held });
+            } else {
+                let phase = "step".to_string();
+                self.event(Kind::FailureDetected { phase, error: error.to_string() });
+            }
             self.journal.world(&self.world);
             self.report_spares(&before);
         }
@@ -85,7 +109,9 @@ impl Trainer {
             self.keeper.take_over(&self.replica, &self.world, &mut self.journal);
         }
         let (generation, ranks) = (self.world.generation, self.world.ranks() as u32);
-        self.mended.unreported.push((generation, ranks, repaired));
+        if !(planned && repaired.lost.is_empty()) {
+            self.mended.unreported.push((generation, ranks, repaired));
+        }
         (self.mended.at, self.mended.begin) = (Some(self.clock.now()), Some(Begin::Survived));
         Ok(())
     }
@@ -115,12 +141,20 @@ impl Trainer {
             };
             self.event(Kind::Spare { member: spare.member, state: state.into() });
         }
+        let known = |member: &u32| before.members.iter().any(|m| m.member == *member);
+        let joined: Vec<u32> = self.world.spares().map(|m| m.member).collect();
+        for member in joined.into_iter().filter(|member| !known(member)) {
+            self.event(Kind::Spare { member, state: "joined".into() });
+        }
         self.dead_spares.clear();
     }
 
     /// The writer's look at the spares, once per step: one that died is no failure of the world,
     /// only a line, and a shorter list for whoever reads `world.json`.
     pub(super) fn look_at_spares(&mut self) {
+        if self.recruits == Recruits::None && self.comm.recruits_wait() {
+            self.recruits = Recruits::Known;
+        }
         let failed = self.comm.failed_spares();
         if failed.len() == self.dead_spares.len() {
             return;

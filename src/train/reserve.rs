@@ -19,6 +19,9 @@ use super::run::{self, TrainArguments};
 use super::start::{self, Prepared};
 use super::surroundings::Surroundings;
 
+/// Starts of new spares that may fail before this spare tries no more.
+const REFUSALS_MAX: u32 = 3;
+
 /// What needs no communicator, made in a thread of its own, once.
 pub(super) struct Preparation<'scope, 'env> {
     scope: &'scope Scope<'scope, 'env>,
@@ -65,19 +68,23 @@ pub(super) fn wait<'env>(
     mut comm: Box<dyn Communicator>,
     preparation: Preparation<'_, 'env>,
 ) -> Result<Status, TrainError> {
-    let identity = (std::process::id(), kintsugi_ffi::os::hostname());
     let attempt = arguments.attempt.unwrap_or(1);
-    let world = start::gather_world(comm.as_mut(), attempt, around.owners, 0, &identity);
-    let world = world.map_err(|error| {
-        TrainError::JobLost(format!("a rank was lost while the world was forming: {error}"))
-    })?;
-    let ranks = (0..world.ranks()).filter_map(|rank| world.member_at(rank));
-    let here = ranks.filter(|member| member.host == identity.1);
-    let mut neighbours: Vec<u32> = here.map(|member| member.pid).collect();
     let policy = start::policy(&arguments.config);
-    let mut reserve = Reserve::new(arguments, around, preparation, world.attempt);
+    let mut reserve = Reserve::new(arguments, around, preparation, attempt);
+    let mut neighbours = None;
+    if arguments.join.is_none() {
+        neighbours = Some(reserve.meet_the_world(comm.as_mut())?);
+    }
     loop {
-        match comm.await_call(&neighbours, &mut || reserve.idle()) {
+        // A recruit comes into a gathering; it was called before it came.
+        let call = match &neighbours {
+            Some(pids) => {
+                reserve.refill(comm.as_mut());
+                comm.await_call(pids, &mut || reserve.idle())
+            }
+            None => Call::Gather,
+        };
+        match call {
             Call::Gather => {}
             Call::Dismissed => {
                 comm.finalize();
@@ -90,7 +97,9 @@ pub(super) fn wait<'env>(
         reserve.standing = reserve.waiting();
         let called = answer_call(comm.as_mut(), &policy, &mut reserve);
         match called.map_err(|reason| TrainError::JobLost(reason.to_string()))? {
-            Called::Waits(pids) => neighbours = pids,
+            Called::Waits(pids, refills) => {
+                (neighbours, reserve.refills) = (Some(pids), refills);
+            }
             Called::Seated(world, _) => return train(reserve, comm, world),
         }
     }
@@ -118,6 +127,9 @@ struct Reserve<'scope, 'env> {
     preparation: Preparation<'scope, 'env>,
     attempt: u32,
     standing: Standing,
+    /// How many spares wait, if it is this one's part to start the missing.
+    refills: Option<usize>,
+    refusals: u32,
     /// Once it receives a state.
     ready: Option<(Replica, Prepared)>,
 }
@@ -130,7 +142,9 @@ impl<'scope, 'env> Reserve<'scope, 'env> {
         attempt: u32,
     ) -> Self {
         let standing = Standing::default();
-        let mut reserve = Self { arguments, around, preparation, attempt, standing, ready: None };
+        let (refills, refusals, ready) = (None, 0, None);
+        let mut reserve =
+            Self { arguments, around, preparation, attempt, standing, refills, refusals, ready };
         reserve.standing = reserve.waiting();
         reserve
     }
@@ -138,6 +152,38 @@ impl<'scope, 'env> Reserve<'scope, 'env> {
     fn waiting(&self) -> Standing {
         let ranks = self.arguments.config.run.ranks;
         Standing { rank: ranks, ranks, spare: true, ..Standing::default() }
+    }
+
+    /// The start of an attempt: pids of the ranks on this machine.
+    fn meet_the_world(&mut self, comm: &mut dyn Communicator) -> Result<Vec<u32>, TrainError> {
+        let identity = self.identity();
+        let owners = self.around.owners;
+        let world = start::gather_world(comm, self.attempt, owners, 0, &identity);
+        let world = world.map_err(|error| {
+            TrainError::JobLost(format!("a rank was lost while the world was forming: {error}"))
+        })?;
+        self.attempt = world.attempt;
+        let ranks = (0..world.ranks()).filter_map(|rank| world.member_at(rank));
+        let here = ranks.filter(|member| member.host == identity.1);
+        Ok(here.map(|member| member.pid).collect())
+    }
+
+    /// The first spare starts those that are missing, beside the steps of the ranks.
+    fn refill(&mut self, comm: &mut dyn Communicator) {
+        let recovery = &self.arguments.config.recovery;
+        let wanted = recovery.spares.unwrap_or(0) as usize;
+        let missing = match self.refills {
+            Some(waiting) if recovery.refill_spares => wanted.saturating_sub(waiting),
+            _ => 0,
+        };
+        if missing == 0 || comm.recruits() > 0 || self.refusals >= REFUSALS_MAX {
+            return;
+        }
+        let arguments = self.arguments();
+        if let Err(error) = comm.recruit(missing, &arguments) {
+            self.refusals += 1;
+            tracing::warn!("no new spares (refusal {} of {REFUSALS_MAX}): {error}", self.refusals);
+        }
     }
 
     /// At every look while it waits: planned faults with a time strike here.

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::cluster::comm::mpi::under_mpirun;
+use crate::cluster::comm::mpi::{JoinArguments, under_mpirun};
 use crate::cluster::comm::{CommError, Communicator};
 use crate::cluster::faults::Standing;
 use crate::cluster::launch::lock::{self, RunLock};
@@ -103,10 +103,13 @@ fn first_standing(arguments: &TrainArguments) -> Standing {
     Standing { rank: rank.unwrap_or(0), newcomer, spare, ..Standing::default() }
 }
 
-/// Whether this is a first-born process beyond the world's ranks.
+/// Whether this process is to wait: first-born beyond the world's ranks, or started as a spare.
 fn is_spare(arguments: &TrainArguments) -> bool {
     let rank = std::env::var("OMPI_COMM_WORLD_RANK").ok().and_then(|rank| rank.parse().ok());
-    arguments.join.is_none() && rank.is_some_and(|rank: u32| rank >= arguments.config.run.ranks)
+    match arguments.join.as_deref().map(JoinArguments::parse) {
+        Some(join) => join.is_ok_and(|join| join.spares),
+        None => rank.is_some_and(|rank: u32| rank >= arguments.config.run.ranks),
+    }
 }
 
 fn run_initial(

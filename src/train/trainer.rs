@@ -19,7 +19,7 @@ use super::TrainError;
 use super::exchange::{Context, Exchange, Sums};
 use super::journal::{Journal, Place};
 use super::keeper::Keeper;
-use super::mending::{Begin, Mended};
+use super::mending::{Begin, Mended, Recruits};
 use super::position::{Ending, Position};
 use super::replica::Replica;
 use super::worker::Totals;
@@ -31,7 +31,9 @@ const TIME_LEFT: u32 = 1 << 2;
 const NO_EVALUATION: u32 = 1 << 3;
 const NOT_BROKEN: u32 = 1 << 4;
 const NO_RENEWAL: u32 = 1 << 12;
-const ALL: u32 = COMMIT | NO_STOP | TIME_LEFT | NO_EVALUATION | NOT_BROKEN | NO_RENEWAL;
+const NO_RECRUITS: u32 = 1 << 13;
+const ALL: u32 =
+    COMMIT | NO_STOP | TIME_LEFT | NO_EVALUATION | NOT_BROKEN | NO_RENEWAL | NO_RECRUITS;
 
 /// Step events are written at most this often; shorter steps are summed up in one.
 const STEP_EVENT_EVERY: Duration = Duration::from_millis(100);
@@ -101,6 +103,8 @@ pub struct Trainer {
     pub(super) newcomers: Vec<u32>,
     /// Spares that are known to be dead since the last repair.
     pub(super) dead_spares: BTreeSet<u32>,
+    /// New spares wait to be taken in: known to the writer, then agreed by all.
+    pub(super) recruits: Recruits,
     /// Whether the last committed step was its epoch's last.
     epoch_ended: bool,
 }
@@ -136,6 +140,7 @@ impl Trainer {
             repairs_without_step,
             newcomers: Vec::new(),
             dead_spares: BTreeSet::new(),
+            recruits: Recruits::None,
             epoch_ended: false,
         }
     }
@@ -189,6 +194,10 @@ impl Trainer {
         let standing = &mut self.replica.standing;
         (standing.rank, standing.ranks) = (self.comm.rank() as u32, ranks);
         standing.step = self.replica.position.step;
+        if self.recruits == Recruits::Agreed && self.replica.position.ending.is_none() {
+            self.take_in_recruits()?;
+            return Ok(None);
+        }
         let position = &self.replica.position;
         // A run that pauses owes its evaluation to the one that goes on.
         if position.evaluation_due && !position.ending.is_some_and(Ending::is_a_pause) {
@@ -274,6 +283,9 @@ impl Trainer {
         if self.plan.renews && self.is_writer() && self.spares_are_used_up() {
             flags &= !NO_RENEWAL;
         }
+        if self.recruits == Recruits::Known {
+            flags &= !NO_RECRUITS;
+        }
         if let Every::Time(interval) = self.plan.evaluation
             && self.is_writer()
             && self.plan.validation_samples > 0
@@ -308,6 +320,9 @@ impl Trainer {
             position.end(Ending::Interrupted, &self.plan);
         } else if position.ending.is_none() && flags & NO_RENEWAL == 0 {
             position.end(Ending::Renewed, &self.plan);
+        }
+        if flags & NO_RECRUITS == 0 {
+            self.recruits = Recruits::Agreed;
         }
         self.replica.standing.newcomer = false;
         self.repairs_without_step = 0;

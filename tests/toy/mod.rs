@@ -13,14 +13,16 @@ use kintsugi::cluster::faults::Standing;
 use kintsugi::cluster::faults::inject::Injector;
 use kintsugi::cluster::recovery::{Called, Hooks, Note, Policy, Repaired, driver};
 use kintsugi::cluster::world::{Member, Role, World};
-use kintsugi::config::seed::{Stream, key, mix64};
 use kintsugi::config::{Faults, Phase, Rung};
 use kintsugi::observe::clock::Clock;
 use kintsugi::observe::storage::Storage;
 
 mod claims;
+mod model;
 
 use claims::Claims;
+pub use model::expected_line;
+use model::{Part, State, compute};
 
 pub const RANKS: usize = 4;
 pub const OWNERS: u32 = 8;
@@ -69,14 +71,6 @@ pub struct Line {
     pub mix: u64,
 }
 
-#[derive(Debug, Clone, PartialEq)]
-struct State {
-    step: u64,
-    weights: Vec<f32>,
-    momentum: Vec<f32>,
-    ledger: Vec<Line>,
-}
-
 /// How a rank that finished saw the run.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Summary {
@@ -120,83 +114,6 @@ pub fn train(toy: &Toy, seed: u64, options: SimOptions) -> Run {
     let commits = commits.into_inner().unwrap_or_else(PoisonError::into_inner);
     let files = storage.files();
     Run { outcome, commits, files }
-}
-
-/// What the order says a step's ledger line is.
-pub fn expected_line(step: u64) -> Line {
-    let mix = samples_of_step(step).fold(0u64, |sum, id| sum.wrapping_add(mix64(id)));
-    Line { step, count: u64::from(OWNERS) * SAMPLES_PER_OWNER, mix }
-}
-
-fn samples_of_step(step: u64) -> std::ops::Range<u64> {
-    let batch = u64::from(OWNERS) * SAMPLES_PER_OWNER;
-    (step - 1) * batch..step * batch
-}
-
-impl State {
-    fn initial() -> Self {
-        let mut stream = Stream::new(&[1, 1]);
-        let weights = (0..WIDTH).map(|_| stream.unit() as f32 - 0.5).collect();
-        Self { step: 0, weights, momentum: vec![0.0; WIDTH], ledger: Vec::new() }
-    }
-
-    fn words(&self) -> Vec<u64> {
-        let floats = self.weights.iter().chain(&self.momentum);
-        let lines = self.ledger.iter().flat_map(|line| [line.step, line.count, line.mix]);
-        [self.step].into_iter().chain(floats.map(|f| u64::from(f.to_bits()))).chain(lines).collect()
-    }
-
-    fn from_words(words: &[u64]) -> Self {
-        let floats = |from: usize| words[from..from + WIDTH].iter().map(|&w| float(w)).collect();
-        let lines = words[1 + 2 * WIDTH..].chunks_exact(3);
-        Self {
-            step: words[0],
-            weights: floats(1),
-            momentum: floats(1 + WIDTH),
-            ledger: lines.map(|l| Line { step: l[0], count: l[1], mix: l[2] }).collect(),
-        }
-    }
-
-    fn digest(&self) -> u64 {
-        key(&self.words())
-    }
-
-    fn apply(&mut self, gradient: &[f32], line: Line) {
-        for ((weight, momentum), gradient) in
-            self.weights.iter_mut().zip(&mut self.momentum).zip(gradient)
-        {
-            *momentum = 0.9 * *momentum + gradient / line.count as f32;
-            *weight -= 0.1 * *momentum;
-        }
-        self.step = line.step;
-        self.ledger.push(line);
-    }
-}
-
-fn float(bits: u64) -> f32 {
-    f32::from_bits(u32::try_from(bits).expect("32 bits were put in"))
-}
-
-/// What one owner's micro-batch gives: the unit of compute, the same whoever computes it.
-#[derive(Debug, Clone)]
-struct Part {
-    gradient: Vec<f32>,
-    count: u64,
-    mix: u64,
-}
-
-fn compute(weights: &[f32], step: u64, owner: u32) -> Part {
-    let mut part = Part { gradient: vec![0.0; WIDTH], count: 0, mix: 0 };
-    let mine = |id: &u64| id % u64::from(OWNERS) == u64::from(owner);
-    for id in samples_of_step(step).filter(mine) {
-        let mut target = Stream::new(&[2, id]);
-        for (sum, weight) in part.gradient.iter_mut().zip(weights) {
-            *sum += (weight - target.unit() as f32) * (0.3 + weight * weight);
-        }
-        part.count += 1;
-        part.mix = part.mix.wrapping_add(mix64(id));
-    }
-    part
 }
 
 /// The process that recovery repairs.

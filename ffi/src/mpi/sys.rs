@@ -98,6 +98,7 @@ unsafe extern "C" {
     pub fn shim_merge(inter: ShimComm, high: i32, made: *mut ShimComm) -> i32;
     pub fn shim_bridge(
         local: ShimComm,
+        local_leader: i32,
         bridge: ShimComm,
         remote_leader: i32,
         tag: i32,

@@ -1,8 +1,9 @@
 //! What a process that waits for hours needs of MPI: a look that costs microseconds and blocks
-//! nowhere, messages that nobody waits for, and a communicator of which only some are members.
+//! nowhere, messages that nobody waits for, a communicator of which only some are members, and a
+//! bridge to processes that any of a group has started.
 
 use super::result::{MpiError, check};
-use super::safe::{Comm, int};
+use super::safe::{BRIDGE_TAG, Comm, int};
 use super::sys;
 
 /// Lets MPI look at its connections once: news of failures, revocations and messages come in.
@@ -28,6 +29,30 @@ impl Comm {
             unsafe { sys::shim_split(self.handle, 0, int(key), made) }
         });
         member.map(Some)
+    }
+
+    /// `MPI_Intercomm_create` between this group, led by its rank `leader`, and the one of
+    /// `remote_leader` in `bridge`. Only the leader has a bridge.
+    pub fn bridge(
+        &self,
+        leader: usize,
+        bridge: Option<&Self>,
+        remote_leader: usize,
+    ) -> Result<Self, MpiError> {
+        let bridge = bridge.map_or(self.handle, |bridge| bridge.handle);
+        Self::make("MPI_Intercomm_create", |made| {
+            // SAFETY: writes one handle.
+            unsafe {
+                sys::shim_bridge(
+                    self.handle,
+                    int(leader),
+                    bridge,
+                    int(remote_leader),
+                    BRIDGE_TAG,
+                    made,
+                )
+            }
+        })
     }
 
     /// Sends an empty message that nobody waits for.

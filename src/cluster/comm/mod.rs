@@ -189,6 +189,25 @@ pub trait Communicator: Send {
     fn await_call(&mut self, _pids: &[u32], _idle: &mut dyn FnMut()) -> Call {
         Call::Abandoned
     }
+    /// A spare starts `count` more, beside everything that the world does. They wait until a
+    /// gathering admits them, for a bounded time.
+    fn recruit(&mut self, _count: usize, _arguments: &[String]) -> Result<(), SpawnError> {
+        Err(SpawnError::Refused("this communicator starts nobody".into()))
+    }
+    /// How many this spare has started that wait.
+    fn recruits(&self) -> usize {
+        0
+    }
+    /// Rank 0's look: whether some spare has news of recruits. Local knowledge, microseconds.
+    fn recruits_wait(&mut self) -> bool {
+        false
+    }
+    /// Collective over a gathering: those that its `leader` has started become its last members.
+    /// Uniform; on error the gathering stays, and they are sent away.
+    fn admit(&mut self, _leader: usize) -> Result<(), CommError> {
+        let text = "this communicator starts nobody".to_owned();
+        Err(CommError::Fatal { call: "admit", class: 0, text })
+    }
     /// Spares known to be dead, by their order among the spares. Local knowledge, microseconds.
     fn failed_spares(&mut self) -> Vec<usize> {
         Vec::new()

@@ -10,10 +10,13 @@ use crate::config::Phase;
 
 use super::{Agreement, Call, CommError, Communicator, ReduceOp, SpawnError, SpawnRequest};
 
+mod arguments;
 mod join;
 mod pool;
+mod recruits;
 
-pub use join::{JoinArguments, JoinPoint, Limits};
+pub use arguments::{JoinArguments, JoinSyntax};
+pub use join::{JoinPoint, Limits};
 
 /// Longest `MPI_Finalize`: it is not fault tolerant, and everything is written by then.
 const FINALIZE_SECONDS_MAX: u32 = 10;
@@ -30,6 +33,8 @@ pub struct MpiComm {
     rank: usize,
     size: usize,
     spares: pool::Spares,
+    /// What this spare has started and nobody has taken in yet.
+    recruits: Option<recruits::Recruits>,
     /// Calls of `spawn_and_merge` so far; a newcomer goes on from its own.
     joins: u32,
     born: u32,
@@ -112,7 +117,17 @@ impl MpiComm {
     fn over(comm: Comm, joins: u32) -> Result<Self, CommError> {
         let (rank, size) = (comm.rank()?, comm.size()?);
         let spares = pool::Spares::default();
-        Ok(Self { comm, rank, size, spares, joins, born: joins, limits: Limits::default() })
+        let recruits = None;
+        Ok(Self {
+            recruits,
+            comm,
+            rank,
+            size,
+            spares,
+            joins,
+            born: joins,
+            limits: Limits::default(),
+        })
     }
 
     /// How long each step of bringing in replacements may take.
@@ -269,7 +284,24 @@ impl Communicator for MpiComm {
     }
 
     fn await_call(&mut self, pids: &[u32], idle: &mut dyn FnMut()) -> Call {
+        self.announce_recruits();
         self.spares.await_call(&self.comm, pids, idle)
+    }
+
+    fn recruit(&mut self, count: usize, arguments: &[String]) -> Result<(), SpawnError> {
+        recruits::recruit(self, count, arguments)
+    }
+
+    fn recruits(&self) -> usize {
+        self.recruits.as_ref().map_or(0, recruits::Recruits::count)
+    }
+
+    fn recruits_wait(&mut self) -> bool {
+        self.spares.noticed_recruits()
+    }
+
+    fn admit(&mut self, leader: usize) -> Result<(), CommError> {
+        recruits::admit(self, leader)
     }
 
     fn failed_spares(&mut self) -> Vec<usize> {

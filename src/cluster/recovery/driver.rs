@@ -61,8 +61,8 @@ impl From<CommError> for Setback {
 enum Part {
     /// It belongs to the repaired world.
     Resumed(World, Repaired),
-    /// It got no seat; these ranks of its machine it may watch.
-    Waits(Vec<u32>),
+    /// It got no seat; see `Called::Waits`.
+    Waits(Vec<u32>, Option<usize>),
 }
 
 /// What became of a spare that was called.
@@ -70,8 +70,9 @@ enum Part {
 pub enum Called {
     /// It is a rank now, of this world.
     Seated(World, Repaired),
-    /// It was not needed; the pids of the ranks on its machine.
-    Waits(Vec<u32>),
+    /// It was not needed; the pids of the ranks on its machine, and, for the first of those that
+    /// wait, how many they are.
+    Waits(Vec<u32>, Option<usize>),
 }
 
 /// Survivors, after any `CommError` or a failed vote. Revokes first. On success `comm` and `world`
@@ -88,7 +89,7 @@ pub fn recover(
             *world = repaired_world;
             Ok(repaired)
         }
-        Part::Waits(_) => Err(unseated()),
+        Part::Waits(..) => Err(unseated()),
     }
 }
 
@@ -101,7 +102,7 @@ pub fn join(
 ) -> Result<(World, Repaired), GaveUp> {
     match Driver::new(comm, None, policy, hooks, machine::join(policy)).run()? {
         Part::Resumed(world, repaired) => Ok((world, repaired)),
-        Part::Waits(_) => Err(unseated()),
+        Part::Waits(..) => Err(unseated()),
     }
 }
 
@@ -114,7 +115,7 @@ pub fn answer_call(
 ) -> Result<Called, GaveUp> {
     match Driver::new(comm, None, policy, hooks, machine::begin(policy)).run()? {
         Part::Resumed(world, repaired) => Ok(Called::Seated(world, repaired)),
-        Part::Waits(pids) => Ok(Called::Waits(pids)),
+        Part::Waits(pids, first_of) => Ok(Called::Waits(pids, first_of)),
     }
 }
 
@@ -184,7 +185,9 @@ impl<'a> Driver<'a> {
             let event = match self.machine.action() {
                 Action::Revoke => self.revoke_and_count(),
                 Action::Repair(repair) => self.repair(repair),
-                Action::Agree if self.slot.is_none() => return Ok(Part::Waits(self.neighbours())),
+                Action::Agree if self.slot.is_none() => {
+                    return Ok(Part::Waits(self.neighbours(), self.first_of_the_waiting()));
+                }
                 Action::Agree => self.take_census(),
                 Action::Restore => match self.restore() {
                     Ok(agreed) => {
@@ -259,6 +262,7 @@ impl<'a> Driver<'a> {
             position: self.machine.position(),
             overdue: self.hooks.now() > self.deadline,
             born: self.comm.born(),
+            recruits: self.comm.recruits(),
             pid,
             host,
         };

@@ -25,6 +25,8 @@ pub(super) struct Answer {
     pub overdue: bool,
     /// Which spawn brought it, 0 for the first-born: those are promoted last.
     pub born: u32,
+    /// How many spares it has started that wait to be admitted.
+    pub recruits: usize,
     /// Its process.
     pub pid: u32,
     /// Where it runs.
@@ -32,12 +34,12 @@ pub(super) struct Answer {
 }
 
 impl Answer {
-    const WORDS: usize = 10 + HOST_WORDS;
+    const WORDS: usize = 11 + HOST_WORDS;
 
     pub fn to_words(&self) -> [u64; Self::WORDS] {
         let p = self.position;
         let mut words = [0; Self::WORDS];
-        words[..10].copy_from_slice(&[
+        words[..11].copy_from_slice(&[
             self.slot.map_or(NO_SLOT, |slot| slot as u64),
             self.ranks as u64,
             u64::from(self.step.is_some()),
@@ -48,8 +50,9 @@ impl Answer {
             u64::from(self.overdue),
             u64::from(self.born),
             u64::from(self.pid),
+            self.recruits as u64,
         ]);
-        words[10..].copy_from_slice(&host_words(&self.host));
+        words[11..].copy_from_slice(&host_words(&self.host));
         words
     }
 
@@ -62,7 +65,8 @@ impl Answer {
             overdue: w[7] == 1,
             born: w[8] as u32,
             pid: w[9] as u32,
-            host: host_of(&w[10..]),
+            recruits: w[10] as usize,
+            host: host_of(&w[11..]),
         }
     }
 }
@@ -114,6 +118,11 @@ impl Roll {
     /// Whether spares are among the living.
     pub fn has_spares(&self) -> bool {
         self.0.iter().any(|a| a.slot.is_none())
+    }
+
+    /// The first spare that has recruits.
+    pub fn recruiter(&self) -> Option<usize> {
+        self.0.iter().position(|a| a.slot.is_none() && a.recruits > 0)
     }
 
     /// Whether the gathering is a world already: ranks only, in their order.
@@ -249,7 +258,8 @@ mod tests {
     fn answer(slot: usize, step: Option<u64>) -> Answer {
         let (position, host) = (Position::default(), "here".to_string());
         let slot = Some(slot);
-        Answer { slot, ranks: 4, step, position, overdue: false, born: 0, pid: 7, host }
+        let (overdue, born, recruits, pid) = (false, 0, 0, 7);
+        Answer { slot, ranks: 4, step, position, overdue, born, recruits, pid, host }
     }
 
     fn spare() -> Answer {
@@ -331,10 +341,12 @@ mod tests {
             slot in proptest::option::of(0usize..4), step in any::<Option<u64>>(),
             rung in 0usize..9, tries in any::<u32>(), roll_calls in any::<u32>(),
             overdue in any::<bool>(), born in any::<u32>(), pid in any::<u32>(),
+            recruits in 0usize..9,
         ) {
             let position = Position { rung, tries, roll_calls };
             let host = "a host".to_string();
-            let answer = Answer { slot, ranks: 4, step, position, overdue, born, pid, host };
+            let answer =
+                Answer { slot, ranks: 4, step, position, overdue, born, recruits, pid, host };
             prop_assert_eq!(Answer::from_words(&answer.to_words()), answer);
         }
 

@@ -14,6 +14,9 @@ impl Driver<'_> {
         if self.lost.is_empty() && self.roll.is_a_world() {
             return Event::Done;
         }
+        if let Some(failed) = self.admit_recruits() {
+            return failed;
+        }
         if self.roll.has_spares() {
             match self.share_seats() {
                 Ok(seats) => self.seats = seats,
@@ -58,6 +61,23 @@ impl Driver<'_> {
             self.hooks.promoted(rank);
         }
         self.slot = seat;
+    }
+
+    /// New spares that wait come in where nobody is lost: a repair is not held up by them. They
+    /// answer a roll call of their own. `None` when all is well.
+    fn admit_recruits(&mut self) -> Option<Event> {
+        let recruiter = self.roll.recruiter().filter(|_| self.lost.is_empty())?;
+        let begun = self.hooks.now();
+        let admitted = self.comm.admit(recruiter);
+        self.add("merge", begun);
+        match admitted {
+            Ok(()) => match self.revoke_and_count() {
+                Event::Counted(_) => None,
+                failed => Some(failed),
+            },
+            Err(error) if error.starts_recovery() => Some(Event::Failed(error.to_string())),
+            Err(error) => Some(Event::Hopeless(error.to_string())),
+        }
     }
 
     /// Who takes which seat, as the first process that knows the old world says.
@@ -112,5 +132,13 @@ impl Driver<'_> {
         let (_, host) = self.hooks.identity();
         let seated = self.roll.answers().iter().zip(&self.seats).filter(|(_, s)| s.is_some());
         seated.filter(|(answer, _)| answer.host == host).map(|(answer, _)| answer.pid).collect()
+    }
+
+    /// For the first spare: how many wait.
+    pub(super) fn first_of_the_waiting(&self) -> Option<usize> {
+        let waits = |place: &usize| self.seats[*place].is_none();
+        let first = (0..self.seats.len()).find(waits)?;
+        let all = (0..self.seats.len()).filter(waits).count();
+        (first == self.comm.rank()).then_some(all)
     }
 }
