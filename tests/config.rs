@@ -148,7 +148,6 @@ fn a_ladder_ends_with_restart_and_limits_nest() {
 #[test]
 fn what_this_version_lacks_is_refused_and_says_what_to_write() {
     for text in [
-        "train.reproducible=true",
         "staging.mode=copy",
         "data.bundle_ratio=0.5",
         "data.format=tar",
@@ -161,6 +160,16 @@ fn what_this_version_lacks_is_refused_and_says_what_to_write() {
         let key = text.split_once('=').unwrap().0;
         refused(GOOD, &[text], &[key, "this version cannot do that yet; write"]);
     }
+}
+
+#[test]
+fn reproducible_sums_are_synchronous_and_hold_so_many_owners() {
+    let wanted = "train.reproducible=true";
+    assert!(load(GOOD, &[wanted]).is_ok());
+    let asynchronous = [wanted, "train.exchange=asynchronous"];
+    refused(GOOD, &asynchronous, &["train.reproducible", "depend on timing", "synchronous"]);
+    let many = [wanted, "train.owners=5000", "train.global_batch=5000"];
+    refused(GOOD, &many, &["train.owners", "2048 owners at most"]);
 }
 
 #[test]

@@ -124,6 +124,13 @@ pub enum Ended {
     Signal(i32),
 }
 
+impl Ended {
+    /// Reads a status as wait(2) gives it.
+    pub fn from_wait_status(status: i32) -> Self {
+        ended(ExitStatus::from_raw(status))
+    }
+}
+
 impl std::fmt::Display for Ended {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
@@ -158,6 +165,7 @@ pub fn signal_name(number: i32) -> &'static str {
         libc::SIGSEGV => "SIGSEGV",
         libc::SIGUSR2 => "SIGUSR2",
         libc::SIGPIPE => "SIGPIPE",
+        libc::SIGSTOP => "SIGSTOP",
         libc::SIGALRM => "SIGALRM",
         libc::SIGTERM => "SIGTERM",
         libc::SIGXCPU => "SIGXCPU",

@@ -3,10 +3,13 @@
 //!
 //! Owners are dealt in contiguous blocks: owner v starts on rank `v * ranks / owners`, so every
 //! rank has `owners / ranks` of them, or one more. Afterwards the map is sticky: a replacement
-//! takes exactly what its predecessor had, and a shrink moves only what the dead had.
+//! takes exactly what its predecessor had, a shrink moves only what the dead had, and new ranks
+//! take only what evens the load (`growth`).
 
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
+
+mod growth;
 
 /// What a process is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -44,6 +47,9 @@ pub struct World {
     /// `owners[v]` is the rank that computes owner v.
     #[serde(default)]
     pub owners: Vec<u32>,
+    /// Ranks that the world should have: those it started with, or as many as were asked for.
+    #[serde(default)]
+    pub target: u32,
 }
 
 fn never(_: &u32) -> bool {
@@ -63,7 +69,7 @@ impl World {
         let block = |v: u32| (u64::from(v) * ranks / u64::from(owners.max(1))) as u32;
         let next_member = members.iter().map(|m| m.member + 1).max().unwrap_or(0);
         let owners = if ranks == 0 { Vec::new() } else { (0..owners).map(block).collect() };
-        Self { attempt, generation: 0, members, next_member, owners }
+        Self { attempt, generation: 0, members, next_member, owners, target: ranks as u32 }
     }
 
     /// Ranks that compute.

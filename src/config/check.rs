@@ -1,7 +1,7 @@
 //! What a well-formed configuration must also be: possible, and within what this version does.
 
 use super::parse::ConfigError;
-use super::{Config, DataFormat, FaultKind, Limit, Phase, PlannedFault, Rung, Who};
+use super::{Config, DataFormat, ExchangeKind, FaultKind, Limit, Phase, PlannedFault, Rung, Who};
 
 /// Each spare is a process that looks around a hundred times a second.
 const SPARES_MAX: u32 = 64;
@@ -10,6 +10,7 @@ const SPARES_MAX: u32 = 64;
 pub fn check(config: &Config) -> Result<(), ConfigError> {
     check_sizes(config)?;
     check_owners(config)?;
+    check_reproducible(config)?;
     check_rates(config)?;
     check_recovery(config)?;
     check_faults(config)?;
@@ -84,6 +85,25 @@ fn check_owners(config: &Config) -> Result<(), ConfigError> {
             "more workers than owners: {ranks} ranks x {workers} workers would share {owners} \
              owners; set train.owners to {needed} or more, or train.workers lower"
         );
+        return refuse("train.owners", owners, reason);
+    }
+    Ok(())
+}
+
+fn check_reproducible(config: &Config) -> Result<(), ConfigError> {
+    use kintsugi_ffi::fixed::SUMMANDS_MAX;
+    let train = &config.train;
+    if !train.reproducible {
+        return Ok(());
+    }
+    if train.exchange == ExchangeKind::Asynchronous {
+        let reason = "the asynchronous exchange applies gradients as they come, so its bits depend \
+                      on timing; set train.exchange = \"synchronous\", or write false";
+        return refuse("train.reproducible", true, reason);
+    }
+    let owners = train.owners.unwrap_or(config.run.ranks.saturating_mul(train.workers));
+    if owners > SUMMANDS_MAX {
+        let reason = format!("a reproducible sum holds {SUMMANDS_MAX} owners at most");
         return refuse("train.owners", owners, reason);
     }
     Ok(())
@@ -223,9 +243,9 @@ fn check_fault(config: &Config, key: &str, fault: &PlannedFault) -> Result<(), C
         }
         _ => {}
     }
-    if matches!(fault.kind, FaultKind::DeviceError | FaultKind::BitFlip) {
-        let reason = "device_error and bit_flip are not in this version; kill, exit, panic, segv, \
-                      oom, stop, deadlock, slow and nan are";
+    if fault.kind == FaultKind::BitFlip {
+        let reason = "bit_flip is not in this version; kill, exit, panic, segv, oom, stop, \
+                      deadlock, loop, slow, device_error and nan are";
         return refuse(key, shown, reason);
     }
     if fault.kind == FaultKind::Nan && fault.phase != Some(Phase::InForward) {
@@ -242,11 +262,10 @@ fn check_fault(config: &Config, key: &str, fault: &PlannedFault) -> Result<(), C
 /// What the schema already names but this version does not do. A feature that arrives removes its
 /// line.
 fn check_supported(config: &Config) -> Result<(), ConfigError> {
-    let (data, train, recovery) = (&config.data, &config.train, &config.recovery);
+    let (data, recovery) = (&config.data, &config.recovery);
     let (device, memory) = (&config.device, &config.memory);
     let quoted = |text: &str| format!("{text:?}");
     for (lacking, key, value, instead) in [
-        (train.reproducible, "train.reproducible", "true".into(), "false"),
         (config.staging.mode != "off", "staging.mode", quoted(&config.staging.mode), "\"off\""),
         (data.bundle_ratio != 0.0, "data.bundle_ratio", data.bundle_ratio.to_string(), "0.0"),
         (data.alternating, "data.alternating", "true".into(), "false"),
@@ -277,7 +296,6 @@ fn check_supported(config: &Config) -> Result<(), ConfigError> {
             "nothing: leave it out",
         ),
         (memory.mode != "resident", "memory.mode", quoted(&memory.mode), "\"resident\""),
-        (recovery.replace_slow, "recovery.replace_slow", "true".into(), "false"),
         (config.run.runtime != "auto", "run.runtime", quoted(&config.run.runtime), "\"auto\""),
     ] {
         if lacking {

@@ -69,6 +69,23 @@ pub struct RecoveryRecord {
     pub seconds: Phases,
 }
 
+/// A change of the number of ranks on purpose, as in `result.json` and in the event `resized`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ResizeRecord {
+    /// The generation it made.
+    pub generation: u32,
+    /// The step after which it happened.
+    pub step: u64,
+    /// regrow | scale
+    pub cause: String,
+    /// Ranks before it.
+    pub from: u32,
+    /// Ranks after it.
+    pub to: u32,
+    /// Seconds by phase.
+    pub seconds: Phases,
+}
+
 /// What happened.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "event", content = "fields", rename_all = "snake_case")]
@@ -109,6 +126,10 @@ pub enum Kind {
     Epoch {
         epoch: u64,
     },
+    /// Seconds that each rank computes in a step: medians over the last steps, in rank order.
+    Pace {
+        rank_seconds: Vec<f64>,
+    },
     /// stall: time the loop was held; snapshot, write, sync and verify run behind it.
     Checkpoint {
         name: String,
@@ -132,6 +153,7 @@ pub enum Kind {
         seconds: f64,
     },
     Recovered(RecoveryRecord),
+    Resized(ResizeRecord),
     RungDown {
         from: String,
         to: String,

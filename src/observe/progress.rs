@@ -302,6 +302,14 @@ fn announcement(event: &Event) -> Option<String> {
             format!("fault injected at step {}: {kind} of rank {target}, {phase}", step + 1)
         }
         Kind::Recovered(record) => recovered(record),
+        Kind::Resized(record) => format!(
+            "{} ranks instead of {} after step {} ({}, {})",
+            record.to,
+            record.from,
+            record.step,
+            record.cause,
+            duration(record.seconds.values().sum())
+        ),
         Kind::RungDown { from, to, reason } => {
             format!("recovery steps down from {from} to {to}: {reason}")
         }

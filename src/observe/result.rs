@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::event::RecoveryRecord;
+use super::event::{RecoveryRecord, ResizeRecord};
 
 /// How a run ends; the number is the exit code of `launch` and of a world of one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -74,6 +74,9 @@ pub struct RunResult {
     pub exact: bool,
     pub recoveries: Vec<RecoveryRecord>,
     pub restarts: Vec<Restart>,
+    /// Changes of the number of ranks on purpose.
+    #[serde(default)]
+    pub resizes: Vec<ResizeRecord>,
     /// Committed steps that a rollback threw away.
     pub lost_steps: u64,
     /// Fraction of the run's seconds spent in steps that counted.

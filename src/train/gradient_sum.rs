@@ -1,13 +1,15 @@
 //! The rank's own sum of gradients: worker threads add tensor by tensor while backward runs, in
 //! owner order whatever the threads' timing, and the communicating thread takes bucket by bucket
 //! as they become complete. A failed exchange leaves the sums as they are, so a survivor computes
-//! nothing again (DESIGN 4.2).
+//! nothing again (DESIGN 4.2). Reproducible sums (`fixed_point`) need no order: nobody waits.
 
 use std::ops::Range;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use crate::model::{Layout, TensorKind};
+
+use super::fixed_point::{self, Grid, Needs};
 
 /// How often a waiting thread looks whether it should give up.
 const WAKE_EVERY: Duration = Duration::from_millis(20);
@@ -30,9 +32,35 @@ struct Bucket {
     changed: Condvar,
 }
 
+/// A bucket's sum, in the format of the run.
+#[derive(Debug)]
+enum Words {
+    Plain(Vec<f32>),
+    /// Whole multiples on the grid; `largest`: bits of the largest magnitude of any owner's value.
+    Fixed {
+        sum: Vec<i64>,
+        grid: Grid,
+        largest: u32,
+    },
+    /// Two words a statistic.
+    Wide {
+        sum: Vec<i64>,
+        largest: u32,
+    },
+}
+
+/// A complete bucket.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Complete<'a> {
+    /// Plain sums.
+    Plain(&'a [f32]),
+    /// Sums that do not depend on their grouping; `GradientSum::load` says what they are.
+    Fixed(&'a [i64]),
+}
+
 #[derive(Debug)]
 struct State {
-    sum: Vec<f32>,
+    sum: Words,
     /// Per tensor: how many owners have been added; the owner whose turn equals it may add next.
     turns: Vec<usize>,
     /// Tensor additions still to come before the bucket is complete.
@@ -48,6 +76,22 @@ impl GradientSum {
     /// Buckets of at least `bucket_bytes`, from the last tensor to the first: the order in which
     /// backward makes them.
     pub fn new(layout: &Layout, bucket_bytes: u64) -> Self {
+        Self::of(layout, bucket_bytes, |length| Words::Plain(vec![0.0; length]))
+    }
+
+    /// The same buckets with sums that do not depend on their grouping.
+    pub fn reproducible(layout: &Layout, bucket_bytes: u64) -> Self {
+        let (grid, largest) = (Grid::default(), 0);
+        let fixed = |length| Words::Fixed { sum: vec![0; length], grid, largest };
+        let mut sum = Self::of(layout, bucket_bytes, fixed);
+        if let Some(bucket) = sum.buckets.last_mut().filter(|_| layout.statistics > 0) {
+            let state = bucket.state.get_mut().unwrap_or_else(PoisonError::into_inner);
+            state.sum = Words::Wide { sum: vec![0; 2 * layout.statistics], largest };
+        }
+        sum
+    }
+
+    fn of(layout: &Layout, bucket_bytes: u64, words: impl Fn(usize) -> Words) -> Self {
         let mut spans: Vec<Range<usize>> = layout
             .tensors
             .iter()
@@ -69,12 +113,12 @@ impl GradientSum {
             for (index, span) in spans[first..end].iter().enumerate() {
                 tensors.push((span.start, buckets.len(), index));
             }
-            buckets.push(Bucket::new(range, starts));
+            buckets.push(Bucket::new(words(range.len()), range, starts));
             end = first;
         }
         if layout.statistics > 0 {
             let range = layout.parameters..layout.parameters + layout.statistics;
-            buckets.push(Bucket::new(range, vec![0]));
+            buckets.push(Bucket::new(words(range.len()), range, vec![0]));
         }
         tensors.sort_unstable();
         Self { buckets, tensors, parameters: layout.parameters }
@@ -96,9 +140,7 @@ impl GradientSum {
             let mut state = bucket.lock();
             state.turns.fill(0);
             state.missing = owners * bucket.starts.len();
-            if owners == 0 {
-                state.sum.fill(0.0);
-            }
+            state.sum.begin(owners);
         }
     }
 
@@ -138,7 +180,7 @@ impl GradientSum {
         &self,
         bucket: usize,
         mut give_up: impl FnMut() -> Option<E>,
-        use_sum: impl FnOnce(&[f32]) -> Result<T, E>,
+        use_sum: impl FnOnce(Complete<'_>) -> Result<T, E>,
     ) -> Result<T, E> {
         let bucket = &self.buckets[bucket];
         let mut state = bucket.lock();
@@ -149,7 +191,39 @@ impl GradientSum {
             let waited = bucket.changed.wait_timeout(state, WAKE_EVERY);
             state = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
-        use_sum(&state.sum)
+        match &state.sum {
+            Words::Plain(sum) => use_sum(Complete::Plain(sum)),
+            Words::Fixed { sum, .. } | Words::Wide { sum, .. } => use_sum(Complete::Fixed(sum)),
+        }
+    }
+
+    /// From the next `begin` on, reproducible sums are made on this grid.
+    pub fn set_grid(&self, to: Grid) {
+        for bucket in &self.buckets {
+            if let Words::Fixed { grid, .. } = &mut bucket.lock().sum {
+                *grid = to;
+            }
+        }
+    }
+
+    /// What the values added to reproducible sums need, once all buckets are complete.
+    pub fn needs(&self) -> Needs {
+        let mut needs = Needs::default();
+        for bucket in &self.buckets {
+            if let Words::Fixed { largest, .. } | Words::Wide { largest, .. } = bucket.lock().sum {
+                needs.add(largest);
+            }
+        }
+        needs
+    }
+
+    /// What all ranks' sum of a reproducible bucket is as numbers.
+    pub fn load(&self, bucket: usize, sum: &[i64], values: &mut [f32]) {
+        match self.buckets[bucket].lock().sum {
+            Words::Fixed { grid, .. } => fixed_point::load(grid, sum, values),
+            Words::Wide { .. } => fixed_point::load_statistics(sum, values),
+            Words::Plain(_) => unreachable!("plain sums are numbers already"),
+        }
     }
 
     /// Lets every waiting worker go.
@@ -161,14 +235,55 @@ impl GradientSum {
     }
 }
 
+impl Words {
+    /// Starts a step; what `owners` owners will not write is cleared.
+    fn begin(&mut self, owners: usize) {
+        match self {
+            Self::Plain(sum) if owners == 0 => sum.fill(0.0),
+            Self::Plain(_) => {}
+            Self::Fixed { sum, largest, .. } | Self::Wide { sum, largest } => {
+                *largest = 0;
+                if owners == 0 {
+                    sum.fill(0);
+                }
+            }
+        }
+    }
+
+    /// Whether owners have to be added in their order.
+    fn ordered(&self) -> bool {
+        matches!(self, Self::Plain(_))
+    }
+
+    /// Adds the values of the `turn`-th owner that comes, from `start` on.
+    fn add(&mut self, turn: usize, start: usize, values: &[f32], weight: f32) {
+        let range = start..start + values.len();
+        match self {
+            Self::Plain(sum) => {
+                let pairs = sum[range].iter_mut().zip(values);
+                match turn {
+                    0 => pairs.for_each(|(sum, value)| *sum = weight * value),
+                    _ => pairs.for_each(|(sum, value)| *sum += weight * value),
+                }
+            }
+            Self::Fixed { sum, grid, largest } => {
+                let add = if turn == 0 { fixed_point::store } else { fixed_point::add };
+                *largest = (*largest).max(add(*grid, &mut sum[range], values));
+            }
+            Self::Wide { sum, largest } => {
+                if turn == 0 {
+                    sum.fill(0);
+                }
+                *largest = (*largest).max(fixed_point::add_statistics(sum, values, weight));
+            }
+        }
+    }
+}
+
 impl Bucket {
-    fn new(range: Range<usize>, starts: Vec<usize>) -> Self {
-        let state = State {
-            sum: vec![0.0; range.len()],
-            turns: vec![0; starts.len()],
-            missing: 0,
-            closed: false,
-        };
+    fn new(sum: Words, range: Range<usize>, starts: Vec<usize>) -> Self {
+        let turns = vec![0; starts.len()];
+        let state = State { sum, turns, missing: 0, closed: false };
         Self { range, starts, state: Mutex::new(state), changed: Condvar::new() }
     }
 
@@ -178,24 +293,15 @@ impl Bucket {
 
     fn add(&self, turn: usize, tensor: usize, values: &[f32], weight: f32) -> Result<(), Closed> {
         let mut state = self.lock();
-        while state.turns[tensor] != turn {
+        while state.sum.ordered() && state.turns[tensor] != turn {
             if state.closed {
                 return Err(Closed);
             }
             let waited = self.changed.wait_timeout(state, WAKE_EVERY);
             state = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
-        let start = self.starts[tensor];
-        let sum = &mut state.sum[start..start + values.len()];
-        if turn == 0 {
-            for (sum, value) in sum.iter_mut().zip(values) {
-                *sum = weight * value;
-            }
-        } else {
-            for (sum, value) in sum.iter_mut().zip(values) {
-                *sum += weight * value;
-            }
-        }
+        let before = state.turns[tensor];
+        state.sum.add(before, self.starts[tensor], values, weight);
         state.turns[tensor] += 1;
         state.missing -= 1;
         self.changed.notify_all();
@@ -218,6 +324,22 @@ mod tests {
             offset += size;
         }
         Layout { tensors, parameters: offset, statistics }
+    }
+
+    fn plain(sum: &GradientSum, bucket: usize) -> Vec<f32> {
+        let read = |sum: Complete<'_>| match sum {
+            Complete::Plain(sum) => Ok(sum.to_vec()),
+            Complete::Fixed(_) => Err("fixed"),
+        };
+        sum.with_complete(bucket, || None, read).unwrap()
+    }
+
+    fn fixed(sum: &GradientSum, bucket: usize) -> Vec<i64> {
+        let read = |sum: Complete<'_>| match sum {
+            Complete::Fixed(sum) => Ok(sum.to_vec()),
+            Complete::Plain(_) => Err("plain"),
+        };
+        sum.with_complete(bucket, || None, read).unwrap()
     }
 
     #[test]
@@ -246,8 +368,7 @@ mod tests {
                     std::thread::sleep(Duration::from_millis(3));
                 }
             });
-            let got = sum.with_complete(0, || None::<()>, |sum| Ok(sum.to_vec())).unwrap();
-            assert_eq!(got, vec![expected; 3]);
+            assert_eq!(plain(&sum, 0), vec![expected; 3]);
         }
     }
 
@@ -260,8 +381,55 @@ mod tests {
         let waiting = sum.with_complete(0, || Some("incomplete"), |_| Ok(()));
         assert_eq!(waiting, Err("incomplete"));
         sum.add(1, 0, &[10.0, 20.0]).unwrap();
-        let got = sum.with_complete(0, || None::<()>, |sum| Ok(sum.to_vec())).unwrap();
-        assert_eq!(got, vec![11.0, 22.0]);
+        assert_eq!(plain(&sum, 0), vec![11.0, 22.0]);
+    }
+
+    #[test]
+    fn a_reproducible_sum_has_the_same_bits_for_any_order_and_any_share() {
+        let layout = layout(&[2, 3], 2);
+        let owners: [[f32; 3]; 4] =
+            [[1.0e3, 1.0e-9, -3.5], [0.1, -1.0e-9, 7.0], [-1.0e3, 3.0e-12, 0.3], [0.2, 1.0, 1e-7]];
+        let share = |turns: &[usize]| {
+            let sum = GradientSum::reproducible(&layout, 1);
+            sum.begin(turns.len());
+            for &owner in turns {
+                // Whatever its turn: nobody waits.
+                sum.add(9, 0, &owners[owner][..2]).unwrap();
+                sum.add(9, 2, &owners[owner]).unwrap();
+                sum.add_statistics(9, &owners[owner][1..], 8).unwrap();
+            }
+            assert_eq!(sum.buckets(), 3);
+            (0..3).map(|bucket| fixed(&sum, bucket)).collect::<Vec<_>>()
+        };
+        let whole = share(&[0, 1, 2, 3]);
+        assert_eq!(whole, share(&[3, 1, 0, 2]));
+        let halves = (share(&[2]), share(&[3, 1, 0]));
+        let none = share(&[]);
+        for bucket in 0..3 {
+            let parts = halves.0[bucket].iter().zip(&halves.1[bucket]).zip(&none[bucket]);
+            let sum: Vec<i64> = parts.map(|((a, b), c)| a + b + c).collect();
+            assert_eq!(sum, whole[bucket]);
+        }
+        let mut values = [0.0; 3];
+        GradientSum::reproducible(&layout, 1).load(0, &whole[0], &mut values);
+        assert_eq!(values, [0.3, 1.0, 3.8000002]);
+    }
+
+    #[test]
+    fn values_beyond_the_grid_are_noticed_and_fit_on_the_one_asked_for() {
+        use crate::train::fixed_point::Verdict;
+        let sum = GradientSum::reproducible(&layout(&[2], 0), 1);
+        let verdict = |grid| {
+            sum.begin(1);
+            sum.add(0, 0, &[5000.0, 0.25]).unwrap();
+            Needs::verdict(sum.needs().words(), grid)
+        };
+        let Verdict::Again(grid) = verdict(Grid::default()) else { panic!("5000 fits") };
+        sum.set_grid(grid);
+        assert_eq!(verdict(grid), Verdict::Holds);
+        let mut values = [0.0; 2];
+        sum.load(0, &fixed(&sum, 0), &mut values);
+        assert_eq!(values, [5000.0, 0.25]);
     }
 
     #[test]

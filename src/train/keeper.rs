@@ -8,22 +8,27 @@ use std::time::Duration;
 
 use crate::cluster::faults::{FAULTS_FOLDER, Injector, Standing};
 use crate::cluster::world::World;
-use crate::config::{Every, Phase};
+use crate::config::Every;
 use crate::data::sampler::Order;
 use crate::observe::clock::Clock;
 use crate::observe::event::Kind;
 use crate::observe::ledger::Entry;
-use crate::observe::log::parse_lines;
 use crate::observe::result::Status;
 use crate::observe::storage::Storage;
 
 use super::TrainError;
-use super::checkpoint::{self, About, Snapshot, TrainState, Writer, young_daly};
-use super::journal::{EVENTS, Journal, Place};
+use super::cause::{self, FAULT_AGE_SECONDS_MAX};
+use super::checkpoint::{self, About, Copying, TrainState, Writer, young_daly};
+use super::journal::{Journal, Place};
 use super::outcome;
 use super::position::{Ending, Position};
 use super::replica::Replica;
 use super::start;
+use super::surroundings::Staff;
+
+mod struck;
+
+use struck::Struck;
 
 /// Longest wait for a checkpoint that must be written before the run ends.
 const FINAL_CHECKPOINT_LIMIT: Duration = Duration::from_secs(25);
@@ -36,9 +41,6 @@ pub const REASON: &str = "failure.txt";
 
 /// Its first line when the configuration does not fit the data set or a checkpoint: exit code 2.
 pub const CONFIGURATION: &str = "configuration";
-
-/// A fault that fired longer ago than this did not cause what is being repaired.
-const FAULT_AGE_SECONDS_MAX: f64 = 10.0;
 
 /// Constants of the run that its files carry.
 #[derive(Debug, Clone)]
@@ -59,6 +61,14 @@ pub struct Facts {
     pub mtbf: Duration,
     /// Which samples make which step.
     pub order: Order,
+}
+
+/// Seconds that a checkpoint held the loop, and that its copy took beside it.
+#[derive(Debug, Clone, Copy, Default)]
+struct Stall {
+    step: u64,
+    stall: f64,
+    copy: f64,
 }
 
 /// How far the run was.
@@ -88,10 +98,13 @@ pub struct Keeper {
     /// The newest step whose checkpoint is on disk and verified.
     published: Option<u64>,
     /// Stalls of checkpoints that are being written, by step.
-    stalls: Vec<(u64, f64)>,
+    stalls: Vec<Stall>,
+    /// The copy of the newest checkpoint.
+    copying: Option<Copying>,
     cost_seconds: f64,
     /// Where the writer stood when it began the checkpoint at hand.
     persisting: Arc<Mutex<Standing>>,
+    staff: Staff,
 }
 
 impl Keeper {
@@ -103,7 +116,7 @@ impl Keeper {
         injector: Arc<Injector>,
         still_current: Arc<dyn Fn() -> bool + Send + Sync>,
     ) -> Self {
-        let (writer, last, stalls) = (None, None, Vec::new());
+        let (writer, last, stalls, copying) = (None, None, Vec::new(), None);
         let (world_next_member, cost_seconds) = (0, 0.0);
         Self {
             facts,
@@ -116,9 +129,22 @@ impl Keeper {
             last,
             published: None,
             stalls,
+            copying,
             cost_seconds,
             persisting: Arc::default(),
+            staff: Staff::Threads,
         }
+    }
+
+    /// The run directory.
+    pub fn storage(&self) -> &Arc<dyn Storage> {
+        &self.storage
+    }
+
+    /// Who writes checkpoints behind the loop.
+    pub fn staffed(mut self, staff: Staff) -> Self {
+        self.staff = staff;
+        self
     }
 
     /// Whether this process belongs to the run's newest attempt.
@@ -155,7 +181,7 @@ impl Keeper {
     fn writer(&mut self) -> &Writer {
         let (facts, storage) = (&self.facts, &self.storage);
         let (injector, still_current) = (&self.injector, &self.still_current);
-        let standing = &self.persisting;
+        let (standing, staff, clock) = (&self.persisting, self.staff, &self.clock);
         self.writer.get_or_insert_with(|| {
             let storage: Arc<dyn Storage> = Arc::new(Struck {
                 inner: Arc::clone(storage),
@@ -163,7 +189,11 @@ impl Keeper {
                 standing: Arc::clone(standing),
             });
             let still_current = Arc::clone(still_current);
-            Writer::new(storage, facts.keep, Box::new(move || still_current()))
+            let current = Box::new(move || still_current());
+            match staff {
+                Staff::Threads => Writer::new(storage, facts.keep, current),
+                Staff::Inline => Writer::inline(storage, facts.keep, current, Arc::clone(clock)),
+            }
         })
     }
 
@@ -213,13 +243,24 @@ impl Keeper {
             tracing::warn!("a checkpoint is still being written: the one due now is left out");
             return;
         };
-        let slots = replica.slots.read().unwrap_or_else(PoisonError::into_inner);
-        let snapshot: Snapshot = ticket.fill(&about, slots.committed(), state);
-        drop(slots);
-        self.writer().submit(snapshot);
+        self.copying = Some(ticket.copy_behind(about, Arc::clone(&replica.slots), state));
+        if self.staff == Staff::Inline {
+            self.copying.take().map(Copying::wait);
+        }
         let stall = (self.clock.now() - began).as_secs_f64();
-        self.stalls.push((replica.position.step, stall));
+        self.stalls.push(Stall { step: replica.position.step, stall, copy: stall });
         self.last = Some((seconds, Mark::of(&replica.position)));
+    }
+
+    /// Before the next update: what a checkpoint is being made of must stay until it is copied.
+    pub fn wait_for_copy(&mut self) {
+        let Some(copying) = self.copying.take() else { return };
+        let began = self.clock.now();
+        let copy = copying.wait().as_secs_f64();
+        if let Some(newest) = self.stalls.last_mut() {
+            newest.copy = copy;
+            newest.stall += (self.clock.now() - began).as_secs_f64();
+        }
     }
 
     fn state(&self, position: &Position, place: Place, seconds: f64) -> TrainState {
@@ -249,8 +290,8 @@ impl Keeper {
     fn report(&mut self, journal: &mut Journal, place: Place) {
         let Some(writer) = &self.writer else { return };
         for done in writer.poll() {
-            let at = self.stalls.iter().position(|(step, _)| *step == done.step);
-            let stall = at.map_or(0.0, |at| self.stalls.swap_remove(at).1);
+            let at = self.stalls.iter().position(|stall| stall.step == done.step);
+            let Stall { stall, copy, .. } = at.map(|at| self.stalls.remove(at)).unwrap_or_default();
             match done.result {
                 Ok(()) => {
                     self.published = self.published.max(Some(done.step));
@@ -259,7 +300,7 @@ impl Keeper {
                         name: done.name,
                         bytes: done.bytes,
                         stall_seconds: stall,
-                        snapshot_seconds: stall,
+                        snapshot_seconds: copy,
                         write_seconds: done.write_seconds,
                         verify_seconds: done.verify_seconds,
                     };
@@ -310,6 +351,7 @@ impl Keeper {
 
     /// The checkpoint that the run ends with, tried again once if it fails.
     fn last_checkpoint(&mut self, replica: &Replica, journal: &mut Journal, place: Place) {
+        self.wait_for_copy();
         for _ in 0..FINAL_CHECKPOINT_TRIES {
             if !self.writer().finish(FINAL_CHECKPOINT_LIMIT) {
                 tracing::warn!("the last checkpoint took too long and was left behind");
@@ -320,6 +362,7 @@ impl Keeper {
                 return;
             }
             self.begin(replica, place, journal.seconds());
+            self.wait_for_copy();
         }
         self.writer().finish(FINAL_CHECKPOINT_LIMIT);
         self.report(journal, place);
@@ -341,6 +384,11 @@ impl Keeper {
             Some(step) => format!("asked to stop; the newest checkpoint is of step {step}"),
             None => "asked to stop; no checkpoint could be written".into(),
         }
+    }
+
+    /// Whether a checkpoint holds all that a resident slot of this step does.
+    pub fn has_checkpoint_of(&self, step: u64) -> bool {
+        checkpoint::store::newest_step(self.storage.as_ref()) == Some(step)
     }
 
     /// DESIGN 4.6.
@@ -384,30 +432,10 @@ impl Keeper {
         (0.0..FAULT_AGE_SECONDS_MAX).contains(&age).then_some(age)
     }
 
-    /// What is known of how a process of this rank died: an injected fault, or what its log ends
-    /// with.
+    /// What is known of how a process of this rank died.
     pub fn cause_of(&self, rank: u32, attempt: u32, pid: u32) -> String {
-        let events = self.storage.read(Path::new(EVENTS)).unwrap_or_default();
-        let tail_from = events.len().saturating_sub(16 << 10);
-        let tail = &events[tail_from..];
-        let whole = tail.iter().position(|&b| b == b'\n').map_or(tail, |at| &tail[at + 1..]);
-        let now = self.clock.unix_seconds();
-        let lines = parse_lines::<crate::observe::event::Event>(Path::new(EVENTS), whole);
-        for event in lines.unwrap_or_default().iter().rev() {
-            if let Kind::FaultInjected { kind, phase, target } = &event.kind
-                && *target == rank
-                && now - event.time < FAULT_AGE_SECONDS_MAX
-            {
-                return format!("injected {kind} {phase}");
-            }
-        }
-        let log = format!("logs/{}", log_name(attempt, pid));
-        let text = self.storage.read(Path::new(&log)).unwrap_or_default();
-        let text = String::from_utf8_lossy(&text);
-        match text.lines().rev().find(|line| line.contains("panicked") || line.contains("ERROR")) {
-            Some(line) => format!("its log ends with: {}", line.trim()),
-            None => "killed by a signal or ended without a word (see its log)".to_string(),
-        }
+        let storage = self.storage.as_ref();
+        cause::of(storage, (rank, attempt, pid), self.clock.unix_seconds())
     }
 }
 
@@ -433,47 +461,5 @@ pub fn read_reason(storage: &dyn Storage) -> TrainError {
         CONFIGURATION => TrainError::Configuration(reason),
         "data_error" => TrainError::Data(reason),
         _ => TrainError::Internal(format!("another rank could not go on: {reason}")),
-    }
-}
-
-/// A rank's log below `RUN/logs`.
-pub fn log_name(attempt: u32, pid: u32) -> String {
-    format!("attempt-{attempt}-pid-{pid}.log")
-}
-
-/// The writer's storage, through which `in_persist` faults strike.
-struct Struck {
-    inner: Arc<dyn Storage>,
-    injector: Arc<Injector>,
-    standing: Arc<Mutex<Standing>>,
-}
-
-impl Storage for Struck {
-    fn append_line(&self, path: &Path, line: &str) -> std::io::Result<()> {
-        self.inner.append_line(path, line)
-    }
-    fn write_whole(&self, path: &Path, body: &[&[u8]]) -> std::io::Result<()> {
-        self.inner.write_whole(path, body)?;
-        let standing = *self.standing.lock().unwrap_or_else(PoisonError::into_inner);
-        self.injector.at(Phase::InPersist, &standing);
-        Ok(())
-    }
-    fn create_new(&self, path: &Path, body: &[u8]) -> std::io::Result<()> {
-        self.inner.create_new(path, body)
-    }
-    fn read(&self, path: &Path) -> std::io::Result<Vec<u8>> {
-        self.inner.read(path)
-    }
-    fn list(&self, path: &Path) -> std::io::Result<Vec<String>> {
-        self.inner.list(path)
-    }
-    fn rename(&self, from: &Path, to: &Path) -> std::io::Result<()> {
-        self.inner.rename(from, to)
-    }
-    fn remove(&self, path: &Path) -> std::io::Result<()> {
-        self.inner.remove(path)
-    }
-    fn create_dir(&self, path: &Path) -> std::io::Result<()> {
-        self.inner.create_dir(path)
     }
 }

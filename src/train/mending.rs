@@ -4,11 +4,12 @@
 use std::time::Duration;
 
 use crate::cluster::comm::CommError;
+use crate::cluster::guard::{Activity, pulse};
 use crate::cluster::recovery::driver::recover;
 use crate::cluster::recovery::{Note, Repaired};
 use crate::cluster::world::{Role, World};
 use crate::config::Rung;
-use crate::observe::event::{Kind, Lost, RecoveryRecord};
+use crate::observe::event::{Kind, Lost, RecoveryRecord, ResizeRecord};
 
 use super::TrainError;
 use super::trainer::Trainer;
@@ -36,12 +37,19 @@ pub(super) struct Mended {
     begin: Option<Begin>,
     /// Repairs that no commit followed yet, oldest first, with the generation each made and the
     /// ranks it left. Every survivor keeps them: the one that reports may die.
-    unreported: Vec<(u32, u32, Repaired)>,
+    pub unreported: Vec<(u32, u32, Repaired)>,
+    /// Changes of size that no commit followed yet.
+    pub resized: Vec<ResizeRecord>,
 }
 
 impl Mended {
+    /// Whether a repair lies behind this process that no commit has followed yet.
+    pub(super) fn unproved(&self) -> bool {
+        matches!(self.begin, Some(Begin::Joined | Begin::Survived))
+    }
+
     pub(super) fn since(at: Duration, begin: Begin) -> Self {
-        Self { at: Some(at), begin: Some(begin), unreported: Vec::new() }
+        Self { at: Some(at), begin: Some(begin), ..Self::default() }
     }
 }
 
@@ -64,6 +72,7 @@ impl Trainer {
 
     /// Repairs the world, or ends with the ladder.
     pub(super) fn repair(&mut self, error: &CommError) -> Result<(), TrainError> {
+        pulse().enter(Activity::Recovery);
         self.repairs_without_step += 1;
         if self.repairs_without_step > REPAIRS_WITHOUT_STEP_MAX {
             let text = format!("{REPAIRS_WITHOUT_STEP_MAX} repairs without a committed step");
@@ -90,7 +99,8 @@ impl Trainer {
             repaired.seconds.insert("detect".into(), detect);
         }
         if self.world.ranks() < before.ranks() {
-            self.replica.position.exact = false;
+            self.replica.position.exact &= self.plan.reproducible;
+            self.resizer.shrunk(self.clock.now());
         }
         if self.reports() {
             self.report_notes(&notes);
@@ -104,6 +114,10 @@ impl Trainer {
             }
             self.journal.world(&self.world);
             self.report_spares(&before);
+            let restore = repaired.seconds.get("restore").copied().unwrap_or(0.0);
+            for way in std::mem::take(&mut self.replica.given) {
+                self.event(Kind::Phase { name: way.name().into(), seconds: restore });
+            }
         }
         if self.is_writer() {
             self.keeper.take_over(&self.replica, &self.world, &mut self.journal);
@@ -112,8 +126,13 @@ impl Trainer {
         if !(planned && repaired.lost.is_empty()) {
             self.mended.unreported.push((generation, ranks, repaired));
         }
-        (self.mended.at, self.mended.begin) = (Some(self.clock.now()), Some(Begin::Survived));
+        self.survived();
         Ok(())
+    }
+
+    /// The world is whole again, or has another size: its next step is watched.
+    pub(super) fn survived(&mut self) {
+        (self.mended.at, self.mended.begin) = (Some(self.clock.now()), Some(Begin::Survived));
     }
 
     /// Whether this is the lowest rank that lived through the repairs at hand: the newcomers of
@@ -197,6 +216,9 @@ impl Trainer {
             let name = "begun".to_string();
             self.event(Kind::Phase { name, seconds });
         }
+        if begun_seconds.is_some() && reports && !mended.unreported.is_empty() {
+            self.replica.tidy();
+        }
         let newest = mended.unreported.len().saturating_sub(1);
         let unreported = mended.unreported.into_iter().enumerate().filter(|_| reports);
         for (index, (generation, ranks, mut repaired)) in unreported {
@@ -219,11 +241,15 @@ impl Trainer {
             };
             self.event(Kind::Recovered(record));
         }
+        for mut record in mended.resized.into_iter().filter(|_| reports) {
+            record.seconds.extend(begun_seconds.map(|seconds| ("first_step".into(), seconds)));
+            self.event(Kind::Resized(record));
+        }
     }
 }
 
 /// Members that became ranks between two worlds.
-fn newcomers(before: &World, after: &World) -> Vec<u32> {
+pub(super) fn newcomers(before: &World, after: &World) -> Vec<u32> {
     let ranks = |world: &World| -> Vec<u32> {
         (0..world.ranks()).filter_map(|rank| Some(world.member_at(rank)?.member)).collect()
     };

@@ -225,7 +225,7 @@ mod tests {
         }
         first.momentum.fill(0.5);
         first.statistics.fill(2.0);
-        slots.commit(0, 0, Vec::new());
+        slots.commit(0, 0, &[]);
         slots
     }
 
@@ -236,7 +236,7 @@ mod tests {
         let gradients: Vec<f32> = (0..33).map(|i| (i as f32).sin() * 4.0).collect();
         let (current, next) = slots.begin();
         optimizer.apply(current, next, &gradients, count, 0.1, &[8.0; 5], &[0.1, 0.5]);
-        slots.commit(1, 0, Vec::new());
+        slots.commit(1, 0, &[]);
         slots
     }
 

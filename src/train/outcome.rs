@@ -58,6 +58,7 @@ impl Ended<'_> {
             exact: position.exact,
             recoveries: from_events.recoveries,
             restarts: from_events.restarts,
+            resizes: from_events.resizes,
             lost_steps: from_events.lost_steps,
             goodput: from_events.counted_seconds / self.seconds.max(1e-9),
         };
@@ -71,6 +72,7 @@ impl Ended<'_> {
 struct History {
     recoveries: Vec<crate::observe::event::RecoveryRecord>,
     restarts: Vec<Restart>,
+    resizes: Vec<crate::observe::event::ResizeRecord>,
     lost_steps: u64,
     counted_seconds: f64,
 }
@@ -83,6 +85,7 @@ impl History {
             match &event.kind {
                 Kind::Step { seconds, .. } => counted.push((event.step, *seconds)),
                 Kind::Recovered(record) => history.recoveries.push(record.clone()),
+                Kind::Resized(record) => history.resizes.push(record.clone()),
                 Kind::Restarted { from, lost_steps } => {
                     counted.retain(|(step, _)| *step <= event.step);
                     history.lost_steps += lost_steps;

@@ -52,12 +52,27 @@ pub struct Position {
     pub ending: Option<Ending>,
     /// Asynchronous exchange: micro-batches committed of each owner; empty otherwise.
     pub owner_batches: Vec<u64>,
+    /// The number of ranks is to be looked at before the next step.
+    pub resize_due: bool,
 }
 
 impl Position {
     /// The position before the first step.
     pub fn start() -> Self {
         Self { exact: true, ..Self::default() }
+    }
+
+    /// For the wire and for a resident slot: the same bytes on every rank that holds the same.
+    pub fn encode(&self) -> Vec<u8> {
+        serde_json::to_vec(self).expect("a position is plain data")
+    }
+
+    /// Reads what `encode` wrote.
+    ///
+    /// # Errors
+    /// Bytes that are no position.
+    pub fn decode(bytes: &[u8]) -> Result<Self, serde_json::Error> {
+        serde_json::from_slice(bytes)
     }
 
     /// Ends a run that has nothing left to do, for example one that goes on from a checkpoint of

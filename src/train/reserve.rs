@@ -46,7 +46,8 @@ impl<'scope, 'env> Preparation<'scope, 'env> {
             self.scope.spawn(move || {
                 let (run_id, owners) = (&around.run_id, around.owners);
                 let (config, injector) = (&arguments.config, &around.injector);
-                start::prepare(config, run_id, around.fingerprint, owners, injector)
+                let prepared = start::prepare(config, run_id, around.fingerprint, owners, injector);
+                prepared.map(|prepared| run::house(arguments, around, prepared))
             })
         });
     }

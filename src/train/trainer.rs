@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use crate::cluster::comm::{CommError, Communicator, ReduceOp};
+use crate::cluster::guard::{Activity, pulse};
 use crate::cluster::recovery::Policy;
 use crate::cluster::world::World;
 use crate::config::{Every, Phase};
@@ -20,8 +21,10 @@ use super::exchange::{Context, Exchange, Sums};
 use super::journal::{Journal, Place};
 use super::keeper::Keeper;
 use super::mending::{Begin, Mended, Recruits};
+use super::pace::Pace;
 use super::position::{Ending, Position};
 use super::replica::Replica;
+use super::resize::Resizer;
 use super::worker::Totals;
 
 /// Bit 0 of the vote; the others carry requests, inverted, since agree is an AND (DESIGN 4.2).
@@ -30,10 +33,10 @@ const NO_STOP: u32 = 1 << 1;
 const TIME_LEFT: u32 = 1 << 2;
 const NO_EVALUATION: u32 = 1 << 3;
 const NOT_BROKEN: u32 = 1 << 4;
-const NO_RENEWAL: u32 = 1 << 12;
-const NO_RECRUITS: u32 = 1 << 13;
-const ALL: u32 =
-    COMMIT | NO_STOP | TIME_LEFT | NO_EVALUATION | NOT_BROKEN | NO_RENEWAL | NO_RECRUITS;
+const NO_RESIZE: u32 = 1 << 5;
+const NO_RENEWAL: u32 = 1 << 6;
+const NO_RECRUITS: u32 = 1 << 7;
+const ALL: u32 = (1 << 8) - 1;
 
 /// Step events are written at most this often; shorter steps are summed up in one.
 const STEP_EVENT_EVERY: Duration = Duration::from_millis(100);
@@ -57,10 +60,16 @@ pub struct Plan {
     pub evaluation_batch: u64,
     /// Longest wait for this rank's workers to begin.
     pub begin_limit: Duration,
+    /// `recovery.replace_slow`.
+    pub replaces_slow: bool,
     /// The ladder.
     pub policy: Policy,
     /// Whether a run whose spares are used up is started again at a step boundary.
     pub renews: bool,
+    /// Whether sums are the same for any number of ranks (`train.reproducible`).
+    pub reproducible: bool,
+    /// When ranks that were lost come back; `None` where the number of ranks cannot grow.
+    pub regrow: Option<Every>,
 }
 
 impl Plan {
@@ -97,6 +106,7 @@ pub struct Trainer {
     pub(super) clock: Arc<dyn Clock>,
     pub(super) plan: Plan,
     recent: Recent,
+    pub(super) pace: Pace,
     pub(super) mended: Mended,
     pub(super) repairs_without_step: u32,
     /// Members that joined in the last repair.
@@ -105,8 +115,12 @@ pub struct Trainer {
     pub(super) dead_spares: BTreeSet<u32>,
     /// New spares wait to be taken in: known to the writer, then agreed by all.
     pub(super) recruits: Recruits,
+    pub(super) resizer: Resizer,
+    /// This rank has left a world that became smaller on purpose.
+    pub(super) left: bool,
     /// Whether the last committed step was its epoch's last.
     epoch_ended: bool,
+    coarse_grid_said: bool,
 }
 
 impl Trainer {
@@ -123,8 +137,11 @@ impl Trainer {
         clock: Arc<dyn Clock>,
         plan: Plan,
     ) -> Self {
-        let (recent, mended) = (Recent::default(), Mended::default());
+        let (recent, pace, mended) = (Recent::default(), Pace::default(), Mended::default());
         let repairs_without_step = 0;
+        let regrow = plan.regrow.unwrap_or(Every::Never);
+        let mut resizer = Resizer::new(Arc::clone(keeper.storage()), regrow, plan.policy.tries_max);
+        resizer.shrunk(clock.now());
         Self {
             comm,
             world,
@@ -136,12 +153,16 @@ impl Trainer {
             clock,
             plan,
             recent,
+            pace,
             mended,
             repairs_without_step,
             newcomers: Vec::new(),
             dead_spares: BTreeSet::new(),
             recruits: Recruits::None,
+            resizer,
+            left: false,
             epoch_ended: false,
+            coarse_grid_said: false,
         }
     }
 
@@ -204,6 +225,8 @@ impl Trainer {
             self.evaluate()?;
         } else if let Some(ending) = position.ending {
             return self.finish(ending).map(Some);
+        } else if position.resize_due {
+            return self.resize();
         } else {
             self.step()?;
         }
@@ -211,6 +234,10 @@ impl Trainer {
     }
 
     fn step(&mut self) -> Result<(), TrainError> {
+        pulse().step(self.replica.position.step + 1);
+        if self.mended.unproved() {
+            self.replica.reached_point(Phase::BeforeFirstCommit);
+        }
         let began = self.clock.now();
         let mut context = Context {
             comm: self.comm.as_mut(),
@@ -222,9 +249,16 @@ impl Trainer {
         };
         let attempted = self.exchange.attempt(&mut context);
         match self.vote(attempted) {
+            Ok((Sums { again: Some(grid), .. }, _)) => {
+                // Agreed like a commit; requests are repeated with the next vote.
+                self.exchange.compute_again(grid);
+                self.report_coarse_grid();
+                Ok(())
+            }
             Ok((sums, flags)) => {
                 self.commit(&sums, flags);
                 self.report_step(&sums, began);
+                self.watch_pace(&sums);
                 Ok(())
             }
             Err(error) => {
@@ -235,14 +269,18 @@ impl Trainer {
     }
 
     /// Revoke first, then vote 0: a step commits everywhere or nowhere (DESIGN 4.2).
-    fn vote<T>(&mut self, attempted: Result<T, TrainError>) -> Result<(T, u32), TrainError> {
+    pub(super) fn vote<T>(
+        &mut self,
+        attempted: Result<T, TrainError>,
+    ) -> Result<(T, u32), TrainError> {
+        let attempted = attempted.and_then(|value| self.compare().map(|()| value));
         let mut flags = self.requests();
         match &attempted {
             Ok(_) => {}
-            Err(TrainError::Comm(error)) if !error.starts_recovery() => {
+            Err(error) if error.leaves_alone() => {
                 // Whoever waits for this rank must not wait for its worker threads to end.
                 self.comm.revoke();
-                return Err(TrainError::Comm(error.clone()));
+                return Err(error.clone());
             }
             Err(error) => {
                 flags &= !COMMIT;
@@ -286,6 +324,10 @@ impl Trainer {
         if self.recruits == Recruits::Known {
             flags &= !NO_RECRUITS;
         }
+        let now = self.clock.now();
+        if self.is_writer() && self.plan.regrow.is_some() && self.resizer.asks(&self.world, now) {
+            flags &= !NO_RESIZE;
+        }
         if let Every::Time(interval) = self.plan.evaluation
             && self.is_writer()
             && self.plan.validation_samples > 0
@@ -300,6 +342,7 @@ impl Trainer {
     }
 
     fn commit(&mut self, sums: &Sums, flags: u32) {
+        self.keeper.wait_for_copy();
         let line = self.exchange.apply(&mut self.replica, &self.world, sums);
         let position = &mut self.replica.position;
         let epoch_before = position.cursor / self.plan.samples_per_epoch;
@@ -313,6 +356,8 @@ impl Trainer {
                 Every::Time(_) => flags & NO_EVALUATION == 0,
                 Every::Never => false,
             };
+        position.resize_due |=
+            flags & NO_RESIZE == 0 || self.resizer.due_after(&self.world, step, self.epoch_ended);
         position.settle(&self.plan);
         if position.ending.is_none() && flags & TIME_LEFT == 0 {
             position.end(Ending::OutOfTime, &self.plan);
@@ -324,6 +369,7 @@ impl Trainer {
         if flags & NO_RECRUITS == 0 {
             self.recruits = Recruits::Agreed;
         }
+        self.replica.commit(self.world.generation);
         self.replica.standing.newcomer = false;
         self.repairs_without_step = 0;
         if self.is_writer() {
@@ -333,6 +379,18 @@ impl Trainer {
             let seconds = self.journal.seconds();
             let place = self.place();
             self.keeper.after_commit(&self.replica, &mut self.journal, place, seconds);
+        }
+    }
+
+    /// Said once: a run that diverges would say it with every step.
+    fn report_coarse_grid(&mut self) {
+        if !std::mem::replace(&mut self.coarse_grid_said, true) && self.is_writer() {
+            let step = self.replica.position.step + 1;
+            let message = format!(
+                "gradients of step {step} are too large for the finest grid of reproducible sums: \
+                 the step is computed again on a coarser one, as every later one that is"
+            );
+            self.event(Kind::Warning { message });
         }
     }
 
@@ -375,6 +433,7 @@ impl Trainer {
 
     /// The validation set, shared by all ranks in parts dealt round robin.
     fn evaluate(&mut self) -> Result<(), TrainError> {
+        pulse().enter(Activity::Evaluation);
         let began = self.clock.now();
         if self.is_writer() {
             let name = "evaluating".to_string();
@@ -418,28 +477,6 @@ impl Trainer {
         let mut sums = vec![0; words.len()];
         self.comm.all_reduce_u64(&words, &mut sums, ReduceOp::Sum)?;
         Ok((Totals::from_words(&sums), sums[Totals::WORDS]))
-    }
-
-    /// The last agreement: the result is written before it, so that a writer's death here is
-    /// repaired like any other.
-    fn finish(&mut self, ending: Ending) -> Result<Status, TrainError> {
-        self.replica.reached_point(Phase::InFinalize);
-        let status = match ending {
-            Ending::Completed | Ending::OutOfTime => Status::Completed,
-            Ending::Interrupted => Status::Interrupted,
-            // What makes the supervisor start it again.
-            Ending::Renewed => Status::JobLost,
-        };
-        // The result is made from events: repairs that no step followed are among them.
-        self.report_begin(None);
-        let mut kept = Ok(());
-        if self.is_writer() {
-            let name = "finishing".to_string();
-            self.event(Kind::Phase { name, seconds: 0.0 });
-            let place = self.place();
-            kept = self.keeper.finish(&self.replica, &mut self.journal, place, status);
-        }
-        self.vote(kept).map(|_| status)
     }
 
     /// The position, for the end of the run.

@@ -301,6 +301,7 @@ impl Telling {
             exact: self.ranks == 4,
             recoveries: self.recoveries.clone(),
             restarts: if self.attempt > 1 { vec![restart] } else { Vec::new() },
+            resizes: Vec::new(),
             lost_steps: self.lost,
             goodput: 0.97 - 0.0004 * self.lost as f64,
         }

@@ -6,6 +6,7 @@ use thiserror::Error;
 pub mod mpi;
 pub mod sim;
 pub mod solo;
+pub mod watched;
 
 /// Why a call did not complete. The first three start recovery; all else ends the run
 /// (spec 004: PROC_FAILED, REVOKED, PENDING).

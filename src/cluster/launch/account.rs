@@ -22,6 +22,7 @@ pub fn from_nothing(run_id: &str, attempt: u32, status: Status, reason: &str) ->
         exact: true,
         recoveries: Vec::new(),
         restarts: Vec::new(),
+        resizes: Vec::new(),
         lost_steps: 0,
         goodput: 0.0,
     }
@@ -56,6 +57,10 @@ pub fn result(
             Kind::Recovered(record) => {
                 result.exact &= record.rung != "shrink";
                 result.recoveries.push(record.clone());
+            }
+            Kind::Resized(record) => {
+                result.exact = false;
+                result.resizes.push(record.clone());
             }
             Kind::Restarted { from, lost_steps } => {
                 result.lost_steps += lost_steps;

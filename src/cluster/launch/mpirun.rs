@@ -12,7 +12,7 @@ pub const MPIRUN_VARIABLE: &str = "KINTSUGI_MPIRUN";
 pub const JOB_VARIABLE: &str = "KINTSUGI_JOB";
 
 /// Where Open MPI keeps the ranks' shared memory segments.
-const SEGMENTS_VARIABLE: &str = "OMPI_MCA_btl_sm_backing_directory";
+pub const SEGMENTS_VARIABLE: &str = "OMPI_MCA_btl_sm_backing_directory";
 
 /// What an mpirun line is made of.
 #[derive(Debug, Clone, PartialEq)]

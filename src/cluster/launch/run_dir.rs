@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use toml::Table;
 
+use crate::cluster::world::World;
 use crate::config::{Config, identity, parse};
 use crate::observe::result::{RunResult, Status};
 use crate::observe::storage::{FileSystem, Storage};
@@ -99,7 +100,14 @@ impl RunDir {
         let Ok(entries) = std::fs::read_dir(&self.path) else { return true };
         entries
             .flatten()
-            .all(|entry| ["lock", "logs"].iter().any(|name| entry.file_name() == *name))
+            .all(|entry| ["lock", "logs", "instance"].iter().any(|name| entry.file_name() == *name))
+    }
+
+    /// Ranks that the world of this run should have, once it has formed.
+    pub fn target_ranks(&self) -> Option<u32> {
+        let text = self.storage.read(Path::new("world.json")).ok()?;
+        let world = World::decode(&text).ok()?;
+        Some(world.target).filter(|target| *target > 0)
     }
 
     /// Creates the folder with its `logs`.

@@ -8,6 +8,8 @@ use kintsugi_ffi::os::Signal;
 use signal_hook::consts::{SIGINT, SIGTERM, SIGUSR1};
 use signal_hook::iterator::Signals;
 
+use crate::cluster::guard::last_words;
+use crate::cluster::resident::Folder;
 use crate::config::Config;
 use crate::observe::clock::{Clock, RealClock};
 use crate::observe::event::{self, Event, Kind};
@@ -45,6 +47,11 @@ pub struct Job {
 }
 
 impl Job {
+    /// The resident state of the run on this node.
+    pub fn slots(&self) -> Folder {
+        Folder::new(&self.config.recovery.resident_dir, &self.run.id())
+    }
+
     /// The mpirun line of an attempt; `origin` is the unix time at which the run's seconds were 0.
     pub fn plan(&self, attempt: u32, origin: f64) -> Plan {
         let (job, temporary, shared_memory) = attempt::place(&self.run.id(), attempt);
@@ -95,6 +102,7 @@ pub fn supervise(
         last: None,
         attempt: 0,
         origin: now_unix(),
+        restarting: false,
     };
     supervisor.read_the_past();
     // Restarts within this launch count as time of the run; the pause before it does not.
@@ -118,6 +126,8 @@ struct Supervisor<'a> {
     last: Option<Event>,
     attempt: u32,
     origin: f64,
+    /// An attempt of this launch has ended.
+    restarting: bool,
 }
 
 impl Supervisor<'_> {
@@ -152,13 +162,23 @@ impl Supervisor<'_> {
             }
             let may_restart = verdict::may_restart(&self.job.config);
             match verdict::next(&ending, result, stalled, may_restart) {
-                Next::Accept(result) => return Ok(*result),
+                Next::Accept(result) => {
+                    if result.status == Status::Completed {
+                        // Its ranks did so, unless they were killed between the two.
+                        self.job.slots().clear();
+                    }
+                    return Ok(*result);
+                }
                 Next::Conclude(status, reason) => {
                     self.quote(&log);
                     return self.conclude(status, &reason);
                 }
                 Next::Restart(reason) => {
                     self.quote(&log);
+                    let logs = self.job.run.join("logs");
+                    if let Some(first) = last_words::first_of_attempt(&logs, self.attempt) {
+                        self.warn(&format!("the first to end was {first}"));
+                    }
                     let next = self.attempt + 1;
                     self.warn(&format!("{reason}; starting again (attempt {next})"));
                 }
@@ -169,7 +189,12 @@ impl Supervisor<'_> {
     /// One attempt, from start to the last of its processes.
     fn attempt(&mut self) -> Result<(Ending, PathBuf), LaunchError> {
         let log = self.job.run.join(&format!("logs/mpirun-{}.log", self.attempt));
-        let plan = self.job.plan(self.attempt, self.origin);
+        let mut plan = self.job.plan(self.attempt, self.origin);
+        if self.restarting {
+            // As many ranks as the run should have by now (`kintsugi scale`).
+            plan.ranks = self.job.run.target_ranks().unwrap_or(plan.ranks);
+        }
+        self.restarting = true;
         let mut attempt = Attempt::start(&plan, &self.job.program, &log)?;
         let ending = self.lock.record_mpirun(attempt.pid()).and_then(|()| self.watch(&mut attempt));
         let hurried = matches!(ending, Err(_) | Ok(Ending::Hung(_)));
@@ -277,7 +302,8 @@ impl Supervisor<'_> {
         let events = log::read_events(&run.join("events.jsonl")).unwrap_or_default();
         let ledger: Vec<Entry> = log::read_lines(&run.join("ledger.jsonl")).unwrap_or_default();
         let name = run.path().file_name().map_or_else(String::new, |n| n.to_string_lossy().into());
-        let result = account::result(&name, self.attempt, status, reason, &events, &ledger);
+        let mut result = account::result(&name, self.attempt, status, reason, &events, &ledger);
+        result.exact |= self.job.config.train.reproducible;
         run.write_result(&result)?;
         let event = self.own_event(Kind::RunEnd {
             status: serde_json::to_value(status)

@@ -27,7 +27,10 @@ use super::{GaveUp, Hooks, Note, Policy, Repaired};
 use crate::cluster::comm::{CommError, Communicator, SpawnError, SpawnRequest};
 use crate::cluster::world::{Member, World};
 
+mod growth;
 mod seating;
+
+pub use growth::{Growth, grow};
 
 /// Calls of shrink before this rank leaves: each failure has met a fresh death.
 const SHRINKS_MAX: u32 = 10;
@@ -399,7 +402,7 @@ impl<'a> Driver<'a> {
         let places = self.roll.answers().iter().zip(&self.seats);
         let waiting: Vec<&Answer> =
             places.filter(|(_, seat)| seat.is_none()).map(|(answer, _)| answer).collect();
-        let (world, lost) = next_world(old, &self.census, self.ranks, &waiting);
+        let (world, lost) = next_world(old, &self.census, &waiting);
         Ok(Decree { world, lost, rung })
     }
 

@@ -90,6 +90,15 @@ pub fn join(policy: &Policy) -> Machine {
     Machine::new(policy, Action::Agree)
 }
 
+/// The machine of a world that has just grown on purpose. What fails now falls back to the ranks
+/// that live, where the ladder allows a smaller world.
+pub fn grow(policy: &Policy) -> Machine {
+    let mut machine = Machine::new(policy, Action::Agree);
+    let shrink = policy.ladder.iter().position(|rung| *rung == Rung::Shrink);
+    machine.position.rung = shrink.unwrap_or(0);
+    machine
+}
+
 impl Machine {
     fn new(policy: &Policy, action: Action) -> Self {
         let (ladder, tries_max) = (policy.ladder.clone(), policy.tries_max.max(1));
@@ -366,6 +375,22 @@ mod tests {
         }
         assert_eq!(survivor, newcomer);
         assert_eq!(survivor.action(), Action::Repair(Repair::Drop));
+    }
+
+    #[test]
+    fn growth_that_fails_falls_back_to_the_living_newcomers_included() {
+        let policy = policy(&[Rung::Spare, Rung::Respawn, Rung::Shrink], 3);
+        let (mut old, mut newcomer) = (grow(&policy), join(&policy));
+        for machine in [&mut old, &mut newcomer] {
+            assert_eq!(machine.action(), Action::Agree);
+            machine.on(Event::Failed("a death".into()));
+        }
+        let furthest = old.position().max(newcomer.position());
+        for machine in [&mut old, &mut newcomer] {
+            machine.on(Event::Counted(furthest));
+            assert_eq!(machine.action(), Action::Repair(Repair::Drop));
+        }
+        assert_eq!(old, newcomer);
     }
 
     #[test]

@@ -5,16 +5,17 @@ use super::rollcall::{Answer, Census, Resident};
 use crate::cluster::world::{Member, Role, World};
 
 /// The world after a repair, and the members that it lost. Slots held by a process without state
-/// have a new member; slots that nobody holds are dropped. Both count as one generation. `waiting`
-/// are the spares, in the gathering's order.
+/// have a new member; slots that nobody holds are dropped; slots beyond the old ranks make the
+/// world larger. All count as one generation. `waiting` are the spares, in the gathering's order.
 pub(super) fn next_world(
     old: &World,
     census: &Census,
-    ranks: usize,
     waiting: &[&Answer],
 ) -> (World, Vec<Member>) {
-    let fresh: Vec<&Resident> = census.residents.iter().filter(|r| r.step.is_none()).collect();
-    let filled: Vec<usize> = fresh.iter().map(|r| r.slot).collect();
+    let ranks = old.ranks();
+    let fresh = census.residents.iter().filter(|r| r.step.is_none());
+    let (replacing, growing): (Vec<&Resident>, Vec<_>) = fresh.partition(|r| r.slot < ranks);
+    let filled: Vec<usize> = replacing.iter().map(|r| r.slot).collect();
     let dropped: Vec<usize> =
         (0..ranks).filter(|slot| census.residents.iter().all(|r| r.slot != *slot)).collect();
     let mut lost: Vec<usize> = filled.iter().chain(&dropped).copied().collect();
@@ -22,13 +23,19 @@ pub(super) fn next_world(
     let lost = lost.iter().filter_map(|rank| old.member_at(*rank).cloned()).collect();
 
     let mut nodes = NodesByHost::of(old);
-    let newcomers: Vec<Newcomer> =
-        fresh.iter().map(|r| newcomer(old, &mut nodes, r.pid, &r.host)).collect();
+    let mut members = |of: &[&Resident]| -> Vec<Newcomer> {
+        of.iter().map(|r| newcomer(old, &mut nodes, r.pid, &r.host)).collect()
+    };
+    let (replacing, growing) = (members(&replacing), members(&growing));
     let spares: Vec<Newcomer> =
         waiting.iter().map(|a| newcomer(old, &mut nodes, a.pid, &a.host)).collect();
-    let mut world = old.replace(&filled, &newcomers);
+    let mut world = old.replace(&filled, &replacing);
     if !dropped.is_empty() {
         world = world.drop_ranks(&dropped);
+    }
+    if !growing.is_empty() {
+        let growing: Vec<Member> = growing.into_iter().map(|(_, member)| member).collect();
+        world = world.grow(&growing);
     }
     world.set_spares(&spares);
     world.generation = old.generation + 1;

@@ -1,12 +1,14 @@
 //! What fault tolerance costs in calm weather: the gradient all-reduce with and without
 //! `--with-ft ulfm`, with and without the vote. mpirun with and without alternate pass by pass;
-//! inside one mpirun votes alternate step by step.
+//! inside one mpirun votes alternate step by step, and so do plain and reproducible sums: one
+//! owner's addition and the all-reduce, bucket by bucket as in training.
 
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
+use kintsugi_ffi::fixed;
 use serde::{Deserialize, Serialize};
 
 use crate::cluster::comm::mpi::MpiComm;
@@ -20,6 +22,10 @@ const SIZES_MB: [usize; 3] = [1, 10, 95];
 /// Marks a worker's result among whatever else mpirun prints.
 const MARK: &str = "kintsugi-samples ";
 const WARM_UP: usize = 2;
+/// Elements of a bucket: `train.bucket` by default.
+const BUCKET: usize = 1 << 20;
+/// Multiples of 2^-40, the finest grid of training.
+const SCALE: f64 = (1_u64 << 40) as f64;
 
 /// How much to measure.
 #[derive(Debug, Clone, Copy)]
@@ -38,6 +44,72 @@ struct Samples {
     size_mb: usize,
     plain: Vec<f64>,
     voted: Vec<f64>,
+    plain_sum: Vec<f64>,
+    reproducible_sum: Vec<f64>,
+}
+
+/// One timed step of the cycle.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Step {
+    AllReduce,
+    Vote,
+    PlainSum,
+    ReproducibleSum,
+}
+
+const CYCLE: [Step; 4] = [Step::AllReduce, Step::Vote, Step::PlainSum, Step::ReproducibleSum];
+
+/// What one rank sums with.
+struct Buffers {
+    send: Vec<f32>,
+    sum: Vec<f32>,
+    integers: Vec<i64>,
+    received: Vec<i64>,
+    recv: Vec<f32>,
+}
+
+impl Buffers {
+    fn new(length: usize) -> Self {
+        Self {
+            send: vec![1.0; length],
+            sum: vec![0.0; length],
+            integers: vec![0; length],
+            received: vec![0; length.min(BUCKET)],
+            recv: vec![0.0; length],
+        }
+    }
+
+    fn perform(&mut self, comm: &mut dyn Communicator, step: Step) -> Result<(), CommError> {
+        match step {
+            Step::AllReduce => comm.all_reduce_f32(&self.send, &mut self.recv, ReduceOp::Sum),
+            Step::Vote => {
+                comm.all_reduce_f32(&self.send, &mut self.recv, ReduceOp::Sum)?;
+                comm.agree(1).committed().then_some(()).ok_or(CommError::ProcFailed)
+            }
+            Step::PlainSum => self.plain_sum(comm),
+            Step::ReproducibleSum => self.reproducible_sum(comm),
+        }
+    }
+
+    fn plain_sum(&mut self, comm: &mut dyn Communicator) -> Result<(), CommError> {
+        let parts = self.send.chunks(BUCKET).zip(self.sum.chunks_mut(BUCKET));
+        for ((send, sum), recv) in parts.zip(self.recv.chunks_mut(BUCKET)) {
+            sum.iter_mut().zip(send).for_each(|(sum, value)| *sum += value);
+            comm.all_reduce_f32(sum, recv, ReduceOp::Sum)?;
+        }
+        Ok(())
+    }
+
+    fn reproducible_sum(&mut self, comm: &mut dyn Communicator) -> Result<(), CommError> {
+        let parts = self.send.chunks(BUCKET).zip(self.integers.chunks_mut(BUCKET));
+        for ((send, sum), recv) in parts.zip(self.recv.chunks_mut(BUCKET)) {
+            fixed::add(sum, send, SCALE);
+            let received = &mut self.received[..sum.len()];
+            comm.all_reduce_i64(sum, received, ReduceOp::Sum)?;
+            fixed::load(received, recv, 1.0 / SCALE);
+        }
+        Ok(())
+    }
 }
 
 /// One rank of the measurement; rank 0 prints.
@@ -48,24 +120,23 @@ pub fn worker(steps: usize) -> Result<(), CommError> {
     let mut comm = MpiComm::initialise(None)?;
     comm.warm()?;
     for size_mb in SIZES_MB {
-        let send = vec![1.0f32; size_mb * 1_000_000 / 4];
-        let mut recv = vec![0.0f32; send.len()];
-        let mut samples = Samples { size_mb, plain: Vec::new(), voted: Vec::new() };
-        for step in 0..2 * (WARM_UP + steps) {
-            // Everybody starts together: what is timed is the exchange, not the wait for a rank.
-            comm.all_reduce_u64(&[1], &mut [0], ReduceOp::Sum)?;
-            let begin = Instant::now();
-            comm.all_reduce_f32(&send, &mut recv, ReduceOp::Sum)?;
-            let votes = step % 2 == 1;
-            if votes && !comm.agree(1).committed() {
-                return Err(CommError::ProcFailed);
-            }
-            let took = begin.elapsed().as_secs_f64() * 1e3;
-            if step >= 2 * WARM_UP {
-                if votes { samples.voted.push(took) } else { samples.plain.push(took) }
+        let mut buffers = Buffers::new(size_mb * 1_000_000 / 4);
+        let mut times = [const { Vec::new() }; CYCLE.len()];
+        for round in 0..WARM_UP + steps {
+            for (step, times) in CYCLE.iter().zip(&mut times) {
+                // Everybody starts together: what is timed is the exchange, not the wait for a
+                // rank.
+                comm.all_reduce_u64(&[1], &mut [0], ReduceOp::Sum)?;
+                let begin = Instant::now();
+                buffers.perform(&mut comm, *step)?;
+                if round >= WARM_UP {
+                    times.push(begin.elapsed().as_secs_f64() * 1e3);
+                }
             }
         }
         if comm.rank() == 0 {
+            let [plain, voted, plain_sum, reproducible_sum] = times;
+            let samples = Samples { size_mb, plain, voted, plain_sum, reproducible_sum };
             let line = serde_json::to_string(&samples).expect("samples are plain data");
             println!("{MARK}{line}");
         }
@@ -121,31 +192,37 @@ pub fn run(options: Options, command: String) -> Result<Report, String> {
     let path = std::env::var_os("PATH");
     let mpicc = Path::new(kintsugi_ffi::mpi::mpicc());
     let mpirun = mpirun::find(chosen, mpicc, path.as_deref()).map_err(|error| error.to_string())?;
-    let mut all: BTreeMap<(usize, Launcher, bool), Vec<f64>> = BTreeMap::new();
+    let mut all: BTreeMap<(usize, Launcher, &str), Vec<f64>> = BTreeMap::new();
     for pass in 0..options.passes {
         for launcher in [Launcher::WithFt, Launcher::WithoutFt] {
             eprintln!("pass {} of {}: {launcher:?}", pass + 1, options.passes);
             for samples in run_once(&mpirun, launcher, options)? {
-                let size = samples.size_mb;
-                all.entry((size, launcher, false)).or_default().extend(samples.plain);
-                all.entry((size, launcher, true)).or_default().extend(samples.voted);
+                for (case, times) in [
+                    ("no_vote", samples.plain),
+                    ("vote", samples.voted),
+                    ("plain_sum", samples.plain_sum),
+                    ("reproducible_sum", samples.reproducible_sum),
+                ] {
+                    all.entry((samples.size_mb, launcher, case)).or_default().extend(times);
+                }
             }
         }
     }
-    let name = |(size, launcher, vote): &(usize, Launcher, bool)| {
+    let name = |(size, launcher, case): &(usize, Launcher, &str)| {
         let ft = if *launcher == Launcher::WithFt { "ulfm" } else { "plain" };
-        let vote = if *vote { "vote" } else { "no_vote" };
-        format!("{size}MB_{ft}_{vote}")
+        format!("{size}MB_{ft}_{case}")
     };
     let none = BTreeMap::new();
     let cases = all.iter().map(|(key, samples)| Case::of(&name(key), samples, &none)).collect();
     let mut ratios = BTreeMap::new();
     for size in SIZES_MB {
-        let of = |launcher, vote| median(&all[&(size, launcher, vote)]);
-        let base = of(Launcher::WithoutFt, false);
-        ratios.insert(format!("{size}MB_ulfm_vote/plain"), of(Launcher::WithFt, true) / base);
-        let vote = of(Launcher::WithFt, true) / of(Launcher::WithFt, false);
-        ratios.insert(format!("{size}MB_vote/no_vote"), vote);
+        let of = |launcher, case| median(&all[&(size, launcher, case)]);
+        let with = |case| of(Launcher::WithFt, case);
+        let base = of(Launcher::WithoutFt, "no_vote");
+        ratios.insert(format!("{size}MB_ulfm_vote/plain"), with("vote") / base);
+        ratios.insert(format!("{size}MB_vote/no_vote"), with("vote") / with("no_vote"));
+        let sums = with("reproducible_sum") / with("plain_sum");
+        ratios.insert(format!("{size}MB_reproducible_sum/plain_sum"), sums);
     }
     Ok(Report { bench: "all-reduce".into(), command, machine: machine(), cases, ratios })
 }

@@ -159,7 +159,8 @@ impl Exchange for Asynchronous {
         context.comm.all_reduce_u64(&mine, &mut words, ReduceOp::Sum)?;
         at(context, Phase::BeforeVote);
         let owner_batches = words.split_off(Totals::WORDS);
-        Ok(Sums { totals: Totals::from_words(&words), owner_batches, begun_seconds })
+        let totals = Totals::from_words(&words);
+        Ok(Sums { totals, owner_batches, rank_micros: Vec::new(), begun_seconds, again: None })
     }
 
     fn apply(&mut self, replica: &mut Replica, world: &World, sums: &Sums) -> Committed {
@@ -175,7 +176,6 @@ impl Exchange for Asynchronous {
             apply_received(w, old, momentum, next.parameters, next.momentum);
             next.statistics.copy_from_slice(statistics);
             replica.reached_point(Phase::InUpdate);
-            slots.commit(step + 1, world.generation, Vec::new());
         }
         let position = &mut replica.position;
         position.owner_batches.resize(self.order.owners as usize, 0);

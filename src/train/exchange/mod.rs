@@ -11,6 +11,7 @@ use crate::observe::clock::Clock;
 use crate::observe::ledger::Committed;
 
 use super::TrainError;
+use super::fixed_point::Grid;
 use super::replica::Replica;
 use super::worker::{Pool, Totals};
 
@@ -43,18 +44,26 @@ pub struct Sums {
     pub totals: Totals,
     /// Asynchronous exchange: micro-batches of each owner in this round.
     pub owner_batches: Vec<u64>,
+    /// Synchronous exchange: microseconds that each rank computed.
+    pub rank_micros: Vec<u64>,
     /// In the first step after a repair: seconds until every rank had begun to compute.
     pub begun_seconds: Option<f64>,
+    /// Reproducible sums: some value did not fit, so nothing was summed; the grid that holds all.
+    pub again: Option<Grid>,
 }
 
 /// A way for gradients to meet.
 pub trait Exchange {
     /// One step or round, up to the vote.
     fn attempt(&mut self, context: &mut Context<'_>) -> Result<Sums, TrainError>;
-    /// After a successful vote: the update, into the other slot. Returns the ledger line.
+    /// After a successful vote: the update, into the other slot, which the caller commits together
+    /// with the position that follows from the ledger line returned.
     fn apply(&mut self, replica: &mut Replica, world: &World, sums: &Sums) -> Committed;
     /// After a failed vote: nothing that was computed is lost.
     fn give_back(&mut self);
+    /// After a successful vote on sums that did not fit (`Sums::again`): everybody computes the
+    /// step anew, on this grid. Exchanges whose sums always fit are never told.
+    fn compute_again(&mut self, _grid: Grid) {}
     /// The worker threads, for evaluation.
     fn pool(&mut self) -> &mut Pool;
     /// After evaluation: workers go on.

@@ -1,5 +1,7 @@
 //! The synchronous exchange: every rank sums its owners' gradients, buckets are all-reduced while
-//! backward still makes the next ones, and the update is the same everywhere.
+//! backward still makes the next ones, and the update is the same everywhere. Reproducible sums
+//! (`fixed_point`) are all-reduced as integers; should a value not fit, all agree to compute the
+//! step again on a coarser grid, as they would agree to commit it.
 
 use std::collections::BTreeSet;
 use std::sync::PoisonError;
@@ -12,6 +14,8 @@ use crate::observe::ledger::Committed;
 
 use super::{Context, Exchange, Sums, at, measure_begin};
 use crate::train::TrainError;
+use crate::train::fixed_point::{Grid, Needs, Verdict};
+use crate::train::gradient_sum::Complete;
 use crate::train::optimizer::{Optimizer, statistics_momentum};
 use crate::train::replica::Replica;
 use crate::train::schedule;
@@ -31,6 +35,19 @@ pub struct Synchronous {
     parameters: usize,
     /// The step whose micro-batches are computed (or being computed), and of which owners.
     under_way: Option<(u64, BTreeSet<u32>)>,
+    /// What the workers had been busy when it was begun.
+    busy_before: u64,
+    /// Reproducible sums: all ranks' integers of one bucket.
+    integers: Vec<i64>,
+    /// The grid of the step under way.
+    grid: Grid,
+}
+
+/// What all ranks counted in a step, whether its integers hold, and each rank's compute time.
+struct Reduced {
+    totals: Totals,
+    verdict: Verdict,
+    rank_micros: Vec<u64>,
 }
 
 /// Whether a step's computing was started now, or is (being) done already.
@@ -64,12 +81,15 @@ impl Synchronous {
             received,
             parameters,
             under_way: None,
+            busy_before: 0,
+            integers: Vec::new(),
+            grid: Grid::default(),
         }
     }
 
     /// Starts this rank's part of the step, or, when it is under way already (a repair came
     /// between), only what other ranks left to it.
-    fn start_computing(&mut self, context: &Context<'_>) -> Started {
+    fn start_computing(&mut self, context: &Context<'_>) -> Result<Started, TrainError> {
         let step = context.replica.position.step;
         let owners = context.world.owners_of(context.comm.rank());
         match &mut self.under_way {
@@ -80,36 +100,72 @@ impl Synchronous {
                     self.pool.shared.loader.plan(step, &owners);
                     self.pool.extend(&more);
                 }
-                Started::Before
+                Ok(Started::Before)
             }
             _ => {
+                // Of a step that was given up, a worker may still be adding to the sums.
+                self.pool.finish()?;
                 self.pool.shared.loader.plan(step, &owners);
+                self.busy_before = self.pool.busy_micros();
                 self.pool.train(&owners, context.replica.standing);
                 let nothing = owners.is_empty();
                 self.under_way = Some((step, owners.into_iter().collect()));
-                if nothing { Started::Before } else { Started::Now }
+                Ok(if nothing { Started::Before } else { Started::Now })
             }
         }
     }
 
     fn reduce_buckets(&mut self, context: &mut Context<'_>) -> Result<(), TrainError> {
-        let pool = &self.pool;
+        let (pool, integers) = (&self.pool, &mut self.integers);
         let sum = &pool.shared.sum;
         for bucket in 0..sum.buckets() {
             let received = &mut self.received[sum.range(bucket)];
-            sum.with_complete(
-                bucket,
-                || pool.failure(),
-                |send| {
-                    if bucket == sum.buckets() / 2 {
-                        context.replica.reached_point(Phase::InAllReduce);
+            let reduce = |send: Complete<'_>| {
+                if bucket == sum.buckets() / 2 {
+                    context.replica.reached_point(Phase::InAllReduce);
+                }
+                match send {
+                    Complete::Plain(send) => {
+                        context.comm.all_reduce_f32(send, received, ReduceOp::Sum)?;
+                        Ok(None)
                     }
-                    context.comm.all_reduce_f32(send, received, ReduceOp::Sum)?;
-                    Ok(())
-                },
-            )?;
+                    Complete::Fixed(send) => {
+                        integers.resize(send.len(), 0);
+                        context.comm.all_reduce_i64(send, integers, ReduceOp::Sum)?;
+                        Ok(Some(send.len()))
+                    }
+                }
+            };
+            if let Some(length) = sum.with_complete(bucket, || pool.failure(), reduce)? {
+                let received = &mut self.received[sum.range(bucket)];
+                sum.load(bucket, &integers[..length], received);
+            }
         }
         Ok(())
+    }
+
+    /// One reduction for all that is counted in a step.
+    fn reduce_totals(&self, context: &mut Context<'_>) -> Result<Reduced, TrainError> {
+        let mut mine = self.pool.finish()?.words().to_vec();
+        mine.extend_from_slice(self.pool.shared.sum.needs().words());
+        // Beside them each rank's own time travels, in a word that only it fills.
+        let (rank, ranks, times) = (context.comm.rank(), context.comm.size(), mine.len());
+        mine.resize(times + ranks, 0);
+        mine[times + rank] = self.pool.busy_micros() - self.busy_before;
+        let mut words = vec![0; mine.len()];
+        context.comm.all_reduce_u64(&mine, &mut words, ReduceOp::Sum)?;
+        let rank_micros = words.split_off(times);
+        let (totals, needs) = words.split_at(Totals::WORDS);
+        let verdict = Needs::verdict(needs, self.grid);
+        Ok(Reduced { totals: Totals::from_words(totals), verdict, rank_micros })
+    }
+
+    fn set_grid(&mut self, grid: Grid) {
+        if self.grid != grid {
+            self.grid = grid;
+            self.pool.shared.sum.set_grid(grid);
+            self.under_way = None;
+        }
     }
 }
 
@@ -117,17 +173,25 @@ impl Exchange for Synchronous {
     fn attempt(&mut self, context: &mut Context<'_>) -> Result<Sums, TrainError> {
         at(context, Phase::BeforeLoad);
         let begun = self.pool.begun();
-        let begun = match self.start_computing(context) {
+        let begun = match self.start_computing(context)? {
             Started::Now => begun,
             Started::Before => u64::MAX,
         };
         let begun_seconds = measure_begin(context, &self.pool, begun)?;
         self.reduce_buckets(context)?;
-        let mine = self.pool.finish()?;
-        let mut words = [0; Totals::WORDS];
-        context.comm.all_reduce_u64(&mine.words(), &mut words, ReduceOp::Sum)?;
+        let Reduced { mut totals, verdict, rank_micros } = self.reduce_totals(context)?;
+        let again = match verdict {
+            Verdict::Holds => None,
+            Verdict::Again(grid) => Some(grid),
+            Verdict::NotANumber => {
+                // What a plain sum would hold, and the same on every rank.
+                self.received.fill(f32::NAN);
+                totals.non_finite = totals.non_finite.max(1);
+                None
+            }
+        };
         at(context, Phase::BeforeVote);
-        Ok(Sums { totals: Totals::from_words(&words), owner_batches: Vec::new(), begun_seconds })
+        Ok(Sums { totals, owner_batches: Vec::new(), rank_micros, begun_seconds, again })
     }
 
     fn apply(&mut self, replica: &mut Replica, world: &World, sums: &Sums) -> Committed {
@@ -142,9 +206,9 @@ impl Exchange for Synchronous {
             let optimizer = &self.optimizer;
             optimizer.apply(current, next, gradients, samples, rate, statistics, momentum);
             replica.reached_point(Phase::InUpdate);
-            slots.commit(step + 1, world.generation, Vec::new());
         }
         self.under_way = None;
+        self.set_grid(Grid::default());
         Committed {
             step: step + 1,
             epoch: self.order.locate(step).epoch,
@@ -157,7 +221,13 @@ impl Exchange for Synchronous {
     }
 
     fn give_back(&mut self) {
-        // The rank's own sums stay as they are: only what a dead rank owned is computed again.
+        // The rank's own sums stay as they are: only what a dead rank owned is computed again. But
+        // a newcomer knows nothing of another grid: all begin anew.
+        self.set_grid(Grid::default());
+    }
+
+    fn compute_again(&mut self, grid: Grid) {
+        self.set_grid(grid);
     }
 
     fn pool(&mut self) -> &mut Pool {

@@ -6,19 +6,17 @@
 //! a spawn or merge that ends differently on different survivors (the real one agrees inside).
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
 
 use crate::cluster::faults::Strike;
 use crate::config::{FaultKind, Phase};
-use crate::observe::clock::Clock;
 
 use super::Call as Called;
 use super::{Agreement, CommError, Communicator, ReduceOp, SpawnError, SpawnRequest};
 
 mod board;
+mod clock;
 mod join;
 mod news;
 mod reduce;
@@ -29,6 +27,7 @@ mod state;
 mod tests;
 
 use board::{Board, Unwind};
+pub use clock::SimClock;
 use state::{Call, Kind, Payload, Place, Reply, State, Status};
 
 /// Whether the trace's lines are kept or only their digest.
@@ -59,6 +58,28 @@ pub struct SimOptions {
     pub settles_max: u64,
     /// What is kept of the trace.
     pub trace: Trace,
+    /// Deaths that were drawn beforehand, in order; see `Death`.
+    pub deaths: Vec<Death>,
+    /// The decision at which every process dies at once.
+    pub crash_at: Option<u64>,
+}
+
+/// When a planned death strikes, in decisions of the board.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum When {
+    /// At this one, or later.
+    At(u64),
+    /// So many after the last death, or at once where nobody has died.
+    After(u64),
+}
+
+/// A death at whatever call its victim is parked in. It spares the last live process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Death {
+    /// When.
+    pub when: When,
+    /// Modulo the parked processes: the victim; further bits say in which manner.
+    pub draw: u64,
 }
 
 impl SimOptions {
@@ -73,6 +94,8 @@ impl SimOptions {
             spares: 0,
             settles_max: 100_000,
             trace: Trace::Digest,
+            deaths: Vec::new(),
+            crash_at: None,
         }
     }
 
@@ -238,7 +261,7 @@ impl SimComm {
 
     /// The simulation's clock.
     pub fn clock(&self) -> SimClock {
-        SimClock { nanos: self.board.clock() }
+        SimClock::over(self.board.clock())
     }
 
     fn collective(&mut self, kind: Kind, payload: Payload) -> Result<Arc<Payload>, CommError> {
@@ -435,6 +458,13 @@ impl Communicator for SimComm {
     }
 }
 
+impl SimStrike {
+    /// Adds a line to the trace.
+    pub fn note(&self, what: &str) {
+        self.board.lock().record(self.process, what);
+    }
+}
+
 /// Makes a fault real in simulation: every fault that ends or hangs a process kills it (hung
 /// ranks are made dead ranks by the guardian); the others are the caller's to perform.
 #[derive(Debug, Clone)]
@@ -446,32 +476,8 @@ pub struct SimStrike {
 impl Strike for SimStrike {
     fn strike(&self, kind: FaultKind, _phase: Phase) {
         match kind {
-            FaultKind::DeviceError | FaultKind::Slow | FaultKind::Nan | FaultKind::BitFlip => {}
+            FaultKind::Slow | FaultKind::Nan | FaultKind::BitFlip => {}
             _ => self.board.die(self.process),
         }
-    }
-}
-
-/// Simulated time: advances with every decision of the board and with every sleep.
-#[derive(Debug, Clone, Default)]
-pub struct SimClock {
-    nanos: Arc<AtomicU64>,
-}
-
-/// Seconds since 1970 at which every simulation starts.
-const SIMULATED_START_UNIX: f64 = 1.7e9;
-
-impl Clock for SimClock {
-    fn now(&self) -> Duration {
-        Duration::from_nanos(self.nanos.load(Ordering::Relaxed))
-    }
-
-    fn unix_seconds(&self) -> f64 {
-        SIMULATED_START_UNIX + self.now().as_secs_f64()
-    }
-
-    fn sleep(&self, time: Duration) {
-        let nanos = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
-        self.nanos.fetch_add(nanos, Ordering::Relaxed);
     }
 }

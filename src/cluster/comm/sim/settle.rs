@@ -11,6 +11,7 @@ use super::reduce::combine;
 use super::state::{
     Call, Group, Instance, Kind, Match, Payload, Place, Reply, State, Status, Verdict,
 };
+use super::{Death, When};
 
 /// Settles after a death in which further deaths are drawn with `cascade_chance`.
 const CASCADE_SETTLES: u64 = 25;
@@ -34,7 +35,10 @@ impl State {
         }
         self.advance_clock();
         self.held_back = false;
-        if self.draw_deaths() {
+        if self.options.crash_at.is_some_and(|at| self.settles >= at) {
+            return self.crash();
+        }
+        if self.planned_deaths() || self.draw_deaths() {
             return;
         }
         for process in self.parked() {
@@ -66,6 +70,46 @@ impl State {
             let other = self.draws.below(last as u64 + 1) as usize;
             self.runnable.swap(last, other);
         }
+    }
+
+    /// Everybody dies: the node's power, or `kill -9` on all.
+    fn crash(&mut self) {
+        self.options.crash_at = None;
+        for process in self.parked() {
+            self.deaths += u32::from(self.processes[process].status == Status::Live);
+            let manner = if self.chance(0.5) { Manner::Absent } else { Manner::Within };
+            self.strike_down(process, &manner);
+        }
+    }
+
+    /// Deaths that are due. Whether somebody was let go ahead of the others.
+    fn planned_deaths(&mut self) -> bool {
+        while let Some(&Death { when, draw }) = self.options.deaths.first() {
+            let due = match when {
+                When::At(settle) => self.settles >= settle,
+                When::After(delay) => self.last_death.is_none_or(|at| self.settles >= at + delay),
+            };
+            let living = self.processes.iter().filter(|p| p.status == Status::Live).count();
+            let parked = self.parked();
+            if !due || parked.is_empty() {
+                return false;
+            }
+            self.options.deaths.remove(0);
+            if living < 2 {
+                continue;
+            }
+            self.deaths += 1;
+            let victim = parked[(draw % parked.len() as u64) as usize];
+            let manner = match (draw >> 32) % 3 {
+                0 => Manner::Absent,
+                1 => Manner::Within,
+                _ => Manner::Ahead,
+            };
+            if self.strike_down(victim, &manner) {
+                return true;
+            }
+        }
+        false
     }
 
     /// Whether somebody was let go ahead of the others, who then have to wait.

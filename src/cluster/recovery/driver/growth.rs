@@ -1,0 +1,69 @@
+//! A whole world becomes larger, between two steps: the same spawn, merge, census and restore as in
+//! a repair, entered where a replacement enters. What goes wrong on the way is repaired as always,
+//! and leaves the world that lives.
+
+use crate::cluster::comm::{CommError, Communicator, SpawnError, SpawnRequest};
+use crate::cluster::recovery::{GaveUp, Hooks, Policy, Repaired, machine};
+use crate::cluster::world::World;
+use crate::config::Phase;
+
+use super::{Driver, Part};
+
+/// What came of it; the same on every rank that was there before.
+#[derive(Debug)]
+pub enum Growth {
+    /// The world is whole, with the newcomers that live, perhaps without a member that died
+    /// meanwhile (`Repaired::lost`).
+    Grown(Repaired),
+    /// The runtime refused to start processes; nothing was touched.
+    Refused(String),
+    /// Joining failed: the world has to be repaired before anything else.
+    Broken(CommError, String),
+}
+
+/// All ranks of a whole world call it with the same `ranks`, more than there are. On `Grown`,
+/// `comm` and `world` have them.
+pub fn grow(
+    comm: &mut dyn Communicator,
+    world: &mut World,
+    ranks: usize,
+    policy: &Policy,
+    hooks: &mut dyn Hooks,
+) -> Result<Growth, GaveUp> {
+    let begun = hooks.now();
+    let request = SpawnRequest {
+        my_rank: comm.rank(),
+        lost: (comm.size()..ranks).collect(),
+        ranks,
+        arguments: hooks.arguments(),
+    };
+    let mut merging = None;
+    let mut reached = |phase: Phase| {
+        if phase == Phase::InMerge {
+            merging = Some(hooks.now());
+        }
+        hooks.reached(phase);
+    };
+    match comm.spawn_and_merge(&request, &mut reached) {
+        Ok(()) => {}
+        Err(SpawnError::Refused(reason)) => return Ok(Growth::Refused(reason)),
+        Err(SpawnError::Failed(reason)) => {
+            return Ok(Growth::Broken(CommError::ProcFailed, reason));
+        }
+    }
+    let mut driver = Driver::new(comm, Some(&*world), policy, hooks, machine::grow(policy));
+    let merging = merging.unwrap_or(begun);
+    driver.add_span("spawn", begun, merging);
+    driver.add("merge", merging);
+    match driver.run()? {
+        Part::Resumed(grown, repaired) => {
+            *world = grown;
+            Ok(Growth::Grown(repaired))
+        }
+        Part::Waits(..) => Err(super::unseated()),
+    }
+}
+
+#[cfg(test)]
+#[path = "growth_tests.rs"]
+mod tests;

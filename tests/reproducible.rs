@@ -1,0 +1,119 @@
+//! Reproducible sums over real processes: the same bits for any number of ranks, and after a
+//! shrink. Each claim compares whole runs by their `state_sha256`.
+
+#![allow(clippy::unwrap_used, reason = "a test stops at its first surprise")]
+
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+
+use kintsugi::observe::event::Kind;
+use kintsugi::observe::log::read_events;
+use kintsugi::observe::result::{RunResult, Status};
+
+#[expect(dead_code, reason = "each test target uses its part of the support")]
+mod support;
+use support::{assert_audited, assert_nothing_runs, kintsugi, project, result_of, run};
+
+/// Seconds any of these runs may take.
+const LIMIT: u64 = 120;
+
+const SHRINK: &str = r#"recovery.ladder=["shrink"]"#;
+
+/// The ranks share two cores: one run at a time.
+fn alone() -> MutexGuard<'static, ()> {
+    static TURN: Mutex<()> = Mutex::new(());
+    TURN.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn run_dir_of(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("reproducible-{name}"))
+}
+
+/// A whole run with reproducible sums on so many ranks.
+fn trained(name: &str, ranks: usize, overrides: &[&str]) -> RunResult {
+    let folder = run_dir_of(name);
+    let _ = std::fs::remove_dir_all(&folder);
+    let mut command = kintsugi();
+    command.arg("launch").args(["-n", &ranks.to_string()]);
+    command.arg(project("configs/mlp_synthetic.toml")).arg("--run-dir").arg(&folder);
+    for value in ["train.reproducible=true", "recovery.regrow=never"].iter().chain(overrides) {
+        command.args(["-s", value]);
+    }
+    let ended = run(&mut command, LIMIT);
+    assert_eq!(ended.code, Some(0), "{name}: {}", ended.stderr);
+    assert_audited(&folder);
+    assert_nothing_runs(&folder);
+    let result = result_of(&folder);
+    assert_eq!(result.status, Status::Completed, "{name}");
+    assert!(result.exact, "{name}: reproducible sums are exact whatever happened");
+    assert_eq!(result.lost_steps, 0, "{name}");
+    result
+}
+
+/// The run on four ranks that lost none.
+fn four() -> &'static RunResult {
+    static FOUR: OnceLock<RunResult> = OnceLock::new();
+    FOUR.get_or_init(|| trained("four", 4, &[]))
+}
+
+#[test]
+fn any_number_of_ranks_ends_with_the_same_bits() {
+    let _turn = alone();
+    for ranks in [1, 2, 3] {
+        let result = trained(&format!("of-{ranks}"), ranks, &[]);
+        assert_eq!(result.state_sha256, four().state_sha256, "{ranks} ranks");
+        let error = |result: &RunResult| result.validation.map(|measured| measured.error);
+        assert_eq!(error(&result), error(four()), "{ranks} ranks: another validation error");
+    }
+}
+
+#[test]
+fn a_shrunk_world_ends_with_the_same_bits() {
+    let _turn = alone();
+    let kill = r#"faults.plan=[{kind="kill", rank=2, step=20, phase="in_all_reduce"},
+        {kind="kill", rank=0, step=37, phase="before_vote"}]"#;
+    let result = trained("shrunk", 4, &[kill, SHRINK]);
+    let ranks: Vec<u32> = result.recoveries.iter().map(|record| record.ranks).collect();
+    assert_eq!(ranks, [3, 2]);
+    assert_eq!(result.state_sha256, four().state_sha256);
+}
+
+#[test]
+fn batch_statistics_are_the_same_for_any_number_of_ranks() {
+    let _turn = alone();
+    let network = [
+        "model.name=resnet20",
+        "train.steps=6",
+        "train.owners=6",
+        "train.global_batch=24",
+        "train.workers=2",
+        "evaluation.every=never",
+        r#"faults.plan=[{kind="kill", rank=1, step=4, phase="in_backward"}]"#,
+        SHRINK,
+    ];
+    let (three, two) = (trained("norm-3", 3, &network), trained("norm-2", 2, &network[..6]));
+    assert_eq!(three.recoveries.len(), 1, "{:?}", three.recoveries);
+    assert_eq!(three.state_sha256, two.state_sha256);
+}
+
+/// A rate at which this network's gradients leave the finest grid within a few steps.
+#[test]
+fn steps_whose_gradients_do_not_fit_are_computed_again_on_every_rank() {
+    let _turn = alone();
+    let diverging = ["optimizer.learning_rate=100.0", "train.steps=5", "evaluation.every=never"];
+    let (four, two) = (trained("wide-4", 4, &diverging), trained("wide-2", 2, &diverging));
+    assert_eq!(four.state_sha256, two.state_sha256);
+    let events = read_events(&run_dir_of("wide-4").join("events.jsonl")).unwrap();
+    let said = |kind: &Kind| match kind {
+        Kind::Warning { message } => message.contains("computed again on a coarser one"),
+        _ => false,
+    };
+    assert_eq!(events.iter().filter(|event| said(&event.kind)).count(), 1);
+    let kill = r#"faults.plan=[{kind="kill", rank=3, step=3, phase="before_vote"}]"#;
+    for ladder in [SHRINK, r#"recovery.ladder=["respawn"]"#] {
+        let overrides = [diverging[0], diverging[1], diverging[2], kill, ladder];
+        let struck = trained("wide-struck", 4, &overrides);
+        assert_eq!(struck.recoveries.len(), 1, "{:?}", struck.recoveries);
+        assert_eq!(struck.state_sha256, four.state_sha256, "{ladder}");
+    }
+}
