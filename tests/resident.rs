@@ -294,7 +294,8 @@ fn a_folder_without_room_is_one_warning_and_no_more() {
     assert_eq!(ended.code, Some(0), "{}", ended.stderr);
     let events = read_events(&folder.join("events.jsonl")).unwrap();
     let warnings = events.iter().filter(|event| {
-        matches!(&event.kind, Kind::Warning { message } if message.contains("resident state is off"))
+        let Kind::Warning { message } = &event.kind else { return false };
+        message.contains("resident state is off")
     });
     assert_eq!(warnings.count(), 1);
     ended_as_the_calm_run(&folder, 0);

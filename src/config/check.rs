@@ -243,9 +243,8 @@ fn check_fault(config: &Config, key: &str, fault: &PlannedFault) -> Result<(), C
         }
         _ => {}
     }
-    if fault.kind == FaultKind::BitFlip {
-        let reason = "bit_flip is not in this version; kill, exit, panic, segv, oom, stop, \
-                      deadlock, loop, slow, device_error and nan are";
+    if fault.kind == FaultKind::BitFlip && fault.phase != Some(Phase::InUpdate) {
+        let reason = "bit_flip strikes the updated weights: give it phase = \"in_update\"";
         return refuse(key, shown, reason);
     }
     if fault.kind == FaultKind::Nan && fault.phase != Some(Phase::InForward) {
@@ -262,7 +261,7 @@ fn check_fault(config: &Config, key: &str, fault: &PlannedFault) -> Result<(), C
 /// What the schema already names but this version does not do. A feature that arrives removes its
 /// line.
 fn check_supported(config: &Config) -> Result<(), ConfigError> {
-    let (data, recovery) = (&config.data, &config.recovery);
+    let data = &config.data;
     let (device, memory) = (&config.device, &config.memory);
     let quoted = |text: &str| format!("{text:?}");
     for (lacking, key, value, instead) in [

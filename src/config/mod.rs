@@ -17,7 +17,7 @@ pub mod seed;
 pub mod units;
 
 pub use faults::{FaultKind, Faults, Phase, PlannedFault, Who};
-pub use units::{Bytes, Every, Limit, Span};
+pub use units::{Bytes, Every, Interval, Limit, Span};
 
 /// One run, whole: every key has a value. Written to `RUN/config.toml`.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
@@ -366,6 +366,8 @@ pub struct Recovery {
     pub resident_every: u32,
     /// Treats a persistently slow rank as dead.
     pub replace_slow: bool,
+    /// How often all ranks compare a hash of their state; `"off"` = never (synchronous only).
+    pub integrity_every: Interval,
 }
 
 impl Default for Recovery {
@@ -385,6 +387,7 @@ impl Default for Recovery {
             resident_dir: "/dev/shm".into(),
             resident_every: 1,
             replace_slow: false,
+            integrity_every: Interval::Steps(100),
         }
     }
 }

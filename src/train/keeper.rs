@@ -26,8 +26,10 @@ use super::replica::Replica;
 use super::start;
 use super::surroundings::Staff;
 
+mod reason;
 mod struck;
 
+pub use reason::{CONFIGURATION, REASON, leave_reason, read_reason};
 use struck::Struck;
 
 /// Longest wait for a checkpoint that must be written before the run ends.
@@ -36,11 +38,9 @@ const FINAL_CHECKPOINT_LIMIT: Duration = Duration::from_secs(25);
 /// Times that checkpoint is begun.
 const FINAL_CHECKPOINT_TRIES: u32 = 2;
 
-/// Where a rank that cannot go on leaves the reason for the others.
-pub const REASON: &str = "failure.txt";
-
-/// Its first line when the configuration does not fit the data set or a checkpoint: exit code 2.
-pub const CONFIGURATION: &str = "configuration";
+/// Times that the result is written, and the pause between.
+const RESULT_TRIES: u32 = 10;
+const RESULT_PAUSE: Duration = Duration::from_millis(500);
 
 /// Constants of the run that its files carry.
 #[derive(Debug, Clone)]
@@ -155,17 +155,27 @@ impl Keeper {
     /// This rank is the writer from now on: fills what a dead one left open.
     pub fn take_over(&mut self, replica: &Replica, world: &World, journal: &mut Journal) {
         self.world_next_member = world.next_member;
-        // A writer that died in the vote may have written a line for a step that the survivors
-        // never committed: it is taken back before the step is written again.
-        let step = replica.position.step;
         self.find_last(journal.seconds());
-        let thrown_away = start::steps_thrown_away(self.storage.as_ref(), step);
-        let rollback = Entry::Rollback { to: step, attempt: world.attempt };
-        let tail = &replica.position.ledger_tail;
-        journal.take_over(tail, (thrown_away > 0).then_some(rollback));
+        let rollback = self.rollback(&replica.position, world.attempt);
+        journal.take_over(&replica.position.ledger_tail, rollback);
         if self.facts.every != Every::Never {
             self.writer();
         }
+    }
+
+    /// What the ledger has to take back before the next step is written: steps that were committed
+    /// and given up, or what a writer that died in the vote alone took for committed.
+    fn rollback(&self, position: &Position, attempt: u32) -> Option<Entry> {
+        let to = position.step;
+        let later = start::lines_after(self.storage.as_ref(), to);
+        if later.is_empty() {
+            return None;
+        }
+        let given_up = position.gone_back > 0 || later.iter().any(|line| line.attempt < attempt);
+        Some(match given_up {
+            true => Entry::Rollback { to, attempt },
+            false => Entry::Withdrawn { to, attempt },
+        })
     }
 
     /// Checkpoints go on from the newest that any writer of this run published.
@@ -176,6 +186,20 @@ impl Keeper {
             self.published = Some(step);
             self.last = Some((seconds, Mark { step, cursor }));
         }
+    }
+
+    /// Checkpoints of later steps hold states that are not to be trusted: they go, and the next
+    /// one is due from `target` on.
+    pub fn distrust(&mut self, target: u64) {
+        if let Some(writer) = &self.writer
+            && !writer.finish(FINAL_CHECKPOINT_LIMIT)
+        {
+            tracing::warn!("a checkpoint of a distrusted state may still be written");
+        }
+        checkpoint::store::remove_later(self.storage.as_ref(), target);
+        let cursor = self.facts.order.cursor(target);
+        self.last = self.last.map(|(seconds, _)| (seconds, Mark { step: target, cursor }));
+        self.published = self.published.filter(|step| *step <= target);
     }
 
     fn writer(&mut self) -> &Writer {
@@ -330,23 +354,43 @@ impl Keeper {
         if self.facts.every != Every::Never || status != Status::Completed {
             self.last_checkpoint(replica, journal, place);
         }
+        journal.settle(&replica.position.ledger_tail);
         let reason = self.reason(&replica.position, status);
         let state_sha256 = Some(self.digest(replica));
-        let written = outcome::Ended {
-            run_id: &self.facts.run_id,
-            place,
-            status,
-            reason: reason.clone(),
-            seconds: journal.seconds(),
-            position: &replica.position,
-            samples_per_epoch: self.facts.order.samples,
-            state_sha256: state_sha256.clone(),
-        }
-        .write(self.storage.as_ref());
-        written.map_err(|e| TrainError::Internal(format!("cannot write result.json: {e}")))?;
+        self.write_result(replica, journal, place, (status, &reason, &state_sha256))?;
         let status = outcome::status_name(status).to_string();
         journal.event(place, Kind::RunEnd { status, reason, state_sha256 });
         Ok(())
+    }
+
+    /// Tried again for a while: a disk that is full for a moment must not cost the run its end.
+    fn write_result(
+        &self,
+        replica: &Replica,
+        journal: &Journal,
+        place: Place,
+        (status, reason, state_sha256): (Status, &str, &Option<String>),
+    ) -> Result<(), TrainError> {
+        let mut last = String::new();
+        for _ in 0..RESULT_TRIES {
+            let written = outcome::Ended {
+                run_id: &self.facts.run_id,
+                place,
+                status,
+                reason: reason.into(),
+                seconds: journal.seconds(),
+                position: &replica.position,
+                samples_per_epoch: self.facts.order.samples,
+                state_sha256: state_sha256.clone(),
+            }
+            .write(self.storage.as_ref());
+            match written {
+                Ok(()) => return Ok(()),
+                Err(error) => last = error.to_string(),
+            }
+            self.clock.sleep(RESULT_PAUSE);
+        }
+        Err(TrainError::JobLost(format!("cannot write result.json: {last}; free some space")))
     }
 
     /// The checkpoint that the run ends with, tried again once if it fails.
@@ -436,30 +480,5 @@ impl Keeper {
     pub fn cause_of(&self, rank: u32, attempt: u32, pid: u32) -> String {
         let storage = self.storage.as_ref();
         cause::of(storage, (rank, attempt, pid), self.clock.unix_seconds())
-    }
-}
-
-/// Leaves the reason why this rank cannot go on, for whoever writes the result.
-pub fn leave_reason(storage: &dyn Storage, error: &TrainError) {
-    let code = match error {
-        TrainError::Configuration(_) => CONFIGURATION,
-        other => outcome::status_name(other.status()),
-    };
-    let text = format!("{code}\n{error}\n");
-    if let Err(error) = storage.write_whole(Path::new(REASON), &[text.as_bytes()]) {
-        tracing::warn!("cannot write {REASON}: {error}");
-    }
-}
-
-/// What another rank left.
-pub fn read_reason(storage: &dyn Storage) -> TrainError {
-    let text = storage.read(Path::new(REASON)).unwrap_or_default();
-    let text = String::from_utf8_lossy(&text);
-    let (code, reason) = text.split_once('\n').unwrap_or(("", &text));
-    let reason = reason.trim().to_string();
-    match code {
-        CONFIGURATION => TrainError::Configuration(reason),
-        "data_error" => TrainError::Data(reason),
-        _ => TrainError::Internal(format!("another rank could not go on: {reason}")),
     }
 }

@@ -17,6 +17,7 @@ pub mod fixed_point;
 pub mod free_run;
 pub mod gradient_sum;
 pub mod housing;
+pub mod integrity;
 pub mod journal;
 pub mod keeper;
 pub mod mending;
@@ -25,9 +26,11 @@ pub mod outcome;
 pub mod pace;
 pub mod position;
 pub mod replica;
+pub mod requests;
 pub mod reserve;
 pub mod resize;
 pub mod restart;
+pub mod rollback;
 pub mod run;
 pub mod schedule;
 pub mod start;
@@ -53,12 +56,12 @@ pub enum TrainError {
     /// The ladder is exhausted: exit code 75.
     #[error("{0}")]
     JobLost(String),
+    /// This rank's state differs from the others': it leaves, they replace it.
+    #[error("evicted: {0}")]
+    Evicted(String),
     /// A bug: exit code 70.
     #[error("{0}")]
     Internal(String),
-    /// This rank's state was found to be wrong: it leaves, the others repair the world.
-    #[error("this rank leaves the world: {0}")]
-    Evicted(String),
     /// The run is ending while a worker was still computing.
     #[error("the step was closed")]
     Closed,

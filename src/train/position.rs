@@ -50,6 +50,10 @@ pub struct Position {
     pub ledger_tail: Vec<Committed>,
     /// All ranks agreed to end here.
     pub ending: Option<Ending>,
+    /// The last step after which all ranks were found to hold the same state.
+    pub verified: u64,
+    /// Times the run has gone back to it without reaching the next comparison.
+    pub gone_back: u32,
     /// Asynchronous exchange: micro-batches committed of each owner; empty otherwise.
     pub owner_batches: Vec<u64>,
     /// The number of ranks is to be looked at before the next step.

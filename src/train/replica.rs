@@ -1,6 +1,6 @@
 //! One rank's copy of the run's state, and how it is shipped: what recovery needs of a process.
 
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
@@ -9,13 +9,23 @@ use crate::cluster::faults::{Injector, Standing};
 use crate::cluster::recovery::{Hooks, Note};
 use crate::cluster::resident::{Identity, SlotView, Slots};
 use crate::cluster::world::World;
-use crate::config::Phase;
+use crate::config::{FaultKind, Phase};
 use crate::observe::clock::Clock;
 
 use super::comparison::Proof;
 use super::housing::Housing;
 use super::position::Position;
 use super::take_over::{self, Incoming, Way};
+
+/// A copy of a committed state.
+#[derive(Debug, Clone, Default)]
+pub struct State {
+    /// Everything that is not a tensor.
+    pub position: Position,
+    parameters: Vec<f32>,
+    momentum: Vec<f32>,
+    statistics: Vec<f32>,
+}
 
 /// The state of this rank.
 pub struct Replica {
@@ -43,6 +53,8 @@ pub struct Replica {
     /// The world's, for whoever records a fault.
     generation: Arc<AtomicU32>,
     incoming: Option<Incoming>,
+    /// A planned bit flip struck and is to be performed.
+    flip_due: AtomicBool,
 }
 
 impl Replica {
@@ -74,6 +86,7 @@ impl Replica {
             arguments,
             generation,
             incoming: None,
+            flip_due: AtomicBool::new(false),
         }
     }
 
@@ -93,7 +106,54 @@ impl Replica {
 
     /// Asks whether a fault strikes here.
     pub fn reached_point(&self, phase: Phase) {
-        self.injector.at(phase, &self.standing);
+        if self.injector.at(phase, &self.standing) == Some(FaultKind::BitFlip) {
+            self.flip_due.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Performs a planned bit flip: one bit of a committed weight turns over.
+    pub fn flip_if_due(&mut self) {
+        if self.flip_due.swap(false, Ordering::Relaxed) {
+            let mut state = self.copy_state(None);
+            let middle = state.parameters.len() / 2;
+            if let Some(weight) = state.parameters.get_mut(middle) {
+                *weight = f32::from_bits(weight.to_bits() ^ 1 << 20);
+            }
+            self.put_state(&state);
+        }
+    }
+
+    /// A copy of the committed state, in the memory of `reused`.
+    pub fn copy_state(&self, reused: Option<State>) -> State {
+        let mut copy = reused.unwrap_or_default();
+        let slots = self.slots.read().unwrap_or_else(PoisonError::into_inner);
+        let committed = slots.committed();
+        for (to, from) in [
+            (&mut copy.parameters, committed.parameters),
+            (&mut copy.momentum, committed.momentum),
+            (&mut copy.statistics, committed.statistics),
+        ] {
+            to.clear();
+            to.extend_from_slice(from);
+        }
+        copy.position.clone_from(&self.position);
+        copy
+    }
+
+    /// The copied state becomes the committed one.
+    pub fn put_state(&mut self, state: &State) {
+        let extra = state.position.encode();
+        let mut slots = self.slots.write().unwrap_or_else(PoisonError::into_inner);
+        slots.replace(SlotView {
+            step: state.position.step,
+            generation: self.generation.load(Ordering::Relaxed),
+            parameters: &state.parameters,
+            momentum: &state.momentum,
+            statistics: &state.statistics,
+            extra: &extra,
+        });
+        self.position.clone_from(&state.position);
+        self.standing.step = self.position.step;
     }
 
     /// The slots are this member's from now on.

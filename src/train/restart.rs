@@ -71,7 +71,7 @@ fn past(storage: &dyn Storage) -> Past {
     let entries: Vec<Entry> = parse_lines(Path::new(LEDGER), &body).unwrap_or_default();
     let rollbacks = entries.iter().filter_map(|entry| match entry {
         Entry::Rollback { to, attempt } => Some((*attempt, *to)),
-        Entry::Step(_) => None,
+        Entry::Step(_) | Entry::Withdrawn { .. } => None,
     });
     let newest = store::published(storage).unwrap_or_default().into_iter().next();
     let checkpoint = newest.and_then(|(_, folder)| {

@@ -69,6 +69,10 @@ pub fn run(arguments: &TrainArguments) -> ExitCode {
         Err(error) => {
             tracing::error!("{error}");
             eprintln!("error: {error}");
+            if under_mpirun() && matches!(error, TrainError::Evicted(_)) {
+                // The death that the others repair; a process that exits by itself may end the job.
+                kintsugi_ffi::os::kill_self_now();
+            }
             error.status().exit_code()
         }
     };
@@ -395,7 +399,7 @@ fn announce(
     trainer.journal.world(&trainer.world);
     let (attempt, step) = (trainer.world.attempt, trainer.position().step);
     let from_name = from.name();
-    let lost_steps = start::steps_thrown_away(around.storage.as_ref(), step);
+    let lost_steps = start::lines_after(around.storage.as_ref(), step).len() as u64;
     trainer.keeper.take_over(&trainer.replica, &trainer.world, &mut trainer.journal);
     if attempt > 1 {
         trainer.event(Kind::Restarted { from: from_name.into(), lost_steps });

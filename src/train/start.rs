@@ -10,13 +10,13 @@ use crate::cluster::faults::Injector;
 use crate::cluster::recovery::{Hooks, Policy};
 use crate::cluster::resident::{Shape, SlotView, Slots};
 use crate::cluster::world::{Member, Role, World};
-use crate::config::{Config, Every, ExchangeKind, Resident, Rung};
+use crate::config::{Config, Every, ExchangeKind, Interval, Resident, Rung};
 use crate::data::Source;
 use crate::data::loader::{Evaluation, Loader, LoaderOptions};
 use crate::data::sampler::Order;
 use crate::data::source::{Split, open};
 use crate::model::{Graph, Layout, catalogue, init, layout};
-use crate::observe::ledger;
+use crate::observe::ledger::{self, Committed};
 use crate::observe::storage::Storage;
 
 use super::TrainError;
@@ -222,6 +222,10 @@ fn plan(config: &Config, order: &Order, validation_samples: u64) -> Plan {
         reproducible: config.train.reproducible,
         // Asynchronous owners cannot move between ranks that live: a part of Δw would count twice.
         regrow: synchronous.then_some(config.recovery.regrow),
+        integrity: match synchronous {
+            true => config.recovery.integrity_every,
+            false => Interval::Off,
+        },
     }
 }
 
@@ -397,7 +401,7 @@ fn position_of(snapshot: &Snapshot) -> Position {
         ledger_tail: state.ledger_tail.clone(),
         ending: None,
         owner_batches: state.order.clone(),
-        resize_due: false,
+        ..Position::start()
     }
 }
 
@@ -446,9 +450,10 @@ fn load_weights(
     Ok(())
 }
 
-/// Steps that the ledger counts although the run goes on before them.
-pub fn steps_thrown_away(storage: &dyn Storage, step: u64) -> u64 {
+/// Lines that the ledger counts although the run goes on before them.
+pub fn lines_after(storage: &dyn Storage, step: u64) -> Vec<Committed> {
     let body = storage.read(Path::new(LEDGER)).unwrap_or_default();
     let entries = crate::observe::log::parse_lines(Path::new(LEDGER), &body).unwrap_or_default();
-    ledger::effective(&entries).iter().filter(|line| line.step > step).count() as u64
+    let counted = ledger::effective(&entries);
+    counted.into_iter().filter(|line| line.step > step).collect()
 }

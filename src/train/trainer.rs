@@ -3,40 +3,30 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use crate::cluster::comm::{CommError, Communicator, ReduceOp};
 use crate::cluster::guard::{Activity, pulse};
 use crate::cluster::recovery::Policy;
 use crate::cluster::world::World;
-use crate::config::{Every, Phase};
+use crate::config::{Every, Interval, Phase};
 use crate::observe::clock::Clock;
 use crate::observe::event::Kind;
-use crate::observe::ledger::Entry;
 use crate::observe::result::Status;
 
 use super::TrainError;
 use super::exchange::{Context, Exchange, Sums};
+use super::integrity::Integrity;
 use super::journal::{Journal, Place};
 use super::keeper::Keeper;
 use super::mending::{Begin, Mended, Recruits};
 use super::pace::Pace;
 use super::position::{Ending, Position};
 use super::replica::Replica;
+use super::requests::{COMMIT, NO_STOP, TIME_LEFT, NO_EVALUATION, NOT_BROKEN, NO_RESIZE, NO_RENEWAL, NO_RECRUITS};
 use super::resize::Resizer;
 use super::worker::Totals;
-
-/// Bit 0 of the vote; the others carry requests, inverted, since agree is an AND (DESIGN 4.2).
-const COMMIT: u32 = 1;
-const NO_STOP: u32 = 1 << 1;
-const TIME_LEFT: u32 = 1 << 2;
-const NO_EVALUATION: u32 = 1 << 3;
-const NOT_BROKEN: u32 = 1 << 4;
-const NO_RESIZE: u32 = 1 << 5;
-const NO_RENEWAL: u32 = 1 << 6;
-const NO_RECRUITS: u32 = 1 << 7;
-const ALL: u32 = (1 << 8) - 1;
 
 /// Step events are written at most this often; shorter steps are summed up in one.
 const STEP_EVENT_EVERY: Duration = Duration::from_millis(100);
@@ -70,6 +60,8 @@ pub struct Plan {
     pub reproducible: bool,
     /// When ranks that were lost come back; `None` where the number of ranks cannot grow.
     pub regrow: Option<Every>,
+    /// How often replicas are compared.
+    pub integrity: Interval,
 }
 
 impl Plan {
@@ -105,6 +97,7 @@ pub struct Trainer {
     pub stop: Arc<AtomicBool>,
     pub(super) clock: Arc<dyn Clock>,
     pub(super) plan: Plan,
+    pub(super) integrity: Integrity,
     recent: Recent,
     pub(super) pace: Pace,
     pub(super) mended: Mended,
@@ -142,6 +135,7 @@ impl Trainer {
         let regrow = plan.regrow.unwrap_or(Every::Never);
         let mut resizer = Resizer::new(Arc::clone(keeper.storage()), regrow, plan.policy.tries_max);
         resizer.shrunk(clock.now());
+        let integrity = Integrity::new(plan.integrity);
         Self {
             comm,
             world,
@@ -152,6 +146,7 @@ impl Trainer {
             stop,
             clock,
             plan,
+            integrity,
             recent,
             pace,
             mended,
@@ -174,6 +169,7 @@ impl Trainer {
     /// All ranks of an attempt have just started together.
     pub fn started(&mut self) {
         self.mended = Mended::since(self.clock.now(), Begin::Started);
+        self.integrity.keep(&mut self.replica);
     }
 
     /// Trains to the end. Errors that recovery answers are answered here.
@@ -209,7 +205,7 @@ impl Trainer {
         self.journal.event(place, kind);
     }
 
-    /// One evaluation, one step, or the end; the same choice on every rank.
+    /// One comparison, one evaluation, one step, or the end; the same choice on every rank.
     fn advance(&mut self) -> Result<Option<Status>, TrainError> {
         let ranks = self.comm.size() as u32;
         let standing = &mut self.replica.standing;
@@ -220,6 +216,10 @@ impl Trainer {
             return Ok(None);
         }
         let position = &self.replica.position;
+        if self.integrity.is_due(&self.replica) {
+            self.verify()?;
+            return Ok(None);
+        }
         // A run that pauses owes its evaluation to the one that goes on.
         if position.evaluation_due && !position.ending.is_some_and(Ending::is_a_pause) {
             self.evaluate()?;
@@ -308,39 +308,6 @@ impl Trainer {
         Err(TrainError::Comm(agreement.outcome.err().unwrap_or(CommError::ProcFailed)))
     }
 
-    /// What this rank asks of all: cleared bits.
-    fn requests(&self) -> u32 {
-        let mut flags = ALL;
-        let seconds = self.journal.seconds();
-        if self.stop.load(Ordering::Relaxed) {
-            flags &= !NO_STOP;
-        }
-        if self.plan.max_seconds.is_some_and(|limit| seconds >= limit) {
-            flags &= !TIME_LEFT;
-        }
-        if self.plan.renews && self.is_writer() && self.spares_are_used_up() {
-            flags &= !NO_RENEWAL;
-        }
-        if self.recruits == Recruits::Known {
-            flags &= !NO_RECRUITS;
-        }
-        let now = self.clock.now();
-        if self.is_writer() && self.plan.regrow.is_some() && self.resizer.asks(&self.world, now) {
-            flags &= !NO_RESIZE;
-        }
-        if let Every::Time(interval) = self.plan.evaluation
-            && self.is_writer()
-            && self.plan.validation_samples > 0
-        {
-            let last = self.replica.position.evaluated_ms as f64 / 1e3;
-            let interval = interval.as_secs_f64();
-            if (seconds / interval).floor() > (last / interval).floor() {
-                flags &= !NO_EVALUATION;
-            }
-        }
-        flags
-    }
-
     fn commit(&mut self, sums: &Sums, flags: u32) {
         self.keeper.wait_for_copy();
         let line = self.exchange.apply(&mut self.replica, &self.world, sums);
@@ -370,11 +337,16 @@ impl Trainer {
             self.recruits = Recruits::Agreed;
         }
         self.replica.commit(self.world.generation);
+        self.replica.flip_if_due();
         self.replica.standing.newcomer = false;
         self.repairs_without_step = 0;
         if self.is_writer() {
             self.look_at_spares();
-            self.journal.ledger(&Entry::Step(line));
+            self.journal.committed(&self.replica.position.ledger_tail);
+            if line.zero_update {
+                let message = format!("step {step}: gradients that are not finite; no update");
+                self.event(Kind::Warning { message });
+            }
             self.replica.reached_point(Phase::InSnapshot);
             let seconds = self.journal.seconds();
             let place = self.place();

@@ -79,7 +79,8 @@ mod tests {
             file("bb.1", old),
             ("kintsugi-run.slots.1".to_owned(), young),
         ];
-        let maps = "7f00 rw-s 0 /dev/shm/sm_segment.host.0.aa.1\n7f01 rw-s /dev/shm/sm_segment.host.0.bb.1\n";
+        let maps = "7f00 rw-s 0 /dev/shm/sm_segment.host.0.aa.1\n\
+                    7f01 rw-s /dev/shm/sm_segment.host.0.bb.1\n";
         let own = choose(files.clone(), 1, start, maps);
         assert_eq!(own.as_deref(), Some("sm_segment.host.0.aa.1"));
         assert_eq!(choose(files.clone(), 1, start, ""), None, "not mapped");

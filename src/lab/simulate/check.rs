@@ -8,6 +8,7 @@ use std::path::Path;
 use serde::de::DeserializeOwned;
 
 use crate::cluster::comm::sim::End;
+use crate::cluster::faults::FAULTS_FOLDER;
 use crate::config::{Every, Rung};
 use crate::data::sampler::Order;
 use crate::observe::event::{Event, Kind};
@@ -15,8 +16,10 @@ use crate::observe::ledger::{self, Entry};
 use crate::observe::log::parse_lines;
 use crate::observe::result::{RunResult, Status, Validation};
 use crate::observe::storage::Storage;
+use crate::train::TrainError;
 use crate::train::journal::{EVENTS, LEDGER};
 
+use super::rank::Left;
 use super::scenario::{BATCH, SAMPLES, STEPS, Scenario};
 use super::stand_in::Seen;
 use super::supervise::{Ended, Final, Played, begun_from};
@@ -67,6 +70,35 @@ pub fn calm(played: &Played) -> Result<Calm, String> {
     Ok(Calm { state_sha256, weights, validation: result.validation, settles: played.settles })
 }
 
+/// What was done to the state on purpose, which changes what may be expected of it.
+#[derive(Debug, Clone, Copy)]
+struct Marks {
+    /// A bit of some rank's weights was turned over: until that is found, replicas differ.
+    flipped: bool,
+    /// A step that counts was committed without an update, since a gradient was not a number.
+    zeroed: bool,
+}
+
+impl Marks {
+    fn of(played: &Played, entries: &[Entry]) -> Self {
+        let struck = |kind: &str| {
+            let folder = Path::new(FAULTS_FOLDER);
+            let claims = played.files.memory.list(folder).unwrap_or_default();
+            claims.iter().any(|name| {
+                let body = played.files.memory.read(&folder.join(name)).unwrap_or_default();
+                String::from_utf8_lossy(&body).contains(kind)
+            })
+        };
+        let zeroed = ledger::effective(entries).iter().any(|line| line.zero_update);
+        Self { flipped: struck("BitFlip"), zeroed: zeroed && struck("Nan") }
+    }
+
+    /// A flip that a restart's checkpoint may have kept cannot be seen afterwards.
+    fn bits_are_known(self, played: &Played) -> bool {
+        !self.zeroed && !(self.flipped && played.attempts.len() > 1)
+    }
+}
+
 /// Checks everything; the first fault is returned.
 pub fn check(scenario: &Scenario, played: &Played, calm: &Calm) -> Result<(), Fault> {
     check_ends(played)?;
@@ -77,18 +109,22 @@ pub fn check(scenario: &Scenario, played: &Played, calm: &Calm) -> Result<(), Fa
     };
     let events: Vec<Event> = played.lines(EVENTS);
     let entries: Vec<Entry> = played.lines(LEDGER);
+    let marks = Marks::of(played, &entries);
     let checks = [
         check_readable::<Event>(played, EVENTS),
         check_readable::<Entry>(played, LEDGER),
-        check_status(scenario, played, result),
-        check_weights(played, result, calm),
+        check_status(scenario, played, result, marks),
+        check_weights(scenario, played, calm, (result.exact, marks)),
         check_survivors(played),
         check_starts(played, &events),
         check_events(&events),
     ];
     checks.into_iter().collect::<Result<(), String>>().map_err(Fault::Wrong)?;
     if result.status == Status::Completed {
-        check_completed(scenario, result, &entries, calm).map_err(Fault::Wrong)?;
+        check_completed(scenario, result, &entries).map_err(Fault::Wrong)?;
+        if result.exact && marks.bits_are_known(played) {
+            check_bits(scenario, result, calm).map_err(Fault::Wrong)?;
+        }
     }
     Ok(())
 }
@@ -100,7 +136,7 @@ fn check_readable<T: DeserializeOwned>(played: &Played, name: &str) -> Result<()
     parse_lines::<T>(path, &body).map(drop).map_err(|error| error.to_string())
 }
 
-/// Panics and halts of single processes.
+/// What must not come from any process: a panic, or a commit rule that was broken.
 fn check_ends(played: &Played) -> Result<(), Fault> {
     for attempt in &played.attempts {
         for (process, end) in attempt.ends.iter().enumerate() {
@@ -108,6 +144,11 @@ fn check_ends(played: &Played) -> Result<(), Fault> {
             if let End::Panicked(text) = end {
                 let text = format!("attempt {number}: process {process} panicked: {text}");
                 return Err(Fault::Wrong(text));
+            }
+            if let End::Finished(Left { status: Err(TrainError::JobLost(text)), .. }) = end
+                && text.contains("commit rule was broken")
+            {
+                return Err(Fault::Wrong(format!("attempt {number}: {text}")));
             }
         }
     }
@@ -124,17 +165,23 @@ fn may_refuse(played: &Played, reason: &str) -> Result<(), String> {
 }
 
 /// The run must complete, unless what went wrong allows for less.
-fn check_status(scenario: &Scenario, played: &Played, result: &RunResult) -> Result<(), String> {
+fn check_status(
+    scenario: &Scenario,
+    played: &Played,
+    result: &RunResult,
+    marks: Marks,
+) -> Result<(), String> {
     let restarts = scenario.config.recovery.rungs().contains(&Rung::Restart);
     let fired: Vec<u64> = played.attempts.iter().map(|attempt| attempt.fired).collect();
     let troubled = |last: usize| fired.iter().rev().take(last).all(|&fired| fired > 0);
-    for attempt in &played.attempts {
+    // Whoever is evicted has not died of a fault that the board counts.
+    for attempt in played.attempts.iter().filter(|_| !marks.flipped) {
         check_quiet(attempt)?;
     }
     let allowed = match result.status {
         Status::Completed => true,
         Status::NoProgress => restarts && fired.len() >= 3 && troubled(3),
-        Status::JobLost => !restarts && troubled(1),
+        Status::JobLost => !restarts && (troubled(1) || marks.flipped),
         _ => false,
     };
     if allowed {
@@ -153,8 +200,7 @@ fn check_quiet(attempt: &Ended) -> Result<(), String> {
         let fine = match end {
             End::Finished(left) => matches!(
                 left.status,
-                Ok(Status::Completed | Status::Interrupted)
-                    | Err(crate::train::TrainError::Configuration(_))
+                Ok(Status::Completed | Status::Interrupted) | Err(TrainError::Configuration(_))
             ),
             _ => false,
         };
@@ -169,16 +215,28 @@ fn check_quiet(attempt: &Ended) -> Result<(), String> {
 /// Equal bits: in a run that says it is exact, those of the run without failures; in every run, on
 /// all ranks that lived to the end of an attempt. A rank that died may have gone one step further
 /// alone, with sums of another grouping.
-fn check_weights(played: &Played, result: &RunResult, calm: &Calm) -> Result<(), String> {
+fn check_weights(
+    scenario: &Scenario,
+    played: &Played,
+    calm: &Calm,
+    (exact, marks): (bool, Marks),
+) -> Result<(), String> {
+    if marks.flipped {
+        return Ok(());
+    }
     let mut last: BTreeMap<(u32, usize), u64> = BTreeMap::new();
     let mut states: BTreeMap<(u32, u64), u64> = BTreeMap::new();
+    // What an earlier attempt computed after a shrink may have been thrown away.
+    let shrinks = scenario.config.recovery.rungs().contains(&Rung::Shrink);
+    let newest = played.attempts.last().map_or(0, |attempt| attempt.number);
     for seen in &played.sightings {
         let Seen { attempt, process, step, weights } = *seen;
         let whose = format!("attempt {attempt}, process {process}, step {}", step + 1);
         if last.insert((attempt, process), step).is_some_and(|before| before > step) {
             return Err(format!("{whose}: it went back, a committed step was lost"));
         }
-        if result.exact && calm.weights.get(&step) != Some(&weights) {
+        let comparable = exact && !marks.zeroed && (attempt == newest || !shrinks);
+        if comparable && calm.weights.get(&step) != Some(&weights) {
             return Err(format!("{whose}: other weights than without failures"));
         }
         let ended = played.attempts.iter().find(|ended| ended.number == attempt);
@@ -240,7 +298,6 @@ fn check_completed(
     scenario: &Scenario,
     result: &RunResult,
     entries: &[Entry],
-    calm: &Calm,
 ) -> Result<(), String> {
     if result.steps != STEPS {
         return Err(format!("it completed {} of {STEPS} steps", result.steps));
@@ -259,17 +316,22 @@ fn check_completed(
         let (ledger, told) = (report.lost_steps, result.lost_steps);
         return Err(format!("lost steps: the ledger has {ledger}, result.json {told}"));
     }
-    if result.exact && result.state_sha256.as_ref() != Some(&calm.state_sha256) {
-        return Err("it ends with another hash than without failures".into());
-    }
-    let timed = matches!(config.evaluation.every, Every::Time(_));
-    if result.exact && !timed && result.validation != calm.validation {
-        let (found, expected) = (result.validation, calm.validation);
-        return Err(format!("validation {found:?}, without failures {expected:?}"));
-    }
     let may_shrink = config.recovery.rungs().contains(&Rung::Shrink);
     if !result.exact && !may_shrink {
         return Err("it is not exact although nothing shrinks".into());
+    }
+    Ok(())
+}
+
+/// The final state, and the validation errors on the way to it.
+fn check_bits(scenario: &Scenario, result: &RunResult, calm: &Calm) -> Result<(), String> {
+    if result.state_sha256.as_ref() != Some(&calm.state_sha256) {
+        return Err("it ends with another hash than without failures".into());
+    }
+    let timed = matches!(scenario.config.evaluation.every, Every::Time(_));
+    if !timed && result.validation != calm.validation {
+        let (found, expected) = (result.validation, calm.validation);
+        return Err(format!("validation {found:?}, without failures {expected:?}"));
     }
     Ok(())
 }

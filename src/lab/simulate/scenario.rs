@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use crate::cluster::comm::sim::{Death, When};
 use crate::config::seed::{Stream, purpose};
-use crate::config::{Bytes, Config, Every, FaultKind, Phase, PlannedFault, Rung, Span, Who};
+use crate::config::{
+    Bytes, Config, Every, FaultKind, Interval, Phase, PlannedFault, Rung, Span, Who,
+};
 
 /// Steps of every simulated run: three epochs.
 pub const STEPS: u64 = 9;
@@ -131,6 +133,11 @@ impl Scenario {
         let number = 1 + draws.below(FAULTS_MAX);
         let mut faults: Vec<Fault> = (0..number).map(|_| fault(draws, &config)).collect();
         faults.sort_by_key(order);
+        let flips =
+            |fault: &Fault| matches!(fault, Fault::Point(p) if p.kind == FaultKind::BitFlip);
+        if faults.iter().any(flips) {
+            config.recovery.integrity_every = Interval::Steps(2 + draws.below(2));
+        }
         if faults.contains(&Fault::Hurry) {
             config.recovery.time_limit = Span(Duration::from_millis(2));
         }
@@ -205,12 +212,13 @@ fn config(draws: &mut Stream) -> Config {
     };
     config.checkpoint.keep = 1 + draws.below(2) as u32;
     config.recovery.ladder = Some(one_of(draws, &LADDERS).to_vec());
+    config.recovery.integrity_every = one_of(draws, &[Interval::Off, Interval::Steps(2)]);
     config
 }
 
 fn fault(draws: &mut Stream, config: &Config) -> Fault {
     let attempt = 1 + u32::from(draws.below(4) == 0);
-    match draws.below(20) {
+    match draws.below(22) {
         0..7 => {
             let when = match draws.below(2) {
                 0 => When::At(draws.below(SETTLES)),
@@ -234,6 +242,8 @@ fn fault(draws: &mut Stream, config: &Config) -> Fault {
             1 => Fault::Hurry,
             spawns => Fault::Slots { spawns: spawns as u32 - 2 },
         },
+        20 => Fault::Point(corruption(draws, config, FaultKind::BitFlip, Phase::InUpdate)),
+        21 => Fault::Point(corruption(draws, config, FaultKind::Nan, Phase::InForward)),
         _ => Fault::Stop { after: Duration::from_millis(draws.below(STOP_WITHIN)) },
     }
 }
@@ -244,6 +254,12 @@ fn point(draws: &mut Stream, config: &Config) -> PlannedFault {
     let step = (draws.below(3) > 0).then(|| 1 + draws.below(STEPS));
     let phase = Some(one_of(draws, &PHASES));
     PlannedFault { kind: FaultKind::Kill, who, rank, step, seconds: None, phase }
+}
+
+fn corruption(draws: &mut Stream, config: &Config, kind: FaultKind, phase: Phase) -> PlannedFault {
+    let rank = draws.below(u64::from(config.run.ranks)) as u32;
+    let step = Some(1 + draws.below(STEPS));
+    PlannedFault { kind, who: Who::Rank, rank, step, seconds: None, phase: Some(phase) }
 }
 
 #[cfg(test)]

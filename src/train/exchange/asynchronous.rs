@@ -191,6 +191,7 @@ impl Exchange for Asynchronous {
             skipped: sums.totals.skipped,
             mix: sums.totals.mix,
             attempt: world.attempt,
+            zero_update: false,
         }
     }
 

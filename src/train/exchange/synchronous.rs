@@ -198,15 +198,17 @@ impl Exchange for Synchronous {
         let rate = self.learning_rate(replica);
         let step = replica.position.step;
         let (gradients, statistics) = self.received.split_at(self.parameters);
-        {
+        let zero_update = {
             let mut slots = replica.slots.write().unwrap_or_else(PoisonError::into_inner);
             let (current, next) = slots.begin();
             let samples = sums.totals.computed();
             let momentum = &self.statistics_momentum;
             let optimizer = &self.optimizer;
-            optimizer.apply(current, next, gradients, samples, rate, statistics, momentum);
+            let finite =
+                optimizer.apply(current, next, gradients, samples, rate, statistics, momentum);
             replica.reached_point(Phase::InUpdate);
-        }
+            !finite
+        };
         self.under_way = None;
         self.set_grid(Grid::default());
         Committed {
@@ -217,6 +219,7 @@ impl Exchange for Synchronous {
             skipped: sums.totals.skipped,
             mix: sums.totals.mix,
             attempt: world.attempt,
+            zero_update,
         }
     }
 
