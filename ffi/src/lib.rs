@@ -1,7 +1,7 @@
 //! Rust over C: the ULFM shim (`mpi`), oneDNN (`dnnl`), the few kernel calls (`os`, `process`,
-//! `pidfd`, `shared`, `mapping`), streaming stores (`stream`) and exact sums (`fixed`). Each library
-//! has three levels: `sys` (1:1), `result` (codes to enums), safe. All `unsafe` of the project lives
-//! here (and in the device backends).
+//! `watch`, `pidfd`, `shared`, `mapping`), streaming stores (`stream`) and exact sums (`fixed`). Each
+//! library has three levels: `sys` (1:1), `result` (codes to enums), safe. All `unsafe` of the
+//! project lives here (and in the device backends).
 
 pub mod dnnl;
 pub mod fixed;
@@ -12,3 +12,4 @@ pub mod pidfd;
 pub mod process;
 pub mod shared;
 pub mod stream;
+pub mod watch;

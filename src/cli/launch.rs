@@ -184,10 +184,16 @@ fn sizes(config: &Config) -> Option<Sizes> {
     Some(Sizes {
         parameters: layout.parameters as u64,
         statistics: layout.statistics as u64,
-        ranks: u64::from(config.run.ranks),
+        ranks: u64::from(config.run.ranks) + warm_spares(config),
         workers: u64::from(config.train.workers),
         checkpoints: u64::from(config.checkpoint.keep),
     })
+}
+
+/// Spares that hold a model.
+fn warm_spares(config: &Config) -> u64 {
+    let recovery = &config.recovery;
+    u64::from(recovery.spares.filter(|_| recovery.warm_spares).unwrap_or(0))
 }
 
 /// Good enough for an estimate: the data set itself is opened by the ranks.

@@ -344,6 +344,8 @@ pub struct Recovery {
     pub spares: Option<u32>,
     /// Spares keep model and data ready.
     pub warm_spares: bool,
+    /// Used-up spares are replaced while training goes on.
+    pub refill_spares: bool,
     /// `"epoch"`, `"never"` or a duration.
     pub regrow: Every,
     /// Longest time from start to the first committed step.
@@ -374,6 +376,7 @@ impl Default for Recovery {
             ladder: None,
             spares: None,
             warm_spares: false,
+            refill_spares: false,
             regrow: Every::Epoch,
             start_limit: Span(Duration::from_secs(120)),
             step_timeout: Limit::Auto,

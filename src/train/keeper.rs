@@ -351,7 +351,7 @@ impl Keeper {
             let text = "a newer attempt of this run has started: no result is written here";
             return Err(TrainError::JobLost(text.into()));
         }
-        if self.facts.every != Every::Never || status == Status::Interrupted {
+        if self.facts.every != Every::Never || status != Status::Completed {
             self.last_checkpoint(replica, journal, place);
         }
         journal.settle(&replica.position.ledger_tail);
@@ -418,6 +418,10 @@ impl Keeper {
                 Some(Ending::OutOfTime) => "train.max_seconds is reached".into(),
                 _ => "all steps are committed".into(),
             };
+        }
+        if position.ending == Some(Ending::Renewed) {
+            let from = self.published.map_or("the beginning".into(), |step| format!("step {step}"));
+            return format!("renewal: no spare is left; the run goes on from {from}");
         }
         match self.published {
             Some(step) if step == position.step => "asked to stop; a checkpoint is written".into(),

@@ -17,6 +17,15 @@ pub enum Ending {
     Completed,
     OutOfTime,
     Interrupted,
+    /// The spares are used up: the run goes on from here at full strength.
+    Renewed,
+}
+
+impl Ending {
+    /// Whether another start of the run goes on from here.
+    pub fn is_a_pause(self) -> bool {
+        matches!(self, Self::Interrupted | Self::Renewed)
+    }
 }
 
 /// The position after a committed step.
@@ -83,7 +92,7 @@ impl Position {
     /// All ranks agreed to end after this step; a run that is not to go on is evaluated once more.
     pub fn end(&mut self, ending: Ending, plan: &Plan) {
         self.ending = Some(ending);
-        if ending != Ending::Interrupted {
+        if !ending.is_a_pause() {
             self.evaluation_due |= plan.evaluates();
         }
     }

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
-use crate::cluster::comm::mpi::under_mpirun;
+use crate::cluster::comm::mpi::{JoinArguments, under_mpirun};
 use crate::cluster::comm::{CommError, Communicator};
 use crate::cluster::faults::Standing;
 use crate::cluster::guard::{Activity, pulse};
@@ -26,6 +26,7 @@ use super::keeper::{Facts, Keeper, leave_reason, read_reason};
 use super::outcome::{Ended, RESULT};
 use super::position::Position;
 use super::replica::Replica;
+use super::reserve::{self, Preparation};
 use super::start::{self, From, Prepared};
 use super::surroundings::{Staff, Surroundings, communicator, start_guardian, surroundings};
 use super::trainer::Trainer;
@@ -87,23 +88,28 @@ fn run_rank(arguments: &TrainArguments) -> Result<Status, TrainError> {
     let around = surroundings(arguments)?;
     around.injector.at(Phase::InInit, &Standing { ranks: 1, ..first_standing(arguments) });
     std::thread::scope(|scope| {
-        let preparing = scope.spawn(|| {
-            let (run_id, owners) = (&around.run_id, around.owners);
-            let (config, injector) = (&arguments.config, &around.injector);
-            let prepared = start::prepare(config, run_id, around.fingerprint, owners, injector);
-            prepared.map(|prepared| house(arguments, &around, prepared))
-        });
-        let comm = communicator(arguments);
-        let prepared = preparing.join().unwrap_or_else(|_| {
-            Err(TrainError::Internal("preparing the run panicked; see the message above".into()))
-        });
+        let mut preparation = Preparation::new(scope, arguments, &around);
+        if !is_spare(arguments) || arguments.config.recovery.warm_spares {
+            preparation.begin();
+        }
+        let comm = match communicator(arguments) {
+            Ok(comm) if comm.waits() => {
+                return reserve::wait(arguments, &around, comm, preparation);
+            }
+            started => started,
+        };
+        let prepared = preparation.finish();
         run_prepared(arguments, &around, comm?, prepared)
     })
 }
 
 /// Finds a place for the slots where they outlive this process. A newcomer takes its own only when
 /// it knows which state it needs.
-fn house(arguments: &TrainArguments, around: &Surroundings, mut prepared: Prepared) -> Prepared {
+pub(super) fn house(
+    arguments: &TrainArguments,
+    around: &Surroundings,
+    mut prepared: Prepared,
+) -> Prepared {
     let recovery = &arguments.config.recovery;
     let storage = around.storage.as_ref();
     let housing = Housing::of(recovery, &arguments.run_dir, storage, &prepared.facts);
@@ -111,7 +117,8 @@ fn house(arguments: &TrainArguments, around: &Surroundings, mut prepared: Prepar
         tracing::warn!("{reason}");
         None
     });
-    if let (Some(housing), None) = (&prepared.housing, &arguments.join) {
+    let starts = arguments.join.is_none() && !is_spare(arguments);
+    if let Some(housing) = prepared.housing.as_ref().filter(|_| starts) {
         let mut slots = prepared.slots.write().unwrap_or_else(PoisonError::into_inner);
         if let Err(reason) = housing.furnish(&mut slots) {
             tracing::warn!("{reason}");
@@ -136,7 +143,17 @@ pub fn run_prepared(
 
 fn first_standing(arguments: &TrainArguments) -> Standing {
     let rank = std::env::var("OMPI_COMM_WORLD_RANK").ok().and_then(|rank| rank.parse().ok());
-    Standing { rank: rank.unwrap_or(0), newcomer: arguments.join.is_some(), ..Standing::default() }
+    let (newcomer, spare) = (arguments.join.is_some(), is_spare(arguments));
+    Standing { rank: rank.unwrap_or(0), newcomer, spare, ..Standing::default() }
+}
+
+/// Whether this process is to wait: first-born beyond the world's ranks, or started as a spare.
+fn is_spare(arguments: &TrainArguments) -> bool {
+    let rank = std::env::var("OMPI_COMM_WORLD_RANK").ok().and_then(|rank| rank.parse().ok());
+    match arguments.join.as_deref().map(JoinArguments::parse) {
+        Some(join) => join.is_ok_and(|join| join.spares),
+        None => rank.is_some_and(|rank: u32| rank >= arguments.config.run.ranks),
+    }
 }
 
 fn run_initial(
@@ -288,16 +305,14 @@ fn run_newcomer(
     conclude(arguments, around, trainer)
 }
 
-fn replica(
+/// What a replacement of this run is started with.
+pub(super) fn replacement_arguments(
     arguments: &TrainArguments,
     around: &Surroundings,
-    prepared: &Prepared,
-    world: &World,
-    position: Option<Position>,
-) -> Replica {
+    attempt: u32,
+) -> Vec<String> {
     let run_dir = std::path::absolute(&arguments.run_dir);
     let run_dir = run_dir.unwrap_or_else(|_| arguments.run_dir.clone());
-    let attempt = arguments.attempt.unwrap_or(world.attempt);
     let mut spawned: Vec<String> = vec![
         "train".into(),
         run_dir.join("config.toml").display().to_string(),
@@ -311,6 +326,18 @@ fn replica(
     if arguments.launched {
         spawned.push("--launched".into());
     }
+    spawned
+}
+
+pub(super) fn replica(
+    arguments: &TrainArguments,
+    around: &Surroundings,
+    prepared: &Prepared,
+    world: &World,
+    position: Option<Position>,
+) -> Replica {
+    let attempt = arguments.attempt.unwrap_or(world.attempt);
+    let spawned = replacement_arguments(arguments, around, attempt);
     let mut replica = Replica::new(
         Arc::clone(&prepared.slots),
         position,
@@ -323,7 +350,7 @@ fn replica(
     replica
 }
 
-fn trainer(
+pub(super) fn trainer(
     arguments: &TrainArguments,
     around: &Surroundings,
     comm: Box<dyn Communicator>,
@@ -343,11 +370,13 @@ fn trainer(
         Keeper::new(prepared.facts, storage, Arc::clone(&clock), injector, still_current)
             .staffed(around.staff);
     // A fresh start takes its own rollback down (`announce`); a newcomer takes over where it is.
-    if comm.rank() == 0 && arguments.join.is_some() {
+    if comm.rank() == 0 && replica.standing.newcomer {
         keeper.take_over(&replica, &world, &mut journal);
     }
     let stop = Arc::clone(&around.stop);
-    let (exchange, plan) = (prepared.exchange, prepared.plan);
+    let (exchange, mut plan) = (prepared.exchange, prepared.plan);
+    // Without a supervisor nobody would start it again.
+    plan.renews &= arguments.launched;
     Trainer::new(comm, world, replica, exchange, journal, keeper, stop, clock, plan)
 }
 
@@ -400,7 +429,7 @@ fn announce(
 }
 
 /// Trains, and writes down an end that was not agreed on.
-fn conclude(
+pub(super) fn conclude(
     arguments: &TrainArguments,
     around: &Surroundings,
     mut trainer: Trainer,

@@ -217,11 +217,8 @@ fn plan(config: &Config, order: &Order, validation_samples: u64) -> Plan {
         evaluation_batch: u64::from(config.evaluation.batch.max(1)),
         begin_limit: BEGIN_LIMIT,
         replaces_slow: config.recovery.replace_slow,
-        policy: Policy {
-            ladder: config.recovery.rungs(),
-            tries_max: config.recovery.tries,
-            limit: config.recovery.time_limit.0,
-        },
+        policy: policy(config),
+        renews: renews(config),
         reproducible: config.train.reproducible,
         // Asynchronous owners cannot move between ranks that live: a part of Δw would count twice.
         regrow: synchronous.then_some(config.recovery.regrow),
@@ -229,6 +226,24 @@ fn plan(config: &Config, order: &Order, validation_samples: u64) -> Plan {
             true => config.recovery.integrity_every,
             false => Interval::Off,
         },
+    }
+}
+
+/// Whether a run that has used up its spares is to be started again with new ones: where nothing
+/// else brings a lost rank back.
+fn renews(config: &Config) -> bool {
+    let rungs = config.recovery.rungs();
+    config.recovery.spares.unwrap_or(0) > 0
+        && rungs.contains(&Rung::Restart)
+        && !rungs.contains(&Rung::Respawn)
+}
+
+/// What recovery may do.
+pub fn policy(config: &Config) -> Policy {
+    Policy {
+        ladder: config.recovery.rungs(),
+        tries_max: config.recovery.tries,
+        limit: config.recovery.time_limit.0,
     }
 }
 
@@ -240,8 +255,8 @@ pub fn respawns(policy: &Policy) -> bool {
 /// Host names travel in so many bytes.
 const HOST_BYTES: usize = 64;
 
-/// The world of a fresh start: everybody tells pid and host. Member numbers go on from the ones
-/// that earlier attempts used.
+/// The world of a fresh start: everybody, spares included, tells pid and host. Member numbers go on
+/// from the ones that earlier attempts used.
 pub fn gather_world(
     comm: &mut dyn Communicator,
     attempt: u32,
@@ -257,7 +272,8 @@ pub fn gather_world(
         host.chunks_exact(8)
             .map(|chunk| u64::from_le_bytes(chunk.try_into().expect("chunks of eight bytes"))),
     );
-    let all = comm.all_gather_u64(&words)?;
+    let all = comm.introduce(&words)?;
+    let ranks = comm.ranks();
     // The numbers of rank 0 count: it is the one that read the run directory.
     let (first, attempt) = (all[1] as u32, all[2] as u32);
     let mut hosts: Vec<String> = Vec::new();
@@ -272,7 +288,7 @@ pub fn gather_world(
         Member {
             member: first + rank as u32,
             rank: rank as u32,
-            role: Role::Active,
+            role: if rank < ranks { Role::Active } else { Role::Spare },
             pid: words[0] as u32,
             host,
             node: node as u32,

@@ -25,9 +25,6 @@ use super::cause::log_name;
 use super::journal::EVENTS;
 use super::run::TrainArguments;
 
-/// Set by mpirun: ranks of its first world.
-const WORLD_SIZE: &str = "OMPI_COMM_WORLD_SIZE";
-
 /// Who works beside the communicating thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Staff {
@@ -93,8 +90,7 @@ pub(super) fn surroundings(arguments: &TrainArguments) -> Result<Surroundings, T
     let fingerprint = identity::fingerprint(&arguments.config);
     let run_id = arguments.run_dir.file_name().map(|name| name.to_string_lossy().into_owned());
     let run_id = run_id.unwrap_or_else(|| arguments.config.run.name.clone());
-    let ranks = std::env::var(WORLD_SIZE).ok().and_then(|size| size.parse().ok()).unwrap_or(1);
-    let workers = arguments.config.train.workers;
+    let (ranks, workers) = (arguments.config.run.ranks, arguments.config.train.workers);
     let owners = arguments.config.train.owners.unwrap_or(ranks * workers);
     let run_dir = arguments.run_dir.clone();
     let newest_attempt = Arc::new(move || lock::current_attempt(&run_dir));
@@ -199,7 +195,10 @@ pub(super) fn communicator(
     let join = arguments.join.as_deref().map(JoinArguments::parse).transpose();
     let join = join.map_err(|error| TrainError::Internal(format!("--join: {error}")))?;
     let before = SystemTime::now();
-    let mpi = MpiComm::initialise(join.as_ref())?;
+    let mpi = match &join {
+        Some(join) => MpiComm::initialise(Some(join))?,
+        None => MpiComm::initialise_with_spares(arguments.config.run.ranks as usize)?,
+    };
     if let Some(name) = segment::own(before) {
         pulse().segment(&name);
     }

@@ -1,8 +1,9 @@
 //! One rank's run from its first step to its last: steps, votes, evaluations, repairs. Everything
 //! that moves is behind a trait, so that the same code runs over MPI, alone and in simulation.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use crate::cluster::comm::{CommError, Communicator, ReduceOp};
@@ -19,21 +20,13 @@ use super::exchange::{Context, Exchange, Sums};
 use super::integrity::Integrity;
 use super::journal::{Journal, Place};
 use super::keeper::Keeper;
-use super::mending::{Begin, Mended};
+use super::mending::{Begin, Mended, Recruits};
 use super::pace::Pace;
 use super::position::{Ending, Position};
 use super::replica::Replica;
+use super::requests::{COMMIT, NO_STOP, TIME_LEFT, NO_EVALUATION, NOT_BROKEN, NO_RESIZE, NO_RENEWAL, NO_RECRUITS};
 use super::resize::Resizer;
 use super::worker::Totals;
-
-/// Bit 0 of the vote; the others carry requests, inverted, since agree is an AND (DESIGN 4.2).
-const COMMIT: u32 = 1;
-const NO_STOP: u32 = 1 << 1;
-const TIME_LEFT: u32 = 1 << 2;
-const NO_EVALUATION: u32 = 1 << 3;
-const NOT_BROKEN: u32 = 1 << 4;
-const NO_RESIZE: u32 = 1 << 5;
-const ALL: u32 = COMMIT | NO_STOP | TIME_LEFT | NO_EVALUATION | NOT_BROKEN | NO_RESIZE;
 
 /// Step events are written at most this often; shorter steps are summed up in one.
 const STEP_EVENT_EVERY: Duration = Duration::from_millis(100);
@@ -61,6 +54,8 @@ pub struct Plan {
     pub replaces_slow: bool,
     /// The ladder.
     pub policy: Policy,
+    /// Whether a run whose spares are used up is started again at a step boundary.
+    pub renews: bool,
     /// Whether sums are the same for any number of ranks (`train.reproducible`).
     pub reproducible: bool,
     /// When ranks that were lost come back; `None` where the number of ranks cannot grow.
@@ -107,8 +102,12 @@ pub struct Trainer {
     pub(super) pace: Pace,
     pub(super) mended: Mended,
     pub(super) repairs_without_step: u32,
-    /// Members from this number on joined in the last repair.
-    pub(super) newcomers_from: u32,
+    /// Members that joined in the last repair.
+    pub(super) newcomers: Vec<u32>,
+    /// Spares that are known to be dead since the last repair.
+    pub(super) dead_spares: BTreeSet<u32>,
+    /// New spares wait to be taken in: known to the writer, then agreed by all.
+    pub(super) recruits: Recruits,
     pub(super) resizer: Resizer,
     /// This rank has left a world that became smaller on purpose.
     pub(super) left: bool,
@@ -152,7 +151,9 @@ impl Trainer {
             pace,
             mended,
             repairs_without_step,
-            newcomers_from: u32::MAX,
+            newcomers: Vec::new(),
+            dead_spares: BTreeSet::new(),
+            recruits: Recruits::None,
             resizer,
             left: false,
             epoch_ended: false,
@@ -210,13 +211,17 @@ impl Trainer {
         let standing = &mut self.replica.standing;
         (standing.rank, standing.ranks) = (self.comm.rank() as u32, ranks);
         standing.step = self.replica.position.step;
+        if self.recruits == Recruits::Agreed && self.replica.position.ending.is_none() {
+            self.take_in_recruits()?;
+            return Ok(None);
+        }
         let position = &self.replica.position;
         if self.integrity.is_due(&self.replica) {
             self.verify()?;
             return Ok(None);
         }
-        // An interrupted run owes its evaluation to the one that goes on.
-        if position.evaluation_due && position.ending != Some(Ending::Interrupted) {
+        // A run that pauses owes its evaluation to the one that goes on.
+        if position.evaluation_due && !position.ending.is_some_and(Ending::is_a_pause) {
             self.evaluate()?;
         } else if let Some(ending) = position.ending {
             return self.finish(ending).map(Some);
@@ -303,33 +308,6 @@ impl Trainer {
         Err(TrainError::Comm(agreement.outcome.err().unwrap_or(CommError::ProcFailed)))
     }
 
-    /// What this rank asks of all: cleared bits.
-    fn requests(&self) -> u32 {
-        let mut flags = ALL;
-        let seconds = self.journal.seconds();
-        if self.stop.load(Ordering::Relaxed) {
-            flags &= !NO_STOP;
-        }
-        if self.plan.max_seconds.is_some_and(|limit| seconds >= limit) {
-            flags &= !TIME_LEFT;
-        }
-        let now = self.clock.now();
-        if self.is_writer() && self.plan.regrow.is_some() && self.resizer.asks(&self.world, now) {
-            flags &= !NO_RESIZE;
-        }
-        if let Every::Time(interval) = self.plan.evaluation
-            && self.is_writer()
-            && self.plan.validation_samples > 0
-        {
-            let last = self.replica.position.evaluated_ms as f64 / 1e3;
-            let interval = interval.as_secs_f64();
-            if (seconds / interval).floor() > (last / interval).floor() {
-                flags &= !NO_EVALUATION;
-            }
-        }
-        flags
-    }
-
     fn commit(&mut self, sums: &Sums, flags: u32) {
         self.keeper.wait_for_copy();
         let line = self.exchange.apply(&mut self.replica, &self.world, sums);
@@ -352,12 +330,18 @@ impl Trainer {
             position.end(Ending::OutOfTime, &self.plan);
         } else if position.ending.is_none() && flags & NO_STOP == 0 {
             position.end(Ending::Interrupted, &self.plan);
+        } else if position.ending.is_none() && flags & NO_RENEWAL == 0 {
+            position.end(Ending::Renewed, &self.plan);
+        }
+        if flags & NO_RECRUITS == 0 {
+            self.recruits = Recruits::Agreed;
         }
         self.replica.commit(self.world.generation);
         self.replica.flip_if_due();
         self.replica.standing.newcomer = false;
         self.repairs_without_step = 0;
         if self.is_writer() {
+            self.look_at_spares();
             self.journal.committed(&self.replica.position.ledger_tail);
             if line.zero_update {
                 let message = format!("step {step}: gradients that are not finite; no update");
@@ -465,32 +449,6 @@ impl Trainer {
         let mut sums = vec![0; words.len()];
         self.comm.all_reduce_u64(&words, &mut sums, ReduceOp::Sum)?;
         Ok((Totals::from_words(&sums), sums[Totals::WORDS]))
-    }
-
-    /// The last agreement: the result is written before it, so that a writer's death here is
-    /// repaired like any other.
-    fn finish(&mut self, ending: Ending) -> Result<Status, TrainError> {
-        pulse().enter(Activity::Finish);
-        self.replica.reached_point(Phase::InFinalize);
-        let status = match ending {
-            Ending::Completed | Ending::OutOfTime => Status::Completed,
-            Ending::Interrupted => Status::Interrupted,
-        };
-        // The result is made from events: repairs that no step followed are among them.
-        self.report_begin(None);
-        let mut kept = Ok(());
-        if self.is_writer() {
-            let name = "finishing".to_string();
-            self.event(Kind::Phase { name, seconds: 0.0 });
-            let place = self.place();
-            kept = self.keeper.finish(&self.replica, &mut self.journal, place, status);
-        }
-        self.vote(kept)?;
-        let step = self.replica.position.step;
-        if status == Status::Completed || self.keeper.has_checkpoint_of(step) {
-            self.replica.retire();
-        }
-        Ok(status)
     }
 
     /// The position, for the end of the run.

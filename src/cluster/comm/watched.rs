@@ -1,7 +1,7 @@
 //! Any communicator, seen by the rank's guardian: while a call lasts the rank may be waiting for
 //! others, which is no reason to kill it.
 
-use super::{Agreement, CommError, Communicator, ReduceOp, SpawnError, SpawnRequest};
+use super::{Agreement, Call, CommError, Communicator, ReduceOp, SpawnError, SpawnRequest};
 use crate::cluster::guard::pulse;
 use crate::config::Phase;
 
@@ -94,6 +94,50 @@ impl Communicator for Watched {
 
     fn finalize(&mut self) {
         pulse().waiting(|| self.0.finalize());
+    }
+
+    fn ranks(&self) -> usize {
+        self.0.ranks()
+    }
+
+    fn waits(&self) -> bool {
+        self.0.waits()
+    }
+
+    fn born(&self) -> u32 {
+        self.0.born()
+    }
+
+    fn introduce(&mut self, words: &[u64]) -> Result<Vec<u64>, CommError> {
+        pulse().waiting(|| self.0.introduce(words))
+    }
+
+    fn seat(&mut self, seats: &[Option<usize>]) -> Result<(), CommError> {
+        pulse().waiting(|| self.0.seat(seats))
+    }
+
+    fn await_call(&mut self, pids: &[u32], idle: &mut dyn FnMut()) -> Call {
+        pulse().waiting(|| self.0.await_call(pids, idle))
+    }
+
+    fn recruit(&mut self, count: usize, arguments: &[String]) -> Result<(), SpawnError> {
+        pulse().waiting(|| self.0.recruit(count, arguments))
+    }
+
+    fn recruits(&self) -> usize {
+        self.0.recruits()
+    }
+
+    fn recruits_wait(&mut self) -> bool {
+        self.0.recruits_wait()
+    }
+
+    fn admit(&mut self, leader: usize) -> Result<(), CommError> {
+        pulse().waiting(|| self.0.admit(leader))
+    }
+
+    fn failed_spares(&mut self) -> Vec<usize> {
+        self.0.failed_spares()
     }
 }
 

@@ -61,6 +61,7 @@ impl Job {
         Plan {
             mpirun: self.mpirun.clone(),
             ranks: self.config.run.ranks,
+            spares: self.config.recovery.spares.unwrap_or(0),
             threads_per_rank: train.workers.saturating_mul(train.threads),
             cores: attempt::cores(),
             rank_command: vec![

@@ -186,8 +186,9 @@ impl State {
     fn carry_out_revoke(&mut self, process: usize) {
         let parked = self.processes[process].parked.as_ref();
         if parked.is_some_and(|parked| matches!(parked.call, Call::Revoke)) {
-            let comm = self.processes[process].place.comm;
-            self.groups[comm].revoked = true;
+            for comm in self.communicators(process) {
+                self.groups[comm].revoked = true;
+            }
         }
     }
 
@@ -236,10 +237,14 @@ impl State {
             (Call::Send { to, .. }, _) => self.send(process, to),
             (Call::Recv { from, tag, bytes }, _) => self.recv(process, from, tag, bytes),
             (Call::Revoke, _) => {
-                self.groups[place.comm].revoked = true;
-                self.groups[place.comm].heard_revoke.insert(process);
+                for comm in self.communicators(process) {
+                    self.groups[comm].revoked = true;
+                    self.groups[comm].heard_revoke.insert(process);
+                }
                 Some(Reply::Done)
             }
+            (Call::Seat(_), Some(key)) => self.seat(process, key),
+            (Call::Await, _) => self.call_spare(process),
             (Call::Finalize, _) => {
                 self.processes[process].status = Status::Left;
                 Some(Reply::Done)
@@ -255,6 +260,7 @@ impl State {
         calls.all(|call| match (first, call) {
             (Call::Collective(a, x), Call::Collective(b, y)) => a == b && x.shape() == y.shape(),
             (Call::Spawn(a), Call::Spawn(b)) => a.lost == b.lost && a.ranks == b.ranks,
+            (Call::Seat(a), Call::Seat(b)) => a == b,
             (a, b) => a.name() == b.name(),
         })
     }
@@ -303,23 +309,23 @@ impl State {
     }
 
     /// Whether all live members of the communicator are in this instance.
-    fn all_live_came(&self, key: Match) -> bool {
+    pub(super) fn all_live_came(&self, key: Match) -> bool {
         let arrived = &self.instances[&key].arrived;
         let group = &self.groups[key.0].processes;
         group.iter().enumerate().all(|(rank, &p)| arrived.contains_key(&rank) || !self.alive(p))
     }
 
-    fn verdict(&self, key: Match) -> Option<Verdict> {
+    pub(super) fn verdict(&self, key: Match) -> Option<Verdict> {
         self.instances[&key].verdict.clone()
     }
 
-    fn decide(&mut self, key: Match, verdict: Verdict) {
+    pub(super) fn decide(&mut self, key: Match, verdict: Verdict) {
         let instance = self.instances.get_mut(&key).expect("a parked call has an instance");
         instance.verdict = Some(verdict);
     }
 
     /// Members of the instance's communicator that are gone: (came first, did not come).
-    fn gone(&self, key: Match) -> (Vec<usize>, Vec<usize>) {
+    pub(super) fn gone(&self, key: Match) -> (Vec<usize>, Vec<usize>) {
         let Instance { arrived, .. } = &self.instances[&key];
         let group = self.groups[key.0].processes.iter().enumerate();
         group
