@@ -24,7 +24,7 @@ use support::{
 const LIMIT: u64 = 180;
 
 /// Steps of the runs that are struck from outside: seconds, not minutes.
-const LONG: [&str; 2] = ["train.steps=600", "evaluation.every=never"];
+const LONG: [&str; 2] = ["train.steps=400", "evaluation.every=never"];
 
 /// Four ranks share few cores: one run at a time.
 fn alone() -> MutexGuard<'static, ()> {
@@ -77,9 +77,23 @@ fn completed(name: &str, overrides: &[&str]) -> (PathBuf, RunResult) {
     (folder, result)
 }
 
-/// One fault of rank `rank`; it alone must be lost, for a cause with these words.
-fn one_is_lost(name: &str, fault: &str, more: &[&str], rank: u32, words: &[&str]) {
-    let plan = format!("faults.plan=[{fault}]");
+/// A fault of a rank, and words that its cause must have.
+struct Planned {
+    kind: &'static str,
+    rank: u32,
+    step: u32,
+    phase: &'static str,
+    words: &'static [&'static str],
+}
+
+/// These ranks must be lost, in this order, for these causes, and nobody else.
+fn are_lost(name: &str, faults: &[Planned], more: &[&str]) {
+    let text = |fault: &Planned| {
+        let Planned { kind, rank, step, phase, .. } = fault;
+        format!(r#"{{kind="{kind}", rank={rank}, step={step}, phase="{phase}"}}"#)
+    };
+    let plan: Vec<String> = faults.iter().map(text).collect();
+    let plan = format!("faults.plan=[{}]", plan.join(", "));
     let mut overrides = vec![plan.as_str()];
     overrides.extend(more);
     let (_, result) = completed(name, &overrides);
@@ -87,9 +101,12 @@ fn one_is_lost(name: &str, fault: &str, more: &[&str], rank: u32, words: &[&str]
     assert_eq!(result.lost_steps, 0, "{name}");
     let lost = lost_of(&result);
     let ranks: Vec<u32> = lost.iter().map(|lost| lost.rank).collect();
-    assert_eq!(ranks, [rank], "{name}: {lost:?}");
-    for word in words {
-        assert!(lost[0].cause.contains(word), "{name}: no {word:?} in {:?}", lost[0].cause);
+    assert_eq!(ranks, faults.iter().map(|f| f.rank).collect::<Vec<_>>(), "{name}: {lost:?}");
+    for (lost, Planned { kind, phase, words, .. }) in lost.iter().zip(faults) {
+        assert!(lost.cause.contains(&format!("injected {kind} {phase}")), "{name}: {lost:?}");
+        for word in *words {
+            assert!(lost.cause.contains(word), "{name}: no {word:?} in {:?}", lost.cause);
+        }
     }
 }
 
@@ -122,7 +139,7 @@ fn a_stopped_rank_is_killed_by_its_guardian_whichever_it_is() {
     let mut running = start(&mut launch(&folder, &LONG), Duration::from_secs(LIMIT));
     let mut stopped = Vec::new();
     for (index, rank) in [2usize, 0, 3].into_iter().enumerate() {
-        wait_for_step(&folder, 20 + 150 * index as u64, &mut running);
+        wait_for_step(&folder, 20 + 100 * index as u64, &mut running);
         let world = world_of(&folder).unwrap();
         let member = world.member_at(rank).unwrap();
         kill(member.pid, Signal::Stop).expect("the rank lives");
@@ -149,63 +166,54 @@ fn a_stopped_rank_is_killed_by_its_guardian_whichever_it_is() {
 #[test]
 fn a_rank_that_stops_in_any_phase_is_found() {
     let _turn = alone();
-    for (phase, rank, step) in
-        [("in_all_reduce", 1, 20), ("in_backward", 2, 15), ("after_vote", 0, 7)]
-    {
-        let fault = format!(r#"{{kind="stop", rank={rank}, step={step}, phase="{phase}"}}"#);
-        let name = format!("stop-{phase}");
-        let words = [&format!("injected stop {phase}"), "stopped: no beat for"];
-        one_is_lost(&name, &fault, &[], rank, &words);
-    }
+    let words = &["stopped: no beat for", "killed by its guardian"];
+    let stop = |rank, step, phase| Planned { kind: "stop", rank, step, phase, words };
+    let faults =
+        [stop(0, 7, "after_vote"), stop(2, 15, "in_backward"), stop(1, 25, "in_all_reduce")];
+    are_lost("stopping", &faults, &[]);
 }
 
 #[test]
 fn a_deadlocked_or_looping_rank_is_found_and_those_who_wait_for_it_are_not() {
     let _turn = alone();
-    for (kind, phase, rank, step) in [
-        ("deadlock", "in_forward", 1, 20),
-        ("loop", "in_forward", 3, 25),
-        ("deadlock", "before_vote", 0, 30),
-        ("loop", "in_update", 2, 33),
-    ] {
-        let fault = format!(r#"{{kind="{kind}", rank={rank}, step={step}, phase="{phase}"}}"#);
-        let name = format!("{kind}-{phase}");
-        let words = ["hung: no progress for", "computing a step", "killed by its guardian"];
-        one_is_lost(&name, &fault, &["recovery.step_timeout=2s"], rank, &words);
-    }
+    let words = &["hung: no progress for", "computing a step", "killed by its guardian"];
+    let hang = |kind, rank, step, phase| Planned { kind, rank, step, phase, words };
+    let faults = [
+        hang("deadlock", 1, 15, "in_forward"),
+        hang("loop", 3, 25, "in_forward"),
+        hang("deadlock", 0, 30, "before_vote"),
+        hang("loop", 2, 37, "in_update"),
+    ];
+    are_lost("hanging", &faults, &["recovery.step_timeout=2s"]);
 }
 
 #[test]
-fn the_limit_is_learned_when_it_is_not_set() {
+fn the_limit_is_learned_when_it_is_not_set_and_evaluations_have_their_own() {
     let _turn = alone();
-    let fault = r#"{kind="deadlock", rank=1, step=40, phase="in_backward"}"#;
-    one_is_lost("learned", fault, &["recovery.time_limit=40s"], 1, &["hung: no progress for"]);
-}
-
-#[test]
-fn a_hang_in_an_evaluation_is_found() {
-    let _turn = alone();
+    let words = &["hung: no progress for", "computing a step"];
+    let (kind, rank) = ("deadlock", 1);
+    let step = Planned { kind, rank, step: 30, phase: "in_backward", words };
     // Evaluation follows the commit of step 40: it stands before step 41.
-    let fault = r#"{kind="deadlock", rank=2, step=41, phase="in_evaluation"}"#;
-    let more = ["recovery.step_timeout=1s", "recovery.time_limit=12s"];
-    one_is_lost("evaluation", fault, &more, 2, &["while evaluating"]);
+    let words = &["hung: no progress for", "while evaluating"];
+    let evaluation = Planned { kind, rank: 2, step: 41, phase: "in_evaluation", words };
+    are_lost("learned", &[step, evaluation], &["recovery.time_limit=16s"]);
 }
 
 #[test]
 fn every_way_to_die_is_named() {
     let _turn = alone();
-    for (kind, words) in [
-        ("kill", "signal 9 (SIGKILL)"),
-        ("exit", "exit code 0"),
-        ("panic", "a panic InForward"),
-        ("segv", "signal 11 (SIGSEGV)"),
-        ("oom", "memory allocation"),
-        ("device_error", "the device failed"),
-    ] {
-        let fault = format!(r#"{{kind="{kind}", rank=1, step=20, phase="in_forward"}}"#);
-        let injected = format!("injected {kind} in_forward");
-        one_is_lost(kind, &fault, &[], 1, &[&injected, words]);
-    }
+    let words: [(&str, &[&str]); 6] = [
+        ("kill", &["signal 9 (SIGKILL)"]),
+        ("exit", &["exit code 0"]),
+        ("panic", &["a panic InForward"]),
+        ("segv", &["signal 11 (SIGSEGV)"]),
+        ("oom", &["memory allocation"]),
+        ("device_error", &["the device failed", "exit code 70"]),
+    ];
+    let faults = words.into_iter().zip([7, 14, 21, 28, 35, 42]).map(|((kind, words), step)| {
+        Planned { kind, rank: step % 3 + 1, step, phase: "in_forward", words }
+    });
+    are_lost("dying", &faults.collect::<Vec<_>>(), &[]);
 }
 
 #[test]

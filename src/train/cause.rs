@@ -2,8 +2,11 @@
 //! injected fault, the last words that its guardian kept, its log.
 
 use std::path::Path;
+use std::time::Duration;
 
 use crate::cluster::guard::last_words::{self, Evidence};
+use crate::cluster::guard::pulse;
+use crate::observe::clock::Clock;
 use crate::observe::event::{Event, Kind};
 use crate::observe::log::parse_lines;
 use crate::observe::storage::Storage;
@@ -16,20 +19,31 @@ pub const FAULT_AGE_SECONDS_MAX: f64 = 10.0;
 /// The end of the event log in which an injected fault is looked for.
 const EVENTS_TAIL_BYTES: usize = 16 << 10;
 
+/// A repair can be faster than a guardian that gets no processor: how long its word is waited for.
+const WITNESS_WAIT_MAX: Duration = Duration::from_millis(200);
+const WITNESS_POLL: Duration = Duration::from_millis(2);
+
 /// A rank's log below `RUN/logs`.
 pub fn log_name(attempt: u32, pid: u32) -> String {
     format!("attempt-{attempt}-pid-{pid}.log")
 }
 
-/// What is known of how the process of `(rank, attempt, pid)` ended; `now`: seconds since 1970.
-pub fn of(storage: &dyn Storage, (rank, attempt, pid): (u32, u32, u32), now: f64) -> String {
+/// What is known of how the process of `(rank, attempt, pid)` ended.
+pub fn of(storage: &dyn Storage, clock: &dyn Clock, ids: (u32, u32, u32)) -> String {
+    let (rank, attempt, pid) = ids;
     let text = |name: String| {
         let body = storage.read(&Path::new("logs").join(name)).unwrap_or_default();
         String::from_utf8_lossy(&body).into_owned()
     };
+    let mut last_words = text(last_words::file_name(attempt, pid));
+    let end = clock.now() + WITNESS_WAIT_MAX;
+    while pulse().is_watched() && !last_words::tells(&last_words) && clock.now() < end {
+        clock.sleep(WITNESS_POLL);
+        last_words = text(last_words::file_name(attempt, pid));
+    }
     last_words::cause(&Evidence {
-        injected: injected(storage, rank, now),
-        last_words: text(last_words::file_name(attempt, pid)),
+        injected: injected(storage, rank, clock.unix_seconds()),
+        last_words,
         log: text(log_name(attempt, pid)),
     })
 }

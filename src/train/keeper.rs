@@ -478,7 +478,6 @@ impl Keeper {
 
     /// What is known of how a process of this rank died.
     pub fn cause_of(&self, rank: u32, attempt: u32, pid: u32) -> String {
-        let storage = self.storage.as_ref();
-        cause::of(storage, (rank, attempt, pid), self.clock.unix_seconds())
+        cause::of(self.storage.as_ref(), self.clock.as_ref(), (rank, attempt, pid))
     }
 }

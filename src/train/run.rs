@@ -60,7 +60,10 @@ pub fn run(arguments: &TrainArguments) -> ExitCode {
         start_guardian(arguments);
     }
     let code = match run_rank(arguments) {
-        Ok(status) => status.exit_code(),
+        Ok(status) => {
+            pulse().ending();
+            status.exit_code()
+        }
         Err(TrainError::Configuration(reason)) => {
             tracing::error!("{reason}");
             eprintln!("error: {reason}");
@@ -71,12 +74,12 @@ pub fn run(arguments: &TrainArguments) -> ExitCode {
             eprintln!("error: {error}");
             if under_mpirun() && matches!(error, TrainError::Evicted(_)) {
                 // The death that the others repair; a process that exits by itself may end the job.
+                pulse().last_words(&error.to_string());
                 kintsugi_ffi::os::kill_self_now();
             }
             error.status().exit_code()
         }
     };
-    pulse().ending();
     if under_mpirun() {
         // After failures MPI's own end can wait for the dead; everything is written by now.
         kintsugi_ffi::os::exit_now(i32::from(code));

@@ -63,6 +63,12 @@ pub fn verdicts_beginning(folder: &Path, text: &str) -> usize {
     .count()
 }
 
+/// Whether a file says how its process ended.
+pub fn tells(body: &str) -> bool {
+    let says = |key: &str, line: &str| line.strip_prefix(key).is_some_and(|r| r.starts_with(':'));
+    body.lines().any(|line| says(VERDICT, line) || says(STATUS, line))
+}
+
 /// What is known of an end.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Evidence {
@@ -166,6 +172,7 @@ mod tests {
         leave(&path, STATUS, "exit code 3");
         let body = std::fs::read_to_string(&path).unwrap();
         assert_eq!(body, "verdict: two lines\nstatus: exit code 3\n");
+        assert!(tells(&body) && !tells("") && !tells("memory: full\n"));
         let other = folder.path().join(file_name(2, 7));
         leave(&other, VERDICT, "of another attempt");
         let first = first_of_attempt(folder.path(), 1);

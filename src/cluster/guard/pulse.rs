@@ -41,6 +41,11 @@ impl Pulse {
         }
     }
 
+    /// Whether this process has a guardian, and so its peers have.
+    pub fn is_watched(&self) -> bool {
+        self.inner.is_some()
+    }
+
     /// What the communicating thread does from now on.
     pub fn enter(&self, activity: Activity) {
         self.with(|board| board.set_activity(activity));
