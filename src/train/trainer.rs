@@ -24,7 +24,9 @@ use super::mending::{Begin, Mended, Recruits};
 use super::pace::Pace;
 use super::position::{Ending, Position};
 use super::replica::Replica;
-use super::requests::{COMMIT, NO_STOP, TIME_LEFT, NO_EVALUATION, NOT_BROKEN, NO_RESIZE, NO_RENEWAL, NO_RECRUITS};
+use super::requests::{
+    COMMIT, NO_EVALUATION, NO_RECRUITS, NO_RENEWAL, NO_RESIZE, NO_STOP, NOT_BROKEN, TIME_LEFT,
+};
 use super::resize::Resizer;
 use super::worker::Totals;
 
