@@ -83,6 +83,7 @@ fn batch_statistics_are_the_same_for_any_number_of_ranks() {
     let _turn = alone();
     let network = [
         "model.name=resnet20",
+        "model.width=1.0",
         "train.steps=6",
         "train.owners=6",
         "train.global_batch=24",
@@ -91,7 +92,7 @@ fn batch_statistics_are_the_same_for_any_number_of_ranks() {
         r#"faults.plan=[{kind="kill", rank=1, step=4, phase="in_backward"}]"#,
         SHRINK,
     ];
-    let (three, two) = (trained("norm-3", 3, &network), trained("norm-2", 2, &network[..6]));
+    let (three, two) = (trained("norm-3", 3, &network), trained("norm-2", 2, &network[..7]));
     assert_eq!(three.recoveries.len(), 1, "{:?}", three.recoveries);
     assert_eq!(three.state_sha256, two.state_sha256);
 }
