@@ -1,0 +1,148 @@
+//! `kintsugi scale RUN RANKS`: asks a running run for another number of ranks. The request is a
+//! file in the run directory; the writer rank reads it at a step boundary.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use crate::cluster::world::World;
+use crate::config::{Config, ExchangeKind, Span, parse};
+use crate::observe::report::read::read_result;
+use crate::observe::storage::{FileSystem, Storage};
+use crate::train::resize::REQUEST;
+
+/// How often the world is looked at while waiting.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// Asks a running run for another number of ranks: more are spawned and merged, or the last ones
+/// leave, between two steps.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// The run directory
+    #[arg(value_name = "RUN")]
+    run: PathBuf,
+    /// Ranks it is to have, at most train.owners
+    #[arg(value_name = "RANKS", value_parser = clap::value_parser!(u32).range(1..))]
+    ranks: u32,
+    /// Waits so long for the world to have them, for example 30s
+    #[arg(long, value_name = "DURATION")]
+    wait: Option<Span>,
+}
+
+/// Writes the request. Exit 0 when it is written (with `--wait`: when the world has that size).
+pub fn run(args: &Args) -> ExitCode {
+    match ask(args) {
+        Ok(line) => {
+            println!("{line}");
+            ExitCode::SUCCESS
+        }
+        Err((code, message)) => {
+            eprintln!("error: {message}");
+            ExitCode::from(code)
+        }
+    }
+}
+
+/// A refusal: exit code and reason.
+type Refusal = (u8, String);
+
+fn ask(args: &Args) -> Result<String, Refusal> {
+    let run = &args.run;
+    let world = read_world(run).ok_or_else(|| {
+        (2, format!("{} holds no world.json: no run has formed its world there", run.display()))
+    })?;
+    let config = parse::read(&run.join("config.toml"), &[]).map_err(|e| (2, e.to_string()))?;
+    let ended = read_result(run).map_err(|error| (1, error.to_string()))?.is_some();
+    check(args.ranks, &world, &config, ended)?;
+    let before = world.ranks();
+    let text = format!("{}\n", args.ranks);
+    let written = FileSystem::new(run).write_whole(Path::new(REQUEST), &[text.as_bytes()]);
+    written.map_err(|error| (1, format!("cannot leave the request: {error}")))?;
+    let ranks = args.ranks;
+    match args.wait {
+        None => Ok(format!("asked for {ranks} ranks ({before} now): see kintsugi status")),
+        Some(limit) => wait_for(run, ranks, limit.0),
+    }
+}
+
+/// Whether the run can have so many.
+fn check(ranks: u32, world: &World, config: &Config, ended: bool) -> Result<(), Refusal> {
+    let owners = world.owners.len();
+    if ranks as usize > owners {
+        let text = format!(
+            "{ranks} ranks but train.owners = {owners}, fixed for the run: every rank needs an \
+             owner; ask for {owners} or fewer, or start a new run with more owners"
+        );
+        return Err((2, text));
+    }
+    if config.train.exchange == ExchangeKind::Asynchronous {
+        let text = "an asynchronous run cannot change its size: owners cannot move between ranks \
+                    that live; start it again with another -n";
+        return Err((2, text.into()));
+    }
+    if ended {
+        return Err((1, "this run has ended: there is nobody to ask".into()));
+    }
+    Ok(())
+}
+
+fn wait_for(run: &Path, ranks: u32, limit: Duration) -> Result<String, Refusal> {
+    let end = Instant::now() + limit;
+    loop {
+        let now = read_world(run).map_or(0, |world| world.ranks());
+        if now == ranks as usize {
+            return Ok(format!("the world has {ranks} ranks"));
+        }
+        if matches!(read_result(run), Ok(Some(_))) {
+            return Err((1, format!("the run ended with {now} ranks")));
+        }
+        if Instant::now() >= end {
+            let limit = Span(limit);
+            return Err((
+                1,
+                format!("after {limit} the world has {now} ranks; events.jsonl says why"),
+            ));
+        }
+        std::thread::sleep(LOOK);
+    }
+}
+
+fn read_world(run: &Path) -> Option<World> {
+    World::decode(&std::fs::read(run.join("world.json")).ok()?).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cluster::world::{Member, Role};
+
+    fn world() -> World {
+        let member = |rank| Member {
+            member: rank,
+            rank,
+            role: Role::Active,
+            pid: rank,
+            host: "here".into(),
+            node: 0,
+        };
+        World::initial(1, (0..4).map(member).collect(), 6)
+    }
+
+    #[test]
+    fn more_ranks_than_owners_are_refused_by_name() {
+        let config = Config::default();
+        assert_eq!(check(6, &world(), &config, false), Ok(()));
+        assert_eq!(check(1, &world(), &config, false), Ok(()));
+        let (code, text) = check(7, &world(), &config, false).unwrap_err();
+        assert!(code == 2 && text.contains("7 ranks but train.owners = 6"), "{text}");
+    }
+
+    #[test]
+    fn asynchronous_and_ended_runs_are_refused() {
+        let mut config = Config::default();
+        assert_eq!(check(4, &world(), &config, true).unwrap_err().0, 1);
+        config.train.exchange = ExchangeKind::Asynchronous;
+        let (code, text) = check(4, &world(), &config, false).unwrap_err();
+        assert!(code == 2 && text.contains("asynchronous"), "{text}");
+    }
+}
