@@ -1,4 +1,4 @@
-# make build | demo | test (README's commands) | check | bench | soak [MINUTES=] | experiment [T= SEEDS=]
+# make build | demo | test (README's commands) | check | bench | soak [MINUTES=] | experiment [T= SEEDS=] | test-slurm
 # Every target first does the set-up (cluster-scripts/setup.sh), which needs no root and runs once.
 
 CARGO ?= cargo
@@ -12,7 +12,7 @@ SHELL := bash
 target := $(or $(CARGO_TARGET_DIR),target)
 kintsugi := $(target)/release/kintsugi
 
-.PHONY: build demo test check bench soak experiment setup help
+.PHONY: build demo test check bench soak experiment test-slurm setup help
 
 help:
 	@sed -n '1,2s/^# //p' Makefile
@@ -41,10 +41,16 @@ bench: build
 	$(kintsugi) bench recovery
 
 # Random kills until the time is over; every run must be audited clean and end with the calm bits.
-soak: setup
+# Before that, 100,000 simulated schedules.
+soak: build
+	$(kintsugi) simulate cluster --seeds 100000
 	KINTSUGI_SOAK_MINUTES=$(MINUTES) timeout --kill-after=10 $$(( $(MINUTES) * 60 + 900 )) \
 	  $(CARGO) test --release --locked --test soak -- --nocapture
 
 # The paper's comparison: T seconds per run, SEEDS runs per arm.
 experiment: build
 	$(kintsugi) experiment configs/experiment/paper.toml --out runs/paper --seconds $(T) --seeds $(SEEDS)
+
+# Jobs under real SLURM daemons on this machine. 77 = it cannot run here; the line above says why.
+test-slurm: build
+	timeout --kill-after=10 $(TEST_SECONDS_MAX) cluster-scripts/one-machine/selftest || [ $$? = 77 ]

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use kintsugi_ffi::os;
+use kintsugi_ffi::{os, process};
 
 /// Ranks of one mpirun; all but two are killed one after another.
 const RANKS: u64 = 12;
@@ -49,7 +49,7 @@ fn run(folder: &Path, program: &Path, kills: u64, seed: u64) -> String {
         .stdin(Stdio::null())
         .stdout(file.try_clone().expect("a descriptor"))
         .stderr(file);
-    os::supervise(&mut command);
+    process::supervise(&mut command, os::Signal::Kill);
     let mut child = command.spawn().expect("mpirun starts");
     let deadline = Instant::now() + RUN_LIMIT;
     while child.try_wait().expect("our child").is_none() {

@@ -31,7 +31,12 @@ fn one_seed_is_replayed() -> bool {
 }
 
 fn toy(ladder: &[Rung], sums: Sums) -> Toy {
-    Toy { rule: Rule::Vote, sums, ladder: ladder.to_vec(), faults: Faults::default() }
+    let (ladder, faults) = (ladder.to_vec(), Faults::default());
+    Toy { rule: Rule::Vote, sums, ladder, spares: 0, faults }
+}
+
+fn with_spares(spares: u32, toy: Toy) -> Toy {
+    Toy { spares, ..toy }
 }
 
 fn stormy() -> SimOptions {
@@ -47,7 +52,7 @@ fn calm_digest(sums: Sums) -> u64 {
 }
 
 fn finishers(run: &Run) -> Vec<&Summary> {
-    run.outcome.finished().filter_map(|result| result.as_ref().ok()).collect()
+    run.outcome.finished().filter_map(|result| result.as_ref().ok()?.as_ref()).collect()
 }
 
 /// What is wrong with a run, if anything: `digest` is the calm run's where they must be equal.
@@ -128,7 +133,7 @@ fn hold(claim: &str, toy: &Toy, options: &SimOptions, digest: Option<u64>) -> Co
              -- {claim} --exact --nocapture",
             fault.unwrap_or_default()
         );
-        coverage.add(&run);
+        coverage.add(&run, toy.spares as usize);
     }
     println!("{claim}: {coverage:?}");
     coverage
@@ -144,18 +149,24 @@ struct Coverage {
     first_leader_died: u32,
     newcomers_died: usize,
     newcomers_finished: usize,
+    spares_died: usize,
+    promoted_finished: usize,
     ranks_at_end: BTreeMap<usize, u32>,
 }
 
 impl Coverage {
-    fn add(&mut self, run: &Run) {
+    fn add(&mut self, run: &Run, spares: usize) {
         let outcome = &run.outcome;
         self.deaths += outcome.deaths;
         self.runs_with_three_deaths += u32::from(outcome.deaths == 3);
         self.first_leader_died += u32::from(outcome.ends[0] == End::Died);
-        self.newcomers_died += outcome.ends[RANKS..].iter().filter(|e| **e == End::Died).count();
+        let first_born = RANKS + spares;
+        let died = |e: &&End<_>| **e == End::Died;
+        self.spares_died += outcome.ends[RANKS..first_born].iter().filter(died).count();
+        self.newcomers_died += outcome.ends[first_born..].iter().filter(died).count();
         for summary in finishers(run) {
             self.newcomers_finished += usize::from(summary.replacement);
+            self.promoted_finished += usize::from(summary.promoted);
         }
         if let Some(first) = finishers(run).first() {
             self.repairs += first.repairs.len();
@@ -214,6 +225,31 @@ fn a_runtime_that_refuses_replacements_leads_down_the_ladder() {
     let coverage = hold(claim, &toy, &options, Some(digest));
     coverage.check_storm();
     if !one_seed_is_replayed() {
+        assert!(coverage.ranks_at_end.len() >= 3, "both rungs are taken: {coverage:?}");
+    }
+}
+
+#[test]
+fn promoted_spares_end_with_the_bits_of_the_calm_run() {
+    let digest = calm_digest(Sums::Float);
+    let toy = with_spares(2, toy(&[Rung::Spare, Rung::Respawn], Sums::Float));
+    let claim = "promoted_spares_end_with_the_bits_of_the_calm_run";
+    let coverage = hold(claim, &toy, &stormy(), Some(digest));
+    assert_eq!(coverage.ranks_at_end.keys().collect::<Vec<_>>(), [&RANKS]);
+    if !one_seed_is_replayed() {
+        assert!(coverage.promoted_finished > 200 && coverage.spares_died > 100, "{coverage:?}");
+        assert!(coverage.newcomers_finished > 20, "some runs need more than two: {coverage:?}");
+    }
+}
+
+#[test]
+fn a_world_that_has_used_up_its_spares_goes_on_with_fewer_ranks() {
+    let digest = calm_digest(Sums::Exact);
+    let toy = with_spares(1, toy(&[Rung::Spare, Rung::Shrink], Sums::Exact));
+    let claim = "a_world_that_has_used_up_its_spares_goes_on_with_fewer_ranks";
+    let coverage = hold(claim, &toy, &stormy(), Some(digest));
+    if !one_seed_is_replayed() {
+        assert!(coverage.promoted_finished > 100, "{coverage:?}");
         assert!(coverage.ranks_at_end.len() >= 3, "both rungs are taken: {coverage:?}");
     }
 }
@@ -295,9 +331,13 @@ const REPAIR_PHASES: [Phase; 5] =
 
 /// Runs with these faults planned, over several interleavings, all of which must fire.
 fn planned(faults: &[PlannedFault]) {
+    planned_with(&toy(&[Rung::Respawn], Sums::Float), faults);
+}
+
+fn planned_with(toy: &Toy, faults: &[PlannedFault]) {
     let digest = calm_digest(Sums::Float);
     let plan = Faults { plan: faults.to_vec(), ..Faults::default() };
-    let toy = Toy { faults: plan, ..toy(&[Rung::Respawn], Sums::Float) };
+    let toy = Toy { faults: plan, ..toy.clone() };
     for seed in 0..6 {
         let options = SimOptions { trace: Trace::Kept, ..SimOptions::calm() };
         let run = train(&toy, seed, options);
@@ -328,6 +368,31 @@ fn a_kill_at_any_point_of_a_repair_is_transparent() {
         }
     }
     planned(&[kill(Who::Rank, Phase::InBackward), kill(Who::Source, Phase::InRestore)]);
+}
+
+/// Regression: with two dead and one spare the closed ranks were in the gathering's order, and the
+/// spare, a rank to everybody else, went on waiting.
+#[test]
+fn a_spare_that_fills_one_of_two_seats_in_a_shrink_takes_part() {
+    let toy = with_spares(1, toy(&[Rung::Spare, Rung::Shrink], Sums::Exact));
+    let run = train(&toy, 6, stormy());
+    assert_eq!(fault_of(&run, Some(calm_digest(Sums::Exact))), None);
+}
+
+#[test]
+fn a_kill_at_any_point_of_a_promotion_is_transparent() {
+    let toy = with_spares(2, toy(&[Rung::Spare, Rung::Respawn], Sums::Float));
+    let first = kill(Who::Rank, Phase::InBackward);
+    for phase in [Phase::InRevoke, Phase::InShrink, Phase::InMerge, Phase::InRestore] {
+        for who in [Who::Leader, Who::Rank] {
+            planned_with(&toy, &[first.clone(), PlannedFault { rank: 1, ..kill(who, phase) }]);
+        }
+    }
+    planned_with(&toy, &[first.clone(), kill(Who::Spare, Phase::InMerge)]);
+    for phase in [Phase::InMerge, Phase::InRestore, Phase::BeforeFirstCommit] {
+        planned_with(&toy, &[first.clone(), kill(Who::Newcomer, phase)]);
+    }
+    planned_with(&toy, &[first, kill(Who::Source, Phase::InRestore)]);
 }
 
 #[test]

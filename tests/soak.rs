@@ -1,35 +1,70 @@
 //! Hours of random kills, for `make soak`: every run must end with the calm run's bits, be audited
-//! clean and leave nothing behind. Without `KINTSUGI_SOAK_MINUTES` it says that it was skipped.
+//! clean and leave nothing behind, and survivors must not grow. Without `KINTSUGI_SOAK_MINUTES` it
+//! says that it was skipped.
 
 #![allow(clippy::unwrap_used, reason = "a test stops at its first surprise")]
 
+use std::path::Path;
 use std::time::{Duration, Instant};
 
-use kintsugi::observe::result::Status;
+use kintsugi::cluster::world::World;
+use kintsugi::observe::event::Kind;
+use kintsugi::observe::log::read_events;
+use kintsugi::observe::result::{RunResult, Status};
 
 #[expect(dead_code, reason = "each test target uses its part of the support")]
 mod support;
-use support::{assert_audited, assert_nothing_runs, launch, result_of, run, run_dir};
+use support::{
+    Running, assert_audited, assert_nothing_runs, kintsugi, launch, result_of, run, run_dir, start,
+};
 
-/// Longest single run.
+/// Longest short run.
 const LIMIT_SECONDS: u64 = 180;
 
 const LONG: [&str; 2] = ["train.steps=1500", "evaluation.every=500steps"];
 
-#[test]
-fn runs_under_random_kills_end_with_the_calm_bits() {
-    let Some(minutes) = std::env::var("KINTSUGI_SOAK_MINUTES").ok() else {
+/// Mean seconds between two kills of the storm.
+const STORM_MTBF: &str = "10";
+/// Memory that a survivor may gain per recovery: parked communicators.
+const GROWTH_BYTES_MAX: f64 = 0.25e6;
+/// Recoveries that a survivor's growth is judged over, at least.
+const RECOVERIES_MIN: usize = 5;
+/// How often survivors are measured.
+const MEASURE_EVERY: Duration = Duration::from_secs(2);
+
+fn minutes() -> Option<f64> {
+    let minutes = std::env::var("KINTSUGI_SOAK_MINUTES").ok();
+    if minutes.is_none() {
         println!("skipped: soak (set KINTSUGI_SOAK_MINUTES, or use make soak)");
-        return;
-    };
-    let minutes: f64 = minutes.parse().expect("KINTSUGI_SOAK_MINUTES is a number");
+    }
+    minutes.map(|minutes| minutes.parse().expect("KINTSUGI_SOAK_MINUTES is a number"))
+}
+
+fn calm(name: &str, overrides: &[&str], limit_seconds: u64) -> RunResult {
+    let folder = run_dir(name);
+    assert_eq!(run(&mut launch(&folder, overrides), limit_seconds).code, Some(0));
+    let result = result_of(&folder);
+    std::fs::remove_dir_all(&folder).unwrap();
+    result
+}
+
+#[test]
+fn hours_of_kills_end_with_the_calm_bits() {
+    let Some(minutes) = minutes() else { return };
+    let begun = Instant::now();
+    // A third of the time each: planned kills in short runs, a long calm run, the storm over it.
+    planned_kills(minutes / 3.0);
+    let left = minutes - begun.elapsed().as_secs_f64() / 60.0;
+    storm(left / 2.0);
+}
+
+/// Short runs under dense random kills.
+fn planned_kills(minutes: f64) {
     let end = Instant::now() + Duration::from_secs_f64(60.0 * minutes);
-    let folder = run_dir("soak-calm");
-    assert_eq!(run(&mut launch(&folder, &LONG), LIMIT_SECONDS).code, Some(0));
-    let calm = result_of(&folder);
+    let calm = calm("soak-calm", &LONG, LIMIT_SECONDS);
     let (mut runs, mut recoveries, mut lost) = (0, 0, 0);
     for seed in 1.. {
-        if Instant::now() >= end {
+        if Instant::now() >= end && runs > 0 {
             break;
         }
         let folder = run_dir(&format!("soak-{seed}"));
@@ -54,5 +89,102 @@ fn runs_under_random_kills_end_with_the_calm_bits() {
     println!(
         "soak: {runs} runs, {recoveries} recoveries, {lost} ranks lost, all with the calm bits"
     );
-    assert!(runs > 0, "no time for a single run");
+}
+
+/// One long run whose ranks 1 to 3 `kintsugi chaos` kills all along: rank 0 lives through every
+/// repair, leads each, and so shows what a recovery leaves behind. Its calm twin comes first.
+fn storm(minutes: f64) {
+    let rate_steps = 1500;
+    let short = calm("soak-rate", &LONG, LIMIT_SECONDS);
+    let steps = (f64::from(rate_steps) * (60.0 * minutes / short.seconds).max(1.0)) as u64;
+    let steps = format!("train.steps={steps}");
+    let overrides = [steps.as_str(), LONG[1]];
+    // Twice the estimate and ten minutes: the machine may be shared.
+    let limit = (120.0 * minutes) as u64 + 600;
+    let calm = calm("soak-storm-calm", &overrides, limit);
+    let folder = run_dir("soak-storm");
+    let mut running = start(&mut launch(&folder, &overrides), Duration::from_secs(3 * limit));
+    wait_for_world(&folder, &mut running);
+    let mut chaos = kintsugi();
+    chaos.arg("chaos").arg(&folder).args(["--mtbf", STORM_MTBF, "--ranks", "1,2,3"]);
+    let storm = start(&mut chaos, Duration::from_secs(3 * limit));
+    let measured = measure(&folder, &mut running);
+    let ended = running.wait();
+    let struck = storm.wait().stdout;
+    assert_eq!(ended.code, Some(0), "{struck}\n{}", ended.stderr);
+    let result = result_of(&folder);
+    assert_eq!(result.state_sha256, calm.state_sha256, "other bits than the calm run:\n{struck}");
+    assert_eq!(result.lost_steps, 0);
+    assert_audited(&folder);
+    assert_nothing_runs(&folder);
+    println!("storm: {} recoveries in {:.0} s", result.recoveries.len(), result.seconds);
+    assert_no_growth(&measured);
+    std::fs::remove_dir_all(&folder).unwrap();
+}
+
+fn wait_for_world(folder: &Path, running: &mut Running) {
+    let limit = Instant::now() + Duration::from_secs(60);
+    while rank_0(folder).is_none() {
+        assert!(!running.has_ended() && Instant::now() < limit, "no world within a minute");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+fn rank_0(folder: &Path) -> Option<u32> {
+    let world: World =
+        serde_json::from_slice(&std::fs::read(folder.join("world.json")).ok()?).ok()?;
+    world.member_at(0).map(|member| member.pid)
+}
+
+/// A look at the survivor.
+#[derive(Debug, Clone, Copy)]
+struct Measurement {
+    recoveries: usize,
+    resident_bytes: f64,
+    open_files: usize,
+}
+
+fn measure(folder: &Path, running: &mut Running) -> Vec<Measurement> {
+    let pid = rank_0(folder).expect("the world is there");
+    let mut all = Vec::new();
+    while !running.has_ended() {
+        if let (Some(resident_bytes), Some(open_files)) = (resident_bytes(pid), open_files(pid)) {
+            let events = read_events(&folder.join("events.jsonl")).unwrap_or_default();
+            let recovered = |kind: &Kind| matches!(kind, Kind::Recovered(_));
+            let recoveries = events.iter().filter(|event| recovered(&event.kind)).count();
+            all.push(Measurement { recoveries, resident_bytes, open_files });
+        }
+        std::thread::sleep(MEASURE_EVERY);
+    }
+    all
+}
+
+fn resident_bytes(pid: u32) -> Option<f64> {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
+    line.split_whitespace().next()?.parse::<f64>().ok().map(|kilobytes| kilobytes * 1024.0)
+}
+
+fn open_files(pid: u32) -> Option<usize> {
+    std::fs::read_dir(format!("/proc/{pid}/fd")).ok().map(Iterator::count)
+}
+
+/// From the first recovery on, when all that is loaded lazily is loaded.
+fn assert_no_growth(measured: &[Measurement]) {
+    let first = measured.iter().find(|at| at.recoveries >= 1).expect("there was a recovery");
+    let last = measured.last().expect("as above");
+    let recoveries = last.recoveries - first.recoveries;
+    if recoveries < RECOVERIES_MIN {
+        println!("growth not judged: {recoveries} recoveries are too few; give more MINUTES");
+        return;
+    }
+    let growth = (last.resident_bytes - first.resident_bytes) / recoveries as f64;
+    println!(
+        "growth: {:.3} MB and {} open files over {recoveries} recoveries of rank 0",
+        growth * recoveries as f64 / 1e6,
+        last.open_files as i64 - first.open_files as i64
+    );
+    assert!(growth <= GROWTH_BYTES_MAX, "{growth} bytes a recovery");
+    // A moment within a repair may have some more.
+    assert!(last.open_files <= first.open_files + 8, "{first:?} {last:?}");
 }

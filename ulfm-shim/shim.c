@@ -201,7 +201,7 @@ int32_t shim_duplicate(shim_comm comm, shim_comm *handle)
 int32_t shim_split(shim_comm comm, int32_t color, int32_t key, shim_comm *handle)
 {
     MPI_Comm part = MPI_COMM_NULL;
-    int code = MPI_Comm_split(MPI_Comm_f2c(comm), color, key, &part);
+    int code = MPI_Comm_split(MPI_Comm_f2c(comm), color < 0 ? MPI_UNDEFINED : color, key, &part);
     return made(code, part, handle);
 }
 
@@ -295,6 +295,38 @@ int32_t shim_touch(int32_t to, int32_t from, int32_t tag, shim_comm comm)
                                  MPI_Comm_f2c(comm), MPI_STATUS_IGNORE));
 }
 
+/* ---- waiting without a core ---- */
+
+int32_t shim_progress(void)
+{
+    int found = 0;
+    /* On a communicator that nobody can revoke and no death can touch. */
+    return class_of(MPI_Iprobe(0, 0, MPI_COMM_SELF, &found, MPI_STATUS_IGNORE));
+}
+
+int32_t shim_notify(int32_t to, int32_t tag, shim_comm comm)
+{
+    MPI_Request request = MPI_REQUEST_NULL;
+    int code = MPI_Isend(NULL, 0, MPI_BYTE, to, tag, MPI_Comm_f2c(comm), &request);
+    if (code == MPI_SUCCESS) {
+        /* Nobody waits for it: the receiver may die, and there is no buffer to keep. */
+        code = MPI_Request_free(&request);
+    }
+    return class_of(code);
+}
+
+int32_t shim_noticed(int32_t from, int32_t tag, shim_comm comm, int32_t *noticed)
+{
+    int found = 0;
+    MPI_Comm handle = MPI_Comm_f2c(comm);
+    int code = MPI_Iprobe(from, tag, handle, &found, MPI_STATUS_IGNORE);
+    if (code == MPI_SUCCESS && found) {
+        code = MPI_Recv(NULL, 0, MPI_BYTE, from, tag, handle, MPI_STATUS_IGNORE);
+    }
+    *noticed = code == MPI_SUCCESS && found;
+    return class_of(code);
+}
+
 /* ---- fault tolerance ---- */
 
 int32_t shim_agree(shim_comm comm, int32_t *flags)
@@ -320,15 +352,22 @@ int32_t shim_is_revoked(shim_comm comm, int32_t *revoked)
 
 int32_t shim_shrink(shim_comm comm, shim_comm *handle)
 {
-    MPI_Comm old = MPI_Comm_f2c(comm), survivors = MPI_COMM_NULL;
-    int code = MPI_SUCCESS;
+    MPI_Comm old = MPI_Comm_f2c(comm);
+    *handle = MPI_Comm_c2f(MPI_COMM_NULL);
     for (int i = 0; i < SHRINK_TRIES_MAX; i++) {
-        code = MPIX_Comm_shrink(old, &survivors);
-        if (code == MPI_SUCCESS) {
-            break;
+        MPI_Comm survivors = MPI_COMM_NULL;
+        int code = MPIX_Comm_shrink(old, &survivors);
+        int all_have_it = code == MPI_SUCCESS;
+        /* Its own code only says that somebody is dead, which is why we are here. */
+        MPIX_Comm_agree(old, &all_have_it);
+        if (all_have_it) {
+            return made(code, survivors, handle);
+        }
+        if (code == MPI_SUCCESS && survivors != MPI_COMM_NULL) {
+            shim_park(MPI_Comm_c2f(survivors));
         }
     }
-    return made(code, survivors, handle);
+    return MPIX_ERR_PROC_FAILED;
 }
 
 int32_t shim_failed_ranks(shim_comm comm, int32_t *ranks, int32_t capacity, int32_t *known)
@@ -413,11 +452,11 @@ int32_t shim_merge(shim_comm inter, int32_t high, shim_comm *handle)
     return made(code, merged, handle);
 }
 
-int32_t shim_bridge(shim_comm local, shim_comm bridge, int32_t remote_leader, int32_t tag,
-                    shim_comm *handle)
+int32_t shim_bridge(shim_comm local, int32_t local_leader, shim_comm bridge,
+                    int32_t remote_leader, int32_t tag, shim_comm *handle)
 {
     MPI_Comm inter = MPI_COMM_NULL;
-    int code = MPI_Intercomm_create(MPI_Comm_f2c(local), 0, MPI_Comm_f2c(bridge), remote_leader,
-                                    tag, &inter);
+    int code = MPI_Intercomm_create(MPI_Comm_f2c(local), local_leader, MPI_Comm_f2c(bridge),
+                                    remote_leader, tag, &inter);
     return made(code, inter, handle);
 }

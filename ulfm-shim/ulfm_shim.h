@@ -62,6 +62,7 @@ int32_t shim_workarounds(void);
 int32_t shim_rank(shim_comm comm, int32_t *rank);
 int32_t shim_size(shim_comm comm, int32_t *size);
 int32_t shim_duplicate(shim_comm comm, shim_comm *made);
+/* MPI_Comm_split; a negative color stays outside and gets the null handle. */
 int32_t shim_split(shim_comm comm, int32_t color, int32_t key, shim_comm *made);
 /* Retires a communicator; WORLD, SELF and the null handle are left alone. */
 int32_t shim_park(shim_comm comm);
@@ -84,6 +85,15 @@ int32_t shim_recv_within(void *data, int32_t bytes, int32_t from, int32_t tag, s
 /* One byte to `to`, one from `from`: opens the connections. */
 int32_t shim_touch(int32_t to, int32_t from, int32_t tag, shim_comm comm);
 
+/* ---- waiting without a core ---- */
+
+/* Lets MPI look at its connections once; never blocks, knows no failure. */
+int32_t shim_progress(void);
+/* Sends an empty message that nobody waits for. */
+int32_t shim_notify(int32_t to, int32_t tag, shim_comm comm);
+/* Whether such a message has come; takes it. Never blocks. */
+int32_t shim_noticed(int32_t from, int32_t tag, shim_comm comm, int32_t *noticed);
+
 /* ---- fault tolerance (ULFM: section of the same name) ---- */
 
 /* MPIX_Comm_agree: bitwise AND of the flags of all who took part; uniform in flags and class, also
@@ -93,10 +103,11 @@ int32_t shim_agree(shim_comm comm, int32_t *flags);
  * excepted). Local, reliable. Never on an intercommunicator made by spawn (it hangs). */
 int32_t shim_revoke(shim_comm comm);
 int32_t shim_is_revoked(shim_comm comm, int32_t *revoked);
-/* MPIX_Comm_shrink: the survivors, in old order; works on a revoked communicator. Repeated up to
- * SHRINK_TRIES_MAX times when somebody dies meanwhile. */
+/* MPIX_Comm_shrink: the survivors, in old order; works on a revoked communicator. It may succeed on
+ * some and fail on others when somebody dies meanwhile, so they agree on it here, and try again up
+ * to SHRINK_TRIES_MAX times: the answer is uniform. */
 int32_t shim_shrink(shim_comm comm, shim_comm *made);
-/* MPIX_Comm_get_failed: ranks of comm known here to be dead, ascending; `known` may exceed what
+/* MPIX_Comm_get_failed: ranks of comm known here to be dead, in any order; `known` may exceed what
  * fits into capacity. Local knowledge only. */
 int32_t shim_failed_ranks(shim_comm comm, int32_t *ranks, int32_t capacity, int32_t *known);
 /* MPIX_Comm_ack_failed for all known failures: later agreements succeed in spite of them. */
@@ -114,8 +125,8 @@ int32_t shim_parent(shim_comm *parent);
 /* MPI_Intercomm_merge; high = 1 for those who take the higher ranks. */
 int32_t shim_merge(shim_comm inter, int32_t high, shim_comm *made);
 /* MPI_Intercomm_create between the groups of `local`, whose leaders meet in `bridge`; only the
- * local leader (rank 0) needs a bridge, others pass the handle of `local`. */
-int32_t shim_bridge(shim_comm local, shim_comm bridge, int32_t remote_leader, int32_t tag,
-                    shim_comm *made);
+ * local leader needs a bridge, others pass the handle of `local`. */
+int32_t shim_bridge(shim_comm local, int32_t local_leader, shim_comm bridge, int32_t remote_leader,
+                    int32_t tag, shim_comm *made);
 
 #endif

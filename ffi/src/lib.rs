@@ -1,11 +1,15 @@
-//! Rust over C: the ULFM shim (`mpi`), oneDNN (`dnnl`), the few kernel calls (`os`, `process`),
-//! streaming stores (`stream`) and exact sums (`fixed`). Each library has three levels: `sys`
-//! (1:1), `result` (codes to enums), safe. All `unsafe` of the project lives here (and in the
-//! device backends).
+//! Rust over C: the ULFM shim (`mpi`), oneDNN (`dnnl`), the few kernel calls (`os`, `process`,
+//! `watch`, `pidfd`, `shared`, `mapping`), streaming stores (`stream`) and exact sums (`fixed`). Each
+//! library has three levels: `sys` (1:1), `result` (codes to enums), safe. All `unsafe` of the
+//! project lives here (and in the device backends).
 
 pub mod dnnl;
 pub mod fixed;
+pub mod mapping;
 pub mod mpi;
 pub mod os;
+pub mod pidfd;
 pub mod process;
+pub mod shared;
 pub mod stream;
+pub mod watch;

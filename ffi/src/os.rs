@@ -106,23 +106,6 @@ pub fn set_parent_death_signal(signal: Signal) -> io::Result<()> {
     result(unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, number) })
 }
 
-/// Makes a child a process group of its own that dies (SIGKILL) with the thread that starts it.
-/// The thread must live as long as the child is to; start it from the main thread or a parked one.
-pub fn supervise(command: &mut Command) {
-    let parent = std::process::id();
-    command.process_group(0);
-    // SAFETY: between fork and exec only async-signal-safe calls are made: prctl, getppid, _exit.
-    unsafe {
-        command.pre_exec(move || {
-            set_parent_death_signal(Signal::Kill)?;
-            if parent_pid() != parent {
-                exit_now(137); // the parent died before the signal was set
-            }
-            Ok(())
-        })
-    };
-}
-
 /// Gives a child a session of its own: no terminal, no group of ours, outlives its parent.
 pub fn detach(command: &mut Command) {
     // SAFETY: setsid is async-signal-safe.
@@ -139,6 +122,13 @@ pub enum Ended {
     Code(i32),
     /// This signal ended it.
     Signal(i32),
+}
+
+impl Ended {
+    /// Reads a status as wait(2) gives it.
+    pub fn from_wait_status(status: i32) -> Self {
+        ended(ExitStatus::from_raw(status))
+    }
 }
 
 impl std::fmt::Display for Ended {
@@ -175,6 +165,7 @@ pub fn signal_name(number: i32) -> &'static str {
         libc::SIGSEGV => "SIGSEGV",
         libc::SIGUSR2 => "SIGUSR2",
         libc::SIGPIPE => "SIGPIPE",
+        libc::SIGSTOP => "SIGSTOP",
         libc::SIGALRM => "SIGALRM",
         libc::SIGTERM => "SIGTERM",
         libc::SIGXCPU => "SIGXCPU",
@@ -366,21 +357,6 @@ mod tests {
         });
         assert!(dead);
         child.wait().expect("it was started");
-    }
-
-    #[test]
-    fn a_supervised_child_is_its_own_group_and_dies_with_its_starter() {
-        let mut command = sleeper();
-        supervise(&mut command);
-        // The kernel watches the thread: end it.
-        let mut child =
-            std::thread::spawn(move || command.spawn().expect("sleep starts")).join().expect("ran");
-        assert_eq!(ended(child.wait().expect("it was started")), Ended::Signal(9));
-        let mut command = sleeper();
-        supervise(&mut command);
-        let mut child = command.spawn().expect("sleep starts");
-        kill_group(child.id(), Signal::Terminate).expect("the group has the child's number");
-        assert_eq!(ended(child.wait().expect("it was started")), Ended::Signal(15));
     }
 
     #[test]

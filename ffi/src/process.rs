@@ -25,6 +25,20 @@ pub fn supervise(command: &mut Command, at_our_death: Signal) {
     }
 }
 
+/// Closes every descriptor from `first` on: for a process that was started by one with open files
+/// that are none of its business.
+pub fn close_files_from(first: u32) -> io::Result<()> {
+    // SAFETY: the caller has no owner of such a descriptor left; std keeps none at the start.
+    let code = unsafe { libc::syscall(libc::SYS_close_range, first, u32::MAX, 0) };
+    if code == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// The calling thread's number, as in /proc/PID/task.
+pub fn thread_id() -> u32 {
+    // SAFETY: cannot fail, no memory.
+    unsafe { libc::gettid() }.cast_unsigned()
+}
+
 /// The effective user's number.
 pub fn user_id() -> u32 {
     // SAFETY: geteuid takes nothing, cannot fail and touches no memory.

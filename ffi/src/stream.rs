@@ -69,12 +69,19 @@ impl Path {
 }
 
 /// SGD with momentum in PyTorch's form: `v' = momentum * v + (scale * g + weight_decay * w)`,
-/// `w' = w - learning_rate * v'`. Ends with `fence`.
+/// `w' = w - learning_rate * v'`. Ends with `fence`. False when some `v'` is not a finite number.
 ///
 /// # Panics
 /// When the slices differ in length.
-pub fn sgd(step: SgdStep, w: &[f32], v: &[f32], g: &[f32], w_out: &mut [f32], v_out: &mut [f32]) {
-    sgd_by(Path::detect(), step, w, v, g, w_out, v_out);
+pub fn sgd(
+    step: SgdStep,
+    w: &[f32],
+    v: &[f32],
+    g: &[f32],
+    w_out: &mut [f32],
+    v_out: &mut [f32],
+) -> bool {
+    sgd_by(Path::detect(), step, w, v, g, w_out, v_out)
 }
 
 /// `sgd` by a given path (for tests and measurements).
@@ -89,7 +96,7 @@ pub fn sgd_by(
     g: &[f32],
     w_out: &mut [f32],
     v_out: &mut [f32],
-) {
+) -> bool {
     let len = w.len();
     assert!(
         [v.len(), g.len(), w_out.len(), v_out.len()].iter().all(|&other| other == len),
@@ -97,8 +104,8 @@ pub fn sgd_by(
     );
     assert!(path.available(), "{path:?} is not on this processor");
     let body = body(path, w_out, v_out);
-    sgd_scalar(step, 0..body.start, w, v, g, w_out, v_out);
-    match path {
+    let head = sgd_scalar(step, 0..body.start, w, v, g, w_out, v_out);
+    let middle = match path {
         #[cfg(target_arch = "x86_64")]
         // SAFETY: the path is available; `body` lies within the slices, whose lengths are equal;
         // it starts at an address aligned for the stores in both outputs.
@@ -107,9 +114,10 @@ pub fn sgd_by(
         // SAFETY: as above.
         Path::Sse2 => unsafe { x86::sgd_sse2(step, body.clone(), w, v, g, w_out, v_out) },
         _ => sgd_scalar(step, body.clone(), w, v, g, w_out, v_out),
-    }
-    sgd_scalar(step, body.end..len, w, v, g, w_out, v_out);
+    };
+    let tail = sgd_scalar(step, body.end..len, w, v, g, w_out, v_out);
     fence();
+    head && middle && tail
 }
 
 /// Makes streaming stores of this thread visible before any store that follows: call it in every
@@ -149,21 +157,25 @@ fn sgd_scalar(
     g: &[f32],
     w_out: &mut [f32],
     v_out: &mut [f32],
-) {
+) -> bool {
     let inputs = w[range.clone()].iter().zip(&v[range.clone()]).zip(&g[range.clone()]);
     let outputs = w_out[range.clone()].iter_mut().zip(&mut v_out[range]);
+    // Times zero a finite number adds nothing; others leave NaN, which stays.
+    let mut nothing = 0.0;
     for (((&w, &v), &g), (w_out, v_out)) in inputs.zip(outputs) {
         (*w_out, *v_out) = step.element(w, v, g);
+        nothing += *v_out * 0.0;
     }
+    !nothing.is_nan()
 }
 
 #[cfg(target_arch = "x86_64")]
 mod x86 {
     use super::SgdStep;
     use std::arch::x86_64::{
-        _mm_add_ps, _mm_loadu_ps, _mm_mul_ps, _mm_set1_ps, _mm_stream_ps, _mm_sub_ps,
-        _mm256_add_ps, _mm256_loadu_ps, _mm256_mul_ps, _mm256_set1_ps, _mm256_stream_ps,
-        _mm256_sub_ps,
+        _mm_add_ps, _mm_loadu_ps, _mm_mul_ps, _mm_set1_ps, _mm_storeu_ps, _mm_stream_ps,
+        _mm_sub_ps, _mm256_add_ps, _mm256_loadu_ps, _mm256_mul_ps, _mm256_set1_ps,
+        _mm256_storeu_ps, _mm256_stream_ps, _mm256_sub_ps,
     };
     use std::ops::Range;
 
@@ -179,11 +191,13 @@ mod x86 {
         g: &[f32],
         w_out: &mut [f32],
         v_out: &mut [f32],
-    ) {
+    ) -> bool {
         let rate = _mm256_set1_ps(step.learning_rate);
         let momentum = _mm256_set1_ps(step.momentum);
         let decay = _mm256_set1_ps(step.weight_decay);
         let scale = _mm256_set1_ps(step.scale);
+        let zero = _mm256_set1_ps(0.0);
+        let mut nothing = zero;
         for i in range.step_by(8) {
             // SAFETY: i + 8 is within every slice, and the stores are aligned (caller's promise).
             unsafe {
@@ -195,8 +209,13 @@ mod x86 {
                 let moved = _mm256_sub_ps(weight, _mm256_mul_ps(rate, velocity));
                 _mm256_stream_ps(w_out.as_mut_ptr().add(i), moved);
                 _mm256_stream_ps(v_out.as_mut_ptr().add(i), velocity);
+                nothing = _mm256_add_ps(nothing, _mm256_mul_ps(velocity, zero));
             }
         }
+        let mut lanes = [0.0f32; 8];
+        // SAFETY: the lanes are as many as the vector has.
+        unsafe { _mm256_storeu_ps(lanes.as_mut_ptr(), nothing) };
+        lanes.iter().all(|lane| !lane.is_nan())
     }
 
     /// # Safety
@@ -211,11 +230,13 @@ mod x86 {
         g: &[f32],
         w_out: &mut [f32],
         v_out: &mut [f32],
-    ) {
+    ) -> bool {
         let rate = _mm_set1_ps(step.learning_rate);
         let momentum = _mm_set1_ps(step.momentum);
         let decay = _mm_set1_ps(step.weight_decay);
         let scale = _mm_set1_ps(step.scale);
+        let zero = _mm_set1_ps(0.0);
+        let mut nothing = zero;
         for i in range.step_by(4) {
             // SAFETY: i + 4 is within every slice, and the stores are aligned (caller's promise).
             unsafe {
@@ -227,8 +248,13 @@ mod x86 {
                 let moved = _mm_sub_ps(weight, _mm_mul_ps(rate, velocity));
                 _mm_stream_ps(w_out.as_mut_ptr().add(i), moved);
                 _mm_stream_ps(v_out.as_mut_ptr().add(i), velocity);
+                nothing = _mm_add_ps(nothing, _mm_mul_ps(velocity, zero));
             }
         }
+        let mut lanes = [0.0f32; 4];
+        // SAFETY: the lanes are as many as the vector has.
+        unsafe { _mm_storeu_ps(lanes.as_mut_ptr(), nothing) };
+        lanes.iter().all(|lane| !lane.is_nan())
     }
 }
 

@@ -32,7 +32,8 @@ enum Bench {
         #[arg(long, hide = true)]
         worker: bool,
     },
-    /// From SIGKILL to being back in the update loop: respawn, shrink, restart
+    /// From SIGKILL to being back in the update loop: respawn, shrink, restart from resident state
+    /// and from a checkpoint
     Recovery {
         /// The configuration to run
         #[arg(long, default_value = "configs/bench/95mb.toml")]

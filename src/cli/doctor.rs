@@ -1,21 +1,35 @@
 //! `kintsugi doctor`: whether recovery works here, and what to do where it does not.
 
 use std::io::{self, Write};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use crate::lab::doctor::{Diagnosis, Finding, State, diagnose};
+use crate::lab::resident;
 
 /// Says what this machine has, kills a rank to see whether recovery works, and times it.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// One JSON object.
+    /// One JSON object
     #[arg(long)]
     json: bool,
+    /// Removes resident state that no process uses, of unfinished runs too, and does no more
+    #[arg(long, conflicts_with = "json")]
+    clear: bool,
+    /// Where resident state lies
+    #[arg(long, value_name = "DIR", default_value = "/dev/shm")]
+    resident_dir: PathBuf,
 }
 
 /// Looks, checks, prints; 1 when recovery does not work here.
 pub fn run(args: &Args) -> ExitCode {
-    let diagnosis = diagnose();
+    if args.clear {
+        let (files, bytes) = resident::clear(&args.resident_dir);
+        let place = args.resident_dir.display();
+        println!("{files} files of resident state, {bytes} bytes, removed from {place}");
+        return ExitCode::SUCCESS;
+    }
+    let diagnosis = diagnose(&args.resident_dir);
     let mut out = std::io::stdout().lock();
     let printed = if args.json {
         serde_json::to_writer(&mut out, &diagnosis).map_err(Into::into).and_then(|()| writeln!(out))

@@ -7,11 +7,13 @@ use std::process::ExitCode;
 
 use kintsugi_ffi::{mpi, os};
 
+use crate::cluster::guard::judge;
 use crate::cluster::launch::estimate::{self, Sizes};
 use crate::cluster::launch::lock::RunLock;
 use crate::cluster::launch::run_dir::{Found, RunDir};
 use crate::cluster::launch::supervisor::{self, Job};
 use crate::cluster::launch::{LaunchError, current_attempt, mpirun};
+use crate::cluster::resident::Folder;
 use crate::config::{Config, DataFormat, Limit, identity, parse};
 use crate::model::{catalogue, layout};
 use crate::observe::progress::Progress;
@@ -78,6 +80,7 @@ fn launch(args: &Args) -> Result<Status, LaunchError> {
     print(&format!("run directory: {}", folder.display()));
     match open(args, &mut job, owners_asked)? {
         Opened::Completed(result) => {
+            job.slots().clear();
             print("this run is complete (--fresh starts it anew)");
             print(&summary(&result, &job.run));
             Ok(result.status)
@@ -106,8 +109,11 @@ fn open(args: &Args, job: &mut Job, owners_asked: bool) -> Result<Opened, Launch
     if args.fresh && run.join("config.toml").exists() {
         // Moved only once nobody writes to it any more.
         let _old = RunLock::take(run.path(), patience, &mut say)?;
+        // Its resident state is found by the folder's name only.
+        let slots = Folder::new(&config.recovery.resident_dir, &run.id());
         let aside = run.move_aside()?;
         say(&format!("the run that was there is now {}", aside.display()));
+        slots.clear();
     }
     if let Found::Completed(result) = run.inspect(config, owners_asked)? {
         return Ok(Opened::Completed(result));
@@ -146,8 +152,10 @@ fn opening(config: &Config, run: &RunDir) -> Vec<String> {
         limit => limit.to_string(),
     };
     let mut lines = vec![format!(
-        "limits: first step {}, step {step}, no step committed {}",
-        recovery.start_limit, recovery.time_limit
+        "limits: no sign of life {}s, step {step}, no step committed {}, first step {}",
+        judge::SILENCE_MIN.as_secs(),
+        recovery.time_limit,
+        recovery.start_limit
     )];
     if let Some(sizes) = sizes(config) {
         let need = estimate::estimate(sizes);
@@ -176,10 +184,16 @@ fn sizes(config: &Config) -> Option<Sizes> {
     Some(Sizes {
         parameters: layout.parameters as u64,
         statistics: layout.statistics as u64,
-        ranks: u64::from(config.run.ranks),
+        ranks: u64::from(config.run.ranks) + warm_spares(config),
         workers: u64::from(config.train.workers),
         checkpoints: u64::from(config.checkpoint.keep),
     })
+}
+
+/// Spares that hold a model.
+fn warm_spares(config: &Config) -> u64 {
+    let recovery = &config.recovery;
+    u64::from(recovery.spares.filter(|_| recovery.warm_spares).unwrap_or(0))
 }
 
 /// Good enough for an estimate: the data set itself is opened by the ranks.

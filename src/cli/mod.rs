@@ -6,16 +6,19 @@ use clap::{Parser, Subcommand};
 
 mod audit;
 mod bench;
+mod chaos;
 pub mod checkpoint;
 mod data;
 mod doctor;
 mod evaluate;
 mod experiment;
+mod guard;
 mod launch;
 mod model;
 mod probe;
 mod report;
 mod scale;
+mod simulate;
 mod status;
 mod sweep;
 mod train;
@@ -44,6 +47,8 @@ enum Command {
     Scale(scale::Args),
     /// Shows how a run stands
     Status(status::Args),
+    /// Kills random ranks of a running run, to see that it goes on
+    Chaos(chaos::Args),
     /// Lists, verifies, exports and imports checkpoints
     Checkpoint(checkpoint::Args),
     /// Makes and inspects data sets
@@ -52,12 +57,17 @@ enum Command {
     Model(model::Args),
     /// Measures what this machine can do
     Probe(probe::Args),
+    /// Plays drawn failures over simulated processes and checks how every run ends
+    Simulate(simulate::Args),
     /// Compares two things in one run and prints the ratio
     Bench(bench::Args),
     /// Measures the validation error of a checkpoint
     Evaluate(evaluate::Args),
     /// Says whether recovery works here, and what to do where it does not
     Doctor(doctor::Args),
+    /// Watches one rank and kills it when it hangs (started by the rank)
+    #[command(hide = true)]
+    Guard(guard::Args),
     /// Ends what an attempt leaves behind (started by launch)
     #[command(hide = true)]
     Sweep(sweep::Args),
@@ -65,7 +75,6 @@ enum Command {
 
 /// Parses, runs, returns the exit code (DESIGN 4.6; usage errors are 2).
 pub fn main() -> ExitCode {
-    log_to_stderr();
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => {
@@ -74,6 +83,8 @@ pub fn main() -> ExitCode {
             return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2));
         }
     };
+    // The warnings of thousands of simulated runs are no news.
+    log_to_stderr(if matches!(cli.command, Command::Simulate(_)) { "off" } else { "warn" });
     match &cli.command {
         Command::Train(args) => train::run(args),
         Command::Launch(args) => launch::run(args),
@@ -82,21 +93,24 @@ pub fn main() -> ExitCode {
         Command::Report(args) => report::run(args),
         Command::Scale(args) => scale::run(args),
         Command::Status(args) => status::run(args),
+        Command::Chaos(args) => chaos::run(args),
         Command::Checkpoint(args) => checkpoint::run(args),
         Command::Data(args) => data::run(args),
         Command::Model(args) => model::run(args),
         Command::Probe(args) => probe::run(args),
+        Command::Simulate(args) => simulate::run(args),
         Command::Bench(args) => bench::run(args),
         Command::Evaluate(args) => evaluate::run(args),
         Command::Doctor(args) => doctor::run(args),
+        Command::Guard(args) => guard::run(args),
         Command::Sweep(args) => sweep::run(args),
     }
 }
 
-/// Diagnostics go to stderr, filtered as `RUST_LOG` says, warnings and errors by default.
-fn log_to_stderr() {
+/// Diagnostics go to stderr, filtered as `RUST_LOG` says, and by `default` where it says nothing.
+fn log_to_stderr(default: &str) {
     use tracing_subscriber::EnvFilter;
-    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("warn"));
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(default));
     let subscriber = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
     // Fails only where a subscriber is set already, which then serves.
     let _ = subscriber.with_target(false).try_init();

@@ -47,6 +47,8 @@ struct Report {
     loss: Option<f64>,
     validation_error: Option<f64>,
     images_per_second: Option<f64>,
+    /// Seconds that each rank computes in a step, in rank order.
+    rank_seconds: Vec<f64>,
     members: Vec<Member>,
     recoveries: usize,
     recovery_seconds: f64,
@@ -116,6 +118,11 @@ fn inspect(folder: &Path) -> Result<Report, String> {
             _ => None,
         }),
         images_per_second: speed(&events),
+        rank_seconds: newest(&events, |kind| match kind {
+            Kind::Pace { rank_seconds } => Some(rank_seconds.clone()),
+            _ => None,
+        })
+        .unwrap_or_default(),
         members,
         recovery_seconds: recoveries.iter().map(|episode| episode.seconds()).sum(),
         lost_steps: recoveries.iter().map(|episode| episode.lost_steps).sum(),
@@ -205,8 +212,11 @@ fn lines(report: &Report) -> String {
             Role::Active => format!("rank {}", member.rank),
             Role::Spare => "spare".to_string(),
         };
+        let pace = report.rank_seconds.get(member.rank as usize);
+        let pace = pace.filter(|_| member.role == Role::Active);
+        let pace = pace.map_or(String::new(), |s| format!(", computes {} a step", duration(*s)));
         text.push_str(&format!(
-            "  member {}: {role}, pid {} on {}\n",
+            "  member {}: {role}, pid {} on {}{pace}\n",
             member.member, member.pid, member.host
         ));
     }

@@ -58,7 +58,9 @@ pub fn run(args: &Args) -> ExitCode {
 fn configuration(args: &Args) -> Result<Config, parse::ConfigError> {
     let mut overrides = args.set.clone();
     if !args.launched && args.join.is_none() {
-        let ranks = std::env::var(WORLD_SIZE).unwrap_or_else(|_| "1".into());
+        let spares = parse::read(&args.config, &overrides)?.recovery.spares.unwrap_or(0);
+        let size = std::env::var(WORLD_SIZE).ok().and_then(|size| size.parse::<u32>().ok());
+        let ranks = size.unwrap_or(1).saturating_sub(spares).max(1);
         overrides.push(format!("run.ranks={ranks}"));
     }
     parse::load(&args.config, &overrides)

@@ -4,5 +4,6 @@ pub mod comm;
 pub mod world;
 pub mod recovery;
 pub mod faults;
+pub mod guard;
 pub mod launch;
 pub mod resident;

@@ -88,28 +88,42 @@ impl World {
         mine.map(|(owner, _)| owner as u32).collect()
     }
 
-    /// The world after replacements took the dead's ranks: `newcomers[i]` sits on `lost[i]`, gets
-    /// the next member number and the dead's owners. Everything else stays as it was; the
-    /// `member`, `rank` and `role` that a newcomer brings are overwritten.
-    pub fn replace(&self, lost: &[usize], newcomers: &[Member]) -> Self {
-        assert_eq!(lost.len(), newcomers.len(), "one replacement for each lost rank");
+    /// The world after newcomers took the dead's ranks: `newcomers[i]` sits on `lost[i]` and gets
+    /// the dead's owners. One that is no member yet (`None`: not a spare of this world) gets the
+    /// next number. Everything else stays as it was; the `member`, `rank` and `role` that a
+    /// newcomer brings are overwritten. Spares of the same number are gone from their list.
+    pub fn replace(&self, lost: &[usize], newcomers: &[(Option<u32>, Member)]) -> Self {
+        assert_eq!(lost.len(), newcomers.len(), "one newcomer for each lost rank");
         let mut world = self.clone();
         world.generation += 1;
-        for (&rank, newcomer) in lost.iter().zip(newcomers) {
+        for (&rank, (known, newcomer)) in lost.iter().zip(newcomers) {
+            let member = known.unwrap_or(world.next_member);
+            world.next_member = world.next_member.max(member + 1);
+            world.members.retain(|m| m.role == Role::Active || m.member != member);
             let seat = world
                 .members
                 .iter_mut()
                 .find(|m| m.role == Role::Active && m.rank as usize == rank)
                 .expect("a lost rank is a rank of the world");
-            *seat = Member {
-                member: world.next_member,
-                rank: rank as u32,
-                role: Role::Active,
-                ..newcomer.clone()
-            };
-            world.next_member += 1;
+            *seat = Member { member, rank: rank as u32, role: Role::Active, ..newcomer.clone() };
         }
         world
+    }
+
+    /// From now on these wait, and no others; a spare's `rank` is its place behind the ranks.
+    pub fn set_spares(&mut self, spares: &[(Option<u32>, Member)]) {
+        self.members.retain(|m| m.role == Role::Active);
+        let ranks = self.members.len() as u32;
+        for (rank, (known, spare)) in (ranks..).zip(spares) {
+            let member = known.unwrap_or(self.next_member);
+            self.next_member = self.next_member.max(member + 1);
+            self.members.push(Member { member, rank, role: Role::Spare, ..spare.clone() });
+        }
+    }
+
+    /// Those that wait, in the order of the pool.
+    pub fn spares(&self) -> impl Iterator<Item = &Member> {
+        self.members.iter().filter(|m| m.role == Role::Spare)
     }
 
     /// The world without the dead: ranks are renumbered in their old order, and only the dead's
@@ -231,6 +245,24 @@ mod tests {
     }
 
     #[test]
+    fn a_promoted_spare_keeps_its_number_and_leaves_the_list() {
+        let mut world = world(3, 6);
+        let spare =
+            |number: Option<u32>, pid: u32| (number, Member { pid, ..member(9, Role::Spare) });
+        world.set_spares(&[spare(None, 50), spare(None, 51)]);
+        let waiting = |world: &World| -> Vec<(u32, u32, u32)> {
+            world.spares().map(|m| (m.member, m.rank, m.pid)).collect()
+        };
+        assert_eq!(waiting(&world), [(3, 3, 50), (4, 4, 51)]);
+        let after = world.replace(&[1], &[spare(Some(4), 51)]);
+        assert_eq!(waiting(&after), [(3, 3, 50)]);
+        assert_eq!(after.member_at(1).map(|m| (m.member, m.pid)), Some((4, 51)));
+        assert_eq!((after.next_member, &after.owners), (5, &world.owners));
+        let respawned = after.replace(&[0], &[spare(None, 60)]);
+        assert_eq!(respawned.member_at(0).map(|m| m.member), Some(5));
+    }
+
+    #[test]
     fn a_world_of_which_nobody_is_left_is_empty() {
         let none = world(2, 4).drop_ranks(&[0, 1]);
         assert_eq!((none.ranks(), none.owners.len()), (0, 0));
@@ -248,13 +280,13 @@ mod tests {
             assert_owners_partitioned(&world);
             prop_assert!(load_spread(&world) <= 1);
             assert_owners_partitioned(&world.drop_ranks(&lost));
-            let newcomers = vec![member(99, Role::Spare); lost.len()];
+            let newcomers = vec![(None, member(99, Role::Spare)); lost.len()];
             assert_owners_partitioned(&world.replace(&lost, &newcomers));
         }
 
         #[test]
         fn a_replacement_changes_nothing_but_the_deads_part((world, lost) in a_loss()) {
-            let newcomers = vec![member(99, Role::Spare); lost.len()];
+            let newcomers = vec![(None, member(99, Role::Spare)); lost.len()];
             let after = world.replace(&lost, &newcomers);
             prop_assert_eq!(&after.owners, &world.owners);
             prop_assert_eq!(after.generation, world.generation + 1);

@@ -3,6 +3,9 @@
 use super::parse::ConfigError;
 use super::{Config, DataFormat, ExchangeKind, FaultKind, Limit, Phase, PlannedFault, Rung, Who};
 
+/// Each spare is a process that looks around a hundred times a second.
+const SPARES_MAX: u32 = 64;
+
 /// Refuses with the key, its value and what to write instead.
 pub fn check(config: &Config) -> Result<(), ConfigError> {
     check_sizes(config)?;
@@ -167,6 +170,27 @@ fn check_recovery(config: &Config) -> Result<(), ConfigError> {
         let reason = "\"restart\" ends the world, so nothing can follow it; put it last";
         return refuse("recovery.ladder", shown, reason);
     }
+    let spares = recovery.spares.unwrap_or(0);
+    if spares > 0 && !rungs.contains(&Rung::Spare) {
+        let reason = "recovery.ladder has no \"spare\", so nobody would promote them; add it";
+        return refuse("recovery.spares", spares, reason);
+    }
+    if spares > SPARES_MAX {
+        let reason = format!("that many would only wait; write {SPARES_MAX} or fewer");
+        return refuse("recovery.spares", spares, reason);
+    }
+    for (wanted, key) in [
+        (recovery.warm_spares, "recovery.warm_spares"),
+        (recovery.refill_spares, "recovery.refill_spares"),
+    ] {
+        if wanted && spares == 0 {
+            return refuse(key, "true", "there are no spares; set recovery.spares to 1 or more");
+        }
+    }
+    if recovery.refill_spares && spares == 1 {
+        let reason = "a spare starts new ones, so one must be left; set recovery.spares to 2";
+        return refuse("recovery.refill_spares", "true", reason);
+    }
     for (key, span) in [
         ("recovery.start_limit", recovery.start_limit),
         ("recovery.node_timeout", recovery.node_timeout),
@@ -219,9 +243,8 @@ fn check_fault(config: &Config, key: &str, fault: &PlannedFault) -> Result<(), C
         }
         _ => {}
     }
-    if matches!(fault.kind, FaultKind::DeviceError | FaultKind::BitFlip) {
-        let reason = "device_error and bit_flip are not in this version; kill, exit, panic, segv, \
-                      oom, stop, deadlock, slow and nan are";
+    if fault.kind == FaultKind::BitFlip && fault.phase != Some(Phase::InUpdate) {
+        let reason = "bit_flip strikes the updated weights: give it phase = \"in_update\"";
         return refuse(key, shown, reason);
     }
     if fault.kind == FaultKind::Nan && fault.phase != Some(Phase::InForward) {
@@ -238,7 +261,7 @@ fn check_fault(config: &Config, key: &str, fault: &PlannedFault) -> Result<(), C
 /// What the schema already names but this version does not do. A feature that arrives removes its
 /// line.
 fn check_supported(config: &Config) -> Result<(), ConfigError> {
-    let (data, recovery) = (&config.data, &config.recovery);
+    let data = &config.data;
     let (device, memory) = (&config.device, &config.memory);
     let quoted = |text: &str| format!("{text:?}");
     for (lacking, key, value, instead) in [
@@ -272,14 +295,6 @@ fn check_supported(config: &Config) -> Result<(), ConfigError> {
             "nothing: leave it out",
         ),
         (memory.mode != "resident", "memory.mode", quoted(&memory.mode), "\"resident\""),
-        (
-            recovery.spares.unwrap_or(0) > 0,
-            "recovery.spares",
-            recovery.spares.unwrap_or(0).to_string(),
-            "0 (a dead rank is respawned)",
-        ),
-        (recovery.warm_spares, "recovery.warm_spares", "true".into(), "false"),
-        (recovery.replace_slow, "recovery.replace_slow", "true".into(), "false"),
         (config.run.runtime != "auto", "run.runtime", quoted(&config.run.runtime), "\"auto\""),
     ] {
         if lacking {

@@ -15,6 +15,7 @@ pub enum FaultKind {
     Oom,
     DeviceError,
     Deadlock,
+    Loop,
     Slow,
     Nan,
     BitFlip,

@@ -17,7 +17,7 @@ pub mod seed;
 pub mod units;
 
 pub use faults::{FaultKind, Faults, Phase, PlannedFault, Who};
-pub use units::{Bytes, Every, Limit, Span};
+pub use units::{Bytes, Every, Interval, Limit, Span};
 
 /// One run, whole: every key has a value. Written to `RUN/config.toml`.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
@@ -344,6 +344,8 @@ pub struct Recovery {
     pub spares: Option<u32>,
     /// Spares keep model and data ready.
     pub warm_spares: bool,
+    /// Used-up spares are replaced while training goes on.
+    pub refill_spares: bool,
     /// `"epoch"`, `"never"` or a duration.
     pub regrow: Every,
     /// Longest time from start to the first committed step.
@@ -364,6 +366,8 @@ pub struct Recovery {
     pub resident_every: u32,
     /// Treats a persistently slow rank as dead.
     pub replace_slow: bool,
+    /// How often all ranks compare a hash of their state; `"off"` = never (synchronous only).
+    pub integrity_every: Interval,
 }
 
 impl Default for Recovery {
@@ -372,6 +376,7 @@ impl Default for Recovery {
             ladder: None,
             spares: None,
             warm_spares: false,
+            refill_spares: false,
             regrow: Every::Epoch,
             start_limit: Span(Duration::from_secs(120)),
             step_timeout: Limit::Auto,
@@ -382,6 +387,7 @@ impl Default for Recovery {
             resident_dir: "/dev/shm".into(),
             resident_every: 1,
             replace_slow: false,
+            integrity_every: Interval::Steps(100),
         }
     }
 }

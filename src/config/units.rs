@@ -36,6 +36,15 @@ pub enum Limit {
     Time(Duration),
 }
 
+/// Every so many steps, or not at all.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Interval {
+    /// `"off"`.
+    Off,
+    /// `"100steps"`.
+    Steps(u64),
+}
+
 /// About 30,000 years: far from any overflow in sums of durations.
 const MILLISECONDS_MAX: f64 = 1e15;
 
@@ -117,6 +126,14 @@ fn parse_limit(text: &str) -> Option<Limit> {
     })
 }
 
+fn parse_interval(text: &str) -> Option<Interval> {
+    match (text, parse_every(text)) {
+        ("off", _) => Some(Interval::Off),
+        (_, Some(Every::Steps(steps))) => Some(Interval::Steps(steps)),
+        _ => None,
+    }
+}
+
 /// Serde as text for one of the types above.
 macro_rules! as_text {
     ($type:ty, $parse:expr, $show:expr, $expected:literal) => {
@@ -179,6 +196,15 @@ as_text!(
     },
     "a time limit such as \"30s\", \"auto\" or \"off\""
 );
+as_text!(
+    Interval,
+    parse_interval,
+    |interval: &Interval| match interval {
+        Interval::Off => "off".to_string(),
+        Interval::Steps(steps) => format!("{steps}steps"),
+    },
+    "a number of steps such as \"100steps\", or \"off\""
+);
 
 #[cfg(test)]
 mod tests {
@@ -196,6 +222,9 @@ mod tests {
         assert_eq!("95MB".parse::<Bytes>(), Ok(Bytes(95_000_000)));
         assert_eq!("100steps".parse::<Every>(), Ok(Every::Steps(100)));
         assert_eq!("off".parse::<Limit>(), Ok(Limit::Off));
+        assert_eq!("50steps".parse::<Interval>(), Ok(Interval::Steps(50)));
+        assert_eq!("off".parse::<Interval>(), Ok(Interval::Off));
+        assert!("30s".parse::<Interval>().unwrap_err().contains("100steps"));
     }
 
     #[test]

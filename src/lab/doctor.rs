@@ -6,10 +6,11 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use kintsugi_ffi::{dnnl, mpi, os};
+use kintsugi_ffi::{dnnl, mpi, os, process};
 use serde::Serialize;
 
 use super::probe_mpi::{self, Outcome, Scenario};
+use super::resident;
 
 /// Longest live check.
 const LIVE_CHECK_MAX: Duration = Duration::from_secs(30);
@@ -71,10 +72,11 @@ pub struct Diagnosis {
     pub ladder: Vec<&'static str>,
 }
 
-/// Looks, then kills.
-pub fn diagnose() -> Diagnosis {
+/// Looks, then kills. `resident_dir`: where resident state of runs may lie.
+pub fn diagnose(resident_dir: &Path) -> Diagnosis {
     let mut findings = vec![machine(), mpi_library(), launcher()];
     findings.extend([compute(), gpu(), slurm(), disk(), shared_memory()]);
+    findings.extend(resident_state(resident_dir));
     let checked = probe_mpi::launch(&Scenario::live_check(LIVE_CHECK_MAX));
     let (live_check, failure) = match checked {
         Ok(outcome) => (Some(outcome), String::new()),
@@ -190,6 +192,29 @@ fn shared_memory() -> Finding {
     space("shared memory", Path::new("/dev/shm"), SHARED_MEMORY_MIN, advice)
 }
 
+/// What runs left in memory: theirs while they are unfinished.
+fn resident_state(folder: &Path) -> Vec<Finding> {
+    const NAME: &str = "resident state";
+    let runs = resident::listing(folder);
+    if runs.is_empty() {
+        return vec![finding(NAME, State::Absent, format!("none in {}", folder.display()))];
+    }
+    let describe = |run: &resident::Slots| {
+        let step = run.step.map_or("no step".into(), |step| format!("step {step}"));
+        let size = gib(run.bytes);
+        let whose = if run.run_dir.is_empty() { "an unknown run" } else { &run.run_dir };
+        let value = format!("{} files, {size}, {step} of {whose}", run.files);
+        match run.used {
+            resident::Use::Held => finding(NAME, State::Ok, format!("{value}, which runs")),
+            resident::Use::Waiting => finding(NAME, State::Warning, format!("{value}, unfinished"))
+                .advise("start its launch again to go on from it, or `kintsugi doctor --clear`"),
+            resident::Use::Stale => finding(NAME, State::Warning, format!("{value}, stale"))
+                .advise("remove it with `kintsugi doctor --clear`"),
+        }
+    };
+    runs.iter().map(describe).collect()
+}
+
 fn space(name: &'static str, folder: &Path, least: u64, advice: &str) -> Finding {
     match os::free_disk_bytes(folder) {
         Ok(free) => {
@@ -252,7 +277,7 @@ fn gib(bytes: u64) -> String {
 /// Standard output of a tool, or `None` when it is not there, fails, or takes too long.
 fn ask(command: &mut Command) -> Option<String> {
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
-    os::supervise(command);
+    process::supervise(command, os::Signal::Kill);
     let mut child = command.spawn().ok()?;
     let stdout = child.stdout.take();
     let reader = std::thread::spawn(move || {

@@ -1,6 +1,9 @@
-//! experiment runs, bench compares, doctor checks.
+//! experiment runs, bench compares, doctor checks, chaos kills.
 
 pub mod bench;
+pub mod chaos;
 pub mod doctor;
 pub mod experiment;
 pub mod probe_mpi;
+pub mod resident;
+pub mod simulate;

@@ -11,7 +11,7 @@ use std::str::FromStr;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use kintsugi_ffi::os;
+use kintsugi_ffi::{os, process};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
@@ -292,7 +292,7 @@ pub fn launch_program(scenario: &Scenario, program: &Path) -> Result<Outcome, Pr
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped());
-    os::supervise(&mut command);
+    process::supervise(&mut command, os::Signal::Kill);
     let start = Instant::now();
     let child = command.spawn().map_err(cannot("start mpirun"));
     let observed = child.and_then(|child| observe(child, scenario.limit));

@@ -126,6 +126,10 @@ pub enum Kind {
     Epoch {
         epoch: u64,
     },
+    /// Seconds that each rank computes in a step: medians over the last steps, in rank order.
+    Pace {
+        rank_seconds: Vec<f64>,
+    },
     /// stall: time the loop was held; snapshot, write, sync and verify run behind it.
     Checkpoint {
         name: String,

@@ -30,6 +30,14 @@ pub enum Entry {
         /// The attempt that starts there.
         attempt: u32,
     },
+    /// Steps after `to` were written by a writer that died in the vote and alone took them for
+    /// committed: they never counted.
+    Withdrawn {
+        /// Steps that count.
+        to: u64,
+        /// The attempt.
+        attempt: u32,
+    },
 }
 
 /// What one committed step summed.
@@ -49,6 +57,15 @@ pub struct Committed {
     pub mix: u64,
     /// Writer's attempt.
     pub attempt: u32,
+    /// The summed gradients held something that is not a finite number: the step was committed
+    /// and counted, and changed no weight.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub zero_update: bool,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "the form that serde asks for")]
+fn is_false(value: &bool) -> bool {
+    !value
 }
 
 /// Writes `RUN/ledger.jsonl`.
@@ -88,7 +105,7 @@ fn last_step(path: &Path, body: &[u8]) -> io::Result<u64> {
     let last: Vec<Entry> = parse_lines(path, &body[start..])?;
     Ok(match last.last() {
         Some(Entry::Step(line)) => line.step,
-        Some(Entry::Rollback { to, .. }) => *to,
+        Some(Entry::Rollback { to, .. } | Entry::Withdrawn { to, .. }) => *to,
         None => 0,
     })
 }
@@ -104,7 +121,7 @@ pub fn effective(entries: &[Entry]) -> Vec<Committed> {
     for entry in entries {
         match entry {
             Entry::Step(line) => counted.push(*line),
-            Entry::Rollback { to, .. } => {
+            Entry::Rollback { to, .. } | Entry::Withdrawn { to, .. } => {
                 while counted.last().is_some_and(|line| line.step > *to) {
                     counted.pop();
                 }
@@ -114,10 +131,22 @@ pub fn effective(entries: &[Entry]) -> Vec<Committed> {
     counted
 }
 
-/// Committed steps that rollbacks threw away.
+/// Committed steps that rollbacks threw away. What was withdrawn never counted.
 pub fn lost_steps(entries: &[Entry]) -> u64 {
-    let written = entries.iter().filter(|entry| matches!(entry, Entry::Step(_))).count();
-    (written - effective(entries).len()) as u64
+    let mut counted: Vec<u64> = Vec::new();
+    let mut lost = 0;
+    for entry in entries {
+        match entry {
+            Entry::Step(line) => counted.push(line.step),
+            Entry::Rollback { to, .. } => {
+                while counted.pop_if(|step| *step > *to).is_some() {
+                    lost += 1;
+                }
+            }
+            Entry::Withdrawn { to, .. } => while counted.pop_if(|step| *step > *to).is_some() {},
+        }
+    }
+    lost
 }
 
 #[cfg(test)]
@@ -134,6 +163,7 @@ mod tests {
             skipped: 0,
             mix: step,
             attempt: 1,
+            zero_update: false,
         }
     }
 
@@ -151,6 +181,14 @@ mod tests {
         entries.push(Entry::Rollback { to: 0, attempt: 3 });
         assert_eq!(effective(&entries), []);
         assert_eq!(lost_steps(&entries), 10);
+    }
+
+    #[test]
+    fn a_step_that_only_a_dead_writer_committed_is_not_lost() {
+        let mut entries: Vec<Entry> = (1..=4).map(|step| Entry::Step(line(step))).collect();
+        entries.push(Entry::Withdrawn { to: 3, attempt: 1 });
+        entries.push(Entry::Step(line(4)));
+        assert_eq!((lost_steps(&entries), effective(&entries).len()), (0, 4));
     }
 
     #[test]

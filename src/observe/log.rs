@@ -25,6 +25,8 @@ pub struct JsonLines<T> {
     path: PathBuf,
     /// Whether the file may end in the middle of a line: before the first line, after a failure.
     may_be_torn: bool,
+    /// Whether other processes append between our lines, and may die or fail doing so.
+    among_others: bool,
     lines: PhantomData<fn(&T)>,
 }
 
@@ -34,21 +36,23 @@ pub type EventLog = JsonLines<Event>;
 impl JsonLines<Event> {
     /// The log of the run whose folder is the storage's root.
     pub fn new(storage: Arc<dyn Storage>) -> Self {
-        Self::at(storage, EVENTS_FILE)
+        // Injected faults are recorded by whomever they strike, beside the writer.
+        Self { among_others: true, ..Self::at(storage, EVENTS_FILE) }
     }
 }
 
 impl<T: Serialize> JsonLines<T> {
     /// Lines of the file at `path`, which is made with the first one.
     pub fn at(storage: Arc<dyn Storage>, path: impl Into<PathBuf>) -> Self {
-        Self { storage, path: path.into(), may_be_torn: true, lines: PhantomData }
+        let (may_be_torn, among_others) = (true, false);
+        Self { storage, path: path.into(), may_be_torn, among_others, lines: PhantomData }
     }
 
     /// Appends one line in one write. After an error (a full disk) the next call first ends what
     /// was left of the line.
     pub fn append(&mut self, line: &T) -> io::Result<()> {
         let text = serde_json::to_string(line).map_err(io::Error::other)?;
-        if self.may_be_torn {
+        if self.may_be_torn || self.among_others {
             if self.storage.last_byte(&self.path)?.is_some_and(|byte| byte != b'\n') {
                 self.storage.append_line(&self.path, TORN_MARK)?;
             }
@@ -284,6 +288,20 @@ mod tests {
         let body = storage.read(Path::new(EVENTS_FILE)).unwrap();
         let read: Vec<Event> = parse_lines(Path::new(EVENTS_FILE), &body).unwrap();
         assert_eq!(steps(&read), [1, 2, 3]);
+    }
+
+    #[test]
+    fn a_line_that_another_process_left_torn_spoils_nothing() {
+        let storage = Arc::new(MemoryStorage::new());
+        let mut log = EventLog::new(storage.clone());
+        log.append(&event(1)).unwrap();
+        let mut body = storage.read(Path::new(EVENTS_FILE)).unwrap();
+        body.extend_from_slice(br#"{"v":1,"ti"#);
+        storage.write_whole(Path::new(EVENTS_FILE), &[&body]).unwrap();
+        log.append(&event(2)).unwrap();
+        let body = storage.read(Path::new(EVENTS_FILE)).unwrap();
+        let read: Vec<Event> = parse_lines(Path::new(EVENTS_FILE), &body).unwrap();
+        assert_eq!(steps(&read), [1, 2]);
     }
 
     #[test]

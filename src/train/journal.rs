@@ -42,6 +42,10 @@ pub struct Journal {
     /// Drawn by this process itself when no supervisor does.
     progress: Option<Progress>,
     failed: AtomicBool,
+    /// Ledger lines could not be written: the next ones come with those that are missing.
+    behind: bool,
+    /// A rollback that could not be written: it comes before anything else.
+    owed: Option<Entry>,
 }
 
 impl Journal {
@@ -54,7 +58,8 @@ impl Journal {
     ) -> Self {
         let events = EventLog::new(Arc::clone(&storage));
         let ledger = Ledger::new(Arc::clone(&storage));
-        Self { storage, events, ledger, clock, origin, progress, failed: AtomicBool::new(false) }
+        let failed = AtomicBool::new(false);
+        Self { storage, events, ledger, clock, origin, progress, failed, behind: false, owed: None }
     }
 
     /// Seconds since the run's first start.
@@ -81,21 +86,42 @@ impl Journal {
         self.warn_once(written, EVENTS);
     }
 
-    /// Appends a ledger line.
-    pub fn ledger(&mut self, entry: &Entry) {
-        let written = self.ledger.append(entry);
+    /// Appends the line of the step that was just committed, the last of `tail`; after a failure
+    /// (a full disk) also those that the file lacks.
+    pub fn committed(&mut self, tail: &[Committed]) {
+        let written = match (tail.last(), self.behind) {
+            (None, _) => Ok(()),
+            (Some(line), false) => self.ledger.append(&Entry::Step(*line)),
+            (Some(_), true) => self.catch_up(tail),
+        };
+        self.behind = written.is_err();
         self.warn_once(written, LEDGER);
+    }
+
+    fn catch_up(&mut self, tail: &[Committed]) -> std::io::Result<()> {
+        if let Some(rollback) = &self.owed {
+            self.ledger.append(rollback)?;
+            self.owed = None;
+        }
+        self.ledger.catch_up(tail).map(drop)
     }
 
     /// Another process wrote until now: its last lines may be torn or missing.
     pub fn take_over(&mut self, tail: &[Committed], rollback: Option<Entry>) {
         self.events = EventLog::new(Arc::clone(&self.storage));
         self.ledger = Ledger::new(Arc::clone(&self.storage));
-        if let Some(rollback) = rollback {
-            self.ledger(&rollback);
+        self.owed = rollback;
+        self.behind = true;
+        self.settle(tail);
+    }
+
+    /// Writes what could not be written before, if it can be now.
+    pub fn settle(&mut self, tail: &[Committed]) {
+        if self.behind {
+            let caught_up = self.catch_up(tail);
+            self.behind = caught_up.is_err();
+            self.warn_once(caught_up, LEDGER);
         }
-        let caught_up = self.ledger.catch_up(tail).map(|_| ());
-        self.warn_once(caught_up, LEDGER);
     }
 
     /// Rewrites `world.json`.

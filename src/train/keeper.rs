@@ -8,22 +8,29 @@ use std::time::Duration;
 
 use crate::cluster::faults::{FAULTS_FOLDER, Injector, Standing};
 use crate::cluster::world::World;
-use crate::config::{Every, Phase};
+use crate::config::Every;
 use crate::data::sampler::Order;
 use crate::observe::clock::Clock;
 use crate::observe::event::Kind;
 use crate::observe::ledger::Entry;
-use crate::observe::log::parse_lines;
 use crate::observe::result::Status;
 use crate::observe::storage::Storage;
 
 use super::TrainError;
-use super::checkpoint::{self, About, Snapshot, TrainState, Writer, young_daly};
-use super::journal::{EVENTS, Journal, Place};
+use super::cause::{self, FAULT_AGE_SECONDS_MAX};
+use super::checkpoint::{self, About, Copying, TrainState, Writer, young_daly};
+use super::journal::{Journal, Place};
 use super::outcome;
 use super::position::{Ending, Position};
 use super::replica::Replica;
 use super::start;
+use super::surroundings::Staff;
+
+mod reason;
+mod struck;
+
+pub use reason::{CONFIGURATION, REASON, leave_reason, read_reason};
+use struck::Struck;
 
 /// Longest wait for a checkpoint that must be written before the run ends.
 const FINAL_CHECKPOINT_LIMIT: Duration = Duration::from_secs(25);
@@ -31,14 +38,9 @@ const FINAL_CHECKPOINT_LIMIT: Duration = Duration::from_secs(25);
 /// Times that checkpoint is begun.
 const FINAL_CHECKPOINT_TRIES: u32 = 2;
 
-/// Where a rank that cannot go on leaves the reason for the others.
-pub const REASON: &str = "failure.txt";
-
-/// Its first line when the configuration does not fit the data set or a checkpoint: exit code 2.
-pub const CONFIGURATION: &str = "configuration";
-
-/// A fault that fired longer ago than this did not cause what is being repaired.
-const FAULT_AGE_SECONDS_MAX: f64 = 10.0;
+/// Times that the result is written, and the pause between.
+const RESULT_TRIES: u32 = 10;
+const RESULT_PAUSE: Duration = Duration::from_millis(500);
 
 /// Constants of the run that its files carry.
 #[derive(Debug, Clone)]
@@ -59,6 +61,14 @@ pub struct Facts {
     pub mtbf: Duration,
     /// Which samples make which step.
     pub order: Order,
+}
+
+/// Seconds that a checkpoint held the loop, and that its copy took beside it.
+#[derive(Debug, Clone, Copy, Default)]
+struct Stall {
+    step: u64,
+    stall: f64,
+    copy: f64,
 }
 
 /// How far the run was.
@@ -88,10 +98,13 @@ pub struct Keeper {
     /// The newest step whose checkpoint is on disk and verified.
     published: Option<u64>,
     /// Stalls of checkpoints that are being written, by step.
-    stalls: Vec<(u64, f64)>,
+    stalls: Vec<Stall>,
+    /// The copy of the newest checkpoint.
+    copying: Option<Copying>,
     cost_seconds: f64,
     /// Where the writer stood when it began the checkpoint at hand.
     persisting: Arc<Mutex<Standing>>,
+    staff: Staff,
 }
 
 impl Keeper {
@@ -103,7 +116,7 @@ impl Keeper {
         injector: Arc<Injector>,
         still_current: Arc<dyn Fn() -> bool + Send + Sync>,
     ) -> Self {
-        let (writer, last, stalls) = (None, None, Vec::new());
+        let (writer, last, stalls, copying) = (None, None, Vec::new(), None);
         let (world_next_member, cost_seconds) = (0, 0.0);
         Self {
             facts,
@@ -116,14 +129,22 @@ impl Keeper {
             last,
             published: None,
             stalls,
+            copying,
             cost_seconds,
             persisting: Arc::default(),
+            staff: Staff::Threads,
         }
     }
 
     /// The run directory.
     pub fn storage(&self) -> &Arc<dyn Storage> {
         &self.storage
+    }
+
+    /// Who writes checkpoints behind the loop.
+    pub fn staffed(mut self, staff: Staff) -> Self {
+        self.staff = staff;
+        self
     }
 
     /// Whether this process belongs to the run's newest attempt.
@@ -134,17 +155,27 @@ impl Keeper {
     /// This rank is the writer from now on: fills what a dead one left open.
     pub fn take_over(&mut self, replica: &Replica, world: &World, journal: &mut Journal) {
         self.world_next_member = world.next_member;
-        // A writer that died in the vote may have written a line for a step that the survivors
-        // never committed: it is taken back before the step is written again.
-        let step = replica.position.step;
         self.find_last(journal.seconds());
-        let thrown_away = start::steps_thrown_away(self.storage.as_ref(), step);
-        let rollback = Entry::Rollback { to: step, attempt: world.attempt };
-        let tail = &replica.position.ledger_tail;
-        journal.take_over(tail, (thrown_away > 0).then_some(rollback));
+        let rollback = self.rollback(&replica.position, world.attempt);
+        journal.take_over(&replica.position.ledger_tail, rollback);
         if self.facts.every != Every::Never {
             self.writer();
         }
+    }
+
+    /// What the ledger has to take back before the next step is written: steps that were committed
+    /// and given up, or what a writer that died in the vote alone took for committed.
+    fn rollback(&self, position: &Position, attempt: u32) -> Option<Entry> {
+        let to = position.step;
+        let later = start::lines_after(self.storage.as_ref(), to);
+        if later.is_empty() {
+            return None;
+        }
+        let given_up = position.gone_back > 0 || later.iter().any(|line| line.attempt < attempt);
+        Some(match given_up {
+            true => Entry::Rollback { to, attempt },
+            false => Entry::Withdrawn { to, attempt },
+        })
     }
 
     /// Checkpoints go on from the newest that any writer of this run published.
@@ -157,10 +188,24 @@ impl Keeper {
         }
     }
 
+    /// Checkpoints of later steps hold states that are not to be trusted: they go, and the next
+    /// one is due from `target` on.
+    pub fn distrust(&mut self, target: u64) {
+        if let Some(writer) = &self.writer
+            && !writer.finish(FINAL_CHECKPOINT_LIMIT)
+        {
+            tracing::warn!("a checkpoint of a distrusted state may still be written");
+        }
+        checkpoint::store::remove_later(self.storage.as_ref(), target);
+        let cursor = self.facts.order.cursor(target);
+        self.last = self.last.map(|(seconds, _)| (seconds, Mark { step: target, cursor }));
+        self.published = self.published.filter(|step| *step <= target);
+    }
+
     fn writer(&mut self) -> &Writer {
         let (facts, storage) = (&self.facts, &self.storage);
         let (injector, still_current) = (&self.injector, &self.still_current);
-        let standing = &self.persisting;
+        let (standing, staff, clock) = (&self.persisting, self.staff, &self.clock);
         self.writer.get_or_insert_with(|| {
             let storage: Arc<dyn Storage> = Arc::new(Struck {
                 inner: Arc::clone(storage),
@@ -168,7 +213,11 @@ impl Keeper {
                 standing: Arc::clone(standing),
             });
             let still_current = Arc::clone(still_current);
-            Writer::new(storage, facts.keep, Box::new(move || still_current()))
+            let current = Box::new(move || still_current());
+            match staff {
+                Staff::Threads => Writer::new(storage, facts.keep, current),
+                Staff::Inline => Writer::inline(storage, facts.keep, current, Arc::clone(clock)),
+            }
         })
     }
 
@@ -218,13 +267,24 @@ impl Keeper {
             tracing::warn!("a checkpoint is still being written: the one due now is left out");
             return;
         };
-        let slots = replica.slots.read().unwrap_or_else(PoisonError::into_inner);
-        let snapshot: Snapshot = ticket.fill(&about, slots.committed(), state);
-        drop(slots);
-        self.writer().submit(snapshot);
+        self.copying = Some(ticket.copy_behind(about, Arc::clone(&replica.slots), state));
+        if self.staff == Staff::Inline {
+            self.copying.take().map(Copying::wait);
+        }
         let stall = (self.clock.now() - began).as_secs_f64();
-        self.stalls.push((replica.position.step, stall));
+        self.stalls.push(Stall { step: replica.position.step, stall, copy: stall });
         self.last = Some((seconds, Mark::of(&replica.position)));
+    }
+
+    /// Before the next update: what a checkpoint is being made of must stay until it is copied.
+    pub fn wait_for_copy(&mut self) {
+        let Some(copying) = self.copying.take() else { return };
+        let began = self.clock.now();
+        let copy = copying.wait().as_secs_f64();
+        if let Some(newest) = self.stalls.last_mut() {
+            newest.copy = copy;
+            newest.stall += (self.clock.now() - began).as_secs_f64();
+        }
     }
 
     fn state(&self, position: &Position, place: Place, seconds: f64) -> TrainState {
@@ -254,8 +314,8 @@ impl Keeper {
     fn report(&mut self, journal: &mut Journal, place: Place) {
         let Some(writer) = &self.writer else { return };
         for done in writer.poll() {
-            let at = self.stalls.iter().position(|(step, _)| *step == done.step);
-            let stall = at.map_or(0.0, |at| self.stalls.swap_remove(at).1);
+            let at = self.stalls.iter().position(|stall| stall.step == done.step);
+            let Stall { stall, copy, .. } = at.map(|at| self.stalls.remove(at)).unwrap_or_default();
             match done.result {
                 Ok(()) => {
                     self.published = self.published.max(Some(done.step));
@@ -264,7 +324,7 @@ impl Keeper {
                         name: done.name,
                         bytes: done.bytes,
                         stall_seconds: stall,
-                        snapshot_seconds: stall,
+                        snapshot_seconds: copy,
                         write_seconds: done.write_seconds,
                         verify_seconds: done.verify_seconds,
                     };
@@ -291,30 +351,51 @@ impl Keeper {
             let text = "a newer attempt of this run has started: no result is written here";
             return Err(TrainError::JobLost(text.into()));
         }
-        if self.facts.every != Every::Never || status == Status::Interrupted {
+        if self.facts.every != Every::Never || status != Status::Completed {
             self.last_checkpoint(replica, journal, place);
         }
+        journal.settle(&replica.position.ledger_tail);
         let reason = self.reason(&replica.position, status);
         let state_sha256 = Some(self.digest(replica));
-        let written = outcome::Ended {
-            run_id: &self.facts.run_id,
-            place,
-            status,
-            reason: reason.clone(),
-            seconds: journal.seconds(),
-            position: &replica.position,
-            samples_per_epoch: self.facts.order.samples,
-            state_sha256: state_sha256.clone(),
-        }
-        .write(self.storage.as_ref());
-        written.map_err(|e| TrainError::Internal(format!("cannot write result.json: {e}")))?;
+        self.write_result(replica, journal, place, (status, &reason, &state_sha256))?;
         let status = outcome::status_name(status).to_string();
         journal.event(place, Kind::RunEnd { status, reason, state_sha256 });
         Ok(())
     }
 
+    /// Tried again for a while: a disk that is full for a moment must not cost the run its end.
+    fn write_result(
+        &self,
+        replica: &Replica,
+        journal: &Journal,
+        place: Place,
+        (status, reason, state_sha256): (Status, &str, &Option<String>),
+    ) -> Result<(), TrainError> {
+        let mut last = String::new();
+        for _ in 0..RESULT_TRIES {
+            let written = outcome::Ended {
+                run_id: &self.facts.run_id,
+                place,
+                status,
+                reason: reason.into(),
+                seconds: journal.seconds(),
+                position: &replica.position,
+                samples_per_epoch: self.facts.order.samples,
+                state_sha256: state_sha256.clone(),
+            }
+            .write(self.storage.as_ref());
+            match written {
+                Ok(()) => return Ok(()),
+                Err(error) => last = error.to_string(),
+            }
+            self.clock.sleep(RESULT_PAUSE);
+        }
+        Err(TrainError::JobLost(format!("cannot write result.json: {last}; free some space")))
+    }
+
     /// The checkpoint that the run ends with, tried again once if it fails.
     fn last_checkpoint(&mut self, replica: &Replica, journal: &mut Journal, place: Place) {
+        self.wait_for_copy();
         for _ in 0..FINAL_CHECKPOINT_TRIES {
             if !self.writer().finish(FINAL_CHECKPOINT_LIMIT) {
                 tracing::warn!("the last checkpoint took too long and was left behind");
@@ -325,6 +406,7 @@ impl Keeper {
                 return;
             }
             self.begin(replica, place, journal.seconds());
+            self.wait_for_copy();
         }
         self.writer().finish(FINAL_CHECKPOINT_LIMIT);
         self.report(journal, place);
@@ -337,11 +419,20 @@ impl Keeper {
                 _ => "all steps are committed".into(),
             };
         }
+        if position.ending == Some(Ending::Renewed) {
+            let from = self.published.map_or("the beginning".into(), |step| format!("step {step}"));
+            return format!("renewal: no spare is left; the run goes on from {from}");
+        }
         match self.published {
             Some(step) if step == position.step => "asked to stop; a checkpoint is written".into(),
             Some(step) => format!("asked to stop; the newest checkpoint is of step {step}"),
             None => "asked to stop; no checkpoint could be written".into(),
         }
+    }
+
+    /// Whether a checkpoint holds all that a resident slot of this step does.
+    pub fn has_checkpoint_of(&self, step: u64) -> bool {
+        checkpoint::store::newest_step(self.storage.as_ref()) == Some(step)
     }
 
     /// DESIGN 4.6.
@@ -385,96 +476,8 @@ impl Keeper {
         (0.0..FAULT_AGE_SECONDS_MAX).contains(&age).then_some(age)
     }
 
-    /// What is known of how a process of this rank died: an injected fault, or what its log ends
-    /// with.
+    /// What is known of how a process of this rank died.
     pub fn cause_of(&self, rank: u32, attempt: u32, pid: u32) -> String {
-        let events = self.storage.read(Path::new(EVENTS)).unwrap_or_default();
-        let tail_from = events.len().saturating_sub(16 << 10);
-        let tail = &events[tail_from..];
-        let whole = tail.iter().position(|&b| b == b'\n').map_or(tail, |at| &tail[at + 1..]);
-        let now = self.clock.unix_seconds();
-        let lines = parse_lines::<crate::observe::event::Event>(Path::new(EVENTS), whole);
-        for event in lines.unwrap_or_default().iter().rev() {
-            if let Kind::FaultInjected { kind, phase, target } = &event.kind
-                && *target == rank
-                && now - event.time < FAULT_AGE_SECONDS_MAX
-            {
-                return format!("injected {kind} {phase}");
-            }
-        }
-        let log = format!("logs/{}", log_name(attempt, pid));
-        let text = self.storage.read(Path::new(&log)).unwrap_or_default();
-        let text = String::from_utf8_lossy(&text);
-        match text.lines().rev().find(|line| line.contains("panicked") || line.contains("ERROR")) {
-            Some(line) => format!("its log ends with: {}", line.trim()),
-            None => "killed by a signal or ended without a word (see its log)".to_string(),
-        }
-    }
-}
-
-/// Leaves the reason why this rank cannot go on, for whoever writes the result.
-pub fn leave_reason(storage: &dyn Storage, error: &TrainError) {
-    let code = match error {
-        TrainError::Configuration(_) => CONFIGURATION,
-        other => outcome::status_name(other.status()),
-    };
-    let text = format!("{code}\n{error}\n");
-    if let Err(error) = storage.write_whole(Path::new(REASON), &[text.as_bytes()]) {
-        tracing::warn!("cannot write {REASON}: {error}");
-    }
-}
-
-/// What another rank left.
-pub fn read_reason(storage: &dyn Storage) -> TrainError {
-    let text = storage.read(Path::new(REASON)).unwrap_or_default();
-    let text = String::from_utf8_lossy(&text);
-    let (code, reason) = text.split_once('\n').unwrap_or(("", &text));
-    let reason = reason.trim().to_string();
-    match code {
-        CONFIGURATION => TrainError::Configuration(reason),
-        "data_error" => TrainError::Data(reason),
-        _ => TrainError::Internal(format!("another rank could not go on: {reason}")),
-    }
-}
-
-/// A rank's log below `RUN/logs`.
-pub fn log_name(attempt: u32, pid: u32) -> String {
-    format!("attempt-{attempt}-pid-{pid}.log")
-}
-
-/// The writer's storage, through which `in_persist` faults strike.
-struct Struck {
-    inner: Arc<dyn Storage>,
-    injector: Arc<Injector>,
-    standing: Arc<Mutex<Standing>>,
-}
-
-impl Storage for Struck {
-    fn append_line(&self, path: &Path, line: &str) -> std::io::Result<()> {
-        self.inner.append_line(path, line)
-    }
-    fn write_whole(&self, path: &Path, body: &[&[u8]]) -> std::io::Result<()> {
-        self.inner.write_whole(path, body)?;
-        let standing = *self.standing.lock().unwrap_or_else(PoisonError::into_inner);
-        self.injector.at(Phase::InPersist, &standing);
-        Ok(())
-    }
-    fn create_new(&self, path: &Path, body: &[u8]) -> std::io::Result<()> {
-        self.inner.create_new(path, body)
-    }
-    fn read(&self, path: &Path) -> std::io::Result<Vec<u8>> {
-        self.inner.read(path)
-    }
-    fn list(&self, path: &Path) -> std::io::Result<Vec<String>> {
-        self.inner.list(path)
-    }
-    fn rename(&self, from: &Path, to: &Path) -> std::io::Result<()> {
-        self.inner.rename(from, to)
-    }
-    fn remove(&self, path: &Path) -> std::io::Result<()> {
-        self.inner.remove(path)
-    }
-    fn create_dir(&self, path: &Path) -> std::io::Result<()> {
-        self.inner.create_dir(path)
+        cause::of(self.storage.as_ref(), self.clock.as_ref(), (rank, attempt, pid))
     }
 }

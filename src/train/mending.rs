@@ -4,8 +4,10 @@
 use std::time::Duration;
 
 use crate::cluster::comm::CommError;
+use crate::cluster::guard::{Activity, pulse};
 use crate::cluster::recovery::driver::recover;
 use crate::cluster::recovery::{Note, Repaired};
+use crate::cluster::world::{Role, World};
 use crate::config::Rung;
 use crate::observe::event::{Kind, Lost, RecoveryRecord, ResizeRecord};
 
@@ -41,25 +43,49 @@ pub(super) struct Mended {
 }
 
 impl Mended {
+    /// Whether a repair lies behind this process that no commit has followed yet.
+    pub(super) fn unproved(&self) -> bool {
+        matches!(self.begin, Some(Begin::Joined | Begin::Survived))
+    }
+
     pub(super) fn since(at: Duration, begin: Begin) -> Self {
         Self { at: Some(at), begin: Some(begin), ..Self::default() }
     }
 }
 
+/// New spares on their way in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) enum Recruits {
+    #[default]
+    None,
+    /// The writer has heard of them, and asks for a gathering.
+    Known,
+    /// All have agreed to gather before the next step.
+    Agreed,
+}
+
 impl Trainer {
+    /// A gathering without a failure, at a step boundary: new spares come in.
+    pub(super) fn take_in_recruits(&mut self) -> Result<(), TrainError> {
+        self.repair(&CommError::Revoked)
+    }
+
     /// Repairs the world, or ends with the ladder.
     pub(super) fn repair(&mut self, error: &CommError) -> Result<(), TrainError> {
+        pulse().enter(Activity::Recovery);
         self.repairs_without_step += 1;
         if self.repairs_without_step > REPAIRS_WITHOUT_STEP_MAX {
             let text = format!("{REPAIRS_WITHOUT_STEP_MAX} repairs without a committed step");
             return Err(TrainError::JobLost(text));
         }
+        let planned = std::mem::take(&mut self.recruits) == Recruits::Agreed;
+        let begun = self.clock.now();
         let detect = self.keeper.seconds_since_fault();
-        let (ranks_before, members_before) = (self.world.ranks(), self.world.next_member);
+        let before = self.world.clone();
         let ladder = &self.plan.policy;
         let result = recover(self.comm.as_mut(), &mut self.world, ladder, &mut self.replica);
         let notes = std::mem::take(&mut self.replica.notes);
-        self.newcomers_from = members_before;
+        self.newcomers = newcomers(&before, &self.world);
         let mut repaired = match result {
             Ok(repaired) => repaired,
             Err(reason) => {
@@ -72,21 +98,34 @@ impl Trainer {
         if let Some(detect) = detect {
             repaired.seconds.insert("detect".into(), detect);
         }
-        if self.world.ranks() < ranks_before {
+        if self.world.ranks() < before.ranks() {
             self.replica.position.exact &= self.plan.reproducible;
             self.resizer.shrunk(self.clock.now());
         }
         if self.reports() {
             self.report_notes(&notes);
-            let phase = "step".to_string();
-            self.event(Kind::FailureDetected { phase, error: error.to_string() });
+            let held = (self.clock.now() - begun).as_secs_f64();
+            if planned && repaired.lost.is_empty() {
+                let name = "refill".to_string();
+                self.event(Kind::Phase { name, seconds: held });
+            } else {
+                let phase = "step".to_string();
+                self.event(Kind::FailureDetected { phase, error: error.to_string() });
+            }
             self.journal.world(&self.world);
+            self.report_spares(&before);
+            let restore = repaired.seconds.get("restore").copied().unwrap_or(0.0);
+            for way in std::mem::take(&mut self.replica.given) {
+                self.event(Kind::Phase { name: way.name().into(), seconds: restore });
+            }
         }
         if self.is_writer() {
             self.keeper.take_over(&self.replica, &self.world, &mut self.journal);
         }
         let (generation, ranks) = (self.world.generation, self.world.ranks() as u32);
-        self.mended.unreported.push((generation, ranks, repaired));
+        if !(planned && repaired.lost.is_empty()) {
+            self.mended.unreported.push((generation, ranks, repaired));
+        }
         self.survived();
         Ok(())
     }
@@ -99,8 +138,55 @@ impl Trainer {
     /// Whether this is the lowest rank that lived through the repairs at hand: the newcomers of
     /// the last one know nothing of them.
     fn reports(&self) -> bool {
-        let old = self.world.members.iter().filter(|m| m.member < self.newcomers_from);
+        let ranks = (0..self.world.ranks()).filter_map(|rank| self.world.member_at(rank));
+        let old = ranks.filter(|m| !self.newcomers.contains(&m.member));
         old.map(|member| member.rank).min() == Some(self.comm.rank() as u32)
+    }
+
+    /// Whether nobody waits any more.
+    pub(super) fn spares_are_used_up(&self) -> bool {
+        self.world.spares().all(|spare| self.dead_spares.contains(&spare.member))
+    }
+
+    /// What became of the spares in a repair.
+    fn report_spares(&mut self, before: &World) {
+        for spare in before.spares() {
+            let now = self.world.members.iter().find(|m| m.member == spare.member);
+            let state = match now.map(|m| m.role) {
+                Some(Role::Spare) => continue,
+                Some(Role::Active) => "promoted",
+                None if self.dead_spares.contains(&spare.member) => continue,
+                None => "lost",
+            };
+            self.event(Kind::Spare { member: spare.member, state: state.into() });
+        }
+        let known = |member: &u32| before.members.iter().any(|m| m.member == *member);
+        let joined: Vec<u32> = self.world.spares().map(|m| m.member).collect();
+        for member in joined.into_iter().filter(|member| !known(member)) {
+            self.event(Kind::Spare { member, state: "joined".into() });
+        }
+        self.dead_spares.clear();
+    }
+
+    /// The writer's look at the spares, once per step: one that died is no failure of the world,
+    /// only a line, and a shorter list for whoever reads `world.json`.
+    pub(super) fn look_at_spares(&mut self) {
+        if self.recruits == Recruits::None && self.comm.recruits_wait() {
+            self.recruits = Recruits::Known;
+        }
+        let failed = self.comm.failed_spares();
+        if failed.len() == self.dead_spares.len() {
+            return;
+        }
+        let members: Vec<u32> = self.world.spares().map(|m| m.member).collect();
+        for member in failed.into_iter().filter_map(|index| members.get(index).copied()) {
+            if self.dead_spares.insert(member) {
+                self.event(Kind::Spare { member, state: "lost".into() });
+            }
+        }
+        let mut picture = self.world.clone();
+        picture.members.retain(|m| !self.dead_spares.contains(&m.member));
+        self.journal.world(&picture);
     }
 
     fn report_notes(&mut self, notes: &[Note]) {
@@ -130,6 +216,9 @@ impl Trainer {
             let name = "begun".to_string();
             self.event(Kind::Phase { name, seconds });
         }
+        if begun_seconds.is_some() && reports && !mended.unreported.is_empty() {
+            self.replica.tidy();
+        }
         let newest = mended.unreported.len().saturating_sub(1);
         let unreported = mended.unreported.into_iter().enumerate().filter(|_| reports);
         for (index, (generation, ranks, mut repaired)) in unreported {
@@ -157,6 +246,15 @@ impl Trainer {
             self.event(Kind::Resized(record));
         }
     }
+}
+
+/// Members that became ranks between two worlds.
+pub(super) fn newcomers(before: &World, after: &World) -> Vec<u32> {
+    let ranks = |world: &World| -> Vec<u32> {
+        (0..world.ranks()).filter_map(|rank| Some(world.member_at(rank)?.member)).collect()
+    };
+    let before = ranks(before);
+    ranks(after).into_iter().filter(|member| !before.contains(member)).collect()
 }
 
 /// As in the configuration.

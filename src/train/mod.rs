@@ -7,24 +7,35 @@ use crate::data::DataError;
 use crate::engine::EngineError;
 use crate::observe::result::Status;
 
+pub mod cause;
 pub mod checkpoint;
+pub mod comparison;
 pub mod digest;
+pub mod ending;
 pub mod exchange;
 pub mod fixed_point;
 pub mod free_run;
 pub mod gradient_sum;
+pub mod housing;
+pub mod integrity;
 pub mod journal;
 pub mod keeper;
 pub mod mending;
 pub mod optimizer;
 pub mod outcome;
+pub mod pace;
 pub mod position;
 pub mod replica;
+pub mod requests;
+pub mod reserve;
 pub mod resize;
+pub mod restart;
+pub mod rollback;
 pub mod run;
 pub mod schedule;
 pub mod start;
 pub mod surroundings;
+pub mod take_over;
 pub mod trainer;
 pub mod worker;
 
@@ -45,6 +56,9 @@ pub enum TrainError {
     /// The ladder is exhausted: exit code 75.
     #[error("{0}")]
     JobLost(String),
+    /// This rank's state differs from the others': it leaves, they replace it.
+    #[error("evicted: {0}")]
+    Evicted(String),
     /// A bug: exit code 70.
     #[error("{0}")]
     Internal(String),
@@ -54,12 +68,21 @@ pub enum TrainError {
 }
 
 impl TrainError {
+    /// Whether only this rank ends by it: the others see a death.
+    fn leaves_alone(&self) -> bool {
+        match self {
+            Self::Comm(error) => !error.starts_recovery(),
+            Self::Evicted(_) => true,
+            _ => false,
+        }
+    }
+
     /// How the run ends by it.
     pub fn status(&self) -> Status {
         match self {
             Self::Comm(error) if error.starts_recovery() => Status::JobLost,
             Self::Data(_) => Status::DataError,
-            Self::JobLost(_) => Status::JobLost,
+            Self::JobLost(_) | Self::Evicted(_) => Status::JobLost,
             Self::Comm(_) | Self::Configuration(_) | Self::Internal(_) | Self::Closed => {
                 Status::InternalError
             }

@@ -119,7 +119,8 @@ impl Optimizer {
     /// Writes the next state. `gradients` and `batch_statistics_sums` are sums over `count`
     /// samples (statistics: over owners of samples times statistic); `statistics_momentum` has one
     /// number a statistic tensor, in the layout's order. With a count of 0 nothing was learned and
-    /// the state is copied.
+    /// the state is copied. False when the gradients hold something that is not a finite number;
+    /// then the state is copied too: such a step learns nothing.
     ///
     /// # Panics
     /// When a slice is not as long as the layout says.
@@ -134,7 +135,7 @@ impl Optimizer {
         learning_rate: f64,
         batch_statistics_sums: &[f32],
         statistics_momentum: &[f32],
-    ) {
+    ) -> bool {
         assert_eq!(gradients.len(), next.parameters.len(), "a gradient for every parameter");
         assert_eq!(next.statistics.len(), self.statistics_len, "statistics as in the layout");
         assert_eq!(batch_statistics_sums.len(), self.statistics_len, "a sum for every statistic");
@@ -143,8 +144,9 @@ impl Optimizer {
             next.parameters.copy_from_slice(current.parameters);
             next.momentum.copy_from_slice(current.momentum);
             next.statistics.copy_from_slice(current.statistics);
-            return;
+            return true;
         }
+        let mut finite = batch_statistics_sums.iter().all(|sum| sum.is_finite());
         let scale = (1.0 / count as f64) as f32;
         for (range, rule) in &self.segments {
             let range = range.clone();
@@ -159,7 +161,13 @@ impl Optimizer {
             let weight_decay = if *rule == Rule::Decayed { self.weight_decay } else { 0.0 };
             let (learning_rate, momentum) = (learning_rate as f32, self.momentum);
             let step = SgdStep { learning_rate, momentum, weight_decay, scale };
-            stream::sgd(step, w, v, &gradients[range], w_out, v_out);
+            finite &= stream::sgd(step, w, v, &gradients[range], w_out, v_out);
+        }
+        if !finite {
+            next.parameters.copy_from_slice(current.parameters);
+            next.momentum.copy_from_slice(current.momentum);
+            next.statistics.copy_from_slice(current.statistics);
+            return false;
         }
         next.statistics.copy_from_slice(current.statistics);
         for ((range, rule), &momentum) in self.statistics.iter().zip(statistics_momentum) {
@@ -170,6 +178,7 @@ impl Optimizer {
                 }
             }
         }
+        true
     }
 }
 
@@ -225,7 +234,7 @@ mod tests {
         }
         first.momentum.fill(0.5);
         first.statistics.fill(2.0);
-        slots.commit(0, 0, Vec::new());
+        slots.commit(0, 0, &[]);
         slots
     }
 
@@ -236,7 +245,7 @@ mod tests {
         let gradients: Vec<f32> = (0..33).map(|i| (i as f32).sin() * 4.0).collect();
         let (current, next) = slots.begin();
         optimizer.apply(current, next, &gradients, count, 0.1, &[8.0; 5], &[0.1, 0.5]);
-        slots.commit(1, 0, Vec::new());
+        slots.commit(1, 0, &[]);
         slots
     }
 

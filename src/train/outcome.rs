@@ -1,15 +1,17 @@
 //! `RUN/result.json`, composed from the run's own events and its final position: recoveries and
-//! restarts are what was written when they happened, whoever wrote it.
+//! restarts are what was written when they happened, whoever wrote it. Lost steps are the ledger's:
+//! a writer that dies between two lines may leave a rollback without its event.
 
 use std::io;
 use std::path::Path;
 
 use crate::observe::event::{Event, Kind};
+use crate::observe::ledger::{self, Entry};
 use crate::observe::log::parse_lines;
 use crate::observe::result::{Restart, RunResult, Status, Validation};
 use crate::observe::storage::Storage;
 
-use super::journal::{EVENTS, Place};
+use super::journal::{EVENTS, LEDGER, Place};
 use super::position::Position;
 
 /// The file.
@@ -40,6 +42,8 @@ impl Ended<'_> {
     pub fn write(self, storage: &dyn Storage) -> io::Result<()> {
         let events = storage.read(Path::new(EVENTS)).unwrap_or_default();
         let events = parse_lines::<Event>(Path::new(EVENTS), &events).unwrap_or_default();
+        let ledger = storage.read(Path::new(LEDGER)).unwrap_or_default();
+        let ledger = parse_lines::<Entry>(Path::new(LEDGER), &ledger).unwrap_or_default();
         let position = self.position;
         let from_events = History::of(&events);
         let result = RunResult {
@@ -59,7 +63,7 @@ impl Ended<'_> {
             recoveries: from_events.recoveries,
             restarts: from_events.restarts,
             resizes: from_events.resizes,
-            lost_steps: from_events.lost_steps,
+            lost_steps: ledger::lost_steps(&ledger),
             goodput: from_events.counted_seconds / self.seconds.max(1e-9),
         };
         let text = serde_json::to_vec_pretty(&result).map_err(io::Error::other)?;
@@ -73,7 +77,6 @@ struct History {
     recoveries: Vec<crate::observe::event::RecoveryRecord>,
     restarts: Vec<Restart>,
     resizes: Vec<crate::observe::event::ResizeRecord>,
-    lost_steps: u64,
     counted_seconds: f64,
 }
 
@@ -86,9 +89,8 @@ impl History {
                 Kind::Step { seconds, .. } => counted.push((event.step, *seconds)),
                 Kind::Recovered(record) => history.recoveries.push(record.clone()),
                 Kind::Resized(record) => history.resizes.push(record.clone()),
-                Kind::Restarted { from, lost_steps } => {
+                Kind::Restarted { from, .. } => {
                     counted.retain(|(step, _)| *step <= event.step);
-                    history.lost_steps += lost_steps;
                     let (attempt, step) = (event.attempt, event.step);
                     history.restarts.push(Restart { attempt, from: from.clone(), step });
                 }
@@ -137,7 +139,7 @@ mod tests {
         let restarted = Kind::Restarted { from: "checkpoint".into(), lost_steps: 2 };
         let events = [step(1), step(2), step(3), event(1, 2, restarted), step(2)];
         let history = History::of(&events);
-        assert_eq!((history.lost_steps, history.counted_seconds), (2, 4.0));
+        assert_eq!(history.counted_seconds, 4.0);
         let step = Restart { attempt: 2, from: "checkpoint".into(), step: 1 };
         assert_eq!(history.restarts, vec![step]);
     }

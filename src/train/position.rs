@@ -17,6 +17,15 @@ pub enum Ending {
     Completed,
     OutOfTime,
     Interrupted,
+    /// The spares are used up: the run goes on from here at full strength.
+    Renewed,
+}
+
+impl Ending {
+    /// Whether another start of the run goes on from here.
+    pub fn is_a_pause(self) -> bool {
+        matches!(self, Self::Interrupted | Self::Renewed)
+    }
 }
 
 /// The position after a committed step.
@@ -41,6 +50,10 @@ pub struct Position {
     pub ledger_tail: Vec<Committed>,
     /// All ranks agreed to end here.
     pub ending: Option<Ending>,
+    /// The last step after which all ranks were found to hold the same state.
+    pub verified: u64,
+    /// Times the run has gone back to it without reaching the next comparison.
+    pub gone_back: u32,
     /// Asynchronous exchange: micro-batches committed of each owner; empty otherwise.
     pub owner_batches: Vec<u64>,
     /// The number of ranks is to be looked at before the next step.
@@ -51,6 +64,19 @@ impl Position {
     /// The position before the first step.
     pub fn start() -> Self {
         Self { exact: true, ..Self::default() }
+    }
+
+    /// For the wire and for a resident slot: the same bytes on every rank that holds the same.
+    pub fn encode(&self) -> Vec<u8> {
+        serde_json::to_vec(self).expect("a position is plain data")
+    }
+
+    /// Reads what `encode` wrote.
+    ///
+    /// # Errors
+    /// Bytes that are no position.
+    pub fn decode(bytes: &[u8]) -> Result<Self, serde_json::Error> {
+        serde_json::from_slice(bytes)
     }
 
     /// Ends a run that has nothing left to do, for example one that goes on from a checkpoint of
@@ -66,7 +92,7 @@ impl Position {
     /// All ranks agreed to end after this step; a run that is not to go on is evaluated once more.
     pub fn end(&mut self, ending: Ending, plan: &Plan) {
         self.ending = Some(ending);
-        if ending != Ending::Interrupted {
+        if !ending.is_a_pause() {
             self.evaluation_due |= plan.evaluates();
         }
     }

@@ -1,37 +1,30 @@
 //! One rank's copy of the run's state, and how it is shipped: what recovery needs of a process.
 
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use crate::cluster::comm::{CommError, Communicator};
 use crate::cluster::faults::{Injector, Standing};
 use crate::cluster::recovery::{Hooks, Note};
-use crate::cluster::resident::{Shape, SlotView, Slots};
+use crate::cluster::resident::{Identity, SlotView, Slots};
 use crate::cluster::world::World;
-use crate::config::Phase;
+use crate::config::{FaultKind, Phase};
 use crate::observe::clock::Clock;
 
+use super::comparison::Proof;
+use super::housing::Housing;
 use super::position::Position;
+use super::take_over::{self, Incoming, Way};
 
-/// Message tags of a state transfer.
-const TAG_LENGTH: u32 = 40;
-const TAG_POSITION: u32 = 41;
-const TAG_TENSORS: u32 = 42;
-
-/// Tensors on their way in, until everybody agreed that they arrived.
-struct Received {
+/// A copy of a committed state.
+#[derive(Debug, Clone, Default)]
+pub struct State {
+    /// Everything that is not a tensor.
+    pub position: Position,
     parameters: Vec<f32>,
     momentum: Vec<f32>,
     statistics: Vec<f32>,
-}
-
-impl Received {
-    fn new(shape: Shape) -> Self {
-        let parameters = vec![0.0; shape.parameters];
-        let statistics = vec![0.0; shape.statistics];
-        Self { momentum: parameters.clone(), parameters, statistics }
-    }
 }
 
 /// The state of this rank.
@@ -46,13 +39,22 @@ pub struct Replica {
     pub standing: Standing,
     /// What recovery said, for the journal.
     pub notes: Vec<Note>,
+    /// Where the slots lie so that they outlive this process; `None`: in its memory.
+    pub housing: Option<Housing>,
+    /// Ranks of this attempt whose slots lie in their own memory although they should not.
+    pub unhoused: usize,
+    /// How this rank, as the source, gave its state in the last repair.
+    pub given: Vec<Way>,
+    /// What is known of the states that met in the last repair.
+    pub proof: Proof,
     injector: Arc<Injector>,
     clock: Arc<dyn Clock>,
     arguments: Vec<String>,
     /// The world's, for whoever records a fault.
     generation: Arc<AtomicU32>,
-    scratch: Option<Received>,
-    scratch_position: Option<Position>,
+    incoming: Option<Incoming>,
+    /// A planned bit flip struck and is to be performed.
+    flip_due: AtomicBool,
 }
 
 impl Replica {
@@ -75,61 +77,129 @@ impl Replica {
             holds_state,
             standing,
             notes: Vec::new(),
+            housing: None,
+            unhoused: 0,
+            given: Vec::new(),
+            proof: Proof::default(),
             injector,
             clock,
             arguments,
             generation,
-            scratch: None,
-            scratch_position: None,
+            incoming: None,
+            flip_due: AtomicBool::new(false),
+        }
+    }
+
+    /// The run is over, or a checkpoint holds as much: nothing of it stays in memory.
+    pub fn retire(&self) {
+        if let Some(housing) = &self.housing {
+            housing.folder.clear();
+        }
+    }
+
+    /// A repaired world has committed a step: slots of the dead that nobody took over go.
+    pub fn tidy(&self) {
+        if let Some(housing) = &self.housing {
+            housing.folder.clear_free();
         }
     }
 
     /// Asks whether a fault strikes here.
     pub fn reached_point(&self, phase: Phase) {
-        self.injector.at(phase, &self.standing);
+        if self.injector.at(phase, &self.standing) == Some(FaultKind::BitFlip) {
+            self.flip_due.store(true, Ordering::Relaxed);
+        }
     }
 
-    fn send_state(
-        &mut self,
-        comm: &mut dyn Communicator,
-        receivers: &[usize],
-    ) -> Result<(), CommError> {
-        let position = serde_json::to_vec(&self.position).expect("a position is plain data");
+    /// Performs a planned bit flip: one bit of a committed weight turns over.
+    pub fn flip_if_due(&mut self) {
+        if self.flip_due.swap(false, Ordering::Relaxed) {
+            let mut state = self.copy_state(None);
+            let middle = state.parameters.len() / 2;
+            if let Some(weight) = state.parameters.get_mut(middle) {
+                *weight = f32::from_bits(weight.to_bits() ^ 1 << 20);
+            }
+            self.put_state(&state);
+        }
+    }
+
+    /// A copy of the committed state, in the memory of `reused`.
+    pub fn copy_state(&self, reused: Option<State>) -> State {
+        let mut copy = reused.unwrap_or_default();
         let slots = self.slots.read().unwrap_or_else(PoisonError::into_inner);
         let committed = slots.committed();
-        for &receiver in receivers {
-            comm.send(&(position.len() as u64).to_le_bytes(), receiver, TAG_LENGTH)?;
-            comm.send(&position, receiver, TAG_POSITION)?;
-            for part in [committed.parameters, committed.momentum, committed.statistics] {
-                comm.send(bytemuck::cast_slice(part), receiver, TAG_TENSORS)?;
-            }
+        for (to, from) in [
+            (&mut copy.parameters, committed.parameters),
+            (&mut copy.momentum, committed.momentum),
+            (&mut copy.statistics, committed.statistics),
+        ] {
+            to.clear();
+            to.extend_from_slice(from);
         }
-        Ok(())
+        copy.position.clone_from(&self.position);
+        copy
     }
 
-    fn receive_state(
-        &mut self,
-        comm: &mut dyn Communicator,
-        source: usize,
-    ) -> Result<(), CommError> {
-        let mut length = [0; 8];
-        comm.recv(&mut length, source, TAG_LENGTH)?;
-        let mut position = vec![0; u64::from_le_bytes(length) as usize];
-        comm.recv(&mut position, source, TAG_POSITION)?;
-        let shape = self.slots.read().unwrap_or_else(PoisonError::into_inner).shape();
-        let mut received = self.scratch.take().unwrap_or_else(|| Received::new(shape));
-        let parts = [&mut received.parameters, &mut received.momentum, &mut received.statistics];
-        for part in parts {
-            comm.recv(bytemuck::cast_slice_mut(part), source, TAG_TENSORS)?;
+    /// The copied state becomes the committed one.
+    pub fn put_state(&mut self, state: &State) {
+        let extra = state.position.encode();
+        let mut slots = self.slots.write().unwrap_or_else(PoisonError::into_inner);
+        slots.replace(SlotView {
+            step: state.position.step,
+            generation: self.generation.load(Ordering::Relaxed),
+            parameters: &state.parameters,
+            momentum: &state.momentum,
+            statistics: &state.statistics,
+            extra: &extra,
+        });
+        self.position.clone_from(&state.position);
+        self.standing.step = self.position.step;
+        self.proof.state_changed();
+    }
+
+    /// The slots are this member's from now on.
+    pub fn settle(&mut self, world: &World, rank: usize) {
+        let Some(member) = world.member_at(rank) else { return };
+        let ours = self.housing.as_ref().map(|housing| housing.identity).unwrap_or_default();
+        let mut slots = self.slots.write().unwrap_or_else(PoisonError::into_inner);
+        slots.identify(Identity { member: member.member, attempt: world.attempt, ..ours });
+    }
+
+    /// What `Exchange::apply` wrote becomes the committed state, together with the position.
+    pub fn commit(&self, generation: u32) {
+        let position = self.position.encode();
+        let mut slots = self.slots.write().unwrap_or_else(PoisonError::into_inner);
+        slots.commit(self.position.step, generation, &position);
+    }
+
+    /// After an agreement: what came in becomes this rank's state, and the rank a member of the
+    /// world.
+    pub fn adopt_state(&mut self, world: &World) {
+        self.settle(world, self.standing.rank as usize);
+        if let Some(Incoming { key, position, way }) = self.incoming.take() {
+            let mut slots = self.slots.write().unwrap_or_else(PoisonError::into_inner);
+            if way != Way::Mapped {
+                slots.commit_as(key, &position.encode());
+            }
+            // Whatever else lay in a dead rank's slots is given up if it is later.
+            assert!(slots.select(key), "a state that everybody agreed on is in its slot");
+            drop(slots);
+            self.position = position;
+            self.holds_state = true;
         }
-        let decoded = serde_json::from_slice(&position).map_err(|error| CommError::Fatal {
-            call: "state transfer",
-            class: 0,
-            text: format!("the source's position cannot be read: {error}"),
-        })?;
-        self.scratch = Some(received);
-        self.scratch_position = Some(decoded);
-        Ok(())
+        self.standing.source = false;
+        self.standing.step = self.position.step;
+        self.generation.store(world.generation, Ordering::Relaxed);
+    }
+
+    /// Puts a state that was read or made into the slots, as this attempt's own.
+    pub fn begin_with(&mut self, state: SlotView<'_>, position: Position) {
+        let extra = position.encode();
+        let mut slots = self.slots.write().unwrap_or_else(PoisonError::into_inner);
+        slots.replace(SlotView { generation: 0, extra: &extra, ..state });
+        drop(slots);
+        self.position = position;
+        self.holds_state = true;
     }
 }
 
@@ -158,40 +228,27 @@ impl Hooks for Replica {
         _step: u64,
     ) -> Result<(), CommError> {
         let rank = comm.rank();
-        self.scratch_position = None;
+        self.incoming = None;
         if rank == source {
-            self.send_state(comm, receivers)
+            self.given = take_over::give(self, comm, receivers)?;
         } else if receivers.contains(&rank) {
-            self.receive_state(comm, source)
-        } else {
-            Ok(())
+            self.incoming = Some(take_over::receive(self, comm, source)?);
         }
+        Ok(())
     }
 
     fn restoring(&mut self, rank: usize, source: usize, step: u64) {
+        self.given.clear();
         self.standing.source = rank == source;
         self.standing.rank = rank as u32;
         self.standing.step = step;
     }
 
     fn adopt(&mut self, world: &World) {
-        if let Some(position) = self.scratch_position.take() {
-            let received = self.scratch.take().expect("a position comes with its tensors");
-            let mut slots = self.slots.write().unwrap_or_else(PoisonError::into_inner);
-            slots.replace(SlotView {
-                step: position.step,
-                generation: world.generation,
-                parameters: &received.parameters,
-                momentum: &received.momentum,
-                statistics: &received.statistics,
-                extra: &[],
-            });
-            self.position = position;
-            self.holds_state = true;
-        }
-        self.standing.source = false;
-        self.standing.step = self.position.step;
-        self.generation.store(world.generation, Ordering::Relaxed);
+        let received = self.incoming.is_some();
+        let reference = self.standing.source && !self.given.is_empty();
+        self.adopt_state(world);
+        self.proof.repaired(&self.slots, received, reference);
     }
 
     fn identity(&self) -> (u32, String) {

@@ -19,6 +19,7 @@ use crate::observe::result::Status;
 use crate::observe::storage::Storage;
 
 use super::TrainError;
+use super::mending::newcomers;
 use super::trainer::Trainer;
 
 /// Where `kintsugi scale` leaves the number of ranks it wants, as text.
@@ -138,7 +139,14 @@ impl Trainer {
         if writer {
             self.resizer.forget_request();
         }
-        let (before, to) = (self.world.ranks(), wish.now as usize);
+        let before = self.world.ranks();
+        let mut to = wish.now as usize;
+        if to != before && self.world.spares().next().is_some() {
+            // They would have to learn the new size, and would fill the seats that were given up.
+            to = before;
+            self.world.target = before as u32;
+            self.refuse_to_resize();
+        }
         let cause = if wish.asked { "scale" } else { "regrow" };
         if to > before {
             self.enlarge(to, cause)?;
@@ -152,15 +160,22 @@ impl Trainer {
         Ok(None)
     }
 
+    fn refuse_to_resize(&mut self) {
+        if self.is_writer() {
+            let message = "the number of ranks stays: it cannot change while spares wait";
+            self.event(Kind::Warning { message: message.into() });
+        }
+    }
+
     fn enlarge(&mut self, to: usize, cause: &str) -> Result<(), TrainError> {
-        let (before, members_before) = (self.world.ranks(), self.world.next_member);
+        let (before, old) = (self.world.ranks(), self.world.clone());
         self.resizer.since = self.clock.now();
         let policy = &self.plan.policy;
         let grown = grow(self.comm.as_mut(), &mut self.world, to, policy, &mut self.replica);
         let failed = |error| TrainError::JobLost(format!("{error}"));
         match grown.map_err(failed)? {
             Growth::Grown(repaired) => {
-                self.newcomers_from = members_before;
+                self.newcomers = newcomers(&old, &self.world);
                 let short = self.world.ranks() < to;
                 self.resizer.failures = if short { self.resizer.failures + 1 } else { 0 };
                 self.resized(before, cause, repaired, usize::MAX);

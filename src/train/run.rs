@@ -3,13 +3,14 @@
 
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
-use crate::cluster::comm::mpi::under_mpirun;
+use crate::cluster::comm::mpi::{JoinArguments, under_mpirun};
 use crate::cluster::comm::{CommError, Communicator};
 use crate::cluster::faults::Standing;
-use crate::cluster::launch::lock::{self, RunLock};
+use crate::cluster::guard::{Activity, pulse};
+use crate::cluster::launch::lock::RunLock;
 use crate::cluster::recovery::driver;
 use crate::cluster::world::World;
 use crate::config::{Config, Phase, identity};
@@ -19,13 +20,15 @@ use crate::observe::result::Status;
 use crate::observe::storage::Storage;
 
 use super::TrainError;
+use super::housing::Housing;
 use super::journal::{Journal, Place, WORLD};
 use super::keeper::{Facts, Keeper, leave_reason, read_reason};
 use super::outcome::{Ended, RESULT};
 use super::position::Position;
 use super::replica::Replica;
+use super::reserve::{self, Preparation};
 use super::start::{self, From, Prepared};
-use super::surroundings::{Surroundings, communicator, surroundings};
+use super::surroundings::{Staff, Surroundings, communicator, start_guardian, surroundings};
 use super::trainer::Trainer;
 
 /// Longest wait for worker threads at the end.
@@ -53,8 +56,14 @@ pub struct TrainArguments {
 
 /// Runs the rank; the exit code is that of DESIGN 4.6 for a world of one.
 pub fn run(arguments: &TrainArguments) -> ExitCode {
+    if under_mpirun() {
+        start_guardian(arguments);
+    }
     let code = match run_rank(arguments) {
-        Ok(status) => status.exit_code(),
+        Ok(status) => {
+            pulse().ending();
+            status.exit_code()
+        }
         Err(TrainError::Configuration(reason)) => {
             tracing::error!("{reason}");
             eprintln!("error: {reason}");
@@ -63,6 +72,11 @@ pub fn run(arguments: &TrainArguments) -> ExitCode {
         Err(error) => {
             tracing::error!("{error}");
             eprintln!("error: {error}");
+            if under_mpirun() && matches!(error, TrainError::Evicted(_)) {
+                // The death that the others repair; a process that exits by itself may end the job.
+                pulse().last_words(&error.to_string());
+                kintsugi_ffi::os::kill_self_now();
+            }
             error.status().exit_code()
         }
     };
@@ -77,26 +91,72 @@ fn run_rank(arguments: &TrainArguments) -> Result<Status, TrainError> {
     let around = surroundings(arguments)?;
     around.injector.at(Phase::InInit, &Standing { ranks: 1, ..first_standing(arguments) });
     std::thread::scope(|scope| {
-        let preparing = scope.spawn(|| {
-            let (run_id, owners) = (&around.run_id, around.owners);
-            let (config, injector) = (&arguments.config, &around.injector);
-            start::prepare(config, run_id, around.fingerprint, owners, injector)
-        });
-        let comm = communicator(arguments);
-        let prepared = preparing.join().unwrap_or_else(|_| {
-            Err(TrainError::Internal("preparing the run panicked; see the message above".into()))
-        });
-        let comm = comm?;
-        match &arguments.join {
-            Some(_) => run_newcomer(arguments, &around, comm, prepared?),
-            None => run_initial(arguments, &around, comm, prepared),
+        let mut preparation = Preparation::new(scope, arguments, &around);
+        if !is_spare(arguments) || arguments.config.recovery.warm_spares {
+            preparation.begin();
         }
+        let comm = match communicator(arguments) {
+            Ok(comm) if comm.waits() => {
+                return reserve::wait(arguments, &around, comm, preparation);
+            }
+            started => started,
+        };
+        let prepared = preparation.finish();
+        run_prepared(arguments, &around, comm?, prepared)
     })
+}
+
+/// Finds a place for the slots where they outlive this process. A newcomer takes its own only when
+/// it knows which state it needs.
+pub(super) fn house(
+    arguments: &TrainArguments,
+    around: &Surroundings,
+    mut prepared: Prepared,
+) -> Prepared {
+    let recovery = &arguments.config.recovery;
+    let storage = around.storage.as_ref();
+    let housing = Housing::of(recovery, &arguments.run_dir, storage, &prepared.facts);
+    prepared.housing = housing.unwrap_or_else(|reason| {
+        tracing::warn!("{reason}");
+        None
+    });
+    let starts = arguments.join.is_none() && !is_spare(arguments);
+    if let Some(housing) = prepared.housing.as_ref().filter(|_| starts) {
+        let mut slots = prepared.slots.write().unwrap_or_else(PoisonError::into_inner);
+        if let Err(reason) = housing.furnish(&mut slots) {
+            tracing::warn!("{reason}");
+        }
+    }
+    prepared
+}
+
+/// A rank's program once it has its communicator and its part of the run: what a simulation runs
+/// too. One that was told to join enters the survivors' repair.
+pub fn run_prepared(
+    arguments: &TrainArguments,
+    around: &Surroundings,
+    comm: Box<dyn Communicator>,
+    prepared: Result<Prepared, TrainError>,
+) -> Result<Status, TrainError> {
+    match &arguments.join {
+        Some(_) => run_newcomer(arguments, around, comm, prepared?),
+        None => run_initial(arguments, around, comm, prepared),
+    }
 }
 
 fn first_standing(arguments: &TrainArguments) -> Standing {
     let rank = std::env::var("OMPI_COMM_WORLD_RANK").ok().and_then(|rank| rank.parse().ok());
-    Standing { rank: rank.unwrap_or(0), newcomer: arguments.join.is_some(), ..Standing::default() }
+    let (newcomer, spare) = (arguments.join.is_some(), is_spare(arguments));
+    Standing { rank: rank.unwrap_or(0), newcomer, spare, ..Standing::default() }
+}
+
+/// Whether this process is to wait: first-born beyond the world's ranks, or started as a spare.
+fn is_spare(arguments: &TrainArguments) -> bool {
+    let rank = std::env::var("OMPI_COMM_WORLD_RANK").ok().and_then(|rank| rank.parse().ok());
+    match arguments.join.as_deref().map(JoinArguments::parse) {
+        Some(join) => join.is_ok_and(|join| join.spares),
+        None => rank.is_some_and(|rank: u32| rank >= arguments.config.run.ranks),
+    }
 }
 
 fn run_initial(
@@ -131,14 +191,16 @@ fn run_initial(
     };
     let world = start::gather_world(comm.as_mut(), attempt, around.owners, next_member, &identity);
     let world = world.inspect_err(|_| comm.revoke()).map_err(lost)?;
-    let (position, from) = match comm.rank() {
-        0 => start::first_state(&prepared, config, around.storage.as_ref()),
-        _ => start::scratch(&prepared, config).map(|()| (Position::start(), From::Scratch)),
-    }
-    .map_err(|error| refuse(around, comm.as_mut(), error))?;
-    let mut replica = replica(arguments, around, &prepared, &world, Some(position));
-    let from = start::spread(comm.as_mut(), &mut replica, &world, from);
-    let from = from.inspect_err(|_| comm.revoke()).map_err(lost)?;
+    let mut replica = replica(arguments, around, &prepared, &world, Some(Position::start()));
+    let storage = around.storage.as_ref();
+    let begun = start::begin(comm.as_mut(), &mut replica, &prepared, config, storage, &world);
+    let from = match begun {
+        Err(TrainError::Comm(error)) => {
+            comm.revoke();
+            return Err(lost(error));
+        }
+        other => other.map_err(|error| refuse(around, comm.as_mut(), error))?,
+    };
     comm.warm().inspect_err(|_| comm.revoke()).map_err(lost)?;
     replica.position.settle(&prepared.plan);
     let facts = prepared.facts.clone();
@@ -246,16 +308,14 @@ fn run_newcomer(
     conclude(arguments, around, trainer)
 }
 
-fn replica(
+/// What a replacement of this run is started with.
+pub(super) fn replacement_arguments(
     arguments: &TrainArguments,
     around: &Surroundings,
-    prepared: &Prepared,
-    world: &World,
-    position: Option<Position>,
-) -> Replica {
+    attempt: u32,
+) -> Vec<String> {
     let run_dir = std::path::absolute(&arguments.run_dir);
     let run_dir = run_dir.unwrap_or_else(|_| arguments.run_dir.clone());
-    let attempt = arguments.attempt.unwrap_or(world.attempt);
     let mut spawned: Vec<String> = vec![
         "train".into(),
         run_dir.join("config.toml").display().to_string(),
@@ -269,17 +329,31 @@ fn replica(
     if arguments.launched {
         spawned.push("--launched".into());
     }
-    Replica::new(
+    spawned
+}
+
+pub(super) fn replica(
+    arguments: &TrainArguments,
+    around: &Surroundings,
+    prepared: &Prepared,
+    world: &World,
+    position: Option<Position>,
+) -> Replica {
+    let attempt = arguments.attempt.unwrap_or(world.attempt);
+    let spawned = replacement_arguments(arguments, around, attempt);
+    let mut replica = Replica::new(
         Arc::clone(&prepared.slots),
         position,
         Arc::clone(&around.injector),
         Arc::clone(&around.clock),
         spawned,
         Arc::clone(&around.generation),
-    )
+    );
+    replica.housing.clone_from(&prepared.housing);
+    replica
 }
 
-fn trainer(
+pub(super) fn trainer(
     arguments: &TrainArguments,
     around: &Surroundings,
     comm: Box<dyn Communicator>,
@@ -292,18 +366,20 @@ fn trainer(
     let (storage, clock) = (Arc::clone(&around.storage), Arc::clone(&around.clock));
     let mut journal =
         Journal::new(Arc::clone(&storage), Arc::clone(&clock), around.origin, progress);
-    let (run_dir, attempt) = (arguments.run_dir.clone(), world.attempt);
-    let still_current =
-        Arc::new(move || lock::current_attempt(&run_dir).is_none_or(|now| now <= attempt));
+    let (newest, attempt) = (Arc::clone(&around.newest_attempt), world.attempt);
+    let still_current = Arc::new(move || newest().is_none_or(|now| now <= attempt));
     let injector = Arc::clone(&around.injector);
     let mut keeper =
-        Keeper::new(prepared.facts, storage, Arc::clone(&clock), injector, still_current);
+        Keeper::new(prepared.facts, storage, Arc::clone(&clock), injector, still_current)
+            .staffed(around.staff);
     // A fresh start takes its own rollback down (`announce`); a newcomer takes over where it is.
-    if comm.rank() == 0 && arguments.join.is_some() {
+    if comm.rank() == 0 && replica.standing.newcomer {
         keeper.take_over(&replica, &world, &mut journal);
     }
     let stop = Arc::clone(&around.stop);
-    let (exchange, plan) = (prepared.exchange, prepared.plan);
+    let (exchange, mut plan) = (prepared.exchange, prepared.plan);
+    // Without a supervisor nobody would start it again.
+    plan.renews &= arguments.launched;
     Trainer::new(comm, world, replica, exchange, journal, keeper, stop, clock, plan)
 }
 
@@ -325,14 +401,20 @@ fn announce(
     }
     trainer.journal.world(&trainer.world);
     let (attempt, step) = (trainer.world.attempt, trainer.position().step);
-    let from_name = match from {
-        From::Scratch => "scratch",
-        From::Checkpoint => "checkpoint",
-    };
-    let lost_steps = start::steps_thrown_away(around.storage.as_ref(), step);
+    let from_name = from.name();
+    let lost_steps = start::lines_after(around.storage.as_ref(), step).len() as u64;
     trainer.keeper.take_over(&trainer.replica, &trainer.world, &mut trainer.journal);
     if attempt > 1 {
         trainer.event(Kind::Restarted { from: from_name.into(), lost_steps });
+    }
+    if trainer.replica.unhoused > 0 {
+        let (ranks, place) = (trainer.replica.unhoused, &arguments.config.recovery.resident_dir);
+        let message = format!(
+            "resident state is off on {ranks} ranks: no room for their slots in {} (their logs say \
+             more); a restart will read a checkpoint",
+            place.display()
+        );
+        trainer.event(Kind::Warning { message });
     }
     let parameters = facts.about.layout.parameters as u64;
     let validation_samples = plan.validation_samples;
@@ -350,19 +432,26 @@ fn announce(
 }
 
 /// Trains, and writes down an end that was not agreed on.
-fn conclude(
+pub(super) fn conclude(
     arguments: &TrainArguments,
     around: &Surroundings,
     mut trainer: Trainer,
 ) -> Result<Status, TrainError> {
     let result = trainer.run();
-    if under_mpirun() {
+    if matches!(result, Err(TrainError::Evicted(_))) {
+        // Nobody may go on from what it holds.
+        let mut slots = trainer.replica.slots.write().unwrap_or_else(PoisonError::into_inner);
+        slots.refuse_all();
+    }
+    pulse().enter(Activity::Over);
+    if around.staff == Staff::Threads && under_mpirun() {
         // A worker may sit in a file that hangs; the run's end does not wait for it.
         kintsugi_ffi::os::exit_after(WORKERS_END_SECONDS_MAX);
     }
     trainer.exchange.pool().stop();
     trainer.journal.finish();
     if let Err(error) = &result
+        && !matches!(error, TrainError::Evicted(_))
         && trainer.is_writer()
         && trainer.keeper.is_current()
     {

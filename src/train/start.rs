@@ -2,7 +2,7 @@
 //! Split so that the part that needs no communicator runs beside MPI's own start.
 
 use std::path::Path;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, RwLock};
 use std::time::Duration;
 
 use crate::cluster::comm::{CommError, Communicator};
@@ -10,12 +10,13 @@ use crate::cluster::faults::Injector;
 use crate::cluster::recovery::{Hooks, Policy};
 use crate::cluster::resident::{Shape, SlotView, Slots};
 use crate::cluster::world::{Member, Role, World};
-use crate::config::{Config, Every, ExchangeKind, Rung};
+use crate::config::{Config, Every, ExchangeKind, Interval, Resident, Rung};
+use crate::data::Source;
 use crate::data::loader::{Evaluation, Loader, LoaderOptions};
 use crate::data::sampler::Order;
 use crate::data::source::{Split, open};
 use crate::model::{Graph, Layout, catalogue, init, layout};
-use crate::observe::ledger;
+use crate::observe::ledger::{self, Committed};
 use crate::observe::storage::Storage;
 
 use super::TrainError;
@@ -25,13 +26,14 @@ use super::exchange::asynchronous::Asynchronous;
 use super::exchange::synchronous::Synchronous;
 use super::free_run::FreeRun;
 use super::gradient_sum::GradientSum;
+use super::housing::Housing;
 use super::journal::LEDGER;
 use super::keeper::Facts;
 use super::optimizer::Optimizer;
 use super::position::Position;
 use super::replica::Replica;
 use super::trainer::Plan;
-use super::worker::{Pool, Shared};
+use super::worker::{Compute, Pool, Shared};
 
 /// Decoded validation images kept in memory, at most.
 const EVALUATION_CACHE_BYTES: u64 = 256 << 20;
@@ -45,8 +47,10 @@ pub struct Prepared {
     pub facts: Facts,
     /// What it is to do.
     pub plan: Plan,
-    /// Where the state lives; empty.
+    /// Where the state lives; vacant.
     pub slots: Arc<RwLock<Slots>>,
+    /// Where it is to lie so that it outlives this process; `None`: in its memory.
+    pub housing: Option<Housing>,
     /// How gradients meet, with the worker threads running.
     pub exchange: Box<dyn Exchange + Send>,
     graph: Graph,
@@ -54,6 +58,18 @@ pub struct Prepared {
     kind: ExchangeKind,
     /// Training samples.
     pub train_samples: u64,
+}
+
+/// What a rank is prepared from: read from files, or made up by a simulation.
+pub struct Materials {
+    /// Training samples.
+    pub train: Arc<dyn Source>,
+    /// Validation samples, where errors are measured.
+    pub validation: Option<Arc<dyn Source>>,
+    /// The model.
+    pub graph: Graph,
+    /// What computes micro-batches on the communicating thread; `None` = worker threads do.
+    pub inline: Option<Box<dyn Compute + Send>>,
 }
 
 /// Reads the data set's index, builds the model, starts the worker threads.
@@ -73,14 +89,31 @@ pub fn prepare(
     };
     let size = config.data.image_size as usize;
     let input = [train.channels() as usize, size, size];
-    let (name, classes) = (&config.model.name, train.classes().to_vec());
-    let graph = catalogue::build(name, input, classes.len(), config.model.width)
+    let classes = train.classes().len();
+    let graph = catalogue::build(&config.model.name, input, classes, config.model.width)
         .map_err(|error| TrainError::Configuration(error.to_string()))?;
+    let materials = Materials { train, validation, graph, inline: None };
+    prepare_from(materials, config, run_id, config_fingerprint, owners, injector)
+}
+
+/// The part of `prepare` that reads nothing.
+pub fn prepare_from(
+    materials: Materials,
+    config: &Config,
+    run_id: &str,
+    config_fingerprint: u64,
+    owners: u32,
+    injector: &Arc<Injector>,
+) -> Result<Prepared, TrainError> {
+    let Materials { train, validation, graph, inline } = materials;
+    let (seed, input, classes) = (config.run.seed, graph.input, train.classes().to_vec());
+    let name = &config.model.name;
     let layout = Arc::new(layout::of(&graph));
     let order = Order::new(train.len(), owners, seed, config.train.global_batch)?;
     let workers = config.train.workers as usize;
     let options = LoaderOptions {
         threads: match config.data.decode_threads {
+            _ if inline.is_some() => 0,
             0 => workers,
             threads => threads as usize,
         },
@@ -105,7 +138,7 @@ pub fn prepare(
         order: order.clone(),
     };
     let shape = Shape { parameters: layout.parameters, statistics: layout.statistics };
-    let slots = Arc::new(RwLock::new(Slots::new(shape)));
+    let slots = Arc::new(RwLock::new(Slots::vacant(shape)));
     let train_samples = train.len();
     let shared = Shared {
         graph: graph.clone(),
@@ -119,11 +152,15 @@ pub fn prepare(
         seed,
         threads: config.train.threads as usize,
     };
-    let pool = Pool::start(shared, workers)?;
+    let pool = match inline {
+        Some(compute) => Pool::inline(shared, compute),
+        None => Pool::start(shared, workers)?,
+    };
     let plan = plan(config, &order, validation_samples);
     let exchange = exchange(config, pool, order, &layout);
     let kind = config.train.exchange;
-    Ok(Prepared { facts, plan, slots, exchange, graph, layout, kind, train_samples })
+    let housing = None;
+    Ok(Prepared { facts, plan, slots, housing, exchange, graph, layout, kind, train_samples })
 }
 
 fn gradient_sum(config: &Config, layout: &Layout) -> GradientSum {
@@ -179,14 +216,34 @@ fn plan(config: &Config, order: &Order, validation_samples: u64) -> Plan {
         validation_samples,
         evaluation_batch: u64::from(config.evaluation.batch.max(1)),
         begin_limit: BEGIN_LIMIT,
-        policy: Policy {
-            ladder: config.recovery.rungs(),
-            tries_max: config.recovery.tries,
-            limit: config.recovery.time_limit.0,
-        },
+        replaces_slow: config.recovery.replace_slow,
+        policy: policy(config),
+        renews: renews(config),
         reproducible: config.train.reproducible,
         // Asynchronous owners cannot move between ranks that live: a part of Δw would count twice.
         regrow: synchronous.then_some(config.recovery.regrow),
+        integrity: match synchronous {
+            true => config.recovery.integrity_every,
+            false => Interval::Off,
+        },
+    }
+}
+
+/// Whether a run that has used up its spares is to be started again with new ones: where nothing
+/// else brings a lost rank back.
+fn renews(config: &Config) -> bool {
+    let rungs = config.recovery.rungs();
+    config.recovery.spares.unwrap_or(0) > 0
+        && rungs.contains(&Rung::Restart)
+        && !rungs.contains(&Rung::Respawn)
+}
+
+/// What recovery may do.
+pub fn policy(config: &Config) -> Policy {
+    Policy {
+        ladder: config.recovery.rungs(),
+        tries_max: config.recovery.tries,
+        limit: config.recovery.time_limit.0,
     }
 }
 
@@ -198,8 +255,8 @@ pub fn respawns(policy: &Policy) -> bool {
 /// Host names travel in so many bytes.
 const HOST_BYTES: usize = 64;
 
-/// The world of a fresh start: everybody tells pid and host. Member numbers go on from the ones
-/// that earlier attempts used.
+/// The world of a fresh start: everybody, spares included, tells pid and host. Member numbers go on
+/// from the ones that earlier attempts used.
 pub fn gather_world(
     comm: &mut dyn Communicator,
     attempt: u32,
@@ -215,7 +272,8 @@ pub fn gather_world(
         host.chunks_exact(8)
             .map(|chunk| u64::from_le_bytes(chunk.try_into().expect("chunks of eight bytes"))),
     );
-    let all = comm.all_gather_u64(&words)?;
+    let all = comm.introduce(&words)?;
+    let ranks = comm.ranks();
     // The numbers of rank 0 count: it is the one that read the run directory.
     let (first, attempt) = (all[1] as u32, all[2] as u32);
     let mut hosts: Vec<String> = Vec::new();
@@ -230,7 +288,7 @@ pub fn gather_world(
         Member {
             member: first + rank as u32,
             rank: rank as u32,
-            role: Role::Active,
+            role: if rank < ranks { Role::Active } else { Role::Spare },
             pid: words[0] as u32,
             host,
             node: node as u32,
@@ -246,24 +304,72 @@ pub enum From {
     Scratch,
     /// A verified checkpoint.
     Checkpoint,
+    /// State that outlived the processes of an earlier attempt.
+    Resident,
 }
 
-/// The first state of this attempt on rank 0; first weights everywhere else (they are a pure
-/// function of the seed), to be replaced by `spread` when rank 0 found a checkpoint.
-pub fn first_state(
+impl From {
+    /// In events and results.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Scratch => "scratch",
+            Self::Checkpoint => "checkpoint",
+            Self::Resident => "resident",
+        }
+    }
+}
+
+/// Gives every rank the state that this attempt goes on from: what outlived the last one, else
+/// rank 0's newest verified checkpoint, else first weights (a pure function of the seed). Nothing
+/// enters the slots before it is known which: an attempt that dies meanwhile loses nothing.
+pub fn begin(
+    comm: &mut dyn Communicator,
+    replica: &mut Replica,
     prepared: &Prepared,
     config: &Config,
     storage: &dyn Storage,
-) -> Result<(Position, From), TrainError> {
-    let found = find_checkpoint(prepared, storage)?;
-    let mut slots = prepared.slots.write().unwrap_or_else(PoisonError::into_inner);
-    if let Some(snapshot) = found {
-        slots.replace(snapshot.slot(&[]));
-        return Ok((position_of(&snapshot), From::Checkpoint));
+    world: &World,
+) -> Result<From, TrainError> {
+    let resident = config.recovery.resident == Resident::On;
+    if resident && super::restart::from_resident(comm, replica, storage, world)? {
+        return Ok(From::Resident);
     }
-    drop(slots);
-    scratch(prepared, config)?;
-    Ok((Position::start(), From::Scratch))
+    replica.settle(world, comm.rank());
+    let mut found = None;
+    if comm.rank() == 0 {
+        found = find_checkpoint(prepared, storage)?;
+    }
+    let told = comm.all_gather_u64(&[u64::from(found.is_some())])?;
+    if told[0] == 0 {
+        scratch(replica, prepared, config)?;
+        return Ok(From::Scratch);
+    }
+    if let Some(snapshot) = found {
+        replica.begin_with(snapshot.slot(&[]), position_of(&snapshot));
+    }
+    hand_to_all(comm, replica, 0, world)?;
+    Ok(From::Checkpoint)
+}
+
+/// Everybody goes on from what `source` holds.
+pub fn hand_to_all(
+    comm: &mut dyn Communicator,
+    replica: &mut Replica,
+    source: usize,
+    world: &World,
+) -> Result<(), CommError> {
+    let (rank, ranks) = (comm.rank(), comm.size());
+    let receivers: Vec<usize> = (0..ranks).filter(|other| *other != source).collect();
+    replica.restoring(rank, source, 0);
+    if !receivers.is_empty() {
+        replica.transfer(comm, source, &receivers, 0)?;
+    }
+    let agreement = comm.agree(1);
+    if !agreement.committed() {
+        return Err(agreement.outcome.err().unwrap_or(CommError::ProcFailed));
+    }
+    replica.adopt_state(world);
+    Ok(())
 }
 
 fn find_checkpoint(
@@ -295,12 +401,16 @@ fn position_of(snapshot: &Snapshot) -> Position {
         ledger_tail: state.ledger_tail.clone(),
         ending: None,
         owner_batches: state.order.clone(),
-        resize_due: false,
+        ..Position::start()
     }
 }
 
 /// First weights: a pure function of the seed, or those of `model.init`.
-pub fn scratch(prepared: &Prepared, config: &Config) -> Result<(), TrainError> {
+pub fn scratch(
+    replica: &mut Replica,
+    prepared: &Prepared,
+    config: &Config,
+) -> Result<(), TrainError> {
     let layout = &prepared.layout;
     let mut parameters = init::parameters(&prepared.graph, layout, config.run.seed);
     let mut statistics = init::statistics(layout);
@@ -320,8 +430,7 @@ pub fn scratch(prepared: &Prepared, config: &Config) -> Result<(), TrainError> {
         statistics: &statistics,
         extra: &[],
     };
-    let mut slots = prepared.slots.write().unwrap_or_else(PoisonError::into_inner);
-    slots.replace(state);
+    replica.begin_with(state, Position::start());
     Ok(())
 }
 
@@ -341,31 +450,10 @@ fn load_weights(
     Ok(())
 }
 
-/// Gives everybody rank 0's state when it did not start from scratch.
-pub fn spread(
-    comm: &mut dyn Communicator,
-    replica: &mut Replica,
-    world: &World,
-    from: From,
-) -> Result<From, CommError> {
-    let mine = u64::from(from == From::Checkpoint && comm.rank() == 0);
-    let told = comm.all_gather_u64(&[mine])?;
-    if told[0] == 0 {
-        return Ok(From::Scratch);
-    }
-    let receivers: Vec<usize> = (1..comm.size()).collect();
-    replica.transfer(comm, 0, &receivers, 0)?;
-    let agreement = comm.agree(1);
-    if !agreement.committed() {
-        return Err(agreement.outcome.err().unwrap_or(CommError::ProcFailed));
-    }
-    replica.adopt(world);
-    Ok(From::Checkpoint)
-}
-
-/// Steps that the ledger counts although the run goes on before them.
-pub fn steps_thrown_away(storage: &dyn Storage, step: u64) -> u64 {
+/// Lines that the ledger counts although the run goes on before them.
+pub fn lines_after(storage: &dyn Storage, step: u64) -> Vec<Committed> {
     let body = storage.read(Path::new(LEDGER)).unwrap_or_default();
     let entries = crate::observe::log::parse_lines(Path::new(LEDGER), &body).unwrap_or_default();
-    ledger::effective(&entries).iter().filter(|line| line.step > step).count() as u64
+    let counted = ledger::effective(&entries);
+    counted.into_iter().filter(|line| line.step > step).collect()
 }

@@ -1,13 +1,18 @@
-//! What is real around a rank: files, clock, signals, fault injection, MPI.
+//! What is around a rank: files, clock, signals, fault injection, MPI. Real ones are made here; a
+//! simulation brings its own.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::time::SystemTime;
 
 use crate::cluster::comm::Communicator;
 use crate::cluster::comm::mpi::{JoinArguments, MpiComm, start_orphan_watch, under_mpirun};
 use crate::cluster::comm::solo::SoloComm;
+use crate::cluster::comm::watched::Watched;
 use crate::cluster::faults::{Injector, RealStrike, Standing};
-use crate::cluster::launch::mpirun;
+use crate::cluster::guard::judge::{Joins, Limits};
+use crate::cluster::guard::{self, pulse, segment};
+use crate::cluster::launch::{lock, mpirun};
 use crate::config::{FaultKind, Phase, identity};
 use crate::observe::clock::{Clock, RealClock};
 use crate::observe::event::{Event, Kind, VERSION};
@@ -16,24 +21,43 @@ use crate::observe::result::Status;
 use crate::observe::storage::{FileSystem, Storage};
 
 use super::TrainError;
+use super::cause::log_name;
 use super::journal::EVENTS;
-use super::keeper::log_name;
 use super::run::TrainArguments;
 
-/// Set by mpirun: ranks of its first world.
-const WORLD_SIZE: &str = "OMPI_COMM_WORLD_SIZE";
+/// Who works beside the communicating thread.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Staff {
+    /// Threads.
+    Threads,
+    /// Nobody: in simulation the communicating thread does it all.
+    Inline,
+}
 
-/// What is real around a rank.
-pub(super) struct Surroundings {
+/// What is around a rank.
+pub struct Surroundings {
+    /// The run directory.
     pub storage: Arc<dyn Storage>,
+    /// Time.
     pub clock: Arc<dyn Clock>,
+    /// Unix time at which the run's seconds were zero.
     pub origin: f64,
+    /// What goes wrong on purpose.
     pub injector: Arc<Injector>,
+    /// The world's, for whoever records a fault.
     pub generation: Arc<AtomicU32>,
+    /// Set by signals.
     pub stop: Arc<AtomicBool>,
+    /// Names the run.
     pub run_id: String,
+    /// Of what decides the arithmetic.
     pub fingerprint: u64,
+    /// Virtual owners.
     pub owners: u32,
+    /// The run's newest attempt, where one is recorded.
+    pub newest_attempt: Arc<dyn Fn() -> Option<u32> + Send + Sync>,
+    /// Who works beside the communicating thread.
+    pub staff: Staff,
 }
 
 /// Sets it all up.
@@ -66,10 +90,13 @@ pub(super) fn surroundings(arguments: &TrainArguments) -> Result<Surroundings, T
     let fingerprint = identity::fingerprint(&arguments.config);
     let run_id = arguments.run_dir.file_name().map(|name| name.to_string_lossy().into_owned());
     let run_id = run_id.unwrap_or_else(|| arguments.config.run.name.clone());
-    let ranks = std::env::var(WORLD_SIZE).ok().and_then(|size| size.parse().ok()).unwrap_or(1);
-    let workers = arguments.config.train.workers;
+    let (ranks, workers) = (arguments.config.run.ranks, arguments.config.train.workers);
     let owners = arguments.config.train.owners.unwrap_or(ranks * workers);
+    let run_dir = arguments.run_dir.clone();
+    let newest_attempt = Arc::new(move || lock::current_attempt(&run_dir));
     Ok(Surroundings {
+        newest_attempt,
+        staff: Staff::Threads,
         storage,
         clock,
         origin,
@@ -110,6 +137,19 @@ fn injector(
     let strike = Arc::new(RealStrike);
     let injector = Injector::new(faults, Arc::clone(storage), Arc::clone(clock), origin, strike);
     let attempt = arguments.attempt.unwrap_or(1);
+    record_faults(&injector, storage, clock, (origin, attempt), generation);
+    injector
+}
+
+/// Faults are events: written just before they strike. `begun`: the run's origin and attempt.
+pub fn record_faults(
+    injector: &Injector,
+    storage: &Arc<dyn Storage>,
+    clock: &Arc<dyn Clock>,
+    begun: (f64, u32),
+    generation: &Arc<AtomicU32>,
+) {
+    let (origin, attempt) = begun;
     let (storage, clock, generation) =
         (Arc::clone(storage), Arc::clone(clock), Arc::clone(generation));
     let record = move |kind: &FaultKind, phase: Phase, standing: &Standing| {
@@ -133,7 +173,6 @@ fn injector(
         }
     };
     injector.set_recording(Box::new(record));
-    injector
 }
 
 /// As in configuration files.
@@ -155,7 +194,28 @@ pub(super) fn communicator(
     }
     let join = arguments.join.as_deref().map(JoinArguments::parse).transpose();
     let join = join.map_err(|error| TrainError::Internal(format!("--join: {error}")))?;
-    Ok(Box::new(MpiComm::initialise(join.as_ref())?))
+    let before = SystemTime::now();
+    let mpi = match &join {
+        Some(join) => MpiComm::initialise(Some(join))?,
+        None => MpiComm::initialise_with_spares(arguments.config.run.ranks as usize)?,
+    };
+    if let Some(name) = segment::own(before) {
+        pulse().segment(&name);
+    }
+    Ok(Box::new(Watched::new(Box::new(mpi))))
+}
+
+/// Before MPI is started: see `cluster::guard`. Without one a rank is as good, until it hangs.
+pub(super) fn start_guardian(arguments: &TrainArguments) {
+    let joins = if arguments.join.is_some() { Joins::Later } else { Joins::First };
+    let charge = guard::Charge {
+        run_dir: arguments.run_dir.clone(),
+        attempt: arguments.attempt.unwrap_or(1),
+        limits: Limits::of(&arguments.config.recovery, joins),
+    };
+    if let Err(error) = guard::start(&charge) {
+        tracing::warn!("no guardian ({error}): nobody notices if this rank hangs");
+    }
 }
 
 /// What plain mpirun was not told, once, from its first rank.

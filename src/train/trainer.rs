@@ -1,37 +1,34 @@
 //! One rank's run from its first step to its last: steps, votes, evaluations, repairs. Everything
 //! that moves is behind a trait, so that the same code runs over MPI, alone and in simulation.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use crate::cluster::comm::{CommError, Communicator, ReduceOp};
+use crate::cluster::guard::{Activity, pulse};
 use crate::cluster::recovery::Policy;
 use crate::cluster::world::World;
-use crate::config::{Every, Phase};
+use crate::config::{Every, Interval, Phase};
 use crate::observe::clock::Clock;
 use crate::observe::event::Kind;
-use crate::observe::ledger::Entry;
 use crate::observe::result::Status;
 
 use super::TrainError;
 use super::exchange::{Context, Exchange, Sums};
+use super::integrity::Integrity;
 use super::journal::{Journal, Place};
 use super::keeper::Keeper;
-use super::mending::{Begin, Mended};
+use super::mending::{Begin, Mended, Recruits};
+use super::pace::Pace;
 use super::position::{Ending, Position};
 use super::replica::Replica;
+use super::requests::{
+    COMMIT, NO_EVALUATION, NO_RECRUITS, NO_RENEWAL, NO_RESIZE, NO_STOP, NOT_BROKEN, TIME_LEFT,
+};
 use super::resize::Resizer;
 use super::worker::Totals;
-
-/// Bit 0 of the vote; the others carry requests, inverted, since agree is an AND (DESIGN 4.2).
-const COMMIT: u32 = 1;
-const NO_STOP: u32 = 1 << 1;
-const TIME_LEFT: u32 = 1 << 2;
-const NO_EVALUATION: u32 = 1 << 3;
-const NOT_BROKEN: u32 = 1 << 4;
-const NO_RESIZE: u32 = 1 << 5;
-const ALL: u32 = COMMIT | NO_STOP | TIME_LEFT | NO_EVALUATION | NOT_BROKEN | NO_RESIZE;
 
 /// Step events are written at most this often; shorter steps are summed up in one.
 const STEP_EVENT_EVERY: Duration = Duration::from_millis(100);
@@ -55,12 +52,18 @@ pub struct Plan {
     pub evaluation_batch: u64,
     /// Longest wait for this rank's workers to begin.
     pub begin_limit: Duration,
+    /// `recovery.replace_slow`.
+    pub replaces_slow: bool,
     /// The ladder.
     pub policy: Policy,
+    /// Whether a run whose spares are used up is started again at a step boundary.
+    pub renews: bool,
     /// Whether sums are the same for any number of ranks (`train.reproducible`).
     pub reproducible: bool,
     /// When ranks that were lost come back; `None` where the number of ranks cannot grow.
     pub regrow: Option<Every>,
+    /// How often replicas are compared.
+    pub integrity: Interval,
 }
 
 impl Plan {
@@ -96,11 +99,17 @@ pub struct Trainer {
     pub stop: Arc<AtomicBool>,
     pub(super) clock: Arc<dyn Clock>,
     pub(super) plan: Plan,
+    pub(super) integrity: Integrity,
     recent: Recent,
+    pub(super) pace: Pace,
     pub(super) mended: Mended,
     pub(super) repairs_without_step: u32,
-    /// Members from this number on joined in the last repair.
-    pub(super) newcomers_from: u32,
+    /// Members that joined in the last repair.
+    pub(super) newcomers: Vec<u32>,
+    /// Spares that are known to be dead since the last repair.
+    pub(super) dead_spares: BTreeSet<u32>,
+    /// New spares wait to be taken in: known to the writer, then agreed by all.
+    pub(super) recruits: Recruits,
     pub(super) resizer: Resizer,
     /// This rank has left a world that became smaller on purpose.
     pub(super) left: bool,
@@ -123,11 +132,12 @@ impl Trainer {
         clock: Arc<dyn Clock>,
         plan: Plan,
     ) -> Self {
-        let (recent, mended) = (Recent::default(), Mended::default());
+        let (recent, pace, mended) = (Recent::default(), Pace::default(), Mended::default());
         let repairs_without_step = 0;
         let regrow = plan.regrow.unwrap_or(Every::Never);
         let mut resizer = Resizer::new(Arc::clone(keeper.storage()), regrow, plan.policy.tries_max);
         resizer.shrunk(clock.now());
+        let integrity = Integrity::new(plan.integrity);
         Self {
             comm,
             world,
@@ -138,10 +148,14 @@ impl Trainer {
             stop,
             clock,
             plan,
+            integrity,
             recent,
+            pace,
             mended,
             repairs_without_step,
-            newcomers_from: u32::MAX,
+            newcomers: Vec::new(),
+            dead_spares: BTreeSet::new(),
+            recruits: Recruits::None,
             resizer,
             left: false,
             epoch_ended: false,
@@ -157,6 +171,7 @@ impl Trainer {
     /// All ranks of an attempt have just started together.
     pub fn started(&mut self) {
         self.mended = Mended::since(self.clock.now(), Begin::Started);
+        self.integrity.keep(&mut self.replica);
     }
 
     /// Trains to the end. Errors that recovery answers are answered here.
@@ -192,15 +207,23 @@ impl Trainer {
         self.journal.event(place, kind);
     }
 
-    /// One evaluation, one step, or the end; the same choice on every rank.
+    /// One comparison, one evaluation, one step, or the end; the same choice on every rank.
     fn advance(&mut self) -> Result<Option<Status>, TrainError> {
         let ranks = self.comm.size() as u32;
         let standing = &mut self.replica.standing;
         (standing.rank, standing.ranks) = (self.comm.rank() as u32, ranks);
         standing.step = self.replica.position.step;
+        if self.recruits == Recruits::Agreed && self.replica.position.ending.is_none() {
+            self.take_in_recruits()?;
+            return Ok(None);
+        }
         let position = &self.replica.position;
-        // An interrupted run owes its evaluation to the one that goes on.
-        if position.evaluation_due && position.ending != Some(Ending::Interrupted) {
+        if self.integrity.is_due(&self.replica) {
+            self.verify()?;
+            return Ok(None);
+        }
+        // A run that pauses owes its evaluation to the one that goes on.
+        if position.evaluation_due && !position.ending.is_some_and(Ending::is_a_pause) {
             self.evaluate()?;
         } else if let Some(ending) = position.ending {
             return self.finish(ending).map(Some);
@@ -213,6 +236,10 @@ impl Trainer {
     }
 
     fn step(&mut self) -> Result<(), TrainError> {
+        pulse().step(self.replica.position.step + 1);
+        if self.mended.unproved() {
+            self.replica.reached_point(Phase::BeforeFirstCommit);
+        }
         let began = self.clock.now();
         let mut context = Context {
             comm: self.comm.as_mut(),
@@ -233,6 +260,7 @@ impl Trainer {
             Ok((sums, flags)) => {
                 self.commit(&sums, flags);
                 self.report_step(&sums, began);
+                self.watch_pace(&sums);
                 Ok(())
             }
             Err(error) => {
@@ -247,13 +275,14 @@ impl Trainer {
         &mut self,
         attempted: Result<T, TrainError>,
     ) -> Result<(T, u32), TrainError> {
+        let attempted = attempted.and_then(|value| self.compare().map(|()| value));
         let mut flags = self.requests();
         match &attempted {
             Ok(_) => {}
-            Err(TrainError::Comm(error)) if !error.starts_recovery() => {
+            Err(error) if error.leaves_alone() => {
                 // Whoever waits for this rank must not wait for its worker threads to end.
                 self.comm.revoke();
-                return Err(TrainError::Comm(error.clone()));
+                return Err(error.clone());
             }
             Err(error) => {
                 flags &= !COMMIT;
@@ -281,34 +310,8 @@ impl Trainer {
         Err(TrainError::Comm(agreement.outcome.err().unwrap_or(CommError::ProcFailed)))
     }
 
-    /// What this rank asks of all: cleared bits.
-    fn requests(&self) -> u32 {
-        let mut flags = ALL;
-        let seconds = self.journal.seconds();
-        if self.stop.load(Ordering::Relaxed) {
-            flags &= !NO_STOP;
-        }
-        if self.plan.max_seconds.is_some_and(|limit| seconds >= limit) {
-            flags &= !TIME_LEFT;
-        }
-        let now = self.clock.now();
-        if self.is_writer() && self.plan.regrow.is_some() && self.resizer.asks(&self.world, now) {
-            flags &= !NO_RESIZE;
-        }
-        if let Every::Time(interval) = self.plan.evaluation
-            && self.is_writer()
-            && self.plan.validation_samples > 0
-        {
-            let last = self.replica.position.evaluated_ms as f64 / 1e3;
-            let interval = interval.as_secs_f64();
-            if (seconds / interval).floor() > (last / interval).floor() {
-                flags &= !NO_EVALUATION;
-            }
-        }
-        flags
-    }
-
     fn commit(&mut self, sums: &Sums, flags: u32) {
+        self.keeper.wait_for_copy();
         let line = self.exchange.apply(&mut self.replica, &self.world, sums);
         let position = &mut self.replica.position;
         let epoch_before = position.cursor / self.plan.samples_per_epoch;
@@ -329,11 +332,23 @@ impl Trainer {
             position.end(Ending::OutOfTime, &self.plan);
         } else if position.ending.is_none() && flags & NO_STOP == 0 {
             position.end(Ending::Interrupted, &self.plan);
+        } else if position.ending.is_none() && flags & NO_RENEWAL == 0 {
+            position.end(Ending::Renewed, &self.plan);
         }
+        if flags & NO_RECRUITS == 0 {
+            self.recruits = Recruits::Agreed;
+        }
+        self.replica.commit(self.world.generation);
+        self.replica.flip_if_due();
         self.replica.standing.newcomer = false;
         self.repairs_without_step = 0;
         if self.is_writer() {
-            self.journal.ledger(&Entry::Step(line));
+            self.look_at_spares();
+            self.journal.committed(&self.replica.position.ledger_tail);
+            if line.zero_update {
+                let message = format!("step {step}: gradients that are not finite; no update");
+                self.event(Kind::Warning { message });
+            }
             self.replica.reached_point(Phase::InSnapshot);
             let seconds = self.journal.seconds();
             let place = self.place();
@@ -392,6 +407,7 @@ impl Trainer {
 
     /// The validation set, shared by all ranks in parts dealt round robin.
     fn evaluate(&mut self) -> Result<(), TrainError> {
+        pulse().enter(Activity::Evaluation);
         let began = self.clock.now();
         if self.is_writer() {
             let name = "evaluating".to_string();
@@ -435,26 +451,6 @@ impl Trainer {
         let mut sums = vec![0; words.len()];
         self.comm.all_reduce_u64(&words, &mut sums, ReduceOp::Sum)?;
         Ok((Totals::from_words(&sums), sums[Totals::WORDS]))
-    }
-
-    /// The last agreement: the result is written before it, so that a writer's death here is
-    /// repaired like any other.
-    fn finish(&mut self, ending: Ending) -> Result<Status, TrainError> {
-        self.replica.reached_point(Phase::InFinalize);
-        let status = match ending {
-            Ending::Completed | Ending::OutOfTime => Status::Completed,
-            Ending::Interrupted => Status::Interrupted,
-        };
-        // The result is made from events: repairs that no step followed are among them.
-        self.report_begin(None);
-        let mut kept = Ok(());
-        if self.is_writer() {
-            let name = "finishing".to_string();
-            self.event(Kind::Phase { name, seconds: 0.0 });
-            let place = self.place();
-            kept = self.keeper.finish(&self.replica, &mut self.journal, place, status);
-        }
-        self.vote(kept).map(|_| status)
     }
 
     /// The position, for the end of the run.

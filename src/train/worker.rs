@@ -5,96 +5,30 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::cluster::faults::{Injector, Standing};
+use crate::cluster::guard::pulse;
 use crate::cluster::resident::Slots;
 use crate::config::{FaultKind, Phase};
 use crate::data::loader::{Evaluation, Loader};
-use crate::engine::executor::{Executor, Outcome};
+use crate::engine::executor::Executor;
 use crate::model::{Graph, Layout};
 
 use super::TrainError;
 use super::free_run::{FreeRun, Turn};
 use super::gradient_sum::GradientSum;
 
+mod inline;
+mod totals;
+
+pub use inline::Compute;
+pub use totals::{LOSS_UNIT, Totals};
+
 const WAKE_EVERY: Duration = Duration::from_millis(50);
 
 /// Share of a whole global batch in the running statistics, as in batch norm's own momentum.
 const STATISTICS_SHARE: f32 = 0.1;
-
-/// Loss is summed in fixed point, so that the sum does not depend on its order: 2^-20 units.
-pub const LOSS_UNIT: f64 = 1.0 / (1u64 << 20) as f64;
-
-/// What the workers of a rank counted; all of it sums exactly, in any order.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Totals {
-    /// Samples, skipped ones included.
-    pub count: u64,
-    /// Images that could not be decoded.
-    pub skipped: u64,
-    /// Audit mix of (epoch, id).
-    pub mix: u64,
-    /// Loss in `LOSS_UNIT`s, two's complement.
-    pub loss_units: u64,
-    /// Wrong top-1 answers.
-    pub errors: u64,
-    /// Micro-batches whose loss was not a number.
-    pub non_finite: u64,
-}
-
-impl Totals {
-    /// Number of words in `words`.
-    pub const WORDS: usize = 6;
-
-    /// For the exchange.
-    pub fn words(&self) -> [u64; Self::WORDS] {
-        [self.count, self.skipped, self.mix, self.loss_units, self.errors, self.non_finite]
-    }
-
-    /// The reverse of `words`.
-    pub fn from_words(words: &[u64]) -> Self {
-        Self {
-            count: words[0],
-            skipped: words[1],
-            mix: words[2],
-            loss_units: words[3],
-            errors: words[4],
-            non_finite: words[5],
-        }
-    }
-
-    /// Sum of losses over the samples.
-    pub fn loss(&self) -> f64 {
-        self.loss_units as i64 as f64 * LOSS_UNIT
-    }
-
-    /// Samples that were really computed.
-    pub fn computed(&self) -> u64 {
-        self.count.saturating_sub(self.skipped)
-    }
-
-    /// Adds another sum.
-    pub fn add(&mut self, other: &Self) {
-        self.count += other.count;
-        self.skipped += other.skipped;
-        self.mix = self.mix.wrapping_add(other.mix);
-        self.loss_units = self.loss_units.wrapping_add(other.loss_units);
-        self.errors += other.errors;
-        self.non_finite += other.non_finite;
-    }
-
-    /// Adds a micro-batch's outcome.
-    pub fn add_outcome(&mut self, outcome: &Outcome) {
-        if outcome.loss_sum.is_finite() {
-            let units = (outcome.loss_sum / LOSS_UNIT).round() as i64;
-            self.loss_units = self.loss_units.wrapping_add(units as u64);
-        } else {
-            self.non_finite += 1;
-        }
-        self.errors += outcome.errors;
-    }
-}
 
 /// What a worker needs, shared by all of a rank.
 pub struct Shared {
@@ -165,6 +99,8 @@ pub struct Pool {
     pub shared: Arc<Shared>,
     board: Arc<Board>,
     threads: Vec<JoinHandle<()>>,
+    /// In simulation: what works in the threads' place.
+    inline: Option<inline::Desk>,
 }
 
 #[derive(Default)]
@@ -173,6 +109,8 @@ struct Board {
     changed: Condvar,
     /// Micro-batches begun since the start: "back in the update loop" is when this moves.
     begun: AtomicU64,
+    /// Microseconds that workers spent on micro-batches since the start.
+    busy_micros: AtomicU64,
 }
 
 impl Board {
@@ -194,7 +132,7 @@ impl Pool {
             let reason = "cannot start a worker thread: lower train.workers";
             threads.push(thread.map_err(|e| TrainError::Internal(format!("{reason}: {e}")))?);
         }
-        Ok(Self { shared, board, threads })
+        Ok(Self { shared, board, threads, inline: None })
     }
 
     /// Starts a step for these owners, in this order.
@@ -215,6 +153,7 @@ impl Pool {
             owners.extend_from_slice(more);
         }
         self.board.changed.notify_all();
+        self.work_inline();
     }
 
     /// Evaluates these ranges of the validation set and waits for the sums.
@@ -253,6 +192,11 @@ impl Pool {
         self.board.begun.load(Ordering::Relaxed)
     }
 
+    /// Microseconds since the start that the workers, one after the other, spent on micro-batches.
+    pub fn busy_micros(&self) -> u64 {
+        self.board.busy_micros.load(Ordering::Relaxed)
+    }
+
     /// Ends the threads and waits for them.
     pub fn stop(&mut self) {
         self.put(Work::Stop);
@@ -267,11 +211,13 @@ impl Pool {
         let mut job = self.board.lock();
         let failure = job.failure.take();
         *job = Job { work, failure, ..Job::default() };
+        drop(job);
         self.board.changed.notify_all();
+        self.work_inline();
     }
 }
 
-fn run_or_abort(shared: &Shared, board: &Board) {
+fn run_or_abort(shared: &Arc<Shared>, board: &Board) {
     let run = std::panic::AssertUnwindSafe(|| {
         if let Err(failure) = run_worker(shared, board) {
             let mut job = board.lock();
@@ -286,33 +232,15 @@ fn run_or_abort(shared: &Shared, board: &Board) {
     }
 }
 
-fn run_worker(shared: &Shared, board: &Board) -> Result<(), TrainError> {
-    let mut worker = Worker {
-        shared,
-        executor: Executor::new(&shared.graph, &shared.layout, shared.threads)?,
-        statistics: vec![0.0; shared.layout.statistics],
-        loaded: None,
-        change: Vec::new(),
-    };
+fn run_worker(shared: &Arc<Shared>, board: &Board) -> Result<(), TrainError> {
+    let executor = Executor::new(&shared.graph, &shared.layout, shared.threads)?;
+    let mut worker = Worker::new(Arc::clone(shared), executor);
     while let Some(item) = next_item(board, shared.free.as_deref()) {
-        worker.load()?;
-        let mut totals = Totals::default();
-        match item {
-            Item::Train { turn, owner, standing } => {
-                board.begun.fetch_add(1, Ordering::Relaxed);
-                match worker.train(Place { turn, owner, standing }, &mut totals) {
-                    Err(TrainError::Closed) => return Ok(()),
-                    other => other?,
-                }
-            }
-            Item::Evaluate { first, count } => worker.evaluate(first, count, &mut totals)?,
-            Item::Free { turn, learning_rate, standing } => {
-                board.begun.fetch_add(1, Ordering::Relaxed);
-                worker.run_free(turn, learning_rate, &standing)?;
-                continue;
-            }
+        pulse().progress();
+        match worker.perform(&item, board) {
+            Err(TrainError::Closed) => return Ok(()),
+            other => other?,
         }
-        done(board, &totals);
     }
     Ok(())
 }
@@ -326,9 +254,9 @@ struct Place {
 }
 
 /// One worker thread's own things.
-struct Worker<'a> {
-    shared: &'a Shared,
-    executor: Executor,
+struct Worker<E> {
+    shared: Arc<Shared>,
+    executor: E,
     statistics: Vec<f32>,
     /// The committed step whose weights the executor holds.
     loaded: Option<u64>,
@@ -336,7 +264,34 @@ struct Worker<'a> {
     change: Vec<f32>,
 }
 
-impl Worker<'_> {
+impl<E: Compute> Worker<E> {
+    fn new(shared: Arc<Shared>, executor: E) -> Self {
+        let statistics = vec![0.0; shared.layout.statistics];
+        Self { shared, executor, statistics, loaded: None, change: Vec::new() }
+    }
+
+    /// Does what an item asks for and counts it.
+    fn perform(&mut self, item: &Item, board: &Board) -> Result<(), TrainError> {
+        self.load()?;
+        let mut totals = Totals::default();
+        match *item {
+            Item::Train { turn, owner, standing } => {
+                board.begun.fetch_add(1, Ordering::Relaxed);
+                let began = Instant::now();
+                self.train(Place { turn, owner, standing }, &mut totals)?;
+                let micros = began.elapsed().as_micros() as u64;
+                board.busy_micros.fetch_add(micros, Ordering::Relaxed);
+            }
+            Item::Evaluate { first, count } => self.evaluate(first, count, &mut totals)?,
+            Item::Free { turn, learning_rate, standing } => {
+                board.begun.fetch_add(1, Ordering::Relaxed);
+                return self.run_free(turn, learning_rate, &standing);
+            }
+        }
+        done(board, &totals);
+        Ok(())
+    }
+
     /// Copies the committed weights into the executor, unless it has them.
     fn load(&mut self) -> Result<(), TrainError> {
         let slots = self.shared.slots.read().unwrap_or_else(PoisonError::into_inner);
@@ -351,7 +306,7 @@ impl Worker<'_> {
     fn evaluate(&mut self, first: u64, count: u64, totals: &mut Totals) -> Result<(), TrainError> {
         let set = self.shared.evaluation.as_ref();
         let set = set.expect("only runs with a validation set evaluate");
-        let batch = set.batch(first, count)?;
+        let batch = pulse().loading(|| set.batch(first, count))?;
         totals.count = batch.count;
         totals.skipped = batch.skipped;
         totals.add_outcome(&self.executor.evaluate(&batch.images, &batch.labels)?);
@@ -359,9 +314,9 @@ impl Worker<'_> {
     }
 
     fn train(&mut self, place: Place, totals: &mut Totals) -> Result<(), TrainError> {
-        let shared = self.shared;
+        let shared = Arc::clone(&self.shared);
         let Place { turn, owner, standing } = place;
-        let batch = shared.loader.take(standing.step, owner)?;
+        let batch = pulse().loading(|| shared.loader.take(standing.step, owner))?;
         totals.count = batch.count;
         totals.skipped = batch.skipped;
         totals.mix = batch.mix;
@@ -393,9 +348,9 @@ impl Worker<'_> {
 
     /// One micro-batch of Algorithm 1's GPU thread: g, then Δw <- Δw - γ g.
     fn run_free(&mut self, turn: Turn, rate: f64, standing: &Standing) -> Result<(), TrainError> {
-        let shared = self.shared;
+        let shared = Arc::clone(&self.shared);
         let free = shared.free.as_ref().expect("only asynchronous runs run free");
-        let batch = shared.loader.take(turn.batch, turn.owner)?;
+        let batch = pulse().loading(|| shared.loader.take(turn.batch, turn.owner))?;
         let mut totals = Totals::default();
         (totals.count, totals.skipped, totals.mix) = (batch.count, batch.skipped, batch.mix);
         shared.injector.at(Phase::InForward, standing);

@@ -20,7 +20,7 @@ fn train(slots: &mut Slots, from: u64, to: u64) {
         let sums = vec![step as f32; STATISTICS];
         let (current, next) = slots.begin();
         optimizer.apply(current, next, &gradients, 96, 0.05, &sums, &[0.1, 0.1]);
-        slots.commit(step + 1, 0, Vec::new());
+        slots.commit(step + 1, 0, &[]);
     }
 }
 
@@ -167,7 +167,7 @@ fn measure_streaming_against_ordinary_stores() {
             let begun = Instant::now();
             stream::sgd_by(way, step, now.parameters, now.momentum, &gradients, w, v);
             times.push(begun.elapsed().as_secs_f64() * 1e3);
-            slots.commit(round + 1, 0, Vec::new());
+            slots.commit(round + 1, 0, &[]);
         }
     }
     for (way, mut times) in ways.iter().zip(times) {
@@ -184,7 +184,7 @@ fn measure_a_checkpoint_of_24_million_parameters() {
     let (_, next) = slots.begin();
     next.parameters.fill(1.0);
     next.momentum.fill(1.0);
-    slots.commit(1, 0, Vec::new());
+    slots.commit(1, 0, &[]);
     let tensors = vec![tensor("w", &[MANY], 0, TensorKind::Weight)];
     let layout = Arc::new(Layout { tensors, parameters: MANY, statistics: 0 });
     let about = About { layout, ..about() };

@@ -182,6 +182,7 @@ impl Telling {
             skipped: 0,
             mix,
             attempt: self.attempt,
+            zero_update: false,
         }));
         let loss = self.loss(self.step);
         self.say(Kind::Step {

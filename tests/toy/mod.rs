@@ -8,19 +8,21 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use kintsugi::cluster::comm::sim::{self, JoinInfo, SimClock, SimComm, SimOptions, SimOutcome};
-use kintsugi::cluster::comm::{CommError, Communicator, ReduceOp};
+use kintsugi::cluster::comm::{Call, CommError, Communicator, ReduceOp};
 use kintsugi::cluster::faults::Standing;
 use kintsugi::cluster::faults::inject::Injector;
-use kintsugi::cluster::recovery::{Hooks, Note, Policy, Repaired, driver};
+use kintsugi::cluster::recovery::{Called, Hooks, Note, Policy, Repaired, driver};
 use kintsugi::cluster::world::{Member, Role, World};
-use kintsugi::config::seed::{Stream, key, mix64};
 use kintsugi::config::{Faults, Phase, Rung};
 use kintsugi::observe::clock::Clock;
 use kintsugi::observe::storage::Storage;
 
 mod claims;
+mod model;
 
 use claims::Claims;
+pub use model::expected_line;
+use model::{Part, State, compute};
 
 pub const RANKS: usize = 4;
 pub const OWNERS: u32 = 8;
@@ -36,7 +38,7 @@ const REPAIRS_MAX: u32 = 40;
 pub enum Rule {
     /// DESIGN 4.2.
     Vote,
-    /// The bug of STYLE.md point 2: apply when my own all-reduce succeeded.
+    /// The bug of ARCHITECTURE.md 3: apply when my own all-reduce succeeded.
     LocalSuccess,
     /// Votes, but does not revoke before.
     VoteWithoutRevoke,
@@ -57,6 +59,7 @@ pub struct Toy {
     pub rule: Rule,
     pub sums: Sums,
     pub ladder: Vec<Rung>,
+    pub spares: u32,
     pub faults: Faults,
 }
 
@@ -66,14 +69,6 @@ pub struct Line {
     pub step: u64,
     pub count: u64,
     pub mix: u64,
-}
-
-#[derive(Debug, Clone, PartialEq)]
-struct State {
-    step: u64,
-    weights: Vec<f32>,
-    momentum: Vec<f32>,
-    ledger: Vec<Line>,
 }
 
 /// How a rank that finished saw the run.
@@ -87,6 +82,8 @@ pub struct Summary {
     pub notes: Vec<Note>,
     /// Whether it was started as a replacement.
     pub replacement: bool,
+    /// Whether it waited first.
+    pub promoted: bool,
 }
 
 /// A commit as it happened, by whichever process, whether it lived on or not.
@@ -99,7 +96,8 @@ pub struct Commit {
 
 /// A simulated run, whole.
 pub struct Run {
-    pub outcome: SimOutcome<Result<Summary, String>>,
+    /// `None` from a spare that was never needed.
+    pub outcome: SimOutcome<Result<Option<Summary>, String>>,
     pub commits: Vec<Commit>,
     /// Files of the run directory: claims of faults.
     pub files: Vec<PathBuf>,
@@ -109,89 +107,13 @@ pub struct Run {
 pub fn train(toy: &Toy, seed: u64, options: SimOptions) -> Run {
     let commits = Mutex::new(Vec::new());
     let storage = Arc::new(Claims::default());
+    let options = SimOptions { spares: toy.spares as usize, ..options };
     let outcome = sim::run(seed, RANKS, options, |comm, join| {
         Trainer::new(toy, comm, join.as_ref(), &commits, &storage).run(join.as_ref())
     });
     let commits = commits.into_inner().unwrap_or_else(PoisonError::into_inner);
     let files = storage.files();
     Run { outcome, commits, files }
-}
-
-/// What the order says a step's ledger line is.
-pub fn expected_line(step: u64) -> Line {
-    let mix = samples_of_step(step).fold(0u64, |sum, id| sum.wrapping_add(mix64(id)));
-    Line { step, count: u64::from(OWNERS) * SAMPLES_PER_OWNER, mix }
-}
-
-fn samples_of_step(step: u64) -> std::ops::Range<u64> {
-    let batch = u64::from(OWNERS) * SAMPLES_PER_OWNER;
-    (step - 1) * batch..step * batch
-}
-
-impl State {
-    fn initial() -> Self {
-        let mut stream = Stream::new(&[1, 1]);
-        let weights = (0..WIDTH).map(|_| stream.unit() as f32 - 0.5).collect();
-        Self { step: 0, weights, momentum: vec![0.0; WIDTH], ledger: Vec::new() }
-    }
-
-    fn words(&self) -> Vec<u64> {
-        let floats = self.weights.iter().chain(&self.momentum);
-        let lines = self.ledger.iter().flat_map(|line| [line.step, line.count, line.mix]);
-        [self.step].into_iter().chain(floats.map(|f| u64::from(f.to_bits()))).chain(lines).collect()
-    }
-
-    fn from_words(words: &[u64]) -> Self {
-        let floats = |from: usize| words[from..from + WIDTH].iter().map(|&w| float(w)).collect();
-        let lines = words[1 + 2 * WIDTH..].chunks_exact(3);
-        Self {
-            step: words[0],
-            weights: floats(1),
-            momentum: floats(1 + WIDTH),
-            ledger: lines.map(|l| Line { step: l[0], count: l[1], mix: l[2] }).collect(),
-        }
-    }
-
-    fn digest(&self) -> u64 {
-        key(&self.words())
-    }
-
-    fn apply(&mut self, gradient: &[f32], line: Line) {
-        for ((weight, momentum), gradient) in
-            self.weights.iter_mut().zip(&mut self.momentum).zip(gradient)
-        {
-            *momentum = 0.9 * *momentum + gradient / line.count as f32;
-            *weight -= 0.1 * *momentum;
-        }
-        self.step = line.step;
-        self.ledger.push(line);
-    }
-}
-
-fn float(bits: u64) -> f32 {
-    f32::from_bits(u32::try_from(bits).expect("32 bits were put in"))
-}
-
-/// What one owner's micro-batch gives: the unit of compute, the same whoever computes it.
-#[derive(Debug, Clone)]
-struct Part {
-    gradient: Vec<f32>,
-    count: u64,
-    mix: u64,
-}
-
-fn compute(weights: &[f32], step: u64, owner: u32) -> Part {
-    let mut part = Part { gradient: vec![0.0; WIDTH], count: 0, mix: 0 };
-    let mine = |id: &u64| id % u64::from(OWNERS) == u64::from(owner);
-    for id in samples_of_step(step).filter(mine) {
-        let mut target = Stream::new(&[2, id]);
-        for (sum, weight) in part.gradient.iter_mut().zip(weights) {
-            *sum += (weight - target.unit() as f32) * (0.3 + weight * weight);
-        }
-        part.count += 1;
-        part.mix = part.mix.wrapping_add(mix64(id));
-    }
-    part
 }
 
 /// The process that recovery repairs.
@@ -215,6 +137,14 @@ impl Process {
 impl Hooks for Process {
     fn reached(&mut self, phase: Phase) {
         self.reach(phase);
+    }
+
+    fn counted(&mut self, step: u64) {
+        self.standing.step = step;
+    }
+
+    fn promoted(&mut self, _rank: usize) {
+        self.standing.newcomer = true;
     }
 
     fn restoring(&mut self, rank: usize, source: usize, step: u64) {
@@ -269,6 +199,7 @@ impl Hooks for Process {
         {
             self.state = Some(scratch);
         }
+        self.standing.spare = false;
     }
 
     fn identity(&self) -> (u32, String) {
@@ -311,10 +242,11 @@ impl<'a> Trainer<'a> {
             rank: comm.rank() as u32,
             ranks: comm.size() as u32,
             newcomer: join.is_some(),
+            spare: comm.waits(),
             ..Standing::default()
         };
         let process = Process {
-            state: join.is_none().then(State::initial),
+            state: (join.is_none() && !comm.waits()).then(State::initial),
             scratch: None,
             standing,
             injector,
@@ -330,7 +262,11 @@ impl<'a> Trainer<'a> {
             host: "sim".into(),
             node: 0,
         };
-        let world = World::initial(1, (0..RANKS as u32).map(member).collect(), OWNERS);
+        let mut world = World::initial(1, (0..RANKS as u32).map(member).collect(), OWNERS);
+        let spares: Vec<_> = (RANKS as u32..RANKS as u32 + toy.spares)
+            .map(|number| (Some(number), member(number)))
+            .collect();
+        world.set_spares(&spares);
         let (parts, repairs) = (BTreeMap::new(), Vec::new());
         Self { toy, comm, world, process, parts, commits, repairs }
     }
@@ -340,7 +276,29 @@ impl<'a> Trainer<'a> {
         Policy { ladder: self.toy.ladder.clone(), tries_max: 10, limit }
     }
 
-    fn run(mut self, join: Option<&JoinInfo>) -> Result<Summary, String> {
+    /// A spare's life before it is a rank. Whether it became one.
+    fn wait(&mut self) -> Result<bool, String> {
+        let policy = self.policy();
+        loop {
+            match self.comm.await_call(&[], &mut || {}) {
+                Call::Gather => {}
+                Call::Dismissed => return Ok(false),
+                Call::Abandoned => return Err("all state was lost: every rank is gone".into()),
+            }
+            let called = driver::answer_call(&mut self.comm, &policy, &mut self.process);
+            if let Called::Seated(world, repaired) = called.map_err(|error| error.to_string())? {
+                self.world = world;
+                self.repairs.push(repaired);
+                return Ok(true);
+            }
+        }
+    }
+
+    fn run(mut self, join: Option<&JoinInfo>) -> Result<Option<Summary>, String> {
+        let spare = self.comm.waits();
+        if spare && !self.wait()? {
+            return Ok(None);
+        }
         if join.is_some() {
             let policy = self.policy();
             let joined = driver::join(&mut self.comm, &policy, &mut self.process);
@@ -350,7 +308,7 @@ impl<'a> Trainer<'a> {
         }
         self.stand();
         while self.process.standing.step < STEPS {
-            if join.is_some() && self.process.standing.newcomer {
+            if self.process.standing.newcomer {
                 self.process.reach(Phase::BeforeFirstCommit);
             }
             if !self.step()? {
@@ -360,14 +318,15 @@ impl<'a> Trainer<'a> {
         self.process.reach(Phase::InFinalize);
         self.comm.finalize();
         let state = self.process.state.expect("a rank that trained has state");
-        Ok(Summary {
+        Ok(Some(Summary {
             digest: state.digest(),
             ledger: state.ledger,
             world: self.world,
             repairs: self.repairs,
             notes: self.process.notes,
             replacement: join.is_some(),
-        })
+            promoted: spare,
+        }))
     }
 
     fn stand(&mut self) {

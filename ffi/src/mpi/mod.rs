@@ -5,9 +5,11 @@
 mod result;
 mod safe;
 mod sys;
+mod wait;
 
 pub use result::{MpiError, Workarounds};
 pub use safe::{
     Comm, Element, Op, error_text, fault_tolerance_enabled, finalize, initialise, library_version,
     mpicc, parent, spawn, workarounds,
 };
+pub use wait::progress;

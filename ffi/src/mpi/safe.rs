@@ -16,7 +16,7 @@ const COUNT_MAX: usize = 1 << 28;
 /// Of the messages that open connections.
 const TOUCH_TAG: i32 = 32_001;
 /// Of `MPI_Intercomm_create`.
-const BRIDGE_TAG: i32 = 32_002;
+pub(super) const BRIDGE_TAG: i32 = 32_002;
 
 mod sealed {
     pub trait Sealed {}
@@ -68,7 +68,7 @@ impl Op {
 /// Not `Sync`: one thread at a time calls MPI.
 #[derive(Debug)]
 pub struct Comm {
-    handle: sys::ShimComm,
+    pub(super) handle: sys::ShimComm,
     retired: Cell<bool>,
 }
 
@@ -188,7 +188,7 @@ pub fn spawn(
 }
 
 /// A count or rank as MPI takes it.
-fn int(value: usize) -> i32 {
+pub(super) fn int(value: usize) -> i32 {
     i32::try_from(value).expect("ranks, roots and pieces are far below 2^31")
 }
 
@@ -202,7 +202,7 @@ impl Comm {
         Self { handle, retired: Cell::new(false) }
     }
 
-    fn make(
+    pub(super) fn make(
         call: &'static str,
         make: impl FnOnce(*mut sys::ShimComm) -> i32,
     ) -> Result<Self, MpiError> {
@@ -431,7 +431,11 @@ impl Comm {
             sys::shim_failed_ranks(self.handle, ranks.as_mut_ptr(), int(ranks.len()), &mut known)
         })?;
         ranks.truncate(usize::try_from(known).unwrap_or_default());
-        Ok(ranks.into_iter().filter_map(|rank| usize::try_from(rank).ok()).collect())
+        // They come in the order of their deaths.
+        let mut ranks: Vec<usize> =
+            ranks.into_iter().filter_map(|rank| usize::try_from(rank).ok()).collect();
+        ranks.sort_unstable();
+        Ok(ranks)
     }
 
     /// `MPIX_Comm_ack_failed`: later agreements succeed in spite of the deaths known now.
@@ -454,16 +458,6 @@ impl Comm {
         Self::make("MPI_Intercomm_merge", |made| {
             // SAFETY: writes one handle.
             unsafe { sys::shim_merge(self.handle, high, made) }
-        })
-    }
-
-    /// `MPI_Intercomm_create` between this group and the one of `remote_leader` in `bridge`. Only
-    /// rank 0 of this group has a bridge.
-    pub fn bridge(&self, bridge: Option<&Self>, remote_leader: usize) -> Result<Self, MpiError> {
-        let bridge = bridge.map_or(self.handle, |bridge| bridge.handle);
-        Self::make("MPI_Intercomm_create", |made| {
-            // SAFETY: writes one handle.
-            unsafe { sys::shim_bridge(self.handle, bridge, int(remote_leader), BRIDGE_TAG, made) }
         })
     }
 }

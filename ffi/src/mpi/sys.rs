@@ -71,6 +71,10 @@ unsafe extern "C" {
     ) -> i32;
     pub fn shim_touch(to: i32, from: i32, tag: i32, comm: ShimComm) -> i32;
 
+    pub fn shim_progress() -> i32;
+    pub fn shim_notify(to: i32, tag: i32, comm: ShimComm) -> i32;
+    pub fn shim_noticed(from: i32, tag: i32, comm: ShimComm, noticed: *mut i32) -> i32;
+
     pub fn shim_agree(comm: ShimComm, flags: *mut i32) -> i32;
     pub fn shim_revoke(comm: ShimComm) -> i32;
     pub fn shim_is_revoked(comm: ShimComm, revoked: *mut i32) -> i32;
@@ -94,6 +98,7 @@ unsafe extern "C" {
     pub fn shim_merge(inter: ShimComm, high: i32, made: *mut ShimComm) -> i32;
     pub fn shim_bridge(
         local: ShimComm,
+        local_leader: i32,
         bridge: ShimComm,
         remote_leader: i32,
         tag: i32,

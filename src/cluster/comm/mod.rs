@@ -6,6 +6,7 @@ use thiserror::Error;
 pub mod mpi;
 pub mod sim;
 pub mod solo;
+pub mod watched;
 
 /// Why a call did not complete. The first three start recovery; all else ends the run
 /// (spec 004: PROC_FAILED, REVOKED, PENDING).
@@ -90,6 +91,17 @@ pub enum SpawnError {
     Failed(String),
 }
 
+/// What a waiting spare is told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Call {
+    /// The world is being repaired: take part.
+    Gather,
+    /// The run has ended well.
+    Dismissed,
+    /// Every rank is gone, and with them all that a spare could go on from.
+    Abandoned,
+}
+
 /// A world of ranks. One thread per rank calls it. Every call that moves data may fail on some
 /// ranks and succeed on others; only `agree` is uniform.
 pub trait Communicator: Send {
@@ -131,7 +143,8 @@ pub trait Communicator: Send {
     /// Interrupts everybody's calls (MPIX_Comm_revoke).
     fn revoke(&mut self);
     /// Becomes the communicator of the survivors, in old rank order (MPIX_Comm_shrink). The old
-    /// one is parked, not freed.
+    /// one is parked, not freed. Where spares wait they are survivors too: all that live are then
+    /// one gathering, to be seated again.
     fn shrink(&mut self) -> Result<(), CommError>;
     /// Collective over a just shrunk world: starts `request.lost.len()` replacements, merges
     /// them, becomes the full world in which every survivor has `request.my_rank`. `reached` is
@@ -145,6 +158,59 @@ pub trait Communicator: Send {
     /// Opens every pair's connection while all live (facts: a connection first opened towards a
     /// dead peer can block for ever).
     fn warm(&mut self) -> Result<(), CommError>;
-    /// The last call of a healthy end: frees what was parked, leaves MPI.
+    /// The last call of a healthy end: dismisses the spares, frees what was parked, leaves MPI.
     fn finalize(&mut self);
+
+    // ---- spares; a communicator without them needs none of these ----
+
+    /// Ranks of the world that this process belongs to, or waits for.
+    fn ranks(&self) -> usize {
+        self.size()
+    }
+    /// Whether this process waits: it holds no rank.
+    fn waits(&self) -> bool {
+        false
+    }
+    /// Which spawn brought this process into the world, 0 for the first-born.
+    fn born(&self) -> u32 {
+        0
+    }
+    /// Everybody's words, waiting spares' included: ranks first, then spares. At the start only.
+    fn introduce(&mut self, words: &[u64]) -> Result<Vec<u64>, CommError> {
+        self.all_gather_u64(words)
+    }
+    /// Collective over a gathering: `seats[i]` is what its i-th process becomes, a rank or (`None`)
+    /// a spare that waits. Uniform; on error the gathering is revoked and stays.
+    fn seat(&mut self, _seats: &[Option<usize>]) -> Result<(), CommError> {
+        let text = "this communicator has no spares".to_owned();
+        Err(CommError::Fatal { call: "seat", class: 0, text })
+    }
+    /// A spare's life: returns when it is needed, or not any more. `pids` are ranks of this machine
+    /// whose death it need not be told of; `idle` is called at every look.
+    fn await_call(&mut self, _pids: &[u32], _idle: &mut dyn FnMut()) -> Call {
+        Call::Abandoned
+    }
+    /// A spare starts `count` more, beside everything that the world does. They wait until a
+    /// gathering admits them, for a bounded time.
+    fn recruit(&mut self, _count: usize, _arguments: &[String]) -> Result<(), SpawnError> {
+        Err(SpawnError::Refused("this communicator starts nobody".into()))
+    }
+    /// How many this spare has started that wait.
+    fn recruits(&self) -> usize {
+        0
+    }
+    /// Rank 0's look: whether some spare has news of recruits. Local knowledge, microseconds.
+    fn recruits_wait(&mut self) -> bool {
+        false
+    }
+    /// Collective over a gathering: those that its `leader` has started become its last members.
+    /// Uniform; on error the gathering stays, and they are sent away.
+    fn admit(&mut self, _leader: usize) -> Result<(), CommError> {
+        let text = "this communicator starts nobody".to_owned();
+        Err(CommError::Fatal { call: "admit", class: 0, text })
+    }
+    /// Spares known to be dead, by their order among the spares. Local knowledge, microseconds.
+    fn failed_spares(&mut self) -> Vec<usize> {
+        Vec::new()
+    }
 }

@@ -1,5 +1,5 @@
 //! Open MPI with ULFM, over `kintsugi_ffi::mpi`. The protocol that brings replacements in is in
-//! `mpi/join.rs`.
+//! `mpi/join.rs`, the spares are in `mpi/pool.rs`.
 
 use std::time::Duration;
 
@@ -8,11 +8,15 @@ use kintsugi_ffi::os;
 
 use crate::config::Phase;
 
-use super::{Agreement, CommError, Communicator, ReduceOp, SpawnError, SpawnRequest};
+use super::{Agreement, Call, CommError, Communicator, ReduceOp, SpawnError, SpawnRequest};
 
+mod arguments;
 mod join;
+mod pool;
+mod recruits;
 
-pub use join::{JoinArguments, JoinPoint, Limits};
+pub use arguments::{JoinArguments, JoinSyntax};
+pub use join::{JoinPoint, Limits};
 
 /// Longest `MPI_Finalize`: it is not fault tolerant, and everything is written by then.
 const FINALIZE_SECONDS_MAX: u32 = 10;
@@ -24,11 +28,16 @@ const JOB_LOST: i32 = 75;
 /// This process's place among the ranks that mpirun (or a surviving leader) started.
 #[derive(Debug)]
 pub struct MpiComm {
+    /// The world; between a shrink and the seating everybody who lives; a spare's: the pool.
     comm: Comm,
     rank: usize,
     size: usize,
+    spares: pool::Spares,
+    /// What this spare has started and nobody has taken in yet.
+    recruits: Option<recruits::Recruits>,
     /// Calls of `spawn_and_merge` so far; a newcomer goes on from its own.
     joins: u32,
+    born: u32,
     limits: Limits,
 }
 
@@ -92,9 +101,33 @@ impl MpiComm {
         Self::over(world, 0)
     }
 
+    /// Starts MPI in one of the first-born: the first `ranks` are the world, the others wait.
+    ///
+    /// # Errors
+    /// MPI's own, and a death meanwhile.
+    pub fn initialise_with_spares(ranks: usize) -> Result<Self, CommError> {
+        let mut comm = Self::initialise(None)?;
+        if comm.size > ranks {
+            let seats: Vec<_> = (0..comm.size).map(|p| (p < ranks).then_some(p)).collect();
+            comm.seat(&seats)?;
+        }
+        Ok(comm)
+    }
+
     fn over(comm: Comm, joins: u32) -> Result<Self, CommError> {
         let (rank, size) = (comm.rank()?, comm.size()?);
-        Ok(Self { comm, rank, size, joins, limits: Limits::default() })
+        let spares = pool::Spares::default();
+        let recruits = None;
+        Ok(Self {
+            recruits,
+            comm,
+            rank,
+            size,
+            spares,
+            joins,
+            born: joins,
+            limits: Limits::default(),
+        })
     }
 
     /// How long each step of bringing in replacements may take.
@@ -189,13 +222,18 @@ impl Communicator for MpiComm {
     }
 
     fn revoke(&mut self) {
-        // Local and reliable; all it could report is that the handle is no communicator.
-        if let Err(error) = self.comm.revoke() {
-            tracing::error!("{error}");
+        for comm in [Some(&self.comm), self.spares.pool()].into_iter().flatten() {
+            // Local and reliable; all it could report is that the handle is no communicator.
+            if let Err(error) = comm.revoke() {
+                tracing::error!("{error}");
+            }
         }
     }
 
     fn shrink(&mut self) -> Result<(), CommError> {
+        if let Some(pool) = self.spares.gather() {
+            self.become_world(pool)?;
+        }
         let survivors = self.comm.shrink()?;
         self.become_world(survivors)
     }
@@ -214,11 +252,60 @@ impl Communicator for MpiComm {
 
     fn finalize(&mut self) {
         os::exit_after(FINALIZE_SECONDS_MAX);
+        if self.rank == 0 {
+            self.spares.dismiss();
+        }
+        drop(self.spares.gather());
         self.comm.retire();
         if let Err(error) = mpi::finalize() {
             tracing::warn!("{error}");
         }
         os::alarm(0);
+    }
+
+    fn ranks(&self) -> usize {
+        self.spares.ranks().unwrap_or(self.size)
+    }
+
+    fn waits(&self) -> bool {
+        self.spares.ranks().is_some()
+    }
+
+    fn born(&self) -> u32 {
+        self.born
+    }
+
+    fn introduce(&mut self, words: &[u64]) -> Result<Vec<u64>, CommError> {
+        Ok(self.spares.pool().unwrap_or(&self.comm).all_gather(words)?)
+    }
+
+    fn seat(&mut self, seats: &[Option<usize>]) -> Result<(), CommError> {
+        pool::seat(self, seats)
+    }
+
+    fn await_call(&mut self, pids: &[u32], idle: &mut dyn FnMut()) -> Call {
+        self.announce_recruits();
+        self.spares.await_call(&self.comm, pids, idle)
+    }
+
+    fn recruit(&mut self, count: usize, arguments: &[String]) -> Result<(), SpawnError> {
+        recruits::recruit(self, count, arguments)
+    }
+
+    fn recruits(&self) -> usize {
+        self.recruits.as_ref().map_or(0, recruits::Recruits::count)
+    }
+
+    fn recruits_wait(&mut self) -> bool {
+        self.spares.noticed_recruits()
+    }
+
+    fn admit(&mut self, leader: usize) -> Result<(), CommError> {
+        recruits::admit(self, leader)
+    }
+
+    fn failed_spares(&mut self) -> Vec<usize> {
+        self.spares.failed()
     }
 }
 

@@ -24,6 +24,9 @@ pub const FOLDER: &str = "faults";
 /// been claimed, or a shrink may have made this process its victim.
 const SECOND_LOOK_SECONDS: f64 = 1.0;
 
+/// What a rank that was struck `slow` is held up by in every forward pass from then on.
+pub const SLOW_PAUSE: Duration = Duration::from_millis(50);
+
 /// Random faults that may be due and unclaimed at once; later ones wait their turn.
 const PENDING_MAX: usize = 64;
 
@@ -45,6 +48,8 @@ struct Armed {
     age_at_zero: f64,
     zero: Duration,
     strike: Arc<dyn Strike>,
+    /// Whether this process is a slow one.
+    slow: AtomicBool,
 }
 
 struct Planned {
@@ -92,7 +97,8 @@ impl Injector {
         });
         let age_at_zero = clock.unix_seconds() - run_started_unix;
         let zero = clock.now();
-        let armed = Armed { planned, random, storage, clock, age_at_zero, zero, strike };
+        let slow = AtomicBool::new(false);
+        let armed = Armed { planned, random, storage, clock, age_at_zero, zero, strike, slow };
         Self { armed: Some(armed), recording: Mutex::new(None) }
     }
 
@@ -107,11 +113,14 @@ impl Injector {
     }
 
     /// Asks at a point whether a fault strikes here. Deaths do not return. What returns is a kind
-    /// that the caller must perform: `Nan`, `BitFlip`, `DeviceError`; or `Slow`, whose first pause
-    /// has been made. A process that was stopped and continued gets `None`.
+    /// that the caller must perform: `Nan`, `BitFlip`; or `Slow`: from then on this process is held
+    /// up in here in every forward pass. A process that was stopped and continued gets `None`.
     #[inline]
     pub fn at(&self, phase: Phase, standing: &Standing) -> Option<FaultKind> {
         let armed = self.armed.as_ref()?;
+        if phase == Phase::InForward && armed.slow.load(Ordering::Relaxed) {
+            armed.clock.sleep(SLOW_PAUSE);
+        }
         if let Some(planned) = armed.next_planned(phase, standing) {
             return self.fire(armed, planned, phase, standing);
         }
@@ -133,10 +142,9 @@ impl Injector {
             recording(&kind, phase, standing);
         }
         armed.strike.strike(kind, phase);
-        let performed_by_caller = matches!(
-            kind,
-            FaultKind::Nan | FaultKind::BitFlip | FaultKind::DeviceError | FaultKind::Slow
-        );
+        armed.slow.fetch_or(kind == FaultKind::Slow, Ordering::Relaxed);
+        let performed_by_caller =
+            matches!(kind, FaultKind::Nan | FaultKind::BitFlip | FaultKind::Slow);
         performed_by_caller.then_some(kind)
     }
 }

@@ -82,7 +82,9 @@ impl Clock for Hand {
     fn unix_seconds(&self) -> f64 {
         1000.0 + self.now().as_secs_f64()
     }
-    fn sleep(&self, _: Duration) {}
+    fn sleep(&self, time: Duration) {
+        self.0.fetch_add(time.as_millis() as u64, Ordering::Relaxed);
+    }
 }
 
 /// Notes what it was told to do, and returns.
@@ -158,11 +160,26 @@ fn a_planned_fault_fires_once_and_never_again_after_a_restart() {
 
 #[test]
 fn kinds_that_the_caller_performs_are_returned() {
-    for kind in [FaultKind::Nan, FaultKind::BitFlip, FaultKind::DeviceError, FaultKind::Slow] {
+    for kind in [FaultKind::Nan, FaultKind::BitFlip, FaultKind::Slow] {
         let bench = Bench::default();
         let injector = bench.process(&planned(kind, Some(1), None));
         assert_eq!(injector.at(Phase::InForward, &standing(1, 0)), Some(kind));
         assert_eq!(injector.at(Phase::InForward, &standing(1, 0)), None);
+    }
+}
+
+#[test]
+fn a_slow_rank_is_held_up_in_every_forward_pass_from_then_on() {
+    let bench = Bench::default();
+    let injector = bench.process(&planned(FaultKind::Slow, Some(1), None));
+    let pause = SLOW_PAUSE;
+    injector.at(Phase::InForward, &standing(1, 0));
+    for step in 1..4 {
+        let before = bench.clock.now();
+        injector.at(Phase::InBackward, &standing(1, step));
+        assert_eq!(bench.clock.now(), before);
+        injector.at(Phase::InForward, &standing(1, step));
+        assert_eq!(bench.clock.now(), before + pause);
     }
 }
 

@@ -27,7 +27,7 @@ pub struct Standing {
 }
 
 /// Makes a fault real: SIGKILL of this process, an exit, a panic; in simulation the death of a
-/// simulated rank. Returns for kinds that the caller performs (nan, bit_flip, slow, device_error).
+/// simulated rank. Returns for kinds that are performed elsewhere (nan, bit_flip, slow).
 pub trait Strike: Send + Sync {
     /// Strikes.
     fn strike(&self, kind: FaultKind, phase: Phase);

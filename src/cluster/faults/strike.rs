@@ -1,6 +1,7 @@
 //! Makes faults real in a real process.
 
 use std::alloc::Layout;
+use std::hint::spin_loop;
 use std::time::Duration;
 
 use kintsugi_ffi::os;
@@ -9,8 +10,12 @@ use crate::config::{FaultKind, Phase};
 
 use super::Strike;
 
-/// How long a rank that is struck `slow` pauses.
-const SLOW: Duration = Duration::from_secs(2);
+/// How often a process sends itself SIGSEGV before it gives up and aborts.
+const SEGV_TRIES: u32 = 100;
+const SEGV_EVERY: Duration = Duration::from_millis(10);
+
+/// Exit code of a rank whose device failed: it leaves, the others go on with a replacement.
+const DEVICE_LOST: i32 = 70;
 
 /// Strikes this process.
 #[derive(Debug, Clone, Copy, Default)]
@@ -25,9 +30,11 @@ impl Strike for RealStrike {
             FaultKind::Panic => panic!("planned fault: a panic {phase:?}"),
             FaultKind::Segv => {
                 // Rust's own handler takes the first one, sees no stack overflow, and restores
-                // the default for the second.
-                signal_self(os::Signal::Segv);
-                signal_self(os::Signal::Segv);
+                // the default for the second. Another thread may get it, in its own time.
+                for _ in 0..SEGV_TRIES {
+                    signal_self(os::Signal::Segv);
+                    std::thread::sleep(SEGV_EVERY);
+                }
                 std::process::abort()
             }
             // What a process does whose allocator says no. The node's memory is left alone: other
@@ -37,8 +44,15 @@ impl Strike for RealStrike {
             FaultKind::Deadlock => loop {
                 std::thread::sleep(Duration::from_secs(3600));
             },
-            FaultKind::Slow => std::thread::sleep(SLOW),
-            FaultKind::DeviceError | FaultKind::Nan | FaultKind::BitFlip => {}
+            FaultKind::Loop => loop {
+                spin_loop();
+            },
+            FaultKind::DeviceError => {
+                tracing::error!("planned fault: the device failed {phase:?}; this rank leaves");
+                os::exit_now(DEVICE_LOST)
+            }
+            // The injector holds a slow rank up from now on; the others are the caller's.
+            FaultKind::Slow | FaultKind::Nan | FaultKind::BitFlip => {}
         }
     }
 }
@@ -77,7 +91,7 @@ mod tests {
         let Ok(kind) = std::env::var(KIND) else { return };
         let kind: FaultKind = serde_json::from_str(&format!("{kind:?}")).unwrap();
         RealStrike.strike(kind, Phase::InForward);
-        let returns = [FaultKind::Nan, FaultKind::BitFlip, FaultKind::DeviceError];
+        let returns = [FaultKind::Nan, FaultKind::BitFlip, FaultKind::Slow];
         assert!(returns.contains(&kind), "{kind:?} returned");
     }
 
@@ -112,6 +126,7 @@ mod tests {
             assert_eq!(ended(struck(kind)).signal(), Some(signal), "{kind}");
         }
         assert_eq!(ended(struck("exit")).code(), Some(0));
+        assert_eq!(ended(struck("device_error")).code(), Some(DEVICE_LOST));
         assert_eq!(ended(struck("panic")).code(), Some(101));
     }
 
@@ -126,19 +141,24 @@ mod tests {
 
     #[test]
     fn what_the_caller_performs_returns() {
-        for kind in ["nan", "bit_flip", "device_error"] {
+        for kind in ["nan", "bit_flip", "slow"] {
             assert_eq!(ended(struck(kind)).code(), Some(0), "{kind}");
         }
     }
 
     #[test]
-    fn a_deadlocked_process_lives_on() {
-        let mut child = struck("deadlock");
-        let sleeps = becomes(&child, "S (sleeping)");
+    fn a_deadlocked_process_lives_on_and_so_does_one_that_loops() {
+        lives_on("deadlock", "S (sleeping)");
+        lives_on("loop", "R (running)");
+    }
+
+    fn lives_on(kind: &str, state: &str) {
+        let mut child = struck(kind);
+        let sleeps = becomes(&child, state);
         std::thread::sleep(Duration::from_millis(200));
         let ended = child.try_wait().unwrap();
         child.kill().unwrap();
         child.wait().unwrap();
-        assert!(sleeps && ended.is_none());
+        assert!(sleeps && ended.is_none(), "{kind}");
     }
 }

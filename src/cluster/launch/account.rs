@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use crate::observe::event::{Event, Kind};
-use crate::observe::ledger::Entry;
+use crate::observe::ledger::{Entry, lost_steps};
 use crate::observe::result::{Restart, RunResult, Status, Validation};
 
 /// A result that claims nothing.
@@ -62,8 +62,7 @@ pub fn result(
                 result.exact = false;
                 result.resizes.push(record.clone());
             }
-            Kind::Restarted { from, lost_steps } => {
-                result.lost_steps += lost_steps;
+            Kind::Restarted { from, .. } => {
                 let (attempt, from) = (event.attempt, from.clone());
                 result.restarts.push(Restart { attempt, from, step: event.step });
             }
@@ -75,6 +74,7 @@ pub fn result(
         result.goodput = (productive / result.seconds).clamp(0.0, 1.0);
     }
     (result.steps, result.epochs, result.samples) = position(ledger);
+    result.lost_steps = lost_steps(ledger);
     result
 }
 
@@ -83,7 +83,7 @@ fn position(ledger: &[Entry]) -> (u64, u64, u64) {
     let target = match ledger.last() {
         None => return (0, 0, 0),
         Some(Entry::Step(line)) => line.step,
-        Some(Entry::Rollback { to, .. }) => *to,
+        Some(Entry::Rollback { to, .. } | Entry::Withdrawn { to, .. }) => *to,
     };
     let line = ledger.iter().rev().find_map(|entry| match entry {
         Entry::Step(line) if line.step == target => Some(line),
@@ -142,6 +142,7 @@ mod tests {
             skipped: 0,
             mix: 0,
             attempt: 1,
+            zero_update: false,
         })
     }
 

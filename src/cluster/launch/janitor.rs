@@ -138,8 +138,14 @@ fn processes(matches: &dyn Fn(&str) -> bool) -> Vec<u32> {
         .collect()
 }
 
+/// Whether a job is an attempt of this run.
+pub fn is_job_of(job: &str, run_id: &str) -> bool {
+    let rest = job.strip_prefix(PREFIX).and_then(|rest| rest.strip_prefix(run_id));
+    rest.and_then(|rest| rest.strip_prefix('-')).is_some_and(|n| n.parse::<u32>().is_ok())
+}
+
 /// The job a process belongs to; others' processes are unreadable and none of ours.
-fn job_of(pid: u32) -> Option<String> {
+pub fn job_of(pid: u32) -> Option<String> {
     let environment = std::fs::read(format!("/proc/{pid}/environ")).ok()?;
     let key = format!("{JOB_VARIABLE}=");
     let mut entries = environment.split(|&byte| byte == 0);

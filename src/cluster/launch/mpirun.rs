@@ -12,7 +12,7 @@ pub const MPIRUN_VARIABLE: &str = "KINTSUGI_MPIRUN";
 pub const JOB_VARIABLE: &str = "KINTSUGI_JOB";
 
 /// Where Open MPI keeps the ranks' shared memory segments.
-const SEGMENTS_VARIABLE: &str = "OMPI_MCA_btl_sm_backing_directory";
+pub const SEGMENTS_VARIABLE: &str = "OMPI_MCA_btl_sm_backing_directory";
 
 /// What an mpirun line is made of.
 #[derive(Debug, Clone, PartialEq)]
@@ -21,6 +21,8 @@ pub struct Plan {
     pub mpirun: PathBuf,
     /// Ranks to start.
     pub ranks: u32,
+    /// Spares to start beside them.
+    pub spares: u32,
     /// Computing threads of one rank.
     pub threads_per_rank: u32,
     /// Cores of this machine.
@@ -91,7 +93,7 @@ pub fn command_line(plan: &Plan) -> Vec<String> {
             line.extend(["-x".to_owned(), name]);
         }
     }
-    line.extend(["-n".into(), plan.ranks.to_string()]);
+    line.extend(["-n".into(), plan.ranks.saturating_add(plan.spares).to_string()]);
     line.extend(plan.rank_command.iter().cloned());
     line
 }
@@ -161,6 +163,7 @@ mod tests {
         Plan {
             mpirun: "/opt/mpi/bin/mpirun".into(),
             ranks,
+            spares: 0,
             threads_per_rank: 1,
             cores,
             rank_command: ["kintsugi", "train", "runs/a b/config.toml"].map(str::to_owned).to_vec(),
@@ -177,6 +180,14 @@ mod tests {
         assert!(line.windows(flags.len()).any(|window| window == flags));
         assert_eq!(line[line.len() - 5..][..2], ["-n", "4"]);
         assert_eq!(line[0], "/opt/mpi/bin/mpirun");
+    }
+
+    #[test]
+    fn spares_are_started_with_the_ranks_and_need_no_core() {
+        let plan = Plan { spares: 2, ..plan(4, 4) };
+        let line = command_line(&plan);
+        assert_eq!(line[line.len() - 5..][..2], ["-n", "6"]);
+        assert!(!plan.oversubscribed());
     }
 
     #[test]

@@ -100,7 +100,7 @@ impl RunDir {
         let Ok(entries) = std::fs::read_dir(&self.path) else { return true };
         entries
             .flatten()
-            .all(|entry| ["lock", "logs"].iter().any(|name| entry.file_name() == *name))
+            .all(|entry| ["lock", "logs", "instance"].iter().any(|name| entry.file_name() == *name))
     }
 
     /// Ranks that the world of this run should have, once it has formed.

@@ -8,6 +8,8 @@ use kintsugi_ffi::os::Signal;
 use signal_hook::consts::{SIGINT, SIGTERM, SIGUSR1};
 use signal_hook::iterator::Signals;
 
+use crate::cluster::guard::last_words;
+use crate::cluster::resident::Folder;
 use crate::config::Config;
 use crate::observe::clock::{Clock, RealClock};
 use crate::observe::event::{self, Event, Kind};
@@ -45,6 +47,11 @@ pub struct Job {
 }
 
 impl Job {
+    /// The resident state of the run on this node.
+    pub fn slots(&self) -> Folder {
+        Folder::new(&self.config.recovery.resident_dir, &self.run.id())
+    }
+
     /// The mpirun line of an attempt; `origin` is the unix time at which the run's seconds were 0.
     pub fn plan(&self, attempt: u32, origin: f64) -> Plan {
         let (job, temporary, shared_memory) = attempt::place(&self.run.id(), attempt);
@@ -54,6 +61,7 @@ impl Job {
         Plan {
             mpirun: self.mpirun.clone(),
             ranks: self.config.run.ranks,
+            spares: self.config.recovery.spares.unwrap_or(0),
             threads_per_rank: train.workers.saturating_mul(train.threads),
             cores: attempt::cores(),
             rank_command: vec![
@@ -154,13 +162,23 @@ impl Supervisor<'_> {
             }
             let may_restart = verdict::may_restart(&self.job.config);
             match verdict::next(&ending, result, stalled, may_restart) {
-                Next::Accept(result) => return Ok(*result),
+                Next::Accept(result) => {
+                    if result.status == Status::Completed {
+                        // Its ranks did so, unless they were killed between the two.
+                        self.job.slots().clear();
+                    }
+                    return Ok(*result);
+                }
                 Next::Conclude(status, reason) => {
                     self.quote(&log);
                     return self.conclude(status, &reason);
                 }
                 Next::Restart(reason) => {
                     self.quote(&log);
+                    let logs = self.job.run.join("logs");
+                    if let Some(first) = last_words::first_of_attempt(&logs, self.attempt) {
+                        self.warn(&format!("the first to end was {first}"));
+                    }
                     let next = self.attempt + 1;
                     self.warn(&format!("{reason}; starting again (attempt {next})"));
                 }

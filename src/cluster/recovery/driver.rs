@@ -2,8 +2,10 @@
 //!
 //! The protocol, each line ending in an agreement of all who take part, so that no rank moves on
 //! alone; whoever meets an error revokes the communicator *before* it agrees:
-//! 1. `Revoke`: revoke, shrink, roll call (old rank, step, machine position), agree.
-//! 2. `Repair`: respawn and merge, or renumber.
+//! 1. `Revoke`: revoke, shrink, roll call (old rank, step, machine position), agree. Waiting spares
+//!    take part from here to 2.
+//! 2. `Repair`: spares take the dead's seats, respawn and merge, or renumber. A spare without a
+//!    seat waits again.
 //! 3. `Agree`: open every connection, census (step, generation, who and where), agree. A newcomer
 //!    enters here.
 //! 4. `Restore`: the lowest rank with state broadcasts the world, newcomers receive the state into
@@ -18,13 +20,15 @@ use serde::{Deserialize, Serialize};
 use crate::config::{Phase, Rung};
 use crate::observe::event::Phases;
 
-use super::machine::{self, Action, Event, Machine, Repair};
+use super::machine::{self, Action, Event, Machine};
 use super::rollcall::{Answer, Census, Resident, Roll};
+use super::succession::next_world;
 use super::{GaveUp, Hooks, Note, Policy, Repaired};
 use crate::cluster::comm::{CommError, Communicator, SpawnError, SpawnRequest};
-use crate::cluster::world::{Member, Role, World};
+use crate::cluster::world::{Member, World};
 
 mod growth;
+mod seating;
 
 pub use growth::{Growth, grow};
 
@@ -56,6 +60,24 @@ impl From<CommError> for Setback {
     }
 }
 
+/// What became of a process that took part in a repair.
+enum Part {
+    /// It belongs to the repaired world.
+    Resumed(World, Repaired),
+    /// It got no seat; see `Called::Waits`.
+    Waits(Vec<u32>, Option<usize>),
+}
+
+/// What became of a spare that was called.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Called {
+    /// It is a rank now, of this world.
+    Seated(World, Repaired),
+    /// It was not needed; the pids of the ranks on its machine, and, for the first of those that
+    /// wait, how many they are.
+    Waits(Vec<u32>, Option<usize>),
+}
+
 /// Survivors, after any `CommError` or a failed vote. Revokes first. On success `comm` and `world`
 /// are repaired on every rank and all hold the same committed step.
 pub fn recover(
@@ -65,10 +87,13 @@ pub fn recover(
     hooks: &mut dyn Hooks,
 ) -> Result<Repaired, GaveUp> {
     let machine = machine::begin(policy);
-    let (repaired_world, repaired) =
-        Driver::new(comm, Some(world), policy, hooks, machine).run()?;
-    *world = repaired_world;
-    Ok(repaired)
+    match Driver::new(comm, Some(world), policy, hooks, machine).run()? {
+        Part::Resumed(repaired_world, repaired) => {
+            *world = repaired_world;
+            Ok(repaired)
+        }
+        Part::Waits(..) => Err(unseated()),
+    }
 }
 
 /// A replacement, right after its communicator joined the full world: enters at `Agree`. Later
@@ -78,7 +103,27 @@ pub fn join(
     policy: &Policy,
     hooks: &mut dyn Hooks,
 ) -> Result<(World, Repaired), GaveUp> {
-    Driver::new(comm, None, policy, hooks, machine::join(policy)).run()
+    match Driver::new(comm, None, policy, hooks, machine::join(policy)).run()? {
+        Part::Resumed(world, repaired) => Ok((world, repaired)),
+        Part::Waits(..) => Err(unseated()),
+    }
+}
+
+/// A spare whose communicator called it (`Call::Gather`): takes part until it is a rank, or not
+/// needed.
+pub fn answer_call(
+    comm: &mut dyn Communicator,
+    policy: &Policy,
+    hooks: &mut dyn Hooks,
+) -> Result<Called, GaveUp> {
+    match Driver::new(comm, None, policy, hooks, machine::begin(policy)).run()? {
+        Part::Resumed(world, repaired) => Ok(Called::Seated(world, repaired)),
+        Part::Waits(pids, first_of) => Ok(Called::Waits(pids, first_of)),
+    }
+}
+
+fn unseated() -> GaveUp {
+    GaveUp("a rank lost its seat to nobody (a bug of the seating)".into())
 }
 
 struct Driver<'a> {
@@ -87,12 +132,19 @@ struct Driver<'a> {
     machine: Machine,
     /// The world before this repair; a newcomer has none.
     old: Option<&'a World>,
-    /// This process's rank in the world before this repair (a newcomer's: in the world it joined).
-    slot: usize,
+    /// This process's rank in the world before this repair (a newcomer's: in the world it joined;
+    /// a spare's: the seat it was given, `None` before).
+    slot: Option<usize>,
     /// Ranks of the world before this repair.
     ranks: usize,
-    /// Slots that nobody held at the last roll call.
+    /// The last roll call.
+    roll: Roll,
+    /// Slots that nobody held then.
     lost: Vec<usize>,
+    /// What everybody became after it, where spares were among them.
+    seats: Vec<Option<usize>>,
+    /// What was done, where that is not the machine's rung: spares are used on every one.
+    done_by: Option<Rung>,
     census: Census,
     deadline: Duration,
     seconds: Phases,
@@ -107,7 +159,8 @@ impl<'a> Driver<'a> {
         machine: Machine,
     ) -> Self {
         let deadline = hooks.now().saturating_add(policy.limit);
-        let (slot, ranks) = (comm.rank(), comm.size());
+        let slot = (!comm.waits()).then(|| comm.rank());
+        let ranks = comm.ranks();
         let seconds = ["revoke_shrink", "spawn", "merge", "agree", "restore"]
             .map(|phase| (phase.to_owned(), 0.0))
             .into();
@@ -118,7 +171,10 @@ impl<'a> Driver<'a> {
             old,
             slot,
             ranks,
+            roll: Roll::default(),
             lost: Vec::new(),
+            seats: Vec::new(),
+            done_by: None,
             census: Census::default(),
             deadline,
             seconds,
@@ -126,12 +182,15 @@ impl<'a> Driver<'a> {
     }
 
     /// The loop ends because the machine does: tries, rungs and roll calls are bounded.
-    fn run(mut self) -> Result<(World, Repaired), GaveUp> {
+    fn run(mut self) -> Result<Part, GaveUp> {
         let mut decree = None;
         loop {
             let event = match self.machine.action() {
                 Action::Revoke => self.revoke_and_count(),
                 Action::Repair(repair) => self.repair(repair),
+                Action::Agree if self.slot.is_none() => {
+                    return Ok(Part::Waits(self.neighbours(), self.first_of_the_waiting()));
+                }
                 Action::Agree => self.take_census(),
                 Action::Restore => match self.restore() {
                     Ok(agreed) => {
@@ -151,7 +210,7 @@ impl<'a> Driver<'a> {
         }
         let Decree { world, lost, rung } = decree.expect("resumed only after a restore");
         let repaired = Repaired { rung, lost, step: self.census.step, seconds: self.seconds };
-        Ok((world, repaired))
+        Ok(Part::Resumed(world, repaired))
     }
 
     /// Tells the machine, and a person when the machine had to go back or down.
@@ -198,12 +257,17 @@ impl<'a> Driver<'a> {
     }
 
     fn call_roll(&mut self) -> Event {
+        let (pid, host) = self.hooks.identity();
         let answer = Answer {
             slot: self.slot,
             ranks: self.ranks,
             step: self.hooks.committed_step(),
             position: self.machine.position(),
             overdue: self.hooks.now() > self.deadline,
+            born: self.comm.born(),
+            recruits: self.comm.recruits(),
+            pid,
+            host,
         };
         let gathered = self.comm.all_gather_u64(&answer.to_words()).map_err(Setback::from);
         let words = match self.agree(gathered) {
@@ -214,33 +278,27 @@ impl<'a> Driver<'a> {
             Ok(roll) => roll,
             Err(reason) => return Event::Hopeless(reason),
         };
-        self.lost = roll.lost();
-        if !roll.has_state() {
+        let (overdue, position, source) = (roll.overdue(), roll.position(), roll.source());
+        (self.lost, self.seats) = (roll.lost(), roll.slots());
+        self.roll = roll;
+        let Some((_, step)) = source else {
             return Event::Hopeless("all state was lost".into());
-        }
-        if roll.overdue() {
+        };
+        self.ranks = self.roll.ranks();
+        self.hooks.counted(step);
+        if overdue {
             return Event::Hopeless("the repair took longer than its time limit".into());
         }
-        Event::Counted(roll.position())
+        Event::Counted(position)
     }
 
-    /// `Action::Repair`. With nobody lost (a false alarm, or a newcomer of the last try filled
-    /// the rank) the world already has its size.
-    fn repair(&mut self, repair: Repair) -> Event {
-        if self.lost.is_empty() {
-            return Event::Done;
-        }
-        match repair {
-            Repair::Promote => Event::Unavailable("no spare is waiting".into()),
-            Repair::Respawn => self.respawn(),
-            Repair::Drop => Event::Done,
-        }
-    }
-
-    fn respawn(&mut self) -> Event {
+    fn respawn(&mut self, open: Vec<usize>) -> Event {
+        let Some(my_rank) = self.slot else {
+            return Event::Hopeless("a spare waits although ranks are open (a bug)".into());
+        };
         let request = SpawnRequest {
-            my_rank: self.slot,
-            lost: self.lost.clone(),
+            my_rank,
+            lost: open,
             ranks: self.ranks,
             arguments: self.hooks.arguments(),
         };
@@ -269,7 +327,7 @@ impl<'a> Driver<'a> {
         let begun = self.hooks.now();
         let (pid, host) = self.hooks.identity();
         let resident = Resident {
-            slot: self.slot,
+            slot: self.slot.unwrap_or_default(),
             step: self.hooks.committed_step(),
             generation: self.old.map_or(0, |world| world.generation),
             pid,
@@ -340,8 +398,11 @@ impl<'a> Driver<'a> {
     /// The repaired world, from the old one and the census.
     fn decree(&self) -> Result<Decree, String> {
         let old = self.old.ok_or("the source of the state has no world")?;
-        let rung = self.machine.rung().ok_or("a repair without a rung")?;
-        let (world, lost) = next_world(old, &self.census);
+        let rung = self.done_by.or(self.machine.rung()).ok_or("a repair without a rung")?;
+        let places = self.roll.answers().iter().zip(&self.seats);
+        let waiting: Vec<&Answer> =
+            places.filter(|(_, seat)| seat.is_none()).map(|(answer, _)| answer).collect();
+        let (world, lost) = next_world(old, &self.census, &waiting);
         Ok(Decree { world, lost, rung })
     }
 
@@ -383,60 +444,6 @@ impl<'a> Driver<'a> {
     fn add_span(&mut self, phase: &str, begun: Duration, ended: Duration) {
         *self.seconds.entry(phase.to_owned()).or_insert(0.0) +=
             ended.saturating_sub(begun).as_secs_f64();
-    }
-}
-
-/// The world after a repair, and the members that it lost. Slots held by a process without state
-/// have a new member; slots that nobody holds are dropped; slots beyond the old ranks make the
-/// world larger. All count as one generation.
-fn next_world(old: &World, census: &Census) -> (World, Vec<Member>) {
-    let ranks = old.ranks();
-    let fresh = census.residents.iter().filter(|r| r.step.is_none());
-    let (replacing, growing): (Vec<&Resident>, Vec<_>) = fresh.partition(|r| r.slot < ranks);
-    let filled: Vec<usize> = replacing.iter().map(|r| r.slot).collect();
-    let dropped: Vec<usize> =
-        (0..ranks).filter(|slot| census.residents.iter().all(|r| r.slot != *slot)).collect();
-    let mut lost: Vec<usize> = filled.iter().chain(&dropped).copied().collect();
-    lost.sort_unstable();
-    let lost = lost.iter().filter_map(|rank| old.member_at(*rank).cloned()).collect();
-
-    let mut nodes = NodesByHost::of(old);
-    let mut members =
-        |of: &[&Resident]| of.iter().map(|r| nodes.newcomer(r)).collect::<Vec<Member>>();
-    let mut world = old.replace(&filled, &members(&replacing));
-    if !dropped.is_empty() {
-        world = world.drop_ranks(&dropped);
-    }
-    if !growing.is_empty() {
-        world = world.grow(&members(&growing));
-    }
-    world.generation = old.generation + 1;
-    (world, lost)
-}
-
-/// Which node a host is: as the old world has it, or the next unused number.
-struct NodesByHost(Vec<(String, u32)>);
-
-impl NodesByHost {
-    fn of(world: &World) -> Self {
-        Self(world.members.iter().map(|m| (m.host.clone(), m.node)).collect())
-    }
-
-    fn newcomer(&mut self, resident: &Resident) -> Member {
-        let known = self.0.iter().find(|(host, _)| *host == resident.host).map(|(_, node)| *node);
-        let node = known.unwrap_or_else(|| {
-            let node = self.0.iter().map(|(_, node)| node + 1).max().unwrap_or(0);
-            self.0.push((resident.host.clone(), node));
-            node
-        });
-        Member {
-            member: 0,
-            rank: resident.slot as u32,
-            role: Role::Active,
-            pid: resident.pid,
-            host: resident.host.clone(),
-            node,
-        }
     }
 }
 

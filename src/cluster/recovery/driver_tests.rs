@@ -321,7 +321,7 @@ fn a_newcomer_on_a_new_host_gets_a_node_of_its_own() {
         receivers: vec![1],
         step: 3,
     };
-    let (world, lost) = next_world(&two(), &census);
+    let (world, lost) = next_world(&two(), &census, &[]);
     assert_eq!((world.members[1].node, world.members[1].pid), (1, 9));
     assert_eq!(lost.len(), 1);
 }
@@ -341,7 +341,7 @@ fn slots_beyond_the_old_ranks_make_the_world_larger() {
         receivers: vec![1, 2],
         step: 3,
     };
-    let (world, lost) = next_world(&two(), &census);
+    let (world, lost) = next_world(&two(), &census, &[]);
     let seats: Vec<(u32, u32)> = world.members.iter().map(|m| (m.rank, m.member)).collect();
     assert_eq!(seats, [(0, 0), (1, 2), (2, 3)], "rank 1 died while two were coming");
     assert_eq!(lost.iter().map(|m| m.member).collect::<Vec<_>>(), [1]);
@@ -366,7 +366,7 @@ fn one_repair_can_replace_one_rank_and_drop_another() {
         receivers: vec![0],
         step: 3,
     };
-    let (world, lost) = next_world(&old, &census);
+    let (world, lost) = next_world(&old, &census, &[]);
     assert_eq!(world.generation, 1);
     let seats: Vec<(u32, u32)> = world.members.iter().map(|m| (m.rank, m.member)).collect();
     assert_eq!(seats, [(0, 3), (1, 2)]);

@@ -11,8 +11,10 @@ use super::world::World;
 pub mod driver;
 pub mod machine;
 mod rollcall;
+pub mod seats;
+mod succession;
 
-pub use driver::{join, recover};
+pub use driver::{Called, answer_call, join, recover};
 
 /// What recovery may do, in which order, how often.
 #[derive(Debug, Clone, PartialEq)]
@@ -34,6 +36,12 @@ pub trait Hooks {
     /// rank that ships its state and the step that everybody goes on from, which a newcomer does
     /// not know before (fault injection's `who = "source"`, and `step` for newcomers).
     fn restoring(&mut self, _rank: usize, _source: usize, _step: u64) {}
+    /// After a roll call: the step that everybody goes on from, which a spare does not know
+    /// before.
+    fn counted(&mut self, _step: u64) {}
+    /// This process waited and gets a rank: what that needs can be made ready now. Told again when
+    /// the seating has to be repeated.
+    fn promoted(&mut self, _rank: usize) {}
     /// Monotonic time.
     fn now(&self) -> Duration;
     /// Arguments of a replacement; the communicator appends the join arguments.

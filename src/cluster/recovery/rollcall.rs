@@ -7,12 +7,15 @@ use super::machine::Position;
 /// A host's name travels in this many words: Linux allows 64 bytes.
 const HOST_WORDS: usize = 8;
 
-/// One rank's answer to the roll call.
+/// A process without a rank, on the wire.
+const NO_SLOT: u64 = u64::MAX;
+
+/// One process's answer to the roll call.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Answer {
-    /// Its rank in the last full world it knows.
-    pub slot: usize,
-    /// Ranks of that world.
+    /// Its rank in the last full world it knows; `None` for a spare.
+    pub slot: Option<usize>,
+    /// Ranks of that world; a spare does not say.
     pub ranks: usize,
     /// Its committed step, `None` without state.
     pub step: Option<u64>,
@@ -20,15 +23,24 @@ pub(super) struct Answer {
     pub position: Position,
     /// Whether its repair has taken longer than it may.
     pub overdue: bool,
+    /// Which spawn brought it, 0 for the first-born: those are promoted last.
+    pub born: u32,
+    /// How many spares it has started that wait to be admitted.
+    pub recruits: usize,
+    /// Its process.
+    pub pid: u32,
+    /// Where it runs.
+    pub host: String,
 }
 
 impl Answer {
-    const WORDS: usize = 8;
+    const WORDS: usize = 11 + HOST_WORDS;
 
     pub fn to_words(&self) -> [u64; Self::WORDS] {
         let p = self.position;
-        [
-            self.slot as u64,
+        let mut words = [0; Self::WORDS];
+        words[..11].copy_from_slice(&[
+            self.slot.map_or(NO_SLOT, |slot| slot as u64),
             self.ranks as u64,
             u64::from(self.step.is_some()),
             self.step.unwrap_or(0),
@@ -36,22 +48,31 @@ impl Answer {
             u64::from(p.tries),
             u64::from(p.roll_calls),
             u64::from(self.overdue),
-        ]
+            u64::from(self.born),
+            u64::from(self.pid),
+            self.recruits as u64,
+        ]);
+        words[11..].copy_from_slice(&host_words(&self.host));
+        words
     }
 
     fn from_words(w: &[u64]) -> Self {
         Self {
-            slot: w[0] as usize,
+            slot: (w[0] != NO_SLOT).then_some(w[0] as usize),
             ranks: w[1] as usize,
             step: (w[2] == 1).then_some(w[3]),
             position: Position { rung: w[4] as usize, tries: w[5] as u32, roll_calls: w[6] as u32 },
             overdue: w[7] == 1,
+            born: w[8] as u32,
+            pid: w[9] as u32,
+            recruits: w[10] as usize,
+            host: host_of(&w[11..]),
         }
     }
 }
 
-/// Everybody's answers, in the shrunk world's rank order.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// Everybody's answers, in the gathering's order.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) struct Roll(Vec<Answer>);
 
 impl Roll {
@@ -62,18 +83,56 @@ impl Roll {
         }
         let answers: Vec<Answer> =
             words.chunks_exact(Answer::WORDS).map(Answer::from_words).collect();
-        let ascending = answers.windows(2).all(|w| w[0].slot < w[1].slot);
-        let alike = answers.iter().all(|a| a.ranks == answers[0].ranks && a.slot < a.ranks);
-        if !ascending || !alike {
-            return Err(format!("the living do not agree on who they are: {answers:?}"));
+        let roll = Self(answers);
+        let mut held: Vec<usize> = roll.0.iter().filter_map(|a| a.slot).collect();
+        held.sort_unstable();
+        let distinct = held.windows(2).all(|w| w[0] < w[1]);
+        let seated = || roll.0.iter().filter_map(|a| Some((a, a.slot?)));
+        let alike = seated().all(|(a, slot)| a.ranks == roll.ranks() && slot < a.ranks);
+        if !distinct || !alike {
+            return Err(format!("the living do not agree on who they are: {:?}", roll.0));
         }
-        Ok(Self(answers))
+        Ok(roll)
+    }
+
+    /// The answers.
+    pub fn answers(&self) -> &[Answer] {
+        &self.0
+    }
+
+    /// Ranks of the last full world; 0 when only spares are left.
+    pub fn ranks(&self) -> usize {
+        self.0.iter().find(|a| a.slot.is_some()).map_or(0, |a| a.ranks)
+    }
+
+    /// What everybody holds.
+    pub fn slots(&self) -> Vec<Option<usize>> {
+        self.0.iter().map(|a| a.slot).collect()
     }
 
     /// Ranks of the last full world that nobody holds any more, ascending.
     pub fn lost(&self) -> Vec<usize> {
-        let held: Vec<usize> = self.0.iter().map(|a| a.slot).collect();
-        (0..self.0[0].ranks).filter(|slot| held.binary_search(slot).is_err()).collect()
+        super::seats::open(&self.slots(), self.ranks())
+    }
+
+    /// Whether spares are among the living.
+    pub fn has_spares(&self) -> bool {
+        self.0.iter().any(|a| a.slot.is_none())
+    }
+
+    /// The first spare that has recruits.
+    pub fn recruiter(&self) -> Option<usize> {
+        self.0.iter().position(|a| a.slot.is_none() && a.recruits > 0)
+    }
+
+    /// Whether the gathering is a world already: ranks only, in their order.
+    pub fn is_a_world(&self) -> bool {
+        !self.has_spares() && self.0.windows(2).all(|w| w[0].slot < w[1].slot)
+    }
+
+    /// The first process that holds state, with its step.
+    pub fn source(&self) -> Option<(usize, u64)> {
+        self.0.iter().enumerate().find_map(|(place, a)| Some((place, a.step?)))
     }
 
     /// The furthest position that anybody stands at.
@@ -84,11 +143,6 @@ impl Roll {
     /// Whether anybody's time is up.
     pub fn overdue(&self) -> bool {
         self.0.iter().any(|a| a.overdue)
-    }
-
-    /// Whether anybody holds state.
-    pub fn has_state(&self) -> bool {
-        self.0.iter().any(|a| a.step.is_some())
     }
 }
 
@@ -117,26 +171,35 @@ impl Resident {
         words[2] = self.step.unwrap_or(0);
         words[3] = u64::from(self.generation);
         words[4] = u64::from(self.pid);
-        let mut host = [0u8; HOST_WORDS * 8];
-        let length = floor_char_boundary(&self.host, host.len());
-        host[..length].copy_from_slice(&self.host.as_bytes()[..length]);
-        for (word, bytes) in words[5..].iter_mut().zip(host.chunks_exact(8)) {
-            *word = u64::from_le_bytes(bytes.try_into().expect("chunks of eight"));
-        }
+        words[5..].copy_from_slice(&host_words(&self.host));
         words
     }
 
     fn from_words(w: &[u64]) -> Self {
-        let host: Vec<u8> = w[5..].iter().flat_map(|word| word.to_le_bytes()).collect();
-        let host = String::from_utf8_lossy(&host).trim_end_matches('\0').to_owned();
         Self {
             slot: w[0] as usize,
             step: (w[1] == 1).then_some(w[2]),
             generation: w[3] as u32,
             pid: w[4] as u32,
-            host,
+            host: host_of(&w[5..]),
         }
     }
+}
+
+fn host_words(name: &str) -> [u64; HOST_WORDS] {
+    let mut host = [0u8; HOST_WORDS * 8];
+    let length = floor_char_boundary(name, host.len());
+    host[..length].copy_from_slice(&name.as_bytes()[..length]);
+    let mut words = [0; HOST_WORDS];
+    for (word, bytes) in words.iter_mut().zip(host.chunks_exact(8)) {
+        *word = u64::from_le_bytes(bytes.try_into().expect("chunks of eight"));
+    }
+    words
+}
+
+fn host_of(words: &[u64]) -> String {
+    let host: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+    String::from_utf8_lossy(&host).trim_end_matches('\0').to_owned()
 }
 
 fn floor_char_boundary(text: &str, bytes_max: usize) -> usize {
@@ -193,7 +256,14 @@ mod tests {
     use super::*;
 
     fn answer(slot: usize, step: Option<u64>) -> Answer {
-        Answer { slot, ranks: 4, step, position: Position::default(), overdue: false }
+        let (position, host) = (Position::default(), "here".to_string());
+        let slot = Some(slot);
+        let (overdue, born, recruits, pid) = (false, 0, 0, 7);
+        Answer { slot, ranks: 4, step, position, overdue, born, recruits, pid, host }
+    }
+
+    fn spare() -> Answer {
+        Answer { slot: None, ranks: 0, ..answer(0, None) }
     }
 
     fn roll(answers: &[Answer]) -> Result<Roll, String> {
@@ -217,13 +287,28 @@ mod tests {
         let roll = roll(&[answer(0, Some(5)), late.clone()]).unwrap();
         assert_eq!(roll.lost(), [1, 2]);
         assert_eq!(roll.position(), late.position);
-        assert!(roll.has_state() && !roll.overdue());
+        assert!(roll.source() == Some((0, 5)) && !roll.overdue());
+        assert!(roll.is_a_world(), "fewer ranks, but in their order");
+    }
+
+    #[test]
+    fn spares_are_counted_and_hold_nothing() {
+        let roll = roll(&[spare(), answer(3, Some(5)), answer(1, Some(5)), spare()]).unwrap();
+        assert_eq!((roll.lost(), roll.ranks()), (vec![0, 2], 4));
+        assert!(roll.has_spares() && !roll.is_a_world());
+        assert_eq!(roll.source(), Some((1, 5)));
+    }
+
+    #[test]
+    fn spares_alone_have_lost_everything_and_no_world() {
+        let roll = roll(&[spare(), spare()]).unwrap();
+        assert_eq!((roll.source(), roll.ranks(), roll.lost()), (None, 0, vec![]));
     }
 
     #[test]
     fn a_roll_in_which_two_hold_one_rank_is_refused() {
         assert!(roll(&[answer(1, None), answer(1, None)]).is_err());
-        assert!(roll(&[answer(2, None), answer(1, None)]).is_err());
+        assert!(!roll(&[answer(2, None), answer(1, None)]).unwrap().is_a_world());
         assert!(roll(&[answer(4, None)]).is_err());
         assert!(Roll::read(&[], 0).is_err());
     }
@@ -253,11 +338,15 @@ mod tests {
     proptest! {
         #[test]
         fn answers_survive_the_wire(
-            slot in 0usize..4, step in any::<Option<u64>>(), rung in 0usize..9,
-            tries in any::<u32>(), roll_calls in any::<u32>(), overdue in any::<bool>(),
+            slot in proptest::option::of(0usize..4), step in any::<Option<u64>>(),
+            rung in 0usize..9, tries in any::<u32>(), roll_calls in any::<u32>(),
+            overdue in any::<bool>(), born in any::<u32>(), pid in any::<u32>(),
+            recruits in 0usize..9,
         ) {
             let position = Position { rung, tries, roll_calls };
-            let answer = Answer { slot, ranks: 4, step, position, overdue };
+            let host = "a host".to_string();
+            let answer =
+                Answer { slot, ranks: 4, step, position, overdue, born, recruits, pid, host };
             prop_assert_eq!(Answer::from_words(&answer.to_words()), answer);
         }
 

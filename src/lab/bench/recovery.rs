@@ -31,15 +31,44 @@ const RUNS_MAX: u32 = 20;
 struct Arm {
     name: &'static str,
     ladder: &'static str,
+    /// `recovery.resident`.
+    resident: &'static str,
     /// Repairs that one run can show.
     kills_max: u32,
+    /// Further keys.
+    keys: &'static [&'static str],
 }
 
-const ARMS: [Arm; 3] = [
-    Arm { name: "respawn", ladder: "[\"respawn\"]", kills_max: u32::MAX },
-    Arm { name: "shrink", ladder: "[\"shrink\"]", kills_max: 2 },
-    Arm { name: "restart", ladder: "[\"restart\"]", kills_max: u32::MAX },
+impl Arm {
+    /// As its repairs are recorded.
+    fn rung(&self) -> &'static str {
+        if self.name.ends_with("spare") { "spare" } else { self.name }
+    }
+}
+
+const WARM: &[&str] = &["recovery.spares=2", "recovery.warm_spares=true"];
+const COLD: &[&str] = &["recovery.spares=2"];
+
+/// A case of which a run shows `kills_max` repairs.
+const fn arm(
+    name: &'static str,
+    ladder: &'static str,
+    kills_max: u32,
+    keys: &'static [&'static str],
+) -> Arm {
+    Arm { name, ladder, resident: "on", kills_max, keys }
+}
+
+const ARMS: [Arm; 6] = [
+    arm("warm_spare", "[\"spare\"]", 2, WARM),
+    arm("cold_spare", "[\"spare\"]", 2, COLD),
+    arm("respawn", "[\"respawn\"]", u32::MAX, &[]),
+    arm("shrink", "[\"shrink\"]", 2, &[]),
+    arm("resident_restart", RESTART, u32::MAX, &[]),
+    Arm { resident: "off", ..arm("restart", RESTART, u32::MAX, &[]) },
 ];
+/// The world ends with its first death, and `launch` starts it again.
+const RESTART: &str = "[\"restart\"]";
 
 #[derive(Default)]
 struct Measured {
@@ -95,6 +124,8 @@ fn measure(options: &Options, command: String, folder: &Path) -> Result<Report, 
     let ratios = BTreeMap::from([
         ("restart/respawn".to_string(), of("restart") / of("respawn")),
         ("restart/shrink".to_string(), of("restart") / of("shrink")),
+        ("restart/warm_spare".to_string(), of("restart") / of("warm_spare")),
+        ("restart/resident_restart".to_string(), of("restart") / of("resident_restart")),
     ]);
     Ok(Report { bench: "recovery".into(), command, machine: machine(), cases, ratios })
 }
@@ -122,9 +153,11 @@ fn one_run(
         .arg(run_dir)
         .args(["-s", &plan, "-s", &format!("train.steps={steps}")])
         .args(["-s", &format!("recovery.ladder={}", arm.ladder)])
-        .args(["-s", "recovery.resident=off", "-s", "evaluation.every=never"])
+        .args(["-s", &format!("recovery.resident={}", arm.resident)])
+        .args(["-s", "evaluation.every=never"])
         .args(["-s", "recovery.regrow=never"])
         .args(["-s", &format!("checkpoint.every={}steps", STEPS_APART / 2)])
+        .args(arm.keys.iter().flat_map(|key| ["-s", key]))
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .stderr(Stdio::piped())
@@ -154,10 +187,10 @@ fn collect(arm: &Arm, events: &[Event], measured: &mut Measured) {
     let mut add = |name: &str, seconds: f64| {
         measured.phases.entry(name.to_string()).or_default().push(seconds * 1e3);
     };
-    if arm.name != "restart" {
+    if arm.ladder != RESTART {
         for event in events {
             let Kind::Recovered(record) = &event.kind else { continue };
-            if record.rung != arm.name || !record.seconds.contains_key("detect") {
+            if record.rung != arm.rung() || !record.seconds.contains_key("detect") {
                 continue;
             }
             measured.totals.push(record.seconds.values().sum::<f64>() * 1e3);

@@ -7,6 +7,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use kintsugi_ffi::os::{self, Signal};
+use kintsugi_ffi::process;
 use serde::{Deserialize, Serialize};
 use signal_hook::consts::signal::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -132,7 +133,7 @@ impl Runner {
         let said = std::fs::File::create(self.log_path(run))?;
         command.stdin(Stdio::null()).stdout(said);
         // A group of its own: Ctrl-C reaches it once, from here, and it dies with this process.
-        os::supervise(&mut command);
+        process::supervise(&mut command, Signal::Kill);
         let (code, interrupted) = self.wait(command.spawn()?, signals)?;
         Ok(match completed(&self.folder(run)) {
             _ if interrupted => Made::Interrupted,

@@ -147,8 +147,8 @@ fn walk(
                 check(line, &mut report);
                 totals.push((line.step, line.cursor));
             }
-            Entry::Rollback { to, attempt } => {
-                report.rollbacks += 1;
+            Entry::Rollback { to, attempt } | Entry::Withdrawn { to, attempt } => {
+                report.rollbacks += u64::from(matches!(entry, Entry::Rollback { .. }));
                 newest_attempt = newest_attempt.max(*attempt);
                 while totals.len() > 1 && totals.last().is_some_and(|total| total.0 > *to) {
                     totals.pop();
@@ -224,7 +224,7 @@ pub fn audit_rounds(entries: &[Entry], samples_per_epoch: u64) -> RoundsReport {
 fn count_of(entry: &Entry) -> u64 {
     match entry {
         Entry::Step(line) => line.count,
-        Entry::Rollback { .. } => 0,
+        Entry::Rollback { .. } | Entry::Withdrawn { .. } => 0,
     }
 }
 
@@ -244,7 +244,7 @@ mod tests {
     fn line(step: u64, attempt: u32) -> Committed {
         let (count, mix) = order(step - 1);
         let (epoch, cursor) = ((step - 1) * BATCH / SAMPLES, step * BATCH);
-        Committed { step, epoch, cursor, count, skipped: 0, mix, attempt }
+        Committed { step, epoch, cursor, count, skipped: 0, mix, attempt, zero_update: false }
     }
 
     fn clean(steps: u64) -> Vec<Entry> {

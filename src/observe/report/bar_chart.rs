@@ -2,11 +2,11 @@
 //! total where there are several seeds.
 
 use super::statistics::{Estimate, tick_digits, ticks};
-use super::svg::{Anchor, Canvas};
+use super::svg::{Anchor, Canvas, label_width};
 use crate::observe::progress::duration;
 
 const WIDTH: f64 = 960.0;
-const LEFT: f64 = 190.0;
+const LEFT_MIN: f64 = 190.0;
 const RIGHT: f64 = 210.0;
 const TOP: f64 = 30.0;
 const BOTTOM: f64 = 46.0;
@@ -57,22 +57,29 @@ impl BarChart {
         let (unit, unit_name) = if longest < 1.0 { (1e-3, "ms") } else { (1.0, "s") };
         let marks = ticks(0.0, longest / unit, 6);
         let to = marks[marks.len() - 1] * unit;
-        let x = |seconds: f64| LEFT + seconds / to * (WIDTH - LEFT - RIGHT);
+        let left = self.left();
+        let x = |seconds: f64| left + seconds / to * (WIDTH - left - RIGHT);
         let bottom = height - BOTTOM;
-        canvas.text("panel", (LEFT, 14.0), Anchor::Start, &self.heading);
+        canvas.text("panel", (left, 14.0), Anchor::Start, &self.heading);
         let digits = tick_digits(&marks);
         for mark in &marks {
             let at = x(mark * unit);
             canvas.line("grid", (at, TOP - 6.0), (at, bottom));
             canvas.text("tick", (at, bottom + 18.0), Anchor::Middle, &format!("{mark:.digits$}"));
         }
-        let middle = ((LEFT + WIDTH - RIGHT) / 2.0, height - 8.0);
+        let middle = ((left + WIDTH - RIGHT) / 2.0, height - 8.0);
         canvas.text("axis-label", middle, Anchor::Middle, &format!("time / {unit_name}"));
         for (row, bar) in self.bars.iter().enumerate() {
-            bar.draw(&mut canvas, TOP + ROW * row as f64 + (ROW - BAR) / 2.0, x);
+            bar.draw(&mut canvas, TOP + ROW * row as f64 + (ROW - BAR) / 2.0, &x);
         }
-        canvas.line("axis", (LEFT, TOP - 6.0), (LEFT, bottom));
+        canvas.line("axis", (left, TOP - 6.0), (left, bottom));
         Some(canvas.finish(&self.label))
+    }
+
+    /// Where the bars begin: to the right of the longest label.
+    fn left(&self) -> f64 {
+        let widths = self.bars.iter().map(|bar| label_width(&bar.label) + 14.0);
+        widths.fold(LEFT_MIN, f64::max)
     }
 
     /// Name and class of every part that is drawn, in order, once each.
@@ -94,9 +101,9 @@ impl Bar {
         parts.max(self.total.mean + self.total.half_width.unwrap_or(0.0))
     }
 
-    fn draw(&self, canvas: &mut Canvas, top: f64, x: impl Fn(f64) -> f64) {
+    fn draw(&self, canvas: &mut Canvas, top: f64, x: &impl Fn(f64) -> f64) {
         let middle = top + BAR / 2.0;
-        canvas.text("bar-label", (LEFT - 10.0, middle + 4.0), Anchor::End, &self.label);
+        canvas.text("bar-label", (x(0.0) - 10.0, middle + 4.0), Anchor::End, &self.label);
         let mut from = 0.0;
         for part in &self.parts {
             let (start, end) = (x(from), x(from + part.seconds));

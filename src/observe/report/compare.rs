@@ -131,8 +131,16 @@ mod tests {
         };
         for step in 1..=steps {
             let (count, cursor) = (96, step * 96);
-            let line =
-                Committed { step, epoch: 0, cursor, count, skipped: step % 2, mix: 0, attempt: 1 };
+            let line = Committed {
+                step,
+                epoch: 0,
+                cursor,
+                count,
+                skipped: step % 2,
+                mix: 0,
+                attempt: 1,
+                zero_update: false,
+            };
             made.ledger.push(Entry::Step(line));
         }
         let (mut from, mut index) = (0, 0);

@@ -2,12 +2,13 @@
 //! ends instead of a key to look up.
 
 use super::statistics::{MeanCurve, Point, interpolate, tick_digits, ticks};
-use super::svg::{Anchor, Canvas, spread};
+use super::svg::{Anchor, Canvas, label_width, spread};
 
 const WIDTH: f64 = 960.0;
 const HEIGHT: f64 = 400.0;
 const LEFT: f64 = 64.0;
-const RIGHT: f64 = 232.0;
+const RIGHT_MIN: f64 = 232.0;
+const LABEL_LEFT: f64 = 22.0;
 const TOP: f64 = 26.0;
 const BOTTOM: f64 = 48.0;
 const LABEL_GAP: f64 = 17.0;
@@ -69,6 +70,8 @@ pub fn time_unit(seconds: f64) -> (f64, &'static str) {
 
 /// From data to pixels.
 struct Scale {
+    /// Where the plot ends and the labels of the curves begin, in pixels.
+    right: f64,
     x_to: f64,
     y_from: f64,
     y_to: f64,
@@ -76,7 +79,7 @@ struct Scale {
 
 impl Scale {
     fn x(&self, value: f64) -> f64 {
-        LEFT + value / self.x_to * (WIDTH - LEFT - RIGHT)
+        LEFT + value / self.x_to * (self.right - LEFT)
     }
     fn y(&self, value: f64) -> f64 {
         let part = (value - self.y_from) / (self.y_to - self.y_from);
@@ -97,11 +100,17 @@ impl LineChart {
             return None;
         }
         let y_ticks = ticks(self.y_from.unwrap_or(low).min(low), high, 8);
-        let scale = Scale { x_to: self.x_to, y_from: y_ticks[0], y_to: y_ticks[y_ticks.len() - 1] };
+        let widths = self.series.iter().map(|s| LABEL_LEFT + label_width(&self.end_label(s)));
+        let scale = Scale {
+            right: WIDTH - widths.fold(RIGHT_MIN, f64::max),
+            x_to: self.x_to,
+            y_from: y_ticks[0],
+            y_to: y_ticks[y_ticks.len() - 1],
+        };
         let mut canvas = Canvas::new(WIDTH, HEIGHT);
         self.axes(&mut canvas, &scale, &y_ticks);
         self.failure_marks(&mut canvas, &scale);
-        let plot = (WIDTH - LEFT - RIGHT + 6.0, HEIGHT - TOP - BOTTOM + 8.0);
+        let plot = (scale.right - LEFT + 6.0, HEIGHT - TOP - BOTTOM + 8.0);
         canvas.clipped(&self.id, (LEFT - 3.0, TOP - 4.0), plot, |canvas| {
             for series in &self.series {
                 series.draw_curve(canvas, &scale);
@@ -122,7 +131,7 @@ impl LineChart {
     }
 
     fn axes(&self, canvas: &mut Canvas, scale: &Scale, y_ticks: &[f64]) {
-        let (bottom, right) = (HEIGHT - BOTTOM, WIDTH - RIGHT);
+        let (bottom, right) = (HEIGHT - BOTTOM, scale.right);
         let digits = tick_digits(y_ticks);
         for &tick in y_ticks {
             let y = scale.y(tick);
@@ -165,6 +174,13 @@ impl LineChart {
         canvas.diamond(&class, scale.at(least), radius, &title);
     }
 
+    fn end_label(&self, series: &Series) -> String {
+        match series.diamond {
+            Some(least) => format!("{}  ◆ {}", series.label, self.write(least.1, 3)),
+            None => series.label.clone(),
+        }
+    }
+
     fn end_labels(&self, canvas: &mut Canvas, scale: &Scale) {
         let drawn: Vec<(&Series, Point)> = self
             .series
@@ -175,17 +191,14 @@ impl LineChart {
         let placed = spread(&wanted, LABEL_GAP, TOP, HEIGHT - BOTTOM);
         for ((series, end), y) in drawn.into_iter().zip(placed) {
             let from = scale.at(end);
-            let x = WIDTH - RIGHT + 22.0;
+            let x = scale.right + LABEL_LEFT;
             canvas.line(
                 &format!("leader c{}", series.colour),
                 (from.0 + 4.0, from.1),
                 (x - 4.0, y),
             );
             let class = format!("series-label c{}", series.colour);
-            let label = match series.diamond {
-                Some(least) => format!("{}  ◆ {}", series.label, self.write(least.1, 3)),
-                None => series.label.clone(),
-            };
+            let label = self.end_label(series);
             canvas.text(&class, (x, y + 4.0), Anchor::Start, &label);
         }
     }

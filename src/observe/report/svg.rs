@@ -46,6 +46,12 @@ impl Anchor {
     }
 }
 
+/// About how many pixels a bold label is wide: a page's font is not known before it is shown.
+pub fn label_width(text: &str) -> f64 {
+    const PIXELS_PER_CHARACTER: f64 = 8.4;
+    text.chars().count() as f64 * PIXELS_PER_CHARACTER
+}
+
 /// A drawing of fixed size; every call adds one element.
 pub struct Canvas {
     body: String,

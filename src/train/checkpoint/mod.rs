@@ -26,7 +26,7 @@ pub mod writer;
 pub use interval::young_daly;
 pub use store::newest_verified;
 pub use wire::TrainState;
-pub use writer::{Ticket, Writer, WriterReport};
+pub use writer::{Copying, Ticket, Writer, WriterReport};
 
 /// What a checkpoint says besides numbers; the same for the whole run.
 #[derive(Debug, Clone, PartialEq)]

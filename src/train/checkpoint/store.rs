@@ -179,6 +179,18 @@ fn retire(storage: &dyn Storage, written: u64, keep: u32) {
     }
 }
 
+/// Removes the checkpoints of steps after this one: the run has gone back and does not trust them.
+pub fn remove_later(storage: &dyn Storage, step: u64) {
+    match published(storage) {
+        Ok(found) => {
+            for (_, path) in found.iter().filter(|(later, _)| *later > step) {
+                warn_of("remove", path, storage.remove(path));
+            }
+        }
+        Err(error) => tracing::warn!("{error}"),
+    }
+}
+
 /// A checkpoint that does not verify, or from which training fails, is never tried again.
 pub fn mark_bad(storage: &dyn Storage, name: &str, reason: &str) {
     let from = Path::new(FOLDER).join(name);

@@ -52,11 +52,47 @@ pub struct TrainState {
     /// What the order depends on besides seed and cursor (none for a pure order).
     pub order: Vec<u64>,
     /// The last ledger lines, so that a dead writer leaves no gap.
+    #[serde(with = "tail")]
     pub ledger_tail: Vec<Committed>,
     /// An evaluation of this step is owed.
     pub evaluation_due: bool,
     /// Run time of the last evaluation, milliseconds.
     pub evaluated_ms: u64,
+}
+
+/// Ledger lines as this format has them: fields that are younger stay out of it.
+mod tail {
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    use crate::observe::ledger::Committed;
+
+    #[derive(Serialize, Deserialize)]
+    struct Line {
+        step: u64,
+        epoch: u64,
+        cursor: u64,
+        count: u64,
+        skipped: u64,
+        mix: u64,
+        attempt: u32,
+    }
+
+    pub fn serialize<S: Serializer>(lines: &[Committed], serializer: S) -> Result<S::Ok, S::Error> {
+        let line = |line: &Committed| {
+            let Committed { step, epoch, cursor, count, skipped, mix, attempt, .. } = *line;
+            Line { step, epoch, cursor, count, skipped, mix, attempt }
+        };
+        lines.iter().map(line).collect::<Vec<_>>().serialize(serializer)
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(d: D) -> Result<Vec<Committed>, D::Error> {
+        let line = |line: Line| {
+            let Line { step, epoch, cursor, count, skipped, mix, attempt } = line;
+            let zero_update = false;
+            Committed { step, epoch, cursor, count, skipped, mix, attempt, zero_update }
+        };
+        Ok(Vec::<Line>::deserialize(d)?.into_iter().map(line).collect())
+    }
 }
 
 /// Why bytes are not a state.
@@ -139,6 +175,7 @@ mod tests {
                 skipped: 5,
                 mix: 6,
                 attempt: 7,
+                zero_update: false,
             }],
             evaluation_due: true,
             evaluated_ms: 8,

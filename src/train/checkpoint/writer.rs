@@ -1,13 +1,15 @@
-//! Checkpoints behind the loop: one thread writes, the loop pays one copy into a buffer that is
-//! used again. One checkpoint may be in the thread's hands and one in its queue; a third is
-//! skipped, so a slow or hanging disk costs memory for two and never a step.
+//! Checkpoints behind the loop: one thread copies the committed slot into a buffer that is used
+//! again, while the loop computes the next gradients; another one writes. One checkpoint may be in
+//! the writer's hands and one in its queue; a third is skipped, so a slow or hanging disk costs
+//! memory for two and never a step.
 
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::fmt;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use crate::cluster::resident::{Shape, SlotView};
-use crate::observe::clock::RealClock;
+use crate::cluster::resident::{Shape, SlotView, Slots};
+use crate::observe::clock::{Clock, RealClock};
 use crate::observe::storage::Storage;
 
 use super::{About, CheckpointError, Snapshot, TrainState, store};
@@ -83,6 +85,33 @@ impl Shared {
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
+
+    fn submit(&self, snapshot: Snapshot) {
+        let mut state = self.lock();
+        if state.gone || state.queued.is_some() {
+            let (name, step) = (store::name_of(snapshot.state.step), snapshot.state.step);
+            let error = if state.gone {
+                CheckpointError::WriterGone(name.clone())
+            } else {
+                CheckpointError::Busy(name.clone())
+            };
+            state.take_back(buffers_of(snapshot));
+            let (write_seconds, verify_seconds) = (0.0, 0.0);
+            let result = Err(error);
+            state.report(WriterReport {
+                name,
+                step,
+                bytes: 0,
+                write_seconds,
+                verify_seconds,
+                result,
+            });
+            return;
+        }
+        state.queued = Some(snapshot);
+        drop(state);
+        self.changed.notify_all();
+    }
 }
 
 /// The right to make one checkpoint, with the buffers for it. Dropped unused, it gives them back.
@@ -93,7 +122,28 @@ pub struct Ticket {
 }
 
 impl Ticket {
-    /// Copies a committed slot: the only time the loop spends. Hand the result to `submit`.
+    /// Copies the committed slot in a thread of its own and submits the copy. No update may begin
+    /// before `Copying::wait` has returned.
+    pub fn copy_behind(
+        self,
+        about: About,
+        slots: Arc<RwLock<Slots>>,
+        state: TrainState,
+    ) -> Copying {
+        let copy = move || {
+            let began = Instant::now();
+            let shared = Arc::clone(&self.shared);
+            let slots = slots.read().unwrap_or_else(PoisonError::into_inner);
+            let snapshot = self.fill(&about, slots.committed(), state);
+            drop(slots);
+            shared.submit(snapshot);
+            began.elapsed()
+        };
+        let thread = thread::Builder::new().name("snapshot".into()).spawn(copy);
+        Copying(thread.inspect_err(|e| tracing::warn!("no checkpoint: no thread: {e}")).ok())
+    }
+
+    /// Copies a committed slot at once. Hand the result to `submit`.
     pub fn fill(mut self, about: &About, slot: SlotView<'_>, state: TrainState) -> Snapshot {
         let mut buffers = self.buffers.take().unwrap_or_default();
         refill(&mut buffers.parameters, slot.parameters);
@@ -110,6 +160,18 @@ impl Ticket {
             statistics,
             state,
         }
+    }
+}
+
+/// A copy under way.
+#[derive(Debug)]
+pub struct Copying(Option<thread::JoinHandle<Duration>>);
+
+impl Copying {
+    /// Waits for its end; returns how long the copy took.
+    pub fn wait(self) -> Duration {
+        // A copy that panicked has submitted nothing: its checkpoint is left out.
+        self.0.and_then(|thread| thread.join().ok()).unwrap_or_default()
     }
 }
 
@@ -131,9 +193,16 @@ impl Drop for Ticket {
 }
 
 /// The background writer of the run's lowest live rank.
-#[derive(Debug)]
 pub struct Writer {
     shared: Arc<Shared>,
+    /// In simulation: does the thread's work when `poll` or `finish` is called.
+    inline: Option<(Worker, Arc<dyn Clock>)>,
+}
+
+impl fmt::Debug for Writer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Writer").field("shared", &self.shared).finish_non_exhaustive()
+    }
 }
 
 impl Writer {
@@ -152,7 +221,29 @@ impl Writer {
             tracing::warn!("no checkpoints: the writer's thread cannot be started: {error}");
             shared.lock().gone = true;
         }
-        Self { shared }
+        Self { shared, inline: None }
+    }
+
+    /// A writer without a thread, for simulation: what was submitted is written when the outcome
+    /// is asked for.
+    pub fn inline(
+        storage: Arc<dyn Storage>,
+        keep: u32,
+        current_attempt: Box<dyn Fn() -> bool + Send>,
+        clock: Arc<dyn Clock>,
+    ) -> Self {
+        let shared = Arc::new(Shared::default());
+        let worker = Worker { shared: Arc::clone(&shared), storage, keep, current_attempt };
+        worker.clean();
+        Self { shared, inline: Some((worker, clock)) }
+    }
+
+    fn work_inline(&self) {
+        let Some((worker, clock)) = &self.inline else { return };
+        let queued = self.shared.lock().queued.take();
+        if let Some(snapshot) = queued {
+            worker.write(snapshot, &**clock);
+        }
     }
 
     /// Allocates and touches one set of buffers, so that the first checkpoint stalls no longer
@@ -188,39 +279,18 @@ impl Writer {
 
     /// Queues a snapshot and returns at once; the outcome comes through `poll`.
     pub fn submit(&self, snapshot: Snapshot) {
-        let mut state = self.shared.lock();
-        if state.gone || state.queued.is_some() {
-            let (name, step) = (store::name_of(snapshot.state.step), snapshot.state.step);
-            let error = if state.gone {
-                CheckpointError::WriterGone(name.clone())
-            } else {
-                CheckpointError::Busy(name.clone())
-            };
-            state.take_back(buffers_of(snapshot));
-            let (write_seconds, verify_seconds) = (0.0, 0.0);
-            let result = Err(error);
-            state.report(WriterReport {
-                name,
-                step,
-                bytes: 0,
-                write_seconds,
-                verify_seconds,
-                result,
-            });
-            return;
-        }
-        state.queued = Some(snapshot);
-        drop(state);
-        self.shared.changed.notify_all();
+        self.shared.submit(snapshot);
     }
 
     /// What was written, or failed, since the last call.
     pub fn poll(&self) -> Vec<WriterReport> {
+        self.work_inline();
         std::mem::take(&mut self.shared.lock().reports)
     }
 
     /// Waits until everything submitted is written or failed; false when `limit` came first.
     pub fn finish(&self, limit: Duration) -> bool {
+        self.work_inline();
         let state = self.shared.lock();
         let waited = self.shared.changed.wait_timeout_while(state, limit, |state| state.busy());
         let (state, _) = waited.unwrap_or_else(PoisonError::into_inner);
@@ -251,21 +321,29 @@ struct Worker {
 
 impl Worker {
     fn run(self) {
-        if (self.current_attempt)() {
-            store::clean(&*self.storage);
-        }
+        self.clean();
         let clock = RealClock::default();
         // Ends when the writer is dropped.
         while let Some(snapshot) = self.next() {
-            let current = || (self.current_attempt)();
-            let report = store::write(&*self.storage, &snapshot, self.keep, &current, &clock);
-            let mut state = self.shared.lock();
-            state.writing = false;
-            state.take_back(buffers_of(snapshot));
-            state.report(report);
-            drop(state);
-            self.shared.changed.notify_all();
+            self.write(snapshot, &clock);
         }
+    }
+
+    fn clean(&self) {
+        if (self.current_attempt)() {
+            store::clean(&*self.storage);
+        }
+    }
+
+    fn write(&self, snapshot: Snapshot, clock: &dyn Clock) {
+        let current = || (self.current_attempt)();
+        let report = store::write(&*self.storage, &snapshot, self.keep, &current, clock);
+        let mut state = self.shared.lock();
+        state.writing = false;
+        state.take_back(buffers_of(snapshot));
+        state.report(report);
+        drop(state);
+        self.shared.changed.notify_all();
     }
 
     fn next(&self) -> Option<Snapshot> {

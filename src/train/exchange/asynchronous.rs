@@ -23,8 +23,10 @@ use crate::train::replica::Replica;
 use crate::train::schedule;
 use crate::train::worker::{Pool, Totals};
 
-/// Longest wait of a round for the own workers' next gradient: others may have some.
-const ROUND_WAIT_MAX: Duration = Duration::from_millis(200);
+/// Longest wait of a round for half a sweep over the rank's own owners. A round moves all weights:
+/// sent after every micro-batch it would cost more than it carries. The other half is computed
+/// while the first is summed.
+const ROUND_WAIT_MAX: Duration = Duration::from_secs(1);
 
 /// `SendBuf <- w / n + Δw`: summed over n ranks that hold the same w it is w + ΣΔw, whatever n.
 pub fn send_buffer(w: &[f32], delta: &[f32], ranks: usize, send: &mut [f32]) {
@@ -112,14 +114,15 @@ impl Asynchronous {
         self.pool.run_free(context.replica.standing);
     }
 
-    /// Bounded, so that a rank without owners, or with slow ones, still takes part in the round.
+    /// Until Δw holds micro-batches of half the own owners. Bounded, so that a rank without
+    /// owners, or with slow ones, still takes part in the round.
     fn wait_for_workers(&self) -> Result<(), TrainError> {
         let limit = Instant::now() + ROUND_WAIT_MAX;
         while Instant::now() < limit {
             if let Some(failure) = self.pool.failure() {
                 return Err(failure);
             }
-            if self.free.wait_for_delta(Duration::from_millis(20)) {
+            if self.free.wait_for_half_sweep(Duration::from_millis(20)) {
                 break;
             }
         }
@@ -131,7 +134,7 @@ impl Exchange for Asynchronous {
     fn attempt(&mut self, context: &mut Context<'_>) -> Result<Sums, TrainError> {
         at(context, Phase::BeforeLoad);
         // What a failed round gave back was computed: such a rank has nothing to begin.
-        let begun = match self.free.wait_for_delta(Duration::ZERO) {
+        let begun = match self.free.has_delta() {
             true => u64::MAX,
             false => self.pool.begun(),
         };
@@ -157,7 +160,7 @@ impl Exchange for Asynchronous {
         at(context, Phase::BeforeVote);
         let owner_batches = words.split_off(Totals::WORDS);
         let totals = Totals::from_words(&words);
-        Ok(Sums { totals, owner_batches, begun_seconds, again: None })
+        Ok(Sums { totals, owner_batches, rank_micros: Vec::new(), begun_seconds, again: None })
     }
 
     fn apply(&mut self, replica: &mut Replica, world: &World, sums: &Sums) -> Committed {
@@ -173,7 +176,6 @@ impl Exchange for Asynchronous {
             apply_received(w, old, momentum, next.parameters, next.momentum);
             next.statistics.copy_from_slice(statistics);
             replica.reached_point(Phase::InUpdate);
-            slots.commit(step + 1, world.generation, Vec::new());
         }
         let position = &mut replica.position;
         position.owner_batches.resize(self.order.owners as usize, 0);
@@ -189,6 +191,7 @@ impl Exchange for Asynchronous {
             skipped: sums.totals.skipped,
             mix: sums.totals.mix,
             attempt: world.attempt,
+            zero_update: false,
         }
     }
 
@@ -218,7 +221,7 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
-        /// STYLE.md point 8: a stale n would rescale every weight by (n-1)/n.
+        /// A stale n would rescale every weight by (n-1)/n.
         #[test]
         fn no_weight_is_rescaled_whatever_the_number_of_ranks(
             ranks in 1usize..64,

@@ -44,6 +44,8 @@ pub struct Sums {
     pub totals: Totals,
     /// Asynchronous exchange: micro-batches of each owner in this round.
     pub owner_batches: Vec<u64>,
+    /// Synchronous exchange: microseconds that each rank computed.
+    pub rank_micros: Vec<u64>,
     /// In the first step after a repair: seconds until every rank had begun to compute.
     pub begun_seconds: Option<f64>,
     /// Reproducible sums: some value did not fit, so nothing was summed; the grid that holds all.
@@ -54,7 +56,8 @@ pub struct Sums {
 pub trait Exchange {
     /// One step or round, up to the vote.
     fn attempt(&mut self, context: &mut Context<'_>) -> Result<Sums, TrainError>;
-    /// After a successful vote: the update, into the other slot. Returns the ledger line.
+    /// After a successful vote: the update, into the other slot, which the caller commits together
+    /// with the position that follows from the ledger line returned.
     fn apply(&mut self, replica: &mut Replica, world: &World, sums: &Sums) -> Committed;
     /// After a failed vote: nothing that was computed is lost.
     fn give_back(&mut self);

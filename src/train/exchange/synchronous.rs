@@ -35,10 +35,19 @@ pub struct Synchronous {
     parameters: usize,
     /// The step whose micro-batches are computed (or being computed), and of which owners.
     under_way: Option<(u64, BTreeSet<u32>)>,
+    /// What the workers had been busy when it was begun.
+    busy_before: u64,
     /// Reproducible sums: all ranks' integers of one bucket.
     integers: Vec<i64>,
     /// The grid of the step under way.
     grid: Grid,
+}
+
+/// What all ranks counted in a step, whether its integers hold, and each rank's compute time.
+struct Reduced {
+    totals: Totals,
+    verdict: Verdict,
+    rank_micros: Vec<u64>,
 }
 
 /// Whether a step's computing was started now, or is (being) done already.
@@ -72,6 +81,7 @@ impl Synchronous {
             received,
             parameters,
             under_way: None,
+            busy_before: 0,
             integers: Vec::new(),
             grid: Grid::default(),
         }
@@ -96,6 +106,7 @@ impl Synchronous {
                 // Of a step that was given up, a worker may still be adding to the sums.
                 self.pool.finish()?;
                 self.pool.shared.loader.plan(step, &owners);
+                self.busy_before = self.pool.busy_micros();
                 self.pool.train(&owners, context.replica.standing);
                 let nothing = owners.is_empty();
                 self.under_way = Some((step, owners.into_iter().collect()));
@@ -133,14 +144,20 @@ impl Synchronous {
         Ok(())
     }
 
-    /// Counts of all ranks, and whether the sums hold.
-    fn reduce_totals(&self, context: &mut Context<'_>) -> Result<(Totals, Verdict), TrainError> {
+    /// One reduction for all that is counted in a step.
+    fn reduce_totals(&self, context: &mut Context<'_>) -> Result<Reduced, TrainError> {
         let mut mine = self.pool.finish()?.words().to_vec();
         mine.extend_from_slice(self.pool.shared.sum.needs().words());
+        // Beside them each rank's own time travels, in a word that only it fills.
+        let (rank, ranks, times) = (context.comm.rank(), context.comm.size(), mine.len());
+        mine.resize(times + ranks, 0);
+        mine[times + rank] = self.pool.busy_micros() - self.busy_before;
         let mut words = vec![0; mine.len()];
         context.comm.all_reduce_u64(&mine, &mut words, ReduceOp::Sum)?;
+        let rank_micros = words.split_off(times);
         let (totals, needs) = words.split_at(Totals::WORDS);
-        Ok((Totals::from_words(totals), Needs::verdict(needs, self.grid)))
+        let verdict = Needs::verdict(needs, self.grid);
+        Ok(Reduced { totals: Totals::from_words(totals), verdict, rank_micros })
     }
 
     fn set_grid(&mut self, grid: Grid) {
@@ -162,7 +179,7 @@ impl Exchange for Synchronous {
         };
         let begun_seconds = measure_begin(context, &self.pool, begun)?;
         self.reduce_buckets(context)?;
-        let (mut totals, verdict) = self.reduce_totals(context)?;
+        let Reduced { mut totals, verdict, rank_micros } = self.reduce_totals(context)?;
         let again = match verdict {
             Verdict::Holds => None,
             Verdict::Again(grid) => Some(grid),
@@ -174,23 +191,24 @@ impl Exchange for Synchronous {
             }
         };
         at(context, Phase::BeforeVote);
-        Ok(Sums { totals, owner_batches: Vec::new(), begun_seconds, again })
+        Ok(Sums { totals, owner_batches: Vec::new(), rank_micros, begun_seconds, again })
     }
 
     fn apply(&mut self, replica: &mut Replica, world: &World, sums: &Sums) -> Committed {
         let rate = self.learning_rate(replica);
         let step = replica.position.step;
         let (gradients, statistics) = self.received.split_at(self.parameters);
-        {
+        let zero_update = {
             let mut slots = replica.slots.write().unwrap_or_else(PoisonError::into_inner);
             let (current, next) = slots.begin();
             let samples = sums.totals.computed();
             let momentum = &self.statistics_momentum;
             let optimizer = &self.optimizer;
-            optimizer.apply(current, next, gradients, samples, rate, statistics, momentum);
+            let finite =
+                optimizer.apply(current, next, gradients, samples, rate, statistics, momentum);
             replica.reached_point(Phase::InUpdate);
-            slots.commit(step + 1, world.generation, Vec::new());
-        }
+            !finite
+        };
         self.under_way = None;
         self.set_grid(Grid::default());
         Committed {
@@ -201,6 +219,7 @@ impl Exchange for Synchronous {
             skipped: sums.totals.skipped,
             mix: sums.totals.mix,
             attempt: world.attempt,
+            zero_update,
         }
     }
 

@@ -7,11 +7,10 @@ use std::time::{Duration, Instant};
 
 use kintsugi_ffi::mpi::{self, Comm, MpiError};
 use kintsugi_ffi::os;
-use thiserror::Error;
 
 use crate::config::Phase;
 
-use super::{CommError, MpiComm, SpawnError, SpawnRequest};
+use super::{CommError, JoinArguments, MpiComm, SpawnError, SpawnRequest};
 
 /// Of the hello: pid and pid space, two little-endian words.
 const HELLO_TAG: u16 = 5;
@@ -57,49 +56,8 @@ pub enum JoinPoint {
     Agree,
 }
 
-/// What a leader tells replacements, appended to their arguments as `--join STRING`.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct JoinArguments {
-    /// Which attempt of this world to bring somebody in, from 1.
-    pub attempt_of_join: u32,
-    /// The rank that the replacement of each index takes.
-    pub ranks: Vec<usize>,
-    /// Ranks of the repaired world.
-    pub world_ranks: usize,
-}
-
-/// A `--join` argument that no leader wrote.
-#[derive(Debug, Clone, PartialEq, Eq, Error)]
-#[error(
-    "--join {0:?} is not ATTEMPT/RANKS/RANK,RANK...; a recovering leader passes it, do not type it"
-)]
-pub struct JoinSyntax(pub String);
-
-impl JoinArguments {
-    /// `ATTEMPT/WORLD_RANKS/RANK,RANK...`
-    pub fn to_argument(&self) -> String {
-        let ranks: Vec<String> = self.ranks.iter().map(usize::to_string).collect();
-        format!("{}/{}/{}", self.attempt_of_join, self.world_ranks, ranks.join(","))
-    }
-
-    /// Reads what [`Self::to_argument`] wrote.
-    ///
-    /// # Errors
-    /// Anything else, ranks outside the world included.
-    pub fn parse(text: &str) -> Result<Self, JoinSyntax> {
-        Self::read(text).ok_or_else(|| JoinSyntax(text.to_owned()))
-    }
-
-    fn read(text: &str) -> Option<Self> {
-        let mut parts = text.split('/');
-        let attempt_of_join = parts.next()?.parse().ok()?;
-        let world_ranks: usize = parts.next()?.parse().ok()?;
-        let ranks: Vec<usize> =
-            parts.next()?.split(',').map(|rank| rank.parse().ok()).collect::<Option<_>>()?;
-        let sound = parts.next().is_none() && ranks.iter().all(|rank| *rank < world_ranks);
-        sound.then_some(Self { attempt_of_join, ranks, world_ranks })
-    }
-}
+/// Where spares stand in the order of a merged world: behind everybody.
+const SPARE_PLACE: usize = 1 << 20;
 
 // ---- the replacement's side ----
 
@@ -116,7 +74,11 @@ pub(super) fn join(
     let siblings = mpi::initialise()?;
     let world = meet(&siblings, arguments, reached)?;
     os::alarm(0);
-    MpiComm::over(world, arguments.attempt_of_join)
+    let mut comm = MpiComm::over(world, arguments.attempt_of_join)?;
+    if arguments.spares {
+        comm.spares.wait_for(arguments.world_ranks);
+    }
+    Ok(comm)
 }
 
 fn meet(
@@ -134,10 +96,16 @@ fn meet(
     parent.send(&hello(), 0, HELLO_TAG)?;
     let leader = parent.merge_high()?;
     reached(JoinPoint::Bridge);
-    let bridge = siblings.bridge(Some(&leader), 0).inspect_err(|_| revoke(siblings))?;
+    let bridge = siblings.bridge(0, Some(&leader), 0).inspect_err(|_| revoke(siblings))?;
     reached(JoinPoint::Merge);
     let all = bridge.merge_high()?;
     reached(JoinPoint::Reorder);
+    if arguments.spares {
+        let gathering = all.reorder(SPARE_PLACE + slot)?;
+        reached(JoinPoint::Agree);
+        meet_all(&gathering, true)?;
+        return Ok(gathering);
+    }
     let world = all.reorder(slot)?;
     reached(JoinPoint::Agree);
     settle(&world, slot, arguments.world_ranks)?;
@@ -153,18 +121,22 @@ fn hello() -> [u8; HELLO_BYTES] {
 
 /// The last step on both sides: everybody is in and in place, or the new world is no good.
 fn settle(world: &Comm, rank: usize, ranks: usize) -> Result<(), CommError> {
+    meet_all(world, world.rank() == Ok(rank) && world.size() == Ok(ranks))
+}
+
+/// Everybody is here, and every one of them is in place.
+pub(super) fn meet_all(world: &Comm, in_place: bool) -> Result<(), CommError> {
     let met = world.barrier();
     if met.is_err() {
         revoke(world);
     }
-    let in_place = met.is_ok() && world.rank() == Ok(rank) && world.size() == Ok(ranks);
-    let (flags, outcome) = world.agree(u32::from(in_place));
+    let (flags, outcome) = world.agree(u32::from(met.is_ok() && in_place));
     outcome?;
     if flags & 1 == 1 { Ok(()) } else { Err(CommError::ProcFailed) }
 }
 
 /// Revoking is local and cannot fail on a communicator that exists.
-fn revoke(comm: &Comm) {
+pub(super) fn revoke(comm: &Comm) {
     if let Err(error) = comm.revoke() {
         tracing::error!("{error}");
     }
@@ -173,10 +145,10 @@ fn revoke(comm: &Comm) {
 // ---- the survivors' side ----
 
 /// Disarms the alarm wherever the attempt ends.
-struct Watchdog;
+pub(super) struct Watchdog;
 
 impl Watchdog {
-    fn arm(seconds: u32) -> Self {
+    pub(super) fn arm(seconds: u32) -> Self {
         os::die_after(
             seconds,
             "kintsugi: bringing in a replacement hung; this rank gives way to the others\n",
@@ -192,7 +164,8 @@ impl Drop for Watchdog {
 }
 
 /// What the leader holds of the processes it started.
-struct Newcomers {
+#[derive(Debug)]
+pub(super) struct Newcomers {
     /// Leader and replacements.
     merged: Comm,
     /// Replacements on this machine, to be killed if the attempt is given up; else they would
@@ -201,7 +174,7 @@ struct Newcomers {
 }
 
 impl Newcomers {
-    fn give_up(&self) {
+    pub(super) fn give_up(&self) {
         revoke(&self.merged);
         kill_all(&self.pids);
     }
@@ -234,7 +207,7 @@ pub(super) fn spawn_and_merge(
     };
     let newcomers = agree_on_spawn(&mpi.comm, spawned)?;
     reached(Phase::InMerge);
-    let world = connect(&mpi.comm, newcomers.as_ref(), request.my_rank);
+    let world = connect(&mpi.comm, 0, newcomers.as_ref(), request.my_rank);
     let world = world.inspect_err(|_| {
         if let Some(newcomers) = &newcomers {
             newcomers.give_up();
@@ -251,10 +224,11 @@ pub(super) fn spawn_and_merge(
 }
 
 /// Why there is nobody to merge with.
-struct Born {
+#[derive(Debug)]
+pub(super) struct Born {
     /// The runtime started processes (some died, or did not answer).
     started: bool,
-    error: MpiError,
+    pub(super) error: MpiError,
 }
 
 impl Born {
@@ -266,17 +240,28 @@ impl Born {
 
 /// The leader's part: start them, hear from each, merge.
 fn spawn(mpi: &MpiComm, request: &SpawnRequest, hosts: &[u64]) -> Result<Option<Newcomers>, Born> {
-    let refused = |error| Born { started: false, error };
     let count = request.lost.len();
     let join = JoinArguments {
         attempt_of_join: mpi.joins,
         ranks: request.lost.clone(),
         world_ranks: request.ranks,
+        spares: false,
     };
-    let mut arguments = request.arguments.clone();
+    let host = several(hosts).then(|| format!("{}:{}", os::hostname(), count + SPARE_SLOTS));
+    start(mpi, &join, request.arguments.clone(), host).map(Some)
+}
+
+/// Starts them, hears from each, merges with them.
+pub(super) fn start(
+    mpi: &MpiComm,
+    join: &JoinArguments,
+    mut arguments: Vec<String>,
+    host: Option<String>,
+) -> Result<Newcomers, Born> {
+    let refused = |error| Born { started: false, error };
+    let count = join.ranks.len();
     arguments.extend(["--join".to_owned(), join.to_argument()]);
     let program = program().map_err(refused)?;
-    let host = several(hosts).then(|| format!("{}:{}", os::hostname(), count + SPARE_SLOTS));
     os::die_after(
         mpi.limits.spawn_seconds,
         "kintsugi: MPI_Comm_spawn did not return; this leader gives way to the next\n",
@@ -286,7 +271,7 @@ fn spawn(mpi: &MpiComm, request: &SpawnRequest, hosts: &[u64]) -> Result<Option<
     let (pids, heard) = hear(&inter, count, mpi.limits.hello);
     let merged = heard.and_then(|()| inter.merge_low());
     match merged {
-        Ok(merged) => Ok(Some(Newcomers { merged, pids })),
+        Ok(merged) => Ok(Newcomers { merged, pids }),
         Err(error) => {
             kill_all(&pids);
             Err(Born { started: true, error })
@@ -393,13 +378,14 @@ fn refusal(class: i32, leaders: Option<&Born>) -> String {
     }
 }
 
-/// Bridge, merge, reorder; each agreed on before the next.
-fn connect(
+/// Bridge, merge, reorder; each agreed on before the next. `leader` is who started the newcomers.
+pub(super) fn connect(
     survivors: &Comm,
+    leader: usize,
     newcomers: Option<&Newcomers>,
     my_rank: usize,
 ) -> Result<Comm, SpawnError> {
-    let bridge = survivors.bridge(newcomers.map(|newcomers| &newcomers.merged), 1);
+    let bridge = survivors.bridge(leader, newcomers.map(|newcomers| &newcomers.merged), 1);
     // On error the others sit in a broadcast on the survivors' communicator.
     let bridge = agree_on(survivors, bridge, survivors, "MPI_Intercomm_create")?;
     let all = bridge.merge_low();
@@ -439,28 +425,6 @@ fn agree_on(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use proptest::prelude::*;
-
-    proptest! {
-        #[test]
-        fn join_arguments_survive_the_command_line(
-            attempt_of_join in any::<u32>(),
-            (world_ranks, ranks) in (1_usize..5000).prop_flat_map(|n| {
-                (Just(n), proptest::collection::vec(0..n, 1..20))
-            }),
-        ) {
-            let arguments = JoinArguments { attempt_of_join, ranks, world_ranks };
-            prop_assert_eq!(JoinArguments::parse(&arguments.to_argument()), Ok(arguments));
-        }
-
-        #[test]
-        fn what_no_leader_wrote_is_refused_not_panicked_on(text in "[0-9,/x-]{0,12}") {
-            if let Ok(arguments) = JoinArguments::parse(&text) {
-                prop_assert!(arguments.ranks.iter().all(|rank| *rank < arguments.world_ranks));
-                prop_assert!(!arguments.ranks.is_empty());
-            }
-        }
-    }
 
     #[test]
     fn one_node_lets_the_runtime_choose() {

@@ -6,27 +6,28 @@
 //! a spawn or merge that ends differently on different survivors (the real one agrees inside).
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
 
 use crate::cluster::faults::Strike;
 use crate::config::{FaultKind, Phase};
-use crate::observe::clock::Clock;
 
+use super::Call as Called;
 use super::{Agreement, CommError, Communicator, ReduceOp, SpawnError, SpawnRequest};
 
 mod board;
+mod clock;
 mod join;
 mod news;
 mod reduce;
 mod settle;
+mod spares;
 mod state;
 #[cfg(test)]
 mod tests;
 
 use board::{Board, Unwind};
+pub use clock::SimClock;
 use state::{Call, Kind, Payload, Place, Reply, State, Status};
 
 /// Whether the trace's lines are kept or only their digest.
@@ -51,10 +52,34 @@ pub struct SimOptions {
     pub refusal_chance: f64,
     /// Replacements the runtime can start in the whole run.
     pub spawns_max: u32,
+    /// Processes that wait beside the first ranks.
+    pub spares: usize,
     /// Decisions before the run counts as stuck.
     pub settles_max: u64,
     /// What is kept of the trace.
     pub trace: Trace,
+    /// Deaths that were drawn beforehand, in order; see `Death`.
+    pub deaths: Vec<Death>,
+    /// The decision at which every process dies at once.
+    pub crash_at: Option<u64>,
+}
+
+/// When a planned death strikes, in decisions of the board.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum When {
+    /// At this one, or later.
+    At(u64),
+    /// So many after the last death, or at once where nobody has died.
+    After(u64),
+}
+
+/// A death at whatever call its victim is parked in. It spares the last live process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Death {
+    /// When.
+    pub when: When,
+    /// Modulo the parked processes: the victim; further bits say in which manner.
+    pub draw: u64,
 }
 
 impl SimOptions {
@@ -66,8 +91,11 @@ impl SimOptions {
             cascade_chance: 0.0,
             refusal_chance: 0.0,
             spawns_max: 64,
+            spares: 0,
             settles_max: 100_000,
             trace: Trace::Digest,
+            deaths: Vec::new(),
+            crash_at: None,
         }
     }
 
@@ -132,7 +160,8 @@ impl<T> SimOutcome<T> {
     }
 }
 
-/// Runs `program` on `ranks` simulated ranks and on every replacement they spawn.
+/// Runs `program` on `ranks` simulated ranks, on the spares beside them (whose communicator
+/// `waits`) and on every replacement they spawn.
 pub fn run<T: Send>(
     seed: u64,
     ranks: usize,
@@ -232,7 +261,7 @@ impl SimComm {
 
     /// The simulation's clock.
     pub fn clock(&self) -> SimClock {
-        SimClock { nanos: self.board.clock() }
+        SimClock::over(self.board.clock())
     }
 
     fn collective(&mut self, kind: Kind, payload: Payload) -> Result<Arc<Payload>, CommError> {
@@ -347,6 +376,9 @@ impl Communicator for SimComm {
     }
 
     fn shrink(&mut self) -> Result<(), CommError> {
+        if let Some(place) = self.board.gather(self.process) {
+            self.place = place;
+        }
         match self.board.call(self.process, Call::Shrink) {
             Reply::Moved(place) => {
                 self.place = place;
@@ -385,6 +417,52 @@ impl Communicator for SimComm {
     fn finalize(&mut self) {
         self.board.call(self.process, Call::Finalize);
     }
+
+    fn ranks(&self) -> usize {
+        self.board.waits_for(self.process).unwrap_or(self.place.size)
+    }
+
+    fn waits(&self) -> bool {
+        self.board.waits_for(self.process).is_some()
+    }
+
+    fn introduce(&mut self, words: &[u64]) -> Result<Vec<u64>, CommError> {
+        let back = self.board.step_into_pool(self.process);
+        let all = self.all_gather_u64(words);
+        if let Some(back) = back {
+            self.board.step_back(self.process, back);
+        }
+        all
+    }
+
+    fn seat(&mut self, seats: &[Option<usize>]) -> Result<(), CommError> {
+        match self.board.call(self.process, Call::Seat(seats.to_vec())) {
+            Reply::Seated(place, _) => {
+                self.place = place;
+                Ok(())
+            }
+            reply => Err(error_of(reply)),
+        }
+    }
+
+    fn await_call(&mut self, _pids: &[u32], idle: &mut dyn FnMut()) -> Called {
+        idle();
+        match self.board.call(self.process, Call::Await) {
+            Reply::Called(call) => call,
+            reply => unreachable!("the board answered a waiting spare with {reply:?}"),
+        }
+    }
+
+    fn failed_spares(&mut self) -> Vec<usize> {
+        self.board.dead_spares(self.process)
+    }
+}
+
+impl SimStrike {
+    /// Adds a line to the trace.
+    pub fn note(&self, what: &str) {
+        self.board.lock().record(self.process, what);
+    }
 }
 
 /// Makes a fault real in simulation: every fault that ends or hangs a process kills it (hung
@@ -398,32 +476,8 @@ pub struct SimStrike {
 impl Strike for SimStrike {
     fn strike(&self, kind: FaultKind, _phase: Phase) {
         match kind {
-            FaultKind::DeviceError | FaultKind::Slow | FaultKind::Nan | FaultKind::BitFlip => {}
+            FaultKind::Slow | FaultKind::Nan | FaultKind::BitFlip => {}
             _ => self.board.die(self.process),
         }
-    }
-}
-
-/// Simulated time: advances with every decision of the board and with every sleep.
-#[derive(Debug, Clone, Default)]
-pub struct SimClock {
-    nanos: Arc<AtomicU64>,
-}
-
-/// Seconds since 1970 at which every simulation starts.
-const SIMULATED_START_UNIX: f64 = 1.7e9;
-
-impl Clock for SimClock {
-    fn now(&self) -> Duration {
-        Duration::from_nanos(self.nanos.load(Ordering::Relaxed))
-    }
-
-    fn unix_seconds(&self) -> f64 {
-        SIMULATED_START_UNIX + self.now().as_secs_f64()
-    }
-
-    fn sleep(&self, time: Duration) {
-        let nanos = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
-        self.nanos.fetch_add(nanos, Ordering::Relaxed);
     }
 }

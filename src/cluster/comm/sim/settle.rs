@@ -11,6 +11,7 @@ use super::reduce::combine;
 use super::state::{
     Call, Group, Instance, Kind, Match, Payload, Place, Reply, State, Status, Verdict,
 };
+use super::{Death, When};
 
 /// Settles after a death in which further deaths are drawn with `cascade_chance`.
 const CASCADE_SETTLES: u64 = 25;
@@ -34,7 +35,10 @@ impl State {
         }
         self.advance_clock();
         self.held_back = false;
-        if self.draw_deaths() {
+        if self.options.crash_at.is_some_and(|at| self.settles >= at) {
+            return self.crash();
+        }
+        if self.planned_deaths() || self.draw_deaths() {
             return;
         }
         for process in self.parked() {
@@ -66,6 +70,46 @@ impl State {
             let other = self.draws.below(last as u64 + 1) as usize;
             self.runnable.swap(last, other);
         }
+    }
+
+    /// Everybody dies: the node's power, or `kill -9` on all.
+    fn crash(&mut self) {
+        self.options.crash_at = None;
+        for process in self.parked() {
+            self.deaths += u32::from(self.processes[process].status == Status::Live);
+            let manner = if self.chance(0.5) { Manner::Absent } else { Manner::Within };
+            self.strike_down(process, &manner);
+        }
+    }
+
+    /// Deaths that are due. Whether somebody was let go ahead of the others.
+    fn planned_deaths(&mut self) -> bool {
+        while let Some(&Death { when, draw }) = self.options.deaths.first() {
+            let due = match when {
+                When::At(settle) => self.settles >= settle,
+                When::After(delay) => self.last_death.is_none_or(|at| self.settles >= at + delay),
+            };
+            let living = self.processes.iter().filter(|p| p.status == Status::Live).count();
+            let parked = self.parked();
+            if !due || parked.is_empty() {
+                return false;
+            }
+            self.options.deaths.remove(0);
+            if living < 2 {
+                continue;
+            }
+            self.deaths += 1;
+            let victim = parked[(draw % parked.len() as u64) as usize];
+            let manner = match (draw >> 32) % 3 {
+                0 => Manner::Absent,
+                1 => Manner::Within,
+                _ => Manner::Ahead,
+            };
+            if self.strike_down(victim, &manner) {
+                return true;
+            }
+        }
+        false
     }
 
     /// Whether somebody was let go ahead of the others, who then have to wait.
@@ -142,8 +186,9 @@ impl State {
     fn carry_out_revoke(&mut self, process: usize) {
         let parked = self.processes[process].parked.as_ref();
         if parked.is_some_and(|parked| matches!(parked.call, Call::Revoke)) {
-            let comm = self.processes[process].place.comm;
-            self.groups[comm].revoked = true;
+            for comm in self.communicators(process) {
+                self.groups[comm].revoked = true;
+            }
         }
     }
 
@@ -192,10 +237,14 @@ impl State {
             (Call::Send { to, .. }, _) => self.send(process, to),
             (Call::Recv { from, tag, bytes }, _) => self.recv(process, from, tag, bytes),
             (Call::Revoke, _) => {
-                self.groups[place.comm].revoked = true;
-                self.groups[place.comm].heard_revoke.insert(process);
+                for comm in self.communicators(process) {
+                    self.groups[comm].revoked = true;
+                    self.groups[comm].heard_revoke.insert(process);
+                }
                 Some(Reply::Done)
             }
+            (Call::Seat(_), Some(key)) => self.seat(process, key),
+            (Call::Await, _) => self.call_spare(process),
             (Call::Finalize, _) => {
                 self.processes[process].status = Status::Left;
                 Some(Reply::Done)
@@ -211,6 +260,7 @@ impl State {
         calls.all(|call| match (first, call) {
             (Call::Collective(a, x), Call::Collective(b, y)) => a == b && x.shape() == y.shape(),
             (Call::Spawn(a), Call::Spawn(b)) => a.lost == b.lost && a.ranks == b.ranks,
+            (Call::Seat(a), Call::Seat(b)) => a == b,
             (a, b) => a.name() == b.name(),
         })
     }
@@ -259,23 +309,23 @@ impl State {
     }
 
     /// Whether all live members of the communicator are in this instance.
-    fn all_live_came(&self, key: Match) -> bool {
+    pub(super) fn all_live_came(&self, key: Match) -> bool {
         let arrived = &self.instances[&key].arrived;
         let group = &self.groups[key.0].processes;
         group.iter().enumerate().all(|(rank, &p)| arrived.contains_key(&rank) || !self.alive(p))
     }
 
-    fn verdict(&self, key: Match) -> Option<Verdict> {
+    pub(super) fn verdict(&self, key: Match) -> Option<Verdict> {
         self.instances[&key].verdict.clone()
     }
 
-    fn decide(&mut self, key: Match, verdict: Verdict) {
+    pub(super) fn decide(&mut self, key: Match, verdict: Verdict) {
         let instance = self.instances.get_mut(&key).expect("a parked call has an instance");
         instance.verdict = Some(verdict);
     }
 
     /// Members of the instance's communicator that are gone: (came first, did not come).
-    fn gone(&self, key: Match) -> (Vec<usize>, Vec<usize>) {
+    pub(super) fn gone(&self, key: Match) -> (Vec<usize>, Vec<usize>) {
         let Instance { arrived, .. } = &self.instances[&key];
         let group = self.groups[key.0].processes.iter().enumerate();
         group

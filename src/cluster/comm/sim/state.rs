@@ -8,6 +8,7 @@ use std::sync::{Arc, Condvar};
 
 use crate::config::seed::{Stream, purpose};
 
+use super::super::Call as Called;
 use super::super::{Agreement, CommError, ReduceOp, SpawnError, SpawnRequest};
 use super::SimOptions;
 
@@ -47,13 +48,25 @@ pub(super) enum Kind {
 #[derive(Debug, Clone)]
 pub(super) enum Call {
     Collective(Kind, Payload),
-    Send { to: usize, tag: u32, data: Vec<u8> },
-    Recv { from: usize, tag: u32, bytes: usize },
+    Send {
+        to: usize,
+        tag: u32,
+        data: Vec<u8>,
+    },
+    Recv {
+        from: usize,
+        tag: u32,
+        bytes: usize,
+    },
     Agree(u32),
     Shrink,
     Revoke,
     Spawn(SpawnRequest),
     Merge(usize),
+    /// What each process of a gathering becomes.
+    Seat(Vec<Option<usize>>),
+    /// A spare waits.
+    Await,
     Finalize,
 }
 
@@ -61,7 +74,7 @@ impl Call {
     /// Calls are matched across ranks by their ordinal within a lane, as in MPI.
     pub(super) fn lane(&self) -> Option<Lane> {
         match self {
-            Self::Collective(..) | Self::Spawn(_) => Some(Lane::Data),
+            Self::Collective(..) | Self::Spawn(_) | Self::Seat(_) => Some(Lane::Data),
             Self::Agree(_) => Some(Lane::Agree),
             Self::Shrink => Some(Lane::Shrink),
             _ => None,
@@ -82,6 +95,8 @@ impl Call {
             Self::Revoke => "revoke",
             Self::Spawn(_) => "spawn",
             Self::Merge(_) => "merge",
+            Self::Seat(_) => "seat",
+            Self::Await => "wait",
             Self::Finalize => "finalize",
         }
     }
@@ -101,6 +116,9 @@ pub(super) enum Reply {
     Data(Arc<Payload>),
     Agreed(Agreement),
     Moved(Place),
+    /// The world, and the pool around it; of a spare the pool alone.
+    Seated(Place, Option<usize>),
+    Called(Called),
     Joining(usize),
     Error(CommError),
     NoSpawn(SpawnError),
@@ -122,6 +140,8 @@ pub(super) struct Place {
 pub(super) struct Group {
     /// Processes in rank order.
     pub processes: Vec<usize>,
+    /// Of a pool: the processes that are ranks; the others wait.
+    pub ranks: Vec<usize>,
     pub revoked: bool,
     /// Processes that were told of a failure here; ULFM owes the news to one of them only.
     pub informed: BTreeSet<usize>,
@@ -149,6 +169,9 @@ pub(super) enum Verdict {
     ShrinkFailed,
     Joining(usize),
     NoSpawn(SpawnError),
+    /// The new world, and the pool where somebody waits.
+    Seated(usize, Option<usize>),
+    NotSeated,
 }
 
 /// Replacements on their way into a world.
@@ -194,6 +217,8 @@ pub(super) struct Parked {
 pub(super) struct Process {
     pub status: Status,
     pub place: Place,
+    /// Of a rank: the pool around its world, where spares wait.
+    pub pool: Option<usize>,
     /// Calls made on the current communicator, by lane.
     pub calls: BTreeMap<Lane, u64>,
     pub parked: Option<Parked>,
@@ -274,8 +299,17 @@ impl State {
             clock_nanos: Arc::default(),
             births,
         };
+        let spares = state.options.spares;
+        if spares > 0 {
+            let (processes, ranks) = ((0..ranks + spares).collect(), (0..ranks).collect());
+            state.groups.push(Group { processes, ranks, ..Group::default() });
+        }
         for rank in 0..ranks {
-            state.give_birth(Place { comm: 0, rank, size: ranks }, None);
+            let process = state.give_birth(Place { comm: 0, rank, size: ranks }, None);
+            state.processes[process].pool = (spares > 0).then_some(1);
+        }
+        for rank in ranks..ranks + spares {
+            state.give_birth(Place { comm: 1, rank, size: ranks + spares }, None);
         }
         state
     }
@@ -286,6 +320,7 @@ impl State {
         self.processes.push(Process {
             status: Status::Live,
             place,
+            pool: None,
             calls: BTreeMap::new(),
             parked: None,
             reply: None,
@@ -358,10 +393,13 @@ impl State {
         if let Some(lane) = parked.call.lane() {
             self.leave_instance((place.comm, lane, parked.seq), place.rank);
         }
-        if let Reply::Moved(to) = reply {
+        if let Reply::Moved(to) | Reply::Seated(to, _) = reply {
             self.processes[process].place = to;
             self.processes[process].calls.clear();
             self.forget_deserted(place.comm);
+        }
+        if let Reply::Seated(_, pool) = reply {
+            self.processes[process].pool = pool;
         }
         self.processes[process].reply = Some(reply);
         self.runnable.push_back(process);
@@ -441,6 +479,10 @@ fn brief(reply: &Reply) -> String {
         Reply::Done => "ok".into(),
         Reply::Data(_) => "ok, data".into(),
         Reply::Agreed(agreement) => format!("{:#x} {:?}", agreement.flags, agreement.outcome),
+        Reply::Seated(place, pool) => {
+            format!("c{} r{} of {}, pool {pool:?}", place.comm, place.rank, place.size)
+        }
+        Reply::Called(call) => format!("{call:?}"),
         Reply::Moved(place) => format!("c{} r{} of {}", place.comm, place.rank, place.size),
         Reply::Joining(joining) => format!("joining {joining}"),
         Reply::Error(error) => format!("{error:?}"),

@@ -1,8 +1,10 @@
 //! The simulator's own claims.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use super::*;
+use crate::observe::clock::Clock;
 
 const RANKS: usize = 4;
 

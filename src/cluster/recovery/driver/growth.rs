@@ -7,7 +7,7 @@ use crate::cluster::recovery::{GaveUp, Hooks, Policy, Repaired, machine};
 use crate::cluster::world::World;
 use crate::config::Phase;
 
-use super::Driver;
+use super::{Driver, Part};
 
 /// What came of it; the same on every rank that was there before.
 #[derive(Debug)]
@@ -55,9 +55,13 @@ pub fn grow(
     let merging = merging.unwrap_or(begun);
     driver.add_span("spawn", begun, merging);
     driver.add("merge", merging);
-    let (grown, repaired) = driver.run()?;
-    *world = grown;
-    Ok(Growth::Grown(repaired))
+    match driver.run()? {
+        Part::Resumed(grown, repaired) => {
+            *world = grown;
+            Ok(Growth::Grown(repaired))
+        }
+        Part::Waits(..) => Err(super::unseated()),
+    }
 }
 
 #[cfg(test)]

@@ -1,0 +1,70 @@
+# What train.sbatch and compare.sbatch share: how a job hears of its time limit, and what becomes of it when
+# the program has ended. Sourced by them; reads environment.sh beside it.
+# shellcheck source=environment.sh
+source "$(dirname "${BASH_SOURCE[0]}")/environment.sh"
+
+# By the queue, whatever the reason: no job comes back for ever.
+restarts_max=100
+
+log() { printf '%(%F %T)T job %s: %s\n' -1 "${SLURM_JOB_ID:-}" "$*"; }
+stop() { # stop CODE WHY
+  log "$2"
+  exit "$1"
+}
+
+# Exit codes of kintsugi -> what becomes of the job. Pure.
+decide() { # decide CODE ASKED_TO_STOP
+  case $1 in
+  0) echo finish ;;
+  # Interrupted with a checkpoint; job lost (a fresh start may help); killed before it could say why.
+  85 | 75 | 137) echo again ;;
+  # A check failed, usage, bad data, a bug, no progress in three attempts: the next time would be the same.
+  1 | 2 | 3 | 70 | 93) echo give-up ;;
+  # Asked to stop before the program was ready to be asked: it died of the signal.
+  *) if [ -n "$2" ]; then echo again; else echo give-up; fi ;;
+  esac
+}
+
+requeue() { # requeue CODE
+  [ "${SLURM_RESTART_COUNT:-0}" -lt $restarts_max ] || stop "$1" "started $restarts_max times again: no more"
+  log "back into the queue"
+  # The request comes back as SIGTERM to everything in the job, scontrol included, in a millisecond.
+  (trap '' TERM; exec scontrol requeue "$SLURM_JOB_ID") ||
+    stop "$1" "not requeued (sbatch --requeue?); submit again to go on"
+  # SLURM ends this script while it sleeps.
+  sleep 60 & wait
+  exit "$1"
+}
+
+# Runs COMMAND, passes SLURM's warning on to it as SIGNAL, decides about the job when it has ended.
+run_as_job() { # run_as_job SIGNAL COMMAND...
+  local signal=$1 code; shift
+  [ "${SLURM_JOB_NUM_NODES:-1}" = 1 ] || stop 2 "this version trains on one node: sbatch --nodes=1"
+  [ -x "$KINTSUGI" ] || stop 2 "no program $KINTSUGI: run make build, or set KINTSUGI"
+  log "on $SLURM_JOB_NODELIST, restart ${SLURM_RESTART_COUNT:-0}: $*"
+  asked='' pid=''
+  ask() {
+    asked=$1
+    [ -z "$pid" ] || kill -"$signal" "$pid" 2>/dev/null
+  }
+  # CONT is not trapped: SLURM sends it along with USR1, which then is sometimes lost.
+  trap 'ask USR1' USR1
+  trap 'ask TERM' TERM
+  "$@" &
+  pid=$!
+  [ -z "$asked" ] || kill -"$signal" "$pid"
+  # A trapped signal ends `wait` early.
+  while :; do
+    wait "$pid"
+    code=$?
+    kill -0 "$pid" 2>/dev/null || break
+  done
+  log "kintsugi ended with $code${asked:+, asked to stop by $asked}"
+  # Cancelled or preempted: SLURM itself decides what comes next.
+  [ "$asked" != TERM ] || exit "$code"
+  case $(decide "$code" "$asked") in
+  finish) exit 0 ;;
+  again) requeue "$code" ;;
+  *) stop "$code" "not requeued; README.md, \"Exit codes\", says what $code means" ;;
+  esac
+}

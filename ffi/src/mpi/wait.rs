@@ -1,0 +1,73 @@
+//! What a process that waits for hours needs of MPI: a look that costs microseconds and blocks
+//! nowhere, messages that nobody waits for, a communicator of which only some are members, and a
+//! bridge to processes that any of a group has started.
+
+use super::result::{MpiError, check};
+use super::safe::{BRIDGE_TAG, Comm, int};
+use super::sys;
+
+/// Lets MPI look at its connections once: news of failures, revocations and messages come in.
+pub fn progress() -> Result<(), MpiError> {
+    // SAFETY: looks for a message on MPI_COMM_SELF; writes nothing of ours.
+    check("MPI_Iprobe", unsafe { sys::shim_progress() })
+}
+
+impl Comm {
+    /// `MPI_Comm_split` into members, ordered by their key, and outsiders (`None`), who get
+    /// nothing.
+    pub fn divide(&self, key: Option<usize>) -> Result<Option<Self>, MpiError> {
+        const OUTSIDE: i32 = -1;
+        const CALL: &str = "MPI_Comm_split";
+        let Some(key) = key else {
+            let mut nothing = 0;
+            // SAFETY: writes one handle, the null one.
+            let class = unsafe { sys::shim_split(self.handle, OUTSIDE, 0, &mut nothing) };
+            return check(CALL, class).map(|()| None);
+        };
+        let member = Self::make(CALL, |made| {
+            // SAFETY: writes one handle.
+            unsafe { sys::shim_split(self.handle, 0, int(key), made) }
+        });
+        member.map(Some)
+    }
+
+    /// `MPI_Intercomm_create` between this group, led by its rank `leader`, and the one of
+    /// `remote_leader` in `bridge`. Only the leader has a bridge.
+    pub fn bridge(
+        &self,
+        leader: usize,
+        bridge: Option<&Self>,
+        remote_leader: usize,
+    ) -> Result<Self, MpiError> {
+        let bridge = bridge.map_or(self.handle, |bridge| bridge.handle);
+        Self::make("MPI_Intercomm_create", |made| {
+            // SAFETY: writes one handle.
+            unsafe {
+                sys::shim_bridge(
+                    self.handle,
+                    int(leader),
+                    bridge,
+                    int(remote_leader),
+                    BRIDGE_TAG,
+                    made,
+                )
+            }
+        })
+    }
+
+    /// Sends an empty message that nobody waits for.
+    pub fn notify(&self, to: usize, tag: u16) -> Result<(), MpiError> {
+        // SAFETY: no buffers.
+        check("MPI_Isend", unsafe { sys::shim_notify(int(to), i32::from(tag), self.handle) })
+    }
+
+    /// Whether such a message has come; takes it. Never blocks.
+    pub fn noticed(&self, from: usize, tag: u16) -> Result<bool, MpiError> {
+        let mut noticed = 0;
+        // SAFETY: writes one int.
+        check("MPI_Iprobe", unsafe {
+            sys::shim_noticed(int(from), i32::from(tag), self.handle, &mut noticed)
+        })?;
+        Ok(noticed != 0)
+    }
+}

@@ -1,0 +1,151 @@
+//! `kintsugi simulate cluster`: plays schedules of failures over simulated processes, time and
+//! disks, and says whether every run ended as promised.
+
+use std::process::ExitCode;
+use std::time::Instant;
+
+use crate::lab::simulate::{self, Failed, Rule, Schedules, Shown, Tally};
+
+/// Simulations.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum What {
+    /// Runs whole runs under drawn failures, one a seed, and checks how each ends
+    Cluster(Cluster),
+}
+
+/// Runs whole runs under drawn failures.
+#[derive(Debug, clap::Args)]
+struct Cluster {
+    /// Schedules to play.
+    #[arg(long, value_name = "N", default_value_t = 2000)]
+    seeds: u64,
+    /// The first one's seed.
+    #[arg(long, value_name = "SEED", default_value_t = 0)]
+    first_seed: u64,
+    /// Leave out these faults of a schedule, by their numbers in its list.
+    #[arg(long, value_name = "FAULT,...", value_delimiter = ',')]
+    without: Vec<usize>,
+    /// Print one line per event; for one seed.
+    #[arg(long)]
+    trace: bool,
+    /// One JSON object as the last line.
+    #[arg(long)]
+    json: bool,
+    /// Threads that play [default: one a core].
+    #[arg(long, value_name = "N")]
+    threads: Option<usize>,
+    /// A commit rule to be found wrong.
+    #[arg(long, value_enum, default_value_t, hide = true)]
+    rule: Rule,
+}
+
+/// Exit 0: every schedule ended as promised; 1: one did not.
+pub fn run(args: &Args) -> ExitCode {
+    let What::Cluster(cluster) = &args.what;
+    if cluster.trace && cluster.seeds != 1 {
+        eprintln!("error: --trace shows one schedule: add --seeds 1");
+        return ExitCode::from(2);
+    }
+    if cluster.trace {
+        let shown = simulate::show(cluster.first_seed, &cluster.without, cluster.rule);
+        print_shown(&shown);
+        if cluster.json {
+            let failed = u64::from(shown.failure.is_some());
+            print_json(cluster, 1, [failed, 0]);
+        }
+        return ExitCode::from(u8::from(shown.failure.is_some()));
+    }
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let schedules = Schedules {
+        first_seed: cluster.first_seed,
+        seeds: cluster.seeds,
+        without: cluster.without.clone(),
+        rule: cluster.rule,
+        threads: cluster.threads.unwrap_or(cores),
+    };
+    let begun = Instant::now();
+    let tally = simulate::play_all(&schedules, &|_| {});
+    for failed in &tally.failed {
+        println!("{}", describe(failed, cluster.rule));
+    }
+    if cluster.json {
+        print_json(cluster, tally.schedules, [tally.wrong, tally.stuck]);
+    } else {
+        print_tally(&tally, begun.elapsed().as_secs_f64());
+    }
+    ExitCode::from(u8::from(tally.wrong + tally.stuck > 0))
+}
+
+fn print_json(cluster: &Cluster, schedules: u64, [wrong, stuck]: [u64; 2]) {
+    let line = serde_json::json!({
+        "schedules": schedules,
+        "wrong": wrong,
+        "stuck": stuck,
+        "first_seed": cluster.first_seed,
+    });
+    println!("{line}");
+}
+
+fn print_tally(tally: &Tally, seconds: f64) {
+    let ends: Vec<String> =
+        tally.ends.iter().map(|(name, number)| format!("{number} {name}")).collect();
+    println!(
+        "{} schedules in {seconds:.1} s: {} wrong, {} stuck",
+        tally.schedules, tally.wrong, tally.stuck
+    );
+    println!(
+        "{} deaths, {} repairs, {} starts of the world; ended: {}",
+        tally.deaths,
+        tally.recoveries,
+        tally.attempts,
+        ends.join(", ")
+    );
+}
+
+/// A failure, and the command that shows the shortest schedule that still fails.
+fn describe(failed: &Failed, rule: Rule) -> String {
+    let Failed { seed, failure, without, minimal, faults } = failed;
+    let mut replay = format!("kintsugi simulate cluster --seeds 1 --first-seed {seed} --trace");
+    if !without.is_empty() {
+        let numbers: Vec<String> = without.iter().map(ToString::to_string).collect();
+        replay.push_str(&format!(" --without {}", numbers.join(",")));
+    }
+    if rule != Rule::Vote {
+        replay.push_str(" --rule local-success");
+    }
+    let faults: Vec<String> = faults.iter().map(|fault| format!("    {fault:?}")).collect();
+    format!(
+        "seed {seed}: {failure}\n  with fewer faults: {minimal}\n{}\n  replay: {replay}",
+        faults.join("\n")
+    )
+}
+
+fn print_shown(shown: &Shown) {
+    let config = &shown.scenario.config;
+    println!(
+        "{} ranks, {:?} owners, seed {}, checkpoint {} keep {}, evaluation {}, ladder {:?}",
+        config.run.ranks,
+        config.train.owners.unwrap_or_default(),
+        config.run.seed,
+        config.checkpoint.every,
+        config.checkpoint.keep,
+        config.evaluation.every,
+        config.recovery.rungs()
+    );
+    for fault in &shown.scenario.faults {
+        println!("fault: {fault:?}");
+    }
+    for line in &shown.trace {
+        println!("{line}");
+    }
+    match &shown.failure {
+        Some(failure) => println!("{}: {failure}", shown.end),
+        None => println!("{}: as promised", shown.end),
+    }
+}

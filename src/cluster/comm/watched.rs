@@ -1,0 +1,166 @@
+//! Any communicator, seen by the rank's guardian: while a call lasts the rank may be waiting for
+//! others, which is no reason to kill it.
+
+use super::{Agreement, Call, CommError, Communicator, ReduceOp, SpawnError, SpawnRequest};
+use crate::cluster::guard::pulse;
+use crate::config::Phase;
+
+/// See the module.
+pub struct Watched(Box<dyn Communicator>);
+
+impl Watched {
+    /// Over the communicator of a rank that has a guardian.
+    pub fn new(inner: Box<dyn Communicator>) -> Self {
+        Self(inner)
+    }
+}
+
+impl Communicator for Watched {
+    fn rank(&self) -> usize {
+        self.0.rank()
+    }
+
+    fn size(&self) -> usize {
+        self.0.size()
+    }
+
+    fn all_reduce_f32(
+        &mut self,
+        send: &[f32],
+        recv: &mut [f32],
+        op: ReduceOp,
+    ) -> Result<(), CommError> {
+        pulse().waiting(|| self.0.all_reduce_f32(send, recv, op))
+    }
+
+    fn all_reduce_u64(
+        &mut self,
+        send: &[u64],
+        recv: &mut [u64],
+        op: ReduceOp,
+    ) -> Result<(), CommError> {
+        pulse().waiting(|| self.0.all_reduce_u64(send, recv, op))
+    }
+
+    fn all_reduce_i64(
+        &mut self,
+        send: &[i64],
+        recv: &mut [i64],
+        op: ReduceOp,
+    ) -> Result<(), CommError> {
+        pulse().waiting(|| self.0.all_reduce_i64(send, recv, op))
+    }
+
+    fn all_gather_u64(&mut self, send: &[u64]) -> Result<Vec<u64>, CommError> {
+        pulse().waiting(|| self.0.all_gather_u64(send))
+    }
+
+    fn broadcast(&mut self, data: &mut [u8], root: usize) -> Result<(), CommError> {
+        pulse().waiting(|| self.0.broadcast(data, root))
+    }
+
+    fn send(&mut self, data: &[u8], to: usize, tag: u32) -> Result<(), CommError> {
+        pulse().waiting(|| self.0.send(data, to, tag))
+    }
+
+    fn recv(&mut self, data: &mut [u8], from: usize, tag: u32) -> Result<(), CommError> {
+        pulse().waiting(|| self.0.recv(data, from, tag))
+    }
+
+    fn agree(&mut self, flags: u32) -> Agreement {
+        pulse().waiting(|| self.0.agree(flags))
+    }
+
+    fn revoke(&mut self) {
+        pulse().waiting(|| self.0.revoke());
+    }
+
+    fn shrink(&mut self) -> Result<(), CommError> {
+        pulse().waiting(|| self.0.shrink())
+    }
+
+    fn spawn_and_merge(
+        &mut self,
+        request: &SpawnRequest,
+        reached: &mut dyn FnMut(Phase),
+    ) -> Result<(), SpawnError> {
+        // Bounded by alarms of its own.
+        pulse().waiting(|| self.0.spawn_and_merge(request, reached))
+    }
+
+    fn warm(&mut self) -> Result<(), CommError> {
+        pulse().waiting(|| self.0.warm())
+    }
+
+    fn finalize(&mut self) {
+        pulse().waiting(|| self.0.finalize());
+    }
+
+    fn ranks(&self) -> usize {
+        self.0.ranks()
+    }
+
+    fn waits(&self) -> bool {
+        self.0.waits()
+    }
+
+    fn born(&self) -> u32 {
+        self.0.born()
+    }
+
+    fn introduce(&mut self, words: &[u64]) -> Result<Vec<u64>, CommError> {
+        pulse().waiting(|| self.0.introduce(words))
+    }
+
+    fn seat(&mut self, seats: &[Option<usize>]) -> Result<(), CommError> {
+        pulse().waiting(|| self.0.seat(seats))
+    }
+
+    fn await_call(&mut self, pids: &[u32], idle: &mut dyn FnMut()) -> Call {
+        pulse().waiting(|| self.0.await_call(pids, idle))
+    }
+
+    fn recruit(&mut self, count: usize, arguments: &[String]) -> Result<(), SpawnError> {
+        pulse().waiting(|| self.0.recruit(count, arguments))
+    }
+
+    fn recruits(&self) -> usize {
+        self.0.recruits()
+    }
+
+    fn recruits_wait(&mut self) -> bool {
+        self.0.recruits_wait()
+    }
+
+    fn admit(&mut self, leader: usize) -> Result<(), CommError> {
+        pulse().waiting(|| self.0.admit(leader))
+    }
+
+    fn failed_spares(&mut self) -> Vec<usize> {
+        self.0.failed_spares()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    /// A default of the trait that is not passed on would silently hide what the inner
+    /// communicator can do.
+    #[test]
+    fn every_method_of_the_trait_is_passed_on() {
+        let body = |text: &'static str, begin: &str| {
+            let from = text.find(begin).map_or("", |at| &text[at..]);
+            from.split("\n}\n").next().unwrap_or("").to_owned()
+        };
+        let declared = body(include_str!("mod.rs"), "pub trait Communicator");
+        let passed_on = body(include_str!("watched.rs"), "impl Communicator for Watched");
+        let names = |text: &str| -> Vec<String> {
+            let lines = text.lines().filter_map(|line| line.trim().strip_prefix("fn "));
+            lines.filter_map(|line| Some(line.split_once('(')?.0.to_owned())).collect()
+        };
+        let (declared, passed_on) = (names(&declared), names(&passed_on));
+        assert!(declared.len() >= 15, "{declared:?}");
+        for name in declared {
+            assert!(passed_on.contains(&name), "Watched does not pass `{name}` on");
+        }
+    }
+}

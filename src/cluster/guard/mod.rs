@@ -1,0 +1,20 @@
+//! Hung ranks are made dead ranks (DESIGN 4.3). ULFM sees deaths, not silence, and no survivor can
+//! expel a process that still lives: so each rank under mpirun starts a *guardian*, a process of
+//! its own that watches a page of shared words and kills its rank when that stands still. Ranks
+//! that merely wait for another one are never killed.
+//!
+//! `board` what the words mean · `pulse` the rank's side: it says what it does · `judge` decides
+//! (pure) · `watch` the guardian's side: samples, kills, cleans up · `last_words` why a process
+//! ended, for whoever reports it · `start` the guardian is started.
+
+pub mod board;
+pub mod judge;
+pub mod last_words;
+pub mod pulse;
+pub mod segment;
+pub mod start;
+pub mod watch;
+
+pub use board::Activity;
+pub use pulse::pulse;
+pub use start::{Charge, start};

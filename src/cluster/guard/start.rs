@@ -1,0 +1,88 @@
+//! Starts a rank's guardian, before MPI is: a process of its own session with closed standard
+//! streams, which learns from its arguments whom to watch and gets the shared words as its stdin.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::time::Duration;
+
+use kintsugi_ffi::shared::SharedWords;
+use kintsugi_ffi::{os, process};
+
+use super::board::Board;
+use super::judge::Limits;
+use super::{last_words, pulse};
+
+/// How often the ticker thread beats.
+const BEAT_EVERY: Duration = Duration::from_millis(20);
+/// Beats between two looks at the guardian itself.
+const LOOK_AT_GUARDIAN: u64 = 50;
+/// This program, also where its file was replaced by a new build since it started.
+const PROGRAM: &str = "/proc/self/exe";
+
+/// What a guardian is told.
+#[derive(Debug, Clone)]
+pub struct Charge {
+    /// The run directory.
+    pub run_dir: PathBuf,
+    /// Which start of mpirun this is.
+    pub attempt: u32,
+    /// What its rank is given time for.
+    pub limits: Limits,
+}
+
+/// Starts the guardian of this process, and the thread that beats for it.
+///
+/// # Errors
+/// No process, no thread or no shared memory could be had: the rank can go on without.
+pub fn start(charge: &Charge) -> io::Result<()> {
+    let (words, file) = SharedWords::create(c"kintsugi-guard")?;
+    let board = Arc::new(Board::over(words));
+    let pid = std::process::id();
+    let run_dir = std::path::absolute(&charge.run_dir)?;
+    let words_file = run_dir.join("logs").join(last_words::file_name(charge.attempt, pid));
+    let mut command = Command::new(PROGRAM);
+    command.args(arguments(pid, &charge.limits, &words_file)).current_dir("/");
+    command.stdin(Stdio::from(file)).stdout(Stdio::null()).stderr(Stdio::null());
+    os::detach(&mut command);
+    let guardian = command.spawn()?;
+    let ticking = Arc::clone(&board);
+    std::thread::Builder::new().name("ticker".into()).spawn(move || tick(&ticking, guardian))?;
+    pulse::begin(board, words_file);
+    Ok(())
+}
+
+/// The command line of `cli::guard`.
+fn arguments(pid: u32, limits: &Limits, last_words: &Path) -> Vec<String> {
+    let milliseconds = |time: Duration| format!("{}ms", time.as_millis());
+    vec![
+        "guard".into(),
+        pid.to_string(),
+        "--step".into(),
+        limits.step.to_string(),
+        "--start".into(),
+        milliseconds(limits.start),
+        "--time".into(),
+        milliseconds(limits.time),
+        "--last-words".into(),
+        last_words.display().to_string(),
+    ]
+}
+
+/// Beats for as long as the process lives.
+fn tick(board: &Board, mut guardian: Child) {
+    board.set_ticker(process::thread_id());
+    let mut watched = true;
+    for beat in 1_u64.. {
+        board.beat();
+        std::thread::sleep(BEAT_EVERY);
+        if watched
+            && beat.is_multiple_of(LOOK_AT_GUARDIAN)
+            && let Ok(Some(status)) = guardian.try_wait()
+        {
+            watched = false;
+            tracing::warn!("this rank's guardian ended ({status}): nobody notices if it hangs now");
+        }
+    }
+}

@@ -1,0 +1,131 @@
+//! The guardian at work: samples the shared words, kills its rank when the judge says so, and when
+//! the rank has ended, however, leaves word of how and removes what it left behind.
+
+use std::io;
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use kintsugi_ffi::os::{self, Ended, Signal};
+use kintsugi_ffi::pidfd::PidFd;
+use kintsugi_ffi::process;
+use kintsugi_ffi::shared::SharedWords;
+
+use super::board::Board;
+use super::judge::{self, Judge, Limits, Verdict};
+use super::last_words;
+use super::segment;
+
+/// How often it looks.
+const SAMPLE_EVERY: Duration = Duration::from_millis(50);
+/// How long it waits for the kernel to say how its rank ended.
+const STATUS_WAIT_MAX: Duration = Duration::from_millis(300);
+const STATUS_POLL: Duration = Duration::from_millis(5);
+
+/// What it was told on its command line.
+#[derive(Debug, Clone)]
+pub struct Orders {
+    /// Its rank, which is its parent.
+    pub pid: u32,
+    /// What the rank is given time for.
+    pub limits: Limits,
+    /// Where to leave word of its end.
+    pub last_words: PathBuf,
+}
+
+/// Watches until the rank has ended; then cleans up and returns.
+///
+/// # Errors
+/// There is nothing to watch: no rank, no shared words.
+pub fn watch(orders: &Orders) -> io::Result<()> {
+    process::close_files_from(3)?;
+    let rank = PidFd::open(orders.pid)?;
+    if os::parent_pid() != orders.pid {
+        // It ended before it was taken hold of: the number may be a stranger's by now.
+        return Ok(());
+    }
+    let file = std::fs::File::from(io::stdin().as_fd().try_clone_to_owned()?);
+    let board = Board::over(SharedWords::map(&file)?);
+    drop(file);
+    let oom_kills = oom_kills();
+    sample_until_the_end(orders, &rank, &board);
+    if !board.ended() {
+        let status = status(&rank);
+        report(&orders.last_words, status, self::oom_kills() > oom_kills);
+    }
+    if let Some(name) = board.segment() {
+        segment::remove(&name);
+    }
+    Ok(())
+}
+
+/// Ends because every process does.
+fn sample_until_the_end(orders: &Orders, rank: &PidFd, board: &Board) {
+    let mut judge = Judge::new(orders.limits, os::monotonic_time());
+    let mut told = false;
+    while !rank.has_ended_within(SAMPLE_EVERY) {
+        let verdict = judge.on(os::monotonic_time(), board.read());
+        let Some(words) = condemned(verdict, orders.pid, board) else { continue };
+        if !told {
+            // Before the kill: the survivors look for it as soon as they have repaired the world.
+            last_words::leave(&orders.last_words, last_words::VERDICT, &words);
+            told = true;
+        }
+        // It may have ended in this moment; a process that the kernel holds is tried again.
+        let _ = rank.send(Signal::Kill);
+    }
+}
+
+/// The reason to kill the rank, if there is one.
+fn condemned(verdict: Verdict, pid: u32, board: &Board) -> Option<String> {
+    match verdict {
+        Verdict::Lives => None,
+        Verdict::Silent(silence) => {
+            let state = board.ticker().and_then(|thread| thread_state(pid, thread));
+            judge::silence_is_death(silence, state).then(|| {
+                let seconds = silence.as_secs_f64();
+                format!("stopped: no beat for {seconds:.1} s, killed by its guardian")
+            })
+        }
+        Verdict::Stuck(activity, still) => {
+            let (seconds, name) = (still.as_secs_f64(), activity.name());
+            Some(format!(
+                "hung: no progress for {seconds:.1} s while {name}, killed by its guardian"
+            ))
+        }
+    }
+}
+
+/// The letter of proc(5).
+fn thread_state(pid: u32, thread: u32) -> Option<judge::ThreadState> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/task/{thread}/stat")).ok()?;
+    stat.rsplit_once(')')?.1.trim_start().chars().next()
+}
+
+fn status(rank: &PidFd) -> Option<Ended> {
+    let end = Instant::now() + STATUS_WAIT_MAX;
+    loop {
+        let status = rank.ended();
+        if status.is_some() || Instant::now() >= end {
+            return status;
+        }
+        std::thread::sleep(STATUS_POLL);
+    }
+}
+
+fn report(path: &Path, status: Option<Ended>, oom: bool) {
+    if let Some(status) = status {
+        last_words::leave(path, last_words::STATUS, &status.to_string());
+    }
+    if oom && status.is_none_or(|status| status == Ended::Signal(9)) {
+        let words = "probably out of memory: the kernel's OOM killer struck on this node meanwhile";
+        last_words::leave(path, last_words::MEMORY, words);
+    }
+}
+
+/// Processes that the OOM killer has ended on this node, those of containers included.
+fn oom_kills() -> u64 {
+    let text = std::fs::read_to_string("/proc/vmstat").unwrap_or_default();
+    let line = text.lines().find_map(|line| line.strip_prefix("oom_kill "));
+    line.and_then(|count| count.trim().parse().ok()).unwrap_or(0)
+}

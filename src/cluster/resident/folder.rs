@@ -1,0 +1,141 @@
+//! The slot files of one run on one node: `kintsugi-RUN-MEMBER.slots` in `recovery.resident_dir`,
+//! RUN being the run directory's short name, the same for every attempt.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use super::file::{Look, SlotFile};
+use super::header::{Header, Refusal};
+
+const PREFIX: &str = "kintsugi-";
+const SUFFIX: &str = ".slots";
+/// Between run and process in the name of a file that is not yet a member's.
+const NEW: &str = "new";
+
+/// Where a run keeps its slots on this node.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Folder {
+    path: PathBuf,
+    run: String,
+}
+
+impl Folder {
+    /// `run` is the run directory's short name (`RunDir::id`).
+    pub fn new(path: &Path, run: &str) -> Self {
+        Self { path: path.to_owned(), run: run.to_owned() }
+    }
+
+    /// The folder itself.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// A member's file.
+    pub fn of_member(&self, member: u32) -> PathBuf {
+        self.path.join(format!("{PREFIX}{}-{member}{SUFFIX}", self.run))
+    }
+
+    /// Makes a file for this process.
+    ///
+    /// # Errors
+    /// The kernel's: no such folder, no permission, no room.
+    pub fn create(&self, bytes: u64, label: &str) -> io::Result<SlotFile> {
+        let process = std::process::id();
+        let path = self.path.join(format!("{PREFIX}{}-{NEW}-{process}{SUFFIX}", self.run));
+        // A process of another pid namespace, or a dead one, may have had this number.
+        let _ = std::fs::remove_file(&path);
+        SlotFile::create(path, bytes, label)
+    }
+
+    /// The run's files, in a fixed order.
+    pub fn files(&self) -> Vec<PathBuf> {
+        let start = format!("{PREFIX}{}-", self.run);
+        files(&self.path, |name| name.starts_with(&start))
+    }
+
+    /// Takes every file whose owner is dead.
+    pub fn take_free(&self) -> impl Iterator<Item = SlotFile> + use<> {
+        let take = |path: PathBuf| match SlotFile::take(&path) {
+            Ok(taken) => taken,
+            Err(error) => {
+                tracing::warn!("resident state: cannot open {}: {error}", path.display());
+                None
+            }
+        };
+        self.files().into_iter().filter_map(take)
+    }
+
+    /// Removes every file of the run on this node, whoever holds it: the run is over.
+    pub fn clear(&self) {
+        for path in self.files() {
+            if let Err(error) = std::fs::remove_file(&path)
+                && error.kind() != io::ErrorKind::NotFound
+            {
+                tracing::warn!("cannot remove {}: {error}", path.display());
+            }
+        }
+    }
+
+    /// Removes the files whose owners are dead.
+    pub fn clear_free(&self) {
+        self.take_free().for_each(SlotFile::discard);
+    }
+}
+
+fn files(folder: &Path, wanted: impl Fn(&str) -> bool) -> Vec<PathBuf> {
+    let Ok(entries) = std::fs::read_dir(folder) else { return Vec::new() };
+    let mut paths: Vec<PathBuf> = entries
+        .flatten()
+        .filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_file()))
+        .filter(|entry| {
+            entry.file_name().to_str().is_some_and(|name| name.ends_with(SUFFIX) && wanted(name))
+        })
+        .map(|entry| entry.path())
+        .collect();
+    paths.sort();
+    paths
+}
+
+/// The name that a file of the same run has once it is `member`'s.
+pub(super) fn name_of_member(name: &str, member: u32) -> Option<String> {
+    let run = name.strip_prefix(PREFIX)?.split('-').next()?;
+    Some(format!("{PREFIX}{run}-{member}{SUFFIX}"))
+}
+
+/// The member that a file is named after.
+pub fn member_of(path: &Path) -> Option<u32> {
+    let name = path.file_name()?.to_str()?.strip_prefix(PREFIX)?.strip_suffix(SUFFIX)?;
+    name.rsplit('-').next()?.parse().ok().filter(|_| !name.contains(NEW))
+}
+
+/// A file that was found, for people.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Found {
+    /// Where.
+    pub path: PathBuf,
+    /// How large.
+    pub bytes: u64,
+    /// The run directory it belongs to; empty when the file does not say.
+    pub run_dir: String,
+    /// The newest state in it.
+    pub newest: Result<Header, Refusal>,
+    /// Whether a living process uses it.
+    pub held: bool,
+}
+
+/// Every slot file in a folder, whatever run it belongs to.
+pub fn inventory(folder: &Path) -> Vec<Found> {
+    let found = |path: PathBuf| {
+        let look = Look::at(&path).ok()?;
+        let bytes = std::fs::metadata(&path).ok()?.len();
+        let newest = match look.headers() {
+            Ok(headers) => {
+                let newest = headers.iter().flatten().max_by_key(|header| header.key).copied();
+                newest.ok_or_else(|| headers[0].clone().err().unwrap_or(Refusal::Uncommitted))
+            }
+            Err(_) => Err(Refusal::Foreign),
+        };
+        Some(Found { bytes, run_dir: look.label(), newest, held: look.is_held(), path })
+    };
+    files(folder, |name| name.starts_with(PREFIX)).into_iter().filter_map(found).collect()
+}

@@ -1,0 +1,402 @@
+//! The two slots in which a rank keeps the state of the last two committed steps (DESIGN 4.4).
+//! A step reads the committed slot and writes the other one; the commit word, stored last, says
+//! which of them counts. Until it is stored the older state stays whole, so a rank that dies or
+//! fails a vote in the middle of an update has lost nothing.
+//!
+//! The slots lie in a file of `recovery.resident_dir` that is mapped and locked while its process
+//! lives (`file`), so they outlive it; without such a folder they lie in the memory of the process.
+//! `header` is what stands before the tensors, `folder` the files of one run, `choice` the decision
+//! which state a world that was killed goes on from.
+
+use std::sync::OnceLock;
+
+use kintsugi_ffi::mapping::{Memory, PAGE_BYTES, Words};
+use kintsugi_ffi::stream;
+use xxhash_rust::xxh3::{Xxh3, xxh3_64};
+
+pub mod choice;
+pub mod file;
+pub mod folder;
+pub mod header;
+
+pub use file::{Look, SlotFile};
+pub use folder::Folder;
+pub use header::{Header, Identity, Key, MAGIC, Refusal};
+
+use header::{CommitWord, HEADER_WORDS, commit_word, set_commit_word};
+use places::Places;
+
+mod places;
+
+/// What a caller may store beside the tensors, at most; a longer one is left out with a warning.
+pub const EXTRA_BYTES_MAX: usize = 256 << 10;
+
+/// Elements of a rank's state.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Shape {
+    /// Trained elements; momentum is as long.
+    pub parameters: usize,
+    /// Running statistics.
+    pub statistics: usize,
+}
+
+/// One state, to read.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct SlotView<'a> {
+    /// Committed steps.
+    pub step: u64,
+    /// The world's generation when it was committed.
+    pub generation: u32,
+    /// Trained elements.
+    pub parameters: &'a [f32],
+    /// As long as `parameters`.
+    pub momentum: &'a [f32],
+    /// Running statistics.
+    pub statistics: &'a [f32],
+    /// What the caller stored with it.
+    pub extra: &'a [u8],
+}
+
+/// One state, to write. It counts only after `Slots::commit`.
+#[derive(Debug)]
+pub struct SlotMut<'a> {
+    /// Trained elements.
+    pub parameters: &'a mut [f32],
+    /// As long as `parameters`.
+    pub momentum: &'a mut [f32],
+    /// Running statistics.
+    pub statistics: &'a mut [f32],
+}
+
+/// Where the slots lie.
+#[derive(Debug)]
+struct Backing {
+    /// Both headers.
+    words: Words,
+    /// Both bodies.
+    memory: Memory,
+    /// `None`: the memory of this process.
+    file: Option<SlotFile>,
+}
+
+impl Backing {
+    fn page(&self, slot: usize) -> &[std::sync::atomic::AtomicU64] {
+        &self.words.get()[slot * HEADER_WORDS..(slot + 1) * HEADER_WORDS]
+    }
+    fn body(&self, slot: usize) -> &[u8] {
+        let half = self.memory.bytes().len() / 2;
+        &self.memory.bytes()[slot * half..(slot + 1) * half]
+    }
+    fn body_mut(&mut self, slot: usize) -> &mut [u8] {
+        let half = self.memory.bytes().len() / 2;
+        &mut self.memory.bytes_mut()[slot * half..(slot + 1) * half]
+    }
+}
+
+/// The state of the last two committed steps.
+#[derive(Debug)]
+pub struct Slots {
+    shape: Shape,
+    places: Places,
+    /// `None` until it is known where they are to lie: a replacement may take over those of the
+    /// dead.
+    backing: Option<Backing>,
+    current: usize,
+    identity: Identity,
+}
+
+impl Slots {
+    /// Two slots of zeros in the memory of this process. Nothing is committed: `holds_state` is
+    /// false, and `committed` shows zeros of step 0, until the first `commit` or `replace`.
+    pub fn new(shape: Shape) -> Self {
+        let mut slots = Self::vacant(shape);
+        slots.backed();
+        slots
+    }
+
+    /// Slots that take no memory until they are housed or first written.
+    pub fn vacant(shape: Shape) -> Self {
+        let (places, identity) = (Places::of(shape), Identity::default());
+        Self { shape, places, backing: None, current: 0, identity }
+    }
+
+    /// The slots lie in this file from now on, and hold what it holds; see `select`. Returns the
+    /// file that they lay in.
+    ///
+    /// # Errors
+    /// The kernel's, when the file cannot be mapped: the slots stay where they were.
+    pub fn house(&mut self, file: SlotFile) -> std::io::Result<Option<SlotFile>> {
+        let (words, memory) = file.map(self.places.body_bytes())?;
+        let before = self.backing.replace(Backing { words, memory, file: Some(file) });
+        // What is written first must not be the newest state.
+        let [first, second] = self.headers().map(|header| header.ok().map(|header| header.key));
+        self.current = usize::from(second > first);
+        Ok(before.and_then(|backing| backing.file))
+    }
+
+    /// Bytes of a file that holds such slots.
+    pub fn file_bytes(&self) -> u64 {
+        file::bytes(self.places.body_bytes())
+    }
+
+    /// The file they lie in.
+    pub fn file(&self) -> Option<&SlotFile> {
+        self.backing.as_ref()?.file.as_ref()
+    }
+
+    /// Whether they have a place yet.
+    pub fn is_vacant(&self) -> bool {
+        self.backing.is_none()
+    }
+
+    /// Makes every page present, so that no step waits for one.
+    pub fn populate(&self) {
+        if let Some(backing) = &self.backing {
+            backing.memory.populate();
+        }
+    }
+
+    /// Names the run and the process in the header of every slot written from now on, and the
+    /// file after the member.
+    pub fn identify(&mut self, identity: Identity) {
+        self.identity = identity;
+        if let Some(file) = self.backing.as_mut().and_then(|backing| backing.file.as_mut())
+            && let Err(error) = file.name_after(identity.member)
+        {
+            tracing::warn!("{error}; nobody will find this rank's resident state");
+        }
+    }
+
+    /// Whose they are.
+    pub fn identity(&self) -> Identity {
+        self.identity
+    }
+
+    /// Elements of each part.
+    pub fn shape(&self) -> Shape {
+        self.shape
+    }
+
+    /// The header of the committed slot, when there is one.
+    pub fn header(&self) -> Option<Header> {
+        let [first, second] = self.headers();
+        if self.current == 0 { first.ok() } else { second.ok() }
+    }
+
+    /// Which state is the committed one.
+    pub fn key(&self) -> Option<Key> {
+        self.header().map(|header| header.key)
+    }
+
+    /// What both slots hold, or why they hold nothing that can be used.
+    pub fn headers(&self) -> [Result<Header, Refusal>; 2] {
+        let Some(backing) = &self.backing else {
+            return [Err(Refusal::Uncommitted), Err(Refusal::Uncommitted)];
+        };
+        [0, 1].map(|slot| {
+            let header = Header::read(&header::load(backing.page(slot)))?;
+            let extra = self.extra(backing.body(slot), header.extra_bytes);
+            if extra.is_none_or(|extra| xxh3_64(extra) != header.extra_checksum) {
+                return Err(Refusal::Damaged("its position has another checksum"));
+            }
+            Ok(header)
+        })
+    }
+
+    /// Makes the slot that holds this state the committed one. A later state in the other slot is
+    /// given up: nobody else has it, or it is refused. False when neither slot holds the state.
+    pub fn select(&mut self, key: Key) -> bool {
+        let keys = self.headers().map(|header| header.ok().map(|header| header.key));
+        let Some(slot) = keys.iter().position(|found| *found == Some(key)) else { return false };
+        self.current = slot;
+        if keys[1 - slot].is_none_or(|other| other > key) {
+            self.clear(1 - slot);
+        }
+        true
+    }
+
+    /// A state that must not be used by anybody: its commit word is cleared.
+    pub fn refuse(&mut self, key: Key) {
+        for (slot, header) in self.headers().into_iter().enumerate() {
+            if header.is_ok_and(|header| header.key == key) {
+                self.clear(slot);
+            }
+        }
+    }
+
+    /// Nothing is committed any more.
+    pub fn refuse_all(&mut self) {
+        self.clear(0);
+        self.clear(1);
+    }
+
+    fn clear(&mut self, slot: usize) {
+        if let Some(backing) = &self.backing {
+            set_commit_word(backing.page(slot), CommitWord::NONE);
+        }
+    }
+
+    /// Whether a state was ever committed here: false in a newcomer before it is restored.
+    pub fn holds_state(&self) -> bool {
+        let word = self.backing.as_ref().map(|backing| commit_word(backing.page(self.current)));
+        word.is_some_and(|word| word != CommitWord::NONE)
+    }
+
+    /// The newest committed state.
+    ///
+    /// # Panics
+    /// When the slots are vacant.
+    pub fn committed(&self) -> SlotView<'_> {
+        let backing = self.backing.as_ref().expect("a rank that reads its state has slots");
+        let body = backing.body(self.current);
+        let word = commit_word(backing.page(self.current));
+        let bytes = header::extra_bytes(backing.page(self.current));
+        let extra = self.extra(body, bytes).unwrap_or_default();
+        self.places.view(body, (word.step(), word.generation()), extra)
+    }
+
+    /// XXH3-128 over the tensors of the slot that holds this state.
+    pub fn hash(&self, key: Key) -> Option<u128> {
+        let backing = self.backing.as_ref()?;
+        let slot =
+            self.headers().into_iter().position(|header| header.is_ok_and(|h| h.key == key))?;
+        Some(hash(&self.places.view(backing.body(slot), (0, 0), &[])))
+    }
+
+    /// What its writer stored beside the tensors of this state.
+    pub fn position_bytes(&self, key: Key) -> Option<Vec<u8>> {
+        let backing = self.backing.as_ref()?;
+        let holds = |header: &Result<Header, Refusal>| header.as_ref().is_ok_and(|h| h.key == key);
+        let headers = self.headers();
+        let slot = headers.iter().position(holds)?;
+        let bytes = headers[slot].as_ref().ok()?.extra_bytes;
+        self.extra(backing.body(slot), bytes).map(<[u8]>::to_vec)
+    }
+
+    /// The committed state, and the other slot to write the next one into. The other slot's
+    /// commit word is cleared: the state before the last is given up.
+    pub fn begin(&mut self) -> (SlotView<'_>, SlotMut<'_>) {
+        let (current, places) = (self.current, self.places);
+        let backing = self.backed();
+        set_commit_word(backing.page(1 - current), CommitWord::NONE);
+        let word = commit_word(backing.page(current));
+        let half = backing.memory.bytes().len() / 2;
+        let (first, second) = backing.memory.bytes_mut().split_at_mut(half);
+        let (mine, other) = if current == 0 { (first, second) } else { (second, first) };
+        let at = (word.step(), word.generation());
+        (places.view(mine, at, &[]), places.view_mut(other))
+    }
+
+    /// What was written since `begin` becomes the committed state. A thread that wrote with
+    /// streaming stores must have fenced itself (`stream::sgd` does).
+    ///
+    /// # Panics
+    /// When step or generation are beyond what a commit word holds (2^40, 2^23).
+    pub fn commit(&mut self, step: u64, generation: u32, extra: &[u8]) {
+        let attempt = self.identity.attempt;
+        self.commit_as(Key { attempt, generation, step }, extra);
+    }
+
+    /// The same for a state that another process committed.
+    ///
+    /// # Panics
+    /// As `commit`.
+    pub fn commit_as(&mut self, key: Key, extra: &[u8]) {
+        let word = CommitWord::of(key.step, key.generation);
+        let extra = if extra.len() <= EXTRA_BYTES_MAX { extra } else { too_long(extra.len()) };
+        let header = Header {
+            identity: self.identity,
+            key,
+            shape: self.shape,
+            extra_bytes: extra.len() as u64,
+            extra_checksum: xxh3_64(extra),
+        };
+        let next = 1 - self.current;
+        let backing = self.backed();
+        backing.body_mut(next)[..extra.len()].copy_from_slice(extra);
+        header.write(backing.page(next));
+        stream::fence();
+        set_commit_word(backing.page(next), word);
+        self.current = next;
+    }
+
+    /// A received state becomes the committed one; the state held before is given up, so that a
+    /// rollback can never meet a slot later than its target.
+    ///
+    /// # Panics
+    /// When the parts are not as long as this rank's.
+    pub fn replace(&mut self, state: SlotView<'_>) {
+        let (_, slot) = self.begin();
+        slot.parameters.copy_from_slice(state.parameters);
+        slot.momentum.copy_from_slice(state.momentum);
+        slot.statistics.copy_from_slice(state.statistics);
+        let before = self.current;
+        self.commit(state.step, state.generation, state.extra);
+        self.clear(before);
+    }
+
+    /// Bytes that both slots take.
+    pub fn bytes(&self) -> usize {
+        2 * (self.places.body_bytes() + HEADER_WORDS * size_of::<u64>())
+    }
+
+    /// Copies the state from another process's file into the slot that `commit_as` will make the
+    /// committed one. False when the file does not hold it, or stopped holding it meanwhile.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn copy_from(&mut self, look: &Look, key: Key) -> std::io::Result<bool> {
+        let holds = || -> std::io::Result<Option<usize>> {
+            let headers = look.headers()?;
+            Ok(headers.iter().position(|header| header.as_ref().is_ok_and(|h| h.key == key)))
+        };
+        let Some(slot) = holds()? else { return Ok(false) };
+        let body_bytes = self.places.body_bytes();
+        let [first, second, third] =
+            self.places.parts().map(|at| file::body_at(slot, body_bytes) + at as u64);
+        let (_, into) = self.begin();
+        look.copy(into.parameters, first)?;
+        look.copy(into.momentum, second)?;
+        look.copy(into.statistics, third)?;
+        Ok(holds()? == Some(slot))
+    }
+
+    fn backed(&mut self) -> &mut Backing {
+        let body_bytes = self.places.body_bytes();
+        self.backing.get_or_insert_with(|| {
+            let room = "no memory for the state: start fewer ranks or a smaller model";
+            let words = Words::anonymous(2 * HEADER_WORDS).expect(room);
+            let memory = Memory::anonymous(2 * body_bytes).expect(room);
+            Backing { words, memory, file: None }
+        })
+    }
+
+    fn extra<'a>(&self, body: &'a [u8], bytes: u64) -> Option<&'a [u8]> {
+        let length = usize::try_from(bytes).ok().filter(|length| *length <= EXTRA_BYTES_MAX)?;
+        body.get(..length)
+    }
+}
+
+/// Said once: such a slot serves its own process, and no other can go on from it.
+fn too_long(length: usize) -> &'static [u8] {
+    static SAID: OnceLock<()> = OnceLock::new();
+    SAID.get_or_init(|| {
+        tracing::warn!(
+            "a position of {length} bytes does not fit a resident slot ({EXTRA_BYTES_MAX}): a \
+             restart will read a checkpoint"
+        );
+    });
+    &[]
+}
+
+/// XXH3-128 over a state's tensors, at memory speed.
+pub fn hash(state: &SlotView<'_>) -> u128 {
+    let mut hasher = Xxh3::new();
+    for part in [state.parameters, state.momentum, state.statistics] {
+        hasher.update(bytemuck::cast_slice(part));
+    }
+    hasher.digest128()
+}
+
+#[cfg(test)]
+mod tests;

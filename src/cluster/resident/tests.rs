@@ -1,0 +1,197 @@
+//! Slots in memory and in files: what counts when, and what a successor finds.
+
+use super::*;
+
+const SHAPE: Shape = Shape { parameters: 37, statistics: 5 };
+const OURS: Identity =
+    Identity { run: 1, config_fingerprint: 2, data_fingerprint: 3, member: 4, attempt: 5 };
+
+fn key(step: u64) -> Key {
+    Key { attempt: 5, generation: 0, step }
+}
+
+fn write(slots: &mut Slots, value: f32) {
+    let (_, next) = slots.begin();
+    next.parameters.fill(value);
+    next.momentum.fill(-value);
+    next.statistics.fill(value + 0.5);
+}
+
+fn committed(slots: &mut Slots, step: u64) {
+    write(slots, step as f32);
+    slots.commit(step, 0, format!("position {step}").as_bytes());
+}
+
+/// A folder, and slots in a file of it that have committed steps 1 and 2.
+fn housed() -> (tempfile::TempDir, Folder, Slots) {
+    let place = tempfile::tempdir().unwrap();
+    let folder = Folder::new(place.path(), "0badcafe");
+    let mut slots = Slots::vacant(SHAPE);
+    slots.house(folder.create(slots.file_bytes(), "/runs/a").unwrap()).unwrap();
+    slots.identify(OURS);
+    committed(&mut slots, 1);
+    committed(&mut slots, 2);
+    (place, folder, slots)
+}
+
+#[test]
+fn nothing_counts_before_the_commit_word() {
+    let mut slots = Slots::new(SHAPE);
+    assert!(!slots.holds_state());
+    write(&mut slots, 1.0);
+    assert!(!slots.holds_state());
+    slots.commit(1, 0, &[7]);
+    assert!(slots.holds_state());
+    write(&mut slots, 2.0);
+    let seen = slots.committed();
+    assert_eq!((seen.step, seen.generation, seen.extra), (1, 0, &[7u8][..]));
+    assert!(seen.parameters.iter().all(|&x| x == 1.0));
+}
+
+#[test]
+fn an_update_abandoned_halfway_can_be_done_again() {
+    let mut slots = Slots::new(SHAPE);
+    write(&mut slots, 1.0);
+    slots.commit(1, 0, &[]);
+    write(&mut slots, 99.0);
+    write(&mut slots, 2.0);
+    slots.commit(2, 3, &[]);
+    let seen = slots.committed();
+    assert_eq!((seen.step, seen.generation, seen.momentum[36]), (2, 3, -2.0));
+}
+
+#[test]
+fn a_received_state_replaces_both_slots() {
+    let mut slots = Slots::new(SHAPE);
+    write(&mut slots, 5.0);
+    slots.commit(9, 1, &[1]);
+    let zeros = [0.25f32; 37];
+    let state = SlotView {
+        step: 4,
+        generation: 2,
+        parameters: &zeros,
+        momentum: &zeros,
+        statistics: &zeros[..5],
+        extra: b"tail",
+    };
+    slots.identify(OURS);
+    slots.replace(state);
+    assert_eq!(slots.committed(), state);
+    let header = slots.header().unwrap();
+    assert_eq!((header.identity, header.extra_bytes), (OURS, 4));
+    assert_eq!(header.key, Key { attempt: 5, generation: 2, step: 4 });
+    assert_eq!(slots.headers().iter().flatten().count(), 1);
+}
+
+#[test]
+fn slots_begin_on_cache_lines_and_away_from_the_start_of_a_page() {
+    let mut slots = Slots::new(SHAPE);
+    let (view, next) = slots.begin();
+    for part in [view.parameters, view.momentum, view.statistics] {
+        assert_eq!(part.as_ptr() as usize % 4096, 2048);
+    }
+    for part in [next.parameters, next.momentum, next.statistics] {
+        assert_eq!(part.as_ptr() as usize % 4096, 2048);
+    }
+    assert!(slots.bytes() >= 2 * 4 * (37 + 37 + 5));
+}
+
+#[test]
+fn an_empty_shape_and_a_long_position_are_harmless() {
+    let mut slots = Slots::new(Shape { parameters: 0, statistics: 0 });
+    slots.begin();
+    slots.commit(1, 0, &vec![1; EXTRA_BYTES_MAX]);
+    assert_eq!(slots.committed().extra.len(), EXTRA_BYTES_MAX);
+    slots.begin();
+    slots.commit(2, 0, &vec![1; EXTRA_BYTES_MAX + 1]);
+    assert_eq!((slots.committed().step, slots.committed().extra), (2, &[][..]));
+}
+
+#[test]
+fn a_successor_finds_both_steps_only_after_the_owner_is_gone() {
+    let (_place, folder, slots) = housed();
+    assert_eq!(folder.take_free().count(), 0, "taken from under its owner");
+    let path = folder.of_member(4);
+    assert_eq!(slots.file().unwrap().path(), path);
+    drop(slots);
+    let file = folder.take_free().next().expect("its owner is gone");
+    let mut successor = Slots::vacant(SHAPE);
+    successor.house(file).unwrap();
+    assert!(!successor.select(key(3)));
+    assert!(successor.select(key(2)));
+    assert_eq!(successor.committed().extra, b"position 2");
+    assert!(successor.select(key(1)), "the step before is there too");
+    assert_eq!(successor.committed().parameters[36], 1.0);
+    assert!(!successor.select(key(2)), "a state later than the agreed one is given up");
+    successor.identify(Identity { member: 9, ..OURS });
+    assert!(!path.exists() && folder.of_member(9).exists());
+}
+
+#[test]
+fn a_death_in_the_middle_of_an_update_leaves_the_step_before() {
+    let (_place, folder, mut slots) = housed();
+    write(&mut slots, 99.0);
+    drop(slots);
+    let mut successor = Slots::vacant(SHAPE);
+    successor.house(folder.take_free().next().unwrap()).unwrap();
+    let [first, second] = successor.headers();
+    let held: Vec<u64> = [first, second].iter().flatten().map(|header| header.key.step).collect();
+    assert_eq!(held, [2]);
+    assert!(successor.select(key(2)));
+    assert_eq!(successor.committed().momentum[0], -2.0);
+}
+
+#[test]
+fn flipped_bytes_of_a_position_are_found() {
+    use std::os::unix::fs::FileExt;
+    let (_place, folder, slots) = housed();
+    drop(slots);
+    let path = folder.of_member(4);
+    let file = std::fs::File::options().write(true).open(&path).unwrap();
+    // Slot 0 was written second: its body begins behind three pages with the position.
+    file.write_all_at(b"P", 3 * 4096).unwrap();
+    let mut successor = Slots::vacant(SHAPE);
+    successor.house(SlotFile::take(&path).unwrap().unwrap()).unwrap();
+    let damaged = |header: &Result<Header, Refusal>| matches!(header, Err(Refusal::Damaged(_)));
+    assert!(successor.headers().iter().any(damaged), "{:?}", successor.headers());
+}
+
+#[test]
+fn a_neighbour_copies_a_living_members_state() {
+    let (_place, folder, slots) = housed();
+    let look = Look::at(&folder.of_member(4)).unwrap();
+    let mut other = Slots::new(SHAPE);
+    assert!(!other.copy_from(&look, key(3)).unwrap());
+    assert!(other.copy_from(&look, key(2)).unwrap());
+    other.commit_as(key(2), b"sent");
+    assert_eq!(other.hash(key(2)), slots.hash(key(2)));
+    assert_ne!(other.hash(key(2)), slots.hash(key(1)));
+    assert_eq!(other.committed().extra, b"sent");
+}
+
+#[test]
+fn files_are_listed_with_their_run_and_cleared() {
+    let (place, folder, slots) = housed();
+    let found = folder::inventory(place.path());
+    assert_eq!(found.len(), 1);
+    assert_eq!((found[0].run_dir.as_str(), found[0].held), ("/runs/a", true));
+    assert_eq!(found[0].newest.as_ref().unwrap().key, key(2));
+    assert_eq!(folder::member_of(&found[0].path), Some(4));
+    std::fs::write(place.path().join("kintsugi-0badcafe-x.slots"), "short").unwrap();
+    assert_eq!(folder::inventory(place.path()).len(), 2);
+    folder.clear_free();
+    assert_eq!(folder.files(), [folder.of_member(4)], "a living member's file stays");
+    folder.clear();
+    assert_eq!(folder.files(), Vec::<std::path::PathBuf>::new());
+    assert_eq!(slots.committed().step, 2, "its owner goes on");
+}
+
+#[test]
+fn a_folder_without_room_says_so_and_leaves_nothing() {
+    let place = tempfile::tempdir().unwrap();
+    let folder = Folder::new(place.path(), "0badcafe");
+    assert!(folder.create(u64::MAX / 2, "").is_err());
+    assert_eq!(folder.files(), Vec::<std::path::PathBuf>::new());
+    let absent = Folder::new(std::path::Path::new("/no/such/folder"), "0badcafe");
+    assert!(absent.create(4096, "").is_err());
+}

@@ -1,0 +1,101 @@
+//! A commit rule that is known to be wrong, to show that the checkers would see one: apply when
+//! one's own all-reduce succeeded, repair only who died.
+
+use crate::cluster::comm::sim::SimComm;
+use crate::cluster::comm::{
+    Agreement, CommError, Communicator, ReduceOp, SpawnError, SpawnRequest,
+};
+use crate::config::Phase;
+
+/// How a step is committed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, clap::ValueEnum)]
+pub enum Rule {
+    /// As it should be: everybody votes.
+    #[default]
+    Vote,
+    /// Each rank applies what it received, whatever the others did.
+    LocalSuccess,
+}
+
+/// A communicator under that rule.
+pub fn under(rule: Rule, comm: SimComm) -> Box<dyn Communicator> {
+    match rule {
+        Rule::Vote => Box::new(comm),
+        Rule::LocalSuccess => Box::new(LocalSuccess(comm)),
+    }
+}
+
+/// Votes of a step carry requests; agreements of a repair carry one bit.
+const REPAIR_BITS: u32 = 1;
+
+struct LocalSuccess(SimComm);
+
+impl Communicator for LocalSuccess {
+    fn agree(&mut self, flags: u32) -> Agreement {
+        if flags > REPAIR_BITS {
+            return Agreement { flags, outcome: Ok(()) };
+        }
+        self.0.agree(flags)
+    }
+    fn rank(&self) -> usize {
+        self.0.rank()
+    }
+    fn size(&self) -> usize {
+        self.0.size()
+    }
+    fn all_reduce_f32(
+        &mut self,
+        send: &[f32],
+        recv: &mut [f32],
+        op: ReduceOp,
+    ) -> Result<(), CommError> {
+        self.0.all_reduce_f32(send, recv, op)
+    }
+    fn all_reduce_u64(
+        &mut self,
+        send: &[u64],
+        recv: &mut [u64],
+        op: ReduceOp,
+    ) -> Result<(), CommError> {
+        self.0.all_reduce_u64(send, recv, op)
+    }
+    fn all_reduce_i64(
+        &mut self,
+        send: &[i64],
+        recv: &mut [i64],
+        op: ReduceOp,
+    ) -> Result<(), CommError> {
+        self.0.all_reduce_i64(send, recv, op)
+    }
+    fn all_gather_u64(&mut self, send: &[u64]) -> Result<Vec<u64>, CommError> {
+        self.0.all_gather_u64(send)
+    }
+    fn broadcast(&mut self, data: &mut [u8], root: usize) -> Result<(), CommError> {
+        self.0.broadcast(data, root)
+    }
+    fn send(&mut self, data: &[u8], to: usize, tag: u32) -> Result<(), CommError> {
+        self.0.send(data, to, tag)
+    }
+    fn recv(&mut self, data: &mut [u8], from: usize, tag: u32) -> Result<(), CommError> {
+        self.0.recv(data, from, tag)
+    }
+    fn revoke(&mut self) {
+        self.0.revoke();
+    }
+    fn shrink(&mut self) -> Result<(), CommError> {
+        self.0.shrink()
+    }
+    fn spawn_and_merge(
+        &mut self,
+        request: &SpawnRequest,
+        reached: &mut dyn FnMut(Phase),
+    ) -> Result<(), SpawnError> {
+        self.0.spawn_and_merge(request, reached)
+    }
+    fn warm(&mut self) -> Result<(), CommError> {
+        self.0.warm()
+    }
+    fn finalize(&mut self) {
+        self.0.finalize();
+    }
+}

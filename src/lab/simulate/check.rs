@@ -1,0 +1,337 @@
+//! Whether a simulated run ended as it was promised. Independent of what is checked: it looks at
+//! bits, files and endings, and compares them with the order of samples and with a run to which
+//! nothing happened.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use serde::de::DeserializeOwned;
+
+use crate::cluster::comm::sim::End;
+use crate::cluster::faults::FAULTS_FOLDER;
+use crate::config::{Every, Rung};
+use crate::data::sampler::Order;
+use crate::observe::event::{Event, Kind};
+use crate::observe::ledger::{self, Entry};
+use crate::observe::log::parse_lines;
+use crate::observe::result::{RunResult, Status, Validation};
+use crate::observe::storage::Storage;
+use crate::train::TrainError;
+use crate::train::journal::{EVENTS, LEDGER};
+
+use super::rank::Left;
+use super::scenario::{BATCH, SAMPLES, STEPS, Scenario};
+use super::stand_in::Seen;
+use super::supervise::{Ended, Final, Played, begun_from};
+
+/// What a run without failures is like.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Calm {
+    /// Its final state.
+    pub state_sha256: String,
+    /// Weights before each step.
+    pub weights: BTreeMap<u64, u64>,
+    /// Its validation errors.
+    pub validation: Option<Validation>,
+    /// Decisions of the board it took.
+    pub settles: u64,
+}
+
+/// What is wrong with a run.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Fault {
+    /// It did not end within its bounds.
+    Stuck(String),
+    /// It ended, but not as promised.
+    Wrong(String),
+}
+
+impl std::fmt::Display for Fault {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Stuck(what) => write!(f, "stuck: {what}"),
+            Self::Wrong(what) => write!(f, "wrong: {what}"),
+        }
+    }
+}
+
+/// Reads what a run without failures is like; it must have ended.
+pub fn calm(played: &Played) -> Result<Calm, String> {
+    let Final::Result(result) = &played.end else {
+        return Err(format!("the run without failures: {:?}", played.end));
+    };
+    let state_sha256 = result.state_sha256.clone().ok_or("a result without a hash")?;
+    let mut weights = BTreeMap::new();
+    for seen in &played.sightings {
+        if *weights.entry(seen.step).or_insert(seen.weights) != seen.weights {
+            return Err(format!("two states before step {}", seen.step + 1));
+        }
+    }
+    Ok(Calm { state_sha256, weights, validation: result.validation, settles: played.settles })
+}
+
+/// What was done to the state on purpose, which changes what may be expected of it.
+#[derive(Debug, Clone, Copy)]
+struct Marks {
+    /// A bit of some rank's weights was turned over: until that is found, replicas differ.
+    flipped: bool,
+    /// A step that counts was committed without an update, since a gradient was not a number.
+    zeroed: bool,
+}
+
+impl Marks {
+    fn of(played: &Played, entries: &[Entry]) -> Self {
+        let struck = |kind: &str| {
+            let folder = Path::new(FAULTS_FOLDER);
+            let claims = played.files.memory.list(folder).unwrap_or_default();
+            claims.iter().any(|name| {
+                let body = played.files.memory.read(&folder.join(name)).unwrap_or_default();
+                String::from_utf8_lossy(&body).contains(kind)
+            })
+        };
+        let zeroed = ledger::effective(entries).iter().any(|line| line.zero_update);
+        Self { flipped: struck("BitFlip"), zeroed: zeroed && struck("Nan") }
+    }
+
+    /// A flip that a restart's checkpoint may have kept cannot be seen afterwards.
+    fn bits_are_known(self, played: &Played) -> bool {
+        !self.zeroed && !(self.flipped && played.attempts.len() > 1)
+    }
+}
+
+/// Checks everything; the first fault is returned.
+pub fn check(scenario: &Scenario, played: &Played, calm: &Calm) -> Result<(), Fault> {
+    check_ends(played)?;
+    let result = match &played.end {
+        Final::Stuck(what) => return Err(Fault::Stuck(what.clone())),
+        Final::Refused(reason) => return may_refuse(played, reason).map_err(Fault::Wrong),
+        Final::Result(result) => result,
+    };
+    let events: Vec<Event> = played.lines(EVENTS);
+    let entries: Vec<Entry> = played.lines(LEDGER);
+    let marks = Marks::of(played, &entries);
+    let checks = [
+        check_readable::<Event>(played, EVENTS),
+        check_readable::<Entry>(played, LEDGER),
+        check_status(scenario, played, result, marks),
+        check_weights(scenario, played, calm, (result.exact, marks)),
+        check_survivors(played),
+        check_starts(played, &events),
+        check_events(&events),
+    ];
+    checks.into_iter().collect::<Result<(), String>>().map_err(Fault::Wrong)?;
+    if result.status == Status::Completed {
+        check_completed(scenario, result, &entries).map_err(Fault::Wrong)?;
+        if result.exact && marks.bits_are_known(played) {
+            check_bits(scenario, result, calm).map_err(Fault::Wrong)?;
+        }
+    }
+    Ok(())
+}
+
+/// Readers take a file only if all its lines but a torn last one can be read.
+fn check_readable<T: DeserializeOwned>(played: &Played, name: &str) -> Result<(), String> {
+    let path = Path::new(name);
+    let body = played.files.memory.read(path).unwrap_or_default();
+    parse_lines::<T>(path, &body).map(drop).map_err(|error| error.to_string())
+}
+
+/// What must not come from any process: a panic, or a commit rule that was broken.
+fn check_ends(played: &Played) -> Result<(), Fault> {
+    for attempt in &played.attempts {
+        for (process, end) in attempt.ends.iter().enumerate() {
+            let number = attempt.number;
+            if let End::Panicked(text) = end {
+                let text = format!("attempt {number}: process {process} panicked: {text}");
+                return Err(Fault::Wrong(text));
+            }
+            if let End::Finished(Left { status: Err(TrainError::JobLost(text)), .. }) = end
+                && text.contains("commit rule was broken")
+            {
+                return Err(Fault::Wrong(format!("attempt {number}: {text}")));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// A run may refuse to begin only when every checkpoint it had was damaged.
+fn may_refuse(played: &Played, reason: &str) -> Result<(), String> {
+    let kept = played.attempts.last().and_then(|attempt| attempt.checkpoint);
+    match (played.damaged.is_empty(), kept) {
+        (false, None) => Ok(()),
+        _ => Err(format!("it refused to begin although a checkpoint was good: {reason}")),
+    }
+}
+
+/// The run must complete, unless what went wrong allows for less.
+fn check_status(
+    scenario: &Scenario,
+    played: &Played,
+    result: &RunResult,
+    marks: Marks,
+) -> Result<(), String> {
+    let restarts = scenario.config.recovery.rungs().contains(&Rung::Restart);
+    let fired: Vec<u64> = played.attempts.iter().map(|attempt| attempt.fired).collect();
+    let troubled = |last: usize| fired.iter().rev().take(last).all(|&fired| fired > 0);
+    // Whoever is evicted has not died of a fault that the board counts.
+    for attempt in played.attempts.iter().filter(|_| !marks.flipped) {
+        check_quiet(attempt)?;
+    }
+    let allowed = match result.status {
+        Status::Completed => true,
+        Status::NoProgress => restarts && fired.len() >= 3 && troubled(3),
+        Status::JobLost => !restarts && (troubled(1) || marks.flipped),
+        _ => false,
+    };
+    if allowed {
+        return Ok(());
+    }
+    let (status, reason) = (result.status, &result.reason);
+    Err(format!("it ended as {status:?} ({reason}); faults fired by attempt: {fired:?}"))
+}
+
+/// An attempt in which nothing goes wrong ends well on every rank.
+fn check_quiet(attempt: &Ended) -> Result<(), String> {
+    if attempt.fired > 0 {
+        return Ok(());
+    }
+    for (process, end) in attempt.ends.iter().enumerate() {
+        let fine = match end {
+            End::Finished(left) => matches!(
+                left.status,
+                Ok(Status::Completed | Status::Interrupted) | Err(TrainError::Configuration(_))
+            ),
+            _ => false,
+        };
+        if !fine {
+            let number = attempt.number;
+            return Err(format!("attempt {number} was quiet, but process {process}: {end:?}"));
+        }
+    }
+    Ok(())
+}
+
+/// Equal bits: in a run that says it is exact, those of the run without failures; in every run, on
+/// all ranks that lived to the end of an attempt. A rank that died may have gone one step further
+/// alone, with sums of another grouping.
+fn check_weights(
+    scenario: &Scenario,
+    played: &Played,
+    calm: &Calm,
+    (exact, marks): (bool, Marks),
+) -> Result<(), String> {
+    if marks.flipped {
+        return Ok(());
+    }
+    let mut last: BTreeMap<(u32, usize), u64> = BTreeMap::new();
+    let mut states: BTreeMap<(u32, u64), u64> = BTreeMap::new();
+    // What an earlier attempt computed after a shrink may have been thrown away.
+    let shrinks = scenario.config.recovery.rungs().contains(&Rung::Shrink);
+    let newest = played.attempts.last().map_or(0, |attempt| attempt.number);
+    for seen in &played.sightings {
+        let Seen { attempt, process, step, weights } = *seen;
+        let whose = format!("attempt {attempt}, process {process}, step {}", step + 1);
+        if last.insert((attempt, process), step).is_some_and(|before| before > step) {
+            return Err(format!("{whose}: it went back, a committed step was lost"));
+        }
+        let comparable = exact && !marks.zeroed && (attempt == newest || !shrinks);
+        if comparable && calm.weights.get(&step) != Some(&weights) {
+            return Err(format!("{whose}: other weights than without failures"));
+        }
+        let ended = played.attempts.iter().find(|ended| ended.number == attempt);
+        let lived = ended.is_some_and(|e| matches!(e.ends.get(process), Some(End::Finished(_))));
+        if lived && *states.entry((attempt, step)).or_insert(weights) != weights {
+            return Err(format!("{whose}: replicas differ"));
+        }
+    }
+    Ok(())
+}
+
+/// Ranks that completed an attempt agree on how, where and with what.
+fn check_survivors(played: &Played) -> Result<(), String> {
+    for attempt in &played.attempts {
+        let mut first = None;
+        for end in &attempt.ends {
+            let End::Finished(left) = end else { continue };
+            let Ok(status) = &left.status else { continue };
+            let mine = (*status, left.step, left.digest);
+            if *first.get_or_insert(mine) != mine {
+                let number = attempt.number;
+                return Err(format!("attempt {number}: ranks ended as {first:?} and {mine:?}"));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Each attempt goes on from the newest good checkpoint: no published step is given up.
+fn check_starts(played: &Played, events: &[Event]) -> Result<(), String> {
+    for attempt in &played.attempts {
+        let Some(from) = begun_from(events, attempt.number) else { continue };
+        if from != attempt.checkpoint.unwrap_or(0) {
+            let (number, newest) = (attempt.number, attempt.checkpoint);
+            return Err(format!(
+                "attempt {number} began from step {from}, the newest good checkpoint is {newest:?}"
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// What the events say of the dead: nobody dies twice, and shrinking is the only inexact rung.
+fn check_events(events: &[Event]) -> Result<(), String> {
+    let mut dead = Vec::new();
+    for event in events {
+        let Kind::Recovered(record) = &event.kind else { continue };
+        for lost in &record.lost {
+            if dead.contains(&lost.member) {
+                return Err(format!("member {} is lost twice", lost.member));
+            }
+            dead.push(lost.member);
+        }
+    }
+    Ok(())
+}
+
+fn check_completed(
+    scenario: &Scenario,
+    result: &RunResult,
+    entries: &[Entry],
+) -> Result<(), String> {
+    if result.steps != STEPS {
+        return Err(format!("it completed {} of {STEPS} steps", result.steps));
+    }
+    let config = &scenario.config;
+    let owners = config.train.owners.unwrap_or(config.run.ranks);
+    let order = Order::new(SAMPLES, owners, config.run.seed, BATCH).map_err(|e| e.to_string())?;
+    let report = ledger::audit(entries, &mut |step| order.expected(step), SAMPLES);
+    if let Some(finding) = report.findings.first() {
+        return Err(format!("audit: {finding}"));
+    }
+    if report.steps != STEPS {
+        return Err(format!("audit: the ledger counts {} of {STEPS} steps", report.steps));
+    }
+    if report.lost_steps != result.lost_steps {
+        let (ledger, told) = (report.lost_steps, result.lost_steps);
+        return Err(format!("lost steps: the ledger has {ledger}, result.json {told}"));
+    }
+    let may_shrink = config.recovery.rungs().contains(&Rung::Shrink);
+    if !result.exact && !may_shrink {
+        return Err("it is not exact although nothing shrinks".into());
+    }
+    Ok(())
+}
+
+/// The final state, and the validation errors on the way to it.
+fn check_bits(scenario: &Scenario, result: &RunResult, calm: &Calm) -> Result<(), String> {
+    if result.state_sha256.as_ref() != Some(&calm.state_sha256) {
+        return Err("it ends with another hash than without failures".into());
+    }
+    let timed = matches!(scenario.config.evaluation.every, Every::Time(_));
+    if !timed && result.validation != calm.validation {
+        let (found, expected) = (result.validation, calm.validation);
+        return Err(format!("validation {found:?}, without failures {expected:?}"));
+    }
+    Ok(())
+}

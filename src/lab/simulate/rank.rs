@@ -1,0 +1,190 @@
+//! One simulated rank: the production program of a rank, with simulated things around it.
+
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
+
+use xxhash_rust::xxh3::xxh3_64;
+
+use crate::cluster::comm::Communicator;
+use crate::cluster::comm::sim::{JoinInfo, SimClock, SimComm};
+use crate::cluster::faults::{Injector, Standing};
+use crate::cluster::resident::Slots;
+use crate::config::{Every, Phase, identity, seed};
+use crate::observe::clock::Clock;
+use crate::observe::result::Status;
+use crate::observe::storage::Storage;
+use crate::train::TrainError;
+use crate::train::run::{TrainArguments, run_prepared};
+use crate::train::start::{Materials, prepare_from};
+use crate::train::surroundings::{Staff, Surroundings, record_faults};
+
+use super::broken::{Rule, under};
+use super::disk::{Disk, Files};
+use super::scenario::{SAMPLES, Scenario, VALIDATION};
+use super::stand_in::{Samples, Sightings, StandIn, graph};
+
+/// Names the run in its files.
+pub const RUN_ID: &str = "simulated";
+
+/// What the ranks of an attempt share.
+pub struct Attempt<'a> {
+    /// The run.
+    pub scenario: &'a Scenario,
+    /// Its number, from 1.
+    pub number: u32,
+    /// The run directory.
+    pub files: &'a Arc<Files>,
+    /// What was computed.
+    pub sightings: &'a Sightings,
+    /// Time and signals.
+    pub hours: &'a Arc<Hours>,
+    /// The run's newest attempt.
+    pub newest: &'a Arc<AtomicU32>,
+    /// The commit rule in force.
+    pub rule: Rule,
+}
+
+/// How a rank ended that was not killed.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Left {
+    /// Its program's own result.
+    pub status: Result<Status, TrainError>,
+    /// Its committed step.
+    pub step: u64,
+    /// Hash of its committed tensors.
+    pub digest: u64,
+}
+
+/// The time of a whole run, over all its attempts, and the moment at which it is asked to stop.
+#[derive(Debug, Default)]
+pub struct Hours {
+    /// Nanoseconds before this attempt.
+    before: AtomicU64,
+    /// The latest reading.
+    latest: AtomicU64,
+    stop_after: Option<Duration>,
+    /// Whether the request was heard in this attempt.
+    heard: AtomicBool,
+    spent: AtomicBool,
+}
+
+impl Hours {
+    /// A run that is asked to stop then, if ever.
+    pub fn new(stop_after: Option<Duration>) -> Self {
+        Self { stop_after, ..Self::default() }
+    }
+
+    /// A new attempt begins a while after the last one ended.
+    pub fn pause(&self, pause: Duration) {
+        let latest = self.latest.load(Ordering::Relaxed);
+        self.before.store(latest + pause.as_nanos() as u64, Ordering::Relaxed);
+    }
+
+    /// Whether the last attempt was asked to stop; later ones are not.
+    pub fn was_stopped(&self) -> bool {
+        let heard = self.heard.swap(false, Ordering::Relaxed);
+        self.spent.fetch_or(heard, Ordering::Relaxed);
+        heard
+    }
+}
+
+/// The clock of one process; it carries the request to stop, as a signal handler would.
+struct Watch {
+    clock: SimClock,
+    hours: Arc<Hours>,
+    stop: Arc<AtomicBool>,
+}
+
+/// Seconds since 1970 at which every simulated run begins.
+pub const ORIGIN: f64 = 1.7e9;
+
+impl Clock for Watch {
+    fn now(&self) -> Duration {
+        let before = Duration::from_nanos(self.hours.before.load(Ordering::Relaxed));
+        let now = before + self.clock.now();
+        self.hours.latest.fetch_max(now.as_nanos() as u64, Ordering::Relaxed);
+        let asked = self.hours.stop_after.is_some_and(|at| now >= at);
+        if asked && !self.hours.spent.load(Ordering::Relaxed) {
+            self.hours.heard.store(true, Ordering::Relaxed);
+            self.stop.store(true, Ordering::Relaxed);
+        }
+        now
+    }
+
+    fn unix_seconds(&self) -> f64 {
+        ORIGIN + self.now().as_secs_f64()
+    }
+
+    fn sleep(&self, time: Duration) {
+        self.clock.sleep(time);
+    }
+}
+
+/// The whole life of a process that is not killed.
+pub fn live(attempt: &Attempt<'_>, comm: SimComm, join: Option<&JoinInfo>) -> Left {
+    let config = &attempt.scenario.config;
+    let (process, strike) = (comm.process(), comm.strike());
+    let stop = Arc::new(AtomicBool::new(false));
+    let clock: Arc<dyn Clock> = Arc::new(Watch {
+        clock: comm.clock(),
+        hours: Arc::clone(attempt.hours),
+        stop: Arc::clone(&stop),
+    });
+    let storage: Arc<dyn Storage> = Arc::new(Disk::new(Arc::clone(attempt.files), strike.clone()));
+    let generation = Arc::new(AtomicU32::new(0));
+    let (faults, striker) = (&config.faults, Arc::new(strike));
+    let injector = Injector::new(faults, Arc::clone(&storage), Arc::clone(&clock), ORIGIN, striker);
+    record_faults(&injector, &storage, &clock, (ORIGIN, attempt.number), &generation);
+    let newest = Arc::clone(attempt.newest);
+    let around = Surroundings {
+        storage,
+        clock: Arc::clone(&clock),
+        origin: ORIGIN,
+        injector: Arc::new(injector),
+        generation,
+        stop,
+        run_id: RUN_ID.into(),
+        fingerprint: identity::fingerprint(config),
+        owners: config.train.owners.unwrap_or(config.run.ranks),
+        newest_attempt: Arc::new(move || Some(newest.load(Ordering::Relaxed))),
+        staff: Staff::Inline,
+    };
+    let standing = Standing {
+        rank: comm.rank() as u32,
+        ranks: comm.size() as u32,
+        newcomer: join.is_some(),
+        ..Standing::default()
+    };
+    around.injector.at(Phase::InInit, &standing);
+    let compute = StandIn::new(clock, Arc::clone(attempt.sightings), attempt.number, process);
+    let evaluates = config.evaluation.every != Every::Never;
+    let materials = Materials {
+        train: Arc::new(Samples::new(SAMPLES, 0)),
+        validation: evaluates.then(|| Arc::new(Samples::new(VALIDATION, 1)) as _),
+        graph: graph(),
+        inline: Some(Box::new(compute)),
+    };
+    let (fingerprint, owners) = (around.fingerprint, around.owners);
+    let prepared = prepare_from(materials, config, RUN_ID, fingerprint, owners, &around.injector);
+    let slots = prepared.as_ref().ok().map(|prepared| Arc::clone(&prepared.slots));
+    let arguments = TrainArguments {
+        config: config.clone(),
+        run_dir: RUN_ID.into(),
+        join: join.map(|_| "simulated".into()),
+        attempt: Some(attempt.number),
+        origin: Some(ORIGIN),
+        launched: true,
+    };
+    let comm: Box<dyn Communicator> = under(attempt.rule, comm);
+    let status = run_prepared(&arguments, &around, comm, prepared);
+    let (step, digest) = slots.map_or((0, 0), |slots| digest(&slots));
+    Left { status, step, digest }
+}
+
+fn digest(slots: &RwLock<Slots>) -> (u64, u64) {
+    let slots = slots.read().unwrap_or_else(PoisonError::into_inner);
+    let state = slots.committed();
+    let parts = [state.parameters, state.momentum, state.statistics];
+    (state.step, seed::key(&parts.map(|part| xxh3_64(bytemuck::cast_slice(part)))))
+}

@@ -1,0 +1,283 @@
+//! What a simulated run is and what goes wrong in it: drawn whole from one seed before it starts,
+//! as a list, so that a failing schedule can be tried again with fewer faults.
+
+use std::time::Duration;
+
+use crate::cluster::comm::sim::{Death, When};
+use crate::config::seed::{Stream, purpose};
+use crate::config::{
+    Bytes, Config, Every, FaultKind, Interval, Phase, PlannedFault, Rung, Span, Who,
+};
+
+/// Steps of every simulated run: three epochs.
+pub const STEPS: u64 = 9;
+/// Training samples: three steps an epoch, the last one short.
+pub const SAMPLES: u64 = 20;
+/// Samples of a step.
+pub const BATCH: u64 = 8;
+/// Validation samples.
+pub const VALIDATION: u64 = 6;
+/// Height and width of the pictures.
+pub const SIDE: u32 = 4;
+
+/// Faults of one schedule, at most; a repair in the middle of a repair needs three.
+const FAULTS_MAX: u64 = 4;
+/// Decisions of the board in which a fault may fall: a run without failures takes about so many.
+const SETTLES: u64 = 130;
+/// Changes of the disk in which a fault may fall.
+const WRITES: u64 = 90;
+/// Milliseconds in which a request to stop may fall.
+const STOP_WITHIN: u64 = 1500;
+
+/// When a process dies in a change of the disk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Moment {
+    /// Nothing has happened.
+    Before,
+    /// Whatever can be half done is.
+    Middle,
+    /// It is done.
+    After,
+}
+
+/// One thing that goes wrong.
+#[derive(Debug, Clone, PartialEq)]
+#[allow(missing_docs)]
+pub enum Fault {
+    /// A process dies at whatever call it is in, in this start of the world (1 = the first).
+    Death { attempt: u32, death: Death },
+    /// A process dies at a point of its step or repair.
+    Point(PlannedFault),
+    /// The process that makes this change of the disk (the first is 0) dies there.
+    Write { change: u64, moment: Moment, draw: u64 },
+    /// So many changes of the disk from this one on find it full.
+    Full { change: u64, changes: u64, draw: u64 },
+    /// Everything dies at once, at this decision of this attempt.
+    Crash { attempt: u32, settle: u64 },
+    /// The newest checkpoint is damaged before this attempt.
+    Damage { attempt: u32, draw: u64 },
+    /// The runtime has so few slots for replacements, in every attempt.
+    Slots { spawns: u32 },
+    /// The runtime refuses every third request for replacements.
+    Refusals,
+    /// Somebody asks the run to stop.
+    Stop { after: Duration },
+    /// A repair may take next to no time.
+    Hurry,
+}
+
+/// One simulated run.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Scenario {
+    /// Draws the messages' timing too.
+    pub seed: u64,
+    /// As a user would write it.
+    pub config: Config,
+    /// What goes wrong.
+    pub faults: Vec<Fault>,
+}
+
+/// What decides the bits and the validation errors of a run that nothing happens to.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Variant {
+    /// Ranks at the start.
+    pub ranks: u32,
+    /// Virtual owners.
+    pub owners: u32,
+    /// `run.seed`.
+    pub seed: u64,
+    /// `evaluation.every`, as text.
+    pub evaluation: String,
+}
+
+const LADDERS: [&[Rung]; 6] = [
+    &[Rung::Respawn, Rung::Restart],
+    &[Rung::Respawn, Rung::Restart],
+    &[Rung::Respawn, Rung::Shrink, Rung::Restart],
+    &[Rung::Shrink, Rung::Restart],
+    &[Rung::Restart],
+    &[Rung::Spare, Rung::Respawn],
+];
+
+/// All of P1-P15.
+const PHASES: [Phase; 18] = [
+    Phase::InInit,
+    Phase::BeforeLoad,
+    Phase::InForward,
+    Phase::InBackward,
+    Phase::InAllReduce,
+    Phase::BeforeVote,
+    Phase::AfterVote,
+    Phase::InUpdate,
+    Phase::InSnapshot,
+    Phase::InPersist,
+    Phase::InEvaluation,
+    Phase::InRevoke,
+    Phase::InShrink,
+    Phase::InSpawn,
+    Phase::InMerge,
+    Phase::InRestore,
+    Phase::BeforeFirstCommit,
+    Phase::InFinalize,
+];
+
+fn one_of<T: Copy>(draws: &mut Stream, choices: &[T]) -> T {
+    choices[draws.below(choices.len() as u64) as usize]
+}
+
+impl Scenario {
+    /// The schedule of a seed.
+    pub fn of(seed: u64) -> Self {
+        let draws = &mut Stream::new(&[seed, purpose::SIMULATE, 1]);
+        let mut config = config(draws);
+        let number = 1 + draws.below(FAULTS_MAX);
+        let mut faults: Vec<Fault> = (0..number).map(|_| fault(draws, &config)).collect();
+        faults.sort_by_key(order);
+        let flips =
+            |fault: &Fault| matches!(fault, Fault::Point(p) if p.kind == FaultKind::BitFlip);
+        if faults.iter().any(flips) {
+            config.recovery.integrity_every = Interval::Steps(2 + draws.below(2));
+        }
+        if faults.contains(&Fault::Hurry) {
+            config.recovery.time_limit = Span(Duration::from_millis(2));
+        }
+        Self { seed, config, faults }
+    }
+
+    /// The same run without these of its faults.
+    pub fn without(&self, spared: &[usize]) -> Self {
+        let kept = self.faults.iter().enumerate().filter(|(index, _)| !spared.contains(index));
+        Self { faults: kept.map(|(_, fault)| fault.clone()).collect(), ..self.clone() }
+    }
+
+    /// What its bits depend on.
+    pub fn variant(&self) -> Variant {
+        Variant {
+            ranks: self.config.run.ranks,
+            owners: self.config.train.owners.unwrap_or(self.config.run.ranks),
+            seed: self.config.run.seed,
+            evaluation: self.config.evaluation.every.to_string(),
+        }
+    }
+
+    /// The same run when nothing goes wrong.
+    pub fn calm(&self) -> Self {
+        let mut config = self.config.clone();
+        config.recovery = crate::config::Recovery::default();
+        config.recovery.ladder = Some(vec![Rung::Respawn]);
+        Self { seed: 0, config, faults: Vec::new() }
+    }
+
+    /// Deaths of an attempt, in the order in which they are looked at.
+    pub fn deaths(&self, attempt: u32) -> Vec<Death> {
+        let of = |fault: &Fault| match fault {
+            Fault::Death { attempt: at, death } if *at == attempt => Some(*death),
+            _ => None,
+        };
+        self.faults.iter().filter_map(of).collect()
+    }
+}
+
+/// Deaths in the order of their times, those that follow another one last.
+fn order(fault: &Fault) -> (u8, u64) {
+    match fault {
+        Fault::Death { death: Death { when: When::At(settle), .. }, .. } => (0, *settle),
+        Fault::Death { .. } => (1, 0),
+        _ => (2, 0),
+    }
+}
+
+fn config(draws: &mut Stream) -> Config {
+    let mut config = Config::default();
+    let ranks = 2 + draws.below(3) as u32;
+    config.run.name = "simulated".into();
+    config.run.ranks = ranks;
+    config.run.seed = 1 + draws.below(2);
+    config.model.name = "stand-in".into();
+    config.data.image_size = SIDE;
+    config.data.augment = false;
+    config.train.steps = Some(STEPS);
+    config.train.global_batch = BATCH;
+    config.train.owners = Some(ranks * (1 + draws.below(2) as u32));
+    config.train.bucket = Bytes(128);
+    config.optimizer.learning_rate = 0.05;
+    config.optimizer.momentum = 0.9;
+    config.evaluation.every = one_of(draws, &[Every::Epoch, Every::Steps(4), Every::Never]);
+    config.evaluation.batch = 2;
+    config.checkpoint.every = match draws.below(5) {
+        0 => Every::Never,
+        1 => Every::Epoch,
+        2 => Every::Steps(1),
+        steps => Every::Steps(steps - 1),
+    };
+    config.checkpoint.keep = 1 + draws.below(2) as u32;
+    config.recovery.ladder = Some(one_of(draws, &LADDERS).to_vec());
+    config.recovery.integrity_every = one_of(draws, &[Interval::Off, Interval::Steps(2)]);
+    config
+}
+
+fn fault(draws: &mut Stream, config: &Config) -> Fault {
+    let attempt = 1 + u32::from(draws.below(4) == 0);
+    match draws.below(22) {
+        0..7 => {
+            let when = match draws.below(2) {
+                0 => When::At(draws.below(SETTLES)),
+                _ => When::After(draws.below(30)),
+            };
+            Fault::Death { attempt, death: Death { when, draw: draws.next_u64() } }
+        }
+        7..12 => Fault::Point(point(draws, config)),
+        12..15 => {
+            let moment = one_of(draws, &[Moment::Before, Moment::Middle, Moment::After]);
+            Fault::Write { change: draws.below(WRITES), moment, draw: draws.next_u64() }
+        }
+        15 => {
+            let (change, changes) = (draws.below(WRITES), 1 + draws.below(12));
+            Fault::Full { change, changes, draw: draws.next_u64() }
+        }
+        16 => Fault::Crash { attempt, settle: draws.below(SETTLES) },
+        17 => Fault::Damage { attempt: 2, draw: draws.next_u64() },
+        18 => match draws.below(3) {
+            0 => Fault::Refusals,
+            1 => Fault::Hurry,
+            spawns => Fault::Slots { spawns: spawns as u32 - 2 },
+        },
+        20 => Fault::Point(corruption(draws, config, FaultKind::BitFlip, Phase::InUpdate)),
+        21 => Fault::Point(corruption(draws, config, FaultKind::Nan, Phase::InForward)),
+        _ => Fault::Stop { after: Duration::from_millis(draws.below(STOP_WITHIN)) },
+    }
+}
+
+fn point(draws: &mut Stream, config: &Config) -> PlannedFault {
+    let who = one_of(draws, &[Who::Rank, Who::Rank, Who::Leader, Who::Newcomer, Who::Source]);
+    let rank = draws.below(u64::from(config.run.ranks)) as u32;
+    let step = (draws.below(3) > 0).then(|| 1 + draws.below(STEPS));
+    let phase = Some(one_of(draws, &PHASES));
+    PlannedFault { kind: FaultKind::Kill, who, rank, step, seconds: None, phase }
+}
+
+fn corruption(draws: &mut Stream, config: &Config, kind: FaultKind, phase: Phase) -> PlannedFault {
+    let rank = draws.below(u64::from(config.run.ranks)) as u32;
+    let step = Some(1 + draws.below(STEPS));
+    PlannedFault { kind, who: Who::Rank, rank, step, seconds: None, phase: Some(phase) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_seed_is_a_schedule_and_schedules_differ() {
+        assert_eq!(Scenario::of(7), Scenario::of(7));
+        let different = (0..50).filter(|&seed| Scenario::of(seed).faults != Scenario::of(0).faults);
+        assert!(different.count() > 40);
+    }
+
+    #[test]
+    fn spared_faults_are_named_by_their_place() {
+        let whole = (0..).map(Scenario::of).find(|s| s.faults.len() == 3).expect("some have three");
+        let less = whole.without(&[1]);
+        assert_eq!(less.faults, [whole.faults[0].clone(), whole.faults[2].clone()]);
+        assert_eq!(less.config, whole.config);
+    }
+}

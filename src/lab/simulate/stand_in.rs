@@ -1,0 +1,172 @@
+//! What a simulated rank trains: a model of about a hundred weights with batch statistics, samples
+//! that are a function of their number, and arithmetic that stands in for the engine's. It depends
+//! on the weights, on every sample and on nothing else, so that whatever goes wrong shows in bits.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use xxhash_rust::xxh3::xxh3_64;
+
+use crate::config::seed;
+use crate::data::{DataError, Image, Source};
+use crate::engine::EngineError;
+use crate::engine::executor::Outcome;
+use crate::model::spec::GraphBuilder;
+use crate::model::{Graph, LayerKind, Layout, TensorKind, layout};
+use crate::observe::clock::Clock;
+use crate::train::worker::Compute;
+
+use super::scenario::SIDE;
+
+const CLASSES: usize = 3;
+/// Simulated milliseconds of a micro-batch, from and range.
+const MILLISECONDS: (u64, u64) = (3, 40);
+
+/// Samples that exist only when they are read.
+pub struct Samples {
+    number: u64,
+    split: u64,
+    classes: Vec<String>,
+}
+
+impl Samples {
+    /// `split` separates training from validation.
+    pub fn new(number: u64, split: u64) -> Self {
+        Self {
+            number,
+            split,
+            classes: (0..CLASSES).map(|class| format!("class-{class}")).collect(),
+        }
+    }
+}
+
+impl Source for Samples {
+    fn len(&self) -> u64 {
+        self.number
+    }
+    fn classes(&self) -> &[String] {
+        &self.classes
+    }
+    fn channels(&self) -> u32 {
+        1
+    }
+    fn label(&self, id: u64) -> u32 {
+        (id % CLASSES as u64) as u32
+    }
+    fn read(&self, id: u64) -> Result<Image, DataError> {
+        let mut draws = seed::Stream::new(&[self.split, id]);
+        let pixels = (0..SIDE * SIDE).map(|_| draws.below(256) as u8).collect();
+        Ok(Image { height: SIDE, width: SIDE, channels: 1, pixels })
+    }
+    fn name(&self, id: u64) -> String {
+        format!("simulated sample {id}")
+    }
+    fn fingerprint(&self) -> u64 {
+        seed::key(&[self.split, self.number])
+    }
+}
+
+/// The model: one convolution, its normalisation, one linear layer.
+pub fn graph() -> Graph {
+    let mut builder = GraphBuilder::new("stand-in", [1, SIDE as usize, SIDE as usize], CLASSES);
+    let conv = LayerKind::Conv { channels: 2, kernel: 3, stride: 1, padding: 1, bias: false };
+    builder.then("conv", conv);
+    builder.then("norm", LayerKind::BatchNorm { epsilon: 1e-5, momentum: 0.1 });
+    builder.then("relu", LayerKind::Relu);
+    builder.then("flatten", LayerKind::Flatten);
+    builder.then("fc", LayerKind::Linear { features: CLASSES, bias: true });
+    builder.finish().expect("the stand-in is a valid model")
+}
+
+/// A micro-batch that was computed: by whom, of which step, from which weights.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Seen {
+    /// Start of the world.
+    pub attempt: u32,
+    /// Simulated process.
+    pub process: usize,
+    /// Steps committed before it.
+    pub step: u64,
+    /// Hash of weights and running statistics.
+    pub weights: u64,
+}
+
+/// Everything that was computed in a run, in order.
+pub type Sightings = Arc<Mutex<Vec<Seen>>>;
+
+/// The arithmetic.
+pub struct StandIn {
+    layout: Layout,
+    parameters: Vec<f32>,
+    weights: u64,
+    clock: Arc<dyn Clock>,
+    sightings: Sightings,
+    attempt: u32,
+    process: usize,
+}
+
+impl StandIn {
+    /// Of one simulated process; what it computes is noted in `sightings`.
+    pub fn new(clock: Arc<dyn Clock>, sightings: Sightings, attempt: u32, process: usize) -> Self {
+        let layout = layout::of(&graph());
+        Self { layout, parameters: Vec::new(), weights: 0, clock, sightings, attempt, process }
+    }
+}
+
+impl Compute for StandIn {
+    fn load(&mut self, parameters: &[f32], statistics: &[f32]) -> Result<(), EngineError> {
+        self.parameters = parameters.to_vec();
+        let hashes = [parameters, statistics].map(|part| xxh3_64(bytemuck::cast_slice(part)));
+        self.weights = seed::key(&hashes);
+        Ok(())
+    }
+
+    fn train(
+        &mut self,
+        images: &[f32],
+        labels: &[u32],
+        key: [u64; 3],
+        statistics: &mut [f32],
+        ready: &mut dyn FnMut(usize, &[f32]),
+    ) -> Result<Outcome, EngineError> {
+        let (attempt, process, weights) = (self.attempt, self.process, self.weights);
+        let seen = Seen { attempt, process, step: key[1], weights };
+        self.sightings.lock().unwrap_or_else(PoisonError::into_inner).push(seen);
+        let (least, range) = MILLISECONDS;
+        let pause = least + seed::Stream::new(&[key[1], key[2]]).below(range);
+        self.clock.sleep(Duration::from_millis(pause));
+        let samples = labels.len() as f32;
+        let signal: f32 = images.iter().enumerate().map(|(i, v)| v * ((i % 7) as f32 - 2.5)).sum();
+        for tensor in self.layout.tensors.iter().rev() {
+            if tensor.kind == TensorKind::Statistic {
+                continue;
+            }
+            let length: usize = tensor.shape.iter().product();
+            let gradient = |i: usize| {
+                let place = ((i * 37 + 11) % 17) as f32 / 17.0 - 0.5;
+                samples * 0.1 * self.parameters[i] + 0.02 * signal * place
+            };
+            let gradients: Vec<f32> =
+                (tensor.offset..tensor.offset + length).map(gradient).collect();
+            ready(tensor.offset, &gradients);
+        }
+        for (index, statistic) in statistics.iter_mut().enumerate() {
+            *statistic = signal * (index + 1) as f32 / samples.max(1.0);
+        }
+        let loss_sum = f64::from(self.parameters.iter().map(|w| w * w).sum::<f32>());
+        Ok(Outcome { loss_sum, errors: self.errors(labels), samples: labels.len() as u64 })
+    }
+
+    fn evaluate(&mut self, _images: &[f32], labels: &[u32]) -> Result<Outcome, EngineError> {
+        let loss_sum = labels.len() as f64;
+        Ok(Outcome { loss_sum, errors: self.errors(labels), samples: labels.len() as u64 })
+    }
+}
+
+impl StandIn {
+    /// "Wrong answers": a function of the weights, so that an evaluation of others shows.
+    fn errors(&self, labels: &[u32]) -> u64 {
+        let wrong = |label: &&u32| seed::key(&[self.weights, u64::from(**label)]) & 1 == 1;
+        labels.iter().filter(wrong).count() as u64
+    }
+}

@@ -1,0 +1,330 @@
+//! A whole simulated run: attempts under the supervisor's own decisions, until there is a result.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use serde::de::DeserializeOwned;
+
+use crate::cluster::comm::sim::{self, End, SimOptions, Trace};
+use crate::cluster::launch::account;
+use crate::cluster::launch::verdict::{self, Ending, History, Next};
+use crate::config::seed::{Stream, purpose};
+use crate::observe::event::{Event, Kind};
+use crate::observe::ledger::Entry;
+use crate::observe::result::{RunResult, Status};
+use crate::observe::storage::Storage;
+use crate::train::checkpoint::store;
+use crate::train::journal::{EVENTS, LEDGER};
+use crate::train::keeper::{CONFIGURATION, REASON};
+use crate::train::outcome::RESULT;
+
+use super::broken::Rule;
+use super::disk::Files;
+use super::rank::{self, Attempt, Hours, Left, RUN_ID};
+use super::scenario::{Fault, Scenario};
+use super::stand_in::{Seen, Sightings};
+
+/// Starts of the world before a run counts as stuck: far more than it has faults.
+const ATTEMPTS_MAX: u32 = 20;
+/// Decisions of the board in one attempt: thirty times as many as without failures.
+const SETTLES_MAX: u64 = 6_000;
+/// Between two attempts.
+const PAUSE: Duration = Duration::from_millis(900);
+
+/// One attempt, as it ended.
+#[derive(Debug)]
+pub struct Ended {
+    /// From 1.
+    pub number: u32,
+    /// By process: how it ended.
+    pub ends: Vec<End<Left>>,
+    /// Faults that fired in it.
+    pub fired: u64,
+    /// Whether it was asked to stop.
+    pub stopped: bool,
+    /// The newest undamaged checkpoint that was published when it began.
+    pub checkpoint: Option<u64>,
+}
+
+/// How the run ended.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Final {
+    /// With this result.
+    Result(Box<RunResult>),
+    /// The ranks refused to begin, for this reason.
+    Refused(String),
+    /// Not within its bounds.
+    Stuck(String),
+}
+
+/// Everything that is known of a simulated run.
+pub struct Played {
+    /// Its end.
+    pub end: Final,
+    /// Its attempts.
+    pub attempts: Vec<Ended>,
+    /// Its run directory.
+    pub files: Arc<Files>,
+    /// What was computed.
+    pub sightings: Vec<Seen>,
+    /// Steps whose checkpoints were damaged on purpose.
+    pub damaged: Vec<u64>,
+    /// One line per event.
+    pub trace: Vec<String>,
+    /// Decisions of the board, in all.
+    pub settles: u64,
+    /// Processes that died.
+    pub deaths: u32,
+}
+
+impl Played {
+    /// Lines of one of its files that can be read.
+    pub fn lines<T: DeserializeOwned>(&self, name: &str) -> Vec<T> {
+        lines(&self.files, name)
+    }
+}
+
+/// Readable lines, torn ones passed over.
+fn lines<T: DeserializeOwned>(files: &Files, name: &str) -> Vec<T> {
+    let body = files.memory.read(Path::new(name)).unwrap_or_default();
+    body.split(|&byte| byte == b'\n').filter_map(|l| serde_json::from_slice(l).ok()).collect()
+}
+
+/// Plays a scenario to its end.
+pub fn play(scenario: &Scenario, rule: Rule, trace: Trace) -> Played {
+    let stop = scenario.faults.iter().find_map(|fault| match fault {
+        Fault::Stop { after } => Some(*after),
+        _ => None,
+    });
+    let mut scenario = scenario.clone();
+    scenario.config.faults.plan = points(&scenario.faults);
+    let mut supervisor = Supervisor {
+        files: Arc::new(Files::new(&scenario.faults)),
+        sightings: Sightings::default(),
+        hours: Arc::new(Hours::new(stop)),
+        newest: Arc::default(),
+        scenario,
+        rule,
+        trace_kept: trace,
+        played: Vec::new(),
+        damaged: Vec::new(),
+        trace: Vec::new(),
+        settles: 0,
+        deaths: 0,
+    };
+    let end = supervisor.run();
+    let sightings = supervisor.sightings.lock().map(|seen| seen.clone()).unwrap_or_default();
+    Played {
+        end,
+        attempts: supervisor.played,
+        files: supervisor.files,
+        sightings,
+        damaged: supervisor.damaged,
+        trace: supervisor.trace,
+        settles: supervisor.settles,
+        deaths: supervisor.deaths,
+    }
+}
+
+fn points(faults: &[Fault]) -> Vec<crate::config::PlannedFault> {
+    let point = |fault: &Fault| match fault {
+        Fault::Point(point) => Some(point.clone()),
+        _ => None,
+    };
+    faults.iter().filter_map(point).collect()
+}
+
+struct Supervisor {
+    scenario: Scenario,
+    rule: Rule,
+    trace_kept: Trace,
+    files: Arc<Files>,
+    sightings: Sightings,
+    hours: Arc<Hours>,
+    newest: Arc<AtomicU32>,
+    played: Vec<Ended>,
+    damaged: Vec<u64>,
+    trace: Vec<String>,
+    settles: u64,
+    deaths: u32,
+}
+
+impl Supervisor {
+    /// The loop of `launch::supervisor`, with its own decisions. A run that was interrupted is
+    /// launched again.
+    fn run(&mut self) -> Final {
+        let mut history = History::default();
+        let mut events_seen = 0;
+        for number in 1..=ATTEMPTS_MAX {
+            self.newest.store(number, Ordering::Relaxed);
+            self.set_aside(number);
+            history.attempt_begins();
+            if let Err(stuck) = self.attempt(number) {
+                return Final::Stuck(format!("attempt {number}: {stuck}"));
+            }
+            let events: Vec<Event> = lines(&self.files, EVENTS);
+            for event in &events[events_seen..] {
+                history.on(event);
+            }
+            events_seen = events.len();
+            let stalled = history.attempt_ends();
+            let result = self.result().filter(|result| result.attempt == number);
+            if result.is_none()
+                && let Some(reason) = self.refusal()
+            {
+                return Final::Refused(reason);
+            }
+            let stopped = self.played.last().is_some_and(|ended| ended.stopped);
+            let ending = match stopped {
+                true => Ending::Stopped,
+                false => Ending::Exited("simulated".into()),
+            };
+            let may_restart = verdict::may_restart(&self.scenario.config);
+            let next = verdict::next(&ending, result, stalled, may_restart);
+            self.trace.push(format!("supervisor: after attempt {number}: {}", short(&next)));
+            let result = match next {
+                Next::Restart(_) => continue,
+                Next::Accept(result) => *result,
+                Next::Conclude(status, reason) => self.conclude(number, status, &reason),
+            };
+            if result.status != Status::Interrupted {
+                return Final::Result(Box::new(result));
+            }
+            history = History::default();
+            for event in &events {
+                history.on(event);
+            }
+        }
+        Final::Stuck(format!("no result after {ATTEMPTS_MAX} attempts"))
+    }
+
+    fn attempt(&mut self, number: u32) -> Result<(), String> {
+        self.damage(number);
+        let checkpoint = self.newest_good();
+        self.hours.pause(PAUSE);
+        let fired_before = self.files.fired();
+        let (scenario, files) = (&self.scenario, &self.files);
+        let attempt = Attempt {
+            scenario,
+            number,
+            files,
+            sightings: &self.sightings,
+            hours: &self.hours,
+            newest: &self.newest,
+            rule: self.rule,
+        };
+        let options = options(scenario, number, self.trace_kept);
+        let seed = crate::config::seed::key(&[scenario.seed, u64::from(number)]);
+        let ranks = scenario.config.run.ranks as usize;
+        let outcome =
+            sim::run(seed, ranks, options, |comm, join| rank::live(&attempt, comm, join.as_ref()));
+        self.settles += outcome.settles;
+        self.deaths += outcome.deaths;
+        self.trace.extend(outcome.trace.into_iter().map(|line| format!("{number} {line}")));
+        let fired = u64::from(outcome.deaths) + self.files.fired() - fired_before;
+        let stopped = self.hours.was_stopped();
+        self.played.push(Ended { number, ends: outcome.ends, fired, stopped, checkpoint });
+        outcome.stuck.map_or(Ok(()), Err)
+    }
+
+    fn set_aside(&mut self, number: u32) {
+        let memory = &self.files.memory;
+        memory.create_dir(Path::new("logs")).expect("the memory's own folders");
+        if memory.read(Path::new(RESULT)).is_ok() {
+            let aside = format!("logs/result-before-{number}.json");
+            memory.rename(Path::new(RESULT), Path::new(&aside)).expect("it is there");
+        }
+        memory.remove(Path::new(REASON)).expect("absent is success");
+    }
+
+    fn result(&self) -> Option<RunResult> {
+        serde_json::from_slice(&self.files.memory.read(Path::new(RESULT)).ok()?).ok()
+    }
+
+    fn refusal(&self) -> Option<String> {
+        let text = self.files.memory.read(Path::new(REASON)).ok()?;
+        let text = String::from_utf8(text).ok()?;
+        let (code, reason) = text.split_once('\n')?;
+        (code == CONFIGURATION).then(|| reason.trim().to_owned())
+    }
+
+    fn conclude(&mut self, number: u32, status: Status, reason: &str) -> RunResult {
+        let events: Vec<Event> = lines(&self.files, EVENTS);
+        let ledger: Vec<Entry> = lines(&self.files, LEDGER);
+        account::result(RUN_ID, number, status, reason, &events, &ledger)
+    }
+
+    /// Damages the newest checkpoint, if that is due.
+    fn damage(&mut self, number: u32) {
+        for fault in &self.scenario.faults {
+            let Fault::Damage { attempt, draw } = fault else { continue };
+            let newest = store::newest_step(&self.files.memory);
+            let (Some(step), true) = (newest, *attempt == number) else { continue };
+            let folder = Path::new(store::FOLDER).join(store::name_of(step));
+            let names = self.files.memory.list(&folder).unwrap_or_default();
+            if names.is_empty() {
+                continue;
+            }
+            let mut draws = Stream::new(&[*draw, purpose::SIMULATE]);
+            let path = folder.join(&names[draws.below(names.len() as u64) as usize]);
+            let mut body = self.files.memory.read(&path).expect("it was listed");
+            let at = draws.below(body.len().max(1) as u64) as usize;
+            match draws.below(3) {
+                0 => body.truncate(at),
+                1 => drop(self.files.memory.remove(&path)),
+                _ => body[at] ^= 1 << draws.below(8),
+            }
+            if self.files.memory.read(&path).is_ok() {
+                self.files.memory.write_whole(&path, &[&body]).expect("the memory's own file");
+            }
+            self.damaged.push(step);
+            self.trace.push(format!("attempt {number}: damaged {}", path.display()));
+        }
+    }
+
+    /// The newest published step that was not damaged; a folder caught between two renames counts.
+    fn newest_good(&self) -> Option<u64> {
+        let names = self.files.memory.list(Path::new(store::FOLDER)).unwrap_or_default();
+        let steps = names.iter().filter_map(|name| {
+            store::step_of(name).or_else(|| store::step_of(name.strip_suffix(".old")?))
+        });
+        steps.filter(|step| !self.damaged.contains(step)).max()
+    }
+}
+
+fn options(scenario: &Scenario, attempt: u32, trace: Trace) -> SimOptions {
+    let mut options = SimOptions {
+        deaths: scenario.deaths(attempt),
+        settles_max: SETTLES_MAX,
+        trace,
+        ..SimOptions::calm()
+    };
+    for fault in &scenario.faults {
+        match fault {
+            Fault::Crash { attempt: at, settle } if *at == attempt => {
+                options.crash_at = Some(*settle);
+            }
+            Fault::Slots { spawns } => options.spawns_max = *spawns,
+            Fault::Refusals => options.refusal_chance = 1.0 / 3.0,
+            _ => {}
+        }
+    }
+    options
+}
+
+fn short(next: &Next) -> String {
+    match next {
+        Next::Accept(result) => format!("{:?} at step {}", result.status, result.steps),
+        Next::Conclude(status, reason) => format!("{status:?}: {reason}"),
+        Next::Restart(reason) => format!("starts again: {reason}"),
+    }
+}
+
+/// What an attempt began from: its `run_start`.
+pub fn begun_from(events: &[Event], attempt: u32) -> Option<u64> {
+    let start =
+        |event: &&Event| event.attempt == attempt && matches!(event.kind, Kind::RunStart { .. });
+    events.iter().find(start).map(|event| event.step)
+}

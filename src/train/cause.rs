@@ -1,0 +1,64 @@
+//! Why a rank was lost, from the files that witnesses left in the run directory: the event of an
+//! injected fault, the last words that its guardian kept, its log.
+
+use std::path::Path;
+use std::time::Duration;
+
+use crate::cluster::guard::last_words::{self, Evidence};
+use crate::cluster::guard::pulse;
+use crate::observe::clock::Clock;
+use crate::observe::event::{Event, Kind};
+use crate::observe::log::parse_lines;
+use crate::observe::storage::Storage;
+
+use super::journal::EVENTS;
+
+/// A fault that fired longer ago than this did not cause what is being repaired.
+pub const FAULT_AGE_SECONDS_MAX: f64 = 10.0;
+
+/// The end of the event log in which an injected fault is looked for.
+const EVENTS_TAIL_BYTES: usize = 16 << 10;
+
+/// A repair can be faster than a guardian that gets no processor: how long its word is waited for.
+const WITNESS_WAIT_MAX: Duration = Duration::from_millis(200);
+const WITNESS_POLL: Duration = Duration::from_millis(2);
+
+/// A rank's log below `RUN/logs`.
+pub fn log_name(attempt: u32, pid: u32) -> String {
+    format!("attempt-{attempt}-pid-{pid}.log")
+}
+
+/// What is known of how the process of `(rank, attempt, pid)` ended.
+pub fn of(storage: &dyn Storage, clock: &dyn Clock, ids: (u32, u32, u32)) -> String {
+    let (rank, attempt, pid) = ids;
+    let text = |name: String| {
+        let body = storage.read(&Path::new("logs").join(name)).unwrap_or_default();
+        String::from_utf8_lossy(&body).into_owned()
+    };
+    let mut last_words = text(last_words::file_name(attempt, pid));
+    let end = clock.now() + WITNESS_WAIT_MAX;
+    while pulse().is_watched() && !last_words::tells(&last_words) && clock.now() < end {
+        clock.sleep(WITNESS_POLL);
+        last_words = text(last_words::file_name(attempt, pid));
+    }
+    last_words::cause(&Evidence {
+        injected: injected(storage, rank, clock.unix_seconds()),
+        last_words,
+        log: text(log_name(attempt, pid)),
+    })
+}
+
+fn injected(storage: &dyn Storage, rank: u32, now: f64) -> Option<String> {
+    let events = storage.read(Path::new(EVENTS)).unwrap_or_default();
+    let tail = &events[events.len().saturating_sub(EVENTS_TAIL_BYTES)..];
+    let whole = tail.iter().position(|&b| b == b'\n').map_or(tail, |at| &tail[at + 1..]);
+    let lines = parse_lines::<Event>(Path::new(EVENTS), whole).unwrap_or_default();
+    lines.iter().rev().find_map(|event| match &event.kind {
+        Kind::FaultInjected { kind, phase, target }
+            if *target == rank && now - event.time < FAULT_AGE_SECONDS_MAX =>
+        {
+            Some(format!("injected {kind} {phase}"))
+        }
+        _ => None,
+    })
+}

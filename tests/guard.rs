@@ -1,0 +1,312 @@
+//! Hung, slow and crashing ranks, for real: each is found by its own guardian, named with its
+//! cause, replaced, and the run ends with the calm run's bits. No innocent rank is killed.
+
+#![allow(clippy::unwrap_used, reason = "a test stops at its first surprise")]
+
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
+
+use kintsugi::cluster::world::World;
+use kintsugi::observe::event::{Event, Kind, Lost};
+use kintsugi::observe::log::read_events;
+use kintsugi::observe::result::{RunResult, Status};
+use kintsugi_ffi::os::{Signal, kill, process_is_alive};
+
+#[expect(dead_code, reason = "each test target uses its part of the support")]
+mod support;
+use support::{
+    assert_audited, assert_nothing_runs, launch, processes_of, result_of, run, run_dir,
+    shared_memory, start,
+};
+
+/// Seconds any of these runs may take.
+const LIMIT: u64 = 180;
+
+/// Steps of the runs that are struck from outside: seconds, not minutes.
+const LONG: [&str; 2] = ["train.steps=400", "evaluation.every=never"];
+
+/// Four ranks share few cores: one run at a time.
+fn alone() -> MutexGuard<'static, ()> {
+    static TURN: Mutex<()> = Mutex::new(());
+    TURN.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The hash of the run that lost nothing.
+fn calm(name: &'static str, overrides: &[&str]) -> Option<String> {
+    let folder = run_dir(&format!("guard-calm-{name}"));
+    let ended = run(&mut launch(&folder, overrides), LIMIT);
+    assert_eq!(ended.code, Some(0), "{}", ended.stderr);
+    let result = result_of(&folder);
+    assert!(result.recoveries.is_empty() && result.restarts.is_empty(), "a calm run: {result:?}");
+    result.state_sha256
+}
+
+fn calm_short() -> &'static Option<String> {
+    static CALM: OnceLock<Option<String>> = OnceLock::new();
+    CALM.get_or_init(|| calm("short", &[]))
+}
+
+fn calm_long() -> &'static Option<String> {
+    static CALM: OnceLock<Option<String>> = OnceLock::new();
+    CALM.get_or_init(|| calm("long", &LONG))
+}
+
+fn world_of(folder: &Path) -> Option<World> {
+    serde_json::from_slice(&std::fs::read(folder.join("world.json")).ok()?).ok()
+}
+
+fn events_of(folder: &Path) -> Vec<Event> {
+    read_events(&folder.join("events.jsonl")).unwrap_or_default()
+}
+
+fn lost_of(result: &RunResult) -> Vec<Lost> {
+    result.recoveries.iter().flat_map(|record| record.lost.clone()).collect()
+}
+
+/// Launches with these overrides; the run must complete without a restart and be audited clean.
+fn completed(name: &str, overrides: &[&str]) -> (PathBuf, RunResult) {
+    let folder = run_dir(&format!("guard-{name}"));
+    let ended = run(&mut launch(&folder, overrides), LIMIT);
+    assert_eq!(ended.code, Some(0), "{name}: {}", ended.stderr);
+    let result = result_of(&folder);
+    assert_eq!(result.status, Status::Completed, "{name}");
+    assert!(result.restarts.is_empty(), "{name}: {:?}", result.restarts);
+    assert_audited(&folder);
+    assert_nothing_runs(&folder);
+    (folder, result)
+}
+
+/// A fault of a rank, and words that its cause must have.
+struct Planned {
+    kind: &'static str,
+    rank: u32,
+    step: u32,
+    phase: &'static str,
+    words: &'static [&'static str],
+}
+
+/// These ranks must be lost, in this order, for these causes, and nobody else.
+fn are_lost(name: &str, faults: &[Planned], more: &[&str]) {
+    let text = |fault: &Planned| {
+        let Planned { kind, rank, step, phase, .. } = fault;
+        format!(r#"{{kind="{kind}", rank={rank}, step={step}, phase="{phase}"}}"#)
+    };
+    let plan: Vec<String> = faults.iter().map(text).collect();
+    let plan = format!("faults.plan=[{}]", plan.join(", "));
+    let mut overrides = vec![plan.as_str()];
+    overrides.extend(more);
+    let (_, result) = completed(name, &overrides);
+    assert_eq!(result.state_sha256, *calm_short(), "{name}: other bits than the calm run");
+    assert_eq!(result.lost_steps, 0, "{name}");
+    let lost = lost_of(&result);
+    let ranks: Vec<u32> = lost.iter().map(|lost| lost.rank).collect();
+    assert_eq!(ranks, faults.iter().map(|f| f.rank).collect::<Vec<_>>(), "{name}: {lost:?}");
+    for (lost, Planned { kind, phase, words, .. }) in lost.iter().zip(faults) {
+        assert!(lost.cause.contains(&format!("injected {kind} {phase}")), "{name}: {lost:?}");
+        for word in *words {
+            assert!(lost.cause.contains(word), "{name}: no {word:?} in {:?}", lost.cause);
+        }
+    }
+}
+
+/// Waits until the world of this folder has committed `step` steps.
+fn wait_for_step(folder: &Path, step: u64, running: &mut support::Running) {
+    let limit = Instant::now() + Duration::from_secs(60);
+    while !events_of(folder).iter().any(|event| event.step >= step) {
+        assert!(!running.has_ended(), "the run ended before step {step}");
+        assert!(Instant::now() < limit, "no step {step} within a minute");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// Waits until `pid` is gone; how long that took.
+fn wait_for_death(pid: u32) -> Duration {
+    let begun = Instant::now();
+    while process_is_alive(pid) {
+        assert!(begun.elapsed() < Duration::from_secs(20), "process {pid} is not killed");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    begun.elapsed()
+}
+
+#[test]
+fn a_stopped_rank_is_killed_by_its_guardian_whichever_it_is() {
+    let _turn = alone();
+    let calm = calm_long();
+    let before = shared_memory();
+    let folder = run_dir("guard-stopped");
+    let mut running = start(&mut launch(&folder, &LONG), Duration::from_secs(LIMIT));
+    let mut stopped = Vec::new();
+    for (index, rank) in [2usize, 0, 3].into_iter().enumerate() {
+        wait_for_step(&folder, 20 + 100 * index as u64, &mut running);
+        let world = world_of(&folder).unwrap();
+        let member = world.member_at(rank).unwrap();
+        kill(member.pid, Signal::Stop).expect("the rank lives");
+        stopped.push((member.member, wait_for_death(member.pid)));
+    }
+    let ended = running.wait();
+    assert_eq!(ended.code, Some(0), "{}", ended.stderr);
+    let result = result_of(&folder);
+    assert_eq!(result.state_sha256, *calm, "other bits than the calm run");
+    assert_eq!((result.lost_steps, result.restarts.len()), (0, 0));
+    let lost = lost_of(&result);
+    let members: Vec<u32> = lost.iter().map(|lost| lost.member).collect();
+    let struck: Vec<u32> = stopped.iter().map(|(member, _)| *member).collect();
+    assert_eq!(members, struck, "the stopped ones and nobody else: {lost:?}");
+    for lost in &lost {
+        assert!(lost.cause.starts_with("stopped: no beat for "), "{lost:?}");
+        assert!(lost.cause.contains("killed by its guardian"), "{lost:?}");
+    }
+    assert_audited(&folder);
+    assert_nothing_runs(&folder);
+    assert_eq!(shared_memory().difference(&before).count(), 0, "files are left in /dev/shm");
+}
+
+#[test]
+fn a_rank_that_stops_in_any_phase_is_found() {
+    let _turn = alone();
+    let words = &["stopped: no beat for", "killed by its guardian"];
+    let stop = |rank, step, phase| Planned { kind: "stop", rank, step, phase, words };
+    let faults =
+        [stop(0, 7, "after_vote"), stop(2, 15, "in_backward"), stop(1, 25, "in_all_reduce")];
+    are_lost("stopping", &faults, &[]);
+}
+
+#[test]
+fn a_deadlocked_or_looping_rank_is_found_and_those_who_wait_for_it_are_not() {
+    let _turn = alone();
+    let words = &["hung: no progress for", "computing a step", "killed by its guardian"];
+    let hang = |kind, rank, step, phase| Planned { kind, rank, step, phase, words };
+    let faults = [
+        hang("deadlock", 1, 15, "in_forward"),
+        hang("loop", 3, 25, "in_forward"),
+        hang("deadlock", 0, 30, "before_vote"),
+        hang("loop", 2, 37, "in_update"),
+    ];
+    are_lost("hanging", &faults, &["recovery.step_timeout=2s"]);
+}
+
+#[test]
+fn the_limit_is_learned_when_it_is_not_set_and_evaluations_have_their_own() {
+    let _turn = alone();
+    let words = &["hung: no progress for", "computing a step"];
+    let (kind, rank) = ("deadlock", 1);
+    let step = Planned { kind, rank, step: 30, phase: "in_backward", words };
+    // Evaluation follows the commit of step 40: it stands before step 41.
+    let words = &["hung: no progress for", "while evaluating"];
+    let evaluation = Planned { kind, rank: 2, step: 41, phase: "in_evaluation", words };
+    are_lost("learned", &[step, evaluation], &["recovery.time_limit=16s"]);
+}
+
+#[test]
+fn every_way_to_die_is_named() {
+    let _turn = alone();
+    let words: [(&str, &[&str]); 6] = [
+        ("kill", &["signal 9 (SIGKILL)"]),
+        ("exit", &["exit code 0"]),
+        ("panic", &["a panic InForward"]),
+        ("segv", &["signal 11 (SIGSEGV)"]),
+        ("oom", &["memory allocation"]),
+        ("device_error", &["the device failed", "exit code 70"]),
+    ];
+    let faults = words.into_iter().zip([7, 14, 21, 28, 35, 42]).map(|((kind, words), step)| {
+        Planned { kind, rank: step % 3 + 1, step, phase: "in_forward", words }
+    });
+    are_lost("dying", &faults.collect::<Vec<_>>(), &[]);
+}
+
+#[test]
+fn a_slow_rank_is_reported_and_replaced_where_that_is_asked_for() {
+    let _turn = alone();
+    let slow = r#"faults.plan=[{kind="slow", rank=2, step=30, phase="in_forward"}]"#;
+    let steps = ["train.steps=90", "evaluation.every=never"];
+    let (folder, result) = completed("slow-reported", &[slow, steps[0], steps[1]]);
+    assert!(result.recoveries.is_empty(), "a report only: {:?}", result.recoveries);
+    let events = events_of(&folder);
+    let named = |event: &Event| match &event.kind {
+        Kind::Warning { message } => message.starts_with("rank 2 (") && message.contains("is slow"),
+        _ => false,
+    };
+    assert_eq!(events.iter().filter(|event| named(event)).count(), 1, "named once");
+    let mut paces = events.iter().filter_map(|event| match &event.kind {
+        Kind::Pace { rank_seconds } => Some(rank_seconds.clone()),
+        _ => None,
+    });
+    let last = paces.next_back().expect("per-rank times are written");
+    assert!(last[2] > 0.1 && last[2] > 3.0 * last[1], "{last:?}");
+    let calm = result.state_sha256;
+
+    let replace = [slow, steps[0], steps[1], "recovery.replace_slow=true"];
+    let (_, result) = completed("slow-replaced", &replace);
+    let lost = lost_of(&result);
+    assert_eq!(lost.iter().map(|lost| lost.rank).collect::<Vec<_>>(), [2], "{lost:?}");
+    assert!(lost[0].cause.contains("slow: ") && lost[0].cause.contains("times"), "{lost:?}");
+    assert_eq!(result.state_sha256, calm);
+}
+
+#[test]
+fn off_leaves_a_stopped_rank_to_its_debugger() {
+    let _turn = alone();
+    let folder = run_dir("guard-off");
+    let off = [LONG[0], LONG[1], "recovery.step_timeout=off", "recovery.time_limit=60s"];
+    let mut running = start(&mut launch(&folder, &off), Duration::from_secs(LIMIT));
+    wait_for_step(&folder, 20, &mut running);
+    let pid = world_of(&folder).unwrap().member_at(1).unwrap().pid;
+    kill(pid, Signal::Stop).expect("the rank lives");
+    std::thread::sleep(Duration::from_secs(4));
+    assert!(process_is_alive(pid), "nobody may kill it");
+    kill(pid, Signal::Continue).expect("the rank lives");
+    let ended = running.wait();
+    assert_eq!(ended.code, Some(0), "{}", ended.stderr);
+    let result = result_of(&folder);
+    assert!(result.recoveries.is_empty(), "{:?}", result.recoveries);
+    assert_eq!(result.state_sha256, *calm_long());
+}
+
+#[test]
+fn a_guardian_follows_its_rank_and_takes_the_ranks_segment_along() {
+    let _turn = alone();
+    let folder = run_dir("guard-follows");
+    let mut running = start(&mut launch(&folder, &LONG), Duration::from_secs(LIMIT));
+    wait_for_step(&folder, 20, &mut running);
+    let guardians = |folder: &Path| -> Vec<(u32, String)> {
+        let ours = processes_of(folder).into_iter();
+        ours.filter(|(_, line)| line.contains(" guard ")).collect()
+    };
+    assert_eq!(guardians(&folder).len(), 4, "each rank has one");
+    let segments = segments_of(&folder);
+    assert_eq!(segments.len(), 4, "{segments:?}");
+    let pid = world_of(&folder).unwrap().member_at(3).unwrap().pid;
+    let watches = format!(" guard {pid} ");
+    let guardian = guardians(&folder).into_iter().find(|(_, line)| line.contains(&watches));
+    let (guardian, _) = guardian.expect("the rank has a guardian");
+    kill(pid, Signal::Kill).expect("the rank lives");
+    wait_for_death(pid);
+    assert!(wait_for_death(guardian) <= Duration::from_secs(1), "it outlives its rank");
+    wait_for_recovery(&folder, &mut running);
+    assert_eq!(guardians(&folder).len(), 4, "the replacement has its own");
+    // A replacement, alone in its job, has none.
+    let (after, dead) = (segments_of(&folder), segments.iter().find(|name| name.ends_with(".3")));
+    assert!(dead.is_some_and(|dead| !after.contains(dead)), "still there: {after:?}");
+    assert_eq!(after.len(), 3, "those of the living stay: {after:?}");
+    let ended = running.wait();
+    assert_eq!(ended.code, Some(0), "{}", ended.stderr);
+    assert_eq!(result_of(&folder).state_sha256, *calm_long());
+}
+
+fn wait_for_recovery(folder: &Path, running: &mut support::Running) {
+    let limit = Instant::now() + Duration::from_secs(30);
+    while !events_of(folder).iter().any(|event| matches!(event.kind, Kind::Recovered(_))) {
+        assert!(!running.has_ended() && Instant::now() < limit, "nobody recovered");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// Shared memory segments of the run's one attempt.
+fn segments_of(folder: &Path) -> Vec<String> {
+    let run = kintsugi::cluster::launch::run_dir::RunDir::at(folder).unwrap();
+    let (_, _, segments) = kintsugi::cluster::launch::attempt::place(&run.id(), 1);
+    let entries = std::fs::read_dir(segments).unwrap().flatten();
+    entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()
+}

@@ -1,0 +1,64 @@
+//! Whole runs of the production code over simulated processes, time and disks: whatever fails,
+//! wherever, the run ends as promised. `SIMULATED_SCHEDULES=100000` plays more than the default;
+//! a failing seed prints the command that shows its shortest failing form.
+
+#![allow(clippy::unwrap_used, reason = "a test stops at its first surprise")]
+
+use std::process::Command;
+
+use kintsugi::lab::simulate::{Rule, Schedules, play_all, show};
+
+const SCHEDULES: u64 = 2000;
+
+fn schedules(seeds: u64, rule: Rule) -> Schedules {
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    Schedules { first_seed: 0, seeds, without: Vec::new(), rule, threads }
+}
+
+#[test]
+fn every_schedule_ends_as_promised() {
+    let asked = std::env::var("SIMULATED_SCHEDULES").ok().and_then(|text| text.parse().ok());
+    let seeds = asked.unwrap_or(SCHEDULES);
+    let tally = play_all(&schedules(seeds, Rule::Vote), &|_| {});
+    let replay = |seed| format!("kintsugi simulate cluster --first-seed {seed} --seeds 1 --trace");
+    let failed: Vec<String> = tally
+        .failed
+        .iter()
+        .map(|f| format!("seed {}: {}; {}", f.seed, f.failure, replay(f.seed)))
+        .collect();
+    assert_eq!((tally.schedules, tally.wrong, tally.stuck), (seeds, 0, 0), "{failed:#?}");
+    // A claim that met no storm has shown nothing.
+    assert!(tally.deaths > seeds && tally.recoveries > seeds / 4, "{tally:?}");
+    assert!(tally.attempts > seeds + seeds / 8, "worlds were started again: {tally:?}");
+    assert!(tally.ends["completed"] > seeds / 2, "{tally:?}");
+}
+
+#[test]
+fn applying_on_local_success_is_found_and_minimised() {
+    let tally = play_all(&schedules(100, Rule::LocalSuccess), &|_| {});
+    assert!(tally.wrong + tally.stuck > 5, "{tally:?}");
+    let shortest = tally.failed.iter().map(|failed| failed.faults.len()).min();
+    assert_eq!(shortest, Some(1), "one death is enough: {:?}", tally.failed);
+}
+
+#[test]
+fn a_seed_replays_event_for_event() {
+    for seed in 0..20 {
+        let (first, second) = (show(seed, &[], Rule::Vote), show(seed, &[], Rule::Vote));
+        assert!(first.trace.len() > 100, "seed {seed}");
+        assert_eq!(first.trace, second.trace, "seed {seed}");
+    }
+}
+
+#[test]
+fn the_command_ends_with_one_object() {
+    let output = Command::new(env!("CARGO_BIN_EXE_kintsugi"))
+        .args(["simulate", "cluster", "--seeds", "20", "--first-seed", "5", "--json"])
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let text = String::from_utf8(output.stdout).unwrap();
+    let last: serde_json::Value = serde_json::from_str(text.lines().last().unwrap()).unwrap();
+    let expected = serde_json::json!({"schedules": 20, "wrong": 0, "stuck": 0, "first_seed": 5});
+    assert_eq!(last, expected);
+}
