@@ -155,7 +155,6 @@ fn what_this_version_lacks_is_refused_and_says_what_to_write() {
         "device.precision=bf16",
         "device.memory_budget=8GiB",
         "memory.mode=offload",
-        "recovery.replace_slow=true",
     ] {
         let key = text.split_once('=').unwrap().0;
         refused(GOOD, &[text], &[key, "this version cannot do that yet; write"]);

@@ -75,7 +75,7 @@ mod tests {
 
     #[test]
     fn a_death_wakes_the_watch_and_counts_once() {
-        let mut sleeper = || Command::new("sleep").arg("30").spawn().unwrap();
+        let sleeper = || Command::new("sleep").arg("30").spawn().unwrap();
         let (mut first, mut second) = (sleeper(), sleeper());
         let mut watch = Watch::new(&[first.id(), second.id()]);
         assert!(!watch.wait(Duration::from_millis(5)));

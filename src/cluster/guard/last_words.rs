@@ -108,7 +108,11 @@ pub fn cause(evidence: &Evidence) -> String {
 /// Where in a log a death begins: behind it MPI's own backtrace may follow.
 const TELLING: [&str; 4] = ["panicked", "ERROR", "memory allocation of", "error:"];
 
+/// What RUST_BACKTRACE adds behind a reason.
+const BACKTRACE: &str = "stack backtrace:";
+
 fn quote(log: &str) -> Option<String> {
+    let log = log.rfind(BACKTRACE).map_or(log, |at| &log[..at]);
     let lines: Vec<&str> = log.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
     let tail = &lines[lines.len().saturating_sub(TAIL_LINES)..];
     let telling = tail.iter().position(|line| TELLING.iter().any(|word| line.contains(word)));
@@ -161,6 +165,10 @@ mod tests {
         let log = "a\nthread 'w' panicked at x\nwhy\nnote\n[host:1] *** signal ***\n[host:1] end\n";
         let text = cause(&evidence(None, "", log));
         assert_eq!(text, "its log says: thread 'w' panicked at x | why | note");
+        let frames: String = (0..40).map(|n| format!("  {n}: frame\n")).collect();
+        let log = format!("memory allocation of 9 bytes failed\nstack backtrace:\n{frames}");
+        let text = cause(&evidence(None, "", &log));
+        assert_eq!(text, "its log says: memory allocation of 9 bytes failed");
         assert!(text.chars().count() < QUOTED_CHARACTERS_MAX + 50);
     }
 
