@@ -95,7 +95,7 @@ impl Marks {
 
     /// A flip that a restart's checkpoint may have kept cannot be seen afterwards.
     fn bits_are_known(self, played: &Played) -> bool {
-        !self.zeroed && !(self.flipped && played.attempts.len() > 1)
+        !(self.zeroed || self.flipped && played.attempts.len() > 1)
     }
 }
 

@@ -184,6 +184,9 @@ pub fn live(attempt: &Attempt<'_>, comm: SimComm, join: Option<&JoinInfo>) -> Le
 
 fn digest(slots: &RwLock<Slots>) -> (u64, u64) {
     let slots = slots.read().unwrap_or_else(PoisonError::into_inner);
+    if !slots.holds_state() {
+        return (0, 0);
+    }
     let state = slots.committed();
     let parts = [state.parameters, state.momentum, state.statistics];
     (state.step, seed::key(&parts.map(|part| xxh3_64(bytemuck::cast_slice(part)))))

@@ -248,7 +248,7 @@ fn spawn(mpi: &MpiComm, request: &SpawnRequest, hosts: &[u64]) -> Result<Option<
         spares: false,
     };
     let host = several(hosts).then(|| format!("{}:{}", os::hostname(), count + SPARE_SLOTS));
-    start(mpi, &join, request.arguments.clone(), host).map(Some)
+    start(mpi, &join, request.arguments.clone(), host.as_deref()).map(Some)
 }
 
 /// Starts them, hears from each, merges with them.
@@ -256,7 +256,7 @@ pub(super) fn start(
     mpi: &MpiComm,
     join: &JoinArguments,
     mut arguments: Vec<String>,
-    host: Option<String>,
+    host: Option<&str>,
 ) -> Result<Newcomers, Born> {
     let refused = |error| Born { started: false, error };
     let count = join.ranks.len();
@@ -266,7 +266,7 @@ pub(super) fn start(
         mpi.limits.spawn_seconds,
         "kintsugi: MPI_Comm_spawn did not return; this leader gives way to the next\n",
     );
-    let inter = mpi::spawn(&program, &arguments, count, host.as_deref()).map_err(refused)?;
+    let inter = mpi::spawn(&program, &arguments, count, host).map_err(refused)?;
     os::alarm(mpi.limits.attempt_seconds);
     let (pids, heard) = hear(&inter, count, mpi.limits.hello);
     let merged = heard.and_then(|()| inter.merge_low());
