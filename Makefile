@@ -39,6 +39,7 @@ check: setup
 bench: build
 	$(kintsugi) bench all-reduce
 	$(kintsugi) bench recovery
+	$(kintsugi) bench calm
 
 # Random kills until the time is over; every run must be audited clean and end with the calm bits.
 # Before that, 100,000 simulated schedules.

@@ -4,7 +4,7 @@
 #![allow(clippy::unwrap_used, reason = "a test stops at its first surprise")]
 
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use kintsugi::cluster::world::World;
@@ -16,8 +16,8 @@ use kintsugi_ffi::os::{Signal, kill, process_is_alive};
 #[expect(dead_code, reason = "each test target uses its part of the support")]
 mod support;
 use support::{
-    assert_audited, assert_nothing_runs, launch, processes_of, result_of, run, run_dir,
-    shared_memory, start,
+    alone, assert_audited, assert_nothing_runs, launch, processes_of, result_of, run, run_dir,
+    shared_memory, start, wait_for_step,
 };
 
 /// Seconds any of these runs may take.
@@ -25,12 +25,6 @@ const LIMIT: u64 = 180;
 
 /// Steps of the runs that are struck from outside: seconds, not minutes.
 const LONG: [&str; 2] = ["train.steps=400", "evaluation.every=never"];
-
-/// Four ranks share few cores: one run at a time.
-fn alone() -> MutexGuard<'static, ()> {
-    static TURN: Mutex<()> = Mutex::new(());
-    TURN.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 /// The hash of the run that lost nothing.
 fn calm(name: &'static str, overrides: &[&str]) -> Option<String> {
@@ -107,16 +101,6 @@ fn are_lost(name: &str, faults: &[Planned], more: &[&str]) {
         for word in *words {
             assert!(lost.cause.contains(word), "{name}: no {word:?} in {:?}", lost.cause);
         }
-    }
-}
-
-/// Waits until the world of this folder has committed `step` steps.
-fn wait_for_step(folder: &Path, step: u64, running: &mut support::Running) {
-    let limit = Instant::now() + Duration::from_secs(60);
-    while !events_of(folder).iter().any(|event| event.step >= step) {
-        assert!(!running.has_ended(), "the run ended before step {step}");
-        assert!(Instant::now() < limit, "no step {step} within a minute");
-        std::thread::sleep(Duration::from_millis(10));
     }
 }
 

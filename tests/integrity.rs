@@ -4,7 +4,6 @@
 #![allow(clippy::unwrap_used, reason = "a test stops at its first surprise")]
 
 use std::path::PathBuf;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use kintsugi::observe::event::Kind;
 use kintsugi::observe::ledger::{self, Entry};
@@ -14,16 +13,11 @@ use kintsugi::observe::result::{RunResult, Status};
 #[expect(dead_code, reason = "each test target uses its part of the support")]
 mod support;
 use support::{
-    assert_audited, assert_nothing_runs, kintsugi, launch, project, result_of, run, run_dir,
+    alone, assert_audited, assert_nothing_runs, kintsugi, launch, project, result_of, run, run_dir,
 };
 
 /// Seconds any of these runs may take.
 const LIMIT: u64 = 120;
-
-fn alone() -> MutexGuard<'static, ()> {
-    static TURN: Mutex<()> = Mutex::new(());
-    TURN.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 fn completed(name: &str, overrides: &[&str]) -> (PathBuf, RunResult) {
     let folder = run_dir(&format!("integrity-{name}"));

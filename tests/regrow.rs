@@ -6,8 +6,8 @@
 
 use std::path::Path;
 use std::process::Command;
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
-use std::time::{Duration, Instant};
+use std::sync::OnceLock;
+use std::time::Duration;
 
 use kintsugi::cluster::world::World;
 use kintsugi::observe::event::{Kind, ResizeRecord};
@@ -17,8 +17,8 @@ use kintsugi::observe::result::{RunResult, Status};
 #[expect(dead_code, reason = "each test target uses its part of the support")]
 mod support;
 use support::{
-    Running, assert_audited, assert_nothing_runs, kintsugi, launch, result_of, run, run_dir,
-    shared_memory, start,
+    alone, assert_audited, assert_nothing_runs, kintsugi, launch, result_of, run, run_dir,
+    shared_memory, start, wait_for_step,
 };
 
 /// Seconds any of these runs may take.
@@ -26,12 +26,6 @@ const LIMIT: u64 = 120;
 
 const SHRINK: &str = r#"recovery.ladder=["shrink"]"#;
 const REPRODUCIBLE: &str = "train.reproducible=true";
-
-/// The ranks share two cores: one run at a time.
-fn alone() -> MutexGuard<'static, ()> {
-    static TURN: Mutex<()> = Mutex::new(());
-    TURN.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 /// 60 steps, an epoch is 20; four ranks unless they die.
 fn completed(name: &str, overrides: &[&str]) -> RunResult {
@@ -137,19 +131,6 @@ fn scale(folder: &Path, ranks: &str) -> Command {
     let mut command = kintsugi();
     command.arg("scale").arg(folder).arg(ranks).args(["--wait", "60s"]);
     command
-}
-
-fn wait_for_step(folder: &Path, step: u64, running: &mut Running) {
-    let limit = Instant::now() + Duration::from_secs(60);
-    loop {
-        let events = read_events(&folder.join("events.jsonl")).unwrap_or_default();
-        if events.iter().any(|event| event.step >= step) {
-            return;
-        }
-        assert!(!running.has_ended(), "the run ended before step {step}");
-        assert!(Instant::now() < limit, "no step {step} within a minute");
-        std::thread::sleep(Duration::from_millis(10));
-    }
 }
 
 #[test]

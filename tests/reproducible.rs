@@ -4,7 +4,7 @@
 #![allow(clippy::unwrap_used, reason = "a test stops at its first surprise")]
 
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::OnceLock;
 
 use kintsugi::observe::event::Kind;
 use kintsugi::observe::log::read_events;
@@ -12,18 +12,12 @@ use kintsugi::observe::result::{RunResult, Status};
 
 #[expect(dead_code, reason = "each test target uses its part of the support")]
 mod support;
-use support::{assert_audited, assert_nothing_runs, kintsugi, project, result_of, run};
+use support::{alone, assert_audited, assert_nothing_runs, kintsugi, project, result_of, run};
 
 /// Seconds any of these runs may take.
 const LIMIT: u64 = 120;
 
 const SHRINK: &str = r#"recovery.ladder=["shrink"]"#;
-
-/// The ranks share two cores: one run at a time.
-fn alone() -> MutexGuard<'static, ()> {
-    static TURN: Mutex<()> = Mutex::new(());
-    TURN.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 fn run_dir_of(name: &str) -> PathBuf {
     Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("reproducible-{name}"))

@@ -7,8 +7,8 @@
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
-use std::time::{Duration, Instant};
+use std::sync::OnceLock;
+use std::time::Duration;
 
 use kintsugi::cluster::resident::folder::{Found, inventory, member_of};
 use kintsugi::cluster::world::World;
@@ -21,24 +21,15 @@ use kintsugi_ffi::os::{Signal, kill};
 #[allow(dead_code, reason = "each test target uses its part of the support")]
 mod support;
 use support::{
-    assert_audited, assert_nothing_runs, launch, processes_of, result_of, run, run_dir,
-    shared_memory, start,
+    alone, assert_audited, assert_nothing_runs, launch, processes_of, result_of, run, run_dir,
+    shared_memory, start, wait_for_step,
 };
 
 /// Seconds any of these runs may take.
 const LIMIT: u64 = 120;
-/// Longest wait for a step.
-const STEP_WAIT_MAX: Duration = Duration::from_secs(60);
-
 /// No checkpoint that could be read: what goes on goes on from memory.
 const STEPS: &str = "train.steps=300";
 const LONG: [&str; 3] = [STEPS, "evaluation.every=100steps", "checkpoint.every=never"];
-
-/// Four ranks share two cores: one run at a time.
-fn alone() -> MutexGuard<'static, ()> {
-    static TURN: Mutex<()> = Mutex::new(());
-    TURN.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 /// The run of 300 steps that lost nothing.
 fn calm() -> &'static RunResult {
@@ -55,20 +46,6 @@ fn calm() -> &'static RunResult {
 fn slots_of(folder: &Path) -> Vec<Found> {
     let name = std::path::absolute(folder).unwrap().display().to_string();
     inventory(Path::new("/dev/shm")).into_iter().filter(|found| found.run_dir == name).collect()
-}
-
-fn newest_step(folder: &Path) -> u64 {
-    let events = read_events(&folder.join("events.jsonl")).unwrap_or_default();
-    events.iter().map(|event| event.step).max().unwrap_or(0)
-}
-
-fn wait_for_step(folder: &Path, step: u64, running: &mut support::Running) {
-    let limit = Instant::now() + STEP_WAIT_MAX;
-    while newest_step(folder) < step {
-        assert!(!running.has_ended(), "the run ended before step {step}");
-        assert!(Instant::now() < limit, "no step {step} in time");
-        std::thread::sleep(Duration::from_millis(5));
-    }
 }
 
 /// SIGKILL of mpirun and every rank at one instant; the supervisor is `spared`, or dies too.

@@ -3,9 +3,9 @@
 
 #![allow(clippy::unwrap_used, reason = "a test stops at its first surprise")]
 
-use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
-use std::time::{Duration, Instant};
+use std::path::PathBuf;
+use std::sync::OnceLock;
+use std::time::Duration;
 
 use kintsugi::cluster::world::World;
 use kintsugi::observe::event::Kind;
@@ -15,18 +15,12 @@ use kintsugi_ffi::os::{Signal, kill};
 
 mod support;
 use support::{
-    assert_audited, assert_nothing_runs, kintsugi, launch, project, result_of, run, run_dir,
-    shared_memory, start,
+    alone, assert_audited, assert_nothing_runs, kintsugi, launch, project, result_of, run, run_dir,
+    shared_memory, start, wait_for_step,
 };
 
 /// Seconds any of these runs may take.
 const LIMIT: u64 = 90;
-
-/// Four ranks share two cores: one run at a time.
-fn alone() -> MutexGuard<'static, ()> {
-    static TURN: Mutex<()> = Mutex::new(());
-    TURN.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 /// The run that lost nothing.
 fn calm() -> &'static RunResult {
@@ -167,20 +161,6 @@ fn a_kill_from_outside_is_survived_at_any_moment() {
     assert_eq!((lost, struck.lost_steps), (2, 0), "{:?}", struck.recoveries);
     assert_nothing_runs(&folder);
     assert_eq!(shared_memory().difference(&before).count(), 0, "files are left in /dev/shm");
-}
-
-/// Waits until the run has committed `step` steps.
-fn wait_for_step(folder: &Path, step: u64, running: &mut support::Running) {
-    let limit = Instant::now() + Duration::from_secs(60);
-    loop {
-        let events = read_events(&folder.join("events.jsonl")).unwrap_or_default();
-        if events.iter().any(|event| event.step >= step) {
-            return;
-        }
-        assert!(!running.has_ended(), "the run ended before step {step}");
-        assert!(Instant::now() < limit, "no step {step} within a minute");
-        std::thread::sleep(Duration::from_millis(10));
-    }
 }
 
 #[test]

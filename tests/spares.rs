@@ -4,7 +4,7 @@
 #![allow(clippy::unwrap_used, reason = "a test stops at its first surprise")]
 
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use kintsugi::cluster::world::{Role, World};
@@ -16,17 +16,12 @@ use kintsugi_ffi::os::{Signal, kill};
 #[expect(dead_code, reason = "each test target uses its part of the support")]
 mod support;
 use support::{
-    Running, assert_audited, assert_nothing_runs, launch, result_of, run, run_dir, start,
+    Running, alone, assert_audited, assert_nothing_runs, launch, result_of, run, run_dir, start,
+    wait_for_step,
 };
 
 /// Seconds any of these runs may take.
 const LIMIT: u64 = 120;
-
-/// Four ranks and their spares share two cores: one run at a time.
-fn alone() -> MutexGuard<'static, ()> {
-    static TURN: Mutex<()> = Mutex::new(());
-    TURN.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 /// The run that lost nothing, without spares.
 fn calm() -> &'static RunResult {
@@ -190,11 +185,6 @@ fn wait_until(
         assert!(Instant::now() < limit, "no {what} within a minute");
         std::thread::sleep(Duration::from_millis(10));
     }
-}
-
-fn wait_for_step(folder: &Path, step: u64, running: &mut Running) {
-    let what = format!("step {step}");
-    wait_until(folder, running, &what, |events| events.iter().any(|event| event.step >= step));
 }
 
 fn kill_member(folder: &Path, role: Role) {

@@ -21,6 +21,8 @@ enum { SHRINK_TRIES_MAX = 10 };
 static const double SPIN_SECONDS = 0.1;
 static const double IDLE_SECONDS = 10.0;
 enum { SLEEP_NS = 1000000, IDLE_SLEEP_NS = 5000000 };
+/* Of a wait for somebody who needs the cores more. */
+enum { GENTLE_SLEEP_NS = 100000 };
 
 static int class_of(int code)
 {
@@ -236,8 +238,9 @@ int32_t shim_send(const void *data, int32_t bytes, int32_t to, int32_t tag, shim
     return class_of(MPI_Send(data, bytes, MPI_BYTE, to, tag, MPI_Comm_f2c(comm)));
 }
 
-/* Looks until the request completes or `seconds` (negative: no limit) are over. */
-static int await(MPI_Request *request, double seconds)
+/* Looks until the request completes or `seconds` (negative: no limit) are over; without pause for
+ * `spin_seconds`. */
+static int await(MPI_Request *request, double seconds, double spin_seconds, long sleep_ns)
 {
     double start = monotonic_seconds();
     for (;;) {
@@ -250,8 +253,8 @@ static int await(MPI_Request *request, double seconds)
         if (seconds >= 0 && waited > seconds) {
             return SHIM_TIMED_OUT;
         }
-        if (waited > SPIN_SECONDS) {
-            long pause_ns = waited > IDLE_SECONDS ? IDLE_SLEEP_NS : SLEEP_NS;
+        if (waited >= spin_seconds) {
+            long pause_ns = waited > IDLE_SECONDS ? IDLE_SLEEP_NS : sleep_ns;
             nanosleep(&(struct timespec){.tv_nsec = pause_ns}, NULL);
         }
     }
@@ -261,7 +264,14 @@ int32_t shim_recv(void *data, int32_t bytes, int32_t from, int32_t tag, shim_com
 {
     MPI_Request request = MPI_REQUEST_NULL;
     int code = MPI_Irecv(data, bytes, MPI_BYTE, from, tag, MPI_Comm_f2c(comm), &request);
-    return code == MPI_SUCCESS ? await(&request, -1.0) : class_of(code);
+    return code == MPI_SUCCESS ? await(&request, -1.0, SPIN_SECONDS, SLEEP_NS) : class_of(code);
+}
+
+int32_t shim_recv_gently(void *data, int32_t bytes, int32_t from, int32_t tag, shim_comm comm)
+{
+    MPI_Request request = MPI_REQUEST_NULL;
+    int code = MPI_Irecv(data, bytes, MPI_BYTE, from, tag, MPI_Comm_f2c(comm), &request);
+    return code == MPI_SUCCESS ? await(&request, -1.0, 0.0, GENTLE_SLEEP_NS) : class_of(code);
 }
 
 int32_t shim_recv_within(void *data, int32_t bytes, int32_t from, int32_t tag, shim_comm comm,
@@ -275,7 +285,7 @@ int32_t shim_recv_within(void *data, int32_t bytes, int32_t from, int32_t tag, s
     }
     MPI_Request request = MPI_REQUEST_NULL;
     int code = MPI_Irecv(scratch, bytes, MPI_BYTE, from, tag, MPI_Comm_f2c(comm), &request);
-    int class = code == MPI_SUCCESS ? await(&request, seconds) : class_of(code);
+    int class = code == MPI_SUCCESS ? await(&request, seconds, SPIN_SECONDS, SLEEP_NS) : class_of(code);
     if (class == SHIM_TIMED_OUT) {
         MPI_Cancel(&request);
         MPI_Request_free(&request);

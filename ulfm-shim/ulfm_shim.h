@@ -79,6 +79,8 @@ int32_t shim_send(const void *data, int32_t bytes, int32_t to, int32_t tag, shim
 /* Blocks; after a while without a message it sleeps between looks (a waiting spare costs 1 % of a
  * core at most, a blocking MPI_Recv a whole one). */
 int32_t shim_recv(void *data, int32_t bytes, int32_t from, int32_t tag, shim_comm comm);
+/* The same for a short message from somebody who may need this core: sleeps between looks. */
+int32_t shim_recv_gently(void *data, int32_t bytes, int32_t from, int32_t tag, shim_comm comm);
 /* The same with a limit: SHIM_TIMED_OUT. */
 int32_t shim_recv_within(void *data, int32_t bytes, int32_t from, int32_t tag, shim_comm comm,
                          double seconds);

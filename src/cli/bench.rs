@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use crate::lab::bench::{Report, all_reduce, print_table, recovery};
+use crate::lab::bench::{Report, all_reduce, calm, print_table, recovery};
 
 /// Compares two things in one run and prints the ratio.
 #[derive(Debug, clap::Args)]
@@ -31,6 +31,24 @@ enum Bench {
         /// This process is one rank
         #[arg(long, hide = true)]
         worker: bool,
+    },
+    /// A step with fault tolerance and without, in pairs of whole runs
+    Calm {
+        /// The configuration to run
+        #[arg(long, default_value = "configs/bench/cnn11.toml")]
+        config: PathBuf,
+        /// Ranks
+        #[arg(short, long, default_value_t = 4)]
+        ranks: u32,
+        /// Pairs of runs
+        #[arg(long, default_value_t = 12, value_parser = clap::value_parser!(u32).range(1..))]
+        pairs: u32,
+        /// Steps of each run
+        #[arg(long, default_value_t = 60)]
+        steps: u64,
+        /// One JSON object on the last line of stdout
+        #[arg(long)]
+        json: bool,
     },
     /// From SIGKILL to being back in the update loop: respawn, shrink, restart from resident state
     /// and from a checkpoint
@@ -63,6 +81,10 @@ pub fn run(args: &Args) -> ExitCode {
         Bench::AllReduce { ranks, passes, steps, json, .. } => {
             let options = all_reduce::Options { ranks: *ranks, passes: *passes, steps: *steps };
             (all_reduce::run(options, command), *json)
+        }
+        Bench::Calm { config, ranks, pairs, steps, json } => {
+            let (config, ranks, pairs, steps) = (config.clone(), *ranks, *pairs, *steps);
+            (calm::run(&calm::Options { config, ranks, pairs, steps }, command), *json)
         }
         Bench::Recovery { config, ranks, repeats, json } => {
             let (config, ranks, repeats) = (config.clone(), *ranks, *repeats);

@@ -93,6 +93,12 @@ impl Executor {
         self.weights.load(parameters, statistics)
     }
 
+    /// Compiles what `train` needs for micro-batches of so many samples. Weights loaded afterwards
+    /// go straight into the layouts that it wants.
+    pub fn prepare(&mut self, samples: usize) -> Result<(), EngineError> {
+        self.program(samples, Direction::Training).map(drop)
+    }
+
     /// Forward and backward over `images` `[n, c, h, w]`. `ready(offset, gradients)` is called
     /// during backward, tensor by tensor in reverse node order, once for every trained tensor:
     /// sums over samples, in `Layout` order. `statistics` receives this micro-batch's mean and

@@ -25,6 +25,8 @@ pub struct Proof {
 
 #[derive(Debug)]
 enum Hash {
+    /// To be computed once every rank is at work again: until then cores are dear.
+    Due,
     /// Being computed.
     Coming(JoinHandle<u128>),
     Known(u128),
@@ -33,11 +35,18 @@ enum Hash {
 impl Proof {
     /// A repair has made the world whole. `received`: this rank got its state in it. `reference`:
     /// it gave it.
-    pub(super) fn repaired(&mut self, slots: &Arc<RwLock<Slots>>, received: bool, reference: bool) {
+    pub(super) fn repaired(&mut self, received: bool, reference: bool) {
         self.due = true;
         self.unproven |= received;
         // A state that somebody has begun to hash is still the committed one: no step came between.
         if (received || reference) && self.hash.is_none() {
+            self.hash = Some(Hash::Due);
+        }
+    }
+
+    /// Every rank computes its part of the first step: what is to be hashed is hashed beside it.
+    pub(super) fn begin(&mut self, slots: &Arc<RwLock<Slots>>) {
+        if matches!(self.hash, Some(Hash::Due)) {
             self.hash = Some(hash_beside(slots));
         }
     }
@@ -49,8 +58,9 @@ impl Proof {
         }
     }
 
-    fn value(&mut self) -> Option<u128> {
+    fn value(&mut self, slots: &RwLock<Slots>) -> Option<u128> {
         let value = match self.hash.take()? {
+            Hash::Due => hash_now(slots),
             Hash::Known(value) => value,
             Hash::Coming(thread) => thread.join().ok()?,
         };
@@ -159,7 +169,8 @@ impl Trainer {
 
     fn gather_answers(&mut self) -> Result<Vec<Answer>, TrainError> {
         let proof = &mut self.replica.proof;
-        let answer = Answer { unproven: proof.unproven, hash: proof.value() };
+        let hash = proof.value(&self.replica.slots);
+        let answer = Answer { unproven: proof.unproven, hash };
         let words = self.comm.all_gather_u64(&answer.to_words())?;
         Ok(words.chunks_exact(Answer::WORDS).map(Answer::from_words).collect())
     }

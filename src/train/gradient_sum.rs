@@ -12,7 +12,11 @@ use crate::model::{Layout, TensorKind};
 use super::fixed_point::{self, Grid, Needs};
 
 /// How often a waiting thread looks whether it should give up.
+/// How often a worker that waits for its turn looks up.
 const WAKE_EVERY: Duration = Duration::from_millis(20);
+/// How often whoever waits for a sum asks whether it is still wanted: a death is noticed so soon,
+/// for a look of microseconds.
+const LOOK_EVERY: Duration = Duration::from_millis(2);
 
 /// Sums of all parameters and, as the last bucket, of batch statistics weighted by samples.
 #[derive(Debug)]
@@ -174,23 +178,32 @@ impl GradientSum {
         }
     }
 
-    /// Waits until the bucket is complete, then hands its sum to `use_sum`. `give_up` is asked
-    /// while waiting; what it returns ends the wait.
-    pub fn with_complete<T, E>(
+    /// Waits until the bucket is complete. `give_up` is asked while waiting; what it returns ends
+    /// the wait.
+    pub fn await_complete<E>(
         &self,
         bucket: usize,
         mut give_up: impl FnMut() -> Option<E>,
-        use_sum: impl FnOnce(Complete<'_>) -> Result<T, E>,
-    ) -> Result<T, E> {
+    ) -> Result<(), E> {
         let bucket = &self.buckets[bucket];
         let mut state = bucket.lock();
         while state.missing > 0 {
             if let Some(reason) = give_up() {
                 return Err(reason);
             }
-            let waited = bucket.changed.wait_timeout(state, WAKE_EVERY);
+            let waited = bucket.changed.wait_timeout(state, LOOK_EVERY);
             state = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
+        Ok(())
+    }
+
+    /// Hands the sum of a complete bucket to `use_sum`.
+    ///
+    /// # Panics
+    /// When it is not complete (`await_complete`).
+    pub fn with_complete<T>(&self, bucket: usize, use_sum: impl FnOnce(Complete<'_>) -> T) -> T {
+        let state = self.buckets[bucket].lock();
+        assert_eq!(state.missing, 0, "a sum is used before it is complete");
         match &state.sum {
             Words::Plain(sum) => use_sum(Complete::Plain(sum)),
             Words::Fixed { sum, .. } | Words::Wide { sum, .. } => use_sum(Complete::Fixed(sum)),
@@ -327,19 +340,19 @@ mod tests {
     }
 
     fn plain(sum: &GradientSum, bucket: usize) -> Vec<f32> {
-        let read = |sum: Complete<'_>| match sum {
-            Complete::Plain(sum) => Ok(sum.to_vec()),
-            Complete::Fixed(_) => Err("fixed"),
-        };
-        sum.with_complete(bucket, || None, read).unwrap()
+        sum.await_complete(bucket, || None::<()>).unwrap();
+        sum.with_complete(bucket, |sum| match sum {
+            Complete::Plain(sum) => sum.to_vec(),
+            Complete::Fixed(_) => panic!("integers"),
+        })
     }
 
     fn fixed(sum: &GradientSum, bucket: usize) -> Vec<i64> {
-        let read = |sum: Complete<'_>| match sum {
-            Complete::Fixed(sum) => Ok(sum.to_vec()),
-            Complete::Plain(_) => Err("plain"),
-        };
-        sum.with_complete(bucket, || None, read).unwrap()
+        sum.await_complete(bucket, || None::<()>).unwrap();
+        sum.with_complete(bucket, |sum| match sum {
+            Complete::Fixed(sum) => sum.to_vec(),
+            Complete::Plain(_) => panic!("floats"),
+        })
     }
 
     #[test]
@@ -378,7 +391,7 @@ mod tests {
         sum.begin(1);
         sum.add(0, 0, &[1.0, 2.0]).unwrap();
         sum.extend(1);
-        let waiting = sum.with_complete(0, || Some("incomplete"), |_| Ok(()));
+        let waiting = sum.await_complete(0, || Some("incomplete"));
         assert_eq!(waiting, Err("incomplete"));
         sum.add(1, 0, &[10.0, 20.0]).unwrap();
         assert_eq!(plain(&sum, 0), vec![11.0, 22.0]);

@@ -27,15 +27,25 @@ pub enum Judgement {
     Differ(Vec<usize>),
 }
 
-/// Compares everybody's hashes, in rank order. A majority is more than half of the ranks.
-pub fn judge(hashes: &[u64]) -> Judgement {
-    if hashes.windows(2).all(|pair| pair[0] == pair[1]) {
+/// One rank's part of a comparison.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Vote {
+    hash: u64,
+    /// Whether it took part in the last comparison. Who came since has a copy of another rank's
+    /// state, flaws included: its hash says nothing that the giver's does not.
+    witness: bool,
+}
+
+/// Compares everybody's hashes, in rank order. A majority is more than half of the witnesses.
+pub fn judge(votes: &[Vote]) -> Judgement {
+    if votes.windows(2).all(|pair| pair[0].hash == pair[1].hash) {
         return Judgement::Same;
     }
-    let votes = |hash: u64| hashes.iter().filter(|&&other| other == hash).count();
-    let majority = hashes.iter().copied().find(|&hash| 2 * votes(hash) > hashes.len());
+    let witnesses = || votes.iter().filter(|vote| vote.witness);
+    let count = |hash: u64| witnesses().filter(|other| other.hash == hash).count();
+    let majority = witnesses().map(|vote| vote.hash).find(|&h| 2 * count(h) > witnesses().count());
     let differs = |hash: u64| majority.is_some_and(|majority| majority != hash);
-    Judgement::Differ((0..hashes.len()).filter(|&rank| differs(hashes[rank])).collect())
+    Judgement::Differ((0..votes.len()).filter(|&rank| differs(votes[rank].hash)).collect())
 }
 
 /// A state that all ranks held alike, kept to go back to.
@@ -72,13 +82,16 @@ impl Integrity {
             && (position.step.is_multiple_of(every) || position.ending.is_some())
     }
 
-    /// Everybody's hashes, in rank order.
+    /// Everybody's votes, in rank order.
     pub fn gather(
         &self,
         comm: &mut dyn Communicator,
         replica: &Replica,
-    ) -> Result<Vec<u64>, CommError> {
-        comm.all_gather_u64(&[hash_of(replica)])
+    ) -> Result<Vec<Vote>, CommError> {
+        let target = replica.position.verified;
+        let witness = self.kept.as_ref().is_some_and(|kept| kept.state.position.step == target);
+        let words = comm.all_gather_u64(&[hash_of(replica), u64::from(witness)])?;
+        Ok(words.chunks_exact(2).map(|w| Vote { hash: w[0], witness: w[1] == 1 }).collect())
     }
 
     /// The state at hand was found equal, or is one that all begin from.
@@ -97,9 +110,11 @@ impl Integrity {
     pub fn go_back(&mut self, replica: &mut Replica) {
         let target = replica.position.verified;
         let gone_back = replica.position.gone_back + 1;
-        let kept = self.kept.as_ref().filter(|kept| kept.state.position.step == target);
+        let kept = self.kept.as_mut().filter(|kept| kept.state.position.step == target);
         let whole = match kept {
             Some(kept) => {
+                // The world may have shrunk since: what it sums from here on is grouped otherwise.
+                kept.state.position.exact &= replica.position.exact;
                 replica.put_state(&kept.state);
                 hash_of(replica) == kept.hash
             }
@@ -122,18 +137,34 @@ fn hash_of(replica: &Replica) -> u64 {
 mod tests {
     use super::*;
 
+    fn witnesses(hashes: &[u64]) -> Vec<Vote> {
+        hashes.iter().map(|&hash| Vote { hash, witness: true }).collect()
+    }
+
     #[test]
     fn the_one_that_differs_is_named() {
-        assert_eq!(judge(&[7, 7, 7, 7]), Judgement::Same);
-        assert_eq!(judge(&[7, 7, 9, 7]), Judgement::Differ(vec![2]));
-        assert_eq!(judge(&[9, 7, 7, 8, 7]), Judgement::Differ(vec![0, 3]));
+        assert_eq!(judge(&witnesses(&[7, 7, 7, 7])), Judgement::Same);
+        assert_eq!(judge(&witnesses(&[7, 7, 9, 7])), Judgement::Differ(vec![2]));
+        assert_eq!(judge(&witnesses(&[9, 7, 7, 8, 7])), Judgement::Differ(vec![0, 3]));
     }
 
     #[test]
     fn without_a_majority_nobody_is_evicted() {
         for hashes in [&[1, 2][..], &[1, 1, 2, 2], &[1, 2, 3]] {
-            assert_eq!(judge(hashes), Judgement::Differ(Vec::new()), "{hashes:?}");
+            let judgement = judge(&witnesses(hashes));
+            assert_eq!(judgement, Judgement::Differ(Vec::new()), "{hashes:?}");
         }
-        assert_eq!(judge(&[5]), Judgement::Same);
+        assert_eq!(judge(&witnesses(&[5])), Judgement::Same);
+    }
+
+    #[test]
+    fn a_newcomer_does_not_speak_for_the_rank_that_gave_it_its_state() {
+        let newcomer = |hash| Vote { hash, witness: false };
+        let vote = |hash| Vote { hash, witness: true };
+        // The damaged rank 1 gave rank 2 its state: one against one, whatever the newcomer holds.
+        assert_eq!(judge(&[vote(7), vote(9), newcomer(9)]), Judgement::Differ(Vec::new()));
+        // A sound rank outlived: the damaged one and its copies go.
+        let votes = [vote(7), vote(9), newcomer(9), newcomer(9), vote(7)];
+        assert_eq!(judge(&votes), Judgement::Differ(vec![1, 2, 3]));
     }
 }

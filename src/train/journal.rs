@@ -115,13 +115,14 @@ impl Journal {
         self.settle(tail);
     }
 
-    /// Writes what could not be written before, if it can be now.
-    pub fn settle(&mut self, tail: &[Committed]) {
+    /// Writes what could not be written before, if it can be now. False when lines still lack.
+    pub fn settle(&mut self, tail: &[Committed]) -> bool {
         if self.behind {
             let caught_up = self.catch_up(tail);
             self.behind = caught_up.is_err();
             self.warn_once(caught_up, LEDGER);
         }
+        !self.behind
     }
 
     /// Rewrites `world.json`.

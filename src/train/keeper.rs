@@ -6,6 +6,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use crate::cluster::faults::inject::STRUCK;
 use crate::cluster::faults::{FAULTS_FOLDER, Injector, Standing};
 use crate::cluster::world::World;
 use crate::config::Every;
@@ -354,13 +355,23 @@ impl Keeper {
         if self.facts.every != Every::Never || status != Status::Completed {
             self.last_checkpoint(replica, journal, place);
         }
-        journal.settle(&replica.position.ledger_tail);
+        self.complete_ledger(replica, journal);
         let reason = self.reason(&replica.position, status);
         let state_sha256 = Some(self.digest(replica));
         self.write_result(replica, journal, place, (status, &reason, &state_sha256))?;
         let status = outcome::status_name(status).to_string();
         journal.event(place, Kind::RunEnd { status, reason, state_sha256 });
         Ok(())
+    }
+
+    /// Tried again for as long as the result is: who audits a completed run expects all its steps.
+    fn complete_ledger(&self, replica: &Replica, journal: &mut Journal) {
+        for _ in 0..RESULT_TRIES {
+            if journal.settle(&replica.position.ledger_tail) {
+                return;
+            }
+            self.clock.sleep(RESULT_PAUSE);
+        }
     }
 
     /// Tried again for a while: a disk that is full for a moment must not cost the run its end.
@@ -466,12 +477,10 @@ impl Keeper {
 
     /// Seconds since the newest injected fault fired: the "detect" of a repair that it caused.
     pub fn seconds_since_fault(&self) -> Option<f64> {
-        let folder = Path::new(FAULTS_FOLDER);
-        let fired = self.storage.list(folder).ok()?.into_iter().filter_map(|name| {
-            let body = self.storage.read(&folder.join(name)).ok()?;
-            String::from_utf8_lossy(&body).split_whitespace().next()?.parse::<f64>().ok()
-        });
-        let newest = fired.fold(f64::NEG_INFINITY, f64::max);
+        let moments = self.storage.read(&Path::new(FAULTS_FOLDER).join(STRUCK)).ok()?;
+        let moments = String::from_utf8_lossy(&moments).into_owned();
+        let struck = moments.lines().filter_map(|line| line.parse::<f64>().ok());
+        let newest = struck.fold(f64::NEG_INFINITY, f64::max);
         let age = self.clock.unix_seconds() - newest;
         (0.0..FAULT_AGE_SECONDS_MAX).contains(&age).then_some(age)
     }

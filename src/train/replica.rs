@@ -248,7 +248,7 @@ impl Hooks for Replica {
         let received = self.incoming.is_some();
         let reference = self.standing.source && !self.given.is_empty();
         self.adopt_state(world);
-        self.proof.repaired(&self.slots, received, reference);
+        self.proof.repaired(received, reference);
     }
 
     fn identity(&self) -> (u32, String) {

@@ -22,8 +22,14 @@ use super::surroundings::Surroundings;
 /// Starts of new spares that may fail before this spare tries no more.
 const REFUSALS_MAX: u32 = 3;
 
-/// What needs no communicator, made in a thread of its own, once.
-pub(super) struct Preparation<'scope, 'env> {
+/// What needs no communicator, made in a thread of its own, once; or made already.
+pub(super) enum Preparation<'scope, 'env> {
+    Behind(Behind<'scope, 'env>),
+    Made(Option<Result<Prepared, TrainError>>),
+}
+
+/// See `Preparation`.
+pub(super) struct Behind<'scope, 'env> {
     scope: &'scope Scope<'scope, 'env>,
     arguments: &'env TrainArguments,
     around: &'env Surroundings,
@@ -36,29 +42,50 @@ impl<'scope, 'env> Preparation<'scope, 'env> {
         arguments: &'env TrainArguments,
         around: &'env Surroundings,
     ) -> Self {
-        Self { scope, arguments, around, thread: None }
+        Self::Behind(Behind { scope, arguments, around, thread: None })
+    }
+
+    pub(super) fn made(prepared: Result<Prepared, TrainError>) -> Self {
+        Self::Made(Some(prepared))
     }
 
     /// Begins it, unless it was begun.
     pub(super) fn begin(&mut self) {
+        if let Self::Behind(behind) = self {
+            behind.begin();
+        }
+    }
+
+    /// Waits for its end.
+    pub(super) fn finish(&mut self) -> Result<Prepared, TrainError> {
+        let prepared = match self {
+            Self::Behind(behind) => behind.finish(),
+            Self::Made(prepared) => prepared.take(),
+        };
+        let panicked =
+            || TrainError::Internal("preparing the run panicked; see the message above".into());
+        prepared.unwrap_or_else(|| Err(panicked()))
+    }
+}
+
+impl Behind<'_, '_> {
+    fn begin(&mut self) {
         let (arguments, around) = (self.arguments, self.around);
         self.thread.get_or_insert_with(|| {
             self.scope.spawn(move || {
                 let (run_id, owners) = (&around.run_id, around.owners);
                 let (config, injector) = (&arguments.config, &around.injector);
-                let prepared = start::prepare(config, run_id, around.fingerprint, owners, injector);
+                let (print, part) = (around.fingerprint, run::part(arguments));
+                let prepared = start::prepare(config, run_id, print, owners, injector, part);
                 prepared.map(|prepared| run::house(arguments, around, prepared))
             })
         });
     }
 
-    /// Waits for its end.
-    pub(super) fn finish(&mut self) -> Result<Prepared, TrainError> {
+    /// `None` when it panicked, or was taken before.
+    fn finish(&mut self) -> Option<Result<Prepared, TrainError>> {
         self.begin();
-        let panicked =
-            || TrainError::Internal("preparing the run panicked; see the message above".into());
-        let thread = self.thread.take().ok_or_else(panicked)?;
-        thread.join().unwrap_or_else(|_| Err(panicked()))
+        self.thread.take()?.join().ok()
     }
 }
 

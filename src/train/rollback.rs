@@ -11,8 +11,8 @@ impl Trainer {
     /// Compares the states of all ranks; the vote makes the answer the same everywhere.
     pub(super) fn verify(&mut self) -> Result<(), TrainError> {
         let gathered = self.integrity.gather(self.comm.as_mut(), &self.replica);
-        let (hashes, _flags) = self.vote(gathered.map_err(TrainError::from))?;
-        match judge(&hashes) {
+        let (votes, _flags) = self.vote(gathered.map_err(TrainError::from))?;
+        match judge(&votes) {
             Judgement::Same => {
                 self.integrity.keep(&mut self.replica);
                 Ok(())

@@ -27,7 +27,7 @@ use super::outcome::{Ended, RESULT};
 use super::position::Position;
 use super::replica::Replica;
 use super::reserve::{self, Preparation};
-use super::start::{self, From, Prepared};
+use super::start::{self, From, Part, Prepared};
 use super::surroundings::{Staff, Surroundings, communicator, start_guardian, surroundings};
 use super::trainer::Trainer;
 
@@ -139,6 +139,7 @@ pub fn run_prepared(
     prepared: Result<Prepared, TrainError>,
 ) -> Result<Status, TrainError> {
     match &arguments.join {
+        None if comm.waits() => reserve::wait(arguments, around, comm, Preparation::made(prepared)),
         Some(_) => run_newcomer(arguments, around, comm, prepared?),
         None => run_initial(arguments, around, comm, prepared),
     }
@@ -156,6 +157,15 @@ fn is_spare(arguments: &TrainArguments) -> bool {
     match arguments.join.as_deref().map(JoinArguments::parse) {
         Some(join) => join.is_ok_and(|join| join.spares),
         None => rank.is_some_and(|rank: u32| rank >= arguments.config.run.ranks),
+    }
+}
+
+/// What this process is prepared for.
+pub(super) fn part(arguments: &TrainArguments) -> Part {
+    match (is_spare(arguments), arguments.join.is_some()) {
+        (true, _) if arguments.config.recovery.warm_spares => Part::WarmSpare,
+        (false, false) => Part::FirstBorn,
+        _ => Part::Replacement,
     }
 }
 

@@ -33,7 +33,7 @@ use super::optimizer::Optimizer;
 use super::position::Position;
 use super::replica::Replica;
 use super::trainer::Plan;
-use super::worker::{Compute, Pool, Shared};
+use super::worker::{Compute, Pool, Rehearsal, Shared};
 
 /// Decoded validation images kept in memory, at most.
 const EVALUATION_CACHE_BYTES: u64 = 256 << 20;
@@ -70,6 +70,29 @@ pub struct Materials {
     pub graph: Graph,
     /// What computes micro-batches on the communicating thread; `None` = worker threads do.
     pub inline: Option<Box<dyn Compute + Send>>,
+    /// Who is to use it.
+    pub part: Part,
+}
+
+/// What a process is prepared for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Part {
+    /// A rank from the start.
+    FirstBorn,
+    /// To replace a rank that is dead already: every millisecond is waited for.
+    Replacement,
+    /// To replace one that may die: time is plenty.
+    WarmSpare,
+}
+
+impl Part {
+    fn rehearsal(self, samples: usize) -> Rehearsal {
+        match self {
+            Self::FirstBorn => Rehearsal::None,
+            Self::Replacement => Rehearsal::Compile(samples),
+            Self::WarmSpare => Rehearsal::Compute(samples),
+        }
+    }
 }
 
 /// Reads the data set's index, builds the model, starts the worker threads.
@@ -79,6 +102,7 @@ pub fn prepare(
     config_fingerprint: u64,
     owners: u32,
     injector: &Arc<Injector>,
+    part: Part,
 ) -> Result<Prepared, TrainError> {
     let seed = config.run.seed;
     let train = open(&config.data, Split::Train, seed)?;
@@ -92,7 +116,7 @@ pub fn prepare(
     let classes = train.classes().len();
     let graph = catalogue::build(&config.model.name, input, classes, config.model.width)
         .map_err(|error| TrainError::Configuration(error.to_string()))?;
-    let materials = Materials { train, validation, graph, inline: None };
+    let materials = Materials { train, validation, graph, inline: None, part };
     prepare_from(materials, config, run_id, config_fingerprint, owners, injector)
 }
 
@@ -105,7 +129,7 @@ pub fn prepare_from(
     owners: u32,
     injector: &Arc<Injector>,
 ) -> Result<Prepared, TrainError> {
-    let Materials { train, validation, graph, inline } = materials;
+    let Materials { train, validation, graph, inline, part } = materials;
     let (seed, input, classes) = (config.run.seed, graph.input, train.classes().to_vec());
     let name = &config.model.name;
     let layout = Arc::new(layout::of(&graph));
@@ -151,6 +175,7 @@ pub fn prepare_from(
         injector: Arc::clone(injector),
         seed,
         threads: config.train.threads as usize,
+        rehearsal: part.rehearsal((config.train.global_batch / u64::from(owners)) as usize),
     };
     let pool = match inline {
         Some(compute) => Pool::inline(shared, compute),

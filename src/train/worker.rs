@@ -13,6 +13,7 @@ use crate::cluster::resident::Slots;
 use crate::config::{FaultKind, Phase};
 use crate::data::loader::{Evaluation, Loader};
 use crate::engine::executor::Executor;
+use crate::model::spec::elements;
 use crate::model::{Graph, Layout};
 
 use super::TrainError;
@@ -52,6 +53,19 @@ pub struct Shared {
     pub seed: u64,
     /// OpenMP threads of each worker.
     pub threads: usize,
+    /// What every worker does before it is needed.
+    pub rehearsal: Rehearsal,
+}
+
+/// What makes a replacement's first micro-batch, of so many samples, come sooner.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Rehearsal {
+    /// Everybody begins together: nobody is waited for.
+    None,
+    /// Programs are compiled.
+    Compile(usize),
+    /// One is computed for nothing: memory is present, too.
+    Compute(usize),
 }
 
 /// What is to be computed.
@@ -235,6 +249,11 @@ fn run_or_abort(shared: &Arc<Shared>, board: &Board) {
 fn run_worker(shared: &Arc<Shared>, board: &Board) -> Result<(), TrainError> {
     let executor = Executor::new(&shared.graph, &shared.layout, shared.threads)?;
     let mut worker = Worker::new(Arc::clone(shared), executor);
+    match shared.rehearsal {
+        Rehearsal::None => {}
+        Rehearsal::Compile(samples) => worker.executor.prepare(samples)?,
+        Rehearsal::Compute(samples) => worker.rehearse(samples)?,
+    }
     while let Some(item) = next_item(board, shared.free.as_deref()) {
         pulse().progress();
         match worker.perform(&item, board) {
@@ -268,6 +287,18 @@ impl<E: Compute> Worker<E> {
     fn new(shared: Arc<Shared>, executor: E) -> Self {
         let statistics = vec![0.0; shared.layout.statistics];
         Self { shared, executor, statistics, loaded: None, change: Vec::new() }
+    }
+
+    /// A micro-batch of zeros whose results nobody gets.
+    fn rehearse(&mut self, samples: usize) -> Result<(), TrainError> {
+        self.executor.prepare(samples)?;
+        let Layout { parameters, statistics, .. } = *self.shared.layout;
+        self.executor.load(&vec![0.0; parameters], &vec![0.0; statistics])?;
+        let images = vec![0.0; samples * elements(self.shared.graph.input)];
+        let labels = vec![0; samples];
+        let nothing = &mut |_: usize, _: &[f32]| {};
+        self.executor.train(&images, &labels, [0; 3], &mut self.statistics, nothing)?;
+        Ok(())
     }
 
     /// Does what an item asks for and counts it.

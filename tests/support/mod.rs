@@ -4,9 +4,14 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use kintsugi::observe::log::read_events;
 use kintsugi::observe::result::RunResult;
+
+/// Longest wait of a test for a step of a run.
+const STEP_WAIT_MAX: Duration = Duration::from_secs(60);
 
 /// What a run printed and how it ended.
 pub struct Ended {
@@ -16,6 +21,26 @@ pub struct Ended {
     pub stdout: String,
     /// Standard error.
     pub stderr: String,
+}
+
+/// The ranks of one run share few cores: a test that starts any holds this while they live.
+pub fn alone() -> MutexGuard<'static, ()> {
+    static TURN: Mutex<()> = Mutex::new(());
+    TURN.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Waits until the run in this folder has committed `step` steps.
+pub fn wait_for_step(folder: &Path, step: u64, running: &mut Running) {
+    let limit = Instant::now() + STEP_WAIT_MAX;
+    let committed = || {
+        let events = read_events(&folder.join("events.jsonl")).unwrap_or_default();
+        events.iter().any(|event| event.step >= step)
+    };
+    while !committed() {
+        assert!(!running.has_ended(), "the run ended before step {step}");
+        assert!(Instant::now() < limit, "no step {step} within {STEP_WAIT_MAX:?}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
 }
 
 /// The program.
@@ -150,7 +175,11 @@ pub fn run_dir(name: &str) -> PathBuf {
 
 /// `kintsugi launch` of the fast configuration.
 pub fn launch(run_dir: &Path, overrides: &[&str]) -> Command {
-    let mut command = kintsugi();
+    launch_by(kintsugi(), run_dir, overrides)
+}
+
+/// The same by another copy of the program.
+pub fn launch_by(mut command: Command, run_dir: &Path, overrides: &[&str]) -> Command {
     command.arg("launch").args(["-n", "4"]).arg(project("configs/mlp_synthetic.toml"));
     command.arg("--run-dir").arg(run_dir);
     for value in overrides {

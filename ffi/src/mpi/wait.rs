@@ -13,6 +13,19 @@ pub fn progress() -> Result<(), MpiError> {
 }
 
 impl Comm {
+    /// Receives one word and leaves the core to others meanwhile.
+    pub fn recv_word_gently(&self, from: usize, tag: u16) -> Result<u64, MpiError> {
+        let mut word = [0_u8; size_of::<u64>()];
+        let bytes = int(word.len());
+        // SAFETY: the buffer holds `bytes` bytes and outlives the request: the shim returns when
+        // it is complete, with success or an error.
+        check("MPI_Irecv", unsafe {
+            let into = word.as_mut_ptr().cast();
+            sys::shim_recv_gently(into, bytes, int(from), i32::from(tag), self.handle)
+        })?;
+        Ok(u64::from_ne_bytes(word))
+    }
+
     /// `MPI_Comm_split` into members, ordered by their key, and outsiders (`None`), who get
     /// nothing.
     pub fn divide(&self, key: Option<usize>) -> Result<Option<Self>, MpiError> {

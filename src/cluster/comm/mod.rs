@@ -158,6 +158,17 @@ pub trait Communicator: Send {
     /// Opens every pair's connection while all live (facts: a connection first opened towards a
     /// dead peer can block for ever).
     fn warm(&mut self) -> Result<(), CommError>;
+    /// The largest of everybody's words. Who waits leaves the cores to those who are not there yet.
+    fn meet(&mut self, word: u64) -> Result<u64, CommError> {
+        let mut largest = [0];
+        self.all_reduce_u64(&[word], &mut largest, ReduceOp::Max)?;
+        Ok(largest[0])
+    }
+    /// Whether a rank of this world is known to be dead, or the world is revoked: whoever computes
+    /// need not wait for the next call to learn it. Local knowledge, microseconds.
+    fn is_broken(&mut self) -> bool {
+        false
+    }
     /// The last call of a healthy end: dismisses the spares, frees what was parked, leaves MPI.
     fn finalize(&mut self);
 

@@ -22,6 +22,8 @@ pub use join::{JoinPoint, Limits};
 const FINALIZE_SECONDS_MAX: u32 = 10;
 /// How often an orphan looks for its launcher.
 const ORPHAN_LOOK: Duration = Duration::from_millis(500);
+/// Of `meet`.
+const MEET_TAG: u16 = 31_998;
 /// Exit code of a rank whose launcher is gone (DESIGN 4.6).
 const JOB_LOST: i32 = 75;
 
@@ -248,6 +250,28 @@ impl Communicator for MpiComm {
 
     fn warm(&mut self) -> Result<(), CommError> {
         Ok(self.comm.warm()?)
+    }
+
+    fn meet(&mut self, word: u64) -> Result<u64, CommError> {
+        let others = 1..self.size;
+        if self.rank > 0 {
+            self.comm.send(&word.to_ne_bytes(), 0, MEET_TAG)?;
+            return Ok(self.comm.recv_word_gently(0, MEET_TAG)?);
+        }
+        let mut largest = word;
+        for rank in others.clone() {
+            largest = largest.max(self.comm.recv_word_gently(rank, MEET_TAG)?);
+        }
+        for rank in others {
+            self.comm.send(&largest.to_ne_bytes(), rank, MEET_TAG)?;
+        }
+        Ok(largest)
+    }
+
+    fn is_broken(&mut self) -> bool {
+        // What cannot be asked is left to the next call.
+        let failed = mpi::progress().and_then(|()| self.comm.failed_ranks());
+        self.comm.is_revoked().unwrap_or(false) || failed.is_ok_and(|ranks| !ranks.is_empty())
     }
 
     fn finalize(&mut self) {

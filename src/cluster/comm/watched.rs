@@ -92,6 +92,14 @@ impl Communicator for Watched {
         pulse().waiting(|| self.0.warm())
     }
 
+    fn meet(&mut self, word: u64) -> Result<u64, CommError> {
+        pulse().waiting(|| self.0.meet(word))
+    }
+
+    fn is_broken(&mut self) -> bool {
+        self.0.is_broken()
+    }
+
     fn finalize(&mut self) {
         pulse().waiting(|| self.0.finalize());
     }

@@ -16,9 +16,12 @@ use crate::observe::storage::Storage;
 use super::plan::{self, RandomFault, RandomFaults};
 use super::{Standing, Strike};
 
-/// Where claims lie in the run directory.
 /// Where fired faults are claimed, below the run directory.
 pub const FOLDER: &str = "faults";
+
+/// In it: when each fault struck, unix seconds, a line each. A claim is synced to the disk before
+/// its fault strikes, which can take any time.
+pub const STRUCK: &str = "struck";
 
 /// A due random fault with another victim is looked at again after this many seconds: it may have
 /// been claimed, or a shrink may have made this process its victim.
@@ -140,6 +143,10 @@ impl Injector {
         let recording = lock(&self.recording).clone();
         if let Some(recording) = recording {
             recording(&kind, phase, standing);
+        }
+        let now = format!("{:.6}", armed.clock.unix_seconds());
+        if let Err(error) = armed.storage.append_line(&Path::new(FOLDER).join(STRUCK), &now) {
+            tracing::debug!("the moment of a fault is not written down: {error}");
         }
         armed.strike.strike(kind, phase);
         armed.slow.fetch_or(kind == FaultKind::Slow, Ordering::Relaxed);

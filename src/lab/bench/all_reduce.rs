@@ -15,7 +15,7 @@ use crate::cluster::comm::mpi::MpiComm;
 use crate::cluster::comm::{CommError, Communicator, ReduceOp};
 use crate::cluster::launch::mpirun;
 
-use super::{Case, Report, machine, median};
+use super::{Case, Report, find_mpirun, machine, median};
 
 /// Sizes of the summed vector in MB (10^6 bytes).
 const SIZES_MB: [usize; 3] = [1, 10, 95];
@@ -188,10 +188,7 @@ fn run_once(mpirun: &Path, launcher: Launcher, options: Options) -> Result<Vec<S
 /// # Errors
 /// What kept it from running, for a person.
 pub fn run(options: Options, command: String) -> Result<Report, String> {
-    let chosen = std::env::var_os(mpirun::MPIRUN_VARIABLE).map(Into::into);
-    let path = std::env::var_os("PATH");
-    let mpicc = Path::new(kintsugi_ffi::mpi::mpicc());
-    let mpirun = mpirun::find(chosen, mpicc, path.as_deref()).map_err(|error| error.to_string())?;
+    let mpirun = find_mpirun()?;
     let mut all: BTreeMap<(usize, Launcher, &str), Vec<f64>> = BTreeMap::new();
     for pass in 0..options.passes {
         for launcher in [Launcher::WithFt, Launcher::WithoutFt] {

@@ -2,16 +2,20 @@
 //! test.
 
 use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
+use crate::cluster::launch::mpirun;
+
 pub mod all_reduce;
+pub mod calm;
 pub mod recovery;
 
 /// What a bench prints with `--json`: one object on the last line of stdout.
 #[derive(Debug, Clone, Serialize)]
 pub struct Report {
-    /// `all-reduce`, `recovery`.
+    /// `all-reduce`, `calm`, `recovery`.
     pub bench: String,
     /// The line that made it.
     pub command: String,
@@ -91,6 +95,24 @@ impl Case {
             state_bytes: None,
         }
     }
+}
+
+/// The mpirun that `launch` would take.
+fn find_mpirun() -> Result<PathBuf, String> {
+    let chosen = std::env::var_os(mpirun::MPIRUN_VARIABLE).map(Into::into);
+    let path = std::env::var_os("PATH");
+    let mpicc = Path::new(kintsugi_ffi::mpi::mpicc());
+    mpirun::find(chosen, mpicc, path.as_deref()).map_err(|error| error.to_string())
+}
+
+/// Measures in a folder that goes afterwards.
+fn in_folder(measure: impl FnOnce(&Path) -> Result<Report, String>) -> Result<Report, String> {
+    let folder = std::env::temp_dir().join(format!("kintsugi-bench-{}", std::process::id()));
+    let result = measure(&folder);
+    if let Err(error) = std::fs::remove_dir_all(&folder) {
+        eprintln!("warning: {} stays behind: {error}", folder.display());
+    }
+    result
 }
 
 /// For people, on stdout.

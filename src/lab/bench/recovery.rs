@@ -9,7 +9,7 @@ use crate::observe::event::{Event, Kind};
 use crate::observe::log::read_events;
 use crate::observe::result::RunResult;
 
-use super::{Case, Report, machine, median};
+use super::{Case, Report, in_folder, machine, median};
 
 /// What to measure.
 #[derive(Debug, Clone)]
@@ -40,6 +40,15 @@ struct Arm {
 }
 
 impl Arm {
+    /// A fault is written down, and synced, before it strikes; that must not wait behind
+    /// checkpoints that nobody reads.
+    fn checkpoints(&self) -> String {
+        match self.name {
+            "restart" => format!("{}steps", STEPS_APART / 2),
+            _ => "never".into(),
+        }
+    }
+
     /// As its repairs are recorded.
     fn rung(&self) -> &'static str {
         if self.name.ends_with("spare") { "spare" } else { self.name }
@@ -81,12 +90,7 @@ struct Measured {
 /// # Errors
 /// What kept it from running, for a person.
 pub fn run(options: &Options, command: String) -> Result<Report, String> {
-    let folder = std::env::temp_dir().join(format!("kintsugi-bench-{}", std::process::id()));
-    let result = measure(options, command, &folder);
-    if let Err(error) = std::fs::remove_dir_all(&folder) {
-        eprintln!("warning: {} stays behind: {error}", folder.display());
-    }
-    result
+    in_folder(|folder| measure(options, command, folder))
 }
 
 fn measure(options: &Options, command: String, folder: &Path) -> Result<Report, String> {
@@ -156,7 +160,7 @@ fn one_run(
         .args(["-s", &format!("recovery.resident={}", arm.resident)])
         .args(["-s", "evaluation.every=never"])
         .args(["-s", "recovery.regrow=never"])
-        .args(["-s", &format!("checkpoint.every={}steps", STEPS_APART / 2)])
+        .args(["-s", &format!("checkpoint.every={}", arm.checkpoints())])
         .args(arm.keys.iter().flat_map(|key| ["-s", key]))
         .stdin(Stdio::null())
         .stdout(Stdio::null())

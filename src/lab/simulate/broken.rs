@@ -3,7 +3,7 @@
 
 use crate::cluster::comm::sim::SimComm;
 use crate::cluster::comm::{
-    Agreement, CommError, Communicator, ReduceOp, SpawnError, SpawnRequest,
+    Agreement, Call, CommError, Communicator, ReduceOp, SpawnError, SpawnRequest,
 };
 use crate::config::Phase;
 
@@ -94,6 +94,24 @@ impl Communicator for LocalSuccess {
     }
     fn warm(&mut self) -> Result<(), CommError> {
         self.0.warm()
+    }
+    fn ranks(&self) -> usize {
+        self.0.ranks()
+    }
+    fn waits(&self) -> bool {
+        self.0.waits()
+    }
+    fn introduce(&mut self, words: &[u64]) -> Result<Vec<u64>, CommError> {
+        self.0.introduce(words)
+    }
+    fn seat(&mut self, seats: &[Option<usize>]) -> Result<(), CommError> {
+        self.0.seat(seats)
+    }
+    fn await_call(&mut self, pids: &[u32], idle: &mut dyn FnMut()) -> Call {
+        self.0.await_call(pids, idle)
+    }
+    fn failed_spares(&mut self) -> Vec<usize> {
+        self.0.failed_spares()
     }
     fn finalize(&mut self) {
         self.0.finalize();

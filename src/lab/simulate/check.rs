@@ -9,7 +9,7 @@ use serde::de::DeserializeOwned;
 
 use crate::cluster::comm::sim::End;
 use crate::cluster::faults::FAULTS_FOLDER;
-use crate::config::{Every, Rung};
+use crate::config::{Every, FaultKind, Rung};
 use crate::data::sampler::Order;
 use crate::observe::event::{Event, Kind};
 use crate::observe::ledger::{self, Entry};
@@ -20,7 +20,7 @@ use crate::train::TrainError;
 use crate::train::journal::{EVENTS, LEDGER};
 
 use super::rank::Left;
-use super::scenario::{BATCH, SAMPLES, STEPS, Scenario};
+use super::scenario::{self, BATCH, SAMPLES, STEPS, Scenario};
 use super::stand_in::Seen;
 use super::supervise::{Ended, Final, Played, begun_from};
 
@@ -77,6 +77,8 @@ struct Marks {
     flipped: bool,
     /// A step that counts was committed without an update, since a gradient was not a number.
     zeroed: bool,
+    /// A gradient was made not a number, in a step that counts or in one that was thrown away.
+    nan: bool,
 }
 
 impl Marks {
@@ -90,12 +92,31 @@ impl Marks {
             })
         };
         let zeroed = ledger::effective(entries).iter().any(|line| line.zero_update);
-        Self { flipped: struck("BitFlip"), zeroed: zeroed && struck("Nan") }
+        let nan = struck("Nan");
+        Self { flipped: struck("BitFlip"), zeroed: zeroed && nan, nan }
     }
 
-    /// A flip that a restart's checkpoint may have kept cannot be seen afterwards.
-    fn bits_are_known(self, played: &Played) -> bool {
-        !(self.zeroed || self.flipped && played.attempts.len() > 1)
+    /// A flip that a restart's checkpoint may have kept cannot be seen afterwards; nor one whose
+    /// rank died of something else, its gradients in everybody's sums; nor one in the only rank
+    /// that is left of those that began.
+    fn bits_are_known(self, scenario: &Scenario, played: &Played) -> bool {
+        let [attempt] = &played.attempts[..] else { return !self.zeroed && !self.flipped };
+        let flipped = |rank: usize| {
+            let strikes = |fault: &scenario::Fault| match fault {
+                scenario::Fault::Point(p) => {
+                    p.kind == FaultKind::BitFlip && p.rank as usize == rank
+                }
+                _ => false,
+            };
+            scenario.faults.iter().any(strikes)
+        };
+        let began = attempt.ends.iter().take(scenario.config.run.ranks as usize).enumerate();
+        // Who is evicted ends by itself.
+        let lived = |end: &End<Left>| matches!(end, End::Finished(_));
+        let (struck, sound): (Vec<_>, Vec<_>) = began.partition(|(rank, _)| flipped(*rank));
+        let compared =
+            struck.iter().all(|(_, end)| lived(end)) && sound.iter().any(|(_, end)| lived(end));
+        !self.zeroed && (!self.flipped || compared)
     }
 }
 
@@ -122,7 +143,7 @@ pub fn check(scenario: &Scenario, played: &Played, calm: &Calm) -> Result<(), Fa
     checks.into_iter().collect::<Result<(), String>>().map_err(Fault::Wrong)?;
     if result.status == Status::Completed {
         check_completed(scenario, result, &entries).map_err(Fault::Wrong)?;
-        if result.exact && marks.bits_are_known(played) {
+        if result.exact && marks.bits_are_known(scenario, played) {
             check_bits(scenario, result, calm).map_err(Fault::Wrong)?;
         }
     }
@@ -226,8 +247,9 @@ fn check_weights(
     }
     let mut last: BTreeMap<(u32, usize), u64> = BTreeMap::new();
     let mut states: BTreeMap<(u32, u64), u64> = BTreeMap::new();
-    // What an earlier attempt computed after a shrink may have been thrown away.
-    let shrinks = scenario.config.recovery.rungs().contains(&Rung::Shrink);
+    // What an earlier attempt computed after a shrink, or after a step without an update, may have
+    // been thrown away: the fault strikes once, so the step is done again with its update.
+    let thrown_away = marks.nan || scenario.config.recovery.rungs().contains(&Rung::Shrink);
     let newest = played.attempts.last().map_or(0, |attempt| attempt.number);
     for seen in &played.sightings {
         let Seen { attempt, process, step, weights } = *seen;
@@ -235,7 +257,7 @@ fn check_weights(
         if last.insert((attempt, process), step).is_some_and(|before| before > step) {
             return Err(format!("{whose}: it went back, a committed step was lost"));
         }
-        let comparable = exact && !marks.zeroed && (attempt == newest || !shrinks);
+        let comparable = exact && !marks.zeroed && (attempt == newest || !thrown_away);
         if comparable && calm.weights.get(&step) != Some(&weights) {
             return Err(format!("{whose}: other weights than without failures"));
         }
@@ -255,6 +277,10 @@ fn check_survivors(played: &Played) -> Result<(), String> {
         for end in &attempt.ends {
             let End::Finished(left) = end else { continue };
             let Ok(status) = &left.status else { continue };
+            // A spare that nobody needed has nothing to show.
+            if left.digest == 0 {
+                continue;
+            }
             let mine = (*status, left.step, left.digest);
             if *first.get_or_insert(mine) != mine {
                 let number = attempt.number;

@@ -16,7 +16,7 @@ use crate::observe::result::Status;
 use crate::observe::storage::Storage;
 use crate::train::TrainError;
 use crate::train::run::{TrainArguments, run_prepared};
-use crate::train::start::{Materials, prepare_from};
+use crate::train::start::{Materials, Part, prepare_from};
 use crate::train::surroundings::{Staff, Surroundings, record_faults};
 
 use super::broken::{Rule, under};
@@ -152,8 +152,9 @@ pub fn live(attempt: &Attempt<'_>, comm: SimComm, join: Option<&JoinInfo>) -> Le
     };
     let standing = Standing {
         rank: comm.rank() as u32,
-        ranks: comm.size() as u32,
+        ranks: comm.ranks() as u32,
         newcomer: join.is_some(),
+        spare: comm.waits(),
         ..Standing::default()
     };
     around.injector.at(Phase::InInit, &standing);
@@ -164,6 +165,7 @@ pub fn live(attempt: &Attempt<'_>, comm: SimComm, join: Option<&JoinInfo>) -> Le
         validation: evaluates.then(|| Arc::new(Samples::new(VALIDATION, 1)) as _),
         graph: graph(),
         inline: Some(Box::new(compute)),
+        part: Part::FirstBorn,
     };
     let (fingerprint, owners) = (around.fingerprint, around.owners);
     let prepared = prepare_from(materials, config, RUN_ID, fingerprint, owners, &around.injector);

@@ -90,13 +90,16 @@ pub struct Variant {
     pub evaluation: String,
 }
 
-const LADDERS: [&[Rung]; 6] = [
+const LADDERS: [&[Rung]; 8] = [
     &[Rung::Respawn, Rung::Restart],
     &[Rung::Respawn, Rung::Restart],
     &[Rung::Respawn, Rung::Shrink, Rung::Restart],
     &[Rung::Shrink, Rung::Restart],
     &[Rung::Restart],
     &[Rung::Spare, Rung::Respawn],
+    &[Rung::Spare, Rung::Respawn, Rung::Restart],
+    // The world is renewed when its spares are used up.
+    &[Rung::Spare, Rung::Shrink, Rung::Restart],
 ];
 
 /// All of P1-P15.
@@ -212,6 +215,9 @@ fn config(draws: &mut Stream) -> Config {
     };
     config.checkpoint.keep = 1 + draws.below(2) as u32;
     config.recovery.ladder = Some(one_of(draws, &LADDERS).to_vec());
+    if config.recovery.rungs().contains(&Rung::Spare) {
+        config.recovery.spares = Some(draws.below(3) as u32);
+    }
     config.recovery.integrity_every = one_of(draws, &[Interval::Off, Interval::Steps(2)]);
     config
 }
@@ -249,7 +255,9 @@ fn fault(draws: &mut Stream, config: &Config) -> Fault {
 }
 
 fn point(draws: &mut Stream, config: &Config) -> PlannedFault {
-    let who = one_of(draws, &[Who::Rank, Who::Rank, Who::Leader, Who::Newcomer, Who::Source]);
+    let whom =
+        [Who::Rank, Who::Rank, Who::Rank, Who::Leader, Who::Newcomer, Who::Source, Who::Spare];
+    let who = one_of(draws, &whom);
     let rank = draws.below(u64::from(config.run.ranks)) as u32;
     let step = (draws.below(3) > 0).then(|| 1 + draws.below(STEPS));
     let phase = Some(one_of(draws, &PHASES));

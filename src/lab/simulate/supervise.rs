@@ -30,6 +30,8 @@ use super::stand_in::{Seen, Sightings};
 const ATTEMPTS_MAX: u32 = 20;
 /// Decisions of the board in one attempt: thirty times as many as without failures.
 const SETTLES_MAX: u64 = 6_000;
+/// Files of a whole checkpoint.
+const CHECKPOINT_FILES: usize = 4;
 /// Between two attempts.
 const PAUSE: Duration = Duration::from_millis(900);
 
@@ -284,9 +286,13 @@ impl Supervisor {
         }
     }
 
-    /// The newest published step that was not damaged; a folder caught between two renames counts.
+    /// The newest published step that was not damaged; a folder caught between two renames counts,
+    /// one that was being removed does not.
     fn newest_good(&self) -> Option<u64> {
-        let names = self.files.memory.list(Path::new(store::FOLDER)).unwrap_or_default();
+        let memory = &self.files.memory;
+        let files = |name: &str| memory.list(&Path::new(store::FOLDER).join(name)).map(|f| f.len());
+        let mut names = memory.list(Path::new(store::FOLDER)).unwrap_or_default();
+        names.retain(|name| files(name).is_ok_and(|files| files == CHECKPOINT_FILES));
         let steps = names.iter().filter_map(|name| {
             store::step_of(name).or_else(|| store::step_of(name.strip_suffix(".old")?))
         });
@@ -297,6 +303,7 @@ impl Supervisor {
 fn options(scenario: &Scenario, attempt: u32, trace: Trace) -> SimOptions {
     let mut options = SimOptions {
         deaths: scenario.deaths(attempt),
+        spares: scenario.config.recovery.spares.unwrap_or(0) as usize,
         settles_max: SETTLES_MAX,
         trace,
         ..SimOptions::calm()

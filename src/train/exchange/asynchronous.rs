@@ -10,7 +10,7 @@
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
-use crate::cluster::comm::ReduceOp;
+use crate::cluster::comm::{CommError, ReduceOp};
 use crate::cluster::world::World;
 use crate::config::{Phase, Schedule};
 use crate::data::sampler::Order;
@@ -116,11 +116,14 @@ impl Asynchronous {
 
     /// Until Δw holds micro-batches of half the own owners. Bounded, so that a rank without
     /// owners, or with slow ones, still takes part in the round.
-    fn wait_for_workers(&self) -> Result<(), TrainError> {
+    fn wait_for_workers(&self, context: &mut Context<'_>) -> Result<(), TrainError> {
         let limit = Instant::now() + ROUND_WAIT_MAX;
         while Instant::now() < limit {
             if let Some(failure) = self.pool.failure() {
                 return Err(failure);
+            }
+            if context.comm.is_broken() {
+                return Err(TrainError::Comm(CommError::ProcFailed));
             }
             if self.free.wait_for_half_sweep(Duration::from_millis(20)) {
                 break;
@@ -140,7 +143,7 @@ impl Exchange for Asynchronous {
         };
         self.plan_workers(context);
         let begun_seconds = measure_begin(context, &self.pool, begun)?;
-        self.wait_for_workers()?;
+        self.wait_for_workers(context)?;
         let taken = self.taken.insert(self.free.take());
         {
             let slots = context.replica.slots.read().unwrap_or_else(PoisonError::into_inner);

@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use crate::cluster::comm::{Communicator, ReduceOp};
+use crate::cluster::comm::Communicator;
 use crate::cluster::world::World;
 use crate::config::Phase;
 use crate::observe::clock::Clock;
@@ -94,7 +94,8 @@ pub fn measure_begin(
         context.clock.sleep(POLL_BEGIN);
     }
     let mine = context.clock.now().saturating_sub(repaired_at).as_micros() as u64;
-    let mut slowest = [0];
-    context.comm.all_reduce_u64(&[mine], &mut slowest, ReduceOp::Max)?;
-    Ok(Some(slowest[0] as f64 * 1e-6))
+    let slowest = context.comm.meet(mine)?;
+    // Everybody computes: from here on the states may be compared beside it.
+    context.replica.proof.begin(&context.replica.slots);
+    Ok(Some(slowest as f64 * 1e-6))
 }

@@ -6,7 +6,7 @@
 use std::collections::BTreeSet;
 use std::sync::PoisonError;
 
-use crate::cluster::comm::ReduceOp;
+use crate::cluster::comm::{CommError, ReduceOp};
 use crate::cluster::world::World;
 use crate::config::{Phase, Schedule};
 use crate::data::sampler::Order;
@@ -119,6 +119,12 @@ impl Synchronous {
         let (pool, integers) = (&self.pool, &mut self.integers);
         let sum = &pool.shared.sum;
         for bucket in 0..sum.buckets() {
+            // A death is answered at once, not when this rank has computed its part: its workers
+            // go on while the world is repaired.
+            sum.await_complete(bucket, || {
+                let death = TrainError::Comm(CommError::ProcFailed);
+                pool.failure().or_else(|| context.comm.is_broken().then_some(death))
+            })?;
             let received = &mut self.received[sum.range(bucket)];
             let reduce = |send: Complete<'_>| {
                 if bucket == sum.buckets() / 2 {
@@ -136,7 +142,7 @@ impl Synchronous {
                     }
                 }
             };
-            if let Some(length) = sum.with_complete(bucket, || pool.failure(), reduce)? {
+            if let Some(length) = sum.with_complete(bucket, reduce).map_err(TrainError::Comm)? {
                 let received = &mut self.received[sum.range(bucket)];
                 sum.load(bucket, &integers[..length], received);
             }

@@ -13,6 +13,10 @@ use super::{Board, Item, Pool, Shared, Work, Worker};
 /// What computes a micro-batch: the engine, or in simulation a stand-in. The methods are those of
 /// `Executor`.
 pub trait Compute {
+    /// Gets ready for micro-batches of so many samples, before there are weights.
+    fn prepare(&mut self, _samples: usize) -> Result<(), EngineError> {
+        Ok(())
+    }
     /// Takes over weights and running statistics.
     fn load(&mut self, parameters: &[f32], statistics: &[f32]) -> Result<(), EngineError>;
     /// Forward and backward; `ready(offset, gradients)` once for every trained tensor.

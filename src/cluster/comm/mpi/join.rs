@@ -3,7 +3,10 @@
 //! agreement, and whoever meets an error revokes *before* it agrees, else its peers stay blocked
 //! in the broken collective. No wait is without a bound: an alarm ends a process that overstays.
 
+use std::io::Read;
 use std::time::{Duration, Instant};
+
+use xxhash_rust::xxh3::xxh3_64;
 
 use kintsugi_ffi::mpi::{self, Comm, MpiError};
 use kintsugi_ffi::os;
@@ -12,9 +15,9 @@ use crate::config::Phase;
 
 use super::{CommError, JoinArguments, MpiComm, SpawnError, SpawnRequest};
 
-/// Of the hello: pid and pid space, two little-endian words.
+/// Of the hello: build, pid and pid space, three little-endian words.
 const HELLO_TAG: u16 = 5;
-const HELLO_BYTES: usize = 16;
+const HELLO_BYTES: usize = 24;
 /// Slots asked for beside the replacements' own: dead processes never give theirs back.
 const SPARE_SLOTS: usize = 16;
 /// Longest life of a process that has not become a member.
@@ -114,9 +117,24 @@ fn meet(
 
 fn hello() -> [u8; HELLO_BYTES] {
     let mut body = [0; HELLO_BYTES];
-    body[..8].copy_from_slice(&u64::from(std::process::id()).to_le_bytes());
-    body[8..].copy_from_slice(&os::pid_space().to_le_bytes());
+    let words = [build(), u64::from(std::process::id()), os::pid_space()];
+    for (into, word) in body.chunks_exact_mut(8).zip(words) {
+        into.copy_from_slice(&word.to_le_bytes());
+    }
     body
+}
+
+/// Tells builds apart, also where the program's file was replaced since this process started: its
+/// length and its first page, which holds the linker's build id. 0 where it cannot be read.
+fn build() -> u64 {
+    const PAGE_BYTES: u64 = 4096;
+    let read = || -> std::io::Result<u64> {
+        let file = std::fs::File::open("/proc/self/exe")?;
+        let mut page = file.metadata()?.len().to_le_bytes().to_vec();
+        file.take(PAGE_BYTES).read_to_end(&mut page)?;
+        Ok(xxh3_64(&page))
+    };
+    read().unwrap_or(0)
 }
 
 /// The last step on both sides: everybody is in and in place, or the new world is no good.
@@ -269,14 +287,22 @@ pub(super) fn start(
     let inter = mpi::spawn(&program, &arguments, count, host).map_err(refused)?;
     os::alarm(mpi.limits.attempt_seconds);
     let (pids, heard) = hear(&inter, count, mpi.limits.hello);
-    let merged = heard.and_then(|()| inter.merge_low());
+    let merged = heard.and_then(|()| inter.merge_low().map_err(Born::stillborn));
     match merged {
         Ok(merged) => Ok(Newcomers { merged, pids }),
-        Err(error) => {
+        Err(born) => {
             kill_all(&pids);
-            Err(Born { started: true, error })
+            Err(born)
         }
     }
+}
+
+/// Replacements of another build could compute other bits.
+fn another_build() -> Born {
+    let text = "the program's file holds another build than the ranks run: put the old one back, \
+                or start the run again with the new one";
+    let error = MpiError::Other { call: "MPI_Comm_spawn", class: 0, text: text.into() };
+    Born { started: false, error }
 }
 
 /// This program, also where its file was replaced by a new build since it started.
@@ -290,22 +316,23 @@ fn program() -> Result<String, MpiError> {
 }
 
 /// Waits for every hello; gives the pids on this machine, also of those heard before an error.
-fn hear(inter: &Comm, count: usize, limit: Duration) -> (Vec<u32>, Result<(), MpiError>) {
+fn hear(inter: &Comm, count: usize, limit: Duration) -> (Vec<u32>, Result<(), Born>) {
     let deadline = Instant::now() + limit;
-    let mut pids = Vec::new();
+    let (mut pids, build, mut foreign) = (Vec::new(), build(), false);
     for index in 0..count {
         let mut body = [0; HELLO_BYTES];
         let left = deadline.saturating_duration_since(Instant::now());
         if let Err(error) = inter.recv_within(&mut body, index, HELLO_TAG, left) {
-            return (pids, Err(error));
+            return (pids, Err(Born::stillborn(error)));
         }
-        let (pid, space) = body.split_at(8);
-        if space == os::pid_space().to_le_bytes() {
-            let pid = u64::from_le_bytes(pid.try_into().expect("split at 8"));
-            pids.extend(u32::try_from(pid).ok());
+        let words = [0, 8, 16]
+            .map(|at| u64::from_le_bytes(body[at..at + 8].try_into().expect("eight bytes")));
+        foreign |= words[0] != build;
+        if words[2] == os::pid_space() {
+            pids.extend(u32::try_from(words[1]).ok());
         }
     }
-    (pids, Ok(()))
+    (pids, if foreign { Err(another_build()) } else { Ok(()) })
 }
 
 /// FNV-1a of the node's name.
@@ -373,7 +400,9 @@ fn refusal(class: i32, leaders: Option<&Born>) -> String {
     const HINT: &str = "every replacement needs a free slot: start with --oversubscribe";
     match (class, leaders) {
         (0, Some(born)) => born.error.to_string(),
-        (0, None) => "MPI_Comm_spawn: the leader could not name its program".into(),
+        (0, None) => {
+            "MPI_Comm_spawn: the leader's program cannot be used (its log says why)".into()
+        }
         _ => format!("MPI_Comm_spawn: {} (class {class}; {HINT})", mpi::error_text(class)),
     }
 }
