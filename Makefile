@@ -41,10 +41,14 @@ bench: build
 	$(kintsugi) bench recovery
 	$(kintsugi) bench calm
 
-# Random kills until the time is over; every run must be audited clean and end with the calm bits.
-# Before that, 100,000 simulated schedules.
+# 100,000 simulated schedules; every row of the failure matrix three times; everything killed at once
+# twenty times; then random kills until the time is over. Every run must end with the calm bits.
 soak: build
 	$(kintsugi) simulate cluster --seeds 100000
+	KINTSUGI_MATRIX_ROUNDS=3 timeout --kill-after=10 3600 \
+	  $(CARGO) test --release --locked --test matrix whole -- --nocapture
+	KINTSUGI_SOAK_MINUTES=$(MINUTES) timeout --kill-after=10 1800 \
+	  $(CARGO) test --release --locked --test resident --test guard twenty -- --nocapture
 	KINTSUGI_SOAK_MINUTES=$(MINUTES) timeout --kill-after=10 $$(( $(MINUTES) * 60 + 900 )) \
 	  $(CARGO) test --release --locked --test soak -- --nocapture
 

@@ -23,6 +23,9 @@ use support::{
 /// Seconds any of these runs may take.
 const LIMIT: u64 = 180;
 
+/// A rank without a sign of life for so long is killed.
+const LIFE_LIMIT: Duration = Duration::from_secs(1);
+
 /// Steps of the runs that are struck from outside: seconds, not minutes.
 const LONG: [&str; 2] = ["train.steps=400", "evaluation.every=never"];
 
@@ -114,37 +117,59 @@ fn wait_for_death(pid: u32) -> Duration {
     begun.elapsed()
 }
 
-#[test]
-fn a_stopped_rank_is_killed_by_its_guardian_whichever_it_is() {
-    let _turn = alone();
-    let calm = calm_long();
+/// Stops these ranks one after the other; the run must lose them and nobody else. Returns how
+/// long each lived on.
+fn stopped_from_outside(name: &str, overrides: &[&str], ranks: &[usize]) -> Vec<Duration> {
     let before = shared_memory();
-    let folder = run_dir("guard-stopped");
-    let mut running = start(&mut launch(&folder, &LONG), Duration::from_secs(LIMIT));
-    let mut stopped = Vec::new();
-    for (index, rank) in [2usize, 0, 3].into_iter().enumerate() {
+    let folder = run_dir(&format!("guard-{name}"));
+    let mut running = start(&mut launch(&folder, overrides), Duration::from_secs(LIMIT));
+    let (mut members, mut waits) = (Vec::new(), Vec::new());
+    for (index, &rank) in ranks.iter().enumerate() {
         wait_for_step(&folder, 20 + 100 * index as u64, &mut running);
         let world = world_of(&folder).unwrap();
         let member = world.member_at(rank).unwrap();
         kill(member.pid, Signal::Stop).expect("the rank lives");
-        stopped.push((member.member, wait_for_death(member.pid)));
+        waits.push(wait_for_death(member.pid));
+        members.push(member.member);
     }
     let ended = running.wait();
     assert_eq!(ended.code, Some(0), "{}", ended.stderr);
     let result = result_of(&folder);
-    assert_eq!(result.state_sha256, *calm, "other bits than the calm run");
     assert_eq!((result.lost_steps, result.restarts.len()), (0, 0));
     let lost = lost_of(&result);
-    let members: Vec<u32> = lost.iter().map(|lost| lost.member).collect();
-    let struck: Vec<u32> = stopped.iter().map(|(member, _)| *member).collect();
-    assert_eq!(members, struck, "the stopped ones and nobody else: {lost:?}");
+    let lost_members: Vec<u32> = lost.iter().map(|lost| lost.member).collect();
+    assert_eq!(lost_members, members, "the stopped ones and nobody else: {lost:?}");
     for lost in &lost {
         assert!(lost.cause.starts_with("stopped: no beat for "), "{lost:?}");
         assert!(lost.cause.contains("killed by its guardian"), "{lost:?}");
     }
+    assert_eq!(result.state_sha256, calm(name, overrides), "other bits than the calm run");
     assert_audited(&folder);
     assert_nothing_runs(&folder);
     assert_eq!(shared_memory().difference(&before).count(), 0, "files are left in /dev/shm");
+    waits
+}
+
+#[test]
+fn a_stopped_rank_is_killed_by_its_guardian_whichever_it_is() {
+    let _turn = alone();
+    stopped_from_outside("stopped", &LONG, &[2, 0, 3]);
+}
+
+/// For `make soak`.
+#[test]
+fn twenty_stopped_ranks_are_replaced_within_twice_the_limit() {
+    if std::env::var_os("KINTSUGI_SOAK_MINUTES").is_none() {
+        println!("skipped: twenty stopped ranks (make soak)");
+        return;
+    }
+    let _turn = alone();
+    let ranks: Vec<usize> = (0..20).map(|stop| (3 * stop + stop / 4) % 4).collect();
+    let steps = ["train.steps=2200", "evaluation.every=never"];
+    let mut waits = stopped_from_outside("twenty", &steps, &ranks);
+    waits.sort();
+    println!("twenty stopped ranks: median {:?}, longest {:?}", waits[10], waits[19]);
+    assert!(waits[19] <= 2 * LIFE_LIMIT, "{waits:?}");
 }
 
 #[test]
