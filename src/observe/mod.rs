@@ -1,5 +1,5 @@
 //! What a run says of itself: events (the one schema), the ledger of committed steps, progress,
-//! and the report drawn from them. Also the two traits through which a run sees the world: the
+//! TensorBoard's files, and the report drawn from them. Also the two traits through which a run sees the world: the
 //! clock and the storage, real or simulated.
 
 pub mod clock;
@@ -10,3 +10,4 @@ pub mod progress;
 pub mod report;
 pub mod result;
 pub mod storage;
+pub mod tensorboard;

@@ -3,13 +3,13 @@
 
 use std::collections::BTreeMap;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 pub mod all_reduce;
 pub mod recovery;
 
 /// What a bench prints with `--json`: one object on the last line of stdout.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Report {
     /// `all-reduce`, `recovery`.
     pub bench: String,
@@ -24,7 +24,7 @@ pub struct Report {
 }
 
 /// Where a bench ran.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Machine {
     /// Hardware threads.
     pub cores: usize,
@@ -35,7 +35,7 @@ pub struct Machine {
 }
 
 /// One thing measured.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Case {
     /// Its name.
     pub case: String,
@@ -50,10 +50,10 @@ pub struct Case {
     /// Largest.
     pub max: f64,
     /// Medians of its parts.
-    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub phases: BTreeMap<String, f64>,
     /// Weights and optimizer state.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub state_bytes: Option<u64>,
 }
 
