@@ -371,7 +371,10 @@ fn print_verdict(run: &Path, measured: &Measured, verdict: &Verdict) {
     let repairs: Vec<String> = measured
         .repairs
         .iter()
-        .map(|(rung, (n, seconds))| format!("{n} {rung} of {}", duration(*seconds)))
+        .map(|(rung, each)| {
+            let mean = each.iter().sum::<f64>() / each.len() as f64;
+            format!("{} {rung} of {}", each.len(), duration(mean))
+        })
         .collect();
     println!(
         "{}: {} ranks, {} steps of {} in {}; {} of evaluations left out",

@@ -21,6 +21,8 @@ pub struct Measured {
     pub steps: u64,
     /// Mean length of a step that counts.
     pub step_seconds: f64,
+    /// Mean length of the step that a failure strikes: long steps are struck more often.
+    pub struck_step_seconds: f64,
     /// From the first step's beginning to the last one's end, evaluations left out.
     pub seconds: f64,
     /// Evaluations, left out.
@@ -29,8 +31,8 @@ pub struct Measured {
     pub lost_steps: u64,
     /// Steps from one checkpoint to the next, on average; none where there were fewer than two.
     pub checkpoint_steps: Option<f64>,
-    /// Repairs by rung: how many, and their mean seconds.
-    pub repairs: BTreeMap<String, (u64, f64)>,
+    /// Repairs by rung, with the seconds of each.
+    pub repairs: BTreeMap<String, Vec<f64>>,
 }
 
 impl Measured {
@@ -41,7 +43,7 @@ impl Measured {
 
     /// Failures of any kind.
     pub fn failures(&self) -> u64 {
-        self.repairs.values().map(|repair| repair.0).sum()
+        self.repairs.values().map(|repairs| repairs.len() as u64).sum()
     }
 }
 
@@ -87,12 +89,14 @@ pub fn measure(events: &[Event]) -> Result<Measured, String> {
         .filter(|gaps| *gaps > 0)
         .map(|gaps| (checkpoints[gaps].saturating_sub(checkpoints[0])) as f64 / gaps as f64);
     let step_seconds = work / steps as f64;
-    let repairs = repairs(&episodes(events));
+    let struck_step_seconds = counted.iter().map(|step| step.1 * step.1).sum::<f64>() / work;
+    let repairs = repairs(&episodes(events), struck_step_seconds);
     let checkpoint_steps = spacing.filter(|steps| *steps > 0.0);
     Ok(Measured {
         ranks,
         steps,
         step_seconds,
+        struck_step_seconds,
         seconds,
         evaluation_seconds,
         lost_steps,
@@ -101,14 +105,16 @@ pub fn measure(events: &[Event]) -> Result<Measured, String> {
     })
 }
 
-fn repairs(episodes: &[Episode]) -> BTreeMap<String, (u64, f64)> {
-    let mut sums: BTreeMap<String, (u64, f64)> = BTreeMap::new();
+/// A kill from outside leaves no time stamp, so its repair has no phase "detect". The survivors
+/// notice when they next communicate, at the end of their step: half a step later on average.
+fn repairs(episodes: &[Episode], step_seconds: f64) -> BTreeMap<String, Vec<f64>> {
+    let mut repairs: BTreeMap<String, Vec<f64>> = BTreeMap::new();
     for episode in episodes {
-        let sum = sums.entry(episode.rung.clone()).or_default();
-        sum.0 += 1;
-        sum.1 += episode.seconds();
+        let stamped = episode.phases.iter().any(|phase| phase.0 == "detect");
+        let seconds = episode.seconds() + if stamped { 0.0 } else { step_seconds / 2.0 };
+        repairs.entry(episode.rung.clone()).or_default().push(seconds);
     }
-    sums.into_iter().map(|(rung, (n, seconds))| (rung, (n, seconds / n as f64))).collect()
+    repairs
 }
 
 /// What is known without the run; what is not is taken from it.
@@ -137,10 +143,13 @@ pub struct Verdict {
 
 /// Plays `replicas` runs of the same work and looks where the measured one lies.
 pub fn hold(run: &Measured, given: Given, replicas: u32, seed: u64) -> Verdict {
-    let rules = rules(run, given);
-    let stream = |replica| Stream::new(&[seed, purpose::FLEET, 0, u64::from(replica)]);
-    let played: Vec<_> =
-        (0..replicas.max(1)).map(|replica| chain::play(&rules, &mut stream(replica))).collect();
+    let played: Vec<_> = (0..replicas.max(1))
+        .map(|replica| {
+            let mut stream = Stream::new(&[seed, purpose::FLEET, 0, u64::from(replica)]);
+            let rules = rules(run, given, &mut stream);
+            chain::play(&rules, &mut stream)
+        })
+        .collect();
     let sample = chain::sample(&played);
     let measured = run.goodput();
     Verdict {
@@ -152,29 +161,49 @@ pub fn hold(run: &Measured, given: Given, replicas: u32, seed: u64) -> Verdict {
     }
 }
 
+/// What a repair by this rung takes where that is known without the run.
+fn given_cost(run: &Measured, given: Given, rung: &str) -> Option<f64> {
+    let costs = given.costs?;
+    match rung {
+        "spare" => Some(costs.spare),
+        "respawn" => Some(costs.respawn),
+        "shrink" => Some(costs.shrink),
+        "restart" if run.lost_steps > 0 => Some(costs.restart),
+        "restart" => Some(costs.resident_restart),
+        _ => None,
+    }
+}
+
+/// How many repairs there were of the rungs that are wanted, and their mean cost in one run: over
+/// as many as there were, drawn from them, since another run would have had others.
+fn repairs_of(
+    run: &Measured,
+    given: Given,
+    stream: &mut Stream,
+    wanted: impl Fn(&str) -> bool,
+) -> (f64, f64) {
+    let chosen = run.repairs.iter().filter(|(rung, _)| wanted(rung));
+    let all: Vec<f64> = chosen
+        .flat_map(|(rung, each)| {
+            let cost = given_cost(run, given, rung);
+            each.iter().map(move |seconds| cost.unwrap_or(*seconds))
+        })
+        .collect();
+    if all.is_empty() {
+        return (0.0, 0.0);
+    }
+    let drawn = (0..all.len()).map(|_| all[stream.below(all.len() as u64) as usize]);
+    (all.len() as f64, drawn.sum::<f64>() / all.len() as f64)
+}
+
 /// Live repairs are failures of ranks; starts of the whole world are those of its one "node".
-fn rules(run: &Measured, given: Given) -> Rules {
-    let cost_of = |rung: &str, measured: f64| match (given.costs, rung) {
-        (Some(costs), "spare") => costs.spare,
-        (Some(costs), "respawn") => costs.respawn,
-        (Some(costs), "shrink") => costs.shrink,
-        (Some(costs), "restart") if run.lost_steps > 0 => costs.restart,
-        (Some(costs), "restart") => costs.resident_restart,
-        _ => measured,
-    };
-    let mean = |wanted: &dyn Fn(&str) -> bool| {
-        let chosen = run.repairs.iter().filter(|(rung, _)| wanted(rung));
-        let (n, sum) = chosen.fold((0, 0.0), |(n, sum), (rung, (each, seconds))| {
-            (n + each, sum + *each as f64 * cost_of(rung, *seconds))
-        });
-        (n as f64, if n > 0 { sum / n as f64 } else { 0.0 })
-    };
-    let (live, live_cost) = mean(&|rung| rung != "restart");
-    let (restarts, restart_cost) = mean(&|rung| rung == "restart");
+fn rules(run: &Measured, given: Given, stream: &mut Stream) -> Rules {
+    let (live, live_cost) = repairs_of(run, given, stream, |rung| rung != "restart");
+    let (restarts, restart_cost) = repairs_of(run, given, stream, |rung| rung == "restart");
     let all = (live + restarts).max(1.0);
     let rate = given.mtbf.map_or((live + restarts) / run.seconds, |mtbf| 1.0 / mtbf);
     let checkpoint = match (run.lost_steps, run.checkpoint_steps) {
-        (0, _) => run.step_seconds,
+        (0, _) => run.struck_step_seconds,
         (_, Some(steps)) => steps * run.step_seconds,
         // Every loss was to the only checkpoint there was, or to none.
         (_, None) => run.steps as f64 * run.step_seconds,
@@ -191,7 +220,7 @@ fn rules(run: &Measured, given: Given) -> Rules {
         shrink_cost: 0.0,
         grow_cost: 0.0,
         restart_cost,
-        rank_keeps: run.step_seconds,
+        rank_keeps: run.struck_step_seconds,
         node_keeps: checkpoint,
         checkpoint,
         rank_return: None,

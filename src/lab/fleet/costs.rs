@@ -28,13 +28,15 @@ pub struct Costs {
 }
 
 impl Default for Costs {
-    /// Medians of `kintsugi bench recovery` (4 ranks on 2 cores, 95 MB of parameters). The growth
-    /// is assumed: a few messages more up and down a tree, a second more to start daemons.
+    /// Respawn, shrink and restart: medians of `kintsugi bench recovery` as in README (4 ranks on 2
+    /// cores, 95 MB of parameters). Spare: that respawn without its phases spawn and merge. Resident
+    /// restart: as restart, of which ending and starting are nine tenths. The growth is assumed: a
+    /// few messages more up and down a tree, a second more to start daemons.
     fn default() -> Self {
         Self {
             respawn: 0.436,
             shrink: 0.098,
-            spare: 0.150,
+            spare: 0.350,
             resident_restart: 2.1,
             restart: 2.1,
             per_doubling: 0.010,
