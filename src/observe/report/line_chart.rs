@@ -1,5 +1,5 @@
-//! Curves over time or size: axes at round numbers, failure marks, minimum marks, labels at the curves'
-//! ends instead of a key to look up.
+//! Curves over time or size: axes at round numbers, failure and minimum marks, labels at the
+//! curves' ends instead of a key to look up.
 
 use super::statistics::{MeanCurve, Point, interpolate, tick_digits, ticks};
 use super::svg::{Anchor, Canvas, label_width, spread};

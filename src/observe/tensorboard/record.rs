@@ -1,6 +1,6 @@
 //! TensorBoard's file format, as little of it as scalars need. A file is a row of TFRecords: length
 //! (u64, little-endian), its masked CRC-32C, body, the body's masked CRC-32C. A body is a protobuf
-//! `Event`: 1 wall_time (double), 2 step (int64), 3 file_version (string), 5 summary, 7 session_log;
+//! `Event`: 1 wall_time (double), 2 step (int64), 3 file_version (text), 5 summary, 7 session_log;
 //! a `Summary` holds `Value`s (1) with 1 tag (string) and 2 simple_value (float); a `SessionLog`
 //! of status (1) START (1) makes readers drop what they know of this step and later ones.
 
