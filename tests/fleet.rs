@@ -245,7 +245,8 @@ fn what_makes_no_sense_is_refused_with_what_to_write() {
         assert_eq!(output.status.code(), Some(2), "{arguments:?}: {text}");
         assert!(text.contains(expected), "{arguments:?}: {text}");
     }
-    let output = kintsugi(&["simulate", "fleet", "--costs", "/no/such/file"]);
+    let no_report = concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml");
+    let output = kintsugi(&["simulate", "fleet", "--costs", no_report]);
     assert_eq!(output.status.code(), Some(1));
     assert!(String::from_utf8_lossy(&output.stderr).contains("bench recovery --json"));
 }
