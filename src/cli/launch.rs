@@ -18,6 +18,7 @@ use crate::config::{Config, DataFormat, Limit, identity, parse};
 use crate::model::{catalogue, layout};
 use crate::observe::progress::Progress;
 use crate::observe::result::{RunResult, Status};
+use crate::observe::tensorboard::Tensorboard;
 
 /// Arguments.
 #[derive(Debug, clap::Args)]
@@ -133,7 +134,14 @@ fn supervise(job: &Job, lock: RunLock) -> Result<Status, LaunchError> {
         eprintln!("{line}");
     }
     let mut progress = Progress::new().max_seconds(job.config.train.max_seconds);
-    let result = supervisor::supervise(job, lock, &mut |event| progress.on(event));
+    let mut tensorboard =
+        (job.config.observe.tensorboard).then(|| Tensorboard::new(job.run.path()).after_the_past());
+    let result = supervisor::supervise(job, lock, &mut |event| {
+        progress.on(event);
+        if let Some(tensorboard) = &mut tensorboard {
+            tensorboard.on(event);
+        }
+    });
     progress.finish();
     let result = result?;
     print(&summary(&result, &job.run));

@@ -1,10 +1,12 @@
-//! `kintsugi simulate cluster`: plays schedules of failures over simulated processes, time and
-//! disks, and says whether every run ended as promised.
+//! `kintsugi simulate`: `cluster` plays schedules of failures over simulated processes, time and
+//! disks, and says whether every run ended as promised; `fleet` forecasts goodput.
 
 use std::process::ExitCode;
 use std::time::Instant;
 
 use crate::lab::simulate::{self, Failed, Rule, Schedules, Shown, Tally};
+
+mod fleet;
 
 /// Simulations.
 #[derive(Debug, clap::Args)]
@@ -17,6 +19,8 @@ pub struct Args {
 enum What {
     /// Runs whole runs under drawn failures, one a seed, and checks how each ends
     Cluster(Cluster),
+    /// Forecasts the goodput of large fleets under each way of surviving failures
+    Fleet(Box<fleet::Args>),
 }
 
 /// Runs whole runs under drawn failures.
@@ -45,9 +49,16 @@ struct Cluster {
     rule: Rule,
 }
 
-/// Exit 0: every schedule ended as promised; 1: one did not.
+/// Runs it.
 pub fn run(args: &Args) -> ExitCode {
-    let What::Cluster(cluster) = &args.what;
+    match &args.what {
+        What::Cluster(cluster) => run_cluster(cluster),
+        What::Fleet(fleet) => fleet::run(fleet),
+    }
+}
+
+/// Exit 0: every schedule ended as promised; 1: one did not.
+fn run_cluster(cluster: &Cluster) -> ExitCode {
     if cluster.trace && cluster.seeds != 1 {
         eprintln!("error: --trace shows one schedule: add --seeds 1");
         return ExitCode::from(2);

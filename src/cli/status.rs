@@ -15,6 +15,8 @@ use crate::observe::report::episodes::episodes;
 use crate::observe::report::read::read_result;
 use crate::observe::result::RunResult;
 
+mod live;
+
 /// Shows where a run stands.
 #[derive(Debug, clap::Args)]
 pub struct Args {
@@ -24,6 +26,9 @@ pub struct Args {
     /// One JSON object instead of lines.
     #[arg(long)]
     pub json: bool,
+    /// Shows it once a second until the run ends: a view on a terminal, lines elsewhere.
+    #[arg(long, visible_alias = "watch", conflicts_with = "json")]
+    pub live: bool,
 }
 
 /// Polls of the event file: each takes up to 8 MiB, so this bounds the file that is read whole.
@@ -47,6 +52,9 @@ struct Report {
     loss: Option<f64>,
     validation_error: Option<f64>,
     images_per_second: Option<f64>,
+    steps_per_second: Option<f64>,
+    /// Where `train.steps` or `train.epochs` ends the run.
+    steps_total: Option<u64>,
     /// Seconds that each rank computes in a step, in rank order.
     rank_seconds: Vec<f64>,
     members: Vec<Member>,
@@ -58,6 +66,9 @@ struct Report {
 
 /// Prints it. Exit 0 when there is a run to speak of, else 1.
 pub fn run(args: &Args) -> ExitCode {
+    if args.live {
+        return live::run(&args.run);
+    }
     match inspect(&args.run) {
         Ok(report) => {
             if args.json {
@@ -76,7 +87,13 @@ pub fn run(args: &Args) -> ExitCode {
 }
 
 fn inspect(folder: &Path) -> Result<Report, String> {
-    let events = all_events(&folder.join(EVENTS_FILE));
+    let mut events = Vec::new();
+    read_on(&mut EventTail::new(folder.join(EVENTS_FILE)), &mut events);
+    report(folder, &events)
+}
+
+/// Where the run stands by the events that were read and the other files.
+fn report(folder: &Path, events: &[Event]) -> Result<Report, String> {
     let world = read_world(&folder.join("world.json"));
     let result = read_result(folder).map_err(|error| error.to_string())?;
     if events.is_empty() && world.is_none() && result.is_none() {
@@ -94,7 +111,7 @@ fn inspect(folder: &Path) -> Result<Report, String> {
         None if alive(&members) => "running".to_string(),
         None => "silent".to_string(),
     };
-    let recoveries = episodes(&events);
+    let recoveries = episodes(events);
     Ok(Report {
         run: folder.display().to_string(),
         state,
@@ -102,23 +119,29 @@ fn inspect(folder: &Path) -> Result<Report, String> {
         attempt: last.map_or(0, |event| event.attempt),
         generation: world.as_ref().map_or(0, |world| world.generation),
         step: last.map_or(0, |event| event.step),
-        epoch: newest(&events, |kind| match kind {
+        epoch: newest(events, |kind| match kind {
             Kind::Step { epoch, .. } => Some(*epoch),
             _ => None,
         })
         .unwrap_or(0),
         seconds: last.map_or(0.0, |event| event.seconds),
         last_event_seconds_ago: ago,
-        loss: newest(&events, |kind| match kind {
+        loss: newest(events, |kind| match kind {
             Kind::Step { loss, .. } => Some(*loss).filter(|loss| loss.is_finite()),
             _ => None,
         }),
-        validation_error: newest(&events, |kind| match kind {
+        validation_error: newest(events, |kind| match kind {
             Kind::Evaluation { error, .. } => Some(*error),
             _ => None,
         }),
-        images_per_second: speed(&events),
-        rank_seconds: newest(&events, |kind| match kind {
+        images_per_second: speed(events).map(|speed| speed.0),
+        steps_per_second: speed(events).map(|speed| speed.1),
+        steps_total: newest(events, |kind| match kind {
+            Kind::RunStart { steps_total, .. } => Some(*steps_total),
+            _ => None,
+        })
+        .flatten(),
+        rank_seconds: newest(events, |kind| match kind {
             Kind::Pace { rank_seconds } => Some(rank_seconds.clone()),
             _ => None,
         })
@@ -131,9 +154,8 @@ fn inspect(folder: &Path) -> Result<Report, String> {
     })
 }
 
-fn all_events(path: &Path) -> Vec<Event> {
-    let mut tail = EventTail::new(path);
-    let mut events = Vec::new();
+/// Takes what was written since.
+fn read_on(tail: &mut EventTail, events: &mut Vec<Event>) {
     for _ in 0..POLLS_MAX {
         let more = tail.poll();
         if more.is_empty() {
@@ -141,7 +163,6 @@ fn all_events(path: &Path) -> Vec<Event> {
         }
         events.extend(more);
     }
-    events
 }
 
 fn read_world(path: &Path) -> Option<World> {
@@ -163,22 +184,26 @@ fn newest<T>(events: &[Event], wanted: impl Fn(&Kind) -> Option<T>) -> Option<T>
     events.iter().rev().find_map(|event| wanted(&event.kind))
 }
 
-/// Images a second over the last reports of steps.
-fn speed(events: &[Event]) -> Option<f64> {
+/// Images and steps a second over the last reports of steps.
+fn speed(events: &[Event]) -> Option<(f64, f64)> {
     const REPORTS: usize = 50;
-    let steps: Vec<(f64, u64, f64)> = events
+    let steps: Vec<(f64, u64, u64, f64)> = events
         .iter()
         .rev()
         .filter_map(|event| match event.kind {
-            Kind::Step { samples, seconds, .. } => Some((event.seconds, samples, seconds)),
+            Kind::Step { samples, seconds, .. } => {
+                Some((event.seconds, event.step, samples, seconds))
+            }
             _ => None,
         })
         .take(REPORTS)
         .collect();
     let (newest, oldest) = (steps.first()?, steps.last()?);
-    let seconds = newest.0 - oldest.0 + oldest.2;
-    let samples: u64 = steps.iter().map(|step| step.1).sum();
-    (seconds > 0.0).then(|| samples as f64 / seconds)
+    let length = newest.0 - oldest.0;
+    let samples: u64 = steps.iter().map(|step| step.2).sum();
+    let per_second = newest.1.saturating_sub(oldest.1) as f64 / length;
+    let all = length + oldest.3;
+    (length > 0.0 && all > 0.0).then(|| (samples as f64 / all, per_second))
 }
 
 fn lines(report: &Report) -> String {

@@ -74,6 +74,7 @@ fn free_keys(config: &Config) -> Vec<FreeKeys> {
         ("recovery", &[]),
         ("checkpoint", &[]),
         ("faults", &[]),
+        ("observe", &[]),
     ];
     // A schedule that scales with the run's length makes the length part of the arithmetic.
     let scales = config.schedule.kind != ScheduleKind::Constant || config.schedule.warm_up > 0.0;

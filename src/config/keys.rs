@@ -4,8 +4,8 @@
 use serde::de::{Deserialize, Deserializer, Error as _, Visitor, value::Error};
 
 use super::{
-    Checkpoint, Config, Data, Device, Evaluation, Faults, Memory, Model, Optimizer, PlannedFault,
-    Recovery, Run, Schedule, Staging, Train,
+    Checkpoint, Config, Data, Device, Evaluation, Faults, Memory, Model, Observe, Optimizer,
+    PlannedFault, Recovery, Run, Schedule, Staging, Train,
 };
 
 /// A deserializer without data: it remembers the field names that a struct asks for, and fails.
@@ -61,6 +61,7 @@ pub fn keys_of(section: &str) -> &'static [&'static str] {
         "checkpoint" => fields_of::<Checkpoint>(),
         "device" => fields_of::<Device>(),
         "memory" => fields_of::<Memory>(),
+        "observe" => fields_of::<Observe>(),
         "faults" => fields_of::<Faults>(),
         _ => &[],
     }
@@ -100,7 +101,7 @@ mod tests {
 
     #[test]
     fn every_section_of_the_schema_has_keys() {
-        assert!(sections().len() >= 13);
+        assert!(sections().len() >= 14);
         for section in sections() {
             assert!(!keys_of(section).is_empty(), "{section} is missing in keys_of");
         }

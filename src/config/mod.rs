@@ -47,6 +47,8 @@ pub struct Config {
     pub device: Device,
     /// Where activations live.
     pub memory: Memory,
+    /// What the run leaves for people to look at.
+    pub observe: Observe,
     /// What is broken on purpose.
     pub faults: Faults,
 }
@@ -448,5 +450,19 @@ pub struct Memory {
 impl Default for Memory {
     fn default() -> Self {
         Self { mode: "resident".into() }
+    }
+}
+
+/// `[observe]`
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Observe {
+    /// Writes `RUN/tensorboard/`.
+    pub tensorboard: bool,
+}
+
+impl Default for Observe {
+    fn default() -> Self {
+        Self { tensorboard: true }
     }
 }

@@ -49,6 +49,11 @@ impl Stream {
         (self.next_u64() >> 11) as f64 / (1u64 << 53) as f64
     }
 
+    /// Exponential with mean 1: the wait for the next of events that come at rate 1.
+    pub fn exponential(&mut self) -> f64 {
+        -(1.0 - self.unit()).ln()
+    }
+
     /// Standard normal (Box-Muller, one of the pair).
     pub fn normal(&mut self) -> f64 {
         let radius = (-2.0 * (1.0 - self.unit()).ln()).sqrt();
@@ -67,4 +72,5 @@ pub mod purpose {
     pub const SYNTHETIC: u64 = 6;
     pub const FAULTS: u64 = 7;
     pub const SIMULATE: u64 = 8;
+    pub const FLEET: u64 = 9;
 }

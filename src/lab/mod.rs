@@ -4,6 +4,7 @@ pub mod bench;
 pub mod chaos;
 pub mod doctor;
 pub mod experiment;
+pub mod fleet;
 pub mod probe_mpi;
 pub mod resident;
 pub mod simulate;

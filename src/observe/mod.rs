@@ -1,6 +1,6 @@
 //! What a run says of itself: events (the one schema), the ledger of committed steps, progress,
-//! and the report drawn from them. Also the two traits through which a run sees the world: the
-//! clock and the storage, real or simulated.
+//! TensorBoard's files, the report drawn from them. Also the traits through which a run sees the
+//! world: clock and storage, real or simulated.
 
 pub mod clock;
 pub mod event;
@@ -10,3 +10,4 @@ pub mod progress;
 pub mod report;
 pub mod result;
 pub mod storage;
+pub mod tensorboard;

@@ -13,6 +13,7 @@ use crate::observe::ledger::{Committed, Entry, Ledger};
 use crate::observe::log::EventLog;
 use crate::observe::progress::Progress;
 use crate::observe::storage::Storage;
+use crate::observe::tensorboard::Tensorboard;
 
 /// Names within the run directory.
 pub const EVENTS: &str = "events.jsonl";
@@ -41,6 +42,8 @@ pub struct Journal {
     origin: f64,
     /// Drawn by this process itself when no supervisor does.
     progress: Option<Progress>,
+    /// Likewise; the writer's.
+    tensorboard: Option<Tensorboard>,
     failed: AtomicBool,
     /// Ledger lines could not be written: the next ones come with those that are missing.
     behind: bool,
@@ -58,8 +61,23 @@ impl Journal {
     ) -> Self {
         let events = EventLog::new(Arc::clone(&storage));
         let ledger = Ledger::new(Arc::clone(&storage));
-        let failed = AtomicBool::new(false);
-        Self { storage, events, ledger, clock, origin, progress, failed, behind: false, owed: None }
+        Self {
+            storage,
+            events,
+            ledger,
+            clock,
+            origin,
+            progress,
+            tensorboard: None,
+            failed: AtomicBool::new(false),
+            behind: false,
+            owed: None,
+        }
+    }
+
+    /// Where no supervisor writes TensorBoard's files, the writer does.
+    pub fn with_tensorboard(self, tensorboard: Option<Tensorboard>) -> Self {
+        Self { tensorboard, ..self }
     }
 
     /// Seconds since the run's first start.
@@ -81,6 +99,9 @@ impl Journal {
         };
         if let Some(progress) = &mut self.progress {
             progress.on(&event);
+        }
+        if let Some(tensorboard) = self.tensorboard.as_mut().filter(|_| place.rank == 0) {
+            tensorboard.on(&event);
         }
         let written = self.events.append(&event);
         self.warn_once(written, EVENTS);

@@ -18,6 +18,7 @@ use crate::observe::event::Kind;
 use crate::observe::progress::Progress;
 use crate::observe::result::Status;
 use crate::observe::storage::Storage;
+use crate::observe::tensorboard::Tensorboard;
 
 use super::TrainError;
 use super::housing::Housing;
@@ -374,8 +375,11 @@ pub(super) fn trainer(
     let progress = (!arguments.launched && comm.rank() == 0)
         .then(|| Progress::new().max_seconds(arguments.config.train.max_seconds));
     let (storage, clock) = (Arc::clone(&around.storage), Arc::clone(&around.clock));
+    let tensorboard = (!arguments.launched && arguments.config.observe.tensorboard)
+        .then(|| Tensorboard::new(&arguments.run_dir));
     let mut journal =
-        Journal::new(Arc::clone(&storage), Arc::clone(&clock), around.origin, progress);
+        Journal::new(Arc::clone(&storage), Arc::clone(&clock), around.origin, progress)
+            .with_tensorboard(tensorboard);
     let (newest, attempt) = (Arc::clone(&around.newest_attempt), world.attempt);
     let still_current = Arc::new(move || newest().is_none_or(|now| now <= attempt));
     let injector = Arc::clone(&around.injector);

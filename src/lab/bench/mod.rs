@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::cluster::launch::mpirun;
 
@@ -13,7 +13,7 @@ pub mod calm;
 pub mod recovery;
 
 /// What a bench prints with `--json`: one object on the last line of stdout.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Report {
     /// `all-reduce`, `calm`, `recovery`.
     pub bench: String,
@@ -28,7 +28,7 @@ pub struct Report {
 }
 
 /// Where a bench ran.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Machine {
     /// Hardware threads.
     pub cores: usize,
@@ -39,7 +39,7 @@ pub struct Machine {
 }
 
 /// One thing measured.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Case {
     /// Its name.
     pub case: String,
@@ -54,10 +54,10 @@ pub struct Case {
     /// Largest.
     pub max: f64,
     /// Medians of its parts.
-    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub phases: BTreeMap<String, f64>,
     /// Weights and optimizer state.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub state_bytes: Option<u64>,
 }
 

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::Study;
 use super::bar_chart::{Bar, BarChart, Part};
 use super::episodes::{Episode, PHASES};
-use super::line_chart::{LineChart, Series, Unit};
+use super::line_chart::{LineChart, Series, Unit, XAxis};
 use super::series::{self, cluster, thin};
 use super::statistics::{Point, estimate, mean_curve};
 use super::summary::{RunSummary, calm_arm};
@@ -68,6 +68,7 @@ pub fn validation_error(study: &Study) -> Option<Figure> {
         y_label: "validation error (top-1)".into(),
         unit: Unit::Percent,
         y_from: None,
+        x_axis: XAxis::Time,
         x_to: study.total_seconds(),
         failures: failure_marks(study),
         series: curves.into_iter().map(Series::with_minimum).collect(),
@@ -95,6 +96,7 @@ pub fn committed_steps(study: &Study, runs: &[RunSummary]) -> Option<Figure> {
         y_label: "committed steps".into(),
         unit: Unit::Number,
         y_from: Some(0.0),
+        x_axis: XAxis::Time,
         x_to: study.total_seconds(),
         failures: failure_marks(study),
         series: curves_of(study, false, |run| series::committed_steps(&run.events)),
@@ -128,6 +130,7 @@ pub fn training_loss(study: &Study) -> Option<Figure> {
         y_label: "training loss".into(),
         unit: Unit::Number,
         y_from: None,
+        x_axis: XAxis::Time,
         x_to: total,
         failures: failure_marks(study),
         series: curves_of(study, false, loss),

@@ -1,5 +1,5 @@
-//! Curves over time: axes at round numbers, failure marks, minimum marks, labels at the curves'
-//! ends instead of a key to look up.
+//! Curves over time or size: axes at round numbers, failure and minimum marks, labels at the
+//! curves' ends instead of a key to look up.
 
 use super::statistics::{MeanCurve, Point, interpolate, tick_digits, ticks};
 use super::svg::{Anchor, Canvas, label_width, spread};
@@ -39,7 +39,21 @@ pub enum Unit {
     Number,
 }
 
-/// A chart over time.
+/// What lies along the x axis.
+#[derive(Debug, Clone, PartialEq)]
+pub enum XAxis {
+    /// Seconds, from 0.
+    Time,
+    /// Sizes from a smallest one (above 0) on, every factor of ten as wide as any other.
+    Logarithmic {
+        /// The smallest.
+        from: f64,
+        /// What they are.
+        label: String,
+    },
+}
+
+/// A chart of curves.
 pub struct LineChart {
     /// Unique on the page.
     pub id: String,
@@ -51,12 +65,27 @@ pub struct LineChart {
     pub unit: Unit,
     /// The y range that must be visible; `None` = of the data.
     pub y_from: Option<f64>,
-    /// The end of the time axis, in seconds.
+    /// What lies along the x axis.
+    pub x_axis: XAxis,
+    /// Its end.
     pub x_to: f64,
     /// Seconds at which something failed.
     pub failures: Vec<f64>,
     /// The arms.
     pub series: Vec<Series>,
+}
+
+/// `100,000`.
+pub fn grouped(value: f64) -> String {
+    let digits = format!("{value:.0}");
+    let mut text = String::new();
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index).is_multiple_of(3) && !text.ends_with('-') {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
 }
 
 /// Seconds, minutes or hours, whichever gives small numbers.
@@ -72,6 +101,8 @@ pub fn time_unit(seconds: f64) -> (f64, &'static str) {
 struct Scale {
     /// Where the plot ends and the labels of the curves begin, in pixels.
     right: f64,
+    /// The smallest x of a logarithmic axis.
+    logarithmic_from: Option<f64>,
     x_to: f64,
     y_from: f64,
     y_to: f64,
@@ -79,7 +110,11 @@ struct Scale {
 
 impl Scale {
     fn x(&self, value: f64) -> f64 {
-        LEFT + value / self.x_to * (self.right - LEFT)
+        let part = match self.logarithmic_from {
+            Some(from) if self.x_to > from => (value / from).ln() / (self.x_to / from).ln(),
+            _ => value / self.x_to,
+        };
+        LEFT + part * (self.right - LEFT)
     }
     fn y(&self, value: f64) -> f64 {
         let part = (value - self.y_from) / (self.y_to - self.y_from);
@@ -103,6 +138,10 @@ impl LineChart {
         let widths = self.series.iter().map(|s| LABEL_LEFT + label_width(&self.end_label(s)));
         let scale = Scale {
             right: WIDTH - widths.fold(RIGHT_MIN, f64::max),
+            logarithmic_from: match self.x_axis {
+                XAxis::Time => None,
+                XAxis::Logarithmic { from, .. } => Some(from),
+            },
             x_to: self.x_to,
             y_from: y_ticks[0],
             y_to: y_ticks[y_ticks.len() - 1],
@@ -138,19 +177,32 @@ impl LineChart {
             canvas.line("grid", (LEFT, y), (right, y));
             canvas.text("tick", (LEFT - 8.0, y + 4.0), Anchor::End, &self.write(tick, digits));
         }
-        let (unit, unit_name) = time_unit(self.x_to);
-        let x_ticks = ticks(0.0, self.x_to / unit, 8);
-        let digits = tick_digits(&x_ticks);
-        for tick in x_ticks.iter().filter(|tick| **tick * unit <= self.x_to * 1.0001) {
-            let x = scale.x(tick * unit);
+        let (x_ticks, label) = self.x_ticks();
+        for (at, text) in x_ticks {
+            let x = scale.x(at);
             canvas.line("axis", (x, bottom), (x, bottom + 5.0));
-            canvas.text("tick", (x, bottom + 19.0), Anchor::Middle, &format!("{tick:.digits$}"));
+            canvas.text("tick", (x, bottom + 19.0), Anchor::Middle, &text);
         }
         canvas.line("axis", (LEFT, bottom), (right, bottom));
         canvas.line("axis", (LEFT, TOP - 4.0), (LEFT, bottom));
         let middle = ((LEFT + right) / 2.0, HEIGHT - 8.0);
-        canvas.text("axis-label", middle, Anchor::Middle, &format!("wall time / {unit_name}"));
+        canvas.text("axis-label", middle, Anchor::Middle, &label);
         canvas.text_upwards("axis-label", (15.0, (TOP + bottom) / 2.0), &self.y_label);
+    }
+
+    /// Where the x axis has marks, what stands there, and what the axis is called.
+    fn x_ticks(&self) -> (Vec<(f64, String)>, String) {
+        if let XAxis::Logarithmic { from, label } = &self.x_axis {
+            let (low, high) = (from.log10().ceil() as i32, self.x_to.log10().floor() as i32);
+            let powers = (low..=high).map(|power| 10f64.powi(power));
+            return (powers.map(|at| (at, grouped(at))).collect(), label.clone());
+        }
+        let (unit, unit_name) = time_unit(self.x_to);
+        let marks = ticks(0.0, self.x_to / unit, 8);
+        let digits = tick_digits(&marks);
+        let seen = marks.iter().filter(|mark| **mark * unit <= self.x_to * 1.0001);
+        let marks = seen.map(|mark| (mark * unit, format!("{mark:.digits$}"))).collect();
+        (marks, format!("wall time / {unit_name}"))
     }
 
     fn failure_marks(&self, canvas: &mut Canvas, scale: &Scale) {

@@ -10,13 +10,13 @@ mod bar_chart;
 pub mod compare;
 pub mod episodes;
 mod figures;
-mod line_chart;
+pub mod line_chart;
 mod page;
 pub mod read;
 pub mod series;
 pub mod statistics;
 pub mod summary;
-mod svg;
+pub mod svg;
 pub mod tables;
 
 /// One run as it left its directory.
@@ -99,4 +99,9 @@ impl Study {
 /// The page.
 pub fn html(study: &Study) -> String {
     page::render(study)
+}
+
+/// A page of the report's style around a body that somebody else made.
+pub fn page_of(title: &str, body: &str) -> String {
+    page::document(title, body)
 }

@@ -43,7 +43,8 @@ pub fn render(study: &Study) -> String {
     document(&study.title, &page.body)
 }
 
-fn document(title: &str, body: &str) -> String {
+/// The document around a body.
+pub fn document(title: &str, body: &str) -> String {
     format!(
         "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
          <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\

@@ -1,0 +1,333 @@
+//! `kintsugi status RUN --live`: the same facts once a second until the run ends. On a terminal a
+//! view that is drawn over itself, elsewhere a line whenever something has changed.
+
+use std::io::{self, Write};
+use std::path::Path;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use console::Term;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+
+use crate::cluster::world::{Member, Role};
+use crate::config::Config;
+use crate::observe::event::{Event, Kind};
+use crate::observe::log::{EVENTS_FILE, EventTail};
+use crate::observe::progress::{clock, duration};
+
+use super::{Report, lines, read_on, report};
+
+/// Between two looks.
+const PERIOD: Duration = Duration::from_secs(1);
+/// How soon Ctrl-C is answered.
+const NAP: Duration = Duration::from_millis(50);
+/// A run of which no process is found here and nothing is heard for so long is not followed on.
+const SILENCE_SECONDS_MAX: f64 = 120.0;
+/// Repairs that are shown.
+const REPAIRS_SHOWN: usize = 5;
+/// Nodes that are shown.
+const NODES_SHOWN: usize = 8;
+/// Of the bar, in characters.
+const BAR_WIDTH: usize = 30;
+/// Members are always shown up to this many, however small the terminal.
+const MEMBERS_MIN: usize = 4;
+
+/// Follows the run. Exit 0 when it has ended or somebody pressed Ctrl-C, 1 when there is no run or
+/// nothing is heard of it.
+pub fn run(folder: &Path) -> ExitCode {
+    let stop = Arc::new(AtomicBool::new(false));
+    for signal in [SIGINT, SIGTERM, SIGHUP] {
+        if let Err(error) = signal_hook::flag::register(signal, Arc::clone(&stop)) {
+            eprintln!("error: cannot catch signals: {error}");
+            return ExitCode::from(1);
+        }
+    }
+    match follow(folder, &stop) {
+        Ok(code) => code,
+        Err(message) => {
+            eprintln!("error: {message}");
+            ExitCode::from(1)
+        }
+    }
+}
+
+fn follow(folder: &Path, stop: &AtomicBool) -> Result<ExitCode, String> {
+    let (mut tail, mut events) = (EventTail::new(folder.join(EVENTS_FILE)), Vec::new());
+    let limit = max_seconds(folder);
+    let mut output = Output::of(Term::stdout());
+    loop {
+        read_on(&mut tail, &mut events);
+        let report = report(folder, &events)?;
+        let silent = report.state == "silent"
+            && report.last_event_seconds_ago.is_none_or(|ago| ago > SILENCE_SECONDS_MAX);
+        let ended = report.result.is_some();
+        let shown = output.show(&report, &events, limit, ended || silent);
+        if shown.is_err() || ended {
+            // A closed stdout is no failure: nobody looks any more.
+            return Ok(ExitCode::SUCCESS);
+        }
+        if silent {
+            return Err(format!(
+                "nothing is heard of {}: no process of it here, no event for {SILENCE_SECONDS_MAX} \
+                 s; `kintsugi launch` goes on with it",
+                report.run
+            ));
+        }
+        let until = Instant::now() + PERIOD;
+        while Instant::now() < until {
+            if stop.load(Ordering::Relaxed) {
+                return Ok(ExitCode::SUCCESS);
+            }
+            std::thread::sleep(NAP);
+        }
+    }
+}
+
+/// `train.max_seconds`, where it can be read.
+fn max_seconds(folder: &Path) -> Option<f64> {
+    let text = std::fs::read_to_string(folder.join("config.toml")).ok()?;
+    toml::from_str::<Config>(&text).ok()?.train.max_seconds
+}
+
+/// Where the view goes.
+enum Output {
+    Screen(Screen),
+    /// The line that was printed last.
+    Lines(String),
+}
+
+impl Output {
+    fn of(terminal: Term) -> Self {
+        match terminal.is_term() {
+            true => Self::Screen(Screen::new(terminal)),
+            false => Self::Lines(String::new()),
+        }
+    }
+
+    fn show(
+        &mut self,
+        report: &Report,
+        events: &[Event],
+        limit: Option<f64>,
+        last: bool,
+    ) -> io::Result<()> {
+        match self {
+            Self::Screen(screen) => {
+                let (height, width) = screen.terminal.size();
+                let rows = usize::from(height).saturating_sub(1);
+                let view = view(report, events, limit, rows);
+                screen.draw(&view, usize::from(width))
+            }
+            Self::Lines(before) => {
+                let line = one_line(report, limit);
+                if line != *before {
+                    writeln!(io::stdout(), "{line}")?;
+                    *before = line;
+                }
+                if last {
+                    write!(io::stdout(), "{}", lines(report))?;
+                }
+                io::stdout().flush()
+            }
+        }
+    }
+}
+
+/// Lines that are drawn over those of the last time. The cursor is hidden meanwhile and comes back
+/// whatever ends the view.
+struct Screen {
+    terminal: Term,
+    drawn: usize,
+}
+
+impl Screen {
+    fn new(terminal: Term) -> Self {
+        // A terminal that cannot hide its cursor shows it.
+        let _ = terminal.hide_cursor();
+        Self { terminal, drawn: 0 }
+    }
+
+    fn draw(&mut self, view: &[String], width: usize) -> io::Result<()> {
+        /// Clears what is left of a line, so that nothing flickers.
+        const TO_END_OF_LINE: &str = "\x1b[K";
+        let mut text = String::new();
+        for line in view {
+            // A line that wraps would move all that is drawn next.
+            text.extend(line.chars().take(width.saturating_sub(1)));
+            text.push_str(TO_END_OF_LINE);
+            text.push('\n');
+        }
+        if self.drawn > 0 {
+            self.terminal.move_cursor_up(self.drawn)?;
+        }
+        self.terminal.write_str(&text)?;
+        self.terminal.clear_to_end_of_screen()?;
+        self.drawn = view.len();
+        self.terminal.flush()
+    }
+}
+
+impl Drop for Screen {
+    fn drop(&mut self) {
+        let _ = self.terminal.show_cursor();
+    }
+}
+
+/// Seconds until the first of the run's limits is reached.
+fn remaining(report: &Report, limit: Option<f64>) -> Option<f64> {
+    let by_steps = report.steps_total.zip(report.steps_per_second).and_then(|(total, speed)| {
+        (speed > 0.0).then(|| total.saturating_sub(report.step) as f64 / speed)
+    });
+    let by_time = limit.map(|limit| (limit - report.seconds).max(0.0));
+    by_steps.into_iter().chain(by_time).reduce(f64::min)
+}
+
+fn done(report: &Report, limit: Option<f64>) -> Option<f64> {
+    let by_steps = report.steps_total.map(|total| report.step as f64 / total.max(1) as f64);
+    let by_time = limit.map(|limit| report.seconds / limit);
+    by_steps.into_iter().chain(by_time).reduce(f64::max).map(|done| done.clamp(0.0, 1.0))
+}
+
+fn active(report: &Report) -> usize {
+    report.members.iter().filter(|member| member.role == Role::Active).count()
+}
+
+/// Step, error, speed.
+fn figures(report: &Report, limit: Option<f64>) -> Vec<String> {
+    let mut figures = vec![match report.steps_total {
+        Some(total) => format!("step {}/{total}", report.step),
+        None => format!("step {}", report.step),
+    }];
+    figures.push(format!("epoch {}", report.epoch));
+    figures.extend(report.loss.map(|loss| format!("loss {loss:.4}")));
+    figures.extend(report.validation_error.map(|e| format!("validation error {:.2}%", e * 100.0)));
+    figures.extend(report.images_per_second.map(|speed| format!("{speed:.0} images/s")));
+    figures.extend(
+        report.steps_per_second.filter(|s| *s > 0.0).map(|s| duration(1.0 / s) + " a step"),
+    );
+    if report.result.is_none() {
+        figures.extend(remaining(report, limit).map(|seconds| clock(seconds) + " left"));
+    }
+    figures
+}
+
+/// All in one line, without what changes by itself.
+fn one_line(report: &Report, limit: Option<f64>) -> String {
+    let mut parts = vec![report.state.clone()];
+    parts.extend(figures(report, limit));
+    parts.push(format!("{} ranks", active(report)));
+    parts.push(format!("{} recoveries", report.recoveries));
+    parts.join("  ")
+}
+
+/// The whole view, at most about `rows` lines.
+fn view(report: &Report, events: &[Event], limit: Option<f64>, rows: usize) -> Vec<String> {
+    let mut view = vec![format!(
+        "{}: {}{}",
+        report.run,
+        report.state,
+        report.reason.as_ref().map_or(String::new(), |reason| format!(" ({reason})"))
+    )];
+    if let Some(done) = done(report, limit) {
+        let full = (done * BAR_WIDTH as f64).round() as usize;
+        let (full, empty) = ("━".repeat(full), "─".repeat(BAR_WIDTH.saturating_sub(full)));
+        view.push(format!("{full}{empty} {:3.0}%", done * 100.0));
+    }
+    view.push(figures(report, limit).join("  "));
+    let ago = report
+        .last_event_seconds_ago
+        .map_or("no event".into(), |ago| format!("last event {} ago", clock(ago)));
+    view.push(format!(
+        "{} since the start, attempt {}, generation {}, {ago}",
+        clock(report.seconds),
+        report.attempt,
+        report.generation
+    ));
+    view.push(format!(
+        "{} recoveries in {}, {} steps lost",
+        report.recoveries,
+        duration(report.recovery_seconds),
+        report.lost_steps
+    ));
+    view.extend(repairs(events));
+    view.push(String::new());
+    view.extend(nodes(&report.members));
+    view.push(String::new());
+    members(report, rows.saturating_sub(view.len() + 2).max(MEMBERS_MIN), &mut view);
+    view
+}
+
+/// The newest repairs, the newest last.
+fn repairs(events: &[Event]) -> Vec<String> {
+    let told = events.iter().rev().filter_map(|event| match &event.kind {
+        Kind::Recovered(record) => {
+            let seconds = duration(record.seconds.values().sum());
+            let lost: Vec<String> = record
+                .lost
+                .iter()
+                .map(|lost| format!("rank {} on {}: {}", lost.rank, lost.host, lost.cause))
+                .collect();
+            Some(format!(
+                "  step {}: {} in {seconds}, lost {}",
+                record.step,
+                record.rung,
+                if lost.is_empty() { "nobody".into() } else { lost.join("; ") }
+            ))
+        }
+        Kind::Restarted { from, lost_steps } => Some(format!(
+            "  attempt {} from {from} state at step {}, {lost_steps} steps lost",
+            event.attempt, event.step
+        )),
+        _ => None,
+    });
+    let mut newest: Vec<String> = told.take(REPAIRS_SHOWN).collect();
+    newest.reverse();
+    newest
+}
+
+/// Who is where, a line a node.
+fn nodes(members: &[Member]) -> Vec<String> {
+    let mut hosts: Vec<&str> = members.iter().map(|member| member.host.as_str()).collect();
+    hosts.sort_unstable();
+    hosts.dedup();
+    let on = |host: &str, role: Role| {
+        members.iter().filter(|member| member.host == host && member.role == role).count()
+    };
+    let mut told: Vec<String> = hosts
+        .iter()
+        .take(NODES_SHOWN)
+        .map(|host| match on(host, Role::Spare) {
+            0 => format!("node {host}: {} ranks", on(host, Role::Active)),
+            spares => format!("node {host}: {} ranks, {spares} spares", on(host, Role::Active)),
+        })
+        .collect();
+    if hosts.len() > NODES_SHOWN {
+        told.push(format!("... and {} nodes more", hosts.len() - NODES_SHOWN));
+    }
+    told
+}
+
+fn members(report: &Report, rows: usize, view: &mut Vec<String>) {
+    if report.members.is_empty() {
+        return;
+    }
+    view.push(format!("{:>5} {:>7} {:>9}  {:<12} computes", "rank", "member", "pid", "host"));
+    for member in report.members.iter().take(rows) {
+        let (rank, pace) = match member.role {
+            Role::Active => {
+                let pace = report.rank_seconds.get(member.rank as usize);
+                (member.rank.to_string(), pace.map_or("-".into(), |s| duration(*s) + " a step"))
+            }
+            Role::Spare => ("spare".into(), "-".into()),
+        };
+        view.push(format!(
+            "{rank:>5} {:>7} {:>9}  {:<12} {pace}",
+            member.member, member.pid, member.host
+        ));
+    }
+    if report.members.len() > rows {
+        view.push(format!("... and {} members more", report.members.len() - rows));
+    }
+}

@@ -1,0 +1,230 @@
+//! A forecast held against a run that was measured. From the run come its length, its step time,
+//! what struck it and how long each repair took; the forecast is the spread of runs of the same
+//! work under failures of the same rate. Start-up, evaluations and the end are left out on both
+//! sides.
+
+use std::collections::BTreeMap;
+
+use crate::config::seed::{Stream, purpose};
+use crate::observe::event::{Event, Kind};
+use crate::observe::report::episodes::{Episode, episodes};
+
+use super::chain::{self, Rules};
+use super::costs::Costs;
+
+/// What a run's events show.
+#[derive(Debug, Clone, PartialEq, serde::Serialize)]
+pub struct Measured {
+    /// Ranks at its start.
+    pub ranks: u32,
+    /// Steps that count at its end.
+    pub steps: u64,
+    /// Mean length of a step that counts.
+    pub step_seconds: f64,
+    /// Mean length of the step that a failure strikes: long steps are struck more often.
+    pub struck_step_seconds: f64,
+    /// From the first step's beginning to the last one's end, evaluations left out.
+    pub seconds: f64,
+    /// Evaluations, left out.
+    pub evaluation_seconds: f64,
+    /// Steps that were committed and thrown away.
+    pub lost_steps: u64,
+    /// Steps from one checkpoint to the next, on average; none where there were fewer than two.
+    pub checkpoint_steps: Option<f64>,
+    /// Repairs by rung, with the seconds of each.
+    pub repairs: BTreeMap<String, Vec<f64>>,
+}
+
+impl Measured {
+    /// The fraction of the time that went into steps that count.
+    pub fn goodput(&self) -> f64 {
+        self.steps as f64 * self.step_seconds / self.seconds
+    }
+
+    /// Failures of any kind.
+    pub fn failures(&self) -> u64 {
+        self.repairs.values().map(|repairs| repairs.len() as u64).sum()
+    }
+}
+
+/// Reads a run's events.
+///
+/// # Errors
+/// When they show too little: no steps, or none that count.
+pub fn measure(events: &[Event]) -> Result<Measured, String> {
+    let mut counted: Vec<(u64, f64)> = Vec::new();
+    let (mut ranks, mut begun, mut ended) = (0, None, 0.0);
+    let (mut evaluation_seconds, mut lost_steps) = (0.0, 0);
+    let mut checkpoints: Vec<u64> = Vec::new();
+    for event in events {
+        match &event.kind {
+            Kind::RunStart { ranks: started, .. } if ranks == 0 => ranks = *started,
+            Kind::Step { seconds, .. } => {
+                begun.get_or_insert(event.seconds - seconds);
+                ended = event.seconds;
+                counted.push((event.step, *seconds));
+            }
+            Kind::Evaluation { seconds, .. } if seconds.is_finite() => {
+                evaluation_seconds += seconds;
+            }
+            Kind::Restarted { lost_steps: lost, .. } => {
+                lost_steps += lost;
+                counted.retain(|(step, _)| *step <= event.step);
+                checkpoints.retain(|step| *step <= event.step);
+            }
+            Kind::Checkpoint { .. } => checkpoints.push(event.step),
+            _ => {}
+        }
+    }
+    let work: f64 = counted.iter().map(|step| step.1).sum();
+    let steps = counted.last().map_or(0, |step| step.0);
+    let seconds = ended - begun.unwrap_or(0.0) - evaluation_seconds;
+    if !(steps > 0 && work > 0.0 && seconds > 0.0) {
+        return Err("its events show no steps that count: name a run that trained".into());
+    }
+    checkpoints.dedup();
+    let spacing = checkpoints
+        .len()
+        .checked_sub(1)
+        .filter(|gaps| *gaps > 0)
+        .map(|gaps| (checkpoints[gaps].saturating_sub(checkpoints[0])) as f64 / gaps as f64);
+    let step_seconds = work / steps as f64;
+    let struck_step_seconds = counted.iter().map(|step| step.1 * step.1).sum::<f64>() / work;
+    let repairs = repairs(&episodes(events), struck_step_seconds);
+    let checkpoint_steps = spacing.filter(|steps| *steps > 0.0);
+    Ok(Measured {
+        ranks,
+        steps,
+        step_seconds,
+        struck_step_seconds,
+        seconds,
+        evaluation_seconds,
+        lost_steps,
+        checkpoint_steps,
+        repairs,
+    })
+}
+
+/// A kill from outside leaves no time stamp, so its repair has no phase "detect". The survivors
+/// notice when they next communicate, at the end of their step: half a step later on average.
+fn repairs(episodes: &[Episode], step_seconds: f64) -> BTreeMap<String, Vec<f64>> {
+    let mut repairs: BTreeMap<String, Vec<f64>> = BTreeMap::new();
+    for episode in episodes {
+        let stamped = episode.phases.iter().any(|phase| phase.0 == "detect");
+        let seconds = episode.seconds() + if stamped { 0.0 } else { step_seconds / 2.0 };
+        repairs.entry(episode.rung.clone()).or_default().push(seconds);
+    }
+    repairs
+}
+
+/// What is known without the run; what is not is taken from it.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Given {
+    /// What repairs take.
+    pub costs: Option<Costs>,
+    /// Mean seconds between failures of any rank of the run.
+    pub mtbf: Option<f64>,
+}
+
+/// What the forecast says of the run.
+#[derive(Debug, Clone, PartialEq, serde::Serialize)]
+pub struct Verdict {
+    /// The run's goodput.
+    pub measured: f64,
+    /// The mean of the forecast.
+    pub forecast: f64,
+    /// Between these lie 95 of 100 runs.
+    pub runs: [f64; 2],
+    /// Whether the run does.
+    pub inside: bool,
+    /// Mean number of failures of the forecast's runs.
+    pub failures: f64,
+}
+
+/// Plays `replicas` runs of the same work and looks where the measured one lies.
+pub fn hold(run: &Measured, given: Given, replicas: u32, seed: u64) -> Verdict {
+    let played: Vec<_> = (0..replicas.max(1))
+        .map(|replica| {
+            let mut stream = Stream::new(&[seed, purpose::FLEET, 0, u64::from(replica)]);
+            let rules = rules(run, given, &mut stream);
+            chain::play(&rules, &mut stream)
+        })
+        .collect();
+    let sample = chain::sample(&played);
+    let measured = run.goodput();
+    Verdict {
+        measured,
+        forecast: sample.goodput,
+        runs: sample.runs,
+        inside: (sample.runs[0]..=sample.runs[1]).contains(&measured),
+        failures: sample.failures as f64 / sample.n as f64,
+    }
+}
+
+/// What a repair by this rung takes where that is known without the run.
+fn given_cost(run: &Measured, given: Given, rung: &str) -> Option<f64> {
+    let costs = given.costs?;
+    match rung {
+        "spare" => Some(costs.spare),
+        "respawn" => Some(costs.respawn),
+        "shrink" => Some(costs.shrink),
+        "restart" if run.lost_steps > 0 => Some(costs.restart),
+        "restart" => Some(costs.resident_restart),
+        _ => None,
+    }
+}
+
+/// How many repairs there were of the rungs that are wanted, and their mean cost in one run: over
+/// as many as there were, drawn from them, since another run would have had others.
+fn repairs_of(
+    run: &Measured,
+    given: Given,
+    stream: &mut Stream,
+    wanted: impl Fn(&str) -> bool,
+) -> (f64, f64) {
+    let chosen = run.repairs.iter().filter(|(rung, _)| wanted(rung));
+    let all: Vec<f64> = chosen
+        .flat_map(|(rung, each)| {
+            let cost = given_cost(run, given, rung);
+            each.iter().map(move |seconds| cost.unwrap_or(*seconds))
+        })
+        .collect();
+    if all.is_empty() {
+        return (0.0, 0.0);
+    }
+    let drawn = (0..all.len()).map(|_| all[stream.below(all.len() as u64) as usize]);
+    (all.len() as f64, drawn.sum::<f64>() / all.len() as f64)
+}
+
+/// Live repairs are failures of ranks; starts of the whole world are those of its one "node".
+fn rules(run: &Measured, given: Given, stream: &mut Stream) -> Rules {
+    let (live, live_cost) = repairs_of(run, given, stream, |rung| rung != "restart");
+    let (restarts, restart_cost) = repairs_of(run, given, stream, |rung| rung == "restart");
+    let all = (live + restarts).max(1.0);
+    let rate = given.mtbf.map_or((live + restarts) / run.seconds, |mtbf| 1.0 / mtbf);
+    let checkpoint = match (run.lost_steps, run.checkpoint_steps) {
+        (0, _) => run.struck_step_seconds,
+        (_, Some(steps)) => steps * run.step_seconds,
+        // Every loss was to the only checkpoint there was, or to none.
+        (_, None) => run.steps as f64 * run.step_seconds,
+    };
+    Rules {
+        nodes: 1,
+        ranks: u64::from(run.ranks.max(1)),
+        spares: 0,
+        rank_rate: rate * live / all / f64::from(run.ranks.max(1)),
+        node_rate: rate * restarts / all,
+        pace: 1.0,
+        rank_cost: live_cost,
+        node_cost: restart_cost,
+        shrink_cost: 0.0,
+        grow_cost: 0.0,
+        restart_cost,
+        rank_keeps: run.struck_step_seconds,
+        node_keeps: checkpoint,
+        checkpoint,
+        rank_return: None,
+        node_return: None,
+        work: run.steps as f64 * run.step_seconds,
+    }
+}

@@ -1,0 +1,87 @@
+//! The forecast for people: one self-contained page with a curve for every arm and the table.
+
+use crate::observe::report::line_chart::{LineChart, Series, Unit, XAxis, grouped};
+use crate::observe::report::page_of;
+use crate::observe::report::statistics::MeanCurve;
+use crate::observe::report::svg::escape;
+
+use super::{ARMS, Arm, Forecast};
+
+/// The page; `assumptions` are lines of what was put in.
+pub fn html(forecasts: &[Forecast], assumptions: &[String], command: &str) -> String {
+    let mut body = "<h1>Goodput of a fleet, by the way it survives failures</h1>\n".to_string();
+    body.push_str(
+        "<p class=\"lead\">Goodput: work done, as a fraction of what the nodes that train would \
+         have done in the same time without failures and checkpoints.</p>\n",
+    );
+    if let Some(chart) = chart(forecasts) {
+        body.push_str(&format!(
+            "<figure>\n{chart}<figcaption><b>Goodput against the number of nodes.</b> Lines: means \
+             of the runs that were played; the shaded areas hold 95 of 100 single runs. \
+             </figcaption>\n</figure>\n"
+        ));
+    }
+    body.push_str(&table(forecasts));
+    body.push_str("<h2>What was put in</h2>\n<ul>\n");
+    for line in assumptions {
+        body.push_str(&format!("<li>{}</li>\n", escape(line)));
+    }
+    body.push_str(&format!("</ul>\n<pre>$ {}</pre>\n", escape(command)));
+    page_of("Fleet forecast", &body)
+}
+
+fn of(forecasts: &[Forecast], arm: Arm) -> impl Iterator<Item = &Forecast> {
+    forecasts.iter().filter(move |forecast| forecast.arm == arm)
+}
+
+fn chart(forecasts: &[Forecast]) -> Option<String> {
+    let sizes = || forecasts.iter().map(|forecast| forecast.nodes as f64);
+    let series = ARMS.iter().enumerate().map(|(index, &arm)| {
+        let points = of(forecasts, arm).map(|f| (f.nodes as f64, f.goodput)).collect();
+        let band = of(forecasts, arm).map(|f| (f.nodes as f64, f.runs[0], f.runs[1])).collect();
+        let curve = MeanCurve { points, band };
+        let (label, colour) = (arm.name().to_string(), index + 1);
+        Series { label, colour, curve, diamond: None, dots: true, reference: false }
+    });
+    LineChart {
+        id: "clip-fleet".into(),
+        label: "Goodput against the number of nodes, a curve for every arm".into(),
+        // The heading says it; there is no room beside figures of this length.
+        y_label: String::new(),
+        unit: Unit::Percent,
+        y_from: None,
+        x_axis: XAxis::Logarithmic {
+            from: sizes().fold(f64::INFINITY, f64::min),
+            label: "nodes".into(),
+        },
+        x_to: sizes().fold(0.0, f64::max),
+        failures: Vec::new(),
+        series: series.filter(|series| !series.curve.points.is_empty()).collect(),
+    }
+    .draw()
+}
+
+fn table(forecasts: &[Forecast]) -> String {
+    let mut html = "<div class=\"table\"><table><thead><tr><th>nodes</th><th>arm</th>\
+         <th>failures a day</th><th>checkpoint every</th><th>goodput</th><th>95 % interval</th>\
+         <th>formula</th><th>difference</th></tr></thead>\n<tbody>\n"
+        .to_string();
+    for forecast in forecasts {
+        let percent = |value: f64| format!("{:.3} %", value * 100.0);
+        let or_dash = |value: Option<f64>| value.map_or("–".to_string(), percent);
+        html.push_str(&format!(
+            "<tr><td>{}</td><td>{}</td><td>{:.2}</td><td>{:.0} s</td><td>{}</td><td>± {}</td>\
+             <td>{}</td><td>{}</td></tr>\n",
+            grouped(forecast.nodes as f64),
+            escape(forecast.arm.name()),
+            forecast.failures_per_day,
+            forecast.checkpoint_every_seconds,
+            percent(forecast.goodput),
+            percent(forecast.half_width),
+            or_dash(forecast.formula),
+            or_dash(forecast.difference),
+        ));
+    }
+    html.push_str("</tbody></table></div>\n");
+    html
+}
