@@ -30,7 +30,7 @@ const LIFE_LIMIT: Duration = Duration::from_secs(1);
 const LONG: [&str; 2] = ["train.steps=400", "evaluation.every=never"];
 
 /// The hash of the run that lost nothing.
-fn calm(name: &'static str, overrides: &[&str]) -> Option<String> {
+fn calm(name: &str, overrides: &[&str]) -> Option<String> {
     let folder = run_dir(&format!("guard-calm-{name}"));
     let ended = run(&mut launch(&folder, overrides), LIMIT);
     assert_eq!(ended.code, Some(0), "{}", ended.stderr);

@@ -35,7 +35,7 @@ fn every_schedule_ends_as_promised() {
 
 #[test]
 fn applying_on_local_success_is_found_and_minimised() {
-    let tally = play_all(&schedules(100, Rule::LocalSuccess), &|_| {});
+    let tally = play_all(&schedules(200, Rule::LocalSuccess), &|_| {});
     assert!(tally.wrong + tally.stuck > 5, "{tally:?}");
     let shortest = tally.failed.iter().map(|failed| failed.faults.len()).min();
     assert_eq!(shortest, Some(1), "one death is enough: {:?}", tally.failed);

@@ -16,7 +16,10 @@ pub(super) const NOT_BROKEN: u32 = 1 << 4;
 pub(super) const NO_RESIZE: u32 = 1 << 5;
 pub(super) const NO_RENEWAL: u32 = 1 << 6;
 pub(super) const NO_RECRUITS: u32 = 1 << 7;
-pub(super) const ALL: u32 = (1 << 8) - 1;
+/// Cleared where the sums are known to be grouped otherwise than in a run without failures: a
+/// newcomer was not there when the world shrank.
+pub(super) const EXACT: u32 = 1 << 8;
+pub(super) const ALL: u32 = (1 << 9) - 1;
 
 impl Trainer {
     /// What this rank asks of all: cleared bits.
@@ -34,6 +37,9 @@ impl Trainer {
         }
         if self.recruits == Recruits::Known {
             flags &= !NO_RECRUITS;
+        }
+        if !self.replica.position.exact {
+            flags &= !EXACT;
         }
         let now = self.clock.now();
         if self.is_writer() && self.plan.regrow.is_some() && self.resizer.asks(&self.world, now) {

@@ -25,7 +25,8 @@ use super::pace::Pace;
 use super::position::{Ending, Position};
 use super::replica::Replica;
 use super::requests::{
-    COMMIT, NO_EVALUATION, NO_RECRUITS, NO_RENEWAL, NO_RESIZE, NO_STOP, NOT_BROKEN, TIME_LEFT,
+    COMMIT, EXACT, NO_EVALUATION, NO_RECRUITS, NO_RENEWAL, NO_RESIZE, NO_STOP, NOT_BROKEN,
+    TIME_LEFT,
 };
 use super::resize::Resizer;
 use super::worker::Totals;
@@ -316,6 +317,7 @@ impl Trainer {
         let position = &mut self.replica.position;
         let epoch_before = position.cursor / self.plan.samples_per_epoch;
         position.commit(line);
+        position.exact &= flags & EXACT != 0;
         let step = position.step;
         self.epoch_ended = position.cursor / self.plan.samples_per_epoch > epoch_before;
         position.evaluation_due |= self.plan.evaluates()
