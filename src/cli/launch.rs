@@ -10,11 +10,13 @@ use kintsugi_ffi::{mpi, os};
 use crate::cluster::guard::judge;
 use crate::cluster::launch::estimate::{self, Sizes};
 use crate::cluster::launch::lock::RunLock;
+use crate::cluster::launch::nodes::crew::Nodes;
+use crate::cluster::launch::nodes::{Allocation, SPARES_DEFAULT};
 use crate::cluster::launch::run_dir::{Found, RunDir};
 use crate::cluster::launch::supervisor::{self, Job};
 use crate::cluster::launch::{LaunchError, current_attempt, mpirun};
 use crate::cluster::resident::Folder;
-use crate::config::{Config, DataFormat, Limit, identity, parse};
+use crate::config::{Config, DataFormat, Every, Limit, Recovery, Rung, identity, parse};
 use crate::model::{catalogue, layout};
 use crate::observe::progress::Progress;
 use crate::observe::result::{RunResult, Status};
@@ -40,6 +42,12 @@ pub struct Args {
     /// Starts anew: a run that is there is moved aside
     #[arg(long)]
     fresh: bool,
+    /// Nodes of the allocation that wait until another one dies
+    #[arg(long, value_name = "NODES", default_value_t = 0)]
+    spare_nodes: u32,
+    /// With fewer living nodes the run ends (exit code 75), to be requeued
+    #[arg(long, value_name = "NODES", default_value_t = 1)]
+    min_nodes: u32,
     /// Prints the mpirun line and starts nothing
     #[arg(long)]
     dry_run: bool,
@@ -71,7 +79,17 @@ fn launch(args: &Args) -> Result<Status, LaunchError> {
     let folder = args.run_dir.clone().unwrap_or_else(|| identity::run_directory(&config));
     let run = RunDir::at(&folder)?;
     let rank_program = std::env::var_os(RANK_PROGRAM_VARIABLE).map(PathBuf::from);
-    let mut job = Job { config, run, mpirun, program, rank_program };
+    let mut job = Job { config, run, mpirun, program, rank_program, nodes: None };
+    if let Some(allocation) = Allocation::find()? {
+        // After the folder was named: the same command finds its run again on one node.
+        suit_several_nodes(&mut job.config.recovery);
+        job.nodes = Some(Nodes {
+            allocation,
+            spare: args.spare_nodes,
+            least: args.min_nodes,
+            spares_per_node: job.config.recovery.spares.unwrap_or(0),
+        });
+    }
     if args.dry_run {
         let attempt = current_attempt(job.run.path()).unwrap_or(0) + 1;
         print(&mpirun::pasteable(&job.plan(attempt, supervisor::now_unix())));
@@ -86,6 +104,20 @@ fn launch(args: &Args) -> Result<Status, LaunchError> {
             Ok(result.status)
         }
         Opened::Ours(lock) => supervise(&job, lock),
+    }
+}
+
+/// What is not configured, as several nodes need it (DESIGN 4.3): processes that wait are promoted
+/// dependably there, and new ones are not started dependably, so nothing starts any unless asked to.
+fn suit_several_nodes(recovery: &mut Recovery) {
+    if recovery.ladder.is_none() {
+        recovery.ladder = Some(vec![Rung::Spare, Rung::Shrink, Rung::Restart]);
+        if recovery.regrow == Recovery::default().regrow {
+            recovery.regrow = Every::Never;
+        }
+    }
+    if recovery.rungs().contains(&Rung::Spare) {
+        recovery.spares.get_or_insert(SPARES_DEFAULT);
     }
 }
 

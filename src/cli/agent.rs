@@ -1,0 +1,64 @@
+//! `kintsugi agent` (hidden): speaks for one node, see `cluster::launch::nodes`.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use crate::cluster::launch::nodes::agent::{Duties, Parting, serve};
+use crate::cluster::launch::nodes::message::KEY_VARIABLE;
+use crate::config::Span;
+
+/// Arguments.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Where launch runs.
+    #[arg(long)]
+    launch: String,
+    /// Its port for connections.
+    #[arg(long)]
+    port: u16,
+    /// Its port for beats.
+    #[arg(long)]
+    beats: u16,
+    /// This node, as SLURM calls it.
+    #[arg(long)]
+    node: String,
+    /// The run directory's short name.
+    #[arg(long)]
+    run: String,
+    /// Where the run keeps its slots.
+    #[arg(long)]
+    resident_dir: PathBuf,
+    /// Silence after which launch counts as dead.
+    #[arg(long)]
+    timeout: Span,
+}
+
+/// srun's own idea of where launch runs.
+const LAUNCH_ADDRESS: &str = "SLURM_LAUNCH_NODE_IPADDR";
+
+/// Serves until launch ends.
+pub fn run(args: &Args) -> ExitCode {
+    let address = std::env::var(LAUNCH_ADDRESS).ok();
+    let duties = Duties {
+        hosts: [Some(args.launch.clone()), address].into_iter().flatten().collect(),
+        port: args.port,
+        beats: args.beats,
+        key: std::env::var(KEY_VARIABLE).unwrap_or_default(),
+        node: args.node.clone(),
+        run: args.run.clone(),
+        resident_dir: args.resident_dir.clone(),
+        timeout: args.timeout.0,
+    };
+    let program = std::env::current_exe();
+    match program.and_then(|program| serve(&duties, program)) {
+        Ok(Parting::Dismissed) => ExitCode::SUCCESS,
+        Ok(Parting::Orphaned(why)) => {
+            eprintln!("agent of {}: launch is gone ({why}): this node was cleared up", args.node);
+            ExitCode::SUCCESS
+        }
+        Err(error) => {
+            eprintln!("agent of {}: {error}", args.node);
+            ExitCode::FAILURE
+        }
+    }
+}
