@@ -1,10 +1,12 @@
 //! `kintsugi agent` (hidden): speaks for one node, see `cluster::launch::nodes`.
 
+use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use crate::cluster::launch::nodes::agent::{Duties, Parting, serve};
 use crate::cluster::launch::nodes::message::KEY_VARIABLE;
+use crate::cluster::launch::nodes::orphan::{Outcome, watch};
 use crate::config::Span;
 
 /// Arguments.
@@ -36,6 +38,9 @@ pub struct Args {
 /// srun's own idea of where launch runs.
 const LAUNCH_ADDRESS: &str = "SLURM_LAUNCH_NODE_IPADDR";
 
+/// Of the allocation.
+const JOB: &str = "SLURM_JOB_ID";
+
 /// Serves until launch ends.
 pub fn run(args: &Args) -> ExitCode {
     let address = std::env::var(LAUNCH_ADDRESS).ok();
@@ -53,12 +58,24 @@ pub fn run(args: &Args) -> ExitCode {
     match program.and_then(|program| serve(&duties, program)) {
         Ok(Parting::Dismissed) => ExitCode::SUCCESS,
         Ok(Parting::Orphaned(why)) => {
-            eprintln!("agent of {}: launch is gone ({why}): this node was cleared up", args.node);
+            say(args, &format!("launch is gone ({why}): this node was cleared up"));
+            if let Ok(job) = std::env::var(JOB) {
+                match watch(&job, &duties.hosts, duties.port) {
+                    Outcome::Lives => {}
+                    Outcome::Requeued => say(args, &format!("so is its machine: {job} requeued")),
+                    Outcome::Undecided(why) => say(args, &format!("job {job}: {why}")),
+                }
+            }
             ExitCode::SUCCESS
         }
         Err(error) => {
-            eprintln!("agent of {}: {error}", args.node);
+            say(args, &error.to_string());
             ExitCode::FAILURE
         }
     }
+}
+
+/// Whoever read it may be gone: that must not end an agent.
+fn say(args: &Args, text: &str) {
+    let _ = writeln!(std::io::stderr(), "agent of {}: {text}", args.node);
 }

@@ -161,7 +161,8 @@ fn open(args: &Args, job: &mut Job, owners_asked: bool) -> Result<Opened, Launch
 }
 
 fn supervise(job: &Job, lock: RunLock) -> Result<Status, LaunchError> {
-    for line in opening(&job.config, &job.run) {
+    let nodes = job.nodes.as_ref().map(|nodes| describe(nodes, &job.config.recovery));
+    for line in opening(&job.config, &job.run).into_iter().chain(nodes) {
         eprintln!("{line}");
     }
     let mut progress = Progress::new().max_seconds(job.config.train.max_seconds);
@@ -174,6 +175,20 @@ fn supervise(job: &Job, lock: RunLock) -> Result<Status, LaunchError> {
         Err(error) => eprintln!("warning: no report.html: {error}"),
     }
     Ok(result.status)
+}
+
+/// What a person should know of several nodes.
+fn describe(nodes: &Nodes, recovery: &Recovery) -> String {
+    let (all, kept) = (nodes.allocation.nodes.len(), nodes.spare);
+    let rungs: Vec<String> =
+        recovery.rungs().iter().map(|rung| format!("{rung:?}").to_lowercase()).collect();
+    format!(
+        "nodes: {all}, {kept} of them kept back, {} spares on each; a node is lost when its agent's \
+         connection closes or after {} of silence; ladder {}",
+        nodes.spares_per_node,
+        recovery.node_timeout,
+        rungs.join(", ")
+    )
 }
 
 /// What a person should know before the run starts: limits, needs, shortages.

@@ -2,14 +2,16 @@
 //! died nor that one fell silent, so `launch` keeps a small *agent* on every other node.
 //!
 //! `allocation` which nodes there are · `placement` which of them an attempt runs on (pure) ·
-//! `message` what launch and agents say to each other · `agent` a node's side · `switchboard` and
-//! `fleet` launch's side · `crew` what the supervisor needs of them.
+//! `message` what launch and agents say to each other · `agent` a node's side · `orphan` what it
+//! does when launch's machine died · `switchboard` and `fleet` launch's side · `crew` what the
+//! supervisor needs of them.
 
 pub mod agent;
 pub mod allocation;
 pub mod crew;
 pub mod fleet;
 pub mod message;
+pub mod orphan;
 pub mod placement;
 mod switchboard;
 
