@@ -33,6 +33,9 @@ pub struct Args {
     /// Silence after which launch counts as dead.
     #[arg(long)]
     timeout: Span,
+    /// Where its words go: they do not pass through srun, which may be gone.
+    #[arg(long)]
+    log: PathBuf,
 }
 
 /// srun's own idea of where launch runs.
@@ -43,6 +46,9 @@ const JOB: &str = "SLURM_JOB_ID";
 
 /// Serves until launch ends.
 pub fn run(args: &Args) -> ExitCode {
+    let log = std::fs::File::options().create(true).append(true).open(&args.log);
+    // Without it srun passes them on while it can.
+    let _ = log.and_then(|log| kintsugi_ffi::os::redirect_stderr(&log));
     let address = std::env::var(LAUNCH_ADDRESS).ok();
     let duties = Duties {
         hosts: [Some(args.launch.clone()), address].into_iter().flatten().collect(),

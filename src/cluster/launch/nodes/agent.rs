@@ -246,7 +246,10 @@ impl Agent<'_> {
     }
 
     fn clear_up(&mut self) -> io::Result<()> {
-        let ended = std::mem::take(&mut self.janitors).into_values().map(Janitor::finish);
-        ended.fold(Ok(()), |all, one| all.and(one))
+        let mut all = Ok(());
+        for janitor in std::mem::take(&mut self.janitors).into_values() {
+            all = all.and(janitor.finish());
+        }
+        all
     }
 }

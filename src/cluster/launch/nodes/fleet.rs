@@ -93,10 +93,8 @@ impl Fleet {
     /// One step per node: SLURM ends a step that has lost a node.
     fn start_agent(&mut self, name: &str) -> io::Result<()> {
         let (port, beats, key) = self.address()?;
-        let log = std::fs::File::options()
-            .create(true)
-            .append(true)
-            .open(self.muster.logs.join(format!("agent-{name}.log")))?;
+        let path = self.muster.logs.join(format!("agent-{name}.log"));
+        let log = std::fs::File::options().create(true).append(true).open(&path)?;
         let mut command = Command::new("srun");
         command
             .args(["--overlap", "--quiet", "--mpi=none", "--nodes=1", "--ntasks=1"])
@@ -107,6 +105,8 @@ impl Fleet {
             .args(["--run", &self.muster.run, "--resident-dir"])
             .arg(&self.muster.resident_dir)
             .args(["--timeout", &format!("{}ms", self.muster.timeout.as_millis())])
+            .arg("--log")
+            .arg(&path)
             .env(message::KEY_VARIABLE, key);
         for name in super::super::mpirun::SRUN_UNSET {
             command.env_remove(name);
