@@ -108,7 +108,7 @@ fn launch(args: &Args) -> Result<Status, LaunchError> {
 }
 
 /// What is not configured, as several nodes need it (DESIGN 4.3): processes that wait are promoted
-/// dependably there, and new ones are not started dependably, so nothing starts any unless asked to.
+/// dependably there, and new ones are not started dependably, so none are unless asked for.
 fn suit_several_nodes(recovery: &mut Recovery) {
     if recovery.ladder.is_none() {
         recovery.ladder = Some(vec![Rung::Spare, Rung::Shrink, Rung::Restart]);
@@ -183,8 +183,8 @@ fn describe(nodes: &Nodes, recovery: &Recovery) -> String {
     let rungs: Vec<String> =
         recovery.rungs().iter().map(|rung| format!("{rung:?}").to_lowercase()).collect();
     format!(
-        "nodes: {all}, {kept} of them kept back, {} spares on each; a node is lost when its agent's \
-         connection closes or after {} of silence; ladder {}",
+        "nodes: {all}, {kept} of them kept back, {} spares on each; a node is lost when its \
+         agent's connection closes or after {} of silence; ladder {}",
         nodes.spares_per_node,
         recovery.node_timeout,
         rungs.join(", ")

@@ -1,6 +1,6 @@
-//! A node's side (`kintsugi agent`): says that the node lives and what state its memory holds, makes
-//! room for an attempt and clears up after it. When launch is gone, or has been silent for as long
-//! as makes a node dead, nobody waits for this node's ranks any more: it ends them and itself.
+//! A node's side (`kintsugi agent`): says that the node lives and what state its memory holds,
+//! makes room for an attempt and clears up after it. When launch is gone, or has been silent for as
+//! long as makes a node dead, nobody waits for this node's ranks any more: it ends them and itself.
 
 use std::collections::BTreeMap;
 use std::io::{self, BufReader};

@@ -1,5 +1,5 @@
-//! Launch's side: starts an agent on every node but its own, hears whether they live, and gives them
-//! orders. A connection that closes is a node that died, at once; silence is one after
+//! Launch's side: starts an agent on every node but its own, hears whether they live, and gives
+//! them orders. A connection that closes is a node that died, at once; silence is one after
 //! `recovery.node_timeout`.
 
 use std::io;

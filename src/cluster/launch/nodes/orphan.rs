@@ -14,6 +14,9 @@ const PAUSE: Duration = Duration::from_secs(1);
 /// Looks in a row that must find the machine gone and SLURM's controller there: whoever is cut off
 /// from both is himself the one that is lost.
 const LOOKS: u32 = 3;
+/// Looks in a row that must find it alive: a machine that goes down ends its processes first, and
+/// its network after them.
+const LIVES_LOOKS: u32 = 20;
 /// Longest watch: a cut may end.
 const WATCH_MAX: Duration = Duration::from_secs(600);
 /// Longest wait for a command of SLURM.
@@ -23,7 +26,7 @@ const POLL: Duration = Duration::from_millis(20);
 /// What came of the watch.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Outcome {
-    /// The machine lives: the job's script decides.
+    /// The machine lives on: the job's script decides.
     Lives,
     /// The job is in the queue again, or over.
     Requeued,
@@ -65,17 +68,16 @@ fn decide(
     mut pause: impl FnMut(),
     mut may: impl FnMut() -> bool,
 ) -> Sight {
-    let mut gone = 0;
+    let (mut last, mut count) = (Sight::Blind, 0);
     while may() {
-        match look() {
-            Sight::Lives => return Sight::Lives,
-            Sight::Gone => gone += 1,
-            Sight::Blind => gone = 0,
+        let sight = look();
+        count = if sight == last { count + 1 } else { 1 };
+        last = sight;
+        match sight {
+            Sight::Lives if count >= LIVES_LOOKS => return sight,
+            Sight::Gone if count >= LOOKS => return sight,
+            _ => pause(),
         }
-        if gone == LOOKS {
-            return Sight::Gone;
-        }
-        pause();
     }
     Sight::Blind
 }
@@ -139,10 +141,11 @@ mod tests {
     #[test]
     fn only_a_machine_that_stays_gone_while_slurm_answers_gives_the_job_back() {
         use Sight::{Blind, Gone, Lives};
-        assert_eq!(decided(&[Lives]), (Lives, 1));
         assert_eq!(decided(&[Gone, Gone, Gone, Lives]), (Gone, 3));
-        assert_eq!(decided(&[Gone, Gone, Lives]), (Lives, 3));
         assert_eq!(decided(&[Gone, Gone, Blind, Gone, Gone, Gone]), (Gone, 6));
+        assert_eq!(decided(&[Lives, Gone, Gone, Gone]), (Gone, 4));
+        let lives = [&[Gone, Gone][..], &[Lives; LIVES_LOOKS as usize]].concat();
+        assert_eq!(decided(&lives), (Lives, lives.len()));
         assert_eq!(decided(&[Blind, Gone, Gone, Blind]), (Blind, 4));
     }
 

@@ -109,7 +109,7 @@ mod tests {
             let nodes: Vec<Standing> = all
                 .iter()
                 .enumerate()
-                .map(|(at, (lives, step))| Standing { lives: *lives, ..node(&at.to_string(), *step) })
+                .map(|(at, &(lives, step))| Standing { lives, ..node(&at.to_string(), step) })
                 .collect();
             let chosen = choose(&nodes, ranks, wanted);
             let living = || nodes.iter().filter(|node| node.lives);
