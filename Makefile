@@ -59,3 +59,4 @@ experiment: build
 # Jobs under real SLURM daemons on this machine. 77 = it cannot run here; the line above says why.
 test-slurm: build
 	timeout --kill-after=10 $(TEST_SECONDS_MAX) cluster-scripts/one-machine/selftest || [ $$? = 77 ]
+	timeout --kill-after=10 $(TEST_SECONDS_MAX) cluster-scripts/one-machine/selftest-nodes || [ $$? = 77 ]

@@ -25,6 +25,11 @@ decide() { # decide CODE ASKED_TO_STOP
   esac
 }
 
+# The ranks of all nodes but the spare ones.
+ranks() { # ranks SPARE_NODES
+  echo $(((${SLURM_JOB_NUM_NODES:-1} - $1) * ${SLURM_NTASKS_PER_NODE:-${SLURM_NTASKS:-1}}))
+}
+
 requeue() { # requeue CODE
   [ "${SLURM_RESTART_COUNT:-0}" -lt $restarts_max ] || stop "$1" "started $restarts_max times again: no more"
   log "back into the queue"
@@ -39,7 +44,6 @@ requeue() { # requeue CODE
 # Runs COMMAND, passes SLURM's warning on to it as SIGNAL, decides about the job when it has ended.
 run_as_job() { # run_as_job SIGNAL COMMAND...
   local signal=$1 code; shift
-  [ "${SLURM_JOB_NUM_NODES:-1}" = 1 ] || stop 2 "this version trains on one node: sbatch --nodes=1"
   [ -x "$KINTSUGI" ] || stop 2 "no program $KINTSUGI: run make build, or set KINTSUGI"
   log "on $SLURM_JOB_NODELIST, restart ${SLURM_RESTART_COUNT:-0}: $*"
   asked='' pid=''

@@ -10,11 +10,13 @@ use kintsugi_ffi::{mpi, os};
 use crate::cluster::guard::judge;
 use crate::cluster::launch::estimate::{self, Sizes};
 use crate::cluster::launch::lock::RunLock;
+use crate::cluster::launch::nodes::crew::Nodes;
+use crate::cluster::launch::nodes::{Allocation, SPARES_DEFAULT};
 use crate::cluster::launch::run_dir::{Found, RunDir};
 use crate::cluster::launch::supervisor::{self, Job};
 use crate::cluster::launch::{LaunchError, current_attempt, mpirun};
 use crate::cluster::resident::Folder;
-use crate::config::{Config, DataFormat, Limit, identity, parse};
+use crate::config::{Config, DataFormat, Every, Limit, Recovery, Rung, identity, parse};
 use crate::model::{catalogue, layout};
 use crate::observe::progress::Progress;
 use crate::observe::result::{RunResult, Status};
@@ -41,6 +43,12 @@ pub struct Args {
     /// Starts anew: a run that is there is moved aside
     #[arg(long)]
     fresh: bool,
+    /// Nodes of the allocation that wait until another one dies
+    #[arg(long, value_name = "NODES", default_value_t = 0)]
+    spare_nodes: u32,
+    /// With fewer living nodes the run ends (exit code 75), to be requeued
+    #[arg(long, value_name = "NODES", default_value_t = 1)]
+    min_nodes: u32,
     /// Prints the mpirun line and starts nothing
     #[arg(long)]
     dry_run: bool,
@@ -72,7 +80,17 @@ fn launch(args: &Args) -> Result<Status, LaunchError> {
     let folder = args.run_dir.clone().unwrap_or_else(|| identity::run_directory(&config));
     let run = RunDir::at(&folder)?;
     let rank_program = std::env::var_os(RANK_PROGRAM_VARIABLE).map(PathBuf::from);
-    let mut job = Job { config, run, mpirun, program, rank_program };
+    let mut job = Job { config, run, mpirun, program, rank_program, nodes: None };
+    if let Some(allocation) = Allocation::find()? {
+        // After the folder was named: the same command finds its run again on one node.
+        suit_several_nodes(&mut job.config.recovery);
+        job.nodes = Some(Nodes {
+            allocation,
+            spare: args.spare_nodes,
+            least: args.min_nodes,
+            spares_per_node: job.config.recovery.spares.unwrap_or(0),
+        });
+    }
     if args.dry_run {
         let attempt = current_attempt(job.run.path()).unwrap_or(0) + 1;
         print(&mpirun::pasteable(&job.plan(attempt, supervisor::now_unix())));
@@ -87,6 +105,20 @@ fn launch(args: &Args) -> Result<Status, LaunchError> {
             Ok(result.status)
         }
         Opened::Ours(lock) => supervise(&job, lock),
+    }
+}
+
+/// What is not configured, as several nodes need it (DESIGN 4.3): processes that wait are promoted
+/// dependably there, and new ones are not started dependably, so none are unless asked for.
+fn suit_several_nodes(recovery: &mut Recovery) {
+    if recovery.ladder.is_none() {
+        recovery.ladder = Some(vec![Rung::Spare, Rung::Shrink, Rung::Restart]);
+        if recovery.regrow == Recovery::default().regrow {
+            recovery.regrow = Every::Never;
+        }
+    }
+    if recovery.rungs().contains(&Rung::Spare) {
+        recovery.spares.get_or_insert(SPARES_DEFAULT);
     }
 }
 
@@ -130,7 +162,8 @@ fn open(args: &Args, job: &mut Job, owners_asked: bool) -> Result<Opened, Launch
 }
 
 fn supervise(job: &Job, lock: RunLock) -> Result<Status, LaunchError> {
-    for line in opening(&job.config, &job.run) {
+    let nodes = job.nodes.as_ref().map(|nodes| describe(nodes, &job.config.recovery));
+    for line in opening(&job.config, &job.run).into_iter().chain(nodes) {
         eprintln!("{line}");
     }
     let mut progress = Progress::new().max_seconds(job.config.train.max_seconds);
@@ -150,6 +183,20 @@ fn supervise(job: &Job, lock: RunLock) -> Result<Status, LaunchError> {
         Err(error) => eprintln!("warning: no report.html: {error}"),
     }
     Ok(result.status)
+}
+
+/// What a person should know of several nodes.
+fn describe(nodes: &Nodes, recovery: &Recovery) -> String {
+    let (all, kept) = (nodes.allocation.nodes.len(), nodes.spare);
+    let rungs: Vec<String> =
+        recovery.rungs().iter().map(|rung| format!("{rung:?}").to_lowercase()).collect();
+    format!(
+        "nodes: {all}, {kept} of them kept back, {} spares on each; a node is lost when its \
+         agent's connection closes or after {} of silence; ladder {}",
+        nodes.spares_per_node,
+        recovery.node_timeout,
+        rungs.join(", ")
+    )
 }
 
 /// What a person should know before the run starts: limits, needs, shortages.

@@ -4,6 +4,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
+mod agent;
 mod audit;
 mod bench;
 mod chaos;
@@ -68,6 +69,9 @@ enum Command {
     /// Watches one rank and kills it when it hangs (started by the rank)
     #[command(hide = true)]
     Guard(guard::Args),
+    /// Speaks for one node of an allocation (started by launch)
+    #[command(hide = true)]
+    Agent(agent::Args),
     /// Ends what an attempt leaves behind (started by launch)
     #[command(hide = true)]
     Sweep(sweep::Args),
@@ -103,6 +107,7 @@ pub fn main() -> ExitCode {
         Command::Evaluate(args) => evaluate::run(args),
         Command::Doctor(args) => doctor::run(args),
         Command::Guard(args) => guard::run(args),
+        Command::Agent(args) => agent::run(args),
         Command::Sweep(args) => sweep::run(args),
     }
 }

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use crate::cluster::guard::last_words::{self, Evidence};
 use crate::cluster::guard::pulse;
+use crate::cluster::world::Member;
 use crate::observe::clock::Clock;
 use crate::observe::event::{Event, Kind};
 use crate::observe::log::parse_lines;
@@ -24,27 +25,27 @@ const WITNESS_WAIT_MAX: Duration = Duration::from_millis(200);
 const WITNESS_POLL: Duration = Duration::from_millis(2);
 
 /// A rank's log below `RUN/logs`.
-pub fn log_name(attempt: u32, pid: u32) -> String {
-    format!("attempt-{attempt}-pid-{pid}.log")
+pub fn log_name(attempt: u32, host: &str, pid: u32) -> String {
+    format!("{}.log", last_words::name_of(attempt, host, pid))
 }
 
-/// What is known of how the process of `(rank, attempt, pid)` ended.
-pub fn of(storage: &dyn Storage, clock: &dyn Clock, ids: (u32, u32, u32)) -> String {
-    let (rank, attempt, pid) = ids;
+/// What is known of how a member of this attempt ended.
+pub fn of(storage: &dyn Storage, clock: &dyn Clock, attempt: u32, lost: &Member) -> String {
+    let (rank, host, pid) = (lost.rank, lost.host.as_str(), lost.pid);
     let text = |name: String| {
         let body = storage.read(&Path::new("logs").join(name)).unwrap_or_default();
         String::from_utf8_lossy(&body).into_owned()
     };
-    let mut last_words = text(last_words::file_name(attempt, pid));
+    let mut last_words = text(last_words::file_name(attempt, host, pid));
     let end = clock.now() + WITNESS_WAIT_MAX;
     while pulse().is_watched() && !last_words::tells(&last_words) && clock.now() < end {
         clock.sleep(WITNESS_POLL);
-        last_words = text(last_words::file_name(attempt, pid));
+        last_words = text(last_words::file_name(attempt, host, pid));
     }
     last_words::cause(&Evidence {
         injected: injected(storage, rank, clock.unix_seconds()),
         last_words,
-        log: text(log_name(attempt, pid)),
+        log: text(log_name(attempt, host, pid)),
     })
 }
 

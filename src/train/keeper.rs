@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use crate::cluster::faults::inject::STRUCK;
 use crate::cluster::faults::{FAULTS_FOLDER, Injector, Standing};
-use crate::cluster::world::World;
+use crate::cluster::world::{Member, World};
 use crate::config::Every;
 use crate::data::sampler::Order;
 use crate::observe::clock::Clock;
@@ -486,7 +486,7 @@ impl Keeper {
     }
 
     /// What is known of how a process of this rank died.
-    pub fn cause_of(&self, rank: u32, attempt: u32, pid: u32) -> String {
-        cause::of(self.storage.as_ref(), self.clock.as_ref(), (rank, attempt, pid))
+    pub fn cause_of(&self, attempt: u32, lost: &Member) -> String {
+        cause::of(self.storage.as_ref(), self.clock.as_ref(), attempt, lost)
     }
 }

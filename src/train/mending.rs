@@ -229,7 +229,7 @@ impl Trainer {
                 member: member.member,
                 rank: member.rank,
                 host: member.host.clone(),
-                cause: self.keeper.cause_of(member.rank, self.world.attempt, member.pid),
+                cause: self.keeper.cause_of(self.world.attempt, member),
             });
             let record = RecoveryRecord {
                 generation,

@@ -71,7 +71,7 @@ pub(super) fn surroundings(arguments: &TrainArguments) -> Result<Surroundings, T
     storage.create_dir("logs".as_ref()).map_err(|error| cannot("make a folder", error))?;
     if arguments.launched {
         let attempt = arguments.attempt.unwrap_or(1);
-        let name = log_name(attempt, std::process::id());
+        let name = log_name(attempt, &kintsugi_ffi::os::hostname(), std::process::id());
         let log = std::fs::File::create(arguments.run_dir.join("logs").join(name));
         // A full disk must not keep a replacement from joining: its words go to mpirun's log then.
         let kept = log.and_then(|log| kintsugi_ffi::os::redirect_stderr(&log));

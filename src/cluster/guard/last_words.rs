@@ -18,9 +18,20 @@ const QUOTED_LINES: usize = 3;
 /// A quotation is cut here.
 const QUOTED_CHARACTERS_MAX: usize = 400;
 
+/// Set by a launch over several nodes: process numbers alone do not tell processes apart there.
+pub const NODES_VARIABLE: &str = "KINTSUGI_NODES";
+
+/// A process, in the names of its files below `RUN/logs`.
+pub fn name_of(attempt: u32, host: &str, pid: u32) -> String {
+    match std::env::var_os(NODES_VARIABLE) {
+        Some(_) => format!("attempt-{attempt}-{host}-pid-{pid}"),
+        None => format!("attempt-{attempt}-pid-{pid}"),
+    }
+}
+
 /// The file below `RUN/logs`.
-pub fn file_name(attempt: u32, pid: u32) -> String {
-    format!("attempt-{attempt}-pid-{pid}.end")
+pub fn file_name(attempt: u32, host: &str, pid: u32) -> String {
+    format!("{}.end", name_of(attempt, host, pid))
 }
 
 /// Adds a line. Best effort: a full disk must not keep a hung rank alive.
@@ -36,14 +47,18 @@ pub fn leave(path: &Path, key: &str, text: &str) {
 /// The first process of an attempt that did not end in order, and why: those after it may have been
 /// ended because of it. `folder`: `RUN/logs`.
 pub fn first_of_attempt(folder: &Path, attempt: u32) -> Option<String> {
-    let prefix = format!("attempt-{attempt}-pid-");
+    let prefix = format!("attempt-{attempt}-");
     let first = std::fs::read_dir(folder)
         .ok()?
         .flatten()
         .filter_map(|entry| {
             let name = entry.file_name().into_string().ok()?;
-            let pid = name.strip_prefix(&prefix)?.strip_suffix(".end")?.to_owned();
-            Some((entry.metadata().ok()?.modified().ok()?, entry.path(), pid))
+            let process = name.strip_prefix(&prefix)?.strip_suffix(".end")?;
+            let process = match process.rsplit_once("-pid-") {
+                Some((host, pid)) => format!("{pid} on {host}"),
+                None => process.strip_prefix("pid-")?.to_owned(),
+            };
+            Some((entry.metadata().ok()?.modified().ok()?, entry.path(), process))
         })
         .min()?;
     let last_words = std::fs::read_to_string(first.1).ok()?;
@@ -175,13 +190,13 @@ mod tests {
     #[test]
     fn words_are_added_line_by_line_and_a_missing_folder_is_no_disaster() {
         let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join(file_name(1, 42));
+        let path = folder.path().join(file_name(1, "here", 42));
         leave(&path, VERDICT, "two\nlines");
         leave(&path, STATUS, "exit code 3");
         let body = std::fs::read_to_string(&path).unwrap();
         assert_eq!(body, "verdict: two lines\nstatus: exit code 3\n");
         assert!(tells(&body) && !tells("") && !tells("memory: full\n"));
-        let other = folder.path().join(file_name(2, 7));
+        let other = folder.path().join(file_name(2, "here", 7));
         leave(&other, VERDICT, "of another attempt");
         let first = first_of_attempt(folder.path(), 1);
         assert_eq!(first.as_deref(), Some("process 42: two lines"));

@@ -41,7 +41,8 @@ pub fn start(charge: &Charge) -> io::Result<()> {
     let board = Arc::new(Board::over(words));
     let pid = std::process::id();
     let run_dir = std::path::absolute(&charge.run_dir)?;
-    let words_file = run_dir.join("logs").join(last_words::file_name(charge.attempt, pid));
+    let words_file = last_words::file_name(charge.attempt, &os::hostname(), pid);
+    let words_file = run_dir.join("logs").join(words_file);
     let mut command = Command::new(PROGRAM);
     command.args(arguments(pid, &charge.limits, &words_file)).current_dir("/");
     command.stdin(Stdio::from(file)).stdout(Stdio::null()).stderr(Stdio::null());

@@ -3,8 +3,9 @@
 //!
 //! `mpirun` the command line (pure) · `run_dir` the folder and its files · `lock` who may write ·
 //! `attempt` one start of mpirun, nothing of which outlives it · `janitor` sees to that, whoever
-//! dies · `verdict` what follows from how an attempt ended (pure) · `supervisor` the loop ·
-//! `account` the result when no rank could write one · `estimate` memory and disk needed.
+//! dies · `verdict` what follows from how an attempt ended (pure) · `supervisor` the loop · `nodes`
+//! several nodes · `account` the result when no rank could write one · `estimate` memory and disk
+//! needed.
 
 use std::path::PathBuf;
 
@@ -18,6 +19,7 @@ pub mod estimate;
 pub mod janitor;
 pub mod lock;
 pub mod mpirun;
+pub mod nodes;
 pub mod run_dir;
 pub mod supervisor;
 pub mod verdict;

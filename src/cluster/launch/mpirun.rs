@@ -4,6 +4,8 @@
 use std::path::{Path, PathBuf};
 
 use super::LaunchError;
+use super::nodes::Placement;
+use crate::cluster::guard::last_words::NODES_VARIABLE;
 
 /// Names another mpirun than the one beside the compiler wrapper this program was built with.
 pub const MPIRUN_VARIABLE: &str = "KINTSUGI_MPIRUN";
@@ -14,6 +16,13 @@ pub const JOB_VARIABLE: &str = "KINTSUGI_JOB";
 /// Where Open MPI keeps the ranks' shared memory segments.
 pub const SEGMENTS_VARIABLE: &str = "OMPI_MCA_btl_sm_backing_directory";
 
+/// What srun reads that would break the steps in which mpirun and launch start daemons: found in
+/// jobs' environments, and meant for other steps.
+pub const SRUN_UNSET: [&str; 2] = ["SLURM_NO_KILL", "SLURM_MPI_TYPE"];
+
+/// What srun needs to start daemons beside the steps that are there, with our environment.
+const SRUN_SET: [(&str, &str); 2] = [("SLURM_OVERLAP", "1"), ("SLURM_EXPORT_ENV", "ALL")];
+
 /// What an mpirun line is made of.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Plan {
@@ -21,7 +30,7 @@ pub struct Plan {
     pub mpirun: PathBuf,
     /// Ranks to start.
     pub ranks: u32,
-    /// Spares to start beside them.
+    /// Spares to start beside them, on one node.
     pub spares: u32,
     /// Computing threads of one rank.
     pub threads_per_rank: u32,
@@ -35,12 +44,21 @@ pub struct Plan {
     pub temporary: PathBuf,
     /// Private folder for the ranks' shared memory.
     pub shared_memory: PathBuf,
+    /// Over several nodes: which.
+    pub placement: Option<Placement>,
 }
 
 impl Plan {
     /// More computing threads than cores: whoever waits must give way.
     fn oversubscribed(&self) -> bool {
-        self.ranks.saturating_mul(self.threads_per_rank) > self.cores
+        let ranks = self.placement.as_ref().map(|placement| placement.ranks_per_host(self.ranks));
+        ranks.unwrap_or(self.ranks).saturating_mul(self.threads_per_rank) > self.cores
+    }
+
+    /// Ranks and spares of all nodes.
+    fn processes(&self) -> u32 {
+        let spares = self.placement.as_ref().map_or(self.spares, Placement::spares);
+        self.ranks.saturating_add(spares)
     }
 }
 
@@ -78,22 +96,45 @@ pub fn recovery_flags() -> Vec<String> {
     .collect()
 }
 
+/// The flags of a world that spans these nodes.
+fn node_flags(placement: &Placement, ranks: u32) -> Vec<String> {
+    let slots = placement.processes_per_host(ranks);
+    let hosts: Vec<String> = placement.hosts.iter().map(|host| format!("{host}:{slots}")).collect();
+    [
+        // Rank i on host i modulo their number. Replaces `--oversubscribe`, which means the same.
+        &["--map-by", "node:OVERSUBSCRIBE"][..],
+        &["--host", &hosts.join(",")],
+        // Beside our agents' steps; and SLURM must not end all daemons because one node is gone.
+        &["--prtemca", "plm_slurm_args", "--overlap --no-kill"],
+    ]
+    .concat()
+    .into_iter()
+    .map(str::to_owned)
+    .collect()
+}
+
 /// The whole line, launcher first.
 pub fn command_line(plan: &Plan) -> Vec<String> {
     let mut line = vec![plan.mpirun.display().to_string()];
-    line.extend(recovery_flags());
+    let mut flags = recovery_flags();
+    if let Some(placement) = &plan.placement {
+        flags.retain(|flag| flag != "--oversubscribe");
+        flags.extend(node_flags(placement, plan.ranks));
+    }
+    line.extend(flags);
     line.extend(["--output".into(), "tag".into()]);
-    if plan.oversubscribed() {
-        // The runtime sees it from slots only, and replacements come without one.
+    if plan.oversubscribed() || plan.placement.is_some() {
+        // The runtime sees it from slots only, and replacements and spares come without one.
         line.extend(["--mca", "mpi_yield_when_idle", "1"].map(str::to_owned));
     }
     for (name, _) in environment(plan).set {
         // Folders of this machine are none of other nodes' business; ranks here inherit them.
-        if name != "TMPDIR" && name != SEGMENTS_VARIABLE {
+        let inherited = name == "TMPDIR" || name == SEGMENTS_VARIABLE;
+        if !inherited && SRUN_SET.iter().all(|(known, _)| name != *known) {
             line.extend(["-x".to_owned(), name]);
         }
     }
-    line.extend(["-n".into(), plan.ranks.saturating_add(plan.spares).to_string()]);
+    line.extend(["-n".into(), plan.processes().to_string()]);
     line.extend(plan.rank_command.iter().cloned());
     line
 }
@@ -112,7 +153,13 @@ pub fn environment(plan: &Plan) -> Environment {
         set.push(pair("GOMP_SPINCOUNT", "0".into()));
     }
     // Every rank would pin its threads to the same first cores.
-    let unset = ["OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY"].map(str::to_owned).to_vec();
+    let mut unset =
+        ["OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY"].map(str::to_owned).to_vec();
+    if let Some(placement) = &plan.placement {
+        set.push(pair(NODES_VARIABLE, placement.hosts.len().to_string()));
+        set.extend(SRUN_SET.map(|(name, value)| pair(name, value.into())));
+        unset.extend(SRUN_UNSET.map(str::to_owned));
+    }
     Environment { set, unset }
 }
 
@@ -170,6 +217,7 @@ mod tests {
             job: "kintsugi-0-1".into(),
             temporary: "/tmp/kintsugi-0-1".into(),
             shared_memory: "/dev/shm/kintsugi-0-1".into(),
+            placement: None,
         }
     }
 
@@ -188,6 +236,23 @@ mod tests {
         let line = command_line(&plan);
         assert_eq!(line[line.len() - 5..][..2], ["-n", "6"]);
         assert!(!plan.oversubscribed());
+    }
+
+    #[test]
+    fn over_several_nodes_the_line_names_those_that_live_and_no_folder_of_this_one() {
+        let hosts = ["n1", "n3", "n4"].map(str::to_owned).to_vec();
+        let placement = Some(Placement { hosts, spares_per_host: 3 });
+        let plan = Plan { placement, spares: 3, ..plan(4, 8) };
+        let line = command_line(&plan);
+        let has = |flags: &[&str]| line.windows(flags.len()).any(|window| window == flags);
+        assert!(has(&["--host", "n1:5,n3:5,n4:5"]) && has(&["--map-by", "node:OVERSUBSCRIBE"]));
+        assert!(has(&["--prtemca", "plm_slurm_args", "--overlap --no-kill"]));
+        assert!(has(&["-n", "13"]) && has(&["-x", NODES_VARIABLE]) && has(&["-x", JOB_VARIABLE]));
+        for absent in ["--oversubscribe", "TMPDIR", SEGMENTS_VARIABLE, "SLURM_OVERLAP"] {
+            assert!(!line.iter().any(|word| word == absent), "{absent}");
+        }
+        // Two ranks on a node of two cores fit; on this node alone they would not.
+        assert!(!Plan { cores: 2, ..plan }.oversubscribed());
     }
 
     #[test]

@@ -20,6 +20,8 @@ use crate::observe::result::{RunResult, Status};
 use super::attempt::{self, Attempt};
 use super::lock::RunLock;
 use super::mpirun::Plan;
+use super::nodes::Crew;
+use super::nodes::crew::{Mission, Nodes};
 use super::run_dir::RunDir;
 use super::verdict::{self, Ending, History, Next};
 use super::{LaunchError, account, io_error, janitor};
@@ -44,6 +46,8 @@ pub struct Job {
     pub program: PathBuf,
     /// What ranks run instead, in tests of the supervisor.
     pub rank_program: Option<PathBuf>,
+    /// Several nodes, where there are.
+    pub nodes: Option<Nodes>,
 }
 
 impl Job {
@@ -79,6 +83,17 @@ impl Job {
             job,
             temporary,
             shared_memory,
+            placement: self.nodes.as_ref().map(|nodes| nodes.place_all(self.config.run.ranks)),
+        }
+    }
+
+    fn mission(&self) -> Mission {
+        Mission {
+            program: self.program.clone(),
+            run: self.run.id(),
+            logs: self.run.join("logs"),
+            slots: self.slots(),
+            timeout: self.config.recovery.node_timeout.0,
         }
     }
 }
@@ -90,8 +105,18 @@ pub fn supervise(
     lock: RunLock,
     show: &mut dyn FnMut(&Event),
 ) -> Result<RunResult, LaunchError> {
-    let signals = Signals::new([SIGINT, SIGTERM, SIGUSR1]).map_err(io_error("catching signals"))?;
+    let mut signals =
+        Signals::new([SIGINT, SIGTERM, SIGUSR1]).map_err(io_error("catching signals"))?;
     janitor::clear_stale(&job.run.id()).map_err(io_error("ending an earlier attempt"))?;
+    let mut stopped = false;
+    let crew = job.nodes.clone().map(|nodes| {
+        let mut stop = || {
+            stopped |= signals.pending().next().is_some();
+            stopped
+        };
+        Crew::assemble(nodes, job.mission(), &mut stop)
+    });
+    let crew = crew.transpose().map_err(io_error("starting agents on the nodes (srun)"))?;
     let mut supervisor = Supervisor {
         job,
         lock,
@@ -103,6 +128,8 @@ pub fn supervise(
         attempt: 0,
         origin: now_unix(),
         restarting: false,
+        crew,
+        stopped,
     };
     supervisor.read_the_past();
     // Restarts within this launch count as time of the run; the pause before it does not.
@@ -113,6 +140,14 @@ pub fn supervise(
 /// Seconds since 1970.
 pub fn now_unix() -> f64 {
     RealClock::default().unix_seconds()
+}
+
+/// What became of an attempt.
+enum Tried {
+    /// It ended so; the log of its mpirun.
+    Ended(Ending, PathBuf),
+    /// It was not begun: the run ends.
+    Not(Status, String),
 }
 
 struct Supervisor<'a> {
@@ -128,6 +163,10 @@ struct Supervisor<'a> {
     origin: f64,
     /// An attempt of this launch has ended.
     restarting: bool,
+    /// The agents of several nodes.
+    crew: Option<Crew>,
+    /// Somebody asked for the end before there was an attempt to stop.
+    stopped: bool,
 }
 
 impl Supervisor<'_> {
@@ -152,8 +191,11 @@ impl Supervisor<'_> {
             self.job.run.put_result_aside(self.attempt)?;
             self.job.run.forget_refusal()?;
             self.history.attempt_begins();
-            let (ending, log) = self.attempt()?;
-            let stalled = self.history.attempt_ends();
+            let (ending, log) = match self.attempt()? {
+                Tried::Ended(ending, log) => (ending, log),
+                Tried::Not(status, reason) => return self.conclude(status, &reason),
+            };
+            let stalled = self.history.attempt_ends(&ending);
             let result = self.job.run.result().filter(|r| r.attempt == self.attempt);
             if result.is_none()
                 && let Some(reason) = self.job.run.refusal()
@@ -166,6 +208,9 @@ impl Supervisor<'_> {
                     if result.status == Status::Completed {
                         // Its ranks did so, unless they were killed between the two.
                         self.job.slots().clear();
+                        if let Some(crew) = &mut self.crew {
+                            crew.clear_slots();
+                        }
                     }
                     return Ok(*result);
                 }
@@ -187,21 +232,65 @@ impl Supervisor<'_> {
     }
 
     /// One attempt, from start to the last of its processes.
-    fn attempt(&mut self) -> Result<(Ending, PathBuf), LaunchError> {
+    fn attempt(&mut self) -> Result<Tried, LaunchError> {
         let log = self.job.run.join(&format!("logs/mpirun-{}.log", self.attempt));
         let mut plan = self.job.plan(self.attempt, self.origin);
         if self.restarting {
             // As many ranks as the run should have by now (`kintsugi scale`).
             plan.ranks = self.job.run.target_ranks().unwrap_or(plan.ranks);
         }
+        if let Some(crew) = &mut self.crew {
+            match crew.place(plan.ranks, &plan.job) {
+                Ok(placement) => plan.placement = Some(placement),
+                Err(few) => return Ok(Tried::Not(Status::JobLost, few)),
+            }
+            self.tell_losses();
+        }
+        if self.stopped {
+            let reason = "asked to stop before the ranks were started".to_owned();
+            return Ok(Tried::Not(Status::Interrupted, reason));
+        }
         self.restarting = true;
         let mut attempt = Attempt::start(&plan, &self.job.program, &log)?;
         let ending = self.lock.record_mpirun(attempt.pid()).and_then(|()| self.watch(&mut attempt));
-        let hurried = matches!(ending, Err(_) | Ok(Ending::Hung(_)));
+        let hurried = matches!(ending, Err(_) | Ok(Ending::Hung(_) | Ending::NodeLost(_)));
         let signals = &mut self.signals;
         attempt.close(&mut || hurried || signals.pending().next().is_some())?;
+        let ending = self.end_on_nodes(&plan.job, ending?);
         self.follow();
-        Ok((ending?, log))
+        Ok(Tried::Ended(ending, log))
+    }
+
+    /// Nothing is left on the other nodes; one that is gone may be why mpirun ended.
+    fn end_on_nodes(&mut self, job: &str, ending: Ending) -> Ending {
+        let Some(crew) = &mut self.crew else { return ending };
+        crew.end(job);
+        let lost = crew.lost_in_use().map(|loss| format!("node {}: {}", loss.node, loss.why));
+        self.tell_losses();
+        match (ending, lost) {
+            (Ending::Exited(how), Some(lost)) => {
+                Ending::NodeLost(format!("lost {lost}; mpirun ended ({how})"))
+            }
+            (ending, _) => ending,
+        }
+    }
+
+    /// Nodes that were lost are part of the run's record. Between attempts the log is ours.
+    fn tell_losses(&mut self) {
+        let losses = self.crew.as_mut().map(Crew::take_losses).unwrap_or_default();
+        for loss in losses {
+            let message = format!("node {} is left out: {}", loss.node, loss.why);
+            let event = self.own_event(Kind::Warning { message });
+            if let Err(error) = self.append(&event) {
+                tracing::warn!("events.jsonl: {error}");
+            }
+        }
+        self.follow();
+    }
+
+    fn append(&self, event: &Event) -> std::io::Result<()> {
+        let storage = std::sync::Arc::new(self.job.run.storage().clone());
+        JsonLines::at(storage, "events.jsonl").append(event)
     }
 
     /// Until mpirun ends, hangs, or somebody asks for the end.
@@ -218,6 +307,12 @@ impl Supervisor<'_> {
             }
             if self.signals.pending().next().is_some() {
                 return self.stop(attempt);
+            }
+            if let Some(crew) = &mut self.crew {
+                if let Some(loss) = crew.lost_in_use() {
+                    return Ok(Ending::NodeLost(format!("lost node {}: {}", loss.node, loss.why)));
+                }
+                crew.recall();
             }
             let silence = sign_of_life.elapsed();
             let committing = self.history.committing();
@@ -313,9 +408,7 @@ impl Supervisor<'_> {
             reason: reason.to_owned(),
             state_sha256: None,
         });
-        let storage = std::sync::Arc::new(run.storage().clone());
-        let appended = JsonLines::at(storage, "events.jsonl").append(&event);
-        appended.map_err(io_error("ending the event log"))?;
+        self.append(&event).map_err(io_error("ending the event log"))?;
         self.follow();
         Ok(result)
     }

@@ -16,6 +16,8 @@ pub enum Ending {
     Exited(String),
     /// It was killed because no step was committed in time.
     Hung(String),
+    /// It lost a node, which is known to be gone: which, and how that was seen.
+    NodeLost(String),
     /// Somebody asked for the end.
     Stopped,
 }
@@ -38,6 +40,7 @@ pub fn next(ending: &Ending, result: Option<RunResult>, stalled: u32, may_restar
         (Some(result), _) if result.status != Status::JobLost => {
             return Next::Accept(Box::new(result.clone()));
         }
+        (_, Ending::NodeLost(why)) => why.clone(),
         (Some(result), _) => result.reason.clone(),
         (None, Ending::Exited(how)) => format!("mpirun ended ({how}) without a result"),
         (None, Ending::Hung(why)) => why.clone(),
@@ -110,9 +113,14 @@ impl History {
         }
     }
 
-    /// The end of mpirun; returns how many attempts in a row did not bring the run forward.
-    pub fn attempt_ends(&mut self) -> u32 {
-        self.stalled = if self.forward { 0 } else { self.stalled + 1 };
+    /// The end of mpirun; returns how many attempts in a row did not bring the run forward. One
+    /// that lost a node is not held against them: that node is left out from now on.
+    pub fn attempt_ends(&mut self, ending: &Ending) -> u32 {
+        self.stalled = match ending {
+            _ if self.forward => 0,
+            Ending::NodeLost(_) => self.stalled,
+            _ => self.stalled + 1,
+        };
         self.stalled
     }
 
@@ -170,11 +178,25 @@ mod tests {
         let mut history = History::default();
         for attempt in 1..=STALLED_ATTEMPTS_MAX {
             history.attempt_begins();
-            let stalled = history.attempt_ends();
+            let stalled = history.attempt_ends(&exited());
             let next = next(&exited(), None, stalled, true);
             let ends = matches!(next, Next::Conclude(Status::NoProgress, _));
             assert_eq!(ends, attempt == STALLED_ATTEMPTS_MAX, "attempt {attempt}");
         }
+    }
+
+    #[test]
+    fn a_lost_node_is_named_and_not_held_against_the_run() {
+        let lost = Ending::NodeLost("node n3 was lost".into());
+        let mut history = History::default();
+        for _ in 0..2 * STALLED_ATTEMPTS_MAX {
+            history.attempt_begins();
+            let stalled = history.attempt_ends(&lost);
+            let next = next(&lost, result(Status::JobLost), stalled, true);
+            assert_eq!(next, Next::Restart("node n3 was lost".into()));
+        }
+        let done = next(&lost, result(Status::Completed), 0, true);
+        assert!(matches!(done, Next::Accept(_)));
     }
 
     #[test]
@@ -207,7 +229,7 @@ mod tests {
                 assert!(history.on(&step(number)));
             }
             assert!(history.committing());
-            assert_eq!(history.attempt_ends(), expected, "until step {last}");
+            assert_eq!(history.attempt_ends(&exited()), expected, "until step {last}");
         }
     }
 

@@ -5,7 +5,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use super::file::{Look, SlotFile};
-use super::header::{Header, Refusal};
+use super::header::{Header, Key, Refusal};
 
 const PREFIX: &str = "kintsugi-";
 const SUFFIX: &str = ".slots";
@@ -51,6 +51,13 @@ impl Folder {
     pub fn files(&self) -> Vec<PathBuf> {
         let start = format!("{PREFIX}{}-", self.run);
         files(&self.path, |name| name.starts_with(&start))
+    }
+
+    /// The newest state that any of them holds.
+    pub fn newest(&self) -> Option<Key> {
+        let headers = |path: PathBuf| Look::at(&path).and_then(|look| look.headers()).ok();
+        let all = self.files().into_iter().filter_map(headers).flatten().flatten();
+        all.map(|header| header.key).max()
     }
 
     /// Takes every file whose owner is dead.

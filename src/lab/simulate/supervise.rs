@@ -171,7 +171,6 @@ impl Supervisor {
                 history.on(event);
             }
             events_seen = events.len();
-            let stalled = history.attempt_ends();
             let result = self.result().filter(|result| result.attempt == number);
             if result.is_none()
                 && let Some(reason) = self.refusal()
@@ -183,6 +182,7 @@ impl Supervisor {
                 true => Ending::Stopped,
                 false => Ending::Exited("simulated".into()),
             };
+            let stalled = history.attempt_ends(&ending);
             let may_restart = verdict::may_restart(&self.scenario.config);
             let next = verdict::next(&ending, result, stalled, may_restart);
             self.trace.push(format!("supervisor: after attempt {number}: {}", short(&next)));

@@ -1,0 +1,98 @@
+//! Which nodes SLURM has given to this job, from its environment.
+
+use std::io;
+use std::process::Command;
+
+use super::super::LaunchError;
+
+/// The nodes of a job with more than one.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Allocation {
+    /// The job's number.
+    pub job: String,
+    /// Their names, in SLURM's order.
+    pub nodes: Vec<String>,
+    /// Which of them this process runs on; `None` outside (`salloc` on a login node).
+    pub own: Option<usize>,
+}
+
+impl Allocation {
+    /// The one that this process runs in; `None` where there is none, or one of a single node.
+    ///
+    /// # Errors
+    /// The list of nodes cannot be read.
+    pub fn find() -> Result<Option<Self>, LaunchError> {
+        let variable = |name: &str| std::env::var(name).ok();
+        Self::of(&variable, &expand, &kintsugi_ffi::os::hostname())
+    }
+
+    fn of(
+        variable: &dyn Fn(&str) -> Option<String>,
+        expand: &dyn Fn(&str) -> io::Result<Vec<String>>,
+        host: &str,
+    ) -> Result<Option<Self>, LaunchError> {
+        let Some(job) = variable("SLURM_JOB_ID") else { return Ok(None) };
+        let count = ["SLURM_JOB_NUM_NODES", "SLURM_NNODES"].into_iter().find_map(variable);
+        let count: u32 = count.and_then(|count| count.parse().ok()).unwrap_or(1);
+        let list = ["SLURM_JOB_NODELIST", "SLURM_NODELIST"].into_iter().find_map(variable);
+        let Some(list) = list.filter(|_| count > 1) else { return Ok(None) };
+        let nodes = expand(&list).map_err(|source| LaunchError::Io {
+            what: format!(
+                "scontrol show hostnames {list} (unset SLURM_JOB_ID to use this machine only)"
+            ),
+            source,
+        })?;
+        let called = variable("SLURMD_NODENAME").unwrap_or_else(|| host.to_owned());
+        let short = |name: &str| name.split('.').next().unwrap_or_default().to_owned();
+        let own = nodes.iter().position(|node| *node == called);
+        let own = own.or_else(|| nodes.iter().position(|node| short(node) == short(host)));
+        Ok(Some(Self { job, nodes, own }).filter(|found| found.nodes.len() > 1))
+    }
+}
+
+/// SLURM's own reading of `n[1-3,7]`.
+fn expand(list: &str) -> io::Result<Vec<String>> {
+    let output = Command::new("scontrol").args(["show", "hostnames", list]).output()?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    let nodes: Vec<String> = text.lines().map(|line| line.trim().to_owned()).collect();
+    if !output.status.success() || nodes.iter().any(String::is_empty) {
+        let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+        return Err(io::Error::other(said));
+    }
+    Ok(nodes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn find(variables: &[(&str, &str)], host: &str) -> Option<Allocation> {
+        let variable = |name: &str| {
+            variables.iter().find(|(known, _)| *known == name).map(|(_, value)| value.to_string())
+        };
+        let expand = |_: &str| Ok(["n1", "n2", "n3"].map(str::to_owned).to_vec());
+        Allocation::of(&variable, &expand, host).unwrap()
+    }
+
+    const JOB: [(&str, &str); 3] =
+        [("SLURM_JOB_ID", "7"), ("SLURM_JOB_NUM_NODES", "3"), ("SLURM_JOB_NODELIST", "n[1-3]")];
+
+    #[test]
+    fn one_machine_is_no_allocation_of_several_nodes() {
+        assert_eq!(find(&[], "n1"), None);
+        let one = [("SLURM_JOB_ID", "7"), ("SLURM_NNODES", "1"), ("SLURM_NODELIST", "n1")];
+        assert_eq!(find(&one, "n1"), None);
+    }
+
+    #[test]
+    fn its_own_node_is_known_by_name() {
+        assert_eq!(find(&JOB, "n2").and_then(|found| found.own), Some(1));
+        assert_eq!(find(&JOB, "n3.site.org").and_then(|found| found.own), Some(2));
+        assert_eq!(
+            find(&JOB, "login").map(|found| (found.own, found.nodes.len())),
+            Some((None, 3))
+        );
+        let named = [&JOB[..], &[("SLURMD_NODENAME", "n1")]].concat();
+        assert_eq!(find(&named, "n2").and_then(|found| found.own), Some(0));
+    }
+}

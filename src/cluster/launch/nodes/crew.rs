@@ -1,0 +1,170 @@
+//! What the supervisor needs of several nodes: where the next attempt goes, that its nodes are
+//! ready, which of them died, and that nothing of it is left on those that live.
+
+use std::io;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use super::allocation::Allocation;
+use super::fleet::{Fleet, Muster};
+use super::message::Order;
+use super::placement::{Placement, Standing, choose};
+use super::switchboard::Loss;
+use crate::cluster::resident::Folder;
+
+/// The nodes of a launch, and how many of them it wants.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Nodes {
+    /// SLURM's.
+    pub allocation: Allocation,
+    /// Kept back until another one dies.
+    pub spare: u32,
+    /// With fewer the job is given back to the queue.
+    pub least: u32,
+    /// Waiting processes on each.
+    pub spares_per_node: u32,
+}
+
+impl Nodes {
+    /// Nodes that an attempt runs on while enough live.
+    fn wanted(&self) -> usize {
+        self.allocation.nodes.len().saturating_sub(self.spare as usize).max(1)
+    }
+
+    /// Where an attempt goes while all nodes live and none holds any state.
+    pub fn place_all(&self, ranks: u32) -> Placement {
+        let fresh =
+            |name: &String| Standing { name: name.clone(), lives: true, newest: None, used: false };
+        let all: Vec<Standing> = self.allocation.nodes.iter().map(fresh).collect();
+        let hosts = choose(&all, ranks, self.wanted());
+        Placement { hosts, spares_per_host: self.spares_per_node }
+    }
+}
+
+/// What the agents of a launch need to know.
+#[derive(Debug, Clone)]
+pub struct Mission {
+    /// This program.
+    pub program: PathBuf,
+    /// The run directory's short name.
+    pub run: String,
+    /// `RUN/logs`.
+    pub logs: PathBuf,
+    /// The run's slots on each node.
+    pub slots: Folder,
+    /// Silence after which a node counts as dead.
+    pub timeout: Duration,
+}
+
+/// The nodes of a launch, with an agent on each but its own.
+#[derive(Debug)]
+pub struct Crew {
+    nodes: Nodes,
+    fleet: Fleet,
+    slots: Folder,
+    /// Those of the attempt that runs, or of the last one.
+    used: Vec<String>,
+    /// Lost since an attempt began.
+    lost: Vec<Loss>,
+}
+
+impl Crew {
+    /// Starts the agents and waits for them; `stop` ends the wait.
+    ///
+    /// # Errors
+    /// No port, no thread, no srun.
+    pub fn assemble(
+        nodes: Nodes,
+        mission: Mission,
+        stop: &mut dyn FnMut() -> bool,
+    ) -> io::Result<Self> {
+        let own = nodes.allocation.own;
+        let others = nodes.allocation.nodes.iter().enumerate();
+        let others = others.filter(|(at, _)| Some(*at) != own).map(|(_, name)| name.clone());
+        let host = own.map(|own| nodes.allocation.nodes[own].clone());
+        let muster = Muster {
+            nodes: others.collect(),
+            program: mission.program,
+            host: host.unwrap_or_else(kintsugi_ffi::os::hostname),
+            run: mission.run,
+            resident_dir: mission.slots.path().to_owned(),
+            logs: mission.logs,
+            timeout: mission.timeout,
+        };
+        let mut fleet = Fleet::start(muster)?;
+        fleet.await_all(stop);
+        Ok(Self { nodes, fleet, slots: mission.slots, used: Vec::new(), lost: Vec::new() })
+    }
+
+    /// Every node of the allocation.
+    fn standings(&self) -> Vec<Standing> {
+        let others = self.fleet.standings(&self.used);
+        let own = self.nodes.allocation.own.map(|own| &self.nodes.allocation.nodes[own]);
+        let standing = |name: &String| match others.iter().find(|other| other.name == *name) {
+            Some(other) => other.clone(),
+            None => Standing {
+                name: name.clone(),
+                lives: Some(name) == own,
+                newest: self.slots.newest(),
+                used: self.used.contains(name),
+            },
+        };
+        self.nodes.allocation.nodes.iter().map(standing).collect()
+    }
+
+    /// Where the next attempt of so many ranks goes, and makes its nodes ready.
+    ///
+    /// # Errors
+    /// Too few nodes live.
+    pub fn place(&mut self, ranks: u32, job: &str) -> Result<Placement, String> {
+        // Each turn but the last loses a node.
+        for _ in 0..=self.nodes.allocation.nodes.len() {
+            let standings = self.standings();
+            let living = standings.iter().filter(|node| node.lives).count();
+            let least = self.nodes.least.max(1) as usize;
+            if living < least {
+                let all = standings.len();
+                return Err(format!("{living} of {all} nodes live, and {least} are needed"));
+            }
+            let hosts = choose(&standings, ranks, self.nodes.wanted());
+            self.fleet.order(&hosts, &Order::Begin { job: job.to_owned() });
+            let now = self.standings();
+            let lives = |host: &String| now.iter().any(|node| node.name == *host && node.lives);
+            if hosts.iter().all(lives) {
+                self.used.clone_from(&hosts);
+                return Ok(Placement { hosts, spares_per_host: self.nodes.spares_per_node });
+            }
+        }
+        Err("every node died while an attempt was being made ready".into())
+    }
+
+    /// A node of the running attempt that is lost. To be called often.
+    pub fn lost_in_use(&mut self) -> Option<&Loss> {
+        self.fleet.look();
+        self.lost.extend(self.fleet.losses());
+        self.lost.iter().find(|loss| self.used.contains(&loss.node))
+    }
+
+    /// Asks nodes that were lost long ago whether they are back, for the attempts to come.
+    pub fn recall(&mut self) {
+        self.fleet.recall();
+    }
+
+    /// Ends what the attempt left on its living nodes, and learns what they hold.
+    pub fn end(&mut self, job: &str) {
+        let used = self.used.clone();
+        self.fleet.order(&used, &Order::End { job: job.to_owned() });
+    }
+
+    /// What was lost since the last call, for people.
+    pub fn take_losses(&mut self) -> Vec<Loss> {
+        self.lost.extend(self.fleet.losses());
+        std::mem::take(&mut self.lost)
+    }
+
+    /// The run is complete: its state is needed nowhere.
+    pub fn clear_slots(&mut self) {
+        let all = self.nodes.allocation.nodes.clone();
+        self.fleet.order(&all, &Order::ClearSlots);
+    }
+}

@@ -1,0 +1,311 @@
+//! Launch's side: starts an agent on every node but its own, hears whether they live, and gives
+//! them orders. A connection that closes is a node that died, at once; silence is one after
+//! `recovery.node_timeout`.
+
+use std::io;
+use std::net::{TcpListener, TcpStream, UdpSocket};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, PoisonError};
+use std::time::{Duration, Instant};
+
+use kintsugi_ffi::os;
+
+use super::message::{self, Order, Report};
+use super::placement::Standing;
+use super::switchboard::{self, Loss, Node, Shared, State};
+
+/// How long agents may take to report after srun was started.
+pub const ARRIVAL_MAX: Duration = Duration::from_secs(20);
+/// How long nodes may take to make or clear folders and to end processes (a janitor's own limit
+/// is 10 s).
+const ANSWER_MAX: Duration = Duration::from_secs(12);
+/// How long agents may take to end in order.
+const LEAVE_MAX: Duration = Duration::from_secs(5);
+/// A node that was lost is not asked again for so long; twice as long after every further try.
+const COOL_DOWN: Duration = Duration::from_secs(15);
+const COOL_DOWN_DOUBLINGS_MAX: u32 = 5;
+/// A node that was lost so often is not used again in this launch.
+const LOSSES_MAX: u32 = 3;
+/// How often a wait looks again.
+const POLL: Duration = Duration::from_millis(20);
+
+/// What agents are started with.
+#[derive(Debug, Clone)]
+pub struct Muster {
+    /// The nodes to have agents, as SLURM calls them.
+    pub nodes: Vec<String>,
+    /// This program.
+    pub program: PathBuf,
+    /// This machine, as the nodes know it.
+    pub host: String,
+    /// The run directory's short name.
+    pub run: String,
+    /// Where slots lie on every node.
+    pub resident_dir: PathBuf,
+    /// `RUN/logs`.
+    pub logs: PathBuf,
+    /// Silence after which a node counts as dead.
+    pub timeout: Duration,
+}
+
+/// The agents of a launch.
+#[derive(Debug)]
+pub struct Fleet {
+    muster: Muster,
+    shared: Arc<Shared>,
+    port: u16,
+    steps: Vec<(String, Child)>,
+    looked: Instant,
+}
+
+impl Fleet {
+    /// Starts the agents; [`Fleet::await_all`] waits for them.
+    ///
+    /// # Errors
+    /// No port, no thread, no srun.
+    pub fn start(muster: Muster) -> io::Result<Self> {
+        let mut fleet = Self::listen(muster)?;
+        for name in fleet.muster.nodes.clone() {
+            fleet.start_agent(&name)?;
+        }
+        Ok(fleet)
+    }
+
+    /// Without any agents yet.
+    pub(super) fn listen(muster: Muster) -> io::Result<Self> {
+        let listener = TcpListener::bind(("0.0.0.0", 0))?;
+        let port = listener.local_addr()?.port();
+        let beats = UdpSocket::bind(("0.0.0.0", 0))?;
+        beats.set_read_timeout(Some(message::beat_every(muster.timeout)))?;
+        let shared = Arc::new(Shared::new(&muster.nodes, muster.timeout, beats)?);
+        switchboard::start(&shared, listener)?;
+        let looked = Instant::now();
+        Ok(Self { muster, shared, port, steps: Vec::new(), looked })
+    }
+
+    /// Where agents find it: the ports of connections and of beats, and the word to say.
+    pub(super) fn address(&self) -> io::Result<(u16, u16, String)> {
+        let beats = self.shared.beats.local_addr()?.port();
+        Ok((self.port, beats, self.shared.key.clone()))
+    }
+
+    /// One step per node: SLURM ends a step that has lost a node.
+    fn start_agent(&mut self, name: &str) -> io::Result<()> {
+        let (port, beats, key) = self.address()?;
+        let path = self.muster.logs.join(format!("agent-{name}.log"));
+        let log = std::fs::File::options().create(true).append(true).open(&path)?;
+        let mut command = Command::new("srun");
+        command
+            .args(["--overlap", "--quiet", "--mpi=none", "--nodes=1", "--ntasks=1"])
+            .args(["--nodelist", name, "--chdir=/", "--export=ALL"])
+            .arg(&self.muster.program)
+            .args(["agent", "--launch", &self.muster.host, "--port", &port.to_string()])
+            .args(["--beats", &beats.to_string(), "--node", name])
+            .args(["--run", &self.muster.run, "--resident-dir"])
+            .arg(&self.muster.resident_dir)
+            .args(["--timeout", &format!("{}ms", self.muster.timeout.as_millis())])
+            .arg("--log")
+            .arg(&path)
+            .env(message::KEY_VARIABLE, key);
+        for name in super::super::mpirun::SRUN_UNSET {
+            command.env_remove(name);
+        }
+        command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
+        // Of its own session, and not ended with launch: the agents clear up when launch is gone.
+        os::detach(&mut command);
+        let step = command.spawn()?;
+        self.steps.push((name.to_owned(), step));
+        Ok(())
+    }
+
+    /// Until every agent has reported or is given up, or `stop` says so.
+    pub fn await_all(&mut self, stop: &mut dyn FnMut() -> bool) {
+        let end = Instant::now() + ARRIVAL_MAX;
+        loop {
+            self.look();
+            let expected = |node: &Node| matches!(node.state, State::Expected { .. });
+            if !self.shared.lock().iter().any(expected) || Instant::now() >= end || stop() {
+                return;
+            }
+            std::thread::sleep(POLL);
+        }
+    }
+
+    /// Judges silence. To be called often; a pause of launch itself is nobody's silence.
+    pub fn look(&mut self) {
+        let paused = self.looked.elapsed() > self.shared.timeout / 2;
+        self.looked = Instant::now();
+        let mut silent = Vec::new();
+        for node in self.shared.lock().iter_mut() {
+            if paused {
+                node.heard = Instant::now();
+            }
+            match node.state {
+                State::Living if node.heard.elapsed() > self.shared.timeout => {
+                    let seconds = node.heard.elapsed().as_secs_f64();
+                    let why = format!("nothing was heard of it for {seconds:.1} s");
+                    silent.push((node.name.clone(), why));
+                }
+                State::Expected { since, before } if since.elapsed() > ARRIVAL_MAX => {
+                    if before {
+                        // It was lost already, and nobody counts on it.
+                        node.state = State::Lost { at: Instant::now() };
+                        continue;
+                    }
+                    let seconds = ARRIVAL_MAX.as_secs();
+                    let why = format!("its agent did not report within {seconds} s");
+                    silent.push((node.name.clone(), why));
+                }
+                _ => {}
+            }
+        }
+        for (name, why) in silent {
+            self.shared.lose(&name, None, &why);
+        }
+    }
+
+    /// What was lost since the last call.
+    pub fn losses(&self) -> Vec<Loss> {
+        let mut losses = self.shared.losses.lock().unwrap_or_else(PoisonError::into_inner);
+        std::mem::take(&mut *losses)
+    }
+
+    /// Every node, for placement; `used`: those of the last attempt.
+    pub fn standings(&self, used: &[String]) -> Vec<Standing> {
+        let standing = |node: &Node| Standing {
+            name: node.name.clone(),
+            lives: node.state == State::Living,
+            newest: node.newest,
+            used: used.contains(&node.name),
+        };
+        self.shared.lock().iter().map(standing).collect()
+    }
+
+    /// Gives the order to those of `nodes` that live and waits for their answers; who gives none,
+    /// or a bad one, is lost.
+    pub fn order(&mut self, nodes: &[String], order: &Order) {
+        let mut asked = Vec::new();
+        for node in self.shared.lock().iter_mut() {
+            if node.state == State::Living && nodes.contains(&node.name) {
+                node.answer = None;
+                asked.extend(node.link.as_ref().map(|link| Arc::clone(&link.stream)));
+            }
+        }
+        for stream in asked {
+            // Whoever does not get it does not answer.
+            let _ = message::send(&stream, order);
+        }
+        let end = Instant::now() + ANSWER_MAX;
+        loop {
+            self.look();
+            let waiting = |node: &&mut Node| {
+                node.state == State::Living && nodes.contains(&node.name) && node.answer.is_none()
+            };
+            let mut all = self.shared.lock();
+            let late: Vec<String> =
+                all.iter_mut().filter(waiting).map(|node| node.name.clone()).collect();
+            if late.is_empty() {
+                break;
+            }
+            if Instant::now() >= end {
+                drop(all);
+                let why = format!("it did not answer within {} s", ANSWER_MAX.as_secs());
+                late.iter().for_each(|name| self.shared.lose(name, None, &why));
+                break;
+            }
+            let waited = self.shared.changed.wait_timeout(all, POLL);
+            drop(waited.unwrap_or_else(PoisonError::into_inner));
+        }
+        self.take_answers(nodes);
+    }
+
+    fn take_answers(&mut self, nodes: &[String]) {
+        let mut failed = Vec::new();
+        for node in self.shared.lock().iter_mut().filter(|node| nodes.contains(&node.name)) {
+            let error = match node.answer.take() {
+                Some(Report::Ended { error, newest }) => {
+                    node.newest = newest.and_then(message::from_words);
+                    error
+                }
+                Some(Report::Done { error }) => error,
+                _ => None,
+            };
+            failed.extend(error.map(|error| (node.name.clone(), error)));
+        }
+        for (name, why) in failed {
+            self.shared.lose(&name, None, &why);
+        }
+    }
+
+    /// Asks nodes that were lost whether they are back, once they have cooled down. They are used
+    /// when they have answered.
+    pub fn recall(&mut self) {
+        let cooled = |node: &Node| match node.state {
+            State::Lost { at } => {
+                let doublings = node.tries.saturating_sub(1).min(COOL_DOWN_DOUBLINGS_MAX);
+                node.losses < LOSSES_MAX && at.elapsed() > COOL_DOWN * 2_u32.pow(doublings)
+            }
+            _ => false,
+        };
+        let mut names = Vec::new();
+        for node in self.shared.lock().iter_mut().filter(|node| cooled(node)) {
+            node.state = State::Expected { since: Instant::now(), before: true };
+            node.tries += 1;
+            names.push(node.name.clone());
+        }
+        for name in names {
+            self.end_step(&name);
+            if let Err(error) = self.start_agent(&name) {
+                tracing::warn!("node {name}: srun: {error}");
+            }
+        }
+    }
+
+    /// The srun of an agent that is gone.
+    fn end_step(&mut self, name: &str) {
+        for (_, step) in self.steps.iter_mut().filter(|(node, _)| node == name) {
+            let _ = step.kill();
+            let _ = step.wait();
+        }
+        self.steps.retain(|(node, _)| node != name);
+    }
+
+    /// As a broken cable would.
+    #[cfg(test)]
+    pub(super) fn cut(&self, name: &str) {
+        self.shared.lose(name, None, "cut");
+    }
+
+    /// Ends the agents in order, and those that do not end.
+    pub fn dismiss(&mut self) {
+        let mut living = Vec::new();
+        for node in self.shared.lock().iter().filter(|node| node.state == State::Living) {
+            living.push(node.name.clone());
+            if let Some(link) = &node.link {
+                let _ = message::send(&link.stream, &Order::Leave);
+            }
+        }
+        self.shared.close();
+        let end = Instant::now() + LEAVE_MAX;
+        let running = |steps: &mut Vec<(String, Child)>| {
+            let ended = |child: &mut Child| !matches!(child.try_wait(), Ok(None));
+            steps.iter_mut().any(|(name, child)| living.contains(name) && !ended(child))
+        };
+        while running(&mut self.steps) && Instant::now() < end {
+            std::thread::sleep(POLL);
+        }
+        let names: Vec<String> = self.steps.iter().map(|(name, _)| name.clone()).collect();
+        names.iter().for_each(|name| self.end_step(name));
+        // Wakes the thread that accepts.
+        drop(TcpStream::connect(("127.0.0.1", self.port)));
+    }
+}
+
+impl Drop for Fleet {
+    fn drop(&mut self) {
+        if !self.shared.is_over() {
+            self.dismiss();
+        }
+    }
+}

@@ -1,0 +1,27 @@
+//! A launch over several nodes of a SLURM allocation: mpirun's death notices say neither which node
+//! died nor that one fell silent, so `launch` keeps a small *agent* on every other node.
+//!
+//! `allocation` which nodes there are · `placement` which of them an attempt runs on (pure) ·
+//! `message` what launch and agents say to each other · `agent` a node's side · `orphan` what it
+//! does when launch's machine died · `switchboard` and `fleet` launch's side · `crew` what the
+//! supervisor needs of them.
+
+pub mod agent;
+pub mod allocation;
+pub mod crew;
+pub mod fleet;
+pub mod message;
+pub mod orphan;
+pub mod placement;
+mod switchboard;
+
+pub use allocation::Allocation;
+pub use crew::Crew;
+pub use placement::Placement;
+
+/// Spares per node where the configuration names no number (DESIGN 4.3): promotion of a process
+/// that waits is dependable over several nodes, and starting one is not.
+pub const SPARES_DEFAULT: u32 = 3;
+
+#[cfg(test)]
+mod tests;

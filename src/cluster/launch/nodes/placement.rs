@@ -1,0 +1,122 @@
+//! Which nodes an attempt runs on. Pure.
+
+use crate::cluster::resident::Key;
+
+/// What is known of one node.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Standing {
+    /// Its name.
+    pub name: String,
+    /// Whether it can be used.
+    pub lives: bool,
+    /// The newest state of the run that its memory holds.
+    pub newest: Option<Key>,
+    /// Whether the last attempt ran on it.
+    pub used: bool,
+}
+
+/// Where the processes of an attempt go: rank `i` to host `i` modulo their number, then the spares
+/// likewise, so that every host has as many as the others, or one more.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Placement {
+    /// In the allocation's order.
+    pub hosts: Vec<String>,
+    /// Spares on each.
+    pub spares_per_host: u32,
+}
+
+impl Placement {
+    /// Processes of one host, at most.
+    pub fn processes_per_host(&self, ranks: u32) -> u32 {
+        self.ranks_per_host(ranks).saturating_add(self.spares_per_host)
+    }
+
+    /// Ranks of one host, at most.
+    pub fn ranks_per_host(&self, ranks: u32) -> u32 {
+        ranks.div_ceil(self.count())
+    }
+
+    /// Spares of all hosts.
+    pub fn spares(&self) -> u32 {
+        self.spares_per_host.saturating_mul(self.count())
+    }
+
+    fn count(&self) -> u32 {
+        u32::try_from(self.hosts.len()).unwrap_or(u32::MAX).max(1)
+    }
+}
+
+/// Chooses `wanted` of the living nodes, or as many as there are, and never more than ranks: each
+/// gets one at least. Those that hold the newest state come first, so that somebody maps it; then
+/// those that were used before.
+pub fn choose(nodes: &[Standing], ranks: u32, wanted: usize) -> Vec<String> {
+    let ranks = usize::try_from(ranks).unwrap_or(usize::MAX);
+    let mut living: Vec<usize> = (0..nodes.len()).filter(|at| nodes[*at].lives).collect();
+    living.sort_by_key(|at| {
+        let node = &nodes[*at];
+        (std::cmp::Reverse(node.newest), !node.used, *at)
+    });
+    living.truncate(wanted.min(ranks).max(1));
+    living.sort_unstable();
+    living.into_iter().map(|at| nodes[at].name.clone()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn node(name: &str, step: u64) -> Standing {
+        let key = |step| Key { attempt: 1, generation: 0, step };
+        let newest = (step > 0).then(|| key(step));
+        Standing { name: name.into(), lives: true, newest, used: step > 0 }
+    }
+
+    #[test]
+    fn every_living_node_gets_a_rank_and_spare_nodes_wait() {
+        let nodes = ["a", "b", "c", "d"].map(|name| node(name, 0));
+        assert_eq!(choose(&nodes, 4, 4), ["a", "b", "c", "d"]);
+        assert_eq!(choose(&nodes, 4, 3), ["a", "b", "c"]);
+        assert_eq!(choose(&nodes, 2, 4), ["a", "b"]);
+        assert!(choose(&[], 2, 4).is_empty());
+    }
+
+    #[test]
+    fn a_spare_node_replaces_a_dead_one_and_the_newest_state_is_kept() {
+        let mut nodes = [node("a", 8), node("b", 9), node("c", 0), node("d", 9)];
+        assert_eq!(choose(&nodes, 3, 3), ["a", "b", "d"]);
+        nodes[1].lives = false;
+        assert_eq!(choose(&nodes, 3, 3), ["a", "c", "d"]);
+        assert_eq!(choose(&nodes, 3, 1), ["d"]);
+    }
+
+    #[test]
+    fn ranks_and_spares_are_spread_evenly() {
+        let hosts = ["a", "b", "c"].map(str::to_owned).to_vec();
+        let placement = Placement { hosts, spares_per_host: 2 };
+        assert_eq!((placement.spares(), placement.ranks_per_host(4)), (6, 2));
+        assert_eq!(placement.processes_per_host(4), 4);
+        assert_eq!(placement.processes_per_host(3), 3);
+    }
+
+    proptest! {
+        #[test]
+        fn somebody_who_holds_the_newest_living_state_is_chosen(
+            all in proptest::collection::vec((any::<bool>(), 0u64..4), 1..8),
+            ranks in 1u32..9, wanted in 1usize..9,
+        ) {
+            let nodes: Vec<Standing> = all
+                .iter()
+                .enumerate()
+                .map(|(at, &(lives, step))| Standing { lives, ..node(&at.to_string(), step) })
+                .collect();
+            let chosen = choose(&nodes, ranks, wanted);
+            let living = || nodes.iter().filter(|node| node.lives);
+            prop_assert_eq!(chosen.len(), living().count().min(wanted).min(ranks as usize));
+            let newest = living().filter_map(|node| node.newest).max();
+            let holds = |node: &Standing| chosen.contains(&node.name) && node.newest == newest;
+            prop_assert!(newest.is_none() || living().any(holds));
+        }
+    }
+}
