@@ -31,6 +31,8 @@ pub struct Row {
     pub core: bool,
 }
 
+/// Several nodes under real SLURM daemons.
+const NODES: &str = "cluster-scripts/one-machine/selftest-nodes";
 /// Exact sums for any number of ranks: a shrunk run can be compared bit for bit.
 const EXACT: &str = "train.reproducible=true";
 const SHRINK: &str = r#"recovery.ladder=["shrink", "restart"]"#;
@@ -225,7 +227,7 @@ fn victims() -> Vec<Row> {
         row("W10", "a spare, then a rank", spares.with(&["recovery.spares=2"])),
         row("W11, W12", "a replacement, again and again", planned(Repair::Live, 4, again)),
         elsewhere("W13", "mpirun itself", "tests/resident.rs", "fn everything_killed_at_once_goes"),
-        open("W14", "a node's launcher daemon", "one machine has none beside mpirun"),
+        elsewhere("W14", "a whole node", NODES, "node_crashed()"),
         elsewhere("W15", "scancel of a job", "cluster-scripts/one-machine/selftest", "scancel"),
     ]
 }
@@ -261,9 +263,14 @@ fn kinds() -> Vec<Row> {
         row("K9", "a device error", live("device_error", "device")),
         elsewhere("K10", "NaN gradients", "tests/integrity.rs", "fn gradients_that_are_no_numbers"),
         elsewhere("K11", "a flipped bit", "tests/integrity.rs", "fn a_rank_whose_weights_differ"),
-        open("K12", "a partitioned network", "one machine has no network to cut"),
+        elsewhere(
+            "K12",
+            "a node that is cut off, for good or for a while",
+            NODES,
+            "node_cut_off()",
+        ),
         open("K13", "packet loss, delay", "ranks of one machine talk through shared memory"),
-        open("K14", "a wrong interface or host name", "as K12"),
+        open("K14", "a wrong interface or host name", "no test, and no check at start"),
         row("K15", "a refused spawn: the program is gone", refused(Outside::NoProgram)),
         elsewhere("K16", "a clock that jumps", "tests/tidy.rs", "fn the_house_is_tidy"),
         row("K17", "a replacement of another build", refused(Outside::NewProgram)),
