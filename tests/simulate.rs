@@ -343,7 +343,7 @@ fn planned_with(toy: &Toy, faults: &[PlannedFault]) {
         let run = train(&toy, seed, options);
         let trace = run.outcome.trace.join("\n");
         let context = format!("seed {seed}, plan {faults:?}, trace:\n{trace}");
-        let fired = &run.files;
+        let fired = &run.claims;
         assert_eq!(fired.len(), faults.len(), "not every fault fired: {fired:?}, {context}");
         assert_eq!(fault_of(&run, Some(digest)), None, "{context}");
         assert_eq!(run.outcome.deaths as usize, faults.len(), "{context}");

@@ -75,7 +75,9 @@ fn merge(values: &[Lifetime], overwrites: &[Overwrite]) -> (Vec<Lifetime>, Vec<u
     for &Overwrite { from, to } in overwrites {
         let (source, target) = (values[from], values[to]);
         let root = slot_of[from];
+        // What is written in a step cannot make room for another in the same step.
         let fits = source.last == target.first
+            && source.first < target.first
             && slots[root].last == target.first
             && slots[root].bytes >= target.bytes
             && slot_of[to] == to
@@ -147,6 +149,14 @@ mod tests {
         let chain = [Overwrite { from: 0, to: 1 }, Overwrite { from: 1, to: 2 }];
         assert_eq!(place(&values, &chain).bytes, 1024);
         assert_eq!(place(&values, &[]).bytes, 2048);
+    }
+
+    #[test]
+    fn a_value_is_not_overwritten_in_the_step_that_writes_it() {
+        let value = |first, last| Lifetime { bytes: 1000, first, last };
+        let values = [value(0, 1), value(1, 1), value(1, 2)];
+        let chain = [Overwrite { from: 0, to: 1 }, Overwrite { from: 1, to: 2 }];
+        assert_eq!(place(&values, &chain).bytes, 2048);
     }
 
     #[test]

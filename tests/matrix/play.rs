@@ -1,7 +1,7 @@
 //! Plays one row and checks the standing claims: it ends in time and by its own account (A1, A7),
 //! with the calm run's bits (A2), every sample summed once (A3), replicas equal wherever they were
 //! compared (A4), nothing left behind (A5), whoever was lost named with cause and times (A6), and
-//! the calm run's loss in every step (A8).
+//! the calm run's learning curve (A8).
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -82,7 +82,7 @@ pub struct Calm(Mutex<BTreeMap<String, Reference>>);
 #[derive(Debug, Clone)]
 struct Reference {
     state_sha256: Option<String>,
-    losses: BTreeMap<u64, u64>,
+    curve: BTreeMap<u64, (u64, u64)>,
 }
 
 impl Calm {
@@ -97,7 +97,7 @@ impl Calm {
             let ended = run(&mut launch(&folder, &keys), LIMIT);
             assert_eq!(ended.code, Some(0), "{}", ended.stderr);
             let state_sha256 = result_of(&folder).state_sha256;
-            Reference { state_sha256, losses: losses(&events_of(&folder)) }
+            Reference { state_sha256, curve: curve(&events_of(&folder)) }
         };
         known.entry(keys.join(" ")).or_insert_with(make).clone()
     }
@@ -107,10 +107,12 @@ fn events_of(folder: &Path) -> Vec<Event> {
     read_events(&folder.join("events.jsonl")).unwrap_or_default()
 }
 
-/// Bits of each committed step's loss; the last word on a step counts.
-fn losses(events: &[Event]) -> BTreeMap<u64, u64> {
+/// Bits of each evaluation's error and loss, by step; the last word on a step counts.
+fn curve(events: &[Event]) -> BTreeMap<u64, (u64, u64)> {
     let of = |event: &Event| match event.kind {
-        Kind::Step { loss, .. } => Some((event.step, loss.to_bits())),
+        Kind::Evaluation { error, loss, .. } => {
+            Some((event.step, (error.to_bits(), loss.to_bits())))
+        }
         _ => None,
     };
     events.iter().filter_map(of).collect()
@@ -204,17 +206,11 @@ fn same_bits(folder: &Path, result: &RunResult, calm: &Reference) -> Result<(), 
     if result.state_sha256 != calm.state_sha256 {
         return Err("it ends with other bits than the calm run".into());
     }
-    // Not every step has a line: those that both runs wrote are compared.
-    let losses = losses(&events_of(folder));
-    let mut both =
-        losses.iter().filter_map(|(step, loss)| Some((step, loss, calm.losses.get(step)?)));
-    match both.find(|(_, loss, calm)| loss != calm) {
-        Some((step, &loss, _)) => {
-            let loss = f64::from_bits(loss);
-            Err(format!("its loss after step {step} is {loss}, another than the calm run's"))
-        }
-        None => Ok(()),
+    let curve = curve(&events_of(folder));
+    if curve != calm.curve {
+        return Err(format!("another learning curve than the calm run's: {curve:?}"));
     }
+    Ok(())
 }
 
 fn repaired(planned: &Planned, result: &RunResult) -> Result<(), String> {

@@ -10,7 +10,7 @@ use std::time::Duration;
 use kintsugi::cluster::comm::sim::{self, JoinInfo, SimClock, SimComm, SimOptions, SimOutcome};
 use kintsugi::cluster::comm::{Call, CommError, Communicator, ReduceOp};
 use kintsugi::cluster::faults::Standing;
-use kintsugi::cluster::faults::inject::Injector;
+use kintsugi::cluster::faults::inject::{Injector, STRUCK};
 use kintsugi::cluster::recovery::{Called, Hooks, Note, Policy, Repaired, driver};
 use kintsugi::cluster::world::{Member, Role, World};
 use kintsugi::config::{Faults, Phase, Rung};
@@ -99,8 +99,8 @@ pub struct Run {
     /// `None` from a spare that was never needed.
     pub outcome: SimOutcome<Result<Option<Summary>, String>>,
     pub commits: Vec<Commit>,
-    /// Files of the run directory: claims of faults.
-    pub files: Vec<PathBuf>,
+    /// Claims of faults in the run directory.
+    pub claims: Vec<PathBuf>,
 }
 
 /// Trains once.
@@ -112,8 +112,8 @@ pub fn train(toy: &Toy, seed: u64, options: SimOptions) -> Run {
         Trainer::new(toy, comm, join.as_ref(), &commits, &storage).run(join.as_ref())
     });
     let commits = commits.into_inner().unwrap_or_else(PoisonError::into_inner);
-    let files = storage.files();
-    Run { outcome, commits, files }
+    let claims = storage.files().into_iter().filter(|path| !path.ends_with(STRUCK)).collect();
+    Run { outcome, commits, claims }
 }
 
 /// The process that recovery repairs.
