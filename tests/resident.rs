@@ -11,7 +11,7 @@ use std::sync::OnceLock;
 use std::time::Duration;
 
 use kintsugi::cluster::resident::folder::{Found, inventory, member_of};
-use kintsugi::cluster::world::World;
+use kintsugi::cluster::world::{Member, World};
 use kintsugi::config::seed::Stream;
 use kintsugi::observe::event::Kind;
 use kintsugi::observe::log::read_events;
@@ -240,6 +240,28 @@ fn without_resident_state_it_is_sent() {
     ended_as_the_calm_run(&folder, 0);
 }
 
+/// Stops a rank and returns its slots, which hold what the others' do: while it is stopped nobody
+/// commits anything, and its file can be changed at leisure. One that was caught between the vote
+/// and its commit is let go on.
+fn stopped_in_step(folder: &Path, victim: &Member) -> Found {
+    const TRIES_MAX: usize = 50;
+    for _ in 0..TRIES_MAX {
+        kill(victim.pid, Signal::Stop).unwrap();
+        std::thread::sleep(Duration::from_millis(50));
+        let slots = slots_of(folder);
+        let step = |found: &Found| found.newest.as_ref().map_or(0, |header| header.key.step);
+        let newest = slots.iter().map(step).max();
+        let mine = |found: &Found| member_of(&found.path) == Some(victim.member);
+        let found = slots.into_iter().find(mine).unwrap();
+        if Some(step(&found)) == newest {
+            return found;
+        }
+        kill(victim.pid, Signal::Continue).unwrap();
+        std::thread::sleep(Duration::from_millis(7));
+    }
+    panic!("it was never stopped within a step");
+}
+
 #[test]
 fn a_newcomer_whose_mapped_state_is_wrong_leaves_and_the_next_one_gets_the_survivors() {
     let _turn = alone();
@@ -248,12 +270,8 @@ fn a_newcomer_whose_mapped_state_is_wrong_leaves_and_the_next_one_gets_the_survi
     wait_for_step(&folder, 60, &mut running);
     let world = World::decode(&std::fs::read(folder.join("world.json")).unwrap()).unwrap();
     let victim = &world.members[1];
-    // While it is stopped nobody commits anything: its file can be changed at leisure.
-    kill(victim.pid, Signal::Stop).unwrap();
-    std::thread::sleep(Duration::from_millis(50));
-    let slots = slots_of(&folder);
-    let found = slots.iter().find(|found| member_of(&found.path) == Some(victim.member)).unwrap();
-    flip(&found.path, &weights_of(found));
+    let found = stopped_in_step(&folder, victim);
+    flip(&found.path, &weights_of(&found));
     kill(victim.pid, Signal::Kill).unwrap();
     let ended = running.wait();
     assert_eq!(ended.code, Some(0), "{}", ended.stderr);
