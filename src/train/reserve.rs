@@ -25,7 +25,7 @@ const REFUSALS_MAX: u32 = 3;
 /// What needs no communicator, made in a thread of its own, once; or made already.
 pub(super) enum Preparation<'scope, 'env> {
     Behind(Behind<'scope, 'env>),
-    Made(Option<Result<Prepared, TrainError>>),
+    Made(Option<Box<Result<Prepared, TrainError>>>),
 }
 
 /// See `Preparation`.
@@ -46,7 +46,7 @@ impl<'scope, 'env> Preparation<'scope, 'env> {
     }
 
     pub(super) fn made(prepared: Result<Prepared, TrainError>) -> Self {
-        Self::Made(Some(prepared))
+        Self::Made(Some(Box::new(prepared)))
     }
 
     /// Begins it, unless it was begun.
@@ -60,7 +60,7 @@ impl<'scope, 'env> Preparation<'scope, 'env> {
     pub(super) fn finish(&mut self) -> Result<Prepared, TrainError> {
         let prepared = match self {
             Self::Behind(behind) => behind.finish(),
-            Self::Made(prepared) => prepared.take(),
+            Self::Made(prepared) => prepared.take().map(|prepared| *prepared),
         };
         let panicked =
             || TrainError::Internal("preparing the run panicked; see the message above".into());

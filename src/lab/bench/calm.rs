@@ -149,7 +149,7 @@ fn step_ms(events: &[Event]) -> Option<f64> {
         let is_step = |event: &&Event| matches!(event.kind, Kind::Step { .. });
         events.iter().filter(is_step).filter(|event| event.step >= WARM_UP_STEPS)
     };
-    let (first, last) = (steps().next()?, steps().last()?);
+    let (first, last) = (steps().next()?, steps().next_back()?);
     let count = last.step.checked_sub(first.step).filter(|count| *count > 0)?;
     Some((last.time - first.time) / count as f64 * 1e3)
 }
