@@ -217,7 +217,7 @@ fn every_way_to_die_is_named() {
         ("panic", &["a panic InForward"]),
         ("segv", &["signal 11 (SIGSEGV)"]),
         ("oom", &["memory allocation"]),
-        ("device_error", &["the device failed", "exit code 70"]),
+        ("device_error", &["the device failed", "signal 9 (SIGKILL)"]),
     ];
     let faults = words.into_iter().zip([7, 14, 21, 28, 35, 42]).map(|((kind, words), step)| {
         Planned { kind, rank: step % 3 + 1, step, phase: "in_forward", words }

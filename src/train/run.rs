@@ -73,8 +73,9 @@ pub fn run(arguments: &TrainArguments) -> ExitCode {
         Err(error) => {
             tracing::error!("{error}");
             eprintln!("error: {error}");
-            if under_mpirun() && matches!(error, TrainError::Evicted(_)) {
-                // The death that the others repair; a process that exits by itself may end the job.
+            if under_mpirun() && error.leaves_alone() {
+                // The death that the others repair: the runtime does not tell them of an exit with
+                // a code, and they would wait for it.
                 pulse().last_words(&error.to_string());
                 kintsugi_ffi::os::kill_self_now();
             }

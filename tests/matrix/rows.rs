@@ -260,7 +260,7 @@ fn kinds() -> Vec<Row> {
         row("K6 loop", "an endless loop", live("loop", "no progress").with(&[hang])),
         elsewhere("K7", "a slow rank", "tests/guard.rs", "fn a_slow_rank_is_reported_and_replaced"),
         row("K8", "out of memory", live("oom", "memory")),
-        row("K9", "a device error", live("device_error", "device")),
+        row("K9", "a device error", live("device_error", "device")).core(),
         elsewhere("K10", "NaN gradients", "tests/integrity.rs", "fn gradients_that_are_no_numbers"),
         elsewhere("K11", "a flipped bit", "tests/integrity.rs", "fn a_rank_whose_weights_differ"),
         elsewhere(

@@ -14,9 +14,6 @@ use super::Strike;
 const SEGV_TRIES: u32 = 100;
 const SEGV_EVERY: Duration = Duration::from_millis(10);
 
-/// Exit code of a rank whose device failed: it leaves, the others go on with a replacement.
-const DEVICE_LOST: i32 = 70;
-
 /// Strikes this process.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct RealStrike;
@@ -49,7 +46,7 @@ impl Strike for RealStrike {
             },
             FaultKind::DeviceError => {
                 tracing::error!("planned fault: the device failed {phase:?}; this rank leaves");
-                os::exit_now(DEVICE_LOST)
+                os::kill_self_now()
             }
             // The injector holds a slow rank up from now on; the others are the caller's.
             FaultKind::Slow | FaultKind::Nan | FaultKind::BitFlip => {}
@@ -122,11 +119,10 @@ mod tests {
 
     #[test]
     fn deaths_are_what_they_are_called() {
-        for (kind, signal) in [("kill", 9), ("segv", 11), ("oom", 6)] {
+        for (kind, signal) in [("kill", 9), ("segv", 11), ("oom", 6), ("device_error", 9)] {
             assert_eq!(ended(struck(kind)).signal(), Some(signal), "{kind}");
         }
         assert_eq!(ended(struck("exit")).code(), Some(0));
-        assert_eq!(ended(struck("device_error")).code(), Some(DEVICE_LOST));
         assert_eq!(ended(struck("panic")).code(), Some(101));
     }
 

@@ -28,10 +28,11 @@ pub struct Costs {
 }
 
 impl Default for Costs {
-    /// Respawn, shrink and restart: medians of `kintsugi bench recovery` as in README (4 ranks on 2
-    /// cores, 95 MB of parameters). Spare: respawn without its phases spawn and merge. Resident
-    /// restart: as restart, of which ending and starting are nine tenths. The growth is assumed: a
-    /// few messages more up and down a tree, a second more to start daemons.
+    /// Respawn, shrink and restart: medians of a run of `kintsugi bench recovery` (4 ranks on 2
+    /// cores, 95 MB of parameters; README, "On a large fleet"). Spare: respawn without its phases
+    /// spawn and merge. Resident restart: as restart, of which ending and starting are nine tenths.
+    /// The growth is assumed: a few messages more up and down a tree, a second more to start
+    /// daemons.
     fn default() -> Self {
         Self {
             respawn: 0.436,
