@@ -6,6 +6,9 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use kintsugi_ffi::os::Signal;
+use kintsugi_ffi::process;
+
 use crate::observe::event::{Event, Kind};
 use crate::observe::log::read_events;
 
@@ -131,6 +134,8 @@ fn one_run(options: &Options, arm: Arm, run_dir: &Path) -> Result<f64, String> {
     command.arg("--run-dir").arg(run_dir);
     command.args(["-s", &format!("train.steps={}", options.steps)]);
     command.args(["-s", "evaluation.every=never", "-s", "checkpoint.every=never"]);
+    // Whoever ends the bench ends the run.
+    process::supervise(&mut command, Signal::Terminate);
     let output = command
         .stdin(Stdio::null())
         .stdout(Stdio::null())
