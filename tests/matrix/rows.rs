@@ -272,7 +272,7 @@ fn kinds() -> Vec<Row> {
         open("K13", "packet loss, delay", "ranks of one machine talk through shared memory"),
         open("K14", "a wrong interface or host name", "no test, and no check at start"),
         row("K15", "a refused spawn: the program is gone", refused(Outside::NoProgram)),
-        elsewhere("K16", "a clock that jumps", "tests/tidy.rs", "fn the_house_is_tidy"),
+        open("K16", "a clock that jumps", "intervals use monotonic clocks; no test jumps one"),
         row("K17", "a replacement of another build", refused(Outside::NewProgram)),
         row("R1", "nothing, while others take the cores", calm.outside(Outside::Load)),
     ]

@@ -91,8 +91,9 @@ fn measure(options: &Options, command: String, folder: &Path) -> Result<Report, 
 /// Places, in `n` sorted samples, that enclose the median with at least 95 % where n allows it
 /// (binomial; from n = 6 on), else the smallest and the largest.
 fn interval(n: usize) -> (usize, usize) {
-    let mut tail = 0.5_f64.powi(n as i32);
-    let (mut below, mut term) = (tail, tail);
+    // The probability that at most `low` samples lie on one side of the median.
+    let mut below = 0.5_f64.powi(n as i32);
+    let mut term = below;
     let mut low = 0;
     while low + 1 < n / 2 {
         term *= (n - low) as f64 / (low + 1) as f64;
@@ -100,10 +101,8 @@ fn interval(n: usize) -> (usize, usize) {
         if 2.0 * below > 0.05 {
             break;
         }
-        tail = below;
         low += 1;
     }
-    debug_assert!(tail <= 0.5);
     (low, n - 1 - low)
 }
 
