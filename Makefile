@@ -41,10 +41,11 @@ bench: build
 	$(kintsugi) bench recovery
 	$(kintsugi) bench calm
 
-# 100,000 simulated schedules; every row of the failure matrix three times; everything killed at once
+# 100,000 simulated schedules; twenty replacements in a row twenty times; every row of the failure matrix three times; everything killed at once
 # twenty times; then random kills until the time is over. Every run must end with the calm bits.
 soak: build
 	$(kintsugi) simulate cluster --seeds 100000
+	KINTSUGI_JOIN_REPEATS=20 timeout --kill-after=10 1800 $(CARGO) test --release --locked --test join twenty
 	KINTSUGI_MATRIX_ROUNDS=3 timeout --kill-after=10 3600 \
 	  $(CARGO) test --release --locked --test matrix whole -- --nocapture
 	KINTSUGI_SOAK_MINUTES=$(MINUTES) timeout --kill-after=10 1800 \

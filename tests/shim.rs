@@ -21,7 +21,10 @@ fn compile_selftest(folder: &Path) -> PathBuf {
     let output = Command::new(kintsugi_ffi::mpi::mpicc())
         .args(["-O2", "-Wall", "-Wextra", "-Werror", "-rdynamic", "-pthread", "-o"])
         .arg(&program)
-        .args(["selftest.c", "shim.c", "ompi_workarounds.c"].map(|file| sources.join(file)))
+        .args(
+            ["selftest.c", "shim.c", "ompi_workarounds.c", "ompi_requests.c"]
+                .map(|file| sources.join(file)),
+        )
         .output()
         .expect("the compiler wrapper this was built with");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));

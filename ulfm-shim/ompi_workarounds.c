@@ -1,7 +1,7 @@
-/* Two defects of Open MPI 5.0.11's ULFM, worked around by defining three of libmpi's internal
- * functions in the program: libmpi calls them through its procedure linkage table, so the
- * program's definitions win where they are exported (-rdynamic). Found with gdb when replacement
- * processes died while they joined:
+/* Two defects of Open MPI 5.0.11's ULFM (the third: ompi_requests.c), worked around by defining
+ * three of libmpi's internal functions in the program: libmpi calls them through its procedure
+ * linkage table, so the program's definitions win where they are exported (-rdynamic). Found with
+ * gdb when replacement processes died while they joined:
  *
  * 1. ompi_comm_request_progress() overwrites the error of a failed step of a communicator request
  *    with success. Allocating a context id (inside MPI_Intercomm_create, _merge, MPI_Comm_split,
@@ -175,7 +175,7 @@ void workarounds_verify(void)
         return;
     }
     unsigned int before = seen;
-    if (!request_layout_is_known() || !comm_layout_is_known()) {
+    if (!request_layout_is_known() || !comm_layout_is_known() || !workarounds_guard_requests()) {
         state = SHIM_WORKAROUNDS_LAYOUT;
     } else if (seen == before) { /* the trial allocated a context id, so libmpi must have called */
         state = SHIM_WORKAROUNDS_UNREACHED;

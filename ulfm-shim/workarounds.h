@@ -1,11 +1,15 @@
-/* What shim.c needs of ompi_workarounds.c. */
+/* What shim.c needs of ompi_workarounds.c, and that of ompi_requests.c. */
 #ifndef ULFM_WORKAROUNDS_H
 #define ULFM_WORKAROUNDS_H
+
+#include <stdbool.h>
 
 /* After MPI_Init, with fault tolerance enabled: checks that the structures are those the
  * work-arounds know, and that libmpi calls them; switches them off where not. */
 void workarounds_verify(void);
 /* enum shim_workarounds. */
 int workarounds_state(void);
+/* From now on no collective leaves a transfer behind; false where libmpi is not the known one. */
+bool workarounds_guard_requests(void);
 
 #endif

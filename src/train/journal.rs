@@ -10,7 +10,7 @@ use crate::cluster::world::World;
 use crate::observe::clock::Clock;
 use crate::observe::event::{Event, Kind, VERSION};
 use crate::observe::ledger::{Committed, Entry, Ledger};
-use crate::observe::log::EventLog;
+use crate::observe::log::{EventLog, parse_lines};
 use crate::observe::progress::Progress;
 use crate::observe::storage::Storage;
 use crate::observe::tensorboard::Tensorboard;
@@ -105,6 +105,21 @@ impl Journal {
         }
         let written = self.events.append(&event);
         self.warn_once(written, EVENTS);
+    }
+
+    /// Generations of an attempt that stand in the events as recovered; none where they cannot be
+    /// read.
+    pub fn recovered_generations(&self, attempt: u32) -> Vec<u32> {
+        let path = Path::new(EVENTS);
+        let body = self.storage.read(path).unwrap_or_default();
+        let events: Vec<Event> = parse_lines(path, &body).unwrap_or_default();
+        let recovered = events.into_iter().filter(|event| event.attempt == attempt);
+        recovered
+            .filter_map(|event| match event.kind {
+                Kind::Recovered(record) => Some(record.generation),
+                _ => None,
+            })
+            .collect()
     }
 
     /// Appends the line of the step that was just committed, the last of `tail`; after a failure

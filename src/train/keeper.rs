@@ -359,6 +359,8 @@ impl Keeper {
         let reason = self.reason(&replica.position, status);
         let state_sha256 = Some(self.digest(replica));
         self.write_result(replica, journal, place, (status, &reason, &state_sha256))?;
+        // A disk that has room again only now.
+        self.complete_ledger(replica, journal);
         let status = outcome::status_name(status).to_string();
         journal.event(place, Kind::RunEnd { status, reason, state_sha256 });
         Ok(())

@@ -220,8 +220,18 @@ impl Trainer {
             self.replica.tidy();
         }
         let newest = mended.unreported.len().saturating_sub(1);
+        // Whoever reported the older ones may have died as it committed: then they stand written,
+        // and are still unreported here.
+        let known = if reports && newest > 0 {
+            self.journal.recovered_generations(self.world.attempt)
+        } else {
+            Vec::new()
+        };
         let unreported = mended.unreported.into_iter().enumerate().filter(|_| reports);
         for (index, (generation, ranks, mut repaired)) in unreported {
+            if known.contains(&generation) {
+                continue;
+            }
             if let (Some(seconds), true) = (begun_seconds, index == newest) {
                 repaired.seconds.insert("first_step".into(), seconds);
             }

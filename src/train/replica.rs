@@ -47,6 +47,8 @@ pub struct Replica {
     pub given: Vec<Way>,
     /// What is known of the states that met in the last repair.
     pub proof: Proof,
+    /// This process, as others know it: its pid and its host.
+    pub identity: (u32, String),
     injector: Arc<Injector>,
     clock: Arc<dyn Clock>,
     arguments: Vec<String>,
@@ -81,6 +83,7 @@ impl Replica {
             unhoused: 0,
             given: Vec::new(),
             proof: Proof::default(),
+            identity: (std::process::id(), kintsugi_ffi::os::hostname()),
             injector,
             clock,
             arguments,
@@ -252,7 +255,7 @@ impl Hooks for Replica {
     }
 
     fn identity(&self) -> (u32, String) {
-        (std::process::id(), kintsugi_ffi::os::hostname())
+        self.identity.clone()
     }
 
     fn note(&mut self, note: Note) {

@@ -293,7 +293,7 @@ impl Hooks for Reserve<'_, '_> {
     }
 
     fn identity(&self) -> (u32, String) {
-        (std::process::id(), kintsugi_ffi::os::hostname())
+        self.around.identity.clone()
     }
 
     fn note(&mut self, note: Note) {

@@ -191,7 +191,6 @@ fn run_initial(
     let taken = attempt_of(arguments, comm.as_ref());
     let (attempt, _lock) = taken.map_err(|error| refuse(around, comm.as_mut(), error))?;
     let next_member = next_member(around.storage.as_ref());
-    let identity = (std::process::id(), kintsugi_ffi::os::hostname());
     let lost = |error: CommError| {
         // Another rank may have left the reason why it could not begin.
         match read_reason(around.storage.as_ref()) {
@@ -201,7 +200,8 @@ fn run_initial(
             }
         }
     };
-    let world = start::gather_world(comm.as_mut(), attempt, around.owners, next_member, &identity);
+    let world =
+        start::gather_world(comm.as_mut(), attempt, around.owners, next_member, &around.identity);
     let world = world.inspect_err(|_| comm.revoke()).map_err(lost)?;
     let mut replica = replica(arguments, around, &prepared, &world, Some(Position::start()));
     let storage = around.storage.as_ref();
@@ -362,6 +362,7 @@ pub(super) fn replica(
         Arc::clone(&around.generation),
     );
     replica.housing.clone_from(&prepared.housing);
+    replica.identity.clone_from(&around.identity);
     replica
 }
 

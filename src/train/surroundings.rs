@@ -48,6 +48,8 @@ pub struct Surroundings {
     pub generation: Arc<AtomicU32>,
     /// Set by signals.
     pub stop: Arc<AtomicBool>,
+    /// This process, as others know it: its pid and its host.
+    pub identity: (u32, String),
     /// Names the run.
     pub run_id: String,
     /// Of what decides the arithmetic.
@@ -103,6 +105,7 @@ pub(super) fn surroundings(arguments: &TrainArguments) -> Result<Surroundings, T
         injector,
         generation,
         stop,
+        identity: (std::process::id(), kintsugi_ffi::os::hostname()),
         run_id,
         fingerprint,
         owners,

@@ -257,12 +257,14 @@ fn check_weights(
         if last.insert((attempt, process), step).is_some_and(|before| before > step) {
             return Err(format!("{whose}: it went back, a committed step was lost"));
         }
-        let comparable = exact && !marks.zeroed && (attempt == newest || !thrown_away);
+        let ended = played.attempts.iter().find(|ended| ended.number == attempt);
+        let lived = ended.is_some_and(|e| matches!(e.ends.get(process), Some(End::Finished(_))));
+        // Alone with its commit, and with the zero update of a step that the others did again.
+        let alone = marks.nan && !lived;
+        let comparable = exact && !marks.zeroed && !alone && (attempt == newest || !thrown_away);
         if comparable && calm.weights.get(&step) != Some(&weights) {
             return Err(format!("{whose}: other weights than without failures"));
         }
-        let ended = played.attempts.iter().find(|ended| ended.number == attempt);
-        let lived = ended.is_some_and(|e| matches!(e.ends.get(process), Some(End::Finished(_))));
         if lived && *states.entry((attempt, step)).or_insert(weights) != weights {
             return Err(format!("{whose}: replicas differ"));
         }

@@ -99,6 +99,9 @@ struct Watch {
 /// Seconds since 1970 at which every simulated run begins.
 pub const ORIGIN: f64 = 1.7e9;
 
+/// More than any attempt has processes.
+const PIDS_PER_ATTEMPT: u32 = 1000;
+
 impl Clock for Watch {
     fn now(&self) -> Duration {
         let before = Duration::from_nanos(self.hours.before.load(Ordering::Relaxed));
@@ -144,6 +147,7 @@ pub fn live(attempt: &Attempt<'_>, comm: SimComm, join: Option<&JoinInfo>) -> Le
         injector: Arc::new(injector),
         generation,
         stop,
+        identity: (attempt.number * PIDS_PER_ATTEMPT + process as u32, "simulated".into()),
         run_id: RUN_ID.into(),
         fingerprint: identity::fingerprint(config),
         owners: config.train.owners.unwrap_or(config.run.ranks),

@@ -1,6 +1,6 @@
 //! A whole simulated run: attempts under the supervisor's own decisions, until there is a result.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
@@ -71,8 +71,8 @@ pub struct Played {
     pub files: Arc<Files>,
     /// What was computed.
     pub sightings: Vec<Seen>,
-    /// Steps whose checkpoints were damaged on purpose.
-    pub damaged: Vec<u64>,
+    /// Checkpoints that were damaged on purpose.
+    pub damaged: Vec<Damaged>,
     /// One line per event.
     pub trace: Vec<String>,
     /// Decisions of the board, in all.
@@ -138,6 +138,22 @@ fn points(faults: &[Fault]) -> Vec<crate::config::PlannedFault> {
     faults.iter().filter_map(point).collect()
 }
 
+/// A checkpoint that was damaged on purpose.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Damaged {
+    step: u64,
+    file: PathBuf,
+    /// The damaged bytes; `None`: the file was taken away.
+    body: Option<Vec<u8>>,
+}
+
+impl Damaged {
+    /// Until a later attempt writes the checkpoint of that step again.
+    fn is_still(&self, storage: &dyn Storage) -> bool {
+        storage.read(&self.file).ok() == self.body
+    }
+}
+
 struct Supervisor {
     scenario: Scenario,
     rule: Rule,
@@ -147,7 +163,7 @@ struct Supervisor {
     hours: Arc<Hours>,
     newest: Arc<AtomicU32>,
     played: Vec<Ended>,
-    damaged: Vec<u64>,
+    damaged: Vec<Damaged>,
     trace: Vec<String>,
     settles: u64,
     deaths: u32,
@@ -278,11 +294,12 @@ impl Supervisor {
                 1 => drop(self.files.memory.remove(&path)),
                 _ => body[at] ^= 1 << draws.below(8),
             }
-            if self.files.memory.read(&path).is_ok() {
+            let there = self.files.memory.read(&path).is_ok();
+            if there {
                 self.files.memory.write_whole(&path, &[&body]).expect("the memory's own file");
             }
-            self.damaged.push(step);
             self.trace.push(format!("attempt {number}: damaged {}", path.display()));
+            self.damaged.push(Damaged { step, file: path, body: there.then_some(body) });
         }
     }
 
@@ -296,7 +313,9 @@ impl Supervisor {
         let steps = names.iter().filter_map(|name| {
             store::step_of(name).or_else(|| store::step_of(name.strip_suffix(".old")?))
         });
-        steps.filter(|step| !self.damaged.contains(step)).max()
+        let bad: Vec<u64> =
+            self.damaged.iter().filter(|d| d.is_still(memory)).map(|d| d.step).collect();
+        steps.filter(|step| !bad.contains(step)).max()
     }
 }
 

@@ -174,9 +174,17 @@ fn retire(storage: &dyn Storage, written: u64, keep: u32) {
         mark_bad(storage, &name, &format!("the run went back and passed step {written} again"));
     }
     for name in delete {
-        let path = folder.join(name);
-        warn_of("remove", &path, storage.remove(&path));
+        discard(storage, &name);
     }
+}
+
+/// Removes a published checkpoint. It loses its name first: one whose files are half gone would
+/// be taken for a damaged one, and the run for one that lost its only checkpoint.
+fn discard(storage: &dyn Storage, name: &str) {
+    let from = Path::new(FOLDER).join(name);
+    let to = Path::new(FOLDER).join(format!("{name}{TEMPORARY}discarded"));
+    let gone = storage.remove(&to).and_then(|()| storage.rename(&from, &to));
+    warn_of("remove", &from, gone.and_then(|()| storage.remove(&to)));
 }
 
 /// Removes the checkpoints of steps after this one: the run has gone back and does not trust them.
@@ -184,7 +192,7 @@ pub fn remove_later(storage: &dyn Storage, step: u64) {
     match published(storage) {
         Ok(found) => {
             for (_, path) in found.iter().filter(|(later, _)| *later > step) {
-                warn_of("remove", path, storage.remove(path));
+                discard(storage, &folder_name(path));
             }
         }
         Err(error) => tracing::warn!("{error}"),
