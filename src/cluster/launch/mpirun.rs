@@ -16,6 +16,13 @@ pub const JOB_VARIABLE: &str = "KINTSUGI_JOB";
 /// Where Open MPI keeps the ranks' shared memory segments.
 pub const SEGMENTS_VARIABLE: &str = "OMPI_MCA_btl_sm_backing_directory";
 
+/// The C library's settings.
+pub const TUNABLES_VARIABLE: &str = "GLIBC_TUNABLES";
+
+/// Asks for huge pages where memory is large. A dead rank is noticed only when the kernel has freed
+/// its pages, and a new one waits for its own: with 4 KiB pages that is a good part of a recovery.
+const HUGE_PAGES: &str = "glibc.malloc.hugetlb";
+
 /// What srun reads that would break the steps in which mpirun and launch start daemons: found in
 /// jobs' environments, and meant for other steps.
 pub const SRUN_UNSET: [&str; 2] = ["SLURM_NO_KILL", "SLURM_MPI_TYPE"];
@@ -46,6 +53,8 @@ pub struct Plan {
     pub shared_memory: PathBuf,
     /// Over several nodes: which.
     pub placement: Option<Placement>,
+    /// What the user has in `TUNABLES_VARIABLE`.
+    pub tunables: Option<String>,
 }
 
 impl Plan {
@@ -146,6 +155,7 @@ pub fn environment(plan: &Plan) -> Environment {
         pair("TMPDIR", plan.temporary.display().to_string()),
         pair(JOB_VARIABLE, plan.job.clone()),
         pair(SEGMENTS_VARIABLE, plan.shared_memory.display().to_string()),
+        pair(TUNABLES_VARIABLE, tunables(plan.tunables.as_deref())),
     ];
     if plan.oversubscribed() {
         // Idle OpenMP threads that spin take the cores of those that compute.
@@ -161,6 +171,16 @@ pub fn environment(plan: &Plan) -> Environment {
         unset.extend(SRUN_UNSET.map(str::to_owned));
     }
     Environment { set, unset }
+}
+
+/// The user's own, with huge pages unless he has said something about them.
+fn tunables(users: Option<&str>) -> String {
+    let huge_pages = format!("{HUGE_PAGES}=1");
+    match users.filter(|users| !users.is_empty()) {
+        None => huge_pages,
+        Some(users) if users.contains(HUGE_PAGES) => users.to_owned(),
+        Some(users) => format!("{users}:{huge_pages}"),
+    }
 }
 
 /// The line as one can paste it into a shell.
@@ -218,7 +238,18 @@ mod tests {
             temporary: "/tmp/kintsugi-0-1".into(),
             shared_memory: "/dev/shm/kintsugi-0-1".into(),
             placement: None,
+            tunables: None,
         }
+    }
+
+    #[test]
+    fn huge_pages_are_asked_for_unless_the_user_has_a_say() {
+        assert_eq!(tunables(None), "glibc.malloc.hugetlb=1");
+        assert_eq!(
+            tunables(Some("glibc.pthread.rseq=0")),
+            "glibc.pthread.rseq=0:glibc.malloc.hugetlb=1"
+        );
+        assert_eq!(tunables(Some("glibc.malloc.hugetlb=0")), "glibc.malloc.hugetlb=0");
     }
 
     #[test]

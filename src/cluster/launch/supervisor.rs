@@ -19,7 +19,7 @@ use crate::observe::result::{RunResult, Status};
 
 use super::attempt::{self, Attempt};
 use super::lock::RunLock;
-use super::mpirun::Plan;
+use super::mpirun::{Plan, TUNABLES_VARIABLE};
 use super::nodes::Crew;
 use super::nodes::crew::{Mission, Nodes};
 use super::run_dir::RunDir;
@@ -84,6 +84,7 @@ impl Job {
             temporary,
             shared_memory,
             placement: self.nodes.as_ref().map(|nodes| nodes.place_all(self.config.run.ranks)),
+            tunables: std::env::var(TUNABLES_VARIABLE).ok(),
         }
     }
 
