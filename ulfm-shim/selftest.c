@@ -25,7 +25,7 @@ enum {
     ROUND_ARMED = 5,
     KILL_DELAY_US_MAX = 2000,
     JITTER_US_MAX = 30,
-    RUN_SECONDS_MAX = 100
+    RUN_SECONDS_MAX = 30
 };
 
 static uint64_t mix(uint64_t a, uint64_t b)

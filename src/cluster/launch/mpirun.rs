@@ -174,7 +174,7 @@ pub fn environment(plan: &Plan) -> Environment {
 }
 
 /// The user's own, with huge pages unless he has said something about them.
-fn tunables(users: Option<&str>) -> String {
+pub fn tunables(users: Option<&str>) -> String {
     let huge_pages = format!("{HUGE_PAGES}=1");
     match users.filter(|users| !users.is_empty()) {
         None => huge_pages,

@@ -9,6 +9,7 @@ use std::process::{Command, Stdio};
 use kintsugi_ffi::os::Signal;
 use kintsugi_ffi::process;
 
+use crate::cluster::launch::mpirun::{TUNABLES_VARIABLE, tunables};
 use crate::observe::event::{Event, Kind};
 use crate::observe::log::read_events;
 
@@ -118,12 +119,14 @@ fn one_run(options: &Options, arm: Arm, run_dir: &Path) -> Result<f64, String> {
         }
         Arm::Plain => {
             let mut command = Command::new(find_mpirun()?);
-            // What is no part of fault tolerance, and what `launch` gives ranks that outnumber
-            // cores.
+            // What is no part of fault tolerance, and what `launch` gives ranks, those that
+            // outnumber cores too.
             command.args(["--allow-run-as-root", "--oversubscribe", "--bind-to", "none"]);
             command.args(["--mca", "btl", "self,sm,tcp", "--mca", "coll", "^han"]);
             command.args(["--mca", "mpi_yield_when_idle", "1", "-n", &ranks]);
             command.env("OMP_WAIT_POLICY", "passive").env("GOMP_SPINCOUNT", "0");
+            let users = std::env::var(TUNABLES_VARIABLE).ok();
+            command.env(TUNABLES_VARIABLE, tunables(users.as_deref()));
             command.arg(&program).arg("train").arg(&options.config);
             command.args(["-s", &format!("run.ranks={ranks}"), "-s", "recovery.resident=off"]);
             command.args(["-s", "recovery.step_timeout=off"]);
