@@ -28,18 +28,16 @@ pub struct Costs {
 }
 
 impl Default for Costs {
-    /// Respawn, shrink and restart: medians of a run of `kintsugi bench recovery` (4 ranks on 2
-    /// cores, 95 MB of parameters; README, "On a large fleet"). Spare: respawn without its phases
-    /// spawn and merge. Resident restart: as restart, of which ending and starting are nine tenths.
-    /// The growth is assumed: a few messages more up and down a tree, a second more to start
-    /// daemons.
+    /// Medians of a run of `kintsugi bench recovery` (4 ranks on 2 cores, 95 MB of parameters;
+    /// README, "Results"); the spare is a cold one. The growth is assumed: a few messages more up
+    /// and down a tree, a second more to start daemons.
     fn default() -> Self {
         Self {
-            respawn: 0.436,
-            shrink: 0.098,
-            spare: 0.350,
-            resident_restart: 2.1,
-            restart: 2.1,
+            respawn: 0.283,
+            shrink: 0.118,
+            spare: 0.207,
+            resident_restart: 1.29,
+            restart: 2.06,
             per_doubling: 0.010,
             start_per_doubling: 1.0,
         }
