@@ -17,7 +17,6 @@
 #include <mpi-ext.h>
 #include <stdbool.h>
 #include <stddef.h>
-#include <time.h>
 
 /* Byte offsets in ompi_request_t of 5.0.11, x86-64, no debug build. */
 enum { REQUEST_COMPLETE = 0x58, REQUEST_FREE = 0x78, REQUEST_CANCEL = 0x80 };
@@ -54,13 +53,6 @@ static bool is_complete(void *request)
     return *(void *volatile *)member(request, REQUEST_COMPLETE) == (void *)1;
 }
 
-static double monotonic_seconds(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
-}
-
 /* Until nothing touches the request's buffer any more. */
 static void settle(void *request)
 {
@@ -68,8 +60,8 @@ static void settle(void *request)
         return;
     }
     (*(cancel_function *)member(request, REQUEST_CANCEL))(request, 1);
-    double start = monotonic_seconds();
-    while (!is_complete(request) && monotonic_seconds() - start < WAIT_SECONDS_MAX) {
+    double start = shim_monotonic_seconds();
+    while (!is_complete(request) && shim_monotonic_seconds() - start < WAIT_SECONDS_MAX) {
         progress();
         /* Completes it where its peer has died meanwhile. */
         (void)ompi_request_is_failed_fn(request);

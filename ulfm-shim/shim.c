@@ -44,7 +44,7 @@ static int made(int code, MPI_Comm comm, shim_comm *handle)
     return class_of(code);
 }
 
-static double monotonic_seconds(void)
+double shim_monotonic_seconds(void)
 {
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);
@@ -242,14 +242,14 @@ int32_t shim_send(const void *data, int32_t bytes, int32_t to, int32_t tag, shim
  * `spin_seconds`. */
 static int await(MPI_Request *request, double seconds, double spin_seconds, long sleep_ns)
 {
-    double start = monotonic_seconds();
+    double start = shim_monotonic_seconds();
     for (;;) {
         int done = 0;
         int code = MPI_Test(request, &done, MPI_STATUS_IGNORE);
         if (code != MPI_SUCCESS || done) {
             return class_of(code);
         }
-        double waited = monotonic_seconds() - start;
+        double waited = shim_monotonic_seconds() - start;
         if (seconds >= 0 && waited > seconds) {
             return SHIM_TIMED_OUT;
         }

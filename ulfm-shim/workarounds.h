@@ -1,4 +1,4 @@
-/* What shim.c needs of ompi_workarounds.c, and that of ompi_requests.c. */
+/* What the shim's files need of each other. */
 #ifndef ULFM_WORKAROUNDS_H
 #define ULFM_WORKAROUNDS_H
 
@@ -9,6 +9,7 @@
 void workarounds_verify(void);
 /* enum shim_workarounds. */
 int workarounds_state(void);
+double shim_monotonic_seconds(void);
 /* From now on no collective leaves a transfer behind; false where libmpi is not the known one. */
 bool workarounds_guard_requests(void);
 

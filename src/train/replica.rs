@@ -68,6 +68,7 @@ impl Replica {
         clock: Arc<dyn Clock>,
         arguments: Vec<String>,
         generation: Arc<AtomicU32>,
+        identity: (u32, String),
     ) -> Self {
         let holds_state = position.is_some();
         let position = position.unwrap_or_else(Position::start);
@@ -83,7 +84,7 @@ impl Replica {
             unhoused: 0,
             given: Vec::new(),
             proof: Proof::default(),
-            identity: (std::process::id(), kintsugi_ffi::os::hostname()),
+            identity,
             injector,
             clock,
             arguments,

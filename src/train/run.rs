@@ -360,9 +360,9 @@ pub(super) fn replica(
         Arc::clone(&around.clock),
         spawned,
         Arc::clone(&around.generation),
+        around.identity.clone(),
     );
     replica.housing.clone_from(&prepared.housing);
-    replica.identity.clone_from(&around.identity);
     replica
 }
 
