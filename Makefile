@@ -61,3 +61,4 @@ experiment: build
 test-slurm: build
 	timeout --kill-after=10 $(TEST_SECONDS_MAX) cluster-scripts/one-machine/selftest || [ $$? = 77 ]
 	timeout --kill-after=10 $(TEST_SECONDS_MAX) cluster-scripts/one-machine/selftest-nodes || [ $$? = 77 ]
+	timeout --kill-after=10 $(TEST_SECONDS_MAX) cluster-scripts/one-machine/selftest-runtime || [ $$? = 77 ]

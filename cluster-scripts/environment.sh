@@ -12,6 +12,10 @@ if [ -n "${OPENMPI:-}" ]; then
   export PATH=$OPENMPI/bin:$PATH LD_LIBRARY_PATH=$OPENMPI/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
 fi
 
+# KINTSUGI_RUNTIME: prefix of the newer runtime (build-openmpi.sh --runtime). Over several nodes it takes
+# mpirun's place, and the death of a node is survived without a restart.
+# export KINTSUGI_RUNTIME=/path/to/the/prefix
+
 # The runtime names its session folder after a process id, without the host's name: on a TMPDIR that
 # nodes share two daemons may meet in one folder, and mpirun then hangs for ever.
 kintsugi_node_local() { # kintsugi_node_local FOLDER

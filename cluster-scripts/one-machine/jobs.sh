@@ -1,5 +1,6 @@
-# What selftest and selftest-nodes share: a cluster of their own, jobs of train.sbatch on it, claims about
-# them. Sourced; sets up everything but the cluster itself. Expects $steps and $resources (of #SBATCH).
+# What selftest, selftest-nodes and selftest-runtime share: a cluster of their own, jobs of train.sbatch on
+# it, claims about them. Sourced; sets up everything but the cluster itself. Expects $steps and $resources (of
+# #SBATCH); what is for several nodes also $reproducible, $strike_after_steps and $round.
 
 # Generous: machines that test are busy. Nothing here waits for time to pass where it can look.
 job_seconds_max=${SELFTEST_JOB_SECONDS_MAX:-300}
@@ -70,4 +71,54 @@ leftovers() {
     tr '\0' ' ' 2>/dev/null < "$folder/cmdline" | grep -q -F "$state/" && echo "${folder#/proc/}"
   done
   return 0
+}
+
+# Several nodes.
+
+# Starts a job and waits until it is well on its way.
+begin() { # begin NAME [KEY=VALUE]...
+  run=$1-$round
+  prepare "$run"
+  job=$(submit "$run" $reproducible "${@:2}")
+  within "$job_seconds_max" at_step "$run" $strike_after_steps || failed "$run: too few steps"
+}
+
+strike() { # strike NODE WHAT...
+  struck=$(date +%s.%N)
+  "$here/fault" "$@"
+  ! at_step "$run" $steps || failed "$run: was finished before it could be struck; raise steps"
+}
+
+count() { cat "$shared/$run"/runs/*/events.jsonl | grep -c "\"event\":\"$1\"" || true; }
+
+# The job finished as if nothing had happened; so many starts of mpirun and requeues were needed.
+holds() { # holds RESTARTS REQUEUES NODE...
+  finishes "$run" "$job"
+  same_as_calm "$run"
+  [ "$(result "$run" lost_steps)" = 0 ] || failed "$run: lost $(result "$run" lost_steps) steps"
+  [ "$(count restarted)" = "$1" ] || failed "$run: $(count restarted) restarts instead of $1"
+  [ "$(restarts_of "$job")" = "$2" ] || failed "$run: $(restarts_of "$job") requeues instead of $2"
+  nothing_on "${@:3}"
+}
+
+# Files and processes of runs on these nodes, slots included.
+of_runs() { # of_runs NODE
+  "$here/on" "$1" sh -c 'ls -d /tmp/kintsugi-* /dev/shm/kintsugi-* 2>/dev/null
+    for folder in /proc/[0-9]*; do read -r name < $folder/comm && echo "$name"; done 2>/dev/null |
+      grep -x -E "kintsugi|exe|prted|prterun|mpirun"' || true
+}
+clean() { [ -z "$(of_runs "$1")" ]; }
+nothing_on() { # nothing_on NODE...
+  local node
+  for node in "$@"; do
+    within 5 clean "$node" || failed "${run:-calm}: left on $node: $(of_runs "$node" | tr '\n' ' ')"
+  done
+}
+
+all_idle() { [ "$(slurm sinfo --noheader --Node --format=%T | grep -cx idle)" = "$(node_names | wc -l)" ]; }
+mend() { # mend NODE
+  "$here/fault" "$1" return
+  within 60 all_idle || failed "$run: the nodes are not idle again"
+  # SLURM took the node out of the job, so nothing of ours could run there any more.
+  "$here/on" "$1" sh -c 'rm -rf /tmp/kintsugi-* /dev/shm/kintsugi-*'
 }

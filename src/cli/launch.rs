@@ -13,6 +13,7 @@ use crate::cluster::launch::lock::RunLock;
 use crate::cluster::launch::nodes::crew::Nodes;
 use crate::cluster::launch::nodes::{Allocation, SPARES_DEFAULT};
 use crate::cluster::launch::run_dir::{Found, RunDir};
+use crate::cluster::launch::runtime::{RUNTIME_VARIABLE, Runtime};
 use crate::cluster::launch::supervisor::{self, Job};
 use crate::cluster::launch::{LaunchError, current_attempt, mpirun};
 use crate::cluster::resident::Folder;
@@ -80,7 +81,9 @@ fn launch(args: &Args) -> Result<Status, LaunchError> {
     let folder = args.run_dir.clone().unwrap_or_else(|| identity::run_directory(&config));
     let run = RunDir::at(&folder)?;
     let rank_program = std::env::var_os(RANK_PROGRAM_VARIABLE).map(PathBuf::from);
-    let mut job = Job { config, run, mpirun, program, rank_program, nodes: None };
+    let runtime = std::env::var_os(RUNTIME_VARIABLE).map(PathBuf::from);
+    let runtime = Runtime::find(&config.run.runtime, runtime, &mpirun, &program)?;
+    let mut job = Job { config, run, mpirun, program, rank_program, nodes: None, runtime };
     if let Some(allocation) = Allocation::find()? {
         // After the folder was named: the same command finds its run again on one node.
         suit_several_nodes(&mut job.config.recovery);
@@ -162,7 +165,7 @@ fn open(args: &Args, job: &mut Job, owners_asked: bool) -> Result<Opened, Launch
 }
 
 fn supervise(job: &Job, lock: RunLock) -> Result<Status, LaunchError> {
-    let nodes = job.nodes.as_ref().map(|nodes| describe(nodes, &job.config.recovery));
+    let nodes = job.nodes.as_ref().map(|nodes| describe(nodes, job));
     for line in opening(&job.config, &job.run).into_iter().chain(nodes) {
         eprintln!("{line}");
     }
@@ -186,13 +189,18 @@ fn supervise(job: &Job, lock: RunLock) -> Result<Status, LaunchError> {
 }
 
 /// What a person should know of several nodes.
-fn describe(nodes: &Nodes, recovery: &Recovery) -> String {
+fn describe(nodes: &Nodes, job: &Job) -> String {
+    let recovery = &job.config.recovery;
     let (all, kept) = (nodes.allocation.nodes.len(), nodes.spare);
     let rungs: Vec<String> =
         recovery.rungs().iter().map(|rung| format!("{rung:?}").to_lowercase()).collect();
+    let launcher = match &job.runtime {
+        Some(runtime) => format!("survived by prterun of {}", runtime.prefix.display()),
+        None => "the end of mpirun, which is started again".into(),
+    };
     format!(
         "nodes: {all}, {kept} of them kept back, {} spares on each; a node is lost when its \
-         agent's connection closes or after {} of silence; ladder {}",
+         agent's connection closes or after {} of silence: {launcher}; ladder {}",
         nodes.spares_per_node,
         recovery.node_timeout,
         rungs.join(", ")

@@ -20,6 +20,7 @@ mod probe;
 mod report;
 mod scale;
 mod simulate;
+mod start_daemon;
 mod status;
 mod sweep;
 mod train;
@@ -72,6 +73,9 @@ enum Command {
     /// Speaks for one node of an allocation (started by launch)
     #[command(hide = true)]
     Agent(agent::Args),
+    /// Starts one of prterun's daemons on a node (called by prterun)
+    #[command(hide = true)]
+    StartDaemon(start_daemon::Args),
     /// Ends what an attempt leaves behind (started by launch)
     #[command(hide = true)]
     Sweep(sweep::Args),
@@ -108,6 +112,7 @@ pub fn main() -> ExitCode {
         Command::Doctor(args) => doctor::run(args),
         Command::Guard(args) => guard::run(args),
         Command::Agent(args) => agent::run(args),
+        Command::StartDaemon(args) => start_daemon::run(args),
         Command::Sweep(args) => sweep::run(args),
     }
 }

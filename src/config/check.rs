@@ -295,7 +295,6 @@ fn check_supported(config: &Config) -> Result<(), ConfigError> {
             "nothing: leave it out",
         ),
         (memory.mode != "resident", "memory.mode", quoted(&memory.mode), "\"resident\""),
-        (config.run.runtime != "auto", "run.runtime", quoted(&config.run.runtime), "\"auto\""),
     ] {
         if lacking {
             return refuse(key, value, format!("this version cannot do that yet; write {instead}"));

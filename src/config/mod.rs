@@ -63,7 +63,8 @@ pub struct Run {
     pub seed: u64,
     /// MPI ranks to start (`launch -n` overrides).
     pub ranks: u32,
-    /// `"auto"` or the path of a PRRTE installation.
+    /// What starts the ranks over several nodes: the prefix of a newer PRRTE, or `"auto"`: the one
+    /// that `KINTSUGI_RUNTIME` names, else mpirun.
     pub runtime: String,
 }
 

@@ -11,6 +11,7 @@ use serde::Serialize;
 
 use super::probe_mpi::{self, Outcome, Scenario};
 use super::resident;
+use crate::cluster::launch::runtime::{RUNTIME_VARIABLE, Runtime};
 
 /// Longest live check.
 const LIVE_CHECK_MAX: Duration = Duration::from_secs(30);
@@ -74,7 +75,7 @@ pub struct Diagnosis {
 
 /// Looks, then kills. `resident_dir`: where resident state of runs may lie.
 pub fn diagnose(resident_dir: &Path) -> Diagnosis {
-    let mut findings = vec![machine(), mpi_library(), launcher()];
+    let mut findings = vec![machine(), mpi_library(), launcher(), node_launcher()];
     findings.extend([compute(), gpu(), slurm(), disk(), shared_memory()]);
     findings.extend(resident_state(resident_dir));
     let checked = probe_mpi::launch(&Scenario::live_check(LIVE_CHECK_MAX));
@@ -129,6 +130,26 @@ fn launcher() -> Finding {
         "the program is linked with {library}: use the mpirun beside {}",
         mpi::mpicc()
     ))
+}
+
+/// What is used over several nodes, and what that survives.
+fn node_launcher() -> Finding {
+    const NAME: &str = "over nodes";
+    let survives_ranks = "the launcher above: ranks' deaths are survived, a node's ends it and it \
+                          is started again";
+    let variable = std::env::var_os(RUNTIME_VARIABLE).map(PathBuf::from);
+    let mpirun = probe_mpi::find_mpirun().unwrap_or_default();
+    match Runtime::find("auto", variable, &mpirun, Path::new("kintsugi")) {
+        Ok(None) => finding(NAME, State::Ok, survives_ranks),
+        Ok(Some(runtime)) => {
+            let path = runtime.prefix.join("bin/prterun");
+            let answer = ask(Command::new(&path).arg("--version")).unwrap_or_default();
+            let line = answer.lines().next().unwrap_or("does not say its version").trim();
+            let text = format!("{} ({line}): a node's death is survived too", path.display());
+            finding(NAME, State::Ok, text)
+        }
+        Err(error) => finding(NAME, State::Warning, error.to_string()),
+    }
 }
 
 fn compute() -> Finding {

@@ -1,11 +1,11 @@
 //! `kintsugi launch`: builds the mpirun line, supervises it, starts it again, and says how the run
 //! ended (DESIGN 4.5, 4.6).
 //!
-//! `mpirun` the command line (pure) · `run_dir` the folder and its files · `lock` who may write ·
-//! `attempt` one start of mpirun, nothing of which outlives it · `janitor` sees to that, whoever
-//! dies · `verdict` what follows from how an attempt ended (pure) · `supervisor` the loop · `nodes`
-//! several nodes · `account` the result when no rank could write one · `estimate` memory and disk
-//! needed.
+//! `mpirun` the command line (pure) · `runtime` the launcher that survives the death of a node (pure
+//! but for its start) · `run_dir` the folder and its files · `lock` who may write · `attempt` one
+//! start of mpirun, nothing of which outlives it · `janitor` sees to that, whoever dies · `verdict`
+//! what follows from how an attempt ended (pure) · `supervisor` the loop · `nodes` several nodes ·
+//! `account` the result when no rank could write one · `estimate` memory and disk needed.
 
 use std::path::PathBuf;
 
@@ -21,6 +21,7 @@ pub mod lock;
 pub mod mpirun;
 pub mod nodes;
 pub mod run_dir;
+pub mod runtime;
 pub mod supervisor;
 pub mod verdict;
 
@@ -44,6 +45,15 @@ pub enum LaunchError {
          program was built with, or run cluster-scripts/setup.sh and build again"
     )]
     NoMpirun {
+        /// Where it was looked for.
+        looked: String,
+    },
+    /// No prterun where one was asked for: exit code 2.
+    #[error(
+        "run.runtime: {looked}; name the prefix of an installation that cluster-scripts/\
+         build-openmpi.sh --runtime made, or \"auto\" with KINTSUGI_RUNTIME unset"
+    )]
+    NoRuntime {
         /// Where it was looked for.
         looked: String,
     },
@@ -97,7 +107,8 @@ impl LaunchError {
     /// The exit code of `launch` (DESIGN 4.6).
     pub fn exit_code(&self) -> u8 {
         match self {
-            Self::Config(_) | Self::Refused { .. } | Self::NoMpirun { .. } => 2,
+            Self::Config(_) | Self::Refused { .. } => 2,
+            Self::NoMpirun { .. } | Self::NoRuntime { .. } => 2,
             Self::NotARun { .. } | Self::Changed { .. } => 2,
             Self::Held { .. } | Self::Io { .. } => 75,
             Self::Superseded { .. } => 85,

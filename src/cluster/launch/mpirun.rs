@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use super::LaunchError;
 use super::nodes::Placement;
+use super::runtime::Runtime;
 use crate::cluster::guard::last_words::NODES_VARIABLE;
 
 /// Names another mpirun than the one beside the compiler wrapper this program was built with.
@@ -53,6 +54,8 @@ pub struct Plan {
     pub shared_memory: PathBuf,
     /// Over several nodes: which.
     pub placement: Option<Placement>,
+    /// What takes mpirun's place there, so that a node's death is survived.
+    pub runtime: Option<Runtime>,
     /// What the user has in `TUNABLES_VARIABLE`.
     pub tunables: Option<String>,
 }
@@ -62,6 +65,11 @@ impl Plan {
     fn oversubscribed(&self) -> bool {
         let ranks = self.placement.as_ref().map(|placement| placement.ranks_per_host(self.ranks));
         ranks.unwrap_or(self.ranks).saturating_mul(self.threads_per_rank) > self.cores
+    }
+
+    /// The other launcher and its nodes, where this is not mpirun's line.
+    fn over_nodes(&self) -> Option<(&Runtime, &Placement)> {
+        self.runtime.as_ref().zip(self.placement.as_ref())
     }
 
     /// Ranks and spares of all nodes.
@@ -124,6 +132,24 @@ fn node_flags(placement: &Placement, ranks: u32) -> Vec<String> {
 
 /// The whole line, launcher first.
 pub fn command_line(plan: &Plan) -> Vec<String> {
+    let mut line = match plan.over_nodes() {
+        Some((runtime, placement)) => runtime.line(placement, plan.ranks),
+        None => mpirun_line(plan),
+    };
+    for (name, _) in environment(plan).set {
+        // Folders of this machine are none of other nodes' business; ranks here inherit them.
+        let inherited = name == "TMPDIR" || name == SEGMENTS_VARIABLE;
+        if !inherited && SRUN_SET.iter().all(|(known, _)| name != *known) {
+            line.extend(["-x".to_owned(), name]);
+        }
+    }
+    line.extend(["-n".into(), plan.processes().to_string()]);
+    line.extend(plan.rank_command.iter().cloned());
+    line
+}
+
+/// mpirun and its options.
+fn mpirun_line(plan: &Plan) -> Vec<String> {
     let mut line = vec![plan.mpirun.display().to_string()];
     let mut flags = recovery_flags();
     if let Some(placement) = &plan.placement {
@@ -136,15 +162,6 @@ pub fn command_line(plan: &Plan) -> Vec<String> {
         // The runtime sees it from slots only, and replacements and spares come without one.
         line.extend(["--mca", "mpi_yield_when_idle", "1"].map(str::to_owned));
     }
-    for (name, _) in environment(plan).set {
-        // Folders of this machine are none of other nodes' business; ranks here inherit them.
-        let inherited = name == "TMPDIR" || name == SEGMENTS_VARIABLE;
-        if !inherited && SRUN_SET.iter().all(|(known, _)| name != *known) {
-            line.extend(["-x".to_owned(), name]);
-        }
-    }
-    line.extend(["-n".into(), plan.processes().to_string()]);
-    line.extend(plan.rank_command.iter().cloned());
     line
 }
 
@@ -169,6 +186,9 @@ pub fn environment(plan: &Plan) -> Environment {
         set.push(pair(NODES_VARIABLE, placement.hosts.len().to_string()));
         set.extend(SRUN_SET.map(|(name, value)| pair(name, value.into())));
         unset.extend(SRUN_UNSET.map(str::to_owned));
+    }
+    if let Some((runtime, _)) = plan.over_nodes() {
+        set.extend(runtime.environment());
     }
     Environment { set, unset }
 }
@@ -238,6 +258,7 @@ mod tests {
             temporary: "/tmp/kintsugi-0-1".into(),
             shared_memory: "/dev/shm/kintsugi-0-1".into(),
             placement: None,
+            runtime: None,
             tunables: None,
         }
     }
@@ -284,6 +305,29 @@ mod tests {
         }
         // Two ranks on a node of two cores fit; on this node alone they would not.
         assert!(!Plan { cores: 2, ..plan }.oversubscribed());
+    }
+
+    #[test]
+    fn the_newer_runtime_takes_mpiruns_place_over_several_nodes_only() {
+        let runtime = Runtime {
+            prefix: "/opt/runtime".into(),
+            openmpi: "/opt/mpi".into(),
+            program: "/opt/kintsugi".into(),
+        };
+        let alone = Plan { runtime: Some(runtime), ..plan(4, 8) };
+        assert_eq!(pasteable(&alone), pasteable(&plan(4, 8)));
+        let hosts = ["n1", "n2"].map(str::to_owned).to_vec();
+        let placement = Some(Placement { hosts, spares_per_host: 1 });
+        let over_nodes = Plan { placement, spares: 1, ..alone };
+        let line = command_line(&over_nodes);
+        let has = |flags: &[&str]| line.windows(flags.len()).any(|window| window == flags);
+        assert_eq!(line[0], "/opt/runtime/bin/prterun");
+        assert!(has(&["-n", "6"]) && has(&["-x", JOB_VARIABLE]) && has(&["-x", "OPAL_PREFIX"]));
+        // Its parameters are not options of this launcher.
+        for absent in ["--mca", "--oversubscribe", "plm_slurm_args", "SLURM_OVERLAP", "TMPDIR"] {
+            assert!(!line.iter().any(|word| word == absent), "{absent}");
+        }
+        assert!(pasteable(&over_nodes).contains("OMPI_MCA_mpi_ft_enable=1"));
     }
 
     #[test]

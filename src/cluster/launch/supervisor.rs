@@ -22,7 +22,9 @@ use super::lock::RunLock;
 use super::mpirun::{Plan, TUNABLES_VARIABLE};
 use super::nodes::Crew;
 use super::nodes::crew::{Mission, Nodes};
+use super::nodes::switchboard::Loss;
 use super::run_dir::RunDir;
+use super::runtime::Runtime;
 use super::verdict::{self, Ending, History, Next};
 use super::{LaunchError, account, io_error, janitor};
 
@@ -48,6 +50,8 @@ pub struct Job {
     pub rank_program: Option<PathBuf>,
     /// Several nodes, where there are.
     pub nodes: Option<Nodes>,
+    /// What takes mpirun's place there.
+    pub runtime: Option<Runtime>,
 }
 
 impl Job {
@@ -84,6 +88,7 @@ impl Job {
             temporary,
             shared_memory,
             placement: self.nodes.as_ref().map(|nodes| nodes.place_all(self.config.run.ranks)),
+            runtime: self.runtime.clone(),
             tunables: std::env::var(TUNABLES_VARIABLE).ok(),
         }
     }
@@ -130,6 +135,8 @@ pub fn supervise(
         origin: now_unix(),
         restarting: false,
         crew,
+        left_out: Vec::new(),
+        mending: None,
         stopped,
     };
     supervisor.read_the_past();
@@ -151,6 +158,18 @@ enum Tried {
     Not(Status, String),
 }
 
+/// A node was lost and is yet to be made up for.
+struct Mending {
+    since: Instant,
+    /// The last one seen by then.
+    step: u64,
+    why: String,
+}
+
+fn left_out(loss: &Loss) -> String {
+    format!("node {} is left out: {}", loss.node, loss.why)
+}
+
 struct Supervisor<'a> {
     job: &'a Job,
     lock: RunLock,
@@ -166,6 +185,10 @@ struct Supervisor<'a> {
     restarting: bool,
     /// The agents of several nodes.
     crew: Option<Crew>,
+    /// Nodes that the running attempt lost and survived.
+    left_out: Vec<Loss>,
+    /// The last of them, until further steps are committed.
+    mending: Option<Mending>,
     /// Somebody asked for the end before there was an attempt to stop.
     stopped: bool,
 }
@@ -252,6 +275,7 @@ impl Supervisor<'_> {
             return Ok(Tried::Not(Status::Interrupted, reason));
         }
         self.restarting = true;
+        self.mending = None;
         let mut attempt = Attempt::start(&plan, &self.job.program, &log)?;
         let ending = self.lock.record_mpirun(attempt.pid()).and_then(|()| self.watch(&mut attempt));
         let hurried = matches!(ending, Err(_) | Ok(Ending::Hung(_) | Ending::NodeLost(_)));
@@ -266,11 +290,12 @@ impl Supervisor<'_> {
     fn end_on_nodes(&mut self, job: &str, ending: Ending) -> Ending {
         let Some(crew) = &mut self.crew else { return ending };
         crew.end(job);
-        let lost = crew.lost_in_use().map(|loss| format!("node {}: {}", loss.node, loss.why));
+        let lost = crew.lost_in_use().map(|loss| format!("lost node {}: {}", loss.node, loss.why));
+        let lost = lost.or(self.mending.take().map(|mending| mending.why));
         self.tell_losses();
         match (ending, lost) {
             (Ending::Exited(how), Some(lost)) => {
-                Ending::NodeLost(format!("lost {lost}; mpirun ended ({how})"))
+                Ending::NodeLost(format!("{lost}; mpirun ended ({how})"))
             }
             (ending, _) => ending,
         }
@@ -278,10 +303,14 @@ impl Supervisor<'_> {
 
     /// Nodes that were lost are part of the run's record. Between attempts the log is ours.
     fn tell_losses(&mut self) {
-        let losses = self.crew.as_mut().map(Crew::take_losses).unwrap_or_default();
+        let mut losses = self.crew.as_mut().map(Crew::take_losses).unwrap_or_default();
+        let survived = std::mem::take(&mut self.left_out);
+        // A run that is over has had its last word; they were shown when they happened.
+        if self.job.run.result().is_none() {
+            losses.extend(survived);
+        }
         for loss in losses {
-            let message = format!("node {} is left out: {}", loss.node, loss.why);
-            let event = self.own_event(Kind::Warning { message });
+            let event = self.own_event(Kind::Warning { message: left_out(&loss) });
             if let Err(error) = self.append(&event) {
                 tracing::warn!("events.jsonl: {error}");
             }
@@ -309,11 +338,8 @@ impl Supervisor<'_> {
             if self.signals.pending().next().is_some() {
                 return self.stop(attempt);
             }
-            if let Some(crew) = &mut self.crew {
-                if let Some(loss) = crew.lost_in_use() {
-                    return Ok(Ending::NodeLost(format!("lost node {}: {}", loss.node, loss.why)));
-                }
-                crew.recall();
+            if let Some(why) = self.lost_node() {
+                return Ok(Ending::NodeLost(why));
             }
             let silence = sign_of_life.elapsed();
             let committing = self.history.committing();
@@ -332,6 +358,32 @@ impl Supervisor<'_> {
             }
             std::thread::sleep(POLL);
         }
+    }
+
+    /// A node without which the attempt cannot go on: any, but for the runtime that survives it.
+    /// That one has half of `recovery.time_limit` to prove it by further steps.
+    fn lost_node(&mut self) -> Option<String> {
+        let crew = self.crew.as_mut()?;
+        crew.recall();
+        let step = self.last.as_ref().map_or(0, |last| last.step);
+        let Some(loss) = crew.lost_in_use() else {
+            // The first further step may have been on its way when the node died.
+            self.mending.take_if(|mending| step > mending.step + 1);
+            let Mending { since, why, .. } = self.mending.as_ref()?;
+            let late = since.elapsed() > self.job.config.recovery.time_limit.0 / 2;
+            return late.then(|| format!("{why}; no step was committed since"));
+        };
+        let why = format!("lost node {}: {}", loss.node, loss.why);
+        // A world that has not begun has no state in memory, and no launcher survives that.
+        if self.job.runtime.is_none() || !self.history.committing() {
+            return Some(why);
+        }
+        for loss in crew.leave_out() {
+            self.warn(&left_out(&loss));
+            self.left_out.push(loss);
+        }
+        self.mending = Some(Mending { since: Instant::now(), step, why });
+        None
     }
 
     /// Asks the ranks for a checkpoint and their end, and waits for them; a second signal hurries.

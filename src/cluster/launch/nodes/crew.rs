@@ -145,6 +145,17 @@ impl Crew {
         self.lost.iter().find(|loss| self.used.contains(&loss.node))
     }
 
+    /// The attempt goes on without the nodes that it lost; says which they are.
+    pub fn leave_out(&mut self) -> Vec<Loss> {
+        let used = std::mem::take(&mut self.used);
+        let lost = std::mem::take(&mut self.lost);
+        let (left, others) = lost.into_iter().partition(|loss| used.contains(&loss.node));
+        self.lost = others;
+        let gone = |node: &String| left.iter().any(|loss: &Loss| loss.node == *node);
+        self.used = used.into_iter().filter(|node| !gone(node)).collect();
+        left
+    }
+
     /// Asks nodes that were lost long ago whether they are back, for the attempts to come.
     pub fn recall(&mut self) {
         self.fleet.recall();

@@ -13,7 +13,7 @@ pub mod fleet;
 pub mod message;
 pub mod orphan;
 pub mod placement;
-mod switchboard;
+pub mod switchboard;
 
 pub use allocation::Allocation;
 pub use crew::Crew;
