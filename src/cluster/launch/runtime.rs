@@ -92,6 +92,7 @@ impl Runtime {
         let hosts: Vec<String> =
             placement.hosts.iter().map(|host| format!("{host}:{slots}")).collect();
         let prterun = self.prefix.join("bin/prterun").display().to_string();
+        let steps = placement.hosts.len().max(1).to_string();
         let starter = format!("{} start-daemon", self.program.display());
         let mut line: Vec<String> = [
             &[prterun.as_str(), "--allow-run-as-root"][..],
@@ -103,6 +104,9 @@ impl Runtime {
             &["--prtemca", "plm", "ssh", "--prtemca", "plm_ssh_agent", &starter],
             // Every daemon from here: one that was started by a daemon that is gone would go too.
             &["--prtemca", "plm_ssh_no_tree_spawn", "1"],
+            // A daemon that leaves its step is killed by SLURM, or survives it: sites differ. So
+            // all steps last, and none waits for the end of another.
+            &["--leave-session-attached", "--prtemca", "plm_ssh_num_concurrent", &steps],
         ]
         .concat()
         .into_iter()
@@ -204,7 +208,8 @@ mod tests {
             "/opt/runtime/bin/prterun --allow-run-as-root --personality ompi --with-ft mpi \
              --rtos recoverable --bind-to none --map-by node:OVERSUBSCRIBE --host n1:5,n3:5 \
              --prtemca plm ssh --prtemca plm_ssh_agent /opt/bin/kintsugi start-daemon \
-             --prtemca plm_ssh_no_tree_spawn 1 --prtemca prte_keepalive_time 1 \
+             --prtemca plm_ssh_no_tree_spawn 1 --leave-session-attached \
+             --prtemca plm_ssh_num_concurrent 2 --prtemca prte_keepalive_time 1 \
              --prtemca prte_keepalive_intvl 1 --prtemca prte_keepalive_probes 2 --output tag"
         );
         // One word for prterun, which takes it apart itself.
