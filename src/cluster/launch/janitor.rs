@@ -138,6 +138,19 @@ fn processes(matches: &dyn Fn(&str) -> bool) -> Vec<u32> {
         .collect()
 }
 
+/// Asks a job's ranks on this machine, its spares too, for a checkpoint and their end: for
+/// launchers that do not hand the signal on.
+pub fn ask_to_stop(job: &str) {
+    let rank = |pid: &u32| {
+        let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        line.split(|&byte| byte == 0).nth(1) == Some(&b"train"[..])
+    };
+    for pid in processes(&|name| name == job).into_iter().filter(rank) {
+        // It may be gone already.
+        let _ = os::kill(pid, Signal::User1);
+    }
+}
+
 /// Whether a job is an attempt of this run.
 pub fn is_job_of(job: &str, run_id: &str) -> bool {
     let rest = job.strip_prefix(PREFIX).and_then(|rest| rest.strip_prefix(run_id));

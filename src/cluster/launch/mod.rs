@@ -1,11 +1,12 @@
 //! `kintsugi launch`: builds the mpirun line, supervises it, starts it again, and says how the run
 //! ended (DESIGN 4.5, 4.6).
 //!
-//! `mpirun` the command line (pure) · `runtime` the launcher that survives the death of a node (pure
-//! but for its start) · `run_dir` the folder and its files · `lock` who may write · `attempt` one
-//! start of mpirun, nothing of which outlives it · `janitor` sees to that, whoever dies · `verdict`
-//! what follows from how an attempt ended (pure) · `supervisor` the loop · `nodes` several nodes ·
-//! `account` the result when no rank could write one · `estimate` memory and disk needed.
+//! `mpirun` the command line (pure) · `runtime` the launcher that survives the death of a node
+//! (pure but for its start) · `run_dir` the folder and its files · `lock` who may write · `attempt`
+//! one start of mpirun, nothing of which outlives it · `janitor` sees to that, whoever dies ·
+//! `verdict` what follows from how an attempt ended (pure) · `supervisor` the loop · `nodes`
+//! several nodes · `account` the result when no rank could write one · `estimate` memory and disk
+//! needed.
 
 use std::path::PathBuf;
 

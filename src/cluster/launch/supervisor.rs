@@ -93,6 +93,11 @@ impl Job {
         }
     }
 
+    /// What the processes of an attempt are known by.
+    fn name(&self, attempt: u32) -> String {
+        janitor::job_name(&self.run.id(), attempt)
+    }
+
     fn mission(&self) -> Mission {
         Mission {
             program: self.program.clone(),
@@ -390,7 +395,11 @@ impl Supervisor<'_> {
     fn stop(&mut self, attempt: &mut Attempt) -> Result<Ending, LaunchError> {
         let patience = self.job.config.recovery.time_limit.0;
         self.warn("stopping: the ranks write a checkpoint (once more to stop at once)");
-        attempt.signal(Signal::User1);
+        match (&self.crew, &self.job.runtime) {
+            // prterun of the newer runtime was seen not to hand the signal on.
+            (Some(crew), Some(_)) => crew.stop(&self.job.name(self.attempt)),
+            _ => attempt.signal(Signal::User1),
+        }
         let end = Instant::now() + patience;
         while attempt.poll()?.is_none() && Instant::now() < end {
             if self.signals.pending().next().is_some() {

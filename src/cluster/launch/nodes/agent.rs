@@ -223,6 +223,7 @@ impl Agent<'_> {
                 let error = self.begin(&job).err().map(|error| error.to_string());
                 self.report(&Report::Done { error });
             }
+            Order::Stop { job } => janitor::ask_to_stop(&job),
             Order::End { job } => {
                 let ended = self.janitors.remove(&job).map_or(Ok(()), Janitor::finish);
                 let error = ended.err().map(|error| error.to_string());

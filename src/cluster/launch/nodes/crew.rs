@@ -10,6 +10,7 @@ use super::fleet::{Fleet, Muster};
 use super::message::Order;
 use super::placement::{Placement, Standing, choose};
 use super::switchboard::Loss;
+use crate::cluster::launch::janitor;
 use crate::cluster::resident::Folder;
 
 /// The nodes of a launch, and how many of them it wants.
@@ -159,6 +160,12 @@ impl Crew {
     /// Asks nodes that were lost long ago whether they are back, for the attempts to come.
     pub fn recall(&mut self) {
         self.fleet.recall();
+    }
+
+    /// Asks the attempt's ranks for a checkpoint and their end.
+    pub fn stop(&self, job: &str) {
+        janitor::ask_to_stop(job);
+        self.fleet.tell(&self.used, &Order::Stop { job: job.to_owned() });
     }
 
     /// Ends what the attempt left on its living nodes, and learns what they hold.

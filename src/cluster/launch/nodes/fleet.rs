@@ -220,6 +220,16 @@ impl Fleet {
         self.take_answers(nodes);
     }
 
+    /// Gives an order that has no answer.
+    pub fn tell(&self, nodes: &[String], order: &Order) {
+        for node in self.shared.lock().iter().filter(|node| nodes.contains(&node.name)) {
+            if let Some(link) = &node.link {
+                // Whoever does not get it is lost, which shows elsewhere.
+                let _ = message::send(&link.stream, order);
+            }
+        }
+    }
+
     fn take_answers(&mut self, nodes: &[String]) {
         let mut failed = Vec::new();
         for node in self.shared.lock().iter_mut().filter(|node| nodes.contains(&node.name)) {

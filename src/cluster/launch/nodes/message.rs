@@ -40,6 +40,11 @@ pub enum Order {
         /// Its name, `KINTSUGI_JOB` of its processes.
         job: String,
     },
+    /// Its ranks are to write a checkpoint and end.
+    Stop {
+        /// Its name.
+        job: String,
+    },
     /// It is over: end what it left.
     End {
         /// Its name.
