@@ -133,6 +133,7 @@ impl Trainer {
     /// The world is whole again, or has another size: its next step is watched.
     pub(super) fn survived(&mut self) {
         (self.mended.at, self.mended.begin) = (Some(self.clock.now()), Some(Begin::Survived));
+        self.watch_neighbours();
     }
 
     /// Whether this is the lowest rank that lived through the repairs at hand: the newcomers of

@@ -73,8 +73,8 @@ enum Part {
 pub enum Called {
     /// It is a rank now, of this world.
     Seated(World, Repaired),
-    /// It was not needed; the pids of the ranks on its machine, and, for the first of those that
-    /// wait, how many they are.
+    /// It was not needed; the pids of the ranks on its machine (by rank, 0 elsewhere), and, for the
+    /// first of those that wait, how many they are.
     Waits(Vec<u32>, Option<usize>),
 }
 
