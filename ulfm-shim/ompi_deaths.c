@@ -1,8 +1,8 @@
 /* Early news of deaths on this machine. The runtime reports a process when its launcher has reaped
- * it, and that is when the kernel has freed its memory: 25 to 90 ms for a rank of 940 MB whose
- * peers keep the cores busy, most of a repair. That it *began* to end, from which on it computes
- * and sends nothing any more, stands in /proc at once. So whoever waits inside MPI looks there every
- * few milliseconds, and tells libmpi by the function that the runtime's report would call, as
+ * it, and that is when the kernel has freed its memory: 60 to 100 ms for a rank of 940 MB whose
+ * peers keep the cores busy, most of a repair. That it *ends*, from which on it computes and sends
+ * nothing any more, stands in /proc at once. So whoever waits inside MPI looks there every
+ * LOOK_SECONDS, and tells libmpi by the function that the runtime's report would call, as
  * that report would: on this process alone, from within the progress engine. The report comes
  * later and changes nothing.
  *
@@ -31,7 +31,8 @@ enum { GROUP_SIZE = 0x10, GROUP_RANK = 0x14, GROUP_PROCS = 0x20 };
 enum { WATCHED_MAX = 64 };
 /* A flag of the kernel's, in field 9 of /proc/PID/stat (proc(5), include/linux/sched.h). */
 enum { PF_EXITING = 0x4 };
-static const double LOOK_SECONDS = 0.001;
+/* Three reads cost 15 us. */
+static const double LOOK_SECONDS = 0.002;
 
 /* libmpi's own; weak so that the program links against other MPIs too. */
 extern int ompi_errhandler_proc_failed_internal(void *proc, int status, bool forward)
