@@ -28,7 +28,7 @@ fn compile_selftest(folder: &Path) -> PathBuf {
         .args(["-O2", "-Wall", "-Wextra", "-Werror", "-rdynamic", "-pthread", "-o"])
         .arg(&program)
         .args(
-            ["selftest.c", "shim.c", "ompi_workarounds.c", "ompi_requests.c"]
+            ["selftest.c", "shim.c", "ompi_workarounds.c", "ompi_requests.c", "pmix_addresses.c"]
                 .map(|file| sources.join(file)),
         )
         .output()

@@ -128,6 +128,8 @@ struct Process {
     notes: Vec<Note>,
     /// How far the clock jumps with every look, in ms.
     tick_ms: u64,
+    /// Ranks from here on leave on purpose.
+    leave_from: Option<usize>,
     now_ms: std::cell::Cell<u64>,
 }
 
@@ -161,6 +163,9 @@ impl Hooks for Process {
     }
     fn identity(&self) -> (u32, String) {
         (42, "here".into())
+    }
+    fn stays(&self, rank: usize) -> bool {
+        self.leave_from.is_none_or(|first| rank < first)
     }
     fn note(&mut self, note: Note) {
         self.notes.push(note);
@@ -231,6 +236,31 @@ fn a_shrink_renumbers_and_ships_nothing() {
     assert_eq!(world.owners_of(0), [0, 1, 2, 3]);
     assert!(process.transfers.is_empty());
     assert!(matches!(&process.notes[..], [Note::RungDown { from: Rung::Spare, .. }]));
+}
+
+/// The world of two, its second rank elsewhere.
+fn apart() -> World {
+    let mut world = two();
+    world.members[1].host = "there".into();
+    world
+}
+
+#[test]
+fn half_of_the_nodes_without_the_supervisors_repairs_nothing_and_adopts_nothing() {
+    let (mut comm, mut world, mut process) = (Script::new(None), apart(), process());
+    let ladder = policy(&[Rung::Respawn, Rung::Shrink]);
+    let gave_up = recover(&mut comm, &mut world, &ladder, &mut process).unwrap_err();
+    assert!(matches!(&gave_up, GaveUp::Minority(why) if why.contains("1 of 2 nodes (here)")));
+    assert_eq!(comm.calls, ["revoke", "shrink", "all_gather", "agree", "revoke"]);
+    assert!(process.adopted.is_empty() && world == apart());
+}
+
+#[test]
+fn a_rank_that_leaves_on_purpose_takes_no_vote_with_it() {
+    let (mut comm, mut world) = (Script::new(None), apart());
+    let mut process = Process { leave_from: Some(1), ..process() };
+    let repaired = recover(&mut comm, &mut world, &policy(&[Rung::Shrink]), &mut process).unwrap();
+    assert_eq!((repaired.rung, world.ranks()), (Rung::Shrink, 1));
 }
 
 /// The rule that keeps others from waiting for ever (facts of ULFM, rule 1).
