@@ -81,10 +81,14 @@ static bool is_on(void)
     return text != NULL && strcmp(text, "1") == 0;
 }
 
-/* libpmix's own; it is loaded before anybody calls us. */
+/* libpmix's own; it is loaded before anybody calls us, though perhaps not for everybody to see. */
 static void *own(const char *name)
 {
     void *found = dlsym(RTLD_NEXT, name);
+    if (found == NULL) {
+        void *library = dlopen("libpmix.so.2", RTLD_LAZY | RTLD_NOLOAD);
+        found = library == NULL ? NULL : dlsym(library, name);
+    }
     if (found == NULL) {
         fprintf(stderr, "kintsugi: libpmix has no %s\n", name);
         abort();

@@ -61,8 +61,16 @@ fn ask(args: &Args) -> Result<String, Refusal> {
     })?;
     let config = parse::read(&run.join("config.toml"), &[]).map_err(|e| (2, e.to_string()))?;
     let ended = read_result(run).map_err(|error| (1, error.to_string()))?.is_some();
+    let picture = Picture::read(&FileSystem::new(run));
     match (args.nodes, args.ranks) {
-        (Some(nodes), ranks) => ask_nodes(args, Request { nodes, ranks }, &config, ended),
+        (Some(nodes), ranks) => ask_nodes(args, Request { nodes, ranks }, picture, &config, ended),
+        // Spares wait there, which ranks that come and go cannot tell of it: launch can.
+        (None, Some(ranks)) if picture.is_some() => {
+            let used = picture.as_ref().map_or(1, |picture| picture.used.len());
+            let nodes = ranks.min(u32::try_from(used).unwrap_or(u32::MAX));
+            let request = Request { nodes, ranks: Some(ranks) };
+            ask_nodes(args, request, picture, &config, ended)
+        }
         (None, Some(ranks)) => {
             check(ranks, &world, &config, ended)?;
             ask_ranks(args, ranks, world.ranks())
@@ -86,11 +94,11 @@ fn ask_ranks(args: &Args, ranks: u32, before: usize) -> Result<String, Refusal> 
 fn ask_nodes(
     args: &Args,
     request: Request,
+    picture: Option<Picture>,
     config: &Config,
     ended: bool,
 ) -> Result<String, Refusal> {
     let storage = FileSystem::new(&args.run);
-    let picture = Picture::read(&storage);
     let picture = check_nodes(request, picture, config, ended)?;
     let (nodes, ranks) = (request.nodes, request.ranks(&picture));
     if request.is_done(&picture) {

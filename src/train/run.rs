@@ -23,8 +23,8 @@ use crate::observe::tensorboard::Tensorboard;
 use super::TrainError;
 use super::housing::Housing;
 use super::journal::{Journal, Place, WORLD};
-use super::network;
 use super::keeper::{Facts, Keeper, leave_reason, read_reason};
+use super::network;
 use super::outcome::{Ended, RESULT};
 use super::position::Position;
 use super::replica::Replica;
@@ -218,16 +218,11 @@ fn run_initial(
         other => other.map_err(|error| refuse(around, comm.as_mut(), error))?,
     };
     comm.warm().inspect_err(|_| comm.revoke()).map_err(lost)?;
-    let network = match arguments.measure_network {
-        true => network::measure(comm.as_mut(), &world, around.clock.as_ref())
-            .inspect_err(|_| comm.revoke())
-            .map_err(lost)?,
-        false => None,
-    };
+    let network = network::look(arguments, comm.as_mut(), &world, around.clock.as_ref());
+    let network = network.inspect_err(|_| comm.revoke()).map_err(lost)?;
     // Plain sums over another number of ranks are grouped otherwise.
-    let others = before.is_some_and(|before| before.target != comm.size() as u32)
-        && replica.position.step > 0;
-    replica.position.exact &= prepared.plan.reproducible || !others;
+    let same = before.is_none_or(|before| before.target == comm.size() as u32);
+    replica.position.exact &= prepared.plan.reproducible || same || replica.position.step == 0;
     replica.position.settle(&prepared.plan);
     let facts = prepared.facts.clone();
     let (train_samples, plan) = (prepared.train_samples, prepared.plan.clone());
@@ -235,7 +230,7 @@ fn run_initial(
     trainer.started();
     if trainer.is_writer() {
         announce(arguments, around, &mut trainer, from, &facts, train_samples, &plan)?;
-        announce_network(&mut trainer, network);
+        network::announce(&mut trainer, network);
     }
     conclude(arguments, around, trainer)
 }
@@ -459,18 +454,6 @@ fn announce(
         from: from_name.into(),
     });
     Ok(())
-}
-
-fn announce_network(trainer: &mut Trainer, network: Option<Kind>) {
-    let Some(kind) = network else { return };
-    let doubts = match &kind {
-        Kind::Network { agree_seconds, links } => network::doubts(*agree_seconds, links),
-        _ => Vec::new(),
-    };
-    trainer.event(kind);
-    for message in doubts {
-        trainer.event(Kind::Warning { message });
-    }
 }
 
 /// Trains, and writes down an end that was not agreed on.

@@ -317,7 +317,8 @@ fn joining_that_keeps_failing_is_tried_as_often_as_allowed() {
     let ladder = [Rung::Respawn, Rung::Restart];
     let gave_up = recover(&mut comm, &mut world, &policy(&ladder), &mut process).unwrap_err();
     assert_eq!(comm.calls.iter().filter(|c| **c == "spawn").count(), 2);
-    assert_eq!(gave_up.0, "restart is next: no hello; lost rank 1 (member 1, here)");
+    let text = "restart is next: no hello; lost rank 1 (member 1, here)";
+    assert_eq!(gave_up, GaveUp::Ladder(text.into()));
     assert_eq!(comm.calls.last(), Some(&"revoke"), "nobody is left waiting for this rank");
 }
 
@@ -326,14 +327,14 @@ fn a_repair_that_takes_too_long_gives_up() {
     let (mut comm, mut world) = (Script::new(None), two());
     let mut process = Process { tick_ms: 20_000, ..process() };
     let gave_up = recover(&mut comm, &mut world, &policy(&[Rung::Shrink]), &mut process);
-    assert!(gave_up.unwrap_err().0.contains("time limit"));
+    assert!(gave_up.unwrap_err().to_string().contains("time limit"));
 }
 
 #[test]
 fn without_state_anywhere_recovery_ends() {
     let (mut comm, mut process) = (Script::new(None), Process::default());
     let gave_up = join(&mut comm, &policy(&[Rung::Respawn]), &mut process).unwrap_err();
-    assert!(gave_up.0.contains("all state was lost"), "{}", gave_up.0);
+    assert!(gave_up.to_string().contains("all state was lost"), "{gave_up}");
 }
 
 #[test]

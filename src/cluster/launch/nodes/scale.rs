@@ -103,7 +103,9 @@ impl Request {
             ));
         }
         if ranks < nodes {
-            return Some(format!("{ranks} ranks cannot be on {nodes} nodes: each has at least one"));
+            return Some(format!(
+                "{ranks} ranks cannot be on {nodes} nodes: each has at least one"
+            ));
         }
         (ranks > owners).then(|| {
             format!(
