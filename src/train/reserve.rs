@@ -124,7 +124,7 @@ pub(super) fn wait<'env>(
         }
         reserve.standing = reserve.waiting();
         let called = answer_call(comm.as_mut(), &policy, &mut reserve);
-        match called.map_err(|reason| TrainError::JobLost(reason.to_string()))? {
+        match called? {
             Called::Waits(pids, refills) => {
                 (neighbours, reserve.refills) = (Some(pids), refills);
             }
@@ -288,6 +288,10 @@ impl Hooks for Reserve<'_, '_> {
             replica.adopt(world);
         }
         self.standing.spare = false;
+    }
+
+    fn home(&self) -> Option<String> {
+        super::surroundings::home()
     }
 
     fn identity(&self) -> (u32, String) {
