@@ -175,6 +175,7 @@ pub fn live(attempt: &Attempt<'_>, comm: SimComm, join: Option<&JoinInfo>) -> Le
     let prepared = prepare_from(materials, config, RUN_ID, fingerprint, owners, &around.injector);
     let slots = prepared.as_ref().ok().map(|prepared| Arc::clone(&prepared.slots));
     let arguments = TrainArguments {
+        measure_network: false,
         config: config.clone(),
         run_dir: RUN_ID.into(),
         join: join.map(|_| "simulated".into()),
