@@ -215,6 +215,7 @@ fn run_initial(
     };
     comm.warm().inspect_err(|_| comm.revoke()).map_err(lost)?;
     replica.position.settle(&prepared.plan);
+    replica.position.go_on_with(world.ranks(), &config.train);
     let facts = prepared.facts.clone();
     let (train_samples, plan) = (prepared.train_samples, prepared.plan.clone());
     let mut trainer = trainer(arguments, around, comm, world, replica, prepared);
