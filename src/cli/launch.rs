@@ -14,7 +14,7 @@ use crate::cluster::launch::nodes::crew::Nodes;
 use crate::cluster::launch::nodes::{Allocation, SPARES_DEFAULT};
 use crate::cluster::launch::run_dir::{Found, RunDir};
 use crate::cluster::launch::supervisor::{self, Job};
-use crate::cluster::launch::{LaunchError, current_attempt, mpirun};
+use crate::cluster::launch::{LaunchError, current_attempt, mpirun, network};
 use crate::cluster::resident::Folder;
 use crate::config::{Config, DataFormat, Every, Limit, Recovery, Rung, identity, parse};
 use crate::model::{catalogue, layout};
@@ -212,6 +212,7 @@ fn opening(config: &Config, run: &RunDir) -> Vec<String> {
         recovery.time_limit,
         recovery.start_limit
     )];
+    lines.extend(network::complaints().into_iter().map(|line| format!("warning: {line}")));
     if let Some(sizes) = sizes(config) {
         let need = estimate::estimate(sizes);
         lines.push(format!(

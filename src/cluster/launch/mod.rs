@@ -19,6 +19,7 @@ pub mod estimate;
 pub mod janitor;
 pub mod lock;
 pub mod mpirun;
+pub mod network;
 pub mod nodes;
 pub mod run_dir;
 pub mod supervisor;

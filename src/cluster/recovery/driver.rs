@@ -147,6 +147,7 @@ struct Driver<'a> {
     done_by: Option<Rung>,
     census: Census,
     deadline: Duration,
+    ranks_min: usize,
     seconds: Phases,
 }
 
@@ -177,6 +178,7 @@ impl<'a> Driver<'a> {
             done_by: None,
             census: Census::default(),
             deadline,
+            ranks_min: policy.ranks_min,
             seconds,
         }
     }
