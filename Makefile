@@ -11,6 +11,7 @@ SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 target := $(or $(CARGO_TARGET_DIR),target)
 kintsugi := $(target)/release/kintsugi
+one_machine := cluster-scripts/one-machine
 
 .PHONY: build demo test check bench soak experiment test-slurm setup help
 
@@ -42,7 +43,8 @@ bench: build
 	$(kintsugi) bench calm
 
 # 100,000 simulated schedules; twenty replacements in a row twenty times; every row of the failure matrix three times; everything killed at once
-# twenty times; then random kills until the time is over. Every run must end with the calm bits.
+# twenty times; then random kills until the time is over; every job under SLURM five times. Every run must end
+# with the calm bits.
 soak: build
 	$(kintsugi) simulate cluster --seeds 100000
 	KINTSUGI_JOIN_REPEATS=20 timeout --kill-after=10 1800 $(CARGO) test --release --locked --test join twenty
@@ -52,12 +54,15 @@ soak: build
 	  $(CARGO) test --release --locked --test resident --test guard twenty -- --nocapture
 	KINTSUGI_SOAK_MINUTES=$(MINUTES) timeout --kill-after=10 $$(( $(MINUTES) * 60 + 900 )) \
 	  $(CARGO) test --release --locked --test soak -- --nocapture
+	for round in 1 2 3 4 5; do timeout --kill-after=10 $(TEST_SECONDS_MAX) $(one_machine)/selftest || [ $$? = 77 ] || exit 1; done
+	REPEAT=5 timeout --kill-after=10 7200 $(one_machine)/selftest-nodes || [ $$? = 77 ]
 
 # The paper's comparison: T seconds per run, SEEDS runs per arm.
 experiment: build
 	$(kintsugi) experiment configs/experiment/paper.toml --out runs/paper --seconds $(T) --seeds $(SEEDS)
 
-# Jobs under real SLURM daemons on this machine. 77 = it cannot run here; the line above says why.
+# Jobs under real SLURM daemons on this machine; SLURM's packages are installed where they are missing and this
+# is root. 77 = it cannot run here; the line above says why.
 test-slurm: build
-	timeout --kill-after=10 $(TEST_SECONDS_MAX) cluster-scripts/one-machine/selftest || [ $$? = 77 ]
-	timeout --kill-after=10 $(TEST_SECONDS_MAX) cluster-scripts/one-machine/selftest-nodes || [ $$? = 77 ]
+	timeout --kill-after=10 $(TEST_SECONDS_MAX) $(one_machine)/selftest || [ $$? = 77 ]
+	timeout --kill-after=10 $(TEST_SECONDS_MAX) $(one_machine)/selftest-nodes || [ $$? = 77 ]

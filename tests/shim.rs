@@ -28,8 +28,15 @@ fn compile_selftest(folder: &Path) -> PathBuf {
         .args(["-O2", "-Wall", "-Wextra", "-Werror", "-rdynamic", "-pthread", "-o"])
         .arg(&program)
         .args(
-            ["selftest.c", "shim.c", "ompi_workarounds.c", "ompi_requests.c"]
-                .map(|file| sources.join(file)),
+            [
+                "selftest.c",
+                "shim.c",
+                "ompi_workarounds.c",
+                "ompi_requests.c",
+                "ompi_deaths.c",
+                "pmix_addresses.c",
+            ]
+            .map(|file| sources.join(file)),
         )
         .output()
         .expect("the compiler wrapper this was built with");

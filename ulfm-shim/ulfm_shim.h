@@ -75,6 +75,9 @@ int32_t shim_all_gather(const void *send, void *recv, int32_t count, shim_type t
                         shim_comm comm);
 int32_t shim_broadcast(void *data, int32_t count, shim_type type, int32_t root, shim_comm comm);
 int32_t shim_barrier(shim_comm comm);
+/* From now on the deaths of these processes of this machine are news as soon as they begin to end:
+ * `pids` by rank of `comm`, 0 for those elsewhere. Whom it watched before it forgets. How many. */
+int32_t shim_watch(shim_comm comm, const int32_t *pids, int32_t count);
 int32_t shim_send(const void *data, int32_t bytes, int32_t to, int32_t tag, shim_comm comm);
 /* Blocks; after a while without a message it sleeps between looks (a waiting spare costs 1 % of a
  * core at most, a blocking MPI_Recv a whole one). */

@@ -12,6 +12,13 @@ failed() {
   exit 1
 }
 
+# Starts the cluster, with SLURM's packages where they are missing and it may; skips where it cannot.
+start_cluster() { # start_cluster [NODES]
+  local install=() why
+  if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then install=(--install); fi
+  why=$("$here/up" "${install[@]}" "$@" 2>&1) || skip "$(tail -n 1 <<< "$why")"
+}
+
 skip() { echo "skipped: one-machine SLURM: $*"; exit 77; }
 
 # A checkout below /tmp is fine, a build folder elsewhere too: both are shared with the nodes by up.
@@ -38,10 +45,13 @@ prepare() { # prepare NAME
     -e "s|^#SBATCH --nodes=.*|#SBATCH $resources --time=00:30:00|" "$shared/$1/train.sbatch"
 }
 
+# Options of sbatch that the next jobs get besides those of their script.
+sbatch_options=()
+
 submit() { # submit NAME [KEY=VALUE]... -> job id
   local name=$1 key arguments=(-s "train.steps=$steps"); shift
   for key in "$@"; do arguments+=(-s "$key"); done
-  (cd "$shared/$name" && slurm sbatch --parsable train.sbatch "${arguments[@]}")
+  (cd "$shared/$name" && slurm sbatch --parsable "${sbatch_options[@]}" train.sbatch "${arguments[@]}")
 }
 
 state_of() { slurm squeue --noheader --states=all --job="$1" --format=%T; }

@@ -199,6 +199,14 @@ pub fn pid_space() -> u64 {
     })
 }
 
+/// The same pids with 0 for those that this process cannot see in its own pid namespace.
+pub fn visible(pids: &[u32]) -> Vec<u32> {
+    let space = |process: &str| std::fs::read_link(format!("/proc/{process}/ns/pid")).ok();
+    let own = space("self");
+    let seen = |pid: u32| pid != 0 && own.is_some() && space(&pid.to_string()) == own;
+    pids.iter().map(|&pid| if seen(pid) { pid } else { 0 }).collect()
+}
+
 fn statvfs(path: &Path) -> io::Result<libc::statvfs> {
     use std::os::unix::ffi::OsStrExt;
     let path = CString::new(path.as_os_str().as_bytes())

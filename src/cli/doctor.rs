@@ -4,6 +4,7 @@ use std::io::{self, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use crate::cluster::launch::janitor;
 use crate::lab::doctor::{Diagnosis, Finding, State, diagnose};
 use crate::lab::resident;
 
@@ -13,7 +14,8 @@ pub struct Args {
     /// One JSON object
     #[arg(long)]
     json: bool,
-    /// Removes resident state that no process uses, of unfinished runs too, and does no more
+    /// Removes resident state that no process uses, of unfinished runs too, and folders that were
+    /// left in /tmp and /dev/shm, and does no more
     #[arg(long, conflicts_with = "json")]
     clear: bool,
     /// Where resident state lies
@@ -27,6 +29,10 @@ pub fn run(args: &Args) -> ExitCode {
         let (files, bytes) = resident::clear(&args.resident_dir);
         let place = args.resident_dir.display();
         println!("{files} files of resident state, {bytes} bytes, removed from {place}");
+        let folders = janitor::clear_abandoned();
+        if folders > 0 {
+            println!("{folders} folders of attempts that nobody is left of, removed");
+        }
         return ExitCode::SUCCESS;
     }
     let diagnosis = diagnose(&args.resident_dir);

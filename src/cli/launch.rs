@@ -7,16 +7,17 @@ use std::process::ExitCode;
 
 use kintsugi_ffi::{mpi, os};
 
-use crate::cluster::guard::judge;
 use crate::cluster::launch::estimate::{self, Sizes};
+use crate::cluster::launch::limits::Limits;
 use crate::cluster::launch::lock::RunLock;
+use crate::cluster::launch::nodes::allocation::slurmd_timeout;
 use crate::cluster::launch::nodes::crew::Nodes;
 use crate::cluster::launch::nodes::{Allocation, SPARES_DEFAULT};
 use crate::cluster::launch::run_dir::{Found, RunDir};
 use crate::cluster::launch::supervisor::{self, Job};
 use crate::cluster::launch::{LaunchError, current_attempt, mpirun, network};
 use crate::cluster::resident::Folder;
-use crate::config::{Config, DataFormat, Every, Limit, Recovery, Rung, identity, parse};
+use crate::config::{Config, DataFormat, Every, Recovery, Rung, identity, parse};
 use crate::model::{catalogue, layout};
 use crate::observe::progress::Progress;
 use crate::observe::result::{RunResult, Status};
@@ -91,6 +92,8 @@ fn launch(args: &Args) -> Result<Status, LaunchError> {
             spares_per_node: job.config.recovery.spares.unwrap_or(0),
         });
     }
+    let limits = limits_of(&job);
+    limits.check()?;
     if args.dry_run {
         let attempt = current_attempt(job.run.path()).unwrap_or(0) + 1;
         print(&mpirun::pasteable(&job.plan(attempt, supervisor::now_unix())));
@@ -104,7 +107,16 @@ fn launch(args: &Args) -> Result<Status, LaunchError> {
             print(&summary(&result, &job.run));
             Ok(result.status)
         }
-        Opened::Ours(lock) => supervise(&job, lock),
+        Opened::Ours(lock) => supervise(&job, lock, limits),
+    }
+}
+
+/// The time-outs in force.
+fn limits_of(job: &Job) -> Limits {
+    let limits = Limits::of(&job.config.recovery);
+    match &job.nodes {
+        Some(_) => limits.over_nodes(&job.config.recovery, slurmd_timeout()),
+        None => limits,
     }
 }
 
@@ -161,9 +173,9 @@ fn open(args: &Args, job: &mut Job, owners_asked: bool) -> Result<Opened, Launch
     Ok(Opened::Ours(lock))
 }
 
-fn supervise(job: &Job, lock: RunLock) -> Result<Status, LaunchError> {
+fn supervise(job: &Job, lock: RunLock, limits: Limits) -> Result<Status, LaunchError> {
     let nodes = job.nodes.as_ref().map(|nodes| describe(nodes, &job.config.recovery));
-    for line in opening(&job.config, &job.run).into_iter().chain(nodes) {
+    for line in opening(&job.config, &job.run, limits).into_iter().chain(nodes) {
         eprintln!("{line}");
     }
     let mut progress = Progress::new().max_seconds(job.config.train.max_seconds);
@@ -200,18 +212,9 @@ fn describe(nodes: &Nodes, recovery: &Recovery) -> String {
 }
 
 /// What a person should know before the run starts: limits, needs, shortages.
-fn opening(config: &Config, run: &RunDir) -> Vec<String> {
-    let recovery = &config.recovery;
-    let step = match recovery.step_timeout {
-        Limit::Auto => "learned".into(),
-        limit => limit.to_string(),
-    };
-    let mut lines = vec![format!(
-        "limits: no sign of life {}s, step {step}, no step committed {}, first step {}",
-        judge::SILENCE_MIN.as_secs(),
-        recovery.time_limit,
-        recovery.start_limit
-    )];
+fn opening(config: &Config, run: &RunDir, limits: Limits) -> Vec<String> {
+    let mut lines = vec![limits.line()];
+    lines.extend(limits.doubts().into_iter().map(|doubt| format!("warning: {doubt}")));
     lines.extend(network::complaints().into_iter().map(|line| format!("warning: {line}")));
     if let Some(sizes) = sizes(config) {
         let need = estimate::estimate(sizes);

@@ -1,13 +1,17 @@
 //! `kintsugi scale RUN RANKS`: asks a running run for another number of ranks. The request is a
-//! file in the run directory; the writer rank reads it at a step boundary.
+//! file in the run directory; the writer rank reads it at a step boundary. With `--nodes` it is
+//! launch that reads it: the world ends at a step boundary and begins again on so many nodes.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
+use crate::cluster::launch::nodes::scale::{Picture, Request};
+use crate::cluster::launch::verdict::may_restart;
 use crate::cluster::world::World;
 use crate::config::{Config, ExchangeKind, Span, parse};
 use crate::observe::report::read::read_result;
+use crate::observe::result::Status;
 use crate::observe::storage::{FileSystem, Storage};
 use crate::train::resize::REQUEST;
 
@@ -21,9 +25,13 @@ pub struct Args {
     /// The run directory
     #[arg(value_name = "RUN")]
     run: PathBuf,
-    /// Ranks it is to have, at most train.owners
-    #[arg(value_name = "RANKS", value_parser = clap::value_parser!(u32).range(1..))]
-    ranks: u32,
+    /// Ranks it is to have, at most train.owners [with --nodes: as many per node as before]
+    #[arg(value_name = "RANKS", value_parser = clap::value_parser!(u32).range(1..),
+        required_unless_present = "nodes")]
+    ranks: Option<u32>,
+    /// Nodes of the allocation that it is to have: spare ones are taken in, others given back
+    #[arg(long, value_name = "NODES", value_parser = clap::value_parser!(u32).range(1..))]
+    nodes: Option<u32>,
     /// Waits so long for the world to have them, for example 30s
     #[arg(long, value_name = "DURATION")]
     wait: Option<Span>,
@@ -53,15 +61,110 @@ fn ask(args: &Args) -> Result<String, Refusal> {
     })?;
     let config = parse::read(&run.join("config.toml"), &[]).map_err(|e| (2, e.to_string()))?;
     let ended = read_result(run).map_err(|error| (1, error.to_string()))?.is_some();
-    check(args.ranks, &world, &config, ended)?;
-    let before = world.ranks();
-    let text = format!("{}\n", args.ranks);
+    let picture = Picture::read(&FileSystem::new(run));
+    match (args.nodes, args.ranks) {
+        (Some(nodes), ranks) => ask_nodes(args, Request { nodes, ranks }, picture, &config, ended),
+        // Spares wait there, which ranks that come and go cannot tell of it: launch can.
+        (None, Some(ranks)) if picture.is_some() => {
+            let used = picture.as_ref().map_or(1, |picture| picture.used.len());
+            let nodes = ranks.min(u32::try_from(used).unwrap_or(u32::MAX));
+            let request = Request { nodes, ranks: Some(ranks) };
+            ask_nodes(args, request, picture, &config, ended)
+        }
+        (None, Some(ranks)) => {
+            check(ranks, &world, &config, ended)?;
+            ask_ranks(args, ranks, world.ranks())
+        }
+        (None, None) => Err((2, "name a number of ranks, or --nodes".into())),
+    }
+}
+
+fn ask_ranks(args: &Args, ranks: u32, before: usize) -> Result<String, Refusal> {
+    let run = &args.run;
+    let text = format!("{ranks}\n");
     let written = FileSystem::new(run).write_whole(Path::new(REQUEST), &[text.as_bytes()]);
     written.map_err(|error| (1, format!("cannot leave the request: {error}")))?;
-    let ranks = args.ranks;
     match args.wait {
         None => Ok(format!("asked for {ranks} ranks ({before} now): see kintsugi status")),
         Some(limit) => wait_for(run, ranks, limit.0),
+    }
+}
+
+/// Leaves the request for launch, which knows the nodes.
+fn ask_nodes(
+    args: &Args,
+    request: Request,
+    picture: Option<Picture>,
+    config: &Config,
+    ended: bool,
+) -> Result<String, Refusal> {
+    let storage = FileSystem::new(&args.run);
+    let picture = check_nodes(request, picture, config, ended)?;
+    let (nodes, ranks) = (request.nodes, request.ranks(&picture));
+    if request.is_done(&picture) {
+        return Ok(format!("the run already has {nodes} nodes, {ranks} ranks"));
+    }
+    let written = request.write(&storage);
+    written.map_err(|error| (1, format!("cannot leave the request: {error}")))?;
+    let before = picture.used.len();
+    match args.wait {
+        None => Ok(format!("asked for {nodes} nodes, {ranks} ranks ({before} nodes now)")),
+        Some(limit) => wait_for_nodes(&args.run, request, ranks, limit.0),
+    }
+}
+
+/// Whether the run can have so many nodes; its present ones.
+fn check_nodes(
+    request: Request,
+    picture: Option<Picture>,
+    config: &Config,
+    ended: bool,
+) -> Result<Picture, Refusal> {
+    if ended {
+        return Err((1, "this run has ended: there is nobody to ask".into()));
+    }
+    let Some(picture) = picture else {
+        let text = "this run has no allocation of several nodes (launch in a SLURM job writes \
+                    nodes.json): --nodes cannot be; scale RUN RANKS changes its ranks";
+        return Err((2, text.into()));
+    };
+    if !may_restart(config) {
+        let text = "recovery.ladder has no \"restart\", by which a run comes to other nodes";
+        return Err((2, text.into()));
+    }
+    match request.refusal(&picture, parse::resolve_owners(config)) {
+        Some(why) => Err((2, why)),
+        None => Ok(picture),
+    }
+}
+
+/// Until its ranks are at work on as many nodes.
+fn wait_for_nodes(
+    run: &Path,
+    request: Request,
+    ranks: u32,
+    limit: Duration,
+) -> Result<String, Refusal> {
+    let (storage, end) = (FileSystem::new(run), Instant::now() + limit);
+    loop {
+        let picture = Picture::read(&storage).unwrap_or_default();
+        let world = read_world(run).map_or(0, |world| world.ranks());
+        if request.is_done(&picture) && world == ranks as usize {
+            return Ok(format!("the run has {} nodes, {ranks} ranks", request.nodes));
+        }
+        let answered = Request::read(&storage).is_none();
+        if let Some(why) = picture.refused.filter(|_| answered) {
+            return Err((1, why));
+        }
+        let now = picture.used.len();
+        if matches!(read_result(run), Ok(Some(result)) if result.status != Status::JobLost) {
+            return Err((1, format!("the run ended on {now} nodes")));
+        }
+        if Instant::now() >= end {
+            let limit = Span(limit);
+            return Err((1, format!("after {limit} it has {now} nodes; events.jsonl says why")));
+        }
+        std::thread::sleep(LOOK);
     }
 }
 
@@ -135,6 +238,23 @@ mod tests {
         assert_eq!(check(1, &world(), &config, false), Ok(()));
         let (code, text) = check(7, &world(), &config, false).unwrap_err();
         assert!(code == 2 && text.contains("7 ranks but train.owners = 6"), "{text}");
+    }
+
+    #[test]
+    fn nodes_need_an_allocation_a_run_and_a_restart() {
+        let request = Request { nodes: 2, ranks: None };
+        let nodes = ["n1", "n2"].map(str::to_owned).to_vec();
+        let picture = Picture { allocation: nodes, ranks_per_node: 1, ..Picture::default() };
+        let mut config = Config::default();
+        config.train.owners = Some(4);
+        let of = |picture: Option<&Picture>, config: &Config, ended| {
+            check_nodes(request, picture.cloned(), config, ended).map(|_| ())
+        };
+        assert_eq!(of(Some(&picture), &config, false), Ok(()));
+        assert_eq!(of(Some(&picture), &config, true).unwrap_err().0, 1);
+        assert!(of(None, &config, false).unwrap_err().1.contains("no allocation"));
+        config.recovery.ladder = Some(vec![crate::config::Rung::Shrink]);
+        assert!(of(Some(&picture), &config, false).unwrap_err().1.contains("recovery.ladder"));
     }
 
     #[test]

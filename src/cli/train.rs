@@ -26,6 +26,12 @@ pub struct Args {
     /// Unix time at which the run's seconds were zero
     #[arg(long, hide = true)]
     origin: Option<f64>,
+    /// Ranks of this start, where they are not as many as the run began with
+    #[arg(long, hide = true)]
+    ranks: Option<u32>,
+    /// The network between the world's nodes is measured before its first step
+    #[arg(long, hide = true)]
+    measure_network: bool,
     /// A supervisor draws progress and keeps the logs
     #[arg(long, hide = true)]
     launched: bool,
@@ -51,6 +57,7 @@ pub fn run(args: &Args) -> ExitCode {
         attempt: args.attempt,
         origin: args.origin,
         launched: args.launched,
+        measure_network: args.measure_network,
     })
 }
 
@@ -63,5 +70,11 @@ fn configuration(args: &Args) -> Result<Config, parse::ConfigError> {
         let ranks = size.unwrap_or(1).saturating_sub(spares).max(1);
         overrides.push(format!("run.ranks={ranks}"));
     }
-    parse::load(&args.config, &overrides)
+    let mut config = parse::load(&args.config, &overrides)?;
+    if let Some(ranks) = args.ranks {
+        // After the checks: planned faults of ranks that are not there strike nobody.
+        config.train.owners = Some(parse::resolve_owners(&config));
+        config.run.ranks = ranks;
+    }
+    Ok(config)
 }

@@ -82,6 +82,12 @@ impl World {
         self.active().find(|m| m.rank as usize == rank)
     }
 
+    /// Processes of the ranks on a machine, by rank; 0 for those elsewhere.
+    pub fn pids_on(&self, host: &str) -> Vec<u32> {
+        let member = |rank| self.member_at(rank).filter(|member| member.host == host);
+        (0..self.ranks()).map(|rank| member(rank).map_or(0, |member| member.pid)).collect()
+    }
+
     /// The owners that `rank` computes, ascending: the order in which they are summed.
     pub fn owners_of(&self, rank: usize) -> Vec<u32> {
         let mine = self.owners.iter().enumerate().filter(|(_, r)| **r as usize == rank);

@@ -86,6 +86,17 @@ pub struct ResizeRecord {
     pub seconds: Phases,
 }
 
+/// What one node can send another, as measured when a launch starts its ranks.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[allow(missing_docs)]
+pub struct Link {
+    pub from: String,
+    pub to: String,
+    /// By which `from` sends.
+    pub interface: String,
+    pub bytes_per_second: f64,
+}
+
 /// What happened.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "event", content = "fields", rename_all = "snake_case")]
@@ -154,6 +165,16 @@ pub enum Kind {
     },
     Recovered(RecoveryRecord),
     Resized(ResizeRecord),
+    /// Between the nodes of a world, at its start; an agreement is what every step pays.
+    Network {
+        agree_seconds: f64,
+        links: Vec<Link>,
+    },
+    /// The next attempt runs on other nodes, since somebody asked for more or fewer.
+    Nodes {
+        from: Vec<String>,
+        to: Vec<String>,
+    },
     RungDown {
         from: String,
         to: String,

@@ -5,7 +5,7 @@ use std::io::{self, IsTerminal, Write};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-use super::event::{Event, Kind, RecoveryRecord};
+use super::event::{Event, Kind, Link, RecoveryRecord};
 use super::report::episodes::in_order;
 
 /// Plain lines about steps come at most this often, in seconds of the run's own clock.
@@ -310,6 +310,10 @@ fn announcement(event: &Event) -> Option<String> {
             record.cause,
             duration(record.seconds.values().sum())
         ),
+        Kind::Network { agree_seconds, links } => network(*agree_seconds, links),
+        Kind::Nodes { from, to } => {
+            format!("nodes: {} instead of {}", to.join(", "), from.join(", "))
+        }
         Kind::RungDown { from, to, reason } => {
             format!("recovery steps down from {from} to {to}: {reason}")
         }
@@ -324,6 +328,23 @@ fn announcement(event: &Event) -> Option<String> {
         }
         _ => return None,
     })
+}
+
+/// Interfaces, the slowest and the fastest link, an agreement.
+fn network(agree_seconds: f64, links: &[Link]) -> String {
+    let mut interfaces: Vec<&str> = links.iter().map(|link| link.interface.as_str()).collect();
+    interfaces.sort_unstable();
+    interfaces.dedup();
+    let rates = links.iter().map(|link| link.bytes_per_second / 1e6);
+    let (least, most) =
+        rates.fold((f64::INFINITY, 0.0_f64), |(l, m), rate| (l.min(rate), m.max(rate)));
+    format!(
+        "network: {} nodes by {}, {least:.0} to {most:.0} MB/s between neighbours, an agreement of \
+         all ranks takes {}",
+        links.len() + 1,
+        interfaces.join(", "),
+        duration(agree_seconds)
+    )
 }
 
 /// Who, where, why, how long.

@@ -15,6 +15,10 @@ pub trait Storage: Send + Sync {
     fn append_line(&self, path: &Path, line: &str) -> io::Result<()>;
     /// Writes beside, syncs, renames, syncs the folder: a reader sees the old file or the new one.
     fn write_whole(&self, path: &Path, body: &[&[u8]]) -> io::Result<()>;
+    /// The same without the syncs, for what may be lost with the machine's power.
+    fn replace(&self, path: &Path, body: &[u8]) -> io::Result<()> {
+        self.write_whole(path, &[body])
+    }
     /// Creates the file, failing with `AlreadyExists` when somebody else did: claims a thing once.
     fn create_new(&self, path: &Path, body: &[u8]) -> io::Result<()>;
     /// The whole file.
@@ -61,6 +65,15 @@ impl FileSystem {
 /// Adds the path to what the kernel said; keeps the kind, by which callers decide.
 fn naming(path: &Path) -> impl FnOnce(io::Error) -> io::Error + '_ {
     move |error| io::Error::new(error.kind(), format!("{}: {error}", path.display()))
+}
+
+/// The same for a file that was written beside.
+fn given_up(partial: &Path, target: &Path) -> impl FnOnce(io::Error) -> io::Error {
+    move |error| {
+        // The partial file is ours alone; a failure to remove it costs space, not truth.
+        let _ = fs::remove_file(partial);
+        naming(target)(error)
+    }
 }
 
 /// Makes the names in a folder durable.
@@ -112,11 +125,14 @@ impl Storage for FileSystem {
             fs::rename(&partial, &target)?;
             sync_folder(&target)
         };
-        publish().map_err(|error| {
-            // The partial file is ours alone; a failure to remove it costs space, not truth.
-            let _ = fs::remove_file(&partial);
-            naming(&target)(error)
-        })
+        publish().map_err(given_up(&partial, &target))
+    }
+
+    fn replace(&self, path: &Path, body: &[u8]) -> io::Result<()> {
+        let target = self.resolve(path);
+        let partial = beside(&target);
+        let publish = fs::write(&partial, body).and_then(|()| fs::rename(&partial, &target));
+        publish.map_err(given_up(&partial, &target))
     }
 
     fn create_new(&self, path: &Path, body: &[u8]) -> io::Result<()> {

@@ -76,9 +76,12 @@ impl Housing {
             headers.is_ok_and(|headers| headers.iter().flatten().any(|header| header.key == key))
         };
         // The others are let go again: each newcomer finds its own.
-        let found = self.folder.take_free().filter(holds).find_map(|file| self.accept(slots, file));
-        let Some(file) = found else { return false };
-        slots.house(file).is_ok() && slots.select(key)
+        for file in self.folder.inherit().filter(holds) {
+            if self.accept(slots, file).is_some_and(|file| slots.house(file).is_ok()) {
+                return slots.select(key);
+            }
+        }
+        false
     }
 
     /// A newcomer's room for a state that it gets from elsewhere.

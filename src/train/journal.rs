@@ -161,10 +161,11 @@ impl Journal {
         !self.behind
     }
 
-    /// Rewrites `world.json`.
+    /// Rewrites `world.json`. It serves whoever looks at a run, and a restart from resident state,
+    /// which no power cut survives: a repair does not wait for the disk.
     pub fn world(&self, world: &World) {
         let text = serde_json::to_vec_pretty(world).expect("a world is plain data");
-        let written = self.storage.write_whole(Path::new(WORLD), &[&text]);
+        let written = self.storage.replace(Path::new(WORLD), &text);
         self.warn_once(written, WORLD);
     }
 

@@ -435,7 +435,7 @@ impl Keeper {
         }
         if position.ending == Some(Ending::Renewed) {
             let from = self.published.map_or("the beginning".into(), |step| format!("step {step}"));
-            return format!("renewal: no spare is left; the run goes on from {from}");
+            return format!("renewal: all ranks are started again (newest checkpoint: {from})");
         }
         match self.published {
             Some(step) if step == position.step => "asked to stop; a checkpoint is written".into(),

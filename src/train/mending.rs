@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::cluster::comm::CommError;
 use crate::cluster::guard::{Activity, pulse};
 use crate::cluster::recovery::driver::recover;
-use crate::cluster::recovery::{Note, Repaired};
+use crate::cluster::recovery::{GaveUp, Note, Repaired};
 use crate::cluster::world::{Role, World};
 use crate::config::Rung;
 use crate::observe::event::{Kind, Lost, RecoveryRecord, ResizeRecord};
@@ -88,11 +88,12 @@ impl Trainer {
         self.newcomers = newcomers(&before, &self.world);
         let mut repaired = match result {
             Ok(repaired) => repaired,
+            Err(GaveUp::Minority(why)) => return Err(TrainError::Minority(why)),
             Err(reason) => {
                 if self.comm.rank() == 0 {
                     self.report_notes(&notes);
                 }
-                return Err(TrainError::JobLost(reason.to_string()));
+                return Err(reason.into());
             }
         };
         if let Some(detect) = detect {
@@ -133,6 +134,7 @@ impl Trainer {
     /// The world is whole again, or has another size: its next step is watched.
     pub(super) fn survived(&mut self) {
         (self.mended.at, self.mended.begin) = (Some(self.clock.now()), Some(Begin::Survived));
+        self.watch_neighbours();
     }
 
     /// Whether this is the lowest rank that lived through the repairs at hand: the newcomers of

@@ -3,6 +3,7 @@
 use thiserror::Error;
 
 use crate::cluster::comm::CommError;
+use crate::cluster::recovery::GaveUp;
 use crate::data::DataError;
 use crate::engine::EngineError;
 use crate::observe::result::Status;
@@ -21,6 +22,7 @@ pub mod integrity;
 pub mod journal;
 pub mod keeper;
 pub mod mending;
+pub mod network;
 pub mod optimizer;
 pub mod outcome;
 pub mod pace;
@@ -59,6 +61,9 @@ pub enum TrainError {
     /// This rank's state differs from the others': it leaves, they replace it.
     #[error("evicted: {0}")]
     Evicted(String),
+    /// Too few nodes are left with this rank (DESIGN 4.3): the others may be training on.
+    #[error("{0}")]
+    Minority(String),
     /// A bug: exit code 70.
     #[error("{0}")]
     Internal(String),
@@ -72,7 +77,7 @@ impl TrainError {
     fn leaves_alone(&self) -> bool {
         match self {
             Self::Comm(error) => !error.starts_recovery(),
-            Self::Evicted(_) => true,
+            Self::Evicted(_) | Self::Minority(_) => true,
             _ => false,
         }
     }
@@ -82,10 +87,19 @@ impl TrainError {
         match self {
             Self::Comm(error) if error.starts_recovery() => Status::JobLost,
             Self::Data(_) => Status::DataError,
-            Self::JobLost(_) | Self::Evicted(_) => Status::JobLost,
+            Self::JobLost(_) | Self::Evicted(_) | Self::Minority(_) => Status::JobLost,
             Self::Comm(_) | Self::Configuration(_) | Self::Internal(_) | Self::Closed => {
                 Status::InternalError
             }
+        }
+    }
+}
+
+impl From<GaveUp> for TrainError {
+    fn from(end: GaveUp) -> Self {
+        match end {
+            GaveUp::Ladder(_) => Self::JobLost(end.to_string()),
+            GaveUp::Minority(why) => Self::Minority(why),
         }
     }
 }

@@ -104,13 +104,14 @@ impl Position {
     /// An attempt of so many ranks goes on from here: plain sums are grouped by ranks, so steps of
     /// two numbers of ranks have bits that no run without failures has.
     /// The asynchronous exchange's bits depend on timing.
-    pub fn go_on_with(&mut self, ranks: usize, train: &Train) {
+    pub fn go_on_with(&mut self, ranks: usize, train: &Train) -> &mut Self {
         let ranks = ranks as u32;
         if self.step == 0 || self.ranks == 0 {
             self.ranks = ranks;
         }
         self.exact &= train.exchange == ExchangeKind::Synchronous
             && (train.reproducible || self.ranks == ranks);
+        self
     }
 
     /// Appends a committed step's ledger line.

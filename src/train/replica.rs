@@ -55,6 +55,8 @@ pub struct Replica {
     /// The world's, for whoever records a fault.
     generation: Arc<AtomicU32>,
     incoming: Option<Incoming>,
+    /// In a change of size: ranks from here on leave on purpose.
+    pub(super) leave_from: Option<usize>,
     /// A planned bit flip struck and is to be performed.
     flip_due: AtomicBool,
 }
@@ -90,6 +92,7 @@ impl Replica {
             arguments,
             generation,
             incoming: None,
+            leave_from: None,
             flip_due: AtomicBool::new(false),
         }
     }
@@ -253,6 +256,14 @@ impl Hooks for Replica {
         let reference = self.standing.source && !self.given.is_empty();
         self.adopt_state(world);
         self.proof.repaired(received, reference);
+    }
+
+    fn stays(&self, rank: usize) -> bool {
+        self.leave_from.is_none_or(|first| rank < first)
+    }
+
+    fn home(&self) -> Option<String> {
+        super::surroundings::home()
     }
 
     fn identity(&self) -> (u32, String) {

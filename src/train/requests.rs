@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 use crate::config::Every;
 
 use super::mending::Recruits;
+use super::resize::Asks;
 use super::trainer::Trainer;
 
 /// Bit 0 of the vote; the others carry requests, inverted, since agree is an AND (DESIGN 4.2).
@@ -41,9 +42,12 @@ impl Trainer {
         if !self.replica.position.exact {
             flags &= !EXACT;
         }
-        let now = self.clock.now();
-        if self.is_writer() && self.plan.regrow.is_some() && self.resizer.asks(&self.world, now) {
-            flags &= !NO_RESIZE;
+        if self.is_writer() {
+            match self.resizer.asks(&self.world, self.clock.now()) {
+                Asks::Size if self.plan.regrow.is_some() => flags &= !NO_RESIZE,
+                Asks::Renewal => flags &= !NO_RENEWAL,
+                Asks::Size | Asks::Nothing => {}
+            }
         }
         if let Every::Time(interval) = self.plan.evaluation
             && self.is_writer()

@@ -124,7 +124,7 @@ pub(super) fn wait<'env>(
         }
         reserve.standing = reserve.waiting();
         let called = answer_call(comm.as_mut(), &policy, &mut reserve);
-        match called.map_err(|reason| TrainError::JobLost(reason.to_string()))? {
+        match called? {
             Called::Waits(pids, refills) => {
                 (neighbours, reserve.refills) = (Some(pids), refills);
             }
@@ -182,7 +182,7 @@ impl<'scope, 'env> Reserve<'scope, 'env> {
         Standing { rank: ranks, ranks, spare: true, ..Standing::default() }
     }
 
-    /// The start of an attempt: pids of the ranks on this machine.
+    /// The start of an attempt: pids of the ranks on this machine, by rank.
     fn meet_the_world(&mut self, comm: &mut dyn Communicator) -> Result<Vec<u32>, TrainError> {
         let identity = self.identity();
         let owners = self.around.owners;
@@ -191,9 +191,7 @@ impl<'scope, 'env> Reserve<'scope, 'env> {
             TrainError::JobLost(format!("a rank was lost while the world was forming: {error}"))
         })?;
         self.attempt = world.attempt;
-        let ranks = (0..world.ranks()).filter_map(|rank| world.member_at(rank));
-        let here = ranks.filter(|member| member.host == identity.1);
-        Ok(here.map(|member| member.pid).collect())
+        Ok(world.pids_on(&identity.1))
     }
 
     /// The first spare starts those that are missing, beside the steps of the ranks.
@@ -290,6 +288,10 @@ impl Hooks for Reserve<'_, '_> {
             replica.adopt(world);
         }
         self.standing.spare = false;
+    }
+
+    fn home(&self) -> Option<String> {
+        super::surroundings::home()
     }
 
     fn identity(&self) -> (u32, String) {

@@ -10,6 +10,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::cluster::launch::supervisor::scaling::{RANKS_REQUEST, RENEW};
 use crate::cluster::recovery::driver::{Growth, grow, recover};
 use crate::cluster::recovery::{Policy, Repaired};
 use crate::cluster::world::World;
@@ -22,8 +23,19 @@ use super::TrainError;
 use super::mending::newcomers;
 use super::trainer::Trainer;
 
-/// Where `kintsugi scale` leaves the number of ranks it wants, as text.
-pub const REQUEST: &str = "scale";
+/// Where `kintsugi scale` leaves the number of ranks it wants, as text, and launch its own word.
+pub const REQUEST: &str = RANKS_REQUEST;
+
+/// What the writer is to ask for with its next vote.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Asks {
+    /// Nothing.
+    Nothing,
+    /// Another number of ranks.
+    Size,
+    /// The end at this step: launch starts the run again, on other nodes.
+    Renewal,
+}
 
 /// What the writer tells all ranks: the ranks that the world is to have for good, those it is to
 /// have now (not more than it has after too many failures), and whether somebody asked.
@@ -78,13 +90,18 @@ impl Resizer {
         (world.ranks() as u32) < world.target && self.failures < self.tries_max
     }
 
-    /// Whether the writer asks for a change with its next vote.
-    pub fn asks(&self, world: &World, now: Duration) -> bool {
+    /// What the writer asks for with its next vote.
+    pub fn asks(&self, world: &World, now: Duration) -> Asks {
         let due = match self.regrow {
             Every::Time(every) => now.saturating_sub(self.since) >= every,
             _ => false,
         };
-        (due && self.misses_ranks(world)) || self.storage.read(Path::new(REQUEST)).is_ok()
+        match self.storage.read(Path::new(REQUEST)) {
+            Ok(text) if text.trim_ascii() == RENEW.as_bytes() => Asks::Renewal,
+            Ok(_) => Asks::Size,
+            Err(_) if due && self.misses_ranks(world) => Asks::Size,
+            Err(_) => Asks::Nothing,
+        }
     }
 
     /// Whether everybody knows, without being asked, that ranks are to come back after this step.
@@ -172,8 +189,7 @@ impl Trainer {
         self.resizer.since = self.clock.now();
         let policy = &self.plan.policy;
         let grown = grow(self.comm.as_mut(), &mut self.world, to, policy, &mut self.replica);
-        let failed = |error| TrainError::JobLost(format!("{error}"));
-        match grown.map_err(failed)? {
+        match grown? {
             Growth::Grown(repaired) => {
                 self.newcomers = newcomers(&old, &self.world);
                 let short = self.world.ranks() < to;
@@ -212,8 +228,10 @@ impl Trainer {
         // Somebody asked for so few.
         let ladder = vec![Rung::Shrink];
         let policy = Policy { ladder, ranks_min: 1, ..self.plan.policy.clone() };
+        self.replica.leave_from = Some(to);
         let recovered = recover(self.comm.as_mut(), &mut self.world, &policy, &mut self.replica);
-        let repaired = recovered.map_err(|reason| TrainError::JobLost(reason.to_string()))?;
+        self.replica.leave_from = None;
+        let repaired = recovered?;
         self.resized(before, cause, repaired, to);
         Ok(())
     }
@@ -278,13 +296,20 @@ mod tests {
     fn missing_ranks_are_asked_for_when_their_time_has_come() {
         let mut resizer = resizer(Every::Time(30 * SECOND), None);
         resizer.shrunk(10 * SECOND);
-        assert!(!resizer.asks(&world(3, 4), 39 * SECOND));
-        assert!(resizer.asks(&world(3, 4), 40 * SECOND));
-        assert!(!resizer.asks(&world(4, 4), 40 * SECOND), "nobody is missing");
+        assert_eq!(resizer.asks(&world(3, 4), 39 * SECOND), Asks::Nothing);
+        assert_eq!(resizer.asks(&world(3, 4), 40 * SECOND), Asks::Size);
+        assert_eq!(resizer.asks(&world(4, 4), 40 * SECOND), Asks::Nothing, "nobody is missing");
         assert!(!resizer.due_after(&world(3, 4), 20, true), "not by the epoch");
         let wish = resizer.wish(&world(3, 4));
         assert_eq!(wish, Wish { target: 4, now: 4, asked: false });
         assert_eq!(Wish::from_bytes(wish.to_bytes()), wish);
+    }
+
+    #[test]
+    fn launchs_word_asks_for_a_renewal_and_is_no_number() {
+        let resizer = resizer(Every::Never, Some("renew\n"));
+        assert_eq!(resizer.asks(&world(3, 3), SECOND), Asks::Renewal);
+        assert!(!resizer.wish(&world(3, 3)).asked);
     }
 
     #[test]
@@ -293,7 +318,7 @@ mod tests {
         assert!(resizer.due_after(&world(3, 4), 20, true));
         assert!(!resizer.due_after(&world(3, 4), 20, false));
         assert!(!resizer.due_after(&world(4, 4), 20, true));
-        assert!(!resizer.asks(&world(3, 4), 1000 * SECOND));
+        assert_eq!(resizer.asks(&world(3, 4), 1000 * SECOND), Asks::Nothing);
     }
 
     #[test]
@@ -309,11 +334,11 @@ mod tests {
     fn a_request_counts_whatever_was_wanted_before_and_nonsense_does_not() {
         for (text, now, asked) in [("6\n", 6, true), ("2", 2, true), ("0", 4, false)] {
             let resizer = resizer(Every::Never, Some(text));
-            assert!(resizer.asks(&world(3, 4), SECOND));
+            assert_eq!(resizer.asks(&world(3, 4), SECOND), Asks::Size);
             let wish = resizer.wish(&world(3, 4));
             assert_eq!((wish.now, wish.asked), (now, asked), "{text}");
             resizer.forget_request();
-            assert!(!resizer.asks(&world(3, 4), SECOND), "answered once");
+            assert_eq!(resizer.asks(&world(3, 4), SECOND), Asks::Nothing, "answered once");
         }
         assert!(!resizer(Every::Never, Some("13")).wish(&world(3, 3)).asked, "12 owners");
         assert!(!resizer(Every::Never, Some("many")).wish(&world(3, 3)).asked);

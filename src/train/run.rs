@@ -24,6 +24,7 @@ use super::TrainError;
 use super::housing::Housing;
 use super::journal::{Journal, Place, WORLD};
 use super::keeper::{Facts, Keeper, leave_reason, read_reason};
+use super::network;
 use super::outcome::{Ended, RESULT};
 use super::position::Position;
 use super::replica::Replica;
@@ -53,6 +54,8 @@ pub struct TrainArguments {
     pub origin: Option<f64>,
     /// Whether a supervisor draws progress and keeps the logs.
     pub launched: bool,
+    /// Whether the network between the world's nodes is measured before the first step.
+    pub measure_network: bool,
 }
 
 /// Runs the rank; the exit code is that of DESIGN 4.6 for a world of one.
@@ -190,7 +193,8 @@ fn run_initial(
     // Held until the run ends: a second start on the same directory ends this one first.
     let taken = attempt_of(arguments, comm.as_ref());
     let (attempt, _lock) = taken.map_err(|error| refuse(around, comm.as_mut(), error))?;
-    let next_member = next_member(around.storage.as_ref());
+    let before = last_world(around.storage.as_ref());
+    let next_member = before.as_ref().map_or(0, |world| world.next_member);
     let lost = |error: CommError| {
         // Another rank may have left the reason why it could not begin.
         match read_reason(around.storage.as_ref()) {
@@ -214,14 +218,19 @@ fn run_initial(
         other => other.map_err(|error| refuse(around, comm.as_mut(), error))?,
     };
     comm.warm().inspect_err(|_| comm.revoke()).map_err(lost)?;
-    replica.position.settle(&prepared.plan);
-    replica.position.go_on_with(world.ranks(), &config.train);
+    let network = network::look(arguments, comm.as_mut(), &world, around.clock.as_ref());
+    let network = network.inspect_err(|_| comm.revoke()).map_err(lost)?;
+    // Plain sums over another number of ranks are grouped otherwise.
+    let same = before.is_none_or(|before| before.target == comm.size() as u32);
+    replica.position.exact &= prepared.plan.reproducible || same || replica.position.step == 0;
+    replica.position.go_on_with(world.ranks(), &config.train).settle(&prepared.plan);
     let facts = prepared.facts.clone();
     let (train_samples, plan) = (prepared.train_samples, prepared.plan.clone());
     let mut trainer = trainer(arguments, around, comm, world, replica, prepared);
     trainer.started();
     if trainer.is_writer() {
         announce(arguments, around, &mut trainer, from, &facts, train_samples, &plan)?;
+        network::announce(&mut trainer, network);
     }
     conclude(arguments, around, trainer)
 }
@@ -299,9 +308,9 @@ fn attempt_of(
     }
 }
 
-fn next_member(storage: &dyn Storage) -> u32 {
-    let text = storage.read(WORLD.as_ref()).unwrap_or_default();
-    serde_json::from_slice::<World>(&text).map_or(0, |world| world.next_member)
+/// Of the attempt before this one.
+fn last_world(storage: &dyn Storage) -> Option<World> {
+    serde_json::from_slice(&storage.read(WORLD.as_ref()).ok()?).ok()
 }
 
 fn run_newcomer(
@@ -314,8 +323,7 @@ fn run_newcomer(
     let mut replica = replica(arguments, around, &prepared, &none, None);
     replica.standing.rank = comm.rank() as u32;
     replica.standing.ranks = comm.size() as u32;
-    let (world, _) = driver::join(comm.as_mut(), &prepared.plan.policy, &mut replica)
-        .map_err(|reason| TrainError::JobLost(reason.to_string()))?;
+    let (world, _) = driver::join(comm.as_mut(), &prepared.plan.policy, &mut replica)?;
     let mut trainer = trainer(arguments, around, comm, world, replica, prepared);
     trainer.joined();
     conclude(arguments, around, trainer)
@@ -468,7 +476,7 @@ pub(super) fn conclude(
     trainer.exchange.pool().stop();
     trainer.journal.finish();
     if let Err(error) = &result
-        && !matches!(error, TrainError::Evicted(_))
+        && !matches!(error, TrainError::Evicted(_) | TrainError::Minority(_))
         && trainer.is_writer()
         && trainer.keeper.is_current()
     {

@@ -178,6 +178,11 @@ pub fn record_faults(
     injector.set_recording(Box::new(record));
 }
 
+/// The node of the supervisor of a world on several nodes, as `Surroundings::identity` names it.
+pub(super) fn home() -> Option<String> {
+    std::env::var(mpirun::HOME_VARIABLE).ok()
+}
+
 /// As in configuration files.
 fn name_of(value: &impl serde::Serialize) -> String {
     let json = serde_json::to_string(value).unwrap_or_default();

@@ -139,7 +139,7 @@ impl Trainer {
         let mut resizer = Resizer::new(Arc::clone(keeper.storage()), regrow, plan.policy.tries_max);
         resizer.shrunk(clock.now());
         let integrity = Integrity::new(plan.integrity);
-        Self {
+        let mut trainer = Self {
             comm,
             world,
             replica,
@@ -161,7 +161,14 @@ impl Trainer {
             left: false,
             epoch_ended: false,
             coarse_grid_said: false,
-        }
+        };
+        trainer.watch_neighbours();
+        trainer
+    }
+
+    /// Who shares this machine with this rank, from now on.
+    pub(super) fn watch_neighbours(&mut self) {
+        self.comm.watch(&self.world.pids_on(&self.replica.identity.1));
     }
 
     /// A replacement has just joined: its first commit ends the repair it came from.

@@ -61,6 +61,7 @@ unsafe extern "C" {
     pub fn shim_barrier(comm: ShimComm) -> i32;
     pub fn shim_send(data: *const c_void, bytes: i32, to: i32, tag: i32, comm: ShimComm) -> i32;
     pub fn shim_recv(data: *mut c_void, bytes: i32, from: i32, tag: i32, comm: ShimComm) -> i32;
+    pub fn shim_watch(comm: ShimComm, pids: *const i32, count: i32) -> i32;
     pub fn shim_recv_gently(
         data: *mut c_void,
         bytes: i32,

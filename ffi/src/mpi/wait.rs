@@ -13,6 +13,16 @@ pub fn progress() -> Result<(), MpiError> {
 }
 
 impl Comm {
+    /// From now on the deaths of these processes are news as soon as they begin to end, before the
+    /// runtime reports them: pids of this machine by rank, 0 for ranks elsewhere. Those given
+    /// before are forgotten. How many are watched: none with an MPI that the shim does not know.
+    pub fn watch(&self, pids: &[u32]) -> usize {
+        let pids: Vec<i32> = pids.iter().map(|&pid| i32::try_from(pid).unwrap_or(0)).collect();
+        // SAFETY: the array holds as many numbers as it says.
+        let watched = unsafe { sys::shim_watch(self.handle, pids.as_ptr(), int(pids.len())) };
+        usize::try_from(watched).unwrap_or(0)
+    }
+
     /// Receives one word and leaves the core to others meanwhile.
     pub fn recv_word_gently(&self, from: usize, tag: u16) -> Result<u64, MpiError> {
         let mut word = [0_u8; size_of::<u64>()];

@@ -196,8 +196,11 @@ pub trait Communicator: Send {
         let text = "this communicator has no spares".to_owned();
         Err(CommError::Fatal { call: "seat", class: 0, text })
     }
-    /// A spare's life: returns when it is needed, or not any more. `pids` are ranks of this machine
-    /// whose death it need not be told of; `idle` is called at every look.
+    /// Ranks of this machine, whose death this process sees by itself: pids by rank, 0 for the
+    /// ranks elsewhere.
+    fn watch(&mut self, _pids: &[u32]) {}
+    /// A spare's life: returns when it is needed, or not any more. `pids` are those of the ranks on
+    /// this machine, as for `watch`; `idle` is called at every look.
     fn await_call(&mut self, _pids: &[u32], _idle: &mut dyn FnMut()) -> Call {
         Call::Abandoned
     }

@@ -274,7 +274,14 @@ impl Communicator for MpiComm {
         self.comm.is_revoked().unwrap_or(false) || failed.is_ok_and(|ranks| !ranks.is_empty())
     }
 
+    fn watch(&mut self, pids: &[u32]) {
+        let seen = os::visible(pids);
+        self.comm.watch(&seen);
+    }
+
     fn finalize(&mut self) {
+        // From here on to end is no failure.
+        self.comm.watch(&[]);
         os::exit_after(FINALIZE_SECONDS_MAX);
         if self.rank == 0 {
             self.spares.dismiss();

@@ -124,6 +124,10 @@ impl Communicator for Watched {
         pulse().waiting(|| self.0.seat(seats))
     }
 
+    fn watch(&mut self, pids: &[u32]) {
+        self.0.watch(pids);
+    }
+
     fn await_call(&mut self, pids: &[u32], idle: &mut dyn FnMut()) -> Call {
         pulse().waiting(|| self.0.await_call(pids, idle))
     }

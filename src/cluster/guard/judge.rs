@@ -25,7 +25,7 @@ pub const JUMP: Duration = Duration::from_millis(500);
 const STEP_FACTOR: u32 = 10;
 const STEPS_KEPT: usize = 64;
 /// A learned limit is never shorter: disks and machines hiccup.
-const STEP_LIMIT_MIN: Duration = Duration::from_secs(5);
+pub const STEP_LIMIT_MIN: Duration = Duration::from_secs(5);
 /// An evaluation may take so many times the longest one before.
 const EVALUATION_FACTOR: u32 = 4;
 

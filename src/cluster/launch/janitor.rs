@@ -98,6 +98,41 @@ pub fn clear_stale(run_id: &str) -> io::Result<()> {
     remove_folders(&|name| name.starts_with(&prefix))
 }
 
+/// Removes the folders of attempts that nobody is left of: supervisor and janitors were killed at
+/// once, as `scancel` does. How many.
+pub fn clear_abandoned() -> usize {
+    let mut removed = 0;
+    for root in [temporary_folder(""), segments_folder("")] {
+        let Ok(entries) = std::fs::read_dir(&root) else { continue };
+        for entry in entries.flatten() {
+            let name = entry.file_name();
+            let Some(job) = name.to_str().filter(|name| is_job(name)) else { continue };
+            let folder = entry.file_type().is_ok_and(|kind| kind.is_dir());
+            // Another user's cannot be removed, and is none of ours.
+            if folder && !is_in_use(job) && std::fs::remove_dir_all(entry.path()).is_ok() {
+                removed += 1;
+            }
+        }
+    }
+    removed
+}
+
+fn is_job(name: &str) -> bool {
+    let attempt = name.rsplit_once('-').map(|(_, attempt)| attempt.parse::<u32>());
+    check_name(name).is_ok() && attempt.is_some_and(|attempt| attempt.is_ok())
+}
+
+/// Whether a process belongs to the job or is its janitor, which is there before all others.
+fn is_in_use(job: &str) -> bool {
+    let named = |pid: u32| {
+        let arguments = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        arguments.split(|byte| *byte == 0).any(|argument| argument == job.as_bytes())
+    };
+    let Ok(entries) = std::fs::read_dir("/proc") else { return true };
+    let mut pids = entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    pids.any(|pid: u32| named(pid) || job_of(pid).is_some_and(|other| other == job))
+}
+
 /// A name that could mean other folders or processes is refused.
 fn check_name(job: &str) -> io::Result<()> {
     let rest = job.strip_prefix(PREFIX).unwrap_or_default();
@@ -196,6 +231,32 @@ mod tests {
         clear_stale(&format!("{:08x}", std::process::id())).unwrap();
         assert!(!spared.wait().unwrap().success());
         assert!(processes(&|name| name == other).is_empty());
+    }
+
+    #[test]
+    fn folders_are_abandoned_when_no_process_names_their_job() {
+        let (held, named, left) = (job(20), job(21), job(22));
+        let reader = |job: &str, name: &str| {
+            let mut command = Command::new("sh");
+            command.args(["-c", "read line", name]).stdin(Stdio::piped());
+            command.env(JOB_VARIABLE, job).spawn().unwrap()
+        };
+        let (mut sleeping, mut janitor) = (reader(&held, "sh"), reader("", &named));
+        for job in [&held, &named, &left] {
+            std::fs::create_dir_all(segments_folder(job)).unwrap();
+        }
+        // Other tests may leave some at the same time.
+        assert!(clear_abandoned() >= 1);
+        assert!(segments_folder(&held).exists() && segments_folder(&named).exists());
+        assert!(!segments_folder(&left).exists());
+        for child in [&mut sleeping, &mut janitor] {
+            child.kill().unwrap();
+            child.wait().unwrap();
+        }
+        for job in [&held, &named] {
+            std::fs::remove_dir_all(segments_folder(job)).unwrap();
+        }
+        assert!(!is_job("kintsugi-0badcafe-x") && !is_job("kintsugi-0badcafe-1.slots"));
     }
 
     #[test]

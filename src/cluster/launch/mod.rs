@@ -5,7 +5,7 @@
 //! `attempt` one start of mpirun, nothing of which outlives it · `janitor` sees to that, whoever
 //! dies · `verdict` what follows from how an attempt ended (pure) · `supervisor` the loop · `nodes`
 //! several nodes · `account` the result when no rank could write one · `estimate` memory and disk
-//! needed.
+//! needed · `limits` every time-out and their order.
 
 use std::path::PathBuf;
 
@@ -17,6 +17,7 @@ pub mod account;
 pub mod attempt;
 pub mod estimate;
 pub mod janitor;
+pub mod limits;
 pub mod lock;
 pub mod mpirun;
 pub mod network;

@@ -13,6 +13,12 @@ pub const MPIRUN_VARIABLE: &str = "KINTSUGI_MPIRUN";
 /// Marks every process of an attempt, so that none can be overlooked when it ends.
 pub const JOB_VARIABLE: &str = "KINTSUGI_JOB";
 
+/// Over several nodes: that of launch, which decides between two halves of a world (`quorum`).
+pub const HOME_VARIABLE: &str = "KINTSUGI_HOME";
+
+/// Switches the work-around `ulfm-shim/pmix_addresses.c` on.
+pub const ADDRESSES_VARIABLE: &str = "KINTSUGI_PMIX_ADDRESSES";
+
 /// Where Open MPI keeps the ranks' shared memory segments.
 pub const SEGMENTS_VARIABLE: &str = "OMPI_MCA_btl_sm_backing_directory";
 
@@ -53,6 +59,10 @@ pub struct Plan {
     pub shared_memory: PathBuf,
     /// Over several nodes: which.
     pub placement: Option<Placement>,
+    /// Whether the ladder starts processes.
+    pub respawns: bool,
+    /// This machine, as ranks on it call it.
+    pub home: String,
     /// What the user has in `TUNABLES_VARIABLE`.
     pub tunables: Option<String>,
 }
@@ -62,6 +72,12 @@ impl Plan {
     fn oversubscribed(&self) -> bool {
         let ranks = self.placement.as_ref().map(|placement| placement.ranks_per_host(self.ranks));
         ranks.unwrap_or(self.ranks).saturating_mul(self.threads_per_rank) > self.cores
+    }
+
+    /// The ranks are told how many they are: the configuration has the number that the run began
+    /// with, and those beyond it would take themselves for spares.
+    pub fn say_ranks(&mut self) {
+        self.rank_command.extend(["--ranks".to_owned(), self.ranks.to_string()]);
     }
 
     /// Ranks and spares of all nodes.
@@ -167,6 +183,10 @@ pub fn environment(plan: &Plan) -> Environment {
         ["OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY"].map(str::to_owned).to_vec();
     if let Some(placement) = &plan.placement {
         set.push(pair(NODES_VARIABLE, placement.hosts.len().to_string()));
+        set.push(pair(HOME_VARIABLE, plan.home.clone()));
+        if plan.respawns {
+            set.push(pair(ADDRESSES_VARIABLE, "1".into()));
+        }
         set.extend(SRUN_SET.map(|(name, value)| pair(name, value.into())));
         unset.extend(SRUN_UNSET.map(str::to_owned));
     }
@@ -238,6 +258,8 @@ mod tests {
             temporary: "/tmp/kintsugi-0-1".into(),
             shared_memory: "/dev/shm/kintsugi-0-1".into(),
             placement: None,
+            respawns: false,
+            home: "n1".into(),
             tunables: None,
         }
     }
@@ -278,10 +300,14 @@ mod tests {
         let has = |flags: &[&str]| line.windows(flags.len()).any(|window| window == flags);
         assert!(has(&["--host", "n1:5,n3:5,n4:5"]) && has(&["--map-by", "node:OVERSUBSCRIBE"]));
         assert!(has(&["--prtemca", "plm_slurm_args", "--overlap --no-kill"]));
-        assert!(has(&["-n", "13"]) && has(&["-x", NODES_VARIABLE]) && has(&["-x", JOB_VARIABLE]));
+        assert!(has(&["-n", "13"]) && has(&["-x", JOB_VARIABLE]));
+        assert!(has(&["-x", NODES_VARIABLE]) && has(&["-x", HOME_VARIABLE]));
         for absent in ["--oversubscribe", "TMPDIR", SEGMENTS_VARIABLE, "SLURM_OVERLAP"] {
             assert!(!line.iter().any(|word| word == absent), "{absent}");
         }
+        assert!(!has(&["-x", ADDRESSES_VARIABLE]), "nobody is started");
+        let respawns = command_line(&Plan { respawns: true, ..plan.clone() });
+        assert!(respawns.iter().any(|word| word == ADDRESSES_VARIABLE));
         // Two ranks on a node of two cores fit; on this node alone they would not.
         assert!(!Plan { cores: 2, ..plan }.oversubscribed());
     }

@@ -10,7 +10,7 @@ use signal_hook::iterator::Signals;
 
 use crate::cluster::guard::last_words;
 use crate::cluster::resident::Folder;
-use crate::config::{Config, ExchangeKind};
+use crate::config::{Config, ExchangeKind, Rung};
 use crate::observe::clock::{Clock, RealClock};
 use crate::observe::event::{self, Event, Kind};
 use crate::observe::ledger::Entry;
@@ -25,6 +25,8 @@ use super::nodes::crew::{Mission, Nodes};
 use super::run_dir::RunDir;
 use super::verdict::{self, Ending, History, Next};
 use super::{LaunchError, account, io_error, janitor};
+
+pub mod scaling;
 
 /// How often the supervisor looks.
 const POLL: Duration = Duration::from_millis(20);
@@ -84,6 +86,8 @@ impl Job {
             temporary,
             shared_memory,
             placement: self.nodes.as_ref().map(|nodes| nodes.place_all(self.config.run.ranks)),
+            respawns: self.config.recovery.rungs().contains(&Rung::Respawn),
+            home: kintsugi_ffi::os::hostname(),
             tunables: std::env::var(TUNABLES_VARIABLE).ok(),
         }
     }
@@ -108,6 +112,7 @@ pub fn supervise(
 ) -> Result<RunResult, LaunchError> {
     let mut signals =
         Signals::new([SIGINT, SIGTERM, SIGUSR1]).map_err(io_error("catching signals"))?;
+    scaling::forget(&job.run);
     janitor::clear_stale(&job.run.id()).map_err(io_error("ending an earlier attempt"))?;
     let mut stopped = false;
     let crew = job.nodes.clone().map(|nodes| {
@@ -131,6 +136,8 @@ pub fn supervise(
         restarting: false,
         crew,
         stopped,
+        ranks: job.config.run.ranks,
+        scaling: scaling::Scaling::default(),
     };
     supervisor.read_the_past();
     // Restarts within this launch count as time of the run; the pause before it does not.
@@ -168,6 +175,10 @@ struct Supervisor<'a> {
     crew: Option<Crew>,
     /// Somebody asked for the end before there was an attempt to stop.
     stopped: bool,
+    /// Of the attempt that runs, or ran last.
+    ranks: u32,
+    /// Another number of nodes, where somebody asks for it.
+    scaling: scaling::Scaling,
 }
 
 impl Supervisor<'_> {
@@ -239,6 +250,12 @@ impl Supervisor<'_> {
         if self.restarting {
             // As many ranks as the run should have by now (`kintsugi scale`).
             plan.ranks = self.job.run.target_ranks().unwrap_or(plan.ranks);
+            self.apply_scaling();
+            plan.ranks = self.scaling.ranks.take().unwrap_or(plan.ranks);
+        }
+        plan.say_ranks();
+        if !self.restarting && plan.placement.is_some() {
+            plan.rank_command.push("--measure-network".into());
         }
         if let Some(crew) = &mut self.crew {
             match crew.place(plan.ranks, &plan.job) {
@@ -246,6 +263,7 @@ impl Supervisor<'_> {
                 Err(few) => return Ok(Tried::Not(Status::JobLost, few)),
             }
             self.tell_losses();
+            self.placed(plan.ranks);
         }
         if self.stopped {
             let reason = "asked to stop before the ranks were started".to_owned();
@@ -315,6 +333,7 @@ impl Supervisor<'_> {
                 }
                 crew.recall();
             }
+            self.look_at_scaling();
             let silence = sign_of_life.elapsed();
             let committing = self.history.committing();
             if let Some(why) = verdict::hung(&self.job.config, committing, silence) {

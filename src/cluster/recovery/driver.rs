@@ -13,6 +13,7 @@
 //!
 //! A repair that fails anywhere begins again at 1, with the newcomers that live.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -25,7 +26,7 @@ use super::rollcall::{Answer, Census, Resident, Roll};
 use super::succession::next_world;
 use super::{GaveUp, Hooks, Note, Policy, Repaired};
 use crate::cluster::comm::{CommError, Communicator, SpawnError, SpawnRequest};
-use crate::cluster::world::{Member, World};
+use crate::cluster::world::{Member, Role, World};
 
 mod growth;
 mod seating;
@@ -73,8 +74,8 @@ enum Part {
 pub enum Called {
     /// It is a rank now, of this world.
     Seated(World, Repaired),
-    /// It was not needed; the pids of the ranks on its machine, and, for the first of those that
-    /// wait, how many they are.
+    /// It was not needed; the pids of the ranks on its machine (by rank, 0 elsewhere), and, for the
+    /// first of those that wait, how many they are.
     Waits(Vec<u32>, Option<usize>),
 }
 
@@ -123,7 +124,7 @@ pub fn answer_call(
 }
 
 fn unseated() -> GaveUp {
-    GaveUp("a rank lost its seat to nobody (a bug of the seating)".into())
+    GaveUp::Ladder("a rank lost its seat to nobody (a bug of the seating)".into())
 }
 
 struct Driver<'a> {
@@ -146,6 +147,8 @@ struct Driver<'a> {
     /// What was done, where that is not the machine's rung: spares are used on every one.
     done_by: Option<Rung>,
     census: Census,
+    /// Too few nodes are left.
+    outvoted: bool,
     deadline: Duration,
     ranks_min: usize,
     seconds: Phases,
@@ -177,6 +180,7 @@ impl<'a> Driver<'a> {
             seats: Vec::new(),
             done_by: None,
             census: Census::default(),
+            outvoted: false,
             deadline,
             ranks_min: policy.ranks_min,
             seconds,
@@ -205,7 +209,10 @@ impl<'a> Driver<'a> {
                 Action::GaveUp(reason) => {
                     // Those who have not seen it yet must not wait for this rank.
                     self.comm.revoke();
-                    return Err(GaveUp(self.with_names(reason)));
+                    return Err(match self.outvoted {
+                        true => GaveUp::Minority(reason),
+                        false => GaveUp::Ladder(self.with_names(reason)),
+                    });
                 }
             };
             self.advance(event);
@@ -268,6 +275,7 @@ impl<'a> Driver<'a> {
             overdue: self.hooks.now() > self.deadline,
             born: self.comm.born(),
             recruits: self.comm.recruits(),
+            nodes: self.nodes_agreed(),
             pid,
             host,
         };
@@ -288,10 +296,22 @@ impl<'a> Driver<'a> {
         };
         self.ranks = self.roll.ranks();
         self.hooks.counted(step);
+        if let Some(why) = self.roll.quorum_missed(self.hooks.home().as_deref()) {
+            self.outvoted = true;
+            return Event::Hopeless(why);
+        }
         if overdue {
             return Event::Hopeless("the repair took longer than its time limit".into());
         }
         Event::Counted(position)
+    }
+
+    /// Nodes of the world before this repair, but for ranks that leave it on purpose; 0 where that
+    /// world is not known.
+    fn nodes_agreed(&self) -> usize {
+        let counts = |m: &&Member| m.role == Role::Spare || self.hooks.stays(m.rank as usize);
+        let members = self.old.iter().flat_map(|world| world.members.iter().filter(counts));
+        members.map(|member| member.host.as_str()).collect::<BTreeSet<_>>().len()
     }
 
     fn respawn(&mut self, open: Vec<usize>) -> Event {

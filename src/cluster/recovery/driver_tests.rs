@@ -128,6 +128,8 @@ struct Process {
     notes: Vec<Note>,
     /// How far the clock jumps with every look, in ms.
     tick_ms: u64,
+    /// Ranks from here on leave on purpose.
+    leave_from: Option<usize>,
     now_ms: std::cell::Cell<u64>,
 }
 
@@ -161,6 +163,9 @@ impl Hooks for Process {
     }
     fn identity(&self) -> (u32, String) {
         (42, "here".into())
+    }
+    fn stays(&self, rank: usize) -> bool {
+        self.leave_from.is_none_or(|first| rank < first)
     }
     fn note(&mut self, note: Note) {
         self.notes.push(note);
@@ -248,6 +253,31 @@ fn a_shrink_that_would_leave_too_few_is_not_made() {
     }
 }
 
+/// The world of two, its second rank elsewhere.
+fn apart() -> World {
+    let mut world = two();
+    world.members[1].host = "there".into();
+    world
+}
+
+#[test]
+fn half_of_the_nodes_without_the_supervisors_repairs_nothing_and_adopts_nothing() {
+    let (mut comm, mut world, mut process) = (Script::new(None), apart(), process());
+    let ladder = policy(&[Rung::Respawn, Rung::Shrink]);
+    let gave_up = recover(&mut comm, &mut world, &ladder, &mut process).unwrap_err();
+    assert!(matches!(&gave_up, GaveUp::Minority(why) if why.contains("1 of 2 nodes (here)")));
+    assert_eq!(comm.calls, ["revoke", "shrink", "all_gather", "agree", "revoke"]);
+    assert!(process.adopted.is_empty() && world == apart());
+}
+
+#[test]
+fn a_rank_that_leaves_on_purpose_takes_no_vote_with_it() {
+    let (mut comm, mut world) = (Script::new(None), apart());
+    let mut process = Process { leave_from: Some(1), ..process() };
+    let repaired = recover(&mut comm, &mut world, &policy(&[Rung::Shrink]), &mut process).unwrap();
+    assert_eq!((repaired.rung, world.ranks()), (Rung::Shrink, 1));
+}
+
 /// The rule that keeps others from waiting for ever (facts of ULFM, rule 1).
 fn assert_errors_revoke_before_agree(comm: &Script, failed: usize) {
     if ["all_gather", "warm", "broadcast", "send"].contains(&comm.calls[failed]) {
@@ -302,7 +332,8 @@ fn joining_that_keeps_failing_is_tried_as_often_as_allowed() {
     let ladder = [Rung::Respawn, Rung::Restart];
     let gave_up = recover(&mut comm, &mut world, &policy(&ladder), &mut process).unwrap_err();
     assert_eq!(comm.calls.iter().filter(|c| **c == "spawn").count(), 2);
-    assert_eq!(gave_up.0, "restart is next: no hello; lost rank 1 (member 1, here)");
+    let text = "restart is next: no hello; lost rank 1 (member 1, here)";
+    assert_eq!(gave_up, GaveUp::Ladder(text.into()));
     assert_eq!(comm.calls.last(), Some(&"revoke"), "nobody is left waiting for this rank");
 }
 
@@ -311,14 +342,14 @@ fn a_repair_that_takes_too_long_gives_up() {
     let (mut comm, mut world) = (Script::new(None), two());
     let mut process = Process { tick_ms: 20_000, ..process() };
     let gave_up = recover(&mut comm, &mut world, &policy(&[Rung::Shrink]), &mut process);
-    assert!(gave_up.unwrap_err().0.contains("time limit"));
+    assert!(gave_up.unwrap_err().to_string().contains("time limit"));
 }
 
 #[test]
 fn without_state_anywhere_recovery_ends() {
     let (mut comm, mut process) = (Script::new(None), Process::default());
     let gave_up = join(&mut comm, &policy(&[Rung::Respawn]), &mut process).unwrap_err();
-    assert!(gave_up.0.contains("all state was lost"), "{}", gave_up.0);
+    assert!(gave_up.to_string().contains("all state was lost"), "{gave_up}");
 }
 
 #[test]

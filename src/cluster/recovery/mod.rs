@@ -10,6 +10,7 @@ use super::world::World;
 
 pub mod driver;
 pub mod machine;
+pub mod quorum;
 mod rollcall;
 pub mod seats;
 mod succession;
@@ -62,6 +63,14 @@ pub trait Hooks {
     ) -> Result<(), CommError>;
     /// After a successful agreement: receivers swap the scratch in.
     fn adopt(&mut self, world: &World);
+    /// Whether this rank of the old world is one to count on: not one that leaves on purpose.
+    fn stays(&self, _rank: usize) -> bool {
+        true
+    }
+    /// The supervisor's node: of two equal parts of a world, the one that has it goes on.
+    fn home(&self) -> Option<String> {
+        None
+    }
     /// Pid and host of this process, for the world table.
     fn identity(&self) -> (u32, String);
     /// Something a person should read (a rung taken, a try that failed).
@@ -91,5 +100,11 @@ pub struct Repaired {
 
 /// Recovery is at its end: the supervisor has to start again (exit 75).
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
-#[error("recovery gave up: {0}")]
-pub struct GaveUp(pub String);
+pub enum GaveUp {
+    /// No rung is left, or nobody can go on.
+    #[error("recovery gave up: {0}")]
+    Ladder(String),
+    /// The others may be training on: this process must leave without writing anything.
+    #[error("{0}")]
+    Minority(String),
+}

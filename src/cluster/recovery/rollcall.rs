@@ -3,6 +3,7 @@
 //! holds state, who is new). Pure.
 
 use super::machine::Position;
+use super::quorum;
 
 /// A host's name travels in this many words: Linux allows 64 bytes.
 const HOST_WORDS: usize = 8;
@@ -27,6 +28,8 @@ pub(super) struct Answer {
     pub born: u32,
     /// How many spares it has started that wait to be admitted.
     pub recruits: usize,
+    /// Nodes of that world; 0 from whoever does not know it.
+    pub nodes: usize,
     /// Its process.
     pub pid: u32,
     /// Where it runs.
@@ -34,12 +37,12 @@ pub(super) struct Answer {
 }
 
 impl Answer {
-    const WORDS: usize = 11 + HOST_WORDS;
+    const WORDS: usize = 12 + HOST_WORDS;
 
     pub fn to_words(&self) -> [u64; Self::WORDS] {
         let p = self.position;
         let mut words = [0; Self::WORDS];
-        words[..11].copy_from_slice(&[
+        words[..12].copy_from_slice(&[
             self.slot.map_or(NO_SLOT, |slot| slot as u64),
             self.ranks as u64,
             u64::from(self.step.is_some()),
@@ -51,8 +54,9 @@ impl Answer {
             u64::from(self.born),
             u64::from(self.pid),
             self.recruits as u64,
+            self.nodes as u64,
         ]);
-        words[11..].copy_from_slice(&host_words(&self.host));
+        words[12..].copy_from_slice(&host_words(&self.host));
         words
     }
 
@@ -66,7 +70,8 @@ impl Answer {
             born: w[8] as u32,
             pid: w[9] as u32,
             recruits: w[10] as usize,
-            host: host_of(&w[11..]),
+            nodes: w[11] as usize,
+            host: host_of(&w[12..]),
         }
     }
 }
@@ -138,6 +143,14 @@ impl Roll {
     /// The furthest position that anybody stands at.
     pub fn position(&self) -> Position {
         self.0.iter().map(|a| a.position).max().unwrap_or_default()
+    }
+
+    /// Why those who answered are too few nodes to go on, if they are. Everybody who has the roll
+    /// comes to the same answer.
+    pub fn quorum_missed(&self, home: Option<&str>) -> Option<String> {
+        let agreed = self.0.iter().map(|a| a.nodes).max().unwrap_or(0);
+        let living = self.0.iter().map(|a| a.host.as_str()).collect();
+        quorum::missed(agreed, &living, home)
     }
 
     /// Whether anybody's time is up.
@@ -258,8 +271,8 @@ mod tests {
     fn answer(slot: usize, step: Option<u64>) -> Answer {
         let (position, host) = (Position::default(), "here".to_string());
         let slot = Some(slot);
-        let (overdue, born, recruits, pid) = (false, 0, 0, 7);
-        Answer { slot, ranks: 4, step, position, overdue, born, recruits, pid, host }
+        let (overdue, born, recruits, nodes, pid) = (false, 0, 0, 1, 7);
+        Answer { slot, ranks: 4, step, position, overdue, born, recruits, nodes, pid, host }
     }
 
     fn spare() -> Answer {
@@ -297,6 +310,20 @@ mod tests {
         assert_eq!((roll.lost(), roll.ranks()), (vec![0, 2], 4));
         assert!(roll.has_spares() && !roll.is_a_world());
         assert_eq!(roll.source(), Some((1, 5)));
+    }
+
+    #[test]
+    fn a_quorum_counts_the_nodes_of_all_who_live_spares_included() {
+        let at = |host: &str, nodes: usize, answer: Answer| Answer {
+            host: host.into(),
+            nodes,
+            ..answer
+        };
+        let one = at("a", 4, answer(0, Some(5)));
+        let two = [one.clone(), at("b", 0, spare())];
+        assert!(roll(&[one]).unwrap().quorum_missed(Some("a")).is_some());
+        assert!(roll(&two).unwrap().quorum_missed(Some("c")).is_some());
+        assert_eq!(roll(&two).unwrap().quorum_missed(Some("b")), None);
     }
 
     #[test]
@@ -341,12 +368,14 @@ mod tests {
             slot in proptest::option::of(0usize..4), step in any::<Option<u64>>(),
             rung in 0usize..9, tries in any::<u32>(), roll_calls in any::<u32>(),
             overdue in any::<bool>(), born in any::<u32>(), pid in any::<u32>(),
-            recruits in 0usize..9,
+            recruits in 0usize..9, nodes in 0usize..9,
         ) {
             let position = Position { rung, tries, roll_calls };
             let host = "a host".to_string();
-            let answer =
-                Answer { slot, ranks: 4, step, position, overdue, born, recruits, pid, host };
+            let ranks = 4;
+            let answer = Answer {
+                slot, ranks, step, position, overdue, born, recruits, nodes, pid, host,
+            };
             prop_assert_eq!(Answer::from_words(&answer.to_words()), answer);
         }
 

@@ -1,12 +1,18 @@
 //! A file that holds the slots of one member: three pages (two headers, and the run's folder as
 //! text for whoever finds the file), then the two bodies. The process whose slots they are holds
 //! the file's lock, which the kernel frees when it dies: who gets the lock may map the file.
+//!
+//! The kernel frees it late, after the process's memory, and a successor has no time for that. So
+//! the owner's mark stands in the file too. Whoever sees that the owner *ends* may put its own mark
+//! there instead (by compare and exchange: one does) and takes the lock later, when it is free.
 
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 
+use kintsugi_ffi::life::{Life, Mark};
 use kintsugi_ffi::mapping::{self, Memory, PAGE_BYTES, Words};
 use kintsugi_ffi::os::{self, Lock};
 
@@ -16,6 +22,9 @@ use super::header::{HEADER_WORDS, Header, Refusal};
 const HEAD_BYTES: usize = 3 * PAGE_BYTES;
 /// Where the run's folder stands.
 const LABEL_AT: u64 = 2 * PAGE_BYTES as u64;
+/// Words of the label's page; the owner's mark is the last.
+const LABEL_WORDS: usize = PAGE_BYTES / size_of::<u64>();
+const LABEL_BYTES_MAX: usize = PAGE_BYTES - size_of::<u64>();
 
 /// Bytes of a file whose slots have bodies of `body_bytes`.
 pub fn bytes(body_bytes: usize) -> u64 {
@@ -27,11 +36,16 @@ pub fn body_at(slot: usize, body_bytes: usize) -> u64 {
     (HEAD_BYTES + slot * body_bytes) as u64
 }
 
-/// An open and locked file of slots.
+/// An open file of slots that no other process uses.
 #[derive(Debug)]
 pub struct SlotFile {
     file: File,
     path: PathBuf,
+    /// The label's page; `None` when the file is too short to have one.
+    label: Option<Words>,
+    /// What was found, until it is this process's.
+    owner: Mark,
+    lock: Lock,
 }
 
 impl SlotFile {
@@ -42,11 +56,14 @@ impl SlotFile {
     /// The kernel's: no such folder, no permission, no room.
     pub(super) fn create(path: PathBuf, bytes: u64, label: &str) -> io::Result<Self> {
         let file = File::options().read(true).write(true).create_new(true).open(&path)?;
-        let made = Self { file, path };
-        let filled = os::lock_file(&made.file).and_then(|_| {
+        let mut made = Self { file, path, label: None, owner: Mark::NONE, lock: Lock::Busy };
+        let filled = os::lock_file(&made.file).and_then(|lock| {
+            made.lock = lock;
             mapping::reserve(&made.file, bytes)?;
-            let label = &label.as_bytes()[..label.len().min(PAGE_BYTES - 1)];
-            made.file.write_all_at(label, LABEL_AT)
+            let label = &label.as_bytes()[..label.len().min(LABEL_BYTES_MAX - 1)];
+            made.file.write_all_at(label, LABEL_AT)?;
+            made.label = Some(Words::of_file(&made.file, LABEL_AT, LABEL_WORDS)?);
+            made.claim()
         });
         match filled {
             Ok(()) => Ok(made),
@@ -62,19 +79,67 @@ impl SlotFile {
     /// # Errors
     /// The kernel's.
     pub fn take(path: &Path) -> io::Result<Option<Self>> {
+        Ok(Self::open(path)?.filter(|found| found.lock == Lock::Taken))
+    }
+
+    /// The same; also the file of a process that ends but is not gone yet. Others may find that one
+    /// at the same time: who uses it shows when it is claimed.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn inherit(path: &Path) -> io::Result<Option<Self>> {
+        Self::open(path)
+    }
+
+    fn open(path: &Path) -> io::Result<Option<Self>> {
         let file = match File::options().read(true).write(true).open(path) {
             Ok(file) => file,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(error),
         };
-        if os::lock_file(&file)? == Lock::Busy {
+        let lock = os::lock_file(&file)?;
+        let label = Words::of_file(&file, LABEL_AT, LABEL_WORDS).ok();
+        let owner = label.as_ref().map_or(Mark::NONE, |words| mark_of(words.get()));
+        let free = match (lock, owner.life()) {
+            // Without the lock yet, but in use.
+            (Lock::Taken, Life::Lives) => false,
+            (Lock::Taken, _) | (Lock::Busy, Life::Ends) => true,
+            (Lock::Busy, _) => false,
+        };
+        if !free {
             return Ok(None);
         }
         // Between opening and locking its owner may have renamed or removed it.
         let named = std::fs::metadata(path).map(|found| (found.dev(), found.ino())).ok();
         let opened = file.metadata()?;
         let same = named == Some((opened.dev(), opened.ino()));
-        Ok(same.then(|| Self { file, path: path.to_owned() }))
+        Ok(same.then(|| Self { file, path: path.to_owned(), label, owner, lock }))
+    }
+
+    /// From now on it is this process's.
+    ///
+    /// # Errors
+    /// Another process was faster.
+    pub(super) fn claim(&mut self) -> io::Result<()> {
+        let own = Mark::own();
+        if let Some(label) = &self.label {
+            let word = &label.get()[LABEL_WORDS - 1];
+            let (before, after) = (self.owner.word(), own.word());
+            word.compare_exchange(before, after, Ordering::AcqRel, Ordering::Acquire).map_err(
+                |_| io::Error::new(io::ErrorKind::WouldBlock, "another process took the file"),
+            )?;
+            self.owner = own;
+        }
+        Ok(())
+    }
+
+    /// Takes the lock, if the process that had it is gone by now.
+    pub(super) fn settle(&mut self) {
+        if self.lock == Lock::Busy
+            && let Ok(lock) = os::lock_file(&self.file)
+        {
+            self.lock = lock;
+        }
     }
 
     /// Where it lies.
@@ -117,6 +182,23 @@ impl SlotFile {
     }
 }
 
+impl Drop for SlotFile {
+    /// What this process let go is free although the process lives.
+    fn drop(&mut self) {
+        let own = Mark::own();
+        if let (Some(label), true) = (&self.label, self.owner == own && own != Mark::NONE) {
+            let word = &label.get()[LABEL_WORDS - 1];
+            let (before, free) = (own.word(), Mark::NONE.word());
+            // Whoever has another mark there by now uses it.
+            let _ = word.compare_exchange(before, free, Ordering::AcqRel, Ordering::Relaxed);
+        }
+    }
+}
+
+fn mark_of(label: &[AtomicU64]) -> Mark {
+    Mark::from_word(label[LABEL_WORDS - 1].load(Ordering::Acquire))
+}
+
 /// A look at a file that may be somebody else's: never through a mapping.
 #[derive(Debug)]
 pub struct Look {
@@ -145,7 +227,7 @@ impl Look {
 
     /// The run's folder.
     pub fn label(&self) -> String {
-        let mut text = vec![0; PAGE_BYTES];
+        let mut text = vec![0; LABEL_BYTES_MAX];
         if self.file.read_exact_at(&mut text, LABEL_AT).is_err() {
             return String::new();
         }
@@ -156,7 +238,13 @@ impl Look {
     /// Whether its owner lives.
     pub fn is_held(&self) -> bool {
         // Freed again when this look is over.
-        os::lock_file(&self.file).is_ok_and(|lock| lock == Lock::Busy)
+        if os::lock_file(&self.file).is_ok_and(|lock| lock == Lock::Busy) {
+            return true;
+        }
+        let mut word = [0; 1];
+        let at = LABEL_AT + LABEL_BYTES_MAX as u64;
+        let read = self.file.read_exact_at(bytemuck::cast_slice_mut(&mut word), at);
+        read.is_ok() && Mark::from_word(word[0]).life() == Life::Lives
     }
 
     /// Copies floats from an offset on.

@@ -63,16 +63,26 @@ impl Folder {
         all.map(|header| header.key).max()
     }
 
-    /// Takes every file whose owner is dead.
+    /// Takes every file whose owner is gone.
     pub fn take_free(&self) -> impl Iterator<Item = SlotFile> + use<> {
-        let take = |path: PathBuf| match SlotFile::take(&path) {
-            Ok(taken) => taken,
-            Err(error) => {
+        self.open_all(SlotFile::take)
+    }
+
+    /// Every file whose owner is gone or ends.
+    pub fn inherit(&self) -> impl Iterator<Item = SlotFile> + use<> {
+        self.open_all(SlotFile::inherit)
+    }
+
+    fn open_all(
+        &self,
+        open: fn(&Path) -> io::Result<Option<SlotFile>>,
+    ) -> impl Iterator<Item = SlotFile> + use<> {
+        self.files().into_iter().filter_map(move |path| {
+            open(&path).unwrap_or_else(|error| {
                 tracing::warn!("resident state: cannot open {}: {error}", path.display());
                 None
-            }
-        };
-        self.files().into_iter().filter_map(take)
+            })
+        })
     }
 
     /// Removes every file of the run on this node, whoever holds it: the run is over.
@@ -88,7 +98,7 @@ impl Folder {
 
     /// Removes the files whose owners are dead.
     pub fn clear_free(&self) {
-        self.take_free().for_each(SlotFile::discard);
+        self.inherit().for_each(SlotFile::discard);
     }
 }
 

@@ -124,8 +124,10 @@ impl Slots {
     /// file that they lay in.
     ///
     /// # Errors
-    /// The kernel's, when the file cannot be mapped: the slots stay where they were.
-    pub fn house(&mut self, file: SlotFile) -> std::io::Result<Option<SlotFile>> {
+    /// The kernel's, when the file cannot be mapped; another process that was faster: the slots stay
+    /// where they were.
+    pub fn house(&mut self, mut file: SlotFile) -> std::io::Result<Option<SlotFile>> {
+        file.claim()?;
         let (words, memory) = file.map(self.places.body_bytes())?;
         let before = self.backing.replace(Backing { words, memory, file: Some(file) });
         // What is written first must not be the newest state.
@@ -317,6 +319,9 @@ impl Slots {
         header.write(backing.page(next));
         stream::fence();
         set_commit_word(backing.page(next), word);
+        if let Some(file) = &mut backing.file {
+            file.settle();
+        }
         self.current = next;
     }
 

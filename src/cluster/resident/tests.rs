@@ -195,3 +195,40 @@ fn a_folder_without_room_says_so_and_leaves_nothing() {
     let absent = Folder::new(std::path::Path::new("/no/such/folder"), "0badcafe");
     assert!(absent.create(4096, "").is_err());
 }
+
+/// Writes `mark` where the owner's stands in member 4's file.
+fn marked(folder: &Folder, mark: kintsugi_ffi::life::Mark) {
+    use std::os::unix::fs::FileExt;
+    let path = folder.of_member(4);
+    let file = std::fs::File::options().write(true).open(path).unwrap();
+    file.write_all_at(bytemuck::bytes_of(&mark.word()), 3 * 4096 - 8).unwrap();
+}
+
+#[test]
+fn the_slots_of_a_process_that_ends_go_to_one_successor_before_their_lock_is_free() {
+    use kintsugi_ffi::life::{Life, Mark};
+    let (_place, folder, slots) = housed();
+    let mut owner = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+    let mark = Mark::of(owner.id());
+    marked(&folder, mark);
+    assert_eq!(folder.inherit().count(), 0, "its owner lives");
+    owner.kill().unwrap();
+    while mark.life() == Life::Lives {
+        std::thread::yield_now();
+    }
+    assert_eq!(folder.take_free().count(), 0, "the lock is held");
+    let (first, second) = (folder.inherit().next().unwrap(), folder.inherit().next().unwrap());
+    let mut successor = Slots::vacant(SHAPE);
+    successor.house(first).unwrap();
+    let error = Slots::vacant(SHAPE).house(second).unwrap_err();
+    assert_eq!(error.kind(), std::io::ErrorKind::WouldBlock);
+    assert!(successor.select(key(2)));
+    // The lock is free now, the file is not.
+    owner.wait().unwrap();
+    drop(slots);
+    assert_eq!(folder.take_free().count() + folder.inherit().count(), 0);
+    assert!(folder::inventory(folder.path())[0].held);
+    committed(&mut successor, 3);
+    drop(successor);
+    assert_eq!(folder.take_free().count(), 1, "let go by its new owner");
+}

@@ -5,6 +5,7 @@
 use std::time::{Duration, Instant};
 
 use kintsugi_ffi::mpi::{self, Comm, MpiError};
+use kintsugi_ffi::os;
 use kintsugi_ffi::watch::Watch;
 
 use super::{CommError, MpiComm};
@@ -159,15 +160,32 @@ impl Spares {
         }
     }
 
+    /// Only once they call: at the end of a run they go without a failure.
+    fn watch_ranks(&self, pool: &Comm, pids: &[u32]) {
+        let (Part::Spare { ranks }, Ok(size)) = (&self.part, pool.size()) else { return };
+        let mut placed = vec![0; size];
+        for (&place, &pid) in ranks.iter().zip(pids) {
+            placed[place] = pid;
+        }
+        pool.watch(&placed);
+    }
+
     /// `Communicator::await_call` over MPI. It ends with the ranks, at the latest.
     pub(super) fn await_call(&self, pool: &Comm, pids: &[u32], idle: &mut dyn FnMut()) -> Call {
         let Part::Spare { ranks } = &self.part else { return Call::Gather };
-        let mut watch = Watch::new(pids);
-        let all_here = pids.len() == ranks.len();
+        let here: Vec<u32> = pids.iter().copied().filter(|pid| *pid != 0).collect();
+        let mut watch = Watch::new(&here);
+        // Asked now: of a process that ends it cannot be told.
+        let seen = os::visible(pids);
+        let all_here = here.len() == ranks.len();
         let mut alert_until = Instant::now();
         let mut gone_since: Option<Instant> = None;
         loop {
             match look(pool, ranks) {
+                Ok(Some(Call::Gather)) => {
+                    self.watch_ranks(pool, &seen);
+                    return Call::Gather;
+                }
                 Ok(Some(call)) => return call,
                 Ok(None) => {}
                 Err(error) => {

@@ -2,8 +2,9 @@
 
 use std::io;
 use std::process::Command;
+use std::time::Duration;
 
-use super::super::LaunchError;
+use super::super::{LaunchError, limits};
 
 /// The nodes of a job with more than one.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -48,6 +49,12 @@ impl Allocation {
         let own = own.or_else(|| nodes.iter().position(|node| short(node) == short(host)));
         Ok(Some(Self { job, nodes, own }).filter(|found| found.nodes.len() > 1))
     }
+}
+
+/// After how long SLURM itself gives up a silent node, where it says so.
+pub fn slurmd_timeout() -> Option<Duration> {
+    let config = super::orphan::command("scontrol", &["show", "config"]).ok()?;
+    limits::slurmd_timeout(&config)
 }
 
 /// SLURM's own reading of `n[1-3,7]`.

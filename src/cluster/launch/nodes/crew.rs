@@ -8,7 +8,8 @@ use std::time::Duration;
 use super::allocation::Allocation;
 use super::fleet::{Fleet, Muster};
 use super::message::Order;
-use super::placement::{Placement, Standing, choose};
+use super::placement::{Placement, Standing, choose, surplus};
+use super::scale::Picture;
 use super::switchboard::Loss;
 use crate::cluster::resident::Folder;
 
@@ -66,6 +67,8 @@ pub struct Crew {
     used: Vec<String>,
     /// Lost since an attempt began.
     lost: Vec<Loss>,
+    /// Nodes that an attempt runs on while enough live.
+    wanted: usize,
 }
 
 impl Crew {
@@ -78,7 +81,7 @@ impl Crew {
         mission: Mission,
         stop: &mut dyn FnMut() -> bool,
     ) -> io::Result<Self> {
-        let own = nodes.allocation.own;
+        let (own, wanted) = (nodes.allocation.own, nodes.wanted());
         let others = nodes.allocation.nodes.iter().enumerate();
         let others = others.filter(|(at, _)| Some(*at) != own).map(|(_, name)| name.clone());
         let host = own.map(|own| nodes.allocation.nodes[own].clone());
@@ -93,7 +96,8 @@ impl Crew {
         };
         let mut fleet = Fleet::start(muster)?;
         fleet.await_all(stop);
-        Ok(Self { nodes, fleet, slots: mission.slots, used: Vec::new(), lost: Vec::new() })
+        let slots = mission.slots;
+        Ok(Self { nodes, fleet, slots, used: Vec::new(), lost: Vec::new(), wanted })
     }
 
     /// Every node of the allocation.
@@ -126,7 +130,7 @@ impl Crew {
                 let all = standings.len();
                 return Err(format!("{living} of {all} nodes live, and {least} are needed"));
             }
-            let hosts = choose(&standings, ranks, self.nodes.wanted());
+            let hosts = choose(&standings, ranks, self.wanted);
             self.fleet.order(&hosts, &Order::Begin { job: job.to_owned() });
             let now = self.standings();
             let lives = |host: &String| now.iter().any(|node| node.name == *host && node.lives);
@@ -160,6 +164,50 @@ impl Crew {
     pub fn take_losses(&mut self) -> Vec<Loss> {
         self.lost.extend(self.fleet.losses());
         std::mem::take(&mut self.lost)
+    }
+
+    /// From the next attempt on, so many nodes compute.
+    pub fn want(&mut self, nodes: usize) {
+        self.wanted = nodes.max(1);
+    }
+
+    /// Nodes that were given back are asked to come, where too few of the others live.
+    pub fn call(&mut self, nodes: usize) {
+        let missing = nodes.saturating_sub(self.living());
+        let names: Vec<String> = self.fleet.away().into_iter().take(missing).collect();
+        self.fleet.call_back(&names);
+    }
+
+    /// Nodes that can be used.
+    pub fn living(&self) -> usize {
+        self.standings().iter().filter(|node| node.lives).count()
+    }
+
+    /// Nothing of the run stays on living nodes that neither compute nor are kept as spare nodes;
+    /// their names.
+    pub fn give_back(&mut self) -> Vec<String> {
+        let own = self.nodes.allocation.own.map(|own| self.nodes.allocation.nodes[own].clone());
+        let names = surplus(&self.standings(), own.as_deref(), self.nodes.spare as usize);
+        self.fleet.release(&names);
+        names
+    }
+
+    /// For people, and for `kintsugi scale`; `ranks` is what the launch began with.
+    pub fn picture(&mut self, ranks: u32) -> Picture {
+        let (standings, away) = (self.standings(), self.fleet.away());
+        let waits = |node: &&Standing| node.lives && !node.used;
+        let began_with = u32::try_from(self.nodes.wanted()).unwrap_or(u32::MAX);
+        Picture {
+            job: self.nodes.allocation.job.clone(),
+            allocation: self.nodes.allocation.nodes.clone(),
+            used: self.used.clone(),
+            waiting: standings.iter().filter(waits).map(|node| node.name.clone()).collect(),
+            given_back: away,
+            ranks,
+            ranks_per_node: ranks.div_ceil(began_with),
+            least: self.nodes.least,
+            refused: None,
+        }
     }
 
     /// The run is complete: its state is needed nowhere.

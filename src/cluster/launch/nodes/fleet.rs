@@ -271,6 +271,54 @@ impl Fleet {
         self.steps.retain(|(node, _)| node != name);
     }
 
+    /// Ends the agents of these nodes: nothing of ours is left there. What they hold is cleared.
+    pub fn release(&mut self, names: &[String]) {
+        self.order(names, &Order::ClearSlots);
+        for node in self.shared.lock().iter_mut().filter(|node| names.contains(&node.name)) {
+            if let (State::Living, Some(link)) = (node.state, node.link.take()) {
+                let _ = message::send(&link.stream, &Order::Leave);
+                (node.state, node.newest) = (State::Away, None);
+            }
+        }
+        self.await_steps(names);
+        names.iter().for_each(|name| self.end_step(name));
+    }
+
+    /// Nodes that were given back are wanted again.
+    pub fn call_back(&mut self, names: &[String]) {
+        let mut called = Vec::new();
+        for node in self.shared.lock().iter_mut().filter(|node| names.contains(&node.name)) {
+            if node.state == State::Away {
+                node.state = State::Expected { since: Instant::now(), before: false };
+                called.push(node.name.clone());
+            }
+        }
+        for name in called {
+            if let Err(error) = self.start_agent(&name) {
+                self.shared.lose(&name, None, &format!("srun: {error}"));
+            }
+        }
+    }
+
+    /// Those that were given back.
+    pub fn away(&self) -> Vec<String> {
+        let all = self.shared.lock();
+        let away = all.iter().filter(|node| node.state == State::Away);
+        away.map(|node| node.name.clone()).collect()
+    }
+
+    /// For a bounded time, until the agents of these nodes have ended.
+    fn await_steps(&mut self, names: &[String]) {
+        let end = Instant::now() + LEAVE_MAX;
+        let running = |steps: &mut Vec<(String, Child)>| {
+            let ended = |child: &mut Child| !matches!(child.try_wait(), Ok(None));
+            steps.iter_mut().any(|(name, child)| names.contains(name) && !ended(child))
+        };
+        while running(&mut self.steps) && Instant::now() < end {
+            std::thread::sleep(POLL);
+        }
+    }
+
     /// As a broken cable would.
     #[cfg(test)]
     pub(super) fn cut(&self, name: &str) {
@@ -287,14 +335,7 @@ impl Fleet {
             }
         }
         self.shared.close();
-        let end = Instant::now() + LEAVE_MAX;
-        let running = |steps: &mut Vec<(String, Child)>| {
-            let ended = |child: &mut Child| !matches!(child.try_wait(), Ok(None));
-            steps.iter_mut().any(|(name, child)| living.contains(name) && !ended(child))
-        };
-        while running(&mut self.steps) && Instant::now() < end {
-            std::thread::sleep(POLL);
-        }
+        self.await_steps(&living);
         let names: Vec<String> = self.steps.iter().map(|(name, _)| name.clone()).collect();
         names.iter().for_each(|name| self.end_step(name));
         // Wakes the thread that accepts.

@@ -99,7 +99,7 @@ fn job_runs(job: &str) -> bool {
 }
 
 /// Runs a command under a time limit; its output.
-fn command(program: &str, arguments: &[&str]) -> io::Result<String> {
+pub(super) fn command(program: &str, arguments: &[&str]) -> io::Result<String> {
     let mut command = Command::new(program);
     command.args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn()?;

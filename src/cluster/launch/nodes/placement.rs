@@ -61,6 +61,14 @@ pub fn choose(nodes: &[Standing], ranks: u32, wanted: usize) -> Vec<String> {
     living.into_iter().map(|at| nodes[at].name.clone()).collect()
 }
 
+/// Living nodes that are not used and are not kept: `spare` of them are, and `own`, on which launch
+/// runs.
+pub fn surplus(nodes: &[Standing], own: Option<&str>, spare: usize) -> Vec<String> {
+    let idle = nodes.iter().filter(|node| node.lives && !node.used);
+    let others = idle.filter(|node| own != Some(node.name.as_str()));
+    others.skip(spare).map(|node| node.name.clone()).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -89,6 +97,16 @@ mod tests {
         nodes[1].lives = false;
         assert_eq!(choose(&nodes, 3, 3), ["a", "c", "d"]);
         assert_eq!(choose(&nodes, 3, 1), ["d"]);
+    }
+
+    #[test]
+    fn idle_nodes_are_given_back_but_for_spare_ones_and_launchs_own() {
+        let nodes = [node("a", 0), node("b", 9), node("c", 0), node("d", 0)];
+        assert_eq!(surplus(&nodes, Some("a"), 0), ["c", "d"]);
+        assert_eq!(surplus(&nodes, Some("a"), 1), ["d"]);
+        assert_eq!(surplus(&nodes, None, 0), ["a", "c", "d"]);
+        let dead = nodes.map(|node| Standing { lives: false, ..node });
+        assert!(surplus(&dead, None, 0).is_empty());
     }
 
     #[test]

@@ -30,6 +30,8 @@ pub(super) enum State {
     Lost {
         at: Instant,
     },
+    /// Given back: nothing of the run is there.
+    Away,
 }
 
 #[derive(Debug)]
@@ -122,7 +124,9 @@ impl Shared {
         let mut nodes = self.lock();
         let Some(node) = nodes.iter_mut().find(|node| node.name == name) else { return };
         let current = node.link.as_ref().map(|link| link.number);
-        if matches!(node.state, State::Lost { .. }) || (number.is_some() && number != current) {
+        if matches!(node.state, State::Lost { .. } | State::Away)
+            || (number.is_some() && number != current)
+        {
             return;
         }
         node.losses += u32::from(node.state == State::Living);

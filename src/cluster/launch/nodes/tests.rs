@@ -99,6 +99,23 @@ fn an_agent_comes_obeys_and_is_dismissed() {
 }
 
 #[test]
+fn a_node_that_is_given_back_is_cleared_left_and_no_loss() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut fleet = fleet(&["a", "b"], folder.path());
+    let slots = folder.path().join(format!("kintsugi-{}-0.slots", run()));
+    std::fs::write(&slots, "state").unwrap();
+    let parting = agent(&fleet, "a", folder.path());
+    until("an agent", || lives(&mut fleet, "a"));
+    fleet.release(&["a".into()]);
+    assert_eq!(parting.recv_timeout(PATIENCE), Ok(Parting::Dismissed));
+    assert!(!slots.exists() && !lives(&mut fleet, "a"));
+    assert_eq!(fleet.away(), ["a"]);
+    fleet.recall();
+    assert_eq!(fleet.away(), ["a"], "nobody asked for it");
+    assert!(fleet.losses().is_empty());
+}
+
+#[test]
 fn an_agent_whose_launch_is_gone_ends() {
     let folder = tempfile::tempdir().unwrap();
     let mut fleet = fleet(&["a"], folder.path());

@@ -131,11 +131,16 @@ impl Driver<'_> {
         }
     }
 
-    /// Pids of the ranks on this machine.
+    /// Pids of the ranks on this machine, by rank; 0 for the others.
     pub(super) fn neighbours(&self) -> Vec<u32> {
         let (_, host) = self.hooks.identity();
-        let seated = self.roll.answers().iter().zip(&self.seats).filter(|(_, s)| s.is_some());
-        seated.filter(|(answer, _)| answer.host == host).map(|(answer, _)| answer.pid).collect()
+        let mut pids = vec![0; self.seats.iter().flatten().map(|rank| rank + 1).max().unwrap_or(0)];
+        for (answer, seat) in self.roll.answers().iter().zip(&self.seats) {
+            if let Some(rank) = seat.filter(|_| answer.host == host) {
+                pids[rank] = answer.pid;
+            }
+        }
+        pids
     }
 
     /// For the first spare: how many wait.
