@@ -71,6 +71,13 @@ fn owners_default_to_ranks_times_workers() {
 }
 
 #[test]
+fn a_run_has_as_many_ranks_as_it_needs_at_least() {
+    assert_eq!(load(GOOD, &["recovery.min_ranks=4"]).unwrap().recovery.min_ranks, 4);
+    refused(GOOD, &["recovery.min_ranks=5"], &["recovery.min_ranks = 5", "4 ranks"]);
+    refused(GOOD, &["recovery.min_ranks=0"], &["recovery.min_ranks", "1 or more"]);
+}
+
+#[test]
 fn unknown_keys_are_refused_with_the_nearest_known_one() {
     refused("[train]\nepoch = 3\n", &[], &["train.epoch`", "did you mean `train.epochs`?"]);
     refused(GOOD, &["train.ranks=3"], &["did you mean `run.ranks`?"]);

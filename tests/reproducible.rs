@@ -5,14 +5,19 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
+use std::time::Duration;
 
 use kintsugi::observe::event::Kind;
 use kintsugi::observe::log::read_events;
 use kintsugi::observe::result::{RunResult, Status};
+use kintsugi_ffi::os::{Signal, kill};
 
 #[expect(dead_code, reason = "each test target uses its part of the support")]
 mod support;
-use support::{alone, assert_audited, assert_nothing_runs, kintsugi, project, result_of, run};
+use support::{
+    alone, assert_audited, assert_nothing_runs, kintsugi, project, result_of, run, start,
+    wait_for_step,
+};
 
 /// Seconds any of these runs may take.
 const LIMIT: u64 = 120;
@@ -58,6 +63,48 @@ fn any_number_of_ranks_ends_with_the_same_bits() {
         assert_eq!(result.state_sha256, four().state_sha256, "{ranks} ranks");
         let error = |result: &RunResult| result.validation.map(|measured| measured.error);
         assert_eq!(error(&result), error(four()), "{ranks} ranks: another validation error");
+    }
+}
+
+/// Starts a long run on four ranks, ends it somewhere on the way, and goes on with so many.
+fn gone_on_with(name: &str, ranks: usize, end: Signal, overrides: &[&str]) -> RunResult {
+    let folder = run_dir_of(name);
+    let _ = std::fs::remove_dir_all(&folder);
+    let command = |ranks: usize| {
+        let mut command = kintsugi();
+        command.arg("launch").args(["-n", &ranks.to_string()]);
+        command.arg(project("configs/mlp_synthetic.toml")).arg("--run-dir").arg(&folder);
+        let keys = ["train.steps=300", "evaluation.every=never", "recovery.regrow=never"];
+        command.args(keys.iter().chain(overrides).flat_map(|key| ["-s", key]));
+        command
+    };
+    let mut running = start(&mut command(4), Duration::from_secs(LIMIT));
+    wait_for_step(&folder, 20, &mut running);
+    kill(running.pid(), end).expect("launch lives");
+    running.wait();
+    assert_nothing_runs(&folder);
+    let ended = run(&mut command(ranks), LIMIT);
+    assert_eq!(ended.code, Some(0), "{name}: {}", ended.stderr);
+    assert_audited(&folder);
+    let result = result_of(&folder);
+    assert_eq!((result.status, result.lost_steps), (Status::Completed, 0), "{name}");
+    assert_eq!(result.attempt, 2, "{name}: it was gone on with");
+    result
+}
+
+/// From a checkpoint (Ctrl-C), and from memory (SIGKILL).
+#[test]
+fn a_run_that_another_number_of_ranks_goes_on_with_says_whether_its_bits_are_known() {
+    let _turn = alone();
+    for end in [Signal::Interrupt, Signal::Kill] {
+        let name = |what: &str| format!("{what}-{end:?}");
+        let same = gone_on_with(&name("same"), 4, end, &[]);
+        assert!(same.exact, "{end:?}: four ranks summed every step");
+        let fewer = gone_on_with(&name("fewer"), 3, end, &[]);
+        assert!(!fewer.exact, "{end:?}: plain sums of four and of three ranks");
+        let reproducible = ["train.reproducible=true"];
+        let fewer = gone_on_with(&name("exact"), 3, end, &reproducible);
+        assert!(fewer.exact, "{end:?}: these sums do not depend on the number");
     }
 }
 

@@ -6,7 +6,7 @@
 
 use std::process::Command;
 
-use kintsugi::lab::simulate::{Rule, Schedules, play_all, show};
+use kintsugi::lab::simulate::{Failed, Rule, Schedules, play_all, show};
 
 const SCHEDULES: u64 = 2000;
 
@@ -30,6 +30,7 @@ fn every_schedule_ends_as_promised() {
     // A claim that met no storm has shown nothing.
     assert!(tally.deaths > seeds && tally.recoveries > seeds / 4, "{tally:?}");
     assert!(tally.attempts > seeds + seeds / 8, "worlds were started again: {tally:?}");
+    assert!(tally.resident_starts > seeds / 8, "worlds went on from memory: {tally:?}");
     assert!(tally.ends["completed"] > seeds / 2, "{tally:?}");
 }
 
@@ -53,6 +54,14 @@ fn applying_on_local_success_is_found_and_minimised() {
     assert!(tally.wrong + tally.stuck > 5, "{tally:?}");
     let shortest = tally.failed.iter().map(|failed| failed.faults.len()).min();
     assert_eq!(shortest, Some(1), "one death is enough: {:?}", tally.failed);
+}
+
+#[test]
+fn forgetting_what_outlived_the_processes_is_found() {
+    let tally = play_all(&schedules(200, Rule::Forgetful), &|_| {});
+    let said = |failed: &Failed| failed.failure.to_string().contains("had been committed");
+    assert!(tally.wrong > 5 && tally.failed.iter().any(said), "{tally:?}");
+    assert_eq!(tally.stuck, 0, "{tally:?}");
 }
 
 #[test]

@@ -20,15 +20,18 @@ use support::{
     wait_for_step,
 };
 
-/// Seconds any of these runs may take.
-const LIMIT: u64 = 120;
+/// What any of these runs may take.
+const LIMIT_SECONDS: u64 = 120;
+const LIMIT: Duration = Duration::from_secs(LIMIT_SECONDS);
+/// Steps between two deaths.
+const STEPS_A_REFILL: u64 = 60;
 
 /// The run that lost nothing, without spares.
 fn calm() -> &'static RunResult {
     static CALM: OnceLock<RunResult> = OnceLock::new();
     CALM.get_or_init(|| {
         let folder = run_dir("spares-calm");
-        let ended = run(&mut launch(&folder, &[]), LIMIT);
+        let ended = run(&mut launch(&folder, &[]), LIMIT_SECONDS);
         assert_eq!(ended.code, Some(0), "{}", ended.stderr);
         result_of(&folder)
     })
@@ -69,7 +72,7 @@ fn ends_as_the_calm_run(name: &str, spares: u32, overrides: &[&str]) -> Survived
     let folder = run_dir(name);
     let spares = format!("recovery.spares={spares}");
     let overrides: Vec<&str> = overrides.iter().copied().chain([spares.as_str()]).collect();
-    let ended = run(&mut launch(&folder, &overrides), LIMIT);
+    let ended = run(&mut launch(&folder, &overrides), LIMIT_SECONDS);
     assert_eq!(ended.code, Some(0), "{name}: {}", ended.stderr);
     assert_audited(&folder);
     assert_nothing_runs(&folder);
@@ -158,7 +161,7 @@ fn long_run(name: &str, spares: u32) -> (PathBuf, Running) {
     let folder = run_dir(name);
     let spares = format!("recovery.spares={spares}");
     let overrides = ["train.steps=400", "evaluation.every=never", spares.as_str()];
-    let running = start(&mut launch(&folder, &overrides), Duration::from_secs(LIMIT));
+    let running = start(&mut launch(&folder, &overrides), LIMIT);
     (folder, running)
 }
 
@@ -246,34 +249,59 @@ fn a_run_without_respawn_is_renewed_when_its_spares_are_used_up() {
     assert_eq!((world.ranks(), world.spares().count()), (4, 1), "at full strength again");
 }
 
-#[test]
-#[ignore = "recovery.refill_spares is not proven yet: run it with --ignored"]
-fn used_up_spares_are_replaced_behind_training() {
+/// Kills a rank again and again; each time a spare takes its seat and another is started, by a
+/// spare, behind training.
+fn refilled(name: &str, deaths: usize) {
     let _turn = alone();
-    let folder = run_dir("spares-refill");
-    let overrides = [
-        "train.steps=400",
-        "evaluation.every=never",
-        "recovery.spares=2",
-        "recovery.refill_spares=true",
-    ];
-    let mut running = start(&mut launch(&folder, &overrides), Duration::from_secs(LIMIT));
-    for deaths in 1..=3 {
-        wait_for_step(&folder, 5 + 60 * (deaths - 1), &mut running);
+    let folder = run_dir(name);
+    let steps = format!("train.steps={}", STEPS_A_REFILL * (deaths as u64 + 1));
+    let refill = ["recovery.spares=2", "recovery.refill_spares=true"];
+    let keys = [steps.as_str(), "evaluation.every=never", refill[0], refill[1]];
+    let mut running = start(&mut launch(&folder, &keys), LIMIT * deaths.div_ceil(4) as u32);
+    for deaths in 1..=deaths {
+        wait_for_step(&folder, 5 + STEPS_A_REFILL * (deaths as u64 - 1), &mut running);
         kill_member(&folder, Role::Active);
         let joined = |e: &&Event| matches!(&e.kind, Kind::Spare { state, .. } if state == "joined");
-        let seen = |events: &[Event]| events.iter().filter(joined).count() as u64 == deaths;
+        let seen = |events: &[Event]| events.iter().filter(joined).count() == deaths;
         wait_until(&folder, &mut running, "a new spare", seen);
     }
     let ended = running.wait();
     assert_eq!(ended.code, Some(0), "{}", ended.stderr);
+    let calm = run_dir("spares-refill-calm");
+    let ended = run(&mut launch(&calm, &keys[..2]), LIMIT_SECONDS);
+    assert_eq!(ended.code, Some(0), "{}", ended.stderr);
     let result = result_of(&folder);
-    assert_eq!(&result.state_sha256, long_calm());
+    assert_eq!(result.state_sha256, result_of(&calm).state_sha256);
+    assert_eq!((result.lost_steps, result.restarts.len()), (0, 0));
     let rungs: Vec<&str> = result.recoveries.iter().map(|r| r.rung.as_str()).collect();
-    assert_eq!(rungs, ["spare", "spare", "spare"]);
+    assert_eq!(rungs, vec!["spare"; deaths]);
     assert_eq!(world_of(&folder).spares().count(), 2);
     assert_nothing_runs(&folder);
     assert_audited(&folder);
+    let events = read_events(&folder.join("events.jsonl")).unwrap();
+    let held = |event: &Event| match &event.kind {
+        Kind::Phase { name, seconds } if name == "refill" => Some(seconds * 1e3),
+        _ => None,
+    };
+    let mut held_ms: Vec<f64> = events.iter().filter_map(held).collect();
+    held_ms.sort_by(f64::total_cmp);
+    assert_eq!(held_ms.len(), deaths, "each refill held one step boundary");
+    let (median, longest) = (held_ms[deaths / 2], held_ms[deaths - 1]);
+    println!(
+        "{deaths} refills held a step boundary for {median:.0} ms (median), {longest:.0} at most"
+    );
+}
+
+#[test]
+#[ignore = "recovery.refill_spares is not dependable yet: run it with --ignored"]
+fn used_up_spares_are_replaced_behind_training() {
+    refilled("spares-refill", 3);
+}
+
+#[test]
+#[ignore = "recovery.refill_spares is not dependable yet: run it with --ignored"]
+fn twenty_refills_in_a_row() {
+    refilled("spares-refill-twenty", 20);
 }
 
 #[test]

@@ -333,6 +333,11 @@ pub fn monotonic_time() -> Duration {
     clock(libc::CLOCK_MONOTONIC)
 }
 
+/// Time since this machine was started, suspensions included: nobody can set it.
+pub fn since_boot() -> Duration {
+    clock(libc::CLOCK_BOOTTIME)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

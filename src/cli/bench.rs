@@ -3,7 +3,8 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use crate::lab::bench::{Report, all_reduce, calm, print_table, recovery};
+use crate::lab::bench::{Report, all_reduce, calm, checkpoint, print_table};
+use crate::lab::bench::{recovery, spares, sums};
 
 /// Compares two things in one run and prints the ratio.
 #[derive(Debug, clap::Args)]
@@ -50,6 +51,60 @@ enum Bench {
         #[arg(long)]
         json: bool,
     },
+    /// How long a checkpoint holds the training loop
+    Checkpoint {
+        /// The configuration to run
+        #[arg(long, default_value = "configs/bench/95mb.toml")]
+        config: PathBuf,
+        /// Ranks
+        #[arg(short, long, default_value_t = 4)]
+        ranks: u32,
+        /// Checkpoints
+        #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..))]
+        repeats: u32,
+        /// One JSON object on the last line of stdout
+        #[arg(long)]
+        json: bool,
+    },
+    /// The processor time of a waiting spare, beside steps of 95 MB and of 1 MB
+    Spares {
+        /// The configuration with large steps
+        #[arg(long, default_value = "configs/bench/95mb.toml")]
+        large: PathBuf,
+        /// The configuration with small steps
+        #[arg(long, default_value = "configs/mlp_synthetic.toml")]
+        small: PathBuf,
+        /// Ranks
+        #[arg(short, long, default_value_t = 4)]
+        ranks: u32,
+        /// Seconds of each run
+        #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(2..))]
+        seconds: u32,
+        /// Runs of each kind
+        #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
+        turns: u32,
+        /// One JSON object on the last line of stdout
+        #[arg(long)]
+        json: bool,
+    },
+    /// A step with reproducible sums, and one with comparisons of replicas, against one with neither
+    Sums {
+        /// The configuration to run
+        #[arg(long, default_value = "configs/bench/cnn11.toml")]
+        config: PathBuf,
+        /// Ranks
+        #[arg(short, long, default_value_t = 4)]
+        ranks: u32,
+        /// Turns, each a run of every kind
+        #[arg(long, default_value_t = 6, value_parser = clap::value_parser!(u32).range(1..))]
+        turns: u32,
+        /// Steps of each run
+        #[arg(long, default_value_t = 60)]
+        steps: u64,
+        /// One JSON object on the last line of stdout
+        #[arg(long)]
+        json: bool,
+    },
     /// From SIGKILL to being back in the update loop: respawn, shrink, restart from resident state
     /// and from a checkpoint
     Recovery {
@@ -85,6 +140,20 @@ pub fn run(args: &Args) -> ExitCode {
         Bench::Calm { config, ranks, pairs, steps, json } => {
             let (config, ranks, pairs, steps) = (config.clone(), *ranks, *pairs, *steps);
             (calm::run(&calm::Options { config, ranks, pairs, steps }, command), *json)
+        }
+        Bench::Checkpoint { config, ranks, repeats, json } => {
+            let (config, ranks, repeats) = (config.clone(), *ranks, *repeats);
+            (checkpoint::run(&checkpoint::Options { config, ranks, repeats }, command), *json)
+        }
+        Bench::Spares { large, small, ranks, seconds, turns, json } => {
+            let (large, small) = (large.clone(), small.clone());
+            let (ranks, seconds, turns) = (*ranks, *seconds, *turns);
+            let options = spares::Options { large, small, ranks, seconds, turns };
+            (spares::run(&options, command), *json)
+        }
+        Bench::Sums { config, ranks, turns, steps, json } => {
+            let (config, ranks, turns, steps) = (config.clone(), *ranks, *turns, *steps);
+            (sums::run(&sums::Options { config, ranks, turns, steps }, command), *json)
         }
         Bench::Recovery { config, ranks, repeats, json } => {
             let (config, ranks, repeats) = (config.clone(), *ranks, *repeats);

@@ -16,7 +16,7 @@ use crate::cluster::launch::nodes::{Allocation, SPARES_DEFAULT};
 use crate::cluster::launch::run_dir::{Found, RunDir};
 use crate::cluster::launch::runtime::{RUNTIME_VARIABLE, Runtime};
 use crate::cluster::launch::supervisor::{self, Job};
-use crate::cluster::launch::{LaunchError, current_attempt, mpirun};
+use crate::cluster::launch::{LaunchError, current_attempt, mpirun, network};
 use crate::cluster::resident::Folder;
 use crate::config::{Config, DataFormat, Every, Recovery, Rung, identity, parse};
 use crate::model::{catalogue, layout};
@@ -223,6 +223,7 @@ fn describe(nodes: &Nodes, job: &Job) -> String {
 fn opening(config: &Config, run: &RunDir, limits: Limits) -> Vec<String> {
     let mut lines = vec![limits.line()];
     lines.extend(limits.doubts().into_iter().map(|doubt| format!("warning: {doubt}")));
+    lines.extend(network::complaints().into_iter().map(|line| format!("warning: {line}")));
     if let Some(sizes) = sizes(config) {
         let need = estimate::estimate(sizes);
         lines.push(format!(

@@ -44,7 +44,7 @@ struct Cluster {
     /// Threads that play [default: one a core].
     #[arg(long, value_name = "N")]
     threads: Option<usize>,
-    /// A commit rule to be found wrong.
+    /// A rule to be found wrong.
     #[arg(long, value_enum, default_value_t, hide = true)]
     rule: Rule,
 }
@@ -111,10 +111,11 @@ fn print_tally(tally: &Tally, seconds: f64) {
         tally.schedules, tally.wrong, tally.stuck
     );
     println!(
-        "{} deaths, {} repairs, {} starts of the world; ended: {}",
+        "{} deaths, {} repairs, {} starts of the world, {} of them from memory; ended: {}",
         tally.deaths,
         tally.recoveries,
         tally.attempts,
+        tally.resident_starts,
         ends.join(", ")
     );
 }
@@ -127,8 +128,10 @@ fn describe(failed: &Failed, rule: Rule) -> String {
         let numbers: Vec<String> = without.iter().map(ToString::to_string).collect();
         replay.push_str(&format!(" --without {}", numbers.join(",")));
     }
-    if rule != Rule::Vote {
-        replay.push_str(" --rule local-success");
+    match rule {
+        Rule::Vote => {}
+        Rule::LocalSuccess => replay.push_str(" --rule local-success"),
+        Rule::Forgetful => replay.push_str(" --rule forgetful"),
     }
     let faults: Vec<String> = faults.iter().map(|fault| format!("    {fault:?}")).collect();
     format!(
@@ -140,14 +143,15 @@ fn describe(failed: &Failed, rule: Rule) -> String {
 fn print_shown(shown: &Shown) {
     let config = &shown.scenario.config;
     println!(
-        "{} ranks, {:?} owners, seed {}, checkpoint {} keep {}, evaluation {}, ladder {:?}",
+        "{} ranks, {:?} owners, seed {}, checkpoint {} keep {}, evaluation {}, ladder {:?}, state {}",
         config.run.ranks,
         config.train.owners.unwrap_or_default(),
         config.run.seed,
         config.checkpoint.every,
         config.checkpoint.keep,
         config.evaluation.every,
-        config.recovery.rungs()
+        config.recovery.rungs(),
+        if shown.scenario.housed { "outlives the ranks" } else { "dies with the ranks" }
     );
     for fault in &shown.scenario.faults {
         println!("fault: {fault:?}");

@@ -41,6 +41,7 @@ fn check_sizes(config: &Config) -> Result<(), ConfigError> {
         ("evaluation.batch", u64::from(config.evaluation.batch)),
         ("checkpoint.keep", u64::from(config.checkpoint.keep)),
         ("recovery.tries", u64::from(config.recovery.tries)),
+        ("recovery.min_ranks", u64::from(config.recovery.min_ranks)),
         ("recovery.resident_every", u64::from(config.recovery.resident_every)),
     ] {
         if value == 0 {
@@ -169,6 +170,10 @@ fn check_recovery(config: &Config) -> Result<(), ConfigError> {
     if rungs[..rungs.len() - 1].contains(&Rung::Restart) {
         let reason = "\"restart\" ends the world, so nothing can follow it; put it last";
         return refuse("recovery.ladder", shown, reason);
+    }
+    if recovery.min_ranks > config.run.ranks {
+        let reason = format!("the run has {} ranks; write as many or fewer", config.run.ranks);
+        return refuse("recovery.min_ranks", recovery.min_ranks, reason);
     }
     let spares = recovery.spares.unwrap_or(0);
     if spares > 0 && !rungs.contains(&Rung::Spare) {

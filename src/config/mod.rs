@@ -361,6 +361,8 @@ pub struct Recovery {
     pub time_limit: Span,
     /// Tries per rung.
     pub tries: u32,
+    /// A shrink never leaves fewer ranks than this: the next rung is taken.
+    pub min_ranks: u32,
     /// Whether state outlives the processes (DESIGN 4.4).
     pub resident: Resident,
     /// Where it lives.
@@ -386,6 +388,7 @@ impl Default for Recovery {
             node_timeout: Span(Duration::from_secs(5)),
             time_limit: Span(Duration::from_secs(60)),
             tries: 3,
+            min_ranks: 1,
             resident: Resident::On,
             resident_dir: "/dev/shm".into(),
             resident_every: 1,

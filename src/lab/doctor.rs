@@ -11,6 +11,7 @@ use serde::Serialize;
 
 use super::probe_mpi::{self, Outcome, Scenario};
 use super::resident;
+use crate::cluster::launch::network::complaints;
 use crate::cluster::launch::runtime::{RUNTIME_VARIABLE, Runtime};
 
 /// Longest live check.
@@ -76,7 +77,7 @@ pub struct Diagnosis {
 /// Looks, then kills. `resident_dir`: where resident state of runs may lie.
 pub fn diagnose(resident_dir: &Path) -> Diagnosis {
     let mut findings = vec![machine(), mpi_library(), launcher(), node_launcher()];
-    findings.extend([compute(), gpu(), slurm(), disk(), shared_memory()]);
+    findings.extend([compute(), gpu(), slurm(), network(), disk(), shared_memory()]);
     findings.extend(resident_state(resident_dir));
     let checked = probe_mpi::launch(&Scenario::live_check(LIVE_CHECK_MAX));
     let (live_check, failure) = match checked {
@@ -234,6 +235,22 @@ fn resident_state(folder: &Path) -> Vec<Finding> {
         }
     };
     runs.iter().map(describe).collect()
+}
+
+/// Whether ranks of several nodes would find each other, and replacements their ranks.
+fn network() -> Finding {
+    const NAME: &str = "network";
+    let complaints = complaints();
+    if !complaints.is_empty() {
+        return finding(NAME, State::Warning, complaints.join("; "))
+            .advise("unset the variable, or name an interface of every node");
+    }
+    let host = os::hostname();
+    match ask(Command::new("getent").args(["hosts", &host])) {
+        Some(address) => finding(NAME, State::Ok, address.trim().to_owned()),
+        None => finding(NAME, State::Warning, format!("the host name {host:?} has no address"))
+            .advise("several nodes need one: mend /etc/hosts or the name service"),
+    }
 }
 
 fn space(name: &'static str, folder: &Path, least: u64, advice: &str) -> Finding {

@@ -306,6 +306,7 @@ impl Keeper {
             last_error: position.last_error,
             run_seconds: seconds,
             exact: position.exact,
+            ranks: position.ranks,
             order: position.owner_batches.clone(),
             ledger_tail: position.ledger_tail.clone(),
             ..TrainState::default()

@@ -3,6 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::config::{ExchangeKind, Train};
 use crate::observe::ledger::Committed;
 
 use super::trainer::Plan;
@@ -46,6 +47,9 @@ pub struct Position {
     pub best_error: Option<f64>,
     /// Whether the bits still are those of a run without failures.
     pub exact: bool,
+    /// Ranks by which every step's plain sums were grouped as long as it is exact; 0 in a state of
+    /// an earlier release, which did not say.
+    pub ranks: u32,
     /// The newest ledger lines, oldest first.
     pub ledger_tail: Vec<Committed>,
     /// All ranks agreed to end here.
@@ -97,6 +101,19 @@ impl Position {
         }
     }
 
+    /// An attempt of so many ranks goes on from here: plain sums are grouped by ranks, so steps of
+    /// two numbers of ranks have bits that no run without failures has.
+    /// The asynchronous exchange's bits depend on timing.
+    pub fn go_on_with(&mut self, ranks: usize, train: &Train) -> &mut Self {
+        let ranks = ranks as u32;
+        if self.step == 0 || self.ranks == 0 {
+            self.ranks = ranks;
+        }
+        self.exact &= train.exchange == ExchangeKind::Synchronous
+            && (train.reproducible || self.ranks == ranks);
+        self
+    }
+
     /// Appends a committed step's ledger line.
     pub fn commit(&mut self, line: Committed) {
         self.step = line.step;
@@ -113,5 +130,27 @@ impl Position {
         self.evaluated_ms = at_ms;
         self.last_error = Some(error);
         self.best_error = Some(self.best_error.map_or(error, |best| best.min(error)));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bits_are_known_while_one_number_of_ranks_sums_or_any_number_sums_the_same() {
+        let at = |step, ranks| Position { step, ranks, ..Position::start() };
+        let exact = |mut position: Position, ranks, train: &Train| {
+            position.go_on_with(ranks, train);
+            position.exact
+        };
+        let plain = Train::default();
+        assert!(exact(at(0, 0), 4, &plain) && exact(at(10, 4), 4, &plain));
+        assert!(exact(at(0, 4), 3, &plain), "nothing was summed by four");
+        assert!(!exact(at(10, 4), 3, &plain));
+        let reproducible = Train { reproducible: true, ..Train::default() };
+        assert!(exact(at(10, 4), 3, &reproducible));
+        let asynchronous = Train { exchange: ExchangeKind::Asynchronous, ..Train::default() };
+        assert!(!exact(at(0, 0), 4, &asynchronous));
     }
 }

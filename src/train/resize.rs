@@ -225,7 +225,9 @@ impl Trainer {
     /// The ranks beyond `to` leave: for those who stay it is a shrink whose dead are volunteers.
     fn reduce(&mut self, to: usize, cause: &str) -> Result<(), TrainError> {
         let before = self.world.ranks();
-        let policy = Policy { ladder: vec![Rung::Shrink], ..self.plan.policy.clone() };
+        // Somebody asked for so few.
+        let ladder = vec![Rung::Shrink];
+        let policy = Policy { ladder, ranks_min: 1, ..self.plan.policy.clone() };
         self.replica.leave_from = Some(to);
         let recovered = recover(self.comm.as_mut(), &mut self.world, &policy, &mut self.replica);
         self.replica.leave_from = None;

@@ -223,7 +223,7 @@ fn run_initial(
     // Plain sums over another number of ranks are grouped otherwise.
     let same = before.is_none_or(|before| before.target == comm.size() as u32);
     replica.position.exact &= prepared.plan.reproducible || same || replica.position.step == 0;
-    replica.position.settle(&prepared.plan);
+    replica.position.go_on_with(world.ranks(), &config.train).settle(&prepared.plan);
     let facts = prepared.facts.clone();
     let (train_samples, plan) = (prepared.train_samples, prepared.plan.clone());
     let mut trainer = trainer(arguments, around, comm, world, replica, prepared);

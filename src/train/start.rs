@@ -269,6 +269,7 @@ pub fn policy(config: &Config) -> Policy {
         ladder: config.recovery.rungs(),
         tries_max: config.recovery.tries,
         limit: config.recovery.time_limit.0,
+        ranks_min: config.recovery.min_ranks as usize,
     }
 }
 
@@ -423,6 +424,7 @@ fn position_of(snapshot: &Snapshot) -> Position {
         last_error: state.last_error,
         best_error: state.best_error,
         exact: state.exact,
+        ranks: state.ranks,
         ledger_tail: state.ledger_tail.clone(),
         ending: None,
         owner_batches: state.order.clone(),

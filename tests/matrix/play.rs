@@ -5,10 +5,8 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::process::Command;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use kintsugi::cluster::launch::attempt::place;
 use kintsugi::cluster::launch::run_dir::RunDir;
@@ -17,13 +15,11 @@ use kintsugi::observe::event::{Event, Kind};
 use kintsugi::observe::log::read_events;
 use kintsugi::observe::result::{RunResult, Status};
 
-use crate::support::{
-    Ended, alone, kintsugi, launch, launch_by, processes_of, result_of, run, run_dir, start,
-    wait_for_step,
-};
+use crate::outside::{Done, Outside, played};
+use crate::support::{Ended, alone, kintsugi, launch, processes_of, result_of, run, run_dir};
 
 /// Seconds that any row may take.
-const LIMIT: u64 = 120;
+pub const LIMIT: u64 = 120;
 /// Replicas are compared every so many steps.
 const COMPARE: &str = "recovery.integrity_every=5steps";
 
@@ -34,6 +30,8 @@ pub enum Repair {
     Live,
     /// In the running world, with fewer ranks (and sums that do not depend on their number).
     Shrunk,
+    /// With fewer ranks, and when they would be too few by another start, from the state in memory.
+    ShrunkThenAgain,
     /// By another start of the world, from the state in memory: nothing lost.
     Again,
     /// By another start of the world, from a checkpoint or from nothing.
@@ -42,19 +40,6 @@ pub enum Repair {
     Any,
     /// There was nothing to repair.
     Nothing,
-}
-
-/// What is done to a run from outside.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Outside {
-    /// Nothing.
-    Nothing,
-    /// Other programs take the cores four times over.
-    Load,
-    /// Another build takes the place of the program's file.
-    NewProgram,
-    /// The program's file is deleted.
-    NoProgram,
 }
 
 /// What a row does to its run.
@@ -118,15 +103,29 @@ fn curve(events: &[Event]) -> BTreeMap<u64, (u64, u64)> {
     events.iter().filter_map(of).collect()
 }
 
+/// What came of a row that nothing was wrong with.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Held {
+    /// Its claims hold.
+    Yes,
+    /// It cannot be made on this machine; why.
+    Skipped(String),
+}
+
 /// Plays a row; what is wrong with its run.
-pub fn play(id: &str, planned: &Planned, calm: &Calm) -> Result<(), String> {
+pub fn play(id: &str, planned: &Planned, calm: &Calm) -> Result<Held, String> {
     let _turn = alone();
     let reference = calm.of(&planned.keys);
     let folder = run_dir(&format!("matrix-{}", id.replace([' ', ','], "-")));
     let plan = format!("faults.plan=[{}]", planned.faults.join(", "));
     let mut overrides = vec![plan.as_str(), COMPARE];
     overrides.extend(planned.keys.iter().map(String::as_str));
-    let ended = played(planned.outside, &folder, &overrides);
+    let begun = Instant::now();
+    let ended = match played(planned.outside, &folder, &overrides) {
+        Done::Ended(ended) => ended,
+        Done::Impossible(why) => return Ok(Held::Skipped(why)),
+    };
+    let seconds = begun.elapsed().as_secs_f64();
     let told = |fault: String| {
         let lines: Vec<&str> = ended.stderr.lines().rev().take(12).collect();
         let lines: Vec<&str> = lines.into_iter().rev().collect();
@@ -135,6 +134,7 @@ pub fn play(id: &str, planned: &Planned, calm: &Calm) -> Result<(), String> {
     let checks = ended_well(&folder, &ended).and_then(|result| {
         same_bits(&folder, &result, &reference)?;
         repaired(planned, &result)?;
+        timed(&folder, &result, seconds)?;
         named(&folder, planned, &result)
     });
     checks.map_err(&told)?;
@@ -144,51 +144,7 @@ pub fn play(id: &str, planned: &Planned, calm: &Calm) -> Result<(), String> {
     }
     nothing_left(&folder).map_err(told)?;
     let _ = std::fs::remove_dir_all(&folder);
-    Ok(())
-}
-
-/// Runs it, and does to it what is to be done from outside.
-fn played(outside: Outside, folder: &Path, overrides: &[&str]) -> Ended {
-    let limit = Duration::from_secs(LIMIT);
-    match outside {
-        Outside::Nothing => run(&mut launch(folder, overrides), LIMIT),
-        Outside::Load => {
-            let over = AtomicBool::new(false);
-            let busy = || {
-                while !over.load(Ordering::Relaxed) {
-                    std::hint::spin_loop();
-                }
-            };
-            let cores = std::thread::available_parallelism().map_or(1, usize::from);
-            std::thread::scope(|scope| {
-                (0..4 * cores).for_each(|_| drop(scope.spawn(busy)));
-                let ended = run(&mut launch(folder, overrides), LIMIT);
-                over.store(true, Ordering::Relaxed);
-                ended
-            })
-        }
-        Outside::NewProgram | Outside::NoProgram => {
-            let place = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
-            let program = place.path().join("kintsugi");
-            std::fs::hard_link(env!("CARGO_BIN_EXE_kintsugi"), &program).unwrap();
-            let mut command = launch_by(Command::new(&program), folder, overrides);
-            let mut running = start(&mut command, limit);
-            wait_for_step(folder, 10, &mut running);
-            if outside == Outside::NewProgram {
-                // A byte behind the end makes another build of it that runs as well.
-                let mut body = std::fs::read(&program).unwrap();
-                body.push(0);
-                let aside = place.path().join("new");
-                std::fs::write(&aside, body).unwrap();
-                let mode = std::fs::metadata(&program).unwrap().permissions();
-                std::fs::set_permissions(&aside, mode).unwrap();
-                std::fs::rename(&aside, &program).unwrap();
-            } else {
-                std::fs::remove_file(&program).unwrap();
-            }
-            running.wait()
-        }
-    }
+    Ok(Held::Yes)
 }
 
 fn ended_well(folder: &Path, ended: &Ended) -> Result<RunResult, String> {
@@ -221,6 +177,7 @@ fn repaired(planned: &Planned, result: &RunResult) -> Result<(), String> {
     let right = match planned.repair {
         Repair::Live => live && rungs.iter().all(|rung| ["spare", "respawn"].contains(rung)),
         Repair::Shrunk => live && rungs.contains(&"shrink"),
+        Repair::ShrunkThenAgain => rungs == ["shrink"] && from == ["resident"],
         Repair::Again => !from.is_empty() && from.iter().all(|&from| from == "resident"),
         Repair::Checkpoint => !from.is_empty() && !from.contains(&"resident"),
         Repair::Any => true,
@@ -232,6 +189,24 @@ fn repaired(planned: &Planned, result: &RunResult) -> Result<(), String> {
     }
     let steps = result.lost_steps;
     Err(format!("repaired by {rungs:?}, restarted from {from:?}, {lost} lost, {steps} steps lost"))
+}
+
+/// A6: no time that is told can lie outside of the seconds that the run took.
+fn timed(folder: &Path, result: &RunResult, seconds: f64) -> Result<(), String> {
+    let within = |time: f64| (0.0..=seconds).contains(&time);
+    let events = events_of(folder);
+    let strange = events.iter().find(|event| !within(event.seconds));
+    if let Some(event) = strange {
+        return Err(format!(
+            "an event at {} s of a run of {seconds:.1} s: {event:?}",
+            event.seconds
+        ));
+    }
+    let spans = result.recoveries.iter().flat_map(|record| record.seconds.values());
+    match within(result.seconds) && spans.copied().all(within) {
+        true => Ok(()),
+        false => Err(format!("told {} s of {seconds:.1}: {:?}", result.seconds, result.recoveries)),
+    }
 }
 
 /// A6, and A4: no comparison found replicas that differ.

@@ -1,6 +1,7 @@
 //! The rows. P: when a rank dies. W: who. K: how. S: storage. R: repairs that go wrong themselves.
 
-use super::play::{Outside, Planned, Repair};
+use super::outside::{Network, Outside};
+use super::play::{Planned, Repair};
 
 /// What shows that a row holds.
 #[derive(Debug, Clone)]
@@ -14,8 +15,6 @@ pub enum Proof {
         /// Its name.
         function: &'static str,
     },
-    /// Nothing yet, and why.
-    Open(&'static str),
 }
 
 /// One row.
@@ -66,10 +65,6 @@ fn elsewhere(id: &str, what: &'static str, file: &'static str, function: &'stati
     Row { id: id.into(), what, proof: Proof::Test { file, function }, core: false }
 }
 
-fn open(id: &str, what: &'static str, why: &'static str) -> Row {
-    Row { id: id.into(), what, proof: Proof::Open(why), core: false }
-}
-
 impl Planned {
     fn with(mut self, keys: &[&str]) -> Self {
         self.keys.extend(keys.iter().map(|key| (*key).to_owned()));
@@ -96,7 +91,7 @@ impl Row {
 
 /// Every row.
 pub fn all() -> Vec<Row> {
-    [steps(), boundaries(), repairs(), victims(), kinds(), storage(), rungs()].concat()
+    [steps(), boundaries(), repairs(), victims(), kinds(), networks(), storage(), rungs()].concat()
 }
 
 /// Whom W1, W2 and W5 name: the highest rank, rank 0, two at once.
@@ -212,6 +207,8 @@ fn victims() -> Vec<Row> {
     let spare = kill_who("spare", 10, "before_load");
     let spares = planned(Repair::Live, 1, vec![spare, in_step(1, 30)]);
     let writer = planned(Repair::Live, 1, vec![kill_who("leader", 20, "in_persist")]);
+    let few = planned(Repair::ShrunkThenAgain, 1, vec![in_step(2, 20), in_step(0, 30)]);
+    let few = few.with(&[SHRINK, NO_REGROW, EXACT, "recovery.min_ranks=3"]);
     vec![
         elsewhere(
             "W1, W2, W5",
@@ -223,7 +220,7 @@ fn victims() -> Vec<Row> {
         row("W6", "five kills in five steps", planned(Repair::Live, 5, cascade)).core(),
         row("W7", "all ranks but one", planned(Repair::Live, 3, all_but_one)).core(),
         row("W8", "all ranks at once", planned(Repair::Again, 0, all)).core(),
-        open("W9", "fewer ranks than a minimum", "there is no minimum: a shrink goes down to one"),
+        row("W9", "fewer ranks than recovery.min_ranks", few),
         row("W10", "a spare, then a rank", spares.with(&["recovery.spares=2"])),
         row("W11, W12", "a replacement, again and again", planned(Repair::Live, 4, again)),
         elsewhere("W13", "mpirun itself", "tests/resident.rs", "fn everything_killed_at_once_goes"),
@@ -244,6 +241,8 @@ fn kinds() -> Vec<Row> {
         let planned = planned(Repair::Shrunk, 1, vec![kill(2, 250, "in_all_reduce")]);
         planned.with(&[ladder, NO_REGROW, EXACT, LONG]).outside(outside)
     };
+    let two = vec![kill(2, 100, "in_all_reduce"), kill(1, 250, "in_update")];
+    let jumps = planned(Repair::Live, 2, two).with(&[LONG, "train.max_seconds=100"]);
     vec![
         row("K1", "SIGKILL", live("kill", "SIGKILL")),
         elsewhere(
@@ -269,12 +268,32 @@ fn kinds() -> Vec<Row> {
             NODES,
             "node_cut_off()",
         ),
-        open("K13", "packet loss, delay", "ranks of one machine talk through shared memory"),
-        open("K14", "a wrong interface or host name", "no test, and no check at start"),
         row("K15", "a refused spawn: the program is gone", refused(Outside::NoProgram)),
-        open("K16", "a clock that jumps", "intervals use monotonic clocks; no test jumps one"),
+        row("K16", "a wall clock that is set on and back", jumps.outside(Outside::Clock)),
         row("K17", "a replacement of another build", refused(Outside::NewProgram)),
         row("R1", "nothing, while others take the cores", calm.outside(Outside::Load)),
+    ]
+}
+
+/// K13 and K14. Below the limits that `launch` prints nobody is suspected, and who dies is replaced.
+fn networks() -> Vec<Row> {
+    const FAST: u32 = 125_000_000;
+    let through = |delay_ms, loss_permille, bytes_per_second| {
+        let network = Network { delay_ms, loss_permille, bytes_per_second };
+        let killed = planned(Repair::Live, 1, vec![kill(2, 10, "in_all_reduce")]);
+        killed.with(&["train.steps=20"]).outside(Outside::Network(network))
+    };
+    let two = || vec![kill(2, 100, "in_all_reduce"), kill(1, 250, "in_update")];
+    let renamed = planned(Repair::Live, 2, two()).with(&[LONG, "recovery.spares=1"]);
+    // Who is started cannot be reached: the survivors go on.
+    let wrong = planned(Repair::Shrunk, 1, vec![kill(2, 20, "in_all_reduce")]);
+    let wrong = wrong.with(&[EXACT, NO_REGROW]);
+    vec![
+        row("K13 loss", "5 % of packets lost, 5 ms each way", through(5, 50, FAST)),
+        row("K13 delay", "200 ms of delay, there and back", through(100, 0, FAST)),
+        row("K13 bandwidth", "1 % of a gigabit per second", through(1, 0, FAST / 100)),
+        row("K14", "a machine that gets another name", renamed.outside(Outside::HostName)),
+        row("K14 interface", "a wrong interface", wrong.outside(Outside::WrongInterface)),
     ]
 }
 

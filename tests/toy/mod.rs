@@ -273,7 +273,7 @@ impl<'a> Trainer<'a> {
 
     fn policy(&self) -> Policy {
         let limit = Duration::from_secs(60);
-        Policy { ladder: self.toy.ladder.clone(), tries_max: 10, limit }
+        Policy { ladder: self.toy.ladder.clone(), tries_max: 10, limit, ranks_min: 1 }
     }
 
     /// A spare's life before it is a rank. Whether it became one.

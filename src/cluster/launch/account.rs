@@ -40,10 +40,16 @@ pub fn result(
     let mut result = from_nothing(run_id, attempt, status, reason);
     // Seconds of the steps that still count, with the step each committed.
     let mut counted: Vec<(u64, f64)> = Vec::new();
+    let mut ranks = None;
     for event in events {
         result.seconds = result.seconds.max(event.seconds);
         match &event.kind {
-            Kind::RunStart { run_id, .. } => result.run_id.clone_from(run_id),
+            Kind::RunStart { run_id, ranks: now, .. } => {
+                result.run_id.clone_from(run_id);
+                // Plain sums are grouped by ranks.
+                result.exact &= event.step == 0 || ranks.is_none_or(|before| before == *now);
+                ranks = Some(*now);
+            }
             Kind::Step { seconds, .. } => {
                 while counted.last().is_some_and(|(step, _)| *step >= event.step) {
                     counted.pop();
@@ -159,6 +165,27 @@ mod tests {
         assert!((result.goodput - 2.0 / 6.0).abs() < 1e-12);
         let ledger = &ledger[..4];
         assert_eq!(super::result("r", 2, Status::JobLost, "", &events, ledger).steps, 1);
+    }
+
+    #[test]
+    fn plain_sums_of_two_numbers_of_ranks_are_not_exact() {
+        let start = |step, ranks| {
+            let kind = Kind::RunStart {
+                run_id: "r".into(),
+                ranks,
+                owners: 12,
+                parameters: 1,
+                train_samples: 1,
+                validation_samples: 0,
+                steps_total: None,
+                from: "checkpoint".into(),
+            };
+            event(step, 0.0, kind)
+        };
+        let exact = |events: &[Event]| result("r", 2, Status::JobLost, "", events, &[]).exact;
+        assert!(exact(&[start(0, 4), start(10, 4)]));
+        assert!(exact(&[start(0, 4), start(0, 3)]), "nothing was summed by four");
+        assert!(!exact(&[start(0, 4), start(10, 3)]));
     }
 
     #[test]

@@ -10,6 +10,8 @@ use std::time::{Duration, Instant};
 use kintsugi_ffi::os::{self, Signal};
 use kintsugi_ffi::process;
 
+use crate::observe::clock::{CLOCK_VARIABLE, clock_to_share};
+
 use super::janitor::{self, Janitor};
 use super::mpirun::{self, Plan};
 use super::{LaunchError, io_error};
@@ -45,6 +47,7 @@ impl Attempt {
         let environment = mpirun::environment(plan);
         let mut command = Command::new(&line[0]);
         command.args(&line[1..]).envs(environment.set);
+        command.env(CLOCK_VARIABLE, clock_to_share());
         for name in environment.unset {
             command.env_remove(name);
         }

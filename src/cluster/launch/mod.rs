@@ -21,6 +21,7 @@ pub mod janitor;
 pub mod limits;
 pub mod lock;
 pub mod mpirun;
+pub mod network;
 pub mod nodes;
 pub mod run_dir;
 pub mod runtime;

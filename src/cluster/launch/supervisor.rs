@@ -10,7 +10,7 @@ use signal_hook::iterator::Signals;
 
 use crate::cluster::guard::last_words;
 use crate::cluster::resident::Folder;
-use crate::config::{Config, Rung};
+use crate::config::{Config, ExchangeKind, Rung};
 use crate::observe::clock::{Clock, RealClock};
 use crate::observe::event::{self, Event, Kind};
 use crate::observe::ledger::Entry;
@@ -479,7 +479,9 @@ impl Supervisor<'_> {
         let ledger: Vec<Entry> = log::read_lines(&run.join("ledger.jsonl")).unwrap_or_default();
         let name = run.path().file_name().map_or_else(String::new, |n| n.to_string_lossy().into());
         let mut result = account::result(&name, self.attempt, status, reason, &events, &ledger);
-        result.exact |= self.job.config.train.reproducible;
+        let train = &self.job.config.train;
+        result.exact |= train.reproducible;
+        result.exact &= train.exchange == ExchangeKind::Synchronous;
         run.write_result(&result)?;
         let event = self.own_event(Kind::RunEnd {
             status: serde_json::to_value(status)

@@ -150,6 +150,7 @@ struct Driver<'a> {
     /// Too few nodes are left.
     outvoted: bool,
     deadline: Duration,
+    ranks_min: usize,
     seconds: Phases,
 }
 
@@ -181,6 +182,7 @@ impl<'a> Driver<'a> {
             census: Census::default(),
             outvoted: false,
             deadline,
+            ranks_min: policy.ranks_min,
             seconds,
         }
     }

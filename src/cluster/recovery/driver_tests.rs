@@ -185,7 +185,7 @@ fn two() -> World {
 }
 
 fn policy(ladder: &[Rung]) -> Policy {
-    Policy { ladder: ladder.to_vec(), tries_max: 2, limit: Duration::from_secs(10) }
+    Policy { ladder: ladder.to_vec(), tries_max: 2, limit: Duration::from_secs(10), ranks_min: 1 }
 }
 
 fn process() -> Process {
@@ -236,6 +236,21 @@ fn a_shrink_renumbers_and_ships_nothing() {
     assert_eq!(world.owners_of(0), [0, 1, 2, 3]);
     assert!(process.transfers.is_empty());
     assert!(matches!(&process.notes[..], [Note::RungDown { from: Rung::Spare, .. }]));
+}
+
+#[test]
+fn a_shrink_that_would_leave_too_few_is_not_made() {
+    let policy = |ladder: &[Rung]| Policy { ranks_min: 2, ..policy(ladder) };
+    for (ladder, says) in [
+        (&[Rung::Shrink, Rung::Restart][..], "restart is next"),
+        (&[Rung::Shrink][..], "no rung is left"),
+    ] {
+        let (mut comm, mut world, mut process) = (Script::new(None), two(), process());
+        let given_up = recover(&mut comm, &mut world, &policy(ladder), &mut process);
+        let reason = given_up.unwrap_err().to_string();
+        assert!(reason.contains(says) && reason.contains("recovery.min_ranks = 2"), "{reason}");
+        assert!(process.adopted.is_empty() && world == two(), "nothing was touched");
+    }
 }
 
 /// The world of two, its second rank elsewhere.

@@ -26,6 +26,8 @@ pub struct Policy {
     pub tries_max: u32,
     /// Longest whole repair.
     pub limit: Duration,
+    /// Fewer ranks than this are no world: the rung below "shrink" is taken.
+    pub ranks_min: usize,
 }
 
 /// What the driver needs of the process it repairs. Everything is called on the communicating

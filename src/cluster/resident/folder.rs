@@ -3,6 +3,7 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::file::{Look, SlotFile};
 use super::header::{Header, Key, Refusal};
@@ -40,8 +41,10 @@ impl Folder {
     /// # Errors
     /// The kernel's: no such folder, no permission, no room.
     pub fn create(&self, bytes: u64, label: &str) -> io::Result<SlotFile> {
-        let process = std::process::id();
-        let path = self.path.join(format!("{PREFIX}{}-{NEW}-{process}{SUFFIX}", self.run));
+        // Of the simulated ranks of one process each needs its own.
+        static MADE: AtomicU64 = AtomicU64::new(0);
+        let (process, made) = (std::process::id(), MADE.fetch_add(1, Ordering::Relaxed));
+        let path = self.path.join(format!("{PREFIX}{}-{NEW}-{process}-{made}{SUFFIX}", self.run));
         // A process of another pid namespace, or a dead one, may have had this number.
         let _ = std::fs::remove_file(&path);
         SlotFile::create(path, bytes, label)

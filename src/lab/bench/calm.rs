@@ -30,6 +30,8 @@ pub struct Options {
 
 /// Steps before the first that counts: pages, caches and programs are new in them.
 const WARM_UP_STEPS: u64 = 10;
+/// Fewer show no time of a step.
+pub(super) const STEPS_MIN: u64 = WARM_UP_STEPS + 2;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Arm {
@@ -53,8 +55,8 @@ impl Arm {
 /// # Errors
 /// What kept it from running, for a person.
 pub fn run(options: &Options, command: String) -> Result<Report, String> {
-    if options.steps <= WARM_UP_STEPS + 1 {
-        return Err(format!("--steps must be above {}", WARM_UP_STEPS + 1));
+    if options.steps < STEPS_MIN {
+        return Err(format!("--steps must be {STEPS_MIN} or more"));
     }
     in_folder(|folder| measure(options, command, folder))
 }
@@ -91,7 +93,7 @@ fn measure(options: &Options, command: String, folder: &Path) -> Result<Report, 
 
 /// Places, in `n` sorted samples, that enclose the median with at least 95 % where n allows it
 /// (binomial; from n = 6 on), else the smallest and the largest.
-fn interval(n: usize) -> (usize, usize) {
+pub(super) fn interval(n: usize) -> (usize, usize) {
     // The probability that at most `low` samples lie on one side of the median.
     let mut below = 0.5_f64.powi(n as i32);
     let mut term = below;
@@ -151,7 +153,8 @@ fn one_run(options: &Options, arm: Arm, run_dir: &Path) -> Result<f64, String> {
     })
 }
 
-fn step_ms(events: &[Event]) -> Option<f64> {
+/// Milliseconds per step, by the first and the last event behind the warm-up.
+pub(super) fn step_ms(events: &[Event]) -> Option<f64> {
     let steps = || {
         let is_step = |event: &&Event| matches!(event.kind, Kind::Step { .. });
         events.iter().filter(is_step).filter(|event| event.step >= WARM_UP_STEPS)

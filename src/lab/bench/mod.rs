@@ -3,19 +3,27 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 
+use kintsugi_ffi::os::Signal;
+use kintsugi_ffi::process;
 use serde::{Deserialize, Serialize};
 
 use crate::cluster::launch::mpirun;
+use crate::observe::event::Event;
+use crate::observe::log::read_events;
 
 pub mod all_reduce;
 pub mod calm;
+pub mod checkpoint;
 pub mod recovery;
+pub mod spares;
+pub mod sums;
 
 /// What a bench prints with `--json`: one object on the last line of stdout.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Report {
-    /// `all-reduce`, `calm`, `recovery`.
+    /// `all-reduce`, `calm`, `checkpoint`, `recovery`, `spares`, `sums`.
     pub bench: String,
     /// The line that made it.
     pub command: String,
@@ -113,6 +121,31 @@ fn in_folder(measure: impl FnOnce(&Path) -> Result<Report, String>) -> Result<Re
         eprintln!("warning: {} stays behind: {error}", folder.display());
     }
     result
+}
+
+/// The events of a whole run under `launch`.
+fn launched(
+    config: &Path,
+    ranks: u32,
+    run_dir: &Path,
+    keys: &[String],
+) -> Result<Vec<Event>, String> {
+    let program = std::env::current_exe().map_err(|error| format!("no own program: {error}"))?;
+    let mut command = Command::new(program);
+    command.args(["launch", "-n", &ranks.to_string()]).arg(config);
+    command.arg("--run-dir").arg(run_dir).args(keys.iter().flat_map(|key| ["-s", key]));
+    // Whoever ends the bench ends the run.
+    process::supervise(&mut command, Signal::Terminate);
+    let output = command
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .output()
+        .map_err(|error| format!("cannot start launch: {error}"))?;
+    match (output.status.success(), read_events(&run_dir.join("events.jsonl"))) {
+        (true, Ok(events)) => Ok(events),
+        _ => Err(format!("the run failed: {}", String::from_utf8_lossy(&output.stderr))),
+    }
 }
 
 /// For people, on stdout.

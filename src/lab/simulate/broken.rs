@@ -1,5 +1,5 @@
-//! A commit rule that is known to be wrong, to show that the checkers would see one: apply when
-//! one's own all-reduce succeeded, repair only who died.
+//! Rules that are known to be wrong, to show that the checkers would see them: apply when one's own
+//! all-reduce succeeded and repair only who died; start without looking at what lies in memory.
 
 use crate::cluster::comm::sim::SimComm;
 use crate::cluster::comm::{
@@ -7,7 +7,7 @@ use crate::cluster::comm::{
 };
 use crate::config::Phase;
 
-/// How a step is committed.
+/// How a step is committed, and gone on from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, clap::ValueEnum)]
 pub enum Rule {
     /// As it should be: everybody votes.
@@ -15,12 +15,14 @@ pub enum Rule {
     Vote,
     /// Each rank applies what it received, whatever the others did.
     LocalSuccess,
+    /// Everybody votes; who starts forgets the state that outlived its processes.
+    Forgetful,
 }
 
 /// A communicator under that rule.
 pub fn under(rule: Rule, comm: SimComm) -> Box<dyn Communicator> {
     match rule {
-        Rule::Vote => Box::new(comm),
+        Rule::Vote | Rule::Forgetful => Box::new(comm),
         Rule::LocalSuccess => Box::new(LocalSuccess(comm)),
     }
 }

@@ -137,7 +137,7 @@ pub fn check(scenario: &Scenario, played: &Played, calm: &Calm) -> Result<(), Fa
         check_status(scenario, played, result, marks),
         check_weights(scenario, played, calm, (result.exact, marks)),
         check_survivors(played),
-        check_starts(played, &events),
+        check_starts(scenario, played, &events, marks),
         check_events(&events),
     ];
     checks.into_iter().collect::<Result<(), String>>().map_err(Fault::Wrong)?;
@@ -293,18 +293,50 @@ fn check_survivors(played: &Played) -> Result<(), String> {
     Ok(())
 }
 
-/// Each attempt goes on from the newest good checkpoint: no published step is given up.
-fn check_starts(played: &Played, events: &[Event]) -> Result<(), String> {
+/// Each attempt goes on from the newest good checkpoint: no published step is given up. Where state
+/// outlives the processes, it goes on from there or from later, and no committed step is given up.
+fn check_starts(
+    scenario: &Scenario,
+    played: &Played,
+    events: &[Event],
+    marks: Marks,
+) -> Result<(), String> {
+    let mut kept = 0;
     for attempt in &played.attempts {
-        let Some(from) = begun_from(events, attempt.number) else { continue };
-        if from != attempt.checkpoint.unwrap_or(0) {
-            let (number, newest) = (attempt.number, attempt.checkpoint);
+        let (number, newest) = (attempt.number, attempt.checkpoint);
+        if !attempt.slots_untouched {
+            kept = 0;
+        }
+        let Some(from) = begun_from(events, number) else { continue };
+        let published = newest.unwrap_or(0);
+        let right = if scenario.housed { from >= published } else { from == published };
+        if !right {
             return Err(format!(
                 "attempt {number} began from step {from}, the newest good checkpoint is {newest:?}"
             ));
         }
+        // Slots go where a checkpoint holds as much, and that may have been damaged since.
+        if from < kept && played.damaged.is_empty() && !marks.flipped {
+            return Err(format!(
+                "attempt {number} began from step {from}, although {kept} had been committed"
+            ));
+        }
+        kept = surely_committed(played, number).max(from);
     }
     Ok(())
+}
+
+/// The last step of an attempt that did not only happen to a rank that died of it: some process
+/// that had committed it went on to commit another.
+fn surely_committed(played: &Played, attempt: u32) -> u64 {
+    let mut steps: BTreeMap<usize, [u64; 2]> = BTreeMap::new();
+    for seen in played.sightings.iter().filter(|seen| seen.attempt == attempt) {
+        let [last, newest] = steps.entry(seen.process).or_default();
+        if seen.step > *newest {
+            (*last, *newest) = (*newest, seen.step);
+        }
+    }
+    steps.into_values().map(|[last, _]| last).max().unwrap_or(0)
 }
 
 /// What the events say of the dead: nobody dies twice, and shrinking is the only inexact rung.

@@ -1,8 +1,8 @@
 //! `kintsugi simulate`: whole runs of the production code over simulated processes, time and
 //! disks. A seed is a schedule: the run, what goes wrong in it, and the timing of every message.
-//! What it takes from production: the rank's program from its first agreement to its result, with
+//! Resident state lies in real slot files, in memory. What it takes from production: the rank's program from its first agreement to its result, with
 //! trainer, exchange, loader, sampler, keeper, journal, ledger, checkpoints, recovery driver and
-//! machine, and the supervisor's decisions between attempts.
+//! machine, slots and the start from them, and the supervisor's decisions between attempts.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,12 +15,15 @@ mod check;
 mod disk;
 mod rank;
 mod scenario;
+mod slots;
 mod stand_in;
 mod supervise;
 
 pub use broken::Rule;
 pub use check::Fault as Failure;
 pub use scenario::{Fault, Scenario};
+
+use crate::train::start::From;
 
 use check::Calm;
 use scenario::Variant;
@@ -74,6 +77,8 @@ pub struct Tally {
     pub deaths: u64,
     /// Repairs that the schedules' events tell of.
     pub recoveries: u64,
+    /// Starts of the world from state that outlived its processes.
+    pub resident_starts: u64,
     /// How the runs ended.
     pub ends: BTreeMap<String, u64>,
     /// The first failures, by seed.
@@ -141,12 +146,13 @@ fn play_one(schedules: &Schedules, seed: u64, calms: &Calms, tally: &Mutex<Tally
     let scenario = Scenario::of(seed).without(&schedules.without);
     let played = play(&scenario, schedules.rule, Trace::Digest);
     let failure = judged(&scenario, &played, calms);
-    let recoveries = repairs(&played);
+    let (recoveries, resident_starts) = told(&played);
     let mut sum = hold(tally);
     sum.schedules += 1;
     sum.attempts += played.attempts.len() as u64;
     sum.deaths += u64::from(played.deaths);
     sum.recoveries += recoveries;
+    sum.resident_starts += resident_starts;
     *sum.ends.entry(end_name(&played.end)).or_default() += 1;
     let Err(failure) = failure else { return };
     match failure {
@@ -161,10 +167,18 @@ fn play_one(schedules: &Schedules, seed: u64, calms: &Calms, tally: &Mutex<Tally
     hold(tally).failed.push(failed);
 }
 
-fn repairs(played: &supervise::Played) -> u64 {
+/// Repairs and starts from resident state that a run's events tell of.
+fn told(played: &supervise::Played) -> (u64, u64) {
     use crate::observe::event::{Event, Kind};
     let events: Vec<Event> = played.lines(crate::train::journal::EVENTS);
-    events.iter().filter(|event| matches!(event.kind, Kind::Recovered(_))).count() as u64
+    let count = |wanted: fn(&Kind) -> bool| {
+        events.iter().filter(|event| wanted(&event.kind)).count() as u64
+    };
+    let repairs = count(|kind| matches!(kind, Kind::Recovered(_)));
+    let resident = From::Resident.name();
+    let starts =
+        |event: &&Event| matches!(&event.kind, Kind::Restarted { from, .. } if from == resident);
+    (repairs, events.iter().filter(starts).count() as u64)
 }
 
 fn judged(scenario: &Scenario, played: &supervise::Played, calms: &Calms) -> Result<(), Failure> {

@@ -1,5 +1,6 @@
 //! One simulated rank: the production program of a rank, with simulated things around it.
 
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
@@ -15,8 +16,9 @@ use crate::observe::clock::Clock;
 use crate::observe::result::Status;
 use crate::observe::storage::Storage;
 use crate::train::TrainError;
+use crate::train::housing::Housing;
 use crate::train::run::{TrainArguments, run_prepared};
-use crate::train::start::{Materials, Part, prepare_from};
+use crate::train::start::{Materials, Part, Prepared, prepare_from};
 use crate::train::surroundings::{Staff, Surroundings, record_faults};
 
 use super::broken::{Rule, under};
@@ -173,6 +175,11 @@ pub fn live(attempt: &Attempt<'_>, comm: SimComm, join: Option<&JoinInfo>) -> Le
     };
     let (fingerprint, owners) = (around.fingerprint, around.owners);
     let prepared = prepare_from(materials, config, RUN_ID, fingerprint, owners, &around.injector);
+    let starts = join.is_none() && !comm.waits();
+    let prepared = prepared.map(|prepared| match attempt.scenario.housed {
+        true => housed(attempt, around.storage.as_ref(), prepared, starts),
+        false => prepared,
+    });
     let slots = prepared.as_ref().ok().map(|prepared| Arc::clone(&prepared.slots));
     let arguments = TrainArguments {
         measure_network: false,
@@ -187,6 +194,29 @@ pub fn live(attempt: &Attempt<'_>, comm: SimComm, join: Option<&JoinInfo>) -> Le
     let status = run_prepared(&arguments, &around, comm, prepared);
     let (step, digest) = slots.map_or((0, 0), |slots| digest(&slots));
     Left { status, step, digest }
+}
+
+/// Finds a place for the slots, as a rank does before it has a communicator: one that `starts` with
+/// the others takes what an earlier attempt left.
+fn housed(
+    attempt: &Attempt<'_>,
+    storage: &dyn Storage,
+    mut prepared: Prepared,
+    starts: bool,
+) -> Prepared {
+    let recovery = &attempt.scenario.config.recovery;
+    let housing = Housing::of(recovery, Path::new(RUN_ID), storage, &prepared.facts);
+    prepared.housing = housing.unwrap_or_default();
+    if let Some(housing) = prepared.housing.as_ref().filter(|_| starts) {
+        if attempt.rule == Rule::Forgetful {
+            housing.folder.clear_free();
+        }
+        let mut slots = prepared.slots.write().unwrap_or_else(PoisonError::into_inner);
+        if let Err(reason) = housing.furnish(&mut slots) {
+            tracing::warn!("{reason}");
+        }
+    }
+    prepared
 }
 
 fn digest(slots: &RwLock<Slots>) -> (u64, u64) {

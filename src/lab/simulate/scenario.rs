@@ -28,6 +28,8 @@ const SETTLES: u64 = 130;
 const WRITES: u64 = 90;
 /// Milliseconds in which a request to stop may fall.
 const STOP_WITHIN: u64 = 1500;
+/// Runs in which state outlives the processes: files cost more than all the rest.
+const HOUSED_ONE_IN: u64 = 3;
 
 /// When a process dies in a change of the disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -54,8 +56,12 @@ pub enum Fault {
     Full { change: u64, changes: u64, draw: u64 },
     /// Everything dies at once, at this decision of this attempt.
     Crash { attempt: u32, settle: u64 },
+    /// The same, and whoever started the run has to start it again.
+    Power { attempt: u32, settle: u64 },
     /// The newest checkpoint is damaged before this attempt.
     Damage { attempt: u32, draw: u64 },
+    /// Resident state that one rank left is damaged before this attempt, or exchanged for an older.
+    Rot { attempt: u32, draw: u64 },
     /// The runtime has so few slots for replacements, in every attempt.
     Slots { spawns: u32 },
     /// The runtime refuses every third request for replacements.
@@ -75,6 +81,8 @@ pub struct Scenario {
     pub config: Config,
     /// What goes wrong.
     pub faults: Vec<Fault>,
+    /// Whether there is room for state that outlives the processes.
+    pub housed: bool,
 }
 
 /// What decides the bits and the validation errors of a run that nothing happens to.
@@ -135,6 +143,12 @@ impl Scenario {
         let mut config = config(draws);
         let number = 1 + draws.below(FAULTS_MAX);
         let mut faults: Vec<Fault> = (0..number).map(|_| fault(draws, &config)).collect();
+        // Drawn apart: the seeds of before keep the rest of their schedules.
+        let apart = &mut Stream::new(&[seed, purpose::SIMULATE, 2]);
+        let housed = apart.below(HOUSED_ONE_IN) == 0;
+        if housed {
+            faults.extend(deaths_of_everything(apart));
+        }
         faults.sort_by_key(order);
         let flips =
             |fault: &Fault| matches!(fault, Fault::Point(p) if p.kind == FaultKind::BitFlip);
@@ -144,7 +158,7 @@ impl Scenario {
         if faults.contains(&Fault::Hurry) {
             config.recovery.time_limit = Span(Duration::from_millis(2));
         }
-        Self { seed, config, faults }
+        Self { seed, config, faults, housed }
     }
 
     /// The same run without these of its faults.
@@ -168,7 +182,7 @@ impl Scenario {
         let mut config = self.config.clone();
         config.recovery = crate::config::Recovery::default();
         config.recovery.ladder = Some(vec![Rung::Respawn]);
-        Self { seed: 0, config, faults: Vec::new() }
+        Self { seed: 0, config, faults: Vec::new(), housed: false }
     }
 
     /// Deaths of an attempt, in the order in which they are looked at.
@@ -252,6 +266,27 @@ fn fault(draws: &mut Stream, config: &Config) -> Fault {
         21 => Fault::Point(corruption(draws, config, FaultKind::Nan, Phase::InForward)),
         _ => Fault::Stop { after: Duration::from_millis(draws.below(STOP_WITHIN)) },
     }
+}
+
+/// What a run whose state outlives its processes is for: all of them die at once, perhaps again
+/// while they start, and something may happen to what they left.
+fn deaths_of_everything(draws: &mut Stream) -> Vec<Fault> {
+    let mut faults = Vec::new();
+    for attempt in 1..=2 {
+        let settle = draws.below(SETTLES);
+        match draws.below(4 * u64::from(attempt)) {
+            0 | 1 => faults.push(Fault::Crash { attempt, settle }),
+            2 => faults.push(Fault::Power { attempt, settle }),
+            _ => {}
+        }
+    }
+    for attempt in 2..=3 {
+        let draw = draws.next_u64();
+        if draws.below(4) == 0 {
+            faults.push(Fault::Rot { attempt, draw });
+        }
+    }
+    faults
 }
 
 fn point(draws: &mut Stream, config: &Config) -> PlannedFault {

@@ -16,6 +16,7 @@ use crate::observe::ledger::Entry;
 use crate::observe::result::{RunResult, Status};
 use crate::observe::storage::Storage;
 use crate::train::checkpoint::store;
+use crate::train::housing::INSTANCE;
 use crate::train::journal::{EVENTS, LEDGER};
 use crate::train::keeper::{CONFIGURATION, REASON};
 use crate::train::outcome::RESULT;
@@ -24,6 +25,7 @@ use super::broken::Rule;
 use super::disk::Files;
 use super::rank::{self, Attempt, Hours, Left, RUN_ID};
 use super::scenario::{Fault, Scenario};
+use super::slots::Room;
 use super::stand_in::{Seen, Sightings};
 
 /// Starts of the world before a run counts as stuck: far more than it has faults.
@@ -48,6 +50,8 @@ pub struct Ended {
     pub stopped: bool,
     /// The newest undamaged checkpoint that was published when it began.
     pub checkpoint: Option<u64>,
+    /// Whether state that outlived the attempt before lay untouched when it began.
+    pub slots_untouched: bool,
 }
 
 /// How the run ended.
@@ -101,12 +105,21 @@ pub fn play(scenario: &Scenario, rule: Rule, trace: Trace) -> Played {
         _ => None,
     });
     let mut scenario = scenario.clone();
+    let room = scenario.housed.then(|| Room::new().expect("room for some slots in memory"));
+    if let Some(room) = &room {
+        scenario.config.recovery.resident_dir = room.path().to_owned();
+    }
     scenario.config.faults.plan = points(&scenario.faults);
+    let files = Arc::new(Files::new(&scenario.faults));
+    // Drawn by the first rank of a real run; here it must not depend on the day.
+    let drawn = files.memory.create_new(Path::new(INSTANCE), b"0000000000000001\n");
+    drawn.expect("the memory's own file");
     let mut supervisor = Supervisor {
-        files: Arc::new(Files::new(&scenario.faults)),
+        files,
         sightings: Sightings::default(),
         hours: Arc::new(Hours::new(stop)),
         newest: Arc::default(),
+        room,
         scenario,
         rule,
         trace_kept: trace,
@@ -155,6 +168,7 @@ impl Damaged {
 }
 
 struct Supervisor {
+    room: Option<Room>,
     scenario: Scenario,
     rule: Rule,
     trace_kept: Trace,
@@ -193,6 +207,16 @@ impl Supervisor {
             {
                 return Final::Refused(reason);
             }
+            if self.lost_its_launch(number) {
+                match result {
+                    Some(result) if result.status == Status::Completed => {
+                        return Final::Result(Box::new(result));
+                    }
+                    // Whoever starts it again knows what stands in its files.
+                    _ => history = past(&events),
+                }
+                continue;
+            }
             let stopped = self.played.last().is_some_and(|ended| ended.stopped);
             let ending = match stopped {
                 true => Ending::Stopped,
@@ -210,16 +234,40 @@ impl Supervisor {
             if result.status != Status::Interrupted {
                 return Final::Result(Box::new(result));
             }
-            history = History::default();
-            for event in &events {
-                history.on(event);
-            }
+            history = past(&events);
         }
         Final::Stuck(format!("no result after {ATTEMPTS_MAX} attempts"))
     }
 
+    /// Whether everything died with this attempt, `launch` included.
+    fn lost_its_launch(&self, number: u32) -> bool {
+        let strikes =
+            |fault: &Fault| matches!(fault, Fault::Power { attempt, .. } if *attempt == number);
+        let lives = |end: &End<Left>| matches!(end, End::Finished(_));
+        self.scenario.faults.iter().any(strikes)
+            && self.played.last().is_some_and(|ended| !ended.ends.iter().any(lives))
+    }
+
+    /// Damages slots, if that is due; whether none were.
+    fn leave_slots(&mut self, number: u32) -> bool {
+        let Some(room) = &mut self.room else { return false };
+        let mut untouched = true;
+        for fault in &self.scenario.faults {
+            if let Fault::Rot { attempt, draw } = fault
+                && *attempt == number
+                && let Some(what) = room.damage(*draw)
+            {
+                untouched = false;
+                self.trace.push(format!("attempt {number}: {what}"));
+            }
+        }
+        room.remember();
+        untouched
+    }
+
     fn attempt(&mut self, number: u32) -> Result<(), String> {
         self.damage(number);
+        let slots_untouched = self.leave_slots(number);
         let checkpoint = self.newest_good();
         self.hours.pause(PAUSE);
         let fired_before = self.files.fired();
@@ -243,7 +291,8 @@ impl Supervisor {
         self.trace.extend(outcome.trace.into_iter().map(|line| format!("{number} {line}")));
         let fired = u64::from(outcome.deaths) + self.files.fired() - fired_before;
         let stopped = self.hours.was_stopped();
-        self.played.push(Ended { number, ends: outcome.ends, fired, stopped, checkpoint });
+        let ends = outcome.ends;
+        self.played.push(Ended { number, ends, fired, stopped, checkpoint, slots_untouched });
         outcome.stuck.map_or(Ok(()), Err)
     }
 
@@ -329,7 +378,9 @@ fn options(scenario: &Scenario, attempt: u32, trace: Trace) -> SimOptions {
     };
     for fault in &scenario.faults {
         match fault {
-            Fault::Crash { attempt: at, settle } if *at == attempt => {
+            Fault::Crash { attempt: at, settle } | Fault::Power { attempt: at, settle }
+                if *at == attempt =>
+            {
                 options.crash_at = Some(*settle);
             }
             Fault::Slots { spawns } => options.spawns_max = *spawns,
@@ -338,6 +389,15 @@ fn options(scenario: &Scenario, attempt: u32, trace: Trace) -> SimOptions {
         }
     }
     options
+}
+
+/// What a launch knows of the run's earlier ones.
+fn past(events: &[Event]) -> History {
+    let mut history = History::default();
+    for event in events {
+        history.on(event);
+    }
+    history
 }
 
 fn short(next: &Next) -> String {

@@ -41,6 +41,9 @@ pub struct Manifest {
     pub generation: u32,
     pub step: u64,
     pub cursor: u64,
+    /// By which plain sums are grouped; absent where an earlier release wrote it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ranks: Option<u32>,
     pub model: String,
     pub input: Shape,
     pub classes: Vec<String>,
@@ -89,6 +92,7 @@ impl Manifest {
             generation: state.generation,
             step: state.step,
             cursor: state.cursor,
+            ranks: (state.ranks > 0).then_some(state.ranks),
             model: snapshot.model_name.clone(),
             input: snapshot.input,
             classes: snapshot.classes.clone(),

@@ -317,7 +317,7 @@ fn read_state(
     bytes: &[u8],
     manifest: &Manifest,
 ) -> Result<TrainState, CheckpointError> {
-    let state = wire::decode(bytes).map_err(|error| match error {
+    let mut state = wire::decode(bytes).map_err(|error| match error {
         wire::WireError::Newer(format) => {
             let name = folder_name(folder);
             CheckpointError::Newer { name, format, known: wire::VERSION }
@@ -328,6 +328,7 @@ fn read_state(
     if (state.step, state.cursor) != (manifest.step, manifest.cursor) {
         return Err(damaged(folder, "state.bin and the manifest name different steps"));
     }
+    state.ranks = manifest.ranks.unwrap_or_default();
     Ok(state)
 }
 

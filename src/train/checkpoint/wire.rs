@@ -47,8 +47,12 @@ pub struct TrainState {
     pub run_seconds: f64,
     /// Of them, seconds spent in committed steps.
     pub step_seconds: f64,
-    /// False once a shrink without reproducible sums changed the grouping.
+    /// False once plain sums were grouped by another number of ranks.
     pub exact: bool,
+    /// By how many ranks they are grouped; 0: not told. Younger than this format, so the manifest
+    /// has it.
+    #[serde(skip)]
+    pub ranks: u32,
     /// What the order depends on besides seed and cursor (none for a pure order).
     pub order: Vec<u64>,
     /// The last ledger lines, so that a dead writer leaves no gap.
@@ -166,6 +170,7 @@ mod tests {
             run_seconds: 1.0,
             step_seconds: 2.0,
             exact: true,
+            ranks: 0,
             order: vec![10],
             ledger_tail: vec![Committed {
                 step: 1,

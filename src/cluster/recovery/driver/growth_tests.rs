@@ -68,7 +68,7 @@ impl Hooks for Process {
 }
 
 fn policy(ladder: &[Rung]) -> Policy {
-    Policy { ladder: ladder.to_vec(), tries_max: 3, limit: Duration::from_secs(600) }
+    Policy { ladder: ladder.to_vec(), tries_max: 3, limit: Duration::from_secs(600), ranks_min: 1 }
 }
 
 fn first_world() -> World {

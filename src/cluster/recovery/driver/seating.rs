@@ -41,6 +41,10 @@ impl Driver<'_> {
                 self.sit_down();
                 self.respawn(open)
             }
+            Repair::Drop if self.ranks - open.len() < self.ranks_min => {
+                let (left, least) = (self.ranks - open.len(), self.ranks_min);
+                Event::Unavailable(format!("{left} ranks are left, recovery.min_ranks = {least}"))
+            }
             Repair::Drop => {
                 self.done_by = None;
                 let closed = seats::close_ranks(&self.seats);

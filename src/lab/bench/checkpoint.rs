@@ -1,0 +1,99 @@
+//! How long a checkpoint holds the training loop, beside how long it takes in all: written behind
+//! the loop of a real run, and read back from its events.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use crate::observe::event::{Event, Kind};
+
+use super::{Case, Report, in_folder, launched, machine, median};
+
+/// What to measure.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// The configuration whose state is written.
+    pub config: PathBuf,
+    /// Ranks.
+    pub ranks: u32,
+    /// Checkpoints to write, at least.
+    pub repeats: u32,
+}
+
+/// Steps between two checkpoints; one that is due while another is being written is skipped.
+const STEPS_APART: u64 = 10;
+/// Runs before it is given up: a slow disk skips checkpoints.
+const RUNS_MAX: u32 = 5;
+
+#[derive(Default)]
+struct Measured {
+    /// Time that the loop was held.
+    stalls: Vec<f64>,
+    phases: BTreeMap<String, Vec<f64>>,
+    bytes: u64,
+}
+
+impl Measured {
+    fn collect(&mut self, events: &[Event]) {
+        for event in events {
+            let Kind::Checkpoint {
+                bytes,
+                stall_seconds,
+                snapshot_seconds,
+                write_seconds,
+                verify_seconds,
+                ..
+            } = &event.kind
+            else {
+                continue;
+            };
+            self.stalls.push(stall_seconds * 1e3);
+            self.bytes = self.bytes.max(*bytes);
+            for (name, seconds) in [
+                ("snapshot", snapshot_seconds),
+                ("write", write_seconds),
+                ("verify", verify_seconds),
+            ] {
+                self.phases.entry(name.into()).or_default().push(seconds * 1e3);
+            }
+        }
+    }
+}
+
+/// Runs until enough checkpoints were written.
+///
+/// # Errors
+/// What kept it from running, for a person.
+pub fn run(options: &Options, command: String) -> Result<Report, String> {
+    in_folder(|folder| {
+        let mut measured = Measured::default();
+        for turn in 0..RUNS_MAX {
+            let missing = u64::from(options.repeats).saturating_sub(measured.stalls.len() as u64);
+            if missing == 0 {
+                break;
+            }
+            let keys = [
+                format!("train.steps={}", STEPS_APART * (missing + 1)),
+                format!("checkpoint.every={STEPS_APART}steps"),
+                "evaluation.every=never".into(),
+            ];
+            let run_dir = folder.join(format!("checkpoint-{turn}"));
+            eprintln!("{missing} checkpoints");
+            measured.collect(&launched(&options.config, options.ranks, &run_dir, &keys)?);
+        }
+        report(options, command, &measured)
+    })
+}
+
+fn report(options: &Options, command: String, measured: &Measured) -> Result<Report, String> {
+    let Measured { stalls, phases, bytes } = measured;
+    if stalls.len() < options.repeats as usize {
+        let (got, wanted) = (stalls.len(), options.repeats);
+        return Err(format!("{got} of {wanted} checkpoints were written in {RUNS_MAX} runs"));
+    }
+    let mut case = Case::of("loop_held", stalls, phases);
+    case.state_bytes = Some(*bytes);
+    let whole: f64 = phases.values().map(|part| median(part)).sum();
+    let ratios = BTreeMap::from([("loop_held/whole_checkpoint".to_string(), case.median / whole)]);
+    let (bench, cases) = ("checkpoint".into(), vec![case]);
+    Ok(Report { bench, command, machine: machine(), cases, ratios })
+}

@@ -1,0 +1,151 @@
+//! What a waiting spare costs: the processor time that it takes beside steps that sum 95 MB, and
+//! beside steps that sum 1 MB, as the kernel accounts it.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use kintsugi_ffi::os::Signal;
+use kintsugi_ffi::process;
+
+use crate::cluster::world::World;
+use crate::observe::log::read_events;
+
+use super::{Case, Report, in_folder, machine};
+
+/// What to measure.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// The configuration with large steps.
+    pub large: PathBuf,
+    /// The configuration with small steps; its model is an mlp.
+    pub small: PathBuf,
+    /// Ranks.
+    pub ranks: u32,
+    /// Seconds of each run.
+    pub seconds: u32,
+    /// Runs of each kind.
+    pub turns: u32,
+}
+
+/// Beside the measured seconds: until a run has begun, and until it has ended.
+const MARGIN: Duration = Duration::from_secs(120);
+/// The spare has joined and connected by then.
+const WARM_UP_STEPS: u64 = 5;
+const LOOK: Duration = Duration::from_millis(100);
+/// More than any run reaches in its time.
+const STEPS: &str = "train.steps=100000000";
+/// 230,000 parameters on pictures of 16 pixels.
+const ONE_MEGABYTE: &str = "model.width=0.5";
+/// Percent of one core that a spare may take.
+const TARGETS: [f64; 2] = [3.0, 1.0];
+
+/// Runs both kinds in turn.
+///
+/// # Errors
+/// What kept it from running, for a person.
+pub fn run(options: &Options, command: String) -> Result<Report, String> {
+    in_folder(|folder| {
+        let mut shares = [const { Vec::new() }; 2];
+        for turn in 0..options.turns {
+            let arms =
+                [("95MB", &options.large, None), ("1MB", &options.small, Some(ONE_MEGABYTE))];
+            for ((name, config, key), shares) in arms.into_iter().zip(&mut shares) {
+                let run_dir = folder.join(format!("{name}-{turn}"));
+                let share = one_run(options, config, key, &run_dir)?;
+                eprintln!("turn {} of {}: beside {name}: {share:.2} %", turn + 1, options.turns);
+                shares.push(share);
+            }
+        }
+        let none = BTreeMap::new();
+        let mut cases = Vec::new();
+        let mut ratios = BTreeMap::new();
+        for ((name, shares), target) in ["95MB", "1MB"].iter().zip(&shares).zip(TARGETS) {
+            let mut case = Case::of(&format!("spare_beside_{name}_steps"), shares, &none);
+            case.unit = "% of a core".into();
+            ratios.insert(format!("{name}: share/target of {target} %"), case.median / target);
+            cases.push(case);
+        }
+        Ok(Report { bench: "spares".into(), command, machine: machine(), cases, ratios })
+    })
+}
+
+/// Percent of a core that the spare of one run took.
+fn one_run(
+    options: &Options,
+    config: &Path,
+    key: Option<&str>,
+    run_dir: &Path,
+) -> Result<f64, String> {
+    let program = std::env::current_exe().map_err(|error| format!("no own program: {error}"))?;
+    let mut command = Command::new(program);
+    command.args(["launch", "-n", &options.ranks.to_string(), "--spares", "1"]).arg(config);
+    command.arg("--run-dir").arg(run_dir);
+    let seconds = format!("train.max_seconds={}", options.seconds);
+    let calm = ["evaluation.every=never", "checkpoint.every=never"];
+    let keys = [STEPS, seconds.as_str()].into_iter().chain(calm).chain(key);
+    command.args(keys.flat_map(|key| ["-s", key]));
+    // Whoever ends the bench ends the run.
+    process::supervise(&mut command, Signal::Terminate);
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    let mut launch = command.spawn().map_err(|error| format!("cannot start launch: {error}"))?;
+    let share = watch(run_dir, &mut launch, Duration::from_secs(options.seconds.into()) + MARGIN);
+    // It has ended, or has to: it takes its ranks with it.
+    let _ = kintsugi_ffi::os::kill(launch.id(), Signal::Terminate);
+    launch.wait().map_err(|error| format!("waiting for launch: {error}"))?;
+    share.ok_or_else(|| format!("{}: no spare was seen to wait", run_dir.display()))
+}
+
+/// From the first steps to the last sight of the spare.
+fn watch(run_dir: &Path, launch: &mut Child, limit: Duration) -> Option<f64> {
+    let begun = Instant::now();
+    let mut first: Option<(u32, Instant, u64)> = None;
+    let mut last = None;
+    while begun.elapsed() < limit && matches!(launch.try_wait(), Ok(None)) {
+        match first {
+            None => first = spare_after_warm_up(run_dir),
+            Some((pid, ..)) => {
+                last = processor_ns(pid).map(|ns| (Instant::now(), ns)).or(last);
+            }
+        }
+        std::thread::sleep(LOOK);
+    }
+    let ((_, since, before), (until, after)) = (first?, last?);
+    Some(after.saturating_sub(before) as f64 / (until - since).as_nanos().max(1) as f64 * 100.0)
+}
+
+fn spare_after_warm_up(run_dir: &Path) -> Option<(u32, Instant, u64)> {
+    let events = read_events(&run_dir.join("events.jsonl")).ok()?;
+    events.iter().find(|event| event.step >= WARM_UP_STEPS)?;
+    let world = World::decode(&std::fs::read(run_dir.join("world.json")).ok()?).ok()?;
+    let pid = world.spares().next()?.pid;
+    Some((pid, Instant::now(), processor_ns(pid)?))
+}
+
+/// Nanoseconds that all threads of a process have run; `None` once it has ended.
+fn processor_ns(pid: u32) -> Option<u64> {
+    let threads = std::fs::read_dir(format!("/proc/{pid}/task")).ok()?.flatten();
+    let ran = |thread: std::fs::DirEntry| {
+        let text = std::fs::read_to_string(thread.path().join("schedstat")).ok()?;
+        text.split_whitespace().next()?.parse::<u64>().ok()
+    };
+    let all: Vec<u64> = threads.filter_map(ran).collect();
+    (!all.is_empty()).then(|| all.iter().sum())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_that_computes_is_accounted() {
+        let before = processor_ns(std::process::id()).unwrap();
+        let begun = Instant::now();
+        while begun.elapsed() < Duration::from_millis(50) {
+            std::hint::spin_loop();
+        }
+        assert!(processor_ns(std::process::id()).unwrap() > before);
+        assert_eq!(processor_ns(u32::MAX), None);
+    }
+}
