@@ -168,8 +168,8 @@ fn doubts(agree_seconds: f64, links: &[Link]) -> Vec<String> {
     let middle = rates.get(rates.len() / 2).copied().unwrap_or_default();
     for link in links.iter().filter(|link| link.bytes_per_second * SLOW_FACTOR < middle) {
         doubts.push(format!(
-            "the network from {} to {} ({}) carries {:.0} MB/s, and {:.0} MB/s between others: every \
-             step waits for it",
+            "the network from {} to {} ({}) carries {:.0} MB/s, and {:.0} MB/s between others: \
+             every step waits for it",
             link.from,
             link.to,
             link.interface,
@@ -306,7 +306,7 @@ mod tests {
 
     #[test]
     fn addresses_are_found_once_and_without_the_loopback() {
-        let table = "Main:\n  +-- 10.77.0.0/24 2 0 2\n     |-- 10.77.0.0\n        /24 link UNICAST\n\
+        let table = "Main:\n  +-- 10.77.0.0/24 2 0 2\n |-- 10.77.0.0\n /24 link UNICAST\n\
             |-- 10.77.0.1\n  /32 host LOCAL\n|-- 127.0.0.1\n /32 host LOCAL\nLocal:\n\
             |-- 10.77.0.1\n  /32 host LOCAL\n";
         assert_eq!(addresses_in(table), [Ipv4Addr::new(10, 77, 0, 1)]);

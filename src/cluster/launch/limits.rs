@@ -69,8 +69,8 @@ impl Limits {
         if node <= SILENCE_MIN {
             let silence = Span(SILENCE_MIN);
             let reason = format!(
-                "over several nodes it must be longer than a guardian's own limit ({silence}), or a \
-                 node that is busy for a moment is given up before its rank is; write \"5s\""
+                "over several nodes it must be longer than a guardian's own limit ({silence}), or \
+                 a node that is busy for a moment is given up before its rank is; write \"5s\""
             );
             return refuse("recovery.node_timeout", node, reason);
         }
@@ -100,8 +100,8 @@ impl Limits {
         }
         if self.start < self.time {
             doubts.push(format!(
-                "recovery.start_limit = {} is shorter than recovery.time_limit = {}: a start, which \
-                 reads data and compiles, has less time than a step",
+                "recovery.start_limit = {} is shorter than recovery.time_limit = {}: a start, \
+                 which reads data and compiles, has less time than a step",
                 Span(self.start),
                 Span(self.time)
             ));
