@@ -87,7 +87,7 @@ enum Bench {
         #[arg(long)]
         json: bool,
     },
-    /// A step with reproducible sums, and one with comparisons of replicas, against one with neither
+    /// A step with reproducible sums, one with comparisons of replicas, and one with neither
     Sums {
         /// The configuration to run
         #[arg(long, default_value = "configs/bench/cnn11.toml")]

@@ -143,7 +143,8 @@ fn describe(failed: &Failed, rule: Rule) -> String {
 fn print_shown(shown: &Shown) {
     let config = &shown.scenario.config;
     println!(
-        "{} ranks, {:?} owners, seed {}, checkpoint {} keep {}, evaluation {}, ladder {:?}, state {}",
+        "{} ranks, {:?} owners, seed {}, checkpoint {} keep {}, evaluation {}, ladder {:?}, \
+         state {}",
         config.run.ranks,
         config.train.owners.unwrap_or_default(),
         config.run.seed,

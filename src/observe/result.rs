@@ -70,8 +70,8 @@ pub struct RunResult {
     pub seconds: f64,
     pub validation: Option<Validation>,
     pub state_sha256: Option<String>,
-    /// False once plain sums were grouped by another number of ranks (a shrink, a resize, a run that
-    /// was gone on with by more or fewer), and in the asynchronous exchange.
+    /// False once plain sums were grouped by another number of ranks (a shrink, a resize, a run
+    /// that more or fewer go on with), and in the asynchronous exchange.
     pub exact: bool,
     pub recoveries: Vec<RecoveryRecord>,
     pub restarts: Vec<Restart>,

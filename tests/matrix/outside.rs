@@ -1,6 +1,6 @@
 //! What is done to a row's run from outside: other programs on the cores, another program file,
-//! clocks that jump, names that change, networks that lose, delay and choke. What needs root says so
-//! where there is none.
+//! clocks that jump, names that change, networks that lose, delay and choke. What needs root says
+//! so where there is none.
 
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};

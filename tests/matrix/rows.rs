@@ -275,7 +275,7 @@ fn kinds() -> Vec<Row> {
     ]
 }
 
-/// K13 and K14. Below the limits that `launch` prints nobody is suspected, and who dies is replaced.
+/// K13 and K14. Below the limits that `launch` prints nobody is suspected; who dies is replaced.
 fn networks() -> Vec<Row> {
     const FAST: u32 = 125_000_000;
     let through = |delay_ms, loss_permille, bytes_per_second| {

@@ -1,5 +1,6 @@
-//! Whether Open MPI was told to use network interfaces that this machine does not have. Ranks of one
-//! machine talk through shared memory all the same; a replacement is reached by TCP, and is not.
+//! Whether Open MPI was told to use network interfaces that this machine does not have. Ranks of
+//! one machine talk through shared memory all the same; a replacement is reached by TCP, and is
+//! not.
 
 /// What names interfaces in the environment of `launch`, and with it of all ranks.
 const VARIABLES: [&str; 3] =

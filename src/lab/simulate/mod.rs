@@ -1,8 +1,9 @@
 //! `kintsugi simulate`: whole runs of the production code over simulated processes, time and
 //! disks. A seed is a schedule: the run, what goes wrong in it, and the timing of every message.
-//! Resident state lies in real slot files, in memory. What it takes from production: the rank's program from its first agreement to its result, with
-//! trainer, exchange, loader, sampler, keeper, journal, ledger, checkpoints, recovery driver and
-//! machine, slots and the start from them, and the supervisor's decisions between attempts.
+//! Resident state lies in real slot files, in memory. What it takes from production: the rank's
+//! program from its first agreement to its result, with trainer, exchange, loader, sampler, keeper,
+//! journal, ledger, checkpoints, recovery driver and machine, slots and the start from them, and
+//! the supervisor's decisions between attempts.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering};

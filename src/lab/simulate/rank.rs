@@ -175,9 +175,8 @@ pub fn live(attempt: &Attempt<'_>, comm: SimComm, join: Option<&JoinInfo>) -> Le
     };
     let (fingerprint, owners) = (around.fingerprint, around.owners);
     let prepared = prepare_from(materials, config, RUN_ID, fingerprint, owners, &around.injector);
-    let starts = join.is_none() && !comm.waits();
     let prepared = prepared.map(|prepared| match attempt.scenario.housed {
-        true => housed(attempt, around.storage.as_ref(), prepared, starts),
+        true => housed(attempt, around.storage.as_ref(), prepared, &standing),
         false => prepared,
     });
     let slots = prepared.as_ref().ok().map(|prepared| Arc::clone(&prepared.slots));
@@ -196,14 +195,15 @@ pub fn live(attempt: &Attempt<'_>, comm: SimComm, join: Option<&JoinInfo>) -> Le
     Left { status, step, digest }
 }
 
-/// Finds a place for the slots, as a rank does before it has a communicator: one that `starts` with
+/// Finds a place for the slots, as a rank does before it has a communicator: one that starts with
 /// the others takes what an earlier attempt left.
 fn housed(
     attempt: &Attempt<'_>,
     storage: &dyn Storage,
     mut prepared: Prepared,
-    starts: bool,
+    standing: &Standing,
 ) -> Prepared {
+    let starts = !standing.newcomer && !standing.spare;
     let recovery = &attempt.scenario.config.recovery;
     let housing = Housing::of(recovery, Path::new(RUN_ID), storage, &prepared.facts);
     prepared.housing = housing.unwrap_or_default();
