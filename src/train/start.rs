@@ -33,7 +33,7 @@ use super::optimizer::Optimizer;
 use super::position::Position;
 use super::replica::Replica;
 use super::trainer::Plan;
-use super::worker::{Compute, Pool, Rehearsal, Shared};
+use super::worker::{Compute, Pause, Pool, Rehearsal, Shared};
 
 /// Decoded validation images kept in memory, at most.
 const EVALUATION_CACHE_BYTES: u64 = 256 << 20;
@@ -176,6 +176,7 @@ pub fn prepare_from(
         seed,
         threads: config.train.threads as usize,
         rehearsal: part.rehearsal((config.train.global_batch / u64::from(owners)) as usize),
+        pause: Pause::default(),
     };
     let pool = match inline {
         Some(compute) => Pool::inline(shared, compute),

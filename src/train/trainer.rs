@@ -171,6 +171,14 @@ impl Trainer {
         self.comm.watch(&self.world.pids_on(&self.replica.identity.1));
     }
 
+    /// Whether the workers of this machine's ranks alone keep its cores busy.
+    fn cores_are_short(&mut self) -> bool {
+        let pids = self.world.pids_on(&self.replica.identity.1);
+        let here = pids.iter().filter(|pid| **pid != 0).count();
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        here * self.exchange.pool().workers() >= cores
+    }
+
     /// A replacement has just joined: its first commit ends the repair it came from.
     pub fn joined(&mut self) {
         self.mended = Mended::since(self.clock.now(), Begin::Joined);
@@ -258,6 +266,9 @@ impl Trainer {
             repaired_at: self.mended.at,
         };
         let attempted = self.exchange.attempt(&mut context);
+        if attempted.is_err() && self.cores_are_short() {
+            self.exchange.pool().shared.pause.hold();
+        }
         match self.vote(attempted) {
             Ok((Sums { again: Some(grid), .. }, _)) => {
                 // Agreed like a commit; requests are repeated with the next vote.

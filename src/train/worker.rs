@@ -21,9 +21,11 @@ use super::free_run::{FreeRun, Turn};
 use super::gradient_sum::GradientSum;
 
 mod inline;
+mod pause;
 mod totals;
 
 pub use inline::Compute;
+pub use pause::Pause;
 pub use totals::{LOSS_UNIT, Totals};
 
 const WAKE_EVERY: Duration = Duration::from_millis(50);
@@ -55,6 +57,8 @@ pub struct Shared {
     pub threads: usize,
     /// What every worker does before it is needed.
     pub rehearsal: Rehearsal,
+    /// While the world is repaired.
+    pub pause: Pause,
 }
 
 /// What makes a replacement's first micro-batch, of so many samples, come sooner.
@@ -208,7 +212,13 @@ impl Pool {
 
     /// Microseconds since the start that the workers, one after the other, spent on micro-batches.
     pub fn busy_micros(&self) -> u64 {
-        self.board.busy_micros.load(Ordering::Relaxed)
+        let busy = self.board.busy_micros.load(Ordering::Relaxed);
+        busy.saturating_sub(self.shared.pause.waited_micros())
+    }
+
+    /// How many work at the same time.
+    pub fn workers(&self) -> usize {
+        self.threads.len()
     }
 
     /// Ends the threads and waits for them.
@@ -222,6 +232,7 @@ impl Pool {
     }
 
     fn put(&self, work: Work) {
+        self.shared.pause.release();
         let mut job = self.board.lock();
         let failure = job.failure.take();
         *job = Job { work, failure, ..Job::default() };
@@ -359,6 +370,7 @@ impl<E: Compute> Worker<E> {
             if std::mem::take(&mut first) {
                 shared.injector.at(Phase::InBackward, &standing);
             }
+            shared.pause.pass();
             let added = if poison {
                 shared.sum.add(turn, offset, &vec![f32::NAN; gradients.len()])
             } else {

@@ -124,8 +124,8 @@ impl Slots {
     /// file that they lay in.
     ///
     /// # Errors
-    /// The kernel's, when the file cannot be mapped; another process that was faster: the slots stay
-    /// where they were.
+    /// The kernel's, when the file cannot be mapped; another process that was faster: the slots
+    /// stay where they were.
     pub fn house(&mut self, mut file: SlotFile) -> std::io::Result<Option<SlotFile>> {
         file.claim()?;
         let (words, memory) = file.map(self.places.body_bytes())?;

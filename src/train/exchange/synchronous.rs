@@ -184,6 +184,7 @@ impl Exchange for Synchronous {
             Started::Before => u64::MAX,
         };
         let begun_seconds = measure_begin(context, &self.pool, begun)?;
+        self.pool.shared.pause.release();
         self.reduce_buckets(context)?;
         let Reduced { mut totals, verdict, rank_micros } = self.reduce_totals(context)?;
         let again = match verdict {
