@@ -1,7 +1,8 @@
 //! Workers that wait while the world is repaired. A repair is a chain of short messages between
-//! processes; where those share cores with their own computing threads, each of them waits its turn
-//! behind a time slice of those. What the workers have left is computed afterwards, beside the
-//! newcomer's first gradients, for which everybody waits anyway: they are released once it has begun.
+//! processes; where those share cores with their own computing threads, each of them waits its
+//! turn behind a time slice of those. What the workers have left is computed afterwards, beside
+//! the newcomer's first gradients, for which everybody waits anyway: they are released once it has
+//! begun.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex, PoisonError};
