@@ -182,6 +182,7 @@ impl Pool {
 
     /// Waits until everything that was asked for is computed.
     pub fn finish(&self) -> Result<Totals, TrainError> {
+        self.shared.pause.release();
         let mut job = self.board.lock();
         loop {
             if let Some(failure) = &job.failure {
