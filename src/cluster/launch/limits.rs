@@ -143,8 +143,8 @@ mod tests {
         let line = limits(|_| {}, Some(300)).line();
         assert_eq!(
             line,
-            "limits: no sign of life 1s, step learned, silent node 5s (SLURM's own 5m), no step \
-             committed 1m, first step 2m"
+            "limits: no sign of life 1s, step learned, silent node 5s (SLURM's own 300s), no step \
+             committed 60s, first step 120s"
         );
         assert!(!Limits::of(&Recovery::default()).line().contains("node"));
     }
@@ -177,7 +177,7 @@ mod tests {
         };
         assert!(one(limits(|_| {}, Some(5))).contains("SlurmdTimeout = 5s"));
         let start = one(limits(|r| r.start_limit = Span(30 * SECOND), None));
-        assert!(start.contains("start_limit = 30s") && start.contains("time_limit = 1m"));
+        assert!(start.contains("start_limit = 30s") && start.contains("time_limit = 60s"));
         let time = one(limits(|r| r.time_limit = Span(8 * SECOND), None));
         assert!(time.contains("step_timeout"), "{time}");
     }

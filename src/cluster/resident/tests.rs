@@ -223,12 +223,20 @@ fn the_slots_of_a_process_that_ends_go_to_one_successor_before_their_lock_is_fre
     let error = Slots::vacant(SHAPE).house(second).unwrap_err();
     assert_eq!(error.kind(), std::io::ErrorKind::WouldBlock);
     assert!(successor.select(key(2)));
-    // The lock is free now, the file is not.
     owner.wait().unwrap();
+}
+
+#[test]
+fn slots_that_a_living_process_took_are_not_free_although_their_lock_is() {
+    use kintsugi_ffi::life::Mark;
+    let (_place, folder, slots) = housed();
+    let mut owner = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+    marked(&folder, Mark::of(owner.id()));
     drop(slots);
     assert_eq!(folder.take_free().count() + folder.inherit().count(), 0);
     assert!(folder::inventory(folder.path())[0].held);
-    committed(&mut successor, 3);
-    drop(successor);
-    assert_eq!(folder.take_free().count(), 1, "let go by its new owner");
+    owner.kill().unwrap();
+    owner.wait().unwrap();
+    assert_eq!(folder.take_free().count(), 1);
+    assert!(!folder::inventory(folder.path())[0].held);
 }
