@@ -91,7 +91,7 @@ impl Room {
             }
             1 | 2 => {
                 std::fs::remove_file(path).ok()?;
-                return Some(format!("removed slots {}", path.display()));
+                return Some(format!("removed slots {}", name_of(path)));
             }
             3 => ("a flipped position", Some(body_at + draws.below(64))),
             4 if self.holders(path, slot as usize) >= HOLDERS_MIN => {
@@ -107,7 +107,7 @@ impl Room {
         }
         // In place: it stays the file that it was.
         std::fs::write(path, body).ok()?;
-        Some(format!("damaged slots {}, slot {slot}: {what}", path.display()))
+        Some(format!("damaged slots {}, slot {slot}: {what}", name_of(path)))
     }
 
     /// How many files hold the state of this slot.
@@ -115,6 +115,11 @@ impl Room {
         let Some(key) = keys(path)[slot] else { return 0 };
         self.files().iter().filter(|file| keys(file).contains(&Some(key))).count()
     }
+}
+
+/// Without the folder, which has another name in every play.
+fn name_of(path: &Path) -> std::borrow::Cow<'_, str> {
+    path.file_name().unwrap_or_default().to_string_lossy()
 }
 
 fn keys(path: &Path) -> [Option<Key>; 2] {
