@@ -207,7 +207,7 @@ fn marked(folder: &Folder, mark: kintsugi_ffi::life::Mark) {
 #[test]
 fn the_slots_of_a_process_that_ends_go_to_one_successor_before_their_lock_is_free() {
     use kintsugi_ffi::life::{Life, Mark};
-    let (_place, folder, slots) = housed();
+    let (_place, folder, _slots) = housed();
     let mut owner = std::process::Command::new("sleep").arg("60").spawn().unwrap();
     let mark = Mark::of(owner.id());
     marked(&folder, mark);
