@@ -33,11 +33,11 @@ impl Default for Costs {
     /// and down a tree, a second more to start daemons.
     fn default() -> Self {
         Self {
-            respawn: 0.283,
-            shrink: 0.118,
-            spare: 0.207,
-            resident_restart: 1.29,
-            restart: 2.06,
+            respawn: 0.238,
+            shrink: 0.044,
+            spare: 0.151,
+            resident_restart: 1.52,
+            restart: 2.15,
             per_doubling: 0.010,
             start_per_doubling: 1.0,
         }
@@ -93,7 +93,7 @@ impl Costs {
             match case.case.as_str() {
                 "respawn" => self.respawn = seconds,
                 "shrink" => self.shrink = seconds,
-                "warm_spare" => self.spare = seconds,
+                "cold_spare" => self.spare = seconds,
                 "resident_restart" => self.resident_restart = seconds,
                 "restart" => self.restart = seconds,
                 _ => {}
