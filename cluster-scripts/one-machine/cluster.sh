@@ -18,6 +18,9 @@ mark=.kintsugi-cluster
 
 die() { printf '%s: %s\n' "$(basename "$0")" "$*" >&2; exit 1; }
 
+# This machine lacks something that no change of ours can give it; a failure of ours is `die`.
+cannot() { printf '%s: %s\n' "$(basename "$0")" "$*" >&2; exit 77; }
+
 # Sets $state: the variable's folder, else one below the build folder, else (name too long) TMPDIR.
 find_state() {
   state=${KINTSUGI_CLUSTER:-${CARGO_TARGET_DIR:-$root/target}/one-machine}

@@ -1,6 +1,7 @@
 # What selftest, selftest-nodes and selftest-runtime share: a cluster of their own, jobs of train.sbatch on
-# it, claims about them. Sourced; sets up everything but the cluster itself. Expects $steps and $resources (of
-# #SBATCH); what is for several nodes also $reproducible, $strike_after_steps and $round.
+# it, claims about them. Sourced; sets up everything but the cluster itself. Expects $rows (scenarios that a skip
+# leaves out), $steps and $resources (of #SBATCH); what is for several nodes also $reproducible,
+# $strike_after_steps and $round.
 
 # Generous: machines that test are busy. Nothing here waits for time to pass where it can look.
 job_seconds_max=${SELFTEST_JOB_SECONDS_MAX:-300}
@@ -13,14 +14,17 @@ failed() {
   exit 1
 }
 
-# Starts the cluster, with SLURM's packages where they are missing and it may; skips where it cannot.
+# Starts the cluster, with SLURM's packages where they are missing and it may; skips where it cannot run. That
+# it could and did not is a failure.
 start_cluster() { # start_cluster [NODES]
-  local install=() why
+  local install=() why code=0
   if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then install=(--install); fi
-  why=$("$here/up" "${install[@]}" "$@" 2>&1) || skip "$(tail -n 1 <<< "$why")"
+  why=$("$here/up" "${install[@]}" "$@" 2>&1) || code=$?
+  [ $code != 77 ] || skip "$(tail -n 1 <<< "$why")"
+  [ $code = 0 ] || { printf '%s\n' "$why" >&2; failed "up: the cluster does not start"; }
 }
 
-skip() { echo "skipped: one-machine SLURM: $*"; exit 77; }
+skip() { echo "skipped: $rows scenarios of the one-machine SLURM: $*"; exit 77; }
 
 # A checkout below /tmp is fine, a build folder elsewhere too: both are shared with the nodes by up.
 KINTSUGI=$(realpath -m "${KINTSUGI:-${CARGO_TARGET_DIR:-$root/target}/release/kintsugi}")
@@ -30,10 +34,14 @@ base=$(realpath -m "${SELFTEST_DIR:-${CARGO_TARGET_DIR:-$root/target}}")
 mkdir -p "$base"
 export KINTSUGI_CLUSTER=$base/selftest-slurm
 [ ${#KINTSUGI_CLUSTER} -le $state_name_max ] || KINTSUGI_CLUSTER=${TMPDIR:-/tmp}/kintsugi-selftest-$$
+program=$(basename "$KINTSUGI")
+program=${program:0:15} # as the kernel names its processes
 KINTSUGI_CLUSTER_SHARE=$(dirname "$KINTSUGI")${KINTSUGI_CLUSTER_SHARE:+:$KINTSUGI_CLUSTER_SHARE}
 export KINTSUGI_CLUSTER_SHARE
 find_state
 shared=$state/shared
+source "$here/figures.sh"
+rm -rf "$figures"
 export KINTSUGI_DATA_DIR=$shared/data # pictures are made once, by the calm job
 
 slurm() { "$here/on" "$@"; }
@@ -67,6 +75,8 @@ finishes() { # finishes NAME JOB
   within "$job_seconds_max" ended "$2" || failed "$1: job $2 is still $(state_of "$2")"
   [ "$(state_of "$2")" = COMPLETED ] || failed "$1: job $2 ended as $(state_of "$2"), exit $(exit_of "$2")"
   [ "$(result "$1" status)" = completed ] || failed "$1: result.json says $(result "$1" status)"
+  local audit
+  audit=$("$KINTSUGI" audit "$shared/$1"/runs/* 2>&1) || failed "$1: not every sample was committed once: $audit"
 }
 
 same_as_calm() { # same_as_calm NAME
@@ -93,9 +103,12 @@ begin() { # begin NAME [KEY=VALUE]...
   within "$job_seconds_max" at_step "$run" $strike_after_steps || failed "$run: too few steps"
 }
 
+# Sets when it happened: nodes write it down, for a script's own start takes time.
 strike() { # strike NODE WHAT...
+  rm -f "$state/$1/struck"
   struck=$(date +%s.%N)
   "$here/fault" "$@"
+  [ ! -e "$state/$1/struck" ] || struck=$(cat "$state/$1/struck")
   ! at_step "$run" $steps || failed "$run: was finished before it could be struck; raise steps"
 }
 
@@ -111,13 +124,25 @@ holds() { # holds RESTARTS REQUEUES NODE...
   nothing_on "${@:3}"
 }
 
-# Files and processes of runs on these nodes, slots included.
+gone() { [ "$(state_of "$job")" != RUNNING ]; }
+
+# The nodes that hold ranks, by the world's table.
+nodes_of_ranks() {
+  tr -d '\n' < "$(echo "$shared/$run"/runs/*/world.json)" | sed 's/}/}\n/g' | grep '"role": *"active"' |
+    sed -n 's/.*"host": *"\(n[0-9]*\)".*/\1/p' | sort -u
+}
+
+# Processes and files of runs on these nodes, slots included.
+processes_of_runs() { # processes_of_runs NODE
+  "$here/on" "$1" sh -c 'for folder in /proc/[0-9]*; do read -r name < $folder/comm && echo "$name"; done' 2>/dev/null |
+    grep -x -E "$program|exe|prted|prterun|mpirun" || true
+}
 of_runs() { # of_runs NODE
-  "$here/on" "$1" sh -c 'ls -d /tmp/kintsugi-* /dev/shm/kintsugi-* 2>/dev/null
-    for folder in /proc/[0-9]*; do read -r name < $folder/comm && echo "$name"; done 2>/dev/null |
-      grep -x -E "kintsugi|exe|prted|prterun|mpirun"' || true
+  "$here/on" "$1" sh -c 'ls -d /tmp/kintsugi-* /dev/shm/kintsugi-* 2>/dev/null' || true
+  processes_of_runs "$1"
 }
 clean() { [ -z "$(of_runs "$1")" ]; }
+at_rest() { [ -z "$(processes_of_runs "$1")" ]; }
 nothing_on() { # nothing_on NODE...
   local node
   for node in "$@"; do
@@ -129,6 +154,7 @@ all_idle() { [ "$(slurm sinfo --noheader --Node --format=%T | grep -cx idle)" = 
 mend() { # mend NODE
   "$here/fault" "$1" return
   within 60 all_idle || failed "$run: the nodes are not idle again"
-  # SLURM took the node out of the job, so nothing of ours could run there any more.
+  within 10 at_rest "$1" || failed "$run: still runs on $1: $(processes_of_runs "$1" | tr '\n' ' ')"
+  # Files may be left: SLURM took the node out of the job, so nothing of ours could run there to clear them.
   "$here/on" "$1" sh -c 'rm -rf /tmp/kintsugi-* /dev/shm/kintsugi-*'
 }
