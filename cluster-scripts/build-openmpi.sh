@@ -35,16 +35,18 @@ unpack() { # unpack SOURCE NAME
 build() { # build NAME CONFIGURE-OPTION...
   local name=$1 log=$work/$1.log; shift
   echo "building $name ($jobs compilers; minutes)"
+  # A release has its configure; a checkout makes it (autoconf, automake, libtool, flex, perl, python3). Joined by
+  # &&, for `set -e` is off in a condition.
   if ! (
-    cd "$work/$name"
-    # A release has its configure; a checkout makes it (autoconf, automake, libtool, flex, perl, python3).
-    [ -x configure ] || ./autogen.pl
-    ./configure --prefix="$prefix" --disable-dependency-tracking "$@"
-    make -j "$jobs"
-    make install
+    cd "$work/$name" &&
+      { [ -x configure ] || ./autogen.pl; } &&
+      ./configure --prefix="$prefix" --disable-dependency-tracking "$@" &&
+      make -j "$jobs" &&
+      make install
   ) >"$log" 2>&1; then
     tail -n $log_lines "$log" >&2
-    die "$name did not build: above are the last lines"
+    cp "$log" "$prefix/$name.log"
+    die "$name did not build: above are the last lines of $prefix/$name.log"
   fi
 }
 
@@ -59,7 +61,8 @@ verify_openmpi() {
 int main(void) { int flag = 1; return MPIX_Comm_agree(MPI_COMM_WORLD, &flag); }
 C
   "$prefix/bin/mpicc" "$work/probe.c" -o "$work/probe" || die "this Open MPI has no ULFM: version 5 or newer is needed"
-  "$prefix/bin/ompi_info" | grep -q 'FT MPI support: yes' || die "ompi_info denies FT MPI support"
+  # Not by a pipe: grep -q ends before ompi_info, which then dies of SIGPIPE.
+  [[ $("$prefix/bin/ompi_info") == *"FT MPI support: yes"* ]] || die "ompi_info denies FT MPI support"
   cat <<TEXT
 Open MPI with ULFM is in $prefix. Build Kintsugi with it, then let it prove itself:
   MPICC=$prefix/bin/mpicc make build
