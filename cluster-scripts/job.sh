@@ -25,9 +25,18 @@ decide() { # decide CODE ASKED_TO_STOP
   esac
 }
 
-# The ranks of all nodes but the spare ones.
-ranks() { # ranks SPARE_NODES
-  echo $(((${SLURM_JOB_NUM_NODES:-1} - $1) * ${SLURM_NTASKS_PER_NODE:-${SLURM_NTASKS:-1}}))
+# Sets $ranks where RANKS does not: the tasks of all nodes but the spare ones.
+set_ranks() { # set_ranks SPARE_NODES
+  local nodes=${SLURM_JOB_NUM_NODES:-1} per_node=${SLURM_NTASKS_PER_NODE:-}
+  [ "$1" -lt "$nodes" ] || stop 2 "SPARE_NODES=$1 of $nodes nodes: none is left to compute"
+  ranks=${RANKS:-}
+  [ -z "$ranks" ] || return 0
+  if [ -z "$per_node" ]; then
+    local tasks=${SLURM_NTASKS:-$nodes}
+    [ $((tasks % nodes)) = 0 ] || stop 2 "$tasks tasks on $nodes nodes: say how many on each, --ntasks-per-node"
+    per_node=$((tasks / nodes))
+  fi
+  ranks=$(((nodes - $1) * per_node))
 }
 
 requeue() { # requeue CODE
