@@ -73,6 +73,6 @@ test-slurm: build
 	for test in selftest selftest-nodes selftest-runtime; do \
 	  left=$$(($(SLURM_SECONDS_MAX) - SECONDS)); [ $$left -gt 60 ] || left=60; code=0; \
 	  SELFTEST_SECONDS_MAX=$$((left - 60)) timeout --kill-after=30 $$left $(one_machine)/$$test || code=$$?; \
-	  case $$code in 0 | 77) ;; *) echo "FAIL $$test: exit $$code, 124 is out of time" >&2; status=1 ;; esac; \
+	  case $$code in 0 | 77) ;; *) echo "FAIL $$test: exit $$code (124: out of time)" >&2; status=1 ;; esac; \
 	done; \
 	exit $$status
