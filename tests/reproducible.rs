@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, reason = "a test stops at its first surprise")]
 
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::OnceLock;
 use std::time::Duration;
 
@@ -66,18 +67,29 @@ fn any_number_of_ranks_ends_with_the_same_bits() {
     }
 }
 
+fn long_run(folder: &Path, ranks: usize, overrides: &[&str]) -> Command {
+    let mut command = kintsugi();
+    command.arg("launch").args(["-n", &ranks.to_string()]);
+    command.arg(project("configs/mlp_synthetic.toml")).arg("--run-dir").arg(folder);
+    let keys = ["train.steps=300", "evaluation.every=never", "recovery.regrow=never"];
+    command.args(keys.iter().chain(overrides).flat_map(|key| ["-s", key]));
+    command
+}
+
+/// The bits of the long run on four ranks that nobody ended.
+fn long_calm(name: &str, overrides: &[&str]) -> Option<String> {
+    let folder = run_dir_of(name);
+    let _ = std::fs::remove_dir_all(&folder);
+    let ended = run(&mut long_run(&folder, 4, overrides), LIMIT);
+    assert_eq!(ended.code, Some(0), "{name}: {}", ended.stderr);
+    result_of(&folder).state_sha256
+}
+
 /// Starts a long run on four ranks, ends it somewhere on the way, and goes on with so many.
 fn gone_on_with(name: &str, ranks: usize, end: Signal, overrides: &[&str]) -> RunResult {
     let folder = run_dir_of(name);
     let _ = std::fs::remove_dir_all(&folder);
-    let command = |ranks: usize| {
-        let mut command = kintsugi();
-        command.arg("launch").args(["-n", &ranks.to_string()]);
-        command.arg(project("configs/mlp_synthetic.toml")).arg("--run-dir").arg(&folder);
-        let keys = ["train.steps=300", "evaluation.every=never", "recovery.regrow=never"];
-        command.args(keys.iter().chain(overrides).flat_map(|key| ["-s", key]));
-        command
-    };
+    let command = |ranks: usize| long_run(&folder, ranks, overrides);
     let mut running = start(&mut command(4), Duration::from_secs(LIMIT));
     wait_for_step(&folder, 20, &mut running);
     kill(running.pid(), end).expect("launch lives");
@@ -96,15 +108,19 @@ fn gone_on_with(name: &str, ranks: usize, end: Signal, overrides: &[&str]) -> Ru
 #[test]
 fn a_run_that_another_number_of_ranks_goes_on_with_says_whether_its_bits_are_known() {
     let _turn = alone();
+    let reproducible = ["train.reproducible=true"];
+    let calm = long_calm("long-calm", &[]);
+    let calm_reproducible = long_calm("long-calm-reproducible", &reproducible);
     for end in [Signal::Interrupt, Signal::Kill] {
         let name = |what: &str| format!("{what}-{end:?}");
         let same = gone_on_with(&name("same"), 4, end, &[]);
         assert!(same.exact, "{end:?}: four ranks summed every step");
+        assert_eq!(same.state_sha256, calm, "{end:?}: four ranks went on");
         let fewer = gone_on_with(&name("fewer"), 3, end, &[]);
         assert!(!fewer.exact, "{end:?}: plain sums of four and of three ranks");
-        let reproducible = ["train.reproducible=true"];
         let fewer = gone_on_with(&name("exact"), 3, end, &reproducible);
         assert!(fewer.exact, "{end:?}: these sums do not depend on the number");
+        assert_eq!(fewer.state_sha256, calm_reproducible, "{end:?}: three ranks went on");
     }
 }
 

@@ -61,6 +61,16 @@ impl Survived {
     fn world(&self) -> World {
         world_of(&self.folder)
     }
+
+    /// How newcomers came to their state.
+    fn ways(&self) -> Vec<String> {
+        let events = read_events(&self.folder.join("events.jsonl")).unwrap();
+        let names = events.into_iter().filter_map(|event| match event.kind {
+            Kind::Phase { name, .. } if name.starts_with("state_") => Some(name),
+            _ => None,
+        });
+        names.collect()
+    }
 }
 
 fn world_of(folder: &Path) -> World {
@@ -105,6 +115,7 @@ fn a_killed_rank_is_replaced_by_a_spare() {
         let run = ends_as_the_calm_run(name, 1, &[&kill, &warm]);
         assert_eq!((run.rungs.as_slice(), run.lost), (&["spare".to_string()][..], 1), "{name}");
         assert_eq!(run.states(), ["promoted"]);
+        assert_eq!(run.ways(), ["state_mapped"], "{name}: it takes the dead rank's slot");
         // It keeps the number that it waited with.
         assert_eq!(run.world().member_at(2).map(|m| m.member), Some(4), "{name}");
     }
@@ -247,6 +258,22 @@ fn a_run_without_respawn_is_renewed_when_its_spares_are_used_up() {
     assert_eq!(restarts[0].step, 20, "from the boundary of the step that was repaired");
     let world = run.world();
     assert_eq!((world.ranks(), world.spares().count()), (4, 1), "at full strength again");
+}
+
+#[test]
+fn a_renewed_run_goes_on_from_memory_and_writes_no_checkpoint() {
+    let _turn = alone();
+    let kill = plan(&[r#"{kind="kill", rank=1, step=20, phase="in_all_reduce"}"#]);
+    let ladder = r#"recovery.ladder=["spare", "shrink", "restart"]"#;
+    let overrides = [kill.as_str(), ladder, "checkpoint.every=never"];
+    let run = ends_as_the_calm_run("spares-renewed-memory", 1, &overrides);
+    assert_eq!(run.rungs, ["spare"]);
+    let result = result_of(&run.folder);
+    let from: Vec<_> = result.restarts.iter().map(|r| (r.from.as_str(), r.step)).collect();
+    assert_eq!((from, result.lost_steps), (vec![("resident", 20)], 0));
+    let events = read_events(&run.folder.join("events.jsonl")).unwrap();
+    let written = events.iter().filter(|e| matches!(e.kind, Kind::Checkpoint { .. })).count();
+    assert_eq!(written, 0);
 }
 
 /// Kills a rank again and again; each time a spare takes its seat and another is started, by a

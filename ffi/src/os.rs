@@ -106,6 +106,13 @@ pub fn set_parent_death_signal(signal: Signal) -> io::Result<()> {
     result(unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, number) })
 }
 
+/// From now on the kernel gives this process no new huge pages; it keeps those it has
+/// (PR_SET_THP_DISABLE). Where a kernel does not know that, nothing changes.
+pub fn stop_huge_pages() {
+    // SAFETY: sets an attribute of this process.
+    unsafe { libc::prctl(libc::PR_SET_THP_DISABLE, 1, 0, 0, 0) };
+}
+
 /// Gives a child a session of its own: no terminal, no group of ours, outlives its parent.
 pub fn detach(command: &mut Command) {
     // SAFETY: setsid is async-signal-safe.

@@ -32,6 +32,9 @@ pub struct Args {
     /// The network between the world's nodes is measured before its first step
     #[arg(long, hide = true)]
     measure_network: bool,
+    /// No guardian watches this rank, for `bench calm`
+    #[arg(long, hide = true)]
+    unguarded: bool,
     /// A supervisor draws progress and keeps the logs
     #[arg(long, hide = true)]
     launched: bool,
@@ -58,6 +61,7 @@ pub fn run(args: &Args) -> ExitCode {
         origin: args.origin,
         launched: args.launched,
         measure_network: args.measure_network,
+        guarded: !args.unguarded,
     })
 }
 

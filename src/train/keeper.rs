@@ -353,7 +353,10 @@ impl Keeper {
             let text = "a newer attempt of this run has started: no result is written here";
             return Err(TrainError::JobLost(text.into()));
         }
-        if self.facts.every != Every::Never || status != Status::Completed {
+        // A renewed world goes on from memory; one of its ranks is enough.
+        let stays_in_memory =
+            replica.position.ending == Some(Ending::Renewed) && replica.outlives_its_process();
+        if !stays_in_memory && (self.facts.every != Every::Never || status != Status::Completed) {
             self.last_checkpoint(replica, journal, place);
         }
         self.complete_ledger(replica, journal);
@@ -434,8 +437,7 @@ impl Keeper {
             };
         }
         if position.ending == Some(Ending::Renewed) {
-            let from = self.published.map_or("the beginning".into(), |step| format!("step {step}"));
-            return format!("renewal: all ranks are started again (newest checkpoint: {from})");
+            return "renewal: the last spare is used up, all ranks are started again".into();
         }
         match self.published {
             Some(step) if step == position.step => "asked to stop; a checkpoint is written".into(),

@@ -134,6 +134,7 @@ impl Trainer {
     /// The world is whole again, or has another size: its next step is watched.
     pub(super) fn survived(&mut self) {
         (self.mended.at, self.mended.begin) = (Some(self.clock.now()), Some(Begin::Survived));
+        self.comm.lived_through_repair();
         self.watch_neighbours();
     }
 

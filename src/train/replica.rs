@@ -104,6 +104,11 @@ impl Replica {
         }
     }
 
+    /// Whether the state lies where it outlives this process.
+    pub fn outlives_its_process(&self) -> bool {
+        self.slots.read().unwrap_or_else(PoisonError::into_inner).file().is_some()
+    }
+
     /// A repaired world has committed a step: slots of the dead that nobody took over go.
     pub fn tidy(&self) {
         if let Some(housing) = &self.housing {

@@ -56,11 +56,13 @@ pub struct TrainArguments {
     pub launched: bool,
     /// Whether the network between the world's nodes is measured before the first step.
     pub measure_network: bool,
+    /// Whether a guardian watches the rank, as it should.
+    pub guarded: bool,
 }
 
 /// Runs the rank; the exit code is that of DESIGN 4.6 for a world of one.
 pub fn run(arguments: &TrainArguments) -> ExitCode {
-    if under_mpirun() {
+    if under_mpirun() && arguments.guarded {
         start_guardian(arguments);
     }
     let code = match run_rank(arguments) {

@@ -135,6 +135,7 @@ pub fn play(id: &str, planned: &Planned, calm: &Calm) -> Result<Held, String> {
         same_bits(&folder, &result, &reference)?;
         repaired(planned, &result)?;
         timed(&folder, &result, seconds)?;
+        planned_are_named(planned, &result)?;
         named(&folder, planned, &result)
     });
     checks.map_err(&told)?;
@@ -207,6 +208,32 @@ fn timed(folder: &Path, result: &RunResult, seconds: f64) -> Result<(), String> 
         true => Ok(()),
         false => Err(format!("told {} s of {seconds:.1}: {:?}", result.seconds, result.recoveries)),
     }
+}
+
+/// One value of a planned fault, as it was written.
+fn value_of<'a>(fault: &'a str, key: &str) -> Option<&'a str> {
+    let (_, rest) = fault.split_once(&format!("{key}="))?;
+    Some(rest.split([',', '}']).next()?.trim_matches('"'))
+}
+
+/// A6: whoever was planned to die by rank is named, with what struck it and where.
+fn planned_are_named(planned: &Planned, result: &RunResult) -> Result<(), String> {
+    if planned.repair != Repair::Live {
+        return Ok(());
+    }
+    for fault in &planned.faults {
+        let Some(rank) = value_of(fault, "rank").and_then(|rank| rank.parse::<u32>().ok()) else {
+            continue;
+        };
+        let (kind, phase) = (value_of(fault, "kind"), value_of(fault, "phase"));
+        let words = format!("injected {} {}", kind.unwrap_or(""), phase.unwrap_or(""));
+        let mut lost = result.recoveries.iter().flat_map(|record| &record.lost);
+        if !lost.any(|lost| lost.rank == rank && lost.cause.contains(&words)) {
+            let all: Vec<_> = result.recoveries.iter().flat_map(|record| &record.lost).collect();
+            return Err(format!("rank {rank}, {words:?}, is not among the lost: {all:?}"));
+        }
+    }
+    Ok(())
 }
 
 /// A6, and A4: no comparison found replicas that differ.

@@ -130,11 +130,12 @@ fn boundaries() -> Vec<Row> {
         // Nobody has a state yet: the world starts again.
         let start = planned(Repair::Any, 0, each(1, "in_init"));
         rows.push(row(&format!("P1 {who}"), "while MPI starts", start));
-        // Only rank 0 writes: the others die while it does, and it dies in W2.
-        let beside = |phase: &str| {
+        // Only rank 0 writes, in W2 it dies at that. Others die beside it: in the load of the next
+        // step its snapshot is taken, in the backward pass the checkpoint is being written.
+        let beside = |phase: &str, meanwhile: &str| {
             let faults = ranks.iter().map(|&rank| match rank {
                 0 => kill(0, 20, phase),
-                rank => kill(rank, 21, "before_load"),
+                rank => kill(rank, 21, meanwhile),
             });
             let mut faults: Vec<String> = faults.collect();
             if ranks.len() > 1 {
@@ -143,9 +144,9 @@ fn boundaries() -> Vec<Row> {
             planned(Repair::Live, 1, faults)
         };
         let snapshot = "while a checkpoint's snapshot is taken";
-        rows.push(row(&format!("P7 {who}"), snapshot, beside("in_snapshot")));
+        rows.push(row(&format!("P7 {who}"), snapshot, beside("in_snapshot", "before_load")));
         let persist = "while a checkpoint is written behind training";
-        rows.push(row(&format!("P8 {who}"), persist, beside("in_persist")));
+        rows.push(row(&format!("P8 {who}"), persist, beside("in_persist", "in_backward")));
         // Evaluation follows the commit of step 20, an epoch's end: it stands before step 21.
         let evaluation = planned(Repair::Live, ranks.len(), each(21, "in_evaluation"));
         rows.push(row(&format!("P9 {who}"), "in an evaluation at an epoch's end", evaluation));
@@ -253,6 +254,9 @@ fn kinds() -> Vec<Row> {
         ),
         row("K3", "SIGSEGV", live("segv", "SIGSEGV")),
         row("K3 panic", "a panic in a worker thread", live("panic", "panic")),
+        row("K3 main", "a panic in the thread that communicates", {
+            planned(Repair::Live, 1, vec![strike("panic", 2, 20, "before_vote")]).marked("panic")
+        }),
         row("K4", "exit(0) by mistake", live("exit", "exit code 0")),
         row("K5", "SIGSTOP", live("stop", "killed by its guardian")).core(),
         row("K6", "a deadlocked thread", live("deadlock", "no progress").with(&[hang])),

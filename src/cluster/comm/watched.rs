@@ -124,6 +124,10 @@ impl Communicator for Watched {
         pulse().waiting(|| self.0.seat(seats))
     }
 
+    fn lived_through_repair(&mut self) {
+        self.0.lived_through_repair();
+    }
+
     fn watch(&mut self, pids: &[u32]) {
         self.0.watch(pids);
     }

@@ -1,6 +1,6 @@
 //! What fault tolerance costs while nothing fails (promise 6): whole runs under `launch`, with
-//! ULFM, guardians and resident state, in pairs with the same program under a plain mpirun that
-//! has none of them.
+//! ULFM, guardians, resident state and comparisons of replicas, in pairs with the same program
+//! under a plain mpirun that has none of them. The vote of every step is in both.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -131,7 +131,8 @@ fn one_run(options: &Options, arm: Arm, run_dir: &Path) -> Result<f64, String> {
             command.env(TUNABLES_VARIABLE, tunables(users.as_deref()));
             command.arg(&program).arg("train").arg(&options.config);
             command.args(["-s", &format!("run.ranks={ranks}"), "-s", "recovery.resident=off"]);
-            command.args(["-s", "recovery.step_timeout=off"]);
+            command.args(["--unguarded", "-s", "recovery.integrity_every=off"]);
+            command.args(["-s", "observe.tensorboard=false"]);
             command
         }
     };

@@ -1,5 +1,5 @@
-//! From SIGKILL to being back in the update loop, for each rung of the ladder: real runs with
-//! planned kills, the phases read back from their events.
+//! From SIGKILL to being back in the update loop, for each rung of the ladder, and how long a
+//! renewal takes: real runs with planned kills, the phases read back from their events.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -68,14 +68,17 @@ const fn arm(
     Arm { name, ladder, resident: "on", kills_max, keys }
 }
 
-const ARMS: [Arm; 6] = [
+const ARMS: [Arm; 7] = [
     arm("warm_spare", "[\"spare\"]", 2, WARM),
     arm("cold_spare", "[\"spare\"]", 2, COLD),
     arm("respawn", "[\"respawn\"]", u32::MAX, &[]),
     arm("shrink", "[\"shrink\"]", 2, &[]),
+    arm(RENEWAL, "[\"spare\", \"restart\"]", 1, &["recovery.spares=1"]),
     arm("resident_restart", RESTART, u32::MAX, &[]),
     Arm { resident: "off", ..arm("restart", RESTART, u32::MAX, &[]) },
 ];
+/// A planned restart from memory, at the end of the step that used up the last spare.
+const RENEWAL: &str = "renewal";
 /// The world ends with its first death, and `launch` starts it again.
 const RESTART: &str = "[\"restart\"]";
 
@@ -191,7 +194,7 @@ fn collect(arm: &Arm, events: &[Event], measured: &mut Measured) {
     let mut add = |name: &str, seconds: f64| {
         measured.phases.entry(name.to_string()).or_default().push(seconds * 1e3);
     };
-    if arm.ladder != RESTART {
+    if arm.ladder != RESTART && arm.name != RENEWAL {
         for event in events {
             let Kind::Recovered(record) = &event.kind else { continue };
             if record.rung != arm.rung() || !record.seconds.contains_key("detect") {
@@ -207,7 +210,13 @@ fn collect(arm: &Arm, events: &[Event], measured: &mut Measured) {
     let (mut struck, mut started) = (None, None);
     for event in events {
         match &event.kind {
-            Kind::FaultInjected { .. } => (struck, started) = (Some(event.time), None),
+            Kind::FaultInjected { .. } if arm.name != RENEWAL => {
+                (struck, started) = (Some(event.time), None);
+            }
+            // It begins with the end of the ranks, whose death was repaired before.
+            Kind::Phase { name, .. } if name == "finishing" && arm.name == RENEWAL => {
+                (struck, started) = (Some(event.time), None);
+            }
             Kind::RunStart { .. } => started = Some(event.time),
             Kind::Phase { name, seconds } if name == "begun" => {
                 if let (Some(struck), Some(started)) = (struck.take(), started) {

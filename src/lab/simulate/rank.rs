@@ -182,6 +182,7 @@ pub fn live(attempt: &Attempt<'_>, comm: SimComm, join: Option<&JoinInfo>) -> Le
     let slots = prepared.as_ref().ok().map(|prepared| Arc::clone(&prepared.slots));
     let arguments = TrainArguments {
         measure_network: false,
+        guarded: false,
         config: config.clone(),
         run_dir: RUN_ID.into(),
         join: join.map(|_| "simulated".into()),

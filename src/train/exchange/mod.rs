@@ -79,7 +79,8 @@ pub fn at(context: &Context<'_>, phase: Phase) {
 
 /// "Back in the update loop" (DESIGN 4.6): seconds from the repair until every rank, the newcomer
 /// included, has begun to compute. `begun_before` is what the pool had begun before this step was
-/// started; a rank with nothing left to compute has begun.
+/// started; a rank with nothing left to compute has begun. Workers that the repair holds back go on
+/// here, and the time is taken behind that.
 pub fn measure_begin(
     context: &mut Context<'_>,
     pool: &Pool,
@@ -95,7 +96,9 @@ pub fn measure_begin(
     }
     let mine = context.clock.now().saturating_sub(repaired_at).as_micros() as u64;
     let slowest = context.comm.meet(mine)?;
+    pool.shared.pause.release();
+    let released = context.clock.now().saturating_sub(repaired_at).as_micros() as u64;
     // Everybody computes: from here on the states may be compared beside it.
     context.replica.proof.begin(&context.replica.slots);
-    Ok(Some(slowest as f64 * 1e-6))
+    Ok(Some(slowest.max(released) as f64 * 1e-6))
 }
