@@ -16,8 +16,11 @@ stop() { # stop CODE WHY
 decide() { # decide CODE ASKED_TO_STOP
   case $1 in
   0) echo finish ;;
-  # Interrupted with a checkpoint; job lost (a fresh start may help); killed before it could say why.
-  85 | 75 | 137) echo again ;;
+  # Job lost (a fresh start may help); killed before it could say why.
+  75 | 137) echo again ;;
+  # Interrupted with a checkpoint. Not because this script asked for it: then another launch took the run over, and
+  # two jobs that both come back would take it from each other for ever.
+  85) if [ -n "$2" ]; then echo again; else echo give-up; fi ;;
   # A check failed, usage, bad data, a bug, no progress in three attempts: the next time would be the same.
   1 | 2 | 3 | 70 | 93) echo give-up ;;
   # Asked to stop before the program was ready to be asked: it died of the signal.
@@ -41,6 +44,11 @@ set_ranks() { # set_ranks SPARE_NODES
 
 requeue() { # requeue CODE
   [ "${SLURM_RESTART_COUNT:-0}" -lt $restarts_max ] || stop "$1" "started $restarts_max times again: no more"
+  # Behind a cut cable this script may have outlived its job, which was started again elsewhere.
+  local restarts
+  restarts=$(scontrol show job "$SLURM_JOB_ID" 2>/dev/null | sed -n 's/.* Restarts=\([0-9]*\).*/\1/p')
+  [ "${restarts:-${SLURM_RESTART_COUNT:-0}}" = "${SLURM_RESTART_COUNT:-0}" ] ||
+    stop "$1" "not requeued: this job was started again elsewhere"
   log "back into the queue"
   # The request comes back as SIGTERM to everything in the job, scontrol included, in a millisecond.
   (trap '' TERM; exec scontrol requeue "$SLURM_JOB_ID") ||

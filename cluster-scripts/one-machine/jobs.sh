@@ -10,7 +10,8 @@ claims=0
 claim() { claims=$((claims + 1)); printf 'ok   %s\n' "$*"; }
 failed() {
   printf 'FAIL %s\n' "$*" >&2
-  tail -n 25 "$shared"/*/*.log >&2 2>/dev/null || true
+  local newest; newest=$(ls -t "$shared"/*/*.log 2>/dev/null | head -n 1) || true
+  [ -z "$newest" ] || tail -n 40 "$newest" >&2
   exit 1
 }
 
@@ -134,8 +135,9 @@ nodes_of_ranks() {
 
 # Processes and files of runs on these nodes, slots included.
 processes_of_runs() { # processes_of_runs NODE
-  "$here/on" "$1" sh -c 'for folder in /proc/[0-9]*; do read -r name < $folder/comm && echo "$name"; done' 2>/dev/null |
-    grep -x -E "$program|exe|prted|prterun|mpirun" || true
+  "$here/on" "$1" sh -c 'for folder in /proc/[0-9]*; do
+    read -r name < $folder/comm && echo "$name" $(tr "\0" "\n" < $folder/cmdline | sed -n 2p); done' 2>/dev/null |
+    grep -E "^($program|exe|prted|prterun|mpirun)( |$)" || true
 }
 of_runs() { # of_runs NODE
   "$here/on" "$1" sh -c 'ls -d /tmp/kintsugi-* /dev/shm/kintsugi-* 2>/dev/null' || true
@@ -154,7 +156,8 @@ all_idle() { [ "$(slurm sinfo --noheader --Node --format=%T | grep -cx idle)" = 
 mend() { # mend NODE
   "$here/fault" "$1" return
   within 60 all_idle || failed "$run: the nodes are not idle again"
-  within 10 at_rest "$1" || failed "$run: still runs on $1: $(processes_of_runs "$1" | tr '\n' ' ')"
+  # An agent that lost launch looks for 20 s whether launch's machine lives.
+  within 40 at_rest "$1" || failed "$run: still runs on $1: $(processes_of_runs "$1" | tr '\n' ' ')"
   # Files may be left: SLURM took the node out of the job, so nothing of ours could run there to clear them.
   "$here/on" "$1" sh -c 'rm -rf /tmp/kintsugi-* /dev/shm/kintsugi-*'
 }
