@@ -42,10 +42,10 @@ summary() { sort -n "$figures/$1" | awk '{ v[NR] = $1 } END { print NR, v[int((N
 table() {
   [ -d "$figures" ] || return 0
   local file
-  printf '%-34s %4s %9s %9s %9s\n' "seconds from the blow until" n median min max
+  printf '%-44s %4s %9s %9s %9s\n' "seconds from the blow until" n median min max
   for file in "$figures"/*; do
     # shellcheck disable=SC2046
-    printf '%-34s %4s %9s %9s %9s\n' "$(basename "$file")" $(summary "$(basename "$file")")
+    printf '%-44s %4s %9s %9s %9s\n' "$(basename "$file")" $(summary "$(basename "$file")")
   done
 }
 
