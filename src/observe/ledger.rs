@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use super::log::{JsonLines, parse_lines, read_lines};
+use super::log::{JsonLines, parse_lines, read_lines, whole_lines};
 use super::storage::Storage;
 
 mod audit;
@@ -80,11 +80,8 @@ impl JsonLines<Entry> {
     /// Appends what a dead writer did not get to: the lines of `tail` (the last committed steps,
     /// oldest first, which every rank's state holds) that the file lacks. Returns how many.
     pub fn catch_up(&mut self, tail: &[Committed]) -> io::Result<usize> {
-        let last = match self.storage().read(self.path()) {
-            Ok(body) => last_step(self.path(), &body)?,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => 0,
-            Err(error) => return Err(error),
-        };
+        let end = self.storage().read_end(self.path(), LAST_BYTES_MAX)?;
+        let last = last_step(self.path(), whole_lines(&end, LAST_BYTES_MAX))?;
         let missing = tail.iter().filter(|line| line.step > last);
         let mut appended = 0;
         for line in missing {
@@ -97,6 +94,9 @@ impl JsonLines<Entry> {
 
 /// Lines looked at from the end of a ledger for its last whole one: torn lines are few.
 const LAST_LINES_MAX: usize = 64;
+
+/// Bytes looked at from the end of a ledger: many times as much as so many lines.
+const LAST_BYTES_MAX: usize = 64 << 10;
 
 /// The step after which a ledger's next line has to come, without reading all of it.
 fn last_step(path: &Path, body: &[u8]) -> io::Result<u64> {
@@ -223,6 +223,22 @@ mod tests {
         ledger.append(&Entry::Rollback { to: 3, attempt: 2 }).unwrap();
         let tail: Vec<Committed> = (2..=4).map(line).collect();
         assert_eq!(ledger.catch_up(&tail).unwrap(), 1);
+    }
+
+    #[test]
+    fn a_successor_finds_the_last_line_of_a_long_ledger() {
+        let folder = tempfile::tempdir().unwrap();
+        let storage = Arc::new(crate::observe::storage::FileSystem::new(folder.path()));
+        let mut ledger = Ledger::new(storage);
+        for step in 1..=2000 {
+            ledger.append(&Entry::Step(line(step))).unwrap();
+        }
+        let bytes = std::fs::metadata(folder.path().join(LEDGER_FILE)).unwrap().len();
+        assert!(bytes > 2 * LAST_BYTES_MAX as u64, "not long: {bytes}");
+        let tail: Vec<Committed> = (1990..=2002).map(line).collect();
+        assert_eq!(ledger.catch_up(&tail).unwrap(), 2);
+        let steps = steps(&effective(&read(&folder.path().join(LEDGER_FILE)).unwrap()));
+        assert_eq!(steps, (1..=2002).collect::<Vec<_>>());
     }
 
     #[test]

@@ -53,7 +53,8 @@ impl<T: Serialize> JsonLines<T> {
     pub fn append(&mut self, line: &T) -> io::Result<()> {
         let text = serde_json::to_string(line).map_err(io::Error::other)?;
         if self.may_be_torn || self.among_others {
-            if self.storage.last_byte(&self.path)?.is_some_and(|byte| byte != b'\n') {
+            let last = self.storage.read_end(&self.path, 1)?;
+            if last.last().is_some_and(|byte| *byte != b'\n') {
                 self.storage.append_line(&self.path, TORN_MARK)?;
             }
             self.may_be_torn = false;
@@ -111,6 +112,15 @@ pub fn parse_lines<T: DeserializeOwned>(path: &Path, body: &[u8]) -> io::Result<
         }
     }
     Ok(values)
+}
+
+/// What [`Storage::read_end`] returned for `bytes_max`, without the line that it may have cut in two.
+pub fn whole_lines(end: &[u8], bytes_max: usize) -> &[u8] {
+    if end.len() < bytes_max {
+        return end;
+    }
+    let first = end.iter().position(|&byte| byte == b'\n').map_or(end.len(), |at| at + 1);
+    &end[first..]
 }
 
 /// Reads a file of lines; see [`parse_lines`].

@@ -31,11 +31,12 @@ pub trait Storage: Send + Sync {
     fn remove(&self, path: &Path) -> io::Result<()>;
     /// Creates a folder and its parents.
     fn create_dir(&self, path: &Path) -> io::Result<()>;
-    /// The file's last byte, `None` where it is empty or absent: tells a torn last line.
-    fn last_byte(&self, path: &Path) -> io::Result<Option<u8>> {
+    /// The last bytes of a file, at most so many; none where it is absent. Logs grow with the run,
+    /// what is asked of them between two steps must not.
+    fn read_end(&self, path: &Path, bytes_max: usize) -> io::Result<Vec<u8>> {
         match self.read(path) {
-            Ok(body) => Ok(body.last().copied()),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Ok(body) => Ok(body[body.len().saturating_sub(bytes_max)..].to_vec()),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
             Err(error) => Err(error),
         }
     }
@@ -196,20 +197,19 @@ impl Storage for FileSystem {
         fs::create_dir_all(&target).map_err(naming(&target))
     }
 
-    fn last_byte(&self, path: &Path) -> io::Result<Option<u8>> {
+    fn read_end(&self, path: &Path, bytes_max: usize) -> io::Result<Vec<u8>> {
         let target = self.resolve(path);
-        let last = || -> io::Result<Option<u8>> {
+        let end = || -> io::Result<Vec<u8>> {
             let mut file = File::open(&target)?;
-            if file.metadata()?.len() == 0 {
-                return Ok(None);
-            }
-            file.seek(SeekFrom::End(-1))?;
-            let mut byte = [0u8];
-            file.read_exact(&mut byte)?;
-            Ok(Some(byte[0]))
+            let start = file.metadata()?.len().saturating_sub(bytes_max as u64);
+            file.seek(SeekFrom::Start(start))?;
+            let mut body = Vec::new();
+            // It may grow meanwhile; what comes later is not asked for.
+            file.take(bytes_max as u64).read_to_end(&mut body)?;
+            Ok(body)
         };
-        match last() {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        match end() {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
             outcome => outcome.map_err(naming(&target)),
         }
     }

@@ -9,7 +9,7 @@ use crate::cluster::guard::pulse;
 use crate::cluster::world::Member;
 use crate::observe::clock::Clock;
 use crate::observe::event::{Event, Kind};
-use crate::observe::log::parse_lines;
+use crate::observe::log::{parse_lines, whole_lines};
 use crate::observe::storage::Storage;
 
 use super::journal::EVENTS;
@@ -19,6 +19,9 @@ pub const FAULT_AGE_SECONDS_MAX: f64 = 10.0;
 
 /// The end of the event log in which an injected fault is looked for.
 const EVENTS_TAIL_BYTES: usize = 16 << 10;
+
+/// The end of a rank's log that is looked at.
+const LOG_TAIL_BYTES: usize = 64 << 10;
 
 /// A repair can be faster than a guardian that gets no processor: how long its word is waited for.
 const WITNESS_WAIT_MAX: Duration = Duration::from_millis(200);
@@ -33,7 +36,8 @@ pub fn log_name(attempt: u32, host: &str, pid: u32) -> String {
 pub fn of(storage: &dyn Storage, clock: &dyn Clock, attempt: u32, lost: &Member) -> String {
     let (rank, host, pid) = (lost.rank, lost.host.as_str(), lost.pid);
     let text = |name: String| {
-        let body = storage.read(&Path::new("logs").join(name)).unwrap_or_default();
+        let name = Path::new("logs").join(name);
+        let body = storage.read_end(&name, LOG_TAIL_BYTES).unwrap_or_default();
         String::from_utf8_lossy(&body).into_owned()
     };
     let mut last_words = text(last_words::file_name(attempt, host, pid));
@@ -50,9 +54,8 @@ pub fn of(storage: &dyn Storage, clock: &dyn Clock, attempt: u32, lost: &Member)
 }
 
 fn injected(storage: &dyn Storage, rank: u32, now: f64) -> Option<String> {
-    let events = storage.read(Path::new(EVENTS)).unwrap_or_default();
-    let tail = &events[events.len().saturating_sub(EVENTS_TAIL_BYTES)..];
-    let whole = tail.iter().position(|&b| b == b'\n').map_or(tail, |at| &tail[at + 1..]);
+    let end = storage.read_end(Path::new(EVENTS), EVENTS_TAIL_BYTES).unwrap_or_default();
+    let whole = whole_lines(&end, EVENTS_TAIL_BYTES);
     let lines = parse_lines::<Event>(Path::new(EVENTS), whole).unwrap_or_default();
     lines.iter().rev().find_map(|event| match &event.kind {
         Kind::FaultInjected { kind, phase, target }

@@ -30,6 +30,8 @@ const WRITES: u64 = 90;
 const STOP_WITHIN: u64 = 1500;
 /// Runs in which state outlives the processes: files cost more than all the rest.
 const HOUSED_ONE_IN: u64 = 3;
+/// Runs whose sums are reproducible: their bits are known after a shrink, too.
+const REPRODUCIBLE_ONE_IN: u64 = 4;
 
 /// When a process dies in a change of the disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -96,6 +98,8 @@ pub struct Variant {
     pub seed: u64,
     /// `evaluation.every`, as text.
     pub evaluation: String,
+    /// `train.reproducible`.
+    pub reproducible: bool,
 }
 
 const LADDERS: [&[Rung]; 8] = [
@@ -149,6 +153,8 @@ impl Scenario {
         if housed {
             faults.extend(deaths_of_everything(apart));
         }
+        let apart = &mut Stream::new(&[seed, purpose::SIMULATE, 3]);
+        config.train.reproducible = apart.below(REPRODUCIBLE_ONE_IN) == 0;
         faults.sort_by_key(order);
         let flips =
             |fault: &Fault| matches!(fault, Fault::Point(p) if p.kind == FaultKind::BitFlip);
@@ -174,6 +180,7 @@ impl Scenario {
             owners: self.config.train.owners.unwrap_or(self.config.run.ranks),
             seed: self.config.run.seed,
             evaluation: self.config.evaluation.every.to_string(),
+            reproducible: self.config.train.reproducible,
         }
     }
 

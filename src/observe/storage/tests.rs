@@ -38,16 +38,17 @@ fn only_one_of_two_claims_a_name() {
 }
 
 #[test]
-fn lines_are_appended_and_the_last_byte_tells_their_end() {
+fn lines_are_appended_and_a_file_is_read_from_its_end() {
     on_both(|storage| {
         let path = Path::new("lines");
-        assert_eq!(storage.last_byte(path).unwrap(), None);
+        assert_eq!(storage.read_end(path, 1).unwrap(), b"");
         storage.append_line(path, "a").unwrap();
         storage.append_line(path, "b").unwrap();
         assert_eq!(storage.read(path).unwrap(), b"a\nb\n");
-        assert_eq!(storage.last_byte(path).unwrap(), Some(b'\n'));
+        assert_eq!(storage.read_end(path, 1).unwrap(), b"\n");
+        assert_eq!(storage.read_end(path, 100).unwrap(), b"a\nb\n");
         storage.write_whole(path, &[b"torn"]).unwrap();
-        assert_eq!(storage.last_byte(path).unwrap(), Some(b'n'));
+        assert_eq!(storage.read_end(path, 2).unwrap(), b"rn");
     });
 }
 
