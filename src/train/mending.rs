@@ -134,7 +134,6 @@ impl Trainer {
     /// The world is whole again, or has another size: its next step is watched.
     pub(super) fn survived(&mut self) {
         (self.mended.at, self.mended.begin) = (Some(self.clock.now()), Some(Begin::Survived));
-        self.comm.lived_through_repair();
         self.watch_neighbours();
     }
 
@@ -213,6 +212,9 @@ impl Trainer {
     pub(super) fn report_begin(&mut self, begun_seconds: Option<f64>) {
         let reports = self.reports();
         let mended = std::mem::take(&mut self.mended);
+        if mended.begin == Some(Begin::Survived) {
+            self.comm.lived_through_repair();
+        }
         if let (Some(Begin::Started), Some(seconds), true) =
             (mended.begin, begun_seconds, self.is_writer())
         {
