@@ -207,10 +207,14 @@ pub fn visible(pids: &[u32]) -> Vec<u32> {
     pids.iter().map(|&pid| if seen(pid) { pid } else { 0 }).collect()
 }
 
-fn statvfs(path: &Path) -> io::Result<libc::statvfs> {
+fn zero_terminated(path: &Path) -> io::Result<CString> {
     use std::os::unix::ffi::OsStrExt;
-    let path = CString::new(path.as_os_str().as_bytes())
-        .map_err(|_| io::Error::new(io::ErrorKind::InvalidInput, "the path holds a zero byte"))?;
+    CString::new(path.as_os_str().as_bytes())
+        .map_err(|_| io::Error::new(io::ErrorKind::InvalidInput, "the path holds a zero byte"))
+}
+
+fn statvfs(path: &Path) -> io::Result<libc::statvfs> {
+    let path = zero_terminated(path)?;
     let mut answer = std::mem::MaybeUninit::<libc::statvfs>::zeroed();
     // SAFETY: the path is zero-terminated and the kernel fills the structure.
     result(unsafe { libc::statvfs(path.as_ptr(), answer.as_mut_ptr()) })?;
@@ -221,6 +225,41 @@ fn statvfs(path: &Path) -> io::Result<libc::statvfs> {
 /// Bytes that this user may still write on the file system of `path`.
 pub fn free_disk_bytes(path: &Path) -> io::Result<u64> {
     statvfs(path).map(|answer| answer.f_bavail.saturating_mul(answer.f_frsize))
+}
+
+/// File systems that several machines may see, by their magic numbers (statfs(2)). FUSE among them:
+/// nobody knows what is behind it.
+const NETWORK_FILE_SYSTEMS: [(u32, &str); 14] = [
+    (0x6969, "nfs"),
+    (0x0BD0_0BD0, "lustre"),
+    (0x4750_4653, "gpfs"),
+    (0x1983_0326, "beegfs"),
+    (0x00C3_6400, "ceph"),
+    (0xFF53_4D42, "cifs"),
+    (0xFE53_4D42, "smb2"),
+    (0x517B, "smb"),
+    (0x5346_414F, "afs"),
+    (0x6B41_4653, "kafs"),
+    (0xAAD7_AAEA, "panfs"),
+    (0x2003_0528, "orangefs"),
+    (0x0102_1997, "9p"),
+    (0x6573_5546, "fuse"),
+];
+
+fn network_name(magic: u32) -> Option<&'static str> {
+    NETWORK_FILE_SYSTEMS.iter().find(|known| known.0 == magic).map(|known| known.1)
+}
+
+/// The name of the network file system that `path` lies on, if it does on one.
+pub fn network_file_system(path: &Path) -> io::Result<Option<&'static str>> {
+    let path = zero_terminated(path)?;
+    let mut answer = std::mem::MaybeUninit::<libc::statfs>::zeroed();
+    // SAFETY: the path is zero-terminated and the kernel fills the structure.
+    result(unsafe { libc::statfs(path.as_ptr(), answer.as_mut_ptr()) })?;
+    // SAFETY: filled above; all zero bytes would be valid too.
+    let magic = unsafe { answer.assume_init() }.f_type;
+    // Magic numbers have 32 bits; where the field has no more, the highest is its sign.
+    Ok(network_name((magic & 0xFFFF_FFFF) as u32))
 }
 
 fn memory_info(key: &str) -> Option<u64> {
@@ -399,6 +438,17 @@ mod tests {
         assert!(free_disk_bytes(Path::new("/")).is_ok());
         assert!(free_disk_bytes(Path::new("/no/such/folder")).is_err());
         assert_eq!(pid_space(), pid_space());
+    }
+
+    #[test]
+    fn a_file_system_of_the_network_is_known_by_its_magic_number() {
+        assert_eq!(network_name(0x6969), Some("nfs"));
+        assert_eq!(network_name(0x0BD0_0BD0), Some("lustre"));
+        for local in [0x0102_1994, 0xEF53, 0x5846_5342, 0x794C_7630] {
+            assert_eq!(network_name(local), None, "tmpfs, ext4, xfs, overlay");
+        }
+        assert_eq!(network_file_system(Path::new("/proc")).expect("it is there"), None);
+        assert!(network_file_system(Path::new("/no/such/folder")).is_err());
     }
 
     #[test]

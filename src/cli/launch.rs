@@ -14,9 +14,9 @@ use crate::cluster::launch::nodes::allocation::slurmd_timeout;
 use crate::cluster::launch::nodes::crew::Nodes;
 use crate::cluster::launch::nodes::{Allocation, SPARES_DEFAULT};
 use crate::cluster::launch::run_dir::{Found, RunDir};
-use crate::cluster::launch::runtime::{RUNTIME_VARIABLE, Runtime};
+use crate::cluster::launch::runtime::{RUNTIME_VARIABLE, Runtime, SILENCE_MAX};
 use crate::cluster::launch::supervisor::{self, Job};
-use crate::cluster::launch::{LaunchError, current_attempt, mpirun, network};
+use crate::cluster::launch::{LaunchError, current_attempt, janitor, mpirun, network};
 use crate::cluster::resident::Folder;
 use crate::config::{Config, DataFormat, Every, Recovery, Rung, identity, parse};
 use crate::model::{catalogue, layout};
@@ -117,8 +117,12 @@ fn launch(args: &Args) -> Result<Status, LaunchError> {
 /// The time-outs in force.
 fn limits_of(job: &Job) -> Limits {
     let limits = Limits::of(&job.config.recovery);
-    match &job.nodes {
-        Some(_) => limits.over_nodes(&job.config.recovery, slurmd_timeout()),
+    if job.nodes.is_none() {
+        return limits;
+    }
+    let limits = limits.over_nodes(&job.config.recovery, slurmd_timeout());
+    match &job.runtime {
+        Some(_) => limits.with_keepalive(SILENCE_MAX),
         None => limits,
     }
 }
@@ -224,6 +228,7 @@ fn opening(config: &Config, run: &RunDir, limits: Limits) -> Vec<String> {
     let mut lines = vec![limits.line()];
     lines.extend(limits.doubts().into_iter().map(|doubt| format!("warning: {doubt}")));
     lines.extend(network::complaints().into_iter().map(|line| format!("warning: {line}")));
+    lines.extend(janitor::detour().map(|line| format!("warning: {line}")));
     if let Some(sizes) = sizes(config) {
         let need = estimate::estimate(sizes);
         lines.push(format!(

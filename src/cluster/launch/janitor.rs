@@ -28,14 +28,45 @@ pub fn job_name(run_id: &str, attempt: u32) -> String {
 
 const PREFIX: &str = "kintsugi-";
 
-/// Sockets and session files. Short: the name of a socket has at most 107 bytes.
+/// Where private folders lie: the same path on every node, since mpirun hands its environment on,
+/// and short, for the name of a socket has at most 107 bytes. So it is not the user's `TMPDIR`.
+const TEMPORARY: &str = "/tmp";
+const MEMORY: &str = "/dev/shm";
+
+/// Sockets and session files. Daemons of several nodes must not meet in one folder: they name
+/// theirs after process ids, which repeat between nodes, and mpirun then hangs.
 pub fn temporary_folder(job: &str) -> PathBuf {
-    Path::new("/tmp").join(job)
+    Path::new(temporary_root(shared_by(Path::new(TEMPORARY)))).join(job)
+}
+
+fn temporary_root(shared_by: Option<&str>) -> &'static str {
+    if shared_by.is_some() { MEMORY } else { TEMPORARY }
+}
+
+/// The network file system that a folder lies on; where the kernel does not say, it is taken for a
+/// local one.
+pub fn shared_by(folder: &Path) -> Option<&'static str> {
+    os::network_file_system(folder).unwrap_or_default()
+}
+
+/// What people should know of that; nothing where `/tmp` is this machine's own.
+pub fn detour() -> Option<String> {
+    detour_around(shared_by(Path::new(TEMPORARY)))
+}
+
+fn detour_around(shared_by: Option<&str>) -> Option<String> {
+    shared_by.map(|name| {
+        format!(
+            "{TEMPORARY} is on a network file system ({name}), where daemons of several nodes \
+             would meet: private folders of attempts lie in {MEMORY} instead (TMPDIR is not \
+             looked at, since all nodes need the same short path)"
+        )
+    })
 }
 
 /// The ranks' shared memory segments.
 pub fn segments_folder(job: &str) -> PathBuf {
-    Path::new("/dev/shm").join(job)
+    Path::new(MEMORY).join(job)
 }
 
 /// A janitor at work.
@@ -270,6 +301,14 @@ mod tests {
             std::fs::remove_dir_all(segments_folder(job)).unwrap();
         }
         assert!(!is_job("kintsugi-0badcafe-x") && !is_job("kintsugi-0badcafe-1.slots"));
+    }
+
+    #[test]
+    fn no_folder_is_made_where_other_machines_see_it() {
+        assert_eq!((temporary_root(None), detour_around(None)), ("/tmp", None));
+        assert_eq!(temporary_root(Some("nfs")), "/dev/shm");
+        let told = detour_around(Some("nfs")).unwrap();
+        assert!(told.contains("/tmp") && told.contains("(nfs)") && told.contains("/dev/shm"));
     }
 
     #[test]

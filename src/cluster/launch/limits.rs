@@ -14,6 +14,8 @@ pub struct Limits {
     step: Limit,
     /// `recovery.node_timeout`, over several nodes.
     node: Option<Duration>,
+    /// Under the newer runtime (`run.runtime`): silence after which it gives up a node by itself.
+    keepalive: Option<Duration>,
     /// `recovery.time_limit`.
     time: Duration,
     /// `recovery.start_limit`.
@@ -28,6 +30,7 @@ impl Limits {
         Self {
             step: recovery.step_timeout,
             node: None,
+            keepalive: None,
             time: recovery.time_limit.0,
             start: recovery.start_limit.0,
             slurm: None,
@@ -37,6 +40,11 @@ impl Limits {
     /// Of one over several, where SLURM gives up a silent node after `slurm`.
     pub fn over_nodes(self, recovery: &Recovery, slurm: Option<Duration>) -> Self {
         Self { node: Some(recovery.node_timeout.0), slurm, ..self }
+    }
+
+    /// Of one whose launcher gives up a silent node after `keepalive` at the latest.
+    pub fn with_keepalive(self, keepalive: Duration) -> Self {
+        Self { keepalive: Some(keepalive), ..self }
     }
 
     /// What people should know, the first to strike first.
@@ -49,7 +57,9 @@ impl Limits {
         parts.push(format!("step {step}"));
         if let Some(node) = self.node {
             let slurm = self.slurm.map_or_else(|| "unknown".into(), |s| Span(s).to_string());
-            parts.push(format!("silent node {} (SLURM's own {slurm})", Span(node)));
+            let sooner = self.keepalive.map(|sooner| format!("{} by the runtime, ", Span(sooner)));
+            let node = format!("{}{}", sooner.as_deref().unwrap_or_default(), Span(node));
+            parts.push(format!("silent node {node} (SLURM's own {slurm})"));
         }
         parts.push(format!("no step committed {}", Span(self.time)));
         parts.push(format!("first step {}", Span(self.start)));
@@ -98,6 +108,17 @@ impl Limits {
                 Span(slurm)
             ));
         }
+        if let (Some(node), Some(keepalive)) = (self.node, self.keepalive)
+            && keepalive >= node
+        {
+            doubts.push(format!(
+                "recovery.node_timeout = {} is not longer than the runtime's own keepalive (up to \
+                 {}): launch leaves a silent node out while its ranks are still waited for; raise \
+                 it to \"5s\"",
+                Span(node),
+                Span(keepalive)
+            ));
+        }
         if self.start < self.time {
             doubts.push(format!(
                 "recovery.start_limit = {} is shorter than recovery.time_limit = {}: a start, \
@@ -129,6 +150,7 @@ pub fn slurmd_timeout(config: &str) -> Option<Duration> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cluster::launch::runtime::SILENCE_MAX;
 
     const SECOND: Duration = Duration::from_secs(1);
 
@@ -147,6 +169,23 @@ mod tests {
              committed 60s, first step 120s"
         );
         assert!(!Limits::of(&Recovery::default()).line().contains("node"));
+    }
+
+    #[test]
+    fn the_runtimes_keepalive_strikes_first_and_the_line_says_so() {
+        let of = |node: u32| limits(|r| r.node_timeout = Span(node * SECOND), Some(300));
+        let under_runtime = of(5).with_keepalive(SILENCE_MAX);
+        let line = under_runtime.line();
+        assert!(line.contains("silent node 3s by the runtime, 5s (SLURM's own 300s)"), "{line}");
+        assert!(under_runtime.check().is_ok());
+        assert_eq!(under_runtime.doubts(), Vec::<String>::new());
+        assert_eq!(of(3).doubts(), Vec::<String>::new(), "mpirun has no keepalive");
+        for node in [2, 3] {
+            let doubts = of(node).with_keepalive(SILENCE_MAX).doubts();
+            assert_eq!(doubts.len(), 1, "{doubts:?}");
+            assert!(doubts[0].contains(&format!("recovery.node_timeout = {node}s")), "{doubts:?}");
+            assert!(doubts[0].contains("keepalive (up to 3s)"), "{doubts:?}");
+        }
     }
 
     #[test]

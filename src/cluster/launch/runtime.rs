@@ -22,9 +22,13 @@ const AUTO: &str = "auto";
 
 /// Silence after which a daemon is asked whether it lives, between two questions, and how many it
 /// may leave unanswered: a node that falls silent is given up after 2 to 3 s.
-const KEEPALIVE_SECONDS: u32 = 1;
-const KEEPALIVE_INTERVAL_SECONDS: u32 = 1;
-const KEEPALIVE_PROBES: u32 = 2;
+const KEEPALIVE_SECONDS: u64 = 1;
+const KEEPALIVE_INTERVAL_SECONDS: u64 = 1;
+const KEEPALIVE_PROBES: u64 = 2;
+
+/// The end of that.
+pub const SILENCE_MAX: Duration =
+    Duration::from_secs(KEEPALIVE_SECONDS + KEEPALIVE_INTERVAL_SECONDS * KEEPALIVE_PROBES);
 
 /// A step that fails so soon did not start its daemon. Later it lost its node, which prterun has
 /// heard already: told once more, it would end the job.

@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::io::{self, BufReader};
 use std::net::{TcpStream, ToSocketAddrs, UdpSocket};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, SyncSender};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -219,8 +219,8 @@ impl Agent<'_> {
     fn obey(&mut self, order: Order) {
         match order {
             Order::Beat | Order::Leave => {}
-            Order::Begin { job } => {
-                let error = self.begin(&job).err().map(|error| error.to_string());
+            Order::Begin { job, temporary } => {
+                let error = self.begin(&job, &temporary).err().map(|error| error.to_string());
                 self.report(&Report::Done { error });
             }
             Order::Stop { job } => janitor::ask_to_stop(&job),
@@ -237,10 +237,18 @@ impl Agent<'_> {
     }
 
     /// The folders have the same names on all nodes: mpirun hands its environment on.
-    fn begin(&mut self, job: &str) -> io::Result<()> {
+    fn begin(&mut self, job: &str, temporary: &Path) -> io::Result<()> {
+        let root = temporary.parent().unwrap_or(temporary);
+        if let Some(name) = janitor::shared_by(root) {
+            let root = root.display();
+            return Err(io::Error::other(format!(
+                "{root} is on a network file system ({name}) here, and not where launch runs: \
+                 leave this node out (sbatch --exclude)"
+            )));
+        }
         let janitor = Janitor::spawn(&self.program, job)?;
-        for folder in [janitor::temporary_folder(job), janitor::segments_folder(job)] {
-            std::fs::create_dir_all(&folder)?;
+        for folder in [temporary, &janitor::segments_folder(job)] {
+            std::fs::create_dir_all(folder)?;
         }
         self.janitors.insert(job.to_owned(), janitor);
         Ok(())

@@ -132,7 +132,8 @@ impl Crew {
                 return Err(format!("{living} of {all} nodes live, and {least} are needed"));
             }
             let hosts = choose(&standings, ranks, self.wanted);
-            self.fleet.order(&hosts, &Order::Begin { job: job.to_owned() });
+            let temporary = janitor::temporary_folder(job);
+            self.fleet.order(&hosts, &Order::Begin { job: job.to_owned(), temporary });
             let now = self.standings();
             let lives = |host: &String| now.iter().any(|node| node.name == *host && node.lives);
             if hosts.iter().all(lives) {

@@ -4,6 +4,7 @@
 
 use std::io::{self, BufRead, Read, Write};
 use std::net::TcpStream;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use serde::de::DeserializeOwned;
@@ -39,6 +40,8 @@ pub enum Order {
     Begin {
         /// Its name, `KINTSUGI_JOB` of its processes.
         job: String,
+        /// Where launch's daemon has its sockets, and so every other.
+        temporary: PathBuf,
     },
     /// Its ranks are to write a checkpoint and end.
     Stop {
@@ -141,7 +144,7 @@ mod tests {
         assert_eq!(from_words([u64::MAX, 0, 0]), None);
         let orders = [
             Order::Beat,
-            Order::Begin { job: "kintsugi-0-1".into() },
+            Order::Begin { job: "kintsugi-0-1".into(), temporary: "/tmp/kintsugi-0-1".into() },
             Order::End { job: "kintsugi-0-1".into() },
             Order::ClearSlots,
             Order::Leave,
