@@ -22,11 +22,6 @@ pub const ARRIVAL_MAX: Duration = Duration::from_secs(20);
 const ANSWER_MAX: Duration = Duration::from_secs(12);
 /// How long agents may take to end in order.
 const LEAVE_MAX: Duration = Duration::from_secs(5);
-/// A node that was lost is not asked again for so long; twice as long after every further try.
-const COOL_DOWN: Duration = Duration::from_secs(15);
-const COOL_DOWN_DOUBLINGS_MAX: u32 = 5;
-/// A node that was lost so often is not used again in this launch.
-const LOSSES_MAX: u32 = 3;
 /// How often a wait looks again.
 const POLL: Duration = Duration::from_millis(20);
 
@@ -252,16 +247,13 @@ impl Fleet {
     /// when they have answered.
     pub fn recall(&mut self) {
         let cooled = |node: &Node| match node.state {
-            State::Lost { at } => {
-                let doublings = node.tries.saturating_sub(1).min(COOL_DOWN_DOUBLINGS_MAX);
-                node.losses < LOSSES_MAX && at.elapsed() > COOL_DOWN * 2_u32.pow(doublings)
-            }
+            State::Lost { at } => node.record.cool_down().is_some_and(|wait| at.elapsed() > wait),
             _ => false,
         };
         let mut names = Vec::new();
         for node in self.shared.lock().iter_mut().filter(|node| cooled(node)) {
             node.state = State::Expected { since: Instant::now(), before: true };
-            node.tries += 1;
+            node.record.asked();
             names.push(node.name.clone());
         }
         for name in names {
@@ -333,6 +325,17 @@ impl Fleet {
     #[cfg(test)]
     pub(super) fn cut(&self, name: &str) {
         self.shared.lose(name, None, "cut");
+    }
+
+    /// As if it had happened so much earlier.
+    #[cfg(test)]
+    pub(super) fn backdate(&self, name: &str, by: Duration) {
+        for node in self.shared.lock().iter_mut().filter(|node| node.name == name) {
+            node.admitted -= by;
+            if let State::Lost { at } = &mut node.state {
+                *at -= by;
+            }
+        }
     }
 
     /// Ends the agents in order, and those that do not end.

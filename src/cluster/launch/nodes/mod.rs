@@ -3,8 +3,9 @@
 //!
 //! `allocation` which nodes there are · `placement` which of them an attempt runs on (pure) ·
 //! `message` what launch and agents say to each other · `agent` a node's side · `orphan` what it
-//! does when launch's machine died · `switchboard` and `fleet` launch's side · `crew` what the
-//! supervisor needs of them · `scale` more or fewer of them at the user's wish.
+//! does when launch's machine died · `switchboard` and `fleet` launch's side · `record` when a lost
+//! node is asked again (pure) · `crew` what the supervisor needs of them · `scale` more or fewer of
+//! them at the user's wish.
 
 pub mod agent;
 pub mod allocation;
@@ -13,6 +14,7 @@ pub mod fleet;
 pub mod message;
 pub mod orphan;
 pub mod placement;
+mod record;
 pub mod scale;
 pub mod switchboard;
 

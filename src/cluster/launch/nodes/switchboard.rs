@@ -9,6 +9,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::message::{self, Beat, Order, Report};
+use super::record::Record;
 use crate::cluster::resident::Key;
 
 /// How long a stranger may take to say who it is, and how many may do so at once.
@@ -51,8 +52,9 @@ pub(super) struct Node {
     pub(super) heard: Instant,
     pub(super) answer: Option<Report>,
     pub(super) newest: Option<Key>,
-    pub(super) losses: u32,
-    pub(super) tries: u32,
+    /// When it began to serve, if it ever did.
+    pub(super) admitted: Instant,
+    pub(super) record: Record,
 }
 
 /// A node that was lost.
@@ -87,8 +89,8 @@ impl Shared {
             heard: now,
             answer: None,
             newest: None,
-            losses: 0,
-            tries: 0,
+            admitted: now,
+            record: Record::default(),
         };
         Ok(Self {
             key: draw_key()?,
@@ -129,8 +131,8 @@ impl Shared {
         {
             return;
         }
-        node.losses += u32::from(node.state == State::Living);
-        node.tries = node.tries.max(1);
+        let served = (node.state == State::Living).then(|| node.admitted.elapsed());
+        node.record.lost(served);
         node.state = State::Lost { at: Instant::now() };
         node.newest = None;
         if let Some(link) = node.link.take() {
@@ -151,7 +153,7 @@ impl Shared {
             return None;
         }
         known.state = State::Living;
-        known.heard = Instant::now();
+        (known.admitted, known.heard) = (Instant::now(), Instant::now());
         known.newest = newest.and_then(message::from_words);
         known.link = Some(Link { stream: Arc::clone(stream), beats: None, number });
         Some(node)

@@ -175,3 +175,56 @@ fn whoever_does_not_know_the_word_or_is_not_expected_is_not_heard() {
     fleet.order(&["a".into()], &Order::ClearSlots);
     assert!(!lives(&mut fleet, "a"));
 }
+
+/// Longer than any cool-down.
+const LONG: Duration = Duration::from_secs(1000);
+const HOUR: Duration = Duration::from_secs(3600);
+
+/// Whether an agent that comes now is taken in.
+fn comes_back(fleet: &mut Fleet, node: &str) -> Option<TcpStream> {
+    let (_, _, key) = fleet.address().unwrap();
+    let link = stranger(fleet, node, &key);
+    let end = Instant::now() + Duration::from_millis(300);
+    while !lives(fleet, node) && Instant::now() < end {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    lives(fleet, node).then_some(link)
+}
+
+#[test]
+fn a_node_that_was_lost_is_used_again_once_it_has_cooled_down_and_answers() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut fleet = fleet(&["a"], folder.path());
+    let _first = comes_back(&mut fleet, "a").unwrap();
+    fleet.cut("a");
+    fleet.recall();
+    assert!(comes_back(&mut fleet, "a").is_none(), "it was not asked yet");
+    fleet.backdate("a", Duration::from_secs(14));
+    fleet.recall();
+    assert!(comes_back(&mut fleet, "a").is_none(), "not yet");
+    fleet.backdate("a", Duration::from_secs(2));
+    fleet.recall();
+    assert!(!lives(&mut fleet, "a"), "it has not answered");
+    assert!(comes_back(&mut fleet, "a").is_some());
+}
+
+#[test]
+fn the_third_loss_is_for_good_unless_an_hour_of_service_lay_before_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut fleet = fleet(&["a", "b"], folder.path());
+    for node in ["a", "b"] {
+        let mut links = Vec::new();
+        for loss in 1..=3 {
+            links.push(comes_back(&mut fleet, node).unwrap());
+            if node == "b" && loss == 3 {
+                fleet.backdate(node, HOUR);
+            }
+            fleet.cut(node);
+            fleet.backdate(node, LONG);
+            fleet.recall();
+        }
+    }
+    assert!(comes_back(&mut fleet, "a").is_none());
+    assert!(comes_back(&mut fleet, "b").is_some());
+    assert_eq!(fleet.losses().len(), 6);
+}
