@@ -7,13 +7,15 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use kintsugi_ffi::os;
 use serde::Serialize;
 
+use crate::cluster::launch::nodes::scale::Picture;
 use crate::cluster::world::{Member, Role, World};
 use crate::observe::event::{Event, Kind};
 use crate::observe::log::{EVENTS_FILE, EventTail};
 use crate::observe::progress::{clock, duration};
 use crate::observe::report::episodes::episodes;
 use crate::observe::report::read::read_result;
-use crate::observe::result::RunResult;
+use crate::observe::result::{RunResult, Status};
+use crate::observe::storage::FileSystem;
 
 mod live;
 
@@ -31,17 +33,26 @@ pub struct Args {
     pub live: bool,
 }
 
+/// Silence after which nobody takes a run for one that goes on: as long as a start may take, and
+/// longer than a repair may, unless these limits were raised.
+const SILENCE_SECONDS_MAX: f64 = 120.0;
+
 /// Polls of the event file: each takes up to 8 MiB, so this bounds the file that is read whole.
 const POLLS_MAX: usize = 512;
 
 /// What is known.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Default, Serialize)]
 #[allow(missing_docs)]
 struct Report {
     run: String,
-    /// running | silent (no process of it found here, no result) | the status of its result.
+    /// running | running (elsewhere): on other hosts, and heard of lately | silent: no process of
+    /// it found, no result | the status of its result.
     state: String,
     reason: Option<String>,
+    /// SLURM's number of its job, where that has several nodes.
+    job: Option<String>,
+    /// Whether members are on other hosts.
+    elsewhere: bool,
     attempt: u32,
     generation: u32,
     step: u64,
@@ -108,14 +119,15 @@ fn report(folder: &Path, events: &[Event]) -> Result<Report, String> {
     let ago = last.map(|event| (now - event.time).max(0.0));
     let state = match &result {
         Some(result) => name_of(&result.status),
-        None if alive(&members) => "running".to_string(),
-        None => "silent".to_string(),
+        None => unfinished(&members, ago, &os::hostname()).to_string(),
     };
     let recoveries = episodes(events);
     Ok(Report {
         run: folder.display().to_string(),
         state,
         reason: result.as_ref().map(|result| result.reason.clone()),
+        job: Picture::read(&FileSystem::new(folder)).map(|picture| picture.job),
+        elsewhere: elsewhere(&members, &os::hostname()),
         attempt: last.map_or(0, |event| event.attempt),
         generation: world.as_ref().map_or(0, |world| world.generation),
         step: last.map_or(0, |event| event.step),
@@ -147,7 +159,8 @@ fn report(folder: &Path, events: &[Event]) -> Result<Report, String> {
         })
         .unwrap_or_default(),
         members,
-        recovery_seconds: recoveries.iter().map(|episode| episode.seconds()).sum(),
+        // Not `sum`, which of nothing is -0.0.
+        recovery_seconds: recoveries.iter().fold(0.0, |all, episode| all + episode.seconds()),
         lost_steps: recoveries.iter().map(|episode| episode.lost_steps).sum(),
         recoveries: recoveries.len(),
         result,
@@ -174,10 +187,21 @@ fn name_of(value: &impl Serialize) -> String {
     json.trim_matches('"').to_string()
 }
 
-/// Whether a member that should run on this host does.
-fn alive(members: &[Member]) -> bool {
-    let here = os::hostname();
-    members.iter().any(|member| member.host == here && os::process_is_alive(member.pid))
+/// The state of a run without a result, seen from `here`: processes of other hosts cannot be looked
+/// at, but what they write can.
+fn unfinished(members: &[Member], ago: Option<f64>, here: &str) -> &'static str {
+    let lately = ago.is_some_and(|ago| ago <= SILENCE_SECONDS_MAX);
+    if members.iter().any(|member| member.host == here && os::process_is_alive(member.pid)) {
+        "running"
+    } else if lately && elsewhere(members, here) {
+        "running (elsewhere)"
+    } else {
+        "silent"
+    }
+}
+
+fn elsewhere(members: &[Member], here: &str) -> bool {
+    members.iter().any(|member| member.host != here)
 }
 
 fn newest<T>(events: &[Event], wanted: impl Fn(&Kind) -> Option<T>) -> Option<T> {
@@ -206,11 +230,31 @@ fn speed(events: &[Event]) -> Option<(f64, f64)> {
     (length > 0.0 && all > 0.0).then(|| (samples as f64 / all, per_second))
 }
 
-fn lines(report: &Report) -> String {
-    let mut text = format!("{}: {}", report.run, report.state);
-    if let Some(reason) = &report.reason {
-        text.push_str(&format!(" ({reason})"));
+impl Report {
+    /// The job that may go on with the run by itself, once SLURM starts it again: a silent one, or
+    /// one that says that it was to be put back into the queue.
+    fn queued(&self) -> Option<String> {
+        let job = self.job.as_ref().map(|job| format!("job {job}"));
+        match self.result.as_ref().map(|result| result.status) {
+            None if self.state != "silent" => None,
+            None => job.or_else(|| self.elsewhere.then(|| "its job".to_owned())),
+            Some(Status::Interrupted | Status::JobLost) => job,
+            Some(_) => None,
+        }
     }
+
+    fn headline(&self) -> String {
+        let queued = self.queued().map(|job| format!("{job} may be in SLURM's queue"));
+        let more: Vec<String> = self.reason.clone().into_iter().chain(queued).collect();
+        match more.is_empty() {
+            true => format!("{}: {}", self.run, self.state),
+            false => format!("{}: {} ({})", self.run, self.state, more.join("; ")),
+        }
+    }
+}
+
+fn lines(report: &Report) -> String {
+    let mut text = report.headline();
     text.push_str(&format!(
         "\nstep {}, epoch {}, {} since the start, attempt {}, generation {}\n",
         report.step,
@@ -246,4 +290,39 @@ fn lines(report: &Report) -> String {
         ));
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HERE: &str = "login";
+
+    fn member(host: &str, pid: u32) -> Member {
+        Member { member: 0, rank: 0, role: Role::Active, pid, host: host.into(), node: 0 }
+    }
+
+    /// No process has this number: it is beyond the kernel's largest.
+    const NOBODY: u32 = 1 << 30;
+
+    #[test]
+    fn a_run_on_other_hosts_is_running_as_long_as_it_is_heard_of() {
+        let there = [member("n1", std::process::id()), member("n2", NOBODY)];
+        let of = |ago: Option<f64>| unfinished(&there, ago, HERE);
+        assert_eq!(of(Some(3.0)), "running (elsewhere)");
+        assert_eq!(of(Some(SILENCE_SECONDS_MAX + 1.0)), "silent");
+        assert_eq!(of(None), "silent");
+    }
+
+    #[test]
+    fn processes_of_this_host_are_looked_at_themselves() {
+        let alive = [member(HERE, std::process::id()), member("n2", NOBODY)];
+        assert_eq!(unfinished(&alive, Some(1000.0), HERE), "running");
+        // What it last wrote says nothing of a process that is known to be gone.
+        assert_eq!(unfinished(&[member(HERE, NOBODY)], Some(1.0), HERE), "silent");
+        assert_eq!(unfinished(&[], Some(1.0), HERE), "silent");
+        // Its own member died; the others are heard of.
+        let one_died = [member(HERE, NOBODY), member("n2", 1)];
+        assert_eq!(unfinished(&one_died, Some(1.0), HERE), "running (elsewhere)");
+    }
 }

@@ -17,14 +17,15 @@ use crate::observe::event::{Event, Kind};
 use crate::observe::log::{EVENTS_FILE, EventTail};
 use crate::observe::progress::{clock, duration};
 
-use super::{Report, lines, read_on, report};
+use super::{Report, SILENCE_SECONDS_MAX, lines, read_on, report};
 
 /// Between two looks.
 const PERIOD: Duration = Duration::from_secs(1);
 /// How soon Ctrl-C is answered.
 const NAP: Duration = Duration::from_millis(50);
-/// A run of which no process is found here and nothing is heard for so long is not followed on.
-const SILENCE_SECONDS_MAX: f64 = 120.0;
+/// A run that is silent for longer than `SILENCE_SECONDS_MAX` is not followed on. One whose job may
+/// be in SLURM's queue (after a requeue two minutes at least on most sites) is, for a week.
+const QUEUE_SECONDS_MAX: f64 = 7.0 * 24.0 * 3600.0;
 /// Repairs that are shown.
 const REPAIRS_SHOWN: usize = 5;
 /// Nodes that are shown.
@@ -56,24 +57,21 @@ pub fn run(folder: &Path) -> ExitCode {
 fn follow(folder: &Path, stop: &AtomicBool) -> Result<ExitCode, String> {
     let (mut tail, mut events) = (EventTail::new(folder.join(EVENTS_FILE)), Vec::new());
     let limit = max_seconds(folder);
-    let mut output = Output::of(Term::stdout());
+    let (mut output, begun) = (Output::of(Term::stdout()), Instant::now());
     loop {
         read_on(&mut tail, &mut events);
         let report = report(folder, &events)?;
-        let silent = report.state == "silent"
-            && report.last_event_seconds_ago.is_none_or(|ago| ago > SILENCE_SECONDS_MAX);
-        let ended = report.result.is_some();
+        let silence = report.last_event_seconds_ago.unwrap_or(begun.elapsed().as_secs_f64());
+        let waits = report.state == "silent" || report.queued().is_some();
+        let silent = waits && silence > patience(&report);
+        let ended = report.result.is_some() && report.queued().is_none();
         let shown = output.show(&report, &events, limit, ended || silent);
         if shown.is_err() || ended {
             // A closed stdout is no failure: nobody looks any more.
             return Ok(ExitCode::SUCCESS);
         }
         if silent {
-            return Err(format!(
-                "nothing is heard of {}: no process of it here, no event for {SILENCE_SECONDS_MAX} \
-                 s; `kintsugi launch` goes on with it",
-                report.run
-            ));
+            return Err(advice(&report));
         }
         let until = Instant::now() + PERIOD;
         while Instant::now() < until {
@@ -82,6 +80,27 @@ fn follow(folder: &Path, stop: &AtomicBool) -> Result<ExitCode, String> {
             }
             std::thread::sleep(NAP);
         }
+    }
+}
+
+/// How long it may be silent.
+fn patience(report: &Report) -> f64 {
+    match report.queued() {
+        Some(_) => QUEUE_SECONDS_MAX,
+        None => SILENCE_SECONDS_MAX,
+    }
+}
+
+/// For whoever waited in vain. A job's run must not be launched a second time.
+fn advice(report: &Report) -> String {
+    let heard = format!(
+        "nothing is heard of {}: no process of it here, no event for {}",
+        report.run,
+        clock(patience(report))
+    );
+    match report.queued() {
+        Some(job) => format!("{heard}; `squeue` says whether {job} still waits"),
+        None => format!("{heard}; `kintsugi launch` goes on with it"),
     }
 }
 
@@ -224,12 +243,7 @@ fn one_line(report: &Report, limit: Option<f64>) -> String {
 
 /// The whole view, at most about `rows` lines.
 fn view(report: &Report, events: &[Event], limit: Option<f64>, rows: usize) -> Vec<String> {
-    let mut view = vec![format!(
-        "{}: {}{}",
-        report.run,
-        report.state,
-        report.reason.as_ref().map_or(String::new(), |reason| format!(" ({reason})"))
-    )];
+    let mut view = vec![report.headline()];
     if let Some(done) = done(report, limit) {
         let full = (done * BAR_WIDTH as f64).round() as usize;
         let (full, empty) = ("━".repeat(full), "─".repeat(BAR_WIDTH.saturating_sub(full)));
@@ -329,5 +343,53 @@ fn members(report: &Report, rows: usize, view: &mut Vec<String>) {
     }
     if report.members.len() > rows {
         view.push(format!("... and {} members more", report.members.len() - rows));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::name_of;
+    use super::*;
+    use crate::cluster::launch::account::from_nothing;
+    use crate::observe::result::Status;
+
+    fn silent() -> Report {
+        Report { run: "runs/x".into(), state: "silent".into(), ..Report::default() }
+    }
+
+    #[test]
+    fn a_run_of_this_machine_is_given_up_and_what_goes_on_with_it_is_named() {
+        assert_eq!(patience(&silent()), SILENCE_SECONDS_MAX);
+        let told = advice(&silent());
+        assert!(told.contains("no event for 2m00s") && told.contains("kintsugi launch"), "{told}");
+        assert_eq!(silent().headline(), "runs/x: silent");
+    }
+
+    #[test]
+    fn a_run_of_a_job_is_followed_through_the_queue_and_not_launched_again() {
+        let job = Report { job: Some("7".into()), ..silent() };
+        let other_hosts = Report { elsewhere: true, ..silent() };
+        for (report, name) in [(&job, "job 7"), (&other_hosts, "its job")] {
+            assert_eq!(patience(report), QUEUE_SECONDS_MAX);
+            let told = advice(report);
+            assert!(told.contains(name) && told.contains("squeue"), "{told}");
+            assert!(!told.contains("kintsugi launch"), "{told}");
+            let shown = report.headline();
+            assert_eq!(shown, format!("runs/x: silent ({name} may be in SLURM's queue)"));
+            assert_eq!(view(report, &[], None, 20)[0], shown);
+        }
+        let result = |status| {
+            let (state, reason) = (name_of(&status), Some("asked to stop".into()));
+            let result = Some(from_nothing("x", 1, status, "asked to stop"));
+            Report { state, reason, result, job: Some("7".into()), ..silent() }
+        };
+        let put_back = result(Status::Interrupted);
+        assert_eq!(patience(&put_back), QUEUE_SECONDS_MAX);
+        let shown = "runs/x: interrupted (asked to stop; job 7 may be in SLURM's queue)";
+        assert_eq!(put_back.headline(), shown);
+        assert_eq!(result(Status::Completed).queued(), None);
+        assert_eq!(Report { job: None, ..put_back }.queued(), None);
+        let running = Report { state: "running (elsewhere)".into(), ..other_hosts };
+        assert_eq!(running.headline(), "runs/x: running (elsewhere)");
     }
 }
