@@ -204,6 +204,9 @@ fn the_command_prints_a_table_a_page_and_json() {
         r#"{{"bench":"recovery","command":"c","machine":{machine},"cases":[{case}],"ratios":{{}}}}"#
     );
     std::fs::write(&bench, format!("a line before\n{report}\n")).unwrap();
+    let checkpoints = folder.path().join("checkpoints.json");
+    let of_checkpoints = report.replace("recovery", "checkpoint").replace("restart", "loop_held");
+    std::fs::write(&checkpoints, of_checkpoints.replace("60000", "1500")).unwrap();
     let output = kintsugi(&[
         "simulate",
         "fleet",
@@ -214,6 +217,8 @@ fn the_command_prints_a_table_a_page_and_json() {
         "--json",
         "--costs",
         bench.to_str().unwrap(),
+        "--costs",
+        checkpoints.to_str().unwrap(),
         "--respawn",
         "2s",
         "--out",
@@ -222,6 +227,7 @@ fn the_command_prints_a_table_a_page_and_json() {
     let text = String::from_utf8_lossy(&output.stdout);
     assert_eq!(output.status.code(), Some(0), "{text}");
     assert!(text.contains("restart 60.00 s") && text.contains("respawn 2.00 s"), "{text}");
+    assert!(text.contains("a checkpoint 1.50 s"), "{text}");
     let json: serde_json::Value = serde_json::from_str(text.lines().last().unwrap()).unwrap();
     assert_eq!(json["cases"].as_array().unwrap().len(), 10);
     assert_eq!(json["agrees"], true);

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use crate::config::Span;
 use crate::config::units::Every;
 use crate::lab::fleet::against::{self, Given, Measured, Verdict};
-use crate::lab::fleet::costs::{Costs, MEASURED_RANKS};
+use crate::lab::fleet::costs::{self, Costs, MEASURED_RANKS, RECOVERY};
 use crate::lab::fleet::{Fleet, Forecast, NODES_MAX, NodeLoss, forecasts, page};
 use crate::observe::log::{EVENTS_FILE, read_events};
 use crate::observe::progress::duration;
@@ -44,15 +44,16 @@ pub struct Args {
     /// Length of a run if nothing failed
     #[arg(long, value_name = "TIME", default_value = "30d")]
     work: Span,
-    /// What the loop loses by one checkpoint
-    #[arg(long, value_name = "TIME", default_value = "2s")]
-    checkpoint_cost: Span,
+    /// What the loop loses by one checkpoint [default: as --costs says, else 2s]
+    #[arg(long, value_name = "TIME")]
+    checkpoint_cost: Option<Span>,
     /// Between two checkpoints: "auto" (Young/Daly, as `checkpoint.every`) or a time
     #[arg(long, value_name = "TIME", default_value = "auto")]
     checkpoint_every: Every,
-    /// What repairs take, as `kintsugi bench recovery --json` printed it
+    /// What repairs take, as `kintsugi bench recovery --json` printed it, or what a checkpoint
+    /// takes (`kintsugi bench checkpoint --json`); give it twice for both
     #[arg(long, value_name = "FILE")]
-    costs: Option<PathBuf>,
+    costs: Vec<PathBuf>,
     #[command(flatten)]
     repairs: Repairs,
     /// Runs played for each line
@@ -73,7 +74,7 @@ pub struct Args {
     json: bool,
 }
 
-/// What repairs take, one by one; each overrides the file of --costs.
+/// What repairs take, one by one; each overrides the files of --costs.
 #[derive(Debug, clap::Args)]
 struct Repairs {
     /// Replacing a dead rank by a new process
@@ -180,10 +181,13 @@ fn refusal(args: &Args) -> Option<String> {
     None
 }
 
-fn costs(args: &Args) -> Result<Costs, String> {
-    let mut costs = Costs::default();
-    if let Some(file) = &args.costs {
-        costs = costs.read(file)?;
+/// What was measured or given, and whether repairs were measured.
+fn costs(args: &Args) -> Result<(Costs, bool), String> {
+    let (mut costs, mut repairs_measured) = (Costs::default(), false);
+    for file in &args.costs {
+        let report = costs::read_report(file)?;
+        costs = costs.with(&report).map_err(|reason| costs::no_costs(file, &reason))?;
+        repairs_measured |= report.bench == RECOVERY;
     }
     let repairs = &args.repairs;
     for (given, cost) in [
@@ -197,8 +201,11 @@ fn costs(args: &Args) -> Result<Costs, String> {
     ] {
         *cost = given.map_or(*cost, |span| span.0.as_secs_f64());
     }
-    Ok(costs)
+    Ok((costs, repairs_measured))
 }
+
+/// What the loop loses by a checkpoint where nobody says it.
+const CHECKPOINT_SECONDS: f64 = 2.0;
 
 /// 10,000 hours: a rank with its GPU (54 days of 16,384 GPUs with 419 interruptions, as published
 /// for Llama 3, are 50,000 hours a GPU; software and smaller fleets do worse).
@@ -206,6 +213,8 @@ const RANK_MTBF_SECONDS: f64 = 10_000.0 * 3600.0;
 
 fn fleet(args: &Args) -> Result<Fleet, String> {
     let seconds = |span: Span| span.0.as_secs_f64();
+    let (costs, _) = costs(args)?;
+    let checkpoint_cost = args.checkpoint_cost.map(seconds).or(costs.checkpoint);
     Ok(Fleet {
         nodes: 1,
         ranks_per_node: args.ranks_per_node,
@@ -213,12 +222,12 @@ fn fleet(args: &Args) -> Result<Fleet, String> {
         rank_mtbf: args.rank_mtbf.unwrap_or(RANK_MTBF_SECONDS),
         node_mtbf: args.node_mtbf,
         step: seconds(args.step),
-        checkpoint_cost: seconds(args.checkpoint_cost),
+        checkpoint_cost: checkpoint_cost.unwrap_or(CHECKPOINT_SECONDS),
         checkpoint_every: match args.checkpoint_every {
             Every::Time(time) => Some(time.as_secs_f64()),
             _ => None,
         },
-        costs: costs(args)?,
+        costs,
         node_detect: seconds(args.repairs.node_detect),
         node_repair: seconds(args.repairs.node_repair),
         rank_return: seconds(args.repairs.rank_return),
@@ -348,8 +357,10 @@ fn compare(args: &Args, run: &Path) -> Result<bool, String> {
     let events = read_events(&run.join(EVENTS_FILE)).map_err(|error| error.to_string())?;
     let measured =
         against::measure(&events).map_err(|reason| format!("{}: {reason}", run.display()))?;
+    // A report of checkpoints alone says nothing of repairs.
+    let (costs, repairs_measured) = costs(args)?;
     let given = Given {
-        costs: args.costs.is_some().then(|| costs(args)).transpose()?,
+        costs: repairs_measured.then_some(costs),
         mtbf: args.rank_mtbf.map(|mtbf| mtbf / f64::from(measured.ranks.max(1))),
     };
     let verdict = against::hold(&measured, given, args.replicas, args.seed);

@@ -47,12 +47,21 @@ impl Measured {
     }
 }
 
+/// Steps that share one event, since they are short.
+struct Stretch {
+    last: u64,
+    steps: u64,
+    /// Of all of them.
+    seconds: f64,
+}
+
 /// Reads a run's events.
 ///
 /// # Errors
 /// When they show too little: no steps, or none that count.
 pub fn measure(events: &[Event]) -> Result<Measured, String> {
-    let mut counted: Vec<(u64, f64)> = Vec::new();
+    let mut counted: Vec<Stretch> = Vec::new();
+    let mut at = 0;
     let (mut ranks, mut begun, mut ended) = (0, None, 0.0);
     let (mut evaluation_seconds, mut lost_steps) = (0.0, 0);
     let mut checkpoints: Vec<u64> = Vec::new();
@@ -62,22 +71,26 @@ pub fn measure(events: &[Event]) -> Result<Measured, String> {
             Kind::Step { seconds, .. } => {
                 begun.get_or_insert(event.seconds - seconds);
                 ended = event.seconds;
-                counted.push((event.step, *seconds));
+                // Steps that went back by themselves leave one in doubt; that is one at least.
+                let steps = event.step.saturating_sub(at).max(1);
+                counted.push(Stretch { last: event.step, steps, seconds: *seconds });
+                at = event.step;
             }
             Kind::Evaluation { seconds, .. } if seconds.is_finite() => {
                 evaluation_seconds += seconds;
             }
             Kind::Restarted { lost_steps: lost, .. } => {
                 lost_steps += lost;
-                counted.retain(|(step, _)| *step <= event.step);
+                counted.retain(|stretch| stretch.last <= event.step);
+                at = event.step;
                 checkpoints.retain(|step| *step <= event.step);
             }
             Kind::Checkpoint { .. } => checkpoints.push(event.step),
             _ => {}
         }
     }
-    let work: f64 = counted.iter().map(|step| step.1).sum();
-    let steps = counted.last().map_or(0, |step| step.0);
+    let work: f64 = counted.iter().map(|stretch| stretch.seconds).sum();
+    let steps = counted.last().map_or(0, |stretch| stretch.last);
     let seconds = ended - begun.unwrap_or(0.0) - evaluation_seconds;
     if !(steps > 0 && work > 0.0 && seconds > 0.0) {
         return Err("its events show no steps that count: name a run that trained".into());
@@ -88,8 +101,10 @@ pub fn measure(events: &[Event]) -> Result<Measured, String> {
         .checked_sub(1)
         .filter(|gaps| *gaps > 0)
         .map(|gaps| (checkpoints[gaps].saturating_sub(checkpoints[0])) as f64 / gaps as f64);
-    let step_seconds = work / steps as f64;
-    let struck_step_seconds = counted.iter().map(|step| step.1 * step.1).sum::<f64>() / work;
+    // A restart may cut a stretch in two, of which none is counted.
+    let step_seconds = work / counted.iter().map(|stretch| stretch.steps as f64).sum::<f64>();
+    let struck = |stretch: &Stretch| stretch.seconds * stretch.seconds / stretch.steps as f64;
+    let struck_step_seconds = counted.iter().map(struck).sum::<f64>() / work;
     let repairs = repairs(&episodes(events), struck_step_seconds);
     let checkpoint_steps = spacing.filter(|steps| *steps > 0.0);
     Ok(Measured {
@@ -226,5 +241,58 @@ fn rules(run: &Measured, given: Given, stream: &mut Stream) -> Rules {
         rank_return: None,
         node_return: None,
         work: run.steps as f64 * run.step_seconds,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::observe::event::VERSION;
+
+    fn event(seconds: f64, step: u64, kind: Kind) -> Event {
+        let (time, attempt, generation, rank) = (1.7e9 + seconds, 1, 0, 0);
+        Event { v: VERSION, time, seconds, attempt, generation, step, rank, kind }
+    }
+
+    /// Steps up to this one that took so long together, written at the end of the last.
+    fn steps(at: f64, last: u64, seconds: f64) -> Event {
+        let (epoch, loss, error, samples, learning_rate) = (0, 1.0, 0.5, 96, 0.1);
+        event(at, last, Kind::Step { epoch, loss, error, samples, learning_rate, seconds })
+    }
+
+    #[test]
+    fn steps_that_share_an_event_have_the_length_of_one() {
+        let one_by_one: Vec<Event> =
+            (1..=400).map(|step| steps(0.02 * step as f64, step, 0.02)).collect();
+        let five_by_five: Vec<Event> =
+            (1..=80).map(|event| steps(0.1 * event as f64, 5 * event, 0.1)).collect();
+        for events in [one_by_one, five_by_five] {
+            let run = measure(&events).unwrap();
+            assert_eq!(run.steps, 400);
+            assert!((run.step_seconds - 0.02).abs() < 1e-9, "{run:?}");
+            assert!((run.struck_step_seconds - 0.02).abs() < 1e-9, "{run:?}");
+        }
+    }
+
+    #[test]
+    fn long_steps_are_struck_more_often() {
+        // Nine of 0.01 s in one event, then one of 0.11 s.
+        let run = measure(&[steps(0.09, 9, 0.09), steps(0.2, 10, 0.11)]).unwrap();
+        assert!((run.step_seconds - 0.02).abs() < 1e-9, "{run:?}");
+        let expected = (9.0 * 0.01 * 0.01 + 0.11 * 0.11) / 0.2;
+        assert!((run.struck_step_seconds - expected).abs() < 1e-9, "{run:?}");
+    }
+
+    #[test]
+    fn steps_are_counted_from_where_an_attempt_begins() {
+        let back = Kind::Restarted { from: "checkpoint".into(), lost_steps: 7 };
+        let mut events = vec![steps(0.1, 5, 0.1), steps(0.2, 10, 0.1), steps(0.3, 15, 0.1)];
+        // Steps 6 to 8 counted, but their event does not: two of its steps were thrown away.
+        events.push(event(2.0, 8, back));
+        events.extend([steps(2.1, 13, 0.1), steps(2.2, 18, 0.1)]);
+        let run = measure(&events).unwrap();
+        assert_eq!((run.steps, run.lost_steps), (18, 7));
+        assert!((run.step_seconds - 0.02).abs() < 1e-9, "{run:?}");
+        assert!((run.struck_step_seconds - 0.02).abs() < 1e-9, "{run:?}");
     }
 }

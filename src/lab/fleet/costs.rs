@@ -1,5 +1,5 @@
-//! What mending takes: figures measured with `kintsugi bench recovery`, and how they are taken to
-//! grow with the fleet.
+//! What mending takes: figures measured with `kintsugi bench recovery` and `bench checkpoint`, and
+//! how they are taken to grow with the fleet.
 
 use std::path::Path;
 
@@ -21,6 +21,8 @@ pub struct Costs {
     pub resident_restart: f64,
     /// Everything starts again from a checkpoint.
     pub restart: f64,
+    /// What the loop loses by one checkpoint, where that was measured.
+    pub checkpoint: Option<f64>,
     /// A live repair costs this much more each time the number of ranks doubles.
     pub per_doubling: f64,
     /// A start of everything costs this much more each time the number of ranks doubles.
@@ -38,6 +40,7 @@ impl Default for Costs {
             spare: 0.151,
             resident_restart: 1.52,
             restart: 2.15,
+            checkpoint: None,
             per_doubling: 0.010,
             start_per_doubling: 1.0,
         }
@@ -59,30 +62,13 @@ impl Costs {
         }
     }
 
-    /// Takes over the medians that a `kintsugi bench recovery --json` printed; cases that it lacks
-    /// stay as they are.
+    /// Takes over the medians of a report of `bench recovery` or `bench checkpoint`; cases that it
+    /// lacks stay as they are.
     ///
     /// # Errors
-    /// When the file cannot be read or holds no such report.
-    pub fn read(self, path: &Path) -> Result<Self, String> {
-        let text = std::fs::read_to_string(path)
-            .map_err(|error| format!("{}: {error}", path.display()))?;
-        self.with_bench(&text).map_err(|reason| {
-            format!(
-                "{}: {reason}; write it with `kintsugi bench recovery --json > FILE`",
-                path.display()
-            )
-        })
-    }
-
-    /// As [`Costs::read`], of the text: the report is its last line that is not blank.
-    ///
-    /// # Errors
-    /// When that line is no report of `bench recovery`.
-    pub fn with_bench(mut self, text: &str) -> Result<Self, String> {
-        let line = text.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or_default();
-        let report: Report = serde_json::from_str(line).map_err(|error| error.to_string())?;
-        if report.bench != "recovery" {
+    /// When it is of another bench, or no time in it is one.
+    pub fn with(mut self, report: &Report) -> Result<Self, String> {
+        if ![RECOVERY, CHECKPOINT].contains(&report.bench.as_str()) {
             return Err(format!("it is a report of `bench {}`", report.bench));
         }
         for case in &report.cases {
@@ -90,15 +76,77 @@ impl Costs {
             if case.unit != "ms" || !(seconds >= 0.0 && seconds.is_finite()) {
                 return Err(format!("{}: {} {} is no time", case.case, case.median, case.unit));
             }
-            match case.case.as_str() {
-                "respawn" => self.respawn = seconds,
-                "shrink" => self.shrink = seconds,
-                "cold_spare" => self.spare = seconds,
-                "resident_restart" => self.resident_restart = seconds,
-                "restart" => self.restart = seconds,
+            match (report.bench.as_str(), case.case.as_str()) {
+                (RECOVERY, "respawn") => self.respawn = seconds,
+                (RECOVERY, "shrink") => self.shrink = seconds,
+                (RECOVERY, "cold_spare") => self.spare = seconds,
+                (RECOVERY, "resident_restart") => self.resident_restart = seconds,
+                (RECOVERY, "restart") => self.restart = seconds,
+                // Written behind the loop: what it is held is what it loses.
+                (CHECKPOINT, "loop_held") => self.checkpoint = Some(seconds),
                 _ => {}
             }
         }
         Ok(self)
+    }
+}
+
+/// What repairs take.
+pub const RECOVERY: &str = "recovery";
+/// What checkpoints take.
+const CHECKPOINT: &str = "checkpoint";
+
+/// The report that `kintsugi bench ... --json` left in a file: its last line that is not blank.
+///
+/// # Errors
+/// When the file cannot be read or holds none.
+pub fn read_report(path: &Path) -> Result<Report, String> {
+    let text =
+        std::fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))?;
+    let line = text.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or_default();
+    serde_json::from_str(line).map_err(|error| no_costs(path, &error.to_string()))
+}
+
+/// What to do about a file that `--costs` cannot use.
+pub fn no_costs(path: &Path, reason: &str) -> String {
+    format!(
+        "{}: {reason}; write it with `kintsugi bench recovery --json > FILE` or `kintsugi bench \
+         checkpoint --json > FILE`",
+        path.display()
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+    use crate::lab::bench::{Case, Machine};
+
+    fn report(bench: &str, cases: &[(&str, f64)]) -> Report {
+        let case = |(name, ms): &(&str, f64)| Case::of(name, &[*ms], &BTreeMap::new());
+        let machine = Machine { cores: 2, memory_bytes: None, mpicc: "mpicc".into() };
+        let (bench, cases) = (bench.into(), cases.iter().map(case).collect());
+        Report { bench, command: "c".into(), machine, cases, ratios: BTreeMap::new() }
+    }
+
+    #[test]
+    fn reports_of_both_benches_add_up() {
+        let repairs = report("recovery", &[("cold_spare", 200.0), ("warm_spare", 1.0)]);
+        let checkpoints = report("checkpoint", &[("loop_held", 1500.0)]);
+        let costs = Costs::default().with(&repairs).and_then(|costs| costs.with(&checkpoints));
+        let expected = Costs { spare: 0.2, checkpoint: Some(1.5), ..Costs::default() };
+        assert_eq!(costs, Ok(expected));
+        assert_eq!(Costs::default().with(&checkpoints).unwrap().spare, Costs::default().spare);
+    }
+
+    #[test]
+    fn another_bench_and_what_is_no_time_are_refused() {
+        let other = Costs::default().with(&report("sums", &[("respawn", 1.0)]));
+        assert!(other.unwrap_err().contains("bench sums"));
+        let mut wrong = report("checkpoint", &[("loop_held", 1.0)]);
+        wrong.cases[0].unit = "MB/s".into();
+        assert!(Costs::default().with(&wrong).unwrap_err().contains("is no time"));
+        assert!(Costs::default().with(&report("recovery", &[("restart", f64::NAN)])).is_err());
     }
 }
