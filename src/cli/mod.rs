@@ -45,7 +45,7 @@ enum Command {
     Experiment(experiment::Args),
     /// Draws runs as one self-contained HTML file
     Report(report::Args),
-    /// Asks a running run for another number of ranks
+    /// Asks a running run for another number of ranks or nodes
     Scale(scale::Args),
     /// Shows how a run stands
     Status(status::Args),

@@ -1,6 +1,6 @@
-//! `kintsugi scale RUN RANKS`: asks a running run for another number of ranks. The request is a
-//! file in the run directory; the writer rank reads it at a step boundary. With `--nodes` it is
-//! launch that reads it: the world ends at a step boundary and begins again on so many nodes.
+//! `kintsugi scale RUN RANKS`: asks a running run for another number of ranks or nodes. The request
+//! is a file in the run directory; the writer rank reads it at a step boundary. With `--nodes` it
+//! is launch that reads it: the world ends at a step boundary and begins again on so many nodes.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -18,8 +18,8 @@ use crate::train::resize::REQUEST;
 /// How often the world is looked at while waiting.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// Asks a running run for another number of ranks: more are spawned and merged, or the last ones
-/// leave, between two steps.
+/// Asks a running run for another number of ranks or nodes, between two steps: more ranks are
+/// spawned and merged, or the last ones leave; over several nodes all start again from memory.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// The run directory
