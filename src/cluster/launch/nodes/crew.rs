@@ -1,6 +1,7 @@
 //! What the supervisor needs of several nodes: where the next attempt goes, that its nodes are
 //! ready, which of them died, and that nothing of it is left on those that live.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -8,7 +9,7 @@ use std::time::Duration;
 use super::allocation::Allocation;
 use super::fleet::{Fleet, Muster};
 use super::message::Order;
-use super::placement::{Placement, Standing, choose, surplus};
+use super::placement::{Placement, Standing, choose, cut_off, surplus};
 use super::scale::Picture;
 use super::switchboard::Loss;
 use crate::cluster::launch::janitor;
@@ -68,6 +69,10 @@ pub struct Crew {
     used: Vec<String>,
     /// Lost since an attempt began.
     lost: Vec<Loss>,
+    /// Nodes of the last attempt that was begun.
+    world: Vec<String>,
+    /// Of which nothing was heard any more since then.
+    silent: BTreeSet<String>,
     /// Nodes that an attempt runs on while enough live.
     wanted: usize,
 }
@@ -98,7 +103,16 @@ impl Crew {
         let mut fleet = Fleet::start(muster)?;
         fleet.await_all(stop);
         let slots = mission.slots;
-        Ok(Self { nodes, fleet, slots, used: Vec::new(), lost: Vec::new(), wanted })
+        Ok(Self {
+            nodes,
+            fleet,
+            slots,
+            used: Vec::new(),
+            lost: Vec::new(),
+            world: Vec::new(),
+            silent: BTreeSet::new(),
+            wanted,
+        })
     }
 
     /// Every node of the allocation.
@@ -131,6 +145,12 @@ impl Crew {
                 let all = standings.len();
                 return Err(format!("{living} of {all} nodes live, and {least} are needed"));
             }
+            self.hear_of_losses();
+            let home =
+                self.nodes.allocation.own.map(|own| self.nodes.allocation.nodes[own].as_str());
+            if let Some(reason) = cut_off(&self.world, &standings, &self.silent, home) {
+                return Err(reason);
+            }
             let hosts = choose(&standings, ranks, self.wanted);
             let temporary = janitor::temporary_folder(job);
             self.fleet.order(&hosts, &Order::Begin { job: job.to_owned(), temporary });
@@ -138,16 +158,25 @@ impl Crew {
             let lives = |host: &String| now.iter().any(|node| node.name == *host && node.lives);
             if hosts.iter().all(lives) {
                 self.used.clone_from(&hosts);
+                self.world.clone_from(&hosts);
+                self.silent.clear();
                 return Ok(Placement { hosts, spares_per_host: self.nodes.spares_per_node });
             }
         }
         Err("every node died while an attempt was being made ready".into())
     }
 
+    fn hear_of_losses(&mut self) {
+        let losses = self.fleet.losses();
+        let silent = losses.iter().filter(|loss| loss.silent).map(|loss| loss.node.clone());
+        self.silent.extend(silent);
+        self.lost.extend(losses);
+    }
+
     /// A node of the running attempt that is lost. To be called often.
     pub fn lost_in_use(&mut self) -> Option<&Loss> {
         self.fleet.look();
-        self.lost.extend(self.fleet.losses());
+        self.hear_of_losses();
         self.lost.iter().find(|loss| self.used.contains(&loss.node))
     }
 
@@ -181,7 +210,7 @@ impl Crew {
 
     /// What was lost since the last call, for people.
     pub fn take_losses(&mut self) -> Vec<Loss> {
-        self.lost.extend(self.fleet.losses());
+        self.hear_of_losses();
         std::mem::take(&mut self.lost)
     }
 

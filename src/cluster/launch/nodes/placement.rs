@@ -1,5 +1,8 @@
 //! Which nodes an attempt runs on. Pure.
 
+use std::collections::BTreeSet;
+
+use crate::cluster::recovery::quorum;
 use crate::cluster::resident::Key;
 
 /// What is known of one node.
@@ -46,6 +49,30 @@ impl Placement {
     }
 }
 
+/// Why the node of launch may not begin again with those that live: of so many nodes of the last
+/// attempt's `world` nothing is heard that it seems to be cut off itself. The others requeue the job;
+/// this part of the world must not train on as well. Nodes that are known to be dead, or that were
+/// given back, do not count.
+pub fn cut_off(
+    world: &[String],
+    nodes: &[Standing],
+    silent: &BTreeSet<String>,
+    home: Option<&str>,
+) -> Option<String> {
+    let lives = |name: &String| nodes.iter().any(|node| node.name == *name && node.lives);
+    let living: BTreeSet<&str> = world.iter().filter(|n| lives(n)).map(String::as_str).collect();
+    let unheard: Vec<&str> = world
+        .iter()
+        .filter(|name| !lives(name) && silent.contains(*name))
+        .map(String::as_str)
+        .collect();
+    if unheard.is_empty() {
+        return None;
+    }
+    let reason = quorum::missed(living.len() + unheard.len(), &living, home)?;
+    Some(format!("nothing is heard of {}; {reason}", unheard.join(", ")))
+}
+
 /// Chooses `wanted` of the living nodes, or as many as there are, and never more than ranks: each
 /// gets one at least. Those that hold the newest state come first, so that somebody maps it; then
 /// those that were used before.
@@ -88,6 +115,28 @@ mod tests {
         assert_eq!(choose(&nodes, 4, 3), ["a", "b", "c"]);
         assert_eq!(choose(&nodes, 2, 4), ["a", "b"]);
         assert!(choose(&[], 2, 4).is_empty());
+    }
+
+    #[test]
+    fn who_hears_nothing_of_most_others_is_cut_off_itself() {
+        let world = ["a", "b", "c", "d"].map(String::from);
+        let but = |dead: &[&str]| {
+            let nodes = ["a", "b", "c", "d"].map(|name| node(name, 3));
+            nodes.map(|node| Standing { lives: !dead.contains(&node.name.as_str()), ..node })
+        };
+        let silent = |names: &[&str]| names.iter().map(|name| (*name).to_string()).collect();
+        let reason = |dead: &[&str], unheard: &[&str]| {
+            cut_off(&world, &but(dead), &silent(unheard), Some("a"))
+        };
+        assert_eq!(reason(&[], &[]), None);
+        assert_eq!(reason(&["b"], &["b"]), None);
+        assert_eq!(reason(&["b", "c"], &["b", "c"]), None, "half, with launch");
+        let three = reason(&["b", "c", "d"], &["b", "c", "d"]).unwrap();
+        assert!(three.starts_with("nothing is heard of b, c, d; no quorum"), "{three}");
+        assert_eq!(reason(&["b", "c", "d"], &[]), None, "all three are known to be dead");
+        assert!(reason(&["b", "c", "d"], &["c", "d"]).is_some(), "b is dead, c and d may live");
+        assert_eq!(reason(&["b", "c"], &["b", "c", "d"]), None, "d is back");
+        assert_eq!(cut_off(&[], &but(&["b"]), &silent(&["b"]), Some("a")), None, "no attempt yet");
     }
 
     #[test]

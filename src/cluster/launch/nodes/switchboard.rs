@@ -64,6 +64,8 @@ pub struct Loss {
     pub node: String,
     /// How it was noticed.
     pub why: String,
+    /// Whether it may live: it was not heard of, but its connection was not closed either.
+    pub silent: bool,
 }
 
 #[derive(Debug)]
@@ -139,7 +141,8 @@ impl Shared {
             let _ = link.stream.shutdown(Shutdown::Both);
         }
         drop(nodes);
-        let loss = Loss { node: name.to_owned(), why: why.to_owned() };
+        let silent = number.is_none();
+        let loss = Loss { node: name.to_owned(), why: why.to_owned(), silent };
         self.losses.lock().unwrap_or_else(PoisonError::into_inner).push(loss);
         self.changed.notify_all();
     }
