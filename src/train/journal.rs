@@ -10,7 +10,7 @@ use crate::cluster::world::World;
 use crate::observe::clock::Clock;
 use crate::observe::event::{Event, Kind, VERSION};
 use crate::observe::ledger::{Committed, Entry, Ledger};
-use crate::observe::log::{EventLog, parse_lines};
+use crate::observe::log::{EventLog, parse_lines, whole_lines};
 use crate::observe::progress::Progress;
 use crate::observe::storage::Storage;
 use crate::observe::tensorboard::Tensorboard;
@@ -19,6 +19,8 @@ use crate::observe::tensorboard::Tensorboard;
 pub const EVENTS: &str = "events.jsonl";
 /// See `observe::ledger`.
 pub const LEDGER: &str = "ledger.jsonl";
+/// The end of the events in which repairs are looked for that no step has followed yet.
+const RECENT_EVENTS_BYTES: usize = 256 << 10;
 /// See `cluster::world`.
 pub const WORLD: &str = "world.json";
 
@@ -107,12 +109,13 @@ impl Journal {
         self.warn_once(written, EVENTS);
     }
 
-    /// Generations of an attempt that stand in the events as recovered; none where they cannot be
-    /// read.
+    /// The last generations of an attempt that stand in the events as recovered; none where they
+    /// cannot be read.
     pub fn recovered_generations(&self, attempt: u32) -> Vec<u32> {
         let path = Path::new(EVENTS);
-        let body = self.storage.read(path).unwrap_or_default();
-        let events: Vec<Event> = parse_lines(path, &body).unwrap_or_default();
+        let end = self.storage.read_end(path, RECENT_EVENTS_BYTES).unwrap_or_default();
+        let recent = whole_lines(&end, RECENT_EVENTS_BYTES);
+        let events: Vec<Event> = parse_lines(path, recent).unwrap_or_default();
         let recovered = events.into_iter().filter(|event| event.attempt == attempt);
         recovered
             .filter_map(|event| match event.kind {
