@@ -106,8 +106,9 @@ fn planned_kills(minutes: f64) {
 }
 
 /// One long run whose ranks 1 to 3 `kintsugi chaos` kills all along: rank 0 lives through every
-/// repair, leads each, and so shows what a recovery leaves behind. Its calm twin, which comes first,
-/// is one rank that need not wait for others: sums are reproducible, so its bits are the same.
+/// repair, leads each, and so shows what a recovery leaves behind. Its calm twin, which comes
+/// first, is one rank that need not wait for others: sums are reproducible, so its bits are the
+/// same.
 fn storm(minutes: f64) {
     let rate_steps = 1500;
     let keys = [LONG[1], "train.reproducible=true", "checkpoint.every=500steps"];
@@ -185,8 +186,8 @@ fn open_files(pid: u32) -> Option<usize> {
     std::fs::read_dir(format!("/proc/{pid}/fd")).ok().map(Iterator::count)
 }
 
-/// From the first recovery on, when all that is loaded lazily is loaded: medians of the first and of
-/// the last quarter, since a moment within a repair has more of everything.
+/// From the first recovery on, when all that is loaded lazily is loaded: medians of the first and
+/// of the last quarter, since a moment within a repair has more of everything.
 fn assert_no_growth(measured: &[Measurement]) {
     let struck: Vec<_> = measured.iter().filter(|at| at.recoveries >= 1).copied().collect();
     let quarter = struck.len().div_ceil(4);

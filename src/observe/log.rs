@@ -114,7 +114,8 @@ pub fn parse_lines<T: DeserializeOwned>(path: &Path, body: &[u8]) -> io::Result<
     Ok(values)
 }
 
-/// What [`Storage::read_end`] returned for `bytes_max`, without the line that it may have cut in two.
+/// What [`Storage::read_end`] returned for `bytes_max`, without the line that it may have cut in
+/// two.
 pub fn whole_lines(end: &[u8], bytes_max: usize) -> &[u8] {
     if end.len() < bytes_max {
         return end;

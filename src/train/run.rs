@@ -6,8 +6,7 @@ use std::process::ExitCode;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
-use crate::cluster::comm::mpi::{JoinArguments, under_mpirun};
-use crate::cluster::comm::{CommError, Communicator};
+use crate::cluster::comm::{CommError, Communicator, mpi::JoinArguments, mpi::under_mpirun};
 use crate::cluster::faults::Standing;
 use crate::cluster::guard::{Activity, pulse};
 use crate::cluster::launch::lock::RunLock;
@@ -20,11 +19,9 @@ use crate::observe::result::Status;
 use crate::observe::storage::Storage;
 use crate::observe::tensorboard::Tensorboard;
 
-use super::TrainError;
 use super::housing::Housing;
 use super::journal::{Journal, Place, WORLD};
 use super::keeper::{Facts, Keeper, leave_reason, read_reason};
-use super::network;
 use super::outcome::{Ended, RESULT};
 use super::position::Position;
 use super::replica::Replica;
@@ -32,6 +29,7 @@ use super::reserve::{self, Preparation};
 use super::start::{self, From, Part, Prepared};
 use super::surroundings::{Staff, Surroundings, communicator, start_guardian, surroundings};
 use super::trainer::Trainer;
+use super::{TrainError, network};
 
 /// Longest wait for worker threads at the end.
 const WORKERS_END_SECONDS_MAX: u32 = 30;

@@ -199,8 +199,8 @@ pub trait Communicator: Send {
     /// Ranks of this machine, whose death this process sees by itself: pids by rank, 0 for the
     /// ranks elsewhere.
     fn watch(&mut self, _pids: &[u32]) {}
-    /// A repair is over and everybody computes; this process was a rank before it and has the memory
-    /// that it computes with.
+    /// A repair is over and everybody computes; this process was a rank before it and has the
+    /// memory that it computes with.
     fn lived_through_repair(&mut self) {}
     /// A spare's life: returns when it is needed, or not any more. `pids` are those of the ranks on
     /// this machine, as for `watch`; `idle` is called at every look.

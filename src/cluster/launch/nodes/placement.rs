@@ -50,9 +50,9 @@ impl Placement {
 }
 
 /// Why the node of launch may not begin again with those that live: of so many nodes of the last
-/// attempt's `world` nothing is heard that it seems to be cut off itself. The others requeue the job;
-/// this part of the world must not train on as well. Nodes that are known to be dead, or that were
-/// given back, do not count.
+/// attempt's `world` nothing is heard that it seems to be cut off itself. The others requeue the
+/// job; this part of the world must not train on as well. Nodes that are known to be dead, or that
+/// were given back, do not count.
 pub fn cut_off(
     world: &[String],
     nodes: &[Standing],
