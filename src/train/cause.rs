@@ -5,7 +5,6 @@ use std::path::Path;
 use std::time::Duration;
 
 use crate::cluster::guard::last_words::{self, Evidence};
-use crate::cluster::guard::pulse;
 use crate::cluster::world::Member;
 use crate::observe::clock::Clock;
 use crate::observe::event::{Event, Kind};
@@ -24,33 +23,35 @@ const EVENTS_TAIL_BYTES: usize = 16 << 10;
 const LOG_TAIL_BYTES: usize = 64 << 10;
 
 /// A repair can be faster than a guardian that gets no processor: how long its word is waited for.
-const WITNESS_WAIT_MAX: Duration = Duration::from_millis(200);
-const WITNESS_POLL: Duration = Duration::from_millis(2);
+pub const WITNESS_WAIT_MAX: Duration = Duration::from_millis(200);
 
 /// A rank's log below `RUN/logs`.
 pub fn log_name(attempt: u32, host: &str, pid: u32) -> String {
     format!("{}.log", last_words::name_of(attempt, host, pid))
 }
 
+/// Whether a witness has told how a member of this attempt ended.
+pub fn is_told(storage: &dyn Storage, attempt: u32, lost: &Member) -> bool {
+    last_words::tells(&last_words_of(storage, attempt, lost))
+}
+
 /// What is known of how a member of this attempt ended.
 pub fn of(storage: &dyn Storage, clock: &dyn Clock, attempt: u32, lost: &Member) -> String {
-    let (rank, host, pid) = (lost.rank, lost.host.as_str(), lost.pid);
-    let text = |name: String| {
-        let name = Path::new("logs").join(name);
-        let body = storage.read_end(&name, LOG_TAIL_BYTES).unwrap_or_default();
-        String::from_utf8_lossy(&body).into_owned()
-    };
-    let mut last_words = text(last_words::file_name(attempt, host, pid));
-    let end = clock.now() + WITNESS_WAIT_MAX;
-    while pulse().is_watched() && !last_words::tells(&last_words) && clock.now() < end {
-        clock.sleep(WITNESS_POLL);
-        last_words = text(last_words::file_name(attempt, host, pid));
-    }
     last_words::cause(&Evidence {
-        injected: injected(storage, rank, clock.unix_seconds()),
-        last_words,
-        log: text(log_name(attempt, host, pid)),
+        injected: injected(storage, lost.rank, clock.unix_seconds()),
+        last_words: last_words_of(storage, attempt, lost),
+        log: end_of_log(storage, log_name(attempt, &lost.host, lost.pid)),
     })
+}
+
+fn last_words_of(storage: &dyn Storage, attempt: u32, lost: &Member) -> String {
+    end_of_log(storage, last_words::file_name(attempt, &lost.host, lost.pid))
+}
+
+fn end_of_log(storage: &dyn Storage, name: String) -> String {
+    let name = Path::new("logs").join(name);
+    let body = storage.read_end(&name, LOG_TAIL_BYTES).unwrap_or_default();
+    String::from_utf8_lossy(&body).into_owned()
 }
 
 fn injected(storage: &dyn Storage, rank: u32, now: f64) -> Option<String> {

@@ -22,7 +22,7 @@ impl Trainer {
             Ending::Renewed => Status::JobLost,
         };
         // The result is made from events: repairs that no step followed are among them.
-        self.report_begin(None);
+        self.report_rest();
         // Another rank than the writer may be the one that writes them down.
         self.vote(Ok(()))?;
         let mut kept = Ok(());

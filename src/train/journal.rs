@@ -34,6 +34,16 @@ pub struct Place {
     pub rank: u32,
 }
 
+/// Where and when an event happened.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Stamp {
+    place: Place,
+    /// Seconds since 1970.
+    time: f64,
+    /// Of the run.
+    seconds: f64,
+}
+
 /// Writes the run's lines.
 pub struct Journal {
     storage: Arc<dyn Storage>,
@@ -87,12 +97,22 @@ impl Journal {
         (self.clock.unix_seconds() - self.origin).max(0.0)
     }
 
+    /// Where and when something happens that is written later.
+    pub fn stamp(&self, place: Place) -> Stamp {
+        Stamp { place, time: self.clock.unix_seconds(), seconds: self.seconds() }
+    }
+
     /// Writes an event.
     pub fn event(&mut self, place: Place, kind: Kind) {
+        self.event_of(self.stamp(place), kind);
+    }
+
+    /// Writes an event that happened before.
+    pub fn event_of(&mut self, Stamp { place, time, seconds }: Stamp, kind: Kind) {
         let event = Event {
             v: VERSION,
-            time: self.clock.unix_seconds(),
-            seconds: self.seconds(),
+            time,
+            seconds,
             attempt: place.attempt,
             generation: place.generation,
             step: place.step,

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use crate::cluster::faults::inject::STRUCK;
 use crate::cluster::faults::{FAULTS_FOLDER, Injector, Standing};
-use crate::cluster::world::{Member, World};
+use crate::cluster::world::World;
 use crate::config::Every;
 use crate::data::sampler::Order;
 use crate::observe::clock::Clock;
@@ -18,7 +18,7 @@ use crate::observe::result::Status;
 use crate::observe::storage::Storage;
 
 use super::TrainError;
-use super::cause::{self, FAULT_AGE_SECONDS_MAX};
+use super::cause::FAULT_AGE_SECONDS_MAX;
 use super::checkpoint::{self, About, Copying, TrainState, Writer, young_daly};
 use super::journal::{Journal, Place};
 use super::outcome;
@@ -488,10 +488,5 @@ impl Keeper {
         let newest = struck.fold(f64::NEG_INFINITY, f64::max);
         let age = self.clock.unix_seconds() - newest;
         (0.0..FAULT_AGE_SECONDS_MAX).contains(&age).then_some(age)
-    }
-
-    /// What is known of how a process of this rank died.
-    pub fn cause_of(&self, attempt: u32, lost: &Member) -> String {
-        cause::of(self.storage.as_ref(), self.clock.as_ref(), attempt, lost)
     }
 }

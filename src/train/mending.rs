@@ -9,7 +9,7 @@ use crate::cluster::recovery::driver::recover;
 use crate::cluster::recovery::{GaveUp, Note, Repaired};
 use crate::cluster::world::{Role, World};
 use crate::config::Rung;
-use crate::observe::event::{Kind, Lost, RecoveryRecord, ResizeRecord};
+use crate::observe::event::{Kind, ResizeRecord};
 
 use super::TrainError;
 use super::trainer::Trainer;
@@ -207,11 +207,11 @@ impl Trainer {
         }
     }
 
-    /// Writes down what began the work at hand: with `begun_seconds` after the first commit,
-    /// without at an end that no commit preceded.
+    /// Writes down what began the work at hand, or owes it: with `begun_seconds` after the first
+    /// commit, without at an end that no commit preceded.
     pub(super) fn report_begin(&mut self, begun_seconds: Option<f64>) {
         let reports = self.reports();
-        let mended = std::mem::take(&mut self.mended);
+        let mut mended = std::mem::take(&mut self.mended);
         if mended.begin == Some(Begin::Survived) {
             self.comm.lived_through_repair();
         }
@@ -224,38 +224,7 @@ impl Trainer {
         if begun_seconds.is_some() && reports && !mended.unreported.is_empty() {
             self.replica.tidy();
         }
-        let newest = mended.unreported.len().saturating_sub(1);
-        // Whoever reported the older ones may have died as it committed: then they stand written,
-        // and are still unreported here.
-        let known = if reports && newest > 0 {
-            self.journal.recovered_generations(self.world.attempt)
-        } else {
-            Vec::new()
-        };
-        let unreported = mended.unreported.into_iter().enumerate().filter(|_| reports);
-        for (index, (generation, ranks, mut repaired)) in unreported {
-            if known.contains(&generation) {
-                continue;
-            }
-            if let (Some(seconds), true) = (begun_seconds, index == newest) {
-                repaired.seconds.insert("first_step".into(), seconds);
-            }
-            let lost = repaired.lost.iter().map(|member| Lost {
-                member: member.member,
-                rank: member.rank,
-                host: member.host.clone(),
-                cause: self.keeper.cause_of(self.world.attempt, member),
-            });
-            let record = RecoveryRecord {
-                generation,
-                step: repaired.step + 1,
-                lost: lost.collect(),
-                rung: rung_name(repaired.rung).into(),
-                ranks,
-                seconds: repaired.seconds,
-            };
-            self.event(Kind::Recovered(record));
-        }
+        self.owe(std::mem::take(&mut mended.unreported), begun_seconds);
         for mut record in mended.resized.into_iter().filter(|_| reports) {
             record.seconds.extend(begun_seconds.map(|seconds| ("first_step".into(), seconds)));
             self.event(Kind::Resized(record));

@@ -25,6 +25,7 @@ pub mod mending;
 pub mod network;
 pub mod optimizer;
 pub mod outcome;
+mod owed;
 pub mod pace;
 pub mod position;
 pub mod replica;

@@ -401,8 +401,8 @@ pub(super) fn trainer(
     if comm.rank() == 0 && replica.standing.newcomer {
         keeper.take_over(&replica, &world, &mut journal);
     }
-    let stop = Arc::clone(&around.stop);
-    let (exchange, mut plan) = (prepared.exchange, prepared.plan);
+    let (exchange, mut plan, stop) = (prepared.exchange, prepared.plan, Arc::clone(&around.stop));
+    plan.witness_wait = around.witness_wait;
     // Without a supervisor nobody would start it again.
     plan.renews &= arguments.launched;
     Trainer::new(comm, world, replica, exchange, journal, keeper, stop, clock, plan)
@@ -480,7 +480,7 @@ pub(super) fn conclude(
         && trainer.is_writer()
         && trainer.keeper.is_current()
     {
-        trainer.report_begin(None);
+        trainer.report_rest();
         let place = trainer.place();
         let (status, reason) = (error.status(), error.to_string());
         let status = super::outcome::status_name(status).to_string();

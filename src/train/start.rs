@@ -248,6 +248,7 @@ fn plan(config: &Config, order: &Order, validation_samples: u64) -> Plan {
         reproducible: config.train.reproducible,
         // Asynchronous owners cannot move between ranks that live: a part of Δw would count twice.
         regrow: synchronous.then_some(config.recovery.regrow),
+        witness_wait: Duration::ZERO,
         integrity: match synchronous {
             true => config.recovery.integrity_every,
             false => Interval::Off,

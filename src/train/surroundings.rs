@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use crate::cluster::comm::Communicator;
 use crate::cluster::comm::mpi::{JoinArguments, MpiComm, start_orphan_watch, under_mpirun};
@@ -21,7 +21,7 @@ use crate::observe::result::Status;
 use crate::observe::storage::{FileSystem, Storage};
 
 use super::TrainError;
-use super::cause::log_name;
+use super::cause::{WITNESS_WAIT_MAX, log_name};
 use super::journal::EVENTS;
 use super::run::TrainArguments;
 
@@ -60,6 +60,8 @@ pub struct Surroundings {
     pub newest_attempt: Arc<dyn Fn() -> Option<u32> + Send + Sync>,
     /// Who works beside the communicating thread.
     pub staff: Staff,
+    /// See `Plan`.
+    pub witness_wait: Duration,
 }
 
 /// Sets it all up.
@@ -99,6 +101,11 @@ pub(super) fn surroundings(arguments: &TrainArguments) -> Result<Surroundings, T
     Ok(Surroundings {
         newest_attempt,
         staff: Staff::Threads,
+        witness_wait: if under_mpirun() && arguments.guarded {
+            WITNESS_WAIT_MAX
+        } else {
+            Duration::ZERO
+        },
         storage,
         clock,
         origin,

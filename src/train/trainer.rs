@@ -1,7 +1,7 @@
 //! One rank's run from its first step to its last: steps, votes, evaluations, repairs. Everything
 //! that moves is behind a trait, so that the same code runs over MPI, alone and in simulation.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
@@ -21,6 +21,7 @@ use super::integrity::Integrity;
 use super::journal::{Journal, Place};
 use super::keeper::Keeper;
 use super::mending::{Begin, Mended, Recruits};
+use super::owed::{Owed, Patience};
 use super::pace::Pace;
 use super::position::{Ending, Position};
 use super::replica::Replica;
@@ -63,6 +64,9 @@ pub struct Plan {
     pub reproducible: bool,
     /// When ranks that were lost come back; `None` where the number of ranks cannot grow.
     pub regrow: Option<Every>,
+    /// How long the word of a lost rank's guardian is waited for before its repair is written
+    /// down; zero where nobody has a guardian.
+    pub witness_wait: Duration,
     /// How often replicas are compared.
     pub integrity: Interval,
 }
@@ -104,6 +108,8 @@ pub struct Trainer {
     recent: Recent,
     pub(super) pace: Pace,
     pub(super) mended: Mended,
+    /// Repairs of which the run's files do not know yet, oldest first.
+    pub(super) owed: VecDeque<Owed>,
     pub(super) repairs_without_step: u32,
     /// Members that joined in the last repair.
     pub(super) newcomers: Vec<u32>,
@@ -153,6 +159,7 @@ impl Trainer {
             recent,
             pace,
             mended,
+            owed: VecDeque::new(),
             repairs_without_step,
             newcomers: Vec::new(),
             dead_spares: BTreeSet::new(),
@@ -391,6 +398,7 @@ impl Trainer {
     fn report_step(&mut self, sums: &Sums, began: Duration) {
         let now = self.clock.now();
         self.report_begin(sums.begun_seconds);
+        self.settle(Patience::None);
         self.recent.totals.add(&sums.totals);
         self.recent.seconds += (now.saturating_sub(began)).as_secs_f64();
         let since = *self.recent.since.get_or_insert(began);

@@ -139,6 +139,7 @@ pub fn check(scenario: &Scenario, played: &Played, calm: &Calm) -> Result<(), Fa
         check_survivors(played),
         check_starts(scenario, played, &events, marks),
         check_events(&events),
+        check_told(scenario, played, &events),
     ];
     checks.into_iter().collect::<Result<(), String>>().map_err(Fault::Wrong)?;
     if result.status == Status::Completed {
@@ -349,6 +350,35 @@ fn check_events(events: &[Event]) -> Result<(), String> {
                 return Err(format!("member {} is lost twice", lost.member));
             }
             dead.push(lost.member);
+        }
+    }
+    Ok(())
+}
+
+/// Where one process died and the others lived on, its repair is told, once.
+fn check_told(scenario: &Scenario, played: &Played, events: &[Event]) -> Result<(), String> {
+    if scenario.faults.iter().any(|fault| matches!(fault, scenario::Fault::Full { .. })) {
+        return Ok(());
+    }
+    for attempt in &played.attempts {
+        let dead = attempt.ends.iter().filter(|end| matches!(end, End::Died));
+        if dead.count() != 1 {
+            continue;
+        }
+        let here = || events.iter().filter(|event| event.attempt == attempt.number);
+        let noticed = here().filter(|event| matches!(event.kind, Kind::FailureDetected { .. }));
+        for generation in noticed.map(|event| event.generation) {
+            let tells = |kind: &Kind| match kind {
+                Kind::Recovered(record) => record.generation == generation,
+                _ => false,
+            };
+            let told = here().filter(|event| tells(&event.kind)).count();
+            if told != 1 {
+                let number = attempt.number;
+                return Err(format!(
+                    "attempt {number}: repair {generation} is told {told} times, not once"
+                ));
+            }
         }
     }
     Ok(())

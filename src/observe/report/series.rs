@@ -1,6 +1,6 @@
 //! From events to curves: validation error, committed steps, training loss, failure marks. Pure.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::statistics::Point;
 use crate::observe::event::{Event, Kind};
@@ -62,6 +62,8 @@ pub fn failures(events: &[Event]) -> Vec<f64> {
     let mut times = Vec::new();
     // Until the next committed step, whatever is noticed is the same failure.
     let mut known = false;
+    // What was noticed of a repair, by attempt and generation: its record may come steps later.
+    let mut noticed = BTreeSet::new();
     let mut stopped = false;
     for (index, event) in events.iter().enumerate() {
         let before = index.checked_sub(1).map(|before| &events[before]);
@@ -71,6 +73,12 @@ pub fn failures(events: &[Event]) -> Vec<f64> {
             }
             (known, stopped) = (true, false);
         }
+        let repair = (event.attempt, event.generation);
+        let fresh = match &event.kind {
+            Kind::FailureDetected { .. } => noticed.insert(repair),
+            Kind::Recovered(record) => noticed.insert((event.attempt, record.generation)),
+            _ => false,
+        };
         match event.kind {
             Kind::Step { .. } => known = false,
             Kind::RunEnd { .. } => stopped = asked_to_end(event),
@@ -78,7 +86,7 @@ pub fn failures(events: &[Event]) -> Vec<f64> {
                 times.push(event.seconds);
                 known = true;
             }
-            Kind::FailureDetected { .. } | Kind::Recovered { .. } if !known => {
+            Kind::FailureDetected { .. } | Kind::Recovered { .. } if fresh && !known => {
                 times.push(event.seconds);
                 known = true;
             }

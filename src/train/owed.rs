@@ -1,0 +1,131 @@
+//! Repairs that are over and not yet written down. How a process died is told by its guardian, and
+//! a repair can be faster than that: the record waits for the word, training does not. Every
+//! survivor keeps it, since the one that is to write it may die meanwhile.
+
+use std::time::Duration;
+
+use crate::cluster::recovery::Repaired;
+use crate::observe::event::{Kind, Lost, RecoveryRecord};
+
+use super::cause;
+use super::journal::Stamp;
+use super::mending::rung_name;
+use super::trainer::Trainer;
+
+/// How often a word is looked for where nothing else is left to do.
+const WITNESS_POLL: Duration = Duration::from_millis(2);
+
+/// Committed steps after its time until a record counts as written by whoever was to write it:
+/// ranks look at their clocks within one step of each other.
+const STEPS_UNTIL_WRITTEN: u32 = 2;
+
+/// Whether a record's witness is waited for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Patience {
+    /// There are steps to go on with.
+    None,
+    /// Nothing comes after.
+    UntilDue,
+}
+
+/// A repair to be written down.
+#[derive(Debug)]
+pub(super) struct Owed {
+    generation: u32,
+    /// Ranks that it left.
+    ranks: u32,
+    repaired: Repaired,
+    /// Of the commit after it.
+    stamp: Stamp,
+    /// When it is written with what is known (monotonic).
+    due: Duration,
+    /// Members that lived through it, each with this record.
+    holders: Vec<u32>,
+    /// Committed steps since it was due.
+    steps_after: u32,
+}
+
+impl Trainer {
+    /// Takes on what is to be written of repairs, on every rank that lived through them;
+    /// `begun_seconds`: what the newest took from its end until everybody computed.
+    pub(super) fn owe(&mut self, repairs: Vec<(u32, u32, Repaired)>, begun_seconds: Option<f64>) {
+        let newest = repairs.len().saturating_sub(1);
+        let stamp = self.journal.stamp(self.place());
+        let due = self.clock.now() + self.plan.witness_wait;
+        let ranks = (0..self.world.ranks()).filter_map(|rank| self.world.member_at(rank));
+        let holders: Vec<u32> =
+            ranks.map(|m| m.member).filter(|member| !self.newcomers.contains(member)).collect();
+        for (index, (generation, ranks, mut repaired)) in repairs.into_iter().enumerate() {
+            if let (Some(seconds), true) = (begun_seconds, index == newest) {
+                repaired.seconds.insert("first_step".into(), seconds);
+            }
+            let holders = holders.clone();
+            let steps_after = 0;
+            let owed = Owed { generation, ranks, repaired, stamp, due, holders, steps_after };
+            self.owed.push_back(owed);
+        }
+    }
+
+    /// Writes down all that is left, before an end.
+    pub(super) fn report_rest(&mut self) {
+        self.report_begin(None);
+        self.settle(Patience::UntilDue);
+    }
+
+    /// Writes down what can be told, oldest first; forgets what another rank has written.
+    pub(super) fn settle(&mut self, patience: Patience) {
+        while let Some(owed) = self.owed.front_mut() {
+            let late = self.clock.now() >= owed.due;
+            let writer = (0..self.world.ranks())
+                .filter_map(|rank| self.world.member_at(rank))
+                .find(|member| owed.holders.contains(&member.member));
+            if writer.map(|member| member.rank) != Some(self.comm.rank() as u32) {
+                owed.steps_after += u32::from(late);
+                if owed.steps_after <= STEPS_UNTIL_WRITTEN {
+                    return;
+                }
+                self.owed.pop_front();
+                continue;
+            }
+            let attempt = self.world.attempt;
+            let storage = self.keeper.storage().as_ref();
+            let mut lost = owed.repaired.lost.iter();
+            if !late && !lost.all(|member| cause::is_told(storage, attempt, member)) {
+                if patience == Patience::None {
+                    return;
+                }
+                self.clock.sleep(WITNESS_POLL);
+                continue;
+            }
+            if let Some(owed) = self.owed.pop_front() {
+                self.write_down(owed);
+            }
+        }
+    }
+
+    fn write_down(&mut self, owed: Owed) {
+        let Owed { generation, ranks, repaired, stamp, .. } = owed;
+        let attempt = self.world.attempt;
+        // Whoever was to write it may have died since: just before it did, or just after.
+        let again = generation < self.world.generation;
+        if again && self.journal.recovered_generations(attempt).contains(&generation) {
+            return;
+        }
+        let (storage, clock) = (self.keeper.storage().as_ref(), self.clock.as_ref());
+        let lost = repaired.lost.iter().map(|member| Lost {
+            member: member.member,
+            rank: member.rank,
+            host: member.host.clone(),
+            cause: cause::of(storage, clock, attempt, member),
+        });
+        let record = RecoveryRecord {
+            generation,
+            step: repaired.step + 1,
+            lost: lost.collect(),
+            rung: rung_name(repaired.rung).into(),
+            ranks,
+            seconds: repaired.seconds,
+        };
+        self.journal.event_of(stamp, Kind::Recovered(record));
+    }
+}
