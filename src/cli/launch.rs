@@ -11,7 +11,7 @@ use crate::cluster::launch::estimate::{self, Sizes};
 use crate::cluster::launch::limits::Limits;
 use crate::cluster::launch::lock::RunLock;
 use crate::cluster::launch::nodes::allocation::slurmd_timeout;
-use crate::cluster::launch::nodes::crew::Nodes;
+use crate::cluster::launch::nodes::crew::{Crew, Nodes};
 use crate::cluster::launch::nodes::{Allocation, SPARES_DEFAULT};
 use crate::cluster::launch::run_dir::{Found, RunDir};
 use crate::cluster::launch::runtime::{RUNTIME_VARIABLE, Runtime, SILENCE_MAX};
@@ -105,12 +105,25 @@ fn launch(args: &Args) -> Result<Status, LaunchError> {
     print(&format!("run directory: {}", folder.display()));
     match open(args, &mut job, owners_asked)? {
         Opened::Completed(result) => {
-            job.slots().clear();
+            clear_slots(&job);
             print("this run is complete (--fresh starts it anew)");
             print(&summary(&result, &job.run));
             Ok(result.status)
         }
         Opened::Ours(lock) => supervise(&job, lock, limits),
+    }
+}
+
+/// What a complete run left in memory: here, and on nodes that were lost when it ended and are back.
+fn clear_slots(job: &Job) {
+    job.slots().clear();
+    let Some(nodes) = job.nodes.clone() else { return };
+    match Crew::assemble(nodes, job.mission(), &mut || false) {
+        Ok(mut crew) => crew.clear_slots(),
+        Err(error) => eprintln!(
+            "warning: what the run left in memory on other nodes stays there ({error}); `kintsugi \
+             doctor --clear` on each clears it"
+        ),
     }
 }
 

@@ -131,6 +131,44 @@ pub fn effective(entries: &[Entry]) -> Vec<Committed> {
     counted
 }
 
+/// Lines that a run's ledger counts although the run goes on before them. They are at its end, and
+/// no more of it is read than it takes to know that.
+pub fn counted_after(storage: &dyn Storage, step: u64) -> Vec<Committed> {
+    let path = Path::new(LEDGER_FILE);
+    let mut bytes_max = LAST_BYTES_MAX;
+    loop {
+        let end = storage.read_end(path, bytes_max).unwrap_or_default();
+        let whole = end.len() < bytes_max;
+        let entries: Vec<Entry> =
+            parse_lines(path, whole_lines(&end, bytes_max)).unwrap_or_default();
+        match counted_in_end(&entries, step) {
+            End::Reached(lines) => return lines,
+            End::Earlier(lines) if whole => return lines,
+            End::Earlier(_) => bytes_max = bytes_max.saturating_mul(8),
+        }
+    }
+}
+
+enum End {
+    /// No line before these entries can count.
+    Reached(Vec<Committed>),
+    /// Some may.
+    Earlier(Vec<Committed>),
+}
+
+/// Steps that count grow from line to line: before one that is not after `step`, and before a
+/// rollback to there, nothing is.
+fn counted_in_end(entries: &[Entry], step: u64) -> End {
+    let counted = effective(entries);
+    let back = |entry: &Entry| match entry {
+        Entry::Rollback { to, .. } | Entry::Withdrawn { to, .. } => *to <= step,
+        Entry::Step(_) => false,
+    };
+    let reached = entries.iter().any(back) || counted.iter().any(|line| line.step <= step);
+    let lines = counted.into_iter().filter(|line| line.step > step).collect();
+    if reached { End::Reached(lines) } else { End::Earlier(lines) }
+}
+
 /// Committed steps that rollbacks threw away. What was withdrawn never counted.
 pub fn lost_steps(entries: &[Entry]) -> u64 {
     let mut counted: Vec<u64> = Vec::new();
@@ -151,6 +189,8 @@ pub fn lost_steps(entries: &[Entry]) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
     use crate::observe::storage::MemoryStorage;
 
@@ -239,6 +279,35 @@ mod tests {
         assert_eq!(ledger.catch_up(&tail).unwrap(), 2);
         let steps = steps(&effective(&read(&folder.path().join(LEDGER_FILE)).unwrap()));
         assert_eq!(steps, (1..=2002).collect::<Vec<_>>());
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(64))]
+
+        #[test]
+        fn the_end_of_a_ledger_tells_which_lines_come_after_a_step(
+            moves in prop::collection::vec((1..400u64, 0..6u64), 0..20),
+            step in 0..3000u64,
+        ) {
+            let storage = MemoryStorage::new();
+            let (mut body, mut entries, mut at) = (Vec::new(), Vec::new(), 0);
+            for (forward, back) in moves {
+                entries.extend((at + 1..=at + forward).map(|step| Entry::Step(line(step))));
+                at = (at + forward).saturating_sub(back * back * 30);
+                match back {
+                    0 => {}
+                    1 => entries.push(Entry::Withdrawn { to: at, attempt: 1 }),
+                    _ => entries.push(Entry::Rollback { to: at, attempt: 1 }),
+                }
+            }
+            for entry in &entries {
+                serde_json::to_writer(&mut body, entry).unwrap();
+                body.push(b'\n');
+            }
+            storage.write_whole(Path::new(LEDGER_FILE), &[&body]).unwrap();
+            let all = effective(&entries).into_iter().filter(|line| line.step > step);
+            prop_assert_eq!(counted_after(&storage, step), all.collect::<Vec<_>>());
+        }
     }
 
     #[test]

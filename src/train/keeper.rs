@@ -13,7 +13,7 @@ use crate::config::Every;
 use crate::data::sampler::Order;
 use crate::observe::clock::Clock;
 use crate::observe::event::Kind;
-use crate::observe::ledger::Entry;
+use crate::observe::ledger::{self, Entry};
 use crate::observe::result::Status;
 use crate::observe::storage::Storage;
 
@@ -24,7 +24,6 @@ use super::journal::{Journal, Place};
 use super::outcome;
 use super::position::{Ending, Position};
 use super::replica::Replica;
-use super::start;
 use super::surroundings::Staff;
 
 mod reason;
@@ -168,7 +167,7 @@ impl Keeper {
     /// and given up, or what a writer that died in the vote alone took for committed.
     fn rollback(&self, position: &Position, attempt: u32) -> Option<Entry> {
         let to = position.step;
-        let later = start::lines_after(self.storage.as_ref(), to);
+        let later = ledger::counted_after(self.storage.as_ref(), to);
         if later.is_empty() {
             return None;
         }

@@ -14,6 +14,7 @@ use crate::cluster::recovery::driver;
 use crate::cluster::world::World;
 use crate::config::{Config, Phase, identity};
 use crate::observe::event::Kind;
+use crate::observe::ledger::counted_after;
 use crate::observe::progress::Progress;
 use crate::observe::result::Status;
 use crate::observe::storage::Storage;
@@ -426,11 +427,10 @@ fn announce(
     }
     trainer.journal.world(&trainer.world);
     let (attempt, step) = (trainer.world.attempt, trainer.position().step);
-    let from_name = from.name();
-    let lost_steps = start::lines_after(around.storage.as_ref(), step).len() as u64;
+    let lost_steps = counted_after(around.storage.as_ref(), step).len() as u64;
     trainer.keeper.take_over(&trainer.replica, &trainer.world, &mut trainer.journal);
     if attempt > 1 {
-        trainer.event(Kind::Restarted { from: from_name.into(), lost_steps });
+        trainer.event(Kind::Restarted { from: from.name().into(), lost_steps });
     }
     if trainer.replica.unhoused > 0 {
         let (ranks, place) = (trainer.replica.unhoused, &arguments.config.recovery.resident_dir);
@@ -451,7 +451,7 @@ fn announce(
         train_samples,
         validation_samples,
         steps_total: plan.steps_max,
-        from: from_name.into(),
+        from: from.name().into(),
     });
     Ok(())
 }

@@ -16,7 +16,6 @@ use crate::data::loader::{Evaluation, Loader, LoaderOptions};
 use crate::data::sampler::Order;
 use crate::data::source::{Split, open};
 use crate::model::{Graph, Layout, catalogue, init, layout};
-use crate::observe::ledger::{self, Committed};
 use crate::observe::storage::Storage;
 
 use super::TrainError;
@@ -27,7 +26,6 @@ use super::exchange::synchronous::Synchronous;
 use super::free_run::FreeRun;
 use super::gradient_sum::GradientSum;
 use super::housing::Housing;
-use super::journal::LEDGER;
 use super::keeper::Facts;
 use super::optimizer::Optimizer;
 use super::position::Position;
@@ -477,12 +475,4 @@ fn load_weights(
     parameters.copy_from_slice(&first);
     statistics.copy_from_slice(&running);
     Ok(())
-}
-
-/// Lines that the ledger counts although the run goes on before them.
-pub fn lines_after(storage: &dyn Storage, step: u64) -> Vec<Committed> {
-    let body = storage.read(Path::new(LEDGER)).unwrap_or_default();
-    let entries = crate::observe::log::parse_lines(Path::new(LEDGER), &body).unwrap_or_default();
-    let counted = ledger::effective(&entries);
-    counted.into_iter().filter(|line| line.step > step).collect()
 }

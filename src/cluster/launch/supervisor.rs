@@ -102,7 +102,8 @@ impl Job {
         janitor::job_name(&self.run.id(), attempt)
     }
 
-    fn mission(&self) -> Mission {
+    /// What agents on its nodes need to know.
+    pub fn mission(&self) -> Mission {
         Mission {
             program: self.program.clone(),
             run: self.run.id(),
