@@ -93,6 +93,12 @@ impl Part {
     }
 }
 
+/// Samples that most owners have in a step; where there are fewer samples than owners, those that
+/// have any have one.
+fn micro_batch(global_batch: u64, owners: u32) -> usize {
+    (global_batch / u64::from(owners.max(1))).max(1) as usize
+}
+
 /// Reads the data set's index, builds the model, starts the worker threads.
 pub fn prepare(
     config: &Config,
@@ -173,7 +179,7 @@ pub fn prepare_from(
         injector: Arc::clone(injector),
         seed,
         threads: config.train.threads as usize,
-        rehearsal: part.rehearsal((config.train.global_batch / u64::from(owners)) as usize),
+        rehearsal: part.rehearsal(micro_batch(config.train.global_batch, owners)),
         pause: Pause::default(),
     };
     let pool = match inline {

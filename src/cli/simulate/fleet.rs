@@ -388,13 +388,15 @@ fn print_verdict(run: &Path, measured: &Measured, verdict: &Verdict) {
         })
         .collect();
     println!(
-        "{}: {} ranks, {} steps of {} in {}; {} of evaluations left out",
+        "{}: {} ranks, {} steps of {} in {}; {} of evaluations left out; where nothing fails, \
+         {:.2} % of the time goes into steps",
         run.display(),
         measured.ranks,
         measured.steps,
         duration(measured.step_seconds),
         duration(measured.seconds),
-        duration(measured.evaluation_seconds)
+        duration(measured.evaluation_seconds),
+        measured.pace * 100.0
     );
     println!(
         "{} failures ({}), {} steps lost; the forecast's runs have {:.1}",

@@ -31,6 +31,9 @@ pub struct Measured {
     pub lost_steps: u64,
     /// Steps from one checkpoint to the next, on average; none where there were fewer than two.
     pub checkpoint_steps: Option<f64>,
+    /// The fraction of the time that goes into steps where nothing fails: between two of them lines
+    /// are written, and checkpoints begun.
+    pub pace: f64,
     /// Repairs by rung, with the seconds of each.
     pub repairs: BTreeMap<String, Vec<f64>>,
 }
@@ -53,6 +56,28 @@ struct Stretch {
     steps: u64,
     /// Of all of them.
     seconds: f64,
+}
+
+/// The pace of stretches between two step events in which nothing happened but checkpoints; 1 where
+/// there are none.
+fn pace(events: &[Event]) -> f64 {
+    let (mut work, mut passed) = (0.0, 0.0);
+    let mut calm_since: Option<f64> = None;
+    for event in events {
+        match &event.kind {
+            Kind::Step { seconds, .. } => {
+                if let Some(since) = calm_since {
+                    work += seconds;
+                    passed += event.seconds - since;
+                }
+                calm_since = Some(event.seconds);
+            }
+            // The record of a repair comes some steps after it, and begins none.
+            Kind::Checkpoint { .. } | Kind::Epoch { .. } | Kind::Recovered(_) => {}
+            _ => calm_since = None,
+        }
+    }
+    if work > 0.0 { (work / passed).min(1.0) } else { 1.0 }
 }
 
 /// Reads a run's events.
@@ -107,6 +132,7 @@ pub fn measure(events: &[Event]) -> Result<Measured, String> {
     let struck_step_seconds = counted.iter().map(struck).sum::<f64>() / work;
     let repairs = repairs(&episodes(events), struck_step_seconds);
     let checkpoint_steps = spacing.filter(|steps| *steps > 0.0);
+    let pace = pace(events);
     Ok(Measured {
         ranks,
         steps,
@@ -116,6 +142,7 @@ pub fn measure(events: &[Event]) -> Result<Measured, String> {
         evaluation_seconds,
         lost_steps,
         checkpoint_steps,
+        pace,
         repairs,
     })
 }
@@ -229,7 +256,7 @@ fn rules(run: &Measured, given: Given, stream: &mut Stream) -> Rules {
         spares: 0,
         rank_rate: rate * live / all / f64::from(run.ranks.max(1)),
         node_rate: rate * restarts / all,
-        pace: 1.0,
+        pace: run.pace,
         rank_cost: live_cost,
         node_cost: restart_cost,
         shrink_cost: 0.0,
@@ -272,6 +299,19 @@ mod tests {
             assert!((run.step_seconds - 0.02).abs() < 1e-9, "{run:?}");
             assert!((run.struck_step_seconds - 0.02).abs() < 1e-9, "{run:?}");
         }
+    }
+
+    #[test]
+    fn what_is_done_between_steps_where_nothing_fails_is_no_cost_of_failures() {
+        let error = "rank 1 is gone".to_string();
+        let failed = Kind::FailureDetected { phase: "step".into(), error };
+        // 20 ms after each of 80 ms; the failure's second is not theirs.
+        let mut events: Vec<Event> =
+            (1..=50).map(|step| steps(0.1 * step as f64, step, 0.08)).collect();
+        events.push(event(5.9, 50, failed));
+        events.extend((51..=100).map(|step| steps(1.0 + 0.1 * step as f64, step, 0.08)));
+        let run = measure(&events).unwrap();
+        assert!((run.pace - 0.8).abs() < 1e-9, "{run:?}");
     }
 
     #[test]
