@@ -12,14 +12,11 @@ use crate::observe::log::{parse_lines, whole_lines};
 use crate::observe::result::Status;
 use crate::observe::storage::Storage;
 
-use super::cause::{LOG_TAIL_BYTES, log_name, struck};
+use super::cause::{LOG_TAIL_BYTES, is_deadly, log_name, struck};
 use super::journal::EVENTS;
 
 /// The end of the event log in which planned faults are looked for.
 const EVENTS_TAIL_BYTES: usize = 256 << 10;
-
-/// Planned faults that nobody dies of.
-const HARMLESS: [&str; 3] = ["slow", "nan", "bit_flip"];
 
 /// Where a process ran that was in no world yet.
 const NOWHERE: &str = "unknown";
@@ -39,10 +36,8 @@ pub fn of_the_last(storage: &dyn Storage, attempt: u32, before: Option<&World>) 
     let end = storage.read_end(Path::new(EVENTS), EVENTS_TAIL_BYTES).unwrap_or_default();
     let whole = whole_lines(&end, EVENTS_TAIL_BYTES);
     let events: Vec<Event> = parse_lines(Path::new(EVENTS), whole).unwrap_or_default();
-    let matters = |event: &Event| match &event.kind {
-        Kind::FaultInjected { kind, .. } => !HARMLESS.contains(&kind.as_str()),
-        kind => matches!(kind, Kind::RunEnd { .. }),
-    };
+    let matters =
+        |event: &Event| is_deadly(&event.kind) || matches!(event.kind, Kind::RunEnd { .. });
     let events: Vec<Event> =
         events.into_iter().filter(|event| event.attempt == last && matters(event)).collect();
     match before.filter(|world| world.attempt == last) {
@@ -139,11 +134,7 @@ mod tests {
     }
 
     /// What the files of a run say that attempt 2 begins after.
-    fn told(
-        events: Vec<Event>,
-        ends: &[(u32, &str)],
-        before: Option<&World>,
-    ) -> Vec<(u32, String)> {
+    fn told(events: &[Event], ends: &[(u32, &str)], before: Option<&World>) -> Vec<(u32, String)> {
         let storage = Arc::new(MemoryStorage::default());
         storage.create_dir(Path::new("logs")).unwrap();
         let mut log = EventLog::new(storage.clone());
@@ -164,17 +155,17 @@ mod tests {
         let ends = [(100, GAVE_UP), (101, GAVE_UP), (102, KILLED), (103, GAVE_UP)];
         let struck = vec![event(1, fault(2, "kill", "in_update"))];
         let expected = "injected kill in_update; signal 9 (SIGKILL)".to_string();
-        assert_eq!(told(struck, &ends, Some(&world(1))), [(2, expected)]);
-        let unplanned = told(Vec::new(), &ends, Some(&world(1)));
+        assert_eq!(told(&struck, &ends, Some(&world(1))), [(2, expected)]);
+        let unplanned = told(&[], &ends, Some(&world(1)));
         assert_eq!(unplanned, [(2, "signal 9 (SIGKILL)".to_string())]);
         let hung = [(101, "verdict: hung: no progress\nstatus: signal 9 (SIGKILL)\n")];
-        assert_eq!(told(vec![end()], &hung, Some(&world(1))), [(1, "hung: no progress".into())]);
+        assert_eq!(told(&[end()], &hung, Some(&world(1))), [(1, "hung: no progress".into())]);
     }
 
     #[test]
     fn without_a_trace_of_anybody_all_were_lost_unless_an_end_was_written() {
-        assert!(told(vec![end()], &[], Some(&world(1))).is_empty(), "all ended in order");
-        let killed = told(Vec::new(), &[], Some(&world(1)));
+        assert!(told(&[end()], &[], Some(&world(1))).is_empty(), "all ended in order");
+        let killed = told(&[], &[], Some(&world(1)));
         assert!(killed.len() == 4 && killed[0].1.contains("without a trace"), "{killed:?}");
     }
 
@@ -186,7 +177,7 @@ mod tests {
         let slow = event(1, fault(0, "slow", "in_forward"));
         let kill = event(1, fault(2, "kill", "in_update"));
         let events = vec![of_another, predecessor, slow, kill, end()];
-        let lost = told(events, &[], Some(&world(1)));
+        let lost = told(&events, &[], Some(&world(1)));
         assert_eq!(lost, [(2, "injected kill in_update".to_string())]);
     }
 
@@ -194,9 +185,9 @@ mod tests {
     fn a_world_that_was_never_formed_has_its_victims_named_all_the_same() {
         let events = || vec![event(1, fault(3, "kill", "in_init"))];
         let expected = [(3, "injected kill in_init".to_string())];
-        assert_eq!(told(events(), &[], None), expected);
+        assert_eq!(told(&events(), &[], None), expected);
         // The last one that was formed is an older one.
-        assert_eq!(told(events(), &[], Some(&world(0))), expected);
+        assert_eq!(told(&events(), &[], Some(&world(0))), expected);
     }
 
     #[test]

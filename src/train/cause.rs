@@ -58,9 +58,20 @@ fn injected(storage: &dyn Storage, attempt: u32, lost: &Member, now: f64) -> Opt
     let end = storage.read_end(Path::new(EVENTS), EVENTS_TAIL_BYTES).unwrap_or_default();
     let whole = whole_lines(&end, EVENTS_TAIL_BYTES);
     let lines = parse_lines::<Event>(Path::new(EVENTS), whole).unwrap_or_default();
-    let recent = |event: &&Event| now - event.time < FAULT_AGE_SECONDS_MAX;
+    // A repair may take long; only what does not kill by itself has to be recent.
+    let matters =
+        |event: &&Event| is_deadly(&event.kind) || now - event.time < FAULT_AGE_SECONDS_MAX;
     let of_attempt = lines.iter().rev().filter(|event| event.attempt == attempt);
-    of_attempt.filter(recent).find_map(|event| struck(event, lost))
+    of_attempt.filter(matters).find_map(|event| struck(event, lost))
+}
+
+/// Whether this is a fault that its process dies of.
+pub fn is_deadly(kind: &Kind) -> bool {
+    const HARMLESS: [&str; 3] = ["slow", "nan", "bit_flip"];
+    match kind {
+        Kind::FaultInjected { kind, .. } => !HARMLESS.contains(&kind.as_str()),
+        _ => false,
+    }
 }
 
 /// "injected kill in_update", if that struck this member.
