@@ -65,6 +65,10 @@ fn ended_as_the_calm_run(folder: &Path, restarts: usize) -> RunResult {
     let from: Vec<&str> = result.restarts.iter().map(|restart| restart.from.as_str()).collect();
     assert_eq!(from, vec!["resident"; restarts], "{:?}", result.restarts);
     assert_eq!(result.state_sha256, calm().state_sha256, "other bits than the calm run");
+    for restart in &result.restarts {
+        let lost: Vec<u32> = restart.lost.iter().map(|lost| lost.rank).collect();
+        assert_eq!(lost, [0, 1, 2, 3], "everybody was killed: {:?}", restart.lost);
+    }
     assert!(!folder.join("checkpoints").exists(), "a checkpoint was there to be read");
     assert_audited(folder);
     assert_nothing_runs(folder);

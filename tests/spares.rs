@@ -11,7 +11,7 @@ use kintsugi::cluster::world::{Role, World};
 use kintsugi::observe::event::{Event, Kind};
 use kintsugi::observe::log::read_events;
 use kintsugi::observe::result::{RunResult, Status};
-use kintsugi_ffi::os::{Signal, kill};
+use kintsugi_ffi::os::{Signal, kill, process_is_alive};
 
 #[expect(dead_code, reason = "each test target uses its part of the support")]
 mod support;
@@ -329,6 +329,57 @@ fn used_up_spares_are_replaced_behind_training() {
 #[ignore = "recovery.refill_spares is not dependable yet: run it with --ignored"]
 fn twenty_refills_in_a_row() {
     refilled("spares-refill-twenty", 20);
+}
+
+/// The launcher of the run, as `launch` wrote it down.
+fn mpirun_of(folder: &Path) -> u32 {
+    let lock = std::fs::read(folder.join("lock")).unwrap();
+    let lock: serde_json::Value = serde_json::from_slice(&lock).unwrap();
+    u32::try_from(lock["mpirun"].as_u64().unwrap()).unwrap()
+}
+
+#[test]
+fn a_launcher_that_hangs_costs_a_spare_and_no_rank() {
+    let _turn = alone();
+    let folder = run_dir("spares-wedged");
+    let refill = ["recovery.spares=2", "recovery.refill_spares=true"];
+    let keys = ["train.steps=1000000", "train.max_seconds=80", "evaluation.every=never"];
+    let keys: Vec<&str> = keys.into_iter().chain(refill).collect();
+    let mut running = start(&mut launch(&folder, &keys), LIMIT);
+    wait_for_step(&folder, 20, &mut running);
+    let mpirun = mpirun_of(&folder);
+    kill(mpirun, Signal::Stop).expect("it lives");
+    kill_member(&folder, Role::Active);
+    let repaired = |events: &[Event]| {
+        events.iter().find(|e| matches!(e.kind, Kind::Recovered(_))).map(|event| event.step)
+    };
+    wait_until(&folder, &mut running, "repair", |events| repaired(events).is_some());
+    let asks = world_of(&folder).spares().next().expect("one is left").pid;
+    // It starts another one: in vain, so that its own alarm ends it. Nobody waits for that.
+    let begun = Instant::now();
+    while process_is_alive(asks) {
+        assert!(begun.elapsed() < Duration::from_secs(30), "the spare still waits");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let asked_for = begun.elapsed();
+    let events = read_events(&folder.join("events.jsonl")).unwrap();
+    let at_repair = repaired(&events).unwrap();
+    let committed = events.last().unwrap().step - at_repair;
+    assert!(asked_for > Duration::from_secs(5), "its alarm, not its guardian: {asked_for:?}");
+    assert!(committed > 20, "{committed} steps while the launcher hung");
+    kill(mpirun, Signal::Continue).expect("it lives");
+    let lost = |e: &Event| matches!(&e.kind, Kind::Spare { state, .. } if state == "lost");
+    wait_until(&folder, &mut running, "word of the spare", |events| events.iter().any(lost));
+    kill(running.pid(), Signal::Interrupt).expect("it lives");
+    let ended = running.wait();
+    assert_eq!(ended.code, Some(85), "{}", ended.stderr);
+    let result = result_of(&folder);
+    let rungs: Vec<_> = result.recoveries.iter().map(|r| (r.rung.as_str(), r.lost.len())).collect();
+    assert_eq!((rungs, result.restarts.len()), (vec![("spare", 1)], 0), "{:?}", result.recoveries);
+    assert_eq!(world_of(&folder).ranks(), 4);
+    assert_audited(&folder);
+    assert_nothing_runs(&folder);
+    println!("{committed} steps in the {asked_for:?} in which the launcher hung");
 }
 
 #[test]

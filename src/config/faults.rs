@@ -58,6 +58,8 @@ pub enum Phase {
     InSpawn,
     InMerge,
     InRestore,
+    /// The state is sent over MPI: its first part has arrived, or has left, and more follows.
+    InTransfer,
     BeforeFirstCommit,
     InFinalize,
 }

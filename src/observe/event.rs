@@ -48,6 +48,21 @@ pub struct Lost {
     pub cause: String,
 }
 
+impl std::fmt::Display for Lost {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { member, rank, host, cause } = self;
+        write!(f, "rank {rank} (member {member}) on {host}: {cause}")
+    }
+}
+
+/// The lost, for a person.
+pub fn names_of(lost: &[Lost]) -> String {
+    match lost {
+        [] => "nobody".into(),
+        lost => lost.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "),
+    }
+}
+
 /// Seconds of each part of a repair, from the writer's view: detect, revoke_shrink, spawn, merge,
 /// agree, restore, first_step (until every rank has begun to compute its next gradients).
 pub type Phases = BTreeMap<String, f64>;
@@ -150,11 +165,17 @@ pub enum Kind {
         write_seconds: f64,
         verify_seconds: f64,
     },
+    /// target: the rank that is struck; pid: its process, 0 where it is not known.
     FaultInjected {
         kind: String,
         phase: String,
         target: u32,
+        #[serde(default)]
+        pid: u32,
     },
+    /// phase: what the rank that tells of it was at when it met the failure: step (loading and
+    /// computing), all_reduce, vote, evaluation, comparison (of the replicas), refill (of spares),
+    /// resize, finish. Other ranks may have met the same failure elsewhere.
     FailureDetected {
         phase: String,
         error: String,
@@ -180,10 +201,13 @@ pub enum Kind {
         to: String,
         reason: String,
     },
-    /// A new attempt begins from an older state: the steps between are lost.
+    /// A new attempt begins from an older state: the steps between are lost. lost: who ended the
+    /// attempt before, as far as their files tell; nobody where it ended on purpose.
     Restarted {
         from: String,
         lost_steps: u64,
+        #[serde(default)]
+        lost: Vec<Lost>,
     },
     Spare {
         member: u32,

@@ -5,7 +5,7 @@ use std::io::{self, IsTerminal, Write};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-use super::event::{Event, Kind, Link, RecoveryRecord};
+use super::event::{Event, Kind, Link, RecoveryRecord, names_of};
 use super::report::episodes::in_order;
 
 /// Plain lines about steps come at most this often, in seconds of the run's own clock.
@@ -298,7 +298,7 @@ fn announcement(event: &Event) -> Option<String> {
             percent(*error),
             duration(*seconds)
         ),
-        Kind::FaultInjected { kind, phase, target } => {
+        Kind::FaultInjected { kind, phase, target, .. } => {
             format!("fault injected at step {}: {kind} of rank {target}, {phase}", step + 1)
         }
         Kind::Recovered(record) => recovered(record),
@@ -317,9 +317,10 @@ fn announcement(event: &Event) -> Option<String> {
         Kind::RungDown { from, to, reason } => {
             format!("recovery steps down from {from} to {to}: {reason}")
         }
-        Kind::Restarted { from, lost_steps } => format!(
-            "attempt {} goes on from {from} state at step {step}, {lost_steps} steps lost",
-            event.attempt
+        Kind::Restarted { from, lost_steps, lost } => format!(
+            "attempt {} goes on from {from} state at step {step}, {lost_steps} steps lost; lost {}",
+            event.attempt,
+            names_of(lost)
         ),
         Kind::Warning { message } => format!("warning: {message}"),
         Kind::RunEnd { status, reason, state_sha256 } => {
@@ -349,13 +350,6 @@ fn network(agree_seconds: f64, links: &[Link]) -> String {
 
 /// Who, where, why, how long.
 fn recovered(record: &RecoveryRecord) -> String {
-    let lost: Vec<String> = record
-        .lost
-        .iter()
-        .map(|lost| {
-            format!("rank {} (member {}) on {}: {}", lost.rank, lost.member, lost.host, lost.cause)
-        })
-        .collect();
     let phases: Vec<String> = in_order(record)
         .iter()
         .filter(|(_, seconds)| *seconds > 0.0)
@@ -367,7 +361,7 @@ fn recovered(record: &RecoveryRecord) -> String {
         duration(record.seconds.values().sum()),
         record.step,
         record.ranks,
-        if lost.is_empty() { "nobody".to_string() } else { lost.join("; ") },
+        names_of(&record.lost),
         phases.join(", ")
     )
 }

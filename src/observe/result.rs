@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::event::{RecoveryRecord, ResizeRecord};
+use super::event::{Lost, RecoveryRecord, ResizeRecord};
 
 /// How a run ends; the number is the exit code of `launch` and of a world of one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -54,6 +54,9 @@ pub struct Restart {
     pub from: String,
     /// The step it went on from.
     pub step: u64,
+    /// Who was lost with the attempt before it, as far as anybody knows.
+    #[serde(default)]
+    pub lost: Vec<Lost>,
 }
 
 /// The file.

@@ -110,7 +110,7 @@ impl Trainer {
                 let name = "refill".to_string();
                 self.event(Kind::Phase { name, seconds: held });
             } else {
-                let phase = "step".to_string();
+                let phase = self.replica.stage.name().to_string();
                 self.event(Kind::FailureDetected { phase, error: error.to_string() });
             }
             self.journal.world(&self.world);

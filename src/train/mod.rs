@@ -8,6 +8,8 @@ use crate::data::DataError;
 use crate::engine::EngineError;
 use crate::observe::result::Status;
 
+mod announce;
+pub mod casualties;
 pub mod cause;
 pub mod checkpoint;
 pub mod comparison;
@@ -36,6 +38,7 @@ pub mod restart;
 pub mod rollback;
 pub mod run;
 pub mod schedule;
+pub mod stage;
 pub mod start;
 pub mod surroundings;
 pub mod take_over;

@@ -89,10 +89,11 @@ impl History {
                 Kind::Step { seconds, .. } => counted.push((event.step, *seconds)),
                 Kind::Recovered(record) => history.recoveries.push(record.clone()),
                 Kind::Resized(record) => history.resizes.push(record.clone()),
-                Kind::Restarted { from, .. } => {
+                Kind::Restarted { from, lost, .. } => {
                     counted.retain(|(step, _)| *step <= event.step);
                     let (attempt, step) = (event.attempt, event.step);
-                    history.restarts.push(Restart { attempt, from: from.clone(), step });
+                    let (from, lost) = (from.clone(), lost.clone());
+                    history.restarts.push(Restart { attempt, from, step, lost });
                 }
                 _ => {}
             }
@@ -117,6 +118,7 @@ pub fn status_name(status: Status) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::observe::event::Lost;
 
     fn event(step: u64, attempt: u32, kind: Kind) -> Event {
         Event { v: 1, time: 0.0, seconds: 0.0, attempt, generation: 0, step, rank: 0, kind }
@@ -136,11 +138,12 @@ mod tests {
 
     #[test]
     fn steps_that_a_restart_threw_away_do_not_count() {
-        let restarted = Kind::Restarted { from: "checkpoint".into(), lost_steps: 2 };
+        let lost = vec![Lost { member: 1, rank: 1, host: "h".into(), cause: "SIGKILL".into() }];
+        let from = String::from("checkpoint");
+        let restarted = Kind::Restarted { from: from.clone(), lost_steps: 2, lost: lost.clone() };
         let events = [step(1), step(2), step(3), event(1, 2, restarted), step(2)];
         let history = History::of(&events);
         assert_eq!(history.counted_seconds, 4.0);
-        let step = Restart { attempt: 2, from: "checkpoint".into(), step: 1 };
-        assert_eq!(history.restarts, vec![step]);
+        assert_eq!(history.restarts, vec![Restart { attempt: 2, from, step: 1, lost }]);
     }
 }

@@ -15,6 +15,7 @@ use crate::observe::clock::Clock;
 use super::comparison::Proof;
 use super::housing::Housing;
 use super::position::Position;
+use super::stage::Stage;
 use super::take_over::{self, Incoming, Way};
 
 /// A copy of a committed state.
@@ -37,6 +38,8 @@ pub struct Replica {
     pub holds_state: bool,
     /// Where this process stands, for fault injection.
     pub standing: Standing,
+    /// What it is at, for whoever tells of a failure.
+    pub stage: Stage,
     /// What recovery said, for the journal.
     pub notes: Vec<Note>,
     /// Where the slots lie so that they outlive this process; `None`: in its memory.
@@ -81,6 +84,7 @@ impl Replica {
             position,
             holds_state,
             standing,
+            stage: Stage::default(),
             notes: Vec::new(),
             housing: None,
             unhoused: 0,

@@ -12,25 +12,25 @@ use crate::cluster::guard::{Activity, pulse};
 use crate::cluster::launch::lock::RunLock;
 use crate::cluster::recovery::driver;
 use crate::cluster::world::World;
-use crate::config::{Config, Phase, identity};
+use crate::config::{Config, Phase};
 use crate::observe::event::Kind;
-use crate::observe::ledger::counted_after;
 use crate::observe::progress::Progress;
 use crate::observe::result::Status;
 use crate::observe::storage::Storage;
 use crate::observe::tensorboard::Tensorboard;
 
+use super::announce::{Beginning, announce};
 use super::housing::Housing;
 use super::journal::{Journal, Place, WORLD};
-use super::keeper::{Facts, Keeper, leave_reason, read_reason};
+use super::keeper::{Keeper, leave_reason, read_reason};
 use super::outcome::{Ended, RESULT};
 use super::position::Position;
 use super::replica::Replica;
 use super::reserve::{self, Preparation};
-use super::start::{self, From, Part, Prepared};
+use super::start::{self, Part, Prepared};
 use super::surroundings::{Staff, Surroundings, communicator, start_guardian, surroundings};
 use super::trainer::Trainer;
-use super::{TrainError, network};
+use super::{TrainError, casualties, network};
 
 /// Longest wait for worker threads at the end.
 const WORKERS_END_SECONDS_MAX: u32 = 30;
@@ -222,15 +222,18 @@ fn run_initial(
     let network = network::look(arguments, comm.as_mut(), &world, around.clock.as_ref());
     let network = network.inspect_err(|_| comm.revoke()).map_err(lost)?;
     // Plain sums over another number of ranks are grouped otherwise.
-    let same = before.is_none_or(|before| before.target == comm.size() as u32);
+    let same = before.as_ref().is_none_or(|before| before.target == comm.size() as u32);
     replica.position.exact &= prepared.plan.reproducible || same || replica.position.step == 0;
     replica.position.go_on_with(world.ranks(), &config.train).settle(&prepared.plan);
-    let facts = prepared.facts.clone();
-    let (train_samples, plan) = (prepared.train_samples, prepared.plan.clone());
+    let (facts, plan) = (prepared.facts.clone(), prepared.plan.clone());
+    let train_samples = prepared.train_samples;
     let mut trainer = trainer(arguments, around, comm, world, replica, prepared);
     trainer.started();
     if trainer.is_writer() {
-        announce(arguments, around, &mut trainer, from, &facts, train_samples, &plan)?;
+        let storage = around.storage.as_ref();
+        let lost = casualties::of_the_last(storage, trainer.world.attempt, before.as_ref());
+        let beginning = Beginning { from, facts, train_samples, plan, lost };
+        announce(arguments, around, &mut trainer, beginning)?;
         network::announce(&mut trainer, network);
     }
     conclude(arguments, around, trainer)
@@ -407,53 +410,6 @@ pub(super) fn trainer(
     // Without a supervisor nobody would start it again.
     plan.renews &= arguments.launched;
     Trainer::new(comm, world, replica, exchange, journal, keeper, stop, clock, plan)
-}
-
-/// The first lines of an attempt.
-fn announce(
-    arguments: &TrainArguments,
-    around: &Surroundings,
-    trainer: &mut Trainer,
-    from: From,
-    facts: &Facts,
-    train_samples: u64,
-    plan: &super::trainer::Plan,
-) -> Result<(), TrainError> {
-    if !arguments.launched {
-        let text = identity::resolved_text(&arguments.config);
-        let written = around.storage.write_whole("config.toml".as_ref(), &[text.as_bytes()]);
-        written.map_err(|e| TrainError::Configuration(format!("cannot write config.toml: {e}")))?;
-        let _ = around.storage.remove(RESULT.as_ref());
-    }
-    trainer.journal.world(&trainer.world);
-    let (attempt, step) = (trainer.world.attempt, trainer.position().step);
-    let lost_steps = counted_after(around.storage.as_ref(), step).len() as u64;
-    trainer.keeper.take_over(&trainer.replica, &trainer.world, &mut trainer.journal);
-    if attempt > 1 {
-        trainer.event(Kind::Restarted { from: from.name().into(), lost_steps });
-    }
-    if trainer.replica.unhoused > 0 {
-        let (ranks, place) = (trainer.replica.unhoused, &arguments.config.recovery.resident_dir);
-        let message = format!(
-            "resident state is off on {ranks} ranks: no room for their slots in {} (their logs say \
-             more); a restart will read a checkpoint",
-            place.display()
-        );
-        trainer.event(Kind::Warning { message });
-    }
-    let parameters = facts.about.layout.parameters as u64;
-    let validation_samples = plan.validation_samples;
-    trainer.event(Kind::RunStart {
-        run_id: facts.run_id.clone(),
-        ranks: trainer.comm.size() as u32,
-        owners: around.owners,
-        parameters,
-        train_samples,
-        validation_samples,
-        steps_total: plan.steps_max,
-        from: from.name().into(),
-    });
-    Ok(())
 }
 
 /// Trains, and writes down an end that was not agreed on.

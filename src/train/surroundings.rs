@@ -147,19 +147,30 @@ fn injector(
     let strike = Arc::new(RealStrike);
     let injector = Injector::new(faults, Arc::clone(storage), Arc::clone(clock), origin, strike);
     let attempt = arguments.attempt.unwrap_or(1);
-    record_faults(&injector, storage, clock, (origin, attempt), generation);
+    let begun = Begun { origin, attempt, pid: std::process::id() };
+    record_faults(&injector, storage, clock, begun, generation);
     injector
 }
 
-/// Faults are events: written just before they strike. `begun`: the run's origin and attempt.
+/// What the lines of a process have in common.
+#[derive(Debug, Clone, Copy)]
+#[allow(missing_docs)]
+pub struct Begun {
+    /// Unix time at which the run's seconds were zero.
+    pub origin: f64,
+    pub attempt: u32,
+    pub pid: u32,
+}
+
+/// Faults are events: written just before they strike.
 pub fn record_faults(
     injector: &Injector,
     storage: &Arc<dyn Storage>,
     clock: &Arc<dyn Clock>,
-    begun: (f64, u32),
+    begun: Begun,
     generation: &Arc<AtomicU32>,
 ) {
-    let (origin, attempt) = begun;
+    let Begun { origin, attempt, pid } = begun;
     let (storage, clock, generation) =
         (Arc::clone(storage), Arc::clone(clock), Arc::clone(generation));
     let record = move |kind: &FaultKind, phase: Phase, standing: &Standing| {
@@ -176,6 +187,7 @@ pub fn record_faults(
                 kind: name_of(kind),
                 phase: name_of(&phase),
                 target: standing.rank,
+                pid,
             },
         };
         if let Err(error) = EventLog::new(Arc::clone(&storage)).append(&event) {

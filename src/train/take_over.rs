@@ -7,6 +7,7 @@ use std::sync::PoisonError;
 
 use crate::cluster::comm::{CommError, Communicator};
 use crate::cluster::resident::{Key, Look, Slots};
+use crate::config::Phase;
 
 use super::housing::Housing;
 use super::position::Position;
@@ -139,7 +140,9 @@ pub(super) fn give(
         comm.recv(&mut answer, receiver, TAG_ANSWER)?;
         let way = Way::from_byte(answer[0]);
         if way == Way::Sent {
-            for part in [committed.parameters, committed.momentum, committed.statistics] {
+            comm.send(bytemuck::cast_slice(committed.parameters), receiver, TAG_TENSORS)?;
+            replica.reached_point(Phase::InTransfer);
+            for part in [committed.momentum, committed.statistics] {
                 comm.send(bytemuck::cast_slice(part), receiver, TAG_TENSORS)?;
             }
         }
@@ -169,7 +172,9 @@ pub(super) fn receive(
     comm.send(&[way.to_byte()], source, TAG_ANSWER)?;
     if way == Way::Sent {
         let (_, into) = slots.begin();
-        for part in [into.parameters, into.momentum, into.statistics] {
+        comm.recv(bytemuck::cast_slice_mut(into.parameters), source, TAG_TENSORS)?;
+        replica.reached_point(Phase::InTransfer);
+        for part in [into.momentum, into.statistics] {
             comm.recv(bytemuck::cast_slice_mut(part), source, TAG_TENSORS)?;
         }
     }

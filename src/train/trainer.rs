@@ -30,6 +30,7 @@ use super::requests::{
     TIME_LEFT,
 };
 use super::resize::Resizer;
+use super::stage::Stage;
 use super::worker::Totals;
 
 /// Step events are written at most this often; shorter steps are summed up in one.
@@ -237,22 +238,28 @@ impl Trainer {
         (standing.rank, standing.ranks) = (self.comm.rank() as u32, ranks);
         standing.step = self.replica.position.step;
         if self.recruits == Recruits::Agreed && self.replica.position.ending.is_none() {
+            self.replica.stage = Stage::Refill;
             self.take_in_recruits()?;
             return Ok(None);
         }
         let position = &self.replica.position;
         if self.integrity.is_due(&self.replica) {
+            self.replica.stage = Stage::Comparison;
             self.verify()?;
             return Ok(None);
         }
         // A run that pauses owes its evaluation to the one that goes on.
         if position.evaluation_due && !position.ending.is_some_and(Ending::is_a_pause) {
+            self.replica.stage = Stage::Evaluation;
             self.evaluate()?;
         } else if let Some(ending) = position.ending {
+            self.replica.stage = Stage::Finish;
             return self.finish(ending).map(Some);
         } else if position.resize_due {
+            self.replica.stage = Stage::Resize;
             return self.resize();
         } else {
+            self.replica.stage = Stage::Step;
             self.step()?;
         }
         Ok(None)
@@ -275,6 +282,9 @@ impl Trainer {
         let attempted = self.exchange.attempt(&mut context);
         if attempted.is_err() && self.cores_are_short() {
             self.exchange.pool().shared.pause.hold();
+        }
+        if attempted.is_ok() {
+            self.replica.stage = Stage::Vote;
         }
         match self.vote(attempted) {
             Ok((Sums { again: Some(grid), .. }, _)) => {

@@ -11,9 +11,10 @@ use std::time::{Duration, Instant};
 use kintsugi::cluster::launch::attempt::place;
 use kintsugi::cluster::launch::run_dir::RunDir;
 use kintsugi::cluster::resident::folder::inventory;
-use kintsugi::observe::event::{Event, Kind};
+use kintsugi::observe::event::{Event, Kind, Lost};
 use kintsugi::observe::log::read_events;
 use kintsugi::observe::result::{RunResult, Status};
+use kintsugi::train::stage::Stage;
 
 use crate::outside::{Done, Outside, played};
 use crate::support::{Ended, alone, kintsugi, launch, processes_of, result_of, run, run_dir};
@@ -22,6 +23,11 @@ use crate::support::{Ended, alone, kintsugi, launch, processes_of, result_of, ru
 pub const LIMIT: u64 = 120;
 /// Replicas are compared every so many steps.
 const COMPARE: &str = "recovery.integrity_every=5steps";
+
+/// A run whose newcomers can neither map nor copy a state.
+pub const NO_RESIDENT: &str = "recovery.resident=off";
+/// The event of a state that came over MPI.
+const SENT: &str = "state_sent";
 
 /// How a row's run must have been repaired.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -136,6 +142,8 @@ pub fn play(id: &str, planned: &Planned, calm: &Calm) -> Result<Held, String> {
         repaired(planned, &result)?;
         timed(&folder, &result, seconds)?;
         planned_are_named(planned, &result)?;
+        met_where_it_struck(&folder, planned)?;
+        sent_where_nothing_is_shared(&folder, planned)?;
         named(&folder, planned, &result)
     });
     checks.map_err(&told)?;
@@ -216,34 +224,92 @@ fn value_of<'a>(fault: &'a str, key: &str) -> Option<&'a str> {
     Some(rest.split([',', '}']).next()?.trim_matches('"'))
 }
 
-/// A6: whoever was planned to die by rank is named, with what struck it and where.
+/// Everybody whose loss the result tells of, by live repairs and by new starts.
+fn all_lost(result: &RunResult) -> impl Iterator<Item = &Lost> {
+    let live = result.recoveries.iter().flat_map(|record| &record.lost);
+    live.chain(result.restarts.iter().flat_map(|restart| &restart.lost))
+}
+
+/// A6: whoever was planned to die is named, with what struck it and where, whether the world was
+/// repaired or started again. A newcomer may never have been in a world, a spare is no rank, and
+/// a run that is over is not started again for a rank that dies in finalize.
 fn planned_are_named(planned: &Planned, result: &RunResult) -> Result<(), String> {
-    if planned.repair != Repair::Live {
-        return Ok(());
-    }
     for fault in &planned.faults {
-        let Some(rank) = value_of(fault, "rank").and_then(|rank| rank.parse::<u32>().ok()) else {
-            continue;
-        };
         let (kind, phase) = (value_of(fault, "kind"), value_of(fault, "phase"));
+        let rank = value_of(fault, "rank").and_then(|rank| rank.parse::<u32>().ok());
+        let of_a_world = !matches!(value_of(fault, "who"), Some("newcomer" | "spare"));
+        if !of_a_world || (phase == Some("in_finalize") && result.recoveries.is_empty()) {
+            continue;
+        }
         let words = format!("injected {} {}", kind.unwrap_or(""), phase.unwrap_or(""));
-        let mut lost = result.recoveries.iter().flat_map(|record| &record.lost);
-        if !lost.any(|lost| lost.rank == rank && lost.cause.contains(&words)) {
-            let all: Vec<_> = result.recoveries.iter().flat_map(|record| &record.lost).collect();
-            return Err(format!("rank {rank}, {words:?}, is not among the lost: {all:?}"));
+        let is_it =
+            |lost: &Lost| rank.is_none_or(|r| r == lost.rank) && lost.cause.contains(&words);
+        if !all_lost(result).any(is_it) {
+            let all: Vec<_> = all_lost(result).collect();
+            return Err(format!("rank {rank:?}, {words:?}, is not among the lost: {all:?}"));
         }
     }
     Ok(())
+}
+
+/// Where the others may meet a death in this phase of a step. `None`: anywhere, or not at all.
+fn met_in(phase: &str) -> Option<&'static [Stage]> {
+    use Stage::{AllReduce, Comparison, Evaluation, Finish, Step, Vote};
+    Some(match phase {
+        "before_load" | "in_forward" | "in_backward" | "in_all_reduce" | "before_first_commit" => {
+            &[Step, AllReduce]
+        }
+        // Everybody had its part of the totals to give: nobody computes any more.
+        "before_vote" => &[AllReduce, Vote],
+        // Whatever follows a commit.
+        "after_vote" | "in_update" | "in_snapshot" => {
+            &[Vote, Comparison, Evaluation, Step, AllReduce, Finish]
+        }
+        // Who is late may still be in the vote of what came before.
+        "in_evaluation" => &[Comparison, Evaluation],
+        "in_finalize" => &[Comparison, Evaluation, Finish],
+        "in_revoke" | "in_shrink" | "in_spawn" | "in_merge" | "in_restore" | "in_transfer" => &[],
+        _ => return None,
+    })
+}
+
+/// A6: every failure was met where a planned one could be met, and who tells of it says so.
+fn met_where_it_struck(folder: &Path, planned: &Planned) -> Result<(), String> {
+    let phases = planned.faults.iter().map(|fault| value_of(fault, "phase").unwrap_or(""));
+    let Some(stages) = phases.map(met_in).collect::<Option<Vec<_>>>() else { return Ok(()) };
+    let names: Vec<&str> = stages.concat().into_iter().map(Stage::name).collect();
+    let told = events_of(folder).into_iter().filter_map(|event| match event.kind {
+        Kind::FailureDetected { phase, .. } => Some(phase),
+        _ => None,
+    });
+    let told: Vec<String> = told.collect();
+    let all_right = told.iter().all(|phase| names.contains(&phase.as_str()));
+    match all_right && (planned.repair != Repair::Live || !told.is_empty()) {
+        true => Ok(()),
+        false => Err(format!("failures were met in {told:?}, expected were {names:?}")),
+    }
+}
+
+/// Where the state has to go over MPI, it did.
+fn sent_where_nothing_is_shared(folder: &Path, planned: &Planned) -> Result<(), String> {
+    let shared = !planned.keys.iter().any(|key| key == NO_RESIDENT);
+    let sent = |event: &Event| matches!(&event.kind, Kind::Phase { name, .. } if *name == SENT);
+    match shared || planned.repair != Repair::Live || events_of(folder).iter().any(sent) {
+        true => Ok(()),
+        false => Err("no state was sent over MPI".into()),
+    }
 }
 
 /// A6, and A4: no comparison found replicas that differ.
 fn named(folder: &Path, planned: &Planned, result: &RunResult) -> Result<(), String> {
     for record in &result.recoveries {
         let timed = record.seconds.values().all(|seconds| *seconds >= 0.0);
-        let told = record.lost.iter().all(|lost| !lost.cause.is_empty() && !lost.host.is_empty());
-        if record.seconds.is_empty() || !timed || !told {
+        if record.seconds.is_empty() || !timed {
             return Err(format!("a recovery is not told: {record:?}"));
         }
+    }
+    if let Some(lost) = all_lost(result).find(|l| l.cause.is_empty() || l.host.is_empty()) {
+        return Err(format!("a loss is not told: {lost:?}"));
     }
     let causes: Vec<&str> =
         result.recoveries.iter().flat_map(|r| &r.lost).map(|lost| lost.cause.as_str()).collect();

@@ -1,7 +1,7 @@
 //! The rows. P: when a rank dies. W: who. K: how. S: storage. R: repairs that go wrong themselves.
 
 use super::outside::{Network, Outside};
-use super::play::{Planned, Repair};
+use super::play::{NO_RESIDENT, Planned, Repair};
 
 /// What shows that a row holds.
 #[derive(Debug, Clone)]
@@ -149,7 +149,9 @@ fn boundaries() -> Vec<Row> {
         rows.push(row(&format!("P8 {who}"), persist, beside("in_persist", "in_backward")));
         // Evaluation follows the commit of step 20, an epoch's end: it stands before step 21.
         let evaluation = planned(Repair::Live, ranks.len(), each(21, "in_evaluation"));
-        rows.push(row(&format!("P9 {who}"), "in an evaluation at an epoch's end", evaluation));
+        let evaluation =
+            row(&format!("P9 {who}"), "in an evaluation at an epoch's end", evaluation);
+        rows.push(if who == "W1" { evaluation.core() } else { evaluation });
         let mut faults: Vec<String> = vec![kill(2, 20, "in_all_reduce")];
         faults.extend(ranks.iter().map(|&rank| kill(rank, 20, "before_first_commit")));
         let again = planned(Repair::Live, 1 + ranks.len(), faults);
@@ -191,6 +193,15 @@ fn repairs() -> Vec<Row> {
         let faults = vec![first(), kill_who(who, 20, phase)];
         // A replacement that never was in a world is nobody's loss.
         rows.push(row(id, what, planned(Repair::Live, 1, faults)));
+    }
+    // By MPI only: the source is dead when a part of the state has arrived, another takes over.
+    let sent = [
+        ("P13 transfer", "source", 2, "the source of a state that it is sending over MPI"),
+        ("P13 transfer receiver", "newcomer", 1, "the receiver of a state that is being sent"),
+    ];
+    for (id, who, lost, what) in sent {
+        let faults = vec![first(), kill_who(who, 20, "in_transfer")];
+        rows.push(row(id, what, planned(Repair::Live, lost, faults).with(&[NO_RESIDENT])).core());
     }
     let early = vec![first(), r#"{kind="kill", who="newcomer", step=1, phase="in_init"}"#.into()];
     let early = planned(Repair::Any, 1, early);
@@ -332,10 +343,10 @@ fn rungs() -> Vec<Row> {
     let two = vec![kill(2, 20, "in_all_reduce"), kill(0, 30, "in_update")];
     let shrunk = planned(Repair::Shrunk, 2, two).with(&[SHRINK, NO_REGROW, EXACT]);
     let memory = planned(Repair::Again, 0, one()).with(&[RESTART]);
-    let disk = planned(Repair::Checkpoint, 0, one()).with(&[RESTART, "recovery.resident=off"]);
+    let disk = planned(Repair::Checkpoint, 0, one()).with(&[RESTART, NO_RESIDENT]);
     vec![
         row("R2", "two ranks, and nobody replaces them", shrunk).core(),
-        row("R3", "one rank, restart from memory", memory),
+        row("R3", "one rank, restart from memory", memory).core(),
         row("R3 disk", "one rank, restart from a checkpoint", disk),
     ]
 }

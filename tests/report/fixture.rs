@@ -219,8 +219,12 @@ impl Telling {
     }
 
     fn fail(&mut self) {
-        let injected =
-            Kind::FaultInjected { kind: "kill".into(), phase: "in_forward".into(), target: 2 };
+        let injected = Kind::FaultInjected {
+            kind: "kill".into(),
+            phase: "in_forward".into(),
+            target: 2,
+            pid: 0,
+        };
         self.say(injected);
         self.now += 0.004;
         let error = "rank 2 is gone".to_string();
@@ -278,7 +282,11 @@ impl Telling {
         self.step = self.saved;
         self.now += 0.35 + 0.1 * self.noise.unit();
         self.ledger.push(Entry::Rollback { to: self.saved, attempt: 2 });
-        self.say(Kind::Restarted { from: "checkpoint".into(), lost_steps: self.lost });
+        self.say(Kind::Restarted {
+            from: "checkpoint".into(),
+            lost_steps: self.lost,
+            lost: Vec::new(),
+        });
         self.now += 0.05;
     }
 
@@ -287,7 +295,8 @@ impl Telling {
     }
 
     fn result(&self) -> RunResult {
-        let restart = Restart { attempt: 2, from: "checkpoint".into(), step: self.saved };
+        let (from, lost) = ("checkpoint".into(), Vec::new());
+        let restart = Restart { attempt: 2, from, step: self.saved, lost };
         RunResult {
             run_id: format!("{}-{}", self.story.arm, self.story.seed),
             attempt: self.attempt,

@@ -13,7 +13,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use crate::cluster::world::{Member, Role};
 use crate::config::Config;
-use crate::observe::event::{Event, Kind};
+use crate::observe::event::{Event, Kind, names_of};
 use crate::observe::log::{EVENTS_FILE, EventTail};
 use crate::observe::progress::{clock, duration};
 
@@ -278,21 +278,18 @@ fn repairs(events: &[Event]) -> Vec<String> {
     let told = events.iter().rev().filter_map(|event| match &event.kind {
         Kind::Recovered(record) => {
             let seconds = duration(record.seconds.values().sum());
-            let lost: Vec<String> = record
-                .lost
-                .iter()
-                .map(|lost| format!("rank {} on {}: {}", lost.rank, lost.host, lost.cause))
-                .collect();
             Some(format!(
                 "  step {}: {} in {seconds}, lost {}",
                 record.step,
                 record.rung,
-                if lost.is_empty() { "nobody".into() } else { lost.join("; ") }
+                names_of(&record.lost)
             ))
         }
-        Kind::Restarted { from, lost_steps } => Some(format!(
-            "  attempt {} from {from} state at step {}, {lost_steps} steps lost",
-            event.attempt, event.step
+        Kind::Restarted { from, lost_steps, lost } => Some(format!(
+            "  attempt {} from {from} state at step {}, {lost_steps} steps lost, lost {}",
+            event.attempt,
+            event.step,
+            names_of(lost)
         )),
         _ => None,
     });

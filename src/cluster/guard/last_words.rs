@@ -34,6 +34,11 @@ pub fn file_name(attempt: u32, host: &str, pid: u32) -> String {
     format!("{}.end", name_of(attempt, host, pid))
 }
 
+/// The file below `RUN/logs` of a world that was killed whole, on purpose.
+pub fn world_name(attempt: u32) -> String {
+    format!("attempt-{attempt}.end")
+}
+
 /// Adds a line. Best effort: a full disk must not keep a hung rank alive.
 pub fn leave(path: &Path, key: &str, text: &str) {
     let file = std::fs::File::options().create(true).append(true).open(path);
@@ -84,6 +89,21 @@ pub fn tells(body: &str) -> bool {
     body.lines().any(|line| says(VERDICT, line) || says(STATUS, line))
 }
 
+/// How a process ended, by a file that says so.
+pub fn status(body: &str) -> Option<&str> {
+    last(body, STATUS)
+}
+
+/// Whether a file says why somebody ended its process on purpose.
+pub fn has_verdict(body: &str) -> bool {
+    last(body, VERDICT).is_some()
+}
+
+/// The newest line under a key.
+fn last<'a>(body: &'a str, key: &str) -> Option<&'a str> {
+    body.lines().rev().find_map(|line| line.strip_prefix(key)?.strip_prefix(": "))
+}
+
 /// What is known of an end.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Evidence {
@@ -97,10 +117,7 @@ pub struct Evidence {
 
 /// One line for a person: who or what ended the process.
 pub fn cause(evidence: &Evidence) -> String {
-    let word = |key: &str| {
-        let lines = evidence.last_words.lines();
-        lines.rev().find_map(|line| Some(line.strip_prefix(key)?.strip_prefix(": ")?.to_owned()))
-    };
+    let word = |key: &str| last(&evidence.last_words, key).map(str::to_owned);
     let (verdict, status) = (word(VERDICT), word(STATUS));
     // Who was killed by its guardian died of what the guardian saw, not of the signal.
     let end = match (verdict, word(MEMORY)) {

@@ -68,9 +68,10 @@ pub fn result(
                 result.exact = false;
                 result.resizes.push(record.clone());
             }
-            Kind::Restarted { from, .. } => {
-                let (attempt, from) = (event.attempt, from.clone());
-                result.restarts.push(Restart { attempt, from, step: event.step });
+            Kind::Restarted { from, lost, .. } => {
+                let (attempt, step) = (event.attempt, event.step);
+                let (from, lost) = (from.clone(), lost.clone());
+                result.restarts.push(Restart { attempt, from, step, lost });
             }
             _ => {}
         }
@@ -154,7 +155,8 @@ mod tests {
 
     #[test]
     fn steps_that_were_rolled_back_count_neither_as_steps_nor_as_goodput() {
-        let restarted = Kind::Restarted { from: "checkpoint".into(), lost_steps: 2 };
+        let restarted =
+            Kind::Restarted { from: "checkpoint".into(), lost_steps: 2, lost: Vec::new() };
         let events =
             [step(1, 1.0), step(2, 2.0), step(3, 3.0), event(1, 5.0, restarted), step(2, 6.0)];
         let rollback = Entry::Rollback { to: 1, attempt: 2 };

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use toml::Table;
 
+use crate::cluster::guard::last_words;
 use crate::cluster::world::World;
 use crate::config::{Config, identity, parse};
 use crate::observe::result::{RunResult, Status};
@@ -158,6 +159,12 @@ impl RunDir {
         self.storage
             .rename(Path::new("result.json"), Path::new(&aside))
             .map_err(io_error("moving the old result.json aside"))
+    }
+
+    /// Leaves word of why all ranks of an attempt are killed, for whoever names the lost.
+    pub fn say_why_killed(&self, attempt: u32, why: &str) {
+        let name = format!("logs/{}", last_words::world_name(attempt));
+        last_words::leave(&self.join(&name), last_words::VERDICT, why);
     }
 
     /// Forgets what ranks of an earlier attempt refused.

@@ -302,7 +302,9 @@ impl Supervisor<'_> {
         self.mending = None;
         let mut attempt = Attempt::start(&plan, &self.job.program, &log)?;
         let ending = self.lock.record_mpirun(attempt.pid()).and_then(|()| self.watch(&mut attempt));
-        let hurried = matches!(ending, Err(_) | Ok(Ending::Hung(_) | Ending::NodeLost(_)));
+        let killed = ending.as_ref().ok().and_then(Ending::killed_for);
+        let told = killed.map(|why| self.job.run.say_why_killed(self.attempt, why));
+        let hurried = ending.is_err() || told.is_some();
         let signals = &mut self.signals;
         attempt.close(&mut || hurried || signals.pending().next().is_some())?;
         let ending = self.end_on_nodes(&plan.job, ending?);

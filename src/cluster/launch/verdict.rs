@@ -22,6 +22,16 @@ pub enum Ending {
     Stopped,
 }
 
+impl Ending {
+    /// Why the whole world is killed at once, where it is.
+    pub fn killed_for(&self) -> Option<&str> {
+        match self {
+            Self::Hung(why) | Self::NodeLost(why) => Some(why),
+            Self::Exited(_) | Self::Stopped => None,
+        }
+    }
+}
+
 /// What to do.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Next {

@@ -253,7 +253,7 @@ fn check_weights(
     let thrown_away = marks.nan || scenario.config.recovery.rungs().contains(&Rung::Shrink);
     let newest = played.attempts.last().map_or(0, |attempt| attempt.number);
     for seen in &played.sightings {
-        let Seen { attempt, process, step, weights } = *seen;
+        let Seen { attempt, process, step, weights, .. } = *seen;
         let whose = format!("attempt {attempt}, process {process}, step {}", step + 1);
         if last.insert((attempt, process), step).is_some_and(|before| before > step) {
             return Err(format!("{whose}: it went back, a committed step was lost"));

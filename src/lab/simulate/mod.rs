@@ -15,6 +15,8 @@ mod broken;
 mod check;
 mod disk;
 mod rank;
+#[cfg(test)]
+mod reuse_tests;
 mod scenario;
 mod slots;
 mod stand_in;

@@ -19,7 +19,7 @@ use crate::train::TrainError;
 use crate::train::housing::Housing;
 use crate::train::run::{TrainArguments, run_prepared};
 use crate::train::start::{Materials, Part, Prepared, prepare_from};
-use crate::train::surroundings::{Staff, Surroundings, record_faults};
+use crate::train::surroundings::{Begun, Staff, Surroundings, record_faults};
 
 use super::broken::{Rule, under};
 use super::disk::{Disk, Files};
@@ -143,7 +143,9 @@ pub fn live(attempt: &Attempt<'_>, comm: SimComm, join: Option<&JoinInfo>) -> Le
     let generation = Arc::new(AtomicU32::new(0));
     let (faults, striker) = (&config.faults, Arc::new(strike));
     let injector = Injector::new(faults, Arc::clone(&storage), Arc::clone(&clock), ORIGIN, striker);
-    record_faults(&injector, &storage, &clock, (ORIGIN, attempt.number), &generation);
+    let pid = attempt.number * PIDS_PER_ATTEMPT + process as u32;
+    let begun = Begun { origin: ORIGIN, attempt: attempt.number, pid };
+    record_faults(&injector, &storage, &clock, begun, &generation);
     let newest = Arc::clone(attempt.newest);
     let around = Surroundings {
         storage,
@@ -152,7 +154,7 @@ pub fn live(attempt: &Attempt<'_>, comm: SimComm, join: Option<&JoinInfo>) -> Le
         injector: Arc::new(injector),
         generation,
         stop,
-        identity: (attempt.number * PIDS_PER_ATTEMPT + process as u32, "simulated".into()),
+        identity: (pid, "simulated".into()),
         run_id: RUN_ID.into(),
         fingerprint: identity::fingerprint(config),
         owners: config.train.owners.unwrap_or(config.run.ranks),

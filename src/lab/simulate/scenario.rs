@@ -155,6 +155,8 @@ impl Scenario {
         }
         let apart = &mut Stream::new(&[seed, purpose::SIMULATE, 3]);
         config.train.reproducible = apart.below(REPRODUCIBLE_ONE_IN) == 0;
+        let apart = &mut Stream::new(&[seed, purpose::SIMULATE, 4]);
+        faults.iter_mut().for_each(|fault| later_in_a_restore(fault, apart));
         faults.sort_by_key(order);
         let flips =
             |fault: &Fault| matches!(fault, Fault::Point(p) if p.kind == FaultKind::BitFlip);
@@ -304,6 +306,16 @@ fn point(draws: &mut Stream, config: &Config) -> PlannedFault {
     let step = (draws.below(3) > 0).then(|| 1 + draws.below(STEPS));
     let phase = Some(one_of(draws, &PHASES));
     PlannedFault { kind: FaultKind::Kill, who, rank, step, seconds: None, phase }
+}
+
+/// Half of the deaths in a restore fall into the middle of a state that is being sent.
+fn later_in_a_restore(fault: &mut Fault, draws: &mut Stream) {
+    if let Fault::Point(point) = fault
+        && point.phase == Some(Phase::InRestore)
+        && draws.below(2) == 0
+    {
+        point.phase = Some(Phase::InTransfer);
+    }
 }
 
 fn corruption(draws: &mut Stream, config: &Config, kind: FaultKind, phase: Phase) -> PlannedFault {

@@ -87,6 +87,8 @@ pub struct Seen {
     pub process: usize,
     /// Steps committed before it.
     pub step: u64,
+    /// Whose.
+    pub owner: u64,
     /// Hash of weights and running statistics.
     pub weights: u64,
 }
@@ -130,7 +132,7 @@ impl Compute for StandIn {
         ready: &mut dyn FnMut(usize, &[f32]),
     ) -> Result<Outcome, EngineError> {
         let (attempt, process, weights) = (self.attempt, self.process, self.weights);
-        let seen = Seen { attempt, process, step: key[1], weights };
+        let seen = Seen { attempt, process, step: key[1], owner: key[2], weights };
         self.sightings.lock().unwrap_or_else(PoisonError::into_inner).push(seen);
         let (least, range) = MILLISECONDS;
         let pause = least + seed::Stream::new(&[key[1], key[2]]).below(range);

@@ -79,12 +79,14 @@ fn a_recovery_says_who_where_why_and_how_long() {
 
 #[test]
 fn a_restart_and_an_evaluation_have_a_line_each() {
+    let lost = vec![Lost { member: 6, rank: 2, host: "node7".into(), cause: "SIGSEGV".into() }];
     let printed = lines(&[
         event(3.0, 30, Kind::Evaluation { error: 0.25, loss: 1.0, samples: 9, seconds: 0.1 }),
-        event(9.0, 20, Kind::Restarted { from: "checkpoint".into(), lost_steps: 17 }),
+        event(9.0, 20, Kind::Restarted { from: "checkpoint".into(), lost_steps: 17, lost }),
     ]);
     assert!(printed[0].contains("25.00%"), "{printed:?}");
     assert!(printed[1].contains("17 steps lost") && printed[1].contains("checkpoint"));
+    assert!(printed[1].contains("rank 2 (member 6) on node7: SIGSEGV"), "{}", printed[1]);
 }
 
 #[test]

@@ -21,6 +21,7 @@ use crate::train::TrainError;
 use crate::train::free_run::{FreeRun, Taken};
 use crate::train::replica::Replica;
 use crate::train::schedule;
+use crate::train::stage::Stage;
 use crate::train::worker::{Pool, Totals};
 
 /// Longest wait of a round for half a sweep over the rank's own owners. A round moves all weights:
@@ -154,6 +155,7 @@ impl Exchange for Asynchronous {
             send_buffer(committed.parameters, w_delta, ranks, w_send);
             send_buffer(committed.statistics, s_delta, ranks, s_send);
         }
+        context.replica.stage = Stage::AllReduce;
         at(context, Phase::InAllReduce);
         context.comm.all_reduce_f32(&self.send, &mut self.received, ReduceOp::Sum)?;
         let mut mine = taken.totals.words().to_vec();

@@ -19,6 +19,7 @@ use crate::train::gradient_sum::Complete;
 use crate::train::optimizer::{Optimizer, statistics_momentum};
 use crate::train::replica::Replica;
 use crate::train::schedule;
+use crate::train::stage::Stage;
 use crate::train::worker::{Pool, Totals};
 
 /// See the module.
@@ -119,6 +120,7 @@ impl Synchronous {
         let (pool, integers) = (&self.pool, &mut self.integers);
         let sum = &pool.shared.sum;
         for bucket in 0..sum.buckets() {
+            context.replica.stage = Stage::Step;
             // A death is answered at once, not when this rank has computed its part: its workers
             // go on while the world is repaired.
             sum.await_complete(bucket, || {
@@ -126,6 +128,7 @@ impl Synchronous {
                 pool.failure().or_else(|| context.comm.is_broken().then_some(death))
             })?;
             let received = &mut self.received[sum.range(bucket)];
+            context.replica.stage = Stage::AllReduce;
             let reduce = |send: Complete<'_>| {
                 if bucket == sum.buckets() / 2 {
                     context.replica.reached_point(Phase::InAllReduce);
