@@ -89,6 +89,20 @@ fn two_ranks_at_once_and_a_replacement_again() {
 }
 
 #[test]
+fn ranks_are_replaced_where_a_step_has_fewer_samples_than_owners() {
+    let _turn = alone();
+    let few = "train.global_batch=5";
+    let (_, calm) = completed("few-calm", &[few]);
+    let kills = plan(&[r#"{kind="kill", rank=2, step=10}"#, r#"{kind="kill", rank=0, step=25}"#]);
+    let warm = ["recovery.spares=2", "recovery.warm_spares=true"];
+    for (name, spares) in [("few", &[][..]), ("few-warm", &warm[..])] {
+        let (_, result) = completed(name, &[&[few, &kills][..], spares].concat());
+        assert_eq!(result.state_sha256, calm.state_sha256, "{name}: other bits");
+        assert_eq!((result.recoveries.len(), result.lost_steps), (2, 0), "{name}");
+    }
+}
+
+#[test]
 fn every_phase_of_a_step_can_be_struck() {
     let _turn = alone();
     let phases = ["before_load", "in_forward", "in_update", "in_snapshot", "in_evaluation"];

@@ -72,8 +72,9 @@ fn pace(events: &[Event]) -> f64 {
                 }
                 calm_since = Some(event.seconds);
             }
-            // The record of a repair comes some steps after it, and begins none.
-            Kind::Checkpoint { .. } | Kind::Epoch { .. } | Kind::Recovered(_) => {}
+            Kind::Checkpoint { .. } | Kind::Epoch { .. } => {}
+            // The record of a repair may come some steps after it.
+            Kind::Recovered(_) if calm_since.is_some_and(|since| event.seconds <= since) => {}
             _ => calm_since = None,
         }
     }
