@@ -13,8 +13,14 @@ fn main() {
     shim.compiler(&mpicc).warnings(true).extra_warnings(true).opt_level(2);
     // The work-arounds are found by their names in the program: keep them visible.
     shim.flag_if_supported("-fvisibility=default");
-    let files =
-        ["shim.c", "ompi_workarounds.c", "ompi_requests.c", "ompi_deaths.c", "pmix_addresses.c"];
+    let files = [
+        "shim.c",
+        "ompi_workarounds.c",
+        "ompi_requests.c",
+        "ompi_groups.c",
+        "ompi_deaths.c",
+        "pmix_addresses.c",
+    ];
     for file in files {
         shim.file(Path::new("../ulfm-shim").join(file));
     }

@@ -1,5 +1,5 @@
-/* Two defects of Open MPI 5.0.11's ULFM (the third: ompi_requests.c), worked around by defining
- * three of libmpi's internal functions in the program: libmpi calls them through its procedure
+/* Two defects of Open MPI 5.0.11's ULFM (others: ompi_requests.c, ompi_groups.c), worked around by
+ * defining three of libmpi's internal functions in the program: libmpi calls them through its procedure
  * linkage table, so the program's definitions win where they are exported (-rdynamic). Found with
  * gdb when replacement processes died while they joined:
  *
@@ -175,7 +175,8 @@ void workarounds_verify(void)
         return;
     }
     unsigned int before = seen;
-    if (!request_layout_is_known() || !comm_layout_is_known() || !workarounds_guard_requests()) {
+    if (!request_layout_is_known() || !comm_layout_is_known() ||
+        !workarounds_guard_requests() || !workarounds_free_groups()) {
         state = SHIM_WORKAROUNDS_LAYOUT;
     } else if (seen == before) { /* the trial allocated a context id, so libmpi must have called */
         state = SHIM_WORKAROUNDS_UNREACHED;

@@ -8,11 +8,13 @@
  * thread kills it at a random moment, and jitter keeps some ranks outside the call when it strikes.
  * Rounds that succeed must give the AND of all flags; the first that fails must give every
  * survivor the same flags and class, in the same round. Rank 0 of the survivors prints one line a
- * repetition, "equal ..." or "UNEQUAL ..."; a run is good when REPETITIONS lines say "equal".
+ * repetition, "equal ..." or "UNEQUAL ..."; a run is good when REPETITIONS lines say "equal". In the
+ * end it says how many bytes of its heap a round of the survivors keeps: "kept N".
  */
 #define _GNU_SOURCE
 #include "ulfm_shim.h"
 
+#include <malloc.h>
 #include <mpi.h>
 #include <pthread.h>
 #include <signal.h>
@@ -25,6 +27,7 @@ enum {
     ROUND_ARMED = 5,
     KILL_DELAY_US_MAX = 2000,
     JITTER_US_MAX = 30,
+    ROUNDS_MEASURED = 2000,
     RUN_SECONDS_MAX = 30
 };
 
@@ -154,6 +157,24 @@ static void compare(shim_comm survivors, struct answer mine, int repetition, int
     free(all);
 }
 
+/* What memory rounds among survivors keep, each. */
+static void measure_memory(shim_comm survivors)
+{
+    int32_t rank;
+    size_t before = 0;
+    require("rank", shim_rank(survivors, &rank));
+    for (int round = -ROUNDS_MEASURED; round < ROUNDS_MEASURED; round++) {
+        int32_t flags = 1;
+        before = round == 0 ? mallinfo2().uordblks : before;
+        require("agree among survivors", shim_agree(survivors, &flags));
+    }
+    size_t after = mallinfo2().uordblks;
+    if (rank == 0) {
+        printf("kept %ld\n", ((long)after - (long)before) / ROUNDS_MEASURED);
+        fflush(stdout);
+    }
+}
+
 int main(int argc, char **argv)
 {
     if (argc != 3) {
@@ -186,6 +207,7 @@ int main(int argc, char **argv)
         compare(comm, mine, repetition, victim);
         require("size", shim_size(comm, &size));
     }
+    measure_memory(comm);
     require("barrier", shim_barrier(comm));
     shim_park(comm);
     shim_finalize();

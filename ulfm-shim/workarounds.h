@@ -12,5 +12,7 @@ int workarounds_state(void);
 double shim_monotonic_seconds(void);
 /* From now on no collective leaves a transfer behind; false where libmpi is not the known one. */
 bool workarounds_guard_requests(void);
+/* From now on no agreement loses groups; false where libmpi is not the known one. */
+bool workarounds_free_groups(void);
 
 #endif

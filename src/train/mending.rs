@@ -35,11 +35,24 @@ pub(super) struct Mended {
     /// or on none.
     pub at: Option<Duration>,
     begin: Option<Begin>,
-    /// Repairs that no commit followed yet, oldest first, with the generation each made and the
-    /// ranks it left. Every survivor keeps them: the one that reports may die.
-    pub unreported: Vec<(u32, u32, Repaired)>,
+    /// Repairs that no commit followed yet, oldest first. Every survivor keeps them: the one that
+    /// reports may die.
+    pub unreported: Vec<Unreported>,
     /// Changes of size that no commit followed yet.
     pub resized: Vec<ResizeRecord>,
+}
+
+/// A repair that no commit followed yet.
+#[derive(Debug)]
+pub(super) struct Unreported {
+    /// The generation it made.
+    pub generation: u32,
+    /// The ranks it left.
+    pub ranks: u32,
+    /// What it did.
+    pub repaired: Repaired,
+    /// Members that lived through it, and so know of it.
+    pub holders: Vec<u32>,
 }
 
 impl Mended {
@@ -125,7 +138,9 @@ impl Trainer {
         }
         let (generation, ranks) = (self.world.generation, self.world.ranks() as u32);
         if !(planned && repaired.lost.is_empty()) {
-            self.mended.unreported.push((generation, ranks, repaired));
+            let holders = self.survivors();
+            let unreported = Unreported { generation, ranks, repaired, holders };
+            self.mended.unreported.push(unreported);
         }
         self.survived();
         Ok(())
@@ -143,6 +158,12 @@ impl Trainer {
         let ranks = (0..self.world.ranks()).filter_map(|rank| self.world.member_at(rank));
         let old = ranks.filter(|m| !self.newcomers.contains(&m.member));
         old.map(|member| member.rank).min() == Some(self.comm.rank() as u32)
+    }
+
+    /// Members that are ranks since before the last repair or change of size.
+    pub(super) fn survivors(&self) -> Vec<u32> {
+        let ranks = (0..self.world.ranks()).filter_map(|rank| self.world.member_at(rank));
+        ranks.map(|m| m.member).filter(|member| !self.newcomers.contains(member)).collect()
     }
 
     /// Whether nobody waits any more.

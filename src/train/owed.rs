@@ -9,7 +9,7 @@ use crate::observe::event::{Kind, Lost, RecoveryRecord};
 
 use super::cause;
 use super::journal::Stamp;
-use super::mending::rung_name;
+use super::mending::{Unreported, rung_name};
 use super::trainer::Trainer;
 
 /// How often a word is looked for where nothing else is left to do.
@@ -48,18 +48,15 @@ pub(super) struct Owed {
 impl Trainer {
     /// Takes on what is to be written of repairs, on every rank that lived through them;
     /// `begun_seconds`: what the newest took from its end until everybody computed.
-    pub(super) fn owe(&mut self, repairs: Vec<(u32, u32, Repaired)>, begun_seconds: Option<f64>) {
+    pub(super) fn owe(&mut self, repairs: Vec<Unreported>, begun_seconds: Option<f64>) {
         let newest = repairs.len().saturating_sub(1);
         let stamp = self.journal.stamp(self.place());
         let due = self.clock.now() + self.plan.witness_wait;
-        let ranks = (0..self.world.ranks()).filter_map(|rank| self.world.member_at(rank));
-        let holders: Vec<u32> =
-            ranks.map(|m| m.member).filter(|member| !self.newcomers.contains(member)).collect();
-        for (index, (generation, ranks, mut repaired)) in repairs.into_iter().enumerate() {
+        for (index, unreported) in repairs.into_iter().enumerate() {
+            let Unreported { generation, ranks, mut repaired, holders } = unreported;
             if let (Some(seconds), true) = (begun_seconds, index == newest) {
                 repaired.seconds.insert("first_step".into(), seconds);
             }
-            let holders = holders.clone();
             let steps_after = 0;
             let owed = Owed { generation, ranks, repaired, stamp, due, holders, steps_after };
             self.owed.push_back(owed);

@@ -20,7 +20,7 @@ use crate::observe::result::Status;
 use crate::observe::storage::Storage;
 
 use super::TrainError;
-use super::mending::newcomers;
+use super::mending::{Unreported, newcomers};
 use super::trainer::Trainer;
 
 /// Where `kintsugi scale` leaves the number of ranks it wants, as text, and launch its own word.
@@ -243,7 +243,9 @@ impl Trainer {
         died.lost.retain(|member| (member.rank as usize) < leave_from);
         if !died.lost.is_empty() {
             died.seconds = Phases::default();
-            self.mended.unreported.push((generation, ranks, died));
+            let holders = self.survivors();
+            let unreported = Unreported { generation, ranks, repaired: died, holders };
+            self.mended.unreported.push(unreported);
         }
         self.mended.resized.push(ResizeRecord {
             generation,
