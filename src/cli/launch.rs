@@ -114,7 +114,7 @@ fn launch(args: &Args) -> Result<Status, LaunchError> {
     }
 }
 
-/// What a complete run left in memory: here, and on nodes that were lost when it ended and are back.
+/// What a complete run left in memory: here, and on nodes that were lost and are back.
 fn clear_slots(job: &Job) {
     job.slots().clear();
     let Some(nodes) = job.nodes.clone() else { return };

@@ -304,8 +304,7 @@ impl Supervisor<'_> {
         let ending = self.lock.record_mpirun(attempt.pid()).and_then(|()| self.watch(&mut attempt));
         let killed = ending.as_ref().ok().and_then(Ending::killed_for);
         let told = killed.map(|why| self.job.run.say_why_killed(self.attempt, why));
-        let hurried = ending.is_err() || told.is_some();
-        let signals = &mut self.signals;
+        let (hurried, signals) = (ending.is_err() || told.is_some(), &mut self.signals);
         attempt.close(&mut || hurried || signals.pending().next().is_some())?;
         let ending = self.end_on_nodes(&plan.job, ending?);
         self.follow();

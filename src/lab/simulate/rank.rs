@@ -129,6 +129,10 @@ impl Clock for Watch {
     }
 }
 
+fn witness_wait(attempt: &Attempt<'_>) -> Duration {
+    WITNESS_WAITS[attempt.scenario.seed as usize % WITNESS_WAITS.len()]
+}
+
 /// The whole life of a process that is not killed.
 pub fn live(attempt: &Attempt<'_>, comm: SimComm, join: Option<&JoinInfo>) -> Left {
     let config = &attempt.scenario.config;
@@ -140,9 +144,9 @@ pub fn live(attempt: &Attempt<'_>, comm: SimComm, join: Option<&JoinInfo>) -> Le
         stop: Arc::clone(&stop),
     });
     let storage: Arc<dyn Storage> = Arc::new(Disk::new(Arc::clone(attempt.files), strike.clone()));
-    let generation = Arc::new(AtomicU32::new(0));
-    let (faults, striker) = (&config.faults, Arc::new(strike));
-    let injector = Injector::new(faults, Arc::clone(&storage), Arc::clone(&clock), ORIGIN, striker);
+    let (generation, striker) = (Arc::new(AtomicU32::new(0)), Arc::new(strike));
+    let injector =
+        Injector::new(&config.faults, Arc::clone(&storage), Arc::clone(&clock), ORIGIN, striker);
     let pid = attempt.number * PIDS_PER_ATTEMPT + process as u32;
     let begun = Begun { origin: ORIGIN, attempt: attempt.number, pid };
     record_faults(&injector, &storage, &clock, begun, &generation);
@@ -160,7 +164,7 @@ pub fn live(attempt: &Attempt<'_>, comm: SimComm, join: Option<&JoinInfo>) -> Le
         owners: config.train.owners.unwrap_or(config.run.ranks),
         newest_attempt: Arc::new(move || Some(newest.load(Ordering::Relaxed))),
         staff: Staff::Inline,
-        witness_wait: WITNESS_WAITS[attempt.scenario.seed as usize % WITNESS_WAITS.len()],
+        witness_wait: witness_wait(attempt),
     };
     let standing = Standing {
         rank: comm.rank() as u32,
@@ -179,8 +183,8 @@ pub fn live(attempt: &Attempt<'_>, comm: SimComm, join: Option<&JoinInfo>) -> Le
         inline: Some(Box::new(compute)),
         part: Part::FirstBorn,
     };
-    let (fingerprint, owners) = (around.fingerprint, around.owners);
-    let prepared = prepare_from(materials, config, RUN_ID, fingerprint, owners, &around.injector);
+    let (print, owners) = (around.fingerprint, around.owners);
+    let prepared = prepare_from(materials, config, RUN_ID, print, owners, &around.injector);
     let prepared = prepared.map(|prepared| match attempt.scenario.housed {
         true => housed(attempt, around.storage.as_ref(), prepared, &standing),
         false => prepared,
@@ -196,8 +200,7 @@ pub fn live(attempt: &Attempt<'_>, comm: SimComm, join: Option<&JoinInfo>) -> Le
         origin: Some(ORIGIN),
         launched: true,
     };
-    let comm: Box<dyn Communicator> = under(attempt.rule, comm);
-    let status = run_prepared(&arguments, &around, comm, prepared);
+    let status = run_prepared(&arguments, &around, under(attempt.rule, comm), prepared);
     let (step, digest) = slots.map_or((0, 0), |slots| digest(&slots));
     Left { status, step, digest }
 }
