@@ -156,8 +156,10 @@ impl Trainer {
                 Err(leave(&mut self.replica))
             }
             Verdict::Differ(ranks) => {
-                // They are about to die: nobody commits with them.
                 tracing::warn!("the state of ranks {ranks:?} differs: they leave the world");
+                // They are about to die, which ends this. Who revoked now could interrupt one that
+                // has not heard it yet: all would gather, lose nobody and compare once more.
+                self.gather_answers()?;
                 Err(TrainError::Comm(CommError::ProcFailed))
             }
             Verdict::Equal | Verdict::NeedsReference(_) => {
