@@ -13,16 +13,8 @@ fn main() {
     shim.compiler(&mpicc).warnings(true).extra_warnings(true).opt_level(2);
     // The work-arounds are found by their names in the program: keep them visible.
     shim.flag_if_supported("-fvisibility=default");
-    let files = [
-        "shim.c",
-        "ompi_workarounds.c",
-        "ompi_requests.c",
-        "ompi_groups.c",
-        "ompi_deaths.c",
-        "pmix_addresses.c",
-    ];
-    for file in files {
-        shim.file(Path::new("../ulfm-shim").join(file));
+    for file in shim_sources(Path::new("../ulfm-shim")) {
+        shim.file(file);
     }
     // Whole archive: libmpi calls the work-arounds, nothing in the program does.
     shim.link_lib_modifier("+whole-archive").compile("ulfm_shim");
@@ -60,6 +52,17 @@ fn main() {
         println!("cargo:rustc-link-arg=-Wl,-rpath,{folder}");
     }
     println!("cargo:rustc-env=KINTSUGI_MPICC={mpicc}");
+}
+
+/// Every C file there but the program that tests them.
+fn shim_sources(folder: &Path) -> Vec<PathBuf> {
+    let Ok(entries) = folder.read_dir() else { panic!("no folder {}", folder.display()) };
+    let files = entries.filter_map(|entry| Some(entry.ok()?.path()));
+    let source = |file: &PathBuf| file.extension().is_some_and(|extension| extension == "c");
+    let mut sources: Vec<PathBuf> =
+        files.filter(|file| source(file) && !file.ends_with("selftest.c")).collect();
+    sources.sort();
+    sources
 }
 
 /// `-L` folders of the wrapper's link line.

@@ -25,23 +25,14 @@ const HUNG_MAX: u32 = 2;
 const KEPT_BYTES_MAX: i64 = 16;
 
 fn compile_selftest(folder: &Path) -> PathBuf {
-    let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("ulfm-shim");
+    let entries = Path::new(env!("CARGO_MANIFEST_DIR")).join("ulfm-shim").read_dir().unwrap();
+    let files = entries.map(|entry| entry.unwrap().path());
+    let sources = files.filter(|file| file.extension().is_some_and(|extension| extension == "c"));
     let program = folder.join("selftest");
     let output = Command::new(kintsugi_ffi::mpi::mpicc())
         .args(["-O2", "-Wall", "-Wextra", "-Werror", "-rdynamic", "-pthread", "-o"])
         .arg(&program)
-        .args(
-            [
-                "selftest.c",
-                "shim.c",
-                "ompi_workarounds.c",
-                "ompi_requests.c",
-                "ompi_groups.c",
-                "ompi_deaths.c",
-                "pmix_addresses.c",
-            ]
-            .map(|file| sources.join(file)),
-        )
+        .args(sources)
         .output()
         .expect("the compiler wrapper this was built with");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));

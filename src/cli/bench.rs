@@ -105,8 +105,8 @@ enum Bench {
         #[arg(long)]
         json: bool,
     },
-    /// From SIGKILL to being back in the update loop: respawn, shrink, restart from resident state
-    /// and from a checkpoint
+    /// From SIGKILL to being back in the update loop: respawn, shrink, a renewal, restart from
+    /// resident state and from a checkpoint
     Recovery {
         /// The configuration to run
         #[arg(long, default_value = "configs/bench/95mb.toml")]

@@ -7,7 +7,7 @@ use crate::cluster::comm::CommError;
 use crate::cluster::guard::{Activity, pulse};
 use crate::cluster::recovery::driver::recover;
 use crate::cluster::recovery::{GaveUp, Note, Repaired};
-use crate::cluster::world::{Role, World};
+use crate::cluster::world::{Member, Role, World};
 use crate::config::Rung;
 use crate::observe::event::{Kind, ResizeRecord};
 
@@ -155,9 +155,21 @@ impl Trainer {
     /// Whether this is the lowest rank that lived through the repairs at hand: the newcomers of
     /// the last one know nothing of them.
     fn reports(&self) -> bool {
+        self.is_first_of(&self.survivors())
+    }
+
+    /// Whether this is the lowest rank of these members, as far as they live. Where recovery gave
+    /// up, ranks of the communicator are no longer those of the world.
+    pub(super) fn is_first_of(&self, members: &[u32]) -> bool {
+        let (living, (pid, host)) = (&self.replica.living, &self.replica.identity);
+        let gave_up = !living.is_empty();
         let ranks = (0..self.world.ranks()).filter_map(|rank| self.world.member_at(rank));
-        let old = ranks.filter(|m| !self.newcomers.contains(&m.member));
-        old.map(|member| member.rank).min() == Some(self.comm.rank() as u32)
+        let lives = |m: &&Member| !gave_up || living.contains(&(m.pid, m.host.clone()));
+        let first = ranks.filter(lives).find(|m| members.contains(&m.member));
+        first.is_some_and(|first| match gave_up {
+            true => (first.pid, &first.host) == (*pid, host),
+            false => first.rank == self.comm.rank() as u32,
+        })
     }
 
     /// Members that are ranks since before the last repair or change of size.

@@ -4,7 +4,6 @@
 
 use std::time::Duration;
 
-use crate::cluster::recovery::Repaired;
 use crate::observe::event::{Kind, Lost, RecoveryRecord};
 
 use super::cause;
@@ -31,16 +30,11 @@ pub(super) enum Patience {
 /// A repair to be written down.
 #[derive(Debug)]
 pub(super) struct Owed {
-    generation: u32,
-    /// Ranks that it left.
-    ranks: u32,
-    repaired: Repaired,
+    repair: Unreported,
     /// Of the commit after it.
     stamp: Stamp,
     /// When it is written with what is known (monotonic).
     due: Duration,
-    /// Members that lived through it, each with this record.
-    holders: Vec<u32>,
     /// Committed steps since it was due.
     steps_after: u32,
 }
@@ -52,14 +46,11 @@ impl Trainer {
         let newest = repairs.len().saturating_sub(1);
         let stamp = self.journal.stamp(self.place());
         let due = self.clock.now() + self.plan.witness_wait;
-        for (index, unreported) in repairs.into_iter().enumerate() {
-            let Unreported { generation, ranks, mut repaired, holders } = unreported;
+        for (index, mut repair) in repairs.into_iter().enumerate() {
             if let (Some(seconds), true) = (begun_seconds, index == newest) {
-                repaired.seconds.insert("first_step".into(), seconds);
+                repair.repaired.seconds.insert("first_step".into(), seconds);
             }
-            let steps_after = 0;
-            let owed = Owed { generation, ranks, repaired, stamp, due, holders, steps_after };
-            self.owed.push_back(owed);
+            self.owed.push_back(Owed { repair, stamp, due, steps_after: 0 });
         }
     }
 
@@ -71,12 +62,11 @@ impl Trainer {
 
     /// Writes down what can be told, oldest first; forgets what another rank has written.
     pub(super) fn settle(&mut self, patience: Patience) {
-        while let Some(owed) = self.owed.front_mut() {
+        while let Some(owed) = self.owed.front() {
+            let is_writer = self.is_first_of(&owed.repair.holders);
+            let Some(owed) = self.owed.front_mut() else { return };
             let late = self.clock.now() >= owed.due;
-            let writer = (0..self.world.ranks())
-                .filter_map(|rank| self.world.member_at(rank))
-                .find(|member| owed.holders.contains(&member.member));
-            if writer.map(|member| member.rank) != Some(self.comm.rank() as u32) {
+            if !is_writer {
                 owed.steps_after += u32::from(late);
                 if owed.steps_after <= STEPS_UNTIL_WRITTEN {
                     return;
@@ -86,7 +76,7 @@ impl Trainer {
             }
             let attempt = self.world.attempt;
             let storage = self.keeper.storage().as_ref();
-            let mut lost = owed.repaired.lost.iter();
+            let mut lost = owed.repair.repaired.lost.iter();
             if !late && !lost.all(|member| cause::is_told(storage, attempt, member)) {
                 if patience == Patience::None {
                     return;
@@ -101,10 +91,10 @@ impl Trainer {
     }
 
     fn write_down(&mut self, owed: Owed) {
-        let Owed { generation, ranks, repaired, stamp, .. } = owed;
+        let Owed { repair: Unreported { generation, ranks, repaired, .. }, stamp, .. } = owed;
         let attempt = self.world.attempt;
         // Whoever was to write it may have died since: just before it did, or just after.
-        let again = generation < self.world.generation;
+        let again = generation < self.world.generation || !self.replica.living.is_empty();
         if again && self.journal.recovered_generations(attempt).contains(&generation) {
             return;
         }

@@ -42,6 +42,8 @@ pub struct Replica {
     pub stage: Stage,
     /// What recovery said, for the journal.
     pub notes: Vec<Note>,
+    /// Pid and host of those who lived when recovery gave up; before, the world's table says it.
+    pub living: Vec<(u32, String)>,
     /// Where the slots lie so that they outlive this process; `None`: in its memory.
     pub housing: Option<Housing>,
     /// Ranks of this attempt whose slots lie in their own memory although they should not.
@@ -86,6 +88,7 @@ impl Replica {
             standing,
             stage: Stage::default(),
             notes: Vec::new(),
+            living: Vec::new(),
             housing: None,
             unhoused: 0,
             given: Vec::new(),
@@ -277,6 +280,10 @@ impl Hooks for Replica {
 
     fn identity(&self) -> (u32, String) {
         self.identity.clone()
+    }
+
+    fn gave_up(&mut self, living: Vec<(u32, String)>) {
+        self.living = living;
     }
 
     fn note(&mut self, note: Note) {

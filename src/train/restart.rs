@@ -190,6 +190,11 @@ fn agreed(
         Verdict::Agreed { hash, source, differing } => {
             if differing.contains(&comm.rank()) {
                 refuse(replica, key, "it gets theirs");
+            } else if own.is_none() {
+                // What it had no right to offer (that of a member which was evicted, or died) was
+                // compared with nothing, and must not be taken for what it gets.
+                let mut slots = replica.slots.write().unwrap_or_else(PoisonError::into_inner);
+                slots.refuse(key);
             }
             (source, hash)
         }

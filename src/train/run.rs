@@ -433,19 +433,11 @@ pub(super) fn conclude(
     trainer.journal.finish();
     if let Err(error) = &result
         && !matches!(error, TrainError::Evicted(_) | TrainError::Minority(_))
-        && trainer.is_writer()
         && trainer.keeper.is_current()
     {
         trainer.report_rest();
-        let place = trainer.place();
-        let (status, reason) = (error.status(), error.to_string());
-        let status = super::outcome::status_name(status).to_string();
-        trainer.event(Kind::RunEnd { status, reason, state_sha256: None });
-        // A lost world is for the supervisor, where there is one, to judge: it may start again.
-        let lost = matches!(error, TrainError::JobLost(_) | TrainError::Comm(_));
-        if !(lost && arguments.launched) {
-            let samples = trainer.plan.samples_per_epoch;
-            write_failure(around, place, (trainer.position(), samples), error);
+        if trainer.is_writer() {
+            report_end(arguments, around, &mut trainer, error);
         }
     }
     // A rank that left does not wait for those who stay.
@@ -453,4 +445,23 @@ pub(super) fn conclude(
         trainer.comm.finalize();
     }
     result
+}
+
+/// The writer's last words on an attempt that failed.
+fn report_end(
+    arguments: &TrainArguments,
+    around: &Surroundings,
+    trainer: &mut Trainer,
+    error: &TrainError,
+) {
+    let place = trainer.place();
+    let (status, reason) = (error.status(), error.to_string());
+    let status = super::outcome::status_name(status).to_string();
+    trainer.event(Kind::RunEnd { status, reason, state_sha256: None });
+    // A lost world is for the supervisor, where there is one, to judge: it may start again.
+    let lost = matches!(error, TrainError::JobLost(_) | TrainError::Comm(_));
+    if !(lost && arguments.launched) {
+        let samples = trainer.plan.samples_per_epoch;
+        write_failure(around, place, (trainer.position(), samples), error);
+    }
 }

@@ -209,6 +209,8 @@ impl<'a> Driver<'a> {
                 Action::GaveUp(reason) => {
                     // Those who have not seen it yet must not wait for this rank.
                     self.comm.revoke();
+                    let living = self.roll.answers().iter().map(|a| (a.pid, a.host.clone()));
+                    self.hooks.gave_up(living.collect());
                     return Err(match self.outvoted {
                         true => GaveUp::Minority(reason),
                         false => GaveUp::Ladder(self.with_names(reason)),

@@ -42,6 +42,8 @@ pub trait Hooks {
     /// After a roll call: the step that everybody goes on from, which a spare does not know
     /// before.
     fn counted(&mut self, _step: u64) {}
+    /// Nobody repairs this world any more: pid and host of those who answered its last roll call.
+    fn gave_up(&mut self, _living: Vec<(u32, String)>) {}
     /// This process waited and gets a rank: what that needs can be made ready now. Told again when
     /// the seating has to be repeated.
     fn promoted(&mut self, _rank: usize) {}

@@ -4,16 +4,14 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
-
-use kintsugi_ffi::os::Signal;
-use kintsugi_ffi::process;
+use std::process::Command;
 
 use crate::cluster::launch::mpirun::{TUNABLES_VARIABLE, tunables};
 use crate::observe::event::{Event, Kind};
 use crate::observe::log::read_events;
 
-use super::{Case, Report, find_mpirun, in_folder, machine, median};
+use super::runs::{Runs, launch, of_runs};
+use super::{Case, Report, find_mpirun, machine, median};
 
 /// What to measure.
 #[derive(Debug, Clone)]
@@ -58,10 +56,10 @@ pub fn run(options: &Options, command: String) -> Result<Report, String> {
     if options.steps < STEPS_MIN {
         return Err(format!("--steps must be {STEPS_MIN} or more"));
     }
-    in_folder(|folder| measure(options, command, folder))
+    of_runs(|runs| measure(options, command, runs))
 }
 
-fn measure(options: &Options, command: String, folder: &Path) -> Result<Report, String> {
+fn measure(options: &Options, command: String, runs: &Runs) -> Result<Report, String> {
     let mut times: BTreeMap<Arm, Vec<f64>> = BTreeMap::new();
     for pair in 0..options.pairs {
         let mut arms = ARMS;
@@ -69,8 +67,8 @@ fn measure(options: &Options, command: String, folder: &Path) -> Result<Report, 
             arms.reverse();
         }
         for arm in arms {
-            let run_dir = folder.join(format!("{}-{pair}", arm.name()));
-            let step_ms = one_run(options, arm, &run_dir)?;
+            let run_dir = runs.directory(&format!("{}-{pair}", arm.name()));
+            let step_ms = one_run(runs, options, arm, &run_dir)?;
             eprintln!("pair {} of {}: {}: {step_ms:.3} ms", pair + 1, options.pairs, arm.name());
             times.entry(arm).or_default().push(step_ms);
         }
@@ -110,16 +108,13 @@ pub(super) fn interval(n: usize) -> (usize, usize) {
 }
 
 /// Milliseconds per step, the warm-up left out.
-fn one_run(options: &Options, arm: Arm, run_dir: &Path) -> Result<f64, String> {
-    let program = std::env::current_exe().map_err(|error| format!("no own program: {error}"))?;
-    let ranks = options.ranks.to_string();
+fn one_run(runs: &Runs, options: &Options, arm: Arm, run_dir: &Path) -> Result<f64, String> {
     let mut command = match arm {
-        Arm::FaultTolerant => {
-            let mut command = Command::new(&program);
-            command.args(["launch", "-n", &ranks]).arg(&options.config);
-            command
-        }
+        Arm::FaultTolerant => launch(&options.config, options.ranks, run_dir)?,
         Arm::Plain => {
+            let program =
+                std::env::current_exe().map_err(|error| format!("no own program: {error}"))?;
+            let ranks = options.ranks.to_string();
             let mut command = Command::new(find_mpirun()?);
             // What is no part of fault tolerance, and what `launch` gives ranks, those that
             // outnumber cores too.
@@ -132,21 +127,13 @@ fn one_run(options: &Options, arm: Arm, run_dir: &Path) -> Result<f64, String> {
             command.arg(&program).arg("train").arg(&options.config);
             command.args(["-s", &format!("run.ranks={ranks}"), "-s", "recovery.resident=off"]);
             command.args(["--unguarded", "-s", "recovery.integrity_every=off"]);
-            command.args(["-s", "observe.tensorboard=false"]);
+            command.args(["-s", "observe.tensorboard=false", "--run-dir"]).arg(run_dir);
             command
         }
     };
-    command.arg("--run-dir").arg(run_dir);
     command.args(["-s", &format!("train.steps={}", options.steps)]);
     command.args(["-s", "evaluation.every=never", "-s", "checkpoint.every=never"]);
-    // Whoever ends the bench ends the run.
-    process::supervise(&mut command, Signal::Terminate);
-    let output = command
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .stderr(Stdio::piped())
-        .output()
-        .map_err(|error| format!("cannot start {}: {error}", arm.name()))?;
+    let output = runs.run(&mut command)?;
     let events = read_events(&run_dir.join("events.jsonl")).unwrap_or_default();
     step_ms(&events).ok_or_else(|| {
         let text = String::from_utf8_lossy(&output.stderr).into_owned();

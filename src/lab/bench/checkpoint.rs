@@ -6,7 +6,8 @@ use std::path::PathBuf;
 
 use crate::observe::event::{Event, Kind};
 
-use super::{Case, Report, in_folder, launched, machine, median};
+use super::runs::of_runs;
+use super::{Case, Report, machine, median};
 
 /// What to measure.
 #[derive(Debug, Clone)]
@@ -64,7 +65,7 @@ impl Measured {
 /// # Errors
 /// What kept it from running, for a person.
 pub fn run(options: &Options, command: String) -> Result<Report, String> {
-    in_folder(|folder| {
+    of_runs(|runs| {
         let mut measured = Measured::default();
         for turn in 0..RUNS_MAX {
             let missing = u64::from(options.repeats).saturating_sub(measured.stalls.len() as u64);
@@ -76,9 +77,9 @@ pub fn run(options: &Options, command: String) -> Result<Report, String> {
                 format!("checkpoint.every={STEPS_APART}steps"),
                 "evaluation.every=never".into(),
             ];
-            let run_dir = folder.join(format!("checkpoint-{turn}"));
+            let run_dir = runs.directory(&format!("checkpoint-{turn}"));
             eprintln!("{missing} checkpoints");
-            measured.collect(&launched(&options.config, options.ranks, &run_dir, &keys)?);
+            measured.collect(&runs.launched(&options.config, options.ranks, &run_dir, &keys)?);
         }
         report(options, command, &measured)
     })

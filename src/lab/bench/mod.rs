@@ -3,20 +3,16 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
 
-use kintsugi_ffi::os::Signal;
-use kintsugi_ffi::process;
 use serde::{Deserialize, Serialize};
 
 use crate::cluster::launch::mpirun;
-use crate::observe::event::Event;
-use crate::observe::log::read_events;
 
 pub mod all_reduce;
 pub mod calm;
 pub mod checkpoint;
 pub mod recovery;
+mod runs;
 pub mod spares;
 pub mod sums;
 
@@ -111,41 +107,6 @@ fn find_mpirun() -> Result<PathBuf, String> {
     let path = std::env::var_os("PATH");
     let mpicc = Path::new(kintsugi_ffi::mpi::mpicc());
     mpirun::find(chosen, mpicc, path.as_deref()).map_err(|error| error.to_string())
-}
-
-/// Measures in a folder that goes afterwards.
-fn in_folder(measure: impl FnOnce(&Path) -> Result<Report, String>) -> Result<Report, String> {
-    let folder = std::env::temp_dir().join(format!("kintsugi-bench-{}", std::process::id()));
-    let result = measure(&folder);
-    if let Err(error) = std::fs::remove_dir_all(&folder) {
-        eprintln!("warning: {} stays behind: {error}", folder.display());
-    }
-    result
-}
-
-/// The events of a whole run under `launch`.
-fn launched(
-    config: &Path,
-    ranks: u32,
-    run_dir: &Path,
-    keys: &[String],
-) -> Result<Vec<Event>, String> {
-    let program = std::env::current_exe().map_err(|error| format!("no own program: {error}"))?;
-    let mut command = Command::new(program);
-    command.args(["launch", "-n", &ranks.to_string()]).arg(config);
-    command.arg("--run-dir").arg(run_dir).args(keys.iter().flat_map(|key| ["-s", key]));
-    // Whoever ends the bench ends the run.
-    process::supervise(&mut command, Signal::Terminate);
-    let output = command
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .stderr(Stdio::piped())
-        .output()
-        .map_err(|error| format!("cannot start launch: {error}"))?;
-    match (output.status.success(), read_events(&run_dir.join("events.jsonl"))) {
-        (true, Ok(events)) => Ok(events),
-        _ => Err(format!("the run failed: {}", String::from_utf8_lossy(&output.stderr))),
-    }
 }
 
 /// For people, on stdout.

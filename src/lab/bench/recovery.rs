@@ -3,13 +3,13 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
 
 use crate::observe::event::{Event, Kind};
 use crate::observe::log::read_events;
 use crate::observe::result::RunResult;
 
-use super::{Case, Report, in_folder, machine, median};
+use super::runs::{Runs, launch, of_runs};
+use super::{Case, Report, machine, median};
 
 /// What to measure.
 #[derive(Debug, Clone)]
@@ -93,10 +93,10 @@ struct Measured {
 /// # Errors
 /// What kept it from running, for a person.
 pub fn run(options: &Options, command: String) -> Result<Report, String> {
-    in_folder(|folder| measure(options, command, folder))
+    of_runs(|runs| measure(options, command, runs))
 }
 
-fn measure(options: &Options, command: String, folder: &Path) -> Result<Report, String> {
+fn measure(options: &Options, command: String, runs: &Runs) -> Result<Report, String> {
     let mut measured: Vec<Measured> = ARMS.iter().map(|_| Measured::default()).collect();
     let mut state_bytes = 0;
     for turn in 0..RUNS_MAX {
@@ -107,9 +107,9 @@ fn measure(options: &Options, command: String, folder: &Path) -> Result<Report, 
             if kills == 0 {
                 continue;
             }
-            let run_dir = folder.join(format!("{}-{turn}", arm.name));
+            let run_dir = runs.directory(&format!("{}-{turn}", arm.name));
             eprintln!("{}: {kills} kills", arm.name);
-            let (events, _result) = one_run(options, arm, kills, &run_dir)?;
+            let (events, _result) = one_run(runs, options, arm, kills, &run_dir)?;
             state_bytes = state_bytes.max(state_bytes_of(&events));
             collect(arm, &events, measured);
         }
@@ -138,12 +138,12 @@ fn measure(options: &Options, command: String, folder: &Path) -> Result<Report, 
 }
 
 fn one_run(
+    runs: &Runs,
     options: &Options,
     arm: &Arm,
     kills: u32,
     run_dir: &Path,
 ) -> Result<(Vec<Event>, Option<RunResult>), String> {
-    let program = std::env::current_exe().map_err(|error| format!("no own program: {error}"))?;
     let plan = (0..kills).map(|kill| {
         let step = STEPS_APART * u64::from(kill + 1);
         let ranks = if arm.name == "shrink" { options.ranks - kill } else { options.ranks };
@@ -152,24 +152,16 @@ fn one_run(
     });
     let plan = format!("faults.plan=[{}]", plan.collect::<Vec<_>>().join(", "));
     let steps = STEPS_APART * u64::from(kills + 1);
-    let output = Command::new(program)
-        .arg("launch")
-        .args(["-n", &options.ranks.to_string()])
-        .arg(&options.config)
-        .arg("--run-dir")
-        .arg(run_dir)
+    let mut command = launch(&options.config, options.ranks, run_dir)?;
+    command
         .args(["-s", &plan, "-s", &format!("train.steps={steps}")])
         .args(["-s", &format!("recovery.ladder={}", arm.ladder)])
         .args(["-s", &format!("recovery.resident={}", arm.resident)])
         .args(["-s", "evaluation.every=never"])
         .args(["-s", "recovery.regrow=never"])
         .args(["-s", &format!("checkpoint.every={}", arm.checkpoints())])
-        .args(arm.keys.iter().flat_map(|key| ["-s", key]))
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .stderr(Stdio::piped())
-        .output()
-        .map_err(|error| format!("cannot start launch: {error}"))?;
+        .args(arm.keys.iter().flat_map(|key| ["-s", key]));
+    let output = runs.run(&mut command)?;
     let events = read_events(&run_dir.join("events.jsonl")).unwrap_or_default();
     if events.is_empty() {
         let text = String::from_utf8_lossy(&output.stderr).into_owned();

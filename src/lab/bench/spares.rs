@@ -3,16 +3,16 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
 use kintsugi_ffi::os::Signal;
-use kintsugi_ffi::process;
 
 use crate::cluster::world::World;
 use crate::observe::log::read_events;
 
-use super::{Case, Report, in_folder, machine};
+use super::runs::{Runs, launch, of_runs};
+use super::{Case, Report, machine};
 
 /// What to measure.
 #[derive(Debug, Clone)]
@@ -46,14 +46,14 @@ const TARGETS: [f64; 2] = [3.0, 1.0];
 /// # Errors
 /// What kept it from running, for a person.
 pub fn run(options: &Options, command: String) -> Result<Report, String> {
-    in_folder(|folder| {
+    of_runs(|runs| {
         let mut shares = [const { Vec::new() }; 2];
         for turn in 0..options.turns {
             let arms =
                 [("95MB", &options.large, None), ("1MB", &options.small, Some(ONE_MEGABYTE))];
             for ((name, config, key), shares) in arms.into_iter().zip(&mut shares) {
-                let run_dir = folder.join(format!("{name}-{turn}"));
-                let share = one_run(options, config, key, &run_dir)?;
+                let run_dir = runs.directory(&format!("{name}-{turn}"));
+                let share = one_run(runs, options, config, key, &run_dir)?;
                 eprintln!("turn {} of {}: beside {name}: {share:.2} %", turn + 1, options.turns);
                 shares.push(share);
             }
@@ -73,24 +73,21 @@ pub fn run(options: &Options, command: String) -> Result<Report, String> {
 
 /// Percent of a core that the spare of one run took.
 fn one_run(
+    runs: &Runs,
     options: &Options,
     config: &Path,
     key: Option<&str>,
     run_dir: &Path,
 ) -> Result<f64, String> {
-    let program = std::env::current_exe().map_err(|error| format!("no own program: {error}"))?;
-    let mut command = Command::new(program);
-    command.args(["launch", "-n", &options.ranks.to_string(), "--spares", "1"]).arg(config);
-    command.arg("--run-dir").arg(run_dir);
+    let mut command = launch(config, options.ranks, run_dir)?;
+    command.args(["--spares", "1"]);
     let seconds = format!("train.max_seconds={}", options.seconds);
     let calm = ["evaluation.every=never", "checkpoint.every=never"];
     let keys = [STEPS, seconds.as_str()].into_iter().chain(calm).chain(key);
     command.args(keys.flat_map(|key| ["-s", key]));
-    // Whoever ends the bench ends the run.
-    process::supervise(&mut command, Signal::Terminate);
-    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-    let mut launch = command.spawn().map_err(|error| format!("cannot start launch: {error}"))?;
-    let share = watch(run_dir, &mut launch, Duration::from_secs(options.seconds.into()) + MARGIN);
+    let mut launch = runs.start(command.stderr(Stdio::null()))?;
+    let limit = Duration::from_secs(options.seconds.into()) + MARGIN;
+    let share = watch(runs, run_dir, &mut launch, limit);
     // It has ended, or has to: it takes its ranks with it.
     let _ = kintsugi_ffi::os::kill(launch.id(), Signal::Terminate);
     launch.wait().map_err(|error| format!("waiting for launch: {error}"))?;
@@ -98,11 +95,12 @@ fn one_run(
 }
 
 /// From the first steps to the last sight of the spare.
-fn watch(run_dir: &Path, launch: &mut Child, limit: Duration) -> Option<f64> {
+fn watch(runs: &Runs, run_dir: &Path, launch: &mut Child, limit: Duration) -> Option<f64> {
     let begun = Instant::now();
     let mut first: Option<(u32, Instant, u64)> = None;
     let mut last = None;
-    while begun.elapsed() < limit && matches!(launch.try_wait(), Ok(None)) {
+    let goes_on = || begun.elapsed() < limit && !runs.asked_to_end();
+    while goes_on() && matches!(launch.try_wait(), Ok(None)) {
         match first {
             None => first = spare_after_warm_up(run_dir),
             Some((pid, ..)) => {
@@ -136,6 +134,8 @@ fn processor_ns(pid: u32) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
+    use std::process::Command;
+
     use super::*;
 
     #[test]

@@ -3,10 +3,11 @@
 //! under `launch`, in turn; every turn gives one ratio.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use super::calm::{STEPS_MIN, interval, step_ms};
-use super::{Case, Report, in_folder, launched, machine, median};
+use super::runs::{Runs, of_runs};
+use super::{Case, Report, machine, median};
 
 /// What to measure.
 #[derive(Debug, Clone)]
@@ -61,10 +62,10 @@ pub fn run(options: &Options, command: String) -> Result<Report, String> {
     if options.steps < STEPS_MIN {
         return Err(format!("--steps must be {STEPS_MIN} or more"));
     }
-    in_folder(|folder| measure(options, command, folder))
+    of_runs(|runs| measure(options, command, runs))
 }
 
-fn measure(options: &Options, command: String, folder: &Path) -> Result<Report, String> {
+fn measure(options: &Options, command: String, runs: &Runs) -> Result<Report, String> {
     let mut times = [const { Vec::new() }; ARMS.len()];
     for turn in 0..options.turns {
         let mut order: Vec<usize> = (0..ARMS.len()).collect();
@@ -72,9 +73,10 @@ fn measure(options: &Options, command: String, folder: &Path) -> Result<Report, 
             order.reverse();
         }
         for at in order {
-            let (arm, run_dir) = (&ARMS[at], folder.join(format!("{}-{turn}", ARMS[at].name)));
+            let arm = &ARMS[at];
+            let run_dir = runs.directory(&format!("{}-{turn}", arm.name));
             let keys = arm.keys(options.steps);
-            let events = launched(&options.config, options.ranks, &run_dir, &keys)?;
+            let events = runs.launched(&options.config, options.ranks, &run_dir, &keys)?;
             let step = step_ms(&events).ok_or(format!("{}: too few steps", arm.name))?;
             eprintln!("turn {} of {}: {}: {step:.3} ms", turn + 1, options.turns, arm.name);
             times[at].push(step);

@@ -35,11 +35,11 @@ impl Default for Costs {
     /// and down a tree, a second more to start daemons.
     fn default() -> Self {
         Self {
-            respawn: 0.238,
-            shrink: 0.044,
-            spare: 0.151,
-            resident_restart: 1.52,
-            restart: 2.15,
+            respawn: 0.234,
+            shrink: 0.037,
+            spare: 0.132,
+            resident_restart: 1.28,
+            restart: 1.93,
             checkpoint: None,
             per_doubling: 0.010,
             start_per_doubling: 1.0,
