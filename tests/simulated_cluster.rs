@@ -43,8 +43,7 @@ fn every_schedule_ends_as_promised() {
 /// the one that all had agreed on, at every start anew (39075, 48966, 67930, 73339).
 #[test]
 fn schedules_that_failed_once_end_as_promised() {
-    let of_old =
-        [2023, 2089, 10204, 31717, 47717, 49859, 50007, 60742, 63810, 82699, 82813, 92959];
+    let of_old = [2023, 2089, 10204, 31717, 47717, 49859, 50007, 60742, 63810, 82699, 82813, 92959];
     let newer = [12079, 21357, 39075, 48966, 57128, 57341, 65580, 67930, 73339, 73732];
     for seed in of_old.into_iter().chain(newer) {
         let one = Schedules { first_seed: seed, ..schedules(1, Rule::Vote) };
