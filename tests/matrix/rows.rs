@@ -232,7 +232,7 @@ fn victims() -> Vec<Row> {
         row("W6", "five kills in five steps", planned(Repair::Live, 5, cascade)).core(),
         row("W7", "all ranks but one", planned(Repair::Live, 3, all_but_one)).core(),
         row("W8", "all ranks at once", planned(Repair::Again, 0, all)).core(),
-        row("W9", "fewer ranks than recovery.min_ranks", few),
+        row("W9", "fewer ranks than recovery.min_ranks", few).core(),
         row("W10", "a spare, then a rank", spares.with(&["recovery.spares=2"])),
         row("W11, W12", "a replacement, again and again", planned(Repair::Live, 4, again)),
         elsewhere("W13", "mpirun itself", "tests/resident.rs", "fn everything_killed_at_once_goes"),
