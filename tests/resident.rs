@@ -21,7 +21,7 @@ use kintsugi_ffi::os::{Signal, kill};
 #[allow(dead_code, reason = "each test target uses its part of the support")]
 mod support;
 use support::{
-    alone, assert_audited, assert_nothing_runs, launch, processes_of, result_of, run, run_dir,
+    alone, assert_audited, assert_nothing_runs, kill_all, launch, result_of, run, run_dir,
     shared_memory, start, wait_for_step,
 };
 
@@ -46,15 +46,6 @@ fn calm() -> &'static RunResult {
 fn slots_of(folder: &Path) -> Vec<Found> {
     let name = std::path::absolute(folder).unwrap().display().to_string();
     inventory(Path::new("/dev/shm")).into_iter().filter(|found| found.run_dir == name).collect()
-}
-
-/// SIGKILL of mpirun and every rank at one instant; the supervisor is `spared`, or dies too.
-fn kill_all(folder: &Path, spared: Option<u32>) {
-    let victims: Vec<u32> = processes_of(folder).into_iter().map(|(pid, _)| pid).collect();
-    for pid in victims.into_iter().filter(|pid| Some(*pid) != spared) {
-        // It may be gone by now: the others' deaths end it.
-        let _ = kill(pid, Signal::Kill);
-    }
 }
 
 /// The run has ended as the calm one, from memory alone, and left nothing.

@@ -13,6 +13,7 @@ use kintsugi::observe::log::read_events;
 use kintsugi::observe::result::{RunResult, Status};
 use kintsugi_ffi::os::{Signal, kill};
 
+#[expect(dead_code, reason = "each test target uses its part of the support")]
 mod support;
 use support::{
     alone, assert_audited, assert_nothing_runs, kintsugi, launch, project, result_of, run, run_dir,

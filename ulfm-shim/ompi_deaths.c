@@ -96,14 +96,17 @@ static int look(void)
     return news;
 }
 
+bool progress_enlist(int (*function)(void))
+{
+    int (*enlist)(int (*)(void));
+    *(void **)&enlist = dlsym(RTLD_DEFAULT, "opal_progress_register");
+    return enlist != NULL && enlist(function) == 0;
+}
+
 static bool begin_to_look(void)
 {
     static bool begun;
-    if (!begun) {
-        int (*enlist)(int (*)(void));
-        *(void **)&enlist = dlsym(RTLD_DEFAULT, "opal_progress_register");
-        begun = enlist != NULL && enlist(look) == 0;
-    }
+    begun = begun || progress_enlist(look);
     return begun;
 }
 

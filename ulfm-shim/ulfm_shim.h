@@ -92,6 +92,11 @@ int32_t shim_touch(int32_t to, int32_t from, int32_t tag, shim_comm comm);
 
 /* ---- waiting without a core ---- */
 
+/* From here to shim_keep_core a process that was interrupted for another one sleeps between its
+ * looks, in whatever call of MPI it waits: for chains of short messages where processes outnumber
+ * cores. */
+void shim_share_core(void);
+void shim_keep_core(void);
 /* Lets MPI look at its connections once; never blocks, knows no failure. */
 int32_t shim_progress(void);
 /* Sends an empty message that nobody waits for. */

@@ -10,6 +10,8 @@ void workarounds_verify(void);
 /* enum shim_workarounds. */
 int workarounds_state(void);
 double shim_monotonic_seconds(void);
+/* From now on libmpi calls it wherever it waits; false where it knows no such functions. */
+bool progress_enlist(int (*function)(void));
 /* From now on no collective leaves a transfer behind; false where libmpi is not the known one. */
 bool workarounds_guard_requests(void);
 /* From now on no agreement loses groups; false where libmpi is not the known one. */

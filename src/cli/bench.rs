@@ -33,7 +33,7 @@ enum Bench {
         #[arg(long, hide = true)]
         worker: bool,
     },
-    /// A step with fault tolerance and without, in pairs of whole runs
+    /// A step with fault tolerance and without, the two taking turns
     Calm {
         /// The configuration to run
         #[arg(long, default_value = "configs/bench/cnn11.toml")]
@@ -41,11 +41,11 @@ enum Bench {
         /// Ranks
         #[arg(short, long, default_value_t = 4)]
         ranks: u32,
-        /// Pairs of runs
-        #[arg(long, default_value_t = 12, value_parser = clap::value_parser!(u32).range(1..))]
-        pairs: u32,
-        /// Steps of each run
-        #[arg(long, default_value_t = 60)]
+        /// Turns of each of the two
+        #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..))]
+        turns: u32,
+        /// Whole steps of a turn, at least; it lasts a second or longer
+        #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u64).range(1..))]
         steps: u64,
         /// One JSON object on the last line of stdout
         #[arg(long)]
@@ -95,11 +95,11 @@ enum Bench {
         /// Ranks
         #[arg(short, long, default_value_t = 4)]
         ranks: u32,
-        /// Turns, each a run of every kind
-        #[arg(long, default_value_t = 6, value_parser = clap::value_parser!(u32).range(1..))]
+        /// Turns of each of the three
+        #[arg(long, default_value_t = 30, value_parser = clap::value_parser!(u32).range(1..))]
         turns: u32,
-        /// Steps of each run
-        #[arg(long, default_value_t = 60)]
+        /// Whole steps of a turn, at least; it lasts a second or longer
+        #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..))]
         steps: u64,
         /// One JSON object on the last line of stdout
         #[arg(long)]
@@ -137,9 +137,9 @@ pub fn run(args: &Args) -> ExitCode {
             let options = all_reduce::Options { ranks: *ranks, passes: *passes, steps: *steps };
             (all_reduce::run(options, command), *json)
         }
-        Bench::Calm { config, ranks, pairs, steps, json } => {
-            let (config, ranks, pairs, steps) = (config.clone(), *ranks, *pairs, *steps);
-            (calm::run(&calm::Options { config, ranks, pairs, steps }, command), *json)
+        Bench::Calm { config, ranks, turns, steps, json } => {
+            let (config, ranks, turns, steps) = (config.clone(), *ranks, *turns, *steps);
+            (calm::run(&calm::Options { config, ranks, turns, steps }, command), *json)
         }
         Bench::Checkpoint { config, ranks, repeats, json } => {
             let (config, ranks, repeats) = (config.clone(), *ranks, *repeats);

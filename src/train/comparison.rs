@@ -4,12 +4,12 @@
 //! newcomer that differs leaves before anything it computed counts.
 
 use std::sync::{Arc, PoisonError, RwLock};
-use std::thread::JoinHandle;
 
 use crate::cluster::comm::CommError;
 use crate::cluster::resident::{self, Slots};
 
 use super::TrainError;
+use super::beside::Beside;
 use super::replica::Replica;
 use super::trainer::Trainer;
 
@@ -28,7 +28,7 @@ enum Hash {
     /// To be computed once every rank is at work again: until then cores are dear.
     Due,
     /// Being computed.
-    Coming(JoinHandle<u128>),
+    Coming(Beside<u128>),
     Known(u128),
 }
 
@@ -62,7 +62,7 @@ impl Proof {
         let value = match self.hash.take()? {
             Hash::Due => hash_now(slots),
             Hash::Known(value) => value,
-            Hash::Coming(thread) => thread.join().ok()?,
+            Hash::Coming(thread) => thread.wait()?,
         };
         self.hash = Some(Hash::Known(value));
         Some(value)
@@ -79,8 +79,7 @@ fn hash_now(slots: &RwLock<Slots>) -> u128 {
 
 fn hash_beside(slots: &Arc<RwLock<Slots>>) -> Hash {
     let shared = Arc::clone(slots);
-    let started = std::thread::Builder::new().name("hash".into()).spawn(move || hash_now(&shared));
-    match started {
+    match Beside::start("hash", move || hash_now(&shared)) {
         Ok(thread) => Hash::Coming(thread),
         Err(_) => Hash::Known(hash_now(slots)),
     }

@@ -9,6 +9,7 @@ use crate::engine::EngineError;
 use crate::observe::result::Status;
 
 mod announce;
+pub mod beside;
 pub mod casualties;
 pub mod cause;
 pub mod checkpoint;

@@ -8,6 +8,7 @@ use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use crate::disk::{Damage, with_damage};
 use crate::play::LIMIT;
 use crate::support::{Ended, kintsugi, launch, launch_by, project, run, start, wait_for_step};
 
@@ -30,6 +31,8 @@ pub enum Outside {
     WrongInterface,
     /// Ranks talk by TCP only, through this.
     Network(Network),
+    /// Its newest checkpoint is damaged, then all ranks die.
+    Disk(Damage),
 }
 
 /// A bad network.
@@ -59,6 +62,7 @@ pub fn played(outside: Outside, folder: &Path, overrides: &[&str]) -> Done {
     let place = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     match outside {
         Outside::Nothing => Done::Ended(run(&mut launch(folder, overrides), LIMIT)),
+        Outside::Disk(damage) => Done::Ended(with_damage(damage, folder, overrides)),
         Outside::Load => Done::Ended(under_load(folder, overrides)),
         Outside::NewProgram | Outside::NoProgram => {
             Done::Ended(with_another_program(outside, place.path(), folder, overrides))

@@ -140,6 +140,7 @@ pub fn play(id: &str, planned: &Planned, calm: &Calm) -> Result<Held, String> {
     let checks = ended_well(&folder, &ended).and_then(|result| {
         same_bits(&folder, &result, &reference)?;
         repaired(planned, &result)?;
+        passed_over(planned, &result)?;
         timed(&folder, &result, seconds)?;
         planned_are_named(planned, &result)?;
         met_where_it_struck(&folder, planned)?;
@@ -198,6 +199,15 @@ fn repaired(planned: &Planned, result: &RunResult) -> Result<(), String> {
     }
     let steps = result.lost_steps;
     Err(format!("repaired by {rungs:?}, restarted from {from:?}, {lost} lost, {steps} steps lost"))
+}
+
+/// A damaged checkpoint was not gone on from: the steps since the one before it were lost.
+fn passed_over(planned: &Planned, result: &RunResult) -> Result<(), String> {
+    let Outside::Disk(damage) = planned.outside else { return Ok(()) };
+    match result.lost_steps >= damage.costs() {
+        true => Ok(()),
+        false => Err(format!("{damage:?} cost {} steps only", result.lost_steps)),
+    }
 }
 
 /// A6: no time that is told can lie outside of the seconds that the run took.

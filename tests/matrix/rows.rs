@@ -1,5 +1,6 @@
 //! The rows. P: when a rank dies. W: who. K: how. S: storage. R: repairs that go wrong themselves.
 
+use super::disk::{self, Damage};
 use super::outside::{Network, Outside};
 use super::play::{NO_RESIDENT, Planned, Repair};
 
@@ -91,7 +92,8 @@ impl Row {
 
 /// Every row.
 pub fn all() -> Vec<Row> {
-    [steps(), boundaries(), repairs(), victims(), kinds(), networks(), storage(), rungs()].concat()
+    let struck = [steps(), boundaries(), repairs(), victims(), kinds(), networks(), rungs()];
+    [struck.concat(), disks(), storage()].concat()
 }
 
 /// Whom W1, W2 and W5 name: the highest rank, rank 0, two at once.
@@ -309,6 +311,25 @@ fn networks() -> Vec<Row> {
         row("K13 bandwidth", "1 % of a gigabit per second", through(1, 0, FAST / 100)),
         row("K14", "a machine that gets another name", renamed.outside(Outside::HostName)),
         row("K14 interface", "a wrong interface", wrong.outside(Outside::WrongInterface)),
+    ]
+}
+
+/// The newest checkpoint is damaged, then everybody dies.
+fn disks() -> Vec<Row> {
+    let struck = |damage| {
+        let restarted = planned(Repair::Checkpoint, 0, Vec::new());
+        restarted.with(&disk::KEYS).outside(Outside::Disk(damage))
+    };
+    let (weights, momentum) = ("model.safetensors", "optimizer.safetensors");
+    let (state, manifest) = ("state.bin", "MANIFEST.json");
+    vec![
+        row("S1 run", "half of the newest weights", struck(Damage::Torn(weights))),
+        row("S2 run", "a bit of the newest momentum", struck(Damage::Flipped(momentum))).core(),
+        row("S2 manifest", "a bit of the newest manifest", struck(Damage::Flipped(manifest))),
+        row("S3 run", "the newest run's state is missing", struck(Damage::Missing(state))),
+        row("S3 manifest", "the newest manifest is missing", struck(Damage::Missing(manifest))),
+        row("S7 run", "the newest weights are those before", struck(Damage::Older(weights))),
+        row("S12 run", "all ranks, before a checkpoint", struck(Damage::NoneYet)),
     ]
 }
 

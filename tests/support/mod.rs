@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use kintsugi::observe::log::read_events;
 use kintsugi::observe::result::RunResult;
+use kintsugi_ffi::os::{Signal, kill};
 
 /// Longest wait of a test for a step of a run.
 const STEP_WAIT_MAX: Duration = Duration::from_secs(60);
@@ -90,7 +91,7 @@ impl Running {
             if self.begun.elapsed() > self.limit {
                 let tree = tree_of(self.child.id());
                 for pid in tree {
-                    let _ = kintsugi_ffi::os::kill(pid, kintsugi_ffi::os::Signal::Kill);
+                    let _ = kill(pid, Signal::Kill);
                 }
                 let _ = self.child.wait();
                 let read = |name| std::fs::read_to_string(self.folder.path().join(name));
@@ -186,6 +187,15 @@ pub fn launch_by(mut command: Command, run_dir: &Path, overrides: &[&str]) -> Co
         command.args(["-s", value]);
     }
     command
+}
+
+/// SIGKILL of mpirun and every rank at one instant; the supervisor is `spared`, or dies too.
+pub fn kill_all(folder: &Path, spared: Option<u32>) {
+    let victims: Vec<u32> = processes_of(folder).into_iter().map(|(pid, _)| pid).collect();
+    for pid in victims.into_iter().filter(|pid| Some(*pid) != spared) {
+        // It may be gone by now: the others' deaths end it.
+        let _ = kill(pid, Signal::Kill);
+    }
 }
 
 /// `kintsugi audit` passes.

@@ -12,4 +12,4 @@ pub use safe::{
     Comm, Element, Op, error_text, fault_tolerance_enabled, finalize, initialise, library_version,
     mpicc, parent, spawn, workarounds,
 };
-pub use wait::progress;
+pub use wait::{keep_core, progress, share_core};

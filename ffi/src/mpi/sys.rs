@@ -79,6 +79,8 @@ unsafe extern "C" {
     ) -> i32;
     pub fn shim_touch(to: i32, from: i32, tag: i32, comm: ShimComm) -> i32;
 
+    pub fn shim_share_core();
+    pub fn shim_keep_core();
     pub fn shim_progress() -> i32;
     pub fn shim_notify(to: i32, tag: i32, comm: ShimComm) -> i32;
     pub fn shim_noticed(from: i32, tag: i32, comm: ShimComm, noticed: *mut i32) -> i32;

@@ -6,6 +6,19 @@ use super::result::{MpiError, check};
 use super::safe::{BRIDGE_TAG, Comm, int};
 use super::sys;
 
+/// From now on whoever waits inside MPI sleeps between its looks as soon as it was interrupted for
+/// another process: for chains of short messages where processes outnumber cores.
+pub fn share_core() {
+    // SAFETY: sets words of the shim's own.
+    unsafe { sys::shim_share_core() }
+}
+
+/// Whoever waits inside MPI looks without pause again.
+pub fn keep_core() {
+    // SAFETY: sets a word of the shim's own.
+    unsafe { sys::shim_keep_core() }
+}
+
 /// Lets MPI look at its connections once: news of failures, revocations and messages come in.
 pub fn progress() -> Result<(), MpiError> {
     // SAFETY: looks for a message on MPI_COMM_SELF; writes nothing of ours.

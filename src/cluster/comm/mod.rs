@@ -102,6 +102,15 @@ pub enum Call {
     Abandoned,
 }
 
+/// How a process waits inside the calls of its communicator.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Waiting {
+    /// It looks without pause: for calls that move much.
+    Spinning,
+    /// It leaves the core to others where there are too few of them: for chains of short messages.
+    Sharing,
+}
+
 /// A world of ranks. One thread per rank calls it. Every call that moves data may fail on some
 /// ranks and succeed on others; only `agree` is uniform.
 pub trait Communicator: Send {
@@ -164,6 +173,8 @@ pub trait Communicator: Send {
         self.all_reduce_u64(&[word], &mut largest, ReduceOp::Max)?;
         Ok(largest[0])
     }
+    /// How it waits from now on; at first it spins.
+    fn wait_by(&mut self, _waiting: Waiting) {}
     /// Whether a rank of this world is known to be dead, or the world is revoked: whoever computes
     /// need not wait for the next call to learn it. Local knowledge, microseconds.
     fn is_broken(&mut self) -> bool {

@@ -8,7 +8,9 @@ use kintsugi_ffi::os;
 
 use crate::config::Phase;
 
-use super::{Agreement, Call, CommError, Communicator, ReduceOp, SpawnError, SpawnRequest};
+use super::{
+    Agreement, Call, CommError, Communicator, ReduceOp, SpawnError, SpawnRequest, Waiting,
+};
 
 mod arguments;
 mod join;
@@ -266,6 +268,13 @@ impl Communicator for MpiComm {
             self.comm.send(&largest.to_ne_bytes(), rank, MEET_TAG)?;
         }
         Ok(largest)
+    }
+
+    fn wait_by(&mut self, waiting: Waiting) {
+        match waiting {
+            Waiting::Spinning => mpi::keep_core(),
+            Waiting::Sharing => mpi::share_core(),
+        }
     }
 
     fn is_broken(&mut self) -> bool {

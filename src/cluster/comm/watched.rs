@@ -1,7 +1,9 @@
 //! Any communicator, seen by the rank's guardian: while a call lasts the rank may be waiting for
 //! others, which is no reason to kill it.
 
-use super::{Agreement, Call, CommError, Communicator, ReduceOp, SpawnError, SpawnRequest};
+use super::{
+    Agreement, Call, CommError, Communicator, ReduceOp, SpawnError, SpawnRequest, Waiting,
+};
 use crate::cluster::guard::pulse;
 use crate::config::Phase;
 
@@ -94,6 +96,10 @@ impl Communicator for Watched {
 
     fn meet(&mut self, word: u64) -> Result<u64, CommError> {
         pulse().waiting(|| self.0.meet(word))
+    }
+
+    fn wait_by(&mut self, waiting: Waiting) {
+        self.0.wait_by(waiting);
     }
 
     fn is_broken(&mut self) -> bool {

@@ -25,7 +25,7 @@ use super::machine::{self, Action, Event, Machine};
 use super::rollcall::{Answer, Census, Resident, Roll};
 use super::succession::next_world;
 use super::{GaveUp, Hooks, Note, Policy, Repaired};
-use crate::cluster::comm::{CommError, Communicator, SpawnError, SpawnRequest};
+use crate::cluster::comm::{CommError, Communicator, SpawnError, SpawnRequest, Waiting};
 use crate::cluster::world::{Member, Role, World};
 
 mod growth;
@@ -187,8 +187,15 @@ impl<'a> Driver<'a> {
         }
     }
 
-    /// The loop ends because the machine does: tries, rungs and roll calls are bounded.
     fn run(mut self) -> Result<Part, GaveUp> {
+        self.comm.wait_by(Waiting::Sharing);
+        let ended = self.go_through();
+        self.comm.wait_by(Waiting::Spinning);
+        ended
+    }
+
+    /// The loop ends because the machine does: tries, rungs and roll calls are bounded.
+    fn go_through(&mut self) -> Result<Part, GaveUp> {
         let mut decree = None;
         loop {
             let event = match self.machine.action() {
@@ -220,7 +227,8 @@ impl<'a> Driver<'a> {
             self.advance(event);
         }
         let Decree { world, lost, rung } = decree.expect("resumed only after a restore");
-        let repaired = Repaired { rung, lost, step: self.census.step, seconds: self.seconds };
+        let seconds = std::mem::take(&mut self.seconds);
+        let repaired = Repaired { rung, lost, step: self.census.step, seconds };
         Ok(Part::Resumed(world, repaired))
     }
 
@@ -394,7 +402,11 @@ impl<'a> Driver<'a> {
         let decree = self.share_decree(source)?;
         if !self.census.receivers.is_empty() {
             let receivers = self.census.receivers.clone();
-            self.hooks.transfer(&mut *self.comm, source, &receivers, step)?;
+            // It may move much: no pauses between the pieces.
+            self.comm.wait_by(Waiting::Spinning);
+            let moved = self.hooks.transfer(&mut *self.comm, source, &receivers, step);
+            self.comm.wait_by(Waiting::Sharing);
+            moved?;
         }
         Ok(decree)
     }

@@ -15,6 +15,7 @@ pub mod recovery;
 mod runs;
 pub mod spares;
 pub mod sums;
+mod turns;
 
 /// What a bench prints with `--json`: one object on the last line of stdout.
 #[derive(Debug, Clone, Serialize, Deserialize)]

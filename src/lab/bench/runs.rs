@@ -53,6 +53,11 @@ pub(super) fn of_runs(
 }
 
 impl Runs {
+    /// The folder that all of them share; runs make their own below it.
+    pub(super) fn make_folder(&self) -> std::io::Result<()> {
+        std::fs::create_dir_all(&self.folder)
+    }
+
     /// The directory of a run of this name.
     pub(super) fn directory(&self, name: &str) -> PathBuf {
         self.folder.join(name)

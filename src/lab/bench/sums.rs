@@ -1,13 +1,13 @@
 //! What the run's promises cost a step: reproducible sums (`train.reproducible`) and comparisons of
-//! all replicas (`recovery.integrity_every`), each against the same run with neither. Whole runs
-//! under `launch`, in turn; every turn gives one ratio.
+//! all replicas (`recovery.integrity_every`), each against the same run with neither. Worlds
+//! under `launch` that take turns; every turn gives one ratio.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use super::calm::{STEPS_MIN, interval, step_ms};
-use super::runs::{Runs, of_runs};
-use super::{Case, Report, machine, median};
+use super::runs::{Runs, launch, of_runs};
+use super::turns::{Contender, Paired, Turns, take_turns};
+use super::{Case, Report, machine};
 
 /// What to measure.
 #[derive(Debug, Clone)]
@@ -16,9 +16,9 @@ pub struct Options {
     pub config: PathBuf,
     /// Ranks.
     pub ranks: u32,
-    /// Turns; each runs every arm once.
+    /// Turns of each world.
     pub turns: u32,
-    /// Steps of each run.
+    /// Whole steps of a turn: a multiple of ten, so that comparisons fall into each alike.
     pub steps: u64,
 }
 
@@ -42,62 +42,48 @@ const ARMS: [Arm; 3] = [
 ];
 
 impl Arm {
-    fn keys(&self, steps: u64) -> Vec<String> {
+    fn keys(&self) -> Vec<String> {
         let every = if self.compares { format!("{COMPARE_EVERY}steps") } else { "off".into() };
         vec![
-            format!("train.steps={steps}"),
             format!("train.reproducible={}", self.reproducible),
             format!("recovery.integrity_every={every}"),
-            "evaluation.every=never".into(),
-            "checkpoint.every=never".into(),
         ]
     }
 }
 
-/// Runs all arms in turn, their order reversed from one turn to the next.
+/// Lets all arms take turns, the order reversed from one turn to the next.
 ///
 /// # Errors
 /// What kept it from running, for a person.
 pub fn run(options: &Options, command: String) -> Result<Report, String> {
-    if options.steps < STEPS_MIN {
-        return Err(format!("--steps must be {STEPS_MIN} or more"));
-    }
     of_runs(|runs| measure(options, command, runs))
 }
 
 fn measure(options: &Options, command: String, runs: &Runs) -> Result<Report, String> {
-    let mut times = [const { Vec::new() }; ARMS.len()];
-    for turn in 0..options.turns {
-        let mut order: Vec<usize> = (0..ARMS.len()).collect();
-        if turn % 2 == 1 {
-            order.reverse();
-        }
-        for at in order {
-            let arm = &ARMS[at];
-            let run_dir = runs.directory(&format!("{}-{turn}", arm.name));
-            let keys = arm.keys(options.steps);
-            let events = runs.launched(&options.config, options.ranks, &run_dir, &keys)?;
-            let step = step_ms(&events).ok_or(format!("{}: too few steps", arm.name))?;
-            eprintln!("turn {} of {}: {}: {step:.3} ms", turn + 1, options.turns, arm.name);
-            times[at].push(step);
-        }
-    }
+    let contender = |arm: &Arm| {
+        let run_dir = runs.directory(arm.name);
+        let mut command = launch(&options.config, options.ranks, &run_dir)?;
+        command.args(arm.keys().iter().flat_map(|key| ["-s", key]));
+        Ok(Contender { name: arm.name, command, run_dir })
+    };
+    let contenders = ARMS.iter().map(contender).collect::<Result<Vec<_>, String>>()?;
+    let turns = Turns { count: options.turns, steps: options.steps };
+    let times = take_turns(runs, contenders, turns)?;
     let none = BTreeMap::new();
-    let cases = ARMS.iter().zip(&times).map(|(arm, ms)| Case::of(arm.name, ms, &none)).collect();
+    let case = |(arm, ms): (&Arm, &Vec<f64>)| Case::of(arm.name, ms, &none);
+    let mut cases: Vec<Case> = ARMS.iter().zip(&times).map(case).collect();
     let mut ratios = BTreeMap::new();
     for (arm, ms) in ARMS.iter().zip(&times).skip(1) {
-        let mut pairs: Vec<f64> = ms.iter().zip(&times[0]).map(|(it, plain)| it / plain).collect();
-        pairs.sort_by(f64::total_cmp);
-        let (low, high) = interval(pairs.len());
-        ratios.insert(format!("{}/plain", arm.name), median(&pairs));
-        ratios.insert(format!("{}/plain low", arm.name), pairs[low]);
-        ratios.insert(format!("{}/plain high", arm.name), pairs[high]);
+        let paired = Paired::of(arm.name, ms, ARMS[0].name, &times[0]);
+        cases.push(paired.difference);
         if arm.compares {
             // The cost lies in the comparisons, of which there are fewer by default.
             let share = COMPARE_EVERY as f64 / COMPARE_EVERY_DEFAULT as f64;
-            let default = 1.0 + (median(&pairs) - 1.0) * share;
+            let median = paired.ratios["integrity_10steps/plain"];
+            let default = 1.0 + (median - 1.0) * share;
             ratios.insert("integrity_100steps/plain (computed)".into(), default);
         }
+        ratios.extend(paired.ratios);
     }
     Ok(Report { bench: "sums".into(), command, machine: machine(), cases, ratios })
 }

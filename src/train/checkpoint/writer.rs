@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use crate::cluster::resident::{Shape, SlotView, Slots};
 use crate::observe::clock::{Clock, RealClock};
 use crate::observe::storage::Storage;
+use crate::train::beside::Beside;
 
 use super::{About, CheckpointError, Snapshot, TrainState, store};
 
@@ -139,7 +140,7 @@ impl Ticket {
             shared.submit(snapshot);
             began.elapsed()
         };
-        let thread = thread::Builder::new().name("snapshot".into()).spawn(copy);
+        let thread = Beside::start("snapshot", copy);
         Copying(thread.inspect_err(|e| tracing::warn!("no checkpoint: no thread: {e}")).ok())
     }
 
@@ -165,13 +166,13 @@ impl Ticket {
 
 /// A copy under way.
 #[derive(Debug)]
-pub struct Copying(Option<thread::JoinHandle<Duration>>);
+pub struct Copying(Option<Beside<Duration>>);
 
 impl Copying {
     /// Waits for its end; returns how long the copy took.
     pub fn wait(self) -> Duration {
         // A copy that panicked has submitted nothing: its checkpoint is left out.
-        self.0.and_then(|thread| thread.join().ok()).unwrap_or_default()
+        self.0.and_then(Beside::wait).unwrap_or_default()
     }
 }
 
