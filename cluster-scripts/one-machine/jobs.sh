@@ -104,13 +104,20 @@ begin() { # begin NAME [KEY=VALUE]...
   within "$job_seconds_max" at_step "$run" $strike_after_steps || failed "$run: too few steps"
 }
 
-# Sets when it happened: nodes write it down, for a script's own start takes time.
+# Sets when it happened: nodes write it down, for a script's own start takes time. A run may well finish
+# while a fault lasts, but not before it.
 strike() { # strike NODE WHAT...
   rm -f "$state/$1/struck"
+  touch "$state/before"
   struck=$(date +%s.%N)
   "$here/fault" "$@"
   [ ! -e "$state/$1/struck" ] || struck=$(cat "$state/$1/struck")
-  ! at_step "$run" $steps || failed "$run: was finished before it could be struck; raise steps"
+  ! finished_before "$state/before" || failed "$run: was finished before it could be struck; raise steps"
+}
+
+finished_before() { # finished_before FILE
+  [ "$(result "$run" status 2>/dev/null)" = completed ] &&
+    [ -n "$(find "$shared/$run"/runs/*/result.json ! -newer "$1")" ]
 }
 
 count() { cat "$shared/$run"/runs/*/events.jsonl | grep -c "\"event\":\"$1\"" || true; }

@@ -1,5 +1,6 @@
 //! The command line: one file per subcommand, each with its `Args` and `run`.
 
+use std::io::IsTerminal;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
@@ -121,7 +122,9 @@ pub fn main() -> ExitCode {
 fn log_to_stderr(default: &str) {
     use tracing_subscriber::EnvFilter;
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(default));
+    let colours = std::io::stderr().is_terminal();
     let subscriber = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    let subscriber = subscriber.with_ansi(colours);
     // Fails only where a subscriber is set already, which then serves.
     let _ = subscriber.with_target(false).try_init();
 }

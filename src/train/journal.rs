@@ -61,6 +61,7 @@ pub struct Journal {
     behind: bool,
     /// A rollback that could not be written: it comes before anything else.
     owed: Option<Entry>,
+    skipped_said: bool,
 }
 
 impl Journal {
@@ -84,6 +85,7 @@ impl Journal {
             failed: AtomicBool::new(false),
             behind: false,
             owed: None,
+            skipped_said: false,
         }
     }
 
@@ -146,8 +148,8 @@ impl Journal {
     }
 
     /// Appends the line of the step that was just committed, the last of `tail`; after a failure
-    /// (a full disk) also those that the file lacks.
-    pub fn committed(&mut self, tail: &[Committed]) {
+    /// (a full disk) also those that the file lacks. Says what is remarkable about it.
+    pub fn committed(&mut self, place: Place, tail: &[Committed]) {
         let written = match (tail.last(), self.behind) {
             (None, _) => Ok(()),
             (Some(line), false) => self.ledger.append(&Entry::Step(*line)),
@@ -155,6 +157,25 @@ impl Journal {
         };
         self.behind = written.is_err();
         self.warn_once(written, LEDGER);
+        if let Some(line) = tail.last() {
+            self.remark(place, line);
+        }
+    }
+
+    fn remark(&mut self, place: Place, line: &Committed) {
+        let Committed { step, skipped, count, .. } = *line;
+        if line.zero_update {
+            let message = format!("step {step}: gradients that are not finite; no update");
+            self.event(place, Kind::Warning { message });
+        }
+        // Epoch after epoch they are the same ones.
+        if skipped > 0 && !std::mem::replace(&mut self.skipped_said, true) {
+            let message = format!(
+                "step {step}: {skipped} of {count} samples could not be decoded and were skipped; \
+                 logs/ names every such file"
+            );
+            self.event(place, Kind::Warning { message });
+        }
     }
 
     fn catch_up(&mut self, tail: &[Committed]) -> std::io::Result<()> {

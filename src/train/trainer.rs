@@ -381,11 +381,8 @@ impl Trainer {
         self.repairs_without_step = 0;
         if self.is_writer() {
             self.look_at_spares();
-            self.journal.committed(&self.replica.position.ledger_tail);
-            if line.zero_update {
-                let message = format!("step {step}: gradients that are not finite; no update");
-                self.event(Kind::Warning { message });
-            }
+            let place = self.place();
+            self.journal.committed(place, &self.replica.position.ledger_tail);
             self.replica.reached_point(Phase::InSnapshot);
             let seconds = self.journal.seconds();
             let place = self.place();

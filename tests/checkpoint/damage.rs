@@ -2,7 +2,7 @@
 
 use super::*;
 use kintsugi::train::checkpoint::CheckpointError;
-use kintsugi::train::checkpoint::manifest::Manifest;
+use kintsugi::train::checkpoint::manifest::{FileEntry, MODEL, Manifest};
 use proptest::prelude::*;
 
 fn refusal(storage: &dyn Storage, step: u64) -> CheckpointError {
@@ -148,6 +148,42 @@ fn s11_a_checkpoint_from_which_training_fails_is_not_tried_again() {
     let storage = two_checkpoints();
     store::mark_bad(&storage, "step-00000002", "the loss of the first step was NaN");
     assert_eq!(newest_step(&storage), Some(1));
+}
+
+#[test]
+fn s11_a_state_that_holds_no_number_is_not_written_and_the_older_one_stays() {
+    for tensor in ["fc.bias", "the momentum of fc.bias", "bn1.running_var"] {
+        let storage = MemoryStorage::new();
+        write(&storage, 1);
+        let mut poisoned = snapshot(2);
+        let Snapshot { parameters, momentum, statistics, .. } = &mut poisoned;
+        let values = match tensor {
+            "fc.bias" => parameters,
+            "bn1.running_var" => statistics,
+            _ => momentum,
+        };
+        *values.last_mut().unwrap() = f32::NEG_INFINITY;
+        let report = store::write(&storage, &poisoned, 2, &|| true, &RealClock::default());
+        let error = report.result.unwrap_err().to_string();
+        assert!(error.contains(&format!("{tensor} holds")), "{error}");
+        assert_eq!(names(&storage), ["step-00000001"]);
+    }
+}
+
+#[test]
+fn s11_a_weight_that_is_no_number_under_right_checksums_is_passed_over() {
+    let storage = two_checkpoints();
+    let mut model = body(&storage, 2, MODEL);
+    let last = model.len() - 4;
+    model[last..].copy_from_slice(&f32::NAN.to_le_bytes());
+    damage(&storage, 2, MODEL, &model);
+    let mut manifest = Manifest::from_text("x", &body(&storage, 2, MANIFEST)).unwrap();
+    manifest.files[0] = FileEntry::of(MODEL, &[&model]);
+    damage(&storage, 2, MANIFEST, manifest.to_text().as_bytes());
+    let error = refusal(&storage, 2).to_string();
+    assert!(error.contains("holds a value that is no number"), "{error}");
+    assert_eq!(newest_step(&storage), Some(1));
+    assert_eq!(names(&storage), ["step-00000001", "step-00000002.bad"]);
 }
 
 #[test]

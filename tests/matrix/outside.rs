@@ -33,7 +33,14 @@ pub enum Outside {
     Network(Network),
     /// Its newest checkpoint is damaged, then all ranks die.
     Disk(Damage),
+    /// Some pictures of its training set are none.
+    BadPictures,
 }
+
+/// Where a row's own pictures lie, below cargo's temporary folder.
+pub const PICTURES: &str = "matrix-pictures";
+/// What becomes of some pictures of the training set: an empty file, half of one, other bytes.
+const BAD_PICTURES: [&str; 3] = ["empty", "half", "other"];
 
 /// A bad network.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -52,6 +59,8 @@ pub enum Done {
     Ended(Ended),
     /// It cannot be done on this machine; why.
     Impossible(String),
+    /// Something was wrong before its end.
+    Wrong(String),
 }
 
 /// A day of the wall clock, from the run's point of view: seconds that are added at these steps.
@@ -62,7 +71,8 @@ pub fn played(outside: Outside, folder: &Path, overrides: &[&str]) -> Done {
     let place = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     match outside {
         Outside::Nothing => Done::Ended(run(&mut launch(folder, overrides), LIMIT)),
-        Outside::Disk(damage) => Done::Ended(with_damage(damage, folder, overrides)),
+        Outside::BadPictures => Done::Ended(run(&mut launch(folder, overrides), LIMIT)),
+        Outside::Disk(damage) => on_disk(damage, folder, overrides),
         Outside::Load => Done::Ended(under_load(folder, overrides)),
         Outside::NewProgram | Outside::NoProgram => {
             Done::Ended(with_another_program(outside, place.path(), folder, overrides))
@@ -89,6 +99,53 @@ pub fn played(outside: Outside, folder: &Path, overrides: &[&str]) -> Done {
             }
         }
     }
+}
+
+/// What must be there before even the run without failures.
+pub fn prepare(outside: Outside) {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(PICTURES);
+    if outside != Outside::BadPictures || folder.exists() {
+        return;
+    }
+    let mut synth = kintsugi();
+    synth.args(["data", "synth", "--train", "960", "--validation", "100", "--image-size", "16"]);
+    let made = run(synth.arg(&folder), LIMIT);
+    assert_eq!(made.code, Some(0), "{}", made.stderr);
+    for (bad, path) in BAD_PICTURES.iter().zip(pictures(&folder.join("train"))) {
+        let body = std::fs::read(&path).unwrap();
+        let body = match *bad {
+            "empty" => &[][..],
+            "half" => &body[..body.len() / 2],
+            _ => b"<html>not found</html>",
+        };
+        std::fs::write(&path, body).unwrap();
+    }
+}
+
+/// One picture of each class, in the order of names.
+pub fn pictures(folder: &Path) -> Vec<PathBuf> {
+    let sorted = |folder: &Path| {
+        let entries = std::fs::read_dir(folder).unwrap().flatten();
+        let mut paths: Vec<PathBuf> = entries.map(|entry| entry.path()).collect();
+        paths.sort();
+        paths
+    };
+    sorted(folder).iter().map(|class| sorted(class)[0].clone()).collect()
+}
+
+/// The pictures that `prepare` made bad.
+pub fn bad_pictures() -> Vec<PathBuf> {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(PICTURES).join("train");
+    pictures(&folder).into_iter().take(BAD_PICTURES.len()).collect()
+}
+
+fn on_disk(damage: Damage, folder: &Path, overrides: &[&str]) -> Done {
+    if damage == Damage::Full
+        && let Err(why) = can_be_made("--mount", "mount -t tmpfs none /tmp")
+    {
+        return Done::Impossible(why);
+    }
+    with_damage(damage, folder, overrides).map_or_else(Done::Wrong, Done::Ended)
 }
 
 fn under_load(folder: &Path, overrides: &[&str]) -> Ended {
@@ -186,10 +243,16 @@ fn compiled(name: &str, flags: &[&str], place: &Path) -> Result<PathBuf, String>
 }
 
 fn namespaces_can_be_made() -> Result<(), String> {
-    let tried = "ip tuntap add dev probe mode tun && ip rule add pref 10 iif lo lookup 100";
-    let made = Command::new("unshare").args(["--net", "--uts", "sh", "-c", tried]).output();
-    match made {
+    can_be_made(
+        "--net",
+        "ip tuntap add dev probe mode tun && ip rule add pref 10 iif lo lookup 100",
+    )?;
+    can_be_made("--uts", "true")
+}
+
+fn can_be_made(namespace: &str, tried: &str) -> Result<(), String> {
+    match Command::new("unshare").args([namespace, "sh", "-c", tried]).output() {
         Ok(output) if output.status.success() => Ok(()),
-        _ => Err("it needs root, unshare and ip: for namespaces of its own".into()),
+        _ => Err(format!("it needs root, unshare {namespace}, ip and mount")),
     }
 }

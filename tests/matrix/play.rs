@@ -4,7 +4,7 @@
 //! the calm run's learning curve (A8).
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -16,7 +16,7 @@ use kintsugi::observe::log::read_events;
 use kintsugi::observe::result::{RunResult, Status};
 use kintsugi::train::stage::Stage;
 
-use crate::outside::{Done, Outside, played};
+use crate::outside::{Done, Outside, bad_pictures, played, prepare};
 use crate::support::{Ended, alone, kintsugi, launch, processes_of, result_of, run, run_dir};
 
 /// Seconds that any row may take.
@@ -121,6 +121,7 @@ pub enum Held {
 /// Plays a row; what is wrong with its run.
 pub fn play(id: &str, planned: &Planned, calm: &Calm) -> Result<Held, String> {
     let _turn = alone();
+    prepare(planned.outside);
     let reference = calm.of(&planned.keys);
     let folder = run_dir(&format!("matrix-{}", id.replace([' ', ','], "-")));
     let plan = format!("faults.plan=[{}]", planned.faults.join(", "));
@@ -130,6 +131,7 @@ pub fn play(id: &str, planned: &Planned, calm: &Calm) -> Result<Held, String> {
     let ended = match played(planned.outside, &folder, &overrides) {
         Done::Ended(ended) => ended,
         Done::Impossible(why) => return Ok(Held::Skipped(why)),
+        Done::Wrong(fault) => return Err(fault),
     };
     let seconds = begun.elapsed().as_secs_f64();
     let told = |fault: String| {
@@ -140,7 +142,8 @@ pub fn play(id: &str, planned: &Planned, calm: &Calm) -> Result<Held, String> {
     let checks = ended_well(&folder, &ended).and_then(|result| {
         same_bits(&folder, &result, &reference)?;
         repaired(planned, &result)?;
-        passed_over(planned, &result)?;
+        passed_over(planned, &result, &events_of(&folder))?;
+        bad_pictures_are_named(planned, &folder, &ended)?;
         timed(&folder, &result, seconds)?;
         planned_are_named(planned, &result)?;
         met_where_it_struck(&folder, planned)?;
@@ -201,12 +204,39 @@ fn repaired(planned: &Planned, result: &RunResult) -> Result<(), String> {
     Err(format!("repaired by {rungs:?}, restarted from {from:?}, {lost} lost, {steps} steps lost"))
 }
 
-/// A damaged checkpoint was not gone on from: the steps since the one before it were lost.
-fn passed_over(planned: &Planned, result: &RunResult) -> Result<(), String> {
+/// A damaged checkpoint was not gone on from: the steps since the one before it were lost. What
+/// the run itself can notice, it says.
+fn passed_over(planned: &Planned, result: &RunResult, events: &[Event]) -> Result<(), String> {
     let Outside::Disk(damage) = planned.outside else { return Ok(()) };
-    match result.lost_steps >= damage.costs() {
+    if result.lost_steps < damage.costs() {
+        return Err(format!("{damage:?} cost {} steps only", result.lost_steps));
+    }
+    let says = |event: &Event| match &event.kind {
+        Kind::Warning { message } => message.contains(damage.warns()),
+        _ => false,
+    };
+    match damage.warns().is_empty() || events.iter().any(says) {
         true => Ok(()),
-        false => Err(format!("{damage:?} cost {} steps only", result.lost_steps)),
+        false => Err(format!("no event says {:?}", damage.warns())),
+    }
+}
+
+/// Who cannot be decoded is told of, and named in the log of a rank.
+fn bad_pictures_are_named(planned: &Planned, folder: &Path, ended: &Ended) -> Result<(), String> {
+    if planned.outside != Outside::BadPictures {
+        return Ok(());
+    }
+    let told = "could not be decoded and were skipped";
+    if !ended.stderr.contains(told) {
+        return Err(format!("it does not say that pictures {told}"));
+    }
+    let logs = std::fs::read_dir(folder.join("logs")).map_err(|error| error.to_string())?;
+    let logs: String =
+        logs.flatten().filter_map(|e| std::fs::read_to_string(e.path()).ok()).collect();
+    let unnamed = |path: &PathBuf| !logs.contains(&path.display().to_string());
+    match bad_pictures().into_iter().find(unnamed) {
+        None => Ok(()),
+        Some(path) => Err(format!("{} is not named", path.display())),
     }
 }
 

@@ -1,7 +1,9 @@
 //! The rows. P: when a rank dies. W: who. K: how. S: storage. R: repairs that go wrong themselves.
 
+use std::path::Path;
+
 use super::disk::{self, Damage};
-use super::outside::{Network, Outside};
+use super::outside::{Network, Outside, PICTURES};
 use super::play::{NO_RESIDENT, Planned, Repair};
 
 /// What shows that a row holds.
@@ -322,6 +324,9 @@ fn disks() -> Vec<Row> {
     };
     let (weights, momentum) = ("model.safetensors", "optimizer.safetensors");
     let (state, manifest) = ("state.bin", "MANIFEST.json");
+    let pictures = pictures_of_its_own();
+    let pictures: Vec<&str> = pictures.iter().map(String::as_str).collect();
+    let skipped = planned(Repair::Live, 1, vec![kill(2, 30, "in_all_reduce")]);
     vec![
         row("S1 run", "half of the newest weights", struck(Damage::Torn(weights))),
         row("S2 run", "a bit of the newest momentum", struck(Damage::Flipped(momentum))).core(),
@@ -329,8 +334,22 @@ fn disks() -> Vec<Row> {
         row("S3 run", "the newest run's state is missing", struck(Damage::Missing(state))),
         row("S3 manifest", "the newest manifest is missing", struck(Damage::Missing(manifest))),
         row("S7 run", "the newest weights are those before", struck(Damage::Older(weights))),
+        row("S4 run", "the weights of all checkpoints are missing", struck(Damage::All)),
+        row("S5 run", "the disk is full after a checkpoint", struck(Damage::Full)),
+        row("S9 run", "the newest is of a later release", struck(Damage::Later)),
+        row("S10 run", "pictures that are none, and a rank", {
+            skipped.with(&pictures).outside(Outside::BadPictures)
+        }),
+        row("S11 run", "a newest weight that is no number", struck(Damage::Poisoned)),
         row("S12 run", "all ranks, before a checkpoint", struck(Damage::NoneYet)),
     ]
+}
+
+/// Keys of a run on the pictures that `outside::prepare` makes.
+fn pictures_of_its_own() -> [String; 3] {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(PICTURES);
+    let of = |split| format!("data.{split}={:?}", folder.join(split));
+    ["data.format=image_folder".into(), of("train"), of("validation")]
 }
 
 /// Checkpoints and data.
@@ -353,7 +372,7 @@ fn storage() -> Vec<Row> {
         ),
         elsewhere("S9", "another format", damage, "fn s9_a_newer_format"),
         elsewhere("S10", "a bad sample", "tests/data.rs", "fn bad_images_are_named_once"),
-        elsewhere("S11", "a poisoned checkpoint", damage, "fn s11_a_checkpoint_from_which"),
+        elsewhere("S11", "a poisoned checkpoint", damage, "fn s11_a_weight_that_is_no_number"),
         elsewhere("S12", "no checkpoint yet", damage, "fn s12_a_run_without_checkpoints"),
     ]
 }

@@ -8,7 +8,6 @@ use std::path::Path;
 use serde::de::DeserializeOwned;
 
 use crate::cluster::comm::sim::End;
-use crate::cluster::faults::FAULTS_FOLDER;
 use crate::config::{Every, FaultKind, Rung};
 use crate::data::sampler::Order;
 use crate::observe::event::{Event, Kind};
@@ -22,7 +21,7 @@ use crate::train::journal::{EVENTS, LEDGER};
 use super::rank::Left;
 use super::scenario::{self, BATCH, SAMPLES, STEPS, Scenario};
 use super::stand_in::Seen;
-use super::supervise::{Ended, Final, Played, begun_from};
+use super::supervise::{BIT_FLIP, Ended, Final, Played, begun_from};
 
 /// What a run without failures is like.
 #[derive(Debug, Clone, PartialEq)]
@@ -83,17 +82,10 @@ struct Marks {
 
 impl Marks {
     fn of(played: &Played, entries: &[Entry]) -> Self {
-        let struck = |kind: &str| {
-            let folder = Path::new(FAULTS_FOLDER);
-            let claims = played.files.memory.list(folder).unwrap_or_default();
-            claims.iter().any(|name| {
-                let body = played.files.memory.read(&folder.join(name)).unwrap_or_default();
-                String::from_utf8_lossy(&body).contains(kind)
-            })
-        };
+        let struck = |kind: &str| played.files.claims_of(kind) > 0;
         let zeroed = ledger::effective(entries).iter().any(|line| line.zero_update);
         let nan = struck("Nan");
-        Self { flipped: struck("BitFlip"), zeroed: zeroed && nan, nan }
+        Self { flipped: struck(BIT_FLIP), zeroed: zeroed && nan, nan }
     }
 
     /// A flip that a restart's checkpoint may have kept cannot be seen afterwards; nor one whose
@@ -196,7 +188,7 @@ fn check_status(
     let restarts = scenario.config.recovery.rungs().contains(&Rung::Restart);
     let fired: Vec<u64> = played.attempts.iter().map(|attempt| attempt.fired).collect();
     let troubled = |last: usize| fired.iter().rev().take(last).all(|&fired| fired > 0);
-    // Whoever is evicted has not died of a fault that the board counts.
+    // Whoever is evicted may have been struck in an attempt before.
     for attempt in played.attempts.iter().filter(|_| !marks.flipped) {
         check_quiet(attempt)?;
     }

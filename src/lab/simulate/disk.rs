@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::cluster::comm::sim::SimStrike;
-use crate::cluster::faults::Strike;
+use crate::cluster::faults::{FAULTS_FOLDER, Strike};
 use crate::config::{FaultKind, Phase};
 use crate::observe::storage::{MemoryStorage, Storage};
 
@@ -59,6 +59,17 @@ impl Files {
     /// Troubles met so far.
     pub fn fired(&self) -> u64 {
         self.fired.load(Ordering::Relaxed)
+    }
+
+    /// Planned faults of this kind that have been claimed so far.
+    pub fn claims_of(&self, kind: &str) -> u64 {
+        let folder = Path::new(FAULTS_FOLDER);
+        let claims = self.memory.list(folder).unwrap_or_default();
+        let is_one = |name: &String| {
+            let body = self.memory.read(&folder.join(name)).unwrap_or_default();
+            String::from_utf8_lossy(&body).contains(kind)
+        };
+        claims.iter().filter(|name| is_one(name)).count() as u64
     }
 
     /// What the change that comes now meets.

@@ -37,6 +37,9 @@ const CHECKPOINT_FILES: usize = 4;
 /// Between two attempts.
 const PAUSE: Duration = Duration::from_millis(900);
 
+/// What a claim on a planned flip of a bit says.
+pub const BIT_FLIP: &str = "BitFlip";
+
 /// One attempt, as it ended.
 #[derive(Debug)]
 pub struct Ended {
@@ -44,7 +47,7 @@ pub struct Ended {
     pub number: u32,
     /// By process: how it ended.
     pub ends: Vec<End<Left>>,
-    /// Faults that fired in it.
+    /// Faults that fired in it: deaths, storage that failed, flipped bits.
     pub fired: u64,
     /// Whether it was asked to stop.
     pub stopped: bool,
@@ -270,7 +273,8 @@ impl Supervisor {
         let slots_untouched = self.leave_slots(number);
         let checkpoint = self.newest_good();
         self.hours.pause(PAUSE);
-        let fired_before = self.files.fired();
+        let fired = |files: &Files| files.fired() + files.claims_of(BIT_FLIP);
+        let fired_before = fired(&self.files);
         let (scenario, files) = (&self.scenario, &self.files);
         let attempt = Attempt {
             scenario,
@@ -289,7 +293,7 @@ impl Supervisor {
         self.settles += outcome.settles;
         self.deaths += outcome.deaths;
         self.trace.extend(outcome.trace.into_iter().map(|line| format!("{number} {line}")));
-        let fired = u64::from(outcome.deaths) + self.files.fired() - fired_before;
+        let fired = u64::from(outcome.deaths) + fired(&self.files) - fired_before;
         let stopped = self.hours.was_stopped();
         let ends = outcome.ends;
         self.played.push(Ended { number, ends, fired, stopped, checkpoint, slots_untouched });

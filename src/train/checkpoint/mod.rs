@@ -11,7 +11,7 @@ use std::sync::Arc;
 use thiserror::Error;
 
 use crate::cluster::resident::SlotView;
-use crate::model::{Layout, Shape};
+use crate::model::{Layout, Shape, TensorKind};
 
 use super::digest::{Position, state_sha256};
 
@@ -72,6 +72,21 @@ impl Snapshot {
         state_sha256(layout, &self.parameters, &self.momentum, statistics, position)
     }
 
+    /// Which tensor holds a value that is no finite number. No step makes one (`optimizer.rs`), so
+    /// that memory was damaged where one stands.
+    pub fn poisoned(&self) -> Option<String> {
+        self.layout.tensors.iter().find_map(|tensor| {
+            let range = tensor.offset..tensor.offset + tensor.shape.iter().product::<usize>();
+            let sound = |values: &[f32]| are_finite(&values[range.clone()]);
+            let name = &tensor.name;
+            match tensor.kind {
+                TensorKind::Statistic => (!sound(&self.statistics)).then(|| name.clone()),
+                _ if !sound(&self.parameters) => Some(name.clone()),
+                _ => (!sound(&self.momentum)).then(|| format!("the momentum of {name}")),
+            }
+        })
+    }
+
     /// The state as a slot: for `Slots::replace`.
     pub fn slot<'a>(&'a self, extra: &'a [u8]) -> SlotView<'a> {
         SlotView {
@@ -83,6 +98,12 @@ impl Snapshot {
             extra,
         }
     }
+}
+
+/// In whole blocks, which processors look at many values at a time in.
+fn are_finite(values: &[f32]) -> bool {
+    const BLOCK: usize = 4096;
+    values.chunks(BLOCK).all(|block| block.iter().fold(true, |all, value| all & value.is_finite()))
 }
 
 /// What a run needs a checkpoint to be. `None` is not compared.
@@ -120,6 +141,18 @@ pub enum CheckpointError {
         name: String,
         /// Which file, and how.
         reason: String,
+    },
+    /// Its state is no state: not written, or passed over.
+    #[error(
+        "checkpoint {name} was not written: {tensor} holds a value that is no finite number \
+             although no step makes one: the memory of this machine may be damaged; older \
+             checkpoints stay"
+    )]
+    Poisoned {
+        /// The folder.
+        name: String,
+        /// The first such tensor.
+        tensor: String,
     },
     /// Written by a later release.
     #[error(

@@ -72,7 +72,12 @@ pub fn write(
     let beside = folder.join(format!("{name}{TEMPORARY}{}", snapshot.state.attempt));
     let (mut bytes, mut write_seconds, mut verify_seconds) = (0, 0.0, 0.0);
     let begun = clock.now();
-    let result = write_files(storage, &beside, snapshot).and_then(|written| {
+    let sound = match snapshot.poisoned() {
+        Some(tensor) => Err(CheckpointError::Poisoned { name: name.clone(), tensor }),
+        None => Ok(()),
+    };
+    let written = sound.and_then(|()| write_files(storage, &beside, snapshot));
+    let result = written.and_then(|written| {
         bytes = written;
         let synced = clock.now();
         write_seconds = (synced - begun).as_secs_f64();
@@ -309,7 +314,12 @@ pub fn read_snapshot(
     let (parameters, statistics) = tensors::read_model(model, &layout).map_err(other)?;
     let momentum = tensors::read_optimizer(optimizer, &layout).map_err(other)?;
     let Manifest { model: model_name, classes, input, .. } = manifest;
-    Ok(Snapshot { layout, model_name, classes, input, parameters, momentum, statistics, state })
+    let snapshot =
+        Snapshot { layout, model_name, classes, input, parameters, momentum, statistics, state };
+    match snapshot.poisoned() {
+        Some(tensor) => Err(damaged(folder, format!("{tensor} holds a value that is no number"))),
+        None => Ok(snapshot),
+    }
 }
 
 fn read_state(
