@@ -108,11 +108,11 @@ begin() { # begin NAME [KEY=VALUE]...
 # while a fault lasts, but not before it.
 strike() { # strike NODE WHAT...
   rm -f "$state/$1/struck"
-  touch "$state/before"
   struck=$(date +%s.%N)
   "$here/fault" "$@"
   [ ! -e "$state/$1/struck" ] || struck=$(cat "$state/$1/struck")
-  ! finished_before "$state/before" || failed "$run: was finished before it could be struck; raise steps"
+  touch -d "@$struck" "$state/blow"
+  ! finished_before "$state/blow" || failed "$run: was finished before it could be struck; raise steps"
 }
 
 finished_before() { # finished_before FILE

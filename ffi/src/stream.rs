@@ -69,7 +69,8 @@ impl Path {
 }
 
 /// SGD with momentum in PyTorch's form: `v' = momentum * v + (scale * g + weight_decay * w)`,
-/// `w' = w - learning_rate * v'`. Ends with `fence`. False when some `v'` is not a finite number.
+/// `w' = w - learning_rate * v'`. Ends with `fence`. False when some `w'` or `v'` is not a finite
+/// number.
 ///
 /// # Panics
 /// When the slices differ in length.
@@ -160,11 +161,12 @@ fn sgd_scalar(
 ) -> bool {
     let inputs = w[range.clone()].iter().zip(&v[range.clone()]).zip(&g[range.clone()]);
     let outputs = w_out[range.clone()].iter_mut().zip(&mut v_out[range]);
-    // Times zero a finite number adds nothing; others leave NaN, which stays.
+    // Times zero a finite number adds nothing; others leave NaN, which stays. A weight is finite
+    // only where its momentum is, whatever the learning rate.
     let mut nothing = 0.0;
     for (((&w, &v), &g), (w_out, v_out)) in inputs.zip(outputs) {
         (*w_out, *v_out) = step.element(w, v, g);
-        nothing += *v_out * 0.0;
+        nothing += *w_out * 0.0;
     }
     !nothing.is_nan()
 }
@@ -209,7 +211,7 @@ mod x86 {
                 let moved = _mm256_sub_ps(weight, _mm256_mul_ps(rate, velocity));
                 _mm256_stream_ps(w_out.as_mut_ptr().add(i), moved);
                 _mm256_stream_ps(v_out.as_mut_ptr().add(i), velocity);
-                nothing = _mm256_add_ps(nothing, _mm256_mul_ps(velocity, zero));
+                nothing = _mm256_add_ps(nothing, _mm256_mul_ps(moved, zero));
             }
         }
         let mut lanes = [0.0f32; 8];
@@ -248,7 +250,7 @@ mod x86 {
                 let moved = _mm_sub_ps(weight, _mm_mul_ps(rate, velocity));
                 _mm_stream_ps(w_out.as_mut_ptr().add(i), moved);
                 _mm_stream_ps(v_out.as_mut_ptr().add(i), velocity);
-                nothing = _mm_add_ps(nothing, _mm_mul_ps(velocity, zero));
+                nothing = _mm_add_ps(nothing, _mm_mul_ps(moved, zero));
             }
         }
         let mut lanes = [0.0f32; 4];
@@ -321,6 +323,28 @@ mod tests {
                     assert_eq!(run(path, len, skip, skip), expected, "{path:?} {len} {skip}");
                 }
                 assert_eq!(run(path, len, 1, 2), expected, "{path:?} {len}, aligned apart");
+            }
+        }
+    }
+
+    #[test]
+    fn every_path_notices_a_weight_or_momentum_that_is_no_number() {
+        let still = SgdStep { learning_rate: 0.0, momentum: 1.0, weight_decay: 0.0, scale: 1.0 };
+        let far = SgdStep { learning_rate: 8.0, ..still };
+        // Momentum overflows although nothing moves; a weight does although momentum is finite.
+        let cases = [(still, f32::MAX, f32::MAX, false), (far, 0.0, f32::MAX / 4.0, false)];
+        let cases = cases.into_iter().chain([(far, 0.0, f32::NAN, false), (far, 0.0, 1.0, true)]);
+        for (step, v, g, finite) in cases {
+            for path in [Path::Scalar, Path::Sse2, Path::Avx].into_iter().filter(|p| p.available())
+            {
+                for at in 0..32 {
+                    let (w, mut momentum, mut gradient) = ([1.0; 32], [0.0; 32], [0.0; 32]);
+                    (momentum[at], gradient[at]) = (v, g);
+                    let (mut w_out, mut v_out) = ([0.0; 32], [0.0; 32]);
+                    let told = sgd_by(path, step, &w, &momentum, &gradient, &mut w_out, &mut v_out);
+                    assert_eq!(told, finite, "{path:?} {step:?} {v} {g} at {at}");
+                    assert_eq!(told, w_out.iter().chain(&v_out).all(|value| value.is_finite()));
+                }
             }
         }
     }

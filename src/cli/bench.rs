@@ -41,11 +41,14 @@ enum Bench {
         /// Ranks
         #[arg(short, long, default_value_t = 4)]
         ranks: u32,
-        /// Turns of each of the two
+        /// Starts of the two; with several, each start is one sample, and six make an interval
+        #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
+        starts: u32,
+        /// Turns of each of the two, in each start
         #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..))]
         turns: u32,
         /// Whole steps of a turn, at least; it lasts a second or longer
-        #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u64).range(1..))]
+        #[arg(long, default_value_t = 6, value_parser = clap::value_parser!(u64).range(1..))]
         steps: u64,
         /// One JSON object on the last line of stdout
         #[arg(long)]
@@ -137,9 +140,10 @@ pub fn run(args: &Args) -> ExitCode {
             let options = all_reduce::Options { ranks: *ranks, passes: *passes, steps: *steps };
             (all_reduce::run(options, command), *json)
         }
-        Bench::Calm { config, ranks, turns, steps, json } => {
+        Bench::Calm { config, ranks, starts, turns, steps, json } => {
             let (config, ranks, turns, steps) = (config.clone(), *ranks, *turns, *steps);
-            (calm::run(&calm::Options { config, ranks, turns, steps }, command), *json)
+            let options = calm::Options { config, ranks, starts: *starts, turns, steps };
+            (calm::run(&options, command), *json)
         }
         Bench::Checkpoint { config, ranks, repeats, json } => {
             let (config, ranks, repeats) = (config.clone(), *ranks, *repeats);

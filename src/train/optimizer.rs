@@ -119,8 +119,8 @@ impl Optimizer {
     /// Writes the next state. `gradients` and `batch_statistics_sums` are sums over `count`
     /// samples (statistics: over owners of samples times statistic); `statistics_momentum` has one
     /// number a statistic tensor, in the layout's order. With a count of 0 nothing was learned and
-    /// the state is copied. False when the gradients hold something that is not a finite number;
-    /// then the state is copied too: such a step learns nothing.
+    /// the state is copied. False when the gradients hold something that is not a finite number, or
+    /// the next weights would; then the state is copied too: such a step learns nothing.
     ///
     /// # Panics
     /// When a slice is not as long as the layout says.

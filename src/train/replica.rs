@@ -171,6 +171,8 @@ impl Replica {
             statistics: &state.statistics,
             extra: &extra,
         });
+        // What is being hashed beside reads the slots, and is waited for.
+        drop(slots);
         self.position.clone_from(&state.position);
         self.standing.step = self.position.step;
         self.proof.state_changed();

@@ -19,7 +19,7 @@ use crate::model::{Graph, Layout, catalogue, init, layout};
 use crate::observe::storage::Storage;
 
 use super::TrainError;
-use super::checkpoint::{About, Expectation, Snapshot, newest_verified};
+use super::checkpoint::{About, Expectation, Snapshot, are_finite, newest_verified};
 use super::exchange::Exchange;
 use super::exchange::asynchronous::Asynchronous;
 use super::exchange::synchronous::Synchronous;
@@ -478,6 +478,9 @@ fn load_weights(
     };
     let loaded = super::checkpoint::weights::initial_weights(path, layout);
     let (first, running) = loaded.map_err(|error| wrong(error.to_string()))?;
+    if ![&first, &running].into_iter().all(|values| are_finite(values)) {
+        return Err(wrong("it holds a value that is no finite number".into()));
+    }
     parameters.copy_from_slice(&first);
     statistics.copy_from_slice(&running);
     Ok(())

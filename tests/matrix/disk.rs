@@ -51,14 +51,19 @@ const FULL_KIB: u32 = 1300;
 const REFUSED: Option<i32> = Some(2);
 
 impl Damage {
+    /// Where the run goes on from in the end, and the step.
+    pub fn goes_on_from(self) -> (&'static str, u64) {
+        match self {
+            Self::NoneYet | Self::All => ("scratch", 0),
+            Self::Later => ("checkpoint", 2 * EVERY),
+            _ => ("checkpoint", EVERY),
+        }
+    }
+
     /// Committed steps that are lost with it, at least.
     pub fn costs(self) -> u64 {
-        match self {
-            Self::NoneYet => STRIKE_EARLY_AT,
-            Self::All => STRIKE_AT,
-            Self::Later => 0,
-            _ => EVERY,
-        }
+        let struck_at = if self == Self::NoneYet { STRIKE_EARLY_AT } else { STRIKE_AT };
+        struck_at - self.goes_on_from().1
     }
 
     /// What the run's own events must say of it.

@@ -103,10 +103,13 @@ pub fn played(outside: Outside, folder: &Path, overrides: &[&str]) -> Done {
 
 /// What must be there before even the run without failures.
 pub fn prepare(outside: Outside) {
-    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(PICTURES);
-    if outside != Outside::BadPictures || folder.exists() {
+    let whole = Path::new(env!("CARGO_TARGET_TMPDIR")).join(PICTURES);
+    if outside != Outside::BadPictures || whole.exists() {
         return;
     }
+    // Renamed when it is whole: who is killed before leaves nothing that is taken for it.
+    let folder = whole.with_extension("unfinished");
+    let _ = std::fs::remove_dir_all(&folder);
     let mut synth = kintsugi();
     synth.args(["data", "synth", "--train", "960", "--validation", "100", "--image-size", "16"]);
     let made = run(synth.arg(&folder), LIMIT);
@@ -120,6 +123,7 @@ pub fn prepare(outside: Outside) {
         };
         std::fs::write(&path, body).unwrap();
     }
+    std::fs::rename(&folder, &whole).unwrap();
 }
 
 /// One picture of each class, in the order of names.

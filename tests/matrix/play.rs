@@ -204,12 +204,14 @@ fn repaired(planned: &Planned, result: &RunResult) -> Result<(), String> {
     Err(format!("repaired by {rungs:?}, restarted from {from:?}, {lost} lost, {steps} steps lost"))
 }
 
-/// A damaged checkpoint was not gone on from: the steps since the one before it were lost. What
-/// the run itself can notice, it says.
+/// The run went on from the checkpoint before the damaged one, and lost the steps since. What the
+/// run itself can notice, it says.
 fn passed_over(planned: &Planned, result: &RunResult, events: &[Event]) -> Result<(), String> {
     let Outside::Disk(damage) = planned.outside else { return Ok(()) };
-    if result.lost_steps < damage.costs() {
-        return Err(format!("{damage:?} cost {} steps only", result.lost_steps));
+    let from = result.restarts.last().map(|restart| (restart.from.as_str(), restart.step));
+    if from != Some(damage.goes_on_from()) || result.lost_steps < damage.costs() {
+        let lost = result.lost_steps;
+        return Err(format!("after {damage:?} it went on from {from:?}, {lost} steps lost"));
     }
     let says = |event: &Event| match &event.kind {
         Kind::Warning { message } => message.contains(damage.warns()),

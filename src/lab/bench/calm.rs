@@ -8,8 +8,8 @@ use std::process::Command;
 use crate::cluster::launch::mpirun::{TUNABLES_VARIABLE, tunables};
 
 use super::runs::{Runs, launch, of_runs};
-use super::turns::{Contender, Paired, Turns, take_turns};
-use super::{Case, Report, find_mpirun, machine};
+use super::turns::{Contender, Paired, Turns, of_all_turns, take_turns};
+use super::{Case, Report, find_mpirun, machine, median};
 
 /// What to measure.
 #[derive(Debug, Clone)]
@@ -18,9 +18,12 @@ pub struct Options {
     pub config: PathBuf,
     /// Ranks.
     pub ranks: u32,
-    /// Turns of each world.
+    /// How often both worlds are started.
+    pub starts: u32,
+    /// Turns of each world, in each start.
     pub turns: u32,
-    /// Whole steps of a turn.
+    /// Whole steps of a turn. With the one that stands still before them the turn should not divide
+    /// the steps between two comparisons, which would fall into no turn, or always into its start.
     pub steps: u64,
 }
 
@@ -36,23 +39,50 @@ pub fn run(options: &Options, command: String) -> Result<Report, String> {
 }
 
 fn measure(options: &Options, command: String, runs: &Runs) -> Result<Report, String> {
-    let contenders = vec![tolerant(options, runs)?, plain(options, runs)?];
-    let turns = Turns { count: options.turns, steps: options.steps };
-    let times = take_turns(runs, contenders, turns)?;
-    let Paired { difference, ratios } = Paired::of(TOLERANT, &times[0], PLAIN, &times[1]);
+    let mut samples = [Vec::new(), Vec::new()];
+    let mut turns = [Vec::new(), Vec::new()];
+    for start in 1..=options.starts {
+        if options.starts > 1 {
+            eprintln!("start {start} of {}", options.starts);
+        }
+        for (world, times) in one_start(options, runs, start)?.into_iter().enumerate() {
+            // Starts differ by more than the turns of one do: each is one sample.
+            samples[world].push(median(&times));
+            turns[world].extend(times);
+        }
+    }
+    let [with, without] = if options.starts == 1 { &turns } else { &samples };
+    let Paired { difference, mut ratios } = Paired::of(TOLERANT, with, PLAIN, without);
+    ratios.extend([of_all_turns(TOLERANT, &turns[0], PLAIN, &turns[1])]);
     let case = |name, times: &[f64]| Case::of(name, times, &Default::default());
-    let cases = vec![case(TOLERANT, &times[0]), case(PLAIN, &times[1]), difference];
+    let cases = vec![case(TOLERANT, with), case(PLAIN, without), difference];
     Ok(Report { bench: "calm".into(), command, machine: machine(), cases, ratios })
 }
 
-fn tolerant(options: &Options, runs: &Runs) -> Result<Contender, String> {
-    let run_dir = runs.directory(TOLERANT);
+/// Milliseconds per step, one figure a turn: with, without. Which of them is started first changes
+/// from one start to the next.
+fn one_start(options: &Options, runs: &Runs, start: u32) -> Result<[Vec<f64>; 2], String> {
+    let turns = Turns { count: options.turns, steps: options.steps };
+    let mut contenders = vec![tolerant(options, runs, start)?, plain(options, runs, start)?];
+    let reversed = start.is_multiple_of(2);
+    if reversed {
+        contenders.reverse();
+    }
+    let mut times = take_turns(runs, contenders, turns)?;
+    if reversed {
+        times.reverse();
+    }
+    times.try_into().map_err(|_| "two worlds have two series".into())
+}
+
+fn tolerant(options: &Options, runs: &Runs, start: u32) -> Result<Contender, String> {
+    let run_dir = runs.directory(&format!("{TOLERANT}-{start}"));
     let command = launch(&options.config, options.ranks, &run_dir)?;
     Ok(Contender { name: TOLERANT, command, run_dir })
 }
 
-fn plain(options: &Options, runs: &Runs) -> Result<Contender, String> {
-    let run_dir = runs.directory(PLAIN);
+fn plain(options: &Options, runs: &Runs, start: u32) -> Result<Contender, String> {
+    let run_dir = runs.directory(&format!("{PLAIN}-{start}"));
     let program = std::env::current_exe().map_err(|error| format!("no own program: {error}"))?;
     let ranks = options.ranks.to_string();
     let mut command = Command::new(find_mpirun()?);

@@ -12,6 +12,8 @@ use kintsugi_ffi::process;
 use signal_hook::consts::signal::{SIGINT, SIGTERM};
 use signal_hook::flag;
 
+use crate::cluster::resident::folder::inventory;
+use crate::config::Recovery;
 use crate::observe::event::Event;
 use crate::observe::log::read_events;
 
@@ -44,12 +46,24 @@ pub(super) fn of_runs(
     }
     let runs = Runs { folder, asked_to_end };
     let result = measure(&runs);
+    forget(&runs.folder);
     if let Err(error) = std::fs::remove_dir_all(&runs.folder)
         && error.kind() != std::io::ErrorKind::NotFound
     {
         eprintln!("warning: {} stays behind: {error}", runs.folder.display());
     }
     if runs.asked_to_end() { Err(STOPPED.into()) } else { result }
+}
+
+/// What a run that did not end well left in memory: nobody goes on with a bench's.
+fn forget(folder: &Path) {
+    let Ok(folder) = folder.canonicalize() else { return };
+    let resident_dir = Recovery::default().resident_dir;
+    for found in inventory(&resident_dir) {
+        if Path::new(&found.run_dir).starts_with(&folder) && !found.held {
+            let _ = std::fs::remove_file(found.path);
+        }
+    }
 }
 
 impl Runs {

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use super::runs::{Runs, launch, of_runs};
-use super::turns::{Contender, Paired, Turns, take_turns};
+use super::turns::{Contender, Paired, Turns, of_all_turns, take_turns};
 use super::{Case, Report, machine};
 
 /// What to measure.
@@ -60,6 +60,9 @@ pub fn run(options: &Options, command: String) -> Result<Report, String> {
 }
 
 fn measure(options: &Options, command: String, runs: &Runs) -> Result<Report, String> {
+    if !options.steps.is_multiple_of(COMPARE_EVERY) {
+        return Err(format!("--steps {}: give a multiple of {COMPARE_EVERY}", options.steps));
+    }
     let contender = |arm: &Arm| {
         let run_dir = runs.directory(arm.name);
         let mut command = launch(&options.config, options.ranks, &run_dir)?;
@@ -84,6 +87,7 @@ fn measure(options: &Options, command: String, runs: &Runs) -> Result<Report, St
             ratios.insert("integrity_100steps/plain (computed)".into(), default);
         }
         ratios.extend(paired.ratios);
+        ratios.extend([of_all_turns(arm.name, ms, ARMS[0].name, &times[0])]);
     }
     Ok(Report { bench: "sums".into(), command, machine: machine(), cases, ratios })
 }

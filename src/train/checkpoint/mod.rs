@@ -72,8 +72,8 @@ impl Snapshot {
         state_sha256(layout, &self.parameters, &self.momentum, statistics, position)
     }
 
-    /// Which tensor holds a value that is no finite number. No step makes one (`optimizer.rs`), so
-    /// that memory was damaged where one stands.
+    /// Which tensor holds a value that is no finite number. No synchronous step makes one
+    /// (`optimizer.rs`): there, memory was damaged.
     pub fn poisoned(&self) -> Option<String> {
         self.layout.tensors.iter().find_map(|tensor| {
             let range = tensor.offset..tensor.offset + tensor.shape.iter().product::<usize>();
@@ -100,8 +100,8 @@ impl Snapshot {
     }
 }
 
-/// In whole blocks, which processors look at many values at a time in.
-fn are_finite(values: &[f32]) -> bool {
+/// Whether all are numbers, and finite. In whole blocks: processors look at many values at a time.
+pub fn are_finite(values: &[f32]) -> bool {
     const BLOCK: usize = 4096;
     values.chunks(BLOCK).all(|block| block.iter().fold(true, |all, value| all & value.is_finite()))
 }
@@ -142,11 +142,11 @@ pub enum CheckpointError {
         /// Which file, and how.
         reason: String,
     },
-    /// Its state is no state: not written, or passed over.
+    /// Its state holds a value that is no finite number.
     #[error(
-        "checkpoint {name} was not written: {tensor} holds a value that is no finite number \
-             although no step makes one: the memory of this machine may be damaged; older \
-             checkpoints stay"
+        "checkpoint {name} was not written: {tensor} holds a value that is no finite number: an \
+             asynchronous run has diverged, or the memory of this machine is damaged (no \
+             synchronous step makes one); older checkpoints stay"
     )]
     Poisoned {
         /// The folder.
