@@ -35,11 +35,11 @@ impl Default for Costs {
     /// and down a tree, a second more to start daemons.
     fn default() -> Self {
         Self {
-            respawn: 0.234,
-            shrink: 0.037,
-            spare: 0.132,
-            resident_restart: 1.28,
-            restart: 1.93,
+            respawn: 0.169,
+            shrink: 0.024,
+            spare: 0.082,
+            resident_restart: 0.81,
+            restart: 1.35,
             checkpoint: None,
             per_doubling: 0.010,
             start_per_doubling: 1.0,
