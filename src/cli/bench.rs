@@ -101,7 +101,7 @@ enum Bench {
         /// Turns of each of the three
         #[arg(long, default_value_t = 30, value_parser = clap::value_parser!(u32).range(1..))]
         turns: u32,
-        /// Whole steps of a turn, at least; it lasts a second or longer
+        /// Whole steps of a turn, at least, a multiple of ten; it lasts a second or longer
         #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..))]
         steps: u64,
         /// One JSON object on the last line of stdout

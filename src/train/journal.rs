@@ -165,14 +165,16 @@ impl Journal {
     fn remark(&mut self, place: Place, line: &Committed) {
         let Committed { step, skipped, count, .. } = *line;
         if line.zero_update {
-            let message = format!("step {step}: gradients that are not finite; no update");
+            let message = format!(
+                "step {step}: gradients or the weights after them are not finite; no update"
+            );
             self.event(place, Kind::Warning { message });
         }
         // Epoch after epoch they are the same ones.
         if skipped > 0 && !std::mem::replace(&mut self.skipped_said, true) {
             let message = format!(
                 "step {step}: {skipped} of {count} samples could not be decoded and were skipped; \
-                 logs/ names every such file"
+                 the ranks' logs name every such file"
             );
             self.event(place, Kind::Warning { message });
         }
