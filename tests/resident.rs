@@ -21,8 +21,8 @@ use kintsugi_ffi::os::{Signal, kill};
 #[allow(dead_code, reason = "each test target uses its part of the support")]
 mod support;
 use support::{
-    alone, assert_audited, assert_nothing_runs, kill_all, launch, result_of, run, run_dir,
-    shared_memory, start, wait_for_step,
+    alone, assert_audited, assert_nothing_runs, kill_all, kintsugi, launch, result_of, run,
+    run_dir, shared_memory, start, wait_for_step,
 };
 
 /// Seconds any of these runs may take.
@@ -98,6 +98,37 @@ fn seed() -> u64 {
 fn everything_killed_at_once_goes_on_without_a_checkpoint() {
     let _turn = alone();
     killed_at_random_moments("resident-random", seed(), 3);
+}
+
+/// Weights to begin with, of which the last is no number.
+fn weights_with_a_flaw() -> String {
+    let folder = run_dir("resident-weights");
+    let few = ["train.steps=3", "evaluation.every=never"];
+    assert_eq!(run(&mut launch(&folder, &few), LIMIT).code, Some(0));
+    let file = folder.join("weights.safetensors");
+    let mut export = kintsugi();
+    export.args(["checkpoint", "export"]).args([&folder, &file]);
+    assert_eq!(run(&mut export, LIMIT).code, Some(0));
+    let mut bytes = std::fs::read(&file).unwrap();
+    let last = bytes.len() - 4;
+    bytes[last..].copy_from_slice(&f32::NAN.to_le_bytes());
+    std::fs::write(&file, bytes).unwrap();
+    file.display().to_string()
+}
+
+#[test]
+fn a_start_that_is_refused_leaves_no_slots() {
+    let _turn = alone();
+    let weights = format!("model.init={}", weights_with_a_flaw());
+    let before = shared_memory();
+    let folder = run_dir("resident-refused");
+    let ended = run(&mut launch(&folder, &[STEPS, &weights]), LIMIT);
+    assert_eq!(ended.code, Some(2), "{}", ended.stderr);
+    assert!(ended.stderr.contains("model.init"), "{}", ended.stderr);
+    assert!(ended.stderr.contains("no finite number"), "{}", ended.stderr);
+    assert_nothing_runs(&folder);
+    assert_eq!(slots_of(&folder), vec![], "slots are left in /dev/shm");
+    assert_eq!(shared_memory().difference(&before).count(), 0, "files are left in /dev/shm");
 }
 
 /// For `make soak`: twenty moments, four a run.

@@ -144,11 +144,16 @@ pub fn run_prepared(
     comm: Box<dyn Communicator>,
     prepared: Result<Prepared, TrainError>,
 ) -> Result<Status, TrainError> {
-    match &arguments.join {
+    let slots = prepared.as_ref().ok().map(|prepared| Arc::clone(&prepared.slots));
+    let status = match &arguments.join {
         None if comm.waits() => reserve::wait(arguments, around, comm, Preparation::made(prepared)),
         Some(_) => run_newcomer(arguments, around, comm, prepared?),
         None => run_initial(arguments, around, comm, prepared),
+    };
+    if let (Err(_), Some(slots)) = (&status, slots) {
+        slots.read().unwrap_or_else(PoisonError::into_inner).leave_no_empty_file();
     }
+    status
 }
 
 fn first_standing(arguments: &TrainArguments) -> Standing {

@@ -8,7 +8,7 @@ use crate::config::{Limit, Recovery};
 
 use super::board::{Activity, Reading};
 
-/// Shortest silence of the ticker thread, which beats every 20 ms, that can mean a hang.
+/// Shortest silence of the ticker thread, which beats every 100 ms, that can mean a hang.
 pub const SILENCE_MIN: Duration = Duration::from_secs(1);
 /// The longest that a busy machine can stretch it to.
 const SILENCE_MAX: Duration = Duration::from_secs(5);
@@ -220,7 +220,7 @@ mod tests {
 
     use super::*;
 
-    const SAMPLE: Duration = Duration::from_millis(50);
+    const SAMPLE: Duration = Duration::from_millis(100);
     const LIMITS: Limits = Limits {
         step: Limit::Auto,
         start: Duration::from_secs(120),
@@ -235,7 +235,7 @@ mod tests {
     fn lively(at: Duration, step: f64, tick: f64) -> Reading {
         let at = at.as_secs_f64();
         Reading {
-            beat: (at / 0.02) as u64,
+            beat: (at / 0.1) as u64,
             progress: (at / tick) as u64,
             activity: Activity::Step,
             waiting: false,
@@ -244,7 +244,7 @@ mod tests {
         }
     }
 
-    /// Samples every 50 ms until `end`; the first verdict that is not "lives", with its time.
+    /// Samples every 100 ms until `end`; the first verdict that is not "lives", with its time.
     fn first(
         judge: &mut Judge,
         from: Duration,

@@ -174,6 +174,10 @@ impl SlotFile {
 
     /// Removes it; the memory goes when nobody maps it any more.
     pub fn discard(self) {
+        self.unlink();
+    }
+
+    pub(super) fn unlink(&self) {
         if let Err(error) = std::fs::remove_file(&self.path)
             && error.kind() != io::ErrorKind::NotFound
         {

@@ -151,6 +151,14 @@ impl Slots {
         self.backing.is_none()
     }
 
+    /// Removes the file they lie in if nothing was ever committed to it: it would only take room.
+    pub fn leave_no_empty_file(&self) {
+        let empty = |header: &Result<Header, Refusal>| *header == Err(Refusal::Uncommitted);
+        if let Some(file) = self.file().filter(|_| self.headers().iter().all(empty)) {
+            file.unlink();
+        }
+    }
+
     /// Makes every page present, so that no step waits for one.
     pub fn populate(&self) {
         if let Some(backing) = &self.backing {

@@ -35,6 +35,24 @@ fn housed() -> (tempfile::TempDir, Folder, Slots) {
 }
 
 #[test]
+fn only_a_file_without_any_state_is_left_by_nobody() {
+    let (_place, folder, slots) = housed();
+    slots.leave_no_empty_file();
+    assert_eq!(folder.files().len(), 1, "two states are in it");
+    drop(slots);
+    let mut taken: Vec<SlotFile> = folder.take_free().collect();
+    let mut slots = Slots::vacant(SHAPE);
+    slots.house(taken.pop().unwrap()).unwrap();
+    slots.select(key(1));
+    slots.leave_no_empty_file();
+    assert_eq!(folder.files().len(), 1, "one state is in it");
+    slots.refuse_all();
+    slots.leave_no_empty_file();
+    assert!(folder.files().is_empty());
+    Slots::new(SHAPE).leave_no_empty_file();
+}
+
+#[test]
 fn nothing_counts_before_the_commit_word() {
     let mut slots = Slots::new(SHAPE);
     assert!(!slots.holds_state());
