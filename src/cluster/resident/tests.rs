@@ -35,7 +35,7 @@ fn housed() -> (tempfile::TempDir, Folder, Slots) {
 }
 
 #[test]
-fn only_a_file_without_any_state_is_left_by_nobody() {
+fn only_a_file_without_any_state_is_removed() {
     let (_place, folder, slots) = housed();
     slots.leave_no_empty_file();
     assert_eq!(folder.files().len(), 1, "two states are in it");
