@@ -7,12 +7,17 @@ use std::time::Duration;
 use crate::config::{Limit, Recovery};
 
 use super::board::{Activity, Reading};
+use super::start::BEAT_EVERY;
+use super::watch::SAMPLE_EVERY;
 
 /// Shortest silence of the ticker thread, which beats every 100 ms, that can mean a hang.
 pub const SILENCE_MIN: Duration = Duration::from_secs(1);
 /// The longest that a busy machine can stretch it to.
 const SILENCE_MAX: Duration = Duration::from_secs(5);
-/// Silence counts as one when it is so many times longer than any that was overcome.
+/// So much silence is seen of a rank that nothing holds up: a beat's and a look's interval.
+const SILENCE_REGULAR: Duration = BEAT_EVERY.saturating_add(SAMPLE_EVERY);
+/// Silence counts as a hang when what it has beyond that is so many times longer than any that was
+/// overcome: how rarely beats are looked at must not stretch the limit of a busy machine.
 const SILENCE_FACTOR: u32 = 4;
 /// A ticker that wants to run and gets no processor is the machine's fault: so much more patience.
 const STARVED_FACTOR: u32 = 10;
@@ -91,7 +96,7 @@ pub struct Judge {
     last: Duration,
     beat: u64,
     beat_at: Duration,
-    /// The longest silence that ended by itself.
+    /// The longest silence beyond [`SILENCE_REGULAR`] that ended by itself.
     overcome: Duration,
     progress: u64,
     progress_at: Duration,
@@ -132,7 +137,8 @@ impl Judge {
             self.evaluates_since = self.evaluates_since.map(|_| at);
         }
         if reading.beat != self.beat {
-            self.overcome = self.overcome.max(at.saturating_sub(self.beat_at));
+            let silence = at.saturating_sub(self.beat_at);
+            self.overcome = self.overcome.max(silence.saturating_sub(SILENCE_REGULAR));
             (self.beat, self.beat_at) = (reading.beat, at);
         }
         self.learn(at, reading);
@@ -182,7 +188,8 @@ impl Judge {
 
     /// How long the ticker may be silent.
     pub fn silence_limit(&self) -> Duration {
-        (self.overcome * SILENCE_FACTOR).clamp(SILENCE_MIN, SILENCE_MAX)
+        let stretched = SILENCE_REGULAR + self.overcome * SILENCE_FACTOR;
+        stretched.clamp(SILENCE_MIN, SILENCE_MAX)
     }
 
     /// How long the rank may get nothing done in an activity while it waits for nobody; `None`: as
@@ -286,6 +293,24 @@ mod tests {
                 assert!(at < seconds(21.3), "{activity:?} {waiting}: found after {at:?}");
             }
         }
+    }
+
+    /// Of a rank whose ticker was once silent for so long.
+    fn limit_after(silence: f64) -> Duration {
+        let mut judge = practised(LIMITS);
+        let held_up = |at| Reading { beat: 200, ..lively(at, 0.1, 0.05) };
+        assert_eq!(first(&mut judge, seconds(20.0), seconds(20.0 + silence), held_up), None);
+        let back = seconds(20.0 + silence);
+        assert_eq!(judge.on(back, lively(back, 0.1, 0.05)), Verdict::Lives);
+        judge.silence_limit()
+    }
+
+    #[test]
+    fn a_busy_machine_stretches_the_limit_by_what_held_beats_up_and_not_by_how_rarely_they_come() {
+        assert_eq!(limit_after(0.4), SILENCE_MIN, "0.2 s of it are a beat's and a look's interval");
+        let (short, long) = (limit_after(0.5), limit_after(0.9));
+        assert!(short > seconds(1.3) && short < seconds(1.5), "{short:?}");
+        assert!(long > seconds(2.9) && long < seconds(3.1), "{long:?}");
     }
 
     #[test]

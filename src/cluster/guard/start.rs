@@ -15,7 +15,7 @@ use super::judge::Limits;
 use super::{last_words, pulse};
 
 /// How often the ticker thread beats.
-const BEAT_EVERY: Duration = Duration::from_millis(100);
+pub(super) const BEAT_EVERY: Duration = Duration::from_millis(100);
 /// Beats between two looks at the guardian itself.
 const LOOK_AT_GUARDIAN: u64 = 10;
 /// This program, also where its file was replaced by a new build since it started.

@@ -17,7 +17,7 @@ use super::last_words;
 use super::segment;
 
 /// How often it looks.
-const SAMPLE_EVERY: Duration = Duration::from_millis(100);
+pub(super) const SAMPLE_EVERY: Duration = Duration::from_millis(100);
 /// How long it waits for the kernel to say how its rank ended.
 const STATUS_WAIT_MAX: Duration = Duration::from_millis(300);
 const STATUS_POLL: Duration = Duration::from_millis(5);
