@@ -1,5 +1,5 @@
-//! Compiles the ULFM shim with the MPI compiler wrapper, links oneDNN, and hands the folders of
-//! both to the program's build script (run paths).
+//! Compiles the ULFM shim with the MPI compiler wrapper and what is preloaded into mpirun, links
+//! oneDNN, and hands the folders of both to the program's build script (run paths).
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -18,6 +18,7 @@ fn main() {
     }
     // Whole archive: libmpi calls the work-arounds, nothing in the program does.
     shim.link_lib_modifier("+whole-archive").compile("ulfm_shim");
+    compile_preload();
 
     let dnnl = std::env::var("DNNL_ROOT").map(PathBuf::from).ok();
     let dnnl_library = dnnl.map(|root| {
@@ -52,6 +53,17 @@ fn main() {
         println!("cargo:rustc-link-arg=-Wl,-rpath,{folder}");
     }
     println!("cargo:rustc-env=KINTSUGI_MPICC={mpicc}");
+}
+
+/// A library of its own, for a program that is not ours: `launcher.rs` holds its bytes.
+fn compile_preload() {
+    let out = std::env::var("OUT_DIR").map(PathBuf::from).unwrap_or_default();
+    let mut compiler = cc::Build::new().opt_level(2).get_compiler().to_command();
+    let library = out.join("libclosed_descriptors.so");
+    compiler.args(["-shared", "-fPIC", "-Wall", "-Wextra", "-o"]).arg(library);
+    compiler.args(["../ulfm-shim/launcher/closed_descriptors.c", "-ldl", "-pthread"]);
+    let compiled = compiler.status().is_ok_and(|status| status.success());
+    assert!(compiled, "{compiler:?} failed");
 }
 
 /// Every C file there but the program that tests them.

@@ -320,9 +320,67 @@ fn a_guardian_follows_its_rank_and_takes_the_ranks_segment_along() {
     assert_eq!(result_of(&folder).state_sha256, *calm_long());
 }
 
+/// A replacement cannot tell a launcher that is stopped from one that has forgotten it. The blow
+/// has to fall in the milliseconds before its MPI asks, so there are several tries.
+#[test]
+fn a_replacement_whom_mpirun_does_not_answer_starts_itself_again_and_takes_its_place() {
+    const TRIES_MAX: u64 = 5;
+    let _turn = alone();
+    let folder = run_dir("guard-forgotten");
+    let mut running = start(&mut launch(&folder, &LONG), Duration::from_secs(LIMIT));
+    let (mut again, mut tries) = (Vec::new(), 0);
+    while again.is_empty() && tries < TRIES_MAX {
+        wait_for_step(&folder, 20 + 60 * tries, &mut running);
+        kill(world_of(&folder).unwrap().member_at(1).unwrap().pid, Signal::Kill).unwrap();
+        let newcomer = stop_mpirun_while_one_starts(&folder, &mut running);
+        tries += 1;
+        wait_for_recoveries(&folder, tries as usize, &mut running);
+        let replaced = world_of(&folder).unwrap().member_at(1).unwrap().pid;
+        assert_eq!(replaced, newcomer, "the process that was stopped for has the rank");
+        let guards = |line: &str| line.contains(&format!(" guard {newcomer} "));
+        let guardians = processes_of(&folder).into_iter().filter(|(_, line)| guards(line)).count();
+        assert_eq!(guardians, 1, "one guardian, also after a second start");
+        let log = folder.join(format!("logs/attempt-1-pid-{newcomer}.log"));
+        let log = std::fs::read_to_string(log).unwrap();
+        again.extend(log.contains("started itself again").then_some(newcomer));
+    }
+    let ended = running.wait();
+    assert_eq!(ended.code, Some(0), "{}", ended.stderr);
+    assert!(!again.is_empty(), "in {tries} tries mpirun answered before it was stopped");
+    let result = result_of(&folder);
+    assert_eq!((result.recoveries.len() as u64, result.restarts.len()), (tries, 0));
+    assert_eq!(result.state_sha256, *calm_long());
+    assert_audited(&folder);
+    assert_nothing_runs(&folder);
+}
+
+/// Stops mpirun for longer than a replacement waits for it, as soon as there is one; gives its pid.
+fn stop_mpirun_while_one_starts(folder: &Path, running: &mut support::Running) -> u32 {
+    let mpirun = processes_of(folder).into_iter().find(|(_, line)| line.contains("prterun "));
+    let (mpirun, _) = mpirun.expect("mpirun runs");
+    let limit = Instant::now() + Duration::from_secs(10);
+    let known: Vec<u32> =
+        world_of(folder).unwrap().members.iter().map(|member| member.pid).collect();
+    loop {
+        let starts = |(pid, line): &(u32, String)| line.contains(" --join") && !known.contains(pid);
+        if let Some((newcomer, _)) = processes_of(folder).into_iter().find(starts) {
+            kill(mpirun, Signal::Stop).expect("mpirun lives");
+            std::thread::sleep(Duration::from_millis(1600));
+            kill(mpirun, Signal::Continue).expect("mpirun lives");
+            return newcomer;
+        }
+        assert!(!running.has_ended() && Instant::now() < limit, "nobody is started");
+    }
+}
+
 fn wait_for_recovery(folder: &Path, running: &mut support::Running) {
+    wait_for_recoveries(folder, 1, running);
+}
+
+fn wait_for_recoveries(folder: &Path, count: usize, running: &mut support::Running) {
     let limit = Instant::now() + Duration::from_secs(30);
-    while !events_of(folder).iter().any(|event| matches!(event.kind, Kind::Recovered(_))) {
+    let recovered = |event: &Event| matches!(event.kind, Kind::Recovered(_));
+    while events_of(folder).iter().filter(|event| recovered(event)).count() < count {
         assert!(!running.has_ended() && Instant::now() < limit, "nobody recovered");
         std::thread::sleep(Duration::from_millis(10));
     }

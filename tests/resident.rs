@@ -16,6 +16,7 @@ use kintsugi::config::seed::Stream;
 use kintsugi::observe::event::Kind;
 use kintsugi::observe::log::read_events;
 use kintsugi::observe::result::{RunResult, Status};
+use kintsugi::train::checkpoint::store;
 use kintsugi_ffi::os::{Signal, kill};
 
 #[allow(dead_code, reason = "each test target uses its part of the support")]
@@ -206,7 +207,9 @@ fn a_damaged_slot_is_refused_by_name_and_the_others_are_believed() {
 #[test]
 fn when_all_slots_are_damaged_the_checkpoint_is_taken() {
     let _turn = alone();
-    let overrides = [STEPS, "evaluation.every=100steps", "checkpoint.every=20steps"];
+    // Steps of 50 ms and more: time for a disk that is slow to take the first checkpoint.
+    let slow = r#"faults.plan=[{kind="slow", who="rank", rank=0, step=21}]"#;
+    let overrides = [STEPS, "evaluation.every=100steps", "checkpoint.every=20steps", slow];
     let folder = killed_with_its_supervisor("resident-all-bad", &overrides);
     for found in slots_of(&folder) {
         // The step in both headers.
@@ -219,6 +222,35 @@ fn when_all_slots_are_damaged_the_checkpoint_is_taken() {
     assert_eq!(result.state_sha256, calm().state_sha256);
     assert_audited(&folder);
     assert_eq!(slots_of(&folder), vec![], "slots are left in /dev/shm");
+}
+
+/// Steps whose checkpoints were published, in their order.
+fn checkpoints_of(folder: &Path) -> Vec<u64> {
+    let events = read_events(&folder.join("events.jsonl")).unwrap();
+    let steps = events.into_iter().filter_map(|event| match event.kind {
+        Kind::Checkpoint { name, .. } => store::step_of(&name),
+        _ => None,
+    });
+    steps.collect()
+}
+
+#[test]
+fn a_checkpoint_that_was_due_while_nothing_ran_is_written_at_the_first_step() {
+    let _turn = alone();
+    // A start takes longer than this, so that a boundary lies in it.
+    let overrides = [STEPS, "evaluation.every=100steps", "checkpoint.every=150ms"];
+    let folder = killed_with_its_supervisor("resident-due", &overrides);
+    let names = std::fs::read_dir(folder.join("checkpoints")).unwrap().flatten();
+    let before = names.filter_map(|entry| store::step_of(&entry.file_name().to_string_lossy()));
+    let before = before.max().unwrap_or(0);
+    goes_on(&folder, &overrides);
+    let result = result_of(&folder);
+    let gone_on = result.restarts[0].step;
+    let next = checkpoints_of(&folder).into_iter().find(|step| *step > before);
+    // Where the newest one is of the last step, nothing was due.
+    let expected = if before == gone_on { next } else { Some(gone_on + 1) };
+    assert_eq!(next, expected, "before: {before}; {:?}", result.restarts);
+    assert_eq!(result.state_sha256, calm().state_sha256);
 }
 
 #[test]

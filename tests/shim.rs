@@ -1,5 +1,6 @@
 //! The ULFM shim under real mpirun, in C alone: ranks are killed inside an agreement, and the
 //! survivors' answers must be equal every time; their memory does not grow with further rounds.
+//! And what is preloaded into mpirun, with mpirun's own event library.
 
 #![allow(clippy::unwrap_used, reason = "a test stops at its first surprise")]
 
@@ -7,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use kintsugi::cluster::launch::preload::{self, PRELOAD_VARIABLE};
 use kintsugi_ffi::{os, process};
 
 /// Ranks of one mpirun; all but two are killed one after another.
@@ -115,4 +117,58 @@ fn the_self_test_refuses_what_it_cannot_do() {
     let program = compile_selftest(folder.path());
     let output = run(folder.path(), &program, RANKS - 1, 1);
     assert!(output.contains("REPETITIONS must be between 1 and RANKS - 2"), "{output}");
+}
+
+/// Where mpirun's own libevent lies, by its dynamic linker; `None` where it is linked into another
+/// library.
+fn launchers_libevent() -> Option<PathBuf> {
+    let launcher = mpirun().with_file_name("prterun");
+    let output = Command::new("ldd").arg(launcher).output().expect("ldd");
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let words = text.split_whitespace();
+    words
+        .map(PathBuf::from)
+        .find(|word| word.is_absolute() && word.display().to_string().contains("/libevent_core"))
+}
+
+/// What `launcher/selftest.c` says, under this name and with this preloaded.
+fn closed_descriptors(folder: &Path, libevent: &Path, name: &str, preloaded: &str) -> String {
+    let program = folder.join(name);
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("ulfm-shim/launcher/selftest.c");
+    let mut compiler = Command::new(kintsugi_ffi::mpi::mpicc());
+    compiler.args(["-O2", "-Wall", "-Wextra", "-Werror", "-o"]).arg(&program).arg(source);
+    compiler.arg(libevent).arg(format!("-Wl,-rpath,{}", libevent.parent().unwrap().display()));
+    let compiled = compiler.output().expect("the compiler wrapper this was built with");
+    assert!(compiled.status.success(), "{}", String::from_utf8_lossy(&compiled.stderr));
+    let output = Command::new(program).env(PRELOAD_VARIABLE, preloaded).output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+#[test]
+fn a_descriptor_that_mpirun_closes_leaves_its_event_loop() {
+    let Some(libevent) = launchers_libevent() else {
+        eprintln!("skipped: prterun has no libevent_core of its own to test with");
+        return;
+    };
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let says =
+        |name, preloaded: &str| closed_descriptors(folder.path(), &libevent, name, preloaded);
+    let library = preload::lay_down(folder.path(), None).unwrap().expect("not noexec");
+    let library = library.to_str().expect("our own folder");
+
+    let cured = says("prte-selftest", library);
+    let expected = "first: heard\nsame number: heard\nafter a child closed it: heard\n\
+                    preloaded for children: nothing\n";
+    assert_eq!(cured, expected);
+    let defect = says("prte-selftest", "");
+    assert!(defect.contains("same number: forgotten"), "cured by somebody else: {defect}");
+
+    // Beside what the user preloads, and in any program but mpirun's.
+    let beside = says("prte-selftest", &format!("libm.so.6:{library}"));
+    assert!(beside.contains("same number: heard"), "{beside}");
+    assert!(beside.contains("preloaded for children: libm.so.6\n"), "{beside}");
+    let elsewhere = says("rank", library);
+    assert!(elsewhere.contains("same number: forgotten"), "{elsewhere}");
+    assert!(elsewhere.contains("preloaded for children: nothing\n"), "{elsewhere}");
 }

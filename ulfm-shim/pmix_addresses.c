@@ -17,6 +17,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "workarounds.h"
+
 #define SWITCH "KINTSUGI_PMIX_ADDRESSES"
 
 enum { NSPACE_BYTES = 256, KEY_BYTES = 512, PUTS_MAX = 32 };
@@ -81,8 +83,7 @@ static bool is_on(void)
     return text != NULL && strcmp(text, "1") == 0;
 }
 
-/* libpmix's own; it is loaded before anybody calls us, though perhaps not for everybody to see. */
-static void *own(const char *name)
+void *pmix_own(const char *name)
 {
     void *found = dlsym(RTLD_NEXT, name);
     if (found == NULL) {
@@ -113,7 +114,7 @@ int PMIx_Put(uint8_t scope, const char *key, struct value *value)
 {
     static put_function put;
     if (put == NULL) {
-        *(void **)&put = own("PMIx_Put");
+        *(void **)&put = pmix_own("PMIx_Put");
     }
     if (is_on() && value->type == TYPE_BYTE_OBJECT && puts_count < PUTS_MAX) {
         remember(key, value);
@@ -125,7 +126,7 @@ static void publish_new(const char *nspace, const char *rank)
 {
     static publish_function publish;
     if (publish == NULL) {
-        *(void **)&publish = own("PMIx_Publish");
+        *(void **)&publish = pmix_own("PMIx_Publish");
     }
     size_t count = (size_t)(puts_count - puts_published);
     struct info *infos = calloc(count + 1, sizeof *infos);
@@ -158,7 +159,7 @@ int PMIx_Commit(void)
 {
     static commit_function commit;
     if (commit == NULL) {
-        *(void **)&commit = own("PMIx_Commit");
+        *(void **)&commit = pmix_own("PMIx_Commit");
     }
     int code = commit();
     const char *nspace = getenv("PMIX_NAMESPACE"), *rank = getenv("PMIX_RANK");
@@ -173,7 +174,7 @@ static bool look_up(const struct process *process, const char *key, struct value
 {
     static lookup_function lookup;
     if (lookup == NULL) {
-        *(void **)&lookup = own("PMIx_Lookup");
+        *(void **)&lookup = pmix_own("PMIx_Lookup");
     }
     struct published *found = calloc(1, sizeof *found);
     struct value *copy = calloc(1, sizeof *copy);
@@ -200,7 +201,7 @@ int PMIx_Get(const struct process *process, const char *key, const struct info *
 {
     static get_function get;
     if (get == NULL) {
-        *(void **)&get = own("PMIx_Get");
+        *(void **)&get = pmix_own("PMIx_Get");
     }
     const char *nspace = getenv("PMIX_NAMESPACE");
     bool foreign = process != NULL && key != NULL && value != NULL && nspace != NULL &&

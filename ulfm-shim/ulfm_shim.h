@@ -57,6 +57,15 @@ enum shim_workarounds {
 };
 int32_t shim_workarounds(void);
 
+/* Whether the launcher's server has answered PMIx_Init, the first thing that MPI's start asks it. May be
+ * called at any time, from any thread. NOT_ASKED for ever where libmpi does not reach pmix_start.c. */
+enum shim_launcher {
+    SHIM_LAUNCHER_NOT_ASKED = 0,
+    SHIM_LAUNCHER_ASKED = 1,
+    SHIM_LAUNCHER_ANSWERED = 2
+};
+int32_t shim_launcher(void);
+
 /* ---- communicators ---- */
 
 int32_t shim_rank(shim_comm comm, int32_t *rank);

@@ -16,5 +16,8 @@ bool progress_enlist(int (*function)(void));
 bool workarounds_guard_requests(void);
 /* From now on no agreement loses groups; false where libmpi is not the known one. */
 bool workarounds_free_groups(void);
+/* libpmix's own function; it is loaded before anybody calls us, though perhaps not for everybody to
+ * see. Ends the program where there is none of that name. */
+void *pmix_own(const char *name);
 
 #endif

@@ -244,6 +244,12 @@ pub fn free_disk_bytes(path: &Path) -> io::Result<u64> {
     statvfs(path).map(|answer| answer.f_bavail.saturating_mul(answer.f_frsize))
 }
 
+/// Whether programs and libraries may be loaded from below `path`: not where it is mounted
+/// `noexec`.
+pub fn may_execute(path: &Path) -> io::Result<bool> {
+    statvfs(path).map(|answer| answer.f_flag & libc::ST_NOEXEC == 0)
+}
+
 /// File systems that several machines may see, by their magic numbers (statfs(2)). FUSE among them:
 /// nobody knows what is behind it.
 const NETWORK_FILE_SYSTEMS: [(u32, &str); 14] = [

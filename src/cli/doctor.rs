@@ -3,6 +3,7 @@
 use std::io::{self, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use crate::cluster::launch::janitor;
 use crate::lab::doctor::{Diagnosis, Finding, State, diagnose};
@@ -23,15 +24,21 @@ pub struct Args {
     resident_dir: PathBuf,
 }
 
+/// How long folders in use are waited for: what is left of a killed job ends within a second.
+const CLEAR_WAIT_MAX: Duration = Duration::from_secs(3);
+
 /// Looks, checks, prints; 1 when recovery does not work here.
 pub fn run(args: &Args) -> ExitCode {
     if args.clear {
         let (files, bytes) = resident::clear(&args.resident_dir);
         let place = args.resident_dir.display();
         println!("{files} files of resident state, {bytes} bytes, removed from {place}");
-        let folders = janitor::clear_abandoned();
-        if folders > 0 {
-            println!("{folders} folders of attempts that nobody is left of, removed");
+        let folders = janitor::clear_abandoned(CLEAR_WAIT_MAX);
+        if folders.removed > 0 {
+            println!("{} folders of attempts that nobody is left of, removed", folders.removed);
+        }
+        if folders.in_use > 0 {
+            println!("{} folders of attempts are in use, and stay", folders.in_use);
         }
         return ExitCode::SUCCESS;
     }

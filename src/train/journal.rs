@@ -134,17 +134,31 @@ impl Journal {
     /// The last generations of an attempt that stand in the events as recovered; none where they
     /// cannot be read.
     pub fn recovered_generations(&self, attempt: u32) -> Vec<u32> {
-        let path = Path::new(EVENTS);
-        let end = self.storage.read_end(path, RECENT_EVENTS_BYTES).unwrap_or_default();
-        let recent = whole_lines(&end, RECENT_EVENTS_BYTES);
-        let events: Vec<Event> = parse_lines(path, recent).unwrap_or_default();
-        let recovered = events.into_iter().filter(|event| event.attempt == attempt);
+        let recovered = self.recent_events().into_iter().filter(|event| event.attempt == attempt);
         recovered
             .filter_map(|event| match event.kind {
                 Kind::Recovered(record) => Some(record.generation),
                 _ => None,
             })
             .collect()
+    }
+
+    /// Whether the last events of an attempt have an evaluation of this step with this result.
+    pub fn tells(&self, attempt: u32, step: u64, evaluation: &Kind) -> bool {
+        let result = |kind: &Kind| match kind {
+            Kind::Evaluation { error, loss, .. } => Some((error.to_bits(), loss.to_bits())),
+            _ => None,
+        };
+        self.recent_events().iter().any(|event| {
+            (event.attempt, event.step) == (attempt, step)
+                && result(&event.kind).is_some_and(|found| Some(found) == result(evaluation))
+        })
+    }
+
+    fn recent_events(&self) -> Vec<Event> {
+        let path = Path::new(EVENTS);
+        let end = self.storage.read_end(path, RECENT_EVENTS_BYTES).unwrap_or_default();
+        parse_lines(path, whole_lines(&end, RECENT_EVENTS_BYTES)).unwrap_or_default()
     }
 
     /// Appends the line of the step that was just committed, the last of `tail`; after a failure

@@ -26,9 +26,11 @@ use super::position::{Ending, Position};
 use super::replica::Replica;
 use super::surroundings::Staff;
 
+mod due;
 mod reason;
 mod struck;
 
+use due::Last;
 pub use reason::{CONFIGURATION, REASON, leave_reason, read_reason};
 use struck::Struck;
 
@@ -71,19 +73,6 @@ struct Stall {
     copy: f64,
 }
 
-/// How far the run was.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Mark {
-    step: u64,
-    cursor: u64,
-}
-
-impl Mark {
-    fn of(position: &Position) -> Self {
-        Self { step: position.step, cursor: position.cursor }
-    }
-}
-
 /// See the module.
 pub struct Keeper {
     facts: Facts,
@@ -93,8 +82,8 @@ pub struct Keeper {
     still_current: Arc<dyn Fn() -> bool + Send + Sync>,
     world_next_member: u32,
     writer: Option<Writer>,
-    /// Run seconds and step of the last checkpoint that was begun.
-    last: Option<(f64, Mark)>,
+    /// The last checkpoint that was begun; none before the first step that is looked at.
+    last: Option<Last>,
     /// The newest step whose checkpoint is on disk and verified.
     published: Option<u64>,
     /// Stalls of checkpoints that are being written, by step.
@@ -155,7 +144,7 @@ impl Keeper {
     /// This rank is the writer from now on: fills what a dead one left open.
     pub fn take_over(&mut self, replica: &Replica, world: &World, journal: &mut Journal) {
         self.world_next_member = world.next_member;
-        self.find_last(journal.seconds());
+        self.find_last(replica.position.step, journal.seconds());
         let rollback = self.rollback(&replica.position, world.attempt);
         journal.take_over(&replica.position.ledger_tail, rollback);
         if self.facts.every != Every::Never {
@@ -179,13 +168,13 @@ impl Keeper {
     }
 
     /// Checkpoints go on from the newest that any writer of this run published.
-    fn find_last(&mut self, seconds: f64) {
-        let newest = checkpoint::store::newest_step(self.storage.as_ref());
-        if let (Some(step), None) = (newest, &self.last) {
-            let cursor = self.facts.order.cursor(step);
-            self.published = Some(step);
-            self.last = Some((seconds, Mark { step, cursor }));
+    fn find_last(&mut self, step: u64, seconds: f64) {
+        if self.last.is_some() {
+            return;
         }
+        let newest = due::newest(self.storage.as_ref());
+        self.published = newest.map(|newest| newest.step);
+        self.last = due::inherited(newest, step, seconds, &self.facts.order);
     }
 
     /// Checkpoints of later steps hold states that are not to be trusted: they go, and the next
@@ -198,7 +187,7 @@ impl Keeper {
         }
         checkpoint::store::remove_later(self.storage.as_ref(), target);
         let cursor = self.facts.order.cursor(target);
-        self.last = self.last.map(|(seconds, _)| (seconds, Mark { step: target, cursor }));
+        self.last = self.last.map(|last| Last { step: target, cursor, ..last });
         self.published = self.published.filter(|step| *step <= target);
     }
 
@@ -230,30 +219,14 @@ impl Keeper {
         seconds: f64,
     ) {
         self.report(journal, place);
-        let Mark { step, cursor } = Mark::of(&replica.position);
+        let Position { step, cursor, .. } = replica.position;
         let line = replica.position.ledger_tail.last();
-        let before = Mark {
-            step: step.saturating_sub(1),
-            cursor: cursor - line.map_or(0, |line| line.count),
-        };
-        let (last_seconds, last) = *self.last.get_or_insert((seconds, before));
-        // A boundary counts when it lies behind the last checkpoint, whoever wrote that one.
-        let due = match self.facts.every {
-            Every::Never => false,
-            Every::Epoch => {
-                cursor / self.facts.order.samples > last.cursor / self.facts.order.samples
-            }
-            Every::Steps(steps) => step / steps > last.step / steps,
-            Every::Time(interval) => {
-                let interval = interval.as_secs_f64();
-                (seconds / interval).floor() > (last_seconds / interval).floor()
-            }
-            Every::Auto => {
-                let mtbf = self.facts.mtbf.as_secs_f64();
-                seconds - last_seconds >= young_daly(self.cost_seconds, mtbf)
-            }
-        };
-        if due && step > last.step {
+        let before = cursor - line.map_or(0, |line| line.count);
+        let first = Last { seconds, step: step.saturating_sub(1), cursor: before };
+        let last = *self.last.get_or_insert(first);
+        let now = Last { seconds, step, cursor };
+        let auto = || young_daly(self.cost_seconds, self.facts.mtbf.as_secs_f64());
+        if due::is_due(self.facts.every, last, now, self.facts.order.samples, auto) {
             self.begin(replica, place, seconds);
         }
     }
@@ -273,7 +246,8 @@ impl Keeper {
         }
         let stall = (self.clock.now() - began).as_secs_f64();
         self.stalls.push(Stall { step: replica.position.step, stall, copy: stall });
-        self.last = Some((seconds, Mark::of(&replica.position)));
+        let Position { step, cursor, .. } = replica.position;
+        self.last = Some(Last { seconds, step, cursor });
     }
 
     /// Before the next update: what a checkpoint is being made of must stay until it is copied.

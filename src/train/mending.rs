@@ -142,6 +142,7 @@ impl Trainer {
             let unreported = Unreported { generation, ranks, repaired, holders };
             self.mended.unreported.push(unreported);
         }
+        self.make_up_for_evaluation();
         self.survived();
         Ok(())
     }

@@ -16,6 +16,7 @@ pub mod checkpoint;
 pub mod comparison;
 pub mod digest;
 pub mod ending;
+pub mod evaluation;
 pub mod exchange;
 pub mod fixed_point;
 pub mod free_run;

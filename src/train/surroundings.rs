@@ -239,6 +239,7 @@ pub(super) fn start_guardian(arguments: &TrainArguments) {
         run_dir: arguments.run_dir.clone(),
         attempt: arguments.attempt.unwrap_or(1),
         limits: Limits::of(&arguments.config.recovery, joins),
+        joins,
     };
     if let Err(error) = guard::start(&charge) {
         tracing::warn!("no guardian ({error}): nobody notices if this rank hangs");

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use crate::cluster::comm::{CommError, Communicator, ReduceOp};
-use crate::cluster::guard::{Activity, pulse};
+use crate::cluster::comm::{CommError, Communicator};
+use crate::cluster::guard::pulse;
 use crate::cluster::recovery::Policy;
 use crate::cluster::world::World;
 use crate::config::{Every, Interval, Phase};
@@ -16,6 +16,7 @@ use crate::observe::event::Kind;
 use crate::observe::result::Status;
 
 use super::TrainError;
+use super::evaluation::Evaluated;
 use super::exchange::{Context, Exchange, Sums};
 use super::integrity::Integrity;
 use super::journal::{Journal, Place};
@@ -111,6 +112,8 @@ pub struct Trainer {
     pub(super) mended: Mended,
     /// Repairs of which the run's files do not know yet, oldest first.
     pub(super) owed: VecDeque<Owed>,
+    /// The last evaluation that this rank took part in.
+    pub(super) evaluated: Option<Evaluated>,
     pub(super) repairs_without_step: u32,
     /// Members that joined in the last repair.
     pub(super) newcomers: Vec<u32>,
@@ -161,6 +164,7 @@ impl Trainer {
             pace,
             mended,
             owed: VecDeque::new(),
+            evaluated: None,
             repairs_without_step,
             newcomers: Vec::new(),
             dead_spares: BTreeSet::new(),
@@ -438,54 +442,6 @@ impl Trainer {
         if epoch_ends {
             self.event(Kind::Epoch { epoch });
         }
-    }
-
-    /// The validation set, shared by all ranks in parts dealt round robin.
-    fn evaluate(&mut self) -> Result<(), TrainError> {
-        pulse().enter(Activity::Evaluation);
-        let began = self.clock.now();
-        if self.is_writer() {
-            let name = "evaluating".to_string();
-            self.event(Kind::Phase { name, seconds: 0.0 });
-        }
-        self.replica.reached_point(Phase::InEvaluation);
-        let attempted = self.evaluate_share();
-        let ((totals, at_ms), _flags) = self.vote(attempted)?;
-        let computed = totals.computed().max(1) as f64;
-        let error = totals.errors as f64 / computed;
-        self.replica.position.evaluated(error, at_ms);
-        let mut context = Context {
-            comm: self.comm.as_mut(),
-            world: &self.world,
-            replica: &mut self.replica,
-            clock: self.clock.as_ref(),
-            begin_limit: self.plan.begin_limit,
-            repaired_at: None,
-        };
-        if context.replica.position.ending.is_none() {
-            self.exchange.resume(&mut context);
-        }
-        if self.is_writer() {
-            let seconds = (self.clock.now() - began).as_secs_f64();
-            let loss = totals.loss() / computed;
-            self.event(Kind::Evaluation { error, loss, samples: totals.count, seconds });
-        }
-        Ok(())
-    }
-
-    fn evaluate_share(&mut self) -> Result<(Totals, u64), TrainError> {
-        let (rank, ranks) = (self.comm.rank() as u64, self.comm.size() as u64);
-        let (samples, part) = (self.plan.validation_samples, self.plan.evaluation_batch);
-        let ranges = (0..samples.div_ceil(part))
-            .filter(|index| index % ranks == rank)
-            .map(|index| (index * part, part.min(samples - index * part)))
-            .collect();
-        let mine = self.exchange.pool().evaluate(ranges)?;
-        let mut words = mine.words().to_vec();
-        words.push(if rank == 0 { (self.journal.seconds() * 1e3) as u64 } else { 0 });
-        let mut sums = vec![0; words.len()];
-        self.comm.all_reduce_u64(&words, &mut sums, ReduceOp::Sum)?;
-        Ok((Totals::from_words(&sums), sums[Totals::WORDS]))
     }
 
     /// The position, for the end of the run.

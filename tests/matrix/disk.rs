@@ -41,6 +41,8 @@ pub enum Damage {
 pub const EVERY: u64 = 300;
 pub const KEYS: [&str; 3] =
     ["train.steps=1000", "checkpoint.every=300steps", "recovery.resident=off"];
+/// From then on steps take 50 ms and more: none is due while a slow disk still writes the newest.
+const SLOW: &str = r#"faults.plan=[{kind="slow", who="rank", rank=0, step=610}]"#;
 /// The second one is behind the loop by then, as a rule.
 const STRIKE_AT: u64 = 2 * EVERY + 20;
 const STRIKE_EARLY_AT: u64 = 100;
@@ -86,6 +88,8 @@ impl Damage {
 pub fn with_damage(damage: Damage, folder: &Path, overrides: &[&str]) -> Result<Ended, String> {
     let mut command = Command::new("unshare");
     command.arg("--mount").arg(kintsugi().get_program());
+    let slowed = [overrides, &[SLOW]].concat();
+    let overrides = if damage == Damage::NoneYet { overrides } else { slowed.as_slice() };
     let mut command = match damage {
         Damage::Full => launch_by(command, folder, overrides),
         _ => launch(folder, overrides),

@@ -191,10 +191,16 @@ pub fn launch_by(mut command: Command, run_dir: &Path, overrides: &[&str]) -> Co
 
 /// SIGKILL of mpirun and every rank at one instant; the supervisor is `spared`, or dies too.
 pub fn kill_all(folder: &Path, spared: Option<u32>) {
-    let victims: Vec<u32> = processes_of(folder).into_iter().map(|(pid, _)| pid).collect();
-    for pid in victims.into_iter().filter(|pid| Some(*pid) != spared) {
-        // It may be gone by now: the others' deaths end it.
-        let _ = kill(pid, Signal::Kill);
+    let mut victims: Vec<u32> = processes_of(folder).into_iter().map(|(pid, _)| pid).collect();
+    victims.retain(|pid| Some(*pid) != spared);
+    // Stopped first: while this test waits for a core, nobody sees another one dead. Parents die
+    // last: the kernel lets the stopped children of a dead one go on.
+    victims.sort_unstable_by_key(|pid| std::cmp::Reverse(*pid));
+    for signal in [Signal::Stop, Signal::Kill] {
+        for &pid in &victims {
+            // It may be gone by now: the others' deaths end it.
+            let _ = kill(pid, signal);
+        }
     }
 }
 

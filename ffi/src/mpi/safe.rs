@@ -132,6 +132,12 @@ pub fn workarounds() -> Workarounds {
     Workarounds::from_state(unsafe { sys::shim_workarounds() })
 }
 
+/// Whether MPI's start waits for what it asked the launcher's server; any thread may ask.
+pub fn waits_for_launcher() -> bool {
+    // SAFETY: reads an atomic flag.
+    unsafe { sys::shim_launcher() == sys::SHIM_LAUNCHER_ASKED }
+}
+
 /// The compiler wrapper this was built with; `mpirun` is its sibling.
 pub fn mpicc() -> &'static str {
     env!("KINTSUGI_MPICC")

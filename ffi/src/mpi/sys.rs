@@ -19,6 +19,7 @@ pub const SHIM_NO_ROOM: i32 = -2;
 pub const SHIM_WORKAROUNDS_NOT_NEEDED: i32 = 0;
 pub const SHIM_WORKAROUNDS_ACTIVE: i32 = 1;
 pub const SHIM_WORKAROUNDS_UNREACHED: i32 = 2;
+pub const SHIM_LAUNCHER_ASKED: i32 = 1;
 
 unsafe extern "C" {
     pub fn shim_class_number(which: i32) -> i32;
@@ -29,6 +30,7 @@ unsafe extern "C" {
     pub fn shim_fault_tolerance_enabled(enabled: *mut i32) -> i32;
     pub fn shim_finalize() -> i32;
     pub fn shim_workarounds() -> i32;
+    pub fn shim_launcher() -> i32;
 
     pub fn shim_rank(comm: ShimComm, rank: *mut i32) -> i32;
     pub fn shim_size(comm: ShimComm, size: *mut i32) -> i32;

@@ -8,10 +8,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kintsugi_ffi::shared::SharedWords;
-use kintsugi_ffi::{os, process};
+use kintsugi_ffi::{mpi, os, process};
 
 use super::board::Board;
-use super::judge::Limits;
+use super::forgotten::Forgotten;
+use super::judge::{Joins, Limits};
 use super::{last_words, pulse};
 
 /// How often the ticker thread beats.
@@ -30,6 +31,8 @@ pub struct Charge {
     pub attempt: u32,
     /// What its rank is given time for.
     pub limits: Limits,
+    /// How it came into the world.
+    pub joins: Joins,
 }
 
 /// Starts the guardian of this process, and the thread that beats for it.
@@ -48,8 +51,9 @@ pub fn start(charge: &Charge) -> io::Result<()> {
     command.stdin(Stdio::from(file)).stdout(Stdio::null()).stderr(Stdio::null());
     os::detach(&mut command);
     let guardian = command.spawn()?;
-    let ticking = Arc::clone(&board);
-    std::thread::Builder::new().name("ticker".into()).spawn(move || tick(&ticking, guardian))?;
+    let (ticking, forgotten) = (Arc::clone(&board), Forgotten::new(charge.joins));
+    let ticker = std::thread::Builder::new().name("ticker".into());
+    ticker.spawn(move || tick(&ticking, guardian, forgotten))?;
     pulse::begin(board, words_file);
     Ok(())
 }
@@ -72,12 +76,15 @@ fn arguments(pid: u32, limits: &Limits, last_words: &Path) -> Vec<String> {
 }
 
 /// Beats for as long as the process lives.
-fn tick(board: &Board, mut guardian: Child) {
+fn tick(board: &Board, mut guardian: Child, mut forgotten: Forgotten) {
     board.set_ticker(process::thread_id());
     let mut watched = true;
     for beat in 1_u64.. {
         board.beat();
         std::thread::sleep(BEAT_EVERY);
+        if forgotten.looks(mpi::waits_for_launcher) {
+            forgotten.start_again(PROGRAM, &mut guardian);
+        }
         if watched
             && beat.is_multiple_of(LOOK_AT_GUARDIAN)
             && let Ok(Some(status)) = guardian.try_wait()

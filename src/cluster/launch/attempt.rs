@@ -14,6 +14,7 @@ use crate::observe::clock::{CLOCK_VARIABLE, clock_to_share};
 
 use super::janitor::{self, Janitor};
 use super::mpirun::{self, Plan};
+use super::preload::{self, PRELOAD_VARIABLE};
 use super::{LaunchError, io_error};
 
 /// How long mpirun may take to end after SIGTERM (measured: half a second).
@@ -51,6 +52,10 @@ impl Attempt {
         for name in environment.unset {
             command.env_remove(name);
         }
+        let theirs = std::env::var_os(PRELOAD_VARIABLE);
+        let preload = preload::lay_down(&plan.temporary, theirs.as_deref())
+            .map_err(io_error(format!("writing into {}", plan.temporary.display())))?;
+        command.envs(preload.map(|value| (PRELOAD_VARIABLE, value)));
         command.stdin(Stdio::null()).stdout(output).stderr(errors);
         process::supervise(&mut command, Signal::Terminate);
         let child = command.spawn().map_err(io_error(format!("starting {}", line[0])))?;

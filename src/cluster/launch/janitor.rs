@@ -129,23 +129,49 @@ pub fn clear_stale(run_id: &str) -> io::Result<()> {
     remove_folders(&|name| name.starts_with(&prefix))
 }
 
+/// What came of removing folders.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Cleared {
+    /// Folders that are gone.
+    pub removed: usize,
+    /// Folders that a process of their attempt still uses.
+    pub in_use: usize,
+}
+
 /// Removes the folders of attempts that nobody is left of: supervisor and janitors were killed at
-/// once, as `scancel` does. How many.
-pub fn clear_abandoned() -> usize {
-    let mut removed = 0;
+/// once, as `scancel` does. Guardians outlive their ranks by a moment, so those in use are looked
+/// at again, for at most `wait_max`.
+pub fn clear_abandoned(wait_max: Duration) -> Cleared {
+    let (end, mut removed) = (Instant::now() + wait_max, 0);
+    loop {
+        let look = clear_unused();
+        removed += look.removed;
+        if look.in_use == 0 || Instant::now() >= end {
+            return Cleared { removed, in_use: look.in_use };
+        }
+        std::thread::sleep(POLL);
+    }
+}
+
+fn clear_unused() -> Cleared {
+    let mut cleared = Cleared::default();
     for root in [temporary_folder(""), segments_folder("")] {
         let Ok(entries) = std::fs::read_dir(&root) else { continue };
         for entry in entries.flatten() {
             let name = entry.file_name();
             let Some(job) = name.to_str().filter(|name| is_job(name)) else { continue };
-            let folder = entry.file_type().is_ok_and(|kind| kind.is_dir());
-            // Another user's cannot be removed, and is none of ours.
-            if folder && !is_in_use(job) && std::fs::remove_dir_all(entry.path()).is_ok() {
-                removed += 1;
+            if !entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+                continue;
+            }
+            if is_in_use(job) {
+                cleared.in_use += 1;
+            } else if std::fs::remove_dir_all(entry.path()).is_ok() {
+                // Another user's cannot be removed, and is none of ours.
+                cleared.removed += 1;
             }
         }
     }
-    removed
+    cleared
 }
 
 fn is_job(name: &str) -> bool {
@@ -289,17 +315,26 @@ mod tests {
         for job in [&held, &named, &left] {
             std::fs::create_dir_all(segments_folder(job)).unwrap();
         }
-        // Other tests may leave some at the same time.
-        assert!(clear_abandoned() >= 1);
+        // Other tests may leave some at the same time, and use some.
+        let cleared = clear_abandoned(Duration::ZERO);
+        assert!(cleared.removed >= 1 && cleared.in_use >= 2, "{cleared:?}");
         assert!(segments_folder(&held).exists() && segments_folder(&named).exists());
         assert!(!segments_folder(&left).exists());
-        for child in [&mut sleeping, &mut janitor] {
-            child.kill().unwrap();
-            child.wait().unwrap();
+        // Who ends meanwhile is waited for.
+        let ending = std::thread::spawn(move || {
+            std::thread::sleep(10 * POLL);
+            for child in [&mut sleeping, &mut janitor] {
+                child.kill().unwrap();
+                child.wait().unwrap();
+            }
+        });
+        let gone = || [&held, &named].iter().all(|job| !segments_folder(job).exists());
+        let end = Instant::now() + Duration::from_secs(20);
+        while !gone() && Instant::now() < end {
+            clear_abandoned(100 * POLL);
         }
-        for job in [&held, &named] {
-            std::fs::remove_dir_all(segments_folder(job)).unwrap();
-        }
+        assert!(gone());
+        ending.join().unwrap();
         assert!(!is_job("kintsugi-0badcafe-x") && !is_job("kintsugi-0badcafe-1.slots"));
     }
 

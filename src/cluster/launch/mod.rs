@@ -23,6 +23,7 @@ pub mod lock;
 pub mod mpirun;
 pub mod network;
 pub mod nodes;
+pub mod preload;
 pub mod run_dir;
 pub mod runtime;
 pub mod supervisor;

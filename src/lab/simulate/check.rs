@@ -32,6 +32,8 @@ pub struct Calm {
     pub weights: BTreeMap<u64, u64>,
     /// Its validation errors.
     pub validation: Option<Validation>,
+    /// Steps of which its events tell an evaluation.
+    pub curve: Curve,
     /// Decisions of the board it took.
     pub settles: u64,
 }
@@ -66,7 +68,19 @@ pub fn calm(played: &Played) -> Result<Calm, String> {
             return Err(format!("two states before step {}", seen.step + 1));
         }
     }
-    Ok(Calm { state_sha256, weights, validation: result.validation, settles: played.settles })
+    let (validation, curve) = (result.validation, curve(&played.lines(EVENTS)));
+    Ok(Calm { state_sha256, weights, validation, curve, settles: played.settles })
+}
+
+/// Validation errors as bits, by step: what the events tell last.
+type Curve = BTreeMap<u64, u64>;
+
+fn curve(events: &[Event]) -> Curve {
+    let points = events.iter().filter_map(|event| match event.kind {
+        Kind::Evaluation { error, .. } => Some((event.step, error.to_bits())),
+        _ => None,
+    });
+    points.collect()
 }
 
 /// What was done to the state on purpose, which changes what may be expected of it.
@@ -137,7 +151,7 @@ pub fn check(scenario: &Scenario, played: &Played, calm: &Calm) -> Result<(), Fa
     if result.status == Status::Completed {
         check_completed(scenario, result, &entries).map_err(Fault::Wrong)?;
         if result.exact && marks.bits_are_known(scenario, played) {
-            check_bits(scenario, result, calm).map_err(Fault::Wrong)?;
+            check_bits(scenario, result, &events, calm).map_err(Fault::Wrong)?;
         }
     }
     Ok(())
@@ -406,7 +420,12 @@ fn check_completed(
 }
 
 /// The final state, and the validation errors on the way to it.
-fn check_bits(scenario: &Scenario, result: &RunResult, calm: &Calm) -> Result<(), String> {
+fn check_bits(
+    scenario: &Scenario,
+    result: &RunResult,
+    events: &[Event],
+    calm: &Calm,
+) -> Result<(), String> {
     if result.state_sha256.as_ref() != Some(&calm.state_sha256) {
         return Err("it ends with another hash than without failures".into());
     }
@@ -414,6 +433,13 @@ fn check_bits(scenario: &Scenario, result: &RunResult, calm: &Calm) -> Result<()
     if !timed && result.validation != calm.validation {
         let (found, expected) = (result.validation, calm.validation);
         return Err(format!("validation {found:?}, without failures {expected:?}"));
+    }
+    // What a full disk did not take is nowhere.
+    let full = scenario.faults.iter().any(|fault| matches!(fault, scenario::Fault::Full { .. }));
+    let curve = curve(events);
+    if !timed && !full && curve != calm.curve {
+        let expected = &calm.curve;
+        return Err(format!("evaluations of {curve:?} are told, without failures {expected:?}"));
     }
     Ok(())
 }

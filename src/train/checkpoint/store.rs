@@ -303,7 +303,7 @@ pub fn read_snapshot(
     let [model, optimizer, state] = bodies.as_slice() else {
         return Err(damaged(folder, "the manifest does not list three files"));
     };
-    let state = read_state(folder, state, &manifest)?;
+    let state = state_of(folder, state, &manifest)?;
     let layout = match expect {
         Some(expect) => Arc::clone(&expect.layout),
         None => {
@@ -322,7 +322,15 @@ pub fn read_snapshot(
     }
 }
 
-fn read_state(
+/// Reads and checks what a folder says of the run besides its tensors, which are not read.
+pub fn read_state(storage: &dyn Storage, folder: &Path) -> Result<TrainState, CheckpointError> {
+    let manifest = read_manifest(storage, folder)?;
+    let entry = manifest.files.iter().find(|file| file.name == STATE);
+    let entry = entry.ok_or_else(|| damaged(folder, "the manifest does not list its state"))?;
+    state_of(folder, &read_file(storage, folder, entry)?, &manifest)
+}
+
+fn state_of(
     folder: &Path,
     bytes: &[u8],
     manifest: &Manifest,
