@@ -160,9 +160,18 @@ nothing_on() { # nothing_on NODE...
 }
 
 all_idle() { [ "$(slurm sinfo --noheader --Node --format=%T | grep -cx idle)" = "$(node_names | wc -l)" ]; }
+# SLURM counts on every node again; if not, what it says of them and why.
+idle_again() {
+  within 60 all_idle || {
+    slurm sinfo --Node --format='%N %T %E' >&2 || true
+    slurm squeue --states=all --format='%i %T %N %r' >&2 || true
+    tail -n 20 "$state/slurmctld.log" >&2
+    failed "${run:-calm}: the nodes are not idle again"
+  }
+}
 mend() { # mend NODE
   "$here/fault" "$1" return
-  within 60 all_idle || failed "$run: the nodes are not idle again"
+  idle_again
   # An agent that lost launch looks for 20 s whether launch's machine lives.
   within 40 at_rest "$1" || failed "$run: still runs on $1: $(processes_of_runs "$1" | tr '\n' ' ')"
   # Files may be left: SLURM took the node out of the job, so nothing of ours could run there to clear them.
