@@ -12,6 +12,9 @@ failed() {
   printf 'FAIL %s\n' "$*" >&2
   local newest; newest=$(ls -t "$shared"/*/*.log 2>/dev/null | head -n 1) || true
   [ -z "$newest" ] || tail -n 40 "$newest" >&2
+  # What the run itself noted, but for its steps.
+  [ -z "$newest" ] || cat "$(dirname "$newest")"/runs/*/events.jsonl 2>/dev/null |
+    grep -v -E '"event":"(step|evaluation|checkpoint)"' | tail -n 20 | cut -c 1-400 >&2 || true
   exit 1
 }
 
