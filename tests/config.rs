@@ -135,6 +135,10 @@ fn a_fault_needs_exactly_one_moment_and_a_victim_that_exists() {
     refused(GOOD, &["faults.plan=[{kind=\"kill\"}]"], &["faults.plan[0]", "step = N"]);
     let both = "faults.plan=[{kind=\"kill\", step=4, seconds=2.0}]";
     refused(GOOD, &[both], &["both step and seconds"]);
+    let pause = "faults.plan=[{kind=\"kill\", step=4, pause=\"1s\"}]";
+    refused(GOOD, &[pause], &["faults.plan[0]", "only kind = \"slow\" has a pause"]);
+    let none = "faults.plan=[{kind=\"slow\", step=4, pause=\"0s\"}]";
+    refused(GOOD, &[none], &["faults.plan[0]", "slows nobody"]);
     let nobody = "faults.plan=[{kind=\"kill\", step=4, rank=4}]";
     refused(GOOD, &[nobody], &["there is no rank 4"]);
     let leader = "faults.plan=[{kind=\"kill\", step=4, who=\"leader\"}]";

@@ -313,7 +313,15 @@ fn voting_without_a_revocation_is_found_stuck() {
 
 fn kill(who: Who, phase: Phase) -> PlannedFault {
     let kind = FaultKind::Kill;
-    PlannedFault { kind, who, rank: 2, step: Some(4), seconds: None, phase: Some(phase) }
+    PlannedFault {
+        kind,
+        who,
+        rank: 2,
+        step: Some(4),
+        seconds: None,
+        phase: Some(phase),
+        pause: None,
+    }
 }
 
 /// Points that a rank passes in every step, and points of a repair that survivors pass.

@@ -255,6 +255,15 @@ fn check_fault(config: &Config, key: &str, fault: &PlannedFault) -> Result<(), C
     if fault.kind == FaultKind::Nan && fault.phase != Some(Phase::InForward) {
         return refuse(key, shown, "nan strikes a forward pass: give it phase = \"in_forward\"");
     }
+    match fault.pause {
+        Some(_) if fault.kind != FaultKind::Slow => {
+            return refuse(key, shown, "only kind = \"slow\" has a pause; leave it out");
+        }
+        Some(pause) if pause.0.is_zero() => {
+            return refuse(key, shown, "a pause of nothing slows nobody; leave it out for 50 ms");
+        }
+        _ => {}
+    }
     if fault.who == Who::Rank && fault.rank >= config.run.ranks {
         let reason =
             format!("there is no rank {}; {} ranks start at 0", fault.rank, config.run.ranks);

@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::units::Span;
+
 /// What breaks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -85,6 +87,10 @@ pub struct PlannedFault {
     /// Where; unset = at the first point reached.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub phase: Option<Phase>,
+    /// With `kind = "slow"`: what the rank is held up by in every forward pass from then on, each
+    /// of its owners'; 50 ms where unset.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pause: Option<Span>,
 }
 
 fn by_rank() -> Who {

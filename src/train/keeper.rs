@@ -410,7 +410,8 @@ impl Keeper {
             };
         }
         if position.ending == Some(Ending::Renewed) {
-            return "renewal: the last spare is used up, all ranks are started again".into();
+            return "renewal: the last spare is gone, or launch asks for it; all ranks start again"
+                .into();
         }
         match self.published {
             Some(step) if step == position.step => "asked to stop; a checkpoint is written".into(),

@@ -27,7 +27,8 @@ pub const STRUCK: &str = "struck";
 /// been claimed, or a shrink may have made this process its victim.
 const SECOND_LOOK_SECONDS: f64 = 1.0;
 
-/// What a rank that was struck `slow` is held up by in every forward pass from then on.
+/// What a rank that was struck `slow` is held up by in every forward pass from then on, where its
+/// fault does not say.
 pub const SLOW_PAUSE: Duration = Duration::from_millis(50);
 
 /// Random faults that may be due and unclaimed at once; later ones wait their turn.
@@ -51,8 +52,8 @@ struct Armed {
     age_at_zero: f64,
     zero: Duration,
     strike: Arc<dyn Strike>,
-    /// Whether this process is a slow one.
-    slow: AtomicBool,
+    /// What this process is held up by in every forward pass, in microseconds.
+    pause_micros: AtomicU64,
 }
 
 struct Planned {
@@ -100,8 +101,9 @@ impl Injector {
         });
         let age_at_zero = clock.unix_seconds() - run_started_unix;
         let zero = clock.now();
-        let slow = AtomicBool::new(false);
-        let armed = Armed { planned, random, storage, clock, age_at_zero, zero, strike, slow };
+        let pause_micros = AtomicU64::new(0);
+        let armed =
+            Armed { planned, random, storage, clock, age_at_zero, zero, strike, pause_micros };
         Self { armed: Some(armed), recording: Mutex::new(None) }
     }
 
@@ -121,11 +123,13 @@ impl Injector {
     #[inline]
     pub fn at(&self, phase: Phase, standing: &Standing) -> Option<FaultKind> {
         let armed = self.armed.as_ref()?;
-        if phase == Phase::InForward && armed.slow.load(Ordering::Relaxed) {
-            armed.clock.sleep(SLOW_PAUSE);
+        if phase == Phase::InForward {
+            armed.hold_up();
         }
-        if let Some(planned) = armed.next_planned(phase, standing) {
-            return self.fire(armed, planned, phase, standing);
+        if let Some(fault) = armed.next_planned(phase, standing) {
+            let performed = self.fire(armed, fault.kind, phase, standing);
+            armed.slow_down(fault);
+            return performed;
         }
         if armed.next_random(phase, standing) {
             return self.fire(armed, FaultKind::Kill, phase, standing);
@@ -149,7 +153,6 @@ impl Injector {
             tracing::debug!("the moment of a fault is not written down: {error}");
         }
         armed.strike.strike(kind, phase);
-        armed.slow.fetch_or(kind == FaultKind::Slow, Ordering::Relaxed);
         let performed_by_caller =
             matches!(kind, FaultKind::Nan | FaultKind::BitFlip | FaultKind::Slow);
         performed_by_caller.then_some(kind)
@@ -167,8 +170,24 @@ impl Armed {
         self.age_at_zero + self.clock.now().saturating_sub(self.zero).as_secs_f64()
     }
 
+    /// From now on, where the fault says so. The slowest of several counts.
+    fn slow_down(&self, fault: &PlannedFault) {
+        if fault.kind == FaultKind::Slow {
+            let pause = fault.pause.map_or(SLOW_PAUSE, |pause| pause.0);
+            let micros = u64::try_from(pause.as_micros()).unwrap_or(u64::MAX);
+            self.pause_micros.fetch_max(micros, Ordering::Relaxed);
+        }
+    }
+
+    fn hold_up(&self) {
+        let micros = self.pause_micros.load(Ordering::Relaxed);
+        if micros > 0 {
+            self.clock.sleep(Duration::from_micros(micros));
+        }
+    }
+
     /// The planned fault that strikes here and that this thread has claimed.
-    fn next_planned(&self, phase: Phase, standing: &Standing) -> Option<FaultKind> {
+    fn next_planned(&self, phase: Phase, standing: &Standing) -> Option<&PlannedFault> {
         for (index, planned) in self.planned.iter().enumerate() {
             let fault = &planned.fault;
             if planned.spent.load(Ordering::Relaxed)
@@ -179,7 +198,7 @@ impl Armed {
                 continue;
             }
             if self.claim(&format!("plan-{index}"), fault.kind, phase, standing) {
-                return Some(fault.kind);
+                return Some(fault);
             }
         }
         None

@@ -5,7 +5,7 @@ use std::io;
 use std::path::PathBuf;
 use std::sync::atomic::AtomicUsize;
 
-use crate::config::Who;
+use crate::config::{Span, Who};
 
 use super::*;
 
@@ -123,7 +123,7 @@ impl Bench {
 
 fn planned(kind: FaultKind, step: Option<u64>, seconds: Option<f64>) -> Faults {
     let phase = Some(Phase::InForward);
-    let fault = PlannedFault { kind, who: Who::Rank, rank: 1, step, seconds, phase };
+    let fault = PlannedFault { kind, who: Who::Rank, rank: 1, step, seconds, phase, pause: None };
     Faults { plan: vec![fault], ..Faults::default() }
 }
 
@@ -171,16 +171,18 @@ fn kinds_that_the_caller_performs_are_returned() {
 
 #[test]
 fn a_slow_rank_is_held_up_in_every_forward_pass_from_then_on() {
-    let bench = Bench::default();
-    let injector = bench.process(&planned(FaultKind::Slow, Some(1), None));
-    let pause = SLOW_PAUSE;
-    injector.at(Phase::InForward, &standing(1, 0));
-    for step in 1..4 {
-        let before = bench.clock.now();
-        injector.at(Phase::InBackward, &standing(1, step));
-        assert_eq!(bench.clock.now(), before);
-        injector.at(Phase::InForward, &standing(1, step));
-        assert_eq!(bench.clock.now(), before + pause);
+    for pause in [None, Some(Duration::from_millis(250))] {
+        let (bench, mut faults) = (Bench::default(), planned(FaultKind::Slow, Some(1), None));
+        faults.plan[0].pause = pause.map(Span);
+        let injector = bench.process(&faults);
+        injector.at(Phase::InForward, &standing(1, 0));
+        for step in 1..4 {
+            let before = bench.clock.now();
+            injector.at(Phase::InBackward, &standing(1, step));
+            assert_eq!(bench.clock.now(), before);
+            injector.at(Phase::InForward, &standing(1, step));
+            assert_eq!(bench.clock.now(), before + pause.unwrap_or(SLOW_PAUSE));
+        }
     }
 }
 

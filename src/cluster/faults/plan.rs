@@ -126,7 +126,15 @@ mod tests {
     use super::*;
 
     fn fault(who: Who, step: Option<u64>, phase: Option<Phase>) -> PlannedFault {
-        PlannedFault { kind: FaultKind::Kill, who, rank: 2, step, seconds: None, phase }
+        PlannedFault {
+            kind: FaultKind::Kill,
+            who,
+            rank: 2,
+            step,
+            seconds: None,
+            phase,
+            pause: None,
+        }
     }
 
     fn standing(rank: u32, step: u64) -> Standing {

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use toml::Table;
 
 use crate::cluster::guard::last_words;
-use crate::cluster::world::World;
+use crate::cluster::world::{Role, World};
 use crate::config::{Config, identity, parse};
 use crate::observe::result::{RunResult, Status};
 use crate::observe::storage::{FileSystem, Storage};
@@ -109,6 +109,14 @@ impl RunDir {
         let text = self.storage.read(Path::new("world.json")).ok()?;
         let world = World::decode(&text).ok()?;
         Some(world.target).filter(|target| *target > 0)
+    }
+
+    /// The host of every rank of this attempt, as its table has it.
+    pub fn hosts_of_ranks(&self, attempt: u32) -> Option<Vec<String>> {
+        let text = self.storage.read(Path::new("world.json")).ok()?;
+        let world = World::decode(&text).ok().filter(|world| world.attempt == attempt)?;
+        let ranks = world.members.into_iter().filter(|member| member.role == Role::Active);
+        Some(ranks.map(|member| member.host).collect())
     }
 
     /// Creates the folder with its `logs`.

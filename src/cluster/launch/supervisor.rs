@@ -10,11 +10,10 @@ use signal_hook::iterator::Signals;
 
 use crate::cluster::guard::last_words;
 use crate::cluster::resident::Folder;
-use crate::config::{Config, ExchangeKind, Rung};
+use crate::config::{Config, Rung};
 use crate::observe::clock::{Clock, RealClock};
-use crate::observe::event::{self, Event, Kind};
-use crate::observe::ledger::Entry;
-use crate::observe::log::{self, EventTail, JsonLines};
+use crate::observe::event::Event;
+use crate::observe::log::EventTail;
 use crate::observe::result::{RunResult, Status};
 
 use super::attempt::{self, Attempt};
@@ -22,13 +21,16 @@ use super::lock::RunLock;
 use super::mpirun::{Plan, TUNABLES_VARIABLE};
 use super::nodes::Crew;
 use super::nodes::crew::{Mission, Nodes};
+use super::nodes::spreading::Spreading;
 use super::nodes::switchboard::Loss;
 use super::run_dir::RunDir;
 use super::runtime::Runtime;
 use super::verdict::{self, Ending, History, Next};
-use super::{LaunchError, account, io_error, janitor};
+use super::{LaunchError, io_error, janitor};
 
 pub mod scaling;
+mod spread;
+mod telling;
 
 /// How often the supervisor looks.
 const POLL: Duration = Duration::from_millis(20);
@@ -151,6 +153,8 @@ pub fn supervise(
         stopped,
         ranks: job.config.run.ranks,
         scaling: scaling::Scaling::default(),
+        spreading: Spreading::new(job.config.recovery.regrow),
+        spread_looked: Instant::now(),
     };
     supervisor.read_the_past();
     // Restarts within this launch count as time of the run; the pause before it does not.
@@ -208,6 +212,9 @@ struct Supervisor<'a> {
     ranks: u32,
     /// Another number of nodes, where somebody asks for it.
     scaling: scaling::Scaling,
+    /// The same nodes, once more of them live.
+    spreading: Spreading,
+    spread_looked: Instant,
 }
 
 impl Supervisor<'_> {
@@ -286,6 +293,7 @@ impl Supervisor<'_> {
         if !self.restarting && plan.placement.is_some() {
             plan.rank_command.push("--measure-network".into());
         }
+        self.spreading.attempt_begins();
         if let Some(crew) = &mut self.crew {
             match crew.place(plan.ranks, &plan.job) {
                 Ok(placement) => plan.placement = Some(placement),
@@ -308,6 +316,7 @@ impl Supervisor<'_> {
         attempt.close(&mut || hurried || signals.pending().next().is_some())?;
         let ending = self.end_on_nodes(&plan.job, ending?);
         self.follow();
+        self.end_of_spread();
         Ok(Tried::Ended(ending, log))
     }
 
@@ -324,28 +333,6 @@ impl Supervisor<'_> {
             }
             (ending, _) => ending,
         }
-    }
-
-    /// Nodes that were lost are part of the run's record. Between attempts the log is ours.
-    fn tell_losses(&mut self) {
-        let mut losses = self.crew.as_mut().map(Crew::take_losses).unwrap_or_default();
-        let survived = std::mem::take(&mut self.left_out);
-        // A run that is over has had its last word; they were shown when they happened.
-        if self.job.run.result().is_none() {
-            losses.extend(survived);
-        }
-        for loss in losses {
-            let event = self.own_event(Kind::Warning { message: left_out(&loss) });
-            if let Err(error) = self.append(&event) {
-                tracing::warn!("events.jsonl: {error}");
-            }
-        }
-        self.follow();
-    }
-
-    fn append(&self, event: &Event) -> std::io::Result<()> {
-        let storage = std::sync::Arc::new(self.job.run.storage().clone());
-        JsonLines::at(storage, "events.jsonl").append(event)
     }
 
     /// Until mpirun ends, hangs, or somebody asks for the end.
@@ -367,6 +354,7 @@ impl Supervisor<'_> {
                 return Ok(Ending::NodeLost(why));
             }
             self.look_at_scaling();
+            self.look_at_spread();
             let silence = sign_of_life.elapsed();
             let committing = self.history.committing();
             if let Some(why) = verdict::hung(&self.job.config, committing, silence) {
@@ -437,64 +425,10 @@ impl Supervisor<'_> {
         let mut alive = false;
         for event in self.tail.poll() {
             alive |= self.history.on(&event);
+            self.spreading.on(&event);
             (self.show)(&event);
             self.last = Some(event);
         }
         alive
-    }
-
-    fn own_event(&self, kind: Kind) -> Event {
-        let time = now_unix();
-        Event {
-            v: event::VERSION,
-            time,
-            seconds: time - self.origin,
-            attempt: self.attempt,
-            generation: self.last.as_ref().map_or(0, |last| last.generation),
-            step: self.last.as_ref().map_or(0, |last| last.step),
-            rank: 0,
-            kind,
-        }
-    }
-
-    /// For people only: while ranks live, the event log is theirs.
-    fn warn(&mut self, message: &str) {
-        let event = self.own_event(Kind::Warning { message: message.to_owned() });
-        (self.show)(&event);
-    }
-
-    /// The last words of an attempt.
-    fn quote(&mut self, log: &Path) {
-        const LINES: usize = 6;
-        let lines = account::last_lines(log, LINES);
-        if !lines.is_empty() {
-            let text = lines.join("\n  ");
-            self.warn(&format!("the last lines of {}:\n  {text}", log.display()));
-        }
-    }
-
-    /// The result when no rank could write one, and the event that ends the log.
-    fn conclude(&mut self, status: Status, reason: &str) -> Result<RunResult, LaunchError> {
-        let run = &self.job.run;
-        // What cannot be read cannot be claimed; the reason is what matters now.
-        let events = log::read_events(&run.join("events.jsonl")).unwrap_or_default();
-        let ledger: Vec<Entry> = log::read_lines(&run.join("ledger.jsonl")).unwrap_or_default();
-        let name = run.path().file_name().map_or_else(String::new, |n| n.to_string_lossy().into());
-        let mut result = account::result(&name, self.attempt, status, reason, &events, &ledger);
-        let train = &self.job.config.train;
-        result.exact |= train.reproducible;
-        result.exact &= train.exchange == ExchangeKind::Synchronous;
-        run.write_result(&result)?;
-        let event = self.own_event(Kind::RunEnd {
-            status: serde_json::to_value(status)
-                .ok()
-                .and_then(|value| value.as_str().map(str::to_owned))
-                .unwrap_or_default(),
-            reason: reason.to_owned(),
-            state_sha256: None,
-        });
-        self.append(&event).map_err(io_error("ending the event log"))?;
-        self.follow();
-        Ok(result)
     }
 }

@@ -37,6 +37,7 @@ fn computed(ladder: &[Rung], phase: Phase, reproducible: bool) -> BTreeMap<(usiz
         step: Some(STEP),
         seconds: None,
         phase: Some(phase),
+        pause: None,
     })];
     let played = play(&scenario, Rule::Vote, Trace::Digest);
     let Final::Result(result) = &played.end else { panic!("{phase:?}: {:?}", played.end) };

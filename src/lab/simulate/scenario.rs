@@ -305,7 +305,7 @@ fn point(draws: &mut Stream, config: &Config) -> PlannedFault {
     let rank = draws.below(u64::from(config.run.ranks)) as u32;
     let step = (draws.below(3) > 0).then(|| 1 + draws.below(STEPS));
     let phase = Some(one_of(draws, &PHASES));
-    PlannedFault { kind: FaultKind::Kill, who, rank, step, seconds: None, phase }
+    PlannedFault { kind: FaultKind::Kill, who, rank, step, seconds: None, phase, pause: None }
 }
 
 /// Half of the deaths in a restore fall into the middle of a state that is being sent.
@@ -321,7 +321,15 @@ fn later_in_a_restore(fault: &mut Fault, draws: &mut Stream) {
 fn corruption(draws: &mut Stream, config: &Config, kind: FaultKind, phase: Phase) -> PlannedFault {
     let rank = draws.below(u64::from(config.run.ranks)) as u32;
     let step = Some(1 + draws.below(STEPS));
-    PlannedFault { kind, who: Who::Rank, rank, step, seconds: None, phase: Some(phase) }
+    PlannedFault {
+        kind,
+        who: Who::Rank,
+        rank,
+        step,
+        seconds: None,
+        phase: Some(phase),
+        pause: None,
+    }
 }
 
 #[cfg(test)]

@@ -9,7 +9,7 @@ use std::time::Duration;
 use super::allocation::Allocation;
 use super::fleet::{Fleet, Muster};
 use super::message::Order;
-use super::placement::{Placement, Standing, choose, cut_off, surplus};
+use super::placement::{Placement, Standing, choose, cut_off, spread, surplus};
 use super::scale::Picture;
 use super::switchboard::Loss;
 use crate::cluster::launch::janitor;
@@ -229,6 +229,12 @@ impl Crew {
     /// Nodes that can be used.
     pub fn living(&self) -> usize {
         self.standings().iter().filter(|node| node.lives).count()
+    }
+
+    /// On how many nodes ranks that are on these hosts would be after another start, where that
+    /// spreads them.
+    pub fn better_spread(&self, hosts: &[String]) -> Option<usize> {
+        spread(hosts, self.living(), self.wanted)
     }
 
     /// Nothing of the run stays on living nodes that neither compute nor are kept as spare nodes;

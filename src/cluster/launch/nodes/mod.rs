@@ -5,7 +5,7 @@
 //! `message` what launch and agents say to each other · `agent` a node's side · `orphan` what it
 //! does when launch's machine died · `switchboard` and `fleet` launch's side · `record` when a lost
 //! node is asked again (pure) · `crew` what the supervisor needs of them · `scale` more or fewer of
-//! them at the user's wish.
+//! them at the user's wish · `spreading` when ranks go back to nodes that are back (pure).
 
 pub mod agent;
 pub mod allocation;
@@ -16,6 +16,7 @@ pub mod orphan;
 pub mod placement;
 mod record;
 pub mod scale;
+pub mod spreading;
 pub mod switchboard;
 
 pub use allocation::Allocation;

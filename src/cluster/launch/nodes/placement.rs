@@ -88,6 +88,17 @@ pub fn choose(nodes: &[Standing], ranks: u32, wanted: usize) -> Vec<String> {
     living.into_iter().map(|at| nodes[at].name.clone()).collect()
 }
 
+/// On how many nodes ranks that are on these `hosts`, an entry a rank, would be after another
+/// start, of `living` nodes of which `wanted` are used: where those are more nodes, and the fullest
+/// has fewer ranks than now.
+pub fn spread(hosts: &[String], living: usize, wanted: usize) -> Option<usize> {
+    let distinct: BTreeSet<&String> = hosts.iter().collect();
+    let ranks_on = |name: &String| hosts.iter().filter(|host| *host == name).count();
+    let fullest = distinct.iter().map(|name| ranks_on(name)).max()?;
+    let possible = living.min(wanted).min(hosts.len());
+    (possible > distinct.len() && hosts.len().div_ceil(possible) < fullest).then_some(possible)
+}
+
 /// Living nodes that are not used and are not kept: `spare` of them are, and `own`, on which launch
 /// runs.
 pub fn surplus(nodes: &[Standing], own: Option<&str>, spare: usize) -> Vec<String> {
@@ -156,6 +167,20 @@ mod tests {
         assert_eq!(surplus(&nodes, None, 0), ["a", "c", "d"]);
         let dead = nodes.map(|node| Standing { lives: false, ..node });
         assert!(surplus(&dead, None, 0).is_empty());
+    }
+
+    #[test]
+    fn ranks_that_came_together_are_spread_where_that_makes_the_fullest_node_lighter() {
+        let on = |hosts: &str| hosts.chars().map(String::from).collect::<Vec<String>>();
+        assert_eq!(spread(&on("aacd"), 4, 4), Some(4));
+        assert_eq!(spread(&on("aaaa"), 2, 4), Some(2));
+        assert_eq!(spread(&on("aacd"), 3, 4), None, "b is still gone");
+        assert_eq!(spread(&on("aacd"), 4, 3), None, "the fourth is a spare node");
+        assert_eq!(spread(&on("abcd"), 4, 4), None);
+        assert_eq!(spread(&on("aaac"), 2, 4), None, "on no more nodes than now");
+        assert_eq!(spread(&on("aabbc"), 4, 4), None, "one would still have two");
+        assert_eq!(spread(&on("ab"), 4, 4), None, "there are no more ranks");
+        assert_eq!(spread(&[], 4, 4), None);
     }
 
     #[test]

@@ -42,6 +42,12 @@ impl Default for Scaling {
     }
 }
 
+impl Scaling {
+    pub(super) fn is_under_way(&self) -> bool {
+        self.under_way.is_some()
+    }
+}
+
 /// What an earlier launch left unanswered is nobody's wish any more.
 pub(super) fn forget(run: &RunDir) {
     for name in [REQUEST, PICTURE] {
@@ -87,9 +93,7 @@ impl Supervisor<'_> {
         // Before its first commit an attempt has nothing to be gone on from.
         if self.history.committing() {
             self.scaling.asked = true;
-            let text = [RENEW.as_bytes(), b"\n"];
-            let written = self.job.run.storage().write_whole(Path::new(RANKS_REQUEST), &text);
-            if let Err(error) = written {
+            if let Err(error) = self.ask_to_renew() {
                 self.scaling.under_way = None;
                 self.refuse(format!("the ranks cannot be asked: {error}"));
             }
@@ -142,7 +146,10 @@ impl Supervisor<'_> {
         self.ranks = ranks;
         self.show_nodes(None);
         let after = Picture::read(self.job.run.storage()).unwrap_or_default();
-        let Some(before) = before.filter(|_| self.scaling.surplus) else { return };
+        let Some(before) = before.filter(|_| self.scaling.surplus || self.spreading.is_tried())
+        else {
+            return;
+        };
         if before.used != after.used {
             let (from, to) = (before.used, after.used);
             self.record(Kind::Nodes { from, to });
@@ -158,15 +165,6 @@ impl Supervisor<'_> {
                 seconds: Default::default(),
             }));
         }
-    }
-
-    /// The event log is ours between two attempts.
-    fn record(&mut self, kind: Kind) {
-        let event = self.own_event(kind);
-        if let Err(error) = self.append(&event) {
-            tracing::warn!("events.jsonl: {error}");
-        }
-        self.follow();
     }
 
     fn give_back(&mut self) {
