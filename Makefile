@@ -1,4 +1,4 @@
-# make build | demo | test (README's commands) | check | bench | soak [MINUTES=] | experiment [T= SEEDS=] | test-slurm
+# make build | demo | test (README's commands) | check | bench | soak [MINUTES=] | experiment [T= SEEDS=] | runtime | test-slurm
 # Every target first does the set-up (cluster-scripts/setup.sh), which needs no root and runs once.
 
 CARGO ?= cargo
@@ -15,7 +15,7 @@ target := $(or $(CARGO_TARGET_DIR),target)
 kintsugi := $(target)/release/kintsugi
 one_machine := cluster-scripts/one-machine
 
-.PHONY: build demo test check bench soak experiment test-slurm setup help
+.PHONY: build demo test check bench soak experiment runtime test-slurm setup help
 
 help:
 	@sed -n '1,2s/^# //p' Makefile
@@ -64,10 +64,13 @@ soak: build
 experiment: build
 	$(kintsugi) experiment configs/experiment/paper.toml --out runs/paper --seconds $(T) --seeds $(SEEDS)
 
+# The newer runtime for test-slurm, where its sources are: minutes, once. Without it those rows skip, and say why.
+runtime:
+	@$(one_machine)/runtime --install || [ $$? = 77 ]
+
 # Jobs under real SLURM daemons on this machine; SLURM's packages are installed where they are missing and this
 # is root. 77 = it cannot run here; the line above says why. All three together have SLURM_SECONDS_MAX; the last
-# one skips and counts what it has no time for. KINTSUGI_RUNTIME_SOURCES (by default ../shared/runtime, if there is
-# one) is built once, which takes minutes, and only if there is time for that.
+# one skips and counts what it has no time for, a first build of the newer runtime included (make runtime).
 test-slurm: build
 	status=0; \
 	for test in selftest selftest-nodes selftest-runtime; do \

@@ -75,4 +75,9 @@ in_node() { # in_node NAME COMMAND...
   in_world nsenter --target "$pid" --mount --uts --net --pid --wdns="$PWD" "$@"
 }
 
+# What the self tests make beside the cluster: below the build folder.
+test_folder() { realpath -m "${SELFTEST_DIR:-${CARGO_TARGET_DIR:-$root/target}}"; }
+# Where the newer runtime is built for them.
+newer_runtime() { echo "$(test_folder)/newer-runtime"; }
+
 node_names() { local folder; for folder in "$state"/n[0-9]*; do basename "$folder"; done; }

@@ -34,7 +34,7 @@ skip() { echo "skipped: $rows scenarios of the one-machine SLURM: $*"; exit 77; 
 KINTSUGI=$(realpath -m "${KINTSUGI:-${CARGO_TARGET_DIR:-$root/target}/release/kintsugi}")
 [ -x "$KINTSUGI" ] || skip "no program $KINTSUGI (make build)"
 export KINTSUGI
-base=$(realpath -m "${SELFTEST_DIR:-${CARGO_TARGET_DIR:-$root/target}}")
+base=$(test_folder)
 mkdir -p "$base"
 export KINTSUGI_CLUSTER=$base/selftest-slurm
 [ ${#KINTSUGI_CLUSTER} -le $state_name_max ] || KINTSUGI_CLUSTER=${TMPDIR:-/tmp}/kintsugi-selftest-$$
