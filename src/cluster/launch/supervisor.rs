@@ -212,8 +212,9 @@ struct Supervisor<'a> {
     ranks: u32,
     /// Another number of nodes, where somebody asks for it.
     scaling: scaling::Scaling,
-    /// The same nodes, once more of them live.
+    /// The same number of nodes, once more of them live.
     spreading: Spreading,
+    /// When that was last looked at.
     spread_looked: Instant,
 }
 

@@ -7,6 +7,9 @@ use std::time::{Duration, Instant};
 use crate::config::Every;
 use crate::observe::event::{Event, Kind};
 
+/// How often launch looks: the world's table lies on a shared disk.
+pub const LOOK_EVERY: Duration = Duration::from_secs(1);
+
 /// How far it has come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Stage {
@@ -127,9 +130,6 @@ impl Spreading {
         }
     }
 }
-
-/// How often launch looks: the world's table lies on a shared disk.
-pub const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 #[cfg(test)]
 mod tests {
