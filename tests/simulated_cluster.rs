@@ -41,12 +41,14 @@ fn every_schedule_ends_as_promised() {
 /// short at the end of a full disk (82813), a repair recorded twice, or never, where recovery gave
 /// up later (12079, 21357, 57128, 57341, 65580, 73732), an evicted member's damaged state taken for
 /// the one that all had agreed on, at every start anew (39075, 48966, 67930, 73339), three starts
-/// in a row each struck, one of them by a flipped bit (239898).
+/// in a row each struck, one of them by a flipped bit (239898), an evaluation that all who had taken
+/// part in it took to their graves (25424, 93387).
 #[test]
 fn schedules_that_failed_once_end_as_promised() {
     let of_old = [2023, 2089, 10204, 31717, 47717, 49859, 50007, 60742, 63810, 82699, 82813, 92959];
     let newer = [12079, 21357, 39075, 48966, 57128, 57341, 65580, 67930, 73339, 73732, 239898];
-    for seed in of_old.into_iter().chain(newer) {
+    let newest = [25424, 93387];
+    for seed in of_old.into_iter().chain(newer).chain(newest) {
         let one = Schedules { first_seed: seed, ..schedules(1, Rule::Vote) };
         let tally = play_all(&one, &|_| {});
         assert_eq!((tally.stuck, tally.wrong), (0, 0), "seed {seed}: {:?}", tally.failed);

@@ -1,5 +1,5 @@
 //! The validation set, shared by all ranks; and the word of it, which must not die with the rank
-//! that was to write it.
+//! that was to write it: it is part of the position, so that newcomers hold it too.
 
 use crate::cluster::comm::ReduceOp;
 use crate::cluster::guard::{Activity, pulse};
@@ -8,19 +8,9 @@ use crate::observe::event::Kind;
 
 use super::TrainError;
 use super::exchange::Context;
-use super::journal::Stamp;
+use super::position::Evaluated;
 use super::trainer::Trainer;
 use super::worker::Totals;
-
-/// What an evaluation found, on every rank that took part.
-#[derive(Debug, Clone)]
-pub(super) struct Evaluated {
-    step: u64,
-    /// Members that know of it.
-    holders: Vec<u32>,
-    stamp: Stamp,
-    kind: Kind,
-}
 
 impl Trainer {
     /// The validation set, in parts dealt round robin.
@@ -33,10 +23,19 @@ impl Trainer {
         }
         self.replica.reached_point(Phase::InEvaluation);
         let attempted = self.evaluate_share();
-        let ((totals, at_ms), _flags) = self.vote(attempted)?;
+        let ((totals, [at_ms, took_ms]), _flags) = self.vote(attempted)?;
         let computed = totals.computed().max(1) as f64;
-        let error = totals.errors as f64 / computed;
-        self.replica.position.evaluated(error, at_ms);
+        let (error, loss) = (totals.errors as f64 / computed, totals.loss() / computed);
+        let (attempt, step) = (self.world.attempt, self.replica.position.step);
+        self.replica.position.evaluated(Evaluated {
+            attempt,
+            step,
+            error,
+            loss_bits: loss.to_bits(),
+            samples: totals.count,
+            at_ms,
+            took_ms,
+        });
         let mut context = Context {
             comm: self.comm.as_mut(),
             world: &self.world,
@@ -48,13 +47,16 @@ impl Trainer {
         if context.replica.position.ending.is_none() {
             self.exchange.resume(&mut context);
         }
-        let (loss, samples) = (totals.loss() / computed, totals.count);
-        let seconds = (self.clock.now() - began).as_secs_f64();
-        self.report_evaluation(Kind::Evaluation { error, loss, samples, seconds });
+        if self.is_writer() {
+            let seconds = (self.clock.now() - began).as_secs_f64();
+            self.event(Kind::Evaluation { error, loss, samples: totals.count, seconds });
+        }
         Ok(())
     }
 
-    fn evaluate_share(&mut self) -> Result<(Totals, u64), TrainError> {
+    /// With the sums of all: the run's time and what its share took, in milliseconds, both of rank 0.
+    fn evaluate_share(&mut self) -> Result<(Totals, [u64; 2]), TrainError> {
+        let began = self.clock.now();
         let (rank, ranks) = (self.comm.rank() as u64, self.comm.size() as u64);
         let (samples, part) = (self.plan.validation_samples, self.plan.evaluation_batch);
         let ranges = (0..samples.div_ceil(part))
@@ -63,34 +65,33 @@ impl Trainer {
             .collect();
         let mine = self.exchange.pool().evaluate(ranges)?;
         let mut words = mine.words().to_vec();
-        words.push(if rank == 0 { (self.journal.seconds() * 1e3) as u64 } else { 0 });
+        let took_ms = (self.clock.now() - began).as_millis() as u64;
+        let at_ms = (self.journal.seconds() * 1e3) as u64;
+        words.extend(if rank == 0 { [at_ms, took_ms] } else { [0, 0] });
         let mut sums = vec![0; words.len()];
         self.comm.all_reduce_u64(&words, &mut sums, ReduceOp::Sum)?;
-        Ok((Totals::from_words(&sums), sums[Totals::WORDS]))
+        Ok((Totals::from_words(&sums), [sums[Totals::WORDS], sums[Totals::WORDS + 1]]))
     }
 
-    fn report_evaluation(&mut self, kind: Kind) {
-        let step = self.replica.position.step;
-        let ranks = (0..self.world.ranks()).filter_map(|rank| self.world.member_at(rank));
-        let holders = ranks.map(|member| member.member).collect();
-        let stamp = self.journal.stamp(self.place());
-        if self.is_writer() {
-            self.journal.event_of(stamp, kind.clone());
-        }
-        self.evaluated = Some(Evaluated { step, holders, stamp, kind });
-    }
-
-    /// After a repair: its writer may have died between the vote and the line. No later step can
-    /// have been committed then, since the writer takes part in that behind the line.
+    /// After a repair: its writer may have died between the vote and the line, and so may whoever was
+    /// to make up for that. No later step can have been committed then, since the writer takes part in
+    /// that behind the line.
     pub(super) fn make_up_for_evaluation(&mut self) {
-        let step = self.replica.position.step;
-        let Some(found) = self.evaluated.as_ref().filter(|found| found.step == step) else {
+        let (attempt, step) = (self.world.attempt, self.replica.position.step);
+        let found = self.replica.position.evaluation;
+        let Some(found) = found.filter(|found| (found.attempt, found.step) == (attempt, step))
+        else {
             return;
         };
-        if self.is_first_of(&found.holders)
-            && !self.journal.tells(self.world.attempt, step, &found.kind)
-        {
-            self.journal.event_of(found.stamp, found.kind.clone());
+        let kind = Kind::Evaluation {
+            error: found.error,
+            loss: f64::from_bits(found.loss_bits),
+            samples: found.samples,
+            seconds: found.took_ms as f64 / 1e3,
+        };
+        if self.reports() && !self.journal.tells(attempt, step, &kind) {
+            let stamp = self.journal.stamp_at(self.place(), found.at_ms as f64 / 1e3);
+            self.journal.event_of(stamp, kind);
         }
     }
 }

@@ -104,6 +104,11 @@ impl Journal {
         Stamp { place, time: self.clock.unix_seconds(), seconds: self.seconds() }
     }
 
+    /// Where something happened at this time of the run.
+    pub fn stamp_at(&self, place: Place, seconds: f64) -> Stamp {
+        Stamp { place, time: self.origin + seconds, seconds }
+    }
+
     /// Writes an event.
     pub fn event(&mut self, place: Place, kind: Kind) {
         self.event_of(self.stamp(place), kind);

@@ -155,7 +155,7 @@ impl Trainer {
 
     /// Whether this is the lowest rank that lived through the repairs at hand: the newcomers of
     /// the last one know nothing of them.
-    fn reports(&self) -> bool {
+    pub(super) fn reports(&self) -> bool {
         self.is_first_of(&self.survivors())
     }
 

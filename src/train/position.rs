@@ -62,6 +62,27 @@ pub struct Position {
     pub owner_batches: Vec<u64>,
     /// The number of ranks is to be looked at before the next step.
     pub resize_due: bool,
+    /// The newest evaluation.
+    pub evaluation: Option<Evaluated>,
+}
+
+/// What an evaluation found: the same on every rank, so that each can tell it when its writer dies.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Evaluated {
+    /// The attempt that made it.
+    pub attempt: u32,
+    /// The step behind which it was made.
+    pub step: u64,
+    /// A fraction, 0 to 1.
+    pub error: f64,
+    /// The mean loss, as the bits of an f64: JSON has no word for one that is no number.
+    pub loss_bits: u64,
+    /// Samples of the validation set.
+    pub samples: u64,
+    /// When the writer had computed its share, in the run's time, milliseconds.
+    pub at_ms: u64,
+    /// What that share took it, milliseconds.
+    pub took_ms: u64,
 }
 
 impl Position {
@@ -125,9 +146,11 @@ impl Position {
     }
 
     /// Records a completed evaluation.
-    pub fn evaluated(&mut self, error: f64, at_ms: u64) {
+    pub fn evaluated(&mut self, found: Evaluated) {
+        let Evaluated { error, at_ms, .. } = found;
         self.evaluation_due = false;
         self.evaluated_ms = at_ms;
+        self.evaluation = Some(found);
         self.last_error = Some(error);
         self.best_error = Some(self.best_error.map_or(error, |best| best.min(error)));
     }

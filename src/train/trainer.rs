@@ -16,7 +16,6 @@ use crate::observe::event::Kind;
 use crate::observe::result::Status;
 
 use super::TrainError;
-use super::evaluation::Evaluated;
 use super::exchange::{Context, Exchange, Sums};
 use super::integrity::Integrity;
 use super::journal::{Journal, Place};
@@ -112,8 +111,6 @@ pub struct Trainer {
     pub(super) mended: Mended,
     /// Repairs of which the run's files do not know yet, oldest first.
     pub(super) owed: VecDeque<Owed>,
-    /// The last evaluation that this rank took part in.
-    pub(super) evaluated: Option<Evaluated>,
     pub(super) repairs_without_step: u32,
     /// Members that joined in the last repair.
     pub(super) newcomers: Vec<u32>,
@@ -164,7 +161,6 @@ impl Trainer {
             pace,
             mended,
             owed: VecDeque::new(),
-            evaluated: None,
             repairs_without_step,
             newcomers: Vec::new(),
             dead_spares: BTreeSet::new(),
