@@ -349,8 +349,8 @@ pub struct Recovery {
     pub warm_spares: bool,
     /// Used-up spares are replaced while training goes on.
     pub refill_spares: bool,
-    /// When ranks that were lost come back, and over several nodes when ranks go back to a node that
-    /// is back: `"epoch"`, `"never"`, a duration or steps.
+    /// When ranks that were lost come back, and over several nodes when ranks go back to a node
+    /// that is back: `"epoch"`, `"never"`, a duration or steps.
     pub regrow: Every,
     /// Longest time from start to the first committed step.
     pub start_limit: Span,

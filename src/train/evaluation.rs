@@ -54,7 +54,7 @@ impl Trainer {
         Ok(())
     }
 
-    /// With the sums of all: the run's time and what its share took, in milliseconds, both of rank 0.
+    /// With the sums of all: the run's time and what its share took, in milliseconds, of rank 0.
     fn evaluate_share(&mut self) -> Result<(Totals, [u64; 2]), TrainError> {
         let began = self.clock.now();
         let (rank, ranks) = (self.comm.rank() as u64, self.comm.size() as u64);
@@ -73,9 +73,9 @@ impl Trainer {
         Ok((Totals::from_words(&sums), [sums[Totals::WORDS], sums[Totals::WORDS + 1]]))
     }
 
-    /// After a repair: its writer may have died between the vote and the line, and so may whoever was
-    /// to make up for that. No later step can have been committed then, since the writer takes part in
-    /// that behind the line.
+    /// After a repair: its writer may have died between the vote and the line, and so may whoever
+    /// was to make up for that. No later step can have been committed then, since the writer takes
+    /// part in that behind the line.
     pub(super) fn make_up_for_evaluation(&mut self) {
         let (attempt, step) = (self.world.attempt, self.replica.position.step);
         let found = self.replica.position.evaluation;

@@ -397,6 +397,7 @@ impl Supervisor<'_> {
             self.warn(&left_out(&loss));
             self.left_out.push(loss);
         }
+        self.show_nodes(None);
         self.mending = Some(Mending { since: Instant::now(), step, why });
         None
     }

@@ -177,7 +177,7 @@ impl Supervisor<'_> {
         self.show_nodes(None);
     }
 
-    fn show_nodes(&mut self, refused: Option<String>) {
+    pub(super) fn show_nodes(&mut self, refused: Option<String>) {
         let Some(crew) = &mut self.crew else { return };
         let mut picture = crew.picture(self.job.config.run.ranks);
         (picture.ranks, picture.refused) = (self.ranks, refused);
