@@ -100,6 +100,12 @@ impl Supervisor<'_> {
         }
     }
 
+    /// Asks the ranks to end at a step boundary.
+    pub(super) fn ask_to_renew(&self) -> std::io::Result<()> {
+        let text = [RENEW.as_bytes(), b"\n"];
+        self.job.run.storage().write_whole(Path::new(RANKS_REQUEST), &text)
+    }
+
     fn take_request(&mut self) {
         let storage = self.job.run.storage();
         let Some(request) = Request::read(storage) else { return };

@@ -1,15 +1,13 @@
 //! Asks ranks that losses have brought together on few nodes to end at a step boundary, as for a
 //! renewal: the next attempt is on all nodes that live. When: `nodes/spreading.rs`.
 
-use std::path::Path;
+use std::collections::BTreeSet;
 use std::time::Instant;
 
 use crate::cluster::launch::nodes::spreading::{LOOK_EVERY, Look};
 use crate::cluster::launch::verdict;
-use crate::observe::storage::Storage;
 
 use super::Supervisor;
-use super::scaling::{RANKS_REQUEST, RENEW};
 
 impl Supervisor<'_> {
     /// While an attempt runs.
@@ -28,7 +26,7 @@ impl Supervisor<'_> {
         // No table, or another attempt's: a repair is under way, or the disk slow.
         let Some(hosts) = job.run.hosts_of_ranks(self.attempt) else { return };
         let possible = crew.better_spread(&hosts);
-        let used = hosts.iter().collect::<std::collections::BTreeSet<_>>().len();
+        let used = hosts.iter().collect::<BTreeSet<_>>().len();
         let step = self.last.as_ref().map_or(0, |last| last.step);
         if !self.spreading.look(Look { used, possible, step, at: now }) {
             return;
@@ -42,12 +40,6 @@ impl Supervisor<'_> {
             self.spreading.give_up();
             self.warn(&format!("the ranks stay where they are: they cannot be asked: {error}"));
         }
-    }
-
-    /// Asks the ranks to end at a step boundary.
-    pub(super) fn ask_to_renew(&self) -> std::io::Result<()> {
-        let text = [RENEW.as_bytes(), b"\n"];
-        self.job.run.storage().write_whole(Path::new(RANKS_REQUEST), &text)
     }
 
     /// Between two attempts: one that was to spread the ranks and came to nothing is not repeated.
