@@ -2,16 +2,19 @@
 //!
 //! Rooms, each importing only those before it (`tests/tidy.rs` holds the table):
 //! `config` what was typed -> what it means · `observe` events, ledger, progress, report ·
-//! `cluster` communicators, recovery, faults, launch · `model` pure description ·
-//! `data` sources, order, loader · `engine` forward and backward · `train` the loop that wires
-//! them · `lab` experiments and benches · `cli` one file per subcommand.
+//! `run_folder` what all programs share of a run's folder · `cluster` communicators, recovery,
+//! faults · `model` pure description · `data` sources, order, loader · `engine` forward and
+//! backward · `train` one rank's loop that wires them · `launch` the supervisor beside it: neither
+//! imports the other · `lab` experiments and benches · `cli` one file per subcommand.
 
 pub mod config;
 pub mod observe;
+pub mod run_folder;
 pub mod cluster;
 pub mod model;
 pub mod data;
 pub mod engine;
 pub mod train;
+pub mod launch;
 pub mod lab;
 pub mod cli;

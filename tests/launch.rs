@@ -133,7 +133,7 @@ impl Lab {
 
     /// Folders of the run's jobs. The run's id is the one in mpirun's job name.
     fn folders(&self) -> Vec<PathBuf> {
-        let run = kintsugi::cluster::launch::run_dir::RunDir::at(&self.run()).unwrap();
+        let run = kintsugi::launch::run_dir::RunDir::at(&self.run()).unwrap();
         let prefix = format!("kintsugi-{}-", run.id());
         ["/tmp", "/dev/shm"]
             .iter()
@@ -345,7 +345,7 @@ fn a_second_launch_takes_the_run_over() {
     let second = lab.launch("polite", &[]);
     assert_eq!(first.code(), Some(85), "{}", lab.text());
     lab.wait_up(2);
-    assert_eq!(kintsugi::cluster::launch::current_attempt(&lab.run()), Some(2));
+    assert_eq!(kintsugi::run_folder::lock::current_attempt(&lab.run()), Some(2));
     second.signal(Signal::Terminate);
     assert_eq!(second.code(), Some(85), "{}", lab.text());
     lab.assert_nothing_left(AT_ONCE);

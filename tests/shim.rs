@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use kintsugi::cluster::launch::preload::{self, PRELOAD_VARIABLE};
+use kintsugi::launch::preload::{self, PRELOAD_VARIABLE};
 use kintsugi_ffi::{os, process};
 
 /// Ranks of one mpirun; all but two are killed one after another.

@@ -1,13 +1,13 @@
-//! `kintsugi agent` (hidden): speaks for one node, see `cluster::launch::nodes`.
+//! `kintsugi agent` (hidden): speaks for one node, see `launch::nodes`.
 
 use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use crate::cluster::launch::nodes::agent::{Duties, Parting, serve};
-use crate::cluster::launch::nodes::message::KEY_VARIABLE;
-use crate::cluster::launch::nodes::orphan::{Outcome, watch};
 use crate::config::Span;
+use crate::launch::nodes::agent::{Duties, Parting, serve};
+use crate::launch::nodes::message::KEY_VARIABLE;
+use crate::launch::nodes::orphan::{Outcome, watch};
 
 /// Arguments.
 #[derive(Debug, clap::Args)]

@@ -5,9 +5,9 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use crate::cluster::launch::janitor;
 use crate::lab::doctor::{Diagnosis, Finding, State, diagnose};
 use crate::lab::resident;
+use crate::launch::janitor;
 
 /// Says what this machine has, kills a rank to see whether recovery works, and times it.
 #[derive(Debug, clap::Args)]

@@ -7,22 +7,22 @@ use std::process::ExitCode;
 
 use kintsugi_ffi::{mpi, os};
 
-use crate::cluster::launch::estimate::{self, Sizes};
-use crate::cluster::launch::limits::Limits;
-use crate::cluster::launch::lock::RunLock;
-use crate::cluster::launch::nodes::allocation::slurmd_timeout;
-use crate::cluster::launch::nodes::crew::{Crew, Nodes};
-use crate::cluster::launch::nodes::{Allocation, SPARES_DEFAULT};
-use crate::cluster::launch::run_dir::{Found, RunDir};
-use crate::cluster::launch::runtime::{RUNTIME_VARIABLE, Runtime, SILENCE_MAX};
-use crate::cluster::launch::supervisor::{self, Job};
-use crate::cluster::launch::{LaunchError, current_attempt, janitor, mpirun, network};
 use crate::cluster::resident::Folder;
 use crate::config::{Config, DataFormat, Every, Recovery, Rung, identity, parse};
+use crate::launch::estimate::{self, Sizes};
+use crate::launch::limits::Limits;
+use crate::launch::nodes::allocation::slurmd_timeout;
+use crate::launch::nodes::crew::{Crew, Nodes};
+use crate::launch::nodes::{Allocation, SPARES_DEFAULT};
+use crate::launch::run_dir::{Found, RunDir};
+use crate::launch::runtime::{RUNTIME_VARIABLE, Runtime, SILENCE_MAX};
+use crate::launch::supervisor::{self, Job};
+use crate::launch::{LaunchError, janitor, mpirun, network};
 use crate::model::{catalogue, layout};
 use crate::observe::progress::Progress;
 use crate::observe::result::{RunResult, Status};
 use crate::observe::tensorboard::Tensorboard;
+use crate::run_folder::lock::{RunLock, current_attempt};
 
 /// Arguments.
 #[derive(Debug, clap::Args)]

@@ -6,14 +6,14 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use crate::cluster::launch::nodes::scale::{Picture, Request};
-use crate::cluster::launch::verdict::may_restart;
 use crate::cluster::world::World;
 use crate::config::{Config, ExchangeKind, Span, parse};
+use crate::launch::nodes::scale::{Picture, Request};
+use crate::launch::verdict::may_restart;
 use crate::observe::report::read::read_result;
 use crate::observe::result::Status;
 use crate::observe::storage::{FileSystem, Storage};
-use crate::train::resize::REQUEST;
+use crate::run_folder::RANKS_REQUEST;
 
 /// How often the world is looked at while waiting.
 const LOOK: Duration = Duration::from_millis(50);
@@ -82,7 +82,7 @@ fn ask(args: &Args) -> Result<String, Refusal> {
 fn ask_ranks(args: &Args, ranks: u32, before: usize) -> Result<String, Refusal> {
     let run = &args.run;
     let text = format!("{ranks}\n");
-    let written = FileSystem::new(run).write_whole(Path::new(REQUEST), &[text.as_bytes()]);
+    let written = FileSystem::new(run).write_whole(Path::new(RANKS_REQUEST), &[text.as_bytes()]);
     written.map_err(|error| (1, format!("cannot leave the request: {error}")))?;
     match args.wait {
         None => Ok(format!("asked for {ranks} ranks ({before} now): see kintsugi status")),

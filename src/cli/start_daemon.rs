@@ -1,10 +1,10 @@
 //! `kintsugi start-daemon [OPTION]... NODE COMMAND...` (hidden): what prterun calls in ssh's place,
-//! see `cluster::launch::runtime`.
+//! see `launch::runtime`.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use crate::cluster::launch::runtime::{Daemon, RUNTIME_VARIABLE};
+use crate::launch::runtime::{Daemon, RUNTIME_VARIABLE};
 
 /// Arguments.
 #[derive(Debug, clap::Args)]

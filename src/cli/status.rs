@@ -7,8 +7,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use kintsugi_ffi::os;
 use serde::Serialize;
 
-use crate::cluster::launch::nodes::scale::Picture;
 use crate::cluster::world::{Member, Role, World};
+use crate::launch::nodes::scale::Picture;
 use crate::observe::event::{Event, Kind};
 use crate::observe::log::{EVENTS_FILE, EventTail};
 use crate::observe::progress::{clock, duration};

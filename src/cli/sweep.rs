@@ -1,8 +1,8 @@
-//! `kintsugi sweep JOB` (hidden): the janitor of one attempt, see `cluster::launch::janitor`.
+//! `kintsugi sweep JOB` (hidden): the janitor of one attempt, see `launch::janitor`.
 
 use std::process::ExitCode;
 
-use crate::cluster::launch::janitor;
+use crate::launch::janitor;
 
 /// Arguments.
 #[derive(Debug, clap::Args)]

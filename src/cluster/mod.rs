@@ -5,5 +5,4 @@ pub mod world;
 pub mod recovery;
 pub mod faults;
 pub mod guard;
-pub mod launch;
 pub mod resident;

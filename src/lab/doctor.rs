@@ -11,8 +11,8 @@ use serde::Serialize;
 
 use super::probe_mpi::{self, Outcome, Scenario};
 use super::resident;
-use crate::cluster::launch::network::complaints;
-use crate::cluster::launch::runtime::{RUNTIME_VARIABLE, Runtime};
+use crate::launch::network::complaints;
+use crate::launch::runtime::{RUNTIME_VARIABLE, Runtime};
 
 /// Longest live check.
 const LIVE_CHECK_MAX: Duration = Duration::from_secs(30);

@@ -15,7 +15,8 @@ use kintsugi_ffi::{os, process};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use crate::cluster::launch::{LaunchError, mpirun};
+use crate::cluster::comm::mpi::flags::recovery_flags;
+use crate::launch::{LaunchError, mpirun};
 
 mod rank;
 
@@ -251,7 +252,7 @@ pub fn find_mpirun() -> Result<PathBuf, LaunchError> {
 }
 
 fn mpirun_line(scenario: &Scenario, program: &Path) -> Vec<String> {
-    let mut line = mpirun::recovery_flags();
+    let mut line = recovery_flags();
     line.extend(["-n".into(), scenario.ranks.to_string(), program.display().to_string()]);
     line.extend(rank_arguments(scenario.steps, &scenario.kills));
     line

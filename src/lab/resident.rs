@@ -7,8 +7,8 @@ use std::path::Path;
 use kintsugi_ffi::os::{self, Lock};
 use serde::Serialize;
 
-use crate::cluster::launch::run_dir::RunDir;
 use crate::cluster::resident::folder::{Found, inventory};
+use crate::launch::run_dir::RunDir;
 use crate::observe::result::Status;
 
 /// Who needs a file of slots.

@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use xxhash_rust::xxh3::xxh3_64;
 
-use crate::cluster::launch::run_dir::RunDir;
 use crate::cluster::resident::{Folder, Identity, Key, Look, Refusal, SlotFile, Slots, folder};
 use crate::config::{Recovery, Resident};
 use crate::observe::storage::Storage;
+use crate::run_folder;
 
 use super::keeper::Facts;
 
@@ -42,8 +42,9 @@ impl Housing {
         storage: &dyn Storage,
         facts: &Facts,
     ) -> Result<Option<Self>, String> {
-        let run = RunDir::at(run_dir).map_err(|error| error.to_string())?;
-        let folder = Folder::new(&recovery.resident_dir, &run.id());
+        let path = std::path::absolute(run_dir)
+            .map_err(|error| format!("resolving {}: {error}", run_dir.display()))?;
+        let folder = Folder::new(&recovery.resident_dir, &run_folder::id(&path));
         if recovery.resident == Resident::Off {
             folder.clear_free();
             return Ok(None);
@@ -54,7 +55,7 @@ impl Housing {
             data_fingerprint: facts.data_fingerprint,
             ..Identity::default()
         };
-        Ok(Some(Self { folder, identity, label: run.path().display().to_string() }))
+        Ok(Some(Self { folder, identity, label: path.display().to_string() }))
     }
 
     /// At the start of an attempt: takes the first file that a dead rank of this run left, else

@@ -31,7 +31,7 @@ mod reason;
 mod struck;
 
 use due::Last;
-pub use reason::{CONFIGURATION, REASON, leave_reason, read_reason};
+pub use reason::{leave_reason, read_reason};
 use struck::Struck;
 
 /// Longest wait for a checkpoint that must be written before the run ends.

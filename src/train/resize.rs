@@ -10,7 +10,6 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::cluster::launch::supervisor::scaling::{RANKS_REQUEST, RENEW};
 use crate::cluster::recovery::driver::{Growth, grow, recover};
 use crate::cluster::recovery::{Policy, Repaired};
 use crate::cluster::world::World;
@@ -18,13 +17,11 @@ use crate::config::{Every, Rung};
 use crate::observe::event::{Kind, Phases, ResizeRecord};
 use crate::observe::result::Status;
 use crate::observe::storage::Storage;
+use crate::run_folder::{RANKS_REQUEST, RENEW};
 
 use super::TrainError;
 use super::mending::{Unreported, newcomers};
 use super::trainer::Trainer;
-
-/// Where `kintsugi scale` leaves the number of ranks it wants, as text, and launch its own word.
-pub const REQUEST: &str = RANKS_REQUEST;
 
 /// What the writer is to ask for with its next vote.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -96,7 +93,7 @@ impl Resizer {
             Every::Time(every) => now.saturating_sub(self.since) >= every,
             _ => false,
         };
-        match self.storage.read(Path::new(REQUEST)) {
+        match self.storage.read(Path::new(RANKS_REQUEST)) {
             Ok(text) if text.trim_ascii() == RENEW.as_bytes() => Asks::Renewal,
             Ok(_) => Asks::Size,
             Err(_) if due && self.misses_ranks(world) => Asks::Size,
@@ -117,7 +114,7 @@ impl Resizer {
     /// What the writer wants; a request that makes no sense is dropped.
     fn wish(&self, world: &World) -> Wish {
         let ranks = world.ranks() as u32;
-        let text = self.storage.read(Path::new(REQUEST)).unwrap_or_default();
+        let text = self.storage.read(Path::new(RANKS_REQUEST)).unwrap_or_default();
         let asked = String::from_utf8_lossy(&text).trim().parse::<u32>().ok();
         match asked.filter(|asked| (1..=world.owners.len() as u32).contains(asked)) {
             Some(target) => Wish { target, now: target, asked: true },
@@ -131,10 +128,10 @@ impl Resizer {
 
     /// The request is being answered.
     fn forget_request(&self) {
-        if self.storage.read(Path::new(REQUEST)).is_ok()
-            && let Err(error) = self.storage.remove(Path::new(REQUEST))
+        if self.storage.read(Path::new(RANKS_REQUEST)).is_ok()
+            && let Err(error) = self.storage.remove(Path::new(RANKS_REQUEST))
         {
-            tracing::warn!("cannot remove {REQUEST}: {error}; it will be answered again");
+            tracing::warn!("cannot remove {RANKS_REQUEST}: {error}; it will be answered again");
         }
     }
 }
@@ -287,7 +284,7 @@ mod tests {
     fn resizer(regrow: Every, request: Option<&str>) -> Resizer {
         let storage = Arc::new(MemoryStorage::default());
         if let Some(text) = request {
-            storage.write_whole(Path::new(REQUEST), &[text.as_bytes()]).unwrap();
+            storage.write_whole(Path::new(RANKS_REQUEST), &[text.as_bytes()]).unwrap();
         }
         Resizer::new(storage, regrow, 3)
     }

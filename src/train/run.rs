@@ -9,7 +9,6 @@ use std::time::Duration;
 use crate::cluster::comm::{CommError, Communicator, mpi::JoinArguments, mpi::under_mpirun};
 use crate::cluster::faults::Standing;
 use crate::cluster::guard::{Activity, pulse};
-use crate::cluster::launch::lock::RunLock;
 use crate::cluster::recovery::driver;
 use crate::cluster::world::World;
 use crate::config::{Config, Phase};
@@ -18,6 +17,7 @@ use crate::observe::progress::Progress;
 use crate::observe::result::Status;
 use crate::observe::storage::Storage;
 use crate::observe::tensorboard::Tensorboard;
+use crate::run_folder::lock::RunLock;
 
 use super::announce::{Beginning, announce};
 use super::housing::Housing;

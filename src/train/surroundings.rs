@@ -6,19 +6,20 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, SystemTime};
 
 use crate::cluster::comm::Communicator;
+use crate::cluster::comm::mpi::flags::recovery_flags;
 use crate::cluster::comm::mpi::{JoinArguments, MpiComm, start_orphan_watch, under_mpirun};
 use crate::cluster::comm::solo::SoloComm;
 use crate::cluster::comm::watched::Watched;
 use crate::cluster::faults::{Injector, RealStrike, Standing};
 use crate::cluster::guard::judge::{Joins, Limits};
 use crate::cluster::guard::{self, pulse, segment};
-use crate::cluster::launch::{lock, mpirun};
 use crate::config::{FaultKind, Phase, identity};
 use crate::observe::clock::{Clock, RealClock};
 use crate::observe::event::{Event, Kind, VERSION};
 use crate::observe::log::{EventLog, read_events};
 use crate::observe::result::Status;
 use crate::observe::storage::{FileSystem, Storage};
+use crate::run_folder::{lock, variables};
 
 use super::TrainError;
 use super::cause::{WITNESS_WAIT_MAX, log_name};
@@ -199,7 +200,7 @@ pub fn record_faults(
 
 /// The node of the supervisor of a world on several nodes, as `Surroundings::identity` names it.
 pub(super) fn home() -> Option<String> {
-    std::env::var(mpirun::HOME_VARIABLE).ok()
+    std::env::var(variables::HOME).ok()
 }
 
 /// As in configuration files.
@@ -260,7 +261,7 @@ fn warn_of_flags() {
     let missing = wanted.iter().filter(|(name, value, _)| !is(name, value));
     let missing: Vec<&str> = missing.map(|(_, _, why)| *why).collect();
     if !missing.is_empty() {
-        let flags = mpirun::recovery_flags().join(" ");
+        let flags = recovery_flags().join(" ");
         eprintln!(
             "warning: mpirun was started without {}\n  use: mpirun {flags} -n RANKS kintsugi train \
              CONFIG\n  or let `kintsugi launch` write the line (--dry-run shows it)",

@@ -8,9 +8,9 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use kintsugi::cluster::launch::attempt::place;
-use kintsugi::cluster::launch::run_dir::RunDir;
 use kintsugi::cluster::resident::folder::inventory;
+use kintsugi::launch::attempt::place;
+use kintsugi::launch::run_dir::RunDir;
 use kintsugi::observe::event::{Event, Kind, Lost};
 use kintsugi::observe::log::read_events;
 use kintsugi::observe::result::{RunResult, Status};

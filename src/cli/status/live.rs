@@ -347,7 +347,7 @@ fn members(report: &Report, rows: usize, view: &mut Vec<String>) {
 mod tests {
     use super::super::name_of;
     use super::*;
-    use crate::cluster::launch::account::from_nothing;
+    use crate::launch::account::from_nothing;
     use crate::observe::result::Status;
 
     fn silent() -> Report {

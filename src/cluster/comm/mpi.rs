@@ -13,6 +13,7 @@ use super::{
 };
 
 mod arguments;
+pub mod flags;
 mod join;
 mod pool;
 mod recruits;

@@ -5,6 +5,8 @@
 use std::io::Write;
 use std::path::Path;
 
+use crate::run_folder::variables;
+
 /// Why somebody ended it on purpose.
 pub const VERDICT: &str = "verdict";
 /// Signal or exit code.
@@ -18,12 +20,9 @@ const QUOTED_LINES: usize = 3;
 /// A quotation is cut here.
 const QUOTED_CHARACTERS_MAX: usize = 400;
 
-/// Set by a launch over several nodes: process numbers alone do not tell processes apart there.
-pub const NODES_VARIABLE: &str = "KINTSUGI_NODES";
-
 /// A process, in the names of its files below `RUN/logs`.
 pub fn name_of(attempt: u32, host: &str, pid: u32) -> String {
-    match std::env::var_os(NODES_VARIABLE) {
+    match std::env::var_os(variables::NODES) {
         Some(_) => format!("attempt-{attempt}-{host}-pid-{pid}"),
         None => format!("attempt-{attempt}-pid-{pid}"),
     }

@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use crate::cluster::launch::mpirun::SEGMENTS_VARIABLE;
+use crate::run_folder::variables;
 
 /// Set by the launcher: this rank's number among its job's on the node, the last part of the name.
 const LOCAL_RANK: &str = "OMPI_COMM_WORLD_LOCAL_RANK";
@@ -13,7 +13,7 @@ const DEFAULT_FOLDER: &str = "/dev/shm";
 
 /// Where Open MPI keeps the segments.
 fn folder() -> PathBuf {
-    std::env::var_os(SEGMENTS_VARIABLE).map_or_else(|| DEFAULT_FOLDER.into(), PathBuf::from)
+    std::env::var_os(variables::SEGMENTS).map_or_else(|| DEFAULT_FOLDER.into(), PathBuf::from)
 }
 
 /// The name of this process's own segment, once MPI is initialised; `since` is a moment before.

@@ -12,8 +12,8 @@ use kintsugi_ffi::fixed;
 use serde::{Deserialize, Serialize};
 
 use crate::cluster::comm::mpi::MpiComm;
+use crate::cluster::comm::mpi::flags::recovery_flags;
 use crate::cluster::comm::{CommError, Communicator, ReduceOp};
-use crate::cluster::launch::mpirun;
 
 use super::{Case, Report, find_mpirun, machine, median};
 
@@ -153,7 +153,7 @@ enum Launcher {
 }
 
 fn flags(launcher: Launcher) -> Vec<String> {
-    let mut flags = mpirun::recovery_flags();
+    let mut flags = recovery_flags();
     if launcher == Launcher::WithoutFt
         && let Some(at) = flags.iter().position(|flag| flag == "--with-ft")
     {

@@ -5,7 +5,7 @@
 use std::path::PathBuf;
 use std::process::Command;
 
-use crate::cluster::launch::mpirun::{TUNABLES_VARIABLE, tunables};
+use crate::launch::mpirun::{TUNABLES_VARIABLE, tunables};
 
 use super::runs::{Runs, launch, of_runs};
 use super::turns::{Contender, Paired, Turns, of_all_turns, take_turns};

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use crate::cluster::launch::mpirun;
+use crate::launch::mpirun;
 
 pub mod all_reduce;
 pub mod calm;

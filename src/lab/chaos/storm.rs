@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 
 use kintsugi_ffi::os::{self, Signal};
 
-use crate::cluster::launch::LaunchError;
-use crate::cluster::launch::run_dir::RunDir;
 use crate::cluster::world::{Member, World};
+use crate::launch::LaunchError;
+use crate::launch::run_dir::RunDir;
 
 use super::schedule::{Blow, Blows, Targets, victim};
 use super::victim::{Run, strike};

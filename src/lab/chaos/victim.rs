@@ -8,7 +8,7 @@ use std::time::Duration;
 use kintsugi_ffi::os::Signal;
 use kintsugi_ffi::pidfd::PidFd;
 
-use crate::cluster::launch::janitor;
+use crate::launch::janitor;
 
 /// A process in the middle of exec is looked at so many times.
 const LOOKS: u32 = 5;

@@ -9,10 +9,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use kintsugi_ffi::mapping::PAGE_BYTES;
 use kintsugi_ffi::os;
 
-use crate::cluster::launch::run_dir::RunDir;
 use crate::cluster::resident::header::Key;
 use crate::cluster::resident::{EXTRA_BYTES_MAX, Folder, Look};
 use crate::config::seed::{Stream, purpose};
+use crate::launch::run_dir::RunDir;
 
 use super::rank::RUN_ID;
 

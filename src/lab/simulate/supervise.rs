@@ -8,17 +8,17 @@ use std::time::Duration;
 use serde::de::DeserializeOwned;
 
 use crate::cluster::comm::sim::{self, End, SimOptions, Trace};
-use crate::cluster::launch::account;
-use crate::cluster::launch::verdict::{self, Ending, History, Next};
 use crate::config::seed::{Stream, purpose};
+use crate::launch::account;
+use crate::launch::verdict::{self, Ending, History, Next};
 use crate::observe::event::{Event, Kind};
 use crate::observe::ledger::Entry;
 use crate::observe::result::{RunResult, Status};
 use crate::observe::storage::Storage;
+use crate::run_folder::{CONFIGURATION, FAILURE};
 use crate::train::checkpoint::store;
 use crate::train::housing::INSTANCE;
 use crate::train::journal::{EVENTS, LEDGER};
-use crate::train::keeper::{CONFIGURATION, REASON};
 use crate::train::outcome::RESULT;
 
 use super::broken::Rule;
@@ -307,7 +307,7 @@ impl Supervisor {
             let aside = format!("logs/result-before-{number}.json");
             memory.rename(Path::new(RESULT), Path::new(&aside)).expect("it is there");
         }
-        memory.remove(Path::new(REASON)).expect("absent is success");
+        memory.remove(Path::new(FAILURE)).expect("absent is success");
     }
 
     fn result(&self) -> Option<RunResult> {
@@ -315,7 +315,7 @@ impl Supervisor {
     }
 
     fn refusal(&self) -> Option<String> {
-        let text = self.files.memory.read(Path::new(REASON)).ok()?;
+        let text = self.files.memory.read(Path::new(FAILURE)).ok()?;
         let text = String::from_utf8(text).ok()?;
         let (code, reason) = text.split_once('\n')?;
         (code == CONFIGURATION).then(|| reason.trim().to_owned())

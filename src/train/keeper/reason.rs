@@ -4,13 +4,8 @@
 use std::path::Path;
 
 use crate::observe::storage::Storage;
+use crate::run_folder::{CONFIGURATION, FAILURE};
 use crate::train::{TrainError, outcome};
-
-/// Where a rank that cannot go on leaves the reason for the others.
-pub const REASON: &str = "failure.txt";
-
-/// Its first line when the configuration does not fit the data set or a checkpoint: exit code 2.
-pub const CONFIGURATION: &str = "configuration";
 
 /// Leaves the reason why this rank cannot go on, for whoever writes the result.
 pub fn leave_reason(storage: &dyn Storage, error: &TrainError) {
@@ -19,14 +14,14 @@ pub fn leave_reason(storage: &dyn Storage, error: &TrainError) {
         other => outcome::status_name(other.status()),
     };
     let text = format!("{code}\n{error}\n");
-    if let Err(error) = storage.write_whole(Path::new(REASON), &[text.as_bytes()]) {
-        tracing::warn!("cannot write {REASON}: {error}");
+    if let Err(error) = storage.write_whole(Path::new(FAILURE), &[text.as_bytes()]) {
+        tracing::warn!("cannot write {FAILURE}: {error}");
     }
 }
 
 /// What another rank left.
 pub fn read_reason(storage: &dyn Storage) -> TrainError {
-    let text = storage.read(Path::new(REASON)).unwrap_or_default();
+    let text = storage.read(Path::new(FAILURE)).unwrap_or_default();
     let text = String::from_utf8_lossy(&text);
     let (code, reason) = text.split_once('\n').unwrap_or(("", &text));
     let reason = reason.trim().to_string();

@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 use super::LaunchError;
 use super::nodes::Placement;
 use super::runtime::Runtime;
-use crate::cluster::guard::last_words::NODES_VARIABLE;
+use crate::cluster::comm::mpi::flags::recovery_flags;
+use crate::run_folder::variables;
 
 /// Names another mpirun than the one beside the compiler wrapper this program was built with.
 pub const MPIRUN_VARIABLE: &str = "KINTSUGI_MPIRUN";
@@ -14,14 +15,8 @@ pub const MPIRUN_VARIABLE: &str = "KINTSUGI_MPIRUN";
 /// Marks every process of an attempt, so that none can be overlooked when it ends.
 pub const JOB_VARIABLE: &str = "KINTSUGI_JOB";
 
-/// Over several nodes: that of launch, which decides between two halves of a world (`quorum`).
-pub const HOME_VARIABLE: &str = "KINTSUGI_HOME";
-
 /// Switches the work-around `ulfm-shim/pmix_addresses.c` on.
 pub const ADDRESSES_VARIABLE: &str = "KINTSUGI_PMIX_ADDRESSES";
-
-/// Where Open MPI keeps the ranks' shared memory segments.
-pub const SEGMENTS_VARIABLE: &str = "OMPI_MCA_btl_sm_backing_directory";
 
 /// The C library's settings.
 pub const TUNABLES_VARIABLE: &str = "GLIBC_TUNABLES";
@@ -104,31 +99,6 @@ pub struct Environment {
     pub unset: Vec<String>,
 }
 
-/// The flags without which a failure is not survived, or not cleanly.
-pub fn recovery_flags() -> Vec<String> {
-    [
-        // Containers and test machines run as root; mpirun refuses that without a word from us.
-        &["--allow-run-as-root"][..],
-        // A dead rank's slot is never freed: every replacement needs a fresh one.
-        &["--oversubscribe"],
-        // Replacements outnumber what can be bound.
-        &["--bind-to", "none"],
-        // Failure notices and agreement.
-        &["--with-ft", "ulfm"],
-        // Only components that are tested with failures.
-        &["--mca", "btl", "self,sm,tcp"],
-        &["--mca", "coll", "^han"],
-        // A rank that dies is not a failure of the job.
-        &["--prtemca", "state_base_recoverable", "1"],
-        // No barrier with the dead in MPI_Finalize.
-        &["--mca", "async_mpi_finalize", "1"],
-    ]
-    .concat()
-    .into_iter()
-    .map(str::to_owned)
-    .collect()
-}
-
 /// The flags of a world that spans these nodes.
 fn node_flags(placement: &Placement, ranks: u32) -> Vec<String> {
     let slots = placement.processes_per_host(ranks);
@@ -154,7 +124,7 @@ pub fn command_line(plan: &Plan) -> Vec<String> {
     };
     for (name, _) in environment(plan).set {
         // Folders of this machine are none of other nodes' business; ranks here inherit them.
-        let inherited = name == "TMPDIR" || name == SEGMENTS_VARIABLE;
+        let inherited = name == "TMPDIR" || name == variables::SEGMENTS;
         if !inherited && SRUN_SET.iter().all(|(known, _)| name != *known) {
             line.extend(["-x".to_owned(), name]);
         }
@@ -187,7 +157,7 @@ pub fn environment(plan: &Plan) -> Environment {
     let mut set = vec![
         pair("TMPDIR", plan.temporary.display().to_string()),
         pair(JOB_VARIABLE, plan.job.clone()),
-        pair(SEGMENTS_VARIABLE, plan.shared_memory.display().to_string()),
+        pair(variables::SEGMENTS, plan.shared_memory.display().to_string()),
         pair(TUNABLES_VARIABLE, tunables(plan.tunables.as_deref())),
     ];
     if plan.oversubscribed() {
@@ -199,8 +169,8 @@ pub fn environment(plan: &Plan) -> Environment {
     let mut unset =
         ["OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY"].map(str::to_owned).to_vec();
     if let Some(placement) = &plan.placement {
-        set.push(pair(NODES_VARIABLE, placement.hosts.len().to_string()));
-        set.push(pair(HOME_VARIABLE, plan.home.clone()));
+        set.push(pair(variables::NODES, placement.hosts.len().to_string()));
+        set.push(pair(variables::HOME, plan.home.clone()));
         if plan.respawns {
             set.push(pair(ADDRESSES_VARIABLE, "1".into()));
         }
@@ -322,8 +292,8 @@ mod tests {
         assert!(has(&["--host", "n1:5,n3:5,n4:5"]) && has(&["--map-by", "node:OVERSUBSCRIBE"]));
         assert!(has(&["--prtemca", "plm_slurm_args", "--overlap --no-kill"]));
         assert!(has(&["-n", "13"]) && has(&["-x", JOB_VARIABLE]));
-        assert!(has(&["-x", NODES_VARIABLE]) && has(&["-x", HOME_VARIABLE]));
-        for absent in ["--oversubscribe", "TMPDIR", SEGMENTS_VARIABLE, "SLURM_OVERLAP"] {
+        assert!(has(&["-x", variables::NODES]) && has(&["-x", variables::HOME]));
+        for absent in ["--oversubscribe", "TMPDIR", variables::SEGMENTS, "SLURM_OVERLAP"] {
             assert!(!line.iter().any(|word| word == absent), "{absent}");
         }
         assert!(!has(&["-x", ADDRESSES_VARIABLE]), "nobody is started");

@@ -4,8 +4,8 @@
 use std::collections::BTreeSet;
 use std::time::Instant;
 
-use crate::cluster::launch::nodes::spreading::{LOOK_EVERY, Look};
-use crate::cluster::launch::verdict;
+use crate::launch::nodes::spreading::{LOOK_EVERY, Look};
+use crate::launch::verdict;
 
 use super::Supervisor;
 

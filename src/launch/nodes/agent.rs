@@ -11,8 +11,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::message::{self, Beat, Order, Report};
-use crate::cluster::launch::janitor::{self, Janitor};
 use crate::cluster::resident::Folder;
+use crate::launch::janitor::{self, Janitor};
 
 /// How long launch is tried to be reached.
 const CONNECT_MAX: Duration = Duration::from_secs(10);

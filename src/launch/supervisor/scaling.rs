@@ -6,20 +6,17 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use crate::cluster::launch::nodes::fleet::ARRIVAL_MAX;
-use crate::cluster::launch::nodes::scale::{PICTURE, Picture, REQUEST, Request};
-use crate::cluster::launch::run_dir::RunDir;
+use crate::launch::nodes::fleet::ARRIVAL_MAX;
+use crate::launch::nodes::scale::{PICTURE, Picture, REQUEST, Request};
+use crate::launch::run_dir::RunDir;
 use crate::observe::event::{Kind, ResizeRecord};
 use crate::observe::storage::Storage;
+use crate::run_folder::{RANKS_REQUEST, RENEW};
 
 use super::Supervisor;
 
 /// How often a request is looked for.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
-/// Where the ranks look for a change of size; this word asks them to end at a step boundary.
-pub const RANKS_REQUEST: &str = "scale";
-/// See `RANKS_REQUEST`.
-pub const RENEW: &str = "renew";
 
 /// A change of nodes.
 #[derive(Debug)]

@@ -2,7 +2,7 @@
 //! ended (DESIGN 4.5, 4.6).
 //!
 //! `mpirun` the command line (pure) · `runtime` the launcher that survives the death of a node
-//! (pure but for its start) · `run_dir` the folder and its files · `lock` who may write · `attempt`
+//! (pure but for its start) · `run_dir` the folder and its files · `attempt`
 //! one start of mpirun, nothing of which outlives it · `janitor` sees to that, whoever dies ·
 //! `verdict` what follows from how an attempt ended (pure) · `supervisor` the loop · `nodes`
 //! several nodes · `account` the result when no rank could write one · `estimate` memory and disk
@@ -13,13 +13,13 @@ use std::path::PathBuf;
 use thiserror::Error;
 
 use crate::config::parse::ConfigError;
+use crate::run_folder::lock::LockError;
 
 pub mod account;
 pub mod attempt;
 pub mod estimate;
 pub mod janitor;
 pub mod limits;
-pub mod lock;
 pub mod mpirun;
 pub mod network;
 pub mod nodes;
@@ -28,8 +28,6 @@ pub mod run_dir;
 pub mod runtime;
 pub mod supervisor;
 pub mod verdict;
-
-pub use lock::current_attempt;
 
 /// Why a run was not started, or why its supervisor gave it away.
 #[derive(Debug, Error)]
@@ -78,25 +76,9 @@ pub enum LaunchError {
         /// One line per key: old and new value.
         changes: String,
     },
-    /// Another launch holds the run and does not let go.
-    #[error(
-        "{path} is held by a launch that does not end (process {pid} on {host}); end it there, \
-         then try again"
-    )]
-    Held {
-        /// The folder.
-        path: PathBuf,
-        /// The holder.
-        pid: u32,
-        /// Its host.
-        host: String,
-    },
-    /// A later launch took the run over: exit code 85.
-    #[error("another launch took this run over as attempt {attempt}")]
-    Superseded {
-        /// The attempt in force.
-        attempt: u32,
-    },
+    /// The run is another launch's: exit code 75 while it holds the run, 85 once it took it over.
+    #[error(transparent)]
+    Lock(#[from] LockError),
     /// A file or process of the supervisor itself.
     #[error("{what}: {source}")]
     Io {
@@ -114,8 +96,8 @@ impl LaunchError {
             Self::Config(_) | Self::Refused { .. } => 2,
             Self::NoMpirun { .. } | Self::NoRuntime { .. } => 2,
             Self::NotARun { .. } | Self::Changed { .. } => 2,
-            Self::Held { .. } | Self::Io { .. } => 75,
-            Self::Superseded { .. } => 85,
+            Self::Lock(LockError::Superseded { .. }) => 85,
+            Self::Lock(LockError::Held { .. } | LockError::Io { .. }) | Self::Io { .. } => 75,
         }
     }
 }

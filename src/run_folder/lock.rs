@@ -10,8 +10,45 @@ use std::time::{Duration, Instant};
 
 use kintsugi_ffi::os::{self, Signal};
 use serde::{Deserialize, Serialize};
+use thiserror::Error;
 
-use super::{LaunchError, io_error};
+/// Why a run is not, or no longer, ours.
+#[derive(Debug, Error)]
+pub enum LockError {
+    /// Another launch holds the run and does not let go.
+    #[error(
+        "{path} is held by a launch that does not end (process {pid} on {host}); end it there, \
+         then try again"
+    )]
+    Held {
+        /// The folder.
+        path: PathBuf,
+        /// The holder.
+        pid: u32,
+        /// Its host.
+        host: String,
+    },
+    /// A later launch took the run over.
+    #[error("another launch took this run over as attempt {attempt}")]
+    Superseded {
+        /// The attempt in force.
+        attempt: u32,
+    },
+    /// The file itself.
+    #[error("{what}: {source}")]
+    Io {
+        /// What was tried.
+        what: String,
+        /// What the kernel said.
+        source: io::Error,
+    },
+}
+
+/// Names what was tried when the kernel refuses.
+fn io_error(what: impl Into<String>) -> impl FnOnce(io::Error) -> LockError {
+    let what = what.into();
+    move |source| LockError::Io { what, source }
+}
 
 /// The file has this length from its first byte on: a reader never sees a mixture of two.
 const LENGTH: usize = 256;
@@ -39,21 +76,6 @@ pub struct Holder {
 pub fn current_attempt(run_dir: &Path) -> Option<u32> {
     let file = File::open(run_dir.join("lock")).ok()?;
     Some(read(&file).ok()??.attempt)
-}
-
-/// Begins the next attempt of a run that has no supervisor (a plain mpirun or a world of one):
-/// earlier ones are cut off. Refused while a launch holds the run.
-pub fn raise_attempt(run_dir: &Path) -> io::Result<u32> {
-    let file = open(&run_dir.join("lock"))?;
-    if os::lock_file(&file)? == os::Lock::Busy {
-        let holder = read(&file)?.unwrap_or_default();
-        let message = format!("a launch (process {}) holds it: end that first", holder.supervisor);
-        return Err(io::Error::new(io::ErrorKind::WouldBlock, message));
-    }
-    let before = read(&file).ok().flatten().unwrap_or_default();
-    let attempt = before.attempt + 1;
-    write(&file, &Holder { attempt, ..Holder::default() })?;
-    Ok(attempt)
 }
 
 fn open(path: &Path) -> io::Result<File> {
@@ -103,7 +125,7 @@ impl RunLock {
         run_dir: &Path,
         patience: Duration,
         say: &mut dyn FnMut(&str),
-    ) -> Result<Self, LaunchError> {
+    ) -> Result<Self, LockError> {
         let path = run_dir.join("lock");
         let failed = |what: &str| io_error(format!("{what} {}", path.display()));
         let file = open(&path).map_err(failed("opening"))?;
@@ -123,7 +145,7 @@ impl RunLock {
     }
 
     /// Begins the next attempt: from here on all earlier ones are cut off.
-    pub fn raise(&mut self) -> Result<u32, LaunchError> {
+    pub fn raise(&mut self) -> Result<u32, LockError> {
         self.check()?;
         self.held.attempt += 1;
         self.held.mpirun = 0;
@@ -132,24 +154,24 @@ impl RunLock {
     }
 
     /// Records whom to kill when we no longer can.
-    pub fn record_mpirun(&mut self, pid: u32) -> Result<(), LaunchError> {
+    pub fn record_mpirun(&mut self, pid: u32) -> Result<(), LockError> {
         self.check()?;
         self.held.mpirun = pid;
         self.store()
     }
 
     /// An error once a later launch has raised the attempt.
-    pub fn check(&self) -> Result<(), LaunchError> {
+    pub fn check(&self) -> Result<(), LockError> {
         let now = read(&self.file).map_err(io_error(format!("reading {}", self.path.display())))?;
         match now {
             Some(now) if now.attempt > self.held.attempt => {
-                Err(LaunchError::Superseded { attempt: now.attempt })
+                Err(LockError::Superseded { attempt: now.attempt })
             }
             _ => Ok(()),
         }
     }
 
-    fn store(&self) -> Result<(), LaunchError> {
+    fn store(&self) -> Result<(), LockError> {
         write(&self.file, &self.held).map_err(io_error(format!("writing {}", self.path.display())))
     }
 }
@@ -181,7 +203,7 @@ fn end_holder(
     run_dir: &Path,
     patience: Duration,
     say: &mut dyn FnMut(&str),
-) -> Result<(), LaunchError> {
+) -> Result<(), LockError> {
     let failed = || io_error(format!("locking {}", run_dir.display()));
     let holder = read(file).ok().flatten().unwrap_or_default();
     let ours = holder.host == os::hostname() && has_open(holder.supervisor, &run_dir.join("lock"));
@@ -210,11 +232,9 @@ fn end_holder(
     let wait = if ours { KILLED_WAIT_MAX } else { patience };
     match locked_within(file, wait).map_err(failed())? {
         true => Ok(()),
-        false => Err(LaunchError::Held {
-            path: run_dir.to_owned(),
-            pid: last.supervisor,
-            host: last.host,
-        }),
+        false => {
+            Err(LockError::Held { path: run_dir.to_owned(), pid: last.supervisor, host: last.host })
+        }
     }
 }
 
@@ -222,7 +242,7 @@ fn end_holder(
 mod tests {
     use super::*;
 
-    fn take(run_dir: &Path) -> Result<RunLock, LaunchError> {
+    fn take(run_dir: &Path) -> Result<RunLock, LockError> {
         RunLock::take(run_dir, Duration::ZERO, &mut |_| {})
     }
 
@@ -245,7 +265,7 @@ mod tests {
         lock.raise().unwrap();
         let later = Holder { attempt: 2, ..lock.held.clone() };
         write(&File::options().write(true).open(run.path().join("lock")).unwrap(), &later).unwrap();
-        assert!(matches!(lock.check(), Err(LaunchError::Superseded { attempt: 2 })));
+        assert!(matches!(lock.check(), Err(LockError::Superseded { attempt: 2 })));
         assert!(lock.raise().is_err());
         assert_eq!(current_attempt(run.path()), Some(2));
     }
@@ -258,18 +278,8 @@ mod tests {
         lock.held.host = "elsewhere".into();
         lock.store().unwrap();
         let error = take(run.path()).unwrap_err();
-        assert!(matches!(&error, LaunchError::Held { host, .. } if host == "elsewhere"));
+        assert!(matches!(&error, LockError::Held { host, .. } if host == "elsewhere"));
         assert!(lock.check().is_err());
-    }
-
-    #[test]
-    fn without_a_supervisor_attempts_count_too_but_never_beside_one() {
-        let run = tempfile::tempdir().unwrap();
-        assert_eq!(raise_attempt(run.path()).unwrap(), 1);
-        assert_eq!(raise_attempt(run.path()).unwrap(), 2);
-        let mut lock = take(run.path()).unwrap();
-        assert_eq!(lock.raise().unwrap(), 3);
-        assert!(raise_attempt(run.path()).unwrap_err().to_string().contains("a launch"));
     }
 
     #[test]

@@ -12,8 +12,8 @@ use super::message::Order;
 use super::placement::{Placement, Standing, choose, cut_off, spread, surplus};
 use super::scale::Picture;
 use super::switchboard::Loss;
-use crate::cluster::launch::janitor;
 use crate::cluster::resident::Folder;
+use crate::launch::janitor;
 
 /// The nodes of a launch, and how many of them it wants.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -9,14 +9,12 @@ use crate::cluster::world::{Role, World};
 use crate::config::{Config, identity, parse};
 use crate::observe::result::{RunResult, Status};
 use crate::observe::storage::{FileSystem, Storage};
+use crate::run_folder::{self, CONFIGURATION, FAILURE};
 
 use super::{LaunchError, io_error};
 
 /// How many old runs `--fresh` keeps beside the new one under numbered names.
 const ASIDE_MAX: u32 = 1000;
-
-/// What a rank that cannot begin leaves: the kind of failure on the first line, then the reason.
-const REFUSAL: &str = "failure.txt";
 
 /// A run directory, by its absolute path.
 #[derive(Debug, Clone)]
@@ -61,9 +59,7 @@ impl RunDir {
 
     /// Short, the same for every attempt of this directory, different for every other directory.
     pub fn id(&self) -> String {
-        use std::os::unix::ffi::OsStrExt;
-        let path = self.path.canonicalize().unwrap_or_else(|_| self.path.clone());
-        format!("{:08x}", xxhash_rust::xxh3::xxh3_64(path.as_os_str().as_bytes()) >> 32)
+        run_folder::id(&self.path)
     }
 
     /// Looks at the path with the configuration that is asked for. `config` takes over what the
@@ -177,14 +173,14 @@ impl RunDir {
 
     /// Forgets what ranks of an earlier attempt refused.
     pub fn forget_refusal(&self) -> Result<(), LaunchError> {
-        self.storage.remove(Path::new(REFUSAL)).map_err(io_error("removing an old failure.txt"))
+        self.storage.remove(Path::new(FAILURE)).map_err(io_error("removing an old failure.txt"))
     }
 
     /// Why the ranks refused the configuration, where only the data set or a checkpoint could show
     /// that it is wrong.
     pub fn refusal(&self) -> Option<String> {
-        let text = String::from_utf8(self.storage.read(Path::new(REFUSAL)).ok()?).ok()?;
-        let reason = text.strip_prefix("configuration\n")?;
+        let text = String::from_utf8(self.storage.read(Path::new(FAILURE)).ok()?).ok()?;
+        let reason = text.strip_prefix(CONFIGURATION)?.strip_prefix('\n')?;
         Some(reason.trim().to_owned())
     }
 

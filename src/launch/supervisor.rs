@@ -17,7 +17,6 @@ use crate::observe::log::EventTail;
 use crate::observe::result::{RunResult, Status};
 
 use super::attempt::{self, Attempt};
-use super::lock::RunLock;
 use super::mpirun::{Plan, TUNABLES_VARIABLE};
 use super::nodes::Crew;
 use super::nodes::crew::{Mission, Nodes};
@@ -27,6 +26,7 @@ use super::run_dir::RunDir;
 use super::runtime::Runtime;
 use super::verdict::{self, Ending, History, Next};
 use super::{LaunchError, io_error, janitor};
+use crate::run_folder::lock::RunLock;
 
 pub mod scaling;
 mod spread;
@@ -310,7 +310,8 @@ impl Supervisor<'_> {
         self.restarting = true;
         self.mending = None;
         let mut attempt = Attempt::start(&plan, &self.job.program, &log)?;
-        let ending = self.lock.record_mpirun(attempt.pid()).and_then(|()| self.watch(&mut attempt));
+        let recorded = self.lock.record_mpirun(attempt.pid()).map_err(LaunchError::from);
+        let ending = recorded.and_then(|()| self.watch(&mut attempt));
         let killed = ending.as_ref().ok().and_then(Ending::killed_for);
         let told = killed.map(|why| self.job.run.say_why_killed(self.attempt, why));
         let (hurried, signals) = (ending.is_err() || told.is_some(), &mut self.signals);

@@ -9,8 +9,8 @@ use crate::observe::ledger::Entry;
 use crate::observe::log::{self, JsonLines};
 use crate::observe::result::{RunResult, Status};
 
-use crate::cluster::launch::nodes::Crew;
-use crate::cluster::launch::{LaunchError, account, io_error};
+use crate::launch::nodes::Crew;
+use crate::launch::{LaunchError, account, io_error};
 
 use super::{Supervisor, left_out, now_unix};
 

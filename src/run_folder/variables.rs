@@ -1,0 +1,10 @@
+//! Environment variables that launch sets and ranks read.
+
+/// Over several nodes: that of launch, which decides between two halves of a world.
+pub const HOME: &str = "KINTSUGI_HOME";
+
+/// Set by a launch over several nodes: process numbers alone do not tell processes apart there.
+pub const NODES: &str = "KINTSUGI_NODES";
+
+/// Where Open MPI keeps the ranks' shared memory segments.
+pub const SEGMENTS: &str = "OMPI_MCA_btl_sm_backing_directory";
