@@ -49,13 +49,13 @@ bench: build
 # with the calm bits.
 soak: build
 	$(kintsugi) simulate cluster --seeds 100000
-	KINTSUGI_JOIN_REPEATS=20 timeout --kill-after=10 1800 $(CARGO) test --release --locked --test join twenty
+	KINTSUGI_JOIN_REPEATS=20 timeout --kill-after=10 1800 $(CARGO) test --release --locked --test processes join::twenty
 	KINTSUGI_MATRIX_ROUNDS=3 timeout --kill-after=10 3600 \
-	  $(CARGO) test --release --locked --test matrix whole -- --nocapture
+	  $(CARGO) test --release --locked --test processes matrix::the_whole -- --nocapture
 	KINTSUGI_SOAK_MINUTES=$(MINUTES) timeout --kill-after=10 1800 \
-	  $(CARGO) test --release --locked --test resident --test guard twenty -- --nocapture
+	  $(CARGO) test --release --locked --test processes -- resident::twenty guard::twenty --nocapture
 	KINTSUGI_SOAK_MINUTES=$(MINUTES) timeout --kill-after=10 $$(( $(MINUTES) * 60 + 900 )) \
-	  $(CARGO) test --release --locked --test soak -- --nocapture
+	  $(CARGO) test --release --locked --test processes soak:: -- --nocapture
 	for round in 1 2 3 4 5; do timeout --kill-after=10 $(TEST_SECONDS_MAX) $(one_machine)/selftest || [ $$? = 77 ] || exit 1; done
 	REPEAT=5 timeout --kill-after=30 7200 $(one_machine)/selftest-nodes || [ $$? = 77 ]
 	REPEAT=5 timeout --kill-after=30 10800 $(one_machine)/selftest-runtime || [ $$? = 77 ]

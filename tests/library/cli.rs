@@ -1,0 +1,93 @@
+//! The command line from outside: usage errors, exit codes, what goes to stdout.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+fn kintsugi(arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_kintsugi")).args(arguments).output().unwrap()
+}
+
+fn project(path: &str) -> String {
+    let path: PathBuf = Path::new(env!("CARGO_MANIFEST_DIR")).join(path);
+    path.display().to_string()
+}
+
+fn stderr(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+fn stdout(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+#[test]
+fn usage_errors_exit_2_and_say_what_exists() {
+    for arguments in [&[][..], &["tarin"], &["launch"], &["launch", "--no-such-flag"]] {
+        let output = kintsugi(arguments);
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}");
+        assert!(stderr(&output).contains("Usage"), "{arguments:?}: {}", stderr(&output));
+    }
+}
+
+#[test]
+fn help_and_version_go_to_stdout_and_succeed() {
+    for arguments in [&["--help"][..], &["--version"], &["launch", "--help"], &["train", "--help"]]
+    {
+        let output = kintsugi(arguments);
+        assert_eq!(output.status.code(), Some(0), "{arguments:?}");
+        assert!(!output.stdout.is_empty());
+    }
+    let help = stdout(&kintsugi(&["--help"]));
+    assert!(help.contains("launch") && !help.contains("sweep"), "{help}");
+}
+
+#[test]
+fn configuration_errors_exit_2_and_start_nothing() {
+    let run = std::env::temp_dir().join(format!("kintsugi-cli-{}", std::process::id()));
+    let run_text = run.display().to_string();
+    let config = project("configs/mlp_synthetic.toml");
+    for command in ["train", "launch"] {
+        for (set, expected) in [
+            ("train.epoch=3", "did you mean `train.epochs`?"),
+            ("train.global_batch=many", "whole number"),
+            ("device.kind=cuda", "this version cannot do that yet"),
+            ("train.owners=0", "more ranks than owners"),
+        ] {
+            let output = kintsugi(&[command, &config, "-s", set, "--run-dir", &run_text]);
+            assert_eq!(output.status.code(), Some(2), "{command} {set}: {}", stderr(&output));
+            assert!(stderr(&output).contains(expected), "{command} {set}: {}", stderr(&output));
+        }
+    }
+    let output = kintsugi(&["launch", "/no/such.toml", "--run-dir", &run_text]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(!run.exists(), "a refused run left {}", run.display());
+}
+
+#[test]
+fn a_dry_run_prints_one_line_that_a_shell_can_run_and_creates_nothing() {
+    let run = std::env::temp_dir().join(format!("kintsugi-dry-{}", std::process::id()));
+    let run_text = run.display().to_string();
+    let config = project("configs/mlp_synthetic.toml");
+    let output = kintsugi(&["launch", "-n", "3", "--dry-run", &config, "--run-dir", &run_text]);
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    let line = stdout(&output);
+    assert_eq!(line.lines().count(), 1, "{line}");
+    for part in
+        ["--with-ft ulfm", "--bind-to none", "-n 3 ", " train ", "--attempt 1", "--launched"]
+    {
+        assert!(line.contains(part), "`{part}` is not in {line}");
+    }
+    assert!(!run.exists());
+}
+
+#[test]
+fn a_missing_mpirun_is_named_with_what_to_do() {
+    let output = Command::new(env!("CARGO_BIN_EXE_kintsugi"))
+        .args(["launch", "--dry-run", &project("configs/mlp_synthetic.toml")])
+        .env("KINTSUGI_MPIRUN", "/no/such/mpirun")
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    let text = stderr(&output);
+    assert!(text.contains("/no/such/mpirun") && text.contains("setup.sh"), "{text}");
+}

@@ -1,0 +1,202 @@
+//! The configuration as its user meets it: what is accepted, what is refused, and in which words.
+
+use std::path::{Path, PathBuf};
+
+use kintsugi::config::Config;
+use kintsugi::config::parse::{self, ConfigError};
+
+/// A file that is removed with its folder.
+fn file(text: &str) -> (tempfile::TempDir, PathBuf) {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let path = folder.path().join("run.toml");
+    std::fs::write(&path, text).expect("a file");
+    (folder, path)
+}
+
+fn load(text: &str, overrides: &[&str]) -> Result<Config, ConfigError> {
+    let (_folder, path) = file(text);
+    let overrides: Vec<String> = overrides.iter().map(ToString::to_string).collect();
+    parse::load(&path, &overrides)
+}
+
+const GOOD: &str = "[train]\nepochs = 3\n[run]\nranks = 4\n";
+
+/// The message names every part of `expected`.
+#[track_caller]
+fn refused(text: &str, overrides: &[&str], expected: &[&str]) {
+    let error = match load(text, overrides) {
+        Err(error) => error.to_string(),
+        Ok(_) => panic!("accepted: {text} {overrides:?}"),
+    };
+    for part in expected {
+        assert!(error.contains(part), "`{part}` is not in: {error}");
+    }
+}
+
+#[test]
+fn defaults_files_and_overrides_stack_in_that_order() {
+    let config =
+        load(GOOD, &["train.epochs=5", "run.name = probe", "optimizer.momentum=0"]).unwrap();
+    assert_eq!(config.train.epochs, Some(5));
+    assert_eq!(config.run.ranks, 4);
+    assert_eq!(config.run.name, "probe");
+    assert_eq!(config.optimizer.momentum, 0.0);
+    assert_eq!(config.optimizer.learning_rate, 0.05);
+}
+
+#[test]
+fn an_override_is_toml_or_else_a_string() {
+    let config = load(
+        GOOD,
+        &[
+            "recovery.time_limit=30s",
+            "recovery.ladder=[\"respawn\", \"restart\"]",
+            "faults.plan=[{kind=\"kill\", rank=2, step=40}]",
+            "data.train=/data/with=sign",
+        ],
+    )
+    .unwrap();
+    assert_eq!(config.recovery.time_limit.0.as_secs(), 30);
+    assert_eq!(config.recovery.rungs().len(), 2);
+    assert_eq!(config.faults.plan[0].step, Some(40));
+    assert_eq!(config.data.train.as_deref(), Some(Path::new("/data/with=sign")));
+}
+
+#[test]
+fn owners_default_to_ranks_times_workers() {
+    assert_eq!(load(GOOD, &["train.workers=3"]).unwrap().train.owners, Some(12));
+    assert_eq!(load(GOOD, &["train.owners=7"]).unwrap().train.owners, Some(7));
+}
+
+#[test]
+fn a_run_has_as_many_ranks_as_it_needs_at_least() {
+    assert_eq!(load(GOOD, &["recovery.min_ranks=4"]).unwrap().recovery.min_ranks, 4);
+    refused(GOOD, &["recovery.min_ranks=5"], &["recovery.min_ranks = 5", "4 ranks"]);
+    refused(GOOD, &["recovery.min_ranks=0"], &["recovery.min_ranks", "1 or more"]);
+}
+
+#[test]
+fn unknown_keys_are_refused_with_the_nearest_known_one() {
+    refused("[train]\nepoch = 3\n", &[], &["train.epoch`", "did you mean `train.epochs`?"]);
+    refused(GOOD, &["train.ranks=3"], &["did you mean `run.ranks`?"]);
+    refused("[trian]\nepochs = 3\n", &[], &["trian", "[train]"]);
+    refused(GOOD, &["optimizer.qqqq=1"], &["optimizer.qqqq", "learning_rate"]);
+    let plan = "faults.plan=[{kind=\"kill\", stpe=40}]";
+    refused(GOOD, &[plan], &["faults.plan[0].stpe", "did you mean `step`?"]);
+}
+
+#[test]
+fn wrong_types_say_key_value_and_what_to_write() {
+    refused(
+        GOOD,
+        &["train.global_batch=many"],
+        &["train.global_batch = \"many\"", "whole number", "train.global_batch = 96"],
+    );
+    refused(GOOD, &["train.epochs=-1"], &["train.epochs", "-1", "write for example"]);
+    refused(GOOD, &["recovery.time_limit=30"], &["recovery.time_limit = 30", "\"60s\""]);
+    refused(GOOD, &["recovery.time_limit=30x"], &["30x", "\"2h\""]);
+    refused(GOOD, &["data.format=jpeg"], &["data.format", "jpeg", "image_folder"]);
+    refused(GOOD, &["data.augment=maybe"], &["true or false"]);
+    refused("train = 3\n", &[], &["train", "[train]"]);
+    let kind = "faults.plan=[{kind=\"explode\", step=4}]";
+    refused(GOOD, &[kind], &["faults.plan[0]", "explode", "kill"]);
+}
+
+#[test]
+fn malformed_files_and_overrides_are_named() {
+    refused("[train\n", &[], &["run.toml", "not valid TOML"]);
+    for text in ["train.epochs", "epochs=3", ".epochs=3", "train.=3"] {
+        refused(GOOD, &[text], &[text, "section.key=value"]);
+    }
+    let error = parse::load(Path::new("/no/such/file.toml"), &[]).unwrap_err().to_string();
+    assert!(error.contains("/no/such/file.toml"), "{error}");
+}
+
+#[test]
+fn impossible_sizes_are_refused() {
+    for key in ["run.ranks", "train.global_batch", "train.workers", "train.threads", "train.steps"]
+    {
+        refused(GOOD, &[&format!("{key}=0")], &[key, "1 or more"]);
+    }
+    refused("", &[], &["nothing would end the run", "train.steps"]);
+    refused(GOOD, &["run.name=a/b"], &["run.name", "folder"]);
+}
+
+#[test]
+fn more_ranks_than_owners_is_refused_by_name() {
+    refused(GOOD, &["train.owners=3"], &["train.owners = 3", "more ranks than owners", "4"]);
+    refused(GOOD, &["train.owners=6", "train.workers=2"], &["more workers than owners", "8"]);
+}
+
+#[test]
+fn a_fault_needs_exactly_one_moment_and_a_victim_that_exists() {
+    refused(GOOD, &["faults.plan=[{kind=\"kill\"}]"], &["faults.plan[0]", "step = N"]);
+    let both = "faults.plan=[{kind=\"kill\", step=4, seconds=2.0}]";
+    refused(GOOD, &[both], &["both step and seconds"]);
+    let pause = "faults.plan=[{kind=\"kill\", step=4, pause=\"1s\"}]";
+    refused(GOOD, &[pause], &["faults.plan[0]", "only kind = \"slow\" has a pause"]);
+    let none = "faults.plan=[{kind=\"slow\", step=4, pause=\"0s\"}]";
+    refused(GOOD, &[none], &["faults.plan[0]", "slows nobody"]);
+    let nobody = "faults.plan=[{kind=\"kill\", step=4, rank=4}]";
+    refused(GOOD, &[nobody], &["there is no rank 4"]);
+    let leader = "faults.plan=[{kind=\"kill\", step=4, who=\"leader\"}]";
+    assert!(load(GOOD, &[leader]).is_ok());
+}
+
+#[test]
+fn a_ladder_ends_with_restart_and_limits_nest() {
+    let last = "recovery.ladder=[\"restart\", \"shrink\"]";
+    refused(GOOD, &[last], &["recovery.ladder", "put it last"]);
+    refused(GOOD, &["recovery.ladder=[]"], &["at least one rung"]);
+    refused(GOOD, &["recovery.ladder=[\"shrink\", \"shrink\"]"], &["twice"]);
+    refused(GOOD, &["recovery.node_timeout=90s"], &["shorter than recovery.time_limit"]);
+    refused(GOOD, &["recovery.step_timeout=60s"], &["shorter than recovery.time_limit"]);
+    assert!(load(GOOD, &["recovery.step_timeout=off"]).is_ok());
+}
+
+#[test]
+fn what_this_version_lacks_is_refused_and_says_what_to_write() {
+    for text in [
+        "staging.mode=copy",
+        "data.bundle_ratio=0.5",
+        "data.format=tar",
+        "device.kind=cuda",
+        "device.precision=bf16",
+        "device.memory_budget=8GiB",
+        "memory.mode=offload",
+    ] {
+        let key = text.split_once('=').unwrap().0;
+        refused(GOOD, &[text], &[key, "this version cannot do that yet; write"]);
+    }
+}
+
+#[test]
+fn reproducible_sums_are_synchronous_and_hold_so_many_owners() {
+    let wanted = "train.reproducible=true";
+    assert!(load(GOOD, &[wanted]).is_ok());
+    let asynchronous = [wanted, "train.exchange=asynchronous"];
+    refused(GOOD, &asynchronous, &["train.reproducible", "depend on timing", "synchronous"]);
+    let many = [wanted, "train.owners=5000", "train.global_batch=5000"];
+    refused(GOOD, &many, &["train.owners", "2048 owners at most"]);
+}
+
+#[test]
+fn every_configuration_of_the_repository_loads_and_says_why_it_exists() {
+    let mut folders = vec![Path::new(env!("CARGO_MANIFEST_DIR")).join("configs")];
+    let mut seen = 0;
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            // Experiments have a schema of their own.
+            if path.is_dir() && !path.ends_with("experiment") && !path.ends_with("model") {
+                folders.push(path);
+            } else if path.extension().is_some_and(|e| e == "toml") {
+                seen += 1;
+                let text = std::fs::read_to_string(&path).unwrap();
+                assert!(text.starts_with("# "), "{} says nothing of itself", path.display());
+                parse::load(&path, &[]).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+            }
+        }
+    }
+    assert!(seen >= 4, "only {seen} configurations found");
+}

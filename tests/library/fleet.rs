@@ -1,0 +1,256 @@
+//! The fleet forecast: agrees with its formulas, moves the way it must, repeats by seed, and holds
+//! a run that was measured.
+
+use std::process::{Command, Output};
+
+use kintsugi::config::seed::Stream;
+use kintsugi::lab::fleet::{
+    ARMS, Arm, Costs, Fleet, NodeLoss, Rules, against, chain, forecast, forecasts, forms,
+};
+use kintsugi::observe::event::{Event, Kind, RecoveryRecord, VERSION};
+use kintsugi::observe::report::episodes::PHASES;
+use kintsugi::train::checkpoint::young_daly;
+use proptest::prelude::*;
+
+const HOUR: f64 = 3600.0;
+
+fn fleet(nodes: u64) -> Fleet {
+    Fleet {
+        nodes,
+        ranks_per_node: 1,
+        spare_fraction: 0.01,
+        rank_mtbf: 10_000.0 * HOUR,
+        node_mtbf: 50_000.0 * HOUR,
+        step: 1.0,
+        checkpoint_cost: 2.0,
+        checkpoint_every: None,
+        costs: Costs::default(),
+        node_detect: 5.0,
+        node_repair: 24.0 * HOUR,
+        rank_return: 600.0,
+        node_loss: NodeLoss::Restart,
+        work: 10.0 * 24.0 * HOUR,
+    }
+}
+
+#[test]
+fn what_is_played_agrees_with_the_formulas_at_every_size() {
+    for forecast in forecasts(&fleet(1), &[2, 30, 1000, 30_000, 100_000], 60, 1) {
+        assert!(forecast.agrees, "{forecast:?}");
+        assert!(forecast.formula.is_some() && forecast.goodput > 0.0 && forecast.goodput <= 1.0);
+    }
+}
+
+#[test]
+fn checkpoint_restart_is_youngs_and_dalys_waste() {
+    let rules = fleet(20_000).rules(Arm::CheckpointRestart);
+    let mtbf = 1.0 / (20_000.0 / (10_000.0 * HOUR) + 20_000.0 / (50_000.0 * HOUR));
+    // The interval is that of `checkpoint.every = "auto"`, in whole steps.
+    assert!((rules.checkpoint - young_daly(2.0, mtbf)).abs() <= 0.5);
+    // Daly's complete formula, restarts of equal length that may fail themselves.
+    let rules = Rules { node_cost: rules.rank_cost, ..rules };
+    let (cycle, restart) = (rules.checkpoint / rules.pace, rules.rank_cost);
+    let time = mtbf * (restart / mtbf).exp() * (cycle / mtbf).exp_m1();
+    let formula = forms::goodput(&rules).unwrap();
+    assert!((formula.value - rules.checkpoint / time).abs() < 1e-5, "{formula:?}");
+    // The rule of thumb is its first order.
+    let first = forms::first_order(&rules).unwrap();
+    let waste = 1.0 - formula.value;
+    assert!((first - formula.value).abs() < waste * waste, "{first} {formula:?}");
+}
+
+#[test]
+fn detect_respawn_loses_rate_times_cost() {
+    let rules = fleet(100_000).rules(Arm::DetectRespawn);
+    let formula = forms::goodput(&rules).unwrap().value;
+    let first = forms::first_order(&rules).unwrap();
+    // Half a step in flight is lost as well.
+    let rate = 100_000.0 * (rules.rank_rate + rules.node_rate);
+    assert!((formula - first * (1.0 - rate * 0.5)).abs() < 1e-3, "{formula} {first}");
+}
+
+#[test]
+fn the_only_node_takes_everything_with_it() {
+    for arm in ARMS {
+        let alone = fleet(1).rules(arm);
+        assert_eq!(alone.node_keeps, alone.checkpoint, "{arm:?}");
+        assert!(forecast(&fleet(1), arm, 20, 0).goodput > 0.9);
+    }
+}
+
+#[test]
+fn a_fleet_that_fails_faster_than_it_starts_ends_in_bounded_time() {
+    let hopeless = Fleet { rank_mtbf: 100.0, work: 100.0, ..fleet(1000) };
+    for arm in ARMS {
+        let forecast = forecast(&hopeless, arm, 3, 0);
+        assert!(forecast.goodput < 0.5, "{forecast:?}");
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(16))]
+
+    #[test]
+    fn any_fleet_agrees_with_its_formula(
+        nodes in 2u64..50_000,
+        ranks_per_node in 1u64..8,
+        rank_hours in 5_000f64..100_000.0,
+        node_hours in 10_000f64..200_000.0,
+        cost in 0.1f64..60.0,
+        live in any::<bool>(),
+        seed in any::<u64>(),
+    ) {
+        let fleet = Fleet {
+            ranks_per_node,
+            rank_mtbf: rank_hours * HOUR,
+            node_mtbf: node_hours * HOUR,
+            checkpoint_cost: cost,
+            node_loss: if live { NodeLoss::Live } else { NodeLoss::Restart },
+            ..fleet(nodes)
+        };
+        for arm in ARMS {
+            let forecast = forecast(&fleet, arm, 60, seed);
+            prop_assert!(forecast.agrees, "{fleet:?}\n{forecast:?}");
+        }
+    }
+
+    #[test]
+    fn the_same_seed_plays_the_same_runs(seed in any::<u64>(), nodes in 1u64..100_000) {
+        for arm in ARMS {
+            let once = forecast(&fleet(nodes), arm, 3, seed);
+            prop_assert_eq!(&once, &forecast(&fleet(nodes), arm, 3, seed));
+        }
+        let rules = fleet(100_000).rules(Arm::DetectRespawn);
+        let play = |seed| chain::play(&rules, &mut Stream::new(&[seed]));
+        prop_assert!(play(seed) != play(seed ^ 1));
+    }
+
+    #[test]
+    fn machines_that_fail_less_do_more(
+        nodes in 2u64..100_000, hours in 1_000f64..100_000.0, factor in 1.1f64..10.0,
+    ) {
+        for arm in ARMS {
+            let of = |hours: f64| {
+                let rules = Fleet { rank_mtbf: hours * HOUR, ..fleet(nodes) }.rules(arm);
+                forms::goodput(&rules).unwrap().value
+            };
+            prop_assert!(of(hours * factor) >= of(hours) - 1e-12, "{arm:?}");
+        }
+    }
+}
+
+fn event(seconds: f64, step: u64, kind: Kind) -> Event {
+    let time = 1.7e9 + seconds;
+    Event { v: VERSION, time, seconds, attempt: 1, generation: 0, step, rank: 0, kind }
+}
+
+fn step(seconds: f64, step: u64) -> Event {
+    let (loss, error, learning_rate) = (1.0, 0.5, 0.1);
+    let kind = Kind::Step { epoch: 0, loss, error, samples: 96, learning_rate, seconds: 0.1 };
+    event(seconds, step, kind)
+}
+
+/// Steps of 0.1 s; a repair of `cost` seconds after every 20th, which also loses half a step.
+fn struck(cost: f64) -> Vec<Event> {
+    let mut events = vec![];
+    let mut now = 1.0;
+    for at in 1..=1000 {
+        now += 0.1;
+        events.push(step(now, at));
+        if at % 20 == 0 {
+            now += cost + 0.05;
+            let seconds = [(PHASES[0].to_string(), cost)].into();
+            let (rung, lost) = ("respawn".to_string(), vec![]);
+            let record = RecoveryRecord { generation: 1, step: at, lost, rung, ranks: 4, seconds };
+            events.push(event(now, at, Kind::Recovered(record)));
+        }
+    }
+    events
+}
+
+#[test]
+fn a_run_that_is_what_it_says_lies_within_its_forecast() {
+    let run = against::measure(&struck(0.3)).unwrap();
+    assert_eq!((run.steps, run.failures()), (1000, 50));
+    assert!((run.step_seconds - 0.1).abs() < 1e-9);
+    let verdict = against::hold(&run, against::Given::default(), 500, 1);
+    assert!(verdict.inside, "{verdict:?}");
+    assert!((verdict.forecast - 100.0 / 117.5).abs() < 0.02, "{verdict:?}");
+}
+
+#[test]
+fn a_run_whose_repairs_took_longer_than_was_forecast_lies_outside() {
+    let run = against::measure(&struck(0.6)).unwrap();
+    let costs = Costs { respawn: 0.05, ..Costs::default() };
+    let given = against::Given { costs: Some(costs), mtbf: None };
+    assert!(!against::hold(&run, given, 500, 1).inside);
+    assert!(against::measure(&[]).unwrap_err().contains("no steps"));
+}
+
+fn kintsugi(arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_kintsugi")).args(arguments).output().unwrap()
+}
+
+#[test]
+fn the_command_prints_a_table_a_page_and_json() {
+    let folder = tempfile::tempdir().unwrap();
+    let page = folder.path().join("fleet.html");
+    let bench = folder.path().join("bench.json");
+    let machine = r#"{"cores":2,"memory_bytes":null,"mpicc":"mpicc"}"#;
+    let case = r#"{"case":"restart","unit":"ms","n":1,"min":60000,"median":60000,"max":60000}"#;
+    let report = format!(
+        r#"{{"bench":"recovery","command":"c","machine":{machine},"cases":[{case}],"ratios":{{}}}}"#
+    );
+    std::fs::write(&bench, format!("a line before\n{report}\n")).unwrap();
+    let checkpoints = folder.path().join("checkpoints.json");
+    let of_checkpoints = report.replace("recovery", "checkpoint").replace("restart", "loop_held");
+    std::fs::write(&checkpoints, of_checkpoints.replace("60000", "1500")).unwrap();
+    let output = kintsugi(&[
+        "simulate",
+        "fleet",
+        "--nodes",
+        "100,100000",
+        "--replicas",
+        "20",
+        "--json",
+        "--costs",
+        bench.to_str().unwrap(),
+        "--costs",
+        checkpoints.to_str().unwrap(),
+        "--respawn",
+        "2s",
+        "--out",
+        page.to_str().unwrap(),
+    ]);
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert_eq!(output.status.code(), Some(0), "{text}");
+    assert!(text.contains("restart 60.00 s") && text.contains("respawn 2.00 s"), "{text}");
+    assert!(text.contains("a checkpoint 1.50 s"), "{text}");
+    let json: serde_json::Value = serde_json::from_str(text.lines().last().unwrap()).unwrap();
+    assert_eq!(json["cases"].as_array().unwrap().len(), 10);
+    assert_eq!(json["agrees"], true);
+    let page = std::fs::read_to_string(page).unwrap();
+    assert!(page.contains("100,000") && page.contains("detect/respawn"));
+    let outside = page.replace("http://www.w3.org/2000/svg", "");
+    assert!(!outside.contains("http") && !outside.contains("<script"));
+}
+
+#[test]
+fn what_makes_no_sense_is_refused_with_what_to_write() {
+    for (arguments, expected) in [
+        (&["--nodes", "0"][..], "from 1 to"),
+        (&["--step", "0s"], "above 0"),
+        (&["--rank-mtbf", "often"], "30s"),
+        (&["--checkpoint-every", "epoch"], "auto"),
+        (&["--spares", "101"], "--spares"),
+    ] {
+        let output = kintsugi(&[&["simulate", "fleet"], arguments].concat());
+        let text = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {text}");
+        assert!(text.contains(expected), "{arguments:?}: {text}");
+    }
+    let no_report = concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml");
+    let output = kintsugi(&["simulate", "fleet", "--costs", no_report]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("bench recovery --json"));
+}

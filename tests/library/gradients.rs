@@ -1,0 +1,361 @@
+//! Every layer, and whole small graphs, against central differences of a forward pass in f64.
+
+use crate::reference::{Mode, forward};
+use kintsugi::config::seed::Stream;
+use kintsugi::engine::executor::Executor;
+use kintsugi::model::spec::from_toml;
+use kintsugi::model::{Graph, Layout, Shape, TensorKind, catalogue, init, layout};
+
+/// Of the largest gradient of the tensor: f32 sums against exact ones.
+const TOLERANCE: f64 = 3e-4;
+/// Differences: truncation is about its square, cancellation 1e-16 over it.
+const STEP: f64 = 1e-5;
+/// Elements of each tensor that are checked, evenly spread.
+const ELEMENTS_MAX: usize = 60;
+const DROPOUT_KEY: [u64; 3] = [11, 12, 13];
+
+struct Case {
+    graph: Graph,
+    layout: Layout,
+    parameters: Vec<f32>,
+    statistics: Vec<f32>,
+    images: Vec<f32>,
+    labels: Vec<u32>,
+}
+
+fn case(graph: Graph, batch: usize, seed: u64) -> Case {
+    let layout = layout::of(&graph);
+    let mut stream = Stream::new(&[seed, 77]);
+    let mut parameters = init::parameters(&graph, &layout, seed);
+    // Scales, shifts and biases away from 1 and 0, which would hide mistakes.
+    for tensor in layout.tensors.iter().filter(|tensor| tensor.kind == TensorKind::Bias) {
+        for value in &mut parameters[tensor.range()] {
+            *value += 0.3 * stream.normal() as f32;
+        }
+    }
+    let statistics =
+        init::statistics(&layout).into_iter().map(|x| x + 0.3 * stream.unit() as f32).collect();
+    let pixels = batch * graph.input.iter().product::<usize>();
+    let images = (0..pixels).map(|_| stream.normal() as f32).collect();
+    let labels = (0..batch).map(|_| stream.below(graph.classes as u64) as u32).collect();
+    Case { graph, layout, parameters, statistics, images, labels }
+}
+
+fn wide(values: &[f32]) -> Vec<f64> {
+    values.iter().map(|&x| f64::from(x)).collect()
+}
+
+/// Loss, gradients and statistics of the engine.
+fn engine(case: &Case) -> (f64, Vec<f32>, Vec<f32>) {
+    let mut executor = Executor::new(&case.graph, &case.layout, 1).expect("an executor");
+    executor.load(&case.parameters, &case.statistics).expect("parameters fit");
+    let mut gradients = vec![f32::NAN; case.layout.parameters];
+    let mut statistics = vec![f32::NAN; case.layout.statistics];
+    let outcome = executor
+        .train(&case.images, &case.labels, DROPOUT_KEY, &mut statistics, &mut |offset, part| {
+            gradients[offset..offset + part.len()].copy_from_slice(part);
+        })
+        .expect("a micro-batch");
+    assert_eq!(outcome.samples, case.labels.len() as u64);
+    (outcome.loss_sum, gradients, statistics)
+}
+
+fn check(case: &Case) {
+    let mode = Mode::Training { dropout_key: DROPOUT_KEY };
+    let (images, mut parameters) = (wide(&case.images), wide(&case.parameters));
+    let loss = |parameters: &[f64]| {
+        forward(&case.graph, &case.layout, parameters, &images, &case.labels, &mode)
+    };
+    let (engine_loss, gradients, statistics) = engine(case);
+    let exact = loss(&parameters);
+    assert!(
+        (engine_loss - exact.loss).abs() <= 1e-5 * exact.loss.abs().max(1.0),
+        "loss {engine_loss}, exactly {}",
+        exact.loss
+    );
+    for (at, (&given, &wanted)) in statistics.iter().zip(&exact.statistics).enumerate() {
+        let error = (f64::from(given) - wanted).abs();
+        assert!(error <= 1e-5 * wanted.abs().max(1.0), "statistic {at}: {given}, {wanted}");
+    }
+    let trained = |kind| kind != TensorKind::Statistic;
+    for tensor in case.layout.tensors.iter().filter(|tensor| trained(tensor.kind)) {
+        let range = tensor.range();
+        let stride = range.len().div_ceil(ELEMENTS_MAX);
+        let mut pairs = Vec::new();
+        for at in range.clone().step_by(stride) {
+            let original = parameters[at];
+            parameters[at] = original + STEP;
+            let above = loss(&parameters).loss;
+            parameters[at] = original - STEP;
+            let below = loss(&parameters).loss;
+            parameters[at] = original;
+            pairs.push((at - range.start, (above - below) / (2.0 * STEP)));
+        }
+        let largest = gradients[range.clone()].iter().fold(0f32, |a, b| a.max(b.abs()));
+        let allowed = TOLERANCE * f64::from(largest) + 2e-6;
+        for (at, wanted) in pairs {
+            let given = f64::from(gradients[range.start + at]);
+            assert!(
+                (given - wanted).abs() <= allowed,
+                "{} of {}, element {at}: {given}, numerically {wanted}, allowed {allowed}",
+                tensor.name,
+                case.graph.name
+            );
+        }
+    }
+    check_inference(case);
+}
+
+fn check_inference(case: &Case) {
+    let statistics = wide(&case.statistics);
+    let mode = Mode::Inference { statistics: &statistics };
+    let exact = forward(
+        &case.graph,
+        &case.layout,
+        &wide(&case.parameters),
+        &wide(&case.images),
+        &case.labels,
+        &mode,
+    );
+    let mut executor = Executor::new(&case.graph, &case.layout, 1).expect("an executor");
+    executor.load(&case.parameters, &case.statistics).expect("parameters fit");
+    let outcome = executor.evaluate(&case.images, &case.labels).expect("a micro-batch");
+    let error = (outcome.loss_sum - exact.loss).abs();
+    assert!(error <= 1e-5 * exact.loss.abs().max(1.0), "{} {}", outcome.loss_sum, exact.loss);
+    let wrong = |(row, &label): (&[f64], &u32)| {
+        row.iter().enumerate().any(|(class, &x)| class != label as usize && x > row[label as usize])
+    };
+    let errors =
+        exact.logits.chunks(case.graph.classes).zip(&case.labels).filter(|&(r, l)| wrong((r, l)));
+    assert_eq!(outcome.errors, errors.count() as u64);
+    let probabilities = executor.predict(&case.images).expect("probabilities");
+    for (row, logits) in
+        probabilities.chunks(case.graph.classes).zip(exact.logits.chunks(case.graph.classes))
+    {
+        let sum: f64 = logits.iter().map(|x| x.exp()).sum();
+        for (p, x) in row.iter().zip(logits) {
+            assert!((f64::from(*p) - x.exp() / sum).abs() < 1e-5);
+        }
+    }
+}
+
+const CLASSES: usize = 5;
+
+/// The layers in `middle` between a convolution (so that gradients flow on) and a linear layer.
+fn around(middle: &str, input: Shape, seed: u64) {
+    let text = format!(
+        r#"
+        name = "around"
+        [[layer]]
+        name = "before"
+        kind = "conv"
+        channels = 6
+        kernel = 3
+        padding = 1
+        {middle}
+        [[layer]]
+        kind = "flatten"
+        [[layer]]
+        name = "after"
+        kind = "linear"
+        features = "classes"
+        "#
+    );
+    let graph = from_toml(&text, input, CLASSES).unwrap_or_else(|error| panic!("{error}"));
+    check(&case(graph, 3, seed));
+}
+
+#[test]
+fn convolutions_of_every_geometry_agree() {
+    for (seed, (kernel, stride, padding, bias)) in [
+        (3, 1, 1, true),
+        (3, 2, 1, false),
+        (1, 2, 0, true),
+        (5, 1, 0, true),
+        (7, 4, 3, false),
+        (2, 2, 0, true),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let middle = format!(
+            "[[layer]]\nkind = \"conv\"\nchannels = 7\nkernel = {kernel}\nstride = {stride}\n\
+             padding = {padding}\nbias = {bias}"
+        );
+        around(&middle, [3, 9, 8], seed as u64);
+    }
+}
+
+#[test]
+fn wide_convolutions_agree() {
+    let middle = "[[layer]]\nkind = \"conv\"\nchannels = 32\nkernel = 3\npadding = 1\n\
+                  [[layer]]\nkind = \"relu\"\n[[layer]]\nkind = \"conv\"\nchannels = 32\n\
+                  kernel = 3\nstride = 2\npadding = 1";
+    around(middle, [3, 8, 8], 3);
+}
+
+#[test]
+fn batch_norm_agrees_alone_and_with_relu() {
+    around("[[layer]]\nkind = \"batch_norm\"", [3, 6, 5], 1);
+    around("[[layer]]\nkind = \"batch_norm\"\n[[layer]]\nkind = \"relu\"", [3, 6, 5], 2);
+    // After flattening, over features; and with epsilon that matters.
+    let flat = "[[layer]]\nkind = \"flatten\"\n[[layer]]\nkind = \"batch_norm\"\nepsilon = 0.1";
+    around(flat, [2, 3, 3], 3);
+}
+
+#[test]
+fn relu_agrees_fused_in_place_and_shared() {
+    around("[[layer]]\nkind = \"relu\"", [3, 6, 6], 1);
+    // After pooling it cannot be fused.
+    let pooled = "[[layer]]\nkind = \"avg_pool\"\nkernel = 2\nstride = 2\n\
+                  [[layer]]\nkind = \"relu\"";
+    around(pooled, [3, 6, 6], 2);
+    // Its input is read twice: it must not be overwritten.
+    let shared = "[[layer]]\nname = \"r\"\nkind = \"relu\"\n\
+                  [[layer]]\nkind = \"add\"\ninputs = [\"before\", \"r\"]";
+    around(shared, [3, 6, 6], 3);
+}
+
+#[test]
+fn pools_of_every_geometry_agree() {
+    for kind in ["max_pool", "avg_pool"] {
+        for (kernel, stride, padding) in [(2, 2, 0), (3, 2, 1), (3, 1, 1), (2, 3, 0)] {
+            let middle = format!(
+                "[[layer]]\nkind = \"{kind}\"\nkernel = {kernel}\nstride = {stride}\n\
+                 padding = {padding}"
+            );
+            around(&middle, [3, 7, 9], 4);
+        }
+    }
+    around("[[layer]]\nkind = \"global_avg_pool\"", [3, 7, 9], 5);
+}
+
+#[test]
+fn dropout_agrees_in_any_place() {
+    around("[[layer]]\nkind = \"dropout\"\nrate = 0.4", [3, 5, 5], 1);
+    let middle = "[[layer]]\nkind = \"flatten\"\n[[layer]]\nkind = \"dropout\"\nrate = 0.5\n\
+                  [[layer]]\nkind = \"linear\"\nfeatures = 12\n[[layer]]\nkind = \"relu\"\n\
+                  [[layer]]\nkind = \"dropout\"\nrate = 0.25";
+    around(middle, [3, 5, 5], 2);
+}
+
+#[test]
+fn local_response_normalisation_agrees() {
+    for size in [3, 5] {
+        let middle =
+            format!("[[layer]]\nkind = \"lrn\"\nsize = {size}\nalpha = 0.2\nbeta = 0.75\nk = 2.0");
+        around(&middle, [3, 5, 5], 1);
+    }
+}
+
+#[test]
+fn adding_agrees_for_two_three_and_the_same() {
+    let branches = "[[layer]]\nname = \"a\"\nkind = \"conv\"\nchannels = 6\nkernel = 1\n\
+                    [[layer]]\nname = \"b\"\nkind = \"batch_norm\"\ninputs = [\"before\"]\n";
+    let sum = |inputs: &str| format!("{branches}[[layer]]\nkind = \"add\"\ninputs = [{inputs}]\n");
+    around(&sum("\"a\", \"b\""), [3, 5, 5], 1);
+    around(&sum("\"b\", \"before\", \"a\""), [3, 5, 5], 2);
+    around(&format!("{}[[layer]]\nkind = \"relu\"", sum("\"a\", \"b\"")), [3, 5, 5], 3);
+    let twice = "[[layer]]\nkind = \"add\"\ninputs = [\"before\", \"before\"]\n\
+                 [[layer]]\nkind = \"relu\"";
+    around(twice, [3, 5, 5], 4);
+}
+
+#[test]
+fn concatenation_agrees_for_odd_and_blocked_widths() {
+    for (a, b) in [(5, 3), (16, 16), (16, 4)] {
+        let middle = format!(
+            "[[layer]]\nname = \"a\"\nkind = \"conv\"\nchannels = {a}\nkernel = 3\npadding = 1\n\
+             [[layer]]\nname = \"b\"\nkind = \"conv\"\nchannels = {b}\nkernel = 1\n\
+             inputs = [\"before\"]\n\
+             [[layer]]\nkind = \"concat\"\ninputs = [\"a\", \"before\", \"b\"]\n\
+             [[layer]]\nkind = \"conv\"\nchannels = 4\nkernel = 3"
+        );
+        around(&middle, [3, 5, 5], 1);
+    }
+    let flat = "[[layer]]\nname = \"f\"\nkind = \"flatten\"\n\
+                [[layer]]\nname = \"l\"\nkind = \"linear\"\nfeatures = 9\n\
+                [[layer]]\nkind = \"concat\"\ninputs = [\"l\", \"f\"]";
+    around(flat, [3, 4, 4], 2);
+}
+
+#[test]
+fn a_classifier_without_linear_layers_agrees() {
+    let text = r#"
+        [[layer]]
+        kind = "conv"
+        channels = 5
+        kernel = 3
+        [[layer]]
+        kind = "global_avg_pool"
+    "#;
+    let graph = from_toml(text, [3, 6, 6], CLASSES).expect("the file is right");
+    check(&case(graph, 4, 1));
+}
+
+#[test]
+fn the_perceptron_agrees() {
+    let graph = catalogue::build("mlp", [1, 6, 6], 10, 0.0625).expect("known");
+    check(&case(graph, 5, 1));
+}
+
+#[test]
+fn a_small_cnn11_agrees() {
+    let graph = catalogue::build("cnn11", [3, 16, 16], 10, 0.01).expect("known");
+    check(&case(graph, 4, 2));
+}
+
+#[test]
+fn a_tiny_residual_network_agrees() {
+    let block = |name: &str, from: &str, stride: usize| {
+        format!(
+            r#"
+            [[layer]]
+            name = "{name}.conv1"
+            kind = "conv"
+            channels = 8
+            kernel = 3
+            stride = {stride}
+            padding = 1
+            bias = false
+            inputs = ["{from}"]
+            [[layer]]
+            name = "{name}.bn1"
+            kind = "batch_norm"
+            [[layer]]
+            name = "{name}.relu1"
+            kind = "relu"
+            [[layer]]
+            name = "{name}.conv2"
+            kind = "conv"
+            channels = 8
+            kernel = 3
+            padding = 1
+            bias = false
+            [[layer]]
+            name = "{name}.bn2"
+            kind = "batch_norm"
+            [[layer]]
+            name = "{name}.shortcut"
+            kind = "conv"
+            channels = 8
+            kernel = 1
+            stride = {stride}
+            inputs = ["{from}"]
+            [[layer]]
+            name = "{name}.add"
+            kind = "add"
+            inputs = ["{name}.bn2", "{name}.shortcut"]
+            [[layer]]
+            name = "{name}"
+            kind = "relu"
+            "#
+        )
+    };
+    let stem = "[[layer]]\nname = \"stem\"\nkind = \"conv\"\nchannels = 8\nkernel = 3\npadding = 1";
+    let head = "[[layer]]\nkind = \"global_avg_pool\"\n[[layer]]\nkind = \"flatten\"\n\
+                [[layer]]\nkind = \"linear\"\nfeatures = \"classes\"";
+    let text = format!("{stem}\n{}\n{}\n{head}", block("one", "stem", 1), block("two", "one", 2));
+    let graph = from_toml(&text, [3, 8, 8], CLASSES).expect("the file is right");
+    check(&case(graph, 4, 6));
+}

@@ -1,0 +1,18 @@
+//! What needs no ranks: the library from outside, simulated worlds, commands that look at files.
+//! One binary, since each links the whole library; its tests run side by side.
+
+#![allow(clippy::unwrap_used, reason = "a test stops at its first surprise")]
+
+mod checkpoint;
+mod cli;
+mod config;
+mod data;
+mod fixture;
+mod fleet;
+mod gradients;
+mod observe;
+mod reference;
+mod report;
+mod simulate;
+mod simulated_cluster;
+mod toy;

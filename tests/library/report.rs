@@ -1,0 +1,303 @@
+//! The report, the audit and the status command on run directories as a trainer leaves them.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::fixture::{Answer, Story, write_run};
+use kintsugi::lab::experiment::plan::{Changes, Experiment};
+use kintsugi::lab::experiment::results::Index;
+use kintsugi::lab::experiment::runner::{Made, Runner, signals};
+use kintsugi::observe::report::compare::Bits;
+use kintsugi::observe::report::read::read_run;
+use kintsugi::observe::report::summary::{RunSummary, summarise};
+use kintsugi::observe::report::{Study, html};
+
+const ARMS: [(&str, Answer); 4] = [
+    ("calm", Answer::Calm),
+    ("detect/respawn", Answer::Respawn),
+    ("detect/shrink", Answer::Shrink),
+    ("checkpoint/restart", Answer::Restart),
+];
+
+fn study(out: &Path, seconds: f64, evaluations: u32, seeds: u64) -> Study {
+    let mut runs = Vec::new();
+    for (arm, answer) in ARMS {
+        for seed in 1..=seeds {
+            let step_seconds = 0.11;
+            let story = Story { arm, answer, seed, seconds, evaluations, step_seconds };
+            runs.push(read_run(&write_run(out, story), Some(arm)).unwrap());
+        }
+    }
+    Study {
+        title: "Detect/respawn, detect/shrink and checkpoint/restart".into(),
+        description: format!(
+            "Every run has {seconds:.0} s of wall time on 4 ranks; rank 2 is killed at 0.225 of it."
+        ),
+        command: "kintsugi experiment configs/experiment/demo.toml --out runs/demo".into(),
+        experiment: None,
+        machine: "2 cores".into(),
+        runs,
+    }
+}
+
+fn of<'a>(runs: &'a [RunSummary], arm: &str) -> &'a RunSummary {
+    runs.iter().find(|run| run.arm == arm).unwrap()
+}
+
+#[test]
+fn respawn_loses_nothing_and_restart_loses_what_its_ledger_says() {
+    let out = tempfile::tempdir().unwrap();
+    let runs = summarise(&study(out.path(), 45.0, 36, 1));
+    let respawn = of(&runs, "detect/respawn");
+    assert_eq!((respawn.lost_steps, respawn.lost_steps_ledger, respawn.largest_fall), (0, 0, 0));
+    assert!(matches!(respawn.bits, Bits::SameLosses { steps } if steps > 300), "{respawn:?}");
+    let restart = of(&runs, "checkpoint/restart");
+    assert!(restart.lost_steps > 0);
+    assert_eq!(restart.lost_steps, restart.lost_steps_ledger);
+    assert_eq!(restart.lost_steps, restart.largest_fall);
+    assert!(restart.redo_seconds() > 0.0);
+    let shrink = of(&runs, "detect/shrink");
+    assert!(matches!(shrink.bits, Bits::Differs { from_step } if from_step > 1));
+    assert!(respawn.recovery_seconds() < restart.recovery_seconds());
+}
+
+#[test]
+fn the_page_holds_every_figure_and_nothing_from_elsewhere() {
+    let out = tempfile::tempdir().unwrap();
+    let page = html(&study(out.path(), 45.0, 36, 2));
+    assert_eq!(page.matches("<figcaption>").count(), 5);
+    for wanted in ["detect/respawn", "diamond", "failure", "95 % interval", "goodput", "$ kintsugi"]
+    {
+        assert!(page.contains(wanted), "`{wanted}` is missing");
+    }
+    let outside = page.replace("http://www.w3.org/2000/svg", "");
+    for forbidden in ["http://", "https://", "<script", "src=", "@import"] {
+        assert!(!outside.contains(forbidden), "`{forbidden}` is there");
+    }
+}
+
+#[test]
+#[ignore = "writes pages to look at: KINTSUGI_REPORT_OUT=DIR"]
+fn write_pages_to_look_at() {
+    let out = std::env::var("KINTSUGI_REPORT_OUT").unwrap();
+    let out = Path::new(&out);
+    for (name, seconds, evaluations, seeds) in [("demo", 45.0, 36, 1), ("paper", 720.0, 144, 3)] {
+        let runs = out.join(name);
+        let page = html(&study(&runs, seconds, evaluations, seeds));
+        std::fs::write(out.join(format!("{name}.html")), page).unwrap();
+    }
+}
+
+fn kintsugi(arguments: &[&str]) -> std::process::Output {
+    Command::new(env!("CARGO_BIN_EXE_kintsugi")).args(arguments).output().unwrap()
+}
+
+fn printed(output: &std::process::Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
+}
+
+fn one_run(out: &Path, answer: Answer) -> PathBuf {
+    let (seconds, evaluations, step_seconds) = (12.0, 12, 0.11);
+    write_run(out, Story { arm: "quick", answer, seed: 3, seconds, evaluations, step_seconds })
+}
+
+/// Changes one line of a run's ledger.
+fn edit_ledger(run: &Path, edit: impl FnOnce(&mut Vec<String>)) {
+    let path = run.join("ledger.jsonl");
+    let mut lines: Vec<String> =
+        std::fs::read_to_string(&path).unwrap().lines().map(String::from).collect();
+    edit(&mut lines);
+    std::fs::write(&path, lines.join("\n") + "\n").unwrap();
+}
+
+#[test]
+fn audit_passes_a_run_that_lost_a_rank_and_one_that_started_again() {
+    for answer in [Answer::Calm, Answer::Respawn, Answer::Shrink, Answer::Restart] {
+        let out = tempfile::tempdir().unwrap();
+        let run = one_run(out.path(), answer);
+        let output = kintsugi(&["audit", run.to_str().unwrap()]);
+        assert_eq!(output.status.code(), Some(0), "{answer:?}: {}", printed(&output));
+        assert!(printed(&output).contains("exactly once"));
+    }
+}
+
+#[test]
+fn audit_fails_a_planted_duplicate_and_a_planted_omission() {
+    let out = tempfile::tempdir().unwrap();
+    let run = one_run(out.path(), Answer::Respawn);
+    let path = run.to_str().unwrap();
+    let original = std::fs::read(run.join("ledger.jsonl")).unwrap();
+
+    edit_ledger(&run, |lines| lines.insert(30, lines[30].clone()));
+    let twice = kintsugi(&["audit", path]);
+    assert_eq!(twice.status.code(), Some(1));
+    assert!(printed(&twice).contains("step 31: committed again"), "{}", printed(&twice));
+
+    std::fs::write(run.join("ledger.jsonl"), &original).unwrap();
+    edit_ledger(&run, |lines| drop(lines.remove(30)));
+    let omitted = kintsugi(&["audit", path]);
+    assert_eq!(omitted.status.code(), Some(1));
+    assert!(printed(&omitted).contains("31..31 are missing"), "{}", printed(&omitted));
+
+    // One sample twice instead of another: only the mix tells.
+    std::fs::write(run.join("ledger.jsonl"), &original).unwrap();
+    edit_ledger(&run, |lines| {
+        let (before, after) = lines[30].split_once("\"mix\":").unwrap();
+        let end = after.find([',', '}']).unwrap();
+        let mix = after[..end].parse::<u64>().unwrap() ^ 1;
+        lines[30] = format!("{before}\"mix\":{mix}{}", &after[end..]);
+    });
+    let swapped = kintsugi(&["audit", "--json", path]);
+    assert_eq!(swapped.status.code(), Some(1));
+    let json: serde_json::Value = serde_json::from_slice(&swapped.stdout).unwrap();
+    assert_eq!(json["passed"], false);
+    assert_eq!(json["synchronous"]["findings"][0]["step"], 31);
+}
+
+#[test]
+fn audit_sees_a_result_that_contradicts_the_ledger() {
+    let out = tempfile::tempdir().unwrap();
+    let run = one_run(out.path(), Answer::Restart);
+    edit_ledger(&run, |lines| drop(lines.pop()));
+    let output = kintsugi(&["audit", run.to_str().unwrap()]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(printed(&output).contains("steps: result.json says"), "{}", printed(&output));
+}
+
+#[test]
+fn status_says_where_a_run_stands() {
+    let out = tempfile::tempdir().unwrap();
+    let run = one_run(out.path(), Answer::Respawn);
+    let output = kintsugi(&["status", "--json", run.to_str().unwrap()]);
+    let json: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(json["state"], "completed");
+    assert_eq!((&json["recoveries"], &json["lost_steps"]), (&1.into(), &0.into()));
+    assert!(json["step"].as_u64().unwrap() > 50);
+    std::fs::remove_file(run.join("result.json")).unwrap();
+    let output = kintsugi(&["status", run.to_str().unwrap()]);
+    assert!(printed(&output).contains(": silent"), "{}", printed(&output));
+    let nothing = kintsugi(&["status", out.path().to_str().unwrap()]);
+    assert_eq!(nothing.status.code(), Some(1));
+}
+
+#[test]
+fn report_draws_single_runs_and_names_what_it_cannot_read() {
+    let out = tempfile::tempdir().unwrap();
+    let run = one_run(out.path(), Answer::Restart);
+    let output = kintsugi(&["report", run.to_str().unwrap()]);
+    assert_eq!(output.status.code(), Some(0), "{}", printed(&output));
+    let page = std::fs::read_to_string(run.join("report.html")).unwrap();
+    assert!(page.contains("<svg") && page.contains("quick"));
+    let missing = out.path().join("nothing");
+    let output = kintsugi(&["report", missing.to_str().unwrap()]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(printed(&output).contains("nothing"), "{}", printed(&output));
+}
+
+/// Stands in for `kintsugi launch`: copies a prepared run, and counts how often it was asked.
+fn stand_in(folder: &Path, prepared: &Path) -> PathBuf {
+    let script = folder.join("stand-in");
+    let text = format!(
+        "#!/bin/sh\nfor last do\n\
+         case $previous in --run-dir) dir=$last;; esac\nprevious=$last\ndone\n\
+         case \"$*\" in *--dry-run*) exit 0;; esac\n\
+         echo \"$*\" >> {folder}/asked\n\
+         rm -rf \"$dir\"; cp -r {prepared}/$(basename \"$dir\") \"$dir\"\n",
+        folder = folder.display(),
+        prepared = prepared.display()
+    );
+    std::fs::write(&script, text).unwrap();
+    std::fs::set_permissions(&script, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    script
+}
+
+const EXPERIMENT: &str = r#"
+title = "stand-in"
+config = "base.toml"
+ranks = 4
+seconds = 12.0
+seeds = [1]
+schedule = { checkpoints = 12, evaluations = 12, failures = [{ at = 0.225, rank = 2 }] }
+[[arm]]
+name = "calm"
+failures = []
+[[arm]]
+name = "checkpoint/restart"
+set.recovery.ladder = ["restart"]
+"#;
+
+#[test]
+fn a_complete_run_is_kept_and_a_changed_one_is_made_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let (prepared, out) = (folder.path().join("prepared"), folder.path().join("out"));
+    std::fs::create_dir_all(&out).unwrap();
+    for (arm, answer) in [("calm", Answer::Calm), ("checkpoint/restart", Answer::Restart)] {
+        let (seconds, evaluations, step_seconds) = (12.0, 12, 0.11);
+        write_run(&prepared, Story { arm, answer, seed: 1, seconds, evaluations, step_seconds });
+    }
+    let file = folder.path().join("experiment.toml");
+    std::fs::write(&file, EXPERIMENT).unwrap();
+    std::fs::write(folder.path().join("base.toml"), "").unwrap();
+    let program = stand_in(folder.path(), &prepared);
+    let make = |changes: &Changes| -> Vec<Made> {
+        let (experiment, text) = Experiment::load(&file).unwrap();
+        let experiment = experiment.with(changes).unwrap();
+        let (config, seconds) = (experiment.config.clone(), experiment.seconds);
+        let runner = Runner { program: program.clone(), out: out.clone(), seconds, config };
+        let mut index = Index::new(&experiment, &text, "kintsugi experiment".into());
+        let mut signals = signals().unwrap();
+        let plan = experiment.plan(changes);
+        let made = plan.iter().map(|run| {
+            assert_eq!(runner.refuses(run).unwrap(), None);
+            let made = runner.make(run, &mut signals).unwrap();
+            index.add(run);
+            made
+        });
+        let made = made.collect();
+        index.write(&out).unwrap();
+        made
+    };
+    let asked = || std::fs::read_to_string(folder.path().join("asked")).unwrap().lines().count();
+    let plain = Changes::default();
+    assert_eq!(make(&plain), [Made::Completed, Made::Completed]);
+    assert_eq!(make(&plain), [Made::Kept, Made::Kept]);
+    assert_eq!(asked(), 2);
+    // Not complete any more: made again, from the beginning.
+    std::fs::remove_file(out.join("calm-1/result.json")).unwrap();
+    assert_eq!(make(&plain), [Made::Completed, Made::Kept]);
+    let lines = std::fs::read_to_string(folder.path().join("asked")).unwrap();
+    assert!(lines.lines().nth(2).unwrap().contains("--fresh"));
+    let changed = Changes { set: vec!["model.name=mlp".into()], ..Changes::default() };
+    assert_eq!(make(&changed), [Made::Completed, Made::Completed]);
+    let json: serde_json::Value =
+        serde_json::from_slice(&std::fs::read(out.join("results.json")).unwrap()).unwrap();
+    assert_eq!(json["summaries"][1]["arm"], "checkpoint/restart");
+    assert_eq!(json["summaries"][1]["lost_steps"], json["summaries"][1]["lost_steps_ledger"]);
+    // The folder can be drawn again.
+    let again = kintsugi(&[
+        "report",
+        out.to_str().unwrap(),
+        "--out",
+        file.with_extension("html").to_str().unwrap(),
+    ]);
+    assert_eq!(again.status.code(), Some(0), "{}", printed(&again));
+}
+
+#[test]
+fn an_experiment_that_makes_no_sense_starts_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("experiment.toml");
+    std::fs::write(&file, EXPERIMENT.replace("rank = 2", "rank = 7")).unwrap();
+    let out = folder.path().join("out");
+    let arguments = ["experiment", file.to_str().unwrap(), "--out", out.to_str().unwrap()];
+    let output = kintsugi(&arguments);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(printed(&output).contains("failures.rank = 7"), "{}", printed(&output));
+    assert!(!out.exists());
+    // A key that no configuration has is refused by the front door of every run.
+    std::fs::write(&file, EXPERIMENT.replace("recovery.ladder", "recovery.lader")).unwrap();
+    std::fs::write(folder.path().join("base.toml"), "").unwrap();
+    let output = kintsugi(&arguments);
+    assert_eq!(output.status.code(), Some(2), "{}", printed(&output));
+    assert!(printed(&output).contains("recovery.lader"), "{}", printed(&output));
+}

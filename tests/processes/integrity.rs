@@ -1,0 +1,104 @@
+//! Silent corruption in real processes: a bit of a rank's weights turns over, a gradient is no
+//! number. One run at a time: four ranks share two cores.
+
+use std::path::PathBuf;
+
+use kintsugi::observe::event::Kind;
+use kintsugi::observe::ledger::{self, Entry};
+use kintsugi::observe::log::read_events;
+use kintsugi::observe::result::{RunResult, Status};
+
+use crate::support::{
+    alone, assert_audited, assert_nothing_runs, kintsugi, launch, project, result_of, run, run_dir,
+};
+
+/// Seconds any of these runs may take.
+const LIMIT: u64 = 120;
+
+fn completed(name: &str, overrides: &[&str]) -> (PathBuf, RunResult) {
+    let folder = run_dir(&format!("integrity-{name}"));
+    let ended = run(&mut launch(&folder, overrides), LIMIT);
+    assert_eq!(ended.code, Some(0), "{name}: {}", ended.stderr);
+    let result = result_of(&folder);
+    assert_eq!(result.status, Status::Completed, "{name}");
+    assert_audited(&folder);
+    assert_nothing_runs(&folder);
+    (folder, result)
+}
+
+const FLIP: &str = r#"faults.plan=[{kind="bit_flip", rank=2, step=24, phase="in_update"}]"#;
+const EVERY: &str = "recovery.integrity_every=10steps";
+
+fn rollbacks(folder: &std::path::Path) -> Vec<u64> {
+    let entries = ledger::read(&folder.join("ledger.jsonl")).unwrap();
+    let to = |entry: &Entry| match entry {
+        Entry::Rollback { to, .. } => Some(*to),
+        _ => None,
+    };
+    entries.iter().filter_map(to).collect()
+}
+
+#[test]
+fn a_rank_whose_weights_differ_is_evicted_and_the_bits_are_the_calm_runs() {
+    let _turn = alone();
+    let (_, calm) = completed("calm", &[]);
+    let (folder, result) = completed("flip", &[FLIP, EVERY]);
+    assert_eq!(result.state_sha256, calm.state_sha256);
+    assert_eq!(rollbacks(&folder), [20]);
+    assert_eq!(result.recoveries.len(), 1, "{:?}", result.recoveries);
+    let lost = &result.recoveries[0].lost;
+    assert_eq!(lost.iter().map(|lost| lost.rank).collect::<Vec<_>>(), [2]);
+    assert_eq!(result.lost_steps, 10, "steps 21 to 30 were done again");
+    let named = read_events(&folder.join("events.jsonl")).unwrap().into_iter().any(|event| {
+        matches!(event.kind, Kind::Warning { message }
+            if message.contains("silent corruption") && message.contains("rank 2"))
+    });
+    assert!(named, "the event log names the rank");
+}
+
+#[test]
+fn two_ranks_go_back_and_nobody_is_evicted() {
+    let _turn = alone();
+    let start = |name: &str, more: &[&str]| {
+        let folder = run_dir(&format!("integrity-{name}"));
+        let mut command = kintsugi();
+        command.arg("launch").args(["-n", "2"]).arg(project("configs/mlp_synthetic.toml"));
+        command.arg("--run-dir").arg(&folder);
+        for value in more {
+            command.args(["-s", value]);
+        }
+        let ended = run(&mut command, LIMIT);
+        assert_eq!(ended.code, Some(0), "{name}: {}", ended.stderr);
+        assert_audited(&folder);
+        (result_of(&folder), folder)
+    };
+    let (calm, _) = start("two-calm", &[]);
+    let flip = FLIP.replace("rank=2", "rank=1");
+    let (result, folder) = start("two-flip", &[&flip, EVERY]);
+    assert_eq!(result.state_sha256, calm.state_sha256);
+    assert_eq!(rollbacks(&folder), [20]);
+    assert!(result.recoveries.iter().all(|record| record.lost.is_empty()));
+}
+
+#[test]
+fn gradients_that_are_no_numbers_cost_their_step_and_no_more() {
+    let _turn = alone();
+    let nan = r#"faults.plan=[{kind="nan", rank=1, step=30, phase="in_forward"}]"#;
+    zero_update_at_30("nan", &[nan]);
+    // There what is no number is told apart before it is rounded.
+    zero_update_at_30("nan-reproducible", &[nan, "train.reproducible=true"]);
+}
+
+fn zero_update_at_30(name: &str, overrides: &[&str]) {
+    let (folder, result) = completed(name, overrides);
+    let entries = ledger::read(&folder.join("ledger.jsonl")).unwrap();
+    let zeroed: Vec<u64> = ledger::effective(&entries)
+        .iter()
+        .filter(|line| line.zero_update)
+        .map(|line| line.step)
+        .collect();
+    assert_eq!(zeroed, [30]);
+    assert_eq!((result.steps, result.recoveries.len()), (60, 0));
+    let error = result.validation.unwrap().error;
+    assert!(error < 0.9, "the run still learns: {error}");
+}

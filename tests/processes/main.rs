@@ -1,0 +1,20 @@
+//! What starts ranks: real processes, real Open MPI, real signals. One binary, since each links the
+//! whole library. Most tests run alone (`support::alone`): ranks share few cores.
+
+#![allow(clippy::unwrap_used, reason = "a test stops at its first surprise")]
+
+mod bench;
+mod chaos;
+mod guard;
+mod integrity;
+mod join;
+mod launch;
+mod matrix;
+mod regrow;
+mod reproducible;
+mod resident;
+mod runs;
+mod shim;
+mod soak;
+mod spares;
+mod support;

@@ -1,0 +1,173 @@
+//! Reproducible sums over real processes: the same bits for any number of ranks, and after a
+//! shrink. Each claim compares whole runs by their `state_sha256`.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use kintsugi::observe::event::Kind;
+use kintsugi::observe::log::read_events;
+use kintsugi::observe::result::{RunResult, Status};
+use kintsugi_ffi::os::{Signal, kill};
+
+use crate::support::{
+    alone, assert_audited, assert_nothing_runs, kintsugi, project, result_of, run, start,
+    wait_for_step,
+};
+
+/// Seconds any of these runs may take.
+const LIMIT: u64 = 120;
+
+const SHRINK: &str = r#"recovery.ladder=["shrink"]"#;
+
+fn run_dir_of(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("reproducible-{name}"))
+}
+
+/// A whole run with reproducible sums on so many ranks.
+fn trained(name: &str, ranks: usize, overrides: &[&str]) -> RunResult {
+    let folder = run_dir_of(name);
+    let _ = std::fs::remove_dir_all(&folder);
+    let mut command = kintsugi();
+    command.arg("launch").args(["-n", &ranks.to_string()]);
+    command.arg(project("configs/mlp_synthetic.toml")).arg("--run-dir").arg(&folder);
+    for value in ["train.reproducible=true", "recovery.regrow=never"].iter().chain(overrides) {
+        command.args(["-s", value]);
+    }
+    let ended = run(&mut command, LIMIT);
+    assert_eq!(ended.code, Some(0), "{name}: {}", ended.stderr);
+    assert_audited(&folder);
+    assert_nothing_runs(&folder);
+    let result = result_of(&folder);
+    assert_eq!(result.status, Status::Completed, "{name}");
+    assert!(result.exact, "{name}: reproducible sums are exact whatever happened");
+    assert_eq!(result.lost_steps, 0, "{name}");
+    result
+}
+
+/// The run on four ranks that lost none.
+fn four() -> &'static RunResult {
+    static FOUR: OnceLock<RunResult> = OnceLock::new();
+    FOUR.get_or_init(|| trained("four", 4, &[]))
+}
+
+#[test]
+fn any_number_of_ranks_ends_with_the_same_bits() {
+    let _turn = alone();
+    for ranks in [1, 2, 3] {
+        let result = trained(&format!("of-{ranks}"), ranks, &[]);
+        assert_eq!(result.state_sha256, four().state_sha256, "{ranks} ranks");
+        let error = |result: &RunResult| result.validation.map(|measured| measured.error);
+        assert_eq!(error(&result), error(four()), "{ranks} ranks: another validation error");
+    }
+}
+
+fn long_run(folder: &Path, ranks: usize, overrides: &[&str]) -> Command {
+    let mut command = kintsugi();
+    command.arg("launch").args(["-n", &ranks.to_string()]);
+    command.arg(project("configs/mlp_synthetic.toml")).arg("--run-dir").arg(folder);
+    let keys = ["train.steps=300", "evaluation.every=never", "recovery.regrow=never"];
+    command.args(keys.iter().chain(overrides).flat_map(|key| ["-s", key]));
+    command
+}
+
+/// The bits of the long run on four ranks that nobody ended.
+fn long_calm(name: &str, overrides: &[&str]) -> Option<String> {
+    let folder = run_dir_of(name);
+    let _ = std::fs::remove_dir_all(&folder);
+    let ended = run(&mut long_run(&folder, 4, overrides), LIMIT);
+    assert_eq!(ended.code, Some(0), "{name}: {}", ended.stderr);
+    result_of(&folder).state_sha256
+}
+
+/// Starts a long run on four ranks, ends it somewhere on the way, and goes on with so many.
+fn gone_on_with(name: &str, ranks: usize, end: Signal, overrides: &[&str]) -> RunResult {
+    let folder = run_dir_of(name);
+    let _ = std::fs::remove_dir_all(&folder);
+    let command = |ranks: usize| long_run(&folder, ranks, overrides);
+    let mut running = start(&mut command(4), Duration::from_secs(LIMIT));
+    wait_for_step(&folder, 20, &mut running);
+    kill(running.pid(), end).expect("launch lives");
+    running.wait();
+    assert_nothing_runs(&folder);
+    let ended = run(&mut command(ranks), LIMIT);
+    assert_eq!(ended.code, Some(0), "{name}: {}", ended.stderr);
+    assert_audited(&folder);
+    let result = result_of(&folder);
+    assert_eq!((result.status, result.lost_steps), (Status::Completed, 0), "{name}");
+    assert_eq!(result.attempt, 2, "{name}: it was gone on with");
+    result
+}
+
+/// From a checkpoint (Ctrl-C), and from memory (SIGKILL).
+#[test]
+fn a_run_that_another_number_of_ranks_goes_on_with_says_whether_its_bits_are_known() {
+    let _turn = alone();
+    let reproducible = ["train.reproducible=true"];
+    let calm = long_calm("long-calm", &[]);
+    let calm_reproducible = long_calm("long-calm-reproducible", &reproducible);
+    for end in [Signal::Interrupt, Signal::Kill] {
+        let name = |what: &str| format!("{what}-{end:?}");
+        let same = gone_on_with(&name("same"), 4, end, &[]);
+        assert!(same.exact, "{end:?}: four ranks summed every step");
+        assert_eq!(same.state_sha256, calm, "{end:?}: four ranks went on");
+        let fewer = gone_on_with(&name("fewer"), 3, end, &[]);
+        assert!(!fewer.exact, "{end:?}: plain sums of four and of three ranks");
+        let fewer = gone_on_with(&name("exact"), 3, end, &reproducible);
+        assert!(fewer.exact, "{end:?}: these sums do not depend on the number");
+        assert_eq!(fewer.state_sha256, calm_reproducible, "{end:?}: three ranks went on");
+    }
+}
+
+#[test]
+fn a_shrunk_world_ends_with_the_same_bits() {
+    let _turn = alone();
+    let kill = r#"faults.plan=[{kind="kill", rank=2, step=20, phase="in_all_reduce"},
+        {kind="kill", rank=0, step=37, phase="before_vote"}]"#;
+    let result = trained("shrunk", 4, &[kill, SHRINK]);
+    let ranks: Vec<u32> = result.recoveries.iter().map(|record| record.ranks).collect();
+    assert_eq!(ranks, [3, 2]);
+    assert_eq!(result.state_sha256, four().state_sha256);
+}
+
+#[test]
+fn batch_statistics_are_the_same_for_any_number_of_ranks() {
+    let _turn = alone();
+    let network = [
+        "model.name=resnet20",
+        "model.width=1.0",
+        "train.steps=6",
+        "train.owners=6",
+        "train.global_batch=24",
+        "train.workers=2",
+        "evaluation.every=never",
+        r#"faults.plan=[{kind="kill", rank=1, step=4, phase="in_backward"}]"#,
+        SHRINK,
+    ];
+    let (three, two) = (trained("norm-3", 3, &network), trained("norm-2", 2, &network[..7]));
+    assert_eq!(three.recoveries.len(), 1, "{:?}", three.recoveries);
+    assert_eq!(three.state_sha256, two.state_sha256);
+}
+
+/// A rate at which this network's gradients leave the finest grid within a few steps.
+#[test]
+fn steps_whose_gradients_do_not_fit_are_computed_again_on_every_rank() {
+    let _turn = alone();
+    let diverging = ["optimizer.learning_rate=100.0", "train.steps=5", "evaluation.every=never"];
+    let (four, two) = (trained("wide-4", 4, &diverging), trained("wide-2", 2, &diverging));
+    assert_eq!(four.state_sha256, two.state_sha256);
+    let events = read_events(&run_dir_of("wide-4").join("events.jsonl")).unwrap();
+    let said = |kind: &Kind| match kind {
+        Kind::Warning { message } => message.contains("computed again on a coarser one"),
+        _ => false,
+    };
+    assert_eq!(events.iter().filter(|event| said(&event.kind)).count(), 1);
+    let kill = r#"faults.plan=[{kind="kill", rank=3, step=3, phase="before_vote"}]"#;
+    for ladder in [SHRINK, r#"recovery.ladder=["respawn"]"#] {
+        let overrides = [diverging[0], diverging[1], diverging[2], kill, ladder];
+        let struck = trained("wide-struck", 4, &overrides);
+        assert_eq!(struck.recoveries.len(), 1, "{:?}", struck.recoveries);
+        assert_eq!(struck.state_sha256, four.state_sha256, "{ladder}");
+    }
+}

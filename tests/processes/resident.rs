@@ -1,0 +1,351 @@
+//! State that outlives the processes, with real processes and real SIGKILL: everything killed at
+//! one instant, the supervisor too, slots that are damaged or of another run, newcomers that map
+//! what the dead left. A machine without room for the slots (/dev/shm) fails these tests.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use kintsugi::cluster::resident::folder::{Found, inventory, member_of};
+use kintsugi::cluster::world::{Member, World};
+use kintsugi::config::seed::Stream;
+use kintsugi::observe::event::Kind;
+use kintsugi::observe::log::read_events;
+use kintsugi::observe::result::{RunResult, Status};
+use kintsugi::train::checkpoint::store;
+use kintsugi_ffi::os::{Signal, kill};
+
+use crate::support::{
+    alone, assert_audited, assert_nothing_runs, kill_all, kintsugi, launch, result_of, run,
+    run_dir, shared_memory, start, wait_for_step,
+};
+
+/// Seconds any of these runs may take.
+const LIMIT: u64 = 120;
+/// No checkpoint that could be read: what goes on goes on from memory.
+const STEPS: &str = "train.steps=300";
+const LONG: [&str; 3] = [STEPS, "evaluation.every=100steps", "checkpoint.every=never"];
+
+/// The run of 300 steps that lost nothing.
+fn calm() -> &'static RunResult {
+    static CALM: OnceLock<RunResult> = OnceLock::new();
+    CALM.get_or_init(|| {
+        let folder = run_dir("resident-calm");
+        let ended = run(&mut launch(&folder, &LONG), LIMIT);
+        assert_eq!(ended.code, Some(0), "{}", ended.stderr);
+        result_of(&folder)
+    })
+}
+
+/// The slot files of a run.
+fn slots_of(folder: &Path) -> Vec<Found> {
+    let name = std::path::absolute(folder).unwrap().display().to_string();
+    inventory(Path::new("/dev/shm")).into_iter().filter(|found| found.run_dir == name).collect()
+}
+
+/// The run has ended as the calm one, from memory alone, and left nothing.
+fn ended_as_the_calm_run(folder: &Path, restarts: usize) -> RunResult {
+    let result = result_of(folder);
+    assert_eq!(result.status, Status::Completed);
+    assert_eq!(result.lost_steps, 0, "{:?}", result.restarts);
+    let from: Vec<&str> = result.restarts.iter().map(|restart| restart.from.as_str()).collect();
+    assert_eq!(from, vec!["resident"; restarts], "{:?}", result.restarts);
+    assert_eq!(result.state_sha256, calm().state_sha256, "other bits than the calm run");
+    for restart in &result.restarts {
+        let lost: Vec<u32> = restart.lost.iter().map(|lost| lost.rank).collect();
+        assert_eq!(lost, [0, 1, 2, 3], "everybody was killed: {:?}", restart.lost);
+    }
+    assert!(!folder.join("checkpoints").exists(), "a checkpoint was there to be read");
+    assert_audited(folder);
+    assert_nothing_runs(folder);
+    assert_eq!(slots_of(folder), vec![], "slots are left in /dev/shm");
+    result
+}
+
+/// Kills everything `kills` times, at moments drawn from `seed`.
+fn killed_at_random_moments(name: &str, seed: u64, kills: u64) {
+    let before = shared_memory();
+    let folder = run_dir(name);
+    let mut running = start(&mut launch(&folder, &LONG), Duration::from_secs(LIMIT));
+    let supervisor = running.pid();
+    let mut moments = Stream::new(&[seed, 77]);
+    for number in 0..kills {
+        let share = 280.0 / kills as f64;
+        let step = (share * (number as f64 + 0.2 + 0.7 * moments.unit())) as u64;
+        wait_for_step(&folder, step.max(2), &mut running);
+        std::thread::sleep(Duration::from_micros((20_000.0 * moments.unit()) as u64));
+        kill_all(&folder, Some(supervisor));
+    }
+    let ended = running.wait();
+    let replay = format!("seed {seed}: KINTSUGI_RESIDENT_SEED={seed}");
+    assert_eq!(ended.code, Some(0), "{replay}\n{}", ended.stderr);
+    println!("{replay}: {kills} kills");
+    ended_as_the_calm_run(&folder, kills as usize);
+    assert_eq!(shared_memory().difference(&before).count(), 0, "files are left in /dev/shm");
+}
+
+fn seed() -> u64 {
+    let text = std::env::var("KINTSUGI_RESIDENT_SEED").unwrap_or_else(|_| "1".into());
+    text.parse().expect("KINTSUGI_RESIDENT_SEED is a number")
+}
+
+#[test]
+fn everything_killed_at_once_goes_on_without_a_checkpoint() {
+    let _turn = alone();
+    killed_at_random_moments("resident-random", seed(), 3);
+}
+
+/// Weights to begin with, of which the last is no number.
+fn weights_with_a_flaw() -> String {
+    let folder = run_dir("resident-weights");
+    let few = ["train.steps=3", "evaluation.every=never"];
+    assert_eq!(run(&mut launch(&folder, &few), LIMIT).code, Some(0));
+    let file = folder.join("weights.safetensors");
+    let mut export = kintsugi();
+    export.args(["checkpoint", "export"]).args([&folder, &file]);
+    assert_eq!(run(&mut export, LIMIT).code, Some(0));
+    let mut bytes = std::fs::read(&file).unwrap();
+    let last = bytes.len() - 4;
+    bytes[last..].copy_from_slice(&f32::NAN.to_le_bytes());
+    std::fs::write(&file, bytes).unwrap();
+    file.display().to_string()
+}
+
+#[test]
+fn a_start_that_is_refused_leaves_no_slots() {
+    let _turn = alone();
+    let weights = format!("model.init={}", weights_with_a_flaw());
+    let before = shared_memory();
+    let folder = run_dir("resident-refused");
+    let ended = run(&mut launch(&folder, &[STEPS, &weights]), LIMIT);
+    assert_eq!(ended.code, Some(2), "{}", ended.stderr);
+    assert!(ended.stderr.contains("model.init"), "{}", ended.stderr);
+    assert!(ended.stderr.contains("no finite number"), "{}", ended.stderr);
+    assert_nothing_runs(&folder);
+    assert_eq!(slots_of(&folder), vec![], "slots are left in /dev/shm");
+    assert_eq!(shared_memory().difference(&before).count(), 0, "files are left in /dev/shm");
+}
+
+/// For `make soak`: twenty moments, four a run.
+#[test]
+fn twenty_times_in_soak() {
+    if std::env::var_os("KINTSUGI_SOAK_MINUTES").is_none() {
+        println!("skipped: twenty kills of everything (make soak)");
+        return;
+    }
+    let _turn = alone();
+    for seed in 100..105 {
+        killed_at_random_moments("resident-soak", seed, 4);
+    }
+}
+
+/// Starts a run, kills it together with its supervisor behind some steps, and returns its folder
+/// once nothing of it runs any more.
+fn killed_with_its_supervisor(name: &str, overrides: &[&str]) -> PathBuf {
+    let folder = run_dir(name);
+    let mut running = start(&mut launch(&folder, overrides), Duration::from_secs(LIMIT));
+    wait_for_step(&folder, 60, &mut running);
+    kill_all(&folder, None);
+    let ended = running.wait();
+    assert_eq!(ended.code, None, "{}", ended.stderr);
+    assert_nothing_runs(&folder);
+    assert_eq!(slots_of(&folder).len(), 4, "the slots of an unfinished run stay");
+    folder
+}
+
+fn goes_on(folder: &Path, overrides: &[&str]) -> String {
+    let ended = run(&mut launch(folder, overrides), LIMIT);
+    assert_eq!(ended.code, Some(0), "{}", ended.stderr);
+    let logs = std::fs::read_dir(folder.join("logs")).unwrap().flatten();
+    logs.map(|entry| std::fs::read_to_string(entry.path()).unwrap_or_default()).collect()
+}
+
+#[test]
+fn a_killed_supervisor_is_started_again_and_nothing_is_lost() {
+    let _turn = alone();
+    let folder = killed_with_its_supervisor("resident-launch", &LONG);
+    goes_on(&folder, &LONG);
+    let result = ended_as_the_calm_run(&folder, 1);
+    assert!(result.restarts[0].step >= 60, "{:?}", result.restarts);
+}
+
+/// Flips one bit of every state in a file: `at` bytes behind the start of its momentum or header.
+fn flip(path: &Path, at: &[u64]) {
+    let file = File::options().read(true).write(true).open(path).unwrap();
+    for &at in at {
+        let mut byte = [0];
+        file.read_exact_at(&mut byte, at).unwrap();
+        file.write_all_at(&[byte[0] ^ 4], at).unwrap();
+    }
+}
+
+/// A weight of each slot: behind three pages of headers, the position and half a page.
+fn weights_of(found: &Found) -> [u64; 2] {
+    let head = 3 * 4096;
+    let body = (found.bytes - head) / 2;
+    let weight = (256 << 10) + 2048 + 400;
+    [head + weight, head + body + weight]
+}
+
+#[test]
+fn a_damaged_slot_is_refused_by_name_and_the_others_are_believed() {
+    let _turn = alone();
+    let folder = killed_with_its_supervisor("resident-flip", &LONG);
+    let damaged = &slots_of(&folder)[0];
+    flip(&damaged.path, &weights_of(damaged));
+    let log = goes_on(&folder, &LONG);
+    assert!(log.contains("differs from what most ranks hold"), "nobody said so: {log}");
+    ended_as_the_calm_run(&folder, 1);
+}
+
+#[test]
+fn when_all_slots_are_damaged_the_checkpoint_is_taken() {
+    let _turn = alone();
+    // Steps of 50 ms and more: time for a disk that is slow to take the first checkpoint.
+    let slow = r#"faults.plan=[{kind="slow", who="rank", rank=0, step=21}]"#;
+    let overrides = [STEPS, "evaluation.every=100steps", "checkpoint.every=20steps", slow];
+    let folder = killed_with_its_supervisor("resident-all-bad", &overrides);
+    for found in slots_of(&folder) {
+        // The step in both headers.
+        flip(&found.path, &[8 * 8, 4096 + 8 * 8]);
+    }
+    let log = goes_on(&folder, &overrides);
+    assert!(log.contains("is damaged"), "nobody said so: {log}");
+    let result = result_of(&folder);
+    assert_eq!(result.restarts[0].from, "checkpoint", "{:?}", result.restarts);
+    assert_eq!(result.state_sha256, calm().state_sha256);
+    assert_audited(&folder);
+    assert_eq!(slots_of(&folder), vec![], "slots are left in /dev/shm");
+}
+
+/// Steps whose checkpoints were published, in their order.
+fn checkpoints_of(folder: &Path) -> Vec<u64> {
+    let events = read_events(&folder.join("events.jsonl")).unwrap();
+    let steps = events.into_iter().filter_map(|event| match event.kind {
+        Kind::Checkpoint { name, .. } => store::step_of(&name),
+        _ => None,
+    });
+    steps.collect()
+}
+
+#[test]
+fn a_checkpoint_that_was_due_while_nothing_ran_is_written_at_the_first_step() {
+    let _turn = alone();
+    // A start takes longer than this, so that a boundary lies in it.
+    let overrides = [STEPS, "evaluation.every=100steps", "checkpoint.every=150ms"];
+    let folder = killed_with_its_supervisor("resident-due", &overrides);
+    let names = std::fs::read_dir(folder.join("checkpoints")).unwrap().flatten();
+    let before = names.filter_map(|entry| store::step_of(&entry.file_name().to_string_lossy()));
+    let before = before.max().unwrap_or(0);
+    goes_on(&folder, &overrides);
+    let result = result_of(&folder);
+    let gone_on = result.restarts[0].step;
+    let next = checkpoints_of(&folder).into_iter().find(|step| *step > before);
+    // Where the newest one is of the last step, nothing was due.
+    let expected = if before == gone_on { next } else { Some(gone_on + 1) };
+    assert_eq!(next, expected, "before: {before}; {:?}", result.restarts);
+    assert_eq!(result.state_sha256, calm().state_sha256);
+}
+
+#[test]
+fn slots_of_another_run_in_the_same_folder_are_refused() {
+    let _turn = alone();
+    let folder = killed_with_its_supervisor("resident-foreign", &LONG);
+    std::fs::remove_dir_all(&folder).unwrap();
+    let log = goes_on(&folder, &LONG);
+    assert!(log.contains("belongs to another run"), "nobody said so: {log}");
+    ended_as_the_calm_run(&folder, 0);
+}
+
+/// How newcomers came to their state.
+fn ways(folder: &Path) -> Vec<String> {
+    let events = read_events(&folder.join("events.jsonl")).unwrap();
+    let names = events.into_iter().filter_map(|event| match event.kind {
+        Kind::Phase { name, .. } if name.starts_with("state_") => Some(name),
+        _ => None,
+    });
+    names.collect()
+}
+
+#[test]
+fn a_newcomer_maps_what_the_dead_left() {
+    let _turn = alone();
+    let folder = run_dir("resident-mapped");
+    let kills = r#"faults.plan=[{kind="kill", rank=2, step=90, phase="in_all_reduce"},
+        {kind="kill", rank=0, step=150, phase="in_backward"}]"#;
+    let overrides = [LONG[0], LONG[1], LONG[2], kills];
+    let ended = run(&mut launch(&folder, &overrides), LIMIT);
+    assert_eq!(ended.code, Some(0), "{}", ended.stderr);
+    assert_eq!(ways(&folder), ["state_mapped", "state_mapped"]);
+    ended_as_the_calm_run(&folder, 0);
+}
+
+#[test]
+fn without_resident_state_it_is_sent() {
+    let _turn = alone();
+    let folder = run_dir("resident-sent");
+    let kill = r#"faults.plan=[{kind="kill", rank=2, step=90, phase="in_all_reduce"}]"#;
+    let overrides = [LONG[0], LONG[1], LONG[2], kill, "recovery.resident=off"];
+    let ended = run(&mut launch(&folder, &overrides), LIMIT);
+    assert_eq!(ended.code, Some(0), "{}", ended.stderr);
+    assert_eq!(ways(&folder), ["state_sent"]);
+    ended_as_the_calm_run(&folder, 0);
+}
+
+/// Stops a rank and returns its slots, which hold what the others' do: while it is stopped nobody
+/// commits anything, and its file can be changed at leisure. One that was caught between the vote
+/// and its commit is let go on.
+fn stopped_in_step(folder: &Path, victim: &Member) -> Found {
+    const TRIES_MAX: usize = 50;
+    for _ in 0..TRIES_MAX {
+        kill(victim.pid, Signal::Stop).unwrap();
+        std::thread::sleep(Duration::from_millis(50));
+        let slots = slots_of(folder);
+        let step = |found: &Found| found.newest.as_ref().map_or(0, |header| header.key.step);
+        let newest = slots.iter().map(step).max();
+        let mine = |found: &Found| member_of(&found.path) == Some(victim.member);
+        let found = slots.into_iter().find(mine).unwrap();
+        if Some(step(&found)) == newest {
+            return found;
+        }
+        kill(victim.pid, Signal::Continue).unwrap();
+        std::thread::sleep(Duration::from_millis(7));
+    }
+    panic!("it was never stopped within a step");
+}
+
+#[test]
+fn a_newcomer_whose_mapped_state_is_wrong_leaves_and_the_next_one_gets_the_survivors() {
+    let _turn = alone();
+    let folder = run_dir("resident-evicted");
+    let mut running = start(&mut launch(&folder, &LONG), Duration::from_secs(LIMIT));
+    wait_for_step(&folder, 60, &mut running);
+    let world = World::decode(&std::fs::read(folder.join("world.json")).unwrap()).unwrap();
+    let victim = &world.members[1];
+    let found = stopped_in_step(&folder, victim);
+    flip(&found.path, &weights_of(&found));
+    kill(victim.pid, Signal::Kill).unwrap();
+    let ended = running.wait();
+    assert_eq!(ended.code, Some(0), "{}", ended.stderr);
+    let result = ended_as_the_calm_run(&folder, 0);
+    assert_eq!(result.recoveries.len(), 2, "{:?}", result.recoveries);
+    assert_eq!(ways(&folder), ["state_mapped", "state_copied"]);
+}
+
+#[test]
+fn a_folder_without_room_is_one_warning_and_no_more() {
+    let _turn = alone();
+    let folder = run_dir("resident-nowhere");
+    let overrides = [LONG[0], LONG[1], LONG[2], "recovery.resident_dir=/no/such/folder"];
+    let ended = run(&mut launch(&folder, &overrides), LIMIT);
+    assert_eq!(ended.code, Some(0), "{}", ended.stderr);
+    let events = read_events(&folder.join("events.jsonl")).unwrap();
+    let warnings = events.iter().filter(|event| {
+        let Kind::Warning { message } = &event.kind else { return false };
+        message.contains("resident state is off")
+    });
+    assert_eq!(warnings.count(), 1);
+    ended_as_the_calm_run(&folder, 0);
+}

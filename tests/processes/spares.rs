@@ -1,0 +1,397 @@
+//! Hot spares with real processes, real Open MPI and real SIGKILL: promoted first, harmless when
+//! they die, and the run ends with the bits of one that lost nobody.
+
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
+
+use kintsugi::cluster::world::{Role, World};
+use kintsugi::observe::event::{Event, Kind};
+use kintsugi::observe::log::read_events;
+use kintsugi::observe::result::{RunResult, Status};
+use kintsugi_ffi::os::{Signal, kill, process_is_alive};
+
+use crate::support::{
+    Running, alone, assert_audited, assert_nothing_runs, launch, result_of, run, run_dir, start,
+    wait_for_step,
+};
+
+/// What any of these runs may take.
+const LIMIT_SECONDS: u64 = 120;
+const LIMIT: Duration = Duration::from_secs(LIMIT_SECONDS);
+/// Steps for each death and its refill: one whose process had to start itself again took 370.
+const STEPS_A_REFILL: u64 = 300;
+/// Between two deaths, at least.
+const STEPS_BETWEEN: u64 = 60;
+
+/// The run that lost nothing, without spares.
+fn calm() -> &'static RunResult {
+    static CALM: OnceLock<RunResult> = OnceLock::new();
+    CALM.get_or_init(|| {
+        let folder = run_dir("spares-calm");
+        let ended = run(&mut launch(&folder, &[]), LIMIT_SECONDS);
+        assert_eq!(ended.code, Some(0), "{}", ended.stderr);
+        result_of(&folder)
+    })
+}
+
+fn plan(faults: &[&str]) -> String {
+    format!("faults.plan=[{}]", faults.join(", "))
+}
+
+/// What a run that must end as the calm one left behind.
+struct Survived {
+    folder: PathBuf,
+    rungs: Vec<String>,
+    lost: usize,
+}
+
+impl Survived {
+    fn states(&self) -> Vec<String> {
+        let events = read_events(&self.folder.join("events.jsonl")).unwrap();
+        let spare = |kind: &Kind| match kind {
+            Kind::Spare { state, .. } => Some(state.clone()),
+            _ => None,
+        };
+        events.iter().filter_map(|event| spare(&event.kind)).collect()
+    }
+
+    fn world(&self) -> World {
+        world_of(&self.folder)
+    }
+
+    /// How newcomers came to their state.
+    fn ways(&self) -> Vec<String> {
+        let events = read_events(&self.folder.join("events.jsonl")).unwrap();
+        let names = events.into_iter().filter_map(|event| match event.kind {
+            Kind::Phase { name, .. } if name.starts_with("state_") => Some(name),
+            _ => None,
+        });
+        names.collect()
+    }
+}
+
+fn world_of(folder: &Path) -> World {
+    serde_json::from_slice(&std::fs::read(folder.join("world.json")).unwrap()).unwrap()
+}
+
+/// Launches with so many spares; the run must end as the calm one.
+fn ends_as_the_calm_run(name: &str, spares: u32, overrides: &[&str]) -> Survived {
+    let folder = run_dir(name);
+    let spares = format!("recovery.spares={spares}");
+    let overrides: Vec<&str> = overrides.iter().copied().chain([spares.as_str()]).collect();
+    let ended = run(&mut launch(&folder, &overrides), LIMIT_SECONDS);
+    assert_eq!(ended.code, Some(0), "{name}: {}", ended.stderr);
+    assert_audited(&folder);
+    assert_nothing_runs(&folder);
+    as_the_calm_run(name, folder)
+}
+
+fn as_the_calm_run(name: &str, folder: PathBuf) -> Survived {
+    let result = result_of(&folder);
+    assert_eq!(result.status, Status::Completed, "{name}");
+    assert_eq!(result.state_sha256, calm().state_sha256, "{name}: other bits than the calm run");
+    assert_eq!((result.lost_steps, result.exact), (0, true), "{name}: {:?}", result.restarts);
+    let rungs = result.recoveries.iter().map(|record| record.rung.clone()).collect();
+    let lost = result.recoveries.iter().map(|record| record.lost.len()).sum();
+    Survived { folder, rungs, lost }
+}
+
+#[test]
+fn spares_that_nobody_needs_change_nothing() {
+    let _turn = alone();
+    let run = ends_as_the_calm_run("spares-idle", 2, &[]);
+    assert_eq!((run.rungs, run.lost), (Vec::<String>::new(), 0));
+}
+
+#[test]
+fn a_killed_rank_is_replaced_by_a_spare() {
+    let _turn = alone();
+    let kill = plan(&[r#"{kind="kill", rank=2, step=20, phase="in_all_reduce"}"#]);
+    for (name, warm) in [("spares-cold", "false"), ("spares-warm", "true")] {
+        let warm = format!("recovery.warm_spares={warm}");
+        let run = ends_as_the_calm_run(name, 1, &[&kill, &warm]);
+        assert_eq!((run.rungs.as_slice(), run.lost), (&["spare".to_string()][..], 1), "{name}");
+        assert_eq!(run.states(), ["promoted"]);
+        assert_eq!(run.ways(), ["state_mapped"], "{name}: it takes the dead rank's slot");
+        // It keeps the number that it waited with.
+        assert_eq!(run.world().member_at(2).map(|m| m.member), Some(4), "{name}");
+    }
+}
+
+#[test]
+fn the_leader_is_replaced_by_a_spare() {
+    let _turn = alone();
+    let kill = plan(&[r#"{kind="kill", who="leader", step=20, phase="after_vote"}"#]);
+    let run = ends_as_the_calm_run("spares-leader", 1, &[&kill]);
+    assert_eq!(run.rungs, ["spare"]);
+}
+
+#[test]
+fn more_deaths_than_spares_take_the_next_rung_for_the_rest() {
+    let _turn = alone();
+    let kill = plan(&[
+        r#"{kind="kill", rank=0, step=15, phase="in_backward"}"#,
+        r#"{kind="kill", rank=3, step=15, phase="in_backward"}"#,
+        r#"{kind="kill", rank=1, step=30, phase="before_vote"}"#,
+    ]);
+    let run = ends_as_the_calm_run("spares-few", 1, &[&kill]);
+    assert_eq!(run.lost, 3);
+    assert_eq!(run.rungs.last().map(String::as_str), Some("respawn"), "{:?}", run.rungs);
+}
+
+#[test]
+fn a_spare_that_dies_in_its_promotion_is_followed_by_the_next() {
+    let _turn = alone();
+    for (name, second) in [
+        ("spares-merge", r#"{kind="kill", who="spare", step=20, phase="in_merge"}"#),
+        ("spares-restore", r#"{kind="kill", who="newcomer", step=20, phase="in_restore"}"#),
+    ] {
+        let kill = plan(&[r#"{kind="kill", rank=1, step=20, phase="in_all_reduce"}"#, second]);
+        let run = ends_as_the_calm_run(name, 2, &[&kill]);
+        assert_eq!(run.rungs, ["spare"], "{name}");
+    }
+}
+
+#[test]
+fn a_survivor_that_dies_in_a_promotion_is_replaced_too() {
+    let _turn = alone();
+    for phase in ["in_shrink", "in_merge", "in_restore"] {
+        let second = format!(r#"{{kind="kill", rank=0, step=20, phase="{phase}"}}"#);
+        let first = r#"{kind="kill", rank=3, step=20, phase="in_forward"}"#;
+        let run = ends_as_the_calm_run("spares-survivor", 2, &[&plan(&[first, &second])]);
+        assert_eq!(run.lost, 2, "{phase}");
+        assert!(run.rungs.iter().all(|rung| rung == "spare"), "{phase}: {:?}", run.rungs);
+    }
+}
+
+/// A run that takes some seconds, killed from outside.
+fn long_run(name: &str, spares: u32) -> (PathBuf, Running) {
+    let folder = run_dir(name);
+    let spares = format!("recovery.spares={spares}");
+    let overrides = ["train.steps=400", "evaluation.every=never", spares.as_str()];
+    let running = start(&mut launch(&folder, &overrides), LIMIT);
+    (folder, running)
+}
+
+fn long_calm() -> &'static Option<String> {
+    static CALM: OnceLock<Option<String>> = OnceLock::new();
+    CALM.get_or_init(|| {
+        let (folder, running) = long_run("spares-long-calm", 0);
+        let ended = running.wait();
+        assert_eq!(ended.code, Some(0), "{}", ended.stderr);
+        result_of(&folder).state_sha256
+    })
+}
+
+/// Waits until the run's events satisfy something.
+fn wait_until(
+    folder: &Path,
+    running: &mut Running,
+    what: &str,
+    mut reached: impl FnMut(&[Event]) -> bool,
+) {
+    let limit = Instant::now() + Duration::from_secs(60);
+    while !reached(&read_events(&folder.join("events.jsonl")).unwrap_or_default()) {
+        assert!(!running.has_ended(), "the run ended before {what}");
+        assert!(Instant::now() < limit, "no {what} within a minute");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+fn kill_member(folder: &Path, role: Role) {
+    let world = world_of(folder);
+    let member = world.members.iter().rfind(|m| m.role == role).expect("one of that role");
+    kill(member.pid, Signal::Kill).expect("it lives");
+}
+
+#[test]
+fn dead_spares_are_no_failure_and_a_rank_that_dies_then_is_respawned() {
+    let _turn = alone();
+    let (folder, mut running) = long_run("spares-dead", 2);
+    for (kills, step) in [(1, 20), (2, 40)] {
+        wait_for_step(&folder, step, &mut running);
+        kill_member(&folder, Role::Spare);
+        let lost = |e: &&Event| matches!(&e.kind, Kind::Spare { state, .. } if state == "lost");
+        let seen = |events: &[Event]| events.iter().filter(lost).count() == kills;
+        wait_until(&folder, &mut running, "news of a dead spare", seen);
+    }
+    kill_member(&folder, Role::Active);
+    let ended = running.wait();
+    assert_eq!(ended.code, Some(0), "{}", ended.stderr);
+    let result = result_of(&folder);
+    assert_eq!(&result.state_sha256, long_calm());
+    let rungs: Vec<&str> = result.recoveries.iter().map(|r| r.rung.as_str()).collect();
+    assert_eq!(rungs, ["respawn"], "two dead spares needed no repair");
+    assert_nothing_runs(&folder);
+    assert_audited(&folder);
+}
+
+#[test]
+fn a_rank_and_a_spare_at_once() {
+    let _turn = alone();
+    let (folder, mut running) = long_run("spares-both", 2);
+    wait_for_step(&folder, 20, &mut running);
+    kill_member(&folder, Role::Spare);
+    kill_member(&folder, Role::Active);
+    let ended = running.wait();
+    assert_eq!(ended.code, Some(0), "{}", ended.stderr);
+    let result = result_of(&folder);
+    assert_eq!(&result.state_sha256, long_calm());
+    let rungs: Vec<&str> = result.recoveries.iter().map(|r| r.rung.as_str()).collect();
+    assert_eq!(rungs, ["spare"]);
+    assert_nothing_runs(&folder);
+}
+
+#[test]
+fn a_run_without_respawn_is_renewed_when_its_spares_are_used_up() {
+    let _turn = alone();
+    let kill = plan(&[r#"{kind="kill", rank=1, step=20, phase="in_all_reduce"}"#]);
+    let ladder = r#"recovery.ladder=["spare", "shrink", "restart"]"#;
+    let overrides = [kill.as_str(), ladder, "recovery.resident=off", "checkpoint.every=never"];
+    let run = ends_as_the_calm_run("spares-renewed", 1, &overrides);
+    assert_eq!(run.rungs, ["spare"]);
+    let restarts = result_of(&run.folder).restarts;
+    assert_eq!(restarts.len(), 1, "{restarts:?}");
+    assert_eq!(restarts[0].step, 20, "from the boundary of the step that was repaired");
+    let world = run.world();
+    assert_eq!((world.ranks(), world.spares().count()), (4, 1), "at full strength again");
+}
+
+#[test]
+fn a_renewed_run_goes_on_from_memory_and_writes_no_checkpoint() {
+    let _turn = alone();
+    let kill = plan(&[r#"{kind="kill", rank=1, step=20, phase="in_all_reduce"}"#]);
+    let ladder = r#"recovery.ladder=["spare", "shrink", "restart"]"#;
+    let overrides = [kill.as_str(), ladder, "checkpoint.every=never"];
+    let run = ends_as_the_calm_run("spares-renewed-memory", 1, &overrides);
+    assert_eq!(run.rungs, ["spare"]);
+    let result = result_of(&run.folder);
+    let from: Vec<_> = result.restarts.iter().map(|r| (r.from.as_str(), r.step)).collect();
+    assert_eq!((from, result.lost_steps), (vec![("resident", 20)], 0));
+    let events = read_events(&run.folder.join("events.jsonl")).unwrap();
+    let written = events.iter().filter(|e| matches!(e.kind, Kind::Checkpoint { .. })).count();
+    assert_eq!(written, 0);
+}
+
+/// Kills a rank again and again; each time a spare takes its seat and another is started, by a
+/// spare, behind training.
+fn refilled(name: &str, deaths: usize) {
+    let _turn = alone();
+    let folder = run_dir(name);
+    let steps = format!("train.steps={}", STEPS_A_REFILL * (deaths as u64 + 1));
+    let refill = ["recovery.spares=2", "recovery.refill_spares=true"];
+    let keys = [steps.as_str(), "evaluation.every=never", refill[0], refill[1]];
+    let mut running = start(&mut launch(&folder, &keys), LIMIT * deaths.div_ceil(4) as u32);
+    for deaths in 1..=deaths {
+        wait_for_step(&folder, 5 + STEPS_BETWEEN * (deaths as u64 - 1), &mut running);
+        kill_member(&folder, Role::Active);
+        let joined = |e: &&Event| matches!(&e.kind, Kind::Spare { state, .. } if state == "joined");
+        let seen = |events: &[Event]| events.iter().filter(joined).count() == deaths;
+        wait_until(&folder, &mut running, "a new spare", seen);
+    }
+    let ended = running.wait();
+    assert_eq!(ended.code, Some(0), "{}", ended.stderr);
+    let calm = run_dir("spares-refill-calm");
+    let ended = run(&mut launch(&calm, &keys[..2]), LIMIT_SECONDS);
+    assert_eq!(ended.code, Some(0), "{}", ended.stderr);
+    let result = result_of(&folder);
+    assert_eq!(result.state_sha256, result_of(&calm).state_sha256);
+    assert_eq!((result.lost_steps, result.restarts.len()), (0, 0));
+    let rungs: Vec<&str> = result.recoveries.iter().map(|r| r.rung.as_str()).collect();
+    assert_eq!(rungs, vec!["spare"; deaths]);
+    assert_eq!(world_of(&folder).spares().count(), 2);
+    assert_nothing_runs(&folder);
+    assert_audited(&folder);
+    let events = read_events(&folder.join("events.jsonl")).unwrap();
+    let held = |event: &Event| match &event.kind {
+        Kind::Phase { name, seconds } if name == "refill" => Some(seconds * 1e3),
+        _ => None,
+    };
+    let mut held_ms: Vec<f64> = events.iter().filter_map(held).collect();
+    held_ms.sort_by(f64::total_cmp);
+    assert_eq!(held_ms.len(), deaths, "each refill held one step boundary");
+    let (median, longest) = (held_ms[deaths / 2], held_ms[deaths - 1]);
+    println!(
+        "{deaths} refills held a step boundary for {median:.0} ms (median), {longest:.0} at most"
+    );
+}
+
+#[test]
+#[ignore = "recovery.refill_spares is not dependable yet: run it with --ignored"]
+fn used_up_spares_are_replaced_behind_training() {
+    refilled("spares-refill", 3);
+}
+
+#[test]
+#[ignore = "recovery.refill_spares is not dependable yet: run it with --ignored"]
+fn twenty_refills_in_a_row() {
+    refilled("spares-refill-twenty", 20);
+}
+
+/// The launcher of the run, as `launch` wrote it down.
+fn mpirun_of(folder: &Path) -> u32 {
+    let lock = std::fs::read(folder.join("lock")).unwrap();
+    let lock: serde_json::Value = serde_json::from_slice(&lock).unwrap();
+    u32::try_from(lock["mpirun"].as_u64().unwrap()).unwrap()
+}
+
+#[test]
+fn a_launcher_that_hangs_costs_a_spare_and_no_rank() {
+    let _turn = alone();
+    let folder = run_dir("spares-wedged");
+    let refill = ["recovery.spares=2", "recovery.refill_spares=true"];
+    let keys = ["train.steps=1000000", "train.max_seconds=80", "evaluation.every=never"];
+    let keys: Vec<&str> = keys.into_iter().chain(refill).collect();
+    let mut running = start(&mut launch(&folder, &keys), LIMIT);
+    wait_for_step(&folder, 20, &mut running);
+    let mpirun = mpirun_of(&folder);
+    kill(mpirun, Signal::Stop).expect("it lives");
+    kill_member(&folder, Role::Active);
+    let repaired = |events: &[Event]| {
+        events.iter().find(|e| matches!(e.kind, Kind::Recovered(_))).map(|event| event.step)
+    };
+    wait_until(&folder, &mut running, "repair", |events| repaired(events).is_some());
+    let asks = world_of(&folder).spares().next().expect("one is left").pid;
+    // It starts another one: in vain, so that its own alarm ends it. Nobody waits for that.
+    let begun = Instant::now();
+    while process_is_alive(asks) {
+        assert!(begun.elapsed() < Duration::from_secs(30), "the spare still waits");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let asked_for = begun.elapsed();
+    let events = read_events(&folder.join("events.jsonl")).unwrap();
+    let at_repair = repaired(&events).unwrap();
+    let committed = events.last().unwrap().step - at_repair;
+    assert!(asked_for > Duration::from_secs(5), "its alarm, not its guardian: {asked_for:?}");
+    assert!(committed > 20, "{committed} steps while the launcher hung");
+    kill(mpirun, Signal::Continue).expect("it lives");
+    let lost = |e: &Event| matches!(&e.kind, Kind::Spare { state, .. } if state == "lost");
+    wait_until(&folder, &mut running, "word of the spare", |events| events.iter().any(lost));
+    kill(running.pid(), Signal::Interrupt).expect("it lives");
+    let ended = running.wait();
+    assert_eq!(ended.code, Some(85), "{}", ended.stderr);
+    let result = result_of(&folder);
+    let rungs: Vec<_> = result.recoveries.iter().map(|r| (r.rung.as_str(), r.lost.len())).collect();
+    assert_eq!((rungs, result.restarts.len()), (vec![("spare", 1)], 0), "{:?}", result.recoveries);
+    assert_eq!(world_of(&folder).ranks(), 4);
+    assert_audited(&folder);
+    assert_nothing_runs(&folder);
+    println!("{committed} steps in the {asked_for:?} in which the launcher hung");
+}
+
+#[test]
+fn twenty_kills_with_two_spares_end_as_the_calm_run() {
+    let _turn = alone();
+    let phases = ["in_forward", "in_all_reduce", "before_vote", "after_vote", "in_update"];
+    let kills: Vec<String> = (0..20)
+        .map(|kill| {
+            let (rank, step, phase) = (kill % 4, 4 + 2 * kill, phases[kill % phases.len()]);
+            format!(r#"{{kind="kill", rank={rank}, step={step}, phase="{phase}"}}"#)
+        })
+        .collect();
+    let kills: Vec<&str> = kills.iter().map(String::as_str).collect();
+    let run = ends_as_the_calm_run("spares-twenty", 2, &[&plan(&kills)]);
+    assert_eq!(run.lost, 20, "{:?}", run.rungs);
+    assert_eq!(run.rungs[..2], ["spare", "spare"]);
+}
