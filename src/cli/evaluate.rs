@@ -16,8 +16,10 @@ use crate::data::source::{self, Split};
 use crate::engine::EngineError;
 use crate::engine::executor::Executor;
 use crate::model::{catalogue, layout};
-use crate::train::checkpoint::weights::{self, WeightsError};
-use crate::train::checkpoint::{CheckpointError, Snapshot};
+use crate::train::checkpoint::CheckpointError;
+use crate::train::checkpoint::Snapshot;
+use crate::train::checkpoint::weights;
+use crate::train::checkpoint::weights::WeightsError;
 
 /// Arguments.
 #[derive(Debug, clap::Args)]

@@ -4,7 +4,8 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use crate::config::{Config, identity, parse};
-use crate::train::{TrainArguments, run as run_rank};
+use crate::train::run as run_rank;
+use crate::train::start::run::TrainArguments;
 
 /// Arguments.
 #[derive(Debug, clap::Args)]

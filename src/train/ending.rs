@@ -5,9 +5,9 @@ use crate::config::Phase;
 use crate::observe::event::Kind;
 use crate::observe::result::Status;
 
-use super::TrainError;
-use super::position::Ending;
-use super::trainer::Trainer;
+use crate::train::TrainError;
+use crate::train::state::position::Ending;
+use crate::train::trainer::Trainer;
 
 impl Trainer {
     /// The last agreement: the result is written before it, so that a writer's death here is

@@ -6,11 +6,11 @@ use crate::cluster::guard::{Activity, pulse};
 use crate::config::Phase;
 use crate::observe::event::Kind;
 
-use super::TrainError;
-use super::exchange::Context;
-use super::position::Evaluated;
-use super::trainer::Trainer;
-use super::worker::Totals;
+use crate::train::TrainError;
+use crate::train::compute::totals::Totals;
+use crate::train::exchange::Context;
+use crate::train::state::position::Evaluated;
+use crate::train::trainer::Trainer;
 
 impl Trainer {
     /// The validation set, in parts dealt round robin.

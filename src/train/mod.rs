@@ -1,123 +1,20 @@
-//! The loop: worker threads, gradient exchange, update, checkpoints; `trainer` wires it all.
+//! One rank's program, in rooms, each of which imports only those before it: what a run is to do,
+//! its state, what computes, what updates, how gradients meet, what is written, how the world is
+//! repaired; then the loop, and how a rank starts.
 
-use thiserror::Error;
-
-use crate::cluster::comm::CommError;
-use crate::cluster::recovery::GaveUp;
-use crate::data::DataError;
-use crate::engine::EngineError;
-use crate::observe::result::Status;
-
-mod announce;
-pub mod beside;
-pub mod casualties;
-pub mod cause;
+pub mod error;
+pub mod state;
+pub mod compute;
+pub mod update;
+pub mod exchange;
 pub mod checkpoint;
-pub mod comparison;
-pub mod digest;
+pub mod record;
+pub mod requests;
+pub mod repair;
 pub mod ending;
 pub mod evaluation;
-pub mod exchange;
-pub mod fixed_point;
-pub mod free_run;
-pub mod gradient_sum;
-pub mod housing;
-pub mod integrity;
-pub mod journal;
-pub mod keeper;
-pub mod mending;
-pub mod network;
-pub mod optimizer;
-pub mod outcome;
-mod owed;
-pub mod pace;
-pub mod position;
-pub mod replica;
-pub mod requests;
-pub mod reserve;
-pub mod resize;
-pub mod restart;
-pub mod rollback;
-pub mod run;
-pub mod schedule;
-pub mod stage;
-pub mod start;
-pub mod surroundings;
-pub mod take_over;
 pub mod trainer;
-pub mod worker;
+pub mod start;
 
-pub use run::{TrainArguments, run};
-
-/// Why a step, or the run, did not go on.
-#[derive(Debug, Clone, PartialEq, Error)]
-pub enum TrainError {
-    /// A communicator call failed; recovery answers some of these.
-    #[error(transparent)]
-    Comm(#[from] CommError),
-    /// The data set cannot be used: exit code 3.
-    #[error("{0}")]
-    Data(String),
-    /// A configuration that only the data set or a checkpoint could prove wrong: exit code 2.
-    #[error("{0}")]
-    Configuration(String),
-    /// The ladder is exhausted: exit code 75.
-    #[error("{0}")]
-    JobLost(String),
-    /// This rank's state differs from the others': it leaves, they replace it.
-    #[error("evicted: {0}")]
-    Evicted(String),
-    /// Too few nodes are left with this rank (DESIGN 4.3): the others may be training on.
-    #[error("{0}")]
-    Minority(String),
-    /// A bug: exit code 70.
-    #[error("{0}")]
-    Internal(String),
-    /// The run is ending while a worker was still computing.
-    #[error("the step was closed")]
-    Closed,
-}
-
-impl TrainError {
-    /// Whether only this rank ends by it: the others see a death.
-    fn leaves_alone(&self) -> bool {
-        match self {
-            Self::Comm(error) => !error.starts_recovery(),
-            Self::Evicted(_) | Self::Minority(_) => true,
-            _ => false,
-        }
-    }
-
-    /// How the run ends by it.
-    pub fn status(&self) -> Status {
-        match self {
-            Self::Comm(error) if error.starts_recovery() => Status::JobLost,
-            Self::Data(_) => Status::DataError,
-            Self::JobLost(_) | Self::Evicted(_) | Self::Minority(_) => Status::JobLost,
-            Self::Comm(_) | Self::Configuration(_) | Self::Internal(_) | Self::Closed => {
-                Status::InternalError
-            }
-        }
-    }
-}
-
-impl From<GaveUp> for TrainError {
-    fn from(end: GaveUp) -> Self {
-        match end {
-            GaveUp::Ladder(_) => Self::JobLost(end.to_string()),
-            GaveUp::Minority(why) => Self::Minority(why),
-        }
-    }
-}
-
-impl From<DataError> for TrainError {
-    fn from(error: DataError) -> Self {
-        Self::Data(error.to_string())
-    }
-}
-
-impl From<EngineError> for TrainError {
-    fn from(error: EngineError) -> Self {
-        Self::Internal(format!("the engine failed: {error}"))
-    }
-}
+pub use error::TrainError;
+pub use start::run::{TrainArguments, run};

@@ -4,9 +4,9 @@ use std::sync::atomic::Ordering;
 
 use crate::config::Every;
 
-use super::mending::Recruits;
-use super::resize::Asks;
-use super::trainer::Trainer;
+use crate::train::repair::mending::Recruits;
+use crate::train::repair::resize::Asks;
+use crate::train::trainer::Trainer;
 
 /// Bit 0 of the vote; the others carry requests, inverted, since agree is an AND (DESIGN 4.2).
 pub(super) const COMMIT: u32 = 1;

@@ -15,23 +15,35 @@ use crate::observe::clock::Clock;
 use crate::observe::event::Kind;
 use crate::observe::result::Status;
 
-use super::TrainError;
-use super::exchange::{Context, Exchange, Sums};
-use super::integrity::Integrity;
-use super::journal::{Journal, Place};
-use super::keeper::Keeper;
-use super::mending::{Begin, Mended, Recruits};
-use super::owed::{Owed, Patience};
-use super::pace::Pace;
-use super::position::{Ending, Position};
-use super::replica::Replica;
-use super::requests::{
-    COMMIT, EXACT, NO_EVALUATION, NO_RECRUITS, NO_RENEWAL, NO_RESIZE, NO_STOP, NOT_BROKEN,
-    TIME_LEFT,
-};
-use super::resize::Resizer;
-use super::stage::Stage;
-use super::worker::Totals;
+use crate::train::TrainError;
+use crate::train::compute::totals::Totals;
+use crate::train::exchange::Context;
+use crate::train::exchange::Exchange;
+use crate::train::exchange::Sums;
+use crate::train::record::journal::Journal;
+use crate::train::record::journal::Place;
+use crate::train::record::keeper::Keeper;
+use crate::train::record::owed::Owed;
+use crate::train::record::owed::Patience;
+use crate::train::record::pace::Pace;
+use crate::train::repair::integrity::Integrity;
+use crate::train::repair::mending::Begin;
+use crate::train::repair::mending::Mended;
+use crate::train::repair::mending::Recruits;
+use crate::train::repair::resize::Resizer;
+use crate::train::requests::COMMIT;
+use crate::train::requests::EXACT;
+use crate::train::requests::NO_EVALUATION;
+use crate::train::requests::NO_RECRUITS;
+use crate::train::requests::NO_RENEWAL;
+use crate::train::requests::NO_RESIZE;
+use crate::train::requests::NO_STOP;
+use crate::train::requests::NOT_BROKEN;
+use crate::train::requests::TIME_LEFT;
+use crate::train::state::position::Ending;
+use crate::train::state::position::Position;
+use crate::train::state::replica::Replica;
+use crate::train::state::stage::Stage;
 
 /// Step events are written at most this often; shorter steps are summed up in one.
 const STEP_EVENT_EVERY: Duration = Duration::from_millis(100);

@@ -16,7 +16,8 @@ use crate::observe::log::parse_lines;
 use crate::observe::result::{RunResult, Status, Validation};
 use crate::observe::storage::Storage;
 use crate::train::TrainError;
-use crate::train::journal::{EVENTS, LEDGER};
+use crate::train::record::journal::EVENTS;
+use crate::train::record::journal::LEDGER;
 
 use super::rank::Left;
 use super::scenario::{self, BATCH, SAMPLES, STEPS, Scenario};

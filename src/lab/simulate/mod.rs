@@ -26,7 +26,7 @@ pub use broken::Rule;
 pub use check::Fault as Failure;
 pub use scenario::{Fault, Scenario};
 
-use crate::train::start::From;
+use crate::train::start::prepare::From;
 
 use check::Calm;
 use scenario::Variant;
@@ -173,7 +173,7 @@ fn play_one(schedules: &Schedules, seed: u64, calms: &Calms, tally: &Mutex<Tally
 /// Repairs and starts from resident state that a run's events tell of.
 fn told(played: &supervise::Played) -> (u64, u64) {
     use crate::observe::event::{Event, Kind};
-    let events: Vec<Event> = played.lines(crate::train::journal::EVENTS);
+    let events: Vec<Event> = played.lines(crate::train::record::journal::EVENTS);
     let count = |wanted: fn(&Kind) -> bool| {
         events.iter().filter(|event| wanted(&event.kind)).count() as u64
     };
@@ -217,7 +217,7 @@ pub fn show(seed: u64, without: &[usize], rule: Rule) -> Shown {
     let played = play(&scenario, rule, Trace::Kept);
     let failure = judged(&scenario, &played, &Calms::default()).err();
     let mut trace = played.trace;
-    for name in [crate::train::journal::EVENTS, crate::train::journal::LEDGER] {
+    for name in [crate::train::record::journal::EVENTS, crate::train::record::journal::LEDGER] {
         use crate::observe::storage::Storage;
         let body = played.files.memory.read(name.as_ref()).unwrap_or_default();
         let body = String::from_utf8_lossy(&body);
@@ -229,7 +229,7 @@ pub fn show(seed: u64, without: &[usize], rule: Rule) -> Shown {
 fn end_name(end: &supervise::Final) -> String {
     match end {
         supervise::Final::Result(result) => {
-            crate::train::outcome::status_name(result.status).into()
+            crate::train::record::outcome::status_name(result.status).into()
         }
         supervise::Final::Refused(_) => "refused".into(),
         supervise::Final::Stuck(_) => "stuck".into(),

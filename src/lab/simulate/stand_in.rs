@@ -14,7 +14,7 @@ use crate::engine::executor::Outcome;
 use crate::model::spec::GraphBuilder;
 use crate::model::{Graph, LayerKind, Layout, TensorKind, layout};
 use crate::observe::clock::Clock;
-use crate::train::worker::Compute;
+use crate::train::compute::pool::Compute;
 
 use super::scenario::SIDE;
 

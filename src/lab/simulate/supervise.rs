@@ -17,9 +17,10 @@ use crate::observe::result::{RunResult, Status};
 use crate::observe::storage::Storage;
 use crate::run_folder::{CONFIGURATION, FAILURE};
 use crate::train::checkpoint::store;
-use crate::train::housing::INSTANCE;
-use crate::train::journal::{EVENTS, LEDGER};
-use crate::train::outcome::RESULT;
+use crate::train::record::journal::EVENTS;
+use crate::train::record::journal::LEDGER;
+use crate::train::record::outcome::RESULT;
+use crate::train::state::housing::INSTANCE;
 
 use super::broken::Rule;
 use super::disk::Files;

@@ -4,8 +4,9 @@
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::{Xxh3, xxh3_128};
 
-use super::{CheckpointError, Snapshot};
 use crate::model::Shape;
+use crate::train::checkpoint::CheckpointError;
+use crate::train::checkpoint::Snapshot;
 
 /// The manifest's name.
 pub const MANIFEST: &str = "MANIFEST.json";

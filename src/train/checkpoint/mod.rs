@@ -13,7 +13,8 @@ use thiserror::Error;
 use crate::cluster::resident::SlotView;
 use crate::model::{Layout, Shape, TensorKind};
 
-use super::digest::{Position, state_sha256};
+use crate::train::state::digest::Position;
+use crate::train::state::digest::state_sha256;
 
 pub mod interval;
 pub mod manifest;

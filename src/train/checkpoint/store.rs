@@ -11,10 +11,20 @@ use std::sync::Arc;
 use crate::observe::clock::Clock;
 use crate::observe::storage::Storage;
 
-use super::manifest::{FileEntry, MANIFEST, MODEL, Manifest, OPTIMIZER, STATE, hex};
-use super::tensors;
-use super::writer::WriterReport;
-use super::{CheckpointError, Expectation, Snapshot, TrainState, wire};
+use crate::train::checkpoint::CheckpointError;
+use crate::train::checkpoint::Expectation;
+use crate::train::checkpoint::Snapshot;
+use crate::train::checkpoint::TrainState;
+use crate::train::checkpoint::manifest::FileEntry;
+use crate::train::checkpoint::manifest::MANIFEST;
+use crate::train::checkpoint::manifest::MODEL;
+use crate::train::checkpoint::manifest::Manifest;
+use crate::train::checkpoint::manifest::OPTIMIZER;
+use crate::train::checkpoint::manifest::STATE;
+use crate::train::checkpoint::manifest::hex;
+use crate::train::checkpoint::tensors;
+use crate::train::checkpoint::wire;
+use crate::train::checkpoint::writer::WriterReport;
 
 /// Where checkpoints lie in a run directory.
 pub const FOLDER: &str = "checkpoints";

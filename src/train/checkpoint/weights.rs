@@ -9,9 +9,14 @@ use thiserror::Error;
 use crate::model::{Layout, Shape};
 use crate::observe::storage::FileSystem;
 
-use super::manifest::MANIFEST;
-use super::tensors::{self, TensorError};
-use super::{CheckpointError, Expectation, Snapshot, TrainState, store};
+use crate::train::checkpoint::CheckpointError;
+use crate::train::checkpoint::Expectation;
+use crate::train::checkpoint::Snapshot;
+use crate::train::checkpoint::TrainState;
+use crate::train::checkpoint::manifest::MANIFEST;
+use crate::train::checkpoint::store;
+use crate::train::checkpoint::tensors;
+use crate::train::checkpoint::tensors::TensorError;
 
 /// Why weights could not be taken from a file.
 #[derive(Debug, Error)]

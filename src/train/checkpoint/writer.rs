@@ -11,9 +11,13 @@ use std::time::{Duration, Instant};
 use crate::cluster::resident::{Shape, SlotView, Slots};
 use crate::observe::clock::{Clock, RealClock};
 use crate::observe::storage::Storage;
-use crate::train::beside::Beside;
+use crate::train::state::beside::Beside;
 
-use super::{About, CheckpointError, Snapshot, TrainState, store};
+use crate::train::checkpoint::About;
+use crate::train::checkpoint::CheckpointError;
+use crate::train::checkpoint::Snapshot;
+use crate::train::checkpoint::TrainState;
+use crate::train::checkpoint::store;
 
 /// Buffer sets: one being written, one waiting or being filled.
 const SETS_MAX: usize = 2;

@@ -16,13 +16,19 @@ use crate::config::{Phase, Schedule};
 use crate::data::sampler::Order;
 use crate::observe::ledger::Committed;
 
-use super::{Context, Exchange, Sums, at, measure_begin};
 use crate::train::TrainError;
-use crate::train::free_run::{FreeRun, Taken};
-use crate::train::replica::Replica;
-use crate::train::schedule;
-use crate::train::stage::Stage;
-use crate::train::worker::{Pool, Totals};
+use crate::train::compute::free_run::FreeRun;
+use crate::train::compute::free_run::Taken;
+use crate::train::compute::pool::Pool;
+use crate::train::compute::totals::Totals;
+use crate::train::exchange::Context;
+use crate::train::exchange::Exchange;
+use crate::train::exchange::Sums;
+use crate::train::exchange::at;
+use crate::train::exchange::measure_begin;
+use crate::train::state::replica::Replica;
+use crate::train::state::stage::Stage;
+use crate::train::update::schedule;
 
 /// Longest wait of a round for half a sweep over the rank's own owners. A round moves all weights:
 /// sent after every micro-batch it would cost more than it carries. The other half is computed

@@ -10,10 +10,11 @@ use crate::config::Phase;
 use crate::observe::clock::Clock;
 use crate::observe::ledger::Committed;
 
-use super::TrainError;
-use super::fixed_point::Grid;
-use super::replica::Replica;
-use super::worker::{Pool, Totals};
+use crate::train::TrainError;
+use crate::train::compute::fixed_point::Grid;
+use crate::train::compute::pool::Pool;
+use crate::train::compute::totals::Totals;
+use crate::train::state::replica::Replica;
 
 pub mod asynchronous;
 pub mod synchronous;

@@ -12,15 +12,23 @@ use crate::config::{Phase, Schedule};
 use crate::data::sampler::Order;
 use crate::observe::ledger::Committed;
 
-use super::{Context, Exchange, Sums, at, measure_begin};
 use crate::train::TrainError;
-use crate::train::fixed_point::{Grid, Needs, Verdict};
-use crate::train::gradient_sum::Complete;
-use crate::train::optimizer::{Optimizer, statistics_momentum};
-use crate::train::replica::Replica;
-use crate::train::schedule;
-use crate::train::stage::Stage;
-use crate::train::worker::{Pool, Totals};
+use crate::train::compute::fixed_point::Grid;
+use crate::train::compute::fixed_point::Needs;
+use crate::train::compute::fixed_point::Verdict;
+use crate::train::compute::gradient_sum::Complete;
+use crate::train::compute::pool::Pool;
+use crate::train::compute::totals::Totals;
+use crate::train::exchange::Context;
+use crate::train::exchange::Exchange;
+use crate::train::exchange::Sums;
+use crate::train::exchange::at;
+use crate::train::exchange::measure_begin;
+use crate::train::state::replica::Replica;
+use crate::train::state::stage::Stage;
+use crate::train::update::optimizer::Optimizer;
+use crate::train::update::optimizer::statistics_momentum;
+use crate::train::update::schedule;
 
 /// See the module.
 pub struct Synchronous {

@@ -7,7 +7,7 @@ use kintsugi::cluster::resident::{Shape, Slots};
 use kintsugi::config;
 use kintsugi::observe::storage::FileSystem;
 use kintsugi::train::checkpoint::{Writer, weights};
-use kintsugi::train::optimizer::Optimizer;
+use kintsugi::train::update::optimizer::Optimizer;
 use kintsugi_ffi::stream::{self, SgdStep};
 
 const SHAPE: Shape = Shape { parameters: PARAMETERS, statistics: STATISTICS };

@@ -14,7 +14,7 @@ use kintsugi::launch::run_dir::RunDir;
 use kintsugi::observe::event::{Event, Kind, Lost};
 use kintsugi::observe::log::read_events;
 use kintsugi::observe::result::{RunResult, Status};
-use kintsugi::train::stage::Stage;
+use kintsugi::train::state::stage::Stage;
 
 use super::outside::{Done, Outside, bad_pictures, played, prepare};
 use crate::support::{Ended, alone, kintsugi, launch, processes_of, result_of, run, run_dir};

@@ -1,0 +1,82 @@
+//! Why a step, or the run, did not go on.
+
+use thiserror::Error;
+
+use crate::cluster::comm::CommError;
+use crate::cluster::recovery::GaveUp;
+use crate::data::DataError;
+use crate::engine::EngineError;
+use crate::observe::result::Status;
+
+/// Why a step, or the run, did not go on.
+#[derive(Debug, Clone, PartialEq, Error)]
+pub enum TrainError {
+    /// A communicator call failed; recovery answers some of these.
+    #[error(transparent)]
+    Comm(#[from] CommError),
+    /// The data set cannot be used: exit code 3.
+    #[error("{0}")]
+    Data(String),
+    /// A configuration that only the data set or a checkpoint could prove wrong: exit code 2.
+    #[error("{0}")]
+    Configuration(String),
+    /// The ladder is exhausted: exit code 75.
+    #[error("{0}")]
+    JobLost(String),
+    /// This rank's state differs from the others': it leaves, they replace it.
+    #[error("evicted: {0}")]
+    Evicted(String),
+    /// Too few nodes are left with this rank (DESIGN 4.3): the others may be training on.
+    #[error("{0}")]
+    Minority(String),
+    /// A bug: exit code 70.
+    #[error("{0}")]
+    Internal(String),
+    /// The run is ending while a worker was still computing.
+    #[error("the step was closed")]
+    Closed,
+}
+
+impl TrainError {
+    /// Whether only this rank ends by it: the others see a death.
+    pub fn leaves_alone(&self) -> bool {
+        match self {
+            Self::Comm(error) => !error.starts_recovery(),
+            Self::Evicted(_) | Self::Minority(_) => true,
+            _ => false,
+        }
+    }
+
+    /// How the run ends by it.
+    pub fn status(&self) -> Status {
+        match self {
+            Self::Comm(error) if error.starts_recovery() => Status::JobLost,
+            Self::Data(_) => Status::DataError,
+            Self::JobLost(_) | Self::Evicted(_) | Self::Minority(_) => Status::JobLost,
+            Self::Comm(_) | Self::Configuration(_) | Self::Internal(_) | Self::Closed => {
+                Status::InternalError
+            }
+        }
+    }
+}
+
+impl From<GaveUp> for TrainError {
+    fn from(end: GaveUp) -> Self {
+        match end {
+            GaveUp::Ladder(_) => Self::JobLost(end.to_string()),
+            GaveUp::Minority(why) => Self::Minority(why),
+        }
+    }
+}
+
+impl From<DataError> for TrainError {
+    fn from(error: DataError) -> Self {
+        Self::Data(error.to_string())
+    }
+}
+
+impl From<EngineError> for TrainError {
+    fn from(error: EngineError) -> Self {
+        Self::Internal(format!("the engine failed: {error}"))
+    }
+}

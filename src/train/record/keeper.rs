@@ -1,0 +1,469 @@
+//! What the lowest live rank keeps for all: checkpoints at their interval, ledger lines that a
+//! dead writer did not get to, the result. Every rank has a keeper, so that any can take over;
+//! only the writer's does anything.
+
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use crate::cluster::faults::inject::STRUCK;
+use crate::cluster::faults::{FAULTS_FOLDER, Injector, Standing};
+use crate::cluster::world::World;
+use crate::config::Every;
+use crate::data::sampler::Order;
+use crate::observe::clock::Clock;
+use crate::observe::event::Kind;
+use crate::observe::ledger::{self, Entry};
+use crate::observe::result::Status;
+use crate::observe::storage::Storage;
+
+use crate::train::TrainError;
+use crate::train::checkpoint;
+use crate::train::checkpoint::About;
+use crate::train::checkpoint::Copying;
+use crate::train::checkpoint::TrainState;
+use crate::train::checkpoint::Writer;
+use crate::train::checkpoint::young_daly;
+use crate::train::record::cause::FAULT_AGE_SECONDS_MAX;
+use crate::train::record::journal::Journal;
+use crate::train::record::journal::Place;
+use crate::train::record::outcome;
+use crate::train::start::surroundings::Staff;
+use crate::train::state::position::Ending;
+use crate::train::state::position::Position;
+use crate::train::state::replica::Replica;
+
+use crate::train::record::due::{self, Last};
+use crate::train::record::reason::{leave_reason, read_reason};
+use crate::train::record::struck::Struck;
+
+/// Longest wait for a checkpoint that must be written before the run ends.
+const FINAL_CHECKPOINT_LIMIT: Duration = Duration::from_secs(25);
+
+/// Times that checkpoint is begun.
+const FINAL_CHECKPOINT_TRIES: u32 = 2;
+
+/// Times that the result is written, and the pause between.
+const RESULT_TRIES: u32 = 10;
+const RESULT_PAUSE: Duration = Duration::from_millis(500);
+
+/// Constants of the run that its files carry.
+#[derive(Debug, Clone)]
+pub struct Facts {
+    /// Model and classes.
+    pub about: About,
+    /// Names the run.
+    pub run_id: String,
+    /// Of what decides the arithmetic.
+    pub config_fingerprint: u64,
+    /// Of the training set.
+    pub data_fingerprint: u64,
+    /// `checkpoint.every`.
+    pub every: Every,
+    /// `checkpoint.keep`.
+    pub keep: u32,
+    /// `checkpoint.mtbf`.
+    pub mtbf: Duration,
+    /// Which samples make which step.
+    pub order: Order,
+}
+
+/// Seconds that a checkpoint held the loop, and that its copy took beside it.
+#[derive(Debug, Clone, Copy, Default)]
+struct Stall {
+    step: u64,
+    stall: f64,
+    copy: f64,
+}
+
+/// See the module.
+pub struct Keeper {
+    facts: Facts,
+    storage: Arc<dyn Storage>,
+    clock: Arc<dyn Clock>,
+    injector: Arc<Injector>,
+    still_current: Arc<dyn Fn() -> bool + Send + Sync>,
+    world_next_member: u32,
+    writer: Option<Writer>,
+    /// The last checkpoint that was begun; none before the first step that is looked at.
+    last: Option<Last>,
+    /// The newest step whose checkpoint is on disk and verified.
+    published: Option<u64>,
+    /// Stalls of checkpoints that are being written, by step.
+    stalls: Vec<Stall>,
+    /// The copy of the newest checkpoint.
+    copying: Option<Copying>,
+    cost_seconds: f64,
+    /// Where the writer stood when it began the checkpoint at hand.
+    persisting: Arc<Mutex<Standing>>,
+    staff: Staff,
+}
+
+impl Keeper {
+    /// `still_current`: whether this process belongs to the run's newest attempt.
+    pub fn new(
+        facts: Facts,
+        storage: Arc<dyn Storage>,
+        clock: Arc<dyn Clock>,
+        injector: Arc<Injector>,
+        still_current: Arc<dyn Fn() -> bool + Send + Sync>,
+    ) -> Self {
+        let (writer, last, stalls, copying) = (None, None, Vec::new(), None);
+        let (world_next_member, cost_seconds) = (0, 0.0);
+        Self {
+            facts,
+            storage,
+            clock,
+            injector,
+            still_current,
+            world_next_member,
+            writer,
+            last,
+            published: None,
+            stalls,
+            copying,
+            cost_seconds,
+            persisting: Arc::default(),
+            staff: Staff::Threads,
+        }
+    }
+
+    /// The run directory.
+    pub fn storage(&self) -> &Arc<dyn Storage> {
+        &self.storage
+    }
+
+    /// Who writes checkpoints behind the loop.
+    pub fn staffed(mut self, staff: Staff) -> Self {
+        self.staff = staff;
+        self
+    }
+
+    /// Whether this process belongs to the run's newest attempt.
+    pub fn is_current(&self) -> bool {
+        (self.still_current)()
+    }
+
+    /// This rank is the writer from now on: fills what a dead one left open.
+    pub fn take_over(&mut self, replica: &Replica, world: &World, journal: &mut Journal) {
+        self.world_next_member = world.next_member;
+        self.find_last(replica.position.step, journal.seconds());
+        let rollback = self.rollback(&replica.position, world.attempt);
+        journal.take_over(&replica.position.ledger_tail, rollback);
+        if self.facts.every != Every::Never {
+            self.writer();
+        }
+    }
+
+    /// What the ledger has to take back before the next step is written: steps that were committed
+    /// and given up, or what a writer that died in the vote alone took for committed.
+    fn rollback(&self, position: &Position, attempt: u32) -> Option<Entry> {
+        let to = position.step;
+        let later = ledger::counted_after(self.storage.as_ref(), to);
+        if later.is_empty() {
+            return None;
+        }
+        let given_up = position.gone_back > 0 || later.iter().any(|line| line.attempt < attempt);
+        Some(match given_up {
+            true => Entry::Rollback { to, attempt },
+            false => Entry::Withdrawn { to, attempt },
+        })
+    }
+
+    /// Checkpoints go on from the newest that any writer of this run published.
+    fn find_last(&mut self, step: u64, seconds: f64) {
+        if self.last.is_some() {
+            return;
+        }
+        let newest = due::newest(self.storage.as_ref());
+        self.published = newest.map(|newest| newest.step);
+        self.last = due::inherited(newest, step, seconds, &self.facts.order);
+    }
+
+    /// Checkpoints of later steps hold states that are not to be trusted: they go, and the next
+    /// one is due from `target` on.
+    pub fn distrust(&mut self, target: u64) {
+        if let Some(writer) = &self.writer
+            && !writer.finish(FINAL_CHECKPOINT_LIMIT)
+        {
+            tracing::warn!("a checkpoint of a distrusted state may still be written");
+        }
+        checkpoint::store::remove_later(self.storage.as_ref(), target);
+        let cursor = self.facts.order.cursor(target);
+        self.last = self.last.map(|last| Last { step: target, cursor, ..last });
+        self.published = self.published.filter(|step| *step <= target);
+    }
+
+    fn writer(&mut self) -> &Writer {
+        let (facts, storage) = (&self.facts, &self.storage);
+        let (injector, still_current) = (&self.injector, &self.still_current);
+        let (standing, staff, clock) = (&self.persisting, self.staff, &self.clock);
+        self.writer.get_or_insert_with(|| {
+            let storage: Arc<dyn Storage> = Arc::new(Struck {
+                inner: Arc::clone(storage),
+                injector: Arc::clone(injector),
+                standing: Arc::clone(standing),
+            });
+            let still_current = Arc::clone(still_current);
+            let current = Box::new(move || still_current());
+            match staff {
+                Staff::Threads => Writer::new(storage, facts.keep, current),
+                Staff::Inline => Writer::inline(storage, facts.keep, current, Arc::clone(clock)),
+            }
+        })
+    }
+
+    /// Begins a checkpoint when one is due, and reports those that were finished.
+    pub fn after_commit(
+        &mut self,
+        replica: &Replica,
+        journal: &mut Journal,
+        place: Place,
+        seconds: f64,
+    ) {
+        self.report(journal, place);
+        let Position { step, cursor, .. } = replica.position;
+        let line = replica.position.ledger_tail.last();
+        let before = cursor - line.map_or(0, |line| line.count);
+        let first = Last { seconds, step: step.saturating_sub(1), cursor: before };
+        let last = *self.last.get_or_insert(first);
+        let now = Last { seconds, step, cursor };
+        let auto = || young_daly(self.cost_seconds, self.facts.mtbf.as_secs_f64());
+        if due::is_due(self.facts.every, last, now, self.facts.order.samples, auto) {
+            self.begin(replica, place, seconds);
+        }
+    }
+
+    fn begin(&mut self, replica: &Replica, place: Place, seconds: f64) {
+        let began = self.clock.now();
+        *self.persisting.lock().unwrap_or_else(PoisonError::into_inner) = replica.standing;
+        let state = self.state(&replica.position, place, seconds);
+        let about = self.facts.about.clone();
+        let Some(ticket) = self.writer().try_begin() else {
+            tracing::warn!("a checkpoint is still being written: the one due now is left out");
+            return;
+        };
+        self.copying = Some(ticket.copy_behind(about, Arc::clone(&replica.slots), state));
+        if self.staff == Staff::Inline {
+            self.copying.take().map(Copying::wait);
+        }
+        let stall = (self.clock.now() - began).as_secs_f64();
+        self.stalls.push(Stall { step: replica.position.step, stall, copy: stall });
+        let Position { step, cursor, .. } = replica.position;
+        self.last = Some(Last { seconds, step, cursor });
+    }
+
+    /// Before the next update: what a checkpoint is being made of must stay until it is copied.
+    pub fn wait_for_copy(&mut self) {
+        let Some(copying) = self.copying.take() else { return };
+        let began = self.clock.now();
+        let copy = copying.wait().as_secs_f64();
+        if let Some(newest) = self.stalls.last_mut() {
+            newest.copy = copy;
+            newest.stall += (self.clock.now() - began).as_secs_f64();
+        }
+    }
+
+    fn state(&self, position: &Position, place: Place, seconds: f64) -> TrainState {
+        TrainState {
+            step: position.step,
+            cursor: position.cursor,
+            seed: self.facts.order.seed,
+            attempt: place.attempt,
+            generation: place.generation,
+            owners: self.facts.order.owners,
+            next_member: self.world_next_member,
+            run_id: self.facts.run_id.clone(),
+            config_fingerprint: self.facts.config_fingerprint,
+            data_fingerprint: self.facts.data_fingerprint,
+            evaluation_due: position.evaluation_due,
+            evaluated_ms: position.evaluated_ms,
+            best_error: position.best_error,
+            last_error: position.last_error,
+            run_seconds: seconds,
+            exact: position.exact,
+            ranks: position.ranks,
+            order: position.owner_batches.clone(),
+            ledger_tail: position.ledger_tail.clone(),
+            ..TrainState::default()
+        }
+    }
+
+    fn report(&mut self, journal: &mut Journal, place: Place) {
+        let Some(writer) = &self.writer else { return };
+        for done in writer.poll() {
+            let at = self.stalls.iter().position(|stall| stall.step == done.step);
+            let Stall { stall, copy, .. } = at.map(|at| self.stalls.remove(at)).unwrap_or_default();
+            match done.result {
+                Ok(()) => {
+                    self.published = self.published.max(Some(done.step));
+                    self.cost_seconds = stall;
+                    let kind = Kind::Checkpoint {
+                        name: done.name,
+                        bytes: done.bytes,
+                        stall_seconds: stall,
+                        snapshot_seconds: copy,
+                        write_seconds: done.write_seconds,
+                        verify_seconds: done.verify_seconds,
+                    };
+                    journal.event(place, kind);
+                }
+                Err(error) => {
+                    let message = format!("no checkpoint at step {}: {error}", done.step);
+                    tracing::warn!("{message}");
+                    journal.event(place, Kind::Warning { message });
+                }
+            }
+        }
+    }
+
+    /// The end of a run that all ranks agreed on: last checkpoint, result.
+    pub fn finish(
+        &mut self,
+        replica: &Replica,
+        journal: &mut Journal,
+        place: Place,
+        status: Status,
+    ) -> Result<(), TrainError> {
+        if !(self.still_current)() {
+            let text = "a newer attempt of this run has started: no result is written here";
+            return Err(TrainError::JobLost(text.into()));
+        }
+        // A renewed world goes on from memory; one of its ranks is enough.
+        let stays_in_memory =
+            replica.position.ending == Some(Ending::Renewed) && replica.outlives_its_process();
+        if !stays_in_memory && (self.facts.every != Every::Never || status != Status::Completed) {
+            self.last_checkpoint(replica, journal, place);
+        }
+        self.complete_ledger(replica, journal);
+        let reason = self.reason(&replica.position, status);
+        let state_sha256 = Some(self.digest(replica));
+        self.write_result(replica, journal, place, (status, &reason, &state_sha256))?;
+        // A disk that has room again only now.
+        self.complete_ledger(replica, journal);
+        let status = outcome::status_name(status).to_string();
+        journal.event(place, Kind::RunEnd { status, reason, state_sha256 });
+        Ok(())
+    }
+
+    /// Tried again for as long as the result is: who audits a completed run expects all its steps.
+    fn complete_ledger(&self, replica: &Replica, journal: &mut Journal) {
+        for _ in 0..RESULT_TRIES {
+            if journal.settle(&replica.position.ledger_tail) {
+                return;
+            }
+            self.clock.sleep(RESULT_PAUSE);
+        }
+    }
+
+    /// Tried again for a while: a disk that is full for a moment must not cost the run its end.
+    fn write_result(
+        &self,
+        replica: &Replica,
+        journal: &Journal,
+        place: Place,
+        (status, reason, state_sha256): (Status, &str, &Option<String>),
+    ) -> Result<(), TrainError> {
+        let mut last = String::new();
+        for _ in 0..RESULT_TRIES {
+            let written = outcome::Ended {
+                run_id: &self.facts.run_id,
+                place,
+                status,
+                reason: reason.into(),
+                seconds: journal.seconds(),
+                position: &replica.position,
+                samples_per_epoch: self.facts.order.samples,
+                state_sha256: state_sha256.clone(),
+            }
+            .write(self.storage.as_ref());
+            match written {
+                Ok(()) => return Ok(()),
+                Err(error) => last = error.to_string(),
+            }
+            self.clock.sleep(RESULT_PAUSE);
+        }
+        Err(TrainError::JobLost(format!("cannot write result.json: {last}; free some space")))
+    }
+
+    /// The checkpoint that the run ends with, tried again once if it fails.
+    fn last_checkpoint(&mut self, replica: &Replica, journal: &mut Journal, place: Place) {
+        self.wait_for_copy();
+        for _ in 0..FINAL_CHECKPOINT_TRIES {
+            if !self.writer().finish(FINAL_CHECKPOINT_LIMIT) {
+                tracing::warn!("the last checkpoint took too long and was left behind");
+                return;
+            }
+            self.report(journal, place);
+            if self.published == Some(replica.position.step) {
+                return;
+            }
+            self.begin(replica, place, journal.seconds());
+            self.wait_for_copy();
+        }
+        self.writer().finish(FINAL_CHECKPOINT_LIMIT);
+        self.report(journal, place);
+    }
+
+    fn reason(&self, position: &Position, status: Status) -> String {
+        if status == Status::Completed {
+            return match position.ending {
+                Some(Ending::OutOfTime) => "train.max_seconds is reached".into(),
+                _ => "all steps are committed".into(),
+            };
+        }
+        if position.ending == Some(Ending::Renewed) {
+            return "renewal: the last spare is gone, or launch asks for it; all ranks start again"
+                .into();
+        }
+        match self.published {
+            Some(step) if step == position.step => "asked to stop; a checkpoint is written".into(),
+            Some(step) => format!("asked to stop; the newest checkpoint is of step {step}"),
+            None => "asked to stop; no checkpoint could be written".into(),
+        }
+    }
+
+    /// Whether a checkpoint holds all that a resident slot of this step does.
+    pub fn has_checkpoint_of(&self, step: u64) -> bool {
+        checkpoint::store::newest_step(self.storage.as_ref()) == Some(step)
+    }
+
+    /// DESIGN 4.6.
+    pub fn digest(&self, replica: &Replica) -> String {
+        let slots = replica.slots.read().unwrap_or_else(PoisonError::into_inner);
+        let committed = slots.committed();
+        let position = crate::train::state::digest::Position {
+            step: replica.position.step,
+            cursor: replica.position.cursor,
+            seed: self.facts.order.seed,
+            order: &replica.position.owner_batches,
+        };
+        crate::train::state::digest::state_sha256(
+            &self.facts.about.layout,
+            committed.parameters,
+            committed.momentum,
+            committed.statistics,
+            position,
+        )
+    }
+
+    /// Leaves the reason why this rank cannot go on, for whoever writes the result.
+    pub fn leave_reason(&self, error: &TrainError) {
+        leave_reason(self.storage.as_ref(), error);
+    }
+
+    /// What another rank left.
+    pub fn read_reason(&self) -> TrainError {
+        read_reason(self.storage.as_ref())
+    }
+
+    /// Seconds since the newest injected fault fired: the "detect" of a repair that it caused.
+    pub fn seconds_since_fault(&self) -> Option<f64> {
+        let moments = self.storage.read(&Path::new(FAULTS_FOLDER).join(STRUCK)).ok()?;
+        let moments = String::from_utf8_lossy(&moments).into_owned();
+        let struck = moments.lines().filter_map(|line| line.parse::<f64>().ok());
+        let newest = struck.fold(f64::NEG_INFINITY, f64::max);
+        let age = self.clock.unix_seconds() - newest;
+        (0.0..FAULT_AGE_SECONDS_MAX).contains(&age).then_some(age)
+    }
+}

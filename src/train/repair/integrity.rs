@@ -1,0 +1,171 @@
+//! Silent corruption: every `recovery.integrity_every` steps all ranks compare a hash of their
+//! state. Replicas hold the same bits, so one that differs was damaged where it lies. It is
+//! evicted, and everybody goes back to the last state that was found equal, since gradients of
+//! damaged weights have entered the sums in between. Without a majority (two ranks) nobody knows
+//! who is right: all go back, nobody is evicted. A gradient that was damaged before it entered the
+//! sum is the same on all ranks: out of reach here.
+
+use std::sync::PoisonError;
+
+use xxhash_rust::xxh3::xxh3_64;
+
+use crate::cluster::comm::{CommError, Communicator};
+use crate::config::{Interval, seed};
+
+use crate::train::state::replica::Replica;
+use crate::train::state::replica::State;
+
+/// Times in a row that a run goes back to the same state before it gives up: what is wrong then
+/// does not go away.
+pub const GOING_BACK_MAX: u32 = 3;
+
+/// What a comparison says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Judgement {
+    /// All hold the same.
+    Same,
+    /// They do not; these ranks differ from the majority. Empty where there is none.
+    Differ(Vec<usize>),
+}
+
+/// One rank's part of a comparison.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Vote {
+    hash: u64,
+    /// Whether it took part in the last comparison. Who came since has a copy of another rank's
+    /// state, flaws included: its hash says nothing that the giver's does not.
+    witness: bool,
+}
+
+/// Compares everybody's hashes, in rank order. A majority is more than half of the witnesses.
+pub fn judge(votes: &[Vote]) -> Judgement {
+    if votes.windows(2).all(|pair| pair[0].hash == pair[1].hash) {
+        return Judgement::Same;
+    }
+    let witnesses = || votes.iter().filter(|vote| vote.witness);
+    let count = |hash: u64| witnesses().filter(|other| other.hash == hash).count();
+    let majority = witnesses().map(|vote| vote.hash).find(|&h| 2 * count(h) > witnesses().count());
+    let differs = |hash: u64| majority.is_some_and(|majority| majority != hash);
+    Judgement::Differ((0..votes.len()).filter(|&rank| differs(votes[rank].hash)).collect())
+}
+
+/// A state that all ranks held alike, kept to go back to.
+#[derive(Debug)]
+struct Kept {
+    state: State,
+    hash: u64,
+}
+
+/// One rank's part in the comparisons.
+#[derive(Debug)]
+pub struct Integrity {
+    every: Interval,
+    kept: Option<Kept>,
+}
+
+impl Integrity {
+    /// `every`: committed steps between two comparisons.
+    pub fn new(every: Interval) -> Self {
+        Self { every, kept: None }
+    }
+
+    /// Whether states are compared at all.
+    pub fn is_on(&self) -> bool {
+        self.every != Interval::Off
+    }
+
+    /// Whether this state has to be compared before anything is done with it: at its interval, and
+    /// at the end of the run.
+    pub fn is_due(&self, replica: &Replica) -> bool {
+        let position = &replica.position;
+        let Interval::Steps(every) = self.every else { return false };
+        position.step > position.verified
+            && (position.step.is_multiple_of(every) || position.ending.is_some())
+    }
+
+    /// Everybody's votes, in rank order.
+    pub fn gather(
+        &self,
+        comm: &mut dyn Communicator,
+        replica: &Replica,
+    ) -> Result<Vec<Vote>, CommError> {
+        let target = replica.position.verified;
+        let witness = self.kept.as_ref().is_some_and(|kept| kept.state.position.step == target);
+        let words = comm.all_gather_u64(&[hash_of(replica), u64::from(witness)])?;
+        Ok(words.chunks_exact(2).map(|w| Vote { hash: w[0], witness: w[1] == 1 }).collect())
+    }
+
+    /// The state at hand was found equal, or is one that all begin from.
+    pub fn keep(&mut self, replica: &mut Replica) {
+        if !self.is_on() {
+            return;
+        }
+        replica.position.verified = replica.position.step;
+        replica.position.gone_back = 0;
+        let reused = self.kept.take().map(|kept| kept.state);
+        self.kept = Some(Kept { state: replica.copy_state(reused), hash: hash_of(replica) });
+    }
+
+    /// Goes back to the state that was kept. A rank that has none, or whose copy was damaged too,
+    /// holds no state afterwards: the repair that follows gives it one.
+    pub fn go_back(&mut self, replica: &mut Replica) {
+        let target = replica.position.verified;
+        let gone_back = replica.position.gone_back + 1;
+        let kept = self.kept.as_mut().filter(|kept| kept.state.position.step == target);
+        let whole = match kept {
+            Some(kept) => {
+                // The world may have shrunk since: what it sums from here on is grouped otherwise.
+                kept.state.position.exact &= replica.position.exact;
+                replica.put_state(&kept.state);
+                hash_of(replica) == kept.hash
+            }
+            None => false,
+        };
+        replica.holds_state = whole;
+        replica.position.gone_back = gone_back;
+    }
+}
+
+/// Hash of the committed tensors.
+fn hash_of(replica: &Replica) -> u64 {
+    let slots = replica.slots.read().unwrap_or_else(PoisonError::into_inner);
+    let state = slots.committed();
+    let parts = [state.parameters, state.momentum, state.statistics];
+    seed::key(&parts.map(|part| xxh3_64(bytemuck::cast_slice(part))))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn witnesses(hashes: &[u64]) -> Vec<Vote> {
+        hashes.iter().map(|&hash| Vote { hash, witness: true }).collect()
+    }
+
+    #[test]
+    fn the_one_that_differs_is_named() {
+        assert_eq!(judge(&witnesses(&[7, 7, 7, 7])), Judgement::Same);
+        assert_eq!(judge(&witnesses(&[7, 7, 9, 7])), Judgement::Differ(vec![2]));
+        assert_eq!(judge(&witnesses(&[9, 7, 7, 8, 7])), Judgement::Differ(vec![0, 3]));
+    }
+
+    #[test]
+    fn without_a_majority_nobody_is_evicted() {
+        for hashes in [&[1, 2][..], &[1, 1, 2, 2], &[1, 2, 3]] {
+            let judgement = judge(&witnesses(hashes));
+            assert_eq!(judgement, Judgement::Differ(Vec::new()), "{hashes:?}");
+        }
+        assert_eq!(judge(&witnesses(&[5])), Judgement::Same);
+    }
+
+    #[test]
+    fn a_newcomer_does_not_speak_for_the_rank_that_gave_it_its_state() {
+        let newcomer = |hash| Vote { hash, witness: false };
+        let vote = |hash| Vote { hash, witness: true };
+        // The damaged rank 1 gave rank 2 its state: one against one, whatever the newcomer holds.
+        assert_eq!(judge(&[vote(7), vote(9), newcomer(9)]), Judgement::Differ(Vec::new()));
+        // A sound rank outlived: the damaged one and its copies go.
+        let votes = [vote(7), vote(9), newcomer(9), newcomer(9), vote(7)];
+        assert_eq!(judge(&votes), Judgement::Differ(vec![1, 2, 3]));
+    }
+}

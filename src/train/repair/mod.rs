@@ -1,0 +1,9 @@
+//! How a world that lost ranks, or whose replicas differ, becomes whole again.
+
+pub mod comparison;
+pub mod integrity;
+pub mod mending;
+pub mod resize;
+pub mod restart;
+pub mod rollback;
+pub mod take_over;

@@ -1,0 +1,250 @@
+//! A world that was killed at once goes on from the state that outlived it (DESIGN 4.4): every rank
+//! has taken one file that an earlier attempt left; all compare what they hold, from the highest
+//! (attempt, generation, step) down, by hash, and everybody gets the first state that most of its
+//! holders agree on. No checkpoint is read.
+
+use std::path::Path;
+use std::sync::PoisonError;
+
+use crate::cluster::comm::Communicator;
+use crate::cluster::resident::choice::{Past, Verdict, judge, keys_in_order};
+use crate::cluster::resident::folder::member_of;
+use crate::cluster::resident::{Key, Look, Refusal, SlotFile, Slots};
+use crate::cluster::world::World;
+use crate::observe::ledger::Entry;
+use crate::observe::log::parse_lines;
+use crate::observe::storage::Storage;
+
+use crate::train::TrainError;
+use crate::train::checkpoint::store;
+use crate::train::record::journal::LEDGER;
+use crate::train::record::journal::WORLD;
+use crate::train::state::housing::Housing;
+use crate::train::state::position::Position;
+use crate::train::state::replica::Replica;
+
+/// States that a rank offers: those of its two slots.
+const OFFERS: usize = 2;
+/// Words of one rank's offer: how many, whether its slots outlive it, and three a key.
+const WORDS: usize = 2 + 3 * OFFERS;
+
+/// Looks for a state that outlived the processes, and gives it to every rank. False when there is
+/// none. Every rank calls it, or (`recovery.resident = "off"`) none.
+///
+/// # Errors
+/// A rank that was lost; a training set that is not the one of the state.
+pub fn from_resident(
+    comm: &mut dyn Communicator,
+    replica: &mut Replica,
+    storage: &dyn Storage,
+    world: &World,
+) -> Result<bool, TrainError> {
+    let past = past(storage);
+    let (mut mine, mut rest) = (Vec::new(), Vec::new());
+    // A rank that could not make sense of the folder still takes part.
+    if let Some(housing) = &replica.housing {
+        let mut slots = replica.slots.write().unwrap_or_else(PoisonError::into_inner);
+        rest = take_rest(&mut slots, housing, &past);
+        mine = usable(&slots, housing, &past)?;
+    }
+    // From here on neighbours find the file under this member's name.
+    replica.settle(world, comm.rank());
+    let housed = {
+        let slots = replica.slots.read().unwrap_or_else(PoisonError::into_inner);
+        slots.file().is_some()
+    };
+    let all = comm.all_gather_u64(&to_words(&mine, housed))?;
+    replica.unhoused = all.chunks_exact(WORDS).filter(|words| words[1] == 0).count();
+    let keys = keys_in_order(all.chunks_exact(WORDS).flat_map(from_words));
+    for key in keys {
+        if agreed(comm, replica, key, mine.contains(&key), world)? {
+            rest.into_iter().for_each(SlotFile::discard);
+            return Ok(true);
+        }
+    }
+    rest.into_iter().for_each(SlotFile::discard);
+    Ok(false)
+}
+
+/// What is known of the run before it is gone on with.
+fn past(storage: &dyn Storage) -> Past {
+    let body = storage.read(Path::new(LEDGER)).unwrap_or_default();
+    let entries: Vec<Entry> = parse_lines(Path::new(LEDGER), &body).unwrap_or_default();
+    let rollbacks = entries.iter().filter_map(|entry| match entry {
+        Entry::Rollback { to, attempt } => Some((*attempt, *to)),
+        Entry::Step(_) | Entry::Withdrawn { .. } => None,
+    });
+    let newest = store::published(storage).unwrap_or_default().into_iter().next();
+    let checkpoint = newest.and_then(|(_, folder)| {
+        let manifest = store::read_manifest(storage, &folder).ok()?;
+        Some((manifest.attempt, manifest.step))
+    });
+    let world = storage.read(Path::new(WORLD)).ok().and_then(|body| World::decode(&body).ok());
+    let world = world.map(|world| {
+        let members = world.members.iter().map(|member| member.member).collect();
+        (world.attempt, world.generation, members)
+    });
+    Past { rollbacks: rollbacks.collect(), checkpoint, world }
+}
+
+/// Files that no rank took, since fewer ranks were started than before: the best of all that this
+/// rank gets becomes its own, the others are returned, locked, to be removed in the end.
+fn take_rest(slots: &mut Slots, housing: &Housing, past: &Past) -> Vec<SlotFile> {
+    let mut rest = Vec::new();
+    let free: Vec<SlotFile> =
+        housing.folder.take_free().filter_map(|file| housing.accept(slots, file)).collect();
+    for file in free {
+        let owner = member_of(file.path());
+        let headers = Look::at(file.path()).and_then(|look| look.headers());
+        let best = headers.ok().into_iter().flatten().flatten();
+        let best = best.filter(|header| past.check(header, owner).is_ok()).map(|h| h.key).max();
+        let own = slots.headers().into_iter().flatten().map(|header| header.key).max();
+        if best <= own {
+            rest.push(file);
+            continue;
+        }
+        match slots.house(file) {
+            Ok(before) => rest.extend(before),
+            Err(error) => tracing::warn!("resident state cannot be mapped: {error}"),
+        }
+    }
+    rest
+}
+
+/// The states of this rank's slots that may be gone on from; the others are named.
+fn usable(slots: &Slots, housing: &Housing, past: &Past) -> Result<Vec<Key>, TrainError> {
+    let owner = Housing::owner(slots);
+    let mut keys = Vec::new();
+    let mut refused = Vec::new();
+    for header in slots.headers() {
+        let checked = header.and_then(|header| {
+            header.check_run(&housing.identity, slots.shape())?;
+            past.check(&header, owner)?;
+            match slots.position_bytes(header.key).map(|bytes| Position::decode(&bytes)) {
+                Some(Ok(position)) if position.step == header.key.step => Ok(header.key),
+                _ => Err(Refusal::Damaged("its position cannot be read")),
+            }
+        });
+        match checked {
+            Ok(key) => keys.push(key),
+            Err(Refusal::Other("training set")) => {
+                let text = "resident state was written with another training set than data.train \
+                            now holds: put the old one back, or start anew with --fresh";
+                return Err(TrainError::Configuration(text.into()));
+            }
+            Err(refusal) => refused.push(refusal),
+        }
+    }
+    let torn = keys.is_empty() && owner.is_some();
+    for refusal in refused {
+        // One empty slot is what a death in the middle of an update leaves.
+        if torn || refusal != Refusal::Uncommitted {
+            let path = slots.file().map(|file| file.path().display().to_string());
+            tracing::warn!("resident state {} {refusal}; not used", path.unwrap_or_default());
+        }
+    }
+    Ok(keys)
+}
+
+fn to_words(keys: &[Key], housed: bool) -> [u64; WORDS] {
+    let mut words = [0; WORDS];
+    (words[0], words[1]) = (keys.len().min(OFFERS) as u64, u64::from(housed));
+    for (place, key) in words[2..].chunks_exact_mut(3).zip(keys) {
+        place.copy_from_slice(&[u64::from(key.attempt), u64::from(key.generation), key.step]);
+    }
+    words
+}
+
+fn from_words(words: &[u64]) -> Vec<Key> {
+    let keys = words[2..].chunks_exact(3).take(words[0] as usize);
+    let key = |k: &[u64]| Key { attempt: k[0] as u32, generation: k[1] as u32, step: k[2] };
+    keys.map(key).collect()
+}
+
+/// Compares one state over all that hold it, and hands it to the others when most agree.
+fn agreed(
+    comm: &mut dyn Communicator,
+    replica: &mut Replica,
+    key: Key,
+    holds: bool,
+    world: &World,
+) -> Result<bool, TrainError> {
+    let own = {
+        let slots = replica.slots.read().unwrap_or_else(PoisonError::into_inner);
+        if holds { slots.hash(key) } else { None }
+    };
+    let hash = own.unwrap_or(0);
+    let words = [u64::from(own.is_some()), hash as u64, (hash >> 64) as u64];
+    let all = comm.all_gather_u64(&words)?;
+    let hashes: Vec<Option<u128>> = all
+        .chunks_exact(words.len())
+        .map(|w| (w[0] == 1).then_some(u128::from(w[1]) | u128::from(w[2]) << 64))
+        .collect();
+    let (source, hash) = match judge(&hashes) {
+        Verdict::Nobody => return Ok(false),
+        Verdict::Disputed(ranks) => {
+            if ranks.contains(&comm.rank()) {
+                refuse(replica, key, "and no bits have a majority");
+            }
+            return Ok(false);
+        }
+        Verdict::Agreed { hash, source, differing } => {
+            if differing.contains(&comm.rank()) {
+                refuse(replica, key, "it gets theirs");
+            } else if own.is_none() {
+                // What it had no right to offer (that of a member which was evicted, or died) was
+                // compared with nothing, and must not be taken for what it gets.
+                let mut slots = replica.slots.write().unwrap_or_else(PoisonError::into_inner);
+                slots.refuse(key);
+            }
+            (source, hash)
+        }
+    };
+    hand_over(comm, replica, key, source, world)?;
+    let slots = replica.slots.read().unwrap_or_else(PoisonError::into_inner);
+    if slots.hash(key) != Some(hash) {
+        let text = format!("the state of {key} arrived with other bits than were agreed on");
+        return Err(TrainError::JobLost(text));
+    }
+    Ok(true)
+}
+
+fn refuse(replica: &Replica, key: Key, what: &str) {
+    let refusal = Refusal::Differs;
+    tracing::warn!("resident state of {key} on this rank {refusal}: it is refused, {what}");
+    replica.slots.write().unwrap_or_else(PoisonError::into_inner).refuse(key);
+}
+
+/// Everybody goes on with the source's position; who lacks the tensors gets them.
+fn hand_over(
+    comm: &mut dyn Communicator,
+    replica: &mut Replica,
+    key: Key,
+    source: usize,
+    world: &World,
+) -> Result<(), TrainError> {
+    if comm.rank() == source {
+        let mut slots = replica.slots.write().unwrap_or_else(PoisonError::into_inner);
+        let position = slots.position_bytes(key).map(|bytes| Position::decode(&bytes));
+        let Some(Ok(position)) = position.filter(|_| slots.select(key)) else {
+            return Err(TrainError::Internal(format!("the resident state of {key} has gone")));
+        };
+        drop(slots);
+        // What an earlier attempt agreed to end with is decided anew.
+        replica.position = Position { ending: None, ..position };
+    }
+    Ok(crate::train::start::prepare::hand_to_all(comm, replica, source, world)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn offers_survive_the_wire() {
+        let key = |step| Key { attempt: 2, generation: 1, step };
+        for keys in [vec![], vec![key(7)], vec![key(7), key(8)]] {
+            assert_eq!(from_words(&to_words(&keys, true)), keys);
+        }
+    }
+}

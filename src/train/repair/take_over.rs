@@ -1,0 +1,230 @@
+//! How a rank without the agreed state gets it: by the slots of a dead rank, which it maps; by
+//! copying those of a rank on the same node; or sent over MPI. The source says what it offers,
+//! each receiver says what it still needs, and only that is sent. Everything is adopted after an
+//! agreement, in `Replica::adopt`.
+
+use std::sync::PoisonError;
+
+use crate::cluster::comm::{CommError, Communicator};
+use crate::cluster::resident::{Key, Look, Slots};
+use crate::config::Phase;
+
+use crate::train::state::housing::Housing;
+use crate::train::state::position::Position;
+use crate::train::state::replica::Replica;
+
+/// Message tags of a state transfer.
+const TAG_OFFER: u32 = 40;
+const TAG_ANSWER: u32 = 41;
+const TAG_POSITION: u32 = 42;
+const TAG_TENSORS: u32 = 43;
+
+/// A position longer than this is no position.
+const POSITION_BYTES_MAX: u64 = 1 << 30;
+
+/// How a state came to a rank.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Way {
+    /// It lay there already: in a dead rank's file, or its own from an earlier attempt.
+    Mapped,
+    /// From a file of the same node.
+    Copied,
+    /// Over MPI.
+    Sent,
+}
+
+impl Way {
+    fn to_byte(self) -> u8 {
+        match self {
+            Self::Mapped => 0,
+            Self::Copied => 1,
+            Self::Sent => 2,
+        }
+    }
+
+    fn from_byte(byte: u8) -> Self {
+        match byte {
+            0 => Self::Mapped,
+            1 => Self::Copied,
+            _ => Self::Sent,
+        }
+    }
+
+    /// In events.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Mapped => "state_mapped",
+            Self::Copied => "state_copied",
+            Self::Sent => "state_sent",
+        }
+    }
+}
+
+/// A state on its way in, until everybody agreed that it arrived.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Incoming {
+    /// Which.
+    pub key: Key,
+    /// Everything that is not a tensor, as its source has it now.
+    pub position: Position,
+    /// Where the tensors are: mapped ones are committed, the others await it.
+    pub way: Way,
+}
+
+/// What a source has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Offer {
+    key: Key,
+    member: u32,
+    /// Where its files can be opened by others.
+    space: u64,
+    housed: bool,
+    position_bytes: u64,
+}
+
+impl Offer {
+    const WORDS: usize = 7;
+
+    fn to_words(self) -> [u64; Self::WORDS] {
+        [
+            u64::from(self.key.attempt),
+            u64::from(self.key.generation),
+            self.key.step,
+            u64::from(self.member),
+            self.space,
+            u64::from(self.housed),
+            self.position_bytes,
+        ]
+    }
+
+    fn from_words(words: [u64; Self::WORDS]) -> Self {
+        Self {
+            key: Key { attempt: words[0] as u32, generation: words[1] as u32, step: words[2] },
+            member: words[3] as u32,
+            space: words[4],
+            housed: words[5] == 1,
+            position_bytes: words[6],
+        }
+    }
+}
+
+fn fatal(text: impl Into<String>) -> CommError {
+    CommError::Fatal { call: "state transfer", class: 0, text: text.into() }
+}
+
+/// The source's side. Returns how each receiver got it, in their order.
+pub(in crate::train) fn give(
+    replica: &Replica,
+    comm: &mut dyn Communicator,
+    receivers: &[usize],
+) -> Result<Vec<Way>, CommError> {
+    let position = replica.position.encode();
+    let slots = replica.slots.read().unwrap_or_else(PoisonError::into_inner);
+    let key = slots.key().ok_or_else(|| fatal("the source of the state holds none"))?;
+    let offer = Offer {
+        key,
+        member: slots.identity().member,
+        space: kintsugi_ffi::os::pid_space(),
+        housed: slots.file().is_some(),
+        position_bytes: position.len() as u64,
+    };
+    // Offers first: receivers that copy do so at the same time.
+    for &receiver in receivers {
+        comm.send(bytemuck::cast_slice(&offer.to_words()), receiver, TAG_OFFER)?;
+        comm.send(&position, receiver, TAG_POSITION)?;
+    }
+    let committed = slots.committed();
+    let mut ways = Vec::new();
+    for &receiver in receivers {
+        let mut answer = [0];
+        comm.recv(&mut answer, receiver, TAG_ANSWER)?;
+        let way = Way::from_byte(answer[0]);
+        if way == Way::Sent {
+            comm.send(bytemuck::cast_slice(committed.parameters), receiver, TAG_TENSORS)?;
+            replica.reached_point(Phase::InTransfer);
+            for part in [committed.momentum, committed.statistics] {
+                comm.send(bytemuck::cast_slice(part), receiver, TAG_TENSORS)?;
+            }
+        }
+        ways.push(way);
+    }
+    Ok(ways)
+}
+
+/// A receiver's side.
+pub(in crate::train) fn receive(
+    replica: &Replica,
+    comm: &mut dyn Communicator,
+    source: usize,
+) -> Result<Incoming, CommError> {
+    let mut words = [0u64; Offer::WORDS];
+    comm.recv(bytemuck::cast_slice_mut(&mut words), source, TAG_OFFER)?;
+    let offer = Offer::from_words(words);
+    if offer.position_bytes > POSITION_BYTES_MAX {
+        return Err(fatal(format!("a position of {} bytes arrived", offer.position_bytes)));
+    }
+    let mut position = vec![0; offer.position_bytes as usize];
+    comm.recv(&mut position, source, TAG_POSITION)?;
+    let position = Position::decode(&position)
+        .map_err(|error| fatal(format!("the source's position cannot be read: {error}")))?;
+    let mut slots = replica.slots.write().unwrap_or_else(PoisonError::into_inner);
+    let way = find(&mut slots, replica.housing.as_ref(), &offer);
+    comm.send(&[way.to_byte()], source, TAG_ANSWER)?;
+    if way == Way::Sent {
+        let (_, into) = slots.begin();
+        comm.recv(bytemuck::cast_slice_mut(into.parameters), source, TAG_TENSORS)?;
+        replica.reached_point(Phase::InTransfer);
+        for part in [into.momentum, into.statistics] {
+            comm.recv(bytemuck::cast_slice_mut(part), source, TAG_TENSORS)?;
+        }
+    }
+    Ok(Incoming { key: offer.key, position, way })
+}
+
+/// Looks for the offered state where it costs least.
+fn find(slots: &mut Slots, housing: Option<&Housing>, offer: &Offer) -> Way {
+    if slots.select(offer.key) {
+        return Way::Mapped;
+    }
+    let Some(housing) = housing else { return Way::Sent };
+    if slots.is_vacant() && housing.take_over(slots, offer.key) {
+        return Way::Mapped;
+    }
+    housing.room(slots);
+    if !offer.housed || offer.space != kintsugi_ffi::os::pid_space() {
+        return Way::Sent;
+    }
+    let path = housing.neighbour(offer.member);
+    match Look::at(&path).and_then(|look| slots.copy_from(&look, offer.key)) {
+        Ok(true) => Way::Copied,
+        Ok(false) => Way::Sent,
+        Err(error) => {
+            tracing::warn!("cannot copy the state from {}: {error}", path.display());
+            Way::Sent
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn offers_and_answers_survive_the_wire() {
+        let key = Key { attempt: 3, generation: 2, step: 1 << 39 };
+        let offer = Offer { key, member: 7, space: u64::MAX, housed: true, position_bytes: 9 };
+        assert_eq!(Offer::from_words(offer.to_words()), offer);
+        for way in [Way::Mapped, Way::Copied, Way::Sent] {
+            assert_eq!(Way::from_byte(way.to_byte()), way);
+        }
+    }
+
+    #[test]
+    fn without_a_folder_the_state_is_sent() {
+        let mut slots =
+            Slots::vacant(crate::cluster::resident::Shape { parameters: 3, statistics: 1 });
+        let key = Key::default();
+        let offer = Offer { key, member: 0, space: 0, housed: true, position_bytes: 0 };
+        assert_eq!(find(&mut slots, None, &offer), Way::Sent);
+    }
+}

@@ -1,0 +1,8 @@
+//! How a rank starts: from its arguments to the loop.
+
+pub mod announce;
+pub mod network;
+pub mod prepare;
+pub mod reserve;
+pub mod run;
+pub mod surroundings;

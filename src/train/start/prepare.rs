@@ -1,0 +1,495 @@
+//! From a configuration to a rank that can train: what is read and built before the first step.
+//! Split so that the part that needs no communicator runs beside MPI's own start.
+
+use std::path::Path;
+use std::sync::{Arc, RwLock};
+use std::time::Duration;
+
+use crate::cluster::comm::{CommError, Communicator};
+use crate::cluster::faults::Injector;
+use crate::cluster::recovery::{Hooks, Policy};
+use crate::cluster::resident::{Shape, SlotView, Slots};
+use crate::cluster::world::{Member, Role, World};
+use crate::config::{Config, Every, ExchangeKind, Interval, Resident, Rung};
+use crate::data::Source;
+use crate::data::loader::{Evaluation, Loader, LoaderOptions};
+use crate::data::sampler::Order;
+use crate::data::source::{Split, open};
+use crate::model::{Graph, Layout, catalogue, init, layout};
+use crate::observe::storage::Storage;
+
+use crate::train::TrainError;
+use crate::train::checkpoint::About;
+use crate::train::checkpoint::Expectation;
+use crate::train::checkpoint::Snapshot;
+use crate::train::checkpoint::are_finite;
+use crate::train::checkpoint::newest_verified;
+use crate::train::compute::free_run::FreeRun;
+use crate::train::compute::gradient_sum::GradientSum;
+use crate::train::compute::pause::Pause;
+use crate::train::compute::pool::Compute;
+use crate::train::compute::pool::Pool;
+use crate::train::compute::pool::Rehearsal;
+use crate::train::compute::pool::Shared;
+use crate::train::exchange::Exchange;
+use crate::train::exchange::asynchronous::Asynchronous;
+use crate::train::exchange::synchronous::Synchronous;
+use crate::train::record::keeper::Facts;
+use crate::train::state::housing::Housing;
+use crate::train::state::position::Position;
+use crate::train::state::replica::Replica;
+use crate::train::trainer::Plan;
+use crate::train::update::optimizer::Optimizer;
+
+/// Decoded validation images kept in memory, at most.
+const EVALUATION_CACHE_BYTES: u64 = 256 << 20;
+
+/// Longest wait for this rank's own workers to begin, after a repair.
+const BEGIN_LIMIT: Duration = Duration::from_secs(30);
+
+/// Everything of a rank that needs no communicator.
+pub struct Prepared {
+    /// The run's constants.
+    pub facts: Facts,
+    /// What it is to do.
+    pub plan: Plan,
+    /// Where the state lives; vacant.
+    pub slots: Arc<RwLock<Slots>>,
+    /// Where it is to lie so that it outlives this process; `None`: in its memory.
+    pub housing: Option<Housing>,
+    /// How gradients meet, with the worker threads running.
+    pub exchange: Box<dyn Exchange + Send>,
+    graph: Graph,
+    layout: Arc<Layout>,
+    kind: ExchangeKind,
+    /// Training samples.
+    pub train_samples: u64,
+}
+
+/// What a rank is prepared from: read from files, or made up by a simulation.
+pub struct Materials {
+    /// Training samples.
+    pub train: Arc<dyn Source>,
+    /// Validation samples, where errors are measured.
+    pub validation: Option<Arc<dyn Source>>,
+    /// The model.
+    pub graph: Graph,
+    /// What computes micro-batches on the communicating thread; `None` = worker threads do.
+    pub inline: Option<Box<dyn Compute + Send>>,
+    /// Who is to use it.
+    pub part: Part,
+}
+
+/// What a process is prepared for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Part {
+    /// A rank from the start.
+    FirstBorn,
+    /// To replace a rank that is dead already: every millisecond is waited for.
+    Replacement,
+    /// To replace one that may die: time is plenty.
+    WarmSpare,
+}
+
+impl Part {
+    fn rehearsal(self, samples: usize) -> Rehearsal {
+        match self {
+            Self::FirstBorn => Rehearsal::None,
+            Self::Replacement => Rehearsal::Compile(samples),
+            Self::WarmSpare => Rehearsal::Compute(samples),
+        }
+    }
+}
+
+/// Samples that most owners have in a step; where there are fewer samples than owners, those that
+/// have any have one.
+fn micro_batch(global_batch: u64, owners: u32) -> usize {
+    (global_batch / u64::from(owners.max(1))).max(1) as usize
+}
+
+/// Reads the data set's index, builds the model, starts the worker threads.
+pub fn prepare(
+    config: &Config,
+    run_id: &str,
+    config_fingerprint: u64,
+    owners: u32,
+    injector: &Arc<Injector>,
+    part: Part,
+) -> Result<Prepared, TrainError> {
+    let seed = config.run.seed;
+    let train = open(&config.data, Split::Train, seed)?;
+    let has_validation = config.evaluation.every != Every::Never;
+    let validation = match has_validation {
+        true => Some(open(&config.data, Split::Validation, seed)?),
+        false => None,
+    };
+    let size = config.data.image_size as usize;
+    let input = [train.channels() as usize, size, size];
+    let classes = train.classes().len();
+    let graph = catalogue::build(&config.model.name, input, classes, config.model.width)
+        .map_err(|error| TrainError::Configuration(error.to_string()))?;
+    let materials = Materials { train, validation, graph, inline: None, part };
+    prepare_from(materials, config, run_id, config_fingerprint, owners, injector)
+}
+
+/// The part of `prepare` that reads nothing.
+pub fn prepare_from(
+    materials: Materials,
+    config: &Config,
+    run_id: &str,
+    config_fingerprint: u64,
+    owners: u32,
+    injector: &Arc<Injector>,
+) -> Result<Prepared, TrainError> {
+    let Materials { train, validation, graph, inline, part } = materials;
+    let (seed, input, classes) = (config.run.seed, graph.input, train.classes().to_vec());
+    let name = &config.model.name;
+    let layout = Arc::new(layout::of(&graph));
+    let order = Order::new(train.len(), owners, seed, config.train.global_batch)?;
+    let workers = config.train.workers as usize;
+    let options = LoaderOptions {
+        threads: match config.data.decode_threads {
+            _ if inline.is_some() => 0,
+            0 => workers,
+            threads => threads as usize,
+        },
+        prefetch: config.data.prefetch as usize,
+        image_size: config.data.image_size,
+        channels: train.channels(),
+        augment: config.data.augment,
+        seed,
+        bad_image: config.data.bad_image,
+    };
+    let evaluation =
+        validation.map(|source| Evaluation::new(source, &options, EVALUATION_CACHE_BYTES));
+    let validation_samples = evaluation.as_ref().map_or(0, Evaluation::len);
+    let facts = Facts {
+        about: About { layout: Arc::clone(&layout), model_name: name.to_string(), classes, input },
+        run_id: run_id.to_string(),
+        config_fingerprint,
+        data_fingerprint: train.fingerprint(),
+        every: config.checkpoint.every,
+        keep: config.checkpoint.keep,
+        mtbf: config.checkpoint.mtbf.0,
+        order: order.clone(),
+    };
+    let shape = Shape { parameters: layout.parameters, statistics: layout.statistics };
+    let slots = Arc::new(RwLock::new(Slots::vacant(shape)));
+    let train_samples = train.len();
+    let shared = Shared {
+        graph: graph.clone(),
+        layout: Arc::clone(&layout),
+        slots: Arc::clone(&slots),
+        sum: gradient_sum(config, &layout),
+        loader: Loader::new(train, order.clone(), options),
+        evaluation,
+        free: free_run(config, &layout, owners),
+        injector: Arc::clone(injector),
+        seed,
+        threads: config.train.threads as usize,
+        rehearsal: part.rehearsal(micro_batch(config.train.global_batch, owners)),
+        pause: Pause::default(),
+    };
+    let pool = match inline {
+        Some(compute) => Pool::inline(shared, compute),
+        None => Pool::start(shared, workers)?,
+    };
+    let plan = plan(config, &order, validation_samples);
+    let exchange = exchange(config, pool, order, &layout);
+    let kind = config.train.exchange;
+    let housing = None;
+    Ok(Prepared { facts, plan, slots, housing, exchange, graph, layout, kind, train_samples })
+}
+
+fn gradient_sum(config: &Config, layout: &Layout) -> GradientSum {
+    match config.train.reproducible {
+        true => GradientSum::reproducible(layout, config.train.bucket.0),
+        false => GradientSum::new(layout, config.train.bucket.0),
+    }
+}
+
+fn free_run(config: &Config, layout: &Layout, owners: u32) -> Option<Arc<FreeRun>> {
+    let length = layout.parameters + layout.statistics;
+    let (batch, decay) = (config.train.global_batch, config.optimizer.weight_decay);
+    let free = || Arc::new(FreeRun::new(length, owners as usize, batch, decay));
+    (config.train.exchange == ExchangeKind::Asynchronous).then(free)
+}
+
+fn exchange(
+    config: &Config,
+    pool: Pool,
+    order: Order,
+    layout: &Layout,
+) -> Box<dyn Exchange + Send> {
+    let steps_total = steps_total(config, &order);
+    let (schedule, rate) = (config.schedule.clone(), config.optimizer.learning_rate);
+    match config.train.exchange {
+        ExchangeKind::Synchronous => {
+            let freeze = &config.model.freeze;
+            let optimizer = Optimizer::new(&config.optimizer, layout, freeze);
+            Box::new(Synchronous::new(pool, optimizer, order, (schedule, rate), steps_total))
+        }
+        ExchangeKind::Asynchronous => {
+            let rates = (schedule, rate, config.optimizer.momentum);
+            Box::new(Asynchronous::new(pool, order, rates, steps_total))
+        }
+    }
+}
+
+/// The smaller of `train.steps` and `train.epochs`, in steps.
+pub fn steps_total(config: &Config, order: &Order) -> Option<u64> {
+    let by_epochs = config.train.epochs.map(|epochs| epochs * order.steps_per_epoch());
+    [config.train.steps, by_epochs].into_iter().flatten().min()
+}
+
+fn plan(config: &Config, order: &Order, validation_samples: u64) -> Plan {
+    let total = steps_total(config, order);
+    let synchronous = config.train.exchange == ExchangeKind::Synchronous;
+    Plan {
+        steps_max: total.filter(|_| synchronous),
+        samples_max: total.filter(|_| !synchronous).map(|steps| order.cursor(steps)),
+        max_seconds: config.train.max_seconds,
+        samples_per_epoch: order.samples,
+        evaluation: config.evaluation.every,
+        validation_samples,
+        evaluation_batch: u64::from(config.evaluation.batch.max(1)),
+        begin_limit: BEGIN_LIMIT,
+        replaces_slow: config.recovery.replace_slow,
+        policy: policy(config),
+        renews: renews(config),
+        reproducible: config.train.reproducible,
+        // Asynchronous owners cannot move between ranks that live: a part of Δw would count twice.
+        regrow: synchronous.then_some(config.recovery.regrow),
+        witness_wait: Duration::ZERO,
+        integrity: match synchronous {
+            true => config.recovery.integrity_every,
+            false => Interval::Off,
+        },
+    }
+}
+
+/// Whether a run that has used up its spares is to be started again with new ones: where nothing
+/// else brings a lost rank back.
+fn renews(config: &Config) -> bool {
+    let rungs = config.recovery.rungs();
+    config.recovery.spares.unwrap_or(0) > 0
+        && rungs.contains(&Rung::Restart)
+        && !rungs.contains(&Rung::Respawn)
+}
+
+/// What recovery may do.
+pub fn policy(config: &Config) -> Policy {
+    Policy {
+        ladder: config.recovery.rungs(),
+        tries_max: config.recovery.tries,
+        limit: config.recovery.time_limit.0,
+        ranks_min: config.recovery.min_ranks as usize,
+    }
+}
+
+/// Whether recovery may start processes, for checks and estimates.
+pub fn respawns(policy: &Policy) -> bool {
+    policy.ladder.contains(&Rung::Respawn)
+}
+
+/// Host names travel in so many bytes.
+const HOST_BYTES: usize = 64;
+
+/// The world of a fresh start: everybody, spares included, tells pid and host. Member numbers go on
+/// from the ones that earlier attempts used.
+pub fn gather_world(
+    comm: &mut dyn Communicator,
+    attempt: u32,
+    owners: u32,
+    next_member: u32,
+    identity: &(u32, String),
+) -> Result<World, CommError> {
+    let mut words = vec![u64::from(identity.0), u64::from(next_member), u64::from(attempt)];
+    let mut host = [0; HOST_BYTES];
+    let length = identity.1.len().min(HOST_BYTES);
+    host[..length].copy_from_slice(&identity.1.as_bytes()[..length]);
+    words.extend(
+        host.chunks_exact(8)
+            .map(|chunk| u64::from_le_bytes(chunk.try_into().expect("chunks of eight bytes"))),
+    );
+    let all = comm.introduce(&words)?;
+    let ranks = comm.ranks();
+    // The numbers of rank 0 count: it is the one that read the run directory.
+    let (first, attempt) = (all[1] as u32, all[2] as u32);
+    let mut hosts: Vec<String> = Vec::new();
+    let members = all.chunks_exact(words.len()).enumerate().map(|(rank, words)| {
+        let bytes: Vec<u8> = words[3..].iter().flat_map(|word| word.to_le_bytes()).collect();
+        let host = String::from_utf8_lossy(&bytes).trim_end_matches('\0').to_string();
+        let known = hosts.iter().position(|known| *known == host);
+        let node = known.unwrap_or_else(|| {
+            hosts.push(host.clone());
+            hosts.len() - 1
+        });
+        Member {
+            member: first + rank as u32,
+            rank: rank as u32,
+            role: if rank < ranks { Role::Active } else { Role::Spare },
+            pid: words[0] as u32,
+            host,
+            node: node as u32,
+        }
+    });
+    Ok(World::initial(attempt, members.collect(), owners))
+}
+
+/// Where the run goes on from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum From {
+    /// First weights.
+    Scratch,
+    /// A verified checkpoint.
+    Checkpoint,
+    /// State that outlived the processes of an earlier attempt.
+    Resident,
+}
+
+impl From {
+    /// In events and results.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Scratch => "scratch",
+            Self::Checkpoint => "checkpoint",
+            Self::Resident => "resident",
+        }
+    }
+}
+
+/// Gives every rank the state that this attempt goes on from: what outlived the last one, else
+/// rank 0's newest verified checkpoint, else first weights (a pure function of the seed). Nothing
+/// enters the slots before it is known which: an attempt that dies meanwhile loses nothing.
+pub fn begin(
+    comm: &mut dyn Communicator,
+    replica: &mut Replica,
+    prepared: &Prepared,
+    config: &Config,
+    storage: &dyn Storage,
+    world: &World,
+) -> Result<From, TrainError> {
+    let resident = config.recovery.resident == Resident::On;
+    if resident && crate::train::repair::restart::from_resident(comm, replica, storage, world)? {
+        return Ok(From::Resident);
+    }
+    replica.settle(world, comm.rank());
+    let mut found = None;
+    if comm.rank() == 0 {
+        found = find_checkpoint(prepared, storage)?;
+    }
+    let told = comm.all_gather_u64(&[u64::from(found.is_some())])?;
+    if told[0] == 0 {
+        scratch(replica, prepared, config)?;
+        return Ok(From::Scratch);
+    }
+    if let Some(snapshot) = found {
+        replica.begin_with(snapshot.slot(&[]), position_of(&snapshot));
+    }
+    hand_to_all(comm, replica, 0, world)?;
+    Ok(From::Checkpoint)
+}
+
+/// Everybody goes on from what `source` holds.
+pub fn hand_to_all(
+    comm: &mut dyn Communicator,
+    replica: &mut Replica,
+    source: usize,
+    world: &World,
+) -> Result<(), CommError> {
+    let (rank, ranks) = (comm.rank(), comm.size());
+    let receivers: Vec<usize> = (0..ranks).filter(|other| *other != source).collect();
+    replica.restoring(rank, source, 0);
+    if !receivers.is_empty() {
+        replica.transfer(comm, source, &receivers, 0)?;
+    }
+    let agreement = comm.agree(1);
+    if !agreement.committed() {
+        return Err(agreement.outcome.err().unwrap_or(CommError::ProcFailed));
+    }
+    replica.adopt_state(world);
+    Ok(())
+}
+
+fn find_checkpoint(
+    prepared: &Prepared,
+    storage: &dyn Storage,
+) -> Result<Option<Snapshot>, TrainError> {
+    let facts = &prepared.facts;
+    let expectation = Expectation {
+        layout: Arc::clone(&prepared.layout),
+        model_name: facts.about.model_name.clone(),
+        config_fingerprint: Some(facts.config_fingerprint),
+        data_fingerprint: Some(facts.data_fingerprint),
+        run_id: None,
+    };
+    newest_verified(storage, &expectation)
+        .map_err(|error| TrainError::Configuration(error.to_string()))
+}
+
+fn position_of(snapshot: &Snapshot) -> Position {
+    let state = &snapshot.state;
+    Position {
+        step: state.step,
+        cursor: state.cursor,
+        evaluation_due: state.evaluation_due,
+        evaluated_ms: state.evaluated_ms,
+        last_error: state.last_error,
+        best_error: state.best_error,
+        exact: state.exact,
+        ranks: state.ranks,
+        ledger_tail: state.ledger_tail.clone(),
+        ending: None,
+        owner_batches: state.order.clone(),
+        ..Position::start()
+    }
+}
+
+/// First weights: a pure function of the seed, or those of `model.init`.
+pub fn scratch(
+    replica: &mut Replica,
+    prepared: &Prepared,
+    config: &Config,
+) -> Result<(), TrainError> {
+    let layout = &prepared.layout;
+    let mut parameters = init::parameters(&prepared.graph, layout, config.run.seed);
+    let mut statistics = init::statistics(layout);
+    if let Some(path) = &config.model.init {
+        load_weights(path, layout, &mut parameters, &mut statistics)?;
+    }
+    // Algorithm 1 keeps w_old where the synchronous exchange keeps momentum.
+    let momentum = match prepared.kind {
+        ExchangeKind::Synchronous => vec![0.0; parameters.len()],
+        ExchangeKind::Asynchronous => parameters.clone(),
+    };
+    let state = SlotView {
+        step: 0,
+        generation: 0,
+        parameters: &parameters,
+        momentum: &momentum,
+        statistics: &statistics,
+        extra: &[],
+    };
+    replica.begin_with(state, Position::start());
+    Ok(())
+}
+
+fn load_weights(
+    path: &Path,
+    layout: &Arc<Layout>,
+    parameters: &mut [f32],
+    statistics: &mut [f32],
+) -> Result<(), TrainError> {
+    let wrong = |error: String| {
+        TrainError::Configuration(format!("model.init = {}: {error}", path.display()))
+    };
+    let loaded = crate::train::checkpoint::weights::initial_weights(path, layout);
+    let (first, running) = loaded.map_err(|error| wrong(error.to_string()))?;
+    if ![&first, &running].into_iter().all(|values| are_finite(values)) {
+        return Err(wrong("it holds a value that is no finite number".into()));
+    }
+    parameters.copy_from_slice(&first);
+    statistics.copy_from_slice(&running);
+    Ok(())
+}

@@ -1,0 +1,308 @@
+//! A spare's life: it waits beside the world at the price of a look every 10 ms, takes part in
+//! repairs, and becomes a rank like any replacement when it gets a dead one's seat. A cold spare
+//! has nothing but MPI until then; a warm one (`recovery.warm_spares`) has its model, data index
+//! and worker threads ready.
+
+use std::thread::{Scope, ScopedJoinHandle};
+use std::time::Duration;
+
+use crate::cluster::comm::{Call, CommError, Communicator};
+use crate::cluster::faults::Standing;
+use crate::cluster::recovery::{Called, Hooks, Note, answer_call};
+use crate::cluster::world::World;
+use crate::config::Phase;
+use crate::observe::result::Status;
+
+use crate::train::TrainError;
+use crate::train::start::prepare;
+use crate::train::start::prepare::Prepared;
+use crate::train::start::run;
+use crate::train::start::run::TrainArguments;
+use crate::train::start::surroundings::Surroundings;
+use crate::train::state::replica::Replica;
+
+/// Starts of new spares that may fail before this spare tries no more.
+const REFUSALS_MAX: u32 = 3;
+
+/// What needs no communicator, made in a thread of its own, once; or made already.
+pub(in crate::train) enum Preparation<'scope, 'env> {
+    Behind(Behind<'scope, 'env>),
+    Made(Option<Box<Result<Prepared, TrainError>>>),
+}
+
+/// See `Preparation`.
+pub(in crate::train) struct Behind<'scope, 'env> {
+    scope: &'scope Scope<'scope, 'env>,
+    arguments: &'env TrainArguments,
+    around: &'env Surroundings,
+    thread: Option<ScopedJoinHandle<'scope, Result<Prepared, TrainError>>>,
+}
+
+impl<'scope, 'env> Preparation<'scope, 'env> {
+    pub(in crate::train) fn new(
+        scope: &'scope Scope<'scope, 'env>,
+        arguments: &'env TrainArguments,
+        around: &'env Surroundings,
+    ) -> Self {
+        Self::Behind(Behind { scope, arguments, around, thread: None })
+    }
+
+    pub(in crate::train) fn made(prepared: Result<Prepared, TrainError>) -> Self {
+        Self::Made(Some(Box::new(prepared)))
+    }
+
+    /// Begins it, unless it was begun.
+    pub(in crate::train) fn begin(&mut self) {
+        if let Self::Behind(behind) = self {
+            behind.begin();
+        }
+    }
+
+    /// Waits for its end.
+    pub(in crate::train) fn finish(&mut self) -> Result<Prepared, TrainError> {
+        let prepared = match self {
+            Self::Behind(behind) => behind.finish(),
+            Self::Made(prepared) => prepared.take().map(|prepared| *prepared),
+        };
+        let panicked =
+            || TrainError::Internal("preparing the run panicked; see the message above".into());
+        prepared.unwrap_or_else(|| Err(panicked()))
+    }
+}
+
+impl Behind<'_, '_> {
+    fn begin(&mut self) {
+        let (arguments, around) = (self.arguments, self.around);
+        self.thread.get_or_insert_with(|| {
+            self.scope.spawn(move || {
+                let (run_id, owners) = (&around.run_id, around.owners);
+                let (config, injector) = (&arguments.config, &around.injector);
+                let (print, part) = (around.fingerprint, run::part(arguments));
+                let prepared = prepare::prepare(config, run_id, print, owners, injector, part);
+                prepared.map(|prepared| run::house(arguments, around, prepared))
+            })
+        });
+    }
+
+    /// `None` when it panicked, or was taken before.
+    fn finish(&mut self) -> Option<Result<Prepared, TrainError>> {
+        self.begin();
+        self.thread.take()?.join().ok()
+    }
+}
+
+/// Waits until the run ends, or this process is needed; then trains.
+pub(in crate::train) fn wait<'env>(
+    arguments: &'env TrainArguments,
+    around: &'env Surroundings,
+    mut comm: Box<dyn Communicator>,
+    preparation: Preparation<'_, 'env>,
+) -> Result<Status, TrainError> {
+    let attempt = arguments.attempt.unwrap_or(1);
+    let policy = prepare::policy(&arguments.config);
+    let mut reserve = Reserve::new(arguments, around, preparation, attempt);
+    let mut neighbours = None;
+    if arguments.join.is_none() {
+        neighbours = Some(reserve.meet_the_world(comm.as_mut())?);
+    }
+    loop {
+        // A recruit comes into a gathering; it was called before it came.
+        let call = match &neighbours {
+            Some(pids) => {
+                reserve.refill(comm.as_mut());
+                comm.await_call(pids, &mut || reserve.idle())
+            }
+            None => Call::Gather,
+        };
+        match call {
+            Call::Gather => {}
+            Call::Dismissed => {
+                comm.finalize();
+                return Ok(Status::Completed);
+            }
+            Call::Abandoned => {
+                return Err(TrainError::JobLost("every rank is gone: no spare can go on".into()));
+            }
+        }
+        reserve.standing = reserve.waiting();
+        let called = answer_call(comm.as_mut(), &policy, &mut reserve);
+        match called? {
+            Called::Waits(pids, refills) => {
+                (neighbours, reserve.refills) = (Some(pids), refills);
+            }
+            Called::Seated(world, _) => return train(reserve, comm, world),
+        }
+    }
+}
+
+/// From here on it is a rank like any other.
+fn train(
+    reserve: Reserve<'_, '_>,
+    comm: Box<dyn Communicator>,
+    world: World,
+) -> Result<Status, TrainError> {
+    let Reserve { arguments, around, ready, .. } = reserve;
+    let Some((replica, prepared)) = ready else {
+        return Err(TrainError::Internal("a spare became a rank without a state".into()));
+    };
+    let mut trainer = run::trainer(arguments, around, comm, world, replica, prepared);
+    trainer.joined();
+    run::conclude(arguments, around, trainer)
+}
+
+/// What recovery needs of a process that waits.
+struct Reserve<'scope, 'env> {
+    arguments: &'env TrainArguments,
+    around: &'env Surroundings,
+    preparation: Preparation<'scope, 'env>,
+    attempt: u32,
+    standing: Standing,
+    /// How many spares wait, if it is this one's part to start the missing.
+    refills: Option<usize>,
+    refusals: u32,
+    /// Once it receives a state.
+    ready: Option<(Replica, Prepared)>,
+}
+
+impl<'scope, 'env> Reserve<'scope, 'env> {
+    fn new(
+        arguments: &'env TrainArguments,
+        around: &'env Surroundings,
+        preparation: Preparation<'scope, 'env>,
+        attempt: u32,
+    ) -> Self {
+        let standing = Standing::default();
+        let (refills, refusals, ready) = (None, 0, None);
+        let mut reserve =
+            Self { arguments, around, preparation, attempt, standing, refills, refusals, ready };
+        reserve.standing = reserve.waiting();
+        reserve
+    }
+
+    fn waiting(&self) -> Standing {
+        let ranks = self.arguments.config.run.ranks;
+        Standing { rank: ranks, ranks, spare: true, ..Standing::default() }
+    }
+
+    /// The start of an attempt: pids of the ranks on this machine, by rank.
+    fn meet_the_world(&mut self, comm: &mut dyn Communicator) -> Result<Vec<u32>, TrainError> {
+        let identity = self.identity();
+        let owners = self.around.owners;
+        let world = prepare::gather_world(comm, self.attempt, owners, 0, &identity);
+        let world = world.map_err(|error| {
+            TrainError::JobLost(format!("a rank was lost while the world was forming: {error}"))
+        })?;
+        self.attempt = world.attempt;
+        Ok(world.pids_on(&identity.1))
+    }
+
+    /// The first spare starts those that are missing, beside the steps of the ranks.
+    fn refill(&mut self, comm: &mut dyn Communicator) {
+        let recovery = &self.arguments.config.recovery;
+        let wanted = recovery.spares.unwrap_or(0) as usize;
+        let missing = match self.refills {
+            Some(waiting) if recovery.refill_spares => wanted.saturating_sub(waiting),
+            _ => 0,
+        };
+        if missing == 0 || comm.recruits() > 0 || self.refusals >= REFUSALS_MAX {
+            return;
+        }
+        let arguments = self.arguments();
+        if let Err(error) = comm.recruit(missing, &arguments) {
+            self.refusals += 1;
+            tracing::warn!("no new spares (refusal {} of {REFUSALS_MAX}): {error}", self.refusals);
+        }
+    }
+
+    /// At every look while it waits: planned faults with a time strike here.
+    fn idle(&self) {
+        self.around.injector.at(Phase::BeforeLoad, &self.standing);
+    }
+
+    /// Everything a rank has, its state still empty.
+    fn become_ready(&mut self) -> Result<&mut Replica, CommError> {
+        if self.ready.is_none() {
+            let prepared = self.preparation.finish().map_err(|error| CommError::Fatal {
+                call: "promotion",
+                class: 0,
+                text: format!("this spare cannot be made ready: {error}"),
+            })?;
+            let none = World::initial(self.attempt, Vec::new(), self.around.owners);
+            let mut replica = run::replica(self.arguments, self.around, &prepared, &none, None);
+            replica.standing = self.standing;
+            self.ready = Some((replica, prepared));
+        }
+        let (replica, _) = self.ready.as_mut().expect("made above");
+        Ok(replica)
+    }
+}
+
+impl Hooks for Reserve<'_, '_> {
+    fn reached(&mut self, phase: Phase) {
+        self.around.injector.at(phase, &self.standing);
+    }
+
+    fn counted(&mut self, step: u64) {
+        self.standing.step = step;
+    }
+
+    fn promoted(&mut self, rank: usize) {
+        self.standing.rank = rank as u32;
+        self.standing.newcomer = true;
+        if self.ready.is_none() {
+            self.preparation.begin();
+        }
+    }
+
+    fn restoring(&mut self, rank: usize, source: usize, step: u64) {
+        self.standing.rank = rank as u32;
+        self.standing.step = step;
+        if let Some((replica, _)) = &mut self.ready {
+            replica.restoring(rank, source, step);
+        }
+    }
+
+    fn now(&self) -> Duration {
+        self.around.clock.now()
+    }
+
+    fn arguments(&self) -> Vec<String> {
+        run::replacement_arguments(self.arguments, self.around, self.attempt)
+    }
+
+    fn committed_step(&self) -> Option<u64> {
+        None
+    }
+
+    fn transfer(
+        &mut self,
+        comm: &mut dyn Communicator,
+        source: usize,
+        receivers: &[usize],
+        step: u64,
+    ) -> Result<(), CommError> {
+        self.become_ready()?.transfer(comm, source, receivers, step)
+    }
+
+    fn adopt(&mut self, world: &World) {
+        if let Some((replica, _)) = &mut self.ready {
+            replica.standing.spare = false;
+            replica.adopt(world);
+        }
+        self.standing.spare = false;
+    }
+
+    fn home(&self) -> Option<String> {
+        crate::train::start::surroundings::home()
+    }
+
+    fn identity(&self) -> (u32, String) {
+        self.around.identity.clone()
+    }
+
+    fn note(&mut self, note: Note) {
+        if let Some((replica, _)) = &mut self.ready {
+            replica.note(note);
+        }
+    }
+}

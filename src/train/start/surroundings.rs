@@ -1,0 +1,274 @@
+//! What is around a rank: files, clock, signals, fault injection, MPI. Real ones are made here; a
+//! simulation brings its own.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::time::{Duration, SystemTime};
+
+use crate::cluster::comm::Communicator;
+use crate::cluster::comm::mpi::flags::recovery_flags;
+use crate::cluster::comm::mpi::{JoinArguments, MpiComm, start_orphan_watch, under_mpirun};
+use crate::cluster::comm::solo::SoloComm;
+use crate::cluster::comm::watched::Watched;
+use crate::cluster::faults::{Injector, RealStrike, Standing};
+use crate::cluster::guard::judge::{Joins, Limits};
+use crate::cluster::guard::{self, pulse, segment};
+use crate::config::{FaultKind, Phase, identity};
+use crate::observe::clock::{Clock, RealClock};
+use crate::observe::event::{Event, Kind, VERSION};
+use crate::observe::log::{EventLog, read_events};
+use crate::observe::result::Status;
+use crate::observe::storage::{FileSystem, Storage};
+use crate::run_folder::{lock, variables};
+
+use crate::train::TrainError;
+use crate::train::record::cause::WITNESS_WAIT_MAX;
+use crate::train::record::cause::log_name;
+use crate::train::record::journal::EVENTS;
+use crate::train::start::run::TrainArguments;
+
+/// Who works beside the communicating thread.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Staff {
+    /// Threads.
+    Threads,
+    /// Nobody: in simulation the communicating thread does it all.
+    Inline,
+}
+
+/// What is around a rank.
+pub struct Surroundings {
+    /// The run directory.
+    pub storage: Arc<dyn Storage>,
+    /// Time.
+    pub clock: Arc<dyn Clock>,
+    /// Unix time at which the run's seconds were zero.
+    pub origin: f64,
+    /// What goes wrong on purpose.
+    pub injector: Arc<Injector>,
+    /// The world's, for whoever records a fault.
+    pub generation: Arc<AtomicU32>,
+    /// Set by signals.
+    pub stop: Arc<AtomicBool>,
+    /// This process, as others know it: its pid and its host.
+    pub identity: (u32, String),
+    /// Names the run.
+    pub run_id: String,
+    /// Of what decides the arithmetic.
+    pub fingerprint: u64,
+    /// Virtual owners.
+    pub owners: u32,
+    /// The run's newest attempt, where one is recorded.
+    pub newest_attempt: Arc<dyn Fn() -> Option<u32> + Send + Sync>,
+    /// Who works beside the communicating thread.
+    pub staff: Staff,
+    /// See `Plan`.
+    pub witness_wait: Duration,
+}
+
+/// Sets it all up.
+pub(in crate::train) fn surroundings(
+    arguments: &TrainArguments,
+) -> Result<Surroundings, TrainError> {
+    let file_system = FileSystem::new(&arguments.run_dir);
+    let storage: Arc<dyn Storage> = Arc::new(file_system);
+    let cannot = |what: &str, error: std::io::Error| {
+        let folder = arguments.run_dir.display();
+        TrainError::Configuration(format!("cannot {what} in the run directory {folder}: {error}"))
+    };
+    storage.create_dir("logs".as_ref()).map_err(|error| cannot("make a folder", error))?;
+    if arguments.launched {
+        let attempt = arguments.attempt.unwrap_or(1);
+        let name = log_name(attempt, &kintsugi_ffi::os::hostname(), std::process::id());
+        let log = std::fs::File::create(arguments.run_dir.join("logs").join(name));
+        // A full disk must not keep a replacement from joining: its words go to mpirun's log then.
+        let kept = log.and_then(|log| kintsugi_ffi::os::redirect_stderr(&log));
+        if let Err(error) = kept {
+            tracing::warn!("no log of this rank's own: {error}");
+        }
+    }
+    let clock: Arc<dyn Clock> = Arc::new(RealClock::default());
+    let origin = arguments.origin.unwrap_or_else(|| {
+        let past = read_events(&arguments.run_dir.join(EVENTS)).unwrap_or_default();
+        clock.unix_seconds() - past.last().map_or(0.0, |event| event.seconds)
+    });
+    let generation = Arc::new(AtomicU32::new(0));
+    let injector = Arc::new(injector(arguments, &storage, &clock, origin, &generation));
+    let stop = stop_flag()?;
+    let fingerprint = identity::fingerprint(&arguments.config);
+    let run_id = arguments.run_dir.file_name().map(|name| name.to_string_lossy().into_owned());
+    let run_id = run_id.unwrap_or_else(|| arguments.config.run.name.clone());
+    let (ranks, workers) = (arguments.config.run.ranks, arguments.config.train.workers);
+    let owners = arguments.config.train.owners.unwrap_or(ranks * workers);
+    let run_dir = arguments.run_dir.clone();
+    let newest_attempt = Arc::new(move || lock::current_attempt(&run_dir));
+    Ok(Surroundings {
+        newest_attempt,
+        staff: Staff::Threads,
+        witness_wait: if under_mpirun() && arguments.guarded {
+            WITNESS_WAIT_MAX
+        } else {
+            Duration::ZERO
+        },
+        storage,
+        clock,
+        origin,
+        injector,
+        generation,
+        stop,
+        identity: (std::process::id(), kintsugi_ffi::os::hostname()),
+        run_id,
+        fingerprint,
+        owners,
+    })
+}
+
+/// The first signal asks for a checkpoint and the end; a second Ctrl-C does not wait for it.
+fn stop_flag() -> Result<Arc<AtomicBool>, TrainError> {
+    use signal_hook::consts::{SIGINT, SIGTERM, SIGUSR1};
+    let stop = Arc::new(AtomicBool::new(false));
+    let exit = i32::from(Status::Interrupted.exit_code());
+    let second = signal_hook::flag::register_conditional_shutdown(SIGINT, exit, Arc::clone(&stop));
+    let registered = [SIGINT, SIGTERM, SIGUSR1]
+        .into_iter()
+        .map(|signal| signal_hook::flag::register(signal, Arc::clone(&stop)));
+    for result in std::iter::once(second).chain(registered) {
+        let failed = |error| TrainError::Internal(format!("cannot watch for signals: {error}"));
+        result.map_err(failed)?;
+    }
+    Ok(stop)
+}
+
+/// Fault injection that writes its event just before it strikes.
+fn injector(
+    arguments: &TrainArguments,
+    storage: &Arc<dyn Storage>,
+    clock: &Arc<dyn Clock>,
+    origin: f64,
+    generation: &Arc<AtomicU32>,
+) -> Injector {
+    let faults = &arguments.config.faults;
+    let strike = Arc::new(RealStrike);
+    let injector = Injector::new(faults, Arc::clone(storage), Arc::clone(clock), origin, strike);
+    let attempt = arguments.attempt.unwrap_or(1);
+    let begun = Begun { origin, attempt, pid: std::process::id() };
+    record_faults(&injector, storage, clock, begun, generation);
+    injector
+}
+
+/// What the lines of a process have in common.
+#[derive(Debug, Clone, Copy)]
+#[allow(missing_docs)]
+pub struct Begun {
+    /// Unix time at which the run's seconds were zero.
+    pub origin: f64,
+    pub attempt: u32,
+    pub pid: u32,
+}
+
+/// Faults are events: written just before they strike.
+pub fn record_faults(
+    injector: &Injector,
+    storage: &Arc<dyn Storage>,
+    clock: &Arc<dyn Clock>,
+    begun: Begun,
+    generation: &Arc<AtomicU32>,
+) {
+    let Begun { origin, attempt, pid } = begun;
+    let (storage, clock, generation) =
+        (Arc::clone(storage), Arc::clone(clock), Arc::clone(generation));
+    let record = move |kind: &FaultKind, phase: Phase, standing: &Standing| {
+        let time = clock.unix_seconds();
+        let event = Event {
+            v: VERSION,
+            time,
+            seconds: time - origin,
+            attempt,
+            generation: generation.load(Ordering::Relaxed),
+            step: standing.step,
+            rank: standing.rank,
+            kind: Kind::FaultInjected {
+                kind: name_of(kind),
+                phase: name_of(&phase),
+                target: standing.rank,
+                pid,
+            },
+        };
+        if let Err(error) = EventLog::new(Arc::clone(&storage)).append(&event) {
+            tracing::warn!("cannot record an injected fault: {error}");
+        }
+    };
+    injector.set_recording(Box::new(record));
+}
+
+/// The node of the supervisor of a world on several nodes, as `Surroundings::identity` names it.
+pub(in crate::train) fn home() -> Option<String> {
+    std::env::var(variables::HOME).ok()
+}
+
+/// As in configuration files.
+fn name_of(value: &impl serde::Serialize) -> String {
+    let json = serde_json::to_string(value).unwrap_or_default();
+    json.trim_matches('"').to_string()
+}
+
+/// MPI under mpirun, a world of one elsewhere.
+pub(in crate::train) fn communicator(
+    arguments: &TrainArguments,
+) -> Result<Box<dyn Communicator>, TrainError> {
+    if !under_mpirun() {
+        return Ok(Box::new(SoloComm::default()));
+    }
+    start_orphan_watch();
+    if !arguments.launched && arguments.join.is_none() {
+        warn_of_flags();
+    }
+    let join = arguments.join.as_deref().map(JoinArguments::parse).transpose();
+    let join = join.map_err(|error| TrainError::Internal(format!("--join: {error}")))?;
+    let before = SystemTime::now();
+    let mpi = match &join {
+        Some(join) => MpiComm::initialise(Some(join))?,
+        None => MpiComm::initialise_with_spares(arguments.config.run.ranks as usize)?,
+    };
+    if let Some(name) = segment::own(before) {
+        pulse().segment(&name);
+    }
+    Ok(Box::new(Watched::new(Box::new(mpi))))
+}
+
+/// Before MPI is started: see `cluster::guard`. Without one a rank is as good, until it hangs.
+pub(in crate::train) fn start_guardian(arguments: &TrainArguments) {
+    let joins = if arguments.join.is_some() { Joins::Later } else { Joins::First };
+    let charge = guard::Charge {
+        run_dir: arguments.run_dir.clone(),
+        attempt: arguments.attempt.unwrap_or(1),
+        limits: Limits::of(&arguments.config.recovery, joins),
+        joins,
+    };
+    if let Err(error) = guard::start(&charge) {
+        tracing::warn!("no guardian ({error}): nobody notices if this rank hangs");
+    }
+}
+
+/// What plain mpirun was not told, once, from its first rank.
+fn warn_of_flags() {
+    let is = |name: &str, value: &str| std::env::var(name).is_ok_and(|now| now == value);
+    if !is("OMPI_COMM_WORLD_RANK", "0") {
+        return;
+    }
+    let wanted = [
+        ("OMPI_MCA_mpi_ft_enable", "1", "--with-ft ulfm: without it one dead rank ends the job"),
+        ("OMPI_MCA_btl", "self,sm,tcp", "--mca btl self,sm,tcp: others were not tested"),
+        ("OMPI_MCA_coll", "^han", "--mca coll ^han: han is not fault tolerant"),
+    ];
+    let missing = wanted.iter().filter(|(name, value, _)| !is(name, value));
+    let missing: Vec<&str> = missing.map(|(_, _, why)| *why).collect();
+    if !missing.is_empty() {
+        let flags = recovery_flags().join(" ");
+        eprintln!(
+            "warning: mpirun was started without {}\n  use: mpirun {flags} -n RANKS kintsugi train \
+             CONFIG\n  or let `kintsugi launch` write the line (--dry-run shows it)",
+            missing.join("; without ")
+        );
+    }
+}

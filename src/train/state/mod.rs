@@ -1,0 +1,8 @@
+//! What a rank holds of the run: tensors, position, and where they lie.
+
+pub mod beside;
+pub mod digest;
+pub mod housing;
+pub mod position;
+pub mod replica;
+pub mod stage;

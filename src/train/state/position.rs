@@ -1,0 +1,179 @@
+//! Where a run stands: everything of its state that is not a tensor. The same on every rank after
+//! each commit; it travels with the tensors to newcomers and into checkpoints.
+
+use serde::{Deserialize, Serialize};
+
+use crate::config::{ExchangeKind, Train};
+use crate::observe::ledger::Committed;
+
+use crate::train::trainer::Plan;
+
+/// Ledger lines that every rank keeps, so that a dead writer leaves no gap.
+pub const LEDGER_TAIL_MAX: usize = 64;
+
+/// Why the run ends after this step: agreed by all ranks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[allow(missing_docs)]
+pub enum Ending {
+    Completed,
+    OutOfTime,
+    Interrupted,
+    /// The spares are used up: the run goes on from here at full strength.
+    Renewed,
+}
+
+impl Ending {
+    /// Whether another start of the run goes on from here.
+    pub fn is_a_pause(self) -> bool {
+        matches!(self, Self::Interrupted | Self::Renewed)
+    }
+}
+
+/// The position after a committed step.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Position {
+    /// Committed steps (rounds, in the asynchronous exchange).
+    pub step: u64,
+    /// Committed samples.
+    pub cursor: u64,
+    /// An evaluation was asked for and has not been completed.
+    pub evaluation_due: bool,
+    /// Run time of the last evaluation, milliseconds, by the writer's clock.
+    pub evaluated_ms: u64,
+    /// Last validation error, a fraction.
+    pub last_error: Option<f64>,
+    /// Smallest validation error.
+    pub best_error: Option<f64>,
+    /// Whether the bits still are those of a run without failures.
+    pub exact: bool,
+    /// Ranks by which every step's plain sums were grouped as long as it is exact; 0 in a state of
+    /// an earlier release, which did not say.
+    pub ranks: u32,
+    /// The newest ledger lines, oldest first.
+    pub ledger_tail: Vec<Committed>,
+    /// All ranks agreed to end here.
+    pub ending: Option<Ending>,
+    /// The last step after which all ranks were found to hold the same state.
+    pub verified: u64,
+    /// Times the run has gone back to it without reaching the next comparison.
+    pub gone_back: u32,
+    /// Asynchronous exchange: micro-batches committed of each owner; empty otherwise.
+    pub owner_batches: Vec<u64>,
+    /// The number of ranks is to be looked at before the next step.
+    pub resize_due: bool,
+    /// The newest evaluation.
+    pub evaluation: Option<Evaluated>,
+}
+
+/// What an evaluation found: the same on every rank, so that each can tell it when its writer dies.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Evaluated {
+    /// The attempt that made it.
+    pub attempt: u32,
+    /// The step behind which it was made.
+    pub step: u64,
+    /// A fraction, 0 to 1.
+    pub error: f64,
+    /// The mean loss, as the bits of an f64: JSON has no word for one that is no number.
+    pub loss_bits: u64,
+    /// Samples of the validation set.
+    pub samples: u64,
+    /// When the writer had computed its share, in the run's time, milliseconds.
+    pub at_ms: u64,
+    /// What that share took it, milliseconds.
+    pub took_ms: u64,
+}
+
+impl Position {
+    /// The position before the first step.
+    pub fn start() -> Self {
+        Self { exact: true, ..Self::default() }
+    }
+
+    /// For the wire and for a resident slot: the same bytes on every rank that holds the same.
+    pub fn encode(&self) -> Vec<u8> {
+        serde_json::to_vec(self).expect("a position is plain data")
+    }
+
+    /// Reads what `encode` wrote.
+    ///
+    /// # Errors
+    /// Bytes that are no position.
+    pub fn decode(bytes: &[u8]) -> Result<Self, serde_json::Error> {
+        serde_json::from_slice(bytes)
+    }
+
+    /// Ends a run that has nothing left to do, for example one that goes on from a checkpoint of
+    /// its last step.
+    pub fn settle(&mut self, plan: &Plan) {
+        let done = plan.steps_max.is_some_and(|max| self.step >= max)
+            || plan.samples_max.is_some_and(|max| self.cursor >= max);
+        if done {
+            self.end(Ending::Completed, plan);
+        }
+    }
+
+    /// All ranks agreed to end after this step; a run that is not to go on is evaluated once more.
+    pub fn end(&mut self, ending: Ending, plan: &Plan) {
+        self.ending = Some(ending);
+        if !ending.is_a_pause() {
+            self.evaluation_due |= plan.evaluates();
+        }
+    }
+
+    /// An attempt of so many ranks goes on from here: plain sums are grouped by ranks, so steps of
+    /// two numbers of ranks have bits that no run without failures has.
+    /// The asynchronous exchange's bits depend on timing.
+    pub fn go_on_with(&mut self, ranks: usize, train: &Train) -> &mut Self {
+        let ranks = ranks as u32;
+        if self.step == 0 || self.ranks == 0 {
+            self.ranks = ranks;
+        }
+        self.exact &= train.exchange == ExchangeKind::Synchronous
+            && (train.reproducible || self.ranks == ranks);
+        self
+    }
+
+    /// Appends a committed step's ledger line.
+    pub fn commit(&mut self, line: Committed) {
+        self.step = line.step;
+        self.cursor = line.cursor;
+        if self.ledger_tail.len() == LEDGER_TAIL_MAX {
+            self.ledger_tail.remove(0);
+        }
+        self.ledger_tail.push(line);
+    }
+
+    /// Records a completed evaluation.
+    pub fn evaluated(&mut self, found: Evaluated) {
+        let Evaluated { error, at_ms, .. } = found;
+        self.evaluation_due = false;
+        self.evaluated_ms = at_ms;
+        self.evaluation = Some(found);
+        self.last_error = Some(error);
+        self.best_error = Some(self.best_error.map_or(error, |best| best.min(error)));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bits_are_known_while_one_number_of_ranks_sums_or_any_number_sums_the_same() {
+        let at = |step, ranks| Position { step, ranks, ..Position::start() };
+        let exact = |mut position: Position, ranks, train: &Train| {
+            position.go_on_with(ranks, train);
+            position.exact
+        };
+        let plain = Train::default();
+        assert!(exact(at(0, 0), 4, &plain) && exact(at(10, 4), 4, &plain));
+        assert!(exact(at(0, 4), 3, &plain), "nothing was summed by four");
+        assert!(!exact(at(10, 4), 3, &plain));
+        let reproducible = Train { reproducible: true, ..Train::default() };
+        assert!(exact(at(10, 4), 3, &reproducible));
+        let asynchronous = Train { exchange: ExchangeKind::Asynchronous, ..Train::default() };
+        assert!(!exact(at(0, 0), 4, &asynchronous));
+    }
+}

@@ -1,0 +1,296 @@
+//! One rank's copy of the run's state, and how it is shipped: what recovery needs of a process.
+
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
+
+use crate::cluster::comm::{CommError, Communicator};
+use crate::cluster::faults::{Injector, Standing};
+use crate::cluster::recovery::{Hooks, Note};
+use crate::cluster::resident::{Identity, SlotView, Slots};
+use crate::cluster::world::World;
+use crate::config::{FaultKind, Phase};
+use crate::observe::clock::Clock;
+
+use crate::train::repair::comparison::Proof;
+use crate::train::repair::take_over;
+use crate::train::repair::take_over::Incoming;
+use crate::train::repair::take_over::Way;
+use crate::train::state::housing::Housing;
+use crate::train::state::position::Position;
+use crate::train::state::stage::Stage;
+
+/// A copy of a committed state.
+#[derive(Debug, Clone, Default)]
+pub struct State {
+    /// Everything that is not a tensor.
+    pub position: Position,
+    parameters: Vec<f32>,
+    momentum: Vec<f32>,
+    statistics: Vec<f32>,
+}
+
+/// The state of this rank.
+pub struct Replica {
+    /// Tensors of the last two committed steps.
+    pub slots: Arc<RwLock<Slots>>,
+    /// Everything else.
+    pub position: Position,
+    /// False on a newcomer until it has received a state.
+    pub holds_state: bool,
+    /// Where this process stands, for fault injection.
+    pub standing: Standing,
+    /// What it is at, for whoever tells of a failure.
+    pub stage: Stage,
+    /// What recovery said, for the journal.
+    pub notes: Vec<Note>,
+    /// Pid and host of those who lived when recovery gave up; before, the world's table says it.
+    pub living: Vec<(u32, String)>,
+    /// Where the slots lie so that they outlive this process; `None`: in its memory.
+    pub housing: Option<Housing>,
+    /// Ranks of this attempt whose slots lie in their own memory although they should not.
+    pub unhoused: usize,
+    /// How this rank, as the source, gave its state in the last repair.
+    pub given: Vec<Way>,
+    /// What is known of the states that met in the last repair.
+    pub proof: Proof,
+    /// This process, as others know it: its pid and its host.
+    pub identity: (u32, String),
+    injector: Arc<Injector>,
+    clock: Arc<dyn Clock>,
+    arguments: Vec<String>,
+    /// The world's, for whoever records a fault.
+    generation: Arc<AtomicU32>,
+    incoming: Option<Incoming>,
+    /// In a change of size: ranks from here on leave on purpose.
+    pub(in crate::train) leave_from: Option<usize>,
+    /// A planned bit flip struck and is to be performed.
+    flip_due: AtomicBool,
+}
+
+impl Replica {
+    /// A replica with the state that `slots` and `position` hold, or without one.
+    pub fn new(
+        slots: Arc<RwLock<Slots>>,
+        position: Option<Position>,
+        injector: Arc<Injector>,
+        clock: Arc<dyn Clock>,
+        arguments: Vec<String>,
+        generation: Arc<AtomicU32>,
+        identity: (u32, String),
+    ) -> Self {
+        let holds_state = position.is_some();
+        let position = position.unwrap_or_else(Position::start);
+        let standing =
+            Standing { newcomer: !holds_state, step: position.step, ..Standing::default() };
+        Self {
+            slots,
+            position,
+            holds_state,
+            standing,
+            stage: Stage::default(),
+            notes: Vec::new(),
+            living: Vec::new(),
+            housing: None,
+            unhoused: 0,
+            given: Vec::new(),
+            proof: Proof::default(),
+            identity,
+            injector,
+            clock,
+            arguments,
+            generation,
+            incoming: None,
+            leave_from: None,
+            flip_due: AtomicBool::new(false),
+        }
+    }
+
+    /// The run is over, or a checkpoint holds as much: nothing of it stays in memory.
+    pub fn retire(&self) {
+        if let Some(housing) = &self.housing {
+            housing.folder.clear();
+        }
+    }
+
+    /// Whether the state lies where it outlives this process.
+    pub fn outlives_its_process(&self) -> bool {
+        self.slots.read().unwrap_or_else(PoisonError::into_inner).file().is_some()
+    }
+
+    /// A repaired world has committed a step: slots of the dead that nobody took over go.
+    pub fn tidy(&self) {
+        if let Some(housing) = &self.housing {
+            housing.folder.clear_free();
+        }
+    }
+
+    /// Asks whether a fault strikes here.
+    pub fn reached_point(&self, phase: Phase) {
+        if self.injector.at(phase, &self.standing) == Some(FaultKind::BitFlip) {
+            self.flip_due.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Performs a planned bit flip: one bit of a committed weight turns over.
+    pub fn flip_if_due(&mut self) {
+        if self.flip_due.swap(false, Ordering::Relaxed) {
+            let mut state = self.copy_state(None);
+            let middle = state.parameters.len() / 2;
+            if let Some(weight) = state.parameters.get_mut(middle) {
+                *weight = f32::from_bits(weight.to_bits() ^ 1 << 20);
+            }
+            self.put_state(&state);
+        }
+    }
+
+    /// A copy of the committed state, in the memory of `reused`.
+    pub fn copy_state(&self, reused: Option<State>) -> State {
+        let mut copy = reused.unwrap_or_default();
+        let slots = self.slots.read().unwrap_or_else(PoisonError::into_inner);
+        let committed = slots.committed();
+        for (to, from) in [
+            (&mut copy.parameters, committed.parameters),
+            (&mut copy.momentum, committed.momentum),
+            (&mut copy.statistics, committed.statistics),
+        ] {
+            to.clear();
+            to.extend_from_slice(from);
+        }
+        copy.position.clone_from(&self.position);
+        copy
+    }
+
+    /// The copied state becomes the committed one.
+    pub fn put_state(&mut self, state: &State) {
+        let extra = state.position.encode();
+        let mut slots = self.slots.write().unwrap_or_else(PoisonError::into_inner);
+        slots.replace(SlotView {
+            step: state.position.step,
+            generation: self.generation.load(Ordering::Relaxed),
+            parameters: &state.parameters,
+            momentum: &state.momentum,
+            statistics: &state.statistics,
+            extra: &extra,
+        });
+        // What is being hashed beside reads the slots, and is waited for.
+        drop(slots);
+        self.position.clone_from(&state.position);
+        self.standing.step = self.position.step;
+        self.proof.state_changed();
+    }
+
+    /// The slots are this member's from now on.
+    pub fn settle(&mut self, world: &World, rank: usize) {
+        let Some(member) = world.member_at(rank) else { return };
+        let ours = self.housing.as_ref().map(|housing| housing.identity).unwrap_or_default();
+        let mut slots = self.slots.write().unwrap_or_else(PoisonError::into_inner);
+        slots.identify(Identity { member: member.member, attempt: world.attempt, ..ours });
+    }
+
+    /// What `Exchange::apply` wrote becomes the committed state, together with the position.
+    pub fn commit(&self, generation: u32) {
+        let position = self.position.encode();
+        let mut slots = self.slots.write().unwrap_or_else(PoisonError::into_inner);
+        slots.commit(self.position.step, generation, &position);
+    }
+
+    /// After an agreement: what came in becomes this rank's state, and the rank a member of the
+    /// world.
+    pub fn adopt_state(&mut self, world: &World) {
+        self.settle(world, self.standing.rank as usize);
+        if let Some(Incoming { key, position, way }) = self.incoming.take() {
+            let mut slots = self.slots.write().unwrap_or_else(PoisonError::into_inner);
+            if way != Way::Mapped {
+                slots.commit_as(key, &position.encode());
+            }
+            // Whatever else lay in a dead rank's slots is given up if it is later.
+            assert!(slots.select(key), "a state that everybody agreed on is in its slot");
+            drop(slots);
+            self.position = position;
+            self.holds_state = true;
+        }
+        self.standing.source = false;
+        self.standing.step = self.position.step;
+        self.generation.store(world.generation, Ordering::Relaxed);
+    }
+
+    /// Puts a state that was read or made into the slots, as this attempt's own.
+    pub fn begin_with(&mut self, state: SlotView<'_>, position: Position) {
+        let extra = position.encode();
+        let mut slots = self.slots.write().unwrap_or_else(PoisonError::into_inner);
+        slots.replace(SlotView { generation: 0, extra: &extra, ..state });
+        drop(slots);
+        self.position = position;
+        self.holds_state = true;
+    }
+}
+
+impl Hooks for Replica {
+    fn reached(&mut self, phase: Phase) {
+        self.reached_point(phase);
+    }
+
+    fn now(&self) -> Duration {
+        self.clock.now()
+    }
+
+    fn arguments(&self) -> Vec<String> {
+        self.arguments.clone()
+    }
+
+    fn committed_step(&self) -> Option<u64> {
+        self.holds_state.then_some(self.position.step)
+    }
+
+    fn transfer(
+        &mut self,
+        comm: &mut dyn Communicator,
+        source: usize,
+        receivers: &[usize],
+        _step: u64,
+    ) -> Result<(), CommError> {
+        let rank = comm.rank();
+        self.incoming = None;
+        if rank == source {
+            self.given = take_over::give(self, comm, receivers)?;
+        } else if receivers.contains(&rank) {
+            self.incoming = Some(take_over::receive(self, comm, source)?);
+        }
+        Ok(())
+    }
+
+    fn restoring(&mut self, rank: usize, source: usize, step: u64) {
+        self.given.clear();
+        self.standing.source = rank == source;
+        self.standing.rank = rank as u32;
+        self.standing.step = step;
+    }
+
+    fn adopt(&mut self, world: &World) {
+        let received = self.incoming.is_some();
+        let reference = self.standing.source && !self.given.is_empty();
+        self.adopt_state(world);
+        self.proof.repaired(received, reference);
+    }
+
+    fn stays(&self, rank: usize) -> bool {
+        self.leave_from.is_none_or(|first| rank < first)
+    }
+
+    fn home(&self) -> Option<String> {
+        crate::train::start::surroundings::home()
+    }
+
+    fn identity(&self) -> (u32, String) {
+        self.identity.clone()
+    }
+
+    fn gave_up(&mut self, living: Vec<(u32, String)>) {
+        self.living = living;
+    }
+
+    fn note(&mut self, note: Note) {
+        self.notes.push(note);
+    }
+}
