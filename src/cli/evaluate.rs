@@ -8,8 +8,7 @@ use std::time::Instant;
 use serde::Serialize;
 use thiserror::Error;
 
-use crate::config::parse::{self, ConfigError};
-use crate::config::{Config, DataFormat};
+use crate::config::{Config, ConfigError, DataFormat, parse};
 use crate::data::DataError;
 use crate::data::loader::{Evaluation, LoaderOptions};
 use crate::data::source::{self, Split};

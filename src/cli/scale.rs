@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use crate::cluster::world::World;
-use crate::config::{Config, ExchangeKind, Span, parse};
+use crate::config::{Config, ExchangeKind, Span, parse, resolve_owners};
 use crate::launch::nodes::scale::{Picture, Request};
 use crate::launch::verdict::may_restart;
 use crate::observe::report::read::read_result;
@@ -132,7 +132,7 @@ fn check_nodes(
         let text = "recovery.ladder has no \"restart\", by which a run comes to other nodes";
         return Err((2, text.into()));
     }
-    match request.refusal(&picture, parse::resolve_owners(config)) {
+    match request.refusal(&picture, resolve_owners(config)) {
         Some(why) => Err((2, why)),
         None => Ok(picture),
     }

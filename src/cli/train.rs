@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use crate::config::{Config, identity, parse};
+use crate::config::{Config, ConfigError, identity, parse, resolve_owners};
 use crate::train::run as run_rank;
 use crate::train::start::run::TrainArguments;
 
@@ -67,7 +67,7 @@ pub fn run(args: &Args) -> ExitCode {
 }
 
 /// Under a plain mpirun the world is as large as mpirun made it, and alone it is one.
-fn configuration(args: &Args) -> Result<Config, parse::ConfigError> {
+fn configuration(args: &Args) -> Result<Config, ConfigError> {
     let mut overrides = args.set.clone();
     if !args.launched && args.join.is_none() {
         let spares = parse::read(&args.config, &overrides)?.recovery.spares.unwrap_or(0);
@@ -78,7 +78,7 @@ fn configuration(args: &Args) -> Result<Config, parse::ConfigError> {
     let mut config = parse::load(&args.config, &overrides)?;
     if let Some(ranks) = args.ranks {
         // After the checks: planned faults of ranks that are not there strike nobody.
-        config.train.owners = Some(parse::resolve_owners(&config));
+        config.train.owners = Some(resolve_owners(&config));
         config.run.ranks = ranks;
     }
     Ok(config)

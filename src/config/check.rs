@@ -1,10 +1,16 @@
 //! What a well-formed configuration must also be: possible, and within what this version does.
 
-use super::parse::ConfigError;
+use super::error::ConfigError;
 use super::{Config, DataFormat, ExchangeKind, FaultKind, Limit, Phase, PlannedFault, Rung, Who};
 
 /// Each spare is a process that looks around a hundred times a second.
 const SPARES_MAX: u32 = 64;
+
+/// `train.owners` in force: as written, else initial ranks x workers (DESIGN 4.7).
+pub fn resolve_owners(config: &Config) -> u32 {
+    let default = config.run.ranks.saturating_mul(config.train.workers);
+    config.train.owners.unwrap_or(default)
+}
 
 /// Refuses with the key, its value and what to write instead.
 pub fn check(config: &Config) -> Result<(), ConfigError> {
@@ -70,7 +76,7 @@ fn check_sizes(config: &Config) -> Result<(), ConfigError> {
 }
 
 fn check_owners(config: &Config) -> Result<(), ConfigError> {
-    let owners = super::parse::resolve_owners(config);
+    let owners = resolve_owners(config);
     let (ranks, workers) = (config.run.ranks, config.train.workers);
     let needed = ranks.saturating_mul(workers);
     if owners < ranks {

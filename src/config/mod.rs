@@ -9,6 +9,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 mod check;
+mod error;
 mod faults;
 pub mod identity;
 mod keys;
@@ -16,6 +17,8 @@ pub mod parse;
 pub mod seed;
 pub mod units;
 
+pub use check::resolve_owners;
+pub use error::ConfigError;
 pub use faults::{FaultKind, Faults, Phase, PlannedFault, Who};
 pub use units::{Bytes, Every, Interval, Limit, Span};
 

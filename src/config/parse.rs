@@ -1,73 +1,15 @@
 //! Reads TOML and `-s` overrides into a `Config`; refuses with key, value and what to write
 //! instead.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use thiserror::Error;
 use toml::{Table, Value};
 
-use super::{Config, check, keys};
+use super::check::{self, resolve_owners};
+use super::error::ConfigError;
+use super::{Config, keys};
 
 pub use super::identity::{changed_keys, fingerprint};
-
-/// Why a configuration is refused. All of them are exit code 2: nothing was started.
-#[derive(Debug, Error)]
-pub enum ConfigError {
-    /// The file cannot be read.
-    #[error("cannot read the configuration {path}: {source}")]
-    Read {
-        /// The file.
-        path: PathBuf,
-        /// Why.
-        source: std::io::Error,
-    },
-    /// The file is not TOML.
-    #[error("{path} is not valid TOML:\n{reason}")]
-    Syntax {
-        /// The file.
-        path: PathBuf,
-        /// The parser's words, with line and column.
-        reason: String,
-    },
-    /// An `-s` that is not `section.key=value`.
-    #[error("`-s {text}`: {reason}; write -s section.key=value, for example -s train.epochs=3")]
-    Override {
-        /// As typed.
-        text: String,
-        /// What is wrong with it.
-        reason: &'static str,
-    },
-    /// A key nobody reads.
-    #[error("unknown key `{key}`; {hint}")]
-    UnknownKey {
-        /// The full key.
-        key: String,
-        /// The nearest known one, or all of them.
-        hint: String,
-    },
-    /// A value of the wrong type or spelling.
-    #[error("`{key} = {value}`: {reason}; write for example {example}")]
-    BadValue {
-        /// The full key.
-        key: String,
-        /// As written.
-        value: String,
-        /// What is wrong with it.
-        reason: String,
-        /// A line that is right.
-        example: String,
-    },
-    /// Every value is well formed, but they make no sense or not yet.
-    #[error("`{key} = {value}`: {reason}")]
-    Refused {
-        /// The full key.
-        key: String,
-        /// In force.
-        value: String,
-        /// Why, and what to write instead.
-        reason: String,
-    },
-}
 
 /// Reads `path`, applies the overrides in order, checks everything and fills in
 /// `train.owners`: the configuration of a run.
@@ -91,12 +33,6 @@ pub fn read(path: &Path, overrides: &[String]) -> Result<Config, ConfigError> {
         apply_override(&mut table, text)?;
     }
     typed(table)
-}
-
-/// `train.owners` in force: as written, else initial ranks x workers (DESIGN 4.7).
-pub fn resolve_owners(config: &Config) -> u32 {
-    let default = config.run.ranks.saturating_mul(config.train.workers);
-    config.train.owners.unwrap_or(default)
 }
 
 /// Puts one `section.key=value` into the table.

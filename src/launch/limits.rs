@@ -4,8 +4,7 @@
 use std::time::Duration;
 
 use crate::cluster::guard::judge::{SILENCE_MIN, STEP_LIMIT_MIN};
-use crate::config::parse::ConfigError;
-use crate::config::{Limit, Recovery, Span};
+use crate::config::{ConfigError, Limit, Recovery, Span};
 
 /// The limits in force.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -12,7 +12,7 @@ use std::path::PathBuf;
 
 use thiserror::Error;
 
-use crate::config::parse::ConfigError;
+use crate::config::ConfigError;
 use crate::run_folder::lock::LockError;
 
 pub mod account;
@@ -26,6 +26,7 @@ pub mod nodes;
 pub mod preload;
 pub mod run_dir;
 pub mod runtime;
+pub mod srun;
 pub mod supervisor;
 pub mod verdict;
 

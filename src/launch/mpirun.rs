@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use super::LaunchError;
 use super::nodes::Placement;
 use super::runtime::Runtime;
+use super::srun::{SRUN_SET, SRUN_UNSET};
 use crate::cluster::comm::mpi::flags::recovery_flags;
 use crate::run_folder::variables;
 
@@ -24,13 +25,6 @@ pub const TUNABLES_VARIABLE: &str = "GLIBC_TUNABLES";
 /// Asks for huge pages where memory is large. A dead rank is noticed only when the kernel has freed
 /// its pages, and a new one waits for its own: with 4 KiB pages that is a good part of a recovery.
 const HUGE_PAGES: &str = "glibc.malloc.hugetlb";
-
-/// What srun reads that would break the steps in which mpirun and launch start daemons: found in
-/// jobs' environments, and meant for other steps.
-pub const SRUN_UNSET: [&str; 2] = ["SLURM_NO_KILL", "SLURM_MPI_TYPE"];
-
-/// What srun needs to start daemons beside the steps that are there, with our environment.
-const SRUN_SET: [(&str, &str); 2] = [("SLURM_OVERLAP", "1"), ("SLURM_EXPORT_ENV", "ALL")];
 
 /// What an mpirun line is made of.
 #[derive(Debug, Clone, PartialEq)]

@@ -8,8 +8,8 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use super::LaunchError;
-use super::mpirun::SRUN_UNSET;
 use super::nodes::Placement;
+use super::srun::SRUN_UNSET;
 
 /// Where it is installed, for `run.runtime = "auto"`; its daemons' starter finds it here too.
 pub const RUNTIME_VARIABLE: &str = "KINTSUGI_RUNTIME";

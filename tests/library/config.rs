@@ -2,8 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use kintsugi::config::Config;
-use kintsugi::config::parse::{self, ConfigError};
+use kintsugi::config::{Config, ConfigError, parse};
 
 /// A file that is removed with its folder.
 fn file(text: &str) -> (tempfile::TempDir, PathBuf) {

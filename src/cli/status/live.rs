@@ -17,7 +17,7 @@ use crate::observe::event::{Event, Kind, names_of};
 use crate::observe::log::{EVENTS_FILE, EventTail};
 use crate::observe::progress::{clock, duration};
 
-use super::{Report, SILENCE_SECONDS_MAX, lines, read_on, report};
+use super::facts::{Report, SILENCE_SECONDS_MAX, lines, read_on, report};
 
 /// Between two looks.
 const PERIOD: Duration = Duration::from_secs(1);
@@ -345,7 +345,7 @@ fn members(report: &Report, rows: usize, view: &mut Vec<String>) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::name_of;
+    use super::super::facts::name_of;
     use super::*;
     use crate::launch::account::from_nothing;
     use crate::observe::result::Status;

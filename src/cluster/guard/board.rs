@@ -1,6 +1,13 @@
 //! What the shared words between a rank and its guardian mean.
 
+use std::time::Duration;
+
 use kintsugi_ffi::shared::SharedWords;
+
+/// How often a rank's ticker thread beats.
+pub(super) const BEAT_EVERY: Duration = Duration::from_millis(100);
+/// How often its guardian looks.
+pub(super) const SAMPLE_EVERY: Duration = Duration::from_millis(100);
 
 /// What a rank's communicating thread is about. Waiting in a communicator is a word of its own:
 /// it happens within any of these.

@@ -6,9 +6,7 @@ use std::time::Duration;
 
 use crate::config::{Limit, Recovery};
 
-use super::board::{Activity, Reading};
-use super::start::BEAT_EVERY;
-use super::watch::SAMPLE_EVERY;
+use super::board::{Activity, BEAT_EVERY, Reading, SAMPLE_EVERY};
 
 /// Shortest silence of the ticker thread, which beats every 100 ms, that can mean a hang.
 pub const SILENCE_MIN: Duration = Duration::from_secs(1);

@@ -10,13 +10,11 @@ use std::time::Duration;
 use kintsugi_ffi::shared::SharedWords;
 use kintsugi_ffi::{mpi, os, process};
 
-use super::board::Board;
+use super::board::{BEAT_EVERY, Board};
 use super::forgotten::Forgotten;
 use super::judge::{Joins, Limits};
 use super::{last_words, pulse};
 
-/// How often the ticker thread beats.
-pub(super) const BEAT_EVERY: Duration = Duration::from_millis(100);
 /// Beats between two looks at the guardian itself.
 const LOOK_AT_GUARDIAN: u64 = 10;
 /// This program, also where its file was replaced by a new build since it started.

@@ -11,13 +11,11 @@ use kintsugi_ffi::pidfd::PidFd;
 use kintsugi_ffi::process;
 use kintsugi_ffi::shared::SharedWords;
 
-use super::board::Board;
+use super::board::{Board, SAMPLE_EVERY};
 use super::judge::{self, Judge, Limits, Verdict};
 use super::last_words;
 use super::segment;
 
-/// How often it looks.
-pub(super) const SAMPLE_EVERY: Duration = Duration::from_millis(100);
 /// How long it waits for the kernel to say how its rank ended.
 const STATUS_WAIT_MAX: Duration = Duration::from_millis(300);
 const STATUS_POLL: Duration = Duration::from_millis(5);

@@ -163,7 +163,7 @@ impl SlotFile {
 
     pub(super) fn name_after(&mut self, member: u32) -> io::Result<()> {
         let name = self.path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-        let Some(name) = super::folder::name_of_member(name, member) else { return Ok(()) };
+        let Some(name) = super::name::name_of_member(name, member) else { return Ok(()) };
         let path = self.path.with_file_name(name);
         if path != self.path {
             std::fs::rename(&self.path, &path)?;

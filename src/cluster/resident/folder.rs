@@ -7,11 +7,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::file::{Look, SlotFile};
 use super::header::{Header, Key, Refusal};
+use super::name::{NEW, PREFIX, SUFFIX};
 
-const PREFIX: &str = "kintsugi-";
-const SUFFIX: &str = ".slots";
-/// Between run and process in the name of a file that is not yet a member's.
-const NEW: &str = "new";
+pub use super::name::member_of;
 
 /// Where a run keeps its slots on this node.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -114,18 +112,6 @@ fn files(folder: &Path, wanted: impl Fn(&str) -> bool) -> Vec<PathBuf> {
         .collect();
     paths.sort();
     paths
-}
-
-/// The name that a file of the same run has once it is `member`'s.
-pub(super) fn name_of_member(name: &str, member: u32) -> Option<String> {
-    let run = name.strip_prefix(PREFIX)?.split('-').next()?;
-    Some(format!("{PREFIX}{run}-{member}{SUFFIX}"))
-}
-
-/// The member that a file is named after.
-pub fn member_of(path: &Path) -> Option<u32> {
-    let name = path.file_name()?.to_str()?.strip_prefix(PREFIX)?.strip_suffix(SUFFIX)?;
-    name.rsplit('-').next()?.parse().ok().filter(|_| !name.contains(NEW))
 }
 
 /// A file that was found, for people.

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use thiserror::Error;
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::Shape;
+use super::state::Shape;
 
 /// First word of every slot: `KNTSLOT` and the format.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"KNTSLOT\x01");

@@ -10,7 +10,7 @@
 
 use std::sync::OnceLock;
 
-use kintsugi_ffi::mapping::{Memory, PAGE_BYTES, Words};
+use kintsugi_ffi::mapping::{Memory, Words};
 use kintsugi_ffi::stream;
 use xxhash_rust::xxh3::{Xxh3, xxh3_64};
 
@@ -18,55 +18,18 @@ pub mod choice;
 pub mod file;
 pub mod folder;
 pub mod header;
+mod name;
+pub mod state;
 
 pub use file::{Look, SlotFile};
 pub use folder::Folder;
 pub use header::{Header, Identity, Key, MAGIC, Refusal};
+pub use state::{EXTRA_BYTES_MAX, Shape, SlotMut, SlotView};
 
 use header::{CommitWord, HEADER_WORDS, commit_word, set_commit_word};
 use places::Places;
 
 mod places;
-
-/// What a caller may store beside the tensors, at most; a longer one is left out with a warning.
-pub const EXTRA_BYTES_MAX: usize = 256 << 10;
-
-/// Elements of a rank's state.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Shape {
-    /// Trained elements; momentum is as long.
-    pub parameters: usize,
-    /// Running statistics.
-    pub statistics: usize,
-}
-
-/// One state, to read.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct SlotView<'a> {
-    /// Committed steps.
-    pub step: u64,
-    /// The world's generation when it was committed.
-    pub generation: u32,
-    /// Trained elements.
-    pub parameters: &'a [f32],
-    /// As long as `parameters`.
-    pub momentum: &'a [f32],
-    /// Running statistics.
-    pub statistics: &'a [f32],
-    /// What the caller stored with it.
-    pub extra: &'a [u8],
-}
-
-/// One state, to write. It counts only after `Slots::commit`.
-#[derive(Debug)]
-pub struct SlotMut<'a> {
-    /// Trained elements.
-    pub parameters: &'a mut [f32],
-    /// As long as `parameters`.
-    pub momentum: &'a mut [f32],
-    /// Running statistics.
-    pub statistics: &'a mut [f32],
-}
 
 /// Where the slots lie.
 #[derive(Debug)]

@@ -7,7 +7,9 @@
 
 use std::ops::Range;
 
-use super::{EXTRA_BYTES_MAX, PAGE_BYTES, Shape, SlotMut, SlotView};
+use kintsugi_ffi::mapping::PAGE_BYTES;
+
+use super::state::{EXTRA_BYTES_MAX, Shape, SlotMut, SlotView};
 
 const PHASE_BYTES: usize = PAGE_BYTES / 2;
 

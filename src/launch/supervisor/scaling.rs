@@ -111,7 +111,7 @@ impl Supervisor<'_> {
         }
         let Some(picture) = Picture::read(storage) else { return };
         let config = &self.job.config;
-        let owners = crate::config::parse::resolve_owners(config);
+        let owners = crate::config::resolve_owners(config);
         if let Some(why) = request.refusal(&picture, owners) {
             return self.refuse(why);
         }

@@ -19,6 +19,8 @@ pub mod summary;
 pub mod svg;
 pub mod tables;
 
+pub use page::{document as page_of, render as html};
+
 /// One run as it left its directory.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Run {
@@ -94,14 +96,4 @@ impl Study {
             _ => longest,
         }
     }
-}
-
-/// The page.
-pub fn html(study: &Study) -> String {
-    page::render(study)
-}
-
-/// A page of the report's style around a body that somebody else made.
-pub fn page_of(title: &str, body: &str) -> String {
-    page::document(title, body)
 }

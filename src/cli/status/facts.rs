@@ -1,0 +1,289 @@
+//! What is known of a run: its world, its events and its result, and how `status` says so.
+
+use std::path::Path;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use kintsugi_ffi::os;
+use serde::Serialize;
+
+use crate::cluster::world::{Member, Role, World};
+use crate::launch::nodes::scale::Picture;
+use crate::observe::event::{Event, Kind};
+use crate::observe::log::{EVENTS_FILE, EventTail};
+use crate::observe::progress::{clock, duration};
+use crate::observe::report::episodes::episodes;
+use crate::observe::report::read::read_result;
+use crate::observe::result::{RunResult, Status};
+use crate::observe::storage::FileSystem;
+
+/// Silence after which nobody takes a run for one that goes on: as long as a start may take, and
+/// longer than a repair may, unless these limits were raised.
+pub(super) const SILENCE_SECONDS_MAX: f64 = 120.0;
+
+/// Polls of the event file: each takes up to 8 MiB, so this bounds the file that is read whole.
+const POLLS_MAX: usize = 512;
+
+/// What is known.
+#[derive(Debug, Default, Serialize)]
+#[allow(missing_docs)]
+pub(super) struct Report {
+    pub(super) run: String,
+    /// running | running (elsewhere): on other hosts, and heard of lately | silent: no process of
+    /// it found, no result | the status of its result.
+    pub(super) state: String,
+    pub(super) reason: Option<String>,
+    /// SLURM's number of its job, where that has several nodes.
+    pub(super) job: Option<String>,
+    /// Whether members are on other hosts.
+    pub(super) elsewhere: bool,
+    pub(super) attempt: u32,
+    pub(super) generation: u32,
+    pub(super) step: u64,
+    pub(super) epoch: u64,
+    pub(super) seconds: f64,
+    /// Seconds since the last event, by this machine's clock.
+    pub(super) last_event_seconds_ago: Option<f64>,
+    pub(super) loss: Option<f64>,
+    pub(super) validation_error: Option<f64>,
+    pub(super) images_per_second: Option<f64>,
+    pub(super) steps_per_second: Option<f64>,
+    /// Where `train.steps` or `train.epochs` ends the run.
+    pub(super) steps_total: Option<u64>,
+    /// Seconds that each rank computes in a step, in rank order.
+    pub(super) rank_seconds: Vec<f64>,
+    pub(super) members: Vec<Member>,
+    pub(super) recoveries: usize,
+    pub(super) recovery_seconds: f64,
+    pub(super) lost_steps: u64,
+    pub(super) result: Option<RunResult>,
+}
+
+pub(super) fn inspect(folder: &Path) -> Result<Report, String> {
+    let mut events = Vec::new();
+    read_on(&mut EventTail::new(folder.join(EVENTS_FILE)), &mut events);
+    report(folder, &events)
+}
+
+/// Where the run stands by the events that were read and the other files.
+pub(super) fn report(folder: &Path, events: &[Event]) -> Result<Report, String> {
+    let world = read_world(&folder.join("world.json"));
+    let result = read_result(folder).map_err(|error| error.to_string())?;
+    if events.is_empty() && world.is_none() && result.is_none() {
+        return Err(format!(
+            "{} holds no run: neither events.jsonl nor world.json nor result.json",
+            folder.display()
+        ));
+    }
+    let last = events.last();
+    let members = world.as_ref().map(|world| world.members.clone()).unwrap_or_default();
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |time| time.as_secs_f64());
+    let ago = last.map(|event| (now - event.time).max(0.0));
+    let state = match &result {
+        Some(result) => name_of(&result.status),
+        None => unfinished(&members, ago, &os::hostname()).to_string(),
+    };
+    let recoveries = episodes(events);
+    Ok(Report {
+        run: folder.display().to_string(),
+        state,
+        reason: result.as_ref().map(|result| result.reason.clone()),
+        job: Picture::read(&FileSystem::new(folder)).map(|picture| picture.job),
+        elsewhere: elsewhere(&members, &os::hostname()),
+        attempt: last.map_or(0, |event| event.attempt),
+        generation: world.as_ref().map_or(0, |world| world.generation),
+        step: last.map_or(0, |event| event.step),
+        epoch: newest(events, |kind| match kind {
+            Kind::Step { epoch, .. } => Some(*epoch),
+            _ => None,
+        })
+        .unwrap_or(0),
+        seconds: last.map_or(0.0, |event| event.seconds),
+        last_event_seconds_ago: ago,
+        loss: newest(events, |kind| match kind {
+            Kind::Step { loss, .. } => Some(*loss).filter(|loss| loss.is_finite()),
+            _ => None,
+        }),
+        validation_error: newest(events, |kind| match kind {
+            Kind::Evaluation { error, .. } => Some(*error),
+            _ => None,
+        }),
+        images_per_second: speed(events).map(|speed| speed.0),
+        steps_per_second: speed(events).map(|speed| speed.1),
+        steps_total: newest(events, |kind| match kind {
+            Kind::RunStart { steps_total, .. } => Some(*steps_total),
+            _ => None,
+        })
+        .flatten(),
+        rank_seconds: newest(events, |kind| match kind {
+            Kind::Pace { rank_seconds } => Some(rank_seconds.clone()),
+            _ => None,
+        })
+        .unwrap_or_default(),
+        members,
+        // Not `sum`, which of nothing is -0.0.
+        recovery_seconds: recoveries.iter().fold(0.0, |all, episode| all + episode.seconds()),
+        lost_steps: recoveries.iter().map(|episode| episode.lost_steps).sum(),
+        recoveries: recoveries.len(),
+        result,
+    })
+}
+
+/// Takes what was written since.
+pub(super) fn read_on(tail: &mut EventTail, events: &mut Vec<Event>) {
+    for _ in 0..POLLS_MAX {
+        let more = tail.poll();
+        if more.is_empty() {
+            break;
+        }
+        events.extend(more);
+    }
+}
+
+fn read_world(path: &Path) -> Option<World> {
+    serde_json::from_slice(&std::fs::read(path).ok()?).ok()
+}
+
+pub(super) fn name_of(value: &impl Serialize) -> String {
+    let json = serde_json::to_string(value).unwrap_or_default();
+    json.trim_matches('"').to_string()
+}
+
+/// The state of a run without a result, seen from `here`: processes of other hosts cannot be looked
+/// at, but what they write can.
+fn unfinished(members: &[Member], ago: Option<f64>, here: &str) -> &'static str {
+    let lately = ago.is_some_and(|ago| ago <= SILENCE_SECONDS_MAX);
+    if members.iter().any(|member| member.host == here && os::process_is_alive(member.pid)) {
+        "running"
+    } else if lately && elsewhere(members, here) {
+        "running (elsewhere)"
+    } else {
+        "silent"
+    }
+}
+
+fn elsewhere(members: &[Member], here: &str) -> bool {
+    members.iter().any(|member| member.host != here)
+}
+
+fn newest<T>(events: &[Event], wanted: impl Fn(&Kind) -> Option<T>) -> Option<T> {
+    events.iter().rev().find_map(|event| wanted(&event.kind))
+}
+
+/// Images and steps a second over the last reports of steps.
+fn speed(events: &[Event]) -> Option<(f64, f64)> {
+    const REPORTS: usize = 50;
+    let steps: Vec<(f64, u64, u64, f64)> = events
+        .iter()
+        .rev()
+        .filter_map(|event| match event.kind {
+            Kind::Step { samples, seconds, .. } => {
+                Some((event.seconds, event.step, samples, seconds))
+            }
+            _ => None,
+        })
+        .take(REPORTS)
+        .collect();
+    let (newest, oldest) = (steps.first()?, steps.last()?);
+    let length = newest.0 - oldest.0;
+    let samples: u64 = steps.iter().map(|step| step.2).sum();
+    let per_second = newest.1.saturating_sub(oldest.1) as f64 / length;
+    let all = length + oldest.3;
+    (length > 0.0 && all > 0.0).then(|| (samples as f64 / all, per_second))
+}
+
+impl Report {
+    /// The job that may go on with the run by itself, once SLURM starts it again: a silent one, or
+    /// one that says that it was to be put back into the queue.
+    pub(super) fn queued(&self) -> Option<String> {
+        let job = self.job.as_ref().map(|job| format!("job {job}"));
+        match self.result.as_ref().map(|result| result.status) {
+            None if self.state != "silent" => None,
+            None => job.or_else(|| self.elsewhere.then(|| "its job".to_owned())),
+            Some(Status::Interrupted | Status::JobLost) => job,
+            Some(_) => None,
+        }
+    }
+
+    pub(super) fn headline(&self) -> String {
+        let queued = self.queued().map(|job| format!("{job} may be in SLURM's queue"));
+        let more: Vec<String> = self.reason.clone().into_iter().chain(queued).collect();
+        match more.is_empty() {
+            true => format!("{}: {}", self.run, self.state),
+            false => format!("{}: {} ({})", self.run, self.state, more.join("; ")),
+        }
+    }
+}
+
+pub(super) fn lines(report: &Report) -> String {
+    let mut text = report.headline();
+    text.push_str(&format!(
+        "\nstep {}, epoch {}, {} since the start, attempt {}, generation {}\n",
+        report.step,
+        report.epoch,
+        clock(report.seconds),
+        report.attempt,
+        report.generation
+    ));
+    let mut figures = Vec::new();
+    figures.extend(report.loss.map(|loss| format!("loss {loss:.4}")));
+    figures.extend(report.validation_error.map(|e| format!("validation error {:.2}%", e * 100.0)));
+    figures.extend(report.images_per_second.map(|speed| format!("{speed:.0} images/s")));
+    figures
+        .extend(report.last_event_seconds_ago.map(|ago| format!("last event {} ago", clock(ago))));
+    text.push_str(&format!("{}\n", figures.join(", ")));
+    text.push_str(&format!(
+        "{} recoveries in {}, {} steps lost\n",
+        report.recoveries,
+        duration(report.recovery_seconds),
+        report.lost_steps
+    ));
+    for member in &report.members {
+        let role = match member.role {
+            Role::Active => format!("rank {}", member.rank),
+            Role::Spare => "spare".to_string(),
+        };
+        let pace = report.rank_seconds.get(member.rank as usize);
+        let pace = pace.filter(|_| member.role == Role::Active);
+        let pace = pace.map_or(String::new(), |s| format!(", computes {} a step", duration(*s)));
+        text.push_str(&format!(
+            "  member {}: {role}, pid {} on {}{pace}\n",
+            member.member, member.pid, member.host
+        ));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HERE: &str = "login";
+
+    fn member(host: &str, pid: u32) -> Member {
+        Member { member: 0, rank: 0, role: Role::Active, pid, host: host.into(), node: 0 }
+    }
+
+    /// No process has this number: it is beyond the kernel's largest.
+    const NOBODY: u32 = 1 << 30;
+
+    #[test]
+    fn a_run_on_other_hosts_is_running_as_long_as_it_is_heard_of() {
+        let there = [member("n1", std::process::id()), member("n2", NOBODY)];
+        let of = |ago: Option<f64>| unfinished(&there, ago, HERE);
+        assert_eq!(of(Some(3.0)), "running (elsewhere)");
+        assert_eq!(of(Some(SILENCE_SECONDS_MAX + 1.0)), "silent");
+        assert_eq!(of(None), "silent");
+    }
+
+    #[test]
+    fn processes_of_this_host_are_looked_at_themselves() {
+        let alive = [member(HERE, std::process::id()), member("n2", NOBODY)];
+        assert_eq!(unfinished(&alive, Some(1000.0), HERE), "running");
+        // What it last wrote says nothing of a process that is known to be gone.
+        assert_eq!(unfinished(&[member(HERE, NOBODY)], Some(1.0), HERE), "silent");
+        assert_eq!(unfinished(&[], Some(1.0), HERE), "silent");
+        // Its own member died; the others are heard of.
+        let one_died = [member(HERE, NOBODY), member("n2", 1)];
+        assert_eq!(unfinished(&one_died, Some(1.0), HERE), "running (elsewhere)");
+    }
+}

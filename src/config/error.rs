@@ -1,0 +1,64 @@
+//! Why a configuration is refused, for people: key, value and what to write instead.
+
+use std::path::PathBuf;
+
+use thiserror::Error;
+
+/// Why a configuration is refused. All of them are exit code 2: nothing was started.
+#[derive(Debug, Error)]
+pub enum ConfigError {
+    /// The file cannot be read.
+    #[error("cannot read the configuration {path}: {source}")]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// The file is not TOML.
+    #[error("{path} is not valid TOML:\n{reason}")]
+    Syntax {
+        /// The file.
+        path: PathBuf,
+        /// The parser's words, with line and column.
+        reason: String,
+    },
+    /// An `-s` that is not `section.key=value`.
+    #[error("`-s {text}`: {reason}; write -s section.key=value, for example -s train.epochs=3")]
+    Override {
+        /// As typed.
+        text: String,
+        /// What is wrong with it.
+        reason: &'static str,
+    },
+    /// A key nobody reads.
+    #[error("unknown key `{key}`; {hint}")]
+    UnknownKey {
+        /// The full key.
+        key: String,
+        /// The nearest known one, or all of them.
+        hint: String,
+    },
+    /// A value of the wrong type or spelling.
+    #[error("`{key} = {value}`: {reason}; write for example {example}")]
+    BadValue {
+        /// The full key.
+        key: String,
+        /// As written.
+        value: String,
+        /// What is wrong with it.
+        reason: String,
+        /// A line that is right.
+        example: String,
+    },
+    /// Every value is well formed, but they make no sense or not yet.
+    #[error("`{key} = {value}`: {reason}")]
+    Refused {
+        /// The full key.
+        key: String,
+        /// In force.
+        value: String,
+        /// Why, and what to write instead.
+        reason: String,
+    },
+}

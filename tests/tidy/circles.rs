@@ -1,0 +1,233 @@
+//! No file imports a file that needs it: import circles within a crate, upward imports included. A
+//! child module that names what its parent defines, while the parent uses the child, is a circle;
+//! what a file merely passes on with `pub use` is the defining file's.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::imports::{Outline, Path, outline};
+
+/// Circles within these folders are still being taken apart; empty when all are.
+const TOLERATED: [&str; 7] = [
+    "src/cluster/comm/",
+    "src/cluster/recovery/",
+    "src/data/",
+    "src/engine/",
+    "src/launch/",
+    "src/train/",
+    "ffi/",
+];
+
+/// File -> file that it needs -> what it takes from there.
+type Needs = BTreeMap<String, BTreeMap<String, BTreeSet<String>>>;
+
+/// The files of a crate by module, as `mod` lines reach them from its root; tests are not reached.
+struct Crate {
+    files: BTreeMap<Path, (String, Outline)>,
+}
+
+impl Crate {
+    fn read(root: &str, text_of: &dyn Fn(&str) -> Option<String>) -> Self {
+        let mut files = BTreeMap::new();
+        let mut open = vec![(Path::new(), root.to_owned())];
+        while let Some((module, file)) = open.pop() {
+            let Some(text) = text_of(&file) else { continue };
+            let outline = outline(&text);
+            let folder = file.rsplit_once('/').map_or("", |(folder, _)| folder);
+            let stem = file.rsplit('/').next().unwrap_or_default().trim_end_matches(".rs");
+            let below = match stem {
+                "mod" | "lib" | "main" => folder.to_owned(),
+                stem => format!("{folder}/{stem}"),
+            };
+            for (child, named) in &outline.children {
+                let candidates = match named {
+                    Some(named) => vec![format!("{folder}/{named}")],
+                    None => vec![format!("{below}/{child}.rs"), format!("{below}/{child}/mod.rs")],
+                };
+                let found = candidates.into_iter().find(|path| text_of(path).is_some());
+                if let Some(found) = found {
+                    open.push(([module.clone(), vec![child.clone()]].concat(), found));
+                }
+            }
+            files.insert(module, (file, outline));
+        }
+        Self { files }
+    }
+
+    /// A path that a file of `module` writes, from the crate's root; `None` for other crates.
+    fn absolute(&self, module: &Path, path: &[String]) -> Option<Path> {
+        let (_, outline) = &self.files[module];
+        let (first, rest) = path.split_first()?;
+        let supers = path.iter().take_while(|name| *name == "super").count();
+        match first.as_str() {
+            "crate" => Some(rest.to_vec()),
+            "self" => Some([module, rest].concat()),
+            "super" if supers <= module.len() => {
+                Some([&module[..module.len() - supers], &path[supers..]].concat())
+            }
+            name if outline.children.contains_key(name) => Some([module, path].concat()),
+            name => {
+                let import = outline.imports.get(name).filter(|import| import[0] != *name)?;
+                Some([self.absolute(module, import)?.as_slice(), rest].concat())
+            }
+        }
+    }
+
+    /// The file that defines what a path from the root names; `None` where it names a module.
+    fn definer(&self, path: &[String], depth: usize) -> Option<&str> {
+        let known = (0..=path.len()).rev().find(|end| self.files.contains_key(&path[..*end]))?;
+        let (file, outline) = &self.files[&path[..known]];
+        let item = path.get(known)?;
+        let module = path[..known].to_vec();
+        if outline.items.contains(item) || depth == 0 {
+            return Some(file);
+        }
+        let passed_on =
+            outline.imports.get(item).and_then(|_| self.absolute(&module, &path[known..]));
+        if let Some(passed_on) = passed_on {
+            return self.definer(&passed_on, depth - 1);
+        }
+        let through = outline.globs.iter().filter_map(|glob| self.absolute(&module, glob));
+        let mut through = through.filter(|glob| {
+            self.files.get(glob).is_some_and(|(_, outline)| outline.items.contains(item))
+        });
+        match through.next() {
+            Some(glob) => self.definer(&[glob, path[known..].to_vec()].concat(), depth - 1),
+            None => Some(file),
+        }
+    }
+
+    fn needs(&self) -> Needs {
+        let mut needs = Needs::new();
+        let mut need = |file: &str, other: &str, what: &str| {
+            if file != other {
+                let of_file = needs.entry(file.to_owned()).or_default();
+                of_file.entry(other.to_owned()).or_default().insert(what.to_owned());
+            }
+        };
+        for (module, (file, outline)) in &self.files {
+            let used = outline.imports.iter().filter(|(name, _)| {
+                !outline.passed_on.contains(*name) || outline.names.contains(*name)
+            });
+            for path in used.map(|(_, path)| path).chain(&outline.paths) {
+                let Some(absolute) = self.absolute(module, path) else { continue };
+                if let Some(other) = self.definer(&absolute, 8) {
+                    need(file, other, path.last().map_or("", String::as_str));
+                }
+            }
+            for (of, methods) in &outline.methods {
+                let Some(absolute) = self.absolute(module, of) else { continue };
+                let Some(other) = self.definer(&absolute, 8) else { continue };
+                let callers = self.files.values().filter(|(path, _)| path == other);
+                for (_, caller) in callers {
+                    caller.calls.intersection(methods).for_each(|name| need(other, file, name));
+                }
+            }
+        }
+        needs
+    }
+}
+
+fn reached(needs: &Needs, from: &str) -> BTreeSet<String> {
+    let mut reached = BTreeSet::new();
+    let mut open = vec![from];
+    while let Some(file) = open.pop() {
+        for other in needs.get(file).into_iter().flat_map(BTreeMap::keys) {
+            if reached.insert(other.clone()) {
+                open.push(other);
+            }
+        }
+    }
+    reached
+}
+
+/// One breach per circle of a crate: its files, and what ties each to the next.
+pub fn circle_breaches(root: &str, text_of: &dyn Fn(&str) -> Option<String>) -> Vec<String> {
+    let needs = Crate::read(root, text_of).needs();
+    let reach: BTreeMap<&String, BTreeSet<String>> =
+        needs.keys().map(|file| (file, reached(&needs, file))).collect();
+    let mut told = BTreeSet::new();
+    let mut breaches = Vec::new();
+    for (file, others) in &reach {
+        if !others.contains(*file) || !told.insert((*file).clone()) {
+            continue;
+        }
+        let back = |other: &String| reach.get(other).is_some_and(|reach| reach.contains(*file));
+        let circle: BTreeSet<&String> = others.iter().filter(|other| back(other)).collect();
+        told.extend(circle.iter().map(|file| (*file).clone()));
+        if TOLERATED.iter().any(|folder| circle.iter().all(|file| file.starts_with(folder))) {
+            continue;
+        }
+        let mut breach = format!("{} files import each other in a circle:", circle.len());
+        for from in &circle {
+            for (to, what) in needs[*from].iter().filter(|(to, _)| circle.contains(to)) {
+                let what: Vec<&str> = what.iter().map(String::as_str).collect();
+                breach += &format!("\n  {from} -> {to}: {}", what.join(", "));
+            }
+        }
+        breaches.push(breach);
+    }
+    breaches
+}
+
+/// Circles of a planted crate whose root is `src/lib.rs`.
+fn planted(files: &[(&str, &str)]) -> String {
+    let text_of =
+        |path: &str| files.iter().find(|(name, _)| *name == path).map(|(_, text)| text.to_string());
+    circle_breaches("src/lib.rs", &text_of).join("\n")
+}
+
+#[test]
+fn two_files_that_import_each_other_are_caught() {
+    let a = ("src/lab/a.rs", "use crate::lab::b::B;\npub struct A(B);");
+    for b in ["use super::a::A;\npub struct B;", "pub struct B;\nfn f() -> crate::lab::a::A {}"] {
+        let files = [("src/lib.rs", "mod lab;"), ("src/lab/mod.rs", "mod a;\nmod b;"), a];
+        let told = planted(&[&files[..], &[("src/lab/b.rs", b)]].concat());
+        assert!(told.contains("src/lab/a.rs -> src/lab/b.rs: B"), "{told}");
+        assert!(told.contains("src/lab/b.rs -> src/lab/a.rs: A"), "{told}");
+    }
+}
+
+#[test]
+fn a_circle_through_a_name_that_is_passed_on_is_caught_and_passing_on_is_none() {
+    let lab = "mod a;\nmod b;\npub use a::A;\npub use b::B;";
+    let files = [("src/lib.rs", "mod lab;"), ("src/lab/mod.rs", lab)];
+    let a = ("src/lab/a.rs", "use super::B;\npub struct A(B);");
+    let back = ("src/lab/b.rs", "use crate::lab;\npub struct B;\nfn f(a: lab::A) {}");
+    assert!(planted(&[&files[..], &[a, back]].concat()).contains("b.rs -> src/lab/a.rs: A"));
+    let fine = ("src/lab/b.rs", "pub struct B;");
+    assert_eq!(planted(&[&files[..], &[a, fine]].concat()), "");
+}
+
+#[test]
+fn a_child_that_reaches_up_to_a_parent_that_uses_it_is_caught() {
+    let root = ("src/lib.rs", "mod lab;");
+    let child = ("src/lab/child.rs", "use super::Limit;\npub fn child(limit: Limit) {}");
+    let uses = ("src/lab.rs", "mod child;\npub struct Limit;\nfn f() { child::child(Limit) }");
+    assert!(planted(&[root, child, uses]).contains("src/lab/child.rs -> src/lab.rs: Limit"));
+    let only_declares = ("src/lab.rs", "pub mod child;\npub struct Limit;");
+    assert_eq!(planted(&[root, child, only_declares]), "");
+}
+
+#[test]
+fn a_type_that_calls_its_methods_in_another_file_is_caught() {
+    let root = ("src/lib.rs", "mod lab;");
+    let child = ("src/lab/child.rs", "use super::Loop;\nimpl<'a> Loop<'a> { fn look(&self) {} }");
+    let loops = "mod child;\npub struct Loop<'a>(&'a u8);\nfn f(l: Loop<'_>) { l.look() }";
+    assert!(planted(&[root, child, ("src/lab.rs", loops)]).contains("child.rs: look"));
+    let no_call = "mod child;\npub struct Loop<'a>(&'a u8);\nfn look() {}";
+    assert_eq!(planted(&[root, child, ("src/lab.rs", no_call)]), "");
+}
+
+#[test]
+fn tests_comments_and_strings_import_nothing() {
+    let root = ("src/lib.rs", "mod a;\nmod b;");
+    let a = ("src/a.rs", "use crate::b::B;\npub struct A(B);");
+    for b in [
+        "pub struct B;\n#[cfg(test)]\nmod tests { use crate::a::A; }",
+        "pub struct B; // crate::a::A\n/* crate::a::A */",
+        "pub const B: &str = \"crate::a::A\";\npub type C<'a> = &'a u8;",
+        "pub const B: &str = r#\"\"crate::a::A\"#;\npub const C: char = '\"';",
+    ] {
+        assert_eq!(planted(&[root, a, ("src/b.rs", b)]), "");
+    }
+}
