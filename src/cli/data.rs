@@ -14,7 +14,7 @@ use crate::data::source::{self, Split};
 use crate::data::synth::{self, SynthOptions};
 use crate::data::{DataError, Source};
 
-/// Exit code of a set that is missing, unreadable or changed (DESIGN 4.6).
+/// Exit code of a set that is missing, unreadable or changed (README, "Exit codes").
 const DATA_ERROR: u8 = 3;
 /// Most threads that decode at once.
 const THREADS_MAX: usize = 16;

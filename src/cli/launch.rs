@@ -140,7 +140,7 @@ fn limits_of(job: &Job) -> Limits {
     }
 }
 
-/// What is not configured, as several nodes need it (DESIGN 4.3): processes that wait are promoted
+/// What is not configured, as several nodes need it: processes that wait are promoted
 /// dependably there, and new ones are not started dependably, so none are unless asked for.
 fn suit_several_nodes(recovery: &mut Recovery) {
     if recovery.ladder.is_none() {

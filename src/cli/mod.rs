@@ -82,7 +82,7 @@ enum Command {
     Sweep(sweep::Args),
 }
 
-/// Parses, runs, returns the exit code (DESIGN 4.6; usage errors are 2).
+/// Parses, runs, returns the exit code (README, "Exit codes"; usage errors are 2).
 pub fn main() -> ExitCode {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,

@@ -63,7 +63,7 @@ pub struct WorldError(#[from] serde_json::Error);
 
 impl World {
     /// The first world of an attempt. `members` come sorted by rank, spares last; `owners` is the
-    /// number of virtual owners (DESIGN 4.7), at least as many as there are ranks.
+    /// number of virtual owners, at least as many as there are ranks.
     pub fn initial(attempt: u32, members: Vec<Member>, owners: u32) -> Self {
         let ranks = members.iter().filter(|m| m.role == Role::Active).count() as u64;
         let block = |v: u32| (u64::from(v) * ranks / u64::from(owners.max(1))) as u32;

@@ -6,7 +6,7 @@ use super::{Config, DataFormat, ExchangeKind, FaultKind, Limit, Phase, PlannedFa
 /// Each spare is a process that looks around a hundred times a second.
 const SPARES_MAX: u32 = 64;
 
-/// `train.owners` in force: as written, else initial ranks x workers (DESIGN 4.7).
+/// `train.owners` in force: as written, else initial ranks x workers.
 pub fn resolve_owners(config: &Config) -> u32 {
     let default = config.run.ranks.saturating_mul(config.train.workers);
     config.train.owners.unwrap_or(default)

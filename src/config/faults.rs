@@ -39,7 +39,7 @@ pub enum Who {
     Spare,
 }
 
-/// Where in a step or a repair a rank is (P1-P15 of the failure matrix).
+/// Where in a step or a repair a rank is (rows P1-P15 of the failure matrix).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[allow(missing_docs)]

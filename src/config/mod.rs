@@ -32,7 +32,7 @@ pub struct Config {
     pub model: Model,
     /// What it is trained on.
     pub data: Data,
-    /// Run-time file staging (spec 000).
+    /// Run-time file staging (Higuchi et al.); not in this version.
     pub staging: Staging,
     /// The loop.
     pub train: Train,
@@ -146,11 +146,11 @@ pub struct Data {
     pub prefetch: u32,
     /// What to do with an image that cannot be decoded.
     pub bad_image: BadImage,
-    /// Spec 002.
+    /// A bundle's share of the data set (Lee and Bahn); not in this version.
     pub bundle_ratio: f64,
-    /// Spec 002.
+    /// Bundles come in reverse in every other epoch (Lee and Bahn); not in this version.
     pub alternating: bool,
-    /// Spec 002: cache policy.
+    /// Cache policy (Lee and Bahn); not in this version.
     pub cache: String,
     /// Emulated bandwidth of the source, for measurements.
     pub throttle: Option<String>,
@@ -181,7 +181,7 @@ impl Default for Data {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Staging {
-    /// Spec 000.
+    /// `"off"`; others are not in this version (Higuchi et al.).
     pub mode: String,
 }
 
@@ -197,7 +197,7 @@ impl Default for Staging {
 pub enum ExchangeKind {
     /// One all-reduce of gradients and one vote a step.
     Synchronous,
-    /// SPRINT's Algorithm 1 (spec 004).
+    /// Algorithm 1 of Tsuji et al.
     Asynchronous,
 }
 
@@ -217,7 +217,7 @@ pub struct Train {
     pub workers: u32,
     /// OpenMP threads per worker: part of the arithmetic, so a constant of the run.
     pub threads: u32,
-    /// Virtual owners (DESIGN 4.7); unset = initial ranks x workers.
+    /// Virtual owners; unset = initial ranks x workers.
     pub owners: Option<u32>,
     /// How gradients meet.
     pub exchange: ExchangeKind,
@@ -317,7 +317,7 @@ impl Default for Evaluation {
     }
 }
 
-/// A rung of the recovery ladder (DESIGN 4.3).
+/// A rung of the recovery ladder.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Rung {
@@ -344,7 +344,7 @@ pub enum Resident {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Recovery {
-    /// Tried in order; unset = by the number of nodes (DESIGN 4.3).
+    /// Tried in order; unset = by the number of nodes.
     pub ladder: Option<Vec<Rung>>,
     /// Spares per node; unset = by the number of nodes.
     pub spares: Option<u32>,
@@ -367,7 +367,7 @@ pub struct Recovery {
     pub tries: u32,
     /// A shrink never leaves fewer ranks than this: the next rung is taken.
     pub min_ranks: u32,
-    /// Whether state outlives the processes (DESIGN 4.4).
+    /// Whether state outlives the processes.
     pub resident: Resident,
     /// Where it lives.
     pub resident_dir: PathBuf,
@@ -437,7 +437,7 @@ pub struct Device {
     pub kind: String,
     /// `"f32"` or `"bf16"`.
     pub precision: String,
-    /// Spec 001.
+    /// Bytes of device memory (Imai et al.); not in this version.
     pub memory_budget: Option<Bytes>,
 }
 
@@ -451,7 +451,7 @@ impl Default for Device {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Memory {
-    /// `"resident"`, `"offload"` or `"unified"` (specs 001, 003).
+    /// `"resident"`, `"offload"` or `"unified"` (Imai et al., Negishi et al.).
     pub mode: String,
 }
 

@@ -1,4 +1,4 @@
-//! The order of samples: pure functions of (seed, epoch, position), O(1) memory (DESIGN 4.7).
+//! The order of samples: pure functions of (seed, epoch, position), O(1) memory.
 //!
 //! With N samples and V owners, position `p` of every epoch belongs to owner `p mod V`; the
 //! owner's row there is `p div V`. Two permutations make a sample of it:
@@ -22,7 +22,7 @@ use crate::config::seed::{self, Stream, mix64, purpose};
 
 use super::DataError;
 
-/// What the audit sums over the samples whose gradients entered a step (DESIGN 4.7).
+/// What the audit sums over the samples whose gradients entered a step.
 pub fn mix(epoch: u64, id: u64) -> u64 {
     mix64(seed::key(&[epoch, id]))
 }

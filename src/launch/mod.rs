@@ -1,5 +1,5 @@
 //! `kintsugi launch`: builds the mpirun line, supervises it, starts it again, and says how the run
-//! ended (DESIGN 4.5, 4.6).
+//! ended (ARCHITECTURE.md, "The supervisor").
 //!
 //! `mpirun` the command line (pure) · `runtime` the launcher that survives the death of a node
 //! (pure but for its start) · `run_dir` the folder and its files · `attempt`
@@ -91,7 +91,7 @@ pub enum LaunchError {
 }
 
 impl LaunchError {
-    /// The exit code of `launch` (DESIGN 4.6).
+    /// The exit code of `launch` (README, "Exit codes").
     pub fn exit_code(&self) -> u8 {
         match self {
             Self::Config(_) | Self::Refused { .. } => 2,

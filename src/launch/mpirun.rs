@@ -1,4 +1,4 @@
-//! The mpirun line: which flags and environment make failures survivable (facts measured with
+//! The mpirun line: which flags and environment make failures survivable (measured with
 //! Open MPI 5.0.11), as pure functions.
 
 use std::path::{Path, PathBuf};

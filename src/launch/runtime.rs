@@ -1,6 +1,6 @@
 //! The newer runtime: prterun of PRRTE's and PMIx's development heads, under which the death of a
 //! whole node does not end the job. Over several nodes it takes mpirun's place where it is found.
-//! Its line and the step in which one of its daemons starts, as pure functions (facts measured with
+//! Its line and the step in which one of its daemons starts, as pure functions (measured with
 //! PRRTE 5.0.0 and PMIx 7.0.0 in the making, below Open MPI 5.0.11).
 
 use std::path::{Path, PathBuf};

@@ -88,7 +88,7 @@ const CNN11_HIDDEN: [usize; 2] = [2560, 2048];
 /// Batch normalisation regularises too, so less than AlexNet's 0.5.
 const CNN11_DROPOUT: f32 = 0.2;
 
-/// Our reading of the 11-layer CNN of Tsuji et al. (spec 004): its paper gives the depth, the
+/// Our reading of the 11-layer CNN of Tsuji et al.: the paper gives the depth, the
 /// size of about 95 MB, 32 classes and ImageNet's images. The stem's stride follows the image, so
 /// that the stages see similar sizes from 16x16 on.
 fn cnn11(image: Shape, classes: usize, width: f64) -> Result<Graph, ModelError> {

@@ -1,5 +1,5 @@
 //! `RUN/ledger.jsonl`: one line per committed step, from what was *summed*; a rollback is a line
-//! too. `kintsugi audit` compares it with the order (DESIGN 4.7).
+//! too. `kintsugi audit` compares it with the order.
 
 use std::io;
 use std::path::Path;

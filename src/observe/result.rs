@@ -1,4 +1,4 @@
-//! `RUN/result.json`: the only truth about how a run ended (DESIGN 4.6).
+//! `RUN/result.json`: the only truth about how a run ended (README, "Exit codes").
 
 use serde::{Deserialize, Serialize};
 

@@ -26,7 +26,7 @@ pub enum TrainError {
     /// This rank's state differs from the others': it leaves, they replace it.
     #[error("evicted: {0}")]
     Evicted(String),
-    /// Too few nodes are left with this rank (DESIGN 4.3): the others may be training on.
+    /// Too few nodes are left with this rank: the others may be training on.
     #[error("{0}")]
     Minority(String),
     /// A bug: exit code 70.

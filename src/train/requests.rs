@@ -8,7 +8,7 @@ use crate::train::repair::mending::Recruits;
 use crate::train::repair::resize::Asks;
 use crate::train::trainer::Trainer;
 
-/// Bit 0 of the vote; the others carry requests, inverted, since agree is an AND (DESIGN 4.2).
+/// Bit 0 of the vote; the others carry requests, inverted, since agree is an AND.
 pub(super) const COMMIT: u32 = 1;
 pub(super) const NO_STOP: u32 = 1 << 1;
 pub(super) const TIME_LEFT: u32 = 1 << 2;

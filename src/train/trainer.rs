@@ -318,7 +318,7 @@ impl Trainer {
         }
     }
 
-    /// Revoke first, then vote 0: a step commits everywhere or nowhere (DESIGN 4.2).
+    /// Revoke first, then vote 0: a step commits everywhere or nowhere.
     pub(super) fn vote<T>(
         &mut self,
         attempted: Result<T, TrainError>,

@@ -199,3 +199,25 @@ fn every_configuration_of_the_repository_loads_and_says_why_it_exists() {
     }
     assert!(seen >= 4, "only {seen} configurations found");
 }
+
+/// Keys of a configuration that its table does not name.
+fn unexplained(table: &str) -> Vec<String> {
+    let defaults = toml::Table::try_from(Config::default()).unwrap();
+    let names = defaults.iter().flat_map(|(section, keys)| {
+        keys.as_table().unwrap().keys().map(move |key| format!("{section}.{key}"))
+    });
+    // `resident` must not be found in `resident_dir`.
+    let named = |name: &str| {
+        let follows = |at: usize| table[at + name.len()..].chars().next();
+        table.match_indices(name).any(|(at, _)| matches!(follows(at), Some('`' | ']')))
+    };
+    names.filter(|name| !named(name)).collect()
+}
+
+#[test]
+fn the_table_of_keys_names_every_key() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("configs/README.md");
+    let table = std::fs::read_to_string(path).unwrap();
+    assert_eq!(unexplained(&table), Vec::<String>::new());
+    assert_eq!(unexplained(&table.replace("`train.bucket`", "")), ["train.bucket"]);
+}

@@ -9,7 +9,7 @@ pub mod solo;
 pub mod watched;
 
 /// Why a call did not complete. The first three start recovery; all else ends the run
-/// (spec 004: PROC_FAILED, REVOKED, PENDING).
+/// (ULFM's PROC_FAILED, REVOKED, PENDING).
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum CommError {
     /// `MPIX_ERR_PROC_FAILED` (75).
@@ -60,7 +60,7 @@ pub struct Agreement {
 }
 
 impl Agreement {
-    /// The commit rule of DESIGN 4.2: success **and** bit 0.
+    /// The commit rule: success **and** bit 0.
     pub fn committed(&self) -> bool {
         self.outcome.is_ok() && self.flags & 1 == 1
     }
@@ -164,7 +164,7 @@ pub trait Communicator: Send {
         request: &SpawnRequest,
         reached: &mut dyn FnMut(crate::config::Phase),
     ) -> Result<(), SpawnError>;
-    /// Opens every pair's connection while all live (facts: a connection first opened towards a
+    /// Opens every pair's connection while all live (a connection first opened towards a
     /// dead peer can block for ever).
     fn warm(&mut self) -> Result<(), CommError>;
     /// The largest of everybody's words. Who waits leaves the cores to those who are not there yet.

@@ -27,7 +27,7 @@ const FINALIZE_SECONDS_MAX: u32 = 10;
 const ORPHAN_LOOK: Duration = Duration::from_millis(500);
 /// Of `meet`.
 const MEET_TAG: u16 = 31_998;
-/// Exit code of a rank whose launcher is gone (DESIGN 4.6).
+/// Exit code of a rank whose launcher is gone (README, "Exit codes").
 const JOB_LOST: i32 = 75;
 
 /// This process's place among the ranks that mpirun (or a surviving leader) started.

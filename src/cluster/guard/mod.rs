@@ -1,4 +1,4 @@
-//! Hung ranks are made dead ranks (DESIGN 4.3). ULFM sees deaths, not silence, and no survivor can
+//! Hung ranks are made dead ranks. ULFM sees deaths, not silence, and no survivor can
 //! expel a process that still lives: so each rank under mpirun starts a *guardian*, a process of
 //! its own that watches a page of shared words and kills its rank when that stands still. Ranks
 //! that merely wait for another one are never killed.

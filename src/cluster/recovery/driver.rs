@@ -1,4 +1,4 @@
-//! Performs what the machine decides, over any `Communicator` (DESIGN 4.3, facts of ULFM).
+//! Performs what the machine decides, over any `Communicator` ("The flow of a repair").
 //!
 //! The protocol, each line ending in an agreement of all who take part, so that no rank moves on
 //! alone; whoever meets an error revokes the communicator *before* it agrees:

@@ -278,7 +278,7 @@ fn a_rank_that_leaves_on_purpose_takes_no_vote_with_it() {
     assert_eq!((repaired.rung, world.ranks()), (Rung::Shrink, 1));
 }
 
-/// The rule that keeps others from waiting for ever (facts of ULFM, rule 1).
+/// The rule that keeps others from waiting for ever (ARCHITECTURE.md, "The commit rule").
 fn assert_errors_revoke_before_agree(comm: &Script, failed: usize) {
     if ["all_gather", "warm", "broadcast", "send"].contains(&comm.calls[failed]) {
         assert_eq!(comm.calls[failed + 1], "revoke", "{failed}: {:?}", comm.calls);

@@ -1,4 +1,4 @@
-//! The recovery ladder (DESIGN 4.3): a pure machine that decides and the driver that performs it
+//! The recovery ladder: a pure machine that decides and the driver that performs it
 //! over any `Communicator`.
 
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! Which part of a world that fell apart may go on (DESIGN 4.3). A cut cable makes two groups of
+//! Which part of a world that fell apart may go on. A cut cable makes two groups of
 //! survivors, each of which sees the other die; only one of them may train on. Pure.
 //!
 //! A world on one node cannot be cut in two, and has no quorum.

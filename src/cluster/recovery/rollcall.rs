@@ -235,7 +235,7 @@ pub(super) struct Census {
 
 impl Census {
     /// Reads a gathered census of `ranks` entries. Fails with the reason when no rank holds state
-    /// or when two hold different steps, which the commit rule (DESIGN 4.2) makes impossible: then
+    /// or when two hold different steps, which the commit rule makes impossible: then
     /// nobody may go on, for nobody knows which is right.
     pub fn read(words: &[u64], ranks: usize) -> Result<Self, String> {
         if words.len() != ranks * Resident::WORDS {

@@ -1,4 +1,4 @@
-//! What stands before a slot's tensors (DESIGN 4.4), as 64-bit words, and when a slot that some
+//! What stands before a slot's tensors, as 64-bit words, and when a slot that some
 //! process left behind must not be used. The words carry a checksum of their own; the commit word
 //! lies apart and is stored last.
 

@@ -1,4 +1,4 @@
-//! The two slots in which a rank keeps the state of the last two committed steps (DESIGN 4.4).
+//! The two slots in which a rank keeps the state of the last two committed steps.
 //! A step reads the committed slot and writes the other one; the commit word, stored last, says
 //! which of them counts. Until it is stored the older state stays whole, so a rank that dies or
 //! fails a vote in the middle of an update has lost nothing.

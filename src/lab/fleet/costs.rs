@@ -31,7 +31,7 @@ pub struct Costs {
 
 impl Default for Costs {
     /// Medians of a run of `kintsugi bench recovery` (4 ranks on 2 cores, 95 MB of parameters;
-    /// README, "Results"); the spare is a cold one. The growth is assumed: a few messages more up
+    /// benches/README.md); the spare is a cold one. The growth is assumed: a few messages more up
     /// and down a tree, a second more to start daemons.
     fn default() -> Self {
         Self {

@@ -114,7 +114,7 @@ const LADDERS: [&[Rung]; 8] = [
     &[Rung::Spare, Rung::Shrink, Rung::Restart],
 ];
 
-/// All of P1-P15.
+/// Rows P1-P15 of the failure matrix.
 const PHASES: [Phase; 18] = [
     Phase::InInit,
     Phase::BeforeLoad,

@@ -23,7 +23,7 @@ pub use allocation::Allocation;
 pub use crew::Crew;
 pub use placement::Placement;
 
-/// Spares per node where the configuration names no number (DESIGN 4.3): promotion of a process
+/// Spares per node where the configuration names no number: promotion of a process
 /// that waits is dependable over several nodes, and starting one is not.
 pub const SPARES_DEFAULT: u32 = 3;
 

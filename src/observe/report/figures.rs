@@ -59,7 +59,7 @@ fn several_seeds(study: &Study) -> &'static str {
     }
 }
 
-/// Fig. 7 and 8 of spec 004.
+/// Fig. 7 and 8 of Tsuji et al.
 pub fn validation_error(study: &Study) -> Option<Figure> {
     let curves = curves_of(study, true, |run| series::validation_error(&run.events));
     let chart = LineChart {
@@ -251,7 +251,7 @@ fn phase_class(phase: &str) -> &'static str {
     }
 }
 
-/// Fig. 5 of spec 004.
+/// Fig. 5 of Tsuji et al..
 pub fn recovery(runs: &[RunSummary]) -> Option<Figure> {
     let groups = recovery_groups(runs);
     let whole = BarChart {
@@ -325,7 +325,7 @@ pub fn checkpoint_groups(study: &Study) -> Vec<CheckpointGroup<'_>> {
     all.filter(|group| !group.parts.is_empty()).collect()
 }
 
-/// Fig. 6 of spec 004.
+/// Fig. 6 of Tsuji et al..
 pub fn checkpoints(groups: &[CheckpointGroup]) -> Option<Figure> {
     let bar = |group: &CheckpointGroup| {
         let part = |(index, (name, class)): (usize, (&str, &'static str))| Part {

@@ -1,5 +1,5 @@
 //! The report: events of several runs, grouped by arm, to one self-contained HTML page with
-//! learning curves, recovery phases, checkpoint parts and tables (spec 004, Fig. 5-8, Tables 2
+//! learning curves, recovery phases, checkpoint parts and tables (Tsuji et al., Fig. 5-8, Tables 2
 //! and 3). Everything but `read` is pure.
 
 use super::event::Event;

@@ -25,7 +25,7 @@ pub struct RunSummary {
     pub final_error: Option<f64>,
     pub min_error: Option<f64>,
     pub min_error_seconds: Option<f64>,
-    /// Minimum up to 10/12 of the study's time (Table 3 of spec 004).
+    /// Minimum up to 10/12 of the study's time (Table 3 of Tsuji et al.).
     pub min_error_early: Option<f64>,
     /// What the run says it lost.
     pub lost_steps: u64,

@@ -141,7 +141,7 @@ pub fn arms(study: &Study, runs: &[RunSummary]) -> String {
     )
 }
 
-/// Table 3 of spec 004.
+/// Table 3 of Tsuji et al..
 pub fn minimum_errors(study: &Study, runs: &[RunSummary]) -> String {
     let (unit, name) = time_unit(study.total_seconds());
     let total = study.total_seconds() / unit;
@@ -187,7 +187,7 @@ pub fn recoveries(groups: &[RecoveryGroup]) -> String {
     table.html("<b>Recovery time by phase:</b> means over the recoveries of an arm.")
 }
 
-/// Table 2 of spec 004.
+/// Table 2 of Tsuji et al..
 pub fn checkpoints(groups: &[CheckpointGroup]) -> String {
     let mut table = Table::new(["arm", "n", "size"]);
     table.head.extend(CHECKPOINT_PARTS.map(|(name, _)| name.to_string()));

@@ -1,4 +1,4 @@
-//! Checkpoints (DESIGN 5): a folder `RUN/checkpoints/step-00001234` with `model.safetensors`,
+//! Checkpoints: a folder `RUN/checkpoints/step-00001234` with `model.safetensors`,
 //! `optimizer.safetensors`, `state.bin` and, last, `MANIFEST.json`. `wire` is state.bin, `tensors`
 //! the two safetensors files, `manifest` what makes the four one thing, `store` writes, verifies
 //! and finds folders through `Storage`, `writer` does so behind the loop, `weights` takes them in
@@ -64,7 +64,7 @@ pub struct Snapshot {
 }
 
 impl Snapshot {
-    /// The state's digest (DESIGN 4.6).
+    /// The state's digest.
     pub fn state_sha256(&self) -> String {
         let state = &self.state;
         let (step, cursor, seed, order) = (state.step, state.cursor, state.seed, &state.order);

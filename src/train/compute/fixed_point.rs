@@ -1,4 +1,4 @@
-//! The number format of reproducible sums (DESIGN 4.7): whole multiples of a power of two in 64-bit
+//! The number format of reproducible sums: whole multiples of a power of two in 64-bit
 //! integers. Each owner's values are rounded once, to the same multiples whoever computed them;
 //! adding integers is exact, so the sum does not depend on which rank summed what, nor in which
 //! order.

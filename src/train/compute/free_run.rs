@@ -1,5 +1,5 @@
-//! What free-running workers share with the communicating thread (spec 004, Algorithm 1): Δw with
-//! what it counted, and which owner's which micro-batch comes next.
+//! What free-running workers share with the communicating thread (Algorithm 1 of Tsuji et
+//! al.): Δw with what it counted, and which owner's which micro-batch comes next.
 
 use std::collections::BTreeSet;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::train::compute::totals::Totals;
 
-/// Micro-batches of one owner that may be computed beyond the last committed one. SPRINT has no
+/// Micro-batches of one owner that may be computed beyond the last committed one. The paper has no
 /// such bound. Without one, workers fill the time of an all-reduce with gradients of ever older
 /// weights, and momentum tolerates little delay: at the bound 2, 2 ranks x 2 workers were at an
 /// error of 0.41 when the synchronous exchange, and this one with the bound 1, were below 0.2.

@@ -1,7 +1,7 @@
 //! The rank's own sum of gradients: worker threads add tensor by tensor while backward runs, in
 //! owner order whatever the threads' timing, and the communicating thread takes bucket by bucket
 //! as they become complete. A failed exchange leaves the sums as they are, so a survivor computes
-//! nothing again (DESIGN 4.2). Reproducible sums (`fixed_point`) need no order: nobody waits.
+//! nothing again. Reproducible sums (`fixed_point`) need no order: nobody waits.
 
 use std::ops::Range;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};

@@ -1,4 +1,4 @@
-//! The asynchronous exchange: Algorithm 1 of SPRINT (spec 004). Worker threads run free: each
+//! The asynchronous exchange: Algorithm 1 of Tsuji et al. Worker threads run free: each
 //! copies the current w, computes a micro-batch's gradient g and adds -γ g to Δw; the rank sends
 //! `w / n + Δw` round after round, with n read from the communicator at the moment of sending, and
 //! applies momentum to what it receives. In the slots, "momentum" is w_old.

@@ -1,6 +1,6 @@
 //! How gradients meet. Both ways have the same shape: `attempt` goes up to the vote and may fail
 //! on some ranks only; after the vote everybody calls `apply`, or everybody `give_back`
-//! (DESIGN 4.2).
+//!.
 
 use std::time::Duration;
 
@@ -78,7 +78,7 @@ pub fn at(context: &Context<'_>, phase: Phase) {
     context.replica.reached_point(phase);
 }
 
-/// "Back in the update loop" (DESIGN 4.6): seconds from the repair until every rank, the newcomer
+/// "Back in the update loop": seconds from the repair until every rank, the newcomer
 /// included, has begun to compute. `begun_before` is what the pool had begun before this step was
 /// started; a rank with nothing left to compute has begun. Workers that the repair holds back go on
 /// here, and the time is taken behind that.

@@ -428,7 +428,7 @@ impl Keeper {
         checkpoint::store::newest_step(self.storage.as_ref()) == Some(step)
     }
 
-    /// DESIGN 4.6.
+    /// The digest of the whole state.
     pub fn digest(&self, replica: &Replica) -> String {
         let slots = replica.slots.read().unwrap_or_else(PoisonError::into_inner);
         let committed = slots.committed();

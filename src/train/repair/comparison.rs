@@ -1,4 +1,4 @@
-//! Whether the state that a newcomer took over is the survivors' (DESIGN 4.4): a live take-over
+//! Whether the state that a newcomer took over is the survivors': a live take-over
 //! trusts lock and commit word, so that nobody waits for a hash; the newcomer's tensors and those
 //! of one survivor are hashed beside the first step, and compared before that step is voted on. A
 //! newcomer that differs leaves before anything it computed counts.

@@ -1,4 +1,4 @@
-//! A world that was killed at once goes on from the state that outlived it (DESIGN 4.4): every rank
+//! A world that was killed at once goes on from the state that outlived it: every rank
 //! has taken one file that an earlier attempt left; all compare what they hold, from the highest
 //! (attempt, generation, step) down, by hash, and everybody gets the first state that most of its
 //! holders agree on. No checkpoint is read.

@@ -74,7 +74,7 @@ pub struct TrainArguments {
     pub guarded: bool,
 }
 
-/// Runs the rank; the exit code is that of DESIGN 4.6 for a world of one.
+/// Runs the rank; the exit code is README's, for a world of one.
 pub fn run(arguments: &TrainArguments) -> ExitCode {
     if under_mpirun() && arguments.guarded {
         start_guardian(arguments);

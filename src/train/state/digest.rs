@@ -1,4 +1,4 @@
-//! `state_sha256`: the one number by which two runs are compared (DESIGN 4.6). It covers the
+//! `state_sha256`: the one number by which two runs are compared. It covers the
 //! tensors, the optimizer's tensors, step, cursor, seed and order state; not generation, times,
 //! paths, faults or the run's name.
 

@@ -1,4 +1,4 @@
-//! Where this rank's state lies so that it outlives the process (DESIGN 4.4): makes or takes the
+//! Where this rank's state lies so that it outlives the process: makes or takes the
 //! file of its slots, and says by name what it does not take. Without room there is one warning,
 //! and the state lies in the memory of the process.
 

@@ -1,4 +1,4 @@
-//! SGD with momentum from the committed slot into the other one (DESIGN 4.4): weights are decayed,
+//! SGD with momentum from the committed slot into the other one: weights are decayed,
 //! biases and batch-norm parameters are not (He et al. 2019, "Bag of tricks", section 3.1), frozen
 //! tensors are copied, running statistics follow the samples' mean statistics.
 

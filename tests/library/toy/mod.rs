@@ -1,6 +1,6 @@
 //! A toy synchronous trainer for simulation: a vector for a model, everything else real. It uses
-//! the production recovery driver, world, fault injector and commit rule (DESIGN 4.2), and its
-//! ledger sums what was summed, not what was planned (DESIGN 4.7).
+//! the production recovery driver, world, fault injector and commit rule, and its
+//! ledger sums what was summed, not what was planned.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -36,9 +36,9 @@ const REPAIRS_MAX: u32 = 40;
 /// How a step is committed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Rule {
-    /// DESIGN 4.2.
+    /// ARCHITECTURE.md, "The commit rule".
     Vote,
-    /// The bug of ARCHITECTURE.md 3: apply when my own all-reduce succeeded.
+    /// The bug that this rule forbids: apply when my own all-reduce succeeded.
     LocalSuccess,
     /// Votes, but does not revoke before.
     VoteWithoutRevoke,

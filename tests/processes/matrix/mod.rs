@@ -91,7 +91,7 @@ fn the_whole_matrix_holds_in_every_round() {
     assert!(faults.is_empty(), "{replay}\n{faults:?}");
 }
 
-/// As the README has it.
+/// As tests/README.md has it, row by row.
 fn table(rows: &[Row], passed: &[u32], skipped: &BTreeMap<String, String>, rounds: u32) -> String {
     let mut text = String::from("| row | what is struck | proof |\n|---|---|---|\n");
     for (row, passed) in rows.iter().zip(passed) {
