@@ -1,7 +1,7 @@
 # What selftest, selftest-nodes and selftest-runtime share: a cluster of their own, jobs of train.sbatch on
 # it, claims about them. Sourced; sets up everything but the cluster itself. Expects $rows (scenarios that a skip
-# leaves out), $steps and $resources (of #SBATCH); what is for several nodes also $reproducible,
-# $strike_after_steps and $round.
+# leaves out), $steps, $strike_after_steps and $resources (of #SBATCH); what is for several nodes also $reproducible,
+# $round.
 
 # Generous: machines that test are busy. Nothing here waits for time to pass where it can look.
 job_seconds_max=${SELFTEST_JOB_SECONDS_MAX:-300}
@@ -67,6 +67,18 @@ submit() { # submit NAME [KEY=VALUE]... -> job id
   (cd "$shared/$name" && slurm sbatch --parsable "${sbatch_options[@]}" train.sbatch "${arguments[@]}")
 }
 
+# Makes rank 0 a slow one at these steps, by $pause for each of its owners in each step; whoever is started again is not,
+# until the next of them. So a run can be struck in time whatever the machine, and is quick afterwards.
+long=250ms
+slow_at() { # slow_at STEP...
+  local step slow=()
+  for step in "$@"; do slow+=("{kind=\"slow\",who=\"rank\",rank=0,step=$step,pause=\"${pause:-50ms}\"}"); done
+  echo "faults.plan=[$(IFS=,; echo "${slow[*]}")]"
+}
+
+# For a run that is struck from outside: it lasts until then, whatever the machine.
+lasting() { slow_at "$strike_after_steps"; }
+
 state_of() { slurm squeue --noheader --states=all --job="$1" --format=%T; }
 restarts_of() { slurm scontrol show job "$1" | sed -n 's/.* Restarts=\([0-9]*\).*/\1/p'; }
 exit_of() { slurm scontrol show job "$1" | sed -n 's/.* ExitCode=\([0-9]*\):.*/\1/p'; }
@@ -99,11 +111,11 @@ leftovers() {
 
 # Several nodes.
 
-# Starts a job and waits until it is well on its way.
+# Starts a job and waits until it is well on its way. Its keys decide which run it is: whoever goes on with it needs them.
 begin() { # begin NAME [KEY=VALUE]...
-  run=$1-$round
+  run=$1-$round keys=("${@:2}")
   prepare "$run"
-  job=$(submit "$run" $reproducible "${@:2}")
+  job=$(submit "$run" $reproducible "${keys[@]}")
   within "$job_seconds_max" at_step "$run" $strike_after_steps || failed "$run: too few steps"
 }
 

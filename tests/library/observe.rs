@@ -1,5 +1,6 @@
 //! What operators look at: TensorBoard's files, and the status of a run as it goes on.
 
+use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -178,12 +179,13 @@ fn a_live_view_without_a_terminal_prints_lines_and_ends_with_the_run() {
         kintsugi_ffi::os::hostname()
     );
     std::fs::write(folder.join("world.json"), world).unwrap();
-    let view = live(&folder).stdout(Stdio::piped()).spawn().unwrap();
-    std::thread::sleep(std::time::Duration::from_millis(1500));
+    let mut view = live(&folder).stdout(Stdio::piped()).spawn().unwrap();
+    let mut stdout = BufReader::new(view.stdout.take().unwrap());
+    let mut text = String::new();
+    stdout.read_line(&mut text).unwrap();
     std::fs::write(folder.join("result.json"), result).unwrap();
-    let output = view.wait_with_output().unwrap();
-    let text = String::from_utf8_lossy(&output.stdout);
-    assert_eq!(output.status.code(), Some(0), "{text}");
+    stdout.read_to_string(&mut text).unwrap();
+    assert_eq!(view.wait().unwrap().code(), Some(0), "{text}");
     assert!(text.starts_with("running  step "), "{text}");
     assert!(text.contains("1 recoveries") && text.contains("completed"), "{text}");
     assert!(!text.contains('\x1b'), "{text}");

@@ -17,7 +17,7 @@ const LIMIT: Duration = Duration::from_secs(60);
 
 /// How long anything may outlive a launch that ended by itself, and one that was killed.
 const AT_ONCE: Duration = Duration::ZERO;
-const AFTER_KILL: Duration = Duration::from_secs(5);
+const AFTER_KILL: Duration = Duration::from_secs(20);
 
 /// A rank: `FAKE` says how it behaves. Arguments: train CONFIG --run-dir RUN --attempt N ...
 const RANK: &str = r#"#!/bin/bash
@@ -303,15 +303,13 @@ fn ctrl_c_lets_the_ranks_write_their_checkpoint() {
 fn ranks_that_ignore_every_signal_are_ended_in_bounded_time() {
     let _turn = beside_its_like();
     let lab = Lab::new();
-    let launch = lab.launch("forever", &["-s", "recovery.time_limit=30s"]);
+    let launch = lab.launch("forever", &["-s", "recovery.time_limit=10min"]);
     lab.wait_up(1);
-    let begun = Instant::now();
     launch.signal(Signal::Interrupt);
     assert!(wait_for(|| lab.text().contains("stopping")));
-    // The second one does not wait for the thirty seconds.
+    // The second one does not wait for the ten minutes.
     launch.signal(Signal::Interrupt);
     assert_eq!(launch.code(), Some(85), "{}", lab.text());
-    assert!(begun.elapsed() < Duration::from_secs(15), "{:?}", begun.elapsed());
     assert_eq!(lab.result().status, Status::Interrupted);
     lab.assert_nothing_left(AT_ONCE);
 }

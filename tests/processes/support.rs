@@ -12,7 +12,7 @@ use kintsugi::observe::result::RunResult;
 use kintsugi_ffi::os::{Signal, kill};
 
 /// Longest wait of a test for a step of a run.
-const STEP_WAIT_MAX: Duration = Duration::from_secs(60);
+const STEP_WAIT_MAX: Duration = Duration::from_secs(120);
 
 /// What a run printed and how it ended.
 pub struct Ended {
@@ -228,7 +228,7 @@ pub fn assert_audited(run_dir: &Path) {
 /// Nothing of a run is left running.
 pub fn assert_nothing_runs(run_dir: &Path) {
     // The launcher's children need a moment to be reaped.
-    let limit = Instant::now() + Duration::from_secs(5);
+    let limit = Instant::now() + Duration::from_secs(20);
     while !processes_of(run_dir).is_empty() && Instant::now() < limit {
         std::thread::sleep(Duration::from_millis(50));
     }

@@ -327,7 +327,9 @@ fn nothing_planned_means_nothing_asked() {
     assert_eq!(bench.calls(), 0);
 }
 
+/// `make soak` asks, on a machine that does nothing else.
 #[test]
+#[ignore = "a claim about time"]
 fn asking_is_cheap_while_nothing_is_due() {
     const ASKS: u32 = 1_000_000;
     let bench = Bench::default();
