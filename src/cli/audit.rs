@@ -72,7 +72,7 @@ fn invalid(path: &Path, what: impl std::fmt::Display) -> io::Error {
 fn audit(folder: &Path) -> io::Result<Findings> {
     let config_path = folder.join("config.toml");
     let text = std::fs::read_to_string(&config_path).map_err(|e| invalid(&config_path, e))?;
-    let config: Config = toml::from_str(&text).map_err(|e| invalid(&config_path, e))?;
+    let mut config: Config = toml::from_str(&text).map_err(|e| invalid(&config_path, e))?;
     let events_path = folder.join(EVENTS_FILE);
     let (samples, owners) = facts(&read_events(&events_path)?)
         .ok_or_else(|| invalid(&events_path, "the run has not started: no run_start in it"))?;
@@ -88,8 +88,9 @@ fn audit(folder: &Path) -> io::Result<Findings> {
     };
     match config.train.exchange {
         ExchangeKind::Synchronous => {
-            let order = Order::new(samples, owners, config.run.seed, config.train.global_batch)
-                .map_err(|error| invalid(&config_path, error))?;
+            config.train.owners = Some(owners);
+            let order =
+                Order::of(&config, samples).map_err(|error| invalid(&config_path, error))?;
             let report = ledger::audit(&entries, &mut |step| order.expected(step), samples);
             findings.passed = report.passed();
             findings.synchronous = Some(report);

@@ -10,9 +10,11 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Serialize;
 
 use crate::config::{Data, DataFormat};
-use crate::data::source::{self, Split};
+use crate::data::open::open;
+use crate::data::set::DataSet;
+use crate::data::source::Source;
 use crate::data::synth::{self, SynthOptions};
-use crate::data::{DataError, Source};
+use crate::data::{DataError, Split};
 
 /// Exit code of a set that is missing, unreadable or changed (README, "Exit codes").
 const DATA_ERROR: u8 = 3;
@@ -207,9 +209,10 @@ fn inspect(args: &Inspect) -> Result<ExitCode, DataError> {
 }
 
 fn report(data: &Data, split: Split, path: &Path) -> Result<Report, DataError> {
-    let source = source::open(data, split, 0)?;
+    let set = open(data, split, 0)?;
+    let source = &set.source;
     let start = Instant::now();
-    let mut found = decode_all(&*source, split);
+    let mut found = decode_all(&set, split);
     found.bad.sort_unstable_by_key(|(id, _)| *id);
     let mut counts = vec![0u64; source.classes().len()];
     (0..source.len()).for_each(|id| counts[source.label(id) as usize] += 1);
@@ -237,18 +240,19 @@ fn range(mut values: Vec<u32>) -> Option<Range> {
     Some(Range { min: *values.first()?, median, max: *values.last()? })
 }
 
-fn decode_all(source: &dyn Source, split: Split) -> Found {
+fn decode_all(set: &DataSet, split: Split) -> Found {
+    let source = &*set.source;
     let next = AtomicU64::new(0);
     let all = Mutex::new(Found::default());
     let bar = bar(source.len(), split.name());
     let work = || {
-        let mut own = Found::default();
+        let (mut own, mut bytes) = (Found::default(), Vec::new());
         loop {
             let id = next.fetch_add(1, Ordering::Relaxed);
             if id >= source.len() {
                 break;
             }
-            match source.read(id) {
+            match set.read(id, &mut bytes) {
                 Ok(image) => {
                     own.widths.push(image.width);
                     own.heights.push(image.height);

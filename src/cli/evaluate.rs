@@ -9,9 +9,10 @@ use serde::Serialize;
 use thiserror::Error;
 
 use crate::config::{Config, ConfigError, DataFormat, parse};
-use crate::data::DataError;
-use crate::data::loader::{Evaluation, LoaderOptions};
-use crate::data::source::{self, Split};
+use crate::data::evaluation::Evaluation;
+use crate::data::loader::LoaderOptions;
+use crate::data::open::open;
+use crate::data::{DataError, Split};
 use crate::engine::EngineError;
 use crate::engine::executor::Executor;
 use crate::model::{catalogue, layout};
@@ -113,7 +114,8 @@ fn evaluate(args: &Args) -> Result<Measured, Failure> {
     let begun = Instant::now();
     let snapshot = weights::load(&args.checkpoint, None)?;
     let config = configuration(args, &snapshot)?;
-    let source = source::open(&config.data, Split::Validation, config.run.seed)?;
+    let set = open(&config.data, Split::Validation, config.run.seed)?;
+    let source = &set.source;
     if source.classes() != snapshot.classes {
         return Err(Failure::Usage(format!(
             "the set has the classes {:?}, the checkpoint was trained on {:?}: name the set it \
@@ -132,7 +134,7 @@ fn evaluate(args: &Args) -> Result<Measured, Failure> {
         bad_image: config.data.bad_image,
     };
     // Every picture is used once: nothing is worth keeping.
-    let evaluation = Evaluation::new(source, &options, 0);
+    let evaluation = Evaluation::new(set, &options, 0);
     let mut executor = executor(args, &config, &snapshot)?;
     let (mut loss, mut errors, mut computed, mut skipped) = (0.0, 0, 0, 0);
     let part = u64::from(config.evaluation.batch.max(1));

@@ -3,20 +3,25 @@
 
 use std::collections::HashSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Mutex, MutexGuard};
 
 use crate::config::BadImage;
 
 use super::prepare::{Bench, Recipe, View};
 use super::sampler::mix;
-use super::{Batch, DataError, Source};
+use super::set::DataSet;
+use super::{Batch, DataError, Image};
 
 /// Bad images that are named; later ones are counted only.
 const NAMED_MAX: usize = 1024;
 
-/// A source, what its samples go through, and what is done with the bad ones.
+/// A thread's buffer keeps this much between two samples; what one large file took beyond it is
+/// given back.
+const BUFFER_KEPT_MAX: usize = 16 << 20;
+
+/// A data set, what its samples go through, and what is done with the bad ones.
 pub(super) struct Decoder {
-    pub(super) source: Arc<dyn Source>,
+    pub(super) set: DataSet,
     pub(super) recipe: Recipe,
     bad_image: BadImage,
     bad: Mutex<Bad>,
@@ -35,8 +40,8 @@ pub(super) fn hold<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Decoder {
-    pub(super) fn new(source: Arc<dyn Source>, recipe: Recipe, bad_image: BadImage) -> Self {
-        Self { source, recipe, bad_image, bad: Mutex::default() }
+    pub(super) fn new(set: DataSet, recipe: Recipe, bad_image: BadImage) -> Self {
+        Self { set, recipe, bad_image, bad: Mutex::default() }
     }
 
     /// Appends one sample to the batch, or counts it as skipped.
@@ -52,13 +57,13 @@ impl Decoder {
         batch.mix = batch.mix.wrapping_add(mix(epoch, id));
         let start = batch.images.len();
         let done = self.guarded(id, || {
-            let image = self.source.read(id)?;
+            let image = self.read(bench, id)?;
             self.recipe
                 .append(bench, &image, view, &mut batch.images)
                 .map_err(|reason| self.sample_error(id, reason))
         });
         match done {
-            Ok(()) => batch.labels.push(self.source.label(id)),
+            Ok(()) => batch.labels.push(self.set.source.label(id)),
             Err(error) => {
                 batch.images.truncate(start);
                 self.judge(id, error)?;
@@ -75,7 +80,7 @@ impl Decoder {
         id: u64,
     ) -> Result<Option<Box<[u8]>>, DataError> {
         let done = self.guarded(id, || {
-            let image = self.source.read(id)?;
+            let image = self.read(bench, id)?;
             self.recipe.thumbnail(bench, &image).map_err(|reason| self.sample_error(id, reason))
         });
         match done {
@@ -84,8 +89,17 @@ impl Decoder {
         }
     }
 
+    /// The one way to a sample, for training and for evaluation.
+    fn read(&self, bench: &mut Bench, id: u64) -> Result<Image, DataError> {
+        let image = self.set.read(id, &mut bench.bytes);
+        if bench.bytes.capacity() > BUFFER_KEPT_MAX {
+            bench.bytes = Vec::new();
+        }
+        image
+    }
+
     fn sample_error(&self, id: u64, reason: String) -> DataError {
-        DataError::Sample { name: self.source.name(id), reason }
+        DataError::Sample { name: self.set.source.name(id), reason }
     }
 
     /// A panic of a decoder is the image's fault, not the run's.
@@ -105,7 +119,7 @@ impl Decoder {
         }
         let mut bad = hold(&self.bad);
         if bad.seen.len() < NAMED_MAX && bad.seen.insert(id) {
-            bad.names.push(self.source.name(id));
+            bad.names.push(self.set.source.name(id));
             let last = if bad.seen.len() == NAMED_MAX { " (no more are named)" } else { "" };
             tracing::warn!("skipped a bad image: {error}{last}");
         }

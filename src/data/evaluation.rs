@@ -1,13 +1,14 @@
 //! Validation samples in their own order, without augmentation. Small pictures are kept in
 //! memory after their first use, so that an evaluation costs no decoding from the second on.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::OnceLock;
 
 use super::decoder::Decoder;
 use super::loader::LoaderOptions;
 use super::prepare::{Bench, Recipe, View};
 use super::sampler::mix;
-use super::{Batch, DataError, Source};
+use super::set::DataSet;
+use super::{Batch, DataError};
 
 /// One cached sample: its resized bytes, or nothing when it is bad and skipped.
 type Kept = OnceLock<Option<Box<[u8]>>>;
@@ -21,19 +22,20 @@ pub struct Evaluation {
 
 impl Evaluation {
     /// Keeps the first samples that fit into `cache_bytes`, 0 = none.
-    pub fn new(source: Arc<dyn Source>, options: &LoaderOptions, cache_bytes: u64) -> Self {
+    pub fn new(set: DataSet, options: &LoaderOptions, cache_bytes: u64) -> Self {
+        let source = &set.source;
         let recipe =
             Recipe::new(options.image_size, options.channels, options.seed, source.normalization());
         let area = u64::from(options.image_size) * u64::from(options.image_size);
         let each = area * u64::from(source.channels()) + size_of::<Kept>() as u64;
         let fit = (cache_bytes / each).min(source.len());
         let kept = (0..fit).map(|_| OnceLock::new()).collect();
-        Self { decoder: Decoder::new(source, recipe, options.bad_image), kept }
+        Self { decoder: Decoder::new(set, recipe, options.bad_image), kept }
     }
 
     /// Samples of the set.
     pub fn len(&self) -> u64 {
-        self.decoder.source.len()
+        self.decoder.set.source.len()
     }
 
     /// Whether there is none.
@@ -78,7 +80,7 @@ impl Evaluation {
         match place.get() {
             Some(Some(pixels)) => {
                 self.decoder.recipe.append_thumbnail(pixels, &mut batch.images);
-                batch.labels.push(self.decoder.source.label(id));
+                batch.labels.push(self.decoder.set.source.label(id));
             }
             _ => batch.skipped += 1,
         }

@@ -13,9 +13,8 @@ use super::decoder::{Decoder, hold};
 use super::prepare::{Bench, Recipe, View};
 use super::queue::{Chunk, Queue};
 use super::sampler::Order;
-use super::{Batch, DataError, Source};
-
-pub use super::evaluation::Evaluation;
+use super::set::DataSet;
+use super::{Batch, DataError};
 
 /// How samples are loaded.
 #[derive(Debug, Clone, PartialEq)]
@@ -66,11 +65,11 @@ struct State {
 impl Loader {
     /// Starts the threads; nothing is decoded before `plan`.
     #[expect(clippy::needless_pass_by_value, reason = "the options are the loader's from here on")]
-    pub fn new(source: Arc<dyn Source>, order: Order, options: LoaderOptions) -> Loader {
-        let constants = source.normalization();
+    pub fn new(set: DataSet, order: Order, options: LoaderOptions) -> Loader {
+        let constants = set.source.normalization();
         let recipe = Recipe::new(options.image_size, options.channels, options.seed, constants);
         let shared = Arc::new(Shared {
-            decoder: Decoder::new(source, recipe, options.bad_image),
+            decoder: Decoder::new(set, recipe, options.bad_image),
             augment: options.augment,
             state: Mutex::new(State {
                 queue: Queue::new(order, options.prefetch as u64),

@@ -1,16 +1,20 @@
-//! From files to micro-batches: sources, the order of samples, the prefetching loader.
+//! From files to micro-batches: where samples lie and how they decode (`source`), what brings
+//! their bytes (`store`), their order (`sampler`), and what decodes them ahead (`loader`).
 
 use thiserror::Error;
 
 mod decoder;
-mod evaluation;
+pub mod evaluation;
 pub mod loader;
+pub mod open;
 pub mod picture;
 mod prepare;
 mod queue;
 pub mod sampler;
+pub mod set;
 pub mod shape;
 pub mod source;
+pub mod store;
 pub mod synth;
 
 /// What can be wrong with a data set.
@@ -62,29 +66,38 @@ pub struct Image {
     pub pixels: Vec<u8>,
 }
 
-/// A data set that can be read by sample id (0..len), from several threads.
-pub trait Source: Send + Sync {
-    /// Samples.
-    fn len(&self) -> u64;
-    /// Whether there is none.
-    fn is_empty(&self) -> bool {
-        self.len() == 0
+/// Which part of a data set.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Split {
+    /// What is learned from.
+    Train,
+    /// What the error is measured on.
+    Validation,
+}
+
+impl Split {
+    /// `"train"` or `"validation"`: the configuration key and the folder name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Split::Train => "train",
+            Split::Validation => "validation",
+        }
     }
-    /// Class names, in label order.
-    fn classes(&self) -> &[String];
-    /// Channels of every image (1 or 3).
-    fn channels(&self) -> u32;
-    /// The label, without decoding.
-    fn label(&self, id: u64) -> u32;
-    /// Decodes one sample.
-    fn read(&self, id: u64) -> Result<Image, DataError>;
-    /// How to name the sample in a message.
-    fn name(&self, id: u64) -> String;
-    /// Changes when the set changes (names, sizes): part of a run's fingerprint.
-    fn fingerprint(&self) -> u64;
-    /// The constants usual for this format.
-    fn normalization(&self) -> Normalization {
-        Normalization::IMAGENET
+
+    /// `"data.train"` or `"data.validation"`: the configuration key that names it.
+    pub(crate) fn key(self) -> &'static str {
+        match self {
+            Split::Train => "data.train",
+            Split::Validation => "data.validation",
+        }
+    }
+
+    /// Separates the random streams of the splits.
+    pub(crate) fn number(self) -> u64 {
+        match self {
+            Split::Train => 0,
+            Split::Validation => 1,
+        }
     }
 }
 

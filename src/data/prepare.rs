@@ -35,9 +35,11 @@ pub(super) struct Recipe {
     tables: Vec<[f32; 256]>,
 }
 
-/// A thread's own resizer and buffer.
+/// A thread's own resizer and buffers.
 #[derive(Default)]
 pub(super) struct Bench {
+    /// What the store brought of the sample at hand.
+    pub(super) bytes: Vec<u8>,
     resizer: Resizer,
     pixels: Vec<u8>,
 }

@@ -19,6 +19,7 @@
 //! Nothing here knows how many ranks there are.
 
 use crate::config::seed::{self, Stream, mix64, purpose};
+use crate::config::{Config, resolve_owners};
 
 use super::DataError;
 
@@ -119,7 +120,12 @@ pub struct StepSpan {
 }
 
 impl Order {
-    /// Refuses what has no order.
+    /// The order that a run of this configuration takes a training set of so many samples in.
+    pub fn of(config: &Config, samples: u64) -> Result<Order, DataError> {
+        Self::new(samples, resolve_owners(config), config.run.seed, config.train.global_batch)
+    }
+
+    /// The order of these numbers; refuses what has none.
     pub fn new(
         samples: u64,
         owners: u32,
@@ -333,6 +339,19 @@ mod tests {
         let other = Order { seed: 2, ..order.clone() };
         assert!(same(&ids(&order, 0), &ids(&order, 1)) < 30);
         assert!(same(&ids(&order, 0), &ids(&other, 0)) < 30);
+    }
+
+    #[test]
+    fn a_configuration_says_its_order() {
+        let mut config = Config::default();
+        (config.run.ranks, config.train.workers, config.train.owners) = (3, 2, None);
+        (config.run.seed, config.train.global_batch) = (8, 24);
+        assert_eq!(
+            Order::of(&config, 90).expect("valid"),
+            Order::new(90, 6, 8, 24).expect("valid")
+        );
+        config.train.owners = Some(4);
+        assert_eq!(Order::of(&config, 90).expect("valid").owners, 4);
     }
 
     #[test]

@@ -12,8 +12,7 @@ use image::codecs::jpeg::JpegEncoder;
 
 use crate::config::seed::{Stream, purpose};
 
-use super::source::Split;
-use super::{DataError, picture, shape};
+use super::{DataError, Split, picture, shape};
 
 /// What is written.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -9,11 +9,18 @@ use std::time::{Duration, Instant};
 
 use image::{ExtendedColorType, ImageEncoder};
 use kintsugi::config::{BadImage, Data, DataFormat};
-use kintsugi::data::loader::{Evaluation, Loader, LoaderOptions};
+use kintsugi::data::evaluation::Evaluation;
+use kintsugi::data::loader::{Loader, LoaderOptions};
+use kintsugi::data::open::open;
 use kintsugi::data::sampler::Order;
-use kintsugi::data::source::{self, Split};
+use kintsugi::data::set::DataSet;
+use kintsugi::data::source::Source;
+use kintsugi::data::store::Location;
+use kintsugi::data::store::memory::MemoryStore;
 use kintsugi::data::synth::{self, SynthOptions};
-use kintsugi::data::{Batch, DataError, Image, Source};
+use kintsugi::data::{Batch, DataError, Image, Split};
+
+mod stores;
 
 fn options(threads: usize, prefetch: usize) -> LoaderOptions {
     LoaderOptions {
@@ -27,14 +34,14 @@ fn options(threads: usize, prefetch: usize) -> LoaderOptions {
     }
 }
 
-fn synthetic(samples: u64) -> Arc<dyn Source> {
+fn synthetic(samples: u64) -> DataSet {
     let data = Data {
         format: DataFormat::Synthetic,
         synthetic_samples: samples,
         image_size: 16,
         ..Data::default()
     };
-    source::open(&data, Split::Train, 1).expect("needs no files")
+    open(&data, Split::Train, 1).expect("needs no files")
 }
 
 fn jpeg(width: u32, height: u32, grey: bool) -> Vec<u8> {
@@ -73,10 +80,14 @@ fn folder(root: &Path) -> Data {
 }
 
 fn refusal(data: &Data, split: Split) -> String {
-    match source::open(data, split, 1) {
+    match open(data, split, 1) {
         Ok(_) => panic!("opened"),
         Err(error) => error.to_string(),
     }
+}
+
+fn read(set: &DataSet, id: u64) -> Result<Image, DataError> {
+    set.read(id, &mut Vec::new())
 }
 
 /// Takes every micro-batch of `steps`, owner by owner.
@@ -89,16 +100,16 @@ fn take_all(loader: &Loader, steps: std::ops::Range<u64>, owners: u32) -> Vec<Ba
 
 #[test]
 fn batches_do_not_depend_on_threads_prefetch_or_plan() {
-    let source = synthetic(250);
+    let set = synthetic(250);
     let order = Order::new(250, 3, 9, 64).expect("valid");
-    let plain = take_all(&Loader::new(source.clone(), order.clone(), options(0, 0)), 0..8, 3);
+    let plain = take_all(&Loader::new(set.clone(), order.clone(), options(0, 0)), 0..8, 3);
     for (threads, prefetch) in [(1, 1), (2, 4), (3, 2), (2, 0), (0, 3)] {
-        let loader = Loader::new(source.clone(), order.clone(), options(threads, prefetch));
+        let loader = Loader::new(set.clone(), order.clone(), options(threads, prefetch));
         loader.plan(0, &[0, 1, 2]);
         assert!(take_all(&loader, 0..8, 3) == plain, "{threads} threads, {prefetch} steps ahead");
     }
     // Plans that change on the way, as repairs do.
-    let loader = Loader::new(source, order, options(2, 3));
+    let loader = Loader::new(set, order, options(2, 3));
     loader.plan(0, &[0, 1]);
     for step in 0..8u64 {
         loader.plan(step, if step % 3 == 1 { &[2] } else { &[0, 2] });
@@ -111,9 +122,9 @@ fn batches_do_not_depend_on_threads_prefetch_or_plan() {
 
 #[test]
 fn what_is_taken_balances_with_the_order_in_every_step() {
-    let source = synthetic(110);
+    let set = synthetic(110);
     let order = Order::new(110, 4, 2, 32).expect("valid");
-    let loader = Loader::new(source.clone(), order.clone(), options(2, 2));
+    let loader = Loader::new(set.clone(), order.clone(), options(2, 2));
     loader.plan(0, &[0, 1, 2, 3]);
     for step in 0..9 {
         let batches = take_all(&loader, step..step + 1, 4);
@@ -122,7 +133,7 @@ fn what_is_taken_balances_with_the_order_in_every_step() {
         assert_eq!((count, mix), order.expected(step), "step {step}");
         for (owner, batch) in (0..).zip(&batches) {
             let ids = order.owner_samples(step, owner);
-            let labels: Vec<u32> = ids.iter().map(|&id| source.label(id)).collect();
+            let labels: Vec<u32> = ids.iter().map(|&id| set.source.label(id)).collect();
             assert_eq!(batch.labels, labels);
             assert_eq!(batch.images.len(), ids.len() * 3 * 16 * 16);
         }
@@ -131,10 +142,10 @@ fn what_is_taken_balances_with_the_order_in_every_step() {
 
 #[test]
 fn several_workers_take_at_once() {
-    let source = synthetic(300);
+    let set = synthetic(300);
     let order = Order::new(300, 4, 2, 100).expect("valid");
-    let plain = take_all(&Loader::new(source.clone(), order.clone(), options(0, 0)), 0..6, 4);
-    let loader = Loader::new(source, order, options(1, 2));
+    let plain = take_all(&Loader::new(set.clone(), order.clone(), options(0, 0)), 0..6, 4);
+    let loader = Loader::new(set, order, options(1, 2));
     loader.plan(0, &[0, 1, 2, 3]);
     std::thread::scope(|scope| {
         for owner in 0..4 {
@@ -177,20 +188,22 @@ fn an_image_folder_reads_jpeg_and_png_of_any_kind() {
     fill(root.path(), "b cat", &[("below/2.png", &png(ExtendedColorType::Rgba8, 4))]);
     // The first bytes decide: a PNG under a JPEG's name, as one in ImageNet.
     fill(root.path(), "a dog", &[("x.jpg", &png(ExtendedColorType::L16, 2)), ("note.txt", b"no")]);
-    let source = source::open(&folder(root.path()), Split::Train, 1).expect("opens");
-    assert_eq!(source.classes(), ["a dog", "b cat"]);
-    let labels: Vec<u32> = (0..source.len()).map(|id| source.label(id)).collect();
+    let set = open(&folder(root.path()), Split::Train, 1).expect("opens");
+    assert_eq!(set.source.classes(), ["a dog", "b cat"]);
+    let labels: Vec<u32> = (0..set.source.len()).map(|id| set.source.label(id)).collect();
     assert_eq!(labels, [0, 1, 1, 1]);
-    assert!(source.name(1).ends_with("b cat/0.jpeg") && source.name(3).ends_with("below/2.png"));
-    for id in 0..source.len() {
-        let image = source.read(id).expect("decodes");
+    assert!(
+        set.source.name(1).ends_with("b cat/0.jpeg") && set.source.name(3).ends_with("below/2.png")
+    );
+    for id in 0..set.source.len() {
+        let image = read(&set, id).expect("decodes");
         assert_eq!((image.width, image.height, image.channels), (20, 18, 3));
         assert_eq!(image.pixels.len(), 20 * 18 * 3);
     }
-    let before = source.fingerprint();
+    let before = set.source.fingerprint();
     fill(root.path(), "a dog", &[("y.jpg", &jpeg(9, 9, false))]);
-    let changed = source::open(&folder(root.path()), Split::Train, 1).expect("opens");
-    assert_ne!(before, changed.fingerprint());
+    let changed = open(&folder(root.path()), Split::Train, 1).expect("opens");
+    assert_ne!(before, changed.source.fingerprint());
 }
 
 #[test]
@@ -236,9 +249,9 @@ fn damaged(root: &Path) -> [&'static str; 4] {
 fn bad_images_are_named_once_skipped_and_counted() {
     let root = tempfile::tempdir().expect("temporary folder");
     let bad = damaged(root.path());
-    let source = source::open(&folder(root.path()), Split::Train, 1).expect("opens");
+    let set = open(&folder(root.path()), Split::Train, 1).expect("opens");
     let order = Order::new(20, 2, 1, 10).expect("valid");
-    let loader = Loader::new(source.clone(), order.clone(), options(2, 2));
+    let loader = Loader::new(set.clone(), order.clone(), options(2, 2));
     loader.plan(0, &[0, 1]);
     let mut skipped = 0;
     for step in 0..4 {
@@ -259,7 +272,7 @@ fn bad_images_are_named_once_skipped_and_counted() {
     assert!(names.iter().zip(bad).all(|(name, bad)| name.ends_with(bad)), "{names:?}");
     assert!(loader.skipped().is_empty(), "each once");
 
-    let evaluation = Evaluation::new(source, &options(0, 0), 1 << 20);
+    let evaluation = Evaluation::new(set, &options(0, 0), 1 << 20);
     for _ in 0..2 {
         let batch = evaluation.batch(0, 20).expect("skips");
         assert_eq!((batch.count, batch.skipped, batch.labels.len()), (20, 4, 16));
@@ -271,33 +284,16 @@ fn bad_images_are_named_once_skipped_and_counted() {
 fn a_fatal_bad_image_ends_the_take_that_needs_it_and_names_the_file() {
     let root = tempfile::tempdir().expect("temporary folder");
     let bad = damaged(root.path());
-    let source = source::open(&folder(root.path()), Split::Train, 1).expect("opens");
+    let set = open(&folder(root.path()), Split::Train, 1).expect("opens");
     let order = Order::new(20, 1, 1, 20).expect("valid");
     let fatal = LoaderOptions { bad_image: BadImage::Fatal, ..options(1, 1) };
-    let loader = Loader::new(source.clone(), order, fatal.clone());
+    let loader = Loader::new(set.clone(), order, fatal.clone());
     loader.plan(0, &[0]);
     let text = loader.take(0, 0).expect_err("fatal").to_string();
     assert!(bad.iter().any(|bad| text.contains(bad)), "{text}");
-    let evaluation = Evaluation::new(source, &fatal, 1 << 20);
+    let evaluation = Evaluation::new(set, &fatal, 1 << 20);
     let text = evaluation.batch(0, 20).expect_err("fatal").to_string();
     assert!(text.contains("a/empty.jpg") && text.contains("empty"), "{text}");
-}
-
-#[test]
-fn evaluation_is_the_same_with_any_cache() {
-    let source = synthetic(50);
-    let batches = |bytes: u64| {
-        let evaluation = Evaluation::new(source.clone(), &options(0, 0), bytes);
-        assert_eq!(evaluation.len(), 50);
-        let twice: Vec<Batch> = [(0, 20), (20, 30), (0, 20), (20, 30), (50, 0)]
-            .map(|(first, count)| evaluation.batch(first, count).expect("read"))
-            .into();
-        assert!(twice[0] == twice[2] && twice[1] == twice[3]);
-        assert!(evaluation.batch(40, 11).is_err() && evaluation.batch(u64::MAX, 2).is_err());
-        twice
-    };
-    assert!(batches(0) == batches(1 << 20));
-    assert!(batches(0) == batches(30 * 800));
 }
 
 /// A source that is slow, counts its reads, and panics on one sample.
@@ -320,7 +316,10 @@ impl Source for Difficult {
     fn label(&self, _: u64) -> u32 {
         0
     }
-    fn read(&self, id: u64) -> Result<Image, DataError> {
+    fn location(&self, _: u64) -> Option<Location<'_>> {
+        None
+    }
+    fn decode(&self, id: u64, _: &[u8]) -> Result<Image, String> {
         self.reads.fetch_add(1, Ordering::Relaxed);
         std::thread::sleep(self.pause);
         assert_ne!(id, 3, "planted");
@@ -334,15 +333,18 @@ impl Source for Difficult {
     }
 }
 
-fn difficult(pause: Duration) -> Arc<Difficult> {
-    Arc::new(Difficult { reads: AtomicU64::new(0), pause, classes: vec!["one".into()] })
+fn difficult(pause: Duration) -> (Arc<Difficult>, DataSet) {
+    let classes = vec!["one".into()];
+    let source = Arc::new(Difficult { reads: AtomicU64::new(0), pause, classes });
+    let set = DataSet { source: source.clone(), store: Arc::new(MemoryStore::default()) };
+    (source, set)
 }
 
 #[test]
 fn a_dropped_loader_ends_its_threads() {
-    let source = difficult(Duration::from_millis(5));
+    let (source, set) = difficult(Duration::from_millis(5));
     let order = Order::new(400, 2, 1, 200).expect("valid");
-    let loader = Loader::new(source.clone(), order, options(2, 2));
+    let loader = Loader::new(set.clone(), order, options(2, 2));
     loader.plan(0, &[0, 1]);
     let until = Instant::now() + Duration::from_secs(20);
     while source.reads.load(Ordering::Relaxed) == 0 && Instant::now() < until {
@@ -357,9 +359,9 @@ fn a_dropped_loader_ends_its_threads() {
 
 #[test]
 fn prefetch_bounds_what_is_decoded_ahead() {
-    let source = difficult(Duration::ZERO);
+    let (source, set) = difficult(Duration::ZERO);
     let order = Order::new(400, 4, 1, 40).expect("valid");
-    let loader = Loader::new(source.clone(), order, options(2, 3));
+    let loader = Loader::new(set.clone(), order, options(2, 3));
     let settled = |reads: u64| {
         let until = Instant::now() + Duration::from_secs(20);
         while source.reads.load(Ordering::Relaxed) < reads && Instant::now() < until {
@@ -378,9 +380,9 @@ fn prefetch_bounds_what_is_decoded_ahead() {
 
 #[test]
 fn a_panicking_decoder_is_a_bad_image() {
-    let source = difficult(Duration::ZERO);
+    let (_, set) = difficult(Duration::ZERO);
     let order = Order::new(400, 1, 1, 400).expect("valid");
-    let loader = Loader::new(source, order, options(2, 1));
+    let loader = Loader::new(set, order, options(2, 1));
     loader.plan(0, &[0]);
     let batch = loader.take(0, 0).expect("skips");
     assert_eq!((batch.count, batch.skipped), (400, 1));
@@ -419,10 +421,10 @@ fn a_synthesised_folder_is_a_whole_image_folder() {
         ..folder(&options.folder.join("train"))
     };
     for (split, samples) in [(Split::Train, 60), (Split::Validation, 20)] {
-        let source = source::open(&data, split, 1).expect("opens");
-        assert_eq!((source.len(), source.classes().len()), (samples, 10));
+        let set = open(&data, split, 1).expect("opens");
+        assert_eq!((set.source.len(), set.source.classes().len()), (samples, 10));
         for id in 0..samples {
-            let image = source.read(id).expect("decodes");
+            let image = read(&set, id).expect("decodes");
             assert!((40..=56).contains(&image.width) && (40..=56).contains(&image.height));
         }
     }
@@ -453,10 +455,10 @@ fn process_that_opens_a_synthesised_set() {
     if std::env::var_os("KINTSUGI_DATA_DIR").is_some() {
         let data = Data { synthetic_samples: 240, ..Data::default() };
         for split in [Split::Train, Split::Validation] {
-            let source = source::open(&data, split, 1).expect("made or found");
+            let set = open(&data, split, 1).expect("made or found");
             let samples = if split == Split::Train { 240 } else { 40 };
-            assert_eq!((source.len(), source.classes().len()), (samples, 10));
-            assert!((0..samples).all(|id| source.read(id).is_ok()), "whole from the start");
+            assert_eq!((set.source.len(), set.source.classes().len()), (samples, 10));
+            assert!((0..samples).all(|id| read(&set, id).is_ok()), "whole from the start");
         }
     }
 }

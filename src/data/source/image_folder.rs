@@ -1,20 +1,17 @@
 //! ImageFolder (torchvision's layout): one folder per class, images anywhere below it. Classes
 //! and images are sorted by name.
 
-use std::fs;
-use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use xxhash_rust::xxh3::Xxh3;
 
-use crate::data::{DataError, Image, Source};
+use crate::data::store::{Kind, Location, Store};
+use crate::data::{DataError, Image};
 
-use super::decode;
+use super::{Source, decode};
 
 /// Folders below a class folder that are followed.
 const DEPTH_MAX: usize = 8;
-/// Largest file that is read.
-const FILE_BYTES_MAX: u64 = 256 << 20;
 /// Folder names that mean a data set's root was given in place of one of its splits.
 const SPLIT_NAMES: [&str; 5] = ["train", "training", "val", "validation", "test"];
 
@@ -22,6 +19,8 @@ struct Entry {
     class: u32,
     /// Relative to the class folder.
     file: Box<Path>,
+    /// When the folder was listed; 0 for a link to nothing.
+    bytes: u64,
 }
 
 /// A folder of class folders of JPEG and PNG files.
@@ -38,23 +37,18 @@ fn failed(path: &Path, error: &std::io::Error) -> DataError {
 
 /// The names of the class folders under `root`, sorted. `key` is the configuration key that
 /// named the folder.
-pub fn class_names(root: &Path, key: &str) -> Result<Vec<String>, DataError> {
+pub fn class_names(store: &dyn Store, root: &Path, key: &str) -> Result<Vec<String>, DataError> {
     let refuse = |text: String| Err(DataError::Set(format!("{key}: {}{text}", root.display())));
-    let entries = match fs::read_dir(root) {
+    let entries = match store.list(root) {
         Ok(entries) => entries,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
             return refuse(" does not exist; give a folder that holds one folder per class".into());
         }
         Err(error) => return refuse(format!(": {error}")),
     };
-    let mut names = Vec::new();
-    for entry in entries {
-        let entry = entry.map_err(|error| failed(root, &error))?;
-        let name = entry.file_name().to_string_lossy().into_owned();
-        if !name.starts_with('.') && entry.path().is_dir() {
-            names.push(name);
-        }
-    }
+    let folders = entries.iter().filter(|entry| entry.kind == Kind::Folder);
+    let names = folders.map(|entry| entry.name.to_string_lossy().into_owned());
+    let mut names: Vec<String> = names.filter(|name| !name.starts_with('.')).collect();
     names.sort_unstable();
     if names.is_empty() {
         return refuse(" holds no class folders; image_folder needs one folder per class".into());
@@ -67,29 +61,29 @@ pub fn class_names(root: &Path, key: &str) -> Result<Vec<String>, DataError> {
 
 /// Appends the images below `folder` (relative paths), each with its size.
 fn collect(
+    store: &dyn Store,
     class: &Path,
     below: &Path,
     depth: usize,
     found: &mut Vec<(PathBuf, u64)>,
 ) -> Result<(), DataError> {
     let folder = class.join(below);
-    for entry in fs::read_dir(&folder).map_err(|error| failed(&folder, &error))? {
-        let entry = entry.map_err(|error| failed(&folder, &error))?;
-        let relative = below.join(entry.file_name());
+    for entry in store.list(&folder).map_err(|error| failed(&folder, &error))? {
+        let relative = below.join(&entry.name);
         let is_image = relative.extension().is_some_and(|extension| {
             ["jpg", "jpeg", "png"].iter().any(|known| extension.eq_ignore_ascii_case(known))
         });
-        if entry.file_name().to_string_lossy().starts_with('.') {
+        if entry.name.to_string_lossy().starts_with('.') {
             continue;
         }
-        // Follows links, so that a set may be made of links into another; a dangling one keeps
-        // its place in the order and is a bad image when it is read.
-        match fs::metadata(entry.path()) {
-            Ok(data) if data.is_dir() && depth < DEPTH_MAX => {
-                collect(class, &relative, depth + 1, found)?;
+        // Links are followed, so that a set may be made of links into another; one to nothing
+        // keeps its place in the order and is a bad image when it is read.
+        match entry.kind {
+            Kind::Folder if depth < DEPTH_MAX => {
+                collect(store, class, &relative, depth + 1, found)?;
             }
-            Ok(data) if data.is_file() && is_image => found.push((relative, data.len())),
-            Err(_) if is_image => found.push((relative, 0)),
+            Kind::File { bytes } if is_image => found.push((relative, bytes)),
+            Kind::Broken if is_image => found.push((relative, 0)),
             _ => {}
         }
     }
@@ -98,14 +92,14 @@ fn collect(
 
 impl ImageFolder {
     /// Lists the folder; nothing is decoded. `key` is the configuration key that named it.
-    pub fn open(root: &Path, key: &str) -> Result<Self, DataError> {
-        let classes = class_names(root, key)?;
+    pub fn open(store: &dyn Store, root: &Path, key: &str) -> Result<Self, DataError> {
+        let classes = class_names(store, root, key)?;
         let mut entries = Vec::new();
         let mut hash = Xxh3::new();
         for (class, name) in (0u32..).zip(&classes) {
             let folder = root.join(name);
             let mut found = Vec::new();
-            collect(&folder, Path::new(""), 0, &mut found)?;
+            collect(store, &folder, Path::new(""), 0, &mut found)?;
             if found.is_empty() {
                 return Err(DataError::Set(format!(
                     "{key}: the class folder {} holds no JPEG or PNG file; fill it or remove it",
@@ -114,10 +108,10 @@ impl ImageFolder {
             }
             found.sort_unstable();
             hash.update(name.as_bytes());
-            for (file, size) in found {
+            for (file, bytes) in found {
                 hash.update(file.as_os_str().as_encoded_bytes());
-                hash.update(&size.to_le_bytes());
-                entries.push(Entry { class, file: file.into_boxed_path() });
+                hash.update(&bytes.to_le_bytes());
+                entries.push(Entry { class, file: file.into_boxed_path(), bytes });
             }
         }
         Ok(Self { root: root.to_owned(), classes, entries, fingerprint: hash.digest() })
@@ -146,19 +140,12 @@ impl Source for ImageFolder {
         self.entries[id as usize].class
     }
 
-    fn read(&self, id: u64) -> Result<Image, DataError> {
-        let path = self.path(id);
-        let wrong = |reason: String| DataError::Sample { name: path.display().to_string(), reason };
-        let file = fs::File::open(&path).map_err(|error| wrong(error.to_string()))?;
-        let size = file.metadata().map_or(0, |data| data.len());
-        if size > FILE_BYTES_MAX {
-            return Err(wrong(format!("{size} bytes; files up to {FILE_BYTES_MAX} are read")));
-        }
-        let mut bytes = Vec::with_capacity(size as usize + 1);
-        file.take(FILE_BYTES_MAX)
-            .read_to_end(&mut bytes)
-            .map_err(|error| wrong(error.to_string()))?;
-        decode::rgb(&bytes).map_err(wrong)
+    fn location(&self, id: u64) -> Option<Location<'_>> {
+        Some(Location::whole(self.path(id), self.entries[id as usize].bytes))
+    }
+
+    fn decode(&self, _: u64, bytes: &[u8]) -> Result<Image, String> {
+        decode::rgb(bytes)
     }
 
     fn name(&self, id: u64) -> String {

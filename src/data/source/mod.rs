@@ -1,200 +1,39 @@
-//! Readers, one file each, and the choice among them.
+//! What a source is, and the readers, one file each.
 
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
-
-use crate::config::{Data, DataFormat, seed};
-
-use super::synth::{self, SynthOptions};
-use super::{DataError, Source};
+use super::store::Location;
+use super::{Image, Normalization};
 
 mod decode;
-mod image_folder;
-mod packed;
-mod synthetic;
+pub mod image_folder;
+pub mod packed;
+pub mod synthetic;
 
-use image_folder::ImageFolder;
-use packed::{Cifar, Packed};
-use synthetic::Synthetic;
-
-/// Which part of a data set.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Split {
-    /// What is learned from.
-    Train,
-    /// What the error is measured on.
-    Validation,
-}
-
-impl Split {
-    /// `"train"` or `"validation"`: the configuration key and the folder name.
-    pub fn name(self) -> &'static str {
-        match self {
-            Split::Train => "train",
-            Split::Validation => "validation",
-        }
+/// A data set, by sample id (0..len): where each sample lies and what its bytes mean. It holds the
+/// set's index and fetches nothing; several threads use it at once.
+pub trait Source: Send + Sync {
+    /// Samples.
+    fn len(&self) -> u64;
+    /// Whether there is none.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
     }
-
-    fn key(self) -> &'static str {
-        match self {
-            Split::Train => "data.train",
-            Split::Validation => "data.validation",
-        }
+    /// Class names, in label order.
+    fn classes(&self) -> &[String];
+    /// Channels of every image (1 or 3).
+    fn channels(&self) -> u32;
+    /// The label, without decoding.
+    fn label(&self, id: u64) -> u32;
+    /// Where the sample's bytes lie; `None`: it has none and is drawn from its number.
+    fn location(&self, id: u64) -> Option<Location<'_>>;
+    /// The sample's picture from its bytes (none where it has no location); an error says what is
+    /// wrong with them.
+    fn decode(&self, id: u64, bytes: &[u8]) -> Result<Image, String>;
+    /// How to name the sample in a message.
+    fn name(&self, id: u64) -> String;
+    /// Changes when the set changes (names, sizes): part of a run's fingerprint.
+    fn fingerprint(&self) -> u64;
+    /// The constants usual for this format.
+    fn normalization(&self) -> Normalization {
+        Normalization::IMAGENET
     }
-
-    /// Separates the random streams of the splits.
-    pub(crate) fn number(self) -> u64 {
-        match self {
-            Split::Train => 0,
-            Split::Validation => 1,
-        }
-    }
-}
-
-/// Training samples for each validation sample of a synthesised set.
-const TRAIN_PER_VALIDATION: u64 = 6;
-/// Part of a synthesised set's name: raised when the pictures change.
-const PICTURES_VERSION: u64 = 1;
-
-/// Opens one split of the configured set. `image_folder` without `data.train` is synthesised on
-/// first use, under `$KINTSUGI_DATA_DIR` or `./data`; any number of processes may do so at once.
-pub fn open(data: &Data, split: Split, seed: u64) -> Result<Arc<dyn Source>, DataError> {
-    Ok(match data.format {
-        DataFormat::ImageFolder => image_folder(data, split, seed)?,
-        DataFormat::Cifar10 => cifar(data, split, Cifar::Ten)?,
-        DataFormat::Cifar100 => cifar(data, split, Cifar::Hundred)?,
-        DataFormat::Mnist => Arc::new(Packed::mnist(one_folder(data, split)?, split, split.key())?),
-        DataFormat::Synthetic => {
-            let (samples, classes) = (synthetic_samples(data, split), data.synthetic_classes);
-            Arc::new(Synthetic::new(samples, classes, data.image_size, split, seed)?)
-        }
-        DataFormat::Tar => {
-            return Err(DataError::Set(
-                "data.format = \"tar\": tar shards are not read by this version; unpack them \
-                 into class folders and write data.format = \"image_folder\""
-                    .into(),
-            ));
-        }
-    })
-}
-
-fn cifar(data: &Data, split: Split, kind: Cifar) -> Result<Arc<dyn Source>, DataError> {
-    Ok(Arc::new(Packed::cifar(one_folder(data, split)?, split, kind, split.key())?))
-}
-
-/// The path of the split. CIFAR and MNIST keep both splits in one folder, so one key is enough.
-fn one_folder(data: &Data, split: Split) -> Result<&Path, DataError> {
-    let path = match split {
-        Split::Train => &data.train,
-        Split::Validation if data.validation.is_some() => &data.validation,
-        Split::Validation => &data.train,
-    };
-    path.as_deref().ok_or_else(|| {
-        DataError::Set("data.train is not set: give the folder that holds the set's files".into())
-    })
-}
-
-fn image_folder(data: &Data, split: Split, seed: u64) -> Result<Arc<dyn Source>, DataError> {
-    let (train, validation) = match (&data.train, &data.validation) {
-        (None, None) => {
-            let folder = synthesised(data, seed, &synthesis_base())?;
-            (folder.join("train"), Some(folder.join("validation")))
-        }
-        (None, Some(_)) => {
-            let text = "data.validation is set but data.train is not: set both, or none for a \
-                        synthesised set";
-            return Err(DataError::Set(text.into()));
-        }
-        (Some(train), validation) => (train.clone(), validation.clone()),
-    };
-    if let Some(validation) = &validation {
-        same_classes(&train, validation)?;
-    }
-    let root = match split {
-        Split::Train => train,
-        Split::Validation => validation.ok_or_else(|| {
-            let text = "data.validation is not set: give the folder of validation images, or \
-                        write evaluation.every = \"never\"";
-            DataError::Set(text.into())
-        })?,
-    };
-    Ok(Arc::new(ImageFolder::open(&root, split.key())?))
-}
-
-/// Labels are positions in the class list: both splits must have the same one.
-fn same_classes(train: &Path, validation: &Path) -> Result<(), DataError> {
-    const NAMED: usize = 3;
-    let learned = image_folder::class_names(train, Split::Train.key())?;
-    let measured = image_folder::class_names(validation, Split::Validation.key())?;
-    if learned == measured {
-        return Ok(());
-    }
-    let only = |these: &[String], those: &[String], path: &Path| {
-        let missing: Vec<&str> = these
-            .iter()
-            .filter(|name| those.binary_search(name).is_err())
-            .map(String::as_str)
-            .take(NAMED)
-            .collect();
-        match missing.is_empty() {
-            true => String::new(),
-            false => format!("; only {} has {}", path.display(), missing.join(", ")),
-        }
-    };
-    Err(DataError::Set(format!(
-        "data.train and data.validation have different class folders ({} and {}){}{}",
-        learned.len(),
-        measured.len(),
-        only(&learned, &measured, train),
-        only(&measured, &learned, validation)
-    )))
-}
-
-fn synthetic_samples(data: &Data, split: Split) -> u64 {
-    match split {
-        Split::Train => data.synthetic_samples,
-        Split::Validation => {
-            let least = u64::from(data.synthetic_classes);
-            (data.synthetic_samples / TRAIN_PER_VALIDATION).max(least)
-        }
-    }
-}
-
-fn synthesis_base() -> PathBuf {
-    match std::env::var_os("KINTSUGI_DATA_DIR") {
-        Some(folder) if !folder.is_empty() => folder.into(),
-        _ => "data".into(),
-    }
-}
-
-/// The folder (`base/synth-HASH`, with `train` and `validation`) of the set that `data`
-/// describes, written if it is not there. The process that writes it prints one line.
-pub fn synthesised(data: &Data, seed: u64, base: &Path) -> Result<PathBuf, DataError> {
-    let parts = [
-        PICTURES_VERSION,
-        data.synthetic_samples,
-        u64::from(data.synthetic_classes),
-        u64::from(data.image_size),
-        seed,
-    ];
-    let folder = base.join(format!("synth-{:016x}", seed::key(&parts)));
-    let options = SynthOptions {
-        folder: folder.clone(),
-        classes: data.synthetic_classes,
-        train_samples: data.synthetic_samples,
-        validation_samples: synthetic_samples(data, Split::Validation),
-        image_size: data.image_size,
-        seed,
-    };
-    let start = std::time::Instant::now();
-    if let Some(written) = synth::ensure(&options, &|_, _| {})? {
-        eprintln!(
-            "data.train is not set: made {} JPEG images of {} classes in {} ({:.1} s)",
-            written.images,
-            options.classes,
-            folder.display(),
-            start.elapsed().as_secs_f64()
-        );
-    }
-    Ok(folder)
 }

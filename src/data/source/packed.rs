@@ -2,15 +2,14 @@
 //! CIFAR-100 (binary version) and MNIST (IDX). Pixels stay in the files, where the page cache
 //! is shared by all ranks of a node; labels are read once.
 
-use std::fs::{self, File};
-use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use xxhash_rust::xxh3::Xxh3;
 
-use crate::data::{DataError, Image, Normalization, Source};
+use crate::data::store::{Kind, Location, Store};
+use crate::data::{DataError, Image, Normalization, Split};
 
-use super::Split;
+use super::Source;
 
 /// How one format lies in its files.
 #[derive(Debug, Clone, Copy)]
@@ -29,7 +28,6 @@ struct Format {
 
 struct Part {
     path: PathBuf,
-    file: File,
     /// Id of its first sample.
     first: u64,
 }
@@ -47,16 +45,46 @@ fn wrong(path: &Path, text: impl std::fmt::Display) -> DataError {
     DataError::Set(format!("{}: {text}", path.display()))
 }
 
+fn is_file(store: &dyn Store, path: &Path) -> bool {
+    matches!(store.look(path), Ok(Kind::File { .. }))
+}
+
+/// A whole index file.
+fn index(store: &dyn Store, path: &Path) -> Result<Vec<u8>, DataError> {
+    let mut bytes = Vec::new();
+    let fetched = store.fetch(&Location::whole(path, 0), &mut bytes);
+    fetched.map_err(|error| wrong(path, error))?;
+    Ok(bytes)
+}
+
+/// The first `length` bytes of a file of samples.
+fn start(store: &dyn Store, path: &Path, length: u64) -> Result<Vec<u8>, DataError> {
+    let mut bytes = Vec::new();
+    let fetched = store.fetch(&Location::range(path, 0, length), &mut bytes);
+    fetched.map_err(|error| wrong(path, error))?;
+    Ok(bytes)
+}
+
+/// A file of samples, which lie in it by ranges: every byte.
+fn all(store: &dyn Store, path: &Path) -> Result<Vec<u8>, DataError> {
+    match store.look(path) {
+        Ok(Kind::File { bytes }) => start(store, path, bytes),
+        // What is wrong with it, reading it says.
+        _ => index(store, path),
+    }
+}
+
 /// The *.bin files of this split in `path`: by the names that the sets are published under, else
 /// all of them; or `path` itself where it is a file.
-fn cifar_files(path: &Path, split: Split, key: &str) -> Result<Vec<PathBuf>, DataError> {
-    if path.is_file() {
+fn cifar_files(store: &dyn Store, path: &Path, split: Split) -> Result<Vec<PathBuf>, DataError> {
+    if is_file(store, path) {
         return Ok(vec![path.to_owned()]);
     }
-    let entries =
-        fs::read_dir(path).map_err(|error| wrong(path, format_args!("{error} ({key})")))?;
+    let key = split.key();
+    let entries = store.list(path).map_err(|error| wrong(path, format_args!("{error} ({key})")))?;
     let mut files: Vec<PathBuf> = entries
-        .filter_map(|entry| entry.ok().map(|entry| entry.path()))
+        .iter()
+        .map(|entry| path.join(&entry.name))
         .filter(|path| path.extension().is_some_and(|extension| extension == "bin"))
         .collect();
     files.sort_unstable();
@@ -86,10 +114,11 @@ fn cifar_files(path: &Path, split: Split, key: &str) -> Result<Vec<PathBuf>, Dat
 }
 
 /// The class names that lie beside the files, else numbers.
-fn cifar_names(files: &[PathBuf], list: &str, count: usize) -> Vec<String> {
+fn cifar_names(store: &dyn Store, files: &[PathBuf], list: &str, count: usize) -> Vec<String> {
     let beside = files[0].parent().map(|folder| folder.join(list));
     let names: Vec<String> = beside
-        .and_then(|path| fs::read_to_string(path).ok())
+        .and_then(|path| index(store, &path).ok())
+        .and_then(|bytes| String::from_utf8(bytes).ok())
         .map(|text| text.lines().filter(|line| !line.is_empty()).map(str::to_owned).collect())
         .unwrap_or_default();
     if names.len() == count { names } else { (0..count).map(|i| i.to_string()).collect() }
@@ -106,7 +135,12 @@ pub enum Cifar {
 
 impl Packed {
     /// CIFAR's binary version: `path` is the folder or one file.
-    pub fn cifar(path: &Path, split: Split, kind: Cifar, key: &str) -> Result<Self, DataError> {
+    pub fn cifar(
+        store: &dyn Store,
+        path: &Path,
+        split: Split,
+        kind: Cifar,
+    ) -> Result<Self, DataError> {
         let (bytes, classes, list, normalization) = match kind {
             Cifar::Ten => (1, 10, "batches.meta.txt", Normalization::CIFAR10),
             Cifar::Hundred => (2, 100, "fine_label_names.txt", Normalization::CIFAR100),
@@ -120,10 +154,10 @@ impl Packed {
             pixels: bytes,
             normalization,
         };
-        let files = cifar_files(path, split, key)?;
+        let files = cifar_files(store, path, split)?;
         let (mut parts, mut labels) = (Vec::new(), Vec::new());
         for path in &files {
-            let body = fs::read(path).map_err(|error| wrong(path, error))?;
+            let body = all(store, path)?;
             if body.is_empty() || !(body.len() as u64).is_multiple_of(format.record) {
                 return Err(wrong(
                     path,
@@ -135,36 +169,36 @@ impl Packed {
                     ),
                 ));
             }
-            let file = File::open(path).map_err(|error| wrong(path, error))?;
-            parts.push(Part { path: path.clone(), file, first: labels.len() as u64 });
+            parts.push(Part { path: path.clone(), first: labels.len() as u64 });
             labels.extend(body.chunks(format.record as usize).map(|r| r[bytes as usize - 1]));
         }
-        let classes = cifar_names(&files, list, classes);
+        let classes = cifar_names(store, &files, list, classes);
         Self::checked(format, parts, labels, classes)
     }
 
     /// MNIST's IDX pair: `path` is the folder that holds both files, or the images file, whose
     /// labels lie beside it.
-    pub fn mnist(path: &Path, split: Split, key: &str) -> Result<Self, DataError> {
-        let images = mnist_images(path, split, key)?;
+    pub fn mnist(store: &dyn Store, path: &Path, split: Split) -> Result<Self, DataError> {
+        let images = mnist_images(store, path, split)?;
         let labels_path = mnist_labels(&images)?;
-        let file = File::open(&images).map_err(|error| wrong(&images, error))?;
-        let mut header = [0u8; 16];
-        file.read_exact_at(&mut header, 0).map_err(|error| wrong(&images, error))?;
+        let header = start(store, &images, 16)?;
         let word = |i: usize| u32::from_be_bytes([0, 1, 2, 3].map(|byte| header[4 * i + byte]));
         let (count, height, width) = (u64::from(word(1)), word(2), word(3));
         if word(0) != 0x803 || !(1..=4096).contains(&height) || !(1..=4096).contains(&width) {
             return Err(wrong(&images, "not an IDX file of grey images (unpack it if it is .gz)"));
         }
         let pixels = u64::from(height) * u64::from(width);
-        let size = file.metadata().map_err(|error| wrong(&images, error))?.len();
+        let size = match store.look(&images).map_err(|error| wrong(&images, error))? {
+            Kind::File { bytes } => bytes,
+            _ => 0,
+        };
         if size != 16 + count * pixels || count == 0 {
             return Err(wrong(
                 &images,
                 format_args!("{size} bytes for {count} images: cut short?"),
             ));
         }
-        let body = fs::read(&labels_path).map_err(|error| wrong(&labels_path, error))?;
+        let body = index(store, &labels_path)?;
         let labels = match body.split_at_checked(8) {
             Some((head, labels)) if head[..4] == [0, 0, 8, 1] => labels.to_vec(),
             _ => return Err(wrong(&labels_path, "not an IDX file of labels")),
@@ -184,7 +218,7 @@ impl Packed {
         };
         let classes = usize::from(*labels.iter().max().unwrap_or(&0)).max(9) + 1;
         let names = (0..classes).map(|i| i.to_string()).collect();
-        Self::checked(format, vec![Part { path: images, file, first: 0 }], labels, names)
+        Self::checked(format, vec![Part { path: images, first: 0 }], labels, names)
     }
 
     fn checked(
@@ -212,8 +246,8 @@ impl Packed {
 }
 
 /// The images file: `path` itself, or the one published under this split's name in it.
-fn mnist_images(path: &Path, split: Split, key: &str) -> Result<PathBuf, DataError> {
-    if path.is_file() {
+fn mnist_images(store: &dyn Store, path: &Path, split: Split) -> Result<PathBuf, DataError> {
+    if is_file(store, path) {
         return Ok(path.to_owned());
     }
     let stem = match split {
@@ -221,8 +255,9 @@ fn mnist_images(path: &Path, split: Split, key: &str) -> Result<PathBuf, DataErr
         Split::Validation => "t10k",
     };
     let names = [format!("{stem}-images-idx3-ubyte"), format!("{stem}-images.idx3-ubyte")];
-    let found = names.iter().map(|name| path.join(name)).find(|path| path.is_file());
+    let found = names.iter().map(|name| path.join(name)).find(|path| is_file(store, path));
     found.ok_or_else(|| {
+        let key = split.key();
         let text = format!("no {} there ({key}); files must not be compressed", names[0]);
         wrong(path, text)
     })
@@ -258,20 +293,19 @@ impl Source for Packed {
         u32::from(self.labels[id as usize])
     }
 
-    fn read(&self, id: u64) -> Result<Image, DataError> {
-        let Format { height, width, channels, header, record, pixels, .. } = self.format;
+    fn location(&self, id: u64) -> Option<Location<'_>> {
+        let Format { header, record, pixels, .. } = self.format;
         let part = self.part(id);
-        let mut planes = vec![0u8; (height * width * channels) as usize];
-        part.file
-            .read_exact_at(&mut planes, header + (id - part.first) * record + pixels)
-            .map_err(|error| DataError::Sample {
-                name: self.name(id),
-                reason: error.to_string(),
-            })?;
+        let offset = header + (id - part.first) * record + pixels;
+        Some(Location::range(&*part.path, offset, record - pixels))
+    }
+
+    fn decode(&self, _: u64, planes: &[u8]) -> Result<Image, String> {
+        let Format { height, width, channels, .. } = self.format;
         // The files hold one plane per channel; an image is interleaved.
         let area = (height * width) as usize;
         let pixels = match channels {
-            1 => planes,
+            1 => planes.to_vec(),
             _ => (0..area)
                 .flat_map(|i| [planes[i], planes[area + i], planes[2 * area + i]])
                 .collect(),
@@ -295,7 +329,17 @@ impl Source for Packed {
 
 #[cfg(test)]
 mod tests {
+    use crate::data::store::memory::MemoryStore;
+
     use super::*;
+
+    /// The picture of a sample, as its bytes lie in the store.
+    fn read(packed: &Packed, store: &MemoryStore, id: u64) -> Image {
+        let mut bytes = Vec::new();
+        let location = packed.location(id).expect("it lies somewhere");
+        store.fetch(&location, &mut bytes).expect("there");
+        packed.decode(id, &bytes).expect("decodes")
+    }
 
     fn refusal(result: Result<Packed, DataError>) -> String {
         match result {
@@ -306,69 +350,60 @@ mod tests {
 
     #[test]
     fn cifar_files_are_read() {
-        let root = tempfile::tempdir().expect("temporary folder");
+        let (root, mut store) = (Path::new("set"), MemoryStore::default());
         let record = |prefix: &[u8], level: u8| {
             let planes = (0..3072u32).map(move |i| level + (i / 1024) as u8);
             prefix.iter().copied().chain(planes).collect::<Vec<u8>>()
         };
-        let write =
-            |name: &str, body: &[u8]| fs::write(root.path().join(name), body).expect("written");
-        write("data_batch_1.bin", &[record(&[3], 10), record(&[9], 20)].concat());
-        write("data_batch_2.bin", &record(&[1], 30));
-        write("test_batch.bin", &record(&[7], 40));
-        let train =
-            Packed::cifar(root.path(), Split::Train, Cifar::Ten, "data.train").expect("opens");
+        store.put("set/data_batch_1.bin", [record(&[3], 10), record(&[9], 20)].concat());
+        store.put("set/data_batch_2.bin", record(&[1], 30));
+        store.put("set/test_batch.bin", record(&[7], 40));
+        let train = Packed::cifar(&store, root, Split::Train, Cifar::Ten).expect("opens");
         assert_eq!((train.len(), train.classes().len()), (3, 10));
         assert_eq!([0, 1, 2].map(|id| train.label(id)), [3, 9, 1]);
-        let image = train.read(2).expect("read");
+        let image = read(&train, &store, 2);
         assert_eq!((image.height, image.width, &image.pixels[..3]), (32, 32, &[30, 31, 32][..]));
-        let test =
-            Packed::cifar(root.path(), Split::Validation, Cifar::Ten, "data.train").expect("opens");
+        let test = Packed::cifar(&store, root, Split::Validation, Cifar::Ten).expect("opens");
         assert_eq!((test.len(), test.label(0)), (1, 7));
 
-        let fine = root.path().join("hundred");
-        fs::create_dir(&fine).expect("created");
-        fs::write(fine.join("train.bin"), record(&[5, 99], 1)).expect("written");
-        let train =
-            Packed::cifar(&fine, Split::Train, Cifar::Hundred, "data.train").expect("opens");
+        let fine = Path::new("hundred");
+        store.put(fine.join("train.bin"), record(&[5, 99], 1));
+        let train = Packed::cifar(&store, fine, Split::Train, Cifar::Hundred).expect("opens");
         assert_eq!((train.classes().len(), train.label(0)), (100, 99));
-        fs::write(fine.join("train.bin"), record(&[5, 100], 1)).expect("written");
+        store.put(fine.join("train.bin"), record(&[5, 100], 1));
         assert!(
-            refusal(Packed::cifar(&fine, Split::Train, Cifar::Hundred, "data.train"))
+            refusal(Packed::cifar(&store, fine, Split::Train, Cifar::Hundred))
                 .contains("label 100 of 100")
         );
-        fs::write(fine.join("train.bin"), [0; 3000]).expect("written");
+        store.put(fine.join("train.bin"), [0; 3000]);
         assert!(
-            refusal(Packed::cifar(&fine, Split::Train, Cifar::Hundred, "data.train"))
+            refusal(Packed::cifar(&store, fine, Split::Train, Cifar::Hundred))
                 .contains("cut short")
         );
     }
 
     #[test]
     fn mnist_files_are_read() {
-        let root = tempfile::tempdir().expect("temporary folder");
-        let write =
-            |name: &str, body: &[u8]| fs::write(root.path().join(name), body).expect("written");
+        let (root, mut store) = (Path::new("set"), MemoryStore::default());
         let idx = |magic: u32, sizes: &[u32], body: &[u8]| {
             let words = std::iter::once(&magic).chain(sizes).flat_map(|word| word.to_be_bytes());
             words.chain(body.iter().copied()).collect::<Vec<u8>>()
         };
-        write(
-            "t10k-images-idx3-ubyte",
-            &idx(0x803, &[2, 2, 3], &[1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12]),
+        store.put(
+            "set/t10k-images-idx3-ubyte",
+            idx(0x803, &[2, 2, 3], &[1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12]),
         );
-        write("t10k-labels-idx1-ubyte", &idx(0x801, &[2], &[4, 8]));
-        let test = Packed::mnist(root.path(), Split::Validation, "data.train").expect("opens");
+        store.put("set/t10k-labels-idx1-ubyte", idx(0x801, &[2], &[4, 8]));
+        let test = Packed::mnist(&store, root, Split::Validation).expect("opens");
         assert_eq!((test.len(), test.channels(), test.label(1)), (2, 1, 8));
-        let image = test.read(1).expect("read");
+        let image = read(&test, &store, 1);
         assert_eq!((image.height, image.width, image.pixels), (2, 3, vec![7, 8, 9, 10, 11, 12]));
         assert!(
-            refusal(Packed::mnist(root.path(), Split::Train, "data.train"))
-                .contains("train-images-idx3-ubyte")
+            refusal(Packed::mnist(&store, root, Split::Train)).contains("train-images-idx3-ubyte")
         );
-        write("t10k-labels-idx1-ubyte", &idx(0x801, &[1], &[4]));
+        store.put("set/t10k-labels-idx1-ubyte", idx(0x801, &[1], &[4]));
         assert!(
-            refusal(Packed::mnist(root.path(), Split::Validation, "data.train"))
+            refusal(Packed::mnist(&store, root, Split::Validation))
                 .contains("1 labels for the 2 images")
         );
     }

@@ -1,9 +1,10 @@
 //! The procedural pictures of `data synth`, drawn when they are read: no files, no decoding.
 
 use crate::config::seed;
-use crate::data::{DataError, Image, Source, picture, shape};
+use crate::data::store::Location;
+use crate::data::{DataError, Image, Split, picture, shape};
 
-use super::Split;
+use super::Source;
 
 /// Pictures are drawn at most this large and enlarged by the loader: drawing must stay cheap
 /// where a run asks for large images to load the arithmetic, not the decoder.
@@ -55,7 +56,11 @@ impl Source for Synthetic {
         (id % self.classes.len() as u64) as u32
     }
 
-    fn read(&self, id: u64) -> Result<Image, DataError> {
+    fn location(&self, _: u64) -> Option<Location<'_>> {
+        None
+    }
+
+    fn decode(&self, id: u64, _: &[u8]) -> Result<Image, String> {
         let key = [self.seed, self.split.number(), id];
         Ok(picture::draw(self.label(id), key, self.side, self.side))
     }

@@ -20,7 +20,7 @@ use crate::train::record::journal::EVENTS;
 use crate::train::record::journal::LEDGER;
 
 use super::rank::Left;
-use super::scenario::{self, BATCH, SAMPLES, STEPS, Scenario};
+use super::scenario::{self, SAMPLES, STEPS, Scenario};
 use super::stand_in::Seen;
 use super::supervise::{BIT_FLIP, Ended, Final, Played, begun_from};
 
@@ -400,8 +400,7 @@ fn check_completed(
         return Err(format!("it completed {} of {STEPS} steps", result.steps));
     }
     let config = &scenario.config;
-    let owners = config.train.owners.unwrap_or(config.run.ranks);
-    let order = Order::new(SAMPLES, owners, config.run.seed, BATCH).map_err(|e| e.to_string())?;
+    let order = Order::of(config, SAMPLES).map_err(|error| error.to_string())?;
     let report = ledger::audit(entries, &mut |step| order.expected(step), SAMPLES);
     if let Some(finding) = report.findings.first() {
         return Err(format!("audit: {finding}"));

@@ -31,7 +31,7 @@ use crate::train::state::housing::Housing;
 use super::broken::{Rule, under};
 use super::disk::{Disk, Files};
 use super::scenario::{SAMPLES, Scenario, VALIDATION};
-use super::stand_in::{Samples, Sightings, StandIn, graph};
+use super::stand_in::{Sightings, StandIn, graph, samples};
 
 /// Names the run in its files.
 pub const RUN_ID: &str = "simulated";
@@ -184,8 +184,8 @@ pub fn live(attempt: &Attempt<'_>, comm: SimComm, join: Option<&JoinInfo>) -> Le
     let compute = StandIn::new(clock, Arc::clone(attempt.sightings), attempt.number, process);
     let evaluates = config.evaluation.every != Every::Never;
     let materials = Materials {
-        train: Arc::new(Samples::new(SAMPLES, 0)),
-        validation: evaluates.then(|| Arc::new(Samples::new(VALIDATION, 1)) as _),
+        train: samples(SAMPLES, 0),
+        validation: evaluates.then(|| samples(VALIDATION, 1)),
         graph: graph(),
         inline: Some(Box::new(compute)),
         part: Part::FirstBorn,

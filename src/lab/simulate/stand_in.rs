@@ -2,13 +2,18 @@
 //! that are a function of their number, and arithmetic that stands in for the engine's. It depends
 //! on the weights, on every sample and on nothing else, so that whatever goes wrong shows in bits.
 
+use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::config::seed;
-use crate::data::{DataError, Image, Source};
+use crate::data::Image;
+use crate::data::set::DataSet;
+use crate::data::source::Source;
+use crate::data::store::Location;
+use crate::data::store::memory::MemoryStore;
 use crate::engine::EngineError;
 use crate::engine::executor::Outcome;
 use crate::model::spec::GraphBuilder;
@@ -22,22 +27,28 @@ const CLASSES: usize = 3;
 /// Simulated milliseconds of a micro-batch, from and range.
 const MILLISECONDS: (u64, u64) = (3, 40);
 
-/// Samples that exist only when they are read.
-pub struct Samples {
+/// The one file that the samples lie in.
+const FILE: &str = "samples";
+/// Bytes of a sample.
+const BYTES: u64 = (SIDE * SIDE) as u64;
+
+/// Samples of one size, one behind the other.
+struct Samples {
     number: u64,
     split: u64,
     classes: Vec<String>,
 }
 
-impl Samples {
-    /// `split` separates training from validation.
-    pub fn new(number: u64, split: u64) -> Self {
-        Self {
-            number,
-            split,
-            classes: (0..CLASSES).map(|class| format!("class-{class}")).collect(),
-        }
-    }
+/// A set of `number` samples in a store of its own; `split` separates training from validation.
+pub fn samples(number: u64, split: u64) -> DataSet {
+    let drawn = |id| {
+        let mut draws = seed::Stream::new(&[split, id]);
+        (0..BYTES).map(move |_| draws.below(256) as u8)
+    };
+    let mut store = MemoryStore::default();
+    store.put(FILE, (0..number).flat_map(drawn).collect::<Vec<u8>>());
+    let classes = (0..CLASSES).map(|class| format!("class-{class}")).collect();
+    DataSet { source: Arc::new(Samples { number, split, classes }), store: Arc::new(store) }
 }
 
 impl Source for Samples {
@@ -53,10 +64,11 @@ impl Source for Samples {
     fn label(&self, id: u64) -> u32 {
         (id % CLASSES as u64) as u32
     }
-    fn read(&self, id: u64) -> Result<Image, DataError> {
-        let mut draws = seed::Stream::new(&[self.split, id]);
-        let pixels = (0..SIDE * SIDE).map(|_| draws.below(256) as u8).collect();
-        Ok(Image { height: SIDE, width: SIDE, channels: 1, pixels })
+    fn location(&self, id: u64) -> Option<Location<'_>> {
+        Some(Location::range(Path::new(FILE), id * BYTES, BYTES))
+    }
+    fn decode(&self, _: u64, bytes: &[u8]) -> Result<Image, String> {
+        Ok(Image { height: SIDE, width: SIDE, channels: 1, pixels: bytes.to_vec() })
     }
     fn name(&self, id: u64) -> String {
         format!("simulated sample {id}")

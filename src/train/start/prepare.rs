@@ -11,10 +11,12 @@ use crate::cluster::recovery::{Hooks, Policy};
 use crate::cluster::resident::{Shape, SlotView, Slots};
 use crate::cluster::world::{Member, Role, World};
 use crate::config::{Config, Every, ExchangeKind, Interval, Resident, Rung};
-use crate::data::Source;
-use crate::data::loader::{Evaluation, Loader, LoaderOptions};
+use crate::data::Split;
+use crate::data::evaluation::Evaluation;
+use crate::data::loader::{Loader, LoaderOptions};
+use crate::data::open::open;
 use crate::data::sampler::Order;
-use crate::data::source::{Split, open};
+use crate::data::set::DataSet;
 use crate::model::{Graph, Layout, catalogue, init, layout};
 use crate::observe::storage::Storage;
 
@@ -69,9 +71,9 @@ pub struct Prepared {
 /// What a rank is prepared from: read from files, or made up by a simulation.
 pub struct Materials {
     /// Training samples.
-    pub train: Arc<dyn Source>,
+    pub train: DataSet,
     /// Validation samples, where errors are measured.
-    pub validation: Option<Arc<dyn Source>>,
+    pub validation: Option<DataSet>,
     /// The model.
     pub graph: Graph,
     /// What computes micro-batches on the communicating thread; `None` = worker threads do.
@@ -124,8 +126,8 @@ pub fn prepare(
         false => None,
     };
     let size = config.data.image_size as usize;
-    let input = [train.channels() as usize, size, size];
-    let classes = train.classes().len();
+    let input = [train.source.channels() as usize, size, size];
+    let classes = train.source.classes().len();
     let graph = catalogue::build(&config.model.name, input, classes, config.model.width)
         .map_err(|error| TrainError::Configuration(error.to_string()))?;
     let materials = Materials { train, validation, graph, inline: None, part };
@@ -142,10 +144,10 @@ pub fn prepare_from(
     injector: &Arc<Injector>,
 ) -> Result<Prepared, TrainError> {
     let Materials { train, validation, graph, inline, part } = materials;
-    let (seed, input, classes) = (config.run.seed, graph.input, train.classes().to_vec());
+    let (seed, input, classes) = (config.run.seed, graph.input, train.source.classes().to_vec());
     let name = &config.model.name;
     let layout = Arc::new(layout::of(&graph));
-    let order = Order::new(train.len(), owners, seed, config.train.global_batch)?;
+    let order = Order::of(config, train.source.len())?;
     let workers = config.train.workers as usize;
     let options = LoaderOptions {
         threads: match config.data.decode_threads {
@@ -155,19 +157,18 @@ pub fn prepare_from(
         },
         prefetch: config.data.prefetch as usize,
         image_size: config.data.image_size,
-        channels: train.channels(),
+        channels: train.source.channels(),
         augment: config.data.augment,
         seed,
         bad_image: config.data.bad_image,
     };
-    let evaluation =
-        validation.map(|source| Evaluation::new(source, &options, EVALUATION_CACHE_BYTES));
+    let evaluation = validation.map(|set| Evaluation::new(set, &options, EVALUATION_CACHE_BYTES));
     let validation_samples = evaluation.as_ref().map_or(0, Evaluation::len);
     let facts = Facts {
         about: About { layout: Arc::clone(&layout), model_name: name.to_string(), classes, input },
         run_id: run_id.to_string(),
         config_fingerprint,
-        data_fingerprint: train.fingerprint(),
+        data_fingerprint: train.source.fingerprint(),
         every: config.checkpoint.every,
         keep: config.checkpoint.keep,
         mtbf: config.checkpoint.mtbf.0,
@@ -175,7 +176,7 @@ pub fn prepare_from(
     };
     let shape = Shape { parameters: layout.parameters, statistics: layout.statistics };
     let slots = Arc::new(RwLock::new(Slots::vacant(shape)));
-    let train_samples = train.len();
+    let train_samples = train.source.len();
     let shared = Shared {
         graph: graph.clone(),
         layout: Arc::clone(&layout),

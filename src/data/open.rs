@@ -1,0 +1,178 @@
+//! From the configuration to a set that can be read: which source, over which store.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use crate::config::{Data, DataFormat, seed};
+
+use super::set::DataSet;
+use super::source::Source;
+use super::source::image_folder::{self, ImageFolder};
+use super::source::packed::{Cifar, Packed};
+use super::source::synthetic::Synthetic;
+use super::store::Store;
+use super::store::direct::Direct;
+use super::synth::{self, SynthOptions};
+use super::{DataError, Split};
+
+/// Training samples for each validation sample of a synthesised set.
+const TRAIN_PER_VALIDATION: u64 = 6;
+/// Part of a synthesised set's name: raised when the pictures change.
+const PICTURES_VERSION: u64 = 1;
+
+/// Opens one split of the configured set. `image_folder` without `data.train` is synthesised on
+/// first use, under `$KINTSUGI_DATA_DIR` or `./data`; any number of processes may do so at once.
+pub fn open(data: &Data, split: Split, seed: u64) -> Result<DataSet, DataError> {
+    let store = Arc::new(Direct::default());
+    let source = source(data, split, seed, &*store)?;
+    Ok(DataSet { source, store })
+}
+
+/// Reads the set's index from the store.
+fn source(
+    data: &Data,
+    split: Split,
+    seed: u64,
+    store: &dyn Store,
+) -> Result<Arc<dyn Source>, DataError> {
+    let cifar = |kind: Cifar| Packed::cifar(store, one_folder(data, split)?, split, kind);
+    Ok(match data.format {
+        DataFormat::ImageFolder => Arc::new(image_folder(data, split, seed, store)?),
+        DataFormat::Cifar10 => Arc::new(cifar(Cifar::Ten)?),
+        DataFormat::Cifar100 => Arc::new(cifar(Cifar::Hundred)?),
+        DataFormat::Mnist => Arc::new(Packed::mnist(store, one_folder(data, split)?, split)?),
+        DataFormat::Synthetic => {
+            let (samples, classes) = (synthetic_samples(data, split), data.synthetic_classes);
+            Arc::new(Synthetic::new(samples, classes, data.image_size, split, seed)?)
+        }
+        DataFormat::Tar => {
+            return Err(DataError::Set(
+                "data.format = \"tar\": tar shards are not read by this version; unpack them \
+                 into class folders and write data.format = \"image_folder\""
+                    .into(),
+            ));
+        }
+    })
+}
+
+/// The path of the split. CIFAR and MNIST keep both splits in one folder, so one key is enough.
+fn one_folder(data: &Data, split: Split) -> Result<&Path, DataError> {
+    let path = match split {
+        Split::Train => &data.train,
+        Split::Validation if data.validation.is_some() => &data.validation,
+        Split::Validation => &data.train,
+    };
+    path.as_deref().ok_or_else(|| {
+        DataError::Set("data.train is not set: give the folder that holds the set's files".into())
+    })
+}
+
+fn image_folder(
+    data: &Data,
+    split: Split,
+    seed: u64,
+    store: &dyn Store,
+) -> Result<ImageFolder, DataError> {
+    let (train, validation) = match (&data.train, &data.validation) {
+        (None, None) => {
+            let folder = synthesised(data, seed, &synthesis_base())?;
+            (folder.join("train"), Some(folder.join("validation")))
+        }
+        (None, Some(_)) => {
+            let text = "data.validation is set but data.train is not: set both, or none for a \
+                        synthesised set";
+            return Err(DataError::Set(text.into()));
+        }
+        (Some(train), validation) => (train.clone(), validation.clone()),
+    };
+    if let Some(validation) = &validation {
+        same_classes(store, &train, validation)?;
+    }
+    let root = match split {
+        Split::Train => train,
+        Split::Validation => validation.ok_or_else(|| {
+            let text = "data.validation is not set: give the folder of validation images, or \
+                        write evaluation.every = \"never\"";
+            DataError::Set(text.into())
+        })?,
+    };
+    ImageFolder::open(store, &root, split.key())
+}
+
+/// Labels are positions in the class list: both splits must have the same one.
+fn same_classes(store: &dyn Store, train: &Path, validation: &Path) -> Result<(), DataError> {
+    const NAMED: usize = 3;
+    let learned = image_folder::class_names(store, train, Split::Train.key())?;
+    let measured = image_folder::class_names(store, validation, Split::Validation.key())?;
+    if learned == measured {
+        return Ok(());
+    }
+    let only = |these: &[String], those: &[String], path: &Path| {
+        let missing: Vec<&str> = these
+            .iter()
+            .filter(|name| those.binary_search(name).is_err())
+            .map(String::as_str)
+            .take(NAMED)
+            .collect();
+        match missing.is_empty() {
+            true => String::new(),
+            false => format!("; only {} has {}", path.display(), missing.join(", ")),
+        }
+    };
+    Err(DataError::Set(format!(
+        "data.train and data.validation have different class folders ({} and {}){}{}",
+        learned.len(),
+        measured.len(),
+        only(&learned, &measured, train),
+        only(&measured, &learned, validation)
+    )))
+}
+
+fn synthetic_samples(data: &Data, split: Split) -> u64 {
+    match split {
+        Split::Train => data.synthetic_samples,
+        Split::Validation => {
+            let least = u64::from(data.synthetic_classes);
+            (data.synthetic_samples / TRAIN_PER_VALIDATION).max(least)
+        }
+    }
+}
+
+fn synthesis_base() -> PathBuf {
+    match std::env::var_os("KINTSUGI_DATA_DIR") {
+        Some(folder) if !folder.is_empty() => folder.into(),
+        _ => "data".into(),
+    }
+}
+
+/// The folder (`base/synth-HASH`, with `train` and `validation`) of the set that `data`
+/// describes, written if it is not there. The process that writes it prints one line.
+fn synthesised(data: &Data, seed: u64, base: &Path) -> Result<PathBuf, DataError> {
+    let parts = [
+        PICTURES_VERSION,
+        data.synthetic_samples,
+        u64::from(data.synthetic_classes),
+        u64::from(data.image_size),
+        seed,
+    ];
+    let folder = base.join(format!("synth-{:016x}", seed::key(&parts)));
+    let options = SynthOptions {
+        folder: folder.clone(),
+        classes: data.synthetic_classes,
+        train_samples: data.synthetic_samples,
+        validation_samples: synthetic_samples(data, Split::Validation),
+        image_size: data.image_size,
+        seed,
+    };
+    let start = std::time::Instant::now();
+    if let Some(written) = synth::ensure(&options, &|_, _| {})? {
+        eprintln!(
+            "data.train is not set: made {} JPEG images of {} classes in {} ({:.1} s)",
+            written.images,
+            options.classes,
+            folder.display(),
+            start.elapsed().as_secs_f64()
+        );
+    }
+    Ok(folder)
+}

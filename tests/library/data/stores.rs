@@ -1,0 +1,102 @@
+//! Any store and any cache bring the same samples; a store says whether it lost one or all.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use kintsugi::data::evaluation::Evaluation;
+use kintsugi::data::loader::Loader;
+use kintsugi::data::open::open;
+use kintsugi::data::sampler::Order;
+use kintsugi::data::set::DataSet;
+use kintsugi::data::source::Source;
+use kintsugi::data::source::image_folder::ImageFolder;
+use kintsugi::data::store::memory::MemoryStore;
+use kintsugi::data::store::{Entry, FetchError, Kind, Location, Store};
+use kintsugi::data::{Batch, DataError, Split};
+
+use super::{damaged, folder, jpeg, options, synthetic, take_all};
+
+#[test]
+fn a_set_has_the_same_samples_in_any_store() {
+    let root = tempfile::tempdir().expect("temporary folder");
+    damaged(root.path());
+    let mut memory = MemoryStore::default();
+    for class in ["a", "b"] {
+        for entry in fs::read_dir(root.path().join(class)).expect("there").flatten() {
+            memory.put(entry.path(), fs::read(entry.path()).expect("read"));
+        }
+    }
+    let direct = open(&folder(root.path()), Split::Train, 1).expect("opens");
+    let source = ImageFolder::open(&memory, root.path(), "data.train").expect("opens");
+    assert_eq!(source.fingerprint(), direct.source.fingerprint());
+    let kept = DataSet { source: Arc::new(source), store: Arc::new(memory) };
+    let order = Order::new(20, 2, 1, 10).expect("valid");
+    let all = |set: DataSet| take_all(&Loader::new(set, order.clone(), options(1, 1)), 0..4, 2);
+    assert!(all(kept) == all(direct));
+}
+
+/// A store that has lost one file, or does not answer at all.
+struct Failing {
+    files: MemoryStore,
+    error: FetchError,
+    only: Option<PathBuf>,
+}
+
+impl Store for Failing {
+    fn fetch(&self, location: &Location<'_>, into: &mut Vec<u8>) -> Result<(), FetchError> {
+        match &self.only {
+            Some(only) if location.file != *only => self.files.fetch(location, into),
+            _ => Err(self.error.clone()),
+        }
+    }
+    fn list(&self, folder: &Path) -> io::Result<Vec<Entry>> {
+        self.files.list(folder)
+    }
+    fn look(&self, path: &Path) -> io::Result<Kind> {
+        self.files.look(path)
+    }
+}
+
+#[test]
+fn a_lost_sample_is_skipped_and_a_lost_store_ends_the_run() {
+    let mut files = MemoryStore::default();
+    for name in ["a/0.jpg", "a/1.jpg", "b/0.jpg", "b/1.jpg"] {
+        files.put(Path::new("set").join(name), jpeg(9, 9, false));
+    }
+    let taken = |error: FetchError, only: Option<&str>| {
+        let source = ImageFolder::open(&files, Path::new("set"), "data.train").expect("opens");
+        let only = only.map(PathBuf::from);
+        let store = Arc::new(Failing { files: files.clone(), error, only });
+        let set = DataSet { source: Arc::new(source), store };
+        let order = Order::new(4, 1, 1, 4).expect("valid");
+        let evaluation = Evaluation::new(set.clone(), &options(0, 0), 1 << 20).batch(0, 4);
+        (Loader::new(set, order, options(0, 0)).take(0, 0), evaluation)
+    };
+    let (batch, evaluation) = taken(FetchError::Absent("gone".into()), Some("set/b/0.jpg"));
+    for batch in [batch.expect("skips"), evaluation.expect("skips")] {
+        assert_eq!((batch.count, batch.skipped), (4, 1));
+    }
+    let (batch, evaluation) = taken(FetchError::Unreachable("no route".into()), None);
+    for error in [batch.expect_err("ends"), evaluation.expect_err("ends")] {
+        assert!(matches!(error, DataError::Set(text) if text.ends_with(".jpg: no route")));
+    }
+}
+
+#[test]
+fn evaluation_is_the_same_with_any_cache() {
+    let set = synthetic(50);
+    let batches = |bytes: u64| {
+        let evaluation = Evaluation::new(set.clone(), &options(0, 0), bytes);
+        assert_eq!(evaluation.len(), 50);
+        let twice: Vec<Batch> = [(0, 20), (20, 30), (0, 20), (20, 30), (50, 0)]
+            .map(|(first, count)| evaluation.batch(first, count).expect("read"))
+            .into();
+        assert!(twice[0] == twice[2] && twice[1] == twice[3]);
+        assert!(evaluation.batch(40, 11).is_err() && evaluation.batch(u64::MAX, 2).is_err());
+        twice
+    };
+    assert!(batches(0) == batches(1 << 20));
+    assert!(batches(0) == batches(30 * 800));
+}
