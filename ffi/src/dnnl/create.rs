@@ -1,55 +1,21 @@
-//! One call of the C API per operation, grouped by family.
+//! Creates an operation: picks an implementation and, where a descriptor was left open
+//! (`Order::Any`), a layout.
 
-use std::ffi::c_int;
-use std::ptr::null;
+use std::ptr::null_mut;
 
 use super::create_pointwise::{
     create_batch_norm, create_join, create_lrn, create_relu, create_softmax,
 };
-use super::memory::{MemoryDesc, signed};
-use super::operation::{Direction, Operation, Pooling, Window};
-use super::primitive::Context;
+use super::create_products::{
+    create_conv, create_conv_backward_weights, create_linear, create_pool,
+};
+use super::operation::{Activation, Algorithm, Direction, Operation};
+use super::primitive::{Context, PrimitiveDesc};
+use super::result::{Created, Error, check};
 use super::sys;
 
-pub(super) fn prop(direction: Direction) -> c_int {
-    match direction {
-        Direction::Training => sys::FORWARD_TRAINING,
-        Direction::Inference => sys::FORWARD_INFERENCE,
-    }
-}
-
-fn optional(desc: Option<&MemoryDesc>) -> *const sys::memory_desc {
-    desc.map_or(null(), MemoryDesc::raw)
-}
-
-fn pooling(kind: Pooling) -> c_int {
-    match kind {
-        Pooling::Max => sys::POOLING_MAX,
-        Pooling::Average => sys::POOLING_AVG_INCLUDE_PADDING,
-    }
-}
-
-/// A window as the arrays that oneDNN reads.
-struct Geometry {
-    kernel: Vec<i64>,
-    strides: [i64; 2],
-    padding: [i64; 2],
-}
-
-const DILATION: [i64; 2] = [0, 0];
-
-fn geometry(window: Window) -> Geometry {
-    Geometry {
-        kernel: signed(&window.kernel),
-        strides: [window.stride as i64; 2],
-        padding: [window.padding as i64; 2],
-    }
-}
-
-pub(super) type Created = (&'static str, sys::status);
-
 /// Creates the description; gives the call's name and status.
-pub(super) fn create(
+fn create(
     context: &Context,
     operation: &Operation<'_>,
     attr: *mut sys::attr,
@@ -81,200 +47,70 @@ pub(super) fn create(
     }
 }
 
-fn create_conv(
-    engine: *mut sys::engine,
-    operation: &Operation<'_>,
-    attr: *mut sys::attr,
-    out: &mut *mut sys::primitive_desc,
-) -> Created {
-    match operation {
-        Operation::Conv { direction, src, weights, bias, dst, window, .. } => {
-            let g = geometry(*window);
-            // SAFETY: live handles, arrays of two values for two spatial dimensions.
-            let status = unsafe {
-                sys::dnnl_convolution_forward_primitive_desc_create(
-                    out,
-                    engine,
-                    prop(*direction),
-                    sys::CONVOLUTION_DIRECT,
-                    src.raw(),
-                    weights.raw(),
-                    optional(*bias),
-                    dst.raw(),
-                    g.strides.as_ptr(),
-                    DILATION.as_ptr(),
-                    g.padding.as_ptr(),
-                    g.padding.as_ptr(),
-                    attr,
-                )
-            };
-            ("convolution forward", status)
+/// Attributes: the scratchpad is ours, ReLU may follow.
+struct Attributes {
+    raw: *mut sys::attr,
+    post_ops: *mut sys::post_ops,
+}
+
+impl Attributes {
+    fn new(activation: Activation) -> Result<Self, Error> {
+        let mut this = Self { raw: null_mut(), post_ops: null_mut() };
+        // SAFETY: each handle is created before it is used and destroyed once, in `drop`.
+        unsafe {
+            check("attr_create", sys::dnnl_primitive_attr_create(&mut this.raw))?;
+            check(
+                "attr_scratchpad",
+                sys::dnnl_primitive_attr_set_scratchpad_mode(this.raw, sys::SCRATCHPAD_USER),
+            )?;
+            if activation == Activation::Relu {
+                check("post_ops_create", sys::dnnl_post_ops_create(&mut this.post_ops))?;
+                let relu = sys::ELTWISE_RELU;
+                let status = sys::dnnl_post_ops_append_eltwise(this.post_ops, relu, 0.0, 0.0);
+                check("post_ops_append", status)?;
+                let status = sys::dnnl_primitive_attr_set_post_ops(this.raw, this.post_ops);
+                check("attr_post_ops", status)?;
+            }
         }
-        Operation::ConvBackwardData { diff_src, weights, diff_dst, window, hint } => {
-            let g = geometry(*window);
-            // SAFETY: live handles, arrays of two values for two spatial dimensions.
-            let status = unsafe {
-                sys::dnnl_convolution_backward_data_primitive_desc_create(
-                    out,
-                    engine,
-                    sys::CONVOLUTION_DIRECT,
-                    diff_src.raw(),
-                    weights.raw(),
-                    diff_dst.raw(),
-                    g.strides.as_ptr(),
-                    DILATION.as_ptr(),
-                    g.padding.as_ptr(),
-                    g.padding.as_ptr(),
-                    hint.raw(),
-                    attr,
-                )
-            };
-            ("convolution backward data", status)
-        }
-        _ => unreachable!("dispatched by `create`"),
+        Ok(this)
     }
 }
 
-fn create_conv_backward_weights(
-    engine: *mut sys::engine,
-    operation: &Operation<'_>,
-    attr: *mut sys::attr,
-    out: &mut *mut sys::primitive_desc,
-) -> Created {
-    match operation {
-        Operation::ConvBackwardWeights { src, diff_weights, diff_bias, diff_dst, window, hint } => {
-            let g = geometry(*window);
-            // SAFETY: live handles, arrays of two values for two spatial dimensions.
-            let status = unsafe {
-                sys::dnnl_convolution_backward_weights_primitive_desc_create(
-                    out,
-                    engine,
-                    sys::CONVOLUTION_DIRECT,
-                    src.raw(),
-                    diff_weights.raw(),
-                    optional(*diff_bias),
-                    diff_dst.raw(),
-                    g.strides.as_ptr(),
-                    DILATION.as_ptr(),
-                    g.padding.as_ptr(),
-                    g.padding.as_ptr(),
-                    hint.raw(),
-                    attr,
-                )
-            };
-            ("convolution backward weights", status)
+impl Drop for Attributes {
+    fn drop(&mut self) {
+        // SAFETY: null or live; destroyed once.
+        unsafe {
+            if !self.post_ops.is_null() {
+                sys::dnnl_post_ops_destroy(self.post_ops);
+            }
+            if !self.raw.is_null() {
+                sys::dnnl_primitive_attr_destroy(self.raw);
+            }
         }
-        _ => unreachable!("dispatched by `create`"),
     }
 }
 
-fn create_linear(
-    engine: *mut sys::engine,
-    operation: &Operation<'_>,
-    attr: *mut sys::attr,
-    out: &mut *mut sys::primitive_desc,
-) -> Created {
-    match operation {
-        Operation::Linear { direction, src, weights, bias, dst, .. } => {
-            // SAFETY: live handles.
-            let status = unsafe {
-                sys::dnnl_inner_product_forward_primitive_desc_create(
-                    out,
-                    engine,
-                    prop(*direction),
-                    src.raw(),
-                    weights.raw(),
-                    optional(*bias),
-                    dst.raw(),
-                    attr,
-                )
-            };
-            ("inner product forward", status)
-        }
-        Operation::LinearBackwardData { diff_src, weights, diff_dst, hint } => {
-            // SAFETY: live handles.
-            let status = unsafe {
-                sys::dnnl_inner_product_backward_data_primitive_desc_create(
-                    out,
-                    engine,
-                    diff_src.raw(),
-                    weights.raw(),
-                    diff_dst.raw(),
-                    hint.raw(),
-                    attr,
-                )
-            };
-            ("inner product backward data", status)
-        }
-        Operation::LinearBackwardWeights { src, diff_weights, diff_bias, diff_dst, hint } => {
-            // SAFETY: live handles.
-            let status = unsafe {
-                sys::dnnl_inner_product_backward_weights_primitive_desc_create(
-                    out,
-                    engine,
-                    src.raw(),
-                    diff_weights.raw(),
-                    optional(*diff_bias),
-                    diff_dst.raw(),
-                    hint.raw(),
-                    attr,
-                )
-            };
-            ("inner product backward weights", status)
-        }
-        _ => unreachable!("dispatched by `create`"),
-    }
-}
-
-fn create_pool(
-    engine: *mut sys::engine,
-    operation: &Operation<'_>,
-    attr: *mut sys::attr,
-    out: &mut *mut sys::primitive_desc,
-) -> Created {
-    match operation {
-        Operation::Pool { direction, kind, src, dst, window } => {
-            let g = geometry(*window);
-            // SAFETY: live handles, arrays of two values for two spatial dimensions.
-            let status = unsafe {
-                sys::dnnl_pooling_forward_primitive_desc_create(
-                    out,
-                    engine,
-                    prop(*direction),
-                    pooling(*kind),
-                    src.raw(),
-                    dst.raw(),
-                    g.strides.as_ptr(),
-                    g.kernel.as_ptr(),
-                    DILATION.as_ptr(),
-                    g.padding.as_ptr(),
-                    g.padding.as_ptr(),
-                    attr,
-                )
-            };
-            ("pooling forward", status)
-        }
-        Operation::PoolBackward { kind, diff_src, diff_dst, window, hint } => {
-            let g = geometry(*window);
-            // SAFETY: live handles, arrays of two values for two spatial dimensions.
-            let status = unsafe {
-                sys::dnnl_pooling_backward_primitive_desc_create(
-                    out,
-                    engine,
-                    pooling(*kind),
-                    diff_src.raw(),
-                    diff_dst.raw(),
-                    g.strides.as_ptr(),
-                    g.kernel.as_ptr(),
-                    DILATION.as_ptr(),
-                    g.padding.as_ptr(),
-                    g.padding.as_ptr(),
-                    hint.raw(),
-                    attr,
-                )
-            };
-            ("pooling backward", status)
-        }
-        _ => unreachable!("dispatched by `create`"),
+impl PrimitiveDesc {
+    /// Picks an implementation for `operation`.
+    pub fn new(context: &Context, operation: &Operation<'_>) -> Result<Self, Error> {
+        let mut raw: *mut sys::primitive_desc = null_mut();
+        let activation = match operation {
+            Operation::Conv { activation, .. } | Operation::Linear { activation, .. } => {
+                *activation
+            }
+            Operation::Binary { algorithm: Algorithm::AddRelu, .. } => Activation::Relu,
+            _ => Activation::None,
+        };
+        let attributes = Attributes::new(activation)?;
+        let (call, status) = create(context, operation, attributes.raw, &mut raw);
+        check(call, status)?;
+        let reads_statistics =
+            matches!(operation, Operation::BatchNorm { direction: Direction::Inference, .. });
+        let sources = match operation {
+            Operation::Concat { sources, .. } => sources.len(),
+            _ => 0,
+        };
+        // SAFETY: `raw` was just created, we own it.
+        Ok(unsafe { Self::from_raw(context.clone(), raw, reads_statistics, sources) })
     }
 }

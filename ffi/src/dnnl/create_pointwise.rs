@@ -1,10 +1,10 @@
-//! The calls of the C API for operations on elements and channels; `create` has the products.
+//! The calls of the C API for operations on elements and channels, one per operation.
 
 use std::ffi::{c_int, c_uint};
 use std::ptr::null;
 
-use super::create::{Created, prop};
 use super::operation::{Activation, Algorithm, Direction, Norm, Operation};
+use super::result::Created;
 use super::sys;
 
 /// Classes are the second dimension of the logits.
@@ -94,7 +94,7 @@ pub(super) fn create_lrn(
                 sys::dnnl_lrn_forward_primitive_desc_create(
                     out,
                     engine,
-                    prop(*direction),
+                    direction.code(),
                     sys::LRN_ACROSS_CHANNELS,
                     data.raw(),
                     data.raw(),
@@ -144,7 +144,7 @@ pub(super) fn create_batch_norm(
                 sys::dnnl_batch_normalization_forward_primitive_desc_create(
                     out,
                     engine,
-                    prop(*direction),
+                    direction.code(),
                     data.raw(),
                     data.raw(),
                     norm.epsilon,
@@ -189,7 +189,7 @@ pub(super) fn create_relu(
                 sys::dnnl_eltwise_forward_primitive_desc_create(
                     out,
                     engine,
-                    prop(*direction),
+                    direction.code(),
                     sys::ELTWISE_RELU_USE_DST,
                     data.raw(),
                     data.raw(),
@@ -235,7 +235,7 @@ pub(super) fn create_softmax(
                 sys::dnnl_softmax_forward_primitive_desc_create(
                     out,
                     engine,
-                    prop(*direction),
+                    direction.code(),
                     sys::SOFTMAX_LOG,
                     data.raw(),
                     data.raw(),

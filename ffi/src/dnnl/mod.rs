@@ -4,6 +4,7 @@
 pub mod buffer;
 mod create;
 mod create_pointwise;
+mod create_products;
 pub mod memory;
 pub mod operation;
 pub mod primitive;

@@ -1,12 +1,9 @@
-//! Every operation that we ask oneDNN for, as data. Creating one picks an implementation and,
-//! where a descriptor was left open (`Order::Any`), a layout.
+//! Every operation that we ask oneDNN for, as data. `create` asks.
 
-use std::ptr::null_mut;
+use std::ffi::c_int;
 
-use super::create::create;
 use super::memory::MemoryDesc;
-use super::primitive::{Context, PrimitiveDesc};
-use super::result::{Error, check};
+use super::primitive::PrimitiveDesc;
 use super::sys;
 
 /// What a forward pass is for.
@@ -16,6 +13,16 @@ pub enum Direction {
     Training,
     /// Nothing follows.
     Inference,
+}
+
+impl Direction {
+    /// oneDNN's name of a forward pass for this.
+    pub(super) fn code(self) -> c_int {
+        match self {
+            Self::Training => sys::FORWARD_TRAINING,
+            Self::Inference => sys::FORWARD_INFERENCE,
+        }
+    }
 }
 
 /// How two tensors become one, element by element.
@@ -193,72 +200,4 @@ pub enum Operation<'a> {
         norm: Norm,
         hint: Hint<'a>,
     },
-}
-
-/// Attributes: the scratchpad is ours, ReLU may follow.
-struct Attributes {
-    raw: *mut sys::attr,
-    post_ops: *mut sys::post_ops,
-}
-
-impl Attributes {
-    fn new(activation: Activation) -> Result<Self, Error> {
-        let mut this = Self { raw: null_mut(), post_ops: null_mut() };
-        // SAFETY: each handle is created before it is used and destroyed once, in `drop`.
-        unsafe {
-            check("attr_create", sys::dnnl_primitive_attr_create(&mut this.raw))?;
-            check(
-                "attr_scratchpad",
-                sys::dnnl_primitive_attr_set_scratchpad_mode(this.raw, sys::SCRATCHPAD_USER),
-            )?;
-            if activation == Activation::Relu {
-                check("post_ops_create", sys::dnnl_post_ops_create(&mut this.post_ops))?;
-                let relu = sys::ELTWISE_RELU;
-                let status = sys::dnnl_post_ops_append_eltwise(this.post_ops, relu, 0.0, 0.0);
-                check("post_ops_append", status)?;
-                let status = sys::dnnl_primitive_attr_set_post_ops(this.raw, this.post_ops);
-                check("attr_post_ops", status)?;
-            }
-        }
-        Ok(this)
-    }
-}
-
-impl Drop for Attributes {
-    fn drop(&mut self) {
-        // SAFETY: null or live; destroyed once.
-        unsafe {
-            if !self.post_ops.is_null() {
-                sys::dnnl_post_ops_destroy(self.post_ops);
-            }
-            if !self.raw.is_null() {
-                sys::dnnl_primitive_attr_destroy(self.raw);
-            }
-        }
-    }
-}
-
-impl PrimitiveDesc {
-    /// Picks an implementation for `operation`.
-    pub fn new(context: &Context, operation: &Operation<'_>) -> Result<Self, Error> {
-        let mut raw: *mut sys::primitive_desc = null_mut();
-        let activation = match operation {
-            Operation::Conv { activation, .. } | Operation::Linear { activation, .. } => {
-                *activation
-            }
-            Operation::Binary { algorithm: Algorithm::AddRelu, .. } => Activation::Relu,
-            _ => Activation::None,
-        };
-        let attributes = Attributes::new(activation)?;
-        let (call, status) = create(context, operation, attributes.raw, &mut raw);
-        check(call, status)?;
-        let reads_statistics =
-            matches!(operation, Operation::BatchNorm { direction: Direction::Inference, .. });
-        let sources = match operation {
-            Operation::Concat { sources, .. } => sources.len(),
-            _ => 0,
-        };
-        // SAFETY: `raw` was just created, we own it.
-        Ok(unsafe { Self::from_raw(context.clone(), raw, reads_statistics, sources) })
-    }
 }
