@@ -4,8 +4,8 @@
 
 use std::time::Instant;
 
-use kintsugi::engine::EngineError;
-use kintsugi::engine::executor::Executor;
+use kintsugi::config::Device;
+use kintsugi::engine::{self, EngineError};
 use kintsugi::model::{catalogue, init, layout};
 
 const SECONDS_MAX: f64 = 3.0;
@@ -55,16 +55,16 @@ fn case(
     let images = vec![0.5; batch * 3 * side * side];
     let labels = vec![1; batch];
     let mut statistics = vec![0.0; layout.statistics];
-    let mut executor = Executor::new(&graph, &layout, threads)?;
-    executor.load(&parameters, &running)?;
+    let mut engine = engine::open(&Device::default(), &graph, &layout, threads)?;
+    engine.load(&parameters, &running)?;
     let mut sum = 0.0;
     let train = measure(threads, || {
         let ready = &mut |_: usize, part: &[f32]| sum += part[0];
-        executor.train(&images, &labels, [1, 2, 3], &mut statistics, ready).map(|_| ())
+        engine.train(&images, &labels, [1, 2, 3], &mut statistics, ready).map(|_| ())
     })?;
-    let load = measure(threads, || executor.load(&parameters, &running))?;
-    let memory = executor.memory_bytes() as f64 / (1 << 20) as f64;
-    let evaluate = measure(threads, || executor.evaluate(&images, &labels).map(|_| ()))?;
+    let load = measure(threads, || engine.load(&parameters, &running))?;
+    let memory = engine.memory_bytes() as f64 / (1 << 20) as f64;
+    let evaluate = measure(threads, || engine.evaluate(&images, &labels).map(|_| ()))?;
     let rate = |[best, median]: [f64; 2]| {
         format!("{:.1} ({:.1} at best) images/s", batch as f64 / median, batch as f64 / best)
     };

@@ -13,8 +13,7 @@ use crate::data::evaluation::Evaluation;
 use crate::data::loader::LoaderOptions;
 use crate::data::open::open;
 use crate::data::{DataError, Split};
-use crate::engine::EngineError;
-use crate::engine::executor::Executor;
+use crate::engine::{self, Compute, EngineError};
 use crate::model::{catalogue, layout};
 use crate::train::checkpoint::CheckpointError;
 use crate::train::checkpoint::Snapshot;
@@ -135,12 +134,12 @@ fn evaluate(args: &Args) -> Result<Measured, Failure> {
     };
     // Every picture is used once: nothing is worth keeping.
     let evaluation = Evaluation::new(set, &options, 0);
-    let mut executor = executor(args, &config, &snapshot)?;
+    let mut engine = engine_for(args, &config, &snapshot)?;
     let (mut loss, mut errors, mut computed, mut skipped) = (0.0, 0, 0, 0);
     let part = u64::from(config.evaluation.batch.max(1));
     for first in (0..evaluation.len()).step_by(part as usize) {
         let batch = evaluation.batch(first, part.min(evaluation.len() - first))?;
-        let outcome = executor.evaluate(&batch.images, &batch.labels)?;
+        let outcome = engine.evaluate(&batch.images, &batch.labels)?;
         loss += outcome.loss_sum;
         errors += outcome.errors;
         computed += outcome.samples;
@@ -192,7 +191,12 @@ fn validation_folder(folder: &Path) -> PathBuf {
     if half.is_dir() { half } else { folder.to_path_buf() }
 }
 
-fn executor(args: &Args, config: &Config, snapshot: &Snapshot) -> Result<Executor, Failure> {
+/// An engine that holds the checkpoint's weights.
+fn engine_for(
+    args: &Args,
+    config: &Config,
+    snapshot: &Snapshot,
+) -> Result<Box<dyn Compute>, Failure> {
     let (name, classes) = (&snapshot.model_name, snapshot.classes.len());
     let graph = catalogue::build(name, snapshot.input, classes, config.model.width)
         .map_err(|error| Failure::Usage(error.to_string()))?;
@@ -200,7 +204,8 @@ fn executor(args: &Args, config: &Config, snapshot: &Snapshot) -> Result<Executo
     let (parameters, statistics) =
         weights::weights_for(&args.checkpoint, &weights::export(snapshot), &layout)?;
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    let mut executor = Executor::new(&graph, &layout, args.threads.unwrap_or(cores))?;
-    executor.load(&parameters, &statistics)?;
-    Ok(executor)
+    let threads = args.threads.unwrap_or(cores);
+    let mut engine = engine::open(&config.device, &graph, &layout, threads)?;
+    engine.load(&parameters, &statistics)?;
+    Ok(engine)
 }

@@ -317,7 +317,7 @@ fn check_supported(config: &Config) -> Result<(), ConfigError> {
         (memory.mode != "resident", "memory.mode", quoted(&memory.mode), "\"resident\""),
     ] {
         if lacking {
-            return refuse(key, value, format!("this version cannot do that yet; write {instead}"));
+            return Err(ConfigError::not_yet(key, &value, instead));
         }
     }
     Ok(())

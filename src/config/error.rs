@@ -62,3 +62,12 @@ pub enum ConfigError {
         reason: String,
     },
 }
+
+impl ConfigError {
+    /// The refusal of a value that the schema names and this version cannot do; `instead` is what
+    /// to write.
+    pub fn not_yet(key: &str, value: &str, instead: &str) -> Self {
+        let reason = format!("this version cannot do that yet; write {instead}");
+        Self::Refused { key: key.into(), value: value.into(), reason }
+    }
+}

@@ -3,7 +3,7 @@
 
 use kintsugi_ffi::dnnl::{Activation, Context, Direction};
 
-use super::EngineError;
+use super::error::EngineError;
 use super::layer::{self, Layer, loss::Loss};
 use super::program::{Builder, Place, Program, Tensor};
 use crate::model::{Graph, LayerKind, Layout, TensorKind};

@@ -6,8 +6,8 @@ use kintsugi_ffi::dnnl::{
     Arg, Context, Direction, MemoryDesc, Operation, Order, Primitive, PrimitiveDesc, Span,
 };
 
-use super::EngineError;
 use super::arena::{self, Lifetime, Overwrite};
+use super::error::EngineError;
 use crate::model::{Graph, Layout, Shape, TensorSpec};
 
 /// Where a tensor is while a step runs.
@@ -64,8 +64,6 @@ pub struct Program {
     pub arena_bytes: usize,
     /// What it reads.
     pub weights: Vec<WeightUse>,
-    /// The value that holds the log-probabilities at the end.
-    pub log_probabilities: usize,
     /// Values that live from the forward into the backward pass, and their bytes.
     pub saved: Vec<(usize, usize)>,
 }
@@ -118,9 +116,9 @@ impl<'a> Builder<'a> {
         }
     }
 
-    fn blame(&self, source: kintsugi_ffi::dnnl::Error) -> EngineError {
+    fn blame(&self, source: &kintsugi_ffi::dnnl::Error) -> EngineError {
         let layer = self.graph.nodes.get(self.node).map_or("loss", |node| &node.name).to_string();
-        EngineError::Layer { layer, source }
+        EngineError::Layer { layer, reason: source.to_string() }
     }
 
     /// `[batch, channels, height, width]`.
@@ -130,7 +128,7 @@ impl<'a> Builder<'a> {
 
     /// A descriptor of these dimensions.
     pub fn desc(&self, dims: &[usize], order: Order) -> Result<MemoryDesc, EngineError> {
-        MemoryDesc::new(dims, order).map_err(|error| self.blame(error))
+        MemoryDesc::new(dims, order).map_err(|error| self.blame(&error))
     }
 
     /// The caller's images.
@@ -147,7 +145,7 @@ impl<'a> Builder<'a> {
 
     /// A new value for an argument of `operation`.
     pub fn result(&mut self, operation: &PrimitiveDesc, arg: Arg) -> Result<Tensor, EngineError> {
-        let desc = operation.desc_of(arg).map_err(|error| self.blame(error))?;
+        let desc = operation.desc_of(arg).map_err(|error| self.blame(&error))?;
         Ok(self.value(desc))
     }
 
@@ -157,7 +155,7 @@ impl<'a> Builder<'a> {
         operation: &PrimitiveDesc,
         arg: Arg,
     ) -> Result<Option<Tensor>, EngineError> {
-        let desc = operation.desc(arg).map_err(|error| self.blame(error))?;
+        let desc = operation.desc(arg).map_err(|error| self.blame(&error))?;
         Ok(desc.map(|desc| self.value(desc)))
     }
 
@@ -185,13 +183,13 @@ impl<'a> Builder<'a> {
         arg: Arg,
         tensor: usize,
     ) -> Result<Tensor, EngineError> {
-        let desc = operation.desc_of(arg).map_err(|error| self.blame(error))?;
+        let desc = operation.desc_of(arg).map_err(|error| self.blame(&error))?;
         Ok(self.weight(tensor, desc))
     }
 
     /// Picks an implementation.
     pub fn choose(&self, operation: &Operation<'_>) -> Result<PrimitiveDesc, EngineError> {
-        PrimitiveDesc::new(self.context, operation).map_err(|error| self.blame(error))
+        PrimitiveDesc::new(self.context, operation).map_err(|error| self.blame(&error))
     }
 
     /// Adds a step that runs `operation`, with a scratchpad where it wants one. The result may
@@ -210,7 +208,7 @@ impl<'a> Builder<'a> {
             roles.push(Arg::Scratchpad);
             places.push(Place::Value(self.values.len() - 1));
         }
-        let primitive = Primitive::new(operation, &roles).map_err(|error| self.blame(error))?;
+        let primitive = Primitive::new(operation, &roles).map_err(|error| self.blame(&error))?;
         for (from, to) in in_place {
             if let (Place::Value(from), Place::Value(to)) = (from.place, to.place) {
                 self.overwrites.push(Overwrite { from, to });
@@ -249,7 +247,7 @@ impl<'a> Builder<'a> {
             from.clone()
         } else {
             let plain = self.plain(from)?;
-            let desc = plain.desc.reshape(&dims).map_err(|error| self.blame(error))?;
+            let desc = plain.desc.reshape(&dims).map_err(|error| self.blame(&error))?;
             Tensor { place: plain.place, desc: Rc::new(desc) }
         };
         if *source.desc == *to {
@@ -269,7 +267,7 @@ impl<'a> Builder<'a> {
         operation: &PrimitiveDesc,
         arg: Arg,
     ) -> Result<Tensor, EngineError> {
-        let desc = operation.desc_of(arg).map_err(|error| self.blame(error))?;
+        let desc = operation.desc_of(arg).map_err(|error| self.blame(&error))?;
         self.convert(from, &desc)
     }
 
@@ -285,7 +283,7 @@ impl<'a> Builder<'a> {
             Ok(part) => (from.clone(), part),
             Err(_) => {
                 let plain = self.plain(from)?;
-                let part = plain.desc.part(&dims, offsets).map_err(|error| self.blame(error))?;
+                let part = plain.desc.part(&dims, offsets).map_err(|error| self.blame(&error))?;
                 (plain, part)
             }
         };
@@ -374,7 +372,6 @@ impl<'a> Builder<'a> {
             spans: placement.spans,
             arena_bytes: placement.bytes,
             weights: self.weights,
-            log_probabilities,
             saved,
         }
     }

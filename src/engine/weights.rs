@@ -7,7 +7,7 @@ use kintsugi_ffi::dnnl::{
     Arg, Buffer, Context, Data, Error, MemoryDesc, Operation, Order, Primitive, PrimitiveDesc, Span,
 };
 
-use super::EngineError;
+use super::error::EngineError;
 use super::program::WeightUse;
 use crate::model::{Layout, TensorKind, TensorSpec};
 

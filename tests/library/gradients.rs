@@ -1,8 +1,9 @@
 //! Every layer, and whole small graphs, against central differences of a forward pass in f64.
 
 use crate::reference::{Mode, forward};
+use kintsugi::config::Device;
 use kintsugi::config::seed::Stream;
-use kintsugi::engine::executor::Executor;
+use kintsugi::engine::{self, Compute};
 use kintsugi::model::spec::from_toml;
 use kintsugi::model::{Graph, Layout, Shape, TensorKind, catalogue, init, layout};
 
@@ -45,13 +46,17 @@ fn wide(values: &[f32]) -> Vec<f64> {
     values.iter().map(|&x| f64::from(x)).collect()
 }
 
+fn open(case: &Case) -> Box<dyn Compute> {
+    engine::open(&Device::default(), &case.graph, &case.layout, 1).expect("an engine")
+}
+
 /// Loss, gradients and statistics of the engine.
-fn engine(case: &Case) -> (f64, Vec<f32>, Vec<f32>) {
-    let mut executor = Executor::new(&case.graph, &case.layout, 1).expect("an executor");
-    executor.load(&case.parameters, &case.statistics).expect("parameters fit");
+fn trained(case: &Case) -> (f64, Vec<f32>, Vec<f32>) {
+    let mut engine = open(case);
+    engine.load(&case.parameters, &case.statistics).expect("parameters fit");
     let mut gradients = vec![f32::NAN; case.layout.parameters];
     let mut statistics = vec![f32::NAN; case.layout.statistics];
-    let outcome = executor
+    let outcome = engine
         .train(&case.images, &case.labels, DROPOUT_KEY, &mut statistics, &mut |offset, part| {
             gradients[offset..offset + part.len()].copy_from_slice(part);
         })
@@ -66,7 +71,7 @@ fn check(case: &Case) {
     let loss = |parameters: &[f64]| {
         forward(&case.graph, &case.layout, parameters, &images, &case.labels, &mode)
     };
-    let (engine_loss, gradients, statistics) = engine(case);
+    let (engine_loss, gradients, statistics) = trained(case);
     let exact = loss(&parameters);
     assert!(
         (engine_loss - exact.loss).abs() <= 1e-5 * exact.loss.abs().max(1.0),
@@ -77,8 +82,8 @@ fn check(case: &Case) {
         let error = (f64::from(given) - wanted).abs();
         assert!(error <= 1e-5 * wanted.abs().max(1.0), "statistic {at}: {given}, {wanted}");
     }
-    let trained = |kind| kind != TensorKind::Statistic;
-    for tensor in case.layout.tensors.iter().filter(|tensor| trained(tensor.kind)) {
+    let has_gradient = |kind| kind != TensorKind::Statistic;
+    for tensor in case.layout.tensors.iter().filter(|tensor| has_gradient(tensor.kind)) {
         let range = tensor.range();
         let stride = range.len().div_ceil(ELEMENTS_MAX);
         let mut pairs = Vec::new();
@@ -117,9 +122,9 @@ fn check_inference(case: &Case) {
         &case.labels,
         &mode,
     );
-    let mut executor = Executor::new(&case.graph, &case.layout, 1).expect("an executor");
-    executor.load(&case.parameters, &case.statistics).expect("parameters fit");
-    let outcome = executor.evaluate(&case.images, &case.labels).expect("a micro-batch");
+    let mut engine = open(case);
+    engine.load(&case.parameters, &case.statistics).expect("parameters fit");
+    let outcome = engine.evaluate(&case.images, &case.labels).expect("a micro-batch");
     let error = (outcome.loss_sum - exact.loss).abs();
     assert!(error <= 1e-5 * exact.loss.abs().max(1.0), "{} {}", outcome.loss_sum, exact.loss);
     let wrong = |(row, &label): (&[f64], &u32)| {
@@ -128,13 +133,14 @@ fn check_inference(case: &Case) {
     let errors =
         exact.logits.chunks(case.graph.classes).zip(&case.labels).filter(|&(r, l)| wrong((r, l)));
     assert_eq!(outcome.errors, errors.count() as u64);
-    let probabilities = executor.predict(&case.images).expect("probabilities");
-    for (row, logits) in
-        probabilities.chunks(case.graph.classes).zip(exact.logits.chunks(case.graph.classes))
-    {
+    let pixels = case.graph.input.iter().product();
+    let samples = case.images.chunks(pixels).zip(exact.logits.chunks(case.graph.classes));
+    for (image, logits) in samples {
         let sum: f64 = logits.iter().map(|x| x.exp()).sum();
-        for (p, x) in row.iter().zip(logits) {
-            assert!((f64::from(*p) - x.exp() / sum).abs() < 1e-5);
+        for (class, x) in logits.iter().enumerate() {
+            // With one sample the loss is its label's log-probability.
+            let outcome = engine.evaluate(image, &[class as u32]).expect("a sample");
+            assert!(((-outcome.loss_sum).exp() - x.exp() / sum).abs() < 1e-5);
         }
     }
 }

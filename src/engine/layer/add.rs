@@ -4,7 +4,7 @@
 use kintsugi_ffi::dnnl::{Activation, Algorithm, Arg, Direction, Operation};
 
 use super::{InputGradients, Layer, relu};
-use crate::engine::EngineError;
+use crate::engine::error::EngineError;
 use crate::engine::program::{Builder, Tensor};
 
 /// Sum of two or more tensors of one shape.

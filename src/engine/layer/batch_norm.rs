@@ -4,7 +4,7 @@
 use kintsugi_ffi::dnnl::{Activation, Arg, Direction, Norm, Operation, PrimitiveDesc};
 
 use super::{InputGradients, Layer};
-use crate::engine::EngineError;
+use crate::engine::error::EngineError;
 use crate::engine::program::{Builder, Place, Step, Tensor};
 
 /// Per channel. In training the micro-batch's own statistics, else the running ones.

@@ -5,7 +5,7 @@ use std::rc::Rc;
 use kintsugi_ffi::dnnl::{Arg, MemoryDesc, Operation, Order};
 
 use super::{InputGradients, Layer};
-use crate::engine::EngineError;
+use crate::engine::error::EngineError;
 use crate::engine::program::{Builder, Tensor};
 
 /// Inputs of one height and width, side by side.

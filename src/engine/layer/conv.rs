@@ -3,7 +3,7 @@
 use kintsugi_ffi::dnnl::{Activation, Arg, Direction, Operation, Order, PrimitiveDesc, Window};
 
 use super::{InputGradients, Layer, relu};
-use crate::engine::EngineError;
+use crate::engine::error::EngineError;
 use crate::engine::program::{Builder, Tensor};
 
 /// `[n, c, h, w]` with weights `[out, c, kernel, kernel]`.

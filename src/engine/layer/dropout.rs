@@ -5,7 +5,7 @@ use kintsugi_ffi::dnnl::{Algorithm, Arg, Direction, MemoryDesc, Operation, Order
 
 use super::{InputGradients, Layer};
 use crate::config::seed::{Stream, purpose};
-use crate::engine::EngineError;
+use crate::engine::error::EngineError;
 use crate::engine::program::{Builder, Place, Step, Tensor};
 
 /// Zeroes elements with probability `rate`.

@@ -4,7 +4,7 @@
 use kintsugi_ffi::dnnl::Order;
 
 use super::{InputGradients, Layer};
-use crate::engine::EngineError;
+use crate::engine::error::EngineError;
 use crate::engine::program::{Builder, Tensor};
 
 /// `[c, h, w]` as `[c * h * w]`.

@@ -9,7 +9,7 @@ use kintsugi_ffi::dnnl::{Activation, Arg, Direction, MemoryDesc, Operation, Orde
 
 use super::conv::{data_backward, parameters, weights_backward};
 use super::{InputGradients, Layer, relu};
-use crate::engine::EngineError;
+use crate::engine::error::EngineError;
 use crate::engine::program::{Builder, Tensor};
 
 /// `[n, in]` with weights `[out, in]`.

@@ -2,7 +2,7 @@
 
 use kintsugi_ffi::dnnl::{Arg, Direction, Operation, Order, PrimitiveDesc};
 
-use crate::engine::EngineError;
+use crate::engine::error::EngineError;
 use crate::engine::program::{Builder, Place, Step, Tensor};
 
 /// What the loss leaves for backward.

@@ -4,7 +4,7 @@
 use kintsugi_ffi::dnnl::{self, Arg, Direction, Operation, PrimitiveDesc};
 
 use super::{InputGradients, Layer};
-use crate::engine::EngineError;
+use crate::engine::error::EngineError;
 use crate::engine::program::{Builder, Tensor};
 
 /// Per position.

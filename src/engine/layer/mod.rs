@@ -2,7 +2,7 @@
 
 use kintsugi_ffi::dnnl::Activation;
 
-use super::EngineError;
+use super::error::EngineError;
 use super::program::{Builder, Tensor};
 use crate::model::LayerKind;
 

@@ -7,7 +7,7 @@ use kintsugi_ffi::dnnl::{
 };
 
 use super::{InputGradients, Layer};
-use crate::engine::EngineError;
+use crate::engine::error::EngineError;
 use crate::engine::program::{Builder, Tensor};
 
 /// A window of elements becomes one.

@@ -4,7 +4,7 @@
 use kintsugi_ffi::dnnl::{Arg, Direction, Operation};
 
 use super::{InputGradients, Layer};
-use crate::engine::EngineError;
+use crate::engine::error::EngineError;
 use crate::engine::program::{Builder, Tensor};
 
 /// max(x, 0); the derivative at 0 is 0.

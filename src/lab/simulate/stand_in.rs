@@ -14,12 +14,10 @@ use crate::data::set::DataSet;
 use crate::data::source::Source;
 use crate::data::store::Location;
 use crate::data::store::memory::MemoryStore;
-use crate::engine::EngineError;
-use crate::engine::executor::Outcome;
+use crate::engine::{Compute, EngineError, Outcome};
 use crate::model::spec::GraphBuilder;
 use crate::model::{Graph, LayerKind, Layout, TensorKind, layout};
 use crate::observe::clock::Clock;
-use crate::train::compute::pool::Compute;
 
 use super::scenario::SIDE;
 
@@ -128,6 +126,10 @@ impl StandIn {
 }
 
 impl Compute for StandIn {
+    fn prepare(&mut self, _samples: usize) -> Result<(), EngineError> {
+        Ok(())
+    }
+
     fn load(&mut self, parameters: &[f32], statistics: &[f32]) -> Result<(), EngineError> {
         self.parameters = parameters.to_vec();
         let hashes = [parameters, statistics].map(|part| xxh3_64(bytemuck::cast_slice(part)));
@@ -174,6 +176,10 @@ impl Compute for StandIn {
     fn evaluate(&mut self, _images: &[f32], labels: &[u32]) -> Result<Outcome, EngineError> {
         let loss_sum = labels.len() as f64;
         Ok(Outcome { loss_sum, errors: self.errors(labels), samples: labels.len() as u64 })
+    }
+
+    fn memory_bytes(&self) -> u64 {
+        size_of_val(self.parameters.as_slice()) as u64
     }
 }
 

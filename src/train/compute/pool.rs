@@ -1,4 +1,4 @@
-//! Worker threads: each owns an executor, takes owners' micro-batches of the current step (or
+//! Worker threads: each owns an engine, takes owners' micro-batches of the current step (or
 //! parts of the validation set), and adds what it computed to the rank's sums. They never see a
 //! communicator. A panic in one ends the whole process: never a rank with a dead worker.
 
@@ -10,10 +10,10 @@ use std::time::{Duration, Instant};
 use crate::cluster::faults::{Injector, Standing};
 use crate::cluster::guard::pulse;
 use crate::cluster::resident::Slots;
-use crate::config::{FaultKind, Phase};
+use crate::config::{Device, FaultKind, Phase};
 use crate::data::evaluation::Evaluation;
 use crate::data::loader::Loader;
-use crate::engine::executor::Executor;
+use crate::engine::{self, Compute};
 use crate::model::spec::elements;
 use crate::model::{Graph, Layout};
 
@@ -26,8 +26,6 @@ use crate::train::compute::pause::Pause;
 use crate::train::compute::totals::Totals;
 
 mod inline;
-
-pub use inline::Compute;
 
 const WAKE_EVERY: Duration = Duration::from_millis(50);
 
@@ -54,6 +52,8 @@ pub struct Shared {
     pub injector: Arc<Injector>,
     /// `run.seed`.
     pub seed: u64,
+    /// What computes.
+    pub device: Device,
     /// OpenMP threads of each worker.
     pub threads: usize,
     /// What every worker does before it is needed.
@@ -139,7 +139,7 @@ impl Board {
 }
 
 impl Pool {
-    /// Starts `workers` threads; each builds its executor at once.
+    /// Starts `workers` threads; each opens its engine at once.
     pub fn start(shared: Shared, workers: usize) -> Result<Self, TrainError> {
         let (shared, board) = (Arc::new(shared), Arc::new(Board::default()));
         let mut threads = Vec::new();
@@ -260,11 +260,11 @@ fn run_or_abort(shared: &Arc<Shared>, board: &Board) {
 }
 
 fn run_worker(shared: &Arc<Shared>, board: &Board) -> Result<(), TrainError> {
-    let executor = Executor::new(&shared.graph, &shared.layout, shared.threads)?;
-    let mut worker = Worker::new(Arc::clone(shared), executor);
+    let engine = engine::open(&shared.device, &shared.graph, &shared.layout, shared.threads)?;
+    let mut worker = Worker::new(Arc::clone(shared), engine);
     match shared.rehearsal {
         Rehearsal::None => {}
-        Rehearsal::Compile(samples) => worker.executor.prepare(samples)?,
+        Rehearsal::Compile(samples) => worker.engine.prepare(samples)?,
         Rehearsal::Compute(samples) => worker.rehearse(samples)?,
     }
     while let Some(item) = next_item(board, shared.free.as_deref()) {
@@ -288,29 +288,29 @@ struct Place {
 /// One worker thread's own things.
 struct Worker<E> {
     shared: Arc<Shared>,
-    executor: E,
+    engine: E,
     statistics: Vec<f32>,
-    /// The committed step whose weights the executor holds.
+    /// The committed step whose weights the engine holds.
     loaded: Option<u64>,
     /// Free running: -γ g of the micro-batch at hand.
     change: Vec<f32>,
 }
 
 impl<E: Compute> Worker<E> {
-    fn new(shared: Arc<Shared>, executor: E) -> Self {
+    fn new(shared: Arc<Shared>, engine: E) -> Self {
         let statistics = vec![0.0; shared.layout.statistics];
-        Self { shared, executor, statistics, loaded: None, change: Vec::new() }
+        Self { shared, engine, statistics, loaded: None, change: Vec::new() }
     }
 
     /// A micro-batch of zeros whose results nobody gets.
     fn rehearse(&mut self, samples: usize) -> Result<(), TrainError> {
-        self.executor.prepare(samples)?;
+        self.engine.prepare(samples)?;
         let Layout { parameters, statistics, .. } = *self.shared.layout;
-        self.executor.load(&vec![0.0; parameters], &vec![0.0; statistics])?;
+        self.engine.load(&vec![0.0; parameters], &vec![0.0; statistics])?;
         let images = vec![0.0; samples * elements(self.shared.graph.input)];
         let labels = vec![0; samples];
         let nothing = &mut |_: usize, _: &[f32]| {};
-        self.executor.train(&images, &labels, [0; 3], &mut self.statistics, nothing)?;
+        self.engine.train(&images, &labels, [0; 3], &mut self.statistics, nothing)?;
         Ok(())
     }
 
@@ -336,12 +336,12 @@ impl<E: Compute> Worker<E> {
         Ok(())
     }
 
-    /// Copies the committed weights into the executor, unless it has them.
+    /// Copies the committed weights into the engine, unless it has them.
     fn load(&mut self) -> Result<(), TrainError> {
         let slots = self.shared.slots.read().unwrap_or_else(PoisonError::into_inner);
         let committed = slots.committed();
         if self.loaded != Some(committed.step) {
-            self.executor.load(committed.parameters, committed.statistics)?;
+            self.engine.load(committed.parameters, committed.statistics)?;
             self.loaded = Some(committed.step);
         }
         Ok(())
@@ -353,7 +353,7 @@ impl<E: Compute> Worker<E> {
         let batch = pulse().loading(|| set.batch(first, count))?;
         totals.count = batch.count;
         totals.skipped = batch.skipped;
-        totals.add_outcome(&self.executor.evaluate(&batch.images, &batch.labels)?);
+        totals.add_outcome(&self.engine.evaluate(&batch.images, &batch.labels)?);
         Ok(())
     }
 
@@ -382,7 +382,7 @@ impl<E: Compute> Worker<E> {
         };
         let statistics = &mut self.statistics;
         let outcome =
-            self.executor.train(&batch.images, &batch.labels, key, statistics, &mut ready)?;
+            self.engine.train(&batch.images, &batch.labels, key, statistics, &mut ready)?;
         if closed.is_some() {
             return Err(TrainError::Closed);
         }
@@ -410,7 +410,7 @@ impl<E: Compute> Worker<E> {
         let key = [shared.seed, turn.batch, u64::from(turn.owner)];
         let statistics = &mut self.statistics;
         let outcome =
-            self.executor.train(&batch.images, &batch.labels, key, statistics, &mut ready)?;
+            self.engine.train(&batch.images, &batch.labels, key, statistics, &mut ready)?;
         shared.injector.at(Phase::InBackward, standing);
         totals.add_outcome(&outcome);
         let slots = shared.slots.read().unwrap_or_else(PoisonError::into_inner);

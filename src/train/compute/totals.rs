@@ -1,6 +1,6 @@
 //! What a rank's workers count, in words that sum exactly whatever the order.
 
-use crate::engine::executor::Outcome;
+use crate::engine::Outcome;
 
 /// Loss is summed in fixed point, so that the sum does not depend on its order: 2^-20 units.
 pub const LOSS_UNIT: f64 = 1.0 / (1u64 << 20) as f64;

@@ -17,6 +17,7 @@ use crate::data::loader::{Loader, LoaderOptions};
 use crate::data::open::open;
 use crate::data::sampler::Order;
 use crate::data::set::DataSet;
+use crate::engine::Compute;
 use crate::model::{Graph, Layout, catalogue, init, layout};
 use crate::observe::storage::Storage;
 
@@ -29,7 +30,6 @@ use crate::train::checkpoint::newest_verified;
 use crate::train::compute::free_run::FreeRun;
 use crate::train::compute::gradient_sum::GradientSum;
 use crate::train::compute::pause::Pause;
-use crate::train::compute::pool::Compute;
 use crate::train::compute::pool::Pool;
 use crate::train::compute::pool::Rehearsal;
 use crate::train::compute::pool::Shared;
@@ -187,6 +187,7 @@ pub fn prepare_from(
         free: free_run(config, &layout, owners),
         injector: Arc::clone(injector),
         seed,
+        device: config.device.clone(),
         threads: config.train.threads as usize,
         rehearsal: part.rehearsal(micro_batch(config.train.global_batch, owners)),
         pause: Pause::default(),

@@ -5,8 +5,7 @@
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use crate::engine::EngineError;
-use crate::engine::executor::{Executor, Outcome};
+use crate::engine::Compute;
 
 use crate::train::compute::pool::Board;
 use crate::train::compute::pool::Item;
@@ -14,66 +13,6 @@ use crate::train::compute::pool::Pool;
 use crate::train::compute::pool::Shared;
 use crate::train::compute::pool::Work;
 use crate::train::compute::pool::Worker;
-
-/// What computes a micro-batch: the engine, or in simulation a stand-in. The methods are those of
-/// `Executor`.
-pub trait Compute {
-    /// Gets ready for micro-batches of so many samples, before there are weights.
-    fn prepare(&mut self, _samples: usize) -> Result<(), EngineError> {
-        Ok(())
-    }
-    /// Takes over weights and running statistics.
-    fn load(&mut self, parameters: &[f32], statistics: &[f32]) -> Result<(), EngineError>;
-    /// Forward and backward; `ready(offset, gradients)` once for every trained tensor.
-    fn train(
-        &mut self,
-        images: &[f32],
-        labels: &[u32],
-        key: [u64; 3],
-        statistics: &mut [f32],
-        ready: &mut dyn FnMut(usize, &[f32]),
-    ) -> Result<Outcome, EngineError>;
-    /// Forward only.
-    fn evaluate(&mut self, images: &[f32], labels: &[u32]) -> Result<Outcome, EngineError>;
-}
-
-impl Compute for Executor {
-    fn load(&mut self, parameters: &[f32], statistics: &[f32]) -> Result<(), EngineError> {
-        Executor::load(self, parameters, statistics)
-    }
-    fn train(
-        &mut self,
-        images: &[f32],
-        labels: &[u32],
-        key: [u64; 3],
-        statistics: &mut [f32],
-        ready: &mut dyn FnMut(usize, &[f32]),
-    ) -> Result<Outcome, EngineError> {
-        Executor::train(self, images, labels, key, statistics, ready)
-    }
-    fn evaluate(&mut self, images: &[f32], labels: &[u32]) -> Result<Outcome, EngineError> {
-        Executor::evaluate(self, images, labels)
-    }
-}
-
-impl Compute for Box<dyn Compute + Send> {
-    fn load(&mut self, parameters: &[f32], statistics: &[f32]) -> Result<(), EngineError> {
-        (**self).load(parameters, statistics)
-    }
-    fn train(
-        &mut self,
-        images: &[f32],
-        labels: &[u32],
-        key: [u64; 3],
-        statistics: &mut [f32],
-        ready: &mut dyn FnMut(usize, &[f32]),
-    ) -> Result<Outcome, EngineError> {
-        (**self).train(images, labels, key, statistics, ready)
-    }
-    fn evaluate(&mut self, images: &[f32], labels: &[u32]) -> Result<Outcome, EngineError> {
-        (**self).evaluate(images, labels)
-    }
-}
 
 /// The one worker of a pool without threads.
 pub(in crate::train) struct Desk(Mutex<Worker<Box<dyn Compute + Send>>>);

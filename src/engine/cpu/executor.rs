@@ -2,28 +2,18 @@
 
 use kintsugi_ffi::dnnl::{Buffer, Data, Direction};
 
-use super::EngineError;
-use super::compile::compile;
-use super::device::cpu::Cpu;
-use super::layer::dropout::fill_mask;
-use super::program::{Place, Program, Step};
-use super::weights::Weights;
+use super::team::Team;
+use crate::engine::compile::compile;
+use crate::engine::compute::{Compute, Outcome};
+use crate::engine::error::EngineError;
+use crate::engine::layer::dropout::fill_mask;
+use crate::engine::program::{Place, Program, Step};
+use crate::engine::weights::Weights;
 use crate::model::spec::elements;
 use crate::model::{Graph, Layout, TensorKind, layout};
 
 /// Programs kept at once: a full and a ragged micro-batch, in training and evaluation, twice over.
 const PROGRAMS_MAX: usize = 8;
-
-/// Sums over a micro-batch.
-#[derive(Debug, Clone, Copy, PartialEq, Default)]
-pub struct Outcome {
-    /// Cross-entropy (natural logarithm), summed.
-    pub loss_sum: f64,
-    /// Samples whose most probable class is not their label (ties: the lowest class counts).
-    pub errors: u64,
-    /// Samples.
-    pub samples: u64,
-}
 
 /// A program with the weight copies that it holds.
 struct Held {
@@ -41,7 +31,7 @@ struct Held {
 pub struct Executor {
     graph: Graph,
     layout: Layout,
-    cpu: Cpu,
+    team: Team,
     arena: Buffer,
     weights: Weights,
     programs: Vec<Held>,
@@ -51,17 +41,11 @@ pub struct Executor {
 /// What a run of a program reads and writes besides its own values.
 struct Batch<'a> {
     images: &'a [f32],
-    labels: Labels<'a>,
+    labels: &'a [u32],
     dropout_key: [u64; 3],
     statistics: &'a mut [f32],
     ready: &'a mut dyn FnMut(usize, &[f32]),
     outcome: Outcome,
-}
-
-#[derive(Clone, Copy)]
-enum Labels<'a> {
-    Given(&'a [u32]),
-    Unknown,
 }
 
 impl Executor {
@@ -71,12 +55,12 @@ impl Executor {
         if layout::of(graph) != *layout {
             return Err(EngineError::Layout("use model::layout::of on the same graph".into()));
         }
-        let cpu = Cpu::new(threads)?;
-        let weights = Weights::new(&cpu.context, layout);
+        let team = Team::new(threads)?;
+        let weights = Weights::new(&team.context, layout);
         Ok(Self {
             graph: graph.clone(),
             layout: layout.clone(),
-            cpu,
+            team,
             arena: Buffer::zeroed(0),
             weights,
             programs: Vec::new(),
@@ -84,78 +68,7 @@ impl Executor {
         })
     }
 
-    /// Once per step: parameters and running statistics, flat in `Layout` order. Weights change
-    /// into the layouts of the compiled programs here, not per micro-batch.
-    pub fn load(&mut self, parameters: &[f32], statistics: &[f32]) -> Result<(), EngineError> {
-        same("parameters", parameters.len(), self.layout.parameters)?;
-        same("running statistics", statistics.len(), self.layout.statistics)?;
-        self.cpu.enter();
-        self.weights.load(parameters, statistics)
-    }
-
-    /// Compiles what `train` needs for micro-batches of so many samples. Weights loaded afterwards
-    /// go straight into the layouts that it wants.
-    pub fn prepare(&mut self, samples: usize) -> Result<(), EngineError> {
-        self.program(samples, Direction::Training).map(drop)
-    }
-
-    /// Forward and backward over `images` `[n, c, h, w]`. `ready(offset, gradients)` is called
-    /// during backward, tensor by tensor in reverse node order, once for every trained tensor:
-    /// sums over samples, in `Layout` order. `statistics` receives this micro-batch's mean and
-    /// unbiased variance. With n = 0 the outcome, all gradients and statistics are zeros.
-    pub fn train(
-        &mut self,
-        images: &[f32],
-        labels: &[u32],
-        dropout_key: [u64; 3],
-        statistics: &mut [f32],
-        ready: &mut dyn FnMut(usize, &[f32]),
-    ) -> Result<Outcome, EngineError> {
-        same("statistics", statistics.len(), self.layout.statistics)?;
-        self.check(images, labels)?;
-        if labels.is_empty() {
-            self.train_nothing(statistics, ready);
-            return Ok(Outcome::default());
-        }
-        let held = self.program(labels.len(), Direction::Training)?;
-        let labels = Labels::Given(labels);
-        let outcome = Outcome::default();
-        self.run(held, Batch { images, labels, dropout_key, statistics, ready, outcome })
-    }
-
-    /// Loss and errors without dropout, with the running statistics.
-    pub fn evaluate(&mut self, images: &[f32], labels: &[u32]) -> Result<Outcome, EngineError> {
-        self.check(images, labels)?;
-        if labels.is_empty() {
-            return Ok(Outcome::default());
-        }
-        let held = self.program(labels.len(), Direction::Inference)?;
-        self.run(held, inference(images, Labels::Given(labels), &mut |_, _| {}))
-    }
-
-    /// Class probabilities `[n, classes]`, without dropout, with the running statistics.
-    pub fn predict(&mut self, images: &[f32]) -> Result<Vec<f32>, EngineError> {
-        let sample = elements(self.graph.input);
-        let batch = images.len() / sample;
-        same("images", images.len(), batch * sample)?;
-        if !self.weights.loaded() {
-            return Err(EngineError::NotLoaded);
-        }
-        if batch == 0 {
-            return Ok(Vec::new());
-        }
-        let held = self.program(batch, Direction::Inference)?;
-        self.run(held, inference(images, Labels::Unknown, &mut |_, _| {}))?;
-        let program = &self.programs[held].program;
-        let logarithms = self.arena.slice(program.spans[program.log_probabilities]);
-        Ok(logarithms[..batch * self.graph.classes].iter().map(|x| x.exp()).collect())
-    }
-
-    /// Bytes of activations and weight copies held.
-    pub fn memory_bytes(&self) -> u64 {
-        (self.arena.bytes() + self.weights.bytes()) as u64
-    }
-
+    #[cfg(test)]
     /// Bytes that live from the forward into the backward pass of a micro-batch of `batch`.
     pub fn saved_bytes(&mut self, batch: usize) -> Result<u64, EngineError> {
         let held = self.program(batch.max(1), Direction::Training)?;
@@ -183,7 +96,7 @@ impl Executor {
 
     /// The program for this batch size, compiled if there is none; the longest unused one goes.
     fn program(&mut self, batch: usize, direction: Direction) -> Result<usize, EngineError> {
-        self.cpu.enter();
+        self.team.enter();
         self.clock += 1;
         let wanted = |held: &Held| held.batch == batch && held.direction == direction;
         if let Some(at) = self.programs.iter().position(wanted) {
@@ -195,7 +108,7 @@ impl Executor {
             let gone = self.programs.swap_remove(oldest.unwrap_or(0));
             gone.weights.into_iter().for_each(|at| self.weights.release(at));
         }
-        let program = compile(&self.cpu.context, &self.graph, &self.layout, batch, direction)?;
+        let program = compile(&self.team.context, &self.graph, &self.layout, batch, direction)?;
         let mut weights = Vec::with_capacity(program.weights.len());
         for wanted in &program.weights {
             weights.push(self.weights.acquire(wanted)?);
@@ -232,10 +145,12 @@ impl Executor {
                 Step::Loss { log_probabilities, seed } => {
                     let logarithms = self.arena.slice(spans[*log_probabilities]);
                     batch.outcome = score(logarithms, batch.labels, self.graph.classes);
-                    if let (Some(seed), Labels::Given(labels)) = (*seed, batch.labels) {
+                    if let Some(seed) = *seed {
                         let seed = self.arena.slice_mut(spans[seed]);
                         seed.fill(0.0);
-                        for (row, &label) in seed.chunks_exact_mut(self.graph.classes).zip(labels) {
+                        for (row, &label) in
+                            seed.chunks_exact_mut(self.graph.classes).zip(batch.labels)
+                        {
                             row[label as usize] = -1.0;
                         }
                     }
@@ -258,13 +173,60 @@ impl Executor {
     }
 }
 
+impl Compute for Executor {
+    /// Weights change into the layouts of the compiled programs here, not per micro-batch.
+    fn load(&mut self, parameters: &[f32], statistics: &[f32]) -> Result<(), EngineError> {
+        same("parameters", parameters.len(), self.layout.parameters)?;
+        same("running statistics", statistics.len(), self.layout.statistics)?;
+        self.team.enter();
+        self.weights.load(parameters, statistics)
+    }
+
+    /// Compiles what `train` needs.
+    fn prepare(&mut self, samples: usize) -> Result<(), EngineError> {
+        self.program(samples, Direction::Training).map(drop)
+    }
+
+    fn train(
+        &mut self,
+        images: &[f32],
+        labels: &[u32],
+        dropout_key: [u64; 3],
+        statistics: &mut [f32],
+        ready: &mut dyn FnMut(usize, &[f32]),
+    ) -> Result<Outcome, EngineError> {
+        same("statistics", statistics.len(), self.layout.statistics)?;
+        self.check(images, labels)?;
+        if labels.is_empty() {
+            self.train_nothing(statistics, ready);
+            return Ok(Outcome::default());
+        }
+        let held = self.program(labels.len(), Direction::Training)?;
+        let outcome = Outcome::default();
+        self.run(held, Batch { images, labels, dropout_key, statistics, ready, outcome })
+    }
+
+    fn evaluate(&mut self, images: &[f32], labels: &[u32]) -> Result<Outcome, EngineError> {
+        self.check(images, labels)?;
+        if labels.is_empty() {
+            return Ok(Outcome::default());
+        }
+        let held = self.program(labels.len(), Direction::Inference)?;
+        self.run(held, inference(images, labels, &mut |_, _| {}))
+    }
+
+    fn memory_bytes(&self) -> u64 {
+        (self.arena.bytes() + self.weights.bytes()) as u64
+    }
+}
+
 fn same(what: &'static str, given: usize, wanted: usize) -> Result<(), EngineError> {
     if given == wanted { Ok(()) } else { Err(EngineError::Length { what, given, wanted }) }
 }
 
 fn inference<'a>(
     images: &'a [f32],
-    labels: Labels<'a>,
+    labels: &'a [u32],
     ready: &'a mut dyn FnMut(usize, &[f32]),
 ) -> Batch<'a> {
     let outcome = Outcome::default();
@@ -272,9 +234,8 @@ fn inference<'a>(
 }
 
 /// Sums loss and errors over rows of log-probabilities.
-fn score(logarithms: &[f32], labels: Labels<'_>, classes: usize) -> Outcome {
+fn score(logarithms: &[f32], labels: &[u32], classes: usize) -> Outcome {
     let mut outcome = Outcome::default();
-    let Labels::Given(labels) = labels else { return outcome };
     for (row, &label) in logarithms.chunks_exact(classes).zip(labels) {
         let own = row[label as usize];
         outcome.loss_sum -= f64::from(own);
@@ -416,7 +377,6 @@ mod tests {
         assert_eq!(bits.iter().sum::<u64>(), sum, "offsets, and nothing but zeros");
         let mut executor = case.executor(1);
         assert_eq!(executor.evaluate(&[], &[]), Ok(Outcome::default()));
-        assert_eq!(executor.predict(&[]), Ok(Vec::new()));
     }
 
     #[test]
@@ -429,7 +389,6 @@ mod tests {
         let error = executor.evaluate(&case.images, &[1, 10]).expect_err("a wrong label");
         assert!(error.to_string().contains("label 10 of sample 1"), "{error}");
         assert!(executor.evaluate(&case.images[1..], &case.labels).is_err());
-        assert!(executor.predict(&case.images[1..]).is_err());
     }
 
     #[test]

@@ -3,13 +3,13 @@
 use kintsugi_ffi::dnnl::{self, Context};
 
 /// One worker's CPU. The team's size is part of the arithmetic: another size, other bits.
-pub struct Cpu {
+pub struct Team {
     /// What primitives are made with.
     pub context: Context,
     threads: usize,
 }
 
-impl Cpu {
+impl Team {
     /// A team of `threads` (at least one) for the calling thread.
     pub fn new(threads: usize) -> Result<Self, dnnl::Error> {
         let this = Self { context: Context::cpu()?, threads: threads.max(1) };

@@ -1,0 +1,4 @@
+//! The CPU through oneDNN.
+
+pub mod executor;
+pub mod team;

@@ -1,3 +1,0 @@
-//! Where arithmetic runs: `cpu` through oneDNN.
-
-pub mod cpu;
