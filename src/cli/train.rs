@@ -4,8 +4,8 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use crate::config::{Config, ConfigError, identity, parse, resolve_owners};
+use crate::train::plan::TrainArguments;
 use crate::train::run as run_rank;
-use crate::train::start::run::TrainArguments;
 
 /// Arguments.
 #[derive(Debug, clap::Args)]

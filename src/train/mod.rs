@@ -3,18 +3,20 @@
 //! repaired; then the loop, and how a rank starts.
 
 pub mod error;
+pub mod plan;
 pub mod state;
 pub mod compute;
 pub mod update;
 pub mod exchange;
 pub mod checkpoint;
 pub mod record;
-pub mod requests;
+pub mod vote;
 pub mod repair;
-pub mod ending;
+pub mod agenda;
 pub mod evaluation;
 pub mod trainer;
 pub mod start;
 
 pub use error::TrainError;
-pub use start::run::{TrainArguments, run};
+pub use plan::TrainArguments;
+pub use start::run::run;

@@ -25,22 +25,9 @@ pub mod wire;
 pub mod writer;
 
 pub use interval::young_daly;
-pub use store::newest_verified;
+pub use store::{WriterReport, newest_verified};
 pub use wire::TrainState;
-pub use writer::{Copying, Ticket, Writer, WriterReport};
-
-/// What a checkpoint says besides numbers; the same for the whole run.
-#[derive(Debug, Clone, PartialEq)]
-pub struct About {
-    /// Names and places of the tensors.
-    pub layout: Arc<Layout>,
-    /// Catalogue name or file stem.
-    pub model_name: String,
-    /// Class names in label order.
-    pub classes: Vec<String>,
-    /// One input sample.
-    pub input: Shape,
-}
+pub use writer::{Copying, Ticket, Writer};
 
 /// The whole state after a committed step.
 #[derive(Debug, Clone, PartialEq)]

@@ -24,7 +24,23 @@ use crate::train::checkpoint::manifest::STATE;
 use crate::train::checkpoint::manifest::hex;
 use crate::train::checkpoint::tensors;
 use crate::train::checkpoint::wire;
-use crate::train::checkpoint::writer::WriterReport;
+
+/// How one checkpoint went.
+#[derive(Debug)]
+pub struct WriterReport {
+    /// Its folder.
+    pub name: String,
+    /// Committed steps in it.
+    pub step: u64,
+    /// Of all its files.
+    pub bytes: u64,
+    /// Writing and syncing.
+    pub write_seconds: f64,
+    /// Reading back.
+    pub verify_seconds: f64,
+    /// Published, or why not.
+    pub result: Result<(), CheckpointError>,
+}
 
 /// Where checkpoints lie in a run directory.
 pub const FOLDER: &str = "checkpoints";

@@ -13,33 +13,16 @@ use crate::observe::clock::{Clock, RealClock};
 use crate::observe::storage::Storage;
 use crate::train::state::beside::Beside;
 
-use crate::train::checkpoint::About;
 use crate::train::checkpoint::CheckpointError;
 use crate::train::checkpoint::Snapshot;
 use crate::train::checkpoint::TrainState;
-use crate::train::checkpoint::store;
+use crate::train::checkpoint::store::{self, WriterReport};
+use crate::train::plan::About;
 
 /// Buffer sets: one being written, one waiting or being filled.
 const SETS_MAX: usize = 2;
 /// Outcomes nobody fetched; older ones are dropped.
 const REPORTS_MAX: usize = 64;
-
-/// How one checkpoint went.
-#[derive(Debug)]
-pub struct WriterReport {
-    /// Its folder.
-    pub name: String,
-    /// Committed steps in it.
-    pub step: u64,
-    /// Of all its files.
-    pub bytes: u64,
-    /// Writing and syncing.
-    pub write_seconds: f64,
-    /// Reading back.
-    pub verify_seconds: f64,
-    /// Published, or why not.
-    pub result: Result<(), CheckpointError>,
-}
 
 #[derive(Debug, Default)]
 struct Buffers {

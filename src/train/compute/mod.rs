@@ -1,8 +1,10 @@
 //! Micro-batches to gradients: worker threads, and the sums that they add to.
 
+pub mod board;
 pub mod fixed_point;
 pub mod free_run;
 pub mod gradient_sum;
 pub mod pause;
 pub mod pool;
 pub mod totals;
+pub mod worker;

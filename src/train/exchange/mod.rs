@@ -14,6 +14,7 @@ use crate::train::TrainError;
 use crate::train::compute::fixed_point::Grid;
 use crate::train::compute::pool::Pool;
 use crate::train::compute::totals::Totals;
+use crate::train::state::rank::Rank;
 use crate::train::state::replica::Replica;
 
 pub mod asynchronous;
@@ -36,6 +37,20 @@ pub struct Context<'a> {
     pub begin_limit: Duration,
     /// In the first step after a repair: when it was finished.
     pub repaired_at: Option<Duration>,
+}
+
+impl<'a> Context<'a> {
+    /// A rank's; `repaired_at`: in the first step after a repair, when it was finished.
+    pub fn of(rank: &'a mut Rank, repaired_at: Option<Duration>) -> Self {
+        Self {
+            comm: rank.comm.as_mut(),
+            world: &rank.world,
+            replica: &mut rank.replica,
+            clock: rank.clock.as_ref(),
+            begin_limit: rank.plan.begin_limit,
+            repaired_at,
+        }
+    }
 }
 
 /// One step's sums over all ranks, before the vote.

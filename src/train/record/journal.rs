@@ -14,6 +14,7 @@ use crate::observe::log::{EventLog, parse_lines, whole_lines};
 use crate::observe::progress::Progress;
 use crate::observe::storage::Storage;
 use crate::observe::tensorboard::Tensorboard;
+use crate::train::state::rank::Place;
 
 /// Names within the run directory.
 pub const EVENTS: &str = "events.jsonl";
@@ -23,16 +24,6 @@ pub const LEDGER: &str = "ledger.jsonl";
 const RECENT_EVENTS_BYTES: usize = 256 << 10;
 /// See `cluster::world`.
 pub const WORLD: &str = "world.json";
-
-/// Where in the run a line is written.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-#[allow(missing_docs)]
-pub struct Place {
-    pub attempt: u32,
-    pub generation: u32,
-    pub step: u64,
-    pub rank: u32,
-}
 
 /// Where and when an event happened.
 #[derive(Debug, Clone, Copy, PartialEq)]

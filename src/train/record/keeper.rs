@@ -10,7 +10,6 @@ use crate::cluster::faults::inject::STRUCK;
 use crate::cluster::faults::{FAULTS_FOLDER, Injector, Standing};
 use crate::cluster::world::World;
 use crate::config::Every;
-use crate::data::sampler::Order;
 use crate::observe::clock::Clock;
 use crate::observe::event::Kind;
 use crate::observe::ledger::{self, Entry};
@@ -19,22 +18,21 @@ use crate::observe::storage::Storage;
 
 use crate::train::TrainError;
 use crate::train::checkpoint;
-use crate::train::checkpoint::About;
 use crate::train::checkpoint::Copying;
 use crate::train::checkpoint::TrainState;
 use crate::train::checkpoint::Writer;
 use crate::train::checkpoint::young_daly;
+use crate::train::plan::Facts;
+use crate::train::plan::Staff;
 use crate::train::record::cause::FAULT_AGE_SECONDS_MAX;
 use crate::train::record::journal::Journal;
-use crate::train::record::journal::Place;
 use crate::train::record::outcome;
-use crate::train::start::surroundings::Staff;
 use crate::train::state::position::Ending;
 use crate::train::state::position::Position;
+use crate::train::state::rank::Place;
 use crate::train::state::replica::Replica;
 
 use crate::train::record::due::{self, Last};
-use crate::train::record::reason::{leave_reason, read_reason};
 use crate::train::record::struck::Struck;
 
 /// Longest wait for a checkpoint that must be written before the run ends.
@@ -46,27 +44,6 @@ const FINAL_CHECKPOINT_TRIES: u32 = 2;
 /// Times that the result is written, and the pause between.
 const RESULT_TRIES: u32 = 10;
 const RESULT_PAUSE: Duration = Duration::from_millis(500);
-
-/// Constants of the run that its files carry.
-#[derive(Debug, Clone)]
-pub struct Facts {
-    /// Model and classes.
-    pub about: About,
-    /// Names the run.
-    pub run_id: String,
-    /// Of what decides the arithmetic.
-    pub config_fingerprint: u64,
-    /// Of the training set.
-    pub data_fingerprint: u64,
-    /// `checkpoint.every`.
-    pub every: Every,
-    /// `checkpoint.keep`.
-    pub keep: u32,
-    /// `checkpoint.mtbf`.
-    pub mtbf: Duration,
-    /// Which samples make which step.
-    pub order: Order,
-}
 
 /// Seconds that a checkpoint held the loop, and that its copy took beside it.
 #[derive(Debug, Clone, Copy, Default)]
@@ -445,16 +422,6 @@ impl Keeper {
             committed.statistics,
             position,
         )
-    }
-
-    /// Leaves the reason why this rank cannot go on, for whoever writes the result.
-    pub fn leave_reason(&self, error: &TrainError) {
-        leave_reason(self.storage.as_ref(), error);
-    }
-
-    /// What another rank left.
-    pub fn read_reason(&self) -> TrainError {
-        read_reason(self.storage.as_ref())
     }
 
     /// Seconds since the newest injected fault fired: the "detect" of a repair that it caused.

@@ -1,12 +1,83 @@
 //! What is written about a run, and by whom.
 
+use crate::observe::event::Kind;
+use crate::observe::result::Status;
+
+use crate::train::TrainError;
+use crate::train::state::rank::Rank;
+
 pub mod casualties;
 pub mod cause;
 pub mod due;
+pub mod evaluations;
 pub mod journal;
 pub mod keeper;
 pub mod outcome;
-pub mod owed;
 pub mod pace;
 pub mod reason;
+pub mod repairs;
+pub mod steps;
 pub mod struck;
+
+use journal::Journal;
+use keeper::Keeper;
+use pace::Pace;
+use repairs::{Patience, Repairs};
+use steps::{Step, Steps};
+
+/// A rank's pen. Every rank has one, so that any can become the writer.
+pub struct Record {
+    /// Events, ledger, the picture of the world.
+    pub journal: Journal,
+    /// Checkpoints and the result, while this rank is the writer.
+    pub keeper: Keeper,
+    /// Repairs of which the run's files do not know yet.
+    pub repairs: Repairs,
+    /// Committed steps.
+    pub steps: Steps,
+    pace: Pace,
+}
+
+impl Record {
+    /// Nothing is written yet.
+    pub fn new(journal: Journal, keeper: Keeper) -> Self {
+        let (repairs, steps, pace) = (Repairs::default(), Steps::default(), Pace::default());
+        Self { journal, keeper, repairs, steps, pace }
+    }
+
+    /// Writes an event from here.
+    pub fn event(&mut self, rank: &Rank, kind: Kind) {
+        self.journal.event(rank.place(), kind);
+    }
+
+    /// This rank is the writer from now on: fills what a dead one left open.
+    pub fn take_over(&mut self, rank: &Rank) {
+        self.keeper.take_over(&rank.replica, &rank.world, &mut self.journal);
+    }
+
+    /// The writer's part of a commit.
+    pub fn committed(&mut self, rank: &Rank) {
+        self.journal.committed(rank.place(), &rank.replica.position.ledger_tail);
+        rank.replica.reached_point(crate::config::Phase::InSnapshot);
+        let seconds = self.journal.seconds();
+        self.keeper.after_commit(&rank.replica, &mut self.journal, rank.place(), seconds);
+    }
+
+    /// What every rank tells of a committed step.
+    pub fn report_step(&mut self, rank: &mut Rank, step: &Step<'_>) {
+        self.repairs.report_begin(rank, &mut self.journal, step.sums.begun_seconds);
+        self.repairs.settle(rank, &mut self.journal, Patience::None);
+        self.steps.report(rank, &mut self.journal, step);
+        self.pace.watch(rank, &mut self.journal, step.sums);
+    }
+
+    /// Before an end: repairs that no step followed are among what the result is made of.
+    pub fn report_rest(&mut self, rank: &mut Rank) {
+        self.repairs.report_rest(rank, &mut self.journal);
+    }
+
+    /// The end of a run that all ranks agreed on: last checkpoint, result.
+    pub fn finish(&mut self, rank: &Rank, status: Status) -> Result<(), TrainError> {
+        self.keeper.finish(&rank.replica, &mut self.journal, rank.place(), status)
+    }
+}

@@ -13,8 +13,8 @@ use crate::observe::storage::Storage;
 
 use crate::train::record::journal::EVENTS;
 use crate::train::record::journal::LEDGER;
-use crate::train::record::journal::Place;
 use crate::train::state::position::Position;
+use crate::train::state::rank::Place;
 
 /// The file.
 pub const RESULT: &str = "result.json";

@@ -11,7 +11,8 @@ use crate::cluster::guard::pulse;
 use crate::observe::event::Kind;
 
 use crate::train::exchange::Sums;
-use crate::train::trainer::Trainer;
+use crate::train::record::journal::Journal;
+use crate::train::state::rank::Rank;
 
 /// Steps that a judgement rests on.
 pub const WINDOW: usize = 50;
@@ -115,42 +116,40 @@ fn median(mut values: Vec<f64>) -> Option<f64> {
     values.get(values.len() / 2).copied()
 }
 
-impl Trainer {
+impl Pace {
     /// After a commit: reports a rank that has become slow; such a rank leaves if that is asked
     /// for, and the ladder replaces it.
-    pub(in crate::train) fn watch_pace(&mut self, sums: &Sums) {
-        if sums.rank_micros.len() != self.comm.size() {
+    pub fn watch(&mut self, rank: &Rank, journal: &mut Journal, sums: &Sums) {
+        let ranks = rank.comm.size();
+        if sums.rank_micros.len() != ranks {
             return;
         }
-        let owners: Vec<usize> =
-            (0..self.comm.size()).map(|rank| self.world.owners_of(rank).len()).collect();
-        let slow = self.pace.on(self.world.generation, &owners, &sums.rank_micros);
-        if let Some(slow) = slow {
-            self.report_slow(slow);
+        let owners: Vec<usize> = (0..ranks).map(|at| rank.world.owners_of(at).len()).collect();
+        if let Some(slow) = self.on(rank.world.generation, &owners, &sums.rank_micros) {
+            report_slow(rank, journal, slow);
         }
-        let now = self.clock.now();
-        let due = self.pace.written.is_none_or(|last| now.saturating_sub(last) >= EVENT_EVERY);
-        if due && self.pace.steps() >= WRITTEN_FROM && self.is_writer() {
-            self.pace.written = Some(now);
-            let rank_seconds = self.pace.rank_seconds();
-            self.event(Kind::Pace { rank_seconds });
+        let now = rank.clock.now();
+        let due = self.written.is_none_or(|last| now.saturating_sub(last) >= EVENT_EVERY);
+        if due && self.steps() >= WRITTEN_FROM && rank.is_writer() {
+            self.written = Some(now);
+            journal.event(rank.place(), Kind::Pace { rank_seconds: self.rank_seconds() });
         }
     }
+}
 
-    fn report_slow(&mut self, Slow { rank, factor }: Slow) {
-        let what = format!("{factor:.1} times the others' median over {WINDOW} steps");
-        if self.is_writer() {
-            let member = self.world.member_at(rank);
-            let place = member.map(|m| format!("member {}, pid {} on {}", m.member, m.pid, m.host));
-            let place = place.unwrap_or_default();
-            let message = format!("rank {rank} ({place}) is slow: it computes {what}");
-            self.event(Kind::Warning { message });
-        }
-        let replaces = self.plan.replaces_slow && rank == self.comm.rank() && self.comm.size() > 1;
-        if replaces && pulse().verdicts_beginning(REPLACED) < REPLACED_MAX {
-            pulse().last_words(&format!("{REPLACED} {what}, recovery.replace_slow"));
-            os::kill_self_now();
-        }
+fn report_slow(own: &Rank, journal: &mut Journal, Slow { rank, factor }: Slow) {
+    let what = format!("{factor:.1} times the others' median over {WINDOW} steps");
+    if own.is_writer() {
+        let member = own.world.member_at(rank);
+        let place = member.map(|m| format!("member {}, pid {} on {}", m.member, m.pid, m.host));
+        let place = place.unwrap_or_default();
+        let message = format!("rank {rank} ({place}) is slow: it computes {what}");
+        journal.event(own.place(), Kind::Warning { message });
+    }
+    let replaces = own.plan.replaces_slow && rank == own.comm.rank() && own.comm.size() > 1;
+    if replaces && pulse().verdicts_beginning(REPLACED) < REPLACED_MAX {
+        pulse().last_words(&format!("{REPLACED} {what}, recovery.replace_slow"));
+        os::kill_self_now();
     }
 }
 

@@ -3,87 +3,14 @@
 //! of one survivor are hashed beside the first step, and compared before that step is voted on. A
 //! newcomer that differs leaves before anything it computed counts.
 
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::PoisonError;
 
 use crate::cluster::comm::CommError;
-use crate::cluster::resident::{self, Slots};
 
 use crate::train::TrainError;
-use crate::train::state::beside::Beside;
+use crate::train::state::proof::Proof;
+use crate::train::state::rank::Rank;
 use crate::train::state::replica::Replica;
-use crate::train::trainer::Trainer;
-
-/// What a rank knows of its own state since the last repair.
-#[derive(Debug, Default)]
-pub struct Proof {
-    /// Whether this world has still to compare. Set on every rank of a repaired world.
-    due: bool,
-    /// It got its state in a repair, and nobody has compared it yet.
-    unproven: bool,
-    hash: Option<Hash>,
-}
-
-#[derive(Debug)]
-enum Hash {
-    /// To be computed once every rank is at work again: until then cores are dear.
-    Due,
-    /// Being computed.
-    Coming(Beside<u128>),
-    Known(u128),
-}
-
-impl Proof {
-    /// A repair has made the world whole. `received`: this rank got its state in it. `reference`:
-    /// it gave it.
-    pub(in crate::train) fn repaired(&mut self, received: bool, reference: bool) {
-        self.due = true;
-        self.unproven |= received;
-        // A state that somebody has begun to hash is still the committed one: no step came between.
-        if (received || reference) && self.hash.is_none() {
-            self.hash = Some(Hash::Due);
-        }
-    }
-
-    /// Every rank computes its part of the first step: what is to be hashed is hashed beside it.
-    pub(in crate::train) fn begin(&mut self, slots: &Arc<RwLock<Slots>>) {
-        if matches!(self.hash, Some(Hash::Due)) {
-            self.hash = Some(hash_beside(slots));
-        }
-    }
-
-    /// The committed state is another one than when the world was repaired.
-    pub(in crate::train) fn state_changed(&mut self) {
-        if !self.unproven {
-            self.hash = None;
-        }
-    }
-
-    fn value(&mut self, slots: &RwLock<Slots>) -> Option<u128> {
-        let value = match self.hash.take()? {
-            Hash::Due => hash_now(slots),
-            Hash::Known(value) => value,
-            Hash::Coming(thread) => thread.wait()?,
-        };
-        self.hash = Some(Hash::Known(value));
-        Some(value)
-    }
-}
-
-fn hash_now(slots: &RwLock<Slots>) -> u128 {
-    let slots = slots.read().unwrap_or_else(PoisonError::into_inner);
-    let hash = resident::hash(&slots.committed());
-    // A newcomer's first update must not wait for pages.
-    slots.populate();
-    hash
-}
-
-fn hash_beside(slots: &Arc<RwLock<Slots>>) -> Hash {
-    let shared = Arc::clone(slots);
-    match Beside::start("hash", move || hash_now(&shared)) {
-        Ok(thread) => Hash::Coming(thread),
-        Err(_) => Hash::Known(hash_now(slots)),
-    }
-}
 
 /// One rank's part of the comparison.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -137,44 +64,43 @@ fn judge(answers: &[Answer]) -> Verdict {
     if ranks.is_empty() { Verdict::Equal } else { Verdict::Differ(ranks) }
 }
 
-impl Trainer {
-    /// Before the first vote of a repaired world.
-    pub(in crate::train) fn compare(&mut self) -> Result<(), TrainError> {
-        if !self.replica.proof.due {
-            return Ok(());
+/// Before the first vote of a repaired world: a newcomer that holds other bits than the survivors
+/// leaves before anything it computed counts.
+pub fn prove(rank: &mut Rank) -> Result<(), TrainError> {
+    if !rank.replica.proof.is_due() {
+        return Ok(());
+    }
+    let mut answers = gather_answers(rank)?;
+    if let Verdict::NeedsReference(reference) = judge(&answers) {
+        if rank.comm.rank() == reference {
+            rank.replica.proof.hash_now(&rank.replica.slots);
         }
-        let mut answers = self.gather_answers()?;
-        if let Verdict::NeedsReference(rank) = judge(&answers) {
-            if self.comm.rank() == rank {
-                self.replica.proof.hash = Some(Hash::Known(hash_now(&self.replica.slots)));
-            }
-            answers = self.gather_answers()?;
+        answers = gather_answers(rank)?;
+    }
+    match judge(&answers) {
+        Verdict::Differ(ranks) if ranks.contains(&rank.comm.rank()) => {
+            Err(leave(&mut rank.replica))
         }
-        match judge(&answers) {
-            Verdict::Differ(ranks) if ranks.contains(&self.comm.rank()) => {
-                Err(leave(&mut self.replica))
-            }
-            Verdict::Differ(ranks) => {
-                tracing::warn!("the state of ranks {ranks:?} differs: they leave the world");
-                // They are about to die, which ends this. Who revoked now could interrupt one that
-                // has not heard it yet: all would gather, lose nobody and compare once more.
-                self.gather_answers()?;
-                Err(TrainError::Comm(CommError::ProcFailed))
-            }
-            Verdict::Equal | Verdict::NeedsReference(_) => {
-                self.replica.proof = Proof::default();
-                Ok(())
-            }
+        Verdict::Differ(ranks) => {
+            tracing::warn!("the state of ranks {ranks:?} differs: they leave the world");
+            // They are about to die, which ends this. Who revoked now could interrupt one that
+            // has not heard it yet: all would gather, lose nobody and compare once more.
+            gather_answers(rank)?;
+            Err(TrainError::Comm(CommError::ProcFailed))
+        }
+        Verdict::Equal | Verdict::NeedsReference(_) => {
+            rank.replica.proof = Proof::default();
+            Ok(())
         }
     }
+}
 
-    fn gather_answers(&mut self) -> Result<Vec<Answer>, TrainError> {
-        let proof = &mut self.replica.proof;
-        let hash = proof.value(&self.replica.slots);
-        let answer = Answer { unproven: proof.unproven, hash };
-        let words = self.comm.all_gather_u64(&answer.to_words())?;
-        Ok(words.chunks_exact(Answer::WORDS).map(Answer::from_words).collect())
-    }
+fn gather_answers(rank: &mut Rank) -> Result<Vec<Answer>, TrainError> {
+    let proof = &mut rank.replica.proof;
+    let hash = proof.value(&rank.replica.slots);
+    let answer = Answer { unproven: proof.is_unproven(), hash };
+    let words = rank.comm.all_gather_u64(&answer.to_words())?;
+    Ok(words.chunks_exact(Answer::WORDS).map(Answer::from_words).collect())
 }
 
 /// What this rank holds must not be taken over by the next newcomer.

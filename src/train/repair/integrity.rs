@@ -74,15 +74,6 @@ impl Integrity {
         self.every != Interval::Off
     }
 
-    /// Whether this state has to be compared before anything is done with it: at its interval, and
-    /// at the end of the run.
-    pub fn is_due(&self, replica: &Replica) -> bool {
-        let position = &replica.position;
-        let Interval::Steps(every) = self.every else { return false };
-        position.step > position.verified
-            && (position.step.is_multiple_of(every) || position.ending.is_some())
-    }
-
     /// Everybody's votes, in rank order.
     pub fn gather(
         &self,

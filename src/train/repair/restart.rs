@@ -233,7 +233,7 @@ fn hand_over(
         // What an earlier attempt agreed to end with is decided anew.
         replica.position = Position { ending: None, ..position };
     }
-    Ok(crate::train::start::prepare::hand_to_all(comm, replica, source, world)?)
+    Ok(crate::train::repair::hooks::hand_to_all(comm, replica, source, world)?)
 }
 
 #[cfg(test)]

@@ -10,6 +10,7 @@ use crate::cluster::resident::{Key, Look, Slots};
 use crate::config::Phase;
 
 use crate::train::state::housing::Housing;
+use crate::train::state::incoming::{Incoming, Way};
 use crate::train::state::position::Position;
 use crate::train::state::replica::Replica;
 
@@ -21,55 +22,6 @@ const TAG_TENSORS: u32 = 43;
 
 /// A position longer than this is no position.
 const POSITION_BYTES_MAX: u64 = 1 << 30;
-
-/// How a state came to a rank.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Way {
-    /// It lay there already: in a dead rank's file, or its own from an earlier attempt.
-    Mapped,
-    /// From a file of the same node.
-    Copied,
-    /// Over MPI.
-    Sent,
-}
-
-impl Way {
-    fn to_byte(self) -> u8 {
-        match self {
-            Self::Mapped => 0,
-            Self::Copied => 1,
-            Self::Sent => 2,
-        }
-    }
-
-    fn from_byte(byte: u8) -> Self {
-        match byte {
-            0 => Self::Mapped,
-            1 => Self::Copied,
-            _ => Self::Sent,
-        }
-    }
-
-    /// In events.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Mapped => "state_mapped",
-            Self::Copied => "state_copied",
-            Self::Sent => "state_sent",
-        }
-    }
-}
-
-/// A state on its way in, until everybody agreed that it arrived.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Incoming {
-    /// Which.
-    pub key: Key,
-    /// Everything that is not a tensor, as its source has it now.
-    pub position: Position,
-    /// Where the tensors are: mapped ones are committed, the others await it.
-    pub way: Way,
-}
 
 /// What a source has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

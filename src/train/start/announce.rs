@@ -5,12 +5,12 @@ use crate::observe::event::{Kind, Lost};
 use crate::observe::ledger::counted_after;
 
 use crate::train::TrainError;
-use crate::train::record::keeper::Facts;
+use crate::train::plan::Facts;
+use crate::train::plan::Plan;
+use crate::train::plan::TrainArguments;
 use crate::train::record::outcome::RESULT;
 use crate::train::start::prepare::From;
-use crate::train::start::run::TrainArguments;
 use crate::train::start::surroundings::Surroundings;
-use crate::train::trainer::Plan;
 use crate::train::trainer::Trainer;
 
 /// What an attempt begins with.
@@ -41,34 +41,38 @@ pub(in crate::train) fn announce(
         let _ = around.storage.remove(RESULT.as_ref());
     }
     let Beginning { from, facts, train_samples, plan, lost } = beginning;
-    trainer.journal.world(&trainer.world);
-    let (attempt, step) = (trainer.world.attempt, trainer.position().step);
+    let Trainer { rank, record, .. } = trainer;
+    record.journal.world(&rank.world);
+    let (attempt, step) = (rank.world.attempt, rank.replica.position.step);
     let from_name = from.name();
     let lost_steps = counted_after(around.storage.as_ref(), step).len() as u64;
-    trainer.keeper.take_over(&trainer.replica, &trainer.world, &mut trainer.journal);
+    record.take_over(rank);
     if attempt > 1 {
-        trainer.event(Kind::Restarted { from: from_name.into(), lost_steps, lost });
+        record.event(rank, Kind::Restarted { from: from_name.into(), lost_steps, lost });
     }
-    if trainer.replica.unhoused > 0 {
-        let (ranks, place) = (trainer.replica.unhoused, &arguments.config.recovery.resident_dir);
+    if rank.replica.unhoused > 0 {
+        let (ranks, place) = (rank.replica.unhoused, &arguments.config.recovery.resident_dir);
         let message = format!(
             "resident state is off on {ranks} ranks: no room for their slots in {} (their logs say \
              more); a restart will read a checkpoint",
             place.display()
         );
-        trainer.event(Kind::Warning { message });
+        record.event(rank, Kind::Warning { message });
     }
     let parameters = facts.about.layout.parameters as u64;
     let validation_samples = plan.validation_samples;
-    trainer.event(Kind::RunStart {
-        run_id: facts.run_id.clone(),
-        ranks: trainer.comm.size() as u32,
-        owners: around.owners,
-        parameters,
-        train_samples,
-        validation_samples,
-        steps_total: plan.steps_max,
-        from: from_name.into(),
-    });
+    record.event(
+        rank,
+        Kind::RunStart {
+            run_id: facts.run_id.clone(),
+            ranks: rank.comm.size() as u32,
+            owners: around.owners,
+            parameters,
+            train_samples,
+            validation_samples,
+            steps_total: plan.steps_max,
+            from: from_name.into(),
+        },
+    );
     Ok(())
 }

@@ -1,6 +1,7 @@
 //! How a rank starts: from its arguments to the loop.
 
 pub mod announce;
+pub mod assemble;
 pub mod network;
 pub mod prepare;
 pub mod reserve;

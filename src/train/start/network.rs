@@ -11,7 +11,7 @@ use crate::cluster::world::World;
 use crate::observe::clock::Clock;
 use crate::observe::event::{Kind, Link};
 
-use crate::train::start::run::TrainArguments;
+use crate::train::plan::TrainArguments;
 use crate::train::trainer::Trainer;
 
 /// Agreements that are timed; the median counts.
@@ -51,9 +51,9 @@ pub(in crate::train) fn announce(trainer: &mut Trainer, network: Option<Kind>) {
         Kind::Network { agree_seconds, links } => doubts(*agree_seconds, links),
         _ => Vec::new(),
     };
-    trainer.event(kind);
+    trainer.record.event(&trainer.rank, kind);
     for message in doubts {
-        trainer.event(Kind::Warning { message });
+        trainer.record.event(&trainer.rank, Kind::Warning { message });
     }
 }
 

@@ -3,14 +3,12 @@
 
 use std::path::Path;
 use std::sync::{Arc, RwLock};
-use std::time::Duration;
 
 use crate::cluster::comm::{CommError, Communicator};
 use crate::cluster::faults::Injector;
-use crate::cluster::recovery::{Hooks, Policy};
 use crate::cluster::resident::{Shape, SlotView, Slots};
 use crate::cluster::world::{Member, Role, World};
-use crate::config::{Config, Every, ExchangeKind, Interval, Resident, Rung};
+use crate::config::{Config, Every, ExchangeKind, Resident};
 use crate::data::Split;
 use crate::data::evaluation::Evaluation;
 use crate::data::loader::{Loader, LoaderOptions};
@@ -22,7 +20,6 @@ use crate::model::{Graph, Layout, catalogue, init, layout};
 use crate::observe::storage::Storage;
 
 use crate::train::TrainError;
-use crate::train::checkpoint::About;
 use crate::train::checkpoint::Expectation;
 use crate::train::checkpoint::Snapshot;
 use crate::train::checkpoint::are_finite;
@@ -31,23 +28,22 @@ use crate::train::compute::free_run::FreeRun;
 use crate::train::compute::gradient_sum::GradientSum;
 use crate::train::compute::pause::Pause;
 use crate::train::compute::pool::Pool;
-use crate::train::compute::pool::Rehearsal;
-use crate::train::compute::pool::Shared;
+use crate::train::compute::worker::Rehearsal;
+use crate::train::compute::worker::Shared;
 use crate::train::exchange::Exchange;
 use crate::train::exchange::asynchronous::Asynchronous;
 use crate::train::exchange::synchronous::Synchronous;
-use crate::train::record::keeper::Facts;
+use crate::train::plan::About;
+use crate::train::plan::Facts;
+use crate::train::plan::{Plan, steps_total};
+use crate::train::repair::hooks::hand_to_all;
 use crate::train::state::housing::Housing;
 use crate::train::state::position::Position;
 use crate::train::state::replica::Replica;
-use crate::train::trainer::Plan;
 use crate::train::update::optimizer::Optimizer;
 
 /// Decoded validation images kept in memory, at most.
 const EVALUATION_CACHE_BYTES: u64 = 256 << 20;
-
-/// Longest wait for this rank's own workers to begin, after a repair.
-const BEGIN_LIMIT: Duration = Duration::from_secs(30);
 
 /// Everything of a rank that needs no communicator.
 pub struct Prepared {
@@ -196,7 +192,7 @@ pub fn prepare_from(
         Some(compute) => Pool::inline(shared, compute),
         None => Pool::start(shared, workers)?,
     };
-    let plan = plan(config, &order, validation_samples);
+    let plan = Plan::of(config, &order, validation_samples);
     let exchange = exchange(config, pool, order, &layout);
     let kind = config.train.exchange;
     let housing = None;
@@ -236,62 +232,6 @@ fn exchange(
             Box::new(Asynchronous::new(pool, order, rates, steps_total))
         }
     }
-}
-
-/// The smaller of `train.steps` and `train.epochs`, in steps.
-pub fn steps_total(config: &Config, order: &Order) -> Option<u64> {
-    let by_epochs = config.train.epochs.map(|epochs| epochs * order.steps_per_epoch());
-    [config.train.steps, by_epochs].into_iter().flatten().min()
-}
-
-fn plan(config: &Config, order: &Order, validation_samples: u64) -> Plan {
-    let total = steps_total(config, order);
-    let synchronous = config.train.exchange == ExchangeKind::Synchronous;
-    Plan {
-        steps_max: total.filter(|_| synchronous),
-        samples_max: total.filter(|_| !synchronous).map(|steps| order.cursor(steps)),
-        max_seconds: config.train.max_seconds,
-        samples_per_epoch: order.samples,
-        evaluation: config.evaluation.every,
-        validation_samples,
-        evaluation_batch: u64::from(config.evaluation.batch.max(1)),
-        begin_limit: BEGIN_LIMIT,
-        replaces_slow: config.recovery.replace_slow,
-        policy: policy(config),
-        renews: renews(config),
-        reproducible: config.train.reproducible,
-        // Asynchronous owners cannot move between ranks that live: a part of Δw would count twice.
-        regrow: synchronous.then_some(config.recovery.regrow),
-        witness_wait: Duration::ZERO,
-        integrity: match synchronous {
-            true => config.recovery.integrity_every,
-            false => Interval::Off,
-        },
-    }
-}
-
-/// Whether a run that has used up its spares is to be started again with new ones: where nothing
-/// else brings a lost rank back.
-fn renews(config: &Config) -> bool {
-    let rungs = config.recovery.rungs();
-    config.recovery.spares.unwrap_or(0) > 0
-        && rungs.contains(&Rung::Restart)
-        && !rungs.contains(&Rung::Respawn)
-}
-
-/// What recovery may do.
-pub fn policy(config: &Config) -> Policy {
-    Policy {
-        ladder: config.recovery.rungs(),
-        tries_max: config.recovery.tries,
-        limit: config.recovery.time_limit.0,
-        ranks_min: config.recovery.min_ranks as usize,
-    }
-}
-
-/// Whether recovery may start processes, for checks and estimates.
-pub fn respawns(policy: &Policy) -> bool {
-    policy.ladder.contains(&Rung::Respawn)
 }
 
 /// Host names travel in so many bytes.
@@ -391,27 +331,6 @@ pub fn begin(
     }
     hand_to_all(comm, replica, 0, world)?;
     Ok(From::Checkpoint)
-}
-
-/// Everybody goes on from what `source` holds.
-pub fn hand_to_all(
-    comm: &mut dyn Communicator,
-    replica: &mut Replica,
-    source: usize,
-    world: &World,
-) -> Result<(), CommError> {
-    let (rank, ranks) = (comm.rank(), comm.size());
-    let receivers: Vec<usize> = (0..ranks).filter(|other| *other != source).collect();
-    replica.restoring(rank, source, 0);
-    if !receivers.is_empty() {
-        replica.transfer(comm, source, &receivers, 0)?;
-    }
-    let agreement = comm.agree(1);
-    if !agreement.committed() {
-        return Err(agreement.outcome.err().unwrap_or(CommError::ProcFailed));
-    }
-    replica.adopt_state(world);
-    Ok(())
 }
 
 fn find_checkpoint(

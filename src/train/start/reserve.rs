@@ -14,10 +14,10 @@ use crate::config::Phase;
 use crate::observe::result::Status;
 
 use crate::train::TrainError;
+use crate::train::plan::{TrainArguments, policy};
+use crate::train::start::assemble;
 use crate::train::start::prepare;
 use crate::train::start::prepare::Prepared;
-use crate::train::start::run;
-use crate::train::start::run::TrainArguments;
 use crate::train::start::surroundings::Surroundings;
 use crate::train::state::replica::Replica;
 
@@ -77,9 +77,9 @@ impl Behind<'_, '_> {
             self.scope.spawn(move || {
                 let (run_id, owners) = (&around.run_id, around.owners);
                 let (config, injector) = (&arguments.config, &around.injector);
-                let (print, part) = (around.fingerprint, run::part(arguments));
+                let (print, part) = (around.fingerprint, assemble::part(arguments));
                 let prepared = prepare::prepare(config, run_id, print, owners, injector, part);
-                prepared.map(|prepared| run::house(arguments, around, prepared))
+                prepared.map(|prepared| assemble::house(arguments, around, prepared))
             })
         });
     }
@@ -99,7 +99,7 @@ pub(in crate::train) fn wait<'env>(
     preparation: Preparation<'_, 'env>,
 ) -> Result<Status, TrainError> {
     let attempt = arguments.attempt.unwrap_or(1);
-    let policy = prepare::policy(&arguments.config);
+    let policy = policy(&arguments.config);
     let mut reserve = Reserve::new(arguments, around, preparation, attempt);
     let mut neighbours = None;
     if arguments.join.is_none() {
@@ -145,9 +145,9 @@ fn train(
     let Some((replica, prepared)) = ready else {
         return Err(TrainError::Internal("a spare became a rank without a state".into()));
     };
-    let mut trainer = run::trainer(arguments, around, comm, world, replica, prepared);
+    let mut trainer = assemble::trainer(arguments, around, comm, world, replica, prepared);
     trainer.joined();
-    run::conclude(arguments, around, trainer)
+    assemble::conclude(arguments, around, trainer)
 }
 
 /// What recovery needs of a process that waits.
@@ -228,7 +228,8 @@ impl<'scope, 'env> Reserve<'scope, 'env> {
                 text: format!("this spare cannot be made ready: {error}"),
             })?;
             let none = World::initial(self.attempt, Vec::new(), self.around.owners);
-            let mut replica = run::replica(self.arguments, self.around, &prepared, &none, None);
+            let mut replica =
+                assemble::replica(self.arguments, self.around, &prepared, &none, None);
             replica.standing = self.standing;
             self.ready = Some((replica, prepared));
         }
@@ -267,7 +268,7 @@ impl Hooks for Reserve<'_, '_> {
     }
 
     fn arguments(&self) -> Vec<String> {
-        run::replacement_arguments(self.arguments, self.around, self.attempt)
+        assemble::replacement_arguments(self.arguments, self.around, self.attempt)
     }
 
     fn committed_step(&self) -> Option<u64> {
@@ -293,7 +294,7 @@ impl Hooks for Reserve<'_, '_> {
     }
 
     fn home(&self) -> Option<String> {
-        crate::train::start::surroundings::home()
+        crate::train::repair::hooks::home()
     }
 
     fn identity(&self) -> (u32, String) {

@@ -1,78 +1,43 @@
 //! One rank's program, from its arguments to its exit code: sets up what is real (MPI, clock,
 //! files, signals) and hands it to the trainer.
 
-use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
-use crate::cluster::comm::{CommError, Communicator, mpi::JoinArguments, mpi::under_mpirun};
+use crate::cluster::comm::{CommError, Communicator, mpi::under_mpirun};
 use crate::cluster::faults::Standing;
-use crate::cluster::guard::{Activity, pulse};
+use crate::cluster::guard::pulse;
 use crate::cluster::recovery::driver;
 use crate::cluster::world::World;
-use crate::config::{Config, Phase};
-use crate::observe::event::Kind;
-use crate::observe::progress::Progress;
+use crate::config::Phase;
 use crate::observe::result::Status;
 use crate::observe::storage::Storage;
-use crate::observe::tensorboard::Tensorboard;
 use crate::run_folder::lock::RunLock;
 
 use crate::train::TrainError;
+use crate::train::plan::TrainArguments;
 use crate::train::record::casualties;
-use crate::train::record::journal::Journal;
-use crate::train::record::journal::Place;
 use crate::train::record::journal::WORLD;
-use crate::train::record::keeper::Keeper;
-use crate::train::record::outcome::Ended;
-use crate::train::record::outcome::RESULT;
 use crate::train::record::reason::leave_reason;
 use crate::train::record::reason::read_reason;
 use crate::train::start::announce::Beginning;
 use crate::train::start::announce::announce;
+use crate::train::start::assemble::{conclude, is_spare, replica, trainer, write_failure};
 use crate::train::start::network;
 use crate::train::start::prepare;
-use crate::train::start::prepare::Part;
 use crate::train::start::prepare::Prepared;
 use crate::train::start::reserve;
 use crate::train::start::reserve::Preparation;
-use crate::train::start::surroundings::Staff;
 use crate::train::start::surroundings::Surroundings;
 use crate::train::start::surroundings::communicator;
 use crate::train::start::surroundings::start_guardian;
 use crate::train::start::surroundings::surroundings;
-use crate::train::state::housing::Housing;
 use crate::train::state::position::Position;
-use crate::train::state::replica::Replica;
-use crate::train::trainer::Trainer;
-
-/// Longest wait for worker threads at the end.
-const WORKERS_END_SECONDS_MAX: u32 = 30;
+use crate::train::state::rank::Place;
 
 /// How long a supervisor that holds the run directory may take to end.
 const LOCK_PATIENCE: Duration = Duration::from_secs(30);
-
-/// What a rank is started with.
-#[derive(Debug, Clone)]
-pub struct TrainArguments {
-    /// Checked.
-    pub config: Config,
-    /// The run directory.
-    pub run_dir: PathBuf,
-    /// Of a replacement: what the leader of the survivors told it.
-    pub join: Option<String>,
-    /// Under `launch`: this start of mpirun.
-    pub attempt: Option<u32>,
-    /// Under `launch`: unix time at which the run's seconds were zero.
-    pub origin: Option<f64>,
-    /// Whether a supervisor draws progress and keeps the logs.
-    pub launched: bool,
-    /// Whether the network between the world's nodes is measured before the first step.
-    pub measure_network: bool,
-    /// Whether a guardian watches the rank, as it should.
-    pub guarded: bool,
-}
 
 /// Runs the rank; the exit code is README's, for a world of one.
 pub fn run(arguments: &TrainArguments) -> ExitCode {
@@ -127,30 +92,6 @@ fn run_rank(arguments: &TrainArguments) -> Result<Status, TrainError> {
     })
 }
 
-/// Finds a place for the slots where they outlive this process. A newcomer takes its own only when
-/// it knows which state it needs.
-pub(in crate::train) fn house(
-    arguments: &TrainArguments,
-    around: &Surroundings,
-    mut prepared: Prepared,
-) -> Prepared {
-    let recovery = &arguments.config.recovery;
-    let storage = around.storage.as_ref();
-    let housing = Housing::of(recovery, &arguments.run_dir, storage, &prepared.facts);
-    prepared.housing = housing.unwrap_or_else(|reason| {
-        tracing::warn!("{reason}");
-        None
-    });
-    let starts = arguments.join.is_none() && !is_spare(arguments);
-    if let Some(housing) = prepared.housing.as_ref().filter(|_| starts) {
-        let mut slots = prepared.slots.write().unwrap_or_else(PoisonError::into_inner);
-        if let Err(reason) = housing.furnish(&mut slots) {
-            tracing::warn!("{reason}");
-        }
-    }
-    prepared
-}
-
 /// A rank's program once it has its communicator and its part of the run: what a simulation runs
 /// too. One that was told to join enters the survivors' repair.
 pub fn run_prepared(
@@ -175,24 +116,6 @@ fn first_standing(arguments: &TrainArguments) -> Standing {
     let rank = std::env::var("OMPI_COMM_WORLD_RANK").ok().and_then(|rank| rank.parse().ok());
     let (newcomer, spare) = (arguments.join.is_some(), is_spare(arguments));
     Standing { rank: rank.unwrap_or(0), newcomer, spare, ..Standing::default() }
-}
-
-/// Whether this process is to wait: first-born beyond the world's ranks, or started as a spare.
-fn is_spare(arguments: &TrainArguments) -> bool {
-    let rank = std::env::var("OMPI_COMM_WORLD_RANK").ok().and_then(|rank| rank.parse().ok());
-    match arguments.join.as_deref().map(JoinArguments::parse) {
-        Some(join) => join.is_ok_and(|join| join.spares),
-        None => rank.is_some_and(|rank: u32| rank >= arguments.config.run.ranks),
-    }
-}
-
-/// What this process is prepared for.
-pub(in crate::train) fn part(arguments: &TrainArguments) -> Part {
-    match (is_spare(arguments), arguments.join.is_some()) {
-        (true, _) if arguments.config.recovery.warm_spares => Part::WarmSpare,
-        (false, false) => Part::FirstBorn,
-        _ => Part::Replacement,
-    }
 }
 
 fn run_initial(
@@ -249,9 +172,9 @@ fn run_initial(
     let train_samples = prepared.train_samples;
     let mut trainer = trainer(arguments, around, comm, world, replica, prepared);
     trainer.started();
-    if trainer.is_writer() {
+    if trainer.rank.is_writer() {
         let storage = around.storage.as_ref();
-        let lost = casualties::of_the_last(storage, trainer.world.attempt, before.as_ref());
+        let lost = casualties::of_the_last(storage, trainer.rank.world.attempt, before.as_ref());
         let beginning = Beginning { from, facts, train_samples, plan, lost };
         announce(arguments, around, &mut trainer, beginning)?;
         network::announce(&mut trainer, network);
@@ -289,28 +212,6 @@ fn all_prepared(
         write_failure(around, place, (&Position::start(), 1), &error);
     }
     Err(error)
-}
-
-fn write_failure(
-    around: &Surroundings,
-    place: Place,
-    (position, samples_per_epoch): (&Position, u64),
-    error: &TrainError,
-) {
-    let seconds = around.clock.unix_seconds() - around.origin;
-    let ended = Ended {
-        run_id: &around.run_id,
-        place,
-        status: error.status(),
-        reason: error.to_string(),
-        seconds,
-        position,
-        samples_per_epoch,
-        state_sha256: None,
-    };
-    if let Err(error) = ended.write(around.storage.as_ref()) {
-        tracing::warn!("cannot write {RESULT}: {error}");
-    }
 }
 
 /// Under `launch` the supervisor counts; alone, the run directory's lock does.
@@ -351,137 +252,4 @@ fn run_newcomer(
     let mut trainer = trainer(arguments, around, comm, world, replica, prepared);
     trainer.joined();
     conclude(arguments, around, trainer)
-}
-
-/// What a replacement of this run is started with.
-pub(in crate::train) fn replacement_arguments(
-    arguments: &TrainArguments,
-    around: &Surroundings,
-    attempt: u32,
-) -> Vec<String> {
-    let run_dir = std::path::absolute(&arguments.run_dir);
-    let run_dir = run_dir.unwrap_or_else(|_| arguments.run_dir.clone());
-    let mut spawned: Vec<String> = vec![
-        "train".into(),
-        run_dir.join("config.toml").display().to_string(),
-        "--run-dir".into(),
-        run_dir.display().to_string(),
-        "--attempt".into(),
-        attempt.to_string(),
-        "--origin".into(),
-        format!("{:.6}", around.origin),
-    ];
-    if arguments.launched {
-        spawned.push("--launched".into());
-    }
-    spawned
-}
-
-pub(in crate::train) fn replica(
-    arguments: &TrainArguments,
-    around: &Surroundings,
-    prepared: &Prepared,
-    world: &World,
-    position: Option<Position>,
-) -> Replica {
-    let attempt = arguments.attempt.unwrap_or(world.attempt);
-    let spawned = replacement_arguments(arguments, around, attempt);
-    let mut replica = Replica::new(
-        Arc::clone(&prepared.slots),
-        position,
-        Arc::clone(&around.injector),
-        Arc::clone(&around.clock),
-        spawned,
-        Arc::clone(&around.generation),
-        around.identity.clone(),
-    );
-    replica.housing.clone_from(&prepared.housing);
-    replica
-}
-
-pub(in crate::train) fn trainer(
-    arguments: &TrainArguments,
-    around: &Surroundings,
-    comm: Box<dyn Communicator>,
-    world: World,
-    replica: Replica,
-    prepared: Prepared,
-) -> Trainer {
-    let progress = (!arguments.launched && comm.rank() == 0)
-        .then(|| Progress::new().max_seconds(arguments.config.train.max_seconds));
-    let (storage, clock) = (Arc::clone(&around.storage), Arc::clone(&around.clock));
-    let tensorboard = (!arguments.launched && arguments.config.observe.tensorboard)
-        .then(|| Tensorboard::new(&arguments.run_dir));
-    let mut journal =
-        Journal::new(Arc::clone(&storage), Arc::clone(&clock), around.origin, progress)
-            .with_tensorboard(tensorboard);
-    let (newest, attempt) = (Arc::clone(&around.newest_attempt), world.attempt);
-    let still_current = Arc::new(move || newest().is_none_or(|now| now <= attempt));
-    let injector = Arc::clone(&around.injector);
-    let mut keeper =
-        Keeper::new(prepared.facts, storage, Arc::clone(&clock), injector, still_current)
-            .staffed(around.staff);
-    // A fresh start takes its own rollback down (`announce`); a newcomer takes over where it is.
-    if comm.rank() == 0 && replica.standing.newcomer {
-        keeper.take_over(&replica, &world, &mut journal);
-    }
-    let (exchange, mut plan, stop) = (prepared.exchange, prepared.plan, Arc::clone(&around.stop));
-    plan.witness_wait = around.witness_wait;
-    // Without a supervisor nobody would start it again.
-    plan.renews &= arguments.launched;
-    Trainer::new(comm, world, replica, exchange, journal, keeper, stop, clock, plan)
-}
-
-/// Trains, and writes down an end that was not agreed on.
-pub(in crate::train) fn conclude(
-    arguments: &TrainArguments,
-    around: &Surroundings,
-    mut trainer: Trainer,
-) -> Result<Status, TrainError> {
-    let result = trainer.run();
-    if matches!(result, Err(TrainError::Evicted(_))) {
-        // Nobody may go on from what it holds.
-        let mut slots = trainer.replica.slots.write().unwrap_or_else(PoisonError::into_inner);
-        slots.refuse_all();
-    }
-    pulse().enter(Activity::Over);
-    if around.staff == Staff::Threads && under_mpirun() {
-        // A worker may sit in a file that hangs; the run's end does not wait for it.
-        kintsugi_ffi::os::exit_after(WORKERS_END_SECONDS_MAX);
-    }
-    trainer.exchange.pool().stop();
-    trainer.journal.finish();
-    if let Err(error) = &result
-        && !matches!(error, TrainError::Evicted(_) | TrainError::Minority(_))
-        && trainer.keeper.is_current()
-    {
-        trainer.report_rest();
-        if trainer.is_writer() {
-            report_end(arguments, around, &mut trainer, error);
-        }
-    }
-    // A rank that left does not wait for those who stay.
-    if result.is_ok() && !trainer.left {
-        trainer.comm.finalize();
-    }
-    result
-}
-
-/// The writer's last words on an attempt that failed.
-fn report_end(
-    arguments: &TrainArguments,
-    around: &Surroundings,
-    trainer: &mut Trainer,
-    error: &TrainError,
-) {
-    let place = trainer.place();
-    let (status, reason) = (error.status(), error.to_string());
-    let status = crate::train::record::outcome::status_name(status).to_string();
-    trainer.event(Kind::RunEnd { status, reason, state_sha256: None });
-    // A lost world is for the supervisor, where there is one, to judge: it may start again.
-    let lost = matches!(error, TrainError::JobLost(_) | TrainError::Comm(_));
-    if !(lost && arguments.launched) {
-        let samples = trainer.plan.samples_per_epoch;
-        write_failure(around, place, (trainer.position(), samples), error);
-    }
 }

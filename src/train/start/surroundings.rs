@@ -19,22 +19,13 @@ use crate::observe::event::{Event, Kind, VERSION};
 use crate::observe::log::{EventLog, read_events};
 use crate::observe::result::Status;
 use crate::observe::storage::{FileSystem, Storage};
-use crate::run_folder::{lock, variables};
+use crate::run_folder::lock;
 
 use crate::train::TrainError;
+use crate::train::plan::{Staff, TrainArguments};
 use crate::train::record::cause::WITNESS_WAIT_MAX;
 use crate::train::record::cause::log_name;
 use crate::train::record::journal::EVENTS;
-use crate::train::start::run::TrainArguments;
-
-/// Who works beside the communicating thread.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Staff {
-    /// Threads.
-    Threads,
-    /// Nobody: in simulation the communicating thread does it all.
-    Inline,
-}
 
 /// What is around a rank.
 pub struct Surroundings {
@@ -199,11 +190,6 @@ pub fn record_faults(
         }
     };
     injector.set_recording(Box::new(record));
-}
-
-/// The node of the supervisor of a world on several nodes, as `Surroundings::identity` names it.
-pub(in crate::train) fn home() -> Option<String> {
-    std::env::var(variables::HOME).ok()
 }
 
 /// As in configuration files.

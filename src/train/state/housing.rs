@@ -12,7 +12,7 @@ use crate::config::{Recovery, Resident};
 use crate::observe::storage::Storage;
 use crate::run_folder;
 
-use crate::train::record::keeper::Facts;
+use crate::train::plan::Facts;
 
 /// The run's own number, drawn when it began: a later run in the same folder has another one.
 pub const INSTANCE: &str = "instance";

@@ -3,6 +3,9 @@
 pub mod beside;
 pub mod digest;
 pub mod housing;
+pub mod incoming;
 pub mod position;
+pub mod proof;
+pub mod rank;
 pub mod replica;
 pub mod stage;

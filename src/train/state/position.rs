@@ -4,9 +4,11 @@
 use serde::{Deserialize, Serialize};
 
 use crate::config::{ExchangeKind, Train};
+use crate::observe::event::Kind;
 use crate::observe::ledger::Committed;
+use crate::observe::result::Status;
 
-use crate::train::trainer::Plan;
+use crate::train::plan::Plan;
 
 /// Ledger lines that every rank keeps, so that a dead writer leaves no gap.
 pub const LEDGER_TAIL_MAX: usize = 64;
@@ -23,6 +25,16 @@ pub enum Ending {
 }
 
 impl Ending {
+    /// How the run ends by it.
+    pub fn status(self) -> Status {
+        match self {
+            Self::Completed | Self::OutOfTime => Status::Completed,
+            Self::Interrupted => Status::Interrupted,
+            // What makes the supervisor start it again.
+            Self::Renewed => Status::JobLost,
+        }
+    }
+
     /// Whether another start of the run goes on from here.
     pub fn is_a_pause(self) -> bool {
         matches!(self, Self::Interrupted | Self::Renewed)
@@ -83,6 +95,14 @@ pub struct Evaluated {
     pub at_ms: u64,
     /// What that share took it, milliseconds.
     pub took_ms: u64,
+}
+
+impl Evaluated {
+    /// Its line, which took the writer so many seconds.
+    pub fn event(&self, seconds: f64) -> Kind {
+        let (error, loss) = (self.error, f64::from_bits(self.loss_bits));
+        Kind::Evaluation { error, loss, samples: self.samples, seconds }
+    }
 }
 
 impl Position {

@@ -2,22 +2,19 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
-use std::time::Duration;
 
-use crate::cluster::comm::{CommError, Communicator};
 use crate::cluster::faults::{Injector, Standing};
-use crate::cluster::recovery::{Hooks, Note};
+use crate::cluster::recovery::Note;
 use crate::cluster::resident::{Identity, SlotView, Slots};
 use crate::cluster::world::World;
 use crate::config::{FaultKind, Phase};
 use crate::observe::clock::Clock;
 
-use crate::train::repair::comparison::Proof;
-use crate::train::repair::take_over;
-use crate::train::repair::take_over::Incoming;
-use crate::train::repair::take_over::Way;
 use crate::train::state::housing::Housing;
+use crate::train::state::incoming::Incoming;
+use crate::train::state::incoming::Way;
 use crate::train::state::position::Position;
+use crate::train::state::proof::Proof;
 use crate::train::state::stage::Stage;
 
 /// A copy of a committed state.
@@ -57,11 +54,11 @@ pub struct Replica {
     /// This process, as others know it: its pid and its host.
     pub identity: (u32, String),
     injector: Arc<Injector>,
-    clock: Arc<dyn Clock>,
-    arguments: Vec<String>,
+    pub(in crate::train) clock: Arc<dyn Clock>,
+    pub(in crate::train) arguments: Vec<String>,
     /// The world's, for whoever records a fault.
     generation: Arc<AtomicU32>,
-    incoming: Option<Incoming>,
+    pub(in crate::train) incoming: Option<Incoming>,
     /// In a change of size: ranks from here on leave on purpose.
     pub(in crate::train) leave_from: Option<usize>,
     /// A planned bit flip struck and is to be performed.
@@ -223,74 +220,5 @@ impl Replica {
         drop(slots);
         self.position = position;
         self.holds_state = true;
-    }
-}
-
-impl Hooks for Replica {
-    fn reached(&mut self, phase: Phase) {
-        self.reached_point(phase);
-    }
-
-    fn now(&self) -> Duration {
-        self.clock.now()
-    }
-
-    fn arguments(&self) -> Vec<String> {
-        self.arguments.clone()
-    }
-
-    fn committed_step(&self) -> Option<u64> {
-        self.holds_state.then_some(self.position.step)
-    }
-
-    fn transfer(
-        &mut self,
-        comm: &mut dyn Communicator,
-        source: usize,
-        receivers: &[usize],
-        _step: u64,
-    ) -> Result<(), CommError> {
-        let rank = comm.rank();
-        self.incoming = None;
-        if rank == source {
-            self.given = take_over::give(self, comm, receivers)?;
-        } else if receivers.contains(&rank) {
-            self.incoming = Some(take_over::receive(self, comm, source)?);
-        }
-        Ok(())
-    }
-
-    fn restoring(&mut self, rank: usize, source: usize, step: u64) {
-        self.given.clear();
-        self.standing.source = rank == source;
-        self.standing.rank = rank as u32;
-        self.standing.step = step;
-    }
-
-    fn adopt(&mut self, world: &World) {
-        let received = self.incoming.is_some();
-        let reference = self.standing.source && !self.given.is_empty();
-        self.adopt_state(world);
-        self.proof.repaired(received, reference);
-    }
-
-    fn stays(&self, rank: usize) -> bool {
-        self.leave_from.is_none_or(|first| rank < first)
-    }
-
-    fn home(&self) -> Option<String> {
-        crate::train::start::surroundings::home()
-    }
-
-    fn identity(&self) -> (u32, String) {
-        self.identity.clone()
-    }
-
-    fn gave_up(&mut self, living: Vec<(u32, String)>) {
-        self.living = living;
-    }
-
-    fn note(&mut self, note: Note) {
-        self.notes.push(note);
     }
 }

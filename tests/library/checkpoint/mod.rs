@@ -12,8 +12,10 @@ use kintsugi::observe::clock::RealClock;
 use kintsugi::observe::storage::{Fault, MemoryStorage, Operation, Storage};
 use kintsugi::train::checkpoint::manifest::{FILES, MANIFEST};
 use kintsugi::train::checkpoint::{
-    About, Expectation, Snapshot, TrainState, WriterReport, newest_verified, store,
+    Expectation, Snapshot, TrainState, WriterReport, newest_verified, store,
 };
+
+use kintsugi::train::plan::About;
 
 mod behind;
 mod damage;

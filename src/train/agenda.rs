@@ -1,0 +1,192 @@
+//! What the run does next, and what a commit asks for: pure functions of the position, which is the
+//! same on every rank, so that all choose the same.
+
+use crate::config::{Every, Interval};
+
+use crate::train::plan::Plan;
+use crate::train::repair::size::{Asks, Resizer};
+use crate::train::repair::spares::{Recruits, Spares};
+use crate::train::state::position::{Ending, Position};
+use crate::train::state::rank::Rank;
+use crate::train::state::stage::Stage;
+use crate::train::vote::Requests;
+
+/// One thing that all ranks do together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Task {
+    /// New spares come in.
+    TakeInSpares,
+    /// The replicas are compared.
+    Compare,
+    /// The validation set.
+    Evaluate,
+    /// The run ends.
+    Finish(Ending),
+    /// Another number of ranks.
+    Resize,
+    /// The next step.
+    Step,
+}
+
+impl Task {
+    /// What a failure that is met in it is said to have been met in.
+    pub fn stage(self) -> Stage {
+        match self {
+            Self::TakeInSpares => Stage::Refill,
+            Self::Compare => Stage::Comparison,
+            Self::Evaluate => Stage::Evaluation,
+            Self::Finish(_) => Stage::Finish,
+            Self::Resize => Stage::Resize,
+            Self::Step => Stage::Step,
+        }
+    }
+}
+
+/// The next task of all ranks.
+pub fn next(position: &Position, plan: &Plan, recruits: Recruits) -> Task {
+    if recruits == Recruits::Agreed && position.ending.is_none() {
+        return Task::TakeInSpares;
+    }
+    if comparison_is_due(position, plan.integrity) {
+        return Task::Compare;
+    }
+    // A run that pauses owes its evaluation to the one that goes on.
+    if position.evaluation_due && !position.ending.is_some_and(Ending::is_a_pause) {
+        return Task::Evaluate;
+    }
+    match position.ending {
+        Some(ending) => Task::Finish(ending),
+        None if position.resize_due => Task::Resize,
+        None => Task::Step,
+    }
+}
+
+/// Whether the replicas have to be compared before anything is done with them: at their interval,
+/// and at the end of the run.
+fn comparison_is_due(position: &Position, every: Interval) -> bool {
+    let Interval::Steps(every) = every else { return false };
+    position.step > position.verified
+        && (position.step.is_multiple_of(every) || position.ending.is_some())
+}
+
+/// What a commit adds to the position besides its ledger line. `ends_epoch`: the step was its
+/// epoch's last. `regrows`: ranks that were lost are to come back behind it.
+pub fn after_commit(
+    position: &mut Position,
+    plan: &Plan,
+    asked: Requests,
+    (ends_epoch, regrows): (bool, bool),
+) {
+    position.exact &= !asked.inexact;
+    position.evaluation_due |= plan.evaluates()
+        && match plan.evaluation {
+            Every::Epoch | Every::Auto => ends_epoch,
+            Every::Steps(steps) => position.step.is_multiple_of(steps),
+            Every::Time(_) => asked.evaluate,
+            Every::Never => false,
+        };
+    position.resize_due |= asked.resize || regrows;
+    position.settle(plan);
+    if position.ending.is_some() {
+        return;
+    }
+    if asked.out_of_time {
+        position.end(Ending::OutOfTime, plan);
+    } else if asked.stop {
+        position.end(Ending::Interrupted, plan);
+    } else if asked.renew {
+        position.end(Ending::Renewed, plan);
+    }
+}
+
+/// What this rank asks of all others with its next vote. `seconds`: of the run. `stops`: a signal
+/// has come.
+pub fn requests(
+    rank: &Rank,
+    (seconds, stops): (f64, bool),
+    spares: &Spares,
+    resizer: &Resizer,
+) -> Requests {
+    let (plan, position) = (&rank.plan, &rank.replica.position);
+    let mut asks = Requests {
+        stop: stops,
+        out_of_time: plan.max_seconds.is_some_and(|limit| seconds >= limit),
+        take_in_spares: spares.recruits == Recruits::Known,
+        inexact: !position.exact,
+        ..Requests::default()
+    };
+    if !rank.is_writer() {
+        return asks;
+    }
+    let size = resizer.asks(&rank.world, rank.clock.now());
+    asks.resize = size == Asks::Size && plan.regrow.is_some();
+    asks.renew = size == Asks::Renewal || (plan.renews && spares.are_used_up(&rank.world));
+    asks.evaluate = evaluation_is_due(position, plan, seconds);
+    asks
+}
+
+/// Whether a boundary of an interval in time lies between the last evaluation and now.
+fn evaluation_is_due(position: &Position, plan: &Plan, seconds: f64) -> bool {
+    let Every::Time(interval) = plan.evaluation else { return false };
+    let (last, interval) = (position.evaluated_ms as f64 / 1e3, interval.as_secs_f64());
+    plan.validation_samples > 0 && (seconds / interval).floor() > (last / interval).floor()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Config;
+    use crate::data::sampler::Order;
+
+    fn plan() -> Plan {
+        let config: Config = toml::from_str("[train]\nsteps = 10\n").unwrap();
+        Plan {
+            integrity: Interval::Steps(4),
+            ..Plan::of(&config, &Order::new(960, 4, 1, 96).unwrap(), 100)
+        }
+    }
+
+    fn at(step: u64) -> Position {
+        Position { step, verified: step, ..Position::start() }
+    }
+
+    #[test]
+    fn a_step_comes_unless_something_else_is_due() {
+        let next = |position: &Position| next(position, &plan(), Recruits::None);
+        assert_eq!(next(&at(3)), Task::Step);
+        assert_eq!(next(&Position { resize_due: true, ..at(3) }), Task::Resize);
+        assert_eq!(next(&Position { evaluation_due: true, ..at(3) }), Task::Evaluate);
+        assert_eq!(next(&Position { verified: 0, ..at(4) }), Task::Compare);
+        assert_eq!(next(&Position { verified: 0, ..at(3) }), Task::Step, "not at its interval");
+    }
+
+    #[test]
+    fn an_end_is_compared_and_evaluated_first_and_a_pause_is_not_evaluated() {
+        let ends = |ending| Position { ending: Some(ending), evaluation_due: true, ..at(3) };
+        let next = |position: &Position| next(position, &plan(), Recruits::None);
+        let unproved = Position { verified: 0, ..ends(Ending::Completed) };
+        assert_eq!(next(&unproved), Task::Compare);
+        assert_eq!(next(&ends(Ending::Completed)), Task::Evaluate);
+        assert_eq!(next(&ends(Ending::Interrupted)), Task::Finish(Ending::Interrupted));
+    }
+
+    #[test]
+    fn new_spares_come_in_first_but_not_into_a_run_that_ends() {
+        let mut position = Position { evaluation_due: true, ..at(3) };
+        assert_eq!(next(&position, &plan(), Recruits::Agreed), Task::TakeInSpares);
+        position.ending = Some(Ending::Renewed);
+        let task = next(&position, &plan(), Recruits::Agreed);
+        assert_eq!(task, Task::Finish(Ending::Renewed));
+    }
+
+    #[test]
+    fn the_last_step_ends_a_run_whatever_was_asked() {
+        let asked = Requests { stop: true, ..Requests::default() };
+        let mut position = at(10);
+        after_commit(&mut position, &plan(), asked, (false, false));
+        assert_eq!(position.ending, Some(Ending::Completed));
+        let mut position = at(9);
+        after_commit(&mut position, &plan(), asked, (false, false));
+        assert_eq!(position.ending, Some(Ending::Interrupted));
+    }
+}

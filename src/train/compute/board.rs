@@ -1,0 +1,141 @@
+//! The board that a rank's workers take their work from, and count it on.
+
+use std::sync::atomic::AtomicU64;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use crate::cluster::faults::Standing;
+
+use crate::train::TrainError;
+use crate::train::compute::free_run::{FreeRun, Turn};
+use crate::train::compute::totals::Totals;
+
+/// How often whoever waits looks again.
+pub const WAKE_EVERY: Duration = Duration::from_millis(50);
+
+/// What is to be computed.
+#[derive(Debug, Clone, Default)]
+#[allow(missing_docs)]
+pub enum Work {
+    #[default]
+    Nothing,
+    /// Micro-batches of these owners in the step after `standing.step`.
+    Train {
+        owners: Vec<u32>,
+        standing: Standing,
+    },
+    /// Micro-batches without end, as `FreeRun` deals them.
+    Free {
+        standing: Standing,
+    },
+    /// Ranges (first, count) of the validation set.
+    Evaluate {
+        ranges: Vec<(u64, u64)>,
+    },
+    Stop,
+}
+
+/// The work under way.
+#[derive(Debug, Default)]
+pub struct Job {
+    /// What.
+    pub work: Work,
+    /// The next item that nobody has taken.
+    pub next: usize,
+    /// Items taken and not finished.
+    pub busy: usize,
+    /// What was counted.
+    pub totals: Totals,
+    /// The first worker that could not go on.
+    pub failure: Option<TrainError>,
+}
+
+/// One item, taken.
+#[allow(missing_docs)]
+pub enum Item {
+    Train { turn: usize, owner: u32, standing: Standing },
+    Evaluate { first: u64, count: u64 },
+    Free { turn: Turn, learning_rate: f64, standing: Standing },
+}
+
+/// See the module.
+#[derive(Default)]
+pub struct Board {
+    job: Mutex<Job>,
+    /// The job has changed.
+    pub changed: Condvar,
+    /// Micro-batches begun since the start: "back in the update loop" is when this moves.
+    pub begun: AtomicU64,
+    /// Microseconds that workers spent on micro-batches since the start.
+    pub busy_micros: AtomicU64,
+}
+
+impl Board {
+    /// The job at hand.
+    pub fn lock(&self) -> MutexGuard<'_, Job> {
+        self.job.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits for an item; `None` when the pool stops.
+    pub fn await_item(&self, free: Option<&FreeRun>) -> Option<Item> {
+        let mut job = self.lock();
+        loop {
+            let index = job.next;
+            let item =
+                match &job.work {
+                    Work::Stop => return None,
+                    Work::Nothing => None,
+                    Work::Train { owners, standing } => owners
+                        .get(index)
+                        .map(|&owner| Item::Train { turn: index, owner, standing: *standing }),
+                    Work::Evaluate { ranges } => {
+                        ranges.get(index).map(|&(first, count)| Item::Evaluate { first, count })
+                    }
+                    Work::Free { standing } => {
+                        let standing = *standing;
+                        drop(job);
+                        let turn = free.and_then(|free| free.next_turn(WAKE_EVERY));
+                        if let Some((turn, learning_rate)) = turn {
+                            return Some(Item::Free { turn, learning_rate, standing });
+                        }
+                        job = self.lock();
+                        continue;
+                    }
+                };
+            if let Some(item) = item {
+                job.next += 1;
+                job.busy += 1;
+                return Some(item);
+            }
+            let waited = self.changed.wait_timeout(job, WAKE_EVERY);
+            job = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
+    /// The next item, if there is one.
+    pub fn take_item(&self) -> Option<Item> {
+        let mut job = self.lock();
+        let index = job.next;
+        let item = match &job.work {
+            Work::Train { owners, standing } => {
+                let standing = *standing;
+                owners.get(index).map(|&owner| Item::Train { turn: index, owner, standing })
+            }
+            Work::Evaluate { ranges } => {
+                ranges.get(index).map(|&(first, count)| Item::Evaluate { first, count })
+            }
+            Work::Nothing | Work::Stop | Work::Free { .. } => None,
+        }?;
+        job.next += 1;
+        job.busy += 1;
+        Some(item)
+    }
+
+    /// An item is done, with these sums.
+    pub fn done(&self, totals: &Totals) {
+        let mut job = self.lock();
+        job.totals.add(totals);
+        job.busy = job.busy.saturating_sub(1);
+        self.changed.notify_all();
+    }
+}

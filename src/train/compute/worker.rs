@@ -1,0 +1,258 @@
+//! One worker: owns an engine, takes owners' micro-batches of the current step (or parts of the
+//! validation set), and adds what it computed to the rank's sums. It never sees a communicator. A
+//! panic in one ends the whole process: never a rank with a dead worker.
+
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Instant;
+
+use crate::cluster::faults::{Injector, Standing};
+use crate::cluster::guard::pulse;
+use crate::cluster::resident::Slots;
+use crate::config::{Device, FaultKind, Phase};
+use crate::data::evaluation::Evaluation;
+use crate::data::loader::Loader;
+use crate::engine::{self, Compute};
+use crate::model::spec::elements;
+use crate::model::{Graph, Layout};
+
+use crate::train::TrainError;
+use crate::train::compute::board::{Board, Item};
+use crate::train::compute::free_run::{FreeRun, Turn};
+use crate::train::compute::gradient_sum::GradientSum;
+use crate::train::compute::pause::Pause;
+use crate::train::compute::totals::Totals;
+
+/// Share of a whole global batch in the running statistics, as in batch norm's own momentum.
+const STATISTICS_SHARE: f32 = 0.1;
+
+/// What a worker needs, shared by all of a rank.
+pub struct Shared {
+    /// The model.
+    pub graph: Graph,
+    /// Where its tensors lie.
+    pub layout: Arc<Layout>,
+    /// State of the committed step; workers only read.
+    pub slots: Arc<RwLock<Slots>>,
+    /// Where gradients go.
+    pub sum: GradientSum,
+    /// Training samples.
+    pub loader: Loader,
+    /// Validation samples.
+    pub evaluation: Option<Evaluation>,
+    /// Of the asynchronous exchange.
+    pub free: Option<Arc<FreeRun>>,
+    /// Fault injection.
+    pub injector: Arc<Injector>,
+    /// `run.seed`.
+    pub seed: u64,
+    /// What computes.
+    pub device: Device,
+    /// OpenMP threads of each worker.
+    pub threads: usize,
+    /// What every worker does before it is needed.
+    pub rehearsal: Rehearsal,
+    /// While the world is repaired.
+    pub pause: Pause,
+}
+
+/// What makes a replacement's first micro-batch, of so many samples, come sooner.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Rehearsal {
+    /// Everybody begins together: nobody is waited for.
+    None,
+    /// Programs are compiled.
+    Compile(usize),
+    /// One is computed for nothing: memory is present, too.
+    Compute(usize),
+}
+
+/// A worker thread: works until the pool stops. A panic ends the process.
+pub fn run_or_abort(shared: &Arc<Shared>, board: &Board) {
+    let run = std::panic::AssertUnwindSafe(|| {
+        if let Err(failure) = run_worker(shared, board) {
+            let mut job = board.lock();
+            job.failure.get_or_insert(failure);
+            job.busy = 0;
+            board.changed.notify_all();
+        }
+    });
+    if std::panic::catch_unwind(run).is_err() {
+        tracing::error!("a worker thread panicked; this rank ends, the others repair the world");
+        std::process::abort();
+    }
+}
+
+fn run_worker(shared: &Arc<Shared>, board: &Board) -> Result<(), TrainError> {
+    let engine = engine::open(&shared.device, &shared.graph, &shared.layout, shared.threads)?;
+    let mut worker = Worker::new(Arc::clone(shared), engine);
+    match shared.rehearsal {
+        Rehearsal::None => {}
+        Rehearsal::Compile(samples) => worker.engine.prepare(samples)?,
+        Rehearsal::Compute(samples) => worker.rehearse(samples)?,
+    }
+    while let Some(item) = board.await_item(shared.free.as_deref()) {
+        pulse().progress();
+        match worker.perform(&item, board) {
+            Err(TrainError::Closed) => return Ok(()),
+            other => other?,
+        }
+    }
+    Ok(())
+}
+
+/// Which micro-batch.
+#[derive(Clone, Copy)]
+struct MicroBatch {
+    turn: usize,
+    owner: u32,
+    standing: Standing,
+}
+
+/// One worker thread's own things.
+pub struct Worker<E> {
+    shared: Arc<Shared>,
+    engine: E,
+    statistics: Vec<f32>,
+    /// The committed step whose weights the engine holds.
+    loaded: Option<u64>,
+    /// Free running: -γ g of the micro-batch at hand.
+    change: Vec<f32>,
+}
+
+impl<E: Compute> Worker<E> {
+    /// It holds no weights yet.
+    pub fn new(shared: Arc<Shared>, engine: E) -> Self {
+        let statistics = vec![0.0; shared.layout.statistics];
+        Self { shared, engine, statistics, loaded: None, change: Vec::new() }
+    }
+
+    /// A micro-batch of zeros whose results nobody gets.
+    fn rehearse(&mut self, samples: usize) -> Result<(), TrainError> {
+        self.engine.prepare(samples)?;
+        let Layout { parameters, statistics, .. } = *self.shared.layout;
+        self.engine.load(&vec![0.0; parameters], &vec![0.0; statistics])?;
+        let images = vec![0.0; samples * elements(self.shared.graph.input)];
+        let labels = vec![0; samples];
+        let nothing = &mut |_: usize, _: &[f32]| {};
+        self.engine.train(&images, &labels, [0; 3], &mut self.statistics, nothing)?;
+        Ok(())
+    }
+
+    /// Does what an item asks for and counts it.
+    pub fn perform(&mut self, item: &Item, board: &Board) -> Result<(), TrainError> {
+        self.load()?;
+        let mut totals = Totals::default();
+        match *item {
+            Item::Train { turn, owner, standing } => {
+                board.begun.fetch_add(1, Ordering::Relaxed);
+                let began = Instant::now();
+                self.train(MicroBatch { turn, owner, standing }, &mut totals)?;
+                let micros = began.elapsed().as_micros() as u64;
+                board.busy_micros.fetch_add(micros, Ordering::Relaxed);
+            }
+            Item::Evaluate { first, count } => self.evaluate(first, count, &mut totals)?,
+            Item::Free { turn, learning_rate, standing } => {
+                board.begun.fetch_add(1, Ordering::Relaxed);
+                return self.run_free(turn, learning_rate, &standing);
+            }
+        }
+        board.done(&totals);
+        Ok(())
+    }
+
+    /// Copies the committed weights into the engine, unless it has them.
+    fn load(&mut self) -> Result<(), TrainError> {
+        let slots = self.shared.slots.read().unwrap_or_else(PoisonError::into_inner);
+        let committed = slots.committed();
+        if self.loaded != Some(committed.step) {
+            self.engine.load(committed.parameters, committed.statistics)?;
+            self.loaded = Some(committed.step);
+        }
+        Ok(())
+    }
+
+    fn evaluate(&mut self, first: u64, count: u64, totals: &mut Totals) -> Result<(), TrainError> {
+        let set = self.shared.evaluation.as_ref();
+        let set = set.expect("only runs with a validation set evaluate");
+        let batch = pulse().loading(|| set.batch(first, count))?;
+        totals.count = batch.count;
+        totals.skipped = batch.skipped;
+        totals.add_outcome(&self.engine.evaluate(&batch.images, &batch.labels)?);
+        Ok(())
+    }
+
+    fn train(&mut self, place: MicroBatch, totals: &mut Totals) -> Result<(), TrainError> {
+        let shared = Arc::clone(&self.shared);
+        let MicroBatch { turn, owner, standing } = place;
+        let batch = pulse().loading(|| shared.loader.take(standing.step, owner))?;
+        totals.count = batch.count;
+        totals.skipped = batch.skipped;
+        totals.mix = batch.mix;
+        let poison = shared.injector.at(Phase::InForward, &standing) == Some(FaultKind::Nan);
+        let key = [shared.seed, standing.step, u64::from(owner)];
+        let mut first = true;
+        let mut closed = None;
+        let mut ready = |offset: usize, gradients: &[f32]| {
+            if std::mem::take(&mut first) {
+                shared.injector.at(Phase::InBackward, &standing);
+            }
+            shared.pause.pass();
+            let added = if poison {
+                shared.sum.add(turn, offset, &vec![f32::NAN; gradients.len()])
+            } else {
+                shared.sum.add(turn, offset, gradients)
+            };
+            closed = closed.or(added.err());
+        };
+        let statistics = &mut self.statistics;
+        let outcome =
+            self.engine.train(&batch.images, &batch.labels, key, statistics, &mut ready)?;
+        if closed.is_some() {
+            return Err(TrainError::Closed);
+        }
+        totals.add_outcome(&outcome);
+        let added = shared.sum.add_statistics(turn, statistics, outcome.samples);
+        added.map_err(|_| TrainError::Closed)
+    }
+
+    /// One micro-batch of Algorithm 1's GPU thread: g, then Δw <- Δw - γ g.
+    fn run_free(&mut self, turn: Turn, rate: f64, standing: &Standing) -> Result<(), TrainError> {
+        let shared = Arc::clone(&self.shared);
+        let free = shared.free.as_ref().expect("only asynchronous runs run free");
+        let batch = pulse().loading(|| shared.loader.take(turn.batch, turn.owner))?;
+        let mut totals = Totals::default();
+        (totals.count, totals.skipped, totals.mix) = (batch.count, batch.skipped, batch.mix);
+        shared.injector.at(Phase::InForward, standing);
+        let gamma = (rate / free.global_batch as f64) as f32;
+        let change = &mut self.change;
+        change.resize(shared.layout.parameters, 0.0);
+        let mut ready = |offset: usize, gradients: &[f32]| {
+            for (change, g) in change[offset..].iter_mut().zip(gradients) {
+                *change = -gamma * g;
+            }
+        };
+        let key = [shared.seed, turn.batch, u64::from(turn.owner)];
+        let statistics = &mut self.statistics;
+        let outcome =
+            self.engine.train(&batch.images, &batch.labels, key, statistics, &mut ready)?;
+        shared.injector.at(Phase::InBackward, standing);
+        totals.add_outcome(&outcome);
+        let slots = shared.slots.read().unwrap_or_else(PoisonError::into_inner);
+        let committed = slots.committed();
+        let share = outcome.samples as f32;
+        if free.weight_decay > 0.0 {
+            let decay = gamma * share * free.weight_decay;
+            for (change, w) in self.change.iter_mut().zip(committed.parameters) {
+                *change -= decay * w;
+            }
+        }
+        let weight = STATISTICS_SHARE * share / free.global_batch as f32;
+        for (statistic, running) in self.statistics.iter_mut().zip(committed.statistics) {
+            *statistic = weight * (*statistic - running);
+        }
+        drop(slots);
+        free.add(turn, &self.change, &self.statistics, &totals);
+        Ok(())
+    }
+}

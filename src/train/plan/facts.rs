@@ -1,0 +1,42 @@
+//! Constants of the run that its files carry.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::config::Every;
+use crate::data::sampler::Order;
+use crate::model::{Layout, Shape};
+
+/// What a checkpoint says besides numbers; the same for the whole run.
+#[derive(Debug, Clone, PartialEq)]
+pub struct About {
+    /// Names and places of the tensors.
+    pub layout: Arc<Layout>,
+    /// Catalogue name or file stem.
+    pub model_name: String,
+    /// Class names in label order.
+    pub classes: Vec<String>,
+    /// One input sample.
+    pub input: Shape,
+}
+
+/// Constants of the run that its files carry.
+#[derive(Debug, Clone)]
+pub struct Facts {
+    /// Model and classes.
+    pub about: About,
+    /// Names the run.
+    pub run_id: String,
+    /// Of what decides the arithmetic.
+    pub config_fingerprint: u64,
+    /// Of the training set.
+    pub data_fingerprint: u64,
+    /// `checkpoint.every`.
+    pub every: Every,
+    /// `checkpoint.keep`.
+    pub keep: u32,
+    /// `checkpoint.mtbf`.
+    pub mtbf: Duration,
+    /// Which samples make which step.
+    pub order: Order,
+}

@@ -1,0 +1,141 @@
+//! What a rank does when its world has to be repaired, between two steps or within one.
+
+use crate::cluster::comm::CommError;
+use crate::cluster::guard::{Activity, pulse};
+use crate::cluster::recovery::driver::recover;
+use crate::cluster::recovery::{GaveUp, Repaired};
+use crate::cluster::world::World;
+use crate::observe::event::Kind;
+
+use crate::train::TrainError;
+use crate::train::record::repairs::{Begin, Repair, report_notes};
+use crate::train::record::{Record, evaluations};
+use crate::train::repair::size::Resizer;
+use crate::train::repair::spares::{Recruits, Spares};
+use crate::train::state::rank::Rank;
+
+/// Repairs without a committed step between before the run gives up.
+const REPAIRS_WITHOUT_STEP_MAX: u32 = 20;
+
+/// Counts repairs that bring the run no step further.
+#[derive(Debug, Default)]
+pub struct Tries(u32);
+
+impl Tries {
+    /// A step was committed.
+    pub fn reset(&mut self) {
+        self.0 = 0;
+    }
+
+    /// One more repair.
+    ///
+    /// # Errors
+    /// Too many without a committed step between.
+    pub fn count(&mut self) -> Result<(), TrainError> {
+        self.0 += 1;
+        if self.0 > REPAIRS_WITHOUT_STEP_MAX {
+            let text = format!("{REPAIRS_WITHOUT_STEP_MAX} repairs without a committed step");
+            return Err(TrainError::JobLost(text));
+        }
+        Ok(())
+    }
+}
+
+/// Repairs the world, or ends with the ladder. Afterwards all hold the state of the last committed
+/// step, and survivors still their own gradients of the one that failed.
+pub fn repair(
+    rank: &mut Rank,
+    record: &mut Record,
+    spares: &mut Spares,
+    resizer: &mut Resizer,
+    error: &CommError,
+) -> Result<(), TrainError> {
+    pulse().enter(Activity::Recovery);
+    let planned = std::mem::take(&mut spares.recruits) == Recruits::Agreed;
+    let begun = rank.clock.now();
+    let detect = record.keeper.seconds_since_fault();
+    let before = rank.world.clone();
+    let policy = &rank.plan.policy;
+    let result = recover(rank.comm.as_mut(), &mut rank.world, policy, &mut rank.replica);
+    let notes = std::mem::take(&mut rank.replica.notes);
+    rank.newcomers = newcomers(&before, &rank.world);
+    let mut repaired = match result {
+        Ok(repaired) => repaired,
+        Err(GaveUp::Minority(why)) => return Err(TrainError::Minority(why)),
+        Err(reason) => {
+            if rank.is_writer() {
+                report_notes(rank, &mut record.journal, &notes);
+            }
+            return Err(reason.into());
+        }
+    };
+    if let Some(detect) = detect {
+        repaired.seconds.insert("detect".into(), detect);
+    }
+    if rank.world.ranks() < before.ranks() {
+        rank.replica.position.exact &= rank.plan.reproducible;
+        resizer.shrunk(rank.clock.now());
+    }
+    let refilled = planned && repaired.lost.is_empty();
+    if rank.reports() {
+        report_notes(rank, &mut record.journal, &notes);
+        let kind = match refilled {
+            true => {
+                let seconds = (rank.clock.now() - begun).as_secs_f64();
+                Kind::Phase { name: "refill".into(), seconds }
+            }
+            false => {
+                let phase = rank.replica.stage.name().to_string();
+                Kind::FailureDetected { phase, error: error.to_string() }
+            }
+        };
+        record.event(rank, kind);
+        tell(rank, record, spares, &before, &repaired);
+    }
+    if rank.is_writer() {
+        record.take_over(rank);
+    }
+    if !refilled {
+        record.repairs.add(repair_of(rank, repaired));
+    }
+    evaluations::make_up(rank, &mut record.journal);
+    survived(rank, record);
+    Ok(())
+}
+
+/// Who is in the repaired world, and how newcomers got its state.
+fn tell(
+    rank: &mut Rank,
+    record: &mut Record,
+    spares: &mut Spares,
+    before: &World,
+    repaired: &Repaired,
+) {
+    record.journal.world(&rank.world);
+    spares.report(rank, &mut record.journal, before);
+    let seconds = repaired.seconds.get("restore").copied().unwrap_or(0.0);
+    for way in std::mem::take(&mut rank.replica.given) {
+        record.event(rank, Kind::Phase { name: way.name().into(), seconds });
+    }
+}
+
+/// What is to be written of a repair that has just made this world.
+pub fn repair_of(rank: &Rank, repaired: Repaired) -> Repair {
+    let (generation, ranks) = (rank.world.generation, rank.world.ranks() as u32);
+    Repair { generation, ranks, repaired, holders: rank.survivors() }
+}
+
+/// The world is whole again, or has another size: its next step is watched.
+pub fn survived(rank: &mut Rank, record: &mut Record) {
+    record.repairs.begins(rank.clock.now(), Begin::Survived);
+    rank.watch_neighbours();
+}
+
+/// Members that became ranks between two worlds.
+pub fn newcomers(before: &World, after: &World) -> Vec<u32> {
+    let ranks = |world: &World| -> Vec<u32> {
+        (0..world.ranks()).filter_map(|rank| Some(world.member_at(rank)?.member)).collect()
+    };
+    let before = ranks(before);
+    ranks(after).into_iter().filter(|member| !before.contains(member)).collect()
+}

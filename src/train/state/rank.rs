@@ -1,0 +1,115 @@
+//! One rank: who it is in which world, and what it holds of the run.
+
+use std::sync::Arc;
+
+use crate::cluster::comm::Communicator;
+use crate::cluster::world::{Member, World};
+use crate::observe::clock::Clock;
+use crate::observe::storage::Storage;
+
+use crate::train::plan::Plan;
+use crate::train::state::replica::Replica;
+
+/// Where in the run a line is written.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub struct Place {
+    pub attempt: u32,
+    pub generation: u32,
+    pub step: u64,
+    pub rank: u32,
+}
+
+/// See the module.
+pub struct Rank {
+    /// The world's communicator.
+    pub comm: Box<dyn Communicator>,
+    /// Who is in it.
+    pub world: World,
+    /// This rank's state.
+    pub replica: Replica,
+    /// The run directory.
+    pub storage: Arc<dyn Storage>,
+    /// Time.
+    pub clock: Arc<dyn Clock>,
+    /// Constants of this start.
+    pub plan: Plan,
+    /// Members that joined in the last repair or growth.
+    pub newcomers: Vec<u32>,
+}
+
+impl Rank {
+    /// Puts the parts together.
+    pub fn new(
+        comm: Box<dyn Communicator>,
+        world: World,
+        replica: Replica,
+        (storage, clock): (Arc<dyn Storage>, Arc<dyn Clock>),
+        plan: Plan,
+    ) -> Self {
+        let mut rank = Self { comm, world, replica, storage, clock, plan, newcomers: Vec::new() };
+        rank.watch_neighbours();
+        rank
+    }
+
+    /// Whether this rank writes what the run publishes.
+    pub fn is_writer(&self) -> bool {
+        self.comm.rank() == 0
+    }
+
+    /// Where the run stands, for a line of the journal.
+    pub fn place(&self) -> Place {
+        Place {
+            attempt: self.world.attempt,
+            generation: self.world.generation,
+            step: self.replica.position.step,
+            rank: self.comm.rank() as u32,
+        }
+    }
+
+    /// Who shares this machine with this rank, from now on.
+    pub fn watch_neighbours(&mut self) {
+        self.comm.watch(&self.world.pids_on(&self.replica.identity.1));
+    }
+
+    /// Where this process stands, for fault injection.
+    pub fn update_standing(&mut self) {
+        let standing = &mut self.replica.standing;
+        (standing.rank, standing.ranks) = (self.comm.rank() as u32, self.comm.size() as u32);
+        standing.step = self.replica.position.step;
+    }
+
+    /// Whether the workers of this machine's ranks alone, so many each, keep its cores busy.
+    pub fn cores_are_short(&self, workers: usize) -> bool {
+        let pids = self.world.pids_on(&self.replica.identity.1);
+        let here = pids.iter().filter(|pid| **pid != 0).count();
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        here * workers >= cores
+    }
+
+    /// Members that are ranks since before the last repair or change of size.
+    pub fn survivors(&self) -> Vec<u32> {
+        let ranks = (0..self.world.ranks()).filter_map(|rank| self.world.member_at(rank));
+        ranks.map(|m| m.member).filter(|member| !self.newcomers.contains(member)).collect()
+    }
+
+    /// Whether this is the lowest rank that lived through the repairs at hand: the newcomers of
+    /// the last one know nothing of them.
+    pub fn reports(&self) -> bool {
+        self.is_first_of(&self.survivors())
+    }
+
+    /// Whether this is the lowest rank of these members, as far as they live. Where recovery gave
+    /// up, ranks of the communicator are no longer those of the world.
+    pub fn is_first_of(&self, members: &[u32]) -> bool {
+        let (living, (pid, host)) = (&self.replica.living, &self.replica.identity);
+        let gave_up = !living.is_empty();
+        let ranks = (0..self.world.ranks()).filter_map(|rank| self.world.member_at(rank));
+        let lives = |m: &&Member| !gave_up || living.contains(&(m.pid, m.host.clone()));
+        let first = ranks.filter(lives).find(|m| members.contains(&m.member));
+        first.is_some_and(|first| match gave_up {
+            true => (first.pid, &first.host) == (*pid, host),
+            false => first.rank == self.comm.rank() as u32,
+        })
+    }
+}
