@@ -1,5 +1,7 @@
 //! Why a micro-batch could not be computed.
 
+use crate::model::Graph;
+
 /// What went wrong; devices speak through `reason`.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[allow(missing_docs)]
@@ -18,8 +20,10 @@ pub enum EngineError {
     NotLoaded,
 }
 
-impl From<kintsugi_ffi::dnnl::Error> for EngineError {
-    fn from(error: kintsugi_ffi::dnnl::Error) -> Self {
-        Self::Device(error.to_string())
+impl EngineError {
+    /// What a device said of a node; one past the last is the loss.
+    pub fn of_node(graph: &Graph, node: usize, reason: String) -> Self {
+        let layer = graph.nodes.get(node).map_or("loss", |node| &node.name).to_string();
+        Self::Layer { layer, reason }
     }
 }

@@ -2,6 +2,7 @@
 
 use serde::Serialize;
 
+use super::saved::{Activation, Saved};
 use super::spec::elements;
 use super::{Graph, LayerKind, Layout, TensorKind};
 
@@ -34,31 +35,6 @@ impl std::ops::Add for Cost {
     }
 }
 
-/// Which of its tensors a layer's backward pass reads.
-struct Reads {
-    input: bool,
-    output: bool,
-    /// Bytes besides, per output element (masks, pooling indices).
-    extra: u64,
-}
-
-fn reads(kind: &LayerKind) -> Reads {
-    let (input, output, extra) = match kind {
-        LayerKind::Conv { .. } | LayerKind::Linear { .. } => (true, false, 0),
-        LayerKind::BatchNorm { .. } => (true, false, 0),
-        LayerKind::Lrn { .. } => (true, false, 4),
-        LayerKind::Relu => (false, true, 0),
-        LayerKind::MaxPool { .. } => (false, false, 1),
-        LayerKind::Dropout { .. } => (false, false, 4),
-        LayerKind::AvgPool { .. }
-        | LayerKind::GlobalAvgPool
-        | LayerKind::Add
-        | LayerKind::Concat
-        | LayerKind::Flatten => (false, false, 0),
-    };
-    Reads { input, output, extra }
-}
-
 /// The cost of every node. The image's own bytes belong to the caller and are not counted.
 pub fn of(graph: &Graph, layout: &Layout) -> Vec<Cost> {
     let mut costs: Vec<Cost> = (0..graph.nodes.len()).map(|at| arithmetic(graph, at)).collect();
@@ -66,12 +42,14 @@ pub fn of(graph: &Graph, layout: &Layout) -> Vec<Cost> {
         costs[tensor.node].parameters += tensor.elements() as u64;
     }
     for (at, node) in graph.nodes.iter().enumerate() {
-        let own = reads(&node.kind);
-        let kept =
-            own.output || graph.consumers(at).iter().any(|&to| reads(&graph.nodes[to].kind).input);
+        // Computed within another layer, a ReLU has the same result to save.
+        let saved = |at: usize| graph.nodes[at].kind.saved_for_backward(Activation::None);
+        let Saved { output, auxiliary, .. } = saved(at);
+        let kept = output || graph.consumers(at).iter().any(|&to| saved(to).input);
         let result = elements(node.shape) as u64;
+        let per_element: u64 = auxiliary.iter().map(|own| own.bytes_per_element()).sum();
         costs[at].output_bytes = 4 * result;
-        costs[at].saved_bytes = own.extra * result + if kept { 4 * result } else { 0 };
+        costs[at].saved_bytes = per_element * result + if kept { 4 * result } else { 0 };
     }
     costs
 }

@@ -1,5 +1,5 @@
-//! Pure description of models: the layer graph, shapes, parameters, costs, first weights. No
-//! memory.
+//! Pure description of models: the layer graph, shapes, parameters, costs, what backward
+//! reads, first weights. No memory.
 
 use serde::{Deserialize, Serialize};
 
@@ -7,6 +7,7 @@ pub mod catalogue;
 pub mod cost;
 pub mod init;
 pub mod layout;
+pub mod saved;
 pub mod spec;
 
 /// Channels, height, width of one sample (a flat vector is `[n, 1, 1]`).

@@ -1,14 +1,19 @@
 //! Runs a graph: owns activation memory and programs, one per batch size and direction.
 
-use kintsugi_ffi::dnnl::{Buffer, Data, Direction};
+use kintsugi_ffi::dnnl::{Buffer, Data};
 
+use super::backend::check_element;
+use super::program::Program;
 use super::team::Team;
-use crate::engine::compile::compile;
+use super::translation::span;
+use super::weights::Weights;
 use crate::engine::compute::{Compute, Outcome};
 use crate::engine::error::EngineError;
-use crate::engine::layer::dropout::fill_mask;
-use crate::engine::program::{Place, Program, Step};
-use crate::engine::weights::Weights;
+use crate::engine::plan::builder::Request;
+use crate::engine::plan::layers::dropout::fill_mask;
+use crate::engine::plan::operation::Direction;
+use crate::engine::plan::steps::Action;
+use crate::engine::plan::tensor::{ElementType, Place};
 use crate::model::spec::elements;
 use crate::model::{Graph, Layout, TensorKind, layout};
 
@@ -31,6 +36,7 @@ struct Held {
 pub struct Executor {
     graph: Graph,
     layout: Layout,
+    element: ElementType,
     team: Team,
     arena: Buffer,
     weights: Weights,
@@ -51,7 +57,13 @@ struct Batch<'a> {
 impl Executor {
     /// An executor for the calling thread, with a team of `threads` OpenMP threads (a constant of
     /// the run: it decides the last bits). `layout` must be the graph's own.
-    pub fn new(graph: &Graph, layout: &Layout, threads: usize) -> Result<Executor, EngineError> {
+    pub fn new(
+        graph: &Graph,
+        layout: &Layout,
+        element: ElementType,
+        threads: usize,
+    ) -> Result<Self, EngineError> {
+        check_element(element).map_err(|refusal| EngineError::Device(refusal.0))?;
         if layout::of(graph) != *layout {
             return Err(EngineError::Layout("use model::layout::of on the same graph".into()));
         }
@@ -60,6 +72,7 @@ impl Executor {
         Ok(Self {
             graph: graph.clone(),
             layout: layout.clone(),
+            element,
             team,
             arena: Buffer::zeroed(0),
             weights,
@@ -72,7 +85,7 @@ impl Executor {
     /// Bytes that live from the forward into the backward pass of a micro-batch of `batch`.
     pub fn saved_bytes(&mut self, batch: usize) -> Result<u64, EngineError> {
         let held = self.program(batch.max(1), Direction::Training)?;
-        Ok(self.programs[held].program.saved.iter().map(|&(_, bytes)| bytes as u64).sum())
+        Ok(self.programs[held].program.plan.saved_bytes() as u64)
     }
 
     fn check(&self, images: &[f32], labels: &[u32]) -> Result<(), EngineError> {
@@ -108,15 +121,18 @@ impl Executor {
             let gone = self.programs.swap_remove(oldest.unwrap_or(0));
             gone.weights.into_iter().for_each(|at| self.weights.release(at));
         }
-        let program = compile(&self.team.context, &self.graph, &self.layout, batch, direction)?;
+        let (graph, layout, element) = (&self.graph, &self.layout, self.element);
+        let request = Request { graph, layout, batch, direction, element };
+        let program = Program::new(&self.team.context, request)?;
         let mut weights = Vec::with_capacity(program.weights.len());
         for wanted in &program.weights {
             weights.push(self.weights.acquire(wanted)?);
         }
-        if self.arena.bytes() < program.arena_bytes {
+        let arena_bytes = program.plan.placement.bytes;
+        if self.arena.bytes() < arena_bytes {
             // The old one goes first: nothing in it is needed between micro-batches.
             self.arena = Buffer::zeroed(0);
-            self.arena = Buffer::zeroed(program.arena_bytes);
+            self.arena = Buffer::zeroed(arena_bytes);
         }
         self.programs.push(Held { batch, direction, program, weights, used: self.clock });
         Ok(self.programs.len() - 1)
@@ -124,44 +140,44 @@ impl Executor {
 
     fn run(&mut self, held: usize, mut batch: Batch<'_>) -> Result<Outcome, EngineError> {
         let Held { program, weights, .. } = &mut self.programs[held];
-        let spans = &program.spans;
-        for step in &mut program.steps {
-            match step {
-                Step::Run { primitive, places } => {
-                    let mut args: Vec<Data<'_>> = places
-                        .iter()
-                        .map(|place| match *place {
-                            Place::Value(value) => Data::Arena(spans[value]),
-                            Place::Weight(index) => Data::Read(self.weights.data(weights[index])),
-                            Place::Image => Data::Read(batch.images),
-                        })
-                        .collect();
-                    primitive.execute(&mut self.arena, &mut args)?;
+        let Program { plan, primitives, .. } = program;
+        for (at, step) in plan.steps.iter().enumerate() {
+            let place = |value: usize| span(plan.span(value, at));
+            match &step.action {
+                Action::Run { kernel, arguments } => {
+                    let data = |(_, place_of): &(_, Place)| match *place_of {
+                        Place::Value(value) => Data::Arena(place(value)),
+                        Place::Weight(index) => Data::Read(self.weights.data(weights[index])),
+                        Place::Image => Data::Read(batch.images),
+                    };
+                    let mut data: Vec<Data<'_>> = arguments.iter().map(data).collect();
+                    let primitive = primitives[*kernel].as_mut();
+                    let primitive = primitive.expect("every kernel that runs was compiled");
+                    primitive.execute(&mut self.arena, &mut data)?;
                 }
-                Step::Mask { value, elements, rate, node } => {
-                    let mask = &mut self.arena.slice_mut(spans[*value])[..*elements];
+                Action::Mask { value, elements, rate, node } => {
+                    let mask = &mut self.arena.slice_mut(place(*value))[..*elements];
                     fill_mask(mask, *rate, batch.dropout_key, *node);
                 }
-                Step::Loss { log_probabilities, seed } => {
-                    let logarithms = self.arena.slice(spans[*log_probabilities]);
+                Action::Loss { log_probabilities, seed } => {
+                    let logarithms = self.arena.slice(place(*log_probabilities));
                     batch.outcome = score(logarithms, batch.labels, self.graph.classes);
                     if let Some(seed) = *seed {
-                        let seed = self.arena.slice_mut(spans[seed]);
+                        let seed = self.arena.slice_mut(place(seed));
                         seed.fill(0.0);
-                        for (row, &label) in
-                            seed.chunks_exact_mut(self.graph.classes).zip(batch.labels)
-                        {
+                        let rows = seed.chunks_exact_mut(self.graph.classes);
+                        for (row, &label) in rows.zip(batch.labels) {
                             row[label as usize] = -1.0;
                         }
                     }
                 }
-                Step::Emit { value, offset, elements } => {
-                    (batch.ready)(*offset, &self.arena.slice(spans[*value])[..*elements]);
+                Action::Emit { value, offset, elements } => {
+                    (batch.ready)(*offset, &self.arena.slice(place(*value))[..*elements]);
                 }
-                Step::Statistics { mean, variance, at, channels, factor } => {
-                    let source = &self.arena.slice(spans[*mean])[..*channels];
+                Action::Statistics { mean, variance, at, channels, factor } => {
+                    let source = &self.arena.slice(place(*mean))[..*channels];
                     batch.statistics[at[0]..at[0] + *channels].copy_from_slice(source);
-                    let source = &self.arena.slice(spans[*variance])[..*channels];
+                    let source = &self.arena.slice(place(*variance))[..*channels];
                     let target = &mut batch.statistics[at[1]..at[1] + *channels];
                     for (to, from) in target.iter_mut().zip(source) {
                         *to = from * *factor;
@@ -255,6 +271,7 @@ fn score(logarithms: &[f32], labels: &[u32], classes: usize) -> Outcome {
 mod tests {
     use super::*;
     use crate::config::seed::Stream;
+    use crate::engine::plan::steps::{Plan, Step};
     use crate::model::{catalogue, init};
 
     struct Case {
@@ -279,8 +296,8 @@ mod tests {
 
     impl Case {
         fn executor(&self, threads: usize) -> Executor {
-            let mut executor =
-                Executor::new(&self.graph, &self.layout, threads).expect("an executor");
+            let mut executor = Executor::new(&self.graph, &self.layout, ElementType::F32, threads)
+                .expect("an executor");
             executor.load(&self.parameters, &self.statistics).expect("parameters fit");
             executor
         }
@@ -382,7 +399,8 @@ mod tests {
     #[test]
     fn bad_input_is_refused_and_says_why() {
         let case = case("mlp", 8, 2, 0.1);
-        let mut executor = Executor::new(&case.graph, &case.layout, 1).expect("an executor");
+        let mut executor =
+            Executor::new(&case.graph, &case.layout, ElementType::F32, 1).expect("an executor");
         assert_eq!(executor.evaluate(&case.images, &case.labels), Err(EngineError::NotLoaded));
         assert!(executor.load(&case.parameters[1..], &case.statistics).is_err());
         executor.load(&case.parameters, &case.statistics).expect("parameters fit");
@@ -412,6 +430,35 @@ mod tests {
         }
         let (first, last) = (losses[0], losses[29]);
         assert!(first > 1.5 && last < 0.2, "{losses:?}");
+    }
+
+    #[test]
+    fn a_mask_that_is_drawn_again_instead_of_kept_gives_the_same_bits() {
+        let case = case("cnn11", 24, 4, 0.25);
+        let kept = case.bits(&mut case.executor(1), 4);
+        let mut executor = case.executor(1);
+        let held = executor.program(4, Direction::Training).expect("compiled");
+        let plan = executor.programs[held].program.plan.clone();
+        let is_mask = |step: &&Step| matches!(step.action, Action::Mask { .. });
+        let masks: Vec<Step> = plan.steps.iter().filter(is_mask).cloned().collect();
+        assert!(!masks.is_empty(), "the model has dropout");
+        let mut steps = plan.steps[..plan.forward_steps].to_vec();
+        for step in &plan.steps[plan.forward_steps..] {
+            let drawn_again = masks.iter().filter(|mask| step.reads.contains(&mask.writes[0]));
+            steps.extend(drawn_again.cloned());
+            steps.push(step.clone());
+        }
+        let bytes: Vec<usize> = plan.values.iter().map(|value| value.bytes).collect();
+        let (forward_steps, weights) = (plan.forward_steps, plan.weights.clone());
+        let again = Plan::new(steps, forward_steps, &bytes, &[], weights);
+        for mask in &masks {
+            assert_eq!(again.values[mask.writes[0]].intervals.len(), 2);
+            assert!(!again.saved().contains(&mask.writes[0]));
+        }
+        assert!(again.saved_bytes() < plan.saved_bytes());
+        executor.arena = Buffer::zeroed(again.placement.bytes);
+        executor.programs[held].program.plan = again;
+        assert!(case.bits(&mut executor, 4) == kept);
     }
 
     #[test]

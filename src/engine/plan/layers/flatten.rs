@@ -1,11 +1,10 @@
 //! Flattening to a vector per sample, row-major: linear layers run fastest on that (measured: with
-//! a blocked image as input their weights change layout at every load, which costs more).
+//! a blocked image as input their weights change order at every load, which costs more).
 
-use kintsugi_ffi::dnnl::Order;
-
-use super::{InputGradients, Layer};
 use crate::engine::error::EngineError;
-use crate::engine::program::{Builder, Tensor};
+use crate::engine::plan::builder::Builder;
+use crate::engine::plan::layer::{Forward, InputGradients, Kept, Layer};
+use crate::engine::plan::tensor::Tensor;
 
 /// `[c, h, w]` as `[c * h * w]`.
 pub struct Flatten;
@@ -15,23 +14,21 @@ impl Layer for Flatten {
         &mut self,
         builder: &mut Builder<'_>,
         inputs: &[Tensor],
-    ) -> Result<Tensor, EngineError> {
-        let [features, _, _] = builder.graph.nodes[builder.node].shape;
-        let flat = builder.desc(&[builder.batch, features], Order::Plain)?;
-        builder.convert(&inputs[0], &flat)
+    ) -> Result<Forward, EngineError> {
+        let [features, _, _] = builder.request.graph.nodes[builder.node].shape;
+        let flat = builder.row_major(&[builder.request.batch, features]);
+        let output = builder.convert(&inputs[0], &flat)?;
+        Ok(Forward::new(inputs[0].clone(), output))
     }
 
     fn backward(
         &mut self,
         _builder: &mut Builder<'_>,
+        _kept: &Kept,
         gradient: &Tensor,
         _wanted: &[bool],
     ) -> Result<InputGradients, EngineError> {
         // Whoever reads it converts it, dimensions included.
         Ok(vec![Some(gradient.clone())])
-    }
-
-    fn saved(&self) -> Vec<Tensor> {
-        Vec::new()
     }
 }

@@ -1,42 +1,37 @@
 //! Dropout (Srivastava et al. 2014), inverted: survivors are scaled in training, nothing happens
-//! otherwise. Saves its mask, which is drawn from the run's own streams.
+//! otherwise. Its mask is drawn from the run's own streams.
 
-use kintsugi_ffi::dnnl::{Algorithm, Arg, Direction, MemoryDesc, Operation, Order};
-
-use super::{InputGradients, Layer};
 use crate::config::seed::{Stream, purpose};
 use crate::engine::error::EngineError;
-use crate::engine::program::{Builder, Place, Step, Tensor};
+use crate::engine::plan::builder::Builder;
+use crate::engine::plan::layer::{Forward, InputGradients, Kept, Layer};
+use crate::engine::plan::operation::{Algorithm, Direction, Operation, Role};
+use crate::engine::plan::steps::Action;
+use crate::engine::plan::tensor::Tensor;
+use crate::model::saved::Auxiliary;
 
 /// Zeroes elements with probability `rate`.
 pub struct Dropout {
     rate: f32,
-    mask: Option<Tensor>,
 }
 
 impl Dropout {
     /// `rate` in 0..1.
     pub fn new(rate: f32) -> Self {
-        Self { rate, mask: None }
+        Self { rate }
     }
+}
 
-    /// `tensor` times the mask, row-major as the mask is.
-    fn apply(
-        &self,
-        builder: &mut Builder<'_>,
-        tensor: &Tensor,
-        mask: &Tensor,
-    ) -> Result<Tensor, EngineError> {
-        let desc: &MemoryDesc = &mask.desc.clone();
-        let tensor = builder.convert(tensor, desc)?;
-        let algorithm = Algorithm::Multiply;
-        let operation =
-            builder.choose(&Operation::Binary { algorithm, a: desc, b: desc, to: desc })?;
-        let result = builder.result(&operation, Arg::Dst)?;
-        let args = [(Arg::Src, &tensor), (Arg::Src1, mask), (Arg::Dst, &result)];
-        builder.run(&operation, &args, &[(&tensor, &result)])?;
-        Ok(result)
-    }
+/// `tensor` times the mask, row-major as the mask is.
+fn apply(builder: &mut Builder<'_>, tensor: &Tensor, mask: &Tensor) -> Result<Tensor, EngineError> {
+    let desc = mask.desc.clone();
+    let tensor = builder.convert(tensor, &desc)?;
+    let algorithm = Algorithm::Multiply;
+    let choice = builder.choose(&Operation::Binary { algorithm, a: &desc, b: &desc, to: &desc })?;
+    let result = builder.result(&choice, Role::Dst)?;
+    let arguments = [(Role::Src, &tensor), (Role::Src1, mask), (Role::Dst, &result)];
+    builder.run(&choice, &arguments, &[(&tensor, &result)]);
+    Ok(result)
 }
 
 /// Writes a mask: element i (row-major over the micro-batch) is word i of the stream keyed by
@@ -55,37 +50,34 @@ impl Layer for Dropout {
         &mut self,
         builder: &mut Builder<'_>,
         inputs: &[Tensor],
-    ) -> Result<Tensor, EngineError> {
-        if builder.direction == Direction::Inference || self.rate == 0.0 {
-            return Ok(inputs[0].clone());
+    ) -> Result<Forward, EngineError> {
+        let input = &inputs[0];
+        if builder.direction() == Direction::Inference || self.rate == 0.0 {
+            return Ok(Forward::new(input.clone(), input.clone()));
         }
-        let dims = inputs[0].desc.dims();
-        let desc = builder.desc(&dims, Order::Plain)?;
-        let mask = builder.value(desc);
-        if let Place::Value(value) = mask.place {
+        let dims = &input.desc.dims;
+        let mask = builder.value(builder.row_major(dims));
+        if let Some(value) = mask.place.value() {
             let elements = dims.iter().product();
-            let step = Step::Mask { value, elements, rate: self.rate, node: builder.node };
-            builder.step(step, vec![value]);
+            let action = Action::Mask { value, elements, rate: self.rate, node: builder.node };
+            builder.step(action, Vec::new(), vec![value]);
         }
-        let output = self.apply(builder, &inputs[0], &mask)?;
-        self.mask = Some(mask);
-        Ok(output)
+        let output = apply(builder, input, &mask)?;
+        let auxiliary = vec![(Auxiliary::DropoutMask, mask)];
+        Ok(Forward { input: input.clone(), output, auxiliary })
     }
 
     fn backward(
         &mut self,
         builder: &mut Builder<'_>,
+        kept: &Kept,
         gradient: &Tensor,
         _wanted: &[bool],
     ) -> Result<InputGradients, EngineError> {
-        match &self.mask {
+        match kept.auxiliary(Auxiliary::DropoutMask) {
             None => Ok(vec![Some(gradient.clone())]),
-            Some(mask) => Ok(vec![Some(self.apply(builder, gradient, mask)?)]),
+            Some(mask) => Ok(vec![Some(apply(builder, gradient, mask)?)]),
         }
-    }
-
-    fn saved(&self) -> Vec<Tensor> {
-        self.mask.iter().cloned().collect()
     }
 }
 

@@ -1,22 +1,23 @@
-//! Element-wise sum, with a following ReLU computed within. Saves its result if fused, else
-//! nothing; every input has the same gradient, which is not copied.
+//! Element-wise sum, with a following ReLU computed within. Every input has the same gradient,
+//! which is not copied.
 
-use kintsugi_ffi::dnnl::{Activation, Algorithm, Arg, Direction, Operation};
-
-use super::{InputGradients, Layer, relu};
+use super::relu;
 use crate::engine::error::EngineError;
-use crate::engine::program::{Builder, Tensor};
+use crate::engine::plan::builder::Builder;
+use crate::engine::plan::layer::{Forward, InputGradients, Kept, Layer};
+use crate::engine::plan::operation::{Algorithm, Operation, Role};
+use crate::engine::plan::tensor::Tensor;
+use crate::model::saved::Activation;
 
 /// Sum of two or more tensors of one shape.
 pub struct Add {
     activation: Activation,
-    saved: Option<Tensor>,
 }
 
 impl Add {
     /// With or without ReLU.
     pub fn new(activation: Activation) -> Self {
-        Self { activation, saved: None }
+        Self { activation }
     }
 }
 
@@ -25,7 +26,7 @@ impl Layer for Add {
         &mut self,
         builder: &mut Builder<'_>,
         inputs: &[Tensor],
-    ) -> Result<Tensor, EngineError> {
+    ) -> Result<Forward, EngineError> {
         let mut sum = inputs[0].clone();
         for (at, other) in inputs.iter().enumerate().skip(1) {
             let last = at + 1 == inputs.len();
@@ -35,33 +36,24 @@ impl Layer for Add {
             };
             let desc = sum.desc.clone();
             let other = builder.convert(other, &desc)?;
-            let operation =
+            let choice =
                 builder.choose(&Operation::Binary { algorithm, a: &desc, b: &desc, to: &desc })?;
-            let result = builder.result(&operation, Arg::Dst)?;
-            let args = [(Arg::Src, &sum), (Arg::Src1, &other), (Arg::Dst, &result)];
-            builder.run(&operation, &args, &[(&sum, &result)])?;
+            let result = builder.result(&choice, Role::Dst)?;
+            let arguments = [(Role::Src, &sum), (Role::Src1, &other), (Role::Dst, &result)];
+            builder.run(&choice, &arguments, &[(&sum, &result)]);
             sum = result;
         }
-        if builder.direction == Direction::Training && self.activation == Activation::Relu {
-            self.saved = Some(sum.clone());
-        }
-        Ok(sum)
+        Ok(Forward::new(inputs[0].clone(), sum))
     }
 
     fn backward(
         &mut self,
         builder: &mut Builder<'_>,
+        kept: &Kept,
         gradient: &Tensor,
         wanted: &[bool],
     ) -> Result<InputGradients, EngineError> {
-        let gradient = match &self.saved {
-            Some(output) => relu::backward(builder, gradient, output)?,
-            None => gradient.clone(),
-        };
+        let gradient = relu::backward_within(builder, self.activation, kept, gradient)?;
         Ok(wanted.iter().map(|&wanted| wanted.then(|| gradient.clone())).collect())
-    }
-
-    fn saved(&self) -> Vec<Tensor> {
-        self.saved.iter().cloned().collect()
     }
 }

@@ -1,10 +1,8 @@
-//! Layers, one file each: forward, backward, and what is saved between.
+//! Layers, one file each: the steps of forward and backward.
 
-use kintsugi_ffi::dnnl::Activation;
-
-use super::error::EngineError;
-use super::program::{Builder, Tensor};
+use super::layer::Layer;
 use crate::model::LayerKind;
+use crate::model::saved::Activation;
 
 pub mod add;
 pub mod batch_norm;
@@ -16,32 +14,8 @@ pub mod linear;
 pub mod loss;
 pub mod lrn;
 pub mod pool;
+pub mod product;
 pub mod relu;
-
-/// Gradients with respect to a layer's inputs, in their order; `None` where nobody wants one.
-pub type InputGradients = Vec<Option<Tensor>>;
-
-/// A layer writes its steps. It keeps handles of what its backward pass reads.
-pub trait Layer {
-    /// Steps of the forward pass; gives the result.
-    fn forward(
-        &mut self,
-        builder: &mut Builder<'_>,
-        inputs: &[Tensor],
-    ) -> Result<Tensor, EngineError>;
-
-    /// Steps of the backward pass from the gradient of the result; emits those of its parameters.
-    /// `wanted` says which inputs need theirs.
-    fn backward(
-        &mut self,
-        builder: &mut Builder<'_>,
-        gradient: &Tensor,
-        wanted: &[bool],
-    ) -> Result<InputGradients, EngineError>;
-
-    /// The tensors that `backward` reads: the declared lifetimes.
-    fn saved(&self) -> Vec<Tensor>;
-}
 
 /// The layer of a kind. `activation`: the ReLU that follows is computed within.
 pub fn of(kind: &LayerKind, activation: Activation) -> Box<dyn Layer> {
@@ -53,7 +27,7 @@ pub fn of(kind: &LayerKind, activation: Activation) -> Box<dyn Layer> {
         LayerKind::BatchNorm { epsilon, .. } => {
             Box::new(batch_norm::BatchNorm::new(epsilon, activation))
         }
-        LayerKind::Relu => Box::new(relu::Relu::default()),
+        LayerKind::Relu => Box::new(relu::Relu),
         LayerKind::MaxPool { kernel, stride, padding } => {
             Box::new(pool::Pool::max(kernel, stride, padding))
         }
@@ -67,15 +41,4 @@ pub fn of(kind: &LayerKind, activation: Activation) -> Box<dyn Layer> {
         LayerKind::Concat => Box::new(concat::Concat::default()),
         LayerKind::Flatten => Box::new(flatten::Flatten),
     }
-}
-
-/// Whether a ReLU that alone reads a layer of this kind can be computed within it.
-pub fn can_fuse_relu(kind: &LayerKind) -> bool {
-    matches!(
-        kind,
-        LayerKind::Conv { .. }
-            | LayerKind::Linear { .. }
-            | LayerKind::BatchNorm { .. }
-            | LayerKind::Add
-    )
 }

@@ -7,8 +7,8 @@ use kintsugi_ffi::dnnl::{
     Arg, Buffer, Context, Data, Error, MemoryDesc, Operation, Order, Primitive, PrimitiveDesc, Span,
 };
 
-use super::error::EngineError;
 use super::program::WeightUse;
+use crate::engine::error::EngineError;
 use crate::model::{Layout, TensorKind, TensorSpec};
 
 /// One tensor in one layout.

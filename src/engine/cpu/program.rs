@@ -1,0 +1,56 @@
+//! A plan with the primitives that realise its steps.
+
+use std::rc::Rc;
+
+use kintsugi_ffi::dnnl::{Arg, Context, MemoryDesc, Primitive};
+
+use super::backend::OneDnn;
+use super::translation::role;
+use crate::engine::error::EngineError;
+use crate::engine::plan::builder::Request;
+use crate::engine::plan::compile::compile;
+use crate::engine::plan::steps::{Action, Plan};
+
+/// A parameter or statistic in the layout that a program wants.
+#[derive(Debug, Clone)]
+pub struct WeightUse {
+    /// Index into the layout's tensors.
+    pub tensor: usize,
+    /// How it must lie.
+    pub desc: Rc<MemoryDesc>,
+}
+
+/// What can run.
+pub struct Program {
+    /// What it does.
+    pub plan: Plan,
+    /// By kernel; `None` for those that only told others their layouts.
+    pub primitives: Vec<Option<Primitive>>,
+    /// What it reads, in the order of the plan.
+    pub weights: Vec<WeightUse>,
+}
+
+impl Program {
+    /// Plans what is asked for with oneDNN's kernels, and compiles them.
+    pub fn new(context: &Context, request: Request<'_>) -> Result<Self, EngineError> {
+        let mut backend = OneDnn::new(context);
+        let plan = compile(request, &mut backend)?;
+        let mut primitives = Vec::new();
+        for step in &plan.steps {
+            let Action::Run { kernel, arguments } = &step.action else { continue };
+            let roles: Vec<Arg> = arguments.iter().map(|(own, _)| role(*own)).collect();
+            let blame = |error| EngineError::of_node(request.graph, step.node, format!("{error}"));
+            let primitive = Primitive::new(backend.kernel(*kernel), &roles).map_err(blame)?;
+            if primitives.len() <= *kernel {
+                primitives.resize_with(kernel + 1, || None);
+            }
+            primitives[*kernel] = Some(primitive);
+        }
+        let mut weights = Vec::with_capacity(plan.weights.len());
+        for wanted in &plan.weights {
+            let desc = backend.memory(&wanted.desc).map_err(|r| EngineError::Device(r.0))?;
+            weights.push(WeightUse { tensor: wanted.tensor, desc });
+        }
+        Ok(Self { plan, primitives, weights })
+    }
+}

@@ -1,0 +1,219 @@
+//! From a graph to a plan: which ReLUs are computed within other layers, which gradients are
+//! needed, in which order they flow.
+
+use super::builder::{Builder, Request};
+use super::layer::{Kept, Layer};
+use super::layers::{self, loss::Loss};
+use super::operation::{Backend, Direction};
+use super::steps::Plan;
+use super::tensor::Tensor;
+use crate::engine::error::EngineError;
+use crate::model::saved::Activation;
+use crate::model::{Graph, LayerKind, Layout, TensorKind};
+
+/// A node after its forward pass. A ReLU within another layer has nothing of its own.
+struct Done {
+    layer: Box<dyn Layer>,
+    kept: Kept,
+}
+
+/// Plans a micro-batch with the kernels of `backend`.
+pub fn compile(request: Request<'_>, backend: &mut dyn Backend) -> Result<Plan, EngineError> {
+    compile_and_declare(request, backend).map(|(plan, _)| plan)
+}
+
+/// The plan, and the values that layers may read in their backward pass.
+fn compile_and_declare(
+    request: Request<'_>,
+    backend: &mut dyn Backend,
+) -> Result<(Plan, Vec<usize>), EngineError> {
+    let mut builder = Builder::new(request, backend);
+    let (mut nodes, logits) = forward(&mut builder)?;
+    builder.node = request.graph.nodes.len();
+    let loss = Loss::forward(&mut builder, &logits)?;
+    if request.direction == Direction::Training {
+        builder.begin_backward();
+        backward(&mut builder, &mut nodes, &loss)?;
+    }
+    let kept = nodes.iter().flatten().flat_map(|done| done.kept.tensors());
+    let mut declared: Vec<usize> =
+        kept.chain(loss.saved()).filter_map(|tensor| tensor.place.value()).collect();
+    declared.sort_unstable();
+    declared.dedup();
+    let plan = builder.finish();
+    assert!(
+        plan.saved().iter().all(|value| declared.contains(value)),
+        "a layer's backward pass reads something that is not declared as saved"
+    );
+    Ok((plan, declared))
+}
+
+/// Steps of the forward pass; gives the logits.
+fn forward(builder: &mut Builder<'_>) -> Result<(Vec<Option<Done>>, Tensor), EngineError> {
+    let graph = builder.request.graph;
+    let absorbed = absorbed_relus(graph);
+    let mut nodes: Vec<Option<Done>> = Vec::with_capacity(graph.nodes.len());
+    let mut results: Vec<Tensor> = Vec::with_capacity(graph.nodes.len());
+    for (index, node) in graph.nodes.iter().enumerate() {
+        builder.node = index;
+        let tensor = |input: &Option<usize>| match *input {
+            Some(at) => results[at].clone(),
+            None => builder.image(),
+        };
+        let mut inputs: Vec<Tensor> = node.inputs.iter().map(tensor).collect();
+        if absorbed[index] {
+            results.push(inputs.remove(0));
+            nodes.push(None);
+            continue;
+        }
+        let within = graph.consumers(index).iter().any(|&to| absorbed[to]);
+        let activation = if within { Activation::Relu } else { Activation::None };
+        let mut layer = layers::of(&node.kind, activation);
+        let forward = layer.forward(builder, &inputs)?;
+        results.push(forward.output.clone());
+        let kept = forward.keep(node.kind.saved_for_backward(activation));
+        nodes.push(Some(Done { layer, kept }));
+    }
+    let logits = results.pop().ok_or_else(|| EngineError::Layout("no layers".into()))?;
+    Ok((nodes, logits))
+}
+
+/// ReLUs that are the only reader of a layer that can compute them itself.
+fn absorbed_relus(graph: &Graph) -> Vec<bool> {
+    let alone =
+        |input: usize| graph.nodes[input].kind.can_fuse_relu() && graph.consumers(input).len() == 1;
+    let absorbed = |node: &crate::model::Node| {
+        node.kind == LayerKind::Relu && node.inputs[0].is_some_and(alone)
+    };
+    graph.nodes.iter().map(absorbed).collect()
+}
+
+/// Nodes whose result depends on a trained parameter: only they need a gradient.
+fn trained(graph: &Graph, layout: &Layout) -> Vec<bool> {
+    let mut trained = vec![false; graph.nodes.len()];
+    for tensor in layout.tensors.iter().filter(|tensor| tensor.kind != TensorKind::Statistic) {
+        trained[tensor.node] = true;
+    }
+    for (index, node) in graph.nodes.iter().enumerate() {
+        trained[index] |= node.inputs.iter().flatten().any(|&at| trained[at]);
+    }
+    trained
+}
+
+fn backward(
+    builder: &mut Builder<'_>,
+    nodes: &mut [Option<Done>],
+    loss: &Loss,
+) -> Result<(), EngineError> {
+    let Request { graph, layout, .. } = builder.request;
+    let trained = trained(graph, layout);
+    let mut gradients: Vec<Option<Tensor>> = vec![None; graph.nodes.len()];
+    if let Some(last) = gradients.last_mut() {
+        *last = Some(loss.backward(builder)?);
+    }
+    for (index, node) in graph.nodes.iter().enumerate().rev() {
+        builder.node = index;
+        let Some(gradient) = gradients[index].take().filter(|_| trained[index]) else { continue };
+        let wanted: Vec<bool> =
+            node.inputs.iter().map(|input| input.is_some_and(|at| trained[at])).collect();
+        let parts = match &mut nodes[index] {
+            Some(Done { layer, kept }) => layer.backward(builder, kept, &gradient, &wanted)?,
+            None => vec![Some(gradient)],
+        };
+        for ((input, part), wanted) in node.inputs.iter().zip(parts).zip(wanted) {
+            let (Some(at), Some(part), true) = (*input, part, wanted) else { continue };
+            gradients[at] = Some(match gradients[at].take() {
+                None => part,
+                Some(sum) => builder.add(&sum, &part)?,
+            });
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::paper::Paper;
+    use super::super::tensor::ElementType;
+    use super::*;
+    use crate::model::spec::GraphBuilder;
+    use crate::model::{catalogue, cost, layout};
+
+    const BATCH: usize = 4;
+
+    fn plan(graph: &Graph, direction: Direction, element: ElementType) -> (Plan, Vec<usize>) {
+        let layout = layout::of(graph);
+        let request = Request { graph, layout: &layout, batch: BATCH, direction, element };
+        compile_and_declare(request, &mut Paper::default()).expect("paper refuses nothing")
+    }
+
+    fn models() -> impl Iterator<Item = Graph> {
+        ["mlp", "cnn11", "resnet20", "resnet18"]
+            .into_iter()
+            .map(|name| catalogue::build(name, [3, 32, 32], 10, 1.0).expect("in the catalogue"))
+    }
+
+    #[test]
+    fn backward_reads_what_is_declared_and_all_of_it() {
+        for graph in models() {
+            let (plan, declared) = plan(&graph, Direction::Training, ElementType::F32);
+            assert_eq!(plan.saved(), declared, "{}", graph.name);
+        }
+    }
+
+    #[test]
+    fn nothing_is_saved_where_no_backward_pass_follows() {
+        for graph in models() {
+            let (plan, _) = plan(&graph, Direction::Inference, ElementType::F32);
+            assert!(plan.saved().is_empty());
+        }
+    }
+
+    #[test]
+    fn a_models_cost_is_what_its_plan_saves() {
+        // Without batch norm, whose ReLU leaves a mask where it is computed within.
+        let mut builder = GraphBuilder::new("several", [3, 16, 16], 10);
+        let conv = LayerKind::Conv { channels: 8, kernel: 3, stride: 1, padding: 1, bias: true };
+        builder.then("conv", conv);
+        builder.then("relu1", LayerKind::Relu);
+        builder.then("pool", LayerKind::MaxPool { kernel: 2, stride: 2, padding: 0 });
+        builder.then("lrn", LayerKind::Lrn { size: 5, alpha: 1e-4, beta: 0.75, k: 2.0 });
+        builder.then("flatten", LayerKind::Flatten);
+        builder.then("dropout", LayerKind::Dropout { rate: 0.5 });
+        builder.then("fc1", LayerKind::Linear { features: 32, bias: true });
+        builder.then("relu2", LayerKind::Relu);
+        builder.then("fc2", LayerKind::Linear { features: 10, bias: true });
+        let graph = builder.finish().expect("a valid model");
+        let costs = cost::of(&graph, &layout::of(&graph));
+        let expected: u64 = costs.iter().map(|cost| cost.saved_bytes).sum();
+        let (plan, _) = plan(&graph, Direction::Training, ElementType::F32);
+        // Log-probabilities and the loss's gradient, which no layer owns.
+        let loss = 2 * 4 * BATCH * graph.classes;
+        assert_eq!(plan.saved_bytes() - loss, BATCH * expected as usize);
+    }
+
+    #[test]
+    fn bf16_halves_what_values_take() {
+        let graph = catalogue::build("cnn11", [3, 32, 32], 10, 1.0).expect("in the catalogue");
+        let bytes = |element| -> usize {
+            let (plan, _) = plan(&graph, Direction::Inference, element);
+            let computed = plan.steps.iter().flat_map(|step| &step.writes);
+            computed.map(|&value| plan.values[value].bytes).sum()
+        };
+        assert_eq!(bytes(ElementType::F32), 2 * bytes(ElementType::Bf16));
+    }
+
+    #[test]
+    fn every_step_touches_what_has_a_place_then() {
+        for graph in models() {
+            let (plan, _) = plan(&graph, Direction::Training, ElementType::F32);
+            for (at, step) in plan.steps.iter().enumerate() {
+                for &value in step.reads.iter().chain(&step.writes) {
+                    let span = plan.span(value, at);
+                    assert_eq!(span.bytes, plan.values[value].bytes);
+                    assert!(span.offset + span.bytes <= plan.placement.bytes);
+                }
+            }
+        }
+    }
+}

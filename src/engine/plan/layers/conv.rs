@@ -1,0 +1,103 @@
+//! Convolution, with a following ReLU computed within.
+
+use super::product::{self, Parameters, data_backward, weights_backward};
+use super::relu;
+use crate::engine::error::EngineError;
+use crate::engine::plan::builder::Builder;
+use crate::engine::plan::layer::{Forward, InputGradients, Kept, Layer};
+use crate::engine::plan::operation::{Direction, Kernel, Operation, Window};
+use crate::engine::plan::tensor::Tensor;
+use crate::model::saved::Activation;
+
+/// `[n, c, h, w]` with weights `[out, c, kernel, kernel]`.
+pub struct Conv {
+    channels: usize,
+    window: Window,
+    activation: Activation,
+    forward: Option<Kernel>,
+}
+
+impl Conv {
+    /// Sizes in elements.
+    pub fn new(
+        channels: usize,
+        kernel: usize,
+        stride: usize,
+        padding: usize,
+        activation: Activation,
+    ) -> Self {
+        let window = Window { kernel: [kernel; 2], stride, padding };
+        Self { channels, window, activation, forward: None }
+    }
+
+    fn weight_dims(&self, input: &[usize]) -> [usize; 4] {
+        let [height, width] = self.window.kernel;
+        [self.channels, input[1], height, width]
+    }
+}
+
+impl Layer for Conv {
+    fn forward(
+        &mut self,
+        builder: &mut Builder<'_>,
+        inputs: &[Tensor],
+    ) -> Result<Forward, EngineError> {
+        let graph = builder.request.graph;
+        let node = &graph.nodes[builder.node];
+        let (from, to) = (graph.shape_of(node.inputs[0]), builder.dims(node.shape));
+        let input = builder.spatial(&inputs[0], from)?;
+        let dims = input.desc.dims.clone();
+        let parameters = Parameters::of(builder)?;
+        let choice = builder.choose(&Operation::Conv {
+            // In evaluation too: the orders, and so the copies of weights, are the same.
+            direction: Direction::Training,
+            src: &builder.any_order(&dims),
+            weights: &builder.any_order(&self.weight_dims(&dims)),
+            bias: parameters.bias_desc(builder, self.channels).as_ref(),
+            dst: &builder.any_order(&to),
+            window: self.window,
+            activation: self.activation,
+        })?;
+        self.forward = Some(choice.kernel);
+        let (input, output) = product::forward(builder, &choice, &input, parameters)?;
+        Ok(Forward::new(input, output))
+    }
+
+    fn backward(
+        &mut self,
+        builder: &mut Builder<'_>,
+        kept: &Kept,
+        gradient: &Tensor,
+        wanted: &[bool],
+    ) -> Result<InputGradients, EngineError> {
+        let gradient = relu::backward_within(builder, self.activation, kept, gradient)?;
+        let input = kept.input()?;
+        let hint = self.forward.expect("backward follows a forward pass");
+        let parameters = Parameters::of(builder)?;
+        let dims = &input.desc.dims;
+        let source = builder.any_order(dims);
+        let kernel = builder.any_order(&self.weight_dims(dims));
+        let result = builder.dims(builder.request.graph.nodes[builder.node].shape);
+        let result = builder.any_order(&result);
+        let choice = builder.choose(&Operation::ConvBackwardWeights {
+            src: &source,
+            diff_weights: &kernel,
+            diff_bias: parameters.bias_desc(builder, self.channels).as_ref(),
+            diff_dst: &result,
+            window: self.window,
+            hint,
+        })?;
+        weights_backward(builder, &choice, input, &gradient, parameters)?;
+        if !wanted[0] {
+            return Ok(vec![None]);
+        }
+        let choice = builder.choose(&Operation::ConvBackwardData {
+            diff_src: &source,
+            weights: &kernel,
+            diff_dst: &result,
+            window: self.window,
+            hint,
+        })?;
+        Ok(vec![Some(data_backward(builder, &choice, &gradient, parameters)?)])
+    }
+}

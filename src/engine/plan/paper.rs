@@ -1,0 +1,95 @@
+//! A device on paper, for tests: every tensor is row-major, no kernel wants memory of its own.
+
+use super::operation::{
+    Access, Argument, Backend, Choice, Direction, Operation, Pooling, Refusal, Role,
+};
+use super::tensor::{Desc, ElementType};
+use crate::model::saved::Activation;
+
+/// Counts the kernels that it was asked for.
+#[derive(Default)]
+pub struct Paper {
+    kernels: usize,
+}
+
+/// How an argument lies; `None` where paper needs no workspace.
+fn desc(operation: &Operation<'_>, role: Role) -> Option<Desc> {
+    let per_channel = |data: &Desc| Desc::plain(&data.dims[1..2], data.element);
+    let raw = |bytes: usize| Some(Desc::plain(&[bytes], ElementType::Raw));
+    let plain = |desc: &Desc| Some(Desc::plain(&desc.dims, desc.element));
+    let elements = |desc: &Desc| desc.dims.iter().product::<usize>();
+    use Operation as Op;
+    match *operation {
+        Op::Reorder { from, .. } | Op::Cut { from, .. } if role == Role::Src => plain(from),
+        Op::Reorder { to, .. } | Op::Cut { to, .. } | Op::Binary { to, .. } => plain(to),
+        Op::Concat { sources, axis } => match role {
+            Role::Source(at) => plain(sources[at]),
+            _ => {
+                let mut dims = sources[0].dims.clone();
+                dims[axis] = sources.iter().map(|source| source.dims[axis]).sum();
+                Some(Desc::plain(&dims, sources[0].element))
+            }
+        },
+        Op::Conv { src, weights, bias, dst, .. } | Op::Linear { src, weights, bias, dst, .. } => {
+            match role {
+                Role::Src => plain(src),
+                Role::Weights => plain(weights),
+                Role::Bias => bias.and_then(plain),
+                _ => plain(dst),
+            }
+        }
+        Op::ConvBackwardData { diff_src, weights, diff_dst, .. }
+        | Op::LinearBackwardData { diff_src, weights, diff_dst, .. } => match role {
+            Role::Weights => plain(weights),
+            Role::DiffDst => plain(diff_dst),
+            _ => plain(diff_src),
+        },
+        Op::ConvBackwardWeights { src, diff_weights, diff_bias, diff_dst, .. }
+        | Op::LinearBackwardWeights { src, diff_weights, diff_bias, diff_dst, .. } => match role {
+            Role::Src => plain(src),
+            Role::DiffDst => plain(diff_dst),
+            Role::DiffBias => diff_bias.and_then(plain),
+            _ => plain(diff_weights),
+        },
+        Op::Relu { data, .. } | Op::LogSoftmax { data, .. } => plain(data),
+        Op::ReluBackward { data, .. } | Op::LogSoftmaxBackward { data, .. } => plain(data),
+        Op::Pool { direction, kind, src, dst, .. } => match role {
+            Role::Src => plain(src),
+            Role::Workspace if (direction, kind) == (Direction::Training, Pooling::Max) => {
+                raw(elements(dst))
+            }
+            Role::Workspace => None,
+            _ => plain(dst),
+        },
+        Op::PoolBackward { kind, diff_src, diff_dst, .. } => match role {
+            Role::Workspace if kind == Pooling::Max => raw(elements(diff_dst)),
+            Role::Workspace => None,
+            Role::DiffDst => plain(diff_dst),
+            _ => plain(diff_src),
+        },
+        Op::Lrn { direction: Direction::Inference, .. } if role == Role::Workspace => None,
+        Op::Lrn { data, .. } | Op::LrnBackward { src: data, .. } => match role {
+            Role::Workspace => raw(4 * elements(data)),
+            _ => plain(data),
+        },
+        Op::BatchNorm { data, norm, .. } | Op::BatchNormBackward { src: data, norm, .. } => {
+            match role {
+                Role::Workspace if norm.activation == Activation::Relu => raw(elements(data)),
+                Role::Workspace => None,
+                Role::Src | Role::Dst | Role::DiffSrc | Role::DiffDst => plain(data),
+                _ => Some(per_channel(data)),
+            }
+        }
+    }
+}
+
+impl Backend for Paper {
+    fn choose(&mut self, operation: &Operation<'_>) -> Result<Choice, Refusal> {
+        let argument = |(role, access): (Role, Access)| {
+            Some(Argument { role, access, desc: desc(operation, role)? })
+        };
+        let arguments = operation.roles().into_iter().filter_map(argument).collect();
+        self.kernels += 1;
+        Ok(Choice { kernel: self.kernels - 1, arguments, scratch_bytes: 0 })
+    }
+}

@@ -1,0 +1,101 @@
+//! Tensors as a plan sees them: element type, dimensions, order, and where they are.
+
+use std::rc::Rc;
+
+/// What the elements of a tensor are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ElementType {
+    /// IEEE 754 single precision.
+    F32,
+    /// The upper half of an f32.
+    Bf16,
+    /// Bytes that only the device understands.
+    Raw,
+}
+
+impl ElementType {
+    /// Bytes of one element.
+    pub fn bytes(self) -> usize {
+        match self {
+            Self::F32 => 4,
+            Self::Bf16 => 2,
+            Self::Raw => 1,
+        }
+    }
+
+    /// The type that `device.precision` names.
+    pub fn of_precision(name: &str) -> Option<Self> {
+        match name {
+            "f32" => Some(Self::F32),
+            "bf16" => Some(Self::Bf16),
+            _ => None,
+        }
+    }
+}
+
+/// Physical order of a tensor's elements.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Order {
+    /// Whatever the device prefers: only in what is asked for.
+    Any,
+    /// Row-major in the order of the dimensions.
+    Plain,
+    /// One of the device's own, by a number that the backend of this plan gave it.
+    Device(usize),
+}
+
+/// How a tensor lies in memory.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Desc {
+    /// Sizes in elements.
+    pub dims: Vec<usize>,
+    /// What they are.
+    pub element: ElementType,
+    /// Their order.
+    pub order: Order,
+    /// Bytes from the first element to the last, padding included.
+    pub bytes: usize,
+}
+
+impl Desc {
+    /// Row-major.
+    pub fn plain(dims: &[usize], element: ElementType) -> Self {
+        let bytes = dims.iter().product::<usize>() * element.bytes();
+        Self { dims: dims.to_vec(), element, order: Order::Plain, bytes }
+    }
+
+    /// In whatever order the device prefers.
+    pub fn any(dims: &[usize], element: ElementType) -> Self {
+        Self { order: Order::Any, ..Self::plain(dims, element) }
+    }
+}
+
+/// Where a tensor is while a step runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Place {
+    /// In the arena: an index into the plan's values.
+    Value(usize),
+    /// A parameter or statistic in some order: an index into the plan's weights.
+    Weight(usize),
+    /// The caller's images.
+    Image,
+}
+
+impl Place {
+    /// The value, if it is one.
+    pub fn value(self) -> Option<usize> {
+        match self {
+            Self::Value(value) => Some(value),
+            Self::Weight(_) | Self::Image => None,
+        }
+    }
+}
+
+/// A tensor as layers hand it on: where it is and how it lies there.
+#[derive(Debug, Clone)]
+pub struct Tensor {
+    /// Where.
+    pub place: Place,
+    /// How.
+    pub desc: Rc<Desc>,
+}

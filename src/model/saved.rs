@@ -1,0 +1,87 @@
+//! What a layer's backward pass reads of its forward pass: the one declaration. Costs count these
+//! tensors, the engine hands a layer these and no others, out-of-core training moves them.
+
+use super::LayerKind;
+
+/// Whether the ReLU that follows a layer is computed within it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub enum Activation {
+    None,
+    Relu,
+}
+
+/// A tensor that a forward pass writes for its backward pass alone.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Auxiliary {
+    /// Means of a micro-batch, per channel.
+    Mean,
+    /// Variances of a micro-batch, per channel.
+    Variance,
+    /// Where a ReLU within was positive.
+    ReluMask,
+    /// Which elements dropout kept, and their factor.
+    DropoutMask,
+    /// Which element of each window was the largest.
+    Winners,
+    /// What local response normalisation divided by.
+    Divisors,
+}
+
+impl Auxiliary {
+    /// Bytes per element of the layer's result. What is kept per channel counts as nothing.
+    pub fn bytes_per_element(self) -> u64 {
+        match self {
+            Self::Mean | Self::Variance => 0,
+            Self::ReluMask | Self::Winners => 1,
+            Self::DropoutMask | Self::Divisors => 4,
+        }
+    }
+}
+
+/// What a backward pass reads besides gradients and weights.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Saved {
+    /// The layer's input.
+    pub input: bool,
+    /// Its result.
+    pub output: bool,
+    /// What it wrote for this.
+    pub auxiliary: &'static [Auxiliary],
+}
+
+impl Saved {
+    const NOTHING: Self = Self { input: false, output: false, auxiliary: &[] };
+    const INPUT: Self = Self { input: true, ..Self::NOTHING };
+    const OUTPUT: Self = Self { output: true, ..Self::NOTHING };
+}
+
+impl LayerKind {
+    /// What this layer's backward pass reads, alone or with the ReLU that follows within it.
+    pub fn saved_for_backward(&self, activation: Activation) -> Saved {
+        use Auxiliary::{Divisors, DropoutMask, Mean, ReluMask, Variance, Winners};
+        let fused = activation == Activation::Relu;
+        match self {
+            // A ReLU's gradient is seen from the sign of its result.
+            Self::Conv { .. } | Self::Linear { .. } => Saved { output: fused, ..Saved::INPUT },
+            Self::Add => Saved { output: fused, ..Saved::NOTHING },
+            Self::Relu => Saved::OUTPUT,
+            Self::BatchNorm { .. } => {
+                let auxiliary: &[Auxiliary] =
+                    if fused { &[Mean, Variance, ReluMask] } else { &[Mean, Variance] };
+                Saved { auxiliary, ..Saved::INPUT }
+            }
+            Self::Lrn { .. } => Saved { auxiliary: &[Divisors], ..Saved::INPUT },
+            Self::MaxPool { .. } => Saved { auxiliary: &[Winners], ..Saved::NOTHING },
+            Self::Dropout { .. } => Saved { auxiliary: &[DropoutMask], ..Saved::NOTHING },
+            Self::AvgPool { .. } | Self::GlobalAvgPool | Self::Concat | Self::Flatten => {
+                Saved::NOTHING
+            }
+        }
+    }
+
+    /// Whether a ReLU that alone reads this layer can be computed within it.
+    pub fn can_fuse_relu(&self) -> bool {
+        matches!(self, Self::Conv { .. } | Self::Linear { .. } | Self::BatchNorm { .. } | Self::Add)
+    }
+}
