@@ -94,7 +94,7 @@ mod tests {
     use crate::cluster::resident::{Folder, Shape, Slots as Memory};
 
     fn state(folder: &Folder, run_dir: &Path) -> Memory {
-        let mut slots = Memory::vacant(Shape { parameters: 9, statistics: 0 });
+        let mut slots = Memory::vacant(Shape::of(&[("weights", 9)]));
         let label = run_dir.display().to_string();
         slots.house(folder.create(slots.file_bytes(), &label).unwrap()).unwrap();
         slots.begin();

@@ -105,8 +105,8 @@ mod tests {
 
     fn header(key: Key, member: u32) -> Header {
         let identity = Identity { member, attempt: key.attempt, ..Identity::default() };
-        let shape = Shape { parameters: 1, statistics: 0 };
-        Header { identity, key, shape, extra_bytes: 0, extra_checksum: 0 }
+        let shape = Shape::of(&[("weights", 1)]);
+        Header { identity, key, shape: shape.words(), extra_bytes: 0, extra_checksum: 0 }
     }
 
     #[test]

@@ -10,7 +10,7 @@ use xxhash_rust::xxh3::xxh3_64;
 use super::state::Shape;
 
 /// First word of every slot: `KNTSLOT` and the format.
-pub const MAGIC: u64 = u64::from_le_bytes(*b"KNTSLOT\x01");
+pub const MAGIC: u64 = u64::from_le_bytes(*b"KNTSLOT\x02");
 /// Of `MAGIC`, without the format.
 const MAGIC_MASK: u64 = u64::from_le_bytes(*b"\xff\xff\xff\xff\xff\xff\xff\0");
 
@@ -64,8 +64,8 @@ pub struct Header {
     pub identity: Identity,
     /// Which state.
     pub key: Key,
-    /// Elements of each part.
-    pub shape: Shape,
+    /// Of the parts: `Shape::words`.
+    pub shape: [u64; 2],
     /// Bytes of the opaque part.
     pub extra_bytes: u64,
     /// XXH3-64 of the opaque part.
@@ -141,8 +141,8 @@ impl Header {
             u64::from(key.attempt),
             u64::from(key.generation),
             key.step,
-            shape.parameters as u64,
-            shape.statistics as u64,
+            shape[0],
+            shape[1],
             self.extra_bytes,
             self.extra_checksum,
         ]
@@ -187,8 +187,7 @@ impl Header {
         if (commit.step(), commit.generation()) != (key.step, key.generation) {
             return Err(Refusal::Damaged("its commit word names another step"));
         }
-        let size = |word: u64| usize::try_from(word).unwrap_or(usize::MAX);
-        let shape = Shape { parameters: size(page[9]), statistics: size(page[10]) };
+        let shape = [page[9], page[10]];
         Ok(Self { identity, key, shape, extra_bytes: page[11], extra_checksum: page[12] })
     }
 
@@ -201,7 +200,7 @@ impl Header {
         for (what, differs) in [
             ("run", theirs.run != ours.run),
             ("configuration", theirs.config_fingerprint != ours.config_fingerprint),
-            ("model", self.shape != shape),
+            ("model", self.shape != shape.words()),
             ("training set", theirs.data_fingerprint != ours.data_fingerprint),
         ] {
             if differs {
@@ -243,13 +242,13 @@ mod tests {
 
     use super::*;
 
-    const SHAPE: Shape = Shape { parameters: 37, statistics: 5 };
+    const SHAPE: Shape = Shape::of(&[("weights", 37), ("sums", 5)]);
 
     fn header() -> Header {
         let identity =
             Identity { run: 1, config_fingerprint: 2, data_fingerprint: 3, member: 4, attempt: 5 };
         let key = Key { attempt: 5, generation: 6, step: 7 };
-        Header { identity, key, shape: SHAPE, extra_bytes: 8, extra_checksum: 9 }
+        Header { identity, key, shape: SHAPE.words(), extra_bytes: 8, extra_checksum: 9 }
     }
 
     fn page() -> Vec<AtomicU64> {
@@ -277,7 +276,7 @@ mod tests {
         assert_eq!(check(Identity { run: 9, ..ours }), Err(Refusal::Other("run")));
         let other = check(Identity { config_fingerprint: 9, ..ours });
         assert_eq!(other, Err(Refusal::Other("configuration")));
-        let other = Shape { parameters: 38, ..SHAPE };
+        let other = Shape::of(&[("weights", 38), ("sums", 5)]);
         assert_eq!(header().check_run(&ours, other), Err(Refusal::Other("model")));
         let mut words = load(&page());
         words[0] += 1 << 56;

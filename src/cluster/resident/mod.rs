@@ -24,7 +24,7 @@ pub mod state;
 pub use file::{Look, SlotFile};
 pub use folder::Folder;
 pub use header::{Header, Identity, Key, MAGIC, Refusal};
-pub use state::{EXTRA_BYTES_MAX, Shape, SlotMut, SlotView};
+pub use state::{EXTRA_BYTES_MAX, Part, Shape, SlotMut, SlotView};
 
 use header::{CommitWord, HEADER_WORDS, commit_word, set_commit_word};
 use places::Places;
@@ -145,7 +145,7 @@ impl Slots {
         self.identity
     }
 
-    /// Elements of each part.
+    /// Names and lengths of the parts.
     pub fn shape(&self) -> Shape {
         self.shape
     }
@@ -280,7 +280,7 @@ impl Slots {
         let header = Header {
             identity: self.identity,
             key,
-            shape: self.shape,
+            shape: self.shape.words(),
             extra_bytes: extra.len() as u64,
             extra_checksum: xxh3_64(extra),
         };
@@ -302,10 +302,8 @@ impl Slots {
     /// # Panics
     /// When the parts are not as long as this rank's.
     pub fn replace(&mut self, state: SlotView<'_>) {
-        let (_, slot) = self.begin();
-        slot.parameters.copy_from_slice(state.parameters);
-        slot.momentum.copy_from_slice(state.momentum);
-        slot.statistics.copy_from_slice(state.statistics);
+        let (_, mut slot) = self.begin();
+        slot.copy_from(&state);
         let before = self.current;
         self.commit(state.step, state.generation, state.extra);
         self.clear(before);
@@ -328,12 +326,11 @@ impl Slots {
         };
         let Some(slot) = holds()? else { return Ok(false) };
         let body_bytes = self.places.body_bytes();
-        let [first, second, third] =
-            self.places.parts().map(|at| file::body_at(slot, body_bytes) + at as u64);
-        let (_, into) = self.begin();
-        look.copy(into.parameters, first)?;
-        look.copy(into.momentum, second)?;
-        look.copy(into.statistics, third)?;
+        let places = self.places;
+        let (_, mut into) = self.begin();
+        for ((_, part), start) in into.parts().zip(places.starts()) {
+            look.copy(part, file::body_at(slot, body_bytes) + *start as u64)?;
+        }
         Ok(holds()? == Some(slot))
     }
 
@@ -368,7 +365,7 @@ fn too_long(length: usize) -> &'static [u8] {
 /// XXH3-128 over a state's tensors, at memory speed.
 pub fn hash(state: &SlotView<'_>) -> u128 {
     let mut hasher = Xxh3::new();
-    for part in [state.parameters, state.momentum, state.statistics] {
+    for (_, part) in state.parts() {
         hasher.update(bytemuck::cast_slice(part));
     }
     hasher.digest128()

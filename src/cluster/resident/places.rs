@@ -9,7 +9,7 @@ use std::ops::Range;
 
 use kintsugi_ffi::mapping::PAGE_BYTES;
 
-use super::state::{EXTRA_BYTES_MAX, Shape, SlotMut, SlotView};
+use super::state::{EXTRA_BYTES_MAX, PARTS_MAX, Shape, SlotMut, SlotView};
 
 const PHASE_BYTES: usize = PAGE_BYTES / 2;
 
@@ -17,18 +17,18 @@ const PHASE_BYTES: usize = PAGE_BYTES / 2;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Places {
     shape: Shape,
-    starts: [usize; 3],
+    starts: [usize; PARTS_MAX],
     body_bytes: usize,
 }
 
 impl Places {
     pub fn of(shape: Shape) -> Self {
         let mut at = EXTRA_BYTES_MAX;
-        let starts = [shape.parameters, shape.parameters, shape.statistics].map(|elements| {
-            let start = at + PHASE_BYTES;
-            at = (start + elements * size_of::<f32>()).next_multiple_of(PAGE_BYTES);
-            start
-        });
+        let mut starts = [0; PARTS_MAX];
+        for (start, part) in starts.iter_mut().zip(shape.parts()) {
+            *start = at + PHASE_BYTES;
+            at = (*start + part.elements * size_of::<f32>()).next_multiple_of(PAGE_BYTES);
+        }
         Self { shape, starts, body_bytes: at }
     }
 
@@ -37,42 +37,33 @@ impl Places {
         self.body_bytes
     }
 
-    /// Where parameters, momentum and statistics begin.
-    pub fn parts(&self) -> [usize; 3] {
-        self.starts
+    /// Where each part begins.
+    pub fn starts(&self) -> &[usize] {
+        &self.starts[..self.shape.parts().len()]
     }
 
-    fn ranges(&self) -> [Range<usize>; 3] {
-        let [parameters, momentum, statistics] = self.starts;
-        let trained = self.shape.parameters * size_of::<f32>();
-        [
-            parameters..parameters + trained,
-            momentum..momentum + trained,
-            statistics..statistics + self.shape.statistics * size_of::<f32>(),
-        ]
+    /// Where each part lies, in the shape's order.
+    fn ranges(&self) -> impl Iterator<Item = Range<usize>> {
+        let parts = self.starts.into_iter().zip(self.shape.parts());
+        parts.map(|(start, part)| start..start + part.elements * size_of::<f32>())
     }
 
-    pub fn view<'a>(
-        &self,
-        body: &'a [u8],
-        (step, generation): (u64, u32),
-        extra: &'a [u8],
-    ) -> SlotView<'a> {
-        let [parameters, momentum, statistics] =
-            self.ranges().map(|range| bytemuck::cast_slice(&body[range]));
-        SlotView { step, generation, parameters, momentum, statistics, extra }
+    pub fn view<'a>(&self, body: &'a [u8], at: (u64, u32), extra: &'a [u8]) -> SlotView<'a> {
+        let mut parts: [&[f32]; PARTS_MAX] = [&[]; PARTS_MAX];
+        for (part, range) in parts.iter_mut().zip(self.ranges()) {
+            *part = bytemuck::cast_slice(&body[range]);
+        }
+        SlotView::new(self.shape, at, &parts[..self.shape.parts().len()], extra)
     }
 
     pub fn view_mut<'a>(&self, body: &'a mut [u8]) -> SlotMut<'a> {
-        let [first, second, third] = self.ranges();
-        let (head, tail) = body.split_at_mut(third.start);
-        let statistics = &mut tail[..third.len()];
-        let (head, tail) = head.split_at_mut(second.start);
-        let (momentum, parameters) = (&mut tail[..second.len()], &mut head[first]);
-        SlotMut {
-            parameters: bytemuck::cast_slice_mut(parameters),
-            momentum: bytemuck::cast_slice_mut(momentum),
-            statistics: bytemuck::cast_slice_mut(statistics),
-        }
+        let (mut rest, mut behind) = (body, 0);
+        let parts = self.ranges().map(|range| {
+            let (_, from) = std::mem::take(&mut rest).split_at_mut(range.start - behind);
+            let (part, after) = from.split_at_mut(range.len());
+            (rest, behind) = (after, range.end);
+            bytemuck::cast_slice_mut(part)
+        });
+        SlotMut::new(self.shape, parts)
     }
 }

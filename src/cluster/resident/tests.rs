@@ -2,7 +2,7 @@
 
 use super::*;
 
-const SHAPE: Shape = Shape { parameters: 37, statistics: 5 };
+const SHAPE: Shape = Shape::of(&[("weights", 37), ("velocity", 37), ("sums", 5)]);
 const OURS: Identity =
     Identity { run: 1, config_fingerprint: 2, data_fingerprint: 3, member: 4, attempt: 5 };
 
@@ -11,10 +11,10 @@ fn key(step: u64) -> Key {
 }
 
 fn write(slots: &mut Slots, value: f32) {
-    let (_, next) = slots.begin();
-    next.parameters.fill(value);
-    next.momentum.fill(-value);
-    next.statistics.fill(value + 0.5);
+    let (_, mut next) = slots.begin();
+    next.part("weights").fill(value);
+    next.part("velocity").fill(-value);
+    next.part("sums").fill(value + 0.5);
 }
 
 fn committed(slots: &mut Slots, step: u64) {
@@ -63,7 +63,7 @@ fn nothing_counts_before_the_commit_word() {
     write(&mut slots, 2.0);
     let seen = slots.committed();
     assert_eq!((seen.step, seen.generation, seen.extra), (1, 0, &[7u8][..]));
-    assert!(seen.parameters.iter().all(|&x| x == 1.0));
+    assert!(seen.part("weights").iter().all(|&x| x == 1.0));
 }
 
 #[test]
@@ -75,7 +75,7 @@ fn an_update_abandoned_halfway_can_be_done_again() {
     write(&mut slots, 2.0);
     slots.commit(2, 3, &[]);
     let seen = slots.committed();
-    assert_eq!((seen.step, seen.generation, seen.momentum[36]), (2, 3, -2.0));
+    assert_eq!((seen.step, seen.generation, seen.part("velocity")[36]), (2, 3, -2.0));
 }
 
 #[test]
@@ -84,14 +84,7 @@ fn a_received_state_replaces_both_slots() {
     write(&mut slots, 5.0);
     slots.commit(9, 1, &[1]);
     let zeros = [0.25f32; 37];
-    let state = SlotView {
-        step: 4,
-        generation: 2,
-        parameters: &zeros,
-        momentum: &zeros,
-        statistics: &zeros[..5],
-        extra: b"tail",
-    };
+    let state = SlotView::new(SHAPE, (4, 2), &[&zeros, &zeros, &zeros[..5]], b"tail");
     slots.identify(OURS);
     slots.replace(state);
     assert_eq!(slots.committed(), state);
@@ -104,11 +97,11 @@ fn a_received_state_replaces_both_slots() {
 #[test]
 fn slots_begin_on_cache_lines_and_away_from_the_start_of_a_page() {
     let mut slots = Slots::new(SHAPE);
-    let (view, next) = slots.begin();
-    for part in [view.parameters, view.momentum, view.statistics] {
+    let (view, mut next) = slots.begin();
+    for (_, part) in view.parts() {
         assert_eq!(part.as_ptr() as usize % 4096, 2048);
     }
-    for part in [next.parameters, next.momentum, next.statistics] {
+    for (_, part) in next.parts() {
         assert_eq!(part.as_ptr() as usize % 4096, 2048);
     }
     assert!(slots.bytes() >= 2 * 4 * (37 + 37 + 5));
@@ -116,7 +109,7 @@ fn slots_begin_on_cache_lines_and_away_from_the_start_of_a_page() {
 
 #[test]
 fn an_empty_shape_and_a_long_position_are_harmless() {
-    let mut slots = Slots::new(Shape { parameters: 0, statistics: 0 });
+    let mut slots = Slots::new(Shape::default());
     slots.begin();
     slots.commit(1, 0, &vec![1; EXTRA_BYTES_MAX]);
     assert_eq!(slots.committed().extra.len(), EXTRA_BYTES_MAX);
@@ -139,7 +132,7 @@ fn a_successor_finds_both_steps_only_after_the_owner_is_gone() {
     assert!(successor.select(key(2)));
     assert_eq!(successor.committed().extra, b"position 2");
     assert!(successor.select(key(1)), "the step before is there too");
-    assert_eq!(successor.committed().parameters[36], 1.0);
+    assert_eq!(successor.committed().part("weights")[36], 1.0);
     assert!(!successor.select(key(2)), "a state later than the agreed one is given up");
     successor.identify(Identity { member: 9, ..OURS });
     assert!(!path.exists() && folder.of_member(9).exists());
@@ -156,7 +149,7 @@ fn a_death_in_the_middle_of_an_update_leaves_the_step_before() {
     let held: Vec<u64> = [first, second].iter().flatten().map(|header| header.key.step).collect();
     assert_eq!(held, [2]);
     assert!(successor.select(key(2)));
-    assert_eq!(successor.committed().momentum[0], -2.0);
+    assert_eq!(successor.committed().part("velocity")[0], -2.0);
 }
 
 #[test]

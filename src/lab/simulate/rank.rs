@@ -242,6 +242,6 @@ fn digest(slots: &RwLock<Slots>) -> (u64, u64) {
         return (0, 0);
     }
     let state = slots.committed();
-    let parts = [state.parameters, state.momentum, state.statistics];
-    (state.step, seed::key(&parts.map(|part| xxh3_64(bytemuck::cast_slice(part)))))
+    let parts = state.parts().map(|(_, part)| xxh3_64(bytemuck::cast_slice(part)));
+    (state.step, seed::key(&parts.collect::<Vec<u64>>()))
 }

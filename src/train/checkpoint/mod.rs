@@ -10,8 +10,9 @@ use std::sync::Arc;
 
 use thiserror::Error;
 
-use crate::cluster::resident::SlotView;
-use crate::model::{Layout, Shape, TensorKind};
+use crate::cluster::resident::{Shape, SlotView};
+use crate::model::{Layout, TensorKind};
+use crate::train::state::parts::{PARAMETERS, STATISTICS};
 
 use crate::train::state::digest::Position;
 use crate::train::state::digest::state_sha256;
@@ -39,13 +40,13 @@ pub struct Snapshot {
     /// Class names in label order.
     pub classes: Vec<String>,
     /// One input sample.
-    pub input: Shape,
+    pub input: crate::model::Shape,
     /// Trained elements.
     pub parameters: Vec<f32>,
-    /// As long as `parameters`.
-    pub momentum: Vec<f32>,
     /// Running statistics.
     pub statistics: Vec<f32>,
+    /// The optimizer's parts by name, each as long as `parameters`.
+    pub optimizer: Vec<(String, Vec<f32>)>,
     /// Everything else.
     pub state: TrainState,
 }
@@ -56,8 +57,8 @@ impl Snapshot {
         let state = &self.state;
         let (step, cursor, seed, order) = (state.step, state.cursor, state.seed, &state.order);
         let position = Position { step, cursor, seed, order };
-        let (layout, statistics) = (&self.layout, &self.statistics);
-        state_sha256(layout, &self.parameters, &self.momentum, statistics, position)
+        let of_optimizer: Vec<&[f32]> = self.optimizer.iter().map(|(_, part)| &part[..]).collect();
+        state_sha256(&self.layout, &self.parameters, &self.statistics, &of_optimizer, position)
     }
 
     /// Which tensor holds a value that is no finite number. No synchronous step makes one
@@ -70,21 +71,30 @@ impl Snapshot {
             match tensor.kind {
                 TensorKind::Statistic => (!sound(&self.statistics)).then(|| name.clone()),
                 _ if !sound(&self.parameters) => Some(name.clone()),
-                _ => (!sound(&self.momentum)).then(|| format!("the momentum of {name}")),
+                _ => {
+                    let part = self.optimizer.iter().find(|(_, values)| !sound(values));
+                    part.map(|(part, _)| format!("the {part} of {name}"))
+                }
             }
         })
     }
 
-    /// The state as a slot: for `Slots::replace`.
-    pub fn slot<'a>(&'a self, extra: &'a [u8]) -> SlotView<'a> {
-        SlotView {
-            step: self.state.step,
-            generation: self.state.generation,
-            parameters: &self.parameters,
-            momentum: &self.momentum,
-            statistics: &self.statistics,
-            extra,
-        }
+    /// The state as a slot of this shape: for `Slots::replace`.
+    ///
+    /// # Errors
+    /// The name of a part that the checkpoint lacks.
+    pub fn slot<'a>(&'a self, shape: Shape, extra: &'a [u8]) -> Result<SlotView<'a>, &'static str> {
+        let part = |name: &'static str| match name {
+            PARAMETERS => Ok(&self.parameters[..]),
+            STATISTICS => Ok(&self.statistics[..]),
+            _ => {
+                let found = self.optimizer.iter().find(|(part, _)| part == name);
+                found.map(|(_, values)| &values[..]).ok_or(name)
+            }
+        };
+        let parts: Result<Vec<&[f32]>, _> = shape.parts().iter().map(|p| part(p.name)).collect();
+        let at = (self.state.step, self.state.generation);
+        Ok(SlotView::new(shape, at, &parts?, extra))
     }
 }
 

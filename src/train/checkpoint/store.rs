@@ -135,7 +135,7 @@ fn write_files(
     let about = about(snapshot);
     let (layout, state) = (&snapshot.layout, wire::encode(&snapshot.state));
     let model = tensors::model_file(layout, &snapshot.parameters, &snapshot.statistics, &about);
-    let optimizer = tensors::optimizer_file(layout, &snapshot.momentum, &about);
+    let optimizer = tensors::optimizer_file(layout, &snapshot.optimizer, &about);
     let bodies =
         [(MODEL, model.parts()), (OPTIMIZER, optimizer.parts()), (STATE, vec![&state[..]])];
     let mut entries = Vec::new();
@@ -338,10 +338,18 @@ pub fn read_snapshot(
     };
     let other = |error| other_model(folder, &manifest, expect, &error);
     let (parameters, statistics) = tensors::read_model(model, &layout).map_err(other)?;
-    let momentum = tensors::read_optimizer(optimizer, &layout).map_err(other)?;
+    let of_optimizer = tensors::read_optimizer(optimizer, &layout).map_err(other)?;
     let Manifest { model: model_name, classes, input, .. } = manifest;
-    let snapshot =
-        Snapshot { layout, model_name, classes, input, parameters, momentum, statistics, state };
+    let snapshot = Snapshot {
+        layout,
+        model_name,
+        classes,
+        input,
+        parameters,
+        statistics,
+        optimizer: of_optimizer,
+        state,
+    };
     match snapshot.poisoned() {
         Some(tensor) => Err(damaged(folder, format!("{tensor} holds a value that is no number"))),
         None => Ok(snapshot),

@@ -10,9 +10,22 @@ use serde::Serialize;
 use thiserror::Error;
 
 use crate::model::{Layout, TensorKind, TensorSpec};
+use crate::train::state::parts::MOMENTUM;
 
-/// Before the tensor's name in `optimizer.safetensors`: PyTorch's word for it.
-pub const MOMENTUM_PREFIX: &str = "momentum_buffer.";
+/// What stands before a tensor's name in `optimizer.safetensors`: the part's name, but PyTorch's
+/// word for momentum.
+fn prefix_of(part: &str) -> String {
+    let word = if part == MOMENTUM { MOMENTUM_WORD } else { part };
+    format!("{word}.")
+}
+
+/// The reverse of `prefix_of`, without the dot.
+fn part_of(word: &str) -> &str {
+    if word == MOMENTUM_WORD { MOMENTUM } else { word }
+}
+
+/// PyTorch's.
+const MOMENTUM_WORD: &str = "momentum_buffer";
 /// Data begins on a multiple of it (the format's own rule).
 const HEADER_ALIGN_BYTES: usize = 8;
 
@@ -109,15 +122,21 @@ pub fn model_file<'a>(
     TensorFile::new(layout.tensors.iter().map(|t| (t.name.clone(), t, flat(t.kind))), about)
 }
 
-/// Momentum, one tensor for every trained one.
+/// The optimizer's parts, each with one tensor for every trained one.
 pub fn optimizer_file<'a>(
     layout: &'a Layout,
-    momentum: &'a [f32],
+    parts: &'a [(String, Vec<f32>)],
     about: &BTreeMap<String, String>,
 ) -> TensorFile<'a> {
-    let trained = layout.tensors.iter().filter(|t| t.kind != TensorKind::Statistic);
-    let named = trained.map(|t| (format!("{MOMENTUM_PREFIX}{}", t.name), t, momentum));
+    let named = parts.iter().flat_map(|(part, values)| {
+        let prefix = prefix_of(part);
+        trained(layout).map(move |t| (format!("{prefix}{}", t.name), t, &values[..]))
+    });
     TensorFile::new(named, about)
+}
+
+fn trained(layout: &Layout) -> impl Iterator<Item = &TensorSpec> {
+    layout.tensors.iter().filter(|t| t.kind != TensorKind::Statistic)
 }
 
 /// Weights and running statistics as flat vectors, found by name.
@@ -140,15 +159,30 @@ pub fn read_model(bytes: &[u8], layout: &Layout) -> Result<(Vec<f32>, Vec<f32>),
     }
 }
 
-/// Momentum as a flat vector, found by name.
-pub fn read_optimizer(bytes: &[u8], layout: &Layout) -> Result<Vec<f32>, TensorError> {
+/// The optimizer's parts as flat vectors, in the order of their names: as many as stand before the
+/// first trained tensor, and whole.
+pub fn read_optimizer(
+    bytes: &[u8],
+    layout: &Layout,
+) -> Result<Vec<(String, Vec<f32>)>, TensorError> {
     let file = parse(bytes)?;
-    let mut momentum = vec![0.0; layout.parameters];
-    for tensor in layout.tensors.iter().filter(|t| t.kind != TensorKind::Statistic) {
-        let name = format!("{MOMENTUM_PREFIX}{}", tensor.name);
-        read_tensor(&file, &name, tensor, &mut momentum)?;
+    let Some(first) = trained(layout).next() else { return Ok(Vec::new()) };
+    let names = file.names();
+    let word = |name: &&str| Some(name.strip_suffix(&first.name)?.strip_suffix('.')?.to_owned());
+    let mut words: Vec<String> = names.iter().filter_map(word).collect();
+    words.retain(|word| !word.contains('.'));
+    words.sort();
+    if words.is_empty() {
+        return Err(TensorError::Missing(format!("{MOMENTUM_WORD}.{}", first.name)));
     }
-    Ok(momentum)
+    let read = |word: String| {
+        let mut values = vec![0.0; layout.parameters];
+        for tensor in trained(layout) {
+            read_tensor(&file, &format!("{word}.{}", tensor.name), tensor, &mut values)?;
+        }
+        Ok((part_of(&word).to_owned(), values))
+    };
+    words.into_iter().map(read).collect()
 }
 
 /// The layout that a file of weights implies: tensors in file order, kinds by torchvision's names.

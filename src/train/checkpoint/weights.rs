@@ -17,6 +17,7 @@ use crate::train::checkpoint::manifest::MANIFEST;
 use crate::train::checkpoint::store;
 use crate::train::checkpoint::tensors;
 use crate::train::checkpoint::tensors::TensorError;
+use crate::train::state::parts::MOMENTUM;
 
 /// Why weights could not be taken from a file.
 #[derive(Debug, Error)]
@@ -85,7 +86,7 @@ pub fn import(path: &Path, bytes: &[u8], given: Given) -> Result<Snapshot, Weigh
     let input = given.input.or_else(|| about.get("input").and_then(|text| parse_input(text)));
     let said = || serde_json::from_str(about.get("classes")?).ok();
     Ok(Snapshot {
-        momentum: vec![0.0; parameters.len()],
+        optimizer: vec![(MOMENTUM.to_owned(), vec![0.0; parameters.len()])],
         model_name: model_name.ok_or_else(|| unsaid("model", "--model NAME"))?,
         input: input.ok_or_else(|| unsaid("input shape", "--input 3x224x224"))?,
         classes: given

@@ -18,6 +18,7 @@ use crate::train::checkpoint::Snapshot;
 use crate::train::checkpoint::TrainState;
 use crate::train::checkpoint::store::{self, WriterReport};
 use crate::train::plan::About;
+use crate::train::state::parts::{PARAMETERS, STATISTICS, is_of_optimizer};
 
 /// Buffer sets: one being written, one waiting or being filled.
 const SETS_MAX: usize = 2;
@@ -27,8 +28,23 @@ const REPORTS_MAX: usize = 64;
 #[derive(Debug, Default)]
 struct Buffers {
     parameters: Vec<f32>,
-    momentum: Vec<f32>,
     statistics: Vec<f32>,
+    optimizer: Vec<(String, Vec<f32>)>,
+}
+
+impl Buffers {
+    /// Becomes a copy of a state.
+    fn fill(&mut self, slot: &SlotView<'_>) {
+        refill(&mut self.parameters, slot.part(PARAMETERS));
+        refill(&mut self.statistics, slot.part(STATISTICS));
+        let of_optimizer = slot.parts().filter(|(name, _)| is_of_optimizer(name));
+        for (at, (name, values)) in of_optimizer.enumerate() {
+            if self.optimizer.len() == at {
+                self.optimizer.push((name.to_owned(), Vec::new()));
+            }
+            refill(&mut self.optimizer[at].1, values);
+        }
+    }
 }
 
 #[derive(Debug, Default)]
@@ -134,18 +150,16 @@ impl Ticket {
     /// Copies a committed slot at once. Hand the result to `submit`.
     pub fn fill(mut self, about: &About, slot: SlotView<'_>, state: TrainState) -> Snapshot {
         let mut buffers = self.buffers.take().unwrap_or_default();
-        refill(&mut buffers.parameters, slot.parameters);
-        refill(&mut buffers.momentum, slot.momentum);
-        refill(&mut buffers.statistics, slot.statistics);
-        let Buffers { parameters, momentum, statistics } = buffers;
+        buffers.fill(&slot);
+        let Buffers { parameters, statistics, optimizer } = buffers;
         Snapshot {
             layout: Arc::clone(&about.layout),
             model_name: about.model_name.clone(),
             classes: about.classes.clone(),
             input: about.input,
             parameters,
-            momentum,
             statistics,
+            optimizer,
             state,
         }
     }
@@ -240,10 +254,12 @@ impl Writer {
         let mut state = self.shared.lock();
         if state.free.is_empty() && state.lent == 0 {
             // Written with a value that is not zero: zeroed pages would only be promised.
-            let parameters = vec![1.0; shape.parameters];
-            let momentum = parameters.clone();
-            let statistics = vec![1.0; shape.statistics];
-            state.free.push(Buffers { parameters, momentum, statistics });
+            let ones: Vec<Vec<f32>> =
+                shape.parts().iter().map(|part| vec![1.0; part.elements]).collect();
+            let parts: Vec<&[f32]> = ones.iter().map(Vec::as_slice).collect();
+            let mut buffers = Buffers::default();
+            buffers.fill(&SlotView::new(shape, (0, 0), &parts, &[]));
+            state.free.push(buffers);
         }
     }
 
@@ -295,8 +311,8 @@ impl Drop for Writer {
 }
 
 fn buffers_of(snapshot: Snapshot) -> Buffers {
-    let Snapshot { parameters, momentum, statistics, .. } = snapshot;
-    Buffers { parameters, momentum, statistics }
+    let Snapshot { parameters, statistics, optimizer, .. } = snapshot;
+    Buffers { parameters, statistics, optimizer }
 }
 
 /// The thread's side.

@@ -22,6 +22,7 @@ use crate::train::compute::free_run::{FreeRun, Turn};
 use crate::train::compute::gradient_sum::GradientSum;
 use crate::train::compute::pause::Pause;
 use crate::train::compute::totals::Totals;
+use crate::train::state::parts::{PARAMETERS, STATISTICS};
 
 /// Share of a whole global batch in the running statistics, as in batch norm's own momentum.
 const STATISTICS_SHARE: f32 = 0.1;
@@ -166,7 +167,7 @@ impl<E: Compute> Worker<E> {
         let slots = self.shared.slots.read().unwrap_or_else(PoisonError::into_inner);
         let committed = slots.committed();
         if self.loaded != Some(committed.step) {
-            self.engine.load(committed.parameters, committed.statistics)?;
+            self.engine.load(committed.part(PARAMETERS), committed.part(STATISTICS))?;
             self.loaded = Some(committed.step);
         }
         Ok(())
@@ -243,12 +244,12 @@ impl<E: Compute> Worker<E> {
         let share = outcome.samples as f32;
         if free.weight_decay > 0.0 {
             let decay = gamma * share * free.weight_decay;
-            for (change, w) in self.change.iter_mut().zip(committed.parameters) {
+            for (change, w) in self.change.iter_mut().zip(committed.part(PARAMETERS)) {
                 *change -= decay * w;
             }
         }
         let weight = STATISTICS_SHARE * share / free.global_batch as f32;
-        for (statistic, running) in self.statistics.iter_mut().zip(committed.statistics) {
+        for (statistic, running) in self.statistics.iter_mut().zip(committed.part(STATISTICS)) {
             *statistic = weight * (*statistic - running);
         }
         drop(slots);

@@ -1,7 +1,7 @@
 //! The asynchronous exchange: Algorithm 1 of Tsuji et al. Worker threads run free: each
 //! copies the current w, computes a micro-batch's gradient g and adds -γ g to Δw; the rank sends
 //! `w / n + Δw` round after round, with n read from the communicator at the moment of sending, and
-//! applies momentum to what it receives. In the slots, "momentum" is w_old.
+//! applies momentum to what it receives.
 //!
 //! Every round ends in a vote. On no commit the part of Δw that was taken is given back. How many
 //! micro-batches of each owner a round contained travels with it, so a replacement continues each
@@ -26,6 +26,7 @@ use crate::train::exchange::Exchange;
 use crate::train::exchange::Sums;
 use crate::train::exchange::at;
 use crate::train::exchange::measure_begin;
+use crate::train::state::parts::{PARAMETERS, STATISTICS, W_OLD};
 use crate::train::state::replica::Replica;
 use crate::train::state::stage::Stage;
 use crate::train::update::schedule;
@@ -158,8 +159,8 @@ impl Exchange for Asynchronous {
             let ranks = context.comm.size();
             let (w_delta, s_delta) = taken.delta.split_at(self.parameters);
             let (w_send, s_send) = self.send.split_at_mut(self.parameters);
-            send_buffer(committed.parameters, w_delta, ranks, w_send);
-            send_buffer(committed.statistics, s_delta, ranks, s_send);
+            send_buffer(committed.part(PARAMETERS), w_delta, ranks, w_send);
+            send_buffer(committed.part(STATISTICS), s_delta, ranks, s_send);
         }
         context.replica.stage = Stage::AllReduce;
         at(context, Phase::InAllReduce);
@@ -183,9 +184,10 @@ impl Exchange for Asynchronous {
             let mut slots = replica.slots.write().unwrap_or_else(PoisonError::into_inner);
             let (current, next) = slots.begin();
             let (w, statistics) = self.received.split_at(self.parameters);
-            let (momentum, old) = (self.momentum, current.momentum);
-            apply_received(w, old, momentum, next.parameters, next.momentum);
-            next.statistics.copy_from_slice(statistics);
+            let (momentum, old) = (self.momentum, current.part(W_OLD));
+            let [next, kept, running] = next.take([PARAMETERS, W_OLD, STATISTICS]);
+            apply_received(w, old, momentum, next, kept);
+            running.copy_from_slice(statistics);
             replica.reached_point(Phase::InUpdate);
         }
         let position = &mut replica.position;

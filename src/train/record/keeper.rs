@@ -27,6 +27,7 @@ use crate::train::plan::Staff;
 use crate::train::record::cause::FAULT_AGE_SECONDS_MAX;
 use crate::train::record::journal::Journal;
 use crate::train::record::outcome;
+use crate::train::state::parts::{PARAMETERS, STATISTICS, is_of_optimizer};
 use crate::train::state::position::Ending;
 use crate::train::state::position::Position;
 use crate::train::state::rank::Place;
@@ -415,11 +416,13 @@ impl Keeper {
             seed: self.facts.order.seed,
             order: &replica.position.owner_batches,
         };
+        let of_optimizer = committed.parts().filter(|(name, _)| is_of_optimizer(name));
+        let of_optimizer: Vec<&[f32]> = of_optimizer.map(|(_, part)| part).collect();
         crate::train::state::digest::state_sha256(
             &self.facts.about.layout,
-            committed.parameters,
-            committed.momentum,
-            committed.statistics,
+            committed.part(PARAMETERS),
+            committed.part(STATISTICS),
+            &of_optimizer,
             position,
         )
     }

@@ -121,8 +121,8 @@ impl Integrity {
 fn hash_of(replica: &Replica) -> u64 {
     let slots = replica.slots.read().unwrap_or_else(PoisonError::into_inner);
     let state = slots.committed();
-    let parts = [state.parameters, state.momentum, state.statistics];
-    seed::key(&parts.map(|part| xxh3_64(bytemuck::cast_slice(part))))
+    let parts = state.parts().map(|(_, part)| xxh3_64(bytemuck::cast_slice(part)));
+    seed::key(&parts.collect::<Vec<u64>>())
 }
 
 #[cfg(test)]

@@ -92,10 +92,11 @@ pub(in crate::train) fn give(
         comm.recv(&mut answer, receiver, TAG_ANSWER)?;
         let way = Way::from_byte(answer[0]);
         if way == Way::Sent {
-            comm.send(bytemuck::cast_slice(committed.parameters), receiver, TAG_TENSORS)?;
-            replica.reached_point(Phase::InTransfer);
-            for part in [committed.momentum, committed.statistics] {
+            for (sent, (_, part)) in committed.parts().enumerate() {
                 comm.send(bytemuck::cast_slice(part), receiver, TAG_TENSORS)?;
+                if sent == 0 {
+                    replica.reached_point(Phase::InTransfer);
+                }
             }
         }
         ways.push(way);
@@ -123,11 +124,12 @@ pub(in crate::train) fn receive(
     let way = find(&mut slots, replica.housing.as_ref(), &offer);
     comm.send(&[way.to_byte()], source, TAG_ANSWER)?;
     if way == Way::Sent {
-        let (_, into) = slots.begin();
-        comm.recv(bytemuck::cast_slice_mut(into.parameters), source, TAG_TENSORS)?;
-        replica.reached_point(Phase::InTransfer);
-        for part in [into.momentum, into.statistics] {
+        let (_, mut into) = slots.begin();
+        for (received, (_, part)) in into.parts().enumerate() {
             comm.recv(bytemuck::cast_slice_mut(part), source, TAG_TENSORS)?;
+            if received == 0 {
+                replica.reached_point(Phase::InTransfer);
+            }
         }
     }
     Ok(Incoming { key: offer.key, position, way })
@@ -173,8 +175,7 @@ mod tests {
 
     #[test]
     fn without_a_folder_the_state_is_sent() {
-        let mut slots =
-            Slots::vacant(crate::cluster::resident::Shape { parameters: 3, statistics: 1 });
+        let mut slots = Slots::vacant(crate::cluster::resident::Shape::of(&[("weights", 3)]));
         let key = Key::default();
         let offer = Offer { key, member: 0, space: 0, housed: true, position_bytes: 0 };
         assert_eq!(find(&mut slots, None, &offer), Way::Sent);

@@ -6,7 +6,7 @@ use std::sync::{Arc, RwLock};
 
 use crate::cluster::comm::{CommError, Communicator};
 use crate::cluster::faults::Injector;
-use crate::cluster::resident::{Shape, SlotView, Slots};
+use crate::cluster::resident::{SlotView, Slots};
 use crate::cluster::world::{Member, Role, World};
 use crate::config::{Config, Every, ExchangeKind, Resident};
 use crate::data::Split;
@@ -38,6 +38,7 @@ use crate::train::plan::Facts;
 use crate::train::plan::{Plan, steps_total};
 use crate::train::repair::hooks::hand_to_all;
 use crate::train::state::housing::Housing;
+use crate::train::state::parts;
 use crate::train::state::position::Position;
 use crate::train::state::replica::Replica;
 use crate::train::update::optimizer::Optimizer;
@@ -170,7 +171,7 @@ pub fn prepare_from(
         mtbf: config.checkpoint.mtbf.0,
         order: order.clone(),
     };
-    let shape = Shape { parameters: layout.parameters, statistics: layout.statistics };
+    let shape = parts::shape(&layout, config.train.exchange);
     let slots = Arc::new(RwLock::new(Slots::vacant(shape)));
     let train_samples = train.source.len();
     let shared = Shared {
@@ -327,7 +328,15 @@ pub fn begin(
         return Ok(From::Scratch);
     }
     if let Some(snapshot) = found {
-        replica.begin_with(snapshot.slot(&[]), position_of(&snapshot));
+        let shape = parts::shape(&prepared.layout, prepared.kind);
+        let state = snapshot.slot(shape, &[]).map_err(|part| {
+            let text = format!(
+                "the newest checkpoint holds no \"{part}\", which this run's optimizer needs: it is \
+                 of an earlier release; start anew with --fresh"
+            );
+            TrainError::Configuration(text)
+        })?;
+        replica.begin_with(state, position_of(&snapshot));
     }
     hand_to_all(comm, replica, 0, world)?;
     Ok(From::Checkpoint)
@@ -379,19 +388,15 @@ pub fn scratch(
     if let Some(path) = &config.model.init {
         load_weights(path, layout, &mut parameters, &mut statistics)?;
     }
-    // Algorithm 1 keeps w_old where the synchronous exchange keeps momentum.
-    let momentum = match prepared.kind {
-        ExchangeKind::Synchronous => vec![0.0; parameters.len()],
-        ExchangeKind::Asynchronous => parameters.clone(),
-    };
-    let state = SlotView {
-        step: 0,
-        generation: 0,
-        parameters: &parameters,
-        momentum: &momentum,
-        statistics: &statistics,
-        extra: &[],
-    };
+    let shape = parts::shape(layout, prepared.kind);
+    // Velocities begin at zero; nothing was received before the first weights.
+    let zeros = vec![0.0; parameters.len()];
+    let values = shape.parts().iter().map(|part| match part.name {
+        parts::PARAMETERS | parts::W_OLD => &parameters[..],
+        parts::STATISTICS => &statistics[..],
+        _ => &zeros[..],
+    });
+    let state = SlotView::new(shape, (0, 0), &values.collect::<Vec<_>>(), &[]);
     replica.begin_with(state, Position::start());
     Ok(())
 }

@@ -20,13 +20,13 @@ pub struct Position<'a> {
 }
 
 /// Lower-case hex SHA-256 over the tensors sorted by name (name, dtype, shape, little-endian
-/// bytes), the momentum tensors likewise, and the position. Every part is preceded by its length,
+/// bytes), the tensors of each of the optimizer's parts likewise, and the position. Every part is preceded by its length,
 /// so no two states give the same bytes.
 pub fn state_sha256(
     layout: &Layout,
     parameters: &[f32],
-    momentum: &[f32],
     statistics: &[f32],
+    optimizer: &[&[f32]],
     position: Position<'_>,
 ) -> String {
     let mut sorted: Vec<&TensorSpec> = layout.tensors.iter().collect();
@@ -39,9 +39,11 @@ pub fn state_sha256(
         let values = if tensor.kind == TensorKind::Statistic { statistics } else { parameters };
         hash_tensor(&mut hasher, tensor, values);
     }
-    hash_number(&mut hasher, trained().count() as u64);
-    for tensor in trained() {
-        hash_tensor(&mut hasher, tensor, momentum);
+    for part in optimizer {
+        hash_number(&mut hasher, trained().count() as u64);
+        for tensor in trained() {
+            hash_tensor(&mut hasher, tensor, part);
+        }
     }
     for word in [position.step, position.cursor, position.seed, position.order.len() as u64] {
         hash_number(&mut hasher, word);
@@ -104,7 +106,7 @@ mod tests {
     #[test]
     fn the_digest_is_stable_over_releases() {
         // The same bytes hashed by Python's hashlib, from the description above alone.
-        let digest = state_sha256(&layout(), &W, &V, &S, AT);
+        let digest = state_sha256(&layout(), &W, &S, &[&V], AT);
         assert_eq!(digest, GOLDEN);
     }
     const GOLDEN: &str = "0212a6d9be987af4e434f6f2f742a9443a9b9f3a110ec948e217a75ff7e3e44f";
@@ -118,13 +120,13 @@ mod tests {
             tensor("fc.weight", &[2, 3], 2, TensorKind::Weight),
         ];
         let w = [7.0, 8.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0];
-        let expected = state_sha256(&layout(), &W, &V, &S, AT);
-        assert_eq!(state_sha256(&moved, &w, &V, &S, AT), expected);
+        let expected = state_sha256(&layout(), &W, &S, &[&V], AT);
+        assert_eq!(state_sha256(&moved, &w, &S, &[&V], AT), expected);
     }
 
     #[test]
     fn step_cursor_seed_and_order_count() {
-        let digest = |at| state_sha256(&layout(), &W, &V, &S, at);
+        let digest = |at| state_sha256(&layout(), &W, &S, &[&V], at);
         let others = [
             Position { step: 4, ..AT },
             Position { cursor: 97, ..AT },
@@ -145,8 +147,8 @@ mod tests {
             };
             *value = f32::from_bits(value.to_bits() ^ 1 << bit);
             prop_assert_ne!(
-                state_sha256(&layout(), &w, &v, &s, AT),
-                state_sha256(&layout(), &W, &V, &S, AT)
+                state_sha256(&layout(), &w, &s, &[&v], AT),
+                state_sha256(&layout(), &W, &S, &[&V], AT)
             );
         }
     }

@@ -4,6 +4,7 @@ pub mod beside;
 pub mod digest;
 pub mod housing;
 pub mod incoming;
+pub mod parts;
 pub mod position;
 pub mod proof;
 pub mod rank;

@@ -22,9 +22,8 @@ use crate::train::state::stage::Stage;
 pub struct State {
     /// Everything that is not a tensor.
     pub position: Position,
-    parameters: Vec<f32>,
-    momentum: Vec<f32>,
-    statistics: Vec<f32>,
+    /// In the order of the slots' shape.
+    parts: Vec<Vec<f32>>,
 }
 
 /// The state of this rank.
@@ -133,8 +132,9 @@ impl Replica {
     pub fn flip_if_due(&mut self) {
         if self.flip_due.swap(false, Ordering::Relaxed) {
             let mut state = self.copy_state(None);
-            let middle = state.parameters.len() / 2;
-            if let Some(weight) = state.parameters.get_mut(middle) {
+            let middle = state.parts.first().map_or(0, |weights| weights.len() / 2);
+            let weights = state.parts.first_mut();
+            if let Some(weight) = weights.and_then(|weights| weights.get_mut(middle)) {
                 *weight = f32::from_bits(weight.to_bits() ^ 1 << 20);
             }
             self.put_state(&state);
@@ -146,11 +146,8 @@ impl Replica {
         let mut copy = reused.unwrap_or_default();
         let slots = self.slots.read().unwrap_or_else(PoisonError::into_inner);
         let committed = slots.committed();
-        for (to, from) in [
-            (&mut copy.parameters, committed.parameters),
-            (&mut copy.momentum, committed.momentum),
-            (&mut copy.statistics, committed.statistics),
-        ] {
+        copy.parts.resize_with(committed.shape().parts().len(), Vec::new);
+        for (to, (_, from)) in copy.parts.iter_mut().zip(committed.parts()) {
             to.clear();
             to.extend_from_slice(from);
         }
@@ -162,14 +159,10 @@ impl Replica {
     pub fn put_state(&mut self, state: &State) {
         let extra = state.position.encode();
         let mut slots = self.slots.write().unwrap_or_else(PoisonError::into_inner);
-        slots.replace(SlotView {
-            step: state.position.step,
-            generation: self.generation.load(Ordering::Relaxed),
-            parameters: &state.parameters,
-            momentum: &state.momentum,
-            statistics: &state.statistics,
-            extra: &extra,
-        });
+        let parts: Vec<&[f32]> = state.parts.iter().map(Vec::as_slice).collect();
+        let at = (state.position.step, self.generation.load(Ordering::Relaxed));
+        let shape = slots.shape();
+        slots.replace(SlotView::new(shape, at, &parts, &extra));
         // What is being hashed beside reads the slots, and is waited for.
         drop(slots);
         self.position.clone_from(&state.position);
@@ -216,7 +209,9 @@ impl Replica {
     pub fn begin_with(&mut self, state: SlotView<'_>, position: Position) {
         let extra = position.encode();
         let mut slots = self.slots.write().unwrap_or_else(PoisonError::into_inner);
-        slots.replace(SlotView { generation: 0, extra: &extra, ..state });
+        let mut own = state;
+        (own.generation, own.extra) = (0, &extra);
+        slots.replace(own);
         drop(slots);
         self.position = position;
         self.holds_state = true;

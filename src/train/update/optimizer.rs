@@ -10,6 +10,7 @@ use thiserror::Error;
 use crate::cluster::resident::{SlotMut, SlotView};
 use crate::config;
 use crate::model::{Graph, LayerKind, Layout, TensorKind, TensorSpec};
+use crate::train::state::parts::{MOMENTUM, PARAMETERS, STATISTICS};
 
 /// A setting that cannot be followed.
 #[derive(Debug, Clone, PartialEq, Error)]
@@ -125,34 +126,34 @@ impl Optimizer {
     /// # Panics
     /// When a slice is not as long as the layout says.
     #[expect(clippy::too_many_arguments, reason = "one step's inputs, each of its own kind")]
-    #[expect(clippy::needless_pass_by_value, reason = "the slot is given away until its commit")]
     pub fn apply(
         &self,
         current: SlotView<'_>,
-        next: SlotMut<'_>,
+        mut next: SlotMut<'_>,
         gradients: &[f32],
         count: u64,
         learning_rate: f64,
         batch_statistics_sums: &[f32],
         statistics_momentum: &[f32],
     ) -> bool {
-        assert_eq!(gradients.len(), next.parameters.len(), "a gradient for every parameter");
-        assert_eq!(next.statistics.len(), self.statistics_len, "statistics as in the layout");
         assert_eq!(batch_statistics_sums.len(), self.statistics_len, "a sum for every statistic");
         assert_eq!(statistics_momentum.len(), self.statistics.len(), "one momentum a tensor");
         if count == 0 {
-            next.parameters.copy_from_slice(current.parameters);
-            next.momentum.copy_from_slice(current.momentum);
-            next.statistics.copy_from_slice(current.statistics);
+            next.copy_from(&current);
             return true;
         }
         let mut finite = batch_statistics_sums.iter().all(|sum| sum.is_finite());
         let scale = (1.0 / count as f64) as f32;
+        let (weights, velocity) = (current.part(PARAMETERS), current.part(MOMENTUM));
+        let [next_weights, next_velocity, statistics] =
+            next.take([PARAMETERS, MOMENTUM, STATISTICS]);
+        assert_eq!(gradients.len(), weights.len(), "a gradient for every parameter");
+        assert_eq!(statistics.len(), self.statistics_len, "statistics as in the layout");
         for (range, rule) in &self.segments {
             let range = range.clone();
-            let w_out = &mut next.parameters[range.clone()];
-            let v_out = &mut next.momentum[range.clone()];
-            let (w, v) = (&current.parameters[range.clone()], &current.momentum[range.clone()]);
+            let w_out = &mut next_weights[range.clone()];
+            let v_out = &mut next_velocity[range.clone()];
+            let (w, v) = (&weights[range.clone()], &velocity[range.clone()]);
             if *rule == Rule::Kept {
                 w_out.copy_from_slice(w);
                 v_out.copy_from_slice(v);
@@ -163,17 +164,16 @@ impl Optimizer {
             let step = SgdStep { learning_rate, momentum, weight_decay, scale };
             finite &= stream::sgd(step, w, v, &gradients[range], w_out, v_out);
         }
+        statistics.copy_from_slice(current.part(STATISTICS));
         if !finite {
-            next.parameters.copy_from_slice(current.parameters);
-            next.momentum.copy_from_slice(current.momentum);
-            next.statistics.copy_from_slice(current.statistics);
+            next_weights.copy_from_slice(weights);
+            next_velocity.copy_from_slice(velocity);
             return false;
         }
-        next.statistics.copy_from_slice(current.statistics);
         for ((range, rule), &momentum) in self.statistics.iter().zip(statistics_momentum) {
             if *rule != Rule::Kept {
                 let sums = &batch_statistics_sums[range.clone()];
-                for (running, sum) in next.statistics[range.clone()].iter_mut().zip(sums) {
+                for (running, sum) in statistics[range.clone()].iter_mut().zip(sums) {
                     *running = (1.0 - momentum) * *running + momentum * (sum * scale);
                 }
             }
@@ -205,7 +205,8 @@ fn tile(mut parts: Vec<(Range<usize>, Rule)>, len: usize) -> Vec<(Range<usize>, 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cluster::resident::{Shape, Slots};
+    use crate::cluster::resident::Slots;
+    use crate::train::state::parts;
 
     fn tensor(name: &str, offset: usize, len: usize, kind: TensorKind) -> TensorSpec {
         TensorSpec { name: name.into(), shape: vec![len], offset, kind, node: 0 }
@@ -227,13 +228,13 @@ mod tests {
     }
 
     fn started() -> Slots {
-        let mut slots = Slots::new(Shape { parameters: 33, statistics: 5 });
-        let (_, first) = slots.begin();
-        for (i, w) in first.parameters.iter_mut().enumerate() {
+        let mut slots = Slots::new(parts::shape(&layout(), config::ExchangeKind::Synchronous));
+        let (_, mut first) = slots.begin();
+        for (i, w) in first.part(PARAMETERS).iter_mut().enumerate() {
             *w = i as f32 * 0.1 - 1.0;
         }
-        first.momentum.fill(0.5);
-        first.statistics.fill(2.0);
+        first.part(MOMENTUM).fill(0.5);
+        first.part(STATISTICS).fill(2.0);
         slots.commit(0, 0, &[]);
         slots
     }
@@ -252,13 +253,17 @@ mod tests {
     #[test]
     fn only_weights_are_decayed() {
         let slots = stepped(&[], 4);
-        for (i, (&w, &v)) in
-            started().committed().parameters.iter().zip(slots.committed().momentum).enumerate()
+        for (i, (&w, &v)) in started()
+            .committed()
+            .part(PARAMETERS)
+            .iter()
+            .zip(slots.committed().part(MOMENTUM))
+            .enumerate()
         {
             let decay = if (20..23).contains(&i) { 0.0 } else { 0.01 };
             let gradient = (i as f32).sin() * 4.0;
             assert_eq!(v, 0.9 * 0.5 + (0.25 * gradient + decay * w), "{i}");
-            assert_eq!(slots.committed().parameters[i], w - 0.1 * v, "{i}");
+            assert_eq!(slots.committed().part(PARAMETERS)[i], w - 0.1 * v, "{i}");
         }
     }
 
@@ -267,9 +272,11 @@ mod tests {
         let slots = stepped(&[], 4);
         let expected = [2.0, 2.0, 2.0, 2.0, 2.0];
         // (1 - m) * 2 + m * (8 / 4) = 2 for both momenta; another count moves them apart.
-        assert_eq!(slots.committed().statistics, expected);
+        assert_eq!(slots.committed().part(STATISTICS), expected);
         let slots = stepped(&[], 2);
-        for (got, expected) in slots.committed().statistics.iter().zip([2.2, 2.2, 2.2, 3.0, 3.0]) {
+        for (got, expected) in
+            slots.committed().part(STATISTICS).iter().zip([2.2, 2.2, 2.2, 3.0, 3.0])
+        {
             assert!((got - expected).abs() < 1e-6, "{got} {expected}");
         }
     }
@@ -278,18 +285,18 @@ mod tests {
     fn frozen_tensors_and_their_statistics_stay() {
         let (before, after) = (started(), stepped(&["bn", "fc."], 2));
         let (before, after) = (before.committed(), after.committed());
-        assert_eq!(after.parameters[20..], before.parameters[20..]);
-        assert_eq!(after.momentum[20..], before.momentum[20..]);
-        assert_eq!(after.statistics[..3], before.statistics[..3]);
-        assert_ne!(after.parameters[..20], before.parameters[..20]);
-        assert_ne!(after.statistics[3..], before.statistics[3..]);
+        assert_eq!(after.part(PARAMETERS)[20..], before.part(PARAMETERS)[20..]);
+        assert_eq!(after.part(MOMENTUM)[20..], before.part(MOMENTUM)[20..]);
+        assert_eq!(after.part(STATISTICS)[..3], before.part(STATISTICS)[..3]);
+        assert_ne!(after.part(PARAMETERS)[..20], before.part(PARAMETERS)[..20]);
+        assert_ne!(after.part(STATISTICS)[3..], before.part(STATISTICS)[3..]);
     }
 
     #[test]
     fn a_step_of_no_samples_changes_nothing() {
         let (before, after) = (started(), stepped(&[], 0));
-        assert_eq!(after.committed().parameters, before.committed().parameters);
-        assert_eq!(after.committed().statistics, before.committed().statistics);
+        assert_eq!(after.committed().part(PARAMETERS), before.committed().part(PARAMETERS));
+        assert_eq!(after.committed().part(STATISTICS), before.committed().part(STATISTICS));
     }
 
     #[test]

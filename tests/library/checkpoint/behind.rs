@@ -4,7 +4,6 @@ use super::*;
 use std::sync::{Condvar, Mutex};
 use std::time::Duration;
 
-use kintsugi::cluster::resident::Shape;
 use kintsugi::train::checkpoint::Writer;
 
 /// For what takes milliseconds.
@@ -12,7 +11,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 
 fn filled(writer: &Writer, step: u64) -> Option<Snapshot> {
     let source = snapshot(step);
-    Some(writer.try_begin()?.fill(&about(), source.slot(&[]), source.state.clone()))
+    Some(writer.try_begin()?.fill(&about(), source.slot(SHAPE, &[]).unwrap(), source.state.clone()))
 }
 
 fn submit_and_wait(writer: &Writer, step: u64) {
@@ -39,11 +38,11 @@ fn the_writer_writes_behind_and_reports() {
 #[test]
 fn buffers_are_used_again() {
     let writer = Writer::new(Arc::new(MemoryStorage::new()), 1, Box::new(|| true));
-    writer.prepare(Shape { parameters: PARAMETERS, statistics: STATISTICS });
+    writer.prepare(SHAPE);
     let mut places = Vec::new();
     for step in 1..6 {
         let copied = filled(&writer, step).unwrap();
-        places.push(copied.momentum.as_ptr() as usize);
+        places.push(copied.optimizer[0].1.as_ptr() as usize);
         writer.submit(copied);
         assert!(writer.finish(PATIENCE));
     }

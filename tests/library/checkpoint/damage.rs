@@ -156,11 +156,11 @@ fn s11_a_state_that_holds_no_number_is_not_written_and_the_older_one_stays() {
         let storage = MemoryStorage::new();
         write(&storage, 1);
         let mut poisoned = snapshot(2);
-        let Snapshot { parameters, momentum, statistics, .. } = &mut poisoned;
+        let Snapshot { parameters, optimizer, statistics, .. } = &mut poisoned;
         let values = match tensor {
             "fc.bias" => parameters,
             "bn1.running_var" => statistics,
-            _ => momentum,
+            _ => &mut optimizer[0].1,
         };
         *values.last_mut().unwrap() = f32::NEG_INFINITY;
         let report = store::write(&storage, &poisoned, 2, &|| true, &RealClock::default());

@@ -3,14 +3,12 @@
 use super::*;
 use std::time::{Duration, Instant};
 
-use kintsugi::cluster::resident::{Shape, Slots};
+use kintsugi::cluster::resident::Slots;
 use kintsugi::config;
 use kintsugi::observe::storage::FileSystem;
 use kintsugi::train::checkpoint::{Writer, weights};
 use kintsugi::train::update::optimizer::Optimizer;
 use kintsugi_ffi::stream::{self, SgdStep};
-
-const SHAPE: Shape = Shape { parameters: PARAMETERS, statistics: STATISTICS };
 
 fn train(slots: &mut Slots, from: u64, to: u64) {
     let optimizer = Optimizer::new(&config::Optimizer::default(), &layout(), &[]);
@@ -26,9 +24,10 @@ fn train(slots: &mut Slots, from: u64, to: u64) {
 
 fn digest(slots: &Slots) -> String {
     let seen = slots.committed();
-    let (parameters, momentum) = (seen.parameters.to_vec(), seen.momentum.to_vec());
-    let statistics = seen.statistics.to_vec();
-    Snapshot { parameters, momentum, statistics, ..snapshot(seen.step) }.state_sha256()
+    let parameters = seen.part(parts::PARAMETERS).to_vec();
+    let optimizer = vec![(MOMENTUM.into(), seen.part(MOMENTUM).to_vec())];
+    let statistics = seen.part(parts::STATISTICS).to_vec();
+    Snapshot { parameters, optimizer, statistics, ..snapshot(seen.step) }.state_sha256()
 }
 
 #[test]
@@ -48,7 +47,7 @@ fn a_run_resumed_from_a_checkpoint_ends_with_the_same_bits() {
 
     let found = newest_verified(&*storage, &expectation()).unwrap().unwrap();
     let mut second = Slots::new(SHAPE);
-    second.replace(found.slot(b""));
+    second.replace(found.slot(SHAPE, b"").unwrap());
     train(&mut second, 6, 10);
     assert_eq!(digest(&second), digest(&calm));
 }
@@ -118,7 +117,8 @@ fn exported_weights_come_back_through_import() {
     let (back, sent) = (weights::load(Path::new(&at("new")), None).unwrap(), snapshot(4));
     assert_eq!((&back.classes, back.input), (&sent.classes, sent.input));
     assert_eq!(back.model_name, sent.model_name);
-    assert_eq!((back.state.step, back.momentum), (0, vec![0.0; PARAMETERS]));
+    assert_eq!(back.state.step, 0);
+    assert_eq!(back.optimizer, [(MOMENTUM.to_string(), vec![0.0; PARAMETERS])]);
     for path in ["run", "new", "w.safetensors", "run/checkpoints/step-00000004"] {
         let got = weights::initial_weights(Path::new(&at(path)), &layout()).unwrap();
         assert_eq!(got, (sent.parameters.clone(), sent.statistics.clone()), "{path}");
@@ -148,7 +148,8 @@ fn a_foreign_file_has_to_be_told_what_it_is() {
 }
 
 const MANY: usize = 24_000_000;
-const MANY_SHAPE: Shape = Shape { parameters: MANY, statistics: 0 };
+const MANY_SHAPE: Shape =
+    Shape::of(&[(parts::PARAMETERS, MANY), (MOMENTUM, MANY), (parts::STATISTICS, 0)]);
 
 /// Figures, not a claim: `cargo test --release --test library measure -- --ignored --nocapture`.
 #[test]
@@ -163,9 +164,17 @@ fn measure_streaming_against_ordinary_stores() {
     for round in 0..12u64 {
         for (way, times) in ways.into_iter().zip(&mut times) {
             let (now, next) = slots.begin();
-            let (w, v) = (next.parameters, next.momentum);
+            let [w, v] = next.take([parts::PARAMETERS, MOMENTUM]);
             let begun = Instant::now();
-            stream::sgd_by(way, step, now.parameters, now.momentum, &gradients, w, v);
+            stream::sgd_by(
+                way,
+                step,
+                now.part(parts::PARAMETERS),
+                now.part(MOMENTUM),
+                &gradients,
+                w,
+                v,
+            );
             times.push(begun.elapsed().as_secs_f64() * 1e3);
             slots.commit(round + 1, 0, &[]);
         }
@@ -181,9 +190,9 @@ fn measure_streaming_against_ordinary_stores() {
 #[ignore = "measures for half a minute"]
 fn measure_a_checkpoint_of_24_million_parameters() {
     let mut slots = Slots::new(MANY_SHAPE);
-    let (_, next) = slots.begin();
-    next.parameters.fill(1.0);
-    next.momentum.fill(1.0);
+    let (_, mut next) = slots.begin();
+    next.part(parts::PARAMETERS).fill(1.0);
+    next.part(MOMENTUM).fill(1.0);
     slots.commit(1, 0, &[]);
     let tensors = vec![tensor("w", &[MANY], 0, TensorKind::Weight)];
     let layout = Arc::new(Layout { tensors, parameters: MANY, statistics: 0 });

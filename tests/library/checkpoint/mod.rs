@@ -15,7 +15,9 @@ use kintsugi::train::checkpoint::{
     Expectation, Snapshot, TrainState, WriterReport, newest_verified, store,
 };
 
+use kintsugi::cluster::resident::Shape;
 use kintsugi::train::plan::About;
+use kintsugi::train::state::parts::{self, MOMENTUM};
 
 mod behind;
 mod damage;
@@ -24,6 +26,11 @@ mod trouble;
 
 const PARAMETERS: usize = 5000;
 const STATISTICS: usize = 40;
+const SHAPE: Shape = Shape::of(&[
+    (parts::PARAMETERS, PARAMETERS),
+    (MOMENTUM, PARAMETERS),
+    (parts::STATISTICS, STATISTICS),
+]);
 
 fn tensor(name: &str, shape: &[usize], offset: usize, kind: TensorKind) -> TensorSpec {
     TensorSpec { name: name.into(), shape: shape.to_vec(), offset, kind, node: 0 }
@@ -52,7 +59,7 @@ fn snapshot(step: u64) -> Snapshot {
         classes: vec!["cat".into(), "dog, \"big\"".into()],
         input: [3, 8, 8],
         parameters: (0..PARAMETERS).map(|i| value(i, 7)).collect(),
-        momentum: (0..PARAMETERS).map(|i| value(i, 11)).collect(),
+        optimizer: vec![(MOMENTUM.into(), (0..PARAMETERS).map(|i| value(i, 11)).collect())],
         statistics: (0..STATISTICS).map(|i| value(i, 13)).collect(),
         state: TrainState {
             step,
