@@ -280,7 +280,7 @@ mod tests {
         assert_eq!(header().check_run(&ours, other), Err(Refusal::Other("model")));
         let mut words = load(&page());
         words[0] += 1 << 56;
-        assert_eq!(Header::read(&words), Err(Refusal::Format(2)));
+        assert_eq!(Header::read(&words), Err(Refusal::Format(3)));
         words[0] = 17;
         assert_eq!(Header::read(&words), Err(Refusal::Foreign));
     }
