@@ -331,8 +331,8 @@ pub fn begin(
         let shape = parts::shape(&prepared.layout, prepared.kind);
         let state = snapshot.slot(shape, &[]).map_err(|part| {
             let text = format!(
-                "the newest checkpoint holds no \"{part}\", which this run's optimizer needs: it is \
-                 of an earlier release; start anew with --fresh"
+                "the newest checkpoint holds no \"{part}\", which this run's optimizer needs: an \
+                 earlier release wrote it; start anew with --fresh"
             );
             TrainError::Configuration(text)
         })?;

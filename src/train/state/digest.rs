@@ -20,8 +20,8 @@ pub struct Position<'a> {
 }
 
 /// Lower-case hex SHA-256 over the tensors sorted by name (name, dtype, shape, little-endian
-/// bytes), the tensors of each of the optimizer's parts likewise, and the position. Every part is preceded by its length,
-/// so no two states give the same bytes.
+/// bytes), the tensors of each of the optimizer's parts likewise, and the position. Every part is
+/// preceded by its length, so no two states give the same bytes.
 pub fn state_sha256(
     layout: &Layout,
     parameters: &[f32],
