@@ -1,6 +1,6 @@
 //! The validation set, shared by all ranks.
 
-use crate::cluster::comm::ReduceOp;
+use crate::cluster::comm::{Elements, ReduceOp};
 use crate::cluster::guard::{Activity, pulse};
 use crate::config::Phase;
 use crate::observe::event::Kind;
@@ -45,7 +45,7 @@ pub fn evaluate(
     let at_ms = (record.journal.seconds() * 1e3) as u64;
     words.extend(if rank.is_writer() { [at_ms, took_ms] } else { [0, 0] });
     let mut sums = vec![0; words.len()];
-    rank.comm.all_reduce_u64(&words, &mut sums, ReduceOp::Sum)?;
+    rank.comm.all_reduce(Elements::U64(&words, &mut sums), ReduceOp::Sum)?;
     let (at_ms, took_ms) = (sums[Totals::WORDS], sums[Totals::WORDS + 1]);
     Ok(Found { totals: Totals::from_words(&sums), at_ms, took_ms })
 }

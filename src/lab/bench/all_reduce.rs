@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::cluster::comm::mpi::MpiComm;
 use crate::cluster::comm::mpi::flags::recovery_flags;
-use crate::cluster::comm::{CommError, Communicator, ReduceOp};
+use crate::cluster::comm::{CommError, Communicator, Elements, Membership, ReduceOp};
 
 use super::{Case, Report, find_mpirun, machine, median};
 
@@ -81,9 +81,11 @@ impl Buffers {
 
     fn perform(&mut self, comm: &mut dyn Communicator, step: Step) -> Result<(), CommError> {
         match step {
-            Step::AllReduce => comm.all_reduce_f32(&self.send, &mut self.recv, ReduceOp::Sum),
+            Step::AllReduce => {
+                comm.all_reduce(Elements::F32(&self.send, &mut self.recv), ReduceOp::Sum)
+            }
             Step::Vote => {
-                comm.all_reduce_f32(&self.send, &mut self.recv, ReduceOp::Sum)?;
+                comm.all_reduce(Elements::F32(&self.send, &mut self.recv), ReduceOp::Sum)?;
                 comm.agree(1).committed().then_some(()).ok_or(CommError::ProcFailed)
             }
             Step::PlainSum => self.plain_sum(comm),
@@ -95,7 +97,7 @@ impl Buffers {
         let parts = self.send.chunks(BUCKET).zip(self.sum.chunks_mut(BUCKET));
         for ((send, sum), recv) in parts.zip(self.recv.chunks_mut(BUCKET)) {
             sum.iter_mut().zip(send).for_each(|(sum, value)| *sum += value);
-            comm.all_reduce_f32(sum, recv, ReduceOp::Sum)?;
+            comm.all_reduce(Elements::F32(sum, recv), ReduceOp::Sum)?;
         }
         Ok(())
     }
@@ -105,7 +107,7 @@ impl Buffers {
         for ((send, sum), recv) in parts.zip(self.recv.chunks_mut(BUCKET)) {
             fixed::add(sum, send, SCALE);
             let received = &mut self.received[..sum.len()];
-            comm.all_reduce_i64(sum, received, ReduceOp::Sum)?;
+            comm.all_reduce(Elements::I64(sum, received), ReduceOp::Sum)?;
             fixed::load(received, recv, 1.0 / SCALE);
         }
         Ok(())
@@ -126,7 +128,7 @@ pub fn worker(steps: usize) -> Result<(), CommError> {
             for (step, times) in CYCLE.iter().zip(&mut times) {
                 // Everybody starts together: what is timed is the exchange, not the wait for a
                 // rank.
-                comm.all_reduce_u64(&[1], &mut [0], ReduceOp::Sum)?;
+                comm.all_reduce(Elements::U64(&[1], &mut [0]), ReduceOp::Sum)?;
                 let begin = Instant::now();
                 buffers.perform(&mut comm, *step)?;
                 if round >= WARM_UP {

@@ -6,7 +6,9 @@ use std::time::{Duration, Instant};
 use kintsugi_ffi::{mpi, os};
 
 use crate::cluster::comm::mpi::{JoinArguments, JoinPoint, MpiComm, start_orphan_watch};
-use crate::cluster::comm::{CommError, Communicator as _, ReduceOp, SpawnError, SpawnRequest};
+use crate::cluster::comm::{
+    CommError, Communicator as _, Elements, Membership as _, ReduceOp, SpawnError, SpawnRequest,
+};
 use crate::config::Phase;
 
 use super::{
@@ -163,7 +165,7 @@ impl Rank {
         let mine: Vec<u64> =
             (0..STATE_WORDS).map(|index| contribution(step, rank, index)).collect();
         let mut sum = vec![0; STATE_WORDS];
-        let reduced = self.comm.all_reduce_u64(&mine, &mut sum, ReduceOp::Sum);
+        let reduced = self.comm.all_reduce(Elements::U64(&mine, &mut sum), ReduceOp::Sum);
         let committed = self.commits(reduced.is_ok());
         if committed {
             update(&mut self.state, &sum);

@@ -3,7 +3,8 @@
 
 use crate::cluster::comm::sim::SimComm;
 use crate::cluster::comm::{
-    Agreement, Call, CommError, Communicator, ReduceOp, SpawnError, SpawnRequest,
+    Agreement, Call, CommError, Communicator, Elements, Membership, ReduceOp, SpawnError,
+    SpawnRequest, Waiting,
 };
 use crate::config::Phase;
 
@@ -20,7 +21,7 @@ pub enum Rule {
 }
 
 /// A communicator under that rule.
-pub fn under(rule: Rule, comm: SimComm) -> Box<dyn Communicator> {
+pub fn under(rule: Rule, comm: SimComm) -> Box<dyn Membership> {
     match rule {
         Rule::Vote | Rule::Forgetful => Box::new(comm),
         Rule::LocalSuccess => Box::new(LocalSuccess(comm)),
@@ -45,29 +46,8 @@ impl Communicator for LocalSuccess {
     fn size(&self) -> usize {
         self.0.size()
     }
-    fn all_reduce_f32(
-        &mut self,
-        send: &[f32],
-        recv: &mut [f32],
-        op: ReduceOp,
-    ) -> Result<(), CommError> {
-        self.0.all_reduce_f32(send, recv, op)
-    }
-    fn all_reduce_u64(
-        &mut self,
-        send: &[u64],
-        recv: &mut [u64],
-        op: ReduceOp,
-    ) -> Result<(), CommError> {
-        self.0.all_reduce_u64(send, recv, op)
-    }
-    fn all_reduce_i64(
-        &mut self,
-        send: &[i64],
-        recv: &mut [i64],
-        op: ReduceOp,
-    ) -> Result<(), CommError> {
-        self.0.all_reduce_i64(send, recv, op)
+    fn all_reduce(&mut self, elements: Elements<'_>, op: ReduceOp) -> Result<(), CommError> {
+        self.0.all_reduce(elements, op)
     }
     fn all_gather_u64(&mut self, send: &[u64]) -> Result<Vec<u64>, CommError> {
         self.0.all_gather_u64(send)
@@ -87,16 +67,21 @@ impl Communicator for LocalSuccess {
     fn shrink(&mut self) -> Result<(), CommError> {
         self.0.shrink()
     }
-    fn spawn_and_merge(
-        &mut self,
-        request: &SpawnRequest,
-        reached: &mut dyn FnMut(Phase),
-    ) -> Result<(), SpawnError> {
-        self.0.spawn_and_merge(request, reached)
-    }
     fn warm(&mut self) -> Result<(), CommError> {
         self.0.warm()
     }
+    fn meet(&mut self, word: u64) -> Result<u64, CommError> {
+        self.0.meet(word)
+    }
+    fn is_broken(&mut self) -> bool {
+        self.0.is_broken()
+    }
+    fn wait_by(&mut self, waiting: Waiting) {
+        self.0.wait_by(waiting);
+    }
+}
+
+impl Membership for LocalSuccess {
     fn ranks(&self) -> usize {
         self.0.ranks()
     }
@@ -105,6 +90,13 @@ impl Communicator for LocalSuccess {
     }
     fn introduce(&mut self, words: &[u64]) -> Result<Vec<u64>, CommError> {
         self.0.introduce(words)
+    }
+    fn spawn_and_merge(
+        &mut self,
+        request: &SpawnRequest,
+        reached: &mut dyn FnMut(Phase),
+    ) -> Result<(), SpawnError> {
+        self.0.spawn_and_merge(request, reached)
     }
     fn seat(&mut self, seats: &[Option<usize>]) -> Result<(), CommError> {
         self.0.seat(seats)
@@ -117,5 +109,26 @@ impl Communicator for LocalSuccess {
     }
     fn finalize(&mut self) {
         self.0.finalize();
+    }
+    fn born(&self) -> u32 {
+        self.0.born()
+    }
+    fn watch(&mut self, pids: &[u32]) {
+        self.0.watch(pids);
+    }
+    fn lived_through_repair(&mut self) {
+        self.0.lived_through_repair();
+    }
+    fn recruit(&mut self, count: usize, arguments: &[String]) -> Result<(), SpawnError> {
+        self.0.recruit(count, arguments)
+    }
+    fn recruits(&self) -> usize {
+        self.0.recruits()
+    }
+    fn recruits_wait(&mut self) -> bool {
+        self.0.recruits_wait()
+    }
+    fn admit(&mut self, leader: usize) -> Result<(), CommError> {
+        self.0.admit(leader)
     }
 }

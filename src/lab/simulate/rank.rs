@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use xxhash_rust::xxh3::xxh3_64;
 
-use crate::cluster::comm::Communicator;
 use crate::cluster::comm::sim::{JoinInfo, SimClock, SimComm};
+use crate::cluster::comm::{Communicator, Membership as _};
 use crate::cluster::faults::{Injector, Standing};
 use crate::cluster::resident::Slots;
 use crate::config::{Every, Phase, identity, seed};

@@ -10,7 +10,7 @@
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
-use crate::cluster::comm::{CommError, ReduceOp};
+use crate::cluster::comm::{CommError, Elements, ReduceOp};
 use crate::cluster::world::World;
 use crate::config::{Phase, Schedule};
 use crate::data::sampler::Order;
@@ -164,11 +164,11 @@ impl Exchange for Asynchronous {
         }
         context.replica.stage = Stage::AllReduce;
         at(context, Phase::InAllReduce);
-        context.comm.all_reduce_f32(&self.send, &mut self.received, ReduceOp::Sum)?;
+        context.comm.all_reduce(Elements::F32(&self.send, &mut self.received), ReduceOp::Sum)?;
         let mut mine = taken.totals.words().to_vec();
         mine.extend_from_slice(&taken.owner_batches);
         let mut words = vec![0; mine.len()];
-        context.comm.all_reduce_u64(&mine, &mut words, ReduceOp::Sum)?;
+        context.comm.all_reduce(Elements::U64(&mine, &mut words), ReduceOp::Sum)?;
         at(context, Phase::BeforeVote);
         let owner_batches = words.split_off(Totals::WORDS);
         let totals = Totals::from_words(&words);

@@ -6,7 +6,7 @@
 use std::collections::BTreeSet;
 use std::sync::PoisonError;
 
-use crate::cluster::comm::{CommError, ReduceOp};
+use crate::cluster::comm::{CommError, Elements, ReduceOp};
 use crate::cluster::world::World;
 use crate::config::{Phase, Schedule};
 use crate::data::sampler::Order;
@@ -143,12 +143,12 @@ impl Synchronous {
                 }
                 match send {
                     Complete::Plain(send) => {
-                        context.comm.all_reduce_f32(send, received, ReduceOp::Sum)?;
+                        context.comm.all_reduce(Elements::F32(send, received), ReduceOp::Sum)?;
                         Ok(None)
                     }
                     Complete::Fixed(send) => {
                         integers.resize(send.len(), 0);
-                        context.comm.all_reduce_i64(send, integers, ReduceOp::Sum)?;
+                        context.comm.all_reduce(Elements::I64(send, integers), ReduceOp::Sum)?;
                         Ok(Some(send.len()))
                     }
                 }
@@ -170,7 +170,7 @@ impl Synchronous {
         mine.resize(times + ranks, 0);
         mine[times + rank] = self.pool.busy_micros() - self.busy_before;
         let mut words = vec![0; mine.len()];
-        context.comm.all_reduce_u64(&mine, &mut words, ReduceOp::Sum)?;
+        context.comm.all_reduce(Elements::U64(&mine, &mut words), ReduceOp::Sum)?;
         let rank_micros = words.split_off(times);
         let (totals, needs) = words.split_at(Totals::WORDS);
         let verdict = Needs::verdict(needs, self.grid);

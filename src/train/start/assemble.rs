@@ -3,7 +3,7 @@
 
 use std::sync::{Arc, PoisonError};
 
-use crate::cluster::comm::{Communicator, mpi::JoinArguments, mpi::under_mpirun};
+use crate::cluster::comm::{Membership, mpi::JoinArguments, mpi::under_mpirun};
 use crate::cluster::guard::{Activity, pulse};
 use crate::cluster::world::World;
 use crate::observe::event::Kind;
@@ -147,7 +147,7 @@ pub fn replica(
 pub fn trainer(
     arguments: &TrainArguments,
     around: &Surroundings,
-    comm: Box<dyn Communicator>,
+    comm: Box<dyn Membership>,
     world: World,
     replica: Replica,
     prepared: Prepared,

@@ -4,7 +4,7 @@
 use std::path::Path;
 use std::sync::{Arc, RwLock};
 
-use crate::cluster::comm::{CommError, Communicator};
+use crate::cluster::comm::{CommError, Communicator, Membership};
 use crate::cluster::faults::Injector;
 use crate::cluster::resident::{SlotView, Slots};
 use crate::cluster::world::{Member, Role, World};
@@ -241,7 +241,7 @@ const HOST_BYTES: usize = 64;
 /// The world of a fresh start: everybody, spares included, tells pid and host. Member numbers go on
 /// from the ones that earlier attempts used.
 pub fn gather_world(
-    comm: &mut dyn Communicator,
+    comm: &mut dyn Membership,
     attempt: u32,
     owners: u32,
     next_member: u32,

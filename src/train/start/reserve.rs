@@ -6,7 +6,7 @@
 use std::thread::{Scope, ScopedJoinHandle};
 use std::time::Duration;
 
-use crate::cluster::comm::{Call, CommError, Communicator};
+use crate::cluster::comm::{Call, CommError, Communicator, Membership};
 use crate::cluster::faults::Standing;
 use crate::cluster::recovery::{Called, Hooks, Note, answer_call};
 use crate::cluster::world::World;
@@ -95,7 +95,7 @@ impl Behind<'_, '_> {
 pub(in crate::train) fn wait<'env>(
     arguments: &'env TrainArguments,
     around: &'env Surroundings,
-    mut comm: Box<dyn Communicator>,
+    mut comm: Box<dyn Membership>,
     preparation: Preparation<'_, 'env>,
 ) -> Result<Status, TrainError> {
     let attempt = arguments.attempt.unwrap_or(1);
@@ -138,7 +138,7 @@ pub(in crate::train) fn wait<'env>(
 /// From here on it is a rank like any other.
 fn train(
     reserve: Reserve<'_, '_>,
-    comm: Box<dyn Communicator>,
+    comm: Box<dyn Membership>,
     world: World,
 ) -> Result<Status, TrainError> {
     let Reserve { arguments, around, ready, .. } = reserve;
@@ -185,7 +185,7 @@ impl<'scope, 'env> Reserve<'scope, 'env> {
     }
 
     /// The start of an attempt: pids of the ranks on this machine, by rank.
-    fn meet_the_world(&mut self, comm: &mut dyn Communicator) -> Result<Vec<u32>, TrainError> {
+    fn meet_the_world(&mut self, comm: &mut dyn Membership) -> Result<Vec<u32>, TrainError> {
         let identity = self.identity();
         let owners = self.around.owners;
         let world = prepare::gather_world(comm, self.attempt, owners, 0, &identity);
@@ -197,7 +197,7 @@ impl<'scope, 'env> Reserve<'scope, 'env> {
     }
 
     /// The first spare starts those that are missing, beside the steps of the ranks.
-    fn refill(&mut self, comm: &mut dyn Communicator) {
+    fn refill(&mut self, comm: &mut dyn Membership) {
         let recovery = &self.arguments.config.recovery;
         let wanted = recovery.spares.unwrap_or(0) as usize;
         let missing = match self.refills {

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
-use crate::cluster::comm::{CommError, Communicator, mpi::under_mpirun};
+use crate::cluster::comm::{CommError, Membership, mpi::under_mpirun};
 use crate::cluster::faults::Standing;
 use crate::cluster::guard::pulse;
 use crate::cluster::recovery::driver;
@@ -97,7 +97,7 @@ fn run_rank(arguments: &TrainArguments) -> Result<Status, TrainError> {
 pub fn run_prepared(
     arguments: &TrainArguments,
     around: &Surroundings,
-    comm: Box<dyn Communicator>,
+    comm: Box<dyn Membership>,
     prepared: Result<Prepared, TrainError>,
 ) -> Result<Status, TrainError> {
     let slots = prepared.as_ref().ok().map(|prepared| Arc::clone(&prepared.slots));
@@ -121,7 +121,7 @@ fn first_standing(arguments: &TrainArguments) -> Standing {
 fn run_initial(
     arguments: &TrainArguments,
     around: &Surroundings,
-    mut comm: Box<dyn Communicator>,
+    mut comm: Box<dyn Membership>,
     prepared: Result<Prepared, TrainError>,
 ) -> Result<Status, TrainError> {
     let prepared = all_prepared(arguments, around, comm.as_mut(), prepared)?;
@@ -183,7 +183,7 @@ fn run_initial(
 }
 
 /// This rank cannot begin: the reason is left for the supervisor, nobody waits for it.
-fn refuse(around: &Surroundings, comm: &mut dyn Communicator, error: TrainError) -> TrainError {
+fn refuse(around: &Surroundings, comm: &mut dyn Membership, error: TrainError) -> TrainError {
     leave_reason(around.storage.as_ref(), &error);
     comm.revoke();
     error
@@ -193,7 +193,7 @@ fn refuse(around: &Surroundings, comm: &mut dyn Communicator, error: TrainError)
 fn all_prepared(
     arguments: &TrainArguments,
     around: &Surroundings,
-    comm: &mut dyn Communicator,
+    comm: &mut dyn Membership,
     prepared: Result<Prepared, TrainError>,
 ) -> Result<Prepared, TrainError> {
     if let Err(error) = &prepared {
@@ -217,7 +217,7 @@ fn all_prepared(
 /// Under `launch` the supervisor counts; alone, the run directory's lock does.
 fn attempt_of(
     arguments: &TrainArguments,
-    comm: &dyn Communicator,
+    comm: &dyn Membership,
 ) -> Result<(u32, Option<RunLock>), TrainError> {
     match arguments.attempt {
         Some(attempt) => Ok((attempt, None)),
@@ -241,7 +241,7 @@ fn last_world(storage: &dyn Storage) -> Option<World> {
 fn run_newcomer(
     arguments: &TrainArguments,
     around: &Surroundings,
-    mut comm: Box<dyn Communicator>,
+    mut comm: Box<dyn Membership>,
     prepared: Prepared,
 ) -> Result<Status, TrainError> {
     let none = World::initial(0, Vec::new(), around.owners);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, SystemTime};
 
-use crate::cluster::comm::Communicator;
+use crate::cluster::comm::Membership;
 use crate::cluster::comm::mpi::flags::recovery_flags;
 use crate::cluster::comm::mpi::{JoinArguments, MpiComm, start_orphan_watch, under_mpirun};
 use crate::cluster::comm::solo::SoloComm;
@@ -201,7 +201,7 @@ fn name_of(value: &impl serde::Serialize) -> String {
 /// MPI under mpirun, a world of one elsewhere.
 pub(in crate::train) fn communicator(
     arguments: &TrainArguments,
-) -> Result<Box<dyn Communicator>, TrainError> {
+) -> Result<Box<dyn Membership>, TrainError> {
     if !under_mpirun() {
         return Ok(Box::new(SoloComm::default()));
     }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::cluster::comm::Communicator;
+use crate::cluster::comm::Membership;
 use crate::cluster::world::{Member, World};
 use crate::observe::clock::Clock;
 use crate::observe::storage::Storage;
@@ -23,7 +23,7 @@ pub struct Place {
 /// See the module.
 pub struct Rank {
     /// The world's communicator.
-    pub comm: Box<dyn Communicator>,
+    pub comm: Box<dyn Membership>,
     /// Who is in it.
     pub world: World,
     /// This rank's state.
@@ -41,7 +41,7 @@ pub struct Rank {
 impl Rank {
     /// Puts the parts together.
     pub fn new(
-        comm: Box<dyn Communicator>,
+        comm: Box<dyn Membership>,
         world: World,
         replica: Replica,
         (storage, clock): (Arc<dyn Storage>, Arc<dyn Clock>),

@@ -13,7 +13,10 @@ use crate::cluster::faults::Strike;
 use crate::config::{FaultKind, Phase};
 
 use super::Call as Called;
-use super::{Agreement, CommError, Communicator, ReduceOp, SpawnError, SpawnRequest};
+use super::{
+    Agreement, CommError, Communicator, Elements, Membership, ReduceOp, SpawnError, SpawnRequest,
+    Waiting,
+};
 
 mod board;
 mod clock;
@@ -289,41 +292,18 @@ impl Communicator for SimComm {
         self.place.size
     }
 
-    fn all_reduce_f32(
-        &mut self,
-        send: &[f32],
-        recv: &mut [f32],
-        op: ReduceOp,
-    ) -> Result<(), CommError> {
-        let sum = self.collective(Kind::Reduce(op), Payload::F32(send.to_vec()))?;
-        if let Payload::F32(sum) = sum.as_ref() {
-            recv.copy_from_slice(sum);
-        }
-        Ok(())
-    }
-
-    fn all_reduce_u64(
-        &mut self,
-        send: &[u64],
-        recv: &mut [u64],
-        op: ReduceOp,
-    ) -> Result<(), CommError> {
-        let sum = self.collective(Kind::Reduce(op), Payload::U64(send.to_vec()))?;
-        if let Payload::U64(sum) = sum.as_ref() {
-            recv.copy_from_slice(sum);
-        }
-        Ok(())
-    }
-
-    fn all_reduce_i64(
-        &mut self,
-        send: &[i64],
-        recv: &mut [i64],
-        op: ReduceOp,
-    ) -> Result<(), CommError> {
-        let sum = self.collective(Kind::Reduce(op), Payload::I64(send.to_vec()))?;
-        if let Payload::I64(sum) = sum.as_ref() {
-            recv.copy_from_slice(sum);
+    fn all_reduce(&mut self, elements: Elements<'_>, op: ReduceOp) -> Result<(), CommError> {
+        let sent = match &elements {
+            Elements::F32(send, _) => Payload::F32(send.to_vec()),
+            Elements::U64(send, _) => Payload::U64(send.to_vec()),
+            Elements::I64(send, _) => Payload::I64(send.to_vec()),
+        };
+        let sum = self.collective(Kind::Reduce(op), sent)?;
+        match (elements, sum.as_ref()) {
+            (Elements::F32(_, recv), Payload::F32(sum)) => recv.copy_from_slice(sum),
+            (Elements::U64(_, recv), Payload::U64(sum)) => recv.copy_from_slice(sum),
+            (Elements::I64(_, recv), Payload::I64(sum)) => recv.copy_from_slice(sum),
+            (_, other) => unreachable!("a reduction gave {:?}", other.shape()),
         }
         Ok(())
     }
@@ -388,6 +368,48 @@ impl Communicator for SimComm {
         }
     }
 
+    fn warm(&mut self) -> Result<(), CommError> {
+        self.collective(Kind::Warm, Payload::Empty).map(drop)
+    }
+
+    fn meet(&mut self, word: u64) -> Result<u64, CommError> {
+        let mut largest = [0];
+        self.all_reduce(Elements::U64(&[word], &mut largest), ReduceOp::Max)?;
+        Ok(largest[0])
+    }
+
+    /// Deaths are heard of in calls only.
+    fn is_broken(&mut self) -> bool {
+        false
+    }
+
+    /// A turn is waited for asleep.
+    fn wait_by(&mut self, _waiting: Waiting) {}
+}
+
+impl Membership for SimComm {
+    fn ranks(&self) -> usize {
+        self.board.waits_for(self.process).unwrap_or(self.place.size)
+    }
+
+    fn waits(&self) -> bool {
+        self.board.waits_for(self.process).is_some()
+    }
+
+    /// Births are not numbered here: of two spares the lower goes first.
+    fn born(&self) -> u32 {
+        0
+    }
+
+    fn introduce(&mut self, words: &[u64]) -> Result<Vec<u64>, CommError> {
+        let back = self.board.step_into_pool(self.process);
+        let all = self.all_gather_u64(words);
+        if let Some(back) = back {
+            self.board.step_back(self.process, back);
+        }
+        all
+    }
+
     fn spawn_and_merge(
         &mut self,
         request: &SpawnRequest,
@@ -410,31 +432,6 @@ impl Communicator for SimComm {
         }
     }
 
-    fn warm(&mut self) -> Result<(), CommError> {
-        self.collective(Kind::Warm, Payload::Empty).map(drop)
-    }
-
-    fn finalize(&mut self) {
-        self.board.call(self.process, Call::Finalize);
-    }
-
-    fn ranks(&self) -> usize {
-        self.board.waits_for(self.process).unwrap_or(self.place.size)
-    }
-
-    fn waits(&self) -> bool {
-        self.board.waits_for(self.process).is_some()
-    }
-
-    fn introduce(&mut self, words: &[u64]) -> Result<Vec<u64>, CommError> {
-        let back = self.board.step_into_pool(self.process);
-        let all = self.all_gather_u64(words);
-        if let Some(back) = back {
-            self.board.step_back(self.process, back);
-        }
-        all
-    }
-
     fn seat(&mut self, seats: &[Option<usize>]) -> Result<(), CommError> {
         match self.board.call(self.process, Call::Seat(seats.to_vec())) {
             Reply::Seated(place, _) => {
@@ -445,6 +442,11 @@ impl Communicator for SimComm {
         }
     }
 
+    /// The board tells of every death.
+    fn watch(&mut self, _pids: &[u32]) {}
+
+    fn lived_through_repair(&mut self) {}
+
     fn await_call(&mut self, _pids: &[u32], idle: &mut dyn FnMut()) -> Called {
         idle();
         match self.board.call(self.process, Call::Await) {
@@ -453,8 +455,30 @@ impl Communicator for SimComm {
         }
     }
 
+    /// Only replacements are started here.
+    fn recruit(&mut self, _count: usize, _arguments: &[String]) -> Result<(), SpawnError> {
+        Err(SpawnError::Refused("simulated spares start nobody".into()))
+    }
+
+    fn recruits(&self) -> usize {
+        0
+    }
+
+    fn recruits_wait(&mut self) -> bool {
+        false
+    }
+
+    fn admit(&mut self, _leader: usize) -> Result<(), CommError> {
+        let text = "simulated spares start nobody".to_owned();
+        Err(CommError::Fatal { call: "admit", class: 0, text })
+    }
+
     fn failed_spares(&mut self) -> Vec<usize> {
         self.board.dead_spares(self.process)
+    }
+
+    fn finalize(&mut self) {
+        self.board.call(self.process, Call::Finalize);
     }
 }
 

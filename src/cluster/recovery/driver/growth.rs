@@ -2,7 +2,7 @@
 //! a repair, entered where a replacement enters. What goes wrong on the way is repaired as always,
 //! and leaves the world that lives.
 
-use crate::cluster::comm::{CommError, Communicator, SpawnError, SpawnRequest};
+use crate::cluster::comm::{CommError, Membership, SpawnError, SpawnRequest};
 use crate::cluster::recovery::{GaveUp, Hooks, Policy, Repaired, machine};
 use crate::cluster::world::World;
 use crate::config::Phase;
@@ -24,7 +24,7 @@ pub enum Growth {
 /// All ranks of a whole world call it with the same `ranks`, more than there are. On `Grown`,
 /// `comm` and `world` have them.
 pub fn grow(
-    comm: &mut dyn Communicator,
+    comm: &mut dyn Membership,
     world: &mut World,
     ranks: usize,
     policy: &Policy,

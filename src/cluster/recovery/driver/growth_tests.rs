@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use crate::cluster::comm::sim::{self, End, JoinInfo, SimClock, SimComm, SimOptions, Trace};
-use crate::cluster::comm::{CommError, Communicator};
+use crate::cluster::comm::{CommError, Communicator, Membership as _};
 use crate::cluster::recovery::{Hooks, Note, Policy};
 use crate::cluster::world::{Member, Role, World};
 use crate::config::{Phase, Rung};
