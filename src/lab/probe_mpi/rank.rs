@@ -1,4 +1,5 @@
-//! What each rank of the probe does: steps of a reduction and a vote, repairs over `MpiComm`.
+//! What each rank of the probe does: steps of a reduction and a vote. Its repairs are those of
+//! training (`cluster::recovery`); here is only what they move and who dies on the way.
 
 use std::io::Write as _;
 use std::time::{Duration, Instant};
@@ -6,20 +7,22 @@ use std::time::{Duration, Instant};
 use kintsugi_ffi::{mpi, os};
 
 use crate::cluster::comm::mpi::{JoinArguments, JoinPoint, MpiComm, start_orphan_watch};
-use crate::cluster::comm::{
-    CommError, Communicator as _, Elements, Membership as _, ReduceOp, SpawnError, SpawnRequest,
-};
-use crate::config::Phase;
+use crate::cluster::comm::{CommError, Communicator, Elements, Membership as _, ReduceOp};
+use crate::cluster::recovery::{self, Hooks, Note, Policy, Repaired};
+use crate::cluster::world::{Member, Role, World};
+use crate::config::{Phase, Rung};
 
 use super::{
     Kill, Point, REPORT, Repair, Report, STATE_WORDS, contribution, fingerprint, rank_arguments,
     update,
 };
 
-/// Repairs of one failure before a rank gives up.
+/// Attempts to bring replacements in, of one repair, before a rank gives up.
 const ATTEMPTS_MAX: u32 = 20;
 /// Repairs of one run before a rank gives up.
 const REPAIRS_MAX: u32 = 1000;
+/// Longest repair: the launcher of the probe gives up before.
+const REPAIR_LIMIT: Duration = Duration::from_secs(3600);
 /// Exit code of a rank that gave up.
 const GAVE_UP: i32 = 75;
 
@@ -73,29 +76,31 @@ pub fn run_rank(plan: &RankPlan) -> i32 {
     start_orphan_watch();
     let life = plan.join.as_ref().map_or(0, |join| join.attempt_of_join);
     let fate = Fate { kills: plan.kills.clone(), life };
-    let Some((comm, newcomer)) = enter(plan, &fate) else { return 0 };
-    let mut rank = Rank {
-        comm,
+    let Some((mut comm, newcomer)) = enter(plan, &fate) else { return 0 };
+    let replica = Replica {
         fate,
         plan: plan.clone(),
+        rank: comm.rank(),
         state: vec![0; STATE_WORDS],
         step: (!newcomer).then_some(0),
-        attempts: life,
-        last_commit: Instant::now(),
+        incoming: None,
+        joins: life,
+        retries: Vec::new(),
+        born: Instant::now(),
     };
-    match rank.run(newcomer) {
-        Ok(()) => {
+    match run(&mut comm, replica) {
+        Ok(state) => {
             say(&Report::Done {
-                rank: rank.comm.rank(),
-                ranks: rank.comm.size(),
-                state: fingerprint(&rank.state),
+                rank: comm.rank(),
+                ranks: comm.size(),
+                state: fingerprint(&state),
                 workarounds: format!("{:?}", mpi::workarounds()),
             });
-            rank.comm.finalize();
+            comm.finalize();
             0
         }
         Err(reason) => {
-            say(&Report::GaveUp { rank: rank.comm.rank(), reason });
+            say(&Report::GaveUp { rank: comm.rank(), reason });
             os::exit_now(GAVE_UP)
         }
     }
@@ -129,215 +134,172 @@ fn enter(plan: &RankPlan, fate: &Fate) -> Option<(MpiComm, bool)> {
     }
 }
 
-struct Rank {
-    comm: MpiComm,
+fn policy() -> Policy {
+    let ladder = vec![Rung::Respawn];
+    Policy { ladder, tries_max: ATTEMPTS_MAX, limit: REPAIR_LIMIT, ranks_min: 1 }
+}
+
+/// The world of the first-born. Nobody asks for their processes, and they count as one node: the
+/// probe is about ranks.
+fn first_world(ranks: usize) -> World {
+    let host = os::hostname();
+    let member = |rank: u32| {
+        let host = host.clone();
+        Member { member: rank, rank, role: Role::Active, pid: 0, host, node: 0 }
+    };
+    let ranks = u32::try_from(ranks).unwrap_or(u32::MAX);
+    World::initial(1, (0..ranks).map(member).collect(), ranks)
+}
+
+/// Until every step is committed and everybody knows it; the state then.
+fn run(comm: &mut MpiComm, mut replica: Replica) -> Result<Vec<u64>, String> {
+    let policy = policy();
+    let mut world = match replica.step {
+        Some(_) => first_world(comm.size()),
+        None => {
+            let joined = recovery::join(comm, &policy, &mut replica);
+            joined.map_err(|error| error.to_string())?.0
+        }
+    };
+    let mut last_commit = Instant::now();
+    for _ in 0..=REPAIRS_MAX {
+        while replica.step.unwrap_or(0) < replica.plan.steps && try_step(comm, &mut replica) {
+            last_commit = Instant::now();
+        }
+        if replica.step.unwrap_or(0) == replica.plan.steps && comm.agree(1).committed() {
+            return Ok(replica.state);
+        }
+        let (detect, before) = (last_commit.elapsed(), replica.joins);
+        let repaired = recovery::recover(comm, &mut world, &policy, &mut replica);
+        let repaired = repaired.map_err(|error| error.to_string())?;
+        let retries = std::mem::take(&mut replica.retries);
+        if leads(&repaired, comm) {
+            retries.into_iter().for_each(|reason| say(&Report::Retry { reason }));
+            let (attempts, total) = (replica.joins - before, last_commit.elapsed());
+            say(&Report::Repaired(timed(&repaired, attempts, detect, total)));
+        }
+        last_commit = Instant::now();
+    }
+    Err(format!("more than {REPAIRS_MAX} repairs"))
+}
+
+/// Whether this is the lowest rank that lived through the repair.
+fn leads(repaired: &Repaired, comm: &MpiComm) -> bool {
+    let lost = |rank: &usize| repaired.lost.iter().any(|member| member.rank as usize == *rank);
+    (0..comm.size()).find(|rank| !lost(rank)) == Some(comm.rank())
+}
+
+fn timed(repaired: &Repaired, attempts: u32, detect: Duration, total: Duration) -> Repair {
+    let seconds = |phase: &str| repaired.seconds.get(phase).copied().unwrap_or(0.0);
+    Repair {
+        step: repaired.step,
+        lost: repaired.lost.iter().map(|member| member.rank as usize).collect(),
+        attempts,
+        detect: detect.as_secs_f64(),
+        revoke_shrink: seconds("revoke_shrink"),
+        spawn: seconds("spawn"),
+        merge: seconds("merge"),
+        warm: seconds("agree"),
+        restore: seconds("restore"),
+        total: total.as_secs_f64(),
+    }
+}
+
+/// One reduction and one vote; whether it was committed. Any error: revoke first, then vote 0.
+fn try_step(comm: &mut MpiComm, replica: &mut Replica) -> bool {
+    let (rank, step) = (comm.rank(), replica.step.unwrap_or(0));
+    replica.fate.meet(Point::Step, step, rank);
+    let mine: Vec<u64> = (0..STATE_WORDS).map(|index| contribution(step, rank, index)).collect();
+    let mut sum = vec![0; STATE_WORDS];
+    let reduced = comm.all_reduce(Elements::U64(&mine, &mut sum), ReduceOp::Sum);
+    if reduced.is_err() {
+        comm.revoke();
+    }
+    let committed = comm.agree(u32::from(reduced.is_ok())).committed();
+    if committed {
+        update(&mut replica.state, &sum);
+        replica.step = Some(step + 1);
+    }
+    committed
+}
+
+/// What a repair asks of a rank of the probe: its state is words, and it dies where it is told to.
+struct Replica {
     fate: Fate,
     plan: RankPlan,
+    /// Its rank: the ladder keeps everybody's.
+    rank: usize,
     state: Vec<u64>,
     /// Steps committed; `None` while a newcomer has no state.
     step: Option<u64>,
-    attempts: u32,
-    last_commit: Instant,
+    /// What the source sent, with its step.
+    incoming: Option<(Vec<u64>, u64)>,
+    /// Attempts to bring replacements in, of this run.
+    joins: u32,
+    /// Why attempts of the repair at hand failed.
+    retries: Vec<String>,
+    born: Instant,
 }
 
-impl Rank {
-    fn run(&mut self, newcomer: bool) -> Result<(), String> {
-        if newcomer {
-            self.warm_and_restore(&mut None)?;
-        }
-        loop {
-            let step = self.step.unwrap_or(0);
-            if step < self.plan.steps {
-                self.fate.meet(Point::Step, step, self.comm.rank());
-                if self.try_step(step) {
-                    continue;
-                }
-            } else if self.comm.agree(1).committed() {
-                return Ok(());
+impl Hooks for Replica {
+    fn reached(&mut self, phase: Phase) {
+        let point = match phase {
+            Phase::InSpawn => {
+                self.joins += 1;
+                Point::Spawn
             }
-            self.recover()?;
-        }
+            Phase::InMerge => Point::Merge,
+            Phase::InRestore => Point::Restore,
+            _ => return,
+        };
+        self.fate.meet(point, u64::from(self.joins), self.rank);
     }
 
-    /// One reduction and one vote; whether it was committed.
-    fn try_step(&mut self, step: u64) -> bool {
-        let rank = self.comm.rank();
-        let mine: Vec<u64> =
-            (0..STATE_WORDS).map(|index| contribution(step, rank, index)).collect();
-        let mut sum = vec![0; STATE_WORDS];
-        let reduced = self.comm.all_reduce(Elements::U64(&mine, &mut sum), ReduceOp::Sum);
-        let committed = self.commits(reduced.is_ok());
-        if committed {
-            update(&mut self.state, &sum);
-            self.step = Some(step + 1);
-            self.last_commit = Instant::now();
-        }
-        committed
+    fn now(&self) -> Duration {
+        self.born.elapsed()
     }
 
-    /// Any error: revoke first, then vote 0.
-    fn commits(&mut self, fine: bool) -> bool {
-        if !fine {
-            self.comm.revoke();
-        }
-        self.comm.agree(u32::from(fine)).committed()
+    fn arguments(&self) -> Vec<String> {
+        rank_arguments(self.plan.steps, &self.plan.kills)
     }
 
-    fn recover(&mut self) -> Result<(), String> {
-        let mut times = Times::begin(self.last_commit);
-        self.warm_and_restore(&mut Some(&mut times))
+    fn committed_step(&self) -> Option<u64> {
+        self.step
     }
 
-    /// Until everybody is there and has the newest state. A newcomer begins with a whole world
-    /// (no times); a survivor with one that has to be repaired.
-    fn warm_and_restore(&mut self, times: &mut Option<&mut Times>) -> Result<(), String> {
-        let mut whole = times.is_none();
-        let mut fallback = Times::begin(Instant::now());
-        let times: &mut Times = times.as_mut().map_or(&mut fallback, |times| times);
-        let mut speaks = false;
-        for _ in 0..REPAIRS_MAX {
-            if !whole {
-                speaks = self.repair(times)?;
-            }
-            let start = Instant::now();
-            let warmed = self.comm.warm().is_ok();
-            times.repair.warm = start.elapsed().as_secs_f64();
-            let start = Instant::now();
-            if self.commits(warmed) && self.restore()? {
-                times.repair.restore = start.elapsed().as_secs_f64();
-                times.repair.step = self.step.unwrap_or(0);
-                times.repair.total = times.begun.elapsed().as_secs_f64();
-                self.last_commit = Instant::now();
-                if speaks {
-                    say(&Report::Repaired(times.repair.clone()));
-                }
-                return Ok(());
-            }
-            whole = false;
-        }
-        Err(format!("{REPAIRS_MAX} repairs in a row failed"))
-    }
-
-    /// Revoke, shrink, replace, until the world is full; whether this rank led the last attempt.
-    fn repair(&mut self, times: &mut Times) -> Result<bool, String> {
-        self.comm.revoke();
-        // Ranks of the world that is repaired, before shrinking renumbers.
-        let (my_rank, ranks) = (self.comm.rank(), self.comm.size());
-        for _ in 0..ATTEMPTS_MAX {
-            let start = Instant::now();
-            self.comm.shrink().map_err(|error| error.to_string())?;
-            let leads = self.comm.rank() == 0;
-            let alive = self.comm.all_gather_u64(&[my_rank as u64]);
-            let fine = self.commits(alive.is_ok());
-            times.repair.revoke_shrink += start.elapsed().as_secs_f64();
-            let (true, Ok(alive)) = (fine, alive) else {
-                self.comm.revoke();
-                continue;
-            };
-            let lost: Vec<usize> =
-                (0..ranks).filter(|rank| !alive.contains(&(*rank as u64))).collect();
-            if lost.is_empty() {
-                return Ok(leads);
-            }
-            times.repair.lost.clone_from(&lost);
-            times.repair.attempts += 1;
-            match self.spawn(lost, my_rank, ranks, times) {
-                Ok(()) => return Ok(leads),
-                Err(SpawnError::Refused(reason)) => return Err(reason),
-                Err(SpawnError::Failed(reason)) => {
-                    if leads {
-                        say(&Report::Retry { reason });
-                    }
-                }
-            }
-        }
-        Err(format!("{ATTEMPTS_MAX} attempts to bring in a replacement failed"))
-    }
-
-    fn spawn(
+    /// Everybody gets the source's state; who has one compares.
+    fn transfer(
         &mut self,
-        lost: Vec<usize>,
-        my_rank: usize,
-        ranks: usize,
-        times: &mut Times,
-    ) -> Result<(), SpawnError> {
-        self.attempts += 1;
-        let number = u64::from(self.attempts);
-        let arguments = rank_arguments(self.plan.steps, &self.plan.kills);
-        let request = SpawnRequest { my_rank, lost, ranks, arguments };
-        let start = Instant::now();
-        let mut spawned = None;
-        let fate = self.fate.clone();
-        let result = self.comm.spawn_and_merge(&request, &mut |phase| match phase {
-            Phase::InSpawn => fate.meet(Point::Spawn, number, my_rank),
-            Phase::InMerge => {
-                spawned = Some(start.elapsed().as_secs_f64());
-                fate.meet(Point::Merge, number, my_rank);
-            }
-            _ => {}
-        });
-        let whole = start.elapsed().as_secs_f64();
-        times.repair.spawn += spawned.unwrap_or(whole);
-        times.repair.merge += whole - spawned.unwrap_or(whole);
-        result
-    }
-
-    /// The newest state to everybody, into scratch first; whether it was agreed on.
-    fn restore(&mut self) -> Result<bool, String> {
-        let mine = [self.step.map_or(0, |step| step + 1), u64::from(self.attempts)];
-        let known = self.comm.all_gather_u64(&mine);
-        let fine = self.commits(known.is_ok());
-        let (true, Ok(known)) = (fine, known) else { return Ok(false) };
-        let steps: Vec<u64> = known.chunks_exact(2).map(|pair| pair[0]).collect();
-        self.attempts = known.chunks_exact(2).map(|pair| pair[1]).max().unwrap_or(0) as u32;
-        let newest = steps.iter().copied().max().unwrap_or(0);
-        let source = steps.iter().position(|step| *step == newest).unwrap_or(0);
-        if newest == 0 {
-            return Err("the last rank that had the state died".into());
-        }
-        self.fate.meet(Point::Restore, u64::from(self.attempts), self.comm.rank());
-        let sent = self.ship(source);
-        let Some(scratch) = self.commits(sent.is_ok()).then_some(sent).and_then(Result::ok) else {
-            return Ok(false);
-        };
-        if self.comm.rank() != source {
-            if self.step == Some(newest - 1) && self.state != scratch {
-                return Err(format!("state differs from rank {source}'s at step {}", newest - 1));
-            }
-            self.state = scratch;
-        }
-        self.step = Some(newest - 1);
-        Ok(true)
-    }
-
-    fn ship(&mut self, source: usize) -> Result<Vec<u64>, CommError> {
+        comm: &mut dyn Communicator,
+        source: usize,
+        _receivers: &[usize],
+        step: u64,
+    ) -> Result<(), CommError> {
         let mut bytes: Vec<u8> = self.state.iter().flat_map(|word| word.to_le_bytes()).collect();
-        self.comm.broadcast(&mut bytes, source)?;
+        comm.broadcast(&mut bytes, source)?;
         let words = bytes.chunks_exact(8);
-        Ok(words.map(|word| u64::from_le_bytes(word.try_into().expect("chunks of 8"))).collect())
+        let words = words.map(|word| u64::from_le_bytes(word.try_into().expect("chunks of 8")));
+        let sent: Vec<u64> = words.collect();
+        if self.step.is_some() && self.state != sent {
+            let text = format!("state differs from rank {source}'s at step {step}");
+            return Err(CommError::Fatal { call: "restore", class: 0, text });
+        }
+        self.incoming = self.step.is_none().then_some((sent, step));
+        Ok(())
     }
-}
 
-/// The clock of one repair.
-struct Times {
-    begun: Instant,
-    repair: Repair,
-}
+    fn adopt(&mut self, _world: &World) {
+        if let Some((state, step)) = self.incoming.take() {
+            (self.state, self.step) = (state, Some(step));
+        }
+    }
 
-impl Times {
-    fn begin(last_commit: Instant) -> Self {
-        let repair = Repair {
-            step: 0,
-            lost: Vec::new(),
-            attempts: 0,
-            detect: last_commit.elapsed().as_secs_f64(),
-            revoke_shrink: 0.0,
-            spawn: 0.0,
-            merge: 0.0,
-            warm: 0.0,
-            restore: 0.0,
-            total: 0.0,
-        };
-        Self { begun: last_commit, repair }
+    fn identity(&self) -> (u32, String) {
+        (std::process::id(), os::hostname())
+    }
+
+    fn note(&mut self, note: Note) {
+        let (Note::Retry { reason, .. } | Note::RungDown { reason, .. }) = note;
+        self.retries.push(reason);
     }
 }

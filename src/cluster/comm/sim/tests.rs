@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use super::super::{Membership as _, SpawnError, SpawnRequest};
 use super::*;
 use crate::observe::clock::Clock;
 
