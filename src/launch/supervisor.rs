@@ -26,8 +26,10 @@ use super::run_dir::RunDir;
 use super::runtime::Runtime;
 use super::verdict::{self, Ending, History, Next};
 use super::{LaunchError, io_error, janitor};
+use crate::run_folder::heard::{HEARD, Heard};
 use crate::run_folder::lock::RunLock;
 
+mod answer;
 pub mod scaling;
 mod spread;
 mod telling;
@@ -154,6 +156,9 @@ pub fn supervise(
         ranks: job.config.run.ranks,
         scaling: scaling::Scaling::default(),
         spreading: Spreading::new(job.config.recovery.regrow),
+        answer: answer::Answer::of(
+            job.nodes.as_ref().map_or(1, |nodes| nodes.allocation.nodes.len()),
+        ),
         spread_looked: Instant::now(),
     };
     supervisor.read_the_past();
@@ -214,6 +219,8 @@ struct Supervisor<'a> {
     scaling: scaling::Scaling,
     /// The same number of nodes, once more of them live.
     spreading: Spreading,
+    /// What ranks that lost some of their number wait for.
+    answer: answer::Answer,
     /// When that was last looked at.
     spread_looked: Instant,
 }
@@ -309,6 +316,7 @@ impl Supervisor<'_> {
         }
         self.restarting = true;
         self.mending = None;
+        self.say_heard(Heard { attempt: self.attempt, generation: 0 });
         let mut attempt = Attempt::start(&plan, &self.job.program, &log)?;
         let recorded = self.lock.record_mpirun(attempt.pid()).map_err(LaunchError::from);
         let ending = recorded.and_then(|()| self.watch(&mut attempt));
@@ -355,6 +363,7 @@ impl Supervisor<'_> {
             if let Some(why) = self.lost_node() {
                 return Ok(Ending::NodeLost(why));
             }
+            self.answer();
             self.look_at_scaling();
             self.look_at_spread();
             let silence = sign_of_life.elapsed();
@@ -403,6 +412,19 @@ impl Supervisor<'_> {
         None
     }
 
+    /// Nobody asked for the end: ranks may go on with fewer.
+    fn answer(&mut self) {
+        if let Some(heard) = self.answer.due(Instant::now()) {
+            self.say_heard(heard);
+        }
+    }
+
+    fn say_heard(&mut self, heard: Heard) {
+        if let Err(error) = heard.write(self.job.run.path()) {
+            self.warn(&format!("ranks cannot be answered (RUN/{HEARD}): {error}"));
+        }
+    }
+
     /// Asks the ranks for a checkpoint and their end, and waits for them; a second signal hurries.
     fn stop(&mut self, attempt: &mut Attempt) -> Result<Ending, LaunchError> {
         let patience = self.job.config.recovery.time_limit.0;
@@ -429,6 +451,7 @@ impl Supervisor<'_> {
         for event in self.tail.poll() {
             alive |= self.history.on(&event);
             self.spreading.on(&event);
+            self.answer.on(&event, Instant::now());
             (self.show)(&event);
             self.last = Some(event);
         }

@@ -4,6 +4,7 @@
 
 use std::path::Path;
 
+pub mod heard;
 pub mod lock;
 pub mod variables;
 

@@ -16,13 +16,14 @@ use crate::train::TrainError;
 use crate::train::agenda::{self, Task};
 use crate::train::evaluation;
 use crate::train::exchange::{Context, Exchange, Sums};
-use crate::train::record::Record;
 use crate::train::record::repairs::Begin;
 use crate::train::record::steps::Step;
+use crate::train::record::{Record, inexact};
 use crate::train::repair::comparison;
 use crate::train::repair::integrity::Integrity;
 use crate::train::repair::resize::{self, Resized};
 use crate::train::repair::rollback;
+use crate::train::repair::shrunk::Shrunk;
 use crate::train::repair::size::Resizer;
 use crate::train::repair::spares::{Recruits, Spares};
 use crate::train::repair::world::{self, Tries};
@@ -54,6 +55,7 @@ pub struct Trainer {
     resizer: Resizer,
     integrity: Integrity,
     tries: Tries,
+    shrunk: Shrunk,
 }
 
 impl Trainer {
@@ -62,7 +64,7 @@ impl Trainer {
         rank: Rank,
         exchange: Box<dyn Exchange>,
         record: Record,
-        stop: Arc<AtomicBool>,
+        (stop, shrunk): (Arc<AtomicBool>, Shrunk),
     ) -> Self {
         let regrow = rank.plan.regrow.unwrap_or(Every::Never);
         let tries_max = rank.plan.policy.tries_max;
@@ -70,7 +72,7 @@ impl Trainer {
         resizer.shrunk(rank.clock.now());
         let integrity = Integrity::new(rank.plan.integrity);
         let (spares, tries) = (Spares::default(), Tries::default());
-        Self { rank, exchange, record, stop, spares, resizer, integrity, tries }
+        Self { rank, exchange, record, stop, spares, resizer, integrity, tries, shrunk }
     }
 
     /// A replacement has just joined: its first commit ends the repair it came from.
@@ -127,7 +129,15 @@ impl Trainer {
             Ok(_) => self.rank.replica.stage = Stage::Vote,
             Err(_) => self.hold_workers(),
         }
+        let clock = self.rank.clock.as_ref();
+        let attempted =
+            attempted.and_then(|sums| self.shrunk.hear_of_launcher(clock).map(|()| sums));
         match self.vote(attempted) {
+            Ok((_, Requests { torn_down: true, .. })) => {
+                self.exchange.give_back();
+                self.rank.replica.position.end(Ending::Interrupted, &self.rank.plan);
+                Ok(())
+            }
             Ok((Sums { again: Some(grid), .. }, _)) => {
                 // Agreed like a commit; requests are repeated with the next vote.
                 self.exchange.compute_again(grid);
@@ -161,7 +171,8 @@ impl Trainer {
             Ok(value)
         });
         let now = (self.record.journal.seconds(), self.stop.load(Ordering::Relaxed));
-        let requests = agenda::requests(&self.rank, now, &self.spares, &self.resizer);
+        let mut requests = agenda::requests(&self.rank, now, &self.spares, &self.resizer);
+        self.shrunk.ask(&mut requests);
         vote::vote(&mut self.rank, requests, proven)
     }
 
@@ -171,6 +182,7 @@ impl Trainer {
         let rank = &mut self.rank;
         let line = self.exchange.apply(&mut rank.replica, &rank.world, sums);
         let (position, samples) = (&mut rank.replica.position, rank.plan.samples_per_epoch);
+        let was_exact = position.exact;
         let epoch_before = position.cursor / samples;
         position.commit(line);
         let ends_epoch = position.cursor / samples > epoch_before;
@@ -183,7 +195,11 @@ impl Trainer {
         rank.replica.flip_if_due();
         rank.replica.standing.newcomer = false;
         self.tries.reset();
+        self.shrunk.committed();
         if rank.is_writer() {
+            if was_exact && !rank.replica.position.exact {
+                self.record.event(rank, inexact::from_now_on(&rank.world));
+            }
             self.spares.look(rank, &mut self.record.journal);
             self.record.committed(rank);
         }
@@ -195,8 +211,8 @@ impl Trainer {
     /// Makes the world whole again; the failed step is done once more by whoever is in it then.
     fn repair(&mut self, error: &CommError) -> Result<(), TrainError> {
         self.tries.count()?;
-        let (spares, resizer) = (&mut self.spares, &mut self.resizer);
-        world::repair(&mut self.rank, &mut self.record, spares, resizer, error)
+        let (spares, size) = (&mut self.spares, (&mut self.resizer, &mut self.shrunk));
+        world::repair(&mut self.rank, &mut self.record, spares, size, error)
     }
 
     /// Compares the states of all ranks; the vote makes the answer the same everywhere.

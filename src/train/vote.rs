@@ -14,7 +14,7 @@ use crate::train::state::rank::Rank;
 const COMMIT: u32 = 1;
 /// Cleared by a rank that no repair can help.
 const NOT_BROKEN: u32 = 1 << 4;
-const ALL: u32 = (1 << 9) - 1;
+const ALL: u32 = (1 << 10) - 1;
 
 /// What a rank asks of all others with its vote, and what all were asked. It counts only in a step
 /// that commits, else it is repeated.
@@ -35,11 +35,13 @@ pub struct Requests {
     /// The sums are known to be grouped otherwise than in a run without failures: a newcomer was
     /// not there when the world shrank.
     pub inexact: bool,
+    /// A world that shrank is being torn down: the step is not applied, the run pauses before it.
+    pub torn_down: bool,
 }
 
 impl Requests {
     /// Every request with its bit.
-    fn bits(&mut self) -> [(&mut bool, u32); 7] {
+    fn bits(&mut self) -> [(&mut bool, u32); 8] {
         [
             (&mut self.stop, 1 << 1),
             (&mut self.out_of_time, 1 << 2),
@@ -48,6 +50,7 @@ impl Requests {
             (&mut self.renew, 1 << 6),
             (&mut self.take_in_spares, 1 << 7),
             (&mut self.inexact, 1 << 8),
+            (&mut self.torn_down, 1 << 9),
         ]
     }
 
@@ -151,7 +154,7 @@ mod tests {
 
     #[test]
     fn every_request_survives_an_agreement_of_all() {
-        for index in 0..7 {
+        for index in 0..8 {
             let mut asks = Requests::default();
             *asks.bits()[index].0 = true;
             let flags = to_flags(Ballot::Yes, asks) & to_flags(Ballot::Yes, Requests::default());
@@ -174,9 +177,9 @@ mod tests {
     }
 
     #[test]
-    fn the_wire_is_that_of_earlier_releases() {
-        assert_eq!(to_flags(Ballot::Yes, Requests::default()), 0b1_1111_1111);
+    fn every_flag_has_its_bit() {
+        assert_eq!(to_flags(Ballot::Yes, Requests::default()), 0b11_1111_1111);
         let stop = Requests { stop: true, ..Requests::default() };
-        assert_eq!(to_flags(Ballot::Broken, stop), 0b1_1110_1100);
+        assert_eq!(to_flags(Ballot::Broken, stop), 0b11_1110_1100);
     }
 }

@@ -18,3 +18,4 @@ mod shim;
 mod soak;
 mod spares;
 mod support;
+mod torn_down;

@@ -142,7 +142,7 @@ fn witness_wait(attempt: &Attempt<'_>) -> Duration {
 
 /// The whole life of a process that is not killed.
 pub fn live(attempt: &Attempt<'_>, comm: SimComm, join: Option<&JoinInfo>) -> Left {
-    let config = &attempt.scenario.config;
+    let (config, newest) = (&attempt.scenario.config, Arc::clone(attempt.newest));
     let (process, strike) = (comm.process(), comm.strike());
     let stop = Arc::new(AtomicBool::new(false));
     let clock: Arc<dyn Clock> = Arc::new(Watch {
@@ -157,7 +157,6 @@ pub fn live(attempt: &Attempt<'_>, comm: SimComm, join: Option<&JoinInfo>) -> Le
     let pid = attempt.number * PIDS_PER_ATTEMPT + process as u32;
     let begun = Begun { origin: ORIGIN, attempt: attempt.number, pid };
     record_faults(&injector, &storage, &clock, begun, &generation);
-    let newest = Arc::clone(attempt.newest);
     let around = Surroundings {
         storage,
         clock: Arc::clone(&clock),
@@ -170,6 +169,7 @@ pub fn live(attempt: &Attempt<'_>, comm: SimComm, join: Option<&JoinInfo>) -> Le
         fingerprint: identity::fingerprint(config),
         owners: config.train.owners.unwrap_or(config.run.ranks),
         newest_attempt: Arc::new(move || Some(newest.load(Ordering::Relaxed))),
+        launcher: None,
         staff: Staff::Inline,
         witness_wait: witness_wait(attempt),
     };

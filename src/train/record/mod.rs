@@ -10,6 +10,7 @@ pub mod casualties;
 pub mod cause;
 pub mod due;
 pub mod evaluations;
+pub mod inexact;
 pub mod journal;
 pub mod keeper;
 pub mod outcome;

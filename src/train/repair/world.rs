@@ -6,10 +6,12 @@ use crate::cluster::recovery::driver::recover;
 use crate::cluster::recovery::{GaveUp, Repaired};
 use crate::cluster::world::World;
 use crate::observe::event::Kind;
+use crate::run_folder::heard::Heard;
 
 use crate::train::TrainError;
 use crate::train::record::repairs::{Begin, Repair, report_notes};
 use crate::train::record::{Record, evaluations};
+use crate::train::repair::shrunk::Shrunk;
 use crate::train::repair::size::Resizer;
 use crate::train::repair::spares::{Recruits, Spares};
 use crate::train::state::rank::Rank;
@@ -47,7 +49,7 @@ pub fn repair(
     rank: &mut Rank,
     record: &mut Record,
     spares: &mut Spares,
-    resizer: &mut Resizer,
+    (resizer, shrunk): (&mut Resizer, &mut Shrunk),
     error: &CommError,
 ) -> Result<(), TrainError> {
     pulse().enter(Activity::Recovery);
@@ -73,9 +75,11 @@ pub fn repair(
         repaired.seconds.insert("detect".into(), detect);
     }
     if rank.world.ranks() < before.ranks() {
-        rank.replica.position.exact &= rank.plan.reproducible;
         resizer.shrunk(rank.clock.now());
     }
+    let fewer = rank.world.ranks() < before.ranks() && !rank.plan.reproducible;
+    let (attempt, generation) = (rank.world.attempt, rank.world.generation);
+    shrunk.repaired(Heard { attempt, generation }, fewer);
     let refilled = planned && repaired.lost.is_empty();
     if rank.reports() {
         report_notes(rank, &mut record.journal, &notes);

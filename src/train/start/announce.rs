@@ -25,6 +25,8 @@ pub(in crate::train) struct Beginning {
     pub plan: Plan,
     /// Who was lost with the attempt before.
     pub lost: Vec<Lost>,
+    /// Why its bits are not those of a run without failures, where it is so.
+    pub inexact: Option<Kind>,
 }
 
 /// Writes them.
@@ -40,7 +42,7 @@ pub(in crate::train) fn announce(
         written.map_err(|e| TrainError::Configuration(format!("cannot write config.toml: {e}")))?;
         let _ = around.storage.remove(RESULT.as_ref());
     }
-    let Beginning { from, facts, train_samples, plan, lost } = beginning;
+    let Beginning { from, facts, train_samples, plan, lost, inexact } = beginning;
     let Trainer { rank, record, .. } = trainer;
     record.journal.world(&rank.world);
     let (attempt, step) = (rank.world.attempt, rank.replica.position.step);
@@ -74,5 +76,8 @@ pub(in crate::train) fn announce(
             from: from_name.into(),
         },
     );
+    if let Some(inexact) = inexact {
+        record.event(rank, inexact);
+    }
     Ok(())
 }

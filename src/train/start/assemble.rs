@@ -18,6 +18,7 @@ use crate::train::record::journal::Journal;
 use crate::train::record::keeper::Keeper;
 use crate::train::record::outcome::Ended;
 use crate::train::record::outcome::RESULT;
+use crate::train::repair::shrunk::Shrunk;
 use crate::train::start::prepare::Part;
 use crate::train::start::prepare::Prepared;
 use crate::train::start::surroundings::Surroundings;
@@ -180,7 +181,8 @@ pub fn trainer(
     if rank.is_writer() && rank.replica.standing.newcomer {
         record.take_over(&rank);
     }
-    Trainer::new(rank, prepared.exchange, record, Arc::clone(&around.stop))
+    let shrunk = Shrunk::new(around.launcher.clone(), Arc::clone(&around.stop));
+    Trainer::new(rank, prepared.exchange, record, (Arc::clone(&around.stop), shrunk))
 }
 
 /// Trains, and writes down an end that was not agreed on.

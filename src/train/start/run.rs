@@ -18,6 +18,7 @@ use crate::run_folder::lock::RunLock;
 use crate::train::TrainError;
 use crate::train::plan::TrainArguments;
 use crate::train::record::casualties;
+use crate::train::record::inexact;
 use crate::train::record::journal::WORLD;
 use crate::train::record::reason::leave_reason;
 use crate::train::record::reason::read_reason;
@@ -166,8 +167,11 @@ fn run_initial(
     let network = network.inspect_err(|_| comm.revoke()).map_err(lost)?;
     // Plain sums over another number of ranks are grouped otherwise.
     let same = before.as_ref().is_none_or(|before| before.target == comm.size() as u32);
+    let was_exact = replica.position.exact;
     replica.position.exact &= prepared.plan.reproducible || same || replica.position.step == 0;
     replica.position.go_on_with(world.ranks(), &config.train).settle(&prepared.plan);
+    let inexact =
+        inexact::at_start(&config.train, (was_exact, replica.position.exact), world.ranks());
     let (facts, plan) = (prepared.facts.clone(), prepared.plan.clone());
     let train_samples = prepared.train_samples;
     let mut trainer = trainer(arguments, around, comm, world, replica, prepared);
@@ -175,7 +179,7 @@ fn run_initial(
     if trainer.rank.is_writer() {
         let storage = around.storage.as_ref();
         let lost = casualties::of_the_last(storage, trainer.rank.world.attempt, before.as_ref());
-        let beginning = Beginning { from, facts, train_samples, plan, lost };
+        let beginning = Beginning { from, facts, train_samples, plan, lost, inexact };
         announce(arguments, around, &mut trainer, beginning)?;
         network::announce(&mut trainer, network);
     }

@@ -19,6 +19,7 @@ use crate::observe::event::{Event, Kind, VERSION};
 use crate::observe::log::{EventLog, read_events};
 use crate::observe::result::Status;
 use crate::observe::storage::{FileSystem, Storage};
+use crate::run_folder::heard::Heard;
 use crate::run_folder::lock;
 
 use crate::train::TrainError;
@@ -26,6 +27,7 @@ use crate::train::plan::{Staff, TrainArguments};
 use crate::train::record::cause::WITNESS_WAIT_MAX;
 use crate::train::record::cause::log_name;
 use crate::train::record::journal::EVENTS;
+use crate::train::repair::shrunk::Launcher;
 
 /// What is around a rank.
 pub struct Surroundings {
@@ -51,6 +53,8 @@ pub struct Surroundings {
     pub owners: u32,
     /// The run's newest attempt, where one is recorded.
     pub newest_attempt: Arc<dyn Fn() -> Option<u32> + Send + Sync>,
+    /// The launcher's sign of life.
+    pub launcher: Launcher,
     /// Who works beside the communicating thread.
     pub staff: Staff,
     /// See `Plan`.
@@ -92,9 +96,13 @@ pub(in crate::train) fn surroundings(
     let (ranks, workers) = (arguments.config.run.ranks, arguments.config.train.workers);
     let owners = arguments.config.train.owners.unwrap_or(ranks * workers);
     let run_dir = arguments.run_dir.clone();
+    let (launched, folder) = (arguments.launched, run_dir.clone());
+    let launcher = launched
+        .then(|| -> Arc<dyn Fn() -> _ + Send + Sync> { Arc::new(move || Heard::read(&folder)) });
     let newest_attempt = Arc::new(move || lock::current_attempt(&run_dir));
     Ok(Surroundings {
         newest_attempt,
+        launcher,
         staff: Staff::Threads,
         witness_wait: if under_mpirun() && arguments.guarded {
             WITNESS_WAIT_MAX
