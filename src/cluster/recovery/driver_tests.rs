@@ -11,7 +11,7 @@ use crate::cluster::world::{Member, Role, World};
 use crate::config::{Phase, Rung};
 
 use super::*;
-use crate::cluster::recovery::{Hooks, Note, Policy};
+use crate::cluster::recovery::{Environment, Note, Policy, StateHolder};
 
 /// Rank 0 of a world of two; rank 1 is dead. A replacement, when asked for, is an echo of rank 0
 /// without state.
@@ -173,20 +173,15 @@ struct Process {
     now_ms: std::cell::Cell<u64>,
 }
 
-impl Hooks for Process {
-    fn reached(&mut self, phase: Phase) {
-        self.reached.push(phase);
-    }
-    fn now(&self) -> Duration {
-        self.now_ms.set(self.now_ms.get() + self.tick_ms);
-        Duration::from_millis(self.now_ms.get())
-    }
-    fn arguments(&self) -> Vec<String> {
-        vec!["train".into()]
-    }
+impl StateHolder for Process {
     fn committed_step(&self) -> Option<u64> {
         self.step
     }
+    fn stays(&self, rank: usize) -> bool {
+        self.leave_from.is_none_or(|first| rank < first)
+    }
+    fn counted(&mut self, _step: u64) {}
+    fn restoring(&mut self, _rank: usize, _source: usize, _step: u64) {}
     fn transfer(
         &mut self,
         comm: &mut dyn Communicator,
@@ -201,15 +196,30 @@ impl Hooks for Process {
     fn adopt(&mut self, world: &World) {
         self.adopted.push(world.clone());
     }
+}
+
+impl Environment for Process {
+    fn now(&self) -> Duration {
+        self.now_ms.set(self.now_ms.get() + self.tick_ms);
+        Duration::from_millis(self.now_ms.get())
+    }
     fn identity(&self) -> (u32, String) {
         (42, "here".into())
     }
-    fn stays(&self, rank: usize) -> bool {
-        self.leave_from.is_none_or(|first| rank < first)
+    fn home(&self) -> Option<String> {
+        None
     }
+    fn arguments(&self) -> Vec<String> {
+        vec!["train".into()]
+    }
+    fn reached(&mut self, phase: Phase) {
+        self.reached.push(phase);
+    }
+    fn promoted(&mut self, _rank: usize) {}
     fn note(&mut self, note: Note) {
         self.notes.push(note);
     }
+    fn gave_up(&mut self, _living: Vec<(u32, String)>) {}
 }
 
 fn two() -> World {

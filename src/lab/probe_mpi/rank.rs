@@ -8,7 +8,7 @@ use kintsugi_ffi::{mpi, os};
 
 use crate::cluster::comm::mpi::{JoinArguments, JoinPoint, MpiComm, start_orphan_watch};
 use crate::cluster::comm::{CommError, Communicator, Elements, Membership as _, ReduceOp};
-use crate::cluster::recovery::{self, Hooks, Note, Policy, Repaired};
+use crate::cluster::recovery::{self, Environment, Note, Policy, Repaired, StateHolder};
 use crate::cluster::world::{Member, Role, World};
 use crate::config::{Phase, Rung};
 
@@ -241,31 +241,18 @@ struct Replica {
     born: Instant,
 }
 
-impl Hooks for Replica {
-    fn reached(&mut self, phase: Phase) {
-        let point = match phase {
-            Phase::InSpawn => {
-                self.joins += 1;
-                Point::Spawn
-            }
-            Phase::InMerge => Point::Merge,
-            Phase::InRestore => Point::Restore,
-            _ => return,
-        };
-        self.fate.meet(point, u64::from(self.joins), self.rank);
-    }
-
-    fn now(&self) -> Duration {
-        self.born.elapsed()
-    }
-
-    fn arguments(&self) -> Vec<String> {
-        rank_arguments(self.plan.steps, &self.plan.kills)
-    }
-
+impl StateHolder for Replica {
     fn committed_step(&self) -> Option<u64> {
         self.step
     }
+
+    fn stays(&self, _rank: usize) -> bool {
+        true
+    }
+
+    fn counted(&mut self, _step: u64) {}
+
+    fn restoring(&mut self, _rank: usize, _source: usize, _step: u64) {}
 
     /// Everybody gets the source's state; who has one compares.
     fn transfer(
@@ -293,13 +280,44 @@ impl Hooks for Replica {
             (self.state, self.step) = (state, Some(step));
         }
     }
+}
+
+impl Environment for Replica {
+    fn now(&self) -> Duration {
+        self.born.elapsed()
+    }
 
     fn identity(&self) -> (u32, String) {
         (std::process::id(), os::hostname())
     }
 
+    fn home(&self) -> Option<String> {
+        None
+    }
+
+    fn arguments(&self) -> Vec<String> {
+        rank_arguments(self.plan.steps, &self.plan.kills)
+    }
+
+    fn reached(&mut self, phase: Phase) {
+        let point = match phase {
+            Phase::InSpawn => {
+                self.joins += 1;
+                Point::Spawn
+            }
+            Phase::InMerge => Point::Merge,
+            Phase::InRestore => Point::Restore,
+            _ => return,
+        };
+        self.fate.meet(point, u64::from(self.joins), self.rank);
+    }
+
+    fn promoted(&mut self, _rank: usize) {}
+
     fn note(&mut self, note: Note) {
         let (Note::Retry { reason, .. } | Note::RungDown { reason, .. }) = note;
         self.retries.push(reason);
     }
+
+    fn gave_up(&mut self, _living: Vec<(u32, String)>) {}
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::cluster::comm::{CommError, Communicator};
-use crate::cluster::recovery::{Hooks, Note};
+use crate::cluster::recovery::{Environment, Note, StateHolder};
 use crate::cluster::world::World;
 use crate::config::Phase;
 use crate::run_folder::variables;
@@ -15,21 +15,22 @@ pub(in crate::train) fn home() -> Option<String> {
     std::env::var(variables::HOME).ok()
 }
 
-impl Hooks for Replica {
-    fn reached(&mut self, phase: Phase) {
-        self.reached_point(phase);
-    }
-
-    fn now(&self) -> Duration {
-        self.clock.now()
-    }
-
-    fn arguments(&self) -> Vec<String> {
-        self.arguments.clone()
-    }
-
+impl StateHolder for Replica {
     fn committed_step(&self) -> Option<u64> {
         self.holds_state.then_some(self.position.step)
+    }
+
+    fn stays(&self, rank: usize) -> bool {
+        self.leave_from.is_none_or(|first| rank < first)
+    }
+
+    fn counted(&mut self, _step: u64) {}
+
+    fn restoring(&mut self, rank: usize, source: usize, step: u64) {
+        self.given.clear();
+        self.standing.source = rank == source;
+        self.standing.rank = rank as u32;
+        self.standing.step = step;
     }
 
     fn transfer(
@@ -49,38 +50,43 @@ impl Hooks for Replica {
         Ok(())
     }
 
-    fn restoring(&mut self, rank: usize, source: usize, step: u64) {
-        self.given.clear();
-        self.standing.source = rank == source;
-        self.standing.rank = rank as u32;
-        self.standing.step = step;
-    }
-
     fn adopt(&mut self, world: &World) {
         let received = self.incoming.is_some();
         let reference = self.standing.source && !self.given.is_empty();
         self.adopt_state(world);
         self.proof.repaired(received, reference);
     }
+}
 
-    fn stays(&self, rank: usize) -> bool {
-        self.leave_from.is_none_or(|first| rank < first)
-    }
-
-    fn home(&self) -> Option<String> {
-        crate::train::repair::hooks::home()
+impl Environment for Replica {
+    fn now(&self) -> Duration {
+        self.clock.now()
     }
 
     fn identity(&self) -> (u32, String) {
         self.identity.clone()
     }
 
-    fn gave_up(&mut self, living: Vec<(u32, String)>) {
-        self.living = living;
+    fn home(&self) -> Option<String> {
+        crate::train::repair::hooks::home()
     }
+
+    fn arguments(&self) -> Vec<String> {
+        self.arguments.clone()
+    }
+
+    fn reached(&mut self, phase: Phase) {
+        self.reached_point(phase);
+    }
+
+    fn promoted(&mut self, _rank: usize) {}
 
     fn note(&mut self, note: Note) {
         self.notes.push(note);
+    }
+
+    fn gave_up(&mut self, living: Vec<(u32, String)>) {
+        self.living = living;
     }
 }
 

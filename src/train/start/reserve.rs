@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use crate::cluster::comm::{Call, CommError, Communicator, Membership};
 use crate::cluster::faults::Standing;
-use crate::cluster::recovery::{Called, Hooks, Note, answer_call};
+use crate::cluster::recovery::{Called, Environment, Note, StateHolder, answer_call};
 use crate::cluster::world::World;
 use crate::config::Phase;
 use crate::observe::result::Status;
@@ -238,21 +238,17 @@ impl<'scope, 'env> Reserve<'scope, 'env> {
     }
 }
 
-impl Hooks for Reserve<'_, '_> {
-    fn reached(&mut self, phase: Phase) {
-        self.around.injector.at(phase, &self.standing);
+impl StateHolder for Reserve<'_, '_> {
+    fn committed_step(&self) -> Option<u64> {
+        None
+    }
+
+    fn stays(&self, _rank: usize) -> bool {
+        true
     }
 
     fn counted(&mut self, step: u64) {
         self.standing.step = step;
-    }
-
-    fn promoted(&mut self, rank: usize) {
-        self.standing.rank = rank as u32;
-        self.standing.newcomer = true;
-        if self.ready.is_none() {
-            self.preparation.begin();
-        }
     }
 
     fn restoring(&mut self, rank: usize, source: usize, step: u64) {
@@ -261,18 +257,6 @@ impl Hooks for Reserve<'_, '_> {
         if let Some((replica, _)) = &mut self.ready {
             replica.restoring(rank, source, step);
         }
-    }
-
-    fn now(&self) -> Duration {
-        self.around.clock.now()
-    }
-
-    fn arguments(&self) -> Vec<String> {
-        assemble::replacement_arguments(self.arguments, self.around, self.attempt)
-    }
-
-    fn committed_step(&self) -> Option<u64> {
-        None
     }
 
     fn transfer(
@@ -292,13 +276,35 @@ impl Hooks for Reserve<'_, '_> {
         }
         self.standing.spare = false;
     }
+}
+
+impl Environment for Reserve<'_, '_> {
+    fn now(&self) -> Duration {
+        self.around.clock.now()
+    }
+
+    fn identity(&self) -> (u32, String) {
+        self.around.identity.clone()
+    }
 
     fn home(&self) -> Option<String> {
         crate::train::repair::hooks::home()
     }
 
-    fn identity(&self) -> (u32, String) {
-        self.around.identity.clone()
+    fn arguments(&self) -> Vec<String> {
+        assemble::replacement_arguments(self.arguments, self.around, self.attempt)
+    }
+
+    fn reached(&mut self, phase: Phase) {
+        self.around.injector.at(phase, &self.standing);
+    }
+
+    fn promoted(&mut self, rank: usize) {
+        self.standing.rank = rank as u32;
+        self.standing.newcomer = true;
+        if self.ready.is_none() {
+            self.preparation.begin();
+        }
     }
 
     fn note(&mut self, note: Note) {
@@ -306,4 +312,6 @@ impl Hooks for Reserve<'_, '_> {
             replica.note(note);
         }
     }
+
+    fn gave_up(&mut self, _living: Vec<(u32, String)>) {}
 }

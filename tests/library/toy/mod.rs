@@ -11,7 +11,9 @@ use kintsugi::cluster::comm::sim::{self, JoinInfo, SimClock, SimComm, SimOptions
 use kintsugi::cluster::comm::{Call, CommError, Communicator, Elements, Membership, ReduceOp};
 use kintsugi::cluster::faults::Standing;
 use kintsugi::cluster::faults::inject::{Injector, STRUCK};
-use kintsugi::cluster::recovery::{Called, Hooks, Note, Policy, Repaired, driver};
+use kintsugi::cluster::recovery::{
+    Called, Environment, Note, Policy, Repaired, StateHolder, driver,
+};
 use kintsugi::cluster::world::{Member, Role, World};
 use kintsugi::config::{Faults, Phase, Rung};
 use kintsugi::observe::clock::Clock;
@@ -134,35 +136,23 @@ impl Process {
     }
 }
 
-impl Hooks for Process {
-    fn reached(&mut self, phase: Phase) {
-        self.reach(phase);
+impl StateHolder for Process {
+    fn committed_step(&self) -> Option<u64> {
+        self.state.as_ref().map(|state| state.step)
+    }
+
+    fn stays(&self, _rank: usize) -> bool {
+        true
     }
 
     fn counted(&mut self, step: u64) {
         self.standing.step = step;
     }
 
-    fn promoted(&mut self, _rank: usize) {
-        self.standing.newcomer = true;
-    }
-
     fn restoring(&mut self, rank: usize, source: usize, step: u64) {
         self.standing.rank = rank as u32;
         self.standing.step = step;
         self.standing.source = rank == source;
-    }
-
-    fn now(&self) -> Duration {
-        self.clock.now()
-    }
-
-    fn arguments(&self) -> Vec<String> {
-        vec!["train".into()]
-    }
-
-    fn committed_step(&self) -> Option<u64> {
-        self.state.as_ref().map(|state| state.step)
     }
 
     fn transfer(
@@ -201,14 +191,38 @@ impl Hooks for Process {
         }
         self.standing.spare = false;
     }
+}
+
+impl Environment for Process {
+    fn now(&self) -> Duration {
+        self.clock.now()
+    }
 
     fn identity(&self) -> (u32, String) {
         (self.number as u32, "sim".into())
     }
 
+    fn home(&self) -> Option<String> {
+        None
+    }
+
+    fn arguments(&self) -> Vec<String> {
+        vec!["train".into()]
+    }
+
+    fn reached(&mut self, phase: Phase) {
+        self.reach(phase);
+    }
+
+    fn promoted(&mut self, _rank: usize) {
+        self.standing.newcomer = true;
+    }
+
     fn note(&mut self, note: Note) {
         self.notes.push(note);
     }
+
+    fn gave_up(&mut self, _living: Vec<(u32, String)>) {}
 }
 
 struct Trainer<'a> {

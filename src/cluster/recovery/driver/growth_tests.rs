@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::cluster::comm::sim::{self, End, JoinInfo, SimClock, SimComm, SimOptions, Trace};
 use crate::cluster::comm::{CommError, Communicator, Membership as _};
-use crate::cluster::recovery::{Hooks, Note, Policy};
+use crate::cluster::recovery::{Environment, Note, Policy, StateHolder};
 use crate::cluster::world::{Member, Role, World};
 use crate::config::{Phase, Rung};
 use crate::observe::clock::Clock;
@@ -28,17 +28,15 @@ struct Process {
     clock: SimClock,
 }
 
-impl Hooks for Process {
-    fn reached(&mut self, _: Phase) {}
-    fn now(&self) -> Duration {
-        self.clock.now()
-    }
-    fn arguments(&self) -> Vec<String> {
-        Vec::new()
-    }
+impl StateHolder for Process {
     fn committed_step(&self) -> Option<u64> {
         self.state
     }
+    fn stays(&self, _rank: usize) -> bool {
+        true
+    }
+    fn counted(&mut self, _step: u64) {}
+    fn restoring(&mut self, _rank: usize, _source: usize, _step: u64) {}
     fn transfer(
         &mut self,
         comm: &mut dyn Communicator,
@@ -61,10 +59,25 @@ impl Hooks for Process {
     fn adopt(&mut self, _: &World) {
         self.state = self.state.or(self.received.take());
     }
+}
+
+impl Environment for Process {
+    fn now(&self) -> Duration {
+        self.clock.now()
+    }
     fn identity(&self) -> (u32, String) {
         (self.number, "sim".into())
     }
+    fn home(&self) -> Option<String> {
+        None
+    }
+    fn arguments(&self) -> Vec<String> {
+        Vec::new()
+    }
+    fn reached(&mut self, _: Phase) {}
+    fn promoted(&mut self, _rank: usize) {}
     fn note(&mut self, _: Note) {}
+    fn gave_up(&mut self, _living: Vec<(u32, String)>) {}
 }
 
 fn policy(ladder: &[Rung]) -> Policy {
