@@ -10,15 +10,17 @@ use kintsugi_ffi::{mpi, os};
 use crate::cluster::resident::Folder;
 use crate::config::{Config, DataFormat, Every, Recovery, Rung, identity, parse};
 use crate::launch::estimate::{self, Sizes};
+use crate::launch::job::Job;
 use crate::launch::limits::Limits;
 use crate::launch::nodes::allocation::slurmd_timeout;
 use crate::launch::nodes::crew::{Crew, Nodes};
 use crate::launch::nodes::{Allocation, SPARES_DEFAULT};
 use crate::launch::run_dir::{Found, RunDir};
 use crate::launch::runtime::{RUNTIME_VARIABLE, Runtime, SILENCE_MAX};
-use crate::launch::supervisor::{self, Job};
+use crate::launch::supervisor;
 use crate::launch::{LaunchError, janitor, mpirun, network};
 use crate::model::{catalogue, layout};
+use crate::observe::clock::{Clock, RealClock};
 use crate::observe::progress::Progress;
 use crate::observe::result::{RunResult, Status};
 use crate::observe::tensorboard::Tensorboard;
@@ -99,7 +101,7 @@ fn launch(args: &Args) -> Result<Status, LaunchError> {
     limits.check()?;
     if args.dry_run {
         let attempt = current_attempt(job.run.path()).unwrap_or(0) + 1;
-        print(&mpirun::pasteable(&job.plan(attempt, supervisor::now_unix())));
+        print(&mpirun::pasteable(&job.plan(attempt, RealClock::default().unix_seconds())));
         return Ok(Status::Completed);
     }
     print(&format!("run directory: {}", folder.display()));

@@ -17,8 +17,11 @@ use crate::run_folder::lock::LockError;
 
 pub mod account;
 pub mod attempt;
+pub mod attempts;
+pub mod ending_files;
 pub mod estimate;
 pub mod janitor;
+pub mod job;
 pub mod limits;
 pub mod mpirun;
 pub mod network;

@@ -9,8 +9,9 @@ use crate::cluster::world::{Role, World};
 use crate::config::{Config, identity, parse};
 use crate::observe::result::{RunResult, Status};
 use crate::observe::storage::{FileSystem, Storage};
-use crate::run_folder::{self, CONFIGURATION, FAILURE};
+use crate::run_folder;
 
+use super::ending_files::EndingFiles;
 use super::{LaunchError, io_error};
 
 /// How many old runs `--fresh` keeps beside the new one under numbered names.
@@ -55,6 +56,11 @@ impl RunDir {
     /// The run's files, by relative path.
     pub fn storage(&self) -> &FileSystem {
         &self.storage
+    }
+
+    /// What people call the run.
+    pub fn name(&self) -> String {
+        self.path.file_name().map_or_else(String::new, |name| name.to_string_lossy().into())
     }
 
     /// Short, the same for every attempt of this directory, different for every other directory.
@@ -150,46 +156,13 @@ impl RunDir {
 
     /// How the run, or its last attempt, ended; `None` where no complete record exists.
     pub fn result(&self) -> Option<RunResult> {
-        let bytes = self.storage.read(Path::new("result.json")).ok()?;
-        serde_json::from_slice(&bytes).ok()
-    }
-
-    /// A result that is there while an attempt runs is that attempt's own.
-    pub fn put_result_aside(&self, attempt: u32) -> Result<(), LaunchError> {
-        if !self.join("result.json").exists() {
-            return Ok(());
-        }
-        let aside = format!("logs/result-before-{attempt}.json");
-        self.storage
-            .rename(Path::new("result.json"), Path::new(&aside))
-            .map_err(io_error("moving the old result.json aside"))
+        EndingFiles::of(&self.storage).result()
     }
 
     /// Leaves word of why all ranks of an attempt are killed, for whoever names the lost.
     pub fn say_why_killed(&self, attempt: u32, why: &str) {
         let name = format!("logs/{}", last_words::world_name(attempt));
         last_words::leave(&self.join(&name), last_words::VERDICT, why);
-    }
-
-    /// Forgets what ranks of an earlier attempt refused.
-    pub fn forget_refusal(&self) -> Result<(), LaunchError> {
-        self.storage.remove(Path::new(FAILURE)).map_err(io_error("removing an old failure.txt"))
-    }
-
-    /// Why the ranks refused the configuration, where only the data set or a checkpoint could show
-    /// that it is wrong.
-    pub fn refusal(&self) -> Option<String> {
-        let text = String::from_utf8(self.storage.read(Path::new(FAILURE)).ok()?).ok()?;
-        let reason = text.strip_prefix(CONFIGURATION)?.strip_prefix('\n')?;
-        Some(reason.trim().to_owned())
-    }
-
-    /// Written by the supervisor when no rank could.
-    pub fn write_result(&self, result: &RunResult) -> Result<(), LaunchError> {
-        let text = serde_json::to_string_pretty(result).expect("a result has a JSON form");
-        self.storage
-            .write_whole(Path::new("result.json"), &[text.as_bytes(), b"\n"])
-            .map_err(io_error("writing result.json"))
     }
 }
 
@@ -238,7 +211,7 @@ mod tests {
         assert_eq!(run.inspect(&mut config(), false).unwrap(), Found::Nothing);
         run.write_config(&config()).unwrap();
         assert_eq!(run.inspect(&mut config(), false).unwrap(), Found::Unfinished);
-        run.write_result(&completed()).unwrap();
+        EndingFiles::of(run.storage()).write_result(&completed()).unwrap();
         let found = run.inspect(&mut config(), false).unwrap();
         assert_eq!(found, Found::Completed(Box::new(completed())));
     }
@@ -246,7 +219,7 @@ mod tests {
     #[test]
     fn a_completed_run_that_is_asked_for_more_goes_on() {
         let (_folder, run) = started();
-        run.write_result(&completed()).unwrap();
+        EndingFiles::of(run.storage()).write_result(&completed()).unwrap();
         let mut longer = config();
         longer.train.steps = Some(20);
         assert_eq!(run.inspect(&mut longer, false).unwrap(), Found::Unfinished);
@@ -284,8 +257,8 @@ mod tests {
     #[test]
     fn old_runs_and_results_are_moved_not_lost() {
         let (folder, run) = started();
-        run.write_result(&completed()).unwrap();
-        run.put_result_aside(2).unwrap();
+        EndingFiles::of(run.storage()).write_result(&completed()).unwrap();
+        EndingFiles::of(run.storage()).put_result_aside(2).unwrap();
         assert_eq!(run.result(), None);
         assert!(run.join("logs/result-before-2.json").exists());
         assert_eq!(run.move_aside().unwrap(), folder.path().join("run.old-1"));

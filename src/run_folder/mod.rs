@@ -13,6 +13,8 @@ pub mod variables;
 pub const RANKS_REQUEST: &str = "scale";
 /// See `RANKS_REQUEST`.
 pub const RENEW: &str = "renew";
+/// How the run, or its last attempt, ended.
+pub const RESULT: &str = "result.json";
 /// What a rank that cannot begin leaves: the kind of failure on the first line, then the reason.
 pub const FAILURE: &str = "failure.txt";
 /// The kind of failure that is the configuration's.

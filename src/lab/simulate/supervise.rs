@@ -1,4 +1,4 @@
-//! A whole simulated run: attempts under the supervisor's own decisions, until there is a result.
+//! A whole simulated run: launches under the supervisor's own loop, until there is a result.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -9,17 +9,15 @@ use serde::de::DeserializeOwned;
 
 use crate::cluster::comm::sim::{self, End, SimOptions, Trace};
 use crate::config::seed::{Stream, purpose};
-use crate::launch::account;
-use crate::launch::verdict::{self, Ending, History, Next};
+use crate::launch::LaunchError;
+use crate::launch::attempts::{self, Run, Tried, World};
+use crate::launch::ending_files::EndingFiles;
+use crate::launch::verdict::{Ending, History, Next};
 use crate::observe::event::{Event, Kind};
-use crate::observe::ledger::Entry;
 use crate::observe::result::{RunResult, Status};
 use crate::observe::storage::Storage;
-use crate::run_folder::{CONFIGURATION, FAILURE};
 use crate::train::checkpoint::store;
 use crate::train::record::journal::EVENTS;
-use crate::train::record::journal::LEDGER;
-use crate::train::record::outcome::RESULT;
 use crate::train::state::housing::INSTANCE;
 
 use super::broken::Rule;
@@ -127,13 +125,16 @@ pub fn play(scenario: &Scenario, rule: Rule, trace: Trace) -> Played {
         scenario,
         rule,
         trace_kept: trace,
+        number: 0,
+        history: History::default(),
+        events_seen: 0,
         played: Vec::new(),
         damaged: Vec::new(),
         trace: Vec::new(),
         settles: 0,
         deaths: 0,
     };
-    let end = supervisor.run();
+    let end = supervisor.launch();
     let sightings = supervisor.sightings.lock().map(|seen| seen.clone()).unwrap_or_default();
     Played {
         end,
@@ -180,6 +181,12 @@ struct Supervisor {
     sightings: Sightings,
     hours: Arc<Hours>,
     newest: Arc<AtomicU32>,
+    /// The attempt in force.
+    number: u32,
+    /// What this launch knows of the run.
+    history: History,
+    /// Events of which it took notice.
+    events_seen: usize,
     played: Vec<Ended>,
     damaged: Vec<Damaged>,
     trace: Vec<String>,
@@ -188,59 +195,39 @@ struct Supervisor {
 }
 
 impl Supervisor {
-    /// The loop of `launch::supervisor`, with its own decisions. A run that was interrupted is
-    /// launched again.
-    fn run(&mut self) -> Final {
-        let mut history = History::default();
-        let mut events_seen = 0;
-        for number in 1..=ATTEMPTS_MAX {
-            self.newest.store(number, Ordering::Relaxed);
-            self.set_aside(number);
-            history.attempt_begins();
-            if let Err(stuck) = self.attempt(number) {
-                return Final::Stuck(format!("attempt {number}: {stuck}"));
-            }
+    /// Launches the run until it has a result: one that was interrupted, or that died with its
+    /// launch, is launched again.
+    fn launch(&mut self) -> Final {
+        loop {
             let events: Vec<Event> = lines(&self.files, EVENTS);
-            for event in &events[events_seen..] {
-                history.on(event);
-            }
-            events_seen = events.len();
-            let result = self.result().filter(|result| result.attempt == number);
-            if result.is_none()
-                && let Some(reason) = self.refusal()
-            {
-                return Final::Refused(reason);
-            }
-            if self.lost_its_launch(number) {
-                match result {
-                    Some(result) if result.status == Status::Completed => {
-                        return Final::Result(Box::new(result));
-                    }
-                    // Whoever starts it again knows what stands in its files.
-                    _ => history = past(&events),
+            (self.history, self.events_seen) = (past(&events), events.len());
+            match attempts::run(self) {
+                Ok(result) if result.status == Status::Interrupted => {}
+                Ok(result) => return Final::Result(Box::new(result)),
+                Err(Broken::Launch(LaunchError::Refused { reason })) => {
+                    return Final::Refused(reason);
                 }
-                continue;
+                Err(Broken::Launch(error)) => return Final::Stuck(error.to_string()),
+                Err(Broken::Stuck(what)) => return Final::Stuck(what),
+                Err(Broken::Lost) => {
+                    if let Some(end) = self.found() {
+                        return end;
+                    }
+                }
             }
-            let stopped = self.played.last().is_some_and(|ended| ended.stopped);
-            let ending = match stopped {
-                true => Ending::Stopped,
-                false => Ending::Exited("simulated".into()),
-            };
-            let stalled = history.attempt_ends(&ending);
-            let may_restart = verdict::may_restart(&self.scenario.config);
-            let next = verdict::next(&ending, result, stalled, may_restart);
-            self.trace.push(format!("supervisor: after attempt {number}: {}", short(&next)));
-            let result = match next {
-                Next::Restart(_) => continue,
-                Next::Accept(result) => *result,
-                Next::Conclude(status, reason) => self.conclude(number, status, &reason),
-            };
-            if result.status != Status::Interrupted {
-                return Final::Result(Box::new(result));
-            }
-            history = past(&events);
         }
-        Final::Stuck(format!("no result after {ATTEMPTS_MAX} attempts"))
+    }
+
+    /// What whoever launches it again finds in its files, where that ends the run.
+    fn found(&self) -> Option<Final> {
+        let files = EndingFiles::of(&self.files.memory);
+        match files.result().filter(|result| result.attempt == self.number) {
+            Some(result) if result.status == Status::Completed => {
+                Some(Final::Result(Box::new(result)))
+            }
+            Some(_) => None,
+            None => files.refusal().map(Final::Refused),
+        }
     }
 
     /// Whether everything died with this attempt, `launch` included.
@@ -269,7 +256,7 @@ impl Supervisor {
         untouched
     }
 
-    fn attempt(&mut self, number: u32) -> Result<(), String> {
+    fn play_attempt(&mut self, number: u32) -> Result<(), String> {
         self.damage(number);
         let slots_untouched = self.leave_slots(number);
         let checkpoint = self.newest_good();
@@ -299,33 +286,6 @@ impl Supervisor {
         let ends = outcome.ends;
         self.played.push(Ended { number, ends, fired, stopped, checkpoint, slots_untouched });
         outcome.stuck.map_or(Ok(()), Err)
-    }
-
-    fn set_aside(&mut self, number: u32) {
-        let memory = &self.files.memory;
-        memory.create_dir(Path::new("logs")).expect("the memory's own folders");
-        if memory.read(Path::new(RESULT)).is_ok() {
-            let aside = format!("logs/result-before-{number}.json");
-            memory.rename(Path::new(RESULT), Path::new(&aside)).expect("it is there");
-        }
-        memory.remove(Path::new(FAILURE)).expect("absent is success");
-    }
-
-    fn result(&self) -> Option<RunResult> {
-        serde_json::from_slice(&self.files.memory.read(Path::new(RESULT)).ok()?).ok()
-    }
-
-    fn refusal(&self) -> Option<String> {
-        let text = self.files.memory.read(Path::new(FAILURE)).ok()?;
-        let text = String::from_utf8(text).ok()?;
-        let (code, reason) = text.split_once('\n')?;
-        (code == CONFIGURATION).then(|| reason.trim().to_owned())
-    }
-
-    fn conclude(&mut self, number: u32, status: Status, reason: &str) -> RunResult {
-        let events: Vec<Event> = lines(&self.files, EVENTS);
-        let ledger: Vec<Entry> = lines(&self.files, LEDGER);
-        account::result(RUN_ID, number, status, reason, &events, &ledger)
     }
 
     /// Damages the newest checkpoint, if that is due.
@@ -370,6 +330,73 @@ impl Supervisor {
         let bad: Vec<u64> =
             self.damaged.iter().filter(|d| d.is_still(memory)).map(|d| d.step).collect();
         steps.filter(|step| !bad.contains(step)).max()
+    }
+}
+
+/// Why a simulated launch has no result.
+enum Broken {
+    /// What the real one says.
+    Launch(LaunchError),
+    /// It died with its ranks.
+    Lost,
+    /// Not within its bounds.
+    Stuck(String),
+}
+
+impl From<LaunchError> for Broken {
+    fn from(error: LaunchError) -> Self {
+        Self::Launch(error)
+    }
+}
+
+impl World for Supervisor {
+    type Error = Broken;
+
+    fn run(&self) -> Run<'_> {
+        let (config, storage) = (&self.scenario.config, &self.files.memory);
+        Run { config, storage, name: RUN_ID.into() }
+    }
+
+    fn history(&mut self) -> &mut History {
+        &mut self.history
+    }
+
+    fn raise(&mut self) -> Result<u32, Broken> {
+        if self.number == ATTEMPTS_MAX {
+            return Err(Broken::Stuck(format!("no result after {ATTEMPTS_MAX} attempts")));
+        }
+        self.number += 1;
+        self.newest.store(self.number, Ordering::Relaxed);
+        self.files.memory.create_dir(Path::new("logs")).expect("the memory's own folders");
+        Ok(self.number)
+    }
+
+    fn attempt(&mut self) -> Result<Tried, Broken> {
+        let number = self.number;
+        let played = self.play_attempt(number);
+        played.map_err(|stuck| Broken::Stuck(format!("attempt {number}: {stuck}")))?;
+        if self.lost_its_launch(number) {
+            return Err(Broken::Lost);
+        }
+        let events: Vec<Event> = lines(&self.files, EVENTS);
+        for event in &events[self.events_seen..] {
+            self.history.on(event);
+        }
+        self.events_seen = events.len();
+        Ok(Tried::Ended(match self.played.last().is_some_and(|ended| ended.stopped) {
+            true => Ending::Stopped,
+            false => Ending::Exited("simulated".into()),
+        }))
+    }
+
+    fn decided(&mut self, next: &Next) {
+        let number = self.number;
+        self.trace.push(format!("supervisor: after attempt {number}: {}", short(next)));
+    }
+
+    /// Nobody reads a simulated run's log for its end.
+    fn concluded(&mut self, _result: &RunResult) -> Result<(), Broken> {
+        Ok(())
     }
 }
 

@@ -6,6 +6,8 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use crate::launch::job::Job;
+use crate::launch::nodes::Crew;
 use crate::launch::nodes::fleet::ARRIVAL_MAX;
 use crate::launch::nodes::scale::{PICTURE, Picture, REQUEST, Request};
 use crate::launch::run_dir::RunDir;
@@ -13,7 +15,7 @@ use crate::observe::event::{Kind, ResizeRecord};
 use crate::observe::storage::Storage;
 use crate::run_folder::{RANKS_REQUEST, RENEW};
 
-use super::Supervisor;
+use super::record::Record;
 
 /// How often a request is looked for.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
@@ -27,22 +29,11 @@ pub(super) struct Scaling {
     /// Whether the ranks have been asked to end.
     asked: bool,
     /// Ranks that were asked for last.
-    pub(super) ranks: Option<u32>,
+    asked_ranks: Option<u32>,
+    /// Ranks of the attempt that runs, or ran last.
+    ranks: u32,
     /// Nodes wait to be given back.
     surplus: bool,
-}
-
-impl Default for Scaling {
-    fn default() -> Self {
-        let looked = Instant::now();
-        Self { looked, under_way: None, asked: false, ranks: None, surplus: false }
-    }
-}
-
-impl Scaling {
-    pub(super) fn is_under_way(&self) -> bool {
-        self.under_way.is_some()
-    }
 }
 
 /// What an earlier launch left unanswered is nobody's wish any more.
@@ -51,6 +42,12 @@ pub(super) fn forget(run: &RunDir) {
         let _ = run.storage().remove(Path::new(name));
     }
     withdraw(run);
+}
+
+/// Asks the ranks to end at a step boundary.
+pub(super) fn ask_to_renew(run: &RunDir) -> std::io::Result<()> {
+    let text = [RENEW.as_bytes(), b"\n"];
+    run.storage().write_whole(Path::new(RANKS_REQUEST), &text)
 }
 
 /// The ranks are not to end, or have ended.
@@ -62,104 +59,117 @@ fn withdraw(run: &RunDir) {
     }
 }
 
-impl Supervisor<'_> {
+impl Scaling {
+    /// Of a launch in which nobody has asked for anything yet.
+    pub(super) fn of(job: &Job) -> Self {
+        Self {
+            looked: Instant::now(),
+            under_way: None,
+            asked: false,
+            asked_ranks: None,
+            ranks: job.config.run.ranks,
+            surplus: false,
+        }
+    }
+
+    /// Whether nodes are being made ready.
+    pub(super) fn is_under_way(&self) -> bool {
+        self.under_way.is_some()
+    }
+
+    /// Ranks that the next attempt is to have because somebody asked, once.
+    pub(super) fn take_ranks(&mut self) -> Option<u32> {
+        self.asked_ranks.take()
+    }
+
     /// While an attempt runs: takes a request, makes its nodes ready, asks the ranks to end.
-    pub(super) fn look_at_scaling(&mut self) {
-        if self.scaling.looked.elapsed() < LOOK_EVERY || self.crew.is_none() {
+    pub(super) fn look(&mut self, crew: Option<&mut Crew>, record: &mut Record<'_>) {
+        let Some(crew) = crew else { return };
+        if self.looked.elapsed() < LOOK_EVERY {
             return;
         }
-        self.scaling.looked = Instant::now();
-        if self.scaling.surplus && self.history.committing() {
-            self.give_back();
+        self.looked = Instant::now();
+        if self.surplus && record.history.committing() {
+            self.give_back(crew, record);
         }
-        if self.scaling.under_way.is_none() {
-            self.take_request();
+        if self.under_way.is_none() {
+            self.take_request(crew, record);
         }
-        let Some((request, since)) = self.scaling.under_way else { return };
-        let Some(crew) = &mut self.crew else { return };
+        let Some((request, since)) = self.under_way else { return };
         let ready = crew.living() >= request.nodes as usize;
-        if self.scaling.asked || !(ready || since.elapsed() > ARRIVAL_MAX) {
+        if self.asked || !(ready || since.elapsed() > ARRIVAL_MAX) {
             return;
         }
         if !ready {
             let (living, nodes) = (crew.living(), request.nodes);
-            self.scaling.under_way = None;
-            self.refuse(format!("{nodes} nodes were asked for, but {living} answer"));
+            self.under_way = None;
+            self.refuse(crew, record, format!("{nodes} nodes were asked for, but {living} answer"));
             return;
         }
         // Before its first commit an attempt has nothing to be gone on from.
-        if self.history.committing() {
-            self.scaling.asked = true;
-            if let Err(error) = self.ask_to_renew() {
-                self.scaling.under_way = None;
-                self.refuse(format!("the ranks cannot be asked: {error}"));
+        if record.history.committing() {
+            self.asked = true;
+            if let Err(error) = ask_to_renew(&record.job.run) {
+                self.under_way = None;
+                self.refuse(crew, record, format!("the ranks cannot be asked: {error}"));
             }
         }
     }
 
-    /// Asks the ranks to end at a step boundary.
-    pub(super) fn ask_to_renew(&self) -> std::io::Result<()> {
-        let text = [RENEW.as_bytes(), b"\n"];
-        self.job.run.storage().write_whole(Path::new(RANKS_REQUEST), &text)
-    }
-
-    fn take_request(&mut self) {
-        let storage = self.job.run.storage();
+    fn take_request(&mut self, crew: &mut Crew, record: &mut Record<'_>) {
+        let storage = record.job.run.storage();
         let Some(request) = Request::read(storage) else { return };
         if let Err(error) = storage.remove(Path::new(REQUEST)) {
             tracing::warn!("cannot remove {REQUEST}: {error}; it will be answered again");
         }
         let Some(picture) = Picture::read(storage) else { return };
-        let config = &self.job.config;
-        let owners = crate::config::resolve_owners(config);
+        let owners = crate::config::resolve_owners(&record.job.config);
         if let Some(why) = request.refusal(&picture, owners) {
-            return self.refuse(why);
+            return self.refuse(crew, record, why);
         }
         if request.is_done(&picture) {
             return;
         }
         let (nodes, ranks) = (request.nodes, request.ranks(&picture));
-        self.warn(&format!("asked for {nodes} nodes, {ranks} ranks: after one of the next steps"));
-        if let Some(crew) = &mut self.crew {
-            crew.call(nodes as usize);
-        }
-        (self.scaling.under_way, self.scaling.asked) = (Some((request, Instant::now())), false);
+        record
+            .warn(&format!("asked for {nodes} nodes, {ranks} ranks: after one of the next steps"));
+        crew.call(nodes as usize);
+        (self.under_way, self.asked) = (Some((request, Instant::now())), false);
     }
 
-    fn refuse(&mut self, why: String) {
-        self.warn(&format!("the nodes stay: {why}"));
-        self.show_nodes(Some(why));
+    fn refuse(&mut self, crew: &mut Crew, record: &mut Record<'_>, why: String) {
+        record.warn(&format!("the nodes stay: {why}"));
+        self.show_nodes(Some(crew), record, Some(why));
     }
 
     /// Between two attempts: the next one goes where somebody asked for.
-    pub(super) fn apply_scaling(&mut self) {
-        withdraw(&self.job.run);
-        let Some((request, _)) = self.scaling.under_way.take() else { return };
-        let picture = Picture::read(self.job.run.storage()).unwrap_or_default();
-        self.scaling.ranks = Some(request.ranks(&picture));
-        self.scaling.surplus = true;
-        if let Some(crew) = &mut self.crew {
+    pub(super) fn apply(&mut self, crew: Option<&mut Crew>, run: &RunDir) {
+        withdraw(run);
+        let Some((request, _)) = self.under_way.take() else { return };
+        let picture = Picture::read(run.storage()).unwrap_or_default();
+        self.asked_ranks = Some(request.ranks(&picture));
+        self.surplus = true;
+        if let Some(crew) = crew {
             crew.want(request.nodes as usize);
         }
     }
 
     /// Once its placement is known: the attempt's nodes, for people and for `scale`.
-    pub(super) fn placed(&mut self, ranks: u32) {
-        let before = Picture::read(self.job.run.storage());
+    pub(super) fn placed(&mut self, crew: Option<&mut Crew>, record: &mut Record<'_>, ranks: u32) {
+        let before = Picture::read(record.job.run.storage());
         self.ranks = ranks;
-        self.show_nodes(None);
-        let after = Picture::read(self.job.run.storage()).unwrap_or_default();
-        let Some(before) = before.filter(|_| self.scaling.surplus || self.spreading.is_tried())
-        else {
+        self.show_nodes(crew, record, None);
+        let after = Picture::read(record.job.run.storage()).unwrap_or_default();
+        let Some(before) = before.filter(|_| self.surplus || record.spreading.is_tried()) else {
             return;
         };
         if before.used != after.used {
             let (from, to) = (before.used, after.used);
-            self.record(Kind::Nodes { from, to });
+            record.record(Kind::Nodes { from, to });
         }
         if before.ranks != ranks {
-            let last = self.last.as_ref();
-            self.record(Kind::Resized(ResizeRecord {
+            let last = record.last.as_ref();
+            record.record(Kind::Resized(ResizeRecord {
                 generation: last.map_or(0, |last| last.generation),
                 step: last.map_or(0, |last| last.step),
                 cause: "scale".into(),
@@ -170,21 +180,26 @@ impl Supervisor<'_> {
         }
     }
 
-    fn give_back(&mut self) {
-        self.scaling.surplus = false;
-        let Some(crew) = &mut self.crew else { return };
+    fn give_back(&mut self, crew: &mut Crew, record: &mut Record<'_>) {
+        self.surplus = false;
         let names = crew.give_back();
         if !names.is_empty() {
-            self.warn(&format!("given back: {}", names.join(", ")));
+            record.warn(&format!("given back: {}", names.join(", ")));
         }
-        self.show_nodes(None);
+        self.show_nodes(Some(crew), record, None);
     }
 
-    pub(super) fn show_nodes(&mut self, refused: Option<String>) {
-        let Some(crew) = &mut self.crew else { return };
-        let mut picture = crew.picture(self.job.config.run.ranks);
+    /// Writes which nodes are used and which are not, for people and for `scale`.
+    pub(super) fn show_nodes(
+        &self,
+        crew: Option<&mut Crew>,
+        record: &Record<'_>,
+        refused: Option<String>,
+    ) {
+        let Some(crew) = crew else { return };
+        let mut picture = crew.picture(record.job.config.run.ranks);
         (picture.ranks, picture.refused) = (self.ranks, refused);
-        if let Err(error) = picture.write(self.job.run.storage()) {
+        if let Err(error) = picture.write(record.job.run.storage()) {
             tracing::warn!("{PICTURE}: {error}");
         }
     }

@@ -1,0 +1,127 @@
+//! The loop over the attempts of one launch: begins one, reads how it ended, and either the run is
+//! over or the next one begins. What an attempt is made of, processes or simulated ranks, is the
+//! `World`'s; `verdict` decides.
+
+use std::path::Path;
+
+use serde::de::DeserializeOwned;
+
+use crate::config::{Config, ExchangeKind};
+use crate::observe::ledger::LEDGER_FILE;
+use crate::observe::log::{EVENTS_FILE, parse_lines};
+use crate::observe::result::{RunResult, Status};
+use crate::observe::storage::Storage;
+
+use super::ending_files::EndingFiles;
+use super::verdict::{self, Ending, History, Next};
+use super::{LaunchError, account};
+
+/// The run whose attempts these are.
+pub struct Run<'a> {
+    /// In force.
+    pub config: &'a Config,
+    /// Its folder.
+    pub storage: &'a dyn Storage,
+    /// What people call it.
+    pub name: String,
+}
+
+/// What became of an attempt.
+#[derive(Debug)]
+pub enum Tried {
+    /// It ended so.
+    Ended(Ending),
+    /// It was not begun: the run ends.
+    Not(Status, String),
+}
+
+/// Where attempts take place.
+pub trait World {
+    /// Why a launch gives the run away.
+    type Error: From<LaunchError>;
+
+    /// The run.
+    fn run(&self) -> Run<'_>;
+
+    /// How far the run has come. An attempt takes the events of its ranks into it.
+    fn history(&mut self) -> &mut History;
+
+    /// Begins the next attempt: earlier ones are cut off. Its number.
+    ///
+    /// # Errors
+    /// The run is not ours any more.
+    fn raise(&mut self) -> Result<u32, Self::Error>;
+
+    /// The attempt from its start to the last of its processes.
+    ///
+    /// # Errors
+    /// The supervisor itself cannot go on.
+    fn attempt(&mut self) -> Result<Tried, Self::Error>;
+
+    /// What follows from how it ended.
+    fn decided(&mut self, next: &Next);
+
+    /// The result was written because no rank could.
+    ///
+    /// # Errors
+    /// That cannot be told.
+    fn concluded(&mut self, result: &RunResult) -> Result<(), Self::Error>;
+}
+
+/// Attempts until the run has a result. Bounded by `verdict::STALLED_ATTEMPTS_MAX`: all but so many
+/// attempts bring the run forward.
+///
+/// # Errors
+/// The ranks refused the configuration, or what the world says.
+pub fn run<W: World>(world: &mut W) -> Result<RunResult, W::Error> {
+    loop {
+        let attempt = world.raise()?;
+        let files = EndingFiles::of(world.run().storage);
+        files.put_result_aside(attempt)?;
+        files.forget_refusal()?;
+        world.history().attempt_begins();
+        let ending = match world.attempt()? {
+            Tried::Ended(ending) => ending,
+            Tried::Not(status, reason) => return conclude(world, attempt, status, &reason),
+        };
+        let stalled = world.history().attempt_ends(&ending);
+        let files = EndingFiles::of(world.run().storage);
+        let result = files.result().filter(|result| result.attempt == attempt);
+        if result.is_none()
+            && let Some(reason) = files.refusal()
+        {
+            return Err(LaunchError::Refused { reason }.into());
+        }
+        let may_restart = verdict::may_restart(world.run().config);
+        let next = verdict::next(&ending, result, stalled, may_restart);
+        world.decided(&next);
+        match next {
+            Next::Accept(result) => return Ok(*result),
+            Next::Conclude(status, reason) => return conclude(world, attempt, status, &reason),
+            Next::Restart(_) => {}
+        }
+    }
+}
+
+/// The result when no rank could write one.
+fn conclude<W: World>(
+    world: &mut W,
+    attempt: u32,
+    status: Status,
+    reason: &str,
+) -> Result<RunResult, W::Error> {
+    let Run { config, storage, name } = world.run();
+    let (events, ledger) = (lines(storage, EVENTS_FILE), lines(storage, LEDGER_FILE));
+    let mut result = account::result(&name, attempt, status, reason, &events, &ledger);
+    result.exact |= config.train.reproducible;
+    result.exact &= config.train.exchange == ExchangeKind::Synchronous;
+    EndingFiles::of(storage).write_result(&result)?;
+    world.concluded(&result)?;
+    Ok(result)
+}
+
+/// What cannot be read cannot be claimed; the reason of the end is what matters now.
+fn lines<T: DeserializeOwned>(storage: &dyn Storage, name: &str) -> Vec<T> {
+    let path = Path::new(name);
+    storage.read(path).and_then(|body| parse_lines(path, &body)).unwrap_or_default()
+}

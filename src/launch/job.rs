@@ -1,0 +1,89 @@
+//! A run to be launched: its configuration, where it lives, and what starts it.
+
+use std::path::{Path, PathBuf};
+
+use crate::cluster::resident::Folder;
+use crate::config::{Config, Rung};
+
+use super::mpirun::{Plan, TUNABLES_VARIABLE};
+use super::nodes::crew::{Mission, Nodes};
+use super::run_dir::RunDir;
+use super::runtime::Runtime;
+use super::{attempt, janitor};
+
+/// A run to be launched.
+#[derive(Debug)]
+pub struct Job {
+    /// Everything.
+    pub config: Config,
+    /// Where it lives.
+    pub run: RunDir,
+    /// The launcher.
+    pub mpirun: PathBuf,
+    /// This program: what ranks and janitors run.
+    pub program: PathBuf,
+    /// What ranks run instead, in tests of the supervisor.
+    pub rank_program: Option<PathBuf>,
+    /// Several nodes, where there are.
+    pub nodes: Option<Nodes>,
+    /// What takes mpirun's place there.
+    pub runtime: Option<Runtime>,
+}
+
+impl Job {
+    /// The resident state of the run on this node.
+    pub fn slots(&self) -> Folder {
+        Folder::new(&self.config.recovery.resident_dir, &self.run.id())
+    }
+
+    /// The mpirun line of an attempt; `origin` is the unix time at which the run's seconds were 0.
+    pub fn plan(&self, attempt: u32, origin: f64) -> Plan {
+        let (job, temporary, shared_memory) = attempt::place(&self.run.id(), attempt);
+        let program = self.rank_program.as_ref().unwrap_or(&self.program);
+        let text = |path: &Path| path.display().to_string();
+        let train = &self.config.train;
+        Plan {
+            mpirun: self.mpirun.clone(),
+            ranks: self.config.run.ranks,
+            spares: self.config.recovery.spares.unwrap_or(0),
+            threads_per_rank: train.workers.saturating_mul(train.threads),
+            cores: attempt::cores(),
+            rank_command: vec![
+                text(program),
+                "train".into(),
+                text(&self.run.join("config.toml")),
+                "--run-dir".into(),
+                text(self.run.path()),
+                "--attempt".into(),
+                attempt.to_string(),
+                "--origin".into(),
+                format!("{origin:.6}"),
+                "--launched".into(),
+            ],
+            job,
+            temporary,
+            shared_memory,
+            placement: self.nodes.as_ref().map(|nodes| nodes.place_all(self.config.run.ranks)),
+            runtime: self.runtime.clone(),
+            respawns: self.config.recovery.rungs().contains(&Rung::Respawn),
+            home: kintsugi_ffi::os::hostname(),
+            tunables: std::env::var(TUNABLES_VARIABLE).ok(),
+        }
+    }
+
+    /// What the processes of an attempt are known by.
+    pub fn name(&self, attempt: u32) -> String {
+        janitor::job_name(&self.run.id(), attempt)
+    }
+
+    /// What agents on its nodes need to know.
+    pub fn mission(&self) -> Mission {
+        Mission {
+            program: self.program.clone(),
+            run: self.run.id(),
+            logs: self.run.join("logs"),
+            slots: self.slots(),
+            timeout: self.config.recovery.node_timeout.0,
+        }
+    }
+}

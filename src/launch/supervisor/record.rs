@@ -1,0 +1,183 @@
+//! The run's record as its supervisor keeps it: it follows what the ranks write, and adds what only
+//! the supervisor knows, for people and, while no rank writes it, in the event log.
+
+use std::path::PathBuf;
+use std::time::Instant;
+
+use crate::cluster::guard::last_words;
+use crate::launch::job::Job;
+use crate::launch::nodes::spreading::Spreading;
+use crate::launch::verdict::History;
+use crate::launch::{LaunchError, account, io_error};
+use crate::observe::clock::{Clock, RealClock};
+use crate::observe::event::{self, Event, Kind};
+use crate::observe::log::{EVENTS_FILE, EventTail, JsonLines};
+use crate::observe::result::RunResult;
+use crate::run_folder::heard::{HEARD, Heard};
+
+use super::answer::Answer;
+
+/// What is known of a run, over all its attempts.
+pub(super) struct Record<'a> {
+    /// The run.
+    pub(super) job: &'a Job,
+    show: &'a mut dyn FnMut(&Event),
+    tail: EventTail,
+    /// How far the run has come.
+    pub(super) history: History,
+    /// The same number of nodes, once more of them live.
+    pub(super) spreading: Spreading,
+    /// What ranks that lost some of their number wait for.
+    answer: Answer,
+    /// The newest event: its time and place are those of our own.
+    pub(super) last: Option<Event>,
+    /// The attempt in force.
+    pub(super) attempt: u32,
+    /// The unix time at which the run's seconds were 0.
+    pub(super) origin: f64,
+}
+
+impl<'a> Record<'a> {
+    /// Reads what earlier launches of this run wrote, without showing it again.
+    pub(super) fn of(job: &'a Job, show: &'a mut dyn FnMut(&Event)) -> Self {
+        let mut record = Self {
+            job,
+            show,
+            tail: EventTail::new(job.run.join(EVENTS_FILE)),
+            history: History::default(),
+            spreading: Spreading::new(job.config.recovery.regrow),
+            answer: Answer::of(job.nodes.as_ref().map_or(1, |nodes| nodes.allocation.nodes.len())),
+            last: None,
+            attempt: 0,
+            origin: now_unix(),
+        };
+        record.read_the_past();
+        // Restarts within this launch count as time of the run; the pause before it does not.
+        record.origin -= record.last.as_ref().map_or(0.0, |last| last.seconds);
+        record
+    }
+
+    fn read_the_past(&mut self) {
+        loop {
+            let events = self.tail.poll();
+            if events.is_empty() {
+                return;
+            }
+            for event in events {
+                self.history.on(&event);
+                self.last = Some(event);
+            }
+        }
+    }
+
+    /// Takes what the ranks wrote since; says whether it shows that the world goes on.
+    pub(super) fn follow(&mut self) -> bool {
+        let mut alive = false;
+        for event in self.tail.poll() {
+            alive |= self.history.on(&event);
+            self.spreading.on(&event);
+            self.answer.on(&event, Instant::now());
+            (self.show)(&event);
+            self.last = Some(event);
+        }
+        alive
+    }
+
+    /// Nobody asked for the end: ranks may go on with fewer.
+    pub(super) fn answer(&mut self) {
+        if let Some(heard) = self.answer.due(Instant::now()) {
+            self.say_heard(heard);
+        }
+    }
+
+    /// Says which repair was heard of; generation 0 before there was any.
+    pub(super) fn say_heard(&mut self, heard: Heard) {
+        if let Err(error) = heard.write(self.job.run.path()) {
+            self.warn(&format!("ranks cannot be answered (RUN/{HEARD}): {error}"));
+        }
+    }
+
+    /// The newest step that was seen.
+    pub(super) fn step(&self) -> u64 {
+        self.last.as_ref().map_or(0, |last| last.step)
+    }
+
+    /// Where the output of the attempt's mpirun and all its ranks goes.
+    pub(super) fn launcher_log(&self) -> PathBuf {
+        self.job.run.join(&format!("logs/mpirun-{}.log", self.attempt))
+    }
+
+    /// The event log is ours between two attempts.
+    pub(super) fn record(&mut self, kind: Kind) {
+        let event = self.own_event(kind);
+        if let Err(error) = self.append(&event) {
+            tracing::warn!("events.jsonl: {error}");
+        }
+        self.follow();
+    }
+
+    fn append(&self, event: &Event) -> std::io::Result<()> {
+        let storage = std::sync::Arc::new(self.job.run.storage().clone());
+        JsonLines::at(storage, "events.jsonl").append(event)
+    }
+
+    fn own_event(&self, kind: Kind) -> Event {
+        let time = now_unix();
+        Event {
+            v: event::VERSION,
+            time,
+            seconds: time - self.origin,
+            attempt: self.attempt,
+            generation: self.last.as_ref().map_or(0, |last| last.generation),
+            step: self.last.as_ref().map_or(0, |last| last.step),
+            rank: 0,
+            kind,
+        }
+    }
+
+    /// For people only: while ranks live, the event log is theirs.
+    pub(super) fn warn(&mut self, message: &str) {
+        let event = self.own_event(Kind::Warning { message: message.to_owned() });
+        (self.show)(&event);
+    }
+
+    /// The last words of the attempt's mpirun.
+    pub(super) fn quote_launcher(&mut self) {
+        const LINES: usize = 6;
+        let log = self.launcher_log();
+        let lines = account::last_lines(&log, LINES);
+        if !lines.is_empty() {
+            let text = lines.join("\n  ");
+            self.warn(&format!("the last lines of {}:\n  {text}", log.display()));
+        }
+    }
+
+    /// Which process ended first, and that another attempt follows.
+    pub(super) fn say_why_again(&mut self, reason: &str) {
+        let logs = self.job.run.join("logs");
+        if let Some(first) = last_words::first_of_attempt(&logs, self.attempt) {
+            self.warn(&format!("the first to end was {first}"));
+        }
+        let next = self.attempt + 1;
+        self.warn(&format!("{reason}; starting again (attempt {next})"));
+    }
+
+    /// The event that ends the log of a run whose result no rank could write.
+    pub(super) fn end(&mut self, result: &RunResult) -> Result<(), LaunchError> {
+        let status = serde_json::to_value(result.status).ok();
+        let status = status.and_then(|value| value.as_str().map(str::to_owned));
+        let event = self.own_event(Kind::RunEnd {
+            status: status.unwrap_or_default(),
+            reason: result.reason.clone(),
+            state_sha256: None,
+        });
+        self.append(&event).map_err(io_error("ending the event log"))?;
+        self.follow();
+        Ok(())
+    }
+}
+
+/// Seconds since 1970.
+fn now_unix() -> f64 {
+    RealClock::default().unix_seconds()
+}
