@@ -207,10 +207,10 @@ fn a_node_that_was_lost_is_used_again_once_it_has_cooled_down_and_answers() {
     fleet.cut("a");
     fleet.recall();
     assert!(stays_out(&mut fleet, "a"), "it was not asked yet");
-    fleet.backdate("a", Duration::from_secs(14));
+    fleet.backdate("a", Duration::from_secs(4));
     fleet.recall();
     assert!(stays_out(&mut fleet, "a"), "not yet");
-    fleet.backdate("a", Duration::from_secs(2));
+    fleet.backdate("a", Duration::from_secs(14));
     fleet.recall();
     assert!(!lives(&mut fleet, "a"), "it has not answered");
     comes_back(&mut fleet, "a");
