@@ -9,12 +9,8 @@ use serde::Serialize;
 
 use crate::observe::clock::RealClock;
 use crate::observe::storage::{FileSystem, Storage};
-use crate::train::checkpoint::CheckpointError;
-use crate::train::checkpoint::store;
-use crate::train::checkpoint::weights;
-use crate::train::checkpoint::weights::Given;
-use crate::train::checkpoint::weights::Place;
-use crate::train::checkpoint::weights::WeightsError;
+use crate::train::checkpoint::weights::{Given, Place, WeightsError};
+use crate::train::checkpoint::{CheckpointError, store, weights};
 
 /// Arguments.
 #[derive(Debug, clap::Args)]

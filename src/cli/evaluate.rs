@@ -15,10 +15,8 @@ use crate::data::open::open;
 use crate::data::{DataError, Split};
 use crate::engine::{self, Compute, EngineError};
 use crate::model::{catalogue, layout};
-use crate::train::checkpoint::CheckpointError;
-use crate::train::checkpoint::Snapshot;
-use crate::train::checkpoint::weights;
 use crate::train::checkpoint::weights::WeightsError;
+use crate::train::checkpoint::{CheckpointError, Snapshot, weights};
 
 /// Arguments.
 #[derive(Debug, clap::Args)]

@@ -1,6 +1,6 @@
 //! The loop over the attempts of one launch: begins one, reads how it ended, and either the run is
-//! over or the next one begins. What an attempt is made of, processes or simulated ranks, is the
-//! `World`'s; `verdict` decides.
+//! over or the next one begins. Whoever implements `Attempts` knows what one is made of, processes or
+//! simulated ranks; `verdict` decides.
 
 use std::path::Path;
 
@@ -36,7 +36,7 @@ pub enum Tried {
 }
 
 /// Where attempts take place.
-pub trait World {
+pub trait Attempts {
     /// Why a launch gives the run away.
     type Error: From<LaunchError>;
 
@@ -73,50 +73,50 @@ pub trait World {
 ///
 /// # Errors
 /// The ranks refused the configuration, or what the world says.
-pub fn run<W: World>(world: &mut W) -> Result<RunResult, W::Error> {
+pub fn run<A: Attempts>(attempts: &mut A) -> Result<RunResult, A::Error> {
     loop {
-        let attempt = world.raise()?;
-        let files = EndingFiles::of(world.run().storage);
+        let attempt = attempts.raise()?;
+        let files = EndingFiles::of(attempts.run().storage);
         files.put_result_aside(attempt)?;
         files.forget_refusal()?;
-        world.history().attempt_begins();
-        let ending = match world.attempt()? {
+        attempts.history().attempt_begins();
+        let ending = match attempts.attempt()? {
             Tried::Ended(ending) => ending,
-            Tried::Not(status, reason) => return conclude(world, attempt, status, &reason),
+            Tried::Not(status, reason) => return conclude(attempts, attempt, status, &reason),
         };
-        let stalled = world.history().attempt_ends(&ending);
-        let files = EndingFiles::of(world.run().storage);
+        let stalled = attempts.history().attempt_ends(&ending);
+        let files = EndingFiles::of(attempts.run().storage);
         let result = files.result().filter(|result| result.attempt == attempt);
         if result.is_none()
             && let Some(reason) = files.refusal()
         {
             return Err(LaunchError::Refused { reason }.into());
         }
-        let may_restart = verdict::may_restart(world.run().config);
+        let may_restart = verdict::may_restart(attempts.run().config);
         let next = verdict::next(&ending, result, stalled, may_restart);
-        world.decided(&next);
+        attempts.decided(&next);
         match next {
             Next::Accept(result) => return Ok(*result),
-            Next::Conclude(status, reason) => return conclude(world, attempt, status, &reason),
+            Next::Conclude(status, reason) => return conclude(attempts, attempt, status, &reason),
             Next::Restart(_) => {}
         }
     }
 }
 
 /// The result when no rank could write one.
-fn conclude<W: World>(
-    world: &mut W,
+fn conclude<A: Attempts>(
+    attempts: &mut A,
     attempt: u32,
     status: Status,
     reason: &str,
-) -> Result<RunResult, W::Error> {
-    let Run { config, storage, name } = world.run();
+) -> Result<RunResult, A::Error> {
+    let Run { config, storage, name } = attempts.run();
     let (events, ledger) = (lines(storage, EVENTS_FILE), lines(storage, LEDGER_FILE));
     let mut result = account::result(&name, attempt, status, reason, &events, &ledger);
     result.exact |= config.train.reproducible;
     result.exact &= config.train.exchange == ExchangeKind::Synchronous;
     EndingFiles::of(storage).write_result(&result)?;
-    world.concluded(&result)?;
+    attempts.concluded(&result)?;
     Ok(result)
 }
 

@@ -14,7 +14,7 @@ use crate::run_folder::heard::Heard;
 use crate::run_folder::lock::RunLock;
 
 use super::attempt::Attempt;
-use super::attempts::{self, Run, Tried, World};
+use super::attempts::{self, Attempts, Run, Tried};
 use super::job::Job;
 use super::nodes::Crew;
 use super::nodes::switchboard::Loss;
@@ -106,7 +106,7 @@ struct Supervisor<'a> {
     spread: Spread,
 }
 
-impl World for Supervisor<'_> {
+impl Attempts for Supervisor<'_> {
     type Error = LaunchError;
 
     fn run(&self) -> Run<'_> {

@@ -69,23 +69,26 @@ fn comparison_is_due(position: &Position, every: Interval) -> bool {
         && (position.step.is_multiple_of(every) || position.ending.is_some())
 }
 
-/// What a commit adds to the position besides its ledger line. `ends_epoch`: the step was its
-/// epoch's last. `regrows`: ranks that were lost are to come back behind it.
-pub fn after_commit(
-    position: &mut Position,
-    plan: &Plan,
-    asked: Requests,
-    (ends_epoch, regrows): (bool, bool),
-) {
+/// What is known of a step that has just been committed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Boundary {
+    /// It was its epoch's last.
+    pub ends_epoch: bool,
+    /// Ranks that were lost are to come back behind it.
+    pub regrows: bool,
+}
+
+/// What a commit adds to the position besides its ledger line.
+pub fn after_commit(position: &mut Position, plan: &Plan, asked: Requests, boundary: Boundary) {
     position.exact &= !asked.inexact;
     position.evaluation_due |= plan.evaluates()
         && match plan.evaluation {
-            Every::Epoch | Every::Auto => ends_epoch,
+            Every::Epoch | Every::Auto => boundary.ends_epoch,
             Every::Steps(steps) => position.step.is_multiple_of(steps),
             Every::Time(_) => asked.evaluate,
             Every::Never => false,
         };
-    position.resize_due |= asked.resize || regrows;
+    position.resize_due |= asked.resize || boundary.regrows;
     position.settle(plan);
     if position.ending.is_some() {
         return;
@@ -183,10 +186,10 @@ mod tests {
     fn the_last_step_ends_a_run_whatever_was_asked() {
         let asked = Requests { stop: true, ..Requests::default() };
         let mut position = at(10);
-        after_commit(&mut position, &plan(), asked, (false, false));
+        after_commit(&mut position, &plan(), asked, Boundary::default());
         assert_eq!(position.ending, Some(Ending::Completed));
         let mut position = at(9);
-        after_commit(&mut position, &plan(), asked, (false, false));
+        after_commit(&mut position, &plan(), asked, Boundary::default());
         assert_eq!(position.ending, Some(Ending::Interrupted));
     }
 }

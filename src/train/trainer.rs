@@ -13,20 +13,19 @@ use crate::observe::event::Kind;
 use crate::observe::result::Status;
 
 use crate::train::TrainError;
-use crate::train::agenda::{self, Task};
+use crate::train::agenda::{self, Boundary, Task};
 use crate::train::evaluation;
 use crate::train::exchange::{Context, Exchange, Sums};
 use crate::train::record::repairs::Begin;
 use crate::train::record::steps::Step;
 use crate::train::record::{Record, inexact};
-use crate::train::repair::comparison;
 use crate::train::repair::integrity::Integrity;
 use crate::train::repair::resize::{self, Resized};
-use crate::train::repair::rollback;
 use crate::train::repair::shrunk::Shrunk;
 use crate::train::repair::size::Resizer;
 use crate::train::repair::spares::{Recruits, Spares};
 use crate::train::repair::world::{self, Tries};
+use crate::train::repair::{comparison, rollback};
 use crate::train::state::position::Ending;
 use crate::train::state::rank::Rank;
 use crate::train::state::stage::Stage;
@@ -187,7 +186,7 @@ impl Trainer {
         position.commit(line);
         let ends_epoch = position.cursor / samples > epoch_before;
         let regrows = self.resizer.due_after(&rank.world, position.step, ends_epoch);
-        agenda::after_commit(position, &rank.plan, asked, (ends_epoch, regrows));
+        agenda::after_commit(position, &rank.plan, asked, Boundary { ends_epoch, regrows });
         if asked.take_in_spares {
             self.spares.recruits = Recruits::Agreed;
         }

@@ -16,8 +16,7 @@ use crate::observe::log::parse_lines;
 use crate::observe::result::{RunResult, Status, Validation};
 use crate::observe::storage::Storage;
 use crate::train::TrainError;
-use crate::train::record::journal::EVENTS;
-use crate::train::record::journal::LEDGER;
+use crate::train::record::journal::{EVENTS, LEDGER};
 
 use super::rank::Left;
 use super::scenario::{self, SAMPLES, STEPS, Scenario};

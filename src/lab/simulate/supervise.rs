@@ -10,7 +10,7 @@ use serde::de::DeserializeOwned;
 use crate::cluster::comm::sim::{self, End, SimOptions, Trace};
 use crate::config::seed::{Stream, purpose};
 use crate::launch::LaunchError;
-use crate::launch::attempts::{self, Run, Tried, World};
+use crate::launch::attempts::{self, Attempts, Run, Tried};
 use crate::launch::ending_files::EndingFiles;
 use crate::launch::verdict::{Ending, History, Next};
 use crate::observe::event::{Event, Kind};
@@ -349,7 +349,7 @@ impl From<LaunchError> for Broken {
     }
 }
 
-impl World for Supervisor {
+impl Attempts for Supervisor {
     type Error = Broken;
 
     fn run(&self) -> Run<'_> {

@@ -5,8 +5,7 @@ use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::{Xxh3, xxh3_128};
 
 use crate::model::Shape;
-use crate::train::checkpoint::CheckpointError;
-use crate::train::checkpoint::Snapshot;
+use crate::train::checkpoint::{CheckpointError, Snapshot};
 
 /// The manifest's name.
 pub const MANIFEST: &str = "MANIFEST.json";

@@ -14,8 +14,7 @@ use crate::cluster::resident::{Shape, SlotView};
 use crate::model::{Layout, TensorKind};
 use crate::train::state::parts::{PARAMETERS, STATISTICS};
 
-use crate::train::state::digest::Position;
-use crate::train::state::digest::state_sha256;
+use crate::train::state::digest::{Position, state_sha256};
 
 pub mod interval;
 pub mod manifest;

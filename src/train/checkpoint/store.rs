@@ -11,19 +11,10 @@ use std::sync::Arc;
 use crate::observe::clock::Clock;
 use crate::observe::storage::Storage;
 
-use crate::train::checkpoint::CheckpointError;
-use crate::train::checkpoint::Expectation;
-use crate::train::checkpoint::Snapshot;
-use crate::train::checkpoint::TrainState;
-use crate::train::checkpoint::manifest::FileEntry;
-use crate::train::checkpoint::manifest::MANIFEST;
-use crate::train::checkpoint::manifest::MODEL;
-use crate::train::checkpoint::manifest::Manifest;
-use crate::train::checkpoint::manifest::OPTIMIZER;
-use crate::train::checkpoint::manifest::STATE;
-use crate::train::checkpoint::manifest::hex;
-use crate::train::checkpoint::tensors;
-use crate::train::checkpoint::wire;
+use crate::train::checkpoint::manifest::{
+    FileEntry, MANIFEST, MODEL, Manifest, OPTIMIZER, STATE, hex,
+};
+use crate::train::checkpoint::{CheckpointError, Expectation, Snapshot, TrainState, tensors, wire};
 
 /// How one checkpoint went.
 #[derive(Debug)]

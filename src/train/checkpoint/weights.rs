@@ -9,14 +9,11 @@ use thiserror::Error;
 use crate::model::{Layout, Shape};
 use crate::observe::storage::FileSystem;
 
-use crate::train::checkpoint::CheckpointError;
-use crate::train::checkpoint::Expectation;
-use crate::train::checkpoint::Snapshot;
-use crate::train::checkpoint::TrainState;
 use crate::train::checkpoint::manifest::MANIFEST;
-use crate::train::checkpoint::store;
-use crate::train::checkpoint::tensors;
 use crate::train::checkpoint::tensors::TensorError;
+use crate::train::checkpoint::{
+    CheckpointError, Expectation, Snapshot, TrainState, store, tensors,
+};
 use crate::train::state::parts::MOMENTUM;
 
 /// Why weights could not be taken from a file.

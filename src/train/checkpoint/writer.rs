@@ -13,10 +13,8 @@ use crate::observe::clock::{Clock, RealClock};
 use crate::observe::storage::Storage;
 use crate::train::state::beside::Beside;
 
-use crate::train::checkpoint::CheckpointError;
-use crate::train::checkpoint::Snapshot;
-use crate::train::checkpoint::TrainState;
 use crate::train::checkpoint::store::{self, WriterReport};
+use crate::train::checkpoint::{CheckpointError, Snapshot, TrainState};
 use crate::train::plan::About;
 use crate::train::state::parts::{PARAMETERS, STATISTICS, is_of_optimizer};
 

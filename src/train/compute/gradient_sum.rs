@@ -10,8 +10,7 @@ use std::time::Duration;
 use crate::model::{Layout, TensorKind};
 
 use crate::train::compute::fixed_point;
-use crate::train::compute::fixed_point::Grid;
-use crate::train::compute::fixed_point::Needs;
+use crate::train::compute::fixed_point::{Grid, Needs};
 
 /// How often a waiting thread looks whether it should give up.
 /// How often a worker that waits for its turn looks up.

@@ -17,15 +17,10 @@ use crate::data::sampler::Order;
 use crate::observe::ledger::Committed;
 
 use crate::train::TrainError;
-use crate::train::compute::free_run::FreeRun;
-use crate::train::compute::free_run::Taken;
+use crate::train::compute::free_run::{FreeRun, Taken};
 use crate::train::compute::pool::Pool;
 use crate::train::compute::totals::Totals;
-use crate::train::exchange::Context;
-use crate::train::exchange::Exchange;
-use crate::train::exchange::Sums;
-use crate::train::exchange::at;
-use crate::train::exchange::measure_begin;
+use crate::train::exchange::{Context, Exchange, Sums, at, measure_begin};
 use crate::train::state::parts::{PARAMETERS, STATISTICS, W_OLD};
 use crate::train::state::replica::Replica;
 use crate::train::state::stage::Stage;

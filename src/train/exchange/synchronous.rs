@@ -13,21 +13,14 @@ use crate::data::sampler::Order;
 use crate::observe::ledger::Committed;
 
 use crate::train::TrainError;
-use crate::train::compute::fixed_point::Grid;
-use crate::train::compute::fixed_point::Needs;
-use crate::train::compute::fixed_point::Verdict;
+use crate::train::compute::fixed_point::{Grid, Needs, Verdict};
 use crate::train::compute::gradient_sum::Complete;
 use crate::train::compute::pool::Pool;
 use crate::train::compute::totals::Totals;
-use crate::train::exchange::Context;
-use crate::train::exchange::Exchange;
-use crate::train::exchange::Sums;
-use crate::train::exchange::at;
-use crate::train::exchange::measure_begin;
+use crate::train::exchange::{Context, Exchange, Sums, at, measure_begin};
 use crate::train::state::replica::Replica;
 use crate::train::state::stage::Stage;
-use crate::train::update::optimizer::Optimizer;
-use crate::train::update::optimizer::statistics_momentum;
+use crate::train::update::optimizer::{Optimizer, statistics_momentum};
 use crate::train::update::schedule;
 
 /// See the module.

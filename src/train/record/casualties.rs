@@ -12,10 +12,7 @@ use crate::observe::log::{parse_lines, whole_lines};
 use crate::observe::result::Status;
 use crate::observe::storage::Storage;
 
-use crate::train::record::cause::LOG_TAIL_BYTES;
-use crate::train::record::cause::is_deadly;
-use crate::train::record::cause::log_name;
-use crate::train::record::cause::struck;
+use crate::train::record::cause::{LOG_TAIL_BYTES, is_deadly, log_name, struck};
 use crate::train::record::journal::EVENTS;
 
 /// The end of the event log in which planned faults are looked for.

@@ -18,18 +18,14 @@ use crate::observe::storage::Storage;
 
 use crate::train::TrainError;
 use crate::train::checkpoint;
-use crate::train::checkpoint::Copying;
-use crate::train::checkpoint::TrainState;
-use crate::train::checkpoint::Writer;
-use crate::train::checkpoint::young_daly;
-use crate::train::plan::Facts;
-use crate::train::plan::Staff;
+use crate::train::checkpoint::{Copying, TrainState, Writer, young_daly};
+use crate::train::plan::{Facts, Staff};
 use crate::train::record::cause::FAULT_AGE_SECONDS_MAX;
 use crate::train::record::journal::Journal;
 use crate::train::record::outcome;
+use crate::train::state::digest;
 use crate::train::state::parts::{PARAMETERS, STATISTICS, is_of_optimizer};
-use crate::train::state::position::Ending;
-use crate::train::state::position::Position;
+use crate::train::state::position::{Ending, Position};
 use crate::train::state::rank::Place;
 use crate::train::state::replica::Replica;
 
@@ -410,7 +406,7 @@ impl Keeper {
     pub fn digest(&self, replica: &Replica) -> String {
         let slots = replica.slots.read().unwrap_or_else(PoisonError::into_inner);
         let committed = slots.committed();
-        let position = crate::train::state::digest::Position {
+        let position = digest::Position {
             step: replica.position.step,
             cursor: replica.position.cursor,
             seed: self.facts.order.seed,
@@ -418,7 +414,7 @@ impl Keeper {
         };
         let of_optimizer = committed.parts().filter(|(name, _)| is_of_optimizer(name));
         let of_optimizer: Vec<&[f32]> = of_optimizer.map(|(_, part)| part).collect();
-        crate::train::state::digest::state_sha256(
+        digest::state_sha256(
             &self.facts.about.layout,
             committed.part(PARAMETERS),
             committed.part(STATISTICS),

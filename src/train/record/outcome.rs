@@ -11,8 +11,7 @@ use crate::observe::log::parse_lines;
 use crate::observe::result::{Restart, RunResult, Status, Validation};
 use crate::observe::storage::Storage;
 
-use crate::train::record::journal::EVENTS;
-use crate::train::record::journal::LEDGER;
+use crate::train::record::journal::{EVENTS, LEDGER};
 use crate::train::state::position::Position;
 use crate::train::state::rank::Place;
 

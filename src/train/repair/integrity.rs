@@ -12,8 +12,7 @@ use xxhash_rust::xxh3::xxh3_64;
 use crate::cluster::comm::{CommError, Communicator};
 use crate::config::{Interval, seed};
 
-use crate::train::state::replica::Replica;
-use crate::train::state::replica::State;
+use crate::train::state::replica::{Replica, State};
 
 /// Times in a row that a run goes back to the same state before it gives up: what is wrong then
 /// does not go away.

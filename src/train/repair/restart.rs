@@ -17,8 +17,7 @@ use crate::observe::storage::Storage;
 
 use crate::train::TrainError;
 use crate::train::checkpoint::store;
-use crate::train::record::journal::LEDGER;
-use crate::train::record::journal::WORLD;
+use crate::train::record::journal::{LEDGER, WORLD};
 use crate::train::state::housing::Housing;
 use crate::train::state::position::Position;
 use crate::train::state::replica::Replica;

@@ -5,9 +5,7 @@ use crate::observe::event::{Kind, Lost};
 use crate::observe::ledger::counted_after;
 
 use crate::train::TrainError;
-use crate::train::plan::Facts;
-use crate::train::plan::Plan;
-use crate::train::plan::TrainArguments;
+use crate::train::plan::{Facts, Plan, TrainArguments};
 use crate::train::record::outcome::RESULT;
 use crate::train::start::prepare::From;
 use crate::train::start::surroundings::Surroundings;

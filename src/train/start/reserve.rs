@@ -15,10 +15,9 @@ use crate::observe::result::Status;
 
 use crate::train::TrainError;
 use crate::train::plan::{TrainArguments, policy};
-use crate::train::start::assemble;
-use crate::train::start::prepare;
 use crate::train::start::prepare::Prepared;
 use crate::train::start::surroundings::Surroundings;
+use crate::train::start::{assemble, prepare};
 use crate::train::state::replica::Replica;
 
 /// Starts of new spares that may fail before this spare tries no more.

@@ -17,23 +17,15 @@ use crate::run_folder::lock::RunLock;
 
 use crate::train::TrainError;
 use crate::train::plan::TrainArguments;
-use crate::train::record::casualties;
-use crate::train::record::inexact;
 use crate::train::record::journal::WORLD;
-use crate::train::record::reason::leave_reason;
-use crate::train::record::reason::read_reason;
-use crate::train::start::announce::Beginning;
-use crate::train::start::announce::announce;
+use crate::train::record::reason::{leave_reason, read_reason};
+use crate::train::record::{casualties, inexact};
+use crate::train::start::announce::{Beginning, announce};
 use crate::train::start::assemble::{conclude, is_spare, replica, trainer, write_failure};
-use crate::train::start::network;
-use crate::train::start::prepare;
 use crate::train::start::prepare::Prepared;
-use crate::train::start::reserve;
 use crate::train::start::reserve::Preparation;
-use crate::train::start::surroundings::Surroundings;
-use crate::train::start::surroundings::communicator;
-use crate::train::start::surroundings::start_guardian;
-use crate::train::start::surroundings::surroundings;
+use crate::train::start::surroundings::{Surroundings, communicator, start_guardian, surroundings};
+use crate::train::start::{network, prepare, reserve};
 use crate::train::state::position::Position;
 use crate::train::state::rank::Place;
 

@@ -24,8 +24,7 @@ use crate::run_folder::lock;
 
 use crate::train::TrainError;
 use crate::train::plan::{Staff, TrainArguments};
-use crate::train::record::cause::WITNESS_WAIT_MAX;
-use crate::train::record::cause::log_name;
+use crate::train::record::cause::{WITNESS_WAIT_MAX, log_name};
 use crate::train::record::journal::EVENTS;
 use crate::train::repair::shrunk::Launcher;
 

@@ -11,8 +11,7 @@ use crate::config::{FaultKind, Phase};
 use crate::observe::clock::Clock;
 
 use crate::train::state::housing::Housing;
-use crate::train::state::incoming::Incoming;
-use crate::train::state::incoming::Way;
+use crate::train::state::incoming::{Incoming, Way};
 use crate::train::state::position::Position;
 use crate::train::state::proof::Proof;
 use crate::train::state::stage::Stage;
