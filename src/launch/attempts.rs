@@ -1,6 +1,6 @@
 //! The loop over the attempts of one launch: begins one, reads how it ended, and either the run is
-//! over or the next one begins. Whoever implements `Attempts` knows what one is made of, processes or
-//! simulated ranks; `verdict` decides.
+//! over or the next one begins. What an attempt is made of, processes or simulated ranks, is known
+//! to who implements `Attempts`; `verdict` decides.
 
 use std::path::Path;
 
