@@ -50,6 +50,26 @@ pub struct Job {
     pub failure: Option<TrainError>,
 }
 
+impl Job {
+    /// Takes the next of finitely many items.
+    fn take(&mut self) -> Option<Item> {
+        let turn = self.next;
+        let item = match &self.work {
+            Work::Train { owners, standing } => {
+                let standing = *standing;
+                owners.get(turn).map(|&owner| Item::Train { turn, owner, standing })
+            }
+            Work::Evaluate { ranges } => {
+                ranges.get(turn).map(|&(first, count)| Item::Evaluate { first, count })
+            }
+            Work::Nothing | Work::Stop | Work::Free { .. } => None,
+        }?;
+        self.next += 1;
+        self.busy += 1;
+        Some(item)
+    }
+}
+
 /// One item, taken.
 #[allow(missing_docs)]
 pub enum Item {
@@ -80,31 +100,20 @@ impl Board {
     pub fn await_item(&self, free: Option<&FreeRun>) -> Option<Item> {
         let mut job = self.lock();
         loop {
-            let index = job.next;
-            let item =
-                match &job.work {
-                    Work::Stop => return None,
-                    Work::Nothing => None,
-                    Work::Train { owners, standing } => owners
-                        .get(index)
-                        .map(|&owner| Item::Train { turn: index, owner, standing: *standing }),
-                    Work::Evaluate { ranges } => {
-                        ranges.get(index).map(|&(first, count)| Item::Evaluate { first, count })
+            match job.work {
+                Work::Stop => return None,
+                Work::Free { standing } => {
+                    drop(job);
+                    let turn = free.and_then(|free| free.next_turn(WAKE_EVERY));
+                    if let Some((turn, learning_rate)) = turn {
+                        return Some(Item::Free { turn, learning_rate, standing });
                     }
-                    Work::Free { standing } => {
-                        let standing = *standing;
-                        drop(job);
-                        let turn = free.and_then(|free| free.next_turn(WAKE_EVERY));
-                        if let Some((turn, learning_rate)) = turn {
-                            return Some(Item::Free { turn, learning_rate, standing });
-                        }
-                        job = self.lock();
-                        continue;
-                    }
-                };
-            if let Some(item) = item {
-                job.next += 1;
-                job.busy += 1;
+                    job = self.lock();
+                    continue;
+                }
+                Work::Nothing | Work::Train { .. } | Work::Evaluate { .. } => {}
+            }
+            if let Some(item) = job.take() {
                 return Some(item);
             }
             let waited = self.changed.wait_timeout(job, WAKE_EVERY);
@@ -114,21 +123,7 @@ impl Board {
 
     /// The next item, if there is one.
     pub fn take_item(&self) -> Option<Item> {
-        let mut job = self.lock();
-        let index = job.next;
-        let item = match &job.work {
-            Work::Train { owners, standing } => {
-                let standing = *standing;
-                owners.get(index).map(|&owner| Item::Train { turn: index, owner, standing })
-            }
-            Work::Evaluate { ranges } => {
-                ranges.get(index).map(|&(first, count)| Item::Evaluate { first, count })
-            }
-            Work::Nothing | Work::Stop | Work::Free { .. } => None,
-        }?;
-        job.next += 1;
-        job.busy += 1;
-        Some(item)
+        self.lock().take()
     }
 
     /// An item is done, with these sums.
