@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use crate::observe::clock::RealClock;
 use crate::observe::storage::{FileSystem, Storage};
-use crate::train::checkpoint::weights::{Given, Place, WeightsError};
+use crate::train::checkpoint::weights::{Given, Named, WeightsError};
 use crate::train::checkpoint::{CheckpointError, store, weights};
 
 /// Arguments.
@@ -126,7 +126,7 @@ fn entry(storage: &dyn Storage, folder: &Path) -> Entry {
 
 /// Oldest first; what a run has marked comes last.
 fn entries(path: &Path) -> Result<Vec<Entry>, Failure> {
-    let Place { root, folder } = weights::locate(path)?;
+    let Named { root, folder } = weights::locate(path)?;
     let storage = FileSystem::new(root);
     if let Some(folder) = folder {
         return Ok(vec![entry(&storage, &folder)]);

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use crate::lab::doctor::{Diagnosis, Finding, State, diagnose};
+use crate::lab::doctor::{Diagnosis, Finding, Grade, diagnose};
 use crate::lab::resident;
 use crate::launch::janitor;
 
@@ -78,10 +78,10 @@ fn print(diagnosis: &Diagnosis, out: &mut impl Write) -> io::Result<()> {
 
 fn print_finding(finding: &Finding, out: &mut impl Write) -> io::Result<()> {
     let state = match finding.state {
-        State::Ok => "ok",
-        State::Absent => "-",
-        State::Warning => "warning",
-        State::Broken => "BROKEN",
+        Grade::Ok => "ok",
+        Grade::Absent => "-",
+        Grade::Warning => "warning",
+        Grade::Broken => "BROKEN",
     };
     writeln!(out, "{state:8}{:16}{}", finding.name, finding.value)?;
     if finding.advice.is_empty() {

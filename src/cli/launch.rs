@@ -13,7 +13,7 @@ use crate::launch::estimate::{self, Sizes};
 use crate::launch::job::Job;
 use crate::launch::limits::Limits;
 use crate::launch::nodes::allocation::slurmd_timeout;
-use crate::launch::nodes::crew::{Crew, Nodes};
+use crate::launch::nodes::cluster_nodes::{ClusterNodes, Nodes};
 use crate::launch::nodes::{Allocation, SPARES_DEFAULT};
 use crate::launch::run_dir::{Found, RunDir};
 use crate::launch::runtime::{RUNTIME_VARIABLE, Runtime, SILENCE_MAX};
@@ -120,8 +120,8 @@ fn launch(args: &Args) -> Result<Status, LaunchError> {
 fn clear_slots(job: &Job) {
     job.slots().clear();
     let Some(nodes) = job.nodes.clone() else { return };
-    match Crew::assemble(nodes, job.mission(), &mut || false) {
-        Ok(mut crew) => crew.clear_slots(),
+    match ClusterNodes::assemble(nodes, job.mission(), &mut || false) {
+        Ok(mut nodes) => nodes.clear_slots(),
         Err(error) => eprintln!(
             "warning: what the run left in memory on other nodes stays there ({error}); `kintsugi \
              doctor --clear` on each clears it"

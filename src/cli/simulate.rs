@@ -152,7 +152,7 @@ fn print_shown(shown: &Shown) {
         config.checkpoint.keep,
         config.evaluation.every,
         config.recovery.rungs(),
-        if shown.scenario.housed { "outlives the ranks" } else { "dies with the ranks" }
+        if shown.scenario.in_file { "outlives the ranks" } else { "dies with the ranks" }
     );
     for fault in &shown.scenario.faults {
         println!("fault: {fault:?}");

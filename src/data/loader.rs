@@ -48,14 +48,14 @@ pub struct Loader {
 struct Shared {
     decoder: Decoder,
     augment: bool,
-    state: Mutex<State>,
+    state: Mutex<Pipeline>,
     /// There may be something to decode, or the loader closes.
     work: Condvar,
     /// A micro-batch is whole, or a thread ended.
     ready: Condvar,
 }
 
-struct State {
+struct Pipeline {
     queue: Queue,
     closing: bool,
     /// Decode threads that live.
@@ -71,7 +71,7 @@ impl Loader {
         let shared = Arc::new(Shared {
             decoder: Decoder::new(set, recipe, options.bad_image),
             augment: options.augment,
-            state: Mutex::new(State {
+            state: Mutex::new(Pipeline {
                 queue: Queue::new(order, options.prefetch as u64),
                 closing: false,
                 threads: 0,

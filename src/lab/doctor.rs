@@ -27,7 +27,7 @@ const DISK_MIN: u64 = 1 << 30;
 /// How a finding is to be read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum State {
+pub enum Grade {
     /// As it should be.
     Ok,
     /// Not there, and not needed.
@@ -46,12 +46,12 @@ pub struct Finding {
     /// What was found.
     pub value: String,
     /// How to read it.
-    pub state: State,
+    pub state: Grade,
     /// What to do; empty when nothing.
     pub advice: String,
 }
 
-fn finding(name: &'static str, state: State, value: impl Into<String>) -> Finding {
+fn finding(name: &'static str, state: Grade, value: impl Into<String>) -> Finding {
     Finding { name, value: value.into(), state, advice: String::new() }
 }
 
@@ -103,13 +103,13 @@ fn machine() -> Finding {
         }
         _ => "memory unknown".into(),
     };
-    finding("machine", State::Ok, format!("{}, {cores} threads, {memory}", os::hostname()))
+    finding("machine", Grade::Ok, format!("{}, {cores} threads, {memory}", os::hostname()))
 }
 
 fn mpi_library() -> Finding {
     let version = mpi::library_version();
     let value = format!("{version}, built with {}", mpi::mpicc());
-    finding("MPI library", if version.is_empty() { State::Broken } else { State::Ok }, value)
+    finding("MPI library", if version.is_empty() { Grade::Broken } else { Grade::Ok }, value)
 }
 
 /// The launcher, and whether it is of the library's version: a mixture fails in odd ways.
@@ -117,7 +117,7 @@ fn launcher() -> Finding {
     const NAME: &str = "launcher";
     let path = match probe_mpi::find_mpirun() {
         Ok(path) => path,
-        Err(error) => return finding(NAME, State::Broken, error.to_string()),
+        Err(error) => return finding(NAME, Grade::Broken, error.to_string()),
     };
     let answer = ask(Command::new(&path).arg("--version")).unwrap_or_default();
     let line = answer.lines().next().unwrap_or("does not say its version").trim().to_owned();
@@ -125,9 +125,9 @@ fn launcher() -> Finding {
     let library = mpi::library_version();
     let number = library.rsplit('v').next().unwrap_or_default();
     if !number.is_empty() && line.ends_with(number) {
-        return finding(NAME, State::Ok, value);
+        return finding(NAME, Grade::Ok, value);
     }
-    finding(NAME, State::Warning, value).advise(format!(
+    finding(NAME, Grade::Warning, value).advise(format!(
         "the program is linked with {library}: use the mpirun beside {}",
         mpi::mpicc()
     ))
@@ -141,21 +141,21 @@ fn node_launcher() -> Finding {
     let variable = std::env::var_os(RUNTIME_VARIABLE).map(PathBuf::from);
     let mpirun = probe_mpi::find_mpirun().unwrap_or_default();
     match Runtime::find("auto", variable, &mpirun, Path::new("kintsugi")) {
-        Ok(None) => finding(NAME, State::Ok, survives_ranks),
+        Ok(None) => finding(NAME, Grade::Ok, survives_ranks),
         Ok(Some(runtime)) => {
             let path = runtime.prefix.join("bin/prterun");
             let answer = ask(Command::new(&path).arg("--version")).unwrap_or_default();
             let line = answer.lines().next().unwrap_or("does not say its version").trim();
             let text = format!("{} ({line}): a node's death is survived too", path.display());
-            finding(NAME, State::Ok, text)
+            finding(NAME, Grade::Ok, text)
         }
-        Err(error) => finding(NAME, State::Warning, error.to_string()),
+        Err(error) => finding(NAME, Grade::Warning, error.to_string()),
     }
 }
 
 fn compute() -> Finding {
     let (major, minor, patch) = dnnl::version();
-    finding("compute", State::Ok, format!("oneDNN {major}.{minor}.{patch}, {}", dnnl::isa()))
+    finding("compute", Grade::Ok, format!("oneDNN {major}.{minor}.{patch}, {}", dnnl::isa()))
 }
 
 fn gpu() -> Finding {
@@ -165,14 +165,14 @@ fn gpu() -> Finding {
     let driver = driver_library();
     match (devices.is_empty(), driver) {
         (false, Some(library)) => {
-            finding(NAME, State::Ok, format!("{} ({})", devices.join("; "), library.display()))
+            finding(NAME, Grade::Ok, format!("{} ({})", devices.join("; "), library.display()))
         }
-        (false, None) => finding(NAME, State::Warning, devices.join("; "))
+        (false, None) => finding(NAME, Grade::Warning, devices.join("; "))
             .advise("nvidia-smi sees devices but libcuda.so.1 is missing: install the driver"),
         (true, Some(library)) => {
-            finding(NAME, State::Absent, format!("none ({} is there)", library.display()))
+            finding(NAME, Grade::Absent, format!("none ({} is there)", library.display()))
         }
-        (true, None) => finding(NAME, State::Absent, "none"),
+        (true, None) => finding(NAME, Grade::Absent, "none"),
     }
 }
 
@@ -194,12 +194,12 @@ fn slurm() -> Finding {
     match (sbatch, job) {
         (_, Some(job)) => {
             let nodes = std::env::var("SLURM_JOB_NODELIST").unwrap_or_default();
-            finding(NAME, State::Ok, format!("inside allocation {job} ({nodes})"))
+            finding(NAME, Grade::Ok, format!("inside allocation {job} ({nodes})"))
         }
         (Some(sbatch), None) => {
-            finding(NAME, State::Ok, format!("{}, not inside an allocation", sbatch.display()))
+            finding(NAME, Grade::Ok, format!("{}, not inside an allocation", sbatch.display()))
         }
-        (None, None) => finding(NAME, State::Absent, "no sbatch in PATH"),
+        (None, None) => finding(NAME, Grade::Absent, "no sbatch in PATH"),
     }
 }
 
@@ -219,7 +219,7 @@ fn resident_state(folder: &Path) -> Vec<Finding> {
     const NAME: &str = "resident state";
     let runs = resident::listing(folder);
     if runs.is_empty() {
-        return vec![finding(NAME, State::Absent, format!("none in {}", folder.display()))];
+        return vec![finding(NAME, Grade::Absent, format!("none in {}", folder.display()))];
     }
     let describe = |run: &resident::Slots| {
         let step = run.step.map_or("no step".into(), |step| format!("step {step}"));
@@ -227,10 +227,10 @@ fn resident_state(folder: &Path) -> Vec<Finding> {
         let whose = if run.run_dir.is_empty() { "an unknown run" } else { &run.run_dir };
         let value = format!("{} files, {size}, {step} of {whose}", run.files);
         match run.used {
-            resident::Use::Held => finding(NAME, State::Ok, format!("{value}, which runs")),
-            resident::Use::Waiting => finding(NAME, State::Warning, format!("{value}, unfinished"))
+            resident::Use::Held => finding(NAME, Grade::Ok, format!("{value}, which runs")),
+            resident::Use::Waiting => finding(NAME, Grade::Warning, format!("{value}, unfinished"))
                 .advise("start its launch again to go on from it, or `kintsugi doctor --clear`"),
-            resident::Use::Stale => finding(NAME, State::Warning, format!("{value}, stale"))
+            resident::Use::Stale => finding(NAME, Grade::Warning, format!("{value}, stale"))
                 .advise("remove it with `kintsugi doctor --clear`"),
         }
     };
@@ -242,13 +242,13 @@ fn network() -> Finding {
     const NAME: &str = "network";
     let complaints = complaints();
     if !complaints.is_empty() {
-        return finding(NAME, State::Warning, complaints.join("; "))
+        return finding(NAME, Grade::Warning, complaints.join("; "))
             .advise("unset the variable, or name an interface of every node");
     }
     let host = os::hostname();
     match ask(Command::new("getent").args(["hosts", &host])) {
-        Some(address) => finding(NAME, State::Ok, address.trim().to_owned()),
-        None => finding(NAME, State::Warning, format!("the host name {host:?} has no address"))
+        Some(address) => finding(NAME, Grade::Ok, address.trim().to_owned()),
+        None => finding(NAME, Grade::Warning, format!("the host name {host:?} has no address"))
             .advise("several nodes need one: mend /etc/hosts or the name service"),
     }
 }
@@ -258,13 +258,13 @@ fn space(name: &'static str, folder: &Path, least: u64, advice: &str) -> Finding
         Ok(free) => {
             let value = format!("{} free in {}", gib(free), folder.display());
             if free >= least {
-                finding(name, State::Ok, value)
+                finding(name, Grade::Ok, value)
             } else {
-                finding(name, State::Warning, value).advise(advice)
+                finding(name, Grade::Warning, value).advise(advice)
             }
         }
         Err(error) => {
-            finding(name, State::Warning, format!("{}: {error}", folder.display())).advise(advice)
+            finding(name, Grade::Warning, format!("{}: {error}", folder.display())).advise(advice)
         }
     }
 }
@@ -274,15 +274,15 @@ fn workarounds(checked: Option<&Outcome>) -> Finding {
     const NAME: &str = "work-arounds";
     let seen = checked.and_then(|outcome| outcome.workarounds.as_deref());
     match seen {
-        Some("Active") => finding(NAME, State::Ok, "active (libmpi calls them)"),
-        Some("NotNeeded") => finding(NAME, State::Warning, "off: made for Open MPI 5.0.11 only")
+        Some("Active") => finding(NAME, Grade::Ok, "active (libmpi calls them)"),
+        Some("NotNeeded") => finding(NAME, Grade::Warning, "off: made for Open MPI 5.0.11 only")
             .advise("a replacement that dies while it joins may hang or crash the others here"),
-        Some("Unreached") => finding(NAME, State::Broken, "libmpi does not call them").advise(
+        Some("Unreached") => finding(NAME, Grade::Broken, "libmpi does not call them").advise(
             "link the program with -rdynamic: build with cargo from the root of the repository",
         ),
-        Some(_) => finding(NAME, State::Warning, "off: this build of Open MPI 5.0.11 differs")
+        Some(_) => finding(NAME, Grade::Warning, "off: this build of Open MPI 5.0.11 differs")
             .advise("run cluster-scripts/setup.sh without MPICC to use the build they know"),
-        None => finding(NAME, State::Warning, "unknown: no rank of the live check finished"),
+        None => finding(NAME, Grade::Warning, "unknown: no rank of the live check finished"),
     }
 }
 
@@ -301,10 +301,10 @@ fn recovery(checked: Option<&Outcome>, failure: String) -> Finding {
                 "a killed rank and its killed replacement were replaced in {}",
                 seconds.join(" and ")
             );
-            finding(NAME, State::Ok, value)
+            finding(NAME, Grade::Ok, value)
         }
-        Some(outcome) => finding(NAME, State::Broken, outcome.problems.join("; ")).advise(ADVICE),
-        None => finding(NAME, State::Broken, failure).advise(ADVICE),
+        Some(outcome) => finding(NAME, Grade::Broken, outcome.problems.join("; ")).advise(ADVICE),
+        None => finding(NAME, Grade::Broken, failure).advise(ADVICE),
     }
 }
 
@@ -353,14 +353,14 @@ mod tests {
     #[test]
     fn too_little_room_is_a_warning_that_says_what_to_do() {
         let scarce = space("disk", Path::new("/"), u64::MAX, "buy one");
-        assert_eq!((scarce.state, scarce.advice.as_str()), (State::Warning, "buy one"));
-        assert_eq!(space("disk", Path::new("/"), 0, "buy one").state, State::Ok);
-        assert_eq!(space("disk", Path::new("/no/such"), 0, "").state, State::Warning);
+        assert_eq!((scarce.state, scarce.advice.as_str()), (Grade::Warning, "buy one"));
+        assert_eq!(space("disk", Path::new("/"), 0, "buy one").state, Grade::Ok);
+        assert_eq!(space("disk", Path::new("/no/such"), 0, "").state, Grade::Warning);
     }
 
     #[test]
     fn recovery_that_was_not_seen_to_work_does_not_work() {
-        assert_eq!(recovery(None, "no mpirun".into()).state, State::Broken);
-        assert_eq!(workarounds(None).state, State::Warning);
+        assert_eq!(recovery(None, "no mpirun".into()).state, Grade::Broken);
+        assert_eq!(workarounds(None).state, Grade::Warning);
     }
 }

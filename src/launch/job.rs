@@ -6,7 +6,7 @@ use crate::cluster::resident::Folder;
 use crate::config::{Config, Rung};
 
 use super::mpirun::{Plan, TUNABLES_VARIABLE};
-use super::nodes::crew::{Mission, Nodes};
+use super::nodes::cluster_nodes::{Mission, Nodes};
 use super::run_dir::RunDir;
 use super::runtime::Runtime;
 use super::{attempt, janitor};

@@ -16,8 +16,8 @@ use crate::run_folder::lock::RunLock;
 use super::attempt::Attempt;
 use super::attempts::{self, Attempts, Run, Tried};
 use super::job::Job;
-use super::nodes::Crew;
-use super::nodes::switchboard::Loss;
+use super::nodes::ClusterNodes;
+use super::nodes::connections::Loss;
 use super::verdict::{self, Ending, History, Next};
 use super::{LaunchError, io_error, janitor};
 
@@ -49,21 +49,21 @@ pub fn supervise(
     scaling::forget(&job.run);
     janitor::clear_stale(&job.run.id()).map_err(io_error("ending an earlier attempt"))?;
     let mut stopped = false;
-    let crew = job.nodes.clone().map(|nodes| {
+    let nodes = job.nodes.clone().map(|nodes| {
         let mut stop = || {
             stopped |= signals.pending().next().is_some();
             stopped
         };
-        Crew::assemble(nodes, job.mission(), &mut stop)
+        ClusterNodes::assemble(nodes, job.mission(), &mut stop)
     });
-    let crew = crew.transpose().map_err(io_error("starting agents on the nodes (srun)"))?;
+    let nodes = nodes.transpose().map_err(io_error("starting agents on the nodes (srun)"))?;
     let mut supervisor = Supervisor {
         job,
         lock,
         record: Record::of(job, show),
         signals,
         restarting: false,
-        crew,
+        nodes,
         left_out: Vec::new(),
         mending: None,
         stopped,
@@ -93,7 +93,7 @@ struct Supervisor<'a> {
     /// An attempt of this launch has ended.
     restarting: bool,
     /// The agents of several nodes.
-    crew: Option<Crew>,
+    nodes: Option<ClusterNodes>,
     /// Nodes that the running attempt lost and survived.
     left_out: Vec<Loss>,
     /// The last of them, until further steps are committed.
@@ -133,8 +133,8 @@ impl Attempts for Supervisor<'_> {
                 if result.status == Status::Completed {
                     // Its ranks did so, unless they were killed between the two.
                     self.job.slots().clear();
-                    if let Some(crew) = &mut self.crew {
-                        crew.clear_slots();
+                    if let Some(nodes) = &mut self.nodes {
+                        nodes.clear_slots();
                     }
                 }
             }
@@ -159,7 +159,7 @@ impl Supervisor<'_> {
         if self.restarting {
             // As many ranks as the run should have by now (`kintsugi scale`).
             plan.ranks = self.job.run.target_ranks().unwrap_or(plan.ranks);
-            self.scaling.apply(self.crew.as_mut(), &self.job.run);
+            self.scaling.apply(self.nodes.as_mut(), &self.job.run);
             plan.ranks = self.scaling.take_ranks().unwrap_or(plan.ranks);
         }
         plan.say_ranks();
@@ -167,13 +167,13 @@ impl Supervisor<'_> {
             plan.rank_command.push("--measure-network".into());
         }
         self.record.spreading.attempt_begins();
-        if let Some(crew) = &mut self.crew {
-            match crew.place(plan.ranks, &plan.job) {
+        if let Some(nodes) = &mut self.nodes {
+            match nodes.place(plan.ranks, &plan.job) {
                 Ok(placement) => plan.placement = Some(placement),
                 Err(few) => return Ok(Tried::Not(Status::JobLost, few)),
             }
             self.tell_losses();
-            self.scaling.placed(self.crew.as_mut(), &mut self.record, plan.ranks);
+            self.scaling.placed(self.nodes.as_mut(), &mut self.record, plan.ranks);
         }
         if self.stopped {
             let reason = "asked to stop before the ranks were started".to_owned();
@@ -191,15 +191,15 @@ impl Supervisor<'_> {
         attempt.close(&mut || hurried || signals.pending().next().is_some())?;
         let ending = self.end_on_nodes(&plan.job, ending?);
         self.record.follow();
-        spread::end_of_attempt(self.crew.as_mut(), &mut self.record);
+        spread::end_of_attempt(self.nodes.as_mut(), &mut self.record);
         Ok(Tried::Ended(ending))
     }
 
     /// Nothing is left on the other nodes; one that is gone may be why mpirun ended.
     fn end_on_nodes(&mut self, job: &str, ending: Ending) -> Ending {
-        let Some(crew) = &mut self.crew else { return ending };
-        crew.end(job);
-        let lost = crew.lost_in_use().map(|loss| format!("lost node {}: {}", loss.node, loss.why));
+        let Some(nodes) = &mut self.nodes else { return ending };
+        nodes.end(job);
+        let lost = nodes.lost_in_use().map(|loss| format!("lost node {}: {}", loss.node, loss.why));
         let lost = lost.or(self.mending.take().map(|mending| mending.why));
         self.tell_losses();
         match (ending, lost) {
@@ -212,7 +212,7 @@ impl Supervisor<'_> {
 
     /// Nodes that were lost are part of the run's record. Between attempts the log is ours.
     fn tell_losses(&mut self) {
-        let mut losses = self.crew.as_mut().map(Crew::take_losses).unwrap_or_default();
+        let mut losses = self.nodes.as_mut().map(ClusterNodes::take_losses).unwrap_or_default();
         let survived = std::mem::take(&mut self.left_out);
         // A run that is over has had its last word; they were shown when they happened.
         if self.job.run.result().is_none() {
@@ -242,9 +242,9 @@ impl Supervisor<'_> {
                 return Ok(Ending::NodeLost(why));
             }
             self.record.answer();
-            self.scaling.look(self.crew.as_mut(), &mut self.record);
+            self.scaling.look(self.nodes.as_mut(), &mut self.record);
             if !self.scaling.is_under_way() {
-                self.spread.look(self.crew.as_ref(), &mut self.record);
+                self.spread.look(self.nodes.as_ref(), &mut self.record);
             }
             let silence = sign_of_life.elapsed();
             let committing = self.record.history.committing();
@@ -268,10 +268,10 @@ impl Supervisor<'_> {
     /// A node without which the attempt cannot go on: any, but for the runtime that survives it.
     /// That one has half of `recovery.time_limit` to prove it by further steps.
     fn lost_node(&mut self) -> Option<String> {
-        let crew = self.crew.as_mut()?;
-        crew.recall();
+        let nodes = self.nodes.as_mut()?;
+        nodes.recall();
         let step = self.record.step();
-        let Some(loss) = crew.lost_in_use() else {
+        let Some(loss) = nodes.lost_in_use() else {
             // The first further step may have been on its way when the node died.
             self.mending.take_if(|mending| step > mending.step + 1);
             let Mending { since, why, .. } = self.mending.as_ref()?;
@@ -283,11 +283,11 @@ impl Supervisor<'_> {
         if self.job.runtime.is_none() || !self.record.history.committing() {
             return Some(why);
         }
-        for loss in crew.leave_out() {
+        for loss in nodes.leave_out() {
             self.record.warn(&left_out(&loss));
             self.left_out.push(loss);
         }
-        self.scaling.show_nodes(self.crew.as_mut(), &self.record, None);
+        self.scaling.show_nodes(self.nodes.as_mut(), &self.record, None);
         self.mending = Some(Mending { since: Instant::now(), step, why });
         None
     }
@@ -296,9 +296,9 @@ impl Supervisor<'_> {
     fn stop(&mut self, attempt: &mut Attempt) -> Result<Ending, LaunchError> {
         let patience = self.job.config.recovery.time_limit.0;
         self.record.warn("stopping: the ranks write a checkpoint (once more to stop at once)");
-        match (&self.crew, &self.job.runtime) {
+        match (&self.nodes, &self.job.runtime) {
             // prterun of the newer runtime was seen not to hand the signal on.
-            (Some(crew), Some(_)) => crew.stop(&self.job.name(self.record.attempt)),
+            (Some(nodes), Some(_)) => nodes.stop(&self.job.name(self.record.attempt)),
             _ => attempt.signal(Signal::User1),
         }
         let end = Instant::now() + patience;

@@ -26,7 +26,7 @@ enum Output {
 /// Follows a run by its events.
 pub struct Progress {
     output: Output,
-    state: State,
+    state: BarState,
     max_seconds: Option<f64>,
     line_due: f64,
 }
@@ -54,7 +54,7 @@ impl Progress {
     }
 
     fn with(output: Output) -> Self {
-        let state = State::default();
+        let state = BarState::default();
         Self { output, state, max_seconds: None, line_due: f64::NEG_INFINITY }
     }
 
@@ -131,7 +131,7 @@ impl Progress {
 
 /// What is known of the run: pure.
 #[derive(Debug, Default)]
-struct State {
+struct BarState {
     steps_total: Option<u64>,
     step: u64,
     epoch: u64,
@@ -143,7 +143,7 @@ struct State {
     recent: VecDeque<(f64, u64, u64)>,
 }
 
-impl State {
+impl BarState {
     fn on(&mut self, event: &Event) {
         self.seconds = event.seconds;
         match &event.kind {

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use crate::config::Span;
 use crate::config::units::Every;
-use crate::lab::fleet::against::{self, Given, Measured, Verdict};
+use crate::lab::fleet::against::{self, Given, Judgement, Measured};
 use crate::lab::fleet::costs::{self, Costs, MEASURED_RANKS, RECOVERY};
 use crate::lab::fleet::{Fleet, Forecast, NODES_MAX, NodeLoss, forecasts, page};
 use crate::observe::log::{EVENTS_FILE, read_events};
@@ -378,7 +378,7 @@ fn compare(args: &Args, run: &Path) -> Result<bool, String> {
     Ok(verdict.inside)
 }
 
-fn print_verdict(run: &Path, measured: &Measured, verdict: &Verdict) {
+fn print_verdict(run: &Path, measured: &Measured, verdict: &Judgement) {
     let repairs: Vec<String> = measured
         .repairs
         .iter()

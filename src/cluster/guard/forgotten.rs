@@ -24,20 +24,20 @@ pub(super) struct Forgotten {
     again: u32,
     joins: Joins,
     /// Whether it is still to be told that this process started itself again.
-    owed: bool,
+    unwritten: bool,
 }
 
 impl Forgotten {
     /// Of this process.
     pub(super) fn new(joins: Joins) -> Self {
         let again = std::env::var(AGAIN).ok().and_then(|text| text.parse().ok()).unwrap_or(0);
-        Self { waits: 0, again, joins, owed: again > 0 }
+        Self { waits: 0, again, joins, unwritten: again > 0 }
     }
 
     /// One look; whether to start again.
     pub(super) fn looks(&mut self, waits_for_launcher: impl FnOnce() -> bool) -> bool {
         // Only now: the log that a rank writes to is emptied when it starts.
-        if std::mem::take(&mut self.owed) {
+        if std::mem::take(&mut self.unwritten) {
             tracing::warn!("mpirun did not answer this replacement, which started itself again");
         }
         if self.joins == Joins::First || self.again >= AGAIN_MAX {
@@ -67,7 +67,7 @@ mod tests {
     use super::*;
 
     fn of(joins: Joins, again: u32) -> Forgotten {
-        Forgotten { waits: 0, again, joins, owed: false }
+        Forgotten { waits: 0, again, joins, unwritten: false }
     }
 
     #[test]

@@ -6,7 +6,7 @@
 //!    take part from here to 2.
 //! 2. `Repair`: spares take the dead's seats, respawn and merge, or renumber. A spare without a
 //!    seat waits again.
-//! 3. `Agree`: open every connection, census (step, generation, who and where), agree. A newcomer
+//! 3. `Agree`: open every connection, holdings (step, generation, who and where), agree. A newcomer
 //!    enters here.
 //! 4. `Restore`: the lowest rank with state broadcasts the world, newcomers receive the state into
 //!    scratch, agree, adopt.
@@ -22,7 +22,7 @@ use crate::config::{Phase, Rung};
 use crate::observe::event::Phases;
 
 use super::machine::{self, Action, Event, Machine};
-use super::rollcall::{Answer, Census, Resident, Roll};
+use super::rollcall::{Answer, Holdings, Resident, Roll};
 use super::succession::next_world;
 use super::{GaveUp, Hooks, Note, Policy, Repaired};
 use crate::cluster::comm::{CommError, Membership, SpawnError, SpawnRequest, Waiting};
@@ -41,7 +41,7 @@ const DECREE_BYTES_MAX: u64 = 64 << 20;
 
 /// What a repaired world looks like, as its source says: every rank goes on with the same bytes.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-struct Decree {
+struct NextWorld {
     world: World,
     lost: Vec<Member>,
     rung: Rung,
@@ -62,7 +62,7 @@ impl From<CommError> for Setback {
 }
 
 /// What became of a process that took part in a repair.
-enum Part {
+enum Ended {
     /// It belongs to the repaired world.
     Resumed(World, Repaired),
     /// It got no seat; see `Called::Waits`.
@@ -89,11 +89,11 @@ pub fn recover(
 ) -> Result<Repaired, GaveUp> {
     let machine = machine::begin(policy);
     match Driver::new(comm, Some(world), policy, hooks, machine).run()? {
-        Part::Resumed(repaired_world, repaired) => {
+        Ended::Resumed(repaired_world, repaired) => {
             *world = repaired_world;
             Ok(repaired)
         }
-        Part::Waits(..) => Err(unseated()),
+        Ended::Waits(..) => Err(unseated()),
     }
 }
 
@@ -105,8 +105,8 @@ pub fn join(
     hooks: &mut dyn Hooks,
 ) -> Result<(World, Repaired), GaveUp> {
     match Driver::new(comm, None, policy, hooks, machine::join(policy)).run()? {
-        Part::Resumed(world, repaired) => Ok((world, repaired)),
-        Part::Waits(..) => Err(unseated()),
+        Ended::Resumed(world, repaired) => Ok((world, repaired)),
+        Ended::Waits(..) => Err(unseated()),
     }
 }
 
@@ -118,8 +118,8 @@ pub fn answer_call(
     hooks: &mut dyn Hooks,
 ) -> Result<Called, GaveUp> {
     match Driver::new(comm, None, policy, hooks, machine::begin(policy)).run()? {
-        Part::Resumed(world, repaired) => Ok(Called::Seated(world, repaired)),
-        Part::Waits(pids, first_of) => Ok(Called::Waits(pids, first_of)),
+        Ended::Resumed(world, repaired) => Ok(Called::Seated(world, repaired)),
+        Ended::Waits(pids, first_of) => Ok(Called::Waits(pids, first_of)),
     }
 }
 
@@ -146,7 +146,7 @@ struct Driver<'a> {
     seats: Vec<Option<usize>>,
     /// What was done, where that is not the machine's rung: spares are used on every one.
     done_by: Option<Rung>,
-    census: Census,
+    holdings: Holdings,
     /// Too few nodes are left.
     outvoted: bool,
     deadline: Duration,
@@ -179,7 +179,7 @@ impl<'a> Driver<'a> {
             lost: Vec::new(),
             seats: Vec::new(),
             done_by: None,
-            census: Census::default(),
+            holdings: Holdings::default(),
             outvoted: false,
             deadline,
             ranks_min: policy.ranks_min,
@@ -187,7 +187,7 @@ impl<'a> Driver<'a> {
         }
     }
 
-    fn run(mut self) -> Result<Part, GaveUp> {
+    fn run(mut self) -> Result<Ended, GaveUp> {
         self.comm.wait_by(Waiting::Sharing);
         let ended = self.go_through();
         self.comm.wait_by(Waiting::Spinning);
@@ -195,19 +195,19 @@ impl<'a> Driver<'a> {
     }
 
     /// The loop ends because the machine does: tries, rungs and roll calls are bounded.
-    fn go_through(&mut self) -> Result<Part, GaveUp> {
-        let mut decree = None;
+    fn go_through(&mut self) -> Result<Ended, GaveUp> {
+        let mut next_world = None;
         loop {
             let event = match self.machine.action() {
                 Action::Revoke => self.revoke_and_count(),
                 Action::Repair(repair) => self.repair(repair),
                 Action::Agree if self.slot.is_none() => {
-                    return Ok(Part::Waits(self.neighbours(), self.first_of_the_waiting()));
+                    return Ok(Ended::Waits(self.neighbours(), self.first_of_the_waiting()));
                 }
                 Action::Agree => self.take_census(),
                 Action::Restore => match self.restore() {
                     Ok(agreed) => {
-                        decree = Some(agreed);
+                        next_world = Some(agreed);
                         Event::Done
                     }
                     Err(event) => event,
@@ -226,10 +226,10 @@ impl<'a> Driver<'a> {
             };
             self.advance(event);
         }
-        let Decree { world, lost, rung } = decree.expect("resumed only after a restore");
+        let NextWorld { world, lost, rung } = next_world.expect("resumed only after a restore");
         let seconds = std::mem::take(&mut self.seconds);
-        let repaired = Repaired { rung, lost, step: self.census.step, seconds };
-        Ok(Part::Resumed(world, repaired))
+        let repaired = Repaired { rung, lost, step: self.holdings.step, seconds };
+        Ok(Ended::Resumed(world, repaired))
     }
 
     /// Tells the machine, and a person when the machine had to go back or down.
@@ -372,11 +372,11 @@ impl<'a> Driver<'a> {
             .map_err(Setback::from);
         let agreed = self.agree(gathered);
         self.add("agree", begun);
-        let census = agreed
-            .and_then(|words| Census::read(&words, self.comm.size()).map_err(Event::Hopeless));
-        match census {
-            Ok(census) => {
-                self.census = census;
+        let holdings = agreed
+            .and_then(|words| Holdings::read(&words, self.comm.size()).map_err(Event::Hopeless));
+        match holdings {
+            Ok(holdings) => {
+                self.holdings = holdings;
                 Event::Done
             }
             Err(event) => event,
@@ -384,39 +384,39 @@ impl<'a> Driver<'a> {
     }
 
     /// `Action::Restore`: the world and the state go to who lacks them; adopted after agreement.
-    fn restore(&mut self) -> Result<Decree, Event> {
+    fn restore(&mut self) -> Result<NextWorld, Event> {
         let begun = self.hooks.now();
-        self.hooks.restoring(self.comm.rank(), self.census.source, self.census.step);
+        self.hooks.restoring(self.comm.rank(), self.holdings.source, self.holdings.step);
         self.hooks.reached(Phase::InRestore);
         let shipped = self.ship();
         let agreed = self.agree(shipped);
-        if let Ok(decree) = &agreed {
-            self.hooks.adopt(&decree.world);
+        if let Ok(next_world) = &agreed {
+            self.hooks.adopt(&next_world.world);
         }
         self.add("restore", begun);
         agreed
     }
 
-    fn ship(&mut self) -> Result<Decree, Setback> {
-        let Census { source, step, .. } = self.census;
-        let decree = self.share_decree(source)?;
-        if !self.census.receivers.is_empty() {
-            let receivers = self.census.receivers.clone();
+    fn ship(&mut self) -> Result<NextWorld, Setback> {
+        let Holdings { source, step, .. } = self.holdings;
+        let next_world = self.share_next_world(source)?;
+        if !self.holdings.receivers.is_empty() {
+            let receivers = self.holdings.receivers.clone();
             // It may move much: no pauses between the pieces.
             self.comm.wait_by(Waiting::Spinning);
             let moved = self.hooks.transfer(&mut *self.comm, source, &receivers, step);
             self.comm.wait_by(Waiting::Sharing);
             moved?;
         }
-        Ok(decree)
+        Ok(next_world)
     }
 
     /// The source says what the world is now; two broadcasts, since all must know the length.
-    fn share_decree(&mut self, source: usize) -> Result<Decree, Setback> {
+    fn share_next_world(&mut self, source: usize) -> Result<NextWorld, Setback> {
         let mut body = Vec::new();
         if self.comm.rank() == source {
-            let decree = self.decree().map_err(Setback::Hopeless)?;
-            body = serde_json::to_vec(&decree)
+            let next_world = self.next_world().map_err(Setback::Hopeless)?;
+            body = serde_json::to_vec(&next_world)
                 .map_err(|error| Setback::Hopeless(format!("world table: {error}")))?;
         }
         let mut length = (body.len() as u64).to_le_bytes();
@@ -431,15 +431,15 @@ impl<'a> Driver<'a> {
             .map_err(|error| Setback::Hopeless(format!("a torn world table arrived: {error}")))
     }
 
-    /// The repaired world, from the old one and the census.
-    fn decree(&self) -> Result<Decree, String> {
+    /// The repaired world, from the old one and the holdings.
+    fn next_world(&self) -> Result<NextWorld, String> {
         let old = self.old.ok_or("the source of the state has no world")?;
         let rung = self.done_by.or(self.machine.rung()).ok_or("a repair without a rung")?;
         let places = self.roll.answers().iter().zip(&self.seats);
         let waiting: Vec<&Answer> =
             places.filter(|(_, seat)| seat.is_none()).map(|(answer, _)| answer).collect();
-        let (world, lost) = next_world(old, &self.census, &waiting);
-        Ok(Decree { world, lost, rung })
+        let (world, lost) = next_world(old, &self.holdings, &waiting);
+        Ok(NextWorld { world, lost, rung })
     }
 
     /// Ends a phase: whoever failed revokes first, then all learn whether all succeeded.

@@ -411,13 +411,13 @@ fn a_newcomer_on_a_new_host_gets_a_node_of_its_own() {
         pid: 9,
         host: host.into(),
     };
-    let census = Census {
+    let holdings = Holdings {
         residents: vec![resident(0, Some(3), "here"), resident(1, None, "there")],
         source: 0,
         receivers: vec![1],
         step: 3,
     };
-    let (world, lost) = next_world(&two(), &census, &[]);
+    let (world, lost) = next_world(&two(), &holdings, &[]);
     assert_eq!((world.members[1].node, world.members[1].pid), (1, 9));
     assert_eq!(lost.len(), 1);
 }
@@ -431,13 +431,13 @@ fn slots_beyond_the_old_ranks_make_the_world_larger() {
         pid: 9,
         host: "here".into(),
     };
-    let census = Census {
+    let holdings = Holdings {
         residents: vec![resident(0, Some(3)), resident(2, None), resident(3, None)],
         source: 0,
         receivers: vec![1, 2],
         step: 3,
     };
-    let (world, lost) = next_world(&two(), &census, &[]);
+    let (world, lost) = next_world(&two(), &holdings, &[]);
     let seats: Vec<(u32, u32)> = world.members.iter().map(|m| (m.rank, m.member)).collect();
     assert_eq!(seats, [(0, 0), (1, 2), (2, 3)], "rank 1 died while two were coming");
     assert_eq!(lost.iter().map(|m| m.member).collect::<Vec<_>>(), [1]);
@@ -456,13 +456,13 @@ fn one_repair_can_replace_one_rank_and_drop_another() {
         pid: 9,
         host: "here".into(),
     };
-    let census = Census {
+    let holdings = Holdings {
         residents: vec![resident(0, None), resident(2, Some(3))],
         source: 1,
         receivers: vec![0],
         step: 3,
     };
-    let (world, lost) = next_world(&old, &census, &[]);
+    let (world, lost) = next_world(&old, &holdings, &[]);
     assert_eq!(world.generation, 1);
     let seats: Vec<(u32, u32)> = world.members.iter().map(|m| (m.rank, m.member)).collect();
     assert_eq!(seats, [(0, 3), (1, 2)]);

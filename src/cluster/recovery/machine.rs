@@ -22,7 +22,7 @@ pub enum Action {
     Revoke,
     /// Bring the world to its new size.
     Repair(Repair),
-    /// Open the connections, take the census, agree on it.
+    /// Open the connections, take the holdings, agree on it.
     Agree,
     /// Bring everybody to the same committed step and agree.
     Restore,

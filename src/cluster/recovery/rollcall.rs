@@ -1,5 +1,5 @@
 //! What ranks tell each other in a repair, as fixed-width words: the roll call of a shrunk world
-//! (who still lives, and how far down the ladder he is) and the census of the repaired one (who
+//! (who still lives, and how far down the ladder he is) and the holdings of the repaired one (who
 //! holds state, who is new). Pure.
 
 use super::machine::Position;
@@ -159,7 +159,7 @@ impl Roll {
     }
 }
 
-/// One rank's entry in the census.
+/// One rank's entry in the holdings.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Resident {
     /// Its rank in the last full world it knows, before this repair's renumbering.
@@ -222,7 +222,7 @@ fn floor_char_boundary(text: &str, bytes_max: usize) -> usize {
 
 /// The repaired world as it stands before state is handed over.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub(super) struct Census {
+pub(super) struct Holdings {
     /// Everybody, in rank order.
     pub residents: Vec<Resident>,
     /// The lowest rank that holds state.
@@ -233,13 +233,13 @@ pub(super) struct Census {
     pub step: u64,
 }
 
-impl Census {
-    /// Reads a gathered census of `ranks` entries. Fails with the reason when no rank holds state
+impl Holdings {
+    /// Reads a gathered holdings of `ranks` entries. Fails with the reason when no rank holds state
     /// or when two hold different steps, which the commit rule makes impossible: then
     /// nobody may go on, for nobody knows which is right.
     pub fn read(words: &[u64], ranks: usize) -> Result<Self, String> {
         if words.len() != ranks * Resident::WORDS {
-            return Err(format!("a census of {ranks} ranks came as {} words", words.len()));
+            return Err(format!("a holdings of {ranks} ranks came as {} words", words.len()));
         }
         let residents: Vec<Resident> =
             words.chunks_exact(Resident::WORDS).map(Resident::from_words).collect();
@@ -288,9 +288,9 @@ mod tests {
         Resident { slot, step, generation: 2, pid: 7, host: format!("host{slot}") }
     }
 
-    fn census(residents: &[Resident]) -> Result<Census, String> {
+    fn holdings(residents: &[Resident]) -> Result<Holdings, String> {
         let words: Vec<u64> = residents.iter().flat_map(Resident::to_words).collect();
-        Census::read(&words, residents.len())
+        Holdings::read(&words, residents.len())
     }
 
     #[test]
@@ -342,24 +342,24 @@ mod tests {
 
     #[test]
     fn the_lowest_rank_with_state_ships_to_those_without() {
-        let census = census(&[resident(0, None), resident(1, Some(9)), resident(2, Some(9))]);
-        let census = census.unwrap();
-        assert_eq!((census.source, census.step), (1, 9));
-        assert_eq!(census.receivers, [0]);
+        let holdings = holdings(&[resident(0, None), resident(1, Some(9)), resident(2, Some(9))]);
+        let holdings = holdings.unwrap();
+        assert_eq!((holdings.source, holdings.step), (1, 9));
+        assert_eq!(holdings.receivers, [0]);
     }
 
     #[test]
     fn a_broken_commit_rule_is_named_and_never_hidden() {
-        let steps = census(&[resident(0, Some(9)), resident(1, Some(10))]).unwrap_err();
+        let steps = holdings(&[resident(0, Some(9)), resident(1, Some(10))]).unwrap_err();
         assert!(steps.contains("commit rule") && steps.contains("step 10"), "{steps}");
         let mut other = resident(1, Some(9));
         other.generation = 3;
-        assert!(census(&[resident(0, Some(9)), other]).unwrap_err().contains("generation 3"));
+        assert!(holdings(&[resident(0, Some(9)), other]).unwrap_err().contains("generation 3"));
     }
 
     #[test]
     fn without_state_nobody_goes_on() {
-        assert_eq!(census(&[resident(0, None)]).unwrap_err(), "all state was lost");
+        assert_eq!(holdings(&[resident(0, None)]).unwrap_err(), "all state was lost");
     }
 
     proptest! {

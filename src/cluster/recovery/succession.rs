@@ -1,7 +1,7 @@
-//! The world after a repair, from the one before, the census and the roll: pure. A process keeps
+//! The world after a repair, from the one before, the holdings and the roll: pure. A process keeps
 //! the member number it was first given: a promoted spare its own, a replacement the next unused.
 
-use super::rollcall::{Answer, Census, Resident};
+use super::rollcall::{Answer, Holdings, Resident};
 use crate::cluster::world::{Member, Role, World};
 
 /// The world after a repair, and the members that it lost. Slots held by a process without state
@@ -9,15 +9,15 @@ use crate::cluster::world::{Member, Role, World};
 /// world larger. All count as one generation. `waiting` are the spares, in the gathering's order.
 pub(super) fn next_world(
     old: &World,
-    census: &Census,
+    holdings: &Holdings,
     waiting: &[&Answer],
 ) -> (World, Vec<Member>) {
     let ranks = old.ranks();
-    let fresh = census.residents.iter().filter(|r| r.step.is_none());
+    let fresh = holdings.residents.iter().filter(|r| r.step.is_none());
     let (replacing, growing): (Vec<&Resident>, Vec<_>) = fresh.partition(|r| r.slot < ranks);
     let filled: Vec<usize> = replacing.iter().map(|r| r.slot).collect();
     let dropped: Vec<usize> =
-        (0..ranks).filter(|slot| census.residents.iter().all(|r| r.slot != *slot)).collect();
+        (0..ranks).filter(|slot| holdings.residents.iter().all(|r| r.slot != *slot)).collect();
     let mut lost: Vec<usize> = filled.iter().chain(&dropped).copied().collect();
     lost.sort_unstable();
     let lost = lost.iter().filter_map(|rank| old.member_at(*rank).cloned()).collect();

@@ -17,7 +17,7 @@ pub fn keys_in_order(offered: impl IntoIterator<Item = Key>) -> Vec<Key> {
 
 /// What the hashes of all holders of one key say.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Verdict {
+pub enum Majority {
     /// More than half of the holders have the same bits.
     Agreed {
         /// Of the tensors.
@@ -35,7 +35,7 @@ pub enum Verdict {
 
 /// Judges one key by the hashes of the ranks that hold it, by rank. A single holder is believed:
 /// its header has a checksum, and there is nothing to compare its tensors with.
-pub fn judge(hashes: &[Option<u128>]) -> Verdict {
+pub fn judge(hashes: &[Option<u128>]) -> Majority {
     let holders: Vec<(usize, u128)> =
         hashes.iter().enumerate().filter_map(|(rank, hash)| Some((rank, (*hash)?))).collect();
     let same = |hash: u128| holders.iter().filter(|(_, other)| *other == hash).count();
@@ -43,13 +43,13 @@ pub fn judge(hashes: &[Option<u128>]) -> Verdict {
         // Of equals the lowest rank.
         (same(*hash), std::cmp::Reverse(*rank))
     }) else {
-        return Verdict::Nobody;
+        return Majority::Nobody;
     };
     if same(hash) * 2 <= holders.len() {
-        return Verdict::Disputed(holders.iter().map(|(rank, _)| *rank).collect());
+        return Majority::Disputed(holders.iter().map(|(rank, _)| *rank).collect());
     }
     let differing = holders.iter().filter(|(_, other)| *other != hash).map(|(rank, _)| *rank);
-    Verdict::Agreed { hash, source, differing: differing.collect() }
+    Majority::Agreed { hash, source, differing: differing.collect() }
 }
 
 /// What a rank knows of the run's past before it offers its slots.
@@ -118,12 +118,12 @@ mod tests {
     #[test]
     fn the_majority_is_believed_and_the_others_are_named() {
         let hashes = [Some(5), None, Some(7), Some(7)];
-        let agreed = Verdict::Agreed { hash: 7, source: 2, differing: vec![0] };
+        let agreed = Majority::Agreed { hash: 7, source: 2, differing: vec![0] };
         assert_eq!(judge(&hashes), agreed);
-        assert_eq!(judge(&[Some(5), Some(7)]), Verdict::Disputed(vec![0, 1]));
-        let alone = Verdict::Agreed { hash: 5, source: 1, differing: vec![] };
+        assert_eq!(judge(&[Some(5), Some(7)]), Majority::Disputed(vec![0, 1]));
+        let alone = Majority::Agreed { hash: 5, source: 1, differing: vec![] };
         assert_eq!(judge(&[None, Some(5)]), alone);
-        assert_eq!(judge(&[None]), Verdict::Nobody);
+        assert_eq!(judge(&[None]), Majority::Nobody);
     }
 
     #[test]
@@ -162,13 +162,13 @@ mod tests {
         ) {
             let holders = hashes.iter().flatten().count();
             match judge(&hashes) {
-                Verdict::Agreed { hash, source, differing } => {
+                Majority::Agreed { hash, source, differing } => {
                     prop_assert_eq!(hashes[source], Some(hash));
                     prop_assert!(2 * differing.len() < holders);
                     prop_assert!(differing.iter().all(|&rank| hashes[rank] != Some(hash)));
                 }
-                Verdict::Disputed(ranks) => prop_assert_eq!(ranks.len(), holders),
-                Verdict::Nobody => prop_assert_eq!(holders, 0),
+                Majority::Disputed(ranks) => prop_assert_eq!(ranks.len(), holders),
+                Majority::Nobody => prop_assert_eq!(holders, 0),
             }
         }
     }

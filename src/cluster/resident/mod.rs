@@ -77,7 +77,7 @@ impl Slots {
         slots
     }
 
-    /// Slots that take no memory until they are housed or first written.
+    /// Slots that take no memory until they are in_file or first written.
     pub fn vacant(shape: Shape) -> Self {
         let (places, identity) = (Places::of(shape), Identity::default());
         Self { shape, places, backing: None, current: 0, identity }
@@ -89,7 +89,7 @@ impl Slots {
     /// # Errors
     /// The kernel's, when the file cannot be mapped; another process that was faster: the slots
     /// stay where they were.
-    pub fn house(&mut self, mut file: SlotFile) -> std::io::Result<Option<SlotFile>> {
+    pub fn move_to(&mut self, mut file: SlotFile) -> std::io::Result<Option<SlotFile>> {
         file.claim()?;
         let (words, memory) = file.map(self.places.body_bytes())?;
         let before = self.backing.replace(Backing { words, memory, file: Some(file) });

@@ -23,11 +23,11 @@ fn committed(slots: &mut Slots, step: u64) {
 }
 
 /// A folder, and slots in a file of it that have committed steps 1 and 2.
-fn housed() -> (tempfile::TempDir, Folder, Slots) {
+fn in_file() -> (tempfile::TempDir, Folder, Slots) {
     let place = tempfile::tempdir().unwrap();
     let folder = Folder::new(place.path(), "0badcafe");
     let mut slots = Slots::vacant(SHAPE);
-    slots.house(folder.create(slots.file_bytes(), "/runs/a").unwrap()).unwrap();
+    slots.move_to(folder.create(slots.file_bytes(), "/runs/a").unwrap()).unwrap();
     slots.identify(OURS);
     committed(&mut slots, 1);
     committed(&mut slots, 2);
@@ -36,13 +36,13 @@ fn housed() -> (tempfile::TempDir, Folder, Slots) {
 
 #[test]
 fn only_a_file_without_any_state_is_removed() {
-    let (_place, folder, slots) = housed();
+    let (_place, folder, slots) = in_file();
     slots.leave_no_empty_file();
     assert_eq!(folder.files().len(), 1, "two states are in it");
     drop(slots);
     let mut taken: Vec<SlotFile> = folder.take_free().collect();
     let mut slots = Slots::vacant(SHAPE);
-    slots.house(taken.pop().unwrap()).unwrap();
+    slots.move_to(taken.pop().unwrap()).unwrap();
     slots.select(key(1));
     slots.leave_no_empty_file();
     assert_eq!(folder.files().len(), 1, "one state is in it");
@@ -120,14 +120,14 @@ fn an_empty_shape_and_a_long_position_are_harmless() {
 
 #[test]
 fn a_successor_finds_both_steps_only_after_the_owner_is_gone() {
-    let (_place, folder, slots) = housed();
+    let (_place, folder, slots) = in_file();
     assert_eq!(folder.take_free().count(), 0, "taken from under its owner");
     let path = folder.of_member(4);
     assert_eq!(slots.file().unwrap().path(), path);
     drop(slots);
     let file = folder.take_free().next().expect("its owner is gone");
     let mut successor = Slots::vacant(SHAPE);
-    successor.house(file).unwrap();
+    successor.move_to(file).unwrap();
     assert!(!successor.select(key(3)));
     assert!(successor.select(key(2)));
     assert_eq!(successor.committed().extra, b"position 2");
@@ -140,11 +140,11 @@ fn a_successor_finds_both_steps_only_after_the_owner_is_gone() {
 
 #[test]
 fn a_death_in_the_middle_of_an_update_leaves_the_step_before() {
-    let (_place, folder, mut slots) = housed();
+    let (_place, folder, mut slots) = in_file();
     write(&mut slots, 99.0);
     drop(slots);
     let mut successor = Slots::vacant(SHAPE);
-    successor.house(folder.take_free().next().unwrap()).unwrap();
+    successor.move_to(folder.take_free().next().unwrap()).unwrap();
     let [first, second] = successor.headers();
     let held: Vec<u64> = [first, second].iter().flatten().map(|header| header.key.step).collect();
     assert_eq!(held, [2]);
@@ -155,21 +155,21 @@ fn a_death_in_the_middle_of_an_update_leaves_the_step_before() {
 #[test]
 fn flipped_bytes_of_a_position_are_found() {
     use std::os::unix::fs::FileExt;
-    let (_place, folder, slots) = housed();
+    let (_place, folder, slots) = in_file();
     drop(slots);
     let path = folder.of_member(4);
     let file = std::fs::File::options().write(true).open(&path).unwrap();
     // Slot 0 was written second: its body begins behind three pages with the position.
     file.write_all_at(b"P", 3 * 4096).unwrap();
     let mut successor = Slots::vacant(SHAPE);
-    successor.house(SlotFile::take(&path).unwrap().unwrap()).unwrap();
+    successor.move_to(SlotFile::take(&path).unwrap().unwrap()).unwrap();
     let damaged = |header: &Result<Header, Refusal>| matches!(header, Err(Refusal::Damaged(_)));
     assert!(successor.headers().iter().any(damaged), "{:?}", successor.headers());
 }
 
 #[test]
 fn a_neighbour_copies_a_living_members_state() {
-    let (_place, folder, slots) = housed();
+    let (_place, folder, slots) = in_file();
     let look = Look::at(&folder.of_member(4)).unwrap();
     let mut other = Slots::new(SHAPE);
     assert!(!other.copy_from(&look, key(3)).unwrap());
@@ -182,7 +182,7 @@ fn a_neighbour_copies_a_living_members_state() {
 
 #[test]
 fn files_are_listed_with_their_run_and_cleared() {
-    let (place, folder, slots) = housed();
+    let (place, folder, slots) = in_file();
     let found = folder::inventory(place.path());
     assert_eq!(found.len(), 1);
     assert_eq!((found[0].run_dir.as_str(), found[0].held), ("/runs/a", true));
@@ -218,7 +218,7 @@ fn marked(folder: &Folder, mark: kintsugi_ffi::life::Mark) {
 #[test]
 fn the_slots_of_a_process_that_ends_go_to_one_successor_before_their_lock_is_free() {
     use kintsugi_ffi::life::{Life, Mark};
-    let (_place, folder, _slots) = housed();
+    let (_place, folder, _slots) = in_file();
     let mut owner = std::process::Command::new("sleep").arg("60").spawn().unwrap();
     let mark = Mark::of(owner.id());
     marked(&folder, mark);
@@ -231,8 +231,8 @@ fn the_slots_of_a_process_that_ends_go_to_one_successor_before_their_lock_is_fre
     assert_eq!(folder.take_free().count(), 0, "the lock is held");
     let (first, second) = (folder.inherit().next().unwrap(), folder.inherit().next().unwrap());
     let mut successor = Slots::vacant(SHAPE);
-    successor.house(first).unwrap();
-    let error = Slots::vacant(SHAPE).house(second).unwrap_err();
+    successor.move_to(first).unwrap();
+    let error = Slots::vacant(SHAPE).move_to(second).unwrap_err();
     assert_eq!(error.kind(), std::io::ErrorKind::WouldBlock);
     assert!(successor.select(key(2)));
     owner.wait().unwrap();
@@ -241,7 +241,7 @@ fn the_slots_of_a_process_that_ends_go_to_one_successor_before_their_lock_is_fre
 #[test]
 fn slots_that_a_living_process_took_are_not_free_although_their_lock_is() {
     use kintsugi_ffi::life::Mark;
-    let (_place, folder, slots) = housed();
+    let (_place, folder, slots) = in_file();
     let mut owner = std::process::Command::new("sleep").arg("60").spawn().unwrap();
     marked(&folder, Mark::of(owner.id()));
     drop(slots);

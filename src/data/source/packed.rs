@@ -26,7 +26,7 @@ struct Format {
     normalization: Normalization,
 }
 
-struct Part {
+struct BatchFile {
     path: PathBuf,
     /// Id of its first sample.
     first: u64,
@@ -35,7 +35,7 @@ struct Part {
 /// Samples of one size in a few files.
 pub struct Packed {
     format: Format,
-    parts: Vec<Part>,
+    parts: Vec<BatchFile>,
     labels: Vec<u8>,
     classes: Vec<String>,
     fingerprint: u64,
@@ -169,7 +169,7 @@ impl Packed {
                     ),
                 ));
             }
-            parts.push(Part { path: path.clone(), first: labels.len() as u64 });
+            parts.push(BatchFile { path: path.clone(), first: labels.len() as u64 });
             labels.extend(body.chunks(format.record as usize).map(|r| r[bytes as usize - 1]));
         }
         let classes = cifar_names(store, &files, list, classes);
@@ -218,12 +218,12 @@ impl Packed {
         };
         let classes = usize::from(*labels.iter().max().unwrap_or(&0)).max(9) + 1;
         let names = (0..classes).map(|i| i.to_string()).collect();
-        Self::checked(format, vec![Part { path: images, first: 0 }], labels, names)
+        Self::checked(format, vec![BatchFile { path: images, first: 0 }], labels, names)
     }
 
     fn checked(
         format: Format,
-        parts: Vec<Part>,
+        parts: Vec<BatchFile>,
         labels: Vec<u8>,
         classes: Vec<String>,
     ) -> Result<Self, DataError> {
@@ -240,7 +240,7 @@ impl Packed {
         Ok(Self { format, parts, labels, classes, fingerprint })
     }
 
-    fn part(&self, id: u64) -> &Part {
+    fn part(&self, id: u64) -> &BatchFile {
         &self.parts[self.parts.partition_point(|part| part.first <= id) - 1]
     }
 }

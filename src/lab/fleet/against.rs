@@ -171,7 +171,7 @@ pub struct Given {
 
 /// What the forecast says of the run.
 #[derive(Debug, Clone, PartialEq, serde::Serialize)]
-pub struct Verdict {
+pub struct Judgement {
     /// The run's goodput.
     pub measured: f64,
     /// The mean of the forecast.
@@ -185,7 +185,7 @@ pub struct Verdict {
 }
 
 /// Plays `replicas` runs of the same work and looks where the measured one lies.
-pub fn hold(run: &Measured, given: Given, replicas: u32, seed: u64) -> Verdict {
+pub fn hold(run: &Measured, given: Given, replicas: u32, seed: u64) -> Judgement {
     let played: Vec<_> = (0..replicas.max(1))
         .map(|replica| {
             let mut stream = Stream::new(&[seed, purpose::FLEET, 0, u64::from(replica)]);
@@ -195,7 +195,7 @@ pub fn hold(run: &Measured, given: Given, replicas: u32, seed: u64) -> Verdict {
         .collect();
     let sample = chain::sample(&played);
     let measured = run.goodput();
-    Verdict {
+    Judgement {
         measured,
         forecast: sample.goodput,
         runs: sample.runs,

@@ -62,7 +62,7 @@ pub struct Played {
 }
 
 /// Where a run stands.
-struct State<'a> {
+struct Walk<'a> {
     rules: &'a Rules,
     nodes_away: u64,
     ranks_away: u64,
@@ -73,7 +73,7 @@ struct State<'a> {
     failures: u64,
 }
 
-impl State<'_> {
+impl Walk<'_> {
     /// Seats without a node.
     fn empty_seats(&self) -> u64 {
         self.nodes_away.saturating_sub(self.rules.spares).min(self.rules.nodes)
@@ -146,7 +146,7 @@ impl State<'_> {
 pub fn play(rules: &Rules, stream: &mut Stream) -> Played {
     let (nodes_away, ranks_away, stall) = (0, 0, 0.0);
     let mut state =
-        State { rules, nodes_away, ranks_away, done: 0.0, seconds: 0.0, stall, failures: 0 };
+        Walk { rules, nodes_away, ranks_away, done: 0.0, seconds: 0.0, stall, failures: 0 };
     let seconds_max = rules.work * TIMES_WORK_MAX;
     for _ in 0..EVENTS_MAX {
         let rates = state.rates();

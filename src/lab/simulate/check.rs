@@ -316,7 +316,7 @@ fn check_starts(
         }
         let Some(from) = begun_from(events, number) else { continue };
         let published = newest.unwrap_or(0);
-        let right = if scenario.housed { from >= published } else { from == published };
+        let right = if scenario.in_file { from >= published } else { from == published };
         if !right {
             return Err(format!(
                 "attempt {number} began from step {from}, the newest good checkpoint is {newest:?}"

@@ -17,10 +17,10 @@ use crate::observe::result::Status;
 use crate::observe::storage::Storage;
 use crate::train::TrainError;
 use crate::train::plan::{Staff, TrainArguments};
-use crate::train::start::prepare::{Materials, Part, Prepared, prepare_from};
+use crate::train::start::prepare::{Materials, Prepared, Purpose, prepare_from};
 use crate::train::start::run::run_prepared;
 use crate::train::start::surroundings::{Begun, Surroundings, record_faults};
-use crate::train::state::housing::Housing;
+use crate::train::state::slot_files::SlotFiles;
 
 use super::broken::{Rule, under};
 use super::disk::{Disk, Files};
@@ -182,12 +182,12 @@ pub fn live(attempt: &Attempt<'_>, comm: SimComm, join: Option<&JoinInfo>) -> Le
         validation: evaluates.then(|| samples(VALIDATION, 1)),
         graph: graph(),
         inline: Some(Box::new(compute)),
-        part: Part::FirstBorn,
+        part: Purpose::FirstBorn,
     };
     let (print, owners) = (around.fingerprint, around.owners);
     let prepared = prepare_from(materials, config, RUN_ID, print, owners, &around.injector);
-    let prepared = prepared.map(|prepared| match attempt.scenario.housed {
-        true => housed(attempt, around.storage.as_ref(), prepared, &standing),
+    let prepared = prepared.map(|prepared| match attempt.scenario.in_file {
+        true => in_file(attempt, around.storage.as_ref(), prepared, &standing),
         false => prepared,
     });
     let slots = prepared.as_ref().ok().map(|prepared| Arc::clone(&prepared.slots));
@@ -208,7 +208,7 @@ pub fn live(attempt: &Attempt<'_>, comm: SimComm, join: Option<&JoinInfo>) -> Le
 
 /// Finds a place for the slots, as a rank does before it has a communicator: one that starts with
 /// the others takes what an earlier attempt left.
-fn housed(
+fn in_file(
     attempt: &Attempt<'_>,
     storage: &dyn Storage,
     mut prepared: Prepared,
@@ -216,14 +216,14 @@ fn housed(
 ) -> Prepared {
     let starts = !standing.newcomer && !standing.spare;
     let recovery = &attempt.scenario.config.recovery;
-    let housing = Housing::of(recovery, Path::new(RUN_ID), storage, &prepared.facts);
-    prepared.housing = housing.unwrap_or_default();
-    if let Some(housing) = prepared.housing.as_ref().filter(|_| starts) {
+    let slot_files = SlotFiles::of(recovery, Path::new(RUN_ID), storage, &prepared.facts);
+    prepared.slot_files = slot_files.unwrap_or_default();
+    if let Some(slot_files) = prepared.slot_files.as_ref().filter(|_| starts) {
         if attempt.rule == Rule::Forgetful {
-            housing.folder.clear_free();
+            slot_files.folder.clear_free();
         }
         let mut slots = prepared.slots.write().unwrap_or_else(PoisonError::into_inner);
-        if let Err(reason) = housing.furnish(&mut slots) {
+        if let Err(reason) = slot_files.make_file(&mut slots) {
             tracing::warn!("{reason}");
         }
     }

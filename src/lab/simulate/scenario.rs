@@ -29,7 +29,7 @@ const WRITES: u64 = 90;
 /// Milliseconds in which a request to stop may fall.
 const STOP_WITHIN: u64 = 1500;
 /// Runs in which state outlives the processes: files cost more than all the rest.
-const HOUSED_ONE_IN: u64 = 3;
+const IN_FILE_ONE_IN: u64 = 3;
 /// Runs whose sums are reproducible: their bits are known after a shrink, too.
 const REPRODUCIBLE_ONE_IN: u64 = 4;
 
@@ -84,7 +84,7 @@ pub struct Scenario {
     /// What goes wrong.
     pub faults: Vec<Fault>,
     /// Whether there is room for state that outlives the processes.
-    pub housed: bool,
+    pub in_file: bool,
 }
 
 /// What decides the bits and the validation errors of a run that nothing happens to.
@@ -149,8 +149,8 @@ impl Scenario {
         let mut faults: Vec<Fault> = (0..number).map(|_| fault(draws, &config)).collect();
         // Drawn apart: the seeds of before keep the rest of their schedules.
         let apart = &mut Stream::new(&[seed, purpose::SIMULATE, 2]);
-        let housed = apart.below(HOUSED_ONE_IN) == 0;
-        if housed {
+        let in_file = apart.below(IN_FILE_ONE_IN) == 0;
+        if in_file {
             faults.extend(deaths_of_everything(apart));
         }
         let apart = &mut Stream::new(&[seed, purpose::SIMULATE, 3]);
@@ -166,7 +166,7 @@ impl Scenario {
         if faults.contains(&Fault::Hurry) {
             config.recovery.time_limit = Span(Duration::from_millis(2));
         }
-        Self { seed, config, faults, housed }
+        Self { seed, config, faults, in_file }
     }
 
     /// The same run without these of its faults.
@@ -191,7 +191,7 @@ impl Scenario {
         let mut config = self.config.clone();
         config.recovery = crate::config::Recovery::default();
         config.recovery.ladder = Some(vec![Rung::Respawn]);
-        Self { seed: 0, config, faults: Vec::new(), housed: false }
+        Self { seed: 0, config, faults: Vec::new(), in_file: false }
     }
 
     /// Deaths of an attempt, in the order in which they are looked at.

@@ -18,7 +18,7 @@ use crate::observe::result::{RunResult, Status};
 use crate::observe::storage::Storage;
 use crate::train::checkpoint::store;
 use crate::train::record::journal::EVENTS;
-use crate::train::state::housing::INSTANCE;
+use crate::train::state::slot_files::INSTANCE;
 
 use super::broken::Rule;
 use super::disk::Files;
@@ -107,7 +107,7 @@ pub fn play(scenario: &Scenario, rule: Rule, trace: Trace) -> Played {
         _ => None,
     });
     let mut scenario = scenario.clone();
-    let room = scenario.housed.then(|| Room::new().expect("room for some slots in memory"));
+    let room = scenario.in_file.then(|| Room::new().expect("room for some slots in memory"));
     if let Some(room) = &room {
         scenario.config.recovery.resident_dir = room.path().to_owned();
     }

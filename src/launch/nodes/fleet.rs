@@ -11,9 +11,9 @@ use std::time::{Duration, Instant};
 
 use kintsugi_ffi::os;
 
+use super::connections::{self, Loss, Node, Presence, Shared};
 use super::message::{self, Order, Report};
 use super::placement::Standing;
-use super::switchboard::{self, Loss, Node, Shared, State};
 
 /// How long agents may take to report after srun was started.
 pub const ARRIVAL_MAX: Duration = Duration::from_secs(20);
@@ -74,7 +74,7 @@ impl Fleet {
         let beats = UdpSocket::bind(("0.0.0.0", 0))?;
         beats.set_read_timeout(Some(message::beat_every(muster.timeout)))?;
         let shared = Arc::new(Shared::new(&muster.nodes, muster.timeout, beats)?);
-        switchboard::start(&shared, listener)?;
+        connections::start(&shared, listener)?;
         let looked = Instant::now();
         Ok(Self { muster, shared, port, steps: Vec::new(), looked })
     }
@@ -119,7 +119,7 @@ impl Fleet {
         let end = Instant::now() + ARRIVAL_MAX;
         loop {
             self.look();
-            let expected = |node: &Node| matches!(node.state, State::Expected { .. });
+            let expected = |node: &Node| matches!(node.state, Presence::Expected { .. });
             if !self.shared.lock().iter().any(expected) || Instant::now() >= end || stop() {
                 return;
             }
@@ -137,15 +137,15 @@ impl Fleet {
                 node.heard = Instant::now();
             }
             match node.state {
-                State::Living if node.heard.elapsed() > self.shared.timeout => {
+                Presence::Living if node.heard.elapsed() > self.shared.timeout => {
                     let seconds = node.heard.elapsed().as_secs_f64();
                     let why = format!("nothing was heard of it for {seconds:.1} s");
                     silent.push((node.name.clone(), why));
                 }
-                State::Expected { since, before } if since.elapsed() > ARRIVAL_MAX => {
+                Presence::Expected { since, before } if since.elapsed() > ARRIVAL_MAX => {
                     if before {
                         // It was lost already, and nobody counts on it.
-                        node.state = State::Lost { at: Instant::now() };
+                        node.state = Presence::Lost { at: Instant::now() };
                         continue;
                     }
                     let seconds = ARRIVAL_MAX.as_secs();
@@ -170,7 +170,7 @@ impl Fleet {
     pub fn standings(&self, used: &[String]) -> Vec<Standing> {
         let standing = |node: &Node| Standing {
             name: node.name.clone(),
-            lives: node.state == State::Living,
+            lives: node.state == Presence::Living,
             newest: node.newest,
             used: used.contains(&node.name),
         };
@@ -182,7 +182,7 @@ impl Fleet {
     pub fn order(&mut self, nodes: &[String], order: &Order) {
         let mut asked = Vec::new();
         for node in self.shared.lock().iter_mut() {
-            if node.state == State::Living && nodes.contains(&node.name) {
+            if node.state == Presence::Living && nodes.contains(&node.name) {
                 node.answer = None;
                 asked.extend(node.link.as_ref().map(|link| Arc::clone(&link.stream)));
             }
@@ -195,7 +195,9 @@ impl Fleet {
         loop {
             self.look();
             let waiting = |node: &&mut Node| {
-                node.state == State::Living && nodes.contains(&node.name) && node.answer.is_none()
+                node.state == Presence::Living
+                    && nodes.contains(&node.name)
+                    && node.answer.is_none()
             };
             let mut all = self.shared.lock();
             let late: Vec<String> =
@@ -247,12 +249,14 @@ impl Fleet {
     /// when they have answered.
     pub fn recall(&mut self) {
         let cooled = |node: &Node| match node.state {
-            State::Lost { at } => node.record.cool_down().is_some_and(|wait| at.elapsed() > wait),
+            Presence::Lost { at } => {
+                node.record.cool_down().is_some_and(|wait| at.elapsed() > wait)
+            }
             _ => false,
         };
         let mut names = Vec::new();
         for node in self.shared.lock().iter_mut().filter(|node| cooled(node)) {
-            node.state = State::Expected { since: Instant::now(), before: true };
+            node.state = Presence::Expected { since: Instant::now(), before: true };
             node.record.asked();
             names.push(node.name.clone());
         }
@@ -277,9 +281,9 @@ impl Fleet {
     pub fn release(&mut self, names: &[String]) {
         self.order(names, &Order::ClearSlots);
         for node in self.shared.lock().iter_mut().filter(|node| names.contains(&node.name)) {
-            if let (State::Living, Some(link)) = (node.state, node.link.take()) {
+            if let (Presence::Living, Some(link)) = (node.state, node.link.take()) {
                 let _ = message::send(&link.stream, &Order::Leave);
-                (node.state, node.newest) = (State::Away, None);
+                (node.state, node.newest) = (Presence::Away, None);
             }
         }
         self.await_steps(names);
@@ -290,8 +294,8 @@ impl Fleet {
     pub fn call_back(&mut self, names: &[String]) {
         let mut called = Vec::new();
         for node in self.shared.lock().iter_mut().filter(|node| names.contains(&node.name)) {
-            if node.state == State::Away {
-                node.state = State::Expected { since: Instant::now(), before: false };
+            if node.state == Presence::Away {
+                node.state = Presence::Expected { since: Instant::now(), before: false };
                 called.push(node.name.clone());
             }
         }
@@ -305,7 +309,7 @@ impl Fleet {
     /// Those that were given back.
     pub fn away(&self) -> Vec<String> {
         let all = self.shared.lock();
-        let away = all.iter().filter(|node| node.state == State::Away);
+        let away = all.iter().filter(|node| node.state == Presence::Away);
         away.map(|node| node.name.clone()).collect()
     }
 
@@ -332,7 +336,7 @@ impl Fleet {
     pub(super) fn backdate(&self, name: &str, by: Duration) {
         for node in self.shared.lock().iter_mut().filter(|node| node.name == name) {
             node.admitted -= by;
-            if let State::Lost { at } = &mut node.state {
+            if let Presence::Lost { at } = &mut node.state {
                 *at -= by;
             }
         }
@@ -341,7 +345,7 @@ impl Fleet {
     /// Ends the agents in order, and those that do not end.
     pub fn dismiss(&mut self) {
         let mut living = Vec::new();
-        for node in self.shared.lock().iter().filter(|node| node.state == State::Living) {
+        for node in self.shared.lock().iter().filter(|node| node.state == Presence::Living) {
             living.push(node.name.clone());
             if let Some(link) = &node.link {
                 let _ = message::send(&link.stream, &Order::Leave);

@@ -3,13 +3,13 @@
 //!
 //! `allocation` which nodes there are · `placement` which of them an attempt runs on (pure) ·
 //! `message` what launch and agents say to each other · `agent` a node's side · `orphan` what it
-//! does when launch's machine died · `switchboard` and `fleet` launch's side · `record` when a lost
-//! node is asked again (pure) · `crew` what the supervisor needs of them · `scale` more or fewer of
+//! does when launch's machine died · `connections` and `fleet` launch's side · `record` when a lost
+//! node is asked again (pure) · `nodes` what the supervisor needs of them · `scale` more or fewer of
 //! them at the user's wish · `spreading` when ranks go back to nodes that are back (pure).
 
 pub mod agent;
 pub mod allocation;
-pub mod crew;
+pub mod cluster_nodes;
 pub mod fleet;
 pub mod message;
 pub mod orphan;
@@ -17,10 +17,10 @@ pub mod placement;
 mod record;
 pub mod scale;
 pub mod spreading;
-pub mod switchboard;
+pub mod connections;
 
 pub use allocation::Allocation;
-pub use crew::Crew;
+pub use cluster_nodes::ClusterNodes;
 pub use placement::Placement;
 
 /// Spares per node where the configuration names no number: promotion of a process

@@ -6,9 +6,9 @@ use std::sync::mpsc::{self, Receiver};
 use std::time::{Duration, Instant};
 
 use super::agent::{Duties, Parting, serve};
+use super::connections::Loss;
 use super::fleet::{Fleet, Muster};
 use super::message::{self, Beat, Order, Report};
-use super::switchboard::Loss;
 
 /// Long enough for a busy machine, short enough for a test.
 const TIMEOUT: Duration = Duration::from_secs(2);

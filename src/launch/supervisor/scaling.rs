@@ -7,7 +7,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use crate::launch::job::Job;
-use crate::launch::nodes::Crew;
+use crate::launch::nodes::ClusterNodes;
 use crate::launch::nodes::fleet::ARRIVAL_MAX;
 use crate::launch::nodes::scale::{PICTURE, Picture, REQUEST, Request};
 use crate::launch::run_dir::RunDir;
@@ -83,27 +83,31 @@ impl Scaling {
     }
 
     /// While an attempt runs: takes a request, makes its nodes ready, asks the ranks to end.
-    pub(super) fn look(&mut self, crew: Option<&mut Crew>, record: &mut Record<'_>) {
-        let Some(crew) = crew else { return };
+    pub(super) fn look(&mut self, cluster: Option<&mut ClusterNodes>, record: &mut Record<'_>) {
+        let Some(cluster) = cluster else { return };
         if self.looked.elapsed() < LOOK_EVERY {
             return;
         }
         self.looked = Instant::now();
         if self.surplus && record.history.committing() {
-            self.give_back(crew, record);
+            self.give_back(cluster, record);
         }
         if self.under_way.is_none() {
-            self.take_request(crew, record);
+            self.take_request(cluster, record);
         }
         let Some((request, since)) = self.under_way else { return };
-        let ready = crew.living() >= request.nodes as usize;
+        let ready = cluster.living() >= request.nodes as usize;
         if self.asked || !(ready || since.elapsed() > ARRIVAL_MAX) {
             return;
         }
         if !ready {
-            let (living, nodes) = (crew.living(), request.nodes);
+            let (living, nodes) = (cluster.living(), request.nodes);
             self.under_way = None;
-            self.refuse(crew, record, format!("{nodes} nodes were asked for, but {living} answer"));
+            self.refuse(
+                cluster,
+                record,
+                format!("{nodes} nodes were asked for, but {living} answer"),
+            );
             return;
         }
         // Before its first commit an attempt has nothing to be gone on from.
@@ -111,12 +115,12 @@ impl Scaling {
             self.asked = true;
             if let Err(error) = ask_to_renew(&record.job.run) {
                 self.under_way = None;
-                self.refuse(crew, record, format!("the ranks cannot be asked: {error}"));
+                self.refuse(cluster, record, format!("the ranks cannot be asked: {error}"));
             }
         }
     }
 
-    fn take_request(&mut self, crew: &mut Crew, record: &mut Record<'_>) {
+    fn take_request(&mut self, cluster: &mut ClusterNodes, record: &mut Record<'_>) {
         let storage = record.job.run.storage();
         let Some(request) = Request::read(storage) else { return };
         if let Err(error) = storage.remove(Path::new(REQUEST)) {
@@ -125,7 +129,7 @@ impl Scaling {
         let Some(picture) = Picture::read(storage) else { return };
         let owners = crate::config::resolve_owners(&record.job.config);
         if let Some(why) = request.refusal(&picture, owners) {
-            return self.refuse(crew, record, why);
+            return self.refuse(cluster, record, why);
         }
         if request.is_done(&picture) {
             return;
@@ -133,32 +137,37 @@ impl Scaling {
         let (nodes, ranks) = (request.nodes, request.ranks(&picture));
         record
             .warn(&format!("asked for {nodes} nodes, {ranks} ranks: after one of the next steps"));
-        crew.call(nodes as usize);
+        cluster.call(nodes as usize);
         (self.under_way, self.asked) = (Some((request, Instant::now())), false);
     }
 
-    fn refuse(&mut self, crew: &mut Crew, record: &mut Record<'_>, why: String) {
+    fn refuse(&mut self, cluster: &mut ClusterNodes, record: &mut Record<'_>, why: String) {
         record.warn(&format!("the nodes stay: {why}"));
-        self.show_nodes(Some(crew), record, Some(why));
+        self.show_nodes(Some(cluster), record, Some(why));
     }
 
     /// Between two attempts: the next one goes where somebody asked for.
-    pub(super) fn apply(&mut self, crew: Option<&mut Crew>, run: &RunDir) {
+    pub(super) fn apply(&mut self, cluster: Option<&mut ClusterNodes>, run: &RunDir) {
         withdraw(run);
         let Some((request, _)) = self.under_way.take() else { return };
         let picture = Picture::read(run.storage()).unwrap_or_default();
         self.asked_ranks = Some(request.ranks(&picture));
         self.surplus = true;
-        if let Some(crew) = crew {
-            crew.want(request.nodes as usize);
+        if let Some(cluster) = cluster {
+            cluster.want(request.nodes as usize);
         }
     }
 
     /// Once its placement is known: the attempt's nodes, for people and for `scale`.
-    pub(super) fn placed(&mut self, crew: Option<&mut Crew>, record: &mut Record<'_>, ranks: u32) {
+    pub(super) fn placed(
+        &mut self,
+        cluster: Option<&mut ClusterNodes>,
+        record: &mut Record<'_>,
+        ranks: u32,
+    ) {
         let before = Picture::read(record.job.run.storage());
         self.ranks = ranks;
-        self.show_nodes(crew, record, None);
+        self.show_nodes(cluster, record, None);
         let after = Picture::read(record.job.run.storage()).unwrap_or_default();
         let Some(before) = before.filter(|_| self.surplus || record.spreading.is_tried()) else {
             return;
@@ -180,24 +189,24 @@ impl Scaling {
         }
     }
 
-    fn give_back(&mut self, crew: &mut Crew, record: &mut Record<'_>) {
+    fn give_back(&mut self, cluster: &mut ClusterNodes, record: &mut Record<'_>) {
         self.surplus = false;
-        let names = crew.give_back();
+        let names = cluster.give_back();
         if !names.is_empty() {
             record.warn(&format!("given back: {}", names.join(", ")));
         }
-        self.show_nodes(Some(crew), record, None);
+        self.show_nodes(Some(cluster), record, None);
     }
 
     /// Writes which nodes are used and which are not, for people and for `scale`.
     pub(super) fn show_nodes(
         &self,
-        crew: Option<&mut Crew>,
+        cluster: Option<&mut ClusterNodes>,
         record: &Record<'_>,
         refused: Option<String>,
     ) {
-        let Some(crew) = crew else { return };
-        let mut picture = crew.picture(record.job.config.run.ranks);
+        let Some(cluster) = cluster else { return };
+        let mut picture = cluster.picture(record.job.config.run.ranks);
         (picture.ranks, picture.refused) = (self.ranks, refused);
         if let Err(error) = picture.write(record.job.run.storage()) {
             tracing::warn!("{PICTURE}: {error}");

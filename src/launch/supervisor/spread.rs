@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::time::Instant;
 
-use crate::launch::nodes::Crew;
+use crate::launch::nodes::ClusterNodes;
 use crate::launch::nodes::spreading::{LOOK_EVERY, Look};
 use crate::launch::verdict;
 
@@ -24,7 +24,7 @@ impl Default for Spread {
 
 impl Spread {
     /// While an attempt runs whose nodes are not being changed.
-    pub(super) fn look(&mut self, crew: Option<&Crew>, record: &mut Record<'_>) {
+    pub(super) fn look(&mut self, nodes: Option<&ClusterNodes>, record: &mut Record<'_>) {
         let (job, now) = (record.job, Instant::now());
         if now.saturating_duration_since(self.looked) < LOOK_EVERY
             || !record.spreading.watches()
@@ -33,11 +33,11 @@ impl Spread {
         {
             return;
         }
-        let Some(crew) = crew else { return };
+        let Some(nodes) = nodes else { return };
         self.looked = now;
         // No table, or another attempt's: a repair is under way, or the disk slow.
         let Some(hosts) = job.run.hosts_of_ranks(record.attempt) else { return };
-        let possible = crew.better_spread(&hosts);
+        let possible = nodes.better_spread(&hosts);
         let used = hosts.iter().collect::<BTreeSet<_>>().len();
         let step = record.step();
         if !record.spreading.look(Look { used, possible, step, at: now }) {
@@ -56,10 +56,10 @@ impl Spread {
 }
 
 /// Between two attempts: one that was to spread the ranks and came to nothing is not repeated.
-pub(super) fn end_of_attempt(crew: Option<&mut Crew>, record: &mut Record<'_>) {
+pub(super) fn end_of_attempt(nodes: Option<&mut ClusterNodes>, record: &mut Record<'_>) {
     let Some(before) = record.spreading.attempt_ends(record.history.committing()) else { return };
-    if let Some(crew) = crew {
-        crew.want(before);
+    if let Some(nodes) = nodes {
+        nodes.want(before);
         record.warn(&format!("no step was committed on more nodes: {before} from now on"));
     }
 }

@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 use std::sync::{Arc, Mutex};
 
-use super::{LINE_SECONDS, Progress, Smoothed, State, clock, duration};
+use super::{BarState, LINE_SECONDS, Progress, Smoothed, clock, duration};
 use crate::observe::event::{Event, Kind, Lost, RecoveryRecord, VERSION};
 
 #[derive(Clone, Default)]
@@ -91,7 +91,7 @@ fn a_restart_and_an_evaluation_have_a_line_each() {
 
 #[test]
 fn speed_and_time_left_come_from_samples_and_steps() {
-    let mut state = State::default();
+    let mut state = BarState::default();
     state.on(&start(Some(200)));
     for k in 1..=50 {
         state.on(&step(k as f64 * 0.1, k, 1.0, 96));

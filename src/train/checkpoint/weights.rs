@@ -106,7 +106,7 @@ pub fn parse_input(text: &str) -> Option<Shape> {
 
 /// A run directory and perhaps one checkpoint in it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Place {
+pub struct Named {
     /// The storage's root.
     pub root: PathBuf,
     /// Relative to it; `None` stands for the newest that verifies.
@@ -114,17 +114,17 @@ pub struct Place {
 }
 
 /// What a person meant by a path: a run directory, its `checkpoints` folder, or one checkpoint.
-pub fn locate(path: &Path) -> Result<Place, WeightsError> {
+pub fn locate(path: &Path) -> Result<Named, WeightsError> {
     let read = |source| WeightsError::Io { path: path.to_path_buf(), source };
     let whole = path.canonicalize().map_err(read)?;
     let up = || whole.parent().map_or_else(|| whole.clone(), Path::to_path_buf);
     let name = whole.file_name().map(PathBuf::from);
     if whole.join(MANIFEST).is_file() {
-        Ok(Place { root: up(), folder: name })
+        Ok(Named { root: up(), folder: name })
     } else if whole.join(store::FOLDER).is_dir() {
-        Ok(Place { root: whole, folder: None })
+        Ok(Named { root: whole, folder: None })
     } else if name.as_deref() == Some(Path::new(store::FOLDER)) {
-        Ok(Place { root: up(), folder: None })
+        Ok(Named { root: up(), folder: None })
     } else {
         Err(WeightsError::NoCheckpoint(path.to_path_buf()))
     }

@@ -58,7 +58,7 @@ pub struct TrainState {
     /// The last ledger lines, so that a dead writer leaves no gap.
     #[serde(with = "tail")]
     pub ledger_tail: Vec<Committed>,
-    /// An evaluation of this step is owed.
+    /// An evaluation of this step is still to be made.
     pub evaluation_due: bool,
     /// Run time of the last evaluation, milliseconds.
     pub evaluated_ms: u64,

@@ -46,7 +46,7 @@ impl Buffers {
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct Queue {
     free: Vec<Buffers>,
     /// Sets that are filled, queued or written.
     lent: usize,
@@ -58,7 +58,7 @@ struct State {
     reports: Vec<WriterReport>,
 }
 
-impl State {
+impl Queue {
     fn report(&mut self, report: WriterReport) {
         self.reports.push(report);
         if self.reports.len() > REPORTS_MAX {
@@ -78,13 +78,13 @@ impl State {
 
 #[derive(Debug, Default)]
 struct Shared {
-    state: Mutex<State>,
+    state: Mutex<Queue>,
     changed: Condvar,
 }
 
 impl Shared {
     /// A panic elsewhere leaves the state usable: every change of it is one assignment.
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, Queue> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -350,7 +350,7 @@ impl Worker {
 
     fn next(&self) -> Option<Snapshot> {
         let state = self.shared.lock();
-        let idle = |state: &mut State| state.queued.is_none() && !state.closing;
+        let idle = |state: &mut Queue| state.queued.is_none() && !state.closing;
         let waited = self.shared.changed.wait_while(state, idle);
         let mut state = waited.unwrap_or_else(PoisonError::into_inner);
         let next = if state.closing { None } else { state.queued.take() };

@@ -63,18 +63,18 @@ impl Needs {
     }
 
     /// What becomes of a step that was summed on `grid`, from everybody's summed words.
-    pub fn verdict(words: &[u64], grid: Grid) -> Verdict {
+    pub fn verdict(words: &[u64], grid: Grid) -> GridChoice {
         match words.iter().rposition(|&parts| parts > 0) {
-            Some(Grid::COUNT) => Verdict::NotANumber,
-            Some(needed) if needed > grid.0 => Verdict::Again(Grid(needed)),
-            _ => Verdict::Holds,
+            Some(Grid::COUNT) => GridChoice::NotANumber,
+            Some(needed) if needed > grid.0 => GridChoice::Again(Grid(needed)),
+            _ => GridChoice::Holds,
         }
     }
 }
 
 /// See [`Needs::verdict`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Verdict {
+pub enum GridChoice {
     /// The sums are right.
     Holds,
     /// They are not: to be computed again on this grid, the finest that holds every value.
@@ -227,13 +227,13 @@ mod tests {
             needs.words().to_vec()
         };
         let verdict = |values: &[f32]| Needs::verdict(&words(values), Grid::default());
-        assert_eq!(verdict(&[0.0, 2047.9]), Verdict::Holds);
-        assert_eq!(verdict(&[1.0, 2048.0]), Verdict::Again(Grid(1)));
-        assert_eq!(verdict(&[3e6, 1e7, 5e3]), Verdict::Again(Grid(2)));
-        assert_eq!(verdict(&[1e17]), Verdict::Again(Grid(4)));
-        assert_eq!(Needs::verdict(&words(&[1e17]), Grid(4)), Verdict::Holds);
+        assert_eq!(verdict(&[0.0, 2047.9]), GridChoice::Holds);
+        assert_eq!(verdict(&[1.0, 2048.0]), GridChoice::Again(Grid(1)));
+        assert_eq!(verdict(&[3e6, 1e7, 5e3]), GridChoice::Again(Grid(2)));
+        assert_eq!(verdict(&[1e17]), GridChoice::Again(Grid(4)));
+        assert_eq!(Needs::verdict(&words(&[1e17]), Grid(4)), GridChoice::Holds);
         for hopeless in [1e18, f32::INFINITY, f32::NAN] {
-            assert_eq!(verdict(&[1.0, hopeless]), Verdict::NotANumber);
+            assert_eq!(verdict(&[1.0, hopeless]), GridChoice::NotANumber);
         }
     }
 }

@@ -45,7 +45,7 @@ impl Taken {
 }
 
 #[derive(Debug)]
-struct State {
+struct Running {
     collected: Taken,
     /// Empty buffers of the last round, used again.
     spare: Option<Taken>,
@@ -59,7 +59,7 @@ struct State {
     learning_rate: f64,
 }
 
-impl State {
+impl Running {
     /// The owner whose turn it is: the one least far, lowest first.
     fn eligible(&self) -> Option<u32> {
         let ahead =
@@ -82,7 +82,7 @@ pub struct Turn {
 /// See the module.
 #[derive(Debug)]
 pub struct FreeRun {
-    state: Mutex<State>,
+    state: Mutex<Running>,
     changed: Condvar,
     length: usize,
     /// γ is divided by it: a sweep over all owners then moves w as one synchronous step does.
@@ -94,7 +94,7 @@ pub struct FreeRun {
 impl FreeRun {
     /// `length`: parameters and statistics together.
     pub fn new(length: usize, owners: usize, global_batch: u64, weight_decay: f64) -> Self {
-        let state = State {
+        let state = Running {
             collected: Taken::new(length, owners),
             spare: None,
             owners: Vec::new(),
@@ -113,7 +113,7 @@ impl FreeRun {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, Running> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -174,7 +174,7 @@ impl FreeRun {
 
     /// Waits until Δw holds half as many micro-batches as this rank has owners; else false.
     pub fn wait_for_half_sweep(&self, limit: Duration) -> bool {
-        let short = |state: &mut State| {
+        let short = |state: &mut Running| {
             let batches: u64 = state.collected.owner_batches.iter().sum();
             batches < (state.owners.len() as u64).div_ceil(2).max(1)
         };

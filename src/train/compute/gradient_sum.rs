@@ -33,7 +33,7 @@ struct Bucket {
     range: Range<usize>,
     /// Start of each tensor within the bucket.
     starts: Vec<usize>,
-    state: Mutex<State>,
+    state: Mutex<Summing>,
     changed: Condvar,
 }
 
@@ -64,7 +64,7 @@ pub enum Complete<'a> {
 }
 
 #[derive(Debug)]
-struct State {
+struct Summing {
     sum: Words,
     /// Per tensor: how many owners have been added; the owner whose turn equals it may add next.
     turns: Vec<usize>,
@@ -297,11 +297,11 @@ impl Words {
 impl Bucket {
     fn new(sum: Words, range: Range<usize>, starts: Vec<usize>) -> Self {
         let turns = vec![0; starts.len()];
-        let state = State { sum, turns, missing: 0, closed: false };
+        let state = Summing { sum, turns, missing: 0, closed: false };
         Self { range, starts, state: Mutex::new(state), changed: Condvar::new() }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, Summing> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -431,16 +431,16 @@ mod tests {
 
     #[test]
     fn values_beyond_the_grid_are_noticed_and_fit_on_the_one_asked_for() {
-        use crate::train::compute::fixed_point::Verdict;
+        use crate::train::compute::fixed_point::GridChoice;
         let sum = GradientSum::reproducible(&layout(&[2], 0), 1);
         let verdict = |grid| {
             sum.begin(1);
             sum.add(0, 0, &[5000.0, 0.25]).unwrap();
             Needs::verdict(sum.needs().words(), grid)
         };
-        let Verdict::Again(grid) = verdict(Grid::default()) else { panic!("5000 fits") };
+        let GridChoice::Again(grid) = verdict(Grid::default()) else { panic!("5000 fits") };
         sum.set_grid(grid);
-        assert_eq!(verdict(grid), Verdict::Holds);
+        assert_eq!(verdict(grid), GridChoice::Holds);
         let mut values = [0.0; 2];
         sum.load(0, &fixed(&sum, 0), &mut values);
         assert_eq!(values, [5000.0, 0.25]);

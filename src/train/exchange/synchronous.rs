@@ -13,7 +13,7 @@ use crate::data::sampler::Order;
 use crate::observe::ledger::Committed;
 
 use crate::train::TrainError;
-use crate::train::compute::fixed_point::{Grid, Needs, Verdict};
+use crate::train::compute::fixed_point::{Grid, GridChoice, Needs};
 use crate::train::compute::gradient_sum::Complete;
 use crate::train::compute::pool::Pool;
 use crate::train::compute::totals::Totals;
@@ -48,7 +48,7 @@ pub struct Synchronous {
 /// What all ranks counted in a step, whether its integers hold, and each rank's compute time.
 struct Reduced {
     totals: Totals,
-    verdict: Verdict,
+    verdict: GridChoice,
     rank_micros: Vec<u64>,
 }
 
@@ -192,9 +192,9 @@ impl Exchange for Synchronous {
         self.reduce_buckets(context)?;
         let Reduced { mut totals, verdict, rank_micros } = self.reduce_totals(context)?;
         let again = match verdict {
-            Verdict::Holds => None,
-            Verdict::Again(grid) => Some(grid),
-            Verdict::NotANumber => {
+            GridChoice::Holds => None,
+            GridChoice::Again(grid) => Some(grid),
+            GridChoice::NotANumber => {
                 // What a plain sum would hold, and the same on every rank.
                 self.received.fill(f32::NAN);
                 totals.non_finite = totals.non_finite.max(1);

@@ -14,7 +14,7 @@ use crate::observe::log::{EventLog, parse_lines, whole_lines};
 use crate::observe::progress::Progress;
 use crate::observe::storage::Storage;
 use crate::observe::tensorboard::Tensorboard;
-use crate::train::state::rank::Place;
+use crate::train::state::rank::Moment;
 
 /// Names within the run directory.
 pub const EVENTS: &str = "events.jsonl";
@@ -28,7 +28,7 @@ pub const WORLD: &str = "world.json";
 /// Where and when an event happened.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Stamp {
-    place: Place,
+    place: Moment,
     /// Seconds since 1970.
     time: f64,
     /// Of the run.
@@ -51,7 +51,7 @@ pub struct Journal {
     /// Ledger lines could not be written: the next ones come with those that are missing.
     behind: bool,
     /// A rollback that could not be written: it comes before anything else.
-    owed: Option<Entry>,
+    unwritten: Option<Entry>,
     skipped_said: bool,
 }
 
@@ -75,7 +75,7 @@ impl Journal {
             tensorboard: None,
             failed: AtomicBool::new(false),
             behind: false,
-            owed: None,
+            unwritten: None,
             skipped_said: false,
         }
     }
@@ -91,17 +91,17 @@ impl Journal {
     }
 
     /// Where and when something happens that is written later.
-    pub fn stamp(&self, place: Place) -> Stamp {
+    pub fn stamp(&self, place: Moment) -> Stamp {
         Stamp { place, time: self.clock.unix_seconds(), seconds: self.seconds() }
     }
 
     /// Where something happened at this time of the run.
-    pub fn stamp_at(&self, place: Place, seconds: f64) -> Stamp {
+    pub fn stamp_at(&self, place: Moment, seconds: f64) -> Stamp {
         Stamp { place, time: self.origin + seconds, seconds }
     }
 
     /// Writes an event.
-    pub fn event(&mut self, place: Place, kind: Kind) {
+    pub fn event(&mut self, place: Moment, kind: Kind) {
         self.event_of(self.stamp(place), kind);
     }
 
@@ -159,7 +159,7 @@ impl Journal {
 
     /// Appends the line of the step that was just committed, the last of `tail`; after a failure
     /// (a full disk) also those that the file lacks. Says what is remarkable about it.
-    pub fn committed(&mut self, place: Place, tail: &[Committed]) {
+    pub fn committed(&mut self, place: Moment, tail: &[Committed]) {
         let written = match (tail.last(), self.behind) {
             (None, _) => Ok(()),
             (Some(line), false) => self.ledger.append(&Entry::Step(*line)),
@@ -172,7 +172,7 @@ impl Journal {
         }
     }
 
-    fn remark(&mut self, place: Place, line: &Committed) {
+    fn remark(&mut self, place: Moment, line: &Committed) {
         let Committed { step, skipped, count, .. } = *line;
         if line.zero_update {
             let message = format!(
@@ -191,9 +191,9 @@ impl Journal {
     }
 
     fn catch_up(&mut self, tail: &[Committed]) -> std::io::Result<()> {
-        if let Some(rollback) = &self.owed {
+        if let Some(rollback) = &self.unwritten {
             self.ledger.append(rollback)?;
-            self.owed = None;
+            self.unwritten = None;
         }
         self.ledger.catch_up(tail).map(drop)
     }
@@ -202,7 +202,7 @@ impl Journal {
     pub fn take_over(&mut self, tail: &[Committed], rollback: Option<Entry>) {
         self.events = EventLog::new(Arc::clone(&self.storage));
         self.ledger = Ledger::new(Arc::clone(&self.storage));
-        self.owed = rollback;
+        self.unwritten = rollback;
         self.behind = true;
         self.settle(tail);
     }

@@ -26,7 +26,7 @@ use crate::train::record::outcome;
 use crate::train::state::digest;
 use crate::train::state::parts::{PARAMETERS, STATISTICS, is_of_optimizer};
 use crate::train::state::position::{Ending, Position};
-use crate::train::state::rank::Place;
+use crate::train::state::rank::Moment;
 use crate::train::state::replica::Replica;
 
 use crate::train::record::due::{self, Last};
@@ -192,7 +192,7 @@ impl Keeper {
         &mut self,
         replica: &Replica,
         journal: &mut Journal,
-        place: Place,
+        place: Moment,
         seconds: f64,
     ) {
         self.report(journal, place);
@@ -208,7 +208,7 @@ impl Keeper {
         }
     }
 
-    fn begin(&mut self, replica: &Replica, place: Place, seconds: f64) {
+    fn begin(&mut self, replica: &Replica, place: Moment, seconds: f64) {
         let began = self.clock.now();
         *self.persisting.lock().unwrap_or_else(PoisonError::into_inner) = replica.standing;
         let state = self.state(&replica.position, place, seconds);
@@ -238,7 +238,7 @@ impl Keeper {
         }
     }
 
-    fn state(&self, position: &Position, place: Place, seconds: f64) -> TrainState {
+    fn state(&self, position: &Position, place: Moment, seconds: f64) -> TrainState {
         TrainState {
             step: position.step,
             cursor: position.cursor,
@@ -263,7 +263,7 @@ impl Keeper {
         }
     }
 
-    fn report(&mut self, journal: &mut Journal, place: Place) {
+    fn report(&mut self, journal: &mut Journal, place: Moment) {
         let Some(writer) = &self.writer else { return };
         for done in writer.poll() {
             let at = self.stalls.iter().position(|stall| stall.step == done.step);
@@ -296,7 +296,7 @@ impl Keeper {
         &mut self,
         replica: &Replica,
         journal: &mut Journal,
-        place: Place,
+        place: Moment,
         status: Status,
     ) -> Result<(), TrainError> {
         if !(self.still_current)() {
@@ -335,7 +335,7 @@ impl Keeper {
         &self,
         replica: &Replica,
         journal: &Journal,
-        place: Place,
+        place: Moment,
         (status, reason, state_sha256): (Status, &str, &Option<String>),
     ) -> Result<(), TrainError> {
         let mut last = String::new();
@@ -361,7 +361,7 @@ impl Keeper {
     }
 
     /// The checkpoint that the run ends with, tried again once if it fails.
-    fn last_checkpoint(&mut self, replica: &Replica, journal: &mut Journal, place: Place) {
+    fn last_checkpoint(&mut self, replica: &Replica, journal: &mut Journal, place: Moment) {
         self.wait_for_copy();
         for _ in 0..FINAL_CHECKPOINT_TRIES {
             if !self.writer().finish(FINAL_CHECKPOINT_LIMIT) {

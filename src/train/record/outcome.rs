@@ -13,7 +13,7 @@ use crate::observe::storage::Storage;
 
 use crate::train::record::journal::{EVENTS, LEDGER};
 use crate::train::state::position::Position;
-use crate::train::state::rank::Place;
+use crate::train::state::rank::Moment;
 
 /// The file.
 pub const RESULT: &str = "result.json";
@@ -23,7 +23,7 @@ pub struct Ended<'a> {
     /// The run.
     pub run_id: &'a str,
     /// Where it stands.
-    pub place: Place,
+    pub place: Moment,
     /// How.
     pub status: Status,
     /// Why.

@@ -36,7 +36,7 @@ impl Answer {
 
 /// What the answers of all ranks mean; the same on every rank.
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Verdict {
+enum Comparison {
     /// Every state is proven.
     Equal,
     /// The lowest rank whose state is proven has to hash it first: who gave the state is dead.
@@ -45,15 +45,15 @@ enum Verdict {
     Differ(Vec<usize>),
 }
 
-fn judge(answers: &[Answer]) -> Verdict {
+fn judge(answers: &[Answer]) -> Comparison {
     if answers.iter().all(|answer| !answer.unproven) {
-        return Verdict::Equal;
+        return Comparison::Equal;
     }
     let proven = || answers.iter().enumerate().filter(|(_, answer)| !answer.unproven);
     let reference = match proven().find_map(|(_, answer)| answer.hash) {
         Some(hash) => Some(hash),
         None => match proven().next() {
-            Some((rank, _)) => return Verdict::NeedsReference(rank),
+            Some((rank, _)) => return Comparison::NeedsReference(rank),
             // Only newcomers are left: nobody can know better than the first of them.
             None => answers.first().and_then(|answer| answer.hash),
         },
@@ -61,7 +61,7 @@ fn judge(answers: &[Answer]) -> Verdict {
     let differs = |answer: &Answer| answer.unproven && answer.hash != reference;
     let ranks: Vec<usize> =
         answers.iter().enumerate().filter(|(_, a)| differs(a)).map(|(rank, _)| rank).collect();
-    if ranks.is_empty() { Verdict::Equal } else { Verdict::Differ(ranks) }
+    if ranks.is_empty() { Comparison::Equal } else { Comparison::Differ(ranks) }
 }
 
 /// Before the first vote of a repaired world: a newcomer that holds other bits than the survivors
@@ -71,24 +71,24 @@ pub fn prove(rank: &mut Rank) -> Result<(), TrainError> {
         return Ok(());
     }
     let mut answers = gather_answers(rank)?;
-    if let Verdict::NeedsReference(reference) = judge(&answers) {
+    if let Comparison::NeedsReference(reference) = judge(&answers) {
         if rank.comm.rank() == reference {
             rank.replica.proof.hash_now(&rank.replica.slots);
         }
         answers = gather_answers(rank)?;
     }
     match judge(&answers) {
-        Verdict::Differ(ranks) if ranks.contains(&rank.comm.rank()) => {
+        Comparison::Differ(ranks) if ranks.contains(&rank.comm.rank()) => {
             Err(leave(&mut rank.replica))
         }
-        Verdict::Differ(ranks) => {
+        Comparison::Differ(ranks) => {
             tracing::warn!("the state of ranks {ranks:?} differs: they leave the world");
             // They are about to die, which ends this. Who revoked now could interrupt one that
             // has not heard it yet: all would gather, lose nobody and compare once more.
             gather_answers(rank)?;
             Err(TrainError::Comm(CommError::ProcFailed))
         }
-        Verdict::Equal | Verdict::NeedsReference(_) => {
+        Comparison::Equal | Comparison::NeedsReference(_) => {
             rank.replica.proof = Proof::default();
             Ok(())
         }
@@ -126,21 +126,21 @@ mod tests {
     #[test]
     fn a_newcomer_is_compared_with_a_survivor() {
         let (none, source) = (proven(None), proven(Some(7)));
-        assert_eq!(judge(&[none, none]), Verdict::Equal);
-        assert_eq!(judge(&[source, none, newcomer(7)]), Verdict::Equal);
-        assert_eq!(judge(&[source, newcomer(8), newcomer(7)]), Verdict::Differ(vec![1]));
+        assert_eq!(judge(&[none, none]), Comparison::Equal);
+        assert_eq!(judge(&[source, none, newcomer(7)]), Comparison::Equal);
+        assert_eq!(judge(&[source, newcomer(8), newcomer(7)]), Comparison::Differ(vec![1]));
     }
 
     #[test]
     fn when_the_source_is_dead_another_survivor_is_the_reference() {
         let answers = [newcomer(7), proven(None), proven(None)];
-        assert_eq!(judge(&answers), Verdict::NeedsReference(1));
+        assert_eq!(judge(&answers), Comparison::NeedsReference(1));
     }
 
     #[test]
     fn newcomers_alone_are_compared_with_each_other() {
-        assert_eq!(judge(&[newcomer(7), newcomer(7)]), Verdict::Equal);
-        assert_eq!(judge(&[newcomer(7), newcomer(8)]), Verdict::Differ(vec![1]));
+        assert_eq!(judge(&[newcomer(7), newcomer(7)]), Comparison::Equal);
+        assert_eq!(judge(&[newcomer(7), newcomer(8)]), Comparison::Differ(vec![1]));
     }
 
     #[test]

@@ -12,7 +12,7 @@ use xxhash_rust::xxh3::xxh3_64;
 use crate::cluster::comm::{CommError, Communicator};
 use crate::config::{Interval, seed};
 
-use crate::train::state::replica::{Replica, State};
+use crate::train::state::replica::{Replica, StateCopy};
 
 /// Times in a row that a run goes back to the same state before it gives up: what is wrong then
 /// does not go away.
@@ -51,7 +51,7 @@ pub fn judge(votes: &[Vote]) -> Judgement {
 /// A state that all ranks held alike, kept to go back to.
 #[derive(Debug)]
 struct Kept {
-    state: State,
+    state: StateCopy,
     hash: u64,
 }
 

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::PoisonError;
 
 use crate::cluster::comm::Communicator;
-use crate::cluster::resident::choice::{Past, Verdict, judge, keys_in_order};
+use crate::cluster::resident::choice::{Majority, Past, judge, keys_in_order};
 use crate::cluster::resident::folder::member_of;
 use crate::cluster::resident::{Key, Look, Refusal, SlotFile, Slots};
 use crate::cluster::world::World;
@@ -18,9 +18,9 @@ use crate::observe::storage::Storage;
 use crate::train::TrainError;
 use crate::train::checkpoint::store;
 use crate::train::record::journal::{LEDGER, WORLD};
-use crate::train::state::housing::Housing;
 use crate::train::state::position::Position;
 use crate::train::state::replica::Replica;
+use crate::train::state::slot_files::SlotFiles;
 
 /// States that a rank offers: those of its two slots.
 const OFFERS: usize = 2;
@@ -41,18 +41,18 @@ pub fn from_resident(
     let past = past(storage);
     let (mut mine, mut rest) = (Vec::new(), Vec::new());
     // A rank that could not make sense of the folder still takes part.
-    if let Some(housing) = &replica.housing {
+    if let Some(slot_files) = &replica.slot_files {
         let mut slots = replica.slots.write().unwrap_or_else(PoisonError::into_inner);
-        rest = take_rest(&mut slots, housing, &past);
-        mine = usable(&slots, housing, &past)?;
+        rest = take_rest(&mut slots, slot_files, &past);
+        mine = usable(&slots, slot_files, &past)?;
     }
     // From here on neighbours find the file under this member's name.
     replica.settle(world, comm.rank());
-    let housed = {
+    let in_file = {
         let slots = replica.slots.read().unwrap_or_else(PoisonError::into_inner);
         slots.file().is_some()
     };
-    let all = comm.all_gather_u64(&to_words(&mine, housed))?;
+    let all = comm.all_gather_u64(&to_words(&mine, in_file))?;
     replica.unhoused = all.chunks_exact(WORDS).filter(|words| words[1] == 0).count();
     let keys = keys_in_order(all.chunks_exact(WORDS).flat_map(from_words));
     for key in keys {
@@ -88,10 +88,10 @@ fn past(storage: &dyn Storage) -> Past {
 
 /// Files that no rank took, since fewer ranks were started than before: the best of all that this
 /// rank gets becomes its own, the others are returned, locked, to be removed in the end.
-fn take_rest(slots: &mut Slots, housing: &Housing, past: &Past) -> Vec<SlotFile> {
+fn take_rest(slots: &mut Slots, slot_files: &SlotFiles, past: &Past) -> Vec<SlotFile> {
     let mut rest = Vec::new();
     let free: Vec<SlotFile> =
-        housing.folder.take_free().filter_map(|file| housing.accept(slots, file)).collect();
+        slot_files.folder.take_free().filter_map(|file| slot_files.accept(slots, file)).collect();
     for file in free {
         let owner = member_of(file.path());
         let headers = Look::at(file.path()).and_then(|look| look.headers());
@@ -102,7 +102,7 @@ fn take_rest(slots: &mut Slots, housing: &Housing, past: &Past) -> Vec<SlotFile>
             rest.push(file);
             continue;
         }
-        match slots.house(file) {
+        match slots.move_to(file) {
             Ok(before) => rest.extend(before),
             Err(error) => tracing::warn!("resident state cannot be mapped: {error}"),
         }
@@ -111,13 +111,13 @@ fn take_rest(slots: &mut Slots, housing: &Housing, past: &Past) -> Vec<SlotFile>
 }
 
 /// The states of this rank's slots that may be gone on from; the others are named.
-fn usable(slots: &Slots, housing: &Housing, past: &Past) -> Result<Vec<Key>, TrainError> {
-    let owner = Housing::owner(slots);
+fn usable(slots: &Slots, slot_files: &SlotFiles, past: &Past) -> Result<Vec<Key>, TrainError> {
+    let owner = SlotFiles::owner(slots);
     let mut keys = Vec::new();
     let mut refused = Vec::new();
     for header in slots.headers() {
         let checked = header.and_then(|header| {
-            header.check_run(&housing.identity, slots.shape())?;
+            header.check_run(&slot_files.identity, slots.shape())?;
             past.check(&header, owner)?;
             match slots.position_bytes(header.key).map(|bytes| Position::decode(&bytes)) {
                 Some(Ok(position)) if position.step == header.key.step => Ok(header.key),
@@ -145,9 +145,9 @@ fn usable(slots: &Slots, housing: &Housing, past: &Past) -> Result<Vec<Key>, Tra
     Ok(keys)
 }
 
-fn to_words(keys: &[Key], housed: bool) -> [u64; WORDS] {
+fn to_words(keys: &[Key], in_file: bool) -> [u64; WORDS] {
     let mut words = [0; WORDS];
-    (words[0], words[1]) = (keys.len().min(OFFERS) as u64, u64::from(housed));
+    (words[0], words[1]) = (keys.len().min(OFFERS) as u64, u64::from(in_file));
     for (place, key) in words[2..].chunks_exact_mut(3).zip(keys) {
         place.copy_from_slice(&[u64::from(key.attempt), u64::from(key.generation), key.step]);
     }
@@ -180,14 +180,14 @@ fn agreed(
         .map(|w| (w[0] == 1).then_some(u128::from(w[1]) | u128::from(w[2]) << 64))
         .collect();
     let (source, hash) = match judge(&hashes) {
-        Verdict::Nobody => return Ok(false),
-        Verdict::Disputed(ranks) => {
+        Majority::Nobody => return Ok(false),
+        Majority::Disputed(ranks) => {
             if ranks.contains(&comm.rank()) {
                 refuse(replica, key, "and no bits have a majority");
             }
             return Ok(false);
         }
-        Verdict::Agreed { hash, source, differing } => {
+        Majority::Agreed { hash, source, differing } => {
             if differing.contains(&comm.rank()) {
                 refuse(replica, key, "it gets theirs");
             } else if own.is_none() {

@@ -9,10 +9,10 @@ use crate::cluster::comm::{CommError, Communicator};
 use crate::cluster::resident::{Key, Look, Slots};
 use crate::config::Phase;
 
-use crate::train::state::housing::Housing;
 use crate::train::state::incoming::{Incoming, Way};
 use crate::train::state::position::Position;
 use crate::train::state::replica::Replica;
+use crate::train::state::slot_files::SlotFiles;
 
 /// Message tags of a state transfer.
 const TAG_OFFER: u32 = 40;
@@ -30,7 +30,7 @@ struct Offer {
     member: u32,
     /// Where its files can be opened by others.
     space: u64,
-    housed: bool,
+    in_file: bool,
     position_bytes: u64,
 }
 
@@ -44,7 +44,7 @@ impl Offer {
             self.key.step,
             u64::from(self.member),
             self.space,
-            u64::from(self.housed),
+            u64::from(self.in_file),
             self.position_bytes,
         ]
     }
@@ -54,7 +54,7 @@ impl Offer {
             key: Key { attempt: words[0] as u32, generation: words[1] as u32, step: words[2] },
             member: words[3] as u32,
             space: words[4],
-            housed: words[5] == 1,
+            in_file: words[5] == 1,
             position_bytes: words[6],
         }
     }
@@ -77,7 +77,7 @@ pub(in crate::train) fn give(
         key,
         member: slots.identity().member,
         space: kintsugi_ffi::os::pid_space(),
-        housed: slots.file().is_some(),
+        in_file: slots.file().is_some(),
         position_bytes: position.len() as u64,
     };
     // Offers first: receivers that copy do so at the same time.
@@ -121,7 +121,7 @@ pub(in crate::train) fn receive(
     let position = Position::decode(&position)
         .map_err(|error| fatal(format!("the source's position cannot be read: {error}")))?;
     let mut slots = replica.slots.write().unwrap_or_else(PoisonError::into_inner);
-    let way = find(&mut slots, replica.housing.as_ref(), &offer);
+    let way = find(&mut slots, replica.slot_files.as_ref(), &offer);
     comm.send(&[way.to_byte()], source, TAG_ANSWER)?;
     if way == Way::Sent {
         let (_, mut into) = slots.begin();
@@ -136,19 +136,19 @@ pub(in crate::train) fn receive(
 }
 
 /// Looks for the offered state where it costs least.
-fn find(slots: &mut Slots, housing: Option<&Housing>, offer: &Offer) -> Way {
+fn find(slots: &mut Slots, slot_files: Option<&SlotFiles>, offer: &Offer) -> Way {
     if slots.select(offer.key) {
         return Way::Mapped;
     }
-    let Some(housing) = housing else { return Way::Sent };
-    if slots.is_vacant() && housing.take_over(slots, offer.key) {
+    let Some(slot_files) = slot_files else { return Way::Sent };
+    if slots.is_vacant() && slot_files.take_over(slots, offer.key) {
         return Way::Mapped;
     }
-    housing.room(slots);
-    if !offer.housed || offer.space != kintsugi_ffi::os::pid_space() {
+    slot_files.room(slots);
+    if !offer.in_file || offer.space != kintsugi_ffi::os::pid_space() {
         return Way::Sent;
     }
-    let path = housing.neighbour(offer.member);
+    let path = slot_files.neighbour(offer.member);
     match Look::at(&path).and_then(|look| slots.copy_from(&look, offer.key)) {
         Ok(true) => Way::Copied,
         Ok(false) => Way::Sent,
@@ -166,7 +166,7 @@ mod tests {
     #[test]
     fn offers_and_answers_survive_the_wire() {
         let key = Key { attempt: 3, generation: 2, step: 1 << 39 };
-        let offer = Offer { key, member: 7, space: u64::MAX, housed: true, position_bytes: 9 };
+        let offer = Offer { key, member: 7, space: u64::MAX, in_file: true, position_bytes: 9 };
         assert_eq!(Offer::from_words(offer.to_words()), offer);
         for way in [Way::Mapped, Way::Copied, Way::Sent] {
             assert_eq!(Way::from_byte(way.to_byte()), way);
@@ -177,7 +177,7 @@ mod tests {
     fn without_a_folder_the_state_is_sent() {
         let mut slots = Slots::vacant(crate::cluster::resident::Shape::of(&[("weights", 3)]));
         let key = Key::default();
-        let offer = Offer { key, member: 0, space: 0, housed: true, position_bytes: 0 };
+        let offer = Offer { key, member: 0, space: 0, in_file: true, position_bytes: 0 };
         assert_eq!(find(&mut slots, None, &offer), Way::Sent);
     }
 }

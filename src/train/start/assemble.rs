@@ -18,12 +18,12 @@ use crate::train::record::journal::Journal;
 use crate::train::record::keeper::Keeper;
 use crate::train::record::outcome::{Ended, RESULT};
 use crate::train::repair::shrunk::Shrunk;
-use crate::train::start::prepare::{Part, Prepared};
+use crate::train::start::prepare::{Prepared, Purpose};
 use crate::train::start::surroundings::Surroundings;
-use crate::train::state::housing::Housing;
 use crate::train::state::position::Position;
-use crate::train::state::rank::{Place, Rank};
+use crate::train::state::rank::{Moment, Rank};
 use crate::train::state::replica::Replica;
+use crate::train::state::slot_files::SlotFiles;
 use crate::train::trainer::{Outcome, Trainer};
 
 /// Longest wait for worker threads at the end.
@@ -31,22 +31,22 @@ const WORKERS_END_SECONDS_MAX: u32 = 30;
 
 /// Finds a place for the slots where they outlive this process. A newcomer takes its own only when
 /// it knows which state it needs.
-pub fn house(
+pub fn place_slots(
     arguments: &TrainArguments,
     around: &Surroundings,
     mut prepared: Prepared,
 ) -> Prepared {
     let recovery = &arguments.config.recovery;
     let storage = around.storage.as_ref();
-    let housing = Housing::of(recovery, &arguments.run_dir, storage, &prepared.facts);
-    prepared.housing = housing.unwrap_or_else(|reason| {
+    let slot_files = SlotFiles::of(recovery, &arguments.run_dir, storage, &prepared.facts);
+    prepared.slot_files = slot_files.unwrap_or_else(|reason| {
         tracing::warn!("{reason}");
         None
     });
     let starts = arguments.join.is_none() && !is_spare(arguments);
-    if let Some(housing) = prepared.housing.as_ref().filter(|_| starts) {
+    if let Some(slot_files) = prepared.slot_files.as_ref().filter(|_| starts) {
         let mut slots = prepared.slots.write().unwrap_or_else(PoisonError::into_inner);
-        if let Err(reason) = housing.furnish(&mut slots) {
+        if let Err(reason) = slot_files.make_file(&mut slots) {
             tracing::warn!("{reason}");
         }
     }
@@ -63,18 +63,18 @@ pub fn is_spare(arguments: &TrainArguments) -> bool {
 }
 
 /// What this process is prepared for.
-pub fn part(arguments: &TrainArguments) -> Part {
+pub fn part(arguments: &TrainArguments) -> Purpose {
     match (is_spare(arguments), arguments.join.is_some()) {
-        (true, _) if arguments.config.recovery.warm_spares => Part::WarmSpare,
-        (false, false) => Part::FirstBorn,
-        _ => Part::Replacement,
+        (true, _) if arguments.config.recovery.warm_spares => Purpose::WarmSpare,
+        (false, false) => Purpose::FirstBorn,
+        _ => Purpose::Replacement,
     }
 }
 
 /// What the supervisor is told of an attempt that failed.
 pub fn write_failure(
     around: &Surroundings,
-    place: Place,
+    place: Moment,
     (position, samples_per_epoch): (&Position, u64),
     error: &TrainError,
 ) {
@@ -137,7 +137,7 @@ pub fn replica(
         Arc::clone(&around.generation),
         around.identity.clone(),
     );
-    replica.housing.clone_from(&prepared.housing);
+    replica.slot_files.clone_from(&prepared.slot_files);
     replica
 }
 

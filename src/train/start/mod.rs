@@ -4,6 +4,6 @@ pub mod announce;
 pub mod assemble;
 pub mod network;
 pub mod prepare;
-pub mod reserve;
+pub mod spare;
 pub mod run;
 pub mod surroundings;

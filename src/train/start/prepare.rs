@@ -31,10 +31,10 @@ use crate::train::exchange::asynchronous::Asynchronous;
 use crate::train::exchange::synchronous::Synchronous;
 use crate::train::plan::{About, Facts, Plan, steps_total};
 use crate::train::repair::hooks::hand_to_all;
-use crate::train::state::housing::Housing;
 use crate::train::state::parts;
 use crate::train::state::position::Position;
 use crate::train::state::replica::Replica;
+use crate::train::state::slot_files::SlotFiles;
 use crate::train::update::optimizer::Optimizer;
 
 /// Decoded validation images kept in memory, at most.
@@ -49,7 +49,7 @@ pub struct Prepared {
     /// Where the state lives; vacant.
     pub slots: Arc<RwLock<Slots>>,
     /// Where it is to lie so that it outlives this process; `None`: in its memory.
-    pub housing: Option<Housing>,
+    pub slot_files: Option<SlotFiles>,
     /// How gradients meet, with the worker threads running.
     pub exchange: Box<dyn Exchange + Send>,
     graph: Graph,
@@ -70,12 +70,12 @@ pub struct Materials {
     /// What computes micro-batches on the communicating thread; `None` = worker threads do.
     pub inline: Option<Box<dyn Compute + Send>>,
     /// Who is to use it.
-    pub part: Part,
+    pub part: Purpose,
 }
 
 /// What a process is prepared for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Part {
+pub enum Purpose {
     /// A rank from the start.
     FirstBorn,
     /// To replace a rank that is dead already: every millisecond is waited for.
@@ -84,7 +84,7 @@ pub enum Part {
     WarmSpare,
 }
 
-impl Part {
+impl Purpose {
     fn rehearsal(self, samples: usize) -> Rehearsal {
         match self {
             Self::FirstBorn => Rehearsal::None,
@@ -107,7 +107,7 @@ pub fn prepare(
     config_fingerprint: u64,
     owners: u32,
     injector: &Arc<Injector>,
-    part: Part,
+    part: Purpose,
 ) -> Result<Prepared, TrainError> {
     let seed = config.run.seed;
     let train = open(&config.data, Split::Train, seed)?;
@@ -190,8 +190,8 @@ pub fn prepare_from(
     let plan = Plan::of(config, &order, validation_samples);
     let exchange = exchange(config, pool, order, &layout);
     let kind = config.train.exchange;
-    let housing = None;
-    Ok(Prepared { facts, plan, slots, housing, exchange, graph, layout, kind, train_samples })
+    let slot_files = None;
+    Ok(Prepared { facts, plan, slots, slot_files, exchange, graph, layout, kind, train_samples })
 }
 
 fn gradient_sum(config: &Config, layout: &Layout) -> GradientSum {

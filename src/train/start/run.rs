@@ -23,11 +23,11 @@ use crate::train::record::{casualties, inexact};
 use crate::train::start::announce::{Beginning, announce};
 use crate::train::start::assemble::{conclude, is_spare, replica, trainer, write_failure};
 use crate::train::start::prepare::Prepared;
-use crate::train::start::reserve::Preparation;
+use crate::train::start::spare::Preparation;
 use crate::train::start::surroundings::{Surroundings, communicator, start_guardian, surroundings};
-use crate::train::start::{network, prepare, reserve};
+use crate::train::start::{network, prepare, spare};
 use crate::train::state::position::Position;
-use crate::train::state::rank::Place;
+use crate::train::state::rank::Moment;
 
 /// How long a supervisor that holds the run directory may take to end.
 const LOCK_PATIENCE: Duration = Duration::from_secs(30);
@@ -76,7 +76,7 @@ fn run_rank(arguments: &TrainArguments) -> Result<Status, TrainError> {
         }
         let comm = match communicator(arguments) {
             Ok(comm) if comm.waits() => {
-                return reserve::wait(arguments, &around, comm, preparation);
+                return spare::wait(arguments, &around, comm, preparation);
             }
             started => started,
         };
@@ -95,7 +95,7 @@ pub fn run_prepared(
 ) -> Result<Status, TrainError> {
     let slots = prepared.as_ref().ok().map(|prepared| Arc::clone(&prepared.slots));
     let status = match &arguments.join {
-        None if comm.waits() => reserve::wait(arguments, around, comm, Preparation::made(prepared)),
+        None if comm.waits() => spare::wait(arguments, around, comm, Preparation::made(prepared)),
         Some(_) => run_newcomer(arguments, around, comm, prepared?),
         None => run_initial(arguments, around, comm, prepared),
     };
@@ -204,7 +204,7 @@ fn all_prepared(
         Ok(_) => read_reason(around.storage.as_ref()),
     };
     if comm.rank() == 0 && !matches!(error, TrainError::Configuration(_)) {
-        let place = Place { attempt: arguments.attempt.unwrap_or(1), ..Place::default() };
+        let place = Moment { attempt: arguments.attempt.unwrap_or(1), ..Moment::default() };
         write_failure(around, place, (&Position::start(), 1), &error);
     }
     Err(error)

@@ -2,7 +2,7 @@
 
 pub mod beside;
 pub mod digest;
-pub mod housing;
+pub mod slot_files;
 pub mod incoming;
 pub mod parts;
 pub mod position;

@@ -13,7 +13,7 @@ use crate::train::state::replica::Replica;
 /// Where in the run a line is written.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[allow(missing_docs)]
-pub struct Place {
+pub struct Moment {
     pub attempt: u32,
     pub generation: u32,
     pub step: u64,
@@ -58,8 +58,8 @@ impl Rank {
     }
 
     /// Where the run stands, for a line of the journal.
-    pub fn place(&self) -> Place {
-        Place {
+    pub fn place(&self) -> Moment {
+        Moment {
             attempt: self.world.attempt,
             generation: self.world.generation,
             step: self.replica.position.step,

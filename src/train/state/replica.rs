@@ -10,15 +10,15 @@ use crate::cluster::world::World;
 use crate::config::{FaultKind, Phase};
 use crate::observe::clock::Clock;
 
-use crate::train::state::housing::Housing;
 use crate::train::state::incoming::{Incoming, Way};
 use crate::train::state::position::Position;
 use crate::train::state::proof::Proof;
+use crate::train::state::slot_files::SlotFiles;
 use crate::train::state::stage::Stage;
 
 /// A copy of a committed state.
 #[derive(Debug, Clone, Default)]
-pub struct State {
+pub struct StateCopy {
     /// Everything that is not a tensor.
     pub position: Position,
     /// In the order of the slots' shape.
@@ -42,7 +42,7 @@ pub struct Replica {
     /// Pid and host of those who lived when recovery gave up; before, the world's table says it.
     pub living: Vec<(u32, String)>,
     /// Where the slots lie so that they outlive this process; `None`: in its memory.
-    pub housing: Option<Housing>,
+    pub slot_files: Option<SlotFiles>,
     /// Ranks of this attempt whose slots lie in their own memory although they should not.
     pub unhoused: usize,
     /// How this rank, as the source, gave its state in the last repair.
@@ -86,7 +86,7 @@ impl Replica {
             stage: Stage::default(),
             notes: Vec::new(),
             living: Vec::new(),
-            housing: None,
+            slot_files: None,
             unhoused: 0,
             given: Vec::new(),
             proof: Proof::default(),
@@ -103,8 +103,8 @@ impl Replica {
 
     /// The run is over, or a checkpoint holds as much: nothing of it stays in memory.
     pub fn retire(&self) {
-        if let Some(housing) = &self.housing {
-            housing.folder.clear();
+        if let Some(slot_files) = &self.slot_files {
+            slot_files.folder.clear();
         }
     }
 
@@ -115,8 +115,8 @@ impl Replica {
 
     /// A repaired world has committed a step: slots of the dead that nobody took over go.
     pub fn tidy(&self) {
-        if let Some(housing) = &self.housing {
-            housing.folder.clear_free();
+        if let Some(slot_files) = &self.slot_files {
+            slot_files.folder.clear_free();
         }
     }
 
@@ -141,7 +141,7 @@ impl Replica {
     }
 
     /// A copy of the committed state, in the memory of `reused`.
-    pub fn copy_state(&self, reused: Option<State>) -> State {
+    pub fn copy_state(&self, reused: Option<StateCopy>) -> StateCopy {
         let mut copy = reused.unwrap_or_default();
         let slots = self.slots.read().unwrap_or_else(PoisonError::into_inner);
         let committed = slots.committed();
@@ -155,7 +155,7 @@ impl Replica {
     }
 
     /// The copied state becomes the committed one.
-    pub fn put_state(&mut self, state: &State) {
+    pub fn put_state(&mut self, state: &StateCopy) {
         let extra = state.position.encode();
         let mut slots = self.slots.write().unwrap_or_else(PoisonError::into_inner);
         let parts: Vec<&[f32]> = state.parts.iter().map(Vec::as_slice).collect();
@@ -172,7 +172,8 @@ impl Replica {
     /// The slots are this member's from now on.
     pub fn settle(&mut self, world: &World, rank: usize) {
         let Some(member) = world.member_at(rank) else { return };
-        let ours = self.housing.as_ref().map(|housing| housing.identity).unwrap_or_default();
+        let ours =
+            self.slot_files.as_ref().map(|slot_files| slot_files.identity).unwrap_or_default();
         let mut slots = self.slots.write().unwrap_or_else(PoisonError::into_inner);
         slots.identify(Identity { member: member.member, attempt: world.attempt, ..ours });
     }

@@ -28,11 +28,11 @@ const ABANDONED_AFTER: Duration = Duration::from_secs(1);
 /// What a process knows of the spares.
 #[derive(Debug, Default)]
 pub(super) struct Spares {
-    part: Part,
+    part: Standing,
 }
 
 #[derive(Debug, Default)]
-enum Part {
+enum Standing {
     /// There are none, or everybody is gathered.
     #[default]
     None,
@@ -79,12 +79,12 @@ pub(super) fn seat(mpi: &mut MpiComm, seats: &[Option<usize>]) -> Result<(), Com
             let waiting: Vec<usize> =
                 (0..seats.len()).filter(|place| seats[*place].is_none()).collect();
             if !waiting.is_empty() {
-                mpi.spares.part = Part::Rank { pool, waiting };
+                mpi.spares.part = Standing::Rank { pool, waiting };
             }
         }
         None => {
             let ranks = (0..seats.len()).map_while(place).collect();
-            mpi.spares.part = Part::Spare { ranks };
+            mpi.spares.part = Standing::Spare { ranks };
         }
     }
     Ok(())
@@ -101,7 +101,7 @@ impl Spares {
     /// A rank's pool, while others wait in it.
     pub(super) fn pool(&self) -> Option<&Comm> {
         match &self.part {
-            Part::Rank { pool, .. } => Some(pool),
+            Standing::Rank { pool, .. } => Some(pool),
             _ => None,
         }
     }
@@ -109,27 +109,27 @@ impl Spares {
     /// Of a spare: how many ranks it waits for.
     pub(super) fn ranks(&self) -> Option<usize> {
         match &self.part {
-            Part::Spare { ranks } => Some(ranks.len()),
+            Standing::Spare { ranks } => Some(ranks.len()),
             _ => None,
         }
     }
 
     /// Of a process that has just joined a gathering as a spare.
     pub(super) fn wait_for(&mut self, ranks: usize) {
-        self.part = Part::Spare { ranks: (0..ranks).collect() };
+        self.part = Standing::Spare { ranks: (0..ranks).collect() };
     }
 
     /// Of a spare: where rank 0 is in the pool.
     pub(super) fn leader(&self) -> Option<usize> {
         match &self.part {
-            Part::Spare { ranks } => ranks.first().copied(),
+            Standing::Spare { ranks } => ranks.first().copied(),
             _ => None,
         }
     }
 
     /// Of a rank: whether a spare has said that it has recruits.
     pub(super) fn noticed_recruits(&self) -> bool {
-        let Part::Rank { pool, waiting } = &self.part else { return false };
+        let Standing::Rank { pool, waiting } = &self.part else { return false };
         // A dead spare's recruits are gone with it.
         waiting.iter().any(|spare| pool.noticed(*spare, RECRUITS_TAG).unwrap_or(false))
     }
@@ -137,14 +137,14 @@ impl Spares {
     /// From now on everybody is gathered; a rank gets its pool.
     pub(super) fn gather(&mut self) -> Option<Comm> {
         match std::mem::take(&mut self.part) {
-            Part::Rank { pool, .. } => Some(pool),
+            Standing::Rank { pool, .. } => Some(pool),
             _ => None,
         }
     }
 
     /// Known deaths, by order among the spares.
     pub(super) fn failed(&self) -> Vec<usize> {
-        let Part::Rank { pool, waiting } = &self.part else { return Vec::new() };
+        let Standing::Rank { pool, waiting } = &self.part else { return Vec::new() };
         let failed = pool.failed_ranks().unwrap_or_default();
         let dead = |index: &usize| failed.binary_search(&waiting[*index]).is_ok();
         (0..waiting.len()).filter(dead).collect()
@@ -152,7 +152,7 @@ impl Spares {
 
     /// Tells every spare that the run has ended well. One that is not told sees its ranks go.
     pub(super) fn dismiss(&self) {
-        let Part::Rank { pool, waiting } = &self.part else { return };
+        let Standing::Rank { pool, waiting } = &self.part else { return };
         for &spare in waiting {
             if let Err(error) = pool.notify(spare, DISMISSAL_TAG) {
                 tracing::debug!("a spare was not dismissed: {error}");
@@ -162,7 +162,7 @@ impl Spares {
 
     /// Only once they call: at the end of a run they go without a failure.
     fn watch_ranks(&self, pool: &Comm, pids: &[u32]) {
-        let (Part::Spare { ranks }, Ok(size)) = (&self.part, pool.size()) else { return };
+        let (Standing::Spare { ranks }, Ok(size)) = (&self.part, pool.size()) else { return };
         let mut placed = vec![0; size];
         for (&place, &pid) in ranks.iter().zip(pids) {
             placed[place] = pid;
@@ -172,7 +172,7 @@ impl Spares {
 
     /// `Communicator::await_call` over MPI. It ends with the ranks, at the latest.
     pub(super) fn await_call(&self, pool: &Comm, pids: &[u32], idle: &mut dyn FnMut()) -> Call {
-        let Part::Spare { ranks } = &self.part else { return Call::Gather };
+        let Standing::Spare { ranks } = &self.part else { return Call::Gather };
         let here: Vec<u32> = pids.iter().copied().filter(|pid| *pid != 0).collect();
         let mut watch = Watch::new(&here);
         // Asked now: of a process that ends it cannot be told.

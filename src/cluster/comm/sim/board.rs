@@ -5,7 +5,7 @@
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::state::{Birth, Call, Place, Reply, State, Status};
+use super::state::{Birth, BoardState, Call, CommRank, Reply, Status};
 
 /// Why a simulated process unwinds without a message.
 pub(super) enum Unwind {
@@ -18,17 +18,17 @@ pub(super) enum Unwind {
 /// The shared board.
 #[derive(Debug)]
 pub(super) struct Board {
-    state: Mutex<State>,
+    state: Mutex<BoardState>,
 }
 
 impl Board {
-    pub(super) fn new(state: State) -> Self {
+    pub(super) fn new(state: BoardState) -> Self {
         Self { state: Mutex::new(state) }
     }
 
     /// A panic of a simulated process never leaves the state half changed for the others: the
     /// simulation then ends through `end`.
-    pub(super) fn lock(&self) -> MutexGuard<'_, State> {
+    pub(super) fn lock(&self) -> MutexGuard<'_, BoardState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -38,7 +38,7 @@ impl Board {
     }
 
     /// A new thread waits for its first turn and learns what it is.
-    pub(super) fn begin(&self, process: usize) -> (Place, Option<Birth>) {
+    pub(super) fn begin(&self, process: usize) -> (CommRank, Option<Birth>) {
         let mut state = self.wait_turn(self.lock(), process);
         if state.halted.is_some() {
             drop(state);
@@ -50,9 +50,9 @@ impl Board {
 
     fn wait_turn<'a>(
         &'a self,
-        mut state: MutexGuard<'a, State>,
+        mut state: MutexGuard<'a, BoardState>,
         process: usize,
-    ) -> MutexGuard<'a, State> {
+    ) -> MutexGuard<'a, BoardState> {
         let turn = Arc::clone(&state.processes[process].turn);
         while state.current != Some(process) && state.halted.is_none() {
             state = turn.wait(state).unwrap_or_else(PoisonError::into_inner);

@@ -3,12 +3,14 @@
 use std::collections::BTreeSet;
 
 use super::super::{SpawnError, SpawnRequest};
-use super::state::{Birth, Call, Group, Joining, Match, Place, Reply, State, Status, Verdict};
+use super::state::{
+    Birth, BoardState, Call, CommRank, Group, Joining, Match, Outcome, Reply, Status,
+};
 
-impl State {
+impl BoardState {
     /// Starts what the survivors in this instance asked for. `Err` when their requests do not
     /// fill the world exactly.
-    pub(super) fn start_replacements(&mut self, key: Match) -> Result<Verdict, String> {
+    pub(super) fn start_replacements(&mut self, key: Match) -> Result<Outcome, String> {
         let group = self.groups[key.0].processes.clone();
         let requests: Vec<(usize, SpawnRequest)> = self.instances[&key]
             .arrived
@@ -46,7 +48,7 @@ impl State {
         for &rank in &empty {
             let arguments = first.arguments.clone();
             let birth = Birth { joining, rank, ranks: first.ranks, arguments };
-            let nowhere = Place { comm: self.nowhere(), rank: 0, size: 1 };
+            let nowhere = CommRank { comm: self.nowhere(), rank: 0, size: 1 };
             let process = self.give_birth(nowhere, Some(birth));
             seats[rank] = Some(process);
             newcomers.insert(process);
@@ -54,7 +56,7 @@ impl State {
         let processes = seats.into_iter().flatten().collect();
         let arrived = BTreeSet::new();
         self.joinings.push(Joining { processes, newcomers, arrived, verdict: None });
-        Ok(Verdict::Joining(joining))
+        Ok(Outcome::Joining(joining))
     }
 
     /// A communicator of its own for a newcomer that has not joined yet.
@@ -101,6 +103,6 @@ impl State {
     }
 }
 
-fn refused(why: &str) -> Verdict {
-    Verdict::NoSpawn(SpawnError::Refused(why.into()))
+fn refused(why: &str) -> Outcome {
+    Outcome::NoSpawn(SpawnError::Refused(why.into()))
 }

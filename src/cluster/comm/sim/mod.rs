@@ -28,7 +28,7 @@ mod tests;
 
 use board::{Board, Unwind};
 pub use clock::SimClock;
-use state::{Call, Kind, Payload, Place, Reply, State, Status};
+use state::{BoardState, Call, CommRank, Kind, Payload, Reply, Status};
 
 /// Whether the trace's lines are kept or only their digest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -170,7 +170,7 @@ pub fn run<T: Send>(
 ) -> SimOutcome<T> {
     assert!(ranks > 0, "a world has at least one rank");
     let (births, born) = channel();
-    let board = Arc::new(Board::new(State::new(seed, ranks, options, births)));
+    let board = Arc::new(Board::new(BoardState::new(seed, ranks, options, births)));
     let ends = Mutex::new(BTreeMap::new());
     std::thread::scope(|scope| {
         board.start();
@@ -241,11 +241,11 @@ fn panic_text(payload: &(dyn std::any::Any + Send)) -> String {
 pub struct SimComm {
     board: Arc<Board>,
     process: usize,
-    place: Place,
+    place: CommRank,
 }
 
 impl SimComm {
-    fn new(board: &Arc<Board>, process: usize, place: Place) -> Self {
+    fn new(board: &Arc<Board>, process: usize, place: CommRank) -> Self {
         Self { board: Arc::clone(board), process, place }
     }
 

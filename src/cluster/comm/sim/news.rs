@@ -2,12 +2,12 @@
 //! to others, to some never unless somebody revokes.
 
 use super::super::CommError;
-use super::state::{Lane, Reply, State, Status};
+use super::state::{BoardState, Lane, Reply, Status};
 
 /// Longest time an answer is held back by draws, in settles.
 const DELAY_MAX: u32 = 3;
 
-impl State {
+impl BoardState {
     /// Holds an answer back for a while, sometimes.
     pub(super) fn held(&mut self, process: usize, probability: f64) -> bool {
         let hold = self.chance(probability);

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use super::super::{Agreement, CommError, SpawnError};
 use super::reduce::combine;
 use super::state::{
-    Call, Group, Instance, Kind, Match, Payload, Place, Reply, State, Status, Verdict,
+    BoardState, Call, CommRank, Group, Instance, Kind, Match, Outcome, Payload, Reply, Status,
 };
 use super::{Death, When};
 
@@ -26,7 +26,7 @@ enum Manner {
     Ahead,
 }
 
-impl State {
+impl BoardState {
     /// One decision over all parked processes.
     pub(super) fn settle(&mut self) {
         self.settles += 1;
@@ -58,7 +58,7 @@ impl State {
     }
 
     fn whereabouts(&self, process: usize) -> String {
-        let Place { comm, rank, .. } = self.processes[process].place;
+        let CommRank { comm, rank, .. } = self.processes[process].place;
         let call = self.processes[process].parked.as_ref().map_or("nothing", |p| p.call.name());
         let revoked = if self.groups[comm].revoked { " (revoked)" } else { "" };
         format!("process {process}, rank {rank} of communicator {comm}{revoked}, in {call}")
@@ -160,7 +160,7 @@ impl State {
 
     /// Takes a dying process's part off the board, unless somebody has it already.
     fn withdraw(&mut self, process: usize) {
-        let Place { comm, rank, .. } = self.processes[process].place;
+        let CommRank { comm, rank, .. } = self.processes[process].place;
         let Some(parked) = &self.processes[process].parked else { return };
         match &parked.call {
             Call::Send { to, tag, .. } => {
@@ -203,7 +203,7 @@ impl State {
         match &parked.call {
             Call::Agree(_) => {
                 let instance = self.instances.get(&key)?;
-                if let Some(Verdict::Agreed(agreement)) = &instance.verdict {
+                if let Some(Outcome::Agreed(agreement)) = &instance.verdict {
                     return Some(Reply::Agreed(agreement.clone()));
                 }
                 let whole = instance.arrived.len() == self.groups[place.comm].processes.len();
@@ -315,11 +315,11 @@ impl State {
         group.iter().enumerate().all(|(rank, &p)| arrived.contains_key(&rank) || !self.alive(p))
     }
 
-    pub(super) fn verdict(&self, key: Match) -> Option<Verdict> {
+    pub(super) fn verdict(&self, key: Match) -> Option<Outcome> {
         self.instances[&key].verdict.clone()
     }
 
-    pub(super) fn decide(&mut self, key: Match, verdict: Verdict) {
+    pub(super) fn decide(&mut self, key: Match, verdict: Outcome) {
         let instance = self.instances.get_mut(&key).expect("a parked call has an instance");
         instance.verdict = Some(verdict);
     }
@@ -346,12 +346,12 @@ impl State {
             let parts = arrived.iter().filter(|(rank, _)| counted || !came.contains(rank));
             let flags = agreed_flags(parts.map(|(_, call)| call));
             let outcome = if failed { Err(CommError::ProcFailed) } else { Ok(()) };
-            self.decide(key, Verdict::Agreed(Agreement { flags, outcome }));
+            self.decide(key, Outcome::Agreed(Agreement { flags, outcome }));
         }
         if self.held(process, 0.125) {
             return None;
         }
-        let Some(Verdict::Agreed(agreement)) = self.verdict(key) else { return None };
+        let Some(Outcome::Agreed(agreement)) = self.verdict(key) else { return None };
         if agreement.outcome.is_err() {
             self.groups[key.0].informed.insert(process);
         }
@@ -365,7 +365,7 @@ impl State {
             }
             let (came, absent) = self.gone(key);
             if !came.is_empty() && self.chance(0.25) {
-                self.decide(key, Verdict::ShrinkFailed);
+                self.decide(key, Outcome::ShrinkFailed);
             } else {
                 let unseen: Vec<usize> = came.into_iter().filter(|_| self.chance(0.5)).collect();
                 let old = &self.groups[key.0].processes;
@@ -374,32 +374,32 @@ impl State {
                 };
                 let kept = old.iter().enumerate().filter(stays).map(|(_, &p)| p).collect();
                 self.groups.push(Group { processes: kept, ..Group::default() });
-                self.decide(key, Verdict::Shrunk(self.groups.len() - 1));
+                self.decide(key, Outcome::Shrunk(self.groups.len() - 1));
             }
         }
         if self.held(process, 0.125) {
             return None;
         }
         match self.verdict(key)? {
-            Verdict::Shrunk(comm) => Some(Reply::Moved(self.place_in(comm, process))),
+            Outcome::Shrunk(comm) => Some(Reply::Moved(self.place_in(comm, process))),
             _ => Some(Reply::Error(CommError::ProcFailed)),
         }
     }
 
-    pub(super) fn place_in(&self, comm: usize, process: usize) -> Place {
+    pub(super) fn place_in(&self, comm: usize, process: usize) -> CommRank {
         let group = &self.groups[comm].processes;
         let rank = group.iter().position(|&p| p == process).expect("a member has a rank");
-        Place { comm, rank, size: group.len() }
+        CommRank { comm, rank, size: group.len() }
     }
 
     fn spawn(&mut self, process: usize, key: Match) -> Option<Reply> {
         if self.verdict(key).is_none() {
             let verdict = if self.groups[key.0].revoked {
-                Verdict::NoSpawn(SpawnError::Failed("the communicator was revoked".into()))
+                Outcome::NoSpawn(SpawnError::Failed("the communicator was revoked".into()))
             } else if !self.all_live_came(key) {
                 return None;
             } else if self.someone_is_gone(key.0) {
-                Verdict::NoSpawn(SpawnError::Failed("a survivor died".into()))
+                Outcome::NoSpawn(SpawnError::Failed("a survivor died".into()))
             } else {
                 match self.start_replacements(key) {
                     Ok(verdict) => verdict,
@@ -409,8 +409,8 @@ impl State {
             self.decide(key, verdict);
         }
         match self.verdict(key)? {
-            Verdict::Joining(joining) => Some(Reply::Joining(joining)),
-            Verdict::NoSpawn(error) => {
+            Outcome::Joining(joining) => Some(Reply::Joining(joining)),
+            Outcome::NoSpawn(error) => {
                 if matches!(error, SpawnError::Failed(_)) {
                     self.groups[key.0].informed.insert(process);
                 }
@@ -421,7 +421,7 @@ impl State {
     }
 
     fn send(&mut self, process: usize, to: usize) -> Option<Reply> {
-        let Place { comm, rank, size } = self.processes[process].place;
+        let CommRank { comm, rank, size } = self.processes[process].place;
         if to >= size || to == rank {
             return Some(Reply::Misuse(format!("rank {rank} of {size} sends to rank {to}")));
         }
@@ -441,7 +441,7 @@ impl State {
     }
 
     fn recv(&mut self, process: usize, from: usize, tag: u32, bytes: usize) -> Option<Reply> {
-        let Place { comm, rank, size } = self.processes[process].place;
+        let CommRank { comm, rank, size } = self.processes[process].place;
         if from >= size || from == rank {
             return Some(Reply::Misuse(format!("rank {rank} of {size} receives from {from}")));
         }

@@ -4,9 +4,9 @@
 use super::super::Call as Called;
 use super::super::CommError;
 use super::board::Board;
-use super::state::{Call, Group, Match, Place, Reply, State, Status, Verdict};
+use super::state::{BoardState, Call, CommRank, Group, Match, Outcome, Reply, Status};
 
-impl State {
+impl BoardState {
     /// The communicators that a process revokes: its own, and the pool around it.
     pub(super) fn communicators(&self, process: usize) -> impl Iterator<Item = usize> + use<> {
         let process = &self.processes[process];
@@ -14,7 +14,7 @@ impl State {
     }
 
     /// A rank steps from its world into the pool: what it calls next meets the spares there.
-    fn gather(&mut self, process: usize) -> Option<Place> {
+    fn gather(&mut self, process: usize) -> Option<CommRank> {
         let pool = self.processes[process].pool.take()?;
         let place = self.place_in(pool, process);
         self.processes[process].place = place;
@@ -25,13 +25,13 @@ impl State {
     pub(super) fn seat(&mut self, process: usize, key: Match) -> Option<Reply> {
         if self.verdict(key).is_none() {
             if self.groups[key.0].revoked {
-                self.decide(key, Verdict::NotSeated);
+                self.decide(key, Outcome::NotSeated);
             } else if !self.all_live_came(key) {
                 return None;
             } else {
                 let (came, absent) = self.gone(key);
                 let fails = !absent.is_empty() || (!came.is_empty() && self.chance(0.5));
-                let verdict = if fails { Verdict::NotSeated } else { self.make_world(key) };
+                let verdict = if fails { Outcome::NotSeated } else { self.make_world(key) };
                 self.decide(key, verdict);
             }
         }
@@ -39,7 +39,7 @@ impl State {
             return None;
         }
         match self.verdict(key)? {
-            Verdict::Seated(world, pool) => {
+            Outcome::Seated(world, pool) => {
                 Some(match self.groups[world].processes.contains(&process) {
                     true => Reply::Seated(self.place_in(world, process), pool),
                     false => Reply::Seated(self.place_in(pool?, process), None),
@@ -52,7 +52,7 @@ impl State {
         }
     }
 
-    fn make_world(&mut self, key: Match) -> Verdict {
+    fn make_world(&mut self, key: Match) -> Outcome {
         let gathering = self.groups[key.0].processes.clone();
         let seats = self.instances[&key].arrived.values().find_map(|call| match call {
             Call::Seat(seats) => Some(seats.clone()),
@@ -70,7 +70,7 @@ impl State {
             self.groups.push(Group { processes: gathering, ranks, ..Group::default() });
             self.groups.len() - 1
         });
-        Verdict::Seated(world, pool)
+        Outcome::Seated(world, pool)
     }
 
     /// What a waiting spare is told, sooner or later.
@@ -92,8 +92,8 @@ impl State {
 }
 
 impl Board {
-    /// See `State::gather`.
-    pub(super) fn gather(&self, process: usize) -> Option<Place> {
+    /// See `BoardState::gather`.
+    pub(super) fn gather(&self, process: usize) -> Option<CommRank> {
         self.lock().gather(process)
     }
 
@@ -137,6 +137,6 @@ impl Board {
 /// Where a rank stood before it stepped into the pool.
 #[derive(Debug)]
 pub(super) struct Back {
-    place: Place,
+    place: CommRank,
     calls: std::collections::BTreeMap<super::state::Lane, u64>,
 }

@@ -115,9 +115,9 @@ pub(super) enum Reply {
     Done,
     Data(Arc<Payload>),
     Agreed(Agreement),
-    Moved(Place),
+    Moved(CommRank),
     /// The world, and the pool around it; of a spare the pool alone.
-    Seated(Place, Option<usize>),
+    Seated(CommRank, Option<usize>),
     Called(Called),
     Joining(usize),
     Error(CommError),
@@ -129,7 +129,7 @@ pub(super) enum Reply {
 
 /// Where a process is: a communicator and its rank there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Place {
+pub(super) struct CommRank {
     pub comm: usize,
     pub rank: usize,
     pub size: usize,
@@ -158,11 +158,11 @@ pub(super) struct Instance {
     pub waiting: BTreeSet<usize>,
     pub result: Option<Arc<Payload>>,
     /// Of agree, shrink and spawn: the same for everybody.
-    pub verdict: Option<Verdict>,
+    pub verdict: Option<Outcome>,
 }
 
 #[derive(Debug, Clone)]
-pub(super) enum Verdict {
+pub(super) enum Outcome {
     Agreed(Agreement),
     /// The new communicator.
     Shrunk(usize),
@@ -216,7 +216,7 @@ pub(super) struct Parked {
 #[derive(Debug)]
 pub(super) struct Process {
     pub status: Status,
-    pub place: Place,
+    pub place: CommRank,
     /// Of a rank: the pool around its world, where spares wait.
     pub pool: Option<usize>,
     /// Calls made on the current communicator, by lane.
@@ -245,7 +245,7 @@ pub(super) type Mailbox = (usize, usize, usize, u32);
 
 /// Everything the board knows.
 #[derive(Debug)]
-pub(super) struct State {
+pub(super) struct BoardState {
     pub options: SimOptions,
     pub draws: Stream,
     pub processes: Vec<Process>,
@@ -270,7 +270,7 @@ pub(super) struct State {
     pub births: Sender<Option<usize>>,
 }
 
-impl State {
+impl BoardState {
     pub(super) fn new(
         seed: u64,
         ranks: usize,
@@ -305,17 +305,17 @@ impl State {
             state.groups.push(Group { processes, ranks, ..Group::default() });
         }
         for rank in 0..ranks {
-            let process = state.give_birth(Place { comm: 0, rank, size: ranks }, None);
+            let process = state.give_birth(CommRank { comm: 0, rank, size: ranks }, None);
             state.processes[process].pool = (spares > 0).then_some(1);
         }
         for rank in ranks..ranks + spares {
-            state.give_birth(Place { comm: 1, rank, size: ranks + spares }, None);
+            state.give_birth(CommRank { comm: 1, rank, size: ranks + spares }, None);
         }
         state
     }
 
     /// A new process, whose thread starts at once and runs when its turn comes.
-    pub(super) fn give_birth(&mut self, place: Place, birth: Option<Birth>) -> usize {
+    pub(super) fn give_birth(&mut self, place: CommRank, birth: Option<Birth>) -> usize {
         let process = self.processes.len();
         self.processes.push(Process {
             status: Status::Live,
@@ -352,7 +352,7 @@ impl State {
         if self.halted.is_some() {
             return;
         }
-        let Place { comm, rank, .. } = self.processes[process].place;
+        let CommRank { comm, rank, .. } = self.processes[process].place;
         let line = format!("{:>6} p{process:<3} c{comm:<3} r{rank:<3} {what}", self.settles);
         let word = xxhash_rust::xxh3::xxh3_64(line.as_bytes());
         self.digest = crate::config::seed::key(&[self.digest, word]);

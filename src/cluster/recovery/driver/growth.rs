@@ -1,4 +1,4 @@
-//! A whole world becomes larger, between two steps: the same spawn, merge, census and restore as in
+//! A whole world becomes larger, between two steps: spawn, merge, roll call and restore as in
 //! a repair, entered where a replacement enters. What goes wrong on the way is repaired as always,
 //! and leaves the world that lives.
 
@@ -7,7 +7,7 @@ use crate::cluster::recovery::{GaveUp, Hooks, Policy, Repaired, machine};
 use crate::cluster::world::World;
 use crate::config::Phase;
 
-use super::{Driver, Part};
+use super::{Driver, Ended};
 
 /// What came of it; the same on every rank that was there before.
 #[derive(Debug)]
@@ -56,11 +56,11 @@ pub fn grow(
     driver.add_span("spawn", begun, merging);
     driver.add("merge", merging);
     match driver.run()? {
-        Part::Resumed(grown, repaired) => {
+        Ended::Resumed(grown, repaired) => {
             *world = grown;
             Ok(Growth::Grown(repaired))
         }
-        Part::Waits(..) => Err(super::unseated()),
+        Ended::Waits(..) => Err(super::unseated()),
     }
 }
 

@@ -111,7 +111,7 @@ impl Driver<'_> {
     }
 
     /// The gathering becomes a world, and a pool for those without a seat. What was `seats` before
-    /// gaps were closed is what the census asks for.
+    /// gaps were closed is what the roll call asks for.
     fn take_seats(&mut self, seats: &[Option<usize>]) -> Event {
         let begun = self.hooks.now();
         let place = self.comm.rank();

@@ -78,7 +78,7 @@ impl Behind<'_, '_> {
                 let (config, injector) = (&arguments.config, &around.injector);
                 let (print, part) = (around.fingerprint, assemble::part(arguments));
                 let prepared = prepare::prepare(config, run_id, print, owners, injector, part);
-                prepared.map(|prepared| assemble::house(arguments, around, prepared))
+                prepared.map(|prepared| assemble::place_slots(arguments, around, prepared))
             })
         });
     }
@@ -99,17 +99,17 @@ pub(in crate::train) fn wait<'env>(
 ) -> Result<Status, TrainError> {
     let attempt = arguments.attempt.unwrap_or(1);
     let policy = policy(&arguments.config);
-    let mut reserve = Reserve::new(arguments, around, preparation, attempt);
+    let mut spare = WaitingSpare::new(arguments, around, preparation, attempt);
     let mut neighbours = None;
     if arguments.join.is_none() {
-        neighbours = Some(reserve.meet_the_world(comm.as_mut())?);
+        neighbours = Some(spare.meet_the_world(comm.as_mut())?);
     }
     loop {
         // A recruit comes into a gathering; it was called before it came.
         let call = match &neighbours {
             Some(pids) => {
-                reserve.refill(comm.as_mut());
-                comm.await_call(pids, &mut || reserve.idle())
+                spare.refill(comm.as_mut());
+                comm.await_call(pids, &mut || spare.idle())
             }
             None => Call::Gather,
         };
@@ -123,24 +123,24 @@ pub(in crate::train) fn wait<'env>(
                 return Err(TrainError::JobLost("every rank is gone: no spare can go on".into()));
             }
         }
-        reserve.standing = reserve.waiting();
-        let called = answer_call(comm.as_mut(), &policy, &mut reserve);
+        spare.standing = spare.waiting();
+        let called = answer_call(comm.as_mut(), &policy, &mut spare);
         match called? {
             Called::Waits(pids, refills) => {
-                (neighbours, reserve.refills) = (Some(pids), refills);
+                (neighbours, spare.refills) = (Some(pids), refills);
             }
-            Called::Seated(world, _) => return train(reserve, comm, world),
+            Called::Seated(world, _) => return train(spare, comm, world),
         }
     }
 }
 
 /// From here on it is a rank like any other.
 fn train(
-    reserve: Reserve<'_, '_>,
+    spare: WaitingSpare<'_, '_>,
     comm: Box<dyn Membership>,
     world: World,
 ) -> Result<Status, TrainError> {
-    let Reserve { arguments, around, ready, .. } = reserve;
+    let WaitingSpare { arguments, around, ready, .. } = spare;
     let Some((replica, prepared)) = ready else {
         return Err(TrainError::Internal("a spare became a rank without a state".into()));
     };
@@ -150,7 +150,7 @@ fn train(
 }
 
 /// What recovery needs of a process that waits.
-struct Reserve<'scope, 'env> {
+struct WaitingSpare<'scope, 'env> {
     arguments: &'env TrainArguments,
     around: &'env Surroundings,
     preparation: Preparation<'scope, 'env>,
@@ -163,7 +163,7 @@ struct Reserve<'scope, 'env> {
     ready: Option<(Replica, Prepared)>,
 }
 
-impl<'scope, 'env> Reserve<'scope, 'env> {
+impl<'scope, 'env> WaitingSpare<'scope, 'env> {
     fn new(
         arguments: &'env TrainArguments,
         around: &'env Surroundings,
@@ -172,10 +172,10 @@ impl<'scope, 'env> Reserve<'scope, 'env> {
     ) -> Self {
         let standing = Standing::default();
         let (refills, refusals, ready) = (None, 0, None);
-        let mut reserve =
+        let mut spare =
             Self { arguments, around, preparation, attempt, standing, refills, refusals, ready };
-        reserve.standing = reserve.waiting();
-        reserve
+        spare.standing = spare.waiting();
+        spare
     }
 
     fn waiting(&self) -> Standing {
@@ -237,7 +237,7 @@ impl<'scope, 'env> Reserve<'scope, 'env> {
     }
 }
 
-impl StateHolder for Reserve<'_, '_> {
+impl StateHolder for WaitingSpare<'_, '_> {
     fn committed_step(&self) -> Option<u64> {
         None
     }
@@ -277,7 +277,7 @@ impl StateHolder for Reserve<'_, '_> {
     }
 }
 
-impl Environment for Reserve<'_, '_> {
+impl Environment for WaitingSpare<'_, '_> {
     fn now(&self) -> Duration {
         self.around.clock.now()
     }

@@ -21,9 +21,9 @@ pub const INSTANCE: &str = "instance";
 const INSTANCE_LOOKS_MAX: u32 = 200;
 const INSTANCE_LOOK: Duration = Duration::from_millis(5);
 
-/// What a rank needs to know to house its slots.
+/// What a rank needs to know to keep its slots in a file.
 #[derive(Debug, Clone)]
-pub struct Housing {
+pub struct SlotFiles {
     /// The run's files on this node.
     pub folder: Folder,
     /// Of the run; member and attempt are not known yet.
@@ -31,7 +31,7 @@ pub struct Housing {
     label: String,
 }
 
-impl Housing {
+impl SlotFiles {
     /// `None` with `recovery.resident = "off"`: what an earlier start left is removed then.
     ///
     /// # Errors
@@ -63,7 +63,7 @@ impl Housing {
     ///
     /// # Errors
     /// For people: why the state stays in the memory of the process.
-    pub fn furnish(&self, slots: &mut Slots) -> Result<(), String> {
+    pub fn make_file(&self, slots: &mut Slots) -> Result<(), String> {
         let free = self.folder.take_free().find_map(|file| self.accept(slots, file));
         self.enter(slots, free)?;
         slots.populate();
@@ -78,7 +78,7 @@ impl Housing {
         };
         // The others are let go again: each newcomer finds its own.
         for file in self.folder.inherit().filter(holds) {
-            if self.accept(slots, file).is_some_and(|file| slots.house(file).is_ok()) {
+            if self.accept(slots, file).is_some_and(|file| slots.move_to(file).is_ok()) {
                 return slots.select(key);
             }
         }
@@ -102,7 +102,7 @@ impl Housing {
             Some(file) => Ok(file),
             None => self.folder.create(bytes, &self.label),
         };
-        made.and_then(|file| slots.house(file)).map(drop).map_err(|error| {
+        made.and_then(|file| slots.move_to(file)).map(drop).map_err(|error| {
             let place = self.folder.path().display();
             format!(
                 "resident state is off: {} MB cannot be reserved in {place} ({error}); a restart \

@@ -7,11 +7,11 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::allocation::Allocation;
+use super::connections::Loss;
 use super::fleet::{Fleet, Muster};
 use super::message::Order;
 use super::placement::{Placement, Standing, choose, cut_off, spread, surplus};
 use super::scale::Picture;
-use super::switchboard::Loss;
 use crate::cluster::resident::Folder;
 use crate::launch::janitor;
 
@@ -61,7 +61,7 @@ pub struct Mission {
 
 /// The nodes of a launch, with an agent on each but its own.
 #[derive(Debug)]
-pub struct Crew {
+pub struct ClusterNodes {
     nodes: Nodes,
     fleet: Fleet,
     slots: Folder,
@@ -77,7 +77,7 @@ pub struct Crew {
     wanted: usize,
 }
 
-impl Crew {
+impl ClusterNodes {
     /// Starts the agents and waits for them; `stop` ends the wait.
     ///
     /// # Errors

@@ -21,7 +21,7 @@ const PAUSE: Duration = Duration::from_millis(20);
 const DATAGRAM_BYTES: usize = 512;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum State {
+pub(super) enum Presence {
     /// Its agent was started.
     Expected {
         since: Instant,
@@ -47,7 +47,7 @@ pub(super) struct Link {
 #[derive(Debug)]
 pub(super) struct Node {
     pub(super) name: String,
-    pub(super) state: State,
+    pub(super) state: Presence,
     pub(super) link: Option<Link>,
     pub(super) heard: Instant,
     pub(super) answer: Option<Report>,
@@ -86,7 +86,7 @@ impl Shared {
         let now = Instant::now();
         let node = |name: &String| Node {
             name: name.clone(),
-            state: State::Expected { since: now, before: false },
+            state: Presence::Expected { since: now, before: false },
             link: None,
             heard: now,
             answer: None,
@@ -128,14 +128,14 @@ impl Shared {
         let mut nodes = self.lock();
         let Some(node) = nodes.iter_mut().find(|node| node.name == name) else { return };
         let current = node.link.as_ref().map(|link| link.number);
-        if matches!(node.state, State::Lost { .. } | State::Away)
+        if matches!(node.state, Presence::Lost { .. } | Presence::Away)
             || (number.is_some() && number != current)
         {
             return;
         }
-        let served = (node.state == State::Living).then(|| node.admitted.elapsed());
+        let served = (node.state == Presence::Living).then(|| node.admitted.elapsed());
         node.record.lost(served);
-        node.state = State::Lost { at: Instant::now() };
+        node.state = Presence::Lost { at: Instant::now() };
         node.newest = None;
         if let Some(link) = node.link.take() {
             let _ = link.stream.shutdown(Shutdown::Both);
@@ -152,10 +152,10 @@ impl Shared {
         let Report::Hello { key, node, newest } = hello else { return None };
         let mut nodes = self.lock();
         let known = nodes.iter_mut().find(|known| known.name == node)?;
-        if key != self.key || !matches!(known.state, State::Expected { .. }) {
+        if key != self.key || !matches!(known.state, Presence::Expected { .. }) {
             return None;
         }
-        known.state = State::Living;
+        known.state = Presence::Living;
         (known.admitted, known.heard) = (Instant::now(), Instant::now());
         known.newest = newest.and_then(message::from_words);
         known.link = Some(Link { stream: Arc::clone(stream), beats: None, number });
@@ -234,7 +234,7 @@ fn hear(shared: &Shared) {
             continue;
         }
         let mut nodes = shared.lock();
-        let living = |node: &&mut Node| node.name == beat.node && node.state == State::Living;
+        let living = |node: &&mut Node| node.name == beat.node && node.state == Presence::Living;
         if let Some(node) = nodes.iter_mut().find(living) {
             node.heard = Instant::now();
             if let Some(link) = &mut node.link {
@@ -249,7 +249,7 @@ fn beat(shared: &Shared) {
     let every = message::beat_every(shared.timeout);
     while !shared.is_over() {
         let mut links = Vec::new();
-        for node in shared.lock().iter().filter(|node| node.state == State::Living) {
+        for node in shared.lock().iter().filter(|node| node.state == Presence::Living) {
             let link = node.link.as_ref();
             links.extend(link.map(|l| (node.name.clone(), Arc::clone(&l.stream), l.beats)));
         }
