@@ -4,8 +4,8 @@
 //! `allocation` which nodes there are · `placement` which of them an attempt runs on (pure) ·
 //! `message` what launch and agents say to each other · `agent` a node's side · `orphan` what it
 //! does when launch's machine died · `connections` and `fleet` launch's side · `record` when a lost
-//! node is asked again (pure) · `cluster_nodes` what the supervisor needs · `scale` more or fewer of
-//! them at the user's wish · `spreading` when ranks go back to nodes that are back (pure).
+//! node is asked again (pure) · `cluster_nodes` what the supervisor needs · `scale` more or fewer
+//! at the user's wish · `spreading` when ranks go back to nodes that are back (pure).
 
 pub mod agent;
 pub mod allocation;
