@@ -126,6 +126,24 @@ impl Board {
     }
 }
 
+impl BoardState {
+    /// Hands the turn on: to the next released process, else after settling.
+    pub(super) fn pass_on(&mut self) {
+        self.current = None;
+        while self.halted.is_none() {
+            if let Some(next) = self.runnable.pop_front() {
+                self.current = Some(next);
+                self.processes[next].turn.notify_all();
+                return;
+            }
+            if self.processes.iter().all(|process| process.ended) {
+                return;
+            }
+            self.settle();
+        }
+    }
+}
+
 /// Unwinds without running the panic hook, so that nothing is printed.
 fn unwind(why: Unwind) -> ! {
     std::panic::resume_unwind(Box::new(why))

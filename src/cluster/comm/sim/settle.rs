@@ -7,11 +7,11 @@
 use std::sync::Arc;
 
 use super::super::{Agreement, CommError, SpawnError};
+use super::options::{Death, When};
 use super::reduce::combine;
 use super::state::{
     BoardState, Call, CommRank, Group, Instance, Kind, Match, Outcome, Payload, Reply, Status,
 };
-use super::{Death, When};
 
 /// Settles after a death in which further deaths are drawn with `cascade_chance`.
 const CASCADE_SETTLES: u64 = 25;
@@ -234,8 +234,8 @@ impl BoardState {
             (Call::Shrink, Some(key)) => self.shrink(process, key),
             (Call::Spawn(_), Some(key)) => self.spawn(process, key),
             (Call::Merge(joining), _) => self.merge(process, joining),
-            (Call::Send { to, .. }, _) => self.send(process, to),
-            (Call::Recv { from, tag, bytes }, _) => self.recv(process, from, tag, bytes),
+            (Call::Send { to, .. }, _) => self.answer_send(process, to),
+            (Call::Recv { from, tag, bytes }, _) => self.answer_recv(process, from, tag, bytes),
             (Call::Revoke, _) => {
                 for comm in self.communicators(process) {
                     self.groups[comm].revoked = true;
@@ -420,7 +420,7 @@ impl BoardState {
         }
     }
 
-    fn send(&mut self, process: usize, to: usize) -> Option<Reply> {
+    fn answer_send(&mut self, process: usize, to: usize) -> Option<Reply> {
         let CommRank { comm, rank, size } = self.processes[process].place;
         if to >= size || to == rank {
             return Some(Reply::Misuse(format!("rank {rank} of {size} sends to rank {to}")));
@@ -440,7 +440,13 @@ impl BoardState {
         ready.then_some(Reply::Done)
     }
 
-    fn recv(&mut self, process: usize, from: usize, tag: u32, bytes: usize) -> Option<Reply> {
+    fn answer_recv(
+        &mut self,
+        process: usize,
+        from: usize,
+        tag: u32,
+        bytes: usize,
+    ) -> Option<Reply> {
         let CommRank { comm, rank, size } = self.processes[process].place;
         if from >= size || from == rank {
             return Some(Reply::Misuse(format!("rank {rank} of {size} receives from {from}")));

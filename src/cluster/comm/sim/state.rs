@@ -10,7 +10,7 @@ use crate::config::seed::{Stream, purpose};
 
 use super::super::Call as Called;
 use super::super::{Agreement, CommError, ReduceOp, SpawnError, SpawnRequest};
-use super::SimOptions;
+use super::options::{SimOptions, Trace};
 
 /// What travels in a collective.
 #[derive(Debug, Clone, PartialEq)]
@@ -356,7 +356,7 @@ impl BoardState {
         let line = format!("{:>6} p{process:<3} c{comm:<3} r{rank:<3} {what}", self.settles);
         let word = xxhash_rust::xxh3::xxh3_64(line.as_bytes());
         self.digest = crate::config::seed::key(&[self.digest, word]);
-        if self.options.trace == super::Trace::Kept {
+        if self.options.trace == Trace::Kept {
             self.trace.push(line);
         }
     }
@@ -453,22 +453,6 @@ impl BoardState {
         self.halted.get_or_insert(why);
         for process in &self.processes {
             process.turn.notify_all();
-        }
-    }
-
-    /// Hands the turn on: to the next released process, else after settling.
-    pub(super) fn pass_on(&mut self) {
-        self.current = None;
-        while self.halted.is_none() {
-            if let Some(next) = self.runnable.pop_front() {
-                self.current = Some(next);
-                self.processes[next].turn.notify_all();
-                return;
-            }
-            if self.processes.iter().all(|process| process.ended) {
-                return;
-            }
-            self.settle();
         }
     }
 }
