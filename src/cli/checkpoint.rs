@@ -1,6 +1,7 @@
 //! `kintsugi checkpoint {list,verify,export,import}`: looks at checkpoints without touching them,
 //! and takes weights out and in.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -93,6 +94,10 @@ pub fn run(args: &Args) -> ExitCode {
     outcome.unwrap_or_else(|failure| {
         eprintln!("kintsugi checkpoint: {failure}");
         match failure {
+            Failure::Checkpoint(CheckpointError::Gone { .. })
+            | Failure::Weights(WeightsError::Checkpoint(CheckpointError::Gone { .. })) => {
+                USAGE.into()
+            }
             Failure::Checkpoint(CheckpointError::Damaged { .. } | CheckpointError::AllBad(_))
             | Failure::Weights(WeightsError::Checkpoint(_)) => CHECK_FAILED.into(),
             _ => USAGE.into(),
@@ -111,17 +116,20 @@ struct Entry {
     problem: Option<String>,
 }
 
-fn entry(storage: &dyn Storage, folder: &Path) -> Entry {
+fn entry(storage: &dyn Storage, folder: &Path) -> Result<Entry, CheckpointError> {
     let name = folder.file_name().map_or(String::new(), |name| name.to_string_lossy().into());
-    let manifest = store::read_manifest(storage, folder).ok();
-    let problem = store::verify_files(storage, folder).err().map(|error| error.to_string());
-    Entry {
+    let (manifest, problem) = match store::verify_files(storage, folder) {
+        Ok(manifest) => (Some(manifest), None),
+        Err(gone @ CheckpointError::Gone { .. }) => return Err(gone),
+        Err(error) => (store::read_manifest(storage, folder).ok(), Some(error.to_string())),
+    };
+    Ok(Entry {
         name,
         step: manifest.as_ref().map(|manifest| manifest.step),
         bytes: manifest.as_ref().map(|manifest| manifest.bytes()),
         verified: problem.is_none(),
         problem,
-    }
+    })
 }
 
 /// Oldest first; what a run has marked comes last.
@@ -129,16 +137,39 @@ fn entries(path: &Path) -> Result<Vec<Entry>, Failure> {
     let Named { root, folder } = weights::locate(path)?;
     let storage = FileSystem::new(root);
     if let Some(folder) = folder {
-        return Ok(vec![entry(&storage, &folder)]);
+        return Ok(vec![entry(&storage, &folder)?]);
     }
-    let published = store::published(&storage)?;
-    let mut entries: Vec<Entry> =
-        published.iter().rev().map(|(_, folder)| entry(&storage, folder)).collect();
+    let mut entries = unmarked(&storage)?;
     for name in store::marked(&storage)? {
         let problem = Some("marked: a run has given it up".to_string());
         entries.push(Entry { name, step: None, bytes: None, verified: false, problem });
     }
     Ok(entries)
+}
+
+/// Those that a run may be writing and retiring meanwhile: the list is made anew where one of it is
+/// gone, and what was read before is not read again.
+fn unmarked(storage: &dyn Storage) -> Result<Vec<Entry>, CheckpointError> {
+    let mut read: BTreeMap<(u64, PathBuf), Entry> = BTreeMap::new();
+    let mut lists = 1;
+    loop {
+        let published: BTreeSet<_> = store::published(storage)?.into_iter().collect();
+        read.retain(|named, _| published.contains(named));
+        let unread: Vec<_> =
+            published.into_iter().filter(|named| !read.contains_key(named)).collect();
+        let mut gone = None;
+        for named in unread {
+            match entry(storage, &named.1) {
+                Ok(entry) => _ = read.insert(named, entry),
+                Err(error) => gone = Some(error),
+            }
+        }
+        match gone {
+            Some(_) if lists < store::LISTS_MAX => lists += 1,
+            Some(error) if read.is_empty() => return Err(error),
+            _ => return Ok(read.into_values().collect()),
+        }
+    }
 }
 
 fn show(entries: &[Entry], json: bool) {

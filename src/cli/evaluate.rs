@@ -109,8 +109,10 @@ pub fn run(args: &Args) -> ExitCode {
 
 fn evaluate(args: &Args) -> Result<Measured, Failure> {
     let begun = Instant::now();
+    // A named checkpoint may be retired by the time it has been read.
+    let place = weights::locate(&args.checkpoint)?;
     let snapshot = weights::load(&args.checkpoint, None)?;
-    let config = configuration(args, &snapshot)?;
+    let config = configuration(args, &place.root, &snapshot)?;
     let set = open(&config.data, Split::Validation, config.run.seed)?;
     let source = &set.source;
     if source.classes() != snapshot.classes {
@@ -158,9 +160,8 @@ fn evaluate(args: &Args) -> Result<Measured, Failure> {
 
 /// The configuration of the run that the checkpoint belongs to, with another validation set where
 /// one is named.
-fn configuration(args: &Args, snapshot: &Snapshot) -> Result<Config, Failure> {
-    let place = weights::locate(&args.checkpoint)?;
-    let file = place.root.join("config.toml");
+fn configuration(args: &Args, run_dir: &Path, snapshot: &Snapshot) -> Result<Config, Failure> {
+    let file = run_dir.join("config.toml");
     if !file.is_file() {
         return Err(Failure::Usage(format!(
             "{} is not there: evaluate a checkpoint inside its run directory, which says how its \

@@ -1,9 +1,12 @@
 //! The command line: one file per subcommand, each with its `Args` and `run`.
 
 use std::io::IsTerminal;
+use std::path::Path;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+
+use crate::run_folder;
 
 mod agent;
 mod audit;
@@ -82,6 +85,21 @@ enum Command {
     Sweep(sweep::Args),
 }
 
+impl Command {
+    /// Run directories that must be there. Paths that may name something else (a checkpoint, an
+    /// experiment) are looked at by their commands.
+    fn runs(&self) -> Vec<&Path> {
+        match self {
+            Self::Audit(args) => vec![&args.run],
+            Self::Status(args) => vec![&args.run],
+            Self::Scale(args) => vec![&args.run],
+            Self::Chaos(args) => vec![&args.run],
+            Self::Report(args) => args.run_directories(),
+            _ => Vec::new(),
+        }
+    }
+}
+
 /// Parses, runs, returns the exit code (README, "Exit codes"; usage errors are 2).
 pub fn main() -> ExitCode {
     let cli = match Cli::try_parse() {
@@ -94,6 +112,11 @@ pub fn main() -> ExitCode {
     };
     // The warnings of thousands of simulated runs are no news.
     log_to_stderr(if matches!(cli.command, Command::Simulate(_)) { "off" } else { "warn" });
+    let missing = cli.command.runs().into_iter().find_map(|run| run_folder::find(run).err());
+    if let Some(missing) = missing {
+        eprintln!("error: {missing}");
+        return ExitCode::from(2);
+    }
     match &cli.command {
         Command::Train(args) => train::run(args),
         Command::Launch(args) => launch::run(args),

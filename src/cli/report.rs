@@ -22,6 +22,16 @@ pub struct Args {
     pub out: Option<PathBuf>,
 }
 
+impl Args {
+    /// None where an experiment is named.
+    pub(super) fn run_directories(&self) -> Vec<&Path> {
+        match self.runs.as_slice() {
+            [only] if only.join(RESULTS_FILE).exists() => Vec::new(),
+            folders => folders.iter().map(PathBuf::as_path).collect(),
+        }
+    }
+}
+
 /// Writes the page and prints its path. Exit 1 if a run cannot be read.
 pub fn run(args: &Args) -> ExitCode {
     match draw(args) {

@@ -24,7 +24,7 @@ const LOOK: Duration = Duration::from_millis(50);
 pub struct Args {
     /// The run directory
     #[arg(value_name = "RUN")]
-    run: PathBuf,
+    pub(super) run: PathBuf,
     /// Ranks it is to have, at most train.owners [with --nodes: as many per node as before]
     #[arg(value_name = "RANKS", value_parser = clap::value_parser!(u32).range(1..),
         required_unless_present = "nodes")]

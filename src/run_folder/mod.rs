@@ -2,7 +2,10 @@
 //! (`lock`), and the variables through which launch speaks to its ranks (`variables`). The
 //! supervisor and the ranks both use it, and neither knows the other.
 
-use std::path::Path;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use thiserror::Error;
 
 pub mod heard;
 pub mod lock;
@@ -19,6 +22,34 @@ pub const RESULT: &str = "result.json";
 pub const FAILURE: &str = "failure.txt";
 /// The kind of failure that is the configuration's.
 pub const CONFIGURATION: &str = "configuration";
+
+/// What a run's folder holds from its start on, or from its first step: one is enough.
+const SIGNS: [&str; 5] = ["config.toml", "events.jsonl", "world.json", RESULT, "lock"];
+
+/// There is no run where one was named.
+#[derive(Debug, Error)]
+#[error("{} {why}: name the run directory, which `kintsugi launch` prints first", path.display())]
+pub struct NoRun {
+    path: PathBuf,
+    why: String,
+}
+
+/// Whether there is a run in a folder, whatever has become of it.
+///
+/// # Errors
+/// What is there instead.
+pub fn find(run_dir: &Path) -> Result<(), NoRun> {
+    let no_run = |why: String| NoRun { path: run_dir.to_path_buf(), why };
+    match std::fs::metadata(run_dir) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            Err(no_run("does not exist".into()))
+        }
+        Err(error) => Err(no_run(format!("cannot be read ({error})"))),
+        Ok(found) if !found.is_dir() => Err(no_run("is no folder".into())),
+        Ok(_) if SIGNS.iter().any(|sign| run_dir.join(sign).exists()) => Ok(()),
+        Ok(_) => Err(no_run(format!("holds no run ({} or others)", SIGNS[..3].join(", ")))),
+    }
+}
 
 /// Short, the same for every attempt in this folder, different for every other folder. `run_dir` is
 /// absolute.

@@ -30,6 +30,44 @@ fn usage_errors_exit_2_and_say_what_exists() {
 }
 
 #[test]
+fn a_missing_run_is_a_usage_error_of_every_command_that_needs_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name).display().to_string();
+    std::fs::create_dir(at("empty")).unwrap();
+    std::fs::write(at("file"), "").unwrap();
+    let weights = at("weights.safetensors");
+    for (name, why) in
+        [("nowhere", "does not exist"), ("empty", "holds no run"), ("file", "is no folder")]
+    {
+        let run = at(name);
+        for arguments in [
+            &["status", &run][..],
+            &["status", "--json", &run],
+            &["status", "--live", &run],
+            &["report", &run],
+            &["audit", &run],
+            &["audit", "--json", &run],
+            &["scale", &run, "2"],
+            &["chaos", &run, "--kills", "1"],
+        ] {
+            let output = kintsugi(arguments);
+            assert_eq!(output.status.code(), Some(2), "{arguments:?}: {}", stderr(&output));
+            assert!(stderr(&output).contains(why), "{arguments:?}: {}", stderr(&output));
+        }
+        for arguments in [
+            &["evaluate", &run][..],
+            &["checkpoint", "list", &run],
+            &["checkpoint", "verify", &run],
+            &["checkpoint", "export", &run, &weights],
+        ] {
+            let output = kintsugi(arguments);
+            assert_eq!(output.status.code(), Some(2), "{arguments:?}: {}", stderr(&output));
+            assert!(stderr(&output).contains(&run), "{arguments:?}: {}", stderr(&output));
+        }
+    }
+}
+
+#[test]
 fn help_and_version_go_to_stdout_and_succeed() {
     for arguments in [&["--help"][..], &["--version"], &["launch", "--help"], &["train", "--help"]]
     {

@@ -1,8 +1,8 @@
 //! Checkpoints: a folder `RUN/checkpoints/step-00001234` with `model.safetensors`,
 //! `optimizer.safetensors`, `state.bin` and, last, `MANIFEST.json`. `wire` is state.bin, `tensors`
-//! the two safetensors files, `manifest` what makes the four one thing, `store` writes, verifies
-//! and finds folders through `Storage`, `writer` does so behind the loop, `weights` takes them in
-//! and out, `interval` says how often.
+//! the two safetensors files, `manifest` what makes the four one thing, `reading` finds
+//! and verifies folders through `Storage`, `store` writes and retires them, `writer` does so behind
+//! the loop, `weights` takes them in and out, `interval` says how often.
 
 use std::io;
 use std::path::PathBuf;
@@ -18,6 +18,7 @@ use crate::train::state::digest::{Position, state_sha256};
 
 pub mod interval;
 pub mod manifest;
+pub mod reading;
 pub mod store;
 pub mod tensors;
 pub mod weights;
@@ -138,6 +139,15 @@ pub enum CheckpointError {
         name: String,
         /// Which file, and how.
         reason: String,
+    },
+    /// Renamed or removed while it was read.
+    #[error(
+        "checkpoint {name} is not there any more: the run has retired it meanwhile (it keeps the \
+             newest checkpoint.keep); name the run directory, which stands for its newest"
+    )]
+    Gone {
+        /// The folder.
+        name: String,
     },
     /// Its state holds a value that is no finite number.
     #[error(

@@ -1,20 +1,23 @@
-//! Writes, verifies, finds and retires checkpoint folders through `Storage`. A folder is made
+//! Writes, publishes, marks and retires checkpoint folders through `Storage`. A folder is made
 //! beside, verified by reading it back, and renamed into place; only then may an older one go.
 //! Names: `step-00001234`, `.tmp-ATTEMPT` while it is written, `.old` while it is replaced by a
 //! second one of the same step, `.bad` when it is never to be tried again.
 
 use std::collections::BTreeMap;
 use std::io;
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::path::Path;
 
 use crate::observe::clock::Clock;
 use crate::observe::storage::Storage;
 
-use crate::train::checkpoint::manifest::{
-    FileEntry, MANIFEST, MODEL, Manifest, OPTIMIZER, STATE, hex,
+use crate::train::checkpoint::manifest::{FileEntry, MANIFEST, MODEL, Manifest, OPTIMIZER, STATE};
+use crate::train::checkpoint::reading::{self, OLD, folder_name, io_error};
+use crate::train::checkpoint::{CheckpointError, Expectation, Snapshot, tensors, wire};
+
+pub use crate::train::checkpoint::reading::{
+    BAD, FOLDER, LISTS_MAX, marked, name_of, newest, newest_step, published, read_manifest,
+    read_snapshot, read_state, step_of, verify_files,
 };
-use crate::train::checkpoint::{CheckpointError, Expectation, Snapshot, TrainState, tensors, wire};
 
 /// How one checkpoint went.
 #[derive(Debug)]
@@ -33,32 +36,11 @@ pub struct WriterReport {
     pub result: Result<(), CheckpointError>,
 }
 
-/// Where checkpoints lie in a run directory.
-pub const FOLDER: &str = "checkpoints";
-/// At the end of the name of a checkpoint that is never tried again.
-pub const BAD: &str = ".bad";
-const OLD: &str = ".old";
 const TEMPORARY: &str = ".tmp-";
 /// Why a checkpoint was marked, for people.
 const WHY: &str = "WHY.txt";
 /// Marked ones that stay for inspection.
 const BAD_KEPT_MAX: usize = 2;
-
-/// The folder of a step.
-pub fn name_of(step: u64) -> String {
-    format!("step-{step:08}")
-}
-
-/// The step of a published folder; `None` for every other name.
-pub fn step_of(name: &str) -> Option<u64> {
-    let step = name.strip_prefix("step-")?.parse().ok()?;
-    (name_of(step) == name).then_some(step)
-}
-
-fn io_error(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> CheckpointError {
-    let path = path.to_path_buf();
-    move |source| CheckpointError::Io { action, path, source }
-}
 
 /// What goes, now that `written` is published and verified: `(delete, mark as bad)`. Later steps
 /// belong to a past that a rollback left behind. Pure.
@@ -252,195 +234,6 @@ pub fn clean(storage: &dyn Storage) {
     }
 }
 
-fn folder_name(folder: &Path) -> String {
-    folder.file_name().map_or(String::new(), |name| name.to_string_lossy().into())
-}
-
-fn damaged(folder: &Path, reason: impl Into<String>) -> CheckpointError {
-    CheckpointError::Damaged { name: folder_name(folder), reason: reason.into() }
-}
-
-/// A missing file or a failing disk is damage: the next older checkpoint may be whole. What a
-/// person can put right (permissions) or time (a busy server) is not.
-fn read(storage: &dyn Storage, folder: &Path, file: &str) -> Result<Vec<u8>, CheckpointError> {
-    use io::ErrorKind::{
-        Interrupted, OutOfMemory, PermissionDenied, ResourceBusy, StaleNetworkFileHandle, TimedOut,
-    };
-    let path = folder.join(file);
-    storage.read(&path).map_err(|error| match error.kind() {
-        PermissionDenied
-        | OutOfMemory
-        | Interrupted
-        | TimedOut
-        | ResourceBusy
-        | StaleNetworkFileHandle => io_error("read", &path)(error),
-        _ => damaged(folder, format!("{file} cannot be read: {error}")),
-    })
-}
-
-/// Reads and checks the manifest of a folder.
-pub fn read_manifest(storage: &dyn Storage, folder: &Path) -> Result<Manifest, CheckpointError> {
-    Manifest::from_text(&folder_name(folder), &read(storage, folder, MANIFEST)?)
-}
-
-fn read_file(
-    storage: &dyn Storage,
-    folder: &Path,
-    entry: &FileEntry,
-) -> Result<Vec<u8>, CheckpointError> {
-    let body = read(storage, folder, &entry.name)?;
-    entry.verify(&body).map_err(|reason| damaged(folder, reason))?;
-    Ok(body)
-}
-
-/// Reads every file of a folder and compares it with the manifest.
-pub fn verify_files(storage: &dyn Storage, folder: &Path) -> Result<Manifest, CheckpointError> {
-    let manifest = read_manifest(storage, folder)?;
-    for entry in &manifest.files {
-        read_file(storage, folder, entry)?;
-    }
-    Ok(manifest)
-}
-
-/// Reads and verifies a folder. Without an expectation the layout is the one the files imply.
-pub fn read_snapshot(
-    storage: &dyn Storage,
-    folder: &Path,
-    expect: Option<&Expectation>,
-) -> Result<Snapshot, CheckpointError> {
-    let manifest = read_manifest(storage, folder)?;
-    let mut bodies = Vec::new();
-    for entry in &manifest.files {
-        bodies.push(read_file(storage, folder, entry)?);
-    }
-    // Only whole files are compared with the run: a damaged one says nothing about anything.
-    if let Some(expect) = expect {
-        compare(folder, &manifest, expect)?;
-    }
-    let [model, optimizer, state] = bodies.as_slice() else {
-        return Err(damaged(folder, "the manifest does not list three files"));
-    };
-    let state = state_of(folder, state, &manifest)?;
-    let layout = match expect {
-        Some(expect) => Arc::clone(&expect.layout),
-        None => {
-            Arc::new(tensors::layout_of(model).map_err(|error| damaged(folder, error.to_string()))?)
-        }
-    };
-    let other = |error| other_model(folder, &manifest, expect, &error);
-    let (parameters, statistics) = tensors::read_model(model, &layout).map_err(other)?;
-    let of_optimizer = tensors::read_optimizer(optimizer, &layout).map_err(other)?;
-    let Manifest { model: model_name, classes, input, .. } = manifest;
-    let snapshot = Snapshot {
-        layout,
-        model_name,
-        classes,
-        input,
-        parameters,
-        statistics,
-        optimizer: of_optimizer,
-        state,
-    };
-    match snapshot.poisoned() {
-        Some(tensor) => Err(damaged(folder, format!("{tensor} holds a value that is no number"))),
-        None => Ok(snapshot),
-    }
-}
-
-/// Reads and checks what a folder says of the run besides its tensors, which are not read.
-pub fn read_state(storage: &dyn Storage, folder: &Path) -> Result<TrainState, CheckpointError> {
-    let manifest = read_manifest(storage, folder)?;
-    let entry = manifest.files.iter().find(|file| file.name == STATE);
-    let entry = entry.ok_or_else(|| damaged(folder, "the manifest does not list its state"))?;
-    state_of(folder, &read_file(storage, folder, entry)?, &manifest)
-}
-
-fn state_of(
-    folder: &Path,
-    bytes: &[u8],
-    manifest: &Manifest,
-) -> Result<TrainState, CheckpointError> {
-    let mut state = wire::decode(bytes).map_err(|error| match error {
-        wire::WireError::Newer(format) => {
-            let name = folder_name(folder);
-            CheckpointError::Newer { name, format, known: wire::VERSION }
-        }
-        wire::WireError::Malformed(reason) => damaged(folder, reason),
-    })?;
-    // One manifest binds weights and data cursor; see that it binds these two.
-    if (state.step, state.cursor) != (manifest.step, manifest.cursor) {
-        return Err(damaged(folder, "state.bin and the manifest name different steps"));
-    }
-    state.ranks = manifest.ranks.unwrap_or_default();
-    Ok(state)
-}
-
-fn compare(
-    folder: &Path,
-    manifest: &Manifest,
-    expect: &Expectation,
-) -> Result<(), CheckpointError> {
-    let pairs = [
-        ("model", &manifest.model, Some(expect.model_name.clone())),
-        ("configuration", &manifest.config_fingerprint, expect.config_fingerprint.map(hex)),
-        ("training set", &manifest.data_fingerprint, expect.data_fingerprint.map(hex)),
-        ("run", &manifest.run_id, expect.run_id.clone()),
-    ];
-    for (what, found, expected) in pairs {
-        if let Some(expected) = expected.filter(|expected| expected != found) {
-            let (name, found) = (folder_name(folder), found.clone());
-            return Err(CheckpointError::Other { name, what, found, expected });
-        }
-    }
-    Ok(())
-}
-
-/// Files that verify but do not fit: another model under the same name.
-fn other_model(
-    folder: &Path,
-    manifest: &Manifest,
-    expect: Option<&Expectation>,
-    error: &tensors::TensorError,
-) -> CheckpointError {
-    match expect {
-        Some(expect) => CheckpointError::Other {
-            name: folder_name(folder),
-            what: "model",
-            found: format!("{} ({error})", manifest.model),
-            expected: expect.model_name.clone(),
-        },
-        None => damaged(folder, error.to_string()),
-    }
-}
-
-/// Published folders, newest first, with their steps. A folder that was caught between the two
-/// renames of `publish` counts under its `.old` name.
-pub fn published(storage: &dyn Storage) -> Result<Vec<(u64, PathBuf)>, CheckpointError> {
-    let folder = Path::new(FOLDER);
-    let names = storage.list(folder).map_err(io_error("list", folder))?;
-    let whole = names.iter().filter(|name| step_of(name).is_some());
-    let mut found: BTreeMap<u64, PathBuf> = BTreeMap::new();
-    for name in names.iter().filter(|name| name.ends_with(OLD)).chain(whole) {
-        // The published name comes last and replaces the other.
-        if let Some(step) = step_of(name.strip_suffix(OLD).unwrap_or(name)) {
-            found.insert(step, folder.join(name));
-        }
-    }
-    Ok(found.into_iter().rev().collect())
-}
-
-/// The newest published step, verified or not; `None` where there is none or the storage says no.
-pub fn newest_step(storage: &dyn Storage) -> Option<u64> {
-    published(storage).ok()?.first().map(|(step, _)| *step)
-}
-
-/// Names of the checkpoints that are never tried again.
-pub fn marked(storage: &dyn Storage) -> Result<Vec<String>, CheckpointError> {
-    let folder = Path::new(FOLDER);
-    let names = storage.list(folder).map_err(io_error("list", folder))?;
-    Ok(names.into_iter().filter(|name| name.ends_with(BAD)).collect())
-}
-
 /// The newest checkpoint that verifies. Damaged ones are marked and never tried again; one of
 /// another model, configuration or run ends the search with an error that names both. `None`: the
 /// run never wrote one. Call it in one process of the run.
@@ -449,20 +242,23 @@ pub fn newest_verified(
     expect: &Expectation,
 ) -> Result<Option<Snapshot>, CheckpointError> {
     let mut refused = Vec::new();
-    for (step, folder) in published(storage)? {
-        match read_snapshot(storage, &folder, Some(expect)) {
+    let found = reading::newest(storage, |step, folder| {
+        let name = folder_name(folder);
+        let (reason, said) = match read_snapshot(storage, folder, Some(expect)) {
             Ok(snapshot) if snapshot.state.step == step => return Ok(Some(snapshot)),
             Ok(snapshot) => {
                 let reason = format!("it holds step {}", snapshot.state.step);
-                mark_bad(storage, &folder_name(&folder), &reason);
-                refused.push(format!("{}: {reason}", folder_name(&folder)));
+                (reason.clone(), format!("{name}: {reason}"))
             }
-            Err(error @ CheckpointError::Damaged { .. }) => {
-                mark_bad(storage, &folder_name(&folder), &error.to_string());
-                refused.push(error.to_string());
-            }
+            Err(error @ CheckpointError::Damaged { .. }) => (error.to_string(), error.to_string()),
             Err(error) => return Err(error),
-        }
+        };
+        mark_bad(storage, &name, &reason);
+        refused.push(said);
+        Ok(None)
+    })?;
+    if found.is_some() {
+        return Ok(found);
     }
     if refused.is_empty() {
         refused = marked(storage)?;

@@ -1,6 +1,7 @@
 //! Weights in and out: a checkpoint as one safetensors file with torchvision's names, and the
 //! reverse. Also where `model.init`, evaluation and prediction get their weights.
 
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -116,7 +117,12 @@ pub struct Named {
 /// What a person meant by a path: a run directory, its `checkpoints` folder, or one checkpoint.
 pub fn locate(path: &Path) -> Result<Named, WeightsError> {
     let read = |source| WeightsError::Io { path: path.to_path_buf(), source };
-    let whole = path.canonicalize().map_err(read)?;
+    let whole = path.canonicalize().map_err(|source| match retired(path) {
+        Some(name) if source.kind() == io::ErrorKind::NotFound => {
+            CheckpointError::Gone { name }.into()
+        }
+        _ => read(source),
+    })?;
     let up = || whole.parent().map_or_else(|| whole.clone(), Path::to_path_buf);
     let name = whole.file_name().map(PathBuf::from);
     if whole.join(MANIFEST).is_file() {
@@ -130,6 +136,13 @@ pub fn locate(path: &Path) -> Result<Named, WeightsError> {
     }
 }
 
+/// The name of a checkpoint that is not in a folder of checkpoints, where it may have been.
+fn retired(path: &Path) -> Option<String> {
+    let name = path.file_name()?.to_str()?;
+    let above = path.parent().filter(|above| above.ends_with(store::FOLDER) && above.is_dir());
+    store::step_of(name).and(above).map(|_| name.to_owned())
+}
+
 /// Reads and verifies the checkpoint that `locate` finds. Damaged ones are passed over and not
 /// marked, since the run may be alive: for evaluation, prediction and export.
 pub fn load(path: &Path, expect: Option<&Expectation>) -> Result<Snapshot, WeightsError> {
@@ -139,17 +152,20 @@ pub fn load(path: &Path, expect: Option<&Expectation>) -> Result<Snapshot, Weigh
         return Ok(store::read_snapshot(&storage, &folder, expect)?);
     }
     let mut refused = Vec::new();
-    for (_, folder) in store::published(&storage)? {
-        match store::read_snapshot(&storage, &folder, expect) {
-            Ok(snapshot) => return Ok(snapshot),
-            Err(error @ CheckpointError::Damaged { .. }) => refused.push(error.to_string()),
-            Err(error) => return Err(error.into()),
+    let found = store::newest(&storage, |_, folder| {
+        match store::read_snapshot(&storage, folder, expect) {
+            Err(error @ CheckpointError::Damaged { .. }) => {
+                refused.push(error.to_string());
+                Ok(None)
+            }
+            result => result.map(Some),
         }
+    })?;
+    match found {
+        Some(snapshot) => Ok(snapshot),
+        None if refused.is_empty() => Err(WeightsError::NoCheckpoint(path.to_path_buf())),
+        None => Err(CheckpointError::AllBad(refused).into()),
     }
-    if refused.is_empty() {
-        return Err(WeightsError::NoCheckpoint(path.to_path_buf()));
-    }
-    Err(CheckpointError::AllBad(refused).into())
 }
 
 /// Parameters and statistics for `model.init`: from a `.safetensors` file, a checkpoint, or the

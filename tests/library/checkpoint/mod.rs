@@ -22,6 +22,7 @@ use kintsugi::train::state::parts::{self, MOMENTUM};
 mod behind;
 mod damage;
 mod files;
+mod retired;
 mod trouble;
 
 const PARAMETERS: usize = 5000;
