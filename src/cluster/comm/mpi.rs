@@ -1,9 +1,10 @@
 //! Open MPI with ULFM, over `kintsugi_ffi::mpi`. The protocol that brings replacements in is in
-//! `mpi/join.rs`, the spares are in `mpi/pool.rs`.
+//! `mpi/join.rs`, the spares are in `mpi/pool.rs`, those whom spares start in `mpi/recruits.rs`.
+//! These know communicators of MPI, and not the rank that holds them.
 
 use std::time::Duration;
 
-use kintsugi_ffi::mpi::{self, Comm, MpiError, Op};
+use kintsugi_ffi::mpi::{self, Comm, Op};
 use kintsugi_ffi::os;
 
 use crate::config::Phase;
@@ -14,6 +15,7 @@ use super::{
 };
 
 mod arguments;
+mod error;
 pub mod flags;
 mod join;
 mod pool;
@@ -21,6 +23,9 @@ mod recruits;
 
 pub use arguments::{JoinArguments, JoinSyntax};
 pub use join::{JoinPoint, Limits};
+use join::{Merged, Survivor};
+use pool::Spares;
+use recruits::Recruits;
 
 /// Longest `MPI_Finalize`: it is not fault tolerant, and everything is written by then.
 const FINALIZE_SECONDS_MAX: u32 = 10;
@@ -38,24 +43,13 @@ pub struct MpiComm {
     comm: Comm,
     rank: usize,
     size: usize,
-    spares: pool::Spares,
+    spares: Spares,
     /// What this spare has started and nobody has taken in yet.
-    recruits: Option<recruits::Recruits>,
+    recruits: Option<Recruits>,
     /// Calls of `spawn_and_merge` so far; a newcomer goes on from its own.
     joins: u32,
     born: u32,
     limits: Limits,
-}
-
-impl From<MpiError> for CommError {
-    fn from(error: MpiError) -> Self {
-        match error {
-            MpiError::ProcFailed { .. } => Self::ProcFailed,
-            MpiError::Revoked { .. } => Self::Revoked,
-            MpiError::Pending { .. } | MpiError::TimedOut { .. } => Self::Pending,
-            MpiError::Other { call, class, text } => Self::Fatal { call, class, text },
-        }
-    }
 }
 
 /// Whether a launcher of MPI started this process: then it is a rank, and MPI may be started.
@@ -100,7 +94,11 @@ impl MpiComm {
         reached: &mut dyn FnMut(JoinPoint),
     ) -> Result<Self, CommError> {
         if let Some(join) = join {
-            return join::join(join, reached);
+            let mut comm = Self::over(join::join(join, reached)?, join.attempt_of_join)?;
+            if join.spares {
+                comm.spares.wait_for((0..join.world_ranks).collect());
+            }
+            return Ok(comm);
         }
         let world = mpi::initialise()?.duplicate()?;
         world.warm()?;
@@ -122,18 +120,8 @@ impl MpiComm {
 
     fn over(comm: Comm, joins: u32) -> Result<Self, CommError> {
         let (rank, size) = (comm.rank()?, comm.size()?);
-        let spares = pool::Spares::default();
-        let recruits = None;
-        Ok(Self {
-            recruits,
-            comm,
-            rank,
-            size,
-            spares,
-            joins,
-            born: joins,
-            limits: Limits::default(),
-        })
+        let (spares, recruits, limits) = (Spares::default(), None, Limits::default());
+        Ok(Self { comm, rank, size, spares, recruits, joins, born: joins, limits })
     }
 
     /// How long each step of bringing in replacements may take.
@@ -150,6 +138,19 @@ impl MpiComm {
         (self.rank, self.size) = (comm.rank()?, comm.size()?);
         self.comm = comm; // the old one is parked
         Ok(())
+    }
+
+    /// From here on the newcomers are members: whatever was decided, the next shrink is theirs too.
+    fn become_merged(&mut self, merged: Merged) -> Result<(), CommError> {
+        let became = self.become_world(merged.comm);
+        merged.settled.and(became)
+    }
+
+    /// How this process takes part in bringing others in, for the next time of this world.
+    fn next_join(&mut self) -> Survivor<'_> {
+        self.joins += 1;
+        let (comm, rank, limits) = (&self.comm, self.rank, self.limits);
+        Survivor { comm, rank, attempt_of_join: self.joins, limits }
     }
 }
 
@@ -210,10 +211,7 @@ impl Communicator for MpiComm {
 
     fn revoke(&mut self) {
         for comm in [Some(&self.comm), self.spares.pool()].into_iter().flatten() {
-            // Local and reliable; all it could report is that the handle is no communicator.
-            if let Err(error) = comm.revoke() {
-                tracing::error!("{error}");
-            }
+            pool::revoke(comm);
         }
     }
 
@@ -281,11 +279,26 @@ impl Membership for MpiComm {
         request: &SpawnRequest,
         reached: &mut dyn FnMut(Phase),
     ) -> Result<(), SpawnError> {
-        join::spawn_and_merge(self, request, reached)
+        let merged = join::spawn_and_merge(&self.next_join(), request, reached)?;
+        self.become_merged(merged).map_err(|error| {
+            pool::revoke(&self.comm);
+            SpawnError::Failed(format!("the first agreement of the new world: {error}"))
+        })
     }
 
     fn seat(&mut self, seats: &[Option<usize>]) -> Result<(), CommError> {
-        pool::seat(self, seats)
+        let waiting = pool::without_seat(seats);
+        match pool::divide(&self.comm, self.rank, seats)? {
+            Some(seated) => {
+                let pool = std::mem::replace(&mut self.comm, seated.world);
+                (self.rank, self.size) = (seated.rank, seated.size);
+                if !waiting.is_empty() {
+                    self.spares.stand_beside(pool, waiting);
+                }
+            }
+            None => self.spares.wait_for(pool::by_rank(seats)),
+        }
+        Ok(())
     }
 
     fn watch(&mut self, pids: &[u32]) {
@@ -302,16 +315,22 @@ impl Membership for MpiComm {
     }
 
     fn await_call(&mut self, pids: &[u32], idle: &mut dyn FnMut()) -> Call {
-        self.announce_recruits();
+        if self.recruits() > 0 {
+            self.spares.announce_recruits(&self.comm);
+        }
         self.spares.await_call(&self.comm, pids, idle)
     }
 
     fn recruit(&mut self, count: usize, arguments: &[String]) -> Result<(), SpawnError> {
-        recruits::recruit(self, count, arguments)
+        let world_ranks = self.ranks();
+        self.recruits = None;
+        let started = Recruits::start(&self.next_join(), count, world_ranks, arguments)?;
+        self.recruits = Some(started);
+        Ok(())
     }
 
     fn recruits(&self) -> usize {
-        self.recruits.as_ref().map_or(0, recruits::Recruits::count)
+        self.recruits.as_ref().map_or(0, Recruits::count)
     }
 
     fn recruits_wait(&mut self) -> bool {
@@ -319,7 +338,9 @@ impl Membership for MpiComm {
     }
 
     fn admit(&mut self, leader: usize) -> Result<(), CommError> {
-        recruits::admit(self, leader)
+        let recruits = self.recruits.take();
+        let merged = recruits::admit(&self.comm, self.rank, leader, recruits)?;
+        self.become_merged(merged)
     }
 
     fn failed_spares(&mut self) -> Vec<usize> {
@@ -345,16 +366,6 @@ impl Membership for MpiComm {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn only_failure_classes_start_recovery() {
-        let call = "MPI_Allreduce";
-        assert_eq!(CommError::from(MpiError::ProcFailed { call }), CommError::ProcFailed);
-        assert_eq!(CommError::from(MpiError::Revoked { call }), CommError::Revoked);
-        assert_eq!(CommError::from(MpiError::Pending { call }), CommError::Pending);
-        let other = MpiError::Other { call, class: 15, text: "MPI_ERR_TRUNCATE".into() };
-        assert!(!CommError::from(other).starts_recovery());
-    }
 
     #[test]
     fn tags_that_mpi_does_not_promise_are_refused() {

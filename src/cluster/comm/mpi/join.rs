@@ -11,9 +11,10 @@ use xxhash_rust::xxh3::xxh3_64;
 use kintsugi_ffi::mpi::{self, Comm, MpiError};
 use kintsugi_ffi::os;
 
+use super::arguments::JoinArguments;
+use super::pool::revoke;
+use crate::cluster::comm::{CommError, SpawnError, SpawnRequest};
 use crate::config::Phase;
-
-use super::{CommError, JoinArguments, MpiComm, SpawnError, SpawnRequest};
 
 /// Of the hello: build, pid and pid space, three little-endian words.
 const HELLO_TAG: u16 = 5;
@@ -64,11 +65,12 @@ const SPARE_PLACE: usize = 1 << 20;
 
 // ---- the replacement's side ----
 
-/// Starts MPI in a replacement and makes it a member.
+/// Starts MPI in a replacement and makes it a member of what it returns: the world, or the
+/// gathering in which it waits.
 pub(super) fn join(
     arguments: &JoinArguments,
     reached: &mut dyn FnMut(JoinPoint),
-) -> Result<MpiComm, CommError> {
+) -> Result<Comm, CommError> {
     os::die_after(
         JOIN_SECONDS_MAX,
         "kintsugi: this replacement did not become a member in time; the survivors try again\n",
@@ -77,11 +79,7 @@ pub(super) fn join(
     let siblings = mpi::initialise()?;
     let world = meet(&siblings, arguments, reached)?;
     os::alarm(0);
-    let mut comm = MpiComm::over(world, arguments.attempt_of_join)?;
-    if arguments.spares {
-        comm.spares.wait_for(arguments.world_ranks);
-    }
-    Ok(comm)
+    Ok(world)
 }
 
 fn meet(
@@ -106,12 +104,12 @@ fn meet(
     if arguments.spares {
         let gathering = all.reorder(SPARE_PLACE + slot)?;
         reached(JoinPoint::Agree);
-        meet_all(&gathering, true)?;
+        meet_all(&gathering, Expected::Anywhere)?;
         return Ok(gathering);
     }
     let world = all.reorder(slot)?;
     reached(JoinPoint::Agree);
-    settle(&world, slot, arguments.world_ranks)?;
+    meet_all(&world, Expected::At { rank: slot, ranks: arguments.world_ranks })?;
     Ok(world)
 }
 
@@ -137,13 +135,21 @@ fn build() -> u64 {
     read().unwrap_or(0)
 }
 
-/// The last step on both sides: everybody is in and in place, or the new world is no good.
-fn settle(world: &Comm, rank: usize, ranks: usize) -> Result<(), CommError> {
-    meet_all(world, world.rank() == Ok(rank) && world.size() == Ok(ranks))
+/// Where a process has to be in a communicator that has just been merged.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Expected {
+    /// Spares wait wherever they are.
+    Anywhere,
+    /// At its rank, in a world of so many.
+    At { rank: usize, ranks: usize },
 }
 
-/// Everybody is here, and every one of them is in place.
-pub(super) fn meet_all(world: &Comm, in_place: bool) -> Result<(), CommError> {
+/// The last step on both sides: everybody is in and in place, or the new world is no good.
+pub(super) fn meet_all(world: &Comm, expected: Expected) -> Result<(), CommError> {
+    let in_place = match expected {
+        Expected::Anywhere => true,
+        Expected::At { rank, ranks } => world.rank() == Ok(rank) && world.size() == Ok(ranks),
+    };
     let met = world.barrier();
     if met.is_err() {
         revoke(world);
@@ -153,14 +159,27 @@ pub(super) fn meet_all(world: &Comm, in_place: bool) -> Result<(), CommError> {
     if flags & 1 == 1 { Ok(()) } else { Err(CommError::ProcFailed) }
 }
 
-/// Revoking is local and cannot fail on a communicator that exists.
-pub(super) fn revoke(comm: &Comm) {
-    if let Err(error) = comm.revoke() {
-        tracing::error!("{error}");
-    }
+// ---- the survivors' side ----
+
+/// One process of those that bring others in.
+#[derive(Debug)]
+pub(super) struct Survivor<'a> {
+    /// All of them.
+    pub comm: &'a Comm,
+    /// Its rank there.
+    pub rank: usize,
+    /// Which attempt of this world to bring somebody in, from 1.
+    pub attempt_of_join: u32,
+    pub limits: Limits,
 }
 
-// ---- the survivors' side ----
+/// The old members and the new ones.
+#[derive(Debug)]
+pub(super) struct Merged {
+    pub comm: Comm,
+    /// What everybody's first meeting there came to.
+    pub settled: Result<(), CommError>,
+}
 
 /// Disarms the alarm wherever the attempt ends.
 pub(super) struct Watchdog;
@@ -205,40 +224,36 @@ fn kill_all(pids: &[u32]) {
     }
 }
 
-/// `Communicator::spawn_and_merge` over MPI.
+/// `Membership::spawn_and_merge` over MPI.
 pub(super) fn spawn_and_merge(
-    mpi: &mut MpiComm,
+    survivor: &Survivor<'_>,
     request: &SpawnRequest,
     reached: &mut dyn FnMut(Phase),
-) -> Result<(), SpawnError> {
-    let _watchdog = Watchdog::arm(mpi.limits.attempt_seconds);
-    mpi.joins += 1;
-    let hosts = mpi.comm.all_gather(&[host_number()]);
+) -> Result<Merged, SpawnError> {
+    let _watchdog = Watchdog::arm(survivor.limits.attempt_seconds);
+    let survivors = survivor.comm;
+    let hosts = survivors.all_gather(&[host_number()]);
     if hosts.is_err() {
-        revoke(&mpi.comm);
+        revoke(survivors);
     }
     reached(Phase::InSpawn);
-    let spawned = if mpi.rank == 0 {
-        hosts.map_err(Born::stillborn).and_then(|hosts| spawn(mpi, request, &hosts))
+    let spawned = if survivor.rank == 0 {
+        hosts.map_err(Born::stillborn).and_then(|hosts| spawn(survivor, request, &hosts))
     } else {
         hosts.map(|_| None).map_err(Born::stillborn)
     };
-    let newcomers = agree_on_spawn(&mpi.comm, spawned)?;
+    let newcomers = agree_on_spawn(survivors, spawned)?;
     reached(Phase::InMerge);
-    let world = connect(&mpi.comm, 0, newcomers.as_ref(), request.my_rank);
-    let world = world.inspect_err(|_| {
+    let world = connect(survivors, 0, newcomers.as_ref(), request.my_rank);
+    let comm = world.inspect_err(|_| {
         if let Some(newcomers) = &newcomers {
             newcomers.give_up();
         }
-        revoke(&mpi.comm);
+        revoke(survivors);
     })?;
-    // From here on the newcomers are members: whatever was decided, the next shrink is theirs too.
-    let settled = settle(&world, request.my_rank, request.ranks);
-    let became = mpi.become_world(world);
-    settled.and(became).map_err(|error| {
-        revoke(&mpi.comm);
-        SpawnError::Failed(format!("the first agreement of the new world: {error}"))
-    })
+    let expected = Expected::At { rank: request.my_rank, ranks: request.ranks };
+    let settled = meet_all(&comm, expected);
+    Ok(Merged { comm, settled })
 }
 
 /// Why there is nobody to merge with.
@@ -257,21 +272,25 @@ impl Born {
 }
 
 /// The leader's part: start them, hear from each, merge.
-fn spawn(mpi: &MpiComm, request: &SpawnRequest, hosts: &[u64]) -> Result<Option<Newcomers>, Born> {
+fn spawn(
+    leader: &Survivor<'_>,
+    request: &SpawnRequest,
+    hosts: &[u64],
+) -> Result<Option<Newcomers>, Born> {
     let count = request.lost.len();
     let join = JoinArguments {
-        attempt_of_join: mpi.joins,
+        attempt_of_join: leader.attempt_of_join,
         ranks: request.lost.clone(),
         world_ranks: request.ranks,
         spares: false,
     };
     let host = several(hosts).then(|| format!("{}:{}", os::hostname(), count + SPARE_SLOTS));
-    start(mpi, &join, request.arguments.clone(), host.as_deref()).map(Some)
+    start(&leader.limits, &join, request.arguments.clone(), host.as_deref()).map(Some)
 }
 
 /// Starts them, hears from each, merges with them.
 pub(super) fn start(
-    mpi: &MpiComm,
+    limits: &Limits,
     join: &JoinArguments,
     mut arguments: Vec<String>,
     host: Option<&str>,
@@ -281,12 +300,12 @@ pub(super) fn start(
     arguments.extend(["--join".to_owned(), join.to_argument()]);
     let program = program().map_err(refused)?;
     os::die_after(
-        mpi.limits.spawn_seconds,
+        limits.spawn_seconds,
         "kintsugi: MPI_Comm_spawn did not return; this leader gives way to the next\n",
     );
     let inter = mpi::spawn(&program, &arguments, count, host).map_err(refused)?;
-    os::alarm(mpi.limits.attempt_seconds);
-    let (pids, heard) = hear(&inter, count, mpi.limits.hello);
+    os::alarm(limits.attempt_seconds);
+    let (pids, heard) = hear(&inter, count, limits.hello);
     let merged = heard.and_then(|()| inter.merge_low().map_err(Born::stillborn));
     match merged {
         Ok(merged) => Ok(Newcomers { merged, pids }),

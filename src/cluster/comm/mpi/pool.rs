@@ -8,13 +8,12 @@ use kintsugi_ffi::mpi::{self, Comm, MpiError};
 use kintsugi_ffi::os;
 use kintsugi_ffi::watch::Watch;
 
-use super::{CommError, MpiComm};
-use crate::cluster::comm::Call;
+use crate::cluster::comm::{Call, CommError};
 
 /// Of the message that dismisses a spare at the end of a run.
 const DISMISSAL_TAG: u16 = 6;
 /// Of the message that says that recruits wait.
-pub(super) const RECRUITS_TAG: u16 = 7;
+const RECRUITS_TAG: u16 = 7;
 /// How often a spare looks (measured: 0.15 % of a core beside short steps, under 2 % beside
 /// all-reduces of 95 MB, which it helps along).
 const LOOK: Duration = Duration::from_millis(10);
@@ -49,49 +48,55 @@ enum Standing {
     },
 }
 
-/// `Communicator::seat` over MPI.
-pub(super) fn seat(mpi: &mut MpiComm, seats: &[Option<usize>]) -> Result<(), CommError> {
-    let made = mpi.comm.divide(seats[mpi.rank]);
+/// A process's place in a world that a gathering has made.
+#[derive(Debug)]
+pub(super) struct Seated {
+    pub world: Comm,
+    pub rank: usize,
+    pub size: usize,
+}
+
+/// Places of a gathering that get no seat.
+pub(super) fn without_seat(seats: &[Option<usize>]) -> Vec<usize> {
+    (0..seats.len()).filter(|place| seats[*place].is_none()).collect()
+}
+
+/// Place in the gathering of each rank that it makes.
+pub(super) fn by_rank(seats: &[Option<usize>]) -> Vec<usize> {
+    let place = |wanted: usize| seats.iter().position(|seat| *seat == Some(wanted));
+    (0..seats.len()).map_while(place).collect()
+}
+
+/// `Membership::seat` over MPI: the gathering's `place`-th process gets a world, or (`None`) waits.
+pub(super) fn divide(
+    gathering: &Comm,
+    place: usize,
+    seats: &[Option<usize>],
+) -> Result<Option<Seated>, CommError> {
+    let made = gathering.divide(seats[place]);
     let made = made.and_then(|world| match world {
-        Some(world) => Ok(Some((world.rank()?, world.size()?, world))),
+        Some(world) => Ok(Some(Seated { rank: world.rank()?, size: world.size()?, world })),
         None => Ok(None),
     });
     if made.is_err() {
-        revoke(&mpi.comm);
+        revoke(gathering);
     }
-    let (flags, outcome) = mpi.comm.agree(u32::from(made.is_ok()));
-    let made = match (made, outcome) {
-        (Ok(made), Ok(())) if flags & 1 == 1 => made,
+    let (flags, outcome) = gathering.agree(u32::from(made.is_ok()));
+    match (made, outcome) {
+        (Ok(made), Ok(())) if flags & 1 == 1 => Ok(made),
         (Ok(made), outcome) => {
-            if let Some((_, _, world)) = &made {
+            if let Some(Seated { world, .. }) = &made {
                 revoke(world);
             }
-            revoke(&mpi.comm);
-            return Err(outcome.err().map_or(CommError::ProcFailed, CommError::from));
+            revoke(gathering);
+            Err(outcome.err().map_or(CommError::ProcFailed, CommError::from))
         }
-        (Err(error), _) => return Err(error.into()),
-    };
-    let place = |wanted: usize| seats.iter().position(|seat| *seat == Some(wanted));
-    match made {
-        Some((rank, size, world)) => {
-            let pool = std::mem::replace(&mut mpi.comm, world);
-            (mpi.rank, mpi.size) = (rank, size);
-            let waiting: Vec<usize> =
-                (0..seats.len()).filter(|place| seats[*place].is_none()).collect();
-            if !waiting.is_empty() {
-                mpi.spares.part = Standing::Rank { pool, waiting };
-            }
-        }
-        None => {
-            let ranks = (0..seats.len()).map_while(place).collect();
-            mpi.spares.part = Standing::Spare { ranks };
-        }
+        (Err(error), _) => Err(error.into()),
     }
-    Ok(())
 }
 
-/// Revoking is local and cannot fail on a communicator that exists.
-fn revoke(comm: &Comm) {
+/// Revoking is local and reliable: all it could report is that the handle is no communicator.
+pub(super) fn revoke(comm: &Comm) {
     if let Err(error) = comm.revoke() {
         tracing::error!("{error}");
     }
@@ -114,16 +119,23 @@ impl Spares {
         }
     }
 
-    /// Of a process that has just joined a gathering as a spare.
-    pub(super) fn wait_for(&mut self, ranks: usize) {
-        self.part = Standing::Spare { ranks: (0..ranks).collect() };
+    /// This process waits from now on; `ranks` are the places of the ranks in its pool.
+    pub(super) fn wait_for(&mut self, ranks: Vec<usize>) {
+        self.part = Standing::Spare { ranks };
     }
 
-    /// Of a spare: where rank 0 is in the pool.
-    pub(super) fn leader(&self) -> Option<usize> {
-        match &self.part {
-            Standing::Spare { ranks } => ranks.first().copied(),
-            _ => None,
+    /// This process is a rank from now on; others wait in its pool.
+    pub(super) fn stand_beside(&mut self, pool: Comm, waiting: Vec<usize>) {
+        self.part = Standing::Rank { pool, waiting };
+    }
+
+    /// Of a spare: says that recruits wait, to whoever is rank 0 now.
+    pub(super) fn announce_recruits(&self, pool: &Comm) {
+        let Standing::Spare { ranks } = &self.part else { return };
+        if let Some(leader) = ranks.first()
+            && let Err(error) = pool.notify(*leader, RECRUITS_TAG)
+        {
+            tracing::debug!("recruits could not be announced: {error}");
         }
     }
 
@@ -170,7 +182,7 @@ impl Spares {
         pool.watch(&placed);
     }
 
-    /// `Communicator::await_call` over MPI. It ends with the ranks, at the latest.
+    /// `Membership::await_call` over MPI. It ends with the ranks, at the latest.
     pub(super) fn await_call(&self, pool: &Comm, pids: &[u32], idle: &mut dyn FnMut()) -> Call {
         let Standing::Spare { ranks } = &self.part else { return Call::Gather };
         let here: Vec<u32> = pids.iter().copied().filter(|pid| *pid != 0).collect();

@@ -4,10 +4,13 @@
 
 use std::time::{Duration, Instant};
 
-use super::join::{self, Newcomers, Watchdog};
-use super::pool::RECRUITS_TAG;
-use super::{CommError, JoinArguments, MpiComm, SpawnError};
+use kintsugi_ffi::mpi::Comm;
 use kintsugi_ffi::os;
+
+use super::arguments::JoinArguments;
+use super::join::{self, Expected, Merged, Newcomers, Survivor, Watchdog};
+use super::pool::revoke;
+use crate::cluster::comm::{CommError, SpawnError};
 
 /// Longest connecting and merging; whoever overstays it dies, and the others go on.
 const ADMISSION_SECONDS_MAX: u32 = 10;
@@ -24,6 +27,22 @@ pub(super) struct Recruits {
 }
 
 impl Recruits {
+    /// `Membership::recruit` over MPI.
+    pub(super) fn start(
+        spare: &Survivor<'_>,
+        number: usize,
+        world_ranks: usize,
+        arguments: &[String],
+    ) -> Result<Self, SpawnError> {
+        let attempt_of_join = spare.attempt_of_join;
+        let ranks = (0..number).collect();
+        let join = JoinArguments { attempt_of_join, ranks, world_ranks, spares: true };
+        let started = join::start(&spare.limits, &join, arguments.to_vec(), None);
+        os::alarm(0);
+        let newcomers = started.map_err(|born| SpawnError::Failed(born.error.to_string()))?;
+        Ok(Self { newcomers, number, since: Instant::now() })
+    }
+
     /// How many; none that have waited too long.
     pub(super) fn count(&self) -> usize {
         if self.since.elapsed() < PATIENCE { self.number } else { 0 }
@@ -39,52 +58,25 @@ impl Drop for Recruits {
     }
 }
 
-/// `Communicator::recruit` over MPI.
-pub(super) fn recruit(
-    mpi: &mut MpiComm,
-    number: usize,
-    arguments: &[String],
-) -> Result<(), SpawnError> {
-    let world_ranks = mpi.spares.ranks().unwrap_or(mpi.size);
-    mpi.recruits = None;
-    mpi.joins += 1;
-    let ranks = (0..number).collect();
-    let join = JoinArguments { attempt_of_join: mpi.joins, ranks, world_ranks, spares: true };
-    let started = join::start(mpi, &join, arguments.to_vec(), None);
-    os::alarm(0);
-    let newcomers = started.map_err(|born| SpawnError::Failed(born.error.to_string()))?;
-    mpi.recruits = Some(Recruits { newcomers, number, since: Instant::now() });
-    Ok(())
-}
-
-impl MpiComm {
-    /// Says that recruits wait, to whoever is rank 0 now.
-    pub(super) fn announce_recruits(&self) {
-        let (Some(leader), Some(recruits)) = (self.spares.leader(), &self.recruits) else { return };
-        if recruits.count() > 0
-            && let Err(error) = self.comm.notify(leader, RECRUITS_TAG)
-        {
-            tracing::debug!("recruits could not be announced: {error}");
-        }
-    }
-}
-
-/// `Communicator::admit` over MPI.
-pub(super) fn admit(mpi: &mut MpiComm, leader: usize) -> Result<(), CommError> {
+/// `Membership::admit` over MPI: `rank` is this process's place in the gathering, `recruits` those
+/// that it has started itself. On error they are sent away.
+pub(super) fn admit(
+    gathering: &Comm,
+    rank: usize,
+    leader: usize,
+    mut recruits: Option<Recruits>,
+) -> Result<Merged, CommError> {
     let _watchdog = Watchdog::arm(ADMISSION_SECONDS_MAX);
-    let mut recruits = mpi.recruits.take();
     let newcomers = recruits.as_ref().map(|recruits| &recruits.newcomers);
-    let gathering = join::connect(&mpi.comm, leader, newcomers, mpi.rank);
-    let gathering = gathering.map_err(|error| {
+    let larger = join::connect(gathering, leader, newcomers, rank).map_err(|error| {
         tracing::warn!("new spares were not taken in: {error}");
-        join::revoke(&mpi.comm);
+        revoke(gathering);
         CommError::ProcFailed
     })?;
     // From here on they are members; who fails now is missed by the next shrink.
     if let Some(recruits) = &mut recruits {
         recruits.number = 0;
     }
-    let met = join::meet_all(&gathering, true);
-    let became = mpi.become_world(gathering);
-    met.and(became)
+    let settled = join::meet_all(&larger, Expected::Anywhere);
+    Ok(Merged { comm: larger, settled })
 }
