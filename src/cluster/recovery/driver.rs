@@ -13,31 +13,27 @@
 //!
 //! A repair that fails anywhere begins again at 1, with the newcomers that live.
 
-use std::collections::BTreeSet;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
 use crate::config::{Phase, Rung};
-use crate::observe::event::Phases;
 
-use super::machine::{self, Action, Event, Machine};
+use super::machine::{self, Action, Event, Machine, Repair};
 use super::rollcall::{Answer, Holdings, Resident, Roll};
 use super::succession::next_world;
 use super::{GaveUp, Hooks, Note, Policy, Repaired};
-use crate::cluster::comm::{CommError, Membership, SpawnError, SpawnRequest, Waiting};
-use crate::cluster::world::{Member, Role, World};
+use crate::cluster::comm::{Membership, Waiting};
+use crate::cluster::world::{Member, World};
 
 mod growth;
 mod seating;
 
 pub use growth::{Growth, grow};
-
-/// Calls of shrink before this rank leaves: each failure has met a fresh death.
-const SHRINKS_MAX: u32 = 10;
+use seating::{Gathering, Setback};
 
 /// A world table larger than this is no world table.
-const DECREE_BYTES_MAX: u64 = 64 << 20;
+const NEXT_WORLD_BYTES_MAX: u64 = 64 << 20;
 
 /// What a repaired world looks like, as its source says: every rank goes on with the same bytes.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -45,20 +41,6 @@ struct NextWorld {
     world: World,
     lost: Vec<Member>,
     rung: Rung,
-}
-
-/// Why a phase did not come to its end.
-enum Setback {
-    /// A call failed as recovery expects: revoke, agree, try again.
-    Comm(CommError),
-    /// Nobody can go on.
-    Hopeless(String),
-}
-
-impl From<CommError> for Setback {
-    fn from(error: CommError) -> Self {
-        if error.starts_recovery() { Self::Comm(error) } else { Self::Hopeless(error.to_string()) }
-    }
 }
 
 /// What became of a process that took part in a repair.
@@ -128,30 +110,12 @@ fn unseated() -> GaveUp {
 }
 
 struct Driver<'a> {
-    comm: &'a mut dyn Membership,
-    hooks: &'a mut dyn Hooks,
+    gathering: Gathering<'a>,
     machine: Machine,
-    /// The world before this repair; a newcomer has none.
-    old: Option<&'a World>,
-    /// This process's rank in the world before this repair (a newcomer's: in the world it joined;
-    /// a spare's: the seat it was given, `None` before).
-    slot: Option<usize>,
-    /// Ranks of the world before this repair.
-    ranks: usize,
-    /// The last roll call.
-    roll: Roll,
-    /// Slots that nobody held then.
-    lost: Vec<usize>,
-    /// What everybody became after it, where spares were among them.
-    seats: Vec<Option<usize>>,
-    /// What was done, where that is not the machine's rung: spares are used on every one.
-    done_by: Option<Rung>,
     holdings: Holdings,
     /// Too few nodes are left.
     outvoted: bool,
     deadline: Duration,
-    ranks_min: usize,
-    seconds: Phases,
 }
 
 impl<'a> Driver<'a> {
@@ -163,34 +127,14 @@ impl<'a> Driver<'a> {
         machine: Machine,
     ) -> Self {
         let deadline = hooks.now().saturating_add(policy.limit);
-        let slot = (!comm.waits()).then(|| comm.rank());
-        let ranks = comm.ranks();
-        let seconds = ["revoke_shrink", "spawn", "merge", "agree", "restore"]
-            .map(|phase| (phase.to_owned(), 0.0))
-            .into();
-        Self {
-            comm,
-            hooks,
-            machine,
-            old,
-            slot,
-            ranks,
-            roll: Roll::default(),
-            lost: Vec::new(),
-            seats: Vec::new(),
-            done_by: None,
-            holdings: Holdings::default(),
-            outvoted: false,
-            deadline,
-            ranks_min: policy.ranks_min,
-            seconds,
-        }
+        let gathering = Gathering::of(comm, old, policy.ranks_min, hooks);
+        Self { gathering, machine, holdings: Holdings::default(), outvoted: false, deadline }
     }
 
     fn run(mut self) -> Result<Ended, GaveUp> {
-        self.comm.wait_by(Waiting::Sharing);
+        self.gathering.comm.wait_by(Waiting::Sharing);
         let ended = self.go_through();
-        self.comm.wait_by(Waiting::Spinning);
+        self.gathering.comm.wait_by(Waiting::Spinning);
         ended
     }
 
@@ -201,10 +145,12 @@ impl<'a> Driver<'a> {
             let event = match self.machine.action() {
                 Action::Revoke => self.revoke_and_count(),
                 Action::Repair(repair) => self.repair(repair),
-                Action::Agree if self.slot.is_none() => {
-                    return Ok(Ended::Waits(self.neighbours(), self.first_of_the_waiting()));
+                Action::Agree if self.gathering.slot.is_none() => {
+                    let (pids, first_of) =
+                        (self.gathering.neighbours(), self.gathering.first_of_the_waiting());
+                    return Ok(Ended::Waits(pids, first_of));
                 }
-                Action::Agree => self.take_census(),
+                Action::Agree => self.take_holdings(),
                 Action::Restore => match self.restore() {
                     Ok(agreed) => {
                         next_world = Some(agreed);
@@ -213,23 +159,25 @@ impl<'a> Driver<'a> {
                     Err(event) => event,
                 },
                 Action::Resumed => break,
-                Action::GaveUp(reason) => {
-                    // Those who have not seen it yet must not wait for this rank.
-                    self.comm.revoke();
-                    let living = self.roll.answers().iter().map(|a| (a.pid, a.host.clone()));
-                    self.hooks.gave_up(living.collect());
-                    return Err(match self.outvoted {
-                        true => GaveUp::Minority(reason),
-                        false => GaveUp::Ladder(self.with_names(reason)),
-                    });
-                }
+                Action::GaveUp(reason) => return Err(self.give_up(reason)),
             };
             self.advance(event);
         }
         let NextWorld { world, lost, rung } = next_world.expect("resumed only after a restore");
-        let seconds = std::mem::take(&mut self.seconds);
+        let seconds = std::mem::take(&mut self.gathering.seconds);
         let repaired = Repaired { rung, lost, step: self.holdings.step, seconds };
         Ok(Ended::Resumed(world, repaired))
+    }
+
+    fn give_up(&mut self, reason: String) -> GaveUp {
+        let Gathering { comm, hooks, roll, .. } = &mut self.gathering;
+        // Those who have not seen it yet must not wait for this rank.
+        comm.revoke();
+        hooks.gave_up(roll.answers().iter().map(|a| (a.pid, a.host.clone())).collect());
+        match self.outvoted {
+            true => GaveUp::Minority(reason),
+            false => GaveUp::Ladder(self.gathering.with_names(reason)),
+        }
     }
 
     /// Tells the machine, and a person when the machine had to go back or down.
@@ -241,72 +189,62 @@ impl<'a> Driver<'a> {
         let before = self.machine.rung();
         self.machine.on(event);
         let (Some(reason), Some(from)) = (reason, before) else { return };
-        match self.machine.rung() {
-            Some(to) if to != from => self.hooks.note(Note::RungDown { from, to, reason }),
-            Some(rung) => self.hooks.note(Note::Retry { rung, reason }),
-            None => {}
-        }
+        let note = match self.machine.rung() {
+            Some(to) if to != from => Note::RungDown { from, to, reason },
+            Some(rung) => Note::Retry { rung, reason },
+            None => return,
+        };
+        self.gathering.hooks.note(note);
     }
 
     /// `Action::Revoke`: the world ends, the living find each other.
     fn revoke_and_count(&mut self) -> Event {
-        let begun = self.hooks.now();
-        self.hooks.reached(Phase::InRevoke);
-        self.comm.revoke();
-        self.hooks.reached(Phase::InShrink);
-        let event = match self.shrink() {
+        let Gathering { comm, hooks, .. } = &mut self.gathering;
+        let begun = hooks.now();
+        hooks.reached(Phase::InRevoke);
+        comm.revoke();
+        hooks.reached(Phase::InShrink);
+        let event = match self.gathering.shrink() {
             Ok(()) => self.call_roll(),
             Err(reason) => Event::Hopeless(reason),
         };
-        self.add("revoke_shrink", begun);
+        self.gathering.add("revoke_shrink", begun);
         event
     }
 
-    fn shrink(&mut self) -> Result<(), String> {
-        let mut last = None;
-        for _ in 0..SHRINKS_MAX {
-            match self.comm.shrink() {
-                Ok(()) => return Ok(()),
-                Err(error) if error.starts_recovery() => last = Some(error),
-                Err(error) => return Err(error.to_string()),
-            }
-        }
-        let last = last.map_or_else(String::new, |error| format!(": {error}"));
-        Err(format!("the world could not be shrunk in {SHRINKS_MAX} tries{last}"))
-    }
-
     fn call_roll(&mut self) -> Event {
-        let (pid, host) = self.hooks.identity();
+        let gathering = &mut self.gathering;
+        let (pid, host) = gathering.hooks.identity();
         let answer = Answer {
-            slot: self.slot,
-            ranks: self.ranks,
-            step: self.hooks.committed_step(),
+            slot: gathering.slot,
+            ranks: gathering.ranks,
+            step: gathering.hooks.committed_step(),
             position: self.machine.position(),
-            overdue: self.hooks.now() > self.deadline,
-            born: self.comm.born(),
-            recruits: self.comm.recruits(),
-            nodes: self.nodes_agreed(),
+            overdue: gathering.hooks.now() > self.deadline,
+            born: gathering.comm.born(),
+            recruits: gathering.comm.recruits(),
+            nodes: gathering.nodes_agreed(),
             pid,
             host,
         };
-        let gathered = self.comm.all_gather_u64(&answer.to_words()).map_err(Setback::from);
-        let words = match self.agree(gathered) {
+        let gathered = gathering.comm.all_gather_u64(&answer.to_words()).map_err(Setback::from);
+        let words = match gathering.agree(gathered) {
             Ok(words) => words,
             Err(event) => return event,
         };
-        let roll = match Roll::read(&words, self.comm.size()) {
+        let roll = match Roll::read(&words, gathering.comm.size()) {
             Ok(roll) => roll,
             Err(reason) => return Event::Hopeless(reason),
         };
         let (overdue, position, source) = (roll.overdue(), roll.position(), roll.source());
-        (self.lost, self.seats) = (roll.lost(), roll.slots());
-        self.roll = roll;
+        (gathering.lost, gathering.seats) = (roll.lost(), roll.slots());
+        gathering.roll = roll;
         let Some((_, step)) = source else {
             return Event::Hopeless("all state was lost".into());
         };
-        self.ranks = self.roll.ranks();
-        self.hooks.counted(step);
-        if let Some(why) = self.roll.quorum_missed(self.hooks.home().as_deref()) {
+        gathering.ranks = gathering.roll.ranks();
+        gathering.hooks.counted(step);
+        if let Some(why) = gathering.roll.quorum_missed(gathering.hooks.home().as_deref()) {
             self.outvoted = true;
             return Event::Hopeless(why);
         }
@@ -316,64 +254,45 @@ impl<'a> Driver<'a> {
         Event::Counted(position)
     }
 
-    /// Nodes of the world before this repair, but for ranks that leave it on purpose; 0 where that
-    /// world is not known.
-    fn nodes_agreed(&self) -> usize {
-        let counts = |m: &&Member| m.role == Role::Spare || self.hooks.stays(m.rank as usize);
-        let members = self.old.iter().flat_map(|world| world.members.iter().filter(counts));
-        members.map(|member| member.host.as_str()).collect::<BTreeSet<_>>().len()
+    /// `Action::Repair`. With nobody lost (a false alarm, or a newcomer of the last try filled
+    /// the rank) the world already has its size.
+    fn repair(&mut self, repair: Repair) -> Event {
+        if self.gathering.is_whole() {
+            return Event::Done;
+        }
+        self.admit_recruits().unwrap_or_else(|| self.gathering.repair(repair))
     }
 
-    fn respawn(&mut self, open: Vec<usize>) -> Event {
-        let Some(my_rank) = self.slot else {
-            return Event::Hopeless("a spare waits although ranks are open (a bug)".into());
-        };
-        let request = SpawnRequest {
-            my_rank,
-            lost: open,
-            ranks: self.ranks,
-            arguments: self.hooks.arguments(),
-        };
-        let begun = self.hooks.now();
-        let mut merging = None;
-        let (comm, hooks) = (&mut *self.comm, &mut *self.hooks);
-        let mut reached = |phase: Phase| {
-            if phase == Phase::InMerge {
-                merging = Some(hooks.now());
-            }
-            hooks.reached(phase);
-        };
-        let outcome = comm.spawn_and_merge(&request, &mut reached);
-        let spawned = merging.unwrap_or_else(|| self.hooks.now());
-        self.add_span("spawn", begun, spawned);
-        self.add("merge", spawned);
-        match outcome {
-            Ok(()) => Event::Done,
-            Err(SpawnError::Refused(reason)) => Event::Refused(reason),
-            Err(SpawnError::Failed(reason)) => Event::Failed(reason),
+    /// New spares come in, and answer a roll call of their own. `None` when all is well.
+    fn admit_recruits(&mut self) -> Option<Event> {
+        match self.gathering.admit_recruits()? {
+            Event::Done => match self.revoke_and_count() {
+                Event::Counted(_) => None,
+                failed => Some(failed),
+            },
+            failed => Some(failed),
         }
     }
 
     /// `Action::Agree`: every pair is connected while all live, and all know who is here.
-    fn take_census(&mut self) -> Event {
-        let begun = self.hooks.now();
-        let (pid, host) = self.hooks.identity();
+    fn take_holdings(&mut self) -> Event {
+        let gathering = &mut self.gathering;
+        let begun = gathering.hooks.now();
+        let (pid, host) = gathering.hooks.identity();
         let resident = Resident {
-            slot: self.slot.unwrap_or_default(),
-            step: self.hooks.committed_step(),
-            generation: self.old.map_or(0, |world| world.generation),
+            slot: gathering.slot.unwrap_or_default(),
+            step: gathering.hooks.committed_step(),
+            generation: gathering.old.map_or(0, |world| world.generation),
             pid,
             host,
         };
-        let gathered = self
-            .comm
-            .warm()
-            .and_then(|()| self.comm.all_gather_u64(&resident.to_words()))
-            .map_err(Setback::from);
-        let agreed = self.agree(gathered);
-        self.add("agree", begun);
-        let holdings = agreed
-            .and_then(|words| Holdings::read(&words, self.comm.size()).map_err(Event::Hopeless));
+        let comm = &mut *gathering.comm;
+        let gathered = comm.warm().and_then(|()| comm.all_gather_u64(&resident.to_words()));
+        let agreed = gathering.agree(gathered.map_err(Setback::from));
+        gathering.add("agree", begun);
+        let size = gathering.comm.size();
+        let holdings =
+            agreed.and_then(|words| Holdings::read(&words, size).map_err(Event::Hopeless));
         match holdings {
             Ok(holdings) => {
                 self.holdings = holdings;
@@ -385,27 +304,29 @@ impl<'a> Driver<'a> {
 
     /// `Action::Restore`: the world and the state go to who lacks them; adopted after agreement.
     fn restore(&mut self) -> Result<NextWorld, Event> {
-        let begun = self.hooks.now();
-        self.hooks.restoring(self.comm.rank(), self.holdings.source, self.holdings.step);
-        self.hooks.reached(Phase::InRestore);
+        let Gathering { comm, hooks, .. } = &mut self.gathering;
+        let begun = hooks.now();
+        hooks.restoring(comm.rank(), self.holdings.source, self.holdings.step);
+        hooks.reached(Phase::InRestore);
         let shipped = self.ship();
-        let agreed = self.agree(shipped);
+        let agreed = self.gathering.agree(shipped);
         if let Ok(next_world) = &agreed {
-            self.hooks.adopt(&next_world.world);
+            self.gathering.hooks.adopt(&next_world.world);
         }
-        self.add("restore", begun);
+        self.gathering.add("restore", begun);
         agreed
     }
 
     fn ship(&mut self) -> Result<NextWorld, Setback> {
         let Holdings { source, step, .. } = self.holdings;
         let next_world = self.share_next_world(source)?;
-        if !self.holdings.receivers.is_empty() {
-            let receivers = self.holdings.receivers.clone();
+        let receivers = &self.holdings.receivers;
+        if !receivers.is_empty() {
+            let Gathering { comm, hooks, .. } = &mut self.gathering;
             // It may move much: no pauses between the pieces.
-            self.comm.wait_by(Waiting::Spinning);
-            let moved = self.hooks.transfer(&mut *self.comm, source, &receivers, step);
-            self.comm.wait_by(Waiting::Sharing);
+            comm.wait_by(Waiting::Spinning);
+            let moved = hooks.transfer(&mut **comm, source, receivers, step);
+            comm.wait_by(Waiting::Sharing);
             moved?;
         }
         Ok(next_world)
@@ -414,72 +335,31 @@ impl<'a> Driver<'a> {
     /// The source says what the world is now; two broadcasts, since all must know the length.
     fn share_next_world(&mut self, source: usize) -> Result<NextWorld, Setback> {
         let mut body = Vec::new();
-        if self.comm.rank() == source {
+        if self.gathering.comm.rank() == source {
             let next_world = self.next_world().map_err(Setback::Hopeless)?;
             body = serde_json::to_vec(&next_world)
                 .map_err(|error| Setback::Hopeless(format!("world table: {error}")))?;
         }
         let mut length = (body.len() as u64).to_le_bytes();
-        self.comm.broadcast(&mut length, source)?;
+        self.gathering.comm.broadcast(&mut length, source)?;
         let length = u64::from_le_bytes(length);
-        if length > DECREE_BYTES_MAX {
+        if length > NEXT_WORLD_BYTES_MAX {
             return Err(Setback::Hopeless(format!("a world table of {length} bytes arrived")));
         }
         body.resize(length as usize, 0);
-        self.comm.broadcast(&mut body, source)?;
+        self.gathering.comm.broadcast(&mut body, source)?;
         serde_json::from_slice(&body)
             .map_err(|error| Setback::Hopeless(format!("a torn world table arrived: {error}")))
     }
 
     /// The repaired world, from the old one and the holdings.
     fn next_world(&self) -> Result<NextWorld, String> {
-        let old = self.old.ok_or("the source of the state has no world")?;
-        let rung = self.done_by.or(self.machine.rung()).ok_or("a repair without a rung")?;
-        let places = self.roll.answers().iter().zip(&self.seats);
-        let waiting: Vec<&Answer> =
-            places.filter(|(_, seat)| seat.is_none()).map(|(answer, _)| answer).collect();
+        let old = self.gathering.old.ok_or("the source of the state has no world")?;
+        let rung =
+            self.gathering.done_by.or(self.machine.rung()).ok_or("a repair without a rung")?;
+        let waiting = self.gathering.waiting();
         let (world, lost) = next_world(old, &self.holdings, &waiting);
         Ok(NextWorld { world, lost, rung })
-    }
-
-    /// Ends a phase: whoever failed revokes first, then all learn whether all succeeded.
-    fn agree<T>(&mut self, mine: Result<T, Setback>) -> Result<T, Event> {
-        if mine.is_err() {
-            self.comm.revoke();
-        }
-        let agreement = self.comm.agree(u32::from(mine.is_ok()));
-        match (mine, agreement.outcome) {
-            (_, Err(error)) if !error.starts_recovery() => Err(Event::Hopeless(error.to_string())),
-            (Err(Setback::Hopeless(reason)), _) => Err(Event::Hopeless(reason)),
-            (Err(Setback::Comm(error)), _) | (Ok(_), Err(error)) => {
-                Err(Event::Failed(error.to_string()))
-            }
-            (Ok(_), Ok(())) if agreement.flags & 1 == 0 => {
-                Err(Event::Failed("another rank met a failure".into()))
-            }
-            (Ok(value), Ok(())) => Ok(value),
-        }
-    }
-
-    /// Names the members that the reason leaves out.
-    fn with_names(&self, reason: String) -> String {
-        let Some(world) = self.old else { return reason };
-        let name = |rank: &usize| {
-            let member = world.member_at(*rank)?;
-            Some(format!("rank {rank} (member {}, {})", member.member, member.host))
-        };
-        let names: Vec<String> = self.lost.iter().filter_map(name).collect();
-        if names.is_empty() { reason } else { format!("{reason}; lost {}", names.join(", ")) }
-    }
-
-    fn add(&mut self, phase: &str, begun: Duration) {
-        let now = self.hooks.now();
-        self.add_span(phase, begun, now);
-    }
-
-    fn add_span(&mut self, phase: &str, begun: Duration, ended: Duration) {
-        *self.seconds.entry(phase.to_owned()).or_insert(0.0) +=
-            ended.saturating_sub(begun).as_secs_f64();
     }
 }
 

@@ -53,8 +53,8 @@ pub fn grow(
     }
     let mut driver = Driver::new(comm, Some(&*world), policy, hooks, machine::grow(policy));
     let merging = merging.unwrap_or(begun);
-    driver.add_span("spawn", begun, merging);
-    driver.add("merge", merging);
+    driver.gathering.add_span("spawn", begun, merging);
+    driver.gathering.add("merge", merging);
     match driver.run()? {
         Ended::Resumed(grown, repaired) => {
             *world = grown;

@@ -1,22 +1,129 @@
-//! The part of a repair that everybody who lives takes part in, waiting spares included: who gets
-//! which seat, and the world that comes of it.
+//! What all who live do together in a repair, waiting spares included: they shrink and agree, get
+//! their seats, and start whom they miss.
 
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use crate::cluster::comm::{CommError, Membership, SpawnError, SpawnRequest};
+use crate::cluster::recovery::Hooks;
 use crate::cluster::recovery::machine::{Event, Repair};
+use crate::cluster::recovery::rollcall::{Answer, Roll};
 use crate::cluster::recovery::seats::{self, Candidate};
+use crate::cluster::world::{Member, Role, World};
 use crate::config::{Phase, Rung};
+use crate::observe::event::Phases;
 
-use super::{Driver, Setback};
+/// Calls of shrink before this rank leaves: each failure has met a fresh death.
+const SHRINKS_MAX: u32 = 10;
 
-impl Driver<'_> {
-    /// `Action::Repair`. With nobody lost (a false alarm, or a newcomer of the last try filled
-    /// the rank) the world already has its size. Spares are used whatever the rung is.
+/// Why a phase did not come to its end.
+pub(super) enum Setback {
+    /// A call failed as recovery expects: revoke, agree, try again.
+    Comm(CommError),
+    /// Nobody can go on.
+    Hopeless(String),
+}
+
+impl From<CommError> for Setback {
+    fn from(error: CommError) -> Self {
+        if error.starts_recovery() { Self::Comm(error) } else { Self::Hopeless(error.to_string()) }
+    }
+}
+
+/// All who live, as this process knows them.
+pub(super) struct Gathering<'a> {
+    pub comm: &'a mut dyn Membership,
+    pub hooks: &'a mut dyn Hooks,
+    /// The world before this repair; a newcomer has none.
+    pub old: Option<&'a World>,
+    /// This process's rank in the world before this repair (a newcomer's: in the world it joined;
+    /// a spare's: the seat it was given, `None` before).
+    pub slot: Option<usize>,
+    /// Ranks of the world before this repair.
+    pub ranks: usize,
+    /// The last roll call.
+    pub roll: Roll,
+    /// Slots that nobody held then.
+    pub lost: Vec<usize>,
+    /// What everybody became after it, where spares were among them.
+    pub seats: Vec<Option<usize>>,
+    /// What was done, where that is not the machine's rung: spares are used on every one.
+    pub done_by: Option<Rung>,
+    ranks_min: usize,
+    pub seconds: Phases,
+}
+
+impl<'a> Gathering<'a> {
+    /// Before the first roll call.
+    pub(super) fn of(
+        comm: &'a mut dyn Membership,
+        old: Option<&'a World>,
+        ranks_min: usize,
+        hooks: &'a mut dyn Hooks,
+    ) -> Self {
+        let slot = (!comm.waits()).then(|| comm.rank());
+        let ranks = comm.ranks();
+        let seconds = ["revoke_shrink", "spawn", "merge", "agree", "restore"]
+            .map(|phase| (phase.to_owned(), 0.0))
+            .into();
+        Self {
+            comm,
+            hooks,
+            old,
+            slot,
+            ranks,
+            roll: Roll::default(),
+            lost: Vec::new(),
+            seats: Vec::new(),
+            done_by: None,
+            ranks_min,
+            seconds,
+        }
+    }
+
+    /// What is left of the world, and whoever waits beside it.
+    pub(super) fn shrink(&mut self) -> Result<(), String> {
+        let mut last = None;
+        for _ in 0..SHRINKS_MAX {
+            match self.comm.shrink() {
+                Ok(()) => return Ok(()),
+                Err(error) if error.starts_recovery() => last = Some(error),
+                Err(error) => return Err(error.to_string()),
+            }
+        }
+        let last = last.map_or_else(String::new, |error| format!(": {error}"));
+        Err(format!("the world could not be shrunk in {SHRINKS_MAX} tries{last}"))
+    }
+
+    /// Nodes of the world before this repair, but for ranks that leave it on purpose; 0 where that
+    /// world is not known.
+    pub(super) fn nodes_agreed(&self) -> usize {
+        let counts = |m: &&Member| m.role == Role::Spare || self.hooks.stays(m.rank as usize);
+        let members = self.old.iter().flat_map(|world| world.members.iter().filter(counts));
+        members.map(|member| member.host.as_str()).collect::<BTreeSet<_>>().len()
+    }
+
+    /// Whether nobody is lost and nobody else is here.
+    pub(super) fn is_whole(&self) -> bool {
+        self.lost.is_empty() && self.roll.is_a_world()
+    }
+
+    /// New spares that wait come in where nobody is lost: a repair is not held up by them. `None`
+    /// where there are none.
+    pub(super) fn admit_recruits(&mut self) -> Option<Event> {
+        let recruiter = self.roll.recruiter().filter(|_| self.lost.is_empty())?;
+        let begun = self.hooks.now();
+        let admitted = self.comm.admit(recruiter);
+        self.add("merge", begun);
+        Some(match admitted {
+            Ok(()) => Event::Done,
+            Err(error) if error.starts_recovery() => Event::Failed(error.to_string()),
+            Err(error) => Event::Hopeless(error.to_string()),
+        })
+    }
+
+    /// The world gets its new size. Spares are used whatever the rung is.
     pub(super) fn repair(&mut self, repair: Repair) -> Event {
-        if self.lost.is_empty() && self.roll.is_a_world() {
-            return Event::Done;
-        }
-        if let Some(failed) = self.admit_recruits() {
-            return failed;
-        }
         if self.roll.has_spares() {
             match self.share_seats() {
                 Ok(seats) => self.seats = seats,
@@ -58,6 +165,36 @@ impl Driver<'_> {
         }
     }
 
+    fn respawn(&mut self, open: Vec<usize>) -> Event {
+        let Some(my_rank) = self.slot else {
+            return Event::Hopeless("a spare waits although ranks are open (a bug)".into());
+        };
+        let request = SpawnRequest {
+            my_rank,
+            lost: open,
+            ranks: self.ranks,
+            arguments: self.hooks.arguments(),
+        };
+        let begun = self.hooks.now();
+        let mut merging = None;
+        let (comm, hooks) = (&mut *self.comm, &mut *self.hooks);
+        let mut reached = |phase: Phase| {
+            if phase == Phase::InMerge {
+                merging = Some(hooks.now());
+            }
+            hooks.reached(phase);
+        };
+        let outcome = comm.spawn_and_merge(&request, &mut reached);
+        let spawned = merging.unwrap_or_else(|| self.hooks.now());
+        self.add_span("spawn", begun, spawned);
+        self.add("merge", spawned);
+        match outcome {
+            Ok(()) => Event::Done,
+            Err(SpawnError::Refused(reason)) => Event::Refused(reason),
+            Err(SpawnError::Failed(reason)) => Event::Failed(reason),
+        }
+    }
+
     /// A spare that has a seat in the world to come is one of those who bring it about.
     fn sit_down(&mut self) {
         let seat = self.seats[self.comm.rank()];
@@ -65,23 +202,6 @@ impl Driver<'_> {
             self.hooks.promoted(rank);
         }
         self.slot = seat;
-    }
-
-    /// New spares that wait come in where nobody is lost: a repair is not held up by them. They
-    /// answer a roll call of their own. `None` when all is well.
-    fn admit_recruits(&mut self) -> Option<Event> {
-        let recruiter = self.roll.recruiter().filter(|_| self.lost.is_empty())?;
-        let begun = self.hooks.now();
-        let admitted = self.comm.admit(recruiter);
-        self.add("merge", begun);
-        match admitted {
-            Ok(()) => match self.revoke_and_count() {
-                Event::Counted(_) => None,
-                failed => Some(failed),
-            },
-            Err(error) if error.starts_recovery() => Some(Event::Failed(error.to_string())),
-            Err(error) => Some(Event::Hopeless(error.to_string())),
-        }
     }
 
     /// Who takes which seat, as the first process that knows the old world says.
@@ -149,5 +269,53 @@ impl Driver<'_> {
         let first = (0..self.seats.len()).find(waits)?;
         let all = (0..self.seats.len()).filter(waits).count();
         (first == self.comm.rank()).then_some(all)
+    }
+
+    /// Those without a seat, in the gathering's order.
+    pub(super) fn waiting(&self) -> Vec<&Answer> {
+        let places = self.roll.answers().iter().zip(&self.seats);
+        places.filter(|(_, seat)| seat.is_none()).map(|(answer, _)| answer).collect()
+    }
+
+    /// Ends a phase: whoever failed revokes first, then all learn whether all succeeded.
+    pub(super) fn agree<T>(&mut self, mine: Result<T, Setback>) -> Result<T, Event> {
+        if mine.is_err() {
+            self.comm.revoke();
+        }
+        let agreement = self.comm.agree(u32::from(mine.is_ok()));
+        match (mine, agreement.outcome) {
+            (_, Err(error)) if !error.starts_recovery() => Err(Event::Hopeless(error.to_string())),
+            (Err(Setback::Hopeless(reason)), _) => Err(Event::Hopeless(reason)),
+            (Err(Setback::Comm(error)), _) | (Ok(_), Err(error)) => {
+                Err(Event::Failed(error.to_string()))
+            }
+            (Ok(_), Ok(())) if agreement.flags & 1 == 0 => {
+                Err(Event::Failed("another rank met a failure".into()))
+            }
+            (Ok(value), Ok(())) => Ok(value),
+        }
+    }
+
+    /// Names the members that the reason leaves out.
+    pub(super) fn with_names(&self, reason: String) -> String {
+        let Some(world) = self.old else { return reason };
+        let name = |rank: &usize| {
+            let member = world.member_at(*rank)?;
+            Some(format!("rank {rank} (member {}, {})", member.member, member.host))
+        };
+        let names: Vec<String> = self.lost.iter().filter_map(name).collect();
+        if names.is_empty() { reason } else { format!("{reason}; lost {}", names.join(", ")) }
+    }
+
+    /// The phase took from then until now.
+    pub(super) fn add(&mut self, phase: &str, begun: Duration) {
+        let now = self.hooks.now();
+        self.add_span(phase, begun, now);
+    }
+
+    /// The phase took so long, beside what it took before.
+    pub(super) fn add_span(&mut self, phase: &str, begun: Duration, ended: Duration) {
+        *self.seconds.entry(phase.to_owned()).or_insert(0.0) +=
+            ended.saturating_sub(begun).as_secs_f64();
     }
 }
