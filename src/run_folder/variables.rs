@@ -3,6 +3,11 @@
 /// Over several nodes: that of launch, which decides between two halves of a world.
 pub const HOME: &str = "KINTSUGI_HOME";
 
+/// The node of launch in a world on several nodes; `None` elsewhere.
+pub fn home() -> Option<String> {
+    std::env::var(HOME).ok()
+}
+
 /// Set by a launch over several nodes: process numbers alone do not tell processes apart there.
 pub const NODES: &str = "KINTSUGI_NODES";
 

@@ -1,7 +1,6 @@
 //! How a world that lost ranks, or whose replicas differ, becomes whole again.
 
 pub mod comparison;
-pub mod hooks;
 pub mod integrity;
 pub mod resize;
 pub mod restart;

@@ -18,14 +18,47 @@ use crate::observe::storage::Storage;
 use crate::train::TrainError;
 use crate::train::checkpoint::store;
 use crate::train::record::journal::{LEDGER, WORLD};
+use crate::train::repair::take_over::hand_to_all;
 use crate::train::state::position::Position;
 use crate::train::state::replica::Replica;
 use crate::train::state::slot_files::SlotFiles;
 
-/// States that a rank offers: those of its two slots.
-const OFFERS: usize = 2;
-/// Words of one rank's offer: how many, whether its slots outlive it, and three a key.
-const WORDS: usize = 2 + 3 * OFFERS;
+/// States that a rank holds: those of its two slots.
+const STATES: usize = 2;
+/// Words of a key.
+const KEY_WORDS: usize = 3;
+
+/// What a rank has to go on from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Held {
+    keys: Vec<Key>,
+    /// Its slots outlive it.
+    in_file: bool,
+}
+
+impl Held {
+    /// How many keys, whether they are in a file, and the keys.
+    const WORDS: usize = 2 + KEY_WORDS * STATES;
+
+    fn to_words(&self) -> [u64; Self::WORDS] {
+        let mut words = [0; Self::WORDS];
+        let [number, in_file, keys @ ..] = &mut words;
+        (*number, *in_file) = (self.keys.len().min(STATES) as u64, u64::from(self.in_file));
+        for (place, key) in keys.chunks_exact_mut(KEY_WORDS).zip(&self.keys) {
+            place.copy_from_slice(&[u64::from(key.attempt), u64::from(key.generation), key.step]);
+        }
+        words
+    }
+
+    fn from_words(words: &[u64]) -> Self {
+        let [number, in_file, keys @ ..] = words else {
+            return Self { keys: Vec::new(), in_file: false };
+        };
+        let key = |k: &[u64]| Key { attempt: k[0] as u32, generation: k[1] as u32, step: k[2] };
+        let keys = keys.chunks_exact(KEY_WORDS).take(*number as usize).map(key).collect();
+        Self { keys, in_file: *in_file == 1 }
+    }
+}
 
 /// Looks for a state that outlived the processes, and gives it to every rank. False when there is
 /// none. Every rank calls it, or (`recovery.resident = "off"`) none.
@@ -52,11 +85,12 @@ pub fn from_resident(
         let slots = replica.slots.read().unwrap_or_else(PoisonError::into_inner);
         slots.file().is_some()
     };
-    let all = comm.all_gather_u64(&to_words(&mine, in_file))?;
-    replica.unhoused = all.chunks_exact(WORDS).filter(|words| words[1] == 0).count();
-    let keys = keys_in_order(all.chunks_exact(WORDS).flat_map(from_words));
-    for key in keys {
-        if agreed(comm, replica, key, mine.contains(&key), world)? {
+    let mine = Held { keys: mine, in_file };
+    let words = comm.all_gather_u64(&mine.to_words())?;
+    let all: Vec<Held> = words.chunks_exact(Held::WORDS).map(Held::from_words).collect();
+    replica.unhoused = all.iter().filter(|held| !held.in_file).count();
+    for key in keys_in_order(all.into_iter().flat_map(|held| held.keys)) {
+        if agreed(comm, replica, key, &mine, world)? {
             rest.into_iter().for_each(SlotFile::discard);
             return Ok(true);
         }
@@ -145,32 +179,17 @@ fn usable(slots: &Slots, slot_files: &SlotFiles, past: &Past) -> Result<Vec<Key>
     Ok(keys)
 }
 
-fn to_words(keys: &[Key], in_file: bool) -> [u64; WORDS] {
-    let mut words = [0; WORDS];
-    (words[0], words[1]) = (keys.len().min(OFFERS) as u64, u64::from(in_file));
-    for (place, key) in words[2..].chunks_exact_mut(3).zip(keys) {
-        place.copy_from_slice(&[u64::from(key.attempt), u64::from(key.generation), key.step]);
-    }
-    words
-}
-
-fn from_words(words: &[u64]) -> Vec<Key> {
-    let keys = words[2..].chunks_exact(3).take(words[0] as usize);
-    let key = |k: &[u64]| Key { attempt: k[0] as u32, generation: k[1] as u32, step: k[2] };
-    keys.map(key).collect()
-}
-
 /// Compares one state over all that hold it, and hands it to the others when most agree.
 fn agreed(
     comm: &mut dyn Communicator,
     replica: &mut Replica,
     key: Key,
-    holds: bool,
+    mine: &Held,
     world: &World,
 ) -> Result<bool, TrainError> {
     let own = {
         let slots = replica.slots.read().unwrap_or_else(PoisonError::into_inner);
-        if holds { slots.hash(key) } else { None }
+        if mine.keys.contains(&key) { slots.hash(key) } else { None }
     };
     let hash = own.unwrap_or(0);
     let words = [u64::from(own.is_some()), hash as u64, (hash >> 64) as u64];
@@ -232,7 +251,7 @@ fn hand_over(
         // What an earlier attempt agreed to end with is decided anew.
         replica.position = Position { ending: None, ..position };
     }
-    Ok(crate::train::repair::hooks::hand_to_all(comm, replica, source, world)?)
+    Ok(hand_to_all(comm, replica, source, world)?)
 }
 
 #[cfg(test)]
@@ -240,10 +259,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn offers_survive_the_wire() {
+    fn what_is_held_survives_the_wire() {
         let key = |step| Key { attempt: 2, generation: 1, step };
         for keys in [vec![], vec![key(7)], vec![key(7), key(8)]] {
-            assert_eq!(from_words(&to_words(&keys, true)), keys);
+            for in_file in [false, true] {
+                let held = Held { keys: keys.clone(), in_file };
+                assert_eq!(Held::from_words(&held.to_words()), held);
+            }
         }
     }
 }

@@ -23,6 +23,15 @@ const LOOK_EVERY: Duration = Duration::from_millis(5);
 /// What the launcher has heard of; `None` where nobody launched this rank.
 pub type Launcher = Option<Arc<dyn Fn() -> Option<Heard> + Send + Sync>>;
 
+/// How a repaired world groups its sums, beside the world before it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Grouping {
+    /// As that did: the same bits.
+    Same,
+    /// Otherwise.
+    Other,
+}
+
 /// See the module.
 pub struct Shrunk {
     launcher: Launcher,
@@ -41,9 +50,9 @@ impl Shrunk {
         Self { launcher, stop, since: None, heard: false, torn_down: false }
     }
 
-    /// A repair made this world. `fewer`: it groups sums otherwise than the one before.
-    pub fn repaired(&mut self, world: Heard, fewer: bool) {
-        if fewer || self.since.is_some() {
+    /// A repair made this world.
+    pub fn repaired(&mut self, world: Heard, grouping: Grouping) {
+        if grouping == Grouping::Other || self.since.is_some() {
             (self.since, self.heard) = (Some(world), false);
         }
     }
@@ -120,7 +129,7 @@ mod tests {
     fn a_world_of_its_size_waits_for_nobody() {
         let (mut shrunk, stop) = shrunk(0);
         stop.store(true, Ordering::Relaxed);
-        shrunk.repaired(at(7), false);
+        shrunk.repaired(at(7), Grouping::Same);
         shrunk.hear_of_launcher(&RealClock::default()).unwrap();
         assert_eq!(asked(&shrunk), (false, false));
     }
@@ -128,8 +137,8 @@ mod tests {
     #[test]
     fn a_smaller_world_commits_once_the_launcher_has_heard_of_it() {
         let (mut shrunk, _stop) = shrunk(2);
-        shrunk.repaired(at(1), true);
-        shrunk.repaired(at(2), false);
+        shrunk.repaired(at(1), Grouping::Other);
+        shrunk.repaired(at(2), Grouping::Same);
         shrunk.hear_of_launcher(&RealClock::default()).unwrap();
         assert_eq!(asked(&shrunk), (true, false));
         shrunk.committed();
@@ -140,7 +149,7 @@ mod tests {
     fn a_smaller_world_that_is_asked_to_end_ends_even_after_the_answer() {
         for heard in [false, true] {
             let (mut shrunk, stop) = shrunk(if heard { 1 } else { 0 });
-            shrunk.repaired(at(1), true);
+            shrunk.repaired(at(1), Grouping::Other);
             if heard {
                 shrunk.hear_of_launcher(&RealClock::default()).unwrap();
             }

@@ -1,16 +1,21 @@
-//! How a rank without the agreed state gets it: by the slots of a dead rank, which it maps; by
-//! copying those of a rank on the same node; or sent over MPI. The source says what it offers,
-//! each receiver says what it still needs, and only that is sent. Everything is adopted after an
-//! agreement, in `Replica::adopt`.
+//! What a repair asks of a rank, above all how one without the agreed state gets it. It maps the
+//! slots of a dead rank, or copies those of a rank on the same node, or receives it over MPI. The
+//! source says what it offers, each receiver says what it still needs, and only that is sent.
+//! Everything is adopted after an agreement, in `Replica::adopt`.
 
 use std::sync::PoisonError;
+use std::time::Duration;
 
 use crate::cluster::comm::{CommError, Communicator};
+use crate::cluster::recovery::{Environment, Note, StateHolder};
 use crate::cluster::resident::{Key, Look, Slots};
+use crate::cluster::world::World;
 use crate::config::Phase;
+use crate::run_folder::variables;
 
 use crate::train::state::incoming::{Incoming, Way};
 use crate::train::state::position::Position;
+use crate::train::state::proof::Restored;
 use crate::train::state::replica::Replica;
 use crate::train::state::slot_files::SlotFiles;
 
@@ -22,6 +27,105 @@ const TAG_TENSORS: u32 = 43;
 
 /// A position longer than this is no position.
 const POSITION_BYTES_MAX: u64 = 1 << 30;
+
+impl StateHolder for Replica {
+    fn committed_step(&self) -> Option<u64> {
+        self.holds_state.then_some(self.position.step)
+    }
+
+    fn stays(&self, rank: usize) -> bool {
+        self.leave_from.is_none_or(|first| rank < first)
+    }
+
+    fn counted(&mut self, _step: u64) {}
+
+    fn restoring(&mut self, rank: usize, source: usize, step: u64) {
+        self.given.clear();
+        self.standing.source = rank == source;
+        self.standing.rank = rank as u32;
+        self.standing.step = step;
+    }
+
+    fn transfer(
+        &mut self,
+        comm: &mut dyn Communicator,
+        source: usize,
+        receivers: &[usize],
+        _step: u64,
+    ) -> Result<(), CommError> {
+        let rank = comm.rank();
+        self.incoming = None;
+        if rank == source {
+            self.given = give(self, comm, receivers)?;
+        } else if receivers.contains(&rank) {
+            self.incoming = Some(receive(self, comm, source)?);
+        }
+        Ok(())
+    }
+
+    fn adopt(&mut self, world: &World) {
+        let restored = match &self.incoming {
+            Some(_) => Restored::Received,
+            None if self.standing.source && !self.given.is_empty() => Restored::Given,
+            None => Restored::Kept,
+        };
+        self.adopt_state(world);
+        self.proof.repaired(restored);
+    }
+}
+
+impl Environment for Replica {
+    fn now(&self) -> Duration {
+        self.clock.now()
+    }
+
+    fn identity(&self) -> (u32, String) {
+        self.identity.clone()
+    }
+
+    fn home(&self) -> Option<String> {
+        variables::home()
+    }
+
+    fn arguments(&self) -> Vec<String> {
+        self.arguments.clone()
+    }
+
+    fn reached(&mut self, phase: Phase) {
+        self.reached_point(phase);
+    }
+
+    fn promoted(&mut self, _rank: usize) {}
+
+    fn note(&mut self, note: Note) {
+        self.notes.push(note);
+    }
+
+    fn gave_up(&mut self, living: Vec<(u32, String)>) {
+        self.living = living;
+    }
+}
+
+/// Everybody goes on from what `source` holds.
+pub fn hand_to_all(
+    comm: &mut dyn Communicator,
+    replica: &mut Replica,
+    source: usize,
+    world: &World,
+) -> Result<(), CommError> {
+    let (rank, ranks) = (comm.rank(), comm.size());
+    let receivers: Vec<usize> = (0..ranks).filter(|other| *other != source).collect();
+    replica.restoring(rank, source, 0);
+    if !receivers.is_empty() {
+        replica.transfer(comm, source, &receivers, 0)?;
+    }
+    let agreement = comm.agree(1);
+    if !agreement.committed() {
+        return Err(agreement.outcome.err().unwrap_or(CommError::ProcFailed));
+    }
+    replica.adopt_state(world);
+    Ok(())
+}
 
 /// What a source has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -65,7 +169,7 @@ fn fatal(text: impl Into<String>) -> CommError {
 }
 
 /// The source's side. Returns how each receiver got it, in their order.
-pub(in crate::train) fn give(
+fn give(
     replica: &Replica,
     comm: &mut dyn Communicator,
     receivers: &[usize],
@@ -105,7 +209,7 @@ pub(in crate::train) fn give(
 }
 
 /// A receiver's side.
-pub(in crate::train) fn receive(
+fn receive(
     replica: &Replica,
     comm: &mut dyn Communicator,
     source: usize,

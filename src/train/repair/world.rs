@@ -11,7 +11,7 @@ use crate::run_folder::heard::Heard;
 use crate::train::TrainError;
 use crate::train::record::repairs::{Begin, Repair, report_notes};
 use crate::train::record::{Record, evaluations};
-use crate::train::repair::shrunk::Shrunk;
+use crate::train::repair::shrunk::{Grouping, Shrunk};
 use crate::train::repair::size::Resizer;
 use crate::train::repair::spares::{Recruits, Spares};
 use crate::train::state::rank::Rank;
@@ -74,12 +74,14 @@ pub fn repair(
     if let Some(detect) = detect {
         repaired.seconds.insert("detect".into(), detect);
     }
-    if rank.world.ranks() < before.ranks() {
+    let fewer = rank.world.ranks() < before.ranks();
+    if fewer {
         resizer.shrunk(rank.clock.now());
     }
-    let fewer = rank.world.ranks() < before.ranks() && !rank.plan.reproducible;
+    let other_sums = fewer && !rank.plan.reproducible;
+    let grouping = if other_sums { Grouping::Other } else { Grouping::Same };
     let (attempt, generation) = (rank.world.attempt, rank.world.generation);
-    shrunk.repaired(Heard { attempt, generation }, fewer);
+    shrunk.repaired(Heard { attempt, generation }, grouping);
     let refilled = planned && repaired.lost.is_empty();
     if rank.reports() {
         report_notes(rank, &mut record.journal, &notes);

@@ -30,7 +30,7 @@ use crate::train::exchange::Exchange;
 use crate::train::exchange::asynchronous::Asynchronous;
 use crate::train::exchange::synchronous::Synchronous;
 use crate::train::plan::{About, Facts, Plan, steps_total};
-use crate::train::repair::hooks::hand_to_all;
+use crate::train::repair::take_over::hand_to_all;
 use crate::train::state::parts;
 use crate::train::state::position::Position;
 use crate::train::state::replica::Replica;

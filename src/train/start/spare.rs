@@ -12,6 +12,7 @@ use crate::cluster::recovery::{Called, Environment, Note, StateHolder, answer_ca
 use crate::cluster::world::World;
 use crate::config::Phase;
 use crate::observe::result::Status;
+use crate::run_folder::variables;
 
 use crate::train::TrainError;
 use crate::train::plan::{TrainArguments, policy};
@@ -287,7 +288,7 @@ impl Environment for WaitingSpare<'_, '_> {
     }
 
     fn home(&self) -> Option<String> {
-        crate::train::repair::hooks::home()
+        variables::home()
     }
 
     fn arguments(&self) -> Vec<String> {

@@ -6,6 +6,17 @@ use std::sync::{Arc, PoisonError, RwLock};
 use crate::cluster::resident::{self, Slots};
 use crate::train::state::beside::Beside;
 
+/// What a repair did with a rank's state.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Restored {
+    /// It stayed.
+    Kept,
+    /// Others got it: theirs are compared with it.
+    Given,
+    /// It came from another rank.
+    Received,
+}
+
 /// What a rank knows of its own state since the last repair.
 #[derive(Debug, Default)]
 pub struct Proof {
@@ -26,13 +37,12 @@ enum Hash {
 }
 
 impl Proof {
-    /// A repair has made the world whole. `received`: this rank got its state in it. `reference`:
-    /// it gave it.
-    pub fn repaired(&mut self, received: bool, reference: bool) {
+    /// A repair has made the world whole.
+    pub fn repaired(&mut self, restored: Restored) {
         self.due = true;
-        self.unproven |= received;
+        self.unproven |= restored == Restored::Received;
         // A state that somebody has begun to hash is still the committed one: no step came between.
-        if (received || reference) && self.hash.is_none() {
+        if restored != Restored::Kept && self.hash.is_none() {
             self.hash = Some(Hash::Due);
         }
     }
