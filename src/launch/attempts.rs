@@ -92,8 +92,8 @@ pub fn run<A: Attempts>(attempts: &mut A) -> Result<RunResult, A::Error> {
         {
             return Err(LaunchError::Refused { reason }.into());
         }
-        let may_restart = verdict::may_restart(attempts.run().config);
-        let next = verdict::next(&ending, result, stalled, may_restart);
+        let rungs = attempts.run().config.recovery.rungs();
+        let next = verdict::next(&ending, result, stalled, &rungs);
         attempts.decided(&next);
         match next {
             Next::Accept(result) => return Ok(*result),

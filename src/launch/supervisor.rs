@@ -247,8 +247,8 @@ impl Supervisor<'_> {
                 self.spread.look(self.nodes.as_ref(), &mut self.record);
             }
             let silence = sign_of_life.elapsed();
-            let committing = self.record.history.committing();
-            if let Some(why) = verdict::hung(&self.job.config, committing, silence) {
+            let awaited = self.record.history.awaited();
+            if let Some(why) = verdict::hung(&self.job.config, awaited, silence) {
                 return Ok(Ending::Hung(why));
             }
             if lock_checked.elapsed() >= LOCK_POLL {

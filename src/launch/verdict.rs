@@ -45,7 +45,7 @@ pub enum Next {
 
 /// Decides. `result` is what the ranks of this attempt wrote; `stalled` counts the attempts in a
 /// row, this one included, that did not bring the run forward.
-pub fn next(ending: &Ending, result: Option<RunResult>, stalled: u32, may_restart: bool) -> Next {
+pub fn next(ending: &Ending, result: Option<RunResult>, stalled: u32, rungs: &[Rung]) -> Next {
     let reason = match (&result, ending) {
         (Some(result), _) if result.status != Status::JobLost => {
             return Next::Accept(Box::new(result.clone()));
@@ -60,7 +60,7 @@ pub fn next(ending: &Ending, result: Option<RunResult>, stalled: u32, may_restar
         let reason = format!("asked to stop; {reason}: the newest verified state counts");
         return Next::Conclude(Status::Interrupted, reason);
     }
-    if !may_restart {
+    if !rungs.contains(&Rung::Restart) {
         return match result {
             Some(result) => Next::Accept(Box::new(result)),
             None => {
@@ -138,14 +138,32 @@ impl History {
     pub fn committing(&self) -> bool {
         self.committing
     }
+
+    /// What the attempt is waited for.
+    pub fn awaited(&self) -> Awaited {
+        if self.committing { Awaited::NextStep } else { Awaited::FirstStep }
+    }
+}
+
+/// See [`hung`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Awaited {
+    /// The attempt has committed nothing yet.
+    FirstStep,
+    /// It has.
+    NextStep,
 }
 
 /// Why a silence of this length ends the attempt, if it does.
-pub fn hung(config: &Config, committing: bool, silence: Duration) -> Option<String> {
+pub fn hung(config: &Config, awaited: Awaited, silence: Duration) -> Option<String> {
     let recovery = &config.recovery;
-    let (limit, key, what) = match committing {
-        true => (recovery.time_limit, "recovery.time_limit", "no step was committed for"),
-        false => (recovery.start_limit, "recovery.start_limit", "no first step was committed in"),
+    let (limit, key, what) = match awaited {
+        Awaited::NextStep => {
+            (recovery.time_limit, "recovery.time_limit", "no step was committed for")
+        }
+        Awaited::FirstStep => {
+            (recovery.start_limit, "recovery.start_limit", "no first step was committed in")
+        }
     };
     (silence > limit.0).then(|| format!("{what} {limit} ({key}): the world was killed"))
 }
@@ -169,7 +187,7 @@ mod tests {
             [Status::Completed, Status::Interrupted, Status::DataError, Status::NoProgress]
         {
             for ending in [exited(), Ending::Hung("late".into()), Ending::Stopped] {
-                let next = next(&ending, result(status), 9, true);
+                let next = next(&ending, result(status), 9, &[Rung::Restart]);
                 assert!(matches!(next, Next::Accept(r) if r.status == status));
             }
         }
@@ -177,9 +195,12 @@ mod tests {
 
     #[test]
     fn an_exit_code_of_0_without_a_result_is_not_success() {
-        assert!(matches!(next(&exited(), None, 0, true), Next::Restart(_)));
-        assert!(matches!(next(&exited(), result(Status::JobLost), 1, true), Next::Restart(_)));
-        let end = next(&exited(), None, 0, false);
+        assert!(matches!(next(&exited(), None, 0, &[Rung::Restart]), Next::Restart(_)));
+        assert!(matches!(
+            next(&exited(), result(Status::JobLost), 1, &[Rung::Restart]),
+            Next::Restart(_)
+        ));
+        let end = next(&exited(), None, 0, &[]);
         assert!(matches!(end, Next::Conclude(Status::JobLost, _)));
     }
 
@@ -189,7 +210,7 @@ mod tests {
         for attempt in 1..=STALLED_ATTEMPTS_MAX {
             history.attempt_begins();
             let stalled = history.attempt_ends(&exited());
-            let next = next(&exited(), None, stalled, true);
+            let next = next(&exited(), None, stalled, &[Rung::Restart]);
             let ends = matches!(next, Next::Conclude(Status::NoProgress, _));
             assert_eq!(ends, attempt == STALLED_ATTEMPTS_MAX, "attempt {attempt}");
         }
@@ -202,17 +223,17 @@ mod tests {
         for _ in 0..2 * STALLED_ATTEMPTS_MAX {
             history.attempt_begins();
             let stalled = history.attempt_ends(&lost);
-            let next = next(&lost, result(Status::JobLost), stalled, true);
+            let next = next(&lost, result(Status::JobLost), stalled, &[Rung::Restart]);
             assert_eq!(next, Next::Restart("node n3 was lost".into()));
         }
-        let done = next(&lost, result(Status::Completed), 0, true);
+        let done = next(&lost, result(Status::Completed), 0, &[Rung::Restart]);
         assert!(matches!(done, Next::Accept(_)));
     }
 
     #[test]
     fn asked_to_stop_is_never_a_restart() {
         for result in [None, result(Status::JobLost)] {
-            let next = next(&Ending::Stopped, result, 0, true);
+            let next = next(&Ending::Stopped, result, 0, &[Rung::Restart]);
             assert!(matches!(next, Next::Conclude(Status::Interrupted, _)));
         }
     }
@@ -247,8 +268,12 @@ mod tests {
     fn the_first_step_has_a_limit_of_its_own() {
         let config = Config::default();
         let between = Duration::from_secs(90);
-        assert_eq!(hung(&config, false, between), None);
-        assert!(hung(&config, true, between).unwrap().contains("recovery.time_limit"));
-        assert!(hung(&config, false, between * 2).unwrap().contains("recovery.start_limit"));
+        assert_eq!(hung(&config, Awaited::FirstStep, between), None);
+        assert!(hung(&config, Awaited::NextStep, between).unwrap().contains("recovery.time_limit"));
+        assert!(
+            hung(&config, Awaited::FirstStep, between * 2)
+                .unwrap()
+                .contains("recovery.start_limit")
+        );
     }
 }

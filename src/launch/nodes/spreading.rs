@@ -114,20 +114,19 @@ impl Spreading {
         }
     }
 
-    /// An attempt is over. Where it was begun to spread the ranks and committed nothing, the next
-    /// one stays with so many nodes: they did it before.
-    pub fn attempt_ends(&mut self, committed: bool) -> Option<usize> {
-        match self.stage {
-            Stage::Trying { before } if !committed => {
-                self.stage = Stage::GivenUp;
-                Some(before)
-            }
-            Stage::Trying { .. } => {
-                self.stage = Stage::Watching;
-                None
-            }
-            _ => None,
+    /// An attempt that committed steps is over.
+    pub fn attempt_held(&mut self) {
+        if let Stage::Trying { .. } = self.stage {
+            self.stage = Stage::Watching;
         }
+    }
+
+    /// An attempt that committed nothing is over. Where it was begun to spread the ranks, the next
+    /// one stays with so many nodes: they did it before.
+    pub fn attempt_failed(&mut self) -> Option<usize> {
+        let Stage::Trying { before } = self.stage else { return None };
+        self.stage = Stage::GivenUp;
+        Some(before)
     }
 }
 
@@ -195,7 +194,7 @@ mod tests {
         let mut bench = Bench::new(Every::Steps(1));
         assert!(!bench.asks(1, 1, Some(4)) && bench.asks(2, 2, Some(4)));
         assert!(!bench.asks(3, 3, Some(4)), "asked once");
-        assert_eq!(bench.spreading.attempt_ends(true), None);
+        bench.spreading.attempt_held();
         bench.spreading.attempt_begins();
         assert!(bench.spreading.is_tried());
         bench
@@ -211,10 +210,10 @@ mod tests {
     #[test]
     fn an_attempt_without_a_step_is_followed_by_one_on_the_nodes_of_before() {
         let mut bench = tried();
-        assert_eq!(bench.spreading.attempt_ends(false), Some(3));
+        assert_eq!(bench.spreading.attempt_failed(), Some(3));
         bench.spreading.attempt_begins();
         assert!(!bench.asks(9, 9, Some(4)) && !bench.asks(99, 99, Some(4)), "not tried for ever");
-        assert_eq!(bench.spreading.attempt_ends(false), None);
+        assert_eq!(bench.spreading.attempt_failed(), None);
     }
 
     #[test]
@@ -227,7 +226,7 @@ mod tests {
     #[test]
     fn an_attempt_that_ends_before_it_was_looked_at_leaves_the_watch_on() {
         let mut bench = tried();
-        assert_eq!(bench.spreading.attempt_ends(true), None);
+        bench.spreading.attempt_held();
         bench.spreading.attempt_begins();
         assert!(bench.spreading.watches() && !bench.spreading.is_tried());
     }

@@ -57,7 +57,10 @@ impl Spread {
 
 /// Between two attempts: one that was to spread the ranks and came to nothing is not repeated.
 pub(super) fn end_of_attempt(nodes: Option<&mut ClusterNodes>, record: &mut Record<'_>) {
-    let Some(before) = record.spreading.attempt_ends(record.history.committing()) else { return };
+    if record.history.committing() {
+        return record.spreading.attempt_held();
+    }
+    let Some(before) = record.spreading.attempt_failed() else { return };
     if let Some(nodes) = nodes {
         nodes.want(before);
         record.warn(&format!("no step was committed on more nodes: {before} from now on"));

@@ -31,7 +31,7 @@ const LOSS_SLICES: usize = 120;
 /// Failures of several runs closer than this part of the time have one mark.
 const SAME_MARK: f64 = 0.025;
 
-fn curves_of(study: &Study, dots: bool, curve: impl Fn(&super::Run) -> Vec<Point>) -> Vec<Series> {
+fn curves_of(study: &Study, curve: impl Fn(&super::Run) -> Vec<Point>) -> Vec<Series> {
     let arms = study.arms();
     let calm = if arms.len() > 1 { calm_arm(study) } else { None };
     let drawn = arms.iter().enumerate().map(|(colour, arm)| {
@@ -40,7 +40,7 @@ fn curves_of(study: &Study, dots: bool, curve: impl Fn(&super::Run) -> Vec<Point
         mean.points = thin(&mean.points, CURVE_POINTS_MAX);
         let (label, reference) = ((*arm).to_string(), Some(*arm) == calm);
         let colour = colour % COLOURS;
-        Series { label, colour, curve: mean, diamond: None, dots, reference }
+        Series { label, colour, curve: mean, diamond: None, dots: false, reference }
     });
     drawn.filter(|series| !series.curve.points.is_empty()).collect()
 }
@@ -61,7 +61,7 @@ fn several_seeds(study: &Study) -> &'static str {
 
 /// Fig. 7 and 8 of Tsuji et al.
 pub fn validation_error(study: &Study) -> Option<Figure> {
-    let curves = curves_of(study, true, |run| series::validation_error(&run.events));
+    let curves = curves_of(study, |run| series::validation_error(&run.events));
     let chart = LineChart {
         id: "clip-error".into(),
         label: "Validation error against wall time, a curve for every arm".into(),
@@ -71,7 +71,7 @@ pub fn validation_error(study: &Study) -> Option<Figure> {
         x_axis: XAxis::Time,
         x_to: study.total_seconds(),
         failures: failure_marks(study),
-        series: curves.into_iter().map(Series::with_minimum).collect(),
+        series: curves.into_iter().map(Series::with_measurements).collect(),
     };
     let caption = format!(
         "<b>Validation error against wall time.</b> Time counts from the run's first start, \
@@ -99,7 +99,7 @@ pub fn committed_steps(study: &Study, runs: &[RunSummary]) -> Option<Figure> {
         x_axis: XAxis::Time,
         x_to: study.total_seconds(),
         failures: failure_marks(study),
-        series: curves_of(study, false, |run| series::committed_steps(&run.events)),
+        series: curves_of(study, |run| series::committed_steps(&run.events)),
     };
     let (mut never, mut fell) = (Vec::new(), Vec::new());
     for arm in study.arms() {
@@ -133,7 +133,7 @@ pub fn training_loss(study: &Study) -> Option<Figure> {
         x_axis: XAxis::Time,
         x_to: total,
         failures: failure_marks(study),
-        series: curves_of(study, false, loss),
+        series: curves_of(study, loss),
     };
     let caption = format!(
         "<b>Training loss against wall time,</b> averaged over samples in slices of {}.{}",

@@ -275,8 +275,9 @@ impl Series {
         }
     }
 
-    /// Marks the curve's least point.
-    pub fn with_minimum(mut self) -> Self {
+    /// Marks every point as a measurement, the least one above the others.
+    pub fn with_measurements(mut self) -> Self {
+        self.dots = true;
         let least = self.curve.points.iter().copied().min_by(|a, b| a.1.total_cmp(&b.1));
         self.diamond = least.filter(|point| interpolate(&self.curve.points, point.0).is_some());
         self
