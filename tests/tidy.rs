@@ -199,6 +199,13 @@ fn content_breaches(source: &Source) -> Vec<String> {
         if !in_ffi && has_word(line, UNSAFE) {
             breaches.push(format!("{}:{number}: {UNSAFE} code outside ffi/", source.path));
         }
+        let shows = source.path.starts_with("src/") && source.path != "src/config/shown.rs";
+        if shows && line.contains(concat!(".dis", "play()")) {
+            breaches.push(format!(
+                "{}:{number}: a path is shown as it is; write .shown() (config/shown.rs)",
+                source.path
+            ));
+        }
         let in_wire = source.path == "src/train/checkpoint/wire.rs";
         if source.path.starts_with("src/") && !in_wire && line.contains(concat!("bin", "code::")) {
             breaches.push(format!("{}:{number}: bincode outside checkpoint/wire.rs", source.path));
@@ -329,6 +336,8 @@ fn unsafe_code_leftovers_and_silent_files_are_caught() {
     }
     assert_caught("src/config/a.rs", "use std::fmt;\n", "does not open");
     assert_caught("src/config/utils.rs", OPENING, "says nothing");
+    let code = format!("{OPENING}fn f() {{ g(path{}) }}\n", concat!(".dis", "play()"));
+    assert_caught("src/config/a.rs", &code, "write .shown()");
     let code = format!("{OPENING}{}\n", concat!("use bin", "code::serialize;"));
     assert_caught("src/config/a.rs", &code, "checkpoint/wire.rs");
 }

@@ -5,7 +5,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use crate::config::{Config, ExchangeKind};
+use crate::config::{Config, ExchangeKind, Shown};
 use crate::data::sampler::Order;
 use crate::observe::event::{Event, Kind};
 use crate::observe::ledger::{self, AuditReport, Entry, RoundsReport};
@@ -66,7 +66,7 @@ fn facts(events: &[Event]) -> Option<(u64, u32)> {
 }
 
 fn invalid(path: &Path, what: impl std::fmt::Display) -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, format!("{}: {what}", path.display()))
+    io::Error::new(io::ErrorKind::InvalidData, format!("{}: {what}", path.shown()))
 }
 
 fn audit(folder: &Path) -> io::Result<Findings> {
@@ -79,7 +79,7 @@ fn audit(folder: &Path) -> io::Result<Findings> {
     let entries = ledger::read(&folder.join(ledger::LEDGER_FILE))?;
     let result = read_result(folder)?;
     let mut findings = Findings {
-        run: folder.display().to_string(),
+        run: folder.shown(),
         passed: true,
         synchronous: None,
         asynchronous: None,

@@ -8,9 +8,10 @@ use std::process::ExitCode;
 use clap::Subcommand;
 use serde::Serialize;
 
+use crate::config::Shown;
 use crate::observe::clock::RealClock;
 use crate::observe::storage::{FileSystem, Storage};
-use crate::train::checkpoint::weights::{Given, Named, WeightsError};
+use crate::train::checkpoint::weights::{Given, Imported, Named, WeightsError};
 use crate::train::checkpoint::{CheckpointError, store, weights};
 
 /// Arguments.
@@ -60,6 +61,9 @@ enum Command {
         /// Class names with commas between, or their number.
         #[arg(long)]
         classes: Option<String>,
+        /// Scale of mlp and cnn11 (model.width) [default: as the file's shapes say]
+        #[arg(long)]
+        width: Option<f64>,
     },
 }
 
@@ -86,9 +90,9 @@ pub fn run(args: &Args) -> ExitCode {
         }),
         Command::Verify { path, json } => entries(path).map(|entries| verify(&entries, *json)),
         Command::Export { path, file } => export(path, file),
-        Command::Import { file, directory, model, input, classes } => {
+        Command::Import { file, directory, model, input, classes, width } => {
             given(model.as_deref(), input.as_deref(), classes.as_deref())
-                .and_then(|given| import(file, directory, given))
+                .and_then(|given| import(file, directory, Given { width: *width, ..given }))
         }
     };
     outcome.unwrap_or_else(|failure| {
@@ -207,9 +211,9 @@ fn export(path: &Path, file: &Path) -> Result<ExitCode, Failure> {
     let bytes = weights::export(&snapshot);
     FileSystem::new("")
         .write_whole(file, &[&bytes])
-        .map_err(|error| Failure::Usage(format!("cannot write {}: {error}", file.display())))?;
+        .map_err(|error| Failure::Usage(format!("cannot write {}: {error}", file.shown())))?;
     let (step, size) = (snapshot.state.step, bytes.len() as f64 / 1e6);
-    println!("{}: {} of step {step}, {size:.1} MB", file.display(), snapshot.model_name);
+    println!("{}: {} of step {step}, {size:.1} MB", file.shown(), snapshot.model_name);
     Ok(ExitCode::SUCCESS)
 }
 
@@ -231,21 +235,25 @@ fn given(
         model: model.map(str::to_string),
         input: input.map(shape).transpose()?,
         classes: classes.map(names),
+        width: None,
     })
 }
 
 fn import(file: &Path, directory: &Path, given: Given) -> Result<ExitCode, Failure> {
     let read = |source| WeightsError::Io { path: file.to_path_buf(), source };
     let bytes = std::fs::read(file).map_err(read)?;
-    let snapshot = weights::import(file, &bytes, given)?;
+    let Imported { snapshot, prefix } = weights::import(file, &bytes, given)?;
+    if !prefix.is_empty() {
+        eprintln!("every name begins with `{}`: taken off", prefix.shown());
+    }
     let storage = FileSystem::new(directory);
     if !store::published(&storage)?.is_empty() {
-        let shown = directory.display();
+        let shown = directory.shown();
         return Err(Failure::Usage(format!("{shown} has checkpoints; give another directory")));
     }
     let report = store::write(&storage, &snapshot, 1, &|| true, &RealClock::default());
     report.result?;
     let folder = directory.join(store::FOLDER).join(&report.name);
-    println!("{}: {}, {:.1} MB", folder.display(), snapshot.model_name, report.bytes as f64 / 1e6);
+    println!("{}: {}, {:.1} MB", folder.shown(), snapshot.model_name, report.bytes as f64 / 1e6);
     Ok(ExitCode::SUCCESS)
 }

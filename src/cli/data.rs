@@ -9,7 +9,7 @@ use std::time::Instant;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Serialize;
 
-use crate::config::{Data, DataFormat};
+use crate::config::{Data, DataFormat, Shown};
 use crate::data::open::open;
 use crate::data::set::DataSet;
 use crate::data::source::Source;
@@ -148,7 +148,7 @@ fn synthesise(args: &Synth) -> Result<ExitCode, DataError> {
 #[derive(Debug, Serialize)]
 struct Report {
     split: &'static str,
-    path: PathBuf,
+    path: String,
     samples: u64,
     channels: u32,
     classes: Vec<ClassCount>,
@@ -157,6 +157,8 @@ struct Report {
     bad: Vec<BadFile>,
     images_per_second: f64,
     fingerprint: String,
+    /// What is not read, and what its owner should look at.
+    remarks: Vec<String>,
     usable: bool,
 }
 
@@ -219,7 +221,7 @@ fn report(data: &Data, split: Split, path: &Path) -> Result<Report, DataError> {
     let classes = source.classes().iter().zip(counts);
     Ok(Report {
         split: split.name(),
-        path: path.to_owned(),
+        path: path.shown(),
         samples: source.len(),
         channels: source.channels(),
         classes: classes
@@ -231,6 +233,7 @@ fn report(data: &Data, split: Split, path: &Path) -> Result<Report, DataError> {
         bad: found.bad.into_iter().map(|(_, bad)| bad).collect(),
         images_per_second: source.len() as f64 / start.elapsed().as_secs_f64(),
         fingerprint: format!("{:016x}", source.fingerprint()),
+        remarks: source.remarks().to_vec(),
     })
 }
 
@@ -283,14 +286,14 @@ fn print(report: &Report) {
     println!(
         "{} {}: {} samples, {} classes, {} channels, fingerprint {}",
         report.split,
-        report.path.display(),
+        report.path,
         report.samples,
         report.classes.len(),
         report.channels,
         report.fingerprint
     );
     for class in &report.classes {
-        println!("  {:>8}  {}", class.samples, class.name);
+        println!("  {:>8}  {}", class.samples, class.name.shown());
     }
     let show = |range: &Range| format!("{} / {} / {}", range.min, range.median, range.max);
     if let (Some(width), Some(height)) = (&report.width, &report.height) {
@@ -300,6 +303,9 @@ fn print(report: &Report) {
             show(height),
             report.images_per_second
         );
+    }
+    for remark in &report.remarks {
+        println!("  {remark}");
     }
     if !report.bad.is_empty() {
         println!("  {} bad of {}:", report.bad.len(), report.samples);

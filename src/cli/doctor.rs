@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use crate::config::Shown;
 use crate::lab::doctor::{Diagnosis, Finding, Grade, diagnose};
 use crate::lab::resident;
 use crate::launch::janitor;
@@ -31,7 +32,7 @@ const CLEAR_WAIT_MAX: Duration = Duration::from_secs(3);
 pub fn run(args: &Args) -> ExitCode {
     if args.clear {
         let (files, bytes) = resident::clear(&args.resident_dir);
-        let place = args.resident_dir.display();
+        let place = args.resident_dir.shown();
         println!("{files} files of resident state, {bytes} bytes, removed from {place}");
         let folders = janitor::clear_abandoned(CLEAR_WAIT_MAX);
         if folders.removed > 0 {

@@ -8,7 +8,7 @@ use std::time::Instant;
 use serde::Serialize;
 use thiserror::Error;
 
-use crate::config::{Config, ConfigError, DataFormat, parse};
+use crate::config::{Config, ConfigError, DataFormat, Shown, parse};
 use crate::data::evaluation::Evaluation;
 use crate::data::loader::LoaderOptions;
 use crate::data::open::open;
@@ -40,7 +40,7 @@ pub struct Args {
 /// What was measured; fractions 0..1.
 #[derive(Debug, Serialize)]
 struct Measured {
-    checkpoint: PathBuf,
+    checkpoint: String,
     model: String,
     step: u64,
     samples: u64,
@@ -147,7 +147,7 @@ fn evaluate(args: &Args) -> Result<Measured, Failure> {
     }
     let divisor = computed.max(1) as f64;
     Ok(Measured {
-        checkpoint: args.checkpoint.clone(),
+        checkpoint: args.checkpoint.shown(),
         model: snapshot.model_name.clone(),
         step: snapshot.state.step,
         samples: computed,
@@ -166,7 +166,7 @@ fn configuration(args: &Args, run_dir: &Path, snapshot: &Snapshot) -> Result<Con
         return Err(Failure::Usage(format!(
             "{} is not there: evaluate a checkpoint inside its run directory, which says how its \
              data are read",
-            file.display()
+            file.shown()
         )));
     }
     let mut config = parse::load(&file, &args.set)?;
@@ -196,15 +196,14 @@ fn engine_for(
     config: &Config,
     snapshot: &Snapshot,
 ) -> Result<Box<dyn Compute>, Failure> {
-    let (name, classes) = (&snapshot.model_name, snapshot.classes.len());
-    let graph = catalogue::build(name, snapshot.input, classes, config.model.width)
+    let (name, classes) = (config.model.found_name(), snapshot.classes.len());
+    let graph = catalogue::build(&name, snapshot.input, classes, config.model.width)
         .map_err(|error| Failure::Usage(error.to_string()))?;
     let layout = layout::of(&graph);
-    let (parameters, statistics) =
-        weights::weights_for(&args.checkpoint, &weights::export(snapshot), &layout)?;
+    let found = weights::weights_for(&args.checkpoint, &weights::export(snapshot), &layout)?;
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let threads = args.threads.unwrap_or(cores);
     let mut engine = engine::open(&config.device, &graph, &layout, threads)?;
-    engine.load(&parameters, &statistics)?;
+    engine.load(&found.parameters, &found.statistics)?;
     Ok(engine)
 }

@@ -6,6 +6,7 @@ use std::process::ExitCode;
 
 use signal_hook::iterator::Signals;
 
+use crate::config::Shown;
 use crate::lab::experiment::plan::{Changes, Experiment, PlannedRun};
 use crate::lab::experiment::results::{Index, REPORT_FILE};
 use crate::lab::experiment::runner::{Made, Runner, signals};
@@ -110,7 +111,7 @@ fn make_all(
             Made::Failed(code) => {
                 failed += 1;
                 let code = code.map_or("a signal".into(), |code| format!("exit code {code}"));
-                let folder = runner.folder(run).display().to_string();
+                let folder = runner.folder(run).shown();
                 eprintln!("  not complete ({code}): see {folder} and {folder}.log");
             }
             Made::Interrupted => interrupted = true,
@@ -125,7 +126,7 @@ fn make_all(
     }
     if !index.runs.is_empty() {
         print!("{}", index.table(&runner.out)?);
-        println!("report: {}", runner.out.join(REPORT_FILE).display());
+        println!("report: {}", runner.out.join(REPORT_FILE).shown());
     }
     Ok(match (interrupted, failed) {
         (true, _) => {

@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use kintsugi_ffi::{mpi, os};
 
 use crate::cluster::resident::Folder;
-use crate::config::{Config, DataFormat, Every, Recovery, Rung, identity, parse};
+use crate::config::{Config, DataFormat, Every, Recovery, Rung, Shown, identity, parse, paths};
 use crate::launch::estimate::{self, Sizes};
 use crate::launch::job::Job;
 use crate::launch::limits::Limits;
@@ -74,7 +74,7 @@ pub fn run(args: &Args) -> ExitCode {
 
 fn launch(args: &Args) -> Result<Status, LaunchError> {
     let overrides = overrides(args);
-    let config = parse::load(&args.config, &overrides)?;
+    let mut config = parse::load(&args.config, &overrides)?;
     let owners_asked = parse::read(&args.config, &overrides)?.train.owners.is_some();
     let chosen = std::env::var_os(mpirun::MPIRUN_VARIABLE).map(PathBuf::from);
     let path = std::env::var_os("PATH");
@@ -86,6 +86,8 @@ fn launch(args: &Args) -> Result<Status, LaunchError> {
     let rank_program = std::env::var_os(RANK_PROGRAM_VARIABLE).map(PathBuf::from);
     let runtime = std::env::var_os(RUNTIME_VARIABLE).map(PathBuf::from);
     let runtime = Runtime::find(&config.run.runtime, runtime, &mpirun, &program)?;
+    // After the folder was named: where a command is given does not make it another run.
+    paths::resolve(&mut config)?;
     let mut job = Job { config, run, mpirun, program, rank_program, nodes: None, runtime };
     if let Some(allocation) = Allocation::find()? {
         // After the folder was named: the same command finds its run again on one node.
@@ -104,7 +106,7 @@ fn launch(args: &Args) -> Result<Status, LaunchError> {
         print(&mpirun::pasteable(&job.plan(attempt, RealClock::default().unix_seconds())));
         return Ok(Status::Completed);
     }
-    print(&format!("run directory: {}", folder.display()));
+    print(&format!("run directory: {}", folder.shown()));
     match open(args, &mut job, owners_asked)? {
         Opened::Completed(result) => {
             clear_slots(&job);
@@ -179,7 +181,7 @@ fn open(args: &Args, job: &mut Job, owners_asked: bool) -> Result<Opened, Launch
         // Its resident state is found by the folder's name only.
         let slots = Folder::new(&config.recovery.resident_dir, &run.id());
         let aside = run.move_aside()?;
-        say(&format!("the run that was there is now {}", aside.display()));
+        say(&format!("the run that was there is now {}", aside.shown()));
         slots.clear();
     }
     if let Found::Completed(result) = run.inspect(config, owners_asked)? {
@@ -213,7 +215,7 @@ fn supervise(job: &Job, lock: RunLock, limits: Limits) -> Result<Status, LaunchE
     let result = result?;
     print(&summary(&result, &job.run));
     match super::report::write_beside(job.run.path()) {
-        Ok(path) => print(&format!("report: {}", path.display())),
+        Ok(path) => print(&format!("report: {}", path.shown())),
         Err(error) => eprintln!("warning: no report.html: {error}"),
     }
     Ok(result.status)
@@ -226,7 +228,7 @@ fn describe(nodes: &Nodes, job: &Job) -> String {
     let rungs: Vec<String> =
         recovery.rungs().iter().map(|rung| format!("{rung:?}").to_lowercase()).collect();
     let launcher = match &job.runtime {
-        Some(runtime) => format!("survived by prterun of {}", runtime.prefix.display()),
+        Some(runtime) => format!("survived by prterun of {}", runtime.prefix.shown()),
         None => "the end of mpirun, which is started again".into(),
     };
     format!(
@@ -266,7 +268,8 @@ fn sizes(config: &Config) -> Option<Sizes> {
     let side = data.image_size as usize;
     let image = [channels, side, side];
     let graph =
-        catalogue::build(&config.model.name, image, classes(config), config.model.width).ok()?;
+        catalogue::build(&config.model.found_name(), image, classes(config), config.model.width)
+            .ok()?;
     let layout = layout::of(&graph);
     Some(Sizes {
         parameters: layout.parameters as u64,
@@ -322,7 +325,7 @@ fn summary(result: &RunResult, run: &RunDir) -> String {
     if let Some(hash) = &result.state_sha256 {
         lines.push(format!("state_sha256 {hash}"));
     }
-    lines.push(format!("result: {}", run.join("result.json").display()));
+    lines.push(format!("result: {}", run.join("result.json").shown()));
     lines.join("\n")
 }
 

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use super::experiment::command_line;
+use crate::config::Shown;
 use crate::lab::experiment::results::{Index, REPORT_FILE, RESULTS_FILE, machine};
 use crate::observe::report::read::read_run;
 use crate::observe::report::{Study, html};
@@ -36,7 +37,7 @@ impl Args {
 pub fn run(args: &Args) -> ExitCode {
     match draw(args) {
         Ok(path) => {
-            println!("{}", path.display());
+            println!("{}", path.shown());
             ExitCode::SUCCESS
         }
         Err(error) => {

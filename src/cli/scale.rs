@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use crate::cluster::world::World;
-use crate::config::{Config, ExchangeKind, Span, parse, resolve_owners};
+use crate::config::{Config, ExchangeKind, Shown, Span, parse, resolve_owners};
 use crate::launch::nodes::scale::{Picture, Request};
 use crate::launch::verdict::may_restart;
 use crate::observe::report::read::read_result;
@@ -57,7 +57,7 @@ type Refusal = (u8, String);
 fn ask(args: &Args) -> Result<String, Refusal> {
     let run = &args.run;
     let world = read_world(run).ok_or_else(|| {
-        (2, format!("{} holds no world.json: no run has formed its world there", run.display()))
+        (2, format!("{} holds no world.json: no run has formed its world there", run.shown()))
     })?;
     let config = parse::read(&run.join("config.toml"), &[]).map_err(|e| (2, e.to_string()))?;
     let ended = read_result(run).map_err(|error| (1, error.to_string()))?.is_some();

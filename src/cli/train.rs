@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use crate::config::{Config, ConfigError, identity, parse, resolve_owners};
+use crate::config::{Config, ConfigError, identity, parse, paths, resolve_owners};
 use crate::train::plan::TrainArguments;
 use crate::train::run as run_rank;
 
@@ -46,14 +46,19 @@ const WORLD_SIZE: &str = "OMPI_COMM_WORLD_SIZE";
 
 /// Reads the configuration and runs the rank.
 pub fn run(args: &Args) -> ExitCode {
-    let config = match configuration(args) {
+    let refuse = |error: ConfigError| {
+        eprintln!("error: {error}");
+        ExitCode::from(2)
+    };
+    let mut config = match configuration(args) {
         Ok(config) => config,
-        Err(error) => {
-            eprintln!("error: {error}");
-            return ExitCode::from(2);
-        }
+        Err(error) => return refuse(error),
     };
     let run_dir = args.run_dir.clone().unwrap_or_else(|| identity::run_directory(&config));
+    // After the folder was named: where a command is given does not make it another run.
+    if let Err(error) = paths::resolve(&mut config) {
+        return refuse(error);
+    }
     run_rank(&TrainArguments {
         config,
         run_dir,

@@ -72,6 +72,14 @@ fn check_sizes(config: &Config) -> Result<(), ConfigError> {
         let value = format!("{:?}", config.run.name);
         return refuse("run.name", value, "it names a folder: write a name without `/`");
     }
+    if config.run.name.chars().any(char::is_control) {
+        let value = format!("{:?}", config.run.name);
+        return refuse(
+            "run.name",
+            value,
+            "people are shown it: write it without control characters",
+        );
+    }
     Ok(())
 }
 

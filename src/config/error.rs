@@ -4,11 +4,13 @@ use std::path::PathBuf;
 
 use thiserror::Error;
 
+use super::shown::Shown;
+
 /// Why a configuration is refused. All of them are exit code 2: nothing was started.
 #[derive(Debug, Error)]
 pub enum ConfigError {
     /// The file cannot be read.
-    #[error("cannot read the configuration {path}: {source}")]
+    #[error("cannot read the configuration {}: {source}", path.shown())]
     Read {
         /// The file.
         path: PathBuf,
@@ -16,7 +18,7 @@ pub enum ConfigError {
         source: std::io::Error,
     },
     /// The file is not TOML.
-    #[error("{path} is not valid TOML:\n{reason}")]
+    #[error("{} is not valid TOML:\n{reason}", path.shown())]
     Syntax {
         /// The file.
         path: PathBuf,
@@ -24,7 +26,10 @@ pub enum ConfigError {
         reason: String,
     },
     /// An `-s` that is not `section.key=value`.
-    #[error("`-s {text}`: {reason}; write -s section.key=value, for example -s train.epochs=3")]
+    #[error(
+        "`-s {}`: {reason}; write -s section.key=value, for example -s train.epochs=3",
+        text.shown()
+    )]
     Override {
         /// As typed.
         text: String,
@@ -32,7 +37,7 @@ pub enum ConfigError {
         reason: &'static str,
     },
     /// A key nobody reads.
-    #[error("unknown key `{key}`; {hint}")]
+    #[error("unknown key `{}`; {hint}", key.shown())]
     UnknownKey {
         /// The full key.
         key: String,
@@ -40,7 +45,7 @@ pub enum ConfigError {
         hint: String,
     },
     /// A value of the wrong type or spelling.
-    #[error("`{key} = {value}`: {reason}; write for example {example}")]
+    #[error("`{} = {value}`: {}; write for example {example}", key.shown(), reason.shown())]
     BadValue {
         /// The full key.
         key: String,

@@ -69,6 +69,7 @@ fn free_keys(config: &Config) -> Vec<FreeKeys> {
     let mut free: Vec<FreeKeys> = vec![
         ("run", &["name", "ranks", "runtime"]),
         ("data", &["train", "validation", "decode_threads", "prefetch", "cache", "throttle"]),
+        ("model", &["folder"]),
         ("staging", &[]),
         ("evaluation", &[]),
         ("recovery", &[]),

@@ -1,7 +1,8 @@
 //! What was typed -> what it means. The schema lives here; `parse` reads TOML and overrides and
 //! refuses with the key, the value and what to write instead (`keys`: which exist, `check`: which
 //! values make sense); `identity` says when two configurations are the same run; `units` reads
-//! durations and sizes; `seed` says what `run.seed` means.
+//! durations and sizes; `seed` says what `run.seed` means; `shown` makes names fit for a terminal;
+//! `paths` makes them absolute.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -14,12 +15,15 @@ mod faults;
 pub mod identity;
 mod keys;
 pub mod parse;
+pub mod paths;
 pub mod seed;
+mod shown;
 pub mod units;
 
 pub use check::resolve_owners;
 pub use error::ConfigError;
 pub use faults::{FaultKind, Faults, Phase, PlannedFault, Who};
+pub use shown::Shown;
 pub use units::{Bytes, Every, Interval, Limit, Span};
 
 /// One run, whole: every key has a value. Written to `RUN/config.toml`.
@@ -83,6 +87,9 @@ impl Default for Run {
 pub struct Model {
     /// A catalogue name or the path of a model file (`*.toml`).
     pub name: String,
+    /// Where relative paths of `name` and `init` start; unset = where the command is given. A
+    /// run's own configuration has it.
+    pub folder: Option<PathBuf>,
     /// A checkpoint to take the first weights from.
     pub init: Option<PathBuf>,
     /// Tensor name prefixes that are not trained.
@@ -93,7 +100,7 @@ pub struct Model {
 
 impl Default for Model {
     fn default() -> Self {
-        Self { name: "cnn11".into(), init: None, freeze: Vec::new(), width: 1.0 }
+        Self { name: "cnn11".into(), folder: None, init: None, freeze: Vec::new(), width: 1.0 }
     }
 }
 

@@ -7,7 +7,7 @@ use toml::{Table, Value};
 
 use super::check::{self, resolve_owners};
 use super::error::ConfigError;
-use super::{Config, keys};
+use super::{Config, Shown, keys};
 
 pub use super::identity::{changed_keys, fingerprint};
 
@@ -27,7 +27,8 @@ pub fn read(path: &Path, overrides: &[String]) -> Result<Config, ConfigError> {
         .map_err(|source| ConfigError::Read { path: path.to_owned(), source })?;
     let mut table: Table = toml::from_str(&text).map_err(|error| ConfigError::Syntax {
         path: path.to_owned(),
-        reason: error.to_string().trim_end().to_owned(),
+        // The parser quotes the line.
+        reason: error.to_string().trim_end().lines().map(str::shown).collect::<Vec<_>>().join("\n"),
     })?;
     for text in overrides {
         apply_override(&mut table, text)?;

@@ -3,13 +3,13 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use crate::config::{Data, DataFormat, seed};
+use crate::config::{Data, DataFormat, Shown, seed};
 
 use super::set::DataSet;
-use super::source::Source;
+use super::source::cifar::{self, Cifar};
 use super::source::image_folder::{self, ImageFolder};
-use super::source::packed::{Cifar, Packed};
 use super::source::synthetic::Synthetic;
+use super::source::{Source, mnist};
 use super::store::Store;
 use super::store::direct::Direct;
 use super::synth::{self, SynthOptions};
@@ -35,12 +35,12 @@ fn source(
     seed: u64,
     store: &dyn Store,
 ) -> Result<Arc<dyn Source>, DataError> {
-    let cifar = |kind: Cifar| Packed::cifar(store, one_folder(data, split)?, split, kind);
+    let cifar = |kind: Cifar| cifar::open(store, one_folder(data, split)?, split, kind);
     Ok(match data.format {
         DataFormat::ImageFolder => Arc::new(image_folder(data, split, seed, store)?),
         DataFormat::Cifar10 => Arc::new(cifar(Cifar::Ten)?),
         DataFormat::Cifar100 => Arc::new(cifar(Cifar::Hundred)?),
-        DataFormat::Mnist => Arc::new(Packed::mnist(store, one_folder(data, split)?, split)?),
+        DataFormat::Mnist => Arc::new(mnist::open(store, one_folder(data, split)?, split)?),
         DataFormat::Synthetic => {
             let (samples, classes) = (synthetic_samples(data, split), data.synthetic_classes);
             Arc::new(Synthetic::new(samples, classes, data.image_size, split, seed)?)
@@ -116,7 +116,7 @@ fn same_classes(store: &dyn Store, train: &Path, validation: &Path) -> Result<()
             .collect();
         match missing.is_empty() {
             true => String::new(),
-            false => format!("; only {} has {}", path.display(), missing.join(", ")),
+            false => format!("; only {} has {}", path.shown(), missing.join(", ").shown()),
         }
     };
     Err(DataError::Set(format!(
@@ -170,7 +170,7 @@ fn synthesised(data: &Data, seed: u64, base: &Path) -> Result<PathBuf, DataError
             "data.train is not set: made {} JPEG images of {} classes in {} ({:.1} s)",
             written.images,
             options.classes,
-            folder.display(),
+            folder.shown(),
             start.elapsed().as_secs_f64()
         );
     }

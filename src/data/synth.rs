@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use image::codecs::jpeg::JpegEncoder;
 
+use crate::config::Shown;
 use crate::config::seed::{Stream, purpose};
 
 use super::{DataError, Split, picture, shape};
@@ -56,7 +57,7 @@ pub fn write(
     let refuse = || {
         DataError::Set(format!(
             "{} exists: name another folder, or remove it first",
-            options.folder.display()
+            options.folder.shown()
         ))
     };
     if options.folder.exists() {
@@ -114,7 +115,7 @@ fn check(options: &SynthOptions) -> Result<(), DataError> {
 }
 
 fn at(path: &Path, error: &std::io::Error) -> DataError {
-    DataError::Set(format!("{}: {error}", path.display()))
+    DataError::Set(format!("{}: {error}", path.shown()))
 }
 
 fn remove(partial: &Path) -> Result<(), DataError> {
@@ -141,7 +142,7 @@ fn lock(path: &Path, limit: Duration) -> Result<File, DataError> {
                 return Err(DataError::Set(format!(
                     "{}: another process has been writing a data set here for more than {} s; \
                      end it, or set KINTSUGI_DATA_DIR to another folder",
-                    path.display(),
+                    path.shown(),
                     limit.as_secs()
                 )));
             }
@@ -220,7 +221,7 @@ fn draw_one(options: &SynthOptions, folder: &Path, index: u64) -> Result<u64, Da
     let mut bytes = Vec::with_capacity(8192);
     JpegEncoder::new_with_quality(&mut bytes, quality)
         .encode(&picture.pixels, width, height, image::ExtendedColorType::Rgb8)
-        .map_err(|error| DataError::Set(format!("{}: {error}", path.display())))?;
+        .map_err(|error| DataError::Set(format!("{}: {error}", path.shown())))?;
     fs::write(&path, &bytes).map_err(|error| at(&path, &error))?;
     Ok(bytes.len() as u64)
 }

@@ -11,6 +11,7 @@ use serde::Serialize;
 
 use super::probe_mpi::{self, Outcome, Scenario};
 use super::resident;
+use crate::config::Shown;
 use crate::launch::network::complaints;
 use crate::launch::runtime::{RUNTIME_VARIABLE, Runtime};
 
@@ -121,7 +122,7 @@ fn launcher() -> Finding {
     };
     let answer = ask(Command::new(&path).arg("--version")).unwrap_or_default();
     let line = answer.lines().next().unwrap_or("does not say its version").trim().to_owned();
-    let value = format!("{} ({line})", path.display());
+    let value = format!("{} ({line})", path.shown());
     let library = mpi::library_version();
     let number = library.rsplit('v').next().unwrap_or_default();
     if !number.is_empty() && line.ends_with(number) {
@@ -146,7 +147,7 @@ fn node_launcher() -> Finding {
             let path = runtime.prefix.join("bin/prterun");
             let answer = ask(Command::new(&path).arg("--version")).unwrap_or_default();
             let line = answer.lines().next().unwrap_or("does not say its version").trim();
-            let text = format!("{} ({line}): a node's death is survived too", path.display());
+            let text = format!("{} ({line}): a node's death is survived too", path.shown());
             finding(NAME, Grade::Ok, text)
         }
         Err(error) => finding(NAME, Grade::Warning, error.to_string()),
@@ -165,12 +166,12 @@ fn gpu() -> Finding {
     let driver = driver_library();
     match (devices.is_empty(), driver) {
         (false, Some(library)) => {
-            finding(NAME, Grade::Ok, format!("{} ({})", devices.join("; "), library.display()))
+            finding(NAME, Grade::Ok, format!("{} ({})", devices.join("; "), library.shown()))
         }
         (false, None) => finding(NAME, Grade::Warning, devices.join("; "))
             .advise("nvidia-smi sees devices but libcuda.so.1 is missing: install the driver"),
         (true, Some(library)) => {
-            finding(NAME, Grade::Absent, format!("none ({} is there)", library.display()))
+            finding(NAME, Grade::Absent, format!("none ({} is there)", library.shown()))
         }
         (true, None) => finding(NAME, Grade::Absent, "none"),
     }
@@ -197,7 +198,7 @@ fn slurm() -> Finding {
             finding(NAME, Grade::Ok, format!("inside allocation {job} ({nodes})"))
         }
         (Some(sbatch), None) => {
-            finding(NAME, Grade::Ok, format!("{}, not inside an allocation", sbatch.display()))
+            finding(NAME, Grade::Ok, format!("{}, not inside an allocation", sbatch.shown()))
         }
         (None, None) => finding(NAME, Grade::Absent, "no sbatch in PATH"),
     }
@@ -219,7 +220,7 @@ fn resident_state(folder: &Path) -> Vec<Finding> {
     const NAME: &str = "resident state";
     let runs = resident::listing(folder);
     if runs.is_empty() {
-        return vec![finding(NAME, Grade::Absent, format!("none in {}", folder.display()))];
+        return vec![finding(NAME, Grade::Absent, format!("none in {}", folder.shown()))];
     }
     let describe = |run: &resident::Slots| {
         let step = run.step.map_or("no step".into(), |step| format!("step {step}"));
@@ -256,7 +257,7 @@ fn network() -> Finding {
 fn space(name: &'static str, folder: &Path, least: u64, advice: &str) -> Finding {
     match os::free_disk_bytes(folder) {
         Ok(free) => {
-            let value = format!("{} free in {}", gib(free), folder.display());
+            let value = format!("{} free in {}", gib(free), folder.shown());
             if free >= least {
                 finding(name, Grade::Ok, value)
             } else {
@@ -264,7 +265,7 @@ fn space(name: &'static str, folder: &Path, least: u64, advice: &str) -> Finding
             }
         }
         Err(error) => {
-            finding(name, Grade::Warning, format!("{}: {error}", folder.display())).advise(advice)
+            finding(name, Grade::Warning, format!("{}: {error}", folder.shown())).advise(advice)
         }
     }
 }

@@ -16,6 +16,7 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use crate::cluster::comm::mpi::flags::recovery_flags;
+use crate::config::Shown;
 use crate::launch::{LaunchError, mpirun};
 
 mod rank;
@@ -253,7 +254,7 @@ pub fn find_mpirun() -> Result<PathBuf, LaunchError> {
 
 fn mpirun_line(scenario: &Scenario, program: &Path) -> Vec<String> {
     let mut line = recovery_flags();
-    line.extend(["-n".into(), scenario.ranks.to_string(), program.display().to_string()]);
+    line.extend(["-n".into(), scenario.ranks.to_string(), program.to_string_lossy().into_owned()]);
     line.extend(rank_arguments(scenario.steps, &scenario.kills));
     line
 }
@@ -284,7 +285,7 @@ pub fn launch_program(scenario: &Scenario, program: &Path) -> Result<Outcome, Pr
     let number = LAUNCHES.fetch_add(1, Ordering::Relaxed);
     let name = format!("kintsugi-probe-{}-{number}", std::process::id());
     let folder = std::env::temp_dir().join(name);
-    std::fs::create_dir_all(&folder).map_err(cannot(format!("create {}", folder.display())))?;
+    std::fs::create_dir_all(&folder).map_err(cannot(format!("create {}", folder.shown())))?;
     let mut command = Command::new(mpirun);
     command
         .args(mpirun_line(scenario, program))

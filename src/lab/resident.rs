@@ -95,7 +95,7 @@ mod tests {
 
     fn state(folder: &Folder, run_dir: &Path) -> Memory {
         let mut slots = Memory::vacant(Shape::of(&[("weights", 9)]));
-        let label = run_dir.display().to_string();
+        let label = run_dir.to_string_lossy().into_owned();
         slots.move_to(folder.create(slots.file_bytes(), &label).unwrap()).unwrap();
         slots.begin();
         slots.commit(7, 0, b"");

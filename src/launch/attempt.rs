@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use kintsugi_ffi::os::{self, Signal};
 use kintsugi_ffi::process;
 
+use crate::config::Shown;
 use crate::observe::clock::{CLOCK_VARIABLE, clock_to_share};
 
 use super::janitor::{self, Janitor};
@@ -40,9 +41,9 @@ impl Attempt {
             Janitor::spawn(janitor, &plan.job).map_err(io_error("starting the janitor"))?;
         for folder in [&plan.temporary, &plan.shared_memory] {
             std::fs::create_dir_all(folder)
-                .map_err(io_error(format!("creating {}", folder.display())))?;
+                .map_err(io_error(format!("creating {}", folder.shown())))?;
         }
-        let output = File::create(log).map_err(io_error(format!("creating {}", log.display())))?;
+        let output = File::create(log).map_err(io_error(format!("creating {}", log.shown())))?;
         let errors = output.try_clone().map_err(io_error("sharing the log"))?;
         let line = mpirun::command_line(plan);
         let environment = mpirun::environment(plan);
@@ -54,7 +55,7 @@ impl Attempt {
         }
         let theirs = std::env::var_os(PRELOAD_VARIABLE);
         let preload = preload::lay_down(&plan.temporary, theirs.as_deref())
-            .map_err(io_error(format!("writing into {}", plan.temporary.display())))?;
+            .map_err(io_error(format!("writing into {}", plan.temporary.shown())))?;
         command.envs(preload.map(|value| (PRELOAD_VARIABLE, value)));
         command.stdin(Stdio::null()).stdout(output).stderr(errors);
         process::supervise(&mut command, Signal::Terminate);

@@ -40,7 +40,7 @@ impl Job {
     pub fn plan(&self, attempt: u32, origin: f64) -> Plan {
         let (job, temporary, shared_memory) = attempt::place(&self.run.id(), attempt);
         let program = self.rank_program.as_ref().unwrap_or(&self.program);
-        let text = |path: &Path| path.display().to_string();
+        let text = |path: &Path| path.to_string_lossy().into_owned();
         let train = &self.config.train;
         Plan {
             mpirun: self.mpirun.clone(),

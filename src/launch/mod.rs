@@ -12,7 +12,7 @@ use std::path::PathBuf;
 
 use thiserror::Error;
 
-use crate::config::ConfigError;
+use crate::config::{ConfigError, Shown};
 use crate::run_folder::lock::LockError;
 
 pub mod account;
@@ -64,15 +64,19 @@ pub enum LaunchError {
         looked: String,
     },
     /// The folder is somebody else's.
-    #[error("{path} exists and is not a run (no config.toml in it); name another --run-dir")]
+    #[error(
+        "{} exists and is not a run (no config.toml in it); name another --run-dir",
+        path.shown()
+    )]
     NotARun {
         /// The folder.
         path: PathBuf,
     },
     /// The run was started with another configuration.
     #[error(
-        "{path} was started with other values, which a run that goes on must keep:\n{changes}\n\
-         put them back, name another --run-dir, or start anew with --fresh"
+        "{} was started with other values, which a run that goes on must keep:\n{changes}\n\
+         put them back, name another --run-dir, or start anew with --fresh",
+        path.shown()
     )]
     Changed {
         /// The folder.

@@ -8,6 +8,7 @@ use super::nodes::Placement;
 use super::runtime::Runtime;
 use super::srun::{SRUN_SET, SRUN_UNSET};
 use crate::cluster::comm::mpi::flags::recovery_flags;
+use crate::config::Shown;
 use crate::run_folder::variables;
 
 /// Names another mpirun than the one beside the compiler wrapper this program was built with.
@@ -130,7 +131,7 @@ pub fn command_line(plan: &Plan) -> Vec<String> {
 
 /// mpirun and its options.
 fn mpirun_line(plan: &Plan) -> Vec<String> {
-    let mut line = vec![plan.mpirun.display().to_string()];
+    let mut line = vec![plan.mpirun.to_string_lossy().into_owned()];
     let mut flags = recovery_flags();
     if let Some(placement) = &plan.placement {
         flags.retain(|flag| flag != "--oversubscribe");
@@ -149,9 +150,9 @@ fn mpirun_line(plan: &Plan) -> Vec<String> {
 pub fn environment(plan: &Plan) -> Environment {
     let pair = |name: &str, value: String| (name.to_owned(), value);
     let mut set = vec![
-        pair("TMPDIR", plan.temporary.display().to_string()),
+        pair("TMPDIR", plan.temporary.to_string_lossy().into_owned()),
         pair(JOB_VARIABLE, plan.job.clone()),
-        pair(variables::SEGMENTS, plan.shared_memory.display().to_string()),
+        pair(variables::SEGMENTS, plan.shared_memory.to_string_lossy().into_owned()),
         pair(TUNABLES_VARIABLE, tunables(plan.tunables.as_deref())),
     ];
     if plan.oversubscribed() {
@@ -214,7 +215,7 @@ pub fn find(
     path: Option<&std::ffi::OsStr>,
 ) -> Result<PathBuf, LaunchError> {
     if let Some(chosen) = chosen {
-        let looked = format!("{MPIRUN_VARIABLE}={} is not a file", chosen.display());
+        let looked = format!("{MPIRUN_VARIABLE}={} is not a file", chosen.shown());
         return chosen.is_file().then_some(chosen).ok_or(LaunchError::NoMpirun { looked });
     }
     let folder = mpicc.parent().filter(|folder| !folder.as_os_str().is_empty());
@@ -222,7 +223,7 @@ pub fn find(
     let on_path = path.map(std::env::split_paths).into_iter().flatten();
     let mut candidates = folders.chain(on_path).map(|folder| folder.join("mpirun"));
     candidates.find(|candidate| candidate.is_file()).ok_or_else(|| LaunchError::NoMpirun {
-        looked: format!("not beside {}, not in PATH", mpicc.display()),
+        looked: format!("not beside {}, not in PATH", mpicc.shown()),
     })
 }
 

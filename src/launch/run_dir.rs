@@ -6,7 +6,7 @@ use toml::Table;
 
 use crate::cluster::guard::last_words;
 use crate::cluster::world::{Role, World};
-use crate::config::{Config, identity, parse};
+use crate::config::{Config, Shown, identity, parse};
 use crate::observe::result::{RunResult, Status};
 use crate::observe::storage::{FileSystem, Storage};
 use crate::run_folder;
@@ -38,7 +38,7 @@ pub enum Found {
 impl RunDir {
     /// Names it; creates nothing.
     pub fn at(path: &Path) -> Result<Self, LaunchError> {
-        let failed = io_error(format!("resolving {}", path.display()));
+        let failed = io_error(format!("resolving {}", path.shown()));
         let path = std::path::absolute(path).map_err(failed)?;
         Ok(Self { storage: FileSystem::new(&path), path })
     }
@@ -124,7 +124,7 @@ impl RunDir {
     /// Creates the folder with its `logs`.
     pub fn create(&self) -> Result<(), LaunchError> {
         let logs = self.join("logs");
-        std::fs::create_dir_all(&logs).map_err(io_error(format!("creating {}", logs.display())))
+        std::fs::create_dir_all(&logs).map_err(io_error(format!("creating {}", logs.shown())))
     }
 
     /// Writes the configuration in force.
@@ -143,13 +143,13 @@ impl RunDir {
             .map(|number| self.path.with_file_name(format!("{name}.old-{number}")))
             .find(|path| !path.exists());
         let aside = aside.ok_or_else(|| LaunchError::Io {
-            what: format!("moving {} aside", self.path.display()),
+            what: format!("moving {} aside", self.path.shown()),
             source: std::io::Error::other(format!("{ASIDE_MAX} old runs are there already")),
         })?;
         std::fs::rename(&self.path, &aside).map_err(io_error(format!(
             "moving {} to {}",
-            self.path.display(),
-            aside.display()
+            self.path.shown(),
+            aside.shown()
         )))?;
         Ok(aside)
     }

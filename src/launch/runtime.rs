@@ -7,6 +7,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use crate::config::Shown;
+
 use super::LaunchError;
 use super::nodes::Placement;
 use super::srun::SRUN_UNSET;
@@ -77,11 +79,11 @@ impl Runtime {
         let Some(prefix) = named else { return Ok(None) };
         let refuse = |looked: String| Err(LaunchError::NoRuntime { looked });
         if !prefix.is_absolute() || !prefix.join("bin/prterun").is_file() {
-            let shown = prefix.display();
+            let shown = prefix.shown();
             return refuse(format!("{shown}/bin/prterun is not a file with an absolute path"));
         }
         if program.to_string_lossy().contains(char::is_whitespace) {
-            let shown = program.display();
+            let shown = program.shown();
             return refuse(format!("prterun cannot call {shown}, for its path has a space in it"));
         }
         // PREFIX/bin/mpirun.
@@ -95,9 +97,9 @@ impl Runtime {
         let slots = placement.processes_per_host(ranks);
         let hosts: Vec<String> =
             placement.hosts.iter().map(|host| format!("{host}:{slots}")).collect();
-        let prterun = self.prefix.join("bin/prterun").display().to_string();
+        let prterun = self.prefix.join("bin/prterun").to_string_lossy().into_owned();
         let steps = placement.hosts.len().max(1).to_string();
-        let starter = format!("{} start-daemon", self.program.display());
+        let starter = format!("{} start-daemon", self.program.to_string_lossy().into_owned());
         let mut line: Vec<String> = [
             &[prterun.as_str(), "--allow-run-as-root"][..],
             &["--personality", "ompi", "--with-ft", "mpi"],
@@ -131,8 +133,8 @@ impl Runtime {
     pub fn environment(&self) -> Vec<(String, String)> {
         let pair = |name: &str, value: String| (name.to_owned(), value);
         let mut set = vec![
-            pair(RUNTIME_VARIABLE, self.prefix.display().to_string()),
-            pair(OPENMPI_VARIABLE, self.openmpi.display().to_string()),
+            pair(RUNTIME_VARIABLE, self.prefix.to_string_lossy().into_owned()),
+            pair(OPENMPI_VARIABLE, self.openmpi.to_string_lossy().into_owned()),
         ];
         set.extend(PARAMETERS.map(|(name, value)| pair(name, value.to_owned())));
         set

@@ -1,5 +1,7 @@
 //! The catalogue: mlp, cnn11, resnet18, resnet20.
 
+use crate::config::Shown;
+
 use super::spec::{GraphBuilder, ModelError, from_toml};
 use super::{Graph, LayerKind, Shape};
 
@@ -21,8 +23,7 @@ pub fn build(name: &str, image: Shape, classes: usize, width: f64) -> Result<Gra
     if !(width.is_finite() && width > 0.0 && width <= 64.0) {
         return Err(unsuitable(format!("model.width = {width} is not within 0..=64")));
     }
-    let scales = matches!(name, "mlp" | "cnn11");
-    if !scales && width != 1.0 {
+    if !scales(name) && width != 1.0 {
         return Err(unsuitable("model.width applies to mlp and cnn11 only: leave it at 1".into()));
     }
     match name {
@@ -43,6 +44,11 @@ pub fn build(name: &str, image: Shape, classes: usize, width: f64) -> Result<Gra
     }
 }
 
+/// Whether `width` applies to the model.
+pub fn scales(name: &str) -> bool {
+    matches!(name, "mlp" | "cnn11")
+}
+
 fn unknown(name: &str) -> ModelError {
     let known = MODELS.map(|(name, _)| name);
     let nearest =
@@ -53,7 +59,7 @@ fn unknown(name: &str) -> ModelError {
         }
         _ => String::new(),
     };
-    ModelError::Unknown { name: name.into(), hint, known: known.join(", ") }
+    ModelError::Unknown { name: name.shown(), hint, known: known.join(", ") }
 }
 
 /// A scaled width: a multiple of 16 (a vector) where the original is one, at least 16.

@@ -2,6 +2,8 @@
 
 use serde::Deserialize;
 
+use crate::config::Shown;
+
 use super::{Graph, LayerKind, Node, Shape};
 
 /// Why there is no such model.
@@ -12,7 +14,7 @@ pub enum ModelError {
     Unknown { name: String, hint: String, known: String },
     #[error("model {model}: {reason}")]
     Unsuitable { model: String, reason: String },
-    #[error("layer `{layer}` ({kind}): {reason}")]
+    #[error("layer `{}` ({kind}): {reason}", layer.shown())]
     Layer { layer: String, kind: &'static str, reason: String },
     #[error("model file: {0}")]
     File(String),

@@ -73,7 +73,7 @@ fn read_told(told: &str, machine: &str) -> Option<f64> {
 fn machine() -> String {
     let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     let time = std::fs::read_link("/proc/self/ns/time").unwrap_or_default();
-    format!("{} {}", boot.trim(), time.display())
+    format!("{} {}", boot.trim(), time.to_string_lossy().into_owned())
 }
 
 #[cfg(test)]

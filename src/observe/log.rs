@@ -10,6 +10,8 @@ use std::sync::Arc;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+use crate::config::Shown;
+
 use super::event::Event;
 use super::storage::Storage;
 
@@ -104,7 +106,7 @@ pub fn parse_lines<T: DeserializeOwned>(path: &Path, body: &[u8]) -> io::Result<
                     io::ErrorKind::InvalidData,
                     format!(
                         "{}, line {}: {reason}; move the line elsewhere to read the rest",
-                        path.display(),
+                        path.shown(),
                         index + 1
                     ),
                 ));
@@ -127,7 +129,7 @@ pub fn whole_lines(end: &[u8], bytes_max: usize) -> &[u8] {
 /// Reads a file of lines; see [`parse_lines`].
 pub fn read_lines<T: DeserializeOwned>(path: &Path) -> io::Result<Vec<T>> {
     let body = std::fs::read(path)
-        .map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", path.display())))?;
+        .map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", path.shown())))?;
     parse_lines(path, &body)
 }
 

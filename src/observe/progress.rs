@@ -5,6 +5,8 @@ use std::io::{self, IsTerminal, Write};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
+use crate::config::Shown;
+
 use super::event::{Event, Kind, Link, RecoveryRecord, names_of};
 use super::report::episodes::in_order;
 
@@ -290,8 +292,9 @@ fn announcement(event: &Event) -> Option<String> {
     let step = event.step;
     Some(match &event.kind {
         Kind::RunStart { run_id, ranks, owners, parameters, train_samples, from, .. } => format!(
-            "{run_id}: {ranks} ranks, {owners} owners, {parameters} parameters, \
-             {train_samples} training samples, from {from}"
+            "{}: {ranks} ranks, {owners} owners, {parameters} parameters, {train_samples} training \
+             samples, from {from}",
+            run_id.shown()
         ),
         Kind::Evaluation { error, loss, seconds, .. } => format!(
             "validation at step {step}: error {}, loss {loss:.4} ({})",

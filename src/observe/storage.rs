@@ -5,6 +5,8 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
+use crate::config::Shown;
+
 mod memory;
 
 pub use memory::{Fault, MemoryStorage, Operation};
@@ -65,7 +67,7 @@ impl FileSystem {
 
 /// Adds the path to what the kernel said; keeps the kind, by which callers decide.
 fn naming(path: &Path) -> impl FnOnce(io::Error) -> io::Error + '_ {
-    move |error| io::Error::new(error.kind(), format!("{}: {error}", path.display()))
+    move |error| io::Error::new(error.kind(), format!("{}: {error}", path.shown()))
 }
 
 /// The same for a file that was written beside.

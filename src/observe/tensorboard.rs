@@ -11,6 +11,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use kintsugi_ffi::os;
 
+use crate::config::Shown;
+
 use super::event::{Event, Kind};
 use super::log::{EVENTS_FILE, EventTail};
 
@@ -73,7 +75,7 @@ impl Tensorboard {
         if let Err(error) = self.write(event, &scalars) {
             self.failed = true;
             let folder = self.run_dir.join(FOLDER);
-            let folder = folder.display();
+            let folder = folder.shown();
             tracing::warn!("{folder}: {error}; the run goes on without TensorBoard's files");
         }
     }

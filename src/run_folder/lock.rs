@@ -12,13 +12,16 @@ use kintsugi_ffi::os::{self, Signal};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
+use crate::config::Shown;
+
 /// Why a run is not, or no longer, ours.
 #[derive(Debug, Error)]
 pub enum LockError {
     /// Another launch holds the run and does not let go.
     #[error(
-        "{path} is held by a launch that does not end (process {pid} on {host}); end it there, \
-         then try again"
+        "{} is held by a launch that does not end (process {pid} on {host}); end it there, \
+         then try again",
+        path.shown()
     )]
     Held {
         /// The folder.
@@ -127,7 +130,7 @@ impl RunLock {
         say: &mut dyn FnMut(&str),
     ) -> Result<Self, LockError> {
         let path = run_dir.join("lock");
-        let failed = |what: &str| io_error(format!("{what} {}", path.display()));
+        let failed = |what: &str| io_error(format!("{what} {}", path.shown()));
         let file = open(&path).map_err(failed("opening"))?;
         if !locked_within(&file, Duration::ZERO).map_err(failed("locking"))? {
             end_holder(&file, run_dir, patience, say)?;
@@ -162,7 +165,7 @@ impl RunLock {
 
     /// An error once a later launch has raised the attempt.
     pub fn check(&self) -> Result<(), LockError> {
-        let now = read(&self.file).map_err(io_error(format!("reading {}", self.path.display())))?;
+        let now = read(&self.file).map_err(io_error(format!("reading {}", self.path.shown())))?;
         match now {
             Some(now) if now.attempt > self.held.attempt => {
                 Err(LockError::Superseded { attempt: now.attempt })
@@ -172,7 +175,7 @@ impl RunLock {
     }
 
     fn store(&self) -> Result<(), LockError> {
-        write(&self.file, &self.held).map_err(io_error(format!("writing {}", self.path.display())))
+        write(&self.file, &self.held).map_err(io_error(format!("writing {}", self.path.shown())))
     }
 }
 
@@ -204,14 +207,14 @@ fn end_holder(
     patience: Duration,
     say: &mut dyn FnMut(&str),
 ) -> Result<(), LockError> {
-    let failed = || io_error(format!("locking {}", run_dir.display()));
+    let failed = || io_error(format!("locking {}", run_dir.shown()));
     let holder = read(file).ok().flatten().unwrap_or_default();
     let ours = holder.host == os::hostname() && has_open(holder.supervisor, &run_dir.join("lock"));
     say(&format!(
         "another launch (process {} on {}) holds {}: asking it to stop",
         holder.supervisor,
         holder.host,
-        run_dir.display()
+        run_dir.shown()
     ));
     if ours {
         // It may have ended meanwhile: the lock tells.

@@ -7,6 +7,8 @@ use std::path::{Path, PathBuf};
 
 use thiserror::Error;
 
+use crate::config::Shown;
+
 pub mod heard;
 pub mod lock;
 pub mod variables;
@@ -28,7 +30,7 @@ const SIGNS: [&str; 5] = ["config.toml", "events.jsonl", "world.json", RESULT, "
 
 /// There is no run where one was named.
 #[derive(Debug, Error)]
-#[error("{} {why}: name the run directory, which `kintsugi launch` prints first", path.display())]
+#[error("{} {why}: name the run directory, which `kintsugi launch` prints first", path.shown())]
 pub struct NoRun {
     path: PathBuf,
     why: String,

@@ -221,3 +221,23 @@ fn the_table_of_keys_names_every_key() {
     assert_eq!(unexplained(&table), Vec::<String>::new());
     assert_eq!(unexplained(&table.replace("`train.bucket`", "")), ["train.bucket"]);
 }
+
+#[test]
+fn what_is_quoted_of_a_file_obeys_no_terminal() {
+    for (text, overrides) in [
+        ("[run]\n\"na\\u001b[2Jme\" = 1\n", &[][..]),
+        ("[\"ru\\u001b[2Jn\"]\n", &[][..]),
+        ("[run]\nname = \"\u{1b}[2J\n", &[][..]),
+        (GOOD, &["\u{1b}[2J"][..]),
+        (GOOD, &["run.name='a\\u001b'"][..]),
+        (GOOD, &["run.name=\"a\\u001b\""][..]),
+        (GOOD, &["data.format=\"a\\u001b\""][..]),
+    ] {
+        let Err(error) = load(text, overrides) else {
+            assert!(overrides[0].contains("'a\\u001b'"), "{text:?} {overrides:?}");
+            continue;
+        };
+        let line = error.to_string();
+        assert!(!line.chars().any(|c| c.is_control() && c != '\n'), "{line:?}");
+    }
+}

@@ -20,6 +20,7 @@ use kintsugi::data::store::memory::MemoryStore;
 use kintsugi::data::synth::{self, SynthOptions};
 use kintsugi::data::{Batch, DataError, Image, Split};
 
+mod folders;
 mod stores;
 
 fn options(threads: usize, prefetch: usize) -> LoaderOptions {
@@ -218,7 +219,7 @@ fn a_folder_that_cannot_be_used_is_refused_by_name() {
     fs::create_dir_all(&train).expect("created");
     has(refusal(&folder(&train), Split::Train), &["data.train", "no class folders"]);
     fs::create_dir_all(train.join("cat")).expect("created");
-    has(refusal(&folder(&train), Split::Train), &["train/cat", "no JPEG or PNG"]);
+    has(refusal(&folder(&train), Split::Train), &["train/cat", "no picture"]);
     fill(&train, "cat", &[("0.jpg", &jpeg(9, 9, false))]);
     has(refusal(&data, Split::Train), &["data.validation", "does not exist"]);
     has(refusal(&folder(&train), Split::Validation), &["data.validation is not set"]);

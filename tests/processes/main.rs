@@ -5,6 +5,7 @@
 
 mod bench;
 mod chaos;
+mod folders;
 mod guard;
 mod integrity;
 mod join;

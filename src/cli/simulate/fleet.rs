@@ -4,8 +4,8 @@
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use crate::config::Span;
 use crate::config::units::Every;
+use crate::config::{Shown, Span};
 use crate::lab::fleet::against::{self, Given, Judgement, Measured};
 use crate::lab::fleet::costs::{self, Costs, MEASURED_RANKS, RECOVERY};
 use crate::lab::fleet::{Fleet, Forecast, NODES_MAX, NodeLoss, forecasts, page};
@@ -260,7 +260,7 @@ fn show(args: &Args) -> Result<bool, String> {
         FileSystem::new("")
             .write_whole(path, &[page.as_bytes()])
             .map_err(|error| error.to_string())?;
-        println!("{}", path.display());
+        println!("{}", path.shown());
     }
     if args.json {
         let line = serde_json::json!({
@@ -356,7 +356,7 @@ fn print_table(all: &[Forecast]) {
 fn compare(args: &Args, run: &Path) -> Result<bool, String> {
     let events = read_events(&run.join(EVENTS_FILE)).map_err(|error| error.to_string())?;
     let measured =
-        against::measure(&events).map_err(|reason| format!("{}: {reason}", run.display()))?;
+        against::measure(&events).map_err(|reason| format!("{}: {reason}", run.shown()))?;
     // A report of checkpoints alone says nothing of repairs.
     let (costs, repairs_measured) = costs(args)?;
     let given = Given {
@@ -390,7 +390,7 @@ fn print_verdict(run: &Path, measured: &Measured, verdict: &Judgement) {
     println!(
         "{}: {} ranks, {} steps of {} in {}; {} of evaluations left out; where nothing fails, \
          {:.2} % of the time goes into steps",
-        run.display(),
+        run.shown(),
         measured.ranks,
         measured.steps,
         duration(measured.step_seconds),

@@ -7,6 +7,7 @@ use kintsugi_ffi::os;
 use serde::Serialize;
 
 use crate::cluster::world::{Member, Role, World};
+use crate::config::Shown;
 use crate::launch::nodes::scale::Picture;
 use crate::observe::event::{Event, Kind};
 use crate::observe::log::{EVENTS_FILE, EventTail};
@@ -71,7 +72,7 @@ pub(super) fn report(folder: &Path, events: &[Event]) -> Result<Report, String> 
     if events.is_empty() && world.is_none() && result.is_none() {
         return Err(format!(
             "{} holds no run: neither events.jsonl nor world.json nor result.json",
-            folder.display()
+            folder.shown()
         ));
     }
     let last = events.last();
@@ -84,7 +85,7 @@ pub(super) fn report(folder: &Path, events: &[Event]) -> Result<Report, String> 
     };
     let recoveries = episodes(events);
     Ok(Report {
-        run: folder.display().to_string(),
+        run: folder.shown(),
         state,
         reason: result.as_ref().map(|result| result.reason.clone()),
         job: Picture::read(&FileSystem::new(folder)).map(|picture| picture.job),

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use crate::config::{FaultKind, Faults, Phase, PlannedFault};
+use crate::config::{FaultKind, Faults, Phase, PlannedFault, Shown};
 use crate::observe::clock::Clock;
 use crate::observe::storage::Storage;
 
@@ -268,7 +268,7 @@ impl Armed {
             Ok(()) => true,
             Err(error) if error.kind() == ErrorKind::AlreadyExists => false,
             Err(error) => {
-                tracing::warn!("planned fault {name} does not fire: {}: {error}", path.display());
+                tracing::warn!("planned fault {name} does not fire: {}: {error}", path.shown());
                 false
             }
         }

@@ -20,7 +20,7 @@ struct Memory {
 impl Memory {
     fn names(&self) -> Vec<String> {
         let files = lock(&self.files);
-        files.keys().map(|path| path.display().to_string()).collect()
+        files.keys().map(|path| path.to_string_lossy().into_owned()).collect()
     }
 }
 
@@ -52,7 +52,7 @@ impl Storage for Memory {
         self.calls.fetch_add(1, Ordering::Relaxed);
         let files = lock(&self.files);
         let below = files.keys().filter_map(|path| path.strip_prefix(folder).ok());
-        Ok(below.map(|path| path.display().to_string()).collect())
+        Ok(below.map(|path| path.to_string_lossy().into_owned()).collect())
     }
     fn rename(&self, _: &Path, _: &Path) -> io::Result<()> {
         unreachable!("claims stay")

@@ -5,6 +5,7 @@
 use std::io::Write;
 use std::path::Path;
 
+use crate::config::Shown;
 use crate::run_folder::variables;
 
 /// Why somebody ended it on purpose.
@@ -44,7 +45,7 @@ pub fn leave(path: &Path, key: &str, text: &str) {
     let line = format!("{key}: {}\n", text.replace('\n', " "));
     let written = file.and_then(|mut file| file.write_all(line.as_bytes()));
     if let Err(error) = written {
-        tracing::warn!("{}: {error}", path.display());
+        tracing::warn!("{}: {error}", path.shown());
     }
 }
 

@@ -4,6 +4,7 @@
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
+use crate::config::Shown;
 use crate::run_folder::variables;
 
 /// Set by the launcher: this rank's number among its job's on the node, the last part of the name.
@@ -59,7 +60,7 @@ pub fn remove(name: &str) {
     if let Err(error) = std::fs::remove_file(&path)
         && error.kind() != std::io::ErrorKind::NotFound
     {
-        tracing::warn!("{}: {error}", path.display());
+        tracing::warn!("{}: {error}", path.shown());
     }
 }
 
@@ -93,7 +94,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let slots = folder.path().join("kintsugi-run.slots");
         std::fs::write(&slots, "state").unwrap();
-        remove(&slots.display().to_string());
+        remove(&slots.to_string_lossy());
         remove("kintsugi-run.slots");
         assert!(slots.exists());
     }

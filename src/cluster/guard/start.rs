@@ -69,7 +69,7 @@ fn arguments(pid: u32, limits: &Limits, last_words: &Path) -> Vec<String> {
         "--time".into(),
         milliseconds(limits.time),
         "--last-words".into(),
-        last_words.display().to_string(),
+        last_words.to_string_lossy().into_owned(),
     ]
 }
 

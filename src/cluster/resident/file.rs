@@ -16,6 +16,8 @@ use kintsugi_ffi::life::{Life, Mark};
 use kintsugi_ffi::mapping::{self, Memory, PAGE_BYTES, Words};
 use kintsugi_ffi::os::{self, Lock};
 
+use crate::config::Shown;
+
 use super::header::{HEADER_WORDS, Header, Refusal};
 
 /// Headers and label.
@@ -181,7 +183,7 @@ impl SlotFile {
         if let Err(error) = std::fs::remove_file(&self.path)
             && error.kind() != io::ErrorKind::NotFound
         {
-            tracing::warn!("cannot remove {}: {error}", self.path.display());
+            tracing::warn!("cannot remove {}: {error}", self.path.shown());
         }
     }
 }

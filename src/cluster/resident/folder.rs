@@ -5,6 +5,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use crate::config::Shown;
+
 use super::file::{Look, SlotFile};
 use super::header::{Header, Key, Refusal};
 use super::name::{NEW, PREFIX, SUFFIX};
@@ -77,7 +79,7 @@ impl Folder {
     ) -> impl Iterator<Item = SlotFile> + use<> {
         self.files().into_iter().filter_map(move |path| {
             open(&path).unwrap_or_else(|error| {
-                tracing::warn!("resident state: cannot open {}: {error}", path.display());
+                tracing::warn!("resident state: cannot open {}: {error}", path.shown());
                 None
             })
         })
@@ -89,7 +91,7 @@ impl Folder {
             if let Err(error) = std::fs::remove_file(&path)
                 && error.kind() != io::ErrorKind::NotFound
             {
-                tracing::warn!("cannot remove {}: {error}", path.display());
+                tracing::warn!("cannot remove {}: {error}", path.shown());
             }
         }
     }

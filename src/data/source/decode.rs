@@ -1,6 +1,10 @@
 //! From the bytes of a file to pixels. What a file is, its first bytes say, not its name.
-//! EXIF orientation is ignored, as torchvision does.
+//! EXIF orientation is ignored, as torchvision does; of several pictures in a file the first
+//! counts.
 
+use std::io::Cursor;
+
+use image::{ImageFormat, ImageReader, Limits};
 use zune_core::bytestream::ZCursor;
 use zune_core::colorspace::ColorSpace;
 use zune_core::options::DecoderOptions;
@@ -8,17 +12,43 @@ use zune_jpeg::JpegDecoder;
 
 use crate::data::Image;
 
+/// The endings of the files that are read: torchvision's, and GIF.
+pub(super) const EXTENSIONS: [&str; 10] =
+    ["jpg", "jpeg", "png", "ppm", "bmp", "pgm", "tif", "tiff", "webp", "gif"];
+
 /// Largest width and height that is decoded, in pixels.
 const SIDE_MAX: usize = 16_384;
+/// Most memory that one picture may take while it is decoded.
+const DECODED_BYTES_MAX: u64 = 1 << 30;
 
-/// Decodes a JPEG (any colour space) or PNG (any depth; alpha is dropped) to RGB.
+/// Decodes a picture of any colour space and depth to RGB; alpha is dropped.
 pub(super) fn rgb(bytes: &[u8]) -> Result<Image, String> {
     match bytes {
         [] => Err("the file is empty".into()),
         [0xFF, 0xD8, ..] => jpeg(bytes),
-        [0x89, b'P', b'N', b'G', ..] => png(bytes),
-        _ => Err("neither a JPEG nor a PNG file".into()),
+        _ => match format(bytes) {
+            Some((name, format)) => other(bytes, name, format),
+            None => Err("not a JPEG, PNG, WebP, BMP, GIF, TIFF, PPM or PGM file".into()),
+        },
     }
+}
+
+/// What the first bytes say of a file that is no JPEG.
+fn format(bytes: &[u8]) -> Option<(&'static str, ImageFormat)> {
+    Some(match bytes {
+        [0x89, b'P', b'N', b'G', ..] => ("PNG", ImageFormat::Png),
+        [b'R', b'I', b'F', b'F', _, _, _, _, b'W', b'E', b'B', b'P', ..] => {
+            ("WebP", ImageFormat::WebP)
+        }
+        [b'G', b'I', b'F', b'8', ..] => ("GIF", ImageFormat::Gif),
+        // 42: TIFF, 43: BigTIFF.
+        [b'I', b'I', 42 | 43, 0, ..] | [b'M', b'M', 0, 42 | 43, ..] => ("TIFF", ImageFormat::Tiff),
+        [b'P', b'1'..=b'7', space, ..] if space.is_ascii_whitespace() || *space == b'#' => {
+            ("PPM or PGM", ImageFormat::Pnm)
+        }
+        [b'B', b'M', ..] => ("BMP", ImageFormat::Bmp),
+        _ => return None,
+    })
 }
 
 /// Strict: a truncated file is an error, not a grey lower half.
@@ -34,10 +64,14 @@ fn jpeg(bytes: &[u8]) -> Result<Image, String> {
     image(width, height, pixels)
 }
 
-fn png(bytes: &[u8]) -> Result<Image, String> {
-    let decoded = image::load_from_memory_with_format(bytes, image::ImageFormat::Png)
-        .map_err(|error| format!("PNG: {error}"))?
-        .into_rgb8();
+fn other(bytes: &[u8], name: &str, format: ImageFormat) -> Result<Image, String> {
+    let mut reader = ImageReader::with_format(Cursor::new(bytes), format);
+    let mut limits = Limits::default();
+    limits.max_image_width = Some(SIDE_MAX as u32);
+    limits.max_image_height = Some(SIDE_MAX as u32);
+    limits.max_alloc = Some(DECODED_BYTES_MAX);
+    reader.limits(limits);
+    let decoded = reader.decode().map_err(|error| format!("{name}: {error}"))?.into_rgb8();
     let (width, height) = decoded.dimensions();
     image(width as usize, height as usize, decoded.into_raw())
 }

@@ -3,9 +3,13 @@
 use super::store::Location;
 use super::{Image, Normalization};
 
+pub mod cifar;
 mod decode;
 pub mod image_folder;
+mod leftovers;
+pub mod mnist;
 pub mod packed;
+mod pickle;
 pub mod synthetic;
 
 /// A data set, by sample id (0..len): where each sample lies and what its bytes mean. It holds the
@@ -32,6 +36,11 @@ pub trait Source: Send + Sync {
     fn name(&self, id: u64) -> String;
     /// Changes when the set changes (names, sizes): part of a run's fingerprint.
     fn fingerprint(&self) -> u64;
+    /// What of the set is not used, and what its owner should look at: a sentence each, for the
+    /// console.
+    fn remarks(&self) -> &[String] {
+        &[]
+    }
     /// The constants usual for this format.
     fn normalization(&self) -> Normalization {
         Normalization::IMAGENET

@@ -3,11 +3,11 @@
 use std::collections::HashMap;
 use std::fs::{self, File, Metadata};
 use std::io::{self, Read};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError, RwLock};
 
-use super::{Entry, Extent, FILE_BYTES_MAX, FetchError, Kind, Location, Store};
+use super::{Entry, Extent, FILE_BYTES_MAX, FetchError, FolderId, Kind, Location, Store};
 
 /// Files of many samples that are held open, at most: far below a process's limit of 1024.
 const OPEN_MAX: usize = 256;
@@ -61,7 +61,9 @@ fn absent(error: io::Error) -> FetchError {
 
 fn kind(found: io::Result<Metadata>) -> Kind {
     match found {
-        Ok(data) if data.is_dir() => Kind::Folder,
+        Ok(data) if data.is_dir() => {
+            Kind::Folder(FolderId { device: data.dev(), number: data.ino() })
+        }
         Ok(data) if data.is_file() => Kind::File { bytes: data.len() },
         Ok(_) => Kind::Other,
         Err(_) => Kind::Broken,
@@ -142,9 +144,11 @@ mod tests {
         fs::write(root.path().join("file"), b"12").expect("written");
         fs::create_dir(root.path().join("folder")).expect("created");
         std::os::unix::fs::symlink("nowhere", root.path().join("link")).expect("linked");
+        let folder = Direct::default().look(&root.path().join("folder/../folder")).expect("there");
         let mut found = Direct::default().list(root.path()).expect("there");
         found.sort_unstable_by(|a, b| a.name.cmp(&b.name));
         let kinds: Vec<Kind> = found.iter().map(|entry| entry.kind).collect();
-        assert_eq!(kinds, [Kind::File { bytes: 2 }, Kind::Folder, Kind::Broken]);
+        assert_eq!(kinds, [Kind::File { bytes: 2 }, folder, Kind::Broken]);
+        assert_ne!(folder, Direct::default().look(root.path()).expect("there"));
     }
 }

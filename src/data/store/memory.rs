@@ -6,7 +6,9 @@ use std::ffi::OsString;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use super::{Entry, Extent, FetchError, Kind, Location, Store};
+use xxhash_rust::xxh3::xxh3_64;
+
+use super::{Entry, Extent, FetchError, FolderId, Kind, Location, Store};
 
 /// The files, by path.
 #[derive(Debug, Clone, Default)]
@@ -63,7 +65,10 @@ impl Store for MemoryStore {
         if let Ok(file) = self.file(path) {
             return Ok(Kind::File { bytes: file.len() as u64 });
         }
-        let is_folder = self.files.keys().any(|file| file.starts_with(path));
-        if is_folder { Ok(Kind::Folder) } else { Err(io::ErrorKind::NotFound.into()) }
+        if !self.files.keys().any(|file| file.starts_with(path)) {
+            return Err(io::ErrorKind::NotFound.into());
+        }
+        let number = xxh3_64(path.as_os_str().as_encoded_bytes());
+        Ok(Kind::Folder(FolderId { device: 0, number }))
     }
 }

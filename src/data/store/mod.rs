@@ -73,6 +73,15 @@ pub enum FetchError {
     Unreachable(String),
 }
 
+/// Which folder it is: paths that lead to one folder give one number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct FolderId {
+    /// What it lies on.
+    pub device: u64,
+    /// Its number there.
+    pub number: u64,
+}
+
 /// What a path leads to, links followed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
@@ -82,7 +91,7 @@ pub enum Kind {
         bytes: u64,
     },
     /// A folder.
-    Folder,
+    Folder(FolderId),
     /// A pipe, a device, a socket.
     Other,
     /// A link to nothing, or what cannot be looked at.

@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 use crate::cluster::comm::mpi::MpiComm;
 use crate::cluster::comm::mpi::flags::recovery_flags;
 use crate::cluster::comm::{CommError, Communicator, Elements, Membership, ReduceOp};
+use crate::config::Shown;
 
 use super::{Case, Report, find_mpirun, machine, median};
 
@@ -174,7 +175,7 @@ fn run_once(mpirun: &Path, launcher: Launcher, options: Options) -> Result<Vec<S
         .stdin(Stdio::null())
         .stderr(Stdio::inherit())
         .output()
-        .map_err(|error| format!("cannot run {}: {error}", mpirun.display()))?;
+        .map_err(|error| format!("cannot run {}: {error}", mpirun.shown()))?;
     let text = String::from_utf8_lossy(&output.stdout);
     let lines = text.lines().filter_map(|line| line.split_once(MARK));
     let samples: Vec<Samples> =

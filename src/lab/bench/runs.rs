@@ -13,7 +13,7 @@ use signal_hook::consts::signal::{SIGINT, SIGTERM};
 use signal_hook::flag;
 
 use crate::cluster::resident::folder::inventory;
-use crate::config::Recovery;
+use crate::config::{Recovery, Shown};
 use crate::observe::event::Event;
 use crate::observe::log::read_events;
 
@@ -50,7 +50,7 @@ pub(super) fn of_runs(
     if let Err(error) = std::fs::remove_dir_all(&runs.folder)
         && error.kind() != std::io::ErrorKind::NotFound
     {
-        eprintln!("warning: {} stays behind: {error}", runs.folder.display());
+        eprintln!("warning: {} stays behind: {error}", runs.folder.shown());
     }
     if runs.asked_to_end() { Err(STOPPED.into()) } else { result }
 }

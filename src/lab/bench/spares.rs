@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use kintsugi_ffi::os::Signal;
 
 use crate::cluster::world::World;
+use crate::config::Shown;
 use crate::observe::log::read_events;
 
 use super::runs::{Runs, launch, of_runs};
@@ -91,7 +92,7 @@ fn one_run(
     // It has ended, or has to: it takes its ranks with it.
     let _ = kintsugi_ffi::os::kill(launch.id(), Signal::Terminate);
     launch.wait().map_err(|error| format!("waiting for launch: {error}"))?;
-    share.ok_or_else(|| format!("{}: no spare was seen to wait", run_dir.display()))
+    share.ok_or_else(|| format!("{}: no spare was seen to wait", run_dir.shown()))
 }
 
 /// From the first steps to the last sight of the spare.

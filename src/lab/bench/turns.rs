@@ -13,6 +13,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use kintsugi_ffi::os::{self, Signal};
 
 use crate::cluster::world::World;
+use crate::config::Shown;
 use crate::observe::event::{Event, Kind};
 use crate::observe::log::{EVENTS_FILE, EventTail};
 
@@ -98,7 +99,7 @@ fn start(runs: &Runs, contender: Contender, worlds: &mut Vec<Running>) -> Result
     let keys = [STEPS, "evaluation.every=never", "checkpoint.every=never"];
     let log = run_dir.with_extension("log");
     let made = runs.make_folder().and_then(|()| File::create(&log));
-    let file = made.map_err(|error| format!("{}: {error}", log.display()))?;
+    let file = made.map_err(|error| format!("{}: {error}", log.shown()))?;
     command.args(keys.iter().flat_map(|key| ["-s", key])).stderr(Stdio::from(file));
     let child = runs.start(&mut command)?;
     let tail = EventTail::new(run_dir.join(EVENTS_FILE));
@@ -235,7 +236,7 @@ fn processes(world: &Running) -> Result<Vec<u32>, String> {
     let path = world.run_dir.join("world.json");
     let read = std::fs::read(&path).map_err(|error| error.to_string());
     let members = read.and_then(|bytes| World::decode(&bytes).map_err(|error| error.to_string()));
-    let members = members.map_err(|error| format!("{}: {error}", path.display()))?;
+    let members = members.map_err(|error| format!("{}: {error}", path.shown()))?;
     let ranks: Vec<u32> = members.members.iter().map(|member| member.pid).collect();
     let mut all: Vec<u32> = children_of(&ranks);
     all.extend(ranks);

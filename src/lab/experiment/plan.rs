@@ -6,11 +6,13 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize;
 use thiserror::Error;
 
+use crate::config::Shown;
+
 /// What is wrong with an experiment file or its options: nothing was started.
 #[derive(Debug, Error)]
 pub enum ExperimentError {
     /// The file cannot be read.
-    #[error("{path}: {source}")]
+    #[error("{}: {source}", path.shown())]
     Read {
         /// The file.
         path: PathBuf,
@@ -18,7 +20,7 @@ pub enum ExperimentError {
         source: std::io::Error,
     },
     /// It is not what an experiment file looks like.
-    #[error("{path}: {message}")]
+    #[error("{}: {message}", path.shown())]
     Syntax {
         /// The file.
         path: PathBuf,
@@ -242,7 +244,7 @@ impl Experiment {
             keys.set_typed(pair);
         }
         let mut arguments = vec!["-n".to_string(), self.ranks.to_string()];
-        arguments.push(self.config.display().to_string());
+        arguments.push(self.config.to_string_lossy().into_owned());
         for pair in keys.pairs() {
             arguments.extend(["-s".to_string(), pair]);
         }
@@ -402,7 +404,7 @@ set.recovery.ladder = ["respawn", "restart"]
                 .join(format!("configs/experiment/{name}.toml"));
             let (experiment, _) = Experiment::load(&path).unwrap();
             let experiment = experiment.with(&Changes::default()).unwrap();
-            assert!(experiment.config.exists(), "{}", experiment.config.display());
+            assert!(experiment.config.exists(), "{}", experiment.config.shown());
             assert!(experiment.plan(&Changes::default()).len() >= 4);
         }
     }

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use super::plan::{Experiment, PlannedRun};
+use crate::config::Shown;
 use crate::observe::report::read::read_run;
 use crate::observe::report::summary::{RunSummary, summarise};
 use crate::observe::report::{Study, html, tables};
@@ -81,7 +82,7 @@ impl Index {
         let path = out.join(RESULTS_FILE);
         let text = std::fs::read(&path)?;
         serde_json::from_slice(&text).map_err(|error| {
-            io::Error::new(io::ErrorKind::InvalidData, format!("{}: {error}", path.display()))
+            io::Error::new(io::ErrorKind::InvalidData, format!("{}: {error}", path.shown()))
         })
     }
 
@@ -91,7 +92,7 @@ impl Index {
         for entry in &self.runs {
             let mut run = read_run(&out.join(&entry.folder), Some(&entry.arm))?;
             run.seed = entry.seed;
-            run.path = entry.folder.display().to_string();
+            run.path = entry.folder.to_string_lossy().into_owned();
             runs.push(run);
         }
         // Runs are made seed by seed; the arms keep the order of the first seed.

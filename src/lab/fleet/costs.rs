@@ -3,6 +3,7 @@
 
 use std::path::Path;
 
+use crate::config::Shown;
 use crate::lab::bench::Report;
 
 /// Ranks of the fleet on which the default figures were measured.
@@ -102,7 +103,7 @@ const CHECKPOINT: &str = "checkpoint";
 /// When the file cannot be read or holds none.
 pub fn read_report(path: &Path) -> Result<Report, String> {
     let text =
-        std::fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))?;
+        std::fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.shown()))?;
     let line = text.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or_default();
     serde_json::from_str(line).map_err(|error| no_costs(path, &error.to_string()))
 }
@@ -112,7 +113,7 @@ pub fn no_costs(path: &Path, reason: &str) -> String {
     format!(
         "{}: {reason}; write it with `kintsugi bench recovery --json > FILE` or `kintsugi bench \
          checkpoint --json > FILE`",
-        path.display()
+        path.shown()
     )
 }
 

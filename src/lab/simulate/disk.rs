@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::cluster::comm::sim::SimStrike;
 use crate::cluster::faults::{FAULTS_FOLDER, Strike};
-use crate::config::{FaultKind, Phase};
+use crate::config::{FaultKind, Phase, Shown};
 use crate::observe::storage::{MemoryStorage, Storage};
 
 use super::scenario::{Fault, Moment};
@@ -143,7 +143,7 @@ fn cut(line: &[u8], draw: u64) -> &[u8] {
 
 impl Storage for Disk {
     fn append_line(&self, path: &Path, line: &str) -> io::Result<()> {
-        let what = format!("append to {}", path.display());
+        let what = format!("append to {}", path.shown());
         let whole = format!("{line}\n");
         match self.files.next() {
             None => self.files.memory.append_line(path, line),
@@ -166,12 +166,12 @@ impl Storage for Disk {
     }
 
     fn write_whole(&self, path: &Path, body: &[&[u8]]) -> io::Result<()> {
-        let what = format!("write {}", path.display());
+        let what = format!("write {}", path.shown());
         self.change(&what, |memory| memory.write_whole(path, body), |_, _| {})
     }
 
     fn create_new(&self, path: &Path, body: &[u8]) -> io::Result<()> {
-        let what = format!("create {}", path.display());
+        let what = format!("create {}", path.shown());
         self.change(
             &what,
             |memory| memory.create_new(path, body),
@@ -188,12 +188,12 @@ impl Storage for Disk {
     }
 
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
-        let what = format!("rename {} to {}", from.display(), to.display());
+        let what = format!("rename {} to {}", from.shown(), to.shown());
         self.change(&what, |memory| memory.rename(from, to), |_, _| {})
     }
 
     fn remove(&self, path: &Path) -> io::Result<()> {
-        let what = format!("remove {}", path.display());
+        let what = format!("remove {}", path.shown());
         self.change(
             &what,
             |memory| memory.remove(path),
@@ -214,7 +214,7 @@ impl Storage for Disk {
         if self.files.memory.list(path).is_ok_and(|names| !names.is_empty()) {
             return Ok(());
         }
-        let what = format!("create folder {}", path.display());
+        let what = format!("create folder {}", path.shown());
         self.change(&what, |memory| memory.create_dir(path), |_, _| {})
     }
 }

@@ -11,6 +11,7 @@ use kintsugi_ffi::os;
 
 use crate::cluster::resident::header::Key;
 use crate::cluster::resident::{EXTRA_BYTES_MAX, Folder, Look};
+use crate::config::Shown;
 use crate::config::seed::{Stream, purpose};
 use crate::launch::run_dir::RunDir;
 
@@ -130,7 +131,7 @@ fn keys(path: &Path) -> [Option<Key>; 2] {
 impl Drop for Room {
     fn drop(&mut self) {
         if let Err(error) = std::fs::remove_dir_all(&self.path) {
-            tracing::warn!("{} stays behind: {error}", self.path.display());
+            tracing::warn!("{} stays behind: {error}", self.path.shown());
         }
     }
 }

@@ -8,6 +8,7 @@ use std::time::Duration;
 use serde::de::DeserializeOwned;
 
 use crate::cluster::comm::sim::{self, End, SimOptions, Trace};
+use crate::config::Shown;
 use crate::config::seed::{Stream, purpose};
 use crate::launch::LaunchError;
 use crate::launch::attempts::{self, Attempts, Run, Tried};
@@ -312,7 +313,7 @@ impl Supervisor {
             if there {
                 self.files.memory.write_whole(&path, &[&body]).expect("the memory's own file");
             }
-            self.trace.push(format!("attempt {number}: damaged {}", path.display()));
+            self.trace.push(format!("attempt {number}: damaged {}", path.shown()));
             self.damaged.push(Damaged { step, file: path, body: there.then_some(body) });
         }
     }

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use super::message::{self, Beat, Order, Report};
 use crate::cluster::resident::Folder;
+use crate::config::Shown;
 use crate::launch::janitor::{self, Janitor};
 
 /// How long launch is tried to be reached.
@@ -240,7 +241,7 @@ impl Agent<'_> {
     fn begin(&mut self, job: &str, temporary: &Path) -> io::Result<()> {
         let root = temporary.parent().unwrap_or(temporary);
         if let Some(name) = janitor::shared_by(root) {
-            let root = root.display();
+            let root = root.shown();
             return Err(io::Error::other(format!(
                 "{root} is on a network file system ({name}) here, and not where launch runs: \
                  leave this node out (sbatch --exclude)"

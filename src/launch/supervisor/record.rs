@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 use crate::cluster::guard::last_words;
+use crate::config::Shown;
 use crate::launch::job::Job;
 use crate::launch::nodes::spreading::Spreading;
 use crate::launch::verdict::History;
@@ -148,7 +149,7 @@ impl<'a> Record<'a> {
         let lines = account::last_lines(&log, LINES);
         if !lines.is_empty() {
             let text = lines.join("\n  ");
-            self.warn(&format!("the last lines of {}:\n  {text}", log.display()));
+            self.warn(&format!("the last lines of {}:\n  {text}", log.shown()));
         }
     }
 

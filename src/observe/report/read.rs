@@ -4,7 +4,7 @@ use std::io;
 use std::path::Path;
 
 use super::Run;
-use crate::config::{Config, ExchangeKind};
+use crate::config::{Config, ExchangeKind, Shown};
 use crate::observe::log::{self, EVENTS_FILE};
 use crate::observe::{ledger, result::RunResult};
 
@@ -16,9 +16,9 @@ pub fn read_run(folder: &Path, arm: Option<&str>) -> io::Result<Run> {
     let parsed: Option<Config> = toml::from_str(&config).ok();
     let named = parsed.as_ref().map(|config| config.run.name.clone());
     Ok(Run {
-        arm: arm.map(str::to_string).or(named).unwrap_or_else(|| folder.display().to_string()),
+        arm: arm.map(str::to_string).or(named).unwrap_or_else(|| folder.shown()),
         seed: parsed.as_ref().map_or(0, |config| config.run.seed),
-        path: folder.display().to_string(),
+        path: folder.to_string_lossy().into_owned(),
         synchronous: parsed
             .as_ref()
             .is_none_or(|config| config.train.exchange == ExchangeKind::Synchronous),
@@ -35,7 +35,7 @@ pub fn read_result(folder: &Path) -> io::Result<Option<RunResult>> {
     let path = folder.join("result.json");
     let Some(text) = optional(std::fs::read_to_string(&path))? else { return Ok(None) };
     let invalid =
-        |error| io::Error::new(io::ErrorKind::InvalidData, format!("{}: {error}", path.display()));
+        |error| io::Error::new(io::ErrorKind::InvalidData, format!("{}: {error}", path.shown()));
     serde_json::from_str(&text).map(Some).map_err(invalid)
 }
 

@@ -6,6 +6,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use crate::config::Shown;
+
 use super::Storage;
 
 /// What is asked of the storage.
@@ -79,7 +81,7 @@ impl MemoryStorage {
 }
 
 fn error(kind: io::ErrorKind, path: &Path, what: &str) -> io::Error {
-    io::Error::new(kind, format!("{}: {what}", path.display()))
+    io::Error::new(kind, format!("{}: {what}", path.shown()))
 }
 
 impl Tree {

@@ -16,6 +16,7 @@ use crate::train::state::parts::{PARAMETERS, STATISTICS};
 
 use crate::train::state::digest::{Position, state_sha256};
 
+mod differences;
 pub mod interval;
 pub mod manifest;
 pub mod reading;
@@ -25,6 +26,7 @@ pub mod weights;
 pub mod wire;
 pub mod writer;
 
+pub use differences::Differences;
 pub use interval::young_daly;
 pub use store::{WriterReport, newest_verified};
 pub use wire::TrainState;

@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::path::Path;
 
+use crate::config::Shown;
 use crate::observe::clock::Clock;
 use crate::observe::storage::Storage;
 
@@ -163,7 +164,7 @@ fn publish(storage: &dyn Storage, beside: &Path, name: &str) -> Result<(), Check
 
 fn warn_of(action: &str, path: &Path, result: io::Result<()>) {
     if let Err(error) = result {
-        tracing::warn!("checkpoint: cannot {action} {}: {error}", path.display());
+        tracing::warn!("checkpoint: cannot {action} {}: {error}", path.shown());
     }
 }
 

@@ -9,7 +9,9 @@ use safetensors::tensor::{Dtype, SafeTensors, TensorInfo};
 use serde::Serialize;
 use thiserror::Error;
 
+use crate::config::Shown;
 use crate::model::{Layout, TensorKind, TensorSpec};
+use crate::train::checkpoint::differences::{Differences, is_ignored};
 use crate::train::state::parts::MOMENTUM;
 
 /// What stands before a tensor's name in `optimizer.safetensors`: the part's name, but PyTorch's
@@ -38,7 +40,7 @@ pub enum TensorError {
     #[error("not a safetensors file: {0}")]
     Format(String),
     /// Another element type.
-    #[error("tensor {name} has type {found}; convert it to F32")]
+    #[error("tensor {} has type {found}; convert it to F32", name.shown())]
     Type {
         /// The tensor.
         name: String,
@@ -46,13 +48,13 @@ pub enum TensorError {
         found: String,
     },
     /// Not there.
-    #[error("tensor {0} is missing")]
+    #[error("tensor {} is missing", .0.shown())]
     Missing(String),
-    /// Not asked for.
-    #[error("tensor {0} belongs to no layer of the model")]
-    Unexpected(String),
+    /// Another model's, or not all of this one's.
+    #[error("{0}")]
+    Differ(Differences),
     /// Another shape.
-    #[error("tensor {name} has shape {found:?}, the model needs {expected:?}")]
+    #[error("tensor {} has shape {found:?}, the model needs {expected:?}", name.shown())]
     Shape {
         /// The tensor.
         name: String,
@@ -141,7 +143,46 @@ fn trained(layout: &Layout) -> impl Iterator<Item = &TensorSpec> {
 
 /// Weights and running statistics as flat vectors, found by name.
 pub fn read_model(bytes: &[u8], layout: &Layout) -> Result<(Vec<f32>, Vec<f32>), TensorError> {
+    read_named(bytes, layout, "")
+}
+
+/// What stands before every name of the file and in none of the model's: `module.` where the
+/// model was wrapped when it was saved. Empty where nothing does.
+pub fn prefix_of_names(bytes: &[u8], layout: &Layout) -> Result<String, TensorError> {
     let file = parse(bytes)?;
+    let (names, Some(first)) = (file.names(), layout.tensors.first()) else {
+        return Ok(String::new());
+    };
+    let prefixes = names.iter().filter_map(|name| name.strip_suffix(first.name.as_str()));
+    let mut whole = prefixes.filter(|prefix| {
+        prefix.ends_with('.') && names.iter().all(|name| name.starts_with(*prefix))
+    });
+    Ok(whole.next().unwrap_or_default().to_owned())
+}
+
+/// Names and shapes of a file's tensors.
+pub fn shapes(bytes: &[u8]) -> Result<Vec<(String, Vec<usize>)>, TensorError> {
+    let file = parse(bytes)?;
+    let tensors = file.tensors();
+    Ok(tensors.into_iter().map(|(name, view)| (name, view.shape().to_vec())).collect())
+}
+
+/// Like `read_model`, for a file whose names have something before those of the layout.
+pub fn read_named(
+    bytes: &[u8],
+    layout: &Layout,
+    prefix: &str,
+) -> Result<(Vec<f32>, Vec<f32>), TensorError> {
+    let file = parse(bytes)?;
+    let tensors = file.tensors();
+    let found: Vec<(&str, &[usize])> = tensors
+        .iter()
+        .map(|(name, view)| (name.strip_prefix(prefix).unwrap_or(name), view.shape()))
+        .collect();
+    let differences = Differences::between(&found, layout);
+    if !differences.is_empty() {
+        return Err(TensorError::Differ(differences));
+    }
     let (mut parameters, mut statistics) =
         (vec![0.0; layout.parameters], vec![0.0; layout.statistics]);
     for tensor in &layout.tensors {
@@ -149,14 +190,9 @@ pub fn read_model(bytes: &[u8], layout: &Layout) -> Result<(Vec<f32>, Vec<f32>),
             TensorKind::Statistic => &mut statistics,
             TensorKind::Weight | TensorKind::Bias => &mut parameters,
         };
-        read_tensor(&file, &tensor.name, tensor, flat)?;
+        read_tensor(&file, &format!("{prefix}{}", tensor.name), tensor, flat)?;
     }
-    let known = |name: &&str| layout.tensors.iter().any(|t| t.name == **name);
-    let ignored = |name: &&str| name.ends_with(".num_batches_tracked");
-    match file.names().into_iter().find(|name| !known(name) && !ignored(name)) {
-        Some(name) => Err(TensorError::Unexpected(name.to_string())),
-        None => Ok((parameters, statistics)),
-    }
+    Ok((parameters, statistics))
 }
 
 /// The optimizer's parts as flat vectors, in the order of their names: as many as stand before the
@@ -192,7 +228,7 @@ pub fn layout_of(bytes: &[u8]) -> Result<Layout, TensorError> {
     let mut nodes: HashMap<String, usize> = HashMap::new();
     for name in header.offset_keys() {
         let Some(info) = header.info(&name) else { continue };
-        if name.ends_with(".num_batches_tracked") {
+        if is_ignored(&name) {
             continue;
         }
         let (node, last) = name.rsplit_once('.').unwrap_or(("", &name));
@@ -309,12 +345,26 @@ mod tests {
         let bytes = file(&layout());
         let mut other = layout();
         other.tensors[3].name = "fc2.bias".into();
-        assert_eq!(read_model(&bytes, &other), Err(TensorError::Missing("fc2.bias".into())));
+        let text = read_model(&bytes, &other).unwrap_err().to_string();
+        let expected = "1 tensors are missing: fc2.bias; 1 tensors are of no layer of the model: \
+                        fc.bias";
+        assert_eq!(text, expected);
         let mut other = layout();
         other.tensors[0].shape = vec![2, 2, 2, 1];
-        assert!(matches!(read_model(&bytes, &other), Err(TensorError::Shape { .. })));
-        let mut other = layout();
-        other.tensors.remove(3);
-        assert_eq!(read_model(&bytes, &other), Err(TensorError::Unexpected("fc.bias".into())));
+        let text = read_model(&bytes, &other).unwrap_err().to_string();
+        assert!(text.contains("conv1.weight (shape [2, 1, 2, 2], the model"), "{text}");
+    }
+
+    #[test]
+    fn what_stands_before_every_name_is_found() {
+        let mut wrapped = layout();
+        wrapped.tensors.iter_mut().for_each(|t| t.name = format!("module.{}", t.name));
+        let bytes = file(&wrapped);
+        assert_eq!(prefix_of_names(&bytes, &layout()).unwrap(), "module.");
+        assert_eq!(prefix_of_names(&bytes, &wrapped).unwrap(), "");
+        let read = read_named(&bytes, &layout(), "module.").unwrap();
+        assert_eq!(read, read_model(&file(&layout()), &layout()).unwrap());
+        wrapped.tensors[3].name = "fc.bias".into();
+        assert_eq!(prefix_of_names(&file(&wrapped), &layout()).unwrap(), "", "not before all");
     }
 }

@@ -7,7 +7,9 @@ use std::sync::Arc;
 
 use thiserror::Error;
 
-use crate::model::{Layout, Shape};
+use crate::config::Shown;
+use crate::model::spec::ModelError;
+use crate::model::{Layout, Shape, catalogue, layout};
 use crate::observe::storage::FileSystem;
 
 use crate::train::checkpoint::manifest::MANIFEST;
@@ -21,7 +23,7 @@ use crate::train::state::parts::MOMENTUM;
 #[derive(Debug, Error)]
 pub enum WeightsError {
     /// The file cannot be read.
-    #[error("cannot read {path}: {source}")]
+    #[error("cannot read {path}: {source}", path = path.shown())]
     Io {
         /// The file.
         path: PathBuf,
@@ -29,15 +31,34 @@ pub enum WeightsError {
         source: std::io::Error,
     },
     /// It does not hold this model.
-    #[error("{path}: {source}; weights need every tensor of the model, with its name and shape")]
+    #[error(
+        "{path}: {source}; weights need every tensor of the model, with its name and shape",
+        path = path.shown()
+    )]
     Tensors {
         /// The file.
         path: PathBuf,
         /// Which tensor.
         source: TensorError,
     },
+    /// There is no such model.
+    #[error("{}: {source}; give --model NAME, or the path of its *.toml file", path.shown())]
+    Model {
+        /// The file.
+        path: PathBuf,
+        /// Why not.
+        source: ModelError,
+    },
+    /// A value that is no number.
+    #[error("{path}: {tensor} holds a value that is no finite number", path = path.shown())]
+    NotFinite {
+        /// The file.
+        path: PathBuf,
+        /// The tensor.
+        tensor: String,
+    },
     /// The file does not say what it is and nobody else did.
-    #[error("{path} does not say its {what}; give {option}")]
+    #[error("{path} does not say its {what}; give {option}", path = path.shown())]
     Unsaid {
         /// The file.
         path: PathBuf,
@@ -47,7 +68,7 @@ pub enum WeightsError {
         option: &'static str,
     },
     /// A folder that is no run, no checkpoint.
-    #[error("{0} is neither a run directory, nor a checkpoint, nor a .safetensors file")]
+    #[error("{} is neither a run directory, nor a checkpoint, nor a .safetensors file", .0.shown())]
     NoCheckpoint(PathBuf),
     /// The checkpoint does not verify.
     #[error(transparent)]
@@ -70,32 +91,78 @@ pub struct Given {
     pub input: Option<Shape>,
     /// Class names in label order.
     pub classes: Option<Vec<String>>,
+    /// Scale of the models that have one; else it follows from the file's shapes.
+    pub width: Option<f64>,
+}
+
+/// A foreign file as a state.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Imported {
+    /// The state of step 0.
+    pub snapshot: Snapshot,
+    /// What stood before every name and was taken off, such as `module.`; empty where nothing did.
+    pub prefix: String,
 }
 
 /// A file of weights as the state of step 0: zero momentum, nothing committed. What is `given`
-/// holds against what the file says of itself.
-pub fn import(path: &Path, bytes: &[u8], given: Given) -> Result<Snapshot, WeightsError> {
+/// holds against what the file says of itself. The file has to hold every tensor of that model,
+/// with its shape, and nothing else.
+pub fn import(path: &Path, bytes: &[u8], given: Given) -> Result<Imported, WeightsError> {
     let wrap = |source| WeightsError::Tensors { path: path.to_path_buf(), source };
     let unsaid = |what, option| WeightsError::Unsaid { path: path.to_path_buf(), what, option };
     let about = tensors::about(bytes).map_err(wrap)?;
-    let layout = tensors::layout_of(bytes).map_err(wrap)?;
-    let (parameters, statistics) = tensors::read_model(bytes, &layout).map_err(wrap)?;
     let model_name = given.model.or_else(|| about.get("model").cloned());
     let input = given.input.or_else(|| about.get("input").and_then(|text| parse_input(text)));
     let said = || serde_json::from_str(about.get("classes")?).ok();
-    Ok(Snapshot {
+    let model_name = model_name.ok_or_else(|| unsaid("model", "--model NAME"))?;
+    let input = input.ok_or_else(|| unsaid("input shape", "--input 3x224x224"))?;
+    let classes: Vec<String> = given
+        .classes
+        .or_else(said)
+        .ok_or_else(|| unsaid("classes", "--classes cat,dog,... or their number"))?;
+    let laid_out = |width: f64| {
+        let graph = catalogue::build(&model_name, input, classes.len(), width);
+        let graph =
+            graph.map_err(|source| WeightsError::Model { path: path.to_path_buf(), source })?;
+        Ok::<Layout, WeightsError>(layout::of(&graph))
+    };
+    let layout = match given.width {
+        Some(width) => laid_out(width)?,
+        None => {
+            let whole = laid_out(1.0)?;
+            match width_of(&tensors::shapes(bytes).map_err(wrap)?, &whole) {
+                Some(width) if catalogue::scales(&model_name) => laid_out(width)?,
+                _ => whole,
+            }
+        }
+    };
+    let Weights { parameters, statistics, prefix } = weights_for(path, bytes, &layout)?;
+    let snapshot = Snapshot {
         optimizer: vec![(MOMENTUM.to_owned(), vec![0.0; parameters.len()])],
-        model_name: model_name.ok_or_else(|| unsaid("model", "--model NAME"))?,
-        input: input.ok_or_else(|| unsaid("input shape", "--input 3x224x224"))?,
-        classes: given
-            .classes
-            .or_else(said)
-            .ok_or_else(|| unsaid("classes", "--classes cat,dog,... or their number"))?,
+        model_name,
+        input,
+        classes,
         layout: layout.into(),
         parameters,
         statistics,
         state: TrainState { exact: true, ..TrainState::default() },
-    })
+    };
+    match snapshot.poisoned() {
+        Some(tensor) => Err(WeightsError::NotFinite { path: path.to_path_buf(), tensor }),
+        None => Ok(Imported { snapshot, prefix }),
+    }
+}
+
+/// By what the file's layers are wider than those of `whole`, as its widest one says; the last
+/// layer is as wide as there are classes.
+fn width_of(file: &[(String, Vec<usize>)], whole: &Layout) -> Option<f64> {
+    let last = whole.tensors.iter().map(|tensor| tensor.node).max()?;
+    let inner = whole.tensors.iter().filter(|tensor| tensor.node != last);
+    let widest = inner.max_by_key(|tensor| tensor.shape.first().copied())?;
+    let is = |name: &String| name.strip_suffix(widest.name.as_str()).is_some();
+    let (_, shape) = file.iter().find(|(name, _)| is(name))?;
+    let (found, full) = (*shape.first()?, *widest.shape.first()?);
+    (found > 0 && full > 0).then(|| found as f64 / full as f64)
 }
 
 /// `"3x224x224"`: channels, height, width.
@@ -168,12 +235,20 @@ pub fn load(path: &Path, expect: Option<&Expectation>) -> Result<Snapshot, Weigh
     }
 }
 
+/// What a file gives a model.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Weights {
+    /// Trained elements, in the order of the layout.
+    pub parameters: Vec<f32>,
+    /// Running statistics.
+    pub statistics: Vec<f32>,
+    /// What stood before every name and was taken off; empty where nothing did.
+    pub prefix: String,
+}
+
 /// Parameters and statistics for `model.init`: from a `.safetensors` file, a checkpoint, or the
 /// newest checkpoint of a run.
-pub fn initial_weights(
-    path: &Path,
-    layout: &Arc<Layout>,
-) -> Result<(Vec<f32>, Vec<f32>), WeightsError> {
+pub fn initial_weights(path: &Path, layout: &Arc<Layout>) -> Result<Weights, WeightsError> {
     if path.is_dir() {
         // By tensor, not by name: weights may start another model that is laid out alike.
         let snapshot = load(path, None)?;
@@ -184,12 +259,10 @@ pub fn initial_weights(
 }
 
 /// Parameters and statistics for a layout from the bytes of a `.safetensors` file; `path` names it
-/// in errors.
-pub fn weights_for(
-    path: &Path,
-    bytes: &[u8],
-    layout: &Layout,
-) -> Result<(Vec<f32>, Vec<f32>), WeightsError> {
+/// in errors. The one check of foreign weights: every tensor of the layout, its shape, no other.
+pub fn weights_for(path: &Path, bytes: &[u8], layout: &Layout) -> Result<Weights, WeightsError> {
     let wrap = |source| WeightsError::Tensors { path: path.to_path_buf(), source };
-    tensors::read_model(bytes, layout).map_err(wrap)
+    let prefix = tensors::prefix_of_names(bytes, layout).map_err(wrap)?;
+    let (parameters, statistics) = tensors::read_named(bytes, layout, &prefix).map_err(wrap)?;
+    Ok(Weights { parameters, statistics, prefix })
 }

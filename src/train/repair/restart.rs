@@ -11,6 +11,7 @@ use crate::cluster::resident::choice::{Majority, Past, judge, keys_in_order};
 use crate::cluster::resident::folder::member_of;
 use crate::cluster::resident::{Key, Look, Refusal, SlotFile, Slots};
 use crate::cluster::world::World;
+use crate::config::Shown;
 use crate::observe::ledger::Entry;
 use crate::observe::log::parse_lines;
 use crate::observe::storage::Storage;
@@ -172,7 +173,7 @@ fn usable(slots: &Slots, slot_files: &SlotFiles, past: &Past) -> Result<Vec<Key>
     for refusal in refused {
         // One empty slot is what a death in the middle of an update leaves.
         if torn || refusal != Refusal::Uncommitted {
-            let path = slots.file().map(|file| file.path().display().to_string());
+            let path = slots.file().map(|file| file.path().shown());
             tracing::warn!("resident state {} {refusal}; not used", path.unwrap_or_default());
         }
     }

@@ -10,7 +10,7 @@ use crate::cluster::comm::{CommError, Communicator};
 use crate::cluster::recovery::{Environment, Note, StateHolder};
 use crate::cluster::resident::{Key, Look, Slots};
 use crate::cluster::world::World;
-use crate::config::Phase;
+use crate::config::{Phase, Shown};
 use crate::run_folder::variables;
 
 use crate::train::state::incoming::{Incoming, Way};
@@ -257,7 +257,7 @@ fn find(slots: &mut Slots, slot_files: Option<&SlotFiles>, offer: &Offer) -> Way
         Ok(true) => Way::Copied,
         Ok(false) => Way::Sent,
         Err(error) => {
-            tracing::warn!("cannot copy the state from {}: {error}", path.display());
+            tracing::warn!("cannot copy the state from {}: {error}", path.shown());
             Way::Sent
         }
     }

@@ -1,5 +1,6 @@
 //! The first lines of an attempt, from the rank that writes.
 
+use crate::config::Shown;
 use crate::config::identity;
 use crate::observe::event::{Kind, Lost};
 use crate::observe::ledger::counted_after;
@@ -19,6 +20,8 @@ pub(in crate::train) struct Beginning {
     pub facts: Facts,
     /// Training samples.
     pub train_samples: u64,
+    /// What of the sets is not used.
+    pub remarks: Vec<String>,
     /// What it is to do.
     pub plan: Plan,
     /// Who was lost with the attempt before.
@@ -40,7 +43,7 @@ pub(in crate::train) fn announce(
         written.map_err(|e| TrainError::Configuration(format!("cannot write config.toml: {e}")))?;
         let _ = around.storage.remove(RESULT.as_ref());
     }
-    let Beginning { from, facts, train_samples, plan, lost, inexact } = beginning;
+    let Beginning { from, facts, train_samples, remarks, plan, lost, inexact } = beginning;
     let Trainer { rank, record, .. } = trainer;
     record.journal.world(&rank.world);
     let (attempt, step) = (rank.world.attempt, rank.replica.position.step);
@@ -55,8 +58,12 @@ pub(in crate::train) fn announce(
         let message = format!(
             "resident state is off on {ranks} ranks: no room for their slots in {} (their logs say \
              more); a restart will read a checkpoint",
-            place.display()
+            place.shown()
         );
+        record.event(rank, Kind::Warning { message });
+    }
+    // The sets are the same as long as the run goes on: once is enough.
+    for message in remarks.into_iter().filter(|_| from == From::Scratch) {
         record.event(rank, Kind::Warning { message });
     }
     let parameters = facts.about.layout.parameters as u64;

@@ -104,9 +104,9 @@ pub fn replacement_arguments(
     let run_dir = run_dir.unwrap_or_else(|_| arguments.run_dir.clone());
     let mut spawned: Vec<String> = vec![
         "train".into(),
-        run_dir.join("config.toml").display().to_string(),
+        run_dir.join("config.toml").to_string_lossy().into_owned(),
         "--run-dir".into(),
-        run_dir.display().to_string(),
+        run_dir.to_string_lossy().into_owned(),
         "--attempt".into(),
         attempt.to_string(),
         "--origin".into(),

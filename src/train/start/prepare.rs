@@ -8,7 +8,7 @@ use crate::cluster::comm::{CommError, Communicator, Membership};
 use crate::cluster::faults::Injector;
 use crate::cluster::resident::{SlotView, Slots};
 use crate::cluster::world::{Member, Role, World};
-use crate::config::{Config, Every, ExchangeKind, Resident};
+use crate::config::{Config, Every, ExchangeKind, Resident, Shown};
 use crate::data::Split;
 use crate::data::evaluation::Evaluation;
 use crate::data::loader::{Loader, LoaderOptions};
@@ -20,6 +20,7 @@ use crate::model::{Graph, Layout, catalogue, init, layout};
 use crate::observe::storage::Storage;
 
 use crate::train::TrainError;
+use crate::train::checkpoint::weights::{Weights, initial_weights};
 use crate::train::checkpoint::{Expectation, Snapshot, are_finite, newest_verified};
 use crate::train::compute::free_run::FreeRun;
 use crate::train::compute::gradient_sum::GradientSum;
@@ -57,6 +58,8 @@ pub struct Prepared {
     kind: ExchangeKind,
     /// Training samples.
     pub train_samples: u64,
+    /// What of the sets is not used, for the console.
+    pub remarks: Vec<String>,
 }
 
 /// What a rank is prepared from: read from files, or made up by a simulation.
@@ -119,7 +122,7 @@ pub fn prepare(
     let size = config.data.image_size as usize;
     let input = [train.source.channels() as usize, size, size];
     let classes = train.source.classes().len();
-    let graph = catalogue::build(&config.model.name, input, classes, config.model.width)
+    let graph = catalogue::build(&config.model.found_name(), input, classes, config.model.width)
         .map_err(|error| TrainError::Configuration(error.to_string()))?;
     let materials = Materials { train, validation, graph, inline: None, part };
     prepare_from(materials, config, run_id, config_fingerprint, owners, injector)
@@ -139,20 +142,10 @@ pub fn prepare_from(
     let name = &config.model.name;
     let layout = Arc::new(layout::of(&graph));
     let order = Order::of(config, train.source.len())?;
+    let mut remarks = train.source.remarks().to_vec();
+    remarks.extend(validation.iter().flat_map(|set| set.source.remarks()).cloned());
     let workers = config.train.workers as usize;
-    let options = LoaderOptions {
-        threads: match config.data.decode_threads {
-            _ if inline.is_some() => 0,
-            0 => workers,
-            threads => threads as usize,
-        },
-        prefetch: config.data.prefetch as usize,
-        image_size: config.data.image_size,
-        channels: train.source.channels(),
-        augment: config.data.augment,
-        seed,
-        bad_image: config.data.bad_image,
-    };
+    let options = loader_options(config, train.source.channels(), inline.is_none());
     let evaluation = validation.map(|set| Evaluation::new(set, &options, EVALUATION_CACHE_BYTES));
     let validation_samples = evaluation.as_ref().map_or(0, Evaluation::len);
     let facts = Facts {
@@ -191,7 +184,34 @@ pub fn prepare_from(
     let exchange = exchange(config, pool, order, &layout);
     let kind = config.train.exchange;
     let slot_files = None;
-    Ok(Prepared { facts, plan, slots, slot_files, exchange, graph, layout, kind, train_samples })
+    Ok(Prepared {
+        facts,
+        plan,
+        slots,
+        slot_files,
+        exchange,
+        graph,
+        layout,
+        kind,
+        train_samples,
+        remarks,
+    })
+}
+
+fn loader_options(config: &Config, channels: u32, has_workers: bool) -> LoaderOptions {
+    LoaderOptions {
+        threads: match config.data.decode_threads {
+            _ if !has_workers => 0,
+            0 => config.train.workers as usize,
+            threads => threads as usize,
+        },
+        prefetch: config.data.prefetch as usize,
+        image_size: config.data.image_size,
+        channels,
+        augment: config.data.augment,
+        seed: config.run.seed,
+        bad_image: config.data.bad_image,
+    }
 }
 
 fn gradient_sum(config: &Config, layout: &Layout) -> GradientSum {
@@ -379,8 +399,8 @@ pub fn scratch(
     let layout = &prepared.layout;
     let mut parameters = init::parameters(&prepared.graph, layout, config.run.seed);
     let mut statistics = init::statistics(layout);
-    if let Some(path) = &config.model.init {
-        load_weights(path, layout, &mut parameters, &mut statistics)?;
+    if let Some(path) = config.model.found_init() {
+        load_weights(&path, layout, &mut parameters, &mut statistics)?;
     }
     let shape = parts::shape(layout, prepared.kind);
     // Velocities begin at zero; nothing was received before the first weights.
@@ -402,10 +422,14 @@ fn load_weights(
     statistics: &mut [f32],
 ) -> Result<(), TrainError> {
     let wrong = |error: String| {
-        TrainError::Configuration(format!("model.init = {}: {error}", path.display()))
+        TrainError::Configuration(format!("model.init = {}: {error}", path.shown()))
     };
-    let loaded = crate::train::checkpoint::weights::initial_weights(path, layout);
-    let (first, running) = loaded.map_err(|error| wrong(error.to_string()))?;
+    let loaded = initial_weights(path, layout);
+    let Weights { parameters: first, statistics: running, prefix } =
+        loaded.map_err(|error| wrong(error.to_string()))?;
+    if !prefix.is_empty() {
+        tracing::warn!("model.init: every name begins with `{}`: taken off", prefix.shown());
+    }
     if ![&first, &running].into_iter().all(|values| are_finite(values)) {
         return Err(wrong("it holds a value that is no finite number".into()));
     }

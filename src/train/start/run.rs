@@ -165,13 +165,13 @@ fn run_initial(
     let inexact =
         inexact::at_start(&config.train, (was_exact, replica.position.exact), world.ranks());
     let (facts, plan) = (prepared.facts.clone(), prepared.plan.clone());
-    let train_samples = prepared.train_samples;
+    let (train_samples, remarks) = (prepared.train_samples, prepared.remarks.clone());
     let mut trainer = trainer(arguments, around, comm, world, replica, prepared);
     trainer.started();
     if trainer.rank.is_writer() {
         let storage = around.storage.as_ref();
         let lost = casualties::of_the_last(storage, trainer.rank.world.attempt, before.as_ref());
-        let beginning = Beginning { from, facts, train_samples, plan, lost, inexact };
+        let beginning = Beginning { from, facts, train_samples, remarks, plan, lost, inexact };
         announce(arguments, around, &mut trainer, beginning)?;
         network::announce(&mut trainer, network);
     }

@@ -13,7 +13,7 @@ use crate::cluster::comm::watched::Watched;
 use crate::cluster::faults::{Injector, RealStrike, Standing};
 use crate::cluster::guard::judge::{Joins, Limits};
 use crate::cluster::guard::{self, pulse, segment};
-use crate::config::{FaultKind, Phase, identity};
+use crate::config::{FaultKind, Phase, Shown, identity};
 use crate::observe::clock::{Clock, RealClock};
 use crate::observe::event::{Event, Kind, VERSION};
 use crate::observe::log::{EventLog, read_events};
@@ -67,7 +67,7 @@ pub(in crate::train) fn surroundings(
     let file_system = FileSystem::new(&arguments.run_dir);
     let storage: Arc<dyn Storage> = Arc::new(file_system);
     let cannot = |what: &str, error: std::io::Error| {
-        let folder = arguments.run_dir.display();
+        let folder = arguments.run_dir.shown();
         TrainError::Configuration(format!("cannot {what} in the run directory {folder}: {error}"))
     };
     storage.create_dir("logs".as_ref()).map_err(|error| cannot("make a folder", error))?;

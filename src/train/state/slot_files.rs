@@ -8,7 +8,7 @@ use std::time::Duration;
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::cluster::resident::{Folder, Identity, Key, Look, Refusal, SlotFile, Slots, folder};
-use crate::config::{Recovery, Resident};
+use crate::config::{Recovery, Resident, Shown};
 use crate::observe::storage::Storage;
 use crate::run_folder;
 
@@ -43,7 +43,7 @@ impl SlotFiles {
         facts: &Facts,
     ) -> Result<Option<Self>, String> {
         let path = std::path::absolute(run_dir)
-            .map_err(|error| format!("resolving {}: {error}", run_dir.display()))?;
+            .map_err(|error| format!("resolving {}: {error}", run_dir.shown()))?;
         let folder = Folder::new(&recovery.resident_dir, &run_folder::id(&path));
         if recovery.resident == Resident::Off {
             folder.clear_free();
@@ -55,7 +55,7 @@ impl SlotFiles {
             data_fingerprint: facts.data_fingerprint,
             ..Identity::default()
         };
-        Ok(Some(Self { folder, identity, label: path.display().to_string() }))
+        Ok(Some(Self { folder, identity, label: path.to_string_lossy().into_owned() }))
     }
 
     /// At the start of an attempt: takes the first file that a dead rank of this run left, else
@@ -103,7 +103,7 @@ impl SlotFiles {
             None => self.folder.create(bytes, &self.label),
         };
         made.and_then(|file| slots.move_to(file)).map(drop).map_err(|error| {
-            let place = self.folder.path().display();
+            let place = self.folder.path().shown();
             format!(
                 "resident state is off: {} MB cannot be reserved in {place} ({error}); a restart \
                  will read a checkpoint. Make room, or set recovery.resident_dir to another tmpfs \
@@ -115,7 +115,7 @@ impl SlotFiles {
 
     /// A dead process's file if it is of this run and shape; what can never be used is removed.
     pub fn accept(&self, slots: &Slots, file: SlotFile) -> Option<SlotFile> {
-        let path = file.path().display().to_string();
+        let path = file.path().shown();
         let looked = Look::at(file.path()).and_then(|look| look.headers());
         let (headers, size) = match looked.and_then(|headers| Ok((headers, file.size()?))) {
             Ok(found) => found,

@@ -5,7 +5,9 @@ use std::time::{Duration, Instant};
 
 use kintsugi::cluster::resident::Slots;
 use kintsugi::config;
+use kintsugi::model::{catalogue, layout};
 use kintsugi::observe::storage::FileSystem;
+use kintsugi::train::checkpoint::weights::{Given, Imported};
 use kintsugi::train::checkpoint::{Writer, weights};
 use kintsugi::train::update::optimizer::Optimizer;
 use kintsugi_ffi::stream::{self, SgdStep};
@@ -107,44 +109,138 @@ fn verify_answers_with_its_exit_code() {
     assert_eq!(names(&storage), ["step-00000001", "step-00000002"], "looking marks nothing");
 }
 
+/// A state of a model that the catalogue has.
+fn known(step: u64) -> Snapshot {
+    let graph = catalogue::build("mlp", [1, 4, 4], 3, 0.0625).unwrap();
+    let layout = Arc::new(layout::of(&graph));
+    let value = |i: usize| (i % 1000) as f32 - 500.5;
+    let parameters: Vec<f32> = (0..layout.parameters).map(value).collect();
+    Snapshot {
+        model_name: "mlp".into(),
+        classes: ["cat", "dog, \"big\"", "e\u{1b}el"].map(String::from).into(),
+        input: [1, 4, 4],
+        optimizer: vec![(MOMENTUM.into(), parameters.clone())],
+        parameters,
+        statistics: Vec::new(),
+        layout,
+        ..snapshot(step)
+    }
+}
+
 #[test]
 fn exported_weights_come_back_through_import() {
     let folder = tempfile::tempdir().unwrap();
     let at = |name: &str| folder.path().join(name).to_str().unwrap().to_string();
-    write(&FileSystem::new(at("run")), 4);
+    let run = FileSystem::new(at("run"));
+    store::write(&run, &known(4), 9, &|| true, &RealClock::default()).result.unwrap();
     assert_eq!(checkpoint(&["export", &at("run"), &at("w.safetensors")]), code(0));
     assert_eq!(checkpoint(&["import", &at("w.safetensors"), &at("new")]), code(0));
-    let (back, sent) = (weights::load(Path::new(&at("new")), None).unwrap(), snapshot(4));
+    let (back, sent) = (weights::load(Path::new(&at("new")), None).unwrap(), known(4));
     assert_eq!((&back.classes, back.input), (&sent.classes, sent.input));
     assert_eq!(back.model_name, sent.model_name);
     assert_eq!(back.state.step, 0);
-    assert_eq!(back.optimizer, [(MOMENTUM.to_string(), vec![0.0; PARAMETERS])]);
+    assert_eq!(back.optimizer, [(MOMENTUM.to_string(), vec![0.0; sent.parameters.len()])]);
     for path in ["run", "new", "w.safetensors", "run/checkpoints/step-00000004"] {
-        let got = weights::initial_weights(Path::new(&at(path)), &layout()).unwrap();
-        assert_eq!(got, (sent.parameters.clone(), sent.statistics.clone()), "{path}");
+        let got = weights::initial_weights(Path::new(&at(path)), &sent.layout).unwrap();
+        assert_eq!(got.parameters, sent.parameters, "{path}");
+        assert_eq!((got.statistics, got.prefix), (sent.statistics.clone(), String::new()));
     }
     assert_eq!(checkpoint(&["import", &at("w.safetensors"), &at("run")]), code(2), "has some");
     assert_eq!(checkpoint(&["export", &at("nowhere"), &at("x")]), code(2));
+}
+
+/// A foreign file of these tensors, all zero but the first value.
+fn foreign(tensors: &[(String, Vec<usize>)], first: f32) -> Vec<u8> {
+    let (mut parts, mut end) = (Vec::new(), 0);
+    for (name, shape) in tensors {
+        let from = end;
+        end += 4 * shape.iter().product::<usize>();
+        parts.push(format!(
+            "{name:?}:{{\"dtype\":\"F32\",\"shape\":{shape:?},\"data_offsets\":[{from},{end}]}}"
+        ));
+    }
+    let header = format!("{{{}}}", parts.join(","));
+    let mut body = (header.len() as u64).to_le_bytes().to_vec();
+    body.extend(header.bytes());
+    body.extend(first.to_le_bytes());
+    body.resize(body.len() + end - 4, 0);
+    body
+}
+
+fn tensors_of(model: &str, classes: usize, width: f64) -> Vec<(String, Vec<usize>)> {
+    let graph = catalogue::build(model, [3, 32, 32], classes, width).unwrap();
+    layout::of(&graph).tensors.into_iter().map(|tensor| (tensor.name, tensor.shape)).collect()
+}
+
+fn import_of(bytes: &[u8], model: &str, classes: u32) -> Result<Imported, String> {
+    let given = Given {
+        model: Some(model.into()),
+        input: Some([3, 32, 32]),
+        classes: Some((0..classes).map(|class| class.to_string()).collect()),
+        width: None,
+    };
+    weights::import(Path::new("f.safetensors"), bytes, given).map_err(|error| error.to_string())
+}
+
+#[test]
+fn import_takes_the_whole_model_and_nothing_else() {
+    let whole = tensors_of("resnet20", 10, 1.0);
+    assert_eq!(import_of(&foreign(&whole, 0.5), "resnet20", 10).unwrap().prefix, "");
+    let mut cut = whole.clone();
+    cut.retain(|(name, _)| !name.starts_with("layer2."));
+    let other = tensors_of("mlp", 10, 1.0);
+    let many = tensors_of("resnet20", 1000, 1.0);
+    for (bytes, model, classes, expected) in [
+        (foreign(&cut, 0.0), "resnet20", 10, "tensors are missing: layer2.0.conv1.weight, "),
+        (foreign(&other, 0.0), "resnet20", 10, "6 tensors are of no layer of the model: fc1.bias"),
+        (foreign(&many, 0.0), "resnet20", 4, "its last layer has 1000 classes, the model 4"),
+        (foreign(&whole, f32::NAN), "resnet20", 10, "conv1.weight holds a value that is no finite"),
+        (foreign(&whole, 0.0), "resnet50", 10, "there is no model `resnet50`"),
+    ] {
+        let text = import_of(&bytes, model, classes).unwrap_err();
+        assert!(text.contains(expected), "{text}");
+    }
+    let text = import_of(&foreign(&many, 0.0), "resnet20", 4).unwrap_err();
+    assert!(text.contains("or a set (at import: --classes) of 1000"), "{text}");
+    // The same reader serves `model.init`.
+    let layout = Arc::new(layout::of(&catalogue::build("resnet20", [3, 32, 32], 4, 1.0).unwrap()));
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("w.safetensors");
+    std::fs::write(&file, foreign(&many, 0.0)).unwrap();
+    let text = weights::initial_weights(&file, &layout).unwrap_err().to_string();
+    assert!(text.contains("its last layer has 1000 classes, the model 4"), "{text}");
+}
+
+#[test]
+fn a_wrapped_models_prefix_is_taken_off_and_a_models_width_is_that_of_its_file() {
+    let plain = tensors_of("cnn11", 10, 0.125);
+    let wrapped: Vec<_> = plain.iter().map(|(n, s)| (format!("module.{n}"), s.clone())).collect();
+    for (tensors, prefix) in [(&plain, ""), (&wrapped, "module.")] {
+        let Imported { snapshot, prefix: found } =
+            import_of(&foreign(tensors, 0.5), "cnn11", 10).unwrap();
+        assert_eq!((found.as_str(), snapshot.parameters[0]), (prefix, 0.5));
+        let names: Vec<&str> = snapshot.layout.tensors.iter().map(|t| t.name.as_str()).collect();
+        assert!(names.iter().copied().eq(plain.iter().map(|(name, _)| name.as_str())));
+    }
 }
 
 #[test]
 fn a_foreign_file_has_to_be_told_what_it_is() {
     let folder = tempfile::tempdir().unwrap();
     let at = |name: &str| folder.path().join(name).to_str().unwrap().to_string();
-    let header = concat!(
-        r#"{"fc.weight":{"dtype":"F32","shape":[2,1],"data_offsets":[0,8]},"#,
-        r#""bn.num_batches_tracked":{"dtype":"I64","shape":[],"data_offsets":[8,16]}}"#
-    );
-    let mut body = (header.len() as u64).to_le_bytes().to_vec();
-    body.extend(header.bytes().chain([0; 16]));
-    std::fs::write(at("f.safetensors"), body).unwrap();
+    let mut tensors = tensors_of("mlp", 2, 0.0625);
+    tensors.push(("bn.num_batches_tracked".into(), vec![1]));
+    std::fs::write(at("f.safetensors"), foreign(&tensors, 0.0)).unwrap();
     let (file, target) = (at("f.safetensors"), at("a"));
     let words = ["import", &file, &target];
     assert_eq!(checkpoint(&words), code(2));
-    let told = ["--model", "mlp", "--input", "1x1x1", "--classes", "2"];
+    let told = ["--model", "mlp", "--input", "3x32x32", "--classes", "3"];
+    assert_eq!(checkpoint(&[&words[..], &told].concat()), code(2), "two classes");
+    assert!(!Path::new(&target).exists(), "nothing is left of a refused file");
+    let told = ["--model", "mlp", "--input", "3x32x32", "--classes", "2", "--width", "0.0625"];
     assert_eq!(checkpoint(&[&words[..], &told].concat()), code(0));
     let back = weights::load(Path::new(&target), None).unwrap();
-    assert_eq!((back.classes, back.parameters), (vec!["0".into(), "1".into()], vec![0.0; 2]));
+    assert_eq!(back.classes, ["0", "1"]);
 }
 
 const MANY: usize = 24_000_000;

@@ -1,0 +1,144 @@
+//! Relative paths of a configuration: they start where the command was given, and the run's own
+//! configuration must not depend on that.
+
+use std::path::{Path, PathBuf};
+
+use super::error::ConfigError;
+use super::{Config, Model, Shown};
+
+/// A runtime that is looked for, not named.
+const AUTO: &str = "auto";
+
+/// Makes the paths absolute that may change while a run goes on, and says where those of the model
+/// start, whose texts are part of what the run is.
+///
+/// # Errors
+/// A path that is not UTF-8: TOML cannot hold it.
+pub fn resolve(config: &mut Config) -> Result<(), ConfigError> {
+    // Where the current folder is gone, relative paths lead nowhere: as they are, opening them says
+    // so.
+    resolve_from(config, &std::env::current_dir().unwrap_or_default())
+}
+
+fn resolve_from(config: &mut Config, from: &Path) -> Result<(), ConfigError> {
+    let Config { data, recovery, run, model, .. } = config;
+    for (key, path) in [("data.train", &mut data.train), ("data.validation", &mut data.validation)]
+    {
+        if let Some(path) = path {
+            *path = absolute(key, path, from)?;
+        }
+    }
+    let directory = &mut recovery.resident_dir;
+    *directory = absolute("recovery.resident_dir", directory, from)?;
+    if run.runtime != AUTO {
+        let runtime = absolute("run.runtime", Path::new(&run.runtime), from)?;
+        run.runtime = runtime.to_string_lossy().into_owned();
+    }
+    if model.folder.is_none() && model.has_relative_path() {
+        model.folder = Some(absolute("model.folder", from, from)?);
+    }
+    Ok(())
+}
+
+fn absolute(key: &str, path: &Path, from: &Path) -> Result<PathBuf, ConfigError> {
+    let whole = match path.is_absolute() {
+        true => path.to_owned(),
+        // Takes out what leads nowhere, such as `.`, and follows no link.
+        false => from.join(path).components().collect(),
+    };
+    if whole.to_str().is_some() {
+        return Ok(whole);
+    }
+    let reason = "the path is not UTF-8, and the run's configuration is text: rename the folder, \
+                  or lead to it by a link whose path is UTF-8";
+    let value = whole.shown();
+    Err(ConfigError::Refused { key: key.into(), value, reason: reason.into() })
+}
+
+impl Model {
+    fn is_file(&self) -> bool {
+        self.name.ends_with(".toml")
+    }
+
+    fn has_relative_path(&self) -> bool {
+        let init = self.init.as_deref().is_some_and(Path::is_relative);
+        init || (self.is_file() && Path::new(&self.name).is_relative())
+    }
+
+    fn found(&self, path: &Path) -> PathBuf {
+        self.folder.as_deref().map_or_else(|| path.to_owned(), |folder| folder.join(path))
+    }
+
+    /// The model's name in the catalogue, or the path of its file from where this process is.
+    pub fn found_name(&self) -> String {
+        match self.is_file() {
+            true => self.found(Path::new(&self.name)).to_string_lossy().into_owned(),
+            false => self.name.clone(),
+        }
+    }
+
+    /// `init` from where this process is.
+    pub fn found_init(&self) -> Option<PathBuf> {
+        self.init.as_deref().map(|path| self.found(path))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ffi::OsStr;
+    use std::os::unix::ffi::OsStrExt;
+
+    use super::*;
+    use crate::config::identity;
+
+    fn config() -> Config {
+        let mut config = Config::default();
+        config.data.train = Some("set/../set/./train".into());
+        config.data.validation = Some("/val".into());
+        config.model.name = "mine.toml".into();
+        config.model.init = Some("w.safetensors".into());
+        config.run.runtime = "prte".into();
+        config
+    }
+
+    #[test]
+    fn a_resolved_configuration_leads_to_the_same_files_from_anywhere() {
+        let mut config = config();
+        resolve_from(&mut config, Path::new("/home/me")).unwrap();
+        assert_eq!(config.data.train, Some("/home/me/set/../set/train".into()));
+        assert_eq!(config.data.validation, Some("/val".into()));
+        assert_eq!(config.recovery.resident_dir, Path::new("/dev/shm"));
+        assert_eq!(config.run.runtime, "/home/me/prte");
+        assert_eq!(config.model.found_name(), "/home/me/mine.toml");
+        assert_eq!(config.model.found_init(), Some("/home/me/w.safetensors".into()));
+        let text = identity::resolved_text(&config);
+        let mut read: Config = toml::from_str(&text).unwrap();
+        assert_eq!(read, config);
+        resolve_from(&mut read, Path::new("/elsewhere")).unwrap();
+        assert_eq!(read, config, "once is for ever");
+        let mut plain = Config::default();
+        resolve_from(&mut plain, Path::new("/home/me")).unwrap();
+        assert_eq!(plain, Config::default(), "nothing in it is relative");
+    }
+
+    #[test]
+    fn resolving_leaves_what_makes_the_run() {
+        let (typed, mut resolved) = (config(), config());
+        resolve_from(&mut resolved, Path::new("/home/me")).unwrap();
+        assert_eq!(identity::fingerprint(&typed), identity::fingerprint(&resolved));
+        assert!(identity::changed_keys(&typed, &resolved).is_empty());
+        let mut moved = config();
+        resolve_from(&mut moved, Path::new("/srv")).unwrap();
+        assert_eq!(identity::fingerprint(&moved), identity::fingerprint(&resolved));
+        assert!(identity::changed_keys(&moved, &resolved).is_empty());
+    }
+
+    #[test]
+    fn a_folder_that_is_not_utf8_is_refused_in_these_words() {
+        let folder = Path::new(OsStr::from_bytes(b"/home/\xff"));
+        let text = resolve_from(&mut config(), folder).unwrap_err().to_string();
+        assert!(text.starts_with("`data.train = /home/\\xff/set/../set/train`: "), "{text}");
+        assert!(text.contains("is not UTF-8"), "{text}");
+        resolve_from(&mut Config::default(), folder).unwrap();
+    }
+}

@@ -1,0 +1,71 @@
+//! What a person sees of a folder of pictures, and that a run finds it again from anywhere.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+
+use crate::support::{beside_its_like, kintsugi, run};
+
+const CONFIG: &str = r#"
+[run]
+name = "folders"
+[model]
+name = "mine.toml"
+[data]
+train = "set/train"
+validation = "set/validation"
+image_size = 8
+[train]
+steps = 2
+global_batch = 6
+[evaluation]
+every = "never"
+[recovery]
+resident = "off"
+"#;
+
+const MODEL: &str = r#"
+name = "mine"
+[[layer]]
+kind = "flatten"
+[[layer]]
+kind = "linear"
+features = "classes"
+"#;
+
+#[test]
+fn a_run_says_once_what_it_does_not_read_and_finds_its_files_from_anywhere() {
+    let _turn = beside_its_like();
+    let root = tempfile::tempdir().expect("a temporary folder");
+    let (project, other) = (root.path().join("project"), root.path().join("other"));
+    fs::create_dir_all(&other).and_then(|()| fs::create_dir(&project)).expect("created");
+    fs::write(project.join("run.toml"), CONFIG).expect("written");
+    fs::write(project.join("mine.toml"), MODEL).expect("written");
+    let here = |words: &[&str]| run(kintsugi().args(words).current_dir(&project), 60);
+    let sizes = ["--classes", "3", "--train", "12", "--validation", "6", "--image-size", "8"];
+    let made = here(&[&["data", "synth", "set"], &sizes[..]].concat());
+    assert_eq!(made.code, Some(0), "{}", made.stderr);
+    let train = project.join("set/train");
+    let class = fs::read_dir(&train).expect("there").flatten().next().expect("a class").path();
+    fs::write(class.join("late.heic"), "x").expect("written");
+    symlink("..", class.join("loop\u{1b}[2J")).expect("linked");
+
+    let words = ["train", "run.toml", "--run-dir", "run"];
+    let first = here(&words);
+    assert_eq!(first.code, Some(0), "{}", first.stderr);
+    let said = |text: &str, what: &str| text.matches(what).count();
+    assert_eq!(said(&first.stderr, "1 files are not read: 1 .heic"), 1, "{}", first.stderr);
+    assert_eq!(said(&first.stderr, "links lead to folders that are read"), 1, "{}", first.stderr);
+    assert!(first.stderr.contains("12 training samples"), "{}", first.stderr);
+    assert!(!first.stderr.contains('\u{1b}'), "{:?}", first.stderr);
+    let longer = here(&[&words[..], &["-s", "train.steps=3"]].concat());
+    assert_eq!(longer.code, Some(0), "{}", longer.stderr);
+    assert_eq!(said(&longer.stderr, "not read"), 0, "once is enough: {}", longer.stderr);
+
+    let config = fs::read_to_string(project.join("run/config.toml")).expect("there");
+    let whole = train.canonicalize().expect("there");
+    assert!(config.contains(&format!("train = {:?}", whole.to_string_lossy())), "{config}");
+    let checkpoint = project.join("run");
+    let measured = run(kintsugi().arg("evaluate").arg(checkpoint).current_dir(&other), 60);
+    assert_eq!(measured.code, Some(0), "{}", measured.stderr);
+    assert!(measured.stdout.contains("over 6 samples"), "{}", measured.stdout);
+}
