@@ -193,7 +193,7 @@ impl Trainer {
         rank.replica.commit(rank.world.generation);
         rank.replica.flip_if_due();
         rank.replica.standing.newcomer = false;
-        self.tries.reset();
+        self.tries.committed();
         self.shrunk.committed();
         if rank.is_writer() {
             if was_exact && !rank.replica.position.exact {
@@ -210,8 +210,9 @@ impl Trainer {
     /// Makes the world whole again; the failed step is done once more by whoever is in it then.
     fn repair(&mut self, error: &CommError) -> Result<(), TrainError> {
         self.tries.count()?;
-        let (spares, size) = (&mut self.spares, (&mut self.resizer, &mut self.shrunk));
-        world::repair(&mut self.rank, &mut self.record, spares, size, error)
+        let Self { spares, resizer, shrunk, tries, .. } = self;
+        let memory = (resizer, shrunk, tries);
+        world::repair(&mut self.rank, &mut self.record, spares, memory, error)
     }
 
     /// Compares the states of all ranks; the vote makes the answer the same everywhere.
@@ -243,7 +244,11 @@ impl Trainer {
     fn resize(&mut self) -> Result<Option<Outcome>, TrainError> {
         let heard = resize::hear_wish(&mut self.rank, &self.resizer);
         let (wish, _) = self.vote(heard)?;
+        let before = self.rank.world.ranks();
         let resized = resize::resize(&mut self.rank, &mut self.record, &mut self.resizer, wish)?;
+        if self.rank.world.ranks() > before {
+            self.tries.grew(&self.rank.plan.policy);
+        }
         Ok((resized == Resized::Leaves).then_some(Outcome::Left))
     }
 

@@ -22,6 +22,7 @@ use crate::config::{Phase, Rung};
 use super::machine::{self, Action, Event, Machine, Repair};
 use super::rollcall::{Answer, Holdings, Resident, Roll};
 use super::succession::next_world;
+use super::unproved::Unproved;
 use super::{GaveUp, Hooks, Note, Policy, Repaired};
 use crate::cluster::comm::{Membership, Waiting};
 use crate::cluster::world::{Member, World};
@@ -69,10 +70,32 @@ pub fn recover(
     policy: &Policy,
     hooks: &mut dyn Hooks,
 ) -> Result<Repaired, GaveUp> {
-    let machine = machine::begin(policy);
+    recover_after(comm, world, policy, hooks, &mut Unproved::default())
+}
+
+/// Likewise, where a repair lies behind this world that no step has proven yet, or none does.
+/// `unproved` says so of this one afterwards.
+pub fn recover_after(
+    comm: &mut dyn Membership,
+    world: &mut World,
+    policy: &Policy,
+    hooks: &mut dyn Hooks,
+    unproved: &mut Unproved,
+) -> Result<Repaired, GaveUp> {
+    let machine = match unproved.position() {
+        None => machine::begin(policy),
+        Some(position) => {
+            let machine = machine::begin_after(policy, position);
+            unproved.note(policy, &machine, hooks);
+            machine
+        }
+    };
     match Driver::new(comm, Some(world), policy, hooks, machine).run()? {
         Ended::Resumed(repaired_world, repaired) => {
             *world = repaired_world;
+            if !repaired.lost.is_empty() {
+                unproved.repaired(repaired.position);
+            }
             Ok(repaired)
         }
         Ended::Waits(..) => Err(unseated()),
@@ -165,7 +188,8 @@ impl<'a> Driver<'a> {
         }
         let NextWorld { world, lost, rung } = next_world.expect("resumed only after a restore");
         let seconds = std::mem::take(&mut self.gathering.seconds);
-        let repaired = Repaired { rung, lost, step: self.holdings.step, seconds };
+        let (position, step) = (self.machine.position(), self.holdings.step);
+        let repaired = Repaired { rung, lost, step, position, seconds };
         Ok(Ended::Resumed(world, repaired))
     }
 

@@ -10,10 +10,15 @@
 use crate::config::Rung;
 
 use super::Policy;
+use super::position::Position;
 
 /// Roll calls in one repair. Each one that fails has met a fresh death, so more than this many is
 /// no repair any more.
 pub const ROLL_CALLS_MAX: u32 = 32;
+
+/// Why a repair that no step has proven is a failed try, for people.
+pub const UNPROVEN: &str = "a rank died before the repaired world had proven itself";
+const UNCONFIGURED: &str = "no rung is configured";
 
 /// What to do next.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -60,17 +65,6 @@ pub enum Event {
     Hopeless(String),
 }
 
-/// How far down the ladder a rank is. Later positions compare greater.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
-pub struct Position {
-    /// Index into the ladder.
-    pub rung: usize,
-    /// Tries that failed on this rung.
-    pub tries: u32,
-    /// Roll calls that failed in this repair.
-    pub roll_calls: u32,
-}
-
 /// The machine of one repair.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Machine {
@@ -83,6 +77,17 @@ pub struct Machine {
 /// A survivor's machine.
 pub fn begin(policy: &Policy) -> Machine {
     Machine::new(policy, Action::Revoke)
+}
+
+/// A survivor's machine, where the repair before this one stood at `unproved` and no step has
+/// proven it: to bring processes in was a try that failed, and the ladder goes on from there.
+pub fn begin_after(policy: &Policy, unproved: Position) -> Machine {
+    let mut machine = begin(policy);
+    machine.position = Position { roll_calls: 0, ..unproved };
+    if matches!(machine.rung(), Some(Rung::Spare | Rung::Respawn)) {
+        machine.count_try();
+    }
+    machine
 }
 
 /// A newcomer's machine: its communicator has just become the full world.
@@ -127,7 +132,7 @@ impl Machine {
             (_, Event::Hopeless(reason)) => Action::GaveUp(reason),
             (Action::Revoke, Event::Counted(position)) => {
                 self.position = self.position.max(position);
-                self.repair("no rung is configured")
+                self.repair(if self.position.rung == 0 { UNCONFIGURED } else { UNPROVEN })
             }
             (Action::Revoke, event) => self.call_again(&reason_of(event)),
             (Action::Repair(_), Event::Done) => Action::Agree,
@@ -168,11 +173,15 @@ impl Machine {
     }
 
     fn try_again(&mut self, reason: &str) -> Action {
+        self.count_try();
+        self.revoke_unless_exhausted(reason)
+    }
+
+    fn count_try(&mut self) {
         self.position.tries += 1;
         if self.position.tries >= self.tries_max {
             self.step_down();
         }
-        self.revoke_unless_exhausted(reason)
     }
 
     fn step_down(&mut self) {

@@ -7,13 +7,16 @@ use crate::config::{Phase, Rung};
 
 use super::comm::{CommError, Communicator};
 use super::world::World;
+use position::Position;
 
 pub mod driver;
 pub mod machine;
+pub mod position;
 pub mod quorum;
 mod rollcall;
 pub mod seats;
 mod succession;
+pub mod unproved;
 
 pub use driver::{Called, answer_call, join, recover};
 
@@ -102,6 +105,8 @@ pub struct Repaired {
     pub lost: Vec<super::world::Member>,
     /// The step every rank now goes on from.
     pub step: u64,
+    /// How far down the ladder it came.
+    pub position: Position,
     /// Seconds by phase: revoke_shrink, spawn, merge, agree, restore.
     pub seconds: crate::observe::event::Phases,
 }

@@ -2,7 +2,7 @@
 //! (who still lives, and how far down the ladder he is) and the holdings of the repaired one (who
 //! holds state, who is new). Pure.
 
-use super::machine::Position;
+use super::position::Position;
 use super::quorum;
 
 /// A host's name travels in this many words: Linux allows 64 bytes.

@@ -13,7 +13,7 @@ use crate::observe::event::{Kind, Phases, ResizeRecord};
 
 use crate::train::TrainError;
 use crate::train::record::Record;
-use crate::train::repair::size::{Outcome, Resizer, Wish};
+use crate::train::repair::size::{Resizer, Wish};
 use crate::train::repair::world::{newcomers, repair_of, survived};
 use crate::train::state::rank::Rank;
 
@@ -85,8 +85,9 @@ fn enlarge(
     match grown? {
         Growth::Grown(repaired) => {
             rank.newcomers = newcomers(&old, &rank.world);
-            let short = rank.world.ranks() < to;
-            resizer.grew(if short { Outcome::Short } else { Outcome::Whole });
+            if rank.world.ranks() < to {
+                resizer.fell_short();
+            }
             resized(rank, record, Change { before, cause, leave_from: usize::MAX }, repaired);
             Ok(())
         }
@@ -108,7 +109,7 @@ fn could_not_grow(
     to: usize,
     reason: &str,
 ) {
-    resizer.grew(Outcome::Short);
+    resizer.fell_short();
     if !rank.is_writer() {
         return;
     }

@@ -53,15 +53,6 @@ impl Wish {
     }
 }
 
-/// What came of a try to grow.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Outcome {
-    /// The world has the size that it was to have.
-    Whole,
-    /// It has not.
-    Short,
-}
-
 /// When a rank asks for another size. Every rank has one, so that any can become the writer.
 pub struct Resizer {
     storage: Arc<dyn Storage>,
@@ -90,12 +81,9 @@ impl Resizer {
         self.since = now;
     }
 
-    /// It brought all ranks back, or not.
-    pub fn grew(&mut self, outcome: Outcome) {
-        self.failures = match outcome {
-            Outcome::Whole => 0,
-            Outcome::Short => self.failures + 1,
-        };
+    /// It failed, or brought ranks that died before they had proven themselves.
+    pub fn fell_short(&mut self) {
+        self.failures += 1;
     }
 
     /// Times in a row that growing failed, and how many are tried.
@@ -219,7 +207,7 @@ mod tests {
     #[test]
     fn after_too_many_failures_ranks_are_missed_no_more_until_the_world_changes() {
         let mut resizer = resizer(Every::Epoch, None);
-        resizer.failures = 3;
+        (0..3).for_each(|_| resizer.fell_short());
         assert_eq!(resizer.wish(&world(3, 4)), Wish { target: 4, now: 3, asked: false });
         resizer.shrunk(SECOND);
         assert_eq!(resizer.wish(&world(2, 4)), Wish { target: 4, now: 4, asked: false });

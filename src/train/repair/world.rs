@@ -2,8 +2,9 @@
 
 use crate::cluster::comm::CommError;
 use crate::cluster::guard::{Activity, pulse};
-use crate::cluster::recovery::driver::recover;
-use crate::cluster::recovery::{GaveUp, Repaired};
+use crate::cluster::recovery::driver::recover_after;
+use crate::cluster::recovery::unproved::Unproved;
+use crate::cluster::recovery::{GaveUp, Policy, Repaired};
 use crate::cluster::world::World;
 use crate::observe::event::Kind;
 use crate::run_folder::heard::Heard;
@@ -19,14 +20,24 @@ use crate::train::state::rank::Rank;
 /// Repairs without a committed step between before the run gives up.
 const REPAIRS_WITHOUT_STEP_MAX: u32 = 20;
 
-/// Counts repairs that bring the run no step further.
+/// Repairs that bring the run no step further.
 #[derive(Debug, Default)]
-pub struct Tries(u32);
+pub struct Tries {
+    without_step: u32,
+    /// What the last of them has used up of the ladder.
+    unproved: Unproved,
+}
 
 impl Tries {
     /// A step was committed.
-    pub fn reset(&mut self) {
-        self.0 = 0;
+    pub fn committed(&mut self) {
+        self.without_step = 0;
+        self.unproved.committed();
+    }
+
+    /// The world has grown; no step has proven it yet.
+    pub fn grew(&mut self, policy: &Policy) {
+        self.unproved.grew(policy);
     }
 
     /// One more repair.
@@ -34,8 +45,8 @@ impl Tries {
     /// # Errors
     /// Too many without a committed step between.
     pub fn count(&mut self) -> Result<(), TrainError> {
-        self.0 += 1;
-        if self.0 > REPAIRS_WITHOUT_STEP_MAX {
+        self.without_step += 1;
+        if self.without_step > REPAIRS_WITHOUT_STEP_MAX {
             let text = format!("{REPAIRS_WITHOUT_STEP_MAX} repairs without a committed step");
             return Err(TrainError::JobLost(text));
         }
@@ -49,7 +60,7 @@ pub fn repair(
     rank: &mut Rank,
     record: &mut Record,
     spares: &mut Spares,
-    (resizer, shrunk): (&mut Resizer, &mut Shrunk),
+    (resizer, shrunk, tries): (&mut Resizer, &mut Shrunk, &mut Tries),
     error: &CommError,
 ) -> Result<(), TrainError> {
     pulse().enter(Activity::Recovery);
@@ -57,8 +68,9 @@ pub fn repair(
     let begun = rank.clock.now();
     let detect = record.keeper.seconds_since_fault();
     let before = rank.world.clone();
-    let policy = &rank.plan.policy;
-    let result = recover(rank.comm.as_mut(), &mut rank.world, policy, &mut rank.replica);
+    let (policy, of_growth) = (&rank.plan.policy, tries.unproved.of_growth());
+    let (comm, hooks) = (rank.comm.as_mut(), &mut rank.replica);
+    let result = recover_after(comm, &mut rank.world, policy, hooks, &mut tries.unproved);
     let notes = std::mem::take(&mut rank.replica.notes);
     rank.newcomers = newcomers(&before, &rank.world);
     let mut repaired = match result {
@@ -75,8 +87,10 @@ pub fn repair(
         repaired.seconds.insert("detect".into(), detect);
     }
     let fewer = rank.world.ranks() < before.ranks();
-    if fewer {
-        resizer.shrunk(rank.clock.now());
+    match (fewer, of_growth) {
+        (true, true) => resizer.fell_short(),
+        (true, false) => resizer.shrunk(rank.clock.now()),
+        (false, _) => {}
     }
     let other_sums = fewer && !rank.plan.reproducible;
     let grouping = if other_sums { Grouping::Other } else { Grouping::Same };
