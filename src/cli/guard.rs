@@ -24,13 +24,16 @@ pub struct Args {
     /// Where to leave word of the rank's end.
     #[arg(long)]
     last_words: PathBuf,
+    /// The rank's number, where it starts with its world
+    #[arg(long)]
+    rank: Option<u32>,
 }
 
 /// Watches until the rank has ended.
 pub fn run(args: &Args) -> ExitCode {
     let limits = Limits { step: args.step, start: args.start.0, time: args.time.0 };
     let last_words = args.last_words.clone();
-    match watch(&Orders { pid: args.pid, limits, last_words }) {
+    match watch(&Orders { pid: args.pid, limits, last_words, rank: args.rank }) {
         Ok(()) => ExitCode::SUCCESS,
         // Nobody reads a guardian's words: its rank sees that it ended, and says so.
         Err(_) => ExitCode::FAILURE,

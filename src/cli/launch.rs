@@ -9,10 +9,12 @@ use kintsugi_ffi::{mpi, os};
 
 use crate::cluster::resident::Folder;
 use crate::config::{Config, DataFormat, Every, Recovery, Rung, Shown, identity, parse, paths};
+use crate::launch::ceilings::{self, Needs};
+use crate::launch::cgroup::{self, Cgroup};
 use crate::launch::estimate::{self, Sizes};
 use crate::launch::job::Job;
 use crate::launch::limits::Limits;
-use crate::launch::nodes::allocation::slurmd_timeout;
+use crate::launch::nodes::allocation::{slurmd_timeout, stray};
 use crate::launch::nodes::cluster_nodes::{ClusterNodes, Nodes};
 use crate::launch::nodes::{Allocation, SPARES_DEFAULT};
 use crate::launch::run_dir::{Found, RunDir};
@@ -89,7 +91,8 @@ fn launch(args: &Args) -> Result<Status, LaunchError> {
     // After the folder was named: where a command is given does not make it another run.
     paths::resolve(&mut config)?;
     let mut job = Job { config, run, mpirun, program, rank_program, nodes: None, runtime };
-    if let Some(allocation) = Allocation::find()? {
+    let allocation = if stray().is_some() { None } else { Allocation::find()? };
+    if let Some(allocation) = allocation {
         // After the folder was named: the same command finds its run again on one node.
         suit_several_nodes(&mut job.config.recovery);
         job.nodes = Some(Nodes {
@@ -106,6 +109,7 @@ fn launch(args: &Args) -> Result<Status, LaunchError> {
         print(&mpirun::pasteable(&job.plan(attempt, RealClock::default().unix_seconds())));
         return Ok(Status::Completed);
     }
+    refuse_what_cannot_run(&job.config)?;
     print(&format!("run directory: {}", folder.shown()));
     match open(args, &mut job, owners_asked)? {
         Opened::Completed(result) => {
@@ -116,6 +120,20 @@ fn launch(args: &Args) -> Result<Status, LaunchError> {
         }
         Opened::Ours(lock) => supervise(&job, lock, limits),
     }
+}
+
+/// What no run can be started with, whatever it is.
+fn refuse_what_cannot_run(config: &Config) -> Result<(), LaunchError> {
+    let have = ceilings::read(Cgroup::default());
+    let too_small = sizes(config).and_then(|sizes| ceilings::refusal(have, needs(sizes)));
+    match network::isolation().or(too_small) {
+        Some(reason) => Err(LaunchError::Refused { reason }),
+        None => Ok(()),
+    }
+}
+
+fn needs(sizes: Sizes) -> Needs {
+    ceilings::needs(sizes, estimate::estimate(sizes).memory_bytes)
 }
 
 /// What a complete run left in memory: here, and on nodes that were lost and are back.
@@ -246,6 +264,7 @@ fn opening(config: &Config, run: &RunDir, limits: Limits) -> Vec<String> {
     lines.extend(limits.doubts().into_iter().map(|doubt| format!("warning: {doubt}")));
     lines.extend(network::complaints().into_iter().map(|line| format!("warning: {line}")));
     lines.extend(janitor::detour().map(|line| format!("warning: {line}")));
+    lines.extend(stray().map(|stray| format!("warning: {}", stray.told())));
     if let Some(sizes) = sizes(config) {
         let need = estimate::estimate(sizes);
         lines.push(format!(
@@ -255,7 +274,8 @@ fn opening(config: &Config, run: &RunDir, limits: Limits) -> Vec<String> {
             estimate::readable(need.disk_bytes)
         ));
         let free_disk = os::free_disk_bytes(run.path()).ok();
-        let short = estimate::shortages(need, os::available_memory_bytes(), free_disk);
+        let mut short = estimate::shortages(need, cgroup::available_memory_bytes(), free_disk);
+        short.extend(ceilings::complaints(ceilings::read(cgroup::read()), needs(sizes)));
         lines.extend(short.into_iter().map(|line| format!("warning: {line}")));
     }
     lines

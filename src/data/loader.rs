@@ -8,6 +8,7 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
 use crate::config::BadImage;
+use crate::observe::notice::act_on;
 
 use super::decoder::{Decoder, hold};
 use super::prepare::{Bench, Recipe, View};
@@ -87,7 +88,7 @@ impl Loader {
                 .spawn(move || own.decode_ahead());
             if let Err(error) = thread {
                 hold(&shared.state).threads -= 1;
-                tracing::warn!("no decode thread {index}: {error}; workers decode for themselves");
+                act_on(&format!("no decode threads: {error}; workers decode for themselves"));
                 break;
             }
         }

@@ -12,7 +12,11 @@ use serde::Serialize;
 use super::probe_mpi::{self, Outcome, Scenario};
 use super::resident;
 use crate::config::Shown;
-use crate::launch::network::complaints;
+use crate::launch::ceilings;
+use crate::launch::cgroup::{self, Cgroup};
+use crate::launch::estimate::{self, Sizes};
+use crate::launch::network::{complaints, isolation};
+use crate::launch::nodes::allocation::stray;
 use crate::launch::runtime::{RUNTIME_VARIABLE, Runtime};
 
 /// Longest live check.
@@ -78,7 +82,8 @@ pub struct Diagnosis {
 /// Looks, then kills. `resident_dir`: where resident state of runs may lie.
 pub fn diagnose(resident_dir: &Path) -> Diagnosis {
     let mut findings = vec![machine(), mpi_library(), launcher(), node_launcher()];
-    findings.extend([compute(), gpu(), slurm(), network(), disk(), shared_memory()]);
+    findings.extend([compute(), gpu(), slurm(), network(), ceilings(cgroup::read())]);
+    findings.extend([disk(), shared_memory()]);
     findings.extend(resident_state(resident_dir));
     let checked = probe_mpi::launch(&Scenario::live_check(LIVE_CHECK_MAX));
     let (live_check, failure) = match checked {
@@ -98,13 +103,31 @@ pub fn diagnose(resident_dir: &Path) -> Diagnosis {
 
 fn machine() -> Finding {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    let memory = match (os::available_memory_bytes(), os::total_memory_bytes()) {
+    let memory = match (cgroup::available_memory_bytes(), cgroup::total_memory_bytes()) {
         (Some(available), Some(total)) => {
             format!("{} of {} memory available", gib(available), gib(total))
         }
         _ => "memory unknown".into(),
     };
     finding("machine", Grade::Ok, format!("{}, {cores} threads, {memory}", os::hostname()))
+}
+
+/// What ulimit and control groups allow, against what a small run needs.
+fn ceilings(cgroup: Cgroup) -> Finding {
+    const NAME: &str = "limits";
+    const SMALL: Sizes =
+        Sizes { parameters: 1_000_000, statistics: 0, ranks: 2, workers: 1, checkpoints: 2 };
+    let memory = estimate::estimate(SMALL).memory_bytes;
+    let have = ceilings::read(cgroup);
+    let complaints = ceilings::complaints(have, ceilings::needs(SMALL, memory));
+    let group = cgroup.memory_bytes.map_or_else(
+        || "no control group limits memory".to_owned(),
+        |bytes| format!("a control group allows {} of memory", estimate::readable(bytes)),
+    );
+    match complaints.is_empty() {
+        true => finding(NAME, Grade::Ok, group),
+        false => finding(NAME, Grade::Warning, group).advise(complaints.join("; ")),
+    }
 }
 
 fn mpi_library() -> Finding {
@@ -192,6 +215,9 @@ fn slurm() -> Finding {
     let sbatch = std::env::split_paths(&path).map(|folder| folder.join("sbatch"));
     let sbatch = sbatch.into_iter().find(|file| file.is_file());
     let job = std::env::var("SLURM_JOB_ID").ok();
+    if let Some(stray) = stray() {
+        return finding(NAME, Grade::Warning, stray.told());
+    }
     match (sbatch, job) {
         (_, Some(job)) => {
             let nodes = std::env::var("SLURM_JOB_NODELIST").unwrap_or_default();
@@ -241,6 +267,9 @@ fn resident_state(folder: &Path) -> Vec<Finding> {
 /// Whether ranks of several nodes would find each other, and replacements their ranks.
 fn network() -> Finding {
     const NAME: &str = "network";
+    if let Some(why) = isolation() {
+        return finding(NAME, Grade::Broken, why);
+    }
     let complaints = complaints();
     if !complaints.is_empty() {
         return finding(NAME, Grade::Warning, complaints.join("; "))
@@ -291,6 +320,8 @@ fn recovery(checked: Option<&Outcome>, failure: String) -> Finding {
     const NAME: &str = "recovery";
     const ADVICE: &str = "training works, but a death ends the attempt and `launch` starts again \
                           from resident state or a checkpoint; see `kintsugi probe mpi` for more";
+    const UNSTARTED: &str = "training does not work: mpirun could not start its ranks; what it \
+                             says above, and the findings before, name the cause";
     match checked {
         Some(outcome) if outcome.ok => {
             let seconds: Vec<String> = outcome
@@ -304,8 +335,11 @@ fn recovery(checked: Option<&Outcome>, failure: String) -> Finding {
             );
             finding(NAME, Grade::Ok, value)
         }
-        Some(outcome) => finding(NAME, Grade::Broken, outcome.problems.join("; ")).advise(ADVICE),
-        None => finding(NAME, Grade::Broken, failure).advise(ADVICE),
+        Some(outcome) => {
+            let advice = if outcome.began() { ADVICE } else { UNSTARTED };
+            finding(NAME, Grade::Broken, outcome.problems.join("; ")).advise(advice)
+        }
+        None => finding(NAME, Grade::Broken, failure).advise(UNSTARTED),
     }
 }
 
@@ -361,7 +395,9 @@ mod tests {
 
     #[test]
     fn recovery_that_was_not_seen_to_work_does_not_work() {
-        assert_eq!(recovery(None, "no mpirun".into()).state, Grade::Broken);
+        let nothing = recovery(None, "no mpirun".into());
+        assert_eq!(nothing.state, Grade::Broken);
+        assert!(nothing.advice.contains("training does not work"), "{}", nothing.advice);
         assert_eq!(workarounds(None).state, Grade::Warning);
     }
 }

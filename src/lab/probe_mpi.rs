@@ -221,6 +221,15 @@ pub struct Outcome {
     pub seconds: f64,
 }
 
+impl Outcome {
+    /// Whether the ranks were started at all.
+    pub fn began(&self) -> bool {
+        self.kills > 0
+            || self.workarounds.is_some()
+            || !(self.repairs.is_empty() && self.retries.is_empty())
+    }
+}
+
 /// Why the launcher could not run a scenario at all.
 #[derive(Debug, Error)]
 pub enum ProbeError {

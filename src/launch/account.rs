@@ -1,7 +1,5 @@
 //! `result.json` for a run whose ranks could not write it: what the events and the ledger prove.
 
-use std::path::Path;
-
 use crate::observe::event::{Event, Kind};
 use crate::observe::ledger::{Entry, lost_steps};
 use crate::observe::result::{Restart, RunResult, Status, Validation};
@@ -99,26 +97,6 @@ fn position(ledger: &[Entry]) -> (u64, u64, u64) {
     line.map_or((target, 0, 0), |line| (line.step, line.epoch, line.cursor))
 }
 
-/// The last lines of a text file, at most `count` and cut where very long, for people.
-pub fn last_lines(path: &Path, count: usize) -> Vec<String> {
-    use std::io::{Read, Seek, SeekFrom};
-    const TAIL_BYTES: u64 = 64 << 10;
-    const LINE_CHARACTERS_MAX: usize = 240;
-    let mut tail = Vec::new();
-    let read = std::fs::File::open(path).and_then(|mut file| {
-        let length = file.metadata()?.len();
-        file.seek(SeekFrom::Start(length.saturating_sub(TAIL_BYTES)))?;
-        file.read_to_end(&mut tail)
-    });
-    if read.is_err() {
-        return Vec::new();
-    }
-    let text = String::from_utf8_lossy(&tail);
-    let lines: Vec<&str> = text.lines().filter(|line| !line.trim().is_empty()).collect();
-    let last = &lines[lines.len().saturating_sub(count)..];
-    last.iter().map(|line| line.chars().take(LINE_CHARACTERS_MAX).collect()).collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -194,6 +172,5 @@ mod tests {
     fn a_run_that_wrote_nothing_still_has_a_result() {
         let result = result("r", 1, Status::NoProgress, "three times", &[], &[]);
         assert_eq!((result.steps, result.goodput), (0, 0.0));
-        assert!(last_lines(Path::new("/no/such/log"), 3).is_empty());
     }
 }

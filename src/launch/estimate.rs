@@ -1,6 +1,8 @@
 //! What a run will need of memory and disk, against what is free. Pure but for the caller's
 //! measurements.
 
+const F32: u64 = 4;
+
 /// Sizes that decide what a run needs.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Sizes {
@@ -25,13 +27,16 @@ pub struct Estimate {
     pub disk_bytes: u64,
 }
 
+/// Of one state: parameters, as much of the optimizer, statistics.
+pub fn state_bytes(sizes: Sizes) -> u64 {
+    F32 * (2 * sizes.parameters + sizes.statistics)
+}
+
 /// Each rank holds two slots of the whole state, the gradients of each worker, their sum before
 /// and after the all-reduce, and one snapshot; each checkpoint holds one state, and one more than
 /// is kept exists while it is verified.
 pub fn estimate(sizes: Sizes) -> Estimate {
-    const F32: u64 = 4;
-    let weights = sizes.parameters * F32;
-    let state = 2 * weights + sizes.statistics * F32;
+    let (weights, state) = (sizes.parameters * F32, state_bytes(sizes));
     let worker_copies = 2 * sizes.workers;
     let rank = 2 * state + (worker_copies + 2) * weights + state;
     Estimate { memory_bytes: sizes.ranks * rank, disk_bytes: (sizes.checkpoints + 1) * state }

@@ -6,6 +6,7 @@ use crate::cluster::resident::Folder;
 use crate::config::{Config, Rung};
 
 use super::mpirun::{Plan, TUNABLES_VARIABLE};
+use super::nodes::allocation::stray;
 use super::nodes::cluster_nodes::{Mission, Nodes};
 use super::run_dir::RunDir;
 use super::runtime::Runtime;
@@ -68,6 +69,7 @@ impl Job {
             respawns: self.config.recovery.rungs().contains(&Rung::Respawn),
             home: kintsugi_ffi::os::hostname(),
             tunables: std::env::var(TUNABLES_VARIABLE).ok(),
+            stray: stray().map(|stray| stray.variables).unwrap_or_default(),
         }
     }
 

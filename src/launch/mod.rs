@@ -6,7 +6,8 @@
 //! one start of mpirun, nothing of which outlives it · `janitor` sees to that, whoever dies ·
 //! `verdict` what follows from how an attempt ended (pure) · `supervisor` the loop · `nodes`
 //! several nodes · `account` the result when no rank could write one · `estimate` memory and disk
-//! needed · `limits` every time-out and their order.
+//! needed · `cgroup`, `ceilings` what this process may have of them · `quote` what mpirun said ·
+//! `limits` every time-out and their order.
 
 use std::path::PathBuf;
 
@@ -18,6 +19,8 @@ use crate::run_folder::lock::LockError;
 pub mod account;
 pub mod attempt;
 pub mod attempts;
+pub mod ceilings;
+pub mod cgroup;
 pub mod ending_files;
 pub mod estimate;
 pub mod janitor;
@@ -27,6 +30,7 @@ pub mod mpirun;
 pub mod network;
 pub mod nodes;
 pub mod preload;
+pub mod quote;
 pub mod run_dir;
 pub mod runtime;
 pub mod srun;

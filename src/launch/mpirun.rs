@@ -58,6 +58,8 @@ pub struct Plan {
     pub home: String,
     /// What the user has in `TUNABLES_VARIABLE`.
     pub tunables: Option<String>,
+    /// Variables that say nothing of this machine and would mislead mpirun.
+    pub stray: Vec<String>,
 }
 
 impl Plan {
@@ -163,6 +165,7 @@ pub fn environment(plan: &Plan) -> Environment {
     // Every rank would pin its threads to the same first cores.
     let mut unset =
         ["OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY"].map(str::to_owned).to_vec();
+    unset.extend(plan.stray.iter().cloned());
     if let Some(placement) = &plan.placement {
         set.push(pair(variables::NODES, placement.hosts.len().to_string()));
         set.push(pair(variables::HOME, plan.home.clone()));
@@ -247,7 +250,15 @@ mod tests {
             respawns: false,
             home: "n1".into(),
             tunables: None,
+            stray: Vec::new(),
         }
+    }
+
+    #[test]
+    fn stray_variables_do_not_reach_mpirun() {
+        let stray = vec!["SLURM_JOBID".to_owned()];
+        let text = pasteable(&Plan { stray, ..plan(4, 8) });
+        assert!(text.contains("-u SLURM_JOBID"), "{text}");
     }
 
     #[test]

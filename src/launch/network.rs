@@ -6,6 +6,20 @@
 const VARIABLES: [&str; 3] =
     ["OMPI_MCA_btl_tcp_if_include", "PRTE_MCA_prte_if_include", "PRTE_MCA_oob_tcp_if_include"];
 
+/// Why no run can be started: without any interface Open MPI's processes do not find each other,
+/// not even those of one machine.
+pub fn isolation() -> Option<String> {
+    isolated(&kintsugi_ffi::grants::interfaces_up().ok()?)
+}
+
+fn isolated(up: &[String]) -> Option<String> {
+    up.is_empty().then(|| {
+        "no network interface is up, not even lo, by which Open MPI's processes find each other: \
+         bring it up (`ip link set lo up`)"
+            .to_owned()
+    })
+}
+
 /// What is wrong, and what to do, for people; empty when nothing is.
 pub fn complaints() -> Vec<String> {
     let asked = VARIABLES.iter().filter_map(|name| Some((*name, std::env::var(name).ok()?)));
@@ -35,6 +49,12 @@ fn missing(variable: &str, value: &str, present: &[&str]) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn without_any_interface_there_is_no_run() {
+        assert!(isolated(&[]).unwrap().contains("ip link set lo up"));
+        assert_eq!(isolated(&["lo".to_owned()]), None);
+    }
 
     const TABLE: &str = "Inter-|   Receive\n face |bytes\n    lo: 12 0\n  eth0:99 0\n";
 

@@ -24,11 +24,14 @@ use super::{LaunchError, io_error, janitor};
 use record::Record;
 use scaling::Scaling;
 use spread::Spread;
+use start::Start;
 
 mod answer;
+mod notices;
 mod record;
 mod scaling;
 mod spread;
+mod start;
 
 /// How often the supervisor looks.
 const POLL: Duration = Duration::from_millis(20);
@@ -138,9 +141,13 @@ impl Attempts for Supervisor<'_> {
                     }
                 }
             }
-            Next::Conclude(..) => self.record.quote_launcher(),
+            Next::Conclude(..) => {
+                self.record.quote_launcher();
+                self.record.say_first_end();
+            }
             Next::Restart(reason) => {
                 self.record.quote_launcher();
+                self.record.say_first_end();
                 self.record.say_why_again(reason);
             }
         }
@@ -191,6 +198,7 @@ impl Supervisor<'_> {
         attempt.close(&mut || hurried || signals.pending().next().is_some())?;
         let ending = self.end_on_nodes(&plan.job, ending?);
         self.record.follow();
+        self.record.hear_ranks();
         spread::end_of_attempt(self.nodes.as_mut(), &mut self.record);
         Ok(Tried::Ended(ending))
     }
@@ -228,6 +236,7 @@ impl Supervisor<'_> {
         let mut sign_of_life = attempt.started();
         let mut lock_checked = Instant::now();
         let mut result_seen: Option<Instant> = None;
+        let mut start = Start::at(attempt.started());
         loop {
             if self.record.follow() {
                 sign_of_life = Instant::now();
@@ -240,6 +249,9 @@ impl Supervisor<'_> {
             }
             if let Some(why) = self.lost_node() {
                 return Ok(Ending::NodeLost(why));
+            }
+            if let Some(why) = start.fails(&mut self.record, Instant::now()) {
+                return Ok(Ending::Unstarted(why));
             }
             self.record.answer();
             self.scaling.look(self.nodes.as_mut(), &mut self.record);
@@ -254,6 +266,7 @@ impl Supervisor<'_> {
             if lock_checked.elapsed() >= LOCK_POLL {
                 self.lock.check()?;
                 lock_checked = Instant::now();
+                self.record.hear_ranks();
                 if result_seen.is_none() && self.job.run.result().is_some() {
                     result_seen = Some(Instant::now());
                 }

@@ -18,6 +18,8 @@ pub enum Ending {
     Hung(String),
     /// It lost a node, which is known to be gone: which, and how that was seen.
     NodeLost(String),
+    /// A process ended before MPI had started, and the others waited there for it: which, and why.
+    Unstarted(String),
     /// Somebody asked for the end.
     Stopped,
 }
@@ -27,7 +29,7 @@ impl Ending {
     pub fn killed_for(&self) -> Option<&str> {
         match self {
             Self::Hung(why) | Self::NodeLost(why) => Some(why),
-            Self::Exited(_) | Self::Stopped => None,
+            Self::Exited(_) | Self::Unstarted(_) | Self::Stopped => None,
         }
     }
 }
@@ -54,6 +56,7 @@ pub fn next(ending: &Ending, result: Option<RunResult>, stalled: u32, rungs: &[R
         (Some(result), _) => result.reason.clone(),
         (None, Ending::Exited(how)) => format!("mpirun ended ({how}) without a result"),
         (None, Ending::Hung(why)) => why.clone(),
+        (None, Ending::Unstarted(why)) => format!("the ranks could not start: {why}"),
         (None, Ending::Stopped) => "no rank could write a checkpoint in time".to_owned(),
     };
     if *ending == Ending::Stopped {
@@ -93,6 +96,8 @@ pub struct History {
     stalled: u32,
     /// Whether this attempt has committed a step.
     committing: bool,
+    /// Whether the ranks of this attempt have met.
+    met: bool,
 }
 
 impl History {
@@ -100,10 +105,12 @@ impl History {
     pub fn attempt_begins(&mut self) {
         self.forward = false;
         self.committing = false;
+        self.met = false;
     }
 
     /// Takes one event; says whether it shows that the world is alive and well.
     pub fn on(&mut self, event: &Event) -> bool {
+        self.met |= matches!(event.kind, Kind::RunStart { .. } | Kind::Step { .. });
         match &event.kind {
             // A later starting point is progress too: failures may be denser than epochs.
             Kind::RunStart { .. } if event.step > self.furthest_start => {
@@ -132,6 +139,11 @@ impl History {
             _ => self.stalled + 1,
         };
         self.stalled
+    }
+
+    /// Whether its ranks have met, so that a death is theirs to repair.
+    pub fn met(&self) -> bool {
+        self.met
     }
 
     /// Whether the attempt has committed a step yet.
@@ -262,6 +274,23 @@ mod tests {
             assert!(history.committing());
             assert_eq!(history.attempt_ends(&exited()), expected, "until step {last}");
         }
+    }
+
+    #[test]
+    fn a_start_that_fails_is_a_stalled_attempt_whose_reason_names_the_cause() {
+        let unstarted = Ending::Unstarted("rank 1 was out of memory".into());
+        let mut history = History::default();
+        history.attempt_begins();
+        assert!(!history.met());
+        let stalled = history.attempt_ends(&unstarted);
+        assert_eq!(stalled, 1);
+        let next = next(&unstarted, None, STALLED_ATTEMPTS_MAX, &[Rung::Restart]);
+        let Next::Conclude(Status::NoProgress, reason) = next else { panic!("{next:?}") };
+        assert!(reason.ends_with("could not start: rank 1 was out of memory"), "{reason}");
+        history.on(&step(1));
+        assert!(history.met(), "from here on deaths are the ranks' to repair");
+        history.attempt_begins();
+        assert!(!history.met());
     }
 
     #[test]

@@ -1,11 +1,12 @@
 //! What a run says of itself: events (the one schema), the ledger of committed steps, progress,
 //! TensorBoard's files, the report drawn from them. Also the traits through which a run sees the
-//! world: clock and storage, real or simulated.
+//! world: clock and storage, real or simulated. `notice`: what a person must act on.
 
 pub mod clock;
 pub mod event;
 pub mod ledger;
 pub mod log;
+pub mod notice;
 pub mod progress;
 pub mod report;
 pub mod result;

@@ -45,6 +45,14 @@ case "$FAKE-$attempt" in
   crash-*) exit 1 ;;
   forever-*) step 1; forever ;;
   mute-*) forever ;;
+  unmet-1)
+    [ "$rank" = 0 ] && forever
+    end="$run/logs/attempt-1-pid-$$.end"
+    echo "rank that had not started MPI: 1" > "$end"
+    echo "status: signal 9 (SIGKILL)" >> "$end"
+    echo "memory: probably out of memory" >> "$end"
+    forever ;;
+  unmet-*) step 5; result completed ;;
   refuse-*) printf 'configuration\nthe data set has 3 classes\n' > "$run/failure.txt"; exit 2 ;;
   polite-*)
     trap 'result interrupted; exit 0' USR1
@@ -250,6 +258,21 @@ fn a_world_that_never_commits_a_step_is_started_three_times() {
     let launch = lab.launch("mute", &["-s", "recovery.start_limit=1s"]);
     assert_eq!(launch.code(), Some(93), "{}", lab.text());
     assert_eq!((lab.result().status, lab.result().attempt), (Status::NoProgress, 3));
+    lab.assert_nothing_left(AT_ONCE);
+}
+
+#[test]
+fn a_rank_that_ends_before_mpi_has_started_ends_the_attempt_and_is_named() {
+    let _turn = beside_its_like();
+    let lab = Lab::new();
+    let launch = lab.launch("unmet", &["-s", "recovery.start_limit=10min"]);
+    assert_eq!(launch.code(), Some(0), "{}", lab.text());
+    assert_eq!(lab.result().attempt, 2);
+    let text = lab.text();
+    let cause = "ended before MPI had started: probably out of memory; signal 9 (SIGKILL)";
+    let told: Vec<&str> = text.lines().filter(|line| line.contains(cause)).collect();
+    assert!(told[0].starts_with("warning: the start fails: rank 1, process "), "{text}");
+    assert!(told[1].ends_with("starting again (attempt 2)") && told.len() == 2, "{text}");
     lab.assert_nothing_left(AT_ONCE);
 }
 

@@ -8,6 +8,7 @@ use kintsugi_ffi::mpi::{self, Comm, Op};
 use kintsugi_ffi::os;
 
 use crate::config::Phase;
+use crate::observe::notice::act_on;
 
 use super::{
     Agreement, Call, CommError, Communicator, Elements, Membership, ReduceOp, SpawnError,
@@ -73,7 +74,7 @@ pub fn start_orphan_watch() {
     };
     let started = std::thread::Builder::new().name("orphan-watch".into()).spawn(watch);
     if let Err(error) = started {
-        tracing::warn!("no orphan watch ({error}): kill leftover ranks by hand if mpirun dies");
+        act_on(&format!("no orphan watch ({error}): kill leftover ranks if mpirun dies"));
     }
 }
 

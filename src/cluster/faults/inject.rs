@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use crate::config::{FaultKind, Faults, Phase, PlannedFault, Shown};
 use crate::observe::clock::Clock;
+use crate::observe::notice::act_on;
 use crate::observe::storage::Storage;
 
 use super::plan::{self, RandomFault, RandomFaults};
@@ -268,7 +269,8 @@ impl Armed {
             Ok(()) => true,
             Err(error) if error.kind() == ErrorKind::AlreadyExists => false,
             Err(error) => {
-                tracing::warn!("planned fault {name} does not fire: {}: {error}", path.shown());
+                let path = path.shown();
+                act_on(&format!("planned fault {name} does not fire: {path}: {error}"));
                 false
             }
         }

@@ -59,6 +59,8 @@ const STEP: usize = 4;
 const TICKER: usize = 5;
 const ENDED: usize = 6;
 const LOADING: usize = 7;
+/// Whether MPI has started.
+const MET: usize = 9 + SEGMENT_BYTES_MAX / 8;
 /// Length of the name below, in bytes.
 const SEGMENT_LENGTH: usize = 8;
 /// The name of this rank's own shared memory segment, eight bytes a word.
@@ -135,6 +137,16 @@ impl Board {
     /// The thread that beats, once it does.
     pub fn ticker(&self) -> Option<u32> {
         u32::try_from(self.0.get(TICKER)).ok().filter(|thread| *thread > 0)
+    }
+
+    /// MPI has started: from here on the others hear of this process's death.
+    pub fn set_met(&self) {
+        self.0.set(MET, 1);
+    }
+
+    /// Whether MPI has started.
+    pub fn has_met(&self) -> bool {
+        self.0.get(MET) != 0
     }
 
     /// The process is about to end in order: nobody needs to ask why.

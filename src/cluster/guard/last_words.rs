@@ -14,6 +14,9 @@ pub const VERDICT: &str = "verdict";
 pub const STATUS: &str = "status";
 /// What the kernel's OOM killer did meanwhile.
 pub const MEMORY: &str = "memory";
+/// The rank of a first-born process that ended before MPI had started: those that wait for it there
+/// never hear of it.
+pub const UNMET: &str = "rank that had not started MPI";
 
 /// Lines of its log that are looked at, and that are quoted.
 const TAIL_LINES: usize = 60;
@@ -49,28 +52,6 @@ pub fn leave(path: &Path, key: &str, text: &str) {
     }
 }
 
-/// The first process of an attempt that did not end in order, and why: those after it may have been
-/// ended because of it. `folder`: `RUN/logs`.
-pub fn first_of_attempt(folder: &Path, attempt: u32) -> Option<String> {
-    let prefix = format!("attempt-{attempt}-");
-    let first = std::fs::read_dir(folder)
-        .ok()?
-        .flatten()
-        .filter_map(|entry| {
-            let name = entry.file_name().into_string().ok()?;
-            let process = name.strip_prefix(&prefix)?.strip_suffix(".end")?;
-            let process = match process.rsplit_once("-pid-") {
-                Some((host, pid)) => format!("{pid} on {host}"),
-                None => process.strip_prefix("pid-")?.to_owned(),
-            };
-            Some((entry.metadata().ok()?.modified().ok()?, entry.path(), process))
-        })
-        .min()?;
-    let last_words = std::fs::read_to_string(first.1).ok()?;
-    let evidence = Evidence { last_words, ..Evidence::default() };
-    Some(format!("process {}: {}", first.2, cause(&evidence)))
-}
-
 /// Files of a folder with a verdict that begins with `text`.
 pub fn verdicts_beginning(folder: &Path, text: &str) -> usize {
     let line = format!("{VERDICT}: {text}");
@@ -97,6 +78,11 @@ pub fn status(body: &str) -> Option<&str> {
 /// Whether a file says why somebody ended its process on purpose.
 pub fn has_verdict(body: &str) -> bool {
     last(body, VERDICT).is_some()
+}
+
+/// The rank whose process ended before MPI had started, by a file that says that it ended.
+pub fn unmet(body: &str) -> Option<u32> {
+    tells(body).then(|| last(body, UNMET)?.parse().ok()).flatten()
 }
 
 /// The newest line under a key.
@@ -213,11 +199,6 @@ mod tests {
         let body = std::fs::read_to_string(&path).unwrap();
         assert_eq!(body, "verdict: two lines\nstatus: exit code 3\n");
         assert!(tells(&body) && !tells("") && !tells("memory: full\n"));
-        let other = folder.path().join(file_name(2, "here", 7));
-        leave(&other, VERDICT, "of another attempt");
-        let first = first_of_attempt(folder.path(), 1);
-        assert_eq!(first.as_deref(), Some("process 42: two lines"));
-        assert_eq!(first_of_attempt(folder.path(), 3), None);
         assert_eq!(verdicts_beginning(folder.path(), "two"), 1);
         assert_eq!(verdicts_beginning(folder.path(), "lines"), 0);
         leave(Path::new("/no/such/folder/x.end"), STATUS, "exit code 3");

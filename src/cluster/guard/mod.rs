@@ -5,10 +5,11 @@
 //!
 //! `board` what the words mean · `pulse` the rank's side: it says what it does · `judge` decides
 //! (pure) · `watch` the guardian's side: samples, kills, cleans up · `last_words` why a process
-//! ended, for whoever reports it · `start` the guardian is started · `forgotten` a replacement that
-//! its launcher never answers starts itself again.
+//! ended, for whoever reports it · `ends` those of a whole attempt · `start` the guardian is
+//! started · `forgotten` a replacement that its launcher never answers starts itself again.
 
 pub mod board;
+pub mod ends;
 pub mod forgotten;
 pub mod judge;
 pub mod last_words;

@@ -80,6 +80,11 @@ impl Pulse {
         value
     }
 
+    /// MPI has started.
+    pub fn met(&self) {
+        self.with(Board::set_met);
+    }
+
     /// The shared memory segment that dies with this rank.
     pub fn segment(&self, name: &str) {
         self.with(|board| board.set_segment(name));

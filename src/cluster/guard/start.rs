@@ -14,6 +14,7 @@ use super::board::{BEAT_EVERY, Board};
 use super::forgotten::Forgotten;
 use super::judge::{Joins, Limits};
 use super::{last_words, pulse};
+use crate::observe::notice::act_on;
 
 /// Beats between two looks at the guardian itself.
 const LOOK_AT_GUARDIAN: u64 = 10;
@@ -46,14 +47,35 @@ pub fn start(charge: &Charge) -> io::Result<()> {
     let words_file = run_dir.join("logs").join(words_file);
     let mut command = Command::new(PROGRAM);
     command.args(arguments(pid, &charge.limits, &words_file)).current_dir("/");
+    if let Some(rank) = first_rank(charge.joins) {
+        command.args(["--rank".to_owned(), rank.to_string()]);
+    }
     command.stdin(Stdio::from(file)).stdout(Stdio::null()).stderr(Stdio::null());
     os::detach(&mut command);
     let guardian = command.spawn()?;
+    offer_as_victim();
     let (ticking, forgotten) = (Arc::clone(&board), Forgotten::new(charge.joins));
     let ticker = std::thread::Builder::new().name("ticker".into());
     ticker.spawn(move || tick(&ticking, guardian, forgotten))?;
     pulse::begin(board, words_file);
     Ok(())
+}
+
+/// Where memory is short, the kernel is to take a rank, which can be replaced, and not launch,
+/// mpirun or a guardian. Everybody may raise this number, and a rank is as good without.
+fn offer_as_victim() {
+    const SCORE: &str = "/proc/self/oom_score_adj";
+    const VICTIM: i32 = 500;
+    let score = std::fs::read_to_string(SCORE).ok().and_then(|text| text.trim().parse().ok());
+    if score.is_some_and(|score: i32| score < VICTIM) {
+        let _ = std::fs::write(SCORE, VICTIM.to_string());
+    }
+}
+
+/// As mpirun numbers those that it starts together; replacements are numbered anew.
+fn first_rank(joins: Joins) -> Option<u32> {
+    let rank = std::env::var("OMPI_COMM_WORLD_RANK").ok().filter(|_| joins == Joins::First);
+    rank.and_then(|rank| rank.parse().ok())
 }
 
 /// The command line of `cli::guard`.
@@ -88,7 +110,8 @@ fn tick(board: &Board, mut guardian: Child, mut forgotten: Forgotten) {
             && let Ok(Some(status)) = guardian.try_wait()
         {
             watched = false;
-            tracing::warn!("this rank's guardian ended ({status}): nobody notices if it hangs now");
+            let ended = format!("this rank's guardian ended ({status})");
+            act_on(&format!("{ended}: nobody notices if the rank hangs now"));
         }
     }
 }

@@ -29,6 +29,8 @@ pub struct Orders {
     pub limits: Limits,
     /// Where to leave word of its end.
     pub last_words: PathBuf,
+    /// Its rank in the world that an attempt begins with; none where it joins later.
+    pub rank: Option<u32>,
 }
 
 /// Watches until the rank has ended; then cleans up and returns.
@@ -49,6 +51,10 @@ pub fn watch(orders: &Orders) -> io::Result<()> {
     sample_until_the_end(orders, &rank, &board);
     if !board.ended() {
         let status = status(&rank);
+        if let Some(rank) = orders.rank.filter(|_| !board.has_met()) {
+            // Before the status: whoever reads that an end came reads when it came.
+            last_words::leave(&orders.last_words, last_words::UNMET, &rank.to_string());
+        }
         report(&orders.last_words, status, self::oom_kills() > oom_kills);
     }
     if let Some(name) = board.segment() {
@@ -112,12 +118,13 @@ fn status(rank: &PidFd) -> Option<Ended> {
 }
 
 fn report(path: &Path, status: Option<Ended>, oom: bool) {
-    if let Some(status) = status {
-        last_words::leave(path, last_words::STATUS, &status.to_string());
-    }
     if oom && status.is_none_or(|status| status == Ended::Signal(9)) {
         let words = "probably out of memory: the kernel's OOM killer struck on this node meanwhile";
         last_words::leave(path, last_words::MEMORY, words);
+    }
+    // Last: whoever finds it finds the whole.
+    if let Some(status) = status {
+        last_words::leave(path, last_words::STATUS, &status.to_string());
     }
 }
 

@@ -26,6 +26,7 @@ pub use folder::Folder;
 pub use header::{Header, Identity, Key, MAGIC, Refusal};
 pub use state::{EXTRA_BYTES_MAX, Part, Shape, SlotMut, SlotView};
 
+use crate::observe::notice::act_on;
 use header::{CommitWord, HEADER_WORDS, commit_word, set_commit_word};
 use places::Places;
 
@@ -136,7 +137,7 @@ impl Slots {
         if let Some(file) = self.backing.as_mut().and_then(|backing| backing.file.as_mut())
             && let Err(error) = file.name_after(identity.member)
         {
-            tracing::warn!("{error}; nobody will find this rank's resident state");
+            act_on(&format!("{error}; nobody will find a rank's resident state"));
         }
     }
 
@@ -354,10 +355,10 @@ impl Slots {
 fn too_long(length: usize) -> &'static [u8] {
     static SAID: OnceLock<()> = OnceLock::new();
     SAID.get_or_init(|| {
-        tracing::warn!(
+        act_on(&format!(
             "a position of {length} bytes does not fit a resident slot ({EXTRA_BYTES_MAX}): a \
              restart will read a checkpoint"
-        );
+        ));
     });
     &[]
 }

@@ -51,6 +51,53 @@ impl Allocation {
     }
 }
 
+/// Variables of SLURM in an environment that is none of its jobs': copied from another machine, or
+/// kept by a container. mpirun would start its ranks where they say.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Stray {
+    /// Their names.
+    pub variables: Vec<String>,
+    /// What they say.
+    job: String,
+    node: String,
+}
+
+impl Stray {
+    /// For people.
+    pub fn told(&self) -> String {
+        format!(
+            "SLURM's variables are those of job {} on {}, and there is no srun here: they are left \
+             aside, this machine only is used (unset SLURM_JOB_ID to be rid of this line)",
+            self.job, self.node
+        )
+    }
+}
+
+/// Those of this process, if they are stray.
+pub fn stray() -> Option<Stray> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let srun = std::env::split_paths(&path).any(|folder| folder.join("srun").is_file());
+    let all = std::env::vars_os().filter_map(|(name, value)| {
+        Some((name.into_string().ok()?, value.to_string_lossy().into_owned()))
+    });
+    stray_among(&all.collect::<Vec<_>>(), srun)
+}
+
+fn stray_among(variables: &[(String, String)], srun: bool) -> Option<Stray> {
+    let value = |names: [&str; 2]| {
+        let found = |name: &str| variables.iter().find(|(known, _)| known == name);
+        Some(names.into_iter().find_map(found)?.1.clone())
+    };
+    let job = value(["SLURM_JOB_ID", "SLURM_JOBID"]).filter(|_| !srun)?;
+    let node = value(["SLURM_JOB_NODELIST", "SLURM_NODELIST"]);
+    let of_slurm = variables.iter().map(|(name, _)| name).filter(|name| name.starts_with("SLURM"));
+    Some(Stray {
+        variables: of_slurm.cloned().collect(),
+        job,
+        node: node.unwrap_or_else(|| "an unnamed node".into()),
+    })
+}
+
 /// After how long SLURM itself gives up a silent node, where it says so.
 pub fn slurmd_timeout() -> Option<Duration> {
     let config = super::orphan::command("scontrol", &["show", "config"]).ok()?;
@@ -79,6 +126,17 @@ mod tests {
         };
         let expand = |_: &str| Ok(["n1", "n2", "n3"].map(str::to_owned).to_vec());
         Allocation::of(&variable, &expand, host).unwrap()
+    }
+
+    #[test]
+    fn variables_of_a_job_where_there_is_no_srun_are_stray() {
+        let all = [("HOME", "/root"), ("SLURM_JOBID", "77"), ("SLURM_NODELIST", "node17")];
+        let all = all.map(|(name, value)| (name.to_owned(), value.to_owned()));
+        let stray = stray_among(&all, false).unwrap();
+        assert_eq!(stray.variables, ["SLURM_JOBID", "SLURM_NODELIST"]);
+        assert!(stray.told().contains("job 77 on node17"), "{}", stray.told());
+        assert_eq!(stray_among(&all, true), None, "SLURM is here");
+        assert_eq!(stray_among(&all[..1], false), None);
     }
 
     const JOB: [(&str, &str); 3] =

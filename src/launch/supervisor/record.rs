@@ -4,12 +4,14 @@
 use std::path::PathBuf;
 use std::time::Instant;
 
-use crate::cluster::guard::last_words;
+use kintsugi_ffi::os;
+
+use crate::cluster::guard::ends;
 use crate::config::Shown;
 use crate::launch::job::Job;
 use crate::launch::nodes::spreading::Spreading;
 use crate::launch::verdict::History;
-use crate::launch::{LaunchError, account, io_error};
+use crate::launch::{LaunchError, io_error, quote};
 use crate::observe::clock::{Clock, RealClock};
 use crate::observe::event::{self, Event, Kind};
 use crate::observe::log::{EVENTS_FILE, EventTail, JsonLines};
@@ -17,6 +19,7 @@ use crate::observe::result::RunResult;
 use crate::run_folder::heard::{HEARD, Heard};
 
 use super::answer::Answer;
+use super::notices::Notices;
 
 /// What is known of a run, over all its attempts.
 pub(super) struct Record<'a> {
@@ -36,6 +39,10 @@ pub(super) struct Record<'a> {
     pub(super) attempt: u32,
     /// The unix time at which the run's seconds were 0.
     pub(super) origin: f64,
+    /// The process of this attempt whose end a person has been told of.
+    told_end: Option<String>,
+    /// What ranks' logs say that a person must act on.
+    notices: Notices,
 }
 
 impl<'a> Record<'a> {
@@ -51,6 +58,8 @@ impl<'a> Record<'a> {
             last: None,
             attempt: 0,
             origin: now_unix(),
+            told_end: None,
+            notices: Notices::default(),
         };
         record.read_the_past();
         // Restarts within this launch count as time of the run; the pause before it does not.
@@ -142,23 +151,54 @@ impl<'a> Record<'a> {
         (self.show)(&event);
     }
 
-    /// The last words of the attempt's mpirun.
+    /// What the attempt's mpirun said.
     pub(super) fn quote_launcher(&mut self) {
-        const LINES: usize = 6;
         let log = self.launcher_log();
-        let lines = account::last_lines(&log, LINES);
+        let lines = quote::of_log(&log);
         if !lines.is_empty() {
             let text = lines.join("\n  ");
-            self.warn(&format!("the last lines of {}:\n  {text}", log.shown()));
+            self.warn(&format!("{} says:\n  {text}", log.shown()));
         }
     }
 
-    /// Which process ended first, and that another attempt follows.
-    pub(super) fn say_why_again(&mut self, reason: &str) {
+    /// Warnings in ranks' logs that a person must act on, each once.
+    pub(super) fn hear_ranks(&mut self) {
         let logs = self.job.run.join("logs");
-        if let Some(first) = last_words::first_of_attempt(&logs, self.attempt) {
-            self.warn(&format!("the first to end was {first}"));
+        for text in self.notices.look(&logs, self.attempt) {
+            self.warn(&text);
         }
+        let run = self.job.run.path();
+        if let Some(text) = self.notices.full_disk(run, os::free_disk_bytes(run).ok()) {
+            self.warn(&text);
+        }
+    }
+
+    /// Why a process ended for which the others wait in vain, told once.
+    pub(super) fn tell_end(&mut self) -> Option<String> {
+        let logs = self.job.run.join("logs");
+        let of_attempt = ends::of_attempt(&logs, self.attempt);
+        let first = of_attempt.into_iter().find(|end| end.unmet().is_some())?;
+        let told = first.told(&logs);
+        if self.told_end.as_ref() != Some(&first.name) {
+            self.warn(&format!("the start fails: {told}"));
+            self.told_end = Some(first.name);
+        }
+        Some(told)
+    }
+
+    /// Which process ended first.
+    pub(super) fn say_first_end(&mut self) {
+        let logs = self.job.run.join("logs");
+        let told = self.told_end.take();
+        if let Some(first) = ends::of_attempt(&logs, self.attempt).into_iter().next()
+            && told.as_ref() != Some(&first.name)
+        {
+            self.warn(&format!("the first to end was {}", first.told(&logs)));
+        }
+    }
+
+    /// That another attempt follows.
+    pub(super) fn say_why_again(&mut self, reason: &str) {
         let next = self.attempt + 1;
         self.warn(&format!("{reason}; starting again (attempt {next})"));
     }

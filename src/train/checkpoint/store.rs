@@ -9,6 +9,7 @@ use std::path::Path;
 
 use crate::config::Shown;
 use crate::observe::clock::Clock;
+use crate::observe::notice::act_on;
 use crate::observe::storage::Storage;
 
 use crate::train::checkpoint::manifest::{FileEntry, MANIFEST, MODEL, Manifest, OPTIMIZER, STATE};
@@ -164,7 +165,7 @@ fn publish(storage: &dyn Storage, beside: &Path, name: &str) -> Result<(), Check
 
 fn warn_of(action: &str, path: &Path, result: io::Result<()>) {
     if let Err(error) = result {
-        tracing::warn!("checkpoint: cannot {action} {}: {error}", path.shown());
+        act_on(&format!("checkpoint: cannot {action} {}: {error}", path.shown()));
     }
 }
 
@@ -176,7 +177,7 @@ fn retire(storage: &dyn Storage, written: u64, keep: u32) {
     };
     let (delete, later) = retention(&names, written, keep);
     for name in later {
-        mark_bad(storage, &name, &format!("the run went back and passed step {written} again"));
+        set_aside(storage, &name, &format!("the run went back and passed step {written} again"));
     }
     for name in delete {
         discard(storage, &name);
@@ -206,9 +207,13 @@ pub fn remove_later(storage: &dyn Storage, step: u64) {
 
 /// A checkpoint that does not verify, or from which training fails, is never tried again.
 pub fn mark_bad(storage: &dyn Storage, name: &str, reason: &str) {
+    act_on(&format!("checkpoint {name} is marked as bad and not used: {reason}"));
+    set_aside(storage, name, reason);
+}
+
+fn set_aside(storage: &dyn Storage, name: &str, reason: &str) {
     let from = Path::new(FOLDER).join(name);
     let to = Path::new(FOLDER).join(format!("{name}{BAD}"));
-    tracing::warn!("checkpoint {name} is marked as bad: {reason}");
     warn_of("remove", &to, storage.remove(&to));
     warn_of("mark", &from, storage.rename(&from, &to));
     warn_of("explain", &to, storage.write_whole(&to.join(WHY), &[reason.as_bytes(), b"\n"]));

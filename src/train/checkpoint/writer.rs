@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use crate::cluster::resident::{Shape, SlotView, Slots};
 use crate::observe::clock::{Clock, RealClock};
+use crate::observe::notice::act_on;
 use crate::observe::storage::Storage;
 use crate::train::state::beside::Beside;
 
@@ -218,7 +219,7 @@ impl Writer {
         let worker = Worker { shared: Arc::clone(&shared), storage, keep, current_attempt };
         let started = thread::Builder::new().name("checkpoint".into()).spawn(move || worker.run());
         if let Err(error) = started {
-            tracing::warn!("no checkpoints: the writer's thread cannot be started: {error}");
+            act_on(&format!("no checkpoints: the writer's thread cannot be started: {error}"));
             shared.lock().gone = true;
         }
         Self { shared, inline: None }

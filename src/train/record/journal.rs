@@ -11,6 +11,7 @@ use crate::observe::clock::Clock;
 use crate::observe::event::{Event, Kind, VERSION};
 use crate::observe::ledger::{Committed, Entry, Ledger};
 use crate::observe::log::{EventLog, parse_lines, whole_lines};
+use crate::observe::notice::act_on;
 use crate::observe::progress::Progress;
 use crate::observe::storage::Storage;
 use crate::observe::tensorboard::Tensorboard;
@@ -236,7 +237,8 @@ impl Journal {
         if let Err(error) = result
             && !self.failed.swap(true, Ordering::Relaxed)
         {
-            tracing::warn!("cannot write {name}: {error}; training goes on, the record has gaps");
+            let gaps = "training goes on, the record has gaps until it can be written";
+            act_on(&format!("cannot write {name}: {error}; {gaps}"));
         }
     }
 }

@@ -3,6 +3,7 @@
 
 use std::path::Path;
 
+use crate::observe::notice::act_on;
 use crate::observe::storage::Storage;
 use crate::run_folder::{CONFIGURATION, FAILURE};
 use crate::train::TrainError;
@@ -16,7 +17,7 @@ pub fn leave_reason(storage: &dyn Storage, error: &TrainError) {
     };
     let text = format!("{code}\n{error}\n");
     if let Err(error) = storage.write_whole(Path::new(FAILURE), &[text.as_bytes()]) {
-        tracing::warn!("cannot write {FAILURE}: {error}");
+        act_on(&format!("cannot write {FAILURE}: {error}"));
     }
 }
 

@@ -14,6 +14,7 @@ use crate::cluster::world::World;
 use crate::config::Shown;
 use crate::observe::ledger::Entry;
 use crate::observe::log::parse_lines;
+use crate::observe::notice::act_on;
 use crate::observe::storage::Storage;
 
 use crate::train::TrainError;
@@ -174,7 +175,8 @@ fn usable(slots: &Slots, slot_files: &SlotFiles, past: &Past) -> Result<Vec<Key>
         // One empty slot is what a death in the middle of an update leaves.
         if torn || refusal != Refusal::Uncommitted {
             let path = slots.file().map(|file| file.path().shown());
-            tracing::warn!("resident state {} {refusal}; not used", path.unwrap_or_default());
+            let path = path.unwrap_or_default();
+            act_on(&format!("resident state {path} {refusal}; not used"));
         }
     }
     Ok(keys)
@@ -230,7 +232,7 @@ fn agreed(
 
 fn refuse(replica: &Replica, key: Key, what: &str) {
     let refusal = Refusal::Differs;
-    tracing::warn!("resident state of {key} on this rank {refusal}: it is refused, {what}");
+    act_on(&format!("resident state of {key} on a rank {refusal}: it is refused, {what}"));
     replica.slots.write().unwrap_or_else(PoisonError::into_inner).refuse(key);
 }
 

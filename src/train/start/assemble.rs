@@ -7,6 +7,7 @@ use crate::cluster::comm::{Membership, mpi::JoinArguments, mpi::under_mpirun};
 use crate::cluster::guard::{Activity, pulse};
 use crate::cluster::world::World;
 use crate::observe::event::Kind;
+use crate::observe::notice::act_on;
 use crate::observe::progress::Progress;
 use crate::observe::result::Status;
 use crate::observe::tensorboard::Tensorboard;
@@ -90,7 +91,7 @@ pub fn write_failure(
         state_sha256: None,
     };
     if let Err(error) = ended.write(around.storage.as_ref()) {
-        tracing::warn!("cannot write {RESULT}: {error}");
+        act_on(&format!("cannot write {RESULT}: {error}"));
     }
 }
 

@@ -11,6 +11,7 @@ use crate::cluster::faults::Standing;
 use crate::cluster::recovery::{Called, Environment, Note, StateHolder, answer_call};
 use crate::cluster::world::World;
 use crate::config::Phase;
+use crate::observe::notice::act_on;
 use crate::observe::result::Status;
 use crate::run_folder::variables;
 
@@ -210,7 +211,8 @@ impl<'scope, 'env> WaitingSpare<'scope, 'env> {
         let arguments = self.arguments();
         if let Err(error) = comm.recruit(missing, &arguments) {
             self.refusals += 1;
-            tracing::warn!("no new spares (refusal {} of {REFUSALS_MAX}): {error}", self.refusals);
+            let refusals = self.refusals;
+            act_on(&format!("no new spares (refusal {refusals} of {REFUSALS_MAX}): {error}"));
         }
     }
 

@@ -17,6 +17,7 @@ use crate::config::{FaultKind, Phase, Shown, identity};
 use crate::observe::clock::{Clock, RealClock};
 use crate::observe::event::{Event, Kind, VERSION};
 use crate::observe::log::{EventLog, read_events};
+use crate::observe::notice::act_on;
 use crate::observe::result::Status;
 use crate::observe::storage::{FileSystem, Storage};
 use crate::run_folder::heard::Heard;
@@ -223,6 +224,7 @@ pub(in crate::train) fn communicator(
         Some(join) => MpiComm::initialise(Some(join))?,
         None => MpiComm::initialise_with_spares(arguments.config.run.ranks as usize)?,
     };
+    pulse().met();
     if let Some(name) = segment::own(before) {
         pulse().segment(&name);
     }
@@ -239,7 +241,7 @@ pub(in crate::train) fn start_guardian(arguments: &TrainArguments) {
         joins,
     };
     if let Err(error) = guard::start(&charge) {
-        tracing::warn!("no guardian ({error}): nobody notices if this rank hangs");
+        act_on(&format!("no guardian ({error}): nobody notices if this rank hangs"));
     }
 }
 

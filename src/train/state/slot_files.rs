@@ -9,6 +9,7 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use crate::cluster::resident::{Folder, Identity, Key, Look, Refusal, SlotFile, Slots, folder};
 use crate::config::{Recovery, Resident, Shown};
+use crate::observe::notice::act_on;
 use crate::observe::storage::Storage;
 use crate::run_folder;
 
@@ -120,7 +121,7 @@ impl SlotFiles {
         let (headers, size) = match looked.and_then(|headers| Ok((headers, file.size()?))) {
             Ok(found) => found,
             Err(error) => {
-                tracing::warn!("resident state {path} cannot be read: {error}; removed");
+                act_on(&format!("resident state {path} cannot be read: {error}; removed"));
                 file.discard();
                 return None;
             }
