@@ -12,7 +12,7 @@ pub const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// How far it has come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Stage {
+enum Trial {
     /// Nobody has asked.
     Watching,
     /// The ranks were asked to end; they were on so many nodes.
@@ -48,25 +48,25 @@ pub struct Look {
 #[derive(Debug)]
 pub struct Spreading {
     regrow: Every,
-    stage: Stage,
+    trial: Trial,
     idle: Option<Idle>,
 }
 
 impl Spreading {
     /// `regrow`: when to ask.
     pub fn new(regrow: Every) -> Self {
-        let stage = if regrow == Every::Never { Stage::GivenUp } else { Stage::Watching };
-        Self { regrow, stage, idle: None }
+        let trial = if regrow == Every::Never { Trial::GivenUp } else { Trial::Watching };
+        Self { regrow, trial, idle: None }
     }
 
     /// Whether there is anything to look at.
     pub fn watches(&self) -> bool {
-        matches!(self.stage, Stage::Watching | Stage::Trying { .. })
+        matches!(self.trial, Trial::Watching | Trial::Trying { .. })
     }
 
     /// Whether the attempt that runs was begun for it.
     pub fn is_tried(&self) -> bool {
-        matches!(self.stage, Stage::Trying { .. })
+        matches!(self.trial, Trial::Trying { .. })
     }
 
     /// Takes one event of the run.
@@ -78,12 +78,12 @@ impl Spreading {
 
     /// Whether the ranks are to be asked to end now. For attempts that commit steps.
     pub fn look(&mut self, now: Look) -> bool {
-        if let Stage::Trying { .. } = self.stage {
+        if let Trial::Trying { .. } = self.trial {
             // What another start did not spread (hosts that share a name, say) the next will not.
             let spread = now.possible.is_none();
-            self.stage = if spread { Stage::Watching } else { Stage::GivenUp };
+            self.trial = if spread { Trial::Watching } else { Trial::GivenUp };
         }
-        if self.stage != Stage::Watching || now.possible.is_none() {
+        if self.trial != Trial::Watching || now.possible.is_none() {
             self.idle = None;
             return false;
         }
@@ -96,36 +96,36 @@ impl Spreading {
             Every::Never => false,
         };
         if due {
-            (self.stage, self.idle) = (Stage::Asked { before: now.used }, None);
+            (self.trial, self.idle) = (Trial::Asked { before: now.used }, None);
         }
         due
     }
 
     /// The ranks could not be asked.
     pub fn give_up(&mut self) {
-        self.stage = Stage::GivenUp;
+        self.trial = Trial::GivenUp;
     }
 
     /// The next start of mpirun.
     pub fn attempt_begins(&mut self) {
         self.idle = None;
-        if let Stage::Asked { before } = self.stage {
-            self.stage = Stage::Trying { before };
+        if let Trial::Asked { before } = self.trial {
+            self.trial = Trial::Trying { before };
         }
     }
 
     /// An attempt that committed steps is over.
     pub fn attempt_held(&mut self) {
-        if let Stage::Trying { .. } = self.stage {
-            self.stage = Stage::Watching;
+        if let Trial::Trying { .. } = self.trial {
+            self.trial = Trial::Watching;
         }
     }
 
     /// An attempt that committed nothing is over. Where it was begun to spread the ranks, the next
     /// one stays with so many nodes: they did it before.
     pub fn attempt_failed(&mut self) -> Option<usize> {
-        let Stage::Trying { before } = self.stage else { return None };
-        self.stage = Stage::GivenUp;
+        let Trial::Trying { before } = self.trial else { return None };
+        self.trial = Trial::GivenUp;
         Some(before)
     }
 }

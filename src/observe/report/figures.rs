@@ -7,7 +7,7 @@ use super::bar_chart::{Bar, BarChart, Part};
 use super::episodes::{Episode, PHASES};
 use super::line_chart::{LineChart, Series, Unit, XAxis};
 use super::series::{self, cluster, thin};
-use super::statistics::{Point, estimate, mean_curve};
+use super::statistics::{DataPoint, estimate, mean_curve};
 use super::summary::{RunSummary, calm_arm};
 use crate::observe::event::Kind;
 use crate::observe::progress::duration;
@@ -31,11 +31,11 @@ const LOSS_SLICES: usize = 120;
 /// Failures of several runs closer than this part of the time have one mark.
 const SAME_MARK: f64 = 0.025;
 
-fn curves_of(study: &Study, curve: impl Fn(&super::Run) -> Vec<Point>) -> Vec<Series> {
+fn curves_of(study: &Study, curve: impl Fn(&super::Run) -> Vec<DataPoint>) -> Vec<Series> {
     let arms = study.arms();
     let calm = if arms.len() > 1 { calm_arm(study) } else { None };
     let drawn = arms.iter().enumerate().map(|(colour, arm)| {
-        let curves: Vec<Vec<Point>> = study.runs_of(arm).map(&curve).collect();
+        let curves: Vec<Vec<DataPoint>> = study.runs_of(arm).map(&curve).collect();
         let mut mean = mean_curve(&curves);
         mean.points = thin(&mean.points, CURVE_POINTS_MAX);
         let (label, reference) = ((*arm).to_string(), Some(*arm) == calm);

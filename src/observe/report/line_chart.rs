@@ -1,7 +1,7 @@
 //! Curves over time or size: axes at round numbers, failure and minimum marks, labels at the
 //! curves' ends instead of a key to look up.
 
-use super::statistics::{MeanCurve, Point, interpolate, tick_digits, ticks};
+use super::statistics::{DataPoint, MeanCurve, interpolate, tick_digits, ticks};
 use super::svg::{Anchor, Canvas, label_width, spread};
 
 const WIDTH: f64 = 960.0;
@@ -23,7 +23,7 @@ pub struct Series {
     /// The curve, x in seconds.
     pub curve: MeanCurve,
     /// Where it is least, if that is marked.
-    pub diamond: Option<Point>,
+    pub diamond: Option<DataPoint>,
     /// A dot at every point: each one was measured.
     pub dots: bool,
     /// Drawn broad and pale, so that a curve that lies on it leaves it visible.
@@ -120,7 +120,7 @@ impl Scale {
         let part = (value - self.y_from) / (self.y_to - self.y_from);
         HEIGHT - BOTTOM - part * (HEIGHT - TOP - BOTTOM)
     }
-    fn at(&self, point: Point) -> Point {
+    fn at(&self, point: DataPoint) -> DataPoint {
         (self.x(point.0), self.y(point.1))
     }
 }
@@ -234,7 +234,7 @@ impl LineChart {
     }
 
     fn end_labels(&self, canvas: &mut Canvas, scale: &Scale) {
-        let drawn: Vec<(&Series, Point)> = self
+        let drawn: Vec<(&Series, DataPoint)> = self
             .series
             .iter()
             .filter_map(|series| Some((series, *series.curve.points.last()?)))
@@ -262,10 +262,11 @@ impl Series {
         if !self.curve.band.is_empty() {
             let upper = self.curve.band.iter().map(|&(x, _, high)| scale.at((x, high)));
             let lower = self.curve.band.iter().rev().map(|&(x, low, _)| scale.at((x, low)));
-            let outline: Vec<Point> = upper.chain(lower).collect();
+            let outline: Vec<DataPoint> = upper.chain(lower).collect();
             canvas.polygon(&format!("band c{colour}"), &outline);
         }
-        let points: Vec<Point> = self.curve.points.iter().map(|&point| scale.at(point)).collect();
+        let points: Vec<DataPoint> =
+            self.curve.points.iter().map(|&point| scale.at(point)).collect();
         let kind = if self.reference { "curve reference" } else { "curve" };
         canvas.polyline(&format!("{kind} c{colour}"), &points);
         if self.dots && !self.reference && points.len() <= DOTS_MAX {

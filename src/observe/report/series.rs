@@ -2,11 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::statistics::Point;
+use super::statistics::DataPoint;
 use crate::observe::event::{Event, Kind};
 
 /// Validation error (a fraction) against seconds.
-pub fn validation_error(events: &[Event]) -> Vec<Point> {
+pub fn validation_error(events: &[Event]) -> Vec<DataPoint> {
     let measured = events.iter().filter_map(|event| match event.kind {
         Kind::Evaluation { error, .. } if error.is_finite() => Some((event.seconds, error)),
         _ => None,
@@ -15,8 +15,8 @@ pub fn validation_error(events: &[Event]) -> Vec<Point> {
 }
 
 /// Committed steps against seconds. A restart from an older state is a vertical drop.
-pub fn committed_steps(events: &[Event]) -> Vec<Point> {
-    let mut points: Vec<Point> = Vec::new();
+pub fn committed_steps(events: &[Event]) -> Vec<DataPoint> {
+    let mut points: Vec<DataPoint> = Vec::new();
     for event in events {
         let here = (event.seconds, event.step as f64);
         let before = points.last().map_or(0.0, |point| point.1);
@@ -34,12 +34,12 @@ pub fn committed_steps(events: &[Event]) -> Vec<Point> {
 }
 
 /// The largest fall of a curve of committed steps from one point to the next.
-pub fn largest_fall(points: &[Point]) -> f64 {
+pub fn largest_fall(points: &[DataPoint]) -> f64 {
     points.windows(2).map(|pair| pair[0].1 - pair[1].1).fold(0.0, f64::max)
 }
 
 /// Mean training loss of the samples of each of `bins` slices of time up to `until` seconds.
-pub fn training_loss(events: &[Event], until: f64, bins: usize) -> Vec<Point> {
+pub fn training_loss(events: &[Event], until: f64, bins: usize) -> Vec<DataPoint> {
     let width = until / bins.max(1) as f64;
     let mut sums: BTreeMap<u64, (f64, f64, f64)> = BTreeMap::new();
     for event in events {
@@ -139,7 +139,7 @@ fn asked_to_end(event: &Event) -> bool {
 }
 
 /// Clocks of successive writers may differ by a little: a curve never runs back in time.
-fn in_order(mut points: Vec<Point>) -> Vec<Point> {
+fn in_order(mut points: Vec<DataPoint>) -> Vec<DataPoint> {
     let mut latest = 0f64;
     for point in &mut points {
         latest = latest.max(point.0);
@@ -149,7 +149,7 @@ fn in_order(mut points: Vec<Point>) -> Vec<Point> {
 }
 
 /// At most about `most` points, with every fall and both ends kept.
-pub fn thin(points: &[Point], most: usize) -> Vec<Point> {
+pub fn thin(points: &[DataPoint], most: usize) -> Vec<DataPoint> {
     let every = points.len().div_ceil(most.max(2));
     if every <= 1 {
         return points.to_vec();
@@ -175,7 +175,7 @@ mod tests {
 
     #[test]
     fn thinning_keeps_ends_and_falls() {
-        let mut points: Vec<Point> = (0..1000).map(|x| (f64::from(x), f64::from(x))).collect();
+        let mut points: Vec<DataPoint> = (0..1000).map(|x| (f64::from(x), f64::from(x))).collect();
         for point in &mut points[577..] {
             point.1 -= 100.0;
         }

@@ -35,10 +35,10 @@ pub fn estimate(values: impl IntoIterator<Item = f64>) -> Option<Estimate> {
 }
 
 /// A point of a curve: (seconds, value).
-pub type Point = (f64, f64);
+pub type DataPoint = (f64, f64);
 
 /// The curve's value at `x`, linear between its points; `None` outside of them.
-pub fn interpolate(points: &[Point], x: f64) -> Option<f64> {
+pub fn interpolate(points: &[DataPoint], x: f64) -> Option<f64> {
     let after = points.partition_point(|point| point.0 < x);
     match (after.checked_sub(1).map(|before| points[before]), points.get(after)) {
         (_, Some(&(at, value))) if at == x => Some(value),
@@ -51,7 +51,7 @@ pub fn interpolate(points: &[Point], x: f64) -> Option<f64> {
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct MeanCurve {
     /// The mean.
-    pub points: Vec<Point>,
+    pub points: Vec<DataPoint>,
     /// (x, low, high) of the 95 % interval; empty of one curve.
     pub band: Vec<(f64, f64, f64)>,
 }
@@ -60,8 +60,8 @@ pub struct MeanCurve {
 const GRID_POINTS: usize = 240;
 
 /// Averages curves where all of them have a value. One curve stays as it is.
-pub fn mean_curve(curves: &[Vec<Point>]) -> MeanCurve {
-    let curves: Vec<&Vec<Point>> = curves.iter().filter(|curve| !curve.is_empty()).collect();
+pub fn mean_curve(curves: &[Vec<DataPoint>]) -> MeanCurve {
+    let curves: Vec<&Vec<DataPoint>> = curves.iter().filter(|curve| !curve.is_empty()).collect();
     if let [only] = curves.as_slice() {
         return MeanCurve { points: only.to_vec(), band: Vec::new() };
     }
@@ -125,8 +125,8 @@ mod tests {
 
     #[test]
     fn a_mean_curve_is_the_mean_where_all_curves_are() {
-        let one: Vec<Point> = (0..=10).map(|x| (f64::from(x), 1.0)).collect();
-        let three: Vec<Point> = (2..=12).map(|x| (f64::from(x), 3.0)).collect();
+        let one: Vec<DataPoint> = (0..=10).map(|x| (f64::from(x), 1.0)).collect();
+        let three: Vec<DataPoint> = (2..=12).map(|x| (f64::from(x), 3.0)).collect();
         let mean = mean_curve(&[one.clone(), three]);
         assert_eq!(mean.points[0].0, 2.0);
         assert_eq!(mean.points[mean.points.len() - 1].0, 10.0);
@@ -151,7 +151,7 @@ mod tests {
             values in prop::collection::vec(0f64..1.0, 2..20),
             at in 0f64..1.0,
         ) {
-            let points: Vec<Point> =
+            let points: Vec<DataPoint> =
                 values.iter().enumerate().map(|(x, &value)| (x as f64, value)).collect();
             let value = interpolate(&points, at * (points.len() - 1) as f64).unwrap();
             let least = values.iter().copied().fold(1.0, f64::min);

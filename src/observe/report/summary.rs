@@ -4,7 +4,7 @@
 use super::compare::{Bits, compare};
 use super::episodes::{Episode, episodes};
 use super::series;
-use super::statistics::{Estimate, Point, estimate};
+use super::statistics::{DataPoint, Estimate, estimate};
 use super::{Run, Study};
 use crate::observe::event::{Event, Kind};
 use crate::observe::ledger;
@@ -55,7 +55,7 @@ impl RunSummary {
 pub const EARLY: f64 = 10.0 / 12.0;
 
 /// The smallest value up to `until`, and where.
-pub fn minimum(points: &[Point], until: f64) -> Option<Point> {
+pub fn minimum(points: &[DataPoint], until: f64) -> Option<DataPoint> {
     let early = points.iter().filter(|point| point.0 <= until + 1e-9);
     early.copied().min_by(|a, b| a.1.total_cmp(&b.1))
 }
