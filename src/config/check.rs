@@ -1,7 +1,7 @@
 //! What a well-formed configuration must also be: possible, and within what this version does.
 
 use super::error::ConfigError;
-use super::{Config, DataFormat, ExchangeKind, FaultKind, Limit, Phase, PlannedFault, Rung, Who};
+use super::{Config, DataFormat, ExchangeKind, FaultKind, Limit, PlannedFault, Point, Rung, Who};
 
 /// Each spare is a process that looks around a hundred times a second.
 const SPARES_MAX: u32 = 64;
@@ -262,11 +262,11 @@ fn check_fault(config: &Config, key: &str, fault: &PlannedFault) -> Result<(), C
         }
         _ => {}
     }
-    if fault.kind == FaultKind::BitFlip && fault.phase != Some(Phase::InUpdate) {
+    if fault.kind == FaultKind::BitFlip && fault.phase != Some(Point::InUpdate) {
         let reason = "bit_flip strikes the updated weights: give it phase = \"in_update\"";
         return refuse(key, shown, reason);
     }
-    if fault.kind == FaultKind::Nan && fault.phase != Some(Phase::InForward) {
+    if fault.kind == FaultKind::Nan && fault.phase != Some(Point::InForward) {
         return refuse(key, shown, "nan strikes a forward pass: give it phase = \"in_forward\"");
     }
     match fault.pause {

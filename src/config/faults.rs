@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::point::Point;
 use super::units::Span;
 
 /// What breaks.
@@ -39,33 +40,6 @@ pub enum Who {
     Spare,
 }
 
-/// Where in a step or a repair a rank is (rows P1-P15 of the failure matrix).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-#[allow(missing_docs)]
-pub enum Phase {
-    InInit,
-    BeforeLoad,
-    InForward,
-    InBackward,
-    InAllReduce,
-    BeforeVote,
-    AfterVote,
-    InUpdate,
-    InSnapshot,
-    InPersist,
-    InEvaluation,
-    InRevoke,
-    InShrink,
-    InSpawn,
-    InMerge,
-    InRestore,
-    /// The state is sent over MPI: its first part has arrived, or has left, and more follows.
-    InTransfer,
-    BeforeFirstCommit,
-    InFinalize,
-}
-
 /// One planned fault. Exactly one of `step` and `seconds` is given.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -78,7 +52,7 @@ pub struct PlannedFault {
     /// With `who = "rank"`.
     #[serde(default)]
     pub rank: u32,
-    /// Strikes while this step is computed (in recovery phases: repaired).
+    /// Strikes while this step is computed (at a point of a repair: repaired).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub step: Option<u64>,
     /// Strikes at this many seconds since the run's first start.
@@ -86,7 +60,7 @@ pub struct PlannedFault {
     pub seconds: Option<f64>,
     /// Where; unset = at the first point reached.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub phase: Option<Phase>,
+    pub phase: Option<Point>,
     /// With `kind = "slow"`: what the rank is held up by in every forward pass from then on, each
     /// of its owners'; 50 ms where unset.
     #[serde(default, skip_serializing_if = "Option::is_none")]

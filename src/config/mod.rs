@@ -2,7 +2,7 @@
 //! refuses with the key, the value and what to write instead (`keys`: which exist, `check`: which
 //! values make sense); `identity` says when two configurations are the same run; `units` reads
 //! durations and sizes; `seed` says what `run.seed` means; `shown` makes names fit for a terminal;
-//! `paths` makes them absolute.
+//! `paths` makes them absolute; `point` says where a rank is.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -16,13 +16,15 @@ pub mod identity;
 mod keys;
 pub mod parse;
 pub mod paths;
+mod point;
 pub mod seed;
 mod shown;
 pub mod units;
 
 pub use check::resolve_owners;
 pub use error::ConfigError;
-pub use faults::{FaultKind, Faults, Phase, PlannedFault, Who};
+pub use faults::{FaultKind, Faults, PlannedFault, Who};
+pub use point::Point;
 pub use shown::Shown;
 pub use units::{Bytes, Every, Interval, Limit, Span};
 

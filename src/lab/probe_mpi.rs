@@ -34,7 +34,7 @@ const LOOK: Duration = Duration::from_millis(20);
 
 /// Where a planned death strikes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Point {
+pub enum KillPoint {
     /// Before a step's reduction.
     Step,
     /// In a repair, before the leader spawns.
@@ -57,24 +57,24 @@ pub enum Point {
     Restore,
 }
 
-const POINTS: [(Point, &str); 10] = [
-    (Point::Step, "step"),
-    (Point::Spawn, "spawn"),
-    (Point::Merge, "merge"),
-    (Point::JoinStart, "join-start"),
-    (Point::JoinHello, "join-hello"),
-    (Point::JoinBridge, "join-bridge"),
-    (Point::JoinMerge, "join-merge"),
-    (Point::JoinReorder, "join-reorder"),
-    (Point::JoinAgree, "join-agree"),
-    (Point::Restore, "restore"),
+const POINTS: [(KillPoint, &str); 10] = [
+    (KillPoint::Step, "step"),
+    (KillPoint::Spawn, "spawn"),
+    (KillPoint::Merge, "merge"),
+    (KillPoint::JoinStart, "join-start"),
+    (KillPoint::JoinHello, "join-hello"),
+    (KillPoint::JoinBridge, "join-bridge"),
+    (KillPoint::JoinMerge, "join-merge"),
+    (KillPoint::JoinReorder, "join-reorder"),
+    (KillPoint::JoinAgree, "join-agree"),
+    (KillPoint::Restore, "restore"),
 ];
 
 /// One planned death, typed `POINT@NUMBER:RANK[:LIFE][+MICROSECONDS]`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Kill {
     /// Where.
-    pub point: Point,
+    pub point: KillPoint,
     /// The step (`step`), else the attempt to bring replacements in, from 1.
     pub number: u64,
     /// Who.
@@ -104,7 +104,10 @@ impl FromStr for Kill {
         let mut numbers = rest.split(':');
         let number = numbers.next().and_then(|n| n.parse().ok()).ok_or_else(wrong)?;
         let rank = numbers.next().and_then(|n| n.parse().ok()).ok_or_else(wrong)?;
-        let joins = !matches!(point, Point::Step | Point::Spawn | Point::Merge | Point::Restore);
+        let joins = !matches!(
+            point,
+            KillPoint::Step | KillPoint::Spawn | KillPoint::Merge | KillPoint::Restore
+        );
         let life = match numbers.next() {
             Some(life) => life.parse().map_err(|_| wrong())?,
             None if joins => u32::try_from(number).map_err(|_| wrong())?,
@@ -134,7 +137,7 @@ pub fn sequence(kills: u32, ranks: usize) -> Vec<Kill> {
             let rank = (repair as usize * 3) % ranks;
             let life = std::mem::replace(&mut lives[rank], repair);
             let number = u64::from(repair) * STEPS_BETWEEN;
-            Kill { point: Point::Step, number, rank, life, delay_us: 0 }
+            Kill { point: KillPoint::Step, number, rank, life, delay_us: 0 }
         })
         .collect()
 }
@@ -155,7 +158,8 @@ pub struct Scenario {
 impl Scenario {
     /// The live check of `doctor`: a rank is killed and replaced, then the replacement is killed.
     pub fn live_check(limit: Duration) -> Self {
-        let kill = |number, life| Kill { point: Point::Step, number, rank: 2, life, delay_us: 0 };
+        let kill =
+            |number, life| Kill { point: KillPoint::Step, number, rank: 2, life, delay_us: 0 };
         Self { ranks: 3, steps: 15, kills: vec![kill(5, 0), kill(10, 1)], limit }
     }
 }

@@ -8,7 +8,6 @@ use crate::train::repair::size::{Asks, Resizer};
 use crate::train::repair::spares::{Recruits, Spares};
 use crate::train::state::position::{Ending, Position};
 use crate::train::state::rank::Rank;
-use crate::train::state::stage::Stage;
 use crate::train::vote::Requests;
 
 /// One thing that all ranks do together.
@@ -26,20 +25,6 @@ pub enum Task {
     Resize,
     /// The next step.
     Step,
-}
-
-impl Task {
-    /// What a failure that is met in it is said to have been met in.
-    pub fn stage(self) -> Stage {
-        match self {
-            Self::TakeInSpares => Stage::Refill,
-            Self::Compare => Stage::Comparison,
-            Self::Evaluate => Stage::Evaluation,
-            Self::Finish(_) => Stage::Finish,
-            Self::Resize => Stage::Resize,
-            Self::Step => Stage::Step,
-        }
-    }
 }
 
 /// The next task of all ranks.

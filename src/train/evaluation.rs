@@ -1,8 +1,7 @@
 //! The validation set, shared by all ranks.
 
 use crate::cluster::comm::{Elements, ReduceOp};
-use crate::cluster::guard::{Activity, pulse};
-use crate::config::Phase;
+use crate::config::Point;
 use crate::observe::event::Kind;
 
 use crate::train::TrainError;
@@ -27,11 +26,10 @@ pub fn evaluate(
     exchange: &mut dyn Exchange,
     record: &mut Record,
 ) -> Result<Found, TrainError> {
-    pulse().enter(Activity::Evaluation);
     if rank.is_writer() {
         record.event(rank, Kind::Phase { name: "evaluating".into(), seconds: 0.0 });
     }
-    rank.replica.reached_point(Phase::InEvaluation);
+    rank.replica.at(Point::InEvaluation);
     let began = rank.clock.now();
     let (own, ranks) = (rank.comm.rank() as u64, rank.comm.size() as u64);
     let (samples, part) = (rank.plan.validation_samples, rank.plan.evaluation_batch);

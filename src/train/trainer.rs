@@ -7,8 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use crate::cluster::comm::CommError;
-use crate::cluster::guard::{Activity, pulse};
-use crate::config::{Every, Phase};
+use crate::config::{Every, Point};
 use crate::observe::event::Kind;
 use crate::observe::result::Status;
 
@@ -28,7 +27,6 @@ use crate::train::repair::world::{self, Tries};
 use crate::train::repair::{comparison, rollback};
 use crate::train::state::position::Ending;
 use crate::train::state::rank::Rank;
-use crate::train::state::stage::Stage;
 use crate::train::vote::{self, Requests};
 
 /// How a rank's part in a run ended.
@@ -100,12 +98,9 @@ impl Trainer {
     /// One task, the same on every rank.
     fn advance(&mut self) -> Result<Option<Outcome>, TrainError> {
         self.rank.update_standing();
-        let replica = &mut self.rank.replica;
-        let task = agenda::next(&replica.position, &self.rank.plan, self.spares.recruits);
-        replica.stage = task.stage();
-        match task {
-            // A gathering without a failure: they come in as in a repair.
-            Task::TakeInSpares => self.repair(&CommError::Revoked)?,
+        let position = &self.rank.replica.position;
+        match agenda::next(position, &self.rank.plan, self.spares.recruits) {
+            Task::TakeInSpares => self.take_in_spares()?,
             Task::Compare => self.compare()?,
             Task::Evaluate => self.evaluate()?,
             Task::Finish(ending) => return self.finish(ending).map(Some),
@@ -115,18 +110,23 @@ impl Trainer {
         Ok(None)
     }
 
+    /// A gathering without a failure: they come in as in a repair.
+    fn take_in_spares(&mut self) -> Result<(), TrainError> {
+        self.rank.replica.at(Point::InRefill);
+        self.repair(&CommError::Revoked)
+    }
+
     /// One step: gradients, sums, vote, update.
     fn step(&mut self) -> Result<(), TrainError> {
-        pulse().step(self.rank.replica.position.step + 1);
+        self.rank.replica.at(Point::InStep);
         if self.record.repairs.unproved() {
-            self.rank.replica.reached_point(Phase::BeforeFirstCommit);
+            self.rank.replica.at(Point::BeforeFirstCommit);
         }
         let began = self.rank.clock.now();
         let repaired_at = self.record.repairs.whole_since();
         let attempted = self.exchange.attempt(&mut Context::of(&mut self.rank, repaired_at));
-        match &attempted {
-            Ok(_) => self.rank.replica.stage = Stage::Vote,
-            Err(_) => self.hold_workers(),
+        if attempted.is_err() {
+            self.hold_workers();
         }
         let clock = self.rank.clock.as_ref();
         let attempted =
@@ -217,6 +217,7 @@ impl Trainer {
 
     /// Compares the states of all ranks; the vote makes the answer the same everywhere.
     fn compare(&mut self) -> Result<(), TrainError> {
+        self.rank.replica.at(Point::InComparison);
         let gathered = self.integrity.gather(self.rank.comm.as_mut(), &self.rank.replica);
         let (votes, _) = self.vote(gathered.map_err(TrainError::from))?;
         rollback::answer(&mut self.rank, &mut self.record, &mut self.integrity, &votes)
@@ -242,6 +243,7 @@ impl Trainer {
 
     /// Another number of ranks, once all have heard which.
     fn resize(&mut self) -> Result<Option<Outcome>, TrainError> {
+        self.rank.replica.at(Point::InResize);
         let heard = resize::hear_wish(&mut self.rank, &self.resizer);
         let (wish, _) = self.vote(heard)?;
         let before = self.rank.world.ranks();
@@ -255,8 +257,7 @@ impl Trainer {
     /// The last agreements: the result is written before the last one, so that a writer's death
     /// here is repaired like any other.
     fn finish(&mut self, ending: Ending) -> Result<Outcome, TrainError> {
-        pulse().enter(Activity::Finish);
-        self.rank.replica.reached_point(Phase::InFinalize);
+        self.rank.replica.at(Point::InFinalize);
         let status = ending.status();
         self.record.report_rest(&mut self.rank);
         // Another rank than the writer may be the one that writes those down.

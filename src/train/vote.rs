@@ -3,7 +3,7 @@
 //! pair is no commit (ARCHITECTURE.md, "The commit rule"; agreement: ULFM's MPIX_Comm_agree).
 
 use crate::cluster::comm::{Agreement, CommError};
-use crate::config::Phase;
+use crate::config::Point;
 
 use crate::train::TrainError;
 use crate::train::record::reason::{leave_reason, read_reason};
@@ -134,7 +134,7 @@ pub fn vote<T>(
     let decision = decide(rank.comm.agree(to_flags(ballot, requests)));
     match (attempted, decision) {
         (Ok(value), Decision::Commit(asked)) => {
-            rank.replica.reached_point(Phase::AfterVote);
+            rank.replica.at(Point::AfterVote);
             Ok((value, asked))
         }
         (Err(error), _) if ballot == Ballot::Broken => Err(error),

@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use kintsugi::cluster::comm::sim::{End, SimOptions, Trace};
-use kintsugi::config::{FaultKind, Faults, Phase, PlannedFault, Rung, Who};
+use kintsugi::config::{FaultKind, Faults, PlannedFault, Point, Rung, Who};
 
 use crate::toy::{Line, OWNERS, RANKS, Rule, Run, STEPS, Summary, Sums, Toy, expected_line, train};
 
@@ -307,7 +307,7 @@ fn voting_without_a_revocation_is_found_stuck() {
     assert!(wrong.get("stuck").is_some_and(|&stuck| stuck > 20), "{wrong:?}");
 }
 
-fn kill(who: Who, phase: Phase) -> PlannedFault {
+fn kill(who: Who, point: Point) -> PlannedFault {
     let kind = FaultKind::Kill;
     PlannedFault {
         kind,
@@ -315,23 +315,23 @@ fn kill(who: Who, phase: Phase) -> PlannedFault {
         rank: 2,
         step: Some(4),
         seconds: None,
-        phase: Some(phase),
+        phase: Some(point),
         pause: None,
     }
 }
 
 /// Points that a rank passes in every step, and points of a repair that survivors pass.
-const STEP_PHASES: [Phase; 7] = [
-    Phase::BeforeLoad,
-    Phase::InForward,
-    Phase::InBackward,
-    Phase::InAllReduce,
-    Phase::BeforeVote,
-    Phase::AfterVote,
-    Phase::InUpdate,
+const STEP_POINTS: [Point; 7] = [
+    Point::BeforeLoad,
+    Point::InForward,
+    Point::InBackward,
+    Point::InAllReduce,
+    Point::BeforeVote,
+    Point::AfterVote,
+    Point::InUpdate,
 ];
-const REPAIR_PHASES: [Phase; 5] =
-    [Phase::InRevoke, Phase::InShrink, Phase::InSpawn, Phase::InMerge, Phase::InRestore];
+const REPAIR_POINTS: [Point; 5] =
+    [Point::InRevoke, Point::InShrink, Point::InSpawn, Point::InMerge, Point::InRestore];
 
 /// Runs with these faults planned, over several interleavings, all of which must fire.
 fn planned(faults: &[PlannedFault]) {
@@ -357,21 +357,21 @@ fn planned_with(toy: &Toy, faults: &[PlannedFault]) {
 #[test]
 fn a_kill_at_any_point_of_a_step_is_transparent() {
     for who in [Who::Rank, Who::Leader] {
-        for phase in STEP_PHASES {
-            planned(&[kill(who, phase)]);
+        for point in STEP_POINTS {
+            planned(&[kill(who, point)]);
         }
     }
 }
 
 #[test]
 fn a_kill_at_any_point_of_a_repair_is_transparent() {
-    for phase in REPAIR_PHASES {
+    for point in REPAIR_POINTS {
         for who in [Who::Leader, Who::Rank] {
-            let second = PlannedFault { rank: 1, ..kill(who, phase) };
-            planned(&[kill(Who::Rank, Phase::InBackward), second]);
+            let second = PlannedFault { rank: 1, ..kill(who, point) };
+            planned(&[kill(Who::Rank, Point::InBackward), second]);
         }
     }
-    planned(&[kill(Who::Rank, Phase::InBackward), kill(Who::Source, Phase::InRestore)]);
+    planned(&[kill(Who::Rank, Point::InBackward), kill(Who::Source, Point::InRestore)]);
 }
 
 /// Regression: with two dead and one spare the closed ranks were in the gathering's order, and the
@@ -386,28 +386,28 @@ fn a_spare_that_fills_one_of_two_seats_in_a_shrink_takes_part() {
 #[test]
 fn a_kill_at_any_point_of_a_promotion_is_transparent() {
     let toy = with_spares(2, toy(&[Rung::Spare, Rung::Respawn], Sums::Float));
-    let first = kill(Who::Rank, Phase::InBackward);
-    for phase in [Phase::InRevoke, Phase::InShrink, Phase::InMerge, Phase::InRestore] {
+    let first = kill(Who::Rank, Point::InBackward);
+    for point in [Point::InRevoke, Point::InShrink, Point::InMerge, Point::InRestore] {
         for who in [Who::Leader, Who::Rank] {
-            planned_with(&toy, &[first.clone(), PlannedFault { rank: 1, ..kill(who, phase) }]);
+            planned_with(&toy, &[first.clone(), PlannedFault { rank: 1, ..kill(who, point) }]);
         }
     }
-    planned_with(&toy, &[first.clone(), kill(Who::Spare, Phase::InMerge)]);
-    for phase in [Phase::InMerge, Phase::InRestore, Phase::BeforeFirstCommit] {
-        planned_with(&toy, &[first.clone(), kill(Who::Newcomer, phase)]);
+    planned_with(&toy, &[first.clone(), kill(Who::Spare, Point::InMerge)]);
+    for point in [Point::InMerge, Point::InRestore, Point::BeforeFirstCommit] {
+        planned_with(&toy, &[first.clone(), kill(Who::Newcomer, point)]);
     }
-    planned_with(&toy, &[first, kill(Who::Source, Phase::InRestore)]);
+    planned_with(&toy, &[first, kill(Who::Source, Point::InRestore)]);
 }
 
 #[test]
 fn a_newcomer_may_die_at_any_point_of_its_first_step() {
-    for phase in STEP_PHASES.into_iter().chain([Phase::InRestore, Phase::BeforeFirstCommit]) {
-        planned(&[kill(Who::Rank, Phase::InForward), kill(Who::Newcomer, phase)]);
+    for point in STEP_POINTS.into_iter().chain([Point::InRestore, Point::BeforeFirstCommit]) {
+        planned(&[kill(Who::Rank, Point::InForward), kill(Who::Newcomer, point)]);
     }
 }
 
 #[test]
 fn a_kill_after_the_last_step_leaves_a_finished_run() {
-    let last = PlannedFault { step: Some(STEPS), ..kill(Who::Rank, Phase::InFinalize) };
+    let last = PlannedFault { step: Some(STEPS), ..kill(Who::Rank, Point::InFinalize) };
     planned(&[last]);
 }

@@ -8,7 +8,7 @@
 
 use thiserror::Error;
 
-use crate::config::Phase;
+use crate::config::Point;
 
 pub mod mpi;
 pub mod sim;
@@ -184,7 +184,7 @@ pub trait Membership: Communicator {
     fn spawn_and_merge(
         &mut self,
         request: &SpawnRequest,
-        reached: &mut dyn FnMut(Phase),
+        reached: &mut dyn FnMut(Point),
     ) -> Result<(), SpawnError>;
     /// Collective over a gathering: `seats[i]` is what its i-th process becomes, a rank or (`None`)
     /// a spare that waits. Uniform; on error the gathering is revoked and stays.

@@ -7,7 +7,7 @@ use std::time::Duration;
 use kintsugi_ffi::mpi::{self, Comm, Op};
 use kintsugi_ffi::os;
 
-use crate::config::Phase;
+use crate::config::Point;
 use crate::observe::notice::act_on;
 
 use super::{
@@ -278,7 +278,7 @@ impl Membership for MpiComm {
     fn spawn_and_merge(
         &mut self,
         request: &SpawnRequest,
-        reached: &mut dyn FnMut(Phase),
+        reached: &mut dyn FnMut(Point),
     ) -> Result<(), SpawnError> {
         let merged = join::spawn_and_merge(&self.next_join(), request, reached)?;
         self.become_merged(merged).map_err(|error| {

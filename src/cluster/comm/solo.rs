@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use crate::config::Phase;
+use crate::config::Point;
 
 use super::{
     Agreement, Call, CommError, Communicator, Elements, Membership, ReduceOp, SpawnError,
@@ -139,7 +139,7 @@ impl Membership for SoloComm {
     fn spawn_and_merge(
         &mut self,
         _request: &SpawnRequest,
-        _reached: &mut dyn FnMut(Phase),
+        _reached: &mut dyn FnMut(Point),
     ) -> Result<(), SpawnError> {
         Err(no_launcher())
     }

@@ -5,8 +5,8 @@ use super::{
     Agreement, Call, CommError, Communicator, Elements, Membership, ReduceOp, SpawnError,
     SpawnRequest, Waiting,
 };
-use crate::cluster::guard::pulse;
-use crate::config::Phase;
+use crate::cluster::guard::report;
+use crate::config::Point;
 
 /// See the module.
 pub struct Watched(Box<dyn Membership>);
@@ -28,43 +28,43 @@ impl Communicator for Watched {
     }
 
     fn all_reduce(&mut self, elements: Elements<'_>, op: ReduceOp) -> Result<(), CommError> {
-        pulse().waiting(|| self.0.all_reduce(elements, op))
+        report::waiting(|| self.0.all_reduce(elements, op))
     }
 
     fn all_gather_u64(&mut self, send: &[u64]) -> Result<Vec<u64>, CommError> {
-        pulse().waiting(|| self.0.all_gather_u64(send))
+        report::waiting(|| self.0.all_gather_u64(send))
     }
 
     fn broadcast(&mut self, data: &mut [u8], root: usize) -> Result<(), CommError> {
-        pulse().waiting(|| self.0.broadcast(data, root))
+        report::waiting(|| self.0.broadcast(data, root))
     }
 
     fn send(&mut self, data: &[u8], to: usize, tag: u32) -> Result<(), CommError> {
-        pulse().waiting(|| self.0.send(data, to, tag))
+        report::waiting(|| self.0.send(data, to, tag))
     }
 
     fn recv(&mut self, data: &mut [u8], from: usize, tag: u32) -> Result<(), CommError> {
-        pulse().waiting(|| self.0.recv(data, from, tag))
+        report::waiting(|| self.0.recv(data, from, tag))
     }
 
     fn agree(&mut self, flags: u32) -> Agreement {
-        pulse().waiting(|| self.0.agree(flags))
+        report::waiting(|| self.0.agree(flags))
     }
 
     fn revoke(&mut self) {
-        pulse().waiting(|| self.0.revoke());
+        report::waiting(|| self.0.revoke());
     }
 
     fn shrink(&mut self) -> Result<(), CommError> {
-        pulse().waiting(|| self.0.shrink())
+        report::waiting(|| self.0.shrink())
     }
 
     fn warm(&mut self) -> Result<(), CommError> {
-        pulse().waiting(|| self.0.warm())
+        report::waiting(|| self.0.warm())
     }
 
     fn meet(&mut self, word: u64) -> Result<u64, CommError> {
-        pulse().waiting(|| self.0.meet(word))
+        report::waiting(|| self.0.meet(word))
     }
 
     fn wait_by(&mut self, waiting: Waiting) {
@@ -90,20 +90,20 @@ impl Membership for Watched {
     }
 
     fn introduce(&mut self, words: &[u64]) -> Result<Vec<u64>, CommError> {
-        pulse().waiting(|| self.0.introduce(words))
+        report::waiting(|| self.0.introduce(words))
     }
 
     fn spawn_and_merge(
         &mut self,
         request: &SpawnRequest,
-        reached: &mut dyn FnMut(Phase),
+        reached: &mut dyn FnMut(Point),
     ) -> Result<(), SpawnError> {
         // Bounded by alarms of its own.
-        pulse().waiting(|| self.0.spawn_and_merge(request, reached))
+        report::waiting(|| self.0.spawn_and_merge(request, reached))
     }
 
     fn seat(&mut self, seats: &[Option<usize>]) -> Result<(), CommError> {
-        pulse().waiting(|| self.0.seat(seats))
+        report::waiting(|| self.0.seat(seats))
     }
 
     fn watch(&mut self, pids: &[u32]) {
@@ -115,11 +115,11 @@ impl Membership for Watched {
     }
 
     fn await_call(&mut self, pids: &[u32], idle: &mut dyn FnMut()) -> Call {
-        pulse().waiting(|| self.0.await_call(pids, idle))
+        report::waiting(|| self.0.await_call(pids, idle))
     }
 
     fn recruit(&mut self, count: usize, arguments: &[String]) -> Result<(), SpawnError> {
-        pulse().waiting(|| self.0.recruit(count, arguments))
+        report::waiting(|| self.0.recruit(count, arguments))
     }
 
     fn recruits(&self) -> usize {
@@ -131,7 +131,7 @@ impl Membership for Watched {
     }
 
     fn admit(&mut self, leader: usize) -> Result<(), CommError> {
-        pulse().waiting(|| self.0.admit(leader))
+        report::waiting(|| self.0.admit(leader))
     }
 
     fn failed_spares(&mut self) -> Vec<usize> {
@@ -139,6 +139,6 @@ impl Membership for Watched {
     }
 
     fn finalize(&mut self) {
-        pulse().waiting(|| self.0.finalize());
+        report::waiting(|| self.0.finalize());
     }
 }

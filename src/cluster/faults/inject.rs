@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use crate::config::{FaultKind, Faults, Phase, PlannedFault, Shown};
+use crate::config::{FaultKind, Faults, PlannedFault, Point, Shown};
 use crate::observe::clock::Clock;
 use crate::observe::notice::act_on;
 use crate::observe::storage::Storage;
@@ -35,7 +35,7 @@ pub const SLOW_PAUSE: Duration = Duration::from_millis(50);
 /// Random faults that may be due and unclaimed at once; later ones wait their turn.
 const PENDING_MAX: usize = 64;
 
-type Recording = Box<dyn Fn(&FaultKind, Phase, &Standing) + Send + Sync>;
+type Recording = Box<dyn Fn(&FaultKind, Point, &Standing) + Send + Sync>;
 
 /// Shared by all threads of a process.
 pub struct Injector {
@@ -122,18 +122,18 @@ impl Injector {
     /// that the caller must perform: `Nan`, `BitFlip`; or `Slow`: from then on this process is held
     /// up in here in every forward pass. A process that was stopped and continued gets `None`.
     #[inline]
-    pub fn at(&self, phase: Phase, standing: &Standing) -> Option<FaultKind> {
-        let armed = self.armed.as_ref()?;
-        if phase == Phase::InForward {
+    pub fn at(&self, point: Point, standing: &Standing) -> Option<FaultKind> {
+        let armed = self.armed.as_ref().filter(|_| point.is_fault_point())?;
+        if point == Point::InForward {
             armed.hold_up();
         }
-        if let Some(fault) = armed.next_planned(phase, standing) {
-            let performed = self.fire(armed, fault.kind, phase, standing);
+        if let Some(fault) = armed.next_planned(point, standing) {
+            let performed = self.fire(armed, fault.kind, point, standing);
             armed.slow_down(fault);
             return performed;
         }
-        if armed.next_random(phase, standing) {
-            return self.fire(armed, FaultKind::Kill, phase, standing);
+        if armed.next_random(point, standing) {
+            return self.fire(armed, FaultKind::Kill, point, standing);
         }
         None
     }
@@ -142,18 +142,18 @@ impl Injector {
         &self,
         armed: &Armed,
         kind: FaultKind,
-        phase: Phase,
+        point: Point,
         standing: &Standing,
     ) -> Option<FaultKind> {
         let recording = lock(&self.recording).clone();
         if let Some(recording) = recording {
-            recording(&kind, phase, standing);
+            recording(&kind, point, standing);
         }
         let now = format!("{:.6}", armed.clock.unix_seconds());
         if let Err(error) = armed.storage.append_line(&Path::new(FOLDER).join(STRUCK), &now) {
             tracing::debug!("the moment of a fault is not written down: {error}");
         }
-        armed.strike.strike(kind, phase);
+        armed.strike.strike(kind, point);
         let performed_by_caller =
             matches!(kind, FaultKind::Nan | FaultKind::BitFlip | FaultKind::Slow);
         performed_by_caller.then_some(kind)
@@ -188,17 +188,17 @@ impl Armed {
     }
 
     /// The planned fault that strikes here and that this thread has claimed.
-    fn next_planned(&self, phase: Phase, standing: &Standing) -> Option<&PlannedFault> {
+    fn next_planned(&self, point: Point, standing: &Standing) -> Option<&PlannedFault> {
         for (index, planned) in self.planned.iter().enumerate() {
             let fault = &planned.fault;
             if planned.spent.load(Ordering::Relaxed)
-                || !plan::strikes(fault, phase, standing)
+                || !plan::strikes(fault, point, standing)
                 || (fault.seconds.is_some() && !plan::is_due(fault, self.run_seconds()))
                 || planned.spent.swap(true, Ordering::AcqRel)
             {
                 continue;
             }
-            if self.claim(&format!("plan-{index}"), fault.kind, phase, standing) {
+            if self.claim(&format!("plan-{index}"), fault.kind, point, standing) {
                 return Some(fault);
             }
         }
@@ -206,7 +206,7 @@ impl Armed {
     }
 
     /// Whether a random fault strikes here and this thread has claimed it.
-    fn next_random(&self, phase: Phase, standing: &Standing) -> bool {
+    fn next_random(&self, point: Point, standing: &Standing) -> bool {
         let Some(random) = &self.random else { return false };
         let now = self.run_seconds();
         if now < f64::from_bits(random.look_at.load(Ordering::Relaxed)) {
@@ -219,13 +219,13 @@ impl Armed {
         self.refresh(&mut queue, now);
         let mine = |fault: &RandomFault| fault.victim(standing.ranks) == standing.rank;
         let struck =
-            queue.pending.iter().position(|fault| mine(fault) && fault.strikes(phase, now));
+            queue.pending.iter().position(|fault| mine(fault) && fault.strikes(point, now));
         let fired = struck.is_some_and(|at| {
             let fault = queue.pending.remove(at);
-            self.claim(&format!("random-{}", fault.index), FaultKind::Kill, phase, standing)
+            self.claim(&format!("random-{}", fault.index), FaultKind::Kill, point, standing)
         });
-        let waits_for_phase = queue.pending.iter().any(mine);
-        let look_at = if waits_for_phase { now } else { queue.next_look() };
+        let waits_for_point = queue.pending.iter().any(mine);
+        let look_at = if waits_for_point { now } else { queue.next_look() };
         random.look_at.store(look_at.to_bits(), Ordering::Relaxed);
         fired
     }
@@ -249,12 +249,12 @@ impl Armed {
 
     /// Makes the fault this process's own for the whole run. A fault that cannot be recorded does
     /// not fire: it could fire again after a restart.
-    fn claim(&self, name: &str, kind: FaultKind, phase: Phase, standing: &Standing) -> bool {
+    fn claim(&self, name: &str, kind: FaultKind, point: Point, standing: &Standing) -> bool {
         let path = Path::new(FOLDER).join(name);
         let mut body = String::new();
         let _ = writeln!(
             body,
-            "{:.6} unix: {kind:?} {phase:?} rank {} of {} step {} at {:.3} s",
+            "{:.6} unix: {kind:?} {point:?} rank {} of {} step {} at {:.3} s",
             self.clock.unix_seconds(),
             standing.rank,
             standing.ranks,

@@ -90,11 +90,11 @@ impl Clock for Hand {
 
 /// Notes what it was told to do, and returns.
 #[derive(Default)]
-struct Ledger(Mutex<Vec<(FaultKind, Phase)>>);
+struct Ledger(Mutex<Vec<(FaultKind, Point)>>);
 
 impl Strike for Ledger {
-    fn strike(&self, kind: FaultKind, phase: Phase) {
-        lock(&self.0).push((kind, phase));
+    fn strike(&self, kind: FaultKind, point: Point) {
+        lock(&self.0).push((kind, point));
     }
 }
 
@@ -112,7 +112,7 @@ impl Bench {
         Injector::new(faults, storage, clock, 1000.0, self.struck.clone())
     }
 
-    fn struck(&self) -> Vec<(FaultKind, Phase)> {
+    fn struck(&self) -> Vec<(FaultKind, Point)> {
         lock(&self.struck.0).clone()
     }
 
@@ -122,7 +122,7 @@ impl Bench {
 }
 
 fn planned(kind: FaultKind, step: Option<u64>, seconds: Option<f64>) -> Faults {
-    let phase = Some(Phase::InForward);
+    let phase = Some(Point::InForward);
     let fault = PlannedFault { kind, who: Who::Rank, rank: 1, step, seconds, phase, pause: None };
     Faults { plan: vec![fault], ..Faults::default() }
 }
@@ -135,27 +135,41 @@ fn standing(rank: u32, step: u64) -> Standing {
     Standing { rank, ranks: 4, step, ..Standing::default() }
 }
 
-const STEP_PHASES: [Phase; 7] = [
-    Phase::BeforeLoad,
-    Phase::InForward,
-    Phase::InBackward,
-    Phase::InAllReduce,
-    Phase::BeforeVote,
-    Phase::AfterVote,
-    Phase::InUpdate,
+const STEP_POINTS: [Point; 7] = [
+    Point::BeforeLoad,
+    Point::InForward,
+    Point::InBackward,
+    Point::InAllReduce,
+    Point::BeforeVote,
+    Point::AfterVote,
+    Point::InUpdate,
 ];
+
+#[test]
+fn a_fault_without_a_point_strikes_at_the_first_that_a_plan_can_name() {
+    let mut faults = planned(FaultKind::Kill, Some(5), None);
+    faults.plan[0].phase = None;
+    let bench = Bench::default();
+    let injector = bench.process(&faults);
+    for point in [Point::InStep, Point::InRepair, Point::InBucket, Point::InComparison] {
+        injector.at(point, &standing(1, 4));
+    }
+    assert!(bench.struck().is_empty(), "{:?}", bench.struck());
+    injector.at(Point::BeforeLoad, &standing(1, 4));
+    assert_eq!(bench.struck(), [(FaultKind::Kill, Point::BeforeLoad)]);
+}
 
 #[test]
 fn a_planned_fault_fires_once_and_never_again_after_a_restart() {
     let (bench, faults) = (Bench::default(), planned(FaultKind::Kill, Some(5), None));
     let first = bench.process(&faults);
-    assert_eq!(first.at(Phase::InForward, &standing(1, 3)), None);
+    assert_eq!(first.at(Point::InForward, &standing(1, 3)), None);
     assert_eq!(bench.calls(), 0, "nothing is asked of the disk before the fault is due");
-    assert_eq!(first.at(Phase::InForward, &standing(1, 4)), None);
-    assert_eq!(bench.struck(), [(FaultKind::Kill, Phase::InForward)]);
+    assert_eq!(first.at(Point::InForward, &standing(1, 4)), None);
+    assert_eq!(bench.struck(), [(FaultKind::Kill, Point::InForward)]);
     assert_eq!(bench.storage.names(), ["faults/plan-0"]);
-    first.at(Phase::InForward, &standing(1, 4));
-    bench.process(&faults).at(Phase::InForward, &standing(1, 4));
+    first.at(Point::InForward, &standing(1, 4));
+    bench.process(&faults).at(Point::InForward, &standing(1, 4));
     assert_eq!(bench.struck().len(), 1);
 }
 
@@ -164,8 +178,8 @@ fn kinds_that_the_caller_performs_are_returned() {
     for kind in [FaultKind::Nan, FaultKind::BitFlip, FaultKind::Slow] {
         let bench = Bench::default();
         let injector = bench.process(&planned(kind, Some(1), None));
-        assert_eq!(injector.at(Phase::InForward, &standing(1, 0)), Some(kind));
-        assert_eq!(injector.at(Phase::InForward, &standing(1, 0)), None);
+        assert_eq!(injector.at(Point::InForward, &standing(1, 0)), Some(kind));
+        assert_eq!(injector.at(Point::InForward, &standing(1, 0)), None);
     }
 }
 
@@ -175,12 +189,12 @@ fn a_slow_rank_is_held_up_in_every_forward_pass_from_then_on() {
         let (bench, mut faults) = (Bench::default(), planned(FaultKind::Slow, Some(1), None));
         faults.plan[0].pause = pause.map(Span);
         let injector = bench.process(&faults);
-        injector.at(Phase::InForward, &standing(1, 0));
+        injector.at(Point::InForward, &standing(1, 0));
         for step in 1..4 {
             let before = bench.clock.now();
-            injector.at(Phase::InBackward, &standing(1, step));
+            injector.at(Point::InBackward, &standing(1, step));
             assert_eq!(bench.clock.now(), before);
-            injector.at(Phase::InForward, &standing(1, step));
+            injector.at(Point::InForward, &standing(1, step));
             assert_eq!(bench.clock.now(), before + pause.unwrap_or(SLOW_PAUSE));
         }
     }
@@ -190,8 +204,8 @@ fn a_slow_rank_is_held_up_in_every_forward_pass_from_then_on() {
 fn what_was_stopped_and_continued_goes_on_as_if_nothing_had_been() {
     let bench = Bench::default();
     let injector = bench.process(&planned(FaultKind::Stop, Some(1), None));
-    assert_eq!(injector.at(Phase::InForward, &standing(1, 0)), None);
-    assert_eq!(bench.struck(), [(FaultKind::Stop, Phase::InForward)]);
+    assert_eq!(injector.at(Point::InForward, &standing(1, 0)), None);
+    assert_eq!(bench.struck(), [(FaultKind::Stop, Point::InForward)]);
 }
 
 #[test]
@@ -200,13 +214,13 @@ fn seconds_count_from_the_runs_first_start() {
     bench.clock.set(60.0);
     let later_attempt = bench.process(&faults);
     bench.clock.set(89.9);
-    later_attempt.at(Phase::InForward, &standing(1, 10));
+    later_attempt.at(Point::InForward, &standing(1, 10));
     assert!(bench.struck().is_empty());
     bench.clock.set(90.0);
-    later_attempt.at(Phase::InBackward, &standing(1, 10));
-    later_attempt.at(Phase::InForward, &standing(2, 10));
-    assert!(bench.struck().is_empty(), "another phase, another rank");
-    later_attempt.at(Phase::InForward, &standing(1, 10));
+    later_attempt.at(Point::InBackward, &standing(1, 10));
+    later_attempt.at(Point::InForward, &standing(2, 10));
+    assert!(bench.struck().is_empty(), "another point, another rank");
+    later_attempt.at(Point::InForward, &standing(1, 10));
     assert_eq!(bench.struck().len(), 1);
 }
 
@@ -217,13 +231,13 @@ fn recording_happens_before_the_strike_and_after_the_claim() {
     let (storage, struck) = (bench.storage.clone(), bench.struck.clone());
     let seen = Arc::new(AtomicUsize::new(0));
     let count = seen.clone();
-    injector.set_recording(Box::new(move |kind, phase, standing| {
-        assert_eq!((*kind, phase, standing.rank), (FaultKind::Kill, Phase::InForward, 1));
+    injector.set_recording(Box::new(move |kind, point, standing| {
+        assert_eq!((*kind, point, standing.rank), (FaultKind::Kill, Point::InForward, 1));
         assert_eq!(storage.names().len(), 1);
         assert!(lock(&struck.0).is_empty());
         count.fetch_add(1, Ordering::Relaxed);
     }));
-    injector.at(Phase::InForward, &standing(1, 0));
+    injector.at(Point::InForward, &standing(1, 0));
     assert_eq!(seen.load(Ordering::Relaxed), 1);
 }
 
@@ -232,7 +246,7 @@ fn a_fault_that_cannot_be_claimed_does_not_fire() {
     let bench = Bench::default();
     bench.storage.full.store(true, Ordering::Relaxed);
     let injector = bench.process(&planned(FaultKind::Kill, Some(1), None));
-    injector.at(Phase::InForward, &standing(1, 0));
+    injector.at(Point::InForward, &standing(1, 0));
     assert!(bench.struck().is_empty());
 }
 
@@ -240,7 +254,7 @@ fn a_fault_that_cannot_be_claimed_does_not_fire() {
 fn two_threads_of_a_rank_are_struck_once() {
     let bench = Bench::default();
     let injector = bench.process(&planned(FaultKind::Nan, Some(1), None));
-    let ask = || injector.at(Phase::InForward, &standing(1, 0)).is_some();
+    let ask = || injector.at(Point::InForward, &standing(1, 0)).is_some();
     let hits: usize = std::thread::scope(|scope| {
         let threads: Vec<_> = (0..8).map(|_| scope.spawn(ask)).collect();
         threads.into_iter().map(|t| usize::from(t.join().unwrap())).sum()
@@ -248,7 +262,7 @@ fn two_threads_of_a_rank_are_struck_once() {
     assert_eq!(hits, 1);
 }
 
-/// Runs `ranks` processes for `seconds`, each asking at every phase every 10 ms.
+/// Runs `ranks` processes for `seconds`, each asking at every point every 10 ms.
 fn soak(bench: &Bench, faults: &Faults, ranks: u32, seconds: f64) -> Vec<Injector> {
     let mut processes: Vec<Injector> = (0..ranks).map(|_| bench.process(faults)).collect();
     let mut now = bench.clock.now().as_secs_f64();
@@ -256,10 +270,10 @@ fn soak(bench: &Bench, faults: &Faults, ranks: u32, seconds: f64) -> Vec<Injecto
     while now < end {
         bench.clock.set(now);
         for rank in 0..ranks {
-            for phase in STEP_PHASES {
+            for point in STEP_POINTS {
                 let before = bench.struck().len();
                 let standing = Standing { rank, ranks, ..Standing::default() };
-                processes[rank as usize].at(phase, &standing);
+                processes[rank as usize].at(point, &standing);
                 if bench.struck().len() > before {
                     processes[rank as usize] = bench.process(faults);
                 }
@@ -295,11 +309,11 @@ fn between_random_faults_the_disk_is_left_alone() {
     let (bench, faults) = (Bench::default(), random(1000.0));
     let first = RandomFaults::new(1000.0, 3).next().unwrap().seconds;
     let injector = bench.process(&faults);
-    injector.at(Phase::InForward, &standing(1, 0));
+    injector.at(Point::InForward, &standing(1, 0));
     let calls = bench.calls();
     for _ in 0..1000 {
         bench.clock.set(first - 1.0);
-        injector.at(Phase::InForward, &standing(1, 0));
+        injector.at(Point::InForward, &standing(1, 0));
     }
     assert_eq!(bench.calls(), calls);
 }
@@ -310,8 +324,8 @@ fn a_spare_is_never_drawn() {
     let injector = bench.process(&faults);
     bench.clock.set(60.0);
     let spare = Standing { spare: true, ..standing(0, 1) };
-    for phase in STEP_PHASES {
-        injector.at(phase, &spare);
+    for point in STEP_POINTS {
+        injector.at(point, &spare);
     }
     assert!(bench.struck().is_empty());
 }
@@ -320,8 +334,8 @@ fn a_spare_is_never_drawn() {
 fn nothing_planned_means_nothing_asked() {
     let bench = Bench::default();
     for injector in [Injector::none(), bench.process(&Faults::default())] {
-        for phase in STEP_PHASES {
-            assert_eq!(injector.at(phase, &standing(0, 0)), None);
+        for point in STEP_POINTS {
+            assert_eq!(injector.at(point, &standing(0, 0)), None);
         }
     }
     assert_eq!(bench.calls(), 0);
@@ -341,7 +355,7 @@ fn asking_is_cheap_while_nothing_is_due() {
     for (name, injector) in [("none", Injector::none()), ("armed", armed)] {
         let begun = std::time::Instant::now();
         for _ in 0..ASKS {
-            std::hint::black_box(&injector).at(Phase::InForward, &standing(1, 3));
+            std::hint::black_box(&injector).at(Point::InForward, &standing(1, 3));
         }
         let each = begun.elapsed() / ASKS;
         eprintln!("{name}: {each:?} for each question");

@@ -1,6 +1,6 @@
 //! The fault plan: which fault strikes whom, where, when (pure: `plan`), and its injection.
 
-use crate::config::{FaultKind, Phase};
+use crate::config::{FaultKind, Point};
 
 pub mod inject;
 pub mod plan;
@@ -30,5 +30,5 @@ pub struct Standing {
 /// simulated rank. Returns for kinds that are performed elsewhere (nan, bit_flip, slow).
 pub trait Strike: Send + Sync {
     /// Strikes.
-    fn strike(&self, kind: FaultKind, phase: Phase);
+    fn strike(&self, kind: FaultKind, point: Point);
 }

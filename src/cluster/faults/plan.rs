@@ -2,23 +2,23 @@
 //! where the random ones fall. Simulated and real runs read the same plan the same way.
 
 use crate::config::seed::{Stream, purpose};
-use crate::config::{Phase, PlannedFault, Who};
+use crate::config::{PlannedFault, Point, Who};
 
 use super::Standing;
 
-/// A random fault whose phase is not reached within this many seconds strikes at the next point,
+/// A random fault whose point is not reached within this many seconds strikes at the next,
 /// whichever it is: every drawn fault fires.
 pub const PATIENCE_SECONDS: f64 = 0.5;
 
 /// Where random faults strike.
-const RANDOM_PHASES: [Phase; 7] = [
-    Phase::BeforeLoad,
-    Phase::InForward,
-    Phase::InBackward,
-    Phase::InAllReduce,
-    Phase::BeforeVote,
-    Phase::AfterVote,
-    Phase::InUpdate,
+const RANDOM_POINTS: [Point; 7] = [
+    Point::BeforeLoad,
+    Point::InForward,
+    Point::InBackward,
+    Point::InAllReduce,
+    Point::BeforeVote,
+    Point::AfterVote,
+    Point::InUpdate,
 ];
 
 /// Whether the process that stands here is the one that the fault is for.
@@ -32,16 +32,16 @@ pub fn targets(fault: &PlannedFault, standing: &Standing) -> bool {
     }
 }
 
-/// Whether a fault strikes at this point, time aside: the right process, the right phase and, when
+/// Whether a fault strikes at this point, time aside: the right process, the right point and, when
 /// the fault names a step, the right step.
 ///
-/// Step N is being computed, or repaired, while `standing.step + 1 == N`. Phases that lie between
+/// Step N is being computed, or repaired, while `standing.step + 1 == N`. Points that lie between
 /// steps (snapshot, persist, evaluation, finalize) are not reached in every step, so there the
 /// fault strikes the first time they are reached at step N or later.
-pub fn strikes(fault: &PlannedFault, phase: Phase, standing: &Standing) -> bool {
+pub fn strikes(fault: &PlannedFault, point: Point, standing: &Standing) -> bool {
     let between = matches!(
-        phase,
-        Phase::InSnapshot | Phase::InPersist | Phase::InEvaluation | Phase::InFinalize
+        point,
+        Point::InSnapshot | Point::InPersist | Point::InEvaluation | Point::InFinalize
     );
     let current = standing.step.saturating_add(1);
     let step = match fault.step {
@@ -49,7 +49,7 @@ pub fn strikes(fault: &PlannedFault, phase: Phase, standing: &Standing) -> bool 
         Some(step) if between && fault.phase.is_some() => current >= step,
         Some(step) => current == step,
     };
-    step && fault.phase.is_none_or(|p| p == phase) && targets(fault, standing)
+    step && fault.phase.is_none_or(|p| p == point) && targets(fault, standing)
 }
 
 /// Whether a fault's time has come; faults without a time always say yes.
@@ -67,7 +67,7 @@ pub struct RandomFault {
     /// Modulo the current number of ranks: its victim.
     pub draw: u64,
     /// Where it strikes.
-    pub phase: Phase,
+    pub point: Point,
 }
 
 impl RandomFault {
@@ -77,9 +77,9 @@ impl RandomFault {
     }
 
     /// Whether the victim dies at this point.
-    pub fn strikes(&self, phase: Phase, run_seconds: f64) -> bool {
+    pub fn strikes(&self, point: Point, run_seconds: f64) -> bool {
         run_seconds >= self.seconds
-            && (phase == self.phase || run_seconds >= self.seconds + PATIENCE_SECONDS)
+            && (point == self.point || run_seconds >= self.seconds + PATIENCE_SECONDS)
     }
 }
 
@@ -112,8 +112,8 @@ impl Iterator for RandomFaults {
         self.index += 1;
         self.seconds -= self.mtbf_seconds * (1.0 - stream.unit()).ln();
         let draw = stream.next_u64();
-        let phase = RANDOM_PHASES[stream.below(RANDOM_PHASES.len() as u64) as usize];
-        Some(RandomFault { index, seconds: self.seconds, draw, phase })
+        let point = RANDOM_POINTS[stream.below(RANDOM_POINTS.len() as u64) as usize];
+        Some(RandomFault { index, seconds: self.seconds, draw, point })
     }
 }
 
@@ -125,7 +125,7 @@ mod tests {
 
     use super::*;
 
-    fn fault(who: Who, step: Option<u64>, phase: Option<Phase>) -> PlannedFault {
+    fn fault(who: Who, step: Option<u64>, phase: Option<Point>) -> PlannedFault {
         PlannedFault {
             kind: FaultKind::Kill,
             who,
@@ -143,26 +143,26 @@ mod tests {
 
     #[test]
     fn step_n_strikes_while_step_n_is_computed() {
-        let fault = fault(Who::Rank, Some(40), Some(Phase::InAllReduce));
-        assert!(strikes(&fault, Phase::InAllReduce, &standing(2, 39)));
-        assert!(!strikes(&fault, Phase::InAllReduce, &standing(2, 38)));
-        assert!(!strikes(&fault, Phase::InAllReduce, &standing(2, 40)));
-        assert!(!strikes(&fault, Phase::InForward, &standing(2, 39)));
-        assert!(!strikes(&fault, Phase::InAllReduce, &standing(1, 39)));
+        let fault = fault(Who::Rank, Some(40), Some(Point::InAllReduce));
+        assert!(strikes(&fault, Point::InAllReduce, &standing(2, 39)));
+        assert!(!strikes(&fault, Point::InAllReduce, &standing(2, 38)));
+        assert!(!strikes(&fault, Point::InAllReduce, &standing(2, 40)));
+        assert!(!strikes(&fault, Point::InForward, &standing(2, 39)));
+        assert!(!strikes(&fault, Point::InAllReduce, &standing(1, 39)));
     }
 
     #[test]
     fn without_a_phase_the_first_point_is_struck() {
         let fault = fault(Who::Leader, Some(1), None);
-        assert!(strikes(&fault, Phase::InInit, &standing(0, 0)));
-        assert!(!strikes(&fault, Phase::InPersist, &standing(0, 1)));
+        assert!(strikes(&fault, Point::InInit, &standing(0, 0)));
+        assert!(!strikes(&fault, Point::InPersist, &standing(0, 1)));
     }
 
     #[test]
     fn phases_between_steps_are_struck_the_first_time_they_are_reached() {
-        let fault = fault(Who::Rank, Some(40), Some(Phase::InPersist));
-        assert!(!strikes(&fault, Phase::InPersist, &standing(2, 30)));
-        assert!(strikes(&fault, Phase::InPersist, &standing(2, 43)));
+        let fault = fault(Who::Rank, Some(40), Some(Point::InPersist));
+        assert!(!strikes(&fault, Point::InPersist, &standing(2, 30)));
+        assert!(strikes(&fault, Point::InPersist, &standing(2, 43)));
     }
 
     #[test]
@@ -209,10 +209,10 @@ mod tests {
         #[test]
         fn a_drawn_fault_strikes_at_any_point_once_patience_is_out(seed in any::<u64>()) {
             let fault = RandomFaults::new(5.0, seed).next().unwrap();
-            prop_assert!(fault.strikes(fault.phase, fault.seconds));
-            prop_assert!(!fault.strikes(Phase::InInit, fault.seconds));
-            prop_assert!(fault.strikes(Phase::InInit, fault.seconds + PATIENCE_SECONDS));
-            prop_assert!(!fault.strikes(fault.phase, fault.seconds - 0.01));
+            prop_assert!(fault.strikes(fault.point, fault.seconds));
+            prop_assert!(!fault.strikes(Point::InInit, fault.seconds));
+            prop_assert!(fault.strikes(Point::InInit, fault.seconds + PATIENCE_SECONDS));
+            prop_assert!(!fault.strikes(fault.point, fault.seconds - 0.01));
         }
     }
 }

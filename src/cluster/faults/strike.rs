@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use kintsugi_ffi::os;
 
-use crate::config::{FaultKind, Phase};
+use crate::config::{FaultKind, Point};
 
 use super::Strike;
 
@@ -19,12 +19,12 @@ const SEGV_EVERY: Duration = Duration::from_millis(10);
 pub struct RealStrike;
 
 impl Strike for RealStrike {
-    fn strike(&self, kind: FaultKind, phase: Phase) {
+    fn strike(&self, kind: FaultKind, point: Point) {
         match kind {
             FaultKind::Kill => os::kill_self_now(),
             FaultKind::Stop => signal_self(os::Signal::Stop),
             FaultKind::Exit => os::exit_now(0),
-            FaultKind::Panic => panic!("planned fault: a panic {phase:?}"),
+            FaultKind::Panic => panic!("planned fault: a panic {point:?}"),
             FaultKind::Segv => {
                 // Rust's own handler takes the first one, sees no stack overflow, and restores
                 // the default for the second. Another thread may get it, in its own time.
@@ -45,7 +45,7 @@ impl Strike for RealStrike {
                 spin_loop();
             },
             FaultKind::DeviceError => {
-                tracing::error!("planned fault: the device failed {phase:?}; this rank leaves");
+                tracing::error!("planned fault: the device failed {point:?}; this rank leaves");
                 os::kill_self_now()
             }
             // The injector holds a slow rank up from now on; the others are the caller's.
@@ -87,7 +87,7 @@ mod tests {
     fn victim() {
         let Ok(kind) = std::env::var(KIND) else { return };
         let kind: FaultKind = serde_json::from_str(&format!("{kind:?}")).unwrap();
-        RealStrike.strike(kind, Phase::InForward);
+        RealStrike.strike(kind, Point::InForward);
         let returns = [FaultKind::Nan, FaultKind::BitFlip, FaultKind::Slow];
         assert!(returns.contains(&kind), "{kind:?} returned");
     }

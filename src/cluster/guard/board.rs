@@ -4,13 +4,15 @@ use std::time::Duration;
 
 use kintsugi_ffi::shared::SharedWords;
 
+use crate::config::Point;
+
 /// How often a rank's ticker thread beats.
 pub(super) const BEAT_EVERY: Duration = Duration::from_millis(100);
 /// How often its guardian looks.
 pub(super) const SAMPLE_EVERY: Duration = Duration::from_millis(100);
 
-/// What a rank's communicating thread is about. Waiting in a communicator is a word of its own:
-/// it happens within any of these.
+/// What a rank's communicating thread is about: points that have one time limit. Waiting in a
+/// communicator is a word of its own: it happens within any of these.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Activity {
     /// From its start to its first step: reading data, building the model, starting MPI.
@@ -37,6 +39,40 @@ const ACTIVITIES: [Activity; 6] = [
 ];
 
 impl Activity {
+    /// What begins at a point, or goes on. `None`: whatever was under way, as a comparison is
+    /// behind a step or behind a repair.
+    fn of(point: Point) -> Option<Self> {
+        Some(match point {
+            Point::InInit => Self::Starting,
+            Point::InStep
+            | Point::BeforeFirstCommit
+            | Point::BeforeLoad
+            | Point::InForward
+            | Point::InBackward
+            | Point::InBucket
+            | Point::InAllReduce
+            | Point::BeforeVote => Self::Step,
+            Point::InEvaluation => Self::Evaluation,
+            Point::InRepair => Self::Recovery,
+            Point::InFinalize => Self::Finish,
+            Point::Over => Self::Over,
+            Point::AfterVote
+            | Point::InUpdate
+            | Point::InSnapshot
+            | Point::InPersist
+            | Point::InComparison
+            | Point::InRefill
+            | Point::InResize => return None,
+            // A newcomer comes through these while it starts, a change of size without a failure.
+            Point::InRevoke
+            | Point::InShrink
+            | Point::InSpawn
+            | Point::InMerge
+            | Point::InRestore
+            | Point::InTransfer => return None,
+        })
+    }
+
     /// For messages: "while ...".
     pub fn name(self) -> &'static str {
         match self {
@@ -104,28 +140,47 @@ impl Board {
         self.0.add(PROGRESS, 1);
     }
 
-    /// Something else is done from now on.
-    pub fn set_activity(&self, activity: Activity) {
-        let number = ACTIVITIES.iter().position(|a| *a == activity).unwrap_or(0);
-        self.0.set(ACTIVITY, number as u64);
+    /// The communicating thread has come to a point, in this step (from 1). Only what is new is
+    /// written, for most points of a step say nothing new.
+    pub fn at(&self, point: Point, step: u64) {
+        let Some(activity) = Activity::of(point) else { return };
+        if activity != self.activity() {
+            let number = ACTIVITIES.iter().position(|a| *a == activity).unwrap_or(0);
+            self.0.set(ACTIVITY, number as u64);
+            self.progress();
+        }
+        if activity == Activity::Step && step != self.0.get(STEP) {
+            self.0.set(STEP, step);
+            self.progress();
+        }
+    }
+
+    fn activity(&self) -> Activity {
+        let number = usize::try_from(self.0.get(ACTIVITY)).unwrap_or(0);
+        ACTIVITIES.get(number).copied().unwrap_or(Activity::Starting)
+    }
+
+    /// A call of the communicator begins.
+    pub fn waits(&self) {
+        self.0.set(WAITING, 1);
         self.progress();
     }
 
-    /// A call of the communicator begins or has ended.
-    pub fn set_waiting(&self, waiting: bool) {
-        self.0.set(WAITING, u64::from(waiting));
+    /// It has ended.
+    pub fn waits_no_more(&self) {
+        self.0.set(WAITING, 0);
         self.progress();
     }
 
-    /// A worker begins to wait for samples, or has got them.
-    pub fn set_loading(&self, loading: bool) {
-        self.0.add(LOADING, if loading { 1 } else { u64::MAX });
+    /// A worker begins to wait for samples.
+    pub fn loads(&self) {
+        self.0.add(LOADING, 1);
         self.progress();
     }
 
-    /// The step being computed, from 1.
-    pub fn set_step(&self, step: u64) {
-        self.0.set(STEP, step);
+    /// It has got them.
+    pub fn has_loaded(&self) {
+        self.0.add(LOADING, u64::MAX);
         self.progress();
     }
 
@@ -187,11 +242,10 @@ impl Board {
     /// Everything that the judge needs. The words are read one by one, which does not matter where
     /// limits are a thousand times longer than a change.
     pub fn read(&self) -> Reading {
-        let number = usize::try_from(self.0.get(ACTIVITY)).unwrap_or(0);
         Reading {
             beat: self.0.get(BEAT),
             progress: self.0.get(PROGRESS),
-            activity: ACTIVITIES.get(number).copied().unwrap_or(Activity::Starting),
+            activity: self.activity(),
             waiting: self.0.get(WAITING) == 1,
             loading: self.0.get(LOADING) > 0,
             step: self.0.get(STEP),
@@ -219,22 +273,65 @@ mod tests {
             step: 0,
         };
         assert_eq!(board.read(), start);
-        for activity in ACTIVITIES {
-            let before = board.read().progress;
-            board.set_activity(activity);
-            assert_eq!(board.read().activity, activity);
-            assert!(board.read().progress > before, "a change is progress");
-        }
-        board.set_waiting(true);
-        board.set_step(7);
+        board.waits();
+        board.at(Point::InStep, 7);
         board.beat();
-        for loading in [true, true, false] {
-            board.set_loading(loading);
-        }
+        board.loads();
+        board.loads();
+        board.has_loaded();
         let now = board.read();
         assert_eq!((now.waiting, now.loading, now.step, now.beat), (true, true, 7, 1));
-        board.set_loading(false);
-        assert!(!board.read().loading);
+        board.has_loaded();
+        board.waits_no_more();
+        assert!(!board.read().loading && !board.read().waiting);
+    }
+
+    #[test]
+    fn what_a_point_changes_is_progress_and_all_else_is_not_written() {
+        let board = board();
+        let beginnings = [
+            (Point::InStep, Activity::Step),
+            (Point::InEvaluation, Activity::Evaluation),
+            (Point::InRepair, Activity::Recovery),
+            (Point::InFinalize, Activity::Finish),
+            (Point::Over, Activity::Over),
+        ];
+        for (point, activity) in beginnings {
+            let before = board.read().progress;
+            board.at(point, 7);
+            assert_eq!((board.read().activity, board.read().step), (activity, 7));
+            assert!(board.read().progress > before, "a change is progress");
+            let same = board.read();
+            board.at(point, 7);
+            assert_eq!(board.read(), same, "{point:?} again");
+        }
+        board.at(Point::InStep, 8);
+        let computing = board.read();
+        for point in [Point::BeforeLoad, Point::InBucket, Point::InAllReduce, Point::BeforeVote] {
+            board.at(point, 8);
+        }
+        assert_eq!(board.read(), computing, "nothing new in a step");
+    }
+
+    #[test]
+    fn what_lies_within_a_step_or_a_repair_keeps_its_limit() {
+        let within = [
+            Point::AfterVote,
+            Point::InComparison,
+            Point::InRefill,
+            Point::InResize,
+            Point::InRevoke,
+            Point::InSpawn,
+            Point::InRestore,
+            Point::InTransfer,
+        ];
+        for around in [Point::InInit, Point::InStep, Point::InRepair] {
+            let board = board();
+            board.at(around, 3);
+            let before = board.read();
+            within.iter().for_each(|point| board.at(*point, 4));
+            assert_eq!(board.read(), before, "{around:?}");
+        }
     }
 
     #[test]

@@ -13,7 +13,7 @@ use kintsugi_ffi::{mpi, os, process};
 use super::board::{BEAT_EVERY, Board};
 use super::forgotten::Forgotten;
 use super::judge::{Joins, Limits};
-use super::{last_words, pulse};
+use super::{last_words, report};
 use crate::observe::notice::act_on;
 
 /// Beats between two looks at the guardian itself.
@@ -57,7 +57,7 @@ pub fn start(charge: &Charge) -> io::Result<()> {
     let (ticking, forgotten) = (Arc::clone(&board), Forgotten::new(charge.joins));
     let ticker = std::thread::Builder::new().name("ticker".into());
     ticker.spawn(move || tick(&ticking, guardian, forgotten))?;
-    pulse::begin(board, words_file);
+    report::begin(board, words_file);
     Ok(())
 }
 

@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::config::{Phase, Rung};
+use crate::config::{Point, Rung};
 
 use super::machine::{self, Action, Event, Machine, Repair};
 use super::rollcall::{Answer, Holdings, Resident, Roll};
@@ -225,9 +225,9 @@ impl<'a> Driver<'a> {
     fn revoke_and_count(&mut self) -> Event {
         let Gathering { comm, hooks, .. } = &mut self.gathering;
         let begun = hooks.now();
-        hooks.reached(Phase::InRevoke);
+        hooks.reached(Point::InRevoke);
         comm.revoke();
-        hooks.reached(Phase::InShrink);
+        hooks.reached(Point::InShrink);
         let event = match self.gathering.shrink() {
             Ok(()) => self.call_roll(),
             Err(reason) => Event::Hopeless(reason),
@@ -331,7 +331,7 @@ impl<'a> Driver<'a> {
         let Gathering { comm, hooks, .. } = &mut self.gathering;
         let begun = hooks.now();
         hooks.restoring(comm.rank(), self.holdings.source, self.holdings.step);
-        hooks.reached(Phase::InRestore);
+        hooks.reached(Point::InRestore);
         let shipped = self.ship();
         let agreed = self.gathering.agree(shipped);
         if let Ok(next_world) = &agreed {

@@ -8,7 +8,7 @@ use crate::cluster::comm::{
     SpawnRequest, Waiting,
 };
 use crate::cluster::world::{Member, Role, World};
-use crate::config::{Phase, Rung};
+use crate::config::{Point, Rung};
 
 use super::*;
 use crate::cluster::recovery::{Environment, Note, Policy, StateHolder};
@@ -101,14 +101,14 @@ impl Membership for Script {
     fn spawn_and_merge(
         &mut self,
         request: &SpawnRequest,
-        reached: &mut dyn FnMut(Phase),
+        reached: &mut dyn FnMut(Point),
     ) -> Result<(), SpawnError> {
         assert_eq!((request.my_rank, request.ranks), (0, 2));
         assert_eq!(request.lost, [1]);
-        reached(Phase::InSpawn);
+        reached(Point::InSpawn);
         self.call("spawn").map_err(|error| SpawnError::Failed(error.to_string()))?;
         self.spawn.clone()?;
-        reached(Phase::InMerge);
+        reached(Point::InMerge);
         self.size = 2;
         Ok(())
     }
@@ -162,7 +162,7 @@ impl Script {
 #[derive(Default)]
 struct Process {
     step: Option<u64>,
-    reached: Vec<Phase>,
+    reached: Vec<Point>,
     adopted: Vec<World>,
     transfers: Vec<(usize, Vec<usize>, u64)>,
     notes: Vec<Note>,
@@ -212,8 +212,8 @@ impl Environment for Process {
     fn arguments(&self) -> Vec<String> {
         vec!["train".into()]
     }
-    fn reached(&mut self, phase: Phase) {
-        self.reached.push(phase);
+    fn reached(&mut self, point: Point) {
+        self.reached.push(point);
     }
     fn promoted(&mut self, _rank: usize) {}
     fn note(&mut self, note: Note) {
@@ -263,7 +263,7 @@ fn a_calm_respawn_makes_exactly_these_calls() {
             "agree"
         ]
     );
-    use Phase::{InMerge, InRestore, InRevoke, InShrink, InSpawn};
+    use Point::{InMerge, InRestore, InRevoke, InShrink, InSpawn};
     assert_eq!(process.reached, [InRevoke, InShrink, InSpawn, InMerge, InRestore]);
     assert_eq!(process.transfers, [(0, vec![1], 7)]);
     assert_eq!(process.adopted, [world.clone()]);

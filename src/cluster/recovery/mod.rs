@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use crate::config::{Phase, Rung};
+use crate::config::{Point, Rung};
 
 use super::comm::{CommError, Communicator};
 use super::world::World;
@@ -78,7 +78,7 @@ pub trait Environment {
     /// Arguments of a replacement; the communicator appends the join arguments.
     fn arguments(&self) -> Vec<String>;
     /// A point of the repair is reached (fault injection).
-    fn reached(&mut self, phase: Phase);
+    fn reached(&mut self, point: Point);
     /// This process waited and gets a rank: what that needs can be made ready now. Told again when
     /// the seating has to be repeated.
     fn promoted(&mut self, rank: usize);

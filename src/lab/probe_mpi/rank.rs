@@ -10,11 +10,11 @@ use crate::cluster::comm::mpi::{JoinArguments, JoinPoint, MpiComm, start_orphan_
 use crate::cluster::comm::{CommError, Communicator, Elements, Membership as _, ReduceOp};
 use crate::cluster::recovery::{self, Environment, Note, Policy, Repaired, StateHolder};
 use crate::cluster::world::{Member, Role, World};
-use crate::config::{Phase, Rung};
+use crate::config::{Point, Rung};
 
 use super::{
-    Kill, Point, REPORT, Repair, Report, STATE_WORDS, contribution, fingerprint, rank_arguments,
-    update,
+    Kill, KillPoint, REPORT, Repair, Report, STATE_WORDS, contribution, fingerprint,
+    rank_arguments, update,
 };
 
 /// Attempts to bring replacements in, of one repair, before a rank gives up.
@@ -53,7 +53,7 @@ struct Fate {
 }
 
 impl Fate {
-    fn meet(&self, point: Point, number: u64, rank: usize) {
+    fn meet(&self, point: KillPoint, number: u64, rank: usize) {
         let planned = self.kills.iter().find(|kill| {
             let Kill { point: p, number: n, rank: r, life, .. } = **kill;
             (p, n, r, life) == (point, number, rank, self.life)
@@ -110,12 +110,12 @@ pub fn run_rank(plan: &RankPlan) -> i32 {
 fn enter(plan: &RankPlan, fate: &Fate) -> Option<(MpiComm, bool)> {
     let mut reached = |at: JoinPoint| {
         let point = match at {
-            JoinPoint::Start => Point::JoinStart,
-            JoinPoint::Hello => Point::JoinHello,
-            JoinPoint::Bridge => Point::JoinBridge,
-            JoinPoint::Merge => Point::JoinMerge,
-            JoinPoint::Reorder => Point::JoinReorder,
-            JoinPoint::Agree => Point::JoinAgree,
+            JoinPoint::Start => KillPoint::JoinStart,
+            JoinPoint::Hello => KillPoint::JoinHello,
+            JoinPoint::Bridge => KillPoint::JoinBridge,
+            JoinPoint::Merge => KillPoint::JoinMerge,
+            JoinPoint::Reorder => KillPoint::JoinReorder,
+            JoinPoint::Agree => KillPoint::JoinAgree,
         };
         if let Some(join) = &plan.join {
             // Which replacement this is, MPI says; before MPI_Init its launcher does.
@@ -208,7 +208,7 @@ fn timed(repaired: &Repaired, attempts: u32, detect: Duration, total: Duration) 
 /// One reduction and one vote; whether it was committed. Any error: revoke first, then vote 0.
 fn try_step(comm: &mut MpiComm, replica: &mut Replica) -> bool {
     let (rank, step) = (comm.rank(), replica.step.unwrap_or(0));
-    replica.fate.meet(Point::Step, step, rank);
+    replica.fate.meet(KillPoint::Step, step, rank);
     let mine: Vec<u64> = (0..STATE_WORDS).map(|index| contribution(step, rank, index)).collect();
     let mut sum = vec![0; STATE_WORDS];
     let reduced = comm.all_reduce(Elements::U64(&mine, &mut sum), ReduceOp::Sum);
@@ -299,14 +299,14 @@ impl Environment for Replica {
         rank_arguments(self.plan.steps, &self.plan.kills)
     }
 
-    fn reached(&mut self, phase: Phase) {
-        let point = match phase {
-            Phase::InSpawn => {
+    fn reached(&mut self, point: Point) {
+        let point = match point {
+            Point::InSpawn => {
                 self.joins += 1;
-                Point::Spawn
+                KillPoint::Spawn
             }
-            Phase::InMerge => Point::Merge,
-            Phase::InRestore => Point::Restore,
+            Point::InMerge => KillPoint::Merge,
+            Point::InRestore => KillPoint::Restore,
             _ => return,
         };
         self.fate.meet(point, u64::from(self.joins), self.rank);

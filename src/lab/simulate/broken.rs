@@ -6,7 +6,7 @@ use crate::cluster::comm::{
     Agreement, Call, CommError, Communicator, Elements, Membership, ReduceOp, SpawnError,
     SpawnRequest, Waiting,
 };
-use crate::config::Phase;
+use crate::config::Point;
 
 /// How a step is committed, and gone on from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, clap::ValueEnum)]
@@ -94,7 +94,7 @@ impl Membership for LocalSuccess {
     fn spawn_and_merge(
         &mut self,
         request: &SpawnRequest,
-        reached: &mut dyn FnMut(Phase),
+        reached: &mut dyn FnMut(Point),
     ) -> Result<(), SpawnError> {
         self.0.spawn_and_merge(request, reached)
     }

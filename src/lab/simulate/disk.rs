@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::cluster::comm::sim::SimStrike;
 use crate::cluster::faults::{FAULTS_FOLDER, Strike};
-use crate::config::{FaultKind, Phase, Shown};
+use crate::config::{FaultKind, Point, Shown};
 use crate::observe::storage::{MemoryStorage, Storage};
 
 use super::scenario::{Fault, Moment};
@@ -103,7 +103,7 @@ impl Disk {
 
     fn die(&self, what: &str, moment: Moment) {
         self.process.note(&format!("dies {moment:?} it changes the disk: {what}"));
-        self.process.strike(FaultKind::Kill, Phase::InPersist);
+        self.process.strike(FaultKind::Kill, Point::InPersist);
     }
 
     /// Makes a change that is whole or not at all; `half` is what is left when it is neither.

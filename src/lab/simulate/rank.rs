@@ -11,7 +11,7 @@ use crate::cluster::comm::sim::{JoinInfo, SimClock, SimComm};
 use crate::cluster::comm::{Communicator, Membership as _};
 use crate::cluster::faults::{Injector, Standing};
 use crate::cluster::resident::Slots;
-use crate::config::{Every, Phase, identity, seed};
+use crate::config::{Every, Point, identity, seed};
 use crate::observe::clock::Clock;
 use crate::observe::result::Status;
 use crate::observe::storage::Storage;
@@ -174,7 +174,7 @@ pub fn live(attempt: &Attempt<'_>, comm: SimComm, join: Option<&JoinInfo>) -> Le
         spare: comm.waits(),
         ..Standing::default()
     };
-    around.injector.at(Phase::InInit, &standing);
+    around.injector.at(Point::InInit, &standing);
     let compute = StandIn::new(clock, Arc::clone(attempt.sightings), attempt.number, process);
     let evaluates = config.evaluation.every != Every::Never;
     let materials = Materials {

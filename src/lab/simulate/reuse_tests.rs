@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use crate::cluster::comm::sim::Trace;
-use crate::config::{Every, FaultKind, Phase, PlannedFault, Rung, Who};
+use crate::config::{Every, FaultKind, PlannedFault, Point, Rung, Who};
 
 use super::broken::Rule;
 use super::scenario::{Fault, Scenario};
@@ -22,7 +22,7 @@ const STEP: u64 = 5;
 const REPLACEMENT: usize = RANKS as usize;
 
 /// How often each process computed each owner's micro-batch of the step in which a rank dies.
-fn computed(ladder: &[Rung], phase: Phase, reproducible: bool) -> BTreeMap<(usize, u64), u32> {
+fn computed(ladder: &[Rung], point: Point, reproducible: bool) -> BTreeMap<(usize, u64), u32> {
     let mut scenario = Scenario::of(0).calm();
     let config = &mut scenario.config;
     config.run.ranks = RANKS;
@@ -36,13 +36,13 @@ fn computed(ladder: &[Rung], phase: Phase, reproducible: bool) -> BTreeMap<(usiz
         rank: VICTIM,
         step: Some(STEP),
         seconds: None,
-        phase: Some(phase),
+        phase: Some(point),
         pause: None,
     })];
     let played = play(&scenario, Rule::Vote, Trace::Digest);
-    let Final::Result(result) = &played.end else { panic!("{phase:?}: {:?}", played.end) };
-    assert_eq!((played.deaths, played.attempts.len()), (1, 1), "{phase:?}: {result:?}");
-    assert_eq!(result.recoveries.len(), 1, "{phase:?}: {result:?}");
+    let Final::Result(result) = &played.end else { panic!("{point:?}: {:?}", played.end) };
+    assert_eq!((played.deaths, played.attempts.len()), (1, 1), "{point:?}: {result:?}");
+    assert_eq!(result.recoveries.len(), 1, "{point:?}: {result:?}");
     let mut counts = BTreeMap::new();
     for seen in played.sightings.iter().filter(|seen| seen.step + 1 == STEP) {
         *counts.entry((seen.process, seen.owner)).or_default() += 1;
@@ -65,15 +65,15 @@ fn check(what: &str, counts: &BTreeMap<(usize, u64), u32>, victim_computed: bool
     }
 }
 
-const PHASES: [(Phase, bool); 3] =
-    [(Phase::BeforeLoad, false), (Phase::InAllReduce, true), (Phase::BeforeVote, true)];
+const POINTS: [(Point, bool); 3] =
+    [(Point::BeforeLoad, false), (Point::InAllReduce, true), (Point::BeforeVote, true)];
 
 #[test]
 fn after_a_replacement_only_the_lost_owners_are_computed_again() {
     for reproducible in [false, true] {
-        for (phase, computed_before) in PHASES {
-            let counts = computed(&[Rung::Respawn], phase, reproducible);
-            let what = format!("{phase:?}, reproducible {reproducible}");
+        for (point, computed_before) in POINTS {
+            let counts = computed(&[Rung::Respawn], point, reproducible);
+            let what = format!("{point:?}, reproducible {reproducible}");
             check(&what, &counts, computed_before);
             let again: Vec<u64> =
                 counts.keys().filter(|(p, _)| *p == REPLACEMENT).map(|(_, o)| *o).collect();
@@ -84,9 +84,9 @@ fn after_a_replacement_only_the_lost_owners_are_computed_again() {
 
 #[test]
 fn after_a_shrink_only_the_lost_owners_are_computed_again() {
-    for (phase, computed_before) in PHASES {
-        let counts = computed(&[Rung::Shrink], phase, true);
-        check(&format!("{phase:?}, shrunk"), &counts, computed_before);
+    for (point, computed_before) in POINTS {
+        let counts = computed(&[Rung::Shrink], point, true);
+        check(&format!("{point:?}, shrunk"), &counts, computed_before);
         assert!(counts.keys().all(|(process, _)| *process < REPLACEMENT), "nobody came");
     }
 }

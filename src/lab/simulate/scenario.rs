@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::cluster::comm::sim::{Death, When};
 use crate::config::seed::{Stream, purpose};
 use crate::config::{
-    Bytes, Config, Every, FaultKind, Interval, Phase, PlannedFault, Rung, Span, Who,
+    Bytes, Config, Every, FaultKind, Interval, PlannedFault, Point, Rung, Span, Who,
 };
 
 /// Steps of every simulated run: three epochs.
@@ -115,25 +115,25 @@ const LADDERS: [&[Rung]; 8] = [
 ];
 
 /// Rows P1-P15 of the failure matrix.
-const PHASES: [Phase; 18] = [
-    Phase::InInit,
-    Phase::BeforeLoad,
-    Phase::InForward,
-    Phase::InBackward,
-    Phase::InAllReduce,
-    Phase::BeforeVote,
-    Phase::AfterVote,
-    Phase::InUpdate,
-    Phase::InSnapshot,
-    Phase::InPersist,
-    Phase::InEvaluation,
-    Phase::InRevoke,
-    Phase::InShrink,
-    Phase::InSpawn,
-    Phase::InMerge,
-    Phase::InRestore,
-    Phase::BeforeFirstCommit,
-    Phase::InFinalize,
+const POINTS: [Point; 18] = [
+    Point::InInit,
+    Point::BeforeLoad,
+    Point::InForward,
+    Point::InBackward,
+    Point::InAllReduce,
+    Point::BeforeVote,
+    Point::AfterVote,
+    Point::InUpdate,
+    Point::InSnapshot,
+    Point::InPersist,
+    Point::InEvaluation,
+    Point::InRevoke,
+    Point::InShrink,
+    Point::InSpawn,
+    Point::InMerge,
+    Point::InRestore,
+    Point::BeforeFirstCommit,
+    Point::InFinalize,
 ];
 
 fn one_of<T: Copy>(draws: &mut Stream, choices: &[T]) -> T {
@@ -271,8 +271,8 @@ fn fault(draws: &mut Stream, config: &Config) -> Fault {
             1 => Fault::Hurry,
             spawns => Fault::Slots { spawns: spawns as u32 - 2 },
         },
-        20 => Fault::Point(corruption(draws, config, FaultKind::BitFlip, Phase::InUpdate)),
-        21 => Fault::Point(corruption(draws, config, FaultKind::Nan, Phase::InForward)),
+        20 => Fault::Point(corruption(draws, config, FaultKind::BitFlip, Point::InUpdate)),
+        21 => Fault::Point(corruption(draws, config, FaultKind::Nan, Point::InForward)),
         _ => Fault::Stop { after: Duration::from_millis(draws.below(STOP_WITHIN)) },
     }
 }
@@ -304,21 +304,21 @@ fn point(draws: &mut Stream, config: &Config) -> PlannedFault {
     let who = one_of(draws, &whom);
     let rank = draws.below(u64::from(config.run.ranks)) as u32;
     let step = (draws.below(3) > 0).then(|| 1 + draws.below(STEPS));
-    let phase = Some(one_of(draws, &PHASES));
+    let phase = Some(one_of(draws, &POINTS));
     PlannedFault { kind: FaultKind::Kill, who, rank, step, seconds: None, phase, pause: None }
 }
 
 /// Half of the deaths in a restore fall into the middle of a state that is being sent.
 fn later_in_a_restore(fault: &mut Fault, draws: &mut Stream) {
     if let Fault::Point(point) = fault
-        && point.phase == Some(Phase::InRestore)
+        && point.phase == Some(Point::InRestore)
         && draws.below(2) == 0
     {
-        point.phase = Some(Phase::InTransfer);
+        point.phase = Some(Point::InTransfer);
     }
 }
 
-fn corruption(draws: &mut Stream, config: &Config, kind: FaultKind, phase: Phase) -> PlannedFault {
+fn corruption(draws: &mut Stream, config: &Config, kind: FaultKind, point: Point) -> PlannedFault {
     let rank = draws.below(u64::from(config.run.ranks)) as u32;
     let step = Some(1 + draws.below(STEPS));
     PlannedFault {
@@ -327,7 +327,7 @@ fn corruption(draws: &mut Stream, config: &Config, kind: FaultKind, phase: Phase
         rank,
         step,
         seconds: None,
-        phase: Some(phase),
+        phase: Some(point),
         pause: None,
     }
 }

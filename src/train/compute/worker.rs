@@ -7,9 +7,9 @@ use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Instant;
 
 use crate::cluster::faults::{Injector, Standing};
-use crate::cluster::guard::pulse;
+use crate::cluster::guard::report;
 use crate::cluster::resident::Slots;
-use crate::config::{Device, FaultKind, Phase};
+use crate::config::{Device, FaultKind, Point};
 use crate::data::evaluation::Evaluation;
 use crate::data::loader::Loader;
 use crate::engine::{self, Compute};
@@ -93,7 +93,7 @@ fn run_worker(shared: &Arc<Shared>, board: &Board) -> Result<(), TrainError> {
         Rehearsal::Compute(samples) => worker.rehearse(samples)?,
     }
     while let Some(item) = board.await_item(shared.free.as_deref()) {
-        pulse().progress();
+        report::progress();
         match worker.perform(&item, board) {
             Err(TrainError::Closed) => return Ok(()),
             other => other?,
@@ -176,7 +176,7 @@ impl<E: Compute> Worker<E> {
     fn evaluate(&mut self, first: u64, count: u64, totals: &mut Totals) -> Result<(), TrainError> {
         let set = self.shared.evaluation.as_ref();
         let set = set.expect("only runs with a validation set evaluate");
-        let batch = pulse().loading(|| set.batch(first, count))?;
+        let batch = report::loading(|| set.batch(first, count))?;
         totals.count = batch.count;
         totals.skipped = batch.skipped;
         totals.add_outcome(&self.engine.evaluate(&batch.images, &batch.labels)?);
@@ -186,17 +186,17 @@ impl<E: Compute> Worker<E> {
     fn train(&mut self, place: MicroBatch, totals: &mut Totals) -> Result<(), TrainError> {
         let shared = Arc::clone(&self.shared);
         let MicroBatch { turn, owner, standing } = place;
-        let batch = pulse().loading(|| shared.loader.take(standing.step, owner))?;
+        let batch = report::loading(|| shared.loader.take(standing.step, owner))?;
         totals.count = batch.count;
         totals.skipped = batch.skipped;
         totals.mix = batch.mix;
-        let poison = shared.injector.at(Phase::InForward, &standing) == Some(FaultKind::Nan);
+        let poison = shared.injector.at(Point::InForward, &standing) == Some(FaultKind::Nan);
         let key = [shared.seed, standing.step, u64::from(owner)];
         let mut first = true;
         let mut closed = None;
         let mut ready = |offset: usize, gradients: &[f32]| {
             if std::mem::take(&mut first) {
-                shared.injector.at(Phase::InBackward, &standing);
+                shared.injector.at(Point::InBackward, &standing);
             }
             shared.pause.pass();
             let added = if poison {
@@ -221,10 +221,10 @@ impl<E: Compute> Worker<E> {
     fn run_free(&mut self, turn: Turn, rate: f64, standing: &Standing) -> Result<(), TrainError> {
         let shared = Arc::clone(&self.shared);
         let free = shared.free.as_ref().expect("only asynchronous runs run free");
-        let batch = pulse().loading(|| shared.loader.take(turn.batch, turn.owner))?;
+        let batch = report::loading(|| shared.loader.take(turn.batch, turn.owner))?;
         let mut totals = Totals::default();
         (totals.count, totals.skipped, totals.mix) = (batch.count, batch.skipped, batch.mix);
-        shared.injector.at(Phase::InForward, standing);
+        shared.injector.at(Point::InForward, standing);
         let gamma = (rate / free.global_batch as f64) as f32;
         let change = &mut self.change;
         change.resize(shared.layout.parameters, 0.0);
@@ -237,7 +237,7 @@ impl<E: Compute> Worker<E> {
         let statistics = &mut self.statistics;
         let outcome =
             self.engine.train(&batch.images, &batch.labels, key, statistics, &mut ready)?;
-        shared.injector.at(Phase::InBackward, standing);
+        shared.injector.at(Point::InBackward, standing);
         totals.add_outcome(&outcome);
         let slots = shared.slots.read().unwrap_or_else(PoisonError::into_inner);
         let committed = slots.committed();

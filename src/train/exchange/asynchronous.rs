@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use crate::cluster::comm::{CommError, Elements, ReduceOp};
 use crate::cluster::world::World;
-use crate::config::{Phase, Schedule};
+use crate::config::{Point, Schedule};
 use crate::data::sampler::Order;
 use crate::observe::ledger::Committed;
 
@@ -20,10 +20,9 @@ use crate::train::TrainError;
 use crate::train::compute::free_run::{FreeRun, Taken};
 use crate::train::compute::pool::Pool;
 use crate::train::compute::totals::Totals;
-use crate::train::exchange::{Context, Exchange, Sums, at, measure_begin};
+use crate::train::exchange::{Context, Exchange, Sums, measure_begin};
 use crate::train::state::parts::{PARAMETERS, STATISTICS, W_OLD};
 use crate::train::state::replica::Replica;
-use crate::train::state::stage::Stage;
 use crate::train::update::schedule;
 
 /// Longest wait of a round for half a sweep over the rank's own owners. A round moves all weights:
@@ -138,7 +137,7 @@ impl Asynchronous {
 
 impl Exchange for Asynchronous {
     fn attempt(&mut self, context: &mut Context<'_>) -> Result<Sums, TrainError> {
-        at(context, Phase::BeforeLoad);
+        context.replica.at(Point::BeforeLoad);
         // What a failed round gave back was computed: such a rank has nothing to begin.
         let begun = match self.free.has_delta() {
             true => u64::MAX,
@@ -157,14 +156,13 @@ impl Exchange for Asynchronous {
             send_buffer(committed.part(PARAMETERS), w_delta, ranks, w_send);
             send_buffer(committed.part(STATISTICS), s_delta, ranks, s_send);
         }
-        context.replica.stage = Stage::AllReduce;
-        at(context, Phase::InAllReduce);
+        context.replica.at(Point::InAllReduce);
         context.comm.all_reduce(Elements::F32(&self.send, &mut self.received), ReduceOp::Sum)?;
         let mut mine = taken.totals.words().to_vec();
         mine.extend_from_slice(&taken.owner_batches);
         let mut words = vec![0; mine.len()];
         context.comm.all_reduce(Elements::U64(&mine, &mut words), ReduceOp::Sum)?;
-        at(context, Phase::BeforeVote);
+        context.replica.at(Point::BeforeVote);
         let owner_batches = words.split_off(Totals::WORDS);
         let totals = Totals::from_words(&words);
         Ok(Sums { totals, owner_batches, rank_micros: Vec::new(), begun_seconds, again: None })
@@ -183,7 +181,7 @@ impl Exchange for Asynchronous {
             let [next, kept, running] = next.take([PARAMETERS, W_OLD, STATISTICS]);
             apply_received(w, old, momentum, next, kept);
             running.copy_from_slice(statistics);
-            replica.reached_point(Phase::InUpdate);
+            replica.at(Point::InUpdate);
         }
         let position = &mut replica.position;
         position.owner_batches.resize(self.order.owners as usize, 0);

@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use crate::cluster::comm::Communicator;
 use crate::cluster::world::World;
-use crate::config::Phase;
 use crate::observe::clock::Clock;
 use crate::observe::ledger::Committed;
 
@@ -86,11 +85,6 @@ pub trait Exchange {
     fn resume(&mut self, context: &mut Context<'_>);
     /// Learning rate of the step that comes next.
     fn learning_rate(&self, replica: &Replica) -> f64;
-}
-
-/// Performs a fault that strikes the communicating thread.
-pub fn at(context: &Context<'_>, phase: Phase) {
-    context.replica.reached_point(phase);
 }
 
 /// "Back in the update loop": seconds from the repair until every rank, the newcomer

@@ -8,7 +8,7 @@ use std::sync::PoisonError;
 
 use crate::cluster::comm::{CommError, Elements, ReduceOp};
 use crate::cluster::world::World;
-use crate::config::{Phase, Schedule};
+use crate::config::{Point, Schedule};
 use crate::data::sampler::Order;
 use crate::observe::ledger::Committed;
 
@@ -17,9 +17,8 @@ use crate::train::compute::fixed_point::{Grid, GridChoice, Needs};
 use crate::train::compute::gradient_sum::Complete;
 use crate::train::compute::pool::Pool;
 use crate::train::compute::totals::Totals;
-use crate::train::exchange::{Context, Exchange, Sums, at, measure_begin};
+use crate::train::exchange::{Context, Exchange, Sums, measure_begin};
 use crate::train::state::replica::Replica;
-use crate::train::state::stage::Stage;
 use crate::train::update::optimizer::{Optimizer, statistics_momentum};
 use crate::train::update::schedule;
 
@@ -121,7 +120,7 @@ impl Synchronous {
         let (pool, integers) = (&self.pool, &mut self.integers);
         let sum = &pool.shared.sum;
         for bucket in 0..sum.buckets() {
-            context.replica.stage = Stage::Step;
+            context.replica.at(Point::InStep);
             // A death is answered at once, not when this rank has computed its part: its workers
             // go on while the world is repaired.
             sum.await_complete(bucket, || {
@@ -129,11 +128,9 @@ impl Synchronous {
                 pool.failure().or_else(|| context.comm.is_broken().then_some(death))
             })?;
             let received = &mut self.received[sum.range(bucket)];
-            context.replica.stage = Stage::AllReduce;
             let reduce = |send: Complete<'_>| {
-                if bucket == sum.buckets() / 2 {
-                    context.replica.reached_point(Phase::InAllReduce);
-                }
+                let middle = bucket == sum.buckets() / 2;
+                context.replica.at(if middle { Point::InAllReduce } else { Point::InBucket });
                 match send {
                     Complete::Plain(send) => {
                         context.comm.all_reduce(Elements::F32(send, received), ReduceOp::Sum)?;
@@ -181,7 +178,7 @@ impl Synchronous {
 
 impl Exchange for Synchronous {
     fn attempt(&mut self, context: &mut Context<'_>) -> Result<Sums, TrainError> {
-        at(context, Phase::BeforeLoad);
+        context.replica.at(Point::BeforeLoad);
         let begun = self.pool.begun();
         let begun = match self.start_computing(context)? {
             Started::Now => begun,
@@ -201,7 +198,7 @@ impl Exchange for Synchronous {
                 None
             }
         };
-        at(context, Phase::BeforeVote);
+        context.replica.at(Point::BeforeVote);
         Ok(Sums { totals, owner_batches: Vec::new(), rank_micros, begun_seconds, again })
     }
 
@@ -217,7 +214,7 @@ impl Exchange for Synchronous {
             let optimizer = &self.optimizer;
             let finite =
                 optimizer.apply(current, next, gradients, samples, rate, statistics, momentum);
-            replica.reached_point(Phase::InUpdate);
+            replica.at(Point::InUpdate);
             !finite
         };
         self.under_way = None;

@@ -1,6 +1,6 @@
 //! What is written about a run, and by whom.
 
-use crate::config::Phase;
+use crate::config::Point;
 use crate::observe::event::Kind;
 use crate::observe::result::Status;
 
@@ -60,7 +60,7 @@ impl Record {
     /// The writer's part of a commit.
     pub fn committed(&mut self, rank: &Rank) {
         self.journal.committed(rank.place(), &rank.replica.position.ledger_tail);
-        rank.replica.reached_point(Phase::InSnapshot);
+        rank.replica.at(Point::InSnapshot);
         let seconds = self.journal.seconds();
         self.keeper.after_commit(&rank.replica, &mut self.journal, rank.place(), seconds);
     }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use kintsugi_ffi::os;
 
-use crate::cluster::guard::pulse;
+use crate::cluster::guard::report;
 use crate::observe::event::Kind;
 
 use crate::train::exchange::Sums;
@@ -147,8 +147,8 @@ fn report_slow(own: &Rank, journal: &mut Journal, Slow { rank, factor }: Slow) {
         journal.event(own.place(), Kind::Warning { message });
     }
     let replaces = own.plan.replaces_slow && rank == own.comm.rank() && own.comm.size() > 1;
-    if replaces && pulse().verdicts_beginning(REPLACED) < REPLACED_MAX {
-        pulse().last_words(&format!("{REPLACED} {what}, recovery.replace_slow"));
+    if replaces && report::verdicts_beginning(REPLACED) < REPLACED_MAX {
+        report::last_words(&format!("{REPLACED} {what}, recovery.replace_slow"));
         os::kill_self_now();
     }
 }

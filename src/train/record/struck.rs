@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::cluster::faults::{Injector, Standing};
-use crate::config::Phase;
+use crate::config::Point;
 use crate::observe::storage::Storage;
 
 /// The writer's storage, through which `in_persist` faults strike.
@@ -22,7 +22,7 @@ impl Storage for Struck {
     fn write_whole(&self, path: &Path, body: &[&[u8]]) -> io::Result<()> {
         self.inner.write_whole(path, body)?;
         let standing = *self.standing.lock().unwrap_or_else(PoisonError::into_inner);
-        self.injector.at(Phase::InPersist, &standing);
+        self.injector.at(Point::InPersist, &standing);
         Ok(())
     }
     fn create_new(&self, path: &Path, body: &[u8]) -> io::Result<()> {

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use crate::cluster::guard::pulse;
+use crate::cluster::guard::report;
 use crate::observe::clock::Clock;
 use crate::run_folder::heard::Heard;
 use crate::train::TrainError;
@@ -78,7 +78,7 @@ impl Shrunk {
         self.torn_down |= self.stop.load(Ordering::Relaxed);
         let Some(launcher) = self.launcher.clone().filter(|_| !self.heard) else { return Ok(()) };
         let end = clock.now().saturating_add(LAUNCHER_WAIT_MAX);
-        pulse().waiting(|| {
+        report::waiting(|| {
             while !self.torn_down {
                 self.heard = launcher().is_some_and(|heard| heard >= since);
                 // After the answer: a signal that came before it counts.

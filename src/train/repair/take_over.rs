@@ -10,7 +10,7 @@ use crate::cluster::comm::{CommError, Communicator};
 use crate::cluster::recovery::{Environment, Note, StateHolder};
 use crate::cluster::resident::{Key, Look, Slots};
 use crate::cluster::world::World;
-use crate::config::{Phase, Shown};
+use crate::config::{Point, Shown};
 use crate::run_folder::variables;
 
 use crate::train::state::incoming::{Incoming, Way};
@@ -91,8 +91,8 @@ impl Environment for Replica {
         self.arguments.clone()
     }
 
-    fn reached(&mut self, phase: Phase) {
-        self.reached_point(phase);
+    fn reached(&mut self, point: Point) {
+        self.at(point);
     }
 
     fn promoted(&mut self, _rank: usize) {}
@@ -199,7 +199,7 @@ fn give(
             for (sent, (_, part)) in committed.parts().enumerate() {
                 comm.send(bytemuck::cast_slice(part), receiver, TAG_TENSORS)?;
                 if sent == 0 {
-                    replica.reached_point(Phase::InTransfer);
+                    replica.at(Point::InTransfer);
                 }
             }
         }
@@ -232,7 +232,7 @@ fn receive(
         for (received, (_, part)) in into.parts().enumerate() {
             comm.recv(bytemuck::cast_slice_mut(part), source, TAG_TENSORS)?;
             if received == 0 {
-                replica.reached_point(Phase::InTransfer);
+                replica.at(Point::InTransfer);
             }
         }
     }

@@ -1,11 +1,11 @@
 //! What a rank does when its world has to be repaired, between two steps or within one.
 
 use crate::cluster::comm::CommError;
-use crate::cluster::guard::{Activity, pulse};
 use crate::cluster::recovery::driver::recover_after;
 use crate::cluster::recovery::unproved::Unproved;
 use crate::cluster::recovery::{GaveUp, Policy, Repaired};
 use crate::cluster::world::World;
+use crate::config::Point;
 use crate::observe::event::Kind;
 use crate::run_folder::heard::Heard;
 
@@ -63,7 +63,7 @@ pub fn repair(
     (resizer, shrunk, tries): (&mut Resizer, &mut Shrunk, &mut Tries),
     error: &CommError,
 ) -> Result<(), TrainError> {
-    pulse().enter(Activity::Recovery);
+    rank.replica.at(Point::InRepair);
     let planned = std::mem::take(&mut spares.recruits) == Recruits::Agreed;
     let begun = rank.clock.now();
     let detect = record.keeper.seconds_since_fault();
@@ -105,7 +105,7 @@ pub fn repair(
                 Kind::Phase { name: "refill".into(), seconds }
             }
             false => {
-                let phase = rank.replica.stage.name().to_string();
+                let phase = rank.replica.met_in().to_string();
                 Kind::FailureDetected { phase, error: error.to_string() }
             }
         };

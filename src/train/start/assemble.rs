@@ -4,8 +4,8 @@
 use std::sync::{Arc, PoisonError};
 
 use crate::cluster::comm::{Membership, mpi::JoinArguments, mpi::under_mpirun};
-use crate::cluster::guard::{Activity, pulse};
 use crate::cluster::world::World;
+use crate::config::Point;
 use crate::observe::event::Kind;
 use crate::observe::notice::act_on;
 use crate::observe::progress::Progress;
@@ -196,7 +196,7 @@ pub fn conclude(
         let mut slots = slots.write().unwrap_or_else(PoisonError::into_inner);
         slots.refuse_all();
     }
-    pulse().enter(Activity::Over);
+    trainer.rank.replica.at(Point::Over);
     if around.staff == Staff::Threads && under_mpirun() {
         // A worker may sit in a file that hangs; the run's end does not wait for it.
         kintsugi_ffi::os::exit_after(WORKERS_END_SECONDS_MAX);

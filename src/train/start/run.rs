@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use crate::cluster::comm::{CommError, Membership, mpi::under_mpirun};
 use crate::cluster::faults::Standing;
-use crate::cluster::guard::pulse;
+use crate::cluster::guard::report;
 use crate::cluster::recovery::driver;
 use crate::cluster::world::World;
-use crate::config::Phase;
+use crate::config::Point;
 use crate::observe::result::Status;
 use crate::observe::storage::Storage;
 use crate::run_folder::lock::RunLock;
@@ -39,7 +39,7 @@ pub fn run(arguments: &TrainArguments) -> ExitCode {
     }
     let code = match run_rank(arguments) {
         Ok(status) => {
-            pulse().ending();
+            report::ending();
             status.exit_code()
         }
         Err(TrainError::Configuration(reason)) => {
@@ -53,7 +53,7 @@ pub fn run(arguments: &TrainArguments) -> ExitCode {
             if under_mpirun() && error.leaves_alone() {
                 // The death that the others repair: the runtime does not tell them of an exit with
                 // a code, and they would wait for it.
-                pulse().last_words(&error.to_string());
+                report::last_words(&error.to_string());
                 kintsugi_ffi::os::kill_self_now();
             }
             error.status().exit_code()
@@ -68,7 +68,7 @@ pub fn run(arguments: &TrainArguments) -> ExitCode {
 
 fn run_rank(arguments: &TrainArguments) -> Result<Status, TrainError> {
     let around = surroundings(arguments)?;
-    around.injector.at(Phase::InInit, &Standing { ranks: 1, ..first_standing(arguments) });
+    around.injector.at(Point::InInit, &Standing { ranks: 1, ..first_standing(arguments) });
     std::thread::scope(|scope| {
         let mut preparation = Preparation::new(scope, arguments, &around);
         if !is_spare(arguments) || arguments.config.recovery.warm_spares {

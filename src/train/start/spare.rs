@@ -10,7 +10,7 @@ use crate::cluster::comm::{Call, CommError, Communicator, Membership};
 use crate::cluster::faults::Standing;
 use crate::cluster::recovery::{Called, Environment, Note, StateHolder, answer_call};
 use crate::cluster::world::World;
-use crate::config::Phase;
+use crate::config::Point;
 use crate::observe::notice::act_on;
 use crate::observe::result::Status;
 use crate::run_folder::variables;
@@ -218,7 +218,7 @@ impl<'scope, 'env> WaitingSpare<'scope, 'env> {
 
     /// At every look while it waits: planned faults with a time strike here.
     fn idle(&self) {
-        self.around.injector.at(Phase::BeforeLoad, &self.standing);
+        self.around.injector.at(Point::BeforeLoad, &self.standing);
     }
 
     /// Everything a rank has, its state still empty.
@@ -297,8 +297,8 @@ impl Environment for WaitingSpare<'_, '_> {
         assemble::replacement_arguments(self.arguments, self.around, self.attempt)
     }
 
-    fn reached(&mut self, phase: Phase) {
-        self.around.injector.at(phase, &self.standing);
+    fn reached(&mut self, point: Point) {
+        self.around.injector.at(point, &self.standing);
     }
 
     fn promoted(&mut self, rank: usize) {

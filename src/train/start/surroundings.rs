@@ -12,8 +12,8 @@ use crate::cluster::comm::solo::SoloComm;
 use crate::cluster::comm::watched::Watched;
 use crate::cluster::faults::{Injector, RealStrike, Standing};
 use crate::cluster::guard::judge::{Joins, Limits};
-use crate::cluster::guard::{self, pulse, segment};
-use crate::config::{FaultKind, Phase, Shown, identity};
+use crate::cluster::guard::{self, report, segment};
+use crate::config::{FaultKind, Point, Shown, identity};
 use crate::observe::clock::{Clock, RealClock};
 use crate::observe::event::{Event, Kind, VERSION};
 use crate::observe::log::{EventLog, read_events};
@@ -176,7 +176,7 @@ pub fn record_faults(
     let Begun { origin, attempt, pid } = begun;
     let (storage, clock, generation) =
         (Arc::clone(storage), Arc::clone(clock), Arc::clone(generation));
-    let record = move |kind: &FaultKind, phase: Phase, standing: &Standing| {
+    let record = move |kind: &FaultKind, point: Point, standing: &Standing| {
         let time = clock.unix_seconds();
         let event = Event {
             v: VERSION,
@@ -188,7 +188,7 @@ pub fn record_faults(
             rank: standing.rank,
             kind: Kind::FaultInjected {
                 kind: name_of(kind),
-                phase: name_of(&phase),
+                phase: name_of(&point),
                 target: standing.rank,
                 pid,
             },
@@ -224,9 +224,9 @@ pub(in crate::train) fn communicator(
         Some(join) => MpiComm::initialise(Some(join))?,
         None => MpiComm::initialise_with_spares(arguments.config.run.ranks as usize)?,
     };
-    pulse().met();
+    report::met();
     if let Some(name) = segment::own(before) {
-        pulse().segment(&name);
+        report::segment(&name);
     }
     Ok(Box::new(Watched::new(Box::new(mpi))))
 }

@@ -9,4 +9,3 @@ pub mod position;
 pub mod proof;
 pub mod rank;
 pub mod replica;
-pub mod stage;

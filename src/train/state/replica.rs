@@ -1,20 +1,21 @@
 //! One rank's copy of the run's state, and how it is shipped: what recovery needs of a process.
 
+use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
 use crate::cluster::faults::{Injector, Standing};
+use crate::cluster::guard::report;
 use crate::cluster::recovery::Note;
 use crate::cluster::resident::{Identity, SlotView, Slots};
 use crate::cluster::world::World;
-use crate::config::{FaultKind, Phase};
+use crate::config::{FaultKind, Point};
 use crate::observe::clock::Clock;
 
 use crate::train::state::incoming::{Incoming, Way};
 use crate::train::state::position::Position;
 use crate::train::state::proof::Proof;
 use crate::train::state::slot_files::SlotFiles;
-use crate::train::state::stage::Stage;
 
 /// A copy of a committed state.
 #[derive(Debug, Clone, Default)]
@@ -35,8 +36,6 @@ pub struct Replica {
     pub holds_state: bool,
     /// Where this process stands, for fault injection.
     pub standing: Standing,
-    /// What it is at, for whoever tells of a failure.
-    pub stage: Stage,
     /// What recovery said, for the journal.
     pub notes: Vec<Note>,
     /// Pid and host of those who lived when recovery gave up; before, the world's table says it.
@@ -52,6 +51,8 @@ pub struct Replica {
     /// This process, as others know it: its pid and its host.
     pub identity: (u32, String),
     injector: Arc<Injector>,
+    /// The last point that says what a failure was met in.
+    met_in: Cell<Point>,
     pub(in crate::train) clock: Arc<dyn Clock>,
     pub(in crate::train) arguments: Vec<String>,
     /// The world's, for whoever records a fault.
@@ -83,7 +84,6 @@ impl Replica {
             position,
             holds_state,
             standing,
-            stage: Stage::default(),
             notes: Vec::new(),
             living: Vec::new(),
             slot_files: None,
@@ -92,6 +92,7 @@ impl Replica {
             proof: Proof::default(),
             identity,
             injector,
+            met_in: Cell::new(Point::InStep),
             clock,
             arguments,
             generation,
@@ -120,11 +121,21 @@ impl Replica {
         }
     }
 
-    /// Asks whether a fault strikes here.
-    pub fn reached_point(&self, phase: Phase) {
-        if self.injector.at(phase, &self.standing) == Some(FaultKind::BitFlip) {
+    /// The communicating thread has come to this point: says so to the guardian and to whoever
+    /// tells of a failure, and asks whether a fault strikes here.
+    pub fn at(&self, point: Point) {
+        report::at(point, self.standing.step + 1);
+        if point.met_in().is_some() {
+            self.met_in.set(point);
+        }
+        if self.injector.at(point, &self.standing) == Some(FaultKind::BitFlip) {
             self.flip_due.store(true, Ordering::Relaxed);
         }
+    }
+
+    /// What a failure that shows now is said to have been met in.
+    pub fn met_in(&self) -> &'static str {
+        self.met_in.get().met_in().unwrap_or_default()
     }
 
     /// Performs a planned bit flip: one bit of a committed weight turns over.
@@ -215,5 +226,38 @@ impl Replica {
         drop(slots);
         self.position = position;
         self.holds_state = true;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cluster::resident::Shape;
+    use crate::observe::clock::RealClock;
+
+    fn replica() -> Replica {
+        let slots = Arc::new(RwLock::new(Slots::vacant(Shape::of(&[("weights", 3)]))));
+        let (injector, clock) = (Arc::new(Injector::none()), Arc::new(RealClock::default()));
+        let identity = (1, "host".to_string());
+        Replica::new(slots, None, injector, clock, Vec::new(), Arc::default(), identity)
+    }
+
+    #[test]
+    fn a_failure_was_met_in_the_task_that_is_repaired() {
+        let replica = replica();
+        let met_in = |points: &[Point]| {
+            points.iter().for_each(|point| replica.at(*point));
+            replica.met_in()
+        };
+        assert_eq!(met_in(&[]), "step", "of a newcomer");
+        assert_eq!(met_in(&[Point::InStep, Point::BeforeLoad, Point::InBucket]), "all_reduce");
+        assert_eq!(met_in(&[Point::InRepair, Point::InRevoke, Point::InRestore]), "all_reduce");
+        assert_eq!(met_in(&[Point::InStep]), "step");
+        assert_eq!(met_in(&[Point::InAllReduce, Point::BeforeVote, Point::AfterVote]), "vote");
+        assert_eq!(met_in(&[Point::InResize, Point::AfterVote, Point::InSpawn]), "resize");
+        assert_eq!(met_in(&[Point::InEvaluation, Point::AfterVote]), "evaluation");
+        assert_eq!(met_in(&[Point::InRefill, Point::InRepair]), "refill");
+        assert_eq!(met_in(&[Point::InComparison, Point::InRepair]), "comparison");
+        assert_eq!(met_in(&[Point::InFinalize, Point::Over]), "finish");
     }
 }

@@ -15,7 +15,7 @@ use kintsugi::cluster::recovery::{
     Called, Environment, Note, Policy, Repaired, StateHolder, driver,
 };
 use kintsugi::cluster::world::{Member, Role, World};
-use kintsugi::config::{Faults, Phase, Rung};
+use kintsugi::config::{Faults, Point, Rung};
 use kintsugi::observe::clock::Clock;
 use kintsugi::observe::storage::Storage;
 
@@ -130,8 +130,8 @@ struct Process {
 }
 
 impl Process {
-    fn reach(&self, phase: Phase) {
-        let performed = self.injector.at(phase, &self.standing);
+    fn reach(&self, point: Point) {
+        let performed = self.injector.at(point, &self.standing);
         assert!(performed.is_none(), "the toy only dies: {performed:?}");
     }
 }
@@ -210,8 +210,8 @@ impl Environment for Process {
         vec!["train".into()]
     }
 
-    fn reached(&mut self, phase: Phase) {
-        self.reach(phase);
+    fn reached(&mut self, point: Point) {
+        self.reach(point);
     }
 
     fn promoted(&mut self, _rank: usize) {
@@ -323,13 +323,13 @@ impl<'a> Trainer<'a> {
         self.stand();
         while self.process.standing.step < STEPS {
             if self.process.standing.newcomer {
-                self.process.reach(Phase::BeforeFirstCommit);
+                self.process.reach(Point::BeforeFirstCommit);
             }
             if !self.step()? {
                 self.repair()?;
             }
         }
-        self.process.reach(Phase::InFinalize);
+        self.process.reach(Point::InFinalize);
         self.comm.finalize();
         let state = self.process.state.expect("a rank that trained has state");
         Ok(Some(Summary {
@@ -365,12 +365,12 @@ impl<'a> Trainer<'a> {
     /// One step. Whether it committed.
     fn step(&mut self) -> Result<bool, String> {
         let step = self.process.standing.step + 1;
-        self.process.reach(Phase::BeforeLoad);
+        self.process.reach(Point::BeforeLoad);
         let state = self.process.state.as_ref().expect("a rank that trains has state");
         for owner in self.world.owners_of(self.comm.rank()) {
-            self.process.reach(Phase::InForward);
+            self.process.reach(Point::InForward);
             self.parts.entry(owner).or_insert_with(|| compute(&state.weights, step, owner));
-            self.process.reach(Phase::InBackward);
+            self.process.reach(Point::InBackward);
         }
         let reduced = self.reduce(step);
         if let Err(error) = &reduced
@@ -381,10 +381,10 @@ impl<'a> Trainer<'a> {
         if reduced.is_err() && self.toy.rule != Rule::VoteWithoutRevoke {
             self.comm.revoke();
         }
-        self.process.reach(Phase::BeforeVote);
+        self.process.reach(Point::BeforeVote);
         if self.toy.rule != Rule::LocalSuccess {
             let agreement = self.comm.agree(u32::from(reduced.is_ok()));
-            self.process.reach(Phase::AfterVote);
+            self.process.reach(Point::AfterVote);
             if !agreement.committed() {
                 return Ok(false);
             }
@@ -395,7 +395,7 @@ impl<'a> Trainer<'a> {
     }
 
     fn commit(&mut self, gradient: &[f32], line: Line) {
-        self.process.reach(Phase::InUpdate);
+        self.process.reach(Point::InUpdate);
         let state = self.process.state.as_mut().expect("a rank that trains has state");
         state.apply(gradient, line);
         let commit =
@@ -414,7 +414,7 @@ impl<'a> Trainer<'a> {
             .iter()
             .map(|owner| self.parts[owner].clone())
             .collect();
-        self.process.reach(Phase::InAllReduce);
+        self.process.reach(Point::InAllReduce);
         let gradient = match self.toy.sums {
             Sums::Float => self.sum_floats(&mine)?,
             Sums::Exact => self.sum_exactly(&mine)?,

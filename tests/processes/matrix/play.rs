@@ -14,7 +14,6 @@ use kintsugi::launch::run_dir::RunDir;
 use kintsugi::observe::event::{Event, Kind, Lost};
 use kintsugi::observe::log::read_events;
 use kintsugi::observe::result::{RunResult, Status};
-use kintsugi::train::state::stage::Stage;
 
 use super::outside::{Done, Outside, bad_pictures, played, prepare};
 use crate::support::{Ended, alone, kintsugi, launch, processes_of, result_of, run, run_dir};
@@ -295,21 +294,20 @@ fn planned_are_named(planned: &Planned, result: &RunResult) -> Result<(), String
 }
 
 /// Where the others may meet a death in this phase of a step. `None`: anywhere, or not at all.
-fn met_in(phase: &str) -> Option<&'static [Stage]> {
-    use Stage::{AllReduce, Comparison, Evaluation, Finish, Step, Vote};
+fn met_in(phase: &str) -> Option<&'static [&'static str]> {
     Some(match phase {
         "before_load" | "in_forward" | "in_backward" | "in_all_reduce" | "before_first_commit" => {
-            &[Step, AllReduce]
+            &["step", "all_reduce"]
         }
         // Everybody had its part of the totals to give: nobody computes any more.
-        "before_vote" => &[AllReduce, Vote],
+        "before_vote" => &["all_reduce", "vote"],
         // Whatever follows a commit.
         "after_vote" | "in_update" | "in_snapshot" => {
-            &[Vote, Comparison, Evaluation, Step, AllReduce, Finish]
+            &["vote", "comparison", "evaluation", "step", "all_reduce", "finish"]
         }
         // Who is late may still be in the vote of what came before.
-        "in_evaluation" => &[Comparison, Evaluation],
-        "in_finalize" => &[Comparison, Evaluation, Finish],
+        "in_evaluation" => &["comparison", "evaluation"],
+        "in_finalize" => &["comparison", "evaluation", "finish"],
         "in_revoke" | "in_shrink" | "in_spawn" | "in_merge" | "in_restore" | "in_transfer" => &[],
         _ => return None,
     })
@@ -318,8 +316,8 @@ fn met_in(phase: &str) -> Option<&'static [Stage]> {
 /// A6: every failure was met where a planned one could be met, and who tells of it says so.
 fn met_where_it_struck(folder: &Path, planned: &Planned) -> Result<(), String> {
     let phases = planned.faults.iter().map(|fault| value_of(fault, "phase").unwrap_or(""));
-    let Some(stages) = phases.map(met_in).collect::<Option<Vec<_>>>() else { return Ok(()) };
-    let names: Vec<&str> = stages.concat().into_iter().map(Stage::name).collect();
+    let Some(names) = phases.map(met_in).collect::<Option<Vec<_>>>() else { return Ok(()) };
+    let names: Vec<&str> = names.concat();
     let told = events_of(folder).into_iter().filter_map(|event| match event.kind {
         Kind::FailureDetected { phase, .. } => Some(phase),
         _ => None,

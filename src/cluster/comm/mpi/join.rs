@@ -14,7 +14,7 @@ use kintsugi_ffi::os;
 use super::arguments::JoinArguments;
 use super::pool::revoke;
 use crate::cluster::comm::{CommError, SpawnError, SpawnRequest};
-use crate::config::Phase;
+use crate::config::Point;
 
 /// Of the hello: build, pid and pid space, three little-endian words.
 const HELLO_TAG: u16 = 5;
@@ -228,7 +228,7 @@ fn kill_all(pids: &[u32]) {
 pub(super) fn spawn_and_merge(
     survivor: &Survivor<'_>,
     request: &SpawnRequest,
-    reached: &mut dyn FnMut(Phase),
+    reached: &mut dyn FnMut(Point),
 ) -> Result<Merged, SpawnError> {
     let _watchdog = Watchdog::arm(survivor.limits.attempt_seconds);
     let survivors = survivor.comm;
@@ -236,14 +236,14 @@ pub(super) fn spawn_and_merge(
     if hosts.is_err() {
         revoke(survivors);
     }
-    reached(Phase::InSpawn);
+    reached(Point::InSpawn);
     let spawned = if survivor.rank == 0 {
         hosts.map_err(Born::stillborn).and_then(|hosts| spawn(survivor, request, &hosts))
     } else {
         hosts.map(|_| None).map_err(Born::stillborn)
     };
     let newcomers = agree_on_spawn(survivors, spawned)?;
-    reached(Phase::InMerge);
+    reached(Point::InMerge);
     let world = connect(survivors, 0, newcomers.as_ref(), request.my_rank);
     let comm = world.inspect_err(|_| {
         if let Some(newcomers) = &newcomers {

@@ -4,7 +4,7 @@ use super::super::Call as Called;
 use super::super::{CommError, Communicator, Membership, SpawnError, SpawnRequest};
 use super::state::{Call, Reply};
 use super::{SimComm, error_of};
-use crate::config::Phase;
+use crate::config::Point;
 
 impl Membership for SimComm {
     fn ranks(&self) -> usize {
@@ -32,15 +32,15 @@ impl Membership for SimComm {
     fn spawn_and_merge(
         &mut self,
         request: &SpawnRequest,
-        reached: &mut dyn FnMut(Phase),
+        reached: &mut dyn FnMut(Point),
     ) -> Result<(), SpawnError> {
-        reached(Phase::InSpawn);
+        reached(Point::InSpawn);
         let joining = match self.board.call(self.process, Call::Spawn(request.clone())) {
             Reply::Joining(joining) => joining,
             Reply::NoSpawn(error) => return Err(error),
             reply => unreachable!("the board answered a spawn with {reply:?}"),
         };
-        reached(Phase::InMerge);
+        reached(Point::InMerge);
         match self.board.call(self.process, Call::Merge(joining)) {
             Reply::Moved(place) => {
                 self.place = place;

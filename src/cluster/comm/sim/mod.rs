@@ -10,7 +10,7 @@ use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::cluster::faults::Strike;
-use crate::config::{FaultKind, Phase};
+use crate::config::{FaultKind, Point};
 
 use super::{Agreement, CommError, Communicator, Elements, ReduceOp, Waiting};
 
@@ -327,7 +327,7 @@ pub struct SimStrike {
 }
 
 impl Strike for SimStrike {
-    fn strike(&self, kind: FaultKind, _phase: Phase) {
+    fn strike(&self, kind: FaultKind, _phase: Point) {
         match kind {
             FaultKind::Slow | FaultKind::Nan | FaultKind::BitFlip => {}
             _ => self.board.die(self.process),

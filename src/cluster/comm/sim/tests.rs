@@ -169,7 +169,7 @@ fn agreement_ands_the_flags_and_fails_while_a_death_is_unrepaired() {
     let outcome = run(3, RANKS, SimOptions::calm(), |mut comm, _| {
         let calm = comm.agree(if comm.rank() == 2 { 0b011 } else { 0b111 });
         if comm.rank() == 3 {
-            comm.strike().strike(FaultKind::Kill, Phase::BeforeVote);
+            comm.strike().strike(FaultKind::Kill, Point::BeforeVote);
         }
         let broken = comm.agree(1);
         comm.revoke();
@@ -192,7 +192,7 @@ fn replacements_take_the_ranks_of_the_dead() {
             assert_eq!((join.ranks, join.arguments.as_slice()), (RANKS, &["a".to_string()][..]));
         } else {
             if comm.rank() == 1 {
-                comm.strike().strike(FaultKind::Segv, Phase::InForward);
+                comm.strike().strike(FaultKind::Segv, Point::InForward);
             }
             let old_rank = comm.rank();
             comm.revoke();
@@ -200,9 +200,9 @@ fn replacements_take_the_ranks_of_the_dead() {
             let (my_rank, lost) = (old_rank, vec![1]);
             let arguments = vec!["a".into()];
             let request = SpawnRequest { my_rank, lost, ranks: RANKS, arguments };
-            let mut phases = Vec::new();
-            comm.spawn_and_merge(&request, &mut |phase| phases.push(phase)).unwrap();
-            assert_eq!(phases, [Phase::InSpawn, Phase::InMerge]);
+            let mut points = Vec::new();
+            comm.spawn_and_merge(&request, &mut |point| points.push(point)).unwrap();
+            assert_eq!(points, [Point::InSpawn, Point::InMerge]);
             assert_eq!(comm.rank(), old_rank);
         }
         comm.warm().unwrap();

@@ -5,7 +5,7 @@
 use crate::cluster::comm::{CommError, Membership, SpawnError, SpawnRequest};
 use crate::cluster::recovery::{GaveUp, Hooks, Policy, Repaired, machine};
 use crate::cluster::world::World;
-use crate::config::Phase;
+use crate::config::Point;
 
 use super::{Driver, Ended};
 
@@ -38,11 +38,11 @@ pub fn grow(
         arguments: hooks.arguments(),
     };
     let mut merging = None;
-    let mut reached = |phase: Phase| {
-        if phase == Phase::InMerge {
+    let mut reached = |point: Point| {
+        if point == Point::InMerge {
             merging = Some(hooks.now());
         }
-        hooks.reached(phase);
+        hooks.reached(point);
     };
     match comm.spawn_and_merge(&request, &mut reached) {
         Ok(()) => {}

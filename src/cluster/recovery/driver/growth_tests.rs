@@ -7,7 +7,7 @@ use crate::cluster::comm::sim::{self, End, JoinInfo, SimClock, SimComm, SimOptio
 use crate::cluster::comm::{CommError, Communicator, Membership as _};
 use crate::cluster::recovery::{Environment, Note, Policy, StateHolder};
 use crate::cluster::world::{Member, Role, World};
-use crate::config::{Phase, Rung};
+use crate::config::{Point, Rung};
 use crate::observe::clock::Clock;
 
 use super::super::{join, recover};
@@ -74,7 +74,7 @@ impl Environment for Process {
     fn arguments(&self) -> Vec<String> {
         Vec::new()
     }
-    fn reached(&mut self, _: Phase) {}
+    fn reached(&mut self, _: Point) {}
     fn promoted(&mut self, _rank: usize) {}
     fn note(&mut self, _: Note) {}
     fn gave_up(&mut self, _living: Vec<(u32, String)>) {}

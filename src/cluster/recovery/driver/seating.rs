@@ -10,7 +10,7 @@ use crate::cluster::recovery::machine::{Event, Repair};
 use crate::cluster::recovery::rollcall::{Answer, Roll};
 use crate::cluster::recovery::seats::{self, Candidate};
 use crate::cluster::world::{Member, Role, World};
-use crate::config::{Phase, Rung};
+use crate::config::{Point, Rung};
 use crate::observe::event::Phases;
 
 /// Calls of shrink before this rank leaves: each failure has met a fresh death.
@@ -178,11 +178,11 @@ impl<'a> Gathering<'a> {
         let begun = self.hooks.now();
         let mut merging = None;
         let (comm, hooks) = (&mut *self.comm, &mut *self.hooks);
-        let mut reached = |phase: Phase| {
-            if phase == Phase::InMerge {
+        let mut reached = |point: Point| {
+            if point == Point::InMerge {
                 merging = Some(hooks.now());
             }
-            hooks.reached(phase);
+            hooks.reached(point);
         };
         let outcome = comm.spawn_and_merge(&request, &mut reached);
         let spawned = merging.unwrap_or_else(|| self.hooks.now());
@@ -238,7 +238,7 @@ impl<'a> Gathering<'a> {
         if let (None, Some(rank)) = (self.slot, self.seats[place]) {
             self.hooks.promoted(rank);
         }
-        self.hooks.reached(Phase::InMerge);
+        self.hooks.reached(Point::InMerge);
         let outcome = self.comm.seat(seats);
         self.add("merge", begun);
         match outcome {
