@@ -61,7 +61,8 @@ fn compile_preload() {
     let mut compiler = cc::Build::new().opt_level(2).get_compiler().to_command();
     let library = out.join("libclosed_descriptors.so");
     compiler.args(["-shared", "-fPIC", "-Wall", "-Wextra", "-o"]).arg(library);
-    compiler.args(["../ulfm-shim/launcher/closed_descriptors.c", "-ldl", "-pthread"]);
+    compiler.args(["../ulfm-shim/launcher/closed_descriptors.c", "../ulfm-shim/loopback.c"]);
+    compiler.args(["-ldl", "-pthread"]);
     let compiled = compiler.status().is_ok_and(|status| status.success());
     assert!(compiled, "{compiler:?} failed");
 }

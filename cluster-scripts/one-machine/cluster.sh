@@ -26,6 +26,9 @@ find_state() {
   state=${KINTSUGI_CLUSTER:-${CARGO_TARGET_DIR:-$root/target}/one-machine}
   if [ -z "${KINTSUGI_CLUSTER:-}" ] && [ ${#state} -gt $state_name_max ]; then
     state=${TMPDIR:-/tmp}/kintsugi-cluster-$(id -u)
+    # Everybody makes names there.
+    [ ! -L "$state" ] && { [ ! -e "$state" ] || [ -O "$state" ]; } ||
+      die "$state was made by another user: set KINTSUGI_CLUSTER to a new folder"
   fi
   state=$(realpath -m "$state")
   [ ${#state} -le $state_name_max ] ||

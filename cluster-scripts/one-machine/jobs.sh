@@ -37,7 +37,10 @@ export KINTSUGI
 base=$(test_folder)
 mkdir -p "$base"
 export KINTSUGI_CLUSTER=$base/selftest-slurm
-[ ${#KINTSUGI_CLUSTER} -le $state_name_max ] || KINTSUGI_CLUSTER=${TMPDIR:-/tmp}/kintsugi-selftest-$$
+if [ ${#KINTSUGI_CLUSTER} -gt $state_name_max ]; then
+  KINTSUGI_CLUSTER=$(mktemp -d "${TMPDIR:-/tmp}/kintsugi-XXXXXX")
+  chmod 755 "$KINTSUGI_CLUSTER"
+fi
 program=$(basename "$KINTSUGI")
 program=${program:0:15} # as the kernel names its processes
 KINTSUGI_CLUSTER_SHARE=$(dirname "$KINTSUGI")${KINTSUGI_CLUSTER_SHARE:+:$KINTSUGI_CLUSTER_SHARE}

@@ -1,7 +1,7 @@
 //! Rust over C: the ULFM shim (`mpi`), what mpirun loads (`launcher`), oneDNN (`dnnl`), the
-//! few kernel calls (`os`, `grants`, `process`, `watch`, `pidfd`, `life`, `shared`, `mapping`),
-//! streaming stores (`stream`) and exact sums (`fixed`). Each library has three levels: `sys`
-//! (1:1), `result` (codes to enums), safe. All `unsafe` of the project lives here (and in the
+//! few kernel calls (`os`, `grants`, `process`, `private`, `watch`, `pidfd`, `life`, `shared`,
+//! `mapping`), streaming stores (`stream`) and exact sums (`fixed`). Each library has three levels:
+//! `sys` (1:1), `result` (codes to enums), safe. All `unsafe` of the project lives here (and in the
 //! device backends).
 
 pub mod dnnl;
@@ -13,6 +13,7 @@ pub mod mapping;
 pub mod mpi;
 pub mod os;
 pub mod pidfd;
+pub mod private;
 pub mod process;
 pub mod shared;
 pub mod stream;

@@ -8,7 +8,7 @@ use std::time::Duration;
 use crate::config::Shown;
 use crate::lab::doctor::{Diagnosis, Finding, Grade, diagnose};
 use crate::lab::resident;
-use crate::launch::janitor;
+use crate::launch::{janitor, logout};
 
 /// Says what this machine has, kills a rank to see whether recovery works, and times it.
 #[derive(Debug, clap::Args)]
@@ -31,9 +31,11 @@ const CLEAR_WAIT_MAX: Duration = Duration::from_secs(3);
 /// Looks, checks, prints; 1 when recovery does not work here.
 pub fn run(args: &Args) -> ExitCode {
     if args.clear {
-        let (files, bytes) = resident::clear(&args.resident_dir);
-        let place = args.resident_dir.shown();
-        println!("{files} files of resident state, {bytes} bytes, removed from {place}");
+        for place in logout::places(&args.resident_dir) {
+            let (files, bytes) = resident::clear(&place);
+            let place = place.shown();
+            println!("{files} files of resident state, {bytes} bytes, removed from {place}");
+        }
         let folders = janitor::clear_abandoned(CLEAR_WAIT_MAX);
         if folders.removed > 0 {
             println!("{} folders of attempts that nobody is left of, removed", folders.removed);

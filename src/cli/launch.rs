@@ -14,13 +14,14 @@ use crate::launch::cgroup::{self, Cgroup};
 use crate::launch::estimate::{self, Sizes};
 use crate::launch::job::Job;
 use crate::launch::limits::Limits;
+use crate::launch::logout::{Chosen, at_logout, suit_resident_dir};
 use crate::launch::nodes::allocation::{slurmd_timeout, stray};
 use crate::launch::nodes::cluster_nodes::{ClusterNodes, Nodes};
 use crate::launch::nodes::{Allocation, SPARES_DEFAULT};
 use crate::launch::run_dir::{Found, RunDir};
 use crate::launch::runtime::{RUNTIME_VARIABLE, Runtime, SILENCE_MAX};
 use crate::launch::supervisor;
-use crate::launch::{LaunchError, janitor, mpirun, network};
+use crate::launch::{LaunchError, folders, mpirun, network};
 use crate::model::{catalogue, layout};
 use crate::observe::clock::{Clock, RealClock};
 use crate::observe::progress::Progress;
@@ -102,6 +103,7 @@ fn launch(args: &Args) -> Result<Status, LaunchError> {
             spares_per_node: job.config.recovery.spares.unwrap_or(0),
         });
     }
+    let moved = suit_logout(args, &mut job)?;
     let limits = limits_of(&job);
     limits.check()?;
     if args.dry_run {
@@ -118,7 +120,12 @@ fn launch(args: &Args) -> Result<Status, LaunchError> {
             print(&summary(&result, &job.run));
             Ok(result.status)
         }
-        Opened::Ours(lock) => supervise(&job, lock, limits),
+        Opened::Ours(lock) => {
+            if let Some(text) = moved {
+                eprintln!("warning: {text}");
+            }
+            supervise(&job, lock, limits)
+        }
     }
 }
 
@@ -134,6 +141,16 @@ fn refuse_what_cannot_run(config: &Config) -> Result<(), LaunchError> {
 
 fn needs(sizes: Sizes) -> Needs {
     ceilings::needs(sizes, estimate::estimate(sizes).memory_bytes)
+}
+
+/// Resident state that nobody placed lies where it outlives the user's sessions; what he is told.
+fn suit_logout(args: &Args, job: &mut Job) -> Result<Option<String>, LaunchError> {
+    let chosen = match parse::names(&args.config, &overrides(args), "recovery", "resident_dir")? {
+        true => Chosen::ByUser,
+        false => Chosen::ByNobody,
+    };
+    let run_id = job.run.id();
+    Ok(suit_resident_dir(&mut job.config.recovery, chosen, &run_id, at_logout()))
 }
 
 /// What a complete run left in memory: here, and on nodes that were lost and are back.
@@ -263,7 +280,7 @@ fn opening(config: &Config, run: &RunDir, limits: Limits) -> Vec<String> {
     let mut lines = vec![limits.line()];
     lines.extend(limits.doubts().into_iter().map(|doubt| format!("warning: {doubt}")));
     lines.extend(network::complaints().into_iter().map(|line| format!("warning: {line}")));
-    lines.extend(janitor::detour().map(|line| format!("warning: {line}")));
+    lines.extend(folders::detour().map(|line| format!("warning: {line}")));
     lines.extend(stray().map(|stray| format!("warning: {}", stray.told())));
     if let Some(sizes) = sizes(config) {
         let need = estimate::estimate(sizes);

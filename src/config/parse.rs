@@ -23,6 +23,22 @@ pub fn load(path: &Path, overrides: &[String]) -> Result<Config, ConfigError> {
 /// Like [`load`], but leaves `train.owners` as written and checks types only: for a run that goes
 /// on, whose missing values are those it was started with.
 pub fn read(path: &Path, overrides: &[String]) -> Result<Config, ConfigError> {
+    typed(table(path, overrides)?)
+}
+
+/// Whether the file or an override gives a key a value, the default or another one.
+pub fn names(
+    path: &Path,
+    overrides: &[String],
+    section: &str,
+    key: &str,
+) -> Result<bool, ConfigError> {
+    let table = table(path, overrides)?;
+    let section = table.get(section).and_then(Value::as_table);
+    Ok(section.is_some_and(|section| section.contains_key(key)))
+}
+
+fn table(path: &Path, overrides: &[String]) -> Result<Table, ConfigError> {
     let text = std::fs::read_to_string(path)
         .map_err(|source| ConfigError::Read { path: path.to_owned(), source })?;
     let mut table: Table = toml::from_str(&text).map_err(|error| ConfigError::Syntax {
@@ -33,7 +49,7 @@ pub fn read(path: &Path, overrides: &[String]) -> Result<Config, ConfigError> {
     for text in overrides {
         apply_override(&mut table, text)?;
     }
-    typed(table)
+    Ok(table)
 }
 
 /// Puts one `section.key=value` into the table.

@@ -15,6 +15,7 @@ use crate::config::Shown;
 use crate::launch::ceilings;
 use crate::launch::cgroup::{self, Cgroup};
 use crate::launch::estimate::{self, Sizes};
+use crate::launch::logout::{AtLogout, at_logout, places};
 use crate::launch::network::{complaints, isolation};
 use crate::launch::nodes::allocation::stray;
 use crate::launch::runtime::{RUNTIME_VARIABLE, Runtime};
@@ -84,7 +85,9 @@ pub fn diagnose(resident_dir: &Path) -> Diagnosis {
     let mut findings = vec![machine(), mpi_library(), launcher(), node_launcher()];
     findings.extend([compute(), gpu(), slurm(), network(), ceilings(cgroup::read())]);
     findings.extend([disk(), shared_memory()]);
-    findings.extend(resident_state(resident_dir));
+    findings.push(logout(at_logout()));
+    let places = places(resident_dir);
+    findings.extend(places.iter().flat_map(|place| resident_state(place)));
     let checked = probe_mpi::launch(&Scenario::live_check(LIVE_CHECK_MAX));
     let (live_check, failure) = match checked {
         Ok(outcome) => (Some(outcome), String::new()),
@@ -239,6 +242,22 @@ fn shared_memory() -> Finding {
     let advice = "resident state needs room: set recovery.resident_dir to another tmpfs or a \
                   node-local disk, or enlarge it (containers: --shm-size)";
     space("shared memory", Path::new("/dev/shm"), SHARED_MEMORY_MIN, advice)
+}
+
+/// Whether what outlives the ranks outlives the user's sessions too.
+fn logout(at_logout: AtLogout) -> Finding {
+    const NAME: &str = "at logout";
+    match at_logout {
+        AtLogout::Kept => finding(NAME, Grade::Ok, "shared memory stays"),
+        AtLogout::Emptied => {
+            finding(NAME, Grade::Warning, "systemd empties /dev/shm when your last session ends")
+                .advise(
+                    "`loginctl enable-linger` keeps it; without, launch puts resident state that \
+                     nobody placed into /tmp, and a run that is left to itself cannot start ranks \
+                     in its attempt any more: they start again together",
+                )
+        }
+    }
 }
 
 /// What runs left in memory: theirs while they are unfinished.
@@ -399,5 +418,13 @@ mod tests {
         assert_eq!(nothing.state, Grade::Broken);
         assert!(nothing.advice.contains("training does not work"), "{}", nothing.advice);
         assert_eq!(workarounds(None).state, Grade::Warning);
+    }
+
+    #[test]
+    fn shared_memory_that_goes_with_the_last_session_is_a_warning() {
+        assert_eq!(logout(AtLogout::Kept).state, Grade::Ok);
+        let emptied = logout(AtLogout::Emptied);
+        assert_eq!(emptied.state, Grade::Warning);
+        assert!(emptied.advice.contains("loginctl enable-linger"));
     }
 }

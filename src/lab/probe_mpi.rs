@@ -11,13 +11,13 @@ use std::str::FromStr;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use kintsugi_ffi::{os, process};
+use kintsugi_ffi::{os, private, process};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use crate::cluster::comm::mpi::flags::recovery_flags;
 use crate::config::Shown;
-use crate::launch::{LaunchError, mpirun};
+use crate::launch::{LaunchError, loopback, mpirun};
 
 mod rank;
 
@@ -298,12 +298,13 @@ pub fn launch_program(scenario: &Scenario, program: &Path) -> Result<Outcome, Pr
     let number = LAUNCHES.fetch_add(1, Ordering::Relaxed);
     let name = format!("kintsugi-probe-{}-{number}", std::process::id());
     let folder = std::env::temp_dir().join(name);
-    std::fs::create_dir_all(&folder).map_err(cannot(format!("create {}", folder.shown())))?;
+    private::make_folder(&folder).map_err(cannot(format!("create {}", folder.shown())))?;
     let mut command = Command::new(mpirun);
     command
         .args(mpirun_line(scenario, program))
         .env("TMPDIR", &folder)
         .env("OMPI_MCA_btl_sm_backing_directory", &folder)
+        .envs(loopback::settings())
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped());

@@ -13,7 +13,7 @@ use kintsugi_ffi::process;
 use crate::config::Shown;
 use crate::observe::clock::{CLOCK_VARIABLE, clock_to_share};
 
-use super::janitor::{self, Janitor};
+use super::janitor::Janitor;
 use super::mpirun::{self, Plan};
 use super::preload::{self, PRELOAD_VARIABLE};
 use super::{LaunchError, io_error};
@@ -39,10 +39,7 @@ impl Attempt {
     pub fn start(plan: &Plan, janitor: &Path, log: &Path) -> Result<Self, LaunchError> {
         let mut janitor =
             Janitor::spawn(janitor, &plan.job).map_err(io_error("starting the janitor"))?;
-        for folder in [&plan.temporary, &plan.shared_memory] {
-            std::fs::create_dir_all(folder)
-                .map_err(io_error(format!("creating {}", folder.shown())))?;
-        }
+        plan.folders.make().map_err(io_error("making room for an attempt"))?;
         let output = File::create(log).map_err(io_error(format!("creating {}", log.shown())))?;
         let errors = output.try_clone().map_err(io_error("sharing the log"))?;
         let line = mpirun::command_line(plan);
@@ -54,8 +51,8 @@ impl Attempt {
             command.env_remove(name);
         }
         let theirs = std::env::var_os(PRELOAD_VARIABLE);
-        let preload = preload::lay_down(&plan.temporary, theirs.as_deref())
-            .map_err(io_error(format!("writing into {}", plan.temporary.shown())))?;
+        let preload = preload::lay_down(&plan.folders.temporary, theirs.as_deref())
+            .map_err(io_error(format!("writing into {}", plan.folders.temporary.shown())))?;
         command.envs(preload.map(|value| (PRELOAD_VARIABLE, value)));
         command.stdin(Stdio::null()).stdout(output).stderr(errors);
         process::supervise(&mut command, Signal::Terminate);
@@ -110,13 +107,6 @@ impl Attempt {
         }
         self.janitor.finish().map_err(io_error("ending the ranks"))
     }
-}
-
-/// Folders and name of an attempt's job.
-pub fn place(run_id: &str, attempt: u32) -> (String, PathBuf, PathBuf) {
-    let job = janitor::job_name(run_id, attempt);
-    let folders = (janitor::temporary_folder(&job), janitor::segments_folder(&job));
-    (job, folders.0, folders.1)
 }
 
 fn describe(status: ExitStatus) -> String {

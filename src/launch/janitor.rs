@@ -4,12 +4,15 @@
 //! killed, it ends whatever still carries the name and removes the job's folders.
 
 use std::io::{self, BufRead, Write};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use kintsugi_ffi::os::{self, Signal};
+use kintsugi_ffi::private;
 
+use super::folders;
+use super::job_name::{attempt_of, check_name, is_job_of, job_name};
 use super::mpirun::JOB_VARIABLE;
 
 /// How long mpirun may take to end in order once its supervisor is gone.
@@ -20,54 +23,6 @@ const POLL: Duration = Duration::from_millis(20);
 const KILL_ROUNDS_MAX: u32 = 250;
 /// How long the supervisor waits for its janitor.
 const FINISH_MAX: Duration = Duration::from_secs(10);
-
-/// The job of one attempt of one run directory.
-pub fn job_name(run_id: &str, attempt: u32) -> String {
-    format!("{PREFIX}{run_id}-{attempt}")
-}
-
-const PREFIX: &str = "kintsugi-";
-
-/// Where private folders lie: the same path on every node, since mpirun hands its environment on,
-/// and short, for the name of a socket has at most 107 bytes. So it is not the user's `TMPDIR`.
-const TEMPORARY: &str = "/tmp";
-const MEMORY: &str = "/dev/shm";
-
-/// Sockets and session files. Daemons of several nodes must not meet in one folder: they name
-/// theirs after process ids, which repeat between nodes, and mpirun then hangs.
-pub fn temporary_folder(job: &str) -> PathBuf {
-    Path::new(temporary_root(shared_by(Path::new(TEMPORARY)))).join(job)
-}
-
-fn temporary_root(shared_by: Option<&str>) -> &'static str {
-    if shared_by.is_some() { MEMORY } else { TEMPORARY }
-}
-
-/// The network file system that a folder lies on; where the kernel does not say, it is taken for a
-/// local one.
-pub fn shared_by(folder: &Path) -> Option<&'static str> {
-    os::network_file_system(folder).unwrap_or_default()
-}
-
-/// What people should know of that; nothing where `/tmp` is this machine's own.
-pub fn detour() -> Option<String> {
-    detour_around(shared_by(Path::new(TEMPORARY)))
-}
-
-fn detour_around(shared_by: Option<&str>) -> Option<String> {
-    shared_by.map(|name| {
-        format!(
-            "{TEMPORARY} is on a network file system ({name}), where daemons of several nodes \
-             would meet: private folders of attempts lie in {MEMORY} instead (TMPDIR is not \
-             looked at, since all nodes need the same short path)"
-        )
-    })
-}
-
-/// The ranks' shared memory segments.
-pub fn segments_folder(job: &str) -> PathBuf {
-    Path::new(MEMORY).join(job)
-}
 
 /// A janitor at work.
 #[derive(Debug)]
@@ -117,16 +72,26 @@ pub fn work(job: &str, input: impl BufRead) -> io::Result<()> {
             std::thread::sleep(POLL);
         }
     }
-    sweep(&|name| name == job)?;
-    remove_folders(&|name| name == job)
+    clear(&|name| name == job)
+}
+
+/// Ends what is left of jobs and removes their folders.
+fn clear(matches: &dyn Fn(&str) -> bool) -> io::Result<()> {
+    sweep(matches)?;
+    folders::remove(matches)
 }
 
 /// Sweeps all that earlier attempts of a run left, whose supervisor and janitor were both killed.
 pub fn clear_stale(run_id: &str) -> io::Result<()> {
-    let prefix = format!("{PREFIX}{run_id}-");
-    check_name(&prefix)?;
-    sweep(&|name| name.starts_with(&prefix))?;
-    remove_folders(&|name| name.starts_with(&prefix))
+    check_name(&job_name(run_id, 0))?;
+    clear(&|job| is_job_of(job, run_id))
+}
+
+/// The same for the attempts up to this one: their janitors may have been killed with them. Later
+/// attempts are another launch's.
+pub fn clear_until(run_id: &str, last: u32) -> io::Result<()> {
+    check_name(&job_name(run_id, 0))?;
+    clear(&|job| is_job_of(job, run_id) && attempt_of(job).is_some_and(|attempt| attempt <= last))
 }
 
 /// What came of removing folders.
@@ -155,28 +120,14 @@ pub fn clear_abandoned(wait_max: Duration) -> Cleared {
 
 fn clear_unused() -> Cleared {
     let mut cleared = Cleared::default();
-    for root in [temporary_folder(""), segments_folder("")] {
-        let Ok(entries) = std::fs::read_dir(&root) else { continue };
-        for entry in entries.flatten() {
-            let name = entry.file_name();
-            let Some(job) = name.to_str().filter(|name| is_job(name)) else { continue };
-            if !entry.file_type().is_ok_and(|kind| kind.is_dir()) {
-                continue;
-            }
-            if is_in_use(job) {
-                cleared.in_use += 1;
-            } else if std::fs::remove_dir_all(entry.path()).is_ok() {
-                // Another user's cannot be removed, and is none of ours.
-                cleared.removed += 1;
-            }
+    for (job, path) in folders::all() {
+        if is_in_use(&job) {
+            cleared.in_use += 1;
+        } else if private::remove_folder(&path).unwrap_or(false) {
+            cleared.removed += 1;
         }
     }
     cleared
-}
-
-fn is_job(name: &str) -> bool {
-    let attempt = name.rsplit_once('-').map(|(_, attempt)| attempt.parse::<u32>());
-    check_name(name).is_ok() && attempt.is_some_and(|attempt| attempt.is_ok())
 }
 
 /// Whether a process belongs to the job or is its janitor, which is there before all others.
@@ -185,19 +136,23 @@ fn is_in_use(job: &str) -> bool {
         let arguments = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
         arguments.split(|byte| *byte == 0).any(|argument| argument == job.as_bytes())
     };
-    let Ok(entries) = std::fs::read_dir("/proc") else { return true };
-    let mut pids = entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok());
-    pids.any(|pid: u32| named(pid) || job_of(pid).is_some_and(|other| other == job))
+    let Some(pids) = own_processes() else { return true };
+    pids.into_iter().any(|pid| named(pid) || job_of(pid).is_some_and(|other| other == job))
 }
 
-/// A name that could mean other folders or processes is refused.
-fn check_name(job: &str) -> io::Result<()> {
-    let rest = job.strip_prefix(PREFIX).unwrap_or_default();
-    let plain = rest.chars().all(|c| c.is_ascii_hexdigit() || c == '-');
-    if rest.len() < 2 || !plain {
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, format!("{job} is not a job")));
-    }
-    Ok(())
+/// Processes of this user: whatever name another one gives to his, they are none of ours. `None`
+/// without /proc.
+fn own_processes() -> Option<Vec<u32>> {
+    let entries = std::fs::read_dir("/proc").ok()?.flatten();
+    let own = entries.filter_map(|entry| {
+        let pid = entry.file_name().to_str()?.parse().ok()?;
+        is_ours(pid).then_some(pid)
+    });
+    Some(own.collect())
+}
+
+fn is_ours(pid: u32) -> bool {
+    std::fs::metadata(format!("/proc/{pid}")).is_ok_and(|facts| private::is_ours(&facts))
 }
 
 /// Looks in a row that must find nothing.
@@ -224,8 +179,7 @@ fn sweep(matches: &dyn Fn(&str) -> bool) -> io::Result<()> {
 
 /// Processes whose environment carries a matching job name.
 fn processes(matches: &dyn Fn(&str) -> bool) -> Vec<u32> {
-    let Ok(entries) = std::fs::read_dir("/proc") else { return Vec::new() };
-    let pids = entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    let pids = own_processes().unwrap_or_default().into_iter();
     pids.filter(|&pid| pid != std::process::id() && job_of(pid).is_some_and(|job| matches(&job)))
         .collect()
 }
@@ -243,14 +197,12 @@ pub fn ask_to_stop(job: &str) {
     }
 }
 
-/// Whether a job is an attempt of this run.
-pub fn is_job_of(job: &str, run_id: &str) -> bool {
-    let rest = job.strip_prefix(PREFIX).and_then(|rest| rest.strip_prefix(run_id));
-    rest.and_then(|rest| rest.strip_prefix('-')).is_some_and(|n| n.parse::<u32>().is_ok())
-}
-
-/// The job a process belongs to; others' processes are unreadable and none of ours.
+/// The job a process of this user belongs to.
 pub fn job_of(pid: u32) -> Option<String> {
+    // Root may read others' as well.
+    if !is_ours(pid) {
+        return None;
+    }
     let environment = std::fs::read(format!("/proc/{pid}/environ")).ok()?;
     let key = format!("{JOB_VARIABLE}=");
     let mut entries = environment.split(|&byte| byte == 0);
@@ -258,22 +210,9 @@ pub fn job_of(pid: u32) -> Option<String> {
     String::from_utf8(value.to_vec()).ok()
 }
 
-fn remove_folders(matches: &dyn Fn(&str) -> bool) -> io::Result<()> {
-    for root in [temporary_folder(""), segments_folder("")] {
-        let Ok(entries) = std::fs::read_dir(&root) else { continue };
-        for entry in entries.flatten() {
-            if entry.file_name().to_str().is_some_and(matches)
-                && entry.file_type().is_ok_and(|kind| kind.is_dir())
-            {
-                std::fs::remove_dir_all(entry.path())?;
-            }
-        }
-    }
-    Ok(())
-}
-
 #[cfg(test)]
 mod tests {
+    use super::folders::Folders;
     use super::*;
 
     /// A job no other test has: named after this process.
@@ -291,12 +230,14 @@ mod tests {
     fn whatever_carries_the_name_ends_and_nothing_else_does() {
         let (ours, other) = (job(1), job(10));
         let (mut swept, mut spared) = (sleeper(&ours), sleeper(&other));
-        for folder in [temporary_folder(&ours), segments_folder(&ours)] {
-            std::fs::create_dir_all(folder.join("deep")).unwrap();
+        let drawn = Folders::draw(&ours);
+        drawn.make().unwrap();
+        for folder in [&drawn.temporary, &drawn.shared_memory] {
+            std::fs::create_dir(folder.join("deep")).unwrap();
         }
         work(&ours, io::Cursor::new("")).unwrap();
         assert!(!swept.wait().unwrap().success());
-        assert!(!temporary_folder(&ours).exists() && !segments_folder(&ours).exists());
+        assert!(!drawn.temporary.exists() && !drawn.shared_memory.exists());
         assert_eq!(spared.try_wait().unwrap(), None);
         clear_stale(&format!("{:08x}", std::process::id())).unwrap();
         assert!(!spared.wait().unwrap().success());
@@ -312,14 +253,15 @@ mod tests {
             command.env(JOB_VARIABLE, job).spawn().unwrap()
         };
         let (mut sleeping, mut janitor) = (reader(&held, "sh"), reader("", &named));
-        for job in [&held, &named, &left] {
-            std::fs::create_dir_all(segments_folder(job)).unwrap();
-        }
+        let [in_held, in_named, in_left] = [&held, &named, &left].map(|job| {
+            let drawn = Folders::draw(job);
+            private::make_folder(&drawn.shared_memory).unwrap();
+            drawn.shared_memory
+        });
         // Other tests may leave some at the same time, and use some.
         let cleared = clear_abandoned(Duration::ZERO);
         assert!(cleared.removed >= 1 && cleared.in_use >= 2, "{cleared:?}");
-        assert!(segments_folder(&held).exists() && segments_folder(&named).exists());
-        assert!(!segments_folder(&left).exists());
+        assert!(in_held.exists() && in_named.exists() && !in_left.exists());
         // Who ends meanwhile is waited for.
         let ending = std::thread::spawn(move || {
             std::thread::sleep(10 * POLL);
@@ -328,22 +270,29 @@ mod tests {
                 child.wait().unwrap();
             }
         });
-        let gone = || [&held, &named].iter().all(|job| !segments_folder(job).exists());
+        let gone = || !in_held.exists() && !in_named.exists();
         let end = Instant::now() + Duration::from_secs(20);
         while !gone() && Instant::now() < end {
             clear_abandoned(100 * POLL);
         }
         assert!(gone());
         ending.join().unwrap();
-        assert!(!is_job("kintsugi-0badcafe-x") && !is_job("kintsugi-0badcafe-1.slots"));
     }
 
     #[test]
-    fn no_folder_is_made_where_other_machines_see_it() {
-        assert_eq!((temporary_root(None), detour_around(None)), ("/tmp", None));
-        assert_eq!(temporary_root(Some("nfs")), "/dev/shm");
-        let told = detour_around(Some("nfs")).unwrap();
-        assert!(told.contains("/tmp") && told.contains("(nfs)") && told.contains("/dev/shm"));
+    fn attempts_up_to_a_number_are_cleared_and_later_ones_are_not() {
+        let run = format!("{:08x}", std::process::id() ^ 0x0f0f_0f0f);
+        let places = [2, 3, 4].map(|attempt| {
+            let drawn = Folders::draw(&job_name(&run, attempt));
+            drawn.make().unwrap();
+            drawn.shared_memory
+        });
+        let mut left = sleeper(&job_name(&run, 3));
+        clear_until(&run, 3).unwrap();
+        assert!(!left.wait().unwrap().success());
+        assert_eq!(places.each_ref().map(|place| place.exists()), [false, false, true]);
+        clear_stale(&run).unwrap();
+        assert_eq!(folders::of_run(&run), Vec::<std::path::PathBuf>::new());
     }
 
     #[test]

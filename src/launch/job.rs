@@ -5,12 +5,14 @@ use std::path::{Path, PathBuf};
 use crate::cluster::resident::Folder;
 use crate::config::{Config, Rung};
 
+use super::folders::Folders;
+use super::job_name::job_name;
 use super::mpirun::{Plan, TUNABLES_VARIABLE};
 use super::nodes::allocation::stray;
 use super::nodes::cluster_nodes::{Mission, Nodes};
 use super::run_dir::RunDir;
 use super::runtime::Runtime;
-use super::{attempt, janitor};
+use super::{attempt, loopback};
 
 /// A run to be launched.
 #[derive(Debug)]
@@ -39,7 +41,7 @@ impl Job {
 
     /// The mpirun line of an attempt; `origin` is the unix time at which the run's seconds were 0.
     pub fn plan(&self, attempt: u32, origin: f64) -> Plan {
-        let (job, temporary, shared_memory) = attempt::place(&self.run.id(), attempt);
+        let job = self.name(attempt);
         let program = self.rank_program.as_ref().unwrap_or(&self.program);
         let text = |path: &Path| path.to_string_lossy().into_owned();
         let train = &self.config.train;
@@ -61,12 +63,12 @@ impl Job {
                 format!("{origin:.6}"),
                 "--launched".into(),
             ],
+            folders: Folders::draw(&job),
             job,
-            temporary,
-            shared_memory,
             placement: self.nodes.as_ref().map(|nodes| nodes.place_all(self.config.run.ranks)),
             runtime: self.runtime.clone(),
             respawns: self.config.recovery.rungs().contains(&Rung::Respawn),
+            loopback: loopback::settings(),
             home: kintsugi_ffi::os::hostname(),
             tunables: std::env::var(TUNABLES_VARIABLE).ok(),
             stray: stray().map(|stray| stray.variables).unwrap_or_default(),
@@ -75,7 +77,7 @@ impl Job {
 
     /// What the processes of an attempt are known by.
     pub fn name(&self, attempt: u32) -> String {
-        janitor::job_name(&self.run.id(), attempt)
+        job_name(&self.run.id(), attempt)
     }
 
     /// What agents on its nodes need to know.

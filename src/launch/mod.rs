@@ -3,11 +3,13 @@
 //!
 //! `mpirun` the command line (pure) · `runtime` the launcher that survives the death of a node
 //! (pure but for its start) · `run_dir` the folder and its files · `attempt`
-//! one start of mpirun, nothing of which outlives it · `janitor` sees to that, whoever dies ·
+//! one start of mpirun, nothing of which outlives it · `folders` where its private files lie ·
+//! `janitor` sees to its end, whoever dies ·
 //! `verdict` what follows from how an attempt ended (pure) · `supervisor` the loop · `nodes`
 //! several nodes · `account` the result when no rank could write one · `estimate` memory and disk
 //! needed · `cgroup`, `ceilings` what this process may have of them · `quote` what mpirun said ·
-//! `limits` every time-out and their order.
+//! `limits` every time-out and their order · `loopback` what one machine offers to the network ·
+//! `logout` what systemd does with shared memory.
 
 use std::path::PathBuf;
 
@@ -23,9 +25,13 @@ pub mod ceilings;
 pub mod cgroup;
 pub mod ending_files;
 pub mod estimate;
+pub mod folders;
 pub mod janitor;
 pub mod job;
+pub mod job_name;
 pub mod limits;
+pub mod logout;
+pub mod loopback;
 pub mod mpirun;
 pub mod network;
 pub mod nodes;
@@ -67,6 +73,18 @@ pub enum LaunchError {
         /// Where it was looked for.
         looked: String,
     },
+    /// What lies there can be exchanged by another user at any moment.
+    #[error(
+        "{} was put there by user {user}, in a folder where everybody makes names; name another \
+         --run-dir",
+        path.shown()
+    )]
+    Planted {
+        /// The folder.
+        path: PathBuf,
+        /// That user's number.
+        user: u32,
+    },
     /// The folder is somebody else's.
     #[error(
         "{} exists and is not a run (no config.toml in it); name another --run-dir",
@@ -107,7 +125,7 @@ impl LaunchError {
         match self {
             Self::Config(_) | Self::Refused { .. } => 2,
             Self::NoMpirun { .. } | Self::NoRuntime { .. } => 2,
-            Self::NotARun { .. } | Self::Changed { .. } => 2,
+            Self::Planted { .. } | Self::NotARun { .. } | Self::Changed { .. } => 2,
             Self::Lock(LockError::Superseded { .. }) => 85,
             Self::Lock(LockError::Held { .. } | LockError::Io { .. }) | Self::Io { .. } => 75,
         }

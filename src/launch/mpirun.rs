@@ -4,6 +4,7 @@
 use std::path::{Path, PathBuf};
 
 use super::LaunchError;
+use super::folders::Folders;
 use super::nodes::Placement;
 use super::runtime::Runtime;
 use super::srun::{SRUN_SET, SRUN_UNSET};
@@ -44,16 +45,16 @@ pub struct Plan {
     pub rank_command: Vec<String>,
     /// `kintsugi-RUN-ATTEMPT`.
     pub job: String,
-    /// Private folder for the launcher's sockets and files; short, for sockets have short names.
-    pub temporary: PathBuf,
-    /// Private folder for the ranks' shared memory.
-    pub shared_memory: PathBuf,
+    /// Its private folders.
+    pub folders: Folders,
     /// Over several nodes: which.
     pub placement: Option<Placement>,
     /// What takes mpirun's place there, so that a node's death is survived.
     pub runtime: Option<Runtime>,
     /// Whether the ladder starts processes.
     pub respawns: bool,
+    /// On one machine: what limits launcher and ranks to its loopback.
+    pub loopback: Vec<(&'static str, &'static str)>,
     /// This machine, as ranks on it call it.
     pub home: String,
     /// What the user has in `TUNABLES_VARIABLE`.
@@ -121,7 +122,9 @@ pub fn command_line(plan: &Plan) -> Vec<String> {
     };
     for (name, _) in environment(plan).set {
         // Folders of this machine are none of other nodes' business; ranks here inherit them.
-        let inherited = name == "TMPDIR" || name == variables::SEGMENTS;
+        let inherited = name == "TMPDIR"
+            || name == variables::SEGMENTS
+            || plan.loopback.iter().any(|(known, _)| name == *known);
         if !inherited && SRUN_SET.iter().all(|(known, _)| name != *known) {
             line.extend(["-x".to_owned(), name]);
         }
@@ -152,9 +155,9 @@ fn mpirun_line(plan: &Plan) -> Vec<String> {
 pub fn environment(plan: &Plan) -> Environment {
     let pair = |name: &str, value: String| (name.to_owned(), value);
     let mut set = vec![
-        pair("TMPDIR", plan.temporary.to_string_lossy().into_owned()),
+        pair("TMPDIR", plan.folders.temporary.to_string_lossy().into_owned()),
         pair(JOB_VARIABLE, plan.job.clone()),
-        pair(variables::SEGMENTS, plan.shared_memory.to_string_lossy().into_owned()),
+        pair(variables::SEGMENTS, plan.folders.shared_memory.to_string_lossy().into_owned()),
         pair(TUNABLES_VARIABLE, tunables(plan.tunables.as_deref())),
     ];
     if plan.oversubscribed() {
@@ -174,6 +177,9 @@ pub fn environment(plan: &Plan) -> Environment {
         }
         set.extend(SRUN_SET.map(|(name, value)| pair(name, value.into())));
         unset.extend(SRUN_UNSET.map(str::to_owned));
+    }
+    if plan.placement.is_none() {
+        set.extend(plan.loopback.iter().map(|(name, value)| pair(name, (*value).to_owned())));
     }
     if let Some((runtime, _)) = plan.over_nodes() {
         set.extend(runtime.environment());
@@ -243,11 +249,11 @@ mod tests {
             cores,
             rank_command: ["kintsugi", "train", "runs/a b/config.toml"].map(str::to_owned).to_vec(),
             job: "kintsugi-0-1".into(),
-            temporary: "/tmp/kintsugi-0-1".into(),
-            shared_memory: "/dev/shm/kintsugi-0-1".into(),
+            folders: Folders::draw("kintsugi-0-1"),
             placement: None,
             runtime: None,
             respawns: false,
+            loopback: vec![("OMPI_MCA_btl_tcp_if_include", "lo")],
             home: "n1".into(),
             tunables: None,
             stray: Vec::new(),
@@ -316,8 +322,9 @@ mod tests {
             openmpi: "/opt/mpi".into(),
             program: "/opt/kintsugi".into(),
         };
-        let alone = Plan { runtime: Some(runtime), ..plan(4, 8) };
-        assert_eq!(pasteable(&alone), pasteable(&plan(4, 8)));
+        let plain = plan(4, 8);
+        let alone = Plan { runtime: Some(runtime), ..plain.clone() };
+        assert_eq!(pasteable(&alone), pasteable(&plain));
         let hosts = ["n1", "n2"].map(str::to_owned).to_vec();
         let placement = Some(Placement { hosts, spares_per_host: 1 });
         let over_nodes = Plan { placement, spares: 1, ..alone };
@@ -330,6 +337,15 @@ mod tests {
             assert!(!line.iter().any(|word| word == absent), "{absent}");
         }
         assert!(pasteable(&over_nodes).contains("OMPI_MCA_mpi_ft_enable=1"));
+    }
+
+    #[test]
+    fn one_machine_offers_its_loopback_and_several_what_the_others_reach() {
+        let offers = |plan: &Plan| pasteable(plan).contains("OMPI_MCA_btl_tcp_if_include=lo");
+        assert!(offers(&plan(4, 8)));
+        let hosts = ["n1", "n2"].map(str::to_owned).to_vec();
+        let placement = Some(Placement { hosts, spares_per_host: 0 });
+        assert!(!offers(&Plan { placement, ..plan(4, 8) }));
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use kintsugi_ffi::private;
 use toml::Table;
 
 use crate::cluster::guard::last_words;
@@ -71,6 +72,9 @@ impl RunDir {
     /// Looks at the path with the configuration that is asked for. `config` takes over what the
     /// run fixed at its start (`train.owners`) where nothing else was asked for.
     pub fn inspect(&self, config: &mut Config, owners_asked: bool) -> Result<Found, LaunchError> {
+        if let Some(user) = private::planted_by(&self.path) {
+            return Err(LaunchError::Planted { path: self.path.clone(), user });
+        }
         let file = self.join("config.toml");
         if !file.exists() {
             return match self.is_empty() {

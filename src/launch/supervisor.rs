@@ -8,6 +8,7 @@ use kintsugi_ffi::os::Signal;
 use signal_hook::consts::{SIGINT, SIGTERM, SIGUSR1};
 use signal_hook::iterator::Signals;
 
+use crate::config::Shown;
 use crate::observe::event::{Event, Kind};
 use crate::observe::result::{RunResult, Status};
 use crate::run_folder::heard::Heard;
@@ -19,7 +20,7 @@ use super::job::Job;
 use super::nodes::ClusterNodes;
 use super::nodes::connections::Loss;
 use super::verdict::{self, Ending, History, Next};
-use super::{LaunchError, io_error, janitor};
+use super::{LaunchError, folders, io_error, janitor};
 
 use record::Record;
 use scaling::Scaling;
@@ -72,8 +73,11 @@ pub fn supervise(
         stopped,
         scaling: Scaling::of(job),
         spread: Spread::default(),
+        strangers: false,
     };
-    attempts::run(&mut supervisor)
+    let ended = attempts::run(&mut supervisor);
+    supervisor.clear_up();
+    ended
 }
 
 /// A node was lost and is yet to be made up for.
@@ -107,6 +111,8 @@ struct Supervisor<'a> {
     scaling: Scaling,
     /// The same number of nodes, once more of them live.
     spread: Spread,
+    /// Other users' files under this run's names were named.
+    strangers: bool,
 }
 
 impl Attempts for Supervisor<'_> {
@@ -175,7 +181,7 @@ impl Supervisor<'_> {
         }
         self.record.spreading.attempt_begins();
         if let Some(nodes) = &mut self.nodes {
-            match nodes.place(plan.ranks, &plan.job) {
+            match nodes.place(plan.ranks, &plan.job, &plan.folders) {
                 Ok(placement) => plan.placement = Some(placement),
                 Err(few) => return Ok(Tried::Not(Status::JobLost, few)),
             }
@@ -188,6 +194,7 @@ impl Supervisor<'_> {
         }
         self.restarting = true;
         self.mending = None;
+        self.name_strangers();
         self.record.say_heard(Heard { attempt: self.record.attempt, generation: 0 });
         let mut attempt = Attempt::start(&plan, &self.job.program, &log)?;
         let recorded = self.lock.record_mpirun(attempt.pid()).map_err(LaunchError::from);
@@ -201,6 +208,30 @@ impl Supervisor<'_> {
         self.record.hear_ranks();
         spread::end_of_attempt(self.nodes.as_mut(), &mut self.record);
         Ok(Tried::Ended(ending))
+    }
+
+    /// Nothing of its attempts outlives this launch: janitors may have been killed with them.
+    fn clear_up(&mut self) {
+        if let Err(error) = janitor::clear_until(&self.job.run.id(), self.record.attempt) {
+            self.record.warn(&format!("something of this run's attempts stays here: {error}"));
+        }
+    }
+
+    /// What others have put where this run's files would lie is left alone, and named once.
+    fn name_strangers(&mut self) {
+        if self.strangers {
+            return;
+        }
+        let found = folders::strangers(&self.job.run.id(), self.job.slots().path());
+        if let Some(first) = found.first() {
+            self.strangers = true;
+            self.record.warn(&format!(
+                "{} (and {} more like it) belongs to another user of this machine: it is left \
+                 alone, and files of this run lie under other names",
+                first.shown(),
+                found.len() - 1
+            ));
+        }
     }
 
     /// Nothing is left on the other nodes; one that is gone may be why mpirun ended.

@@ -2,9 +2,9 @@
 //! flock, which the kernel frees when it dies; the attempt number cuts off whoever lives on without
 //! it: every publication is checked against it first.
 
-use std::fs::File;
+use std::fs::{File, Permissions};
 use std::io;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -53,6 +53,9 @@ fn io_error(what: impl Into<String>) -> impl FnOnce(io::Error) -> LockError {
     move |source| LockError::Io { what, source }
 }
 
+/// What its owner may do with the file, and what others may not.
+const MODE: u32 = 0o600;
+const OTHERS: u32 = 0o077;
 /// The file has this length from its first byte on: a reader never sees a mixture of two.
 const LENGTH: usize = 256;
 /// How often a wait looks again.
@@ -81,8 +84,16 @@ pub fn current_attempt(run_dir: &Path) -> Option<u32> {
     Some(read(&file).ok()??.attempt)
 }
 
+/// Nobody else opens it: who can read a file can lock it, and so keep every launch out.
 fn open(path: &Path) -> io::Result<File> {
-    File::options().read(true).write(true).create(true).truncate(false).open(path)
+    let mut options = File::options();
+    let file = options.read(true).write(true).create(true).truncate(false).mode(MODE).open(path)?;
+    if file.metadata()?.permissions().mode() & OTHERS != 0
+        && let Err(error) = file.set_permissions(Permissions::from_mode(MODE))
+    {
+        tracing::warn!("{}: others can lock it ({error})", path.shown());
+    }
+    Ok(file)
 }
 
 /// `None` while nothing is written yet.

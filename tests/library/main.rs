@@ -13,6 +13,9 @@ mod gradients;
 mod observe;
 mod reference;
 mod report;
+mod second_user;
 mod simulate;
 mod simulated_cluster;
+#[path = "../processes/stranger.rs"]
+mod stranger;
 mod toy;

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use kintsugi::observe::result::{RunResult, Status};
 use kintsugi_ffi::os::{self, Signal};
 
+use crate::stranger::Stranger;
 use crate::support::beside_its_like;
 
 /// No launch of these tests may take longer.
@@ -397,5 +398,60 @@ fn a_frozen_launch_is_cut_off_and_replaced() {
     assert_eq!(first.code(), None);
     // The cut-off attempt was the first, the cut itself the second.
     assert_eq!(lab.result().attempt, 3);
+    lab.assert_nothing_left(AT_ONCE);
+}
+
+#[test]
+fn folders_of_an_attempt_whose_janitor_was_killed_too_go_with_the_launch() {
+    let _turn = beside_its_like();
+    let lab = Lab::new();
+    let launch = lab.launch("hang_once", &["-s", "recovery.time_limit=10min"]);
+    lab.wait_up(1);
+    let mut victims: Vec<u32> = lab.processes().into_iter().map(|(pid, _)| pid).collect();
+    victims.retain(|pid| *pid != launch.pid());
+    victims.push(janitor_of(launch.pid()));
+    for signal in [Signal::Stop, Signal::Kill] {
+        for &pid in &victims {
+            // The others' deaths end some of them.
+            let _ = os::kill(pid, signal);
+        }
+    }
+    assert_eq!(launch.code(), Some(0), "{}", lab.text());
+    assert_eq!(lab.result().attempt, 2);
+    lab.assert_nothing_left(AT_ONCE);
+}
+
+/// The process that clears up after a launch's attempt.
+fn janitor_of(launch: u32) -> u32 {
+    let children = format!("/proc/{launch}/task/{launch}/children");
+    let children = std::fs::read_to_string(children).unwrap();
+    let mut pids = children.split_whitespace().filter_map(|pid| pid.parse::<u32>().ok());
+    let sweeps = |pid: &u32| {
+        let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        line.split(|byte| *byte == 0).nth(1) == Some(b"sweep")
+    };
+    pids.find(sweeps).expect("a janitor")
+}
+
+#[test]
+fn folders_that_another_user_made_first_are_not_used() {
+    let _turn = beside_its_like();
+    let Some(stranger) = Stranger::new("planted folders") else { return };
+    let lab = Lab::new();
+    let run = kintsugi::launch::run_dir::RunDir::at(&lab.run()).unwrap().id();
+    let mut planted = Vec::new();
+    for root in ["/tmp", "/dev/shm"] {
+        for attempt in [1, 2] {
+            let path = format!("{root}/kintsugi-{run}-{attempt}");
+            stranger.does(&format!("mkdir -m 777 {path}"));
+            planted.push(path);
+        }
+    }
+    assert_eq!(lab.launch("crash_once", &[]).code(), Some(0), "{}", lab.text());
+    assert_eq!(lab.text().matches("another user of this machine").count(), 1, "{}", lab.text());
+    for path in planted {
+        assert_eq!(std::fs::read_dir(&path).unwrap().count(), 0, "{path} is in use");
+        std::fs::remove_dir(path).unwrap();
+    }
     lab.assert_nothing_left(AT_ONCE);
 }

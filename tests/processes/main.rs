@@ -18,5 +18,7 @@ mod runs;
 mod shim;
 mod soak;
 mod spares;
+mod stranger;
+mod strangers;
 mod support;
 mod torn_down;

@@ -4,6 +4,8 @@
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
+use kintsugi_ffi::private;
+
 use crate::config::Shown;
 use crate::run_folder::variables;
 
@@ -57,6 +59,9 @@ pub fn remove(name: &str) {
         return;
     }
     let path = folder().join(Path::new(name));
+    if std::fs::symlink_metadata(&path).is_ok_and(|facts| !private::is_ours(&facts)) {
+        return;
+    }
     if let Err(error) = std::fs::remove_file(&path)
         && error.kind() != std::io::ErrorKind::NotFound
     {

@@ -15,6 +15,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use kintsugi_ffi::life::{Life, Mark};
 use kintsugi_ffi::mapping::{self, Memory, PAGE_BYTES, Words};
 use kintsugi_ffi::os::{self, Lock};
+use kintsugi_ffi::private::{self, Access};
 
 use crate::config::Shown;
 
@@ -57,7 +58,7 @@ impl SlotFile {
     /// # Errors
     /// The kernel's: no such folder, no permission, no room.
     pub(super) fn create(path: PathBuf, bytes: u64, label: &str) -> io::Result<Self> {
-        let file = File::options().read(true).write(true).create_new(true).open(&path)?;
+        let file = private::make_file(&path)?;
         let mut made = Self { file, path, label: None, owner: Mark::NONE, lock: Lock::Busy };
         let filled = os::lock_file(&made.file).and_then(|lock| {
             made.lock = lock;
@@ -94,7 +95,7 @@ impl SlotFile {
     }
 
     fn open(path: &Path) -> io::Result<Option<Self>> {
-        let file = match File::options().read(true).write(true).open(path) {
+        let file = match private::open_file(path, Access::ReadWrite) {
             Ok(file) => file,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(error),
@@ -112,7 +113,7 @@ impl SlotFile {
             return Ok(None);
         }
         // Between opening and locking its owner may have renamed or removed it.
-        let named = std::fs::metadata(path).map(|found| (found.dev(), found.ino())).ok();
+        let named = std::fs::symlink_metadata(path).map(|found| (found.dev(), found.ino())).ok();
         let opened = file.metadata()?;
         let same = named == Some((opened.dev(), opened.ino()));
         Ok(same.then(|| Self { file, path: path.to_owned(), label, owner, lock }))
@@ -163,14 +164,30 @@ impl SlotFile {
         Ok((words, memory))
     }
 
+    /// Gives it its member's name. Where that is another user's it gets one that is like it.
     pub(super) fn name_after(&mut self, member: u32) -> io::Result<()> {
         let name = self.path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
         let Some(name) = super::name::name_of_member(name, member) else { return Ok(()) };
-        let path = self.path.with_file_name(name);
-        if path != self.path {
-            std::fs::rename(&self.path, &path)?;
-            self.path = path;
+        if super::name::member_of(&self.path) == Some(member) {
+            return Ok(());
         }
+        let plain = self.path.with_file_name(&name);
+        let theirs = std::fs::symlink_metadata(&plain).is_ok_and(|facts| !private::is_ours(&facts));
+        let renamed =
+            if theirs { Err(io::ErrorKind::AlreadyExists.into()) } else { self.rename(plain) };
+        let Err(error) = renamed else { return Ok(()) };
+        let beside = self.path.with_file_name(super::name::beside(&name));
+        tracing::warn!(
+            "{name} in {} is not this user's ({error}): the state lies in {}",
+            self.path.parent().unwrap_or(Path::new("")).shown(),
+            beside.shown()
+        );
+        self.rename(beside)
+    }
+
+    fn rename(&mut self, path: PathBuf) -> io::Result<()> {
+        std::fs::rename(&self.path, &path)?;
+        self.path = path;
         Ok(())
     }
 
@@ -217,7 +234,15 @@ impl Look {
     /// # Errors
     /// The kernel's.
     pub fn at(path: &Path) -> io::Result<Self> {
-        Ok(Self { file: File::open(path)? })
+        Ok(Self { file: private::open_file(path, Access::Read)? })
+    }
+
+    /// Its length.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn bytes(&self) -> io::Result<u64> {
+        Ok(self.file.metadata()?.len())
     }
 
     /// What its slots hold by their headers.

@@ -5,11 +5,13 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use kintsugi_ffi::private;
+
 use crate::config::Shown;
 
 use super::file::{Look, SlotFile};
 use super::header::{Header, Key, Refusal};
-use super::name::{NEW, PREFIX, SUFFIX};
+use super::name::{self, NEW, PREFIX, SUFFIX};
 
 pub use super::name::member_of;
 
@@ -31,9 +33,11 @@ impl Folder {
         &self.path
     }
 
-    /// A member's file.
+    /// A member's file, or where it would lie.
     pub fn of_member(&self, member: u32) -> PathBuf {
-        self.path.join(format!("{PREFIX}{}-{member}{SUFFIX}", self.run))
+        let its = |path: &PathBuf| member_of(path) == Some(member);
+        let plain = || self.path.join(format!("{PREFIX}{}-{member}{SUFFIX}", self.run));
+        self.files().into_iter().find(its).unwrap_or_else(plain)
     }
 
     /// Makes a file for this process.
@@ -44,10 +48,18 @@ impl Folder {
         // Of the simulated ranks of one process each needs its own.
         static MADE: AtomicU64 = AtomicU64::new(0);
         let (process, made) = (std::process::id(), MADE.fetch_add(1, Ordering::Relaxed));
-        let path = self.path.join(format!("{PREFIX}{}-{NEW}-{process}-{made}{SUFFIX}", self.run));
+        let name = format!("{PREFIX}{}-{NEW}-{process}-{made}{SUFFIX}", self.run);
+        let path = self.path.join(&name);
         // A process of another pid namespace, or a dead one, may have had this number.
-        let _ = std::fs::remove_file(&path);
-        SlotFile::create(path, bytes, label)
+        if std::fs::symlink_metadata(&path).is_ok_and(|facts| private::is_ours(&facts)) {
+            let _ = std::fs::remove_file(&path);
+        }
+        match SlotFile::create(path, bytes, label) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                SlotFile::create(self.path.join(name::beside(&name)), bytes, label)
+            }
+            made => made,
+        }
     }
 
     /// The run's files, in a fixed order.
@@ -102,13 +114,17 @@ impl Folder {
     }
 }
 
+/// This user's files with names of slots.
 fn files(folder: &Path, wanted: impl Fn(&str) -> bool) -> Vec<PathBuf> {
     let Ok(entries) = std::fs::read_dir(folder) else { return Vec::new() };
     let mut paths: Vec<PathBuf> = entries
         .flatten()
-        .filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_file()))
         .filter(|entry| {
             entry.file_name().to_str().is_some_and(|name| name.ends_with(SUFFIX) && wanted(name))
+        })
+        // Not through a link: what it names may be anything.
+        .filter(|entry| {
+            entry.metadata().is_ok_and(|facts| facts.is_file() && private::is_ours(&facts))
         })
         .map(|entry| entry.path())
         .collect();
@@ -131,11 +147,11 @@ pub struct Found {
     pub held: bool,
 }
 
-/// Every slot file in a folder, whatever run it belongs to.
+/// Every slot file of this user in a folder, whatever run it belongs to.
 pub fn inventory(folder: &Path) -> Vec<Found> {
     let found = |path: PathBuf| {
         let look = Look::at(&path).ok()?;
-        let bytes = std::fs::metadata(&path).ok()?.len();
+        let bytes = look.bytes().ok()?;
         let newest = match look.headers() {
             Ok(headers) => {
                 let newest = headers.iter().flatten().max_by_key(|header| header.key).copied();

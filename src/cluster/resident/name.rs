@@ -1,5 +1,7 @@
-//! How slot files are called: `kintsugi-RUN-MEMBER.slots`.
+//! How slot files are called: `kintsugi-RUN-MEMBER.slots`, or `kintsugi-RUN-MEMBER.WORD.slots`
+//! where another user has that name.
 
+use std::hash::{BuildHasher, RandomState};
 use std::path::Path;
 
 pub(super) const PREFIX: &str = "kintsugi-";
@@ -13,8 +15,16 @@ pub(super) fn name_of_member(name: &str, member: u32) -> Option<String> {
     Some(format!("{PREFIX}{run}-{member}{SUFFIX}"))
 }
 
+/// A name for the same member that nobody can foresee.
+pub(super) fn beside(name: &str) -> String {
+    // Its keys are the kernel's random numbers.
+    let word = RandomState::new().hash_one(name) >> 32;
+    format!("{}.{word:08x}{SUFFIX}", name.strip_suffix(SUFFIX).unwrap_or(name))
+}
+
 /// The member that a file is named after.
 pub fn member_of(path: &Path) -> Option<u32> {
     let name = path.file_name()?.to_str()?.strip_prefix(PREFIX)?.strip_suffix(SUFFIX)?;
-    name.rsplit('-').next()?.parse().ok().filter(|_| !name.contains(NEW))
+    let member = name.rsplit('-').next()?.split('.').next()?;
+    member.parse().ok().filter(|_| !name.contains(NEW))
 }

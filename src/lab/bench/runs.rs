@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use kintsugi_ffi::os::{self, Signal};
-use kintsugi_ffi::process;
+use kintsugi_ffi::{private, process};
 use signal_hook::consts::signal::{SIGINT, SIGTERM};
 use signal_hook::flag;
 
@@ -37,6 +37,9 @@ pub(super) fn of_runs(
     measure: impl FnOnce(&Runs) -> Result<Report, String>,
 ) -> Result<Report, String> {
     let folder = std::env::temp_dir().join(format!("kintsugi-bench-{}", std::process::id()));
+    // Everybody makes names there: one that exists is never taken.
+    private::make_folder(&folder)
+        .map_err(|error| format!("cannot make {}: {error}", folder.shown()))?;
     let asked_to_end = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM] {
         let asked = || Arc::clone(&asked_to_end);
@@ -67,11 +70,6 @@ fn forget(folder: &Path) {
 }
 
 impl Runs {
-    /// The folder that all of them share; runs make their own below it.
-    pub(super) fn make_folder(&self) -> std::io::Result<()> {
-        std::fs::create_dir_all(&self.folder)
-    }
-
     /// The directory of a run of this name.
     pub(super) fn directory(&self, name: &str) -> PathBuf {
         self.folder.join(name)

@@ -98,8 +98,7 @@ fn start(runs: &Runs, contender: Contender, worlds: &mut Vec<Running>) -> Result
     let Contender { name, mut command, run_dir } = contender;
     let keys = [STEPS, "evaluation.every=never", "checkpoint.every=never"];
     let log = run_dir.with_extension("log");
-    let made = runs.make_folder().and_then(|()| File::create(&log));
-    let file = made.map_err(|error| format!("{}: {error}", log.shown()))?;
+    let file = File::create(&log).map_err(|error| format!("{}: {error}", log.shown()))?;
     command.args(keys.iter().flat_map(|key| ["-s", key])).stderr(Stdio::from(file));
     let child = runs.start(&mut command)?;
     let tail = EventTail::new(run_dir.join(EVENTS_FILE));

@@ -9,6 +9,7 @@ use kintsugi_ffi::os::Signal;
 use kintsugi_ffi::pidfd::PidFd;
 
 use crate::launch::janitor;
+use crate::launch::job_name::is_job_of;
 
 /// A process in the middle of exec is looked at so many times.
 const LOOKS: u32 = 5;
@@ -65,7 +66,7 @@ fn is_rank(line: &[u8], job: Option<&str>, run: Run<'_>) -> bool {
     let trains = words.get(1) == Some(&b"train".as_slice());
     let path = run.path.as_os_str().as_encoded_bytes();
     let named = words.windows(2).any(|pair| pair[0] == b"--run-dir" && pair[1] == path);
-    let ours = job.is_some_and(|job| janitor::is_job_of(job, run.id));
+    let ours = job.is_some_and(|job| is_job_of(job, run.id));
     trains && (named || ours)
 }
 

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use kintsugi_ffi::mapping::PAGE_BYTES;
-use kintsugi_ffi::os;
+use kintsugi_ffi::{os, private};
 
 use crate::cluster::resident::header::Key;
 use crate::cluster::resident::{EXTRA_BYTES_MAX, Folder, Look};
@@ -48,7 +48,7 @@ impl Room {
             clear_abandoned(&base);
         }
         let path = base.join(format!("{PREFIX}{}-{made}", std::process::id()));
-        std::fs::create_dir(&path)?;
+        private::make_folder(&path)?;
         Ok(Self { path, before: Vec::new() })
     }
 
@@ -142,7 +142,7 @@ fn clear_abandoned(base: &Path) {
         let name = entry.file_name().to_string_lossy().into_owned();
         let owner = name.strip_prefix(PREFIX).and_then(|rest| rest.split('-').next()?.parse().ok());
         if owner.is_some_and(|pid: u32| !os::process_is_alive(pid)) {
-            let _ = std::fs::remove_dir_all(entry.path());
+            let _ = private::remove_folder(&entry.path());
         }
     }
 }

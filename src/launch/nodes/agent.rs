@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::io::{self, BufReader};
 use std::net::{TcpStream, ToSocketAddrs, UdpSocket};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, SyncSender};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -13,7 +13,9 @@ use std::time::{Duration, Instant};
 use super::message::{self, Beat, Order, Report};
 use crate::cluster::resident::Folder;
 use crate::config::Shown;
+use crate::launch::folders::{self, Folders};
 use crate::launch::janitor::{self, Janitor};
+use crate::launch::job_name::{attempt_of, is_job_of};
 
 /// How long launch is tried to be reached.
 const CONNECT_MAX: Duration = Duration::from_secs(10);
@@ -73,7 +75,8 @@ pub fn serve(duties: &Duties, program: PathBuf) -> io::Result<Parting> {
     let (sender, heard) = mpsc::sync_channel(QUEUE);
     let reader = BufReader::new(stream.try_clone()?);
     let link = Arc::new(Mutex::new(stream));
-    let mut agent = Agent { duties, program, link: Arc::clone(&link), janitors: BTreeMap::new() };
+    let mut agent =
+        Agent { duties, program, link: Arc::clone(&link), janitors: BTreeMap::new(), begun: None };
     let hello = Report::Hello {
         key: duties.key.clone(),
         node: duties.node.clone(),
@@ -169,6 +172,8 @@ struct Agent<'a> {
     link: Arc<Mutex<TcpStream>>,
     /// Of the attempts that run here, by job.
     janitors: BTreeMap<String, Janitor>,
+    /// The last of them.
+    begun: Option<u32>,
 }
 
 impl Agent<'_> {
@@ -220,8 +225,9 @@ impl Agent<'_> {
     fn obey(&mut self, order: Order) {
         match order {
             Order::Beat | Order::Leave => {}
-            Order::Begin { job, temporary } => {
-                let error = self.begin(&job, &temporary).err().map(|error| error.to_string());
+            Order::Begin { job, temporary, shared_memory } => {
+                let folders = Folders { temporary, shared_memory };
+                let error = self.begin(&job, &folders).err().map(|error| error.to_string());
                 self.report(&Report::Done { error });
             }
             Order::Stop { job } => janitor::ask_to_stop(&job),
@@ -238,21 +244,27 @@ impl Agent<'_> {
     }
 
     /// The folders have the same names on all nodes: mpirun hands its environment on.
-    fn begin(&mut self, job: &str, temporary: &Path) -> io::Result<()> {
-        let root = temporary.parent().unwrap_or(temporary);
-        if let Some(name) = janitor::shared_by(root) {
+    fn begin(&mut self, job: &str, wanted: &Folders) -> io::Result<()> {
+        let attempt = attempt_of(job);
+        if !(is_job_of(job, &self.duties.run) && wanted.are_of(job)) {
+            return Err(io::Error::other(format!("{job} is no attempt of this run")));
+        }
+        if self.janitors.contains_key(job) {
+            // Another node was lost meanwhile, and all are told again.
+            return Ok(());
+        }
+        let root = wanted.temporary.parent().unwrap_or(&wanted.temporary);
+        if let Some(name) = folders::shared_by(root) {
             let root = root.shown();
             return Err(io::Error::other(format!(
                 "{root} is on a network file system ({name}) here, and not where launch runs: \
                  leave this node out (sbatch --exclude)"
             )));
         }
+        self.begun = self.begun.max(attempt);
         let janitor = Janitor::spawn(&self.program, job)?;
-        for folder in [temporary, &janitor::segments_folder(job)] {
-            std::fs::create_dir_all(folder)?;
-        }
         self.janitors.insert(job.to_owned(), janitor);
-        Ok(())
+        wanted.make()
     }
 
     fn clear_up(&mut self) -> io::Result<()> {
@@ -260,6 +272,10 @@ impl Agent<'_> {
         for janitor in std::mem::take(&mut self.janitors).into_values() {
             all = all.and(janitor.finish());
         }
-        all
+        // A janitor may have been killed with its attempt.
+        match self.begun {
+            Some(last) => all.and(janitor::clear_until(&self.duties.run, last)),
+            None => all,
+        }
     }
 }

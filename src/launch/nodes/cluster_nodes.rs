@@ -13,6 +13,7 @@ use super::message::Order;
 use super::placement::{Placement, Standing, choose, cut_off, spread, surplus};
 use super::scale::Picture;
 use crate::cluster::resident::Folder;
+use crate::launch::folders::Folders;
 use crate::launch::janitor;
 
 /// The nodes of a launch, and how many of them it wants.
@@ -135,7 +136,7 @@ impl ClusterNodes {
     ///
     /// # Errors
     /// Too few nodes live.
-    pub fn place(&mut self, ranks: u32, job: &str) -> Result<Placement, String> {
+    pub fn place(&mut self, ranks: u32, job: &str, folders: &Folders) -> Result<Placement, String> {
         // Each turn but the last loses a node.
         for _ in 0..=self.nodes.allocation.nodes.len() {
             let standings = self.standings();
@@ -152,8 +153,9 @@ impl ClusterNodes {
                 return Err(reason);
             }
             let hosts = choose(&standings, ranks, self.wanted);
-            let temporary = janitor::temporary_folder(job);
-            self.fleet.order(&hosts, &Order::Begin { job: job.to_owned(), temporary });
+            let Folders { temporary, shared_memory } = folders.clone();
+            let job = job.to_owned();
+            self.fleet.order(&hosts, &Order::Begin { job, temporary, shared_memory });
             let now = self.standings();
             let lives = |host: &String| now.iter().any(|node| node.name == *host && node.lives);
             if hosts.iter().all(lives) {

@@ -42,6 +42,8 @@ pub enum Order {
         job: String,
         /// Where launch's daemon has its sockets, and so every other.
         temporary: PathBuf,
+        /// Likewise the segments of the ranks.
+        shared_memory: PathBuf,
     },
     /// Its ranks are to write a checkpoint and end.
     Stop {
@@ -144,7 +146,11 @@ mod tests {
         assert_eq!(from_words([u64::MAX, 0, 0]), None);
         let orders = [
             Order::Beat,
-            Order::Begin { job: "kintsugi-0-1".into(), temporary: "/tmp/kintsugi-0-1".into() },
+            Order::Begin {
+                job: "kintsugi-0-1".into(),
+                temporary: "/tmp/kintsugi-0-1.1a".into(),
+                shared_memory: "/dev/shm/kintsugi-0-1.1a".into(),
+            },
             Order::End { job: "kintsugi-0-1".into() },
             Order::ClearSlots,
             Order::Leave,

@@ -1,6 +1,7 @@
 //! Launch and agents in one process, over the loopback: how a node comes, obeys and is lost.
 
-use std::net::{TcpStream, UdpSocket};
+use std::io::Write;
+use std::net::{TcpListener, TcpStream, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{self, Receiver};
 use std::time::{Duration, Instant};
@@ -9,6 +10,8 @@ use super::agent::{Duties, Parting, serve};
 use super::connections::Loss;
 use super::fleet::{Fleet, Muster};
 use super::message::{self, Beat, Order, Report};
+use crate::config::seed::Stream;
+use crate::launch::folders::Folders;
 
 /// Long enough for a busy machine, short enough for a test.
 const TIMEOUT: Duration = Duration::from_secs(2);
@@ -27,9 +30,11 @@ fn fleet(names: &[&str], folder: &Path) -> Fleet {
     Fleet::listen(muster).unwrap()
 }
 
-/// A run that no other test has.
+/// A run that no other test has: each has a thread with its name.
 fn run() -> String {
-    format!("{:08x}", std::process::id() ^ 0x5a5a_5a5a)
+    let current = std::thread::current();
+    let name = format!("{} {}", std::process::id(), current.name().unwrap_or_default());
+    format!("{:08x}", xxhash_rust::xxh3::xxh3_64(name.as_bytes()) >> 32)
 }
 
 fn agent(fleet: &Fleet, node: &str, folder: &Path) -> Receiver<Parting> {
@@ -172,6 +177,104 @@ fn whoever_does_not_know_the_word_or_is_not_expected_is_not_heard() {
     // It gives no answers, which is found out without waiting for ever: it is silent first.
     fleet.order(&["a".into()], &Order::ClearSlots);
     assert!(!lives(&mut fleet, "a"));
+}
+
+#[test]
+fn bytes_that_mean_nothing_change_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut fleet = fleet(&["a"], folder.path());
+    let (port, beats, key) = fleet.address().unwrap();
+    let parting = agent(&fleet, "a", folder.path());
+    until("an agent", || lives(&mut fleet, "a"));
+    let mut draws = Stream::new(&[21, 6]);
+    let mut noise = || -> Vec<u8> { (0..700).map(|_| draws.below(256) as u8).collect() };
+    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let mut kept = Vec::new();
+    for number in 0..20 {
+        let words = [
+            noise(),
+            format!("{{\"report\":\"hello\",\"key\":\"{key}").into_bytes(),
+            b"{\"report\":\"ended\",\"error\":null,\"newest\":[1,2,3]}\n".to_vec(),
+            vec![b'['; 10_000],
+        ];
+        let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
+        // Whoever hangs up has understood.
+        let _ = stream.write_all(&words[number % words.len()]);
+        kept.push(stream);
+        socket.send_to(&noise(), ("127.0.0.1", beats)).unwrap();
+        let guess = serde_json::to_vec(&Beat { key: "guess".into(), node: "a".into() }).unwrap();
+        socket.send_to(&guess, ("127.0.0.1", beats)).unwrap();
+    }
+    let slots = folder.path().join(format!("kintsugi-{}-0.slots", run()));
+    std::fs::write(&slots, "state").unwrap();
+    fleet.order(&["a".into()], &Order::ClearSlots);
+    assert!(!slots.exists() && lives(&mut fleet, "a") && fleet.losses().is_empty());
+    fleet.dismiss();
+    assert_eq!(parting.recv_timeout(PATIENCE), Ok(Parting::Dismissed));
+}
+
+#[test]
+fn an_order_for_folders_of_nobodys_attempt_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let foreign = folder.path().join("foreign");
+    let orders = [
+        (format!("kintsugi-{}-1", run()), foreign.clone()),
+        ("kintsugi-00000001-1".to_owned(), "/tmp/kintsugi-00000001-1.1a".into()),
+    ];
+    for (job, place) in orders {
+        let mut fleet = fleet(&["a"], folder.path());
+        let parting = agent(&fleet, "a", folder.path());
+        until("an agent", || lives(&mut fleet, "a"));
+        let (temporary, shared_memory) = (place.clone(), place.clone());
+        fleet.order(&["a".into()], &Order::Begin { job, temporary, shared_memory });
+        let loss = loss(&mut fleet);
+        assert!(loss.why.contains("no attempt of this run"), "{}", loss.why);
+        assert!(!place.exists());
+        assert!(parting.recv_timeout(PATIENCE).is_ok());
+    }
+}
+
+#[test]
+fn folders_of_an_attempt_are_made_once_and_go_with_the_agent_whatever_its_janitor_does() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut fleet = fleet(&["a"], folder.path());
+    let parting = agent(&fleet, "a", folder.path());
+    until("an agent", || lives(&mut fleet, "a"));
+    let job = format!("kintsugi-{}-5", run());
+    let Folders { temporary, shared_memory } = Folders::draw(&job);
+    let places = [temporary.clone(), shared_memory.clone()];
+    let begin = Order::Begin { job, temporary, shared_memory };
+    for _ in 0..2 {
+        fleet.order(&["a".into()], &begin);
+        assert!(lives(&mut fleet, "a") && places.iter().all(|place| place.is_dir()));
+    }
+    // Its program is no janitor.
+    fleet.dismiss();
+    assert_eq!(parting.recv_timeout(PATIENCE), Ok(Parting::Dismissed));
+    assert!(places.iter().all(|place| !place.exists()));
+}
+
+#[test]
+fn an_agent_that_hears_no_order_of_a_launch_ends() {
+    let folder = tempfile::tempdir().unwrap();
+    for words in [&b"\xff\xfe\x00\n"[..], b"{\"order\":\"burn\"}\n", &[b'{'; 10_000]] {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let duties = Duties {
+            hosts: vec!["127.0.0.1".into()],
+            port: listener.local_addr().unwrap().port(),
+            beats: 9,
+            key: "key".into(),
+            node: "a".into(),
+            run: run(),
+            resident_dir: folder.path().to_owned(),
+            timeout: TIMEOUT,
+        };
+        let served = std::thread::spawn(move || serve(&duties, PathBuf::from("/bin/true")));
+        let (mut stream, _) = listener.accept().unwrap();
+        stream.write_all(words).unwrap();
+        let parting = served.join().expect("no panic").unwrap();
+        assert!(matches!(parting, Parting::Orphaned(_)), "{parting:?}");
+    }
 }
 
 /// Longer than any cool-down.

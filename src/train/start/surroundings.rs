@@ -71,6 +71,13 @@ pub(in crate::train) fn surroundings(
         let folder = arguments.run_dir.shown();
         TrainError::Configuration(format!("cannot {what} in the run directory {folder}: {error}"))
     };
+    if let Some(user) = kintsugi_ffi::private::planted_by(&arguments.run_dir) {
+        let folder = arguments.run_dir.shown();
+        return Err(TrainError::Configuration(format!(
+            "{folder} was put there by user {user}, in a folder where everybody makes names; name \
+             another --run-dir"
+        )));
+    }
     storage.create_dir("logs".as_ref()).map_err(|error| cannot("make a folder", error))?;
     if arguments.launched {
         let attempt = arguments.attempt.unwrap_or(1);

@@ -9,7 +9,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use kintsugi::cluster::resident::folder::inventory;
-use kintsugi::launch::attempt::place;
+use kintsugi::launch::folders;
 use kintsugi::launch::run_dir::RunDir;
 use kintsugi::observe::event::{Event, Kind, Lost};
 use kintsugi::observe::log::read_events;
@@ -378,12 +378,7 @@ fn nothing_left(folder: &Path) -> Result<(), String> {
     }
     let processes = processes_of(folder);
     let run = RunDir::at(folder).map_err(|error| error.to_string())?;
-    let attempts = 1..=run.result().map_or(1, |result| result.attempt);
-    let folders = attempts.flat_map(|attempt| {
-        let (_, temporary, segments) = place(&run.id(), attempt);
-        [temporary, segments]
-    });
-    let folders: Vec<_> = folders.filter(|folder| folder.exists()).collect();
+    let folders = folders::of_run(&run.id());
     let name = folder.display().to_string();
     let slots = inventory(Path::new("/dev/shm")).into_iter().filter(|f| f.run_dir == name).count();
     if processes.is_empty() && folders.is_empty() && slots == 0 {

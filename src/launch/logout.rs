@@ -1,0 +1,211 @@
+//! Whether systemd empties `/dev/shm` when a user's last session ends (logind.conf(5), RemoveIPC):
+//! a run that was left to itself would lose the state that outlives its ranks. Where it does, and
+//! nobody chose `recovery.resident_dir`, that state lies elsewhere.
+
+use std::path::{Path, PathBuf};
+
+use kintsugi_ffi::process;
+
+use crate::cluster::resident::Folder;
+use crate::cluster::resident::folder::inventory;
+use crate::config::{Recovery, Resident, Shown};
+
+/// What logind spares: system users.
+const SYSTEM_USER_MAX: u32 = 999;
+/// What logind empties.
+const EMPTIED: &str = "/dev/shm";
+/// Where resident state lies instead.
+const KEPT: &str = "/tmp";
+/// Where settings may stand, the strongest last.
+const SETTINGS: [&str; 4] =
+    ["usr/lib/systemd", "usr/local/lib/systemd", "run/systemd", "etc/systemd"];
+
+/// What becomes of a user's shared memory at the end of his last session.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AtLogout {
+    /// It stays.
+    Kept,
+    /// It is removed.
+    Emptied,
+}
+
+/// On this machine, for this user.
+pub fn at_logout() -> AtLogout {
+    at_logout_of(process::user_id(), Path::new("/"))
+}
+
+fn at_logout_of(user: u32, root: &Path) -> AtLogout {
+    let logind = root.join("run/systemd/users").is_dir();
+    let spared = user <= SYSTEM_USER_MAX || lingers(user, root) || !removes_ipc(root);
+    if logind && !spared { AtLogout::Emptied } else { AtLogout::Kept }
+}
+
+/// Whether the user's manager stays without a session (`loginctl enable-linger`).
+fn lingers(user: u32, root: &Path) -> bool {
+    let users = std::fs::read_to_string(root.join("etc/passwd")).unwrap_or_default();
+    let number = user.to_string();
+    let named = users.lines().filter(|line| line.split(':').nth(2) == Some(&number));
+    let mut names: Vec<String> =
+        named.filter_map(|line| line.split(':').next().map(str::to_owned)).collect();
+    // Users of a directory service are in no file.
+    names.extend(["LOGNAME", "USER"].iter().filter_map(|name| std::env::var(name).ok()));
+    let folder = root.join("var/lib/systemd/linger");
+    names.iter().any(|name| !name.is_empty() && !name.contains('/') && folder.join(name).exists())
+}
+
+/// logind's setting, which is on unless somebody says otherwise.
+fn removes_ipc(root: &Path) -> bool {
+    let mut texts: Vec<String> = Vec::new();
+    let mut extra: Vec<PathBuf> = Vec::new();
+    for folder in SETTINGS.map(|folder| root.join(folder)) {
+        texts.extend(std::fs::read_to_string(folder.join("logind.conf")));
+        let entries = std::fs::read_dir(folder.join("logind.conf.d")).into_iter().flatten();
+        let files = entries.flatten().map(|entry| entry.path());
+        extra.extend(files.filter(|path| path.extension().is_some_and(|end| end == "conf")));
+    }
+    // Of all folders together they are read in the order of their names.
+    extra.sort_by(|one, other| one.file_name().cmp(&other.file_name()));
+    texts.extend(extra.iter().filter_map(|path| std::fs::read_to_string(path).ok()));
+    let mut said = texts.iter().flat_map(|text| text.lines()).filter_map(|line| {
+        let value = line.trim().strip_prefix("RemoveIPC")?.trim_start().strip_prefix('=')?;
+        match value.trim().to_ascii_lowercase().as_str() {
+            "no" | "false" | "off" | "0" | "n" | "f" => Some(false),
+            "yes" | "true" | "on" | "1" | "y" | "t" => Some(true),
+            _ => None,
+        }
+    });
+    said.next_back().unwrap_or(true)
+}
+
+/// Whether somebody chose where resident state lies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Chosen {
+    /// It lies there.
+    ByUser,
+    /// It is the default.
+    ByNobody,
+}
+
+/// Puts resident state where it outlives the user's sessions; what to tell him where that is not
+/// the default. A run goes on from the newest state that it has, wherever that lies.
+pub fn suit_resident_dir(
+    recovery: &mut Recovery,
+    chosen: Chosen,
+    run_id: &str,
+    at_logout: AtLogout,
+) -> Option<String> {
+    let emptied = recovery.resident_dir == Path::new(EMPTIED);
+    if chosen == Chosen::ByUser || !emptied || recovery.resident == Resident::Off {
+        return None;
+    }
+    let newest = |folder: &str| Folder::new(Path::new(folder), run_id).newest();
+    let (there, elsewhere) = (newest(EMPTIED), newest(KEPT));
+    let moves = match at_logout {
+        AtLogout::Emptied => there.is_none() || elsewhere > there,
+        AtLogout::Kept => elsewhere > there,
+    };
+    if moves {
+        recovery.resident_dir = KEPT.into();
+    }
+    (at_logout == AtLogout::Emptied).then(|| {
+        let place = recovery.resident_dir.shown();
+        format!(
+            "systemd empties {EMPTIED} when your last session on this machine ends: resident state \
+             lies in {place}; `loginctl enable-linger` keeps {EMPTIED}"
+        )
+    })
+}
+
+/// Where resident state may lie that is looked for in `folder`: what nobody placed may lie in the
+/// other place too.
+pub fn places(folder: &Path) -> Vec<PathBuf> {
+    let holds_some = |place: &&Path| !inventory(place).is_empty();
+    let elsewhere = Some(Path::new(KEPT)).filter(|_| folder == Path::new(EMPTIED));
+    let elsewhere = elsewhere.filter(holds_some);
+    [folder].into_iter().chain(elsewhere).map(Path::to_owned).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cluster::resident::{Shape, Slots};
+
+    fn machine() -> tempfile::TempDir {
+        let root = tempfile::tempdir().unwrap();
+        for folder in ["run/systemd/users", "etc/systemd/logind.conf.d", "var/lib/systemd/linger"] {
+            std::fs::create_dir_all(root.path().join(folder)).unwrap();
+        }
+        let users = "root:x:0:0::/root:/bin/sh\nann:x:1000:1000::/home/ann:/bin/sh\n";
+        std::fs::write(root.path().join("etc/passwd"), users).unwrap();
+        root
+    }
+
+    #[test]
+    fn logind_empties_the_memory_of_people_who_do_not_linger() {
+        let machine = machine();
+        let root = machine.path();
+        assert_eq!(at_logout_of(1000, root), AtLogout::Emptied);
+        assert_eq!(at_logout_of(0, root), AtLogout::Kept, "a system user");
+        std::fs::write(root.join("var/lib/systemd/linger/ann"), "").unwrap();
+        assert_eq!(at_logout_of(1000, root), AtLogout::Kept, "lingers");
+        assert_eq!(at_logout_of(1001, root), AtLogout::Emptied, "another one");
+        std::fs::remove_dir(root.join("run/systemd/users")).unwrap();
+        assert_eq!(at_logout_of(1001, root), AtLogout::Kept, "no logind");
+    }
+
+    #[test]
+    fn the_last_word_on_remove_ipc_counts() {
+        let machine = machine();
+        let root = machine.path();
+        let say = |file: &str, text: &str| {
+            std::fs::write(root.join("etc/systemd").join(file), text).unwrap();
+        };
+        say("logind.conf", "[Login]\n#RemoveIPC=no\n");
+        assert_eq!(at_logout_of(1000, root), AtLogout::Emptied, "a comment");
+        say("logind.conf", "[Login]\nRemoveIPC = no\n");
+        assert_eq!(at_logout_of(1000, root), AtLogout::Kept);
+        say("logind.conf.d/9.conf", "[Login]\nRemoveIPC=yes\n");
+        assert_eq!(at_logout_of(1000, root), AtLogout::Emptied);
+    }
+
+    /// A run that no other test has, with a state of this step in a folder; gone with the value.
+    struct State(Folder);
+
+    impl State {
+        fn of_step(folder: &str, run: &str, step: u64) -> Self {
+            let folder = Folder::new(Path::new(folder), run);
+            let mut slots = Slots::vacant(Shape::of(&[("weights", 9)]));
+            slots.move_to(folder.create(slots.file_bytes(), "/runs/a").unwrap()).unwrap();
+            slots.begin();
+            slots.commit(step, 0, b"");
+            Self(folder)
+        }
+    }
+
+    impl Drop for State {
+        fn drop(&mut self) {
+            self.0.clear();
+        }
+    }
+
+    #[test]
+    fn state_lies_where_it_stays_unless_the_user_chose_or_the_run_has_some_already() {
+        let run = format!("{:08x}", std::process::id() ^ 0x7117_0117);
+        let place = |chosen, at_logout| {
+            let mut recovery = Recovery::default();
+            let told = suit_resident_dir(&mut recovery, chosen, &run, at_logout).is_some();
+            (recovery.resident_dir.to_string_lossy().into_owned(), told)
+        };
+        let at = |path: &str, told| (path.to_owned(), told);
+        assert_eq!(place(Chosen::ByNobody, AtLogout::Kept), at("/dev/shm", false));
+        assert_eq!(place(Chosen::ByNobody, AtLogout::Emptied), at("/tmp", true));
+        assert_eq!(place(Chosen::ByUser, AtLogout::Emptied), at("/dev/shm", false));
+        let _old = State::of_step("/dev/shm", &run, 5);
+        assert_eq!(place(Chosen::ByNobody, AtLogout::Emptied), at("/dev/shm", true));
+        assert_eq!(places(Path::new("/var/state")), [Path::new("/var/state")]);
+        let _new = State::of_step("/tmp", &run, 6);
+        assert_eq!(places(Path::new("/dev/shm")), [Path::new("/dev/shm"), Path::new("/tmp")]);
+        assert_eq!(place(Chosen::ByNobody, AtLogout::Emptied), at("/tmp", true));
+        assert_eq!(place(Chosen::ByNobody, AtLogout::Kept), at("/tmp", false));
+    }
+}
