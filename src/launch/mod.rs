@@ -16,6 +16,7 @@ use std::path::PathBuf;
 use thiserror::Error;
 
 use crate::config::{ConfigError, Shown};
+use crate::observe::refusal;
 use crate::run_folder::lock::LockError;
 
 pub mod account;
@@ -106,11 +107,12 @@ pub enum LaunchError {
         /// One line per key: old and new value.
         changes: String,
     },
-    /// The run is another launch's: exit code 75 while it holds the run, 85 once it took it over.
+    /// The run is another launch's: exit code 75 while it holds the run, 85 once it took it over;
+    /// or its folder is elsewhere: 2.
     #[error(transparent)]
     Lock(#[from] LockError),
-    /// A file or process of the supervisor itself.
-    #[error("{what}: {source}")]
+    /// A file or process of the supervisor itself: exit code 2 where starting again cannot help.
+    #[error("{what}: {source}{}", refusal::advice(source))]
     Io {
         /// What was tried.
         what: String,
@@ -127,7 +129,15 @@ impl LaunchError {
             Self::NoMpirun { .. } | Self::NoRuntime { .. } => 2,
             Self::Planted { .. } | Self::NotARun { .. } | Self::Changed { .. } => 2,
             Self::Lock(LockError::Superseded { .. }) => 85,
-            Self::Lock(LockError::Held { .. } | LockError::Io { .. }) | Self::Io { .. } => 75,
+            Self::Lock(LockError::Moved { .. }) => 2,
+            Self::Lock(LockError::Held { .. }) => 75,
+            Self::Lock(LockError::Io { source, .. }) | Self::Io { source, .. } => {
+                if refusal::remedy(source).is_some() {
+                    2
+                } else {
+                    75
+                }
+            }
         }
     }
 }
@@ -136,4 +146,28 @@ impl LaunchError {
 fn io_error(what: impl Into<String>) -> impl FnOnce(std::io::Error) -> LaunchError {
     let what = what.into();
     move |source| LaunchError::Io { what, source }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_starting_again_cannot_help_is_a_usage_error_and_says_what_to_change() {
+        let io = |number| io_error("creating RUN/logs")(std::io::Error::from_raw_os_error(number));
+        let lock = |number| {
+            let source = std::io::Error::from_raw_os_error(number);
+            LaunchError::from(LockError::Io { what: "opening RUN/lock".into(), source })
+        };
+        // ENOENT, EACCES, ENOTDIR, EROFS, ENAMETOOLONG.
+        for permanent in [2, 13, 20, 30, 36] {
+            assert_eq!((io(permanent).exit_code(), lock(permanent).exit_code()), (2, 2));
+            let text = io(permanent).to_string();
+            assert!(text.starts_with("creating RUN/logs: ") && text.ends_with(')'), "{text}");
+        }
+        // EIO, ENOSPC.
+        for passing in [5, 28] {
+            assert_eq!((io(passing).exit_code(), lock(passing).exit_code()), (75, 75));
+        }
+    }
 }

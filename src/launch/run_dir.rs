@@ -125,10 +125,14 @@ impl RunDir {
         Some(ranks.map(|member| member.host).collect())
     }
 
-    /// Creates the folder with its `logs`.
-    pub fn create(&self) -> Result<(), LaunchError> {
+    /// Creates the folder with its `logs`, and holds it: what is written from now on is written in
+    /// this one or not at all.
+    pub fn create(&mut self) -> Result<(), LaunchError> {
         let logs = self.join("logs");
-        std::fs::create_dir_all(&logs).map_err(io_error(format!("creating {}", logs.shown())))
+        let failed = || io_error(format!("creating {}", logs.shown()));
+        std::fs::create_dir_all(&logs).map_err(failed())?;
+        self.storage = FileSystem::holding(&self.path).map_err(failed())?;
+        Ok(())
     }
 
     /// Writes the configuration in force.
@@ -196,7 +200,7 @@ mod tests {
 
     fn started() -> (tempfile::TempDir, RunDir) {
         let folder = tempfile::tempdir().unwrap();
-        let run = RunDir::at(&folder.path().join("run")).unwrap();
+        let mut run = RunDir::at(&folder.path().join("run")).unwrap();
         run.create().unwrap();
         run.write_config(&config()).unwrap();
         (folder, run)
@@ -209,7 +213,7 @@ mod tests {
     #[test]
     fn a_run_begins_goes_on_and_is_complete() {
         let folder = tempfile::tempdir().unwrap();
-        let run = RunDir::at(&folder.path().join("run")).unwrap();
+        let mut run = RunDir::at(&folder.path().join("run")).unwrap();
         assert_eq!(run.inspect(&mut config(), false).unwrap(), Found::Nothing);
         run.create().unwrap();
         assert_eq!(run.inspect(&mut config(), false).unwrap(), Found::Nothing);
@@ -260,7 +264,7 @@ mod tests {
 
     #[test]
     fn old_runs_and_results_are_moved_not_lost() {
-        let (folder, run) = started();
+        let (folder, mut run) = started();
         EndingFiles::of(run.storage()).write_result(&completed()).unwrap();
         EndingFiles::of(run.storage()).put_result_aside(2).unwrap();
         assert_eq!(run.result(), None);

@@ -8,6 +8,7 @@ pub mod ledger;
 pub mod log;
 pub mod notice;
 pub mod progress;
+pub mod refusal;
 pub mod report;
 pub mod result;
 pub mod storage;

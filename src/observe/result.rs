@@ -16,7 +16,8 @@ pub enum Status {
     InternalError,
     /// Ladder exhausted or launcher lost.
     JobLost,
-    /// Asked to stop; a checkpoint is written.
+    /// Asked to stop, a checkpoint is written; or all is done but the last checkpoint could not be
+    /// written.
     Interrupted,
     /// The same failure again without a committed step between.
     NoProgress,

@@ -3,6 +3,7 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use crate::config::Shown;
@@ -42,6 +43,10 @@ pub trait Storage: Send + Sync {
             Err(error) => Err(error),
         }
     }
+    /// Why nothing is written any more: the root has another place, or is gone.
+    fn moved(&self) -> Option<String> {
+        None
+    }
 }
 
 /// The file system below a root folder.
@@ -49,6 +54,8 @@ pub trait Storage: Send + Sync {
 pub struct FileSystem {
     /// Paths are relative to it.
     pub root: PathBuf,
+    /// Device and inode of the only folder that is changed; `None`: whichever has the name.
+    held: Option<(u64, u64)>,
 }
 
 /// How the name of a file that is not yet complete begins; `list` does not show such files.
@@ -57,11 +64,46 @@ pub const PARTIAL_PREFIX: &str = ".partial-";
 impl FileSystem {
     /// Below `root`, which need not exist yet.
     pub fn new(root: impl Into<PathBuf>) -> Self {
-        Self { root: root.into() }
+        Self { root: root.into(), held: None }
+    }
+
+    /// Below a folder that is there. Once its name is another folder's, or nobody's, changes are
+    /// refused: nothing grows in the old place of a folder that was moved.
+    ///
+    /// # Errors
+    /// There is no such folder.
+    pub fn holding(root: impl Into<PathBuf>) -> io::Result<Self> {
+        let root = root.into();
+        let found = fs::metadata(&root).map_err(naming(&root))?;
+        Ok(Self { held: Some(identity(&found)), root })
+    }
+
+    /// Where a change is made.
+    fn place(&self, path: &Path) -> io::Result<PathBuf> {
+        match self.moved() {
+            None => Ok(self.resolve(path)),
+            Some(why) => Err(io::Error::new(io::ErrorKind::NotFound, why)),
+        }
     }
 
     fn resolve(&self, path: &Path) -> PathBuf {
         self.root.join(path)
+    }
+}
+
+/// Device and inode: whose name a folder's or file's is.
+pub fn identity(found: &fs::Metadata) -> (u64, u64) {
+    (found.dev(), found.ino())
+}
+
+/// Whether a path names something else than it did, or nothing. A path that cannot be looked at
+/// just now is not known to.
+pub fn names_another(path: &Path, before: (u64, u64)) -> bool {
+    match fs::metadata(path) {
+        Ok(found) => identity(&found) != before,
+        Err(error) => {
+            matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
+        }
     }
 }
 
@@ -104,8 +146,19 @@ fn write_synced(path: &Path, body: &[&[u8]]) -> io::Result<()> {
 }
 
 impl Storage for FileSystem {
+    fn moved(&self) -> Option<String> {
+        let moved = names_another(&self.root, self.held?);
+        moved.then(|| {
+            format!(
+                "{} was moved, removed or replaced under the run: put it back and start again, or \
+                 name its new place with --run-dir",
+                self.root.shown()
+            )
+        })
+    }
+
     fn append_line(&self, path: &Path, line: &str) -> io::Result<()> {
-        let target = self.resolve(path);
+        let target = self.place(path)?;
         let mut bytes = Vec::with_capacity(line.len() + 1);
         bytes.extend_from_slice(line.as_bytes());
         bytes.push(b'\n');
@@ -121,7 +174,7 @@ impl Storage for FileSystem {
     }
 
     fn write_whole(&self, path: &Path, body: &[&[u8]]) -> io::Result<()> {
-        let target = self.resolve(path);
+        let target = self.place(path)?;
         let partial = beside(&target);
         let publish = || {
             write_synced(&partial, body)?;
@@ -132,14 +185,14 @@ impl Storage for FileSystem {
     }
 
     fn replace(&self, path: &Path, body: &[u8]) -> io::Result<()> {
-        let target = self.resolve(path);
+        let target = self.place(path)?;
         let partial = beside(&target);
         let publish = fs::write(&partial, body).and_then(|()| fs::rename(&partial, &target));
         publish.map_err(given_up(&partial, &target))
     }
 
     fn create_new(&self, path: &Path, body: &[u8]) -> io::Result<()> {
-        let target = self.resolve(path);
+        let target = self.place(path)?;
         let create = || {
             let mut file = OpenOptions::new().write(true).create_new(true).open(&target)?;
             file.write_all(body)?;
@@ -173,7 +226,7 @@ impl Storage for FileSystem {
     }
 
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
-        let (from, to) = (self.resolve(from), self.resolve(to));
+        let (from, to) = (self.place(from)?, self.resolve(to));
         let rename = || {
             fs::rename(&from, &to)?;
             sync_folder(&to)
@@ -182,7 +235,7 @@ impl Storage for FileSystem {
     }
 
     fn remove(&self, path: &Path) -> io::Result<()> {
-        let target = self.resolve(path);
+        let target = self.place(path)?;
         let remove = || match fs::symlink_metadata(&target) {
             Ok(found) if found.is_dir() => fs::remove_dir_all(&target),
             Ok(_) => fs::remove_file(&target),
@@ -195,7 +248,7 @@ impl Storage for FileSystem {
     }
 
     fn create_dir(&self, path: &Path) -> io::Result<()> {
-        let target = self.resolve(path);
+        let target = self.place(path)?;
         fs::create_dir_all(&target).map_err(naming(&target))
     }
 

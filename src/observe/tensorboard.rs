@@ -103,7 +103,11 @@ impl Tensorboard {
 
 /// A file of its own for every start: TensorBoard reads them in the order of their names.
 fn create(folder: &Path) -> io::Result<File> {
-    fs::create_dir_all(folder)?;
+    // Only in a run directory that is there.
+    match fs::create_dir(folder) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+        _ => {}
+    }
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let (seconds, micros) = (now.as_secs(), now.subsec_micros());
     let (host, pid) = (os::hostname(), std::process::id());

@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use crate::config::Shown;
+use crate::observe::{refusal, storage};
 
 /// Why a run is not, or no longer, ours.
 #[derive(Debug, Error)]
@@ -37,8 +38,18 @@ pub enum LockError {
         /// The attempt in force.
         attempt: u32,
     },
+    /// The name of the run's folder, or of its lock, is another's or nobody's.
+    #[error(
+        "{} was moved, removed or replaced under the run (its lock is not there any more): put it \
+         back and start again, or name its new place with --run-dir",
+        path.shown()
+    )]
+    Moved {
+        /// The folder.
+        path: PathBuf,
+    },
     /// The file itself.
-    #[error("{what}: {source}")]
+    #[error("{what}: {source}{}", refusal::advice(source))]
     Io {
         /// What was tried.
         what: String,
@@ -174,8 +185,13 @@ impl RunLock {
         self.store()
     }
 
-    /// An error once a later launch has raised the attempt.
+    /// An error once a later launch has raised the attempt, or the run's folder is elsewhere.
     pub fn check(&self) -> Result<(), LockError> {
+        let held = self.file.metadata().map(|found| storage::identity(&found));
+        if held.is_ok_and(|held| storage::names_another(&self.path, held)) {
+            let path = self.path.parent().unwrap_or(&self.path).to_owned();
+            return Err(LockError::Moved { path });
+        }
         let now = read(&self.file).map_err(io_error(format!("reading {}", self.path.shown())))?;
         match now {
             Some(now) if now.attempt > self.held.attempt => {
@@ -294,6 +310,28 @@ mod tests {
         let error = take(run.path()).unwrap_err();
         assert!(matches!(&error, LockError::Held { host, .. } if host == "elsewhere"));
         assert!(lock.check().is_err());
+    }
+
+    #[test]
+    fn a_folder_that_is_moved_replaced_or_removed_is_not_ours_any_more() {
+        let above = tempfile::tempdir().unwrap();
+        let (run, elsewhere) = (above.path().join("run"), above.path().join("elsewhere"));
+        std::fs::create_dir(&run).unwrap();
+        let mut lock = take(&run).unwrap();
+        lock.raise().unwrap();
+        std::fs::rename(&run, &elsewhere).unwrap();
+        let moved = |lock: &RunLock| match lock.check() {
+            Err(LockError::Moved { path }) => path == run,
+            _ => false,
+        };
+        assert!(moved(&lock) && lock.raise().is_err(), "nobody has the name");
+        std::fs::create_dir(&run).unwrap();
+        let other = take(&run).unwrap();
+        assert!(moved(&lock) && other.check().is_ok(), "another run has it");
+        drop(other);
+        std::fs::remove_dir_all(&run).unwrap();
+        std::fs::rename(&elsewhere, &run).unwrap();
+        lock.check().unwrap();
     }
 
     #[test]

@@ -131,6 +131,10 @@ impl Trainer {
         let clock = self.rank.clock.as_ref();
         let attempted =
             attempted.and_then(|sums| self.shrunk.hear_of_launcher(clock).map(|()| sums));
+        let attempted = attempted.and_then(|sums| match self.rank.is_writer() {
+            true => self.record.keeper.look_at_place().map(|()| sums),
+            false => Ok(sums),
+        });
         match self.vote(attempted) {
             Ok((_, Requests { torn_down: true, .. })) => {
                 self.exchange.give_back();
@@ -165,6 +169,15 @@ impl Trainer {
     /// All apply what they attempted, or nobody does. A newcomer's state is proven first, so that
     /// nothing it computed counts otherwise.
     fn vote<T>(&mut self, attempted: Result<T, TrainError>) -> Result<(T, Requests), TrainError> {
+        self.vote_and_ask(Requests::default(), attempted)
+    }
+
+    /// The same, asking `also` for this.
+    fn vote_and_ask<T>(
+        &mut self,
+        also: Requests,
+        attempted: Result<T, TrainError>,
+    ) -> Result<(T, Requests), TrainError> {
         let proven = attempted.and_then(|value| {
             comparison::prove(&mut self.rank)?;
             Ok(value)
@@ -172,6 +185,7 @@ impl Trainer {
         let now = (self.record.journal.seconds(), self.stop.load(Ordering::Relaxed));
         let mut requests = agenda::requests(&self.rank, now, &self.spares, &self.resizer);
         self.shrunk.ask(&mut requests);
+        requests.unsaved = also.unsaved;
         vote::vote(&mut self.rank, requests, proven)
     }
 
@@ -262,13 +276,16 @@ impl Trainer {
         self.record.report_rest(&mut self.rank);
         // Another rank than the writer may be the one that writes those down.
         self.vote(Ok(()))?;
-        let mut kept = Ok(());
+        let mut kept = Ok(status);
         if self.rank.is_writer() {
             let name = "finishing".to_string();
             self.record.event(&self.rank, Kind::Phase { name, seconds: 0.0 });
             kept = self.record.finish(&self.rank, status);
         }
-        self.vote(kept)?;
+        let unsaved = kept.as_ref().is_ok_and(|kept| *kept != status);
+        let (_, asked) = self.vote_and_ask(Requests { unsaved, ..Requests::default() }, kept)?;
+        // As the writer has written it down.
+        let status = if asked.unsaved { Status::Interrupted } else { status };
         let step = self.rank.replica.position.step;
         // A renewed run goes on from what its ranks leave in memory.
         let written = ending != Ending::Renewed && self.record.keeper.has_checkpoint_of(step);

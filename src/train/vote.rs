@@ -14,7 +14,7 @@ use crate::train::state::rank::Rank;
 const COMMIT: u32 = 1;
 /// Cleared by a rank that no repair can help.
 const NOT_BROKEN: u32 = 1 << 4;
-const ALL: u32 = (1 << 10) - 1;
+const ALL: u32 = (1 << 11) - 1;
 
 /// What a rank asks of all others with its vote, and what all were asked. It counts only in a step
 /// that commits, else it is repeated.
@@ -35,13 +35,15 @@ pub struct Requests {
     /// The sums are known to be grouped otherwise than in a run without failures: a newcomer was
     /// not there when the world shrank.
     pub inexact: bool,
+    /// The weights of the last step are not on disk: the run is not complete.
+    pub unsaved: bool,
     /// A world that shrank is being torn down: the step is not applied, the run pauses before it.
     pub torn_down: bool,
 }
 
 impl Requests {
     /// Every request with its bit.
-    fn bits(&mut self) -> [(&mut bool, u32); 8] {
+    fn bits(&mut self) -> [(&mut bool, u32); 9] {
         [
             (&mut self.stop, 1 << 1),
             (&mut self.out_of_time, 1 << 2),
@@ -51,6 +53,7 @@ impl Requests {
             (&mut self.take_in_spares, 1 << 7),
             (&mut self.inexact, 1 << 8),
             (&mut self.torn_down, 1 << 9),
+            (&mut self.unsaved, 1 << 10),
         ]
     }
 
@@ -154,7 +157,7 @@ mod tests {
 
     #[test]
     fn every_request_survives_an_agreement_of_all() {
-        for index in 0..8 {
+        for index in 0..9 {
             let mut asks = Requests::default();
             *asks.bits()[index].0 = true;
             let flags = to_flags(Ballot::Yes, asks) & to_flags(Ballot::Yes, Requests::default());
@@ -178,8 +181,8 @@ mod tests {
 
     #[test]
     fn every_flag_has_its_bit() {
-        assert_eq!(to_flags(Ballot::Yes, Requests::default()), 0b11_1111_1111);
+        assert_eq!(to_flags(Ballot::Yes, Requests::default()), 0b111_1111_1111);
         let stop = Requests { stop: true, ..Requests::default() };
-        assert_eq!(to_flags(Ballot::Broken, stop), 0b11_1110_1100);
+        assert_eq!(to_flags(Ballot::Broken, stop), 0b111_1110_1100);
     }
 }

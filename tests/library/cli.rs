@@ -119,6 +119,38 @@ fn a_dry_run_prints_one_line_that_a_shell_can_run_and_creates_nothing() {
 }
 
 #[test]
+fn places_that_cannot_be_used_are_usage_errors_that_say_what_to_change() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("file"), "").unwrap();
+    let below_a_file = folder.path().join("file/run").display().to_string();
+    let too_long = folder.path().join("x".repeat(300)).display().to_string();
+    let config = project("configs/mlp_synthetic.toml");
+    // Nobody makes folders in /sys.
+    for (run, remedy) in [
+        (&below_a_file[..], "a file is in the place of a folder"),
+        (&too_long, "choose a shorter one"),
+        ("/sys/kintsugi", "name another place"),
+    ] {
+        for command in ["launch", "train"] {
+            let output = kintsugi(&[command, &config, "--run-dir", run]);
+            let said = stderr(&output);
+            assert_eq!(output.status.code(), Some(2), "{command} {run}: {said}");
+            assert!(said.contains(remedy) || said.contains("read-only"), "{command} {run}: {said}");
+        }
+    }
+    let run = folder.path().join("run").display().to_string();
+    let output = Command::new(env!("CARGO_BIN_EXE_kintsugi"))
+        .args(["launch", &config, "--run-dir", &run])
+        .env("PATH", folder.path())
+        .envs([("SLURM_JOB_ID", "7"), ("SLURM_NNODES", "2"), ("SLURM_NODELIST", "n[1-2]")])
+        .output()
+        .unwrap();
+    let said = stderr(&output);
+    assert_eq!(output.status.code(), Some(2), "{said}");
+    assert!(said.contains("scontrol show hostnames") && said.contains("install"), "{said}");
+}
+
+#[test]
 fn a_missing_mpirun_is_named_with_what_to_do() {
     let output = Command::new(env!("CARGO_BIN_EXE_kintsugi"))
         .args(["launch", "--dry-run", &project("configs/mlp_synthetic.toml")])

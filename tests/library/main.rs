@@ -10,6 +10,7 @@ mod data;
 mod fixture;
 mod fleet;
 mod gradients;
+mod moved;
 mod observe;
 mod reference;
 mod report;
@@ -19,3 +20,4 @@ mod simulated_cluster;
 #[path = "../processes/stranger.rs"]
 mod stranger;
 mod toy;
+mod unsaved;

@@ -11,6 +11,7 @@ mod integrity;
 mod join;
 mod launch;
 mod matrix;
+mod moved;
 mod regrow;
 mod reproducible;
 mod resident;

@@ -14,6 +14,43 @@ fn on_both(claim: impl Fn(&dyn Storage)) {
 }
 
 #[test]
+fn a_folder_that_is_held_is_changed_nowhere_else() {
+    let above = tempfile::tempdir().unwrap();
+    let (run, elsewhere) = (above.path().join("run"), above.path().join("elsewhere"));
+    assert!(FileSystem::holding(&run).is_err(), "there is nothing to hold");
+    std::fs::create_dir(&run).unwrap();
+    let storage = FileSystem::holding(&run).unwrap();
+    storage.append_line("events".as_ref(), "{}").unwrap();
+    assert_eq!(storage.moved(), None);
+    std::fs::rename(&run, &elsewhere).unwrap();
+    let refuses = || {
+        let (a, b) = (Path::new("events"), Path::new("b/c"));
+        let changes = [
+            storage.append_line(a, "{}"),
+            storage.write_whole(a, &[b"x"]),
+            storage.replace(a, b"x"),
+            storage.create_new(b, b"x"),
+            storage.create_dir(b),
+            storage.rename(a, b),
+            storage.remove(a),
+        ];
+        for change in changes {
+            let text = change.unwrap_err().to_string();
+            assert!(text.contains("was moved, removed or replaced"), "{text}");
+        }
+    };
+    refuses();
+    assert!(!run.exists(), "nothing grows in the old place");
+    std::fs::create_dir(&run).unwrap();
+    refuses();
+    assert_eq!(std::fs::read_dir(&run).unwrap().count(), 0, "nor in another run of the name");
+    std::fs::remove_dir(&run).unwrap();
+    std::fs::rename(&elsewhere, &run).unwrap();
+    storage.append_line("events".as_ref(), "{}").unwrap();
+    assert_eq!(storage.read("events".as_ref()).unwrap(), b"{}\n{}\n");
+}
+
+#[test]
 fn a_written_file_is_read_back_whole_and_replaced_whole() {
     on_both(|storage| {
         let path = Path::new("a.json");

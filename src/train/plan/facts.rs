@@ -37,6 +37,8 @@ pub struct Facts {
     pub keep: u32,
     /// `checkpoint.mtbf`.
     pub mtbf: Duration,
+    /// Longest wait for a checkpoint that must be written before the run ends.
+    pub last_limit: Duration,
     /// Which samples make which step.
     pub order: Order,
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use crate::cluster::faults::inject::STRUCK;
 use crate::cluster::faults::{FAULTS_FOLDER, Injector, Standing};
 use crate::cluster::world::World;
-use crate::config::Every;
+use crate::config::{Every, Span};
 use crate::observe::clock::Clock;
 use crate::observe::event::Kind;
 use crate::observe::ledger::{self, Entry};
@@ -32,11 +32,11 @@ use crate::train::state::replica::Replica;
 use crate::train::record::due::{self, Last};
 use crate::train::record::struck::Struck;
 
-/// Longest wait for a checkpoint that must be written before the run ends.
-const FINAL_CHECKPOINT_LIMIT: Duration = Duration::from_secs(25);
-
-/// Times that checkpoint is begun.
+/// Times that a checkpoint is begun which must be written before the run ends.
 const FINAL_CHECKPOINT_TRIES: u32 = 2;
+
+/// How often the writer looks whether the run directory still is where it was.
+const PLACE_LOOK: Duration = Duration::from_secs(1);
 
 /// Times that the result is written, and the pause between.
 const RESULT_TRIES: u32 = 10;
@@ -63,8 +63,12 @@ pub struct Keeper {
     last: Option<Last>,
     /// The newest step whose checkpoint is on disk and verified.
     published: Option<u64>,
+    /// Why the newest checkpoint that was begun is not on disk.
+    unwritten: Option<String>,
     /// Stalls of checkpoints that are being written, by step.
     stalls: Vec<Stall>,
+    /// When the run directory was last seen in its place.
+    placed: Option<Duration>,
     /// The copy of the newest checkpoint.
     copying: Option<Copying>,
     cost_seconds: f64,
@@ -94,7 +98,9 @@ impl Keeper {
             writer,
             last,
             published: None,
+            unwritten: None,
             stalls,
+            placed: None,
             copying,
             cost_seconds,
             persisting: Arc::default(),
@@ -158,7 +164,7 @@ impl Keeper {
     /// one is due from `target` on.
     pub fn distrust(&mut self, target: u64) {
         if let Some(writer) = &self.writer
-            && !writer.finish(FINAL_CHECKPOINT_LIMIT)
+            && !writer.finish(self.facts.last_limit)
         {
             tracing::warn!("a checkpoint of a distrusted state may still be written");
         }
@@ -185,6 +191,16 @@ impl Keeper {
                 Staff::Inline => Writer::inline(storage, facts.keep, current, Arc::clone(clock)),
             }
         })
+    }
+
+    /// A run ends where its directory was moved from under it: nobody would find what it does.
+    pub fn look_at_place(&mut self) -> Result<(), TrainError> {
+        let now = self.clock.now();
+        if self.placed.is_some_and(|seen| now.saturating_sub(seen) < PLACE_LOOK) {
+            return Ok(());
+        }
+        self.placed = Some(now);
+        self.storage.moved().map_or(Ok(()), |why| Err(TrainError::Configuration(why)))
     }
 
     /// Begins a checkpoint when one is due, and reports those that were finished.
@@ -271,6 +287,7 @@ impl Keeper {
             match done.result {
                 Ok(()) => {
                     self.published = self.published.max(Some(done.step));
+                    self.unwritten = None;
                     self.cost_seconds = stall;
                     let kind = Kind::Checkpoint {
                         name: done.name,
@@ -284,6 +301,7 @@ impl Keeper {
                 }
                 Err(error) => {
                     let message = format!("no checkpoint at step {}: {error}", done.step);
+                    self.unwritten = Some(error.to_string());
                     tracing::warn!("{message}");
                     journal.event(place, Kind::Warning { message });
                 }
@@ -291,14 +309,17 @@ impl Keeper {
         }
     }
 
-    /// The end of a run that all ranks agreed on: last checkpoint, result.
+    /// The end of a run that all ranks agreed on: last checkpoint, result. A run that was to be
+    /// complete is interrupted where its weights are not on disk.
     pub fn finish(
         &mut self,
         replica: &Replica,
         journal: &mut Journal,
         place: Moment,
         status: Status,
-    ) -> Result<(), TrainError> {
+    ) -> Result<Status, TrainError> {
+        self.placed = None;
+        self.look_at_place()?;
         if !(self.still_current)() {
             let text = "a newer attempt of this run has started: no result is written here";
             return Err(TrainError::JobLost(text.into()));
@@ -309,15 +330,16 @@ impl Keeper {
         if !stays_in_memory && (self.facts.every != Every::Never || status != Status::Completed) {
             self.last_checkpoint(replica, journal, place);
         }
+        let status = self.ended(status, replica.position.step);
         self.complete_ledger(replica, journal);
         let reason = self.reason(&replica.position, status);
         let state_sha256 = Some(self.digest(replica));
         self.write_result(replica, journal, place, (status, &reason, &state_sha256))?;
         // A disk that has room again only now.
         self.complete_ledger(replica, journal);
-        let status = outcome::status_name(status).to_string();
-        journal.event(place, Kind::RunEnd { status, reason, state_sha256 });
-        Ok(())
+        let name = outcome::status_name(status).to_string();
+        journal.event(place, Kind::RunEnd { status: name, reason, state_sha256 });
+        Ok(status)
     }
 
     /// Tried again for as long as the result is: who audits a completed run expects all its steps.
@@ -364,7 +386,12 @@ impl Keeper {
     fn last_checkpoint(&mut self, replica: &Replica, journal: &mut Journal, place: Moment) {
         self.wait_for_copy();
         for _ in 0..FINAL_CHECKPOINT_TRIES {
-            if !self.writer().finish(FINAL_CHECKPOINT_LIMIT) {
+            let limit = self.facts.last_limit;
+            if !self.writer().finish(limit) {
+                let limit = Span(limit);
+                self.unwritten = Some(format!(
+                    "it took longer than {limit}; raise recovery.time_limit to wait longer"
+                ));
                 tracing::warn!("the last checkpoint took too long and was left behind");
                 return;
             }
@@ -375,8 +402,16 @@ impl Keeper {
             self.begin(replica, place, journal.seconds());
             self.wait_for_copy();
         }
-        self.writer().finish(FINAL_CHECKPOINT_LIMIT);
+        let limit = self.facts.last_limit;
+        self.writer().finish(limit);
         self.report(journal, place);
+    }
+
+    /// How a run ends by this status: complete only with its weights on disk, or where no
+    /// checkpoints are wanted.
+    fn ended(&self, status: Status, step: u64) -> Status {
+        let wanted = status == Status::Completed && self.facts.every != Every::Never;
+        if wanted && !self.has_checkpoint_of(step) { Status::Interrupted } else { status }
     }
 
     fn reason(&self, position: &Position, status: Status) -> String {
@@ -389,6 +424,14 @@ impl Keeper {
         if position.ending == Some(Ending::Renewed) {
             return "renewal: the last spare is gone, or launch asks for it; all ranks start again"
                 .into();
+        }
+        if let Some(Ending::Completed | Ending::OutOfTime) = position.ending {
+            let why =
+                self.unwritten.as_deref().unwrap_or("no checkpoint of the last step is there");
+            return format!(
+                "all steps are committed, but their weights are not on disk: {why}; the same \
+                 command completes the run, or set checkpoint.every = \"never\" to do without them"
+            );
         }
         match self.published {
             Some(step) if step == position.step => "asked to stop; a checkpoint is written".into(),

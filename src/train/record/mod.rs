@@ -79,7 +79,7 @@ impl Record {
     }
 
     /// The end of a run that all ranks agreed on: last checkpoint, result.
-    pub fn finish(&mut self, rank: &Rank, status: Status) -> Result<(), TrainError> {
+    pub fn finish(&mut self, rank: &Rank, status: Status) -> Result<Status, TrainError> {
         self.keeper.finish(&rank.replica, &mut self.journal, rank.place(), status)
     }
 }

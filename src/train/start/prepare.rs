@@ -3,6 +3,7 @@
 
 use std::path::Path;
 use std::sync::{Arc, RwLock};
+use std::time::Duration;
 
 use crate::cluster::comm::{CommError, Communicator, Membership};
 use crate::cluster::faults::Injector;
@@ -40,6 +41,10 @@ use crate::train::update::optimizer::Optimizer;
 
 /// Decoded validation images kept in memory, at most.
 const EVALUATION_CACHE_BYTES: u64 = 256 << 20;
+
+/// Shortest wait for the checkpoint that a run ends with. It grows with `recovery.time_limit`, by
+/// half of which guardians take a rank for hung.
+const LAST_CHECKPOINT_MIN: Duration = Duration::from_secs(25);
 
 /// Everything of a rank that needs no communicator.
 pub struct Prepared {
@@ -156,6 +161,7 @@ pub fn prepare_from(
         every: config.checkpoint.every,
         keep: config.checkpoint.keep,
         mtbf: config.checkpoint.mtbf.0,
+        last_limit: LAST_CHECKPOINT_MIN.max(config.recovery.time_limit.0 * 5 / 12),
         order: order.clone(),
     };
     let shape = parts::shape(&layout, config.train.exchange);

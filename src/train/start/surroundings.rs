@@ -18,6 +18,7 @@ use crate::observe::clock::{Clock, RealClock};
 use crate::observe::event::{Event, Kind, VERSION};
 use crate::observe::log::{EventLog, read_events};
 use crate::observe::notice::act_on;
+use crate::observe::refusal;
 use crate::observe::result::Status;
 use crate::observe::storage::{FileSystem, Storage};
 use crate::run_folder::heard::Heard;
@@ -65,8 +66,6 @@ pub struct Surroundings {
 pub(in crate::train) fn surroundings(
     arguments: &TrainArguments,
 ) -> Result<Surroundings, TrainError> {
-    let file_system = FileSystem::new(&arguments.run_dir);
-    let storage: Arc<dyn Storage> = Arc::new(file_system);
     let cannot = |what: &str, error: std::io::Error| {
         let folder = arguments.run_dir.shown();
         TrainError::Configuration(format!("cannot {what} in the run directory {folder}: {error}"))
@@ -78,7 +77,10 @@ pub(in crate::train) fn surroundings(
              another --run-dir"
         )));
     }
-    storage.create_dir("logs".as_ref()).map_err(|error| cannot("make a folder", error))?;
+    let storage: Arc<dyn Storage> = Arc::new(hold(arguments).map_err(|error| {
+        let error = format!("{error}{}", refusal::advice(&error));
+        cannot("make a folder", std::io::Error::other(error))
+    })?);
     if arguments.launched {
         let attempt = arguments.attempt.unwrap_or(1);
         let name = log_name(attempt, &kintsugi_ffi::os::hostname(), std::process::id());
@@ -127,6 +129,18 @@ pub(in crate::train) fn surroundings(
         fingerprint,
         owners,
     })
+}
+
+/// The run directory, made where there is none. That of a launch holds its lock: where that is not,
+/// the folder is elsewhere by now.
+fn hold(arguments: &TrainArguments) -> std::io::Result<FileSystem> {
+    let run_dir = &arguments.run_dir;
+    if arguments.launched && !run_dir.join("lock").exists() {
+        let text = "the lock of its launch is not in it: it was moved, removed or replaced";
+        return Err(std::io::Error::new(std::io::ErrorKind::NotFound, text));
+    }
+    std::fs::create_dir_all(run_dir.join("logs"))?;
+    FileSystem::holding(run_dir)
 }
 
 /// The first signal asks for a checkpoint and the end; a second Ctrl-C does not wait for it.
