@@ -187,14 +187,22 @@ fn processes(matches: &dyn Fn(&str) -> bool) -> Vec<u32> {
 /// Asks a job's ranks on this machine, its spares too, for a checkpoint and their end: for
 /// launchers that do not hand the signal on.
 pub fn ask_to_stop(job: &str) {
-    let rank = |pid: &u32| {
-        let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-        line.split(|&byte| byte == 0).nth(1) == Some(&b"train"[..])
-    };
-    for pid in processes(&|name| name == job).into_iter().filter(rank) {
+    for pid in ranks(job) {
         // It may be gone already.
         let _ = os::kill(pid, Signal::User1);
     }
+}
+
+/// The processes of a job's ranks on this machine, its spares among them.
+pub fn ranks(job: &str) -> Vec<u32> {
+    // Behind the program, or behind a script and what runs it.
+    const PLACES: std::ops::RangeInclusive<usize> = 1..=2;
+    let is_rank = |pid: &u32| {
+        let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        let words: Vec<&[u8]> = line.split(|&byte| byte == 0).collect();
+        PLACES.into_iter().any(|place| words.get(place) == Some(&&b"train"[..]))
+    };
+    processes(&|name| name == job).into_iter().filter(is_rank).collect()
 }
 
 /// The job a process of this user belongs to.

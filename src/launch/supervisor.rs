@@ -22,12 +22,14 @@ use super::nodes::connections::Loss;
 use super::verdict::{self, Ending, History, Next};
 use super::{LaunchError, folders, io_error, janitor};
 
+use deserted::Deserted;
 use record::Record;
 use scaling::Scaling;
 use spread::Spread;
 use start::Start;
 
 mod answer;
+mod deserted;
 mod notices;
 mod record;
 mod scaling;
@@ -268,6 +270,7 @@ impl Supervisor<'_> {
         let mut lock_checked = Instant::now();
         let mut result_seen: Option<Instant> = None;
         let mut start = Start::at(attempt.started());
+        let mut deserted = Deserted::at(attempt.started());
         loop {
             if self.record.follow() {
                 sign_of_life = Instant::now();
@@ -288,6 +291,10 @@ impl Supervisor<'_> {
             self.scaling.look(self.nodes.as_mut(), &mut self.record);
             if !self.scaling.is_under_way() {
                 self.spread.look(self.nodes.as_ref(), &mut self.record);
+            }
+            let job = self.job.name(self.record.attempt);
+            if let Some(first) = deserted.look(&mut self.record, &job, Instant::now()) {
+                return Ok(Ending::Deserted(first));
             }
             let silence = sign_of_life.elapsed();
             let awaited = self.record.history.awaited();

@@ -20,6 +20,8 @@ pub enum Ending {
     NodeLost(String),
     /// A process ended before MPI had started, and the others waited there for it: which, and why.
     Unstarted(String),
+    /// No rank was left, and mpirun went on without: who was the first to end, and why.
+    Deserted(String),
     /// Somebody asked for the end.
     Stopped,
 }
@@ -29,7 +31,7 @@ impl Ending {
     pub fn killed_for(&self) -> Option<&str> {
         match self {
             Self::Hung(why) | Self::NodeLost(why) => Some(why),
-            Self::Exited(_) | Self::Unstarted(_) | Self::Stopped => None,
+            Self::Exited(_) | Self::Unstarted(_) | Self::Deserted(_) | Self::Stopped => None,
         }
     }
 }
@@ -57,6 +59,7 @@ pub fn next(ending: &Ending, result: Option<RunResult>, stalled: u32, rungs: &[R
         (None, Ending::Exited(how)) => format!("mpirun ended ({how}) without a result"),
         (None, Ending::Hung(why)) => why.clone(),
         (None, Ending::Unstarted(why)) => format!("the ranks could not start: {why}"),
+        (None, Ending::Deserted(first)) => format!("no rank is left; the first to end: {first}"),
         (None, Ending::Stopped) => "no rank could write a checkpoint in time".to_owned(),
     };
     if *ending == Ending::Stopped {

@@ -260,11 +260,10 @@ impl Trainer {
         self.rank.replica.at(Point::InResize);
         let heard = resize::hear_wish(&mut self.rank, &self.resizer);
         let (wish, _) = self.vote(heard)?;
-        let before = self.rank.world.ranks();
-        let resized = resize::resize(&mut self.rank, &mut self.record, &mut self.resizer, wish)?;
-        if self.rank.world.ranks() > before {
-            self.tries.grew(&self.rank.plan.policy);
+        if wish.now as usize > self.rank.world.ranks() {
+            self.tries.grows(&self.rank.plan.policy);
         }
+        let resized = resize::resize(&mut self.rank, &mut self.record, &mut self.resizer, wish)?;
         Ok((resized == Resized::Leaves).then_some(Outcome::Left))
     }
 

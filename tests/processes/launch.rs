@@ -53,7 +53,12 @@ case "$FAKE-$attempt" in
     echo "status: signal 9 (SIGKILL)" >> "$end"
     echo "memory: probably out of memory" >> "$end"
     forever ;;
-  unmet-*) step 5; result completed ;;
+  deserted-1)
+    step 3
+    echo "status: signal 9 (SIGKILL)" > "$run/logs/attempt-1-pid-$$.end"
+    # mpirun lives on, and no process of it is a rank.
+    exec sleep 600 ;;
+  unmet-*|deserted-*) step 5; result completed ;;
   refuse-*) printf 'configuration\nthe data set has 3 classes\n' > "$run/failure.txt"; exit 2 ;;
   polite-*)
     trap 'result interrupted; exit 0' USR1
@@ -274,6 +279,17 @@ fn a_rank_that_ends_before_mpi_has_started_ends_the_attempt_and_is_named() {
     let told: Vec<&str> = text.lines().filter(|line| line.contains(cause)).collect();
     assert!(told[0].starts_with("warning: the start fails: rank 1, process "), "{text}");
     assert!(told[1].ends_with("starting again (attempt 2)") && told.len() == 2, "{text}");
+    lab.assert_nothing_left(AT_ONCE);
+}
+
+#[test]
+fn an_attempt_that_no_rank_is_left_of_ends_though_mpirun_goes_on() {
+    let _turn = beside_its_like();
+    let lab = Lab::new();
+    let launch = lab.launch("deserted", &["-s", "recovery.time_limit=10min"]);
+    assert_eq!(launch.code(), Some(0), "{}", lab.text());
+    assert_eq!(lab.result().attempt, 2);
+    assert!(lab.text().contains("no rank is left; the first to end: process "), "{}", lab.text());
     lab.assert_nothing_left(AT_ONCE);
 }
 

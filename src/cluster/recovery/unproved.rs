@@ -1,14 +1,16 @@
-//! A repair has succeeded once steps were committed after it: a replacement that dies before (out
+//! A repair has succeeded once a step was committed after it: a replacement that dies before (out
 //! of memory, say) would be replaced for ever. Until then the next repair goes on from its place
-//! on the ladder. Pure but for a note.
+//! on the ladder. So it does where many repairs in a row have lasted a step or two each. Pure but
+//! for a note.
 
 use super::machine::{self, Machine, UNPROVEN};
 use super::position::Position;
 use super::{Hooks, Note, Policy};
 
-/// Committed steps that prove a repair: both slots of the state are written then, and every
-/// program of a step has run.
-pub const PROVING_STEPS: u32 = 3;
+/// Committed steps after which a repair is history: both slots of the state are written then.
+pub const SETTLED_STEPS: u32 = 3;
+/// Repairs in a row that had fewer steps each, after which each counts as a failed try.
+pub const ROW_MAX: u32 = 8;
 
 /// What the last repair has used up of the ladder. Commits are the same on all survivors, and so
 /// is this.
@@ -17,6 +19,8 @@ pub struct Unproved {
     position: Option<Position>,
     /// Committed since.
     steps: u32,
+    /// Repairs, this one included, that no more than a step or two lie between.
+    row: u32,
     /// It was no repair: the world has grown on purpose.
     growth: bool,
 }
@@ -24,18 +28,19 @@ pub struct Unproved {
 impl Unproved {
     /// Where the last repair stood, unless steps have proven it.
     pub fn position(&self) -> Option<Position> {
-        self.position
+        self.position.filter(|_| self.steps == 0 || self.growth || self.row > ROW_MAX)
     }
 
     /// A repair ended at this position.
     pub fn repaired(&mut self, position: Position) {
-        *self = Self { position: Some(position), steps: 0, growth: false };
+        let row = self.row + 1;
+        *self = Self { position: Some(position), steps: 0, row, growth: false };
     }
 
     /// The world has grown: whoever dies now is not replaced again, where it can do with fewer.
     pub fn grew(&mut self, policy: &Policy) {
         let position = Some(machine::grow(policy).position());
-        *self = Self { position, steps: 0, growth: true };
+        *self = Self { position, steps: 0, row: 0, growth: true };
     }
 
     /// Whether a growth is yet to be proven.
@@ -46,7 +51,7 @@ impl Unproved {
     /// A step was committed.
     pub fn committed(&mut self) {
         self.steps += 1;
-        if self.steps >= PROVING_STEPS {
+        if self.steps >= SETTLED_STEPS {
             *self = Self::default();
         }
     }
@@ -105,23 +110,36 @@ mod tests {
         (0..steps).for_each(|_| unproved.committed());
     }
 
+    const RESPAWN: Action = Action::Repair(Repair::Respawn);
+    const DROP: Action = Action::Repair(Repair::Drop);
+
     #[test]
-    fn a_replacement_that_dies_before_it_has_proven_itself_is_a_failed_try() {
+    fn a_replacement_that_dies_before_the_next_commit_is_a_failed_try() {
         let policy = policy(&[Spare, Respawn, Shrink, Restart], 3);
-        let respawn = Action::Repair(Repair::Respawn);
-        for steps in 0..PROVING_STEPS {
+        let mut unproved = Unproved::default();
+        for _ in 0..3 {
+            assert_eq!(repair(&policy, &mut unproved), RESPAWN);
+        }
+        // Fewer and fewer ranks are no try of anything.
+        for _ in 0..5 {
+            assert_eq!(repair(&policy, &mut unproved), DROP);
+        }
+        commit(&mut unproved, 1);
+        assert_eq!(repair(&policy, &mut unproved), RESPAWN);
+    }
+
+    #[test]
+    fn repairs_that_last_a_step_each_are_failed_tries_where_there_are_many_in_a_row() {
+        let policy = policy(&[Spare, Respawn, Shrink, Restart], 3);
+        for steps in 1..SETTLED_STEPS {
             let mut unproved = Unproved::default();
-            for _ in 0..3 {
-                assert_eq!(repair(&policy, &mut unproved), respawn, "{steps} steps between");
+            for number in 0..ROW_MAX + 3 {
+                assert_eq!(repair(&policy, &mut unproved), RESPAWN, "repair {number}");
                 commit(&mut unproved, steps);
             }
-            // Fewer and fewer ranks are no try of anything.
-            for _ in 0..5 {
-                assert_eq!(repair(&policy, &mut unproved), Action::Repair(Repair::Drop));
-                commit(&mut unproved, steps);
-            }
-            commit(&mut unproved, PROVING_STEPS);
-            assert_eq!(repair(&policy, &mut unproved), respawn);
+            assert_eq!(repair(&policy, &mut unproved), DROP, "{steps} steps between");
+            commit(&mut unproved, SETTLED_STEPS);
+            assert_eq!(repair(&policy, &mut unproved), RESPAWN);
         }
     }
 
@@ -130,7 +148,7 @@ mod tests {
         let policy = policy(&[Respawn, Restart], 2);
         let mut unproved = Unproved::default();
         for _ in 0..2 {
-            assert_eq!(repair(&policy, &mut unproved), Action::Repair(Repair::Respawn));
+            assert_eq!(repair(&policy, &mut unproved), RESPAWN);
         }
         let end = repair(&policy, &mut unproved);
         assert!(matches!(&end, Action::GaveUp(why) if why.contains("proven itself")), "{end:?}");
@@ -141,31 +159,39 @@ mod tests {
         let policy = policy(&[Spare, Respawn, Shrink], 3);
         let mut unproved = Unproved::default();
         unproved.grew(&policy);
+        commit(&mut unproved, SETTLED_STEPS - 1);
         assert!(unproved.of_growth());
-        assert_eq!(repair(&policy, &mut unproved), Action::Repair(Repair::Drop));
+        assert_eq!(repair(&policy, &mut unproved), DROP);
         assert!(!unproved.of_growth());
-        commit(&mut unproved, PROVING_STEPS);
-        assert_eq!(repair(&policy, &mut unproved), Action::Repair(Repair::Respawn));
+        commit(&mut unproved, SETTLED_STEPS);
+        assert_eq!(repair(&policy, &mut unproved), RESPAWN);
     }
 
     proptest! {
-        /// Whatever is committed between deaths, a ladder brings processes in at most `tries` times
-        /// a rung in a row, and any number of times where each has proven itself.
+        /// Whatever is committed between deaths: without a commit processes are brought in at most
+        /// `tries` times in a row, and a few times more where fewer steps than settle a repair are.
         #[test]
-        fn replacements_in_a_row_are_bounded_unless_each_has_proven_itself(
+        fn replacements_in_a_row_are_bounded_unless_steps_settle_each(
             spares in any::<bool>(), tries in 1u32..5,
-            between in proptest::collection::vec(0u32..2 * PROVING_STEPS, 1..60),
+            between in proptest::collection::vec(0u32..2 * SETTLED_STEPS, 1..90),
         ) {
             let ladder: &[Rung] = match spares {
                 true => &[Spare, Respawn, Shrink, Restart],
                 false => &[Respawn, Shrink, Restart],
             };
-            let (policy, mut unproved, mut row) = (policy(ladder, tries), Unproved::default(), 0);
+            let (policy, mut unproved) = (policy(ladder, tries), Unproved::default());
+            let (mut without_step, mut unsettled) = (0, 0);
             for steps in between {
-                let expected = if row < tries { Repair::Respawn } else { Repair::Drop };
-                prop_assert_eq!(repair(&policy, &mut unproved), Action::Repair(expected));
+                let done = repair(&policy, &mut unproved);
+                if without_step == 0 && unsettled <= ROW_MAX {
+                    prop_assert_eq!(&done, &RESPAWN, "the top of the ladder");
+                }
+                if without_step >= tries || unsettled >= ROW_MAX + tries {
+                    prop_assert_eq!(&done, &DROP);
+                }
                 commit(&mut unproved, steps);
-                row = if steps >= PROVING_STEPS { 0 } else { row + 1 };
+                without_step = if steps == 0 { without_step + 1 } else { 0 };
+                unsettled = if steps < SETTLED_STEPS { unsettled + 1 } else { 0 };
             }
         }
     }

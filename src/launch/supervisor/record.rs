@@ -186,6 +186,14 @@ impl<'a> Record<'a> {
         Some(told)
     }
 
+    /// The process of this attempt that ended first, for a person, once so many have left word of
+    /// their end.
+    pub(super) fn first_end_of(&self, ends: usize) -> Option<String> {
+        let logs = self.job.run.join("logs");
+        let of_attempt = ends::of_attempt(&logs, self.attempt);
+        of_attempt.first().filter(|_| of_attempt.len() >= ends).map(|first| first.told(&logs))
+    }
+
     /// Which process ended first.
     pub(super) fn say_first_end(&mut self) {
         let logs = self.job.run.join("logs");

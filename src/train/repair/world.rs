@@ -35,8 +35,8 @@ impl Tries {
         self.unproved.committed();
     }
 
-    /// The world has grown; no step has proven it yet.
-    pub fn grew(&mut self, policy: &Policy) {
+    /// The world is about to grow; it has to prove itself by steps.
+    pub fn grows(&mut self, policy: &Policy) {
         self.unproved.grew(policy);
     }
 

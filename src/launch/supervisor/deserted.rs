@@ -1,0 +1,50 @@
+//! An attempt that nobody is left of. mpirun can go on without ranks: where they died while it
+//! started replacements, it still waits for those.
+
+use std::time::{Duration, Instant};
+
+use crate::launch::janitor;
+
+use super::record::Record;
+
+/// How often ranks are looked for, and how long there must be none: one that is in the middle of
+/// its start has no name for a moment.
+const LOOK: Duration = Duration::from_secs(1);
+const PATIENCE: Duration = Duration::from_secs(3);
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Deserted {
+    looked: Instant,
+    since: Option<Instant>,
+}
+
+impl Deserted {
+    /// The attempt begins.
+    pub(super) fn at(now: Instant) -> Self {
+        Self { looked: now, since: None }
+    }
+
+    /// Who was the first to end, and why, once no rank is left. On several nodes this machine does
+    /// not see them all.
+    pub(super) fn look(
+        &mut self,
+        record: &mut Record<'_>,
+        job: &str,
+        now: Instant,
+    ) -> Option<String> {
+        if record.job.nodes.is_some() || now.duration_since(self.looked) < LOOK {
+            return None;
+        }
+        self.looked = now;
+        // Processes are looked at only where enough ends are known.
+        let first = record.first_end_of(record.job.config.run.ranks as usize);
+        let first = first.filter(|_| janitor::ranks(job).is_empty());
+        let Some(first) = first else {
+            self.since = None;
+            return None;
+        };
+        let since = *self.since.get_or_insert(now);
+        (now.duration_since(since) >= PATIENCE).then_some(first)
+    }
+}
