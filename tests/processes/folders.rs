@@ -49,7 +49,7 @@ fn a_run_says_once_what_it_does_not_read_and_finds_its_files_from_anywhere() {
     fs::write(class.join("late.heic"), "x").expect("written");
     symlink("..", class.join("loop\u{1b}[2J")).expect("linked");
 
-    let words = ["train", "run.toml", "--run-dir", "run"];
+    let words = ["launch", "run.toml", "--run-dir", "run"];
     let first = here(&words);
     assert_eq!(first.code, Some(0), "{}", first.stderr);
     let said = |text: &str, what: &str| text.matches(what).count();
@@ -61,9 +61,19 @@ fn a_run_says_once_what_it_does_not_read_and_finds_its_files_from_anywhere() {
     assert_eq!(longer.code, Some(0), "{}", longer.stderr);
     assert_eq!(said(&longer.stderr, "not read"), 0, "once is enough: {}", longer.stderr);
 
-    let config = fs::read_to_string(project.join("run/config.toml")).expect("there");
-    let whole = train.canonicalize().expect("there");
-    assert!(config.contains(&format!("train = {:?}", whole.to_string_lossy())), "{config}");
+    let single = here(&["train", "run.toml", "--run-dir", "alone"]);
+    assert_eq!(single.code, Some(0), "{}", single.stderr);
+    for folder in ["run", "alone"] {
+        let config = fs::read_to_string(project.join(folder).join("config.toml")).expect("there");
+        let whole = train.canonicalize().expect("there");
+        assert!(config.contains(&format!("train = {:?}", whole.to_string_lossy())), "{config}");
+    }
+    // From its own configuration a run goes on, wherever that is read.
+    let again = ["launch", "../project/run/config.toml", "--run-dir", "../project/run"];
+    let again = [&again[..], &["-s", "train.steps=4"]].concat();
+    let again = run(kintsugi().args(again).current_dir(&other), 60);
+    assert_eq!(again.code, Some(0), "{}", again.stderr);
+    assert!(again.stderr.contains("step 4/4"), "{}", again.stderr);
     let checkpoint = project.join("run");
     let measured = run(kintsugi().arg("evaluate").arg(checkpoint).current_dir(&other), 60);
     assert_eq!(measured.code, Some(0), "{}", measured.stderr);
