@@ -47,6 +47,13 @@ const BANNED: [&str; 6] = [
     concat!("XX", "X "),
 ];
 
+/// The one place that writes to stdout and stderr, and survives what may have become of them.
+const CONSOLE: &str = "src/observe/console";
+
+/// What writes to them elsewhere, and panics where they are closed, full or gone.
+const WRITERS: [&str; 7] =
+    ["print!", "println!", "eprint!", "eprintln!", "stdout()", "stderr()", "ProgressDrawTarget"];
+
 /// Split for the same reason.
 const UNSAFE: &str = concat!("un", "safe");
 
@@ -78,6 +85,13 @@ fn has_word(line: &str, word: &str) -> bool {
         let after = line[at + word.len()..].chars().next();
         !before.is_some_and(part_of_word) && !after.is_some_and(part_of_word)
     })
+}
+
+/// `call` where a name begins: `println!` is no `print_line!`, and no `eprintln!`.
+fn has_start(line: &str, call: &str) -> bool {
+    let part_of_word = |c: char| c.is_alphanumeric() || c == '_';
+    line.match_indices(call)
+        .any(|(at, _)| !line[..at].chars().next_back().is_some_and(part_of_word))
 }
 
 /// The room of a file of the library: `src/config/mod.rs` -> `config`.
@@ -205,6 +219,10 @@ fn content_breaches(source: &Source) -> Vec<String> {
                 "{}:{number}: a path is shown as it is; write .shown() (config/shown.rs)",
                 source.path
             ));
+        }
+        let silent = source.path.starts_with("src/") && !source.path.starts_with(CONSOLE);
+        for writer in WRITERS.iter().filter(|writer| silent && has_start(line, writer)) {
+            breaches.push(format!("{}:{number}: `{writer}` outside {CONSOLE}", source.path));
         }
         let in_wire = source.path == "src/train/checkpoint/wire.rs";
         if source.path.starts_with("src/") && !in_wire && line.contains(concat!("bin", "code::")) {
@@ -338,6 +356,13 @@ fn unsafe_code_leftovers_and_silent_files_are_caught() {
     assert_caught("src/config/utils.rs", OPENING, "says nothing");
     let code = format!("{OPENING}fn f() {{ g(path{}) }}\n", concat!(".dis", "play()"));
     assert_caught("src/config/a.rs", &code, "write .shown()");
+    for writer in ["println!(\"x\")", "eprint!()", "std::io::stderr().lock()", "io::stdout()"] {
+        let code = format!("{OPENING}fn f() {{ let _ = {writer}; }}\n");
+        assert_caught("src/config/a.rs", &code, "outside src/observe/console");
+        assert!(breaches(&Source::planted("src/observe/console/mod.rs", &code)).is_empty());
+    }
+    let fine = format!("{OPENING}fn f() {{ print_line!(\"x\"); command.stdout(log); }}\n");
+    assert!(breaches(&Source::planted("src/config/a.rs", &fine)).is_empty());
     let code = format!("{OPENING}{}\n", concat!("use bin", "code::serialize;"));
     assert_caught("src/config/a.rs", &code, "checkpoint/wire.rs");
 }

@@ -1,6 +1,5 @@
 //! `kintsugi agent` (hidden): speaks for one node, see `launch::nodes`.
 
-use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -8,6 +7,7 @@ use crate::config::Span;
 use crate::launch::nodes::agent::{Duties, Parting, serve};
 use crate::launch::nodes::message::KEY_VARIABLE;
 use crate::launch::nodes::orphan::{Outcome, watch};
+use crate::observe::console;
 
 /// Arguments.
 #[derive(Debug, clap::Args)]
@@ -83,5 +83,5 @@ pub fn run(args: &Args) -> ExitCode {
 
 /// Whoever read it may be gone: that must not end an agent.
 fn say(args: &Args, text: &str) {
-    let _ = writeln!(std::io::stderr(), "agent of {}: {text}", args.node);
+    console::say!("agent of {}: {text}", args.node);
 }

@@ -7,6 +7,7 @@ use std::process::ExitCode;
 
 use crate::config::{Config, ExchangeKind, Shown};
 use crate::data::sampler::Order;
+use crate::observe::console::{self, print_line, say};
 use crate::observe::event::{Event, Kind};
 use crate::observe::ledger::{self, AuditReport, Entry, RoundsReport};
 use crate::observe::log::{EVENTS_FILE, read_events};
@@ -44,15 +45,15 @@ pub fn run(args: &Args) -> ExitCode {
     let findings = match audit(&args.run) {
         Ok(findings) => findings,
         Err(error) => {
-            eprintln!("error: {error}");
+            say!("error: {error}");
             return ExitCode::from(1);
         }
     };
     if args.json {
         let json = serde_json::to_string(&findings).expect("findings are plain data");
-        println!("{json}");
+        print_line!("{json}");
     } else {
-        print!("{}", sentences(&findings));
+        console::print_text(&sentences(&findings));
     }
     if findings.passed { ExitCode::SUCCESS } else { ExitCode::from(1) }
 }

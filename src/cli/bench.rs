@@ -5,6 +5,7 @@ use std::process::ExitCode;
 
 use crate::lab::bench::{Report, all_reduce, calm, checkpoint, print_table};
 use crate::lab::bench::{recovery, spares, sums};
+use crate::observe::console::{print_line, say};
 
 /// Compares two things in one run and prints the ratio.
 #[derive(Debug, clap::Args)]
@@ -18,7 +19,7 @@ enum Bench {
     /// The gradient all-reduce with and without ULFM, with and without the vote
     AllReduce {
         /// Ranks
-        #[arg(short, long, default_value_t = 4)]
+        #[arg(short, long, default_value_t = 4, value_parser = super::arguments::ranks)]
         ranks: u32,
         /// Pairs of mpirun, alternating
         #[arg(long, default_value_t = 4)]
@@ -39,7 +40,7 @@ enum Bench {
         #[arg(long, default_value = "configs/bench/cnn11.toml")]
         config: PathBuf,
         /// Ranks
-        #[arg(short, long, default_value_t = 4)]
+        #[arg(short, long, default_value_t = 4, value_parser = super::arguments::ranks)]
         ranks: u32,
         /// Starts of the two; with several, each start is one sample, and six make an interval
         #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
@@ -60,7 +61,7 @@ enum Bench {
         #[arg(long, default_value = "configs/bench/95mb.toml")]
         config: PathBuf,
         /// Ranks
-        #[arg(short, long, default_value_t = 4)]
+        #[arg(short, long, default_value_t = 4, value_parser = super::arguments::ranks)]
         ranks: u32,
         /// Checkpoints
         #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..))]
@@ -78,7 +79,7 @@ enum Bench {
         #[arg(long, default_value = "configs/mlp_synthetic.toml")]
         small: PathBuf,
         /// Ranks
-        #[arg(short, long, default_value_t = 4)]
+        #[arg(short, long, default_value_t = 4, value_parser = super::arguments::ranks)]
         ranks: u32,
         /// Seconds of each run
         #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(2..))]
@@ -96,7 +97,7 @@ enum Bench {
         #[arg(long, default_value = "configs/bench/cnn11.toml")]
         config: PathBuf,
         /// Ranks
-        #[arg(short, long, default_value_t = 4)]
+        #[arg(short, long, default_value_t = 4, value_parser = super::arguments::ranks)]
         ranks: u32,
         /// Turns of each of the three
         #[arg(long, default_value_t = 30, value_parser = clap::value_parser!(u32).range(1..))]
@@ -115,7 +116,7 @@ enum Bench {
         #[arg(long, default_value = "configs/bench/95mb.toml")]
         config: PathBuf,
         /// Ranks
-        #[arg(short, long, default_value_t = 4)]
+        #[arg(short, long, default_value_t = 4, value_parser = super::arguments::ranks)]
         ranks: u32,
         /// Repairs per case
         #[arg(long, default_value_t = 10)]
@@ -172,7 +173,7 @@ pub fn run(args: &Args) -> ExitCode {
 
 fn print(report: &Report, json: bool) -> ExitCode {
     if json {
-        println!("{}", serde_json::to_string(report).expect("a report is plain data"));
+        print_line!("{}", serde_json::to_string(report).expect("a report is plain data"));
     } else {
         print_table(report);
     }
@@ -180,6 +181,6 @@ fn print(report: &Report, json: bool) -> ExitCode {
 }
 
 fn fail(reason: &str) -> ExitCode {
-    eprintln!("error: {reason}");
+    say!("error: {reason}");
     ExitCode::from(1)
 }

@@ -1,6 +1,5 @@
 //! `kintsugi chaos RUN`: kills random ranks of a running run, see `lab::chaos`.
 
-use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -10,6 +9,7 @@ use kintsugi_ffi::os::Signal;
 use crate::config::Span;
 use crate::lab::chaos::schedule::{Blows, Spares, Targets};
 use crate::lab::chaos::{Outcome, Storm, rage};
+use crate::observe::console::{say, tell};
 
 /// Arguments.
 #[derive(Debug, clap::Args)]
@@ -52,13 +52,16 @@ enum Weapon {
     Stop,
 }
 
+/// About 30 years.
+const SECONDS_MAX: f64 = 1e9;
+
 /// Moments that a dry run prints when nothing bounds them.
 const DRY_RUN_BLOWS: usize = 20;
 
 /// Rages, or says when it would.
 pub fn run(args: &Args) -> ExitCode {
-    if !(args.mtbf > 0.0 && args.mtbf.is_finite()) {
-        eprintln!("error: --mtbf {}: write a number of seconds above 0", args.mtbf);
+    if !(args.mtbf > 0.0 && args.mtbf <= SECONDS_MAX) {
+        say!("error: --mtbf {}: write a number of seconds above 0, up to {SECONDS_MAX}", args.mtbf);
         return ExitCode::from(2);
     }
     let storm = storm(args);
@@ -72,7 +75,7 @@ pub fn run(args: &Args) -> ExitCode {
             ExitCode::SUCCESS
         }
         Err(error) => {
-            eprintln!("error: {error}");
+            say!("error: {error}");
             ExitCode::from(error.exit_code())
         }
     }
@@ -103,5 +106,5 @@ fn dry_run(storm: &Storm) {
 
 /// A closed stdout must not end a storm.
 fn print(text: &str) {
-    let _ = writeln!(std::io::stdout(), "{text}");
+    tell!("{text}");
 }

@@ -10,6 +10,8 @@ use serde::Serialize;
 
 use crate::config::Shown;
 use crate::observe::clock::RealClock;
+use crate::observe::console::{print_line, say};
+use crate::observe::console::{print_line, say};
 use crate::observe::storage::{FileSystem, Storage};
 use crate::train::checkpoint::weights::{Given, Imported, Named, WeightsError};
 use crate::train::checkpoint::{CheckpointError, store, weights};
@@ -96,7 +98,7 @@ pub fn run(args: &Args) -> ExitCode {
         }
     };
     outcome.unwrap_or_else(|failure| {
-        eprintln!("kintsugi checkpoint: {failure}");
+        say!("kintsugi checkpoint: {failure}");
         match failure {
             Failure::Checkpoint(CheckpointError::Gone { .. })
             | Failure::Weights(WeightsError::Checkpoint(CheckpointError::Gone { .. })) => {
@@ -179,20 +181,20 @@ fn unmarked(storage: &dyn Storage) -> Result<Vec<Entry>, CheckpointError> {
 fn show(entries: &[Entry], json: bool) {
     if json {
         for entry in entries {
-            println!("{}", serde_json::to_string(entry).expect("plain fields are always JSON"));
+            print_line!("{}", serde_json::to_string(entry).expect("plain fields are always JSON"));
         }
         return;
     }
     if entries.is_empty() {
-        eprintln!("no checkpoints");
+        say!("no checkpoints");
         return;
     }
-    println!("{:<20} {:>10} {:>12}  verified", "checkpoint", "step", "MB");
+    print_line!("{:<20} {:>10} {:>12}  verified", "checkpoint", "step", "MB");
     for entry in entries {
         let step = entry.step.map_or("-".to_string(), |step| step.to_string());
         let size = entry.bytes.map_or("-".to_string(), |b| format!("{:.1}", b as f64 / 1e6));
         let verified = entry.problem.as_deref().map_or("yes".into(), |why| format!("no: {why}"));
-        println!("{:<20} {step:>10} {size:>12}  {verified}", entry.name);
+        print_line!("{:<20} {step:>10} {size:>12}  {verified}", entry.name);
     }
 }
 
@@ -213,7 +215,7 @@ fn export(path: &Path, file: &Path) -> Result<ExitCode, Failure> {
         .write_whole(file, &[&bytes])
         .map_err(|error| Failure::Usage(format!("cannot write {}: {error}", file.shown())))?;
     let (step, size) = (snapshot.state.step, bytes.len() as f64 / 1e6);
-    println!("{}: {} of step {step}, {size:.1} MB", file.shown(), snapshot.model_name);
+    print_line!("{}: {} of step {step}, {size:.1} MB", file.shown(), snapshot.model_name);
     Ok(ExitCode::SUCCESS)
 }
 
@@ -244,7 +246,7 @@ fn import(file: &Path, directory: &Path, given: Given) -> Result<ExitCode, Failu
     let bytes = std::fs::read(file).map_err(read)?;
     let Imported { snapshot, prefix } = weights::import(file, &bytes, given)?;
     if !prefix.is_empty() {
-        eprintln!("every name begins with `{}`: taken off", prefix.shown());
+        say!("every name begins with `{}`: taken off", prefix.shown());
     }
     let storage = FileSystem::new(directory);
     if !store::published(&storage)?.is_empty() {
@@ -254,6 +256,6 @@ fn import(file: &Path, directory: &Path, given: Given) -> Result<ExitCode, Failu
     let report = store::write(&storage, &snapshot, 1, &|| true, &RealClock::default());
     report.result?;
     let folder = directory.join(store::FOLDER).join(&report.name);
-    println!("{}: {}, {:.1} MB", folder.shown(), snapshot.model_name, report.bytes as f64 / 1e6);
+    print_line!("{}: {}, {:.1} MB", folder.shown(), snapshot.model_name, report.bytes as f64 / 1e6);
     Ok(ExitCode::SUCCESS)
 }

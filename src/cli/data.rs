@@ -6,7 +6,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 
 use crate::config::{Data, DataFormat, Shown};
@@ -15,6 +15,8 @@ use crate::data::set::DataSet;
 use crate::data::source::Source;
 use crate::data::synth::{self, SynthOptions};
 use crate::data::{DataError, Split};
+use crate::observe::console::{self, print_line, say};
+use crate::observe::console::{print_line, say};
 
 /// Exit code of a set that is missing, unreadable or changed (README, "Exit codes").
 const DATA_ERROR: u8 = 3;
@@ -103,7 +105,7 @@ pub fn run(args: &Args) -> ExitCode {
     match done {
         Ok(code) => code,
         Err(error) => {
-            eprintln!("error: {error}");
+            say!("error: {error}");
             ExitCode::from(DATA_ERROR)
         }
     }
@@ -111,7 +113,7 @@ pub fn run(args: &Args) -> ExitCode {
 
 /// A bar on a terminal, nothing elsewhere.
 fn bar(total: u64, what: &str) -> ProgressBar {
-    let bar = ProgressBar::with_draw_target(Some(total), ProgressDrawTarget::stderr());
+    let bar = console::bar::bar(Some(total));
     let style = ProgressStyle::with_template("{msg} {wide_bar} {human_pos}/{human_len} {eta}");
     bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
     bar.set_message(what.to_owned());
@@ -132,7 +134,7 @@ fn synthesise(args: &Synth) -> Result<ExitCode, DataError> {
     let written = synth::write(&options, &|done, _| bar.set_position(done));
     bar.finish_and_clear();
     let written = written?;
-    println!(
+    print_line!(
         "{} images of {} classes, {:.1} MB, in {:.1} s\ndata.train = {:?}\ndata.validation = {:?}",
         written.images,
         args.classes,
@@ -203,7 +205,7 @@ fn inspect(args: &Inspect) -> Result<ExitCode, DataError> {
     let usable = reports.iter().all(|report| report.usable);
     if args.json {
         let whole = serde_json::json!({ "usable": usable, "splits": reports });
-        println!("{whole}");
+        print_line!("{whole}");
     } else {
         reports.iter().for_each(print);
     }
@@ -283,7 +285,7 @@ fn bad_file(source: &dyn Source, id: u64, error: DataError) -> BadFile {
 }
 
 fn print(report: &Report) {
-    println!(
+    print_line!(
         "{} {}: {} samples, {} classes, {} channels, fingerprint {}",
         report.split,
         report.path,
@@ -293,11 +295,11 @@ fn print(report: &Report) {
         report.fingerprint
     );
     for class in &report.classes {
-        println!("  {:>8}  {}", class.samples, class.name.shown());
+        print_line!("  {:>8}  {}", class.samples, class.name.shown());
     }
     let show = |range: &Range| format!("{} / {} / {}", range.min, range.median, range.max);
     if let (Some(width), Some(height)) = (&report.width, &report.height) {
-        println!(
+        print_line!(
             "  width {}, height {} (min / median / max); {:.0} images/s",
             show(width),
             show(height),
@@ -305,19 +307,19 @@ fn print(report: &Report) {
         );
     }
     for remark in &report.remarks {
-        println!("  {remark}");
+        print_line!("  {remark}");
     }
     if !report.bad.is_empty() {
-        println!("  {} bad of {}:", report.bad.len(), report.samples);
+        print_line!("  {} bad of {}:", report.bad.len(), report.samples);
     }
     for bad in report.bad.iter().take(BAD_SHOWN) {
-        println!("    {}: {}", bad.name, bad.reason);
+        print_line!("    {}: {}", bad.name, bad.reason);
     }
     if report.bad.len() > BAD_SHOWN {
-        println!("    ... (--json lists all)");
+        print_line!("    ... (--json lists all)");
     }
     if !report.usable {
-        println!("  nothing in it can be decoded: not usable");
+        print_line!("  nothing in it can be decoded: not usable");
     }
 }
 

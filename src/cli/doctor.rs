@@ -1,6 +1,5 @@
 //! `kintsugi doctor`: whether recovery works here, and what to do where it does not.
 
-use std::io::{self, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -9,6 +8,7 @@ use crate::config::Shown;
 use crate::lab::doctor::{Diagnosis, Finding, Grade, diagnose};
 use crate::lab::resident;
 use crate::launch::{janitor, logout};
+use crate::observe::console::print_line;
 
 /// Says what this machine has, kills a rank to see whether recovery works, and times it.
 #[derive(Debug, clap::Args)]
@@ -34,33 +34,29 @@ pub fn run(args: &Args) -> ExitCode {
         for place in logout::places(&args.resident_dir) {
             let (files, bytes) = resident::clear(&place);
             let place = place.shown();
-            println!("{files} files of resident state, {bytes} bytes, removed from {place}");
+            print_line!("{files} files of resident state, {bytes} bytes, removed from {place}");
         }
         let folders = janitor::clear_abandoned(CLEAR_WAIT_MAX);
         if folders.removed > 0 {
-            println!("{} folders of attempts that nobody is left of, removed", folders.removed);
+            print_line!("{} folders of attempts that nobody is left of, removed", folders.removed);
         }
         if folders.in_use > 0 {
-            println!("{} folders of attempts are in use, and stay", folders.in_use);
+            print_line!("{} folders of attempts are in use, and stay", folders.in_use);
         }
         return ExitCode::SUCCESS;
     }
     let diagnosis = diagnose(&args.resident_dir);
-    let mut out = std::io::stdout().lock();
-    let printed = if args.json {
-        serde_json::to_writer(&mut out, &diagnosis).map_err(Into::into).and_then(|()| writeln!(out))
+    if args.json {
+        print_line!("{}", serde_json::to_string(&diagnosis).expect("a diagnosis is plain data"));
     } else {
-        print(&diagnosis, &mut out)
-    };
-    if let Err(error) = printed {
-        eprintln!("kintsugi doctor: the diagnosis cannot be written: {error}");
+        print(&diagnosis);
     }
     if diagnosis.recovery_works { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-fn print(diagnosis: &Diagnosis, out: &mut impl Write) -> io::Result<()> {
+fn print(diagnosis: &Diagnosis) {
     for finding in &diagnosis.findings {
-        print_finding(finding, out)?;
+        print_finding(finding);
     }
     let repairs = diagnosis.live_check.iter().flat_map(|outcome| &outcome.repairs);
     for repair in repairs {
@@ -74,21 +70,20 @@ fn print(diagnosis: &Diagnosis, out: &mut impl Write) -> io::Result<()> {
         ];
         let phases: Vec<String> =
             phases.iter().map(|(name, seconds)| format!("{name} {:.1}", seconds * 1e3)).collect();
-        writeln!(out, "{:24}{} ms", "", phases.join(", "))?;
+        print_line!("{:24}{} ms", "", phases.join(", "));
     }
-    writeln!(out, "ladder on one node: {}", diagnosis.ladder.join(", "))
+    print_line!("ladder on one node: {}", diagnosis.ladder.join(", "));
 }
 
-fn print_finding(finding: &Finding, out: &mut impl Write) -> io::Result<()> {
+fn print_finding(finding: &Finding) {
     let state = match finding.state {
         Grade::Ok => "ok",
         Grade::Absent => "-",
         Grade::Warning => "warning",
         Grade::Broken => "BROKEN",
     };
-    writeln!(out, "{state:8}{:16}{}", finding.name, finding.value)?;
-    if finding.advice.is_empty() {
-        return Ok(());
+    print_line!("{state:8}{:16}{}", finding.name, finding.value);
+    if !finding.advice.is_empty() {
+        print_line!("{:24}{}", "", finding.advice);
     }
-    writeln!(out, "{:24}{}", "", finding.advice)
 }

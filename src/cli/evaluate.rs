@@ -15,6 +15,7 @@ use crate::data::open::open;
 use crate::data::{DataError, Split};
 use crate::engine::{self, Compute, EngineError};
 use crate::model::{catalogue, layout};
+use crate::observe::console::{print_line, say};
 use crate::train::checkpoint::weights::WeightsError;
 use crate::train::checkpoint::{CheckpointError, Snapshot, weights};
 
@@ -30,7 +31,7 @@ pub struct Args {
     #[arg(short = 's', long = "set", value_name = "KEY=VALUE")]
     set: Vec<String>,
     /// Computing threads [default: all cores]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = super::arguments::crowd)]
     threads: Option<usize>,
     /// One JSON object on the last line of stdout
     #[arg(long)]
@@ -81,14 +82,14 @@ impl Failure {
 pub fn run(args: &Args) -> ExitCode {
     match evaluate(args) {
         Ok(measured) if args.json => {
-            println!(
+            print_line!(
                 "{}",
                 serde_json::to_string(&measured).expect("plain fields have a JSON form")
             );
             ExitCode::SUCCESS
         }
         Ok(measured) => {
-            println!(
+            print_line!(
                 "{} at step {}: error {:.2} %, loss {:.4} over {} samples ({} skipped) in {:.1} s",
                 measured.model,
                 measured.step,
@@ -101,7 +102,7 @@ pub fn run(args: &Args) -> ExitCode {
             ExitCode::SUCCESS
         }
         Err(failure) => {
-            eprintln!("error: {failure}");
+            say!("error: {failure}");
             ExitCode::from(failure.exit_code())
         }
     }

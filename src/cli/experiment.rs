@@ -10,6 +10,7 @@ use crate::config::Shown;
 use crate::lab::experiment::plan::{Changes, Experiment, PlannedRun};
 use crate::lab::experiment::results::{Index, REPORT_FILE};
 use crate::lab::experiment::runner::{Made, Runner, signals};
+use crate::observe::console::{self, print_line, say};
 use crate::observe::result::Status;
 
 /// Compares ways to survive failures: runs every arm, draws one report.
@@ -24,7 +25,7 @@ pub struct Args {
     #[arg(short = 's', long = "set", value_name = "KEY=VALUE")]
     pub set: Vec<String>,
     /// Runs every arm with seeds 1..=N.
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=10_000))]
     pub seeds: Option<u64>,
     /// Wall time of every run; failures, checkpoints and evaluations scale with it.
     #[arg(long, value_name = "T")]
@@ -36,11 +37,11 @@ pub fn run(args: &Args) -> ExitCode {
     match conduct(args) {
         Ok(code) => code,
         Err(Failure::Usage(message)) => {
-            eprintln!("error: {message}");
+            say!("error: {message}");
             ExitCode::from(2)
         }
         Err(Failure::Broken(error)) => {
-            eprintln!("error: {error}");
+            say!("error: {error}");
             ExitCode::from(Status::InternalError.exit_code())
         }
     }
@@ -78,12 +79,12 @@ fn conduct(args: &Args) -> Result<ExitCode, Failure> {
         }
     }
     let minutes = experiment.seconds * plan.len() as f64 / 60.0;
-    eprintln!("{} runs of {} s, about {minutes:.0} min", plan.len(), experiment.seconds);
+    say!("{} runs of {} s, about {minutes:.0} min", plan.len(), experiment.seconds);
     let index = Index::new(&experiment, &text, command_line());
     let mut signals = signals()?;
     for run in &plan {
         if runner.is_missing(run)? {
-            eprintln!("warming up: one step, so that no arm pays for making data");
+            say!("warming up: one step, so that no arm pays for making data");
             let made = runner.warm_up(&experiment.warm_up(&changes), &mut signals)?;
             if made == Made::Interrupted {
                 return Ok(ExitCode::from(Status::Interrupted.exit_code()));
@@ -103,16 +104,16 @@ fn make_all(
     let mut failed = 0;
     let mut interrupted = false;
     for (number, run) in plan.iter().enumerate() {
-        eprintln!("[{}/{}] {}, seed {}", number + 1, plan.len(), run.arm, run.seed);
+        say!("[{}/{}] {}, seed {}", number + 1, plan.len(), run.arm, run.seed);
         let made = runner.make(run, signals)?;
         match made {
             Made::Completed => {}
-            Made::Kept => eprintln!("  complete already: kept"),
+            Made::Kept => say!("  complete already: kept"),
             Made::Failed(code) => {
                 failed += 1;
                 let code = code.map_or("a signal".into(), |code| format!("exit code {code}"));
                 let folder = runner.folder(run).shown();
-                eprintln!("  not complete ({code}): see {folder} and {folder}.log");
+                say!("  not complete ({code}): see {folder} and {folder}.log");
             }
             Made::Interrupted => interrupted = true,
         }
@@ -125,12 +126,12 @@ fn make_all(
         }
     }
     if !index.runs.is_empty() {
-        print!("{}", index.table(&runner.out)?);
-        println!("report: {}", runner.out.join(REPORT_FILE).shown());
+        console::print_text(&index.table(&runner.out)?);
+        print_line!("report: {}", runner.out.join(REPORT_FILE).shown());
     }
     Ok(match (interrupted, failed) {
         (true, _) => {
-            eprintln!("stopped; the same command goes on with the runs that are left");
+            say!("stopped; the same command goes on with the runs that are left");
             ExitCode::from(Status::Interrupted.exit_code())
         }
         (false, 0) => ExitCode::SUCCESS,

@@ -1,7 +1,6 @@
 //! `kintsugi launch`: starts the ranks under mpirun, shows their progress, and ends with the code
 //! that says how the run ended.
 
-use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -24,6 +23,8 @@ use crate::launch::supervisor;
 use crate::launch::{LaunchError, folders, mpirun, network};
 use crate::model::{catalogue, layout};
 use crate::observe::clock::{Clock, RealClock};
+use crate::observe::console::{self, print_line, say, tell};
+use crate::observe::panics;
 use crate::observe::progress::Progress;
 use crate::observe::result::{RunResult, Status};
 use crate::observe::tensorboard::Tensorboard;
@@ -66,10 +67,13 @@ const RANK_PROGRAM_VARIABLE: &str = "KINTSUGI_RANK_PROGRAM";
 
 /// Launches and waits.
 pub fn run(args: &Args) -> ExitCode {
+    panics::end_with_code(Status::InternalError.exit_code());
     match launch(args) {
+        // The line is what was asked for.
+        Ok(status) if args.dry_run => console::conclude(ExitCode::from(status.exit_code())),
         Ok(status) => ExitCode::from(status.exit_code()),
         Err(error) => {
-            eprintln!("error: {error}");
+            say!("error: {error}");
             ExitCode::from(error.exit_code())
         }
     }
@@ -106,9 +110,11 @@ fn launch(args: &Args) -> Result<Status, LaunchError> {
     let moved = suit_logout(args, &mut job)?;
     let limits = limits_of(&job);
     limits.check()?;
+    refuse_crowd(&job)?;
     if args.dry_run {
         let attempt = current_attempt(job.run.path()).unwrap_or(0) + 1;
-        print(&mpirun::pasteable(&job.plan(attempt, RealClock::default().unix_seconds())));
+        let plan = job.plan(attempt, RealClock::default().unix_seconds());
+        print_line!("{}", mpirun::pasteable(&plan));
         return Ok(Status::Completed);
     }
     refuse_what_cannot_run(&job.config)?;
@@ -153,13 +159,23 @@ fn suit_logout(args: &Args, job: &mut Job) -> Result<Option<String>, LaunchError
     Ok(suit_resident_dir(&mut job.config.recovery, chosen, &run_id, at_logout()))
 }
 
+/// More processes than this machine can even start are a slip of the finger.
+fn refuse_crowd(job: &Job) -> Result<(), LaunchError> {
+    let spares = job.config.recovery.spares.unwrap_or(0);
+    let (ranks, spares) = (u64::from(job.config.run.ranks), u64::from(spares));
+    let nodes = job.nodes.as_ref().map_or(1, |nodes| nodes.allocation.nodes.len().max(1));
+    let here = ranks.div_ceil(nodes as u64) + spares;
+    let crowd = os::total_memory_bytes().and_then(|memory| estimate::crowd(here, memory));
+    crowd.map_or(Ok(()), |reason| Err(LaunchError::Refused { reason }))
+}
+
 /// What a complete run left in memory: here, and on nodes that were lost and are back.
 fn clear_slots(job: &Job) {
     job.slots().clear();
     let Some(nodes) = job.nodes.clone() else { return };
     match ClusterNodes::assemble(nodes, job.mission(), &mut || false) {
         Ok(mut nodes) => nodes.clear_slots(),
-        Err(error) => eprintln!(
+        Err(error) => say!(
             "warning: what the run left in memory on other nodes stays there ({error}); `kintsugi \
              doctor --clear` on each clears it"
         ),
@@ -208,7 +224,7 @@ enum Opened {
 /// Finds or makes the run directory and takes it from whoever holds it.
 fn open(args: &Args, job: &mut Job, owners_asked: bool) -> Result<Opened, LaunchError> {
     let Job { config, run, .. } = job;
-    let mut say = |text: &str| eprintln!("{text}");
+    let mut say = |text: &str| say!("{text}");
     let patience = config.recovery.time_limit.0;
     if args.fresh && run.join("config.toml").exists() {
         // Moved only once nobody writes to it any more.
@@ -235,7 +251,7 @@ fn open(args: &Args, job: &mut Job, owners_asked: bool) -> Result<Opened, Launch
 fn supervise(job: &Job, lock: RunLock, limits: Limits) -> Result<Status, LaunchError> {
     let nodes = job.nodes.as_ref().map(|nodes| describe(nodes, job));
     for line in opening(&job.config, &job.run, limits).into_iter().chain(nodes) {
-        eprintln!("{line}");
+        say!("{line}");
     }
     let mut progress = Progress::new().max_seconds(job.config.train.max_seconds);
     let mut tensorboard =
@@ -251,7 +267,7 @@ fn supervise(job: &Job, lock: RunLock, limits: Limits) -> Result<Status, LaunchE
     print(&summary(&result, &job.run));
     match super::report::write_beside(job.run.path()) {
         Ok(path) => print(&format!("report: {}", path.shown())),
-        Err(error) => eprintln!("warning: no report.html: {error}"),
+        Err(error) => say!("warning: no report.html: {error}"),
     }
     Ok(result.status)
 }
@@ -368,5 +384,5 @@ fn summary(result: &RunResult, run: &RunDir) -> String {
 
 /// A closed stdout must not end a run.
 fn print(text: &str) {
-    let _ = writeln!(std::io::stdout(), "{text}");
+    tell!("{text}");
 }

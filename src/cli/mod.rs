@@ -1,14 +1,17 @@
 //! The command line: one file per subcommand, each with its `Args` and `run`.
 
-use std::io::IsTerminal;
 use std::path::Path;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
+use crate::observe::console::{self, Diagnostics, say};
+use crate::observe::panics;
+use crate::observe::result::Status;
 use crate::run_folder;
 
 mod agent;
+mod arguments;
 mod audit;
 mod bench;
 mod chaos;
@@ -102,30 +105,39 @@ impl Command {
 
 /// Parses, runs, returns the exit code (README, "Exit codes"; usage errors are 2).
 pub fn main() -> ExitCode {
+    panics::tell_through_the_console();
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
-        Err(error) => {
-            // A closed pipe is no reason to fail: the text was for a person.
-            let _ = error.print();
-            return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2));
-        }
+        Err(error) => return explain(&error),
     };
     // The warnings of thousands of simulated runs are no news.
     log_to_stderr(if matches!(cli.command, Command::Simulate(_)) { "off" } else { "warn" });
     let missing = cli.command.runs().into_iter().find_map(|run| run_folder::find(run).err());
     if let Some(missing) = missing {
-        eprintln!("error: {missing}");
+        say!("error: {missing}");
         return ExitCode::from(2);
     }
-    match &cli.command {
-        Command::Train(args) => train::run(args),
-        Command::Launch(args) => launch::run(args),
+    // A panic of this thread is told by then. Every other exit code is a statement.
+    std::panic::catch_unwind(|| run(&cli.command))
+        .unwrap_or_else(|_| ExitCode::from(Status::InternalError.exit_code()))
+}
+
+fn run(command: &Command) -> ExitCode {
+    // Commands whose result is what they print fail where it is lost.
+    let printed = match command {
+        // What these do does not depend on who listens.
+        Command::Train(args) => return train::run(args),
+        Command::Launch(args) => return launch::run(args),
+        Command::Experiment(args) => return experiment::run(args),
+        Command::Chaos(args) => return chaos::run(args),
+        Command::Guard(args) => return guard::run(args),
+        Command::Agent(args) => return agent::run(args),
+        Command::StartDaemon(args) => return start_daemon::run(args),
+        Command::Sweep(args) => return sweep::run(args),
         Command::Audit(args) => audit::run(args),
-        Command::Experiment(args) => experiment::run(args),
         Command::Report(args) => report::run(args),
         Command::Scale(args) => scale::run(args),
         Command::Status(args) => status::run(args),
-        Command::Chaos(args) => chaos::run(args),
         Command::Checkpoint(args) => checkpoint::run(args),
         Command::Data(args) => data::run(args),
         Command::Model(args) => model::run(args),
@@ -134,19 +146,35 @@ pub fn main() -> ExitCode {
         Command::Bench(args) => bench::run(args),
         Command::Evaluate(args) => evaluate::run(args),
         Command::Doctor(args) => doctor::run(args),
-        Command::Guard(args) => guard::run(args),
-        Command::Agent(args) => agent::run(args),
-        Command::StartDaemon(args) => start_daemon::run(args),
-        Command::Sweep(args) => sweep::run(args),
+    };
+    console::conclude(printed)
+}
+
+/// Prints a usage error on stderr, or help and version on stdout.
+fn explain(error: &clap::Error) -> ExitCode {
+    let styled = error.render();
+    let (terminal, colours) = match error.use_stderr() {
+        true => (console::errors_are_a_terminal(), ::console::colors_enabled_stderr()),
+        false => (console::output_is_a_terminal(), ::console::colors_enabled()),
+    };
+    let text = if terminal && colours { styled.ansi().to_string() } else { styled.to_string() };
+    let code = ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2));
+    if error.use_stderr() {
+        say!("{}", text.trim_end_matches('\n'));
+        return code;
     }
+    console::print_text(&text);
+    console::conclude(code)
 }
 
 /// Diagnostics go to stderr, filtered as `RUST_LOG` says, and by `default` where it says nothing.
 fn log_to_stderr(default: &str) {
     use tracing_subscriber::EnvFilter;
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(default));
-    let colours = std::io::stderr().is_terminal();
-    let subscriber = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    let colours = console::errors_are_a_terminal();
+    let subscriber = tracing_subscriber::fmt().with_env_filter(filter);
+    // What `tracing` does about a line that is lost is to print another, which panics.
+    let subscriber = subscriber.with_writer(|| Diagnostics).log_internal_errors(false);
     let subscriber = subscriber.with_ansi(colours);
     // Fails only where a subscriber is set already, which then serves.
     let _ = subscriber.with_target(false).try_init();

@@ -6,6 +6,7 @@ use serde::Serialize;
 
 use crate::model::cost::{self, Cost};
 use crate::model::{Graph, LayerKind, Layout, Shape, catalogue, layout, spec::ModelError};
+use crate::observe::console::{print_line, say};
 
 /// Looks at models.
 #[derive(Debug, clap::Args)]
@@ -56,11 +57,11 @@ pub fn run(args: &Args) -> ExitCode {
     };
     match text {
         Ok(text) => {
-            println!("{text}");
+            print_line!("{text}");
             ExitCode::SUCCESS
         }
         Err(error) => {
-            eprintln!("kintsugi: {error}");
+            say!("kintsugi: {error}");
             ExitCode::from(2)
         }
     }

@@ -1,11 +1,11 @@
 //! `kintsugi probe`: measures what this machine can do.
 
-use std::io::{self, Write};
 use std::process::ExitCode;
 use std::time::Duration;
 
 use crate::cluster::comm::mpi::{JoinArguments, under_mpirun};
 use crate::lab::probe_mpi::{self, Kill, Outcome, RankPlan, Scenario};
+use crate::observe::console::{print_line, say};
 
 /// Measures what this machine can do.
 #[derive(Debug, clap::Args)]
@@ -24,7 +24,7 @@ enum What {
 #[derive(Debug, clap::Args)]
 struct MpiArgs {
     /// Ranks to start.
-    #[arg(short = 'n', long, default_value_t = 4)]
+    #[arg(short = 'n', long, default_value_t = 4, value_parser = super::arguments::crowd)]
     ranks: usize,
     /// Steps to commit.
     #[arg(long, default_value_t = 20)]
@@ -36,7 +36,7 @@ struct MpiArgs {
     #[arg(long, conflicts_with = "kill")]
     sequence: Option<u32>,
     /// Seconds after which a run is stopped.
-    #[arg(long, default_value_t = 60)]
+    #[arg(long, default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=86_400))]
     limit_seconds: u64,
     /// Runs of the same.
     #[arg(long, default_value_t = 1)]
@@ -83,33 +83,26 @@ fn scenario(args: &MpiArgs) -> Scenario {
 
 fn launch(args: &MpiArgs) -> ExitCode {
     let scenario = scenario(args);
-    let mut out = std::io::stdout().lock();
     let mut good = 0;
     for _ in 0..args.repeat {
         let outcome = match probe_mpi::launch(&scenario) {
             Ok(outcome) => outcome,
             Err(error) => {
-                eprintln!("kintsugi probe mpi: {error}");
+                say!("kintsugi probe mpi: {error}");
                 return ExitCode::FAILURE;
             }
         };
         good += u32::from(outcome.ok);
-        let printed = if args.json {
-            serde_json::to_writer(&mut out, &outcome)
-                .map_err(Into::into)
-                .and_then(|()| writeln!(out))
+        if args.json {
+            print_line!("{}", serde_json::to_string(&outcome).expect("an outcome is plain data"));
         } else {
-            print(&outcome, &mut out)
-        };
-        if let Err(error) = printed {
-            eprintln!("kintsugi probe mpi: the outcome cannot be written: {error}");
-            return ExitCode::FAILURE;
+            print(&outcome);
         }
     }
     if good == args.repeat { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-fn print(outcome: &Outcome, out: &mut impl Write) -> io::Result<()> {
+fn print(outcome: &Outcome) {
     for repair in &outcome.repairs {
         let phases = [
             ("detect", repair.detect),
@@ -123,19 +116,15 @@ fn print(outcome: &Outcome, out: &mut impl Write) -> io::Result<()> {
         let phases: Vec<String> =
             phases.iter().map(|(name, seconds)| format!("{name} {:.1}", seconds * 1e3)).collect();
         let (step, lost, attempts) = (repair.step, &repair.lost, repair.attempts);
-        writeln!(
-            out,
-            "step {step:>4}, lost {lost:?}, attempts {attempts}: {} ms",
-            phases.join(", ")
-        )?;
+        print_line!("step {step:>4}, lost {lost:?}, attempts {attempts}: {} ms", phases.join(", "));
     }
     for retry in &outcome.retries {
-        writeln!(out, "tried again: {retry}")?;
+        print_line!("tried again: {retry}");
     }
     for problem in &outcome.problems {
-        writeln!(out, "problem: {problem}")?;
+        print_line!("problem: {problem}");
     }
     let (verdict, kills) = (if outcome.ok { "ok" } else { "FAILED" }, outcome.kills);
     let (repairs, seconds) = (outcome.repairs.len(), outcome.seconds);
-    writeln!(out, "{verdict}: {kills} killed, {repairs} repairs, {seconds:.2} s")
+    print_line!("{verdict}: {kills} killed, {repairs} repairs, {seconds:.2} s");
 }

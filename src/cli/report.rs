@@ -8,6 +8,7 @@ use std::process::ExitCode;
 use super::experiment::command_line;
 use crate::config::Shown;
 use crate::lab::experiment::results::{Index, REPORT_FILE, RESULTS_FILE, machine};
+use crate::observe::console::{print_line, say};
 use crate::observe::report::read::read_run;
 use crate::observe::report::{Study, html};
 use crate::observe::storage::{FileSystem, Storage};
@@ -37,11 +38,11 @@ impl Args {
 pub fn run(args: &Args) -> ExitCode {
     match draw(args) {
         Ok(path) => {
-            println!("{}", path.shown());
+            print_line!("{}", path.shown());
             ExitCode::SUCCESS
         }
         Err(error) => {
-            eprintln!("error: {error}");
+            say!("error: {error}");
             ExitCode::from(1)
         }
     }

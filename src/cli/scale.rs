@@ -10,6 +10,7 @@ use crate::cluster::world::World;
 use crate::config::{Config, ExchangeKind, Shown, Span, parse, resolve_owners};
 use crate::launch::nodes::scale::{Picture, Request};
 use crate::launch::verdict::may_restart;
+use crate::observe::console::{print_line, say};
 use crate::observe::report::read::read_result;
 use crate::observe::result::Status;
 use crate::observe::storage::{FileSystem, Storage};
@@ -41,11 +42,11 @@ pub struct Args {
 pub fn run(args: &Args) -> ExitCode {
     match ask(args) {
         Ok(line) => {
-            println!("{line}");
+            print_line!("{line}");
             ExitCode::SUCCESS
         }
         Err((code, message)) => {
-            eprintln!("error: {message}");
+            say!("error: {message}");
             ExitCode::from(code)
         }
     }

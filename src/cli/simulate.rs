@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use crate::lab::simulate::{self, Failed, Rule, Schedules, Shown, Tally};
+use crate::observe::console::{print_line, say};
 
 mod fleet;
 
@@ -42,7 +43,7 @@ struct Cluster {
     #[arg(long)]
     json: bool,
     /// Threads that play [default: one a core].
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = super::arguments::crowd)]
     threads: Option<usize>,
     /// A rule to be found wrong.
     #[arg(long, value_enum, default_value_t, hide = true)]
@@ -60,7 +61,7 @@ pub fn run(args: &Args) -> ExitCode {
 /// Exit 0: every schedule ended as promised; 1: one did not.
 fn run_cluster(cluster: &Cluster) -> ExitCode {
     if cluster.trace && cluster.seeds != 1 {
-        eprintln!("error: --trace shows one schedule: add --seeds 1");
+        say!("error: --trace shows one schedule: add --seeds 1");
         return ExitCode::from(2);
     }
     if cluster.trace {
@@ -83,7 +84,7 @@ fn run_cluster(cluster: &Cluster) -> ExitCode {
     let begun = Instant::now();
     let tally = simulate::play_all(&schedules, &|_| {});
     for failed in &tally.failed {
-        println!("{}", describe(failed, cluster.rule));
+        print_line!("{}", describe(failed, cluster.rule));
     }
     if cluster.json {
         print_json(cluster, tally.schedules, [tally.wrong, tally.stuck]);
@@ -100,17 +101,19 @@ fn print_json(cluster: &Cluster, schedules: u64, [wrong, stuck]: [u64; 2]) {
         "stuck": stuck,
         "first_seed": cluster.first_seed,
     });
-    println!("{line}");
+    print_line!("{line}");
 }
 
 fn print_tally(tally: &Tally, seconds: f64) {
     let ends: Vec<String> =
         tally.ends.iter().map(|(name, number)| format!("{number} {name}")).collect();
-    println!(
+    print_line!(
         "{} schedules in {seconds:.1} s: {} wrong, {} stuck",
-        tally.schedules, tally.wrong, tally.stuck
+        tally.schedules,
+        tally.wrong,
+        tally.stuck
     );
-    println!(
+    print_line!(
         "{} deaths, {} repairs, {} starts of the world, {} of them from memory; ended: {}",
         tally.deaths,
         tally.recoveries,
@@ -142,7 +145,7 @@ fn describe(failed: &Failed, rule: Rule) -> String {
 
 fn print_shown(shown: &Shown) {
     let config = &shown.scenario.config;
-    println!(
+    print_line!(
         "{} ranks, {:?} owners, seed {}, checkpoint {} keep {}, evaluation {}, ladder {:?}, \
          state {}",
         config.run.ranks,
@@ -155,13 +158,13 @@ fn print_shown(shown: &Shown) {
         if shown.scenario.in_file { "outlives the ranks" } else { "dies with the ranks" }
     );
     for fault in &shown.scenario.faults {
-        println!("fault: {fault:?}");
+        print_line!("fault: {fault:?}");
     }
     for line in &shown.trace {
-        println!("{line}");
+        print_line!("{line}");
     }
     match &shown.failure {
-        Some(failure) => println!("{}: {failure}", shown.end),
-        None => println!("{}: as promised", shown.end),
+        Some(failure) => print_line!("{}: {failure}", shown.end),
+        None => print_line!("{}: as promised", shown.end),
     }
 }

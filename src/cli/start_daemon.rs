@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use crate::launch::runtime::{Daemon, RUNTIME_VARIABLE};
+use crate::observe::console::say;
 
 /// Arguments.
 #[derive(Debug, clap::Args)]
@@ -18,13 +19,13 @@ pub struct Args {
 pub fn run(args: &Args) -> ExitCode {
     let prefix = std::env::var_os(RUNTIME_VARIABLE).map(PathBuf::from);
     let (Some(daemon), Some(prefix)) = (Daemon::read(&args.words), prefix) else {
-        eprintln!("start-daemon: needs NODE COMMAND... and {RUNTIME_VARIABLE}: launch sets both");
+        say!("start-daemon: needs NODE COMMAND... and {RUNTIME_VARIABLE}: launch sets both");
         return ExitCode::from(2);
     };
     match daemon.start(&prefix) {
         Ok(code) => ExitCode::from(code),
         Err(error) => {
-            eprintln!("start-daemon: {}: srun: {error}", daemon.node);
+            say!("start-daemon: {}: srun: {error}", daemon.node);
             ExitCode::FAILURE
         }
     }

@@ -5,6 +5,8 @@ use std::process::ExitCode;
 
 use facts::{inspect, lines};
 
+use crate::observe::console::{self, print_line, say};
+
 mod facts;
 mod live;
 
@@ -31,14 +33,14 @@ pub fn run(args: &Args) -> ExitCode {
         Ok(report) => {
             if args.json {
                 let json = serde_json::to_string(&report).expect("a report is plain data");
-                println!("{json}");
+                print_line!("{json}");
             } else {
-                print!("{}", lines(&report));
+                console::print_text(&lines(&report));
             }
             ExitCode::SUCCESS
         }
         Err(message) => {
-            eprintln!("error: {message}");
+            say!("error: {message}");
             ExitCode::from(1)
         }
     }

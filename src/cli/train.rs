@@ -3,7 +3,12 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use crate::cluster::comm::mpi::under_mpirun;
 use crate::config::{Config, ConfigError, identity, parse, paths, resolve_owners};
+use crate::observe::console::say;
+use crate::observe::panics::{self, vital};
+use crate::observe::result::Status;
+use crate::run_folder;
 use crate::train::plan::TrainArguments;
 use crate::train::run as run_rank;
 
@@ -47,7 +52,7 @@ const WORLD_SIZE: &str = "OMPI_COMM_WORLD_SIZE";
 /// Reads the configuration and runs the rank.
 pub fn run(args: &Args) -> ExitCode {
     let refuse = |error: ConfigError| {
-        eprintln!("error: {error}");
+        say!("error: {error}");
         ExitCode::from(2)
     };
     let mut config = match configuration(args) {
@@ -59,7 +64,11 @@ pub fn run(args: &Args) -> ExitCode {
     if let Err(error) = paths::resolve(&mut config) {
         return refuse(error);
     }
-    run_rank(&TrainArguments {
+    let absolute = std::path::absolute(&run_dir).unwrap_or_else(|_| run_dir.clone());
+    if let Some(reason) = run_folder::refusal_of_name(&absolute) {
+        return refuse(reason);
+    }
+    let arguments = TrainArguments {
         config,
         run_dir,
         join: args.join.clone(),
@@ -68,7 +77,13 @@ pub fn run(args: &Args) -> ExitCode {
         launched: args.launched,
         measure_network: args.measure_network,
         guarded: !args.unguarded,
-    })
+    };
+    if under_mpirun() {
+        // The others notice a death by a signal at once, and an exit with a code late or never.
+        return vital(|| run_rank(&arguments));
+    }
+    panics::end_with_code(Status::InternalError.exit_code());
+    run_rank(&arguments)
 }
 
 /// Under a plain mpirun the world is as large as mpirun made it, and alone it is one.
@@ -76,7 +91,10 @@ fn configuration(args: &Args) -> Result<Config, ConfigError> {
     let mut overrides = args.set.clone();
     if !args.launched && args.join.is_none() {
         let spares = parse::read(&args.config, &overrides)?.recovery.spares.unwrap_or(0);
-        let size = std::env::var(WORLD_SIZE).ok().and_then(|size| size.parse::<u32>().ok());
+        let size = std::env::var(WORLD_SIZE)
+            .ok()
+            .filter(|_| under_mpirun())
+            .and_then(|size| size.parse::<u32>().ok());
         let ranks = size.unwrap_or(1).saturating_sub(spares).max(1);
         overrides.push(format!("run.ranks={ranks}"));
     }

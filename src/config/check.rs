@@ -31,27 +31,51 @@ fn refuse(
     Err(ConfigError::Refused { key: key.into(), value: value.to_string(), reason: reason.into() })
 }
 
+/// Most of each that any machine is known to have, or any set to need: beyond lies a slip of the
+/// finger, and numbers that no longer multiply.
+mod most {
+    pub const RANKS: u64 = 1 << 20;
+    pub const THREADS: u64 = 4096;
+    pub const SAMPLES: u64 = 1 << 40;
+    pub const BATCH: u64 = 1 << 24;
+    pub const STEPS: u64 = 1 << 50;
+    pub const EPOCHS: u64 = 1 << 30;
+    /// Pixels: what a decoder reads.
+    pub const SIDE: u64 = 16_384;
+    pub const CLASSES: u64 = 1 << 20;
+    pub const PREFETCH: u64 = 1024;
+    pub const BUCKET_BYTES: u64 = 1 << 40;
+    pub const TRIES: u64 = 1000;
+    pub const KEPT: u64 = 1_000_000;
+}
+
 fn check_sizes(config: &Config) -> Result<(), ConfigError> {
-    let train = &config.train;
-    for (key, value) in [
-        ("run.ranks", u64::from(config.run.ranks)),
-        ("train.global_batch", train.global_batch),
-        ("train.workers", u64::from(train.workers)),
-        ("train.threads", u64::from(train.threads)),
-        ("train.bucket", train.bucket.0),
-        ("train.epochs", train.epochs.unwrap_or(1)),
-        ("train.steps", train.steps.unwrap_or(1)),
-        ("data.image_size", u64::from(config.data.image_size)),
-        ("data.prefetch", u64::from(config.data.prefetch)),
-        ("data.synthetic_samples", config.data.synthetic_samples),
-        ("evaluation.batch", u64::from(config.evaluation.batch)),
-        ("checkpoint.keep", u64::from(config.checkpoint.keep)),
-        ("recovery.tries", u64::from(config.recovery.tries)),
-        ("recovery.min_ranks", u64::from(config.recovery.min_ranks)),
-        ("recovery.resident_every", u64::from(config.recovery.resident_every)),
+    let (train, data, recovery) = (&config.train, &config.data, &config.recovery);
+    for (key, value, least, most) in [
+        ("run.ranks", config.run.ranks.into(), 1, most::RANKS),
+        ("train.global_batch", train.global_batch, 1, most::BATCH),
+        ("train.workers", train.workers.into(), 1, most::THREADS),
+        ("train.threads", train.threads.into(), 1, most::THREADS),
+        ("train.owners", train.owners.unwrap_or(1).into(), 0, most::RANKS),
+        ("train.bucket", train.bucket.0, 1, most::BUCKET_BYTES),
+        ("train.epochs", train.epochs.unwrap_or(1), 1, most::EPOCHS),
+        ("train.steps", train.steps.unwrap_or(1), 1, most::STEPS),
+        ("data.image_size", data.image_size.into(), 1, most::SIDE),
+        ("data.prefetch", data.prefetch.into(), 1, most::PREFETCH),
+        ("data.decode_threads", data.decode_threads.into(), 0, most::THREADS),
+        ("data.synthetic_samples", data.synthetic_samples, 1, most::SAMPLES),
+        ("data.synthetic_classes", data.synthetic_classes.into(), 0, most::CLASSES),
+        ("evaluation.batch", config.evaluation.batch.into(), 1, most::BATCH),
+        ("checkpoint.keep", config.checkpoint.keep.into(), 1, most::KEPT),
+        ("recovery.tries", recovery.tries.into(), 1, most::TRIES),
+        ("recovery.min_ranks", recovery.min_ranks.into(), 1, most::RANKS),
+        ("recovery.resident_every", recovery.resident_every.into(), 1, most::STEPS),
     ] {
-        if value == 0 {
-            return refuse(key, 0, "there must be at least one; write 1 or more");
+        if value < least {
+            return refuse(key, value, "there must be at least one; write 1 or more");
+        }
+        if value > most {
+            return refuse(key, value, format!("write {most} or less"));
         }
     }
     if config.data.synthetic_classes < 2 {

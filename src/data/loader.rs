@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use crate::config::BadImage;
 use crate::observe::notice::act_on;
+use crate::observe::panics::vital;
 
 use super::decoder::{Decoder, hold};
 use super::prepare::{Bench, Recipe, View};
@@ -85,7 +86,7 @@ impl Loader {
             let own = shared.clone();
             let thread = std::thread::Builder::new()
                 .name(format!("decode-{index}"))
-                .spawn(move || own.decode_ahead());
+                .spawn(move || vital(|| own.decode_ahead()));
             if let Err(error) = thread {
                 hold(&shared.state).threads -= 1;
                 act_on(&format!("no decode threads: {error}; workers decode for themselves"));

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::config::{Data, DataFormat, Shown, seed};
+use crate::observe::console::say;
 
 use super::set::DataSet;
 use super::source::cifar::{self, Cifar};
@@ -166,7 +167,7 @@ fn synthesised(data: &Data, seed: u64, base: &Path) -> Result<PathBuf, DataError
     };
     let start = std::time::Instant::now();
     if let Some(written) = synth::ensure(&options, &|_, _| {})? {
-        eprintln!(
+        say!(
             "data.train is not set: made {} JPEG images of {} classes in {} ({:.1} s)",
             written.images,
             options.classes,

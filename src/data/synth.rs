@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use image::codecs::jpeg::JpegEncoder;
+use kintsugi_ffi::os;
 
 use crate::config::Shown;
 use crate::config::seed::{Stream, purpose};
@@ -45,6 +46,9 @@ pub struct Written {
 const THREADS_MAX: usize = 8;
 /// Longest wait for another process that writes the same set.
 const WAIT_LIMIT: Duration = Duration::from_secs(600);
+const SAMPLES_MAX: u64 = 1 << 32;
+/// Of the smallest JPEG that is drawn, at the least.
+const FILE_BYTES_MIN: u64 = 512;
 const POLL: Duration = Duration::from_millis(20);
 
 /// Writes the set; `progress` is told (images done, images in all), from several threads.
@@ -82,6 +86,16 @@ pub fn ensure(
         _ => Path::new("."),
     };
     fs::create_dir_all(parent).map_err(|error| at(parent, &error))?;
+    let free = os::free_disk_bytes(parent).unwrap_or(u64::MAX);
+    let need = (options.train_samples + options.validation_samples) * FILE_BYTES_MIN;
+    if need > free {
+        return Err(DataError::Set(format!(
+            "{}: {} images need {need} bytes of disk at the least, and {free} are free: draw fewer \
+             (data.synthetic_samples, or --train), or elsewhere",
+            folder.shown(),
+            options.train_samples + options.validation_samples
+        )));
+    }
     let _lock = lock(&parent.join(".synth.lock"), WAIT_LIMIT)?;
     if folder.exists() {
         return Ok(None);
@@ -107,6 +121,9 @@ fn check(options: &SynthOptions) -> Result<(), DataError> {
     let classes = u64::from(options.classes);
     if options.train_samples < classes || options.validation_samples < classes {
         return refuse("a synthesised set needs at least one sample of each class in both splits");
+    }
+    if options.train_samples.max(options.validation_samples) > SAMPLES_MAX {
+        return refuse("a synthesised set has at most 2^32 samples a split");
     }
     if options.image_size < 8 || options.image_size > 1024 {
         return refuse("a synthesised set is drawn for an image size of 8 to 1024 pixels");

@@ -18,6 +18,7 @@ use thiserror::Error;
 use crate::cluster::comm::mpi::flags::recovery_flags;
 use crate::config::Shown;
 use crate::launch::{LaunchError, loopback, mpirun};
+use crate::run_folder::launcher;
 
 mod rank;
 
@@ -300,6 +301,7 @@ pub fn launch_program(scenario: &Scenario, program: &Path) -> Result<Outcome, Pr
     let folder = std::env::temp_dir().join(name);
     private::make_folder(&folder).map_err(cannot(format!("create {}", folder.shown())))?;
     let mut command = Command::new(mpirun);
+    launcher::suit(&mut command);
     command
         .args(mpirun_line(scenario, program))
         .env("TMPDIR", &folder)

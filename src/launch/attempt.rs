@@ -12,6 +12,7 @@ use kintsugi_ffi::process;
 
 use crate::config::Shown;
 use crate::observe::clock::{CLOCK_VARIABLE, clock_to_share};
+use crate::run_folder::launcher;
 
 use super::janitor::Janitor;
 use super::mpirun::{self, Plan};
@@ -45,6 +46,7 @@ impl Attempt {
         let line = mpirun::command_line(plan);
         let environment = mpirun::environment(plan);
         let mut command = Command::new(&line[0]);
+        launcher::suit(&mut command);
         command.args(&line[1..]).envs(environment.set);
         command.env(CLOCK_VARIABLE, clock_to_share());
         for name in environment.unset {

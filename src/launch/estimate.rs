@@ -64,6 +64,21 @@ pub fn shortages(need: Estimate, free_memory: Option<u64>, free_disk: Option<u64
     lines
 }
 
+/// Memory of a rank that has done no more than start MPI, at the least.
+const PROCESS_BYTES_MIN: u64 = 16 << 20;
+
+/// Why so many processes are not even started on a machine with this memory.
+pub fn crowd(processes: u64, memory_bytes: u64) -> Option<String> {
+    let most = memory_bytes / PROCESS_BYTES_MIN;
+    (processes > most).then(|| {
+        format!(
+            "{processes} ranks and spares on one machine with {} of memory: not even MPI fits into \
+             that; start {most} or fewer (-n, --spares)",
+            readable(memory_bytes)
+        )
+    })
+}
+
 /// A size for people.
 pub fn readable(bytes: u64) -> String {
     const UNITS: [(u64, &str); 3] = [(1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")];
@@ -89,6 +104,14 @@ mod tests {
         assert!(shortages(need, None, None).is_empty());
         let short = shortages(need, Some(1 << 30), Some(1 << 20));
         assert!(short[0].contains("memory") && short[1].contains("checkpoint.keep"));
+    }
+
+    #[test]
+    fn a_crowd_is_refused_before_it_is_started() {
+        assert_eq!(crowd(64, 4 << 30), None);
+        let told = crowd(100_000, 4 << 30).unwrap();
+        assert!(told.contains("100000 ranks") && told.contains("start 256 or fewer"), "{told}");
+        assert!(crowd(u64::MAX, u64::MAX).is_some());
     }
 
     #[test]

@@ -41,6 +41,8 @@ impl RunDir {
     pub fn at(path: &Path) -> Result<Self, LaunchError> {
         let failed = io_error(format!("resolving {}", path.shown()));
         let path = std::path::absolute(path).map_err(failed)?;
+        let refusal = run_folder::refusal_of_name(&path);
+        refusal.map_or(Ok(()), |reason| Err(LaunchError::Refused { reason }))?;
         Ok(Self { storage: FileSystem::new(&path), path })
     }
 

@@ -1,12 +1,15 @@
 //! What a run says of itself: events (the one schema), the ledger of committed steps, progress,
-//! TensorBoard's files, the report drawn from them. Also the traits through which a run sees the
-//! world: clock and storage, real or simulated. `notice`: what a person must act on.
+//! TensorBoard's files, the report drawn from them; the console, `notice` (what a person must act
+//! on), and what a panic does. Also the traits through which a run sees the world: clock and
+//! storage, real or simulated.
 
 pub mod clock;
+pub mod console;
 pub mod event;
 pub mod ledger;
 pub mod log;
 pub mod notice;
+pub mod panics;
 pub mod progress;
 pub mod refusal;
 pub mod report;

@@ -1,12 +1,14 @@
 //! Progress for people: a bar on a terminal, plain lines elsewhere, drawn from events.
 
 use std::collections::VecDeque;
-use std::io::{self, IsTerminal, Write};
+use std::io::Write;
 
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::config::Shown;
 
+use super::console::bar::bar;
+use super::console::{self, Diagnostics};
 use super::event::{Event, Kind, Link, RecoveryRecord, names_of};
 use super::report::episodes::in_order;
 
@@ -42,11 +44,10 @@ impl Default for Progress {
 impl Progress {
     /// A bar if stderr is a terminal, lines on stderr otherwise.
     pub fn new() -> Self {
-        if io::stderr().is_terminal() {
-            let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr_with_hz(8));
-            Self::with(Output::Bar(bar))
+        if console::errors_are_a_terminal() {
+            Self::with(Output::Bar(bar(None)))
         } else {
-            Self::to(Box::new(io::stderr()))
+            Self::to(Box::new(Diagnostics))
         }
     }
 
@@ -93,7 +94,7 @@ impl Progress {
                 }
                 bar.finish_and_clear();
             }
-            // A closed stderr must not end a run.
+            // Progress that nobody takes is no reason to end a run.
             Output::Lines(writer) => drop(writer.flush()),
         }
     }
@@ -101,7 +102,7 @@ impl Progress {
     fn print(&mut self, line: &str) {
         match &mut self.output {
             Output::Bar(bar) => bar.println(line),
-            Output::Lines(writer) => drop(writeln!(writer, "{line}")),
+            Output::Lines(writer) => drop(writer.write_all(format!("{line}\n").as_bytes())),
         }
     }
 

@@ -1,6 +1,7 @@
 //! What the programs of a run share of its folder `RUN`: how it is named, its files, who may write
-//! (`lock`), and the variables through which launch speaks to its ranks (`variables`). The
-//! supervisor and the ranks both use it, and neither knows the other.
+//! (`lock`), and the variables through which launch speaks to its ranks (`variables`) or a launcher
+//! that is gone still seems to (`launcher`). The supervisor and the ranks both use it, and neither
+//! knows the other.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -10,6 +11,7 @@ use thiserror::Error;
 use crate::config::Shown;
 
 pub mod heard;
+pub mod launcher;
 pub mod lock;
 pub mod variables;
 
@@ -51,6 +53,14 @@ pub fn find(run_dir: &Path) -> Result<(), NoRun> {
         Ok(_) if SIGNS.iter().any(|sign| run_dir.join(sign).exists()) => Ok(()),
         Ok(_) => Err(no_run(format!("holds no run ({} or others)", SIGNS[..3].join(", ")))),
     }
+}
+
+/// Why a run cannot live there, if so: its name goes through command lines and JSON. `run_dir` is
+/// absolute.
+pub fn refusal_of_name(run_dir: &Path) -> Option<String> {
+    run_dir.to_str().is_none().then(|| {
+        format!("{run_dir:?}: the name of a run directory must be UTF-8; name another --run-dir")
+    })
 }
 
 /// Short, the same for every attempt in this folder, different for every other folder. `run_dir` is

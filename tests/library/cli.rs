@@ -1,7 +1,8 @@
 //! The command line from outside: usage errors, exit codes, what goes to stdout.
 
+use std::fs::File;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 
 fn kintsugi(arguments: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_kintsugi")).args(arguments).output().unwrap()
@@ -26,6 +27,69 @@ fn usage_errors_exit_2_and_say_what_exists() {
         let output = kintsugi(arguments);
         assert_eq!(output.status.code(), Some(2), "{arguments:?}");
         assert!(stderr(&output).contains("Usage"), "{arguments:?}: {}", stderr(&output));
+    }
+}
+
+/// How a command ends whose stdout or stderr is this.
+fn ended(arguments: &[&str], stdout: impl Into<Stdio>, stderr: impl Into<Stdio>) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_kintsugi"));
+    command.args(arguments).stdout(stdout).stderr(stderr).output().unwrap()
+}
+
+/// A pipe that nobody reads any more.
+fn closed_pipe() -> std::io::PipeWriter {
+    std::io::pipe().unwrap().1
+}
+
+fn full_disk() -> File {
+    File::options().write(true).open("/dev/full").unwrap()
+}
+
+/// Commands whose result is what they print.
+const PRINTING: [&[&str]; 7] = [
+    &["model", "show", "resnet18"],
+    &["model", "list", "--json"],
+    &["simulate", "cluster", "--seeds", "1", "--trace"],
+    &["simulate", "cluster", "--seeds", "1", "--json"],
+    &["--help"],
+    &["--version"],
+    &["launch", "--help"],
+];
+
+#[test]
+fn a_reader_that_has_read_enough_is_no_failure() {
+    for arguments in PRINTING {
+        let output = ended(arguments, closed_pipe(), Stdio::piped());
+        assert_eq!(output.status.code(), Some(0), "{arguments:?}: {}", stderr(&output));
+        assert_eq!(stderr(&output), "", "{arguments:?}");
+    }
+}
+
+#[test]
+fn a_result_that_is_lost_is_a_failure_that_is_told() {
+    for arguments in PRINTING {
+        let output = ended(arguments, full_disk(), Stdio::piped());
+        assert_eq!(output.status.code(), Some(1), "{arguments:?}: {}", stderr(&output));
+        let text = stderr(&output);
+        assert!(text.starts_with("error: stdout: No space left"), "{arguments:?}: {text}");
+        assert_eq!(text.lines().count(), 1, "{text}");
+    }
+}
+
+#[test]
+fn what_went_wrong_is_said_by_the_exit_code_where_nobody_can_be_told() {
+    let cases: [(&[&str], i32); 5] = [
+        (&["audit", "/no/such/run"], 2),
+        (&["status", "/no/such/run"], 2),
+        (&["model", "show", "no-such-model"], 2),
+        (&["launch", "/no/such.toml"], 2),
+        (&["tarin"], 2),
+    ];
+    for (arguments, code) in cases {
+        for unheard in [Stdio::from(closed_pipe()), full_disk().into()] {
+            let output = ended(arguments, Stdio::null(), unheard);
+            assert_eq!(output.status.code(), Some(code), "{arguments:?}");
+        }
     }
 }
 

@@ -21,3 +21,4 @@ mod simulated_cluster;
 mod stranger;
 mod toy;
 mod unsaved;
+mod world_of_one;

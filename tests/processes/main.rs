@@ -23,3 +23,4 @@ mod stranger;
 mod strangers;
 mod support;
 mod torn_down;
+mod unheard;

@@ -9,6 +9,7 @@ use crate::config::{Shown, Span};
 use crate::lab::fleet::against::{self, Given, Judgement, Measured};
 use crate::lab::fleet::costs::{self, Costs, MEASURED_RANKS, RECOVERY};
 use crate::lab::fleet::{Fleet, Forecast, NODES_MAX, NodeLoss, forecasts, page};
+use crate::observe::console::{print_line, say};
 use crate::observe::log::{EVENTS_FILE, read_events};
 use crate::observe::progress::duration;
 use crate::observe::report::line_chart::grouped;
@@ -129,7 +130,7 @@ fn mtbf(text: &str) -> Result<f64, String> {
 pub fn run(args: &Args) -> ExitCode {
     let outcome = match (refusal(args), &args.against) {
         (Some(reason), _) => {
-            eprintln!("error: {reason}");
+            say!("error: {reason}");
             return ExitCode::from(2);
         }
         (None, Some(run)) => compare(args, run),
@@ -139,7 +140,7 @@ pub fn run(args: &Args) -> ExitCode {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::from(1),
         Err(error) => {
-            eprintln!("error: {error}");
+            say!("error: {error}");
             ExitCode::from(1)
         }
     }
@@ -245,12 +246,12 @@ fn show(args: &Args) -> Result<bool, String> {
     let all = forecasts(&fleet, &args.nodes, args.replicas, args.seed);
     let lines = assumptions(&fleet, args);
     for line in &lines {
-        println!("{line}");
+        print_line!("{line}");
     }
     print_table(&all);
     let agrees = all.iter().all(|forecast| forecast.agrees);
     let compared = all.iter().filter(|forecast| forecast.formula.is_some()).count();
-    println!(
+    print_line!(
         "{compared} of {} lines have a formula; {}",
         all.len(),
         if agrees { "all agree with it" } else { "those marked ! do not agree with it" }
@@ -260,7 +261,7 @@ fn show(args: &Args) -> Result<bool, String> {
         FileSystem::new("")
             .write_whole(path, &[page.as_bytes()])
             .map_err(|error| error.to_string())?;
-        println!("{}", path.shown());
+        print_line!("{}", path.shown());
     }
     if args.json {
         let line = serde_json::json!({
@@ -271,7 +272,7 @@ fn show(args: &Args) -> Result<bool, String> {
             "cases": all,
             "agrees": agrees,
         });
-        println!("{line}");
+        print_line!("{line}");
     }
     Ok(agrees)
 }
@@ -321,7 +322,7 @@ fn assumptions(fleet: &Fleet, args: &Args) -> Vec<String> {
 }
 
 fn print_table(all: &[Forecast]) {
-    println!(
+    print_line!(
         "\n{:>9}  {:<18} {:>10} {:>11} {:>10} {:>9} {:>10} {:>10} {:>11}",
         "nodes",
         "arm",
@@ -336,7 +337,7 @@ fn print_table(all: &[Forecast]) {
     for forecast in all {
         let percent = |value: f64| format!("{:.3}%", value * 100.0);
         let or_dash = |value: Option<f64>| value.map_or("-".to_string(), percent);
-        println!(
+        print_line!(
             "{:>9}  {:<18} {:>10.2} {:>11} {:>10} {:>9} {:>10} {:>10} {:>11}{}",
             grouped(forecast.nodes as f64),
             forecast.arm.name(),
@@ -350,7 +351,7 @@ fn print_table(all: &[Forecast]) {
             if forecast.agrees { "" } else { " !" }
         );
     }
-    println!();
+    print_line!("");
 }
 
 fn compare(args: &Args, run: &Path) -> Result<bool, String> {
@@ -373,7 +374,7 @@ fn compare(args: &Args, run: &Path) -> Result<bool, String> {
             "run": measured,
             "verdict": verdict,
         });
-        println!("{line}");
+        print_line!("{line}");
     }
     Ok(verdict.inside)
 }
@@ -387,7 +388,7 @@ fn print_verdict(run: &Path, measured: &Measured, verdict: &Judgement) {
             format!("{} {rung} of {}", each.len(), duration(mean))
         })
         .collect();
-    println!(
+    print_line!(
         "{}: {} ranks, {} steps of {} in {}; {} of evaluations left out; where nothing fails, \
          {:.2} % of the time goes into steps",
         run.shown(),
@@ -398,14 +399,14 @@ fn print_verdict(run: &Path, measured: &Measured, verdict: &Judgement) {
         duration(measured.evaluation_seconds),
         measured.pace * 100.0
     );
-    println!(
+    print_line!(
         "{} failures ({}), {} steps lost; the forecast's runs have {:.1}",
         measured.failures(),
         repairs.join(", "),
         measured.lost_steps,
         verdict.failures
     );
-    println!(
+    print_line!(
         "goodput: measured {:.2} %, forecast {:.2} %, 95 of 100 runs between {:.2} % and {:.2} %: \
          {}",
         verdict.measured * 100.0,

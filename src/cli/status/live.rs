@@ -1,18 +1,17 @@
 //! `kintsugi status RUN --live`: the same facts once a second until the run ends. On a terminal a
 //! view that is drawn over itself, elsewhere a line whenever something has changed.
 
-use std::io::{self, Write};
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use console::Term;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use crate::cluster::world::{Member, Role};
 use crate::config::Config;
+use crate::observe::console::{self, print_line, say};
 use crate::observe::event::{Event, Kind, names_of};
 use crate::observe::log::{EVENTS_FILE, EventTail};
 use crate::observe::progress::{clock, duration};
@@ -41,14 +40,14 @@ pub fn run(folder: &Path) -> ExitCode {
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM, SIGHUP] {
         if let Err(error) = signal_hook::flag::register(signal, Arc::clone(&stop)) {
-            eprintln!("error: cannot catch signals: {error}");
+            say!("error: cannot catch signals: {error}");
             return ExitCode::from(1);
         }
     }
     match follow(folder, &stop) {
         Ok(code) => code,
         Err(message) => {
-            eprintln!("error: {message}");
+            say!("error: {message}");
             ExitCode::from(1)
         }
     }
@@ -57,7 +56,7 @@ pub fn run(folder: &Path) -> ExitCode {
 fn follow(folder: &Path, stop: &AtomicBool) -> Result<ExitCode, String> {
     let (mut tail, mut events) = (EventTail::new(folder.join(EVENTS_FILE)), Vec::new());
     let limit = max_seconds(folder);
-    let (mut output, begun) = (Output::of(Term::stdout()), Instant::now());
+    let (mut output, begun) = (Output::of_stdout(), Instant::now());
     loop {
         read_on(&mut tail, &mut events);
         let report = report(folder, &events)?;
@@ -65,9 +64,9 @@ fn follow(folder: &Path, stop: &AtomicBool) -> Result<ExitCode, String> {
         let waits = report.state == "silent" || report.queued().is_some();
         let silent = waits && silence > patience(&report);
         let ended = report.result.is_some() && report.queued().is_none();
-        let shown = output.show(&report, &events, limit, ended || silent);
-        if shown.is_err() || ended {
-            // A closed stdout is no failure: nobody looks any more.
+        output.show(&report, &events, limit, ended || silent);
+        // Where nobody reads any more there is nothing to show.
+        if !console::output_is_open() || ended {
             return Ok(ExitCode::SUCCESS);
         }
         if silent {
@@ -118,37 +117,30 @@ enum Output {
 }
 
 impl Output {
-    fn of(terminal: Term) -> Self {
-        match terminal.is_term() {
-            true => Self::Screen(Screen::new(terminal)),
+    fn of_stdout() -> Self {
+        match console::output_is_a_terminal() {
+            true => Self::Screen(Screen::new()),
             false => Self::Lines(String::new()),
         }
     }
 
-    fn show(
-        &mut self,
-        report: &Report,
-        events: &[Event],
-        limit: Option<f64>,
-        last: bool,
-    ) -> io::Result<()> {
+    fn show(&mut self, report: &Report, events: &[Event], limit: Option<f64>, last: bool) {
         match self {
             Self::Screen(screen) => {
-                let (height, width) = screen.terminal.size();
+                let (height, width) = console::output_size();
                 let rows = usize::from(height).saturating_sub(1);
                 let view = view(report, events, limit, rows);
-                screen.draw(&view, usize::from(width))
+                screen.draw(&view, usize::from(width));
             }
             Self::Lines(before) => {
                 let line = one_line(report, limit);
                 if line != *before {
-                    writeln!(io::stdout(), "{line}")?;
+                    print_line!("{line}");
                     *before = line;
                 }
                 if last {
-                    write!(io::stdout(), "{}", lines(report))?;
+                    console::print_text(&lines(report));
                 }
-                io::stdout().flush()
             }
         }
     }
@@ -157,40 +149,42 @@ impl Output {
 /// Lines that are drawn over those of the last time. The cursor is hidden meanwhile and comes back
 /// whatever ends the view.
 struct Screen {
-    terminal: Term,
     drawn: usize,
 }
 
+// What a terminal is asked for (ECMA-48, DECTCEM).
+const HIDE_CURSOR: &str = "\x1b[?25l";
+const SHOW_CURSOR: &str = "\x1b[?25h";
+const CLEAR_BELOW: &str = "\r\x1b[0J";
+/// Clears what is left of a line, so that nothing flickers.
+const CLEAR_TO_END_OF_LINE: &str = "\x1b[K";
+
 impl Screen {
-    fn new(terminal: Term) -> Self {
-        // A terminal that cannot hide its cursor shows it.
-        let _ = terminal.hide_cursor();
-        Self { terminal, drawn: 0 }
+    fn new() -> Self {
+        console::print_text(HIDE_CURSOR);
+        Self { drawn: 0 }
     }
 
-    fn draw(&mut self, view: &[String], width: usize) -> io::Result<()> {
-        /// Clears what is left of a line, so that nothing flickers.
-        const TO_END_OF_LINE: &str = "\x1b[K";
+    fn draw(&mut self, view: &[String], width: usize) {
         let mut text = String::new();
+        if self.drawn > 0 {
+            text.push_str(&format!("\x1b[{}A", self.drawn));
+        }
         for line in view {
             // A line that wraps would move all that is drawn next.
             text.extend(line.chars().take(width.saturating_sub(1)));
-            text.push_str(TO_END_OF_LINE);
+            text.push_str(CLEAR_TO_END_OF_LINE);
             text.push('\n');
         }
-        if self.drawn > 0 {
-            self.terminal.move_cursor_up(self.drawn)?;
-        }
-        self.terminal.write_str(&text)?;
-        self.terminal.clear_to_end_of_screen()?;
+        text.push_str(CLEAR_BELOW);
+        console::print_text(&text);
         self.drawn = view.len();
-        self.terminal.flush()
     }
 }
 
 impl Drop for Screen {
     fn drop(&mut self) {
-        let _ = self.terminal.show_cursor();
+        console::print_text(SHOW_CURSOR);
     }
 }
 

@@ -2,6 +2,7 @@
 //! `mpi/join.rs`, the spares are in `mpi/pool.rs`, those whom spares start in `mpi/recruits.rs`.
 //! These know communicators of MPI, and not the rank that holds them.
 
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use kintsugi_ffi::mpi::{self, Comm, Op};
@@ -9,6 +10,8 @@ use kintsugi_ffi::os;
 
 use crate::config::Point;
 use crate::observe::notice::act_on;
+use crate::observe::panics::vital;
+use crate::run_folder::launcher;
 
 use super::{
     Agreement, Call, CommError, Communicator, Elements, Membership, ReduceOp, SpawnError,
@@ -55,7 +58,13 @@ pub struct MpiComm {
 
 /// Whether a launcher of MPI started this process: then it is a rank, and MPI may be started.
 pub fn under_mpirun() -> bool {
-    ["PMIX_RANK", "OMPI_COMM_WORLD_RANK"].iter().any(|name| std::env::var_os(name).is_some())
+    static STARTED: OnceLock<bool> = OnceLock::new();
+    *STARTED.get_or_init(|| launcher::started_by_launcher(&launcher::own(), &launcher::answers))
+}
+
+/// Which rank of its launcher's first world this process is, before MPI is started.
+pub fn launchers_rank() -> Option<u32> {
+    std::env::var("OMPI_COMM_WORLD_RANK").ok().filter(|_| under_mpirun())?.parse().ok()
 }
 
 /// Ends this process when its parent does: ranks outside MPI calls outlive a killed mpirun.
@@ -72,7 +81,8 @@ pub fn start_orphan_watch() {
             }
         }
     };
-    let started = std::thread::Builder::new().name("orphan-watch".into()).spawn(watch);
+    let started =
+        std::thread::Builder::new().name("orphan-watch".into()).spawn(move || vital(watch));
     if let Err(error) = started {
         act_on(&format!("no orphan watch ({error}): kill leftover ranks if mpirun dies"));
     }

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::sync::atomic::AtomicUsize;
 
 use crate::config::{Span, Who};
+use crate::observe::console::say;
 
 use super::*;
 
@@ -358,7 +359,7 @@ fn asking_is_cheap_while_nothing_is_due() {
             std::hint::black_box(&injector).at(Point::InForward, &standing(1, 3));
         }
         let each = begun.elapsed() / ASKS;
-        eprintln!("{name}: {each:?} for each question");
+        say!("{name}: {each:?} for each question");
         // Far above what it takes (tens of ns), far below a system call and a lock for each.
         assert!(each < Duration::from_micros(2), "{name}: {each:?}");
     }

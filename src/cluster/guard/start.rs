@@ -10,6 +10,8 @@ use std::time::Duration;
 use kintsugi_ffi::shared::SharedWords;
 use kintsugi_ffi::{mpi, os, process};
 
+use crate::observe::panics::vital;
+
 use super::board::{BEAT_EVERY, Board};
 use super::forgotten::Forgotten;
 use super::judge::{Joins, Limits};
@@ -56,7 +58,7 @@ pub fn start(charge: &Charge) -> io::Result<()> {
     offer_as_victim();
     let (ticking, forgotten) = (Arc::clone(&board), Forgotten::new(charge.joins));
     let ticker = std::thread::Builder::new().name("ticker".into());
-    ticker.spawn(move || tick(&ticking, guardian, forgotten))?;
+    ticker.spawn(move || vital(|| tick(&ticking, guardian, forgotten)))?;
     report::begin(board, words_file);
     Ok(())
 }

@@ -15,6 +15,8 @@ use crate::cluster::comm::mpi::MpiComm;
 use crate::cluster::comm::mpi::flags::recovery_flags;
 use crate::cluster::comm::{CommError, Communicator, Elements, Membership, ReduceOp};
 use crate::config::Shown;
+use crate::observe::console::{print_line, say};
+use crate::run_folder::launcher;
 
 use super::{Case, Report, find_mpirun, machine, median};
 
@@ -141,7 +143,7 @@ pub fn worker(steps: usize) -> Result<(), CommError> {
             let [plain, voted, plain_sum, reproducible_sum] = times;
             let samples = Samples { size_mb, plain, voted, plain_sum, reproducible_sum };
             let line = serde_json::to_string(&samples).expect("samples are plain data");
-            println!("{MARK}{line}");
+            print_line!("{MARK}{line}");
         }
     }
     comm.finalize();
@@ -167,7 +169,9 @@ fn flags(launcher: Launcher) -> Vec<String> {
 
 fn run_once(mpirun: &Path, launcher: Launcher, options: Options) -> Result<Vec<Samples>, String> {
     let program = std::env::current_exe().map_err(|error| format!("no own program: {error}"))?;
-    let output = Command::new(mpirun)
+    let mut command = Command::new(mpirun);
+    launcher::suit(&mut command);
+    let output = command
         .args(flags(launcher))
         .args(["-n", &options.ranks.to_string()])
         .arg(program)
@@ -195,7 +199,7 @@ pub fn run(options: Options, command: String) -> Result<Report, String> {
     let mut all: BTreeMap<(usize, Launcher, &str), Vec<f64>> = BTreeMap::new();
     for pass in 0..options.passes {
         for launcher in [Launcher::WithFt, Launcher::WithoutFt] {
-            eprintln!("pass {} of {}: {launcher:?}", pass + 1, options.passes);
+            say!("pass {} of {}: {launcher:?}", pass + 1, options.passes);
             for samples in run_once(&mpirun, launcher, options)? {
                 for (case, times) in [
                     ("no_vote", samples.plain),

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use crate::launch::mpirun::{TUNABLES_VARIABLE, tunables};
+use crate::observe::console::say;
 
 use super::runs::{Runs, launch, of_runs};
 use super::turns::{Contender, Paired, Turns, of_all_turns, take_turns};
@@ -43,7 +44,7 @@ fn measure(options: &Options, command: String, runs: &Runs) -> Result<Report, St
     let mut turns = [Vec::new(), Vec::new()];
     for start in 1..=options.starts {
         if options.starts > 1 {
-            eprintln!("start {start} of {}", options.starts);
+            say!("start {start} of {}", options.starts);
         }
         for (world, times) in one_start(options, runs, start)?.into_iter().enumerate() {
             // Starts differ by more than the turns of one do: each is one sample.

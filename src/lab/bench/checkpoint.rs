@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
+use crate::observe::console::say;
 use crate::observe::event::{Event, Kind};
 
 use super::runs::of_runs;
@@ -78,7 +79,7 @@ pub fn run(options: &Options, command: String) -> Result<Report, String> {
                 "evaluation.every=never".into(),
             ];
             let run_dir = runs.directory(&format!("checkpoint-{turn}"));
-            eprintln!("{missing} checkpoints");
+            say!("{missing} checkpoints");
             measured.collect(&runs.launched(&options.config, options.ranks, &run_dir, &keys)?);
         }
         report(options, command, &measured)

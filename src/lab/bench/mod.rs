@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use crate::launch::mpirun;
+use crate::observe::console::print_line;
 
 pub mod all_reduce;
 pub mod calm;
@@ -112,18 +113,23 @@ fn find_mpirun() -> Result<PathBuf, String> {
 
 /// For people, on stdout.
 pub fn print_table(report: &Report) {
-    println!("{:<34} {:>4} {:>10} {:>10} {:>10}", "case", "n", "min", "median", "max");
+    print_line!("{:<34} {:>4} {:>10} {:>10} {:>10}", "case", "n", "min", "median", "max");
     for case in &report.cases {
-        println!(
+        print_line!(
             "{:<34} {:>4} {:>10.3} {:>10.3} {:>10.3}  {}",
-            case.case, case.n, case.min, case.median, case.max, case.unit
+            case.case,
+            case.n,
+            case.min,
+            case.median,
+            case.max,
+            case.unit
         );
         for (name, median) in &case.phases {
-            println!("    {name:<30} {:>15} {median:>10.3}", "");
+            print_line!("    {name:<30} {:>15} {median:>10.3}", "");
         }
     }
     for (name, ratio) in &report.ratios {
-        println!("{name:<34} {ratio:>27.3}");
+        print_line!("{name:<34} {ratio:>27.3}");
     }
 }
 

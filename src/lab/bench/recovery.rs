@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
+use crate::observe::console::say;
 use crate::observe::event::{Event, Kind};
 use crate::observe::log::read_events;
 use crate::observe::result::RunResult;
@@ -108,7 +109,7 @@ fn measure(options: &Options, command: String, runs: &Runs) -> Result<Report, St
                 continue;
             }
             let run_dir = runs.directory(&format!("{}-{turn}", arm.name));
-            eprintln!("{}: {kills} kills", arm.name);
+            say!("{}: {kills} kills", arm.name);
             let (events, _result) = one_run(runs, options, arm, kills, &run_dir)?;
             state_bytes = state_bytes.max(state_bytes_of(&events));
             collect(arm, &events, measured);

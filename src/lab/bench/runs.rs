@@ -14,6 +14,7 @@ use signal_hook::flag;
 
 use crate::cluster::resident::folder::inventory;
 use crate::config::{Recovery, Shown};
+use crate::observe::console::say;
 use crate::observe::event::Event;
 use crate::observe::log::read_events;
 
@@ -53,7 +54,7 @@ pub(super) fn of_runs(
     if let Err(error) = std::fs::remove_dir_all(&runs.folder)
         && error.kind() != std::io::ErrorKind::NotFound
     {
-        eprintln!("warning: {} stays behind: {error}", runs.folder.shown());
+        say!("warning: {} stays behind: {error}", runs.folder.shown());
     }
     if runs.asked_to_end() { Err(STOPPED.into()) } else { result }
 }

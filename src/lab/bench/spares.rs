@@ -10,6 +10,7 @@ use kintsugi_ffi::os::Signal;
 
 use crate::cluster::world::World;
 use crate::config::Shown;
+use crate::observe::console::say;
 use crate::observe::log::read_events;
 
 use super::runs::{Runs, launch, of_runs};
@@ -55,7 +56,7 @@ pub fn run(options: &Options, command: String) -> Result<Report, String> {
             for ((name, config, key), shares) in arms.into_iter().zip(&mut shares) {
                 let run_dir = runs.directory(&format!("{name}-{turn}"));
                 let share = one_run(runs, options, config, key, &run_dir)?;
-                eprintln!("turn {} of {}: beside {name}: {share:.2} %", turn + 1, options.turns);
+                say!("turn {} of {}: beside {name}: {share:.2} %", turn + 1, options.turns);
                 shares.push(share);
             }
         }

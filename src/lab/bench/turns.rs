@@ -14,6 +14,7 @@ use kintsugi_ffi::os::{self, Signal};
 
 use crate::cluster::world::World;
 use crate::config::Shown;
+use crate::observe::console::say;
 use crate::observe::event::{Event, Kind};
 use crate::observe::log::{EVENTS_FILE, EventTail};
 
@@ -104,7 +105,7 @@ fn start(runs: &Runs, contender: Contender, worlds: &mut Vec<Running>) -> Result
     let tail = EventTail::new(run_dir.join(EVENTS_FILE));
     worlds.push(Running { name, run_dir, log, child, tail, processes: Vec::new() });
     let Some(world) = worlds.last_mut() else { return Ok(()) };
-    eprintln!("{name}: {WARM_UP_STEPS} steps to warm up");
+    say!("{name}: {WARM_UP_STEPS} steps to warm up");
     world.follow(runs, |events| events.last().is_some_and(|event| event.step >= WARM_UP_STEPS))?;
     world.processes = processes(world)?;
     signal(world.processes.iter(), Signal::Stop);
@@ -125,7 +126,7 @@ fn play(runs: &Runs, worlds: &mut [Running], turns: Turns) -> Result<Vec<Vec<f64
             let so_far = worlds.iter().zip(&times);
             let so_far = so_far.map(|(world, ms)| format!("{} {:.3} ms", world.name, median(ms)));
             let so_far = so_far.collect::<Vec<_>>().join(", ");
-            eprintln!("turn {} of {}: medians so far: {so_far}", turn + 1, turns.count);
+            say!("turn {} of {}: medians so far: {so_far}", turn + 1, turns.count);
         }
     }
     Ok(times)

@@ -8,6 +8,9 @@ use thiserror::Error;
 
 use crate::config::Shown;
 
+/// A year.
+const SECONDS_MAX: f64 = 3.2e7;
+
 /// What is wrong with an experiment file or its options: nothing was started.
 #[derive(Debug, Error)]
 pub enum ExperimentError {
@@ -164,8 +167,9 @@ impl Experiment {
         let refuse = |key: &str, value: String, wanted| {
             Err(ExperimentError::Value { key: key.to_string(), value, wanted })
         };
-        if !(self.seconds.is_finite() && self.seconds > 0.0) {
-            return refuse("seconds", self.seconds.to_string(), "give every run some seconds");
+        if !(self.seconds > 0.0 && self.seconds <= SECONDS_MAX) {
+            let wanted = "give every run some seconds, a year at most";
+            return refuse("seconds", self.seconds.to_string(), wanted);
         }
         if self.ranks == 0 {
             return refuse("ranks", "0".into(), "start at least one rank");

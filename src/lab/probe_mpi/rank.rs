@@ -1,7 +1,6 @@
 //! What each rank of the probe does: steps of a reduction and a vote. Its repairs are those of
 //! training (`cluster::recovery`); here is only what they move and who dies on the way.
 
-use std::io::Write as _;
 use std::time::{Duration, Instant};
 
 use kintsugi_ffi::{mpi, os};
@@ -11,6 +10,7 @@ use crate::cluster::comm::{CommError, Communicator, Elements, Membership as _, R
 use crate::cluster::recovery::{self, Environment, Note, Policy, Repaired, StateHolder};
 use crate::cluster::world::{Member, Role, World};
 use crate::config::{Point, Rung};
+use crate::observe::console::{print_line, say};
 
 use super::{
     Kill, KillPoint, REPORT, Repair, Report, STATE_WORDS, contribution, fingerprint,
@@ -41,7 +41,7 @@ fn say(report: &Report) {
     // One write, so that lines of several ranks do not mix. A launcher that is gone reads nothing:
     // no reason to fail.
     if let Ok(text) = serde_json::to_string(report) {
-        let _ = std::io::stdout().write_all(format!("{REPORT}{text}\n").as_bytes());
+        print_line!("{REPORT}{text}");
     }
 }
 
@@ -128,7 +128,7 @@ fn enter(plan: &RankPlan, fate: &Fate) -> Option<(MpiComm, bool)> {
         Ok(comm) => Some((comm, plan.join.is_some())),
         Err(_) if plan.join.is_some() => os::exit_now(0),
         Err(error) => {
-            eprintln!("MPI did not start: {error}");
+            say!("MPI did not start: {error}");
             os::exit_now(GAVE_UP)
         }
     }

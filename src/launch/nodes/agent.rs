@@ -16,6 +16,7 @@ use crate::config::Shown;
 use crate::launch::folders::{self, Folders};
 use crate::launch::janitor::{self, Janitor};
 use crate::launch::job_name::{attempt_of, is_job_of};
+use crate::observe::panics::vital;
 
 /// How long launch is tried to be reached.
 const CONNECT_MAX: Duration = Duration::from_secs(10);
@@ -95,7 +96,7 @@ pub fn serve(duties: &Duties, program: PathBuf) -> io::Result<Parting> {
 }
 
 fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> io::Result<()> {
-    std::thread::Builder::new().name(name.into()).spawn(work).map(drop)
+    std::thread::Builder::new().name(name.into()).spawn(move || vital(work)).map(drop)
 }
 
 fn connect(duties: &Duties) -> io::Result<TcpStream> {

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use super::message::{self, Beat, Order, Report};
 use super::record::Record;
 use crate::cluster::resident::Key;
+use crate::observe::panics::vital;
 
 /// How long a stranger may take to say who it is, and how many may do so at once.
 const HELLO_MAX: Duration = Duration::from_secs(5);
@@ -268,10 +269,10 @@ fn beat(shared: &Shared) {
 pub(super) fn start(shared: &Arc<Shared>, listener: TcpListener) -> io::Result<()> {
     for (name, work) in [("agents-beats", hear as fn(&Shared)), ("agents-heart", beat)] {
         let shared = Arc::clone(shared);
-        std::thread::Builder::new().name(name.into()).spawn(move || work(&shared))?;
+        std::thread::Builder::new().name(name.into()).spawn(move || vital(|| work(&shared)))?;
     }
     let shared = Arc::clone(shared);
-    let work = move || accept(&shared, &listener);
+    let work = move || vital(|| accept(&shared, &listener));
     std::thread::Builder::new().name("agents".into()).spawn(work).map(drop)
 }
 

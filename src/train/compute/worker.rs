@@ -15,6 +15,7 @@ use crate::data::loader::Loader;
 use crate::engine::{self, Compute};
 use crate::model::spec::elements;
 use crate::model::{Graph, Layout};
+use crate::observe::panics::vital;
 
 use crate::train::TrainError;
 use crate::train::compute::board::{Board, Item};
@@ -70,7 +71,7 @@ pub enum Rehearsal {
 
 /// A worker thread: works until the pool stops. A panic ends the process.
 pub fn run_or_abort(shared: &Arc<Shared>, board: &Board) {
-    let run = std::panic::AssertUnwindSafe(|| {
+    vital(|| {
         if let Err(failure) = run_worker(shared, board) {
             let mut job = board.lock();
             job.failure.get_or_insert(failure);
@@ -78,10 +79,6 @@ pub fn run_or_abort(shared: &Arc<Shared>, board: &Board) {
             board.changed.notify_all();
         }
     });
-    if std::panic::catch_unwind(run).is_err() {
-        tracing::error!("a worker thread panicked; this rank ends, the others repair the world");
-        std::process::abort();
-    }
 }
 
 fn run_worker(shared: &Arc<Shared>, board: &Board) -> Result<(), TrainError> {

@@ -87,7 +87,8 @@ impl Plan {
 
 /// The smaller of `train.steps` and `train.epochs`, in steps.
 pub fn steps_total(config: &Config, order: &Order) -> Option<u64> {
-    let by_epochs = config.train.epochs.map(|epochs| epochs * order.steps_per_epoch());
+    let by_epochs =
+        config.train.epochs.map(|epochs| epochs.saturating_mul(order.steps_per_epoch()));
     [config.train.steps, by_epochs].into_iter().flatten().min()
 }
 

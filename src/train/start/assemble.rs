@@ -3,7 +3,8 @@
 
 use std::sync::{Arc, PoisonError};
 
-use crate::cluster::comm::{Membership, mpi::JoinArguments, mpi::under_mpirun};
+use crate::cluster::comm::Membership;
+use crate::cluster::comm::mpi::{JoinArguments, launchers_rank, under_mpirun};
 use crate::cluster::world::World;
 use crate::config::Point;
 use crate::observe::event::Kind;
@@ -56,10 +57,9 @@ pub fn place_slots(
 
 /// Whether this process is to wait: first-born beyond the world's ranks, or started as a spare.
 pub fn is_spare(arguments: &TrainArguments) -> bool {
-    let rank = std::env::var("OMPI_COMM_WORLD_RANK").ok().and_then(|rank| rank.parse().ok());
     match arguments.join.as_deref().map(JoinArguments::parse) {
         Some(join) => join.is_ok_and(|join| join.spares),
-        None => rank.is_some_and(|rank: u32| rank >= arguments.config.run.ranks),
+        None => launchers_rank().is_some_and(|rank| rank >= arguments.config.run.ranks),
     }
 }
 

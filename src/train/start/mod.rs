@@ -2,6 +2,7 @@
 
 pub mod announce;
 pub mod assemble;
+pub(in crate::train) mod needs;
 pub mod network;
 pub mod prepare;
 pub mod spare;

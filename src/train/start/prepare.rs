@@ -5,6 +5,8 @@ use std::path::Path;
 use std::sync::{Arc, RwLock};
 use std::time::Duration;
 
+use kintsugi_ffi::os;
+
 use crate::cluster::comm::{CommError, Communicator, Membership};
 use crate::cluster::faults::Injector;
 use crate::cluster::resident::{SlotView, Slots};
@@ -33,6 +35,7 @@ use crate::train::exchange::asynchronous::Asynchronous;
 use crate::train::exchange::synchronous::Synchronous;
 use crate::train::plan::{About, Facts, Plan, steps_total};
 use crate::train::repair::take_over::hand_to_all;
+use crate::train::start::needs;
 use crate::train::state::parts;
 use crate::train::state::position::Position;
 use crate::train::state::replica::Replica;
@@ -129,6 +132,11 @@ pub fn prepare(
     let classes = train.source.classes().len();
     let graph = catalogue::build(&config.model.found_name(), input, classes, config.model.width)
         .map_err(|error| TrainError::Configuration(error.to_string()))?;
+    if let Some(memory) = os::total_memory_bytes() {
+        let model = (&graph, &layout::of(&graph));
+        let refusal = needs::refusal(config, model, (train.source.len(), owners), memory);
+        refusal.map_or(Ok(()), |reason| Err(TrainError::Configuration(reason)))?;
+    }
     let materials = Materials { train, validation, graph, inline: None, part };
     prepare_from(materials, config, run_id, config_fingerprint, owners, injector)
 }

@@ -5,12 +5,14 @@ use std::process::ExitCode;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
-use crate::cluster::comm::{CommError, Membership, mpi::under_mpirun};
+use crate::cluster::comm::mpi::{launchers_rank, under_mpirun};
+use crate::cluster::comm::{CommError, Membership};
 use crate::cluster::faults::Standing;
 use crate::cluster::guard::report;
 use crate::cluster::recovery::driver;
 use crate::cluster::world::World;
 use crate::config::Point;
+use crate::observe::console::say;
 use crate::observe::result::Status;
 use crate::observe::storage::Storage;
 use crate::run_folder::lock::RunLock;
@@ -44,12 +46,12 @@ pub fn run(arguments: &TrainArguments) -> ExitCode {
         }
         Err(TrainError::Configuration(reason)) => {
             tracing::error!("{reason}");
-            eprintln!("error: {reason}");
+            say!("error: {reason}");
             2
         }
         Err(error) => {
             tracing::error!("{error}");
-            eprintln!("error: {error}");
+            say!("error: {error}");
             if under_mpirun() && error.leaves_alone() {
                 // The death that the others repair: the runtime does not tell them of an exit with
                 // a code, and they would wait for it.
@@ -106,9 +108,8 @@ pub fn run_prepared(
 }
 
 fn first_standing(arguments: &TrainArguments) -> Standing {
-    let rank = std::env::var("OMPI_COMM_WORLD_RANK").ok().and_then(|rank| rank.parse().ok());
     let (newcomer, spare) = (arguments.join.is_some(), is_spare(arguments));
-    Standing { rank: rank.unwrap_or(0), newcomer, spare, ..Standing::default() }
+    Standing { rank: launchers_rank().unwrap_or(0), newcomer, spare, ..Standing::default() }
 }
 
 fn run_initial(

@@ -7,14 +7,17 @@ use std::time::{Duration, SystemTime};
 
 use crate::cluster::comm::Membership;
 use crate::cluster::comm::mpi::flags::recovery_flags;
-use crate::cluster::comm::mpi::{JoinArguments, MpiComm, start_orphan_watch, under_mpirun};
+use crate::cluster::comm::mpi::{
+    JoinArguments, MpiComm, launchers_rank, start_orphan_watch, under_mpirun,
+};
 use crate::cluster::comm::solo::SoloComm;
 use crate::cluster::comm::watched::Watched;
 use crate::cluster::faults::{Injector, RealStrike, Standing};
 use crate::cluster::guard::judge::{Joins, Limits};
 use crate::cluster::guard::{self, report, segment};
-use crate::config::{FaultKind, Point, Shown, identity};
+use crate::config::{FaultKind, Point, Shown, identity, resolve_owners};
 use crate::observe::clock::{Clock, RealClock};
+use crate::observe::console::say;
 use crate::observe::event::{Event, Kind, VERSION};
 use crate::observe::log::{EventLog, read_events};
 use crate::observe::notice::act_on;
@@ -102,8 +105,7 @@ pub(in crate::train) fn surroundings(
     let fingerprint = identity::fingerprint(&arguments.config);
     let run_id = arguments.run_dir.file_name().map(|name| name.to_string_lossy().into_owned());
     let run_id = run_id.unwrap_or_else(|| arguments.config.run.name.clone());
-    let (ranks, workers) = (arguments.config.run.ranks, arguments.config.train.workers);
-    let owners = arguments.config.train.owners.unwrap_or(ranks * workers);
+    let owners = resolve_owners(&arguments.config);
     let run_dir = arguments.run_dir.clone();
     let (launched, folder) = (arguments.launched, run_dir.clone());
     let launcher = launched
@@ -232,6 +234,10 @@ pub(in crate::train) fn communicator(
     arguments: &TrainArguments,
 ) -> Result<Box<dyn Membership>, TrainError> {
     if !under_mpirun() {
+        // It died between two looks: this is no world of one.
+        if arguments.launched || arguments.join.is_some() {
+            return Err(TrainError::JobLost("the mpirun that started this rank is gone".into()));
+        }
         return Ok(Box::new(SoloComm::default()));
     }
     start_orphan_watch();
@@ -269,7 +275,7 @@ pub(in crate::train) fn start_guardian(arguments: &TrainArguments) {
 /// What plain mpirun was not told, once, from its first rank.
 fn warn_of_flags() {
     let is = |name: &str, value: &str| std::env::var(name).is_ok_and(|now| now == value);
-    if !is("OMPI_COMM_WORLD_RANK", "0") {
+    if launchers_rank() != Some(0) {
         return;
     }
     let wanted = [
@@ -281,7 +287,7 @@ fn warn_of_flags() {
     let missing: Vec<&str> = missing.map(|(_, _, why)| *why).collect();
     if !missing.is_empty() {
         let flags = recovery_flags().join(" ");
-        eprintln!(
+        say!(
             "warning: mpirun was started without {}\n  use: mpirun {flags} -n RANKS kintsugi train \
              CONFIG\n  or let `kintsugi launch` write the line (--dry-run shows it)",
             missing.join("; without ")

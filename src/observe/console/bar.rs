@@ -1,0 +1,78 @@
+//! Bars on a terminal, drawn through the console: a terminal that is gone or stopped costs the bar.
+
+use std::io;
+
+use ::console::Term;
+use indicatif::{ProgressBar, ProgressDrawTarget, TermLike};
+
+use super::{errors_are_a_terminal, write_errors};
+
+/// How often a bar is drawn, at most, a second.
+const DRAWS_PER_SECOND: u8 = 8;
+
+/// A bar on stderr where that is a terminal, else none.
+pub fn bar(length: Option<u64>) -> ProgressBar {
+    let target = match errors_are_a_terminal() {
+        true => ProgressDrawTarget::term_like_with_hz(Box::new(Screen), DRAWS_PER_SECOND),
+        false => ProgressDrawTarget::hidden(),
+    };
+    ProgressBar::with_draw_target(length, target)
+}
+
+/// The terminal at stderr.
+#[derive(Debug)]
+struct Screen;
+
+impl Screen {
+    fn put(text: &str) -> io::Result<()> {
+        write_errors(text);
+        Ok(())
+    }
+
+    /// A movement of `n` places (ECMA-48: CUU, CUD, CUF, CUB).
+    fn moved(n: usize, direction: char) -> io::Result<()> {
+        if n > 0 { Self::put(&format!("\x1b[{n}{direction}")) } else { Ok(()) }
+    }
+}
+
+impl TermLike for Screen {
+    fn width(&self) -> u16 {
+        Term::stderr().size().1
+    }
+
+    fn height(&self) -> u16 {
+        Term::stderr().size().0
+    }
+
+    fn move_cursor_up(&self, n: usize) -> io::Result<()> {
+        Self::moved(n, 'A')
+    }
+
+    fn move_cursor_down(&self, n: usize) -> io::Result<()> {
+        Self::moved(n, 'B')
+    }
+
+    fn move_cursor_right(&self, n: usize) -> io::Result<()> {
+        Self::moved(n, 'C')
+    }
+
+    fn move_cursor_left(&self, n: usize) -> io::Result<()> {
+        Self::moved(n, 'D')
+    }
+
+    fn write_line(&self, text: &str) -> io::Result<()> {
+        Self::put(&format!("{text}\n"))
+    }
+
+    fn write_str(&self, text: &str) -> io::Result<()> {
+        Self::put(text)
+    }
+
+    fn clear_line(&self) -> io::Result<()> {
+        Self::put("\r\x1b[2K")
+    }
+
+    fn flush(&self) -> io::Result<()> {
+        Ok(())
+    }
+}
