@@ -2,8 +2,11 @@
 
 use std::path::Path;
 use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use clap::{Parser, Subcommand};
+use signal_hook::consts::SIGXFSZ;
 
 use crate::observe::console::{self, Diagnostics, say};
 use crate::observe::panics;
@@ -106,6 +109,7 @@ impl Command {
 /// Parses, runs, returns the exit code (README, "Exit codes"; usage errors are 2).
 pub fn main() -> ExitCode {
     panics::tell_through_the_console();
+    file_limits_are_errors();
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => return explain(&error),
@@ -122,6 +126,14 @@ pub fn main() -> ExitCode {
         .unwrap_or_else(|_| ExitCode::from(Status::InternalError.exit_code()))
 }
 
+/// A file that would exceed `ulimit -f` is an error of the write, as on a full disk, and not the
+/// death of the process (SIGXFSZ): a log that grows ends nobody.
+fn file_limits_are_errors() {
+    let noted = Arc::new(AtomicBool::new(false));
+    // Fails for no signal that may be caught; the default is a death.
+    let _ = signal_hook::flag::register(SIGXFSZ, noted);
+}
+
 fn run(command: &Command) -> ExitCode {
     // Commands whose result is what they print fail where it is lost.
     let printed = match command {
@@ -130,13 +142,13 @@ fn run(command: &Command) -> ExitCode {
         Command::Launch(args) => return launch::run(args),
         Command::Experiment(args) => return experiment::run(args),
         Command::Chaos(args) => return chaos::run(args),
+        Command::Report(args) => return report::run(args),
+        Command::Scale(args) => return scale::run(args),
         Command::Guard(args) => return guard::run(args),
         Command::Agent(args) => return agent::run(args),
         Command::StartDaemon(args) => return start_daemon::run(args),
         Command::Sweep(args) => return sweep::run(args),
         Command::Audit(args) => audit::run(args),
-        Command::Report(args) => report::run(args),
-        Command::Scale(args) => scale::run(args),
         Command::Status(args) => status::run(args),
         Command::Checkpoint(args) => checkpoint::run(args),
         Command::Data(args) => data::run(args),

@@ -77,6 +77,17 @@ fn a_result_that_is_lost_is_a_failure_that_is_told() {
 }
 
 #[test]
+fn a_limit_of_file_sizes_is_an_error_as_a_full_disk_is() {
+    let folder = tempfile::tempdir().unwrap();
+    let line = r#"ulimit -f 0; exec "$0" model show resnet18 > file"#;
+    let mut command = Command::new("bash");
+    command.args(["-c", line, env!("CARGO_BIN_EXE_kintsugi")]).current_dir(folder.path());
+    let output = command.output().unwrap();
+    assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
+    assert!(stderr(&output).contains("File too large"), "{}", stderr(&output));
+}
+
+#[test]
 fn what_went_wrong_is_said_by_the_exit_code_where_nobody_can_be_told() {
     let cases: [(&[&str], i32); 5] = [
         (&["audit", "/no/such/run"], 2),

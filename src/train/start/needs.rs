@@ -65,7 +65,7 @@ fn parts(
         Part {
             bytes: F32 * (state + WORKER_COPIES * u128::from(train.workers) * parameters),
             what: format!("{parameters} parameters with {} workers", train.workers),
-            keys: "choose a smaller model.name or model.width, or fewer train.workers",
+            keys: "lower model.width, data.image_size or train.workers, or choose a smaller model.name",
         },
         Part {
             bytes: (workers + ahead) * micro_batch * picture,
