@@ -1,6 +1,7 @@
 //! Bars on a terminal, drawn through the console: a terminal that is gone or stopped costs the bar.
 
 use std::io;
+use std::sync::{Mutex, PoisonError};
 
 use ::console::Term;
 use indicatif::{ProgressBar, ProgressDrawTarget, TermLike};
@@ -13,25 +14,29 @@ const DRAWS_PER_SECOND: u8 = 8;
 /// A bar on stderr where that is a terminal, else none.
 pub fn bar(length: Option<u64>) -> ProgressBar {
     let target = match errors_are_a_terminal() {
-        true => ProgressDrawTarget::term_like_with_hz(Box::new(Screen), DRAWS_PER_SECOND),
+        true => {
+            ProgressDrawTarget::term_like_with_hz(Box::new(Screen::default()), DRAWS_PER_SECOND)
+        }
         false => ProgressDrawTarget::hidden(),
     };
     ProgressBar::with_draw_target(length, target)
 }
 
-/// The terminal at stderr.
-#[derive(Debug)]
-struct Screen;
+/// The terminal at stderr: what is drawn goes there in one write, so that nothing flickers.
+#[derive(Debug, Default)]
+struct Screen {
+    drawn: Mutex<String>,
+}
 
 impl Screen {
-    fn put(text: &str) -> io::Result<()> {
-        write_errors(text);
+    fn put(&self, text: &str) -> io::Result<()> {
+        self.drawn.lock().unwrap_or_else(PoisonError::into_inner).push_str(text);
         Ok(())
     }
 
     /// A movement of `n` places (ECMA-48: CUU, CUD, CUF, CUB).
-    fn moved(n: usize, direction: char) -> io::Result<()> {
-        if n > 0 { Self::put(&format!("\x1b[{n}{direction}")) } else { Ok(()) }
+    fn moved(&self, n: usize, direction: char) -> io::Result<()> {
+        if n > 0 { self.put(&format!("\x1b[{n}{direction}")) } else { Ok(()) }
     }
 }
 
@@ -45,34 +50,36 @@ impl TermLike for Screen {
     }
 
     fn move_cursor_up(&self, n: usize) -> io::Result<()> {
-        Self::moved(n, 'A')
+        self.moved(n, 'A')
     }
 
     fn move_cursor_down(&self, n: usize) -> io::Result<()> {
-        Self::moved(n, 'B')
+        self.moved(n, 'B')
     }
 
     fn move_cursor_right(&self, n: usize) -> io::Result<()> {
-        Self::moved(n, 'C')
+        self.moved(n, 'C')
     }
 
     fn move_cursor_left(&self, n: usize) -> io::Result<()> {
-        Self::moved(n, 'D')
+        self.moved(n, 'D')
     }
 
     fn write_line(&self, text: &str) -> io::Result<()> {
-        Self::put(&format!("{text}\n"))
+        self.put(&format!("{text}\n"))
     }
 
     fn write_str(&self, text: &str) -> io::Result<()> {
-        Self::put(text)
+        self.put(text)
     }
 
     fn clear_line(&self) -> io::Result<()> {
-        Self::put("\r\x1b[2K")
+        self.put("\r\x1b[2K")
     }
 
     fn flush(&self) -> io::Result<()> {
+        let mut drawn = self.drawn.lock().unwrap_or_else(PoisonError::into_inner);
+        write_errors(&std::mem::take(&mut *drawn));
         Ok(())
     }
 }
