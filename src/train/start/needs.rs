@@ -65,7 +65,7 @@ fn parts(
         Part {
             bytes: F32 * (state + WORKER_COPIES * u128::from(train.workers) * parameters),
             what: format!("{parameters} parameters with {} workers", train.workers),
-            keys: "lower model.width, data.image_size or train.workers, or choose a smaller model.name",
+            keys: "lower model.width, data.image_size or train.workers, or choose another model",
         },
         Part {
             bytes: (workers + ahead) * micro_batch * picture,
