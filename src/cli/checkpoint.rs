@@ -11,7 +11,6 @@ use serde::Serialize;
 use crate::config::Shown;
 use crate::observe::clock::RealClock;
 use crate::observe::console::{print_line, say};
-use crate::observe::console::{print_line, say};
 use crate::observe::storage::{FileSystem, Storage};
 use crate::train::checkpoint::weights::{Given, Imported, Named, WeightsError};
 use crate::train::checkpoint::{CheckpointError, store, weights};

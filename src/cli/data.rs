@@ -16,7 +16,6 @@ use crate::data::source::Source;
 use crate::data::synth::{self, SynthOptions};
 use crate::data::{DataError, Split};
 use crate::observe::console::{self, print_line, say};
-use crate::observe::console::{print_line, say};
 
 /// Exit code of a set that is missing, unreadable or changed (README, "Exit codes").
 const DATA_ERROR: u8 = 3;

@@ -51,22 +51,22 @@ const WORLD_SIZE: &str = "OMPI_COMM_WORLD_SIZE";
 
 /// Reads the configuration and runs the rank.
 pub fn run(args: &Args) -> ExitCode {
-    let refuse = |error: ConfigError| {
+    let refuse = |error: &dyn std::fmt::Display| {
         say!("error: {error}");
         ExitCode::from(2)
     };
     let mut config = match configuration(args) {
         Ok(config) => config,
-        Err(error) => return refuse(error),
+        Err(error) => return refuse(&error),
     };
     let run_dir = args.run_dir.clone().unwrap_or_else(|| identity::run_directory(&config));
     // After the folder was named: where a command is given does not make it another run.
     if let Err(error) = paths::resolve(&mut config) {
-        return refuse(error);
+        return refuse(&error);
     }
     let absolute = std::path::absolute(&run_dir).unwrap_or_else(|_| run_dir.clone());
     if let Some(reason) = run_folder::refusal_of_name(&absolute) {
-        return refuse(reason);
+        return refuse(&reason);
     }
     let arguments = TrainArguments {
         config,
