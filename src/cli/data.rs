@@ -279,7 +279,9 @@ fn decode_all(set: &DataSet, split: Split) -> Found {
 fn bad_file(source: &dyn Source, id: u64, error: DataError) -> BadFile {
     match error {
         DataError::Sample { name, reason } => BadFile { name, reason },
-        DataError::Set(reason) => BadFile { name: source.name(id), reason },
+        DataError::Set(reason) | DataError::Store(reason) => {
+            BadFile { name: source.name(id), reason }
+        }
     }
 }
 

@@ -9,6 +9,7 @@ use serde::Serialize;
 use thiserror::Error;
 
 use crate::config::{Config, ConfigError, DataFormat, Shown, parse};
+use crate::data::bad_images::{check_any, check_share};
 use crate::data::evaluation::Evaluation;
 use crate::data::loader::LoaderOptions;
 use crate::data::open::open;
@@ -146,7 +147,11 @@ fn evaluate(args: &Args) -> Result<Measured, Failure> {
         computed += outcome.samples;
         skipped += batch.skipped;
     }
-    let divisor = computed.max(1) as f64;
+    let counts = (skipped, computed + skipped);
+    let which = || "of the evaluation".into();
+    check_any(Split::Validation, counts, which)?;
+    check_share(Split::Validation, counts, config.data.bad_images_max, which)?;
+    let divisor = computed as f64;
     Ok(Measured {
         checkpoint: args.checkpoint.shown(),
         model: snapshot.model_name.clone(),

@@ -26,7 +26,7 @@ use crate::observe::clock::{Clock, RealClock};
 use crate::observe::console::{self, print_line, say, tell};
 use crate::observe::panics;
 use crate::observe::progress::Progress;
-use crate::observe::result::{RunResult, Status};
+use crate::observe::result::{BadImages, RunResult, Status};
 use crate::observe::tensorboard::Tensorboard;
 use crate::run_folder::lock::{RunLock, current_attempt};
 
@@ -369,6 +369,17 @@ fn summary(result: &RunResult, run: &RunDir) -> String {
     if let Some(validation) = result.validation {
         let (error, best) = (100.0 * validation.error, 100.0 * validation.best);
         lines.push(format!("validation error {error:.2} % (best {best:.2} %)"));
+    }
+    let BadImages { train, validation } = result.bad_images;
+    if train + validation > 0 {
+        lines.push(format!(
+            "bad images: {train} training samples in all epochs, {validation} of the last \
+             evaluation's"
+        ));
+    }
+    if result.zero_updates > 0 {
+        let zero = result.zero_updates;
+        lines.push(format!("{zero} steps changed no weight: their sums were not finite"));
     }
     let (recoveries, restarts) = (result.recoveries.len(), result.restarts.len());
     if recoveries + restarts > 0 {

@@ -8,7 +8,7 @@ use crate::config::{Config, ConfigError, identity, parse, paths, resolve_owners}
 use crate::observe::console::say;
 use crate::observe::panics::{self, vital};
 use crate::observe::result::Status;
-use crate::run_folder;
+use crate::run_folder::{self, launcher};
 use crate::train::plan::TrainArguments;
 use crate::train::run as run_rank;
 
@@ -45,9 +45,6 @@ pub struct Args {
     #[arg(long, hide = true)]
     launched: bool,
 }
-
-/// Set by mpirun: ranks of its first world.
-const WORLD_SIZE: &str = "OMPI_COMM_WORLD_SIZE";
 
 /// Reads the configuration and runs the rank.
 pub fn run(args: &Args) -> ExitCode {
@@ -91,10 +88,7 @@ fn configuration(args: &Args) -> Result<Config, ConfigError> {
     let mut overrides = args.set.clone();
     if !args.launched && args.join.is_none() {
         let spares = parse::read(&args.config, &overrides)?.recovery.spares.unwrap_or(0);
-        let size = std::env::var(WORLD_SIZE)
-            .ok()
-            .filter(|_| under_mpirun())
-            .and_then(|size| size.parse::<u32>().ok());
+        let size = launcher::place().and_then(|place| place.size);
         let ranks = size.unwrap_or(1).saturating_sub(spares).max(1);
         overrides.push(format!("run.ranks={ranks}"));
     }

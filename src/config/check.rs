@@ -82,6 +82,10 @@ fn check_sizes(config: &Config) -> Result<(), ConfigError> {
         let value = config.data.synthetic_classes;
         return refuse("data.synthetic_classes", value, "a classifier needs at least 2 classes");
     }
+    let bad = config.data.bad_images_max;
+    if !(0.0..=1.0).contains(&bad) {
+        return refuse("data.bad_images_max", bad, "it is a share: write a number from 0 to 1");
+    }
     if let Some(seconds) = train.max_seconds
         && !(seconds > 0.0 && seconds.is_finite())
     {

@@ -68,7 +68,19 @@ fn free_keys(config: &Config) -> Vec<FreeKeys> {
     // `ranks` and `workers` only group the owners, whose number stays.
     let mut free: Vec<FreeKeys> = vec![
         ("run", &["name", "ranks", "runtime"]),
-        ("data", &["train", "validation", "decode_threads", "prefetch", "cache", "throttle"]),
+        (
+            "data",
+            &[
+                "train",
+                "validation",
+                "decode_threads",
+                "prefetch",
+                "bad_images_max",
+                "patience",
+                "cache",
+                "throttle",
+            ],
+        ),
         ("model", &["folder"]),
         ("staging", &[]),
         ("evaluation", &[]),

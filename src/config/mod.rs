@@ -155,6 +155,10 @@ pub struct Data {
     pub prefetch: u32,
     /// What to do with an image that cannot be decoded.
     pub bad_image: BadImage,
+    /// Largest share (0..1) of an epoch's, or of an evaluation's, samples that may be skipped.
+    pub bad_images_max: f64,
+    /// How long a run waits for storage that does not answer.
+    pub patience: Span,
     /// A bundle's share of the data set (Lee and Bahn); not in this version.
     pub bundle_ratio: f64,
     /// Bundles come in reverse in every other epoch (Lee and Bahn); not in this version.
@@ -178,6 +182,8 @@ impl Default for Data {
             decode_threads: 0,
             prefetch: 4,
             bad_image: BadImage::Skip,
+            bad_images_max: 0.01,
+            patience: Span(Duration::from_secs(600)),
             bundle_ratio: 0.0,
             alternating: false,
             cache: "none".into(),

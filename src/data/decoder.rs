@@ -112,9 +112,10 @@ impl Decoder {
             .unwrap_or_else(|_| Err(self.sample_error(id, "its decoder panicked".into())))
     }
 
-    /// Skips or not. Whatever ends the run is returned.
+    /// Skips or not. Whatever ends the run, or makes it wait, is returned.
     fn judge(&self, id: u64, error: DataError) -> Result<(), DataError> {
-        if self.bad_image == BadImage::Fatal || matches!(error, DataError::Set(_)) {
+        let ends = matches!(error, DataError::Set(_) | DataError::Store(_));
+        if ends || self.bad_image == BadImage::Fatal {
             return Err(error);
         }
         let mut bad = hold(&self.bad);

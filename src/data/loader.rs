@@ -129,7 +129,7 @@ impl Loader {
             let left = until.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 state.queue.give_up(step, owner);
-                return Err(DataError::Set(format!(
+                return Err(DataError::Store(format!(
                     "the images of step {step}, owner {owner} were not decoded within {} s: is \
                      the storage of the data set reachable?",
                     TAKE_LIMIT.as_secs()

@@ -3,6 +3,7 @@
 
 use thiserror::Error;
 
+pub mod bad_images;
 mod decoder;
 pub mod evaluation;
 pub mod loader;
@@ -23,6 +24,9 @@ pub enum DataError {
     /// The set cannot be used at all: exit code 3.
     #[error("{0}")]
     Set(String),
+    /// The storage does not answer: no sample of it can be had now.
+    #[error("{0}")]
+    Store(String),
     /// One sample cannot be decoded.
     #[error("{name}: {reason}")]
     Sample {

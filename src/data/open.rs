@@ -29,6 +29,25 @@ pub fn open(data: &Data, split: Split, seed: u64) -> Result<DataSet, DataError> 
     Ok(DataSet { source, store })
 }
 
+/// Whether the paths of the set lead somewhere now: an empty folder is where nothing is mounted.
+///
+/// # Errors
+/// Which does not, and why.
+pub fn reach(data: &Data) -> Result<(), String> {
+    for path in [&data.train, &data.validation].into_iter().flatten() {
+        let lacks = |why: &dyn std::fmt::Display| Err(format!("{}: {why}", path.shown()));
+        match std::fs::metadata(path).and_then(|found| match found.is_dir() {
+            true => std::fs::read_dir(path).map(|mut entries| entries.next().is_some()),
+            false => Ok(true),
+        }) {
+            Ok(true) => {}
+            Ok(false) => return lacks(&"the folder is empty"),
+            Err(error) => return lacks(&error),
+        }
+    }
+    Ok(())
+}
+
 /// Reads the set's index from the store.
 fn source(
     data: &Data,

@@ -1,8 +1,8 @@
 //! `result.json` for a run whose ranks could not write it: what the events and the ledger prove.
 
 use crate::observe::event::{Event, Kind};
-use crate::observe::ledger::{Entry, lost_steps};
-use crate::observe::result::{Restart, RunResult, Status, Validation};
+use crate::observe::ledger::{Entry, lost_steps, zero_updates};
+use crate::observe::result::{BadImages, Restart, RunResult, Status, Validation};
 
 /// A result that claims nothing.
 pub fn from_nothing(run_id: &str, attempt: u32, status: Status, reason: &str) -> RunResult {
@@ -22,6 +22,9 @@ pub fn from_nothing(run_id: &str, attempt: u32, status: Status, reason: &str) ->
         restarts: Vec::new(),
         resizes: Vec::new(),
         lost_steps: 0,
+        bad_images: BadImages::default(),
+        zero_updates: 0,
+        conclusive: false,
         goodput: 0.0,
     }
 }
@@ -54,7 +57,7 @@ pub fn result(
                 }
                 counted.push((event.step, *seconds));
             }
-            Kind::Evaluation { error, .. } => {
+            Kind::Evaluation { error, .. } if error.is_finite() => {
                 let best = result.validation.map_or(*error, |v| v.best.min(*error));
                 result.validation = Some(Validation { error: *error, best });
             }
@@ -80,6 +83,8 @@ pub fn result(
     }
     (result.steps, result.epochs, result.samples) = position(ledger);
     result.lost_steps = lost_steps(ledger);
+    result.bad_images = BadImages::of(events, ledger);
+    result.zero_updates = zero_updates(ledger);
     result
 }
 

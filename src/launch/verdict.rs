@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::config::{Config, Rung};
+use crate::config::{Config, Rung, Span};
 use crate::observe::event::{Event, Kind};
 use crate::observe::result::{RunResult, Status};
 
@@ -51,7 +51,7 @@ pub enum Next {
 /// row, this one included, that did not bring the run forward.
 pub fn next(ending: &Ending, result: Option<RunResult>, stalled: u32, rungs: &[Rung]) -> Next {
     let reason = match (&result, ending) {
-        (Some(result), _) if result.status != Status::JobLost => {
+        (Some(result), _) if result.status != Status::JobLost || result.conclusive => {
             return Next::Accept(Box::new(result.clone()));
         }
         (_, Ending::NodeLost(why)) => why.clone(),
@@ -101,6 +101,8 @@ pub struct History {
     committing: bool,
     /// Whether the ranks of this attempt have met.
     met: bool,
+    /// A rank waits for its data set: nothing was committed since it said so.
+    waiting: bool,
 }
 
 impl History {
@@ -109,6 +111,7 @@ impl History {
         self.forward = false;
         self.committing = false;
         self.met = false;
+        self.waiting = false;
     }
 
     /// Takes one event; says whether it shows that the world is alive and well.
@@ -121,14 +124,22 @@ impl History {
                 self.forward = true;
                 false
             }
+            Kind::Waiting { .. } => {
+                self.waiting = true;
+                true
+            }
             Kind::Step { .. } => {
                 self.committing = true;
+                self.waiting = false;
                 self.forward |= event.step > self.furthest;
                 self.furthest = self.furthest.max(event.step);
                 true
             }
             // Long ones are no reason to suspect the world, once they are done.
-            Kind::Evaluation { .. } | Kind::Epoch { .. } => self.committing,
+            Kind::Evaluation { .. } | Kind::Epoch { .. } => {
+                self.waiting = false;
+                self.committing
+            }
             _ => false,
         }
     }
@@ -156,7 +167,11 @@ impl History {
 
     /// What the attempt is waited for.
     pub fn awaited(&self) -> Awaited {
-        if self.committing { Awaited::NextStep } else { Awaited::FirstStep }
+        match (self.waiting, self.committing) {
+            (true, _) => Awaited::Data,
+            (false, true) => Awaited::NextStep,
+            (false, false) => Awaited::FirstStep,
+        }
     }
 }
 
@@ -167,6 +182,8 @@ pub enum Awaited {
     FirstStep,
     /// It has.
     NextStep,
+    /// The data set's storage is to come back first.
+    Data,
 }
 
 /// Why a silence of this length ends the attempt, if it does.
@@ -178,6 +195,12 @@ pub fn hung(config: &Config, awaited: Awaited, silence: Duration) -> Option<Stri
         }
         Awaited::FirstStep => {
             (recovery.start_limit, "recovery.start_limit", "no first step was committed in")
+        }
+        // The ranks end by themselves when their patience is over.
+        Awaited::Data => {
+            let limit = Span(config.data.patience.0.saturating_add(recovery.time_limit.0));
+            let keys = "data.patience and recovery.time_limit";
+            (limit, keys, "the ranks waited for their data set for more than")
         }
     };
     (silence > limit.0).then(|| format!("{what} {limit} ({key}): the world was killed"))
@@ -307,5 +330,29 @@ mod tests {
                 .unwrap()
                 .contains("recovery.start_limit")
         );
+    }
+
+    #[test]
+    fn a_world_that_waits_for_its_data_is_left_alone_until_its_patience_is_over() {
+        let config = Config::default();
+        let mut history = History::default();
+        history.attempt_begins();
+        history.on(&step(4));
+        assert_eq!(history.awaited(), Awaited::NextStep);
+        let waiting = Kind::Waiting { reason: "gone".into(), patience_seconds: 600.0 };
+        assert!(history.on(&Event { kind: waiting, ..step(4) }), "a sign of life");
+        assert_eq!(history.awaited(), Awaited::Data);
+        let (waits, too_long) = (Duration::from_secs(640), Duration::from_secs(661));
+        assert_eq!(hung(&config, history.awaited(), waits), None);
+        assert!(hung(&config, history.awaited(), too_long).unwrap().contains("data.patience"));
+        history.on(&step(5));
+        assert_eq!(history.awaited(), Awaited::NextStep, "it goes on");
+    }
+
+    #[test]
+    fn ranks_that_lost_their_data_are_not_started_again() {
+        let mut lost = result(Status::JobLost).unwrap();
+        lost.conclusive = true;
+        assert!(matches!(next(&exited(), Some(lost), 0, &[Rung::Restart]), Next::Accept(_)));
     }
 }

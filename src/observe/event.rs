@@ -213,6 +213,19 @@ pub enum Kind {
         member: u32,
         state: String,
     },
+    /// Images that could not be decoded. set: train (of an epoch, so far) | validation (of the
+    /// evaluation before this line); of: samples of the set.
+    BadImages {
+        set: String,
+        skipped: u64,
+        of: u64,
+    },
+    /// The storage of the data set does not answer: this rank waits for it, so all do.
+    Waiting {
+        reason: String,
+        /// `data.patience`.
+        patience_seconds: f64,
+    },
     Warning {
         message: String,
     },

@@ -169,6 +169,32 @@ fn counted_in_end(entries: &[Entry], step: u64) -> End {
     if reached { End::Reached(lines) } else { End::Earlier(lines) }
 }
 
+/// The newest step that counts, as far as the end of a run's ledger knows.
+pub fn newest(storage: &dyn Storage) -> Option<Committed> {
+    let path = Path::new(LEDGER_FILE);
+    let end = storage.read_end(path, LAST_BYTES_MAX).ok()?;
+    let entries = parse_lines(path, whole_lines(&end, LAST_BYTES_MAX)).ok()?;
+    effective(&entries).last().copied()
+}
+
+/// All entries of a run's ledger; none where it cannot be read.
+pub fn of_storage(storage: &dyn Storage) -> Vec<Entry> {
+    let path = Path::new(LEDGER_FILE);
+    storage.read(path).and_then(|body| parse_lines(path, &body)).unwrap_or_default()
+}
+
+/// Skipped samples of the steps that count, behind this cursor and up to this step.
+pub fn skipped_between(entries: &[Entry], after_cursor: u64, to_step: u64) -> u64 {
+    let lines = effective(entries).into_iter();
+    let within = lines.filter(|line| line.cursor > after_cursor && line.step <= to_step);
+    within.map(|line| line.skipped).sum()
+}
+
+/// Steps that count and changed no weight.
+pub fn zero_updates(entries: &[Entry]) -> u64 {
+    effective(entries).iter().filter(|line| line.zero_update).count() as u64
+}
+
 /// Committed steps that rollbacks threw away. What was withdrawn never counted.
 pub fn lost_steps(entries: &[Entry]) -> u64 {
     let mut counted: Vec<u64> = Vec::new();

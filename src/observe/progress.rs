@@ -33,6 +33,8 @@ pub struct Progress {
     state: BarState,
     max_seconds: Option<f64>,
     line_due: f64,
+    /// It was said that the run waits, and nothing was committed since.
+    waiting: bool,
 }
 
 impl Default for Progress {
@@ -58,7 +60,8 @@ impl Progress {
 
     fn with(output: Output) -> Self {
         let state = BarState::default();
-        Self { output, state, max_seconds: None, line_due: f64::NEG_INFINITY }
+        let line_due = f64::NEG_INFINITY;
+        Self { output, state, max_seconds: None, line_due, waiting: false }
     }
 
     /// The run's `train.max_seconds`, for the remaining time and the length of the bar.
@@ -74,7 +77,11 @@ impl Progress {
             let line = self.state.line(self.max_seconds);
             self.print(&line);
         }
-        if let Some(line) = announcement(event) {
+        // Each rank that waits says so: one line stands for all.
+        let waits = matches!(event.kind, Kind::Waiting { .. });
+        let known = waits && std::mem::replace(&mut self.waiting, true);
+        self.waiting &= waits || !is_counted(&event.kind);
+        if let Some(line) = announcement(event).filter(|_| !known) {
             self.print(&line);
         }
         match &event.kind {
@@ -244,11 +251,14 @@ impl BarState {
 struct Smoothed {
     sum: f64,
     weight: f64,
+    /// The newest value was no number: no mean of older ones stands for it.
+    lost: bool,
 }
 
 impl Smoothed {
     fn add(&mut self, value: f64, samples: u64) {
-        if !value.is_finite() || samples == 0 {
+        self.lost = !value.is_finite();
+        if self.lost || samples == 0 {
             return;
         }
         let samples = samples as f64;
@@ -258,6 +268,9 @@ impl Smoothed {
     }
 
     fn mean(&self) -> Option<f64> {
+        if self.lost {
+            return Some(f64::NAN);
+        }
         (self.weight > 0.0).then(|| self.sum / self.weight)
     }
 }
@@ -286,6 +299,11 @@ pub fn duration(seconds: f64) -> String {
         s if s < 99.95 => format!("{s:.2} s"),
         s => clock(s),
     }
+}
+
+/// Whether an event tells of samples that were computed.
+fn is_counted(kind: &Kind) -> bool {
+    matches!(kind, Kind::Step { .. } | Kind::Evaluation { .. })
 }
 
 /// The one line that an event is worth by itself.
@@ -325,6 +343,14 @@ fn announcement(event: &Event) -> Option<String> {
             "attempt {} goes on from {from} state at step {step}, {lost_steps} steps lost; lost {}",
             event.attempt,
             names_of(lost)
+        ),
+        Kind::BadImages { set, skipped, of } => format!(
+            "bad images: {skipped} of {of} {set} samples could not be decoded and were skipped; \
+             the ranks' logs name them"
+        ),
+        Kind::Waiting { reason, patience_seconds } => format!(
+            "waiting up to {} (data.patience) for the storage of the data set: {reason}",
+            clock(*patience_seconds)
         ),
         Kind::Warning { message } => format!("warning: {message}"),
         Kind::RunEnd { status, reason, state_sha256 } => {

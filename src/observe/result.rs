@@ -2,7 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::event::{Lost, RecoveryRecord, ResizeRecord};
+use super::event::{Event, Kind, Lost, RecoveryRecord, ResizeRecord};
+use super::ledger::{self, Entry};
 
 /// How a run ends; the number is the exit code of `launch` and of a world of one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -46,6 +47,33 @@ pub struct Validation {
     pub best: f64,
 }
 
+/// Samples whose images could not be decoded.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BadImages {
+    /// Of the committed training samples: one that is bad counts in every epoch.
+    pub train: u64,
+    /// Of the last evaluation.
+    pub validation: u64,
+}
+
+impl BadImages {
+    /// What a run's ledger and events add up to.
+    pub fn of(events: &[Event], ledger: &[Entry]) -> Self {
+        let train = ledger::effective(ledger).iter().map(|line| line.skipped).sum();
+        let mut validation = 0;
+        for event in events {
+            match &event.kind {
+                Kind::Evaluation { .. } => validation = 0,
+                Kind::BadImages { set, skipped, .. } if set == "validation" => {
+                    validation = *skipped;
+                }
+                _ => {}
+            }
+        }
+        Self { train, validation }
+    }
+}
+
 /// One start of mpirun after the first.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Restart {
@@ -84,6 +112,15 @@ pub struct RunResult {
     pub resizes: Vec<ResizeRecord>,
     /// Committed steps that a rollback threw away.
     pub lost_steps: u64,
+    /// What was skipped.
+    #[serde(default)]
+    pub bad_images: BadImages,
+    /// Committed steps that changed no weight, since their sums were not finite.
+    #[serde(default)]
+    pub zero_updates: u64,
+    /// Another start of the ranks now would end alike: launch leaves it to its user.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub conclusive: bool,
     /// Fraction of the run's seconds spent in steps that counted.
     pub goodput: f64,
 }

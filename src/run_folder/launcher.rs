@@ -1,89 +1,72 @@
-//! What a launcher of MPI says through the environment, and what it wants to find there. A shell
-//! that was started among its ranks, and all that is started from it, keeps its variables when it
-//! is long gone: they say nothing then.
+//! The launcher of MPI that started this process, if one did. Its variables are inherited by every
+//! process below a rank, and stay in a shell when it is gone: they are believed only where the
+//! server that they name answers. Without one MPI itself would start a world of one.
 
+use std::io::ErrorKind;
 use std::net::{SocketAddr, TcpStream};
 use std::process::Command;
+use std::sync::OnceLock;
 use std::time::Duration;
 
-/// Which process of its job this is: every launcher of this MPI says so.
-const RANK: &str = "PMIX_RANK";
-/// Which job, and where the launcher listens: `NAME;tcp4://ADDRESS:PORT`, under several names that
-/// begin so.
-const JOB: &str = "PMIX_NAMESPACE";
+/// Names of what a rank is told; one of them makes it a rank.
+const RANK: [&str; 2] = ["OMPI_COMM_WORLD_RANK", "PMIX_RANK"];
+const SIZE: &str = "OMPI_COMM_WORLD_SIZE";
+const LOCAL_RANK: &str = "OMPI_COMM_WORLD_LOCAL_RANK";
+/// The addresses of the server begin so; what follows is a version.
 const SERVER: &str = "PMIX_SERVER_URI";
-/// A launcher on this machine answers at once, or nobody listens there.
-const ANSWER_MAX: Duration = Duration::from_secs(2);
+/// A server that is there but does not answer in this time is taken for alive: MPI will say.
+const ANSWER_MAX: Duration = Duration::from_secs(1);
 
 /// Where settings of the user's lie.
 const HOME: &str = "HOME";
 
-/// What a launcher of its own would take for its parent's.
-const LEFT_BY_LAUNCHERS: [&str; 6] = [
-    "PMIX_",
-    "PRTE_LAUNCHED",
+/// What a launcher tells each rank by variables that a job of its own does not need: its parameters
+/// (`OMPI_MCA_`, `PMIX_MCA_`, `PRTE_MCA_`) are the user's and stay.
+const TOLD: [&str; 14] = [
     "OMPI_COMM_WORLD_",
-    "OMPI_UNIVERSE_SIZE",
     "OMPI_WORLD_",
-    "OMPI_FILE_",
+    "OMPI_UNIVERSE_SIZE",
+    "OMPI_NUM_APP_CTX",
+    "OMPI_FILE_LOCATION",
+    "OMPI_MCA_num_procs",
+    "OMPI_MCA_initial_wdir",
+    "PMIX_NAMESPACE",
+    "PMIX_RANK",
+    "PMIX_SERVER_",
+    "PMIX_GDS_MODULE",
+    "PMIX_BFROP_BUFFER_TYPE",
+    "PMIX_SECURITY_MODE",
+    "PRTE_LAUNCHED",
 ];
-/// What users set themselves begins so.
-const OF_USERS: &str = "PMIX_MCA_";
 
-/// Whether a launcher that lives started the process with these variables. `answers` says whether
-/// somebody listens at an address.
-pub fn started_by_launcher(
-    variables: &[(String, String)],
-    answers: &dyn Fn(SocketAddr) -> bool,
-) -> bool {
-    let is_set = |name: &str| variables.iter().any(|(known, _)| known == name);
-    let servers: Vec<&str> = variables
-        .iter()
-        .filter(|(name, _)| name.starts_with(SERVER))
-        .map(|(_, value)| value.as_str())
-        .collect();
-    if !is_set(RANK) || !is_set(JOB) || servers.is_empty() {
-        return false;
-    }
-    let mut addresses: Vec<Option<SocketAddr>> = servers.into_iter().map(address).collect();
-    addresses.sort_unstable();
-    addresses.dedup();
-    // Who is reached by other means is believed: MPI says what is wrong then.
-    addresses.into_iter().any(|address| address.is_none_or(answers))
+/// This process's place in its launcher's world; what is not told is `None`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Place {
+    /// Its rank.
+    pub rank: Option<u32>,
+    /// Ranks of the first world, spares included.
+    pub size: Option<u32>,
+    /// Its number among those of its node.
+    pub local_rank: Option<u32>,
 }
 
-fn address(server: &str) -> Option<SocketAddr> {
-    server.rsplit_once("://")?.1.split(';').next()?.parse().ok()
+/// This process's place; `None`: no launcher that lives started it. Looked up once.
+pub fn place() -> Option<Place> {
+    static PLACE: OnceLock<Option<Place>> = OnceLock::new();
+    *PLACE.get_or_init(|| place_of(&variables(), &mut answers))
 }
 
-/// Whether somebody listens there. Only a refusal says that nobody does.
-pub fn answers(address: SocketAddr) -> bool {
-    match TcpStream::connect_timeout(&address, ANSWER_MAX) {
-        Ok(_) => true,
-        Err(error) => error.kind() != std::io::ErrorKind::ConnectionRefused,
-    }
-}
-
-/// This process's variables, those that are text.
-pub fn own() -> Vec<(String, String)> {
-    let text = |(name, value): (std::ffi::OsString, std::ffi::OsString)| {
-        Some((name.into_string().ok()?, value.into_string().ok()?))
-    };
-    std::env::vars_os().filter_map(text).collect()
-}
-
-/// Those of another launcher, which a new one must not see.
-pub fn of_launchers(variables: &[(String, String)]) -> Vec<String> {
-    let theirs = |name: &str| {
-        LEFT_BY_LAUNCHERS.iter().any(|start| name.starts_with(start)) && !name.starts_with(OF_USERS)
-    };
-    variables.iter().map(|(name, _)| name).filter(|name| theirs(name)).cloned().collect()
+/// Variables with which a launcher told this process, or one that it descends from, its place. A
+/// launcher that this process starts must not find them.
+pub fn leftovers() -> Vec<String> {
+    let names = variables().into_iter().map(|(name, _)| name);
+    names.filter(|name| TOLD.iter().any(|told| name.starts_with(told))).collect()
 }
 
 /// What this command starts is a launcher of its own: it sees nothing of another one, and has a
 /// home, without which Open MPI does not begin. A service of systemd has none.
 pub fn suit(command: &mut Command) {
-    for name in of_launchers(&own()) {
+    for name in leftovers() {
         command.env_remove(name);
     }
     if std::env::var_os(HOME).is_none() {
@@ -92,58 +75,112 @@ pub fn suit(command: &mut Command) {
     }
 }
 
+/// What is not text names no launcher.
+fn variables() -> Vec<(String, String)> {
+    let text = |(name, value): (std::ffi::OsString, std::ffi::OsString)| {
+        Some((name.into_string().ok()?, value.into_string().ok()?))
+    };
+    std::env::vars_os().filter_map(text).collect()
+}
+
+fn place_of(
+    variables: &[(String, String)],
+    answers: &mut dyn FnMut(SocketAddr) -> bool,
+) -> Option<Place> {
+    let value = |wanted: &str| {
+        let found = variables.iter().find(|(name, _)| name == wanted);
+        found.map(|(_, value)| value.as_str())
+    };
+    let number = |wanted: &str| value(wanted)?.parse().ok();
+    RANK.iter().find_map(|name| value(name))?;
+    let mut servers: Vec<Option<SocketAddr>> = variables
+        .iter()
+        .filter(|(name, _)| name.starts_with(SERVER))
+        .map(|(_, uri)| address(uri))
+        .collect();
+    servers.sort_unstable();
+    servers.dedup();
+    let rank = RANK.iter().find_map(|name| number(name));
+    let told = Place { rank, size: number(SIZE), local_rank: number(LOCAL_RANK) };
+    // Who is reached by other means is believed: MPI says what is wrong then.
+    servers.into_iter().any(|server| server.is_none_or(&mut *answers)).then_some(told)
+}
+
+/// Of `NAMESPACE.RANK;tcp4://ADDRESS:PORT`, or with `tcp6` and brackets.
+fn address(uri: &str) -> Option<SocketAddr> {
+    let (_, rest) = uri.split_once(';')?;
+    let (_, address) = rest.split_once("://")?;
+    address.split(';').next()?.parse().ok()
+}
+
+/// Only a refusal, or no way to it, proves that nobody is there.
+fn answers(server: SocketAddr) -> bool {
+    match TcpStream::connect_timeout(&server, ANSWER_MAX) {
+        Ok(_) => true,
+        Err(error) => !matches!(
+            error.kind(),
+            ErrorKind::ConnectionRefused
+                | ErrorKind::HostUnreachable
+                | ErrorKind::NetworkUnreachable
+                | ErrorKind::AddrNotAvailable
+        ),
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use std::net::TcpListener;
-
     use super::*;
 
-    fn set(pairs: &[(&str, &str)]) -> Vec<(String, String)> {
+    fn variables(pairs: &[(&str, &str)]) -> Vec<(String, String)> {
         pairs.iter().map(|(name, value)| ((*name).into(), (*value).into())).collect()
     }
 
-    const PROCESS: [(&str, &str); 2] = [("PMIX_RANK", "0"), ("PMIX_NAMESPACE", "prterun-n-1@1")];
+    const TOLD_BY_MPIRUN: [(&str, &str); 5] = [
+        ("OMPI_COMM_WORLD_SIZE", "4"),
+        ("OMPI_COMM_WORLD_RANK", "2"),
+        ("OMPI_COMM_WORLD_LOCAL_RANK", "1"),
+        ("PMIX_RANK", "2"),
+        ("PMIX_SERVER_URI41", "prterun-vm-25664@0.0;tcp4://127.0.0.1:42213"),
+    ];
 
-    fn served_at(address: SocketAddr) -> Vec<(String, String)> {
-        let uri = format!("prterun-n-1@0.0;tcp4://{address}");
-        set(&[PROCESS[0], PROCESS[1], ("PMIX_SERVER_URI41", &uri), ("PMIX_SERVER_URI2", &uri)])
+    #[test]
+    fn a_launcher_that_answers_is_believed() {
+        let told = variables(&TOLD_BY_MPIRUN);
+        let place = Place { rank: Some(2), size: Some(4), local_rank: Some(1) };
+        let mut asked = Vec::new();
+        let found = place_of(&told, &mut |server| {
+            asked.push(server.to_string());
+            true
+        });
+        assert_eq!((found, asked), (Some(place), vec!["127.0.0.1:42213".to_owned()]));
     }
 
     #[test]
-    fn only_a_launcher_that_answers_has_started_this_process() {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let variables = served_at(listener.local_addr().unwrap());
-        assert!(started_by_launcher(&variables, &answers));
-        drop(listener);
-        assert!(!started_by_launcher(&variables, &answers));
-    }
-
-    #[test]
-    fn variables_without_a_launcher_are_left_over() {
-        let nobody = |_| -> bool { panic!("nobody is to be asked") };
-        for pairs in [
-            &[][..],
-            &PROCESS,
-            &PROCESS[..1],
-            &[("OMPI_COMM_WORLD_SIZE", "4"), ("OMPI_COMM_WORLD_RANK", "0")],
-            &[("PMIX_SERVER_URI2", "n@0.0;tcp4://127.0.0.1:1")],
-        ] {
-            assert!(!started_by_launcher(&set(pairs), &nobody), "{pairs:?}");
+    fn what_a_launcher_left_behind_is_not() {
+        let told = variables(&TOLD_BY_MPIRUN);
+        assert_eq!(place_of(&told, &mut |_| false), None, "it is gone");
+        for some in [&TOLD_BY_MPIRUN[..1], &TOLD_BY_MPIRUN[1..4], &TOLD_BY_MPIRUN[3..4]] {
+            assert_eq!(place_of(&variables(some), &mut |_| true), None, "{some:?}");
         }
-        let elsewhere = [PROCESS[0], PROCESS[1], ("PMIX_SERVER_URI", "n@0.0;usock:/tmp/x")];
-        assert!(started_by_launcher(&set(&elsewhere), &nobody));
+        assert_eq!(place_of(&variables(&TOLD_BY_MPIRUN[4..]), &mut |_| true), None, "no rank");
     }
 
     #[test]
-    fn a_new_launcher_sees_what_users_set_and_nothing_of_an_old_one() {
-        let variables = set(&[
-            ("PMIX_SERVER_URI41", "x"),
-            ("PMIX_MCA_gds", "hash"),
-            ("OMPI_MCA_btl", "self"),
-            ("OMPI_COMM_WORLD_SIZE", "4"),
-            ("HOME", "/root"),
-            ("PRTE_MCA_x", "1"),
-        ]);
-        assert_eq!(of_launchers(&variables), ["PMIX_SERVER_URI41", "OMPI_COMM_WORLD_SIZE"]);
+    fn nobody_answers_at_a_port_that_was_closed() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let server = listener.local_addr().expect("bound");
+        assert!(answers(server));
+        drop(listener);
+        assert!(!answers(server));
+    }
+
+    #[test]
+    fn addresses_of_both_kinds_are_read() {
+        let read = |uri: &str| address(uri).map(|address| address.to_string());
+        assert_eq!(read("a-1@0.0;tcp4://10.0.0.7:5").as_deref(), Some("10.0.0.7:5"));
+        assert_eq!(read("a-1@0.0;tcp6://[::1]:5").as_deref(), Some("[::1]:5"));
+        for broken in ["", "a-1@0.0", "a;tcp4://host:5", "a;tcp4://10.0.0.7"] {
+            assert_eq!(read(broken), None, "{broken}");
+        }
     }
 }

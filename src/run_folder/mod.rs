@@ -1,6 +1,6 @@
 //! What the programs of a run share of its folder `RUN`: how it is named, its files, who may write
-//! (`lock`), and the variables through which launch speaks to its ranks (`variables`) or a launcher
-//! that is gone still seems to (`launcher`). The supervisor and the ranks both use it, and neither
+//! (`lock`), the variables through which launch speaks to its ranks (`variables`), and what MPI's
+//! launcher says of a process (`launcher`). The supervisor and the ranks both use it, and neither
 //! knows the other.
 
 use std::io;

@@ -29,6 +29,12 @@ pub enum TrainError {
     /// Too few nodes are left with this rank: the others may be training on.
     #[error("{0}")]
     Minority(String),
+    /// The storage of the data set did not come back: exit code 75, and no start again by launch.
+    #[error("{0}")]
+    StorageLost(String),
+    /// Asked to stop where no step can be committed: exit code 85.
+    #[error("{0}")]
+    Interrupted(String),
     /// A bug: exit code 70.
     #[error("{0}")]
     Internal(String),
@@ -52,11 +58,26 @@ impl TrainError {
         match self {
             Self::Comm(error) if error.starts_recovery() => Status::JobLost,
             Self::Data(_) => Status::DataError,
-            Self::JobLost(_) | Self::Evicted(_) | Self::Minority(_) => Status::JobLost,
+            Self::JobLost(_) | Self::StorageLost(_) | Self::Evicted(_) | Self::Minority(_) => {
+                Status::JobLost
+            }
+            Self::Interrupted(_) => Status::Interrupted,
             Self::Comm(_) | Self::Configuration(_) | Self::Internal(_) | Self::Closed => {
                 Status::InternalError
             }
         }
+    }
+}
+
+impl TrainError {
+    /// Whether the run pauses by it, with its state whole: it ends as one that was asked to.
+    pub fn is_a_pause(&self) -> bool {
+        matches!(self, Self::StorageLost(_) | Self::Interrupted(_))
+    }
+
+    /// Whether another start of the ranks now would end alike.
+    pub fn is_conclusive(&self) -> bool {
+        matches!(self, Self::StorageLost(_))
     }
 }
 
@@ -71,7 +92,10 @@ impl From<GaveUp> for TrainError {
 
 impl From<DataError> for TrainError {
     fn from(error: DataError) -> Self {
-        Self::Data(error.to_string())
+        match error {
+            DataError::Store(reason) => Self::StorageLost(reason),
+            other => Self::Data(other.to_string()),
+        }
     }
 }
 

@@ -2,12 +2,15 @@
 
 use crate::cluster::comm::{Elements, ReduceOp};
 use crate::config::Point;
+use crate::data::Split;
 use crate::observe::event::Kind;
 
 use crate::train::TrainError;
 use crate::train::compute::totals::Totals;
 use crate::train::exchange::Exchange;
+use crate::train::plan::Plan;
 use crate::train::record::Record;
+use crate::train::soundness;
 use crate::train::state::position::Evaluated;
 use crate::train::state::rank::Rank;
 
@@ -49,14 +52,28 @@ pub fn evaluate(
 }
 
 impl Found {
+    /// Itself, where it measures what it is to measure.
+    ///
+    /// # Errors
+    /// Too few samples could be decoded.
+    pub fn checked(self, plan: &Plan) -> Result<Self, TrainError> {
+        soundness::check_evaluation(&self.totals, plan).map(|()| self)
+    }
+
+    /// What could not be decoded, where something could not.
+    pub fn bad_images(&self) -> Option<Kind> {
+        let Totals { skipped, count, .. } = self.totals;
+        let set = Split::Validation.name().to_string();
+        (skipped > 0).then_some(Kind::BadImages { set, skipped, of: count })
+    }
+
     /// What becomes part of the position once all have agreed.
     pub fn evaluated(&self, rank: &Rank) -> Evaluated {
-        let computed = self.totals.computed().max(1) as f64;
         Evaluated {
             attempt: rank.world.attempt,
             step: rank.replica.position.step,
-            error: self.totals.errors as f64 / computed,
-            loss_bits: (self.totals.loss() / computed).to_bits(),
+            error: self.totals.error(),
+            loss_bits: self.totals.mean_loss().to_bits(),
             samples: self.totals.count,
             at_ms: self.at_ms,
             took_ms: self.took_ms,

@@ -13,6 +13,7 @@ pub mod record;
 pub mod vote;
 pub mod repair;
 pub mod agenda;
+pub mod soundness;
 pub mod evaluation;
 pub mod trainer;
 pub mod start;

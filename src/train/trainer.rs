@@ -17,7 +17,7 @@ use crate::train::evaluation;
 use crate::train::exchange::{Context, Exchange, Sums};
 use crate::train::record::repairs::Begin;
 use crate::train::record::steps::Step;
-use crate::train::record::{Record, inexact};
+use crate::train::record::{Record, inexact, waiting};
 use crate::train::repair::integrity::Integrity;
 use crate::train::repair::resize::{self, Resized};
 use crate::train::repair::shrunk::Shrunk;
@@ -25,6 +25,7 @@ use crate::train::repair::size::Resizer;
 use crate::train::repair::spares::{Recruits, Spares};
 use crate::train::repair::world::{self, Tries};
 use crate::train::repair::{comparison, rollback};
+use crate::train::soundness;
 use crate::train::state::position::Ending;
 use crate::train::state::rank::Rank;
 use crate::train::vote::{self, Requests};
@@ -69,6 +70,9 @@ impl Trainer {
         resizer.shrunk(rank.clock.now());
         let integrity = Integrity::new(rank.plan.integrity);
         let (spares, tries) = (Spares::default(), Tries::default());
+        let mut exchange = exchange;
+        let tell = waiting::teller(&rank, &record.journal);
+        exchange.pool().shared.outage.watch(Arc::clone(&stop), tell);
         Self { rank, exchange, record, stop, spares, resizer, integrity, tries, shrunk }
     }
 
@@ -128,12 +132,14 @@ impl Trainer {
         if attempted.is_err() {
             self.hold_workers();
         }
-        let clock = self.rank.clock.as_ref();
-        let attempted =
-            attempted.and_then(|sums| self.shrunk.hear_of_launcher(clock).map(|()| sums));
-        let attempted = attempted.and_then(|sums| match self.rank.is_writer() {
-            true => self.record.keeper.look_at_place().map(|()| sums),
-            false => Ok(sums),
+        let (position, plan) = (&self.rank.replica.position, &self.rank.plan);
+        let attempted = attempted.and_then(|sums| {
+            soundness::check_step(position, &sums.totals, plan)?;
+            self.shrunk.hear_of_launcher(self.rank.clock.as_ref())?;
+            if self.rank.is_writer() {
+                self.record.keeper.look_at_place()?;
+            }
+            Ok(sums)
         });
         match self.vote(attempted) {
             Ok((_, Requests { torn_down: true, .. })) => {
@@ -199,6 +205,10 @@ impl Trainer {
         let epoch_before = position.cursor / samples;
         position.commit(line);
         let ends_epoch = position.cursor / samples > epoch_before;
+        let epoch_skipped = position.skipped_in_epoch;
+        if ends_epoch {
+            position.skipped_in_epoch = 0;
+        }
         let regrows = self.resizer.due_after(&rank.world, position.step, ends_epoch);
         agenda::after_commit(position, &rank.plan, asked, Boundary { ends_epoch, regrows });
         if asked.take_in_spares {
@@ -217,7 +227,7 @@ impl Trainer {
             self.record.committed(rank);
         }
         let learning_rate = self.exchange.learning_rate(&rank.replica);
-        let step = Step { sums, began, ends_epoch, learning_rate };
+        let step = Step { sums, began, ends_epoch, learning_rate, epoch_skipped };
         self.record.report_step(rank, &step);
     }
 
@@ -242,6 +252,8 @@ impl Trainer {
         let began = self.rank.clock.now();
         let exchange = self.exchange.as_mut();
         let found = evaluation::evaluate(&mut self.rank, exchange, &mut self.record);
+        let plan = &self.rank.plan;
+        let found = found.and_then(|found| found.checked(plan));
         let (found, _) = self.vote(found)?;
         let evaluated = found.evaluated(&self.rank);
         self.rank.replica.position.evaluated(evaluated);
@@ -251,6 +263,9 @@ impl Trainer {
         if self.rank.is_writer() {
             let seconds = (self.rank.clock.now() - began).as_secs_f64();
             self.record.event(&self.rank, evaluated.event(seconds));
+            if let Some(bad) = found.bad_images() {
+                self.record.event(&self.rank, bad);
+            }
         }
         Ok(())
     }

@@ -10,7 +10,7 @@ use kintsugi::data::sampler::Order;
 use kintsugi::observe::event::{Event, Kind, Lost, RecoveryRecord, VERSION};
 use kintsugi::observe::ledger::{Committed, Entry, Ledger};
 use kintsugi::observe::log::EventLog;
-use kintsugi::observe::result::{Restart, RunResult, Status, Validation};
+use kintsugi::observe::result::{BadImages, Restart, RunResult, Status, Validation};
 use kintsugi::observe::storage::{FileSystem, Storage};
 
 /// What answers the failure.
@@ -312,6 +312,9 @@ impl Telling {
             recoveries: self.recoveries.clone(),
             restarts: if self.attempt > 1 { vec![restart] } else { Vec::new() },
             resizes: Vec::new(),
+            bad_images: BadImages::default(),
+            zero_updates: 0,
+            conclusive: false,
             lost_steps: self.lost,
             goodput: 0.97 - 0.0004 * self.lost as f64,
         }

@@ -11,6 +11,7 @@ mod fixture;
 mod fleet;
 mod gradients;
 mod moved;
+mod numbers;
 mod observe;
 mod reference;
 mod report;

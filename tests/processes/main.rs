@@ -5,6 +5,7 @@
 
 mod bench;
 mod chaos;
+mod data_set;
 mod folders;
 mod guard;
 mod integrity;

@@ -101,7 +101,7 @@ pub(super) fn report(folder: &Path, events: &[Event]) -> Result<Report, String> 
         seconds: last.map_or(0.0, |event| event.seconds),
         last_event_seconds_ago: ago,
         loss: newest(events, |kind| match kind {
-            Kind::Step { loss, .. } => Some(*loss).filter(|loss| loss.is_finite()),
+            Kind::Step { loss, .. } => Some(*loss),
             _ => None,
         }),
         validation_error: newest(events, |kind| match kind {

@@ -2,7 +2,6 @@
 //! `mpi/join.rs`, the spares are in `mpi/pool.rs`, those whom spares start in `mpi/recruits.rs`.
 //! These know communicators of MPI, and not the rank that holds them.
 
-use std::sync::OnceLock;
 use std::time::Duration;
 
 use kintsugi_ffi::mpi::{self, Comm, Op};
@@ -58,13 +57,12 @@ pub struct MpiComm {
 
 /// Whether a launcher of MPI started this process: then it is a rank, and MPI may be started.
 pub fn under_mpirun() -> bool {
-    static STARTED: OnceLock<bool> = OnceLock::new();
-    *STARTED.get_or_init(|| launcher::started_by_launcher(&launcher::own(), &launcher::answers))
+    launcher::place().is_some()
 }
 
 /// Which rank of its launcher's first world this process is, before MPI is started.
 pub fn launchers_rank() -> Option<u32> {
-    std::env::var("OMPI_COMM_WORLD_RANK").ok().filter(|_| under_mpirun())?.parse().ok()
+    launcher::place().and_then(|place| place.rank)
 }
 
 /// Ends this process when its parent does: ranks outside MPI calls outlive a killed mpirun.

@@ -7,10 +7,8 @@ use std::time::SystemTime;
 use kintsugi_ffi::private;
 
 use crate::config::Shown;
-use crate::run_folder::variables;
+use crate::run_folder::{launcher, variables};
 
-/// Set by the launcher: this rank's number among its job's on the node, the last part of the name.
-const LOCAL_RANK: &str = "OMPI_COMM_WORLD_LOCAL_RANK";
 const PREFIX: &str = "sm_segment.";
 const DEFAULT_FOLDER: &str = "/dev/shm";
 
@@ -21,7 +19,8 @@ fn folder() -> PathBuf {
 
 /// The name of this process's own segment, once MPI is initialised; `since` is a moment before.
 pub fn own(since: SystemTime) -> Option<String> {
-    let local_rank: u32 = std::env::var(LOCAL_RANK).ok()?.parse().ok()?;
+    // The last part of the name.
+    let local_rank = launcher::place()?.local_rank?;
     let maps = std::fs::read_to_string("/proc/self/maps").ok()?;
     let entries = std::fs::read_dir(folder()).ok()?.flatten().filter_map(|entry| {
         let name = entry.file_name().into_string().ok()?;

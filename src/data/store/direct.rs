@@ -35,12 +35,17 @@ impl Direct {
 
     fn range(&self, file: &Path, offset: u64, length: u64, into: &mut Vec<u8>) -> io::Result<()> {
         into.resize(length as usize, 0);
-        self.shared(file)?.read_exact_at(into, offset)
+        let read = self.shared(file)?.read_exact_at(into, offset);
+        if read.as_ref().is_err_and(|error| error.kind() != io::ErrorKind::UnexpectedEof) {
+            // What was open may be of a share that is gone: the next try opens it anew.
+            self.open.write().unwrap_or_else(PoisonError::into_inner).remove(file);
+        }
+        read
     }
 }
 
 fn whole(path: &Path, into: &mut Vec<u8>) -> Result<(), FetchError> {
-    let file = File::open(path).map_err(absent)?;
+    let file = File::open(path).map_err(failed)?;
     let size = file.metadata().map_or(0, |data| data.len());
     if size > FILE_BYTES_MAX {
         let text = format!("{size} bytes; files up to {FILE_BYTES_MAX} are read");
@@ -48,15 +53,18 @@ fn whole(path: &Path, into: &mut Vec<u8>) -> Result<(), FetchError> {
     }
     into.clear();
     into.reserve(size as usize + 1);
-    file.take(FILE_BYTES_MAX).read_to_end(into).map_err(absent)?;
+    file.take(FILE_BYTES_MAX).read_to_end(into).map_err(failed)?;
     Ok(())
 }
 
-/// A mounted file system does not say whether it is gone or one file is: each file is judged for
-/// itself.
+/// A mounted file system does not say whether it is gone or one file is: whoever knows the other
+/// files tells. A file that is too short answers.
 #[expect(clippy::needless_pass_by_value, reason = "the form that map_err takes")]
-fn absent(error: io::Error) -> FetchError {
-    FetchError::Absent(error.to_string())
+fn failed(error: io::Error) -> FetchError {
+    match error.kind() {
+        io::ErrorKind::UnexpectedEof => FetchError::Absent(error.to_string()),
+        _ => FetchError::Unreachable(error.to_string()),
+    }
 }
 
 fn kind(found: io::Result<Metadata>) -> Kind {
@@ -75,7 +83,7 @@ impl Store for Direct {
         match location.extent {
             Extent::Whole { .. } => whole(&location.file, into),
             Extent::Range { offset, length } => {
-                self.range(&location.file, offset, length, into).map_err(absent)
+                self.range(&location.file, offset, length, into).map_err(failed)
             }
         }
     }

@@ -68,7 +68,8 @@ pub enum FetchError {
     /// The store answers, but does not have these bytes: one sample's loss.
     #[error("{0}")]
     Absent(String),
-    /// The store does not answer: no sample of it can be had.
+    /// The store does not answer, or does not know these bytes now: their loss alone, or that of
+    /// all samples beside them.
     #[error("{0}")]
     Unreachable(String),
 }

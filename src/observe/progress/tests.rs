@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 use std::sync::{Arc, Mutex};
 
-use super::{BarState, LINE_SECONDS, Progress, Smoothed, clock, duration};
+use super::{BarState, LINE_SECONDS, Progress, Smoothed, announcement, clock, duration};
 use crate::observe::event::{Event, Kind, Lost, RecoveryRecord, VERSION};
 
 #[derive(Clone, Default)]
@@ -111,7 +111,7 @@ fn the_smoothed_loss_weighs_samples_not_steps() {
     let mean = smoothed.mean().unwrap();
     assert!((1.0..1.1).contains(&mean), "{mean}");
     smoothed.add(f64::NAN, 96);
-    assert_eq!(smoothed.mean().unwrap(), mean);
+    assert!(smoothed.mean().unwrap().is_nan(), "older values say nothing of this one");
     for _ in 0..200 {
         smoothed.add(3.0, 96);
     }
@@ -127,4 +127,30 @@ fn time_is_written_as_people_read_it() {
     assert_eq!(duration(0.0123), "12.3 ms");
     assert_eq!(duration(0.25), "250 ms");
     assert_eq!(duration(3.5), "3.50 s");
+}
+
+#[test]
+fn what_is_no_number_is_said_and_never_smoothed_away() {
+    let mut state = BarState::default();
+    state.on(&step(0.1, 1, 2.0, 96));
+    state.on(&step(0.2, 2, f64::NAN, 96));
+    assert!(state.line(None).contains("loss NaN"), "{}", state.line(None));
+    let nothing = Kind::Evaluation { error: f64::NAN, loss: f64::NAN, samples: 4, seconds: 0.1 };
+    let line = announcement(&event(1.0, 2, nothing)).unwrap();
+    assert!(line.contains("error NaN%, loss NaN"), "{line}");
+}
+
+#[test]
+fn a_wait_for_the_data_is_said_once_until_the_run_goes_on() {
+    let sink = Sink::default();
+    let mut progress = Progress::to(Box::new(sink.clone()));
+    let waiting = |seconds| {
+        event(seconds, 1, Kind::Waiting { reason: "gone".into(), patience_seconds: 60.0 })
+    };
+    for (seconds, kind) in [(1.0, waiting(1.0)), (1.1, waiting(1.1)), (1.2, step(1.2, 2, 1.0, 9))] {
+        progress.on(&Event { seconds, ..kind });
+    }
+    progress.on(&waiting(2.0));
+    let text = String::from_utf8(sink.0.lock().unwrap().clone()).unwrap();
+    assert_eq!(text.matches("waiting up to 1m00s (data.patience)").count(), 2, "{text}");
 }

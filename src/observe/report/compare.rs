@@ -55,11 +55,15 @@ pub fn compare(run: &Run, calm: &Run) -> Bits {
             && their.chain == their_before.chain
         {
             let (a, b) = (our.loss - our_before.loss, their.loss - their_before.loss);
+            if a.is_nan() != b.is_nan() {
+                return Bits::Differs { from_step: from + 1 };
+            }
             let scale = our.loss.abs().max(their.loss.abs()).max(1.0);
             if (a - b).abs() > ROUNDING * scale {
                 return Bits::Differs { from_step: from + 1 };
             }
-            steps += step - from;
+            // What is no number in both is not known to be the same.
+            steps += if a.is_nan() { 0 } else { step - from };
         }
         before = Some((*step, our, their));
     }
@@ -187,6 +191,23 @@ mod tests {
             };
             prop_assert!(from_step <= turn, "{from_step} > {turn}");
         }
+    }
+
+    #[test]
+    fn a_loss_that_is_no_number_is_the_same_as_none() {
+        let diverged = |at: usize| {
+            let mut run = run(10, &[1], u64::MAX);
+            for event in &mut run.events[at..] {
+                if let Kind::Step { loss, .. } = &mut event.kind {
+                    *loss = f64::NAN;
+                }
+            }
+            run
+        };
+        let calm = run(10, &[1], u64::MAX);
+        assert_eq!(compare(&diverged(4), &calm), Bits::Differs { from_step: 5 });
+        assert_eq!(compare(&diverged(4), &diverged(4)), Bits::SameLosses { steps: 4 });
+        assert_eq!(compare(&diverged(0), &diverged(0)), Bits::Unknown);
     }
 
     #[test]

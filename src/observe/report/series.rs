@@ -38,13 +38,14 @@ pub fn largest_fall(points: &[DataPoint]) -> f64 {
     points.windows(2).map(|pair| pair[0].1 - pair[1].1).fold(0.0, f64::max)
 }
 
-/// Mean training loss of the samples of each of `bins` slices of time up to `until` seconds.
+/// Mean training loss of the samples of each of `bins` slices of time up to `until` seconds. A
+/// slice with a loss that is no number has none.
 pub fn training_loss(events: &[Event], until: f64, bins: usize) -> Vec<DataPoint> {
     let width = until / bins.max(1) as f64;
     let mut sums: BTreeMap<u64, (f64, f64, f64)> = BTreeMap::new();
     for event in events {
         let Kind::Step { loss, samples, .. } = event.kind else { continue };
-        if !loss.is_finite() || width <= 0.0 {
+        if width <= 0.0 {
             continue;
         }
         let slice = sums.entry((event.seconds / width) as u64).or_default();
@@ -53,7 +54,8 @@ pub fn training_loss(events: &[Event], until: f64, bins: usize) -> Vec<DataPoint
         slice.1 += loss * weight;
         slice.2 += weight;
     }
-    sums.values().filter(|slice| slice.2 > 0.0).map(|s| (s.0 / s.2, s.1 / s.2)).collect()
+    let means = sums.values().map(|slice| (slice.0 / slice.2, slice.1 / slice.2));
+    means.filter(|point| point.0.is_finite() && point.1.is_finite()).collect()
 }
 
 /// Seconds at which something failed: when it was injected, or else when it was noticed, or else
@@ -166,6 +168,18 @@ pub fn thin(points: &[DataPoint], most: usize) -> Vec<DataPoint> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_slice_with_a_loss_that_is_no_number_has_none() {
+        let step = |seconds: f64, loss: f64| {
+            let (epoch, error, samples, learning_rate) = (0, 0.5, 8, 0.1);
+            let kind = Kind::Step { epoch, loss, error, samples, learning_rate, seconds: 0.1 };
+            let (v, time, attempt, generation) = (1, 0.0, 1, 0);
+            Event { v, time, seconds, attempt, generation, step: 1, rank: 0, kind }
+        };
+        let events = [step(0.2, 2.0), step(0.6, 4.0), step(1.2, 1.0), step(1.6, f64::NAN)];
+        assert_eq!(training_loss(&events, 2.0, 2), [(0.4, 3.0)]);
+    }
 
     #[test]
     fn times_close_together_are_one_failure() {

@@ -4,6 +4,7 @@ pub mod board;
 pub mod fixed_point;
 pub mod free_run;
 pub mod gradient_sum;
+pub mod outage;
 pub mod pause;
 pub mod pool;
 pub mod totals;

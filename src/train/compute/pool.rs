@@ -111,6 +111,7 @@ impl Pool {
     pub fn stop(&mut self) {
         self.put(Work::Stop);
         self.shared.sum.close();
+        self.shared.outage.close();
         for thread in self.threads.drain(..) {
             // A worker that panicked has aborted the process: nothing to learn here.
             let _ = thread.join();

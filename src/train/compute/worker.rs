@@ -21,6 +21,7 @@ use crate::train::TrainError;
 use crate::train::compute::board::{Board, Item};
 use crate::train::compute::free_run::{FreeRun, Turn};
 use crate::train::compute::gradient_sum::GradientSum;
+use crate::train::compute::outage::Outage;
 use crate::train::compute::pause::Pause;
 use crate::train::compute::totals::Totals;
 use crate::train::state::parts::{PARAMETERS, STATISTICS};
@@ -56,6 +57,8 @@ pub struct Shared {
     pub rehearsal: Rehearsal,
     /// While the world is repaired.
     pub pause: Pause,
+    /// While storage does not answer.
+    pub outage: Outage,
 }
 
 /// What makes a replacement's first micro-batch, of so many samples, come sooner.
@@ -173,7 +176,8 @@ impl<E: Compute> Worker<E> {
     fn evaluate(&mut self, first: u64, count: u64, totals: &mut Totals) -> Result<(), TrainError> {
         let set = self.shared.evaluation.as_ref();
         let set = set.expect("only runs with a validation set evaluate");
-        let batch = report::loading(|| set.batch(first, count))?;
+        let read = || self.shared.outage.patiently(|| set.batch(first, count));
+        let batch = report::loading(read)?;
         totals.count = batch.count;
         totals.skipped = batch.skipped;
         totals.add_outcome(&self.engine.evaluate(&batch.images, &batch.labels)?);
@@ -183,7 +187,8 @@ impl<E: Compute> Worker<E> {
     fn train(&mut self, place: MicroBatch, totals: &mut Totals) -> Result<(), TrainError> {
         let shared = Arc::clone(&self.shared);
         let MicroBatch { turn, owner, standing } = place;
-        let batch = report::loading(|| shared.loader.take(standing.step, owner))?;
+        let read = || shared.outage.patiently(|| shared.loader.take(standing.step, owner));
+        let batch = report::loading(read)?;
         totals.count = batch.count;
         totals.skipped = batch.skipped;
         totals.mix = batch.mix;
@@ -218,7 +223,8 @@ impl<E: Compute> Worker<E> {
     fn run_free(&mut self, turn: Turn, rate: f64, standing: &Standing) -> Result<(), TrainError> {
         let shared = Arc::clone(&self.shared);
         let free = shared.free.as_ref().expect("only asynchronous runs run free");
-        let batch = report::loading(|| shared.loader.take(turn.batch, turn.owner))?;
+        let read = || shared.outage.patiently(|| shared.loader.take(turn.batch, turn.owner));
+        let batch = report::loading(read)?;
         let mut totals = Totals::default();
         (totals.count, totals.skipped, totals.mix) = (batch.count, batch.skipped, batch.mix);
         shared.injector.at(Point::InForward, standing);

@@ -39,18 +39,23 @@ pub fn send_buffer(w: &[f32], delta: &[f32], ranks: usize, send: &mut [f32]) {
     }
 }
 
-/// `w <- RecvBuf + μ (RecvBuf - w_old); w_old <- RecvBuf`.
+/// `w <- RecvBuf + μ (RecvBuf - w_old); w_old <- RecvBuf`. False when either holds something that
+/// is not a finite number then.
 pub fn apply_received(
     received: &[f32],
     old: &[f32],
     momentum: f32,
     w: &mut [f32],
     kept: &mut [f32],
-) {
+) -> bool {
+    let mut finite = true;
     for (((w, kept), &received), old) in w.iter_mut().zip(kept).zip(received).zip(old) {
         *w = received + momentum * (received - old);
         *kept = received;
+        // What is not finite in what was received is not finite in w either.
+        finite &= w.is_finite();
     }
+    finite
 }
 
 /// See the module.
@@ -117,10 +122,13 @@ impl Asynchronous {
     }
 
     /// Until Δw holds micro-batches of half the own owners. Bounded, so that a rank without
-    /// owners, or with slow ones, still takes part in the round.
+    /// owners, or with slow ones, still takes part in the round; one that waits for storage is
+    /// bounded by `data.patience`.
     fn wait_for_workers(&self, context: &mut Context<'_>) -> Result<(), TrainError> {
         let limit = Instant::now() + ROUND_WAIT_MAX;
-        while Instant::now() < limit {
+        let outage = &self.pool.shared.outage;
+        // A rank that cannot read has nothing to send, and a round without samples is none.
+        while Instant::now() < limit || (outage.lasts() && !self.free.has_delta()) {
             if let Some(failure) = self.pool.failure() {
                 return Err(failure);
             }
@@ -173,16 +181,23 @@ impl Exchange for Asynchronous {
             self.free.committed(taken);
         }
         let step = replica.position.step;
-        {
+        let zero_update = {
             let mut slots = replica.slots.write().unwrap_or_else(PoisonError::into_inner);
             let (current, next) = slots.begin();
             let (w, statistics) = self.received.split_at(self.parameters);
             let (momentum, old) = (self.momentum, current.part(W_OLD));
             let [next, kept, running] = next.take([PARAMETERS, W_OLD, STATISTICS]);
-            apply_received(w, old, momentum, next, kept);
+            let finite = apply_received(w, old, momentum, next, kept)
+                && statistics.iter().all(|value| value.is_finite());
             running.copy_from_slice(statistics);
+            if !finite {
+                next.copy_from_slice(current.part(PARAMETERS));
+                kept.copy_from_slice(old);
+                running.copy_from_slice(current.part(STATISTICS));
+            }
             replica.at(Point::InUpdate);
-        }
+            !finite
+        };
         let position = &mut replica.position;
         position.owner_batches.resize(self.order.owners as usize, 0);
         for (sum, batches) in position.owner_batches.iter_mut().zip(&sums.owner_batches) {
@@ -197,7 +212,7 @@ impl Exchange for Asynchronous {
             skipped: sums.totals.skipped,
             mix: sums.totals.mix,
             attempt: world.attempt,
-            zero_update: false,
+            zero_update,
         }
     }
 
@@ -251,7 +266,16 @@ mod tests {
     #[test]
     fn momentum_acts_on_what_was_received() {
         let (mut w, mut kept) = ([0.0], [0.0]);
-        apply_received(&[3.0], &[1.0], 0.5, &mut w, &mut kept);
+        assert!(apply_received(&[3.0], &[1.0], 0.5, &mut w, &mut kept));
         assert_eq!((w, kept), ([4.0], [3.0]));
+    }
+
+    #[test]
+    fn what_is_no_finite_number_is_told() {
+        let (mut w, mut kept) = ([0.0; 2], [0.0; 2]);
+        for received in [f32::NAN, f32::INFINITY, f32::MAX] {
+            let finite = apply_received(&[1.0, received], &[1.0, -1.0], 0.9, &mut w, &mut kept);
+            assert!(!finite, "{received}");
+        }
     }
 }

@@ -49,6 +49,10 @@ pub struct Plan {
     pub witness_wait: Duration,
     /// How often replicas are compared.
     pub integrity: Interval,
+    /// Largest share of an epoch's, or of an evaluation's, samples that may be skipped.
+    pub bad_images_max: f64,
+    /// How long the run waits for storage that does not answer.
+    pub patience: Duration,
 }
 
 impl Plan {
@@ -81,6 +85,8 @@ impl Plan {
                 true => config.recovery.integrity_every,
                 false => Interval::Off,
             },
+            bad_images_max: config.data.bad_images_max,
+            patience: config.data.patience.0,
         }
     }
 }

@@ -86,6 +86,11 @@ impl Journal {
         Self { tensorboard, ..self }
     }
 
+    /// Unix time at which the run's seconds were zero.
+    pub fn origin(&self) -> f64 {
+        self.origin
+    }
+
     /// Seconds since the run's first start.
     pub fn seconds(&self) -> f64 {
         (self.clock.unix_seconds() - self.origin).max(0.0)

@@ -25,7 +25,7 @@ use crate::train::record::journal::Journal;
 use crate::train::record::outcome;
 use crate::train::state::digest;
 use crate::train::state::parts::{PARAMETERS, STATISTICS, is_of_optimizer};
-use crate::train::state::position::{Ending, Position};
+use crate::train::state::position::{Ending, Position, ZERO_UPDATES_MAX};
 use crate::train::state::rank::Moment;
 use crate::train::state::replica::Replica;
 
@@ -48,6 +48,28 @@ struct Stall {
     step: u64,
     stall: f64,
     copy: f64,
+}
+
+/// Why a run goes no further.
+#[derive(Debug, Clone, Copy)]
+pub enum Why<'a> {
+    /// All ranks agreed to end so.
+    Agreed(Status),
+    /// No step can be committed for now.
+    Pause(&'a TrainError),
+}
+
+impl Why<'_> {
+    fn status(self) -> Status {
+        match self {
+            Self::Agreed(status) => status,
+            Self::Pause(error) => error.status(),
+        }
+    }
+
+    fn is_conclusive(self) -> bool {
+        matches!(self, Self::Pause(error) if error.is_conclusive())
+    }
 }
 
 /// See the module.
@@ -309,17 +331,18 @@ impl Keeper {
         }
     }
 
-    /// The end of a run that all ranks agreed on: last checkpoint, result. A run that was to be
+    /// The end of a run that goes no further: last checkpoint, result. A run that was to be
     /// complete is interrupted where its weights are not on disk.
     pub fn finish(
         &mut self,
         replica: &Replica,
         journal: &mut Journal,
         place: Moment,
-        status: Status,
+        why: Why<'_>,
     ) -> Result<Status, TrainError> {
         self.placed = None;
         self.look_at_place()?;
+        let status = why.status();
         if !(self.still_current)() {
             let text = "a newer attempt of this run has started: no result is written here";
             return Err(TrainError::JobLost(text.into()));
@@ -332,9 +355,13 @@ impl Keeper {
         }
         let status = self.ended(status, replica.position.step);
         self.complete_ledger(replica, journal);
-        let reason = self.reason(&replica.position, status);
+        let reason = match why {
+            Why::Agreed(_) => self.reason(&replica.position, status),
+            Why::Pause(error) => format!("{error}; {}", self.kept(&replica.position)),
+        };
         let state_sha256 = Some(self.digest(replica));
-        self.write_result(replica, journal, place, (status, &reason, &state_sha256))?;
+        let how = (status, why.is_conclusive());
+        self.write_result(replica, journal, place, how, (&reason, &state_sha256))?;
         // A disk that has room again only now.
         self.complete_ledger(replica, journal);
         let name = outcome::status_name(status).to_string();
@@ -358,7 +385,8 @@ impl Keeper {
         replica: &Replica,
         journal: &Journal,
         place: Moment,
-        (status, reason, state_sha256): (Status, &str, &Option<String>),
+        (status, conclusive): (Status, bool),
+        (reason, state_sha256): (&str, &Option<String>),
     ) -> Result<(), TrainError> {
         let mut last = String::new();
         for _ in 0..RESULT_TRIES {
@@ -371,6 +399,7 @@ impl Keeper {
                 position: &replica.position,
                 samples_per_epoch: self.facts.order.samples,
                 state_sha256: state_sha256.clone(),
+                conclusive,
             }
             .write(self.storage.as_ref());
             match written {
@@ -421,6 +450,13 @@ impl Keeper {
                 _ => "all steps are committed".into(),
             };
         }
+        if position.ending == Some(Ending::Diverged) {
+            return format!(
+                "the run has diverged: the sums of the newest {ZERO_UPDATES_MAX} steps were not \
+                 finite and changed no weight; lower optimizer.learning_rate or look at the data, \
+                 and start anew with --fresh"
+            );
+        }
         if position.ending == Some(Ending::Renewed) {
             return "renewal: the last spare is gone, or launch asks for it; all ranks start again"
                 .into();
@@ -433,10 +469,15 @@ impl Keeper {
                  command completes the run, or set checkpoint.every = \"never\" to do without them"
             );
         }
+        format!("asked to stop; {}", self.kept(position))
+    }
+
+    /// What a run that pauses leaves.
+    fn kept(&self, position: &Position) -> String {
         match self.published {
-            Some(step) if step == position.step => "asked to stop; a checkpoint is written".into(),
-            Some(step) => format!("asked to stop; the newest checkpoint is of step {step}"),
-            None => "asked to stop; no checkpoint could be written".into(),
+            Some(step) if step == position.step => "a checkpoint is written".into(),
+            Some(step) => format!("the newest checkpoint is of step {step}"),
+            None => "no checkpoint could be written".into(),
         }
     }
 

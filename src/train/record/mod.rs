@@ -20,9 +20,10 @@ pub mod reason;
 pub mod repairs;
 pub mod steps;
 pub mod struck;
+pub mod waiting;
 
 use journal::Journal;
-use keeper::Keeper;
+use keeper::{Keeper, Why};
 use pace::Pace;
 use repairs::{Patience, Repairs};
 use steps::{Step, Steps};
@@ -73,13 +74,23 @@ impl Record {
         self.pace.watch(rank, &mut self.journal, step.sums);
     }
 
-    /// Before an end: repairs that no step followed are among what the result is made of.
+    /// Before an end: repairs that no step followed are among what the result is made of, and so
+    /// is what was skipped of an epoch that is not over.
     pub fn report_rest(&mut self, rank: &mut Rank) {
         self.repairs.report_rest(rank, &mut self.journal);
+        if rank.is_writer() {
+            let skipped = rank.replica.position.skipped_in_epoch;
+            steps::report_bad_images(rank, &mut self.journal, skipped);
+        }
     }
 
     /// The end of a run that all ranks agreed on: last checkpoint, result.
     pub fn finish(&mut self, rank: &Rank, status: Status) -> Result<Status, TrainError> {
-        self.keeper.finish(&rank.replica, &mut self.journal, rank.place(), status)
+        self.keeper.finish(&rank.replica, &mut self.journal, rank.place(), Why::Agreed(status))
+    }
+
+    /// The end of a run that no step can be committed in: its state is whole.
+    pub fn pause(&mut self, rank: &Rank, error: &TrainError) -> Result<Status, TrainError> {
+        self.keeper.finish(&rank.replica, &mut self.journal, rank.place(), Why::Pause(error))
     }
 }

@@ -8,7 +8,7 @@ use std::path::Path;
 use crate::observe::event::{Event, Kind};
 use crate::observe::ledger::{self, Entry};
 use crate::observe::log::parse_lines;
-use crate::observe::result::{Restart, RunResult, Status, Validation};
+use crate::observe::result::{BadImages, Restart, RunResult, Status, Validation};
 use crate::observe::storage::Storage;
 
 use crate::train::record::journal::{EVENTS, LEDGER};
@@ -36,6 +36,8 @@ pub struct Ended<'a> {
     pub samples_per_epoch: u64,
     /// Of the final state.
     pub state_sha256: Option<String>,
+    /// As in `RunResult`.
+    pub conclusive: bool,
 }
 
 impl Ended<'_> {
@@ -65,6 +67,9 @@ impl Ended<'_> {
             restarts: from_events.restarts,
             resizes: from_events.resizes,
             lost_steps: ledger::lost_steps(&ledger),
+            bad_images: BadImages::of(&events, &ledger),
+            zero_updates: ledger::zero_updates(&ledger),
+            conclusive: self.conclusive,
             goodput: from_events.counted_seconds / self.seconds.max(1e-9),
         };
         let text = serde_json::to_vec_pretty(&result).map_err(io::Error::other)?;

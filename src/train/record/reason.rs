@@ -9,10 +9,14 @@ use crate::run_folder::{CONFIGURATION, FAILURE};
 use crate::train::TrainError;
 use crate::train::record::outcome;
 
+/// The kind of failure that is the data set's storage's.
+const STORAGE_LOST: &str = "storage_lost";
+
 /// Leaves the reason why this rank cannot go on, for whoever writes the result.
 pub fn leave_reason(storage: &dyn Storage, error: &TrainError) {
     let code = match error {
         TrainError::Configuration(_) => CONFIGURATION,
+        TrainError::StorageLost(_) => STORAGE_LOST,
         other => outcome::status_name(other.status()),
     };
     let text = format!("{code}\n{error}\n");
@@ -29,7 +33,9 @@ pub fn read_reason(storage: &dyn Storage) -> TrainError {
     let reason = reason.trim().to_string();
     match code {
         CONFIGURATION => TrainError::Configuration(reason),
+        STORAGE_LOST => TrainError::StorageLost(reason),
         "data_error" => TrainError::Data(reason),
+        "interrupted" => TrainError::Interrupted(reason),
         "job_lost" => TrainError::JobLost(reason),
         _ => TrainError::Internal(format!("another rank could not go on: {reason}")),
     }

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use crate::data::Split;
 use crate::observe::event::Kind;
 use crate::train::compute::totals::Totals;
 use crate::train::exchange::Sums;
@@ -37,6 +38,8 @@ pub struct Step<'a> {
     pub ends_epoch: bool,
     /// Of the step that comes next.
     pub learning_rate: f64,
+    /// Training samples of its epoch that were skipped so far.
+    pub epoch_skipped: u64,
 }
 
 impl Steps {
@@ -67,7 +70,6 @@ impl Steps {
         if !rank.is_writer() {
             return;
         }
-        let computed = recent.totals.computed().max(1) as f64;
         let epoch = position.ledger_tail.last().map_or(0, |line| line.epoch);
         if recent.totals.non_finite > 0 {
             let n = recent.totals.non_finite;
@@ -76,8 +78,8 @@ impl Steps {
         }
         let event = Kind::Step {
             epoch,
-            loss: recent.totals.loss() / computed,
-            error: recent.totals.errors as f64 / computed,
+            loss: recent.totals.mean_loss(),
+            error: recent.totals.error(),
             samples: recent.totals.count,
             learning_rate: step.learning_rate,
             seconds: recent.seconds,
@@ -85,6 +87,16 @@ impl Steps {
         journal.event(rank.place(), event);
         if step.ends_epoch {
             journal.event(rank.place(), Kind::Epoch { epoch });
+            report_bad_images(rank, journal, step.epoch_skipped);
         }
+    }
+}
+
+/// How many samples of the epoch at hand were skipped, where some were.
+pub fn report_bad_images(rank: &Rank, journal: &mut Journal, skipped: u64) {
+    if skipped > 0 {
+        let set = Split::Train.name().to_string();
+        let bad = Kind::BadImages { set, skipped, of: rank.plan.samples_per_epoch };
+        journal.event(rank.place(), bad);
     }
 }

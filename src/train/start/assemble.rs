@@ -89,6 +89,7 @@ pub fn write_failure(
         position,
         samples_per_epoch,
         state_sha256: None,
+        conclusive: error.is_conclusive(),
     };
     if let Err(error) = ended.write(around.storage.as_ref()) {
         act_on(&format!("cannot write {RESULT}: {error}"));
@@ -229,6 +230,12 @@ fn report_end(
     trainer: &mut Trainer,
     error: &TrainError,
 ) {
+    if error.is_a_pause() {
+        if let Err(error) = trainer.record.pause(&trainer.rank, error) {
+            tracing::error!("{error}");
+        }
+        return;
+    }
     let place = trainer.rank.place();
     let (status, reason) = (error.status(), error.to_string());
     let status = crate::train::record::outcome::status_name(status).to_string();

@@ -4,6 +4,7 @@ pub mod announce;
 pub mod assemble;
 pub(in crate::train) mod needs;
 pub mod network;
+pub mod patience;
 pub mod prepare;
 pub mod spare;
 pub mod run;

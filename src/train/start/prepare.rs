@@ -20,6 +20,7 @@ use crate::data::sampler::Order;
 use crate::data::set::DataSet;
 use crate::engine::Compute;
 use crate::model::{Graph, Layout, catalogue, init, layout};
+use crate::observe::ledger::{self, Entry};
 use crate::observe::storage::Storage;
 
 use crate::train::TrainError;
@@ -27,6 +28,7 @@ use crate::train::checkpoint::weights::{Weights, initial_weights};
 use crate::train::checkpoint::{Expectation, Snapshot, are_finite, newest_verified};
 use crate::train::compute::free_run::FreeRun;
 use crate::train::compute::gradient_sum::GradientSum;
+use crate::train::compute::outage::Outage;
 use crate::train::compute::pause::Pause;
 use crate::train::compute::pool::Pool;
 use crate::train::compute::worker::{Rehearsal, Shared};
@@ -189,6 +191,7 @@ pub fn prepare_from(
         threads: config.train.threads as usize,
         rehearsal: part.rehearsal(micro_batch(config.train.global_batch, owners)),
         pause: Pause::default(),
+        outage: Outage::new(config.data.patience.0),
     };
     let pool = match inline {
         Some(compute) => Pool::inline(shared, compute),
@@ -364,7 +367,9 @@ pub fn begin(
             );
             TrainError::Configuration(text)
         })?;
-        replica.begin_with(state, position_of(&snapshot));
+        let entries = ledger::of_storage(storage);
+        let samples = prepared.facts.order.samples;
+        replica.begin_with(state, position_of(&snapshot, &entries, samples));
     }
     hand_to_all(comm, replica, 0, world)?;
     Ok(From::Checkpoint)
@@ -386,8 +391,11 @@ fn find_checkpoint(
         .map_err(|error| TrainError::Configuration(error.to_string()))
 }
 
-fn position_of(snapshot: &Snapshot) -> Position {
+/// The ledger knows how many samples of the epoch at hand were skipped.
+fn position_of(snapshot: &Snapshot, entries: &[Entry], samples_per_epoch: u64) -> Position {
     let state = &snapshot.state;
+    let epoch_began = state.cursor - state.cursor % samples_per_epoch.max(1);
+    let skipped_in_epoch = ledger::skipped_between(entries, epoch_began, state.step);
     Position {
         step: state.step,
         cursor: state.cursor,
@@ -400,6 +408,7 @@ fn position_of(snapshot: &Snapshot) -> Position {
         ledger_tail: state.ledger_tail.clone(),
         ending: None,
         owner_batches: state.order.clone(),
+        skipped_in_epoch,
         ..Position::start()
     }
 }

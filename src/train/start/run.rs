@@ -24,6 +24,7 @@ use crate::train::record::reason::{leave_reason, read_reason};
 use crate::train::record::{casualties, inexact};
 use crate::train::start::announce::{Beginning, announce};
 use crate::train::start::assemble::{conclude, is_spare, replica, trainer, write_failure};
+use crate::train::start::patience::position_by_ledger;
 use crate::train::start::prepare::Prepared;
 use crate::train::start::spare::Preparation;
 use crate::train::start::surroundings::{Surroundings, communicator, start_guardian, surroundings};
@@ -206,7 +207,9 @@ fn all_prepared(
     };
     if comm.rank() == 0 && !matches!(error, TrainError::Configuration(_)) {
         let place = Moment { attempt: arguments.attempt.unwrap_or(1), ..Moment::default() };
-        write_failure(around, place, (&Position::start(), 1), &error);
+        let (position, samples) = position_by_ledger(around);
+        let place = Moment { step: position.step, ..place };
+        write_failure(around, place, (&position, samples), &error);
     }
     Err(error)
 }

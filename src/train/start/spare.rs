@@ -19,7 +19,7 @@ use crate::train::TrainError;
 use crate::train::plan::{TrainArguments, policy};
 use crate::train::start::prepare::Prepared;
 use crate::train::start::surroundings::Surroundings;
-use crate::train::start::{assemble, prepare};
+use crate::train::start::{assemble, patience, prepare};
 use crate::train::state::replica::Replica;
 
 /// Starts of new spares that may fail before this spare tries no more.
@@ -79,6 +79,7 @@ impl Behind<'_, '_> {
                 let (run_id, owners) = (&around.run_id, around.owners);
                 let (config, injector) = (&arguments.config, &around.injector);
                 let (print, part) = (around.fingerprint, assemble::part(arguments));
+                patience::await_data(arguments, around)?;
                 let prepared = prepare::prepare(config, run_id, print, owners, injector, part);
                 prepared.map(|prepared| assemble::place_slots(arguments, around, prepared))
             })

@@ -13,6 +13,9 @@ use crate::train::plan::Plan;
 /// Ledger lines that every rank keeps, so that a dead writer leaves no gap.
 pub const LEDGER_TAIL_MAX: usize = 64;
 
+/// Steps in a row that may be committed without an update.
+pub const ZERO_UPDATES_MAX: usize = 10;
+
 /// Why the run ends after this step: agreed by all ranks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[allow(missing_docs)]
@@ -22,6 +25,8 @@ pub enum Ending {
     Interrupted,
     /// The spares are used up: the run goes on from here at full strength.
     Renewed,
+    /// Step after step changes no weight.
+    Diverged,
 }
 
 impl Ending {
@@ -32,12 +37,13 @@ impl Ending {
             Self::Interrupted => Status::Interrupted,
             // What makes the supervisor start it again.
             Self::Renewed => Status::JobLost,
+            Self::Diverged => Status::NoProgress,
         }
     }
 
-    /// Whether another start of the run goes on from here.
+    /// Whether the run ends before its end, where nothing is left to be measured.
     pub fn is_a_pause(self) -> bool {
-        matches!(self, Self::Interrupted | Self::Renewed)
+        matches!(self, Self::Interrupted | Self::Renewed | Self::Diverged)
     }
 }
 
@@ -76,6 +82,8 @@ pub struct Position {
     pub resize_due: bool,
     /// The newest evaluation.
     pub evaluation: Option<Evaluated>,
+    /// Samples of the epoch at hand that were skipped.
+    pub skipped_in_epoch: u64,
 }
 
 /// What an evaluation found: the same on every rank, so that each can tell it when its writer dies.
@@ -125,8 +133,11 @@ impl Position {
     }
 
     /// Ends a run that has nothing left to do, for example one that goes on from a checkpoint of
-    /// its last step.
+    /// its last step, or whose steps change nothing.
     pub fn settle(&mut self, plan: &Plan) {
+        if has_diverged(&self.ledger_tail) {
+            return self.end(Ending::Diverged, plan);
+        }
         let done = plan.steps_max.is_some_and(|max| self.step >= max)
             || plan.samples_max.is_some_and(|max| self.cursor >= max);
         if done {
@@ -159,6 +170,7 @@ impl Position {
     pub fn commit(&mut self, line: Committed) {
         self.step = line.step;
         self.cursor = line.cursor;
+        self.skipped_in_epoch += line.skipped;
         if self.ledger_tail.len() == LEDGER_TAIL_MAX {
             self.ledger_tail.remove(0);
         }
@@ -176,9 +188,36 @@ impl Position {
     }
 }
 
+/// Whether the newest steps that had any samples changed no weight.
+fn has_diverged(ledger_tail: &[Committed]) -> bool {
+    let newest = ledger_tail.iter().rev().filter(|line| line.count > 0).take(ZERO_UPDATES_MAX);
+    newest.filter(|line| line.zero_update).count() == ZERO_UPDATES_MAX
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn ten_steps_in_a_row_without_an_update_are_too_many() {
+        let line = |zero_update, count| Committed {
+            step: 1,
+            epoch: 0,
+            cursor: 0,
+            count,
+            skipped: 0,
+            mix: 0,
+            attempt: 1,
+            zero_update,
+        };
+        let zero = line(true, 4);
+        assert!(!has_diverged(&[zero; 9]) && has_diverged(&[zero; 10]));
+        let mut tail = vec![zero; 12];
+        tail.push(line(false, 0));
+        assert!(has_diverged(&tail), "an empty round proves nothing");
+        tail.push(line(false, 4));
+        assert!(!has_diverged(&tail));
+    }
 
     #[test]
     fn bits_are_known_while_one_number_of_ranks_sums_or_any_number_sums_the_same() {

@@ -80,8 +80,49 @@ fn a_lost_sample_is_skipped_and_a_lost_store_ends_the_run() {
     }
     let (batch, evaluation) = taken(FetchError::Unreachable("no route".into()), None);
     for error in [batch.expect_err("ends"), evaluation.expect_err("ends")] {
-        assert!(matches!(error, DataError::Set(text) if text.ends_with(".jpg: no route")));
+        assert!(matches!(error, DataError::Store(text) if text.ends_with(".jpg: no route")));
     }
+    // Another file of its folder can be had: it is this one that cannot.
+    let (batch, evaluation) =
+        taken(FetchError::Unreachable("bad sector".into()), Some("set/b/0.jpg"));
+    for batch in [batch.expect("skips"), evaluation.expect("skips")] {
+        assert_eq!((batch.count, batch.skipped), (4, 1));
+    }
+}
+
+#[test]
+fn a_missing_file_is_a_bad_image_and_a_missing_folder_is_the_store() {
+    let root = tempfile::tempdir().expect("temporary folder");
+    for name in ["a/0.jpg", "a/1.jpg", "a/2.jpg", "b/0.jpg", "b/1.jpg", "c/only.jpg"] {
+        let path = root.path().join(name);
+        fs::create_dir_all(path.parent().expect("a class folder")).expect("made");
+        fs::write(path, jpeg(9, 9, false)).expect("written");
+    }
+    let set = open(&folder(root.path()), Split::Train, 1).expect("opens");
+    let names: Vec<String> = (0..set.source.len()).map(|id| set.source.name(id)).collect();
+    let read = |name: &str| {
+        let id = names.iter().position(|known| known.ends_with(name)).expect("listed") as u64;
+        set.read(id, &mut Vec::new())
+    };
+    let first = names[0].clone();
+    fs::remove_file(&first).expect("removed");
+    assert!(matches!(read(&first), Err(DataError::Sample { .. })), "one file");
+    fs::remove_file(root.path().join("c/only.jpg")).expect("removed");
+    assert!(matches!(read("c/only.jpg"), Err(DataError::Sample { .. })), "its folder is there");
+    let class = Path::new(&first).parent().expect("a class folder");
+    fs::rename(class, root.path().join("elsewhere")).expect("moved");
+    match read(&first) {
+        Err(DataError::Store(text)) => assert!(text.contains("No such file"), "{text}"),
+        other => panic!("{other:?}"),
+    }
+    assert!(read("b/0.jpg").is_ok(), "another class");
+    fs::rename(root.path().join("elsewhere"), class).expect("moved back");
+    assert!(read(&names[1]).is_ok(), "it is back");
+    // What is left of a mount is an empty folder.
+    for file in fs::read_dir(class).expect("a folder").flatten() {
+        fs::remove_file(file.path()).expect("removed");
+    }
+    assert!(matches!(read(&names[1]), Err(DataError::Store(_))));
 }
 
 #[test]

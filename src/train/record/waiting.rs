@@ -1,0 +1,52 @@
+//! The line of a run that waits for its data set. Whoever waits writes it, from a worker thread:
+//! the rank that writes other lines waits for that worker.
+
+use std::sync::{Arc, PoisonError};
+use std::time::Duration;
+
+use crate::observe::clock::Clock;
+use crate::observe::event::{Event, Kind, VERSION};
+use crate::observe::log::EventLog;
+use crate::observe::storage::Storage;
+
+use crate::train::compute::outage::Tell;
+use crate::train::record::journal::Journal;
+use crate::train::state::rank::{Moment, Rank};
+
+/// What writes the line of an outage that this rank meets.
+pub fn teller(rank: &Rank, journal: &Journal) -> Tell {
+    let (storage, clock) = (Arc::clone(&rank.storage), Arc::clone(&rank.clock));
+    let slots = Arc::clone(&rank.replica.slots);
+    let (place, origin, patience) = (rank.place(), journal.origin(), rank.plan.patience);
+    Box::new(move |reason: &str| {
+        let slots = slots.read().unwrap_or_else(PoisonError::into_inner);
+        let committed = slots.committed();
+        let place = Moment { step: committed.step, generation: committed.generation, ..place };
+        tell(&storage, clock.as_ref(), (place, origin), patience, reason);
+    })
+}
+
+/// Writes it.
+pub fn tell(
+    storage: &Arc<dyn Storage>,
+    clock: &dyn Clock,
+    (place, origin): (Moment, f64),
+    patience: Duration,
+    reason: &str,
+) {
+    let time = clock.unix_seconds();
+    let patience_seconds = patience.as_secs_f64();
+    let event = Event {
+        v: VERSION,
+        time,
+        seconds: (time - origin).max(0.0),
+        attempt: place.attempt,
+        generation: place.generation,
+        step: place.step,
+        rank: place.rank,
+        kind: Kind::Waiting { reason: reason.to_owned(), patience_seconds },
+    };
+    if let Err(error) = EventLog::new(Arc::clone(storage)).append(&event) {
+        tracing::warn!("cannot record that the run waits: {error}");
+    }
+}

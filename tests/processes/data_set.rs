@@ -1,0 +1,175 @@
+//! A data set that goes away while it is learned from, as an unmounted share does: no step is
+//! committed without its samples, the run waits, and goes on when they are back.
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use kintsugi::observe::event::Kind;
+use kintsugi::observe::ledger;
+use kintsugi::observe::log::read_events;
+use kintsugi::observe::result::Status;
+use kintsugi_ffi::os::{Signal, kill};
+
+use crate::support::{
+    Running, alone, assert_audited, assert_nothing_runs, kintsugi, result_of, run, run_dir, start,
+    wait_for_step,
+};
+
+const LIMIT: Duration = Duration::from_secs(60);
+
+const CONFIGURATION: &str = r#"
+[run]
+ranks = 2
+[model]
+name = "mlp"
+width = 0.25
+[data]
+image_size = 16
+[train]
+steps = 1000000
+global_batch = 8
+owners = 4
+[evaluation]
+every = "never"
+[checkpoint]
+every = "never"
+[observe]
+tensorboard = false
+"#;
+
+/// A set that can be taken away, and runs over it.
+struct Share(PathBuf);
+
+impl Share {
+    fn new(name: &str) -> Self {
+        let share = Self(run_dir(name));
+        let mut synth = kintsugi();
+        synth.args(["data", "synth", "--train", "96", "--validation", "8", "--classes", "4"]);
+        let made = run(synth.args(["--image-size", "16"]).arg(share.0.join("set")), 30);
+        assert_eq!(made.code, Some(0), "{}", made.stderr);
+        std::fs::write(share.0.join("run.toml"), CONFIGURATION).unwrap();
+        share
+    }
+
+    fn run(&self) -> PathBuf {
+        self.0.join("run")
+    }
+
+    fn start(&self, command: &str, run: &Path, overrides: &[&str]) -> Running {
+        let mut program = kintsugi();
+        program.arg(command).arg(self.0.join("run.toml")).arg("--run-dir").arg(run);
+        let set = self.0.join("set");
+        program.arg("-s").arg(format!("data.train={}", set.join("train").display()));
+        program.arg("-s").arg(format!("data.validation={}", set.join("validation").display()));
+        for set in overrides {
+            program.args(["-s", set]);
+        }
+        start(&mut program, LIMIT)
+    }
+
+    fn take_away(&self) {
+        std::fs::rename(self.0.join("set"), self.0.join("away")).unwrap();
+    }
+
+    fn bring_back(&self) {
+        std::fs::rename(self.0.join("away"), self.0.join("set")).unwrap();
+    }
+}
+
+/// The committed step at which a run waits.
+fn wait_for_waiting(run: &Path) -> u64 {
+    let until = Instant::now() + LIMIT;
+    loop {
+        let events = read_events(&run.join("events.jsonl")).unwrap_or_default();
+        if let Some(event) = events.iter().find(|e| matches!(e.kind, Kind::Waiting { .. })) {
+            return event.step;
+        }
+        assert!(Instant::now() < until, "it does not wait");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+fn committed(run: &Path) -> u64 {
+    let entries = ledger::read(&run.join("ledger.jsonl")).unwrap();
+    ledger::effective(&entries).last().map_or(0, |line| line.step)
+}
+
+#[test]
+fn a_run_waits_for_its_data_ends_with_75_and_goes_on_with_its_bits() {
+    let _turn = alone();
+    let share = Share::new("share-launch");
+    let run = share.run();
+    let mut running = share.start("launch", &run, &["data.patience=1s"]);
+    wait_for_step(&run, 5, &mut running);
+    share.take_away();
+    let ended = running.wait();
+    assert_eq!(ended.code, Some(75), "{}", ended.stderr);
+    let said = ended.stderr.matches("waiting up to 1s (data.patience)").count();
+    assert_eq!(said, 1, "{}", ended.stderr);
+    let result = result_of(&run);
+    assert_eq!((result.status, result.attempt), (Status::JobLost, 1), "{}", ended.stderr);
+    assert!(result.reason.contains("data.patience"), "{}", result.reason);
+    assert_eq!(result.steps, committed(&run));
+    assert_eq!(result.bad_images.train, 0, "nothing was taken for a bad picture");
+    // It is not back yet.
+    let ended = share.start("launch", &run, &["data.patience=0s"]).wait();
+    assert_eq!(ended.code, Some(75), "{}", ended.stderr);
+    assert_eq!(committed(&run), result.steps);
+
+    share.bring_back();
+    let steps = format!("train.steps={}", result.steps + 20);
+    let ended = share.start("launch", &run, &[&steps]).wait();
+    assert_eq!(ended.code, Some(0), "{}", ended.stderr);
+    assert_audited(&run);
+    let calm = share.0.join("calm");
+    let ended = share.start("launch", &calm, &[&steps]).wait();
+    assert_eq!(ended.code, Some(0), "{}", ended.stderr);
+    assert_eq!(result_of(&run).state_sha256, result_of(&calm).state_sha256);
+    assert_nothing_runs(&run);
+}
+
+#[test]
+fn data_that_come_back_in_time_cost_nothing() {
+    let _turn = alone();
+    let share = Share::new("share-back");
+    let run = share.run();
+    let mut running = share.start("launch", &run, &[]);
+    wait_for_step(&run, 5, &mut running);
+    share.take_away();
+    let waits = wait_for_waiting(&run);
+    share.bring_back();
+    wait_for_step(&run, waits + 20, &mut running);
+    // Asked to stop, it ends as ever.
+    kill(running.pid(), Signal::Terminate).unwrap();
+    let ended = running.wait();
+    assert_eq!(ended.code, Some(85), "{}", ended.stderr);
+    let result = result_of(&run);
+    assert_eq!((result.attempt, result.bad_images.train), (1, 0));
+    assert!(result.recoveries.is_empty(), "{:?}", result.recoveries);
+    assert_audited(&run);
+}
+
+#[test]
+fn a_run_that_waits_can_be_stopped() {
+    let _turn = alone();
+    for command in ["launch", "train"] {
+        let share = Share::new(&format!("share-stop-{command}"));
+        let run = share.run();
+        let exchange = match command {
+            "train" => "train.exchange=asynchronous",
+            _ => "train.exchange=synchronous",
+        };
+        let mut running = share.start(command, &run, &[exchange]);
+        wait_for_step(&run, 5, &mut running);
+        share.take_away();
+        wait_for_waiting(&run);
+        kill(running.pid(), Signal::Terminate).unwrap();
+        let ended = running.wait();
+        assert_eq!(ended.code, Some(85), "{command}: {}", ended.stderr);
+        let result = result_of(&run);
+        assert_eq!(result.status, Status::Interrupted);
+        assert!(result.reason.contains("a checkpoint is written"), "{}", result.reason);
+        assert_eq!(result.steps, committed(&run));
+        assert_nothing_runs(&run);
+    }
+}
