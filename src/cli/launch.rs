@@ -128,7 +128,7 @@ fn launch(args: &Args) -> Result<Status, LaunchError> {
         }
         Opened::Ours(lock) => {
             if let Some(text) = moved {
-                eprintln!("warning: {text}");
+                say!("warning: {text}");
             }
             supervise(&job, lock, limits)
         }

@@ -25,12 +25,13 @@ use crate::train::record::journal::Journal;
 use crate::train::record::outcome;
 use crate::train::state::digest;
 use crate::train::state::parts::{PARAMETERS, STATISTICS, is_of_optimizer};
-use crate::train::state::position::{Ending, Position, ZERO_UPDATES_MAX};
+use crate::train::state::position::{Ending, Position};
 use crate::train::state::rank::Moment;
 use crate::train::state::replica::Replica;
 
 use crate::train::record::due::{self, Last};
 use crate::train::record::struck::Struck;
+use crate::train::record::why::{self, Saved, Why};
 
 /// Times that a checkpoint is begun which must be written before the run ends.
 const FINAL_CHECKPOINT_TRIES: u32 = 2;
@@ -48,28 +49,6 @@ struct Stall {
     step: u64,
     stall: f64,
     copy: f64,
-}
-
-/// Why a run goes no further.
-#[derive(Debug, Clone, Copy)]
-pub enum Why<'a> {
-    /// All ranks agreed to end so.
-    Agreed(Status),
-    /// No step can be committed for now.
-    Pause(&'a TrainError),
-}
-
-impl Why<'_> {
-    fn status(self) -> Status {
-        match self {
-            Self::Agreed(status) => status,
-            Self::Pause(error) => error.status(),
-        }
-    }
-
-    fn is_conclusive(self) -> bool {
-        matches!(self, Self::Pause(error) if error.is_conclusive())
-    }
 }
 
 /// See the module.
@@ -355,10 +334,8 @@ impl Keeper {
         }
         let status = self.ended(status, replica.position.step);
         self.complete_ledger(replica, journal);
-        let reason = match why {
-            Why::Agreed(_) => self.reason(&replica.position, status),
-            Why::Pause(error) => format!("{error}; {}", self.kept(&replica.position)),
-        };
+        let saved = Saved { published: self.published, unwritten: self.unwritten.as_deref() };
+        let reason = why::reason(why, status, &replica.position, &saved);
         let state_sha256 = Some(self.digest(replica));
         let how = (status, why.is_conclusive());
         self.write_result(replica, journal, place, how, (&reason, &state_sha256))?;
@@ -441,44 +418,6 @@ impl Keeper {
     fn ended(&self, status: Status, step: u64) -> Status {
         let wanted = status == Status::Completed && self.facts.every != Every::Never;
         if wanted && !self.has_checkpoint_of(step) { Status::Interrupted } else { status }
-    }
-
-    fn reason(&self, position: &Position, status: Status) -> String {
-        if status == Status::Completed {
-            return match position.ending {
-                Some(Ending::OutOfTime) => "train.max_seconds is reached".into(),
-                _ => "all steps are committed".into(),
-            };
-        }
-        if position.ending == Some(Ending::Diverged) {
-            return format!(
-                "the run has diverged: the sums of the newest {ZERO_UPDATES_MAX} steps were not \
-                 finite and changed no weight; lower optimizer.learning_rate or look at the data, \
-                 and start anew with --fresh"
-            );
-        }
-        if position.ending == Some(Ending::Renewed) {
-            return "renewal: the last spare is gone, or launch asks for it; all ranks start again"
-                .into();
-        }
-        if let Some(Ending::Completed | Ending::OutOfTime) = position.ending {
-            let why =
-                self.unwritten.as_deref().unwrap_or("no checkpoint of the last step is there");
-            return format!(
-                "all steps are committed, but their weights are not on disk: {why}; the same \
-                 command completes the run, or set checkpoint.every = \"never\" to do without them"
-            );
-        }
-        format!("asked to stop; {}", self.kept(position))
-    }
-
-    /// What a run that pauses leaves.
-    fn kept(&self, position: &Position) -> String {
-        match self.published {
-            Some(step) if step == position.step => "a checkpoint is written".into(),
-            Some(step) => format!("the newest checkpoint is of step {step}"),
-            None => "no checkpoint could be written".into(),
-        }
     }
 
     /// Whether a checkpoint holds all that a resident slot of this step does.

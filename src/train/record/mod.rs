@@ -21,12 +21,14 @@ pub mod repairs;
 pub mod steps;
 pub mod struck;
 pub mod waiting;
+pub mod why;
 
 use journal::Journal;
-use keeper::{Keeper, Why};
+use keeper::Keeper;
 use pace::Pace;
 use repairs::{Patience, Repairs};
 use steps::{Step, Steps};
+use why::Why;
 
 /// A rank's pen. Every rank has one, so that any can become the writer.
 pub struct Record {

@@ -1,0 +1,82 @@
+//! Why a run goes no further, in words for its result.
+
+use crate::observe::result::Status;
+use crate::train::TrainError;
+use crate::train::state::position::{Ending, Position, ZERO_UPDATES_MAX};
+
+/// Why a run goes no further.
+#[derive(Debug, Clone, Copy)]
+pub enum Why<'a> {
+    /// All ranks agreed to end so.
+    Agreed(Status),
+    /// No step can be committed for now.
+    Pause(&'a TrainError),
+}
+
+impl Why<'_> {
+    /// The status that follows.
+    pub fn status(self) -> Status {
+        match self {
+            Self::Agreed(status) => status,
+            Self::Pause(error) => error.status(),
+        }
+    }
+
+    /// Whether another start would end the same way.
+    pub fn is_conclusive(self) -> bool {
+        matches!(self, Self::Pause(error) if error.is_conclusive())
+    }
+}
+
+/// What is known of the run's checkpoints.
+pub struct Saved<'a> {
+    /// The newest step whose checkpoint is on disk and verified.
+    pub published: Option<u64>,
+    /// Why the newest checkpoint that was begun is not on disk.
+    pub unwritten: Option<&'a str>,
+}
+
+/// Of a run that ends with this status.
+pub fn reason(why: Why<'_>, status: Status, position: &Position, saved: &Saved<'_>) -> String {
+    match why {
+        Why::Agreed(_) => agreed(position, status, saved),
+        Why::Pause(error) => format!("{error}; {}", kept(position, saved)),
+    }
+}
+
+fn agreed(position: &Position, status: Status, saved: &Saved<'_>) -> String {
+    if status == Status::Completed {
+        return match position.ending {
+            Some(Ending::OutOfTime) => "train.max_seconds is reached".into(),
+            _ => "all steps are committed".into(),
+        };
+    }
+    if position.ending == Some(Ending::Diverged) {
+        return format!(
+            "the run has diverged: the sums of the newest {ZERO_UPDATES_MAX} steps were not \
+                 finite and changed no weight; lower optimizer.learning_rate or look at the data, \
+                 and start anew with --fresh"
+        );
+    }
+    if position.ending == Some(Ending::Renewed) {
+        return "renewal: the last spare is gone, or launch asks for it; all ranks start again"
+            .into();
+    }
+    if let Some(Ending::Completed | Ending::OutOfTime) = position.ending {
+        let why = saved.unwritten.unwrap_or("no checkpoint of the last step is there");
+        return format!(
+            "all steps are committed, but their weights are not on disk: {why}; the same \
+                 command completes the run, or set checkpoint.every = \"never\" to do without them"
+        );
+    }
+    format!("asked to stop; {}", kept(position, saved))
+}
+
+/// What a run that pauses leaves.
+fn kept(position: &Position, saved: &Saved<'_>) -> String {
+    match saved.published {
+        Some(step) if step == position.step => "a checkpoint is written".into(),
+        Some(step) => format!("the newest checkpoint is of step {step}"),
+        None => "no checkpoint could be written".into(),
+    }
+}
