@@ -11,7 +11,6 @@ use std::time::{Duration, Instant};
 use crate::cluster::resident::{Shape, SlotView, Slots};
 use crate::observe::clock::{Clock, RealClock};
 use crate::observe::notice::act_on;
-use crate::observe::panics::vital;
 use crate::observe::storage::Storage;
 use crate::train::state::beside::Beside;
 
@@ -218,8 +217,7 @@ impl Writer {
     ) -> Self {
         let shared = Arc::new(Shared::default());
         let worker = Worker { shared: Arc::clone(&shared), storage, keep, current_attempt };
-        let started =
-            thread::Builder::new().name("checkpoint".into()).spawn(move || vital(|| worker.run()));
+        let started = thread::Builder::new().name("checkpoint".into()).spawn(move || worker.run());
         if let Err(error) = started {
             act_on(&format!("no checkpoints: the writer's thread cannot be started: {error}"));
             shared.lock().gone = true;
