@@ -115,8 +115,13 @@ mod tests {
 
     #[test]
     fn what_cannot_fit_is_refused_by_the_key_that_decides_it() {
-        let cases: [(fn(&mut Config), &str, &str); 4] = [
-            (|c| c.data.image_size = 16_384, "16384 x 16384", "data.image_size"),
+        type Change = fn(&mut Config);
+        let huge: Change = |c| {
+            // A layer of cnn11's would have more weights than any model may.
+            (c.model.name, c.data.image_size) = ("resnet18".into(), 16_384);
+        };
+        let cases: [(Change, &str, &str); 4] = [
+            (huge, "16384 x 16384", "data.image_size"),
             (|c| c.train.global_batch = 1 << 24, "60000", "train.global_batch"),
             (|c| c.model.width = 16.0, "parameters", "model.width"),
             (|c| c.train.workers = 4096, "4096 workers", "train.workers"),
