@@ -75,6 +75,11 @@ impl TrainError {
         matches!(self, Self::StorageLost(_) | Self::Interrupted(_))
     }
 
+    /// Whether all ranks end by it, since they voted so.
+    pub fn is_agreed(&self) -> bool {
+        self.is_a_pause() || matches!(self, Self::Data(_))
+    }
+
     /// Whether another start of the ranks now would end alike.
     pub fn is_conclusive(&self) -> bool {
         matches!(self, Self::StorageLost(_))

@@ -191,6 +191,10 @@ pub fn conclude(
     mut trainer: Trainer,
 ) -> Result<Status, TrainError> {
     let result = trainer.run();
+    let agreed = result.as_ref().err().filter(|error| error.is_agreed());
+    if let Some(error) = agreed {
+        report_together(arguments, around, &mut trainer, error);
+    }
     if matches!(result, Err(TrainError::Evicted(_))) {
         // Nobody may go on from what it holds.
         let slots = &trainer.rank.replica.slots;
@@ -205,13 +209,10 @@ pub fn conclude(
     trainer.exchange.pool().stop();
     trainer.record.journal.finish();
     if let Err(error) = &result
+        && agreed.is_none()
         && !matches!(error, TrainError::Evicted(_) | TrainError::Minority(_))
-        && trainer.record.keeper.is_current()
     {
-        trainer.record.report_rest(&mut trainer.rank);
-        if trainer.rank.is_writer() {
-            report_end(arguments, around, &mut trainer, error);
-        }
+        report_own(arguments, around, &mut trainer, error);
     }
     // A rank that left does not wait for those who stay.
     match result? {
@@ -220,6 +221,36 @@ pub fn conclude(
             Ok(status)
         }
         Outcome::Left => Ok(Status::Completed),
+    }
+}
+
+/// An end that all ranks voted for. The launcher ends every rank once one has left with a code:
+/// nobody leaves before the writer has written.
+fn report_together(
+    arguments: &TrainArguments,
+    around: &Surroundings,
+    trainer: &mut Trainer,
+    error: &TrainError,
+) {
+    trainer.rank.replica.at(Point::InFinalize);
+    report_own(arguments, around, trainer, error);
+    // Who died meanwhile is not waited for.
+    let _ = trainer.rank.comm.agree(0);
+}
+
+/// This rank's part of what is written of an attempt that failed.
+fn report_own(
+    arguments: &TrainArguments,
+    around: &Surroundings,
+    trainer: &mut Trainer,
+    error: &TrainError,
+) {
+    if !trainer.record.keeper.is_current() {
+        return;
+    }
+    trainer.record.report_rest(&mut trainer.rank);
+    if trainer.rank.is_writer() {
+        report_end(arguments, around, trainer, error);
     }
 }
 

@@ -211,6 +211,8 @@ fn all_prepared(
         let place = Moment { step: position.step, ..place };
         write_failure(around, place, (&position, samples), &error);
     }
+    // The launcher ends every rank once one has left with a code: the result comes first.
+    let _ = comm.agree(0);
     Err(error)
 }
 
