@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use kintsugi_ffi::os::Signal;
 
-use crate::config::Span;
+use crate::config::{Shown, Span};
 use crate::lab::chaos::schedule::{Blows, Spares, Targets};
 use crate::lab::chaos::{Outcome, Storm, rage};
 use crate::observe::console::{say, tell};
@@ -16,7 +16,7 @@ use crate::observe::console::{say, tell};
 pub struct Args {
     /// The run directory
     #[arg(value_name = "RUN")]
-    pub(super) run: PathBuf,
+    run: PathBuf,
     /// The same seed strikes the same ranks at the same moments
     #[arg(long, default_value_t = 1)]
     seed: u64,
@@ -62,6 +62,12 @@ const DRY_RUN_BLOWS: usize = 20;
 pub fn run(args: &Args) -> ExitCode {
     if !(args.mtbf > 0.0 && args.mtbf <= SECONDS_MAX) {
         say!("error: --mtbf {}: write a number of seconds above 0, up to {SECONDS_MAX}", args.mtbf);
+        return ExitCode::from(2);
+    }
+    // It may stand ready before the run has written anything.
+    if !args.run.is_dir() {
+        let run = args.run.shown();
+        say!("error: {run} is no run directory: name the folder that `launch` printed");
         return ExitCode::from(2);
     }
     let storm = storm(args);

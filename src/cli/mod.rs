@@ -99,7 +99,6 @@ impl Command {
             Self::Audit(args) => vec![&args.run],
             Self::Status(args) => vec![&args.run],
             Self::Scale(args) => vec![&args.run],
-            Self::Chaos(args) => vec![&args.run],
             Self::Report(args) => args.run_directories(),
             _ => Vec::new(),
         }
