@@ -195,6 +195,6 @@ fn a_live_view_without_a_terminal_prints_lines_and_ends_with_the_run() {
 fn a_live_view_of_no_run_says_so() {
     let out = tempfile::tempdir().unwrap();
     let output = live(out.path()).output().unwrap();
-    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(output.status.code(), Some(2));
     assert!(String::from_utf8_lossy(&output.stderr).contains("holds no run"));
 }

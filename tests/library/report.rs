@@ -177,7 +177,7 @@ fn status_says_where_a_run_stands() {
     let output = kintsugi(&["status", run.to_str().unwrap()]);
     assert!(printed(&output).contains(": silent"), "{}", printed(&output));
     let nothing = kintsugi(&["status", out.path().to_str().unwrap()]);
-    assert_eq!(nothing.status.code(), Some(1));
+    assert_eq!(nothing.status.code(), Some(2));
 }
 
 #[test]
@@ -190,7 +190,7 @@ fn report_draws_single_runs_and_names_what_it_cannot_read() {
     assert!(page.contains("<svg") && page.contains("quick"));
     let missing = out.path().join("nothing");
     let output = kintsugi(&["report", missing.to_str().unwrap()]);
-    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(output.status.code(), Some(2));
     assert!(printed(&output).contains("nothing"), "{}", printed(&output));
 }
 
