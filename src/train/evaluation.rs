@@ -6,9 +6,8 @@ use crate::data::Split;
 use crate::observe::event::Kind;
 
 use crate::train::TrainError;
+use crate::train::compute::pool::Pool;
 use crate::train::compute::totals::Totals;
-use crate::train::exchange::Exchange;
-use crate::train::plan::Plan;
 use crate::train::record::Record;
 use crate::train::soundness;
 use crate::train::state::position::Evaluated;
@@ -24,9 +23,12 @@ pub struct Found {
 }
 
 /// The validation set, in parts dealt round robin; the sums of all.
+///
+/// # Errors
+/// A rank is lost, or too few samples could be decoded: the same on all.
 pub fn evaluate(
     rank: &mut Rank,
-    exchange: &mut dyn Exchange,
+    pool: &mut Pool,
     record: &mut Record,
 ) -> Result<Found, TrainError> {
     if rank.is_writer() {
@@ -40,7 +42,7 @@ pub fn evaluate(
         .filter(|index| index % ranks == own)
         .map(|index| (index * part, part.min(samples - index * part)))
         .collect();
-    let mine = exchange.pool().evaluate(ranges)?;
+    let mine = pool.evaluate(ranges)?;
     let mut words = mine.words().to_vec();
     let took_ms = (rank.clock.now() - began).as_millis() as u64;
     let at_ms = (record.journal.seconds() * 1e3) as u64;
@@ -48,18 +50,12 @@ pub fn evaluate(
     let mut sums = vec![0; words.len()];
     rank.comm.all_reduce(Elements::U64(&words, &mut sums), ReduceOp::Sum)?;
     let (at_ms, took_ms) = (sums[Totals::WORDS], sums[Totals::WORDS + 1]);
-    Ok(Found { totals: Totals::from_words(&sums), at_ms, took_ms })
+    let totals = Totals::from_words(&sums);
+    soundness::check_evaluation(&totals, &rank.plan)?;
+    Ok(Found { totals, at_ms, took_ms })
 }
 
 impl Found {
-    /// Itself, where it measures what it is to measure.
-    ///
-    /// # Errors
-    /// Too few samples could be decoded.
-    pub fn checked(self, plan: &Plan) -> Result<Self, TrainError> {
-        soundness::check_evaluation(&self.totals, plan).map(|()| self)
-    }
-
     /// What could not be decoded, where something could not.
     pub fn bad_images(&self) -> Option<Kind> {
         let Totals { skipped, count, .. } = self.totals;

@@ -8,12 +8,9 @@ use std::time::Duration;
 
 use crate::cluster::comm::CommError;
 use crate::config::{Every, Point};
-use crate::observe::event::Kind;
 use crate::observe::result::Status;
 
-use crate::train::TrainError;
 use crate::train::agenda::{self, Boundary, Task};
-use crate::train::evaluation;
 use crate::train::exchange::{Context, Exchange, Sums};
 use crate::train::record::repairs::Begin;
 use crate::train::record::steps::Step;
@@ -25,10 +22,10 @@ use crate::train::repair::size::Resizer;
 use crate::train::repair::spares::{Recruits, Spares};
 use crate::train::repair::world::{self, Tries};
 use crate::train::repair::{comparison, rollback};
-use crate::train::soundness;
 use crate::train::state::position::Ending;
 use crate::train::state::rank::Rank;
 use crate::train::vote::{self, Requests};
+use crate::train::{TrainError, evaluation, soundness};
 
 /// How a rank's part in a run ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -60,7 +57,7 @@ impl Trainer {
     /// Puts the parts together.
     pub fn new(
         rank: Rank,
-        exchange: Box<dyn Exchange>,
+        mut exchange: Box<dyn Exchange>,
         record: Record,
         (stop, shrunk): (Arc<AtomicBool>, Shrunk),
     ) -> Self {
@@ -70,7 +67,6 @@ impl Trainer {
         resizer.shrunk(rank.clock.now());
         let integrity = Integrity::new(rank.plan.integrity);
         let (spares, tries) = (Spares::default(), Tries::default());
-        let mut exchange = exchange;
         let tell = waiting::teller(&rank, &record.journal);
         exchange.pool().shared.outage.watch(Arc::clone(&stop), tell);
         Self { rank, exchange, record, stop, spares, resizer, integrity, tries, shrunk }
@@ -250,10 +246,7 @@ impl Trainer {
     /// The validation set; what it said is part of the position.
     fn evaluate(&mut self) -> Result<(), TrainError> {
         let began = self.rank.clock.now();
-        let exchange = self.exchange.as_mut();
-        let found = evaluation::evaluate(&mut self.rank, exchange, &mut self.record);
-        let plan = &self.rank.plan;
-        let found = found.and_then(|found| found.checked(plan));
+        let found = evaluation::evaluate(&mut self.rank, self.exchange.pool(), &mut self.record);
         let (found, _) = self.vote(found)?;
         let evaluated = found.evaluated(&self.rank);
         self.rank.replica.position.evaluated(evaluated);
@@ -263,9 +256,7 @@ impl Trainer {
         if self.rank.is_writer() {
             let seconds = (self.rank.clock.now() - began).as_secs_f64();
             self.record.event(&self.rank, evaluated.event(seconds));
-            if let Some(bad) = found.bad_images() {
-                self.record.event(&self.rank, bad);
-            }
+            self.record.bad_images(&self.rank, found.bad_images());
         }
         Ok(())
     }
@@ -292,18 +283,15 @@ impl Trainer {
         self.vote(Ok(()))?;
         let mut kept = Ok(status);
         if self.rank.is_writer() {
-            let name = "finishing".to_string();
-            self.record.event(&self.rank, Kind::Phase { name, seconds: 0.0 });
             kept = self.record.finish(&self.rank, status);
         }
         let unsaved = kept.as_ref().is_ok_and(|kept| *kept != status);
         let (_, asked) = self.vote_and_ask(Requests { unsaved, ..Requests::default() }, kept)?;
         // As the writer has written it down.
         let status = if asked.unsaved { Status::Interrupted } else { status };
-        let step = self.rank.replica.position.step;
         // A renewed run goes on from what its ranks leave in memory.
-        let written = ending != Ending::Renewed && self.record.keeper.has_checkpoint_of(step);
-        if status == Status::Completed || written {
+        let memory_is_needed = ending == Ending::Renewed || !self.record.has_saved(&self.rank);
+        if status == Status::Completed || !memory_is_needed {
             self.rank.replica.retire();
         }
         Ok(Outcome::Ended(status))

@@ -68,6 +68,18 @@ impl Record {
         self.keeper.after_commit(&rank.replica, &mut self.journal, rank.place(), seconds);
     }
 
+    /// Whether a checkpoint holds all that this rank's memory does.
+    pub fn has_saved(&self, rank: &Rank) -> bool {
+        self.keeper.has_checkpoint_of(rank.replica.position.step)
+    }
+
+    /// What could not be decoded, where something could not.
+    pub fn bad_images(&mut self, rank: &Rank, bad: Option<Kind>) {
+        if let Some(bad) = bad {
+            self.event(rank, bad);
+        }
+    }
+
     /// What every rank tells of a committed step.
     pub fn report_step(&mut self, rank: &mut Rank, step: &Step<'_>) {
         self.repairs.report_begin(rank, &mut self.journal, step.sums.begun_seconds);
@@ -88,6 +100,7 @@ impl Record {
 
     /// The end of a run that all ranks agreed on: last checkpoint, result.
     pub fn finish(&mut self, rank: &Rank, status: Status) -> Result<Status, TrainError> {
+        self.event(rank, Kind::Phase { name: "finishing".into(), seconds: 0.0 });
         self.keeper.finish(&rank.replica, &mut self.journal, rank.place(), Why::Agreed(status))
     }
 
