@@ -20,6 +20,7 @@ use kintsugi_ffi::private::{self, Access};
 use crate::config::Shown;
 
 use super::header::{HEADER_WORDS, Header, Refusal};
+use super::name;
 
 /// Headers and label.
 const HEAD_BYTES: usize = 3 * PAGE_BYTES;
@@ -103,7 +104,10 @@ impl SlotFile {
         let lock = os::lock_file(&file)?;
         let label = Words::of_file(&file, LABEL_AT, LABEL_WORDS).ok();
         let owner = label.as_ref().map_or(Mark::NONE, |words| mark_of(words.get()));
+        // Its maker has neither locked nor marked it yet.
+        let half_made = owner == Mark::NONE && name::maker_of(path).is_some_and(is_there);
         let free = match (lock, owner.life()) {
+            _ if half_made => false,
             // Without the lock yet, but in use.
             (Lock::Taken, Life::Lives) => false,
             (Lock::Taken, _) | (Lock::Busy, Life::Ends) => true,
@@ -166,19 +170,22 @@ impl SlotFile {
 
     /// Gives it its member's name. Where that is another user's it gets one that is like it.
     pub(super) fn name_after(&mut self, member: u32) -> io::Result<()> {
-        let name = self.path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-        let Some(name) = super::name::name_of_member(name, member) else { return Ok(()) };
-        if super::name::member_of(&self.path) == Some(member) {
+        let now = self.path.file_name().and_then(|now| now.to_str()).unwrap_or_default();
+        let Some(wanted) = name::name_of_member(now, member) else { return Ok(()) };
+        if name::member_of(&self.path) == Some(member) {
             return Ok(());
         }
-        let plain = self.path.with_file_name(&name);
+        let plain = self.path.with_file_name(&wanted);
         let theirs = std::fs::symlink_metadata(&plain).is_ok_and(|facts| !private::is_ours(&facts));
         let renamed =
             if theirs { Err(io::ErrorKind::AlreadyExists.into()) } else { self.rename(plain) };
         let Err(error) = renamed else { return Ok(()) };
-        let beside = self.path.with_file_name(super::name::beside(&name));
+        if error.kind() == io::ErrorKind::NotFound {
+            return Err(error);
+        }
+        let beside = self.path.with_file_name(name::beside(&wanted));
         tracing::warn!(
-            "{name} in {} is not this user's ({error}): the state lies in {}",
+            "{wanted} in {} is not this user's ({error}): the state lies in {}",
             self.path.parent().unwrap_or(Path::new("")).shown(),
             beside.shown()
         );
@@ -226,6 +233,11 @@ fn mark_of(label: &[AtomicU64]) -> Mark {
 #[derive(Debug)]
 pub struct Look {
     file: File,
+}
+
+/// Whether this machine has a process of this number.
+fn is_there(pid: u32) -> bool {
+    Path::new(&format!("/proc/{pid}")).exists()
 }
 
 impl Look {

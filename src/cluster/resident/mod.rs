@@ -78,7 +78,7 @@ impl Slots {
         slots
     }
 
-    /// Slots that take no memory until they are in_file or first written.
+    /// Slots that take no memory until they lie in a file or are first written.
     pub fn vacant(shape: Shape) -> Self {
         let (places, identity) = (Places::of(shape), Identity::default());
         Self { shape, places, backing: None, current: 0, identity }

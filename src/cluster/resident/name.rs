@@ -22,6 +22,13 @@ pub(super) fn beside(name: &str) -> String {
     format!("{}.{word:08x}{SUFFIX}", name.strip_suffix(SUFFIX).unwrap_or(name))
 }
 
+/// The process that makes a file which has no member's name yet.
+pub(super) fn maker_of(path: &Path) -> Option<u32> {
+    let name = path.file_name()?.to_str()?.strip_prefix(PREFIX)?;
+    let (_, maker) = name.split_once(&format!("-{NEW}-"))?;
+    maker.split('-').next()?.parse().ok()
+}
+
 /// The member that a file is named after.
 pub fn member_of(path: &Path) -> Option<u32> {
     let name = path.file_name()?.to_str()?.strip_prefix(PREFIX)?.strip_suffix(SUFFIX)?;

@@ -35,6 +35,22 @@ fn in_file() -> (tempfile::TempDir, Folder, Slots) {
 }
 
 #[test]
+fn a_file_that_another_process_is_making_is_left_to_it() {
+    let (place, run) = (tempfile::tempdir().unwrap(), "0badcafe");
+    let folder = Folder::new(place.path(), run);
+    let mut child = std::process::Command::new("true").spawn().unwrap();
+    child.wait().unwrap();
+    let half_made = |pid: u32| {
+        let path = place.path().join(format!("kintsugi-{run}-new-{pid}-0.slots"));
+        std::fs::write(path, "").unwrap();
+    };
+    half_made(std::process::id());
+    assert_eq!(folder.take_free().count(), 0, "its maker lives");
+    half_made(child.id());
+    assert_eq!(folder.take_free().count(), 1, "its maker is gone");
+}
+
+#[test]
 fn only_a_file_without_any_state_is_removed() {
     let (_place, folder, slots) = in_file();
     slots.leave_no_empty_file();
