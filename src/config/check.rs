@@ -1,7 +1,10 @@
 //! What a well-formed configuration must also be: possible, and within what this version does.
 
 use super::error::ConfigError;
-use super::{Config, DataFormat, ExchangeKind, FaultKind, Limit, PlannedFault, Point, Rung, Who};
+use super::{
+    CacheSize, Config, DataFormat, ExchangeKind, FaultKind, Limit, PlannedFault, Point, Rung,
+    StagingMode, Who,
+};
 
 /// Each spare is a process that looks around a hundred times a second.
 const SPARES_MAX: u32 = 64;
@@ -61,10 +64,11 @@ fn check_sizes(config: &Config) -> Result<(), ConfigError> {
         ("train.epochs", train.epochs.unwrap_or(1), 1, most::EPOCHS),
         ("train.steps", train.steps.unwrap_or(1), 1, most::STEPS),
         ("data.image_size", data.image_size.into(), 1, most::SIDE),
-        ("data.prefetch", data.prefetch.into(), 1, most::PREFETCH),
+        ("data.prefetch", data.prefetch.into(), 0, most::PREFETCH),
         ("data.decode_threads", data.decode_threads.into(), 0, most::THREADS),
         ("data.synthetic_samples", data.synthetic_samples, 1, most::SAMPLES),
         ("data.synthetic_classes", data.synthetic_classes.into(), 0, most::CLASSES),
+        ("staging.workers", config.staging.workers.into(), 1, most::THREADS),
         ("evaluation.batch", config.evaluation.batch.into(), 1, most::BATCH),
         ("checkpoint.keep", config.checkpoint.keep.into(), 1, most::KEPT),
         ("recovery.tries", recovery.tries.into(), 1, most::TRIES),
@@ -321,14 +325,19 @@ fn check_supported(config: &Config) -> Result<(), ConfigError> {
     let (device, memory) = (&config.device, &config.memory);
     let quoted = |text: &str| format!("{text:?}");
     for (lacking, key, value, instead) in [
-        (config.staging.mode != "off", "staging.mode", quoted(&config.staging.mode), "\"off\""),
-        (data.bundle_ratio != 0.0, "data.bundle_ratio", data.bundle_ratio.to_string(), "0.0"),
+        (
+            config.staging.mode != StagingMode::None,
+            "staging.mode",
+            format!("{:?}", config.staging.mode).to_lowercase(),
+            "\"none\"",
+        ),
+        (data.bundle_ratio != 1.0, "data.bundle_ratio", data.bundle_ratio.to_string(), "1.0"),
         (data.alternating, "data.alternating", "true".into(), "false"),
-        (data.cache != "none", "data.cache", quoted(&data.cache), "\"none\""),
+        (data.cache != CacheSize::Off, "data.cache", quoted(&data.cache.to_string()), "\"off\""),
         (
             data.throttle.is_some(),
             "data.throttle",
-            quoted(data.throttle.as_deref().unwrap_or_default()),
+            data.throttle.map_or_else(String::new, |throttle| format!("{throttle:?}")),
             "nothing: leave it out",
         ),
         (

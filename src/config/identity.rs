@@ -78,6 +78,7 @@ fn free_keys(config: &Config) -> Vec<FreeKeys> {
                 "bad_images_max",
                 "patience",
                 "cache",
+                "cache_policy",
                 "throttle",
             ],
         ),

@@ -2,7 +2,8 @@
 //! refuses with the key, the value and what to write instead (`keys`: which exist, `check`: which
 //! values make sense); `identity` says when two configurations are the same run; `units` reads
 //! durations and sizes; `seed` says what `run.seed` means; `shown` makes names fit for a terminal;
-//! `paths` makes them absolute; `point` says where a rank is.
+//! `paths` makes them absolute; `point` says where a rank is; `data` has the schema of the data
+//! plane.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -10,6 +11,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 mod check;
+mod data;
 mod error;
 mod faults;
 pub mod identity;
@@ -22,11 +24,14 @@ mod shown;
 pub mod units;
 
 pub use check::resolve_owners;
+pub use data::{
+    BadImage, CachePolicy, Data, DataFormat, Staging, StagingMode, Throttle, WithinBundle,
+};
 pub use error::ConfigError;
 pub use faults::{FaultKind, Faults, PlannedFault, Who};
 pub use point::Point;
 pub use shown::Shown;
-pub use units::{Bytes, Every, Interval, Limit, Span};
+pub use units::{Bytes, CacheSize, Every, Interval, Limit, Pace, Rate, Span};
 
 /// One run, whole: every key has a value. Written to `RUN/config.toml`.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
@@ -38,7 +43,7 @@ pub struct Config {
     pub model: Model,
     /// What it is trained on.
     pub data: Data,
-    /// Run-time file staging (Higuchi et al.); not in this version.
+    /// Run-time file staging (Higuchi et al.).
     pub staging: Staging,
     /// The loop.
     pub train: Train,
@@ -103,106 +108,6 @@ pub struct Model {
 impl Default for Model {
     fn default() -> Self {
         Self { name: "cnn11".into(), folder: None, init: None, freeze: Vec::new(), width: 1.0 }
-    }
-}
-
-/// `data.format`
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-#[allow(missing_docs)]
-pub enum DataFormat {
-    ImageFolder,
-    #[serde(rename = "cifar10")]
-    Cifar10,
-    #[serde(rename = "cifar100")]
-    Cifar100,
-    Mnist,
-    Tar,
-    Synthetic,
-}
-
-/// What to do with an image that cannot be decoded.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum BadImage {
-    /// Name it, count it, train without it.
-    Skip,
-    /// Name it and end the run with exit code 3.
-    Fatal,
-}
-
-/// `[data]`
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct Data {
-    /// The reader.
-    pub format: DataFormat,
-    /// Training set: a folder or file. Unset with `image_folder`: JPEGs are made on first use.
-    pub train: Option<PathBuf>,
-    /// Validation set.
-    pub validation: Option<PathBuf>,
-    /// Height and width in pixels that the model sees.
-    pub image_size: u32,
-    /// Samples of a synthesised training set (`synthetic`, or `image_folder` without paths).
-    pub synthetic_samples: u64,
-    /// Classes of a synthesised set.
-    pub synthetic_classes: u32,
-    /// Random crop (padding by an eighth of the size) and horizontal flip.
-    pub augment: bool,
-    /// Decode threads per rank; 0 = as many as workers.
-    pub decode_threads: u32,
-    /// Batches decoded ahead per rank.
-    pub prefetch: u32,
-    /// What to do with an image that cannot be decoded.
-    pub bad_image: BadImage,
-    /// Largest share (0..1) of an epoch's, or of an evaluation's, samples that may be skipped.
-    pub bad_images_max: f64,
-    /// How long a run waits for storage that does not answer.
-    pub patience: Span,
-    /// A bundle's share of the data set (Lee and Bahn); not in this version.
-    pub bundle_ratio: f64,
-    /// Bundles come in reverse in every other epoch (Lee and Bahn); not in this version.
-    pub alternating: bool,
-    /// Cache policy (Lee and Bahn); not in this version.
-    pub cache: String,
-    /// Emulated bandwidth of the source, for measurements.
-    pub throttle: Option<String>,
-}
-
-impl Default for Data {
-    fn default() -> Self {
-        Self {
-            format: DataFormat::ImageFolder,
-            train: None,
-            validation: None,
-            image_size: 32,
-            synthetic_samples: 6000,
-            synthetic_classes: 10,
-            augment: true,
-            decode_threads: 0,
-            prefetch: 4,
-            bad_image: BadImage::Skip,
-            bad_images_max: 0.01,
-            patience: Span(Duration::from_secs(600)),
-            bundle_ratio: 0.0,
-            alternating: false,
-            cache: "none".into(),
-            throttle: None,
-        }
-    }
-}
-
-/// `[staging]`
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct Staging {
-    /// `"off"`; others are not in this version (Higuchi et al.).
-    pub mode: String,
-}
-
-impl Default for Staging {
-    fn default() -> Self {
-        Self { mode: "off".into() }
     }
 }
 

@@ -52,20 +52,23 @@ fn table(path: &Path, overrides: &[String]) -> Result<Table, ConfigError> {
     Ok(table)
 }
 
-/// Puts one `section.key=value` into the table.
-fn apply_override(table: &mut Table, text: &str) -> Result<(), ConfigError> {
+/// Puts one `section.key=value`, or `section.key.part=value`, into the table.
+fn apply_override(mut table: &mut Table, text: &str) -> Result<(), ConfigError> {
     let refuse = |reason| ConfigError::Override { text: text.to_owned(), reason };
     let (key, value) = text.split_once('=').ok_or_else(|| refuse("there is no `=`"))?;
-    let (section, name) =
-        key.trim().split_once('.').ok_or_else(|| refuse("the key names no section"))?;
-    if section.is_empty() || name.is_empty() {
+    let (path, name) =
+        key.trim().rsplit_once('.').ok_or_else(|| refuse("the key names no section"))?;
+    if name.is_empty() || path.split('.').any(str::is_empty) {
         return Err(refuse("the key is not complete"));
     }
-    let entry = table.entry(section).or_insert_with(|| Value::Table(Table::new()));
-    let Value::Table(entry) = entry else {
-        return Err(refuse("the file gives a plain value where this section belongs"));
-    };
-    entry.insert(name.to_owned(), override_value(value));
+    for part in path.split('.') {
+        let entry = table.entry(part).or_insert_with(|| Value::Table(Table::new()));
+        let Value::Table(entry) = entry else {
+            return Err(refuse("the file gives a plain value where this section belongs"));
+        };
+        table = entry;
+    }
+    table.insert(name.to_owned(), override_value(value));
     Ok(())
 }
 
@@ -197,6 +200,7 @@ fn example_value(section: &str, key: &str, reason: &str) -> String {
     match (section, key) {
         ("train", "max_seconds") => "600.0",
         ("device", "memory_budget") => "\"8GiB\"",
+        ("data", "throttle") => r#"{ rate = "8MB/s", latency = "2ms" }"#,
         ("recovery", "ladder") => r#"["respawn", "shrink", "restart"]"#,
         ("faults", "mtbf_seconds") => "60.0",
         _ if reason.contains("expected a whole number") => "4",

@@ -21,9 +21,12 @@ pub fn resolve(config: &mut Config) -> Result<(), ConfigError> {
 }
 
 fn resolve_from(config: &mut Config, from: &Path) -> Result<(), ConfigError> {
-    let Config { data, recovery, run, model, .. } = config;
-    for (key, path) in [("data.train", &mut data.train), ("data.validation", &mut data.validation)]
-    {
+    let Config { data, staging, recovery, run, model, .. } = config;
+    for (key, path) in [
+        ("data.train", &mut data.train),
+        ("data.validation", &mut data.validation),
+        ("staging.folder", &mut staging.folder),
+    ] {
         if let Some(path) = path {
             *path = absolute(key, path, from)?;
         }

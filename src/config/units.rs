@@ -45,6 +45,28 @@ pub enum Interval {
     Steps(u64),
 }
 
+/// Bytes in a second: `"8MB/s"`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Rate(pub u64);
+
+/// How fast something is done that others wait beside.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Pace {
+    /// `"auto"`: gives way to them.
+    Auto,
+    /// `"50MB/s"`.
+    Rate(Rate),
+}
+
+/// How much is kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CacheSize {
+    /// `"off"`.
+    Off,
+    /// `"2GiB"`.
+    Bytes(Bytes),
+}
+
 /// About 30,000 years: far from any overflow in sums of durations.
 const MILLISECONDS_MAX: f64 = 1e15;
 
@@ -61,7 +83,7 @@ fn parse_duration(text: &str) -> Option<Duration> {
     let unit_milliseconds = match unit {
         "ms" => 1.0,
         "s" => 1e3,
-        "min" => 60e3,
+        "m" | "min" => 60e3,
         "h" => 3600e3,
         "d" => 86400e3,
         _ => return None,
@@ -104,6 +126,24 @@ fn show_bytes(bytes: u64) -> String {
         }
     }
     format!("{bytes}B")
+}
+
+fn parse_rate(text: &str) -> Option<Rate> {
+    parse_bytes(text.trim().strip_suffix("/s")?).filter(|&bytes| bytes > 0).map(Rate)
+}
+
+fn parse_pace(text: &str) -> Option<Pace> {
+    match text {
+        "auto" => Some(Pace::Auto),
+        _ => parse_rate(text).map(Pace::Rate),
+    }
+}
+
+fn parse_cache_size(text: &str) -> Option<CacheSize> {
+    match text {
+        "off" => Some(CacheSize::Off),
+        _ => parse_bytes(text).filter(|&bytes| bytes > 0).map(|b| CacheSize::Bytes(Bytes(b))),
+    }
 }
 
 fn parse_every(text: &str) -> Option<Every> {
@@ -175,6 +215,30 @@ as_text!(
     "a size such as \"4MiB\" or \"95MB\""
 );
 as_text!(
+    Rate,
+    parse_rate,
+    |rate: &Rate| format!("{}/s", show_bytes(rate.0)),
+    "a rate such as \"8MB/s\" or \"1GiB/s\""
+);
+as_text!(
+    Pace,
+    parse_pace,
+    |pace: &Pace| match pace {
+        Pace::Auto => "auto".to_string(),
+        Pace::Rate(rate) => rate.to_string(),
+    },
+    "a rate such as \"50MB/s\", or \"auto\""
+);
+as_text!(
+    CacheSize,
+    parse_cache_size,
+    |size: &CacheSize| match size {
+        CacheSize::Off => "off".to_string(),
+        CacheSize::Bytes(bytes) => bytes.to_string(),
+    },
+    "a size such as \"2GiB\", or \"off\""
+);
+as_text!(
     Every,
     parse_every,
     |every: &Every| match every {
@@ -217,9 +281,13 @@ mod tests {
         assert_eq!(span("250ms"), Ok(Duration::from_millis(250)));
         assert_eq!(span("1.5s"), Ok(Duration::from_millis(1500)));
         assert_eq!(span("5 min"), Ok(Duration::from_secs(300)));
+        assert_eq!(span("10m"), Ok(Duration::from_secs(600)));
         assert_eq!(span("2h"), Ok(Duration::from_secs(7200)));
         assert_eq!("8GiB".parse::<Bytes>(), Ok(Bytes(8 << 30)));
         assert_eq!("95MB".parse::<Bytes>(), Ok(Bytes(95_000_000)));
+        assert_eq!("8MB/s".parse::<Rate>(), Ok(Rate(8_000_000)));
+        assert_eq!("auto".parse::<Pace>(), Ok(Pace::Auto));
+        assert_eq!("2GiB".parse::<CacheSize>(), Ok(CacheSize::Bytes(Bytes(2 << 30))));
         assert_eq!("100steps".parse::<Every>(), Ok(Every::Steps(100)));
         assert_eq!("off".parse::<Limit>(), Ok(Limit::Off));
         assert_eq!("50steps".parse::<Interval>(), Ok(Interval::Steps(50)));
@@ -235,6 +303,7 @@ mod tests {
         }
         for text in ["", "8", "GiB", "99999999999GiB", "4 mib"] {
             assert!(text.parse::<Bytes>().is_err(), "{text}");
+            assert!(format!("{text}/s").parse::<Rate>().is_err(), "{text}/s");
         }
         for text in ["0steps", "0s", "often", "1.5steps"] {
             assert!(text.parse::<Every>().is_err(), "{text}");

@@ -156,7 +156,7 @@ fn a_ladder_ends_with_restart_and_limits_nest() {
 #[test]
 fn what_this_version_lacks_is_refused_and_says_what_to_write() {
     for text in [
-        "staging.mode=copy",
+        "staging.mode=during",
         "data.bundle_ratio=0.5",
         "data.format=tar",
         "device.kind=cuda",

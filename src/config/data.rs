@@ -1,0 +1,179 @@
+//! `[data]` and `[staging]`: what a run is trained on, in which order, and how its bytes come.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::{CacheSize, Pace, Rate, Span};
+
+/// `data.format`
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[allow(missing_docs)]
+pub enum DataFormat {
+    ImageFolder,
+    #[serde(rename = "cifar10")]
+    Cifar10,
+    #[serde(rename = "cifar100")]
+    Cifar100,
+    Mnist,
+    Tar,
+    Synthetic,
+}
+
+/// What to do with an image that cannot be decoded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum BadImage {
+    /// Name it, count it, train without it.
+    Skip,
+    /// Name it and end the run with exit code 3.
+    Fatal,
+}
+
+/// How the samples of one bundle are ordered in an epoch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum WithinBundle {
+    /// At random, anew in each epoch (Lee and Bahn).
+    Reshuffle,
+    /// Each odd epoch takes them in the exact reverse of the epoch before it.
+    Reverse,
+}
+
+/// What a full cache does with a sample that it does not hold.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum CachePolicy {
+    /// Nothing: what is in stays (CoorDL's MinIO).
+    Keep,
+    /// It takes the place of those used least recently.
+    Lru,
+}
+
+/// An emulated shared storage, for measurements: all processes of a machine that read the same set
+/// with the same throttle share it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Throttle {
+    /// Bytes a second over all readers of the machine.
+    pub rate: Rate,
+    /// What each file takes before its first byte.
+    #[serde(default = "no_latency")]
+    pub latency: Span,
+}
+
+fn no_latency() -> Span {
+    Span(Duration::ZERO)
+}
+
+/// `[data]`
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Data {
+    /// The reader.
+    pub format: DataFormat,
+    /// Training set: a folder or file. Unset with `image_folder`: JPEGs are made on first use.
+    pub train: Option<PathBuf>,
+    /// Validation set.
+    pub validation: Option<PathBuf>,
+    /// Height and width in pixels that the model sees.
+    pub image_size: u32,
+    /// Samples of a synthesised training set (`synthetic`, or `image_folder` without paths).
+    pub synthetic_samples: u64,
+    /// Classes of a synthesised set.
+    pub synthetic_classes: u32,
+    /// Random crop (padding by an eighth of the size) and horizontal flip.
+    pub augment: bool,
+    /// Decode threads per rank; 0 = as many as workers.
+    pub decode_threads: u32,
+    /// Batches decoded ahead per rank; 0: each is read, decoded and trained on in turn.
+    pub prefetch: u32,
+    /// What to do with an image that cannot be decoded.
+    pub bad_image: BadImage,
+    /// Largest share (0..1) of an epoch's, or of an evaluation's, samples that may be skipped.
+    pub bad_images_max: f64,
+    /// How long a run waits for storage that does not answer.
+    pub patience: Span,
+    /// A bundle's share (above 0, to 1) of each owner's samples (Lee and Bahn); 1 = one bundle.
+    pub bundle_ratio: f64,
+    /// Bundles come in reverse in every other epoch (Lee and Bahn).
+    pub alternating: bool,
+    /// The order inside a bundle.
+    pub within_bundle: WithinBundle,
+    /// Encoded bytes of the training set that each node keeps in memory.
+    pub cache: CacheSize,
+    /// What a full cache does.
+    pub cache_policy: CachePolicy,
+    /// Emulated limits of the storage, for measurements.
+    pub throttle: Option<Throttle>,
+}
+
+impl Default for Data {
+    fn default() -> Self {
+        Self {
+            format: DataFormat::ImageFolder,
+            train: None,
+            validation: None,
+            image_size: 32,
+            synthetic_samples: 6000,
+            synthetic_classes: 10,
+            augment: true,
+            decode_threads: 0,
+            prefetch: 4,
+            bad_image: BadImage::Skip,
+            bad_images_max: 0.01,
+            patience: Span(Duration::from_secs(600)),
+            bundle_ratio: 1.0,
+            alternating: false,
+            within_bundle: WithinBundle::Reshuffle,
+            cache: CacheSize::Off,
+            cache_policy: CachePolicy::Keep,
+            throttle: None,
+        }
+    }
+}
+
+/// When the training set is copied to node-local storage (Higuchi et al., section 3).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum StagingMode {
+    /// Never: it is read where it lies.
+    None,
+    /// Whole, before the first step ("conventional staging").
+    Before,
+    /// In the order of its use, beside training ("run-time staging").
+    During,
+}
+
+/// `[staging]`
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Staging {
+    /// When.
+    pub mode: StagingMode,
+    /// Where to, on each node; unset = below `$TMPDIR` or `/tmp`.
+    pub folder: Option<PathBuf>,
+    /// Copy workers of a rank.
+    pub workers: u32,
+    /// They are processes, started before MPI, as the paper's are; else threads.
+    pub processes: bool,
+    /// How fast they copy.
+    pub rate: Pace,
+    /// What was copied stays when the run has completed.
+    pub keep: bool,
+}
+
+impl Default for Staging {
+    fn default() -> Self {
+        Self {
+            mode: StagingMode::None,
+            folder: None,
+            workers: 2,
+            processes: false,
+            rate: Pace::Auto,
+            keep: false,
+        }
+    }
+}
