@@ -379,7 +379,10 @@ fn summary(result: &RunResult, run: &RunDir) -> String {
     }
     if result.zero_updates > 0 {
         let zero = result.zero_updates;
-        lines.push(format!("{zero} steps changed no weight: their sums were not finite"));
+        lines.push(format!(
+            "{zero} steps changed no weight: their sums were not finite, or no sample of them \
+             could be decoded"
+        ));
     }
     let (recoveries, restarts) = (result.recoveries.len(), result.restarts.len());
     if recoveries + restarts > 0 {

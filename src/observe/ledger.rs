@@ -57,10 +57,17 @@ pub struct Committed {
     pub mix: u64,
     /// Writer's attempt.
     pub attempt: u32,
-    /// The summed gradients held something that is not a finite number: the step was committed
-    /// and counted, and changed no weight.
+    /// The summed gradients held something that is not a finite number, or nothing: the step was
+    /// committed and counted, and changed no weight.
     #[serde(default, skip_serializing_if = "is_false")]
     pub zero_update: bool,
+}
+
+impl Committed {
+    /// Samples that were really computed.
+    pub fn computed(&self) -> u64 {
+        self.count.saturating_sub(self.skipped)
+    }
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "the form that serde asks for")]

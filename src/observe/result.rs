@@ -115,7 +115,8 @@ pub struct RunResult {
     /// What was skipped.
     #[serde(default)]
     pub bad_images: BadImages,
-    /// Committed steps that changed no weight, since their sums were not finite.
+    /// Committed steps that changed no weight, since their sums were not finite or none of their
+    /// samples could be decoded.
     #[serde(default)]
     pub zero_updates: u64,
     /// Another start of the ranks now would end alike: launch leaves it to its user.

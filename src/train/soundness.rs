@@ -7,16 +7,25 @@ use crate::data::bad_images::{check_any, check_share};
 use crate::train::TrainError;
 use crate::train::compute::totals::Totals;
 use crate::train::plan::Plan;
-use crate::train::state::position::Position;
+use crate::train::state::position::{Position, ZERO_UPDATES_MAX};
 
-/// Whether a step may be committed after this position.
+/// Whether a step may be committed after this position. A small step may be without a sample where
+/// one picture is bad; it is counted and changes no weight. A run that begins so, or that meets ten
+/// of them in a row, learns nothing.
 ///
 /// # Errors
-/// None of its samples could be decoded, or too many of its epoch's.
+/// Too many samples of its epoch could not be decoded; or none of its own, and none before it or
+/// none of the steps before it either.
 pub fn check_step(position: &Position, totals: &Totals, plan: &Plan) -> Result<(), TrainError> {
     let step = position.step + 1;
-    let counts = (totals.skipped, totals.count);
-    check_any(Split::Train, counts, || format!("of step {step}"))?;
+    let before = position.undecoded_steps();
+    if position.cursor == 0 || before + 1 >= ZERO_UPDATES_MAX {
+        let counts = (totals.skipped, totals.count);
+        check_any(Split::Train, counts, || match before {
+            0 => format!("of step {step}"),
+            _ => format!("of step {step}, nor of the {before} steps before it,"),
+        })?;
+    }
     let skipped = match totals.skipped {
         // What was committed was within bounds, or within those of an earlier start.
         0 => 0,
@@ -44,6 +53,7 @@ mod tests {
     use super::*;
     use crate::config::Config;
     use crate::data::sampler::Order;
+    use crate::observe::ledger::Committed;
 
     /// 400 samples: four may be bad.
     fn plan() -> Plan {
@@ -63,13 +73,46 @@ mod tests {
     }
 
     #[test]
-    fn a_step_of_no_sample_is_never_committed() {
+    fn a_run_does_not_begin_with_a_step_of_no_sample() {
         let (start, plan) = (Position::start(), plan());
         let text = refusal(check_step(&start, &totals(40, 40), &plan));
         assert!(text.contains("data.train: none of the 40 samples of step 1"), "{text}");
         let lenient = Plan { bad_images_max: 1.0, ..plan };
         refusal(check_step(&start, &totals(40, 40), &lenient));
         assert_eq!(check_step(&start, &totals(0, 0), &lenient), Ok(()), "an empty round");
+    }
+
+    /// 13 pictures in steps of 12, one of them bad: every second step may be that one alone.
+    #[test]
+    fn a_small_step_of_no_sample_is_counted_and_ten_in_a_row_end_the_run() {
+        let plan = Plan { samples_per_epoch: 13, bad_images_max: 0.1, ..plan() };
+        let line = |step: u64, count, skipped| Committed {
+            step,
+            epoch: (step - 1) / 2,
+            cursor: (step - 1) / 2 * 13 + 12 + (step + 1) % 2,
+            count,
+            skipped,
+            mix: 0,
+            attempt: 1,
+            zero_update: count == skipped,
+        };
+        let mut position = Position::start();
+        position.commit(line(1, 12, 0));
+        assert_eq!(check_step(&position, &totals(1, 1), &plan), Ok(()), "the last of its epoch");
+        let strict = Plan { bad_images_max: 0.01, ..plan.clone() };
+        let text = refusal(check_step(&position, &totals(1, 1), &strict));
+        assert!(text.contains("1 of 13 samples of epoch 0 by step 2"), "{text}");
+        let lenient = Plan { bad_images_max: 1.0, ..plan };
+        for step in 2..=10 {
+            assert_eq!(check_step(&position, &totals(12, 12), &lenient), Ok(()), "step {step}");
+            position.commit(line(step, 12, 12));
+            position.skipped_in_epoch = 0;
+            // A round of the asynchronous exchange in which nothing was computed yet.
+            position.commit(Committed { count: 0, skipped: 0, ..line(step, 0, 0) });
+        }
+        let text = refusal(check_step(&position, &totals(12, 12), &lenient));
+        assert!(text.contains("of step 11, nor of the 9 steps before it, could"), "{text}");
+        assert_eq!(check_step(&position, &totals(12, 11), &lenient), Ok(()));
     }
 
     #[test]

@@ -135,6 +135,19 @@ fn some_bad_pictures_are_counted_and_more_than_the_limit_end_the_run() {
 }
 
 #[test]
+fn a_step_whose_only_sample_is_bad_is_counted_and_changes_no_weight() {
+    let place = Place::new();
+    place.spoil("train", 1);
+    let more = ["data.bad_images_max=0.1", "train.global_batch=1", "train.steps=48"];
+    let ended = place.train("run", &more).output().unwrap();
+    let said = stderr(&ended);
+    assert_eq!(ended.status.code(), Some(0), "{said}");
+    assert!(said.contains("none of its 1 samples could be decoded: no update"), "{said}");
+    let result = place.result("run");
+    assert_eq!((result.steps, result.bad_images.train, result.zero_updates), (48, 1, 1));
+}
+
+#[test]
 fn a_run_that_diverges_ends_and_says_nan() {
     let place = Place::new();
     let rate = "optimizer.learning_rate=1e30";

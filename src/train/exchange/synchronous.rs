@@ -215,7 +215,7 @@ impl Exchange for Synchronous {
             let finite =
                 optimizer.apply(current, next, gradients, samples, rate, statistics, momentum);
             replica.at(Point::InUpdate);
-            !finite
+            !finite || samples == 0
         };
         self.under_way = None;
         self.set_grid(Grid::default());

@@ -54,6 +54,7 @@ pub struct Journal {
     /// A rollback that could not be written: it comes before anything else.
     unwritten: Option<Entry>,
     skipped_said: bool,
+    undecoded_said: bool,
 }
 
 impl Journal {
@@ -78,6 +79,7 @@ impl Journal {
             behind: false,
             unwritten: None,
             skipped_said: false,
+            undecoded_said: false,
         }
     }
 
@@ -180,18 +182,30 @@ impl Journal {
 
     fn remark(&mut self, place: Moment, line: &Committed) {
         let Committed { step, skipped, count, .. } = *line;
-        if line.zero_update {
+        // Epoch after epoch they are the same ones.
+        let first = |said: &mut bool| !std::mem::replace(said, true);
+        let message = if count > 0 && line.computed() == 0 {
+            first(&mut self.undecoded_said).then(|| {
+                format!(
+                    "step {step}: none of its {count} samples could be decoded: no update; the \
+                     ranks' logs name every such file"
+                )
+            })
+        } else if skipped > 0 && first(&mut self.skipped_said) {
+            Some(format!(
+                "step {step}: {skipped} of {count} samples could not be decoded and were skipped; \
+                 the ranks' logs name every such file"
+            ))
+        } else {
+            None
+        };
+        if line.zero_update && line.computed() > 0 {
             let message = format!(
                 "step {step}: gradients or the weights after them are not finite; no update"
             );
             self.event(place, Kind::Warning { message });
         }
-        // Epoch after epoch they are the same ones.
-        if skipped > 0 && !std::mem::replace(&mut self.skipped_said, true) {
-            let message = format!(
-                "step {step}: {skipped} of {count} samples could not be decoded and were skipped; \
-                 the ranks' logs name every such file"
-            );
+        if let Some(message) = message {
             self.event(place, Kind::Warning { message });
         }
     }

@@ -177,6 +177,12 @@ impl Position {
         self.ledger_tail.push(line);
     }
 
+    /// How many of the newest steps in a row had samples of which none could be decoded.
+    pub fn undecoded_steps(&self) -> usize {
+        let tried = self.ledger_tail.iter().rev().filter(|line| line.count > 0);
+        tried.take_while(|line| line.computed() == 0).count()
+    }
+
     /// Records a completed evaluation.
     pub fn evaluated(&mut self, found: Evaluated) {
         let Evaluated { error, at_ms, .. } = found;
@@ -188,9 +194,9 @@ impl Position {
     }
 }
 
-/// Whether the newest steps that had any samples changed no weight.
+/// Whether the newest steps that computed any samples changed no weight.
 fn has_diverged(ledger_tail: &[Committed]) -> bool {
-    let newest = ledger_tail.iter().rev().filter(|line| line.count > 0).take(ZERO_UPDATES_MAX);
+    let newest = ledger_tail.iter().rev().filter(|line| line.computed() > 0).take(ZERO_UPDATES_MAX);
     newest.filter(|line| line.zero_update).count() == ZERO_UPDATES_MAX
 }
 
@@ -215,6 +221,9 @@ mod tests {
         let mut tail = vec![zero; 12];
         tail.push(line(false, 0));
         assert!(has_diverged(&tail), "an empty round proves nothing");
+        tail.insert(6, Committed { skipped: 1, ..line(true, 1) });
+        assert!(has_diverged(&tail), "nor does a step of which no sample could be decoded");
+        assert!(!has_diverged(&[Committed { skipped: 4, ..zero }; 12]));
         tail.push(line(false, 4));
         assert!(!has_diverged(&tail));
     }
