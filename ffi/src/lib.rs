@@ -1,10 +1,11 @@
-//! Rust over C: the ULFM shim (`mpi`), what mpirun loads (`launcher`), oneDNN (`dnnl`), the
-//! few kernel calls (`os`, `descriptor`, `grants`, `process`, `private`, `watch`, `pidfd`, `life`,
-//! `shared`, `mapping`), streaming stores (`stream`) and exact sums (`fixed`). Each library has
-//! three levels:
+//! Rust over C: the ULFM shim (`mpi`), what mpirun loads (`launcher`), oneDNN (`dnnl`), the few
+//! kernel calls (`os`, `descriptor`, `grants`, `cgroup`, `process`, `private`, `watch`, `pidfd`,
+//! `life`, `shared`, `mapping`), streaming stores (`stream`) and exact sums (`fixed`). Each library
+//! has three levels:
 //! `sys` (1:1), `result` (codes to enums), safe. All `unsafe` of the project lives here (and in the
 //! device backends).
 
+pub mod cgroup;
 pub mod descriptor;
 pub mod dnnl;
 pub mod fixed;

@@ -292,12 +292,12 @@ fn memory_info(key: &str) -> Option<u64> {
 }
 
 /// Bytes of memory of this machine.
-pub fn total_memory_bytes() -> Option<u64> {
+pub(crate) fn total_memory_bytes() -> Option<u64> {
     memory_info("MemTotal")
 }
 
 /// Bytes that can be allocated without swapping (the kernel's estimate).
-pub fn available_memory_bytes() -> Option<u64> {
+pub(crate) fn available_memory_bytes() -> Option<u64> {
     memory_info("MemAvailable")
 }
 

@@ -4,12 +4,12 @@
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use kintsugi_ffi::cgroup::{self, Cgroup};
 use kintsugi_ffi::{mpi, os};
 
 use crate::cluster::resident::Folder;
 use crate::config::{Config, DataFormat, Every, Recovery, Rung, Shown, identity, parse, paths};
 use crate::launch::ceilings::{self, Needs};
-use crate::launch::cgroup::{self, Cgroup};
 use crate::launch::estimate::{self, Sizes};
 use crate::launch::job::Job;
 use crate::launch::limits::Limits;
@@ -165,7 +165,7 @@ fn refuse_crowd(job: &Job) -> Result<(), LaunchError> {
     let (ranks, spares) = (u64::from(job.config.run.ranks), u64::from(spares));
     let nodes = job.nodes.as_ref().map_or(1, |nodes| nodes.allocation.nodes.len().max(1));
     let here = ranks.div_ceil(nodes as u64) + spares;
-    let crowd = os::total_memory_bytes().and_then(|memory| estimate::crowd(here, memory));
+    let crowd = cgroup::total_memory_bytes().and_then(|memory| estimate::crowd(here, memory));
     crowd.map_or(Ok(()), |reason| Err(LaunchError::Refused { reason }))
 }
 

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use kintsugi_ffi::cgroup::{self, Cgroup};
 use kintsugi_ffi::{dnnl, mpi, os, process};
 use serde::Serialize;
 
@@ -13,7 +14,6 @@ use super::probe_mpi::{self, Outcome, Scenario};
 use super::resident;
 use crate::config::Shown;
 use crate::launch::ceilings;
-use crate::launch::cgroup::{self, Cgroup};
 use crate::launch::estimate::{self, Sizes};
 use crate::launch::logout::{AtLogout, at_logout, places};
 use crate::launch::network::{complaints, isolation};

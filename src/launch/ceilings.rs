@@ -1,10 +1,10 @@
 //! What the kernel and control groups let a run have on this machine besides memory: files,
 //! address space, processes. Pure but for reading.
 
+use kintsugi_ffi::cgroup::Cgroup;
 use kintsugi_ffi::grants::{self, Resource};
 use kintsugi_ffi::process;
 
-use super::cgroup::Cgroup;
 use super::estimate::{Sizes, readable, state_bytes};
 
 /// Files that Open MPI and PMIx map for the processes of a node have up to so many bytes.

@@ -7,7 +7,7 @@
 //! `janitor` sees to its end, whoever dies ·
 //! `verdict` what follows from how an attempt ended (pure) · `supervisor` the loop · `nodes`
 //! several nodes · `account` the result when no rank could write one · `estimate` memory and disk
-//! needed · `cgroup`, `ceilings` what this process may have of them · `quote` what mpirun said ·
+//! needed · `ceilings` what this process may have of them · `quote` what mpirun said ·
 //! `limits` every time-out and their order · `loopback` what one machine offers to the network ·
 //! `logout` what systemd does with shared memory.
 
@@ -23,7 +23,6 @@ pub mod account;
 pub mod attempt;
 pub mod attempts;
 pub mod ceilings;
-pub mod cgroup;
 pub mod ending_files;
 pub mod estimate;
 pub mod folders;

@@ -71,7 +71,7 @@ pub struct Case {
 pub fn machine() -> Machine {
     Machine {
         cores: std::thread::available_parallelism().map_or(1, usize::from),
-        memory_bytes: crate::launch::cgroup::total_memory_bytes(),
+        memory_bytes: kintsugi_ffi::cgroup::total_memory_bytes(),
         mpicc: kintsugi_ffi::mpi::mpicc().to_string(),
     }
 }

@@ -35,8 +35,8 @@ pub(in crate::train) fn refusal(
     }
     let largest = parts.iter().max_by_key(|part| part.bytes)?;
     Some(format!(
-        "a rank of this run needs {} of memory at the least, and this machine has {}: {} take {}; \
-         {}",
+        "a rank of this run needs {} of memory at the least, and this machine or its control \
+         group has {}: {} take {}; {}",
         readable(need),
         readable(u128::from(memory_bytes)),
         largest.what,
@@ -129,7 +129,7 @@ mod tests {
         for (change, what, key) in cases {
             let text = refused(change, 4 * GIB).unwrap();
             assert!(text.contains(what) && text.contains(key), "{text}");
-            assert!(text.contains("this machine has 4.0 GiB"), "{text}");
+            assert!(text.contains("has 4.0 GiB"), "{text}");
         }
     }
 }

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::{Arc, RwLock};
 use std::time::Duration;
 
-use kintsugi_ffi::os;
+use kintsugi_ffi::cgroup;
 
 use crate::cluster::comm::{CommError, Communicator, Membership};
 use crate::cluster::faults::Injector;
@@ -134,7 +134,7 @@ pub fn prepare(
     let classes = train.source.classes().len();
     let graph = catalogue::build(&config.model.found_name(), input, classes, config.model.width)
         .map_err(|error| TrainError::Configuration(error.to_string()))?;
-    if let Some(memory) = os::total_memory_bytes() {
+    if let Some(memory) = cgroup::total_memory_bytes() {
         let model = (&graph, &layout::of(&graph));
         let refusal = needs::refusal(config, model, (train.source.len(), owners), memory);
         refusal.map_or(Ok(()), |reason| Err(TrainError::Configuration(reason)))?;

@@ -28,12 +28,12 @@ pub fn read() -> Cgroup {
 
 /// Bytes of memory that can be had: the machine's, and no more than the groups leave.
 pub fn available_memory_bytes() -> Option<u64> {
-    least(kintsugi_ffi::os::available_memory_bytes(), read().memory_free_bytes)
+    least(crate::os::available_memory_bytes(), read().memory_free_bytes)
 }
 
 /// Likewise all there is.
 pub fn total_memory_bytes() -> Option<u64> {
-    least(kintsugi_ffi::os::total_memory_bytes(), read().memory_bytes)
+    least(crate::os::total_memory_bytes(), read().memory_bytes)
 }
 
 fn least(one: Option<u64>, other: Option<u64>) -> Option<u64> {
@@ -181,7 +181,7 @@ mod tests {
 
     #[test]
     fn this_machine_never_has_more_than_the_kernel_says() {
-        let (total, all) = (total_memory_bytes(), kintsugi_ffi::os::total_memory_bytes());
+        let (total, all) = (total_memory_bytes(), crate::os::total_memory_bytes());
         assert!(total.is_some() && total <= all);
     }
 }
