@@ -1,5 +1,7 @@
 //! A data set as its users hold it: what its samples are, and what brings their bytes.
 
+use std::io::ErrorKind;
+use std::path::Path;
 use std::sync::Arc;
 
 use super::source::Source;
@@ -42,12 +44,14 @@ impl DataSet {
     }
 
     /// Whether it is the storage that fails, and not one sample: others beside it cannot be had
-    /// either. One that was missing when the set was listed is its own loss.
+    /// either. One that was missing when the set was listed, or has been removed, is its own loss.
     fn is_unreachable(&self, id: u64, location: &Location<'_>, bytes: &mut Vec<u8>) -> bool {
-        if location.extent == (Extent::Whole { listed: 0 }) {
+        let folder = location.file.parent();
+        if let Extent::Whole { listed } = location.extent
+            && (listed == 0 || self.was_removed(&location.file))
+        {
             return false;
         }
-        let folder = location.file.parent();
         let both =
             (1..=NEIGHBOURS_REACH).flat_map(|far| [id.checked_sub(far), id.checked_add(far)]);
         let others = both.flatten().filter(|other| *other < self.source.len());
@@ -58,5 +62,12 @@ impl DataSet {
             return !matches!(found, Some(Ok(Kind::Folder(_))));
         }
         !beside.take(NEIGHBOURS_MAX).any(|other| self.store.fetch(&other, bytes).is_ok())
+    }
+
+    /// Whether a file is not there, where its folder is and holds others: so the storage answers.
+    fn was_removed(&self, file: &Path) -> bool {
+        let missing =
+            matches!(self.store.look(file), Err(error) if error.kind() == ErrorKind::NotFound);
+        missing && file.parent().is_some_and(|folder| self.store.is_inhabited(folder))
     }
 }

@@ -97,6 +97,11 @@ impl Store for Direct {
             .collect()
     }
 
+    /// Without a look at each of perhaps millions.
+    fn is_inhabited(&self, folder: &Path) -> bool {
+        fs::read_dir(folder).is_ok_and(|mut entries| matches!(entries.next(), Some(Ok(_))))
+    }
+
     fn look(&self, path: &Path) -> io::Result<Kind> {
         fs::metadata(path).map(|data| kind(Ok(data)))
     }

@@ -116,6 +116,10 @@ pub trait Store: Send + Sync {
     fn fetch(&self, location: &Location<'_>, into: &mut Vec<u8>) -> Result<(), FetchError>;
     /// What is in a folder, in any order.
     fn list(&self, folder: &Path) -> io::Result<Vec<Entry>>;
+    /// Whether a folder can be listed and holds anything.
+    fn is_inhabited(&self, folder: &Path) -> bool {
+        self.list(folder).is_ok_and(|entries| !entries.is_empty())
+    }
     /// What a path leads to; an error where it leads nowhere.
     fn look(&self, path: &Path) -> io::Result<Kind>;
 }

@@ -126,6 +126,28 @@ fn a_missing_file_is_a_bad_image_and_a_missing_folder_is_the_store() {
 }
 
 #[test]
+fn neighbours_that_were_removed_are_bad_images_while_their_folder_holds_others() {
+    let root = tempfile::tempdir().expect("temporary folder");
+    let file = |number: u32| root.path().join("a").join(format!("{number:02}.jpg"));
+    fs::create_dir(root.path().join("a")).expect("made");
+    for number in 0..30 {
+        fs::write(file(number), jpeg(9, 9, false)).expect("written");
+    }
+    let set = open(&folder(root.path()), Split::Train, 1).expect("opens");
+    for number in 5..25 {
+        fs::remove_file(file(number)).expect("removed");
+    }
+    let read = |id| set.read(id, &mut Vec::new());
+    assert!(matches!(read(15), Err(DataError::Sample { .. })), "nobody beside it is there");
+    assert!(read(3).is_ok() && read(27).is_ok());
+    // They are there and none can be read: a disk that fails.
+    for number in 5..25 {
+        fs::create_dir(file(number)).expect("made");
+    }
+    assert!(matches!(read(15), Err(DataError::Store(_))));
+}
+
+#[test]
 fn evaluation_is_the_same_with_any_cache() {
     let set = synthetic(50);
     let batches = |bytes: u64| {
