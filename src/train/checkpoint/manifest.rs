@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::{Xxh3, xxh3_128};
 
 use crate::model::Shape;
-use crate::train::checkpoint::{CheckpointError, Snapshot};
+use crate::train::checkpoint::{CheckpointError, Snapshot, TrainState};
 
 /// The manifest's name.
 pub const MANIFEST: &str = "MANIFEST.json";
@@ -44,6 +44,10 @@ pub struct Manifest {
     /// By which plain sums are grouped; absent where an earlier release wrote it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ranks: Option<u32>,
+    /// Of the newest steps, those that changed no weight; absent where there is none, and where an
+    /// earlier release wrote it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub zero_updates: Vec<u64>,
     pub model: String,
     pub input: Shape,
     pub classes: Vec<String>,
@@ -93,6 +97,7 @@ impl Manifest {
             step: state.step,
             cursor: state.cursor,
             ranks: (state.ranks > 0).then_some(state.ranks),
+            zero_updates: zero_updates(state),
             model: snapshot.model_name.clone(),
             input: snapshot.input,
             classes: snapshot.classes.clone(),
@@ -141,6 +146,11 @@ impl Manifest {
         }
         Ok(manifest)
     }
+}
+
+fn zero_updates(state: &TrainState) -> Vec<u64> {
+    let zero = state.ledger_tail.iter().filter(|line| line.zero_update);
+    zero.map(|line| line.step).collect()
 }
 
 /// Sixteen hexadecimal digits.

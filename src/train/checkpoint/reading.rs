@@ -206,6 +206,9 @@ fn state_of(
         return Err(damaged(folder, "state.bin and the manifest name different steps"));
     }
     state.ranks = manifest.ranks.unwrap_or_default();
+    for line in &mut state.ledger_tail {
+        line.zero_update = manifest.zero_updates.contains(&line.step);
+    }
     Ok(state)
 }
 

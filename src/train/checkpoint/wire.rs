@@ -55,7 +55,8 @@ pub struct TrainState {
     pub ranks: u32,
     /// What the order depends on besides seed and cursor (none for a pure order).
     pub order: Vec<u64>,
-    /// The last ledger lines, so that a dead writer leaves no gap.
+    /// The last ledger lines, so that a dead writer leaves no gap. Which of them changed no weight
+    /// is younger than this format, so the manifest has it.
     #[serde(with = "tail")]
     pub ledger_tail: Vec<Committed>,
     /// An evaluation of this step is still to be made.

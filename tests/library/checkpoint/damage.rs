@@ -34,6 +34,31 @@ fn what_was_written_comes_back_bit_for_bit() {
     assert_eq!(names(&storage), ["step-00000003"]);
 }
 
+/// Ten of them in a row end a run, whatever starts lie between.
+#[test]
+fn steps_that_changed_no_weight_are_marked_and_those_of_an_earlier_release_are_not() {
+    let storage = MemoryStorage::new();
+    let mut marked = snapshot(3);
+    let line = |step, zero_update| Committed {
+        step,
+        epoch: 0,
+        cursor: step,
+        count: 1,
+        skipped: 0,
+        mix: 0,
+        attempt: 1,
+        zero_update,
+    };
+    marked.state.ledger_tail = vec![line(1, true), line(2, false), line(3, true)];
+    let written = store::write(&storage, &marked, 9, &|| true, &RealClock::default());
+    written.result.unwrap();
+    let found = newest_verified(&storage, &expectation()).unwrap().unwrap();
+    assert_eq!(found.state.ledger_tail, marked.state.ledger_tail);
+    write(&storage, 4);
+    let manifest = body(&storage, 4, MANIFEST);
+    assert!(!String::from_utf8(manifest).unwrap().contains("zero_updates"), "as ever");
+}
+
 #[test]
 fn s12_a_run_without_checkpoints_starts_from_nothing() {
     assert_eq!(newest_step(&MemoryStorage::new()), None);

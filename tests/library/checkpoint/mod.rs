@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use kintsugi::model::{Layout, TensorKind, TensorSpec};
 use kintsugi::observe::clock::RealClock;
+use kintsugi::observe::ledger::Committed;
 use kintsugi::observe::storage::{Fault, MemoryStorage, Operation, Storage};
 use kintsugi::train::checkpoint::manifest::{FILES, MANIFEST};
 use kintsugi::train::checkpoint::{
