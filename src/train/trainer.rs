@@ -266,10 +266,8 @@ impl Trainer {
         self.rank.replica.at(Point::InResize);
         let heard = resize::hear_wish(&mut self.rank, &self.resizer);
         let (wish, _) = self.vote(heard)?;
-        if wish.now as usize > self.rank.world.ranks() {
-            self.tries.grows(&self.rank.plan.policy);
-        }
-        let resized = resize::resize(&mut self.rank, &mut self.record, &mut self.resizer, wish)?;
+        let memory = (&mut self.resizer, &mut self.tries);
+        let resized = resize::resize(&mut self.rank, &mut self.record, memory, wish)?;
         Ok((resized == Resized::Leaves).then_some(Outcome::Left))
     }
 

@@ -14,7 +14,7 @@ use crate::observe::event::{Kind, Phases, ResizeRecord};
 use crate::train::TrainError;
 use crate::train::record::Record;
 use crate::train::repair::size::{Resizer, Wish};
-use crate::train::repair::world::{newcomers, repair_of, survived};
+use crate::train::repair::world::{Tries, newcomers, repair_of, survived};
 use crate::train::state::rank::Rank;
 
 /// What came of a change of size.
@@ -40,7 +40,7 @@ pub fn hear_wish(rank: &mut Rank, resizer: &Resizer) -> Result<Wish, TrainError>
 pub fn resize(
     rank: &mut Rank,
     record: &mut Record,
-    resizer: &mut Resizer,
+    (resizer, tries): (&mut Resizer, &mut Tries),
     wish: Wish,
 ) -> Result<Resized, TrainError> {
     rank.replica.position.resize_due = false;
@@ -61,7 +61,7 @@ pub fn resize(
     }
     let cause = if wish.asked { "scale" } else { "regrow" };
     if to > before {
-        enlarge(rank, record, resizer, to, cause)?;
+        enlarge(rank, record, (resizer, tries), to, cause)?;
     } else if to < before {
         if rank.comm.rank() >= to {
             return Ok(Resized::Leaves);
@@ -74,15 +74,16 @@ pub fn resize(
 fn enlarge(
     rank: &mut Rank,
     record: &mut Record,
-    resizer: &mut Resizer,
+    (resizer, tries): (&mut Resizer, &mut Tries),
     to: usize,
     cause: &str,
 ) -> Result<(), TrainError> {
     let (before, old) = (rank.world.ranks(), rank.world.clone());
     resizer.tried(rank.clock.now());
     let policy = &rank.plan.policy;
-    let grown = grow(rank.comm.as_mut(), &mut rank.world, to, policy, &mut rank.replica);
-    match grown? {
+    let grown = grow(rank.comm.as_mut(), &mut rank.world, to, policy, &mut rank.replica)?;
+    tries.grew(&grown, policy);
+    match grown {
         Growth::Grown(repaired) => {
             rank.newcomers = newcomers(&old, &rank.world);
             if rank.world.ranks() < to {

@@ -1,7 +1,7 @@
 //! What a rank does when its world has to be repaired, between two steps or within one.
 
 use crate::cluster::comm::CommError;
-use crate::cluster::recovery::driver::recover_after;
+use crate::cluster::recovery::driver::{Growth, recover_after};
 use crate::cluster::recovery::unproved::Unproved;
 use crate::cluster::recovery::{GaveUp, Policy, Repaired};
 use crate::cluster::world::World;
@@ -35,9 +35,12 @@ impl Tries {
         self.unproved.committed();
     }
 
-    /// The world is about to grow; it has to prove itself by steps.
-    pub fn grows(&mut self, policy: &Policy) {
-        self.unproved.grew(policy);
+    /// A growth was tried; one that changed the world has to prove itself by steps.
+    pub fn grew(&mut self, growth: &Growth, policy: &Policy) {
+        match growth {
+            Growth::Grown(_) | Growth::Broken(..) => self.unproved.grew(policy),
+            Growth::Refused(_) => {}
+        }
     }
 
     /// One more repair.
@@ -158,4 +161,24 @@ pub fn newcomers(before: &World, after: &World) -> Vec<u32> {
     };
     let before = ranks(before);
     ranks(after).into_iter().filter(|member| !before.contains(member)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::config::Rung;
+
+    #[test]
+    fn a_growth_that_was_refused_leaves_the_ladder_as_it_was() {
+        let ladder = vec![Rung::Respawn, Rung::Shrink];
+        let limit = Duration::from_secs(60);
+        let policy = Policy { ladder, tries_max: 3, limit, ranks_min: 1 };
+        let mut tries = Tries::default();
+        tries.grew(&Growth::Refused("no slot".into()), &policy);
+        assert!(!tries.unproved.of_growth(), "a death is respawned first");
+        tries.grew(&Growth::Broken(CommError::ProcFailed, "a newcomer died".into()), &policy);
+        assert!(tries.unproved.of_growth());
+    }
 }
