@@ -1,6 +1,6 @@
 //! The validation set, shared by all ranks.
 
-use crate::cluster::comm::{Elements, ReduceOp};
+use crate::cluster::comm::{CommError, Elements, ReduceOp};
 use crate::config::Point;
 use crate::data::Split;
 use crate::observe::event::Kind;
@@ -42,7 +42,9 @@ pub fn evaluate(
         .filter(|index| index % ranks == own)
         .map(|index| (index * part, part.min(samples - index * part)))
         .collect();
-    let mine = pool.evaluate(ranges)?;
+    let comm = rank.comm.as_mut();
+    let lost_rank = || comm.is_broken().then_some(TrainError::Comm(CommError::ProcFailed));
+    let mine = pool.evaluate(ranges, lost_rank)?;
     let mut words = mine.words().to_vec();
     let took_ms = (rank.clock.now() - began).as_millis() as u64;
     let at_ms = (record.journal.seconds() * 1e3) as u64;

@@ -11,7 +11,7 @@ use crate::train::compute::free_run::{FreeRun, Turn};
 use crate::train::compute::totals::Totals;
 
 /// How often whoever waits looks again.
-pub const WAKE_EVERY: Duration = Duration::from_millis(50);
+const WAKE_EVERY: Duration = Duration::from_millis(50);
 
 /// What is to be computed.
 #[derive(Debug, Clone, Default)]
@@ -38,6 +38,8 @@ pub enum Work {
 /// The work under way.
 #[derive(Debug, Default)]
 pub struct Job {
+    /// Which: what was begun for one that was given up counts for no other.
+    pub number: u64,
     /// What.
     pub work: Work,
     /// The next item that nobody has taken.
@@ -53,14 +55,14 @@ pub struct Job {
 impl Job {
     /// Takes the next of finitely many items.
     fn take(&mut self) -> Option<Item> {
-        let turn = self.next;
+        let (turn, job) = (self.next, self.number);
         let item = match &self.work {
             Work::Train { owners, standing } => {
                 let standing = *standing;
-                owners.get(turn).map(|&owner| Item::Train { turn, owner, standing })
+                owners.get(turn).map(|&owner| Item::Train { job, turn, owner, standing })
             }
             Work::Evaluate { ranges } => {
-                ranges.get(turn).map(|&(first, count)| Item::Evaluate { first, count })
+                ranges.get(turn).map(|&(first, count)| Item::Evaluate { job, first, count })
             }
             Work::Nothing | Work::Stop | Work::Free { .. } => None,
         }?;
@@ -73,8 +75,8 @@ impl Job {
 /// One item, taken.
 #[allow(missing_docs)]
 pub enum Item {
-    Train { turn: usize, owner: u32, standing: Standing },
-    Evaluate { first: u64, count: u64 },
+    Train { job: u64, turn: usize, owner: u32, standing: Standing },
+    Evaluate { job: u64, first: u64, count: u64 },
     Free { turn: Turn, learning_rate: f64, standing: Standing },
 }
 
@@ -126,11 +128,50 @@ impl Board {
         self.lock().take()
     }
 
-    /// An item is done, with these sums.
-    pub fn done(&self, totals: &Totals) {
+    /// Begins another job, whatever has become of the one at hand.
+    pub fn begin(&self, work: Work) {
         let mut job = self.lock();
+        let (number, failure) = (job.number + 1, job.failure.take());
+        *job = Job { number, work, failure, ..Job::default() };
+        drop(job);
+        self.changed.notify_all();
+    }
+
+    /// An item of a job is done, with these sums.
+    pub fn done(&self, number: u64, totals: &Totals) {
+        let mut job = self.lock();
+        if job.number != number {
+            return;
+        }
         job.totals.add(totals);
         job.busy = job.busy.saturating_sub(1);
         self.changed.notify_all();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_begun_for_a_job_that_was_given_up_is_not_counted() {
+        let board = Board::default();
+        let number = |item: Option<Item>| match item {
+            Some(Item::Evaluate { job, .. }) => job,
+            _ => panic!("a range is there"),
+        };
+        let totals = Totals { count: 4, ..Totals::default() };
+        board.begin(Work::Evaluate { ranges: vec![(0, 4)] });
+        let old = number(board.take_item());
+        board.begin(Work::Evaluate { ranges: vec![(0, 4)] });
+        let new = number(board.take_item());
+        let counted = || {
+            let job = board.lock();
+            (job.totals.count, job.busy)
+        };
+        board.done(old, &totals);
+        assert_eq!(counted(), (0, 1));
+        board.done(new, &totals);
+        assert_eq!(counted(), (4, 0));
     }
 }

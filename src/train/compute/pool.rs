@@ -3,14 +3,18 @@
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use crate::cluster::faults::Standing;
 use crate::engine::Compute;
 
 use crate::train::TrainError;
-use crate::train::compute::board::{Board, Job, WAKE_EVERY, Work};
+use crate::train::compute::board::{Board, Work};
 use crate::train::compute::totals::Totals;
 use crate::train::compute::worker::{Shared, Worker, run_or_abort};
+
+/// How often whoever waits for the workers asks whether they are still wanted.
+const LOOK_EVERY: Duration = Duration::from_millis(2);
 
 /// The worker threads of a rank.
 pub struct Pool {
@@ -59,14 +63,27 @@ impl Pool {
         self.work_inline();
     }
 
-    /// Evaluates these ranges of the validation set and waits for the sums.
-    pub fn evaluate(&self, ranges: Vec<(u64, u64)>) -> Result<Totals, TrainError> {
+    /// Evaluates these ranges of the validation set and waits for the sums. `give_up`: as for
+    /// `finish`; what is left then is not computed.
+    pub fn evaluate(
+        &self,
+        ranges: Vec<(u64, u64)>,
+        give_up: impl FnMut() -> Option<TrainError>,
+    ) -> Result<Totals, TrainError> {
         self.put(Work::Evaluate { ranges });
-        self.finish()
+        let found = self.finish(give_up);
+        if found.is_err() {
+            self.put(Work::Nothing);
+        }
+        found
     }
 
-    /// Waits until everything that was asked for is computed.
-    pub fn finish(&self) -> Result<Totals, TrainError> {
+    /// Waits until everything that was asked for is computed. A worker may wait long, for storage
+    /// say: `give_up` is asked meanwhile, and what it returns ends the wait.
+    pub fn finish(
+        &self,
+        mut give_up: impl FnMut() -> Option<TrainError>,
+    ) -> Result<Totals, TrainError> {
         self.shared.pause.release();
         let mut job = self.board.lock();
         loop {
@@ -81,7 +98,10 @@ impl Pool {
             if job.next >= items && job.busy == 0 {
                 return Ok(job.totals);
             }
-            let waited = self.board.changed.wait_timeout(job, WAKE_EVERY);
+            if let Some(end) = give_up() {
+                return Err(end);
+            }
+            let waited = self.board.changed.wait_timeout(job, LOOK_EVERY);
             job = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
     }
@@ -120,11 +140,7 @@ impl Pool {
 
     fn put(&self, work: Work) {
         self.shared.pause.release();
-        let mut job = self.board.lock();
-        let failure = job.failure.take();
-        *job = Job { work, failure, ..Job::default() };
-        drop(job);
-        self.board.changed.notify_all();
+        self.board.begin(work);
         self.work_inline();
     }
 
@@ -152,5 +168,74 @@ impl Pool {
                 return;
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::RwLock;
+
+    use super::*;
+    use crate::cluster::comm::CommError;
+    use crate::cluster::faults::Injector;
+    use crate::cluster::resident::Slots;
+    use crate::config::{Config, ExchangeKind};
+    use crate::data::Split;
+    use crate::data::loader::{Loader, LoaderOptions};
+    use crate::data::open::open;
+    use crate::data::sampler::Order;
+    use crate::model::{catalogue, layout};
+    use crate::train::compute::gradient_sum::GradientSum;
+    use crate::train::compute::outage::Outage;
+    use crate::train::compute::pause::Pause;
+    use crate::train::compute::worker::Rehearsal;
+    use crate::train::state::parts;
+
+    /// What workers share who never come to anything.
+    fn shared() -> Shared {
+        let config: Config = toml::from_str("data = { format = \"synthetic\" }").unwrap();
+        let graph = catalogue::build("mlp", [3, 8, 8], 2, 0.1).unwrap();
+        let layout = Arc::new(layout::of(&graph));
+        let options = LoaderOptions {
+            threads: 0,
+            prefetch: 0,
+            image_size: 8,
+            channels: 3,
+            augment: false,
+            seed: 1,
+            bad_image: config.data.bad_image,
+        };
+        let set = open(&config.data, Split::Train, 1).unwrap();
+        let order = Order::new(set.source.len(), 1, 1, 4).unwrap();
+        let shape = parts::shape(&layout, ExchangeKind::Synchronous);
+        Shared {
+            sum: GradientSum::new(&layout, 1),
+            slots: Arc::new(RwLock::new(Slots::vacant(shape))),
+            loader: Loader::new(set, order, options),
+            evaluation: None,
+            free: None,
+            injector: Arc::new(Injector::none()),
+            seed: 1,
+            device: config.device.clone(),
+            threads: 1,
+            rehearsal: Rehearsal::None,
+            pause: Pause::default(),
+            outage: Outage::new(config.data.patience.0),
+            graph,
+            layout,
+        }
+    }
+
+    #[test]
+    fn a_death_is_heard_of_while_a_worker_waits() {
+        let pool = Pool::start(shared(), 0).unwrap();
+        let mut looks = 0;
+        let found = pool.evaluate(vec![(0, 4)], || {
+            looks += 1;
+            (looks > 2).then_some(TrainError::Comm(CommError::ProcFailed))
+        });
+        assert_eq!(found, Err(TrainError::Comm(CommError::ProcFailed)));
+        assert!(pool.board.take_item().is_none(), "nobody begins what is not wanted");
+        assert_eq!(pool.finish(|| None), Ok(Totals::default()));
     }
 }

@@ -144,21 +144,25 @@ impl<E: Compute> Worker<E> {
     pub fn perform(&mut self, item: &Item, board: &Board) -> Result<(), TrainError> {
         self.load()?;
         let mut totals = Totals::default();
-        match *item {
-            Item::Train { turn, owner, standing } => {
+        let job = match *item {
+            Item::Train { job, turn, owner, standing } => {
                 board.begun.fetch_add(1, Ordering::Relaxed);
                 let began = Instant::now();
                 self.train(MicroBatch { turn, owner, standing }, &mut totals)?;
                 let micros = began.elapsed().as_micros() as u64;
                 board.busy_micros.fetch_add(micros, Ordering::Relaxed);
+                job
             }
-            Item::Evaluate { first, count } => self.evaluate(first, count, &mut totals)?,
+            Item::Evaluate { job, first, count } => {
+                self.evaluate(first, count, &mut totals)?;
+                job
+            }
             Item::Free { turn, learning_rate, standing } => {
                 board.begun.fetch_add(1, Ordering::Relaxed);
                 return self.run_free(turn, learning_rate, &standing);
             }
-        }
-        board.done(&totals);
+        };
+        board.done(job, &totals);
         Ok(())
     }
 

@@ -10,7 +10,7 @@
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
-use crate::cluster::comm::{CommError, Elements, ReduceOp};
+use crate::cluster::comm::{Elements, ReduceOp};
 use crate::cluster::world::World;
 use crate::config::{Point, Schedule};
 use crate::data::sampler::Order;
@@ -132,8 +132,8 @@ impl Asynchronous {
             if let Some(failure) = self.pool.failure() {
                 return Err(failure);
             }
-            if context.comm.is_broken() {
-                return Err(TrainError::Comm(CommError::ProcFailed));
+            if let Some(lost) = context.lost_rank() {
+                return Err(lost);
             }
             if self.free.wait_for_half_sweep(Duration::from_millis(20)) {
                 break;

@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use crate::cluster::comm::Communicator;
+use crate::cluster::comm::{CommError, Communicator};
 use crate::cluster::world::World;
 use crate::observe::clock::Clock;
 use crate::observe::ledger::Committed;
@@ -49,6 +49,11 @@ impl<'a> Context<'a> {
             begin_limit: rank.plan.begin_limit,
             repaired_at,
         }
+    }
+
+    /// What ends a wait for this rank's workers: a rank is known to be dead.
+    pub fn lost_rank(&mut self) -> Option<TrainError> {
+        self.comm.is_broken().then_some(TrainError::Comm(CommError::ProcFailed))
     }
 }
 

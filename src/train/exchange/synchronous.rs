@@ -6,7 +6,7 @@
 use std::collections::BTreeSet;
 use std::sync::PoisonError;
 
-use crate::cluster::comm::{CommError, Elements, ReduceOp};
+use crate::cluster::comm::{Elements, ReduceOp};
 use crate::cluster::world::World;
 use crate::config::{Point, Schedule};
 use crate::data::sampler::Order;
@@ -90,7 +90,7 @@ impl Synchronous {
 
     /// Starts this rank's part of the step, or, when it is under way already (a repair came
     /// between), only what other ranks left to it.
-    fn start_computing(&mut self, context: &Context<'_>) -> Result<Started, TrainError> {
+    fn start_computing(&mut self, context: &mut Context<'_>) -> Result<Started, TrainError> {
         let step = context.replica.position.step;
         let owners = context.world.owners_of(context.comm.rank());
         match &mut self.under_way {
@@ -105,7 +105,7 @@ impl Synchronous {
             }
             _ => {
                 // Of a step that was given up, a worker may still be adding to the sums.
-                self.pool.finish()?;
+                self.pool.finish(|| context.lost_rank())?;
                 self.pool.shared.loader.plan(step, &owners);
                 self.busy_before = self.pool.busy_micros();
                 self.pool.train(&owners, context.replica.standing);
@@ -123,10 +123,7 @@ impl Synchronous {
             context.replica.at(Point::InStep);
             // A death is answered at once, not when this rank has computed its part: its workers
             // go on while the world is repaired.
-            sum.await_complete(bucket, || {
-                let death = TrainError::Comm(CommError::ProcFailed);
-                pool.failure().or_else(|| context.comm.is_broken().then_some(death))
-            })?;
+            sum.await_complete(bucket, || pool.failure().or_else(|| context.lost_rank()))?;
             let received = &mut self.received[sum.range(bucket)];
             let reduce = |send: Complete<'_>| {
                 let middle = bucket == sum.buckets() / 2;
@@ -153,7 +150,7 @@ impl Synchronous {
 
     /// One reduction for all that is counted in a step.
     fn reduce_totals(&self, context: &mut Context<'_>) -> Result<Reduced, TrainError> {
-        let mut mine = self.pool.finish()?.words().to_vec();
+        let mut mine = self.pool.finish(|| context.lost_rank())?.words().to_vec();
         mine.extend_from_slice(self.pool.shared.sum.needs().words());
         // Beside them each rank's own time travels, in a word that only it fills.
         let (rank, ranks, times) = (context.comm.rank(), context.comm.size(), mine.len());
