@@ -6,7 +6,7 @@ use crate::cluster::comm::{Agreement, CommError};
 use crate::config::Point;
 
 use crate::train::TrainError;
-use crate::train::record::reason::{leave_reason, read_reason};
+use crate::train::record::reason::{Failure, leave_reason, reason_of};
 use crate::train::state::rank::Rank;
 
 /// Bit 0 of the vote. The other bits carry requests, inverted: an agreement is an AND, so a rank
@@ -14,7 +14,9 @@ use crate::train::state::rank::Rank;
 const COMMIT: u32 = 1;
 /// Cleared by a rank that no repair can help.
 const NOT_BROKEN: u32 = 1 << 4;
-const ALL: u32 = (1 << 11) - 1;
+/// Cleared, from here on, by the kind of failure that no repair can help.
+const FAILURES: u32 = 11;
+const ALL: u32 = (1 << (FAILURES + Failure::ALL.len() as u32)) - 1;
 
 /// What a rank asks of all others with its vote, and what all were asked. It counts only in a step
 /// that commits, else it is repeated.
@@ -78,8 +80,8 @@ enum Decision {
     Commit(Requests),
     /// Nobody applies it; the world is to be repaired.
     Repair(CommError),
-    /// Nobody applies it, and a rank has left the reason why no repair helps.
-    End,
+    /// Nobody applies it, and no repair helps against what a rank has met.
+    End(Failure),
 }
 
 /// A rank's own part in it.
@@ -89,7 +91,7 @@ enum Ballot {
     /// A repair may help.
     No,
     /// None does.
-    Broken,
+    Broken(Failure),
 }
 
 fn to_flags(ballot: Ballot, requests: Requests) -> u32 {
@@ -97,15 +99,20 @@ fn to_flags(ballot: Ballot, requests: Requests) -> u32 {
     match ballot {
         Ballot::Yes => flags,
         Ballot::No => flags & !COMMIT,
-        Ballot::Broken => flags & !COMMIT & !NOT_BROKEN,
+        Ballot::Broken(failure) => flags & !COMMIT & !NOT_BROKEN & !bit(failure),
     }
+}
+
+fn bit(failure: Failure) -> u32 {
+    1 << (FAILURES + failure as u32)
 }
 
 fn decide(agreement: Agreement) -> Decision {
     if agreement.committed() {
         Decision::Commit(Requests::from_flags(agreement.flags))
     } else if agreement.flags & NOT_BROKEN == 0 {
-        Decision::End
+        let met = |failure: &Failure| agreement.flags & bit(*failure) == 0;
+        Decision::End(Failure::ALL.into_iter().find(met).unwrap_or(Failure::Internal))
     } else {
         Decision::Repair(agreement.outcome.err().unwrap_or(CommError::ProcFailed))
     }
@@ -128,7 +135,7 @@ pub fn vote<T>(
         }
         Err(error) => {
             leave_reason(rank.storage.as_ref(), error);
-            Ballot::Broken
+            Ballot::Broken(Failure::of(error))
         }
     };
     if ballot != Ballot::Yes {
@@ -140,8 +147,8 @@ pub fn vote<T>(
             rank.replica.at(Point::AfterVote);
             Ok((value, asked))
         }
-        (Err(error), _) if ballot == Ballot::Broken => Err(error),
-        (_, Decision::End) => Err(read_reason(rank.storage.as_ref())),
+        (Err(error), _) if matches!(ballot, Ballot::Broken(_)) => Err(error),
+        (_, Decision::End(failure)) => Err(reason_of(rank.storage.as_ref(), failure)),
         (_, Decision::Repair(error)) => {
             rank.comm.revoke();
             Err(TrainError::Comm(error))
@@ -174,15 +181,24 @@ mod tests {
         assert_eq!(agreed(no, Ok(())), Decision::Repair(CommError::ProcFailed));
         let failed = agreed(yes, Err(CommError::ProcFailed));
         assert_eq!(failed, Decision::Repair(CommError::ProcFailed));
-        let broken = yes & to_flags(Ballot::Broken, Requests::default());
-        assert_eq!(agreed(broken, Ok(())), Decision::End);
-        assert_eq!(agreed(broken, Err(CommError::ProcFailed)), Decision::End);
+        for failure in Failure::ALL {
+            let broken = yes & no & to_flags(Ballot::Broken(failure), Requests::default());
+            assert_eq!(agreed(broken, Ok(())), Decision::End(failure));
+            let end = agreed(broken, Err(CommError::ProcFailed));
+            assert_eq!(end, Decision::End(failure));
+        }
+        let ballots = [Failure::Interrupted, Failure::Data, Failure::Internal].map(Ballot::Broken);
+        let flags = ballots.map(|ballot| to_flags(ballot, Requests::default()));
+        let several = flags.into_iter().fold(yes, |all, flags| all & flags);
+        assert_eq!(agreed(several, Ok(())), Decision::End(Failure::Data));
     }
 
     #[test]
     fn every_flag_has_its_bit() {
-        assert_eq!(to_flags(Ballot::Yes, Requests::default()), 0b111_1111_1111);
+        let ours = |ballot, requests| to_flags(ballot, requests);
+        assert_eq!(ours(Ballot::Yes, Requests::default()), 0b1_1111_1111_1111_1111);
         let stop = Requests { stop: true, ..Requests::default() };
-        assert_eq!(to_flags(Ballot::Broken, stop), 0b111_1110_1100);
+        let flags = ours(Ballot::Broken(Failure::StorageLost), stop);
+        assert_eq!(flags, 0b1_1011_1111_1110_1100);
     }
 }

@@ -53,6 +53,25 @@ fn a_run_without_its_last_checkpoint_is_interrupted_and_the_same_command_complet
 }
 
 #[test]
+fn a_run_whose_time_is_over_makes_no_further_step_for_its_checkpoint() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = folder.path().join("run");
+    std::fs::create_dir(&run).unwrap();
+    let scratch = folder.path().join("scratch");
+    std::os::unix::fs::symlink(&scratch, run.join("checkpoints")).unwrap();
+    let keys = ["train.steps=1000000000", "train.max_seconds=0.2", "checkpoint.every=1h"];
+    let first = train(&run, &keys);
+    assert_eq!(first.status.code(), Some(85), "{}", stderr(&first));
+    let before = result(&run);
+    std::fs::create_dir(&scratch).unwrap();
+    let second = train(&run, &keys);
+    assert_eq!(second.status.code(), Some(0), "{}", stderr(&second));
+    let after = result(&run);
+    assert_eq!((after.steps, after.state_sha256), (before.steps, before.state_sha256));
+    assert_eq!(after.reason, "train.max_seconds is reached");
+}
+
+#[test]
 fn a_run_that_wants_no_checkpoints_completes_without() {
     let folder = tempfile::tempdir().unwrap();
     let output = train(folder.path(), &["checkpoint.every=never"]);

@@ -18,9 +18,9 @@ use crate::observe::storage::Storage;
 use crate::run_folder::lock::RunLock;
 
 use crate::train::TrainError;
-use crate::train::plan::TrainArguments;
+use crate::train::plan::{Plan, TrainArguments};
 use crate::train::record::journal::WORLD;
-use crate::train::record::reason::{leave_reason, read_reason};
+use crate::train::record::reason::{Failure, leave_reason, left_reason, reason_of};
 use crate::train::record::{casualties, inexact};
 use crate::train::start::announce::{Beginning, announce};
 use crate::train::start::assemble::{conclude, is_spare, replica, trainer, write_failure};
@@ -29,7 +29,7 @@ use crate::train::start::prepare::Prepared;
 use crate::train::start::spare::Preparation;
 use crate::train::start::surroundings::{Surroundings, communicator, start_guardian, surroundings};
 use crate::train::start::{network, prepare, spare};
-use crate::train::state::position::Position;
+use crate::train::state::position::{Ending, Position};
 use crate::train::state::rank::Moment;
 
 /// How long a supervisor that holds the run directory may take to end.
@@ -136,8 +136,8 @@ fn run_initial(
     let next_member = before.as_ref().map_or(0, |world| world.next_member);
     let lost = |error: CommError| {
         // Another rank may have left the reason why it could not begin.
-        match read_reason(around.storage.as_ref()) {
-            error @ TrainError::Configuration(_) => error,
+        match left_reason(around.storage.as_ref()) {
+            Some(error @ TrainError::Configuration(_)) => error,
             _ => {
                 TrainError::JobLost(format!("a rank was lost while the world was forming: {error}"))
             }
@@ -164,6 +164,9 @@ fn run_initial(
     let was_exact = replica.position.exact;
     replica.position.exact &= prepared.plan.reproducible || same || replica.position.step == 0;
     replica.position.go_on_with(world.ranks(), &config.train).settle(&prepared.plan);
+    let seconds = around.clock.unix_seconds() - around.origin;
+    let settled = end_in_time(comm.as_mut(), &mut replica.position, &prepared.plan, seconds);
+    settled.inspect_err(|_| comm.revoke()).map_err(lost)?;
     let inexact =
         inexact::at_start(&config.train, (was_exact, replica.position.exact), world.ranks());
     let (facts, plan) = (prepared.facts.clone(), prepared.plan.clone());
@@ -178,6 +181,24 @@ fn run_initial(
         network::announce(&mut trainer, network);
     }
     conclude(arguments, around, trainer)
+}
+
+/// A run whose time is over may have been started again for its last checkpoint: it makes no
+/// further step for that. `seconds`: of the run, by this rank's clock.
+fn end_in_time(
+    comm: &mut dyn Membership,
+    position: &mut Position,
+    plan: &Plan,
+    seconds: f64,
+) -> Result<(), CommError> {
+    let Some(limit) = plan.max_seconds else { return Ok(()) };
+    if position.step == 0 || position.ending.is_some() {
+        return Ok(());
+    }
+    if comm.all_gather_u64(&[u64::from(seconds >= limit)])?.contains(&1) {
+        position.end(Ending::OutOfTime, plan);
+    }
+    Ok(())
 }
 
 /// This rank cannot begin: the reason is left for the supervisor, nobody waits for it.
@@ -197,13 +218,14 @@ fn all_prepared(
     if let Err(error) = &prepared {
         leave_reason(around.storage.as_ref(), error);
     }
-    let told = comm.all_gather_u64(&[u64::from(prepared.is_err())])?;
-    if told.iter().all(|&failed| failed == 0) {
-        return prepared;
-    }
-    let error = match prepared {
-        Err(error) => error,
-        Ok(_) => read_reason(around.storage.as_ref()),
+    // Its place among all kinds; beyond them there is none.
+    let mine = prepared.as_ref().map_or_else(|e| Failure::of(e) as usize, |_| Failure::ALL.len());
+    let told = comm.all_gather_u64(&[mine as u64])?;
+    let met = told.iter().find_map(|&failure| Failure::ALL.get(failure as usize).copied());
+    let error = match (prepared, met) {
+        (prepared, None) => return prepared,
+        (Err(error), _) => error,
+        (Ok(_), Some(failure)) => reason_of(around.storage.as_ref(), failure),
     };
     if comm.rank() == 0 && !matches!(error, TrainError::Configuration(_)) {
         let place = Moment { attempt: arguments.attempt.unwrap_or(1), ..Moment::default() };
