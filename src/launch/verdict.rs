@@ -340,13 +340,15 @@ mod tests {
         history.on(&step(4));
         assert_eq!(history.awaited(), Awaited::NextStep);
         let waiting = Kind::Waiting { reason: "gone".into(), patience_seconds: 600.0 };
-        assert!(history.on(&Event { kind: waiting, ..step(4) }), "a sign of life");
+        assert!(history.on(&Event { kind: waiting.clone(), ..step(4) }), "a sign of life");
         assert_eq!(history.awaited(), Awaited::Data);
         let (waits, too_long) = (Duration::from_secs(640), Duration::from_secs(661));
         assert_eq!(hung(&config, history.awaited(), waits), None);
         assert!(hung(&config, history.awaited(), too_long).unwrap().contains("data.patience"));
         history.on(&step(5));
         assert_eq!(history.awaited(), Awaited::NextStep, "it goes on");
+        assert!(history.on(&Event { kind: waiting, ..step(5) }), "the step was under way");
+        assert_eq!(history.awaited(), Awaited::Data, "the newest word counts");
     }
 
     #[test]

@@ -29,6 +29,9 @@ pub enum TrainError {
     /// Too few nodes are left with this rank: the others may be training on.
     #[error("{0}")]
     Minority(String),
+    /// This spare cannot become a rank: it leaves, the ranks repair their world without it.
+    #[error("{0}")]
+    Unready(String),
     /// The storage of the data set did not come back: exit code 75, and no start again by launch.
     #[error("{0}")]
     StorageLost(String),
@@ -48,7 +51,7 @@ impl TrainError {
     pub fn leaves_alone(&self) -> bool {
         match self {
             Self::Comm(error) => !error.starts_recovery(),
-            Self::Evicted(_) | Self::Minority(_) => true,
+            Self::Evicted(_) | Self::Minority(_) | Self::Unready(_) => true,
             _ => false,
         }
     }
@@ -58,9 +61,11 @@ impl TrainError {
         match self {
             Self::Comm(error) if error.starts_recovery() => Status::JobLost,
             Self::Data(_) => Status::DataError,
-            Self::JobLost(_) | Self::StorageLost(_) | Self::Evicted(_) | Self::Minority(_) => {
-                Status::JobLost
-            }
+            Self::JobLost(_)
+            | Self::StorageLost(_)
+            | Self::Evicted(_)
+            | Self::Minority(_)
+            | Self::Unready(_) => Status::JobLost,
             Self::Interrupted(_) => Status::Interrupted,
             Self::Comm(_) | Self::Configuration(_) | Self::Internal(_) | Self::Closed => {
                 Status::InternalError

@@ -138,7 +138,8 @@ fn some_bad_pictures_are_counted_and_more_than_the_limit_end_the_run() {
 fn a_step_whose_only_sample_is_bad_is_counted_and_changes_no_weight() {
     let place = Place::new();
     place.spoil("train", 1);
-    let more = ["data.bad_images_max=0.1", "train.global_batch=1", "train.steps=48"];
+    let slow = "optimizer.learning_rate=0.001";
+    let more = [slow, "data.bad_images_max=0.1", "train.global_batch=1", "train.steps=48"];
     let ended = place.train("run", &more).output().unwrap();
     let said = stderr(&ended);
     assert_eq!(ended.status.code(), Some(0), "{said}");

@@ -4,6 +4,7 @@
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use kintsugi::cluster::world::World;
 use kintsugi::observe::event::Kind;
 use kintsugi::observe::ledger;
 use kintsugi::observe::log::read_events;
@@ -159,7 +160,10 @@ fn a_run_that_waits_can_be_stopped() {
             "train" => "train.exchange=asynchronous",
             _ => "train.exchange=synchronous",
         };
-        let mut running = share.start(command, &run, &[exchange]);
+        let memory = share.0.join("memory");
+        std::fs::create_dir(&memory).unwrap();
+        let resident = format!("recovery.resident_dir={}", memory.display());
+        let mut running = share.start(command, &run, &[exchange, &resident]);
         wait_for_step(&run, 5, &mut running);
         share.take_away();
         wait_for_waiting(&run);
@@ -170,6 +174,36 @@ fn a_run_that_waits_can_be_stopped() {
         assert_eq!(result.status, Status::Interrupted);
         assert!(result.reason.contains("a checkpoint is written"), "{}", result.reason);
         assert_eq!(result.steps, committed(&run));
+        assert_eq!(std::fs::read_dir(&memory).unwrap().count(), 0, "the checkpoint holds it all");
         assert_nothing_runs(&run);
     }
+}
+
+#[test]
+fn a_spare_that_cannot_read_the_data_set_holds_no_repair_up() {
+    let _turn = alone();
+    let share = Share::new("share-spare");
+    let run = share.run();
+    let ladder = "recovery.ladder=[\"spare\", \"shrink\"]";
+    let mut running = share.start("launch", &run, &["recovery.spares=1", ladder]);
+    wait_for_step(&run, 5, &mut running);
+    share.take_away();
+    let waits = wait_for_waiting(&run);
+    let world = || World::decode(&std::fs::read(run.join("world.json")).ok()?).ok();
+    let pid = world().unwrap().member_at(1).unwrap().pid;
+    kill(pid, Signal::Kill).unwrap();
+    let until = Instant::now() + LIMIT;
+    while world().is_none_or(|world| world.ranks() != 1) {
+        assert!(Instant::now() < until && !running.has_ended(), "nobody goes on without it");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    share.bring_back();
+    wait_for_step(&run, waits + 5, &mut running);
+    kill(running.pid(), Signal::Terminate).unwrap();
+    let ended = running.wait();
+    assert_eq!(ended.code, Some(85), "{}", ended.stderr);
+    let rungs: Vec<String> =
+        result_of(&run).recoveries.iter().map(|repair| repair.rung.clone()).collect();
+    assert_eq!(rungs, ["shrink"], "{}", ended.stderr);
+    assert_audited(&run);
 }

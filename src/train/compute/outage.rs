@@ -16,12 +16,17 @@ const RETRY_EVERY: Duration = Duration::from_millis(500);
 /// How often a wait looks whether it should end: a signal wakes nobody.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
-/// Told of each outage once, with its reason.
+/// How often an outage that lasts is told again: a step that was under way may be told of behind
+/// the first time, and whoever watches the run would wait for the next one.
+const TELL_EVERY: Duration = Duration::from_secs(10);
+
+/// Told of each outage when it begins and while it lasts, with its reason.
 pub type Tell = Box<dyn Fn(&str) + Send + Sync>;
 
 /// See the module.
 pub struct Outage {
     patience: Duration,
+    tell_every: Duration,
     state: Mutex<State>,
     changed: Condvar,
 }
@@ -35,12 +40,24 @@ struct State {
     /// Set by signals.
     stop: Arc<AtomicBool>,
     tell: Option<Tell>,
+    /// When that was done last.
+    told: Option<Instant>,
+}
+
+impl State {
+    fn tell(&mut self, reason: &str) {
+        self.told = Some(Instant::now());
+        if let Some(tell) = &self.tell {
+            tell(reason);
+        }
+    }
 }
 
 impl Outage {
     /// Waits end after `patience`.
     pub fn new(patience: Duration) -> Self {
-        Self { patience, state: Mutex::default(), changed: Condvar::new() }
+        let (state, changed) = (Mutex::default(), Condvar::new());
+        Self { patience, tell_every: TELL_EVERY, state, changed }
     }
 
     /// Who asks for the end, and who is told.
@@ -84,6 +101,9 @@ impl Outage {
         reason: &str,
         read: &mut impl FnMut() -> Result<T, DataError>,
     ) -> Result<T, TrainError> {
+        if self.lock().closed {
+            return Err(TrainError::Closed);
+        }
         let begun = Instant::now();
         self.begin(reason);
         let found = loop {
@@ -111,9 +131,7 @@ impl Outage {
         }
         let patience = Span(self.patience);
         tracing::warn!("waiting up to {patience} (data.patience) for the data set: {reason}");
-        if let Some(tell) = &state.tell {
-            tell(reason);
-        }
+        state.tell(reason);
     }
 
     /// Until the next try.
@@ -139,6 +157,9 @@ impl Outage {
             state = waited.unwrap_or_else(PoisonError::into_inner).0;
             // A wait for storage is no hang.
             report::progress();
+            if state.told.is_none_or(|told| told.elapsed() >= self.tell_every) {
+                state.tell(reason);
+            }
         }
         Ok(())
     }
@@ -182,6 +203,27 @@ mod tests {
         });
         assert_eq!((read, told.load(Ordering::Relaxed)), (Ok(4), 1));
         assert!(!outage.lasts());
+    }
+
+    /// A step that was under way may be told of in between.
+    #[test]
+    fn an_outage_that_lasts_is_told_again() {
+        let mut outage = Outage::new(LONG);
+        outage.tell_every = Duration::ZERO;
+        let told = Arc::new(AtomicUsize::new(0));
+        let count = Arc::clone(&told);
+        let tell = move |_: &str| {
+            count.fetch_add(1, Ordering::Relaxed);
+        };
+        outage.watch(Arc::default(), Box::new(tell));
+        let mut tries = 0;
+        let read = outage.patiently(|| {
+            tries += 1;
+            if tries < 4 { gone() } else { Ok(()) }
+        });
+        assert_eq!(read, Ok(()));
+        assert!(told.load(Ordering::Relaxed) > 1, "once when it began");
+        assert!(TELL_EVERY < crate::config::Recovery::default().time_limit.0 / 2);
     }
 
     #[test]

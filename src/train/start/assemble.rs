@@ -236,6 +236,9 @@ fn report_together(
     report_own(arguments, around, trainer, error);
     // Who died meanwhile is not waited for.
     let _ = trainer.rank.comm.agree(0);
+    if error.is_a_pause() && trainer.record.has_saved(&trainer.rank) {
+        trainer.rank.replica.retire();
+    }
 }
 
 /// This rank's part of what is written of an attempt that failed.

@@ -19,8 +19,12 @@ use crate::train::state::rank::Moment;
 /// Waits until the folders of the data set are there, where the run has committed steps.
 ///
 /// # Errors
-/// Patience is over, or somebody asks for the end.
-pub fn await_data(arguments: &TrainArguments, around: &Surroundings) -> Result<(), TrainError> {
+/// Patience is over, somebody asks for the end, or `outage` is closed.
+pub fn await_data(
+    arguments: &TrainArguments,
+    around: &Surroundings,
+    outage: &Outage,
+) -> Result<(), TrainError> {
     if arguments.join.is_some() {
         return Ok(());
     }
@@ -37,9 +41,18 @@ pub fn await_data(arguments: &TrainArguments, around: &Surroundings) -> Result<(
     let tell = move |reason: &str| {
         waiting::tell(&storage, clock.as_ref(), (place, origin), patience, reason);
     };
-    let outage = Outage::new(patience);
     outage.watch(Arc::clone(&around.stop), Box::new(tell));
-    outage.patiently(|| open::reach(data).map_err(DataError::Store))
+    let mut missing = String::new();
+    let reached = outage.patiently(|| {
+        open::reach(data).map_err(|reason| {
+            missing.clone_from(&reason);
+            DataError::Store(reason)
+        })
+    });
+    reached.map_err(|end| match end {
+        TrainError::Closed => TrainError::StorageLost(missing),
+        other => other,
+    })
 }
 
 /// Where the run stands as far as the ledger knows, before any state is read, and the samples of an

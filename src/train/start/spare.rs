@@ -3,6 +3,7 @@
 //! has nothing but MPI until then; a warm one (`recovery.warm_spares`) has its model, data index
 //! and worker threads ready.
 
+use std::sync::Arc;
 use std::thread::{Scope, ScopedJoinHandle};
 use std::time::Duration;
 
@@ -16,6 +17,7 @@ use crate::observe::result::Status;
 use crate::run_folder::variables;
 
 use crate::train::TrainError;
+use crate::train::compute::outage::Outage;
 use crate::train::plan::{TrainArguments, policy};
 use crate::train::start::prepare::Prepared;
 use crate::train::start::surroundings::Surroundings;
@@ -36,6 +38,8 @@ pub(in crate::train) struct Behind<'scope, 'env> {
     scope: &'scope Scope<'scope, 'env>,
     arguments: &'env TrainArguments,
     around: &'env Surroundings,
+    /// While the data set is away.
+    outage: Arc<Outage>,
     thread: Option<ScopedJoinHandle<'scope, Result<Prepared, TrainError>>>,
 }
 
@@ -45,7 +49,8 @@ impl<'scope, 'env> Preparation<'scope, 'env> {
         arguments: &'env TrainArguments,
         around: &'env Surroundings,
     ) -> Self {
-        Self::Behind(Behind { scope, arguments, around, thread: None })
+        let outage = Arc::new(Outage::new(arguments.config.data.patience.0));
+        Self::Behind(Behind { scope, arguments, around, outage, thread: None })
     }
 
     pub(in crate::train) fn made(prepared: Result<Prepared, TrainError>) -> Self {
@@ -55,6 +60,14 @@ impl<'scope, 'env> Preparation<'scope, 'env> {
     /// Begins it, unless it was begun.
     pub(in crate::train) fn begin(&mut self) {
         if let Self::Behind(behind) = self {
+            behind.begin();
+        }
+    }
+
+    /// Begins it if need be; from here on others wait for it: a data set that is away is an error.
+    fn hurry(&mut self) {
+        if let Self::Behind(behind) = self {
+            behind.outage.close();
             behind.begin();
         }
     }
@@ -73,13 +86,14 @@ impl<'scope, 'env> Preparation<'scope, 'env> {
 
 impl Behind<'_, '_> {
     fn begin(&mut self) {
-        let (arguments, around) = (self.arguments, self.around);
+        let (arguments, around, outage) = (self.arguments, self.around, &self.outage);
         self.thread.get_or_insert_with(|| {
+            let outage = Arc::clone(outage);
             self.scope.spawn(move || {
                 let (run_id, owners) = (&around.run_id, around.owners);
                 let (config, injector) = (&arguments.config, &around.injector);
                 let (print, part) = (around.fingerprint, assemble::part(arguments));
-                patience::await_data(arguments, around)?;
+                patience::await_data(arguments, around, &outage)?;
                 let prepared = prepare::prepare(config, run_id, print, owners, injector, part);
                 prepared.map(|prepared| assemble::place_slots(arguments, around, prepared))
             })
@@ -128,6 +142,10 @@ pub(in crate::train) fn wait<'env>(
         }
         spare.standing = spare.waiting();
         let called = answer_call(comm.as_mut(), &policy, &mut spare);
+        if let Some(why) = spare.unready {
+            // The ranks repair their world without it.
+            return Err(TrainError::Unready(why));
+        }
         match called? {
             Called::Waits(pids, refills) => {
                 (neighbours, spare.refills) = (Some(pids), refills);
@@ -164,6 +182,8 @@ struct WaitingSpare<'scope, 'env> {
     refusals: u32,
     /// Once it receives a state.
     ready: Option<(Replica, Prepared)>,
+    /// Why it cannot become a rank.
+    unready: Option<String>,
 }
 
 impl<'scope, 'env> WaitingSpare<'scope, 'env> {
@@ -175,8 +195,17 @@ impl<'scope, 'env> WaitingSpare<'scope, 'env> {
     ) -> Self {
         let standing = Standing::default();
         let (refills, refusals, ready) = (None, 0, None);
-        let mut spare =
-            Self { arguments, around, preparation, attempt, standing, refills, refusals, ready };
+        let mut spare = Self {
+            arguments,
+            around,
+            preparation,
+            attempt,
+            standing,
+            refills,
+            refusals,
+            ready,
+            unready: None,
+        };
         spare.standing = spare.waiting();
         spare
     }
@@ -225,10 +254,10 @@ impl<'scope, 'env> WaitingSpare<'scope, 'env> {
     /// Everything a rank has, its state still empty.
     fn become_ready(&mut self) -> Result<&mut Replica, CommError> {
         if self.ready.is_none() {
-            let prepared = self.preparation.finish().map_err(|error| CommError::Fatal {
-                call: "promotion",
-                class: 0,
-                text: format!("this spare cannot be made ready: {error}"),
+            let prepared = self.preparation.finish().map_err(|error| {
+                let text = format!("this spare cannot be made ready: {error}");
+                self.unready = Some(text.clone());
+                CommError::Fatal { call: "promotion", class: 0, text }
             })?;
             let none = World::initial(self.attempt, Vec::new(), self.around.owners);
             let mut replica =
@@ -306,7 +335,7 @@ impl Environment for WaitingSpare<'_, '_> {
         self.standing.rank = rank as u32;
         self.standing.newcomer = true;
         if self.ready.is_none() {
-            self.preparation.begin();
+            self.preparation.hurry();
         }
     }
 
