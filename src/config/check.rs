@@ -90,6 +90,11 @@ fn check_sizes(config: &Config) -> Result<(), ConfigError> {
     if !(0.0..=1.0).contains(&bad) {
         return refuse("data.bad_images_max", bad, "it is a share: write a number from 0 to 1");
     }
+    let ratio = config.data.bundle_ratio;
+    if !(ratio > 0.0 && ratio <= 1.0) {
+        let reason = "it is a bundle's share of an owner's samples: write a number above 0, to 1";
+        return refuse("data.bundle_ratio", ratio, reason);
+    }
     if let Some(seconds) = train.max_seconds
         && !(seconds > 0.0 && seconds.is_finite())
     {
@@ -331,8 +336,6 @@ fn check_supported(config: &Config) -> Result<(), ConfigError> {
             format!("{:?}", config.staging.mode).to_lowercase(),
             "\"none\"",
         ),
-        (data.bundle_ratio != 1.0, "data.bundle_ratio", data.bundle_ratio.to_string(), "1.0"),
-        (data.alternating, "data.alternating", "true".into(), "false"),
         (data.cache != CacheSize::Off, "data.cache", quoted(&data.cache.to_string()), "\"off\""),
         (
             data.throttle.is_some(),

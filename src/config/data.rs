@@ -38,7 +38,7 @@ pub enum BadImage {
 pub enum WithinBundle {
     /// At random, anew in each epoch (Lee and Bahn).
     Reshuffle,
-    /// Each odd epoch takes them in the exact reverse of the epoch before it.
+    /// Each odd epoch is the exact reverse of the epoch before it, bundles included.
     Reverse,
 }
 

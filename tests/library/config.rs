@@ -117,6 +117,12 @@ fn impossible_sizes_are_refused() {
     {
         refused(GOOD, &[&format!("{key}=0")], &[key, "1 or more"]);
     }
+    for ratio in ["0.0", "1.5", "-1.0", "nan"] {
+        let text = format!("data.bundle_ratio={ratio}");
+        refused(GOOD, &[&text], &["data.bundle_ratio", "above 0, to 1"]);
+    }
+    let bundles = ["data.bundle_ratio=0.1", "data.alternating=true", "data.within_bundle=reverse"];
+    assert!(load(GOOD, &bundles).is_ok());
     refused("", &[], &["nothing would end the run", "train.steps"]);
     refused(GOOD, &["run.name=a/b"], &["run.name", "folder"]);
 }
@@ -157,7 +163,6 @@ fn a_ladder_ends_with_restart_and_limits_nest() {
 fn what_this_version_lacks_is_refused_and_says_what_to_write() {
     for text in [
         "staging.mode=during",
-        "data.bundle_ratio=0.5",
         "data.format=tar",
         "device.kind=cuda",
         "device.precision=bf16",

@@ -9,6 +9,9 @@
 //!
 //! So `sample(epoch, p) = D(v + V * E(p div V))` with `v = p mod V`.
 //!
+//! **Bundles** ([`Bundling`]) narrow E: an owner's rows are cut into slices with fixed boundaries,
+//! which come one after another. Owners advance together, so that all are in the same bundle.
+//!
 //! **Ragged tail.** When V does not divide N, the first `N mod V` owners have one sample more;
 //! the epoch's last row holds only theirs. Nothing is dropped and nothing repeated.
 //!
@@ -18,81 +21,22 @@
 //!
 //! Nothing here knows how many ranks there are.
 
-use crate::config::seed::{self, Stream, mix64, purpose};
+use crate::config::seed::{self, mix64, purpose};
 use crate::config::{Config, resolve_owners};
 
 use super::DataError;
 
+mod bundles;
+mod permutation;
+
+pub use bundles::{Bundling, Cut};
+
+use bundles::Rows;
+use permutation::Permutation;
+
 /// What the audit sums over the samples whose gradients entered a step.
 pub fn mix(epoch: u64, id: u64) -> u64 {
     mix64(seed::key(&[epoch, id]))
-}
-
-/// Rounds of the Feistel network: four per half.
-const ROUNDS: u64 = 8;
-/// The odd step of SplitMix64.
-const GOLDEN: u64 = 0x9E37_79B9_7F4A_7C15;
-
-/// A permutation of `0..len` as a pure function: an unbalanced Feistel network over the next
-/// power of two, walked until it lands inside (Black and Rogaway 2002, cycle walking).
-#[derive(Debug, Clone, Copy, PartialEq)]
-struct Permutation {
-    len: u64,
-    key: u64,
-    /// Added last, modulo `len`: a network over a few values alone prefers some places by 1 %.
-    turn: u64,
-    /// Bits of the low half and of the high half; the domain is `2^(low + high) < 2 * len`.
-    low: u32,
-    high: u32,
-}
-
-impl Permutation {
-    /// `len` > 0.
-    fn new(len: u64, key: u64) -> Self {
-        debug_assert!(len > 0, "an empty range has no permutation");
-        let bits = u64::BITS - (len - 1).leading_zeros();
-        let turn = Stream::new(&[key]).below(len);
-        Self { len, key, turn, low: bits - bits / 2, high: bits / 2 }
-    }
-
-    /// One pass through the network: a bijection of the domain.
-    fn scramble(&self, value: u64) -> u64 {
-        let (low_mask, high_mask) = (mask(self.low), mask(self.high));
-        let (mut low, mut high) = (value & low_mask, value >> self.low);
-        for round in 0..ROUNDS {
-            let half = if round % 2 == 0 { high } else { low };
-            // SplitMix64's word number `half * ROUNDS + round`.
-            let number = half.wrapping_mul(ROUNDS).wrapping_add(round);
-            let word = mix64(self.key.wrapping_add(number.wrapping_mul(GOLDEN)));
-            if round % 2 == 0 {
-                low ^= word & low_mask;
-            } else {
-                high ^= word & high_mask;
-            }
-        }
-        (high << self.low) | low
-    }
-
-    /// Where `value` (in `0..len`) goes.
-    fn at(&self, value: u64) -> u64 {
-        // A cycle through `value` holds at most `outside` members that are not in `0..len`.
-        let outside = (mask(self.low + self.high) + 1).wrapping_sub(self.len);
-        let mut next = self.scramble(value);
-        for _ in 0..outside {
-            if next < self.len {
-                break;
-            }
-            next = self.scramble(next);
-        }
-        // Both are below `len`, which may be near the end of the range.
-        let room = self.len - self.turn;
-        if next < room { next + self.turn } else { next - room }
-    }
-}
-
-/// The lowest `bits` bits set (`bits` <= 64).
-fn mask(bits: u32) -> u64 {
-    1u64.checked_shl(bits).map_or(u64::MAX, |bit| bit - 1)
 }
 
 /// The order of a whole run.
@@ -106,6 +50,8 @@ pub struct Order {
     pub seed: u64,
     /// Samples per step over all owners.
     pub global_batch: u64,
+    /// How each owner's rows come in an epoch.
+    pub bundling: Bundling,
 }
 
 /// The positions that one step commits.
@@ -122,10 +68,12 @@ pub struct StepSpan {
 impl Order {
     /// The order that a run of this configuration takes a training set of so many samples in.
     pub fn of(config: &Config, samples: u64) -> Result<Order, DataError> {
-        Self::new(samples, resolve_owners(config), config.run.seed, config.train.global_batch)
+        let owners = resolve_owners(config);
+        Self::new(samples, owners, config.run.seed, config.train.global_batch)?
+            .bundled(Bundling::of(&config.data))
     }
 
-    /// The order of these numbers; refuses what has none.
+    /// The order of these numbers, without bundles; refuses what has none.
     pub fn new(
         samples: u64,
         owners: u32,
@@ -148,7 +96,18 @@ impl Order {
                  without samples computes nothing; write {samples} or fewer"
             ));
         }
-        Ok(Order { samples, owners, seed, global_batch })
+        Ok(Order { samples, owners, seed, global_batch, bundling: Bundling::WHOLE })
+    }
+
+    /// The same with these bundles.
+    pub fn bundled(self, bundling: Bundling) -> Result<Order, DataError> {
+        let ratio = bundling.ratio;
+        if !(ratio > 0.0 && ratio <= 1.0) {
+            return Err(DataError::Set(format!(
+                "data.bundle_ratio = {ratio}: write a share above 0, to 1"
+            )));
+        }
+        Ok(Order { bundling, ..self })
     }
 
     /// Steps of one epoch, the short last one included.
@@ -175,7 +134,7 @@ impl Order {
         debug_assert!(position < self.samples, "a position lies within its epoch");
         let owners = u64::from(self.owners);
         let owner = position % owners;
-        self.deal().at(owner + owners * self.rows(epoch, owner).at(position / owners))
+        self.deal().at(owner + owners * self.walk(epoch, owner).at(position / owners))
     }
 
     /// Sample ids of the owner's micro-batch in that step, in the order of their positions.
@@ -185,7 +144,7 @@ impl Order {
         }
         let (owner, owners) = (u64::from(owner), u64::from(self.owners));
         let StepSpan { epoch, first, count } = self.locate(step);
-        let (deal, rows) = (self.deal(), self.rows(epoch, owner));
+        let (deal, mut rows) = (self.deal(), self.walk(epoch, owner));
         // Rows of this owner whose positions lie before the span, and before its end.
         let before = |position: u64| (position + owners - 1 - owner) / owners;
         (before(first)..before(first + count))
@@ -206,10 +165,25 @@ impl Order {
         Permutation::new(self.samples, seed::key(&[self.seed, purpose::DEAL]))
     }
 
-    /// The epoch's permutation of one owner's rows.
-    fn rows(&self, epoch: u64, owner: u64) -> Permutation {
-        let rows = (self.samples - owner).div_ceil(u64::from(self.owners));
-        Permutation::new(rows, seed::key(&[self.seed, purpose::EPOCH, epoch, owner]))
+    /// Samples that an owner holds.
+    fn rows(&self, owner: u64) -> u64 {
+        (self.samples - owner).div_ceil(u64::from(self.owners))
+    }
+
+    /// The epoch's order of one owner's rows.
+    fn walk(&self, epoch: u64, owner: u64) -> Rows {
+        Rows::new(self.seed, epoch, owner, self.cut(owner), self.bundling)
+    }
+
+    /// Where the rows of an owner (below `owners`) are cut into bundles.
+    pub fn cut(&self, owner: u64) -> Cut {
+        Cut::new(self.rows(owner), self.bundling.ratio)
+    }
+
+    /// The samples of one of an owner's bundles: the same in every epoch. Empty beyond the last.
+    pub fn bundle_samples(&self, owner: u64, bundle: u64) -> Vec<u64> {
+        let (deal, owners) = (self.deal(), u64::from(self.owners));
+        self.cut(owner).rows_of(bundle).map(|row| deal.at(owner + owners * row)).collect()
     }
 }
 
@@ -220,12 +194,15 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::config::WithinBundle;
 
     fn orders() -> impl Strategy<Value = Order> {
-        (1u64..400, 1u32..40, any::<u64>(), 1u64..130).prop_map(
-            |(samples, owners, seed, global_batch)| {
+        let numbers = (1u64..400, 1u32..40, any::<u64>(), 1u64..130);
+        (numbers, bundles::tests::bundlings()).prop_map(
+            |((samples, owners, seed, global_batch), bundling)| {
                 let owners = owners.min(samples as u32);
-                Order::new(samples, owners, seed, global_batch).expect("within the limits")
+                let order = Order::new(samples, owners, seed, global_batch);
+                order.and_then(|order| order.bundled(bundling)).expect("within the limits")
             },
         )
     }
@@ -249,6 +226,48 @@ mod tests {
                 by_owner
             };
             prop_assert_eq!(held(0), held(epoch));
+        }
+
+        #[test]
+        fn a_bundle_holds_the_same_samples_in_every_epoch(order in orders(), epoch in 0u64..99) {
+            let owners = u64::from(order.owners);
+            for owner in 0..owners {
+                let cut = order.cut(owner);
+                let positions = (owner..order.samples).step_by(owners as usize);
+                let ids: Vec<u64> = positions.map(|p| order.sample(epoch, p)).collect();
+                let backwards = epoch % 2 == 1
+                    && (order.bundling.alternating
+                        || order.bundling.within == WithinBundle::Reverse);
+                let mut bundles: Vec<u64> = (0..cut.count()).collect();
+                if backwards {
+                    bundles.reverse();
+                }
+                let mut at = 0;
+                for bundle in bundles {
+                    let held: BTreeSet<u64> =
+                        order.bundle_samples(owner, bundle).into_iter().collect();
+                    let next = at + held.len();
+                    prop_assert_eq!(ids[at..next].iter().copied().collect::<BTreeSet<_>>(), held);
+                    at = next;
+                }
+                prop_assert_eq!(at, ids.len());
+            }
+        }
+
+        #[test]
+        fn an_odd_epoch_in_reverse_is_the_exact_reverse(order in orders(), pair in 0u64..99) {
+            let within = WithinBundle::Reverse;
+            let order = Order { bundling: Bundling { within, ..order.bundling }, ..order };
+            let owners = u64::from(order.owners);
+            for owner in 0..owners {
+                let of = |epoch: u64| -> Vec<u64> {
+                    let positions = (owner..order.samples).step_by(owners as usize);
+                    positions.map(|p| order.sample(epoch, p)).collect()
+                };
+                let mut forward = of(2 * pair);
+                forward.reverse();
+                prop_assert_eq!(forward, of(2 * pair + 1));
+            }
         }
 
         #[test]
@@ -299,37 +318,6 @@ mod tests {
     }
 
     #[test]
-    fn any_length_is_permuted() {
-        for len in (1..70).chain([127, 128, 129, 1000, 4096, 4097]) {
-            let permutation = Permutation::new(len, 99 + len);
-            let seen: BTreeSet<u64> = (0..len).map(|v| permutation.at(v)).collect();
-            assert_eq!(seen.len() as u64, len, "of {len}");
-            assert!(seen.iter().all(|&v| v < len), "of {len}");
-        }
-        assert!(Permutation::new(u64::MAX, 5).at(17) < u64::MAX);
-        assert!(Permutation::new(1 << 63, 5).at(17) < 1 << 63);
-    }
-
-    /// Every value visits every place about equally often: chi-square over 200,000 keys against
-    /// the 99.99 % point of (len - 1)^2 degrees of freedom.
-    #[test]
-    fn no_position_is_preferred() {
-        for (len, limit) in [(2u64, 15.1), (3, 23.5), (5, 45.9), (8, 94.6), (13, 215.8)] {
-            let trials = 200_000u64;
-            let mut counts = vec![0f64; (len * len) as usize];
-            for trial in 0..trials {
-                let permutation = Permutation::new(len, seed::key(&[7, trial]));
-                for v in 0..len {
-                    counts[(v * len + permutation.at(v)) as usize] += 1.0;
-                }
-            }
-            let mean = trials as f64 / len as f64;
-            let chi: f64 = counts.iter().map(|c| (c - mean).powi(2) / mean).sum();
-            assert!(chi < limit, "chi-square {chi:.1} over {limit} for {len}");
-        }
-    }
-
-    #[test]
     fn epochs_and_seeds_differ() {
         let order = Order::new(1000, 4, 1, 100).expect("valid");
         let ids = |order: &Order, epoch| -> Vec<u64> {
@@ -339,6 +327,26 @@ mod tests {
         let other = Order { seed: 2, ..order.clone() };
         assert!(same(&ids(&order, 0), &ids(&order, 1)) < 30);
         assert!(same(&ids(&order, 0), &ids(&other, 0)) < 30);
+    }
+
+    /// What runs without bundles have always had: their checkpoints and hashes rest on it.
+    #[test]
+    fn the_order_without_bundles_is_fixed() {
+        for (samples, owners, seed, batch, ids, steps) in [
+            (1000, 4, 1, 96, 0x35c0_7f18_1197_faaf, 0x2a28_b3b5_9d92_7ca7),
+            (1013, 7, 5, 100, 0x4448_4337_753b_bbc3, 0x2962_bff5_6fc5_31bc),
+            (20, 20, 3, 6, 0x249b_25a8_4d86_31e9, 0x851f_e8d1_33a5_f06f),
+        ] {
+            let order = Order::new(samples, owners, seed, batch).expect("valid");
+            let found: Vec<u64> =
+                (0..4 * samples).map(|at| order.sample(at / samples, at % samples)).collect();
+            assert_eq!(seed::key(&found), ids, "{samples} samples by position");
+            let found: Vec<u64> = (0..2 * order.steps_per_epoch())
+                .flat_map(|step| (0..owners).map(move |owner| (step, owner)))
+                .flat_map(|(step, owner)| order.owner_samples(step, owner))
+                .collect();
+            assert_eq!(seed::key(&found), steps, "{samples} samples by step");
+        }
     }
 
     #[test]
@@ -352,6 +360,11 @@ mod tests {
         );
         config.train.owners = Some(4);
         assert_eq!(Order::of(&config, 90).expect("valid").owners, 4);
+        (config.data.bundle_ratio, config.data.alternating) = (0.2, true);
+        config.data.within_bundle = WithinBundle::Reverse;
+        let within = WithinBundle::Reverse;
+        let bundling = Bundling { ratio: 0.2, alternating: true, within };
+        assert_eq!(Order::of(&config, 90).expect("valid").bundling, bundling);
     }
 
     #[test]
@@ -361,5 +374,10 @@ mod tests {
         assert!(text(Order::new(9, 0, 1, 1)).contains("train.owners"));
         assert!(text(Order::new(9, 10, 1, 1)).contains("write 9 or fewer"));
         assert!(text(Order::new(9, 3, 1, 0)).contains("train.global_batch"));
+        for ratio in [0.0, -0.5, 1.01, f64::NAN] {
+            let order = Order::new(9, 3, 1, 3).expect("valid");
+            let bundled = order.bundled(Bundling { ratio, ..Bundling::WHOLE });
+            assert!(text(bundled).contains("data.bundle_ratio"));
+        }
     }
 }
