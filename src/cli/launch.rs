@@ -138,15 +138,15 @@ fn launch(args: &Args) -> Result<Status, LaunchError> {
 /// What no run can be started with, whatever it is.
 fn refuse_what_cannot_run(config: &Config) -> Result<(), LaunchError> {
     let have = ceilings::read(Cgroup::default());
-    let too_small = sizes(config).and_then(|sizes| ceilings::refusal(have, needs(sizes)));
+    let too_small = sizes(config).and_then(|sizes| ceilings::refusal(have, needs(sizes, config)));
     match network::isolation().or(too_small) {
         Some(reason) => Err(LaunchError::Refused { reason }),
         None => Ok(()),
     }
 }
 
-fn needs(sizes: Sizes) -> Needs {
-    ceilings::needs(sizes, estimate::estimate(sizes).memory_bytes)
+fn needs(sizes: Sizes, config: &Config) -> Needs {
+    ceilings::needs(sizes, estimate::estimate(sizes).memory_bytes, config.recovery.resident)
 }
 
 /// Resident state that nobody placed lies where it outlives the user's sessions; what he is told.
@@ -309,7 +309,7 @@ fn opening(config: &Config, run: &RunDir, limits: Limits) -> Vec<String> {
         ));
         let free_disk = os::free_disk_bytes(run.path()).ok();
         let mut short = estimate::shortages(need, cgroup::available_memory_bytes(), free_disk);
-        short.extend(ceilings::complaints(ceilings::read(cgroup::read()), needs(sizes)));
+        short.extend(ceilings::complaints(ceilings::read(cgroup::read()), needs(sizes, config)));
         lines.extend(short.into_iter().map(|line| format!("warning: {line}")));
     }
     lines

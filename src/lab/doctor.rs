@@ -12,7 +12,7 @@ use serde::Serialize;
 
 use super::probe_mpi::{self, Outcome, Scenario};
 use super::resident;
-use crate::config::Shown;
+use crate::config::{Resident, Shown};
 use crate::launch::ceilings;
 use crate::launch::estimate::{self, Sizes};
 use crate::launch::logout::{AtLogout, at_logout, places};
@@ -122,7 +122,7 @@ fn ceilings(cgroup: Cgroup) -> Finding {
         Sizes { parameters: 1_000_000, statistics: 0, ranks: 2, workers: 1, checkpoints: 2 };
     let memory = estimate::estimate(SMALL).memory_bytes;
     let have = ceilings::read(cgroup);
-    let complaints = ceilings::complaints(have, ceilings::needs(SMALL, memory));
+    let complaints = ceilings::complaints(have, ceilings::needs(SMALL, memory, Resident::On));
     let group = cgroup.memory_bytes.map_or_else(
         || "no control group limits memory".to_owned(),
         |bytes| format!("a control group allows {} of memory", estimate::readable(bytes)),

@@ -5,10 +5,15 @@ use kintsugi_ffi::cgroup::Cgroup;
 use kintsugi_ffi::grants::{self, Resource};
 use kintsugi_ffi::process;
 
-use super::estimate::{Sizes, readable, state_bytes};
+use crate::config::Resident;
 
-/// Files that Open MPI and PMIx map for the processes of a node have up to so many bytes.
-const LAUNCHER_FILE_BYTES: u64 = 32 << 20;
+use super::estimate::{Sizes, model_bytes, readable, state_bytes};
+
+/// The shared memory of an Open MPI rank is a file of so many bytes, whatever the world's size: a
+/// rank that cannot make it talks TCP to its neighbours. PMIx's files have a few percent of that.
+const RANK_SEGMENT_BYTES: u64 = 16 << 20;
+/// What a checkpoint's file holds besides values: the names and shapes of its tensors.
+const CHECKPOINT_HEAD_BYTES: u64 = 1 << 20;
 /// What a rank maps before it holds anything: libraries, thread stacks, shared segments.
 const RANK_ADDRESS_BYTES: u64 = 2 << 30;
 /// Processes and threads of a rank besides its workers: its guardian, and the threads of MPI, PMIx
@@ -60,11 +65,14 @@ pub struct Needs {
 }
 
 /// Of a run of this size: `memory_bytes` of its state over all ranks.
-pub fn needs(sizes: Sizes, memory_bytes: u64) -> Needs {
+pub fn needs(sizes: Sizes, memory_bytes: u64, resident: Resident) -> Needs {
     let ranks = sizes.ranks.max(1);
+    let state_file_bytes = match resident {
+        Resident::On => 2 * state_bytes(sizes),
+        Resident::Off => model_bytes(sizes) + CHECKPOINT_HEAD_BYTES,
+    };
     Needs {
-        // A resident file holds two states; a checkpoint's files are smaller.
-        file_bytes: (2 * state_bytes(sizes)).max(LAUNCHER_FILE_BYTES),
+        file_bytes: state_file_bytes.max(RANK_SEGMENT_BYTES),
         address_bytes: RANK_ADDRESS_BYTES + memory_bytes / ranks,
         open_files: FILES_PER_RANK + ranks,
         processes: THREADS_OF_LAUNCH + ranks * (THREADS_PER_RANK + sizes.workers),
@@ -100,8 +108,8 @@ pub fn complaints(have: Ceilings, need: Needs) -> Vec<String> {
     lines
 }
 
-/// Why no run can be started, where a file of the needed size cannot even be written: the kernel
-/// ends whoever tries (SIGXFSZ).
+/// Why no run can be started, where a file of the needed size cannot even be written: it could not
+/// keep what it learns.
 pub fn refusal(have: Ceilings, need: Needs) -> Option<String> {
     let too_small = have.file_bytes.is_some_and(|have| have < need.file_bytes);
     let file_only = Ceilings { file_bytes: have.file_bytes, ..Ceilings::default() };
@@ -115,7 +123,7 @@ mod tests {
     fn small() -> Needs {
         let sizes =
             Sizes { parameters: 1_070_292, statistics: 2000, ranks: 4, workers: 1, checkpoints: 3 };
-        needs(sizes, 160 << 20)
+        needs(sizes, 160 << 20, Resident::On)
     }
 
     #[test]
@@ -147,7 +155,7 @@ mod tests {
         for (line, name) in lines.iter().zip(names) {
             assert!(line.contains(name) && line.ends_with("raise it"), "{line}");
         }
-        assert!(lines[0].contains("100.0 KiB") && lines[0].contains("32.0 MiB"), "{}", lines[0]);
+        assert!(lines[0].contains("100.0 KiB") && lines[0].contains("16.3 MiB"), "{}", lines[0]);
         assert_eq!(refusal(scarce, small()).as_ref(), lines.first());
         assert_eq!(refusal(Ceilings { file_bytes: None, ..scarce }, small()), None);
     }
@@ -156,6 +164,18 @@ mod tests {
     fn a_large_model_needs_large_files() {
         let sizes =
             Sizes { parameters: 23_750_000, statistics: 0, ranks: 2, workers: 1, checkpoints: 2 };
-        assert_eq!(needs(sizes, 0).file_bytes, 380_000_000);
+        assert_eq!(needs(sizes, 0, Resident::On).file_bytes, 380_000_000);
+        // Without resident files the model of a checkpoint is the largest.
+        assert_eq!(needs(sizes, 0, Resident::Off).file_bytes, 95_000_000 + (1 << 20));
+    }
+
+    #[test]
+    fn a_small_run_starts_where_a_rank_s_shared_memory_may_be_made() {
+        let sizes =
+            Sizes { parameters: 107_338, statistics: 0, ranks: 4, workers: 1, checkpoints: 2 };
+        let need = needs(sizes, 0, Resident::On);
+        let limited = |bytes| Ceilings { file_bytes: Some(bytes), ..Ceilings::default() };
+        assert_eq!(refusal(limited(16 << 20), need), None);
+        assert!(refusal(limited((16 << 20) - 1), need).is_some());
     }
 }

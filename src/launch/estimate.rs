@@ -27,6 +27,11 @@ pub struct Estimate {
     pub disk_bytes: u64,
 }
 
+/// Of the model alone: parameters and statistics.
+pub fn model_bytes(sizes: Sizes) -> u64 {
+    F32 * (sizes.parameters + sizes.statistics)
+}
+
 /// Of one state: parameters, as much of the optimizer, statistics.
 pub fn state_bytes(sizes: Sizes) -> u64 {
     F32 * (2 * sizes.parameters + sizes.statistics)
