@@ -54,6 +54,17 @@ pub enum Point {
 }
 
 impl Point {
+    /// Those that a rank passes in every step, in this order.
+    pub const OF_A_STEP: [Self; 7] = [
+        Self::BeforeLoad,
+        Self::InForward,
+        Self::InBackward,
+        Self::InAllReduce,
+        Self::BeforeVote,
+        Self::AfterVote,
+        Self::InUpdate,
+    ];
+
     /// Whether a planned fault can strike here.
     pub fn is_fault_point(self) -> bool {
         !matches!(

@@ -320,16 +320,7 @@ fn kill(who: Who, point: Point) -> PlannedFault {
     }
 }
 
-/// Points that a rank passes in every step, and points of a repair that survivors pass.
-const STEP_POINTS: [Point; 7] = [
-    Point::BeforeLoad,
-    Point::InForward,
-    Point::InBackward,
-    Point::InAllReduce,
-    Point::BeforeVote,
-    Point::AfterVote,
-    Point::InUpdate,
-];
+/// Points of a repair that survivors pass.
 const REPAIR_POINTS: [Point; 5] =
     [Point::InRevoke, Point::InShrink, Point::InSpawn, Point::InMerge, Point::InRestore];
 
@@ -357,7 +348,7 @@ fn planned_with(toy: &Toy, faults: &[PlannedFault]) {
 #[test]
 fn a_kill_at_any_point_of_a_step_is_transparent() {
     for who in [Who::Rank, Who::Leader] {
-        for point in STEP_POINTS {
+        for point in Point::OF_A_STEP {
             planned(&[kill(who, point)]);
         }
     }
@@ -401,7 +392,7 @@ fn a_kill_at_any_point_of_a_promotion_is_transparent() {
 
 #[test]
 fn a_newcomer_may_die_at_any_point_of_its_first_step() {
-    for point in STEP_POINTS.into_iter().chain([Point::InRestore, Point::BeforeFirstCommit]) {
+    for point in Point::OF_A_STEP.into_iter().chain([Point::InRestore, Point::BeforeFirstCommit]) {
         planned(&[kill(Who::Rank, Point::InForward), kill(Who::Newcomer, point)]);
     }
 }

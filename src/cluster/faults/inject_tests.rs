@@ -136,16 +136,6 @@ fn standing(rank: u32, step: u64) -> Standing {
     Standing { rank, ranks: 4, step, ..Standing::default() }
 }
 
-const STEP_POINTS: [Point; 7] = [
-    Point::BeforeLoad,
-    Point::InForward,
-    Point::InBackward,
-    Point::InAllReduce,
-    Point::BeforeVote,
-    Point::AfterVote,
-    Point::InUpdate,
-];
-
 #[test]
 fn a_fault_without_a_point_strikes_at_the_first_that_a_plan_can_name() {
     let mut faults = planned(FaultKind::Kill, Some(5), None);
@@ -271,7 +261,7 @@ fn soak(bench: &Bench, faults: &Faults, ranks: u32, seconds: f64) -> Vec<Injecto
     while now < end {
         bench.clock.set(now);
         for rank in 0..ranks {
-            for point in STEP_POINTS {
+            for point in Point::OF_A_STEP {
                 let before = bench.struck().len();
                 let standing = Standing { rank, ranks, ..Standing::default() };
                 processes[rank as usize].at(point, &standing);
@@ -325,7 +315,7 @@ fn a_spare_is_never_drawn() {
     let injector = bench.process(&faults);
     bench.clock.set(60.0);
     let spare = Standing { spare: true, ..standing(0, 1) };
-    for point in STEP_POINTS {
+    for point in Point::OF_A_STEP {
         injector.at(point, &spare);
     }
     assert!(bench.struck().is_empty());
@@ -335,7 +325,7 @@ fn a_spare_is_never_drawn() {
 fn nothing_planned_means_nothing_asked() {
     let bench = Bench::default();
     for injector in [Injector::none(), bench.process(&Faults::default())] {
-        for point in STEP_POINTS {
+        for point in Point::OF_A_STEP {
             assert_eq!(injector.at(point, &standing(0, 0)), None);
         }
     }

@@ -10,17 +10,6 @@ use super::Standing;
 /// whichever it is: every drawn fault fires.
 pub const PATIENCE_SECONDS: f64 = 0.5;
 
-/// Where random faults strike.
-const RANDOM_POINTS: [Point; 7] = [
-    Point::BeforeLoad,
-    Point::InForward,
-    Point::InBackward,
-    Point::InAllReduce,
-    Point::BeforeVote,
-    Point::AfterVote,
-    Point::InUpdate,
-];
-
 /// Whether the process that stands here is the one that the fault is for.
 pub fn targets(fault: &PlannedFault, standing: &Standing) -> bool {
     match fault.who {
@@ -112,7 +101,8 @@ impl Iterator for RandomFaults {
         self.index += 1;
         self.seconds -= self.mtbf_seconds * (1.0 - stream.unit()).ln();
         let draw = stream.next_u64();
-        let point = RANDOM_POINTS[stream.below(RANDOM_POINTS.len() as u64) as usize];
+        // Where random faults strike.
+        let point = Point::OF_A_STEP[stream.below(Point::OF_A_STEP.len() as u64) as usize];
         Some(RandomFault { index, seconds: self.seconds, draw, point })
     }
 }
