@@ -25,8 +25,8 @@ mod pool;
 mod recruits;
 
 pub use arguments::{JoinArguments, JoinSyntax};
-pub use join::{JoinPoint, Limits};
-use join::{Merged, Survivor};
+pub use join::JoinPoint;
+use join::{Limits, Merged, Survivor};
 use pool::Spares;
 use recruits::Recruits;
 
@@ -52,7 +52,6 @@ pub struct MpiComm {
     /// Calls of `spawn_and_merge` so far; a newcomer goes on from its own.
     joins: u32,
     born: u32,
-    limits: Limits,
 }
 
 /// Whether a launcher of MPI started this process: then it is a rank, and MPI may be started.
@@ -129,18 +128,8 @@ impl MpiComm {
 
     fn over(comm: Comm, joins: u32) -> Result<Self, CommError> {
         let (rank, size) = (comm.rank()?, comm.size()?);
-        let (spares, recruits, limits) = (Spares::default(), None, Limits::default());
-        Ok(Self { comm, rank, size, spares, recruits, joins, born: joins, limits })
-    }
-
-    /// How long each step of bringing in replacements may take.
-    pub fn set_limits(&mut self, limits: Limits) {
-        self.limits = limits;
-    }
-
-    /// Ranks this process knows to be dead: local knowledge, to name the lost in a log.
-    pub fn known_failed(&self) -> Vec<usize> {
-        self.comm.failed_ranks().unwrap_or_default()
+        let (spares, recruits) = (Spares::default(), None);
+        Ok(Self { comm, rank, size, spares, recruits, joins, born: joins })
     }
 
     fn become_world(&mut self, comm: Comm) -> Result<(), CommError> {
@@ -158,7 +147,7 @@ impl MpiComm {
     /// How this process takes part in bringing others in, for the next time of this world.
     fn next_join(&mut self) -> Survivor<'_> {
         self.joins += 1;
-        let (comm, rank, limits) = (&self.comm, self.rank, self.limits);
+        let (comm, rank, limits) = (&self.comm, self.rank, Limits::default());
         Survivor { comm, rank, attempt_of_join: self.joins, limits }
     }
 }
