@@ -13,7 +13,7 @@ use kintsugi_ffi::os::{Signal, kill, process_is_alive};
 
 use crate::support::{
     alone, assert_audited, assert_nothing_runs, launch, processes_of, result_of, run, run_dir,
-    shared_memory, start, wait_for_step,
+    shared_memory_of, start, wait_for_step,
 };
 
 /// Seconds any of these runs may take.
@@ -121,7 +121,6 @@ fn stopped_from_outside(
     overrides: &[&str],
     ranks: &[usize],
 ) -> (Vec<Duration>, Vec<f64>) {
-    let before = shared_memory();
     let folder = run_dir(&format!("guard-{name}"));
     let mut running = start(&mut launch(&folder, overrides), Duration::from_secs(LIMIT));
     let (mut members, mut waits, mut stopped_at) = (Vec::new(), Vec::new(), Vec::new());
@@ -148,7 +147,7 @@ fn stopped_from_outside(
     assert_eq!(result.state_sha256, calm(name, overrides), "other bits than the calm run");
     assert_audited(&folder);
     assert_nothing_runs(&folder);
-    assert_eq!(shared_memory().difference(&before).count(), 0, "files are left in /dev/shm");
+    assert_eq!(shared_memory_of(&folder), [""; 0], "files are left in /dev/shm");
     let events = read_events(&folder.join("events.jsonl")).unwrap();
     let repaired = events.iter().filter(|event| matches!(event.kind, Kind::Recovered(_)));
     let replaced: Vec<f64> = repaired.zip(&stopped_at).map(|(event, at)| event.time - at).collect();

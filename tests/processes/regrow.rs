@@ -14,7 +14,7 @@ use kintsugi::observe::result::{RunResult, Status};
 
 use crate::support::{
     alone, assert_audited, assert_nothing_runs, kintsugi, launch, result_of, run, run_dir,
-    shared_memory, start, wait_for_step,
+    shared_memory_of, start, wait_for_step,
 };
 
 /// Seconds any of these runs may take.
@@ -132,7 +132,6 @@ fn scale(folder: &Path, ranks: &str) -> Command {
 #[test]
 fn a_running_world_is_scaled_up_beyond_its_start_and_down_again() {
     let _turn = alone();
-    let before = shared_memory();
     let folder = run_dir("regrow-scale");
     // Long enough for three requests; ended by Ctrl-C if that is not so.
     let overrides = [REPRODUCIBLE, "train.steps=4000", "evaluation.every=never"];
@@ -161,7 +160,7 @@ fn a_running_world_is_scaled_up_beyond_its_start_and_down_again() {
     assert!(!events.iter().any(|event| matches!(event.kind, Kind::FailureDetected { .. })));
     let late = run(&mut scale(&folder, "4"), 20);
     assert_eq!(late.code, Some(1), "nobody is there to be asked: {}", late.stderr);
-    assert_eq!(shared_memory().difference(&before).count(), 0, "files are left in /dev/shm");
+    assert_eq!(shared_memory_of(&folder), [""; 0], "files are left in /dev/shm");
     let reference = run_dir("regrow-scale-calm");
     let ended = run(&mut launch(&reference, &overrides), LIMIT);
     let calm = checked("scale-calm", &reference, ended.code, &ended.stderr);

@@ -19,7 +19,7 @@ use kintsugi_ffi::os::{Signal, kill};
 
 use crate::support::{
     alone, assert_audited, assert_nothing_runs, kill_all, kintsugi, launch, result_of, run,
-    run_dir, shared_memory, start, wait_for_step,
+    run_dir, shared_memory_of, start, wait_for_step,
 };
 
 /// Seconds any of these runs may take.
@@ -66,7 +66,6 @@ fn ended_as_the_calm_run(folder: &Path, restarts: usize) -> RunResult {
 
 /// Kills everything `kills` times, at moments drawn from `seed`.
 fn killed_at_random_moments(name: &str, seed: u64, kills: u64) {
-    let before = shared_memory();
     let folder = run_dir(name);
     let mut running = start(&mut launch(&folder, &LONG), Duration::from_secs(LIMIT));
     let supervisor = running.pid();
@@ -83,7 +82,7 @@ fn killed_at_random_moments(name: &str, seed: u64, kills: u64) {
     assert_eq!(ended.code, Some(0), "{replay}\n{}", ended.stderr);
     println!("{replay}: {kills} kills");
     ended_as_the_calm_run(&folder, kills as usize);
-    assert_eq!(shared_memory().difference(&before).count(), 0, "files are left in /dev/shm");
+    assert_eq!(shared_memory_of(&folder), [""; 0], "files are left in /dev/shm");
 }
 
 fn seed() -> u64 {
@@ -117,7 +116,6 @@ fn weights_with_a_flaw() -> String {
 fn a_start_that_is_refused_leaves_no_slots() {
     let _turn = alone();
     let weights = format!("model.init={}", weights_with_a_flaw());
-    let before = shared_memory();
     let folder = run_dir("resident-refused");
     let ended = run(&mut launch(&folder, &[STEPS, &weights]), LIMIT);
     assert_eq!(ended.code, Some(2), "{}", ended.stderr);
@@ -125,7 +123,7 @@ fn a_start_that_is_refused_leaves_no_slots() {
     assert!(ended.stderr.contains("no finite number"), "{}", ended.stderr);
     assert_nothing_runs(&folder);
     assert_eq!(slots_of(&folder), vec![], "slots are left in /dev/shm");
-    assert_eq!(shared_memory().difference(&before).count(), 0, "files are left in /dev/shm");
+    assert_eq!(shared_memory_of(&folder), [""; 0], "files are left in /dev/shm");
 }
 
 /// For `make soak`: twenty moments, four a run.

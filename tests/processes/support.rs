@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use kintsugi::observe::log::read_events;
 use kintsugi::observe::result::RunResult;
+use kintsugi::run_folder;
 use kintsugi_ffi::os::{Signal, kill};
 
 /// Longest wait of a test for a step of a run.
@@ -162,10 +163,13 @@ pub fn processes_of(run_dir: &Path) -> Vec<(u32, String)> {
         .collect()
 }
 
-/// Names in /dev/shm.
-pub fn shared_memory() -> BTreeSet<String> {
-    let Ok(entries) = std::fs::read_dir("/dev/shm") else { return BTreeSet::new() };
-    entries.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()
+/// Names in /dev/shm that are a run's: slots and its attempts' folders, in which Open MPI's files
+/// lie.
+pub fn shared_memory_of(folder: &Path) -> Vec<String> {
+    let prefix = format!("kintsugi-{}-", run_folder::id(folder));
+    let entries = std::fs::read_dir("/dev/shm").into_iter().flatten().flatten();
+    let names = entries.map(|entry| entry.file_name().to_string_lossy().into_owned());
+    names.filter(|name| name.starts_with(&prefix)).collect()
 }
 
 /// `RUN/result.json`.
