@@ -12,6 +12,7 @@ pub mod fixed;
 pub mod grants;
 pub mod launcher;
 pub mod life;
+pub mod lock;
 pub mod mapping;
 pub mod mpi;
 pub mod os;

@@ -10,6 +10,8 @@ use std::process::{Command, ExitStatus};
 use std::sync::atomic::{AtomicPtr, Ordering};
 use std::time::Duration;
 
+pub use crate::lock::{Lock, lock_file};
+
 /// The signals the project sends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Signal {
@@ -47,7 +49,7 @@ impl Signal {
     }
 }
 
-fn result(code: libc::c_int) -> io::Result<()> {
+pub(crate) fn result(code: libc::c_int) -> io::Result<()> {
     if code == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
@@ -306,25 +308,6 @@ pub fn redirect_stderr(file: &File) -> io::Result<()> {
     // SAFETY: both are open descriptors; std holds no lock on descriptor 2.
     let code = unsafe { libc::dup2(file.as_raw_fd(), libc::STDERR_FILENO) };
     if code < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
-}
-
-/// What became of an attempt to lock a file.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Lock {
-    /// Ours until the file is closed or this process dies.
-    Taken,
-    /// Another process holds it.
-    Busy,
-}
-
-/// Tries to take an exclusive `flock`; never waits.
-pub fn lock_file(file: &File) -> io::Result<Lock> {
-    // SAFETY: the descriptor is open.
-    match result(unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) }) {
-        Ok(()) => Ok(Lock::Taken),
-        Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(Lock::Busy),
-        Err(error) => Err(error),
-    }
 }
 
 /// SIGALRM in so many seconds (its default ends the process); 0 disarms. One per process: a new

@@ -75,6 +75,14 @@ impl SharedWords {
         self.words()[word].store(value, Ordering::Release);
     }
 
+    /// Replaces a word by what `change` makes of it; what was there before. `change` may be asked
+    /// again where another process was faster.
+    pub fn update(&self, word: usize, change: impl Fn(u64) -> u64) -> u64 {
+        let word = &self.words()[word];
+        let change = |value| Some(change(value));
+        word.fetch_update(Ordering::AcqRel, Ordering::Acquire, change).unwrap_or_else(|old| old)
+    }
+
     /// Adds to a word.
     pub fn add(&self, word: usize, value: u64) {
         self.words()[word].fetch_add(value, Ordering::AcqRel);
@@ -99,6 +107,7 @@ mod tests {
         mine.set(3, 7);
         other.add(3, 2);
         assert_eq!((mine.get(3), other.get(3), other.get(0)), (9, 9, 0));
+        assert_eq!((mine.update(0, |old| old + 5), other.get(0)), (0, 5));
         drop(mine);
         assert_eq!(other.get(3), 9);
     }

@@ -13,7 +13,7 @@ use crate::launch::ceilings::{self, Needs};
 use crate::launch::estimate::{self, Sizes};
 use crate::launch::job::Job;
 use crate::launch::limits::Limits;
-use crate::launch::logout::{Chosen, Machine, suit_resident_dir};
+use crate::launch::logout::{Chosen, at_logout, suit_resident_dir};
 use crate::launch::nodes::allocation::{slurmd_timeout, stray};
 use crate::launch::nodes::cluster_nodes::{ClusterNodes, Nodes};
 use crate::launch::nodes::{Allocation, SPARES_DEFAULT};
@@ -156,7 +156,7 @@ fn suit_logout(args: &Args, job: &mut Job) -> Result<Option<String>, LaunchError
         false => Chosen::ByNobody,
     };
     let run_id = job.run.id();
-    Ok(suit_resident_dir(&mut job.config.recovery, chosen, &run_id, Machine::here()))
+    Ok(suit_resident_dir(&mut job.config.recovery, chosen, &run_id, at_logout()))
 }
 
 /// More processes than this machine can even start are a slip of the finger.
@@ -226,7 +226,6 @@ fn open(args: &Args, job: &mut Job, owners_asked: bool) -> Result<Opened, Launch
     let Job { config, run, .. } = job;
     let mut say = |text: &str| say!("{text}");
     let patience = config.recovery.time_limit.0;
-    run.refuse_planted()?;
     if args.fresh && run.join("config.toml").exists() {
         // Moved only once nobody writes to it any more.
         let _old = RunLock::take(run.path(), patience, &mut say)?;

@@ -2,8 +2,7 @@
 
 use super::error::ConfigError;
 use super::{
-    CacheSize, Config, DataFormat, ExchangeKind, FaultKind, Limit, PlannedFault, Point, Rung,
-    StagingMode, Who,
+    CacheSize, Config, DataFormat, ExchangeKind, FaultKind, Limit, PlannedFault, Point, Rung, Who,
 };
 
 /// Each spare is a process that looks around a hundred times a second.
@@ -330,19 +329,7 @@ fn check_supported(config: &Config) -> Result<(), ConfigError> {
     let (device, memory) = (&config.device, &config.memory);
     let quoted = |text: &str| format!("{text:?}");
     for (lacking, key, value, instead) in [
-        (
-            config.staging.mode != StagingMode::None,
-            "staging.mode",
-            format!("{:?}", config.staging.mode).to_lowercase(),
-            "\"none\"",
-        ),
         (data.cache != CacheSize::Off, "data.cache", quoted(&data.cache.to_string()), "\"off\""),
-        (
-            data.throttle.is_some(),
-            "data.throttle",
-            data.throttle.map_or_else(String::new, |throttle| format!("{throttle:?}")),
-            "nothing: leave it out",
-        ),
         (
             data.format == DataFormat::Tar,
             "data.format",

@@ -15,7 +15,7 @@ use super::decoder::{Decoder, hold};
 use super::prepare::{Bench, Recipe, View};
 use super::queue::{Chunk, Queue};
 use super::sampler::Order;
-use super::set::DataSet;
+use super::supply::Supply;
 use super::{Batch, DataError};
 
 /// How samples are loaded.
@@ -42,12 +42,16 @@ const TAKE_LIMIT: Duration = Duration::from_secs(600);
 /// Longest that a dropped loader waits for its threads, which finish the sample at hand.
 const CLOSE_LIMIT: Duration = Duration::from_secs(5);
 
+/// How often a wait for files looks whether the loader closes.
+const LOOK_EVERY: Duration = Duration::from_millis(200);
+
 /// Decodes micro-batches ahead of the workers that take them.
 pub struct Loader {
     shared: Arc<Shared>,
 }
 
 struct Shared {
+    supply: Supply,
     decoder: Decoder,
     augment: bool,
     state: Mutex<Pipeline>,
@@ -67,10 +71,13 @@ struct Pipeline {
 impl Loader {
     /// Starts the threads; nothing is decoded before `plan`.
     #[expect(clippy::needless_pass_by_value, reason = "the options are the loader's from here on")]
-    pub fn new(set: DataSet, order: Order, options: LoaderOptions) -> Loader {
+    pub fn new(supply: impl Into<Supply>, order: Order, options: LoaderOptions) -> Loader {
+        let supply = supply.into();
+        let set = supply.set.clone();
         let constants = set.source.normalization();
         let recipe = Recipe::new(options.image_size, options.channels, options.seed, constants);
         let shared = Arc::new(Shared {
+            supply,
             decoder: Decoder::new(set, recipe, options.bad_image),
             augment: options.augment,
             state: Mutex::new(Pipeline {
@@ -98,7 +105,9 @@ impl Loader {
 
     /// From `step` on this rank computes `owners`: drops what was decoded for another plan, keeps
     /// what still fits. A micro-batch of `step` that was taken already is not decoded ahead again.
-    pub fn plan(&self, step: u64, owners: &[u32]) {
+    /// `generation`: of the world, for the record.
+    pub fn plan(&self, step: u64, owners: &[u32], generation: u32) {
+        self.shared.supply.plan(step, owners, generation);
         hold(&self.shared.state).queue.plan(step, owners);
         self.shared.work.notify_all();
     }
@@ -140,6 +149,18 @@ impl Loader {
         }
     }
 
+    /// Waits until the files of the owner's micro-batch are on this node, so long at most; whether
+    /// they are. Always true where nothing is staged.
+    pub fn wait_staged(&self, step: u64, owner: u32, limit: Duration) -> bool {
+        let staging = self.shared.supply.staging.as_ref();
+        staging.is_none_or(|staging| staging.wait(step, owner, limit))
+    }
+
+    /// How its samples come.
+    pub fn supply(&self) -> &Supply {
+        &self.shared.supply
+    }
+
     /// Names of bad images that were skipped since the last call, each once in a loader's life
     /// (the first thousand).
     pub fn skipped(&self) -> Vec<String> {
@@ -149,6 +170,9 @@ impl Loader {
 
 impl Drop for Loader {
     fn drop(&mut self) {
+        if let Some(staging) = &self.shared.supply.staging {
+            staging.close();
+        }
         let mut state = hold(&self.shared.state);
         state.closing = true;
         self.shared.work.notify_all();
@@ -184,6 +208,21 @@ impl Shared {
 
     /// Decodes a chunk; cut short when the loader closes.
     fn decode(&self, bench: &mut Bench, chunk: &Chunk) -> Result<Batch, DataError> {
+        self.await_staged(chunk);
+        let begun = Instant::now();
+        let decoded = self.decode_now(bench, chunk);
+        self.supply.tally.loaded(begun.elapsed());
+        decoded
+    }
+
+    /// Until the files of a chunk are on this node, or the loader closes.
+    fn await_staged(&self, chunk: &Chunk) {
+        let Some(staging) = &self.supply.staging else { return };
+        let (step, owner) = chunk.key();
+        while !staging.wait(step, owner, LOOK_EVERY) && !hold(&self.state).closing {}
+    }
+
+    fn decode_now(&self, bench: &mut Bench, chunk: &Chunk) -> Result<Batch, DataError> {
         let mut batch = Batch::default();
         batch.images.reserve_exact(chunk.ids.len() * self.decoder.recipe.values());
         for &sample in &chunk.ids {

@@ -15,8 +15,11 @@ pub mod sampler;
 pub mod set;
 pub mod shape;
 pub mod source;
+pub mod staging;
 pub mod store;
+pub mod supply;
 pub mod synth;
+pub mod tally;
 
 /// What can be wrong with a data set.
 #[derive(Debug, Error)]

@@ -13,6 +13,7 @@ use super::source::synthetic::Synthetic;
 use super::source::{Source, mnist};
 use super::store::Store;
 use super::store::direct::Direct;
+use super::store::throttled::Throttled;
 use super::synth::{self, SynthOptions};
 use super::{DataError, Split};
 
@@ -24,9 +25,19 @@ const PICTURES_VERSION: u64 = 1;
 /// Opens one split of the configured set. `image_folder` without `data.train` is synthesised on
 /// first use, under `$KINTSUGI_DATA_DIR` or `./data`; any number of processes may do so at once.
 pub fn open(data: &Data, split: Split, seed: u64) -> Result<DataSet, DataError> {
-    let store = Arc::new(Direct::default());
+    let store = store(data)?;
     let source = source(data, split, seed, &*store)?;
     Ok(DataSet { source, store })
+}
+
+/// What brings the bytes of both splits.
+fn store(data: &Data) -> Result<Arc<dyn Store>, DataError> {
+    let direct = Arc::new(Direct::default());
+    let Some(throttle) = &data.throttle else { return Ok(direct) };
+    let throttled = Throttled::new(direct, data, throttle).map_err(|error| {
+        DataError::Set(format!("data.throttle: there is no shared memory for it: {error}"))
+    })?;
+    Ok(Arc::new(throttled))
 }
 
 /// Whether the paths of the set lead somewhere now: an empty folder is where nothing is mounted.

@@ -25,6 +25,13 @@ pub(super) struct Chunk {
     pub(super) ids: Vec<u64>,
 }
 
+impl Chunk {
+    /// The micro-batch it belongs to: step and owner.
+    pub(super) fn key(&self) -> (u64, u32) {
+        self.key
+    }
+}
+
 /// A micro-batch on its way.
 struct Slot {
     serial: u64,

@@ -1,5 +1,6 @@
 //! `result.json` for a run whose ranks could not write it: what the events and the ledger prove.
 
+use crate::observe::data_use::DataUse;
 use crate::observe::event::{Event, Kind};
 use crate::observe::ledger::{Entry, lost_steps, zero_updates};
 use crate::observe::result::{BadImages, Restart, RunResult, Status, Validation};
@@ -23,6 +24,7 @@ pub fn from_nothing(run_id: &str, attempt: u32, status: Status, reason: &str) ->
         resizes: Vec::new(),
         lost_steps: 0,
         bad_images: BadImages::default(),
+        data: DataUse::default(),
         zero_updates: 0,
         conclusive: false,
         goodput: 0.0,
@@ -45,6 +47,7 @@ pub fn result(
     for event in events {
         result.seconds = result.seconds.max(event.seconds);
         match &event.kind {
+            Kind::Data { used, .. } => result.data.add(used),
             Kind::RunStart { run_id, ranks: now, .. } => {
                 result.run_id.clone_from(run_id);
                 // Plain sums are grouped by ranks.

@@ -124,7 +124,7 @@ impl History {
                 self.forward = true;
                 false
             }
-            Kind::Waiting { .. } => {
+            Kind::Waiting { .. } | Kind::Staging { .. } => {
                 self.waiting = true;
                 true
             }

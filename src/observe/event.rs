@@ -5,6 +5,8 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Deserializer, Serialize};
 
+use super::data_use::{DataUse, Waits};
+
 /// Version of the schema.
 pub const VERSION: u32 = 1;
 
@@ -138,6 +140,21 @@ pub enum Kind {
         samples: u64,
         learning_rate: f64,
         seconds: f64,
+    },
+    /// What reading took in the steps of the next `step` line, over all ranks; waits: of a worker,
+    /// means.
+    Data {
+        #[serde(flatten)]
+        used: DataUse,
+        waits: Waits,
+    },
+    /// Files of the writer's node that are copied to it: so far, and of all that its rank reads.
+    Staging {
+        files: u64,
+        files_total: u64,
+        bytes: u64,
+        bytes_total: u64,
+        bytes_per_second: f64,
     },
     /// error: top-1, a fraction 0..1.
     Evaluation {

@@ -5,6 +5,7 @@
 
 pub mod clock;
 pub mod console;
+pub mod data_use;
 pub mod event;
 pub mod ledger;
 pub mod log;

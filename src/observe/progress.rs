@@ -35,6 +35,8 @@ pub struct Progress {
     line_due: f64,
     /// It was said that the run waits, and nothing was committed since.
     waiting: bool,
+    /// When the next line about staging is due (run seconds).
+    staging_due: f64,
 }
 
 impl Default for Progress {
@@ -61,7 +63,7 @@ impl Progress {
     fn with(output: Output) -> Self {
         let state = BarState::default();
         let line_due = f64::NEG_INFINITY;
-        Self { output, state, max_seconds: None, line_due, waiting: false }
+        Self { output, state, max_seconds: None, line_due, waiting: false, staging_due: 0.0 }
     }
 
     /// The run's `train.max_seconds`, for the remaining time and the length of the bar.
@@ -81,6 +83,7 @@ impl Progress {
         let waits = matches!(event.kind, Kind::Waiting { .. });
         let known = waits && std::mem::replace(&mut self.waiting, true);
         self.waiting &= waits || !is_counted(&event.kind);
+        let known = known || self.passes_over(event);
         if let Some(line) = announcement(event).filter(|_| !known) {
             self.print(&line);
         }
@@ -89,6 +92,16 @@ impl Progress {
             Kind::Step { .. } => self.show_step(event.seconds),
             _ => {}
         }
+    }
+
+    /// Every rank may tell how far its staging is: one line in a while stands for all.
+    fn passes_over(&mut self, event: &Event) -> bool {
+        let Kind::Staging { .. } = event.kind else { return false };
+        let early = event.seconds < self.staging_due;
+        if !early {
+            self.staging_due = event.seconds + LINE_SECONDS;
+        }
+        early
     }
 
     /// Takes the bar away and leaves its last line.
@@ -352,6 +365,22 @@ fn announcement(event: &Event) -> Option<String> {
             "waiting up to {} (data.patience) for the storage of the data set: {reason}",
             clock(*patience_seconds)
         ),
+        Kind::Staging { files, files_total, bytes, bytes_total, bytes_per_second } => {
+            let left = bytes_total.saturating_sub(*bytes) as f64 / bytes_per_second.max(1.0);
+            let left = match files < files_total {
+                true => format!(", {} left", clock(left)),
+                false => String::new(),
+            };
+            let mb = |bytes: f64| bytes / 1e6;
+            format!(
+                "rank {} staged {files} of {files_total} files ({:.1} of {:.1} MB, {:.1} \
+                 MB/s{left})",
+                event.rank,
+                mb(*bytes as f64),
+                mb(*bytes_total as f64),
+                mb(*bytes_per_second)
+            )
+        }
         Kind::Warning { message } => format!("warning: {message}"),
         Kind::RunEnd { status, reason, state_sha256 } => {
             let hash = state_sha256.as_deref().map(|hash| format!(", state {}", short(hash)));

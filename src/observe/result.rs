@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::data_use::DataUse;
 use super::event::{Event, Kind, Lost, RecoveryRecord, ResizeRecord};
 use super::ledger::{self, Entry};
 
@@ -119,6 +120,9 @@ pub struct RunResult {
     /// samples could be decoded.
     #[serde(default)]
     pub zero_updates: u64,
+    /// What reading the training set took.
+    #[serde(default)]
+    pub data: DataUse,
     /// Another start of the ranks now would end alike: launch leaves it to its user.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub conclusive: bool,

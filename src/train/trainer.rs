@@ -224,7 +224,7 @@ impl Trainer {
         }
         let learning_rate = self.exchange.learning_rate(&rank.replica);
         let step = Step { sums, began, ends_epoch, learning_rate, epoch_skipped };
-        self.record.report_step(rank, &step);
+        self.record.report_step(rank, &step, &self.exchange.pool().shared.loader);
     }
 
     /// Makes the world whole again; the failed step is done once more by whoever is in it then.
@@ -291,6 +291,9 @@ impl Trainer {
         let memory_is_needed = ending == Ending::Renewed || !self.record.has_saved(&self.rank);
         if status == Status::Completed || !memory_is_needed {
             self.rank.replica.retire();
+        }
+        if status == Status::Completed {
+            self.exchange.pool().shared.loader.supply().retire();
         }
         Ok(Outcome::Ended(status))
     }

@@ -314,6 +314,7 @@ impl Telling {
             resizes: Vec::new(),
             bad_images: BadImages::default(),
             zero_updates: 0,
+            data: kintsugi::observe::data_use::DataUse::default(),
             conclusive: false,
             lost_steps: self.lost,
             goodput: 0.97 - 0.0004 * self.lost as f64,

@@ -8,8 +8,11 @@ use std::path::Path;
 
 use thiserror::Error;
 
+mod bucket;
 pub mod direct;
 pub mod memory;
+pub mod throttled;
+pub mod tiered;
 
 /// Where bytes lie. The file is named as the source names it, wherever a store keeps its copy.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]

@@ -4,7 +4,7 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::Once;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use kintsugi_ffi::mapping::PAGE_BYTES;
 use kintsugi_ffi::{os, private};
@@ -40,11 +40,14 @@ pub struct Room {
 impl Room {
     /// In shared memory where there is some, else where temporary files lie.
     pub fn new() -> io::Result<Self> {
-        static CLEARED: Once = Once::new();
+        static MADE: AtomicU64 = AtomicU64::new(0);
+        let made = MADE.fetch_add(1, Ordering::Relaxed);
         let shared = Path::new("/dev/shm");
         let base = if shared.is_dir() { shared.to_owned() } else { std::env::temp_dir() };
-        CLEARED.call_once(|| clear_abandoned(&base));
-        let path = base.join(format!("{PREFIX}{}-{}", std::process::id(), private::word()));
+        if made == 0 {
+            clear_abandoned(&base);
+        }
+        let path = base.join(format!("{PREFIX}{}-{made}", std::process::id()));
         private::make_folder(&path)?;
         Ok(Self { path, before: Vec::new() })
     }

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use crate::cluster::guard::report;
 use crate::config::Span;
 use crate::data::DataError;
+use crate::data::staging::Progress;
 
 use crate::train::TrainError;
 
@@ -16,12 +17,24 @@ const RETRY_EVERY: Duration = Duration::from_millis(500);
 /// How often a wait looks whether it should end: a signal wakes nobody.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
+/// How often people, and whoever watches the run, are told that it stands by for files.
+const STAND_TOLD_EVERY: Duration = Duration::from_secs(5);
+
 /// How often an outage that lasts is told again: a step that was under way may be told of behind
 /// the first time, and whoever watches the run would wait for the next one.
 const TELL_EVERY: Duration = Duration::from_secs(10);
 
 /// Told of each outage when it begins and while it lasts, with its reason.
-pub type Tell = Box<dyn Fn(&str) + Send + Sync>;
+pub type Tell = Box<dyn Fn(Wanted<'_>) + Send + Sync>;
+
+/// What is waited for.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Wanted<'a> {
+    /// Storage that does not answer, and what it said.
+    Storage(&'a str),
+    /// Files that are being staged.
+    Copies(Progress),
+}
 
 /// See the module.
 pub struct Outage {
@@ -48,7 +61,7 @@ impl State {
     fn tell(&mut self, reason: &str) {
         self.told = Some(Instant::now());
         if let Some(tell) = &self.tell {
-            tell(reason);
+            tell(Wanted::Storage(reason));
         }
     }
 }
@@ -75,6 +88,37 @@ impl Outage {
     pub fn close(&self) {
         self.lock().closed = true;
         self.changed.notify_all();
+    }
+
+    /// Stands by until `ready`, which may block for as long as it is given, says so: copying ends
+    /// by itself. `nearer` says how far it is, if that is farther than when it was asked last.
+    ///
+    /// # Errors
+    /// Somebody asks for the end.
+    pub fn stand_by(
+        &self,
+        ready: impl Fn(Duration) -> bool,
+        mut nearer: impl FnMut() -> Option<Progress>,
+    ) -> Result<(), TrainError> {
+        let mut told = Instant::now();
+        while !ready(LOOK_EVERY) {
+            report::progress();
+            let state = self.lock();
+            if state.closed {
+                return Err(TrainError::Closed);
+            }
+            if state.stop.load(Ordering::Relaxed) {
+                let text = "asked to stop while the run waited for files to be staged";
+                return Err(TrainError::Interrupted(text.into()));
+            }
+            if told.elapsed() >= STAND_TOLD_EVERY {
+                told = Instant::now();
+                if let (Some(tell), Some(progress)) = (&state.tell, nearer()) {
+                    tell(Wanted::Copies(progress));
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Reads until the storage answers.
@@ -185,8 +229,8 @@ mod tests {
         let (outage, stop) = (Arc::new(Outage::new(patience)), Arc::new(AtomicBool::new(false)));
         let told = Arc::new(AtomicUsize::new(0));
         let count = Arc::clone(&told);
-        let tell = move |reason: &str| {
-            assert_eq!(reason, "share/a.jpg: gone");
+        let tell = move |wanted: Wanted<'_>| {
+            assert_eq!(wanted, Wanted::Storage("share/a.jpg: gone"));
             count.fetch_add(1, Ordering::Relaxed);
         };
         outage.watch(Arc::clone(&stop), Box::new(tell));
@@ -212,7 +256,7 @@ mod tests {
         outage.tell_every = Duration::ZERO;
         let told = Arc::new(AtomicUsize::new(0));
         let count = Arc::clone(&told);
-        let tell = move |_: &str| {
+        let tell = move |_: Wanted<'_>| {
             count.fetch_add(1, Ordering::Relaxed);
         };
         outage.watch(Arc::default(), Box::new(tell));

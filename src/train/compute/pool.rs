@@ -6,6 +6,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use crate::cluster::faults::Standing;
+use crate::data::tally::Counts;
 use crate::engine::Compute;
 
 use crate::train::TrainError;
@@ -120,6 +121,13 @@ impl Pool {
     pub fn busy_micros(&self) -> u64 {
         let busy = self.board.busy_micros.load(Ordering::Relaxed);
         busy.saturating_sub(self.shared.pause.waited_micros())
+    }
+
+    /// What reading took since the start.
+    pub fn counts(&self) -> Counts {
+        let counts = self.shared.loader.supply().tally.counts();
+        // Real time has no place in a simulated run: it would not replay.
+        if self.inline.is_some() { counts.timeless() } else { counts }
     }
 
     /// How many work at the same time.

@@ -10,6 +10,7 @@ use crate::cluster::faults::{Injector, Standing};
 use crate::cluster::guard::report;
 use crate::cluster::resident::Slots;
 use crate::config::{Device, FaultKind, Point};
+use crate::data::Batch;
 use crate::data::evaluation::Evaluation;
 use crate::data::loader::Loader;
 use crate::engine::{self, Compute};
@@ -59,6 +60,28 @@ pub struct Shared {
     pub pause: Pause,
     /// While storage does not answer.
     pub outage: Outage,
+}
+
+impl Shared {
+    /// The owner's micro-batch of that step, however long its files take.
+    fn batch(&self, step: u64, owner: u32) -> Result<Batch, TrainError> {
+        report::loading(|| {
+            let (begun, tally) = (Instant::now(), &self.loader.supply().tally);
+            let ready = |limit| self.loader.wait_staged(step, owner, limit);
+            let mut before = None;
+            let nearer = || {
+                let progress = self.loader.supply().staging.as_ref()?.progress();
+                let moved = before.replace(progress.bytes) != Some(progress.bytes);
+                moved.then_some(progress)
+            };
+            self.outage.stand_by(ready, nearer)?;
+            tally.stood_for_staging(begun.elapsed());
+            let begun = Instant::now();
+            let batch = self.outage.patiently(|| self.loader.take(step, owner));
+            tally.stood_for_batch(begun.elapsed());
+            batch
+        })
+    }
 }
 
 /// What makes a replacement's first micro-batch, of so many samples, come sooner.
@@ -191,8 +214,7 @@ impl<E: Compute> Worker<E> {
     fn train(&mut self, place: MicroBatch, totals: &mut Totals) -> Result<(), TrainError> {
         let shared = Arc::clone(&self.shared);
         let MicroBatch { turn, owner, standing } = place;
-        let read = || shared.outage.patiently(|| shared.loader.take(standing.step, owner));
-        let batch = report::loading(read)?;
+        let batch = shared.batch(standing.step, owner)?;
         totals.count = batch.count;
         totals.skipped = batch.skipped;
         totals.mix = batch.mix;
@@ -227,8 +249,7 @@ impl<E: Compute> Worker<E> {
     fn run_free(&mut self, turn: Turn, rate: f64, standing: &Standing) -> Result<(), TrainError> {
         let shared = Arc::clone(&self.shared);
         let free = shared.free.as_ref().expect("only asynchronous runs run free");
-        let read = || shared.outage.patiently(|| shared.loader.take(turn.batch, turn.owner));
-        let batch = report::loading(read)?;
+        let batch = shared.batch(turn.batch, turn.owner)?;
         let mut totals = Totals::default();
         (totals.count, totals.skipped, totals.mix) = (batch.count, batch.skipped, batch.mix);
         shared.injector.at(Point::InForward, standing);

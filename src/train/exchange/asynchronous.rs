@@ -16,6 +16,7 @@ use crate::config::{Point, Schedule};
 use crate::data::sampler::Order;
 use crate::observe::ledger::Committed;
 
+use crate::data::tally::{self, Counting, Counts};
 use crate::train::TrainError;
 use crate::train::compute::free_run::{FreeRun, Taken};
 use crate::train::compute::pool::Pool;
@@ -74,6 +75,7 @@ pub struct Asynchronous {
     taken: Option<Taken>,
     /// The world's generation that the workers' owners come from.
     planned: Option<(u32, u32)>,
+    counts: Counting,
 }
 
 impl Asynchronous {
@@ -101,6 +103,7 @@ impl Asynchronous {
             parameters,
             taken: None,
             planned: None,
+            counts: Counting::default(),
         }
     }
 
@@ -116,7 +119,8 @@ impl Asynchronous {
         let owners = context.world.owners_of(context.comm.rank());
         self.free.assign(&owners, &position.owner_batches);
         let first = owners.iter().map(|&owner| position.owner_batches[owner as usize]).min();
-        self.pool.shared.loader.plan(first.unwrap_or(0), &owners);
+        let loader = &self.pool.shared.loader;
+        loader.plan(first.unwrap_or(0), &owners, context.world.generation);
         self.planned = Some(now);
         self.pool.run_free(context.replica.standing);
     }
@@ -167,16 +171,19 @@ impl Exchange for Asynchronous {
         context.replica.at(Point::InAllReduce);
         context.comm.all_reduce(Elements::F32(&self.send, &mut self.received), ReduceOp::Sum)?;
         let mut mine = taken.totals.words().to_vec();
+        mine.extend_from_slice(&self.counts.take(self.pool.counts()).words());
         mine.extend_from_slice(&taken.owner_batches);
         let mut words = vec![0; mine.len()];
         context.comm.all_reduce(Elements::U64(&mine, &mut words), ReduceOp::Sum)?;
         context.replica.at(Point::BeforeVote);
-        let owner_batches = words.split_off(Totals::WORDS);
-        let totals = Totals::from_words(&words);
-        Ok(Sums { totals, owner_batches, rank_micros: Vec::new(), begun_seconds, again: None })
+        let owner_batches = words.split_off(Totals::WORDS + tally::WORDS);
+        let counts = Counts::from_words(&words.split_off(Totals::WORDS));
+        let (totals, rank_micros) = (Totals::from_words(&words), Vec::new());
+        Ok(Sums { totals, owner_batches, rank_micros, counts, begun_seconds, again: None })
     }
 
     fn apply(&mut self, replica: &mut Replica, world: &World, sums: &Sums) -> Committed {
+        self.counts.commit();
         if let Some(taken) = self.taken.take() {
             self.free.committed(taken);
         }

@@ -9,6 +9,7 @@ use crate::cluster::world::World;
 use crate::observe::clock::Clock;
 use crate::observe::ledger::Committed;
 
+use crate::data::tally::Counts;
 use crate::train::TrainError;
 use crate::train::compute::fixed_point::Grid;
 use crate::train::compute::pool::Pool;
@@ -66,6 +67,8 @@ pub struct Sums {
     pub owner_batches: Vec<u64>,
     /// Synchronous exchange: microseconds that each rank computed.
     pub rank_micros: Vec<u64>,
+    /// What reading took, over all ranks.
+    pub counts: Counts,
     /// In the first step after a repair: seconds until every rank had begun to compute.
     pub begun_seconds: Option<f64>,
     /// Reproducible sums: some value did not fit, so nothing was summed; the grid that holds all.

@@ -12,6 +12,7 @@ use crate::config::{Point, Schedule};
 use crate::data::sampler::Order;
 use crate::observe::ledger::Committed;
 
+use crate::data::tally::{Counting, Counts};
 use crate::train::TrainError;
 use crate::train::compute::fixed_point::{Grid, GridChoice, Needs};
 use crate::train::compute::gradient_sum::Complete;
@@ -38,6 +39,8 @@ pub struct Synchronous {
     under_way: Option<(u64, BTreeSet<u32>)>,
     /// What the workers had been busy when it was begun.
     busy_before: u64,
+    /// What reading had taken when the last step was committed, and in the one under way.
+    counts: Counting,
     /// Reproducible sums: all ranks' integers of one bucket.
     integers: Vec<i64>,
     /// The grid of the step under way.
@@ -47,6 +50,7 @@ pub struct Synchronous {
 /// What all ranks counted in a step, whether its integers hold, and each rank's compute time.
 struct Reduced {
     totals: Totals,
+    counts: Counts,
     verdict: GridChoice,
     rank_micros: Vec<u64>,
 }
@@ -83,6 +87,7 @@ impl Synchronous {
             parameters,
             under_way: None,
             busy_before: 0,
+            counts: Counting::default(),
             integers: Vec::new(),
             grid: Grid::default(),
         }
@@ -98,7 +103,7 @@ impl Synchronous {
                 let more: Vec<u32> =
                     owners.iter().copied().filter(|owner| computed.insert(*owner)).collect();
                 if !more.is_empty() {
-                    self.pool.shared.loader.plan(step, &owners);
+                    self.pool.shared.loader.plan(step, &owners, context.world.generation);
                     self.pool.extend(&more);
                 }
                 Ok(Started::Before)
@@ -106,7 +111,7 @@ impl Synchronous {
             _ => {
                 // Of a step that was given up, a worker may still be adding to the sums.
                 self.pool.finish(|| context.lost_rank())?;
-                self.pool.shared.loader.plan(step, &owners);
+                self.pool.shared.loader.plan(step, &owners, context.world.generation);
                 self.busy_before = self.pool.busy_micros();
                 self.pool.train(&owners, context.replica.standing);
                 let nothing = owners.is_empty();
@@ -149,9 +154,12 @@ impl Synchronous {
     }
 
     /// One reduction for all that is counted in a step.
-    fn reduce_totals(&self, context: &mut Context<'_>) -> Result<Reduced, TrainError> {
+    fn reduce_totals(&mut self, context: &mut Context<'_>) -> Result<Reduced, TrainError> {
         let mut mine = self.pool.finish(|| context.lost_rank())?.words().to_vec();
-        mine.extend_from_slice(self.pool.shared.sum.needs().words());
+        let needed = self.pool.shared.sum.needs().words().to_vec();
+        let counted = mine.len() + needed.len();
+        mine.extend_from_slice(&needed);
+        mine.extend_from_slice(&self.counts.take(self.pool.counts()).words());
         // Beside them each rank's own time travels, in a word that only it fills.
         let (rank, ranks, times) = (context.comm.rank(), context.comm.size(), mine.len());
         mine.resize(times + ranks, 0);
@@ -159,9 +167,10 @@ impl Synchronous {
         let mut words = vec![0; mine.len()];
         context.comm.all_reduce(Elements::U64(&mine, &mut words), ReduceOp::Sum)?;
         let rank_micros = words.split_off(times);
+        let counts = Counts::from_words(&words.split_off(counted));
         let (totals, needs) = words.split_at(Totals::WORDS);
         let verdict = Needs::verdict(needs, self.grid);
-        Ok(Reduced { totals: Totals::from_words(totals), verdict, rank_micros })
+        Ok(Reduced { totals: Totals::from_words(totals), counts, verdict, rank_micros })
     }
 
     fn set_grid(&mut self, grid: Grid) {
@@ -184,7 +193,7 @@ impl Exchange for Synchronous {
         let begun_seconds = measure_begin(context, &self.pool, begun)?;
         self.pool.shared.pause.release();
         self.reduce_buckets(context)?;
-        let Reduced { mut totals, verdict, rank_micros } = self.reduce_totals(context)?;
+        let Reduced { mut totals, counts, verdict, rank_micros } = self.reduce_totals(context)?;
         let again = match verdict {
             GridChoice::Holds => None,
             GridChoice::Again(grid) => Some(grid),
@@ -196,7 +205,8 @@ impl Exchange for Synchronous {
             }
         };
         context.replica.at(Point::BeforeVote);
-        Ok(Sums { totals, owner_batches: Vec::new(), rank_micros, begun_seconds, again })
+        let owner_batches = Vec::new();
+        Ok(Sums { totals, owner_batches, rank_micros, counts, begun_seconds, again })
     }
 
     fn apply(&mut self, replica: &mut Replica, world: &World, sums: &Sums) -> Committed {
@@ -215,6 +225,7 @@ impl Exchange for Synchronous {
             !finite || samples == 0
         };
         self.under_way = None;
+        self.counts.commit();
         self.set_grid(Grid::default());
         Committed {
             step: step + 1,

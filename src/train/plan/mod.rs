@@ -26,6 +26,8 @@ pub struct Plan {
     pub max_seconds: Option<f64>,
     /// Samples of an epoch.
     pub samples_per_epoch: u64,
+    /// Workers of a rank.
+    pub workers: u32,
     /// When to evaluate.
     pub evaluation: Every,
     /// Validation samples; 0 = no validation set.
@@ -70,6 +72,7 @@ impl Plan {
             samples_max: total.filter(|_| !synchronous).map(|steps| order.cursor(steps)),
             max_seconds: config.train.max_seconds,
             samples_per_epoch: order.samples,
+            workers: config.train.workers,
             evaluation: config.evaluation.every,
             validation_samples,
             evaluation_batch: u64::from(config.evaluation.batch.max(1)),

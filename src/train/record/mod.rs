@@ -1,6 +1,7 @@
 //! What is written about a run, and by whom.
 
 use crate::config::Point;
+use crate::data::loader::Loader;
 use crate::observe::event::Kind;
 use crate::observe::result::Status;
 
@@ -81,10 +82,13 @@ impl Record {
     }
 
     /// What every rank tells of a committed step.
-    pub fn report_step(&mut self, rank: &mut Rank, step: &Step<'_>) {
+    pub fn report_step(&mut self, rank: &mut Rank, step: &Step<'_>, loader: &Loader) {
         self.repairs.report_begin(rank, &mut self.journal, step.sums.begun_seconds);
         self.repairs.settle(rank, &mut self.journal, Patience::None);
         self.steps.report(rank, &mut self.journal, step);
+        if let Some(staging) = &loader.supply().staging {
+            self.steps.report_staging(rank, &mut self.journal, staging);
+        }
         self.pace.watch(rank, &mut self.journal, step.sums);
     }
 

@@ -5,6 +5,7 @@
 use std::io;
 use std::path::Path;
 
+use crate::observe::data_use::DataUse;
 use crate::observe::event::{Event, Kind};
 use crate::observe::ledger::{self, Entry};
 use crate::observe::log::parse_lines;
@@ -68,6 +69,7 @@ impl Ended<'_> {
             resizes: from_events.resizes,
             lost_steps: ledger::lost_steps(&ledger),
             bad_images: BadImages::of(&events, &ledger),
+            data: from_events.data,
             zero_updates: ledger::zero_updates(&ledger),
             conclusive: self.conclusive,
             goodput: from_events.counted_seconds / self.seconds.max(1e-9),
@@ -84,6 +86,7 @@ struct History {
     restarts: Vec<Restart>,
     resizes: Vec<crate::observe::event::ResizeRecord>,
     counted_seconds: f64,
+    data: DataUse,
 }
 
 impl History {
@@ -93,6 +96,7 @@ impl History {
         for event in events {
             match &event.kind {
                 Kind::Step { seconds, .. } => counted.push((event.step, *seconds)),
+                Kind::Data { used, .. } => history.data.add(used),
                 Kind::Recovered(record) => history.recoveries.push(record.clone()),
                 Kind::Resized(record) => history.resizes.push(record.clone()),
                 Kind::Restarted { from, lost, .. } => {

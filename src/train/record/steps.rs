@@ -3,19 +3,28 @@
 use std::time::Duration;
 
 use crate::data::Split;
+use crate::data::staging::Staging;
+use crate::data::tally::Counts;
+use crate::observe::data_use::Waits;
 use crate::observe::event::Kind;
 use crate::train::compute::totals::Totals;
 use crate::train::exchange::Sums;
 use crate::train::record::journal::Journal;
+use crate::train::record::waiting;
 use crate::train::state::rank::Rank;
 
 /// Step events are written at most this often; shorter steps are summed up in one.
 const STEP_EVENT_EVERY: Duration = Duration::from_millis(100);
 
+/// How often people hear how far staging is.
+const STAGING_EVENT_EVERY: Duration = Duration::from_secs(5);
+
 /// What the next step event sums up.
 #[derive(Debug, Default)]
 struct Recent {
     totals: Totals,
+    counts: Counts,
+    waits: Waits,
     seconds: f64,
     since: Option<Duration>,
 }
@@ -24,6 +33,9 @@ struct Recent {
 #[derive(Debug, Default)]
 pub struct Steps {
     recent: Recent,
+    /// When staging was told of last; whether its end was.
+    staging_told: Option<Duration>,
+    staging_over: bool,
     coarse_grid_said: bool,
 }
 
@@ -55,11 +67,28 @@ impl Steps {
         }
     }
 
+    /// How far staging is, now and then, and that it is over.
+    pub fn report_staging(&mut self, rank: &Rank, journal: &mut Journal, staging: &Staging) {
+        if self.staging_over || !rank.is_writer() {
+            return;
+        }
+        let now = rank.clock.now();
+        let since = now.saturating_sub(*self.staging_told.get_or_insert(now));
+        self.staging_over = staging.is_whole();
+        if self.staging_over || since >= STAGING_EVENT_EVERY {
+            self.staging_told = Some(now);
+            journal.event(rank.place(), waiting::staging(&staging.progress()));
+        }
+    }
+
     /// Adds a step to the next event, or writes it.
     pub fn report(&mut self, rank: &Rank, journal: &mut Journal, step: &Step<'_>) {
         let now = rank.clock.now();
+        let seconds = now.saturating_sub(step.began).as_secs_f64();
         self.recent.totals.add(&step.sums.totals);
-        self.recent.seconds += now.saturating_sub(step.began).as_secs_f64();
+        self.recent.seconds += seconds;
+        self.recent.counts = self.recent.counts.plus(&step.sums.counts);
+        self.recent.waits.add(&waits(rank, step.sums, seconds));
         let since = *self.recent.since.get_or_insert(step.began);
         let position = &rank.replica.position;
         let quiet = position.ending.is_none() && !position.evaluation_due && !step.ends_epoch;
@@ -76,6 +105,8 @@ impl Steps {
             let message = format!("the loss of {n} micro-batches was not a finite number");
             journal.event(rank.place(), Kind::Warning { message });
         }
+        let used = recent.counts.as_use(None);
+        journal.event(rank.place(), Kind::Data { used, waits: recent.waits });
         let event = Kind::Step {
             epoch,
             loss: recent.totals.mean_loss(),
@@ -90,6 +121,17 @@ impl Steps {
             report_bad_images(rank, journal, step.epoch_skipped);
         }
     }
+}
+
+/// What a worker waited for in a step; nothing is known of peers in the asynchronous exchange.
+fn waits(rank: &Rank, sums: &Sums, seconds: f64) -> Waits {
+    let ranks = rank.comm.size() as u64;
+    let workers = u64::from(rank.plan.workers) * ranks;
+    let busy = match sums.rank_micros.iter().sum::<u64>() {
+        0 => seconds,
+        micros => micros as f64 / 1e6 / workers.max(1) as f64,
+    };
+    sums.counts.waits(workers, seconds, busy)
 }
 
 /// How many samples of the epoch at hand were skipped, where some were.

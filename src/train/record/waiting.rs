@@ -9,7 +9,8 @@ use crate::observe::event::{Event, Kind, VERSION};
 use crate::observe::log::EventLog;
 use crate::observe::storage::Storage;
 
-use crate::train::compute::outage::Tell;
+use crate::data::staging::Progress;
+use crate::train::compute::outage::{Tell, Wanted};
 use crate::train::record::journal::Journal;
 use crate::train::state::rank::{Moment, Rank};
 
@@ -18,12 +19,18 @@ pub fn teller(rank: &Rank, journal: &Journal) -> Tell {
     let (storage, clock) = (Arc::clone(&rank.storage), Arc::clone(&rank.clock));
     let slots = Arc::clone(&rank.replica.slots);
     let (place, origin, patience) = (rank.place(), journal.origin(), rank.plan.patience);
-    Box::new(move |reason: &str| {
+    Box::new(move |wanted: Wanted<'_>| {
         let slots = slots.read().unwrap_or_else(PoisonError::into_inner);
         let committed = slots.committed();
         let place = Moment { step: committed.step, generation: committed.generation, ..place };
-        tell(&storage, clock.as_ref(), (place, origin), patience, reason);
+        tell(&storage, clock.as_ref(), (place, origin), patience, wanted);
     })
+}
+
+/// How far staging is.
+pub fn staging(progress: &Progress) -> Kind {
+    let &Progress { files, files_total, bytes, bytes_total, rate } = progress;
+    Kind::Staging { files, files_total, bytes, bytes_total, bytes_per_second: rate }
 }
 
 /// Writes it.
@@ -32,10 +39,16 @@ pub fn tell(
     clock: &dyn Clock,
     (place, origin): (Moment, f64),
     patience: Duration,
-    reason: &str,
+    wanted: Wanted<'_>,
 ) {
     let time = clock.unix_seconds();
-    let patience_seconds = patience.as_secs_f64();
+    let kind = match wanted {
+        Wanted::Copies(progress) => staging(&progress),
+        Wanted::Storage(reason) => {
+            let (reason, patience_seconds) = (reason.to_owned(), patience.as_secs_f64());
+            Kind::Waiting { reason, patience_seconds }
+        }
+    };
     let event = Event {
         v: VERSION,
         time,
@@ -44,7 +57,7 @@ pub fn tell(
         generation: place.generation,
         step: place.step,
         rank: place.rank,
-        kind: Kind::Waiting { reason: reason.to_owned(), patience_seconds },
+        kind,
     };
     if let Err(error) = EventLog::new(Arc::clone(storage)).append(&event) {
         tracing::warn!("cannot record that the run waits: {error}");

@@ -9,7 +9,7 @@ use crate::observe::ledger;
 use crate::run_folder::launcher;
 
 use crate::train::TrainError;
-use crate::train::compute::outage::Outage;
+use crate::train::compute::outage::{Outage, Wanted};
 use crate::train::plan::TrainArguments;
 use crate::train::record::waiting;
 use crate::train::start::surroundings::Surroundings;
@@ -38,8 +38,8 @@ pub fn await_data(
     let place = Moment { attempt, generation: 0, step: position.step, rank };
     let (storage, clock) = (Arc::clone(&around.storage), Arc::clone(&around.clock));
     let (origin, patience) = (around.origin, data.patience.0);
-    let tell = move |reason: &str| {
-        waiting::tell(&storage, clock.as_ref(), (place, origin), patience, reason);
+    let tell = move |wanted: Wanted<'_>| {
+        waiting::tell(&storage, clock.as_ref(), (place, origin), patience, wanted);
     };
     outage.watch(Arc::clone(&around.stop), Box::new(tell));
     let mut missing = String::new();

@@ -18,6 +18,7 @@ use crate::data::loader::{Loader, LoaderOptions};
 use crate::data::open::open;
 use crate::data::sampler::Order;
 use crate::data::set::DataSet;
+use crate::data::supply::Supply;
 use crate::engine::Compute;
 use crate::model::{Graph, Layout, catalogue, init, layout};
 use crate::observe::ledger::{self, Entry};
@@ -182,7 +183,7 @@ pub fn prepare_from(
         layout: Arc::clone(&layout),
         slots: Arc::clone(&slots),
         sum: gradient_sum(config, &layout),
-        loader: Loader::new(train, order.clone(), options),
+        loader: Loader::new(Supply::of(config, train, &order, run_id), order.clone(), options),
         evaluation,
         free: free_run(config, &layout, owners),
         injector: Arc::clone(injector),

@@ -1,0 +1,351 @@
+//! The staging folder of a node: whole copies of files, by the key of their path, and a manifest.
+//! All ranks of the node share it; each file is copied once. A copy becomes visible whole: it is
+//! written under another name, which its writer locks, and renamed. Its hash is checked when it is
+//! read.
+
+use std::collections::HashMap;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError, RwLock};
+
+use kintsugi_ffi::{lock, private};
+use thiserror::Error;
+use xxhash_rust::xxh3::{Xxh3, xxh3_64};
+
+use crate::config::Shown;
+use crate::data::store::direct::Direct;
+use crate::data::store::{Extent, FILE_BYTES_MAX, FetchError, Kind, Location, Store};
+
+use super::key::Key;
+use super::manifest::{Line, Manifest};
+
+/// A large file is copied in pieces of so many bytes.
+const PIECE_BYTES: u64 = 8 << 20;
+/// What is read at a time to be hashed.
+const HASHED_BYTES: usize = 256 << 10;
+/// Ends the name of a copy that is not whole.
+const PART: &str = ".part";
+/// Other processes whose copy of one file is waited for, each in turn.
+const TURNS_MAX: usize = 64;
+
+/// Why a file was not copied.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum CopyError {
+    /// It cannot be read: its readers will be told the same.
+    #[error("{0}")]
+    Source(String),
+    /// The folder cannot take it.
+    #[error("{0}")]
+    Folder(String),
+}
+
+/// What a copy is known by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Copied {
+    bytes: u64,
+    hash: u64,
+    /// Its bytes were hashed by this process; one of many samples is hashed only once.
+    verified: bool,
+}
+
+/// What the folder says to a reader.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Found {
+    /// These are the bytes.
+    Here,
+    /// It has no copy of the file.
+    Not,
+    /// It had one that cannot be used; it is forgotten.
+    Damaged(String),
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Folder {
+    root: PathBuf,
+    copies: RwLock<HashMap<Key, Copied>>,
+    manifest: Mutex<Manifest>,
+    /// Held while the folder is in use.
+    lock: File,
+    local: Direct,
+}
+
+fn poisoned<T>(poison: PoisonError<T>) -> T {
+    poison.into_inner()
+}
+
+impl Folder {
+    /// Opens the folder, made if it is not there, and takes what its manifest lists.
+    ///
+    /// # Errors
+    /// It cannot be made, or is another user's.
+    pub fn open(root: &Path) -> io::Result<Self> {
+        match private::make_folder(root) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                let facts = fs::symlink_metadata(root)?;
+                if !facts.is_dir() || !private::is_ours(&facts) {
+                    let text = "what is there is no folder of this user's";
+                    return Err(io::Error::new(io::ErrorKind::PermissionDenied, text));
+                }
+            }
+            made => made?,
+        }
+        let mut options = OpenOptions::new();
+        options.write(true).create(true).truncate(false).mode(0o600);
+        let held = options.open(lock_name(root))?;
+        lock::share_file(&held)?;
+        let manifest = Mutex::new(Manifest::open(root)?);
+        let copies = RwLock::default();
+        let root = root.to_owned();
+        let folder = Self { root, copies, manifest, lock: held, local: Direct::default() };
+        folder.catch_up();
+        Ok(folder)
+    }
+
+    /// This process is done with it; the last one removes it.
+    pub fn retire(&self) {
+        // Where others hold it, the own lock is gone after the try, too.
+        if matches!(lock::lock_file(&self.lock), Ok(lock::Lock::Taken)) {
+            let _ = private::remove_folder(&self.root);
+            let _ = fs::remove_file(lock_name(&self.root));
+        }
+    }
+
+    /// Where it is.
+    pub fn root(&self) -> &Path {
+        &self.root
+    }
+
+    /// Learns of the copies that other processes made.
+    pub fn catch_up(&self) {
+        let lines = self.manifest.lock().unwrap_or_else(poisoned).news().unwrap_or_default();
+        let mut copies = self.copies.write().unwrap_or_else(poisoned);
+        for line in lines {
+            if let Some(hash) = line.hash() {
+                let copied = Copied { bytes: line.bytes, hash, verified: false };
+                copies.entry(line.key).or_insert(copied);
+            }
+        }
+    }
+
+    /// Length of the copy of a file, where there is one.
+    pub fn copy_of(&self, key: Key) -> Option<u64> {
+        self.copies.read().unwrap_or_else(poisoned).get(&key).map(|copied| copied.bytes)
+    }
+
+    /// Bytes of all copies.
+    pub fn bytes(&self) -> u64 {
+        self.copies.read().unwrap_or_else(poisoned).values().map(|copied| copied.bytes).sum()
+    }
+
+    /// Replaces what is in `into` with the bytes of `location`, if the folder has its file.
+    pub fn fetch(&self, location: &Location<'_>, into: &mut Vec<u8>) -> Found {
+        let key = Key::of(&location.file);
+        let copied = self.copies.read().unwrap_or_else(poisoned).get(&key).copied();
+        let Some(copied) = copied else { return Found::Not };
+        match self.read(key, copied, location.extent, into) {
+            Ok(()) => Found::Here,
+            Err(reason) => {
+                self.forget(key);
+                Found::Damaged(reason)
+            }
+        }
+    }
+
+    fn read(
+        &self,
+        key: Key,
+        copied: Copied,
+        extent: Extent,
+        into: &mut Vec<u8>,
+    ) -> Result<(), String> {
+        let path = key.path(&self.root);
+        match extent {
+            Extent::Whole { .. } => {
+                let fetched = self.local.fetch(&Location::whole(&*path, copied.bytes), into);
+                fetched.map_err(|error| error.to_string())?;
+                check(copied, into.len() as u64, xxh3_64(into))
+            }
+            Extent::Range { offset, length } => {
+                if !copied.verified {
+                    let (bytes, hash) = hash_file(&path).map_err(|error| error.to_string())?;
+                    check(copied, bytes, hash)?;
+                    let mut copies = self.copies.write().unwrap_or_else(poisoned);
+                    copies.insert(key, Copied { verified: true, ..copied });
+                }
+                let fetched = self.local.fetch(&Location::range(&*path, offset, length), into);
+                fetched.map_err(|error| error.to_string())
+            }
+        }
+    }
+
+    /// A copy that cannot be used is nobody's any more.
+    fn forget(&self, key: Key) {
+        self.copies.write().unwrap_or_else(poisoned).remove(&key);
+        let _ = fs::remove_file(key.path(&self.root));
+    }
+
+    /// Copies a file from the store, unless another process does: then waits for that. Length of
+    /// the copy.
+    ///
+    /// # Errors
+    /// Either side's.
+    pub fn copy(&self, store: &dyn Store, file: &Path, generation: u32) -> Result<u64, CopyError> {
+        let key = Key::of(file);
+        let path = key.path(&self.root);
+        let ours = |error: io::Error| CopyError::Folder(format!("{}: {error}", path.shown()));
+        if let Some(parent) = path.parent()
+            && let Err(error) = private::make_folder(parent)
+            && error.kind() != io::ErrorKind::AlreadyExists
+        {
+            return Err(ours(error));
+        }
+        for _ in 0..TURNS_MAX {
+            let part = Part::open(&path).map_err(ours)?;
+            // Who held it has renamed it, or died and left it.
+            if fs::symlink_metadata(&path).is_ok() {
+                self.catch_up();
+                if let Some(bytes) = self.copy_of(key) {
+                    part.discard();
+                    return Ok(bytes);
+                }
+            }
+            if !part.is_there() {
+                continue;
+            }
+            let copied = write(store, file, &part.file, &part.path)?;
+            fs::rename(&part.path, &path).map_err(ours)?;
+            self.enter(file, key, copied, generation).map_err(ours)?;
+            return Ok(copied.bytes);
+        }
+        Err(CopyError::Folder(format!("{}: others never finish it", path.shown())))
+    }
+
+    fn enter(&self, file: &Path, key: Key, copied: Copied, generation: u32) -> io::Result<()> {
+        let line = Line {
+            file: file.to_string_lossy().into_owned(),
+            key,
+            bytes: copied.bytes,
+            xxh3: format!("{:016x}", copied.hash),
+            generation,
+        };
+        self.manifest.lock().unwrap_or_else(poisoned).append(&line)?;
+        self.copies.write().unwrap_or_else(poisoned).insert(key, copied);
+        Ok(())
+    }
+
+    /// Hashes every copy; the keys of those that cannot be used, which are removed.
+    pub fn verify(&self, progress: &dyn Fn(u64)) -> Vec<Key> {
+        let all: Vec<(Key, Copied)> =
+            self.copies.read().unwrap_or_else(poisoned).iter().map(|(k, c)| (*k, *c)).collect();
+        let mut damaged = Vec::new();
+        for (key, copied) in all {
+            let hashed = hash_file(&key.path(&self.root)).map_err(|error| error.to_string());
+            if hashed.and_then(|(bytes, hash)| check(copied, bytes, hash)).is_err() {
+                self.forget(key);
+                damaged.push(key);
+            }
+            progress(copied.bytes);
+        }
+        damaged
+    }
+}
+
+/// The lock lies beside the folder, so that it stays while the folder is removed.
+fn lock_name(root: &Path) -> PathBuf {
+    let mut name = root.as_os_str().to_owned();
+    name.push(".lock");
+    name.into()
+}
+
+fn check(copied: Copied, bytes: u64, hash: u64) -> Result<(), String> {
+    if bytes != copied.bytes {
+        return Err(format!("{bytes} bytes instead of {}", copied.bytes));
+    }
+    if hash != copied.hash {
+        return Err("its bytes have changed".into());
+    }
+    Ok(())
+}
+
+fn hash_file(path: &Path) -> io::Result<(u64, u64)> {
+    let (mut hasher, mut file, mut bytes) = (Xxh3::new(), File::open(path)?, 0);
+    let mut piece = vec![0; HASHED_BYTES];
+    loop {
+        let read = file.read(&mut piece)?;
+        if read == 0 {
+            return Ok((bytes, hasher.digest()));
+        }
+        hasher.update(&piece[..read]);
+        bytes += read as u64;
+    }
+}
+
+/// A copy that is not whole.
+struct Part {
+    file: File,
+    path: PathBuf,
+}
+
+impl Part {
+    /// Opens it and waits for whoever writes it now.
+    fn open(whole: &Path) -> io::Result<Self> {
+        let mut path = whole.as_os_str().to_owned();
+        path.push(PART);
+        let path = PathBuf::from(path);
+        let mut options = OpenOptions::new();
+        options.write(true).create(true).truncate(false).mode(0o600);
+        let file = options.open(&path)?;
+        lock::await_lock(&file)?;
+        Ok(Self { file, path })
+    }
+
+    /// Whether the file that is locked still has the name.
+    fn is_there(&self) -> bool {
+        let held = self.file.metadata().map(|facts| facts.ino());
+        let named = fs::metadata(&self.path).map(|facts| facts.ino());
+        matches!((held, named), (Ok(held), Ok(named)) if held == named)
+    }
+
+    fn discard(&self) {
+        if self.is_there() {
+            let _ = fs::remove_file(&self.path);
+        }
+    }
+}
+
+fn write(store: &dyn Store, from: &Path, to: &File, to_path: &Path) -> Result<Copied, CopyError> {
+    let source = |error: FetchError| CopyError::Source(format!("{}: {error}", from.shown()));
+    let folder = |error: io::Error| {
+        // Half a file only takes room.
+        let _ = fs::remove_file(to_path);
+        CopyError::Folder(format!("{}: {error}", to_path.shown()))
+    };
+    to.set_len(0).map_err(folder)?;
+    let bytes = match store.look(from) {
+        Ok(Kind::File { bytes }) => bytes,
+        Ok(_) => return Err(CopyError::Source(format!("{}: no file", from.shown()))),
+        Err(error) => return Err(CopyError::Source(format!("{}: {error}", from.shown()))),
+    };
+    let (mut hasher, mut buffer, mut done) = (Xxh3::new(), Vec::new(), 0);
+    if bytes <= PIECE_BYTES.min(FILE_BYTES_MAX) {
+        store.fetch(&Location::whole(from, bytes), &mut buffer).map_err(source)?;
+        hasher.update(&buffer);
+        (&*to).write_all(&buffer).map_err(folder)?;
+        done = buffer.len() as u64;
+    } else {
+        while done < bytes {
+            let length = PIECE_BYTES.min(bytes - done);
+            store.fetch(&Location::range(from, done, length), &mut buffer).map_err(source)?;
+            hasher.update(&buffer);
+            (&*to).write_all(&buffer).map_err(folder)?;
+            done += length;
+        }
+    }
+    Ok(Copied { bytes: done, hash: hasher.digest(), verified: true })
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,118 @@
+//! A staging folder among readers, other processes and damage.
+
+use super::*;
+use crate::data::store::memory::MemoryStore;
+
+fn store() -> MemoryStore {
+    let mut store = MemoryStore::default();
+    store.put("/set/a.jpg", *b"first");
+    store.put("/set/b.jpg", *b"second");
+    store.put("/set/many.bin", *b"0123456789");
+    store
+}
+
+fn fetch(folder: &Folder, name: &str) -> (Found, Vec<u8>) {
+    let mut bytes = Vec::new();
+    let found = folder.fetch(&Location::whole(Path::new(name), 0), &mut bytes);
+    (found, bytes)
+}
+
+#[test]
+fn a_copy_is_used_by_whoever_opens_the_folder_later() {
+    let place = tempfile::tempdir().expect("temporary folder");
+    let root = place.path().join("stage");
+    let folder = Folder::open(&root).expect("opened");
+    assert_eq!(fetch(&folder, "/set/a.jpg").0, Found::Not);
+    assert_eq!(folder.copy(&store(), Path::new("/set/a.jpg"), 0), Ok(5));
+    assert_eq!(fetch(&folder, "/set/a.jpg"), (Found::Here, b"first".to_vec()));
+    let other = Folder::open(&root).expect("opened");
+    assert_eq!(fetch(&other, "/set/a.jpg"), (Found::Here, b"first".to_vec()));
+    assert_eq!(other.copy(&MemoryStore::default(), Path::new("/set/a.jpg"), 1), Ok(5), "not again");
+    other.copy(&store(), Path::new("/set/many.bin"), 1).expect("copied");
+    folder.catch_up();
+    let mut bytes = Vec::new();
+    let part = Location::range(Path::new("/set/many.bin"), 3, 4);
+    assert_eq!(folder.fetch(&part, &mut bytes), Found::Here);
+    assert_eq!((bytes.as_slice(), folder.bytes()), (b"3456".as_slice(), 15));
+}
+
+#[test]
+fn a_copy_that_changed_is_forgotten_and_can_be_made_again() {
+    let place = tempfile::tempdir().expect("temporary folder");
+    let root = place.path().join("stage");
+    let folder = Folder::open(&root).expect("opened");
+    for (name, damage) in [("/set/a.jpg", &b"fi"[..]), ("/set/b.jpg", b"secOnd")] {
+        folder.copy(&store(), Path::new(name), 0).expect("copied");
+        fs::write(Key::of(Path::new(name)).path(&root), damage).expect("written");
+        assert!(matches!(fetch(&folder, name).0, Found::Damaged(_)), "{name}");
+        assert_eq!(fetch(&folder, name).0, Found::Not);
+        folder.copy(&store(), Path::new(name), 0).expect("copied");
+        assert_eq!(fetch(&folder, name).0, Found::Here);
+    }
+    let many = Path::new("/set/many.bin");
+    folder.copy(&store(), many, 0).expect("copied");
+    fs::write(Key::of(many).path(&root), b"0123456780").expect("written");
+    let later = Folder::open(&root).expect("opened");
+    let mut bytes = Vec::new();
+    let found = later.fetch(&Location::range(many, 0, 2), &mut bytes);
+    assert_eq!(found, Found::Damaged("its bytes have changed".into()));
+}
+
+#[test]
+fn what_a_killed_writer_left_is_written_again_from_its_start() {
+    let place = tempfile::tempdir().expect("temporary folder");
+    let folder = Folder::open(&place.path().join("stage")).expect("opened");
+    let path = Key::of(Path::new("/set/a.jpg")).path(folder.root());
+    fs::create_dir(path.parent().expect("below the root")).expect("made");
+    let mut part = path.into_os_string();
+    part.push(PART);
+    fs::write(&part, b"much longer than the file itself").expect("written");
+    assert_eq!(folder.copy(&store(), Path::new("/set/a.jpg"), 0), Ok(5));
+    assert_eq!(fetch(&folder, "/set/a.jpg"), (Found::Here, b"first".to_vec()));
+    assert!(!Path::new(&part).exists());
+}
+
+#[test]
+fn a_copy_that_another_process_is_making_is_waited_for() {
+    let place = tempfile::tempdir().expect("temporary folder");
+    let root = place.path().join("stage");
+    let (folder, other) = (Folder::open(&root).expect("opened"), Folder::open(&root).expect("too"));
+    let path = Key::of(Path::new("/set/a.jpg")).path(&root);
+    fs::create_dir(path.parent().expect("below the root")).expect("made");
+    let part = Part::open(&path).expect("locked");
+    std::thread::scope(|scope| {
+        let waits =
+            scope.spawn(|| folder.copy(&MemoryStore::default(), Path::new("/set/a.jpg"), 0));
+        let copied = write(&store(), Path::new("/set/a.jpg"), &part.file, &part.path);
+        let copied = copied.expect("copied");
+        fs::rename(&part.path, &path).expect("renamed");
+        other
+            .enter(Path::new("/set/a.jpg"), Key::of(Path::new("/set/a.jpg")), copied, 0)
+            .expect("entered");
+        drop(part);
+        assert_eq!(waits.join().expect("no panic"), Ok(5), "it read nothing itself");
+    });
+}
+
+#[test]
+fn each_side_of_a_copy_has_its_own_errors() {
+    let place = tempfile::tempdir().expect("temporary folder");
+    let root = place.path().join("stage");
+    let folder = Folder::open(&root).expect("opened");
+    let missing = folder.copy(&store(), Path::new("/set/none.jpg"), 0);
+    assert!(matches!(missing, Err(CopyError::Source(_))), "{missing:?}");
+    fs::remove_dir_all(&root).expect("removed");
+    let removed = folder.copy(&store(), Path::new("/set/a.jpg"), 0);
+    assert!(matches!(removed, Err(CopyError::Folder(_))), "{removed:?}");
+}
+
+#[test]
+fn the_last_process_that_is_done_with_a_folder_removes_it() {
+    let place = tempfile::tempdir().expect("temporary folder");
+    let root = place.path().join("stage");
+    let (one, two) = (Folder::open(&root).expect("opened"), Folder::open(&root).expect("opened"));
+    one.retire();
+    assert!(root.exists());
+    two.retire();
+    assert_eq!(fs::read_dir(place.path()).expect("read").count(), 0);
+}

@@ -1,0 +1,375 @@
+//! Run-time file staging (Higuchi, Miwa, Yamaki and Honda): the files of a training set are copied
+//! to storage of the node in the order in which training reads them, and training goes on beside
+//! it on what is there. Neither the order of samples nor a bit of them changes.
+//!
+//! `walk` says which files, in which order; `folder` keeps the copies; `gate` knows up to which
+//! micro-batch they are there; `pace` gives way. This file has the copy workers.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use kintsugi_ffi::os;
+
+use crate::config::{Shown, StagingMode};
+use crate::observe::notice::act_on;
+
+use super::sampler::Order;
+use super::set::DataSet;
+use super::tally::{Tally, Tier};
+
+pub mod folder;
+mod gate;
+pub mod key;
+mod manifest;
+pub mod pace;
+pub mod place;
+mod walk;
+
+use folder::{CopyError, Folder};
+use gate::Gate;
+use key::Key;
+use pace::Pace;
+use walk::{Next, Walk};
+
+/// Left free where copies lie.
+const SPARE_BYTES: u64 = 16 << 20;
+/// Longest that a closing run waits for a file that is being copied.
+const CLOSE_LIMIT: Duration = Duration::from_secs(5);
+
+/// How far it is, for people.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Progress {
+    /// Files of this rank that are on its node.
+    pub files: u64,
+    /// All its files.
+    pub files_total: u64,
+    /// Bytes of those that are there.
+    pub bytes: u64,
+    /// Bytes of all.
+    pub bytes_total: u64,
+    /// Bytes that this process copied a second.
+    pub rate: f64,
+}
+
+/// The copying of one rank's share.
+pub struct Staging {
+    set: DataSet,
+    order: Order,
+    folder: Arc<Folder>,
+    mode: StagingMode,
+    pace: Pace,
+    tally: Arc<Tally>,
+    generation: AtomicU32,
+    state: Mutex<State>,
+    /// There may be something to copy, or it is over.
+    work: Condvar,
+    /// More micro-batches are let through, or nobody is held up any longer.
+    open: Condvar,
+    /// Everything is there, or nobody waits: asked without a lock.
+    lets_all: AtomicBool,
+}
+
+#[derive(Default)]
+struct State {
+    /// Counts plans: what belongs to an earlier one is no news.
+    serial: u64,
+    owners: Vec<u32>,
+    walk: Option<Walk>,
+    /// The micro-batch that the walk is in.
+    at: Option<u64>,
+    gate: Gate,
+    /// Files that a dead worker had in hand.
+    returned: Vec<Unit>,
+    workers: usize,
+    stopped: bool,
+    closing: bool,
+    begun: Option<Instant>,
+    copied_bytes: u64,
+    progress: Progress,
+    surveyed: bool,
+}
+
+/// One file to be copied.
+#[derive(Debug, Clone)]
+struct Unit {
+    serial: u64,
+    micro_batch: u64,
+    file: PathBuf,
+}
+
+impl Staging {
+    /// Starts the workers; nothing is copied before `plan`. The store of `set` brings the files.
+    pub fn start(
+        (set, order): (DataSet, Order),
+        folder: Arc<Folder>,
+        (mode, pace): (StagingMode, Pace),
+        tally: Arc<Tally>,
+        workers: u32,
+    ) -> Arc<Self> {
+        let staging = Arc::new(Self {
+            set,
+            order,
+            folder,
+            mode,
+            pace,
+            tally,
+            generation: AtomicU32::new(0),
+            state: Mutex::default(),
+            work: Condvar::new(),
+            open: Condvar::new(),
+            lets_all: AtomicBool::new(false),
+        });
+        for index in 0..workers {
+            staging.lock().workers += 1;
+            let own = Arc::clone(&staging);
+            let thread = std::thread::Builder::new().name(format!("copy-{index}"));
+            if let Err(error) = thread.spawn(move || own.work()) {
+                let mut state = staging.lock();
+                state.workers -= 1;
+                if state.workers == 0 {
+                    staging.stop(&mut state, &format!("no copy worker could be started: {error}"));
+                }
+                break;
+            }
+        }
+        staging
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// From `step` on this rank computes `owners`.
+    pub fn plan(&self, step: u64, owners: &[u32], generation: u32) {
+        let mut state = self.lock();
+        if state.stopped || (state.serial > 0 && state.owners == owners) {
+            return;
+        }
+        self.generation.store(generation, Ordering::Relaxed);
+        // Others may have copied what is ours now.
+        self.folder.catch_up();
+        state.serial += 1;
+        state.owners = owners.to_vec();
+        state.walk = Some(Walk::new(self.order.clone(), step, owners));
+        state.at = None;
+        state.gate = Gate::new(step, owners);
+        state.returned.clear();
+        state.surveyed = false;
+        self.lets_all.store(false, Ordering::Release);
+        drop(state);
+        self.work.notify_all();
+    }
+
+    /// Whether the files of that micro-batch are there, or nobody waits for them.
+    pub fn lets(&self, step: u64, owner: u32) -> bool {
+        self.lets_all.load(Ordering::Acquire) || self.lets_in(&self.lock(), step, owner)
+    }
+
+    fn lets_in(&self, state: &State, step: u64, owner: u32) -> bool {
+        let let_through = match self.mode {
+            StagingMode::None => true,
+            StagingMode::Before => state.gate.is_whole() || !state.owners.contains(&owner),
+            StagingMode::During => state.gate.lets(step, owner),
+        };
+        state.stopped || state.closing || state.serial == 0 || let_through
+    }
+
+    /// Waits for the files of that micro-batch, so long at most; whether they are there.
+    pub fn wait(&self, step: u64, owner: u32, limit: Duration) -> bool {
+        if self.lets_all.load(Ordering::Acquire) {
+            return true;
+        }
+        let held = |state: &mut State| !self.lets_in(state, step, owner);
+        let waited = self.open.wait_timeout_while(self.lock(), limit, held);
+        !waited.unwrap_or_else(PoisonError::into_inner).1.timed_out()
+    }
+
+    /// How far it is.
+    pub fn progress(&self) -> Progress {
+        let state = self.lock();
+        let seconds = state.begun.map_or(0.0, |begun| begun.elapsed().as_secs_f64());
+        Progress { rate: state.copied_bytes as f64 / seconds.max(1e-3), ..state.progress }
+    }
+
+    /// Whether everything is there.
+    pub fn is_whole(&self) -> bool {
+        let state = self.lock();
+        state.stopped || state.gate.is_whole()
+    }
+
+    /// Nothing is copied any more, and nobody is held up: training reads the shared store.
+    fn stop(&self, state: &mut State, reason: &str) {
+        if std::mem::replace(&mut state.stopped, true) {
+            return;
+        }
+        if !state.closing {
+            act_on(&format!("staging has stopped, training reads the shared store: {reason}"));
+        }
+        self.lets_all.store(true, Ordering::Release);
+        self.open.notify_all();
+        self.work.notify_all();
+    }
+
+    /// The life of a copy worker.
+    fn work(&self) {
+        while let Some(unit) = self.await_unit() {
+            let copied = catch_unwind(AssertUnwindSafe(|| {
+                self.pace.await_turn();
+                let generation = self.generation.load(Ordering::Relaxed);
+                self.folder.copy(&*self.set.store, &unit.file, generation)
+            }));
+            let mut state = self.lock();
+            match copied {
+                Ok(Ok(bytes)) => {
+                    self.pace.copied(bytes);
+                    self.tally.fetched(Tier::Shared, bytes);
+                    state.copied_bytes += bytes;
+                    self.arrived(&mut state, &unit, bytes);
+                }
+                Ok(Err(CopyError::Source(reason))) => {
+                    // Whoever reads it meets the same, and says so.
+                    tracing::warn!("not staged: {reason}");
+                    self.arrived(&mut state, &unit, 0);
+                }
+                Ok(Err(CopyError::Folder(reason))) => self.stop(&mut state, &reason),
+                Err(_) => {
+                    // Its share is the others'.
+                    state.returned.push(unit);
+                    break;
+                }
+            }
+        }
+        let mut state = self.lock();
+        state.workers -= 1;
+        if state.workers == 0 {
+            self.stop(&mut state, "every copy worker has died");
+        }
+        self.work.notify_all();
+        self.open.notify_all();
+    }
+
+    fn arrived(&self, state: &mut State, unit: &Unit, bytes: u64) {
+        if unit.serial == state.serial {
+            state.progress.files += 1;
+            state.progress.bytes += bytes;
+            let number = unit.micro_batch;
+            self.moved(state, number);
+        }
+    }
+
+    /// One thing less that a micro-batch waits for.
+    fn moved(&self, state: &mut State, micro_batch: u64) {
+        let more = state.gate.arrived(micro_batch);
+        if state.gate.is_whole() {
+            self.lets_all.store(true, Ordering::Release);
+        }
+        if more || state.gate.is_whole() {
+            self.open.notify_all();
+        }
+    }
+
+    /// The next file to copy; `None`: the worker's life is over.
+    fn await_unit(&self) -> Option<Unit> {
+        let mut state = self.lock();
+        loop {
+            if state.closing || state.stopped {
+                return None;
+            }
+            if let Some(unit) = state.returned.pop() {
+                return Some(unit);
+            }
+            if state.walk.is_some() && !state.surveyed {
+                state = self.survey(state);
+                continue;
+            }
+            if let Some(unit) = self.next_unit(&mut state) {
+                return Some(unit);
+            }
+            state = self.work.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    /// Before the first file of a plan: how much there is, and whether there is room for it.
+    fn survey<'a>(&'a self, mut state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+        state.surveyed = true;
+        let (serial, owners) = (state.serial, state.owners.clone());
+        drop(state);
+        let (files, bytes) = walk::survey(&*self.set.source, &self.order, &owners);
+        let free = os::free_disk_bytes(self.folder.root()).unwrap_or(u64::MAX);
+        let lacking = bytes.saturating_sub(self.folder.bytes());
+        let mut state = self.lock();
+        if state.serial == serial {
+            state.begun.get_or_insert_with(Instant::now);
+            state.progress = Progress { files_total: files, bytes_total: bytes, ..state.progress };
+            (state.progress.files, state.progress.bytes) = (0, 0);
+            if lacking > free.saturating_sub(SPARE_BYTES) {
+                let reason = format!(
+                    "no room in {}: {lacking} bytes are needed, {free} are free; set \
+                     staging.folder to a larger local disk",
+                    self.folder.root().shown()
+                );
+                self.stop(&mut state, &reason);
+            }
+        }
+        state
+    }
+
+    /// Goes on with the walk to the next file that is not here yet.
+    fn next_unit(&self, state: &mut State) -> Option<Unit> {
+        loop {
+            let next = state.walk.as_mut()?.next();
+            let before = state.at;
+            match next {
+                Some(Next::MicroBatch) => {
+                    state.at = Some(state.gate.begin());
+                    // The one before it is counted.
+                    before.into_iter().for_each(|number| self.moved(state, number));
+                }
+                Some(Next::Sample(sample)) => {
+                    let Some(location) = self.set.source.location(sample) else { continue };
+                    let number = state.at?;
+                    match self.folder.copy_of(Key::of(&location.file)) {
+                        Some(bytes) => {
+                            state.progress.files += 1;
+                            state.progress.bytes += bytes;
+                        }
+                        None => {
+                            state.gate.lacks_another();
+                            let (serial, file) = (state.serial, location.file.into_owned());
+                            return Some(Unit { serial, micro_batch: number, file });
+                        }
+                    }
+                }
+                None => {
+                    state.walk = None;
+                    state.gate.close();
+                    before.into_iter().for_each(|number| self.moved(state, number));
+                    return None;
+                }
+            }
+        }
+    }
+
+    /// Ends the workers; this rank needs no copies any more.
+    pub fn retire(&self) {
+        self.close();
+        self.folder.retire();
+    }
+
+    /// Ends the workers after the file at hand.
+    pub fn close(&self) {
+        let mut state = self.lock();
+        state.closing = true;
+        self.work.notify_all();
+        self.open.notify_all();
+        let working = |state: &mut State| state.workers > 0;
+        state.walk = None;
+        drop(self.open.wait_timeout_while(state, CLOSE_LIMIT, working));
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,83 @@
+//! Where a training sample's bytes come from: the node's cache, its staged copies, else the shared
+//! store. It counts, and whatever is nearer may fail: the shared store is asked then.
+
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+
+use crate::config::Shown;
+use crate::data::staging::folder::{Folder, Found};
+use crate::data::staging::pace::Urgent;
+use crate::data::tally::{Tally, Tier};
+use crate::observe::notice::act_on;
+
+use super::{Entry, FetchError, Kind, Location, Store};
+
+/// See the module.
+pub struct Tiered {
+    shared: Arc<dyn Store>,
+    staged: Option<Arc<Folder>>,
+    tally: Arc<Tally>,
+    urgent: Arc<Urgent>,
+    damage_said: AtomicBool,
+}
+
+impl Tiered {
+    /// `urgent` knows of reads from `shared`.
+    pub fn new(
+        shared: Arc<dyn Store>,
+        staged: Option<Arc<Folder>>,
+        (tally, urgent): (Arc<Tally>, Arc<Urgent>),
+    ) -> Self {
+        Self { shared, staged, tally, urgent, damage_said: AtomicBool::new(false) }
+    }
+
+    fn fetch_nearest(
+        &self,
+        location: &Location<'_>,
+        into: &mut Vec<u8>,
+    ) -> Result<Tier, FetchError> {
+        if let Some(folder) = &self.staged {
+            match folder.fetch(location, into) {
+                Found::Here => return Ok(Tier::Local),
+                Found::Not => {}
+                Found::Damaged(reason) => self.report(folder, location, &reason),
+            }
+        }
+        let _reading = self.urgent.begin();
+        self.shared.fetch(location, into).map(|()| Tier::Shared)
+    }
+
+    /// Once on the console; each in the log.
+    fn report(&self, folder: &Folder, location: &Location<'_>, reason: &str) {
+        let text = format!(
+            "a staged copy in {} cannot be used, {} is read from the shared store: {reason}",
+            folder.root().shown(),
+            location.file.shown()
+        );
+        match self.damage_said.swap(true, Ordering::Relaxed) {
+            false => act_on(&text),
+            true => tracing::warn!("{text}"),
+        }
+    }
+}
+
+impl Store for Tiered {
+    fn fetch(&self, location: &Location<'_>, into: &mut Vec<u8>) -> Result<(), FetchError> {
+        let begun = Instant::now();
+        let tier = self.fetch_nearest(location, into);
+        self.tally.waited(begun.elapsed());
+        self.tally.fetched(tier?, into.len() as u64);
+        Ok(())
+    }
+
+    fn list(&self, folder: &Path) -> io::Result<Vec<Entry>> {
+        self.shared.list(folder)
+    }
+
+    fn look(&self, path: &Path) -> io::Result<Kind> {
+        self.shared.look(path)
+    }
+}
