@@ -20,6 +20,7 @@ mod runs;
 mod shim;
 mod soak;
 mod spares;
+mod staging;
 mod stranger;
 mod strangers;
 mod support;

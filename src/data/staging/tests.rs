@@ -17,8 +17,8 @@ const FILES: u64 = 24;
 const LONG: Duration = Duration::from_secs(60);
 const NOW: Duration = Duration::ZERO;
 
-/// One file of a few bytes a sample.
-struct Files;
+/// One file of so many bytes a sample, as the listing says.
+struct Files(u64);
 
 fn name(id: u64) -> PathBuf {
     format!("/set/{id}").into()
@@ -38,7 +38,7 @@ impl Source for Files {
         0
     }
     fn location(&self, id: u64) -> Option<Location<'_>> {
-        Some(Location::whole(Cow::Owned(name(id)), 4))
+        Some(Location::whole(Cow::Owned(name(id)), self.0))
     }
     fn decode(&self, _: u64, _: &[u8]) -> Result<Image, String> {
         Err("no picture".into())
@@ -107,7 +107,7 @@ fn root(place: &tempfile::TempDir) -> PathBuf {
 
 fn begin(mode: StagingMode, workers: u32, place: tempfile::TempDir) -> Stand {
     let (store, order) = (Slow::new(), Order::new(FILES, 3, 9, 6).expect("valid"));
-    let set = DataSet { source: Arc::new(Files), store: store.clone() };
+    let set = DataSet { source: Arc::new(Files(4)), store: store.clone() };
     let folder = Arc::new(Folder::open(&root(&place)).expect("opened"));
     let pace = Pace::new(Wanted::Rate(Rate(u64::MAX)), Arc::new(Urgent::default()));
     let staging =
@@ -211,7 +211,7 @@ fn a_folder_that_is_gone_and_a_file_that_cannot_be_read_hold_nobody_up() {
     store.let_through(FILES);
     assert!(staging.wait(3, 2, LONG) && staging.is_whole());
     let (empty, place) = (Arc::new(MemoryStore::default()), tempfile::tempdir().expect("folder"));
-    let set = DataSet { source: Arc::new(Files), store: empty };
+    let set = DataSet { source: Arc::new(Files(4)), store: empty };
     let folder = Arc::new(Folder::open(&root(&place)).expect("opened"));
     let pace = Pace::new(Wanted::Auto, Arc::new(Urgent::default()));
     let order = Order::new(FILES, 3, 9, 6).expect("valid");
@@ -231,4 +231,17 @@ fn closing_holds_nobody_up() {
     staging.close();
     assert!(waits.join().expect("no panic"));
     store.let_through(FILES);
+}
+
+#[test]
+fn a_set_that_has_no_room_is_not_staged() {
+    let place = tempfile::tempdir().expect("temporary folder");
+    let set = DataSet { source: Arc::new(Files(1 << 55)), store: Arc::new(MemoryStore::default()) };
+    let folder = Arc::new(Folder::open(&root(&place)).expect("opened"));
+    let how = (StagingMode::Before, Pace::new(Wanted::Auto, Arc::default()));
+    let order = Order::new(FILES, 3, 9, 6).expect("valid");
+    let staging = Staging::start((set, order), folder, how, Arc::default(), 1);
+    staging.plan(0, &[0], 0);
+    assert!(staging.wait(0, 0, LONG) && staging.is_whole());
+    assert_eq!(staging.progress().files, 0);
 }

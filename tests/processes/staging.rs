@@ -1,0 +1,106 @@
+//! Run-time staging among real ranks: whatever brings a sample's bytes, and whoever dies
+//! meanwhile, the order of samples and the weights are the same.
+
+use std::path::{Path, PathBuf};
+
+use kintsugi::observe::ledger;
+use kintsugi::observe::result::{RunResult, Status};
+
+use crate::support::{
+    alone, assert_audited, assert_nothing_runs, kintsugi, result_of, run, run_dir,
+};
+
+const LIMIT_SECONDS: u64 = 120;
+const FILES: u64 = 96;
+
+const CONFIGURATION: &str = r#"
+[run]
+ranks = 2
+[model]
+name = "mlp"
+width = 0.25
+[data]
+image_size = 16
+[train]
+steps = 40
+global_batch = 8
+owners = 4
+[evaluation]
+every = "never"
+[checkpoint]
+every = "never"
+[observe]
+tensorboard = false
+"#;
+
+/// A set, and runs over it.
+struct Share(PathBuf);
+
+impl Share {
+    fn new(name: &str) -> Self {
+        let share = Self(run_dir(name));
+        let mut synth = kintsugi();
+        synth.args(["data", "synth", "--train", "96", "--validation", "8", "--classes", "4"]);
+        let made = run(synth.args(["--image-size", "16"]).arg(share.0.join("set")), 30);
+        assert_eq!(made.code, Some(0), "{}", made.stderr);
+        std::fs::write(share.0.join("run.toml"), CONFIGURATION).unwrap();
+        share
+    }
+
+    /// A run that completes; what it summed, step by step, and its result.
+    fn complete(&self, name: &str, overrides: &[&str]) -> (Vec<(u64, u64)>, RunResult) {
+        let dir = self.0.join(name);
+        let mut launch = kintsugi();
+        launch.arg("launch").arg(self.0.join("run.toml")).arg("--run-dir").arg(&dir);
+        for (key, folder) in [("data.train", "set/train"), ("data.validation", "set/validation")] {
+            launch.arg("-s").arg(format!("{key}={}", self.0.join(folder).display()));
+        }
+        launch.arg("-s").arg(format!("staging.folder={}", self.0.display()));
+        for set in overrides {
+            launch.args(["-s", set]);
+        }
+        let ended = run(&mut launch, LIMIT_SECONDS);
+        assert_eq!(ended.code, Some(0), "{name}: {}", ended.stderr);
+        let result = result_of(&dir);
+        assert_eq!(result.status, Status::Completed);
+        assert_audited(&dir);
+        assert_nothing_runs(&dir);
+        (summed(&dir), result)
+    }
+
+    fn staged_folders(&self) -> usize {
+        let names = std::fs::read_dir(&self.0).unwrap().flatten().map(|entry| entry.file_name());
+        names.filter(|name| name.to_string_lossy().starts_with("kintsugi-stage-")).count()
+    }
+}
+
+fn summed(dir: &Path) -> Vec<(u64, u64)> {
+    let entries = ledger::read(&dir.join("ledger.jsonl")).unwrap();
+    ledger::effective(&entries).iter().map(|line| (line.count, line.mix)).collect()
+}
+
+#[test]
+fn every_mode_of_staging_ends_with_the_same_bits_with_a_rank_killed_in_each() {
+    let _alone = alone();
+    let share = Share::new("staging-modes");
+    let (samples, calm) = share.complete("calm", &["data.prefetch=0"]);
+    assert_eq!(calm.data.bytes.local, 0);
+    let slow = "data.throttle={rate=\"300kB/s\", latency=\"1ms\"}";
+    let kill = "faults.plan=[{kind=\"kill\", rank=1, step=5}]";
+    for (name, mode) in [
+        ("before", &["staging.mode=before", "staging.workers=2"][..]),
+        ("during", &["staging.mode=during", "staging.workers=1", "staging.keep=true"]),
+        ("during-0", &["staging.mode=during", "staging.workers=4", "data.prefetch=0"]),
+    ] {
+        let folders = share.staged_folders();
+        let (same, struck) = share.complete(name, &[mode, &[slow, kill]].concat());
+        assert_eq!(struck.recoveries.len(), 1, "{name}");
+        assert!(same == samples, "{name}: other samples in some step");
+        assert_eq!(struck.state_sha256, calm.state_sha256, "{name}");
+        // What died in the hands of the dead is copied again, and nothing else.
+        let data = struck.data;
+        assert!(data.opens <= FILES + 4 && data.bytes.local > 0, "{name}: {data:?}");
+        let kept = if name == "during" { 2 } else { 0 };
+        assert_eq!(share.staged_folders(), folders + kept, "{name}: folder and lock, or nothing");
+    }
+}
