@@ -1,5 +1,6 @@
 //! `kintsugi simulate`: `cluster` plays schedules of failures over simulated processes, time and
-//! disks, and says whether every run ended as promised; `fleet` forecasts goodput.
+//! disks, and says whether every run ended as promised; `fleet` forecasts goodput; `cache` says how
+//! often caches miss.
 
 use std::process::ExitCode;
 use std::time::Instant;
@@ -7,6 +8,7 @@ use std::time::Instant;
 use crate::lab::simulate::{self, Failed, Rule, Schedules, Shown, Tally};
 use crate::observe::console::{print_line, say};
 
+mod cache;
 mod fleet;
 
 /// Simulations.
@@ -22,6 +24,8 @@ enum What {
     Cluster(Cluster),
     /// Forecasts the goodput of large fleets under each way of surviving failures
     Fleet(Box<fleet::Args>),
+    /// Says how often caches miss under the orders that training can take
+    Cache(cache::Args),
 }
 
 /// Runs whole runs under drawn failures.
@@ -55,6 +59,7 @@ pub fn run(args: &Args) -> ExitCode {
     match &args.what {
         What::Cluster(cluster) => run_cluster(cluster),
         What::Fleet(fleet) => fleet::run(fleet),
+        What::Cache(cache) => cache::run(cache),
     }
 }
 

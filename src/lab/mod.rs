@@ -1,6 +1,7 @@
 //! experiment runs, bench compares, doctor checks, chaos kills.
 
 pub mod bench;
+pub mod caches;
 pub mod chaos;
 pub mod doctor;
 pub mod experiment;

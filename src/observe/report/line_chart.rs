@@ -44,6 +44,11 @@ pub enum Unit {
 pub enum XAxis {
     /// Seconds, from 0.
     Time,
+    /// Shares, from 0, written as per cent.
+    Shares {
+        /// Of what.
+        label: String,
+    },
     /// Sizes from a smallest one (above 0) on, every factor of ten as wide as any other.
     Logarithmic {
         /// The smallest.
@@ -139,7 +144,7 @@ impl LineChart {
         let scale = Scale {
             right: WIDTH - widths.fold(RIGHT_MIN, f64::max),
             logarithmic_from: match self.x_axis {
-                XAxis::Time => None,
+                XAxis::Time | XAxis::Shares { .. } => None,
                 XAxis::Logarithmic { from, .. } => Some(from),
             },
             x_to: self.x_to,
@@ -197,12 +202,18 @@ impl LineChart {
             let powers = (low..=high).map(|power| 10f64.powi(power));
             return (powers.map(|at| (at, grouped(at))).collect(), label.clone());
         }
-        let (unit, unit_name) = time_unit(self.x_to);
+        let (unit, label) = match &self.x_axis {
+            XAxis::Shares { label } => (0.01, format!("{label} / %")),
+            _ => {
+                let (unit, name) = time_unit(self.x_to);
+                (unit, format!("wall time / {name}"))
+            }
+        };
         let marks = ticks(0.0, self.x_to / unit, 8);
         let digits = tick_digits(&marks);
         let seen = marks.iter().filter(|mark| **mark * unit <= self.x_to * 1.0001);
         let marks = seen.map(|mark| (mark * unit, format!("{mark:.digits$}"))).collect();
-        (marks, format!("wall time / {unit_name}"))
+        (marks, label)
     }
 
     fn failure_marks(&self, canvas: &mut Canvas, scale: &Scale) {

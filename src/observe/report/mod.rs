@@ -19,7 +19,7 @@ pub mod summary;
 pub mod svg;
 pub mod tables;
 
-pub use page::{document as page_of, render as html};
+pub use page::{document as page_of, drawing as svg_file, render as html};
 
 /// One run as it left its directory.
 #[derive(Debug, Clone, PartialEq)]

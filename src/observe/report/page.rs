@@ -55,6 +55,11 @@ pub fn document(title: &str, body: &str) -> String {
     )
 }
 
+/// A drawing as a file of its own: with the page's colours and type.
+pub fn drawing(svg: &str) -> String {
+    svg.replacen('>', &format!(">\n<style>\n{STYLE}</style>"), 1)
+}
+
 struct Page {
     body: String,
     figures: usize,

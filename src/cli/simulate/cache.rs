@@ -1,0 +1,234 @@
+//! `kintsugi simulate cache`: how often caches miss under the orders that training can take.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use crate::config::{Shown, WithinBundle};
+use crate::lab::caches::figure4::{self, Improvement};
+use crate::lab::caches::trace::Assignment;
+use crate::lab::caches::{Policy, READS_MAX, Row, SAMPLES_MAX, Setting, cache_sizes, page, play};
+use crate::observe::console::{print_line, say};
+use crate::observe::report::svg_file;
+use crate::observe::storage::{FileSystem, Storage};
+
+/// Most nodes: each has a trace of its own.
+const NODES_MAX: u32 = 4096;
+/// What is played and what is computed may lie this far apart.
+const AGREE: f64 = 0.003;
+/// Cache sizes that the table shows.
+const SHOWN: [f64; 6] = [0.1, 0.2, 0.35, 0.4, 0.6, 0.9];
+
+/// Plays LRU, keep (never evict), Belady's optimum and 2Q over the order that runs use: the global
+/// shuffle, bundles in one direction, alternating and reversed, on one node and on several.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Samples of the training set
+    #[arg(long, value_name = "N", default_value_t = 20_000)]
+    samples: u64,
+    /// Epochs; caches are cold in the first
+    #[arg(long, value_name = "N", default_value_t = 30)]
+    epochs: u64,
+    /// Virtual owners (`train.owners`)
+    #[arg(long, value_name = "V", default_value_t = 8)]
+    owners: u32,
+    /// Numbers of nodes; Belady and 2Q are played on the first
+    #[arg(long, value_name = "N,...", value_delimiter = ',', default_values_t = [1, 4])]
+    nodes: Vec<u32>,
+    /// Bundle ratios (`data.bundle_ratio`)
+    #[arg(long, value_name = "B,...", value_delimiter = ',',
+        default_values_t = [0.5, 0.2, 0.1, 0.05, 0.01])]
+    bundle_ratios: Vec<f64>,
+    /// `run.seed`
+    #[arg(long, value_name = "SEED", default_value_t = 1)]
+    seed: u64,
+    /// Receives cache.csv, cache.html and the drawings as SVG
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
+    /// One JSON object as the last line
+    #[arg(long)]
+    json: bool,
+}
+
+/// Exit 0; 1: what was played is below the bound or could not be written; 2: values without sense.
+pub fn run(args: &Args) -> ExitCode {
+    if let Some(reason) = refusal(args) {
+        say!("error: {reason}");
+        return ExitCode::from(2);
+    }
+    let setting = Setting {
+        samples: args.samples,
+        epochs: args.epochs,
+        owners: args.owners,
+        nodes: args.nodes.clone(),
+        ratios: args.bundle_ratios.clone(),
+        seed: args.seed,
+    };
+    let rows = match play(&setting) {
+        Ok(rows) => rows,
+        Err(error) => {
+            say!("error: {error}");
+            return ExitCode::from(2);
+        }
+    };
+    let gains = figure4::improvements(&rows, setting.nodes[0]);
+    let command = std::env::args().collect::<Vec<_>>().join(" ");
+    print_rows(&setting, &rows);
+    print_gains(&gains);
+    for line in page::sentences(&setting, &gains) {
+        print_line!("{line}");
+    }
+    if let Some(folder) = &args.out
+        && let Err(error) = write(folder, &setting, &rows, &gains, &command)
+    {
+        say!("error: {}: {error}", folder.shown());
+        return ExitCode::from(1);
+    }
+    if args.json {
+        let of = |assignment| -> Vec<&Row> {
+            rows.iter().filter(|row| row.assignment == assignment).collect()
+        };
+        let line = serde_json::json!({
+            "simulate": "cache",
+            "command": command,
+            "samples": setting.samples,
+            "epochs": setting.epochs,
+            "owners": setting.owners,
+            "seed": setting.seed,
+            "rows": of(Assignment::Owners),
+            "strided": of(Assignment::Strided),
+            "improvements": gains,
+        });
+        print_line!("{line}");
+    }
+    ExitCode::SUCCESS
+}
+
+/// Values that make no sense.
+fn refusal(args: &Args) -> Option<String> {
+    let reads = args.samples.saturating_mul(args.epochs);
+    let nodes = args.nodes.iter().all(|&nodes| (1..=NODES_MAX.min(args.owners)).contains(&nodes));
+    let ratios = args.bundle_ratios.iter().all(|&ratio| ratio > 0.0 && ratio < 1.0);
+    for (valid, reason) in [
+        (
+            (1..=SAMPLES_MAX).contains(&args.samples),
+            format!("--samples: write a number from 1 to {SAMPLES_MAX}"),
+        ),
+        (args.epochs >= 2, "--epochs: caches are cold in the first; write 2 or more".into()),
+        (reads <= READS_MAX, format!("--samples x --epochs: write {READS_MAX} reads or fewer")),
+        (
+            u64::from(args.owners) <= args.samples && args.owners > 0,
+            "--owners: write a number from 1 to the number of samples".into(),
+        ),
+        (
+            nodes && !args.nodes.is_empty(),
+            format!(
+                "--nodes: a node without an owner reads nothing; write numbers from 1 to {}, or \
+                 --owners higher",
+                NODES_MAX.min(args.owners)
+            ),
+        ),
+        (ratios, "--bundle-ratios: write shares above 0 and below 1".into()),
+    ] {
+        if !valid {
+            return Some(reason);
+        }
+    }
+    None
+}
+
+fn print_rows(setting: &Setting, rows: &[Row]) {
+    print_line!("Share of reads that miss after the first epoch, by the cache's share of the set.");
+    let head: String = SHOWN.iter().map(|size| format!("{:>8.0} %", size * 100.0)).collect();
+    print_line!("{:<38} {:<7} {:<16}{head}  off by", "order", "policy", "nodes");
+    let mut lines: Vec<(String, Policy, u32, Assignment)> = Vec::new();
+    let line_of = |row: &Row| {
+        let order = page::order_name(row.bundle_ratio, row.alternating, row.within_bundle);
+        (order, row.policy, row.nodes, row.assignment)
+    };
+    // LRU is what orders change; the others are shown where they can be compared with it.
+    let shown = |row: &&Row| {
+        let global = row.bundle_ratio == 1.0 && row.within_bundle == WithinBundle::Reshuffle;
+        row.policy == Policy::Lru || (global && row.nodes == setting.nodes[0])
+    };
+    for row in rows.iter().filter(shown) {
+        if lines.last() != Some(&line_of(row)) {
+            lines.push(line_of(row));
+        }
+    }
+    for line in lines {
+        let own: Vec<&Row> = rows.iter().filter(|row| line_of(row) == line).collect();
+        let miss = |size: &f64| own.iter().find(|row| row.cache == *size).map(|row| row.miss);
+        let cells = SHOWN.iter().filter_map(miss).map(|miss| format!("{miss:>10.4}"));
+        let cells: String = cells.collect();
+        let off = off_by(&own).map_or("no formula".into(), |off| {
+            format!("{off:.4}{}", if off > AGREE { " !" } else { "" })
+        });
+        let (order, policy, nodes, assignment) = line;
+        let nodes = match assignment {
+            Assignment::Owners => format!("{nodes}"),
+            Assignment::Strided => format!("{nodes}, in turn"),
+        };
+        print_line!("{order:<38} {:<7} {nodes:<16}{cells}  {off}", policy.name());
+    }
+    let cells: String = SHOWN.iter().map(|size| format!("{:>10.4}", 1.0 - size)).collect();
+    print_line!("{:<38} {:<7} {:<16}{cells}", "any order (bound 1 - c)", "any", "any");
+    print_line!(
+        "off by: largest difference from the formula over {} sizes; ! where above {AGREE}: few \
+         samples, or few owners a node. Over all {} rows (--json, --out): {:.4}.\n",
+        cache_sizes().len(),
+        rows.len(),
+        off_by(&rows.iter().collect::<Vec<_>>()).unwrap_or(0.0)
+    );
+}
+
+/// The largest difference from the formula; `None` where none has one.
+fn off_by(rows: &[&Row]) -> Option<f64> {
+    let differences = rows.iter().filter_map(|row| Some((row.miss - row.closed_form?).abs()));
+    differences.max_by(f64::total_cmp)
+}
+
+fn print_gains(gains: &[Improvement]) {
+    print_line!("How much less LRU misses than under the global shuffle (Lee and Bahn, Fig. 4).");
+    print_line!(
+        "{:<38} {:<10} {:<11} {:>7} {:>9} {:>7}",
+        "order",
+        "grid",
+        "cold epoch",
+        "best",
+        "at cache",
+        "mean"
+    );
+    for gain in gains {
+        print_line!(
+            "{:<38} {:<10} {:<11} {:>5.1} % {:>7.0} % {:>5.1} %",
+            page::order_name(gain.bundle_ratio, gain.alternating, gain.within_bundle),
+            gain.grid,
+            if gain.cold_epoch { "counted" } else { "left out" },
+            gain.best * 100.0,
+            gain.best_at * 100.0,
+            gain.mean * 100.0
+        );
+    }
+    print_line!("");
+}
+
+fn write(
+    folder: &Path,
+    setting: &Setting,
+    rows: &[Row],
+    gains: &[Improvement],
+    command: &str,
+) -> std::io::Result<()> {
+    std::fs::create_dir_all(folder)?;
+    let storage = FileSystem::new(folder);
+    let whole = |name: &str, text: &str| {
+        storage.write_whole(Path::new(name), &[text.as_bytes()])?;
+        print_line!("{}", folder.join(name).shown());
+        Ok::<(), std::io::Error>(())
+    };
+    whole("cache.csv", &page::csv(rows))?;
+    for drawing in page::drawings(rows, setting.nodes[0]) {
+        whole(&format!("cache-{}.svg", drawing.name), &svg_file(&drawing.svg))?;
+    }
+    whole("cache.html", &page::html(setting, rows, gains, command))
+}

@@ -1,0 +1,257 @@
+//! `kintsugi simulate cache`: how often a node's cache misses under the orders that training can
+//! take (Lee and Bahn, Fig. 4). The order is the one that runs use; policies are played over it or
+//! computed. Samples have the same size. Pure; nothing reads a clock.
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use serde::{Serialize, Serializer};
+
+use crate::config::WithinBundle;
+use crate::data::DataError;
+use crate::data::sampler::{Bundling, Order};
+
+pub mod figure4;
+pub mod forms;
+pub mod lru;
+pub mod page;
+pub mod policies;
+pub mod trace;
+
+use trace::{Assignment, Trace, traces};
+
+/// Cache sizes of the published simulator, as shares of the samples.
+pub const AUTHORS_GRID: [f64; 9] = [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9];
+/// The sizes under which the published mean and maximum come out.
+pub const SMALL_GRID: [f64; 9] = [0.0, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4];
+/// Most samples.
+pub const SAMPLES_MAX: u64 = 1 << 24;
+/// Most reads of one order: its trace is kept in memory.
+pub const READS_MAX: u64 = 1 << 28;
+
+/// What a full cache does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[allow(missing_docs)]
+pub enum Policy {
+    #[serde(rename = "lru")]
+    Lru,
+    #[serde(rename = "keep")]
+    Keep,
+    #[serde(rename = "belady")]
+    Belady,
+    #[serde(rename = "2q")]
+    TwoQueues,
+}
+
+impl Policy {
+    /// As tables and files write it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Lru => "lru",
+            Self::Keep => "keep",
+            Self::Belady => "belady",
+            Self::TwoQueues => "2q",
+        }
+    }
+}
+
+/// What is played.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Setting {
+    /// Samples of the set.
+    pub samples: u64,
+    /// Epochs, the first one with cold caches included: two or more.
+    pub epochs: u64,
+    /// Virtual owners.
+    pub owners: u32,
+    /// Numbers of nodes. LRU and keep are played on all of them, the others on the first.
+    pub nodes: Vec<u32>,
+    /// Bundle ratios that alternate.
+    pub ratios: Vec<f64>,
+    /// `run.seed`.
+    pub seed: u64,
+}
+
+/// One cache under one order.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Row {
+    /// What a full cache does.
+    pub policy: Policy,
+    /// Places in all nodes' caches together, as a share of the samples.
+    #[serde(serialize_with = "rounded")]
+    pub cache: f64,
+    /// `data.bundle_ratio`; 1 = the global shuffle.
+    pub bundle_ratio: f64,
+    /// `data.alternating`
+    pub alternating: bool,
+    /// `data.within_bundle`
+    pub within_bundle: WithinBundle,
+    /// Nodes, each with a cache of its own.
+    pub nodes: u32,
+    /// Which node reads a sample.
+    pub assignment: Assignment,
+    /// Share of the reads after the first epoch that miss.
+    #[serde(serialize_with = "rounded")]
+    pub miss: f64,
+    /// The same with the first epoch, which finds nothing.
+    #[serde(serialize_with = "rounded")]
+    pub miss_with_cold: f64,
+    /// `miss` from a formula; `None` where there is none.
+    #[serde(serialize_with = "rounded_option")]
+    pub closed_form: Option<f64>,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "the form that serde asks for")]
+fn rounded<S: Serializer>(value: &f64, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_f64((value * 1e6).round() / 1e6)
+}
+
+#[expect(clippy::ref_option, reason = "the form that serde asks for")]
+fn rounded_option<S: Serializer>(value: &Option<f64>, serializer: S) -> Result<S::Ok, S::Error> {
+    match value {
+        Some(value) => rounded(value, serializer),
+        None => serializer.serialize_none(),
+    }
+}
+
+/// The sizes of both grids, from the smallest.
+pub fn cache_sizes() -> Vec<f64> {
+    let mut sizes = [SMALL_GRID, AUTHORS_GRID].concat();
+    sizes.sort_by(f64::total_cmp);
+    sizes.dedup();
+    sizes
+}
+
+/// The orders that are compared, the global shuffle first.
+pub fn bundlings(ratios: &[f64]) -> Vec<Bundling> {
+    let whole = Bundling::WHOLE;
+    let mut all = vec![whole, Bundling { within: WithinBundle::Reverse, ..whole }];
+    all.extend(ratios.iter().map(|&ratio| Bundling { ratio, alternating: true, ..whole }));
+    if let Some(&ratio) = ratios.iter().find(|ratio| **ratio == 0.1).or(ratios.first()) {
+        all.push(Bundling { ratio, ..whole });
+        all.push(Bundling { ratio, alternating: true, within: WithinBundle::Reverse });
+    }
+    all
+}
+
+/// One order, played under all policies, sizes and numbers of nodes.
+struct Case {
+    bundling: Bundling,
+    order: Order,
+    /// The same over one owner, whose positions are dealt to nodes in turn.
+    undivided: Order,
+}
+
+/// Plays everything, on as many threads as there are cores. The rows of all orders, in their
+/// order: the same whatever the threads did.
+pub fn play(setting: &Setting) -> Result<Vec<Row>, DataError> {
+    let cases = bundlings(&setting.ratios)
+        .into_iter()
+        .map(|bundling| {
+            let of = |owners| {
+                Order::new(setting.samples, owners, setting.seed, setting.samples)
+                    .and_then(|order| order.bundled(bundling))
+            };
+            Ok(Case { bundling, order: of(setting.owners)?, undivided: of(1)? })
+        })
+        .collect::<Result<Vec<Case>, DataError>>()?;
+    let next = AtomicUsize::new(0);
+    let done = Mutex::new(vec![Vec::new(); cases.len()]);
+    let work = || {
+        while let Some((at, case)) = {
+            let at = next.fetch_add(1, Ordering::Relaxed);
+            cases.get(at).map(|case| (at, case))
+        } {
+            let rows = case.rows(setting);
+            done.lock().unwrap_or_else(|poison| poison.into_inner())[at] = rows;
+        }
+    };
+    let threads = std::thread::available_parallelism().map_or(1, usize::from).min(cases.len());
+    std::thread::scope(|scope| (0..threads).for_each(|_| drop(scope.spawn(work))));
+    Ok(done.into_inner().unwrap_or_else(|poison| poison.into_inner()).concat())
+}
+
+impl Case {
+    fn rows(&self, setting: &Setting) -> Vec<Row> {
+        let mut rows = Vec::new();
+        for (index, &nodes) in setting.nodes.iter().enumerate() {
+            let others = [Policy::Belady, Policy::TwoQueues];
+            let policies = if index == 0 { &others[..] } else { &[] };
+            rows.extend(self.rows_of(setting, nodes, Assignment::Owners, policies));
+            if nodes > 1 {
+                rows.extend(self.rows_of(setting, nodes, Assignment::Strided, &[]));
+            }
+        }
+        rows
+    }
+
+    fn rows_of(
+        &self,
+        setting: &Setting,
+        nodes: u32,
+        assignment: Assignment,
+        others: &[Policy],
+    ) -> Vec<Row> {
+        let order = match assignment {
+            Assignment::Owners => &self.order,
+            Assignment::Strided => &self.undivided,
+        };
+        let traces = traces(order, setting.epochs, nodes, assignment);
+        let samples = setting.samples as usize;
+        let each = |policy: Policy| -> Vec<Row> {
+            let distances: Vec<lru::Distances> = match policy {
+                Policy::Lru => traces.iter().map(|t| lru::distances(t, samples)).collect(),
+                _ => Vec::new(),
+            };
+            let misses = |trace: &Trace, index: usize, places: usize| match policy {
+                Policy::Lru => distances[index].misses(places),
+                Policy::Keep => policies::keep(trace, samples, places),
+                Policy::Belady => policies::belady(trace, samples, places),
+                Policy::TwoQueues => policies::two_queues(trace, samples, places),
+            };
+            let row = |cache: f64| {
+                let places = (cache * setting.samples as f64 / f64::from(nodes) + 1e-9) as usize;
+                let all = traces.iter().enumerate();
+                let missed = all.map(|(index, trace)| misses(trace, index, places)).sum();
+                self.row(setting, order, (policy, nodes, assignment), cache, missed)
+            };
+            cache_sizes().into_iter().map(row).collect()
+        };
+        [Policy::Lru, Policy::Keep].iter().chain(others).flat_map(|&policy| each(policy)).collect()
+    }
+
+    fn row(
+        &self,
+        setting: &Setting,
+        order: &Order,
+        (policy, nodes, assignment): (Policy, u32, Assignment),
+        cache: f64,
+        missed: u64,
+    ) -> Row {
+        let (samples, epochs) = (setting.samples as f64, setting.epochs as f64);
+        let bundling = self.bundling;
+        let moves = assignment == Assignment::Strided && nodes > 1;
+        let closed_form = match policy {
+            // A sample that changes its node is another matter.
+            _ if moves => None,
+            Policy::Lru => Some(forms::lru(cache, order.cut(0), bundling, setting.epochs)),
+            Policy::Keep | Policy::Belady => Some(forms::bound(cache)),
+            Policy::TwoQueues => None,
+        };
+        Row {
+            policy,
+            cache,
+            bundle_ratio: bundling.ratio,
+            alternating: bundling.alternating,
+            within_bundle: bundling.within,
+            nodes,
+            assignment,
+            miss: missed as f64 / (samples * (epochs - 1.0)),
+            miss_with_cold: (missed as f64 + samples) / (samples * epochs),
+            closed_form,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,218 @@
+//! What was simulated, for people and for spreadsheets: curves, one self-contained page, CSV.
+
+use crate::config::WithinBundle;
+use crate::observe::report::line_chart::{LineChart, Series, Unit, XAxis};
+use crate::observe::report::page_of;
+use crate::observe::report::statistics::MeanCurve;
+use crate::observe::report::svg::escape;
+
+use super::figure4::{Improvement, PAPER_BEST, PAPER_MEAN, best};
+use super::trace::Assignment;
+use super::{Policy, Row, Setting, forms};
+
+/// An order in words.
+pub fn order_name(ratio: f64, alternating: bool, within: WithinBundle) -> String {
+    let reverse = within == WithinBundle::Reverse;
+    match (ratio == 1.0, alternating, reverse) {
+        (true, _, false) => "global shuffle".into(),
+        (true, _, true) => "global shuffle, then its reverse".into(),
+        (false, _, true) => format!("bundles {ratio}, then the reverse"),
+        (false, true, false) => format!("bundles {ratio}, alternating"),
+        (false, false, false) => format!("bundles {ratio}, same direction"),
+    }
+}
+
+fn name(row: &Row) -> String {
+    order_name(row.bundle_ratio, row.alternating, row.within_bundle)
+}
+
+/// Names in the order of their first rows.
+fn names<'a>(rows: impl Iterator<Item = &'a Row>, of: impl Fn(&Row) -> String) -> Vec<String> {
+    let mut names = Vec::new();
+    for name in rows.map(of) {
+        if !names.contains(&name) {
+            names.push(name);
+        }
+    }
+    names
+}
+
+/// Curves of miss rates against the cache's size, one for each name, and the bound 1 - c.
+fn chart(id: &str, rows: &[&Row], of: impl Fn(&Row) -> String) -> Option<String> {
+    let curve = |points: Vec<(f64, f64)>| MeanCurve { points, band: Vec::new() };
+    let largest = rows.iter().map(|row| row.cache).fold(0.0, f64::max);
+    let mut series = vec![Series {
+        label: "bound 1 - c".into(),
+        colour: 0,
+        curve: curve(vec![(0.0, 1.0), (largest, forms::bound(largest))]),
+        diamond: None,
+        dots: false,
+        reference: true,
+    }];
+    for (index, name) in names(rows.iter().copied(), &of).into_iter().enumerate() {
+        let own = rows.iter().filter(|row| of(row) == name);
+        series.push(Series {
+            curve: curve(own.map(|row| (row.cache, row.miss)).collect()),
+            label: name,
+            colour: index % 7 + 1,
+            diamond: None,
+            dots: true,
+            reference: false,
+        });
+    }
+    LineChart {
+        id: id.into(),
+        label: "Miss rate against the size of the cache".into(),
+        y_label: "misses / reads".into(),
+        unit: Unit::Percent,
+        y_from: Some(0.0),
+        x_axis: XAxis::Shares { label: "cache, of the training set".into() },
+        x_to: largest,
+        failures: Vec::new(),
+        series,
+    }
+    .draw()
+}
+
+/// A drawing: the name of its file, what it shows, the SVG element.
+pub struct Drawing {
+    /// Without its ending.
+    pub name: &'static str,
+    /// Its caption, HTML.
+    pub caption: &'static str,
+    /// The element.
+    pub svg: String,
+}
+
+/// All of them.
+pub fn drawings(rows: &[Row], first_nodes: u32) -> Vec<Drawing> {
+    let reshuffled = |row: &&Row| row.within_bundle == WithinBundle::Reshuffle;
+    let one = |row: &&Row| row.nodes == first_nodes && row.assignment == Assignment::Owners;
+    let lru = |row: &&Row| row.policy == Policy::Lru;
+    let orders: Vec<&Row> = rows.iter().filter(lru).filter(one).filter(reshuffled).collect();
+    let global: Vec<&Row> =
+        rows.iter().filter(one).filter(|row| name(row) == "global shuffle").collect();
+    let tenth = |row: &&Row| row.bundle_ratio < 1.0 && row.alternating;
+    let ratio = rows.iter().filter(reshuffled).find(|row| tenth(row) && row.bundle_ratio <= 0.1);
+    let ratio = ratio.map_or(1.0, |row| row.bundle_ratio);
+    let nodes: Vec<&Row> = rows
+        .iter()
+        .filter(lru)
+        .filter(reshuffled)
+        .filter(|row| tenth(row) && row.bundle_ratio == ratio)
+        .collect();
+    let of_nodes = |row: &Row| match (row.nodes, row.assignment) {
+        (1, _) => "1 node".into(),
+        (nodes, Assignment::Owners) => format!("{nodes} nodes, by owner"),
+        (nodes, Assignment::Strided) => format!("{nodes} nodes, in turn"),
+    };
+    [
+        (
+            "orders",
+            "<b>LRU under each order.</b> After the first epoch. No policy under any order that \
+             reads each sample once an epoch is below the bound.",
+            chart("clip-orders", &orders, name),
+        ),
+        (
+            "policies",
+            "<b>Policies under the global shuffle.</b> Keep (never evict) and Belady reach the \
+             bound whatever the order.",
+            chart("clip-policies", &global, |row| row.policy.name().into()),
+        ),
+        (
+            "nodes",
+            "<b>Several nodes, LRU, alternating bundles.</b> The cache is that of all nodes \
+             together. By owner: a node reads the same samples in every epoch. In turn: positions \
+             are dealt to the nodes one after another.",
+            chart("clip-nodes", &nodes, of_nodes),
+        ),
+    ]
+    .into_iter()
+    .filter_map(|(name, caption, svg)| Some(Drawing { name, caption, svg: svg? }))
+    .collect()
+}
+
+/// What is put in, and the best improvement, in sentences.
+pub fn sentences(setting: &Setting, improvements: &[Improvement]) -> Vec<String> {
+    let mut lines = vec![format!(
+        "{} samples of one size, {} owners, {} epochs of which the first is cold, seed {}.",
+        setting.samples, setting.owners, setting.epochs, setting.seed
+    )];
+    if let Some(best) = best(improvements) {
+        lines.push(format!(
+            "Best improvement against the global shuffle under LRU: {:.1} % (grid {}, at a cache \
+             of {:.0} %; {}; {}). Lee and Bahn state {:.1} % at best and {:.1} % on average, \
+             without their grid.",
+            best.best * 100.0,
+            best.grid,
+            best.best_at * 100.0,
+            order_name(best.bundle_ratio, best.alternating, best.within_bundle),
+            if best.cold_epoch { "cold epoch counted" } else { "cold epoch left out" },
+            PAPER_BEST * 100.0,
+            PAPER_MEAN * 100.0
+        ));
+    }
+    lines
+}
+
+/// The page.
+pub fn html(setting: &Setting, rows: &[Row], gains: &[Improvement], command: &str) -> String {
+    let mut body = "<h1>Misses of caches under the orders of training</h1>\n".to_string();
+    for line in sentences(setting, gains) {
+        body.push_str(&format!("<p class=\"lead\">{}</p>\n", escape(&line)));
+    }
+    for drawing in drawings(rows, setting.nodes[0]) {
+        let Drawing { svg, caption, .. } = drawing;
+        body.push_str(&format!("<figure>\n{svg}<figcaption>{caption}</figcaption>\n</figure>\n"));
+    }
+    body.push_str(
+        "<div class=\"table\"><table>\n<caption><b>Improvement</b> (Fig. 4 of Lee and Bahn): how \
+         much less LRU misses than under the global shuffle.</caption>\n<thead><tr><th>order</th>\
+         <th>grid of cache sizes</th><th>cold epoch</th><th>best</th><th>at</th><th>mean</th></tr>\
+         </thead>\n<tbody>\n",
+    );
+    for gain in gains {
+        body.push_str(&format!(
+            "<tr><td>{}</td><td>{}</td><td>{}</td><td>{:.1} %</td><td>{:.0} %</td>\
+             <td>{:.1} %</td></tr>\n",
+            escape(&order_name(gain.bundle_ratio, gain.alternating, gain.within_bundle)),
+            gain.grid,
+            if gain.cold_epoch { "counted" } else { "left out" },
+            gain.best * 100.0,
+            gain.best_at * 100.0,
+            gain.mean * 100.0
+        ));
+    }
+    body.push_str("</tbody></table></div>\n");
+    body.push_str(&format!("<pre>$ {}</pre>\n", escape(command)));
+    page_of("Misses of caches", &body)
+}
+
+/// The rows for a spreadsheet.
+pub fn csv(rows: &[Row]) -> String {
+    let mut text = "policy,cache,bundle_ratio,alternating,within_bundle,nodes,assignment,miss,\
+                    miss_with_cold,closed_form\n"
+        .to_string();
+    for row in rows {
+        let within = match row.within_bundle {
+            WithinBundle::Reshuffle => "reshuffle",
+            WithinBundle::Reverse => "reverse",
+        };
+        let assignment = match row.assignment {
+            Assignment::Owners => "owners",
+            Assignment::Strided => "strided",
+        };
+        let form = row.closed_form.map_or(String::new(), |form| format!("{form:.6}"));
+        text.push_str(&format!(
+            "{},{},{},{},{within},{},{assignment},{:.6},{:.6},{form}\n",
+            row.policy.name(),
+            row.cache,
+            row.bundle_ratio,
+            row.alternating,
+            row.nodes,
+            row.miss,
+            row.miss_with_cold
+        ));
+    }
+    text
+}
