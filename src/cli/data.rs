@@ -1,28 +1,19 @@
 //! `kintsugi data`: make an image folder, and say what is in a data set.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
-
-use indicatif::{ProgressBar, ProgressStyle};
-use serde::Serialize;
 
 use crate::config::{Data, DataFormat, Shown};
 use crate::data::open::open;
-use crate::data::set::DataSet;
-use crate::data::source::Source;
 use crate::data::synth::{self, SynthOptions};
 use crate::data::{DataError, Split};
-use crate::observe::console::{self, print_line, say};
+use crate::observe::console::{print_line, say};
 
-/// Exit code of a set that is missing, unreadable or changed (README, "Exit codes").
-const DATA_ERROR: u8 = 3;
-/// Most threads that decode at once.
-const THREADS_MAX: usize = 16;
-/// Bad files that the table shows; `--json` lists all.
-const BAD_SHOWN: usize = 20;
+use report::{DATA_ERROR, bar, print, report};
+
+mod bundles;
+mod report;
 
 /// Makes and inspects data sets.
 #[derive(Debug, clap::Args)]
@@ -35,7 +26,7 @@ pub struct Args {
 enum Command {
     /// Write a JPEG image folder of procedural pictures
     Synth(Synth),
-    /// Decode a whole data set and say what is in it
+    /// Decode a whole data set and say what is in it; of a configuration also what bundles hold
     Inspect(Inspect),
 }
 
@@ -62,8 +53,13 @@ struct Synth {
 
 #[derive(Debug, clap::Args)]
 struct Inspect {
-    /// The training set: a folder of class folders, or what --format says
+    /// The training set: a folder of class folders, or what --format says; or a configuration
+    /// (*.toml), whose sets and order of samples are looked at
+    #[arg(value_name = "TRAIN|CONFIG")]
     train: PathBuf,
+    /// Overrides one key of the configuration: section.key=value
+    #[arg(short = 's', long = "set", value_name = "KEY=VALUE")]
+    set: Vec<String>,
     /// The validation set; its classes must be the same
     #[arg(long)]
     validation: Option<PathBuf>,
@@ -110,15 +106,6 @@ pub fn run(args: &Args) -> ExitCode {
     }
 }
 
-/// A bar on a terminal, nothing elsewhere.
-fn bar(total: u64, what: &str) -> ProgressBar {
-    let bar = console::bar::bar(Some(total));
-    let style = ProgressStyle::with_template("{msg} {wide_bar} {human_pos}/{human_len} {eta}");
-    bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
-    bar.set_message(what.to_owned());
-    bar
-}
-
 fn synthesise(args: &Synth) -> Result<ExitCode, DataError> {
     let options = SynthOptions {
         folder: args.folder.clone(),
@@ -145,61 +132,28 @@ fn synthesise(args: &Synth) -> Result<ExitCode, DataError> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// What is said of one split.
-#[derive(Debug, Serialize)]
-struct Report {
-    split: &'static str,
-    path: String,
-    samples: u64,
-    channels: u32,
-    classes: Vec<ClassCount>,
-    width: Option<Range>,
-    height: Option<Range>,
-    bad: Vec<BadFile>,
-    images_per_second: f64,
-    fingerprint: String,
-    /// What is not read, and what its owner should look at.
-    remarks: Vec<String>,
-    usable: bool,
-}
-
-#[derive(Debug, Serialize)]
-struct ClassCount {
-    name: String,
-    samples: u64,
-}
-
-#[derive(Debug, Serialize)]
-struct Range {
-    min: u32,
-    median: u32,
-    max: u32,
-}
-
-#[derive(Debug, Serialize)]
-struct BadFile {
-    name: String,
-    reason: String,
-}
-
-/// Sizes and bad files, as found by several threads.
-#[derive(Default)]
-struct Found {
-    widths: Vec<u32>,
-    heights: Vec<u32>,
-    bad: Vec<(u64, BadFile)>,
-}
-
 fn inspect(args: &Inspect) -> Result<ExitCode, DataError> {
+    if args.train.extension().is_some_and(|ending| ending == "toml") && args.train.is_file() {
+        if args.validation.is_some() {
+            say!("error: --validation: the configuration names it; -s data.validation=... does");
+            return Ok(ExitCode::from(2));
+        }
+        return bundles::inspect(&args.train, &args.set, args.json);
+    }
+    if !args.set.is_empty() {
+        say!("error: -s: {} is no configuration (*.toml)", args.train.shown());
+        return Ok(ExitCode::from(2));
+    }
     let data = Data {
         format: args.format.config(),
         train: Some(args.train.clone()),
         validation: args.validation.clone(),
         ..Data::default()
     };
-    let mut reports = vec![report(&data, Split::Train, &args.train)?];
+    let train = open(&data, Split::Train, 0)?;
+    let mut reports = vec![report(&train, Split::Train, &args.train)];
     if let Some(path) = &args.validation {
-        reports.push(report(&data, Split::Validation, path)?);
+        reports.push(report(&open(&data, Split::Validation, 0)?, Split::Validation, path));
     }
     let usable = reports.iter().all(|report| report.usable);
     if args.json {
@@ -211,121 +165,10 @@ fn inspect(args: &Inspect) -> Result<ExitCode, DataError> {
     Ok(if usable { ExitCode::SUCCESS } else { ExitCode::from(DATA_ERROR) })
 }
 
-fn report(data: &Data, split: Split, path: &Path) -> Result<Report, DataError> {
-    let set = open(data, split, 0)?;
-    let source = &set.source;
-    let start = Instant::now();
-    let mut found = decode_all(&set, split);
-    found.bad.sort_unstable_by_key(|(id, _)| *id);
-    let mut counts = vec![0u64; source.classes().len()];
-    (0..source.len()).for_each(|id| counts[source.label(id) as usize] += 1);
-    let classes = source.classes().iter().zip(counts);
-    Ok(Report {
-        split: split.name(),
-        path: path.shown(),
-        samples: source.len(),
-        channels: source.channels(),
-        classes: classes
-            .map(|(name, samples)| ClassCount { name: name.clone(), samples })
-            .collect(),
-        usable: !found.widths.is_empty(),
-        width: range(found.widths),
-        height: range(found.heights),
-        bad: found.bad.into_iter().map(|(_, bad)| bad).collect(),
-        images_per_second: source.len() as f64 / start.elapsed().as_secs_f64(),
-        fingerprint: format!("{:016x}", source.fingerprint()),
-        remarks: source.remarks().to_vec(),
-    })
-}
-
-fn range(mut values: Vec<u32>) -> Option<Range> {
-    values.sort_unstable();
-    let median = *values.get(values.len() / 2)?;
-    Some(Range { min: *values.first()?, median, max: *values.last()? })
-}
-
-fn decode_all(set: &DataSet, split: Split) -> Found {
-    let source = &*set.source;
-    let next = AtomicU64::new(0);
-    let all = Mutex::new(Found::default());
-    let bar = bar(source.len(), split.name());
-    let work = || {
-        let (mut own, mut bytes) = (Found::default(), Vec::new());
-        loop {
-            let id = next.fetch_add(1, Ordering::Relaxed);
-            if id >= source.len() {
-                break;
-            }
-            match set.read(id, &mut bytes) {
-                Ok(image) => {
-                    own.widths.push(image.width);
-                    own.heights.push(image.height);
-                }
-                Err(error) => own.bad.push((id, bad_file(source, id, error))),
-            }
-            bar.inc(1);
-        }
-        let mut all = all.lock().unwrap_or_else(|poison| poison.into_inner());
-        all.widths.append(&mut own.widths);
-        all.heights.append(&mut own.heights);
-        all.bad.append(&mut own.bad);
-    };
-    let threads = std::thread::available_parallelism().map_or(1, |n| n.get().min(THREADS_MAX));
-    std::thread::scope(|scope| (0..threads).for_each(|_| drop(scope.spawn(work))));
-    bar.finish_and_clear();
-    all.into_inner().unwrap_or_else(|poison| poison.into_inner())
-}
-
-fn bad_file(source: &dyn Source, id: u64, error: DataError) -> BadFile {
-    match error {
-        DataError::Sample { name, reason } => BadFile { name, reason },
-        DataError::Set(reason) | DataError::Store(reason) => {
-            BadFile { name: source.name(id), reason }
-        }
-    }
-}
-
-fn print(report: &Report) {
-    print_line!(
-        "{} {}: {} samples, {} classes, {} channels, fingerprint {}",
-        report.split,
-        report.path,
-        report.samples,
-        report.classes.len(),
-        report.channels,
-        report.fingerprint
-    );
-    for class in &report.classes {
-        print_line!("  {:>8}  {}", class.samples, class.name.shown());
-    }
-    let show = |range: &Range| format!("{} / {} / {}", range.min, range.median, range.max);
-    if let (Some(width), Some(height)) = (&report.width, &report.height) {
-        print_line!(
-            "  width {}, height {} (min / median / max); {:.0} images/s",
-            show(width),
-            show(height),
-            report.images_per_second
-        );
-    }
-    for remark in &report.remarks {
-        print_line!("  {remark}");
-    }
-    if !report.bad.is_empty() {
-        print_line!("  {} bad of {}:", report.bad.len(), report.samples);
-    }
-    for bad in report.bad.iter().take(BAD_SHOWN) {
-        print_line!("    {}: {}", bad.name, bad.reason);
-    }
-    if report.bad.len() > BAD_SHOWN {
-        print_line!("    ... (--json lists all)");
-    }
-    if !report.usable {
-        print_line!("  nothing in it can be decoded: not usable");
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use super::*;
 
     #[derive(clap::Parser)]
@@ -357,12 +200,31 @@ mod tests {
         let data = Data { train: Some(set.join("train")), ..Data::default() };
         let bad = set.join("train/star/000001.jpg");
         std::fs::write(&bad, "no image").expect("written");
-        let found = report(&data, Split::Train, &set).expect("opens");
+        let opened = open(&data, Split::Train, 0).expect("opens");
+        let found = report(&opened, Split::Train, &set);
         assert_eq!((found.samples, found.bad.len(), found.usable), (40, 1, true));
         assert_eq!(found.bad[0].name, words(&bad));
         assert!(found.classes.iter().all(|class| class.samples == 4));
         let width = found.width.expect("39 images");
         assert!((40..=56).contains(&width.min) && width.min < width.max && width.max <= 56);
+    }
+
+    #[test]
+    fn a_configuration_is_inspected_with_its_bundles() {
+        let root = tempfile::tempdir().expect("temporary folder");
+        let config = root.path().join("run.toml");
+        let text = "[data]\nformat = \"synthetic\"\nsynthetic_samples = 400\n\
+                    bundle_ratio = 0.1\n[train]\nsteps = 1\nowners = 4\n";
+        std::fs::write(&config, text).expect("written");
+        let path = config.to_str().expect("plain name");
+        let code = |code: u8| format!("{:?}", ExitCode::from(code));
+        assert_eq!(line(&["inspect", path]), code(0));
+        assert_eq!(line(&["inspect", path, "--json"]), code(0));
+        assert_eq!(line(&["inspect", path, "-s", "data.bundle_ratio=2.0"]), code(2));
+        assert_eq!(line(&["inspect", path, "--validation", path]), code(2));
+        assert_eq!(line(&["inspect", path, "-s", "train.owners=401"]), code(3), "no order");
+        let folder = root.path().to_str().expect("plain name");
+        assert_eq!(line(&["inspect", folder, "-s", "run.seed=2"]), code(2));
     }
 
     #[test]

@@ -4,6 +4,7 @@
 use thiserror::Error;
 
 pub mod bad_images;
+pub mod composition;
 mod decoder;
 pub mod evaluation;
 pub mod loader;
