@@ -27,9 +27,18 @@ pub fn share_file(file: &File) -> io::Result<Lock> {
 
 /// Takes an exclusive `flock` as soon as whoever holds it has closed the file or died.
 pub fn await_lock(file: &File) -> io::Result<()> {
+    flock(file, libc::LOCK_EX)
+}
+
+/// Takes a `flock` that others may hold beside us as soon as nobody holds it alone.
+pub fn await_share(file: &File) -> io::Result<()> {
+    flock(file, libc::LOCK_SH)
+}
+
+fn flock(file: &File, kind: i32) -> io::Result<()> {
     loop {
         // SAFETY: the descriptor is open.
-        match result(unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX) }) {
+        match result(unsafe { libc::flock(file.as_raw_fd(), kind) }) {
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             other => return other,
         }

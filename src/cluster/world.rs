@@ -6,6 +6,8 @@
 //! takes exactly what its predecessor had, a shrink moves only what the dead had, and new ranks
 //! take only what evens the load (`growth`).
 
+use std::collections::BTreeSet;
+
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
@@ -70,6 +72,12 @@ impl World {
         let next_member = members.iter().map(|m| m.member + 1).max().unwrap_or(0);
         let owners = if ranks == 0 { Vec::new() } else { (0..owners).map(block).collect() };
         Self { attempt, generation: 0, members, next_member, owners, target: ranks as u32 }
+    }
+
+    /// Nodes on which ranks compute.
+    pub fn nodes(&self) -> usize {
+        let active = self.members.iter().filter(|member| member.role == Role::Active);
+        active.map(|member| member.node).collect::<BTreeSet<u32>>().len()
     }
 
     /// Ranks that compute.

@@ -1,9 +1,7 @@
 //! What a well-formed configuration must also be: possible, and within what this version does.
 
 use super::error::ConfigError;
-use super::{
-    CacheSize, Config, DataFormat, ExchangeKind, FaultKind, Limit, PlannedFault, Point, Rung, Who,
-};
+use super::{Config, DataFormat, ExchangeKind, FaultKind, Limit, PlannedFault, Point, Rung, Who};
 
 /// Each spare is a process that looks around a hundred times a second.
 const SPARES_MAX: u32 = 64;
@@ -329,7 +327,7 @@ fn check_supported(config: &Config) -> Result<(), ConfigError> {
     let (device, memory) = (&config.device, &config.memory);
     let quoted = |text: &str| format!("{text:?}");
     for (lacking, key, value, instead) in [
-        (data.cache != CacheSize::Off, "data.cache", quoted(&data.cache.to_string()), "\"off\""),
+        (config.staging.processes, "staging.processes", "true".into(), "false"),
         (
             data.format == DataFormat::Tar,
             "data.format",

@@ -5,6 +5,7 @@ use thiserror::Error;
 
 pub mod bad_images;
 pub mod composition;
+pub mod cache;
 mod decoder;
 pub mod evaluation;
 pub mod loader;

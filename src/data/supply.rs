@@ -3,14 +3,16 @@
 
 use std::sync::Arc;
 
-use crate::config::{Config, Shown, StagingMode};
+use crate::config::{CacheSize, Config, Shown, StagingMode};
 use crate::observe::notice::act_on;
 
+use super::cache::{self, Cache};
 use super::sampler::Order;
 use super::set::DataSet;
 use super::staging::folder::Folder;
 use super::staging::pace::{Pace, Urgent};
 use super::staging::{Staging, place};
+use super::store::bucket;
 use super::store::tiered::Tiered;
 use super::tally::Tally;
 
@@ -26,6 +28,9 @@ pub struct Supply {
     /// Whom copying gives way to.
     pub urgent: Arc<Urgent>,
     keeps: bool,
+    cache: Option<Arc<Cache>>,
+    /// Share of the set's samples, by what they take, that one node's cache holds.
+    cached_share: Option<f64>,
 }
 
 impl Supply {
@@ -44,9 +49,27 @@ impl Supply {
             Staging::start((set.clone(), order.clone()), folder, (mode, pace), counts, workers)
         });
         let counts = (Arc::clone(&tally), Arc::clone(&urgent));
-        let store = Arc::new(Tiered::new(Arc::clone(&set.store), folder, counts));
+        let cache = match config.data.cache {
+            CacheSize::Off => None,
+            CacheSize::Bytes(budget) => open_cache(config, &set, run_id, budget.0),
+        };
+        let cached_share = cache.as_ref().map(|cache| cache.budget_bytes() as f64 / taken(&set));
+        let tiers = (cache.clone(), folder);
+        let store = Arc::new(Tiered::new(Arc::clone(&set.store), tiers, counts));
         let keeps = config.staging.keep;
-        Self { set: DataSet { store, ..set }, staging, tally, urgent, keeps }
+        Self { set: DataSet { store, ..set }, staging, tally, urgent, keeps, cache, cached_share }
+    }
+
+    /// Least share of misses that so many nodes' caches can have in an epoch after the first, 1-c.
+    pub fn miss_bound(&self, nodes: usize) -> Option<f64> {
+        self.cached_share.map(|share| (1.0 - share * nodes as f64).max(0.0))
+    }
+
+    /// This process uses the node's memory no more, however the run goes on.
+    pub fn leave_memory(&self) {
+        if let Some(cache) = &self.cache {
+            cache.retire();
+        }
     }
 
     /// The run has completed: what it left on this node goes, unless its user wants it.
@@ -64,13 +87,40 @@ impl Supply {
     }
 }
 
+/// Removes what the ranks of a run that has ended left in this machine's memory: those that are
+/// ended by a signal remove nothing.
+pub fn sweep(run_id: &str) {
+    cache::sweep(run_id);
+    bucket::sweep();
+}
+
 impl From<DataSet> for Supply {
     /// The set as it is, counted.
     fn from(set: DataSet) -> Self {
         let (tally, urgent) = (Arc::new(Tally::default()), Arc::new(Urgent::default()));
         let counts = (Arc::clone(&tally), Arc::clone(&urgent));
-        let store = Arc::new(Tiered::new(Arc::clone(&set.store), None, counts));
-        Self { set: DataSet { store, ..set }, staging: None, tally, urgent, keeps: true }
+        let store = Arc::new(Tiered::new(Arc::clone(&set.store), (None, None), counts));
+        let set = DataSet { store, ..set };
+        let (staging, cache, cached_share) = (None, None, None);
+        Self { set, staging, tally, urgent, keeps: true, cache, cached_share }
+    }
+}
+
+/// What the samples of a set would take in a cache.
+fn taken(set: &DataSet) -> f64 {
+    let locations = (0..set.source.len()).filter_map(|id| set.source.location(id));
+    let bytes: u64 = locations.map(|location| cache::cost(location.extent.length())).sum();
+    bytes.max(1) as f64
+}
+
+fn open_cache(config: &Config, set: &DataSet, run_id: &str, budget: u64) -> Option<Arc<Cache>> {
+    let root = cache::folder(run_id, set.source.fingerprint());
+    match Cache::open(&root, budget, config.data.cache_policy) {
+        Ok(cache) => Some(Arc::new(cache)),
+        Err(error) => {
+            act_on(&format!("data.cache is off on this node: {}: {error}", root.shown()));
+            None
+        }
     }
 }
 

@@ -9,6 +9,7 @@ use signal_hook::consts::{SIGINT, SIGTERM, SIGUSR1};
 use signal_hook::iterator::Signals;
 
 use crate::config::Shown;
+use crate::data::supply;
 use crate::observe::event::{Event, Kind};
 use crate::observe::result::{RunResult, Status};
 use crate::run_folder::heard::Heard;
@@ -139,6 +140,9 @@ impl Attempts for Supervisor<'_> {
     }
 
     fn decided(&mut self, next: &Next) {
+        if !matches!(next, Next::Restart(_)) {
+            supply::sweep(&self.job.run.id());
+        }
         match next {
             Next::Accept(result) => {
                 if result.status == Status::Completed {

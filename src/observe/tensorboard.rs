@@ -13,6 +13,7 @@ use kintsugi_ffi::os;
 
 use crate::config::Shown;
 
+use super::data_use::DataUse;
 use super::event::{Event, Kind};
 use super::log::{EVENTS_FILE, EventTail};
 
@@ -131,6 +132,16 @@ impl Known {
         known
     }
 
+    /// Shares of misses, where there is a cache.
+    fn data(&self, used: &DataUse) -> Vec<Scalar> {
+        let Some(bound) = used.bound else { return Vec::new() };
+        let all = (used.hits + used.misses).max(1) as f64;
+        vec![
+            Scalar::new("data/cache_misses", used.misses as f64 / all),
+            Scalar::new("data/cache_misses_bound", bound),
+        ]
+    }
+
     /// The scalars that an event is worth.
     fn scalars(&mut self, event: &Event) -> Vec<Scalar> {
         match &event.kind {
@@ -149,6 +160,7 @@ impl Known {
                     Scalar::new("time/images_per_second", *samples as f64 / seconds.max(1e-9)),
                 ]
             }
+            Kind::Data { used, .. } => self.data(used),
             Kind::Evaluation { error, loss, .. } => {
                 vec![Scalar::new("validation/error", *error), Scalar::new("validation/loss", *loss)]
             }

@@ -104,3 +104,31 @@ fn every_mode_of_staging_ends_with_the_same_bits_with_a_rank_killed_in_each() {
         assert_eq!(share.staged_folders(), folders + kept, "{name}: folder and lock, or nothing");
     }
 }
+
+#[test]
+fn a_nodes_cache_misses_what_it_has_no_room_for_and_is_warm_for_a_newcomer() {
+    let _alone = alone();
+    let share = Share::new("cache");
+    let (samples, plain) = share.complete("plain", &[]);
+    // Every sample takes a page: half of them fit.
+    let half = format!("data.cache={}B", FILES / 2 * 4096);
+    let kill = "faults.plan=[{kind=\"kill\", rank=1, step=20}]";
+    for policy in ["keep", "lru"] {
+        let policy_key = format!("data.cache_policy={policy}");
+        let (same, struck) = share.complete(policy, &[&half, &policy_key, kill]);
+        assert!(same == samples, "{policy}: other samples in some step");
+        let data = struck.data;
+        assert_eq!((struck.recoveries.len(), data.bound), (1, Some(0.5)), "{policy}");
+        assert!(data.misses >= FILES && data.hits > 0, "{policy}: {data:?}");
+        assert_eq!(struck.state_sha256, plain.state_sha256);
+        if policy == "keep" {
+            // The first epoch misses all, later ones half; a newcomer reads a few steps again.
+            let expected = FILES + (40 * 8 - FILES) / 2;
+            assert!(data.misses.abs_diff(expected) <= 40, "{data:?}, about {expected}");
+        }
+    }
+    let left = std::fs::read_dir("/dev/shm").unwrap().flatten();
+    let left: Vec<_> = left.map(|entry| entry.file_name()).collect();
+    let ours = |name: &&std::ffi::OsString| name.to_string_lossy().starts_with("kintsugi-cache-");
+    assert_eq!(left.iter().find(ours), None);
+}

@@ -111,6 +111,19 @@ fn attach(path: &Path) -> io::Result<(File, SharedWords)> {
     Ok((file, words))
 }
 
+/// Removes those that no process uses any more.
+pub fn sweep() {
+    for entry in std::fs::read_dir(FOLDER).into_iter().flatten().flatten() {
+        let path = entry.path();
+        if entry.file_name().to_str().is_some_and(|name| name.starts_with(PREFIX))
+            && let Ok(file) = private::open_file(&path, Access::Read)
+            && matches!(lock::lock_file(&file), Ok(Lock::Taken))
+        {
+            let _ = std::fs::remove_file(&path);
+        }
+    }
+}
+
 impl Drop for Bucket {
     fn drop(&mut self) {
         if matches!(lock::lock_file(&self.file), Ok(Lock::Taken)) {

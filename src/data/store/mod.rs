@@ -8,7 +8,7 @@ use std::path::Path;
 
 use thiserror::Error;
 
-mod bucket;
+pub mod bucket;
 pub mod direct;
 pub mod memory;
 pub mod throttled;

@@ -8,7 +8,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use crate::config::Shown;
+use crate::data::cache::Cache;
 use crate::data::staging::folder::{Folder, Found};
+use crate::data::staging::key::Key;
 use crate::data::staging::pace::Urgent;
 use crate::data::tally::{Tally, Tier};
 use crate::observe::notice::act_on;
@@ -18,6 +20,7 @@ use super::{Entry, FetchError, Kind, Location, Store};
 /// See the module.
 pub struct Tiered {
     shared: Arc<dyn Store>,
+    cache: Option<Arc<Cache>>,
     staged: Option<Arc<Folder>>,
     tally: Arc<Tally>,
     urgent: Arc<Urgent>,
@@ -28,10 +31,27 @@ impl Tiered {
     /// `urgent` knows of reads from `shared`.
     pub fn new(
         shared: Arc<dyn Store>,
-        staged: Option<Arc<Folder>>,
+        (cache, staged): (Option<Arc<Cache>>, Option<Arc<Folder>>),
         (tally, urgent): (Arc<Tally>, Arc<Urgent>),
     ) -> Self {
-        Self { shared, staged, tally, urgent, damage_said: AtomicBool::new(false) }
+        Self { shared, cache, staged, tally, urgent, damage_said: AtomicBool::new(false) }
+    }
+
+    fn fetch_cached(
+        &self,
+        location: &Location<'_>,
+        into: &mut Vec<u8>,
+    ) -> Result<Tier, FetchError> {
+        let Some(cache) = &self.cache else { return self.fetch_nearest(location, into) };
+        let key = Key::of_location(location);
+        if cache.fetch(key, into) {
+            self.tally.hit();
+            return Ok(Tier::Cache);
+        }
+        self.tally.missed();
+        let tier = self.fetch_nearest(location, into)?;
+        cache.offer(key, into);
+        Ok(tier)
     }
 
     fn fetch_nearest(
@@ -67,7 +87,7 @@ impl Tiered {
 impl Store for Tiered {
     fn fetch(&self, location: &Location<'_>, into: &mut Vec<u8>) -> Result<(), FetchError> {
         let begun = Instant::now();
-        let tier = self.fetch_nearest(location, into);
+        let tier = self.fetch_cached(location, into);
         self.tally.waited(begun.elapsed());
         self.tally.fetched(tier?, into.len() as u64);
         Ok(())

@@ -85,7 +85,9 @@ impl Record {
     pub fn report_step(&mut self, rank: &mut Rank, step: &Step<'_>, loader: &Loader) {
         self.repairs.report_begin(rank, &mut self.journal, step.sums.begun_seconds);
         self.repairs.settle(rank, &mut self.journal, Patience::None);
-        self.steps.report(rank, &mut self.journal, step);
+        let nodes = rank.world.nodes();
+        let bound = loader.supply().miss_bound(nodes);
+        self.steps.report(rank, &mut self.journal, step, bound);
         if let Some(staging) = &loader.supply().staging {
             self.steps.report_staging(rank, &mut self.journal, staging);
         }

@@ -82,7 +82,13 @@ impl Steps {
     }
 
     /// Adds a step to the next event, or writes it.
-    pub fn report(&mut self, rank: &Rank, journal: &mut Journal, step: &Step<'_>) {
+    pub fn report(
+        &mut self,
+        rank: &Rank,
+        journal: &mut Journal,
+        step: &Step<'_>,
+        miss_bound: Option<f64>,
+    ) {
         let now = rank.clock.now();
         let seconds = now.saturating_sub(step.began).as_secs_f64();
         self.recent.totals.add(&step.sums.totals);
@@ -105,7 +111,7 @@ impl Steps {
             let message = format!("the loss of {n} micro-batches was not a finite number");
             journal.event(rank.place(), Kind::Warning { message });
         }
-        let used = recent.counts.as_use(None);
+        let used = recent.counts.as_use(miss_bound);
         journal.event(rank.place(), Kind::Data { used, waits: recent.waits });
         let event = Kind::Step {
             epoch,

@@ -201,6 +201,9 @@ pub fn conclude(
         let mut slots = slots.write().unwrap_or_else(PoisonError::into_inner);
         slots.refuse_all();
     }
+    if result.is_ok() {
+        trainer.exchange.pool().shared.loader.supply().leave_memory();
+    }
     trainer.rank.replica.at(Point::Over);
     if around.staff == Staff::Threads && under_mpirun() {
         // A worker may sit in a file that hangs; the run's end does not wait for it.
