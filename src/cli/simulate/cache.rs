@@ -49,7 +49,7 @@ pub struct Args {
     json: bool,
 }
 
-/// Exit 0; 1: what was played is below the bound or could not be written; 2: values without sense.
+/// Exit 0; 1: --out could not be written; 2: values without sense.
 pub fn run(args: &Args) -> ExitCode {
     if let Some(reason) = refusal(args) {
         say!("error: {reason}");
