@@ -64,9 +64,12 @@ fn io_error(what: impl Into<String>) -> impl FnOnce(io::Error) -> LockError {
     move |source| LockError::Io { what, source }
 }
 
-/// What its owner may do with the file, and what others may not.
+/// Who may open the file: its owner; where the group may write the run's folder, and so continue
+/// the run, the group too; others never.
 const MODE: u32 = 0o600;
-const OTHERS: u32 = 0o077;
+const GROUP_MODE: u32 = 0o660;
+const GROUP_WRITES: u32 = 0o020;
+const PERMISSIONS: u32 = 0o777;
 /// The file has this length from its first byte on: a reader never sees a mixture of two.
 const LENGTH: usize = 256;
 /// How often a wait looks again.
@@ -95,12 +98,16 @@ pub fn current_attempt(run_dir: &Path) -> Option<u32> {
     Some(read(&file).ok()??.attempt)
 }
 
-/// Nobody else opens it: who can read a file can lock it, and so keep every launch out.
+/// Only those open it who may continue the run: who can read a file can lock it, and so keep every
+/// launch out.
 fn open(path: &Path) -> io::Result<File> {
+    let folder = path.parent().unwrap_or(path).metadata()?.permissions().mode();
+    let most = if folder & GROUP_WRITES != 0 { GROUP_MODE } else { MODE };
     let mut options = File::options();
-    let file = options.read(true).write(true).create(true).truncate(false).mode(MODE).open(path)?;
-    if file.metadata()?.permissions().mode() & OTHERS != 0
-        && let Err(error) = file.set_permissions(Permissions::from_mode(MODE))
+    let file = options.read(true).write(true).create(true).truncate(false).mode(most).open(path)?;
+    let mode = file.metadata()?.permissions().mode() & PERMISSIONS;
+    if mode & !most != 0
+        && let Err(error) = file.set_permissions(Permissions::from_mode(mode & most))
     {
         tracing::warn!("{}: others can lock it ({error})", path.shown());
     }
@@ -332,6 +339,27 @@ mod tests {
         std::fs::remove_dir_all(&run).unwrap();
         std::fs::rename(&elsewhere, &run).unwrap();
         lock.check().unwrap();
+    }
+
+    #[test]
+    fn a_lock_is_for_those_who_may_write_the_run_s_folder_and_for_no_others() {
+        let run = tempfile::tempdir().unwrap();
+        let lock = run.path().join("lock");
+        let set = |path: &Path, mode| {
+            std::fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
+        };
+        let mode_after = |folder: u32, found: u32| {
+            set(run.path(), folder);
+            set(&lock, found);
+            drop(take(run.path()).unwrap());
+            lock.metadata().unwrap().permissions().mode() & PERMISSIONS
+        };
+        drop(take(run.path()).unwrap());
+        assert_eq!(lock.metadata().unwrap().permissions().mode() & PERMISSIONS, 0o600);
+        assert_eq!(mode_after(0o2775, 0o664), 0o660, "the team's second member can lock it");
+        assert_eq!(mode_after(0o2775, 0o600), 0o600, "no bit is added");
+        assert_eq!(mode_after(0o755, 0o664), 0o600);
+        assert_eq!(mode_after(0o700, 0o666), 0o600);
     }
 
     #[test]
