@@ -33,7 +33,8 @@ pub fn limit(resource: Resource) -> Option<u64> {
     Some(limit.rlim_cur).filter(|bound| *bound != libc::RLIM_INFINITY)
 }
 
-/// Names of the network interfaces that are up and have an internet address, loopback among them.
+/// Names of the network interfaces that are up and have an internet address, loopback among them,
+/// without the labels of further addresses.
 pub fn interfaces_up() -> io::Result<Vec<String>> {
     let mut first: *mut libc::ifaddrs = std::ptr::null_mut();
     // SAFETY: the library stores a list, which is freed below.
@@ -55,7 +56,7 @@ pub fn interfaces_up() -> io::Result<Vec<String>> {
         if family == libc::AF_INET || family == libc::AF_INET6 {
             // SAFETY: the name of an entry is zero-terminated.
             let name = unsafe { CStr::from_ptr(entry.ifa_name) };
-            names.insert(name.to_string_lossy().into_owned());
+            names.insert(device(&name.to_string_lossy()).to_owned());
         }
     }
     // SAFETY: made by getifaddrs and not used any more.
@@ -63,9 +64,19 @@ pub fn interfaces_up() -> io::Result<Vec<String>> {
     Ok(names.into_iter().collect())
 }
 
+/// The interface that an address of this label belongs to: a second one is called `eth0:1`.
+fn device(label: &str) -> &str {
+    label.split(':').next().unwrap_or(label)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_label_names_its_interface() {
+        assert_eq!(["eth0", "eth0:1", "lo:0"].map(device), ["eth0", "eth0", "lo"]);
+    }
 
     #[test]
     fn limits_are_those_that_the_kernel_names() {
