@@ -2,6 +2,7 @@
 //! ones belong to this user alone, and what is found is used only if it does.
 
 use std::fs::{DirBuilder, File, Metadata, OpenOptions, Permissions};
+use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
@@ -24,6 +25,12 @@ const PLAIN: i32 = libc::O_NOFOLLOW | libc::O_NONBLOCK;
 /// Whether a file or folder belongs to this process's user.
 pub fn is_ours(facts: &Metadata) -> bool {
     facts.uid() == process::user_id()
+}
+
+/// A word for a name that nobody can foresee: eight hexadecimal digits.
+pub fn word() -> String {
+    // Its keys are the kernel's random numbers.
+    format!("{:08x}", RandomState::new().hash_one(0_u8) >> 32)
 }
 
 /// Makes a folder that nobody else enters. One that is there is never taken.
@@ -109,13 +116,32 @@ pub fn remove_folder(path: &Path) -> io::Result<bool> {
 }
 
 /// Another user's number, where `path` is a name that this user put where everybody makes names:
-/// what lies there can be exchanged at any moment. Root's names are nobody's trap.
+/// what lies there can be exchanged at any moment. Root's names are nobody's trap, and on a mount
+/// that gives all files to one user (a network's, a guest's) his number says nothing.
 pub fn planted_by(path: &Path) -> Option<u32> {
     let facts = std::fs::symlink_metadata(path).ok()?;
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
-    let place = std::fs::metadata(parent.unwrap_or(Path::new("."))).ok()?;
+    let parent = parent.unwrap_or(Path::new("."));
+    let place = std::fs::metadata(parent).ok()?;
     let open = place.mode() & (ALL_WRITE | STICKY) == ALL_WRITE | STICKY;
-    (open && !is_ours(&facts) && facts.uid() != 0).then_some(facts.uid())
+    let owner = facts.uid();
+    let strange = open && is_strange(owner, process::user_id(), || owner_of_new(parent));
+    strange.then_some(owner)
+}
+
+/// Whether an owner is neither this user nor root, nor whom the mount gives this user's new files
+/// to.
+fn is_strange(owner: u32, user: u32, owner_of_new: impl FnOnce() -> Option<u32>) -> bool {
+    owner != user && owner != 0 && owner_of_new() != Some(owner)
+}
+
+/// Who owns what this process makes in a folder, as a file shows that is gone again.
+fn owner_of_new(folder: &Path) -> Option<u32> {
+    let path = folder.join(format!(".kintsugi-{}", word()));
+    let owner = make_file(&path).and_then(|file| file.metadata()).map(|facts| facts.uid());
+    // It was just made, under a name that nobody knew.
+    let _ = std::fs::remove_file(&path);
+    owner.ok()
 }
 
 #[cfg(test)]
@@ -129,7 +155,7 @@ mod tests {
 
     impl Place {
         fn new(name: &str) -> Self {
-            let path = std::env::temp_dir().join(format!("kintsugi-{name}-{}", std::process::id()));
+            let path = std::env::temp_dir().join(format!("kintsugi-{name}-{}", word()));
             make_folder(&path).expect("a new folder");
             Self(path)
         }
@@ -198,5 +224,29 @@ mod tests {
         assert!(!remove_folder(&gone).expect("looked at"));
         assert!(kept.join("file").exists());
         assert_eq!(planted_by(&kept), None);
+    }
+
+    #[test]
+    fn a_mount_that_gives_all_files_to_one_user_makes_no_stranger_of_him() {
+        let (user, squashed, other) = (1000, 65534, 1001);
+        let (own, mapped, unknown) = (|| Some(1000), || Some(65534), || None);
+        assert!(!is_strange(user, user, unknown) && !is_strange(0, user, own));
+        assert!(is_strange(other, user, own) && is_strange(other, user, unknown));
+        assert!(is_strange(other, user, mapped), "it maps this user, and another made the name");
+        assert!(!is_strange(squashed, user, mapped));
+    }
+
+    #[test]
+    fn the_owner_of_new_files_is_asked_without_a_trace() {
+        let place = Place::new("private-owner");
+        assert_eq!(owner_of_new(&place.0), Some(process::user_id()));
+        assert_eq!(std::fs::read_dir(&place.0).expect("there").count(), 0);
+        assert_eq!(owner_of_new(&place.0.join("absent")), None);
+    }
+
+    #[test]
+    fn words_differ() {
+        let (one, other) = (word(), word());
+        assert!(one != other && one.len() == 8, "{one} {other}");
     }
 }

@@ -226,6 +226,7 @@ fn open(args: &Args, job: &mut Job, owners_asked: bool) -> Result<Opened, Launch
     let Job { config, run, .. } = job;
     let mut say = |text: &str| say!("{text}");
     let patience = config.recovery.time_limit.0;
+    run.refuse_planted()?;
     if args.fresh && run.join("config.toml").exists() {
         // Moved only once nobody writes to it any more.
         let _old = RunLock::take(run.path(), patience, &mut say)?;

@@ -71,12 +71,18 @@ impl RunDir {
         run_folder::id(&self.path)
     }
 
+    /// Refuses a path that another user made where everybody makes names. To be asked before
+    /// anything in it is read, locked or moved.
+    pub fn refuse_planted(&self) -> Result<(), LaunchError> {
+        match private::planted_by(&self.path) {
+            Some(user) => Err(LaunchError::Planted { path: self.path.clone(), user }),
+            None => Ok(()),
+        }
+    }
+
     /// Looks at the path with the configuration that is asked for. `config` takes over what the
     /// run fixed at its start (`train.owners`) where nothing else was asked for.
     pub fn inspect(&self, config: &mut Config, owners_asked: bool) -> Result<Found, LaunchError> {
-        if let Some(user) = private::planted_by(&self.path) {
-            return Err(LaunchError::Planted { path: self.path.clone(), user });
-        }
         let file = self.join("config.toml");
         if !file.exists() {
             return match self.is_empty() {
@@ -132,6 +138,13 @@ impl RunDir {
     pub fn create(&mut self) -> Result<(), LaunchError> {
         let logs = self.join("logs");
         let failed = || io_error(format!("creating {}", logs.shown()));
+        std::fs::create_dir_all(self.path.parent().unwrap_or(&self.path)).map_err(failed())?;
+        match std::fs::create_dir(&self.path) {
+            Ok(()) => {}
+            // Somebody may have been faster than who looked at the path.
+            Err(_) if self.path.is_dir() => self.refuse_planted()?,
+            Err(error) => return Err(failed()(error)),
+        }
         std::fs::create_dir_all(&logs).map_err(failed())?;
         self.storage = FileSystem::holding(&self.path).map_err(failed())?;
         Ok(())

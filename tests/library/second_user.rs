@@ -6,7 +6,6 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 use kintsugi::cluster::resident::{Folder, Identity, Shape, SlotFile, Slots};
-use kintsugi::config::Config;
 use kintsugi::launch::job_name::job_name;
 use kintsugi::launch::run_dir::RunDir;
 use kintsugi::launch::{LaunchError, folders, janitor};
@@ -156,9 +155,28 @@ fn a_run_directory_that_another_user_planted_is_refused() {
     let run = RunName::new(5);
     let path = run.path("/tmp", "run");
     stranger.does(&format!("mkdir -m 777 {}", path.display()));
-    let found = RunDir::at(&path).unwrap().inspect(&mut Config::default(), false);
-    let Err(error @ LaunchError::Planted { user: USER, .. }) = found else { panic!("{found:?}") };
+    let mut run = RunDir::at(&path).unwrap();
+    let Err(error @ LaunchError::Planted { user: USER, .. }) = run.refuse_planted() else {
+        panic!("taken")
+    };
     assert_eq!(error.exit_code(), 2);
+    // Where it came between the look and the making.
+    assert!(matches!(run.create(), Err(LaunchError::Planted { user: USER, .. })));
+    assert_eq!(std::fs::read_dir(&path).unwrap().count(), 0);
+}
+
+#[test]
+fn a_team_s_second_member_locks_a_run_that_the_group_may_write() {
+    let Some(stranger) = Stranger::new("locks a team's run") else { return };
+    let run = tempfile::tempdir().unwrap();
+    std::os::unix::fs::chown(run.path(), None, Some(USER)).unwrap();
+    std::fs::set_permissions(run.path(), PermissionsExt::from_mode(0o2770)).unwrap();
+    let file = run.path().join("lock");
+    std::fs::write(&file, "").unwrap();
+    std::fs::set_permissions(&file, PermissionsExt::from_mode(0o664)).unwrap();
+    drop(RunLock::take(run.path(), std::time::Duration::ZERO, &mut |_| {}).unwrap());
+    assert_eq!(mode(&file), 0o660);
+    stranger.does(&format!("exec 9<>{} && flock -n 9", file.display()));
 }
 
 #[test]

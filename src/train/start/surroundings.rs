@@ -73,13 +73,7 @@ pub(in crate::train) fn surroundings(
         let folder = arguments.run_dir.shown();
         TrainError::Configuration(format!("cannot {what} in the run directory {folder}: {error}"))
     };
-    if let Some(user) = kintsugi_ffi::private::planted_by(&arguments.run_dir) {
-        let folder = arguments.run_dir.shown();
-        return Err(TrainError::Configuration(format!(
-            "{folder} was put there by user {user}, in a folder where everybody makes names; name \
-             another --run-dir"
-        )));
-    }
+    refuse_planted(arguments)?;
     let storage: Arc<dyn Storage> = Arc::new(hold(arguments).map_err(|error| {
         let error = format!("{error}{}", refusal::advice(&error));
         cannot("make a folder", std::io::Error::other(error))
@@ -131,6 +125,20 @@ pub(in crate::train) fn surroundings(
         fingerprint,
         owners,
     })
+}
+
+/// A path that another user made where everybody makes names is no run's. `launch` has asked, and
+/// so has the rank that a replacement joins.
+fn refuse_planted(arguments: &TrainArguments) -> Result<(), TrainError> {
+    if arguments.launched || arguments.join.is_some() {
+        return Ok(());
+    }
+    let Some(user) = kintsugi_ffi::private::planted_by(&arguments.run_dir) else { return Ok(()) };
+    let folder = arguments.run_dir.shown();
+    Err(TrainError::Configuration(format!(
+        "{folder} was put there by user {user}, in a folder where everybody makes names; name \
+         another --run-dir"
+    )))
 }
 
 /// The run directory, made where there is none. That of a launch holds its lock: where that is not,
