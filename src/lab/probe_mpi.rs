@@ -8,7 +8,6 @@ use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::str::FromStr;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use kintsugi_ffi::{os, private, process};
@@ -28,8 +27,6 @@ pub use rank::{RankPlan, run_rank};
 const STATE_WORDS: usize = 131_072;
 /// Lines of the launcher's standard error that are kept to explain a failure.
 const LAST_LINES_MAX: usize = 20;
-/// Launches of this process so far: each has a folder of its own.
-static LAUNCHES: AtomicU32 = AtomicU32::new(0);
 /// How often the launcher looks whether mpirun ended.
 const LOOK: Duration = Duration::from_millis(20);
 
@@ -296,17 +293,15 @@ pub fn launch(scenario: &Scenario) -> Result<Outcome, ProbeError> {
 /// As [`launch`].
 pub fn launch_program(scenario: &Scenario, program: &Path) -> Result<Outcome, ProbeError> {
     let mpirun = find_mpirun()?;
-    let number = LAUNCHES.fetch_add(1, Ordering::Relaxed);
-    let name = format!("kintsugi-probe-{}-{number}", std::process::id());
-    let folder = std::env::temp_dir().join(name);
+    let folder = std::env::temp_dir().join(format!("kintsugi-probe-{}", private::word()));
     private::make_folder(&folder).map_err(cannot(format!("create {}", folder.shown())))?;
-    let mut command = Command::new(mpirun);
+    let mut command = Command::new(&mpirun);
     launcher::suit(&mut command);
     command
         .args(mpirun_line(scenario, program))
         .env("TMPDIR", &folder)
         .env("OMPI_MCA_btl_sm_backing_directory", &folder)
-        .envs(loopback::settings())
+        .envs(loopback::settings(&mpirun))
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped());

@@ -68,7 +68,7 @@ impl Job {
             placement: self.nodes.as_ref().map(|nodes| nodes.place_all(self.config.run.ranks)),
             runtime: self.runtime.clone(),
             respawns: self.config.recovery.rungs().contains(&Rung::Respawn),
-            loopback: loopback::settings(),
+            loopback: loopback::settings(&self.mpirun),
             home: kintsugi_ffi::os::hostname(),
             tunables: std::env::var(TUNABLES_VARIABLE).ok(),
             stray: stray().map(|stray| stray.variables).unwrap_or_default(),

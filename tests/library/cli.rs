@@ -193,6 +193,25 @@ fn a_dry_run_prints_one_line_that_a_shell_can_run_and_creates_nothing() {
 }
 
 #[test]
+fn ranks_are_kept_to_the_loopback_unless_a_parameter_file_names_interfaces() {
+    let home = tempfile::tempdir().unwrap();
+    let run = home.path().join("run").display().to_string();
+    let line = || {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_kintsugi"));
+        command.args(["launch", "--dry-run", &project("configs/mlp_synthetic.toml")]);
+        command.args(["--run-dir", &run]).env("HOME", home.path());
+        let output = command.output().unwrap();
+        assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+        stdout(&output)
+    };
+    assert!(line().contains("OMPI_MCA_btl_tcp_if_include=lo"), "{}", line());
+    std::fs::create_dir(home.path().join(".openmpi")).unwrap();
+    let file = home.path().join(".openmpi/mca-params.conf");
+    std::fs::write(file, "# ours\nbtl_tcp_if_exclude = docker0\n").unwrap();
+    assert!(!line().contains("if_include") && !line().contains("LOOPBACK"), "{}", line());
+}
+
+#[test]
 fn places_that_cannot_be_used_are_usage_errors_that_say_what_to_change() {
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("file"), "").unwrap();
