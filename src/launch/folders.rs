@@ -2,7 +2,6 @@
 //! nobody can foresee, how they are made, and how those of attempts that are over are found and
 //! removed. Everybody makes names in these places, so what is not this user's is left alone.
 
-use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -33,9 +32,7 @@ pub struct Folders {
 impl Folders {
     /// Names for an attempt. Nothing is made.
     pub fn draw(job: &str) -> Self {
-        // Its keys are the kernel's random numbers.
-        let word = RandomState::new().hash_one(job) >> 32;
-        let name = format!("{job}{MARK}{word:08x}");
+        let name = format!("{job}{MARK}{}", private::word());
         let root = temporary_root(shared_by(Path::new(TEMPORARY)));
         Self { temporary: Path::new(root).join(&name), shared_memory: Path::new(MEMORY).join(name) }
     }

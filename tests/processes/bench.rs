@@ -1,8 +1,9 @@
 //! A bench from outside: asked to end, it ends its run and leaves nothing.
 
-use std::time::Duration;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
-use crate::support::{alone, kintsugi, processes_of, project, start, wait_for_step};
+use crate::support::{Running, alone, kintsugi, processes_of, project, start, wait_for_step};
 use kintsugi_ffi::os::{self, Signal};
 
 #[test]
@@ -14,7 +15,7 @@ fn a_bench_that_is_asked_to_end_takes_its_run_along_and_removes_its_folder() {
         bench.env("TMPDIR", place.path()).args(["bench", "calm", "--ranks", "2", "--config"]);
         bench.arg(project("configs/mlp_synthetic.toml"));
         let mut bench = start(&mut bench, Duration::from_secs(60));
-        let folder = place.path().join(format!("kintsugi-bench-{}", bench.pid()));
+        let folder = folder_of(&mut bench, place.path());
         // One of the two is frozen then.
         wait_for_step(&folder.join("plain-1"), 100, &mut bench);
         os::kill(bench.pid(), signal).unwrap();
@@ -23,6 +24,22 @@ fn a_bench_that_is_asked_to_end_takes_its_run_along_and_removes_its_folder() {
         assert!(ended.stderr.contains("stopped before it was over"), "{}", ended.stderr);
         assert!(!folder.exists(), "{} is left", folder.display());
         assert_eq!(processes_of(&folder), [], "{signal:?}");
+    }
+}
+
+/// The folder of its runs, under a name that nobody can foresee.
+fn folder_of(bench: &mut Running, place: &Path) -> PathBuf {
+    const WAIT_MAX: Duration = Duration::from_secs(30);
+    let is_bench = |path: &PathBuf| path.to_string_lossy().contains("/kintsugi-bench-");
+    let limit = Instant::now() + WAIT_MAX;
+    loop {
+        let mut paths = std::fs::read_dir(place).unwrap().flatten().map(|entry| entry.path());
+        if let Some(folder) = paths.find(is_bench) {
+            return folder;
+        }
+        assert!(!bench.has_ended(), "the bench ended before it had a folder");
+        assert!(Instant::now() < limit, "no folder within {WAIT_MAX:?}");
+        std::thread::sleep(Duration::from_millis(5));
     }
 }
 

@@ -1,8 +1,9 @@
 //! How slot files are called: `kintsugi-RUN-MEMBER.slots`, or `kintsugi-RUN-MEMBER.WORD.slots`
 //! where another user has that name.
 
-use std::hash::{BuildHasher, RandomState};
 use std::path::Path;
+
+use kintsugi_ffi::private;
 
 pub(super) const PREFIX: &str = "kintsugi-";
 pub(super) const SUFFIX: &str = ".slots";
@@ -17,9 +18,7 @@ pub(super) fn name_of_member(name: &str, member: u32) -> Option<String> {
 
 /// A name for the same member that nobody can foresee.
 pub(super) fn beside(name: &str) -> String {
-    // Its keys are the kernel's random numbers.
-    let word = RandomState::new().hash_one(name) >> 32;
-    format!("{}.{word:08x}{SUFFIX}", name.strip_suffix(SUFFIX).unwrap_or(name))
+    format!("{}.{}{SUFFIX}", name.strip_suffix(SUFFIX).unwrap_or(name), private::word())
 }
 
 /// The process that makes a file which has no member's name yet.

@@ -37,7 +37,7 @@ pub(super) struct Runs {
 pub(super) fn of_runs(
     measure: impl FnOnce(&Runs) -> Result<Report, String>,
 ) -> Result<Report, String> {
-    let folder = std::env::temp_dir().join(format!("kintsugi-bench-{}", std::process::id()));
+    let folder = std::env::temp_dir().join(format!("kintsugi-bench-{}", private::word()));
     // Everybody makes names there: one that exists is never taken.
     private::make_folder(&folder)
         .map_err(|error| format!("cannot make {}: {error}", folder.shown()))?;

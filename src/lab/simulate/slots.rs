@@ -4,7 +4,7 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::Once;
 
 use kintsugi_ffi::mapping::PAGE_BYTES;
 use kintsugi_ffi::{os, private};
@@ -40,14 +40,11 @@ pub struct Room {
 impl Room {
     /// In shared memory where there is some, else where temporary files lie.
     pub fn new() -> io::Result<Self> {
-        static MADE: AtomicU64 = AtomicU64::new(0);
-        let made = MADE.fetch_add(1, Ordering::Relaxed);
+        static CLEARED: Once = Once::new();
         let shared = Path::new("/dev/shm");
         let base = if shared.is_dir() { shared.to_owned() } else { std::env::temp_dir() };
-        if made == 0 {
-            clear_abandoned(&base);
-        }
-        let path = base.join(format!("{PREFIX}{}-{made}", std::process::id()));
+        CLEARED.call_once(|| clear_abandoned(&base));
+        let path = base.join(format!("{PREFIX}{}-{}", std::process::id(), private::word()));
         private::make_folder(&path)?;
         Ok(Self { path, before: Vec::new() })
     }
