@@ -107,9 +107,13 @@ pub struct Cleared {
 /// once, as `scancel` does. Guardians outlive their ranks by a moment, so those in use are looked
 /// at again, for at most `wait_max`.
 pub fn clear_abandoned(wait_max: Duration) -> Cleared {
+    clear_abandoned_of(&|_| true, wait_max)
+}
+
+fn clear_abandoned_of(matches: &dyn Fn(&str) -> bool, wait_max: Duration) -> Cleared {
     let (end, mut removed) = (Instant::now() + wait_max, 0);
     loop {
-        let look = clear_unused();
+        let look = clear_unused(matches);
         removed += look.removed;
         if look.in_use == 0 || Instant::now() >= end {
             return Cleared { removed, in_use: look.in_use };
@@ -118,9 +122,9 @@ pub fn clear_abandoned(wait_max: Duration) -> Cleared {
     }
 }
 
-fn clear_unused() -> Cleared {
+fn clear_unused(matches: &dyn Fn(&str) -> bool) -> Cleared {
     let mut cleared = Cleared::default();
-    for (job, path) in folders::all() {
+    for (job, path) in folders::all().into_iter().filter(|(job, _)| matches(job)) {
         if is_in_use(&job) {
             cleared.in_use += 1;
         } else if private::remove_folder(&path).unwrap_or(false) {
@@ -223,9 +227,9 @@ mod tests {
     use super::folders::Folders;
     use super::*;
 
-    /// A job no other test has: named after this process.
-    fn job(number: u32) -> String {
-        job_name(&format!("{:08x}", std::process::id()), number)
+    /// A run no other test has, here or in another process: `test` lies above all process ids.
+    fn run(test: u32) -> String {
+        format!("{:08x}", std::process::id() ^ test << 24)
     }
 
     fn sleeper(job: &str) -> Child {
@@ -236,7 +240,8 @@ mod tests {
 
     #[test]
     fn whatever_carries_the_name_ends_and_nothing_else_does() {
-        let (ours, other) = (job(1), job(10));
+        let run = run(1);
+        let (ours, other) = (job_name(&run, 1), job_name(&run, 10));
         let (mut swept, mut spared) = (sleeper(&ours), sleeper(&other));
         let drawn = Folders::draw(&ours);
         drawn.make().unwrap();
@@ -247,14 +252,16 @@ mod tests {
         assert!(!swept.wait().unwrap().success());
         assert!(!drawn.temporary.exists() && !drawn.shared_memory.exists());
         assert_eq!(spared.try_wait().unwrap(), None);
-        clear_stale(&format!("{:08x}", std::process::id())).unwrap();
+        clear_stale(&run).unwrap();
         assert!(!spared.wait().unwrap().success());
         assert!(processes(&|name| name == other).is_empty());
     }
 
     #[test]
     fn folders_are_abandoned_when_no_process_names_their_job() {
-        let (held, named, left) = (job(20), job(21), job(22));
+        let run = run(2);
+        let [held, named, left] = [20, 21, 22].map(|attempt| job_name(&run, attempt));
+        let clear = |wait_max| clear_abandoned_of(&|job| is_job_of(job, &run), wait_max);
         let reader = |job: &str, name: &str| {
             let mut command = Command::new("sh");
             command.args(["-c", "read line", name]).stdin(Stdio::piped());
@@ -266,9 +273,7 @@ mod tests {
             private::make_folder(&drawn.shared_memory).unwrap();
             drawn.shared_memory
         });
-        // Other tests may leave some at the same time, and use some.
-        let cleared = clear_abandoned(Duration::ZERO);
-        assert!(cleared.removed >= 1 && cleared.in_use >= 2, "{cleared:?}");
+        assert_eq!(clear(Duration::ZERO), Cleared { removed: 1, in_use: 2 });
         assert!(in_held.exists() && in_named.exists() && !in_left.exists());
         // Who ends meanwhile is waited for.
         let ending = std::thread::spawn(move || {
@@ -281,7 +286,7 @@ mod tests {
         let gone = || !in_held.exists() && !in_named.exists();
         let end = Instant::now() + Duration::from_secs(20);
         while !gone() && Instant::now() < end {
-            clear_abandoned(100 * POLL);
+            clear(100 * POLL);
         }
         assert!(gone());
         ending.join().unwrap();
@@ -289,7 +294,7 @@ mod tests {
 
     #[test]
     fn attempts_up_to_a_number_are_cleared_and_later_ones_are_not() {
-        let run = format!("{:08x}", std::process::id() ^ 0x0f0f_0f0f);
+        let run = run(3);
         let places = [2, 3, 4].map(|attempt| {
             let drawn = Folders::draw(&job_name(&run, attempt));
             drawn.make().unwrap();
