@@ -13,7 +13,7 @@ use crate::launch::ceilings::{self, Needs};
 use crate::launch::estimate::{self, Sizes};
 use crate::launch::job::Job;
 use crate::launch::limits::Limits;
-use crate::launch::logout::{Chosen, at_logout, suit_resident_dir};
+use crate::launch::logout::{Chosen, Machine, suit_resident_dir};
 use crate::launch::nodes::allocation::{slurmd_timeout, stray};
 use crate::launch::nodes::cluster_nodes::{ClusterNodes, Nodes};
 use crate::launch::nodes::{Allocation, SPARES_DEFAULT};
@@ -156,7 +156,7 @@ fn suit_logout(args: &Args, job: &mut Job) -> Result<Option<String>, LaunchError
         false => Chosen::ByNobody,
     };
     let run_id = job.run.id();
-    Ok(suit_resident_dir(&mut job.config.recovery, chosen, &run_id, at_logout()))
+    Ok(suit_resident_dir(&mut job.config.recovery, chosen, &run_id, Machine::here()))
 }
 
 /// More processes than this machine can even start are a slip of the finger.

@@ -253,8 +253,8 @@ fn logout(at_logout: AtLogout) -> Finding {
             finding(NAME, Grade::Warning, "systemd empties /dev/shm when your last session ends")
                 .advise(
                     "`loginctl enable-linger` keeps it; without, launch puts resident state that \
-                     nobody placed into /tmp, and a run that is left to itself cannot start ranks \
-                     in its attempt any more: they start again together",
+                     nobody placed into /tmp unless that is a network's, and a run that is left to \
+                     itself cannot start ranks in its attempt any more: they start again together",
                 )
         }
     }

@@ -10,6 +10,8 @@ use crate::cluster::resident::Folder;
 use crate::cluster::resident::folder::inventory;
 use crate::config::{Recovery, Resident, Shown};
 
+use super::folders::shared_by;
+
 /// What logind spares: system users.
 const SYSTEM_USER_MAX: u32 = 999;
 /// What logind empties.
@@ -53,7 +55,8 @@ fn lingers(user: u32, root: &Path) -> bool {
     names.iter().any(|name| !name.is_empty() && !name.contains('/') && folder.join(name).exists())
 }
 
-/// logind's setting, which is on unless somebody says otherwise.
+/// logind's setting: what somebody says, else what it was built with. That stands in its file as a
+/// comment (`#RemoveIPC=no` where the distribution is of Red Hat's family); systemd's own is on.
 fn removes_ipc(root: &Path) -> bool {
     let mut texts: Vec<String> = Vec::new();
     let mut extra: Vec<PathBuf> = Vec::new();
@@ -63,18 +66,26 @@ fn removes_ipc(root: &Path) -> bool {
         let files = entries.flatten().map(|entry| entry.path());
         extra.extend(files.filter(|path| path.extension().is_some_and(|end| end == "conf")));
     }
+    let lines = texts.iter().flat_map(|text| text.lines());
+    let comments: Vec<bool> =
+        lines.filter_map(|line| setting(line.trim().strip_prefix('#')?)).collect();
+    // A person may have left a comment beside it: state is lost only if "no" is taken wrongly.
+    let built_with = comments.is_empty() || comments.contains(&true);
     // Of all folders together they are read in the order of their names.
     extra.sort_by(|one, other| one.file_name().cmp(&other.file_name()));
     texts.extend(extra.iter().filter_map(|path| std::fs::read_to_string(path).ok()));
-    let mut said = texts.iter().flat_map(|text| text.lines()).filter_map(|line| {
-        let value = line.trim().strip_prefix("RemoveIPC")?.trim_start().strip_prefix('=')?;
-        match value.trim().to_ascii_lowercase().as_str() {
-            "no" | "false" | "off" | "0" | "n" | "f" => Some(false),
-            "yes" | "true" | "on" | "1" | "y" | "t" => Some(true),
-            _ => None,
-        }
-    });
-    said.next_back().unwrap_or(true)
+    let mut said = texts.iter().flat_map(|text| text.lines()).filter_map(setting);
+    said.next_back().unwrap_or(built_with)
+}
+
+/// What a line of logind's files says of shared memory.
+fn setting(line: &str) -> Option<bool> {
+    let value = line.trim().strip_prefix("RemoveIPC")?.trim_start().strip_prefix('=')?;
+    match value.trim().to_ascii_lowercase().as_str() {
+        "no" | "false" | "off" | "0" | "n" | "f" => Some(false),
+        "yes" | "true" | "on" | "1" | "y" | "t" => Some(true),
+        _ => None,
+    }
 }
 
 /// Whether somebody chose where resident state lies.
@@ -86,13 +97,30 @@ pub enum Chosen {
     ByNobody,
 }
 
+/// The machine, as far as it decides where state outlives a user's sessions.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Machine {
+    /// What becomes of its shared memory.
+    pub at_logout: AtLogout,
+    /// The network file system that `/tmp` is on: machines would meet there, and a state that is
+    /// mapped would cross the network at every step.
+    pub tmp_shared_by: Option<&'static str>,
+}
+
+impl Machine {
+    /// This one.
+    pub fn here() -> Self {
+        Self { at_logout: at_logout(), tmp_shared_by: shared_by(Path::new(KEPT)) }
+    }
+}
+
 /// Puts resident state where it outlives the user's sessions; what to tell him where that is not
 /// the default. A run goes on from the newest state that it has, wherever that lies.
 pub fn suit_resident_dir(
     recovery: &mut Recovery,
     chosen: Chosen,
     run_id: &str,
-    at_logout: AtLogout,
+    machine: Machine,
 ) -> Option<String> {
     let emptied = recovery.resident_dir == Path::new(EMPTIED);
     if chosen == Chosen::ByUser || !emptied || recovery.resident == Resident::Off {
@@ -100,18 +128,21 @@ pub fn suit_resident_dir(
     }
     let newest = |folder: &str| Folder::new(Path::new(folder), run_id).newest();
     let (there, elsewhere) = (newest(EMPTIED), newest(KEPT));
-    let moves = match at_logout {
-        AtLogout::Emptied => there.is_none() || elsewhere > there,
-        AtLogout::Kept => elsewhere > there,
-    };
-    if moves {
+    let suits = machine.at_logout == AtLogout::Emptied && machine.tmp_shared_by.is_none();
+    if elsewhere > there || (suits && there.is_none()) {
         recovery.resident_dir = KEPT.into();
     }
-    (at_logout == AtLogout::Emptied).then(|| {
+    (machine.at_logout == AtLogout::Emptied).then(|| {
         let place = recovery.resident_dir.shown();
+        let network = machine.tmp_shared_by.map(|name| {
+            format!(
+                " ({KEPT} is on a network file system, {name}; recovery.resident_dir names another)"
+            )
+        });
         format!(
             "systemd empties {EMPTIED} when your last session on this machine ends: resident state \
-             lies in {place}; `loginctl enable-linger` keeps {EMPTIED}"
+             lies in {place}{}; `loginctl enable-linger` keeps {EMPTIED}",
+            network.unwrap_or_default()
         )
     })
 }
@@ -160,11 +191,28 @@ mod tests {
         let say = |file: &str, text: &str| {
             std::fs::write(root.join("etc/systemd").join(file), text).unwrap();
         };
-        say("logind.conf", "[Login]\n#RemoveIPC=no\n");
-        assert_eq!(at_logout_of(1000, root), AtLogout::Emptied, "a comment");
-        say("logind.conf", "[Login]\nRemoveIPC = no\n");
+        say("logind.conf", "[Login]\n#RemoveIPC=yes\n");
+        assert_eq!(at_logout_of(1000, root), AtLogout::Emptied, "systemd's own default");
+        say("logind.conf", "[Login]\nRemoveIPC = no\n#RemoveIPC=yes\n");
         assert_eq!(at_logout_of(1000, root), AtLogout::Kept);
         say("logind.conf.d/9.conf", "[Login]\nRemoveIPC=yes\n");
+        assert_eq!(at_logout_of(1000, root), AtLogout::Emptied);
+    }
+
+    #[test]
+    fn the_comment_in_logind_s_own_file_is_what_it_was_built_with() {
+        let machine = machine();
+        let root = machine.path();
+        let say = |file: &str, text: &str| {
+            let path = root.join(file);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, text).unwrap();
+        };
+        say("usr/lib/systemd/logind.conf", "[Login]\n#RemoveIPC=no\n");
+        assert_eq!(at_logout_of(1000, root), AtLogout::Kept);
+        say("etc/systemd/logind.conf.d/9.conf", "[Login]\n#RemoveIPC=yes\n");
+        assert_eq!(at_logout_of(1000, root), AtLogout::Kept, "a comment of somebody else");
+        say("etc/systemd/logind.conf", "[Login]\nRemoveIPC=yes\n");
         assert_eq!(at_logout_of(1000, root), AtLogout::Emptied);
     }
 
@@ -191,15 +239,19 @@ mod tests {
     #[test]
     fn state_lies_where_it_stays_unless_the_user_chose_or_the_run_has_some_already() {
         let run = format!("{:08x}", std::process::id() ^ 0x7117_0117);
-        let place = |chosen, at_logout| {
+        let place_with = |chosen, machine| {
             let mut recovery = Recovery::default();
-            let told = suit_resident_dir(&mut recovery, chosen, &run, at_logout).is_some();
+            let told = suit_resident_dir(&mut recovery, chosen, &run, machine).is_some();
             (recovery.resident_dir.to_string_lossy().into_owned(), told)
         };
+        let place =
+            |chosen, at_logout| place_with(chosen, Machine { at_logout, tmp_shared_by: None });
+        let shared = Machine { at_logout: AtLogout::Emptied, tmp_shared_by: Some("nfs") };
         let at = |path: &str, told| (path.to_owned(), told);
         assert_eq!(place(Chosen::ByNobody, AtLogout::Kept), at("/dev/shm", false));
         assert_eq!(place(Chosen::ByNobody, AtLogout::Emptied), at("/tmp", true));
         assert_eq!(place(Chosen::ByUser, AtLogout::Emptied), at("/dev/shm", false));
+        assert_eq!(place_with(Chosen::ByNobody, shared), at("/dev/shm", true));
         let _old = State::of_step("/dev/shm", &run, 5);
         assert_eq!(place(Chosen::ByNobody, AtLogout::Emptied), at("/dev/shm", true));
         assert_eq!(places(Path::new("/var/state")), [Path::new("/var/state")]);
