@@ -173,8 +173,8 @@ fn labels_of(store: &dyn Store, images: &Path) -> Result<PathBuf, DataError> {
 mod tests {
     use std::io::Write;
 
-    use crate::data::Image;
     use crate::data::source::Source;
+    use crate::data::source::packed::asked::{read, refusal};
     use crate::data::store::memory::MemoryStore;
 
     use super::*;
@@ -191,21 +191,6 @@ mod tests {
 
     fn pictures() -> Vec<u8> {
         idx(0x803, &[2, 2, 3], &[1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12])
-    }
-
-    fn read(packed: &Packed, store: &MemoryStore, id: u64) -> Image {
-        let mut bytes = Vec::new();
-        if let Some(location) = packed.location(id) {
-            store.fetch(&location, &mut bytes).expect("there");
-        }
-        packed.decode(id, &bytes).expect("decodes")
-    }
-
-    fn refusal(result: Result<Packed, DataError>) -> String {
-        match result {
-            Ok(_) => panic!("opened"),
-            Err(error) => error.to_string(),
-        }
     }
 
     #[test]

@@ -188,3 +188,27 @@ impl Source for Packed {
         self.format.normalization
     }
 }
+
+/// What the tests of all packed formats ask.
+#[cfg(test)]
+pub(super) mod asked {
+    use super::*;
+    use crate::data::store::memory::MemoryStore;
+
+    /// The picture of a sample, as its bytes lie in the store.
+    pub fn read(packed: &Packed, store: &MemoryStore, id: u64) -> Image {
+        let mut bytes = Vec::new();
+        if let Some(location) = packed.location(id) {
+            store.fetch(&location, &mut bytes).expect("there");
+        }
+        packed.decode(id, &bytes).expect("decodes")
+    }
+
+    /// Why a set is not opened.
+    pub fn refusal(result: Result<Packed, DataError>) -> String {
+        match result {
+            Ok(_) => panic!("opened"),
+            Err(error) => error.to_string(),
+        }
+    }
+}

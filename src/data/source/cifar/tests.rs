@@ -1,25 +1,9 @@
 //! Both versions of both sets, whole and broken.
 
 use super::*;
-use crate::data::Image;
 use crate::data::source::Source;
+use crate::data::source::packed::asked::{read, refusal};
 use crate::data::store::memory::MemoryStore;
-
-/// The picture of a sample, as its bytes lie in the store.
-fn read(packed: &Packed, store: &MemoryStore, id: u64) -> Image {
-    let mut bytes = Vec::new();
-    if let Some(location) = packed.location(id) {
-        store.fetch(&location, &mut bytes).expect("there");
-    }
-    packed.decode(id, &bytes).expect("decodes")
-}
-
-fn refusal(result: Result<Packed, DataError>) -> String {
-    match result {
-        Ok(_) => panic!("opened"),
-        Err(error) => error.to_string(),
-    }
-}
 
 fn planes(level: u8) -> impl Iterator<Item = u8> {
     (0..3072u32).map(move |i| level + (i / 1024) as u8)
