@@ -17,7 +17,7 @@ use crate::launch::logout::{Chosen, Machine, suit_resident_dir};
 use crate::launch::nodes::allocation::{slurmd_timeout, stray};
 use crate::launch::nodes::cluster_nodes::{ClusterNodes, Nodes};
 use crate::launch::nodes::{Allocation, SPARES_DEFAULT};
-use crate::launch::run_dir::{Found, RunDir};
+use crate::launch::run_dir::{Found, Owners, RunDir};
 use crate::launch::runtime::{RUNTIME_VARIABLE, Runtime, SILENCE_MAX};
 use crate::launch::supervisor;
 use crate::launch::{LaunchError, folders, mpirun, network};
@@ -82,7 +82,10 @@ pub fn run(args: &Args) -> ExitCode {
 fn launch(args: &Args) -> Result<Status, LaunchError> {
     let overrides = overrides(args);
     let mut config = parse::load(&args.config, &overrides)?;
-    let owners_asked = parse::read(&args.config, &overrides)?.train.owners.is_some();
+    let owners = match parse::read(&args.config, &overrides)?.train.owners {
+        Some(_) => Owners::Asked,
+        None => Owners::Unasked,
+    };
     let chosen = std::env::var_os(mpirun::MPIRUN_VARIABLE).map(PathBuf::from);
     let path = std::env::var_os("PATH");
     let mpirun = mpirun::find(chosen, Path::new(mpi::mpicc()), path.as_deref())?;
@@ -119,7 +122,7 @@ fn launch(args: &Args) -> Result<Status, LaunchError> {
     }
     refuse_what_cannot_run(&job.config)?;
     print(&format!("run directory: {}", folder.shown()));
-    match open(args, &mut job, owners_asked)? {
+    match open(args, &mut job, owners)? {
         Opened::Completed(result) => {
             clear_slots(&job);
             print("this run is complete (--fresh starts it anew)");
@@ -222,7 +225,7 @@ enum Opened {
 }
 
 /// Finds or makes the run directory and takes it from whoever holds it.
-fn open(args: &Args, job: &mut Job, owners_asked: bool) -> Result<Opened, LaunchError> {
+fn open(args: &Args, job: &mut Job, owners: Owners) -> Result<Opened, LaunchError> {
     let Job { config, run, .. } = job;
     let mut say = |text: &str| say!("{text}");
     let patience = config.recovery.time_limit.0;
@@ -236,13 +239,13 @@ fn open(args: &Args, job: &mut Job, owners_asked: bool) -> Result<Opened, Launch
         say(&format!("the run that was there is now {}", aside.shown()));
         slots.clear();
     }
-    if let Found::Completed(result) = run.inspect(config, owners_asked)? {
+    if let Found::Completed(result) = run.inspect(config, owners)? {
         return Ok(Opened::Completed(result));
     }
     run.create()?;
     let lock = RunLock::take(run.path(), patience, &mut say)?;
     // The launch that held it may have completed the run meanwhile.
-    if let Found::Completed(result) = run.inspect(config, owners_asked)? {
+    if let Found::Completed(result) = run.inspect(config, owners)? {
         return Ok(Opened::Completed(result));
     }
     run.write_config(config)?;

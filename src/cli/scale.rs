@@ -61,19 +61,22 @@ fn ask(args: &Args) -> Result<String, Refusal> {
         (2, format!("{} holds no world.json: no run has formed its world there", run.shown()))
     })?;
     let config = parse::read(&run.join("config.toml"), &[]).map_err(|e| (2, e.to_string()))?;
-    let ended = read_result(run).map_err(|error| (1, error.to_string()))?.is_some();
+    let stage = match read_result(run).map_err(|error| (1, error.to_string()))? {
+        Some(_) => Stage::Ended,
+        None => Stage::Running,
+    };
     let picture = Picture::read(&FileSystem::new(run));
     match (args.nodes, args.ranks) {
-        (Some(nodes), ranks) => ask_nodes(args, Request { nodes, ranks }, picture, &config, ended),
+        (Some(nodes), ranks) => ask_nodes(args, Request { nodes, ranks }, picture, &config, stage),
         // Spares wait there, which ranks that come and go cannot tell of it: launch can.
         (None, Some(ranks)) if picture.is_some() => {
             let used = picture.as_ref().map_or(1, |picture| picture.used.len());
             let nodes = ranks.min(u32::try_from(used).unwrap_or(u32::MAX));
             let request = Request { nodes, ranks: Some(ranks) };
-            ask_nodes(args, request, picture, &config, ended)
+            ask_nodes(args, request, picture, &config, stage)
         }
         (None, Some(ranks)) => {
-            check(ranks, &world, &config, ended)?;
+            check(ranks, &world, &config, stage)?;
             ask_ranks(args, ranks, world.ranks())
         }
         (None, None) => Err((2, "name a number of ranks, or --nodes".into())),
@@ -97,10 +100,10 @@ fn ask_nodes(
     request: Request,
     picture: Option<Picture>,
     config: &Config,
-    ended: bool,
+    stage: Stage,
 ) -> Result<String, Refusal> {
     let storage = FileSystem::new(&args.run);
-    let picture = check_nodes(request, picture, config, ended)?;
+    let picture = check_nodes(request, picture, config, stage)?;
     let (nodes, ranks) = (request.nodes, request.ranks(&picture));
     if request.is_done(&picture) {
         return Ok(format!("the run already has {nodes} nodes, {ranks} ranks"));
@@ -119,9 +122,9 @@ fn check_nodes(
     request: Request,
     picture: Option<Picture>,
     config: &Config,
-    ended: bool,
+    stage: Stage,
 ) -> Result<Picture, Refusal> {
-    if ended {
+    if stage == Stage::Ended {
         return Err((1, "this run has ended: there is nobody to ask".into()));
     }
     let Some(picture) = picture else {
@@ -169,8 +172,15 @@ fn wait_for_nodes(
     }
 }
 
+/// Whether anybody is there to be asked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    Running,
+    Ended,
+}
+
 /// Whether the run can have so many.
-fn check(ranks: u32, world: &World, config: &Config, ended: bool) -> Result<(), Refusal> {
+fn check(ranks: u32, world: &World, config: &Config, stage: Stage) -> Result<(), Refusal> {
     let owners = world.owners.len();
     if ranks as usize > owners {
         let text = format!(
@@ -184,7 +194,7 @@ fn check(ranks: u32, world: &World, config: &Config, ended: bool) -> Result<(), 
                     that live; start it again with another -n";
         return Err((2, text.into()));
     }
-    if ended {
+    if stage == Stage::Ended {
         return Err((1, "this run has ended: there is nobody to ask".into()));
     }
     Ok(())
@@ -235,9 +245,9 @@ mod tests {
     #[test]
     fn more_ranks_than_owners_are_refused_by_name() {
         let config = Config::default();
-        assert_eq!(check(6, &world(), &config, false), Ok(()));
-        assert_eq!(check(1, &world(), &config, false), Ok(()));
-        let (code, text) = check(7, &world(), &config, false).unwrap_err();
+        assert_eq!(check(6, &world(), &config, Stage::Running), Ok(()));
+        assert_eq!(check(1, &world(), &config, Stage::Running), Ok(()));
+        let (code, text) = check(7, &world(), &config, Stage::Running).unwrap_err();
         assert!(code == 2 && text.contains("7 ranks but train.owners = 6"), "{text}");
     }
 
@@ -248,22 +258,24 @@ mod tests {
         let picture = Picture { allocation: nodes, ranks_per_node: 1, ..Picture::default() };
         let mut config = Config::default();
         config.train.owners = Some(4);
-        let of = |picture: Option<&Picture>, config: &Config, ended| {
-            check_nodes(request, picture.cloned(), config, ended).map(|_| ())
+        let of = |picture: Option<&Picture>, config: &Config, stage| {
+            check_nodes(request, picture.cloned(), config, stage).map(|_| ())
         };
-        assert_eq!(of(Some(&picture), &config, false), Ok(()));
-        assert_eq!(of(Some(&picture), &config, true).unwrap_err().0, 1);
-        assert!(of(None, &config, false).unwrap_err().1.contains("no allocation"));
+        assert_eq!(of(Some(&picture), &config, Stage::Running), Ok(()));
+        assert_eq!(of(Some(&picture), &config, Stage::Ended).unwrap_err().0, 1);
+        assert!(of(None, &config, Stage::Running).unwrap_err().1.contains("no allocation"));
         config.recovery.ladder = Some(vec![crate::config::Rung::Shrink]);
-        assert!(of(Some(&picture), &config, false).unwrap_err().1.contains("recovery.ladder"));
+        assert!(
+            of(Some(&picture), &config, Stage::Running).unwrap_err().1.contains("recovery.ladder")
+        );
     }
 
     #[test]
     fn asynchronous_and_ended_runs_are_refused() {
         let mut config = Config::default();
-        assert_eq!(check(4, &world(), &config, true).unwrap_err().0, 1);
+        assert_eq!(check(4, &world(), &config, Stage::Ended).unwrap_err().0, 1);
         config.train.exchange = ExchangeKind::Asynchronous;
-        let (code, text) = check(4, &world(), &config, false).unwrap_err();
+        let (code, text) = check(4, &world(), &config, Stage::Running).unwrap_err();
         assert!(code == 2 && text.contains("asynchronous"), "{text}");
     }
 }

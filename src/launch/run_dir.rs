@@ -36,6 +36,15 @@ pub enum Found {
     Completed(Box<RunResult>),
 }
 
+/// Whether the configuration that is asked for names `train.owners`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Owners {
+    /// It does: a run with others is another one.
+    Asked,
+    /// It does not: those of the run's start stay.
+    Unasked,
+}
+
 impl RunDir {
     /// Names it; creates nothing.
     pub fn at(path: &Path) -> Result<Self, LaunchError> {
@@ -82,7 +91,7 @@ impl RunDir {
 
     /// Looks at the path with the configuration that is asked for. `config` takes over what the
     /// run fixed at its start (`train.owners`) where nothing else was asked for.
-    pub fn inspect(&self, config: &mut Config, owners_asked: bool) -> Result<Found, LaunchError> {
+    pub fn inspect(&self, config: &mut Config, owners: Owners) -> Result<Found, LaunchError> {
         let file = self.join("config.toml");
         if !file.exists() {
             return match self.is_empty() {
@@ -91,7 +100,7 @@ impl RunDir {
             };
         }
         let old = parse::read(&file, &[])?;
-        if !owners_asked {
+        if owners == Owners::Unasked {
             config.train.owners = old.train.owners;
         }
         let changed = parse::changed_keys(&old, config);
@@ -229,13 +238,13 @@ mod tests {
     fn a_run_begins_goes_on_and_is_complete() {
         let folder = tempfile::tempdir().unwrap();
         let mut run = RunDir::at(&folder.path().join("run")).unwrap();
-        assert_eq!(run.inspect(&mut config(), false).unwrap(), Found::Nothing);
+        assert_eq!(run.inspect(&mut config(), Owners::Unasked).unwrap(), Found::Nothing);
         run.create().unwrap();
-        assert_eq!(run.inspect(&mut config(), false).unwrap(), Found::Nothing);
+        assert_eq!(run.inspect(&mut config(), Owners::Unasked).unwrap(), Found::Nothing);
         run.write_config(&config()).unwrap();
-        assert_eq!(run.inspect(&mut config(), false).unwrap(), Found::Unfinished);
+        assert_eq!(run.inspect(&mut config(), Owners::Unasked).unwrap(), Found::Unfinished);
         EndingFiles::of(run.storage()).write_result(&completed()).unwrap();
-        let found = run.inspect(&mut config(), false).unwrap();
+        let found = run.inspect(&mut config(), Owners::Unasked).unwrap();
         assert_eq!(found, Found::Completed(Box::new(completed())));
     }
 
@@ -245,7 +254,7 @@ mod tests {
         EndingFiles::of(run.storage()).write_result(&completed()).unwrap();
         let mut longer = config();
         longer.train.steps = Some(20);
-        assert_eq!(run.inspect(&mut longer, false).unwrap(), Found::Unfinished);
+        assert_eq!(run.inspect(&mut longer, Owners::Unasked).unwrap(), Found::Unfinished);
     }
 
     #[test]
@@ -253,7 +262,7 @@ mod tests {
         let (_folder, run) = started();
         let mut other = config();
         other.run.seed = 7;
-        let error = run.inspect(&mut other, false).unwrap_err().to_string();
+        let error = run.inspect(&mut other, Owners::Unasked).unwrap_err().to_string();
         assert!(error.contains("run.seed: 1 -> 7"), "{error}");
     }
 
@@ -262,10 +271,10 @@ mod tests {
         let (_folder, run) = started();
         let mut fewer = config();
         (fewer.run.ranks, fewer.train.owners) = (2, Some(2));
-        assert_eq!(run.inspect(&mut fewer, false).unwrap(), Found::Unfinished);
+        assert_eq!(run.inspect(&mut fewer, Owners::Unasked).unwrap(), Found::Unfinished);
         assert_eq!(fewer.train.owners, Some(4));
         fewer.train.owners = Some(2);
-        assert!(run.inspect(&mut fewer, true).is_err());
+        assert!(run.inspect(&mut fewer, Owners::Asked).is_err());
     }
 
     #[test]
@@ -273,7 +282,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         std::fs::write(folder.path().join("thesis.tex"), "").unwrap();
         let run = RunDir::at(folder.path()).unwrap();
-        let error = run.inspect(&mut config(), false).unwrap_err();
+        let error = run.inspect(&mut config(), Owners::Unasked).unwrap_err();
         assert!(matches!(error, LaunchError::NotARun { .. }));
     }
 

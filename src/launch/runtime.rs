@@ -4,7 +4,7 @@
 //! PRRTE 5.0.0 and PMIx 7.0.0 in the making, below Open MPI 5.0.11).
 
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::config::Shown;
@@ -184,17 +184,19 @@ impl Daemon {
         }
         let begun = Instant::now();
         let status = command.status()?;
-        Ok(code(status.success(), begun.elapsed()))
+        Ok(code(status, begun.elapsed()))
     }
 }
 
 /// Only a daemon that did not start is news to prterun.
-fn code(success: bool, after: Duration) -> u8 {
-    u8::from(!success && after < START_MAX)
+fn code(status: ExitStatus, after: Duration) -> u8 {
+    u8::from(!status.success() && after < START_MAX)
 }
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::process::ExitStatusExt;
+
     use super::*;
 
     fn runtime() -> Runtime {
@@ -276,8 +278,9 @@ mod tests {
 
     #[test]
     fn a_step_that_ends_with_its_node_is_no_failed_start() {
-        assert_eq!(code(false, Duration::from_secs(1)), 1);
-        assert_eq!(code(false, Duration::from_secs(30)), 0);
-        assert_eq!(code(true, Duration::from_secs(1)), 0);
+        let [good, bad] = [0, 1 << 8].map(ExitStatus::from_raw);
+        assert_eq!(code(bad, Duration::from_secs(1)), 1);
+        assert_eq!(code(bad, Duration::from_secs(30)), 0);
+        assert_eq!(code(good, Duration::from_secs(1)), 0);
     }
 }
