@@ -147,12 +147,12 @@ impl RunDir {
     pub fn create(&mut self) -> Result<(), LaunchError> {
         let logs = self.join("logs");
         let failed = || io_error(format!("creating {}", logs.shown()));
-        std::fs::create_dir_all(self.path.parent().unwrap_or(&self.path)).map_err(failed())?;
-        match std::fs::create_dir(&self.path) {
-            Ok(()) => {}
-            // Somebody may have been faster than who looked at the path.
-            Err(_) if self.path.is_dir() => self.refuse_planted()?,
-            Err(error) => return Err(failed()(error)),
+        // Somebody may have been faster than who looked at the path. Whatever else is wrong with it
+        // is wrong with what lies in it too.
+        if let Err(error) = std::fs::create_dir(&self.path)
+            && error.kind() == std::io::ErrorKind::AlreadyExists
+        {
+            self.refuse_planted()?;
         }
         std::fs::create_dir_all(&logs).map_err(failed())?;
         self.storage = FileSystem::holding(&self.path).map_err(failed())?;
