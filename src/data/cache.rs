@@ -20,6 +20,7 @@ use kintsugi_ffi::shared::{SharedWords, WORDS};
 use crate::config::CachePolicy;
 
 use super::staging::key::Key;
+use super::staging::place::of_run;
 
 /// Where caches lie.
 const MEMORY: &str = "/dev/shm";
@@ -240,12 +241,8 @@ fn counts(path: &Path) -> io::Result<(File, SharedWords)> {
 
 /// Removes the caches of a run that no process uses any more.
 pub fn sweep(run_id: &str) {
-    let prefix = format!("{PREFIX}{run_id}-");
-    for entry in fs::read_dir(MEMORY).into_iter().flatten().flatten() {
-        let root = entry.path();
-        let ours = entry.file_name().to_str().is_some_and(|name| name.starts_with(&prefix));
-        if ours
-            && let Ok(held) = private::open_file(&root.join(COUNTS), Access::Read)
+    for root in of_run(Path::new(MEMORY), PREFIX, run_id) {
+        if let Ok(held) = private::open_file(&root.join(COUNTS), Access::Read)
             && matches!(lock::lock_file(&held), Ok(Lock::Taken))
         {
             let _ = private::remove_folder(&root);

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use crate::config::{CacheSize, Config, Shown, StagingMode};
+use crate::config::{self, CacheSize, Config, Shown, StagingMode};
 use crate::observe::notice::act_on;
 
 use super::cache::{self, Cache};
@@ -89,9 +89,16 @@ impl Supply {
 
 /// Removes what the ranks of a run that has ended left in this machine's memory: those that are
 /// ended by a signal remove nothing.
-pub fn sweep(run_id: &str) {
+pub fn sweep_memory(run_id: &str) {
     cache::sweep(run_id);
     bucket::sweep();
+}
+
+/// Removes the copies of a run that has completed, unless its user wants them.
+pub fn sweep_copies(staging: &config::Staging, run_id: &str) {
+    if staging.mode != StagingMode::None && !staging.keep {
+        place::sweep(staging, run_id);
+    }
 }
 
 impl From<DataSet> for Supply {

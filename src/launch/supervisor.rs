@@ -141,11 +141,12 @@ impl Attempts for Supervisor<'_> {
 
     fn decided(&mut self, next: &Next) {
         if !matches!(next, Next::Restart(_)) {
-            supply::sweep(&self.job.run.id());
+            supply::sweep_memory(&self.job.run.id());
         }
         match next {
             Next::Accept(result) => {
                 if result.status == Status::Completed {
+                    supply::sweep_copies(&self.job.config.staging, &self.job.run.id());
                     // Its ranks did so, unless they were killed between the two.
                     self.job.slots().clear();
                     if let Some(nodes) = &mut self.nodes {

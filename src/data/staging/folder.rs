@@ -10,7 +10,8 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError, RwLock};
 
-use kintsugi_ffi::{lock, private};
+use kintsugi_ffi::lock;
+use kintsugi_ffi::private::{self, Access};
 use thiserror::Error;
 use xxhash_rust::xxh3::{Xxh3, xxh3_64};
 
@@ -107,10 +108,7 @@ impl Folder {
     /// This process is done with it; the last one removes it.
     pub fn retire(&self) {
         // Where others hold it, the own lock is gone after the try, too.
-        if matches!(lock::lock_file(&self.lock), Ok(lock::Lock::Taken)) {
-            let _ = private::remove_folder(&self.root);
-            let _ = fs::remove_file(lock_name(&self.root));
-        }
+        remove_if_alone(&self.root, &self.lock);
     }
 
     /// Where it is.
@@ -250,6 +248,20 @@ impl Folder {
             progress(copied.bytes);
         }
         damaged
+    }
+}
+
+fn remove_if_alone(root: &Path, held: &File) {
+    if matches!(lock::lock_file(held), Ok(lock::Lock::Taken)) {
+        let _ = private::remove_folder(root);
+        let _ = fs::remove_file(lock_name(root));
+    }
+}
+
+/// Removes a folder that no process uses any more.
+pub fn remove_unused(root: &Path) {
+    if let Ok(held) = private::open_file(&lock_name(root), Access::Read) {
+        remove_if_alone(root, &held);
     }
 }
 

@@ -4,17 +4,47 @@ use std::path::{Path, PathBuf};
 
 use crate::config::Staging;
 
+use super::folder::remove_unused;
+
 /// Its name begins so.
 pub const PREFIX: &str = "kintsugi-stage-";
+/// Of a set's fingerprint, at the end of the name.
+const FINGERPRINT_DIGITS: usize = 16;
 
 /// The folder of a run's set on this node: the same for all ranks, and for all starts of the run.
 /// Below `staging.folder`, else `$TMPDIR`, else `/tmp`.
 pub fn folder(staging: &Staging, run_id: &str, fingerprint: u64) -> PathBuf {
-    let base = staging.folder.clone().unwrap_or_else(|| {
+    folder_below(&base(staging), run_id, fingerprint)
+}
+
+/// Removes the copies of a run that no process uses any more.
+pub fn sweep(staging: &Staging, run_id: &str) {
+    for root in of_run(&base(staging), PREFIX, run_id) {
+        remove_unused(&root);
+    }
+}
+
+/// Folders of a run below `base`, by the names that `folder` gives them: prefix, run, fingerprint.
+pub fn of_run(base: &Path, prefix: &str, run_id: &str) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(base).into_iter().flatten().flatten();
+    let named = entries.filter(|entry| {
+        let name = entry.file_name();
+        let fingerprint = name.to_str().and_then(|name| {
+            name.strip_prefix(prefix)?.strip_prefix(run_id)?.strip_prefix('-').map(str::to_owned)
+        });
+        // Another run's name may begin with this one's.
+        fingerprint.is_some_and(|digits| {
+            digits.len() == FINGERPRINT_DIGITS && digits.chars().all(|c| c.is_ascii_hexdigit())
+        })
+    });
+    named.map(|entry| entry.path()).filter(|path| path.is_dir()).collect()
+}
+
+fn base(staging: &Staging) -> PathBuf {
+    staging.folder.clone().unwrap_or_else(|| {
         let temporary = std::env::var_os("TMPDIR").filter(|folder| !folder.is_empty());
         temporary.map_or_else(|| PathBuf::from("/tmp"), PathBuf::from)
-    });
-    folder_below(&base, run_id, fingerprint)
+    })
 }
 
 fn folder_below(base: &Path, run_id: &str, fingerprint: u64) -> PathBuf {
@@ -33,5 +63,15 @@ mod tests {
         assert!(one.starts_with("/local"));
         assert_ne!(one, folder(&staging, "ab12", 8));
         assert_ne!(one, folder(&staging, "ab13", 7));
+    }
+
+    #[test]
+    fn a_run_whose_name_begins_alike_has_other_folders() {
+        let place = tempfile::tempdir().expect("temporary folder");
+        for run in ["run", "run-2"] {
+            std::fs::create_dir(folder_below(place.path(), run, 7)).expect("made");
+        }
+        let found = of_run(place.path(), PREFIX, "run");
+        assert_eq!(found, [folder_below(place.path(), "run", 7)]);
     }
 }

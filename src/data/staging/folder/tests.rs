@@ -112,7 +112,12 @@ fn the_last_process_that_is_done_with_a_folder_removes_it() {
     let root = place.path().join("stage");
     let (one, two) = (Folder::open(&root).expect("opened"), Folder::open(&root).expect("opened"));
     one.retire();
+    remove_unused(&root);
     assert!(root.exists());
-    two.retire();
+    // It was killed.
+    drop(two);
+    remove_unused(&root);
+    assert!(!root.exists());
+    Folder::open(&root).expect("opened").retire();
     assert_eq!(fs::read_dir(place.path()).expect("read").count(), 0);
 }
