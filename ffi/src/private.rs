@@ -41,6 +41,23 @@ pub fn make_folder(path: &Path) -> io::Result<()> {
     DirBuilder::new().mode(FOLDER_MODE).create(path)
 }
 
+/// Makes a folder that nobody else enters, or takes one that is there, if it is this user's.
+///
+/// # Errors
+/// The kernel's; `PermissionDenied`: what has the name is no folder of ours.
+pub fn enter_folder(path: &Path) -> io::Result<()> {
+    match make_folder(path) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+            let facts = std::fs::symlink_metadata(path)?;
+            match facts.is_dir() && is_ours(&facts) {
+                true => Ok(()),
+                false => Err(refused("what is there is no folder of this user's".into())),
+            }
+        }
+        made => made,
+    }
+}
+
 /// Makes an empty file that nobody else opens, to read and write.
 ///
 /// # Errors

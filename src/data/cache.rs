@@ -84,16 +84,7 @@ impl Cache {
     /// # Errors
     /// It cannot be made, or is another user's.
     pub fn open(root: &Path, budget_bytes: u64, policy: CachePolicy) -> io::Result<Self> {
-        match private::make_folder(root) {
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-                let facts = fs::symlink_metadata(root)?;
-                if !facts.is_dir() || !private::is_ours(&facts) {
-                    let text = "what is there is no folder of this user's";
-                    return Err(io::Error::new(io::ErrorKind::PermissionDenied, text));
-                }
-            }
-            made => made?,
-        }
+        private::enter_folder(root)?;
         let (held, counts) = counts(&root.join(COUNTS))?;
         let (root, used) = (root.to_owned(), Mutex::default());
         let cache = Self { root, budget_bytes, policy, counts, held, used };
@@ -128,8 +119,8 @@ impl Cache {
             let mut used = self.used();
             all.into_iter().for_each(|(_, key, bytes)| used.touch(key, bytes));
         }
-        lock::share_file(&self.held)?;
-        Ok(())
+        // Another rank may take stock now: it is soon done.
+        lock::await_share(&self.held)
     }
 
     fn used(&self) -> MutexGuard<'_, Used> {

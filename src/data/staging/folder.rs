@@ -83,20 +83,12 @@ impl Folder {
     /// # Errors
     /// It cannot be made, or is another user's.
     pub fn open(root: &Path) -> io::Result<Self> {
-        match private::make_folder(root) {
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-                let facts = fs::symlink_metadata(root)?;
-                if !facts.is_dir() || !private::is_ours(&facts) {
-                    let text = "what is there is no folder of this user's";
-                    return Err(io::Error::new(io::ErrorKind::PermissionDenied, text));
-                }
-            }
-            made => made?,
-        }
         let mut options = OpenOptions::new();
         options.write(true).create(true).truncate(false).mode(0o600);
         let held = options.open(lock_name(root))?;
-        lock::share_file(&held)?;
+        // Held before the folder is there: whoever removes it now is waited for.
+        lock::await_share(&held)?;
+        private::enter_folder(root)?;
         let manifest = Mutex::new(Manifest::open(root)?);
         let copies = RwLock::default();
         let root = root.to_owned();
