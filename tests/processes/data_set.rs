@@ -11,69 +11,33 @@ use kintsugi::observe::log::read_events;
 use kintsugi::observe::result::Status;
 use kintsugi_ffi::os::{Signal, kill};
 
+use crate::share::Share;
 use crate::support::{
-    Running, alone, assert_audited, assert_nothing_runs, kintsugi, result_of, run, run_dir, start,
-    wait_for_step,
+    Running, alone, assert_audited, assert_nothing_runs, result_of, start, wait_for_step,
 };
 
 const LIMIT: Duration = Duration::from_secs(60);
 
-const CONFIGURATION: &str = r#"
-[run]
-ranks = 2
-[model]
-name = "mlp"
-width = 0.25
-[data]
-image_size = 16
-[train]
-steps = 1000000
-global_batch = 8
-owners = 4
-[evaluation]
-every = "never"
-[checkpoint]
-every = "never"
-[observe]
-tensorboard = false
-"#;
+/// Never reached within `LIMIT`.
+const ENDLESS: &str = "train.steps=1000000";
 
-/// A set that can be taken away, and runs over it.
-struct Share(PathBuf);
-
+/// The set can be taken away.
 impl Share {
-    fn new(name: &str) -> Self {
-        let share = Self(run_dir(name));
-        let mut synth = kintsugi();
-        synth.args(["data", "synth", "--train", "96", "--validation", "8", "--classes", "4"]);
-        let made = run(synth.args(["--image-size", "16"]).arg(share.0.join("set")), 30);
-        assert_eq!(made.code, Some(0), "{}", made.stderr);
-        std::fs::write(share.0.join("run.toml"), CONFIGURATION).unwrap();
-        share
-    }
-
     fn run(&self) -> PathBuf {
         self.0.join("run")
     }
 
     fn start(&self, command: &str, run: &Path, overrides: &[&str]) -> Running {
-        let mut program = kintsugi();
-        program.arg(command).arg(self.0.join("run.toml")).arg("--run-dir").arg(run);
-        let set = self.0.join("set");
-        program.arg("-s").arg(format!("data.train={}", set.join("train").display()));
-        program.arg("-s").arg(format!("data.validation={}", set.join("validation").display()));
-        for set in overrides {
-            program.args(["-s", set]);
-        }
-        start(&mut program, LIMIT)
+        let overrides = [&[ENDLESS], overrides].concat();
+        start(&mut self.command(command, run, &overrides), LIMIT)
     }
 
     fn take_away(&self) {
-        std::fs::rename(self.0.join("set"), self.0.join("away")).unwrap();
+        std::fs::rename(self.set(), self.0.join("away")).unwrap();
     }
 
     fn bring_back(&self) {
-        std::fs::rename(self.0.join("away"), self.0.join("set")).unwrap();
+        std::fs::rename(self.0.join("away"), self.set()).unwrap();
     }
 }
 

@@ -17,6 +17,7 @@ mod regrow;
 mod reproducible;
 mod resident;
 mod runs;
+mod share;
 mod shim;
 mod soak;
 mod spares;

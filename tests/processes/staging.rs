@@ -1,65 +1,25 @@
 //! Run-time staging among real ranks: whatever brings a sample's bytes, and whoever dies
 //! meanwhile, the order of samples and the weights are the same.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use kintsugi::observe::ledger;
 use kintsugi::observe::result::{RunResult, Status};
 
-use crate::support::{
-    alone, assert_audited, assert_nothing_runs, kintsugi, result_of, run, run_dir,
-};
+use crate::share::Share;
+use crate::support::{alone, assert_audited, assert_nothing_runs, result_of, run};
 
 const LIMIT_SECONDS: u64 = 120;
-const FILES: u64 = 96;
-
-const CONFIGURATION: &str = r#"
-[run]
-ranks = 2
-[model]
-name = "mlp"
-width = 0.25
-[data]
-image_size = 16
-[train]
-steps = 40
-global_batch = 8
-owners = 4
-[evaluation]
-every = "never"
-[checkpoint]
-every = "never"
-[observe]
-tensorboard = false
-"#;
-
-/// A set, and runs over it.
-struct Share(PathBuf);
+const STEPS: u64 = 40;
 
 impl Share {
-    fn new(name: &str) -> Self {
-        let share = Self(run_dir(name));
-        let mut synth = kintsugi();
-        synth.args(["data", "synth", "--train", "96", "--validation", "8", "--classes", "4"]);
-        let made = run(synth.args(["--image-size", "16"]).arg(share.0.join("set")), 30);
-        assert_eq!(made.code, Some(0), "{}", made.stderr);
-        std::fs::write(share.0.join("run.toml"), CONFIGURATION).unwrap();
-        share
-    }
-
     /// A run that completes; what it summed, step by step, and its result.
     fn complete(&self, name: &str, overrides: &[&str]) -> (Vec<(u64, u64)>, RunResult) {
         let dir = self.0.join(name);
-        let mut launch = kintsugi();
-        launch.arg("launch").arg(self.0.join("run.toml")).arg("--run-dir").arg(&dir);
-        for (key, folder) in [("data.train", "set/train"), ("data.validation", "set/validation")] {
-            launch.arg("-s").arg(format!("{key}={}", self.0.join(folder).display()));
-        }
-        launch.arg("-s").arg(format!("staging.folder={}", self.0.display()));
-        for set in overrides {
-            launch.args(["-s", set]);
-        }
-        let ended = run(&mut launch, LIMIT_SECONDS);
+        let staged = format!("staging.folder={}", self.0.display());
+        let steps = format!("train.steps={STEPS}");
+        let overrides = [&[staged.as_str(), steps.as_str()], overrides].concat();
+        let ended = run(&mut self.command("launch", &dir, &overrides), LIMIT_SECONDS);
         assert_eq!(ended.code, Some(0), "{name}: {}", ended.stderr);
         let result = result_of(&dir);
         assert_eq!(result.status, Status::Completed);
@@ -99,7 +59,7 @@ fn every_mode_of_staging_ends_with_the_same_bits_with_a_rank_killed_in_each() {
         assert_eq!(struck.state_sha256, calm.state_sha256, "{name}");
         // What died in the hands of the dead is copied again, and nothing else.
         let data = struck.data;
-        assert!(data.opens <= FILES + 4 && data.bytes.local > 0, "{name}: {data:?}");
+        assert!(data.opens <= Share::FILES + 4 && data.bytes.local > 0, "{name}: {data:?}");
         let kept = if name == "during" { 2 } else { 0 };
         assert_eq!(share.staged_folders(), folders + kept, "{name}: folder and lock, or nothing");
     }
@@ -111,7 +71,7 @@ fn a_nodes_cache_misses_what_it_has_no_room_for_and_is_warm_for_a_newcomer() {
     let share = Share::new("cache");
     let (samples, plain) = share.complete("plain", &[]);
     // Every sample takes a page: half of them fit.
-    let half = format!("data.cache={}B", FILES / 2 * 4096);
+    let half = format!("data.cache={}B", Share::FILES / 2 * 4096);
     let kill = "faults.plan=[{kind=\"kill\", rank=1, step=20}]";
     for policy in ["keep", "lru"] {
         let policy_key = format!("data.cache_policy={policy}");
@@ -119,11 +79,11 @@ fn a_nodes_cache_misses_what_it_has_no_room_for_and_is_warm_for_a_newcomer() {
         assert!(same == samples, "{policy}: other samples in some step");
         let data = struck.data;
         assert_eq!((struck.recoveries.len(), data.bound), (1, Some(0.5)), "{policy}");
-        assert!(data.misses >= FILES && data.hits > 0, "{policy}: {data:?}");
+        assert!(data.misses >= Share::FILES && data.hits > 0, "{policy}: {data:?}");
         assert_eq!(struck.state_sha256, plain.state_sha256);
         if policy == "keep" {
             // The first epoch misses all, later ones half; a newcomer reads a few steps again.
-            let expected = FILES + (40 * 8 - FILES) / 2;
+            let expected = Share::FILES + (STEPS * 8 - Share::FILES) / 2;
             assert!(data.misses.abs_diff(expected) <= 40, "{data:?}, about {expected}");
         }
     }

@@ -7,6 +7,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use kintsugi::observe::event::{Event, Kind};
+use kintsugi::observe::log::read_events;
 use kintsugi::train::checkpoint::manifest::{FileEntry, MANIFEST, MODEL, Manifest};
 
 use super::play::LIMIT;
@@ -31,7 +33,7 @@ pub enum Damage {
     All,
     /// It is of a later release, until a person puts back what was there.
     Later,
-    /// The disk is full: it was never written.
+    /// The disk is full: it was never written. A person makes room when everybody is dead.
     Full,
     /// There is no checkpoint yet.
     NoneYet,
@@ -48,7 +50,9 @@ const STRIKE_AT: u64 = 2 * EVERY + 20;
 const STRIKE_EARLY_AT: u64 = 100;
 const WRITTEN_WITHIN: Duration = Duration::from_secs(30);
 /// One checkpoint of this run has room here, a second one has not.
-const FULL_KIB: u32 = 1300;
+const FULL: &str = "size=1300k";
+/// Room for all that the run keeps.
+const ROOM: &str = "size=64m";
 /// The exit code of a launch that a person has to do something for.
 const REFUSED: Option<i32> = Some(2);
 
@@ -102,6 +106,7 @@ pub fn with_damage(damage: Damage, folder: &Path, overrides: &[&str]) -> Result<
             wait_for_step(folder, 10, &mut running);
             mount_a_small_disk(folder, running.pid());
             wait_for_step(folder, STRIKE_AT, &mut running);
+            wait_for_warning(damage.warns(), folder, &mut running);
         }
         _ => {
             wait_for_step(folder, STRIKE_AT, &mut running);
@@ -111,6 +116,10 @@ pub fn with_damage(damage: Damage, folder: &Path, overrides: &[&str]) -> Result<
         }
     }
     kill_all(folder, Some(running.pid()));
+    if damage == Damage::Full {
+        // A run that ends without its weights on disk is none that completed.
+        mount(running.pid(), &["-o", &format!("remount,{ROOM}")], folder);
+    }
     let ended = running.wait();
     let Some(refusal) = damage.refusal() else { return Ok(ended) };
     if ended.code != REFUSED || !ended.stderr.contains(refusal) {
@@ -125,14 +134,31 @@ pub fn with_damage(damage: Damage, folder: &Path, overrides: &[&str]) -> Result<
     Ok(run(&mut launch(folder, overrides), LIMIT))
 }
 
-/// From now on the run's checkpoints lie on a disk of their own. `unshare` has become `launch`.
+/// From now on the run's checkpoints lie on a disk of their own.
 fn mount_a_small_disk(folder: &Path, launch: u32) {
-    let checkpoints = folder.join("checkpoints");
-    std::fs::create_dir_all(&checkpoints).unwrap();
+    std::fs::create_dir_all(folder.join("checkpoints")).unwrap();
+    mount(launch, &["-t", "tmpfs", "-o", FULL, "none"], folder);
+}
+
+/// Where this launch and its ranks see it, nobody else does: `unshare` has become `launch`.
+fn mount(launch: u32, arguments: &[&str], folder: &Path) {
     let mut mount = Command::new("nsenter");
-    mount.arg(format!("--mount=/proc/{launch}/ns/mnt")).args(["mount", "-t", "tmpfs", "-o"]);
-    mount.arg(format!("size={FULL_KIB}k")).arg("none").arg(checkpoints);
-    assert!(mount.status().is_ok_and(|status| status.success()), "a disk is mounted");
+    mount.arg(format!("--mount=/proc/{launch}/ns/mnt")).arg("mount").args(arguments);
+    let mounted = mount.arg(folder.join("checkpoints")).status();
+    assert!(mounted.is_ok_and(|status| status.success()), "mount {arguments:?}");
+}
+
+/// Until the run itself has said so.
+fn wait_for_warning(words: &str, folder: &Path, running: &mut Running) {
+    let says = |event: &Event| match &event.kind {
+        Kind::Warning { message } => message.contains(words),
+        _ => false,
+    };
+    let begun = Instant::now();
+    while !read_events(&folder.join("events.jsonl")).unwrap_or_default().iter().any(says) {
+        assert!(begun.elapsed() < WRITTEN_WITHIN && !running.has_ended(), "no event says {words}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
 }
 
 fn checkpoint(folder: &Path, step: u64) -> PathBuf {

@@ -355,7 +355,7 @@ fn disks() -> Vec<Row> {
         row("S3 manifest", "the newest manifest is missing", struck(Damage::Missing(manifest))),
         row("S7 run", "the newest weights are those before", struck(Damage::Older(weights))),
         row("S4 run", "the weights of all checkpoints are missing", struck(Damage::All)),
-        row("S5 run", "the disk is full after a checkpoint", struck(Damage::Full)),
+        row("S5 run", "the disk is full, until everybody is dead", struck(Damage::Full)),
         row("S9 run", "the newest is of a later release", struck(Damage::Later)),
         row("S10 run", "pictures that are none, and a rank", {
             skipped.with(&pictures).outside(Outside::BadPictures)

@@ -1,0 +1,68 @@
+//! A small set of pictures in a folder of its own, as on a share, and the program run over it.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::support::{kintsugi, run, run_dir};
+
+/// Seconds that making the set may take.
+const MADE_WITHIN: u64 = 30;
+
+/// Without `train.steps`: whoever runs it says how long.
+const CONFIGURATION: &str = r#"
+[run]
+ranks = 2
+[model]
+name = "mlp"
+width = 0.25
+[data]
+image_size = 16
+[train]
+global_batch = 8
+owners = 4
+[evaluation]
+every = "never"
+[checkpoint]
+every = "never"
+[observe]
+tensorboard = false
+"#;
+
+/// The folder; runs have theirs in it.
+pub struct Share(pub PathBuf);
+
+impl Share {
+    /// Pictures to train on: each is a file.
+    pub const FILES: u64 = 96;
+
+    /// Made anew.
+    pub fn new(name: &str) -> Self {
+        let share = Self(run_dir(name));
+        let mut synth = kintsugi();
+        synth.args(["data", "synth", "--train", &Self::FILES.to_string(), "--validation", "8"]);
+        synth.args(["--classes", "4", "--image-size", "16"]).arg(share.set());
+        let made = run(&mut synth, MADE_WITHIN);
+        assert_eq!(made.code, Some(0), "{}", made.stderr);
+        std::fs::write(share.0.join("run.toml"), CONFIGURATION).unwrap();
+        share
+    }
+
+    /// Where the set lies.
+    pub fn set(&self) -> PathBuf {
+        self.0.join("set")
+    }
+
+    /// A run over it by this subcommand.
+    pub fn command(&self, subcommand: &str, run: &Path, overrides: &[&str]) -> Command {
+        let mut command = kintsugi();
+        command.arg(subcommand).arg(self.0.join("run.toml")).arg("--run-dir").arg(run);
+        for split in ["train", "validation"] {
+            let folder = self.set().join(split);
+            command.arg("-s").arg(format!("data.{split}={}", folder.display()));
+        }
+        for key in overrides {
+            command.args(["-s", key]);
+        }
+        command
+    }
+}
