@@ -81,13 +81,12 @@ fn folders(groups: &str, mounts: &str, controller: &str) -> Vec<PathBuf> {
     for line in groups.lines() {
         let mut parts = line.splitn(3, ':').skip(1);
         let (Some(controllers), Some(path)) = (parts.next(), parts.next()) else { continue };
-        let unified = controllers.is_empty();
-        if !unified && !controllers.split(',').any(|name| name == controller) {
-            continue;
-        }
-        let Some((root, mount)) =
-            mounts.lines().find_map(|line| mounted(line, unified, controller))
-        else {
+        let hierarchy = match controllers {
+            "" => Hierarchy::Unified,
+            all if all.split(',').any(|name| name == controller) => Hierarchy::Of(controller),
+            _ => continue,
+        };
+        let Some((root, mount)) = mounts.lines().find_map(|line| mounted(line, hierarchy)) else {
             continue;
         };
         // A container may see the mount of its own group only, under the name it has outside.
@@ -99,14 +98,25 @@ fn folders(groups: &str, mounts: &str, controller: &str) -> Vec<PathBuf> {
     folders
 }
 
-/// Root and mount point of a line of mountinfo that has the groups of this controller.
-fn mounted<'a>(line: &'a str, unified: bool, controller: &str) -> Option<(&'a str, &'a str)> {
+/// A tree of groups, cgroups(7).
+#[derive(Clone, Copy)]
+enum Hierarchy<'a> {
+    /// Version 2: of all controllers.
+    Unified,
+    /// Version 1: of this one.
+    Of(&'a str),
+}
+
+/// Root and mount point of a line of mountinfo that has the groups of this hierarchy.
+fn mounted<'a>(line: &'a str, hierarchy: Hierarchy<'_>) -> Option<(&'a str, &'a str)> {
     let (place, what) = line.split_once(" - ")?;
     let mut what = what.split(' ');
     let (kind, options) = (what.next()?, what.nth(1)?);
-    let fits = match unified {
-        true => kind == "cgroup2",
-        false => kind == "cgroup" && options.split(',').any(|name| name == controller),
+    let fits = match hierarchy {
+        Hierarchy::Unified => kind == "cgroup2",
+        Hierarchy::Of(controller) => {
+            kind == "cgroup" && options.split(',').any(|name| name == controller)
+        }
     };
     let mut place = place.split(' ').skip(3);
     fits.then_some((place.next()?, place.next()?))

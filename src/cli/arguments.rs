@@ -1,5 +1,21 @@
 //! What several commands read alike.
 
+use clap::builder::{BoolValueParser, TypedValueParser};
+
+/// What a command prints its findings as.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Form {
+    /// For people.
+    Table,
+    /// For programs.
+    Json,
+}
+
+/// Reads the flag `--json`.
+pub(super) fn form() -> impl TypedValueParser<Value = Form> {
+    BoolValueParser::new().map(|json| if json { Form::Json } else { Form::Table })
+}
+
 /// Most processes or threads that are asked for: more is a slip of the finger.
 const CROWD_MAX: u64 = 4096;
 

@@ -3,6 +3,9 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use clap::ArgAction;
+
+use super::arguments::{Form, form};
 use crate::lab::bench::{Report, all_reduce, calm, checkpoint, print_table};
 use crate::lab::bench::{recovery, spares, sums};
 use crate::observe::console::{print_line, say};
@@ -28,8 +31,8 @@ enum Bench {
         #[arg(long, default_value_t = 20)]
         steps: usize,
         /// One JSON object on the last line of stdout
-        #[arg(long)]
-        json: bool,
+        #[arg(long, action = ArgAction::SetTrue, value_parser = form())]
+        json: Form,
         /// This process is one rank
         #[arg(long, hide = true)]
         worker: bool,
@@ -52,8 +55,8 @@ enum Bench {
         #[arg(long, default_value_t = 6, value_parser = clap::value_parser!(u64).range(1..))]
         steps: u64,
         /// One JSON object on the last line of stdout
-        #[arg(long)]
-        json: bool,
+        #[arg(long, action = ArgAction::SetTrue, value_parser = form())]
+        json: Form,
     },
     /// How long a checkpoint holds the training loop
     Checkpoint {
@@ -67,8 +70,8 @@ enum Bench {
         #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..))]
         repeats: u32,
         /// One JSON object on the last line of stdout
-        #[arg(long)]
-        json: bool,
+        #[arg(long, action = ArgAction::SetTrue, value_parser = form())]
+        json: Form,
     },
     /// The processor time of a waiting spare, beside steps of 95 MB and of 1 MB
     Spares {
@@ -88,8 +91,8 @@ enum Bench {
         #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
         turns: u32,
         /// One JSON object on the last line of stdout
-        #[arg(long)]
-        json: bool,
+        #[arg(long, action = ArgAction::SetTrue, value_parser = form())]
+        json: Form,
     },
     /// A step with reproducible sums, one with comparisons of replicas, and one with neither
     Sums {
@@ -106,8 +109,8 @@ enum Bench {
         #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..))]
         steps: u64,
         /// One JSON object on the last line of stdout
-        #[arg(long)]
-        json: bool,
+        #[arg(long, action = ArgAction::SetTrue, value_parser = form())]
+        json: Form,
     },
     /// From SIGKILL to being back in the update loop: respawn, shrink, a renewal, restart from
     /// resident state and from a checkpoint
@@ -122,15 +125,15 @@ enum Bench {
         #[arg(long, default_value_t = 10)]
         repeats: u32,
         /// One JSON object on the last line of stdout
-        #[arg(long)]
-        json: bool,
+        #[arg(long, action = ArgAction::SetTrue, value_parser = form())]
+        json: Form,
     },
 }
 
 /// Runs it.
 pub fn run(args: &Args) -> ExitCode {
     let command = std::env::args().collect::<Vec<_>>().join(" ");
-    let (report, json) = match &args.bench {
+    let (report, form) = match &args.bench {
         Bench::AllReduce { steps, worker: true, .. } => {
             return match all_reduce::worker(*steps) {
                 Ok(()) => ExitCode::SUCCESS,
@@ -166,16 +169,17 @@ pub fn run(args: &Args) -> ExitCode {
         }
     };
     match report {
-        Ok(report) => print(&report, json),
+        Ok(report) => print(&report, form),
         Err(error) => fail(&error),
     }
 }
 
-fn print(report: &Report, json: bool) -> ExitCode {
-    if json {
-        print_line!("{}", serde_json::to_string(report).expect("a report is plain data"));
-    } else {
-        print_table(report);
+fn print(report: &Report, form: Form) -> ExitCode {
+    match form {
+        Form::Json => {
+            print_line!("{}", serde_json::to_string(report).expect("a report is plain data"));
+        }
+        Form::Table => print_table(report),
     }
     ExitCode::SUCCESS
 }

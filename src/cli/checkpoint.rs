@@ -5,9 +5,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use clap::Subcommand;
+use clap::{ArgAction, Subcommand};
 use serde::Serialize;
 
+use super::arguments::{Form, form};
 use crate::config::Shown;
 use crate::observe::clock::RealClock;
 use crate::observe::console::{print_line, say};
@@ -29,16 +30,16 @@ enum Command {
         /// A run directory, its checkpoints folder, or one checkpoint.
         path: PathBuf,
         /// One JSON object a line.
-        #[arg(long)]
-        json: bool,
+        #[arg(long, action = ArgAction::SetTrue, value_parser = form())]
+        json: Form,
     },
     /// Reads every checkpoint back and compares it with its checksums; exits 1 on a bad one.
     Verify {
         /// A run directory, its checkpoints folder, or one checkpoint.
         path: PathBuf,
         /// One JSON object a line.
-        #[arg(long)]
-        json: bool,
+        #[arg(long, action = ArgAction::SetTrue, value_parser = form())]
+        json: Form,
     },
     /// Writes the weights as one .safetensors file with torchvision's names.
     Export {
@@ -177,8 +178,8 @@ fn unmarked(storage: &dyn Storage) -> Result<Vec<Entry>, CheckpointError> {
     }
 }
 
-fn show(entries: &[Entry], json: bool) {
-    if json {
+fn show(entries: &[Entry], form: Form) {
+    if form == Form::Json {
         for entry in entries {
             print_line!("{}", serde_json::to_string(entry).expect("plain fields are always JSON"));
         }
@@ -198,8 +199,8 @@ fn show(entries: &[Entry], json: bool) {
 }
 
 /// Marked checkpoints are shown and do not count: a run has dealt with them.
-fn verify(entries: &[Entry], json: bool) -> ExitCode {
-    show(entries, json);
+fn verify(entries: &[Entry], form: Form) -> ExitCode {
+    show(entries, form);
     let live: Vec<&Entry> = entries.iter().filter(|e| !e.name.ends_with(store::BAD)).collect();
     if live.is_empty() || live.iter().any(|entry| !entry.verified) {
         return CHECK_FAILED.into();

@@ -4,6 +4,9 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Instant;
 
+use clap::ArgAction;
+
+use super::arguments::{Form, form};
 use crate::config::{Data, DataFormat, Shown};
 use crate::data::open::open;
 use crate::data::synth::{self, SynthOptions};
@@ -67,8 +70,8 @@ struct Inspect {
     #[arg(long, value_enum, default_value_t = Format::ImageFolder)]
     format: Format,
     /// One JSON object on stdout
-    #[arg(long)]
-    json: bool,
+    #[arg(long, action = ArgAction::SetTrue, value_parser = form())]
+    json: Form,
 }
 
 #[derive(Debug, Clone, Copy, clap::ValueEnum)]
@@ -156,7 +159,7 @@ fn inspect(args: &Inspect) -> Result<ExitCode, DataError> {
         reports.push(report(&open(&data, Split::Validation, 0)?, Split::Validation, path));
     }
     let usable = reports.iter().all(|report| report.usable);
-    if args.json {
+    if args.json == Form::Json {
         let whole = serde_json::json!({ "usable": usable, "splits": reports });
         print_line!("{whole}");
     } else {

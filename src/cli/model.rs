@@ -2,8 +2,10 @@
 
 use std::process::ExitCode;
 
+use clap::ArgAction;
 use serde::Serialize;
 
+use super::arguments::{Form, form};
 use crate::model::cost::{self, Cost};
 use crate::model::{Graph, LayerKind, Layout, Shape, catalogue, layout, spec::ModelError};
 use crate::observe::console::{print_line, say};
@@ -20,8 +22,8 @@ enum Command {
     /// Lists the catalogue.
     List {
         /// One JSON object on one line.
-        #[arg(long)]
-        json: bool,
+        #[arg(long, action = ArgAction::SetTrue, value_parser = form())]
+        json: Form,
     },
     /// Shows layers, shapes, parameters and costs of one sample.
     Show(Show),
@@ -44,15 +46,15 @@ struct Show {
     #[arg(long, default_value_t = 1.0)]
     width: f64,
     /// One JSON object on one line.
-    #[arg(long)]
-    json: bool,
+    #[arg(long, action = ArgAction::SetTrue, value_parser = form())]
+    json: Form,
 }
 
 /// Runs; 0, or 2 for a model that does not exist or does not fit.
 pub fn run(args: &Args) -> ExitCode {
     let text = match &args.command {
-        Command::List { json: true } => Ok(list_json()),
-        Command::List { json: false } => Ok(list_text()),
+        Command::List { json: Form::Json } => Ok(list_json()),
+        Command::List { json: Form::Table } => Ok(list_text()),
         Command::Show(show) => describe(show),
     };
     match text {
@@ -130,7 +132,7 @@ fn describe(show: &Show) -> Result<String, ModelError> {
         total,
         statistics: layout.statistics,
     };
-    if show.json {
+    if show.json == Form::Json {
         return Ok(serde_json::to_string(&model).expect("names and numbers are JSON"));
     }
     Ok(table(&model))
@@ -179,7 +181,7 @@ fn table(model: &Model<'_>) -> String {
 mod tests {
     use super::*;
 
-    fn show(name: &str, json: bool) -> Result<String, ModelError> {
+    fn show(name: &str, json: Form) -> Result<String, ModelError> {
         let (image_size, channels, classes, width) = (224, 3, 32, 1.0);
         describe(&Show { name: name.into(), image_size, channels, classes, width, json })
     }
@@ -187,15 +189,15 @@ mod tests {
     #[test]
     fn json_and_table_state_the_same_parameters() {
         let json: serde_json::Value =
-            serde_json::from_str(&show("cnn11", true).expect("known")).expect("JSON");
+            serde_json::from_str(&show("cnn11", Form::Json).expect("known")).expect("JSON");
         let parameters = json["total"]["parameters"].as_u64().expect("a count");
-        let table = show("cnn11", false).expect("known");
+        let table = show("cnn11", Form::Table).expect("known");
         assert!(table.contains(&parameters.to_string()), "{table}");
         assert!(table.contains(&format!("{:.2} MB", parameters as f64 * 4.0 / 1e6)));
     }
 
     #[test]
     fn an_unknown_model_is_refused() {
-        assert!(show("cnn12", true).is_err_and(|e| e.to_string().contains("`cnn11`")));
+        assert!(show("cnn12", Form::Json).is_err_and(|e| e.to_string().contains("`cnn11`")));
     }
 }

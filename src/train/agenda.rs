@@ -87,18 +87,21 @@ pub fn after_commit(position: &mut Position, plan: &Plan, asked: Requests, bound
     }
 }
 
-/// What this rank asks of all others with its next vote. `seconds`: of the run. `stops`: a signal
-/// has come.
-pub fn requests(
-    rank: &Rank,
-    (seconds, stops): (f64, bool),
-    spares: &Spares,
-    resizer: &Resizer,
-) -> Requests {
+/// What a rank knows of by itself, without its world.
+#[derive(Debug, Clone, Copy)]
+pub struct Outside {
+    /// The run's age.
+    pub seconds: f64,
+    /// A signal to end has come.
+    pub stops: bool,
+}
+
+/// What this rank asks of all others with its next vote.
+pub fn requests(rank: &Rank, now: Outside, spares: &Spares, resizer: &Resizer) -> Requests {
     let (plan, position) = (&rank.plan, &rank.replica.position);
     let mut asks = Requests {
-        stop: stops,
-        out_of_time: plan.max_seconds.is_some_and(|limit| seconds >= limit),
+        stop: now.stops,
+        out_of_time: plan.max_seconds.is_some_and(|limit| now.seconds >= limit),
         take_in_spares: spares.recruits == Recruits::Known,
         inexact: !position.exact,
         ..Requests::default()
@@ -109,7 +112,7 @@ pub fn requests(
     let size = resizer.asks(&rank.world, rank.clock.now());
     asks.resize = size == Asks::Size && plan.regrow.is_some();
     asks.renew = size == Asks::Renewal || (plan.renews && spares.are_used_up(&rank.world));
-    asks.evaluate = evaluation_is_due(position, plan, seconds);
+    asks.evaluate = evaluation_is_due(position, plan, now.seconds);
     asks
 }
 

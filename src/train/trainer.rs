@@ -10,7 +10,7 @@ use crate::cluster::comm::CommError;
 use crate::config::{Every, Point};
 use crate::observe::result::Status;
 
-use crate::train::agenda::{self, Boundary, Task};
+use crate::train::agenda::{self, Boundary, Outside, Task};
 use crate::train::exchange::{Context, Exchange, Sums};
 use crate::train::record::repairs::Begin;
 use crate::train::record::steps::Step;
@@ -18,7 +18,7 @@ use crate::train::record::{Record, inexact, waiting};
 use crate::train::repair::integrity::Integrity;
 use crate::train::repair::resize::{self, Resized};
 use crate::train::repair::shrunk::Shrunk;
-use crate::train::repair::size::Resizer;
+use crate::train::repair::size::{InEpoch, Resizer};
 use crate::train::repair::spares::{Recruits, Spares};
 use crate::train::repair::world::{self, Tries};
 use crate::train::repair::{comparison, rollback};
@@ -184,7 +184,8 @@ impl Trainer {
             comparison::prove(&mut self.rank)?;
             Ok(value)
         });
-        let now = (self.record.journal.seconds(), self.stop.load(Ordering::Relaxed));
+        let (seconds, stops) = (self.record.journal.seconds(), self.stop.load(Ordering::Relaxed));
+        let now = Outside { seconds, stops };
         let mut requests = agenda::requests(&self.rank, now, &self.spares, &self.resizer);
         self.shrunk.ask(&mut requests);
         requests.unsaved = also.unsaved;
@@ -205,7 +206,8 @@ impl Trainer {
         if ends_epoch {
             position.skipped_in_epoch = 0;
         }
-        let regrows = self.resizer.due_after(&rank.world, position.step, ends_epoch);
+        let stands = if ends_epoch { InEpoch::Last } else { InEpoch::Within };
+        let regrows = self.resizer.due_after(&rank.world, position.step, stands);
         agenda::after_commit(position, &rank.plan, asked, Boundary { ends_epoch, regrows });
         if asked.take_in_spares {
             self.spares.recruits = Recruits::Agreed;

@@ -10,7 +10,7 @@ use super::create_products::{
     create_conv, create_conv_backward_weights, create_linear, create_pool,
 };
 use super::operation::{Activation, Algorithm, Direction, Operation};
-use super::primitive::{Context, PrimitiveDesc};
+use super::primitive::{Context, PrimitiveDesc, Statistics};
 use super::result::{Created, Error, check};
 use super::sys;
 
@@ -104,13 +104,15 @@ impl PrimitiveDesc {
         let attributes = Attributes::new(activation)?;
         let (call, status) = create(context, operation, attributes.raw, &mut raw);
         check(call, status)?;
-        let reads_statistics =
-            matches!(operation, Operation::BatchNorm { direction: Direction::Inference, .. });
+        let statistics = match operation {
+            Operation::BatchNorm { direction: Direction::Inference, .. } => Statistics::Read,
+            _ => Statistics::Written,
+        };
         let sources = match operation {
             Operation::Concat { sources, .. } => sources.len(),
             _ => 0,
         };
         // SAFETY: `raw` was just created, we own it.
-        Ok(unsafe { Self::from_raw(context.clone(), raw, reads_statistics, sources) })
+        Ok(unsafe { Self::from_raw(context.clone(), raw, statistics, sources) })
     }
 }

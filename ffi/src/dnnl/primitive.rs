@@ -123,8 +123,8 @@ impl Arg {
         }
     }
 
-    /// Whether an operation only ever reads it. Statistics depend on the operation.
-    fn is_read_only(self, reads_statistics: bool) -> bool {
+    /// Whether an operation only ever reads it.
+    fn is_read_only(self, statistics: Statistics) -> bool {
         match self {
             Self::Src
             | Self::Src1
@@ -134,17 +134,26 @@ impl Arg {
             | Self::Scale
             | Self::Shift
             | Self::DiffDst => true,
-            Self::Mean | Self::Variance => reads_statistics,
+            Self::Mean | Self::Variance => statistics == Statistics::Read,
             _ => false,
         }
     }
+}
+
+/// What an operation does with means and variances.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Statistics {
+    /// They are given to it.
+    Read,
+    /// It computes them, or has none.
+    Written,
 }
 
 /// A chosen implementation: what layouts it wants.
 pub struct PrimitiveDesc {
     context: Context,
     raw: *mut sys::primitive_desc,
-    reads_statistics: bool,
+    statistics: Statistics,
     sources: usize,
 }
 
@@ -154,10 +163,10 @@ impl PrimitiveDesc {
     pub(super) unsafe fn from_raw(
         context: Context,
         raw: *mut sys::primitive_desc,
-        reads_statistics: bool,
+        statistics: Statistics,
         sources: usize,
     ) -> Self {
-        Self { context, raw, reads_statistics, sources }
+        Self { context, raw, statistics, sources }
     }
 
     pub(super) fn raw(&self) -> *const sys::primitive_desc {
@@ -294,7 +303,7 @@ impl Primitive {
             })?;
             // SAFETY: `md` is live.
             let bytes = unsafe { extent(md) };
-            let read_only = arg.is_read_only(desc.reads_statistics);
+            let read_only = arg.is_read_only(desc.statistics);
             this.bound.push(Bound { arg, memory, bytes, read_only });
         }
         Ok(this)

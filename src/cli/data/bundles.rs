@@ -6,6 +6,7 @@ use std::process::ExitCode;
 
 use serde::Serialize;
 
+use super::super::arguments::Form;
 use super::report::{DATA_ERROR, print, report};
 use crate::config::{Config, DataFormat, Shown, parse};
 use crate::data::composition::{Composition, composition};
@@ -28,7 +29,7 @@ struct Bundles {
 }
 
 /// Exit 0; 2: the configuration is refused; 3: a set cannot be used.
-pub fn inspect(path: &Path, overrides: &[String], json: bool) -> Result<ExitCode, DataError> {
+pub fn inspect(path: &Path, overrides: &[String], form: Form) -> Result<ExitCode, DataError> {
     let config = match parse::load(path, overrides) {
         Ok(config) => config,
         Err(error) => {
@@ -52,7 +53,7 @@ pub fn inspect(path: &Path, overrides: &[String], json: bool) -> Result<ExitCode
         reports.push(report(&set, Split::Validation, &place(&config.data.validation)));
     }
     let usable = reports.iter().all(|report| report.usable);
-    if json {
+    if form == Form::Json {
         let whole = serde_json::json!({ "usable": usable, "splits": reports, "bundles": bundles });
         print_line!("{whole}");
     } else {

@@ -142,7 +142,7 @@ fn print_rows(setting: &Setting, rows: &[Row]) {
     print_line!("{:<38} {:<7} {:<16}{head}  off by", "order", "policy", "nodes");
     let mut lines: Vec<(String, Policy, u32, Assignment)> = Vec::new();
     let line_of = |row: &Row| {
-        let order = page::order_name(row.bundle_ratio, row.alternating, row.within_bundle);
+        let order = page::order_name(row.bundling());
         (order, row.policy, row.nodes, row.assignment)
     };
     // LRU is what orders change; the others are shown where they can be compared with it.
@@ -201,7 +201,7 @@ fn print_gains(gains: &[Improvement]) {
     for gain in gains {
         print_line!(
             "{:<38} {:<10} {:<11} {:>5.1} % {:>7.0} % {:>5.1} %",
-            page::order_name(gain.bundle_ratio, gain.alternating, gain.within_bundle),
+            page::order_name(gain.bundling()),
             gain.grid,
             if gain.cold_epoch { "counted" } else { "left out" },
             gain.best * 100.0,

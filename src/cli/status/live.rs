@@ -64,7 +64,10 @@ fn follow(folder: &Path, stop: &AtomicBool) -> Result<ExitCode, String> {
         let waits = report.state == "silent" || report.queued().is_some();
         let silent = waits && silence > patience(&report);
         let ended = report.result.is_some() && report.queued().is_none();
-        output.show(&report, &events, limit, ended || silent);
+        output.show(&report, &events, limit);
+        if ended || silent {
+            output.end(&report);
+        }
         // Where nobody reads any more there is nothing to show.
         if !console::output_is_open() || ended {
             return Ok(ExitCode::SUCCESS);
@@ -124,7 +127,7 @@ impl Output {
         }
     }
 
-    fn show(&mut self, report: &Report, events: &[Event], limit: Option<f64>, last: bool) {
+    fn show(&mut self, report: &Report, events: &[Event], limit: Option<f64>) {
         match self {
             Self::Screen(screen) => {
                 let (height, width) = console::output_size();
@@ -138,10 +141,14 @@ impl Output {
                     print_line!("{line}");
                     *before = line;
                 }
-                if last {
-                    console::print_text(&lines(report));
-                }
             }
+        }
+    }
+
+    /// The view is over. A screen stays as it is.
+    fn end(&self, report: &Report) {
+        if let Self::Lines(_) = self {
+            console::print_text(&lines(report));
         }
     }
 }

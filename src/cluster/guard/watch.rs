@@ -55,7 +55,7 @@ pub fn watch(orders: &Orders) -> io::Result<()> {
             // Before the status: whoever reads that an end came reads when it came.
             last_words::leave(&orders.last_words, last_words::UNMET, &rank.to_string());
         }
-        report(&orders.last_words, status, self::oom_kills() > oom_kills);
+        report(&orders.last_words, status, self::oom_kills().saturating_sub(oom_kills));
     }
     if let Some(name) = board.segment() {
         segment::remove(&name);
@@ -117,8 +117,9 @@ fn status(rank: &PidFd) -> Option<Ended> {
     }
 }
 
-fn report(path: &Path, status: Option<Ended>, oom: bool) {
-    if oom && status.is_none_or(|status| status == Ended::Signal(9)) {
+/// `oom_kills`: on this node, while the rank was watched.
+fn report(path: &Path, status: Option<Ended>, oom_kills: u64) {
+    if oom_kills > 0 && status.is_none_or(|status| status == Ended::Signal(9)) {
         let words = "probably out of memory: the kernel's OOM killer struck on this node meanwhile";
         last_words::leave(path, last_words::MEMORY, words);
     }

@@ -79,6 +79,15 @@ impl Cifar {
     }
 }
 
+/// As which files are published.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Version {
+    /// Records of bytes.
+    Binary,
+    /// Pickles.
+    Python,
+}
+
 /// `path` is the folder, or one file, of either version.
 pub fn open(
     store: &dyn Store,
@@ -97,11 +106,14 @@ pub fn open(
             false => binary_part(path, &body, kind)?,
         });
     }
-    let is_python = python.contains(&true);
-    if is_python && python.contains(&false) {
-        return Err(wrong(path, "some files are of the Python version, some are not"));
-    }
-    let pixels = if is_python { 0 } else { kind.label_bytes() };
+    let version = match (python.contains(&true), python.contains(&false)) {
+        (true, true) => {
+            return Err(wrong(path, "some files are of the Python version, some are not"));
+        }
+        (true, false) => Version::Python,
+        (false, _) => Version::Binary,
+    };
+    let pixels = if version == Version::Python { 0 } else { kind.label_bytes() };
     let format = Format {
         height: 32,
         width: 32,
@@ -113,7 +125,7 @@ pub fn open(
             Cifar::Hundred => Normalization::CIFAR100,
         },
     };
-    let (names, doubt) = class_names(store, &files[0], is_python, kind);
+    let (names, doubt) = class_names(store, &files[0], version, kind);
     let remarks = uneven(&parts, split).into_iter().chain(doubt).collect();
     Packed::new(format, parts, names, remarks)
 }
@@ -294,21 +306,24 @@ fn uneven(parts: &[Part], split: Split) -> Option<String> {
 fn class_names(
     store: &dyn Store,
     file: &Path,
-    is_python: bool,
+    version: Version,
     kind: Cifar,
 ) -> (Vec<String>, Option<String>) {
     let (binary, python, key) = kind.names();
-    let beside = file.with_file_name(if is_python { python } else { binary });
+    let beside = file.with_file_name(match version {
+        Version::Python => python,
+        Version::Binary => binary,
+    });
     let numbers = || (0..kind.classes()).map(|i| i.to_string()).collect();
     if !is_file(store, &beside) {
         return (numbers(), None);
     }
-    let names = index(store, &beside).ok().and_then(|bytes| match is_python {
-        true => {
+    let names = index(store, &beside).ok().and_then(|bytes| match version {
+        Version::Python => {
             let pickle = Pickle::read(&bytes).ok()?;
             pickle.texts(pickle.entry(pickle.root(), key)?)
         }
-        false => {
+        Version::Binary => {
             let text = String::from_utf8(bytes).ok()?;
             Some(text.lines().filter(|line| !line.is_empty()).map(str::to_owned).collect())
         }

@@ -6,6 +6,7 @@ use serde::Serialize;
 use super::trace::Assignment;
 use super::{AUTHORS_GRID, Policy, Row, SMALL_GRID};
 use crate::config::WithinBundle;
+use crate::data::sampler::Bundling;
 
 /// The best improvement that the paper states (Food101), and its mean there.
 pub const PAPER_BEST: f64 = 0.339;
@@ -33,6 +34,15 @@ pub struct Improvement {
     pub mean: f64,
 }
 
+impl Improvement {
+    /// The order.
+    pub fn bundling(&self) -> Bundling {
+        let (ratio, alternating, within) =
+            (self.bundle_ratio, self.alternating, self.within_bundle);
+        Bundling { ratio, alternating, within }
+    }
+}
+
 /// Of every order but the global shuffle, on both grids, without and with the cold epoch; LRU on
 /// `nodes` nodes with owners.
 pub fn improvements(rows: &[Row], nodes: u32) -> Vec<Improvement> {
@@ -41,24 +51,22 @@ pub fn improvements(rows: &[Row], nodes: u32) -> Vec<Improvement> {
         .filter(|row| row.policy == Policy::Lru && row.nodes == nodes)
         .filter(|row| row.assignment == Assignment::Owners)
         .collect();
-    let order = |row: &Row| (row.bundle_ratio, row.alternating, row.within_bundle);
-    let global = (1.0, false, WithinBundle::Reshuffle);
     let mut orders = Vec::new();
-    for row in lru.iter().filter(|row| order(row) != global) {
-        if !orders.contains(&order(row)) {
-            orders.push(order(row));
+    for row in lru.iter().filter(|row| row.bundling() != Bundling::WHOLE) {
+        if !orders.contains(&row.bundling()) {
+            orders.push(row.bundling());
         }
     }
     let mut all = Vec::new();
     for (grid, sizes) in [("10..90 %", AUTHORS_GRID), ("0..40 %", SMALL_GRID)] {
         for cold_epoch in [false, true] {
-            let miss = |of: (f64, bool, WithinBundle), size: f64| {
-                let row = lru.iter().find(|row| order(row) == of && row.cache == size)?;
+            let miss = |of: Bundling, size: f64| {
+                let row = lru.iter().find(|row| row.bundling() == of && row.cache == size)?;
                 Some(if cold_epoch { row.miss_with_cold } else { row.miss })
             };
             for &of in &orders {
                 let gains = sizes.iter().filter_map(|&size| {
-                    let base = miss(global, size)?;
+                    let base = miss(Bundling::WHOLE, size)?;
                     Some((1.0 - miss(of, size)? / base, size))
                 });
                 let gains: Vec<(f64, f64)> = gains.filter(|gain| gain.0.is_finite()).collect();
@@ -66,14 +74,13 @@ pub fn improvements(rows: &[Row], nodes: u32) -> Vec<Improvement> {
                     continue;
                 };
                 let mean = gains.iter().map(|gain| gain.0).sum::<f64>() / gains.len() as f64;
-                let (bundle_ratio, alternating, within_bundle) = of;
                 let (best, best_at) = best;
                 all.push(Improvement {
                     grid,
                     cold_epoch,
-                    bundle_ratio,
-                    alternating,
-                    within_bundle,
+                    bundle_ratio: of.ratio,
+                    alternating: of.alternating,
+                    within_bundle: of.within,
                     best,
                     best_at,
                     mean,

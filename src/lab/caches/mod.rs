@@ -101,6 +101,15 @@ pub struct Row {
     pub closed_form: Option<f64>,
 }
 
+impl Row {
+    /// The order.
+    pub fn bundling(&self) -> Bundling {
+        let (ratio, alternating, within) =
+            (self.bundle_ratio, self.alternating, self.within_bundle);
+        Bundling { ratio, alternating, within }
+    }
+}
+
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "the form that serde asks for")]
 fn rounded<S: Serializer>(value: &f64, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.serialize_f64((value * 1e6).round() / 1e6)

@@ -1,6 +1,7 @@
 //! What was simulated, for people and for spreadsheets: curves, one self-contained page, CSV.
 
 use crate::config::WithinBundle;
+use crate::data::sampler::Bundling;
 use crate::observe::report::line_chart::{LineChart, Series, Unit, XAxis};
 use crate::observe::report::page_of;
 use crate::observe::report::statistics::MeanCurve;
@@ -11,7 +12,8 @@ use super::trace::Assignment;
 use super::{Policy, Row, Setting, forms};
 
 /// An order in words.
-pub fn order_name(ratio: f64, alternating: bool, within: WithinBundle) -> String {
+pub fn order_name(order: Bundling) -> String {
+    let Bundling { ratio, alternating, within } = order;
     let reverse = within == WithinBundle::Reverse;
     match (ratio == 1.0, alternating, reverse) {
         (true, _, false) => "global shuffle".into(),
@@ -23,7 +25,7 @@ pub fn order_name(ratio: f64, alternating: bool, within: WithinBundle) -> String
 }
 
 fn name(row: &Row) -> String {
-    order_name(row.bundle_ratio, row.alternating, row.within_bundle)
+    order_name(row.bundling())
 }
 
 /// Names in the order of their first rows.
@@ -146,7 +148,7 @@ pub fn sentences(setting: &Setting, improvements: &[Improvement]) -> Vec<String>
             best.best * 100.0,
             best.grid,
             best.best_at * 100.0,
-            order_name(best.bundle_ratio, best.alternating, best.within_bundle),
+            order_name(best.bundling()),
             if best.cold_epoch { "cold epoch counted" } else { "cold epoch left out" },
             PAPER_BEST * 100.0,
             PAPER_MEAN * 100.0
@@ -175,7 +177,7 @@ pub fn html(setting: &Setting, rows: &[Row], gains: &[Improvement], command: &st
         body.push_str(&format!(
             "<tr><td>{}</td><td>{}</td><td>{}</td><td>{:.1} %</td><td>{:.0} %</td>\
              <td>{:.1} %</td></tr>\n",
-            escape(&order_name(gain.bundle_ratio, gain.alternating, gain.within_bundle)),
+            escape(&order_name(gain.bundling())),
             gain.grid,
             if gain.cold_epoch { "counted" } else { "left out" },
             gain.best * 100.0,

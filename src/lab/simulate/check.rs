@@ -141,7 +141,7 @@ pub fn check(scenario: &Scenario, played: &Played, calm: &Calm) -> Result<(), Fa
         check_readable::<Event>(played, EVENTS),
         check_readable::<Entry>(played, LEDGER),
         check_status(scenario, played, result, marks),
-        check_weights(scenario, played, calm, (result.exact, marks)),
+        check_weights(scenario, played, calm, (result, marks)),
         check_survivors(played),
         check_starts(scenario, played, &events, marks),
         check_events(&events),
@@ -247,7 +247,7 @@ fn check_weights(
     scenario: &Scenario,
     played: &Played,
     calm: &Calm,
-    (exact, marks): (bool, Marks),
+    (result, marks): (&RunResult, Marks),
 ) -> Result<(), String> {
     if marks.flipped {
         return Ok(());
@@ -268,7 +268,8 @@ fn check_weights(
         let lived = ended.is_some_and(|e| matches!(e.ends.get(process), Some(End::Finished(_))));
         // Alone with its commit, and with the zero update of a step that the others did again.
         let alone = marks.nan && !lived;
-        let comparable = exact && !marks.zeroed && !alone && (attempt == newest || !thrown_away);
+        let comparable =
+            result.exact && !marks.zeroed && !alone && (attempt == newest || !thrown_away);
         if comparable && calm.weights.get(&step) != Some(&weights) {
             return Err(format!("{whose}: other weights than without failures"));
         }

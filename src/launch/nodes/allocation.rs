@@ -1,6 +1,7 @@
 //! Which nodes SLURM has given to this job, from its environment.
 
 use std::io;
+use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
@@ -76,19 +77,20 @@ impl Stray {
 /// Those of this process, if they are stray.
 pub fn stray() -> Option<Stray> {
     let path = std::env::var_os("PATH").unwrap_or_default();
-    let srun = std::env::split_paths(&path).any(|folder| folder.join("srun").is_file());
+    let mut sruns = std::env::split_paths(&path).map(|folder| folder.join("srun"));
+    let srun = sruns.find(|file| file.is_file());
     let all = std::env::vars_os().filter_map(|(name, value)| {
         Some((name.into_string().ok()?, value.to_string_lossy().into_owned()))
     });
-    stray_among(&all.collect::<Vec<_>>(), srun)
+    stray_among(&all.collect::<Vec<_>>(), srun.as_deref())
 }
 
-fn stray_among(variables: &[(String, String)], srun: bool) -> Option<Stray> {
+fn stray_among(variables: &[(String, String)], srun: Option<&Path>) -> Option<Stray> {
     let value = |names: [&str; 2]| {
         let found = |name: &str| variables.iter().find(|(known, _)| known == name);
         Some(names.into_iter().find_map(found)?.1.clone())
     };
-    let job = value(["SLURM_JOB_ID", "SLURM_JOBID"]).filter(|_| !srun)?;
+    let job = value(["SLURM_JOB_ID", "SLURM_JOBID"]).filter(|_| srun.is_none())?;
     let node = value(["SLURM_JOB_NODELIST", "SLURM_NODELIST"]);
     let of_slurm = variables.iter().map(|(name, _)| name).filter(|name| name.starts_with("SLURM"));
     Some(Stray {
@@ -132,11 +134,11 @@ mod tests {
     fn variables_of_a_job_where_there_is_no_srun_are_stray() {
         let all = [("HOME", "/root"), ("SLURM_JOBID", "77"), ("SLURM_NODELIST", "node17")];
         let all = all.map(|(name, value)| (name.to_owned(), value.to_owned()));
-        let stray = stray_among(&all, false).unwrap();
+        let stray = stray_among(&all, None).unwrap();
         assert_eq!(stray.variables, ["SLURM_JOBID", "SLURM_NODELIST"]);
         assert!(stray.told().contains("job 77 on node17"), "{}", stray.told());
-        assert_eq!(stray_among(&all, true), None, "SLURM is here");
-        assert_eq!(stray_among(&all[..1], false), None);
+        assert_eq!(stray_among(&all, Some(Path::new("srun"))), None, "SLURM is here");
+        assert_eq!(stray_among(&all[..1], None), None);
     }
 
     const JOB: [(&str, &str); 3] =

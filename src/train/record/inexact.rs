@@ -17,15 +17,25 @@ pub fn from_now_on(world: &World) -> Kind {
     Kind::Warning { message }
 }
 
-/// An attempt begins behind a step whose bits are not those of a run without failures, or makes
-/// them so. `before`: the state it goes on from was exact. `None` where there is nothing to say.
-pub fn at_start(train: &Train, (before, now): (bool, bool), ranks: usize) -> Option<Kind> {
-    if now || train.exchange == ExchangeKind::Asynchronous {
+/// Since when the bits of a run are not those of a run without failures.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Since {
+    /// Since before the state that an attempt goes on from.
+    Before,
+    /// Since this attempt: it sums in another grouping than those before it.
+    Now,
+}
+
+/// An attempt begins that is not exact. `None` where there is nothing to say.
+pub fn at_start(train: &Train, since: Since, ranks: usize) -> Option<Kind> {
+    if train.exchange == ExchangeKind::Asynchronous {
         return None;
     }
-    let why = match before {
-        true => format!("other ranks than these {ranks} summed its steps so far"),
-        false => "the state it goes on from has steps of a world that had changed its size".into(),
+    let why = match since {
+        Since::Now => format!("other ranks than these {ranks} summed its steps so far"),
+        Since::Before => {
+            "the state it goes on from has steps of a world that had changed its size".into()
+        }
     };
     Some(Kind::Warning { message: format!("the run is no longer exact: {why}; {CURE}") })
 }
@@ -35,16 +45,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_start_says_why_it_is_not_exact_and_nothing_where_it_is() {
+    fn a_start_that_is_not_exact_says_why() {
         let train = Train::default();
-        let said = |before, now| match at_start(&train, (before, now), 4) {
+        let said = |since| match at_start(&train, since, 4) {
             Some(Kind::Warning { message }) => message,
             _ => String::new(),
         };
-        assert_eq!(said(true, true), "");
-        assert!(said(true, false).contains("than these 4"));
-        assert!(said(false, false).contains("had changed its size"));
+        assert!(said(Since::Now).contains("than these 4"));
+        assert!(said(Since::Before).contains("had changed its size"));
         let asynchronous = Train { exchange: ExchangeKind::Asynchronous, ..Train::default() };
-        assert!(at_start(&asynchronous, (true, false), 4).is_none(), "it never is");
+        assert!(at_start(&asynchronous, Since::Now, 4).is_none(), "it never is");
     }
 }

@@ -337,8 +337,7 @@ impl Keeper {
         let saved = Saved { published: self.published, unwritten: self.unwritten.as_deref() };
         let reason = why::reason(why, status, &replica.position, &saved);
         let state_sha256 = Some(self.digest(replica));
-        let how = (status, why.is_conclusive());
-        self.write_result(replica, journal, place, how, (&reason, &state_sha256))?;
+        self.write_result(replica, journal, place, (status, why), (&reason, &state_sha256))?;
         // A disk that has room again only now.
         self.complete_ledger(replica, journal);
         let name = outcome::status_name(status).to_string();
@@ -362,7 +361,7 @@ impl Keeper {
         replica: &Replica,
         journal: &Journal,
         place: Moment,
-        (status, conclusive): (Status, bool),
+        (status, why): (Status, Why<'_>),
         (reason, state_sha256): (&str, &Option<String>),
     ) -> Result<(), TrainError> {
         let mut last = String::new();
@@ -376,7 +375,7 @@ impl Keeper {
                 position: &replica.position,
                 samples_per_epoch: self.facts.order.samples,
                 state_sha256: state_sha256.clone(),
-                conclusive,
+                conclusive: why.is_conclusive(),
             }
             .write(self.storage.as_ref());
             match written {

@@ -64,6 +64,15 @@ pub struct Resizer {
     since: Duration,
 }
 
+/// Where in its epoch a step stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum InEpoch {
+    /// Others of its epoch follow.
+    Within,
+    /// It is its epoch's last.
+    Last,
+}
+
 impl Resizer {
     /// `regrow`: when ranks that were lost are to come back; `tries_max`: failures in a row after
     /// which they are not missed any more.
@@ -111,9 +120,9 @@ impl Resizer {
     }
 
     /// Whether everybody knows, without being asked, that ranks are to come back after this step.
-    pub fn due_after(&self, world: &World, step: u64, epoch_ended: bool) -> bool {
+    pub fn due_after(&self, world: &World, step: u64, stands: InEpoch) -> bool {
         let due = match self.regrow {
-            Every::Epoch | Every::Auto => epoch_ended,
+            Every::Epoch | Every::Auto => stands == InEpoch::Last,
             Every::Steps(steps) => step.is_multiple_of(steps),
             Every::Time(_) | Every::Never => false,
         };
@@ -182,7 +191,7 @@ mod tests {
         assert_eq!(resizer.asks(&world(3, 4), 39 * SECOND), Asks::Nothing);
         assert_eq!(resizer.asks(&world(3, 4), 40 * SECOND), Asks::Size);
         assert_eq!(resizer.asks(&world(4, 4), 40 * SECOND), Asks::Nothing, "nobody is missing");
-        assert!(!resizer.due_after(&world(3, 4), 20, true), "not by the epoch");
+        assert!(!resizer.due_after(&world(3, 4), 20, InEpoch::Last), "not by the epoch");
         let wish = resizer.wish(&world(3, 4));
         assert_eq!(wish, Wish { target: 4, now: 4, asked: false });
         assert_eq!(Wish::from_bytes(wish.to_bytes()), wish);
@@ -198,9 +207,9 @@ mod tests {
     #[test]
     fn an_epochs_end_is_known_to_all() {
         let resizer = resizer(Every::Epoch, None);
-        assert!(resizer.due_after(&world(3, 4), 20, true));
-        assert!(!resizer.due_after(&world(3, 4), 20, false));
-        assert!(!resizer.due_after(&world(4, 4), 20, true));
+        assert!(resizer.due_after(&world(3, 4), 20, InEpoch::Last));
+        assert!(!resizer.due_after(&world(3, 4), 20, InEpoch::Within));
+        assert!(!resizer.due_after(&world(4, 4), 20, InEpoch::Last));
         assert_eq!(resizer.asks(&world(3, 4), 1000 * SECOND), Asks::Nothing);
     }
 

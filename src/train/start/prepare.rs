@@ -36,7 +36,7 @@ use crate::train::compute::worker::{Rehearsal, Shared};
 use crate::train::exchange::Exchange;
 use crate::train::exchange::asynchronous::Asynchronous;
 use crate::train::exchange::synchronous::Synchronous;
-use crate::train::plan::{About, Facts, Plan, steps_total};
+use crate::train::plan::{About, Facts, Plan, Staff, steps_total};
 use crate::train::repair::take_over::hand_to_all;
 use crate::train::start::needs;
 use crate::train::state::parts;
@@ -161,7 +161,8 @@ pub fn prepare_from(
     let mut remarks = train.source.remarks().to_vec();
     remarks.extend(validation.iter().flat_map(|set| set.source.remarks()).cloned());
     let workers = config.train.workers as usize;
-    let options = loader_options(config, train.source.channels(), inline.is_none());
+    let staff = if inline.is_some() { Staff::Inline } else { Staff::Threads };
+    let options = loader_options(config, train.source.channels(), staff);
     let evaluation = validation.map(|set| Evaluation::new(set, &options, EVALUATION_CACHE_BYTES));
     let validation_samples = evaluation.as_ref().map_or(0, Evaluation::len);
     let facts = Facts {
@@ -216,10 +217,10 @@ pub fn prepare_from(
     })
 }
 
-fn loader_options(config: &Config, channels: u32, has_workers: bool) -> LoaderOptions {
+fn loader_options(config: &Config, channels: u32, staff: Staff) -> LoaderOptions {
     LoaderOptions {
         threads: match config.data.decode_threads {
-            _ if !has_workers => 0,
+            _ if staff == Staff::Inline => 0,
             0 => config.train.workers as usize,
             threads => threads as usize,
         },

@@ -19,9 +19,10 @@ use crate::run_folder::lock::RunLock;
 
 use crate::train::TrainError;
 use crate::train::plan::{Plan, TrainArguments};
+use crate::train::record::casualties;
+use crate::train::record::inexact::{self, Since};
 use crate::train::record::journal::WORLD;
 use crate::train::record::reason::{Failure, leave_reason, left_reason, reason_of};
-use crate::train::record::{casualties, inexact};
 use crate::train::start::announce::{Beginning, announce};
 use crate::train::start::assemble::{conclude, is_spare, replica, trainer, write_failure};
 use crate::train::start::patience::position_by_ledger;
@@ -167,8 +168,12 @@ fn run_initial(
     let seconds = around.clock.unix_seconds() - around.origin;
     let settled = end_in_time(comm.as_mut(), &mut replica.position, &prepared.plan, seconds);
     settled.inspect_err(|_| comm.revoke()).map_err(lost)?;
-    let inexact =
-        inexact::at_start(&config.train, (was_exact, replica.position.exact), world.ranks());
+    let since = match (was_exact, replica.position.exact) {
+        (_, true) => None,
+        (true, false) => Some(Since::Now),
+        (false, false) => Some(Since::Before),
+    };
+    let inexact = since.and_then(|since| inexact::at_start(&config.train, since, world.ranks()));
     let (facts, plan) = (prepared.facts.clone(), prepared.plan.clone());
     let (train_samples, remarks) = (prepared.train_samples, prepared.remarks.clone());
     let mut trainer = trainer(arguments, around, comm, world, replica, prepared);

@@ -7,6 +7,15 @@ use super::state::{BoardState, Lane, Reply, Status};
 /// Longest time an answer is held back by draws, in settles.
 const DELAY_MAX: u32 = 3;
 
+/// The data of a call that moves some.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Data {
+    /// The call could end.
+    Here,
+    /// It waits for another process.
+    Awaited,
+}
+
 impl BoardState {
     /// Holds an answer back for a while, sometimes.
     pub(super) fn held(&mut self, process: usize, probability: f64) -> bool {
@@ -44,10 +53,10 @@ impl BoardState {
         &mut self,
         process: usize,
         comm: usize,
-        ready: bool,
+        data: Data,
     ) -> Option<Option<Reply>> {
         let heard = self.groups[comm].heard_revoke.contains(&process);
-        if !heard && (!self.groups[comm].revoked || (ready && self.chance(0.5))) {
+        if !heard && (!self.groups[comm].revoked || (data == Data::Here && self.chance(0.5))) {
             return Some(None);
         }
         if !heard && self.held(process, 0.5) {
