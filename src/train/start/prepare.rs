@@ -36,7 +36,7 @@ use crate::train::compute::worker::{Rehearsal, Shared};
 use crate::train::exchange::Exchange;
 use crate::train::exchange::asynchronous::Asynchronous;
 use crate::train::exchange::synchronous::Synchronous;
-use crate::train::plan::{About, Facts, Plan, Staff, steps_total};
+use crate::train::plan::{About, Facts, Plan, steps_total};
 use crate::train::repair::take_over::hand_to_all;
 use crate::train::start::needs;
 use crate::train::state::parts;
@@ -85,6 +85,24 @@ pub struct Materials {
     pub inline: Option<Box<dyn Compute + Send>>,
     /// Who is to use it.
     pub part: Purpose,
+}
+
+impl Materials {
+    fn loader_options(&self, config: &Config) -> LoaderOptions {
+        LoaderOptions {
+            threads: match config.data.decode_threads {
+                _ if self.inline.is_some() => 0,
+                0 => config.train.workers as usize,
+                threads => threads as usize,
+            },
+            prefetch: config.data.prefetch as usize,
+            image_size: config.data.image_size,
+            channels: self.train.source.channels(),
+            augment: config.data.augment,
+            seed: config.run.seed,
+            bad_image: config.data.bad_image,
+        }
+    }
 }
 
 /// What a process is prepared for.
@@ -153,6 +171,7 @@ pub fn prepare_from(
     owners: u32,
     injector: &Arc<Injector>,
 ) -> Result<Prepared, TrainError> {
+    let options = materials.loader_options(config);
     let Materials { train, validation, graph, inline, part } = materials;
     let (seed, input, classes) = (config.run.seed, graph.input, train.source.classes().to_vec());
     let name = &config.model.name;
@@ -161,8 +180,6 @@ pub fn prepare_from(
     let mut remarks = train.source.remarks().to_vec();
     remarks.extend(validation.iter().flat_map(|set| set.source.remarks()).cloned());
     let workers = config.train.workers as usize;
-    let staff = if inline.is_some() { Staff::Inline } else { Staff::Threads };
-    let options = loader_options(config, train.source.channels(), staff);
     let evaluation = validation.map(|set| Evaluation::new(set, &options, EVALUATION_CACHE_BYTES));
     let validation_samples = evaluation.as_ref().map_or(0, Evaluation::len);
     let facts = Facts {
@@ -215,22 +232,6 @@ pub fn prepare_from(
         train_samples,
         remarks,
     })
-}
-
-fn loader_options(config: &Config, channels: u32, staff: Staff) -> LoaderOptions {
-    LoaderOptions {
-        threads: match config.data.decode_threads {
-            _ if staff == Staff::Inline => 0,
-            0 => config.train.workers as usize,
-            threads => threads as usize,
-        },
-        prefetch: config.data.prefetch as usize,
-        image_size: config.data.image_size,
-        channels,
-        augment: config.data.augment,
-        seed: config.run.seed,
-        bad_image: config.data.bad_image,
-    }
 }
 
 fn gradient_sum(config: &Config, layout: &Layout) -> GradientSum {
