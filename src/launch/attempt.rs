@@ -87,7 +87,7 @@ impl Attempt {
         Ok(self.ended.map(describe))
     }
 
-    /// Sends mpirun a signal; SIGUSR1 reaches every rank at once.
+    /// Sends mpirun a signal; SIGUSR1 reaches every rank at once, those that have only begun too.
     pub fn signal(&self, signal: Signal) {
         if self.ended.is_none() {
             // Not yet reaped, so the number is still its own; it may be a zombie.

@@ -188,13 +188,22 @@ fn processes(matches: &dyn Fn(&str) -> bool) -> Vec<u32> {
         .collect()
 }
 
-/// Asks a job's ranks on this machine, its spares too, for a checkpoint and their end: for
-/// launchers that do not hand the signal on.
+/// Asks a job's ranks on this machine, its spares too, for a checkpoint and their end. mpirun would
+/// hand the signal to all, and it ends who has only begun: the leader would wait in vain for the
+/// replacement that it has spawned. One that hears it is enough, it asks the others.
 pub fn ask_to_stop(job: &str) {
-    for pid in ranks(job) {
+    for pid in ranks(job).into_iter().filter(|&pid| catches(pid, Signal::User1)) {
         // It may be gone already.
         let _ = os::kill(pid, Signal::User1);
     }
+}
+
+/// Whether a process has a handler of its own for this signal: SigCgt in proc(5).
+fn catches(pid: u32, signal: Signal) -> bool {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:"));
+    let caught = caught.and_then(|caught| u64::from_str_radix(caught.trim(), 16).ok());
+    caught.is_some_and(|caught| caught >> (signal.number() - 1) & 1 == 1)
 }
 
 /// The processes of a job's ranks on this machine, its spares among them.

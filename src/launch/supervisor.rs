@@ -39,6 +39,8 @@ mod start;
 
 /// How often the supervisor looks.
 const POLL: Duration = Duration::from_millis(20);
+/// How often ranks are asked to stop, until they have.
+const ASK_EVERY: Duration = Duration::from_millis(500);
 /// How often it asks whether a later launch has taken over.
 const LOCK_POLL: Duration = Duration::from_secs(1);
 /// How long mpirun may go on after its ranks wrote the result.
@@ -352,13 +354,23 @@ impl Supervisor<'_> {
     fn stop(&mut self, attempt: &mut Attempt) -> Result<Ending, LaunchError> {
         let patience = self.job.config.recovery.time_limit.0;
         self.record.warn("stopping: the ranks write a checkpoint (once more to stop at once)");
-        match (&self.nodes, &self.job.runtime) {
-            // prterun of the newer runtime was seen not to hand the signal on.
-            (Some(nodes), Some(_)) => nodes.stop(&self.job.name(self.record.attempt)),
-            _ => attempt.signal(Signal::User1),
+        let job = self.job.name(self.record.attempt);
+        if let (Some(_), None) = (&self.nodes, &self.job.runtime) {
+            attempt.signal(Signal::User1);
         }
         let end = Instant::now() + patience;
+        let mut asked = None;
         while attempt.poll()?.is_none() && Instant::now() < end {
+            // Again for ranks that could not hear it yet.
+            if asked.is_none_or(|at: Instant| at.elapsed() >= ASK_EVERY) {
+                match (&self.nodes, &self.job.runtime) {
+                    (None, _) => janitor::ask_to_stop(&job),
+                    // prterun of the newer runtime was seen not to hand the signal on.
+                    (Some(nodes), Some(_)) => nodes.stop(&job),
+                    (Some(_), None) => {}
+                }
+                asked = Some(Instant::now());
+            }
             if self.signals.pending().next().is_some() {
                 break;
             }

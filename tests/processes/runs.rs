@@ -3,7 +3,7 @@
 
 use std::path::PathBuf;
 use std::sync::OnceLock;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use kintsugi::cluster::world::World;
 use kintsugi::observe::event::Kind;
@@ -12,8 +12,8 @@ use kintsugi::observe::result::{RunResult, Status};
 use kintsugi_ffi::os::{Signal, kill};
 
 use crate::support::{
-    alone, assert_audited, assert_nothing_runs, kintsugi, launch, project, result_of, run, run_dir,
-    shared_memory_of, start, wait_for_step,
+    alone, assert_audited, assert_nothing_runs, kintsugi, launch, processes_of, project, result_of,
+    run, run_dir, shared_memory_of, start, wait_for_step,
 };
 
 /// Seconds any of these runs may take.
@@ -194,6 +194,29 @@ fn ctrl_c_leaves_a_checkpoint_and_the_same_command_goes_on() {
     let (continued, calm) = (result_of(&folder), result_of(&reference));
     assert_eq!(continued.state_sha256, calm.state_sha256);
     assert_eq!(continued.lost_steps, 0);
+    assert_audited(&folder);
+}
+
+#[test]
+fn a_stop_while_a_replacement_starts_waits_for_it_and_writes_a_checkpoint() {
+    let _turn = alone();
+    let folder = run_dir("stopped-in-spawn");
+    let kill_one = plan(&[r#"{kind="kill", rank=2, step=20, phase="in_all_reduce"}"#]);
+    let overrides = [&kill_one, "train.steps=100000000", "evaluation.every=never"];
+    let mut running = start(&mut launch(&folder, &overrides), Duration::from_secs(LIMIT));
+    let spawned = |(_, line): &(u32, String)| line.contains(" --join ");
+    let until = Instant::now() + Duration::from_secs(LIMIT);
+    while !processes_of(&folder).iter().any(spawned) {
+        assert!(!running.has_ended() && Instant::now() < until, "nobody is replaced");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    kill(running.pid(), Signal::Terminate).expect("launch lives");
+    let ended = running.wait();
+    assert_eq!(ended.code, Some(85), "{}", ended.stderr);
+    let result = result_of(&folder);
+    assert_eq!(result.reason, "asked to stop; a checkpoint is written", "{}", ended.stderr);
+    assert_eq!(result.recoveries.len(), 1, "{:?}", result.recoveries);
+    assert_eq!(shared_memory_of(&folder), [""; 0], "the checkpoint holds it all");
     assert_audited(&folder);
 }
 
