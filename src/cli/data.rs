@@ -56,7 +56,7 @@ struct Synth {
 
 #[derive(Debug, clap::Args)]
 struct Inspect {
-    /// The training set: a folder of class folders, or what --format says; or a configuration
+    /// The training set: a folder of class folders, or what --format says (tar: a pattern too); or a configuration
     /// (*.toml), whose sets and order of samples are looked at
     #[arg(value_name = "TRAIN|CONFIG")]
     train: PathBuf,
@@ -81,6 +81,7 @@ enum Format {
     Cifar10,
     Cifar100,
     Mnist,
+    Tar,
 }
 
 impl Format {
@@ -90,6 +91,7 @@ impl Format {
             Format::Cifar10 => DataFormat::Cifar10,
             Format::Cifar100 => DataFormat::Cifar100,
             Format::Mnist => DataFormat::Mnist,
+            Format::Tar => DataFormat::Tar,
         }
     }
 }

@@ -1,7 +1,7 @@
 //! What a well-formed configuration must also be: possible, and within what this version does.
 
 use super::error::ConfigError;
-use super::{Config, DataFormat, ExchangeKind, FaultKind, Limit, PlannedFault, Point, Rung, Who};
+use super::{Config, ExchangeKind, FaultKind, Limit, PlannedFault, Point, Rung, Who};
 
 /// Each spare is a process that looks around a hundred times a second.
 const SPARES_MAX: u32 = 64;
@@ -323,17 +323,10 @@ fn check_fault(config: &Config, key: &str, fault: &PlannedFault) -> Result<(), C
 /// What the schema already names but this version does not do. A feature that arrives removes its
 /// line.
 fn check_supported(config: &Config) -> Result<(), ConfigError> {
-    let data = &config.data;
     let (device, memory) = (&config.device, &config.memory);
     let quoted = |text: &str| format!("{text:?}");
     for (lacking, key, value, instead) in [
         (config.staging.processes, "staging.processes", "true".into(), "false"),
-        (
-            data.format == DataFormat::Tar,
-            "data.format",
-            quoted("tar"),
-            "\"image_folder\", \"cifar10\", \"cifar100\", \"mnist\" or \"synthetic\"",
-        ),
         (
             !matches!(device.kind.as_str(), "cpu" | "auto"),
             "device.kind",

@@ -10,6 +10,8 @@ mod decoder;
 pub mod evaluation;
 pub mod loader;
 pub mod open;
+mod index;
+mod part;
 pub mod picture;
 mod prepare;
 mod queue;

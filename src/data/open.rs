@@ -10,6 +10,7 @@ use super::set::DataSet;
 use super::source::cifar::{self, Cifar};
 use super::source::image_folder::{self, ImageFolder};
 use super::source::synthetic::Synthetic;
+use super::source::tar::{Tar, pattern};
 use super::source::{Source, mnist};
 use super::store::Store;
 use super::store::direct::Direct;
@@ -25,8 +26,18 @@ const PICTURES_VERSION: u64 = 1;
 /// Opens one split of the configured set. `image_folder` without `data.train` is synthesised on
 /// first use, under `$KINTSUGI_DATA_DIR` or `./data`; any number of processes may do so at once.
 pub fn open(data: &Data, split: Split, seed: u64) -> Result<DataSet, DataError> {
+    open_with(data, split, seed, None)
+}
+
+/// The same, with a folder for what is learned of the set and used again: `RUN/cache`.
+pub fn open_with(
+    data: &Data,
+    split: Split,
+    seed: u64,
+    cache: Option<&Path>,
+) -> Result<DataSet, DataError> {
     let store = store(data)?;
-    let source = source(data, split, seed, &*store)?;
+    let source = source(data, (split, seed), &*store, cache)?;
     Ok(DataSet { source, store })
 }
 
@@ -46,6 +57,10 @@ fn store(data: &Data) -> Result<Arc<dyn Store>, DataError> {
 /// Which does not, and why.
 pub fn reach(data: &Data) -> Result<(), String> {
     for path in [&data.train, &data.validation].into_iter().flatten() {
+        let path = &match data.format {
+            DataFormat::Tar => pattern::first(path),
+            _ => path.clone(),
+        };
         let lacks = |why: &dyn std::fmt::Display| Err(format!("{}: {why}", path.shown()));
         match std::fs::metadata(path).and_then(|found| match found.is_dir() {
             true => std::fs::read_dir(path).map(|mut entries| entries.next().is_some()),
@@ -62,9 +77,9 @@ pub fn reach(data: &Data) -> Result<(), String> {
 /// Reads the set's index from the store.
 fn source(
     data: &Data,
-    split: Split,
-    seed: u64,
+    (split, seed): (Split, u64),
     store: &dyn Store,
+    cache: Option<&Path>,
 ) -> Result<Arc<dyn Source>, DataError> {
     let cifar = |kind: Cifar| cifar::open(store, one_folder(data, split)?, split, kind);
     Ok(match data.format {
@@ -76,13 +91,7 @@ fn source(
             let (samples, classes) = (synthetic_samples(data, split), data.synthetic_classes);
             Arc::new(Synthetic::new(samples, classes, data.image_size, split, seed)?)
         }
-        DataFormat::Tar => {
-            return Err(DataError::Set(
-                "data.format = \"tar\": tar shards are not read by this version; unpack them \
-                 into class folders and write data.format = \"image_folder\""
-                    .into(),
-            ));
-        }
+        DataFormat::Tar => Arc::new(tar(data, split, store, cache)?),
     })
 }
 
@@ -96,6 +105,28 @@ fn one_folder(data: &Data, split: Split) -> Result<&Path, DataError> {
     path.as_deref().ok_or_else(|| {
         DataError::Set("data.train is not set: give the folder that holds the set's files".into())
     })
+}
+
+/// The shards of a split. Labels are numbers: what is measured has those that are learned.
+fn tar(
+    data: &Data,
+    split: Split,
+    store: &dyn Store,
+    cache: Option<&Path>,
+) -> Result<Tar, DataError> {
+    let lacks = |key: &str, instead: &str| {
+        let what = "a *.tar file, a folder of them or a pattern like train-{0000..0099}.tar";
+        DataError::Set(format!("{key} is not set: give {what}{instead}"))
+    };
+    let path = data.train.as_deref().ok_or_else(|| lacks("data.train", ""))?;
+    let train = Tar::open(store, path, Split::Train.key(), (None, cache))?;
+    if split == Split::Train {
+        return Ok(train);
+    }
+    let instead = ", or write evaluation.every = \"never\"";
+    let path = data.validation.as_deref().ok_or_else(|| lacks("data.validation", instead))?;
+    let classes = Some(train.classes().len());
+    Tar::open(store, path, Split::Validation.key(), (classes, cache))
 }
 
 fn image_folder(

@@ -20,6 +20,8 @@ pub mod variables;
 pub const RANKS_REQUEST: &str = "scale";
 /// See `RANKS_REQUEST`.
 pub const RENEW: &str = "renew";
+/// Folder of what was learned of the data set and is used again: may be removed between two starts.
+pub const CACHE: &str = "cache";
 /// How the run, or its last attempt, ended.
 pub const RESULT: &str = "result.json";
 /// What a rank that cannot begin leaves: the kind of failure on the first line, then the reason.

@@ -34,6 +34,36 @@ impl Share {
     }
 }
 
+/// The pictures of an image folder in so many shards, in the order of the folder.
+fn pack(folder: &Path, shards: usize, into: &Path) {
+    let sorted = |folder: &Path| -> Vec<PathBuf> {
+        let entries = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+        let mut paths: Vec<PathBuf> = entries.collect();
+        paths.sort();
+        paths
+    };
+    let classes = sorted(folder);
+    let pictures: Vec<(usize, PathBuf)> = (classes.iter().enumerate())
+        .flat_map(|(class, folder)| sorted(folder).into_iter().map(move |path| (class, path)))
+        .collect();
+    std::fs::create_dir(into).unwrap();
+    let each = pictures.len().div_ceil(shards);
+    for (number, part) in pictures.chunks(each).enumerate() {
+        let shard = std::fs::File::create(into.join(format!("train-{number:02}.tar"))).unwrap();
+        let mut builder = tar::Builder::new(shard);
+        let mut append = |name: String, bytes: &[u8]| {
+            let mut header = tar::Header::new_gnu();
+            header.set_size(bytes.len() as u64);
+            builder.append_data(&mut header, name, bytes).unwrap();
+        };
+        for (key, (class, path)) in part.iter().enumerate() {
+            append(format!("{key:06}.jpg"), &std::fs::read(path).unwrap());
+            append(format!("{key:06}.cls"), class.to_string().as_bytes());
+        }
+        builder.finish().unwrap();
+    }
+}
+
 fn summed(dir: &Path) -> Vec<(u64, u64)> {
     let entries = ledger::read(&dir.join("ledger.jsonl")).unwrap();
     ledger::effective(&entries).iter().map(|line| (line.count, line.mix)).collect()
@@ -63,6 +93,37 @@ fn every_mode_of_staging_ends_with_the_same_bits_with_a_rank_killed_in_each() {
         let kept = if name == "during" { 2 } else { 0 };
         assert_eq!(share.staged_folders(), folders + kept, "{name}: folder and lock, or nothing");
     }
+}
+
+#[test]
+fn shards_give_the_bits_of_the_image_folder_staged_and_cached_with_a_rank_killed() {
+    let _alone = alone();
+    let share = Share::new("shards");
+    pack(&share.0.join("set/train"), 3, &share.0.join("shards"));
+    let (samples, calm) = share.complete("folder", &[]);
+    let shards = share.0.join("shards/train-{00..02}.tar");
+    let train = format!("data.train={}", shards.display());
+    let source = ["data.format=tar", &train, "evaluation.every=never"];
+    let slow = "data.throttle={rate=\"2MB/s\", latency=\"1ms\"}";
+    let kill = "faults.plan=[{kind=\"kill\", rank=1, step=5}]";
+    for (name, tiers) in [
+        ("plain", &[][..]),
+        ("staged", &["staging.mode=during", slow]),
+        ("before", &["staging.mode=before", slow, "data.cache=1MiB"]),
+    ] {
+        let (same, struck) = share.complete(name, &[&source, tiers, &[kill]].concat());
+        assert_eq!(struck.recoveries.len(), 1, "{name}");
+        assert!(same == samples, "{name}: other samples in some step");
+        assert_eq!(struck.state_sha256, calm.state_sha256, "{name}");
+        let data = struck.data;
+        if name == "before" {
+            // Each shard is copied once, whichever rank was first; a killed one may have had one.
+            assert!(data.opens <= 3 + 1 && data.hits > 0, "{data:?}");
+        }
+    }
+    let beside = std::fs::read_dir(share.0.join("shards")).unwrap().count();
+    assert_eq!(beside, 6, "an index beside each shard, and nothing else");
+    assert_eq!(share.staged_folders(), 0);
 }
 
 #[test]

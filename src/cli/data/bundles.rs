@@ -63,10 +63,15 @@ pub fn inspect(path: &Path, overrides: &[String], form: Form) -> Result<ExitCode
     Ok(ExitCode::from(if usable { 0 } else { DATA_ERROR }))
 }
 
-/// One folder of images without another one has no validation set.
+/// One folder of images, or of shards, without another one has no validation set.
 fn has_validation(config: &Config) -> bool {
     let data = &config.data;
-    data.format != DataFormat::ImageFolder || data.validation.is_some() || data.train.is_none()
+    let has_one = match data.format {
+        DataFormat::ImageFolder => data.train.is_none(),
+        DataFormat::Tar => false,
+        _ => true,
+    };
+    has_one || data.validation.is_some()
 }
 
 fn print_bundles(config: &Path, shown: &Bundles, classes: &[String]) {

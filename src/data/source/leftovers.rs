@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
+use serde::{Deserialize, Serialize};
+
 use crate::config::Shown;
 
 use super::decode;
@@ -26,7 +28,7 @@ pub(super) fn endings_read() -> String {
 }
 
 /// Counts of what is not read.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 pub(super) struct Leftovers {
     /// Files by ending, in small letters.
     endings: BTreeMap<String, u64>,
@@ -61,6 +63,20 @@ impl Leftovers {
             |extension| format!(".{}", extension.to_ascii_lowercase().shown()),
         );
         *self.endings.entry(ending).or_default() += 1;
+    }
+
+    /// Those of another part of the set.
+    pub(super) fn add(&mut self, other: Self) {
+        for (ending, count) in other.endings {
+            *self.endings.entry(ending).or_default() += count;
+        }
+        self.hidden += other.hidden;
+        self.archive_folders += other.archive_folders;
+        self.classless += other.classless;
+        self.deep += other.deep;
+        self.broken += other.broken;
+        self.again += other.again;
+        self.again_first = self.again_first.take().or(other.again_first);
     }
 
     /// A picture that lies in no class folder.

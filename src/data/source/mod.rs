@@ -11,6 +11,7 @@ pub mod mnist;
 pub mod packed;
 mod pickle;
 pub mod synthetic;
+pub mod tar;
 
 /// A data set, by sample id (0..len): where each sample lies and what its bytes mean. It holds the
 /// set's index and fetches nothing; several threads use it at once.

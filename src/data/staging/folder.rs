@@ -6,7 +6,7 @@
 use std::collections::HashMap;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError, RwLock};
 
@@ -16,6 +16,7 @@ use thiserror::Error;
 use xxhash_rust::xxh3::{Xxh3, xxh3_64};
 
 use crate::config::Shown;
+use crate::data::part::Part;
 use crate::data::store::direct::Direct;
 use crate::data::store::{Extent, FILE_BYTES_MAX, FetchError, Kind, Location, Store};
 
@@ -26,8 +27,8 @@ use super::manifest::{Line, Manifest};
 const PIECE_BYTES: u64 = 8 << 20;
 /// What is read at a time to be hashed.
 const HASHED_BYTES: usize = 256 << 10;
-/// Ends the name of a copy that is not whole.
-const PART: &str = ".part";
+/// A copy is its owner's alone.
+const COPY_MODE: u32 = 0o600;
 /// Other processes whose copy of one file is waited for, each in turn.
 const TURNS_MAX: usize = 64;
 
@@ -40,6 +41,15 @@ pub enum CopyError {
     /// The folder cannot take it.
     #[error("{0}")]
     Folder(String),
+}
+
+/// How a copy came to be there; its bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Done {
+    /// This call made it.
+    Made(u64),
+    /// Another process, or thread, was before.
+    Found(u64),
 }
 
 /// What a copy is known by.
@@ -174,15 +184,16 @@ impl Folder {
     /// A copy that cannot be used is nobody's any more.
     fn forget(&self, key: Key) {
         self.copies.write().unwrap_or_else(poisoned).remove(&key);
-        let _ = fs::remove_file(key.path(&self.root));
+        let path = key.path(&self.root);
+        let _ = fs::remove_file(&path);
+        self.local.close(&path);
     }
 
-    /// Copies a file from the store, unless another process does: then waits for that. Length of
-    /// the copy.
+    /// Copies a file from the store, unless another process does: then waits for that.
     ///
     /// # Errors
     /// Either side's.
-    pub fn copy(&self, store: &dyn Store, file: &Path, generation: u32) -> Result<u64, CopyError> {
+    pub fn copy(&self, store: &dyn Store, file: &Path, generation: u32) -> Result<Done, CopyError> {
         let key = Key::of(file);
         let path = key.path(&self.root);
         let ours = |error: io::Error| CopyError::Folder(format!("{}: {error}", path.shown()));
@@ -193,13 +204,13 @@ impl Folder {
             return Err(ours(error));
         }
         for _ in 0..TURNS_MAX {
-            let part = Part::open(&path).map_err(ours)?;
+            let part = Part::open(&path, COPY_MODE).map_err(ours)?;
             // Who held it has renamed it, or died and left it.
             if fs::symlink_metadata(&path).is_ok() {
                 self.catch_up();
                 if let Some(bytes) = self.copy_of(key) {
                     part.discard();
-                    return Ok(bytes);
+                    return Ok(Done::Found(bytes));
                 }
             }
             if !part.is_there() {
@@ -208,7 +219,7 @@ impl Folder {
             let copied = write(store, file, &part.file, &part.path)?;
             fs::rename(&part.path, &path).map_err(ours)?;
             self.enter(file, key, copied, generation).map_err(ours)?;
-            return Ok(copied.bytes);
+            return Ok(Done::Made(copied.bytes));
         }
         Err(CopyError::Folder(format!("{}: others never finish it", path.shown())))
     }
@@ -284,39 +295,6 @@ fn hash_file(path: &Path) -> io::Result<(u64, u64)> {
         }
         hasher.update(&piece[..read]);
         bytes += read as u64;
-    }
-}
-
-/// A copy that is not whole.
-struct Part {
-    file: File,
-    path: PathBuf,
-}
-
-impl Part {
-    /// Opens it and waits for whoever writes it now.
-    fn open(whole: &Path) -> io::Result<Self> {
-        let mut path = whole.as_os_str().to_owned();
-        path.push(PART);
-        let path = PathBuf::from(path);
-        let mut options = OpenOptions::new();
-        options.write(true).create(true).truncate(false).mode(0o600);
-        let file = options.open(&path)?;
-        lock::await_lock(&file)?;
-        Ok(Self { file, path })
-    }
-
-    /// Whether the file that is locked still has the name.
-    fn is_there(&self) -> bool {
-        let held = self.file.metadata().map(|facts| facts.ino());
-        let named = fs::metadata(&self.path).map(|facts| facts.ino());
-        matches!((held, named), (Ok(held), Ok(named)) if held == named)
-    }
-
-    fn discard(&self) {
-        if self.is_there() {
-            let _ = fs::remove_file(&self.path);
-        }
     }
 }
 

@@ -18,19 +18,22 @@ use crate::observe::notice::act_on;
 
 use super::sampler::Order;
 use super::set::DataSet;
+use super::store::Extent;
 use super::tally::{Tally, Tier};
 
 pub mod folder;
 mod gate;
 pub mod key;
 mod manifest;
+mod many;
 pub mod pace;
 pub mod place;
 mod walk;
 
-use folder::{CopyError, Folder};
+use folder::{CopyError, Done, Folder};
 use gate::Gate;
 use key::Key;
+use many::{Many, Need};
 use pace::Pace;
 use walk::{Next, Walk};
 
@@ -38,6 +41,8 @@ use walk::{Next, Walk};
 const SPARE_BYTES: u64 = 16 << 20;
 /// Longest that a closing run waits for a file that is being copied.
 const CLOSE_LIMIT: Duration = Duration::from_secs(5);
+/// Micro-batches that a worker goes through at a stretch, while others wait for their word.
+const STRETCH_MAX: u64 = 256;
 
 /// How far it is, for people.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
@@ -81,6 +86,7 @@ struct State {
     /// The micro-batch that the walk is in.
     at: Option<u64>,
     gate: Gate,
+    many: Many,
     /// Files that a dead worker had in hand.
     returned: Vec<Unit>,
     workers: usize,
@@ -98,6 +104,16 @@ struct Unit {
     serial: u64,
     micro_batch: u64,
     file: PathBuf,
+}
+
+/// What a worker finds in the walk.
+enum Turn {
+    /// A file to copy.
+    Copy(Unit),
+    /// So many micro-batches without one that others may have a word first.
+    Pause,
+    /// Nothing is left to do.
+    Rest,
 }
 
 impl Staging {
@@ -156,6 +172,7 @@ impl Staging {
         state.walk = Some(Walk::new(self.order.clone(), step, owners));
         state.at = None;
         state.gate = Gate::new(step, owners);
+        state.many = Many::default();
         state.returned.clear();
         state.surveyed = false;
         self.lets_all.store(false, Ordering::Release);
@@ -223,16 +240,17 @@ impl Staging {
             }));
             let mut state = self.lock();
             match copied {
-                Ok(Ok(bytes)) => {
+                Ok(Ok(Done::Made(bytes))) => {
                     self.pace.copied(bytes);
                     self.tally.fetched(Tier::Shared, bytes);
                     state.copied_bytes += bytes;
                     self.arrived(&mut state, &unit, bytes);
                 }
+                Ok(Ok(Done::Found(bytes))) => self.arrived(&mut state, &unit, bytes),
                 Ok(Err(CopyError::Source(reason))) => {
                     // Whoever reads it meets the same, and says so.
                     tracing::warn!("not staged: {reason}");
-                    self.arrived(&mut state, &unit, 0);
+                    self.failed(&mut state, &unit);
                 }
                 Ok(Err(CopyError::Folder(reason))) => self.stop(&mut state, &reason),
                 Err(_) => {
@@ -255,9 +273,23 @@ impl Staging {
         if unit.serial == state.serial {
             state.progress.files += 1;
             state.progress.bytes += bytes;
-            let number = unit.micro_batch;
-            self.moved(state, number);
+            let waiting = state.many.copied(Key::of(&unit.file));
+            self.all_moved(state, unit, waiting);
         }
+    }
+
+    fn failed(&self, state: &mut State, unit: &Unit) {
+        if unit.serial == state.serial {
+            state.progress.files += 1;
+            let waiting = state.many.give_up(Key::of(&unit.file));
+            self.all_moved(state, unit, waiting);
+        }
+    }
+
+    /// The word on a file, for its micro-batch or for all that wait for it.
+    fn all_moved(&self, state: &mut State, unit: &Unit, waiting: Option<Vec<u64>>) {
+        let waiting = waiting.unwrap_or_else(|| vec![unit.micro_batch]);
+        waiting.into_iter().for_each(|number| self.moved(state, number));
     }
 
     /// One thing less that a micro-batch waits for.
@@ -285,10 +317,17 @@ impl Staging {
                 state = self.survey(state);
                 continue;
             }
-            if let Some(unit) = self.next_unit(&mut state) {
-                return Some(unit);
+            match self.next_turn(&mut state) {
+                Turn::Copy(unit) => return Some(unit),
+                Turn::Pause => {
+                    drop(state);
+                    std::thread::yield_now();
+                    state = self.lock();
+                }
+                Turn::Rest => {
+                    state = self.work.wait(state).unwrap_or_else(PoisonError::into_inner);
+                }
             }
-            state = self.work.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
     }
 
@@ -318,39 +357,56 @@ impl Staging {
     }
 
     /// Goes on with the walk to the next file that is not here yet.
-    fn next_unit(&self, state: &mut State) -> Option<Unit> {
-        loop {
-            let next = state.walk.as_mut()?.next();
-            let before = state.at;
+    fn next_turn(&self, state: &mut State) -> Turn {
+        let mut begun = 0;
+        while begun < STRETCH_MAX {
+            let Some(walk) = &mut state.walk else { return Turn::Rest };
+            let (next, before) = (walk.next(), state.at);
             match next {
                 Some(Next::MicroBatch) => {
+                    begun += 1;
                     state.at = Some(state.gate.begin());
                     // The one before it is counted.
                     before.into_iter().for_each(|number| self.moved(state, number));
                 }
                 Some(Next::Sample(sample)) => {
-                    let Some(location) = self.set.source.location(sample) else { continue };
-                    let number = state.at?;
-                    match self.folder.copy_of(Key::of(&location.file)) {
-                        Some(bytes) => {
-                            state.progress.files += 1;
-                            state.progress.bytes += bytes;
-                        }
-                        None => {
-                            state.gate.lacks_another();
-                            let (serial, file) = (state.serial, location.file.into_owned());
-                            return Some(Unit { serial, micro_batch: number, file });
-                        }
+                    if let Some(unit) = self.unit_of(state, sample) {
+                        return Turn::Copy(unit);
                     }
                 }
                 None => {
                     state.walk = None;
                     state.gate.close();
                     before.into_iter().for_each(|number| self.moved(state, number));
-                    return None;
                 }
             }
         }
+        Turn::Pause
+    }
+
+    /// The file of a sample, if it is to be copied.
+    fn unit_of(&self, state: &mut State, sample: u64) -> Option<Unit> {
+        let (location, micro_batch) = (self.set.source.location(sample)?, state.at?);
+        let key = Key::of(&location.file);
+        let here = self.folder.copy_of(key);
+        let need = match location.extent {
+            Extent::Whole { .. } => Need::of_one(here.is_some()),
+            Extent::Range { .. } => state.many.need(key, micro_batch, here.is_some()),
+        };
+        match need {
+            Need::Nothing => {}
+            Need::Here => {
+                state.progress.files += 1;
+                state.progress.bytes += here.unwrap_or(0);
+            }
+            Need::Wait => state.gate.lacks_another(),
+            Need::Copy => {
+                state.gate.lacks_another();
+                let (serial, file) = (state.serial, location.file.into_owned());
+                return Some(Unit { serial, micro_batch, file });
+            }
+        }
+        None
     }
 
     /// Ends the workers; this rank needs no copies any more.

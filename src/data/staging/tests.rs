@@ -92,6 +92,9 @@ impl Store for Slow {
     fn look(&self, path: &Path) -> io::Result<Kind> {
         self.files.look(path)
     }
+    fn changed_ns(&self, _: &Path) -> Option<i64> {
+        None
+    }
 }
 
 struct Stand {
@@ -219,6 +222,89 @@ fn a_folder_that_is_gone_and_a_file_that_cannot_be_read_hold_nobody_up() {
     let staging = Staging::start((set, order), folder, how, Arc::default(), 1);
     staging.plan(0, &[0], 0);
     assert!(staging.wait(0, 0, LONG) && staging.progress().bytes == 0);
+}
+
+/// Eight samples in each of three files.
+struct Shards;
+
+impl Source for Shards {
+    fn len(&self) -> u64 {
+        FILES
+    }
+    fn classes(&self) -> &[String] {
+        &[]
+    }
+    fn channels(&self) -> u32 {
+        3
+    }
+    fn label(&self, _: u64) -> u32 {
+        0
+    }
+    fn location(&self, id: u64) -> Option<Location<'_>> {
+        Some(Location::range(name(id / 8), id % 8, 1))
+    }
+    fn decode(&self, _: u64, _: &[u8]) -> Result<Image, String> {
+        Err("no picture".into())
+    }
+    fn name(&self, id: u64) -> String {
+        id.to_string()
+    }
+    fn fingerprint(&self) -> u64 {
+        1
+    }
+}
+
+#[test]
+fn a_file_of_many_samples_is_copied_once_and_whoever_reads_it_waits_for_it() {
+    for workers in [1, 3] {
+        let (store, order) = (Slow::new(), Order::new(FILES, 3, 9, 6).expect("valid"));
+        let place = tempfile::tempdir().expect("temporary folder");
+        let set = DataSet { source: Arc::new(Shards), store: store.clone() };
+        let folder = Arc::new(Folder::open(&root(&place)).expect("opened"));
+        let how = (StagingMode::During, Pace::new(Wanted::Auto, Arc::default()));
+        let tally = Arc::new(Tally::default());
+        let own = Arc::clone(&tally);
+        let staging = Staging::start((set, order.clone()), folder, how, own, workers);
+        staging.plan(0, &[0, 1, 2], 0);
+        assert!(!staging.wait(0, 0, NOW));
+        store.let_through(2);
+        while store.fetched.lock().unwrap().len() < 2 {
+            std::thread::yield_now();
+        }
+        let needed = |steps: std::ops::Range<u64>| -> std::collections::BTreeSet<PathBuf> {
+            let samples = steps
+                .flat_map(|step| (0..3).flat_map(move |owner| [(step, owner)]))
+                .flat_map(|(step, owner)| order.owner_samples(step, owner));
+            samples.map(|sample| name(sample / 8)).collect()
+        };
+        assert_eq!(needed(0..1).len(), 3, "the first step reads all of them");
+        assert!(!staging.wait(0, 2, Duration::from_millis(50)) && !staging.is_whole());
+        store.let_through(1);
+        assert!(staging.wait(9, 2, LONG));
+        let fetched = store.fetched.lock().unwrap().clone();
+        let once: std::collections::BTreeSet<PathBuf> = fetched.iter().cloned().collect();
+        assert_eq!((fetched.len(), once), (3, needed(0..4)), "{workers} workers");
+        let progress = staging.progress();
+        assert_eq!((progress.files, progress.files_total, progress.bytes), (3, 3, 12));
+        staging.close();
+    }
+}
+
+#[test]
+fn a_file_of_many_samples_that_cannot_be_read_is_tried_once() {
+    let place = tempfile::tempdir().expect("temporary folder");
+    let mut store = Slow::default();
+    store.files.put(name(1), "0001");
+    let store = Arc::new(store);
+    store.let_through(2);
+    let set = DataSet { source: Arc::new(Shards), store: store.clone() };
+    let folder = Arc::new(Folder::open(&root(&place)).expect("opened"));
+    let how = (StagingMode::Before, Pace::new(Wanted::Auto, Arc::default()));
+    let order = Order::new(FILES, 3, 9, 6).expect("valid");
+    let staging = Staging::start((set, order), folder, how, Arc::default(), 2);
+    staging.plan(0, &[0, 1, 2], 0);
+    assert!(staging.wait(0, 0, LONG) && staging.is_whole());
+    assert_eq!((staging.progress().files, staging.progress().bytes), (3, 4));
 }
 
 #[test]

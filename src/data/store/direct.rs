@@ -11,6 +11,7 @@ use super::{Entry, Extent, FILE_BYTES_MAX, FetchError, FolderId, Kind, Location,
 
 /// Files of many samples that are held open, at most: far below a process's limit of 1024.
 const OPEN_MAX: usize = 256;
+const NS_PER_SECOND: i64 = 1_000_000_000;
 
 /// Reads files in place. A file that holds many samples stays open from its first range on, so
 /// that later ones cost one call each.
@@ -33,12 +34,17 @@ impl Direct {
         Ok(file)
     }
 
+    /// What is held open of a file is another one's from now on.
+    pub fn close(&self, path: &Path) {
+        self.open.write().unwrap_or_else(PoisonError::into_inner).remove(path);
+    }
+
     fn range(&self, file: &Path, offset: u64, length: u64, into: &mut Vec<u8>) -> io::Result<()> {
         into.resize(length as usize, 0);
         let read = self.shared(file)?.read_exact_at(into, offset);
         if read.as_ref().is_err_and(|error| error.kind() != io::ErrorKind::UnexpectedEof) {
             // What was open may be of a share that is gone: the next try opens it anew.
-            self.open.write().unwrap_or_else(PoisonError::into_inner).remove(file);
+            self.close(file);
         }
         read
     }
@@ -104,6 +110,11 @@ impl Store for Direct {
 
     fn look(&self, path: &Path) -> io::Result<Kind> {
         fs::metadata(path).map(|data| kind(Ok(data)))
+    }
+
+    fn changed_ns(&self, path: &Path) -> Option<i64> {
+        let facts = fs::metadata(path).ok()?;
+        facts.mtime().checked_mul(NS_PER_SECOND)?.checked_add(facts.mtime_nsec())
     }
 }
 

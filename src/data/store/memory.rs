@@ -71,4 +71,8 @@ impl Store for MemoryStore {
         let number = xxh3_64(path.as_os_str().as_encoded_bytes());
         Ok(Kind::Folder(FolderId { device: 0, number }))
     }
+
+    fn changed_ns(&self, _: &Path) -> Option<i64> {
+        None
+    }
 }

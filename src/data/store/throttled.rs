@@ -60,6 +60,11 @@ impl Store for Throttled {
         std::thread::sleep(self.latency);
         self.inner.look(path)
     }
+
+    fn changed_ns(&self, path: &Path) -> Option<i64> {
+        std::thread::sleep(self.latency);
+        self.inner.changed_ns(path)
+    }
 }
 
 #[cfg(test)]

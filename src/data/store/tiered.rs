@@ -100,4 +100,8 @@ impl Store for Tiered {
     fn look(&self, path: &Path) -> io::Result<Kind> {
         self.shared.look(path)
     }
+
+    fn changed_ns(&self, path: &Path) -> Option<i64> {
+        self.shared.changed_ns(path)
+    }
 }

@@ -15,7 +15,7 @@ use crate::config::{Config, Every, ExchangeKind, Resident, Shown};
 use crate::data::Split;
 use crate::data::evaluation::Evaluation;
 use crate::data::loader::{Loader, LoaderOptions};
-use crate::data::open::open;
+use crate::data::open::open_with;
 use crate::data::sampler::Order;
 use crate::data::set::DataSet;
 use crate::data::supply::Supply;
@@ -132,9 +132,9 @@ fn micro_batch(global_batch: u64, owners: u32) -> usize {
     (global_batch / u64::from(owners.max(1))).max(1) as usize
 }
 
-/// Reads the data set's index, builds the model, starts the worker threads.
+/// Reads the data set's index, or saves it in `cache`; builds the model, starts the worker threads.
 pub fn prepare(
-    config: &Config,
+    (config, cache): (&Config, &Path),
     run_id: &str,
     config_fingerprint: u64,
     owners: u32,
@@ -142,10 +142,11 @@ pub fn prepare(
     part: Purpose,
 ) -> Result<Prepared, TrainError> {
     let seed = config.run.seed;
-    let train = open(&config.data, Split::Train, seed)?;
+    let open = |split| open_with(&config.data, split, seed, Some(cache));
+    let train = open(Split::Train)?;
     let has_validation = config.evaluation.every != Every::Never;
     let validation = match has_validation {
-        true => Some(open(&config.data, Split::Validation, seed)?),
+        true => Some(open(Split::Validation)?),
         false => None,
     };
     let size = config.data.image_size as usize;

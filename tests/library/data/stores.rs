@@ -57,6 +57,10 @@ impl Store for Failing {
     fn look(&self, path: &Path) -> io::Result<Kind> {
         self.files.look(path)
     }
+
+    fn changed_ns(&self, _: &Path) -> Option<i64> {
+        None
+    }
 }
 
 #[test]

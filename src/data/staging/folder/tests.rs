@@ -23,11 +23,12 @@ fn a_copy_is_used_by_whoever_opens_the_folder_later() {
     let root = place.path().join("stage");
     let folder = Folder::open(&root).expect("opened");
     assert_eq!(fetch(&folder, "/set/a.jpg").0, Found::Not);
-    assert_eq!(folder.copy(&store(), Path::new("/set/a.jpg"), 0), Ok(5));
+    assert_eq!(folder.copy(&store(), Path::new("/set/a.jpg"), 0), Ok(Done::Made(5)));
     assert_eq!(fetch(&folder, "/set/a.jpg"), (Found::Here, b"first".to_vec()));
     let other = Folder::open(&root).expect("opened");
     assert_eq!(fetch(&other, "/set/a.jpg"), (Found::Here, b"first".to_vec()));
-    assert_eq!(other.copy(&MemoryStore::default(), Path::new("/set/a.jpg"), 1), Ok(5), "not again");
+    let again = other.copy(&MemoryStore::default(), Path::new("/set/a.jpg"), 1);
+    assert_eq!(again, Ok(Done::Found(5)));
     other.copy(&store(), Path::new("/set/many.bin"), 1).expect("copied");
     folder.catch_up();
     let mut bytes = Vec::new();
@@ -65,9 +66,9 @@ fn what_a_killed_writer_left_is_written_again_from_its_start() {
     let path = Key::of(Path::new("/set/a.jpg")).path(folder.root());
     fs::create_dir(path.parent().expect("below the root")).expect("made");
     let mut part = path.into_os_string();
-    part.push(PART);
+    part.push(".part");
     fs::write(&part, b"much longer than the file itself").expect("written");
-    assert_eq!(folder.copy(&store(), Path::new("/set/a.jpg"), 0), Ok(5));
+    assert_eq!(folder.copy(&store(), Path::new("/set/a.jpg"), 0), Ok(Done::Made(5)));
     assert_eq!(fetch(&folder, "/set/a.jpg"), (Found::Here, b"first".to_vec()));
     assert!(!Path::new(&part).exists());
 }
@@ -79,7 +80,7 @@ fn a_copy_that_another_process_is_making_is_waited_for() {
     let (folder, other) = (Folder::open(&root).expect("opened"), Folder::open(&root).expect("too"));
     let path = Key::of(Path::new("/set/a.jpg")).path(&root);
     fs::create_dir(path.parent().expect("below the root")).expect("made");
-    let part = Part::open(&path).expect("locked");
+    let part = Part::open(&path, COPY_MODE).expect("locked");
     std::thread::scope(|scope| {
         let waits =
             scope.spawn(|| folder.copy(&MemoryStore::default(), Path::new("/set/a.jpg"), 0));
@@ -90,7 +91,7 @@ fn a_copy_that_another_process_is_making_is_waited_for() {
             .enter(Path::new("/set/a.jpg"), Key::of(Path::new("/set/a.jpg")), copied, 0)
             .expect("entered");
         drop(part);
-        assert_eq!(waits.join().expect("no panic"), Ok(5), "it read nothing itself");
+        assert_eq!(waits.join().expect("no panic"), Ok(Done::Found(5)), "it read nothing itself");
     });
 }
 

@@ -1,0 +1,53 @@
+//! A file that is not whole yet: it is written under another name, which its writer locks, and
+//! renamed when it is whole. Who finds it locked waits; the kernel frees the lock when its holder
+//! dies.
+
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use kintsugi_ffi::lock;
+
+/// Ends its name.
+const PART: &str = ".part";
+
+/// See the module.
+#[derive(Debug)]
+pub struct Part {
+    /// What is written to.
+    pub file: File,
+    /// Its name until it is whole.
+    pub path: PathBuf,
+}
+
+impl Part {
+    /// Opens it, with these rights if it is new, and waits for whoever writes it now.
+    ///
+    /// # Errors
+    /// The kernel's: where it would lie nothing can be written, or locked.
+    pub fn open(whole: &Path, mode: u32) -> io::Result<Self> {
+        let mut path = whole.as_os_str().to_owned();
+        path.push(PART);
+        let path = PathBuf::from(path);
+        let mut options = OpenOptions::new();
+        options.write(true).create(true).truncate(false).mode(mode);
+        let file = options.open(&path)?;
+        lock::await_lock(&file)?;
+        Ok(Self { file, path })
+    }
+
+    /// Whether the file that is locked still has the name.
+    pub fn is_there(&self) -> bool {
+        let held = self.file.metadata().map(|facts| facts.ino());
+        let named = fs::metadata(&self.path).map(|facts| facts.ino());
+        matches!((held, named), (Ok(held), Ok(named)) if held == named)
+    }
+
+    /// It is not needed.
+    pub fn discard(&self) {
+        if self.is_there() {
+            let _ = fs::remove_file(&self.path);
+        }
+    }
+}

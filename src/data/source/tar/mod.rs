@@ -1,0 +1,210 @@
+//! Tar shards with WebDataset's names: `000123.jpg` and `000123.cls`, which holds the label as a
+//! number. Samples come in the order of the shards, in each in its own order. Each shard has an
+//! index, so that a sample is read by its offset and a shard is listed only once.
+
+use std::path::{Path, PathBuf};
+
+use xxhash_rust::xxh3::Xxh3;
+
+use crate::config::Shown;
+use crate::data::index::Learned;
+use crate::data::store::{Location, Store};
+use crate::data::{DataError, Image};
+
+use super::leftovers::Leftovers;
+use super::{Source, decode};
+
+mod index;
+pub mod pattern;
+mod shard;
+
+/// Classes without a sample that are named.
+const EMPTY_NAMED_MAX: usize = 8;
+
+/// One shard's samples.
+struct Shard {
+    path: PathBuf,
+    /// The id of its first sample.
+    first: u64,
+}
+
+/// One sample in its shard.
+struct Entry {
+    offset: u64,
+    length: u64,
+    label: u32,
+    /// Where its name ends in `names`; it begins where the one before it ends.
+    name_end: usize,
+}
+
+/// See the module.
+pub struct Tar {
+    shards: Vec<Shard>,
+    entries: Vec<Entry>,
+    /// All names, one behind the other.
+    names: String,
+    classes: Vec<String>,
+    fingerprint: u64,
+    remarks: Vec<String>,
+}
+
+impl Tar {
+    /// Lists the shards that `path` means; nothing is decoded. `key` is the configuration key that
+    /// named it, `classes` how many there are, where that is known. An index that cannot lie
+    /// beside its shard goes to `cache`.
+    pub fn open(
+        store: &dyn Store,
+        path: &Path,
+        key: &str,
+        (classes, cache): (Option<usize>, Option<&Path>),
+    ) -> Result<Self, DataError> {
+        let refuse = |text: String| DataError::Set(format!("{key}: {text}"));
+        let paths = pattern::shards(store, path).map_err(refuse)?;
+        let mut set = Self {
+            shards: Vec::with_capacity(paths.len()),
+            entries: Vec::new(),
+            names: String::new(),
+            classes: Vec::new(),
+            fingerprint: 0,
+            remarks: Vec::new(),
+        };
+        let (mut left, mut stale, mut unsaved) = (Leftovers::default(), Vec::new(), None);
+        for path in paths {
+            let wrong = |text: String| refuse(format!("{}: {text}", path.shown()));
+            let (learned, was_stale) = index::listing(store, &path, cache).map_err(wrong)?;
+            if was_stale {
+                stale.push(path.clone());
+            }
+            if let Learned::Unsaved(_, reason) = &learned {
+                unsaved.get_or_insert_with(|| format!("{}: {reason}", path.shown()));
+            }
+            let listing = learned.value();
+            check_labels(&listing.samples, classes).map_err(wrong)?;
+            left.add(listing.left);
+            set.take(path, listing.samples);
+        }
+        if set.entries.is_empty() {
+            return Err(refuse(format!("{} holds no sample", path.shown())));
+        }
+        set.remarks = left.remarks(key);
+        set.remarks.extend(remarks(key, &stale, unsaved.as_deref()));
+        set.count_classes(key, classes);
+        set.fingerprint = set.hash();
+        Ok(set)
+    }
+
+    fn take(&mut self, path: PathBuf, samples: Vec<shard::Sample>) {
+        self.shards.push(Shard { path, first: self.entries.len() as u64 });
+        for sample in samples {
+            self.names.push_str(&sample.name);
+            let shard::Sample { offset, length, label, .. } = sample;
+            self.entries.push(Entry { offset, length, label, name_end: self.names.len() });
+        }
+    }
+
+    /// Classes are numbers: those up to the largest that has a sample, or as many as are known.
+    fn count_classes(&mut self, key: &str, known: Option<usize>) {
+        let largest = self.entries.iter().map(|entry| entry.label as usize + 1).max();
+        let count = known.or(largest).unwrap_or(0);
+        let mut samples = vec![0u64; count];
+        self.entries.iter().for_each(|entry| samples[entry.label as usize] += 1);
+        let empty = (0..count).filter(|class| samples[*class] == 0).map(|class| class.to_string());
+        let empty: Vec<String> = empty.collect();
+        if !empty.is_empty() {
+            let more = if empty.len() > EMPTY_NAMED_MAX { ", ..." } else { "" };
+            let named = empty[..empty.len().min(EMPTY_NAMED_MAX)].join(", ");
+            let number = empty.len();
+            self.remarks
+                .push(format!("{key}: {number} of {count} classes have no sample: {named}{more}"));
+        }
+        self.classes = (0..count).map(|class| class.to_string()).collect();
+    }
+
+    fn hash(&self) -> u64 {
+        let mut hash = Xxh3::new();
+        for id in 0..self.entries.len() {
+            let Entry { offset, length, label, .. } = &self.entries[id];
+            hash.update(self.member(id).as_bytes());
+            hash.update(&offset.to_le_bytes());
+            hash.update(&length.to_le_bytes());
+            hash.update(&label.to_le_bytes());
+        }
+        hash.digest()
+    }
+
+    fn shard(&self, id: u64) -> &Shard {
+        &self.shards[self.shards.partition_point(|shard| shard.first <= id) - 1]
+    }
+
+    fn member(&self, id: usize) -> &str {
+        let begin = id.checked_sub(1).map_or(0, |before| self.entries[before].name_end);
+        &self.names[begin..self.entries[id].name_end]
+    }
+}
+
+/// A label that the training set does not have is no class of the model.
+fn check_labels(samples: &[shard::Sample], classes: Option<usize>) -> Result<(), String> {
+    let Some(count) = classes else { return Ok(()) };
+    match samples.iter().find(|sample| sample.label as usize >= count) {
+        None => Ok(()),
+        Some(sample) => Err(format!(
+            "{} has label {}, and data.train has {count} classes (0 to {})",
+            sample.name.shown(),
+            sample.label,
+            count.saturating_sub(1)
+        )),
+    }
+}
+
+fn remarks(key: &str, stale: &[PathBuf], unsaved: Option<&str>) -> Vec<String> {
+    let stale = stale.first().map(|first| {
+        let (count, first) = (stale.len(), first.shown());
+        format!("{key}: the index of {count} shards was old or damaged and is made anew: {first}")
+    });
+    let unsaved = unsaved.map(|reason| {
+        format!("{key}: shards are listed anew at every start, their index is not saved: {reason}")
+    });
+    stale.into_iter().chain(unsaved).collect()
+}
+
+impl Source for Tar {
+    fn len(&self) -> u64 {
+        self.entries.len() as u64
+    }
+
+    fn classes(&self) -> &[String] {
+        &self.classes
+    }
+
+    fn channels(&self) -> u32 {
+        3
+    }
+
+    fn label(&self, id: u64) -> u32 {
+        self.entries[id as usize].label
+    }
+
+    fn location(&self, id: u64) -> Option<Location<'_>> {
+        let Entry { offset, length, .. } = self.entries[id as usize];
+        Some(Location::range(&*self.shard(id).path, offset, length))
+    }
+
+    fn decode(&self, _: u64, bytes: &[u8]) -> Result<Image, String> {
+        decode::rgb(bytes)
+    }
+
+    fn name(&self, id: u64) -> String {
+        format!("{}/{}", self.shard(id).path.shown(), self.member(id as usize).shown())
+    }
+
+    fn fingerprint(&self) -> u64 {
+        self.fingerprint
+    }
+
+    fn remarks(&self) -> &[String] {
+        &self.remarks
+    }
+}
+
+#[cfg(test)]
+mod tests;

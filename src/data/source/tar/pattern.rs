@@ -1,0 +1,165 @@
+//! Which shards a path means: a file, the `*.tar` files of a folder, or what a pattern with braces
+//! lists (`train-{0000..0099}.tar`, `{a,b}/x.tar`), in the order in which it lists them.
+
+use std::path::{Path, PathBuf};
+
+use crate::config::Shown;
+use crate::data::store::{Kind, Store};
+
+/// Shards of one set, at most.
+const SHARDS_MAX: usize = 100_000;
+
+/// The shards, in their order.
+///
+/// # Errors
+/// There is none, or one of them is missing.
+pub fn shards(store: &dyn Store, path: &Path) -> Result<Vec<PathBuf>, String> {
+    match store.look(path) {
+        Ok(Kind::File { .. }) => return Ok(vec![path.to_owned()]),
+        Ok(Kind::Folder(_)) => return of_folder(store, path),
+        _ => {}
+    }
+    let Some(text) = path.to_str().filter(|text| text.contains('{')) else {
+        let advice = "give a *.tar file, a folder of them or a pattern like train-{0000..0099}.tar";
+        return Err(format!("{} does not exist; {advice}", path.shown()));
+    };
+    let all: Vec<PathBuf> = expand(text)?.into_iter().map(PathBuf::from).collect();
+    let is_file = |shard: &PathBuf| matches!(store.look(shard), Ok(Kind::File { .. }));
+    match all.iter().find(|shard| !is_file(shard)) {
+        None => Ok(all),
+        Some(_) if !all.iter().any(is_file) => {
+            let (first, count) = (all[0].shown(), all.len());
+            Err(format!("{text:?} matches no file: the first of its {count} names is {first}"))
+        }
+        Some(missing) => {
+            let have = all.iter().filter(|shard| is_file(shard)).count();
+            let (missing, count) = (missing.shown(), all.len());
+            Err(format!("{missing} is missing; {text:?} names {count} shards, {have} are there"))
+        }
+    }
+}
+
+fn of_folder(store: &dyn Store, folder: &Path) -> Result<Vec<PathBuf>, String> {
+    let entries = store.list(folder).map_err(|error| format!("{}: {error}", folder.shown()))?;
+    let is_shard = |name: &Path| {
+        let hidden = name.as_os_str().as_encoded_bytes().starts_with(b".");
+        !hidden && name.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("tar"))
+    };
+    let files = entries.into_iter().filter(|entry| matches!(entry.kind, Kind::File { .. }));
+    let names = files.map(|entry| PathBuf::from(entry.name)).filter(|name| is_shard(name));
+    let mut all: Vec<PathBuf> = names.map(|name| folder.join(name)).collect();
+    all.sort_unstable();
+    match all.is_empty() {
+        true => Err(format!("{} holds no *.tar file", folder.shown())),
+        false => Ok(all),
+    }
+}
+
+/// The first path that `path` means: where a set is looked for before it is read.
+pub fn first(path: &Path) -> PathBuf {
+    let text = path.to_str().filter(|text| text.contains('{') && !path.exists());
+    let listed = text.and_then(|text| expand(text).ok());
+    let listed = listed.and_then(|all| all.into_iter().next());
+    listed.map_or_else(|| path.to_owned(), PathBuf::from)
+}
+
+/// Every text that a pattern stands for; the last braces change fastest.
+fn expand(pattern: &str) -> Result<Vec<String>, String> {
+    let (mut all, mut rest) = (vec![String::new()], pattern);
+    while let Some((before, after)) = rest.split_once('{') {
+        let (inside, after) = after
+            .split_once('}')
+            .ok_or_else(|| format!("{pattern:?}: a brace is opened and not closed"))?;
+        let choices = choices(inside).map_err(|reason| format!("{pattern:?}: {reason}"))?;
+        if all.len().saturating_mul(choices.len()) > SHARDS_MAX {
+            return Err(format!("{pattern:?} names more than {SHARDS_MAX} shards"));
+        }
+        let with = |head: &String| -> Vec<String> {
+            choices.iter().map(|choice| format!("{head}{before}{choice}")).collect()
+        };
+        all = all.iter().flat_map(with).collect();
+        rest = after;
+    }
+    all.iter_mut().for_each(|text| text.push_str(rest));
+    Ok(all)
+}
+
+/// What stands in one pair of braces: `0000..0099`, both included, or `a,b,c`.
+fn choices(inside: &str) -> Result<Vec<String>, String> {
+    let Some((first, last)) = inside.split_once("..") else {
+        return match inside.split(',').any(str::is_empty) {
+            true => Err(format!("{{{inside}}} is neither {{0..9}} nor {{a,b}}")),
+            false => Ok(inside.split(',').map(str::to_owned).collect()),
+        };
+    };
+    let number = |text: &str| {
+        let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+        let number = digits.then(|| text.parse::<u64>().ok()).flatten();
+        number.ok_or_else(|| format!("{{{inside}}}: {text:?} is no number"))
+    };
+    let (from, to) = (number(first)?, number(last)?);
+    if to < from {
+        return Err(format!("{{{inside}}} counts backwards: write the smaller number first"));
+    }
+    if to - from >= SHARDS_MAX as u64 {
+        return Err(format!("{{{inside}}} names more than {SHARDS_MAX} shards"));
+    }
+    let width = if first.starts_with('0') { first.len() } else { 0 };
+    Ok((from..=to).map(|number| format!("{number:0width$}")).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::data::store::memory::MemoryStore;
+
+    #[test]
+    fn braces_list_numbers_with_their_zeros_and_words() {
+        let all = |pattern| expand(pattern).expect("fine");
+        assert_eq!(all("a-{008..011}.tar"), ["a-008.tar", "a-009.tar", "a-010.tar", "a-011.tar"]);
+        assert_eq!(all("{9..10}"), ["9", "10"]);
+        assert_eq!(all("{a,b}/{0..1}.tar"), ["a/0.tar", "a/1.tar", "b/0.tar", "b/1.tar"]);
+        assert_eq!(all("plain.tar"), ["plain.tar"]);
+        assert_eq!(first(Path::new("/nowhere/{7..9}.tar")), Path::new("/nowhere/7.tar"));
+    }
+
+    #[test]
+    fn what_is_no_pattern_says_what_to_write() {
+        for (pattern, says) in [
+            ("a{0..1.tar", "not closed"),
+            ("{0..x}", "\"x\" is no number"),
+            ("{3..1}", "write the smaller number first"),
+            ("{0..99999999}", "more than 100000 shards"),
+            ("{0..999}{0..999}", "more than 100000 shards"),
+            ("{}", "neither"),
+            ("{a,}", "neither"),
+            ("{..3}", "is no number"),
+        ] {
+            let text = expand(pattern).expect_err(pattern);
+            assert!(text.contains(says), "{pattern}: {text}");
+        }
+    }
+
+    #[test]
+    fn a_path_is_a_file_a_folder_or_a_pattern_whose_shards_are_all_there() {
+        let mut store = MemoryStore::default();
+        for name in ["b.tar", "a.tar", ".hidden.tar", "a.tar.index", "c.TAR"] {
+            store.put(format!("set/{name}"), "x");
+        }
+        let found = |path: &str| shards(&store, Path::new(path));
+        let paths = |names: &[&str]| names.iter().map(PathBuf::from).collect::<Vec<_>>();
+        assert_eq!(found("set"), Ok(paths(&["set/a.tar", "set/b.tar", "set/c.TAR"])));
+        assert_eq!(found("set/b.tar"), Ok(paths(&["set/b.tar"])));
+        assert_eq!(found("set/{b,a}.tar"), Ok(paths(&["set/b.tar", "set/a.tar"])));
+        let says = |path, text: &str| {
+            let error = found(path).expect_err(path);
+            assert!(error.contains(text), "{error}");
+        };
+        says("set/{a,x}.tar", "set/x.tar is missing; \"set/{a,x}.tar\" names 2 shards, 1 are");
+        says("set/{x,y}.tar", "matches no file: the first of its 2 names is set/x.tar");
+        says("set/z.tar", "does not exist; give a *.tar file");
+        store = MemoryStore::default();
+        store.put("set/readme", "x");
+        assert!(shards(&store, Path::new("set")).expect_err("none").contains("holds no *.tar"));
+    }
+}

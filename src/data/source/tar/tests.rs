@@ -1,0 +1,144 @@
+//! A set of shards, its index, and what it says when something is wrong with it.
+
+use std::fs;
+
+use super::*;
+use crate::data::DataError;
+use crate::data::store::Extent;
+use crate::data::store::direct::Direct;
+
+/// A shard of pictures with these labels; each picture's only pixel says its number.
+fn write(path: &Path, first: u8, labels: &[u32]) {
+    let mut builder = ::tar::Builder::new(fs::File::create(path).expect("made"));
+    let mut append = |name: String, bytes: &[u8]| {
+        let mut header = ::tar::Header::new_gnu();
+        header.set_size(bytes.len() as u64);
+        header.set_mode(0o644);
+        builder.append_data(&mut header, name, bytes).expect("appended");
+    };
+    for (number, label) in (first..).zip(labels) {
+        let picture = [b"P6 1 1 255\n", &[number; 3][..]].concat();
+        append(format!("{number:06}.ppm"), &picture);
+        append(format!("{number:06}.cls"), label.to_string().as_bytes());
+    }
+    builder.finish().expect("finished");
+}
+
+struct Place(tempfile::TempDir);
+
+impl Place {
+    fn new() -> Self {
+        let place = Self(tempfile::tempdir().expect("temporary folder"));
+        write(&place.path("t-0.tar"), 0, &[2, 0, 1]);
+        write(&place.path("t-1.tar"), 3, &[1, 3]);
+        place
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    fn open(&self, name: &str) -> Result<Tar, DataError> {
+        let cache = self.path("cache");
+        Tar::open(&Direct::default(), &self.path(name), "data.train", (None, Some(&cache)))
+    }
+
+    fn names(&self) -> Vec<String> {
+        let entries = fs::read_dir(self.0.path()).expect("there").flatten();
+        let mut names: Vec<String> =
+            entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
+        names.sort();
+        names
+    }
+}
+
+fn refusal(opened: Result<Tar, DataError>) -> String {
+    opened.err().expect("refused").to_string()
+}
+
+#[test]
+fn samples_of_all_shards_come_in_order_by_their_offsets() {
+    let place = Place::new();
+    let set = place.open("t-{0..1}.tar").expect("opened");
+    let labels: Vec<u32> = (0..set.len()).map(|id| set.label(id)).collect();
+    assert_eq!(labels, [2, 0, 1, 1, 3]);
+    assert_eq!(set.classes(), ["0", "1", "2", "3"]);
+    let (store, mut bytes) = (Direct::default(), Vec::new());
+    for id in 0..set.len() {
+        let location = set.location(id).expect("in a shard");
+        assert!(matches!(location.extent, Extent::Range { length: 14, .. }));
+        store.fetch(&location, &mut bytes).expect("there");
+        assert_eq!(set.decode(id, &bytes).expect("a picture").pixels, vec![id as u8; 3]);
+    }
+    assert!(set.name(3).ends_with("t-1.tar/000003.ppm"), "{}", set.name(3));
+    assert!(set.remarks().is_empty(), "{:?}", set.remarks());
+    assert_eq!(set.fingerprint(), place.open("").expect("the folder").fingerprint());
+    assert_ne!(set.fingerprint(), place.open("t-{1,0}.tar").expect("turned").fingerprint());
+}
+
+#[test]
+fn an_index_lies_beside_its_shard_and_is_trusted_while_the_shard_is_as_it_was() {
+    let place = Place::new();
+    let fingerprint = place.open("t-0.tar").expect("opened").fingerprint();
+    assert_eq!(place.names(), ["t-0.tar", "t-0.tar.index", "t-1.tar"]);
+    // It is believed: what it says is not in the shard.
+    let index = place.path("t-0.tar.index");
+    let text = fs::read_to_string(&index).expect("there").replace("000000.ppm", "renamed.ppm");
+    let body = text.split_once('\n').expect("a line").1;
+    let hash = xxhash_rust::xxh3::xxh3_64(body.as_bytes());
+    fs::write(&index, format!("{hash:016x}\n{body}")).expect("written");
+    let set = place.open("t-0.tar").expect("opened");
+    assert!(set.name(0).ends_with("renamed.ppm") && set.remarks().is_empty());
+    // A byte that is wrong, or a cut: it is made anew, and said.
+    for damaged in [text.clone(), text[..40].to_owned(), String::new()] {
+        fs::write(&index, damaged).expect("written");
+        let set = place.open("t-0.tar").expect("opened");
+        assert_eq!(set.fingerprint(), fingerprint);
+        let [remark] = set.remarks() else { panic!("{:?}", set.remarks()) };
+        assert!(remark.contains("the index of 1 shards was old or damaged"), "{remark}");
+        assert!(place.open("t-0.tar").expect("opened").remarks().is_empty());
+    }
+    // Another shard in its place.
+    write(&place.path("t-0.tar"), 7, &[0, 0, 0, 1]);
+    let set = place.open("t-0.tar").expect("opened");
+    assert_eq!((set.len(), set.remarks().len()), (4, 1));
+    assert_ne!(set.fingerprint(), fingerprint);
+}
+
+#[test]
+fn where_nothing_can_lie_beside_a_shard_the_run_keeps_its_index() {
+    let place = Place::new();
+    fs::create_dir(place.path("t-0.tar.index.part")).expect("in the way");
+    let fingerprint = place.open("t-0.tar").expect("opened").fingerprint();
+    assert_eq!(fs::read_dir(place.path("cache")).expect("made").count(), 1);
+    assert_eq!(place.open("t-0.tar").expect("opened").fingerprint(), fingerprint);
+    // Nor there: it is listed at each start.
+    fs::remove_dir_all(place.path("cache")).expect("removed");
+    fs::write(place.path("cache"), "").expect("in the way");
+    let set = place.open("t-0.tar").expect("opened");
+    assert_eq!(set.fingerprint(), fingerprint);
+    let [remark] = set.remarks() else { panic!("{:?}", set.remarks()) };
+    assert!(remark.contains("listed anew at every start"), "{remark}");
+}
+
+#[test]
+fn what_is_wrong_names_the_key_the_shard_and_the_member() {
+    let place = Place::new();
+    let text = refusal(place.open("x-{0..1}.tar"));
+    assert!(text.starts_with("data.train: ") && text.contains("matches no file"), "{text}");
+    let cut = fs::read(place.path("t-1.tar")).expect("there")[..1200].to_vec();
+    fs::write(place.path("t-1.tar"), cut).expect("written");
+    let text = refusal(place.open("t-{0..1}.tar"));
+    assert!(text.contains("t-1.tar: it was cut:"), "{text}");
+    assert!(!place.names().contains(&"t-1.tar.index".to_owned()), "{:?}", place.names());
+    write(&place.path("t-1.tar"), 3, &[1, 3]);
+    let (store, shards) = (Direct::default(), place.path("t-{0..1}.tar"));
+    let known = Tar::open(&store, &shards, "data.validation", (Some(3), None));
+    let text = refusal(known);
+    assert!(text.ends_with("000004.ppm has label 3, and data.train has 3 classes (0 to 2)"));
+    write(&place.path("t-1.tar"), 3, &[]);
+    assert!(refusal(place.open("t-1.tar")).contains("holds no sample"));
+    write(&place.path("t-1.tar"), 3, &[5]);
+    let set = place.open("t-{0..1}.tar").expect("opened");
+    assert!(set.remarks().last().expect("one").contains("2 of 6 classes have no sample: 3, 4"));
+}
