@@ -2,22 +2,41 @@
 //! learns it, the others wait and read; a later start reads. Whoever reads judges what is saved:
 //! an index that is stale or damaged is made anew.
 
+use std::borrow::Cow;
 use std::fs;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
+
+use crate::config::Shown;
 
 use super::part::Part;
 
 /// Other processes that make one index and are waited for, each in turn.
 const TURNS_MAX: usize = 64;
-/// Everybody who may read the set may read its index: less what the process's mask takes.
-const INDEX_MODE: u32 = 0o666;
+
+/// Something that is learned once.
+pub trait Index {
+    /// What is learned.
+    type Value;
+    /// Why it cannot be.
+    type Error;
+    /// What is saved there; nothing where it is not to be trusted.
+    fn read(&self, place: &Path) -> Option<Self::Value>;
+    /// Learns it.
+    fn make(&self) -> Result<Self::Value, Self::Error>;
+    /// Its saved form, or why it has none.
+    fn bytes<'a>(&self, value: &'a Self::Value) -> Result<Cow<'a, [u8]>, String>;
+    /// Who may use the saved form, as bits of a file's mode, less what the process's mask takes.
+    fn mode(&self) -> u32;
+}
 
 /// What was asked for, and whether it is saved.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Learned<T> {
-    /// It was saved before, or is now.
-    Saved(T),
+    /// It was saved before, and read.
+    Read(T),
+    /// It was made now, and saved there.
+    Saved(T, PathBuf),
     /// It can be saved nowhere: the last place's reason.
     Unsaved(T, String),
 }
@@ -26,72 +45,62 @@ impl<T> Learned<T> {
     /// Wherever it came from.
     pub fn value(self) -> T {
         match self {
-            Self::Saved(value) | Self::Unsaved(value, _) => value,
+            Self::Read(value) | Self::Saved(value, _) | Self::Unsaved(value, _) => value,
         }
     }
 }
 
 /// Takes what is saved in one of `places`, by their order; else makes it and saves it in the first
-/// that takes it, whose folder is made if need be. `read` gives nothing for what is not to be trusted, `bytes` is the saved form.
+/// that takes it, whose folder is made if need be.
 ///
 /// # Errors
 /// Those of `make`.
-pub fn learn<T, E>(
-    places: &[PathBuf],
-    read: impl Fn(&Path) -> Option<T>,
-    make: impl Fn() -> Result<T, E>,
-    bytes: impl Fn(&T) -> Vec<u8>,
-) -> Result<Learned<T>, E> {
-    if let Some(saved) = places.iter().find_map(|place| read(place)) {
-        return Ok(Learned::Saved(saved));
+pub fn learn<I: Index>(index: &I, places: &[PathBuf]) -> Result<Learned<I::Value>, I::Error> {
+    if let Some(saved) = places.iter().find_map(|place| index.read(place)) {
+        return Ok(Learned::Read(saved));
     }
     let mut reason = "there is no folder for it".to_owned();
     for place in places {
-        match make_in(place, &read, &make, &bytes)? {
-            Ok(value) => return Ok(Learned::Saved(value)),
-            Err((error, None)) => reason = error.to_string(),
-            Err((error, Some(value))) => return Ok(Learned::Unsaved(value, error.to_string())),
+        match learn_in(index, place)? {
+            Ok(learned) => return Ok(learned),
+            Err(error) => reason = format!("{}: {error}", place.shown()),
         }
     }
-    make().map(|value| Learned::Unsaved(value, reason))
+    index.make().map(|value| Learned::Unsaved(value, reason))
 }
 
-/// Why a place did not take it, and what was made, if it came so far.
-type Refused<T> = (io::Error, Option<T>);
-
-fn make_in<T, E>(
-    place: &Path,
-    read: impl Fn(&Path) -> Option<T>,
-    make: impl Fn() -> Result<T, E>,
-    bytes: impl Fn(&T) -> Vec<u8>,
-) -> Result<Result<T, Refused<T>>, E> {
+/// The inner error: the place does not take it.
+fn learn_in<I: Index>(index: &I, place: &Path) -> Result<io::Result<Learned<I::Value>>, I::Error> {
     if let Some(folder) = place.parent() {
         // What is in its way, opening the part says.
         let _ = fs::create_dir(folder);
     }
     for _ in 0..TURNS_MAX {
-        let part = match Part::open(place, INDEX_MODE) {
+        let part = match Part::open(place, index.mode()) {
             Ok(part) => part,
-            Err(error) => return Ok(Err((error, None))),
+            Err(error) => return Ok(Err(error)),
         };
         // Who held it has saved it, or died and left it.
-        if let Some(saved) = read(place) {
+        if let Some(saved) = index.read(place) {
             part.discard();
-            return Ok(Ok(saved));
+            return Ok(Ok(Learned::Read(saved)));
         }
         if !part.is_there() {
             continue;
         }
-        let value = make().inspect_err(|_| part.discard())?;
-        return Ok(match save(&part, place, &bytes(&value)) {
-            Ok(()) => Ok(value),
-            Err(error) => {
-                part.discard();
-                Err((error, Some(value)))
-            }
+        let value = index.make().inspect_err(|_| part.discard())?;
+        let saved = index.bytes(&value).and_then(|bytes| {
+            save(&part, place, &bytes).map_err(|error| format!("{}: {error}", place.shown()))
         });
+        return Ok(Ok(match saved {
+            Ok(()) => Learned::Saved(value, place.to_owned()),
+            Err(reason) => {
+                part.discard();
+                Learned::Unsaved(value, reason)
+            }
+        }));
     }
-    Ok(Err((io::Error::other("others never finish it"), None)))
+    Ok(Err(io::Error::other("others never finish it")))
 }
 
 fn save(part: &Part, place: &Path, bytes: &[u8]) -> io::Result<()> {
@@ -106,35 +115,55 @@ mod tests {
 
     use super::*;
 
-    fn read(place: &Path) -> Option<String> {
-        fs::read_to_string(place).ok().filter(|text| text.ends_with('.'))
+    /// Each time that it is made it has another number; with its point it is whole.
+    #[derive(Default)]
+    struct Counted {
+        made: AtomicU32,
+        limit: u32,
     }
 
-    fn ask(places: &[PathBuf], made: &AtomicU32) -> Learned<String> {
-        let make = || {
-            let number = made.fetch_add(1, Ordering::Relaxed);
+    impl Index for Counted {
+        type Value = String;
+        type Error = &'static str;
+        fn read(&self, place: &Path) -> Option<String> {
+            fs::read_to_string(place).ok().filter(|text| text.ends_with('.'))
+        }
+        fn make(&self) -> Result<String, &'static str> {
+            let number = self.made.fetch_add(1, Ordering::Relaxed);
             std::thread::sleep(std::time::Duration::from_millis(20));
-            Ok::<_, ()>(format!("{number}."))
-        };
-        learn(places, read, make, |text| text.clone().into_bytes()).expect("made")
+            if number < self.limit { Ok(format!("{number}.")) } else { Err("no more") }
+        }
+        fn bytes<'a>(&self, value: &'a String) -> Result<Cow<'a, [u8]>, String> {
+            match value.as_str() {
+                "9." => Err("nine has no form".into()),
+                text => Ok(text.as_bytes().into()),
+            }
+        }
+        fn mode(&self) -> u32 {
+            0o600
+        }
+    }
+
+    fn counted(limit: u32) -> Counted {
+        Counted { limit, ..Counted::default() }
     }
 
     #[test]
     fn of_many_who_ask_at_once_one_makes_it_and_later_ones_read() {
         let folder = tempfile::tempdir().expect("temporary folder");
-        let (places, made) = ([folder.path().join("index")], AtomicU32::new(0));
+        let (places, index) = ([folder.path().join("index")], counted(9));
         std::thread::scope(|scope| {
             for _ in 0..6 {
-                scope.spawn(|| assert_eq!(ask(&places, &made), Learned::Saved("0.".into())));
+                scope.spawn(|| assert_eq!(learn(&index, &places).expect("made").value(), "0."));
             }
         });
-        assert_eq!(ask(&places, &made), Learned::Saved("0.".into()));
+        assert_eq!(learn(&index, &places), Ok(Learned::Read("0.".into())));
         assert_eq!(fs::read_dir(folder.path()).expect("there").count(), 1, "no part is left");
         // What is damaged is made anew; a part of a dead process is taken over.
         fs::write(&places[0], "0").expect("written");
         fs::write(folder.path().join("index.part"), "half of a longer one").expect("written");
-        assert_eq!(ask(&places, &made), Learned::Saved("1.".into()));
-        assert_eq!(read(&places[0]).as_deref(), Some("1."));
+        assert_eq!(learn(&index, &places), Ok(Learned::Saved("1.".into(), places[0].clone())));
+        assert_eq!(index.read(&places[0]).as_deref(), Some("1."));
     }
 
     #[test]
@@ -142,20 +171,28 @@ mod tests {
         let folder = tempfile::tempdir().expect("temporary folder");
         fs::write(folder.path().join("file"), "").expect("written");
         let places = [folder.path().join("file/index"), folder.path().join("new/index")];
-        let made = AtomicU32::new(0);
-        assert_eq!(ask(&places, &made), Learned::Saved("0.".into()));
-        assert_eq!(ask(&places, &made), Learned::Saved("0.".into()), "found in the second place");
-        assert!(matches!(ask(&places[..1], &made), Learned::Unsaved(text, _) if text == "1."));
-        assert!(matches!(ask(&[], &made), Learned::Unsaved(text, why)
-            if text == "2." && why.contains("no folder")));
+        let index = counted(9);
+        assert_eq!(learn(&index, &places), Ok(Learned::Saved("0.".into(), places[1].clone())));
+        assert_eq!(learn(&index, &places), Ok(Learned::Read("0.".into())), "in the second place");
+        let unsaved = |places: &[PathBuf], made: &str, why: &str| {
+            let learned = learn(&index, places).expect("made");
+            let Learned::Unsaved(text, reason) = learned else { panic!("{learned:?}") };
+            assert!(text == made && reason.contains(why), "{text} {reason}");
+        };
+        unsaved(&places[..1], "1.", "file/index: ");
+        unsaved(&[], "2.", "no folder");
+        index.made.store(9, Ordering::Relaxed);
+        let index = Counted { limit: 10, ..index };
+        let learned = learn(&index, &[folder.path().join("nine")]);
+        assert_eq!(learned, Ok(Learned::Unsaved("9.".into(), "nine has no form".into())));
+        assert!(!folder.path().join("nine.part").exists());
     }
 
     #[test]
     fn what_cannot_be_made_leaves_nothing() {
         let folder = tempfile::tempdir().expect("temporary folder");
-        let place = [folder.path().join("index")];
-        let failed = learn(&place, read, || Err("no"), |text: &String| text.clone().into_bytes());
-        assert_eq!(failed, Err("no"));
+        let failed = learn(&counted(0), &[folder.path().join("index")]);
+        assert_eq!(failed, Err("no more"));
         assert_eq!(fs::read_dir(folder.path()).expect("there").count(), 0);
     }
 }

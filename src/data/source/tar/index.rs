@@ -1,13 +1,14 @@
 //! The saved form of a shard's listing: a line with a hash of the rest, then JSON that says of
 //! which shard it is. It is trusted where the shard has the size and the time that it names.
 
+use std::borrow::Cow;
 use std::cell::Cell;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::{xxh3_64, xxh3_128};
 
-use crate::data::index::{Learned, learn};
+use crate::data::index::{Index, Learned, learn};
 use crate::data::store::{Kind, Store};
 
 use super::shard::{self, Listing};
@@ -28,6 +29,42 @@ struct Saved<L> {
     listing: L,
 }
 
+/// Everybody who may read the shards may read their index.
+const MODE: u32 = 0o666;
+
+/// A shard as it is now.
+struct Shard<'a> {
+    store: &'a dyn Store,
+    path: &'a Path,
+    /// Size and time. One that changes meanwhile has others at its end: nobody trusts the index.
+    now: (u64, i64),
+    /// An index was there that is not to be trusted.
+    stale: Cell<bool>,
+}
+
+impl Index for Shard<'_> {
+    type Value = Listing;
+    type Error = String;
+
+    fn read(&self, place: &Path) -> Option<Listing> {
+        let found = read(place, self.now);
+        self.stale.set(self.stale.get() || (found.is_none() && place.exists()));
+        found
+    }
+
+    fn make(&self) -> Result<Listing, String> {
+        shard::list(self.store, self.path)
+    }
+
+    fn bytes<'a>(&self, listing: &'a Listing) -> Result<Cow<'a, [u8]>, String> {
+        written(listing, self.now).map(Cow::Owned).map_err(|error| error.to_string())
+    }
+
+    fn mode(&self) -> u32 {
+        MODE
+    }
+}
+
 /// The listing of a shard: saved beside it, else in `cache`, and trusted as long as the shard does
 /// not change. With it, whether an older or damaged index was there.
 ///
@@ -35,25 +72,16 @@ struct Saved<L> {
 /// What is wrong with the shard.
 pub fn listing(
     store: &dyn Store,
-    shard: &Path,
+    path: &Path,
     cache: Option<&Path>,
 ) -> Result<(Learned<Listing>, bool), String> {
-    let now = now(store, shard);
-    let make = || shard::list(store, shard);
-    let Some(now) = now else {
+    let Some(now) = now(store, path) else {
         let why = "the store does not know when the shard changed".to_owned();
-        return make().map(|listing| (Learned::Unsaved(listing, why), false));
+        return shard::list(store, path).map(|listing| (Learned::Unsaved(listing, why), false));
     };
-    let places = places(shard, cache);
-    let stale = Cell::new(false);
-    let trusted = |place: &Path| {
-        let found = read(place, now);
-        stale.set(stale.get() || (found.is_none() && place.exists()));
-        found
-    };
-    // A shard that changes meanwhile has another size or time at its end: nobody trusts the index.
-    let learned = learn(&places, trusted, make, |listing| written(listing, now))?;
-    Ok((learned, stale.get()))
+    let shard = Shard { store, path, now, stale: Cell::new(false) };
+    let learned = learn(&shard, &places(path, cache))?;
+    Ok((learned, shard.stale.get()))
 }
 
 /// Size and time of a shard.
@@ -77,13 +105,12 @@ fn places(shard: &Path, cache: Option<&Path>) -> Vec<PathBuf> {
     places
 }
 
-fn written(listing: &Listing, (bytes, changed_ns): (u64, i64)) -> Vec<u8> {
+fn written(listing: &Listing, (bytes, changed_ns): (u64, i64)) -> serde_json::Result<Vec<u8>> {
     let saved = Saved { version: VERSION, bytes, changed_ns, listing };
-    // Plain numbers and texts: it has a JSON form.
-    let text = serde_json::to_vec(&saved).unwrap_or_default();
+    let text = serde_json::to_vec(&saved)?;
     let mut all = format!("{:016x}\n", xxh3_64(&text)).into_bytes();
     all.extend(text);
-    all
+    Ok(all)
 }
 
 fn read(place: &Path, now: (u64, i64)) -> Option<Listing> {
