@@ -1,7 +1,7 @@
 //! Run-time staging among real ranks: whatever brings a sample's bytes, and whoever dies
 //! meanwhile, the order of samples and the weights are the same.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use kintsugi::observe::ledger;
 use kintsugi::observe::result::{RunResult, Status};
