@@ -56,8 +56,8 @@ struct Synth {
 
 #[derive(Debug, clap::Args)]
 struct Inspect {
-    /// The training set: a folder of class folders, or what --format says (tar: a pattern too); or a configuration
-    /// (*.toml), whose sets and order of samples are looked at
+    /// The training set: a folder of class folders, or what --format says (of tar shards a pattern
+    /// too); or a configuration (*.toml), whose sets and order of samples are looked at
     #[arg(value_name = "TRAIN|CONFIG")]
     train: PathBuf,
     /// Overrides one key of the configuration: section.key=value
