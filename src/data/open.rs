@@ -83,7 +83,7 @@ fn source(
 ) -> Result<Arc<dyn Source>, DataError> {
     let cifar = |kind: Cifar| cifar::open(store, one_folder(data, split)?, split, kind);
     Ok(match data.format {
-        DataFormat::ImageFolder => Arc::new(image_folder(data, split, seed, store)?),
+        DataFormat::ImageFolder => Arc::new(image_folder(data, (split, seed), store, cache)?),
         DataFormat::Cifar10 => Arc::new(cifar(Cifar::Ten)?),
         DataFormat::Cifar100 => Arc::new(cifar(Cifar::Hundred)?),
         DataFormat::Mnist => Arc::new(mnist::open(store, one_folder(data, split)?, split)?),
@@ -131,9 +131,9 @@ fn tar(
 
 fn image_folder(
     data: &Data,
-    split: Split,
-    seed: u64,
+    (split, seed): (Split, u64),
     store: &dyn Store,
+    cache: Option<&Path>,
 ) -> Result<ImageFolder, DataError> {
     let (train, validation) = match (&data.train, &data.validation) {
         (None, None) => {
@@ -158,7 +158,7 @@ fn image_folder(
             DataError::Set(text.into())
         })?,
     };
-    ImageFolder::open(store, &root, split.key())
+    ImageFolder::open(store, &root, split.key(), cache)
 }
 
 /// Labels are positions in the class list: both splits must have the same one.

@@ -2,7 +2,7 @@
 //! there. What a store is made of does not show in the bytes: a run has the same bits over any.
 
 use std::borrow::Cow;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::io;
 use std::path::Path;
 
@@ -119,6 +119,14 @@ pub trait Store: Send + Sync {
     fn fetch(&self, location: &Location<'_>, into: &mut Vec<u8>) -> Result<(), FetchError>;
     /// What is in a folder, in any order.
     fn list(&self, folder: &Path) -> io::Result<Vec<Entry>>;
+    /// Tells what is in a folder one by one, in any order: a million names need not be held.
+    ///
+    /// # Errors
+    /// As `list`, whatever was told before.
+    fn visit(&self, folder: &Path, tell: &mut dyn FnMut(&OsStr, Kind)) -> io::Result<()> {
+        self.list(folder)?.iter().for_each(|entry| tell(&entry.name, entry.kind));
+        Ok(())
+    }
     /// Whether a folder can be listed and holds anything.
     fn is_inhabited(&self, folder: &Path) -> bool {
         self.list(folder).is_ok_and(|entries| !entries.is_empty())

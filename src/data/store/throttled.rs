@@ -1,6 +1,7 @@
 //! A store behind an emulated device: a rate that all readers of the machine share, and a latency
 //! that each file pays. It makes contention where there is none, for measurements.
 
+use std::ffi::OsStr;
 use std::hash::Hasher;
 use std::io;
 use std::path::Path;
@@ -54,6 +55,11 @@ impl Store for Throttled {
     fn list(&self, folder: &Path) -> io::Result<Vec<Entry>> {
         std::thread::sleep(self.latency);
         self.inner.list(folder)
+    }
+
+    fn visit(&self, folder: &Path, tell: &mut dyn FnMut(&OsStr, Kind)) -> io::Result<()> {
+        std::thread::sleep(self.latency);
+        self.inner.visit(folder, tell)
     }
 
     fn look(&self, path: &Path) -> io::Result<Kind> {

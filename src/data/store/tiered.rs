@@ -1,6 +1,7 @@
 //! Where a training sample's bytes come from: the node's cache, its staged copies, else the shared
 //! store. It counts, and whatever is nearer may fail: the shared store is asked then.
 
+use std::ffi::OsStr;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
@@ -95,6 +96,10 @@ impl Store for Tiered {
 
     fn list(&self, folder: &Path) -> io::Result<Vec<Entry>> {
         self.shared.list(folder)
+    }
+
+    fn visit(&self, folder: &Path, tell: &mut dyn FnMut(&OsStr, Kind)) -> io::Result<()> {
+        self.shared.visit(folder, tell)
     }
 
     fn look(&self, path: &Path) -> io::Result<Kind> {

@@ -29,7 +29,7 @@ fn a_set_has_the_same_samples_in_any_store() {
         }
     }
     let direct = open(&folder(root.path()), Split::Train, 1).expect("opens");
-    let source = ImageFolder::open(&memory, root.path(), "data.train").expect("opens");
+    let source = ImageFolder::open(&memory, root.path(), "data.train", None).expect("opens");
     assert_eq!(source.fingerprint(), direct.source.fingerprint());
     let kept = DataSet { source: Arc::new(source), store: Arc::new(memory) };
     let order = Order::new(20, 2, 1, 10).expect("valid");
@@ -70,7 +70,8 @@ fn a_lost_sample_is_skipped_and_a_lost_store_ends_the_run() {
         files.put(Path::new("set").join(name), jpeg(9, 9, false));
     }
     let taken = |error: FetchError, only: Option<&str>| {
-        let source = ImageFolder::open(&files, Path::new("set"), "data.train").expect("opens");
+        let source =
+            ImageFolder::open(&files, Path::new("set"), "data.train", None).expect("opens");
         let only = only.map(PathBuf::from);
         let store = Arc::new(Failing { files: files.clone(), error, only });
         let set = DataSet { source: Arc::new(source), store };
