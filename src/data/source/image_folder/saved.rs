@@ -104,7 +104,10 @@ pub fn listing(
     let folder = Folder { store, root, key };
     match learn(&folder, &places)? {
         // Mapped, it is in memory once for all ranks of the node.
-        Learned::Saved(table, place) => Ok(folder.read(&place).unwrap_or(table)),
+        Learned::Saved(table, place) => {
+            drop(table);
+            folder.read(&place).map_or_else(|| folder.make(), Ok)
+        }
         Learned::Read(table) => Ok(table),
         Learned::Unsaved(table, reason) => {
             tracing::info!("{key}: the listing is not saved, so each start lists: {reason}");
