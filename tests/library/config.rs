@@ -162,7 +162,6 @@ fn a_ladder_ends_with_restart_and_limits_nest() {
 #[test]
 fn what_this_version_lacks_is_refused_and_says_what_to_write() {
     for text in [
-        "data.format=tar",
         "device.kind=cuda",
         "device.precision=bf16",
         "device.memory_budget=8GiB",
