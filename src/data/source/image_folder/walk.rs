@@ -2,6 +2,7 @@
 //! where, and which pictures there are. What the folders hold was listed before, in threads.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -135,11 +136,14 @@ impl Walk<'_> {
     ) -> Result<(), DataError> {
         if depth == DEPTH_MAX {
             self.left.too_deep();
-        } else if self.met.contains_key(&id) {
-            self.left.met_again(class.join(below));
-        } else {
-            self.met.insert(id, class.join(below));
-            self.collect(class, below, depth + 1, id)?;
+            return Ok(());
+        }
+        match self.met.entry(id) {
+            Entry::Occupied(_) => self.left.met_again(class.join(below)),
+            Entry::Vacant(place) => {
+                place.insert(class.join(below));
+                self.collect(class, below, depth + 1, id)?;
+            }
         }
         Ok(())
     }
