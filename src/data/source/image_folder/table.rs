@@ -25,7 +25,7 @@ const SIZE_BYTES: usize = size_of::<u64>();
 pub struct About {
     /// When it was listed, by this machine's clock: nanoseconds since 1970.
     pub listed_ns: i64,
-    /// Each folder that was read, and when it had changed. A path that is not UTF-8 cannot be saved.
+    /// Each folder that was read, and when it had changed. One that is not UTF-8 cannot be saved.
     pub folders: Vec<(PathBuf, Option<i64>)>,
     /// Class folders, and the number of the first picture of each.
     pub classes: Vec<(PathBuf, u64)>,
