@@ -7,7 +7,7 @@ use std::time::Instant;
 use clap::ArgAction;
 
 use super::arguments::{Form, form};
-use crate::config::{Data, DataFormat, Shown};
+use crate::config::{Data, DataFormat, Shown, Validation};
 use crate::data::open::open;
 use crate::data::synth::{self, SynthOptions};
 use crate::data::{DataError, Split};
@@ -63,9 +63,9 @@ struct Inspect {
     /// Overrides one key of the configuration: section.key=value
     #[arg(short = 's', long = "set", value_name = "KEY=VALUE")]
     set: Vec<String>,
-    /// The validation set; its classes must be the same
+    /// The validation set, with the same classes; or a share to split off, such as 10%
     #[arg(long)]
-    validation: Option<PathBuf>,
+    validation: Option<Validation>,
     /// How the set is stored
     #[arg(long, value_enum, default_value_t = Format::ImageFolder)]
     format: Format,
@@ -156,9 +156,10 @@ fn inspect(args: &Inspect) -> Result<ExitCode, DataError> {
         ..Data::default()
     };
     let train = open(&data, Split::Train, 0)?;
-    let mut reports = vec![report(&train, Split::Train, &args.train)];
-    if let Some(path) = &args.validation {
-        reports.push(report(&open(&data, Split::Validation, 0)?, Split::Validation, path));
+    let mut reports = vec![report(&train, Split::Train, args.train.shown())];
+    if let Some(place) = &args.validation {
+        let set = open(&data, Split::Validation, 0)?;
+        reports.push(report(&set, Split::Validation, place.shown()));
     }
     let usable = reports.iter().all(|report| report.usable);
     if args.json == Form::Json {
@@ -206,7 +207,7 @@ mod tests {
         let bad = set.join("train/star/000001.jpg");
         std::fs::write(&bad, "no image").expect("written");
         let opened = open(&data, Split::Train, 0).expect("opens");
-        let found = report(&opened, Split::Train, &set);
+        let found = report(&opened, Split::Train, set.shown());
         assert_eq!((found.samples, found.bad.len(), found.usable), (40, 1, true));
         assert_eq!(found.bad[0].name, words(&bad));
         assert!(found.classes.iter().all(|class| class.samples == 4));

@@ -185,7 +185,7 @@ fn configuration(args: &Args, run_dir: &Path, snapshot: &Snapshot) -> Result<Con
         }
         // One folder stands for both splits: only its validation half is read.
         config.data.train = Some(validation_folder(folder));
-        config.data.validation = Some(validation_folder(folder));
+        config.data.validation = Some(validation_folder(folder).into());
     }
     Ok(config)
 }

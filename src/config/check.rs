@@ -1,7 +1,9 @@
 //! What a well-formed configuration must also be: possible, and within what this version does.
 
 use super::error::ConfigError;
-use super::{Config, ExchangeKind, FaultKind, Limit, PlannedFault, Point, Rung, Who};
+use super::{
+    Config, DataFormat, ExchangeKind, FaultKind, Limit, PlannedFault, Point, Rung, Validation, Who,
+};
 
 /// Each spare is a process that looks around a hundred times a second.
 const SPARES_MAX: u32 = 64;
@@ -91,6 +93,14 @@ fn check_sizes(config: &Config) -> Result<(), ConfigError> {
     if !(ratio > 0.0 && ratio <= 1.0) {
         let reason = "it is a bundle's share of an owner's samples: write a number above 0, to 1";
         return refuse("data.bundle_ratio", ratio, reason);
+    }
+    let splits = matches!(config.data.format, DataFormat::ImageFolder | DataFormat::Tar);
+    if let Some(share) = config.data.validation.as_ref().and_then(Validation::share)
+        && !(splits && config.data.train.is_some())
+    {
+        let reason = "samples are split off an image folder or tar shards that data.train names; \
+                      the other formats have a validation set of their own: leave the key out";
+        return refuse("data.validation", share, reason);
     }
     if let Some(seconds) = train.max_seconds
         && !(seconds > 0.0 && seconds.is_finite())

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::{CacheSize, Pace, Rate, Span};
+use super::{CacheSize, Pace, Rate, Span, Validation};
 
 /// `data.format`
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -76,8 +76,8 @@ pub struct Data {
     pub format: DataFormat,
     /// Training set: a folder or file. Unset with `image_folder`: JPEGs are made on first use.
     pub train: Option<PathBuf>,
-    /// Validation set.
-    pub validation: Option<PathBuf>,
+    /// Validation set, or a share of the training set.
+    pub validation: Option<Validation>,
     /// Height and width in pixels that the model sees.
     pub image_size: u32,
     /// Samples of a synthesised training set (`synthetic`, or `image_folder` without paths).

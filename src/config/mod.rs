@@ -22,6 +22,7 @@ mod point;
 pub mod seed;
 mod shown;
 pub mod units;
+mod validation;
 
 pub use check::resolve_owners;
 pub use data::{
@@ -32,6 +33,7 @@ pub use faults::{FaultKind, Faults, PlannedFault, Who};
 pub use point::Point;
 pub use shown::Shown;
 pub use units::{Bytes, CacheSize, Every, Interval, Limit, Pace, Rate, Span};
+pub use validation::{Share, Validation};
 
 /// One run, whole: every key has a value. Written to `RUN/config.toml`.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]

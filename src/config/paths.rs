@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 
 use super::error::ConfigError;
-use super::{Config, Model, Shown};
+use super::{Config, Model, Shown, Validation};
 
 /// A runtime that is looked for, not named.
 const AUTO: &str = "auto";
@@ -22,10 +22,14 @@ pub fn resolve(config: &mut Config) -> Result<(), ConfigError> {
 
 fn resolve_from(config: &mut Config, from: &Path) -> Result<(), ConfigError> {
     let Config { data, staging, recovery, run, model, .. } = config;
+    let validation = match &mut data.validation {
+        Some(Validation::Place(path)) => Some(path),
+        _ => None,
+    };
     for (key, path) in [
-        ("data.train", &mut data.train),
-        ("data.validation", &mut data.validation),
-        ("staging.folder", &mut staging.folder),
+        ("data.train", data.train.as_mut()),
+        ("data.validation", validation),
+        ("staging.folder", staging.folder.as_mut()),
     ] {
         if let Some(path) = path {
             *path = absolute(key, path, from)?;

@@ -3,12 +3,13 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use crate::config::{Data, DataFormat, Shown, seed};
+use crate::config::{Data, DataFormat, Shown, Validation, seed};
 use crate::observe::console::say;
 
 use super::set::DataSet;
 use super::source::cifar::{self, Cifar};
 use super::source::image_folder::{self, ImageFolder};
+use super::source::part::Part;
 use super::source::synthetic::Synthetic;
 use super::source::tar::{Tar, pattern};
 use super::source::{Source, mnist};
@@ -37,7 +38,14 @@ pub fn open_with(
     cache: Option<&Path>,
 ) -> Result<DataSet, DataError> {
     let store = store(data)?;
-    let source = source(data, (split, seed), &*store, cache)?;
+    let source = match data.validation.as_ref().and_then(Validation::share) {
+        None => source(data, (split, seed), &*store, cache)?,
+        Some(share) => {
+            let whole = Data { validation: None, ..data.clone() };
+            let whole = source(&whole, (Split::Train, seed), &*store, cache)?;
+            Arc::new(Part::of(whole, split, share)?)
+        }
+    };
     Ok(DataSet { source, store })
 }
 
@@ -56,10 +64,11 @@ fn store(data: &Data) -> Result<Arc<dyn Store>, DataError> {
 /// # Errors
 /// Which does not, and why.
 pub fn reach(data: &Data) -> Result<(), String> {
-    for path in [&data.train, &data.validation].into_iter().flatten() {
+    let validation = data.validation.as_ref().and_then(Validation::place);
+    for path in [data.train.as_deref(), validation].into_iter().flatten() {
         let path = &match data.format {
             DataFormat::Tar => pattern::first(path),
-            _ => path.clone(),
+            _ => path.to_owned(),
         };
         let lacks = |why: &dyn std::fmt::Display| Err(format!("{}: {why}", path.shown()));
         match std::fs::metadata(path).and_then(|found| match found.is_dir() {
@@ -97,12 +106,12 @@ fn source(
 
 /// The path of the split. CIFAR and MNIST keep both splits in one folder, so one key is enough.
 fn one_folder(data: &Data, split: Split) -> Result<&Path, DataError> {
+    let validation = data.validation.as_ref().and_then(Validation::place);
     let path = match split {
-        Split::Train => &data.train,
-        Split::Validation if data.validation.is_some() => &data.validation,
-        Split::Validation => &data.train,
+        Split::Train => data.train.as_deref(),
+        Split::Validation => validation.or(data.train.as_deref()),
     };
-    path.as_deref().ok_or_else(|| {
+    path.ok_or_else(|| {
         DataError::Set("data.train is not set: give the folder that holds the set's files".into())
     })
 }
@@ -124,7 +133,8 @@ fn tar(
         return Ok(train);
     }
     let instead = ", or write evaluation.every = \"never\"";
-    let path = data.validation.as_deref().ok_or_else(|| lacks("data.validation", instead))?;
+    let path = data.validation.as_ref().and_then(Validation::place);
+    let path = path.ok_or_else(|| lacks("data.validation", instead))?;
     let classes = Some(train.classes().len());
     Tar::open(store, path, Split::Validation.key(), (classes, cache))
 }
@@ -135,7 +145,8 @@ fn image_folder(
     store: &dyn Store,
     cache: Option<&Path>,
 ) -> Result<ImageFolder, DataError> {
-    let (train, validation) = match (&data.train, &data.validation) {
+    let validation = data.validation.as_ref().and_then(Validation::place);
+    let (train, validation) = match (&data.train, validation) {
         (None, None) => {
             let folder = synthesised(data, seed, &synthesis_base())?;
             (folder.join("train"), Some(folder.join("validation")))
@@ -145,7 +156,7 @@ fn image_folder(
                         synthesised set";
             return Err(DataError::Set(text.into()));
         }
-        (Some(train), validation) => (train.clone(), validation.clone()),
+        (Some(train), validation) => (train.clone(), validation.map(Path::to_owned)),
     };
     if let Some(validation) = &validation {
         same_classes(store, &train, validation)?;

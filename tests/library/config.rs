@@ -160,6 +160,20 @@ fn a_ladder_ends_with_restart_and_limits_nest() {
 }
 
 #[test]
+fn a_share_is_split_off_a_named_set_that_has_names() {
+    let (share, train) = ("data.validation=10%", "data.train=set");
+    let config = load(GOOD, &[share, train]).unwrap();
+    let text = kintsugi::config::identity::resolved_text(&config);
+    assert!(text.contains("validation = \"10%\""), "{text}");
+    let read: Config = toml::from_str(&text).unwrap();
+    assert_eq!(read, config);
+    assert!(load(GOOD, &[share, train, "data.format=tar"]).is_ok());
+    refused(GOOD, &[share], &["data.validation", "that data.train names"]);
+    refused(GOOD, &[share, train, "data.format=mnist"], &["a validation set of their own"]);
+    refused(GOOD, &["data.validation=60%", train], &["data.validation", "above 0 %, to 50 %"]);
+}
+
+#[test]
 fn what_this_version_lacks_is_refused_and_says_what_to_write() {
     for text in [
         "device.kind=cuda",

@@ -211,7 +211,7 @@ fn an_image_folder_reads_jpeg_and_png_of_any_kind() {
 fn a_folder_that_cannot_be_used_is_refused_by_name() {
     let root = tempfile::tempdir().expect("temporary folder");
     let (train, validation) = (root.path().join("train"), root.path().join("validation"));
-    let data = Data { validation: Some(validation.clone()), ..folder(&train) };
+    let data = Data { validation: Some(validation.clone().into()), ..folder(&train) };
     let has = |text: String, parts: &[&str]| {
         assert!(parts.iter().all(|part| text.contains(part)), "{text}");
     };
@@ -418,7 +418,7 @@ fn a_synthesised_folder_is_a_whole_image_folder() {
     assert!(text.contains("exists"), "{text}");
 
     let data = Data {
-        validation: Some(options.folder.join("validation")),
+        validation: Some(options.folder.join("validation").into()),
         ..folder(&options.folder.join("train"))
     };
     for (split, samples) in [(Split::Train, 60), (Split::Validation, 20)] {

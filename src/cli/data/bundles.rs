@@ -1,7 +1,7 @@
 //! `kintsugi data inspect CONFIG`: the sets of a configuration, and what the bundles hold that its
 //! order cuts the training set into.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::ExitCode;
 
 use serde::Serialize;
@@ -46,11 +46,13 @@ pub fn inspect(path: &Path, overrides: &[String], form: Form) -> Result<ExitCode
         global_batch: order.global_batch,
         composition: composition(&order, source.classes(), |id| source.label(id)),
     };
-    let place = |path: &Option<PathBuf>| path.clone().unwrap_or("(made)".into());
-    let mut reports = vec![report(&set, Split::Train, &place(&config.data.train))];
+    let made = || "(made)".to_owned();
+    let train = config.data.train.as_deref().map_or_else(made, Shown::shown);
+    let mut reports = vec![report(&set, Split::Train, train)];
     if has_validation(&config) {
         let set = open(&config.data, Split::Validation, config.run.seed)?;
-        reports.push(report(&set, Split::Validation, &place(&config.data.validation)));
+        let validation = config.data.validation.as_ref().map_or_else(made, Shown::shown);
+        reports.push(report(&set, Split::Validation, validation));
     }
     let usable = reports.iter().all(|report| report.usable);
     if form == Form::Json {

@@ -1,6 +1,5 @@
 //! What is in a data set: every sample is decoded, sizes and bad ones are told.
 
-use std::path::Path;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
@@ -76,7 +75,7 @@ struct Found {
 }
 
 /// Decodes a whole set.
-pub fn report(set: &DataSet, split: Split, path: &Path) -> Report {
+pub fn report(set: &DataSet, split: Split, path: String) -> Report {
     let source = &set.source;
     let start = Instant::now();
     let mut found = decode_all(set, split);
@@ -86,7 +85,7 @@ pub fn report(set: &DataSet, split: Split, path: &Path) -> Report {
     let classes = source.classes().iter().zip(counts);
     Report {
         split: split.name(),
-        path: path.shown(),
+        path,
         samples: source.len(),
         channels: source.channels(),
         classes: classes

@@ -77,6 +77,14 @@ impl Source for ImageFolder {
         self.path(id).shown()
     }
 
+    fn key(&self, id: u64, into: &mut Vec<u8>) -> bool {
+        let (folder, _) = &self.table.about.classes[self.table.class(id)];
+        into.extend(folder.as_os_str().as_encoded_bytes());
+        into.push(b'/');
+        into.extend(self.table.name(id).as_os_str().as_encoded_bytes());
+        true
+    }
+
     fn fingerprint(&self) -> u64 {
         self.table.about.fingerprint
     }

@@ -9,6 +9,7 @@ pub mod image_folder;
 mod leftovers;
 pub mod mnist;
 pub mod packed;
+pub mod part;
 mod pickle;
 pub mod synthetic;
 pub mod tar;
@@ -35,6 +36,11 @@ pub trait Source: Send + Sync {
     fn decode(&self, id: u64, bytes: &[u8]) -> Result<Image, String>;
     /// How to name the sample in a message.
     fn name(&self, id: u64) -> String;
+    /// Appends the sample's name within the set, which is the same wherever the set lies and
+    /// whatever else it holds; false: samples of this format have none.
+    fn key(&self, _id: u64, _into: &mut Vec<u8>) -> bool {
+        false
+    }
     /// Changes when the set changes (names, sizes): part of a run's fingerprint.
     fn fingerprint(&self) -> u64;
     /// What of the set is not used, and what its owner should look at: a sentence each, for the

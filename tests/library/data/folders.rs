@@ -1,5 +1,6 @@
 //! Image folders as people have them: every format, links, names, and what an archive leaves.
 
+use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::fs;
 use std::io::Cursor;
@@ -9,8 +10,10 @@ use std::path::Path;
 
 use image::codecs::gif::GifEncoder;
 use image::{Delay, DynamicImage, Frame, ImageFormat, RgbImage};
+use kintsugi::config::{Data, Validation};
 use kintsugi::data::Split;
 use kintsugi::data::open::open;
+use kintsugi::data::set::DataSet;
 
 use super::{fill, folder, jpeg, read, refusal};
 
@@ -153,6 +156,33 @@ fn a_folder_is_read_once_whatever_links_lead_to_it() {
     fs::remove_file(linked.join("b")).expect("removed");
     symlink("../more", linked.join("b")).expect("linked");
     assert_eq!(open(&folder(&linked), Split::Train, 1).expect("opens").source.len(), 2);
+}
+
+#[test]
+fn one_folder_is_split_into_two_sets() {
+    let root = tempfile::tempdir().expect("temporary folder");
+    let picture = encoded(&picture(0).into(), ImageFormat::Png);
+    for number in 0..60 {
+        let class = root.path().join(if number % 2 == 0 { "a" } else { "b" });
+        fs::create_dir_all(&class).expect("made");
+        fs::write(class.join(format!("{number}.png")), &picture).expect("written");
+    }
+    let share: Validation = "25%".parse().expect("a share");
+    let data = Data { validation: Some(share), ..folder(root.path()) };
+    let splits = [Split::Train, Split::Validation];
+    let [train, validation] = splits.map(|split| open(&data, split, 1).expect("opens"));
+    let names = |set: &DataSet| -> BTreeSet<String> {
+        (0..set.source.len())
+            .map(|id| {
+                assert_eq!(read(set, id).expect("decodes").width, 6);
+                set.source.name(id)
+            })
+            .collect()
+    };
+    let (learned, measured) = (names(&train), names(&validation));
+    assert!(learned.is_disjoint(&measured) && learned.len() + measured.len() == 60);
+    assert!((5..=25).contains(&measured.len()), "{}", measured.len());
+    assert_eq!(train.source.classes(), validation.source.classes());
 }
 
 #[test]

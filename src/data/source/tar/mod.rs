@@ -197,6 +197,14 @@ impl Source for Tar {
         format!("{}/{}", self.shard(id).path.shown(), self.member(id as usize).shown())
     }
 
+    fn key(&self, id: u64, into: &mut Vec<u8>) -> bool {
+        let shard = self.shard(id).path.file_name().unwrap_or_default();
+        into.extend(shard.as_encoded_bytes());
+        into.push(b'/');
+        into.extend(self.member(id as usize).as_bytes());
+        true
+    }
+
     fn fingerprint(&self) -> u64 {
         self.fingerprint
     }

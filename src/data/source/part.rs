@@ -1,0 +1,143 @@
+//! A part of a set: what is split off for validation, or what is left for training. Which part a
+//! sample belongs to follows from its name alone: files that come later move none of the others.
+
+use std::sync::Arc;
+
+use xxhash_rust::xxh3::{Xxh3, xxh3_64};
+
+use crate::config::Share;
+use crate::data::store::Location;
+use crate::data::{DataError, Image, Normalization, Split};
+
+use super::Source;
+
+/// Classes without a sample that are named.
+const NAMED_MAX: usize = 8;
+/// Samples of a set that is split, at most: 32 bits number them.
+const SAMPLES_MAX: u64 = u32::MAX as u64;
+
+/// See the module.
+pub struct Part {
+    whole: Arc<dyn Source>,
+    /// The whole set's number of each sample.
+    ids: Vec<u32>,
+    fingerprint: u64,
+    remarks: Vec<String>,
+}
+
+/// Whether a sample of that name is for validation.
+fn is_split_off(name: &[u8], share: Share) -> bool {
+    // The upper half of the product is below the share's number as often as the share says.
+    (u128::from(xxh3_64(name)) * 1_000_000) >> 64 < u128::from(share.millionths())
+}
+
+impl Part {
+    /// One split of a set whose samples have names.
+    ///
+    /// # Errors
+    /// It has no sample, or the set is too large or has no names.
+    pub fn of(whole: Arc<dyn Source>, split: Split, share: Share) -> Result<Self, DataError> {
+        let refuse =
+            |text: String| DataError::Set(format!("data.validation = \"{share}\": {text}"));
+        if whole.len() > SAMPLES_MAX {
+            return Err(refuse(format!("sets of up to {SAMPLES_MAX} samples are split")));
+        }
+        let (mut ids, mut name, mut hash) = (Vec::new(), Vec::new(), Xxh3::new());
+        for id in 0..whole.len() {
+            name.clear();
+            if !whole.key(id, &mut name) {
+                return Err(refuse("the samples of this format have no names to split by".into()));
+            }
+            if is_split_off(&name, share) == (split == Split::Validation) {
+                ids.push(id as u32);
+                hash.update(&(id as u32).to_le_bytes());
+            }
+        }
+        ids.shrink_to_fit();
+        if ids.is_empty() {
+            let (count, split) = (whole.len(), split.name());
+            return Err(refuse(format!("of {count} samples none is left for {split}")));
+        }
+        hash.update(&whole.fingerprint().to_le_bytes());
+        let mut part = Self { whole, ids, fingerprint: hash.digest(), remarks: Vec::new() };
+        // What the whole set says is said once, with the training set.
+        part.remarks = match split {
+            Split::Train => part.whole.remarks().to_vec(),
+            Split::Validation => Vec::new(),
+        };
+        let empty = part.classes_without(share, split);
+        part.remarks.extend(empty);
+        Ok(part)
+    }
+
+    fn classes_without(&self, share: Share, split: Split) -> Option<String> {
+        let mut samples = vec![0u64; self.classes().len()];
+        (0..self.len()).for_each(|id| samples[self.label(id) as usize] += 1);
+        let empty: Vec<&str> = (self.classes().iter().zip(samples))
+            .filter(|(_, samples)| *samples == 0)
+            .map(|(name, _)| name.as_str())
+            .collect();
+        let more = if empty.len() > NAMED_MAX { ", ..." } else { "" };
+        let named = empty[..empty.len().min(NAMED_MAX)].join(", ");
+        let (count, of, split) = (empty.len(), self.classes().len(), split.name());
+        (count > 0).then(|| {
+            format!(
+                "data.validation = \"{share}\": {count} of {of} classes have no {split} sample: \
+                 {named}{more}"
+            )
+        })
+    }
+
+    fn id(&self, id: u64) -> u64 {
+        self.ids[id as usize].into()
+    }
+}
+
+impl Source for Part {
+    fn len(&self) -> u64 {
+        self.ids.len() as u64
+    }
+
+    fn classes(&self) -> &[String] {
+        self.whole.classes()
+    }
+
+    fn channels(&self) -> u32 {
+        self.whole.channels()
+    }
+
+    fn label(&self, id: u64) -> u32 {
+        self.whole.label(self.id(id))
+    }
+
+    fn location(&self, id: u64) -> Option<Location<'_>> {
+        self.whole.location(self.id(id))
+    }
+
+    fn decode(&self, id: u64, bytes: &[u8]) -> Result<Image, String> {
+        self.whole.decode(self.id(id), bytes)
+    }
+
+    fn name(&self, id: u64) -> String {
+        self.whole.name(self.id(id))
+    }
+
+    fn key(&self, id: u64, into: &mut Vec<u8>) -> bool {
+        self.whole.key(self.id(id), into)
+    }
+
+    fn fingerprint(&self) -> u64 {
+        self.fingerprint
+    }
+
+    fn remarks(&self) -> &[String] {
+        &self.remarks
+    }
+
+    fn normalization(&self) -> Normalization {
+        self.whole.normalization()
+    }
+}
+
+#[cfg(test)]
+mod tests;
