@@ -2,7 +2,8 @@
 
 use super::error::ConfigError;
 use super::{
-    Config, DataFormat, ExchangeKind, FaultKind, Limit, PlannedFault, Point, Rung, Validation, Who,
+    Config, Data, DataFormat, ExchangeKind, FaultKind, Limit, PlannedFault, Point, Rung,
+    Validation, Who,
 };
 
 /// Each spare is a process that looks around a hundred times a second.
@@ -17,6 +18,7 @@ pub fn resolve_owners(config: &Config) -> u32 {
 /// Refuses with the key, its value and what to write instead.
 pub fn check(config: &Config) -> Result<(), ConfigError> {
     check_sizes(config)?;
+    check_shares(&config.data)?;
     check_owners(config)?;
     check_reproducible(config)?;
     check_rates(config)?;
@@ -49,6 +51,28 @@ mod most {
     pub const BUCKET_BYTES: u64 = 1 << 40;
     pub const TRIES: u64 = 1000;
     pub const KEPT: u64 = 1_000_000;
+}
+
+/// The shares of `[data]`.
+fn check_shares(data: &Data) -> Result<(), ConfigError> {
+    let bad = data.bad_images_max;
+    if !(0.0..=1.0).contains(&bad) {
+        return refuse("data.bad_images_max", bad, "it is a share: write a number from 0 to 1");
+    }
+    let ratio = data.bundle_ratio;
+    if !(ratio > 0.0 && ratio <= 1.0) {
+        let reason = "it is a bundle's share of an owner's samples: write a number above 0, to 1";
+        return refuse("data.bundle_ratio", ratio, reason);
+    }
+    let splits = matches!(data.format, DataFormat::ImageFolder | DataFormat::Tar);
+    if let Some(share) = data.validation.as_ref().and_then(Validation::share)
+        && !(splits && data.train.is_some())
+    {
+        let reason = "samples are split off an image folder or tar shards that data.train names; \
+                      the other formats have a validation set of their own: leave the key out";
+        return refuse("data.validation", share, reason);
+    }
+    Ok(())
 }
 
 fn check_sizes(config: &Config) -> Result<(), ConfigError> {
@@ -84,23 +108,6 @@ fn check_sizes(config: &Config) -> Result<(), ConfigError> {
     if config.data.synthetic_classes < 2 {
         let value = config.data.synthetic_classes;
         return refuse("data.synthetic_classes", value, "a classifier needs at least 2 classes");
-    }
-    let bad = config.data.bad_images_max;
-    if !(0.0..=1.0).contains(&bad) {
-        return refuse("data.bad_images_max", bad, "it is a share: write a number from 0 to 1");
-    }
-    let ratio = config.data.bundle_ratio;
-    if !(ratio > 0.0 && ratio <= 1.0) {
-        let reason = "it is a bundle's share of an owner's samples: write a number above 0, to 1";
-        return refuse("data.bundle_ratio", ratio, reason);
-    }
-    let splits = matches!(config.data.format, DataFormat::ImageFolder | DataFormat::Tar);
-    if let Some(share) = config.data.validation.as_ref().and_then(Validation::share)
-        && !(splits && config.data.train.is_some())
-    {
-        let reason = "samples are split off an image folder or tar shards that data.train names; \
-                      the other formats have a validation set of their own: leave the key out";
-        return refuse("data.validation", share, reason);
     }
     if let Some(seconds) = train.max_seconds
         && !(seconds > 0.0 && seconds.is_finite())
