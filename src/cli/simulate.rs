@@ -119,11 +119,13 @@ fn print_tally(tally: &Tally, seconds: f64) {
         tally.stuck
     );
     print_line!(
-        "{} deaths, {} repairs, {} starts of the world, {} of them from memory; ended: {}",
+        "{} deaths, {} repairs, {} starts of the world, {} of them from memory, {} files copied to \
+         nodes; ended: {}",
         tally.deaths,
         tally.recoveries,
         tally.attempts,
         tally.resident_starts,
+        tally.copies,
         ends.join(", ")
     );
 }
@@ -162,6 +164,15 @@ fn print_shown(shown: &Shown) {
         config.recovery.rungs(),
         if shown.scenario.in_file { "outlives the ranks" } else { "dies with the ranks" }
     );
+    if let Some(plane) = &shown.scenario.plane {
+        print_line!(
+            "data: {plane:?}, staging {:?}, cache {} ({:?}), bundles {} of the samples",
+            config.staging.mode,
+            config.data.cache,
+            config.data.cache_policy,
+            config.data.bundle_ratio
+        );
+    }
     for fault in &shown.scenario.faults {
         print_line!("fault: {fault:?}");
     }

@@ -68,6 +68,8 @@ pub struct Staging {
     pace: Pace,
     tally: Arc<Tally>,
     generation: AtomicU32,
+    /// There are no workers: who waits for a micro-batch copies it.
+    readers_copy: bool,
     state: Mutex<State>,
     /// There may be something to copy, or it is over.
     work: Condvar,
@@ -118,6 +120,7 @@ enum Turn {
 
 impl Staging {
     /// Starts the workers; nothing is copied before `plan`. The store of `set` brings the files.
+    /// Without workers those who `wait` copy what they wait for, as in simulated runs.
     pub fn start(
         (set, order): (DataSet, Order),
         folder: Arc<Folder>,
@@ -133,6 +136,7 @@ impl Staging {
             pace,
             tally,
             generation: AtomicU32::new(0),
+            readers_copy: workers == 0,
             state: Mutex::default(),
             work: Condvar::new(),
             open: Condvar::new(),
@@ -199,6 +203,9 @@ impl Staging {
         if self.lets_all.load(Ordering::Acquire) {
             return true;
         }
+        if self.readers_copy {
+            return self.copy_until(step, owner);
+        }
         let held = |state: &mut State| !self.lets_in(state, step, owner);
         let waited = self.open.wait_timeout_while(self.lock(), limit, held);
         !waited.unwrap_or_else(PoisonError::into_inner).1.timed_out()
@@ -230,34 +237,73 @@ impl Staging {
         self.work.notify_all();
     }
 
+    /// Copies what a micro-batch needs, and all before it.
+    ///
+    /// # Panics
+    /// The walk is over and the way not open: a gate that holds readers up for ever is no way to
+    /// end.
+    fn copy_until(&self, step: u64, owner: u32) -> bool {
+        let mut state = self.lock();
+        while !self.lets_in(&state, step, owner) {
+            if !state.surveyed {
+                state = self.survey(state);
+                continue;
+            }
+            match self.next_turn(&mut state) {
+                Turn::Copy(unit) => {
+                    drop(state);
+                    let lives = self.carry(unit);
+                    state = self.lock();
+                    if !lives {
+                        self.stop(&mut state, "the copy worker has died");
+                    }
+                }
+                Turn::Pause => {}
+                Turn::Rest => {
+                    let open = self.lets_in(&state, step, owner);
+                    assert!(open, "step {step}, owner {owner}: all is copied and the way not open");
+                }
+            }
+        }
+        true
+    }
+
+    /// Copies a file and gives word of it; whether who carried it lives.
+    fn carry(&self, unit: Unit) -> bool {
+        let copied = catch_unwind(AssertUnwindSafe(|| {
+            self.pace.await_turn();
+            let generation = self.generation.load(Ordering::Relaxed);
+            self.folder.copy(&*self.set.store, &unit.file, generation)
+        }));
+        let mut state = self.lock();
+        match copied {
+            Ok(Ok(Done::Made(bytes))) => {
+                self.pace.copied(bytes);
+                self.tally.fetched(Tier::Shared, bytes);
+                state.copied_bytes += bytes;
+                self.arrived(&mut state, &unit, bytes);
+            }
+            Ok(Ok(Done::Found(bytes))) => self.arrived(&mut state, &unit, bytes),
+            Ok(Err(CopyError::Source(reason))) => {
+                // Whoever reads it meets the same, and says so.
+                tracing::warn!("not staged: {reason}");
+                self.failed(&mut state, &unit);
+            }
+            Ok(Err(CopyError::Folder(reason))) => self.stop(&mut state, &reason),
+            Err(_) => {
+                // Its share is the others'.
+                state.returned.push(unit);
+                return false;
+            }
+        }
+        true
+    }
+
     /// The life of a copy worker.
     fn work(&self) {
         while let Some(unit) = self.await_unit() {
-            let copied = catch_unwind(AssertUnwindSafe(|| {
-                self.pace.await_turn();
-                let generation = self.generation.load(Ordering::Relaxed);
-                self.folder.copy(&*self.set.store, &unit.file, generation)
-            }));
-            let mut state = self.lock();
-            match copied {
-                Ok(Ok(Done::Made(bytes))) => {
-                    self.pace.copied(bytes);
-                    self.tally.fetched(Tier::Shared, bytes);
-                    state.copied_bytes += bytes;
-                    self.arrived(&mut state, &unit, bytes);
-                }
-                Ok(Ok(Done::Found(bytes))) => self.arrived(&mut state, &unit, bytes),
-                Ok(Err(CopyError::Source(reason))) => {
-                    // Whoever reads it meets the same, and says so.
-                    tracing::warn!("not staged: {reason}");
-                    self.failed(&mut state, &unit);
-                }
-                Ok(Err(CopyError::Folder(reason))) => self.stop(&mut state, &reason),
-                Err(_) => {
-                    // Its share is the others'.
-                    state.returned.push(unit);
-                    break;
-                }
+            if !self.carry(unit) {
+                break;
             }
         }
         let mut state = self.lock();
@@ -336,12 +382,14 @@ impl Staging {
         state.surveyed = true;
         let (serial, owners) = (state.serial, state.owners.clone());
         drop(state);
-        let (files, bytes) = walk::survey(&*self.set.source, &self.order, &owners);
+        let (files, bytes) = walk::survey(&self.set, &self.order, &owners);
         let free = os::free_disk_bytes(self.folder.root()).unwrap_or(u64::MAX);
         let lacking = bytes.saturating_sub(self.folder.bytes());
         let mut state = self.lock();
         if state.serial == serial {
-            state.begun.get_or_insert_with(Instant::now);
+            if !self.readers_copy {
+                state.begun.get_or_insert_with(Instant::now);
+            }
             state.progress = Progress { files_total: files, bytes_total: bytes, ..state.progress };
             (state.progress.files, state.progress.bytes) = (0, 0);
             if lacking > free.saturating_sub(SPARE_BYTES) {

@@ -285,7 +285,8 @@ fn a_file_of_many_samples_is_copied_once_and_whoever_reads_it_waits_for_it() {
         let once: std::collections::BTreeSet<PathBuf> = fetched.iter().cloned().collect();
         assert_eq!((fetched.len(), once), (3, needed(0..4)), "{workers} workers");
         let progress = staging.progress();
-        assert_eq!((progress.files, progress.files_total, progress.bytes), (3, 3, 12));
+        let found = [progress.files, progress.files_total, progress.bytes, progress.bytes_total];
+        assert_eq!(found, [3, 3, 12, 12]);
         staging.close();
     }
 }
@@ -305,6 +306,24 @@ fn a_file_of_many_samples_that_cannot_be_read_is_tried_once() {
     staging.plan(0, &[0, 1, 2], 0);
     assert!(staging.wait(0, 0, LONG) && staging.is_whole());
     assert_eq!((staging.progress().files, staging.progress().bytes), (3, 4));
+}
+
+#[test]
+fn without_workers_who_waits_copies_and_no_more_than_it_needs() {
+    let Stand { store, order, staging, place: _kept, .. } = stand(StagingMode::During, 0);
+    store.let_through(FILES);
+    staging.plan(0, &[0, 2], 0);
+    assert!(!staging.lets(0, 0) && staging.wait(0, 0, NOW));
+    let first: Vec<PathBuf> = order.owner_samples(0, 0).into_iter().map(name).collect();
+    assert_eq!(*store.fetched.lock().unwrap(), first);
+    assert!(staging.wait(1, 2, NOW) && !staging.is_whole());
+    assert!(staging.wait(9, 2, NOW) && staging.is_whole());
+    assert_eq!(store.fetched.lock().unwrap().len(), 16);
+    let Stand { store, staging, place: _kept, .. } = stand(StagingMode::Before, 0);
+    store.let_through(FILES);
+    staging.plan(0, &[1], 0);
+    assert!(staging.wait(0, 1, NOW) && staging.is_whole());
+    assert_eq!(store.fetched.lock().unwrap().len(), 8);
 }
 
 #[test]

@@ -5,8 +5,8 @@ use std::collections::HashSet;
 use std::path::Path;
 
 use crate::data::sampler::Order;
-use crate::data::source::Source;
-use crate::data::store::Extent;
+use crate::data::set::DataSet;
+use crate::data::store::{Extent, Kind};
 
 /// See the module.
 pub struct Walk {
@@ -71,7 +71,7 @@ impl Iterator for Walk {
 }
 
 /// Files and bytes of the owners' samples; a file of many samples counts once.
-pub fn survey(source: &dyn Source, order: &Order, owners: &[u32]) -> (u64, u64) {
+pub fn survey(set: &DataSet, order: &Order, owners: &[u32]) -> (u64, u64) {
     let (mut files, mut bytes, mut many) = (0, 0, HashSet::new());
     let owned: HashSet<u32> = owners.iter().copied().collect();
     for position in 0..order.samples {
@@ -80,7 +80,7 @@ pub fn survey(source: &dyn Source, order: &Order, owners: &[u32]) -> (u64, u64) 
         }
         // Any epoch holds the same samples of an owner.
         let sample = order.sample(0, position);
-        let Some(location) = source.location(sample) else { continue };
+        let Some(location) = set.source.location(sample) else { continue };
         match location.extent {
             Extent::Whole { listed } => (files, bytes) = (files + 1, bytes + listed),
             Extent::Range { .. } => {
@@ -91,7 +91,10 @@ pub fn survey(source: &dyn Source, order: &Order, owners: &[u32]) -> (u64, u64) 
             }
         }
     }
-    let sizes = many.iter().map(|file| std::fs::metadata(file).map_or(0, |facts| facts.len()));
+    let sizes = many.iter().map(|file| match set.store.look(file) {
+        Ok(Kind::File { bytes }) => bytes,
+        _ => 0,
+    });
     (files + many.len() as u64, bytes + sizes.sum::<u64>())
 }
 

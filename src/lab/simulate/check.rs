@@ -8,7 +8,7 @@ use std::path::Path;
 use serde::de::DeserializeOwned;
 
 use crate::cluster::comm::sim::End;
-use crate::config::{Every, FaultKind, Rung};
+use crate::config::{Every, FaultKind, Rung, StagingMode};
 use crate::data::sampler::Order;
 use crate::observe::event::{Event, Kind};
 use crate::observe::ledger::{self, Entry};
@@ -18,6 +18,7 @@ use crate::observe::storage::Storage;
 use crate::train::TrainError;
 use crate::train::record::journal::{EVENTS, LEDGER};
 
+use super::plane::Copies;
 use super::rank::Left;
 use super::scenario::{self, SAMPLES, STEPS, Scenario};
 use super::stand_in::Seen;
@@ -146,6 +147,7 @@ pub fn check(scenario: &Scenario, played: &Played, calm: &Calm) -> Result<(), Fa
         check_starts(scenario, played, &events, marks),
         check_events(&events),
         check_told(scenario, played, &events),
+        check_copies(scenario, played, result),
     ];
     checks.into_iter().collect::<Result<(), String>>().map_err(Fault::Wrong)?;
     if result.status == Status::Completed {
@@ -389,6 +391,35 @@ fn check_told(scenario: &Scenario, played: &Played, events: &[Event]) -> Result<
         }
     }
     Ok(())
+}
+
+/// Nothing is copied twice to a node, what a reader may take there is what the set holds, and who
+/// may read copies does not read the shared store.
+fn check_copies(scenario: &Scenario, played: &Played, result: &RunResult) -> Result<(), String> {
+    let mut all = 0;
+    for node in &played.copies {
+        let Copies { node: name, made, damages, wrong } = node;
+        if let Some(file) = wrong.first() {
+            return Err(format!("node {name}: the copy of {file} is none, and taken for one"));
+        }
+        let twice = made.iter().find(|(_, times)| **times > 1 + damages);
+        if let Some((file, times)) = twice {
+            return Err(format!(
+                "node {name}: {file} was copied {times} times; copies were damaged {damages} times"
+            ));
+        }
+        all += made.values().sum::<u64>();
+    }
+    let harmed = |fault: &scenario::Fault| {
+        use scenario::Fault::{Copies, NoRoom, Unread};
+        matches!(fault, Copies { .. } | NoRoom { .. } | Unread { .. })
+    };
+    let staged = scenario.config.staging.mode != StagingMode::None;
+    let (opens, sound) = (result.data.opens, !scenario.faults.iter().any(harmed));
+    match staged && sound && scenario.plane.is_some() && opens > all {
+        true => Err(format!("{opens} reads of the shared store for {all} copies")),
+        false => Ok(()),
+    }
 }
 
 fn check_completed(

@@ -14,6 +14,7 @@ use crate::cluster::comm::sim::Trace;
 mod broken;
 mod check;
 mod disk;
+mod plane;
 mod rank;
 #[cfg(test)]
 mod reuse_tests;
@@ -82,6 +83,8 @@ pub struct Tally {
     pub recoveries: u64,
     /// Starts of the world from state that outlived its processes.
     pub resident_starts: u64,
+    /// Files that were copied to nodes.
+    pub copies: u64,
     /// How the runs ended.
     pub ends: BTreeMap<String, u64>,
     /// The first failures, by seed.
@@ -156,6 +159,7 @@ fn play_one(schedules: &Schedules, seed: u64, calms: &Calms, tally: &Mutex<Tally
     sum.deaths += u64::from(played.deaths);
     sum.recoveries += recoveries;
     sum.resident_starts += resident_starts;
+    sum.copies += played.copies.iter().flat_map(|node| node.made.values()).sum::<u64>();
     *sum.ends.entry(end_name(&played.end)).or_default() += 1;
     let Err(failure) = failure else { return };
     match failure {

@@ -24,8 +24,9 @@ use crate::train::state::slot_files::SlotFiles;
 
 use super::broken::{Rule, under};
 use super::disk::{Disk, Files};
+use super::plane::Nodes;
 use super::scenario::{SAMPLES, Scenario, VALIDATION};
-use super::stand_in::{Sightings, StandIn, graph, samples};
+use super::stand_in::{Layout, Sightings, StandIn, graph, samples};
 
 /// Names the run in its files.
 pub const RUN_ID: &str = "simulated";
@@ -46,6 +47,8 @@ pub struct Attempt<'a> {
     pub newest: &'a Arc<AtomicU32>,
     /// The commit rule in force.
     pub rule: Rule,
+    /// Where copies and caches lie, if anywhere.
+    pub nodes: Option<&'a Nodes>,
 }
 
 /// How a rank ended that was not killed.
@@ -178,11 +181,15 @@ pub fn live(attempt: &Attempt<'_>, comm: SimComm, join: Option<&JoinInfo>) -> Le
     let compute = StandIn::new(clock, Arc::clone(attempt.sightings), attempt.number, process);
     let evaluates = config.evaluation.every != Every::Never;
     let materials = Materials {
-        train: samples(SAMPLES, 0),
-        validation: evaluates.then(|| samples(VALIDATION, 1)),
+        train: match attempt.nodes {
+            Some(nodes) => nodes.samples(&attempt.scenario.faults),
+            None => samples(SAMPLES, 0, Layout::OneFile),
+        },
+        validation: evaluates.then(|| samples(VALIDATION, 1, Layout::OneFile)),
         graph: graph(),
         inline: Some(Box::new(compute)),
         part: Purpose::FirstBorn,
+        local: attempt.nodes.map_or_else(|| RUN_ID.into(), |nodes| nodes.local(process)),
     };
     let (print, owners) = (around.fingerprint, around.owners);
     let prepared = prepare_from(materials, config, RUN_ID, print, owners, &around.injector);

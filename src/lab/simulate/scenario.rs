@@ -6,8 +6,11 @@ use std::time::Duration;
 use crate::cluster::comm::sim::{Death, When};
 use crate::config::seed::{Stream, purpose};
 use crate::config::{
-    Bytes, Config, Every, FaultKind, Interval, PlannedFault, Point, Rung, Span, Who,
+    Bytes, CacheSize, Config, Every, FaultKind, Interval, PlannedFault, Point, Rung, Span, Who,
 };
+use crate::data::sampler::Bundling;
+
+use super::plane::{self, Plane};
 
 /// Steps of every simulated run: three epochs.
 pub const STEPS: u64 = 9;
@@ -30,6 +33,8 @@ const WRITES: u64 = 90;
 const STOP_WITHIN: u64 = 1500;
 /// Runs in which state outlives the processes: files cost more than all the rest.
 const IN_FILE_ONE_IN: u64 = 3;
+/// Runs over copies or caches, or in bundles.
+const PLANE_ONE_IN: u64 = 3;
 /// Runs whose sums are reproducible: their bits are known after a shrink, too.
 const REPRODUCIBLE_ONE_IN: u64 = 4;
 
@@ -72,6 +77,12 @@ pub enum Fault {
     Stop { after: Duration },
     /// A repair may take next to no time.
     Hurry,
+    /// Copies on a node are damaged before this attempt, or gone.
+    Copies { attempt: u32, draw: u64 },
+    /// A node has no room for some copies from this attempt on.
+    NoRoom { attempt: u32, draw: u64 },
+    /// A file of the training set cannot be copied.
+    Unread { draw: u64 },
 }
 
 /// One simulated run.
@@ -85,6 +96,8 @@ pub struct Scenario {
     pub faults: Vec<Fault>,
     /// Whether there is room for state that outlives the processes.
     pub in_file: bool,
+    /// How samples come, where not from one file.
+    pub plane: Option<Plane>,
 }
 
 /// What decides the bits and the validation errors of a run that nothing happens to.
@@ -100,6 +113,8 @@ pub struct Variant {
     pub evaluation: String,
     /// `train.reproducible`.
     pub reproducible: bool,
+    /// The order of samples, as text.
+    pub bundles: String,
 }
 
 const LADDERS: [&[Rung]; 8] = [
@@ -155,6 +170,11 @@ impl Scenario {
         }
         let apart = &mut Stream::new(&[seed, purpose::SIMULATE, 3]);
         config.train.reproducible = apart.below(REPRODUCIBLE_ONE_IN) == 0;
+        let apart = &mut Stream::new(&[seed, purpose::SIMULATE, 5]);
+        let plane = (apart.below(PLANE_ONE_IN) == 0).then(|| Plane::draw(apart, &mut config));
+        if plane.is_some() {
+            faults.extend(plane::faults(apart));
+        }
         let apart = &mut Stream::new(&[seed, purpose::SIMULATE, 4]);
         faults.iter_mut().for_each(|fault| later_in_a_restore(fault, apart));
         faults.sort_by_key(order);
@@ -166,7 +186,7 @@ impl Scenario {
         if faults.contains(&Fault::Hurry) {
             config.recovery.time_limit = Span(Duration::from_millis(2));
         }
-        Self { seed, config, faults, in_file }
+        Self { seed, config, faults, in_file, plane }
     }
 
     /// The same run without these of its faults.
@@ -183,6 +203,7 @@ impl Scenario {
             seed: self.config.run.seed,
             evaluation: self.config.evaluation.every.to_string(),
             reproducible: self.config.train.reproducible,
+            bundles: format!("{:?}", Bundling::of(&self.config.data)),
         }
     }
 
@@ -191,7 +212,9 @@ impl Scenario {
         let mut config = self.config.clone();
         config.recovery = crate::config::Recovery::default();
         config.recovery.ladder = Some(vec![Rung::Respawn]);
-        Self { seed: 0, config, faults: Vec::new(), in_file: false }
+        config.staging = crate::config::Staging::default();
+        config.data.cache = CacheSize::Off;
+        Self { seed: 0, config, faults: Vec::new(), in_file: false, plane: None }
     }
 
     /// Deaths of an attempt, in the order in which they are looked at.

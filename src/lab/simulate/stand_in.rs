@@ -2,7 +2,8 @@
 //! that are a function of their number, and arithmetic that stands in for the engine's. It depends
 //! on the weights, on every sample and on nothing else, so that whatever goes wrong shows in bits.
 
-use std::path::Path;
+use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -16,7 +17,7 @@ use crate::data::store::Location;
 use crate::data::store::memory::MemoryStore;
 use crate::engine::{Compute, EngineError, Outcome};
 use crate::model::spec::GraphBuilder;
-use crate::model::{Graph, LayerKind, Layout, TensorKind, layout};
+use crate::model::{self, Graph, LayerKind, TensorKind, layout};
 use crate::observe::clock::Clock;
 
 use super::scenario::SIDE;
@@ -25,28 +26,62 @@ const CLASSES: usize = 3;
 /// Simulated milliseconds of a micro-batch, from and range.
 const MILLISECONDS: (u64, u64) = (3, 40);
 
-/// The one file that the samples lie in.
-const FILE: &str = "samples";
 /// Bytes of a sample.
 const BYTES: u64 = (SIDE * SIDE) as u64;
 
-/// Samples of one size, one behind the other.
+/// Which samples lie in one file, one behind the other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Layout {
+    /// All.
+    OneFile,
+    /// So many, as in a tar shard.
+    Shards(u64),
+    /// One, as in an image folder.
+    FileEach,
+}
+
+impl Layout {
+    /// The file of a sample, and its place there.
+    fn place(self, id: u64) -> (PathBuf, u64) {
+        let (file, at) = match self {
+            Self::OneFile => (0, id),
+            Self::Shards(each) => (id / each, id % each),
+            Self::FileEach => (id, 0),
+        };
+        (format!("samples-{file}").into(), at)
+    }
+}
+
+/// Samples of one size.
 struct Samples {
     number: u64,
     split: u64,
+    layout: Layout,
     classes: Vec<String>,
 }
 
-/// A set of `number` samples in a store of its own; `split` separates training from validation.
-pub fn samples(number: u64, split: u64) -> DataSet {
-    let drawn = |id| {
+/// What tells a set from others, however it lies in files.
+pub fn fingerprint(number: u64, split: u64) -> u64 {
+    seed::key(&[split, number])
+}
+
+/// The files of a set of `number` samples, which `split` separates from another such set.
+pub fn files(number: u64, split: u64, layout: Layout) -> BTreeMap<PathBuf, Vec<u8>> {
+    let mut files: BTreeMap<PathBuf, Vec<u8>> = BTreeMap::new();
+    for id in 0..number {
         let mut draws = seed::Stream::new(&[split, id]);
-        (0..BYTES).map(move |_| draws.below(256) as u8)
-    };
+        let bytes = (0..BYTES).map(|_| draws.below(256) as u8);
+        files.entry(layout.place(id).0).or_default().extend(bytes);
+    }
+    files
+}
+
+/// A set in a store of its own.
+pub fn samples(number: u64, split: u64, layout: Layout) -> DataSet {
     let mut store = MemoryStore::default();
-    store.put(FILE, (0..number).flat_map(drawn).collect::<Vec<u8>>());
+    files(number, split, layout).into_iter().for_each(|(file, bytes)| store.put(file, bytes));
     let classes = (0..CLASSES).map(|class| format!("class-{class}")).collect();
-    DataSet { source: Arc::new(Samples { number, split, classes }), store: Arc::new(store) }
+    DataSet { source: Arc::new(Samples { number, split, layout, classes }), store: Arc::new(store) }
 }
 
 impl Source for Samples {
@@ -63,7 +98,11 @@ impl Source for Samples {
         (id % CLASSES as u64) as u32
     }
     fn location(&self, id: u64) -> Option<Location<'_>> {
-        Some(Location::range(Path::new(FILE), id * BYTES, BYTES))
+        let (file, at) = self.layout.place(id);
+        Some(match self.layout {
+            Layout::FileEach => Location::whole(file, BYTES),
+            _ => Location::range(file, at * BYTES, BYTES),
+        })
     }
     fn decode(&self, _: u64, bytes: &[u8]) -> Result<Image, String> {
         Ok(Image { height: SIDE, width: SIDE, channels: 1, pixels: bytes.to_vec() })
@@ -72,7 +111,7 @@ impl Source for Samples {
         format!("simulated sample {id}")
     }
     fn fingerprint(&self) -> u64 {
-        seed::key(&[self.split, self.number])
+        fingerprint(self.number, self.split)
     }
 }
 
@@ -108,7 +147,7 @@ pub type Sightings = Arc<Mutex<Vec<Seen>>>;
 
 /// The arithmetic.
 pub struct StandIn {
-    layout: Layout,
+    layout: model::Layout,
     parameters: Vec<f32>,
     weights: u64,
     clock: Arc<dyn Clock>,

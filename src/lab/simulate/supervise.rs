@@ -23,6 +23,7 @@ use crate::train::state::slot_files::INSTANCE;
 
 use super::broken::Rule;
 use super::disk::Files;
+use super::plane::{Copies, Nodes};
 use super::rank::{self, Attempt, Hours, Left, RUN_ID};
 use super::scenario::{Fault, Scenario};
 use super::slots::Room;
@@ -86,6 +87,8 @@ pub struct Played {
     pub settles: u64,
     /// Processes that died.
     pub deaths: u32,
+    /// What became of the copies, by node.
+    pub copies: Vec<Copies>,
 }
 
 impl Played {
@@ -112,6 +115,10 @@ pub fn play(scenario: &Scenario, rule: Rule, trace: Trace) -> Played {
     if let Some(room) = &room {
         scenario.config.recovery.resident_dir = room.path().to_owned();
     }
+    let nodes = scenario.plane.map(|plane| Nodes::new(plane).expect("room for some copies"));
+    if let Some(nodes) = &nodes {
+        scenario.config.staging.folder = Some(nodes.path().to_owned());
+    }
     scenario.config.faults.plan = points(&scenario.faults);
     let files = Arc::new(Files::new(&scenario.faults));
     // Drawn by the first rank of a real run; here it must not depend on the day.
@@ -123,6 +130,7 @@ pub fn play(scenario: &Scenario, rule: Rule, trace: Trace) -> Played {
         hours: Arc::new(Hours::new(stop)),
         newest: Arc::default(),
         room,
+        nodes,
         scenario,
         rule,
         trace_kept: trace,
@@ -146,6 +154,7 @@ pub fn play(scenario: &Scenario, rule: Rule, trace: Trace) -> Played {
         trace: supervisor.trace,
         settles: supervisor.settles,
         deaths: supervisor.deaths,
+        copies: supervisor.nodes.map(Nodes::finish).unwrap_or_default(),
     }
 }
 
@@ -175,6 +184,7 @@ impl Damaged {
 
 struct Supervisor {
     room: Option<Room>,
+    nodes: Option<Nodes>,
     scenario: Scenario,
     rule: Rule,
     trace_kept: Trace,
@@ -260,6 +270,9 @@ impl Supervisor {
     fn play_attempt(&mut self, number: u32) -> Result<(), String> {
         self.damage(number);
         let slots_untouched = self.leave_slots(number);
+        if let Some(nodes) = &mut self.nodes {
+            self.trace.extend(nodes.strike(&self.scenario.faults, number));
+        }
         let checkpoint = self.newest_good();
         self.hours.pause(PAUSE);
         let fired = |files: &Files| files.fired() + files.claims_of(BIT_FLIP);
@@ -273,6 +286,7 @@ impl Supervisor {
             hours: &self.hours,
             newest: &self.newest,
             rule: self.rule,
+            nodes: self.nodes.as_ref(),
         };
         let options = options(scenario, number, self.trace_kept);
         let seed = crate::config::seed::key(&[scenario.seed, u64::from(number)]);

@@ -85,6 +85,8 @@ pub struct Materials {
     pub inline: Option<Box<dyn Compute + Send>>,
     /// Who is to use it.
     pub part: Purpose,
+    /// What the folders of this run are named after on the node: copies and cache.
+    pub local: String,
 }
 
 impl Materials {
@@ -159,7 +161,8 @@ pub fn prepare(
         let refusal = needs::refusal(config, model, (train.source.len(), owners), memory);
         refusal.map_or(Ok(()), |reason| Err(TrainError::Configuration(reason)))?;
     }
-    let materials = Materials { train, validation, graph, inline: None, part };
+    let local = run_id.to_owned();
+    let materials = Materials { train, validation, graph, inline: None, part, local };
     prepare_from(materials, config, run_id, config_fingerprint, owners, injector)
 }
 
@@ -173,7 +176,7 @@ pub fn prepare_from(
     injector: &Arc<Injector>,
 ) -> Result<Prepared, TrainError> {
     let options = materials.loader_options(config);
-    let Materials { train, validation, graph, inline, part } = materials;
+    let Materials { train, validation, graph, inline, part, local } = materials;
     let (seed, input, classes) = (config.run.seed, graph.input, train.source.classes().to_vec());
     let name = &config.model.name;
     let layout = Arc::new(layout::of(&graph));
@@ -202,7 +205,7 @@ pub fn prepare_from(
         layout: Arc::clone(&layout),
         slots: Arc::clone(&slots),
         sum: gradient_sum(config, &layout),
-        loader: Loader::new(Supply::of(config, train, &order, run_id), order.clone(), options),
+        loader: Loader::new(Supply::of(config, train, &order, &local), order.clone(), options),
         evaluation,
         free: free_run(config, &layout, owners),
         injector: Arc::clone(injector),
