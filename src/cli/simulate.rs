@@ -142,6 +142,7 @@ fn describe(failed: &Failed, rule: Rule) -> String {
         Rule::Vote => {}
         Rule::LocalSuccess => replay.push_str(" --rule local-success"),
         Rule::Forgetful => replay.push_str(" --rule forgetful"),
+        Rule::Believing => replay.push_str(" --rule believing"),
     }
     let faults: Vec<String> = faults.iter().map(|fault| format!("    {fault:?}")).collect();
     format!(

@@ -29,6 +29,7 @@ fn every_schedule_ends_as_promised() {
     assert!(tally.deaths > seeds && tally.recoveries > seeds / 4, "{tally:?}");
     assert!(tally.attempts > seeds + seeds / 8, "worlds were started again: {tally:?}");
     assert!(tally.resident_starts > seeds / 8, "worlds went on from memory: {tally:?}");
+    assert!(tally.copies > 2 * seeds, "files were copied to nodes: {tally:?}");
     assert!(tally.ends["completed"] > seeds / 2, "{tally:?}");
 }
 
@@ -67,6 +68,17 @@ fn forgetting_what_outlived_the_processes_is_found() {
     let tally = play_all(&schedules(200, Rule::Forgetful), &|_| {});
     let said = |failed: &Failed| failed.failure.to_string().contains("had been committed");
     assert!(tally.wrong > 5 && tally.failed.iter().any(said), "{tally:?}");
+    assert_eq!(tally.stuck, 0, "{tally:?}");
+}
+
+#[test]
+fn believing_what_copies_hold_is_found() {
+    let tally = play_all(&schedules(400, Rule::Believing), &|_| {});
+    let said = |failed: &Failed| {
+        let text = failed.failure.to_string();
+        text.contains("than without failures") || text.contains("is none, and taken for one")
+    };
+    assert!(tally.wrong > 2 && tally.failed.iter().all(said), "{tally:?}");
     assert_eq!(tally.stuck, 0, "{tally:?}");
 }
 

@@ -1,5 +1,6 @@
 //! Rules that are known to be wrong, to show that the checkers would see them: apply when one's own
-//! all-reduce succeeded and repair only who died; start without looking at what lies in memory.
+//! all-reduce succeeded and repair only who died; start without looking at what lies in memory; read
+//! copies without hashing them.
 
 use crate::cluster::comm::sim::SimComm;
 use crate::cluster::comm::{
@@ -18,12 +19,14 @@ pub enum Rule {
     LocalSuccess,
     /// Everybody votes; who starts forgets the state that outlived its processes.
     Forgetful,
+    /// Everybody votes; whatever bytes a copy on a node has, its hash is right.
+    Believing,
 }
 
 /// A communicator under that rule.
 pub fn under(rule: Rule, comm: SimComm) -> Box<dyn Membership> {
     match rule {
-        Rule::Vote | Rule::Forgetful => Box::new(comm),
+        Rule::Vote | Rule::Forgetful | Rule::Believing => Box::new(comm),
         Rule::LocalSuccess => Box::new(LocalSuccess(comm)),
     }
 }

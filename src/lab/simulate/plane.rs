@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use kintsugi_ffi::{mapping::PAGE_BYTES, private};
+use xxhash_rust::xxh3::xxh3_64;
 
 use crate::config::seed::{self, Stream, purpose};
 use crate::config::{
@@ -22,6 +23,7 @@ use crate::data::staging::key::Key;
 use crate::data::staging::place;
 use crate::data::store::{Entry, FetchError, Kind, Location, Store};
 
+use super::broken::Rule;
 use super::scenario::{Fault, SAMPLES};
 use super::slots::Room;
 use super::stand_in::{self, Layout};
@@ -40,8 +42,7 @@ const CACHED_ONE_IN: u64 = 2;
 pub struct Plane {
     /// Files of the set.
     pub layout: Layout,
-    /// Nodes that processes are spread over; 0: each has its own, since which of two gets the last
-    /// place, or makes the copy for both, would be the threads' luck.
+    /// Nodes that processes are spread over; 0: each has its own.
     nodes: u64,
 }
 
@@ -76,9 +77,7 @@ impl Plane {
                 config.data.within_bundle = WithinBundle::Reverse;
             }
         }
-        let shared = layout == Layout::FileEach && (!cached || pages == SAMPLES);
-        let nodes = if shared { 1 + draws.below(NODES_MAX) } else { 0 };
-        Self { layout, nodes }
+        Self { layout, nodes: draws.below(1 + NODES_MAX) }
     }
 
     /// The node of a process.
@@ -176,11 +175,11 @@ impl Nodes {
     }
 
     /// Damages copies, or takes the room for some, before an attempt; what was done, for the trace.
-    pub fn strike(&mut self, faults: &[Fault], number: u32) -> Vec<String> {
+    pub fn strike(&mut self, faults: &[Fault], number: u32, rule: Rule) -> Vec<String> {
         let mut told = Vec::new();
         for fault in faults {
             let done = match fault {
-                Fault::Copies { attempt, draw } if *attempt == number => self.damage(*draw),
+                Fault::Copies { attempt, draw } if *attempt == number => self.damage(*draw, rule),
                 Fault::NoRoom { attempt, draw } if *attempt == number => self.fill(*draw),
                 _ => None,
             };
@@ -200,7 +199,7 @@ impl Nodes {
         rest.trim_start_matches('-').split('-').next().unwrap_or_default().to_owned()
     }
 
-    fn damage(&self, draw: u64) -> Option<(PathBuf, String)> {
+    fn damage(&self, draw: u64, rule: Rule) -> Option<(PathBuf, String)> {
         let mut draws = Stream::new(&[draw, purpose::SIMULATE, 6]);
         let folders = self.folders();
         let folder = pick(&mut draws, &folders)?.clone();
@@ -235,7 +234,10 @@ impl Nodes {
                 "a flipped bit"
             }
         };
-        std::fs::write(&path, body).ok()?;
+        std::fs::write(&path, &body).ok()?;
+        if rule == Rule::Believing && what > 1 {
+            relist(&folder, &path, &body)?;
+        }
         Some((folder, format!("{}: {told}", name_of(&path))))
     }
 
@@ -321,6 +323,21 @@ fn copies(folder: &Path) -> Vec<PathBuf> {
     let mut files: Vec<PathBuf> = files.filter(|path| path.extension().is_none()).collect();
     files.sort_unstable();
     files
+}
+
+/// Makes the manifest say that a copy is as it is now.
+fn relist(folder: &Path, path: &Path, body: &[u8]) -> Option<()> {
+    let (manifest, hash) = (folder.join("MANIFEST"), format!("{:016x}", xxh3_64(body)));
+    let key = format!("{}{}", name_of(path.parent()?), name_of(path));
+    let mut text = String::new();
+    for line in std::fs::read_to_string(&manifest).ok()?.lines() {
+        let Ok(mut line) = serde_json::from_str::<serde_json::Value>(line) else { continue };
+        if line["key"] == key.as_str() {
+            (line["xxh3"], line["bytes"]) = (hash.as_str().into(), body.len().into());
+        }
+        text.push_str(&format!("{line}\n"));
+    }
+    std::fs::write(manifest, text).ok()
 }
 
 /// How often the manifest says that a file was copied.

@@ -271,7 +271,7 @@ impl Supervisor {
         self.damage(number);
         let slots_untouched = self.leave_slots(number);
         if let Some(nodes) = &mut self.nodes {
-            self.trace.extend(nodes.strike(&self.scenario.faults, number));
+            self.trace.extend(nodes.strike(&self.scenario.faults, number, self.rule));
         }
         let checkpoint = self.newest_good();
         self.hours.pause(PAUSE);
