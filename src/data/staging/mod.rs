@@ -249,7 +249,10 @@ impl Staging {
                 state = self.survey(state);
                 continue;
             }
-            match self.next_turn(&mut state) {
+            let kept = state.returned.pop();
+            match kept.map_or_else(|| self.next_turn(&mut state), Turn::Copy) {
+                // The first file of the next micro-batch shows that this one is counted.
+                Turn::Copy(unit) if self.lets_in(&state, step, owner) => state.returned.push(unit),
                 Turn::Copy(unit) => {
                     drop(state);
                     let lives = self.carry(unit);
