@@ -1,6 +1,6 @@
 //! Rules that are known to be wrong, to show that the checkers would see them: apply when one's own
-//! all-reduce succeeded and repair only who died; start without looking at what lies in memory; read
-//! copies without hashing them.
+//! all-reduce succeeded and repair only who died; start without looking at what lies in memory;
+//! read copies without hashing them.
 
 use crate::cluster::comm::sim::SimComm;
 use crate::cluster::comm::{

@@ -18,7 +18,7 @@ use crate::observe::storage::Storage;
 use crate::train::TrainError;
 use crate::train::record::journal::{EVENTS, LEDGER};
 
-use super::plane::Copies;
+use super::nodes::Copies;
 use super::rank::Left;
 use super::scenario::{self, SAMPLES, STEPS, Scenario};
 use super::stand_in::Seen;

@@ -14,6 +14,7 @@ use crate::cluster::comm::sim::Trace;
 mod broken;
 mod check;
 mod disk;
+mod nodes;
 mod plane;
 mod rank;
 #[cfg(test)]

@@ -24,12 +24,10 @@ use crate::train::state::slot_files::SlotFiles;
 
 use super::broken::{Rule, under};
 use super::disk::{Disk, Files};
-use super::plane::Nodes;
-use super::scenario::{SAMPLES, Scenario, VALIDATION};
-use super::stand_in::{Layout, Sightings, StandIn, graph, samples};
-
-/// Names the run in its files.
-pub const RUN_ID: &str = "simulated";
+use super::nodes::Nodes;
+use super::plane::Layout;
+use super::scenario::{RUN_ID, SAMPLES, Scenario, VALIDATION};
+use super::stand_in::{Sightings, StandIn, graph, samples};
 
 /// What the ranks of an attempt share.
 pub struct Attempt<'a> {
@@ -179,18 +177,7 @@ pub fn live(attempt: &Attempt<'_>, comm: SimComm, join: Option<&JoinInfo>) -> Le
     };
     around.injector.at(Point::InInit, &standing);
     let compute = StandIn::new(clock, Arc::clone(attempt.sightings), attempt.number, process);
-    let evaluates = config.evaluation.every != Every::Never;
-    let materials = Materials {
-        train: match attempt.nodes {
-            Some(nodes) => nodes.samples(&attempt.scenario.faults),
-            None => samples(SAMPLES, 0, Layout::OneFile),
-        },
-        validation: evaluates.then(|| samples(VALIDATION, 1, Layout::OneFile)),
-        graph: graph(),
-        inline: Some(Box::new(compute)),
-        part: Purpose::FirstBorn,
-        local: attempt.nodes.map_or_else(|| RUN_ID.into(), |nodes| nodes.local(process)),
-    };
+    let materials = materials(attempt, process, compute);
     let (print, owners) = (around.fingerprint, around.owners);
     let prepared = prepare_from(materials, config, RUN_ID, print, owners, &around.injector);
     let prepared = prepared.map(|prepared| match attempt.scenario.in_file {
@@ -211,6 +198,22 @@ pub fn live(attempt: &Attempt<'_>, comm: SimComm, join: Option<&JoinInfo>) -> Le
     let status = run_prepared(&arguments, &around, under(attempt.rule, comm), prepared);
     let (step, digest) = slots.map_or((0, 0), |slots| digest(&slots));
     Left { status, step, digest }
+}
+
+/// What a process trains, and with what.
+fn materials(attempt: &Attempt<'_>, process: usize, compute: StandIn) -> Materials {
+    let evaluates = attempt.scenario.config.evaluation.every != Every::Never;
+    Materials {
+        train: match attempt.nodes {
+            Some(nodes) => nodes.samples(&attempt.scenario.faults),
+            None => samples(SAMPLES, 0, Layout::OneFile),
+        },
+        validation: evaluates.then(|| samples(VALIDATION, 1, Layout::OneFile)),
+        graph: graph(),
+        inline: Some(Box::new(compute)),
+        part: Purpose::FirstBorn,
+        local: attempt.nodes.map_or_else(|| RUN_ID.into(), |nodes| nodes.local(process)),
+    }
 }
 
 /// Finds a place for the slots, as a rank does before it has a communicator: one that starts with

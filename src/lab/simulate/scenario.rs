@@ -10,8 +10,10 @@ use crate::config::{
 };
 use crate::data::sampler::Bundling;
 
-use super::plane::{self, Plane};
+use super::plane::Plane;
 
+/// Names the run in its files.
+pub const RUN_ID: &str = "simulated";
 /// Steps of every simulated run: three epochs.
 pub const STEPS: u64 = 9;
 /// Training samples: three steps an epoch, the last one short.
@@ -171,9 +173,10 @@ impl Scenario {
         let apart = &mut Stream::new(&[seed, purpose::SIMULATE, 3]);
         config.train.reproducible = apart.below(REPRODUCIBLE_ONE_IN) == 0;
         let apart = &mut Stream::new(&[seed, purpose::SIMULATE, 5]);
-        let plane = (apart.below(PLANE_ONE_IN) == 0).then(|| Plane::draw(apart, &mut config));
+        let plane =
+            (apart.below(PLANE_ONE_IN) == 0).then(|| Plane::draw(apart, SAMPLES, &mut config));
         if plane.is_some() {
-            faults.extend(plane::faults(apart));
+            faults.extend(harm_to_copies(apart));
         }
         let apart = &mut Stream::new(&[seed, purpose::SIMULATE, 4]);
         faults.iter_mut().for_each(|fault| later_in_a_restore(fault, apart));
@@ -317,6 +320,23 @@ fn deaths_of_everything(draws: &mut Stream) -> Vec<Fault> {
         if draws.below(4) == 0 {
             faults.push(Fault::Rot { attempt, draw });
         }
+    }
+    faults
+}
+
+/// What goes wrong with copies.
+fn harm_to_copies(draws: &mut Stream) -> Vec<Fault> {
+    let mut faults = Vec::new();
+    for attempt in 1..=3 {
+        let draw = draws.next_u64();
+        match draws.below(6) {
+            0 if attempt > 1 => faults.push(Fault::Copies { attempt, draw }),
+            1 => faults.push(Fault::NoRoom { attempt, draw }),
+            _ => {}
+        }
+    }
+    if draws.below(4) == 0 {
+        faults.push(Fault::Unread { draw: draws.next_u64() });
     }
     faults
 }

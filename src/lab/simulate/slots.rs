@@ -15,7 +15,7 @@ use crate::config::Shown;
 use crate::config::seed::{Stream, purpose};
 use crate::launch::run_dir::RunDir;
 
-use super::rank::RUN_ID;
+use super::scenario::RUN_ID;
 
 /// Named after this process, so that a later one can tell whose it was.
 const PREFIX: &str = "kintsugi-simulate-";

@@ -20,6 +20,7 @@ use crate::model::spec::GraphBuilder;
 use crate::model::{self, Graph, LayerKind, TensorKind, layout};
 use crate::observe::clock::Clock;
 
+use super::plane::Layout;
 use super::scenario::SIDE;
 
 const CLASSES: usize = 3;
@@ -28,29 +29,6 @@ const MILLISECONDS: (u64, u64) = (3, 40);
 
 /// Bytes of a sample.
 const BYTES: u64 = (SIDE * SIDE) as u64;
-
-/// Which samples lie in one file, one behind the other.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Layout {
-    /// All.
-    OneFile,
-    /// So many, as in a tar shard.
-    Shards(u64),
-    /// One, as in an image folder.
-    FileEach,
-}
-
-impl Layout {
-    /// The file of a sample, and its place there.
-    fn place(self, id: u64) -> (PathBuf, u64) {
-        let (file, at) = match self {
-            Self::OneFile => (0, id),
-            Self::Shards(each) => (id / each, id % each),
-            Self::FileEach => (id, 0),
-        };
-        (format!("samples-{file}").into(), at)
-    }
-}
 
 /// Samples of one size.
 struct Samples {

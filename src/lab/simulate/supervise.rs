@@ -23,9 +23,9 @@ use crate::train::state::slot_files::INSTANCE;
 
 use super::broken::Rule;
 use super::disk::Files;
-use super::plane::{Copies, Nodes};
-use super::rank::{self, Attempt, Hours, Left, RUN_ID};
-use super::scenario::{Fault, Scenario};
+use super::nodes::{Copies, Nodes};
+use super::rank::{self, Attempt, Hours, Left};
+use super::scenario::{Fault, RUN_ID, Scenario};
 use super::slots::Room;
 use super::stand_in::{Seen, Sightings};
 
