@@ -2,6 +2,8 @@
 
 use std::fs;
 use std::os::unix::fs::symlink;
+use std::path::Path;
+use std::time::{Duration, SystemTime};
 
 use crate::support::{beside_its_like, kintsugi, run};
 
@@ -78,4 +80,55 @@ fn a_run_says_once_what_it_does_not_read_and_finds_its_files_from_anywhere() {
     let measured = run(kintsugi().arg("evaluate").arg(checkpoint).current_dir(&other), 60);
     assert_eq!(measured.code, Some(0), "{}", measured.stderr);
     assert!(measured.stdout.contains("over 6 samples"), "{}", measured.stdout);
+}
+
+/// Gives all folders of a set the time of an hour ago: what has just changed is not trusted.
+fn settle(folder: &Path) {
+    let before = SystemTime::now() - Duration::from_secs(3600);
+    for entry in fs::read_dir(folder).expect("there").flatten().filter(|e| e.path().is_dir()) {
+        settle(&entry.path());
+    }
+    fs::File::open(folder).and_then(|folder| folder.set_modified(before)).expect("ours");
+}
+
+#[test]
+fn ranks_list_a_folder_once_later_starts_not_at_all_and_one_folder_gives_both_splits() {
+    let _turn = beside_its_like();
+    let root = tempfile::tempdir().expect("a temporary folder");
+    fs::write(root.path().join("run.toml"), CONFIG).expect("written");
+    fs::write(root.path().join("mine.toml"), MODEL).expect("written");
+    let here = |words: &[&str]| run(kintsugi().args(words).current_dir(root.path()), 60);
+    let sizes = ["--classes", "3", "--train", "90", "--validation", "6", "--image-size", "8"];
+    let made = here(&[&["data", "synth", "set"], &sizes[..]].concat());
+    assert_eq!(made.code, Some(0), "{}", made.stderr);
+    let train = root.path().join("set/train");
+    settle(&train);
+    let launch = |steps: &str| {
+        let steps = format!("train.steps={steps}");
+        let share = ["-s", "data.validation=20%", "-s", "evaluation.every=2steps"];
+        let words = ["launch", "-n", "3", "run.toml", "--run-dir", "run", "-s", &steps];
+        here(&[&words[..], &share].concat())
+    };
+    let first = launch("2");
+    assert_eq!(first.code, Some(0), "{}", first.stderr);
+    assert!(first.stdout.contains("validation error"), "{}", first.stdout);
+    assert!(!first.stderr.contains("90 training samples"), "{}", first.stderr);
+    let index = || {
+        let mut entries = fs::read_dir(root.path().join("run/cache")).expect("there").flatten();
+        let index = entries.next().expect("an index");
+        assert!(entries.next().is_none(), "one, and no part of one");
+        let facts = index.metadata().expect("there");
+        (index.file_name(), facts.modified().expect("a time"))
+    };
+    let saved = index();
+    let longer = launch("4");
+    assert_eq!(longer.code, Some(0), "{}", longer.stderr);
+    assert_eq!(index(), saved, "it was read, not made again");
+    // Another file makes another set: it is seen, and said.
+    let class = fs::read_dir(&train).expect("there").flatten().next().expect("a class").path();
+    let picture = fs::read_dir(&class).expect("there").flatten().next().expect("one").path();
+    fs::copy(picture, class.join("another.jpg")).expect("copied");
+    let changed = launch("6");
+    assert_eq!(changed.code, Some(2), "{}", changed.stderr);
+    assert!(changed.stderr.contains("was written with training set"), "{}", changed.stderr);
 }

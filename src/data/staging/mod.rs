@@ -34,7 +34,7 @@ use folder::{CopyError, Done, Folder};
 use gate::Gate;
 use key::Key;
 use many::{Many, Need};
-use pace::Pace;
+use pace::{Pace, Paced};
 use walk::{Next, Walk};
 
 /// Left free where copies lie.
@@ -274,14 +274,13 @@ impl Staging {
     /// Copies a file and gives word of it; whether who carried it lives.
     fn carry(&self, unit: Unit) -> bool {
         let copied = catch_unwind(AssertUnwindSafe(|| {
-            self.pace.await_turn();
             let generation = self.generation.load(Ordering::Relaxed);
-            self.folder.copy(&*self.set.store, &unit.file, generation)
+            let store = Paced { store: &*self.set.store, pace: &self.pace };
+            self.folder.copy(&store, &unit.file, generation)
         }));
         let mut state = self.lock();
         match copied {
             Ok(Ok(Done::Made(bytes))) => {
-                self.pace.copied(bytes);
                 self.tally.fetched(Tier::Shared, bytes);
                 state.copied_bytes += bytes;
                 self.arrived(&mut state, &unit, bytes);

@@ -1,13 +1,16 @@
 //! How fast files are copied beside training: at a set rate, or as fast as leaves room to those
 //! whom a run waits for.
 
+use std::io;
+use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::config::Pace as Wanted;
+use crate::data::store::{Entry, FetchError, Kind, Location, Store};
 
-/// How long a copy steps aside at most for each file, in turns of so long.
+/// How long a copy steps aside at most for each file, or piece of a large one, in turns of so long.
 const ASIDE_TURN: Duration = Duration::from_millis(5);
 const ASIDE_TURNS_MAX: u32 = 40;
 
@@ -52,7 +55,7 @@ impl Pace {
         Self { wanted, due: Mutex::new(None), urgent }
     }
 
-    /// Returns when the next file may be copied.
+    /// Returns when the next file, or piece of one, may be copied.
     pub fn await_turn(&self) {
         match self.wanted {
             Wanted::Auto => {
@@ -82,6 +85,32 @@ impl Pace {
     }
 }
 
+/// A store at that pace: each piece of a large file waits for its turn.
+pub struct Paced<'a> {
+    /// What is read.
+    pub store: &'a dyn Store,
+    /// How fast.
+    pub pace: &'a Pace,
+}
+
+impl Store for Paced<'_> {
+    fn fetch(&self, location: &Location<'_>, into: &mut Vec<u8>) -> Result<(), FetchError> {
+        self.pace.await_turn();
+        self.store.fetch(location, into)?;
+        self.pace.copied(into.len() as u64);
+        Ok(())
+    }
+    fn list(&self, folder: &Path) -> io::Result<Vec<Entry>> {
+        self.store.list(folder)
+    }
+    fn look(&self, path: &Path) -> io::Result<Kind> {
+        self.store.look(path)
+    }
+    fn changed_ns(&self, path: &Path) -> Option<i64> {
+        self.store.changed_ns(path)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -103,5 +132,21 @@ mod tests {
         drop(one);
         assert!(!urgent.is_at_work());
         Pace::new(Wanted::Auto, urgent).await_turn();
+    }
+
+    #[test]
+    fn pieces_of_a_file_are_paced_one_by_one() {
+        let mut store = crate::data::store::memory::MemoryStore::default();
+        store.put("shard", vec![7; 100_000]);
+        let pace = Pace::new(Wanted::Rate(Rate(1_000_000)), Arc::default());
+        let paced = Paced { store: &store, pace: &pace };
+        let (mut bytes, begun) = (Vec::new(), Instant::now());
+        for piece in 0..3 {
+            let location = Location::range(Path::new("shard"), piece * 30_000, 30_000);
+            paced.fetch(&location, &mut bytes).expect("there");
+            assert_eq!(bytes.len(), 30_000);
+        }
+        // The third waits for what the first two took. Only ever longer.
+        assert!(begun.elapsed() >= Duration::from_millis(59), "{:?}", begun.elapsed());
     }
 }
