@@ -64,7 +64,7 @@ struct Inspect {
     #[arg(short = 's', long = "set", value_name = "KEY=VALUE")]
     set: Vec<String>,
     /// The validation set, with the same classes; or a share to split off, such as 10%
-    #[arg(long)]
+    #[arg(long, value_parser = |text: &str| text.parse::<Validation>())]
     validation: Option<Validation>,
     /// How the set is stored
     #[arg(long, value_enum, default_value_t = Format::ImageFolder)]

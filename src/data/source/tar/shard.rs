@@ -66,10 +66,11 @@ pub fn list(store: &dyn Store, path: &Path) -> Result<Listing, String> {
     let (mut met, mut end, mut before) = (HashSet::new(), 0, "its beginning".to_owned());
     let cut = |what: String| format!("it was cut: {what}, and it has {bytes} bytes");
     for entry in archive.entries_with_seek().map_err(|error| error.to_string())? {
-        let mut entry = entry.map_err(|error| match end + BLOCK_BYTES > bytes {
-            true => cut(format!("after {before} there is no whole header at byte {end}")),
-            false => format!("after {before} (byte {end}): {error}"),
-        })?;
+        let mut entry =
+            entry.map_err(|error| match end + BLOCK_BYTES > bytes || lacks_rest(&error) {
+                true => cut(format!("after {before} there is no whole header at byte {end}")),
+                false => format!("after {before} (byte {end}): {error}"),
+            })?;
         let name = String::from_utf8_lossy(&entry.path_bytes()).into_owned();
         let (offset, length) = (entry.raw_file_position(), entry.size());
         let last = offset.saturating_add(length);
@@ -113,6 +114,11 @@ pub fn list(store: &dyn Store, path: &Path) -> Result<Listing, String> {
         true => Ok(listing),
         false => Err(cut(format!("there is no end of the archive at byte {end}"))),
     }
+}
+
+/// Whether a header announced a member and none came.
+fn lacks_rest(error: &io::Error) -> bool {
+    error.to_string().contains("no future member")
 }
 
 /// Key and rest of a member's name; a name without a dot has none.

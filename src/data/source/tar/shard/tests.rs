@@ -127,6 +127,10 @@ fn what_is_no_whole_archive_is_refused() {
         let text = listed(bytes.to_vec()).expect_err("refused");
         assert!(text.contains(says), "{says}: {text}");
     }
+    let long = archive(&[("1.jpg", b"x"), ("1.cls", b"4"), (&"n".repeat(200), b"x")]);
+    // Its long name is there, and the member is not.
+    let text = listed(long[..long.len() - 2048].to_vec()).expect_err("refused");
+    assert!(text.contains("it was cut: after 1.cls"), "{text}");
     let mut damaged = whole;
     damaged[3584 + 10] ^= 1;
     let text = listed(damaged).expect_err("refused");
