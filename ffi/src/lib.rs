@@ -5,6 +5,7 @@
 //! `sys` (1:1), `result` (codes to enums), safe. All `unsafe` of the project lives here (and in the
 //! device backends).
 
+pub mod bell;
 pub mod cgroup;
 pub mod descriptor;
 pub mod dnnl;

@@ -99,6 +99,18 @@ impl Memory {
         unsafe { std::slice::from_raw_parts_mut(self.0.base.as_ptr(), self.0.len) }
     }
 
+    /// Bytes of it.
+    pub fn len_bytes(&self) -> usize {
+        self.0.len
+    }
+
+    /// Makes every page present that the file has, so that no later read waits for one; of a tmpfs
+    /// no write either. Looks into none of them. Kernels before Linux 5.14 cannot.
+    pub fn populate_to_read(&self) {
+        // SAFETY: changes no byte; an error leaves the pages as they are.
+        unsafe { libc::madvise(self.0.base.as_ptr().cast(), self.0.len, libc::MADV_POPULATE_READ) };
+    }
+
     /// Makes every page present, so that no later write waits for one. Kernels before Linux 5.14
     /// cannot: there the first writes do it.
     pub fn populate(&self) {

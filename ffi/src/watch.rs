@@ -1,14 +1,21 @@
-//! Waiting for the deaths of processes that are not our children, without a core: one pidfd each
-//! (Linux 5.3) in one poll(2). A process that is gone already counts as dead at once.
+//! Waiting for the deaths of processes that are not our children, and for their calls, without a
+//! core: a pidfd (Linux 5.3) and a bell of each in one poll(2). A process that is gone already
+//! counts as dead at once.
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::time::Duration;
 
+use crate::bell;
+
 /// Processes of this machine that are watched.
 #[derive(Debug, Default)]
 pub struct Watch {
     living: Vec<OwnedFd>,
+    /// Bells that have not been rung.
+    bells: Vec<OwnedFd>,
+    /// Whose bells could not be heard so far.
+    unheard: Vec<u32>,
     /// Pids that could not be watched although they live (an old kernel): nothing is known of them.
     unseen: usize,
 }
@@ -16,7 +23,7 @@ pub struct Watch {
 impl Watch {
     /// Watches these; those that are gone already are dead from the start.
     pub fn new(pids: &[u32]) -> Self {
-        let mut watch = Self::default();
+        let mut watch = Self { unheard: pids.to_vec(), ..Self::default() };
         for &pid in pids {
             match open(pid) {
                 Ok(descriptor) => watch.living.push(descriptor),
@@ -32,11 +39,16 @@ impl Watch {
         self.living.len() + self.unseen
     }
 
-    /// Waits until one more dies, at most so long. Whether one did.
+    /// Listens for the bells that hang by now. Whoever hangs none is heard by nobody.
+    pub fn listen(&mut self) {
+        let Self { bells, unheard, .. } = self;
+        unheard.retain(|&pid| bell::listen(pid).map(|heard| bells.push(heard)).is_err());
+    }
+
+    /// Waits until one more dies or rings, at most so long. Whether one did.
     pub fn wait(&mut self, limit: Duration) -> bool {
-        let mut polled: Vec<libc::pollfd> = self
-            .living
-            .iter()
+        let all = self.living.iter().chain(&self.bells);
+        let mut polled: Vec<libc::pollfd> = all
             .map(|fd| libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLIN, revents: 0 })
             .collect();
         let limit = libc::timespec {
@@ -49,8 +61,9 @@ impl Watch {
         if ready <= 0 {
             return false; // nobody, or a signal: the caller looks again anyway
         }
-        let mut dead = polled.iter().map(|entry| entry.revents != 0);
-        self.living.retain(|_| !dead.next().unwrap_or(false));
+        let mut heard = polled.iter().map(|entry| entry.revents != 0);
+        self.living.retain(|_| !heard.next().unwrap_or(false));
+        self.bells.retain(|_| !heard.next().unwrap_or(false));
         true
     }
 }
@@ -90,6 +103,24 @@ mod tests {
             let _ = child.kill();
             child.wait().unwrap();
         }
+    }
+
+    #[test]
+    fn a_bell_is_heard_at_once_and_by_all_who_listen() {
+        let own = [std::process::id()];
+        let (mut early, mut late) = (Watch::new(&own), Watch::new(&own));
+        early.listen();
+        assert!(early.bells.is_empty(), "it hangs no bell yet");
+        let bell = bell::Bell::hang().expect("a name that is free");
+        early.listen();
+        late.listen();
+        assert!(!early.wait(Duration::from_millis(5)));
+        bell.ring();
+        let begun = Instant::now();
+        assert!(early.wait(Duration::from_secs(20)) && late.wait(Duration::from_secs(20)));
+        assert!(begun.elapsed() < Duration::from_secs(15), "the bell woke them, not the limit");
+        assert_eq!((early.living(), early.bells.len()), (1, 0), "nobody died; it rings once");
+        bell::Bell::hang().expect("the name is free again");
     }
 
     #[test]

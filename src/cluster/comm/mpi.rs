@@ -208,9 +208,8 @@ impl Communicator for MpiComm {
     }
 
     fn revoke(&mut self) {
-        for comm in [Some(&self.comm), self.spares.pool()].into_iter().flatten() {
-            pool::revoke(comm);
-        }
+        pool::revoke(&self.comm);
+        self.spares.call();
     }
 
     fn shrink(&mut self) -> Result<(), CommError> {

@@ -40,6 +40,25 @@ pub fn body_at(slot: usize, body_bytes: usize) -> u64 {
     (HEAD_BYTES + slot * body_bytes) as u64
 }
 
+/// What `bytes` was asked for; `None` for a length that no file of slots has.
+pub fn body_bytes(bytes: u64) -> Option<usize> {
+    let both = usize::try_from(bytes).ok()?.checked_sub(HEAD_BYTES)?;
+    let page_pairs = both.is_multiple_of(2 * PAGE_BYTES);
+    page_pairs.then_some(both / 2)
+}
+
+/// Headers and bodies. Only who has claimed the file may look into them.
+pub(super) fn map(file: &File, body_bytes: usize) -> io::Result<(Words, Memory)> {
+    let words = Words::of_file(file, 0, 2 * HEADER_WORDS)?;
+    let memory = Memory::of_file(file, HEAD_BYTES as u64, 2 * body_bytes)?;
+    Ok((words, memory))
+}
+
+/// Device and inode.
+pub(super) fn identity(file: &File) -> io::Result<(u64, u64)> {
+    file.metadata().map(|facts| (facts.dev(), facts.ino()))
+}
+
 /// An open file of slots that no other process uses.
 #[derive(Debug)]
 pub struct SlotFile {
@@ -162,10 +181,14 @@ impl SlotFile {
         Ok(self.file.metadata()?.len())
     }
 
+    /// Headers and bodies.
     pub(super) fn map(&self, body_bytes: usize) -> io::Result<(Words, Memory)> {
-        let words = Words::of_file(&self.file, 0, 2 * HEADER_WORDS)?;
-        let memory = Memory::of_file(&self.file, HEAD_BYTES as u64, 2 * body_bytes)?;
-        Ok((words, memory))
+        map(&self.file, body_bytes)
+    }
+
+    /// Device and inode, which stay where names change.
+    pub(super) fn identity(&self) -> io::Result<(u64, u64)> {
+        identity(&self.file)
     }
 
     /// Gives it its member's name. Where that is another user's it gets one that is like it.

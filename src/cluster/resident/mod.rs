@@ -14,6 +14,7 @@ use kintsugi_ffi::mapping::{Memory, Words};
 use kintsugi_ffi::stream;
 use xxhash_rust::xxh3::{Xxh3, xxh3_64};
 
+pub mod ahead;
 pub mod choice;
 pub mod file;
 pub mod folder;
@@ -21,6 +22,7 @@ pub mod header;
 mod name;
 pub mod state;
 
+pub use ahead::Ahead;
 pub use file::{Look, SlotFile};
 pub use folder::Folder;
 pub use header::{Header, Identity, Key, MAGIC, Refusal};
@@ -67,6 +69,7 @@ pub struct Slots {
     backing: Option<Backing>,
     current: usize,
     identity: Identity,
+    ahead: Ahead,
 }
 
 impl Slots {
@@ -81,7 +84,13 @@ impl Slots {
     /// Slots that take no memory until they lie in a file or are first written.
     pub fn vacant(shape: Shape) -> Self {
         let (places, identity) = (Places::of(shape), Identity::default());
-        Self { shape, places, backing: None, current: 0, identity }
+        Self { shape, places, backing: None, current: 0, identity, ahead: Ahead::default() }
+    }
+
+    /// Files that are mapped already, one of which may become theirs. The others go with the next
+    /// step of its own that this process commits.
+    pub fn foresee(&mut self, ahead: Ahead) {
+        self.ahead = ahead;
     }
 
     /// The slots lie in this file from now on, and hold what it holds; see `select`. Returns the
@@ -92,7 +101,11 @@ impl Slots {
     /// stay where they were.
     pub fn move_to(&mut self, mut file: SlotFile) -> std::io::Result<Option<SlotFile>> {
         file.claim()?;
-        let (words, memory) = file.map(self.places.body_bytes())?;
+        let body_bytes = self.places.body_bytes();
+        let (words, memory) = match self.ahead.take(file.identity()?, body_bytes) {
+            Some(mapped) => mapped,
+            None => file.map(body_bytes)?,
+        };
         let before = self.backing.replace(Backing { words, memory, file: Some(file) });
         // What is written first must not be the newest state.
         let [first, second] = self.headers().map(|header| header.ok().map(|header| header.key));
@@ -267,6 +280,7 @@ impl Slots {
     /// # Panics
     /// When step or generation are beyond what a commit word holds (2^40, 2^23).
     pub fn commit(&mut self, step: u64, generation: u32, extra: &[u8]) {
+        self.ahead = Ahead::default();
         let attempt = self.identity.attempt;
         self.commit_as(Key { attempt, generation, step }, extra);
     }

@@ -2,14 +2,14 @@
 //! Split so that the part that needs no communicator runs beside MPI's own start.
 
 use std::path::Path;
-use std::sync::{Arc, RwLock};
+use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use kintsugi_ffi::cgroup;
 
 use crate::cluster::comm::{CommError, Communicator, Membership};
 use crate::cluster::faults::Injector;
-use crate::cluster::resident::{SlotView, Slots};
+use crate::cluster::resident::{Ahead, SlotView, Slots};
 use crate::cluster::world::{Member, Role, World};
 use crate::config::{Config, Every, ExchangeKind, Resident, Shown};
 use crate::data::Split;
@@ -71,6 +71,13 @@ pub struct Prepared {
     pub train_samples: u64,
     /// What of the sets is not used, for the console.
     pub remarks: Vec<String>,
+}
+
+impl Prepared {
+    /// The slots may come to lie in one of these.
+    pub fn foresee(&self, ahead: Ahead) {
+        self.slots.write().unwrap_or_else(PoisonError::into_inner).foresee(ahead);
+    }
 }
 
 /// What a rank is prepared from: read from files, or made up by a simulation.

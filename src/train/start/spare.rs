@@ -10,6 +10,7 @@ use std::time::Duration;
 use crate::cluster::comm::{Call, CommError, Communicator, Membership};
 use crate::cluster::faults::Standing;
 use crate::cluster::recovery::{Called, Environment, Note, StateHolder, answer_call};
+use crate::cluster::resident::Ahead;
 use crate::cluster::world::World;
 use crate::config::Point;
 use crate::observe::notice::act_on;
@@ -23,6 +24,7 @@ use crate::train::start::prepare::Prepared;
 use crate::train::start::surroundings::Surroundings;
 use crate::train::start::{assemble, patience, prepare};
 use crate::train::state::replica::Replica;
+use crate::train::state::slot_files::SlotFiles;
 
 /// Starts of new spares that may fail before this spare tries no more.
 const REFUSALS_MAX: u32 = 3;
@@ -127,6 +129,7 @@ pub(in crate::train) fn wait<'env>(
         let call = match &neighbours {
             Some(pids) => {
                 spare.refill(comm.as_mut());
+                spare.look_ahead();
                 comm.await_call(pids, &mut || spare.idle())
             }
             None => Call::Gather,
@@ -181,6 +184,8 @@ struct WaitingSpare<'scope, 'env> {
     /// How many spares wait, if it is this one's part to start the missing.
     refills: Option<usize>,
     refusals: u32,
+    /// The slots of those whom it may replace.
+    ahead: Ahead,
     /// Once it receives a state.
     ready: Option<(Replica, Prepared)>,
     /// Why it cannot become a rank.
@@ -195,7 +200,7 @@ impl<'scope, 'env> WaitingSpare<'scope, 'env> {
         attempt: u32,
     ) -> Self {
         let standing = Standing::default();
-        let (refills, refusals, ready) = (None, 0, None);
+        let (refills, refusals, ready, ahead) = (None, 0, None, Ahead::default());
         let mut spare = Self {
             arguments,
             around,
@@ -204,6 +209,7 @@ impl<'scope, 'env> WaitingSpare<'scope, 'env> {
             standing,
             refills,
             refusals,
+            ahead,
             ready,
             unready: None,
         };
@@ -247,6 +253,13 @@ impl<'scope, 'env> WaitingSpare<'scope, 'env> {
         }
     }
 
+    /// What is mapped goes first: a file that is removed keeps its memory until then.
+    fn look_ahead(&mut self) {
+        self.ahead = Ahead::default();
+        let (recovery, run_dir) = (&self.arguments.config.recovery, &self.arguments.run_dir);
+        self.ahead = SlotFiles::ahead(recovery, run_dir);
+    }
+
     /// At every look while it waits: planned faults with a time strike here.
     fn idle(&self) {
         self.around.injector.at(Point::BeforeLoad, &self.standing);
@@ -260,6 +273,7 @@ impl<'scope, 'env> WaitingSpare<'scope, 'env> {
                 self.unready = Some(text.clone());
                 CommError::Fatal { call: "promotion", class: 0, text }
             })?;
+            prepared.foresee(std::mem::take(&mut self.ahead));
             let none = World::initial(self.attempt, Vec::new(), self.around.owners);
             let mut replica =
                 assemble::replica(self.arguments, self.around, &prepared, &none, None);

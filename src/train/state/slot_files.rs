@@ -7,7 +7,9 @@ use std::time::Duration;
 
 use xxhash_rust::xxh3::xxh3_64;
 
-use crate::cluster::resident::{Folder, Identity, Key, Look, Refusal, SlotFile, Slots, folder};
+use crate::cluster::resident::{
+    Ahead, Folder, Identity, Key, Look, Refusal, SlotFile, Slots, folder,
+};
 use crate::config::{Recovery, Resident, Shown};
 use crate::observe::notice::act_on;
 use crate::observe::storage::Storage;
@@ -45,7 +47,7 @@ impl SlotFiles {
     ) -> Result<Option<Self>, String> {
         let path = std::path::absolute(run_dir)
             .map_err(|error| format!("resolving {}: {error}", run_dir.shown()))?;
-        let folder = Folder::new(&recovery.resident_dir, &run_folder::id(&path));
+        let folder = folder_of(recovery, &path);
         if recovery.resident == Resident::Off {
             folder.clear_free();
             return Ok(None);
@@ -57,6 +59,15 @@ impl SlotFiles {
             ..Identity::default()
         };
         Ok(Some(Self { folder, identity, label: path.to_string_lossy().into_owned() }))
+    }
+
+    /// Maps the files of this node's ranks, one of which may soon be this process's. Nothing
+    /// where state does not outlive its process.
+    pub fn ahead(recovery: &Recovery, run_dir: &Path) -> Ahead {
+        match std::path::absolute(run_dir) {
+            Ok(path) if recovery.resident == Resident::On => Ahead::of(&folder_of(recovery, &path)),
+            _ => Ahead::default(),
+        }
     }
 
     /// At the start of an attempt: takes the first file that a dead rank of this run left, else
@@ -161,6 +172,11 @@ impl SlotFiles {
     pub fn neighbour(&self, member: u32) -> PathBuf {
         self.folder.of_member(member)
     }
+}
+
+/// `run_dir` is absolute.
+fn folder_of(recovery: &Recovery, run_dir: &Path) -> Folder {
+    Folder::new(&recovery.resident_dir, &run_folder::id(run_dir))
 }
 
 /// Reads the run's number, or draws it: whoever creates the file first.

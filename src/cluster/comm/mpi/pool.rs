@@ -1,9 +1,11 @@
 //! The pool: ranks and the spares that wait beside them, one communicator around the world's own.
 //! A spare's death is no error on the world. A spare waits for a revocation of the pool, at the
-//! price of a look every 10 ms; the death of a rank on its machine wakes it at once.
+//! price of a look every 10 ms; a rank of its machine that revokes rings a bell, and its death
+//! wakes the spare too.
 
 use std::time::{Duration, Instant};
 
+use kintsugi_ffi::bell::Bell;
 use kintsugi_ffi::mpi::{self, Comm, MpiError};
 use kintsugi_ffi::os;
 use kintsugi_ffi::watch::Watch;
@@ -17,7 +19,7 @@ const RECRUITS_TAG: u16 = 7;
 /// How often a spare looks (measured: 0.15 % of a core beside short steps, under 2 % beside
 /// all-reduces of 95 MB, which it helps along).
 const LOOK: Duration = Duration::from_millis(10);
-/// The same once a rank has died: the others are about to call.
+/// The same once a rank has died or called.
 const ALERT_LOOK: Duration = Duration::from_micros(200);
 /// How long a spare stays alert.
 const ALERT: Duration = Duration::from_secs(2);
@@ -40,6 +42,8 @@ enum Standing {
         pool: Comm,
         /// Their places in the pool.
         waiting: Vec<usize>,
+        /// Rung when the pool is revoked, for those on this machine.
+        bell: Option<Bell>,
     },
     /// This process waits; its communicator is the pool.
     Spare {
@@ -126,7 +130,19 @@ impl Spares {
 
     /// This process is a rank from now on; others wait in its pool.
     pub(super) fn stand_beside(&mut self, pool: Comm, waiting: Vec<usize>) {
-        self.part = Standing::Rank { pool, waiting };
+        let bell = Bell::hang().inspect_err(|error| {
+            tracing::warn!("spares will hear of a repair by looking, every {LOOK:?}: {error}");
+        });
+        self.part = Standing::Rank { pool, waiting, bell: bell.ok() };
+    }
+
+    /// Everybody in the pool is called to a repair.
+    pub(super) fn call(&mut self) {
+        let Standing::Rank { pool, bell, .. } = &mut self.part else { return };
+        revoke(pool);
+        if let Some(bell) = bell.take() {
+            bell.ring();
+        }
     }
 
     /// Of a spare: says that recruits wait, to whoever is rank 0 now.
@@ -141,7 +157,7 @@ impl Spares {
 
     /// Of a rank: whether a spare has said that it has recruits.
     pub(super) fn noticed_recruits(&self) -> bool {
-        let Standing::Rank { pool, waiting } = &self.part else { return false };
+        let Standing::Rank { pool, waiting, .. } = &self.part else { return false };
         // A dead spare's recruits are gone with it.
         waiting.iter().any(|spare| pool.noticed(*spare, RECRUITS_TAG).unwrap_or(false))
     }
@@ -156,7 +172,7 @@ impl Spares {
 
     /// Known deaths, by order among the spares.
     pub(super) fn failed(&self) -> Vec<usize> {
-        let Standing::Rank { pool, waiting } = &self.part else { return Vec::new() };
+        let Standing::Rank { pool, waiting, .. } = &self.part else { return Vec::new() };
         let failed = pool.failed_ranks().unwrap_or_default();
         let dead = |index: &usize| failed.binary_search(&waiting[*index]).is_ok();
         (0..waiting.len()).filter(dead).collect()
@@ -164,7 +180,7 @@ impl Spares {
 
     /// Tells every spare that the run has ended well. One that is not told sees its ranks go.
     pub(super) fn dismiss(&self) {
-        let Standing::Rank { pool, waiting } = &self.part else { return };
+        let Standing::Rank { pool, waiting, .. } = &self.part else { return };
         for &spare in waiting {
             if let Err(error) = pool.notify(spare, DISMISSAL_TAG) {
                 tracing::debug!("a spare was not dismissed: {error}");
@@ -212,6 +228,7 @@ impl Spares {
                 }
             }
             idle();
+            watch.listen();
             let alert = Instant::now() < alert_until;
             if watch.wait(if alert { ALERT_LOOK } else { LOOK }) {
                 alert_until = Instant::now() + ALERT;
