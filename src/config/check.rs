@@ -2,7 +2,7 @@
 
 use super::error::ConfigError;
 use super::{
-    Config, Data, DataFormat, ExchangeKind, FaultKind, Limit, PlannedFault, Point, Rung,
+    Config, CropKind, Data, DataFormat, ExchangeKind, FaultKind, Limit, PlannedFault, Point, Rung,
     Validation, Who,
 };
 
@@ -19,6 +19,7 @@ pub fn resolve_owners(config: &Config) -> u32 {
 pub fn check(config: &Config) -> Result<(), ConfigError> {
     check_sizes(config)?;
     check_shares(&config.data)?;
+    check_crop(&config.data)?;
     check_owners(config)?;
     check_reproducible(config)?;
     check_rates(config)?;
@@ -51,6 +52,32 @@ mod most {
     pub const BUCKET_BYTES: u64 = 1 << 40;
     pub const TRIES: u64 = 1000;
     pub const KEPT: u64 = 1_000_000;
+}
+
+/// The widest width / height of a random crop, either way.
+const CROP_RATIO_MAX: f64 = 100.0;
+
+/// The keys of crops, each within its range and none without effect.
+fn check_crop(data: &Data) -> Result<(), ConfigError> {
+    if let (Some(kind), false) = (data.crop, data.augment) {
+        let reason = "data.augment = false shows the middle square: leave one of the keys out";
+        return refuse("data.crop", format!("{kind:?}").to_lowercase(), reason);
+    }
+    for (key, ends, least, most) in [
+        ("data.crop_scale", data.crop_scale, f64::MIN_POSITIVE, 1.0),
+        ("data.crop_ratio", data.crop_ratio, 1.0 / CROP_RATIO_MAX, CROP_RATIO_MAX),
+    ] {
+        let Some([low, high]) = ends else { continue };
+        let shown = format!("[{low}, {high}]");
+        if data.crop != Some(CropKind::Random) {
+            return refuse(key, shown, "it is of random crops: write data.crop = \"random\" too");
+        }
+        if !(low >= least && low <= high && high <= most) {
+            let range = if key == "data.crop_scale" { "above 0, to 1" } else { "from 0.01 to 100" };
+            return refuse(key, shown, format!("write the least and the largest, both {range}"));
+        }
+    }
+    Ok(())
 }
 
 /// The shares of `[data]`.

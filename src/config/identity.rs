@@ -173,6 +173,21 @@ mod tests {
     }
 
     #[test]
+    fn crops_decide_the_arithmetic_and_add_nothing_where_they_are_absent() {
+        let text = resolved_text(&config());
+        assert!(!text.contains("crop"), "a run of before has no such key:\n{text}");
+        let mut random = config();
+        random.data.crop = Some(crate::config::CropKind::Random);
+        assert_eq!(changed_keys(&config(), &random), ["data.crop"]);
+        let mut small = random.clone();
+        small.data.crop_scale = Some([0.5, 1.0]);
+        assert_eq!(changed_keys(&random, &small), ["data.crop_scale"]);
+        assert_ne!(fingerprint(&random), fingerprint(&small));
+        let read: Config = toml::from_str(&resolved_text(&small)).unwrap();
+        assert_eq!(read, small);
+    }
+
+    #[test]
     fn the_length_may_change_only_while_no_schedule_scales_with_it() {
         let (short, mut long) = (config(), config());
         long.train.epochs = Some(30);

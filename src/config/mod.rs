@@ -26,7 +26,8 @@ mod validation;
 
 pub use check::resolve_owners;
 pub use data::{
-    BadImage, CachePolicy, Data, DataFormat, Staging, StagingMode, Throttle, WithinBundle,
+    BadImage, CachePolicy, Crop, CropKind, Data, DataFormat, Staging, StagingMode, Throttle,
+    WithinBundle,
 };
 pub use error::ConfigError;
 pub use faults::{FaultKind, Faults, PlannedFault, Who};

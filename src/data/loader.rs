@@ -7,7 +7,7 @@
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
-use crate::config::BadImage;
+use crate::config::{BadImage, Crop};
 use crate::observe::notice::act_on;
 use crate::observe::panics::vital;
 
@@ -31,6 +31,8 @@ pub struct LoaderOptions {
     pub channels: u32,
     /// Random crop, shift and flip.
     pub augment: bool,
+    /// What drawn views show.
+    pub crop: Crop,
     /// `run.seed`.
     pub seed: u64,
     /// Skip bad images or end the run.
@@ -75,7 +77,8 @@ impl Loader {
         let supply = supply.into();
         let set = supply.set.clone();
         let constants = set.source.normalization();
-        let recipe = Recipe::new(options.image_size, options.channels, options.seed, constants);
+        let recipe = Recipe::new(options.image_size, options.channels, options.seed, constants)
+            .cropped(options.crop);
         let shared = Arc::new(Shared {
             supply,
             decoder: Decoder::new(set, recipe, options.bad_image),

@@ -6,6 +6,7 @@ use thiserror::Error;
 pub mod bad_images;
 pub mod composition;
 pub mod cache;
+mod crop;
 mod decoder;
 pub mod evaluation;
 pub mod loader;

@@ -1,12 +1,14 @@
-//! From a decoded image to what the engine takes: square crop, resize, random shift and flip,
+//! From a decoded image to what the engine takes: crop, resize, random shift and flip,
 //! normalise. A pure function of the image and of (seed, epoch, sample): threads and order of
 //! work never show in the result.
 
 use fast_image_resize::images::{Image as Target, ImageRef};
 use fast_image_resize::{FilterType, PixelType, ResizeAlg, ResizeOptions, Resizer};
 
+use crate::config::Crop;
 use crate::config::seed::{Stream, purpose};
 
+use super::crop::{self, Part};
 use super::{Image, Normalization};
 
 /// How a sample is looked at.
@@ -30,6 +32,7 @@ const SHIFT: u32 = 8;
 pub(super) struct Recipe {
     size: u32,
     channels: u32,
+    crop: Crop,
     seed: u64,
     /// Byte level to normalised value, per channel.
     tables: Vec<[f32; 256]>,
@@ -47,8 +50,8 @@ pub(super) struct Bench {
 /// The draws of one view.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Draws {
-    /// Where the square lies along the longer side, 0..1.
-    along: f64,
+    /// What is looked at.
+    part: Part,
     /// Pixels by which the picture moves.
     shift: [i64; 2],
     flip: bool,
@@ -56,6 +59,8 @@ struct Draws {
 
 impl Recipe {
     /// `size` in pixels, `channels` 1 or 3 of the result.
+    ///
+    /// Drawn views show the largest square, shifted; `cropped` says otherwise.
     pub(super) fn new(size: u32, channels: u32, seed: u64, constants: Normalization) -> Self {
         let tables = (0..channels.min(3) as usize)
             .map(|c| {
@@ -64,7 +69,12 @@ impl Recipe {
                 })
             })
             .collect();
-        Self { size, channels, seed, tables }
+        Self { size, channels, crop: Crop::Shifted, seed, tables }
+    }
+
+    /// The same, with drawn views that show what `crop` says.
+    pub(super) fn cropped(self, crop: Crop) -> Self {
+        Self { crop, ..self }
     }
 
     /// Values of one sample.
@@ -72,15 +82,23 @@ impl Recipe {
         (self.channels * self.size * self.size) as usize
     }
 
-    fn draws(&self, view: View) -> Draws {
+    /// `image`: width and height, at least 1.
+    fn draws(&self, view: View, image: [u32; 2]) -> Draws {
         let View::Drawn { epoch, sample } = view else {
-            return Draws { along: 0.5, shift: [0, 0], flip: false };
+            return Draws { part: crop::square(0.5, image), shift: [0, 0], flip: false };
         };
         let stream = &mut Stream::new(&[self.seed, purpose::AUGMENT, epoch, sample]);
-        let reach = u64::from(self.size / SHIFT);
-        let along = stream.unit();
-        let shift = [0; 2].map(|_: i32| stream.below(2 * reach + 1) as i64 - reach as i64);
-        Draws { along, shift, flip: stream.below(2) == 1 }
+        let (part, shift) = match self.crop {
+            Crop::Shifted => {
+                let reach = u64::from(self.size / SHIFT);
+                let part = crop::square(stream.unit(), image);
+                let shift = [0; 2].map(|_: i32| stream.below(2 * reach + 1) as i64 - reach as i64);
+                (part, shift)
+            }
+            Crop::Centre => (crop::square(0.5, image), [0, 0]),
+            Crop::Random { scale, ratio } => (crop::random(stream, scale, ratio, image), [0, 0]),
+        };
+        Draws { part, shift, flip: stream.below(2) == 1 }
     }
 
     /// Appends the sample's `[channels, size, size]` values to `out`.
@@ -91,46 +109,41 @@ impl Recipe {
         view: View,
         out: &mut Vec<f32>,
     ) -> Result<(), String> {
-        let draws = self.draws(view);
-        self.resize(bench, image, draws.along)?;
+        check(image)?;
+        let draws = self.draws(view, [image.width, image.height]);
+        self.resize(bench, image, draws.part)?;
         self.normalise(&bench.pixels, draws, out);
         Ok(())
     }
 
     /// The middle square of the image as `size x size` bytes: what evaluation keeps.
     pub(super) fn thumbnail(&self, bench: &mut Bench, image: &Image) -> Result<Box<[u8]>, String> {
-        self.resize(bench, image, 0.5)?;
+        check(image)?;
+        self.resize(bench, image, crop::square(0.5, [image.width, image.height]))?;
         Ok(bench.pixels.as_slice().into())
     }
 
     /// Appends a thumbnail's normalised values.
     pub(super) fn append_thumbnail(&self, pixels: &[u8], out: &mut Vec<f32>) {
-        self.normalise(pixels, self.draws(View::Centre), out);
+        self.normalise(pixels, self.draws(View::Centre, [self.size; 2]), out);
     }
 
-    /// Leaves a `size x size` square of the image in the bench, in the image's own channels.
-    fn resize(&self, bench: &mut Bench, image: &Image, along: f64) -> Result<(), String> {
+    /// Leaves `part` of a checked image in the bench, as `size x size` pixels in the image's own
+    /// channels.
+    fn resize(&self, bench: &mut Bench, image: &Image, part: Part) -> Result<(), String> {
         let Image { width, height, channels, pixels } = image;
-        let expected = u64::from(*width) * u64::from(*height) * u64::from(*channels);
-        let pixel = match channels {
-            1 => PixelType::U8,
-            3 => PixelType::U8x3,
-            other => return Err(format!("{other} channels; 1 and 3 are known")),
-        };
-        if expected == 0 || pixels.len() as u64 != expected {
-            return Err(format!("{} bytes for {width} x {height} pixels", pixels.len()));
-        }
+        let pixel = if *channels == 1 { PixelType::U8 } else { PixelType::U8x3 };
         bench.pixels.clear();
-        if [*width, *height] == [self.size; 2] {
+        let asked = f64::from(self.size);
+        let whole = [part.width, part.height] == [asked; 2];
+        if whole && [*width, *height] == [self.size; 2] {
             bench.pixels.extend_from_slice(pixels);
             return Ok(());
         }
         bench.pixels.resize((self.size * self.size * channels) as usize, 0);
-        let side = f64::from(*width.min(height));
-        let start = |length: u32| (along * (f64::from(length) - side)).floor();
         let options = ResizeOptions::new()
             .resize_alg(ResizeAlg::Convolution(FilterType::Bilinear))
-            .crop(start(*width), start(*height), side, side);
+            .crop(part.left, part.top, part.width, part.height);
         let source = ImageRef::new(*width, *height, pixels, pixel).map_err(|e| e.to_string())?;
         Target::from_slice_u8(self.size, self.size, &mut bench.pixels, pixel)
             .map_err(|error| error.to_string())
@@ -171,6 +184,19 @@ impl Recipe {
             }
         }
     }
+}
+
+/// An image has 1 or 3 channels and as many bytes as its size says.
+fn check(image: &Image) -> Result<(), String> {
+    let Image { width, height, channels, pixels } = image;
+    if !matches!(channels, 1 | 3) {
+        return Err(format!("{channels} channels; 1 and 3 are known"));
+    }
+    let expected = u64::from(*width) * u64::from(*height) * u64::from(*channels);
+    if expected == 0 || pixels.len() as u64 != expected {
+        return Err(format!("{} bytes for {width} x {height} pixels", pixels.len()));
+    }
+    Ok(())
 }
 
 /// Grey level of an RGB pixel (ITU-R BT.601).
@@ -246,11 +272,44 @@ mod tests {
     }
 
     #[test]
+    fn random_crops_depend_on_the_sample_only_and_show_what_was_drawn() {
+        // Brightness grows to the right only: the columns' levels tell the crop's place.
+        let image = picture(200, 100, |x, _| x as u8);
+        let crop = Crop::Random { scale: [0.08, 1.0], ratio: [0.75, 4.0 / 3.0] };
+        let recipe = identity(20, 3).cropped(crop);
+        let mut flips = 0;
+        for sample in 0..100 {
+            let view = View::Drawn { epoch: 1, sample };
+            let out = run(&recipe, &image, view);
+            assert_eq!(out, run(&recipe, &image, view));
+            let Draws { part, flip, .. } = recipe.draws(view, [200, 100]);
+            let middle = (out[9] + out[10]) / 2.0 * 255.0;
+            let expected = part.left + part.width / 2.0 - 0.5;
+            assert!((f64::from(middle) - expected).abs() <= 1.0, "{middle}, not {expected}");
+            assert_eq!(out[0] > out[19], flip, "of {sample}");
+            flips += u32::from(flip);
+        }
+        assert!((25..75).contains(&flips), "{flips} of 100 are flipped");
+    }
+
+    #[test]
+    fn a_centre_crop_is_the_evaluations_view_or_its_mirror() {
+        let image = picture(30, 12, |x, y| (x * 8 + y) as u8);
+        let recipe = identity(6, 1).cropped(Crop::Centre);
+        let plain = run(&recipe, &image, View::Centre);
+        let mirror: Vec<f32> = plain.chunks(6).flat_map(|row| row.iter().rev().copied()).collect();
+        let of = |sample| run(&recipe, &image, View::Drawn { epoch: 0, sample });
+        let seen: Vec<_> = (0..40).map(of).collect();
+        assert!(seen.iter().all(|out| *out == plain || *out == mirror));
+        assert!(seen.contains(&plain) && seen.contains(&mirror));
+    }
+
+    #[test]
     fn what_moves_in_is_the_mean_colour() {
         let recipe = Recipe::new(8, 3, 1, Normalization::IMAGENET);
         let image = picture(8, 8, |_, _| 255);
         let mut out = Vec::new();
-        let draws = Draws { along: 0.0, shift: [1, -1], flip: true };
+        let draws = Draws { part: crop::square(0.0, [8, 8]), shift: [1, -1], flip: true };
         recipe.normalise(&image.pixels, draws, &mut out);
         let zeros = out[..64].iter().filter(|&&v| v == 0.0).count();
         assert_eq!(zeros, 15, "one row and one column");

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use kintsugi::config::{Config, ConfigError, parse};
+use kintsugi::config::{Config, ConfigError, Crop, parse};
 
 /// A file that is removed with its folder.
 fn file(text: &str) -> (tempfile::TempDir, PathBuf) {
@@ -109,6 +109,25 @@ fn malformed_files_and_overrides_are_named() {
     }
     let error = parse::load(Path::new("/no/such/file.toml"), &[]).unwrap_err().to_string();
     assert!(error.contains("/no/such/file.toml"), "{error}");
+}
+
+#[test]
+fn crops_keep_to_their_ranges() {
+    let random = "data.crop=random";
+    for scale in ["[0.0, 1.0]", "[0.5, 1.5]", "[0.6, 0.5]", "[nan, 1.0]"] {
+        let asked = format!("data.crop_scale={scale}");
+        refused(GOOD, &[random, &asked], &["data.crop_scale", "above 0, to 1"]);
+    }
+    for ratio in ["[0.0, 1.0]", "[1.0, inf]", "[2.0, 1.0]"] {
+        let asked = format!("data.crop_ratio={ratio}");
+        refused(GOOD, &[random, &asked], &["data.crop_ratio", "from 0.01 to 100"]);
+    }
+    refused(GOOD, &["data.crop_scale=[0.5, 1.0]"], &["data.crop_scale", "\"random\""]);
+    refused(GOOD, &[random, "data.augment=false"], &["data.crop", "random", "leave one"]);
+    refused(GOOD, &["data.crop=middle"], &["data.crop", "middle", "center"]);
+    let good = [random, "data.crop_scale=[0.2, 1.0]", "data.crop_ratio=[0.5, 2.0]"];
+    let config = load(GOOD, &good).expect("within its ranges");
+    assert_eq!(config.data.crop(), Crop::Random { scale: [0.2, 1.0], ratio: [0.5, 2.0] });
 }
 
 #[test]

@@ -210,6 +210,7 @@ mod tests {
             image_size: 8,
             channels: 3,
             augment: false,
+            crop: config.data.crop(),
             seed: 1,
             bad_image: config.data.bad_image,
         };
