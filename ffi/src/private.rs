@@ -68,6 +68,38 @@ pub fn make_file(path: &Path) -> io::Result<File> {
     options.open(path)
 }
 
+/// Opens a plain file to write, or makes it, with these rights; what is in it stays. Not through a
+/// link: whoever may make names there would choose which of our files is written.
+///
+/// # Errors
+/// The kernel's; `PermissionDenied` where the name is a link or no plain file.
+pub fn open_to_write(path: &Path, mode: u32) -> io::Result<File> {
+    let mut options = OpenOptions::new();
+    options.write(true).create(true).truncate(false).mode(mode).custom_flags(PLAIN);
+    let file = options.open(path).map_err(of_a_link)?;
+    match file.metadata()?.is_file() {
+        true => Ok(file),
+        false => Err(refused("it is no plain file".into())),
+    }
+}
+
+/// Whether anybody at all may make names in the folder of `path`. A folder that cannot be asked
+/// counts as such.
+pub fn lies_open(path: &Path) -> bool {
+    std::fs::metadata(folder_of(path)).map_or(true, |facts| facts.mode() & ALL_WRITE != 0)
+}
+
+fn folder_of(path: &Path) -> &Path {
+    path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
+fn of_a_link(error: io::Error) -> io::Error {
+    match error.raw_os_error() {
+        Some(libc::ELOOP) => refused("it is a link".into()),
+        _ => error,
+    }
+}
+
 /// What is done with a file that is there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Access {
@@ -85,10 +117,7 @@ pub enum Access {
 pub fn open_file(path: &Path, access: Access) -> io::Result<File> {
     let mut options = OpenOptions::new();
     options.read(true).write(access == Access::ReadWrite).custom_flags(PLAIN);
-    let file = options.open(path).map_err(|error| match error.raw_os_error() {
-        Some(libc::ELOOP) => refused("it is a link".into()),
-        _ => error,
-    })?;
+    let file = options.open(path).map_err(of_a_link)?;
     let facts = file.metadata()?;
     if !facts.is_file() {
         return Err(refused("it is no plain file".into()));
@@ -137,8 +166,7 @@ pub fn remove_folder(path: &Path) -> io::Result<bool> {
 /// that gives all files to one user (a network's, a guest's) his number says nothing.
 pub fn planted_by(path: &Path) -> Option<u32> {
     let facts = std::fs::symlink_metadata(path).ok()?;
-    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
-    let parent = parent.unwrap_or(Path::new("."));
+    let parent = folder_of(path);
     let place = std::fs::metadata(parent).ok()?;
     let open = place.mode() & (ALL_WRITE | STICKY) == ALL_WRITE | STICKY;
     let owner = facts.uid();
@@ -186,6 +214,24 @@ mod tests {
 
     fn mode(path: &Path) -> u32 {
         std::fs::metadata(path).expect("there").mode() & 0o7777
+    }
+
+    #[test]
+    fn what_is_opened_to_be_written_is_a_plain_file_and_not_what_a_link_names() {
+        let place = Place::new("private-write");
+        let (file, link) = (place.0.join("file"), place.0.join("link"));
+        std::fs::write(&file, "kept").expect("written");
+        std::os::unix::fs::symlink(&file, &link).expect("a link");
+        let refused = open_to_write(&link, FILE_MODE).expect_err("a link");
+        assert_eq!(refused.kind(), io::ErrorKind::PermissionDenied);
+        assert!(open_to_write(&place.0, FILE_MODE).is_err(), "a folder");
+        open_to_write(&file, FILE_MODE).expect("there already");
+        assert_eq!(std::fs::read_to_string(&file).expect("there"), "kept");
+        open_to_write(&place.0.join("new"), FILE_MODE).expect("made");
+        assert_eq!(mode(&place.0.join("new")), FILE_MODE);
+        assert!(!lies_open(&file), "a folder of ours");
+        std::fs::set_permissions(&place.0, Permissions::from_mode(0o1777)).expect("ours");
+        assert!(lies_open(&file) && lies_open(&place.0.join("none/file")));
     }
 
     #[test]

@@ -2,12 +2,12 @@
 //! renamed when it is whole. Who finds it locked waits; the kernel frees the lock when its holder
 //! dies.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File};
 use std::io;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use kintsugi_ffi::lock;
+use kintsugi_ffi::{lock, private};
 
 /// Ends its name.
 const PART: &str = ".part";
@@ -30,9 +30,7 @@ impl Part {
         let mut path = whole.as_os_str().to_owned();
         path.push(PART);
         let path = PathBuf::from(path);
-        let mut options = OpenOptions::new();
-        options.write(true).create(true).truncate(false).mode(mode);
-        let file = options.open(&path)?;
+        let file = private::open_to_write(&path, mode)?;
         lock::await_lock(&file)?;
         Ok(Self { file, path })
     }

@@ -16,6 +16,13 @@ pub(super) enum Data {
     Awaited,
 }
 
+impl From<bool> for Data {
+    /// Whether the call could end.
+    fn from(could_end: bool) -> Self {
+        if could_end { Self::Here } else { Self::Awaited }
+    }
+}
+
 impl BoardState {
     /// Holds an answer back for a while, sometimes.
     pub(super) fn held(&mut self, process: usize, probability: f64) -> bool {

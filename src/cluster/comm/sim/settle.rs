@@ -7,7 +7,6 @@
 use std::sync::Arc;
 
 use super::super::{Agreement, CommError, SpawnError};
-use super::news::Data;
 use super::options::{Death, When};
 use super::reduce::combine;
 use super::state::{
@@ -300,8 +299,7 @@ impl BoardState {
     fn collective(&mut self, process: usize, key: Match, kind: Kind) -> Option<Reply> {
         let comm = key.0;
         let ready = self.is_ready(key, kind);
-        let data = if ready { Data::Here } else { Data::Awaited };
-        if let Some(interrupted) = self.revocation(process, comm, data)? {
+        if let Some(interrupted) = self.revocation(process, comm, ready.into())? {
             return Some(interrupted);
         }
         if ready && !(self.someone_died(comm) && self.chance(0.5)) {
@@ -433,8 +431,7 @@ impl BoardState {
         let waits = letters.is_some_and(|l| l.iter().any(|(m, _)| *m == parked.message));
         let rendezvous = self.lot(process, 0.5);
         let ready = !waits || !rendezvous;
-        let data = if ready { Data::Here } else { Data::Awaited };
-        if let Some(interrupted) = self.revocation(process, comm, data)? {
+        if let Some(interrupted) = self.revocation(process, comm, ready.into())? {
             return Some(interrupted);
         }
         if !self.alive(self.groups[comm].processes[to]) && (!ready || self.chance(0.5)) {
@@ -456,8 +453,7 @@ impl BoardState {
         }
         let key = (comm, from, rank, tag);
         let ready = self.mail.get(&key).is_some_and(|letters| !letters.is_empty());
-        let data = if ready { Data::Here } else { Data::Awaited };
-        if let Some(interrupted) = self.revocation(process, comm, data)? {
+        if let Some(interrupted) = self.revocation(process, comm, ready.into())? {
             return Some(interrupted);
         }
         let sender = self.groups[comm].processes[from];

@@ -1,17 +1,19 @@
 //! The saved form of a shard's listing: a line with a hash of the rest, then JSON that says of
-//! which shard it is. It is trusted where the shard has the size and the time that it names.
+//! which shard it is. It is trusted where the shard has the size and the time that it names, and
+//! lies beside it only where not everybody may write.
 
 use std::borrow::Cow;
 use std::cell::Cell;
 use std::path::{Path, PathBuf};
 
+use kintsugi_ffi::private;
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::{xxh3_64, xxh3_128};
 
 use crate::data::index::{Index, Learned, learn};
 use crate::data::store::{Kind, Store};
 
-use super::shard::{self, Listing};
+use super::shard::{self, Listing, Sample};
 
 /// Raised when the form or the meaning of what is saved changes.
 const VERSION: u32 = 1;
@@ -97,6 +99,8 @@ fn places(shard: &Path, cache: Option<&Path>) -> Vec<PathBuf> {
     beside.push(".");
     beside.push(ENDING);
     let mut places = vec![PathBuf::from(beside)];
+    // Anybody could write an index there, or stand in the way of ours.
+    places.retain(|place| !private::lies_open(place));
     places.extend(cache.map(|folder| {
         // Shards of two folders may have one name.
         let of = xxh3_128(shard.as_os_str().as_encoded_bytes());
@@ -123,6 +127,12 @@ fn read(place: &Path, now: (u64, i64)) -> Option<Listing> {
         return None;
     }
     let saved: Saved<Listing> = serde_json::from_slice(text).ok()?;
-    let fits = saved.version == VERSION && (saved.bytes, saved.changed_ns) == now;
+    let inside = |sample: &Sample| {
+        let end = sample.offset.checked_add(sample.length);
+        end.is_some_and(|end| end <= saved.bytes) && sample.label < shard::CLASSES_MAX
+    };
+    let fits = saved.version == VERSION
+        && (saved.bytes, saved.changed_ns) == now
+        && saved.listing.samples.iter().all(inside);
     fits.then_some(saved.listing)
 }

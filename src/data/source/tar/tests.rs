@@ -1,6 +1,7 @@
 //! A set of shards, its index, and what it says when something is wrong with it.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 
 use super::*;
 use crate::data::DataError;
@@ -89,8 +90,12 @@ fn an_index_lies_beside_its_shard_and_is_trusted_while_the_shard_is_as_it_was() 
     fs::write(&index, format!("{hash:016x}\n{body}")).expect("written");
     let set = place.open("t-0.tar").expect("opened");
     assert!(set.name(0).ends_with("renamed.ppm") && set.remarks().is_empty());
-    // A byte that is wrong, or a cut: it is made anew, and said.
-    for damaged in [text.clone(), text[..40].to_owned(), String::new()] {
+    // A byte that is wrong, a cut, a sample beyond the shard's end: it is made anew, and said.
+    let beyond = body.replacen("\"length\":14", "\"length\":1400000000", 1);
+    assert_ne!(beyond, body);
+    let hash = xxhash_rust::xxh3::xxh3_64(beyond.as_bytes());
+    let beyond = format!("{hash:016x}\n{beyond}");
+    for damaged in [text.clone(), text[..40].to_owned(), String::new(), beyond] {
         fs::write(&index, damaged).expect("written");
         let set = place.open("t-0.tar").expect("opened");
         assert_eq!(set.fingerprint(), fingerprint);
@@ -119,6 +124,22 @@ fn where_nothing_can_lie_beside_a_shard_the_run_keeps_its_index() {
     assert_eq!(set.fingerprint(), fingerprint);
     let [remark] = set.remarks() else { panic!("{:?}", set.remarks()) };
     assert!(remark.contains("listed anew at every start"), "{remark}");
+}
+
+#[test]
+fn where_everybody_may_write_no_index_is_believed_or_made_beside_a_shard() {
+    let place = Place::new();
+    place.open("t-0.tar").expect("opened");
+    let planted = fs::read_to_string(place.path("t-0.tar.index")).expect("there");
+    let body = planted.split_once('\n').expect("a line").1.replace("000000.ppm", "renamed.ppm");
+    let hash = xxhash_rust::xxh3::xxh3_64(body.as_bytes());
+    let planted = format!("{hash:016x}\n{body}");
+    fs::write(place.path("t-0.tar.index"), &planted).expect("written");
+    fs::set_permissions(place.0.path(), fs::Permissions::from_mode(0o1777)).expect("ours");
+    let set = place.open("t-{0..1}.tar").expect("opened");
+    assert!(set.name(0).ends_with("000000.ppm"), "{}", set.name(0));
+    assert!(!place.names().contains(&"t-1.tar.index".to_owned()), "{:?}", place.names());
+    assert_eq!(fs::read_dir(place.path("cache")).expect("made").count(), 2);
 }
 
 #[test]
