@@ -94,6 +94,18 @@ pub enum LaunchError {
         /// The folder.
         path: PathBuf,
     },
+    /// Another version of this program began the run: exit code 2.
+    #[error(
+        "{} was begun by another version, whose config.toml this one cannot read ({reason}); go on \
+         with that version, name another --run-dir, or start anew with --fresh",
+        path.shown()
+    )]
+    OtherVersion {
+        /// The folder.
+        path: PathBuf,
+        /// What it stumbles over.
+        reason: ConfigError,
+    },
     /// The run was started with another configuration.
     #[error(
         "{} was started with other values, which a run that goes on must keep:\n{changes}\n\
@@ -126,7 +138,8 @@ impl LaunchError {
         match self {
             Self::Config(_) | Self::Refused { .. } => 2,
             Self::NoMpirun { .. } | Self::NoRuntime { .. } => 2,
-            Self::Planted { .. } | Self::NotARun { .. } | Self::Changed { .. } => 2,
+            Self::Planted { .. } | Self::NotARun { .. } => 2,
+            Self::OtherVersion { .. } | Self::Changed { .. } => 2,
             Self::Lock(LockError::Superseded { .. }) => 85,
             Self::Lock(LockError::Moved { .. }) => 2,
             Self::Lock(LockError::Held { .. }) => 75,

@@ -99,7 +99,10 @@ impl RunDir {
                 false => Err(LaunchError::NotARun { path: self.path.clone() }),
             };
         }
-        let old = parse::read(&file, &[])?;
+        let old = parse::read(&file, &[]).map_err(|reason| {
+            let path = self.path.clone();
+            LaunchError::OtherVersion { path, reason }
+        })?;
         if owners == Owners::Unasked {
             config.train.owners = old.train.owners;
         }
@@ -246,6 +249,24 @@ mod tests {
         EndingFiles::of(run.storage()).write_result(&completed()).unwrap();
         let found = run.inspect(&mut config(), Owners::Unasked).unwrap();
         assert_eq!(found, Found::Completed(Box::new(completed())));
+    }
+
+    #[test]
+    fn a_run_of_another_version_is_refused_with_what_to_do() {
+        let (_folder, run) = started();
+        let file = run.join("config.toml");
+        let text = std::fs::read_to_string(&file).unwrap();
+        for other in ["cache = \"none\"", "cache = \"off\"\nblocks = 3"] {
+            let text = text.replace("cache = \"off\"", other);
+            std::fs::write(&file, text).unwrap();
+            let error = run.inspect(&mut config(), Owners::Unasked).unwrap_err();
+            let said = error.to_string();
+            assert!(
+                said.contains("begun by another version") && said.contains("--fresh"),
+                "{said}"
+            );
+            assert_eq!(error.exit_code(), 2);
+        }
     }
 
     #[test]
