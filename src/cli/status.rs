@@ -9,6 +9,7 @@ use crate::observe::console::{self, print_line, say};
 
 mod facts;
 mod live;
+mod reading;
 
 /// Shows where a run stands.
 #[derive(Debug, clap::Args)]

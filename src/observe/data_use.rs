@@ -54,6 +54,9 @@ impl DataUse {
     }
 }
 
+/// A wait that takes this share of steps is worth a word.
+const NOTABLE_SHARE: f64 = 0.2;
+
 /// What a worker waited for in a step, in seconds: means over all workers.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
@@ -77,15 +80,33 @@ impl Waits {
         self.peers += other.peers;
     }
 
-    /// The largest of them, in words, and its seconds.
-    pub fn longest(&self) -> (&'static str, f64) {
-        let all = [
-            ("data", self.data),
-            ("decode", self.decode),
-            ("staging", self.staging),
-            ("peers", self.peers),
-        ];
-        all.into_iter().max_by(|a, b| a.1.total_cmp(&b.1)).unwrap_or(("nothing", 0.0))
+    /// Each by its name.
+    fn named(&self) -> [(&'static str, f64); 4] {
+        let Self { data, decode, staging, peers } = *self;
+        [("data", data), ("decode", decode), ("staging", staging), ("peers", peers)]
+    }
+
+    /// Those that took much of so many seconds of steps, the longest first, for a person.
+    pub fn notable(&self, seconds: f64) -> Option<String> {
+        let shares = self.named().map(|(name, wait)| (name, wait / seconds.max(1e-9)));
+        let mut much: Vec<_> = shares.into_iter().filter(|wait| wait.1 >= NOTABLE_SHARE).collect();
+        much.sort_by(|a, b| b.1.total_cmp(&a.1));
+        let told: Vec<String> =
+            much.iter().map(|(name, share)| format!("{name} {:.0}%", share * 100.0)).collect();
+        (!told.is_empty()).then(|| format!("waits for {}", told.join(", ")))
+    }
+
+    /// Shares of so many seconds of steps.
+    #[must_use]
+    pub fn shares(&self, seconds: f64) -> Self {
+        let share = |wait: f64| wait / seconds.max(1e-9);
+        let Self { data, decode, staging, peers } = *self;
+        Self {
+            data: share(data),
+            decode: share(decode),
+            staging: share(staging),
+            peers: share(peers),
+        }
     }
 }
 
@@ -107,10 +128,12 @@ mod tests {
     }
 
     #[test]
-    fn the_longest_wait_has_a_name() {
+    fn waits_that_take_much_of_the_steps_are_named_the_longest_first() {
         let mut waits = Waits { data: 0.1, decode: 0.3, staging: 0.2, peers: 0.0 };
-        assert_eq!(waits.longest(), ("decode", 0.3));
+        assert_eq!(waits.notable(1.0).as_deref(), Some("waits for decode 30%, staging 20%"));
         waits.add(&Waits { staging: 1.0, ..Waits::default() });
-        assert_eq!(waits.longest(), ("staging", 1.2));
+        assert_eq!(waits.notable(2.0).as_deref(), Some("waits for staging 60%"));
+        assert_eq!(waits.notable(100.0), None);
+        assert_eq!(waits.shares(2.0).staging, 0.6);
     }
 }

@@ -148,8 +148,11 @@ pub enum Kind {
         used: DataUse,
         waits: Waits,
     },
-    /// Files of the writer's node that are copied to it: so far, and of all that its rank reads.
+    /// Files that are copied to the nodes of those who read them: so far, and of all. ranks: of how
+    /// many ranks this is the sum; 0: of the one that wrote the line.
     Staging {
+        #[serde(default)]
+        ranks: u32,
         files: u64,
         files_total: u64,
         bytes: u64,

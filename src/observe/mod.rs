@@ -5,6 +5,7 @@
 
 pub mod clock;
 pub mod console;
+pub mod copies;
 pub mod data_use;
 pub mod event;
 pub mod ledger;
@@ -15,5 +16,6 @@ pub mod progress;
 pub mod refusal;
 pub mod report;
 pub mod result;
+pub mod spans;
 pub mod storage;
 pub mod tensorboard;

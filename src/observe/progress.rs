@@ -9,8 +9,12 @@ use crate::config::Shown;
 
 use super::console::bar::bar;
 use super::console::{self, Diagnostics};
+use super::copies::Copies;
+use super::data_use::Waits;
 use super::event::{Event, Kind, Link, RecoveryRecord, names_of};
 use super::report::episodes::in_order;
+
+pub use super::spans::{clock, duration};
 
 /// Plain lines about steps come at most this often, in seconds of the run's own clock.
 const LINE_SECONDS: f64 = 2.0;
@@ -37,6 +41,7 @@ pub struct Progress {
     waiting: bool,
     /// When the next line about staging is due (run seconds).
     staging_due: f64,
+    copies: Copies,
 }
 
 impl Default for Progress {
@@ -63,7 +68,15 @@ impl Progress {
     fn with(output: Output) -> Self {
         let state = BarState::default();
         let line_due = f64::NEG_INFINITY;
-        Self { output, state, max_seconds: None, line_due, waiting: false, staging_due: 0.0 }
+        Self {
+            output,
+            state,
+            max_seconds: None,
+            line_due,
+            waiting: false,
+            staging_due: 0.0,
+            copies: Copies::default(),
+        }
     }
 
     /// The run's `train.max_seconds`, for the remaining time and the length of the bar.
@@ -75,6 +88,7 @@ impl Progress {
     /// Takes one event, in the order written.
     pub fn on(&mut self, event: &Event) {
         self.state.on(event);
+        self.copies.on(event);
         if matches!((&event.kind, &self.output), (Kind::RunEnd { .. }, Output::Lines(_))) {
             let line = self.state.line(self.max_seconds);
             self.print(&line);
@@ -83,8 +97,11 @@ impl Progress {
         let waits = matches!(event.kind, Kind::Waiting { .. });
         let known = waits && std::mem::replace(&mut self.waiting, true);
         self.waiting &= waits || !is_counted(&event.kind);
-        let known = known || self.passes_over(event);
-        if let Some(line) = announcement(event).filter(|_| !known) {
+        let line = match event.kind {
+            Kind::Staging { .. } => self.staging(event.seconds),
+            _ => announcement(event).filter(|_| !known),
+        };
+        if let Some(line) = line {
             self.print(&line);
         }
         match &event.kind {
@@ -94,14 +111,15 @@ impl Progress {
         }
     }
 
-    /// Every rank may tell how far its staging is: one line in a while stands for all.
-    fn passes_over(&mut self, event: &Event) -> bool {
-        let Kind::Staging { .. } = event.kind else { return false };
-        let early = event.seconds < self.staging_due;
+    /// Every rank that waits may tell how far its staging is: one line in a while stands for all,
+    /// and the last one always comes.
+    fn staging(&mut self, seconds: f64) -> Option<String> {
+        let staged = self.copies.newest()?;
+        let early = seconds < self.staging_due && !staged.is_whole();
         if !early {
-            self.staging_due = event.seconds + LINE_SECONDS;
+            self.staging_due = seconds + LINE_SECONDS;
         }
-        early
+        (!early).then(|| staged.line())
     }
 
     /// Takes the bar away and leaves its last line.
@@ -162,8 +180,22 @@ struct BarState {
     loss: Smoothed,
     error: Smoothed,
     validation: Option<f64>,
-    /// (seconds, samples, step) of the newest steps.
-    recent: VecDeque<(f64, u64, u64)>,
+    /// The newest steps.
+    recent: VecDeque<Recent>,
+    /// What the next reported steps waited for.
+    waits: Waits,
+}
+
+/// A report of steps.
+#[derive(Debug, Clone, Copy)]
+struct Recent {
+    /// Of the run.
+    at: f64,
+    step: u64,
+    samples: u64,
+    /// That the steps took.
+    seconds: f64,
+    waits: Waits,
 }
 
 impl BarState {
@@ -175,12 +207,13 @@ impl BarState {
                 self.step = event.step;
                 self.recent.clear();
             }
-            Kind::Step { epoch, loss, error, samples, .. } => {
+            Kind::Data { waits, .. } => self.waits = *waits,
+            Kind::Step { epoch, loss, error, samples, seconds, .. } => {
                 self.step = event.step;
                 self.epoch = *epoch;
                 self.loss.add(*loss, *samples);
                 self.error.add(*error, *samples);
-                self.remember(event.seconds, *samples);
+                self.remember(event.seconds, *samples, *seconds);
             }
             Kind::Evaluation { error, .. } => self.validation = Some(*error),
             Kind::Restarted { .. } => self.step = event.step,
@@ -188,9 +221,10 @@ impl BarState {
         }
     }
 
-    fn remember(&mut self, seconds: f64, samples: u64) {
-        self.recent.push_back((seconds, samples, self.step));
-        let old = |first: &(f64, u64, u64)| seconds - first.0 > SPEED_SECONDS;
+    fn remember(&mut self, at: f64, samples: u64, seconds: f64) {
+        let waits = std::mem::take(&mut self.waits);
+        self.recent.push_back(Recent { at, step: self.step, samples, seconds, waits });
+        let old = |first: &Recent| at - first.at > SPEED_SECONDS;
         while self.recent.len() > SPEED_STEPS_MAX || self.recent.front().is_some_and(old) {
             self.recent.pop_front();
         }
@@ -199,10 +233,20 @@ impl BarState {
     /// Images and steps per second over the newest past, stalls included.
     fn speed(&self) -> Option<(f64, f64)> {
         let (first, last) = (self.recent.front()?, self.recent.back()?);
-        let seconds = last.0 - first.0;
-        let samples: u64 = self.recent.iter().skip(1).map(|step| step.1).sum();
-        let steps = last.2.saturating_sub(first.2);
+        let seconds = last.at - first.at;
+        let samples: u64 = self.recent.iter().skip(1).map(|step| step.samples).sum();
+        let steps = last.step.saturating_sub(first.step);
         (seconds > 0.0).then(|| (samples as f64 / seconds, steps as f64 / seconds))
+    }
+
+    /// What the newest steps waited for, where that is much of them.
+    fn waits(&self) -> Option<String> {
+        let (mut waits, mut seconds) = (Waits::default(), 0.0);
+        for recent in &self.recent {
+            waits.add(&recent.waits);
+            seconds += recent.seconds;
+        }
+        waits.notable(seconds)
     }
 
     /// Seconds until the first of the two limits is reached.
@@ -252,6 +296,9 @@ impl BarState {
         if let Some((images, _)) = self.speed() {
             line.push_str(&format!("  {images:.0} images/s"));
         }
+        if let Some(waits) = self.waits() {
+            line.push_str(&format!("  {waits}"));
+        }
         if let Some(seconds) = self.remaining(max_seconds) {
             line.push_str(&format!("  {} left", clock(seconds)));
         }
@@ -291,27 +338,6 @@ impl Smoothed {
 /// `12.34%` of a fraction.
 fn percent(fraction: f64) -> String {
     format!("{:.2}%", fraction * 100.0)
-}
-
-/// `42s`, `3m07s`, `2h05m`.
-pub fn clock(seconds: f64) -> String {
-    let whole = seconds.max(0.0).round() as u64;
-    match whole {
-        0..60 => format!("{whole}s"),
-        60..3600 => format!("{}m{:02}s", whole / 60, whole % 60),
-        _ => format!("{}h{:02}m", whole / 3600, whole % 3600 / 60),
-    }
-}
-
-/// A length of time from microseconds to minutes, three figures.
-pub fn duration(seconds: f64) -> String {
-    match seconds {
-        s if s < 0.0000995 => format!("{:.0} µs", s * 1e6),
-        s if s < 0.0995 => format!("{:.1} ms", s * 1e3),
-        s if s < 0.9995 => format!("{:.0} ms", s * 1e3),
-        s if s < 99.95 => format!("{s:.2} s"),
-        s => clock(s),
-    }
 }
 
 /// Whether an event tells of samples that were computed.
@@ -365,22 +391,6 @@ fn announcement(event: &Event) -> Option<String> {
             "waiting up to {} (data.patience) for the storage of the data set: {reason}",
             clock(*patience_seconds)
         ),
-        Kind::Staging { files, files_total, bytes, bytes_total, bytes_per_second } => {
-            let left = bytes_total.saturating_sub(*bytes) as f64 / bytes_per_second.max(1.0);
-            let left = match files < files_total {
-                true => format!(", {} left", clock(left)),
-                false => String::new(),
-            };
-            let mb = |bytes: f64| bytes / 1e6;
-            format!(
-                "rank {} staged {files} of {files_total} files ({:.1} of {:.1} MB, {:.1} \
-                 MB/s{left})",
-                event.rank,
-                mb(*bytes as f64),
-                mb(*bytes_total as f64),
-                mb(*bytes_per_second)
-            )
-        }
         Kind::Warning { message } => format!("warning: {message}"),
         Kind::RunEnd { status, reason, state_sha256 } => {
             let hash = state_sha256.as_deref().map(|hash| format!(", state {}", short(hash)));

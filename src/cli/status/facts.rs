@@ -17,6 +17,8 @@ use crate::observe::report::read::read_result;
 use crate::observe::result::{RunResult, Status};
 use crate::observe::storage::FileSystem;
 
+use super::reading::Reading;
+
 /// Silence after which nobody takes a run for one that goes on: as long as a start may take, and
 /// longer than a repair may, unless these limits were raised.
 pub(super) const SILENCE_SECONDS_MAX: f64 = 120.0;
@@ -53,6 +55,8 @@ pub(super) struct Report {
     /// Seconds that each rank computes in a step, in rank order.
     pub(super) rank_seconds: Vec<f64>,
     pub(super) members: Vec<Member>,
+    #[serde(flatten)]
+    pub(super) reading: Reading,
     pub(super) recoveries: usize,
     pub(super) recovery_seconds: f64,
     pub(super) lost_steps: u64,
@@ -121,6 +125,7 @@ pub(super) fn report(folder: &Path, events: &[Event]) -> Result<Report, String> 
         })
         .unwrap_or_default(),
         members,
+        reading: Reading::of(events),
         // Not `sum`, which of nothing is -0.0.
         recovery_seconds: recoveries.iter().fold(0.0, |all, episode| all + episode.seconds()),
         lost_steps: recoveries.iter().map(|episode| episode.lost_steps).sum(),
@@ -238,6 +243,7 @@ pub(super) fn lines(report: &Report) -> String {
         duration(report.recovery_seconds),
         report.lost_steps
     ));
+    report.reading.lines().iter().for_each(|line| text.push_str(&format!("{line}\n")));
     for member in &report.members {
         let role = match member.role {
             Role::Active => format!("rank {}", member.rank),

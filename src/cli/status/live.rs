@@ -266,6 +266,7 @@ fn view(report: &Report, events: &[Event], limit: Option<f64>, rows: usize) -> V
         duration(report.recovery_seconds),
         report.lost_steps
     ));
+    view.extend(report.reading.lines());
     view.extend(repairs(events));
     view.push(String::new());
     view.extend(nodes(&report.members));

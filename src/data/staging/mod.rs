@@ -28,6 +28,7 @@ mod manifest;
 mod many;
 pub mod pace;
 pub mod place;
+pub mod progress;
 mod walk;
 
 use folder::{CopyError, Done, Folder};
@@ -35,6 +36,7 @@ use gate::Gate;
 use key::Key;
 use many::{Many, Need};
 use pace::{Pace, Paced};
+use progress::Progress;
 use walk::{Next, Walk};
 
 /// Left free where copies lie.
@@ -43,21 +45,6 @@ const SPARE_BYTES: u64 = 16 << 20;
 const CLOSE_LIMIT: Duration = Duration::from_secs(5);
 /// Micro-batches that a worker goes through at a stretch, while others wait for their word.
 const STRETCH_MAX: u64 = 256;
-
-/// How far it is, for people.
-#[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub struct Progress {
-    /// Files of this rank that are on its node.
-    pub files: u64,
-    /// All its files.
-    pub files_total: u64,
-    /// Bytes of those that are there.
-    pub bytes: u64,
-    /// Bytes of all.
-    pub bytes_total: u64,
-    /// Bytes that this process copied a second.
-    pub rate: f64,
-}
 
 /// The copying of one rank's share.
 pub struct Staging {
@@ -215,7 +202,9 @@ impl Staging {
     pub fn progress(&self) -> Progress {
         let state = self.lock();
         let seconds = state.begun.map_or(0.0, |begun| begun.elapsed().as_secs_f64());
-        Progress { rate: state.copied_bytes as f64 / seconds.max(1e-3), ..state.progress }
+        let rate = state.copied_bytes as f64 / seconds.max(1e-3);
+        let lacks = !state.stopped && !state.gate.is_whole();
+        Progress { rate, lacking: lacks.into(), ..state.progress }
     }
 
     /// Whether everything is there.

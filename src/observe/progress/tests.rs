@@ -3,7 +3,8 @@
 use std::io::{self, Write};
 use std::sync::{Arc, Mutex};
 
-use super::{BarState, LINE_SECONDS, Progress, Smoothed, announcement, clock, duration};
+use super::{BarState, LINE_SECONDS, Progress, Smoothed, announcement};
+use crate::observe::data_use::{DataUse, Waits};
 use crate::observe::event::{Event, Kind, Lost, RecoveryRecord, VERSION};
 
 #[derive(Clone, Default)]
@@ -119,17 +120,6 @@ fn the_smoothed_loss_weighs_samples_not_steps() {
 }
 
 #[test]
-fn time_is_written_as_people_read_it() {
-    assert_eq!(clock(42.4), "42s");
-    assert_eq!(clock(187.0), "3m07s");
-    assert_eq!(clock(7500.0), "2h05m");
-    assert_eq!(duration(0.00004), "40 µs");
-    assert_eq!(duration(0.0123), "12.3 ms");
-    assert_eq!(duration(0.25), "250 ms");
-    assert_eq!(duration(3.5), "3.50 s");
-}
-
-#[test]
 fn what_is_no_number_is_said_and_never_smoothed_away() {
     let mut state = BarState::default();
     state.on(&step(0.1, 1, 2.0, 96));
@@ -153,4 +143,41 @@ fn a_wait_for_the_data_is_said_once_until_the_run_goes_on() {
     progress.on(&waiting(2.0));
     let text = String::from_utf8(sink.0.lock().unwrap().clone()).unwrap();
     assert_eq!(text.matches("waiting up to 1m00s (data.patience)").count(), 2, "{text}");
+}
+
+fn staging(seconds: f64, rank: u32, ranks: u32, files: u64) -> Event {
+    let (files_total, bytes_total, bytes_per_second) = (10, 10_000_000, 1e6);
+    let bytes = files * 1_000_000;
+    let kind = Kind::Staging { ranks, files, files_total, bytes, bytes_total, bytes_per_second };
+    Event { rank, ..event(seconds, 1, kind) }
+}
+
+#[test]
+fn staging_has_a_line_now_and_then_and_always_its_last_one() {
+    let events = [
+        staging(5.0, 0, 0, 2),
+        staging(5.1, 1, 0, 3),
+        staging(8.0, 0, 0, 4),
+        staging(8.1, 0, 2, 10),
+    ];
+    let printed = lines(&events);
+    let expected = [
+        "staged 2 of 10 files of 1 rank (2.0 of 10.0 MB, 1.0 MB/s, 8s left)",
+        "staged 7 of 20 files of 2 ranks (7.0 of 20.0 MB, 2.0 MB/s, 6s left)",
+        "staged 10 of 10 files of 2 ranks (10.0 of 10.0 MB, 1.0 MB/s)",
+    ];
+    assert_eq!(printed, expected);
+}
+
+#[test]
+fn a_step_line_says_what_was_waited_for_where_that_was_much() {
+    let data = |waits| event(0.0, 1, Kind::Data { used: DataUse::default(), waits });
+    let mut state = BarState::default();
+    state.on(&data(Waits { data: 0.009, decode: 0.004, ..Waits::default() }));
+    state.on(&step(0.1, 1, 1.0, 96));
+    assert!(!state.line(None).contains("waits"), "{}", state.line(None));
+    state.on(&data(Waits { staging: 0.06, peers: 0.05, ..Waits::default() }));
+    state.on(&step(0.2, 2, 1.0, 96));
+    let line = state.line(None);
+    assert!(line.contains("waits for staging 30%, peers 25%"), "{line}");
 }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use crate::cluster::guard::report;
 use crate::config::Span;
 use crate::data::DataError;
-use crate::data::staging::Progress;
+use crate::data::staging::progress::Progress;
 
 use crate::train::TrainError;
 

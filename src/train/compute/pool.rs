@@ -6,6 +6,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use crate::cluster::faults::Standing;
+use crate::data::staging::progress::Progress;
 use crate::data::tally::Counts;
 use crate::engine::Compute;
 
@@ -128,6 +129,12 @@ impl Pool {
         let counts = self.shared.loader.supply().tally.counts();
         // Real time has no place in a simulated run: it would not replay.
         if self.inline.is_some() { counts.timeless() } else { counts }
+    }
+
+    /// How far this rank's files are copied; nothing where none are.
+    pub fn staged(&self) -> Progress {
+        let staging = self.shared.loader.supply().staging.as_ref();
+        staging.map_or_else(Progress::default, |staging| staging.progress())
     }
 
     /// How many work at the same time.

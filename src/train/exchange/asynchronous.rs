@@ -16,6 +16,7 @@ use crate::config::{Point, Schedule};
 use crate::data::sampler::Order;
 use crate::observe::ledger::Committed;
 
+use crate::data::staging::progress::{self, Progress};
 use crate::data::tally::{self, Counting, Counts};
 use crate::train::TrainError;
 use crate::train::compute::free_run::{FreeRun, Taken};
@@ -172,14 +173,18 @@ impl Exchange for Asynchronous {
         context.comm.all_reduce(Elements::F32(&self.send, &mut self.received), ReduceOp::Sum)?;
         let mut mine = taken.totals.words().to_vec();
         mine.extend_from_slice(&self.counts.take(self.pool.counts()).words());
+        mine.extend_from_slice(&self.pool.staged().words());
         mine.extend_from_slice(&taken.owner_batches);
         let mut words = vec![0; mine.len()];
         context.comm.all_reduce(Elements::U64(&mine, &mut words), ReduceOp::Sum)?;
         context.replica.at(Point::BeforeVote);
-        let owner_batches = words.split_off(Totals::WORDS + tally::WORDS);
+        let of_reading = tally::WORDS + progress::WORDS;
+        let owner_batches = words.split_off(Totals::WORDS + of_reading);
+        let staged = Progress::from_words(&words.split_off(Totals::WORDS + tally::WORDS));
         let counts = Counts::from_words(&words.split_off(Totals::WORDS));
         let (totals, rank_micros) = (Totals::from_words(&words), Vec::new());
-        Ok(Sums { totals, owner_batches, rank_micros, counts, begun_seconds, again: None })
+        let again = None;
+        Ok(Sums { totals, owner_batches, rank_micros, counts, staged, begun_seconds, again })
     }
 
     fn apply(&mut self, replica: &mut Replica, world: &World, sums: &Sums) -> Committed {

@@ -9,6 +9,7 @@ use crate::cluster::world::World;
 use crate::observe::clock::Clock;
 use crate::observe::ledger::Committed;
 
+use crate::data::staging::progress::Progress;
 use crate::data::tally::Counts;
 use crate::train::TrainError;
 use crate::train::compute::fixed_point::Grid;
@@ -69,6 +70,8 @@ pub struct Sums {
     pub rank_micros: Vec<u64>,
     /// What reading took, over all ranks.
     pub counts: Counts,
+    /// How far files are copied, over all ranks.
+    pub staged: Progress,
     /// In the first step after a repair: seconds until every rank had begun to compute.
     pub begun_seconds: Option<f64>,
     /// Reproducible sums: some value did not fit, so nothing was summed; the grid that holds all.

@@ -12,7 +12,8 @@ use crate::config::{Point, Schedule};
 use crate::data::sampler::Order;
 use crate::observe::ledger::Committed;
 
-use crate::data::tally::{Counting, Counts};
+use crate::data::staging::progress::Progress;
+use crate::data::tally::{self, Counting, Counts};
 use crate::train::TrainError;
 use crate::train::compute::fixed_point::{Grid, GridChoice, Needs};
 use crate::train::compute::gradient_sum::Complete;
@@ -51,6 +52,7 @@ pub struct Synchronous {
 struct Reduced {
     totals: Totals,
     counts: Counts,
+    staged: Progress,
     verdict: GridChoice,
     rank_micros: Vec<u64>,
 }
@@ -160,6 +162,7 @@ impl Synchronous {
         let counted = mine.len() + needed.len();
         mine.extend_from_slice(&needed);
         mine.extend_from_slice(&self.counts.take(self.pool.counts()).words());
+        mine.extend_from_slice(&self.pool.staged().words());
         // Beside them each rank's own time travels, in a word that only it fills.
         let (rank, ranks, times) = (context.comm.rank(), context.comm.size(), mine.len());
         mine.resize(times + ranks, 0);
@@ -167,10 +170,12 @@ impl Synchronous {
         let mut words = vec![0; mine.len()];
         context.comm.all_reduce(Elements::U64(&mine, &mut words), ReduceOp::Sum)?;
         let rank_micros = words.split_off(times);
+        let staged = Progress::from_words(&words.split_off(counted + tally::WORDS));
         let counts = Counts::from_words(&words.split_off(counted));
         let (totals, needs) = words.split_at(Totals::WORDS);
         let verdict = Needs::verdict(needs, self.grid);
-        Ok(Reduced { totals: Totals::from_words(totals), counts, verdict, rank_micros })
+        let totals = Totals::from_words(totals);
+        Ok(Reduced { totals, counts, staged, verdict, rank_micros })
     }
 
     fn set_grid(&mut self, grid: Grid) {
@@ -193,7 +198,8 @@ impl Exchange for Synchronous {
         let begun_seconds = measure_begin(context, &self.pool, begun)?;
         self.pool.shared.pause.release();
         self.reduce_buckets(context)?;
-        let Reduced { mut totals, counts, verdict, rank_micros } = self.reduce_totals(context)?;
+        let reduced = self.reduce_totals(context)?;
+        let Reduced { mut totals, counts, staged, verdict, rank_micros } = reduced;
         let again = match verdict {
             GridChoice::Holds => None,
             GridChoice::Again(grid) => Some(grid),
@@ -206,7 +212,7 @@ impl Exchange for Synchronous {
         };
         context.replica.at(Point::BeforeVote);
         let owner_batches = Vec::new();
-        Ok(Sums { totals, owner_batches, rank_micros, counts, begun_seconds, again })
+        Ok(Sums { totals, owner_batches, rank_micros, counts, staged, begun_seconds, again })
     }
 
     fn apply(&mut self, replica: &mut Replica, world: &World, sums: &Sums) -> Committed {

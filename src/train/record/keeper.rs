@@ -125,8 +125,14 @@ impl Keeper {
         (self.still_current)()
     }
 
-    /// This rank is the writer from now on: fills what a dead one left open.
-    pub fn take_over(&mut self, replica: &Replica, world: &World, journal: &mut Journal) {
+    /// This rank is the writer from now on: fills what a dead one left open. What the ledger has to
+    /// take back.
+    pub fn take_over(
+        &mut self,
+        replica: &Replica,
+        world: &World,
+        journal: &mut Journal,
+    ) -> Option<Entry> {
         self.world_next_member = world.next_member;
         self.find_last(replica.position.step, journal.seconds());
         let rollback = self.rollback(&replica.position, world.attempt);
@@ -134,6 +140,7 @@ impl Keeper {
         if self.facts.every != Every::Never {
             self.writer();
         }
+        rollback
     }
 
     /// What the ledger has to take back before the next step is written: steps that were committed

@@ -3,6 +3,7 @@
 use crate::config::Point;
 use crate::data::loader::Loader;
 use crate::observe::event::Kind;
+use crate::observe::ledger::Entry;
 use crate::observe::result::Status;
 
 use crate::train::TrainError;
@@ -17,6 +18,7 @@ pub mod journal;
 pub mod keeper;
 pub mod outcome;
 pub mod pace;
+pub mod reading;
 pub mod reason;
 pub mod repairs;
 pub mod steps;
@@ -58,7 +60,12 @@ impl Record {
 
     /// This rank is the writer from now on: fills what a dead one left open.
     pub fn take_over(&mut self, rank: &Rank) {
-        self.keeper.take_over(&rank.replica, &rank.world, &mut self.journal);
+        let rollback = self.keeper.take_over(&rank.replica, &rank.world, &mut self.journal);
+        let given_up = rollback.and_then(|entry| match entry {
+            Entry::Rollback { to, .. } => Some(to),
+            _ => None,
+        });
+        self.steps.take_over(given_up);
     }
 
     /// The writer's part of a commit.
@@ -83,14 +90,14 @@ impl Record {
 
     /// What every rank tells of a committed step.
     pub fn report_step(&mut self, rank: &mut Rank, step: &Step<'_>, loader: &Loader) {
+        let bound = loader.supply().miss_bound(rank.world.nodes());
+        if self.repairs.survived() && rank.reports() && !rank.is_writer() {
+            self.steps.write_for_newcomer(rank, &mut self.journal, bound);
+        }
         self.repairs.report_begin(rank, &mut self.journal, step.sums.begun_seconds);
         self.repairs.settle(rank, &mut self.journal, Patience::None);
-        let nodes = rank.world.nodes();
-        let bound = loader.supply().miss_bound(nodes);
         self.steps.report(rank, &mut self.journal, step, bound);
-        if let Some(staging) = &loader.supply().staging {
-            self.steps.report_staging(rank, &mut self.journal, staging);
-        }
+        self.steps.report_staging(rank, &mut self.journal, &step.sums.staged);
         self.pace.watch(rank, &mut self.journal, step.sums);
     }
 

@@ -101,6 +101,11 @@ impl Repairs {
         matches!(self.new_world.begin, Some(Begin::Joined | Begin::Survived))
     }
 
+    /// Whether this process lived through a repair that no commit has followed yet.
+    pub fn survived(&self) -> bool {
+        self.new_world.begin == Some(Begin::Survived)
+    }
+
     /// A repair is over; it is written down behind the next commit.
     pub fn add(&mut self, repair: Repair) {
         self.new_world.repairs.push(repair);

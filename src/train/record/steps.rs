@@ -3,15 +3,15 @@
 use std::time::Duration;
 
 use crate::data::Split;
-use crate::data::staging::Staging;
-use crate::data::tally::Counts;
+use crate::data::staging::progress::Progress;
 use crate::observe::data_use::Waits;
 use crate::observe::event::Kind;
 use crate::train::compute::totals::Totals;
 use crate::train::exchange::Sums;
 use crate::train::record::journal::Journal;
+use crate::train::record::reading::{Reading, Took};
 use crate::train::record::waiting;
-use crate::train::state::rank::Rank;
+use crate::train::state::rank::{Moment, Rank};
 
 /// Step events are written at most this often; shorter steps are summed up in one.
 const STEP_EVENT_EVERY: Duration = Duration::from_millis(100);
@@ -23,8 +23,6 @@ const STAGING_EVENT_EVERY: Duration = Duration::from_secs(5);
 #[derive(Debug, Default)]
 struct Recent {
     totals: Totals,
-    counts: Counts,
-    waits: Waits,
     seconds: f64,
     since: Option<Duration>,
 }
@@ -33,6 +31,7 @@ struct Recent {
 #[derive(Debug, Default)]
 pub struct Steps {
     recent: Recent,
+    reading: Reading,
     /// When staging was told of last; whether its end was.
     staging_told: Option<Duration>,
     staging_over: bool,
@@ -68,17 +67,40 @@ impl Steps {
     }
 
     /// How far staging is, now and then, and that it is over.
-    pub fn report_staging(&mut self, rank: &Rank, journal: &mut Journal, staging: &Staging) {
-        if self.staging_over || !rank.is_writer() {
+    pub fn report_staging(&mut self, rank: &Rank, journal: &mut Journal, staged: &Progress) {
+        let over = staged.lacking == 0;
+        if staged.files_total == 0 || (over && self.staging_over) {
             return;
         }
         let now = rank.clock.now();
         let since = now.saturating_sub(*self.staging_told.get_or_insert(now));
-        self.staging_over = staging.is_whole();
-        if self.staging_over || since >= STAGING_EVENT_EVERY {
+        self.staging_over = over;
+        if over || since >= STAGING_EVENT_EVERY {
             self.staging_told = Some(now);
-            journal.event(rank.place(), waiting::staging(&staging.progress()));
+            if rank.is_writer() {
+                journal.event(rank.place(), waiting::staging(staged, rank.comm.size()));
+            }
         }
+    }
+
+    /// This rank is the writer from now on. `to`: the run goes back there.
+    pub fn take_over(&mut self, to: Option<u64>) {
+        self.reading.take_over();
+        to.into_iter().for_each(|to| self.reading.go_back(to));
+    }
+
+    /// The writer has died and its place is a newcomer's, who knows nothing of the steps before:
+    /// what is not yet written of them.
+    pub fn write_for_newcomer(&mut self, rank: &Rank, journal: &mut Journal, bound: Option<f64>) {
+        self.reading.take_over();
+        self.write_reading(rank, journal, bound);
+    }
+
+    fn write_reading(&mut self, rank: &Rank, journal: &mut Journal, bound: Option<f64>) {
+        let place = rank.place();
+        let Some(took) = self.reading.take(|| journal.reading_before(place)) else { return };
+        let place = Moment { step: took.step, ..place };
+        journal.event(place, Kind::Data { used: took.counts.as_use(bound), waits: took.waits });
     }
 
     /// Adds a step to the next event, or writes it.
@@ -93,8 +115,8 @@ impl Steps {
         let seconds = now.saturating_sub(step.began).as_secs_f64();
         self.recent.totals.add(&step.sums.totals);
         self.recent.seconds += seconds;
-        self.recent.counts = self.recent.counts.plus(&step.sums.counts);
-        self.recent.waits.add(&waits(rank, step.sums, seconds));
+        let (counts, waits) = (step.sums.counts, waits(rank, step.sums, seconds));
+        self.reading.add(Took { step: rank.replica.position.step, counts, waits });
         let since = *self.recent.since.get_or_insert(step.began);
         let position = &rank.replica.position;
         let quiet = position.ending.is_none() && !position.evaluation_due && !step.ends_epoch;
@@ -111,8 +133,7 @@ impl Steps {
             let message = format!("the loss of {n} micro-batches was not a finite number");
             journal.event(rank.place(), Kind::Warning { message });
         }
-        let used = recent.counts.as_use(miss_bound);
-        journal.event(rank.place(), Kind::Data { used, waits: recent.waits });
+        self.write_reading(rank, journal, miss_bound);
         let event = Kind::Step {
             epoch,
             loss: recent.totals.mean_loss(),

@@ -9,7 +9,7 @@ use crate::observe::event::{Event, Kind, VERSION};
 use crate::observe::log::EventLog;
 use crate::observe::storage::Storage;
 
-use crate::data::staging::Progress;
+use crate::data::staging::progress::Progress;
 use crate::train::compute::outage::{Tell, Wanted};
 use crate::train::record::journal::Journal;
 use crate::train::state::rank::{Moment, Rank};
@@ -27,10 +27,11 @@ pub fn teller(rank: &Rank, journal: &Journal) -> Tell {
     })
 }
 
-/// How far staging is.
-pub fn staging(progress: &Progress) -> Kind {
-    let &Progress { files, files_total, bytes, bytes_total, rate } = progress;
-    Kind::Staging { files, files_total, bytes, bytes_total, bytes_per_second: rate }
+/// How far staging is, over so many ranks; 0: this one alone.
+pub fn staging(progress: &Progress, ranks: usize) -> Kind {
+    let &Progress { files, files_total, bytes, bytes_total, rate, .. } = progress;
+    let (ranks, bytes_per_second) = (ranks as u32, rate);
+    Kind::Staging { ranks, files, files_total, bytes, bytes_total, bytes_per_second }
 }
 
 /// Writes it.
@@ -43,7 +44,7 @@ pub fn tell(
 ) {
     let time = clock.unix_seconds();
     let kind = match wanted {
-        Wanted::Copies(progress) => staging(&progress),
+        Wanted::Copies(progress) => staging(&progress, 0),
         Wanted::Storage(reason) => {
             let (reason, patience_seconds) = (reason.to_owned(), patience.as_secs_f64());
             Kind::Waiting { reason, patience_seconds }

@@ -1,0 +1,139 @@
+//! How far the files of a run are copied to its nodes, from its events: the console and `status`
+//! say the same of them.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+
+use super::event::{Event, Kind};
+use super::spans::clock;
+
+/// Copies of so many ranks.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
+pub struct Staged {
+    /// Ranks that this is the sum of.
+    pub ranks: u32,
+    /// Files that are there.
+    pub files: u64,
+    /// All that these ranks read.
+    pub files_total: u64,
+    /// Bytes of those that are there.
+    pub bytes: u64,
+    /// Bytes of all.
+    pub bytes_total: u64,
+    /// Bytes that are copied a second.
+    pub bytes_per_second: f64,
+}
+
+impl Staged {
+    /// Whether nothing lacks.
+    pub fn is_whole(&self) -> bool {
+        self.files >= self.files_total
+    }
+
+    /// Until nothing lacks; unknown as long as nothing was copied.
+    pub fn seconds_left(&self) -> Option<f64> {
+        let left = self.bytes_total.saturating_sub(self.bytes) as f64;
+        (self.bytes_per_second >= 1.0).then(|| left / self.bytes_per_second)
+    }
+
+    /// For a person.
+    pub fn line(&self) -> String {
+        let mb = |bytes: f64| bytes / 1e6;
+        let left = match self.seconds_left().filter(|_| !self.is_whole()) {
+            Some(seconds) => format!(", {} left", clock(seconds)),
+            None => String::new(),
+        };
+        let of = if self.ranks == 1 { "1 rank" } else { &format!("{} ranks", self.ranks) };
+        format!(
+            "staged {} of {} files of {of} ({:.1} of {:.1} MB, {:.1} MB/s{left})",
+            self.files,
+            self.files_total,
+            mb(self.bytes as f64),
+            mb(self.bytes_total as f64),
+            mb(self.bytes_per_second)
+        )
+    }
+
+    fn add(&mut self, other: &Self) {
+        self.ranks += other.ranks;
+        self.files += other.files;
+        self.files_total += other.files_total;
+        self.bytes += other.bytes;
+        self.bytes_total += other.bytes_total;
+        self.bytes_per_second += other.bytes_per_second;
+    }
+}
+
+/// See the module.
+#[derive(Debug, Default)]
+pub struct Copies {
+    /// With the last step that told of it.
+    all: Option<Staged>,
+    /// Of ranks that wait within a step, since then.
+    waiting: BTreeMap<u32, Staged>,
+    generation: (u32, u32),
+}
+
+impl Copies {
+    /// Takes one event, in the order written.
+    pub fn on(&mut self, event: &Event) {
+        let generation = (event.attempt, event.generation);
+        if std::mem::replace(&mut self.generation, generation) != generation {
+            // Other ranks read other files now.
+            self.waiting.clear();
+        }
+        let Kind::Staging { ranks, files, files_total, bytes, bytes_total, bytes_per_second } =
+            event.kind
+        else {
+            return;
+        };
+        let staged = Staged { ranks, files, files_total, bytes, bytes_total, bytes_per_second };
+        match ranks {
+            0 => drop(self.waiting.insert(event.rank, Staged { ranks: 1, ..staged })),
+            _ => {
+                self.waiting.clear();
+                self.all = Some(staged);
+            }
+        }
+    }
+
+    /// What was heard last: of all ranks, or of those that have waited since.
+    pub fn newest(&self) -> Option<Staged> {
+        let mut sum = Staged::default();
+        self.waiting.values().for_each(|staged| sum.add(staged));
+        if self.waiting.is_empty() { self.all } else { Some(sum) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn event(generation: u32, rank: u32, ranks: u32, files: u64) -> Event {
+        let (bytes, bytes_total, bytes_per_second) = (files * 1000, 4000, 500.0);
+        let files_total = 4;
+        let kind =
+            Kind::Staging { ranks, files, files_total, bytes, bytes_total, bytes_per_second };
+        Event { v: 1, time: 0.0, seconds: 0.0, attempt: 1, generation, step: 0, rank, kind }
+    }
+
+    #[test]
+    fn ranks_that_wait_are_summed_until_a_step_tells_of_all() {
+        let mut copies = Copies::default();
+        assert_eq!(copies.newest(), None);
+        for (rank, files) in [(0, 1), (1, 2), (0, 3)] {
+            copies.on(&event(0, rank, 0, files));
+        }
+        let newest = copies.newest().expect("told");
+        assert_eq!((newest.ranks, newest.files, newest.files_total), (2, 5, 8));
+        assert_eq!(newest.seconds_left(), Some(3.0));
+        copies.on(&event(0, 0, 2, 3));
+        let line = copies.newest().expect("told").line();
+        assert_eq!(line, "staged 3 of 4 files of 2 ranks (0.0 of 0.0 MB, 0.0 MB/s, 2s left)");
+        copies.on(&event(1, 1, 0, 4));
+        let newest = copies.newest().expect("told");
+        assert!(newest.is_whole() && newest.ranks == 1, "{newest:?}");
+        assert!(!newest.line().contains("left"), "{}", newest.line());
+    }
+}

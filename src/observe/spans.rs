@@ -1,0 +1,38 @@
+//! Lengths of time as people read them.
+
+/// `42s`, `3m07s`, `2h05m`.
+pub fn clock(seconds: f64) -> String {
+    let whole = seconds.max(0.0).round() as u64;
+    match whole {
+        0..60 => format!("{whole}s"),
+        60..3600 => format!("{}m{:02}s", whole / 60, whole % 60),
+        _ => format!("{}h{:02}m", whole / 3600, whole % 3600 / 60),
+    }
+}
+
+/// A length of time from microseconds to minutes, three figures.
+pub fn duration(seconds: f64) -> String {
+    match seconds {
+        s if s < 0.0000995 => format!("{:.0} µs", s * 1e6),
+        s if s < 0.0995 => format!("{:.1} ms", s * 1e3),
+        s if s < 0.9995 => format!("{:.0} ms", s * 1e3),
+        s if s < 99.95 => format!("{s:.2} s"),
+        s => clock(s),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn time_is_written_as_people_read_it() {
+        assert_eq!(clock(42.4), "42s");
+        assert_eq!(clock(187.0), "3m07s");
+        assert_eq!(clock(7500.0), "2h05m");
+        assert_eq!(duration(0.00004), "40 µs");
+        assert_eq!(duration(0.0123), "12.3 ms");
+        assert_eq!(duration(0.25), "250 ms");
+        assert_eq!(duration(3.5), "3.50 s");
+    }
+}
