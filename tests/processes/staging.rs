@@ -7,7 +7,7 @@ use kintsugi::observe::ledger;
 use kintsugi::observe::result::{RunResult, Status};
 
 use crate::share::Share;
-use crate::support::{alone, assert_audited, assert_nothing_runs, result_of, run};
+use crate::support::{alone, assert_audited, assert_nothing_runs, kintsugi, result_of, run};
 
 const LIMIT_SECONDS: u64 = 120;
 const STEPS: u64 = 40;
@@ -21,6 +21,12 @@ impl Share {
         let overrides = [&[staged.as_str(), steps.as_str()], overrides].concat();
         let ended = run(&mut self.command("launch", &dir, &overrides), LIMIT_SECONDS);
         assert_eq!(ended.code, Some(0), "{name}: {}", ended.stderr);
+        let stages = overrides.iter().any(|key| key.starts_with("staging.mode="));
+        // The last line on staging always comes, with all that is there.
+        let whole = format!("staged {0} of {0} files of 2 ranks (", Self::FILES);
+        assert!(!stages || ended.stderr.contains("staged "), "{name}: {}", ended.stderr);
+        let shards = overrides.contains(&"data.format=tar");
+        assert!(!stages || shards || ended.stderr.contains(&whole), "{name}: {}", ended.stderr);
         let result = result_of(&dir);
         assert_eq!(result.status, Status::Completed);
         assert_audited(&dir);
@@ -87,6 +93,10 @@ fn every_mode_of_staging_ends_with_the_same_bits_with_a_rank_killed_in_each() {
         assert_eq!(struck.recoveries.len(), 1, "{name}");
         assert!(same == samples, "{name}: other samples in some step");
         assert_eq!(struck.state_sha256, calm.state_sha256, "{name}");
+        let status = run(kintsugi().arg("status").arg(share.0.join(name)), LIMIT_SECONDS).stdout;
+        for part in ["staged 96 of 96 files of 2 ranks", "MB from copies", "steps wait: data "] {
+            assert!(status.contains(part), "{name}: {part}: {status}");
+        }
         // What died in the hands of the dead is copied again, and nothing else.
         let data = struck.data;
         assert!(data.opens <= Share::FILES + 4 && data.bytes.local > 0, "{name}: {data:?}");
@@ -152,4 +162,25 @@ fn a_nodes_cache_misses_what_it_has_no_room_for_and_is_warm_for_a_newcomer() {
     let left: Vec<_> = left.map(|entry| entry.file_name()).collect();
     let ours = |name: &&std::ffi::OsString| name.to_string_lossy().starts_with("kintsugi-cache-");
     assert_eq!(left.iter().find(ours), None);
+}
+
+/// Nothing is read ahead, so that every sample is one fetch of the step that it belongs to.
+#[test]
+fn a_steps_reading_is_written_once_whoever_writes() {
+    let _alone = alone();
+    let share = Share::new("reading");
+    let calm = share.complete("calm", &["data.prefetch=0"]).1.data;
+    assert_eq!(calm.opens, STEPS * 8);
+    for (name, strikes) in [
+        ("in-the-middle", "{kind=\"kill\", rank=0, step=7, phase=\"in_all_reduce\"}"),
+        ("after-the-vote", "{kind=\"kill\", rank=0, step=9, phase=\"after_vote\"}"),
+        ("again", "{kind=\"kill\", rank=0, step=4},{kind=\"kill\", rank=0, step=30}"),
+    ] {
+        let plan = format!("faults.plan=[{strikes}]");
+        let struck = share.complete(name, &["data.prefetch=0", &plan]).1;
+        // What the dead read of the step that was under way is told by nobody; in the newcomer's
+        // place it is read again, and a survivor has not read it twice.
+        let (deaths, read) = (struck.recoveries.len() as u64, struck.data.opens);
+        assert!(deaths > 0 && read.abs_diff(STEPS * 8) <= deaths * 4, "{name}: {read}");
+    }
 }

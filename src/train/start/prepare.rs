@@ -23,6 +23,7 @@ use crate::engine::Compute;
 use crate::model::{Graph, Layout, catalogue, init, layout};
 use crate::observe::ledger::{self, Entry};
 use crate::observe::storage::Storage;
+use crate::run_folder;
 
 use crate::train::TrainError;
 use crate::train::checkpoint::weights::{Weights, initial_weights};
@@ -142,9 +143,10 @@ fn micro_batch(global_batch: u64, owners: u32) -> usize {
     (global_batch / u64::from(owners.max(1))).max(1) as usize
 }
 
-/// Reads the data set's index, or saves it in `cache`; builds the model, starts the worker threads.
+/// Reads the data set's index, or saves it in the run's folder; builds the model, starts the worker
+/// threads.
 pub fn prepare(
-    (config, cache): (&Config, &Path),
+    (config, run_dir): (&Config, &Path),
     run_id: &str,
     config_fingerprint: u64,
     owners: u32,
@@ -152,7 +154,8 @@ pub fn prepare(
     part: Purpose,
 ) -> Result<Prepared, TrainError> {
     let seed = config.run.seed;
-    let open = |split| open_with(&config.data, split, seed, Some(cache));
+    let cache = run_dir.join(run_folder::CACHE);
+    let open = |split| open_with(&config.data, split, seed, Some(&cache));
     let train = open(Split::Train)?;
     let has_validation = config.evaluation.every != Every::Never;
     let validation = match has_validation {
@@ -169,7 +172,9 @@ pub fn prepare(
         let refusal = needs::refusal(config, model, (train.source.len(), owners), memory);
         refusal.map_or(Ok(()), |reason| Err(TrainError::Configuration(reason)))?;
     }
-    let local = run_id.to_owned();
+    // As `launch` calls the run: it removes what killed ranks leave.
+    let run_dir = std::path::absolute(run_dir).unwrap_or_else(|_| run_dir.to_owned());
+    let local = run_folder::id(&run_dir);
     let materials = Materials { train, validation, graph, inline: None, part, local };
     prepare_from(materials, config, run_id, config_fingerprint, owners, injector)
 }

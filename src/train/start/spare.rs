@@ -15,7 +15,7 @@ use crate::cluster::world::World;
 use crate::config::Point;
 use crate::observe::notice::act_on;
 use crate::observe::result::Status;
-use crate::run_folder::{CACHE, variables};
+use crate::run_folder::variables;
 
 use crate::train::TrainError;
 use crate::train::compute::outage::Outage;
@@ -93,8 +93,8 @@ impl Behind<'_, '_> {
             let outage = Arc::clone(outage);
             self.scope.spawn(move || {
                 let (run_id, owners) = (&around.run_id, around.owners);
-                let cache = arguments.run_dir.join(CACHE);
-                let (config, injector) = ((&arguments.config, &*cache), &around.injector);
+                let run_dir = &*arguments.run_dir;
+                let (config, injector) = ((&arguments.config, run_dir), &around.injector);
                 let (print, part) = (around.fingerprint, assemble::part(arguments));
                 patience::await_data(arguments, around, &outage)?;
                 let prepared = prepare::prepare(config, run_id, print, owners, injector, part);
