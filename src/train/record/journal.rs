@@ -166,7 +166,7 @@ impl Journal {
             .recent_events()
             .into_iter()
             .filter(|event| event.attempt == place.attempt && event.generation < place.generation);
-        before.filter(|e| matches!(e.kind, Kind::Data { .. })).last().map(|event| event.step)
+        before.filter(|e| matches!(e.kind, Kind::Data { .. })).next_back().map(|event| event.step)
     }
 
     fn recent_events(&self) -> Vec<Event> {
