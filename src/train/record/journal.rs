@@ -162,11 +162,11 @@ impl Journal {
     /// The last step whose reading stands in the events, of earlier generations of this attempt;
     /// `None` where there is none, or they cannot be read.
     pub fn reading_before(&self, place: Moment) -> Option<u64> {
-        let before = self
+        let mut before = self
             .recent_events()
             .into_iter()
             .filter(|event| event.attempt == place.attempt && event.generation < place.generation);
-        before.filter(|e| matches!(e.kind, Kind::Data { .. })).next_back().map(|event| event.step)
+        before.rfind(|e| matches!(e.kind, Kind::Data { .. })).map(|event| event.step)
     }
 
     fn recent_events(&self) -> Vec<Event> {
