@@ -1,4 +1,4 @@
-//! `kintsugi data`: make an image folder, and say what is in a data set.
+//! `kintsugi data`: make an image folder, say what is in a data set, stage one ahead of its run.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -17,8 +17,9 @@ use report::{DATA_ERROR, bar, print, report};
 
 mod bundles;
 mod report;
+mod stage;
 
-/// Makes and inspects data sets.
+/// Makes, inspects and stages data sets.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     #[command(subcommand)]
@@ -31,6 +32,7 @@ enum Command {
     Synth(Synth),
     /// Decode a whole data set and say what is in it; of a configuration also what bundles hold
     Inspect(Inspect),
+    Stage(stage::Args),
 }
 
 #[derive(Debug, clap::Args)]
@@ -101,6 +103,7 @@ pub fn run(args: &Args) -> ExitCode {
     let done = match &args.command {
         Command::Synth(options) => synthesise(options),
         Command::Inspect(options) => inspect(options),
+        Command::Stage(options) => stage::run(options),
     };
     match done {
         Ok(code) => code,

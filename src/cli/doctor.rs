@@ -4,11 +4,11 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use crate::config::Shown;
+use crate::config::{Shown, parse};
 use crate::lab::doctor::{Diagnosis, Finding, Grade, diagnose};
-use crate::lab::resident;
+use crate::lab::{resident, storage};
 use crate::launch::{janitor, logout};
-use crate::observe::console::print_line;
+use crate::observe::console::{print_line, say};
 
 /// Says what this machine has, kills a rank to see whether recovery works, and times it.
 #[derive(Debug, clap::Args)]
@@ -20,6 +20,12 @@ pub struct Args {
     /// left in /tmp and /dev/shm, and does no more
     #[arg(long, conflicts_with = "json")]
     clear: bool,
+    /// A configuration: looks at the storage of its training set and at its staging folder, too
+    #[arg(conflicts_with = "clear")]
+    config: Option<PathBuf>,
+    /// Overrides one key of the configuration: section.key=value
+    #[arg(short = 's', long = "set", value_name = "KEY=VALUE", requires = "config")]
+    set: Vec<String>,
     /// Where resident state lies
     #[arg(long, value_name = "DIR", default_value = "/dev/shm")]
     resident_dir: PathBuf,
@@ -45,7 +51,18 @@ pub fn run(args: &Args) -> ExitCode {
         }
         return ExitCode::SUCCESS;
     }
-    let diagnosis = diagnose(&args.resident_dir);
+    let storage = match &args.config {
+        None => Vec::new(),
+        Some(path) => match parse::load(path, &args.set) {
+            Ok(config) => storage::findings(&config),
+            Err(error) => {
+                say!("error: {error}");
+                return ExitCode::from(2);
+            }
+        },
+    };
+    let mut diagnosis = diagnose(&args.resident_dir);
+    diagnosis.findings.extend(storage);
     if args.json {
         print_line!("{}", serde_json::to_string(&diagnosis).expect("a diagnosis is plain data"));
     } else {

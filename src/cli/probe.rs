@@ -7,6 +7,8 @@ use crate::cluster::comm::mpi::{JoinArguments, under_mpirun};
 use crate::lab::probe_mpi::{self, Kill, Outcome, RankPlan, Scenario};
 use crate::observe::console::{print_line, say};
 
+mod storage;
+
 /// Measures what this machine can do.
 #[derive(Debug, clap::Args)]
 pub struct Args {
@@ -18,6 +20,7 @@ pub struct Args {
 enum What {
     /// Kills ranks and times how the survivors replace them.
     Mpi(MpiArgs),
+    Storage(storage::Args),
 }
 
 /// Kills ranks and times how the survivors replace them.
@@ -58,6 +61,7 @@ pub fn run(args: &Args) -> ExitCode {
             ExitCode::from(u8::try_from(probe_mpi::run_rank(&plan)).unwrap_or(1))
         }
         What::Mpi(mpi) => launch(mpi),
+        What::Storage(args) => storage::run(args),
     }
 }
 

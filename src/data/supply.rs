@@ -37,11 +37,12 @@ impl Supply {
     /// Of a run: starts its copy workers. A tier that cannot be had is left out, with a warning:
     /// the bits are the same without it.
     pub fn of(config: &Config, set: DataSet, order: &Order, run_id: &str) -> Self {
-        let (tally, urgent) = (Arc::new(Tally::default()), Arc::new(Urgent::default()));
         let folder = match config.staging.mode {
             StagingMode::None => None,
             _ => staging_folder(config, &set, run_id),
         };
+        let sign = folder.as_ref().map(|folder| folder.urgent_sign());
+        let (tally, urgent) = (Arc::new(Tally::default()), Arc::new(Urgent::of_node(sign)));
         let staging = folder.clone().map(|folder| {
             let pace = Pace::new(config.staging.rate, Arc::clone(&urgent));
             let counts = Arc::clone(&tally);

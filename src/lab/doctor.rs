@@ -57,12 +57,14 @@ pub struct Finding {
     pub advice: String,
 }
 
-fn finding(name: &'static str, state: Grade, value: impl Into<String>) -> Finding {
+/// Without advice.
+pub(super) fn finding(name: &'static str, state: Grade, value: impl Into<String>) -> Finding {
     Finding { name, value: value.into(), state, advice: String::new() }
 }
 
 impl Finding {
-    fn advise(self, advice: impl Into<String>) -> Self {
+    /// With what to do.
+    pub(super) fn advise(self, advice: impl Into<String>) -> Self {
         Self { advice: advice.into(), ..self }
     }
 }

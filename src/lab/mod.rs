@@ -9,3 +9,4 @@ pub mod fleet;
 pub mod probe_mpi;
 pub mod resident;
 pub mod simulate;
+pub mod storage;

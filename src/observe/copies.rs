@@ -11,7 +11,7 @@ use super::spans::clock;
 /// Copies of so many ranks.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
 pub struct Staged {
-    /// Ranks that this is the sum of.
+    /// Ranks that this is the sum of; 0: of a whole set, without ranks.
     pub ranks: u32,
     /// Files that are there.
     pub files: u64,
@@ -44,9 +44,13 @@ impl Staged {
             Some(seconds) => format!(", {} left", clock(seconds)),
             None => String::new(),
         };
-        let of = if self.ranks == 1 { "1 rank" } else { &format!("{} ranks", self.ranks) };
+        let of = match self.ranks {
+            0 => String::new(),
+            1 => " of 1 rank".into(),
+            ranks => format!(" of {ranks} ranks"),
+        };
         format!(
-            "staged {} of {} files of {of} ({:.1} of {:.1} MB, {:.1} MB/s{left})",
+            "staged {} of {} files{of} ({:.1} of {:.1} MB, {:.1} MB/s{left})",
             self.files,
             self.files_total,
             mb(self.bytes as f64),

@@ -65,10 +65,21 @@ pub fn refusal_of_name(run_dir: &Path) -> Option<String> {
     })
 }
 
+/// Without links, as far as it leads somewhere: before a folder is made it is called as afterwards.
+fn canonical(path: &Path) -> PathBuf {
+    let real = path.ancestors().find_map(|above| {
+        let below = path.strip_prefix(above).ok()?;
+        let real = above.canonicalize().ok()?;
+        // Joined to nothing, a path would end with a slash.
+        Some(if below.as_os_str().is_empty() { real } else { real.join(below) })
+    });
+    real.unwrap_or_else(|| path.to_path_buf())
+}
+
 /// Short, the same for every attempt in this folder, different for every other folder. `run_dir` is
 /// absolute.
 pub fn id(run_dir: &Path) -> String {
     use std::os::unix::ffi::OsStrExt;
-    let path = run_dir.canonicalize().unwrap_or_else(|_| run_dir.to_path_buf());
+    let path = canonical(run_dir);
     format!("{:08x}", xxhash_rust::xxh3::xxh3_64(path.as_os_str().as_bytes()) >> 32)
 }

@@ -2,15 +2,25 @@
 //! meanwhile, the order of samples and the weights are the same.
 
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
+use kintsugi::observe::event::Kind;
 use kintsugi::observe::ledger;
+use kintsugi::observe::log::read_events;
 use kintsugi::observe::result::{RunResult, Status};
+use kintsugi::run_folder;
+use kintsugi_ffi::os::{Signal, kill};
 
 use crate::share::Share;
-use crate::support::{alone, assert_audited, assert_nothing_runs, kintsugi, result_of, run};
+use crate::support::{
+    Running, alone, assert_audited, assert_nothing_runs, kill_all, kintsugi, result_of, run, start,
+    wait_for_step,
+};
 
 const LIMIT_SECONDS: u64 = 120;
 const STEPS: u64 = 40;
+/// Enough to strike in the middle of.
+const LONG_STEPS: u64 = 600;
 
 impl Share {
     /// A run that completes; what it summed, step by step, and its result.
@@ -34,9 +44,47 @@ impl Share {
         (summed(&dir), result)
     }
 
+    /// Folders and their locks.
     fn staged_folders(&self) -> usize {
-        let names = std::fs::read_dir(&self.0).unwrap().flatten().map(|entry| entry.file_name());
-        names.filter(|name| name.to_string_lossy().starts_with("kintsugi-stage-")).count()
+        self.staged().len()
+    }
+
+    fn staged(&self) -> Vec<PathBuf> {
+        let paths = std::fs::read_dir(&self.0).unwrap().flatten().map(|entry| entry.path());
+        let name = |path: &PathBuf| path.file_name().unwrap().to_string_lossy().into_owned();
+        paths.filter(|path| name(path).starts_with("kintsugi-stage-")).collect()
+    }
+
+    /// Whole copies in the folder of the only run that stages.
+    fn copies(&self) -> Vec<PathBuf> {
+        let staged = self.staged();
+        let root = staged.iter().find(|path| path.is_dir()).expect("a staging folder");
+        let folders = std::fs::read_dir(root).unwrap().flatten().map(|entry| entry.path());
+        let inner = folders.filter(|path| path.is_dir());
+        let files = inner.flat_map(|folder| std::fs::read_dir(folder).unwrap().flatten());
+        let paths = files.map(|entry| entry.path());
+        paths.filter(|path| path.extension().is_none_or(|ending| ending != "part")).collect()
+    }
+
+    /// A run of `LONG_STEPS` that stages beside its training.
+    fn start_long(&self, name: &str, overrides: &[&str]) -> Running {
+        let staged = format!("staging.folder={}", self.0.display());
+        let steps = format!("train.steps={LONG_STEPS}");
+        let overrides = [&[staged.as_str(), &steps], overrides].concat();
+        let mut command = self.command("launch", &self.0.join(name), &overrides);
+        start(&mut command, Duration::from_secs(LIMIT_SECONDS))
+    }
+
+    /// Its end, with these bits and nothing left; what it said.
+    fn end_long(&self, name: &str, running: Running, sha256: Option<&str>) -> (String, RunResult) {
+        let (dir, ended) = (self.0.join(name), running.wait());
+        assert_eq!(ended.code, Some(0), "{name}: {}", ended.stderr);
+        let result = result_of(&dir);
+        assert!(sha256.is_none() || result.state_sha256.as_deref() == sha256, "{name}");
+        assert_audited(&dir);
+        assert_nothing_runs(&dir);
+        assert_eq!(self.staged_folders(), 0, "{name}");
+        (ended.stderr, result)
     }
 }
 
@@ -157,11 +205,16 @@ fn a_nodes_cache_misses_what_it_has_no_room_for_and_is_warm_for_a_newcomer() {
             let expected = Share::FILES + (STEPS * 8 - Share::FILES) / 2;
             assert!(data.misses.abs_diff(expected) <= 40, "{data:?}, about {expected}");
         }
+        assert_eq!(caches(&share.0.join(policy)), Vec::<String>::new());
     }
+}
+
+/// What is left of a run's cache in this machine's memory.
+fn caches(run: &Path) -> Vec<String> {
+    let prefix = format!("kintsugi-cache-{}-", run_folder::id(run));
     let left = std::fs::read_dir("/dev/shm").unwrap().flatten();
-    let left: Vec<_> = left.map(|entry| entry.file_name()).collect();
-    let ours = |name: &&std::ffi::OsString| name.to_string_lossy().starts_with("kintsugi-cache-");
-    assert_eq!(left.iter().find(ours), None);
+    let names = left.map(|entry| entry.file_name().to_string_lossy().into_owned());
+    names.filter(|name| name.starts_with(&prefix)).collect()
 }
 
 /// Nothing is read ahead, so that every sample is one fetch of the step that it belongs to.
@@ -183,4 +236,160 @@ fn a_steps_reading_is_written_once_whoever_writes() {
         let (deaths, read) = (struck.recoveries.len() as u64, struck.data.opens);
         assert!(deaths > 0 && read.abs_diff(STEPS * 8) <= deaths * 4, "{name}: {read}");
     }
+}
+
+/// Until every file of a run is on its node.
+fn wait_for_copies(run: &Path, running: &mut Running) {
+    let until = Instant::now() + Duration::from_secs(LIMIT_SECONDS);
+    let whole = |kind: &Kind| match kind {
+        Kind::Staging { ranks, files, files_total, .. } => *ranks > 0 && files == files_total,
+        _ => false,
+    };
+    let told = || read_events(&run.join("events.jsonl")).unwrap_or_default();
+    while !told().iter().any(|event| whole(&event.kind)) {
+        assert!(!running.has_ended() && Instant::now() < until, "not everything was staged");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn copies_that_are_damaged_or_removed_and_sources_that_vanish_change_no_bit() {
+    let _alone = alone();
+    let share = Share::new("staging-faults");
+    let calm = share.end_long("calm", share.start_long("calm", &[]), None).1.state_sha256;
+    let sha256 = calm.as_deref();
+    let during = "staging.mode=during";
+    let strike = |name: &str, how: &dyn Fn(&Share)| {
+        let mut running = share.start_long(name, &[during]);
+        wait_for_copies(&share.0.join(name), &mut running);
+        how(&share);
+        share.end_long(name, running, sha256)
+    };
+    let cannot = |said: &str| said.matches("cannot be used: their files are read").count();
+
+    let (said, result) = strike("truncated", &|share| {
+        for copy in share.copies() {
+            std::fs::File::options().write(true).open(copy).unwrap().set_len(7).unwrap();
+        }
+    });
+    assert_eq!(cannot(&said), 1, "one warning for all ranks and files: {said}");
+    assert!(result.data.opens > Share::FILES, "{:?}", result.data);
+
+    let (said, _) = strike("changed", &|share| {
+        for copy in share.copies() {
+            let mut bytes = std::fs::read(&copy).unwrap();
+            let middle = bytes.len() / 2;
+            bytes[middle] ^= 1;
+            std::fs::write(copy, bytes).unwrap();
+        }
+    });
+    assert_eq!(cannot(&said), 1, "{said}");
+
+    let (said, _) = strike("removed", &|share| {
+        let staged = share.staged();
+        let folder = staged.iter().find(|path| path.is_dir()).unwrap();
+        // Ranks may be about to read in it.
+        while std::fs::remove_dir_all(folder).is_err() {}
+    });
+    assert_eq!(cannot(&said), 1, "{said}");
+
+    let away = share.0.join("away");
+    let (said, result) = strike("vanished", &|share| {
+        std::fs::rename(share.set().join("train"), &away).unwrap();
+    });
+    std::fs::rename(&away, share.set().join("train")).unwrap();
+    assert!(!said.contains("warning"), "what is staged needs no shared storage: {said}");
+    assert_eq!((result.data.opens, result.bad_images.train), (Share::FILES, 0));
+}
+
+#[test]
+fn after_everything_was_killed_nothing_is_copied_twice_and_nothing_is_left() {
+    let _alone = alone();
+    let share = Share::new("staging-killed");
+    let calm = share.end_long("calm", share.start_long("calm", &[]), None).1.state_sha256;
+    let keys = ["staging.mode=during", "data.cache=1MiB"];
+    let mut running = share.start_long("killed", &keys);
+    let dir = share.0.join("killed");
+    wait_for_copies(&dir, &mut running);
+    kill_all(&dir, None);
+    assert_eq!(running.wait().code, None, "launch was killed, too");
+    assert_nothing_runs(&dir);
+    let again = share.start_long("killed", &keys);
+    let (said, result) = share.end_long("killed", again, calm.as_deref());
+    assert!(result.steps == LONG_STEPS && !result.restarts.is_empty(), "{said}");
+    assert_eq!(result.data.bytes.shared, size_of(&share.set().join("train")), "{said}");
+    assert_eq!(caches(&dir), Vec::<String>::new());
+
+    // A run that is given up leaves its copies to the start that goes on with it, and no cache.
+    let keys = [&keys[..], &["recovery.ladder=[\"shrink\"]"]].concat();
+    let mut running = share.start_long("given-up", &keys);
+    let dir = share.0.join("given-up");
+    wait_for_step(&dir, 20, &mut running);
+    kill_all(&dir, Some(running.pid()));
+    let ended = running.wait();
+    assert_ne!(ended.code, Some(0), "{}", ended.stderr);
+    assert_eq!(caches(&dir), Vec::<String>::new(), "{}", ended.stderr);
+    assert_eq!(share.staged_folders(), 2, "folder and lock");
+}
+
+/// Bytes of all files below.
+fn size_of(folder: &Path) -> u64 {
+    let entries = std::fs::read_dir(folder).unwrap().flatten();
+    let size = |entry: std::fs::DirEntry| match entry.metadata().unwrap() {
+        facts if facts.is_dir() => size_of(&entry.path()),
+        facts => facts.len(),
+    };
+    entries.map(size).sum()
+}
+
+#[test]
+fn a_set_that_was_staged_ahead_is_copied_by_nobody_and_a_stop_leaves_what_is_whole() {
+    let _alone = alone();
+    let share = Share::new("staged-ahead");
+    let (dir, place) = (share.0.join("run"), format!("staging.folder={}", share.0.display()));
+    let steps = format!("train.steps={STEPS}");
+    let slow = "data.throttle={rate=\"20kB/s\", latency=\"1ms\"}";
+    let keys = ["staging.mode=before", &place, &steps, "staging.workers=1", slow];
+    let stage = |more: &[&str]| {
+        let mut command = kintsugi();
+        command.args(["data", "stage"]).arg(share.0.join("run.toml"));
+        command.arg("--run-dir").arg(&dir).args(more);
+        let train = format!("data.train={}", share.set().join("train").display());
+        let validation = format!("data.validation={}", share.set().join("validation").display());
+        for key in keys.iter().copied().chain([train.as_str(), &validation]) {
+            command.args(["-s", key]);
+        }
+        command
+    };
+    // Ctrl-C in the middle.
+    let running = start(&mut stage(&[]), Duration::from_secs(LIMIT_SECONDS));
+    let until = Instant::now() + Duration::from_secs(LIMIT_SECONDS);
+    while share.staged_folders() == 0 || share.copies().len() < 3 {
+        assert!(Instant::now() < until, "nothing is staged");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    kill(running.pid(), Signal::Interrupt).unwrap();
+    let ended = running.wait();
+    assert_eq!(ended.code, Some(85), "{}", ended.stderr);
+    assert!(ended.stderr.contains("the same command goes on"), "{}", ended.stderr);
+    let copied = share.copies().len();
+    assert!((3..Share::FILES as usize).contains(&copied), "{copied}");
+
+    let fast = "data.throttle={rate=\"100MB/s\", latency=\"0ms\"}";
+    let ended = run(stage(&["--json"]).args(["-s", fast]), LIMIT_SECONDS);
+    assert_eq!(ended.code, Some(0), "{}", ended.stderr);
+    let report: serde_json::Value = serde_json::from_str(&ended.stdout).unwrap();
+    let bytes = size_of(&share.set().join("train"));
+    assert_eq!((report["files"].as_u64(), report["bytes"].as_u64()), (Some(96), Some(bytes)));
+    let now = report["copied_bytes"].as_u64().unwrap();
+    assert!(0 < now && now < bytes, "{report}");
+
+    let mut launch = share.command("launch", &dir, &keys);
+    let ended = run(&mut launch, LIMIT_SECONDS);
+    assert_eq!(ended.code, Some(0), "{}", ended.stderr);
+    let data = result_of(&dir).data;
+    assert_eq!((data.opens, data.bytes.shared), (0, 0), "it copied nothing");
+    assert_eq!(share.staged_folders(), 0);
+    let off = run(stage(&[]).args(["-s", "staging.mode=none"]), LIMIT_SECONDS);
+    assert!(off.code == Some(2) && off.stderr.contains("staging.mode"), "{}", off.stderr);
 }

@@ -6,6 +6,7 @@
 use std::collections::HashMap;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
+use std::ops::ControlFlow;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError, RwLock};
@@ -29,6 +30,8 @@ const PIECE_BYTES: u64 = 8 << 20;
 const HASHED_BYTES: usize = 256 << 10;
 /// A copy is its owner's alone.
 const COPY_MODE: u32 = 0o600;
+/// In the folder: what is locked while something is urgent for the node.
+const URGENT: &str = "URGENT";
 /// Other processes whose copy of one file is waited for, each in turn.
 const TURNS_MAX: usize = 64;
 
@@ -99,6 +102,7 @@ impl Folder {
         // Held before the folder is there: whoever removes it now is waited for.
         lock::await_share(&held)?;
         private::enter_folder(root)?;
+        options.open(root.join(URGENT))?;
         let manifest = Mutex::new(Manifest::open(root)?);
         let copies = RwLock::default();
         let root = root.to_owned();
@@ -116,6 +120,11 @@ impl Folder {
     /// Where it is.
     pub fn root(&self) -> &Path {
         &self.root
+    }
+
+    /// What is locked while something is urgent for all ranks of the node.
+    pub fn urgent_sign(&self) -> PathBuf {
+        self.root.join(URGENT)
     }
 
     /// Learns of the copies that other processes made.
@@ -237,8 +246,14 @@ impl Folder {
         Ok(())
     }
 
-    /// Hashes every copy; the keys of those that cannot be used, which are removed.
-    pub fn verify(&self, progress: &dyn Fn(u64)) -> Vec<Key> {
+    /// Files that have a copy.
+    pub fn files(&self) -> u64 {
+        self.copies.read().unwrap_or_else(poisoned).len() as u64
+    }
+
+    /// Hashes every copy; the keys of those that cannot be used, which are removed. `progress` is
+    /// told the bytes of each, and may end it.
+    pub fn verify(&self, progress: &mut dyn FnMut(u64) -> ControlFlow<()>) -> Vec<Key> {
         let all: Vec<(Key, Copied)> =
             self.copies.read().unwrap_or_else(poisoned).iter().map(|(k, c)| (*k, *c)).collect();
         let mut damaged = Vec::new();
@@ -248,7 +263,9 @@ impl Folder {
                 self.forget(key);
                 damaged.push(key);
             }
-            progress(copied.bytes);
+            if progress(copied.bytes).is_break() {
+                break;
+            }
         }
         damaged
     }

@@ -21,6 +21,7 @@ use super::set::DataSet;
 use super::store::Extent;
 use super::tally::{Tally, Tier};
 
+pub mod ahead;
 pub mod folder;
 mod gate;
 pub mod key;
@@ -29,7 +30,7 @@ mod many;
 pub mod pace;
 pub mod place;
 pub mod progress;
-mod walk;
+pub mod walk;
 
 use folder::{CopyError, Done, Folder};
 use gate::Gate;
@@ -40,7 +41,7 @@ use progress::Progress;
 use walk::{Next, Walk};
 
 /// Left free where copies lie.
-const SPARE_BYTES: u64 = 16 << 20;
+pub const SPARE_BYTES: u64 = 16 << 20;
 /// Longest that a closing run waits for a file that is being copied.
 const CLOSE_LIMIT: Duration = Duration::from_secs(5);
 /// Micro-batches that a worker goes through at a stretch, while others wait for their word.
@@ -79,7 +80,8 @@ struct State {
     /// Files that a dead worker had in hand.
     returned: Vec<Unit>,
     workers: usize,
-    stopped: bool,
+    /// Why nothing is copied any more.
+    stopped: Option<String>,
     closing: bool,
     begun: Option<Instant>,
     copied_bytes: u64,
@@ -152,7 +154,7 @@ impl Staging {
     /// From `step` on this rank computes `owners`.
     pub fn plan(&self, step: u64, owners: &[u32], generation: u32) {
         let mut state = self.lock();
-        if state.stopped || (state.serial > 0 && state.owners == owners) {
+        if state.stopped.is_some() || (state.serial > 0 && state.owners == owners) {
             return;
         }
         self.generation.store(generation, Ordering::Relaxed);
@@ -182,7 +184,7 @@ impl Staging {
             StagingMode::Before => state.gate.is_whole() || !state.owners.contains(&owner),
             StagingMode::During => state.gate.lets(step, owner),
         };
-        state.stopped || state.closing || state.serial == 0 || let_through
+        state.stopped.is_some() || state.closing || state.serial == 0 || let_through
     }
 
     /// Waits for the files of that micro-batch, so long at most; whether they are there.
@@ -203,21 +205,27 @@ impl Staging {
         let state = self.lock();
         let seconds = state.begun.map_or(0.0, |begun| begun.elapsed().as_secs_f64());
         let rate = state.copied_bytes as f64 / seconds.max(1e-3);
-        let lacks = !state.stopped && !state.gate.is_whole();
+        let lacks = state.stopped.is_none() && !state.gate.is_whole();
         Progress { rate, lacking: lacks.into(), ..state.progress }
     }
 
     /// Whether everything is there.
     pub fn is_whole(&self) -> bool {
         let state = self.lock();
-        state.stopped || state.gate.is_whole()
+        state.stopped.is_some() || state.gate.is_whole()
+    }
+
+    /// Why nothing is copied any more, if it is so before everything is there.
+    pub fn stop_reason(&self) -> Option<String> {
+        self.lock().stopped.clone()
     }
 
     /// Nothing is copied any more, and nobody is held up: training reads the shared store.
     fn stop(&self, state: &mut State, reason: &str) {
-        if std::mem::replace(&mut state.stopped, true) {
+        if state.stopped.is_some() {
             return;
         }
+        state.stopped = Some(reason.to_owned());
         if !state.closing {
             act_on(&format!("staging has stopped, training reads the shared store: {reason}"));
         }
@@ -344,7 +352,7 @@ impl Staging {
     fn await_unit(&self) -> Option<Unit> {
         let mut state = self.lock();
         loop {
-            if state.closing || state.stopped {
+            if state.closing || state.stopped.is_some() {
                 return None;
             }
             if let Some(unit) = state.returned.pop() {

@@ -1,11 +1,14 @@
 //! How fast files are copied beside training: at a set rate, or as fast as leaves room to those
 //! whom a run waits for.
 
+use std::fs::File;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
+
+use kintsugi_ffi::lock::{self, Lock};
 
 use crate::config::Pace as Wanted;
 use crate::data::store::{Entry, FetchError, Kind, Location, Store};
@@ -14,29 +17,73 @@ use crate::data::store::{Entry, FetchError, Kind, Location, Store};
 const ASIDE_TURN: Duration = Duration::from_millis(5);
 const ASIDE_TURNS_MAX: u32 = 40;
 
-/// How many are at work that copying gives way to: reads that training waits for, and checkpoints.
+/// Times that the node's sign is tried to be put up: others only look at it, which is soon over.
+const SIGN_TRIES: u32 = 20;
+const SIGN_PAUSE: Duration = Duration::from_millis(1);
+
+/// How many are at work that copying gives way to: this rank's reads that training waits for, and
+/// checkpoints, of any rank of the node.
 #[derive(Debug, Default)]
-pub struct Urgent(AtomicUsize);
+pub struct Urgent {
+    here: AtomicUsize,
+    /// A file of the node. It is locked while something is urgent for all its ranks: the kernel
+    /// takes the sign down when its holder dies.
+    sign: Option<PathBuf>,
+}
 
 /// Ends one urgent piece of work.
-pub struct Done<'a>(&'a Urgent);
+pub struct Done<'a> {
+    urgent: &'a Urgent,
+    _sign: Option<File>,
+}
 
 impl Urgent {
-    /// Begins one.
+    /// Of a rank whose node has such a sign.
+    pub fn of_node(sign: Option<PathBuf>) -> Self {
+        Self { here: AtomicUsize::new(0), sign }
+    }
+
+    /// Begins one of this rank.
     pub fn begin(&self) -> Done<'_> {
-        self.0.fetch_add(1, Ordering::Relaxed);
-        Done(self)
+        self.begun(None)
+    }
+
+    fn begun(&self, sign: Option<File>) -> Done<'_> {
+        self.here.fetch_add(1, Ordering::Relaxed);
+        Done { urgent: self, _sign: sign }
+    }
+
+    /// Begins one that all ranks of the node give way to.
+    pub fn begin_for_node(&self) -> Done<'_> {
+        self.begun(self.put_up())
+    }
+
+    /// Without it only this rank gives way.
+    fn put_up(&self) -> Option<File> {
+        let file = File::open(self.sign.as_ref()?).ok()?;
+        for _ in 0..SIGN_TRIES {
+            match lock::lock_file(&file) {
+                Ok(Lock::Taken) => return Some(file),
+                Ok(Lock::Busy) => std::thread::sleep(SIGN_PAUSE),
+                Err(_) => return None,
+            }
+        }
+        None
     }
 
     /// Whether there is any.
     pub fn is_at_work(&self) -> bool {
-        self.0.load(Ordering::Relaxed) > 0
+        self.here.load(Ordering::Relaxed) > 0 || self.sign.as_deref().is_some_and(is_up)
     }
+}
+
+fn is_up(sign: &Path) -> bool {
+    File::open(sign).is_ok_and(|file| matches!(lock::share_file(&file), Ok(Lock::Busy)))
 }
 
 impl Drop for Done<'_> {
     fn drop(&mut self) {
-        self.0.0.fetch_sub(1, Ordering::Relaxed);
+        self.urgent.here.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -132,6 +179,26 @@ mod tests {
         drop(one);
         assert!(!urgent.is_at_work());
         Pace::new(Wanted::Auto, urgent).await_turn();
+    }
+
+    #[test]
+    fn what_is_urgent_for_a_node_is_so_for_all_its_ranks_until_it_is_done() {
+        let place = tempfile::tempdir().expect("temporary folder");
+        let sign = place.path().join("URGENT");
+        File::create(&sign).expect("made");
+        let [one, two] = [(); 2].map(|()| Urgent::of_node(Some(sign.clone())));
+        drop(two.begin());
+        let own = two.begin();
+        assert!(two.is_at_work() && !one.is_at_work(), "one rank's reads are its own matter");
+        drop(own);
+        let all = one.begin_for_node();
+        assert!(two.is_at_work() && one.is_at_work());
+        drop(all);
+        assert!(!two.is_at_work() && !one.is_at_work());
+        std::fs::remove_file(&sign).expect("removed");
+        let alone = one.begin_for_node();
+        assert!(one.is_at_work() && !two.is_at_work(), "a folder that is gone holds nobody up");
+        drop(alone);
     }
 
     #[test]

@@ -40,7 +40,8 @@ pub fn of_run(base: &Path, prefix: &str, run_id: &str) -> Vec<PathBuf> {
     named.map(|entry| entry.path()).filter(|path| path.is_dir()).collect()
 }
 
-fn base(staging: &Staging) -> PathBuf {
+/// Where copies of any run lie.
+pub fn base(staging: &Staging) -> PathBuf {
     staging.folder.clone().unwrap_or_else(|| {
         let temporary = std::env::var_os("TMPDIR").filter(|folder| !folder.is_empty());
         temporary.map_or_else(|| PathBuf::from("/tmp"), PathBuf::from)

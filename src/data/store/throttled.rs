@@ -33,13 +33,21 @@ fn name(data: &Data, throttle: &Throttle) -> u64 {
     hasher.finish()
 }
 
+/// The device itself, for whoever else takes from it.
+///
+/// # Errors
+/// There is no shared memory for it.
+pub fn bucket(data: &Data, throttle: &Throttle) -> io::Result<Bucket> {
+    Bucket::open(name(data, throttle), throttle.rate.0)
+}
+
 impl Throttled {
     /// Puts `inner` behind the device that `data.throttle` describes.
     ///
     /// # Errors
     /// There is no shared memory for it.
     pub fn new(inner: Arc<dyn Store>, data: &Data, throttle: &Throttle) -> io::Result<Self> {
-        let bucket = Bucket::open(name(data, throttle), throttle.rate.0)?;
+        let bucket = bucket(data, throttle)?;
         Ok(Self { inner, bucket, latency: throttle.latency.0 })
     }
 }

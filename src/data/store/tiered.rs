@@ -71,16 +71,15 @@ impl Tiered {
         self.shared.fetch(location, into).map(|()| Tier::Shared)
     }
 
-    /// Once on the console; each in the log.
+    /// Each in the log; once on the console, in words that are the same on all ranks of the node.
     fn report(&self, folder: &Folder, location: &Location<'_>, reason: &str) {
-        let text = format!(
-            "a staged copy in {} cannot be used, {} is read from the shared store: {reason}",
-            folder.root().shown(),
-            location.file.shown()
-        );
-        match self.damage_said.swap(true, Ordering::Relaxed) {
-            false => act_on(&text),
-            true => tracing::warn!("{text}"),
+        tracing::warn!("the staged copy of {} cannot be used: {reason}", location.file.shown());
+        if !self.damage_said.swap(true, Ordering::Relaxed) {
+            act_on(&format!(
+                "staged copies in {} cannot be used: their files are read from the shared store; \
+                 the ranks' logs name them",
+                folder.root().shown()
+            ));
         }
     }
 }

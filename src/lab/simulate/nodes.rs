@@ -4,6 +4,7 @@
 
 use std::collections::BTreeMap;
 use std::io;
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -275,7 +276,7 @@ fn made(folder: &Path) -> BTreeMap<String, u64> {
 /// Copies that production takes for whole and whose bytes are not the set's.
 fn wrong(folder: &Path, right: &BTreeMap<Key, Vec<u8>>) -> Vec<String> {
     let Ok(opened) = Folder::open(folder) else { return Vec::new() };
-    opened.verify(&|_| {});
+    opened.verify(&mut |_| ControlFlow::Continue(()));
     let listed = right.iter().filter(|(key, _)| opened.copy_of(**key).is_some());
     let wrong = listed.filter(|(key, bytes)| {
         std::fs::read(key.path(folder)).map_or(true, |found| found != **bytes)

@@ -10,6 +10,7 @@ use crate::cluster::faults::inject::STRUCK;
 use crate::cluster::faults::{FAULTS_FOLDER, Injector, Standing};
 use crate::cluster::world::World;
 use crate::config::{Every, Span};
+use crate::data::staging::pace::Urgent;
 use crate::observe::clock::Clock;
 use crate::observe::event::Kind;
 use crate::observe::ledger::{self, Entry};
@@ -76,6 +77,8 @@ pub struct Keeper {
     /// Where the writer stood when it began the checkpoint at hand.
     persisting: Arc<Mutex<Standing>>,
     staff: Staff,
+    /// What gives way to checkpoints.
+    urgent: Arc<Urgent>,
 }
 
 impl Keeper {
@@ -106,6 +109,7 @@ impl Keeper {
             cost_seconds,
             persisting: Arc::default(),
             staff: Staff::Threads,
+            urgent: Arc::default(),
         }
     }
 
@@ -118,6 +122,11 @@ impl Keeper {
     pub fn staffed(mut self, staff: Staff) -> Self {
         self.staff = staff;
         self
+    }
+
+    /// Whom copies give way to: checkpoints are written so.
+    pub fn given_way(self, urgent: Arc<Urgent>) -> Self {
+        Self { urgent, ..self }
     }
 
     /// Whether this process belongs to the run's newest attempt.
@@ -186,11 +195,13 @@ impl Keeper {
         let (facts, storage) = (&self.facts, &self.storage);
         let (injector, still_current) = (&self.injector, &self.still_current);
         let (standing, staff, clock) = (&self.persisting, self.staff, &self.clock);
+        let urgent = &self.urgent;
         self.writer.get_or_insert_with(|| {
             let storage: Arc<dyn Storage> = Arc::new(Struck {
                 inner: Arc::clone(storage),
                 injector: Arc::clone(injector),
                 standing: Arc::clone(standing),
+                urgent: Arc::clone(urgent),
             });
             let still_current = Arc::clone(still_current);
             let current = Box::new(move || still_current());

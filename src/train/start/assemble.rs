@@ -150,7 +150,7 @@ pub fn trainer(
     comm: Box<dyn Membership>,
     world: World,
     replica: Replica,
-    prepared: Prepared,
+    mut prepared: Prepared,
 ) -> Trainer {
     let progress = (!arguments.launched && comm.rank() == 0)
         .then(|| Progress::new().max_seconds(arguments.config.train.max_seconds));
@@ -162,6 +162,7 @@ pub fn trainer(
     let (newest, attempt) = (Arc::clone(&around.newest_attempt), world.attempt);
     let still_current = Arc::new(move || newest().is_none_or(|now| now <= attempt));
     let injector = Arc::clone(&around.injector);
+    let urgent = Arc::clone(&prepared.exchange.pool().shared.loader.supply().urgent);
     let keeper = Keeper::new(
         prepared.facts,
         Arc::clone(&storage),
@@ -169,7 +170,8 @@ pub fn trainer(
         injector,
         still_current,
     )
-    .staffed(around.staff);
+    .staffed(around.staff)
+    .given_way(urgent);
     let mut plan = prepared.plan;
     plan.witness_wait = around.witness_wait;
     // Without a supervisor nobody would start it again.
