@@ -102,6 +102,15 @@ impl World {
         mine.map(|(owner, _)| owner as u32).collect()
     }
 
+    /// The owners that the other ranks on the node of `rank` compute, ascending.
+    pub fn owners_beside(&self, rank: usize) -> Vec<u32> {
+        let node = |rank: usize| self.member_at(rank).map(|member| member.node);
+        let mine = node(rank);
+        let beside = |other: usize| other != rank && mine.is_some() && node(other) == mine;
+        let owners = self.owners.iter().enumerate();
+        owners.filter(|(_, r)| beside(**r as usize)).map(|(owner, _)| owner as u32).collect()
+    }
+
     /// The world after newcomers took the dead's ranks: `newcomers[i]` sits on `lost[i]` and gets
     /// the dead's owners. One that is no member yet (`None`: not a spare of this world) gets the
     /// next number. Everything else stays as it was; the `member`, `rank` and `role` that a
@@ -246,6 +255,20 @@ mod tests {
             shrunk.members.iter().map(|m| (m.rank, m.member)).collect();
         assert_eq!(survivors, [(0, 0), (1, 2), (2, 3)]);
         assert_eq!(shrunk.generation, 1);
+    }
+
+    /// Two ranks a node.
+    #[test]
+    fn owners_beside_a_rank_are_those_of_its_nodes_others() {
+        let whole = world(4, 12);
+        assert_eq!(
+            [whole.owners_beside(0), whole.owners_beside(3)],
+            [vec![3, 4, 5], vec![6, 7, 8]]
+        );
+        let shrunk = whole.drop_ranks(&[1]);
+        assert_eq!([shrunk.owners_beside(0), shrunk.owners_of(0)], [vec![], vec![0, 1, 2, 3]]);
+        assert_eq!(shrunk.owners_beside(1), shrunk.owners_of(2), "ranks have moved up");
+        assert_eq!(whole.owners_beside(9), Vec::<u32>::new());
     }
 
     #[test]

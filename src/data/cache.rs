@@ -2,15 +2,19 @@
 //! from the moment it is seen, so that a rank which takes a dead one's place finds them warm. What
 //! counts against the budget is what memory holds: whole pages.
 //!
-//! Samples stay with their owners, so each is used by one rank of the node as a rule: a rank
-//! remembers the order of what it used, and makes room from that alone.
+//! Samples stay with their owners, so each is used by one rank of the node: a rank remembers the
+//! order of what it used, and makes room from that alone. The order stands in the files, too, as the
+//! time of their last change: ticks of a counter that the ranks share, of no clock. When owners move,
+//! a rank reads there what the rank before it used, and finds what nobody on this node uses any more,
+//! which goes first.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, UNIX_EPOCH};
 
 use kintsugi_ffi::lock::{self, Lock};
 use kintsugi_ffi::mapping::PAGE_BYTES;
@@ -22,6 +26,11 @@ use crate::config::CachePolicy;
 use super::staging::key::Key;
 use super::staging::place::of_run;
 
+mod used;
+
+pub use used::{Holdings, Keys};
+use used::{Kept, Used};
+
 /// Where caches lie.
 const MEMORY: &str = "/dev/shm";
 /// Their names begin so.
@@ -30,6 +39,8 @@ pub const PREFIX: &str = "kintsugi-cache-";
 const COUNTS: &str = "COUNTS";
 /// The word: bytes in use.
 const USED: usize = 0;
+/// The word: ticks so far, one for each use.
+const TICKS: usize = 1;
 /// Ends the name of a sample that is not whole.
 const PART: &str = "part";
 
@@ -43,29 +54,6 @@ pub struct Cache {
     /// Locked by all who use the folder.
     held: File,
     used: Mutex<Used>,
-}
-
-/// What this rank used, and in which order.
-#[derive(Debug, Default)]
-struct Used {
-    clock: u64,
-    last: HashMap<Key, (u64, u64)>,
-    by_age: BTreeMap<u64, Key>,
-}
-
-impl Used {
-    fn touch(&mut self, key: Key, bytes: u64) {
-        self.clock += 1;
-        if let Some((before, _)) = self.last.insert(key, (self.clock, bytes)) {
-            self.by_age.remove(&before);
-        }
-        self.by_age.insert(self.clock, key);
-    }
-
-    fn oldest(&mut self) -> Option<(Key, u64)> {
-        let (_, key) = self.by_age.pop_first()?;
-        self.last.remove(&key).map(|(_, bytes)| (key, bytes))
-    }
 }
 
 /// What a sample of so many bytes takes.
@@ -96,31 +84,39 @@ impl Cache {
     /// killed may have counted what it never wrote.
     fn take_stock(&self) -> io::Result<()> {
         let alone = lock::lock_file(&self.held)? == Lock::Taken;
-        let (mut all, mut bytes) = (Vec::new(), 0);
-        for entry in fs::read_dir(&self.root)?.flatten() {
-            let (Some(name), Ok(facts)) =
-                (entry.file_name().to_str().map(str::to_owned), entry.metadata())
-            else {
-                continue;
-            };
-            match name.parse::<Key>() {
-                Ok(key) => {
-                    bytes += cost(facts.len());
-                    all.push((facts.modified().ok(), key, facts.len()));
-                }
-                Err(_) if alone && name.ends_with(PART) => drop(fs::remove_file(entry.path())),
-                Err(_) => {}
-            }
-        }
         if alone {
-            self.counts.set(USED, bytes);
-            // What is left of earlier ranks is this one's to remove.
-            all.sort_unstable_by_key(|(modified, key, _)| (*modified, *key));
-            let mut used = self.used();
-            all.into_iter().for_each(|(_, key, bytes)| used.touch(key, bytes));
+            let all = self.listing();
+            self.counts.set(USED, all.values().map(|kept| cost(kept.bytes)).sum());
+            // Ticks may have been lost with a page that somebody cut.
+            let latest = all.values().map(|kept| kept.tick).max().unwrap_or(0);
+            self.counts.update(TICKS, |now| now.max(latest));
+            for entry in fs::read_dir(&self.root)?.flatten() {
+                if entry.file_name().to_string_lossy().ends_with(PART) {
+                    let _ = fs::remove_file(entry.path());
+                }
+            }
         }
         // Another rank may take stock now: it is soon done.
         lock::await_share(&self.held)
+    }
+
+    /// Whole samples in the folder.
+    fn listing(&self) -> HashMap<Key, Kept> {
+        let entries = fs::read_dir(&self.root).into_iter().flatten().flatten();
+        let whole = entries.filter_map(|entry| {
+            let key = entry.file_name().to_str()?.parse::<Key>().ok()?;
+            let facts = entry.metadata().ok()?;
+            let changed = facts.modified().ok().and_then(|at| at.duration_since(UNIX_EPOCH).ok());
+            let tick = changed.map_or(0, |since| since.as_micros() as u64);
+            Some((key, Kept { tick, bytes: facts.len() }))
+        });
+        whole.collect()
+    }
+
+    /// From now on this rank uses the samples of some owners, and others of its node those of
+    /// others. Nothing is looked at before room has to be made.
+    pub fn plan(&self, holdings: Holdings) {
+        self.used().plan(holdings);
     }
 
     fn used(&self) -> MutexGuard<'_, Used> {
@@ -137,9 +133,17 @@ impl Cache {
         into.clear();
         let read = file.read_to_end(into).is_ok();
         if read && self.policy == CachePolicy::Lru {
-            self.used().touch(key, into.len() as u64);
+            let kept = Kept { tick: self.tick(&file), bytes: into.len() as u64 };
+            self.used().touch(key, kept);
         }
         read
+    }
+
+    /// Writes down that a sample is used now. One that was dropped meanwhile is nobody's file.
+    fn tick(&self, file: &File) -> u64 {
+        let tick = self.counts.update(TICKS, |now| now + 1) + 1;
+        let _ = file.set_modified(UNIX_EPOCH + Duration::from_micros(tick));
+        tick
     }
 
     /// Keeps the bytes of a sample, if there is room or the policy makes some.
@@ -149,18 +153,27 @@ impl Cache {
             return;
         }
         let part = self.root.join(format!("{key}.{}.{PART}", std::process::id()));
-        let written = write(&part, bytes).and_then(|()| match path.exists() {
+        let written = self.write(&part, bytes).and_then(|tick| match path.exists() {
             // Another thread or rank was faster.
             true => Err(io::ErrorKind::AlreadyExists.into()),
-            false => fs::rename(&part, &path),
+            false => fs::rename(&part, &path).map(|()| tick),
         });
         match written {
-            Ok(()) => self.used().touch(key, length),
+            Ok(tick) => self.used().touch(key, Kept { tick, bytes: length }),
             Err(_) => {
                 let _ = fs::remove_file(&part);
                 self.give_back(cost(length));
             }
         }
+    }
+
+    /// Writes a sample's file; its tick.
+    fn write(&self, path: &Path, bytes: &[u8]) -> io::Result<u64> {
+        let mut options = OpenOptions::new();
+        options.write(true).create(true).truncate(true).mode(0o600);
+        let mut file = options.open(path)?;
+        file.write_all(bytes)?;
+        Ok(self.tick(&file))
     }
 
     /// Takes so many bytes of the budget; whether there are so many.
@@ -174,9 +187,10 @@ impl Cache {
             if before + bytes <= self.budget_bytes {
                 return true;
             }
+            used.settle(|| self.listing());
             let oldest = match self.policy {
-                CachePolicy::Keep => None,
-                CachePolicy::Lru => used.oldest(),
+                CachePolicy::Keep => used.unused(),
+                CachePolicy::Lru => used.unused().or_else(|| used.oldest()),
             };
             let Some((key, length)) = oldest else { return false };
             // Another rank may have removed it.
@@ -209,12 +223,6 @@ impl Cache {
     }
 }
 
-fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    let mut options = OpenOptions::new();
-    options.write(true).create(true).truncate(true).mode(0o600);
-    options.open(path)?.write_all(bytes)
-}
-
 /// The shared page, made if it is not there, locked beside its other users.
 fn counts(path: &Path) -> io::Result<(File, SharedWords)> {
     let file = match private::make_file(path) {
@@ -242,87 +250,4 @@ pub fn sweep(run_id: &str) {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const PAGE: u64 = PAGE_BYTES as u64;
-
-    fn key(number: u64) -> Key {
-        Key::of(Path::new(&number.to_string()))
-    }
-
-    fn open(place: &tempfile::TempDir, pages: u64, policy: CachePolicy) -> Cache {
-        Cache::open(&place.path().join("cache"), pages * PAGE, policy).expect("opened")
-    }
-
-    fn has(cache: &Cache, number: u64) -> bool {
-        let mut bytes = Vec::new();
-        let found = cache.fetch(key(number), &mut bytes);
-        assert!(!found || bytes == number.to_string().as_bytes());
-        found
-    }
-
-    fn offer(cache: &Cache, number: u64) {
-        cache.offer(key(number), number.to_string().as_bytes());
-    }
-
-    #[test]
-    fn one_that_keeps_takes_what_fits_and_never_gives_it_up() {
-        let place = tempfile::tempdir().expect("temporary folder");
-        let cache = open(&place, 3, CachePolicy::Keep);
-        (0..5).for_each(|number| offer(&cache, number));
-        offer(&cache, 1);
-        assert_eq!(
-            (0..5).map(|n| has(&cache, n)).collect::<Vec<_>>(),
-            [true, true, true, false, false]
-        );
-        assert_eq!(cache.used_bytes(), 3 * PAGE);
-    }
-
-    #[test]
-    fn the_least_recently_used_goes_first() {
-        let place = tempfile::tempdir().expect("temporary folder");
-        let cache = open(&place, 3, CachePolicy::Lru);
-        (0..3).for_each(|number| offer(&cache, number));
-        assert!(has(&cache, 0));
-        offer(&cache, 3);
-        assert!(!has(&cache, 1) && has(&cache, 0) && has(&cache, 2) && has(&cache, 3));
-        cache.offer(key(9), &vec![1; 4 * PAGE_BYTES]);
-        assert!(has(&cache, 3), "what never fits displaces nothing");
-    }
-
-    #[test]
-    fn ranks_of_a_node_share_one_budget_and_a_newcomer_finds_it_warm() {
-        let place = tempfile::tempdir().expect("temporary folder");
-        let one = open(&place, 3, CachePolicy::Lru);
-        let two = open(&place, 3, CachePolicy::Lru);
-        offer(&one, 0);
-        offer(&two, 1);
-        offer(&two, 2);
-        assert!(has(&one, 1) && has(&two, 0));
-        // It is dead: nothing of it is said or written.
-        drop(two);
-        let newcomer = open(&place, 3, CachePolicy::Lru);
-        assert!(has(&newcomer, 1) && has(&newcomer, 2));
-        offer(&newcomer, 3);
-        assert_eq!(newcomer.used_bytes(), 3 * PAGE);
-        assert!(has(&one, 0), "another rank's are its own");
-    }
-
-    #[test]
-    fn what_killed_ranks_counted_wrong_is_counted_anew_by_the_next_start() {
-        let place = tempfile::tempdir().expect("temporary folder");
-        let cache = open(&place, 4, CachePolicy::Lru);
-        (0..2).for_each(|number| offer(&cache, number));
-        cache.counts.set(USED, 4 * PAGE);
-        fs::write(place.path().join("cache/x.part"), b"torn").expect("written");
-        drop(cache);
-        let cache = open(&place, 4, CachePolicy::Lru);
-        assert_eq!(cache.used_bytes(), 2 * PAGE);
-        assert!(!place.path().join("cache/x.part").exists());
-        (2..5).for_each(|number| offer(&cache, number));
-        assert!(!has(&cache, 0) && has(&cache, 1) && has(&cache, 4));
-        cache.retire();
-        assert!(!place.path().join("cache").exists());
-    }
-}
+mod tests;

@@ -12,6 +12,7 @@ pub mod evaluation;
 pub mod loader;
 pub mod open;
 mod index;
+pub mod node_memory;
 mod part;
 pub mod picture;
 mod prepare;

@@ -7,6 +7,7 @@ use crate::config::{self, CacheSize, Config, Shown, StagingMode};
 use crate::observe::notice::act_on;
 
 use super::cache::{self, Cache};
+use super::node_memory::NodeMemory;
 use super::sampler::Order;
 use super::set::DataSet;
 use super::staging::folder::Folder;
@@ -27,10 +28,9 @@ pub struct Supply {
     pub tally: Arc<Tally>,
     /// Whom copying gives way to.
     pub urgent: Arc<Urgent>,
+    /// The node's cache, where the run has one.
+    pub memory: Option<Arc<NodeMemory>>,
     keeps: bool,
-    cache: Option<Arc<Cache>>,
-    /// Share of the set's samples, by what they take, that one node's cache holds.
-    cached_share: Option<f64>,
 }
 
 impl Supply {
@@ -54,22 +54,23 @@ impl Supply {
             CacheSize::Off => None,
             CacheSize::Bytes(budget) => open_cache(config, &set, run_id, budget.0),
         };
-        let cached_share = cache.as_ref().map(|cache| cache.budget_bytes() as f64 / taken(&set));
-        let tiers = (cache.clone(), folder);
+        let memory =
+            cache.clone().map(|cache| Arc::new(NodeMemory::new(cache, set.clone(), order.clone())));
+        let tiers = (cache, folder);
         let store = Arc::new(Tiered::new(Arc::clone(&set.store), tiers, counts));
         let keeps = config.staging.keep;
-        Self { set: DataSet { store, ..set }, staging, tally, urgent, keeps, cache, cached_share }
+        Self { set: DataSet { store, ..set }, staging, tally, urgent, keeps, memory }
     }
 
     /// Least share of misses that so many nodes' caches can have in an epoch after the first, 1-c.
     pub fn miss_bound(&self, nodes: usize) -> Option<f64> {
-        self.cached_share.map(|share| (1.0 - share * nodes as f64).max(0.0))
+        self.memory.as_ref().map(|memory| memory.miss_bound(nodes))
     }
 
     /// This process uses the node's memory no more, however the run goes on.
     pub fn leave_memory(&self) {
-        if let Some(cache) = &self.cache {
-            cache.retire();
+        if let Some(memory) = &self.memory {
+            memory.cache.retire();
         }
     }
 
@@ -109,16 +110,8 @@ impl From<DataSet> for Supply {
         let counts = (Arc::clone(&tally), Arc::clone(&urgent));
         let store = Arc::new(Tiered::new(Arc::clone(&set.store), (None, None), counts));
         let set = DataSet { store, ..set };
-        let (staging, cache, cached_share) = (None, None, None);
-        Self { set, staging, tally, urgent, keeps: true, cache, cached_share }
+        Self { set, staging: None, tally, urgent, keeps: true, memory: None }
     }
-}
-
-/// What the samples of a set would take in a cache.
-fn taken(set: &DataSet) -> f64 {
-    let locations = (0..set.source.len()).filter_map(|id| set.source.location(id));
-    let bytes: u64 = locations.map(|location| cache::cost(location.extent.length())).sum();
-    bytes.max(1) as f64
 }
 
 fn open_cache(config: &Config, set: &DataSet, run_id: &str, budget: u64) -> Option<Arc<Cache>> {

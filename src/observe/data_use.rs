@@ -39,6 +39,12 @@ pub struct DataUse {
 }
 
 impl DataUse {
+    /// Share of the reads through caches that missed; `None` without caches.
+    pub fn missed(&self) -> Option<f64> {
+        let reads = self.hits + self.misses;
+        (reads > 0).then(|| self.misses as f64 / reads as f64)
+    }
+
     /// Adds what came later.
     pub fn add(&mut self, later: &Self) {
         self.opens += later.opens;

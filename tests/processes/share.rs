@@ -37,9 +37,14 @@ impl Share {
 
     /// Made anew.
     pub fn new(name: &str) -> Self {
+        Self::of(name, Self::FILES)
+    }
+
+    /// The same with so many pictures.
+    pub fn of(name: &str, files: u64) -> Self {
         let share = Self(run_dir(name));
         let mut synth = kintsugi();
-        synth.args(["data", "synth", "--train", &Self::FILES.to_string(), "--validation", "8"]);
+        synth.args(["data", "synth", "--train", &files.to_string(), "--validation", "8"]);
         synth.args(["--classes", "4", "--image-size", "16"]).arg(share.set());
         let made = run(&mut synth, MADE_WITHIN);
         assert_eq!(made.code, Some(0), "{}", made.stderr);

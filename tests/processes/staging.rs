@@ -23,7 +23,7 @@ const STEPS: u64 = 40;
 const LONG_STEPS: u64 = 600;
 
 impl Share {
-    /// A run that completes; what it summed, step by step, and its result.
+    /// A run of `STEPS` that completes; what it summed, step by step, and its result.
     fn complete(&self, name: &str, overrides: &[&str]) -> (Vec<(u64, u64)>, RunResult) {
         let dir = self.0.join(name);
         let staged = format!("staging.folder={}", self.0.display());

@@ -121,7 +121,7 @@ impl Asynchronous {
         self.free.assign(&owners, &position.owner_batches);
         let first = owners.iter().map(|&owner| position.owner_batches[owner as usize]).min();
         let loader = &self.pool.shared.loader;
-        loader.plan(first.unwrap_or(0), &owners, context.world.generation);
+        context.plan_loading(loader, first.unwrap_or(0), &owners);
         self.planned = Some(now);
         self.pool.run_free(context.replica.standing);
     }

@@ -9,6 +9,7 @@ use crate::cluster::world::World;
 use crate::observe::clock::Clock;
 use crate::observe::ledger::Committed;
 
+use crate::data::loader::Loader;
 use crate::data::staging::progress::Progress;
 use crate::data::tally::Counts;
 use crate::train::TrainError;
@@ -51,6 +52,15 @@ impl<'a> Context<'a> {
             begin_limit: rank.plan.begin_limit,
             repaired_at,
         }
+    }
+
+    /// Tells the loader that this rank computes `owners` from `step` on, and the node's cache whose
+    /// samples it holds.
+    pub fn plan_loading(&self, loader: &Loader, step: u64, owners: &[u32]) {
+        if let Some(memory) = &loader.supply().memory {
+            memory.plan(owners, &self.world.owners_beside(self.comm.rank()));
+        }
+        loader.plan(step, owners, self.world.generation);
     }
 
     /// What ends a wait for this rank's workers: a rank is known to be dead.

@@ -105,7 +105,7 @@ impl Synchronous {
                 let more: Vec<u32> =
                     owners.iter().copied().filter(|owner| computed.insert(*owner)).collect();
                 if !more.is_empty() {
-                    self.pool.shared.loader.plan(step, &owners, context.world.generation);
+                    context.plan_loading(&self.pool.shared.loader, step, &owners);
                     self.pool.extend(&more);
                 }
                 Ok(Started::Before)
@@ -113,7 +113,7 @@ impl Synchronous {
             _ => {
                 // Of a step that was given up, a worker may still be adding to the sums.
                 self.pool.finish(|| context.lost_rank())?;
-                self.pool.shared.loader.plan(step, &owners, context.world.generation);
+                context.plan_loading(&self.pool.shared.loader, step, &owners);
                 self.busy_before = self.pool.busy_micros();
                 self.pool.train(&owners, context.replica.standing);
                 let nothing = owners.is_empty();
