@@ -76,6 +76,24 @@ fn the_page_holds_every_figure_and_nothing_from_elsewhere() {
     }
 }
 
+/// Nothing failed: what failures cost is not in the table, and errors are compared step by step.
+#[test]
+fn a_page_of_arms_without_failures_compares_errors() {
+    let out = tempfile::tempdir().unwrap();
+    let all = study(out.path(), 45.0, 36, 2);
+    let mut runs: Vec<_> = all.runs_of("calm").cloned().collect();
+    let other = |run: &kintsugi::observe::report::Run| kintsugi::observe::report::Run {
+        arm: "again".into(),
+        ..run.clone()
+    };
+    runs.extend(all.runs_of("calm").map(other));
+    runs[0].result.as_mut().unwrap().data.misses = 600;
+    runs[0].result.as_mut().unwrap().data.hits = 400;
+    let page = html(&Study { runs, ..all });
+    assert!(page.contains("60.00 %") && page.contains("Validation error against committed steps"));
+    assert!(!page.contains("<th>recoveries</th>") && !page.contains("Minimum error at two times"));
+}
+
 #[test]
 #[ignore = "writes pages to look at: KINTSUGI_REPORT_OUT=DIR"]
 fn write_pages_to_look_at() {

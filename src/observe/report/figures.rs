@@ -73,18 +73,43 @@ pub fn validation_error(study: &Study) -> Option<Figure> {
         failures: failure_marks(study),
         series: curves.into_iter().map(Series::with_measurements).collect(),
     };
-    let caption = format!(
-        "<b>Validation error against wall time.</b> Time counts from the run's first start, \
-         repairs and restarts included. Dotted lines: failures. \
-         Diamonds: the minimum of each curve.{}{}",
-        several_seeds(study),
-        if several_seeds(study).is_empty() {
-            ""
-        } else {
-            " The table below has the mean of the seeds' minima, which lies lower than the \
-             minimum of their mean."
+    let failures = match chart.failures.is_empty() {
+        true => "",
+        false => {
+            " Time counts from the run's first start, repairs and restarts included. \
+             Dotted lines: failures."
         }
+    };
+    let seeds = match several_seeds(study) {
+        "" => String::new(),
+        several => format!(
+            "{several} The tables have the mean of the seeds' minima, which lies lower than the \
+             minimum of their mean."
+        ),
+    };
+    let caption = format!(
+        "<b>Validation error against wall time.</b>{failures} Diamonds: the minimum of each \
+         curve.{seeds}"
     );
+    Some(Figure { drawings: vec![chart.draw()?], caption, key: Vec::new() })
+}
+
+/// The same against steps, which no other load on the machine stretches.
+pub fn validation_error_by_step(study: &Study, runs: &[RunSummary]) -> Option<Figure> {
+    let curves = curves_of(study, |run| series::validation_error_by_step(&run.events));
+    let chart = LineChart {
+        id: "clip-error-steps".into(),
+        label: "Validation error against committed steps, a curve for every arm".into(),
+        y_label: "validation error (top-1)".into(),
+        unit: Unit::Percent,
+        y_from: None,
+        x_axis: XAxis::Steps,
+        x_to: runs.iter().map(|run| run.steps).max().unwrap_or(0) as f64,
+        failures: Vec::new(),
+        series: curves.into_iter().map(Series::with_measurements).collect(),
+    };
+    let caption =
+        format!("<b>Validation error against committed steps.</b>{}", several_seeds(study));
     Some(Figure { drawings: vec![chart.draw()?], caption, key: Vec::new() })
 }
 

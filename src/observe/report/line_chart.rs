@@ -44,6 +44,8 @@ pub enum Unit {
 pub enum XAxis {
     /// Seconds, from 0.
     Time,
+    /// Committed steps, from 0.
+    Steps,
     /// Shares, from 0, written as per cent.
     Shares {
         /// Of what.
@@ -144,7 +146,7 @@ impl LineChart {
         let scale = Scale {
             right: WIDTH - widths.fold(RIGHT_MIN, f64::max),
             logarithmic_from: match self.x_axis {
-                XAxis::Time | XAxis::Shares { .. } => None,
+                XAxis::Time | XAxis::Steps | XAxis::Shares { .. } => None,
                 XAxis::Logarithmic { from, .. } => Some(from),
             },
             x_to: self.x_to,
@@ -204,6 +206,7 @@ impl LineChart {
         }
         let (unit, label) = match &self.x_axis {
             XAxis::Shares { label } => (0.01, format!("{label} / %")),
+            XAxis::Steps => (1.0, "committed steps".to_string()),
             _ => {
                 let (unit, name) = time_unit(self.x_to);
                 (unit, format!("wall time / {name}"))
@@ -229,9 +232,14 @@ impl LineChart {
 
     fn diamond(&self, series: &Series, canvas: &mut Canvas, scale: &Scale) {
         let Some(least) = series.diamond else { return };
-        let (unit, unit_name) = time_unit(self.x_to);
-        let value = self.write(least.1, 4);
-        let title = format!("{}: {value} at {:.1} {unit_name}", series.label, least.0 / unit);
+        let at = match self.x_axis {
+            XAxis::Steps => format!("step {:.0}", least.0),
+            _ => {
+                let (unit, unit_name) = time_unit(self.x_to);
+                format!("{:.1} {unit_name}", least.0 / unit)
+            }
+        };
+        let title = format!("{}: {} at {at}", series.label, self.write(least.1, 4));
         let class = format!("diamond c{}", series.colour);
         let radius = if series.reference { 10.0 } else { 6.5 };
         canvas.diamond(&class, scale.at(least), radius, &title);

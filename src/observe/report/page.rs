@@ -22,9 +22,16 @@ pub fn render(study: &Study) -> String {
     let checkpoints = figures::checkpoint_groups(study);
     let mut page = Page { body: String::new(), figures: 0 };
     page.add(&header(study, &runs));
-    page.add(&tables::arms(study, &runs));
-    page.figure(figures::validation_error(study));
-    page.add(&tables::minimum_errors(study, &runs));
+    // Of one arm there is nothing to compare.
+    if study.arms().len() > 1 && summary::is_calm(&runs) {
+        page.add(&tables::calm_arms(study, &runs));
+        page.figure(figures::validation_error(study));
+        page.figure(figures::validation_error_by_step(study, &runs));
+    } else {
+        page.add(&tables::arms(study, &runs));
+        page.figure(figures::validation_error(study));
+        page.add(&tables::minimum_errors(study, &runs));
+    }
     page.figure(figures::committed_steps(study, &runs));
     if !groups.is_empty() {
         page.figure(figures::recovery(&runs));

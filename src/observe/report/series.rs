@@ -14,6 +14,15 @@ pub fn validation_error(events: &[Event]) -> Vec<DataPoint> {
     in_order(measured.collect())
 }
 
+/// Validation error (a fraction) against committed steps.
+pub fn validation_error_by_step(events: &[Event]) -> Vec<DataPoint> {
+    let measured = events.iter().filter_map(|event| match event.kind {
+        Kind::Evaluation { error, .. } if error.is_finite() => Some((event.step as f64, error)),
+        _ => None,
+    });
+    in_order(measured.collect())
+}
+
 /// Committed steps against seconds. A restart from an older state is a vertical drop.
 pub fn committed_steps(events: &[Event]) -> Vec<DataPoint> {
     let mut points: Vec<DataPoint> = Vec::new();

@@ -34,6 +34,9 @@ pub struct RunSummary {
     /// The most that committed steps ever fell.
     pub largest_fall: u64,
     pub goodput: Option<f64>,
+    /// Share of the reads through the nodes' caches that missed, the first epoch's included; `None`
+    /// without caches.
+    pub missed: Option<f64>,
     pub recoveries: Vec<Episode>,
     pub state_sha256: Option<String>,
     pub bits: Bits,
@@ -66,6 +69,11 @@ pub fn calm_arm(study: &Study) -> Option<&str> {
         let mut runs = study.runs_of(arm).peekable();
         runs.peek().is_some() && runs.all(|run| series::failures(&run.events).is_empty())
     })
+}
+
+/// Whether nothing failed in any run: the arms differ in something else.
+pub fn is_calm(runs: &[RunSummary]) -> bool {
+    runs.iter().all(|run| run.recoveries.is_empty() && run.lost_steps == 0)
 }
 
 /// Every run of the study in figures, in the order of its arms.
@@ -105,6 +113,7 @@ fn summary_of(run: &Run, calm: Option<&Run>, total_seconds: f64) -> RunSummary {
         lost_steps_ledger: lost_ledger,
         largest_fall: series::largest_fall(&series::committed_steps(events)) as u64,
         goodput: result.map(|result| result.goodput),
+        missed: result.and_then(|result| result.data.missed()),
         recoveries,
         state_sha256: result.and_then(|result| result.state_sha256.clone()),
         bits: calm.map_or(Bits::Unknown, |calm| compare(run, calm)),

@@ -59,6 +59,11 @@ fn percent(value: Option<Estimate>) -> String {
     with_interval(value, " %", |fraction| format!("{:.2}", fraction * 100.0))
 }
 
+/// A difference of fractions, in points of a per cent.
+fn points(value: Option<Estimate>) -> String {
+    with_interval(value, "", |fraction| format!("{:+.2}", fraction * 100.0)).replace("± +", "± ")
+}
+
 fn number(value: Option<Estimate>, digits: usize) -> String {
     with_interval(value, "", |number| format!("{number:.digits$}"))
 }
@@ -97,6 +102,58 @@ fn by_arm<'a>(study: &'a Study, runs: &'a [RunSummary]) -> Vec<(&'a str, Vec<&'a
 fn swatch(colour: usize, arm: &str) -> String {
     let colour = colour % COLOURS;
     format!("<i class=\"swatch c{colour}\"></i>{}", escape(arm))
+}
+
+/// The arms of a study in which nothing failed, at a glance.
+pub fn calm_arms(study: &Study, runs: &[RunSummary]) -> String {
+    let mut table = Table::new([
+        "arm",
+        "runs",
+        "steps",
+        "time",
+        "min. error",
+        "final error",
+        "against the first",
+    ]);
+    let has_caches = runs.iter().any(|run| run.missed.is_some());
+    let of_first: BTreeMap<u64, f64> = by_arm(study, runs)
+        .into_iter()
+        .take(1)
+        .flat_map(|(_, runs)| runs)
+        .filter_map(|run| Some((run.seed, run.final_error?)))
+        .collect();
+    let first = |seed: u64| of_first.get(&seed).copied();
+    if has_caches {
+        table.head.push("reads that missed".into());
+    }
+    for (colour, (arm, runs)) in by_arm(study, runs).into_iter().enumerate() {
+        let mut row = vec![
+            swatch(colour, arm),
+            runs.len().to_string(),
+            number(over_seeds(&runs, |run| Some(run.steps as f64)), 0),
+            time(over_seeds(&runs, |run| Some(run.seconds))),
+            percent(over_seeds(&runs, |run| run.min_error)),
+            percent(over_seeds(&runs, |run| run.final_error)),
+            match colour {
+                0 => NONE.to_string(),
+                _ => points(over_seeds(&runs, |run| Some(run.final_error? - first(run.seed)?))),
+            },
+        ];
+        if has_caches {
+            row.push(percent(over_seeds(&runs, |run| run.missed)));
+        }
+        table.row(row);
+    }
+    let caches = match has_caches {
+        true => {
+            " Reads that missed: of those through the nodes' caches, the first epoch's included."
+        }
+        false => "",
+    };
+    table.html(&format!(
+        "<b>Arms.</b> Means over the seeds and their 95 % intervals. Against the first: points of \
+         the final error more than the first arm's run of the same seed has.{caches}"
+    ))
 }
 
 /// All arms at a glance.
