@@ -99,14 +99,14 @@ fn print_bundles(config: &Path, shown: &Bundles, classes: &[String]) {
     );
     let drawn = *degrees as f64 * (1.0 - 1.0 / bundles.len() as f64);
     print_line!(
-        "  A bundle's samples are drawn from the whole set, also where that is sorted by class: its \
-         chi-square against the set is about {drawn:.1}."
+        "  A bundle's samples are drawn from the whole set, also where that is sorted by class: \
+         its chi-square against the set is about {drawn:.1}."
     );
     let has_bars = classes.len() <= BARS_MAX;
     if has_bars {
         print_line!(
-            "  Bars are its classes, in the order above: {} as many as in the set, {} none, {} twice \
-             as many or more.",
+            "  Bars are its classes, in the order above: {} as many as in the set, {} none, {} \
+             twice as many or more.",
             bar(1.0),
             bar(0.0),
             bar(2.0)
