@@ -3,10 +3,10 @@
 //! counts against the budget is what memory holds: whole pages.
 //!
 //! Samples stay with their owners, so each is used by one rank of the node: a rank remembers the
-//! order of what it used, and makes room from that alone. The order stands in the files, too, as the
-//! time of their last change: ticks of a counter that the ranks share, of no clock. When owners move,
-//! a rank reads there what the rank before it used, and finds what nobody on this node uses any more,
-//! which goes first.
+//! order of what it used, and makes room from that alone. The order stands in the files, too, as
+//! the time of their last change: ticks of a counter that the ranks share, of no clock. When owners
+//! move, a rank reads there what the rank before it used, and finds what nobody on this node uses
+//! any more, which goes first.
 
 use std::collections::HashMap;
 use std::fs::{self, File, OpenOptions};
