@@ -50,7 +50,8 @@ impl NodeMemory {
     /// The samples of some owners, by name.
     fn keys(&self, owners: &[u32]) -> Keys {
         let (order, source) = (self.order.clone(), Arc::clone(&self.set.source));
-        let ids = owners.to_vec().into_iter().flat_map(move |owner| {
+        let owners = owners.to_vec();
+        let ids = owners.into_iter().flat_map(move |owner| {
             let (order, owner) = (order.clone(), u64::from(owner));
             let bundles = 0..order.cut(owner).count();
             bundles.flat_map(move |bundle| order.bundle_samples(owner, bundle))
