@@ -23,7 +23,9 @@ fn complete(share: &Share, name: &str, overrides: &[&str]) -> RunResult {
     let dir = share.0.join(name);
     let half = format!("data.cache={}B", FILES / 2 * PAGE_BYTES);
     let (batch, epochs) = (format!("train.global_batch={BATCH}"), format!("train.epochs={EPOCHS}"));
-    let overrides = [&[half.as_str(), &batch, &epochs], overrides].concat();
+    // What is read ahead beyond the last step, or again after a death, would be found.
+    let ahead = "data.prefetch=1";
+    let overrides = [&[half.as_str(), &batch, &epochs, ahead], overrides].concat();
     let ended = run(&mut share.command("launch", &dir, &overrides), LIMIT_SECONDS);
     assert_eq!(ended.code, Some(0), "{name}: {}", ended.stderr);
     let result = result_of(&dir);
