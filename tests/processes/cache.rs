@@ -51,8 +51,8 @@ fn missed(result: &RunResult) -> f64 {
     (data.misses - FILES) as f64 / (data.hits + data.misses - FILES) as f64
 }
 
-/// LRU misses up to b/e more than the bound in alternating bundles of b, unless a rank's part of the
-/// cache is a whole number of them. Ranks part it as they came to fill it, so b is small.
+/// LRU misses up to b/e more than the bound in alternating bundles of b, unless a rank's part of
+/// the cache is a whole number of them. Ranks part it as they came to fill it, so b is small.
 #[test]
 fn a_nodes_cache_misses_what_the_bound_says_with_a_rank_killed_and_with_one_lost() {
     let _alone = alone();
