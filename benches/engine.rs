@@ -5,7 +5,7 @@
 use std::time::Instant;
 
 use kintsugi::config::Device;
-use kintsugi::engine::{self, EngineError};
+use kintsugi::engine::{self, EngineError, Flat};
 use kintsugi::model::{catalogue, init, layout};
 
 const SECONDS_MAX: f64 = 3.0;
@@ -56,15 +56,18 @@ fn case(
     let labels = vec![1; batch];
     let mut statistics = vec![0.0; layout.statistics];
     let mut engine = engine::open(&Device::default(), &graph, &layout, threads)?;
-    engine.load(&parameters, &running)?;
+    let weights = &Flat { parameters: &parameters, statistics: &running };
     let mut sum = 0.0;
     let train = measure(threads, || {
         let ready = &mut |_: usize, part: &[f32]| sum += part[0];
-        engine.train(&images, &labels, [1, 2, 3], &mut statistics, ready).map(|_| ())
+        engine.train(&images, &labels, [1, 2, 3], weights, &mut statistics, ready).map(|_| ())
     })?;
-    let load = measure(threads, || engine.load(&parameters, &running))?;
+    let load = measure(threads, || {
+        engine.renew();
+        engine.load(batch, weights)
+    })?;
     let memory = engine.memory_bytes() as f64 / (1 << 20) as f64;
-    let evaluate = measure(threads, || engine.evaluate(&images, &labels).map(|_| ()))?;
+    let evaluate = measure(threads, || engine.evaluate(&images, &labels, weights).map(|_| ()))?;
     let rate = |[best, median]: [f64; 2]| {
         format!("{:.1} ({:.1} at best) images/s", batch as f64 / median, batch as f64 / best)
     };

@@ -14,10 +14,10 @@ use crate::data::evaluation::Evaluation;
 use crate::data::loader::LoaderOptions;
 use crate::data::open::open;
 use crate::data::{DataError, Split};
-use crate::engine::{self, Compute, EngineError};
+use crate::engine::{self, Compute, EngineError, Flat};
 use crate::model::{catalogue, layout};
 use crate::observe::console::{print_line, say};
-use crate::train::checkpoint::weights::WeightsError;
+use crate::train::checkpoint::weights::{Weights, WeightsError};
 use crate::train::checkpoint::{CheckpointError, Snapshot, weights};
 
 /// Arguments.
@@ -137,12 +137,13 @@ fn evaluate(args: &Args) -> Result<Measured, Failure> {
     };
     // Every picture is used once: nothing is worth keeping.
     let evaluation = Evaluation::new(set, &options, 0);
-    let mut engine = engine_for(args, &config, &snapshot)?;
+    let (mut engine, found) = engine_for(args, &config, &snapshot)?;
+    let weights = &Flat { parameters: &found.parameters, statistics: &found.statistics };
     let (mut loss, mut errors, mut computed, mut skipped) = (0.0, 0, 0, 0);
     let part = u64::from(config.evaluation.batch.max(1));
     for first in (0..evaluation.len()).step_by(part as usize) {
         let batch = evaluation.batch(first, part.min(evaluation.len() - first))?;
-        let outcome = engine.evaluate(&batch.images, &batch.labels)?;
+        let outcome = engine.evaluate(&batch.images, &batch.labels, weights)?;
         loss += outcome.loss_sum;
         errors += outcome.errors;
         computed += outcome.samples;
@@ -197,12 +198,12 @@ fn validation_folder(folder: &Path) -> PathBuf {
     if half.is_dir() { half } else { folder.to_path_buf() }
 }
 
-/// An engine that holds the checkpoint's weights.
+/// An engine for the checkpoint's model, and its weights.
 fn engine_for(
     args: &Args,
     config: &Config,
     snapshot: &Snapshot,
-) -> Result<Box<dyn Compute>, Failure> {
+) -> Result<(Box<dyn Compute>, Weights), Failure> {
     let (name, classes) = (config.model.found_name(), snapshot.classes.len());
     let graph = catalogue::build(&name, snapshot.input, classes, config.model.width)
         .map_err(|error| Failure::Usage(error.to_string()))?;
@@ -210,7 +211,5 @@ fn engine_for(
     let found = weights::weights_for(&args.checkpoint, &weights::export(snapshot), &layout)?;
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let threads = args.threads.unwrap_or(cores);
-    let mut engine = engine::open(&config.device, &graph, &layout, threads)?;
-    engine.load(&found.parameters, &found.statistics)?;
-    Ok(engine)
+    Ok((engine::open(&config.device, &graph, &layout, threads)?, found))
 }

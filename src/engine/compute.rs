@@ -1,6 +1,7 @@
 //! What computes micro-batches: a device, or in simulation a stand-in.
 
 use super::error::EngineError;
+use super::source::WeightSource;
 
 /// Sums over a micro-batch.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
@@ -13,15 +14,18 @@ pub struct Outcome {
     pub samples: u64,
 }
 
-/// Forward and backward of one model on one worker thread. Images are `[n, c, h, w]`, parameters
-/// and running statistics flat in `Layout` order.
+/// Forward and backward of one model on one worker thread. Images are `[n, c, h, w]`. Weights are
+/// read tensor by tensor when computing reaches them, and kept until `renew`.
 pub trait Compute {
-    /// Gets ready to train micro-batches of so many samples. Weights loaded afterwards go
-    /// straight to where `train` wants them.
+    /// Gets ready to train micro-batches of so many samples.
     fn prepare(&mut self, samples: usize) -> Result<(), EngineError>;
 
-    /// Once per step: takes over weights and running statistics.
-    fn load(&mut self, parameters: &[f32], statistics: &[f32]) -> Result<(), EngineError>;
+    /// Weights and running statistics have changed: none that was read is used again.
+    fn renew(&mut self);
+
+    /// Reads at once whatever `train` of so many samples will want: for who cannot promise that
+    /// nothing changes until then.
+    fn load(&mut self, samples: usize, weights: &dyn WeightSource) -> Result<(), EngineError>;
 
     /// Forward and backward. `ready(offset, gradients)` is called during backward, tensor by
     /// tensor in reverse node order, once for every trained tensor: sums over samples, in
@@ -32,12 +36,18 @@ pub trait Compute {
         images: &[f32],
         labels: &[u32],
         dropout_key: [u64; 3],
+        weights: &dyn WeightSource,
         statistics: &mut [f32],
         ready: &mut dyn FnMut(usize, &[f32]),
     ) -> Result<Outcome, EngineError>;
 
     /// Forward only: loss and errors without dropout, with the running statistics.
-    fn evaluate(&mut self, images: &[f32], labels: &[u32]) -> Result<Outcome, EngineError>;
+    fn evaluate(
+        &mut self,
+        images: &[f32],
+        labels: &[u32],
+        weights: &dyn WeightSource,
+    ) -> Result<Outcome, EngineError>;
 
     /// Bytes of activations and weight copies held.
     fn memory_bytes(&self) -> u64;
@@ -47,21 +57,30 @@ impl<C: Compute + ?Sized> Compute for Box<C> {
     fn prepare(&mut self, samples: usize) -> Result<(), EngineError> {
         (**self).prepare(samples)
     }
-    fn load(&mut self, parameters: &[f32], statistics: &[f32]) -> Result<(), EngineError> {
-        (**self).load(parameters, statistics)
+    fn renew(&mut self) {
+        (**self).renew();
+    }
+    fn load(&mut self, samples: usize, weights: &dyn WeightSource) -> Result<(), EngineError> {
+        (**self).load(samples, weights)
     }
     fn train(
         &mut self,
         images: &[f32],
         labels: &[u32],
         dropout_key: [u64; 3],
+        weights: &dyn WeightSource,
         statistics: &mut [f32],
         ready: &mut dyn FnMut(usize, &[f32]),
     ) -> Result<Outcome, EngineError> {
-        (**self).train(images, labels, dropout_key, statistics, ready)
+        (**self).train(images, labels, dropout_key, weights, statistics, ready)
     }
-    fn evaluate(&mut self, images: &[f32], labels: &[u32]) -> Result<Outcome, EngineError> {
-        (**self).evaluate(images, labels)
+    fn evaluate(
+        &mut self,
+        images: &[f32],
+        labels: &[u32],
+        weights: &dyn WeightSource,
+    ) -> Result<Outcome, EngineError> {
+        (**self).evaluate(images, labels, weights)
     }
     fn memory_bytes(&self) -> u64 {
         (**self).memory_bytes()

@@ -16,8 +16,6 @@ pub enum EngineError {
     Length { what: &'static str, given: usize, wanted: usize },
     #[error("label {label} of sample {sample} is not below the {classes} classes of the model")]
     Label { sample: usize, label: u32, classes: usize },
-    #[error("no parameters were loaded: call `load` first")]
-    NotLoaded,
 }
 
 impl EngineError {

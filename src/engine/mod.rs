@@ -7,9 +7,11 @@ mod compute;
 mod cpu;
 mod error;
 pub mod plan;
+mod source;
 
 pub use compute::{Compute, Outcome};
 pub use error::EngineError;
+pub use source::{Flat, WeightSource};
 
 use crate::config::{ConfigError, Device};
 use crate::model::{Graph, Layout};

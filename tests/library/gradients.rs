@@ -3,7 +3,7 @@
 use crate::reference::{Mode, forward};
 use kintsugi::config::Device;
 use kintsugi::config::seed::Stream;
-use kintsugi::engine::{self, Compute};
+use kintsugi::engine::{self, Compute, Flat};
 use kintsugi::model::spec::from_toml;
 use kintsugi::model::{Graph, Layout, Shape, TensorKind, catalogue, init, layout};
 
@@ -53,13 +53,14 @@ fn open(case: &Case) -> Box<dyn Compute> {
 /// Loss, gradients and statistics of the engine.
 fn trained(case: &Case) -> (f64, Vec<f32>, Vec<f32>) {
     let mut engine = open(case);
-    engine.load(&case.parameters, &case.statistics).expect("parameters fit");
+    let weights = &Flat { parameters: &case.parameters, statistics: &case.statistics };
     let mut gradients = vec![f32::NAN; case.layout.parameters];
     let mut statistics = vec![f32::NAN; case.layout.statistics];
+    let ready = &mut |offset: usize, part: &[f32]| {
+        gradients[offset..offset + part.len()].copy_from_slice(part);
+    };
     let outcome = engine
-        .train(&case.images, &case.labels, DROPOUT_KEY, &mut statistics, &mut |offset, part| {
-            gradients[offset..offset + part.len()].copy_from_slice(part);
-        })
+        .train(&case.images, &case.labels, DROPOUT_KEY, weights, &mut statistics, ready)
         .expect("a micro-batch");
     assert_eq!(outcome.samples, case.labels.len() as u64);
     (outcome.loss_sum, gradients, statistics)
@@ -123,8 +124,8 @@ fn check_inference(case: &Case) {
         &mode,
     );
     let mut engine = open(case);
-    engine.load(&case.parameters, &case.statistics).expect("parameters fit");
-    let outcome = engine.evaluate(&case.images, &case.labels).expect("a micro-batch");
+    let weights = &Flat { parameters: &case.parameters, statistics: &case.statistics };
+    let outcome = engine.evaluate(&case.images, &case.labels, weights).expect("a micro-batch");
     let error = (outcome.loss_sum - exact.loss).abs();
     assert!(error <= 1e-5 * exact.loss.abs().max(1.0), "{} {}", outcome.loss_sum, exact.loss);
     let wrong = |(row, &label): (&[f64], &u32)| {
@@ -139,7 +140,7 @@ fn check_inference(case: &Case) {
         let sum: f64 = logits.iter().map(|x| x.exp()).sum();
         for (class, x) in logits.iter().enumerate() {
             // With one sample the loss is its label's log-probability.
-            let outcome = engine.evaluate(image, &[class as u32]).expect("a sample");
+            let outcome = engine.evaluate(image, &[class as u32], weights).expect("a sample");
             assert!(((-outcome.loss_sum).exp() - x.exp() / sum).abs() < 1e-5);
         }
     }

@@ -14,6 +14,7 @@ use crate::engine::plan::layers::dropout::fill_mask;
 use crate::engine::plan::operation::Direction;
 use crate::engine::plan::steps::Action;
 use crate::engine::plan::tensor::{ElementType, Place};
+use crate::engine::source::WeightSource;
 use crate::model::spec::elements;
 use crate::model::{Graph, Layout, TensorKind, layout};
 
@@ -49,6 +50,7 @@ struct Batch<'a> {
     images: &'a [f32],
     labels: &'a [u32],
     dropout_key: [u64; 3],
+    weights: &'a dyn WeightSource,
     statistics: &'a mut [f32],
     ready: &'a mut dyn FnMut(usize, &[f32]),
     outcome: Outcome,
@@ -94,7 +96,7 @@ impl Executor {
         if let Some(sample) = labels.iter().position(|&label| label as usize >= classes) {
             return Err(EngineError::Label { sample, label: labels[sample], classes });
         }
-        if self.weights.loaded() { Ok(()) } else { Err(EngineError::NotLoaded) }
+        Ok(())
     }
 
     /// What an empty micro-batch gives.
@@ -145,6 +147,11 @@ impl Executor {
             let place = |value: usize| span(plan.span(value, at));
             match &step.action {
                 Action::Run { kernel, arguments } => {
+                    for (_, place_of) in arguments {
+                        if let Place::Weight(index) = *place_of {
+                            self.weights.refresh(weights[index], batch.weights)?;
+                        }
+                    }
                     let data = |(_, place_of): &(_, Place)| match *place_of {
                         Place::Value(value) => Data::Arena(place(value)),
                         Place::Weight(index) => Data::Read(self.weights.data(weights[index])),
@@ -190,17 +197,25 @@ impl Executor {
 }
 
 impl Compute for Executor {
-    /// Weights change into the layouts of the compiled programs here, not per micro-batch.
-    fn load(&mut self, parameters: &[f32], statistics: &[f32]) -> Result<(), EngineError> {
-        same("parameters", parameters.len(), self.layout.parameters)?;
-        same("running statistics", statistics.len(), self.layout.statistics)?;
-        self.team.enter();
-        self.weights.load(parameters, statistics)
-    }
-
     /// Compiles what `train` needs.
     fn prepare(&mut self, samples: usize) -> Result<(), EngineError> {
         self.program(samples, Direction::Training).map(drop)
+    }
+
+    /// Weights change into a program's layouts once per state, not per micro-batch.
+    fn renew(&mut self) {
+        self.weights.renew();
+    }
+
+    fn load(&mut self, samples: usize, weights: &dyn WeightSource) -> Result<(), EngineError> {
+        if samples == 0 {
+            return Ok(());
+        }
+        let held = self.program(samples, Direction::Training)?;
+        for &at in &self.programs[held].weights {
+            self.weights.refresh(at, weights)?;
+        }
+        Ok(())
     }
 
     fn train(
@@ -208,6 +223,7 @@ impl Compute for Executor {
         images: &[f32],
         labels: &[u32],
         dropout_key: [u64; 3],
+        weights: &dyn WeightSource,
         statistics: &mut [f32],
         ready: &mut dyn FnMut(usize, &[f32]),
     ) -> Result<Outcome, EngineError> {
@@ -219,16 +235,21 @@ impl Compute for Executor {
         }
         let held = self.program(labels.len(), Direction::Training)?;
         let outcome = Outcome::default();
-        self.run(held, Batch { images, labels, dropout_key, statistics, ready, outcome })
+        self.run(held, Batch { images, labels, dropout_key, weights, statistics, ready, outcome })
     }
 
-    fn evaluate(&mut self, images: &[f32], labels: &[u32]) -> Result<Outcome, EngineError> {
+    fn evaluate(
+        &mut self,
+        images: &[f32],
+        labels: &[u32],
+        weights: &dyn WeightSource,
+    ) -> Result<Outcome, EngineError> {
         self.check(images, labels)?;
         if labels.is_empty() {
             return Ok(Outcome::default());
         }
         let held = self.program(labels.len(), Direction::Inference)?;
-        self.run(held, inference(images, labels, &mut |_, _| {}))
+        self.run(held, inference(images, labels, weights, &mut |_, _| {}))
     }
 
     fn memory_bytes(&self) -> u64 {
@@ -243,10 +264,11 @@ fn same(what: &'static str, given: usize, wanted: usize) -> Result<(), EngineErr
 fn inference<'a>(
     images: &'a [f32],
     labels: &'a [u32],
+    weights: &'a dyn WeightSource,
     ready: &'a mut dyn FnMut(usize, &[f32]),
 ) -> Batch<'a> {
     let outcome = Outcome::default();
-    Batch { images, labels, dropout_key: [0; 3], statistics: &mut [], ready, outcome }
+    Batch { images, labels, dropout_key: [0; 3], weights, statistics: &mut [], ready, outcome }
 }
 
 /// Sums loss and errors over rows of log-probabilities.
@@ -268,207 +290,4 @@ fn score(logarithms: &[f32], labels: &[u32], classes: usize) -> Outcome {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::config::seed::Stream;
-    use crate::engine::plan::steps::{Plan, Step};
-    use crate::model::{catalogue, init};
-
-    struct Case {
-        graph: Graph,
-        layout: Layout,
-        parameters: Vec<f32>,
-        statistics: Vec<f32>,
-        images: Vec<f32>,
-        labels: Vec<u32>,
-    }
-
-    fn case(name: &str, side: usize, batch: usize, width: f64) -> Case {
-        let graph = catalogue::build(name, [3, side, side], 10, width).expect("known");
-        let layout = layout::of(&graph);
-        let mut stream = Stream::new(&[5]);
-        let images = (0..batch * elements(graph.input)).map(|_| stream.normal() as f32).collect();
-        let labels = (0..batch).map(|_| stream.below(10) as u32).collect();
-        let parameters = init::parameters(&graph, &layout, 1);
-        let statistics = init::statistics(&layout);
-        Case { graph, layout, parameters, statistics, images, labels }
-    }
-
-    impl Case {
-        fn executor(&self, threads: usize) -> Executor {
-            let mut executor = Executor::new(&self.graph, &self.layout, ElementType::F32, threads)
-                .expect("an executor");
-            executor.load(&self.parameters, &self.statistics).expect("parameters fit");
-            executor
-        }
-
-        /// Everything a micro-batch gives, as bits.
-        fn bits(&self, executor: &mut Executor, samples: usize) -> Vec<u64> {
-            let mut bits = Vec::new();
-            let mut statistics = vec![0.0; self.layout.statistics];
-            let images = &self.images[..samples * elements(self.graph.input)];
-            let outcome = executor
-                .train(images, &self.labels[..samples], [1, 2, 3], &mut statistics, &mut |at, g| {
-                    bits.push(at as u64);
-                    bits.extend(g.iter().map(|x| u64::from(x.to_bits())));
-                })
-                .expect("a micro-batch");
-            bits.push(outcome.loss_sum.to_bits());
-            bits.push(outcome.errors);
-            bits.extend(statistics.iter().map(|x| u64::from(x.to_bits())));
-            bits
-        }
-    }
-
-    #[test]
-    fn the_same_inputs_give_the_same_bits_whatever_ran_before_and_where() {
-        for threads in [1, 2] {
-            for (name, side, width) in [("cnn11", 24, 0.25), ("resnet20", 32, 1.0)] {
-                let case = case(name, side, 6, width);
-                let first = case.bits(&mut case.executor(threads), 5);
-                // After other batch sizes, evaluation, more programs than are kept, and a reload.
-                let mut busy = case.executor(threads);
-                for samples in 1..=6 {
-                    case.bits(&mut busy, samples);
-                    let images = &case.images[..samples * elements(case.graph.input)];
-                    busy.evaluate(images, &case.labels[..samples]).expect("a micro-batch");
-                }
-                assert!(busy.programs.len() <= PROGRAMS_MAX);
-                assert!(case.bits(&mut busy, 5) == first, "{name}: history changed the bits");
-                busy.load(&case.parameters, &case.statistics).expect("parameters fit");
-                assert!(case.bits(&mut busy, 5) == first, "{name}: a reload changed the bits");
-                // Two threads at once, images at an odd address.
-                std::thread::scope(|scope| {
-                    let run = |_| scope.spawn(|| case.bits(&mut case.executor(threads), 5));
-                    let runs: Vec<_> = (0..2).map(run).collect();
-                    for run in runs {
-                        assert!(run.join().expect("no panic") == first, "{name}: a thread did");
-                    }
-                });
-                let mut shifted = Vec::with_capacity(case.images.len() + 1);
-                shifted.push(0.0);
-                shifted.extend_from_slice(&case.images);
-                let mut executor = case.executor(threads);
-                let samples = 5 * elements(case.graph.input);
-                let a = executor.evaluate(&case.images[..samples], &case.labels[..5]);
-                let b = executor.evaluate(&shifted[1..=samples], &case.labels[..5]);
-                assert_eq!(a, b);
-            }
-        }
-    }
-
-    #[test]
-    fn every_trained_tensor_is_ready_once_in_reverse_node_order() {
-        let case = case("resnet20", 32, 2, 1.0);
-        let mut seen = Vec::new();
-        let mut statistics = vec![0.0; case.layout.statistics];
-        let ready = &mut |at: usize, part: &[f32]| seen.push((at, part.len()));
-        let mut executor = case.executor(1);
-        executor
-            .train(&case.images, &case.labels, [0; 3], &mut statistics, ready)
-            .expect("a micro-batch");
-        let node = |offset: usize| {
-            let mut tensors = case.layout.tensors.iter();
-            let own = |t: &&crate::model::TensorSpec| {
-                t.kind != TensorKind::Statistic && t.offset == offset
-            };
-            tensors.find(own).map(|tensor| tensor.node)
-        };
-        assert!(seen.windows(2).all(|pair| node(pair[0].0) >= node(pair[1].0)));
-        let mut sorted = seen.clone();
-        sorted.sort_unstable();
-        let mut end = 0;
-        for (offset, length) in sorted {
-            assert_eq!(offset, end);
-            end += length;
-        }
-        assert_eq!(end, case.layout.parameters);
-    }
-
-    #[test]
-    fn an_empty_micro_batch_gives_zeros() {
-        let case = case("resnet20", 32, 0, 1.0);
-        let bits = case.bits(&mut case.executor(1), 0);
-        let offsets = case.layout.tensors.iter().filter(|t| t.kind != TensorKind::Statistic);
-        let sum: u64 = offsets.map(|tensor| tensor.offset as u64).sum();
-        assert_eq!(bits.iter().sum::<u64>(), sum, "offsets, and nothing but zeros");
-        let mut executor = case.executor(1);
-        assert_eq!(executor.evaluate(&[], &[]), Ok(Outcome::default()));
-    }
-
-    #[test]
-    fn bad_input_is_refused_and_says_why() {
-        let case = case("mlp", 8, 2, 0.1);
-        let mut executor =
-            Executor::new(&case.graph, &case.layout, ElementType::F32, 1).expect("an executor");
-        assert_eq!(executor.evaluate(&case.images, &case.labels), Err(EngineError::NotLoaded));
-        assert!(executor.load(&case.parameters[1..], &case.statistics).is_err());
-        executor.load(&case.parameters, &case.statistics).expect("parameters fit");
-        let error = executor.evaluate(&case.images, &[1, 10]).expect_err("a wrong label");
-        assert!(error.to_string().contains("label 10 of sample 1"), "{error}");
-        assert!(executor.evaluate(&case.images[1..], &case.labels).is_err());
-    }
-
-    #[test]
-    fn a_few_steps_of_descent_learn_the_micro_batch() {
-        let case = case("cnn11", 24, 8, 0.1);
-        let mut parameters = case.parameters.clone();
-        let mut executor = case.executor(1);
-        let mut statistics = vec![0.0; case.layout.statistics];
-        let mut losses = Vec::new();
-        for step in 0..30 {
-            executor.load(&parameters, &case.statistics).expect("parameters fit");
-            let mut ready = |at: usize, gradients: &[f32]| {
-                for (p, g) in parameters[at..].iter_mut().zip(gradients) {
-                    *p -= 0.05 / 8.0 * g;
-                }
-            };
-            let outcome = executor
-                .train(&case.images, &case.labels, [step, 0, 0], &mut statistics, &mut ready)
-                .expect("a micro-batch");
-            losses.push(outcome.loss_sum / 8.0);
-        }
-        let (first, last) = (losses[0], losses[29]);
-        assert!(first > 1.5 && last < 0.2, "{losses:?}");
-    }
-
-    #[test]
-    fn a_mask_that_is_drawn_again_instead_of_kept_gives_the_same_bits() {
-        let case = case("cnn11", 24, 4, 0.25);
-        let kept = case.bits(&mut case.executor(1), 4);
-        let mut executor = case.executor(1);
-        let held = executor.program(4, Direction::Training).expect("compiled");
-        let plan = executor.programs[held].program.plan.clone();
-        let is_mask = |step: &&Step| matches!(step.action, Action::Mask { .. });
-        let masks: Vec<Step> = plan.steps.iter().filter(is_mask).cloned().collect();
-        assert!(!masks.is_empty(), "the model has dropout");
-        let mut steps = plan.steps[..plan.forward_steps].to_vec();
-        for step in &plan.steps[plan.forward_steps..] {
-            let drawn_again = masks.iter().filter(|mask| step.reads.contains(&mask.writes[0]));
-            steps.extend(drawn_again.cloned());
-            steps.push(step.clone());
-        }
-        let bytes: Vec<usize> = plan.values.iter().map(|value| value.bytes).collect();
-        let (forward_steps, weights) = (plan.forward_steps, plan.weights.clone());
-        let again = Plan::new(steps, forward_steps, &bytes, &[], weights);
-        for mask in &masks {
-            assert_eq!(again.values[mask.writes[0]].intervals.len(), 2);
-            assert!(!again.saved().contains(&mask.writes[0]));
-        }
-        assert!(again.saved_bytes() < plan.saved_bytes());
-        executor.arena = Buffer::zeroed(again.placement.bytes);
-        executor.programs[held].program.plan = again;
-        assert!(case.bits(&mut executor, 4) == kept);
-    }
-
-    #[test]
-    fn activations_share_memory() {
-        let case = case("resnet20", 32, 8, 1.0);
-        let mut executor = case.executor(1);
-        case.bits(&mut executor, 8);
-        let results: usize = case.graph.nodes.iter().map(|node| 4 * 8 * elements(node.shape)).sum();
-        assert!(executor.arena.bytes() < results, "less than one forward pass's results");
-        let saved = executor.saved_bytes(8).expect("compiled");
-        assert!(saved <= executor.arena.bytes() as u64 && saved > 0);
-    }
-}
+mod tests;

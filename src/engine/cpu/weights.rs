@@ -1,5 +1,5 @@
-//! Parameters and statistics in the layouts that programs want: one copy per layout, reordered
-//! once per load, shared by all programs that want the same.
+//! Parameters and statistics in the layouts that programs want: one copy per layout, shared by all
+//! programs that want the same, brought up to date when computing first reaches it.
 
 use std::rc::Rc;
 
@@ -9,7 +9,8 @@ use kintsugi_ffi::dnnl::{
 
 use super::program::WeightUse;
 use crate::engine::error::EngineError;
-use crate::model::{Layout, TensorKind, TensorSpec};
+use crate::engine::source::WeightSource;
+use crate::model::{Layout, TensorSpec};
 
 /// One tensor in one layout.
 struct Held {
@@ -18,7 +19,10 @@ struct Held {
     buffer: Buffer,
     /// From row-major; `None` if this copy is row-major itself.
     reorder: Option<Reorder>,
+    /// Programs that read it.
     users: usize,
+    /// Whether it has the numbers of the state at hand.
+    current: bool,
 }
 
 /// A change of layout and the scratch memory that it needs.
@@ -49,24 +53,31 @@ impl Reorder {
     }
 }
 
-/// All copies. Every tensor has at least one once parameters were loaded.
+impl Held {
+    /// Takes a tensor's numbers over, row-major.
+    fn fill(&mut self, numbers: &[f32]) -> Result<(), Error> {
+        match &mut self.reorder {
+            Some(reorder) => reorder.run(numbers, &mut self.buffer),
+            None => {
+                self.buffer.as_mut_slice()[..numbers.len()].copy_from_slice(numbers);
+                Ok(())
+            }
+        }
+    }
+}
+
+/// All copies.
 pub struct Weights {
     context: Context,
     tensors: Vec<TensorSpec>,
     copies: Vec<Option<Held>>,
-    loaded: bool,
 }
 
 impl Weights {
     /// No copies yet.
     pub fn new(context: &Context, layout: &Layout) -> Self {
         let (context, tensors) = (context.clone(), layout.tensors.clone());
-        Self { context, tensors, copies: Vec::new(), loaded: false }
-    }
-
-    /// Whether `load` was called.
-    pub fn loaded(&self) -> bool {
-        self.loaded
+        Self { context, tensors, copies: Vec::new() }
     }
 
     /// Bytes of all copies.
@@ -74,35 +85,21 @@ impl Weights {
         self.copies.iter().flatten().map(|copy| copy.buffer.bytes()).sum()
     }
 
-    /// Brings every copy up to date. Tensors that no program reads yet are kept row-major; such
-    /// copies go once a program holds another.
-    pub fn load(&mut self, parameters: &[f32], statistics: &[f32]) -> Result<(), EngineError> {
-        for tensor in 0..self.tensors.len() {
-            let used = |copy: &Held| copy.tensor == tensor && copy.users > 0;
-            let any_used = self.copies.iter().flatten().any(used);
-            for slot in &mut self.copies {
-                let idle = slot.as_ref().is_some_and(|c| c.tensor == tensor && c.users == 0);
-                if idle && any_used {
-                    *slot = None;
-                }
-            }
-            if !self.copies.iter().flatten().any(|copy| copy.tensor == tensor) {
-                let desc = MemoryDesc::new(&self.tensors[tensor].shape, Order::Plain)?;
-                self.create(tensor, Rc::new(desc))?;
-            }
+    /// The state has changed: no copy is current.
+    pub fn renew(&mut self) {
+        self.copies.iter_mut().flatten().for_each(|copy| copy.current = false);
+    }
+
+    /// Brings copy `at` up to date, unless it is.
+    pub fn refresh(&mut self, at: usize, source: &dyn WeightSource) -> Result<(), EngineError> {
+        let copy = self.copies.get_mut(at).and_then(Option::as_mut).expect(LIVES);
+        if copy.current {
+            return Ok(());
         }
-        for copy in self.copies.iter_mut().flatten() {
-            let spec = &self.tensors[copy.tensor];
-            let source = match spec.kind {
-                TensorKind::Statistic => &statistics[spec.range()],
-                TensorKind::Weight | TensorKind::Bias => &parameters[spec.range()],
-            };
-            match &mut copy.reorder {
-                Some(reorder) => reorder.run(source, &mut copy.buffer)?,
-                None => copy.buffer.as_mut_slice()[..source.len()].copy_from_slice(source),
-            }
-        }
-        self.loaded = true;
+        let mut filled = Ok(());
+        source.read(&self.tensors[copy.tensor], &mut |numbers| filled = copy.fill(numbers))?;
+        filled?;
+        copy.current = true;
         Ok(())
     }
 
@@ -113,7 +110,7 @@ impl Weights {
             false => Some(Reorder::new(&self.context, &plain, &desc)?),
         };
         let buffer = Buffer::zeroed(desc.bytes());
-        let copy = Held { tensor, desc, buffer, reorder, users: 0 };
+        let copy = Held { tensor, desc, buffer, reorder, users: 0, current: false };
         let free = self.copies.iter().position(Option::is_none);
         let at = free.unwrap_or_else(|| {
             self.copies.push(None);
@@ -123,32 +120,13 @@ impl Weights {
         Ok(at)
     }
 
-    /// The copy that a program wants, made from another if it is new; to be released.
+    /// The copy that a program wants; to be released.
     pub fn acquire(&mut self, wanted: &WeightUse) -> Result<usize, EngineError> {
-        let of_tensor = |copy: &Held| copy.tensor == wanted.tensor;
-        let same = |copy: &Held| of_tensor(copy) && *copy.desc == *wanted.desc;
+        let same = |copy: &Held| copy.tensor == wanted.tensor && *copy.desc == *wanted.desc;
         let find = |slot: &Option<Held>| slot.as_ref().is_some_and(same);
         let at = match self.copies.iter().position(find) {
             Some(at) => at,
-            None => {
-                let source = self.copies.iter().flatten().find(|copy| of_tensor(copy));
-                let mut filled = Buffer::zeroed(wanted.desc.bytes());
-                if let Some(source) = source {
-                    let from = if source.desc.dims() == wanted.desc.dims() {
-                        source.desc.clone()
-                    } else {
-                        // Row-major: only such copies have other dimensions (see `load`).
-                        Rc::new(MemoryDesc::new(&wanted.desc.dims(), Order::Plain)?)
-                    };
-                    let mut reorder = Reorder::new(&self.context, &from, &wanted.desc)?;
-                    reorder.run(source.buffer.as_slice(), &mut filled)?;
-                }
-                let at = self.create(wanted.tensor, wanted.desc.clone())?;
-                if let Some(copy) = &mut self.copies[at] {
-                    copy.buffer = filled;
-                }
-                at
-            }
+            None => self.create(wanted.tensor, wanted.desc.clone())?,
         };
         if let Some(copy) = &mut self.copies[at] {
             copy.users += 1;
@@ -156,24 +134,20 @@ impl Weights {
         Ok(at)
     }
 
-    /// A program that read copy `at` is gone. The copy goes with the last, unless it is the only
-    /// one of its tensor.
+    /// A program that read copy `at` is gone. The copy goes with the last.
     pub fn release(&mut self, at: usize) {
         let Some(copy) = self.copies.get_mut(at).and_then(Option::as_mut) else { return };
         copy.users -= 1;
-        let (users, tensor) = (copy.users, copy.tensor);
-        let copies = self.copies.iter().flatten().filter(|copy| copy.tensor == tensor).count();
-        if users == 0 && copies > 1 {
+        if copy.users == 0 {
             self.copies[at] = None;
         }
     }
 
     /// The numbers of copy `at`.
     pub fn data(&self, at: usize) -> &[f32] {
-        self.copies
-            .get(at)
-            .and_then(Option::as_ref)
-            .map(|copy| copy.buffer.as_slice())
-            .expect("a program's copies live until it releases them")
+        self.copies.get(at).and_then(Option::as_ref).expect(LIVES).buffer.as_slice()
     }
 }
+
+/// Why a copy is there.
+const LIVES: &str = "a program's copies live until it releases them";

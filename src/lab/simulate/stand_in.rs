@@ -15,7 +15,7 @@ use crate::data::set::DataSet;
 use crate::data::source::Source;
 use crate::data::store::Location;
 use crate::data::store::memory::MemoryStore;
-use crate::engine::{Compute, EngineError, Outcome};
+use crate::engine::{Compute, EngineError, Outcome, WeightSource};
 use crate::model::spec::GraphBuilder;
 use crate::model::{self, Graph, LayerKind, TensorKind, layout};
 use crate::observe::clock::Clock;
@@ -127,6 +127,7 @@ pub type Sightings = Arc<Mutex<Vec<Seen>>>;
 pub struct StandIn {
     layout: model::Layout,
     parameters: Vec<f32>,
+    /// Hash of what was read; 0 = nothing since the state changed.
     weights: u64,
     clock: Arc<dyn Clock>,
     sightings: Sightings,
@@ -147,10 +148,26 @@ impl Compute for StandIn {
         Ok(())
     }
 
-    fn load(&mut self, parameters: &[f32], statistics: &[f32]) -> Result<(), EngineError> {
-        self.parameters = parameters.to_vec();
-        let hashes = [parameters, statistics].map(|part| xxh3_64(bytemuck::cast_slice(part)));
-        self.weights = seed::key(&hashes);
+    fn renew(&mut self) {
+        self.weights = 0;
+    }
+
+    fn load(&mut self, _samples: usize, weights: &dyn WeightSource) -> Result<(), EngineError> {
+        if self.weights != 0 {
+            return Ok(());
+        }
+        let mut statistics = vec![0.0; self.layout.statistics];
+        self.parameters.resize(self.layout.parameters, 0.0);
+        for tensor in &self.layout.tensors {
+            let part = match tensor.kind {
+                TensorKind::Statistic => &mut statistics,
+                TensorKind::Weight | TensorKind::Bias => &mut self.parameters,
+            };
+            let part = &mut part[tensor.range()];
+            weights.read(tensor, &mut |numbers| part.copy_from_slice(numbers))?;
+        }
+        let parts = [self.parameters.as_slice(), &statistics];
+        self.weights = seed::key(&parts.map(|part| xxh3_64(bytemuck::cast_slice(part))));
         Ok(())
     }
 
@@ -159,9 +176,11 @@ impl Compute for StandIn {
         images: &[f32],
         labels: &[u32],
         key: [u64; 3],
+        weights: &dyn WeightSource,
         statistics: &mut [f32],
         ready: &mut dyn FnMut(usize, &[f32]),
     ) -> Result<Outcome, EngineError> {
+        self.load(labels.len(), weights)?;
         let (attempt, process, weights) = (self.attempt, self.process, self.weights);
         let seen = Seen { attempt, process, step: key[1], owner: key[2], weights };
         self.sightings.lock().unwrap_or_else(PoisonError::into_inner).push(seen);
@@ -190,7 +209,13 @@ impl Compute for StandIn {
         Ok(Outcome { loss_sum, errors: self.errors(labels), samples: labels.len() as u64 })
     }
 
-    fn evaluate(&mut self, _images: &[f32], labels: &[u32]) -> Result<Outcome, EngineError> {
+    fn evaluate(
+        &mut self,
+        _images: &[f32],
+        labels: &[u32],
+        weights: &dyn WeightSource,
+    ) -> Result<Outcome, EngineError> {
+        self.load(labels.len(), weights)?;
         let loss_sum = labels.len() as f64;
         Ok(Outcome { loss_sum, errors: self.errors(labels), samples: labels.len() as u64 })
     }

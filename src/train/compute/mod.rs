@@ -1,6 +1,7 @@
 //! Micro-batches to gradients: worker threads, and the sums that they add to.
 
 pub mod board;
+mod committed;
 pub mod fixed_point;
 pub mod free_run;
 pub mod gradient_sum;

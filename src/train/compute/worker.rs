@@ -13,13 +13,14 @@ use crate::config::{Device, FaultKind, Point};
 use crate::data::Batch;
 use crate::data::evaluation::Evaluation;
 use crate::data::loader::Loader;
-use crate::engine::{self, Compute};
+use crate::engine::{self, Compute, Flat};
 use crate::model::spec::elements;
 use crate::model::{Graph, Layout};
 use crate::observe::panics::vital;
 
 use crate::train::TrainError;
 use crate::train::compute::board::{Board, Item};
+use crate::train::compute::committed::{Committed, flat};
 use crate::train::compute::free_run::{FreeRun, Turn};
 use crate::train::compute::gradient_sum::GradientSum;
 use crate::train::compute::outage::Outage;
@@ -155,17 +156,18 @@ impl<E: Compute> Worker<E> {
     fn rehearse(&mut self, samples: usize) -> Result<(), TrainError> {
         self.engine.prepare(samples)?;
         let Layout { parameters, statistics, .. } = *self.shared.layout;
-        self.engine.load(&vec![0.0; parameters], &vec![0.0; statistics])?;
+        let (parameters, statistics) = (vec![0.0; parameters], vec![0.0; statistics]);
+        let weights = &Flat { parameters: &parameters, statistics: &statistics };
         let images = vec![0.0; samples * elements(self.shared.graph.input)];
         let labels = vec![0; samples];
         let nothing = &mut |_: usize, _: &[f32]| {};
-        self.engine.train(&images, &labels, [0; 3], &mut self.statistics, nothing)?;
+        let key = [0; 3];
+        self.engine.train(&images, &labels, key, weights, &mut self.statistics, nothing)?;
         Ok(())
     }
 
     /// Does what an item asks for and counts it.
     pub fn perform(&mut self, item: &Item, board: &Board) -> Result<(), TrainError> {
-        self.load()?;
         let mut totals = Totals::default();
         let job = match *item {
             Item::Train { job, turn, owner, standing } => {
@@ -189,15 +191,28 @@ impl<E: Compute> Worker<E> {
         Ok(())
     }
 
-    /// Copies the committed weights into the engine, unless it has them.
-    fn load(&mut self) -> Result<(), TrainError> {
-        let slots = self.shared.slots.read().unwrap_or_else(PoisonError::into_inner);
-        let committed = slots.committed();
-        if self.loaded != Some(committed.step) {
-            self.engine.load(committed.part(PARAMETERS), committed.part(STATISTICS))?;
-            self.loaded = Some(committed.step);
+    /// Forgets the weights of another step than the committed one, whose are to be computed with.
+    fn turn_to(&mut self, step: u64) {
+        if self.loaded != Some(step) {
+            self.engine.renew();
+            self.loaded = Some(step);
         }
-        Ok(())
+    }
+
+    /// What was computed may have mixed two steps: nothing of it is used again.
+    fn let_go(&mut self, weights: &Committed<'_>) {
+        if weights.passed() {
+            self.loaded = None;
+        }
+    }
+
+    /// Reads the committed weights in one go, for a micro-batch during which others are committed.
+    fn load_at_once(&mut self, samples: usize) -> Result<(), TrainError> {
+        let shared = Arc::clone(&self.shared);
+        let slots = shared.slots.read().unwrap_or_else(PoisonError::into_inner);
+        let committed = slots.committed();
+        self.turn_to(committed.step);
+        Ok(self.engine.load(samples, &flat(&committed))?)
     }
 
     fn evaluate(&mut self, first: u64, count: u64, totals: &mut Totals) -> Result<(), TrainError> {
@@ -207,7 +222,11 @@ impl<E: Compute> Worker<E> {
         let batch = report::loading(read)?;
         totals.count = batch.count;
         totals.skipped = batch.skipped;
-        totals.add_outcome(&self.engine.evaluate(&batch.images, &batch.labels)?);
+        let shared = Arc::clone(&self.shared);
+        let weights = Committed::now(&shared.slots);
+        self.turn_to(weights.step());
+        totals.add_outcome(&self.engine.evaluate(&batch.images, &batch.labels, &weights)?);
+        self.let_go(&weights);
         Ok(())
     }
 
@@ -234,14 +253,17 @@ impl<E: Compute> Worker<E> {
             };
             closed = closed.or(added.err());
         };
-        let statistics = &mut self.statistics;
-        let outcome =
-            self.engine.train(&batch.images, &batch.labels, key, statistics, &mut ready)?;
+        let weights = Committed::now(&shared.slots);
+        self.turn_to(weights.step());
+        let Self { engine, statistics, .. } = self;
+        let Batch { images, labels, .. } = &batch;
+        let outcome = engine.train(images, labels, key, &weights, statistics, &mut ready)?;
+        self.let_go(&weights);
         if closed.is_some() {
             return Err(TrainError::Closed);
         }
         totals.add_outcome(&outcome);
-        let added = shared.sum.add_statistics(turn, statistics, outcome.samples);
+        let added = shared.sum.add_statistics(turn, &self.statistics, outcome.samples);
         added.map_err(|_| TrainError::Closed)
     }
 
@@ -253,6 +275,8 @@ impl<E: Compute> Worker<E> {
         let mut totals = Totals::default();
         (totals.count, totals.skipped, totals.mix) = (batch.count, batch.skipped, batch.mix);
         shared.injector.at(Point::InForward, standing);
+        self.load_at_once(batch.labels.len())?;
+        let weights = Committed::now(&shared.slots);
         let gamma = (rate / free.global_batch as f64) as f32;
         let change = &mut self.change;
         change.resize(shared.layout.parameters, 0.0);
@@ -263,8 +287,8 @@ impl<E: Compute> Worker<E> {
         };
         let key = [shared.seed, turn.batch, u64::from(turn.owner)];
         let statistics = &mut self.statistics;
-        let outcome =
-            self.engine.train(&batch.images, &batch.labels, key, statistics, &mut ready)?;
+        let Batch { images, labels, .. } = &batch;
+        let outcome = self.engine.train(images, labels, key, &weights, statistics, &mut ready)?;
         shared.injector.at(Point::InBackward, standing);
         totals.add_outcome(&outcome);
         let slots = shared.slots.read().unwrap_or_else(PoisonError::into_inner);

@@ -1,0 +1,53 @@
+//! The committed state as workers read it: tensor by tensor, each under the slots' lock, which is
+//! free while they compute. A repair writes slots while workers are held in the middle of a pass.
+
+use std::cell::Cell;
+use std::sync::{PoisonError, RwLock};
+
+use crate::cluster::resident::{SlotView, Slots};
+use crate::engine::{EngineError, Flat, WeightSource};
+use crate::model::TensorSpec;
+use crate::train::state::parts::{PARAMETERS, STATISTICS};
+
+/// The state of one step.
+pub struct Committed<'a> {
+    slots: &'a RwLock<Slots>,
+    step: u64,
+    /// Another step was committed while this one's micro-batch was computed.
+    passed: Cell<bool>,
+}
+
+impl<'a> Committed<'a> {
+    /// The state that is committed now.
+    pub fn now(slots: &'a RwLock<Slots>) -> Self {
+        let step = slots.read().unwrap_or_else(PoisonError::into_inner).committed().step;
+        Self { slots, step, passed: Cell::new(false) }
+    }
+
+    /// Which step it was.
+    pub fn step(&self) -> u64 {
+        self.step
+    }
+
+    /// Whether weights of another step were read, too. The step that the micro-batch belonged to
+    /// was given up then, and nobody wants what was computed.
+    pub fn passed(&self) -> bool {
+        self.passed.get()
+    }
+}
+
+impl WeightSource for Committed<'_> {
+    fn read(&self, tensor: &TensorSpec, take: &mut dyn FnMut(&[f32])) -> Result<(), EngineError> {
+        let slots = self.slots.read().unwrap_or_else(PoisonError::into_inner);
+        let committed = slots.committed();
+        if committed.step != self.step {
+            self.passed.set(true);
+        }
+        flat(&committed).read(tensor, take)
+    }
+}
+
+/// A slot as an engine reads it.
+pub fn flat<'a>(slot: &SlotView<'a>) -> Flat<'a> {
+    Flat { parameters: slot.part(PARAMETERS), statistics: slot.part(STATISTICS) }
+}
