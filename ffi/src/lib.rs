@@ -1,7 +1,7 @@
 //! Rust over C: the ULFM shim (`mpi`), what mpirun loads (`launcher`), oneDNN (`dnnl`), the few
 //! kernel calls (`os`, `descriptor`, `grants`, `cgroup`, `process`, `private`, `watch`, `pidfd`,
-//! `life`, `shared`, `mapping`), streaming stores (`stream`) and exact sums (`fixed`). Each library
-//! has three levels:
+//! `life`, `shared`, `mapping`), streaming stores (`stream`), exact sums (`fixed`) and code compiled
+//! for wide registers (`wide`). Each library has three levels:
 //! `sys` (1:1), `result` (codes to enums), safe. All `unsafe` of the project lives here (and in the
 //! device backends).
 
@@ -23,3 +23,4 @@ pub mod process;
 pub mod shared;
 pub mod stream;
 pub mod watch;
+pub mod wide;

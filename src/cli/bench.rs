@@ -7,7 +7,7 @@ use clap::ArgAction;
 
 use super::arguments::{Form, form};
 use crate::lab::bench::{Report, all_reduce, calm, checkpoint, print_table};
-use crate::lab::bench::{recovery, spares, sums};
+use crate::lab::bench::{loader, recovery, spares, sums};
 use crate::observe::console::{print_line, say};
 
 /// Compares two things in one run and prints the ratio.
@@ -94,6 +94,24 @@ enum Bench {
         #[arg(long, action = ArgAction::SetTrue, value_parser = form())]
         json: Form,
     },
+    /// One core's way from JPEG files to normalised pixels, ours and torchvision's in turns
+    Loader {
+        /// A python with torch, torchvision and pillow; without it the loader is measured alone
+        #[arg(long)]
+        python: Option<PathBuf>,
+        /// What it runs
+        #[arg(long, default_value = "benches/loader.py")]
+        script: PathBuf,
+        /// Pictures of a pass
+        #[arg(long, default_value_t = 200, value_parser = clap::value_parser!(u64).range(1..100_000))]
+        files: u64,
+        /// Passes of each
+        #[arg(long, default_value_t = 15, value_parser = clap::value_parser!(u32).range(1..))]
+        turns: u32,
+        /// One JSON object on the last line of stdout
+        #[arg(long, action = ArgAction::SetTrue, value_parser = form())]
+        json: Form,
+    },
     /// A step with reproducible sums, one with comparisons of replicas, and one with neither
     Sums {
         /// The configuration to run
@@ -152,6 +170,11 @@ pub fn run(args: &Args) -> ExitCode {
         Bench::Checkpoint { config, ranks, repeats, json } => {
             let (config, ranks, repeats) = (config.clone(), *ranks, *repeats);
             (checkpoint::run(&checkpoint::Options { config, ranks, repeats }, command), *json)
+        }
+        Bench::Loader { python, script, files, turns, json } => {
+            let (python, script) = (python.clone(), script.clone());
+            let options = loader::Options { python, script, files: *files, turns: *turns };
+            (loader::run(&options, command), *json)
         }
         Bench::Spares { large, small, ranks, seconds, turns, json } => {
             let (large, small) = (large.clone(), small.clone());

@@ -10,14 +10,11 @@ use crate::config::BadImage;
 use super::prepare::{Bench, Recipe, View};
 use super::sampler::mix;
 use super::set::DataSet;
-use super::{Batch, DataError, Image};
+use super::source::Wanted;
+use super::{Batch, Cut, DataError, Image};
 
 /// Bad images that are named; later ones are counted only.
 const NAMED_MAX: usize = 1024;
-
-/// A thread's buffer keeps this much between two samples; what one large file took beyond it is
-/// given back.
-const BUFFER_KEPT_MAX: usize = 16 << 20;
 
 /// A data set, what its samples go through, and what is done with the bad ones.
 pub(super) struct Decoder {
@@ -57,10 +54,10 @@ impl Decoder {
         batch.mix = batch.mix.wrapping_add(mix(epoch, id));
         let start = batch.images.len();
         let done = self.guarded(id, || {
-            let image = self.read(bench, id)?;
-            self.recipe
-                .append(bench, &image, view, &mut batch.images)
-                .map_err(|reason| self.sample_error(id, reason))
+            let cut = self.read_part(bench, id, view)?;
+            let appended = self.recipe.append(bench, &cut, view, &mut batch.images);
+            bench.scratch.reuse(cut.image.pixels);
+            appended.map_err(|reason| self.sample_error(id, reason))
         });
         match done {
             Ok(()) => batch.labels.push(self.set.source.label(id)),
@@ -89,12 +86,19 @@ impl Decoder {
         }
     }
 
-    /// The one way to a sample, for training and for evaluation.
+    /// What a view shows of a sample, or more.
+    fn read_part(&self, bench: &mut Bench, id: u64, view: View) -> Result<Cut, DataError> {
+        let area = |size| self.recipe.area(view, size);
+        let wanted = Wanted { area: &area, scratch: &mut bench.scratch };
+        let cut = self.set.read_part(id, &mut bench.bytes, wanted);
+        bench.trim();
+        cut
+    }
+
+    /// All of a sample.
     fn read(&self, bench: &mut Bench, id: u64) -> Result<Image, DataError> {
         let image = self.set.read(id, &mut bench.bytes);
-        if bench.bytes.capacity() > BUFFER_KEPT_MAX {
-            bench.bytes = Vec::new();
-        }
+        bench.trim();
         image
     }
 

@@ -12,8 +12,10 @@ pub mod evaluation;
 pub mod loader;
 pub mod open;
 mod index;
+pub mod jpeg;
 pub mod node_memory;
 mod part;
+pub mod photograph;
 pub mod picture;
 mod prepare;
 mod queue;
@@ -77,6 +79,33 @@ pub struct Image {
     pub width: u32,
     pub channels: u32,
     pub pixels: Vec<u8>,
+}
+
+/// A part of a picture, in whole pixels.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Area {
+    /// Column and row of its first pixel.
+    pub from: [u32; 2],
+    /// Columns and rows.
+    pub size: [u32; 2],
+}
+
+/// A decoded picture, or the part of it that was wanted.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Cut {
+    /// What was decoded.
+    pub image: Image,
+    /// Column and row of its first pixel in the whole picture.
+    pub from: [u32; 2],
+    /// Width and height of the whole picture.
+    pub whole: [u32; 2],
+}
+
+impl From<Image> for Cut {
+    fn from(image: Image) -> Self {
+        let whole = [image.width, image.height];
+        Self { image, from: [0, 0], whole }
+    }
 }
 
 /// Which part of a data set.

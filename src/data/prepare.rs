@@ -2,14 +2,15 @@
 //! normalise. A pure function of the image and of (seed, epoch, sample): threads and order of
 //! work never show in the result.
 
-use fast_image_resize::images::{Image as Target, ImageRef};
+use fast_image_resize::images::{CroppedImage, Image as Target, ImageRef};
 use fast_image_resize::{FilterType, PixelType, ResizeAlg, ResizeOptions, Resizer};
 
 use crate::config::Crop;
 use crate::config::seed::{Stream, purpose};
 
 use super::crop::{self, Part};
-use super::{Image, Normalization};
+use super::jpeg::Scratch;
+use super::{Area, Cut, Image, Normalization};
 
 /// How a sample is looked at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -43,8 +44,23 @@ pub(super) struct Recipe {
 pub(super) struct Bench {
     /// What the store brought of the sample at hand.
     pub(super) bytes: Vec<u8>,
+    /// What decoding a part of a picture needs.
+    pub(super) scratch: Scratch,
     resizer: Resizer,
     pixels: Vec<u8>,
+}
+
+/// A thread's buffer keeps this much between two samples; what one large file took beyond it is
+/// given back.
+const BUFFER_KEPT_MAX: usize = 16 << 20;
+
+impl Bench {
+    /// Gives back what only a large file needed.
+    pub(super) fn trim(&mut self) {
+        if self.bytes.capacity() > BUFFER_KEPT_MAX {
+            self.bytes = Vec::new();
+        }
+    }
 }
 
 /// The draws of one view.
@@ -101,17 +117,42 @@ impl Recipe {
         Draws { part, shift, flip: stream.below(2) == 1 }
     }
 
-    /// Appends the sample's `[channels, size, size]` values to `out`.
+    /// What of a picture of this width and height is enough for the view; `None`: all of it.
+    ///
+    /// A random crop is cut out and then resized. Of other views the resizing filter reaches over
+    /// the edge, as it does where a picture is resized first and cropped then.
+    pub(super) fn area(&self, view: View, image: [u32; 2]) -> Option<Area> {
+        if !matches!((self.crop, view), (Crop::Random { .. }, View::Drawn { .. })) {
+            return None;
+        }
+        let Part { left, top, width, height } = self.draws(view, image).part;
+        // Whole numbers of a random crop, below 2^32.
+        let [from, size] = [[left, top], [width, height]].map(|pair| pair.map(|side| side as u32));
+        Some(Area { from, size })
+    }
+
+    /// Appends the sample's `[channels, size, size]` values to `out`. The cut holds what the view
+    /// shows of its picture.
     pub(super) fn append(
         &self,
         bench: &mut Bench,
-        image: &Image,
+        cut: &Cut,
         view: View,
         out: &mut Vec<f32>,
     ) -> Result<(), String> {
+        let Cut { image, from, whole } = cut;
         check(image)?;
-        let draws = self.draws(view, [image.width, image.height]);
-        self.resize(bench, image, draws.part)?;
+        let draws = self.draws(view, *whole);
+        match self.area(view, *whole) {
+            None => self.resize(bench, image, draws.part)?,
+            Some(area) => {
+                let moved = [0, 1].map(|axis| area.from[axis].checked_sub(from[axis]));
+                let [Some(left), Some(top)] = moved else {
+                    return Err("the decoder left out what the crop shows".into());
+                };
+                self.resize_cut(bench, image, Area { from: [left, top], ..area })?;
+            }
+        }
         self.normalise(&bench.pixels, draws, out);
         Ok(())
     }
@@ -153,12 +194,30 @@ impl Recipe {
             })
     }
 
+    /// The same for an area of the image, beyond which nothing is looked at.
+    fn resize_cut(&self, bench: &mut Bench, image: &Image, area: Area) -> Result<(), String> {
+        let Image { width, height, channels, pixels } = image;
+        let pixel = if *channels == 1 { PixelType::U8 } else { PixelType::U8x3 };
+        bench.pixels.resize((self.size * self.size * channels) as usize, 0);
+        let options = ResizeOptions::new().resize_alg(ResizeAlg::Convolution(FilterType::Bilinear));
+        let text = |error: &dyn std::fmt::Display| error.to_string();
+        let source = ImageRef::new(*width, *height, pixels, pixel).map_err(|e| text(&e))?;
+        let Area { from: [left, top], size: [columns, rows] } = area;
+        let source = CroppedImage::new(&source, left, top, columns, rows).map_err(|e| text(&e))?;
+        let mut target = Target::from_slice_u8(self.size, self.size, &mut bench.pixels, pixel)
+            .map_err(|e| text(&e))?;
+        bench.resizer.resize(&source, &mut target, &options).map_err(|e| text(&e))
+    }
+
     /// Appends `pixels` (`size x size`, interleaved, 1 or 3 channels) as normalised planes,
     /// moved and flipped. What moves in from outside is 0, the mean colour.
     fn normalise(&self, pixels: &[u8], draws: Draws, out: &mut Vec<f32>) {
         let size = self.size as usize;
         let from = pixels.len() / (size * size);
         let [right, down] = draws.shift;
+        if [right, down] == [0, 0] && [from as u32, self.channels] == [3, 3] {
+            return self.normalise_colours(pixels, draws, out);
+        }
         let within = |shift: i64| {
             let (low, high) = (shift.max(0), (size as i64 + shift).min(size as i64));
             low as usize..high as usize
@@ -180,6 +239,24 @@ impl Recipe {
                         _ => pixels[at],
                     };
                     target[x] = table[usize::from(level)];
+                }
+            }
+        }
+    }
+}
+
+impl Recipe {
+    /// The same for colours that stay where they are: nearly all of a run's pictures.
+    fn normalise_colours(&self, pixels: &[u8], draws: Draws, out: &mut Vec<f32>) {
+        let size = self.size as usize;
+        out.reserve(self.values());
+        for (channel, table) in self.tables.iter().enumerate() {
+            let level = |pixel: &[u8; 3]| table[usize::from(pixel[channel])];
+            for row in pixels.chunks_exact(3 * size) {
+                let row = row.as_chunks::<3>().0.iter();
+                match draws.flip {
+                    false => out.extend(row.map(level)),
+                    true => out.extend(row.rev().map(level)),
                 }
             }
         }
@@ -220,7 +297,9 @@ mod tests {
 
     fn run(recipe: &Recipe, image: &Image, view: View) -> Vec<f32> {
         let mut out = Vec::new();
-        recipe.append(&mut Bench::default(), image, view, &mut out).expect("prepared");
+        recipe
+            .append(&mut Bench::default(), &image.clone().into(), view, &mut out)
+            .expect("prepared");
         out
     }
 
@@ -321,8 +400,12 @@ mod tests {
         let none = Image { width: 0, height: 4, channels: 3, pixels: vec![] };
         let four = Image { width: 1, height: 1, channels: 4, pixels: vec![0; 4] };
         for image in [wrong, none, four] {
-            let result =
-                identity(4, 3).append(&mut Bench::default(), &image, View::Centre, &mut Vec::new());
+            let result = identity(4, 3).append(
+                &mut Bench::default(),
+                &image.clone().into(),
+                View::Centre,
+                &mut Vec::new(),
+            );
             assert!(result.is_err(), "{image:?}");
         }
     }

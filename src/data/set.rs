@@ -4,9 +4,9 @@ use std::io::ErrorKind;
 use std::path::Path;
 use std::sync::Arc;
 
-use super::source::Source;
+use super::source::{Source, Wanted};
 use super::store::{Extent, FetchError, Kind, Location, Store};
-use super::{DataError, Image};
+use super::{Cut, DataError, Image};
 
 /// A source and the store that fetches its samples. Copies share both.
 #[derive(Clone)]
@@ -27,20 +27,40 @@ impl DataSet {
     /// holds anything. Storage that does not answer is [`DataError::Store`], whatever else fails is
     /// [`DataError::Sample`].
     pub fn read(&self, id: u64, bytes: &mut Vec<u8>) -> Result<Image, DataError> {
-        let name = || self.source.name(id);
+        self.fetch(id, bytes)?;
+        self.source.decode(id, bytes).map_err(|reason| self.sample_error(id, reason))
+    }
+
+    /// The same, and at least what is wanted of the picture.
+    pub fn read_part(
+        &self,
+        id: u64,
+        bytes: &mut Vec<u8>,
+        wanted: Wanted<'_>,
+    ) -> Result<Cut, DataError> {
+        self.fetch(id, bytes)?;
+        let decoded = self.source.decode_part(id, bytes, wanted);
+        decoded.map_err(|reason| self.sample_error(id, reason))
+    }
+
+    fn sample_error(&self, id: u64, reason: String) -> DataError {
+        DataError::Sample { name: self.source.name(id), reason }
+    }
+
+    /// The sample's bytes; none where it has no location.
+    fn fetch(&self, id: u64, bytes: &mut Vec<u8>) -> Result<(), DataError> {
         bytes.clear();
         if let Some(location) = self.source.location(id) {
             self.store.fetch(&location, bytes).map_err(|error| match error {
                 FetchError::Unreachable(reason) if self.is_unreachable(id, &location, bytes) => {
-                    DataError::Store(format!("{}: {reason}", name()))
+                    DataError::Store(format!("{}: {reason}", self.source.name(id)))
                 }
                 FetchError::Unreachable(reason) | FetchError::Absent(reason) => {
-                    DataError::Sample { name: name(), reason }
+                    self.sample_error(id, reason)
                 }
             })?;
         }
-        let decoded = self.source.decode(id, bytes);
-        decoded.map_err(|reason| DataError::Sample { name: name(), reason })
+        Ok(())
     }
 
     /// Whether it is the storage that fails, and not one sample: others beside it cannot be had

@@ -7,7 +7,8 @@ use kintsugi_ffi::wide::{Wide, wide};
 use super::bits::{Bits, Plain};
 use super::colour::{Levels, Rows};
 use super::header::{Header, Plane, Tables};
-use super::{Area, NotOurs, inverse};
+use super::{NotOurs, inverse};
+use crate::data::Area;
 
 /// Columns and rows of a block.
 const BLOCK: usize = 8;
@@ -19,6 +20,22 @@ pub(in crate::data) struct Scratch {
     plain: Plain,
     planes: [Vec<u8>; 3],
     rows: Rows,
+    /// Of a picture that was done with: the next one takes it.
+    spare: Vec<u8>,
+}
+
+/// Buffers that took more than this for one picture are given back after it.
+const KEPT_BYTES_MAX: usize = 16 << 20;
+
+impl Scratch {
+    /// Takes back a picture's memory.
+    pub(in crate::data) fn reuse(&mut self, pixels: Vec<u8>) {
+        self.spare = pixels;
+        let planes: usize = self.planes.iter().map(Vec::capacity).sum();
+        if planes + self.spare.capacity() + self.plain.bytes.capacity() > KEPT_BYTES_MAX {
+            *self = Self::default();
+        }
+    }
 }
 
 /// A file whose header was read.
@@ -33,7 +50,10 @@ type Needed = [Range<usize>; 2];
 
 impl<'a> Jpeg<'a> {
     /// Reads the header.
-    pub(in crate::data) fn open(bytes: &'a [u8], scratch: &'a mut Scratch) -> Result<Self, NotOurs> {
+    pub(in crate::data) fn open(
+        bytes: &'a [u8],
+        scratch: &'a mut Scratch,
+    ) -> Result<Self, NotOurs> {
         let header = Header::read(bytes, &mut scratch.tables)?;
         Ok(Self { header, bytes, scratch })
     }
@@ -43,8 +63,8 @@ impl<'a> Jpeg<'a> {
         self.header.size
     }
 
-    /// Leaves the area's pixels (RGB, row by row) in `out`. The area lies inside the picture.
-    pub(in crate::data) fn decode(self, area: Area, out: &mut Vec<u8>) -> Result<(), NotOurs> {
+    /// The area's pixels: RGB, row by row. The area lies inside the picture.
+    pub(in crate::data) fn decode(self, area: Area) -> Result<Vec<u8>, NotOurs> {
         let Self { header, bytes, scratch } = self;
         scratch.plain.take(&bytes[header.data..])?;
         let layout = Layout::of(&header, area)?;
@@ -55,12 +75,13 @@ impl<'a> Jpeg<'a> {
             // What is left of the picture before is overwritten: every needed block is decoded.
             levels.resize(count, 0);
         }
-        let Scratch { tables, plain, planes, rows } = scratch;
+        let Scratch { tables, plain, planes, rows, spare } = scratch;
         wide(Blocks { header: &header, layout: &layout, tables, plain, planes })?;
-        out.clear();
-        out.resize(3 * area.size[0] as usize * area.size[1] as usize, 0);
-        wide(Pixels { header: &header, layout: &layout, area, planes, rows, out });
-        Ok(())
+        let mut pixels = std::mem::take(spare);
+        // Every byte is written.
+        pixels.resize(3 * area.size[0] as usize * area.size[1] as usize, 0);
+        wide(Pixels { header: &header, layout: &layout, area, planes, rows, out: &mut pixels });
+        Ok(pixels)
     }
 }
 
@@ -85,15 +106,10 @@ impl Layout {
             return Err(NotOurs);
         }
         let most = header.planes[0].blocks;
-        let units = [0, 1].map(|axis| {
-            (header.size[axis] as usize).div_ceil(BLOCK * most[axis] as usize)
-        });
-        let mut layout = Self {
-            units,
-            needed: [const { [0..0, 0..0] }; 3],
-            sizes: [[0; 2]; 3],
-            end: 0,
-        };
+        let units =
+            [0, 1].map(|axis| (header.size[axis] as usize).div_ceil(BLOCK * most[axis] as usize));
+        let mut layout =
+            Self { units, needed: [const { [0..0, 0..0] }; 3], sizes: [[0; 2]; 3], end: 0 };
         for (plane, info) in header.planes.iter().enumerate().take(header.count) {
             for axis in 0..2 {
                 let times = (most[axis] / info.blocks[axis]) as usize;

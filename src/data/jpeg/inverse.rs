@@ -19,7 +19,8 @@ fn line(c: [i32; 8]) -> [i32; 8] {
     let even_3 = sum(turned, times(c[2], 6270));
     let even_0 = sum(c[0], c[4]) << FACTOR_BITS;
     let even_1 = less(c[0], c[4]) << FACTOR_BITS;
-    let outer = [sum(even_0, even_3), sum(even_1, even_2), less(even_1, even_2), less(even_0, even_3)];
+    let outer =
+        [sum(even_0, even_3), sum(even_1, even_2), less(even_1, even_2), less(even_0, even_3)];
     // The odd half.
     let z5 = times(sum(sum(c[7], c[3]), sum(c[5], c[1])), 9633);
     let z1 = times(sum(c[7], c[1]), -7373);

@@ -9,23 +9,17 @@
 mod bits;
 mod colour;
 mod decode;
+mod encode;
 mod header;
 mod inverse;
+mod standard;
 mod table;
 #[cfg(test)]
 mod tests;
 
 pub(super) use decode::{Jpeg, Scratch};
+pub use encode::{Form, encode};
 
 /// Not a file that is decoded here, or a damaged one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct NotOurs;
-
-/// A part in whole pixels.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Area {
-    /// Column and row of its first pixel.
-    pub(super) from: [u32; 2],
-    /// Columns and rows.
-    pub(super) size: [u32; 2],
-}

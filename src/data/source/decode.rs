@@ -10,7 +10,9 @@ use zune_core::colorspace::ColorSpace;
 use zune_core::options::DecoderOptions;
 use zune_jpeg::JpegDecoder;
 
-use crate::data::Image;
+use super::Wanted;
+use crate::data::jpeg::Jpeg;
+use crate::data::{Cut, Image};
 
 /// The endings of the files that are read: torchvision's, and GIF.
 pub(super) const EXTENSIONS: [&str; 10] =
@@ -31,6 +33,24 @@ pub(super) fn rgb(bytes: &[u8]) -> Result<Image, String> {
             None => Err("not a JPEG, PNG, WebP, BMP, GIF, TIFF, PPM or PGM file".into()),
         },
     }
+}
+
+/// Decodes what is wanted of a picture, or all of it.
+pub(super) fn rgb_part(bytes: &[u8], wanted: Wanted<'_>) -> Result<Cut, String> {
+    match jpeg_part(bytes, wanted) {
+        Some(cut) => Ok(cut),
+        None => rgb(bytes).map(Cut::from),
+    }
+}
+
+/// `None`: all of it is wanted, or it is no JPEG that can be decoded in parts.
+fn jpeg_part(bytes: &[u8], wanted: Wanted<'_>) -> Option<Cut> {
+    let jpeg = Jpeg::open(bytes, wanted.scratch).ok()?;
+    let whole = jpeg.size();
+    let area = (wanted.area)(whole)?;
+    let pixels = jpeg.decode(area).ok()?;
+    let image = Image { width: area.size[0], height: area.size[1], channels: 3, pixels };
+    Some(Cut { image, from: area.from, whole })
 }
 
 /// What the first bytes say of a file that is no JPEG.

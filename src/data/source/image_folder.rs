@@ -7,9 +7,9 @@ use std::path::{Path, PathBuf};
 
 use crate::config::Shown;
 use crate::data::store::{Location, Store};
-use crate::data::{DataError, Image};
+use crate::data::{Cut, DataError, Image};
 
-use super::{Source, decode};
+use super::{Source, Wanted, decode};
 
 mod classes;
 mod crawl;
@@ -71,6 +71,10 @@ impl Source for ImageFolder {
 
     fn decode(&self, _: u64, bytes: &[u8]) -> Result<Image, String> {
         decode::rgb(bytes)
+    }
+
+    fn decode_part(&self, _: u64, bytes: &[u8], wanted: Wanted<'_>) -> Result<Cut, String> {
+        decode::rgb_part(bytes, wanted)
     }
 
     fn name(&self, id: u64) -> String {

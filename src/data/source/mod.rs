@@ -1,7 +1,8 @@
 //! What a source is, and the readers, one file each.
 
+use super::jpeg::Scratch;
 use super::store::Location;
-use super::{Image, Normalization};
+use super::{Area, Cut, Image, Normalization};
 
 pub mod cifar;
 mod decode;
@@ -13,6 +14,14 @@ pub mod part;
 mod pickle;
 pub mod synthetic;
 pub mod tar;
+
+/// Which part of a picture is wanted.
+pub struct Wanted<'a> {
+    /// From the picture's width and height; `None`: all of it.
+    pub area: &'a dyn Fn([u32; 2]) -> Option<Area>,
+    /// What decoding needs, kept from picture to picture.
+    pub(in crate::data) scratch: &'a mut Scratch,
+}
 
 /// A data set, by sample id (0..len): where each sample lies and what its bytes mean. It holds the
 /// set's index and fetches nothing; several threads use it at once.
@@ -34,6 +43,10 @@ pub trait Source: Send + Sync {
     /// The sample's picture from its bytes (none where it has no location); an error says what is
     /// wrong with them.
     fn decode(&self, id: u64, bytes: &[u8]) -> Result<Image, String>;
+    /// At least the wanted part of the picture; whole where decoding a part saves nothing.
+    fn decode_part(&self, id: u64, bytes: &[u8], _wanted: Wanted<'_>) -> Result<Cut, String> {
+        self.decode(id, bytes).map(Cut::from)
+    }
     /// How to name the sample in a message.
     fn name(&self, id: u64) -> String;
     /// Appends the sample's name within the set, which is the same wherever the set lies and

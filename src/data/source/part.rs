@@ -7,9 +7,9 @@ use xxhash_rust::xxh3::{Xxh3, xxh3_64};
 
 use crate::config::Share;
 use crate::data::store::Location;
-use crate::data::{DataError, Image, Normalization, Split};
+use crate::data::{Cut, DataError, Image, Normalization, Split};
 
-use super::Source;
+use super::{Source, Wanted};
 
 /// Classes without a sample that are named.
 const NAMED_MAX: usize = 8;
@@ -116,6 +116,10 @@ impl Source for Part {
 
     fn decode(&self, id: u64, bytes: &[u8]) -> Result<Image, String> {
         self.whole.decode(self.id(id), bytes)
+    }
+
+    fn decode_part(&self, id: u64, bytes: &[u8], wanted: Wanted<'_>) -> Result<Cut, String> {
+        self.whole.decode_part(self.id(id), bytes, wanted)
     }
 
     fn name(&self, id: u64) -> String {

@@ -12,6 +12,7 @@ use crate::observe::console::print_line;
 pub mod all_reduce;
 pub mod calm;
 pub mod checkpoint;
+pub mod loader;
 pub mod recovery;
 mod runs;
 pub mod spares;
@@ -21,7 +22,7 @@ mod turns;
 /// What a bench prints with `--json`: one object on the last line of stdout.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Report {
-    /// `all-reduce`, `calm`, `checkpoint`, `recovery`, `spares`, `sums`.
+    /// `all-reduce`, `calm`, `checkpoint`, `loader`, `recovery`, `spares`, `sums`.
     pub bench: String,
     /// The line that made it.
     pub command: String,

@@ -9,10 +9,10 @@ use xxhash_rust::xxh3::Xxh3;
 use crate::config::Shown;
 use crate::data::index::Learned;
 use crate::data::store::{Location, Store};
-use crate::data::{DataError, Image};
+use crate::data::{Cut, DataError, Image};
 
 use super::leftovers::Leftovers;
-use super::{Source, decode};
+use super::{Source, Wanted, decode};
 
 mod index;
 pub mod pattern;
@@ -191,6 +191,10 @@ impl Source for Tar {
 
     fn decode(&self, _: u64, bytes: &[u8]) -> Result<Image, String> {
         decode::rgb(bytes)
+    }
+
+    fn decode_part(&self, _: u64, bytes: &[u8], wanted: Wanted<'_>) -> Result<Cut, String> {
+        decode::rgb_part(bytes, wanted)
     }
 
     fn name(&self, id: u64) -> String {

@@ -1,0 +1,166 @@
+//! Tests of the decoder of parts, against itself (a part is a piece of the whole) and against the
+//! whole decoder (levels and verdicts).
+
+use proptest::prelude::*;
+use zune_core::bytestream::ZCursor;
+use zune_core::colorspace::ColorSpace;
+use zune_core::options::DecoderOptions;
+use zune_jpeg::JpegDecoder;
+
+use super::*;
+use crate::data::{Area, Image, photograph};
+
+/// The whole decoder as `source::decode` asks it; `None`: it refuses.
+fn whole_decoder(bytes: &[u8]) -> Option<Vec<u8>> {
+    let options =
+        DecoderOptions::default().set_strict_mode(true).jpeg_set_out_colorspace(ColorSpace::RGB);
+    JpegDecoder::new_with_options(ZCursor::new(bytes), options).decode().ok()
+}
+
+fn decode(bytes: &[u8], scratch: &mut Scratch, area: Area) -> Option<Vec<u8>> {
+    Jpeg::open(bytes, scratch).ok()?.decode(area).ok()
+}
+
+fn whole(bytes: &[u8], scratch: &mut Scratch) -> Option<Vec<u8>> {
+    let jpeg = Jpeg::open(bytes, scratch).ok()?;
+    let size = jpeg.size();
+    jpeg.decode(Area { from: [0, 0], size }).ok()
+}
+
+fn picture(number: u64, [width, height]: [u32; 2], channels: u32) -> Image {
+    let mut image = photograph::draw(number, width, height);
+    if channels == 1 {
+        image.pixels = image.pixels.iter().step_by(3).copied().collect();
+        image.channels = 1;
+    }
+    image
+}
+
+fn forms() -> impl Strategy<Value = (u32, Form)> {
+    let chroma = prop::sample::select(vec![[1, 1], [2, 1], [2, 2]]);
+    let channels = prop::sample::select(vec![1u32, 3, 3, 3]);
+    (channels, chroma, 5u32..=100, prop::sample::select(vec![0u16, 0, 1, 3, 50])).prop_map(
+        |(channels, chroma, quality, restart)| (channels, Form { quality, chroma, restart }),
+    )
+}
+
+/// The pixels of an area of a whole RGB picture.
+fn piece(pixels: &[u8], width: u32, area: Area) -> Vec<u8> {
+    let row = |y: u32| {
+        let start = ((area.from[1] + y) * width + area.from[0]) as usize * 3;
+        &pixels[start..start + area.size[0] as usize * 3]
+    };
+    (0..area.size[1]).flat_map(|y| row(y).to_vec()).collect()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(150))]
+
+    #[test]
+    fn a_part_is_a_piece_of_the_whole(
+        (channels, form) in forms(),
+        size in [6u32..120, 1u32..120],
+        number in 0u64..50,
+        shares in [0.0f64..1.0, 0.0..1.0, 0.0..1.0, 0.0..1.0],
+    ) {
+        let bytes = encode(&picture(number, size, channels), form);
+        let scratch = &mut Scratch::default();
+        let all = whole(&bytes, scratch).expect("a file of our kind");
+        prop_assert_eq!(all.len(), 3 * (size[0] * size[1]) as usize);
+        let side = |axis: usize| 1 + (shares[axis] * f64::from(size[axis])) as u32;
+        let part = [0, 1].map(|axis| side(axis).min(size[axis]));
+        let from = [0, 1].map(|axis| {
+            (shares[2 + axis] * f64::from(size[axis] - part[axis] + 1)) as u32
+        });
+        let area = Area { from, size: part };
+        // The same buffers as before, and others.
+        let found = decode(&bytes, scratch, area);
+        prop_assert_eq!(&found, &Some(piece(&all, size[0], area)));
+        prop_assert_eq!(&found, &decode(&bytes, &mut Scratch::default(), area));
+    }
+
+    /// The two round transforms, interpolation and colours differently.
+    #[test]
+    fn levels_are_those_of_the_whole_decoder(
+        (channels, form) in forms(),
+        size in [16u32..120, 8u32..120],
+        number in 0u64..50,
+    ) {
+        let bytes = encode(&picture(number, size, channels), form);
+        let ours = whole(&bytes, &mut Scratch::default()).expect("a file of our kind");
+        let theirs = whole_decoder(&bytes).expect("a good file");
+        let differences = || ours.iter().zip(&theirs).map(|(&a, &b)| a.abs_diff(b));
+        prop_assert!(differences().all(|d| d <= 5), "{:?}", differences().max());
+        let sum: u64 = differences().map(u64::from).sum();
+        prop_assert!(sum as f64 <= 0.6 * ours.len() as f64, "{sum} over {}", ours.len());
+    }
+
+    /// What we accept whole the whole decoder accepts; of the rest it is asked.
+    #[test]
+    fn a_damaged_file_is_judged_as_the_whole_decoder_judges_it(
+        (channels, form) in forms(),
+        size in [6u32..60, 1u32..60],
+        damage in prop::collection::vec((0.0f64..1.0, any::<u8>()), 1..4),
+        cut in prop::option::of(0.0f64..1.0),
+    ) {
+        let mut bytes = encode(&picture(1, size, channels), form);
+        for (place, value) in damage {
+            let at = (place * bytes.len() as f64) as usize;
+            bytes[at] = value;
+        }
+        if let Some(cut) = cut {
+            bytes.truncate((cut * bytes.len() as f64) as usize);
+        }
+        let scratch = &mut Scratch::default();
+        if let Some(ours) = whole(&bytes, scratch) {
+            let theirs = whole_decoder(&bytes);
+            prop_assert!(theirs.is_some(), "accepted here only");
+            prop_assert_eq!(theirs.map(|pixels| pixels.len()), Some(ours.len()));
+        }
+        // Any part of it, and the same buffers for a good file.
+        let area = Area { from: [0, 0], size: [1, 1] };
+        let _ = decode(&bytes, scratch, area);
+        let good = encode(&picture(2, size, channels), form);
+        prop_assert_eq!(whole(&good, scratch), whole(&good, &mut Scratch::default()));
+    }
+
+    #[test]
+    fn noise_is_no_file(bytes in prop::collection::vec(any::<u8>(), 0..400)) {
+        let file = [&[0xFF, 0xD8], &bytes[..]].concat();
+        prop_assert!(whole(&file, &mut Scratch::default()).is_none());
+    }
+}
+
+#[test]
+fn a_file_cut_anywhere_is_refused_even_if_the_part_lies_before_the_cut() {
+    let form = Form { quality: 80, chroma: [2, 2], restart: 0 };
+    let bytes = encode(&picture(3, [40, 40], 3), form);
+    let area = Area { from: [0, 0], size: [8, 8] };
+    let scratch = &mut Scratch::default();
+    assert!(decode(&bytes, scratch, area).is_some());
+    for end in 0..bytes.len() {
+        assert_eq!(decode(&bytes[..end], scratch, area), None, "cut at {end}");
+    }
+}
+
+#[test]
+fn other_forms_and_areas_outside_are_not_ours() {
+    let form = Form { quality: 80, chroma: [2, 2], restart: 0 };
+    let good = encode(&picture(3, [40, 40], 3), form);
+    let scratch = &mut Scratch::default();
+    for (from, size) in
+        [([0, 0], [41, 1]), ([40, 0], [1, 1]), ([0, 0], [0, 1]), ([1, 1], [1, u32::MAX])]
+    {
+        assert_eq!(decode(&good, scratch, Area { from, size }), None, "{from:?} {size:?}");
+    }
+    let frame = good.windows(2).position(|two| two == [0xFF, 0xC0]).expect("a frame");
+    let with = |at: usize, value: u8| {
+        let mut file = good.clone();
+        file[frame + at] = value;
+        whole(&file, &mut Scratch::default())
+    };
+    assert_eq!(with(1, 0xC2), None, "progressive");
+    assert_eq!(with(4, 12), None, "twelve bits");
+    assert_eq!(with(9, 4), None, "four planes");
+    assert_eq!(with(11, 0x41), None, "other sizes of chroma");
+}

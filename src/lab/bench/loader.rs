@@ -1,0 +1,205 @@
+//! One core's way from JPEG files to normalised pixels: the loader as training runs it, and the
+//! pipelines of torchvision that a user has today (`benches/loader.py`), pass by pass in turns over
+//! the same files. Photographs of 500 x 375 pixels, quality 90, chroma of half the size; a random
+//! crop resized to 224, flip, normalisation.
+
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::time::{Duration, Instant};
+
+use kintsugi_ffi::os::Signal;
+use kintsugi_ffi::process;
+
+use super::runs::{Runs, of_runs};
+use super::{Case, Report, machine, median};
+use crate::config::{BadImage, CropKind, Data, DataFormat, Shown};
+use crate::data::jpeg::{Form, encode};
+use crate::data::loader::{Loader, LoaderOptions};
+use crate::data::sampler::Order;
+use crate::data::{Split, open, photograph};
+
+/// What to measure.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// A python that has torch and torchvision; without it the loader is measured alone.
+    pub python: Option<PathBuf>,
+    /// The program that it runs.
+    pub script: PathBuf,
+    /// Pictures of a pass.
+    pub files: u64,
+    /// Passes of each.
+    pub turns: u32,
+}
+
+/// Width and height of the pictures.
+const SIZE: [u32; 2] = [500, 375];
+/// Width and height of what a model sees, in pixels.
+const IMAGE_SIZE: u32 = 224;
+const FORM: Form = Form { quality: 90, chroma: [2, 2], restart: 0 };
+const OURS: &str = "kintsugi";
+/// The pipelines of `benches/loader.py`.
+const JUDGES: [&str; 2] = ["pillow", "torchvision.io"];
+/// Longest wait for a judge's start, or for one of its passes.
+const ANSWER_LIMIT: Duration = Duration::from_secs(120);
+
+/// Lets all take turns.
+///
+/// # Errors
+/// What kept it from running, for a person.
+pub fn run(options: &Options, command: String) -> Result<Report, String> {
+    of_runs(|runs| measure(options, command, runs))
+}
+
+fn measure(options: &Options, command: String, runs: &Runs) -> Result<Report, String> {
+    let folder = runs.directory("photographs");
+    let sizes = write(&folder, options.files)?;
+    let ours = Ours::open(&folder, options.files)?;
+    let mut judge = match &options.python {
+        Some(python) => Some(Judge::start(python, &options.script, &folder)?),
+        None => None,
+    };
+    let mut samples: BTreeMap<&str, Vec<f64>> = BTreeMap::new();
+    // The first turn warms caches and is not counted.
+    for turn in 0..=options.turns {
+        if runs.asked_to_end() {
+            break;
+        }
+        let mut times = vec![(OURS, ours.pass(u64::from(turn))?)];
+        if let Some(judge) = &mut judge {
+            for name in JUDGES {
+                times.push((name, judge.pass(name)?));
+            }
+        }
+        for (name, seconds) in times.into_iter().filter(|_| turn > 0) {
+            samples.entry(name).or_default().push(1e3 * seconds / options.files as f64);
+        }
+    }
+    let phases = BTreeMap::new();
+    let each = |(name, times): (&&str, &Vec<f64>)| {
+        Case::of(&format!("{name}, each picture"), times, &phases)
+    };
+    let size = Case { unit: "bytes".into(), ..Case::of("file", &sizes, &phases) };
+    let cases = samples.iter().map(each).chain([size]).collect();
+    let of = |name: &str| samples.get(name).map_or(f64::NAN, |each| median(each));
+    let ratios = samples
+        .keys()
+        .filter(|name| **name != OURS)
+        .map(|name| (format!("{name} / {OURS}"), of(name) / of(OURS)))
+        .collect();
+    Ok(Report { bench: "loader".into(), command, machine: machine(), cases, ratios })
+}
+
+/// Draws the pictures; the bytes of each.
+fn write(folder: &Path, files: u64) -> Result<Vec<f64>, String> {
+    let class = |name: &str| folder.join(name);
+    let at = |path: &Path, error: std::io::Error| format!("{}: {error}", path.shown());
+    for name in ["even", "odd"] {
+        std::fs::create_dir_all(class(name)).map_err(|error| at(&class(name), error))?;
+    }
+    let mut sizes = Vec::new();
+    for number in 0..files {
+        let [width, height] = SIZE;
+        let file = encode(&photograph::draw(number, width, height), FORM);
+        let name = if number % 2 == 0 { "even" } else { "odd" };
+        let path = class(name).join(format!("{number:05}.jpg"));
+        std::fs::write(&path, &file).map_err(|error| at(&path, error))?;
+        sizes.push(file.len() as f64);
+    }
+    Ok(sizes)
+}
+
+/// The loader of a run without decode threads: who takes a micro-batch decodes it.
+struct Ours {
+    loader: Loader,
+}
+
+impl Ours {
+    fn open(folder: &Path, files: u64) -> Result<Self, String> {
+        let data = Data {
+            format: DataFormat::ImageFolder,
+            train: Some(folder.to_owned()),
+            image_size: IMAGE_SIZE,
+            crop: Some(CropKind::Random),
+            ..Data::default()
+        };
+        let set = open::open(&data, Split::Train, 0).map_err(|error| error.to_string())?;
+        let order = Order::new(files, 1, 0, files).map_err(|error| error.to_string())?;
+        let options = LoaderOptions {
+            threads: 0,
+            prefetch: 0,
+            image_size: IMAGE_SIZE,
+            channels: 3,
+            augment: true,
+            crop: data.crop(),
+            seed: 0,
+            bad_image: BadImage::Fatal,
+        };
+        Ok(Self { loader: Loader::new(set, order, options) })
+    }
+
+    /// All pictures once; seconds.
+    fn pass(&self, step: u64) -> Result<f64, String> {
+        let begun = Instant::now();
+        self.loader.take(step, 0).map_err(|error| error.to_string())?;
+        Ok(begun.elapsed().as_secs_f64())
+    }
+}
+
+/// A process that runs the other pipelines, one pass whenever it is asked.
+struct Judge {
+    child: Child,
+    asks: ChildStdin,
+    answers: Receiver<String>,
+}
+
+impl Judge {
+    fn start(python: &Path, script: &Path, folder: &Path) -> Result<Self, String> {
+        let mut command = Command::new(python);
+        command.arg(script).arg(folder).stdin(Stdio::piped()).stdout(Stdio::piped());
+        process::supervise(&mut command, Signal::Terminate);
+        let failed = |reason: &dyn std::fmt::Display| format!("{}: {reason}", python.shown());
+        let mut child = command.spawn().map_err(|error| failed(&error))?;
+        let (Some(asks), Some(said)) = (child.stdin.take(), child.stdout.take()) else {
+            return Err(failed(&"it has no pipes"));
+        };
+        let (send, answers) = channel();
+        std::thread::spawn(move || {
+            for line in BufReader::new(said).lines().map_while(Result::ok) {
+                if send.send(line).is_err() {
+                    break;
+                }
+            }
+        });
+        let judge = Self { child, asks, answers };
+        let ready = judge.answer()?;
+        if ready != "ready" {
+            return Err(format!("{} said {ready:?}, not \"ready\"", script.shown()));
+        }
+        Ok(judge)
+    }
+
+    fn answer(&self) -> Result<String, String> {
+        self.answers.recv_timeout(ANSWER_LIMIT).map_err(|_| {
+            "the python of --python ended or was silent for two minutes: has it torch, torchvision \
+             and pillow?"
+                .to_owned()
+        })
+    }
+
+    /// All pictures once, by this pipeline; seconds.
+    fn pass(&mut self, name: &str) -> Result<f64, String> {
+        writeln!(self.asks, "{name}").map_err(|error| format!("asking for {name}: {error}"))?;
+        let answer = self.answer()?;
+        answer.parse().map_err(|_| format!("{name} took {answer:?}, which is no number"))
+    }
+}
+
+impl Drop for Judge {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
