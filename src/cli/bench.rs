@@ -103,7 +103,8 @@ enum Bench {
         #[arg(long, default_value = "benches/loader.py")]
         script: PathBuf,
         /// Pictures of a pass
-        #[arg(long, default_value_t = 200, value_parser = clap::value_parser!(u64).range(1..100_000))]
+        #[arg(long, default_value_t = 200)]
+        #[arg(value_parser = clap::value_parser!(u64).range(1..100_000))]
         files: u64,
         /// Passes of each
         #[arg(long, default_value_t = 15, value_parser = clap::value_parser!(u32).range(1..))]

@@ -26,7 +26,7 @@ pub fn draw(number: u64, width: u32, height: u32) -> Image {
     Image { width, height, channels: 3, pixels }
 }
 
-/// Sums of smooth noise of all scales from `finest` to the picture's own, of mean 0 and deviation 1.
+/// Sums of smooth noise of all scales from `finest` to the picture's own: mean 0, deviation 1.
 fn field(stream: &mut Stream, [width, height]: [u32; 2], finest: u32) -> Vec<f32> {
     let mut sum = vec![0.0; (width * height) as usize];
     let mut scale = finest;

@@ -20,6 +20,7 @@ mod simulate;
 mod simulated_cluster;
 #[path = "../processes/stranger.rs"]
 mod stranger;
+mod torchvision;
 mod toy;
 mod unsaved;
 mod world_of_one;
