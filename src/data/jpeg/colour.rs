@@ -32,8 +32,11 @@ impl<'a> Levels<'a> {
     #[inline(always)]
     fn tall(&self, y: usize, x: usize, into: &mut [u16]) {
         let near = y / 2;
-        let far =
-            if y % 2 == 0 { near.saturating_sub(1) } else { (near + 1).min(self.size[1] - 1) };
+        let far = if y.is_multiple_of(2) {
+            near.saturating_sub(1)
+        } else {
+            (near + 1).min(self.size[1] - 1)
+        };
         let (near, far) = (self.row(near, x, into.len()), self.row(far, x, into.len()));
         for ((sum, &near), &far) in into.iter_mut().zip(near).zip(far) {
             *sum = 3 * u16::from(near) + u16::from(far);

@@ -111,8 +111,8 @@ impl Layout {
         let mut layout =
             Self { units, needed: [const { [0..0, 0..0] }; 3], sizes: [[0; 2]; 3], end: 0 };
         for (plane, info) in header.planes.iter().enumerate().take(header.count) {
-            for axis in 0..2 {
-                let times = (most[axis] / info.blocks[axis]) as usize;
+            for (axis, &most) in most.iter().enumerate() {
+                let times = (most / info.blocks[axis]) as usize;
                 let size = (header.size[axis] as usize).div_ceil(times);
                 let (from, count) = (area.from[axis] as usize, area.size[axis] as usize);
                 let (first, count) = match times {
@@ -203,12 +203,12 @@ impl Blocks<'_> {
         [column, row]: [usize; 2],
         constants: &mut [i32; 3],
     ) -> Result<(), NotOurs> {
-        for plane in 0..self.header.count {
+        for (plane, constant) in constants.iter_mut().enumerate().take(self.header.count) {
             let info = &self.header.planes[plane];
             let [across, down] = info.blocks.map(|blocks| blocks as usize);
             for y in row * down..(row + 1) * down {
                 for x in column * across..(column + 1) * across {
-                    self.block(bits, info, plane, [x, y], &mut constants[plane])?;
+                    self.block(bits, info, plane, [x, y], constant)?;
                 }
             }
         }

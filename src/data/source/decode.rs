@@ -11,8 +11,8 @@ use zune_core::options::DecoderOptions;
 use zune_jpeg::JpegDecoder;
 
 use super::Wanted;
-use crate::data::jpeg::Jpeg;
-use crate::data::{Cut, Image};
+use crate::data::jpeg::{Jpeg, Scratch};
+use crate::data::{Area, Cut, Image};
 
 /// The endings of the files that are read: torchvision's, and GIF.
 pub(super) const EXTENSIONS: [&str; 10] =
@@ -37,17 +37,21 @@ pub(super) fn rgb(bytes: &[u8]) -> Result<Image, String> {
 
 /// Decodes what is wanted of a picture, or all of it.
 pub(super) fn rgb_part(bytes: &[u8], wanted: Wanted<'_>) -> Result<Cut, String> {
-    match jpeg_part(bytes, wanted) {
+    match jpeg_part(bytes, wanted.area, wanted.scratch) {
         Some(cut) => Ok(cut),
         None => rgb(bytes).map(Cut::from),
     }
 }
 
 /// `None`: all of it is wanted, or it is no JPEG that can be decoded in parts.
-fn jpeg_part(bytes: &[u8], wanted: Wanted<'_>) -> Option<Cut> {
-    let jpeg = Jpeg::open(bytes, wanted.scratch).ok()?;
+fn jpeg_part(
+    bytes: &[u8],
+    wanted: &dyn Fn([u32; 2]) -> Option<Area>,
+    scratch: &mut Scratch,
+) -> Option<Cut> {
+    let jpeg = Jpeg::open(bytes, scratch).ok()?;
     let whole = jpeg.size();
-    let area = (wanted.area)(whole)?;
+    let area = wanted(whole)?;
     let pixels = jpeg.decode(area).ok()?;
     let image = Image { width: area.size[0], height: area.size[1], channels: 3, pixels };
     Some(Cut { image, from: area.from, whole })
