@@ -30,9 +30,9 @@ fn write(folder: &Path) {
     for number in 0..PICTURES {
         let size = [300 + 7 * number as u32, 500 - 9 * number as u32];
         let chroma = [[2, 2], [2, 1], [1, 1]][number as usize % 3];
-        let restart = if number % 4 == 0 { 9 } else { 0 };
+        let restart = if number.is_multiple_of(4) { 9 } else { 0 };
         let form = Form { quality: 75 + number as u32 % 20, chroma, restart };
-        let class = folder.join(if number % 2 == 0 { "even" } else { "odd" });
+        let class = folder.join(if number.is_multiple_of(2) { "even" } else { "odd" });
         std::fs::create_dir_all(&class).unwrap();
         let file = encode(&photograph::draw(number, size[0], size[1]), form);
         std::fs::write(class.join(format!("{number:03}.jpg")), file).unwrap();

@@ -54,7 +54,7 @@ pub fn encode(image: &Image, form: Form) -> Vec<u8> {
     let mut bits = Bits { out: &mut out, buffer: 0, held: 0 };
     let mut constants = [0; 3];
     for index in 0..across * down {
-        if form.restart > 0 && index > 0 && index % usize::from(form.restart) == 0 {
+        if form.restart > 0 && index > 0 && index.is_multiple_of(usize::from(form.restart)) {
             bits.finish();
             let number = index / usize::from(form.restart) - 1;
             bits.out.extend([0xFF, 0xD0 + (number % 8) as u8]);

@@ -37,7 +37,8 @@ pub(super) fn rgb(bytes: &[u8]) -> Result<Image, String> {
 
 /// Decodes what is wanted of a picture, or all of it.
 pub(super) fn rgb_part(bytes: &[u8], wanted: Wanted<'_>) -> Result<Cut, String> {
-    match jpeg_part(bytes, wanted.area, wanted.scratch) {
+    let Wanted { area, scratch } = wanted;
+    match jpeg_part(bytes, area, scratch) {
         Some(cut) => Ok(cut),
         None => rgb(bytes).map(Cut::from),
     }

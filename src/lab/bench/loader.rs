@@ -103,7 +103,7 @@ fn write(folder: &Path, files: u64) -> Result<Vec<f64>, String> {
     for number in 0..files {
         let [width, height] = SIZE;
         let file = encode(&photograph::draw(number, width, height), FORM);
-        let name = if number % 2 == 0 { "even" } else { "odd" };
+        let name = if number.is_multiple_of(2) { "even" } else { "odd" };
         let path = class(name).join(format!("{number:05}.jpg"));
         std::fs::write(&path, &file).map_err(|error| at(&path, error))?;
         sizes.push(file.len() as f64);
