@@ -40,6 +40,8 @@ const SIZE: [u32; 2] = [500, 375];
 const IMAGE_SIZE: u32 = 224;
 const FORM: Form = Form { quality: 90, chroma: [2, 2], restart: 0 };
 const OURS: &str = "kintsugi";
+/// Pictures that are asked for at once, as a worker asks for its micro-batch.
+const MICRO_BATCH: u64 = 16;
 /// The pipelines of `benches/loader.py`.
 const JUDGES: [&str; 2] = ["pillow", "torchvision.io"];
 /// Longest wait for a judge's start, or for one of its passes.
@@ -114,6 +116,7 @@ fn write(folder: &Path, files: u64) -> Result<Vec<f64>, String> {
 /// The loader of a run without decode threads: who takes a micro-batch decodes it.
 struct Ours {
     loader: Loader,
+    steps_per_epoch: u64,
 }
 
 impl Ours {
@@ -126,7 +129,7 @@ impl Ours {
             ..Data::default()
         };
         let set = open::open(&data, Split::Train, 0).map_err(|error| error.to_string())?;
-        let order = Order::new(files, 1, 0, files).map_err(|error| error.to_string())?;
+        let order = Order::new(files, 1, 0, MICRO_BATCH).map_err(|error| error.to_string())?;
         let options = LoaderOptions {
             threads: 0,
             prefetch: 0,
@@ -137,13 +140,16 @@ impl Ours {
             seed: 0,
             bad_image: BadImage::Fatal,
         };
-        Ok(Self { loader: Loader::new(set, order, options) })
+        let steps_per_epoch = order.steps_per_epoch();
+        Ok(Self { loader: Loader::new(set, order, options), steps_per_epoch })
     }
 
     /// All pictures once; seconds.
-    fn pass(&self, step: u64) -> Result<f64, String> {
+    fn pass(&self, epoch: u64) -> Result<f64, String> {
         let begun = Instant::now();
-        self.loader.take(step, 0).map_err(|error| error.to_string())?;
+        for step in epoch * self.steps_per_epoch..(epoch + 1) * self.steps_per_epoch {
+            self.loader.take(step, 0).map_err(|error| error.to_string())?;
+        }
         Ok(begun.elapsed().as_secs_f64())
     }
 }
