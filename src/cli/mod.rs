@@ -19,6 +19,7 @@ mod audit;
 mod bench;
 mod chaos;
 pub mod checkpoint;
+mod copy;
 mod data;
 mod doctor;
 mod evaluate;
@@ -80,6 +81,9 @@ enum Command {
     /// Watches one rank and kills it when it hangs (started by the rank)
     #[command(hide = true)]
     Guard(guard::Args),
+    /// Copies files for one rank (started by the rank)
+    #[command(hide = true)]
+    Copy(copy::Args),
     /// Speaks for one node of an allocation (started by launch)
     #[command(hide = true)]
     Agent(agent::Args),
@@ -144,6 +148,7 @@ fn run(command: &Command) -> ExitCode {
         Command::Report(args) => return report::run(args),
         Command::Scale(args) => return scale::run(args),
         Command::Guard(args) => return guard::run(args),
+        Command::Copy(args) => return copy::run(args),
         Command::Agent(args) => return agent::run(args),
         Command::StartDaemon(args) => return start_daemon::run(args),
         Command::Sweep(args) => return sweep::run(args),

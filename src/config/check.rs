@@ -370,7 +370,6 @@ fn check_supported(config: &Config) -> Result<(), ConfigError> {
     let (device, memory) = (&config.device, &config.memory);
     let quoted = |text: &str| format!("{text:?}");
     for (lacking, key, value, instead) in [
-        (config.staging.processes, "staging.processes", "true".into(), "false"),
         (
             !matches!(device.kind.as_str(), "cpu" | "auto"),
             "device.kind",

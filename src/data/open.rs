@@ -50,7 +50,7 @@ pub fn open_with(
 }
 
 /// What brings the bytes of both splits.
-fn store(data: &Data) -> Result<Arc<dyn Store>, DataError> {
+pub fn store(data: &Data) -> Result<Arc<dyn Store>, DataError> {
     let direct = Arc::new(Direct::default());
     let Some(throttle) = &data.throttle else { return Ok(direct) };
     let throttled = Throttled::new(direct, data, throttle).map_err(|error| {

@@ -1,6 +1,7 @@
 //! How a rank's training samples come to it: its set, over the storage tiers that the
 //! configuration asks for, and what is counted on the way.
 
+use std::path::Path;
 use std::sync::Arc;
 
 use crate::config::{self, CacheSize, Config, Shown, StagingMode};
@@ -11,7 +12,9 @@ use super::node_memory::NodeMemory;
 use super::sampler::Order;
 use super::set::DataSet;
 use super::staging::folder::Folder;
+use super::staging::hands::Workers;
 use super::staging::pace::{Pace, Urgent};
+use super::staging::porter::{Charge, Porter};
 use super::staging::{Staging, place};
 use super::store::bucket;
 use super::store::tiered::Tiered;
@@ -36,7 +39,12 @@ pub struct Supply {
 impl Supply {
     /// Of a run: starts its copy workers. A tier that cannot be had is left out, with a warning:
     /// the bits are the same without it.
-    pub fn of(config: &Config, set: DataSet, order: &Order, run_id: &str) -> Self {
+    pub fn of(
+        config: &Config,
+        set: DataSet,
+        order: &Order,
+        (run_id, porters): (&str, Vec<Porter>),
+    ) -> Self {
         let folder = match config.staging.mode {
             StagingMode::None => None,
             _ => staging_folder(config, &set, run_id),
@@ -46,8 +54,9 @@ impl Supply {
         let staging = folder.clone().map(|folder| {
             let pace = Pace::new(config.staging.rate, Arc::clone(&urgent));
             let counts = Arc::clone(&tally);
-            let (mode, workers) = (config.staging.mode, config.staging.workers);
-            Staging::start((set.clone(), order.clone()), folder, (mode, pace), counts, workers)
+            let (own, how) = ((set.clone(), order.clone()), (config.staging.mode, pace));
+            let workers = workers(config, porters, folder.root());
+            Staging::start(own, folder, how, counts, workers)
         });
         let counts = (Arc::clone(&tally), Arc::clone(&urgent));
         let cache = match config.data.cache {
@@ -112,6 +121,13 @@ impl From<DataSet> for Supply {
         let set = DataSet { store, ..set };
         Self { set, staging: None, tally, urgent, keeps: true, memory: None }
     }
+}
+
+/// Processes where there are some that live, else threads.
+fn workers(config: &Config, mut porters: Vec<Porter>, folder: &Path) -> Workers {
+    let charge = Charge { data: config.data.clone(), folder: folder.to_owned() };
+    porters.retain_mut(|porter| porter.charge(&charge).is_ok());
+    if porters.is_empty() { config.staging.workers.into() } else { Workers::Processes(porters) }
 }
 
 fn open_cache(config: &Config, set: &DataSet, run_id: &str, budget: u64) -> Option<Arc<Cache>> {

@@ -16,13 +16,16 @@ use crate::data::set::DataSet;
 use crate::data::staging::{SPARE_BYTES, place, walk};
 use crate::data::store::throttled;
 use crate::data::{Split, open};
+use crate::observe::spans::{amount, duration};
 
 use super::doctor::{Finding, Grade, finding};
 
 /// What is written at a time.
 const PIECE_BYTES: usize = 1 << 20;
-/// What noise takes at a time.
-const NOISE_BYTES: u64 = 64 << 10;
+/// What noise takes at a time: so many a second of a slow device, and pieces of this size of a fast
+/// one.
+const NOISE_TAKES_PER_SECOND: u64 = 20;
+const NOISE_BYTES_MAX: u64 = 64 << 10;
 
 /// Ends a look, whichever comes first.
 #[derive(Debug, Clone, Copy)]
@@ -58,12 +61,12 @@ impl Speed {
     /// For a person.
     pub fn line(&self) -> String {
         format!(
-            "{:.1} MB/s, {:.0} fetches/s ({:.1} MB in {:.2} s, the slowest fetch {:.1} ms)",
-            self.bytes_per_second() / 1e6,
+            "{}/s, {:.0} fetches/s ({} in {}, the slowest fetch {})",
+            amount(self.bytes_per_second()),
             self.fetches as f64 / self.seconds.max(1e-9),
-            self.bytes as f64 / 1e6,
-            self.seconds,
-            self.slowest_seconds * 1e3
+            amount(self.bytes as f64),
+            duration(self.seconds),
+            duration(self.slowest_seconds)
         )
     }
 }
@@ -151,13 +154,12 @@ fn staging_folder(folder: &Path, shared: Speed, needed: u64) -> Finding {
         (Ok(written), Ok(free)) => (written, free),
         (Err(error), _) | (_, Err(error)) => return unusable(error),
     };
-    let mb = |bytes: u64| bytes as f64 / 1e6;
     let value = format!(
-        "{}: takes {:.1} MB/s; {:.0} MB are free, the training set has {:.1} MB",
+        "{}: takes {}/s; {} are free, the training set has {}",
         folder.shown(),
-        written.bytes_per_second() / 1e6,
-        mb(free),
-        mb(needed)
+        amount(written.bytes_per_second()),
+        amount(free as f64),
+        amount(needed as f64)
     );
     let found = |grade| finding(NAME, grade, value);
     if needed > free.saturating_sub(SPARE_BYTES) {
@@ -190,20 +192,24 @@ pub fn noise(
     )?;
     let bucket = throttled::bucket(data, throttle)
         .map_err(|error| format!("there is no shared memory for data.throttle: {error}"))?;
-    let (takes, begun) = (AtomicU64::new(0), Instant::now());
+    let piece = (throttle.rate.0 / NOISE_TAKES_PER_SECOND).clamp(1, NOISE_BYTES_MAX);
+    let (takes, slowest_micros, begun) = (AtomicU64::new(0), AtomicU64::new(0), Instant::now());
     std::thread::scope(|scope| {
         for _ in 0..readers {
             scope.spawn(|| {
                 while !stop.load(Ordering::Relaxed) && begun.elapsed() < limit {
-                    bucket.take(NOISE_BYTES);
+                    let one = Instant::now();
+                    bucket.take(piece);
                     takes.fetch_add(1, Ordering::Relaxed);
+                    let micros = one.elapsed().as_micros() as u64;
+                    slowest_micros.fetch_max(micros, Ordering::Relaxed);
                 }
             });
         }
     });
     let fetches = takes.into_inner();
-    let (bytes, seconds) = (fetches * NOISE_BYTES, begun.elapsed().as_secs_f64());
-    let slowest_seconds = NOISE_BYTES as f64 / throttle.rate.0.max(1) as f64;
+    let (bytes, seconds) = (fetches * piece, begun.elapsed().as_secs_f64());
+    let slowest_seconds = slowest_micros.into_inner() as f64 / 1e6;
     Ok(Speed { fetches, bytes, seconds, slowest_seconds })
 }
 
@@ -265,7 +271,7 @@ mod tests {
         let found = findings(&config);
         let names: Vec<&str> = found.iter().map(|finding| finding.name).collect();
         assert_eq!(names, ["shared storage", "staging folder"]);
-        assert!(found[0].value.contains("MB/s") && found[1].value.contains("MB are free"));
+        assert!(found[0].value.contains("B/s") && found[1].value.contains("B are free"));
         config.data.train = Some(root.path().join("absent"));
         let found = findings(&config);
         assert!(found.len() == 1 && found[0].state == Grade::Warning, "{found:?}");
@@ -293,6 +299,6 @@ mod tests {
         stop.store(true, Ordering::Relaxed);
         let took = makes.join().expect("no panic").expect("taken");
         assert!(waited, "20 kB of 1 MB/s never took 0.1 s");
-        assert!(took.fetches >= 4 && took.bytes == took.fetches * NOISE_BYTES, "{took:?}");
+        assert!(took.fetches >= 4 && took.bytes > 0 && took.slowest_seconds > 0.05, "{took:?}");
     }
 }

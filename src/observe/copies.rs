@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 
 use super::event::{Event, Kind};
-use super::spans::clock;
+use super::spans::{amount, clock};
 
 /// Copies of so many ranks.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
@@ -39,7 +39,6 @@ impl Staged {
 
     /// For a person.
     pub fn line(&self) -> String {
-        let mb = |bytes: f64| bytes / 1e6;
         let left = match self.seconds_left().filter(|_| !self.is_whole()) {
             Some(seconds) => format!(", {} left", clock(seconds)),
             None => String::new(),
@@ -50,12 +49,12 @@ impl Staged {
             ranks => format!(" of {ranks} ranks"),
         };
         format!(
-            "staged {} of {} files{of} ({:.1} of {:.1} MB, {:.1} MB/s{left})",
+            "staged {} of {} files{of} ({} of {}, {}/s{left})",
             self.files,
             self.files_total,
-            mb(self.bytes as f64),
-            mb(self.bytes_total as f64),
-            mb(self.bytes_per_second)
+            amount(self.bytes as f64),
+            amount(self.bytes_total as f64),
+            amount(self.bytes_per_second)
         )
     }
 
@@ -134,7 +133,7 @@ mod tests {
         assert_eq!(newest.seconds_left(), Some(3.0));
         copies.on(&event(0, 0, 2, 3));
         let line = copies.newest().expect("told").line();
-        assert_eq!(line, "staged 3 of 4 files of 2 ranks (0.0 of 0.0 MB, 0.0 MB/s, 2s left)");
+        assert_eq!(line, "staged 3 of 4 files of 2 ranks (3.0 kB of 4.0 kB, 500 B/s, 2s left)");
         copies.on(&event(1, 1, 0, 4));
         let newest = copies.newest().expect("told");
         assert!(newest.is_whole() && newest.ranks == 1, "{newest:?}");

@@ -1,4 +1,4 @@
-//! Lengths of time as people read them.
+//! Lengths of time and amounts of bytes as people read them.
 
 /// `42s`, `3m07s`, `2h05m`.
 pub fn clock(seconds: f64) -> String {
@@ -21,6 +21,16 @@ pub fn duration(seconds: f64) -> String {
     }
 }
 
+/// Bytes, three figures or four.
+pub fn amount(bytes: f64) -> String {
+    match bytes {
+        b if b < 999.5 => format!("{b:.0} B"),
+        b if b < 999.5e3 => format!("{:.1} kB", b / 1e3),
+        b if b < 999.5e6 => format!("{:.1} MB", b / 1e6),
+        b => format!("{:.1} GB", b / 1e9),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -34,5 +44,7 @@ mod tests {
         assert_eq!(duration(0.0123), "12.3 ms");
         assert_eq!(duration(0.25), "250 ms");
         assert_eq!(duration(3.5), "3.50 s");
+        let amounts = [12.0, 3400.0, 5.6e6, 7.8e12].map(amount);
+        assert_eq!(amounts, ["12 B", "3.4 kB", "5.6 MB", "7800.0 GB"]);
     }
 }

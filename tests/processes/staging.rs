@@ -13,8 +13,8 @@ use kintsugi_ffi::os::{Signal, kill};
 
 use crate::share::Share;
 use crate::support::{
-    Running, alone, assert_audited, assert_nothing_runs, kill_all, kintsugi, result_of, run, start,
-    wait_for_step,
+    Running, alone, assert_audited, assert_nothing_runs, kill_all, kintsugi, processes_of,
+    result_of, run, start, wait_for_step,
 };
 
 const LIMIT_SECONDS: u64 = 120;
@@ -134,6 +134,7 @@ fn every_mode_of_staging_ends_with_the_same_bits_with_a_rank_killed_in_each() {
     for (name, mode) in [
         ("before", &["staging.mode=before", "staging.workers=2"][..]),
         ("during", &["staging.mode=during", "staging.workers=1", "staging.keep=true"]),
+        ("processes", &["staging.mode=during", "staging.processes=true"]),
         ("during-0", &["staging.mode=during", "staging.workers=4", "data.prefetch=0"]),
     ] {
         let folders = share.staged_folders();
@@ -142,7 +143,7 @@ fn every_mode_of_staging_ends_with_the_same_bits_with_a_rank_killed_in_each() {
         assert!(same == samples, "{name}: other samples in some step");
         assert_eq!(struck.state_sha256, calm.state_sha256, "{name}");
         let status = run(kintsugi().arg("status").arg(share.0.join(name)), LIMIT_SECONDS).stdout;
-        for part in ["staged 96 of 96 files of 2 ranks", "MB from copies", "steps wait: data "] {
+        for part in ["staged 96 of 96 files of 2 ranks", "B from copies", "steps wait: data "] {
             assert!(status.contains(part), "{name}: {part}: {status}");
         }
         // What died in the hands of the dead is copied again, and nothing else.
@@ -392,4 +393,43 @@ fn a_set_that_was_staged_ahead_is_copied_by_nobody_and_a_stop_leaves_what_is_who
     assert_eq!(share.staged_folders(), 0);
     let off = run(stage(&[]).args(["-s", "staging.mode=none"]), LIMIT_SECONDS);
     assert!(off.code == Some(2) && off.stderr.contains("staging.mode"), "{}", off.stderr);
+}
+
+#[test]
+fn copy_workers_that_are_killed_are_missed_by_nobody_and_when_all_are_gone_the_run_goes_on() {
+    let _alone = alone();
+    let share = Share::new("porters");
+    let calm = share.end_long("calm", share.start_long("calm", &[]), None).1.state_sha256;
+    let slow = "data.throttle={rate=\"50kB/s\", latency=\"1ms\"}";
+    let keys = ["staging.mode=during", "staging.processes=true", slow];
+    let porters = |dir: &Path| -> Vec<u32> {
+        let all = processes_of(dir).into_iter();
+        all.filter(|(_, line)| line.contains(" copy ")).map(|(pid, _)| pid).collect()
+    };
+    for (name, survivors) in [("half", 2), ("none", 0)] {
+        let mut running = share.start_long(name, &keys);
+        let dir = share.0.join(name);
+        let until = Instant::now() + Duration::from_secs(LIMIT_SECONDS);
+        let staged = || share.staged().iter().any(|path| path.is_dir());
+        while porters(&dir).len() < 4 || !staged() || share.copies().len() < 4 {
+            assert!(!running.has_ended() && Instant::now() < until, "{:?}", processes_of(&dir));
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        let mut victims = porters(&dir);
+        // Two ranks have two each, and started theirs one after the other: one of each goes on.
+        victims.sort_unstable();
+        let parent = |pid: u32| {
+            let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+            stat.rsplit(") ").next().and_then(|rest| rest.split(' ').nth(1)?.parse::<u32>().ok())
+        };
+        if survivors > 0 {
+            let mut spared = std::collections::BTreeSet::new();
+            victims.retain(|pid| !spared.insert(parent(*pid)));
+        }
+        victims.into_iter().for_each(|pid| kill(pid, Signal::Kill).unwrap());
+        let (said, result) = share.end_long(name, running, calm.as_deref());
+        let stopped = said.matches("every copy worker has died").count();
+        assert_eq!(stopped, usize::from(survivors == 0), "{name}: {said}");
+        assert!(result.recoveries.is_empty() && result.data.bytes.local > 0, "{name}: {said}");
+    }
 }

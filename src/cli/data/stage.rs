@@ -27,6 +27,7 @@ use crate::launch::run_dir::RunDir;
 use crate::observe::console::{errors_are_a_terminal, print_line, say};
 use crate::observe::copies::Staged;
 use crate::observe::result::Status;
+use crate::observe::spans::amount;
 
 /// Lines of progress come at most this often where there is no terminal.
 const LINE_EVERY: Duration = Duration::from_secs(2);
@@ -150,13 +151,11 @@ fn print(report: &Report, form: Form) {
         print_line!("{}", serde_json::to_string(report).expect("a report is plain data"));
         return;
     }
-    let mb = |bytes: u64| bytes as f64 / 1e6;
     let Report { folder, files, bytes, copied_bytes, damaged, seconds } = report;
     print_line!(
-        "{files} files, {:.1} MB, lie in {folder} and hash as they were read; {:.1} MB were copied \
-         now, {damaged} damaged copies were made anew ({seconds:.1} s)",
-        mb(*bytes),
-        mb(*copied_bytes)
+        "{files} files, {}, lie in {folder} and hash as they were read; {} were copied now, {damaged} damaged copies were made anew ({seconds:.1} s)",
+        amount(*bytes as f64),
+        amount(*copied_bytes as f64)
     );
 }
 
@@ -193,8 +192,7 @@ impl View {
             Stage::Verified(bytes) => {
                 self.bar.set_message("verifying");
                 self.bar.set_position(bytes);
-                let mb = |bytes: u64| bytes as f64 / 1e6;
-                format!("verified {:.1} of {:.1} MB", mb(bytes), mb(self.total.get()))
+                format!("verified {} of {}", amount(bytes as f64), amount(self.total.get() as f64))
             }
         };
         if !errors_are_a_terminal() && Instant::now() >= self.due.get() {

@@ -6,6 +6,7 @@ use serde::Serialize;
 use crate::observe::copies::{Copies, Staged};
 use crate::observe::data_use::{DataUse, Waits};
 use crate::observe::event::{Event, Kind};
+use crate::observe::spans::amount;
 
 /// Reports of steps that shares are taken over.
 const REPORTS: usize = 50;
@@ -65,16 +66,15 @@ impl Reading {
     /// For a person; nothing of a run that reads no files.
     pub(super) fn lines(&self) -> Vec<String> {
         let mut lines = Vec::new();
-        let (data, mb) = (&self.data, |bytes: u64| bytes as f64 / 1e6);
+        let (data, amount) = (&self.data, |bytes: u64| amount(bytes as f64));
         lines.extend(self.staging.map(|staged| staged.line()));
         if data.opens > 0 || data.bytes.local > 0 || data.bytes.cache > 0 {
             lines.push(format!(
-                "read {:.1} MB from the shared storage in {} fetches, {:.1} MB from copies, {:.1} \
-                 MB from the cache",
-                mb(data.bytes.shared),
+                "read {} from the shared storage in {} fetches, {} from copies, {} from the cache",
+                amount(data.bytes.shared),
                 data.opens,
-                mb(data.bytes.local),
-                mb(data.bytes.cache)
+                amount(data.bytes.local),
+                amount(data.bytes.cache)
             ));
         }
         if let Some(cache) = self.cache {
@@ -124,11 +124,9 @@ mod tests {
         assert_eq!((reading.data.misses, reading.data.opens), (8, 3 * 51));
         assert_eq!(reading.cache, Some(CacheGauge { misses: 0.0, bound: 0.25 }));
         let lines = reading.lines();
-        assert_eq!(
-            lines[0],
-            "read 76.5 MB from the shared storage in 153 fetches, 102.0 MB from \
-                              copies, 0.0 MB from the cache"
-        );
+        let read = "read 76.5 MB from the shared storage in 153 fetches, 102.0 MB from copies, 0 B \
+                    from the cache";
+        assert_eq!(lines[0], read);
         assert_eq!(lines[1], "cache misses 0.000 of samples, at least 0.250 (1-c)");
         assert_eq!(lines[2], "steps wait: data 0%, decode 0%, staging 25%, peers 5%");
         assert_eq!(Reading::of(&[]).lines(), Vec::<String>::new());

@@ -5,7 +5,6 @@
 //! `walk` says which files, in which order; `folder` keeps the copies; `gate` knows up to which
 //! micro-batch they are there; `pace` gives way. This file has the copy workers.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -24,19 +23,22 @@ use super::tally::{Tally, Tier};
 pub mod ahead;
 pub mod folder;
 mod gate;
+pub mod hands;
 pub mod key;
 mod manifest;
 mod many;
 pub mod pace;
 pub mod place;
+pub mod porter;
 pub mod progress;
 pub mod walk;
 
 use folder::{CopyError, Done, Folder};
 use gate::Gate;
+use hands::{Hands, Workers};
 use key::Key;
 use many::{Many, Need};
-use pace::{Pace, Paced};
+use pace::Pace;
 use progress::Progress;
 use walk::{Next, Walk};
 
@@ -109,14 +111,14 @@ enum Turn {
 
 impl Staging {
     /// Starts the workers; nothing is copied before `plan`. The store of `set` brings the files.
-    /// Without workers those who `wait` copy what they wait for, as in simulated runs.
     pub fn start(
         (set, order): (DataSet, Order),
         folder: Arc<Folder>,
         (mode, pace): (StagingMode, Pace),
         tally: Arc<Tally>,
-        workers: u32,
+        workers: impl Into<Workers>,
     ) -> Arc<Self> {
+        let workers = workers.into();
         let staging = Arc::new(Self {
             set,
             order,
@@ -125,17 +127,17 @@ impl Staging {
             pace,
             tally,
             generation: AtomicU32::new(0),
-            readers_copy: workers == 0,
+            readers_copy: matches!(workers, Workers::Readers),
             state: Mutex::default(),
             work: Condvar::new(),
             open: Condvar::new(),
             lets_all: AtomicBool::new(false),
         });
-        for index in 0..workers {
+        for (index, hands) in workers.hands().into_iter().enumerate() {
             staging.lock().workers += 1;
             let own = Arc::clone(&staging);
             let thread = std::thread::Builder::new().name(format!("copy-{index}"));
-            if let Err(error) = thread.spawn(move || own.work()) {
+            if let Err(error) = thread.spawn(move || own.work(hands)) {
                 let mut state = staging.lock();
                 state.workers -= 1;
                 if state.workers == 0 {
@@ -252,7 +254,7 @@ impl Staging {
                 Turn::Copy(unit) if self.lets_in(&state, step, owner) => state.returned.push(unit),
                 Turn::Copy(unit) => {
                     drop(state);
-                    let lives = self.carry(unit);
+                    let lives = self.carry(&mut Hands::Own, unit);
                     state = self.lock();
                     if !lives {
                         self.stop(&mut state, "the copy worker has died");
@@ -269,27 +271,25 @@ impl Staging {
     }
 
     /// Copies a file and gives word of it; whether who carried it lives.
-    fn carry(&self, unit: Unit) -> bool {
-        let copied = catch_unwind(AssertUnwindSafe(|| {
-            let generation = self.generation.load(Ordering::Relaxed);
-            let store = Paced { store: &*self.set.store, pace: &self.pace };
-            self.folder.copy(&store, &unit.file, generation)
-        }));
+    fn carry(&self, hands: &mut Hands, unit: Unit) -> bool {
+        let generation = self.generation.load(Ordering::Relaxed);
+        let place = (&*self.set.store, &*self.folder);
+        let copied = hands.copy(place, &self.pace, &unit.file, generation);
         let mut state = self.lock();
         match copied {
-            Ok(Ok(Done::Made(bytes))) => {
+            Some(Ok(Done::Made(bytes))) => {
                 self.tally.fetched(Tier::Shared, bytes);
                 state.copied_bytes += bytes;
                 self.arrived(&mut state, &unit, bytes);
             }
-            Ok(Ok(Done::Found(bytes))) => self.arrived(&mut state, &unit, bytes),
-            Ok(Err(CopyError::Source(reason))) => {
+            Some(Ok(Done::Found(bytes))) => self.arrived(&mut state, &unit, bytes),
+            Some(Err(CopyError::Source(reason))) => {
                 // Whoever reads it meets the same, and says so.
                 tracing::warn!("not staged: {reason}");
                 self.failed(&mut state, &unit);
             }
-            Ok(Err(CopyError::Folder(reason))) => self.stop(&mut state, &reason),
-            Err(_) => {
+            Some(Err(CopyError::Folder(reason))) => self.stop(&mut state, &reason),
+            None => {
                 // Its share is the others'.
                 state.returned.push(unit);
                 return false;
@@ -299,12 +299,14 @@ impl Staging {
     }
 
     /// The life of a copy worker.
-    fn work(&self) {
+    fn work(&self, mut hands: Hands) {
         while let Some(unit) = self.await_unit() {
-            if !self.carry(unit) {
+            if !self.carry(&mut hands, unit) {
                 break;
             }
         }
+        // A process lets go of the folder before this one does.
+        drop(hands);
         let mut state = self.lock();
         state.workers -= 1;
         if state.workers == 0 {

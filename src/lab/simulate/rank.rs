@@ -2,7 +2,7 @@
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
 use xxhash_rust::xxh3::xxh3_64;
@@ -153,6 +153,7 @@ pub fn live(attempt: &Attempt<'_>, comm: SimComm, join: Option<&JoinInfo>) -> Le
     let begun = Begun { origin: ORIGIN, attempt: attempt.number, pid };
     record_faults(&injector, &storage, &clock, begun, &generation);
     let around = Surroundings {
+        porters: Mutex::default(),
         storage,
         clock: Arc::clone(&clock),
         origin: ORIGIN,
@@ -212,6 +213,7 @@ fn materials(attempt: &Attempt<'_>, process: usize, compute: StandIn) -> Materia
         graph: graph(),
         inline: Some(Box::new(compute)),
         part: Purpose::FirstBorn,
+        porters: Vec::new(),
         local: attempt.nodes.map_or_else(|| RUN_ID.into(), |nodes| nodes.local(process)),
     }
 }

@@ -162,9 +162,9 @@ fn staging_has_a_line_now_and_then_and_always_its_last_one() {
     ];
     let printed = lines(&events);
     let expected = [
-        "staged 2 of 10 files of 1 rank (2.0 of 10.0 MB, 1.0 MB/s, 8s left)",
-        "staged 7 of 20 files of 2 ranks (7.0 of 20.0 MB, 2.0 MB/s, 7s left)",
-        "staged 10 of 10 files of 2 ranks (10.0 of 10.0 MB, 1.0 MB/s)",
+        "staged 2 of 10 files of 1 rank (2.0 MB of 10.0 MB, 1.0 MB/s, 8s left)",
+        "staged 7 of 20 files of 2 ranks (7.0 MB of 20.0 MB, 2.0 MB/s, 7s left)",
+        "staged 10 of 10 files of 2 ranks (10.0 MB of 10.0 MB, 1.0 MB/s)",
     ];
     assert_eq!(printed, expected);
 }

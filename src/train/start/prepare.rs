@@ -18,6 +18,7 @@ use crate::data::loader::{Loader, LoaderOptions};
 use crate::data::open::open_with;
 use crate::data::sampler::Order;
 use crate::data::set::DataSet;
+use crate::data::staging::porter::Porter;
 use crate::data::supply::Supply;
 use crate::engine::Compute;
 use crate::model::{Graph, Layout, catalogue, init, layout};
@@ -95,6 +96,8 @@ pub struct Materials {
     pub part: Purpose,
     /// What the folders of this run are named after on the node: copies and cache.
     pub local: String,
+    /// Copy workers that are processes.
+    pub porters: Vec<Porter>,
 }
 
 impl Materials {
@@ -146,7 +149,7 @@ fn micro_batch(global_batch: u64, owners: u32) -> usize {
 /// Reads the data set's index, or saves it in the run's folder; builds the model, starts the worker
 /// threads.
 pub fn prepare(
-    (config, run_dir): (&Config, &Path),
+    (config, run_dir, porters): (&Config, &Path, Vec<Porter>),
     run_id: &str,
     config_fingerprint: u64,
     owners: u32,
@@ -175,7 +178,7 @@ pub fn prepare(
     // As `launch` calls the run: it removes what killed ranks leave.
     let run_dir = std::path::absolute(run_dir).unwrap_or_else(|_| run_dir.to_owned());
     let local = run_folder::id(&run_dir);
-    let materials = Materials { train, validation, graph, inline: None, part, local };
+    let materials = Materials { train, validation, graph, inline: None, part, local, porters };
     prepare_from(materials, config, run_id, config_fingerprint, owners, injector)
 }
 
@@ -189,7 +192,7 @@ pub fn prepare_from(
     injector: &Arc<Injector>,
 ) -> Result<Prepared, TrainError> {
     let options = materials.loader_options(config);
-    let Materials { train, validation, graph, inline, part, local } = materials;
+    let Materials { train, validation, graph, inline, part, local, porters } = materials;
     let (seed, input, classes) = (config.run.seed, graph.input, train.source.classes().to_vec());
     let name = &config.model.name;
     let layout = Arc::new(layout::of(&graph));
@@ -218,7 +221,11 @@ pub fn prepare_from(
         layout: Arc::clone(&layout),
         slots: Arc::clone(&slots),
         sum: gradient_sum(config, &layout),
-        loader: Loader::new(Supply::of(config, train, &order, &local), order.clone(), options),
+        loader: Loader::new(
+            Supply::of(config, train, &order, (&local, porters)),
+            order.clone(),
+            options,
+        ),
         evaluation,
         free: free_run(config, &layout, owners),
         injector: Arc::clone(injector),

@@ -94,10 +94,17 @@ impl Behind<'_, '_> {
             self.scope.spawn(move || {
                 let (run_id, owners) = (&around.run_id, around.owners);
                 let run_dir = &*arguments.run_dir;
-                let (config, injector) = ((&arguments.config, run_dir), &around.injector);
+                let (config, injector) = (&arguments.config, &around.injector);
                 let (print, part) = (around.fingerprint, assemble::part(arguments));
                 patience::await_data(arguments, around, &outage)?;
-                let prepared = prepare::prepare(config, run_id, print, owners, injector, part);
+                let prepared = prepare::prepare(
+                    (config, run_dir, around.take_porters()),
+                    run_id,
+                    print,
+                    owners,
+                    injector,
+                    part,
+                );
                 prepared.map(|prepared| assemble::place_slots(arguments, around, prepared))
             })
         });

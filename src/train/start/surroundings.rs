@@ -1,8 +1,8 @@
 //! What is around a rank: files, clock, signals, fault injection, MPI. Real ones are made here; a
 //! simulation brings its own.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use crate::cluster::comm::Membership;
@@ -15,7 +15,8 @@ use crate::cluster::comm::watched::Watched;
 use crate::cluster::faults::{Injector, RealStrike, Standing};
 use crate::cluster::guard::judge::{Joins, Limits};
 use crate::cluster::guard::{self, report, segment};
-use crate::config::{FaultKind, Point, Shown, identity, resolve_owners};
+use crate::config::{FaultKind, Point, Shown, StagingMode, identity, resolve_owners};
+use crate::data::staging::porter::{self, Porter};
 use crate::observe::clock::{Clock, RealClock};
 use crate::observe::console::say;
 use crate::observe::event::{Event, Kind, VERSION};
@@ -63,6 +64,28 @@ pub struct Surroundings {
     pub staff: Staff,
     /// See `Plan`.
     pub witness_wait: Duration,
+    /// Copy workers that are processes, until somebody takes them.
+    pub porters: Mutex<Vec<Porter>>,
+}
+
+impl Surroundings {
+    /// The copy workers, for whoever needs them first.
+    pub fn take_porters(&self) -> Vec<Porter> {
+        std::mem::take(&mut *self.porters.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+/// Starts the copy workers that are to be processes, from the thread that lives as long as the
+/// rank. Where none can be had, threads copy.
+fn hire(arguments: &TrainArguments) -> Vec<Porter> {
+    let staging = &arguments.config.staging;
+    if staging.mode == StagingMode::None || !staging.processes {
+        return Vec::new();
+    }
+    porter::hire(staging.workers, &arguments.run_dir).unwrap_or_else(|error| {
+        act_on(&format!("staging.processes: threads copy, no process could be started: {error}"));
+        Vec::new()
+    })
 }
 
 /// Sets it all up.
@@ -106,6 +129,7 @@ pub(in crate::train) fn surroundings(
         .then(|| -> Arc<dyn Fn() -> _ + Send + Sync> { Arc::new(move || Heard::read(&folder)) });
     let newest_attempt = Arc::new(move || lock::current_attempt(&run_dir));
     Ok(Surroundings {
+        porters: Mutex::new(hire(arguments)),
         newest_attempt,
         launcher,
         staff: Staff::Threads,
