@@ -318,7 +318,12 @@ fn after_everything_was_killed_nothing_is_copied_twice_and_nothing_is_left() {
     let again = share.start_long("killed", &keys);
     let (said, result) = share.end_long("killed", again, calm.as_deref());
     assert!(result.steps == LONG_STEPS && !result.restarts.is_empty(), "{said}");
-    assert_eq!(result.data.bytes.shared, size_of(&share.set().join("train")), "{said}");
+    let events = read_events(&dir.join("events.jsonl")).unwrap();
+    let again = events.iter().filter(|event| event.attempt > 1);
+    let opens =
+        again.map(|event| if let Kind::Data { used, .. } = &event.kind { used.opens } else { 0 });
+    assert_eq!(opens.sum::<u64>(), 0, "nothing is copied twice: {said}");
+    assert!(result.data.opens <= Share::FILES, "{said}");
     assert_eq!(caches(&dir), Vec::<String>::new());
 
     // A run that is given up leaves its copies to the start that goes on with it, and no cache.

@@ -88,7 +88,9 @@ struct State {
     begun: Option<Instant>,
     copied_bytes: u64,
     progress: Progress,
+    /// Somebody has begun to count what there is; has not ended.
     surveyed: bool,
+    surveying: bool,
 }
 
 /// One file to be copied.
@@ -169,7 +171,7 @@ impl Staging {
         state.gate = Gate::new(step, owners);
         state.many = Many::default();
         state.returned.clear();
-        state.surveyed = false;
+        (state.surveyed, state.progress) = (false, Progress::default());
         self.lets_all.store(false, Ordering::Release);
         drop(state);
         self.work.notify_all();
@@ -207,7 +209,8 @@ impl Staging {
         let state = self.lock();
         let seconds = state.begun.map_or(0.0, |begun| begun.elapsed().as_secs_f64());
         let rate = state.copied_bytes as f64 / seconds.max(1e-3);
-        let lacks = state.stopped.is_none() && !state.gate.is_whole();
+        let is_over = state.gate.is_whole() && state.surveyed && !state.surveying;
+        let lacks = state.stopped.is_none() && !is_over;
         Progress { rate, lacking: lacks.into(), ..state.progress }
     }
 
@@ -380,19 +383,20 @@ impl Staging {
 
     /// Before the first file of a plan: how much there is, and whether there is room for it.
     fn survey<'a>(&'a self, mut state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
-        state.surveyed = true;
+        (state.surveyed, state.surveying) = (true, true);
         let (serial, owners) = (state.serial, state.owners.clone());
         drop(state);
         let (files, bytes) = walk::survey(&self.set, &self.order, &owners);
         let free = os::free_disk_bytes(self.folder.root()).unwrap_or(u64::MAX);
         let lacking = bytes.saturating_sub(self.folder.bytes());
         let mut state = self.lock();
+        state.surveying = false;
         if state.serial == serial {
             if !self.readers_copy {
                 state.begun.get_or_insert_with(Instant::now);
             }
-            state.progress = Progress { files_total: files, bytes_total: bytes, ..state.progress };
-            (state.progress.files, state.progress.bytes) = (0, 0);
+            // Other workers may have copied some meanwhile.
+            (state.progress.files_total, state.progress.bytes_total) = (files, bytes);
             if lacking > free.saturating_sub(SPARE_BYTES) {
                 let reason = format!(
                     "no room in {}: {lacking} bytes are needed, {free} are free; set \
