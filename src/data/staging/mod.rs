@@ -390,8 +390,8 @@ impl Staging {
         let free = os::free_disk_bytes(self.folder.root()).unwrap_or(u64::MAX);
         let lacking = bytes.saturating_sub(self.folder.bytes());
         let mut state = self.lock();
-        state.surveying = false;
         if state.serial == serial {
+            state.surveying = false;
             if !self.readers_copy {
                 state.begun.get_or_insert_with(Instant::now);
             }
