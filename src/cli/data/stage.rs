@@ -153,7 +153,8 @@ fn print(report: &Report, form: Form) {
     }
     let Report { folder, files, bytes, copied_bytes, damaged, seconds } = report;
     print_line!(
-        "{files} files, {}, lie in {folder} and hash as they were read; {} were copied now, {damaged} damaged copies were made anew ({seconds:.1} s)",
+        "{files} files, {}, lie in {folder} and hash as they were read; {} were copied now, \
+         {damaged} damaged copies were made anew ({seconds:.1} s)",
         amount(*bytes as f64),
         amount(*copied_bytes as f64)
     );

@@ -1,4 +1,4 @@
-//! Copy workers that are processes of their own, as Higuchi et al. have them: started before MPI is,
+//! Copy workers that are processes of their own, as Higuchi et al. have them: started before MPI,
 //! they read, write and hash, and know neither training nor MPI. A rank tells each, file by file,
 //! what to copy; the walk, the gate and the pace stay with the rank. They end with it, and one that
 //! dies is missed at its next answer.

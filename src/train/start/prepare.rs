@@ -216,16 +216,13 @@ pub fn prepare_from(
     let shape = parts::shape(&layout, config.train.exchange);
     let slots = Arc::new(RwLock::new(Slots::vacant(shape)));
     let train_samples = train.source.len();
+    let supply = Supply::of(config, train, &order, (&local, porters));
     let shared = Shared {
         graph: graph.clone(),
         layout: Arc::clone(&layout),
         slots: Arc::clone(&slots),
         sum: gradient_sum(config, &layout),
-        loader: Loader::new(
-            Supply::of(config, train, &order, (&local, porters)),
-            order.clone(),
-            options,
-        ),
+        loader: Loader::new(supply, order.clone(), options),
         evaluation,
         free: free_run(config, &layout, owners),
         injector: Arc::clone(injector),
@@ -242,8 +239,7 @@ pub fn prepare_from(
     };
     let plan = Plan::of(config, &order, validation_samples);
     let exchange = exchange(config, pool, order, &layout);
-    let kind = config.train.exchange;
-    let slot_files = None;
+    let (kind, slot_files) = (config.train.exchange, None);
     Ok(Prepared {
         facts,
         plan,
