@@ -7,7 +7,7 @@ use clap::ArgAction;
 
 use super::arguments::{Form, form};
 use crate::lab::bench::{Report, all_reduce, calm, checkpoint, print_table};
-use crate::lab::bench::{loader, recovery, spares, sums};
+use crate::lab::bench::{loader, recovery, spares, staging, sums};
 use crate::observe::console::{print_line, say};
 
 /// Compares two things in one run and prints the ratio.
@@ -131,6 +131,27 @@ enum Bench {
         #[arg(long, action = ArgAction::SetTrue, value_parser = form())]
         json: Form,
     },
+    /// One epoch over a share that takes as long to copy as to train on, in five modes of staging
+    Staging {
+        /// The configuration to run
+        #[arg(long, default_value = "configs/bench/staging.toml")]
+        config: PathBuf,
+        /// Ranks
+        #[arg(short, long, default_value_t = 2, value_parser = super::arguments::ranks)]
+        ranks: u32,
+        /// Runs of each mode; 0: none
+        #[arg(long, default_value_t = 5)]
+        repeats: u32,
+        /// Turns of steps with everything local, and with nothing staged; 0: none
+        #[arg(long, default_value_t = 20)]
+        idle_turns: u32,
+        /// Kills in each mode, with an empty local folder for the newcomer; 0: none
+        #[arg(long, default_value_t = 5)]
+        kills: u32,
+        /// One JSON object on the last line of stdout
+        #[arg(long, action = ArgAction::SetTrue, value_parser = form())]
+        json: Form,
+    },
     /// From SIGKILL to being back in the update loop: respawn, shrink, a renewal, restart from
     /// resident state and from a checkpoint
     Recovery {
@@ -186,6 +207,12 @@ pub fn run(args: &Args) -> ExitCode {
         Bench::Sums { config, ranks, turns, steps, json } => {
             let (config, ranks, turns, steps) = (config.clone(), *ranks, *turns, *steps);
             (sums::run(&sums::Options { config, ranks, turns, steps }, command), *json)
+        }
+        Bench::Staging { config, ranks, repeats, idle_turns, kills, json } => {
+            let (config, ranks, repeats) = (config.clone(), *ranks, *repeats);
+            let (idle_turns, kills) = (*idle_turns, *kills);
+            let options = staging::Options { config, ranks, repeats, idle_turns, kills };
+            (staging::run(&options, command), *json)
         }
         Bench::Recovery { config, ranks, repeats, json } => {
             let (config, ranks, repeats) = (config.clone(), *ranks, *repeats);

@@ -12,6 +12,7 @@ pub mod ledger;
 pub mod log;
 pub mod notice;
 pub mod panics;
+pub mod pipeline;
 pub mod progress;
 pub mod refusal;
 pub mod report;

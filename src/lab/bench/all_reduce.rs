@@ -228,5 +228,12 @@ pub fn run(options: Options, command: String) -> Result<Report, String> {
         let sums = with("reproducible_sum") / with("plain_sum");
         ratios.insert(format!("{size}MB_reproducible_sum/plain_sum"), sums);
     }
-    Ok(Report { bench: "all-reduce".into(), command, machine: machine(), cases, ratios })
+    Ok(Report {
+        bench: "all-reduce".into(),
+        command,
+        machine: machine(),
+        cases,
+        ratios,
+        bounds: Vec::new(),
+    })
 }

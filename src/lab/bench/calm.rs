@@ -57,7 +57,14 @@ fn measure(options: &Options, command: String, runs: &Runs) -> Result<Report, St
     ratios.extend([of_all_turns(TOLERANT, &turns[0], PLAIN, &turns[1])]);
     let case = |name, times: &[f64]| Case::of(name, times, &Default::default());
     let cases = vec![case(TOLERANT, with), case(PLAIN, without), difference];
-    Ok(Report { bench: "calm".into(), command, machine: machine(), cases, ratios })
+    Ok(Report {
+        bench: "calm".into(),
+        command,
+        machine: machine(),
+        cases,
+        ratios,
+        bounds: Vec::new(),
+    })
 }
 
 /// Milliseconds per step, one figure a turn: with, without. Which of them is started first changes

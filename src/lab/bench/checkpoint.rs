@@ -97,5 +97,5 @@ fn report(options: &Options, command: String, measured: &Measured) -> Result<Rep
     let whole: f64 = phases.values().map(|part| median(part)).sum();
     let ratios = BTreeMap::from([("loop_held/whole_checkpoint".to_string(), case.median / whole)]);
     let (bench, cases) = ("checkpoint".into(), vec![case]);
-    Ok(Report { bench, command, machine: machine(), cases, ratios })
+    Ok(Report { bench, command, machine: machine(), cases, ratios, bounds: Vec::new() })
 }

@@ -16,13 +16,14 @@ pub mod loader;
 pub mod recovery;
 mod runs;
 pub mod spares;
+pub mod staging;
 pub mod sums;
 mod turns;
 
 /// What a bench prints with `--json`: one object on the last line of stdout.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Report {
-    /// `all-reduce`, `calm`, `checkpoint`, `loader`, `recovery`, `spares`, `sums`.
+    /// `all-reduce`, `calm`, `checkpoint`, `loader`, `recovery`, `spares`, `staging`, `sums`.
     pub bench: String,
     /// The line that made it.
     pub command: String,
@@ -32,6 +33,29 @@ pub struct Report {
     pub cases: Vec<Case>,
     /// Of medians of cases interleaved in this one run.
     pub ratios: BTreeMap<String, f64>,
+    /// What figures are promised to be.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub bounds: Vec<Bound>,
+}
+
+/// A figure that is promised not to be larger than this.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Bound {
+    /// What it is.
+    pub bound: String,
+    /// As measured.
+    pub value: f64,
+    /// As promised.
+    pub limit: f64,
+    /// Whether the one is within the other.
+    pub holds: bool,
+}
+
+impl Bound {
+    /// A figure that is not a number holds nothing.
+    pub fn at_most(bound: &str, value: f64, limit: f64) -> Self {
+        Self { bound: bound.into(), value, limit, holds: value <= limit }
+    }
 }
 
 /// Where a bench ran.
@@ -132,6 +156,10 @@ pub fn print_table(report: &Report) {
     for (name, ratio) in &report.ratios {
         print_line!("{name:<34} {ratio:>27.3}");
     }
+    for Bound { bound, value, limit, holds } in &report.bounds {
+        let holds = if *holds { "holds" } else { "MISSED" };
+        print_line!("{bound:<50} {value:>11.3}  at most {limit:.3}: {holds}");
+    }
 }
 
 #[cfg(test)]
@@ -143,5 +171,12 @@ mod tests {
         assert_eq!(median(&[3.0, 1.0, 2.0]), 2.0);
         assert_eq!(median(&[4.0, 1.0, 2.0, 3.0]), 2.5);
         assert!(median(&[]).is_nan());
+    }
+
+    #[test]
+    fn a_bound_holds_up_to_its_limit_and_not_for_no_figure() {
+        assert!(Bound::at_most("a", 1.05, 1.05).holds);
+        assert!(!Bound::at_most("a", 1.051, 1.05).holds);
+        assert!(!Bound::at_most("a", f64::NAN, 1.05).holds);
     }
 }

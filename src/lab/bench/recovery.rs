@@ -135,7 +135,14 @@ fn measure(options: &Options, command: String, runs: &Runs) -> Result<Report, St
         ("restart/warm_spare".to_string(), of("restart") / of("warm_spare")),
         ("restart/resident_restart".to_string(), of("restart") / of("resident_restart")),
     ]);
-    Ok(Report { bench: "recovery".into(), command, machine: machine(), cases, ratios })
+    Ok(Report {
+        bench: "recovery".into(),
+        command,
+        machine: machine(),
+        cases,
+        ratios,
+        bounds: Vec::new(),
+    })
 }
 
 fn one_run(

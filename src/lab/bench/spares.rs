@@ -69,7 +69,14 @@ pub fn run(options: &Options, command: String) -> Result<Report, String> {
             ratios.insert(format!("{name}: share/target of {target} %"), case.median / target);
             cases.push(case);
         }
-        Ok(Report { bench: "spares".into(), command, machine: machine(), cases, ratios })
+        Ok(Report {
+            bench: "spares".into(),
+            command,
+            machine: machine(),
+            cases,
+            ratios,
+            bounds: Vec::new(),
+        })
     })
 }
 

@@ -89,5 +89,12 @@ fn measure(options: &Options, command: String, runs: &Runs) -> Result<Report, St
         ratios.extend(paired.ratios);
         ratios.extend([of_all_turns(arm.name, ms, ARMS[0].name, &times[0])]);
     }
-    Ok(Report { bench: "sums".into(), command, machine: machine(), cases, ratios })
+    Ok(Report {
+        bench: "sums".into(),
+        command,
+        machine: machine(),
+        cases,
+        ratios,
+        bounds: Vec::new(),
+    })
 }
