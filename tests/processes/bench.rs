@@ -67,3 +67,51 @@ fn worlds_that_take_turns_are_compared_and_none_is_taken_for_dead() {
     assert!(ratio(" low") <= ratio("") && ratio("") <= ratio(" high"), "{report}");
     assert_eq!(std::fs::read_dir(place.path()).unwrap().count(), 0, "a folder is left");
 }
+
+const SMALL: &str = r#"
+[run]
+name = "small-bench"
+[model]
+name = "mlp"
+width = 0.25
+[data]
+image_size = 16
+synthetic_samples = 96
+synthetic_classes = 4
+[train]
+steps = 12
+global_batch = 8
+[evaluation]
+every = "never"
+[checkpoint]
+every = "never"
+"#;
+
+#[test]
+fn modes_of_staging_are_compared_and_a_newcomer_without_copies_makes_its_own() {
+    let _alone = alone();
+    let place = tempfile::tempdir().unwrap();
+    let config = tempfile::tempdir().unwrap();
+    let config = config.path().join("small.toml");
+    std::fs::write(&config, SMALL).unwrap();
+    let mut bench = kintsugi();
+    bench.env("TMPDIR", place.path()).args(["bench", "staging", "--repeats", "1", "--kills", "1"]);
+    bench.args(["--idle-turns", "1", "--json", "--config"]).arg(&config);
+    let ended = start(&mut bench, Duration::from_secs(240)).wait();
+    assert_eq!(ended.code, Some(0), "{}", ended.stderr);
+    let report: serde_json::Value =
+        serde_json::from_str(ended.stdout.lines().last().unwrap()).unwrap();
+    let names = |list: &str, name: &str| -> Vec<String> {
+        let all = report[list].as_array().unwrap().iter();
+        all.map(|one| one[name].as_str().unwrap().to_string()).collect()
+    };
+    let cases = names("cases", "case");
+    for mode in ["none_prefetch0", "none", "before", "during_prefetch0", "during"] {
+        assert!(cases.contains(&mode.to_string()), "{cases:?}");
+    }
+    assert_eq!(cases.iter().filter(|case| case.starts_with("kill to first step")).count(), 4);
+    assert_eq!(names("bounds", "bound").len(), 6, "{report}");
+    let least = report["bounds"][0]["value"].as_f64().unwrap();
+    assert!(least > 0.5, "no run is faster than its own copies and steps: {report}");
+    assert_eq!(std::fs::read_dir(place.path()).unwrap().count(), 0, "a folder is left");
+}

@@ -403,7 +403,7 @@ set.recovery.ladder = ["respawn", "restart"]
 
     #[test]
     fn the_files_in_configs_are_well_formed() {
-        for name in ["demo", "paper", "bundles"] {
+        for name in ["demo", "paper", "bundles", "staging"] {
             let path = Path::new(env!("CARGO_MANIFEST_DIR"))
                 .join(format!("configs/experiment/{name}.toml"));
             let (experiment, _) = Experiment::load(&path).unwrap();

@@ -14,6 +14,7 @@ pub mod line_chart;
 mod page;
 pub mod read;
 pub mod series;
+mod staging;
 pub mod statistics;
 pub mod summary;
 pub mod svg;

@@ -4,7 +4,7 @@ use super::compare::Bits;
 use super::figures::{self, Figure};
 use super::summary::{self, RunSummary, over_seeds};
 use super::svg::escape;
-use super::{Study, tables};
+use super::{Study, staging, tables};
 use crate::observe::progress::duration;
 
 const STYLE: &str = include_str!("page.css");
@@ -22,6 +22,9 @@ pub fn render(study: &Study) -> String {
     let checkpoints = figures::checkpoint_groups(study);
     let mut page = Page { body: String::new(), figures: 0 };
     page.add(&header(study, &runs));
+    if let Some(table) = staging::table(study) {
+        page.add(&table);
+    }
     // Of one arm there is nothing to compare.
     if study.arms().len() > 1 && summary::is_calm(&runs) {
         page.add(&tables::calm_arms(study, &runs));

@@ -12,22 +12,22 @@ use super::svg::escape;
 use crate::observe::progress::{duration, short};
 
 /// A table whose first column is left-aligned text and whose others are figures.
-struct Table {
+pub(super) struct Table {
     head: Vec<String>,
     rows: Vec<Vec<String>>,
 }
 
 impl Table {
-    fn new<S: Into<String>>(head: impl IntoIterator<Item = S>) -> Self {
+    pub(super) fn new<S: Into<String>>(head: impl IntoIterator<Item = S>) -> Self {
         Self { head: head.into_iter().map(Into::into).collect(), rows: Vec::new() }
     }
 
     /// Cells are HTML.
-    fn row(&mut self, cells: Vec<String>) {
+    pub(super) fn row(&mut self, cells: Vec<String>) {
         self.rows.push(cells);
     }
 
-    fn html(&self, caption: &str) -> String {
+    pub(super) fn html(&self, caption: &str) -> String {
         let head: String = self.head.iter().map(|cell| format!("<th>{cell}</th>")).collect();
         let mut body = String::new();
         for row in &self.rows {
@@ -41,7 +41,8 @@ impl Table {
     }
 }
 
-const NONE: &str = "–";
+/// A cell without a figure.
+pub(super) const NONE: &str = "–";
 
 /// `mean ± half`, without an interval that rounds to nothing.
 fn with_interval(value: Option<Estimate>, unit: &str, write: impl Fn(f64) -> String) -> String {
