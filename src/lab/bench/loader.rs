@@ -91,7 +91,14 @@ fn measure(options: &Options, command: String, runs: &Runs) -> Result<Report, St
         .filter(|name| **name != OURS)
         .map(|name| (format!("{name} / {OURS}"), of(name) / of(OURS)))
         .collect();
-    Ok(Report { bench: "loader".into(), command, machine: machine(), cases, ratios })
+    Ok(Report {
+        bench: "loader".into(),
+        command,
+        machine: machine(),
+        cases,
+        ratios,
+        bounds: Vec::new(),
+    })
 }
 
 /// Draws the pictures; the bytes of each.

@@ -178,7 +178,8 @@ impl Bench<'_> {
             let last = self.share.copied_at(&local)?.last().copied().unwrap_or_default();
             measured.copying.push(last - began);
         }
-        // The copies stay until the end: ext4 is slow to make files where some were just removed.
+        // The copies stay until the end: ext4 is slow to make files where some were removed
+        // minutes ago.
         Ok(())
     }
 
