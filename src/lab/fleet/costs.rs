@@ -128,7 +128,14 @@ mod tests {
         let case = |(name, ms): &(&str, f64)| Case::of(name, &[*ms], &BTreeMap::new());
         let machine = Machine { cores: 2, memory_bytes: None, mpicc: "mpicc".into() };
         let (bench, cases) = (bench.into(), cases.iter().map(case).collect());
-        Report { bench, command: "c".into(), machine, cases, ratios: BTreeMap::new() }
+        Report {
+            bench,
+            command: "c".into(),
+            machine,
+            cases,
+            ratios: BTreeMap::new(),
+            bounds: Vec::new(),
+        }
     }
 
     #[test]

@@ -97,10 +97,14 @@ fn row(study: &Study, arm: &str) -> Option<Row> {
     })
 }
 
-/// Seconds from the run's beginning until every file was copied, as its events tell.
+/// Seconds from the run's beginning until every file was copied, as the events of all ranks tell:
+/// at the end of the step at hand.
 fn copied_after(run: &Run, course: &Course) -> Option<f64> {
     let done = run.events.iter().find(|event| {
-        matches!(event.kind, Kind::Staging { files, files_total, .. } if files >= files_total)
+        matches!(
+            event.kind,
+            Kind::Staging { ranks: 1.., files, files_total, .. } if files >= files_total
+        )
     })?;
     Some((done.time - course.began).max(0.0))
 }
@@ -169,6 +173,7 @@ mod tests {
         };
         let (files, bytes) = (40, 400);
         let over = Kind::Staging {
+            ranks: 1,
             files,
             files_total: files,
             bytes,
