@@ -65,8 +65,8 @@ pub fn table(study: &Study) -> Option<String> {
     Some(table.html(
         "<b>By the way in which files come.</b> Medians over seeds; a step ends when the slowest \
          rank has done it. The least is max over j of C<sub>j</sub> + the steps from j on, where \
-         C<sub>j</sub> takes files as copied at an even pace; of &ldquo;before&rdquo; it is copies \
-         and steps together.",
+         C<sub>j</sub> takes files as copied at an even pace until the end of the step in which \
+         the last one was there; of &ldquo;before&rdquo; it is copies and steps together.",
     ))
 }
 
