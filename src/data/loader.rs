@@ -227,7 +227,7 @@ impl Shared {
 
     fn decode_now(&self, bench: &mut Bench, chunk: &Chunk) -> Result<Batch, DataError> {
         let mut batch = Batch::default();
-        batch.images.reserve_exact(chunk.ids.len() * self.decoder.recipe.values());
+        batch.images.reserve_exact(chunk.room * self.decoder.recipe.values());
         for &sample in &chunk.ids {
             if hold(&self.state).closing {
                 break;

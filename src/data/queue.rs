@@ -23,6 +23,8 @@ pub(super) struct Chunk {
     pub(super) epoch: u64,
     /// Its samples.
     pub(super) ids: Vec<u64>,
+    /// Samples to make room for: the first chunk is what the others are joined to.
+    pub(super) room: usize,
 }
 
 impl Chunk {
@@ -168,7 +170,8 @@ fn hand(key: Key, slot: &mut Slot) -> Option<Chunk> {
     let ids = slot.ids.chunks(CHUNK).nth(slot.handed)?.to_vec();
     let index = slot.handed;
     slot.handed += 1;
-    Some(Chunk { key, serial: slot.serial, index, epoch: slot.epoch, ids })
+    let room = if index == 0 { slot.ids.len() } else { ids.len() };
+    Some(Chunk { key, serial: slot.serial, index, epoch: slot.epoch, ids, room })
 }
 
 #[cfg(test)]
