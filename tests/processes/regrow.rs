@@ -140,11 +140,13 @@ fn a_running_world_is_scaled_up_beyond_its_start_and_down_again() {
     // It lasts until it is told to end: on any machine it is there for every request.
     let long = |folder: &Path, steps: u64| {
         let steps = format!("train.steps={steps}");
-        launch(folder, &[REPRODUCIBLE, "evaluation.every=never", &steps])
+        // Checkpoints of steps that take two milliseconds would be all that the disk does.
+        let seldom = "checkpoint.every=10000steps";
+        launch(folder, &[REPRODUCIBLE, "evaluation.every=never", seldom, &steps])
     };
     let mut running = start(&mut long(&folder, NEVER_REACHED), Duration::from_secs(LIMIT));
     wait_for_step(&folder, 10, &mut running);
-    let too_many = run(&mut scale(&folder, "13"), 20);
+    let too_many = run(&mut scale(&folder, "13"), LIMIT);
     assert_eq!(too_many.code, Some(2));
     assert!(too_many.stderr.contains("13 ranks but train.owners = 12"), "{}", too_many.stderr);
     for ranks in ["6", "2", "3"] {
@@ -166,7 +168,7 @@ fn a_running_world_is_scaled_up_beyond_its_start_and_down_again() {
     assert!(result.recoveries.is_empty(), "who leaves does not die: {:?}", result.recoveries);
     let events = read_events(&folder.join("events.jsonl")).unwrap();
     assert!(!events.iter().any(|event| matches!(event.kind, Kind::FailureDetected { .. })));
-    let late = run(&mut scale(&folder, "4"), 20);
+    let late = run(&mut scale(&folder, "4"), LIMIT);
     assert_eq!(late.code, Some(1), "nobody is there to be asked: {}", late.stderr);
     assert_eq!(shared_memory_of(&folder), [""; 0], "files are left in /dev/shm");
     let reference = run_dir("regrow-scale-calm");

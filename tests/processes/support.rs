@@ -91,6 +91,14 @@ impl Running {
         self.child.try_wait().expect("a child can be asked").is_some()
     }
 
+    /// Kills it and all that it started.
+    fn end_tree(&mut self) {
+        for pid in tree_of(self.child.id()) {
+            let _ = kill(pid, Signal::Kill);
+        }
+        let _ = self.child.wait();
+    }
+
     /// Waits for its end; past the limit its whole tree is killed and the test fails.
     pub fn wait(mut self) -> Ended {
         let status = loop {
@@ -98,11 +106,7 @@ impl Running {
                 break status;
             }
             if self.begun.elapsed() > self.limit {
-                let tree = tree_of(self.child.id());
-                for pid in tree {
-                    let _ = kill(pid, Signal::Kill);
-                }
-                let _ = self.child.wait();
+                self.end_tree();
                 let read = |name| std::fs::read_to_string(self.folder.path().join(name));
                 let words = read("stderr").unwrap_or_default();
                 panic!("still running after {:?}; its stderr:\n{words}", self.limit);
@@ -113,6 +117,15 @@ impl Running {
         let (stdout, stderr) =
             (read("stdout").unwrap_or_default(), read("stderr").unwrap_or_default());
         Ended { code: status.code(), stdout, stderr }
+    }
+}
+
+/// A test that fails leaves nothing behind that keeps the machine from the next one.
+impl Drop for Running {
+    fn drop(&mut self) {
+        if matches!(self.child.try_wait(), Ok(None)) {
+            self.end_tree();
+        }
     }
 }
 
