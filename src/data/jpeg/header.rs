@@ -112,7 +112,7 @@ impl Header {
                     }
                 }
                 0xFFDA => {
-                    header.scan(segment, tables, &defined)?;
+                    header.scan(segment, &defined)?;
                     header.data = bytes.len() - reader.rest.len();
                     return Ok(header);
                 }
@@ -156,16 +156,13 @@ impl Header {
             [[1, 1] | [2, 1] | [2, 2], [1, 1], [1, 1]] => names != *b"RGB",
             _ => false,
         };
-        let narrow = width.div_ceil(self.planes[0].blocks[0]) < PLANE_WIDTH_MIN;
-        if !known || narrow { Err(NotOurs) } else { Ok(()) }
+        if !known || width.div_ceil(self.planes[0].blocks[0]) < PLANE_WIDTH_MIN {
+            return Err(NotOurs);
+        }
+        Ok(())
     }
 
-    fn scan(
-        &mut self,
-        mut segment: Reader<'_>,
-        tables: &Tables,
-        defined: &Defined,
-    ) -> Result<(), NotOurs> {
+    fn scan(&mut self, mut segment: Reader<'_>, defined: &Defined) -> Result<(), NotOurs> {
         if self.count == 0 || usize::from(segment.byte()?) != self.count {
             return Err(NotOurs);
         }
@@ -179,9 +176,7 @@ impl Header {
             plane.varying = usize::from(chosen & 15);
             let whole = has(&defined.constant, plane.constant)
                 && has(&defined.varying, plane.varying)
-                && has(&defined.quant, plane.quant)
-                // Eleven bits are the most that a difference of eight-bit levels takes.
-                && tables.constant[plane.constant].largest <= 11;
+                && has(&defined.quant, plane.quant);
             if !whole {
                 return Err(NotOurs);
             }
@@ -206,6 +201,10 @@ fn huffman(
             1 => (&mut tables.varying, &mut defined.varying),
             _ => return Err(NotOurs),
         };
+        // Eleven bits are the most that a difference of eight-bit levels takes.
+        if kind >> 4 == 0 && symbols.iter().any(|&bits| bits > 11) {
+            return Err(NotOurs);
+        }
         into.get_mut(index).ok_or(NotOurs)?.set(counts, symbols)?;
         known[index] = true;
     }

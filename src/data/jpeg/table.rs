@@ -44,8 +44,6 @@ pub(super) struct Table {
     ends: [u32; CODE_BITS_MAX as usize + 1],
     /// By length: index of its first symbol, less its first code.
     offsets: [i32; CODE_BITS_MAX as usize + 1],
-    /// Largest symbol.
-    pub(super) largest: u8,
 }
 
 impl Default for Table {
@@ -56,7 +54,6 @@ impl Default for Table {
             entries: Box::new([Entry(0); 1 << LOOKUP_BITS]),
             ends: [0; 17],
             offsets: [0; 17],
-            largest: 0,
         }
     }
 }
@@ -75,7 +72,6 @@ impl Table {
         self.symbols = [0; 256];
         self.symbols[..symbols.len()].copy_from_slice(symbols);
         self.entries.fill(Entry(0));
-        self.largest = symbols.iter().copied().max().unwrap_or_default();
         let (mut code, mut index) = (0u32, 0usize);
         for length in 1..=CODE_BITS_MAX {
             let count = u32::from(counts[length as usize - 1]);

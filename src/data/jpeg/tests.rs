@@ -79,7 +79,8 @@ proptest! {
         prop_assert_eq!(&found, &decode(&bytes, &mut Scratch::default(), area));
     }
 
-    /// The two round transforms, interpolation and colours differently.
+    /// The two round transforms, interpolation and colours differently: luma by up to 2, chroma by
+    /// up to 3, of which blue takes 1.77 times.
     #[test]
     fn levels_are_those_of_the_whole_decoder(
         (channels, form) in forms(),
@@ -90,9 +91,9 @@ proptest! {
         let ours = whole(&bytes, &mut Scratch::default()).expect("a file of our kind");
         let theirs = whole_decoder(&bytes).expect("a good file");
         let differences = || ours.iter().zip(&theirs).map(|(&a, &b)| a.abs_diff(b));
-        prop_assert!(differences().all(|d| d <= 5), "{:?}", differences().max());
+        prop_assert!(differences().all(|d| d <= 8), "{:?}", differences().max());
         let sum: u64 = differences().map(u64::from).sum();
-        prop_assert!(sum as f64 <= 0.6 * ours.len() as f64, "{sum} over {}", ours.len());
+        prop_assert!(sum as f64 <= 0.8 * ours.len() as f64, "{sum} over {}", ours.len());
     }
 
     /// What we accept whole the whole decoder accepts; of the rest it is asked.
@@ -163,4 +164,18 @@ fn other_forms_and_areas_outside_are_not_ours() {
     assert_eq!(with(4, 12), None, "twelve bits");
     assert_eq!(with(9, 4), None, "four planes");
     assert_eq!(with(11, 0x41), None, "other sizes of chroma");
+}
+#[test]
+fn factors_of_nothing_and_symbols_that_no_difference_has_are_not_ours() {
+    let good = encode(&picture(3, [40, 40], 1), Form { quality: 80, chroma: [1, 1], restart: 0 });
+    let damaged = |marker: u8, byte: usize, value: u8| {
+        let mut bytes = good.clone();
+        let at = bytes.windows(2).position(|pair| pair == [0xFF, marker]).expect("a segment");
+        bytes[at + byte] = value;
+        whole(&bytes, &mut Scratch::default())
+    };
+    assert!(damaged(0xC0, 11, 0x11).is_some(), "as it was");
+    assert_eq!(damaged(0xC0, 11, 0), None, "no block in a unit");
+    assert!(damaged(0xC4, 21, 0).is_some(), "as it was");
+    assert_eq!(damaged(0xC4, 21, 12), None, "twelve bits of difference");
 }

@@ -116,7 +116,7 @@ fn copy(
     let staging = Staging::start(own, Arc::clone(folder), how, counts, options.workers.max(1));
     let owners: Vec<u32> = (0..order.owners).collect();
     staging.plan(0, &owners, 0);
-    while !staging.wait(0, 0, LOOK_EVERY) && !stop.load(Ordering::Relaxed) {
+    while !staging.wait_for_all(LOOK_EVERY) && !stop.load(Ordering::Relaxed) {
         tell(Stage::Copies(staging.progress()));
     }
     let (all, stopped) = (staging.progress(), staging.stop_reason());

@@ -93,6 +93,14 @@ struct State {
     surveying: bool,
 }
 
+impl State {
+    /// Whether there is something to copy yet, or to count.
+    fn lacks(&self) -> bool {
+        let is_over = self.gate.is_whole() && self.surveyed && !self.surveying;
+        self.stopped.is_none() && !is_over
+    }
+}
+
 /// One file to be copied.
 #[derive(Debug, Clone)]
 struct Unit {
@@ -209,9 +217,14 @@ impl Staging {
         let state = self.lock();
         let seconds = state.begun.map_or(0.0, |begun| begun.elapsed().as_secs_f64());
         let rate = state.copied_bytes as f64 / seconds.max(1e-3);
-        let is_over = state.gate.is_whole() && state.surveyed && !state.surveying;
-        let lacks = state.stopped.is_none() && !is_over;
-        Progress { rate, lacking: lacks.into(), ..state.progress }
+        Progress { rate, lacking: state.lacks().into(), ..state.progress }
+    }
+
+    /// Waits until everything is there and counted, or nothing is copied any more, so long at most;
+    /// whether it is so.
+    pub fn wait_for_all(&self, limit: Duration) -> bool {
+        let waited = self.open.wait_timeout_while(self.lock(), limit, |state| state.lacks());
+        !waited.unwrap_or_else(PoisonError::into_inner).1.timed_out()
     }
 
     /// Whether everything is there.
@@ -397,6 +410,7 @@ impl Staging {
             }
             // Other workers may have copied some meanwhile.
             (state.progress.files_total, state.progress.bytes_total) = (files, bytes);
+            self.open.notify_all();
             if lacking > free.saturating_sub(SPARE_BYTES) {
                 let reason = format!(
                     "no room in {}: {lacking} bytes are needed, {free} are free; set \
