@@ -86,7 +86,8 @@ pub struct Board {
     job: Mutex<Job>,
     /// The job has changed.
     pub changed: Condvar,
-    /// Micro-batches begun since the start: "back in the update loop" is when this moves.
+    /// Micro-batches since the start that are computed, their samples being there: "back in the
+    /// update loop" is when this moves.
     pub begun: AtomicU64,
     /// Microseconds that workers spent on micro-batches since the start.
     pub busy_micros: AtomicU64,

@@ -171,9 +171,8 @@ impl<E: Compute> Worker<E> {
         let mut totals = Totals::default();
         let job = match *item {
             Item::Train { job, turn, owner, standing } => {
-                board.begun.fetch_add(1, Ordering::Relaxed);
                 let began = Instant::now();
-                self.train(MicroBatch { turn, owner, standing }, &mut totals)?;
+                self.train(MicroBatch { turn, owner, standing }, &mut totals, board)?;
                 let micros = began.elapsed().as_micros() as u64;
                 board.busy_micros.fetch_add(micros, Ordering::Relaxed);
                 job
@@ -183,8 +182,7 @@ impl<E: Compute> Worker<E> {
                 job
             }
             Item::Free { turn, learning_rate, standing } => {
-                board.begun.fetch_add(1, Ordering::Relaxed);
-                return self.run_free(turn, learning_rate, &standing);
+                return self.run_free(turn, learning_rate, &standing, board);
             }
         };
         board.done(job, &totals);
@@ -230,10 +228,16 @@ impl<E: Compute> Worker<E> {
         Ok(())
     }
 
-    fn train(&mut self, place: MicroBatch, totals: &mut Totals) -> Result<(), TrainError> {
+    fn train(
+        &mut self,
+        place: MicroBatch,
+        totals: &mut Totals,
+        board: &Board,
+    ) -> Result<(), TrainError> {
         let shared = Arc::clone(&self.shared);
         let MicroBatch { turn, owner, standing } = place;
         let batch = shared.batch(standing.step, owner)?;
+        board.begun.fetch_add(1, Ordering::Relaxed);
         totals.count = batch.count;
         totals.skipped = batch.skipped;
         totals.mix = batch.mix;
@@ -268,7 +272,13 @@ impl<E: Compute> Worker<E> {
     }
 
     /// One micro-batch of Algorithm 1's GPU thread: g, then Δw <- Δw - γ g.
-    fn run_free(&mut self, turn: Turn, rate: f64, standing: &Standing) -> Result<(), TrainError> {
+    fn run_free(
+        &mut self,
+        turn: Turn,
+        rate: f64,
+        standing: &Standing,
+        board: &Board,
+    ) -> Result<(), TrainError> {
         let shared = Arc::clone(&self.shared);
         let free = shared.free.as_ref().expect("only asynchronous runs run free");
         let batch = shared.batch(turn.batch, turn.owner)?;
@@ -276,6 +286,7 @@ impl<E: Compute> Worker<E> {
         (totals.count, totals.skipped, totals.mix) = (batch.count, batch.skipped, batch.mix);
         shared.injector.at(Point::InForward, standing);
         self.load_at_once(batch.labels.len())?;
+        board.begun.fetch_add(1, Ordering::Relaxed);
         let weights = Committed::now(&shared.slots);
         let gamma = (rate / free.global_batch as f64) as f32;
         let change = &mut self.change;

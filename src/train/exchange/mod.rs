@@ -120,8 +120,9 @@ pub fn measure_begin(
     let Some(repaired_at) = context.repaired_at else { return Ok(None) };
     let limit = context.clock.now() + context.begin_limit;
     while pool.begun() == begun_before && context.clock.now() < limit {
-        if let Some(failure) = pool.failure() {
-            return Err(failure);
+        // Storage may keep a worker waiting: a death meanwhile is answered at once.
+        if let Some(end) = pool.failure().or_else(|| context.lost_rank()) {
+            return Err(end);
         }
         context.clock.sleep(POLL_BEGIN);
     }
