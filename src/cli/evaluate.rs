@@ -131,7 +131,7 @@ fn evaluate(args: &Args) -> Result<Measured, Failure> {
         image_size: config.data.image_size,
         channels: source.channels(),
         augment: false,
-        crop: config.data.crop(),
+        look: config.data.look(),
         seed: config.run.seed,
         bad_image: config.data.bad_image,
     };

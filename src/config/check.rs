@@ -19,7 +19,7 @@ pub fn resolve_owners(config: &Config) -> u32 {
 pub fn check(config: &Config) -> Result<(), ConfigError> {
     check_sizes(config)?;
     check_shares(&config.data)?;
-    check_crop(&config.data)?;
+    check_look(&config.data)?;
     check_owners(config)?;
     check_reproducible(config)?;
     check_rates(config)?;
@@ -56,13 +56,57 @@ mod most {
 
 /// The widest width / height of a random crop, either way.
 const CROP_RATIO_MAX: f64 = 100.0;
+/// Factors of 1 + this turn nearly every picture black and white.
+const JITTER_MAX: f64 = 100.0;
 
-/// The keys of crops, each within its range and none without effect.
-fn check_crop(data: &Data) -> Result<(), ConfigError> {
-    if let (Some(kind), false) = (data.crop, data.augment) {
-        let reason = "data.augment = false shows the middle square: leave one of the keys out";
-        return refuse("data.crop", format!("{kind:?}").to_lowercase(), reason);
+/// The keys of how pictures are looked at, each within its range and none without effect.
+fn check_look(data: &Data) -> Result<(), ConfigError> {
+    let drawn = [
+        ("data.crop", data.crop.map(|kind| format!("{kind:?}").to_lowercase())),
+        ("data.flip", data.flip.map(|flip| flip.to_string())),
+        ("data.color_jitter", data.color_jitter.map(|jitter| format!("{jitter:?}"))),
+    ];
+    for (key, value) in drawn {
+        if let (Some(value), false) = (value, data.augment) {
+            let reason = "data.augment = false shows the middle square: leave one of the keys out";
+            return refuse(key, value, reason);
+        }
     }
+    check_crop(data)?;
+    if let Some(resize) = data.resize
+        && !(u64::from(data.image_size)..=most::SIDE).contains(&resize.into())
+    {
+        let reason = format!(
+            "the middle {} pixels (data.image_size) of the resized picture are looked at: write {} \
+             to {}",
+            data.image_size,
+            data.image_size,
+            most::SIDE
+        );
+        return refuse("data.resize", resize, reason);
+    }
+    if let Some(flip) = data.flip
+        && !(0.0..=1.0).contains(&flip)
+    {
+        return refuse("data.flip", flip, "it is a probability: write a number from 0 to 1");
+    }
+    let jitter = data.color_jitter.unwrap_or_default();
+    for (name, value, largest) in [
+        ("brightness", jitter.brightness, JITTER_MAX),
+        ("contrast", jitter.contrast, JITTER_MAX),
+        ("saturation", jitter.saturation, JITTER_MAX),
+        ("hue", jitter.hue, 0.5),
+    ] {
+        if !(0.0..=largest).contains(&value) {
+            let reason = format!("write a number from 0 (no change) to {largest}");
+            return refuse(&format!("data.color_jitter.{name}"), value, reason);
+        }
+    }
+    Ok(())
+}
+
+/// The ranges of random crops.
+fn check_crop(data: &Data) -> Result<(), ConfigError> {
     for (key, ends, least, most) in [
         ("data.crop_scale", data.crop_scale, f64::MIN_POSITIVE, 1.0),
         ("data.crop_ratio", data.crop_ratio, 1.0 / CROP_RATIO_MAX, CROP_RATIO_MAX),

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::{CacheSize, Pace, Rate, Span, Validation};
+use super::{CacheSize, ColorJitter, CropKind, Pace, Rate, Span, Validation};
 
 /// `data.format`
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -30,32 +30,6 @@ pub enum BadImage {
     Skip,
     /// Name it and end the run with exit code 3.
     Fatal,
-}
-
-/// `data.crop`
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum CropKind {
-    /// A box of random area and ratio, as torchvision's `RandomResizedCrop` draws it.
-    Random,
-    /// The largest middle square.
-    Center,
-}
-
-/// What of a training picture is looked at while `data.augment` holds.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Crop {
-    /// The largest square at a random place, shifted by up to an eighth of the size.
-    Shifted,
-    /// The largest middle square.
-    Centre,
-    /// A box drawn by its share of the area and by its width / height.
-    Random {
-        /// Least and largest share of the picture's area, above 0, to 1.
-        scale: [f64; 2],
-        /// Least and largest width / height.
-        ratio: [f64; 2],
-    },
 }
 
 /// How the samples of one bundle are ordered in an epoch.
@@ -112,13 +86,20 @@ pub struct Data {
     pub synthetic_classes: u32,
     /// Random crop (padding by an eighth of the size) and horizontal flip.
     pub augment: bool,
-    /// Another crop than the shifted square. The three keys have no value by default, so that a
-    /// run without them keeps its fingerprint and its folder.
+    /// Another crop than the shifted square. This key and the five below have no value by default,
+    /// so that a run without them keeps its fingerprint and its folder.
     pub crop: Option<CropKind>,
     /// Of random crops: least and largest share of the area; unset = 0.08 and 1.
     pub crop_scale: Option<[f64; 2]>,
     /// Of random crops: least and largest width / height; unset = 3/4 and 4/3.
     pub crop_ratio: Option<[f64; 2]>,
+    /// Pixels that the shorter side is resized to before the middle is taken; unset = the largest
+    /// middle square is resized.
+    pub resize: Option<u32>,
+    /// Probability of a mirrored picture; unset = 0.5.
+    pub flip: Option<f64>,
+    /// How far colours are changed at random; unset = not at all.
+    pub color_jitter: Option<ColorJitter>,
     /// Decode threads per rank; 0 = as many as workers.
     pub decode_threads: u32,
     /// Batches decoded ahead per rank; 0: each is read, decoded and trained on in turn.
@@ -156,6 +137,9 @@ impl Default for Data {
             crop: None,
             crop_scale: None,
             crop_ratio: None,
+            resize: None,
+            flip: None,
+            color_jitter: None,
             decode_threads: 0,
             prefetch: 4,
             bad_image: BadImage::Skip,
@@ -167,20 +151,6 @@ impl Default for Data {
             cache: CacheSize::Off,
             cache_policy: CachePolicy::Keep,
             throttle: None,
-        }
-    }
-}
-
-impl Data {
-    /// The crop that the keys ask for.
-    pub fn crop(&self) -> Crop {
-        match self.crop {
-            None => Crop::Shifted,
-            Some(CropKind::Center) => Crop::Centre,
-            Some(CropKind::Random) => Crop::Random {
-                scale: self.crop_scale.unwrap_or([0.08, 1.0]),
-                ratio: self.crop_ratio.unwrap_or([3.0 / 4.0, 4.0 / 3.0]),
-            },
         }
     }
 }

@@ -173,9 +173,17 @@ mod tests {
     }
 
     #[test]
-    fn crops_decide_the_arithmetic_and_add_nothing_where_they_are_absent() {
+    fn looks_decide_the_arithmetic_and_add_nothing_where_they_are_absent() {
         let text = resolved_text(&config());
-        assert!(!text.contains("crop"), "a run of before has no such key:\n{text}");
+        for key in ["crop", "resize", "flip", "color_jitter"] {
+            assert!(!text.contains(key), "a run of before has no such key:\n{text}");
+        }
+        let mut bright = config();
+        bright.data.color_jitter =
+            Some(crate::config::ColorJitter { brightness: 0.4, ..Default::default() });
+        assert_eq!(changed_keys(&config(), &bright), ["data.color_jitter"]);
+        let read: Config = toml::from_str(&resolved_text(&bright)).unwrap();
+        assert_eq!(read, bright);
         let mut random = config();
         random.data.crop = Some(crate::config::CropKind::Random);
         assert_eq!(changed_keys(&config(), &random), ["data.crop"]);

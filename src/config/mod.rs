@@ -16,6 +16,7 @@ mod error;
 mod faults;
 pub mod identity;
 mod keys;
+mod look;
 pub mod parse;
 pub mod paths;
 mod point;
@@ -26,11 +27,11 @@ mod validation;
 
 pub use check::resolve_owners;
 pub use data::{
-    BadImage, CachePolicy, Crop, CropKind, Data, DataFormat, Staging, StagingMode, Throttle,
-    WithinBundle,
+    BadImage, CachePolicy, Data, DataFormat, Staging, StagingMode, Throttle, WithinBundle,
 };
 pub use error::ConfigError;
 pub use faults::{FaultKind, Faults, PlannedFault, Who};
+pub use look::{ColorJitter, Crop, CropKind, Look};
 pub use point::Point;
 pub use shown::Shown;
 pub use units::{Bytes, CacheSize, Every, Interval, Limit, Pace, Rate, Span};

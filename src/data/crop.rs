@@ -23,6 +23,20 @@ pub(super) fn square(along: f64, [width, height]: [u32; 2]) -> Part {
     Part { left: start(width), top: start(height), width: side, height: side }
 }
 
+/// The middle square of `size` pixels of the picture whose shorter side has been resized to
+/// `shorter` pixels, which is not less: torchvision's `Resize` and `CenterCrop`, whose whole numbers
+/// of pixels these are. In the picture's own pixels.
+pub(super) fn resized(shorter: u32, size: u32, picture: [u32; 2]) -> Part {
+    let short = u64::from(picture[0].min(picture[1]));
+    let resized = picture.map(|side| u64::from(shorter) * u64::from(side) / short);
+    let [(left, width), (top, height)] = [0, 1].map(|axis| {
+        let scale = f64::from(picture[axis]) / resized[axis] as f64;
+        let from = ((resized[axis] - u64::from(size)) as f64 / 2.0).round_ties_even();
+        (from * scale, f64::from(size) * scale)
+    });
+    Part { left, top, width, height }
+}
+
 /// A box whose share of the area lies in `scale` and whose width / height lies in `ratio`.
 ///
 /// Where none of the tries fits into the picture it is the largest middle box of an allowed ratio.
@@ -120,6 +134,24 @@ mod tests {
         assert_eq!(of([30, 300]), Part { left: 0.0, top: 130.0, width: 30.0, height: 40.0 });
         let whole = Part { left: 0.0, top: 0.0, width: 40.0, height: 30.0 };
         assert_eq!(middle([1.0, 2.0], [40.0, 30.0]), whole, "its own ratio is allowed");
+    }
+
+    #[test]
+    fn the_middle_of_a_resized_picture_has_its_shape_and_lies_inside() {
+        // 500 x 375 becomes 341 x 256; the middle 224 begin at 58 (58.5) and 16.
+        let Part { left, top, width, height } = resized(256, 224, [500, 375]);
+        let (wide, high) = (500.0 / 341.0, 375.0 / 256.0);
+        assert_eq!([left, top], [58.0 * wide, 16.0 * high]);
+        assert_eq!([width, height], [224.0 * wide, 224.0 * high]);
+        for picture in [[1, 1], [1, 900], [16_384, 3], [37, 36]] {
+            for (shorter, size) in [(8, 8), (9, 8), (64, 1)] {
+                let part = resized(shorter, size, picture);
+                assert!(part.left >= 0.0 && part.top >= 0.0, "{part:?}");
+                let (right, bottom) = (part.left + part.width, part.top + part.height);
+                assert!(right <= f64::from(picture[0]) + 1e-6, "{part:?} of {picture:?}");
+                assert!(bottom <= f64::from(picture[1]) + 1e-6, "{part:?} of {picture:?}");
+            }
+        }
     }
 
     #[test]

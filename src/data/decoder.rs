@@ -11,7 +11,7 @@ use super::prepare::{Bench, Recipe, View};
 use super::sampler::mix;
 use super::set::DataSet;
 use super::source::Wanted;
-use super::{Batch, Cut, DataError, Image};
+use super::{Batch, Cut, DataError};
 
 /// Bad images that are named; later ones are counted only.
 const NAMED_MAX: usize = 1024;
@@ -77,8 +77,10 @@ impl Decoder {
         id: u64,
     ) -> Result<Option<Box<[u8]>>, DataError> {
         let done = self.guarded(id, || {
-            let image = self.read(bench, id)?;
-            self.recipe.thumbnail(bench, &image).map_err(|reason| self.sample_error(id, reason))
+            let cut = self.read_part(bench, id, View::Centre)?;
+            let pixels = self.recipe.thumbnail(bench, &cut);
+            bench.scratch.reuse(cut.image.pixels);
+            pixels.map_err(|reason| self.sample_error(id, reason))
         });
         match done {
             Ok(pixels) => Ok(Some(pixels)),
@@ -93,13 +95,6 @@ impl Decoder {
         let cut = self.set.read_part(id, &mut bench.bytes, wanted);
         bench.trim();
         cut
-    }
-
-    /// All of a sample.
-    fn read(&self, bench: &mut Bench, id: u64) -> Result<Image, DataError> {
-        let image = self.set.read(id, &mut bench.bytes);
-        bench.trim();
-        image
     }
 
     fn sample_error(&self, id: u64, reason: String) -> DataError {

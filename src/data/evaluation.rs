@@ -24,8 +24,9 @@ impl Evaluation {
     /// Keeps the first samples that fit into `cache_bytes`, 0 = none.
     pub fn new(set: DataSet, options: &LoaderOptions, cache_bytes: u64) -> Self {
         let source = &set.source;
-        let recipe =
-            Recipe::new(options.image_size, options.channels, options.seed, source.normalization());
+        let constants = source.normalization();
+        let recipe = Recipe::new(options.image_size, options.channels, options.seed, constants)
+            .looking(options.look);
         let area = u64::from(options.image_size) * u64::from(options.image_size);
         let each = area * u64::from(source.channels()) + size_of::<Kept>() as u64;
         let fit = (cache_bytes / each).min(source.len());

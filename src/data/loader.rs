@@ -7,7 +7,7 @@
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
-use crate::config::{BadImage, Crop};
+use crate::config::{BadImage, Look};
 use crate::observe::notice::act_on;
 use crate::observe::panics::vital;
 
@@ -29,10 +29,10 @@ pub struct LoaderOptions {
     pub image_size: u32,
     /// 1 or 3: channels of what the engine gets; images are converted.
     pub channels: u32,
-    /// Random crop, shift and flip.
+    /// Views are drawn; else the middle is looked at.
     pub augment: bool,
-    /// What drawn views show.
-    pub crop: Crop,
+    /// How pictures are looked at.
+    pub look: Look,
     /// `run.seed`.
     pub seed: u64,
     /// Skip bad images or end the run.
@@ -78,7 +78,7 @@ impl Loader {
         let set = supply.set.clone();
         let constants = set.source.normalization();
         let recipe = Recipe::new(options.image_size, options.channels, options.seed, constants)
-            .cropped(options.crop);
+            .looking(options.look);
         let shared = Arc::new(Shared {
             supply,
             decoder: Decoder::new(set, recipe, options.bad_image),

@@ -12,6 +12,7 @@ pub mod evaluation;
 pub mod loader;
 pub mod open;
 mod index;
+mod jitter;
 pub mod jpeg;
 pub mod node_memory;
 mod part;

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use kintsugi::config::{Config, ConfigError, Crop, parse};
+use kintsugi::config::{ColorJitter, Config, ConfigError, Crop, parse};
 
 /// A file that is removed with its folder.
 fn file(text: &str) -> (tempfile::TempDir, PathBuf) {
@@ -127,7 +127,30 @@ fn crops_keep_to_their_ranges() {
     refused(GOOD, &["data.crop=middle"], &["data.crop", "middle", "center"]);
     let good = [random, "data.crop_scale=[0.2, 1.0]", "data.crop_ratio=[0.5, 2.0]"];
     let config = load(GOOD, &good).expect("within its ranges");
-    assert_eq!(config.data.crop(), Crop::Random { scale: [0.2, 1.0], ratio: [0.5, 2.0] });
+    assert_eq!(config.data.look().crop, Crop::Random { scale: [0.2, 1.0], ratio: [0.5, 2.0] });
+}
+
+#[test]
+fn looks_keep_to_their_ranges() {
+    refused(GOOD, &["data.image_size=64", "data.resize=63"], &["data.resize", "64 to 16384"]);
+    for flip in ["-0.1", "1.1", "nan"] {
+        refused(GOOD, &[&format!("data.flip={flip}")], &["data.flip", "from 0 to 1"]);
+    }
+    refused(GOOD, &["data.flip=true"], &["data.flip", "number"]);
+    for (name, value) in [("brightness", "-0.1"), ("contrast", "inf"), ("hue", "0.51")] {
+        let asked = format!("data.color_jitter={{{name}={value}}}");
+        refused(GOOD, &[&asked], &[&format!("data.color_jitter.{name}"), "from 0 (no change)"]);
+    }
+    let slip = "data.color_jitter={brightnes=0.4}";
+    refused(GOOD, &[slip], &["brightnes", "brightness"]);
+    for key in ["data.flip=0.2", "data.color_jitter={hue=0.1}"] {
+        refused(GOOD, &[key, "data.augment=false"], &[&key[..9], "leave one"]);
+    }
+    let good = ["data.resize=256", "data.flip=0", "data.color_jitter={hue=0.5, contrast=0.4}"];
+    let look = load(GOOD, &good).expect("within its ranges").data.look();
+    assert_eq!((look.resize, look.flip), (Some(256), 0.0));
+    let jitter = ColorJitter { hue: 0.5, contrast: 0.4, ..ColorJitter::default() };
+    assert_eq!(look.jitter, jitter);
 }
 
 #[test]

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use image::{ExtendedColorType, ImageEncoder};
-use kintsugi::config::{BadImage, Crop, Data, DataFormat};
+use kintsugi::config::{BadImage, Data, DataFormat, Look};
 use kintsugi::data::evaluation::Evaluation;
 use kintsugi::data::loader::{Loader, LoaderOptions};
 use kintsugi::data::open::open;
@@ -21,6 +21,7 @@ use kintsugi::data::synth::{self, SynthOptions};
 use kintsugi::data::{Batch, DataError, Image, Split};
 
 mod folders;
+mod looks;
 mod stores;
 
 fn options(threads: usize, prefetch: usize) -> LoaderOptions {
@@ -30,7 +31,7 @@ fn options(threads: usize, prefetch: usize) -> LoaderOptions {
         image_size: 16,
         channels: 3,
         augment: true,
-        crop: Crop::Shifted,
+        look: Look::default(),
         seed: 5,
         bad_image: BadImage::Skip,
     }

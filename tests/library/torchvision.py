@@ -1,7 +1,10 @@
 """What torchvision makes of the pictures that tests/library/torchvision.rs names.
 
-usage: torchvision.py FOLDER SEED SIZE. FOLDER/list has lines "SAMPLE PATH". Boxes come from
-torchvision's own RandomResizedCrop.get_params, whose random numbers are taken from the sample's
+usage: torchvision.py FOLDER SEED SIZE LOOK. FOLDER/list has lines "SAMPLE PATH". LOOK is
+  random             RandomResizedCrop, flip
+  resized SHORTER    Resize, CenterCrop, flip
+  jittered B C S H   CenterCrop, flip, ColorJitter
+Draws come from torchvision's own get_params, whose random numbers are taken from the sample's
 stream (src/config/seed.rs). Writes FOLDER/pillow and FOLDER/tensor: levels, planes of SIZE x SIZE.
 """
 
@@ -64,32 +67,68 @@ class Draws:
     def randint(self, low, high, size):
         return torch.tensor(low + self.stream.below(high - low))
 
+    def randperm(self, count):
+        order = list(range(count))
+        for last in range(count - 1, 0, -1):
+            other = self.stream.below(last + 1)
+            order[last], order[other] = order[other], order[last]
+        return torch.tensor(order)
 
-def box(image, stream):
-    module = sys.modules[transforms.RandomResizedCrop.__module__]
+
+def drawn(transform, stream, *arguments):
+    module = sys.modules[transform.__module__]
     kept, module.torch = module.torch, Draws(stream)
     try:
-        return transforms.RandomResizedCrop.get_params(image, [0.08, 1.0], [3 / 4, 4 / 3])
+        return transform.get_params(*arguments)
     finally:
         module.torch = kept
 
 
+def jittered(functional, image, order, factors):
+    names = ["brightness", "contrast", "saturation", "hue"]
+    for kind in order:
+        if factors[kind] is not None:
+            image = getattr(functional, "adjust_" + names[kind])(image, factors[kind])
+    return image
+
+
+def views(look, size, stream, image, data):
+    """The view of one picture in both of torchvision's ways: through Pillow and as a tensor."""
+    if look[0] == "random":
+        part = drawn(transforms.RandomResizedCrop, stream, image, [0.08, 1.0], [3 / 4, 4 / 3])
+        cuts = pillow.resized_crop(image, *part, [size, size]), tensor.resized_crop(data, *part, [size, size], antialias=True)
+    elif look[0] == "resized":
+        shorter = [int(look[1])]
+        cuts = pillow.resize(image, shorter), tensor.resize(data, shorter, antialias=True)
+        cuts = pillow.center_crop(cuts[0], [size]), tensor.center_crop(cuts[1], [size])
+    else:
+        cuts = pillow.center_crop(image, [size]), tensor.center_crop(data, [size])
+    if stream.below(2) == 1:
+        cuts = pillow.hflip(cuts[0]), tensor.horizontal_flip(cuts[1])
+    if look[0] == "jittered":
+        jitter = transforms.ColorJitter(*map(float, look[1:]))
+        ranges = jitter.brightness, jitter.contrast, jitter.saturation, jitter.hue
+        order, *factors = drawn(transforms.ColorJitter, stream, *ranges)
+        cuts = [jittered(way, cut, order, factors) for way, cut in zip([pillow, tensor], cuts)]
+    return cuts
+
+
+def read(path):
+    image = Image.open(path).convert("RGB")
+    if path.endswith(".jpg"):
+        return image, io.decode_jpeg(io.read_file(path), mode=io.ImageReadMode.RGB)
+    return image, pillow.pil_to_tensor(image)
+
+
 def main():
-    folder, seed, size = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
+    folder, seed, size, look = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), sys.argv[4:]
     with open(folder / "pillow", "wb") as of_pillow, open(folder / "tensor", "wb") as of_tensor:
         for line in (folder / "list").read_text().splitlines():
             sample, path = line.split(" ", 1)
             stream = Stream(seed, AUGMENT, EPOCH, int(sample))
-            image = Image.open(path).convert("RGB")
-            part = box(image, stream)
-            flip = stream.below(2) == 1
-            cut = pillow.resized_crop(image, *part, [size, size])
-            levels = np.asarray(pillow.hflip(cut) if flip else cut)
-            of_pillow.write(np.ascontiguousarray(levels.transpose(2, 0, 1)).tobytes())
-            data = io.decode_jpeg(io.read_file(path), mode=io.ImageReadMode.RGB)
-            cut = tensor.resized_crop(data, *part, [size, size], antialias=True)
-            cut = tensor.horizontal_flip(cut) if flip else cut
-            of_tensor.write(cut.contiguous().numpy().tobytes())
+            cut, levels = views(look, size, stream, *read(path))
+            of_pillow.write(np.ascontiguousarray(np.asarray(cut).transpose(2, 0, 1)).tobytes())
+            of_tensor.write(levels.contiguous().numpy().tobytes())
 
 
 main()

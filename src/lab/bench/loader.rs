@@ -143,7 +143,7 @@ impl Ours {
             image_size: IMAGE_SIZE,
             channels: 3,
             augment: true,
-            crop: data.crop(),
+            look: data.look(),
             seed: 0,
             bad_image: BadImage::Fatal,
         };

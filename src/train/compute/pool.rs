@@ -217,7 +217,7 @@ mod tests {
             image_size: 8,
             channels: 3,
             augment: false,
-            crop: config.data.crop(),
+            look: config.data.look(),
             seed: 1,
             bad_image: config.data.bad_image,
         };

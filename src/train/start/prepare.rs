@@ -112,7 +112,7 @@ impl Materials {
             image_size: config.data.image_size,
             channels: self.train.source.channels(),
             augment: config.data.augment,
-            crop: config.data.crop(),
+            look: config.data.look(),
             seed: config.run.seed,
             bad_image: config.data.bad_image,
         }
