@@ -82,11 +82,13 @@ fn levels(plane: &[f32], channel: usize) -> Vec<u8> {
     plane.iter().map(|&value| level(value).round() as u8).collect()
 }
 
-/// Largest difference between ours and torchvision's levels, and the share of those that differ.
+/// Largest difference between ours and torchvision's levels, the share of those that differ, and
+/// of those that differ by more than one.
 #[derive(Debug)]
 struct Apart {
     most: u8,
     share: f64,
+    beyond_one: f64,
 }
 
 /// What torchvision makes of the same files: through Pillow, and with tensors.
@@ -117,7 +119,8 @@ fn compare(python: &Path, place: &Path, data: &Data, look: &str) -> [Apart; 2] {
             counts
         });
         let most = counts.iter().rposition(|&count| count > 0).unwrap() as u8;
-        let apart = Apart { most, share: 1.0 - counts[0] as f64 / theirs.len() as f64 };
+        let share = |from: usize| counts[from..].iter().sum::<usize>() as f64 / theirs.len() as f64;
+        let apart = Apart { most, share: share(1), beyond_one: share(2) };
         println!("{look}, {pipeline}, {}: {apart:?}", data.image_size);
         apart
     })
@@ -156,7 +159,8 @@ fn resized_middles_are_torchvisions_and_those_of_evaluation() {
     for (image_size, resize) in [(64, 64), (64, 73), (224, 256)] {
         let data = Data { resize: Some(resize), ..data(&folder, image_size, CropKind::Center) };
         for apart in compare(&python, place.path(), &data, &format!("resized {resize}")) {
-            assert!(apart.most <= 1, "{apart:?}");
+            // Two roundings of weights of different precision may add up.
+            assert!(apart.most <= 2 && apart.beyond_one < 1e-6, "{apart:?}");
         }
         // Kept as bytes or not, an evaluation sees what training sees of those that are not turned.
         let plain = Data { flip: Some(0.0), ..data };
@@ -187,7 +191,8 @@ fn changed_colours_are_pillows() {
         ([0.4, 0.4, 0.4, 0.1], None),
         ([0.0, 0.0, 0.0, 0.5], None),
         ([0.4, 0.0, 0.0, 0.0], Some(1)),
-        ([0.0, 3.0, 0.0, 0.0], Some(2)),
+        ([0.0, 0.4, 0.0, 0.0], Some(1)),
+        ([0.0, 3.0, 0.0, 0.0], None),
         ([0.0, 0.0, 0.4, 0.0], Some(1)),
     ] {
         let [brightness, contrast, saturation, hue] = ranges;
