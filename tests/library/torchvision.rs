@@ -145,7 +145,7 @@ fn random_crops_are_torchvisions() {
     for image_size in IMAGE_SIZES {
         let data = data(&folder, image_size, CropKind::Random);
         for apart in compare(&python, place.path(), &data, "random") {
-            assert!(apart.most <= 1, "{apart:?}");
+            assert!(apart.most <= 1 && apart.share < 0.3, "{apart:?}");
         }
     }
 }
