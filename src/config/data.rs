@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::{CacheSize, ColorJitter, CropKind, Pace, Rate, Span, Validation};
+use super::{CacheSize, ColorJitter, Crop, CropKind, Look, Pace, Rate, Span, Validation};
 
 /// `data.format`
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -151,6 +151,27 @@ impl Default for Data {
             cache: CacheSize::Off,
             cache_policy: CachePolicy::Keep,
             throttle: None,
+        }
+    }
+}
+
+impl Data {
+    /// What the keys ask for.
+    pub fn look(&self) -> Look {
+        let plain = Look::default();
+        let crop = match self.crop {
+            None => plain.crop,
+            Some(CropKind::Center) => Crop::Centre,
+            Some(CropKind::Random) => Crop::Random {
+                scale: self.crop_scale.unwrap_or([0.08, 1.0]),
+                ratio: self.crop_ratio.unwrap_or([3.0 / 4.0, 4.0 / 3.0]),
+            },
+        };
+        Look {
+            crop,
+            resize: self.resize,
+            flip: self.flip.unwrap_or(plain.flip),
+            jitter: self.color_jitter.unwrap_or(plain.jitter),
         }
     }
 }

@@ -2,8 +2,6 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::Data;
-
 /// `data.crop`
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -64,26 +62,5 @@ impl Default for Look {
     fn default() -> Self {
         let jitter = ColorJitter::default();
         Self { crop: Crop::Shifted, resize: None, flip: 0.5, jitter }
-    }
-}
-
-impl Data {
-    /// What the keys ask for.
-    pub fn look(&self) -> Look {
-        let plain = Look::default();
-        let crop = match self.crop {
-            None => plain.crop,
-            Some(CropKind::Center) => Crop::Centre,
-            Some(CropKind::Random) => Crop::Random {
-                scale: self.crop_scale.unwrap_or([0.08, 1.0]),
-                ratio: self.crop_ratio.unwrap_or([3.0 / 4.0, 4.0 / 3.0]),
-            },
-        };
-        Look {
-            crop,
-            resize: self.resize,
-            flip: self.flip.unwrap_or(plain.flip),
-            jitter: self.color_jitter.unwrap_or(plain.jitter),
-        }
     }
 }

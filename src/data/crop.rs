@@ -24,8 +24,8 @@ pub(super) fn square(along: f64, [width, height]: [u32; 2]) -> Part {
 }
 
 /// The middle square of `size` pixels of the picture whose shorter side has been resized to
-/// `shorter` pixels, which is not less: torchvision's `Resize` and `CenterCrop`, whose whole numbers
-/// of pixels these are. In the picture's own pixels.
+/// `shorter` pixels, which is not less: torchvision's `Resize` and `CenterCrop`, whose whole
+/// numbers of pixels these are. In the picture's own pixels.
 pub(super) fn resized(shorter: u32, size: u32, picture: [u32; 2]) -> Part {
     let short = u64::from(picture[0].min(picture[1]));
     let resized = picture.map(|side| u64::from(shorter) * u64::from(side) / short);

@@ -1,6 +1,6 @@
-//! The loader's views against torchvision's own `RandomResizedCrop`, `Resize` with `CenterCrop`, and
-//! `ColorJitter`: the same draws give the same boxes and changes, and the same files give the same
-//! levels, within one. Where no python with torchvision is named this is skipped.
+//! The loader's views against torchvision's own `RandomResizedCrop`, `Resize` with `CenterCrop`,
+//! and `ColorJitter`: the same draws give the same boxes and changes, and the same files give the
+//! same levels, within one. Where no python with torchvision is named this is skipped.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
