@@ -6,6 +6,7 @@ use clap::ArgAction;
 use serde::Serialize;
 
 use super::arguments::{Form, form};
+use crate::model::catalogue::Entry;
 use crate::model::cost::{self, Cost};
 use crate::model::{Graph, LayerKind, Layout, Shape, catalogue, layout, spec::ModelError};
 use crate::observe::console::{print_line, say};
@@ -70,12 +71,16 @@ pub fn run(args: &Args) -> ExitCode {
 }
 
 fn list_text() -> String {
-    let line = |(name, what): &(&str, &str)| format!("{name:<10} {what}");
+    let longest = catalogue::MODELS.iter().map(|entry| entry.name.len()).max().unwrap_or(0);
+    let line = |entry: &Entry| format!("{:<longest$} {}", entry.name, entry.about);
     catalogue::MODELS.iter().map(line).collect::<Vec<_>>().join("\n")
 }
 
 fn list_json() -> String {
-    let model = |(name, what): &(&str, &str)| serde_json::json!({"name": name, "about": what});
+    let model = |entry: &Entry| {
+        let Entry { name, about, side_min, .. } = entry;
+        serde_json::json!({"name": name, "about": about, "image_size_min": side_min})
+    };
     let models: Vec<_> = catalogue::MODELS.iter().map(model).collect();
     serde_json::json!({ "models": models }).to_string()
 }

@@ -4,6 +4,7 @@ use serde::Serialize;
 
 use super::saved::{Activation, Saved};
 use super::spec::elements;
+use super::window::{AvgPool, MaxPool};
 use super::{Graph, LayerKind, Layout, TensorKind};
 
 /// Cost of one node, for one sample.
@@ -45,7 +46,12 @@ pub fn of(graph: &Graph, layout: &Layout) -> Vec<Cost> {
         // Computed within another layer, a ReLU has the same result to save.
         let saved = |at: usize| graph.nodes[at].kind.saved_for_backward(Activation::None);
         let Saved { output, auxiliary, .. } = saved(at);
-        let kept = output || graph.consumers(at).iter().any(|&to| saved(to).input);
+        let reads = |to: usize| {
+            let wanted = [saved(to).input, saved(to).factor];
+            let inputs = graph.nodes[to].inputs.iter().zip(wanted);
+            inputs.into_iter().any(|(&input, wanted)| wanted && input == Some(at))
+        };
+        let kept = output || graph.consumers(at).into_iter().any(reads);
         let result = elements(node.shape) as u64;
         let per_element: u64 = auxiliary.iter().map(|own| own.bytes_per_element()).sum();
         costs[at].output_bytes = 4 * result;
@@ -60,8 +66,9 @@ fn arithmetic(graph: &Graph, at: usize) -> Cost {
     let (from, to) = (elements(input) as u64, elements(node.shape) as u64);
     let first = node.inputs.iter().all(Option::is_none);
     let (forward_flops, backward_flops) = match node.kind {
-        LayerKind::Conv { kernel, .. } => {
-            let flops = 2 * to * (input[0] * kernel * kernel) as u64;
+        LayerKind::Conv(conv) => {
+            let [_, of_a_group, height, width] = conv.weight_shape(input[0]);
+            let flops = 2 * to * (of_a_group * height * width) as u64;
             // Weights always, data unless it is the image.
             (flops, if first { flops } else { 2 * flops })
         }
@@ -70,13 +77,21 @@ fn arithmetic(graph: &Graph, at: usize) -> Cost {
             (flops, if first { flops } else { 2 * flops })
         }
         LayerKind::BatchNorm { .. } => (5 * to, 10 * to),
-        LayerKind::MaxPool { kernel, .. } | LayerKind::AvgPool { kernel, .. } => {
-            (to * (kernel * kernel) as u64, to * (kernel * kernel) as u64)
+        LayerKind::MaxPool(MaxPool { kernel, .. }) | LayerKind::AvgPool(AvgPool { kernel, .. }) => {
+            (to * kernel.area() as u64, to * kernel.area() as u64)
         }
         LayerKind::GlobalAvgPool => (from, from),
+        LayerKind::AdaptiveAvgPool { .. } => (from.max(to), from.max(to)),
         LayerKind::Lrn { size, .. } => (to * (2 * size as u64 + 3), to * (4 * size as u64 + 6)),
         LayerKind::Add => (to * (node.inputs.len() as u64 - 1), 0),
-        LayerKind::Relu | LayerKind::Dropout { .. } => (to, to),
+        // Of the two gradients, that of a factor per channel is a sum besides.
+        LayerKind::Multiply => (to, 3 * to),
+        LayerKind::Relu | LayerKind::Relu6 | LayerKind::Dropout { .. } => (to, to),
+        LayerKind::HardSigmoid => (4 * to, 2 * to),
+        LayerKind::HardSwish => (5 * to, 5 * to),
+        // An exponential counts as one.
+        LayerKind::Sigmoid => (3 * to, 3 * to),
+        LayerKind::Silu => (4 * to, 6 * to),
         LayerKind::Concat | LayerKind::Flatten => (0, 0),
     };
     Cost { forward_flops, backward_flops, ..Cost::default() }

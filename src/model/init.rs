@@ -16,8 +16,9 @@ pub fn parameters(graph: &Graph, layout: &Layout, seed: u64) -> Vec<f32> {
         let values = &mut parameters[tensor.range()];
         let mut stream = Stream::new(&[seed, purpose::WEIGHTS, name_key(&tensor.name)]);
         match (&graph.nodes[tensor.node].kind, tensor.kind) {
-            (LayerKind::Conv { channels, kernel, .. }, TensorKind::Weight) => {
-                normal(&mut stream, values, (2.0 / (channels * kernel * kernel) as f64).sqrt());
+            (LayerKind::Conv(conv), TensorKind::Weight) => {
+                let fan_out = conv.channels * conv.kernel.area();
+                normal(&mut stream, values, (2.0 / fan_out as f64).sqrt());
             }
             (LayerKind::Linear { .. }, TensorKind::Weight) => {
                 linear(graph, tensor, &mut stream, values);

@@ -19,10 +19,10 @@ pub fn of(graph: &Graph) -> Layout {
             layout.tensors.push(TensorSpec { name, shape, offset, kind, node: index });
         };
         match node.kind {
-            LayerKind::Conv { channels, kernel, bias, .. } => {
-                add("weight", TensorKind::Weight, &[channels, inputs[0], kernel, kernel]);
-                if bias {
-                    add("bias", TensorKind::Bias, &[channels]);
+            LayerKind::Conv(conv) => {
+                add("weight", TensorKind::Weight, &conv.weight_shape(inputs[0]));
+                if conv.bias {
+                    add("bias", TensorKind::Bias, &[conv.channels]);
                 }
             }
             LayerKind::Linear { features, bias } => {

@@ -9,6 +9,9 @@ pub mod init;
 pub mod layout;
 pub mod saved;
 pub mod spec;
+pub mod window;
+
+use window::{AvgPool, Conv, MaxPool, Pair};
 
 /// Channels, height, width of one sample (a flat vector is `[n, 1, 1]`).
 pub type Shape = [usize; 3];
@@ -18,16 +21,7 @@ pub type Shape = [usize; 3];
 #[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
 #[allow(missing_docs)]
 pub enum LayerKind {
-    Conv {
-        channels: usize,
-        kernel: usize,
-        #[serde(default = "one")]
-        stride: usize,
-        #[serde(default)]
-        padding: usize,
-        #[serde(default = "yes")]
-        bias: bool,
-    },
+    Conv(Conv),
     BatchNorm {
         #[serde(default = "epsilon")]
         epsilon: f32,
@@ -35,19 +29,23 @@ pub enum LayerKind {
         momentum: f32,
     },
     Relu,
-    MaxPool {
-        kernel: usize,
-        stride: usize,
-        #[serde(default)]
-        padding: usize,
-    },
-    AvgPool {
-        kernel: usize,
-        stride: usize,
-        #[serde(default)]
-        padding: usize,
-    },
+    /// ReLU, and at most 6.
+    Relu6,
+    Sigmoid,
+    /// `x sigmoid(x)`, also called swish.
+    Silu,
+    /// `min(max(x / 6 + 1 / 2, 0), 1)`.
+    HardSigmoid,
+    /// `x hard_sigmoid(x)`.
+    HardSwish,
+    MaxPool(MaxPool),
+    AvgPool(AvgPool),
     GlobalAvgPool,
+    /// The mean over windows that cover any image and give this size (PyTorch's
+    /// `AdaptiveAvgPool2d`).
+    AdaptiveAvgPool {
+        size: Pair,
+    },
     Linear {
         features: usize,
         #[serde(default = "yes")]
@@ -65,6 +63,8 @@ pub enum LayerKind {
     },
     /// Element-wise sum of the inputs.
     Add,
+    /// Element-wise product of two inputs; the second may have one value per channel.
+    Multiply,
     /// Along channels.
     Concat,
     Flatten,
@@ -125,7 +125,7 @@ pub enum TensorKind {
 pub struct TensorSpec {
     /// `node.weight` and so on.
     pub name: String,
-    /// Row-major: conv `[out, in, kh, kw]`, linear `[out, in]`, others `[n]`.
+    /// Row-major: conv `[out, in of a group, kh, kw]`, linear `[out, in]`, others `[n]`.
     pub shape: Vec<usize>,
     /// First element in the parameter vector (Weight, Bias) or the statistics vector (Statistic).
     pub offset: usize,

@@ -26,13 +26,15 @@ pub enum Auxiliary {
     Winners,
     /// What local response normalisation divided by.
     Divisors,
+    /// The second input of a product: its own layer's, and counted there.
+    Factor,
 }
 
 impl Auxiliary {
     /// Bytes per element of the layer's result. What is kept per channel counts as nothing.
     pub fn bytes_per_element(self) -> u64 {
         match self {
-            Self::Mean | Self::Variance => 0,
+            Self::Mean | Self::Variance | Self::Factor => 0,
             Self::ReluMask | Self::Winners => 1,
             Self::DropoutMask | Self::Divisors => 4,
         }
@@ -42,8 +44,10 @@ impl Auxiliary {
 /// What a backward pass reads besides gradients and weights.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Saved {
-    /// The layer's input.
+    /// The layer's (first) input.
     pub input: bool,
+    /// Its second input.
+    pub factor: bool,
     /// Its result.
     pub output: bool,
     /// What it wrote for this.
@@ -51,7 +55,7 @@ pub struct Saved {
 }
 
 impl Saved {
-    const NOTHING: Self = Self { input: false, output: false, auxiliary: &[] };
+    const NOTHING: Self = Self { input: false, factor: false, output: false, auxiliary: &[] };
     const INPUT: Self = Self { input: true, ..Self::NOTHING };
     const OUTPUT: Self = Self { output: true, ..Self::NOTHING };
 }
@@ -59,29 +63,34 @@ impl Saved {
 impl LayerKind {
     /// What this layer's backward pass reads, alone or with the ReLU that follows within it.
     pub fn saved_for_backward(&self, activation: Activation) -> Saved {
-        use Auxiliary::{Divisors, DropoutMask, Mean, ReluMask, Variance, Winners};
+        use Auxiliary::{Divisors, DropoutMask, Factor, Mean, ReluMask, Variance, Winners};
         let fused = activation == Activation::Relu;
         match self {
             // A ReLU's gradient is seen from the sign of its result.
-            Self::Conv { .. } | Self::Linear { .. } => Saved { output: fused, ..Saved::INPUT },
+            Self::Conv(_) | Self::Linear { .. } => Saved { output: fused, ..Saved::INPUT },
             Self::Add => Saved { output: fused, ..Saved::NOTHING },
-            Self::Relu => Saved::OUTPUT,
+            // Their gradients are seen from their results.
+            Self::Relu | Self::Relu6 | Self::Sigmoid => Saved::OUTPUT,
+            Self::Silu | Self::HardSigmoid | Self::HardSwish => Saved::INPUT,
+            Self::Multiply => Saved { factor: true, auxiliary: &[Factor], ..Saved::INPUT },
             Self::BatchNorm { .. } => {
                 let auxiliary: &[Auxiliary] =
                     if fused { &[Mean, Variance, ReluMask] } else { &[Mean, Variance] };
                 Saved { auxiliary, ..Saved::INPUT }
             }
             Self::Lrn { .. } => Saved { auxiliary: &[Divisors], ..Saved::INPUT },
-            Self::MaxPool { .. } => Saved { auxiliary: &[Winners], ..Saved::NOTHING },
+            Self::MaxPool(_) => Saved { auxiliary: &[Winners], ..Saved::NOTHING },
             Self::Dropout { .. } => Saved { auxiliary: &[DropoutMask], ..Saved::NOTHING },
-            Self::AvgPool { .. } | Self::GlobalAvgPool | Self::Concat | Self::Flatten => {
-                Saved::NOTHING
-            }
+            Self::AvgPool(_)
+            | Self::AdaptiveAvgPool { .. }
+            | Self::GlobalAvgPool
+            | Self::Concat
+            | Self::Flatten => Saved::NOTHING,
         }
     }
 
     /// Whether a ReLU that alone reads this layer can be computed within it.
     pub fn can_fuse_relu(&self) -> bool {
-        matches!(self, Self::Conv { .. } | Self::Linear { .. } | Self::BatchNorm { .. } | Self::Add)
+        matches!(self, Self::Conv(_) | Self::Linear { .. } | Self::BatchNorm { .. } | Self::Add)
     }
 }

@@ -4,6 +4,7 @@ use serde::Deserialize;
 
 use crate::config::Shown;
 
+use super::window::{Pair, SIZE_MAX};
 use super::{Graph, LayerKind, Node, Shape};
 
 /// Why there is no such model.
@@ -27,13 +28,20 @@ impl LayerKind {
             Self::Conv { .. } => "conv",
             Self::BatchNorm { .. } => "batch_norm",
             Self::Relu => "relu",
+            Self::Relu6 => "relu6",
+            Self::Sigmoid => "sigmoid",
+            Self::Silu => "silu",
+            Self::HardSigmoid => "hard_sigmoid",
+            Self::HardSwish => "hard_swish",
             Self::MaxPool { .. } => "max_pool",
             Self::AvgPool { .. } => "avg_pool",
             Self::GlobalAvgPool => "global_avg_pool",
+            Self::AdaptiveAvgPool { .. } => "adaptive_avg_pool",
             Self::Linear { .. } => "linear",
             Self::Dropout { .. } => "dropout",
             Self::Lrn { .. } => "lrn",
             Self::Add => "add",
+            Self::Multiply => "multiply",
             Self::Concat => "concat",
             Self::Flatten => "flatten",
         }
@@ -76,6 +84,11 @@ impl GraphBuilder {
     /// Number of classes.
     pub fn classes(&self) -> usize {
         self.classes
+    }
+
+    /// Shape of an image.
+    pub fn input(&self) -> Shape {
+        self.input
     }
 
     /// The newest node.
@@ -158,49 +171,21 @@ fn refuse(node: &Node, reason: String) -> ModelError {
     ModelError::Layer { layer: node.name.clone(), kind: node.kind.name(), reason }
 }
 
-/// Largest channel count, kernel, stride, padding or feature count.
-const SIZE_MAX: usize = 1 << 20;
 /// Largest result of one sample, and largest weight tensor, in elements.
 const ELEMENTS_MAX: u128 = 1 << 36;
 
 /// Refuses what no machine holds, before anything multiplies it.
 fn bounded(kind: &LayerKind, input: Shape, shape: Shape) -> Result<Shape, String> {
     let [channels, height, width] = shape.map(|size| size as u128);
-    let kernel = match kind {
-        LayerKind::Conv { kernel, .. } => (*kernel as u128).pow(2),
-        _ => 1,
-    };
     let weights = match kind {
-        LayerKind::Conv { .. } | LayerKind::Linear { .. } => channels * input[0] as u128 * kernel,
+        LayerKind::Conv(conv) => conv.weight_shape(input[0]).iter().map(|&n| n as u128).product(),
+        LayerKind::Linear { .. } => channels * input[0] as u128,
         _ => 0,
     };
     match weights.max(channels * height * width) {
         0..=ELEMENTS_MAX => Ok(shape),
         elements => Err(format!("{elements} elements are more than {ELEMENTS_MAX}")),
     }
-}
-
-/// Output length of a window sliding over `length` (rounded down, as in torchvision).
-fn slide(length: usize, kernel: usize, stride: usize, padding: usize) -> Result<usize, String> {
-    if kernel == 0 || stride == 0 || kernel.max(stride).max(padding) > SIZE_MAX {
-        return Err(format!(
-            "kernel {kernel} and stride {stride} must be in 1..={SIZE_MAX}, padding {padding} below"
-        ));
-    }
-    let padded = length + 2 * padding;
-    if padded < kernel {
-        return Err(format!("kernel {kernel} is larger than the padded input of {padded}"));
-    }
-    Ok((padded - kernel) / stride + 1)
-}
-
-fn pooled(shape: Shape, kernel: usize, stride: usize, padding: usize) -> Result<Shape, String> {
-    if 2 * padding > kernel {
-        return Err(format!("padding {padding} is more than half of kernel {kernel}"));
-    }
-    let [channels, height, width] = shape;
-    let side = |length| slide(length, kernel, stride, padding);
-    Ok([channels, side(height)?, side(width)?])
 }
 
 fn positive(what: &str, size: usize) -> Result<usize, String> {
@@ -210,21 +195,27 @@ fn positive(what: &str, size: usize) -> Result<usize, String> {
     }
 }
 
+/// Refuses a number of inputs that the layer does not take.
+fn counted(kind: &LayerKind, inputs: usize) -> Result<(), String> {
+    let (fits, wanted) = match kind {
+        LayerKind::Add | LayerKind::Concat => (inputs > 1, "at least two inputs"),
+        LayerKind::Multiply => (inputs == 2, "two inputs"),
+        _ => (inputs == 1, "one input"),
+    };
+    if fits { Ok(()) } else { Err(format!("{wanted} wanted, {inputs} given")) }
+}
+
 fn output_shape(kind: &LayerKind, inputs: &[Shape]) -> Result<Shape, String> {
     let first = *inputs.first().ok_or("it has no input")?;
-    let many = matches!(kind, LayerKind::Add | LayerKind::Concat);
-    if many != (inputs.len() > 1) {
-        let wanted = if many { "at least two inputs" } else { "one input" };
-        return Err(format!("{wanted} wanted, {} given", inputs.len()));
-    }
+    counted(kind, inputs.len())?;
     match *kind {
-        LayerKind::Conv { channels, kernel, stride, padding, .. } => {
-            let side = |length| slide(length, kernel, stride, padding);
-            Ok([positive("channels", channels)?, side(first[1])?, side(first[2])?])
-        }
-        LayerKind::MaxPool { kernel, stride, padding }
-        | LayerKind::AvgPool { kernel, stride, padding } => pooled(first, kernel, stride, padding),
+        LayerKind::Conv(conv) => conv.result(first),
+        LayerKind::MaxPool(pool) => pool.result(first),
+        LayerKind::AvgPool(pool) => pool.result(first),
         LayerKind::GlobalAvgPool => Ok([first[0], 1, 1]),
+        LayerKind::AdaptiveAvgPool { size: Pair([height, width]) } => {
+            Ok([first[0], positive("height", height)?, positive("width", width)?])
+        }
         LayerKind::Linear { features, .. } => match first {
             [_, 1, 1] => Ok([positive("features", features)?, 1, 1]),
             _ => Err(format!("its input is {first:?}: put a `flatten` before it")),
@@ -237,6 +228,15 @@ fn output_shape(kind: &LayerKind, inputs: &[Shape]) -> Result<Shape, String> {
             Some(other) => Err(format!("shapes {first:?} and {other:?} differ")),
             None => Ok(first),
         },
+        LayerKind::Multiply if inputs[1] == first || inputs[1] == [first[0], 1, 1] => Ok(first),
+        LayerKind::Multiply => {
+            let [channels, _, _] = first;
+            Err(format!(
+                "the second input is {:?}: {first:?} or {:?} is wanted",
+                inputs[1],
+                [channels, 1, 1]
+            ))
+        }
         LayerKind::Concat => {
             if let Some(other) = inputs.iter().find(|shape| shape[1..] != first[1..]) {
                 return Err(format!("heights or widths of {first:?} and {other:?} differ"));
@@ -244,7 +244,14 @@ fn output_shape(kind: &LayerKind, inputs: &[Shape]) -> Result<Shape, String> {
             Ok([inputs.iter().map(|shape| shape[0]).sum(), first[1], first[2]])
         }
         LayerKind::Flatten => Ok([elements(first), 1, 1]),
-        LayerKind::BatchNorm { .. } | LayerKind::Relu | LayerKind::Dropout { .. } => Ok(first),
+        LayerKind::BatchNorm { .. }
+        | LayerKind::Relu
+        | LayerKind::Relu6
+        | LayerKind::Sigmoid
+        | LayerKind::Silu
+        | LayerKind::HardSigmoid
+        | LayerKind::HardSwish
+        | LayerKind::Dropout { .. } => Ok(first),
     }
 }
 
@@ -333,8 +340,14 @@ fn file_layer(
     let bare = matches!(
         kind,
         LayerKind::Relu
+            | LayerKind::Relu6
+            | LayerKind::Sigmoid
+            | LayerKind::Silu
+            | LayerKind::HardSigmoid
+            | LayerKind::HardSwish
             | LayerKind::GlobalAvgPool
             | LayerKind::Add
+            | LayerKind::Multiply
             | LayerKind::Concat
             | LayerKind::Flatten
     );
@@ -394,6 +407,14 @@ mod tests {
             ("kernel = 3", "kernle = 3", "kernle"),
             ("kernel = 3", "kernel = 3\nstride = 0", "must be in 1..="),
             ("channels = 8", "channels = 99999999999", "channels"),
+            ("channels = 8", "channels = 8\ngroups = 2", "groups = 2 must divide"),
+            ("kernel = 3", "kernel = 3\ndilation = 9", "with dilation 9 is larger"),
+            (
+                "kind = \"add\"\n        inputs = [\"a\", \"relu2\"]",
+                "kind = \"multiply\"\ninputs = [\"a\", \"image\"]",
+                "the second input is [3, 8, 8]: [8, 8, 8] or [8, 1, 1]",
+            ),
+            ("kind = \"relu\"", "kind = \"silu\"\nrate = 1", "takes no further keys"),
             ("kind = \"relu\"", "kind = \"rleu\"", "rleu"),
             ("kind = \"relu\"", "kind = \"relu\"\nrate = 1", "takes no further keys"),
             ("\"relu2\"", "\"relu3\"", "not an earlier layer"),
@@ -405,13 +426,5 @@ mod tests {
             let error = from_toml(&text, [3, 8, 8], 5).expect_err(to).to_string();
             assert!(error.contains(message), "{to}: {error}");
         }
-    }
-
-    #[test]
-    fn windows_round_down() {
-        assert_eq!(slide(224, 7, 2, 3), Ok(112));
-        assert_eq!(slide(5, 2, 2, 0), Ok(2));
-        assert!(slide(2, 5, 1, 1).is_err());
-        assert!(slide(2, 1, 0, 0).is_err());
     }
 }

@@ -194,6 +194,33 @@ fn convolutions_of_every_geometry_agree() {
 }
 
 #[test]
+fn grouped_dilated_and_rectangular_convolutions_agree() {
+    for (seed, keys) in [
+        "channels = 6\nkernel = 3\npadding = 1\ngroups = 6",
+        "channels = 12\nkernel = 3\nstride = 2\npadding = 1\ngroups = 6\nbias = false",
+        "channels = 4\nkernel = 3\ngroups = 2",
+        "channels = 9\nkernel = 1\ngroups = 3",
+        "channels = 5\nkernel = 3\npadding = 2\ndilation = 2",
+        "channels = 5\nkernel = [1, 5]\npadding = [0, 2]\nstride = [2, 1]",
+        "channels = 6\nkernel = [3, 2]\ndilation = [2, 3]\npadding = [1, 0]\ngroups = 3",
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        around(&format!("[[layer]]\nkind = \"conv\"\n{keys}"), [3, 9, 8], seed as u64);
+    }
+    // Blocked: 32 channels in 32 groups and in 2, each with a ReLU within.
+    for groups in [32, 2] {
+        let middle = format!(
+            "[[layer]]\nkind = \"conv\"\nchannels = 32\nkernel = 3\npadding = 1\n\
+             [[layer]]\nkind = \"conv\"\nchannels = 32\nkernel = 3\npadding = 1\n\
+             groups = {groups}\n[[layer]]\nkind = \"relu\""
+        );
+        around(&middle, [3, 6, 6], groups + 40);
+    }
+}
+
+#[test]
 fn wide_convolutions_agree() {
     let middle = "[[layer]]\nkind = \"conv\"\nchannels = 32\nkernel = 3\npadding = 1\n\
                   [[layer]]\nkind = \"relu\"\n[[layer]]\nkind = \"conv\"\nchannels = 32\n\
@@ -235,6 +262,78 @@ fn pools_of_every_geometry_agree() {
         }
     }
     around("[[layer]]\nkind = \"global_avg_pool\"", [3, 7, 9], 5);
+}
+
+#[test]
+fn pools_that_reach_over_the_end_or_count_no_padding_agree() {
+    for keys in [
+        "kind = \"max_pool\"\nkernel = 3\nstride = 2\nceil_mode = true",
+        "kind = \"max_pool\"\nkernel = 2\nstride = 3\npadding = 1\nceil_mode = true",
+        "kind = \"max_pool\"\nkernel = [3, 2]\nstride = [1, 2]\npadding = [1, 0]",
+        "kind = \"avg_pool\"\nkernel = 3\nstride = 2\nceil_mode = true",
+        "kind = \"avg_pool\"\nkernel = 3\nstride = 2\npadding = 1\ncount_include_pad = false",
+        "kind = \"avg_pool\"\nkernel = 4\nstride = 3\npadding = 1\nceil_mode = true\n\
+         count_include_pad = false",
+        "kind = \"avg_pool\"\nkernel = [1, 3]\nstride = 1\npadding = [0, 1]",
+    ] {
+        around(&format!("[[layer]]\n{keys}"), [3, 8, 10], 6);
+    }
+}
+
+#[test]
+fn adaptive_pools_agree_for_sizes_that_divide_and_others() {
+    for size in ["3", "[4, 2]", "1", "[8, 6]", "5", "9"] {
+        let middle = format!("[[layer]]\nkind = \"adaptive_avg_pool\"\nsize = {size}");
+        around(&middle, [3, 8, 6], 7);
+    }
+    // The image itself, and channels that lie in blocks.
+    let text = "[[layer]]\nkind = \"adaptive_avg_pool\"\nsize = 5\n[[layer]]\nkind = \"conv\"\n\
+                channels = 16\nkernel = 1\n[[layer]]\nkind = \"adaptive_avg_pool\"\nsize = 3\n\
+                [[layer]]\nkind = \"flatten\"\n[[layer]]\nkind = \"linear\"\n\
+                features = \"classes\"";
+    let graph = from_toml(text, [3, 7, 7], CLASSES).expect("the file is right");
+    check(&case(graph, 3, 8));
+}
+
+#[test]
+fn functions_of_elements_agree_alone_and_shared() {
+    for kind in ["relu6", "sigmoid", "silu", "hard_sigmoid", "hard_swish"] {
+        // Times 4, so that bends are on both sides.
+        let wide = "[[layer]]\nname = \"twice\"\nkind = \"add\"\ninputs = [\"before\", \"before\"]\n\
+                    [[layer]]\nname = \"w\"\nkind = \"add\"\ninputs = [\"twice\", \"twice\"]\n";
+        around(&format!("{wide}[[layer]]\nkind = \"{kind}\""), [3, 6, 6], 1);
+        let shared = format!(
+            "{wide}[[layer]]\nname = \"f\"\nkind = \"{kind}\"\n\
+             [[layer]]\nkind = \"add\"\ninputs = [\"f\", \"w\"]"
+        );
+        around(&shared, [3, 6, 6], 2);
+    }
+}
+
+#[test]
+fn products_agree_per_element_and_per_channel() {
+    let gate = |channels: usize, more: &str| {
+        format!(
+            "[[layer]]\nname = \"trunk\"\nkind = \"conv\"\nchannels = {channels}\nkernel = 1\n\
+             [[layer]]\nname = \"squeeze\"\nkind = \"global_avg_pool\"\n{more}\
+             [[layer]]\nname = \"gate\"\nkind = \"sigmoid\"\n\
+             [[layer]]\nkind = \"multiply\"\ninputs = [\"trunk\", \"gate\"]"
+        )
+    };
+    for channels in [6, 16, 20] {
+        around(&gate(channels, ""), [3, 5, 6], 1);
+        let excite = format!("[[layer]]\nkind = \"conv\"\nchannels = {channels}\nkernel = 1\n");
+        around(&gate(channels, &excite), [3, 5, 6], 2);
+        let excite = format!(
+            "[[layer]]\nkind = \"flatten\"\n[[layer]]\nkind = \"linear\"\nfeatures = {channels}\n"
+        );
+        around(&gate(channels, &excite), [3, 5, 6], 3);
+    }
+    let each = "[[layer]]\nname = \"s\"\nkind = \"sigmoid\"\n\
+                [[layer]]\nkind = \"multiply\"\ninputs = [\"s\", \"before\"]";
+    around(each, [3, 5, 5], 4);
+    let square = "[[layer]]\nkind = \"multiply\"\ninputs = [\"before\", \"before\"]";
+    around(square, [3, 5, 5], 5);
 }
 
 #[test]

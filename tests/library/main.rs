@@ -13,6 +13,7 @@ mod gradients;
 mod moved;
 mod numbers;
 mod observe;
+mod parity;
 mod reference;
 mod report;
 mod second_user;

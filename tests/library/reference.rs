@@ -2,6 +2,7 @@
 //! with no code of the engine's. Gradients are its central differences.
 
 use kintsugi::config::seed::{Stream, purpose};
+use kintsugi::model::window::{Conv, MaxPool};
 use kintsugi::model::{Graph, LayerKind, Layout, Shape};
 
 /// Which statistics batch normalisation uses, and whether dropout drops.
@@ -16,6 +17,14 @@ pub struct Forward {
     pub logits: Vec<f64>,
     /// Batch mean and unbiased variance, in layout order.
     pub statistics: Vec<f64>,
+}
+
+fn sigmoid(x: f64) -> f64 {
+    1.0 / (1.0 + (-x).exp())
+}
+
+fn hard_sigmoid(x: f64) -> f64 {
+    (x / 6.0 + 0.5).clamp(0.0, 1.0)
 }
 
 struct Pass<'a> {
@@ -59,23 +68,40 @@ pub fn forward(
     Forward { loss, logits, statistics: pass.statistics }
 }
 
-/// Calls `visit` with (output row, output column, input row, input column) of every window element
-/// that lies within the input.
+/// A window that slides, along height and width.
+#[derive(Clone, Copy)]
+struct Window {
+    kernel: [usize; 2],
+    stride: [usize; 2],
+    padding: [usize; 2],
+    dilation: [usize; 2],
+}
+
+impl Window {
+    fn of_pool(MaxPool { kernel, stride, padding, .. }: MaxPool) -> Self {
+        Self { kernel: kernel.0, stride: stride.0, padding: padding.0, dilation: [1; 2] }
+    }
+}
+
+/// Calls `visit` with (output row, output column, kernel row and column, input row, input column)
+/// of every window element that lies within the input.
 fn windows(
-    [height, width]: [usize; 2],
+    size: [usize; 2],
     [rows, columns]: [usize; 2],
-    kernel: usize,
-    stride: usize,
-    padding: usize,
+    window: Window,
     mut visit: impl FnMut(usize, usize, usize, usize, usize, usize),
 ) {
+    let Window { kernel, stride, padding, dilation } = window;
+    let inside = |axis: usize, at: usize, tap: usize| {
+        let place = (at * stride[axis] + tap * dilation[axis]).checked_sub(padding[axis])?;
+        (place < size[axis]).then_some(place)
+    };
     for row in 0..rows {
         for column in 0..columns {
-            for i in 0..kernel {
-                for j in 0..kernel {
-                    let (y, x) = (row * stride + i, column * stride + j);
-                    if y >= padding && x >= padding && y - padding < height && x - padding < width {
-                        visit(row, column, i, j, y - padding, x - padding);
+            for i in 0..kernel[0] {
+                for j in 0..kernel[1] {
+                    if let (Some(y), Some(x)) = (inside(0, row, i), inside(1, column, j)) {
+                        visit(row, column, i, j, y, x);
                     }
                 }
             }
@@ -95,20 +121,33 @@ impl Pass<'_> {
         let from: Shape = self.graph.shape_of(node.inputs[0]);
         let x = inputs[0];
         match node.kind {
-            LayerKind::Conv { kernel, stride, padding, .. } => {
-                self.conv(index, x, from, (kernel, stride, padding))
-            }
+            LayerKind::Conv(conv) => self.conv(index, x, from, conv),
             LayerKind::Linear { .. } => self.linear(index, x, from[0]),
             LayerKind::BatchNorm { epsilon, .. } => self.batch_norm(index, x, f64::from(epsilon)),
             LayerKind::Relu => x.iter().map(|&v| v.max(0.0)).collect(),
-            LayerKind::MaxPool { kernel, stride, padding } => {
-                self.pool(index, x, from, (kernel, stride, padding), f64::NEG_INFINITY, f64::max)
+            LayerKind::Relu6 => x.iter().map(|&v| v.clamp(0.0, 6.0)).collect(),
+            LayerKind::Sigmoid => x.iter().map(|&v| sigmoid(v)).collect(),
+            LayerKind::Silu => x.iter().map(|&v| v * sigmoid(v)).collect(),
+            LayerKind::HardSigmoid => x.iter().map(|&v| hard_sigmoid(v)).collect(),
+            LayerKind::HardSwish => x.iter().map(|&v| v * hard_sigmoid(v)).collect(),
+            LayerKind::MaxPool(pool) => {
+                let window = Window::of_pool(pool);
+                self.pool(index, x, from, window, f64::NEG_INFINITY, f64::max)
             }
-            LayerKind::AvgPool { kernel, stride, padding } => {
-                let area = (kernel * kernel) as f64;
+            LayerKind::AvgPool(pool) => {
+                let window = Window::of_pool(pool.window());
                 let add = |a: f64, b: f64| a + b;
-                let sums = self.pool(index, x, from, (kernel, stride, padding), 0.0, add);
-                sums.into_iter().map(|v| v / area).collect()
+                let sums = self.pool(index, x, from, window, 0.0, add);
+                let counted = match pool.count_include_pad && !pool.ceil_mode {
+                    true => vec![pool.kernel.area() as f64; sums.len()],
+                    false => self.pool(index, &vec![1.0; x.len()], from, window, 0.0, add),
+                };
+                sums.into_iter().zip(counted).map(|(v, count)| v / count).collect()
+            }
+            LayerKind::AdaptiveAvgPool { .. } => self.adaptive(index, x, from),
+            LayerKind::Multiply => {
+                let per_value = x.len() / inputs[1].len();
+                (0..x.len()).map(|at| x[at] * inputs[1][at / per_value]).collect()
             }
             LayerKind::GlobalAvgPool => {
                 let area = from[1] * from[2];
@@ -141,8 +180,12 @@ impl Pass<'_> {
         index: usize,
         x: &[f64],
         [channels, height, width]: Shape,
-        (kernel, stride, padding): (usize, usize, usize),
+        conv: Conv,
     ) -> Vec<f64> {
+        let Conv { kernel, stride, padding, dilation, groups, .. } = conv;
+        let (kernel, stride, padding, dilation) = (kernel.0, stride.0, padding.0, dilation.0);
+        let window = Window { kernel, stride, padding, dilation };
+        let in_group = channels / groups;
         let [outputs, rows, columns] = self.graph.nodes[index].shape;
         let weight = self.tensor(index, "weight").expect("a convolution has weights");
         let bias = self.tensor(index, "bias");
@@ -151,20 +194,15 @@ impl Pass<'_> {
             for output in 0..outputs {
                 let plane = (sample * outputs + output) * rows * columns;
                 y[plane..plane + rows * columns].fill(bias.map_or(0.0, |bias| bias[output]));
-                for channel in 0..channels {
-                    let source = (sample * channels + channel) * height * width;
-                    let taps = (output * channels + channel) * kernel * kernel;
-                    windows(
-                        [height, width],
-                        [rows, columns],
-                        kernel,
-                        stride,
-                        padding,
-                        |row, column, i, j, v, u| {
-                            y[plane + row * columns + column] +=
-                                weight[taps + i * kernel + j] * x[source + v * width + u];
-                        },
-                    );
+                let group = output / (outputs / groups);
+                for channel in 0..in_group {
+                    let source = (sample * channels + group * in_group + channel) * height * width;
+                    let taps = (output * in_group + channel) * kernel[0] * kernel[1];
+                    let add = |row, column, i, j, v, u| {
+                        y[plane + row * columns + column] +=
+                            weight[taps + i * kernel[1] + j] * x[source + v * width + u];
+                    };
+                    windows([height, width], [rows, columns], window, add);
                 }
             }
         }
@@ -191,7 +229,7 @@ impl Pass<'_> {
         index: usize,
         x: &[f64],
         [_, height, width]: Shape,
-        (kernel, stride, padding): (usize, usize, usize),
+        window: Window,
         first: f64,
         join: impl Fn(f64, f64) -> f64,
     ) -> Vec<f64> {
@@ -199,18 +237,34 @@ impl Pass<'_> {
         let mut y = Vec::new();
         for plane in x.chunks(height * width) {
             let mut out = vec![first; rows * columns];
-            windows(
-                [height, width],
-                [rows, columns],
-                kernel,
-                stride,
-                padding,
-                |row, column, _, _, v, u| {
-                    let at = row * columns + column;
-                    out[at] = join(out[at], plane[v * width + u]);
-                },
-            );
+            windows([height, width], [rows, columns], window, |row, column, _, _, v, u| {
+                let at = row * columns + column;
+                out[at] = join(out[at], plane[v * width + u]);
+            });
             y.extend(out);
+        }
+        y
+    }
+
+    /// Every element's share of the means whose window it is in.
+    fn adaptive(&self, index: usize, x: &[f64], [_, height, width]: Shape) -> Vec<f64> {
+        let [_, rows, columns] = self.graph.nodes[index].shape;
+        let within = |element: usize, length: usize, at: usize, windows: usize| {
+            // first = floor(at * length / windows), end = ceil((at + 1) * length / windows).
+            let first = (at * length) as f64 / windows as f64;
+            let end = ((at + 1) * length) as f64 / windows as f64;
+            element as f64 >= first.floor() && (element as f64) < end.ceil()
+        };
+        let mut y = Vec::new();
+        for plane in x.chunks(height * width) {
+            for (row, column) in (0..rows).flat_map(|row| (0..columns).map(move |c| (row, c))) {
+                let own = (0..plane.len()).filter(|at| {
+                    within(at / width, height, row, rows)
+                        && within(at % width, width, column, columns)
+                });
+                let own: Vec<f64> = own.map(|at| plane[at]).collect();
+                y.push(own.iter().sum::<f64>() / own.len() as f64);
+            }
         }
         y
     }

@@ -76,6 +76,21 @@ impl Buffer {
         }
     }
 
+    /// Two spans that share nothing: one to read, one to write.
+    pub fn pair(&mut self, read: Span, write: Span) -> (&[f32], &mut [f32]) {
+        self.check(read);
+        self.check(write);
+        let numbers = |bytes: usize| bytes / size_of::<f32>();
+        let (first, second) =
+            if read.offset < write.offset { (read, write) } else { (write, read) };
+        let between = numbers(second.offset);
+        assert!(first.offset + first.bytes <= second.offset, "{read:?} and {write:?} overlap");
+        let (low, high) = self.as_mut_slice().split_at_mut(between);
+        let low = &mut low[numbers(first.offset)..][..numbers(first.bytes)];
+        let high = &mut high[..numbers(second.bytes)];
+        if read.offset < write.offset { (low, high) } else { (high, low) }
+    }
+
     /// All of it as numbers.
     pub fn as_slice(&self) -> &[f32] {
         self.slice(Span { offset: 0, bytes: self.bytes() })
@@ -115,6 +130,23 @@ mod tests {
             buffer.as_mut_slice().fill(1.5);
             assert_eq!(buffer.slice(Span { offset: 0, bytes: 4 }), [1.5]);
         }
+    }
+
+    #[test]
+    fn a_pair_of_spans_is_read_and_written_in_either_order() {
+        let mut buffer = Buffer::zeroed(192);
+        let (low, high) = (Span { offset: 0, bytes: 8 }, Span { offset: 64, bytes: 12 });
+        buffer.pair(high, low).1.copy_from_slice(&[1.0, 2.0]);
+        let (read, write) = buffer.pair(low, high);
+        assert_eq!(read, [1.0, 2.0]);
+        write.fill(3.0);
+        assert_eq!(buffer.slice(high), [3.0; 3]);
+    }
+
+    #[test]
+    #[should_panic(expected = "overlap")]
+    fn spans_that_overlap_are_no_pair() {
+        Buffer::zeroed(192).pair(Span { offset: 0, bytes: 68 }, Span { offset: 64, bytes: 4 });
     }
 
     #[test]

@@ -4,7 +4,7 @@
 use std::ptr::null_mut;
 
 use super::create_pointwise::{
-    create_batch_norm, create_join, create_lrn, create_relu, create_softmax,
+    create_batch_norm, create_eltwise, create_join, create_lrn, create_softmax,
 };
 use super::create_products::{
     create_conv, create_conv_backward_weights, create_linear, create_pool,
@@ -37,7 +37,9 @@ fn create(
         Op::BatchNorm { .. } | Op::BatchNormBackward { .. } => {
             create_batch_norm(engine, operation, attr, out)
         }
-        Op::Relu { .. } | Op::ReluBackward { .. } => create_relu(engine, operation, attr, out),
+        Op::Pointwise { .. } | Op::PointwiseBackward { .. } => {
+            create_eltwise(engine, operation, attr, out)
+        }
         Op::LogSoftmax { .. } | Op::LogSoftmaxBackward { .. } => {
             create_softmax(engine, operation, attr, out)
         }

@@ -3,7 +3,7 @@
 use std::ffi::{c_int, c_uint};
 use std::ptr::null;
 
-use super::operation::{Activation, Algorithm, Direction, Norm, Operation};
+use super::operation::{Activation, Algorithm, Direction, Function, Norm, Operation};
 use super::result::Created;
 use super::sys;
 
@@ -176,47 +176,62 @@ pub(super) fn create_batch_norm(
     }
 }
 
-pub(super) fn create_relu(
+/// oneDNN's name of a function, and its constants alpha and beta.
+fn eltwise(function: Function) -> (c_int, f32, f32) {
+    match function {
+        Function::Relu => (sys::ELTWISE_RELU_USE_DST, 0.0, 0.0),
+        Function::Relu6 => (sys::ELTWISE_CLIP_V2_USE_DST, 0.0, 6.0),
+        Function::Sigmoid => (sys::ELTWISE_LOGISTIC_USE_DST, 0.0, 0.0),
+        Function::Silu => (sys::ELTWISE_SWISH, 1.0, 0.0),
+        Function::HardSigmoid => (sys::ELTWISE_HARDSIGMOID, 1.0 / 6.0, 0.5),
+        Function::HardSwish => (sys::ELTWISE_HARDSWISH, 1.0 / 6.0, 0.5),
+        Function::Scale(factor) => (sys::ELTWISE_LINEAR, factor, 0.0),
+    }
+}
+
+pub(super) fn create_eltwise(
     engine: *mut sys::engine,
     operation: &Operation<'_>,
     attr: *mut sys::attr,
     out: &mut *mut sys::primitive_desc,
 ) -> Created {
     match operation {
-        Operation::Relu { direction, data } => {
+        Operation::Pointwise { direction, function, data } => {
+            let (code, alpha, beta) = eltwise(*function);
             // SAFETY: live handles.
             let status = unsafe {
                 sys::dnnl_eltwise_forward_primitive_desc_create(
                     out,
                     engine,
                     direction.code(),
-                    sys::ELTWISE_RELU_USE_DST,
+                    code,
                     data.raw(),
                     data.raw(),
-                    0.0,
-                    0.0,
+                    alpha,
+                    beta,
                     attr,
                 )
             };
-            ("relu forward", status)
+            ("eltwise forward", status)
         }
-        Operation::ReluBackward { diff, data, hint } => {
+        Operation::PointwiseBackward { function, diff, data, hint } => {
+            let (code, alpha, beta) = eltwise(*function);
             // SAFETY: live handles.
             let status = unsafe {
                 sys::dnnl_eltwise_backward_primitive_desc_create(
                     out,
                     engine,
-                    sys::ELTWISE_RELU_USE_DST,
+                    code,
                     diff.raw(),
                     diff.raw(),
                     data.raw(),
-                    0.0,
-                    0.0,
+                    alpha,
+                    beta,
                     hint.raw(),
                     attr,
                 )
             };
-            ("relu backward", status)
+            ("eltwise backward", status)
         }
         _ => unreachable!("dispatched by `create`"),
     }

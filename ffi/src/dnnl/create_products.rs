@@ -16,23 +16,27 @@ fn pooling(kind: Pooling) -> c_int {
     match kind {
         Pooling::Max => sys::POOLING_MAX,
         Pooling::Average => sys::POOLING_AVG_INCLUDE_PADDING,
+        Pooling::AverageInside => sys::POOLING_AVG_EXCLUDE_PADDING,
     }
 }
 
 /// A window as the arrays that oneDNN reads.
 struct Geometry {
     kernel: Vec<i64>,
-    strides: [i64; 2],
-    padding: [i64; 2],
+    strides: Vec<i64>,
+    padding: Vec<i64>,
+    padding_end: Vec<i64>,
+    /// oneDNN counts the elements that are skipped.
+    dilation: Vec<i64>,
 }
-
-const DILATION: [i64; 2] = [0, 0];
 
 fn geometry(window: Window) -> Geometry {
     Geometry {
         kernel: signed(&window.kernel),
-        strides: [window.stride as i64; 2],
-        padding: [window.padding as i64; 2],
+        strides: signed(&window.stride),
+        padding: signed(&window.padding),
+        padding_end: signed(&window.padding_end),
+        dilation: signed(&window.dilation.map(|distance| distance.saturating_sub(1))),
     }
 }
 
@@ -57,9 +61,9 @@ pub(super) fn create_conv(
                     optional(*bias),
                     dst.raw(),
                     g.strides.as_ptr(),
-                    DILATION.as_ptr(),
+                    g.dilation.as_ptr(),
                     g.padding.as_ptr(),
-                    g.padding.as_ptr(),
+                    g.padding_end.as_ptr(),
                     attr,
                 )
             };
@@ -77,9 +81,9 @@ pub(super) fn create_conv(
                     weights.raw(),
                     diff_dst.raw(),
                     g.strides.as_ptr(),
-                    DILATION.as_ptr(),
+                    g.dilation.as_ptr(),
                     g.padding.as_ptr(),
-                    g.padding.as_ptr(),
+                    g.padding_end.as_ptr(),
                     hint.raw(),
                     attr,
                 )
@@ -110,9 +114,9 @@ pub(super) fn create_conv_backward_weights(
                     optional(*diff_bias),
                     diff_dst.raw(),
                     g.strides.as_ptr(),
-                    DILATION.as_ptr(),
+                    g.dilation.as_ptr(),
                     g.padding.as_ptr(),
-                    g.padding.as_ptr(),
+                    g.padding_end.as_ptr(),
                     hint.raw(),
                     attr,
                 )
@@ -201,9 +205,9 @@ pub(super) fn create_pool(
                     dst.raw(),
                     g.strides.as_ptr(),
                     g.kernel.as_ptr(),
-                    DILATION.as_ptr(),
+                    g.dilation.as_ptr(),
                     g.padding.as_ptr(),
-                    g.padding.as_ptr(),
+                    g.padding_end.as_ptr(),
                     attr,
                 )
             };
@@ -221,9 +225,9 @@ pub(super) fn create_pool(
                     diff_dst.raw(),
                     g.strides.as_ptr(),
                     g.kernel.as_ptr(),
-                    DILATION.as_ptr(),
+                    g.dilation.as_ptr(),
                     g.padding.as_ptr(),
-                    g.padding.as_ptr(),
+                    g.padding_end.as_ptr(),
                     hint.raw(),
                     attr,
                 )

@@ -21,17 +21,18 @@ pub struct MemoryDesc {
 }
 
 impl MemoryDesc {
-    /// Dimensions (1, 2 or 4 of them) in a given order.
+    /// Dimensions (1, 2, 4 or 5 of them) in a given order.
     pub fn new(dims: &[usize], order: Order) -> Result<Self, Error> {
         let tag = match (order, dims.len()) {
             (Order::Any, 1..=12) => sys::TAG_ANY,
             (Order::Plain, 1) => sys::TAG_A,
             (Order::Plain, 2) => sys::TAG_AB,
             (Order::Plain, 4) => sys::TAG_ABCD,
+            (Order::Plain, 5) => sys::TAG_ABCDE,
             _ => {
                 return Err(Error::Refused {
                     call: "memory_desc_create",
-                    reason: format!("{} dimensions; 1, 2 or 4 are supported", dims.len()),
+                    reason: format!("{} dimensions; 1, 2, 4 or 5 are supported", dims.len()),
                 });
             }
         };

@@ -13,7 +13,9 @@ pub mod sys;
 
 pub use buffer::{Buffer, Span};
 pub use memory::{MemoryDesc, Order};
-pub use operation::{Activation, Algorithm, Direction, Lrn, Norm, Operation, Pooling, Window};
+pub use operation::{
+    Activation, Algorithm, Direction, Function, Lrn, Norm, Operation, Pooling, Window,
+};
 pub use primitive::{Arg, Context, Data, Primitive, PrimitiveDesc};
 pub use result::{Error, Status};
 

@@ -34,13 +34,18 @@ pub enum Algorithm {
     AddRelu,
 }
 
-/// A sliding window over height and width, the same in both; sizes in elements.
+/// A sliding window over height and width; sizes in elements.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub struct Window {
     pub kernel: [usize; 2],
-    pub stride: usize,
-    pub padding: usize,
+    pub stride: [usize; 2],
+    /// Above and to the left.
+    pub padding: [usize; 2],
+    /// Below and to the right.
+    pub padding_end: [usize; 2],
+    /// Distance of two elements of a kernel; 1: they are neighbours.
+    pub dilation: [usize; 2],
 }
 
 /// Which pooling.
@@ -50,6 +55,27 @@ pub enum Pooling {
     Max,
     /// The mean over the window, padding counted.
     Average,
+    /// The mean over the part of the window that is not padding.
+    AverageInside,
+}
+
+/// What becomes of each element.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Function {
+    /// `max(x, 0)`.
+    Relu,
+    /// `min(max(x, 0), 6)`.
+    Relu6,
+    /// `1 / (1 + exp(-x))`.
+    Sigmoid,
+    /// `x / (1 + exp(-x))`.
+    Silu,
+    /// `min(max(x / 6 + 1 / 2, 0), 1)`.
+    HardSigmoid,
+    /// `x min(max(x / 6 + 1 / 2, 0), 1)`.
+    HardSwish,
+    /// Times a constant.
+    Scale(f32),
 }
 
 /// Whether ReLU is applied within the operation.
@@ -144,12 +170,14 @@ pub enum Operation<'a> {
         diff_dst: Md<'a>,
         hint: Hint<'a>,
     },
-    /// Backward reads the forward result, not its source.
-    Relu {
+    Pointwise {
         direction: Direction,
+        function: Function,
         data: Md<'a>,
     },
-    ReluBackward {
+    /// Of ReLU, ReLU6 and the sigmoid it reads the forward result, of others the source.
+    PointwiseBackward {
+        function: Function,
         diff: Md<'a>,
         data: Md<'a>,
         hint: Hint<'a>,

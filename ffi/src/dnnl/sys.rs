@@ -46,9 +46,16 @@ pub const BACKWARD_DATA: c_int = 160;
 
 pub const CONVOLUTION_DIRECT: c_int = 0x1;
 pub const ELTWISE_RELU: c_int = 0x20;
+pub const ELTWISE_LINEAR: c_int = 0x26;
+pub const ELTWISE_HARDSIGMOID: c_int = 0x28;
+pub const ELTWISE_SWISH: c_int = 0x2c;
+pub const ELTWISE_HARDSWISH: c_int = 0x34;
 pub const ELTWISE_RELU_USE_DST: c_int = 0x100;
+pub const ELTWISE_LOGISTIC_USE_DST: c_int = 0x104;
+pub const ELTWISE_CLIP_V2_USE_DST: c_int = 0x106;
 pub const POOLING_MAX: c_int = 0x1ff;
 pub const POOLING_AVG_INCLUDE_PADDING: c_int = 0x2ff;
+pub const POOLING_AVG_EXCLUDE_PADDING: c_int = 0x3ff;
 pub const LRN_ACROSS_CHANNELS: c_int = 0xaff;
 pub const SOFTMAX_LOG: c_int = 0x30001;
 pub const BINARY_ADD: c_int = 0x1fff0;
@@ -63,6 +70,7 @@ pub const TAG_ANY: c_int = 1;
 pub const TAG_A: c_int = 2;
 pub const TAG_AB: c_int = 3;
 pub const TAG_ABCD: c_int = 5;
+pub const TAG_ABCDE: c_int = 6;
 
 pub const QUERY_IMPL_INFO_STR: c_int = 8;
 pub const QUERY_EXEC_ARG_MD: c_int = 255;

@@ -4,7 +4,9 @@ use std::rc::Rc;
 
 use kintsugi_ffi::dnnl::{self, Context, MemoryDesc, Operation as Op, PrimitiveDesc};
 
-use super::translation::{activation, algorithm, direction, lrn, norm, pooling, role, window};
+use super::translation::{
+    activation, algorithm, direction, function, lrn, norm, pooling, role, window,
+};
 use crate::config::ConfigError;
 use crate::engine::plan::operation::{
     Access, Argument, Backend, Choice, Kernel, Operation, Refusal, Role,
@@ -194,17 +196,19 @@ impl OneDnn {
 
     fn pointwise(&self, operation: &Operation<'_>) -> Result<PrimitiveDesc, Refusal> {
         match *operation {
-            Operation::Relu { direction: way, data } => {
-                self.create(&Op::Relu { direction: direction(way), data: &*self.memory(data)? })
+            Operation::Pointwise { direction: way, function: f, data } => {
+                let data = self.memory(data)?;
+                let (direction, function) = (direction(way), function(f));
+                self.create(&Op::Pointwise { direction, function, data: &data })
             }
             Operation::LogSoftmax { direction: way, data } => {
                 let data = self.memory(data)?;
                 self.create(&Op::LogSoftmax { direction: direction(way), data: &data })
             }
-            Operation::ReluBackward { diff, data, hint } => {
+            Operation::PointwiseBackward { function: f, diff, data, hint } => {
                 let (diff, data) = (self.memory(diff)?, self.memory(data)?);
-                let hint = &self.kernels[hint];
-                self.create(&Op::ReluBackward { diff: &diff, data: &data, hint })
+                let (function, hint) = (function(f), &self.kernels[hint]);
+                self.create(&Op::PointwiseBackward { function, diff: &diff, data: &data, hint })
             }
             Operation::LogSoftmaxBackward { diff, data, hint } => {
                 let (diff, data) = (self.memory(diff)?, self.memory(data)?);
@@ -276,8 +280,8 @@ impl OneDnn {
             Asked::Linear { .. }
             | Asked::LinearBackwardData { .. }
             | Asked::LinearBackwardWeights { .. } => self.linear(operation),
-            Asked::Relu { .. }
-            | Asked::ReluBackward { .. }
+            Asked::Pointwise { .. }
+            | Asked::PointwiseBackward { .. }
             | Asked::LogSoftmax { .. }
             | Asked::LogSoftmaxBackward { .. } => self.pointwise(operation),
             Asked::Pool { .. } | Asked::PoolBackward { .. } => self.pool(operation),

@@ -166,6 +166,19 @@ impl Executor {
                     let mask = &mut self.arena.slice_mut(place(*value))[..*elements];
                     fill_mask(mask, *rate, batch.dropout_key, *node);
                 }
+                Action::Average { windows, pass, from, to } => {
+                    let to = place(*to);
+                    match *from {
+                        Place::Value(from) => {
+                            let (from, to) = self.arena.pair(place(from), to);
+                            windows.run(*pass, from, to);
+                        }
+                        Place::Image => {
+                            windows.run(*pass, batch.images, self.arena.slice_mut(to));
+                        }
+                        Place::Weight(_) => unreachable!("no layer averages weights"),
+                    }
+                }
                 Action::Loss { log_probabilities, seed } => {
                     let logarithms = self.arena.slice(place(*log_probabilities));
                     batch.outcome = score(logarithms, batch.labels, self.graph.classes);

@@ -4,7 +4,7 @@ use kintsugi_ffi::dnnl;
 
 use crate::engine::error::EngineError;
 use crate::engine::plan::operation::{
-    Algorithm, Direction, Lrn, Norm, Pooling, Refusal, Role, Window,
+    Algorithm, Direction, Function, Lrn, Norm, Pooling, Refusal, Role, Window,
 };
 use crate::engine::plan::placement::{self, Span};
 use crate::model::saved::Activation;
@@ -82,13 +82,27 @@ pub fn pooling(kind: Pooling) -> dnnl::Pooling {
     match kind {
         Pooling::Max => dnnl::Pooling::Max,
         Pooling::Average => dnnl::Pooling::Average,
+        Pooling::AverageInside => dnnl::Pooling::AverageInside,
+    }
+}
+
+/// What becomes of each element.
+pub fn function(function: Function) -> dnnl::Function {
+    match function {
+        Function::Relu => dnnl::Function::Relu,
+        Function::Relu6 => dnnl::Function::Relu6,
+        Function::Sigmoid => dnnl::Function::Sigmoid,
+        Function::Silu => dnnl::Function::Silu,
+        Function::HardSigmoid => dnnl::Function::HardSigmoid,
+        Function::HardSwish => dnnl::Function::HardSwish,
+        Function::Scale(factor) => dnnl::Function::Scale(factor),
     }
 }
 
 /// A sliding window.
 pub fn window(window: Window) -> dnnl::Window {
-    let Window { kernel, stride, padding } = window;
-    dnnl::Window { kernel, stride, padding }
+    let Window { kernel, stride, padding, padding_end, dilation } = window;
+    dnnl::Window { kernel, stride, padding, padding_end, dilation }
 }
 
 /// Batch normalisation.

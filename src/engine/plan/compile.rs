@@ -137,6 +137,7 @@ mod tests {
     use super::super::tensor::ElementType;
     use super::*;
     use crate::model::spec::GraphBuilder;
+    use crate::model::window::{Conv, MaxPool, Pair};
     use crate::model::{catalogue, cost, layout};
 
     const BATCH: usize = 4;
@@ -169,14 +170,27 @@ mod tests {
         }
     }
 
+    /// Squeeze-and-excitation: its product keeps both inputs, which others may keep too.
+    fn gated(builder: &mut GraphBuilder) {
+        let trunk = builder.last();
+        builder.then("squeeze", LayerKind::GlobalAvgPool);
+        builder.then("excite", LayerKind::Conv(Conv::new(8, 1)));
+        let gate = builder.then("gate", LayerKind::Sigmoid);
+        builder.node("gated", LayerKind::Multiply, &[trunk, Some(gate)]);
+        builder.then("grouped", LayerKind::Conv(Conv { groups: 4, ..Conv::new(8, 3) }));
+        builder.then("silu", LayerKind::Silu);
+        builder.then("adaptive", LayerKind::AdaptiveAvgPool { size: Pair::both(5) });
+    }
+
     #[test]
     fn a_models_cost_is_what_its_plan_saves() {
         // Without batch norm, whose ReLU leaves a mask where it is computed within.
         let mut builder = GraphBuilder::new("several", [3, 16, 16], 10);
-        let conv = LayerKind::Conv { channels: 8, kernel: 3, stride: 1, padding: 1, bias: true };
-        builder.then("conv", conv);
+        let conv = Conv { padding: Pair::both(1), ..Conv::new(8, 3) };
+        builder.then("conv", LayerKind::Conv(conv));
         builder.then("relu1", LayerKind::Relu);
-        builder.then("pool", LayerKind::MaxPool { kernel: 2, stride: 2, padding: 0 });
+        builder.then("pool", LayerKind::MaxPool(MaxPool::new(2, 2)));
+        gated(&mut builder);
         builder.then("lrn", LayerKind::Lrn { size: 5, alpha: 1e-4, beta: 0.75, k: 2.0 });
         builder.then("flatten", LayerKind::Flatten);
         builder.then("dropout", LayerKind::Dropout { rate: 0.5 });

@@ -5,6 +5,7 @@
 //! `layers` write steps through the `builder`; `compile` puts a whole graph together; `placement`
 //! finds places for what `lifetime` found to live. `steps` is what comes out.
 
+pub mod adaptive;
 pub mod builder;
 pub mod compile;
 pub mod layer;

@@ -26,8 +26,21 @@ pub enum Algorithm {
 #[allow(missing_docs)]
 pub struct Window {
     pub kernel: [usize; 2],
-    pub stride: usize,
-    pub padding: usize,
+    pub stride: [usize; 2],
+    /// Above and to the left.
+    pub padding: [usize; 2],
+    /// Below and to the right.
+    pub padding_end: [usize; 2],
+    /// Distance of two elements of a kernel; 1: they are neighbours.
+    pub dilation: [usize; 2],
+}
+
+impl Window {
+    /// All of a plane of this size.
+    pub fn whole(size: [usize; 2]) -> Self {
+        let (none, one) = ([0; 2], [1; 2]);
+        Self { kernel: size, stride: one, padding: none, padding_end: none, dilation: one }
+    }
 }
 
 /// Which pooling.
@@ -37,6 +50,34 @@ pub enum Pooling {
     Max,
     /// The mean over the window, padding counted.
     Average,
+    /// The mean over the part of the window that is not padding.
+    AverageInside,
+}
+
+/// What becomes of each element.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Function {
+    /// `max(x, 0)`.
+    Relu,
+    /// `min(max(x, 0), 6)`.
+    Relu6,
+    /// `1 / (1 + exp(-x))`.
+    Sigmoid,
+    /// `x / (1 + exp(-x))`.
+    Silu,
+    /// `min(max(x / 6 + 1 / 2, 0), 1)`.
+    HardSigmoid,
+    /// `x min(max(x / 6 + 1 / 2, 0), 1)`.
+    HardSwish,
+    /// Times a constant.
+    Scale(f32),
+}
+
+impl Function {
+    /// Whether a backward pass reads the forward result; else it reads the source.
+    pub fn is_seen_from_result(self) -> bool {
+        matches!(self, Self::Relu | Self::Relu6 | Self::Sigmoid)
+    }
 }
 
 /// Batch normalisation.
@@ -115,12 +156,14 @@ pub enum Operation<'a> {
         sources: &'a [&'a Desc],
         axis: usize,
     },
+    /// Of `b`, a size of 1 stands for any.
     Binary {
         algorithm: Algorithm,
         a: &'a Desc,
         b: &'a Desc,
         to: &'a Desc,
     },
+    /// Weights of several groups have one dimension more, the groups, before all others.
     Conv {
         direction: Direction,
         src: &'a Desc,
@@ -166,12 +209,13 @@ pub enum Operation<'a> {
         diff_dst: &'a Desc,
         hint: Kernel,
     },
-    /// Backward reads the forward result, not its source.
-    Relu {
+    Pointwise {
         direction: Direction,
+        function: Function,
         data: &'a Desc,
     },
-    ReluBackward {
+    PointwiseBackward {
+        function: Function,
         diff: &'a Desc,
         data: &'a Desc,
         hint: Kernel,
@@ -234,8 +278,8 @@ impl Operation<'_> {
         };
         let with = |roles: &[Role], more: Option<Role>| [roles, more.as_slice()].concat();
         let (read, written) = match self {
-            Self::Reorder { .. } | Self::Cut { .. } | Self::Relu { .. } => (vec![Src], vec![Dst]),
-            Self::LogSoftmax { .. } => (vec![Src], vec![Dst]),
+            Self::Reorder { .. } | Self::Cut { .. } => (vec![Src], vec![Dst]),
+            Self::Pointwise { .. } | Self::LogSoftmax { .. } => (vec![Src], vec![Dst]),
             Self::Concat { sources, .. } => ((0..sources.len()).map(Source).collect(), vec![Dst]),
             Self::Binary { .. } => (vec![Src, Src1], vec![Dst]),
             Self::Conv { bias, .. } | Self::Linear { bias, .. } => {
@@ -248,7 +292,10 @@ impl Operation<'_> {
             | Self::LinearBackwardWeights { diff_bias, .. } => {
                 (vec![Src, DiffDst], with(&[DiffWeights], diff_bias.map(|_| DiffBias)))
             }
-            Self::ReluBackward { .. } | Self::LogSoftmaxBackward { .. } => {
+            Self::PointwiseBackward { function, .. } if !function.is_seen_from_result() => {
+                (vec![Src, DiffDst], vec![DiffSrc])
+            }
+            Self::PointwiseBackward { .. } | Self::LogSoftmaxBackward { .. } => {
                 (vec![Dst, DiffDst], vec![DiffSrc])
             }
             Self::Pool { .. } | Self::Lrn { .. } => (vec![Src], vec![Dst, Workspace]),

@@ -21,6 +21,7 @@ fn desc(operation: &Operation<'_>, role: Role) -> Option<Desc> {
     use Operation as Op;
     match *operation {
         Op::Reorder { from, .. } | Op::Cut { from, .. } if role == Role::Src => plain(from),
+        Op::Binary { b, .. } if role == Role::Src1 => plain(b),
         Op::Reorder { to, .. } | Op::Cut { to, .. } | Op::Binary { to, .. } => plain(to),
         Op::Concat { sources, axis } => match role {
             Role::Source(at) => plain(sources[at]),
@@ -51,8 +52,8 @@ fn desc(operation: &Operation<'_>, role: Role) -> Option<Desc> {
             Role::DiffBias => diff_bias.and_then(plain),
             _ => plain(diff_weights),
         },
-        Op::Relu { data, .. } | Op::LogSoftmax { data, .. } => plain(data),
-        Op::ReluBackward { data, .. } | Op::LogSoftmaxBackward { data, .. } => plain(data),
+        Op::Pointwise { data, .. } | Op::LogSoftmax { data, .. } => plain(data),
+        Op::PointwiseBackward { data, .. } | Op::LogSoftmaxBackward { data, .. } => plain(data),
         Op::Pool { direction, kind, src, dst, .. } => match role {
             Role::Src => plain(src),
             Role::Workspace if (direction, kind) == (Direction::Training, Pooling::Max) => {

@@ -2,6 +2,7 @@
 
 use std::rc::Rc;
 
+use super::adaptive::{Adaptive, Pass};
 use super::lifetime::{Interval, Touches, Value, intervals};
 use super::operation::{Kernel, Role};
 use super::placement::{Overwrite, Placement, Span, place};
@@ -15,6 +16,8 @@ pub enum Action {
     Run { kernel: Kernel, arguments: Vec<(Role, Place)> },
     /// Fills a dropout mask: 0 with probability `rate`, else 1 / (1 - rate).
     Mask { value: usize, elements: usize, rate: f32, node: usize },
+    /// Means over windows of each plane, or the gradient that they hand back.
+    Average { windows: Adaptive, pass: Pass, from: Place, to: usize },
     /// Reads log-probabilities; sums loss and errors; with `seed`, writes the loss's gradient.
     Loss { log_probabilities: usize, seed: Option<usize> },
     /// Hands a finished gradient out.

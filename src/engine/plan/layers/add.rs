@@ -1,7 +1,7 @@
 //! Element-wise sum, with a following ReLU computed within. Every input has the same gradient,
 //! which is not copied.
 
-use super::relu;
+use super::pointwise;
 use crate::engine::error::EngineError;
 use crate::engine::plan::builder::Builder;
 use crate::engine::plan::layer::{Forward, InputGradients, Kept, Layer};
@@ -53,7 +53,7 @@ impl Layer for Add {
         gradient: &Tensor,
         wanted: &[bool],
     ) -> Result<InputGradients, EngineError> {
-        let gradient = relu::backward_within(builder, self.activation, kept, gradient)?;
+        let gradient = pointwise::relu_within(builder, self.activation, kept, gradient)?;
         Ok(wanted.iter().map(|&wanted| wanted.then(|| gradient.clone())).collect())
     }
 }

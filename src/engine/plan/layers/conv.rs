@@ -1,38 +1,44 @@
 //! Convolution, with a following ReLU computed within.
 
+use super::pointwise;
 use super::product::{self, Parameters, data_backward, weights_backward};
-use super::relu;
 use crate::engine::error::EngineError;
 use crate::engine::plan::builder::Builder;
 use crate::engine::plan::layer::{Forward, InputGradients, Kept, Layer};
 use crate::engine::plan::operation::{Direction, Kernel, Operation, Window};
 use crate::engine::plan::tensor::Tensor;
 use crate::model::saved::Activation;
+use crate::model::window;
 
-/// `[n, c, h, w]` with weights `[out, c, kernel, kernel]`.
+/// `[n, c, h, w]` with weights `[out, c of a group, height, width]`.
 pub struct Conv {
-    channels: usize,
+    shape: window::Conv,
     window: Window,
     activation: Activation,
     forward: Option<Kernel>,
 }
 
 impl Conv {
-    /// Sizes in elements.
-    pub fn new(
-        channels: usize,
-        kernel: usize,
-        stride: usize,
-        padding: usize,
-        activation: Activation,
-    ) -> Self {
-        let window = Window { kernel: [kernel; 2], stride, padding };
-        Self { channels, window, activation, forward: None }
+    /// With or without ReLU.
+    pub fn new(shape: window::Conv, activation: Activation) -> Self {
+        let window::Conv { kernel, stride, padding, dilation, .. } = shape;
+        let window = Window {
+            kernel: kernel.0,
+            stride: stride.0,
+            padding: padding.0,
+            padding_end: padding.0,
+            dilation: dilation.0,
+        };
+        Self { shape, window, activation, forward: None }
     }
 
-    fn weight_dims(&self, input: &[usize]) -> [usize; 4] {
-        let [height, width] = self.window.kernel;
-        [self.channels, input[1], height, width]
+    /// Of one group as the layout has them; of several the same numbers, cut by groups.
+    fn weight_dims(&self, input: &[usize]) -> Vec<usize> {
+        let [channels, inputs, height, width] = self.shape.weight_shape(input[1]);
+        match self.shape.groups {
+            1 => vec![channels, inputs, height, width],
+            groups => vec![groups, channels / groups, inputs, height, width],
+        }
     }
 }
 
@@ -53,7 +59,7 @@ impl Layer for Conv {
             direction: Direction::Training,
             src: &builder.any_order(&dims),
             weights: &builder.any_order(&self.weight_dims(&dims)),
-            bias: parameters.bias_desc(builder, self.channels).as_ref(),
+            bias: parameters.bias_desc(builder, self.shape.channels).as_ref(),
             dst: &builder.any_order(&to),
             window: self.window,
             activation: self.activation,
@@ -70,7 +76,7 @@ impl Layer for Conv {
         gradient: &Tensor,
         wanted: &[bool],
     ) -> Result<InputGradients, EngineError> {
-        let gradient = relu::backward_within(builder, self.activation, kept, gradient)?;
+        let gradient = pointwise::relu_within(builder, self.activation, kept, gradient)?;
         let input = kept.input()?;
         let hint = self.forward.expect("backward follows a forward pass");
         let parameters = Parameters::of(builder)?;
@@ -82,7 +88,7 @@ impl Layer for Conv {
         let choice = builder.choose(&Operation::ConvBackwardWeights {
             src: &source,
             diff_weights: &kernel,
-            diff_bias: parameters.bias_desc(builder, self.channels).as_ref(),
+            diff_bias: parameters.bias_desc(builder, self.shape.channels).as_ref(),
             diff_dst: &result,
             window: self.window,
             hint,

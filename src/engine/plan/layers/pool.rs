@@ -8,6 +8,7 @@ use crate::engine::plan::layer::{Forward, InputGradients, Kept, Layer};
 use crate::engine::plan::operation::{Kernel, Operation, Pooling, Role, Window};
 use crate::engine::plan::tensor::{Desc, Tensor};
 use crate::model::saved::Auxiliary;
+use crate::model::window::{AvgPool, MaxPool};
 
 /// A window of elements becomes one.
 pub struct Pool {
@@ -17,7 +18,7 @@ pub struct Pool {
 }
 
 enum Extent {
-    Window(Window),
+    Windows(MaxPool),
     Global,
 }
 
@@ -31,13 +32,19 @@ struct Passed {
 
 impl Pool {
     /// The largest element.
-    pub fn max(kernel: usize, stride: usize, padding: usize) -> Self {
-        Self::windowed(Pooling::Max, kernel, stride, padding)
+    pub fn max(pool: MaxPool) -> Self {
+        Self { kind: Pooling::Max, extent: Extent::Windows(pool), forward: None }
     }
 
-    /// The mean; padding counts as zeros (PyTorch's `count_include_pad`).
-    pub fn average(kernel: usize, stride: usize, padding: usize) -> Self {
-        Self::windowed(Pooling::Average, kernel, stride, padding)
+    /// The mean.
+    pub fn average(pool: AvgPool) -> Self {
+        // Without padding both means are one, unless a window reaches over the end.
+        let differs = pool.ceil_mode || !pool.count_include_pad;
+        let kind = match differs && pool.counts_inside_only() {
+            true => Pooling::AverageInside,
+            false => Pooling::Average,
+        };
+        Self { kind, extent: Extent::Windows(pool.window()), forward: None }
     }
 
     /// The mean over height and width.
@@ -45,9 +52,18 @@ impl Pool {
         Self { kind: Pooling::Average, extent: Extent::Global, forward: None }
     }
 
-    fn windowed(kind: Pooling, kernel: usize, stride: usize, padding: usize) -> Self {
-        let window = Window { kernel: [kernel; 2], stride, padding };
-        Self { kind, extent: Extent::Window(window), forward: None }
+    /// Where the windows are, for planes of these sizes.
+    fn window(&self, from: [usize; 2], to: [usize; 2]) -> Window {
+        match self.extent {
+            Extent::Global => Window::whole(from),
+            Extent::Windows(pool) => Window {
+                kernel: pool.kernel.0,
+                stride: pool.stride.0,
+                padding: pool.padding.0,
+                padding_end: pool.padding_end(from, to),
+                dilation: [1; 2],
+            },
+        }
     }
 }
 
@@ -61,10 +77,7 @@ impl Layer for Pool {
         let node = &graph.nodes[builder.node];
         let from = graph.shape_of(node.inputs[0]);
         let to = builder.dims(node.shape);
-        let window = match self.extent {
-            Extent::Window(window) => window,
-            Extent::Global => Window { kernel: [from[1], from[2]], stride: 1, padding: 0 },
-        };
+        let window = self.window([from[1], from[2]], [to[2], to[3]]);
         let input = builder.spatial(&inputs[0], from)?;
         let choice = builder.choose(&Operation::Pool {
             direction: builder.direction(),

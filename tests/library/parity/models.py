@@ -1,0 +1,112 @@
+"""torchvision's models, for tests/library/parity.
+
+usage: models.py names
+       models.py run MODEL FOLDER STEPS
+
+names: a line for each model: its name, parameters, tensors, and the SHA-256 of its sorted lines
+"NAME SIZExSIZE" (num_batches_tracked left out), with 1000 classes.
+
+run: FOLDER/list has the tensors that the other side wants, "KIND NAME SIZExSIZE"; FOLDER/images
+holds batches of BATCH images as f32, FOLDER/shape "BATCHES BATCH SIDE CLASSES". Writes
+FOLDER/weights (f32, in the order of the list), FOLDER/forward (log-probabilities of the first
+batch in evaluation, f64) and, with STEPS of SGD, FOLDER/losses (mean of each batch, f64).
+"""
+
+import hashlib
+import sys
+from pathlib import Path
+
+import numpy as np
+import torch
+import torchvision
+
+MODELS = (
+    "alexnet vgg11 vgg11_bn vgg16 vgg16_bn squeezenet1_1 resnet18 resnet34 resnet50 resnet101 "
+    "resnet152 resnext50_32x4d densenet121 mobilenet_v2 googlenet"
+).split()
+LEARNING_RATE, MOMENTUM = 0.01, 0.9
+
+
+def build(name, classes):
+    more = {"aux_logits": False, "init_weights": True} if name == "googlenet" else {}
+    return getattr(torchvision.models, name)(weights=None, num_classes=classes, **more)
+
+
+def tensors(model):
+    return {n: t for n, t in model.state_dict().items() if not n.endswith("num_batches_tracked")}
+
+
+def line(name, tensor):
+    return f"{name} {'x'.join(map(str, tensor.shape))}"
+
+
+def names():
+    for name in MODELS:
+        with torch.device("meta"):
+            model = build(name, 1000)
+        lines = sorted(line(n, t) for n, t in tensors(model).items())
+        parameters = sum(p.numel() for p in model.parameters())
+        digest = hashlib.sha256("".join(f"{l}\n" for l in lines).encode()).hexdigest()
+        print(name, parameters, len(lines), digest)
+
+
+def compare(theirs, wanted):
+    """Every tensor is on both sides, with the same sizes."""
+    own = {line(n, t) for n, t in theirs.items()}
+    if own != set(wanted):
+        sys.exit(f"only torchvision: {sorted(own - set(wanted))}\nonly ours: {sorted(set(wanted) - own)}")
+
+
+def settle(model, images):
+    """Running statistics become those of these images, so that evaluation is well scaled."""
+    norms = [m for m in model.modules() if isinstance(m, torch.nn.BatchNorm2d)]
+    for norm in norms:
+        norm.momentum = None
+    model.train()
+    with torch.no_grad():
+        model(images)
+    model.eval()
+
+
+def descend(model, images, labels, steps):
+    model.train()
+    optimizer = torch.optim.SGD(model.parameters(), lr=LEARNING_RATE, momentum=MOMENTUM)
+    losses = []
+    for step in range(steps):
+        at = step % len(images)
+        optimizer.zero_grad()
+        loss = torch.nn.functional.cross_entropy(model(images[at]), labels[at])
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return losses
+
+
+def run(name, folder, steps):
+    torch.manual_seed(1)
+    torch.set_num_threads(1)
+    batches, batch, side, classes = map(int, (folder / "shape").read_text().split())
+    model = build(name, classes)
+    for module in model.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.p = 0.0
+    wanted = [l.split(" ", 1)[1] for l in (folder / "list").read_text().splitlines()]
+    compare(tensors(model), wanted)
+    flat = torch.from_numpy(np.fromfile(folder / "images", dtype=np.float32))
+    images = flat.reshape(batches, batch, 3, side, side)
+    settle(model, images[0])
+    own = tensors(model)
+    with open(folder / "weights", "wb") as out:
+        for entry in wanted:
+            out.write(own[entry.split(" ")[0]].contiguous().numpy().tobytes())
+    with torch.no_grad():
+        logits = model(images[0]).double()
+    torch.log_softmax(logits, 1).numpy().tofile(folder / "forward")
+    labels = torch.arange(batches * batch).reshape(batches, batch) % classes
+    np.array(descend(model, images, labels, steps), dtype=np.float64).tofile(folder / "losses")
+
+
+if sys.argv[1:] == ["names"]:
+    names()
+else:
+    run(sys.argv[2], Path(sys.argv[3]), int(sys.argv[4]))
