@@ -1,4 +1,4 @@
-# make build | demo | test (README's commands) | check | bench | soak [MINUTES=] | experiment [T= SEEDS=] | runtime | test-slurm | test-slurm-all
+# make build | demo | test (README's commands) | check | bench | soak [MINUTES=] | experiment [T= SEEDS=] | parity | runtime | test-slurm | test-slurm-all
 # Every target first does the set-up (cluster-scripts/setup.sh), which needs no root and runs once.
 
 CARGO ?= cargo
@@ -16,7 +16,7 @@ target := $(or $(CARGO_TARGET_DIR),target)
 kintsugi := $(target)/release/kintsugi
 one_machine := cluster-scripts/one-machine
 
-.PHONY: build demo test build-tests check bench soak experiment runtime test-slurm test-slurm-all setup help
+.PHONY: build demo test build-tests check bench soak experiment parity runtime test-slurm test-slurm-all setup help
 
 help:
 	@sed -n '1,2s/^# //p' Makefile
@@ -67,6 +67,16 @@ soak: build
 # The paper's comparison: T seconds per run, SEEDS runs per arm.
 experiment: build
 	$(kintsugi) experiment configs/experiment/paper.toml --out runs/paper --seconds $(T) --seeds $(SEEDS)
+
+# Agreement with torchvision, by the python of KINTSUGI_TORCHVISION_PYTHON or one that gets it here, once (gigabytes).
+torchvision := $(CURDIR)/.deps/torchvision
+KINTSUGI_TORCHVISION_PYTHON ?= $(torchvision)/bin/python
+parity: setup
+	@[ "$(KINTSUGI_TORCHVISION_PYTHON)" != $(torchvision)/bin/python ] || [ -e $(torchvision)/.complete ] || \
+	  { python3 -m venv $(torchvision) && $(torchvision)/bin/python -m pip install -q torch==2.15.* torchvision==0.29.* && \
+	    touch $(torchvision)/.complete; }
+	KINTSUGI_TORCHVISION_PYTHON="$(KINTSUGI_TORCHVISION_PYTHON)" timeout --kill-after=10 $(TEST_SECONDS_MAX) \
+	  $(CARGO) test --release --locked --test library -- parity torchvision --nocapture
 
 # The newer runtime for test-slurm, where its sources are: minutes, once. Without it those rows skip, and say why.
 runtime:

@@ -91,16 +91,17 @@ const MODELS: [(&str, usize, usize, &str); 15] = [
     ),
 ];
 
-/// Losses are compared for these. Others hold the same layers, and take minutes.
-const DESCENDED: [&str; 6] =
-    ["resnet18", "resnext50_32x4d", "densenet121", "mobilenet_v2", "squeezenet1_1", "googlenet"];
+/// Losses are compared for these, at these learning rates. With larger ones torchvision is as far
+/// from itself when its first weights are off by 1e-7: on pictures of noise, in batches of 8, batch
+/// normalisation multiplies every difference.
+const DESCENDED: [(&str, f32); 4] =
+    [("alexnet", 1e-3), ("squeezenet1_1", 1e-3), ("resnet18", 1e-4), ("resnext50_32x4d", 1e-4)];
 const STEPS: usize = 50;
 const CLASSES: usize = 10;
 /// Height and width of images in pixels, and their number per batch: for forward passes, and for
 /// descent.
 const FORWARD: Shape = Shape { batches: 1, batch: 4, side: 224 };
 const DESCENT: Shape = Shape { batches: 5, batch: 8, side: 64 };
-const LEARNING_RATE: f32 = 0.01;
 const MOMENTUM: f32 = 0.9;
 /// Of the largest log-probability, and of losses.
 const FORWARD_TOLERANCE: f64 = 1e-4;
@@ -159,7 +160,7 @@ fn wide_numbers(path: &Path) -> Vec<f64> {
 
 impl Pair {
     /// torchvision's model computes, and leaves its first weights.
-    fn new(python: &Path, name: &str, shape: Shape, steps: usize) -> Self {
+    fn new(python: &Path, name: &str, shape: Shape, (steps, learning_rate): (usize, f32)) -> Self {
         let Shape { batches, batch, side } = shape;
         let mut graph = graph(name, side, CLASSES);
         for node in &mut graph.nodes {
@@ -182,7 +183,8 @@ impl Pair {
         write("list", list.concat().into_bytes());
         let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/library/parity/models.py");
         let mut command = Command::new(python);
-        command.arg(script).args(["run", name]).arg(folder.path()).arg(steps.to_string());
+        command.arg(script).args(["run", name]).arg(folder.path());
+        command.args([steps.to_string(), learning_rate.to_string()]);
         let output = command.output().unwrap();
         assert!(output.status.success(), "{name}: {}", String::from_utf8_lossy(&output.stderr));
         let weights = numbers(&folder.path().join("weights"));
@@ -219,26 +221,31 @@ impl Pair {
         wide_numbers(&self.folder.path().join(file))
     }
 
-    /// The largest difference of log-probabilities, as a share of the largest of them.
-    fn forward_difference(&self) -> f64 {
+    /// The largest differences of log-probabilities from torchvision's in f64, as shares of the
+    /// largest of them: ours, and torchvision's in f32.
+    fn forward_differences(&self) -> [f64; 2] {
         let mut engine = self.engine();
         let weights = &Flat { parameters: &self.parameters, statistics: &self.statistics };
         let pixels: usize = self.graph.input.iter().product();
-        let theirs = self.theirs("forward");
-        let largest = theirs.iter().fold(0.0f64, |a, b| a.max(b.abs()));
-        let mut worst = 0.0f64;
-        for (image, row) in self.images.chunks(pixels).zip(theirs.chunks(CLASSES)) {
-            for (class, logarithm) in row.iter().enumerate() {
+        let exact = self.theirs("forward");
+        let mut ours = Vec::new();
+        for image in self.images.chunks(pixels) {
+            for class in 0..CLASSES as u32 {
                 // With one sample the loss is its label's log-probability.
-                let outcome = engine.evaluate(image, &[class as u32], weights).unwrap();
-                worst = worst.max((outcome.loss_sum + logarithm).abs());
+                ours.push(-engine.evaluate(image, &[class], weights).unwrap().loss_sum);
             }
         }
-        worst / largest
+        assert_eq!(ours.len(), exact.len());
+        let largest = exact.iter().fold(0.0f64, |a, b| a.max(b.abs()));
+        let worst = |given: &[f64]| {
+            let pairs = given.iter().zip(&exact);
+            pairs.fold(0.0f64, |worst, (a, b)| worst.max((a - b).abs())) / largest
+        };
+        [worst(&ours), worst(&self.theirs("narrow"))]
     }
 
     /// Losses of as many steps as torchvision took.
-    fn descend(mut self, shape: Shape) -> Vec<(f64, f64)> {
+    fn descend(mut self, shape: Shape, learning_rate: f32) -> Vec<(f64, f64)> {
         let theirs = self.theirs("losses");
         let mut engine = self.engine();
         let pixels = shape.batch * self.graph.input.iter().product::<usize>();
@@ -262,7 +269,7 @@ impl Pair {
             let moving = self.parameters.iter_mut().zip(&mut velocity).zip(&gradients);
             for ((weight, velocity), gradient) in moving {
                 *velocity = MOMENTUM * *velocity + gradient / shape.batch as f32;
-                *weight -= LEARNING_RATE * *velocity;
+                *weight -= learning_rate * *velocity;
             }
             losses.push((outcome.loss_sum / shape.batch as f64, theirs));
         }
@@ -282,17 +289,21 @@ fn python() -> Option<PathBuf> {
 fn forward_passes_are_torchvisions() {
     let Some(python) = python() else { return };
     for (name, ..) in MODELS {
-        let difference = Pair::new(&python, name, FORWARD, 0).forward_difference();
-        println!("{name}: log-probabilities differ by {difference:.1e} of the largest");
-        assert!(difference <= FORWARD_TOLERANCE, "{name}: {difference}");
+        let [ours, theirs] = Pair::new(&python, name, FORWARD, (0, 0.0)).forward_differences();
+        println!(
+            "{name}: log-probabilities {ours:.1e} of the largest from torchvision's in f64, its own \
+             in f32 {theirs:.1e}"
+        );
+        assert!(ours <= FORWARD_TOLERANCE, "{name}: {ours}");
     }
 }
 
 #[test]
 fn fifty_steps_of_descent_are_torchvisions() {
     let Some(python) = python() else { return };
-    for name in DESCENDED {
-        let losses = Pair::new(&python, name, DESCENT, STEPS).descend(DESCENT);
+    for (name, rate) in DESCENDED {
+        let pair = Pair::new(&python, name, DESCENT, (STEPS, rate));
+        let losses = pair.descend(DESCENT, rate);
         assert_eq!(losses.len(), STEPS);
         let difference =
             |(ours, theirs): &(f64, f64)| (ours - theirs).abs() / theirs.abs().max(1.0);

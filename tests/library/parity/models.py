@@ -1,7 +1,7 @@
 """torchvision's models, for tests/library/parity.
 
 usage: models.py names
-       models.py run MODEL FOLDER STEPS
+       models.py run MODEL FOLDER STEPS LEARNING_RATE
 
 names: a line for each model: its name, parameters, tensors, and the SHA-256 of its sorted lines
 "NAME SIZExSIZE" (num_batches_tracked left out), with 1000 classes.
@@ -9,7 +9,8 @@ names: a line for each model: its name, parameters, tensors, and the SHA-256 of 
 run: FOLDER/list has the tensors that the other side wants, "KIND NAME SIZExSIZE"; FOLDER/images
 holds batches of BATCH images as f32, FOLDER/shape "BATCHES BATCH SIDE CLASSES". Writes
 FOLDER/weights (f32, in the order of the list), FOLDER/forward (log-probabilities of the first
-batch in evaluation, f64) and, with STEPS of SGD, FOLDER/losses (mean of each batch, f64).
+batch in evaluation, computed in f64), FOLDER/narrow (the same in f32) and, with STEPS of SGD,
+FOLDER/losses (mean of each batch, f64).
 """
 
 import hashlib
@@ -24,7 +25,10 @@ MODELS = (
     "alexnet vgg11 vgg11_bn vgg16 vgg16_bn squeezenet1_1 resnet18 resnet34 resnet50 resnet101 "
     "resnet152 resnext50_32x4d densenet121 mobilenet_v2 googlenet"
 ).split()
-LEARNING_RATE, MOMENTUM = 0.01, 0.9
+MOMENTUM = 0.9
+# Of what a residual block adds. A new block adds as much as it is given, and so 152 layers double
+# rounding errors fifty times; trained ones add less (torchvision's zero_init_residual).
+RESIDUAL_SCALE = 0.2
 
 
 def build(name, classes):
@@ -57,6 +61,15 @@ def compare(theirs, wanted):
         sys.exit(f"only torchvision: {sorted(own - set(wanted))}\nonly ours: {sorted(set(wanted) - own)}")
 
 
+def damp(model):
+    """The last norm of each residual block scales by less than 1."""
+    for module in model.modules():
+        if isinstance(module, torchvision.models.resnet.BasicBlock):
+            torch.nn.init.constant_(module.bn2.weight, RESIDUAL_SCALE)
+        if isinstance(module, torchvision.models.resnet.Bottleneck):
+            torch.nn.init.constant_(module.bn3.weight, RESIDUAL_SCALE)
+
+
 def settle(model, images):
     """Running statistics become those of these images, so that evaluation is well scaled."""
     norms = [m for m in model.modules() if isinstance(m, torch.nn.BatchNorm2d)]
@@ -68,9 +81,9 @@ def settle(model, images):
     model.eval()
 
 
-def descend(model, images, labels, steps):
+def descend(model, images, labels, steps, learning_rate):
     model.train()
-    optimizer = torch.optim.SGD(model.parameters(), lr=LEARNING_RATE, momentum=MOMENTUM)
+    optimizer = torch.optim.SGD(model.parameters(), lr=learning_rate, momentum=MOMENTUM)
     losses = []
     for step in range(steps):
         at = step % len(images)
@@ -82,11 +95,17 @@ def descend(model, images, labels, steps):
     return losses
 
 
-def run(name, folder, steps):
+def evaluated(model, images):
+    with torch.no_grad():
+        return torch.log_softmax(model(images).double(), 1).numpy()
+
+
+def run(name, folder, steps, learning_rate):
     torch.manual_seed(1)
     torch.set_num_threads(1)
     batches, batch, side, classes = map(int, (folder / "shape").read_text().split())
     model = build(name, classes)
+    damp(model)
     for module in model.modules():
         if isinstance(module, torch.nn.Dropout):
             module.p = 0.0
@@ -99,14 +118,14 @@ def run(name, folder, steps):
     with open(folder / "weights", "wb") as out:
         for entry in wanted:
             out.write(own[entry.split(" ")[0]].contiguous().numpy().tobytes())
-    with torch.no_grad():
-        logits = model(images[0]).double()
-    torch.log_softmax(logits, 1).numpy().tofile(folder / "forward")
+    evaluated(model, images[0]).tofile(folder / "narrow")
+    evaluated(model.double(), images[0].double()).tofile(folder / "forward")
+    model.float()
     labels = torch.arange(batches * batch).reshape(batches, batch) % classes
-    np.array(descend(model, images, labels, steps), dtype=np.float64).tofile(folder / "losses")
+    np.array(descend(model, images, labels, steps, learning_rate), dtype=np.float64).tofile(folder / "losses")
 
 
 if sys.argv[1:] == ["names"]:
     names()
 else:
-    run(sys.argv[2], Path(sys.argv[3]), int(sys.argv[4]))
+    run(sys.argv[2], Path(sys.argv[3]), int(sys.argv[4]), float(sys.argv[5]))
