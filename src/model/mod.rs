@@ -11,10 +11,8 @@ pub mod saved;
 pub mod spec;
 pub mod window;
 
+pub use window::Shape;
 use window::{AvgPool, Conv, MaxPool, Pair};
-
-/// Channels, height, width of one sample (a flat vector is `[n, 1, 1]`).
-pub type Shape = [usize; 3];
 
 /// What a node computes. Sizes in elements; padding on both sides.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -70,9 +68,6 @@ pub enum LayerKind {
     Flatten,
 }
 
-fn one() -> usize {
-    1
-}
 fn yes() -> bool {
     true
 }

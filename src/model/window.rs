@@ -3,10 +3,11 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::Shape;
-
 /// Largest channel count, kernel, stride, padding or feature count.
 pub const SIZE_MAX: usize = 1 << 20;
+
+/// Channels, height, width of one sample (a flat vector is `[n, 1, 1]`).
+pub type Shape = [usize; 3];
 
 /// Sizes along height and width. In a model file one number stands for both.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -71,9 +72,9 @@ pub struct Conv {
     /// Distance of two elements of the kernel; 1: they are neighbours.
     #[serde(default = "Pair::one")]
     pub dilation: Pair,
-    #[serde(default = "super::one")]
+    #[serde(default = "one")]
     pub groups: usize,
-    #[serde(default = "super::yes")]
+    #[serde(default = "yes")]
     pub bias: bool,
 }
 
@@ -104,7 +105,7 @@ pub struct AvgPool {
     #[serde(default)]
     pub ceil_mode: bool,
     /// Whether padding counts as zeros in the mean (PyTorch's name and default).
-    #[serde(default = "super::yes")]
+    #[serde(default = "yes")]
     pub count_include_pad: bool,
 }
 
@@ -221,6 +222,12 @@ impl AvgPool {
     }
 }
 
+fn one() -> usize {
+    1
+}
+fn yes() -> bool {
+    true
+}
 fn along(axis: usize, reason: &str) -> String {
     format!("along its {}: {reason}", ["height", "width"][axis])
 }

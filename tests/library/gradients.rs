@@ -299,7 +299,8 @@ fn adaptive_pools_agree_for_sizes_that_divide_and_others() {
 fn functions_of_elements_agree_alone_and_shared() {
     for kind in ["relu6", "sigmoid", "silu", "hard_sigmoid", "hard_swish"] {
         // Times 4, so that bends are on both sides.
-        let wide = "[[layer]]\nname = \"twice\"\nkind = \"add\"\ninputs = [\"before\", \"before\"]\n\
+        let wide = "[[layer]]\nname = \"twice\"\nkind = \"add\"\n\
+                    inputs = [\"before\", \"before\"]\n\
                     [[layer]]\nname = \"w\"\nkind = \"add\"\ninputs = [\"twice\", \"twice\"]\n";
         around(&format!("{wide}[[layer]]\nkind = \"{kind}\""), [3, 6, 6], 1);
         let shared = format!(

@@ -1,5 +1,5 @@
-//! Means over windows that cover a plane of any size and give a plane of a wanted size, as PyTorch's
-//! `AdaptiveAvgPool2d` defines them: pure arithmetic on row-major planes.
+//! Means over windows that cover a plane of any size and give a plane of a wanted size, as
+//! PyTorch's `AdaptiveAvgPool2d` defines them: pure arithmetic on row-major planes.
 
 use std::ops::Range;
 

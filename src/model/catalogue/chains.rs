@@ -1,6 +1,6 @@
 //! Networks without shortcuts: AlexNet, VGG, and SqueezeNet, whose branches join at once.
 
-use super::{NORM, linear};
+use super::blocks::{NORM, linear};
 use crate::model::spec::{GraphBuilder, ModelError};
 use crate::model::window::{Conv, MaxPool, Pair};
 use crate::model::{Graph, LayerKind};

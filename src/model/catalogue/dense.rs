@@ -1,6 +1,6 @@
 //! DenseNet: every layer of a block reads the results of all before it.
 
-use super::{NORM, conv, linear};
+use super::blocks::{NORM, conv, linear};
 use crate::model::spec::{GraphBuilder, ModelError};
 use crate::model::window::{AvgPool, MaxPool, Pair};
 use crate::model::{Graph, LayerKind};

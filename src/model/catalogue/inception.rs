@@ -1,6 +1,6 @@
 //! GoogLeNet with batch normalisation, as torchvision has it, without its auxiliary heads.
 
-use super::{conv, linear};
+use super::blocks::{conv, linear};
 use crate::model::spec::{GraphBuilder, ModelError};
 use crate::model::window::{MaxPool, Pair};
 use crate::model::{Graph, LayerKind};

@@ -1,6 +1,6 @@
 //! MobileNetV2: blocks that widen, filter each channel by itself, and narrow again.
 
-use super::{NORM, conv, linear};
+use super::blocks::{NORM, conv, linear};
 use crate::model::spec::{GraphBuilder, ModelError};
 use crate::model::window::{Conv, Pair};
 use crate::model::{Graph, LayerKind};

@@ -1,5 +1,6 @@
 //! The catalogue: our own small models, and torchvision's by its tensor names.
 
+mod blocks;
 mod chains;
 mod dense;
 mod inception;
@@ -10,8 +11,7 @@ mod residual;
 use crate::config::Shown;
 
 use super::spec::{GraphBuilder, ModelError, from_toml};
-use super::window::{Conv, Pair};
-use super::{Graph, LayerKind, Shape};
+use super::{Graph, Shape};
 
 /// A model by its name.
 pub struct Entry {
@@ -114,22 +114,10 @@ fn unknown(name: &str) -> ModelError {
     ModelError::Unknown { name: name.shown(), hint, known: known.join(", ") }
 }
 
-/// A square convolution without bias that keeps the size at stride 1.
-fn conv(channels: usize, kernel: usize, stride: usize) -> LayerKind {
-    let (stride, padding) = (Pair::both(stride), Pair::both(kernel / 2));
-    LayerKind::Conv(Conv { stride, padding, bias: false, ..Conv::new(channels, kernel) })
-}
-
-const NORM: LayerKind = LayerKind::BatchNorm { epsilon: 1e-5, momentum: 0.1 };
-
-fn linear(features: usize) -> LayerKind {
-    LayerKind::Linear { features, bias: true }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::layout;
+    use crate::model::{LayerKind, layout};
 
     #[test]
     fn cnn11_has_eleven_weight_layers_and_about_95_megabytes() {

@@ -1,6 +1,6 @@
 //! Models of our own, which scale with `model.width`.
 
-use super::{NORM, conv, linear};
+use super::blocks::{NORM, conv, linear};
 use crate::model::spec::{GraphBuilder, ModelError};
 use crate::model::window::MaxPool;
 use crate::model::{Graph, LayerKind};

@@ -1,6 +1,6 @@
 //! Residual networks: sums of what a few convolutions give and what they were given.
 
-use super::{NORM, conv, linear};
+use super::blocks::{NORM, conv, linear};
 use crate::model::spec::{GraphBuilder, ModelError};
 use crate::model::window::{Conv, MaxPool, Pair};
 use crate::model::{Graph, LayerKind};

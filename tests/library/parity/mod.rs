@@ -291,8 +291,8 @@ fn forward_passes_are_torchvisions() {
     for (name, ..) in MODELS {
         let [ours, theirs] = Pair::new(&python, name, FORWARD, (0, 0.0)).forward_differences();
         println!(
-            "{name}: log-probabilities {ours:.1e} of the largest from torchvision's in f64, its own \
-             in f32 {theirs:.1e}"
+            "{name}: log-probabilities {ours:.1e} of the largest from torchvision's in f64, its \
+             own in f32 {theirs:.1e}"
         );
         assert!(ours <= FORWARD_TOLERANCE, "{name}: {ours}");
     }
@@ -310,7 +310,8 @@ fn fifty_steps_of_descent_are_torchvisions() {
         let worst = losses.iter().map(difference).fold(0.0, f64::max);
         let (first, last) = (losses[0], losses[STEPS - 1]);
         println!(
-            "{name}: losses from {:.4} to {:.4}, torchvision's {:.4} to {:.4}; at most {worst:.1e} apart",
+            "{name}: losses from {:.4} to {:.4}, torchvision's {:.4} to {:.4}; at most \
+             {worst:.1e} apart",
             first.0, last.0, first.1, last.1
         );
         assert!(worst <= LOSS_TOLERANCE, "{name}: {worst}: {losses:?}");
