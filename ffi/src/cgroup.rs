@@ -3,6 +3,8 @@
 
 use std::path::{Path, PathBuf};
 
+pub mod group;
+
 /// Version 1 says "no limit" by a number near the largest.
 const UNLIMITED_MIN: u64 = 1 << 60;
 /// Groups above each other that are looked at.
@@ -73,6 +75,12 @@ fn memory(folder: &Path, read: &dyn Fn(&Path) -> Option<String>) -> (Option<u64>
     });
     let free = limit.saturating_sub(used.saturating_sub(cached.unwrap_or_default()));
     (Some(limit), Some(free))
+}
+
+/// The folders of this process's memory groups, its own first.
+fn memory_folders() -> Vec<PathBuf> {
+    let text = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
+    folders(&text("/proc/self/cgroup"), &text("/proc/self/mountinfo"), "memory")
 }
 
 /// The folders of the groups with this controller, from this process's own up to the mount.

@@ -115,6 +115,16 @@ pub fn stop_huge_pages() {
     unsafe { libc::prctl(libc::PR_SET_THP_DISABLE, 1, 0, 0, 0) };
 }
 
+/// The kernel forgets what it has of a file's bytes in memory (posix_fadvise(2)): the next reader
+/// gets them from the device. What is not yet written stays: sync it first.
+pub fn forget_pages(file: &File) -> io::Result<()> {
+    // SAFETY: the descriptor is open; no memory is involved.
+    match unsafe { libc::posix_fadvise(file.as_raw_fd(), 0, 0, libc::POSIX_FADV_DONTNEED) } {
+        0 => Ok(()),
+        code => Err(io::Error::from_raw_os_error(code)),
+    }
+}
+
 /// Gives back to the kernel what was freed and lies between memory in use (malloc_trim(3)); a
 /// millisecond or two. Nothing with another C library than glibc.
 pub fn return_freed_memory() {

@@ -1,6 +1,8 @@
 //! A child process that does not outlive the one that supervises it.
 
+use std::fs::File;
 use std::io;
+use std::os::fd::AsRawFd;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
@@ -21,6 +23,20 @@ pub fn supervise(command: &mut Command, at_our_death: Signal) {
                 os::exit_now(137);
             }
             Ok(())
+        });
+    }
+}
+
+/// The child is in the control group whose `cgroup.procs` is open for writing in `entrance` before
+/// it runs anything, and so is all that it starts.
+pub fn enter(command: &mut Command, entrance: File) {
+    // SAFETY: between fork and exec only write(2) is called, which is async-signal-safe, with a
+    // descriptor that the closure owns and a constant.
+    unsafe {
+        command.pre_exec(move || -> io::Result<()> {
+            // 0 stands for the writer.
+            let written = libc::write(entrance.as_raw_fd(), c"0".as_ptr().cast(), 1);
+            if written == 1 { Ok(()) } else { Err(io::Error::last_os_error()) }
         });
     }
 }

@@ -9,6 +9,7 @@ use signal_hook::iterator::Signals;
 use crate::config::Shown;
 use crate::lab::experiment::plan::{Changes, Experiment, PlannedRun};
 use crate::lab::experiment::results::{Index, REPORT_FILE};
+use crate::lab::experiment::room::Room;
 use crate::lab::experiment::runner::{Made, Runner, signals};
 use crate::observe::console::{self, print_line, say};
 use crate::observe::result::Status;
@@ -78,6 +79,10 @@ fn conduct(args: &Args) -> Result<ExitCode, Failure> {
             return Err(Failure::Usage(format!("arm {}: {refusal}", run.arm)));
         }
     }
+    if let Some(bytes) = plan.iter().find_map(|run| run.page_cache) {
+        // Said before anything starts.
+        Room::make(bytes.0).and_then(Room::give_up).map_err(Failure::Usage)?;
+    }
     let minutes = experiment.seconds * plan.len() as f64 / 60.0;
     say!("{} runs of {} s, about {minutes:.0} min", plan.len(), experiment.seconds);
     let index = Index::new(&experiment, &text, command_line());
@@ -118,7 +123,7 @@ fn make_all(
             Made::Interrupted => interrupted = true,
         }
         if matches!(made, Made::Completed | Made::Kept) {
-            index.add(run);
+            index.add(run, runner.room_of(run));
             index.write(&runner.out)?;
         }
         if interrupted {

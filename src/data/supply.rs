@@ -50,7 +50,7 @@ impl Supply {
             _ => staging_folder(config, &set, run_id),
         };
         let sign = folder.as_ref().map(|folder| folder.urgent_sign());
-        let (tally, urgent) = (Arc::new(Tally::default()), Arc::new(Urgent::of_node(sign)));
+        let (tally, urgent) = (Arc::new(Tally::of_process()), Arc::new(Urgent::of_node(sign)));
         let staging = folder.clone().map(|folder| {
             let pace = Pace::new(config.staging.rate, Arc::clone(&urgent));
             let counts = Arc::clone(&tally);

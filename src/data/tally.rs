@@ -1,12 +1,14 @@
 //! What a rank's reading of its training set costs: files, bytes by where they came from, time.
 
+use std::fs::File;
+use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use crate::observe::data_use::{DataUse, TierBytes, Waits};
 
 /// Words of [`Counts`].
-pub const WORDS: usize = 10;
+pub const WORDS: usize = 11;
 
 /// What was counted. All of it sums over ranks and over steps.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -31,6 +33,8 @@ pub struct Counts {
     pub stage_micros: u64,
     /// Microseconds of workers that waited for micro-batches, whose files were there.
     pub batch_micros: u64,
+    /// Bytes that the kernel had to bring, for whatever the process read.
+    pub device_bytes: u64,
 }
 
 impl Counts {
@@ -47,6 +51,7 @@ impl Counts {
             self.load_micros,
             self.stage_micros,
             self.batch_micros,
+            self.device_bytes,
         ]
     }
 
@@ -55,7 +60,7 @@ impl Counts {
         let word = |i: usize| words.get(i).copied().unwrap_or_default();
         let [opens, shared_bytes, local_bytes, cache_bytes, hits, misses, ..]: [u64; WORDS] =
             std::array::from_fn(word);
-        let [wait, load, stage, batch] = [6, 7, 8, 9].map(word);
+        let [wait, load, stage, batch, device_bytes] = [6, 7, 8, 9, 10].map(word);
         Self {
             opens,
             shared_bytes,
@@ -67,6 +72,7 @@ impl Counts {
             load_micros: load,
             stage_micros: stage,
             batch_micros: batch,
+            device_bytes,
         }
     }
 
@@ -75,10 +81,11 @@ impl Counts {
         self.load_micros.saturating_sub(self.wait_micros)
     }
 
-    /// Without what clocks say, which does not replay.
+    /// Without what clocks and the machine's page cache say, which does not replay.
     #[must_use]
     pub fn timeless(self) -> Self {
-        Self { wait_micros: 0, load_micros: 0, stage_micros: 0, batch_micros: 0, ..self }
+        let (wait_micros, load_micros, stage_micros, batch_micros) = (0, 0, 0, 0);
+        Self { wait_micros, load_micros, stage_micros, batch_micros, device_bytes: 0, ..self }
     }
 
     /// As events say it.
@@ -90,6 +97,7 @@ impl Counts {
                 shared: self.shared_bytes,
                 local: self.local_bytes,
                 cache: self.cache_bytes,
+                device: self.device_bytes,
             },
             hits: self.hits,
             misses: self.misses,
@@ -165,11 +173,19 @@ pub enum Tier {
 
 /// The running counts of a rank; its threads add to it.
 #[derive(Debug, Default)]
-pub struct Tally([AtomicU64; WORDS]);
+pub struct Tally {
+    words: [AtomicU64; WORDS],
+    device: Option<DeviceReads>,
+}
 
 impl Tally {
+    /// Counts what the kernel brings for this process from now on, too, where it says that.
+    pub fn of_process() -> Self {
+        Self { device: DeviceReads::since_now(), ..Self::default() }
+    }
+
     fn add(&self, word: usize, value: u64) {
-        self.0[word].fetch_add(value, Ordering::Relaxed);
+        self.words[word].fetch_add(value, Ordering::Relaxed);
     }
 
     /// A sample's bytes came from there.
@@ -216,10 +232,42 @@ impl Tally {
 
     /// What was counted so far.
     pub fn counts(&self) -> Counts {
-        Counts::from_words(&std::array::from_fn::<u64, WORDS, _>(|i| {
-            self.0[i].load(Ordering::Relaxed)
-        }))
+        let word = |i: usize| self.words[i].load(Ordering::Relaxed);
+        let counts = Counts::from_words(&std::array::from_fn::<u64, WORDS, _>(word));
+        let device_bytes = self.device.as_ref().map_or(0, DeviceReads::bytes);
+        Counts { device_bytes, ..counts }
     }
+}
+
+/// What the kernel brought from devices, or over the network from a share, because its page cache
+/// did not have it: `read_bytes` of /proc/self/io, proc(5).
+#[derive(Debug)]
+struct DeviceReads {
+    io: File,
+    before: u64,
+}
+
+impl DeviceReads {
+    /// `None` where the kernel does not say.
+    fn since_now() -> Option<Self> {
+        let io = File::open("/proc/self/io").ok()?;
+        let before = read_bytes(&io)?;
+        Some(Self { io, before })
+    }
+
+    fn bytes(&self) -> u64 {
+        read_bytes(&self.io).unwrap_or(self.before).saturating_sub(self.before)
+    }
+}
+
+/// The file is seven lines of a name and a number.
+const IO_BYTES_MAX: usize = 512;
+
+fn read_bytes(io: &File) -> Option<u64> {
+    let mut text = [0; IO_BYTES_MAX];
+    let length = io.read_at(&mut text, 0).ok()?;
+    let text = std::str::from_utf8(&text[..length]).ok()?;
+    text.lines().find_map(|line| line.strip_prefix("read_bytes: ")?.parse().ok())
 }
 
 #[cfg(test)]
@@ -240,9 +288,19 @@ mod tests {
         tally.stood_for_staging(Duration::from_micros(6));
         tally.stood_for_batch(Duration::from_micros(7));
         let counts = tally.counts();
-        assert_eq!(counts.words(), [1, 10, 20, 30, 1, 2, 4, 5, 6, 7]);
+        assert_eq!(counts.words(), [1, 10, 20, 30, 1, 2, 4, 5, 6, 7, 0]);
+        let counts = Counts { device_bytes: 8, ..counts };
         assert_eq!(Counts::from_words(&counts.words()), counts);
         assert_eq!(counts.plus(&counts).since(&counts), counts);
+    }
+
+    #[test]
+    fn the_kernels_count_begins_at_nothing_and_never_falls() {
+        let reads = DeviceReads::since_now().expect("Linux says");
+        let (first, second) = (reads.bytes(), reads.bytes());
+        assert!(first <= second && second < reads.before + u64::from(u32::MAX));
+        assert_eq!(Tally::default().counts().device_bytes, 0);
+        assert_eq!(Counts { device_bytes: 9, ..Counts::default() }.timeless(), Counts::default());
     }
 
     #[test]

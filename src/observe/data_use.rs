@@ -12,6 +12,9 @@ pub struct TierBytes {
     pub local: u64,
     /// The memory of the reader's node.
     pub cache: u64,
+    /// Not a tier of its own: what the kernels of all nodes had to bring from a device or a share
+    /// for the ranks, whatever they read, because their page caches had it not.
+    pub device: u64,
 }
 
 /// See the module. Seconds are sums over threads.
@@ -51,6 +54,7 @@ impl DataUse {
         self.bytes.shared += later.bytes.shared;
         self.bytes.local += later.bytes.local;
         self.bytes.cache += later.bytes.cache;
+        self.bytes.device += later.bytes.device;
         self.hits += later.hits;
         self.misses += later.misses;
         self.bound = later.bound.or(self.bound);
@@ -122,12 +126,13 @@ mod tests {
 
     #[test]
     fn uses_add_up_and_the_last_bound_holds() {
-        let bytes = TierBytes { shared: 1, local: 2, cache: 3 };
+        let bytes = TierBytes { shared: 1, local: 2, cache: 3, device: 4 };
         let one =
             DataUse { opens: 1, bytes, hits: 4, misses: 5, bound: Some(0.6), ..DataUse::default() };
         let mut sum = one;
         sum.add(&DataUse { bound: None, wait_seconds: 0.5, ..one });
-        assert_eq!((sum.opens, sum.bytes.cache, sum.hits, sum.misses), (2, 6, 8, 10));
+        assert_eq!((sum.opens, sum.hits, sum.misses), (2, 8, 10));
+        assert_eq!((sum.bytes.cache, sum.bytes.device), (6, 8));
         assert_eq!((sum.bound, sum.wait_seconds), (Some(0.6), 0.5));
         let text = serde_json::to_string(&sum).expect("written");
         assert_eq!(serde_json::from_str::<DataUse>(&text).expect("read"), sum);

@@ -114,7 +114,7 @@ mod tests {
 
     #[test]
     fn reading_is_summed_over_the_run_and_gauges_over_the_newest_steps() {
-        let bytes = TierBytes { shared: 1_500_000, local: 2_000_000, cache: 0 };
+        let bytes = TierBytes { shared: 1_500_000, local: 2_000_000, ..TierBytes::default() };
         let cold = DataUse { opens: 3, bytes, misses: 8, bound: Some(0.25), ..DataUse::default() };
         let warm = DataUse { hits: 8, misses: 0, ..cold };
         let waits = Waits { staging: 0.5, peers: 0.1, ..Waits::default() };

@@ -3,4 +3,5 @@
 
 pub mod plan;
 pub mod results;
+pub mod room;
 pub mod runner;

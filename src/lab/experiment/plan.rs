@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize;
 use thiserror::Error;
 
-use crate::config::Shown;
+use crate::config::{Bytes, Shown};
 
 /// A year.
 const SECONDS_MAX: f64 = 3.2e7;
@@ -109,6 +109,10 @@ pub struct Arm {
     /// What breaks here; unset = as the schedule says.
     #[serde(default)]
     pub failures: Option<Vec<Failure>>,
+    /// Room that the kernel's page cache has, beside what the run's processes hold; unset = as it
+    /// comes. Needs a memory control group.
+    #[serde(default)]
+    pub page_cache: Option<Bytes>,
     /// Configuration keys of this arm.
     #[serde(default)]
     pub set: toml::Table,
@@ -136,6 +140,16 @@ pub struct PlannedRun {
     pub folder: String,
     /// What comes after `launch`, without the run directory.
     pub arguments: Vec<String>,
+    /// Room for the kernel's page cache.
+    pub page_cache: Option<Bytes>,
+}
+
+impl PlannedRun {
+    /// Its `key=value` pairs.
+    pub fn overrides(&self) -> Vec<String> {
+        let pairs = self.arguments.windows(2).filter(|pair| pair[0] == "-s");
+        pairs.map(|pair| pair[1].clone()).collect()
+    }
 }
 
 impl Experiment {
@@ -217,6 +231,7 @@ impl Experiment {
                 seed,
                 folder: format!("{}-{seed}", slug(&arm.name)),
                 arguments: self.arguments(arm, seed, &changes.set),
+                page_cache: arm.page_cache,
             })
             .collect()
     }
@@ -225,12 +240,18 @@ impl Experiment {
     /// that the first arm pays for neither.
     pub fn warm_up(&self, changes: &Changes) -> PlannedRun {
         let name = "warm-up".to_string();
-        let arm = Arm { name: name.clone(), failures: Some(Vec::new()), set: toml::Table::new() };
+        let arm = Arm {
+            name: name.clone(),
+            failures: Some(Vec::new()),
+            page_cache: None,
+            set: toml::Table::new(),
+        };
         let last = ["train.steps=1", "train.max_seconds=3600.0", "evaluation.every=\"never\""];
         let typed: Vec<String> =
             changes.set.iter().cloned().chain(last.map(String::from)).collect();
         let arguments = self.arguments(&arm, self.seeds[0], &typed);
-        PlannedRun { arm: name.clone(), seed: self.seeds[0], folder: format!(".{name}"), arguments }
+        let folder = format!(".{name}");
+        PlannedRun { arm: name, seed: self.seeds[0], folder, arguments, page_cache: None }
     }
 
     fn arguments(&self, arm: &Arm, seed: u64, typed: &[String]) -> Vec<String> {
@@ -344,6 +365,7 @@ failures = []
 
 [[arm]]
 name = "detect/respawn"
+page_cache = "48MiB"
 set.recovery.ladder = ["respawn", "restart"]
 "#;
 
@@ -363,6 +385,8 @@ set.recovery.ladder = ["respawn", "restart"]
         let names: Vec<_> = runs.iter().map(|run| run.folder.as_str()).collect();
         assert_eq!(names, ["calm-1", "detect-respawn-1", "calm-2", "detect-respawn-2"]);
         let respawn = &runs[1];
+        assert_eq!(respawn.page_cache, Some(Bytes(48 << 20)));
+        assert!(respawn.overrides().contains(&"train.max_seconds=720.0".to_string()));
         assert_eq!(value(respawn, "train.max_seconds"), ["720.0"]);
         assert_eq!(value(respawn, "checkpoint.every"), ["\"60000ms\""]);
         assert_eq!(value(respawn, "evaluation.every"), ["\"5000ms\""]);
@@ -403,7 +427,7 @@ set.recovery.ladder = ["respawn", "restart"]
 
     #[test]
     fn the_files_in_configs_are_well_formed() {
-        for name in ["demo", "paper", "bundles", "staging"] {
+        for name in ["demo", "paper", "bundles", "staging", "page-cache"] {
             let path = Path::new(env!("CARGO_MANIFEST_DIR"))
                 .join(format!("configs/experiment/{name}.toml"));
             let (experiment, _) = Experiment::load(&path).unwrap();

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::plan::{Experiment, PlannedRun};
 use crate::config::Shown;
+use crate::observe::report::page_cache::PageRoom;
 use crate::observe::report::read::read_run;
 use crate::observe::report::summary::{RunSummary, summarise};
 use crate::observe::report::{Study, html, tables};
@@ -44,6 +45,8 @@ pub struct Entry {
     pub arm: String,
     pub seed: u64,
     pub folder: PathBuf,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub room: Option<PageRoom>,
 }
 
 /// The whole file.
@@ -71,10 +74,10 @@ impl Index {
         }
     }
 
-    /// Adds a run that left a directory.
-    pub fn add(&mut self, run: &PlannedRun) {
+    /// Adds a run that left a directory; `room`: what it had for pages of files.
+    pub fn add(&mut self, run: &PlannedRun, room: Option<PageRoom>) {
         let folder = PathBuf::from(&run.folder);
-        self.runs.push(Entry { arm: run.arm.clone(), seed: run.seed, folder });
+        self.runs.push(Entry { arm: run.arm.clone(), seed: run.seed, folder, room });
     }
 
     /// Reads the index of a finished or unfinished experiment.
@@ -92,6 +95,7 @@ impl Index {
         for entry in &self.runs {
             let mut run = read_run(&out.join(&entry.folder), Some(&entry.arm))?;
             run.seed = entry.seed;
+            run.room = entry.room;
             run.path = entry.folder.to_string_lossy().into_owned();
             runs.push(run);
         }

@@ -13,6 +13,8 @@ use signal_hook::consts::signal::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use super::plan::PlannedRun;
+use super::room::{Room, forget_set};
+use crate::observe::report::page_cache::PageRoom;
 use crate::observe::report::read::read_result;
 use crate::observe::result::Status;
 
@@ -23,6 +25,8 @@ const FACTOR: f64 = 1.5;
 /// After the limit: time between the request to end and the order to.
 const GRACE: Duration = Duration::from_secs(45);
 const POLL: Duration = Duration::from_millis(50);
+/// Between two moves of a group's limit: processes take a few megabytes meanwhile.
+const TEND_EVERY: Duration = Duration::from_millis(10);
 
 /// How the attempt to make one run ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -41,6 +45,8 @@ pub enum Made {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 struct Recipe {
     arguments: Vec<String>,
+    #[serde(default)]
+    page_cache_bytes: Option<u64>,
     /// The base configuration's text: the file may change between two experiments.
     config: String,
 }
@@ -80,7 +86,8 @@ impl Runner {
 
     fn recipe(&self, run: &PlannedRun) -> io::Result<Recipe> {
         let config = std::fs::read_to_string(&self.config)?;
-        Ok(Recipe { arguments: run.arguments.clone(), config })
+        let page_cache_bytes = run.page_cache.map(|bytes| bytes.0);
+        Ok(Recipe { arguments: run.arguments.clone(), page_cache_bytes, config })
     }
 
     fn recipe_path(&self, run: &PlannedRun) -> PathBuf {
@@ -134,7 +141,12 @@ impl Runner {
         command.stdin(Stdio::null()).stdout(said);
         // A group of its own: Ctrl-C reaches it once, from here, and it dies with this process.
         process::supervise(&mut command, Signal::Kill);
-        let (code, interrupted) = self.wait(command.spawn()?, signals)?;
+        let mut room = self.room(run, &mut command)?;
+        let ended = command.spawn().and_then(|child| self.wait(child, room.as_mut(), signals));
+        if let Some(room) = room {
+            std::fs::write(self.room_path(run), serde_json::to_vec(&room.close()?)?)?;
+        }
+        let (code, interrupted) = ended?;
         Ok(match completed(&self.folder(run)) {
             _ if interrupted => Made::Interrupted,
             true => Made::Completed,
@@ -142,8 +154,33 @@ impl Runner {
         })
     }
 
+    /// Where the page cache of a run is limited: its set is forgotten, and the command will run in
+    /// a group of its own.
+    fn room(&self, run: &PlannedRun, command: &mut Command) -> io::Result<Option<Room>> {
+        let Some(bytes) = run.page_cache else { return Ok(None) };
+        forget_set(&self.config, &run.overrides()).map_err(io::Error::other)?;
+        let room = Room::make(bytes.0).map_err(io::Error::other)?;
+        room.receive(command)?;
+        Ok(Some(room))
+    }
+
+    fn room_path(&self, run: &PlannedRun) -> PathBuf {
+        self.out.join(format!("{}.room.json", run.folder))
+    }
+
+    /// What a run that was made had for pages of files.
+    pub fn room_of(&self, run: &PlannedRun) -> Option<PageRoom> {
+        run.page_cache?;
+        serde_json::from_slice(&std::fs::read(self.room_path(run)).ok()?).ok()
+    }
+
     /// Waits for the child, passes on what the user asks, ends it at the limit.
-    fn wait(&self, mut child: Child, signals: &mut Signals) -> io::Result<(Option<i32>, bool)> {
+    fn wait(
+        &self,
+        mut child: Child,
+        mut room: Option<&mut Room>,
+        signals: &mut Signals,
+    ) -> io::Result<(Option<i32>, bool)> {
         let limit = Duration::from_secs_f64(self.seconds * FACTOR) + ALLOWANCE;
         let begun = Instant::now();
         let (mut interrupted, mut asked) = (false, false);
@@ -164,7 +201,13 @@ impl Runner {
             if begun.elapsed() > limit + GRACE {
                 child.kill()?;
             }
-            std::thread::sleep(POLL);
+            match &mut room {
+                Some(room) => {
+                    room.tend();
+                    std::thread::sleep(TEND_EVERY);
+                }
+                None => std::thread::sleep(POLL),
+            }
         }
     }
 }

@@ -132,6 +132,7 @@ mod tests {
             events: Vec::new(),
             ledger: Vec::new(),
             result: None,
+            room: None,
         };
         for step in 1..=steps {
             let (count, cursor) = (96, step * 96);

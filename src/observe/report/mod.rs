@@ -12,6 +12,7 @@ pub mod episodes;
 mod figures;
 pub mod line_chart;
 mod page;
+pub mod page_cache;
 pub mod read;
 pub mod series;
 mod staging;
@@ -43,6 +44,8 @@ pub struct Run {
     pub ledger: Vec<Entry>,
     /// `result.json`, once there is one.
     pub result: Option<RunResult>,
+    /// What it had for pages of files, where that was limited.
+    pub room: Option<page_cache::PageRoom>,
 }
 
 impl Run {

@@ -4,7 +4,7 @@ use super::compare::Bits;
 use super::figures::{self, Figure};
 use super::summary::{self, RunSummary, over_seeds};
 use super::svg::escape;
-use super::{Study, staging, tables};
+use super::{Study, page_cache, staging, tables};
 use crate::observe::progress::duration;
 
 const STYLE: &str = include_str!("page.css");
@@ -24,6 +24,10 @@ pub fn render(study: &Study) -> String {
     page.add(&header(study, &runs));
     if let Some(table) = staging::table(study) {
         page.add(&table);
+    }
+    if let Some(table) = page_cache::table(study) {
+        page.add(&table);
+        page.figure(page_cache::figure(study));
     }
     // Of one arm there is nothing to compare.
     if study.arms().len() > 1 && summary::is_calm(&runs) {

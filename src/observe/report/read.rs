@@ -27,6 +27,7 @@ pub fn read_run(folder: &Path, arm: Option<&str>) -> io::Result<Run> {
         events,
         ledger: optional(ledger::read(&folder.join(ledger::LEDGER_FILE)))?.unwrap_or_default(),
         result: read_result(folder)?,
+        room: None,
     })
 }
 

@@ -194,6 +194,7 @@ mod tests {
             events,
             ledger: Vec::new(),
             result: None,
+            room: None,
         }
     }
 
