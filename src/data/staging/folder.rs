@@ -205,7 +205,7 @@ impl Folder {
     pub fn copy(&self, store: &dyn Store, file: &Path, generation: u32) -> Result<Done, CopyError> {
         let key = Key::of(file);
         let path = key.path(&self.root);
-        let ours = |error: io::Error| CopyError::Folder(format!("{}: {error}", path.shown()));
+        let ours = |error: io::Error| no_copies(&self.root, &error);
         if let Some(parent) = path.parent()
             && let Err(error) = private::make_folder(parent)
             && error.kind() != io::ErrorKind::AlreadyExists
@@ -225,7 +225,16 @@ impl Folder {
             if !part.is_there() {
                 continue;
             }
-            let copied = write(store, file, &part.file, &part.path)?;
+            let copied = write(store, file, &part.file).inspect_err(|error| {
+                if matches!(error, Unwritten::Here(_)) {
+                    // Half a file only takes room.
+                    let _ = fs::remove_file(&part.path);
+                }
+            });
+            let copied = copied.map_err(|error| match error {
+                Unwritten::Here(error) => ours(error),
+                Unwritten::There(text) => CopyError::Source(text),
+            })?;
             fs::rename(&part.path, &path).map_err(ours)?;
             self.enter(file, key, copied, generation).map_err(ours)?;
             return Ok(Done::Made(copied.bytes));
@@ -315,18 +324,34 @@ fn hash_file(path: &Path) -> io::Result<(u64, u64)> {
     }
 }
 
-fn write(store: &dyn Store, from: &Path, to: &File, to_path: &Path) -> Result<Copied, CopyError> {
-    let source = |error: FetchError| CopyError::Source(format!("{}: {error}", from.shown()));
-    let folder = |error: io::Error| {
-        // Half a file only takes room.
-        let _ = fs::remove_file(to_path);
-        CopyError::Folder(format!("{}: {error}", to_path.shown()))
+/// Names the folder and no file in it: all ranks of a node say the same then, and one warning is
+/// shown.
+fn no_copies(root: &Path, error: &io::Error) -> CopyError {
+    let advice = match error.kind() {
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
+            "; set staging.folder to a larger local disk"
+        }
+        _ => "",
     };
+    CopyError::Folder(format!("{}: {error}{advice}", root.shown()))
+}
+
+/// Why a copy is not whole.
+enum Unwritten {
+    /// The folder's disk.
+    Here(io::Error),
+    /// What is copied.
+    There(String),
+}
+
+fn write(store: &dyn Store, from: &Path, to: &File) -> Result<Copied, Unwritten> {
+    let source = |error: FetchError| Unwritten::There(format!("{}: {error}", from.shown()));
+    let folder = Unwritten::Here;
     to.set_len(0).map_err(folder)?;
     let bytes = match store.look(from) {
         Ok(Kind::File { bytes }) => bytes,
-        Ok(_) => return Err(CopyError::Source(format!("{}: no file", from.shown()))),
-        Err(error) => return Err(CopyError::Source(format!("{}: {error}", from.shown()))),
+        Ok(_) => return Err(Unwritten::There(format!("{}: no file", from.shown()))),
+        Err(error) => return Err(Unwritten::There(format!("{}: {error}", from.shown()))),
     };
     let (mut hasher, mut buffer, mut done) = (Xxh3::new(), Vec::new(), 0);
     if bytes <= PIECE_BYTES.min(FILE_BYTES_MAX) {

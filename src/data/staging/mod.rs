@@ -412,11 +412,11 @@ impl Staging {
             (state.progress.files_total, state.progress.bytes_total) = (files, bytes);
             self.open.notify_all();
             if lacking > free.saturating_sub(SPARE_BYTES) {
-                let reason = format!(
-                    "no room in {}: {lacking} bytes are needed, {free} are free; set \
-                     staging.folder to a larger local disk",
-                    self.folder.root().shown()
-                );
+                let root = self.folder.root().shown();
+                // How much differs from rank to rank; the warning is the same for all.
+                tracing::warn!("{root}: {lacking} bytes are needed, {free} are free");
+                let reason =
+                    format!("no room in {root}; set staging.folder to a larger local disk");
                 self.stop(&mut state, &reason);
             }
         }
