@@ -2,11 +2,10 @@
 //! from the moment it is seen, so that a rank which takes a dead one's place finds them warm. What
 //! counts against the budget is what memory holds: whole pages.
 //!
-//! Samples stay with their owners, so each is used by one rank of the node: a rank remembers the
-//! order of what it used, and makes room from that alone. The order stands in the files, too, as
-//! the time of their last change: ticks of a counter that the ranks share, of no clock. When owners
-//! move, a rank reads there what the rank before it used, and finds what nobody on this node uses
-//! any more, which goes first.
+//! In which order the node's ranks used samples stands in the files, as the time of their last
+//! change: ticks of a counter that the ranks share, of no clock. So whoever makes room gives up what
+//! any of them used least recently, and the ranks need not part the cache. When owners move, a rank
+//! finds what nobody on this node uses any more, which goes first.
 
 use std::collections::HashMap;
 use std::fs::{self, File, OpenOptions};
@@ -43,6 +42,8 @@ const USED: usize = 0;
 const TICKS: usize = 1;
 /// Ends the name of a sample that is not whole.
 const PART: &str = "part";
+/// Samples given up for one that comes, at the most.
+const GIVEN_UP_MAX: usize = 1 << 20;
 
 /// See the module.
 #[derive(Debug)]
@@ -54,6 +55,12 @@ pub struct Cache {
     /// Locked by all who use the folder.
     held: File,
     used: Mutex<Used>,
+}
+
+/// As its file says it.
+fn kept(facts: &fs::Metadata) -> Kept {
+    let changed = facts.modified().ok().and_then(|at| at.duration_since(UNIX_EPOCH).ok());
+    Kept { tick: changed.map_or(0, |since| since.as_micros() as u64), bytes: facts.len() }
 }
 
 /// What a sample of so many bytes takes.
@@ -105,10 +112,7 @@ impl Cache {
         let entries = fs::read_dir(&self.root).into_iter().flatten().flatten();
         let whole = entries.filter_map(|entry| {
             let key = entry.file_name().to_str()?.parse::<Key>().ok()?;
-            let facts = entry.metadata().ok()?;
-            let changed = facts.modified().ok().and_then(|at| at.duration_since(UNIX_EPOCH).ok());
-            let tick = changed.map_or(0, |since| since.as_micros() as u64);
-            Some((key, Kept { tick, bytes: facts.len() }))
+            Some((key, kept(&entry.metadata().ok()?)))
         });
         whole.collect()
     }
@@ -133,17 +137,15 @@ impl Cache {
         into.clear();
         let read = file.read_to_end(into).is_ok();
         if read && self.policy == CachePolicy::Lru {
-            let kept = Kept { tick: self.tick(&file), bytes: into.len() as u64 };
-            self.used().touch(key, kept);
+            self.tick(&file);
         }
         read
     }
 
     /// Writes down that a sample is used now. One that was dropped meanwhile is nobody's file.
-    fn tick(&self, file: &File) -> u64 {
+    fn tick(&self, file: &File) {
         let tick = self.counts.update(TICKS, |now| now + 1) + 1;
         let _ = file.set_modified(UNIX_EPOCH + Duration::from_micros(tick));
-        tick
     }
 
     /// Keeps the bytes of a sample, if there is room or the policy makes some.
@@ -153,33 +155,31 @@ impl Cache {
             return;
         }
         let part = self.root.join(format!("{key}.{}.{PART}", std::process::id()));
-        let written = self.write(&part, bytes).and_then(|tick| match path.exists() {
+        let written = self.write(&part, bytes).and_then(|()| match path.exists() {
             // Another thread or rank was faster.
             true => Err(io::ErrorKind::AlreadyExists.into()),
-            false => fs::rename(&part, &path).map(|()| tick),
+            false => fs::rename(&part, &path),
         });
-        match written {
-            Ok(tick) => self.used().touch(key, Kept { tick, bytes: length }),
-            Err(_) => {
-                let _ = fs::remove_file(&part);
-                self.give_back(cost(length));
-            }
+        if written.is_err() {
+            let _ = fs::remove_file(&part);
+            self.give_back(cost(length));
         }
     }
 
-    /// Writes a sample's file; its tick.
-    fn write(&self, path: &Path, bytes: &[u8]) -> io::Result<u64> {
+    /// Writes a sample's file, used now.
+    fn write(&self, path: &Path, bytes: &[u8]) -> io::Result<()> {
         let mut options = OpenOptions::new();
         options.write(true).create(true).truncate(true).mode(0o600);
         let mut file = options.open(path)?;
         file.write_all(bytes)?;
-        Ok(self.tick(&file))
+        self.tick(&file);
+        Ok(())
     }
 
     /// Takes so many bytes of the budget; whether there are so many.
     fn make_room(&self, bytes: u64) -> bool {
         let mut used = self.used();
-        loop {
+        for _ in 0..GIVEN_UP_MAX {
             let before = self.counts.update(USED, |now| match now + bytes <= self.budget_bytes {
                 true => now + bytes,
                 false => now,
@@ -188,16 +188,29 @@ impl Cache {
                 return true;
             }
             used.settle(|| self.listing());
-            let oldest = match self.policy {
+            let goes = match self.policy {
                 CachePolicy::Keep => used.unused(),
-                CachePolicy::Lru => used.unused().or_else(|| used.oldest()),
+                CachePolicy::Lru => used.unused().or_else(|| self.least_recent(&mut used)),
             };
-            let Some((key, length)) = oldest else { return false };
+            let Some((key, length)) = goes else { return false };
             // Another rank may have removed it.
             if fs::remove_file(self.path(key)).is_ok() {
                 self.give_back(cost(length));
             }
         }
+        false
+    }
+
+    /// What any rank of the node used least recently. Since the listing it may have been used, or
+    /// have gone: then the next one of it is asked.
+    fn least_recent(&self, used: &mut Used) -> Option<(Key, u64)> {
+        for _ in 0..GIVEN_UP_MAX {
+            let (key, was) = used.oldest(|| self.listing())?;
+            if fs::metadata(self.path(key)).is_ok_and(|facts| kept(&facts) == was) {
+                return Some((key, was.bytes));
+            }
+        }
+        None
     }
 
     fn give_back(&self, bytes: u64) {

@@ -72,12 +72,32 @@ fn ranks_of_a_node_share_one_budget_and_a_newcomer_finds_it_warm() {
     drop(two);
     let newcomer = open(&place, 3, CachePolicy::Lru);
     plan(&newcomer, 1..10, 0..1);
-    // It goes on in the order of its predecessor's uses.
+    // It goes on in the order of its predecessor's uses, and of its neighbour's.
     assert!(has(&newcomer, 1));
     offer(&newcomer, 3);
     assert_eq!(newcomer.used_bytes(), 3 * PAGE);
-    assert!(has(&one, 0), "another rank's are its own");
-    assert!(has(&newcomer, 1) && !has(&newcomer, 2) && has(&newcomer, 3));
+    assert!(!has(&one, 0) && has(&newcomer, 2), "the least recently used of the node");
+    assert!(has(&newcomer, 1) && has(&newcomer, 3));
+}
+
+/// One rank filled the cache before the other had its turn. From then on the cache is the node's:
+/// what each has of it follows from what each uses.
+#[test]
+fn ranks_that_came_late_get_what_they_use() {
+    let place = tempfile::tempdir().expect("temporary folder");
+    let ranks = [open(&place, 40, CachePolicy::Lru), open(&place, 40, CachePolicy::Lru)];
+    (0..40).for_each(|number| offer(&ranks[0], number));
+    (0..20).for_each(|number| {
+        offer(&ranks[1], 100 + number);
+        assert!(has(&ranks[0], 20 + number));
+    });
+    let there = |range: std::ops::Range<u64>| {
+        let file =
+            |number: &u64| place.path().join("cache").join(key(*number).to_string()).exists();
+        range.filter(file).count()
+    };
+    assert_eq!((there(0..20), there(20..40), there(100..120)), (0, 20, 20));
+    assert_eq!(ranks[1].used_bytes(), 40 * PAGE);
 }
 
 /// Two ranks of a node; the one that dies had 4 to 8. Of them the node has 6 and 7 still to read.

@@ -1,7 +1,7 @@
-//! What a rank used of its node's cache, in which order, and what nobody on the node uses. A plain
-//! value: who asks has the files.
+//! Which sample of a node's cache goes when room is needed: what nobody on the node uses, then what
+//! any of its ranks used least recently. A plain value: who asks has the files.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 
 use crate::data::staging::key::Key;
 
@@ -25,11 +25,17 @@ pub(super) struct Kept {
     pub(super) bytes: u64,
 }
 
+/// Of all samples the share that is put in order at a time, and how many at the least: a listing
+/// costs a look at each, so that each that goes costs as many looks as this.
+const ORDERED_SHARE: usize = 16;
+const ORDERED_MIN: usize = 16;
+
 /// See the module.
 #[derive(Default)]
 pub(super) struct Used {
-    last: HashMap<Key, Kept>,
-    by_tick: BTreeMap<(u64, Key), u64>,
+    /// Those used least recently when the folder was listed last, the first to go at the end. One
+    /// that has been used since has another tick.
+    oldest: Vec<(Key, Kept)>,
     /// Of owners that no rank of the node computes.
     unused: Vec<(Key, u64)>,
     /// A plan that the files were not compared with yet.
@@ -38,24 +44,24 @@ pub(super) struct Used {
 
 impl std::fmt::Debug for Used {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{} used, {} unused", self.last.len(), self.unused.len())
+        write!(f, "{} in order, {} unused", self.oldest.len(), self.unused.len())
     }
 }
 
 impl Used {
-    /// A sample was used.
-    pub(super) fn touch(&mut self, key: Key, now: Kept) {
-        if let Some(before) = self.last.insert(key, now) {
-            self.by_tick.remove(&(before.tick, key));
+    /// Takes what was used least recently off the list, as of the last listing; made anew where
+    /// nothing of it is left.
+    pub(super) fn oldest(
+        &mut self,
+        listing: impl FnOnce() -> HashMap<Key, Kept>,
+    ) -> Option<(Key, Kept)> {
+        if self.oldest.is_empty() {
+            self.oldest = listing().into_iter().collect();
+            self.oldest.sort_unstable_by_key(|(key, kept)| (kept.tick, *key));
+            self.oldest.truncate((self.oldest.len() / ORDERED_SHARE).max(ORDERED_MIN));
+            self.oldest.reverse();
         }
-        self.by_tick.insert((now.tick, key), now.bytes);
-    }
-
-    /// Takes what was used least recently off the list.
-    pub(super) fn oldest(&mut self) -> Option<(Key, u64)> {
-        let ((_, key), bytes) = self.by_tick.pop_first()?;
-        self.last.remove(&key);
-        Some((key, bytes))
+        self.oldest.pop()
     }
 
     /// Takes one of those that nobody on this node uses off the list.
@@ -68,19 +74,11 @@ impl Used {
         self.planned = Some(holdings);
     }
 
-    /// Sorts what is there by who uses it, once for each plan: what is this rank's from now on has
-    /// the place in its list that its last use gives it.
+    /// Finds what nobody on the node uses, once for each plan.
     pub(super) fn settle(&mut self, listing: impl FnOnce() -> HashMap<Key, Kept>) {
         let Some(Holdings { mine, beside }) = self.planned.take() else { return };
         let mut there = listing();
-        self.last.clear();
-        self.by_tick.clear();
-        for key in mine {
-            if let Some(kept) = there.remove(&key) {
-                self.touch(key, kept);
-            }
-        }
-        for key in beside {
+        for key in mine.chain(beside) {
             there.remove(&key);
         }
         self.unused = there.into_iter().map(|(key, kept)| (key, kept.bytes)).collect();

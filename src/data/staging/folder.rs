@@ -337,6 +337,7 @@ fn no_copies(root: &Path, error: &io::Error) -> CopyError {
 }
 
 /// Why a copy is not whole.
+#[derive(Debug)]
 enum Unwritten {
     /// The folder's disk.
     Here(io::Error),

@@ -84,7 +84,7 @@ fn a_copy_that_another_process_is_making_is_waited_for() {
     std::thread::scope(|scope| {
         let waits =
             scope.spawn(|| folder.copy(&MemoryStore::default(), Path::new("/set/a.jpg"), 0));
-        let copied = write(&store(), Path::new("/set/a.jpg"), &part.file, &part.path);
+        let copied = write(&store(), Path::new("/set/a.jpg"), &part.file);
         let copied = copied.expect("copied");
         fs::rename(&part.path, &path).expect("renamed");
         other
