@@ -3,9 +3,9 @@
 //! counts against the budget is what memory holds: whole pages.
 //!
 //! In which order the node's ranks used samples stands in the files, as the time of their last
-//! change: ticks of a counter that the ranks share, of no clock. So whoever makes room gives up what
-//! any of them used least recently, and the ranks need not part the cache. When owners move, a rank
-//! finds what nobody on this node uses any more, which goes first.
+//! change: ticks of a counter that the ranks share, of no clock. So whoever makes room gives up
+//! what any of them used least recently, and the ranks need not part the cache. When owners move, a
+//! rank finds what nobody on this node uses any more, which goes first.
 
 use std::collections::HashMap;
 use std::fs::{self, File, OpenOptions};

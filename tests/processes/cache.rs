@@ -51,8 +51,9 @@ fn missed(result: &RunResult) -> f64 {
     (data.misses - FILES) as f64 / (data.hits + data.misses - FILES) as f64
 }
 
-/// LRU misses up to b/e more than the bound in alternating bundles of b, unless the cache is a whole
-/// number of them, as it is here: what goes is what any rank used least recently, whoever filled it.
+/// LRU misses up to b/e more than the bound in alternating bundles of b, unless the cache is a
+/// whole number of them, as it is here. Nothing depends on which rank filled it: what goes is what
+/// any of them used least recently.
 #[test]
 fn a_nodes_cache_misses_what_the_bound_says_with_a_rank_killed_and_with_one_lost() {
     let _alone = alone();

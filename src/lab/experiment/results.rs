@@ -8,10 +8,9 @@ use serde::{Deserialize, Serialize};
 
 use super::plan::{Experiment, PlannedRun};
 use crate::config::Shown;
-use crate::observe::report::page_cache::PageRoom;
 use crate::observe::report::read::read_run;
 use crate::observe::report::summary::{RunSummary, summarise};
-use crate::observe::report::{Study, html, tables};
+use crate::observe::report::{PageRoom, Study, html, tables};
 use crate::observe::storage::{FileSystem, Storage};
 
 /// The file, below the experiment's folder.

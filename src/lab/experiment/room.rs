@@ -13,7 +13,7 @@ use kintsugi_ffi::{os, process};
 use crate::config::{Shown, parse};
 use crate::data::open::open;
 use crate::data::{DataError, Split};
-use crate::observe::report::page_cache::PageRoom;
+use crate::observe::report::PageRoom;
 
 /// Names of groups begin so; their makers' pids follow.
 const PREFIX: &str = "kintsugi-experiment-";
@@ -53,11 +53,15 @@ impl Room {
         Ok(())
     }
 
-    /// Moves the limit with what the processes hold. To be called often: what they take between
-    /// two calls they take from the files.
+    /// Moves the limit with what the processes hold, from when files first fill their room: a run
+    /// that is about to start looks how much memory there is. To be called often: what processes
+    /// take between two calls they take from the files.
     pub fn tend(&mut self) {
         let Ok(usage) = self.group.usage() else { return };
         self.seen_bytes.push(usage.files_bytes);
+        if self.limit_bytes == 0 && usage.files_bytes < self.bytes {
+            return;
+        }
         let wanted = usage.held_bytes + self.bytes;
         if wanted.abs_diff(self.limit_bytes) > SLACK_BYTES && self.group.limit(wanted).is_ok() {
             self.limit_bytes = wanted;

@@ -14,7 +14,7 @@ use signal_hook::iterator::Signals;
 
 use super::plan::PlannedRun;
 use super::room::{Room, forget_set};
-use crate::observe::report::page_cache::PageRoom;
+use crate::observe::report::PageRoom;
 use crate::observe::report::read::read_result;
 use crate::observe::result::Status;
 

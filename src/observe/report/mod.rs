@@ -2,6 +2,8 @@
 //! learning curves, recovery phases, checkpoint parts and tables (Tsuji et al., Fig. 5-8, Tables 2
 //! and 3). Everything but `read` is pure.
 
+use serde::{Deserialize, Serialize};
+
 use super::event::Event;
 use super::ledger::Entry;
 use super::result::RunResult;
@@ -12,7 +14,7 @@ pub mod episodes;
 mod figures;
 pub mod line_chart;
 mod page;
-pub mod page_cache;
+mod page_cache;
 pub mod read;
 pub mod series;
 mod staging;
@@ -22,6 +24,15 @@ pub mod svg;
 pub mod tables;
 
 pub use page::{document as page_of, drawing as svg_file, render as html};
+
+/// What a run had for pages of files.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PageRoom {
+    /// Bytes that it was given.
+    pub bytes: u64,
+    /// Bytes that files took in its second half: the middle of all looks.
+    pub files_bytes: u64,
+}
 
 /// One run as it left its directory.
 #[derive(Debug, Clone, PartialEq)]
@@ -45,7 +56,7 @@ pub struct Run {
     /// `result.json`, once there is one.
     pub result: Option<RunResult>,
     /// What it had for pages of files, where that was limited.
-    pub room: Option<page_cache::PageRoom>,
+    pub room: Option<PageRoom>,
 }
 
 impl Run {

@@ -4,8 +4,6 @@
 
 use std::collections::BTreeMap;
 
-use serde::{Deserialize, Serialize};
-
 use super::figures::{COLOURS, Figure};
 use super::line_chart::{LineChart, Series, Unit, XAxis};
 use super::statistics::{Estimate, estimate, mean_curve};
@@ -15,15 +13,6 @@ use super::{Run, Study};
 use crate::config::{CacheSize, Config};
 use crate::observe::event::Kind;
 use crate::observe::progress::duration;
-
-/// What a run had for pages of files.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct PageRoom {
-    /// Bytes that it was given.
-    pub bytes: u64,
-    /// Bytes that files took in its second half: the middle of all looks.
-    pub files_bytes: u64,
-}
 
 /// One epoch of a run.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
@@ -122,7 +111,8 @@ pub fn table(study: &Study) -> Option<String> {
          ranks, as shares of the samples' bytes: means over the epochs after the first and over \
          seeds. Page cache and own cache are shares of the set that each could hold; pages of \
          files, what the kernel held in the second half of a run. The bound, 1-c, is the least \
-         that any cache of both sizes together can miss.",
+         that any cache of both sizes together can miss. Pages are read whole, so that a share can \
+         come to more than 100 %.",
     ))
 }
 
@@ -221,6 +211,7 @@ fn series(study: &Study, arm: &str, colour: usize) -> Series {
 
 #[cfg(test)]
 mod tests {
+    use super::super::PageRoom;
     use super::*;
     use crate::observe::data_use::{DataUse, TierBytes, Waits};
     use crate::observe::event::{Event, VERSION};
