@@ -57,6 +57,12 @@ fn epochs(run: &Run) -> Vec<Epoch> {
     of.into_values().collect()
 }
 
+/// The set's bytes: what is read ahead belongs to the next epoch, so each has a little more or less.
+fn mean_asked_bytes(epochs: &[Epoch]) -> Option<f64> {
+    let asked: u64 = epochs.iter().map(|epoch| epoch.asked_bytes).sum();
+    (asked > 0).then(|| asked as f64 / epochs.len() as f64)
+}
+
 /// What the epochs after the first show: mean share of misses, the least and the greatest of an
 /// epoch, seconds an epoch.
 struct Later {
@@ -124,8 +130,8 @@ fn row(study: &Study, arm: &str) -> Vec<String> {
     let mean = |figure: &dyn Fn(&Later) -> f64| estimate(all.iter().map(figure));
     let share = |bytes: &dyn Fn(&Run) -> Option<u64>| -> Option<f64> {
         let shares = runs.iter().filter_map(|run| {
-            let set_bytes = epochs(run).first().map(|first| first.asked_bytes)?;
-            Some(bytes(run)? as f64 / set_bytes.max(1) as f64)
+            let set_bytes = mean_asked_bytes(&epochs(run))?;
+            Some(bytes(run)? as f64 / set_bytes)
         });
         estimate(shares).map(|estimate| estimate.mean)
     };
