@@ -268,7 +268,7 @@ fn a_complete_run_is_kept_and_a_changed_one_is_made_again() {
         let made = plan.iter().map(|run| {
             assert_eq!(runner.refuses(run).unwrap(), None);
             let made = runner.make(run, &mut signals).unwrap();
-            index.add(run);
+            index.add(run, None);
             made
         });
         let made = made.collect();

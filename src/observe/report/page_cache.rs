@@ -57,7 +57,8 @@ fn epochs(run: &Run) -> Vec<Epoch> {
     of.into_values().collect()
 }
 
-/// The set's bytes: what is read ahead belongs to the next epoch, so each has a little more or less.
+/// The set's bytes.
+/// What is read ahead belongs to the next epoch: one has a little more, another less.
 fn mean_asked_bytes(epochs: &[Epoch]) -> Option<f64> {
     let asked: u64 = epochs.iter().map(|epoch| epoch.asked_bytes).sum();
     (asked > 0).then(|| asked as f64 / epochs.len() as f64)
