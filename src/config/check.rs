@@ -247,49 +247,16 @@ fn check_reproducible(config: &Config) -> Result<(), ConfigError> {
 }
 
 fn check_rates(config: &Config) -> Result<(), ConfigError> {
-    let optimizer = &config.optimizer;
-    if optimizer.name != "sgd" {
-        return refuse("optimizer.name", &optimizer.name, "the only optimizer is \"sgd\"");
+    config.optimizer.check()?;
+    config.schedule.check()?;
+    if config.train.exchange == ExchangeKind::Asynchronous {
+        config.optimizer.check_asynchronous()?;
     }
-    let schedule = &config.schedule;
-    let unit = 0.0..=1.0;
-    for (key, value, valid, range) in [
-        (
-            "optimizer.learning_rate",
-            optimizer.learning_rate,
-            optimizer.learning_rate >= 0.0 && optimizer.learning_rate.is_finite(),
-            "0 or above",
-        ),
-        (
-            "optimizer.momentum",
-            optimizer.momentum,
-            (0.0..1.0).contains(&optimizer.momentum),
-            "from 0 to below 1",
-        ),
-        (
-            "optimizer.weight_decay",
-            optimizer.weight_decay,
-            optimizer.weight_decay >= 0.0 && optimizer.weight_decay.is_finite(),
-            "0 or above",
-        ),
-        ("schedule.warm_up", schedule.warm_up, unit.contains(&schedule.warm_up), "a fraction 0..1"),
-        ("schedule.factor", schedule.factor, unit.contains(&schedule.factor), "a fraction 0..1"),
-        (
-            "model.width",
-            config.model.width,
-            config.model.width > 0.0 && config.model.width.is_finite(),
-            "above 0",
-        ),
-    ] {
-        if !valid {
-            return refuse(key, value, format!("write a number that is {range}"));
-        }
+    let width = config.model.width;
+    match width > 0.0 && width.is_finite() {
+        true => Ok(()),
+        false => refuse("model.width", width, "write a number that is above 0"),
     }
-    if schedule.milestones.iter().any(|milestone| !unit.contains(milestone)) {
-        let value = format!("{:?}", schedule.milestones);
-        return refuse("schedule.milestones", value, "each is a fraction 0..1 of the run");
-    }
-    Ok(())
 }
 
 fn check_recovery(config: &Config) -> Result<(), ConfigError> {

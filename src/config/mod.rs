@@ -3,7 +3,7 @@
 //! values make sense); `identity` says when two configurations are the same run; `units` reads
 //! durations and sizes; `seed` says what `run.seed` means; `shown` makes names fit for a terminal;
 //! `paths` makes them absolute; `point` says where a rank is; `data` has the schema of the data
-//! plane.
+//! plane, `update` that of optimizers and schedules.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -23,6 +23,7 @@ mod point;
 pub mod seed;
 mod shown;
 pub mod units;
+mod update;
 mod validation;
 
 pub use check::resolve_owners;
@@ -35,6 +36,7 @@ pub use look::{ColorJitter, Crop, CropKind, Look};
 pub use point::Point;
 pub use shown::Shown;
 pub use units::{Bytes, CacheSize, Every, Interval, Limit, Pace, Rate, Span};
+pub use update::{Optimizer, OptimizerKind, Schedule, ScheduleKind};
 pub use validation::{Share, Validation};
 
 /// One run, whole: every key has a value. Written to `RUN/config.toml`.
@@ -164,63 +166,6 @@ impl Default for Train {
             exchange: ExchangeKind::Synchronous,
             reproducible: false,
             bucket: Bytes(4 << 20),
-        }
-    }
-}
-
-/// `[optimizer]`
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct Optimizer {
-    /// `"sgd"`.
-    pub name: String,
-    /// Base learning rate.
-    pub learning_rate: f64,
-    /// Momentum factor.
-    pub momentum: f64,
-    /// L2 penalty, added to the gradient of weights (not of biases and batch-norm parameters).
-    pub weight_decay: f64,
-}
-
-impl Default for Optimizer {
-    fn default() -> Self {
-        Self { name: "sgd".into(), learning_rate: 0.05, momentum: 0.9, weight_decay: 1e-4 }
-    }
-}
-
-/// `schedule.kind`
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum ScheduleKind {
-    /// The base rate throughout.
-    Constant,
-    /// Multiplied by `factor` at each of `milestones`.
-    Step,
-    /// Half a cosine down to zero at the end of the run.
-    Cosine,
-}
-
-/// `[schedule]`. Scales to the smaller of `train.steps` and `train.epochs`; with neither, constant.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct Schedule {
-    /// The shape.
-    pub kind: ScheduleKind,
-    /// Linear warm-up, as a fraction of the run's steps (0..1).
-    pub warm_up: f64,
-    /// Fractions of the run (0..1) at which `step` multiplies.
-    pub milestones: Vec<f64>,
-    /// What `step` multiplies by.
-    pub factor: f64,
-}
-
-impl Default for Schedule {
-    fn default() -> Self {
-        Self {
-            kind: ScheduleKind::Constant,
-            warm_up: 0.0,
-            milestones: vec![0.5, 0.75],
-            factor: 0.1,
         }
     }
 }

@@ -14,6 +14,7 @@ mod join;
 mod launch;
 mod matrix;
 mod moved;
+mod optimizers;
 mod regrow;
 mod reproducible;
 mod resident;

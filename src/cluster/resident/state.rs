@@ -163,6 +163,16 @@ impl<'a> SlotMut<'a> {
         names.map(|name| std::mem::take(&mut self.values[self.shape.index(name)]))
     }
 
+    /// Like `take`, for as long as the slot is borrowed.
+    ///
+    /// # Panics
+    /// When there is no part of a name, or one is named twice.
+    pub fn lend<const N: usize>(&mut self, names: [&str; N]) -> [&mut [f32]; N] {
+        let places = names.map(|name| self.shape.index(name));
+        let lent = self.values.get_disjoint_mut(places).expect("each part is lent once");
+        lent.map(|values| &mut **values)
+    }
+
     /// Becomes a copy of a state of the same parts.
     ///
     /// # Panics

@@ -6,7 +6,8 @@ use std::time::Duration;
 use crate::cluster::comm::sim::{Death, When};
 use crate::config::seed::{Stream, purpose};
 use crate::config::{
-    Bytes, CacheSize, Config, Every, FaultKind, Interval, PlannedFault, Point, Rung, Span, Who,
+    Bytes, CacheSize, Config, Every, FaultKind, Interval, OptimizerKind, PlannedFault, Point, Rung,
+    ScheduleKind, Span, Who,
 };
 use crate::data::sampler::Bundling;
 
@@ -117,6 +118,8 @@ pub struct Variant {
     pub reproducible: bool,
     /// The order of samples, as text.
     pub bundles: String,
+    /// The update, as text.
+    pub update: String,
 }
 
 const LADDERS: [&[Rung]; 8] = [
@@ -178,6 +181,7 @@ impl Scenario {
         if plane.is_some() {
             faults.extend(harm_to_copies(apart));
         }
+        draw_update(&mut Stream::new(&[seed, purpose::SIMULATE, 8]), &mut config);
         let apart = &mut Stream::new(&[seed, purpose::SIMULATE, 4]);
         faults.iter_mut().for_each(|fault| later_in_a_restore(fault, apart));
         faults.sort_by_key(order);
@@ -207,6 +211,7 @@ impl Scenario {
             evaluation: self.config.evaluation.every.to_string(),
             reproducible: self.config.train.reproducible,
             bundles: format!("{:?}", Bundling::of(&self.config.data)),
+            update: format!("{:?} {:?}", self.config.optimizer, self.config.schedule),
         }
     }
 
@@ -269,6 +274,20 @@ fn config(draws: &mut Stream) -> Config {
     }
     config.recovery.integrity_every = one_of(draws, &[Interval::Off, Interval::Steps(2)]);
     config
+}
+
+/// Half of all runs are plain SGD at one rate; the others' updates are drawn.
+fn draw_update(draws: &mut Stream, config: &mut Config) {
+    let optimizer = &mut config.optimizer;
+    match draws.below(8) {
+        0 => optimizer.nesterov = true,
+        1 => optimizer.name = OptimizerKind::Lars,
+        2 | 3 => optimizer.name = OptimizerKind::AdamW,
+        _ => return,
+    }
+    optimizer.clip_norm = (draws.below(2) == 0).then_some(0.5);
+    let kinds = [ScheduleKind::Constant, ScheduleKind::OneCycle, ScheduleKind::Polynomial];
+    config.schedule.kind = one_of(draws, &kinds);
 }
 
 fn fault(draws: &mut Stream, config: &Config) -> Fault {
@@ -384,6 +403,17 @@ mod tests {
         assert_eq!(Scenario::of(7), Scenario::of(7));
         let different = (0..50).filter(|&seed| Scenario::of(seed).faults != Scenario::of(0).faults);
         assert!(different.count() > 40);
+    }
+
+    #[test]
+    fn updates_are_drawn_too_and_runs_are_compared_with_calm_ones_of_their_own() {
+        let drawn = |kind| (0..100).map(Scenario::of).find(|s| s.config.optimizer.name == kind);
+        let adamw = drawn(OptimizerKind::AdamW).expect("every fourth run has it");
+        assert!(drawn(OptimizerKind::Lars).is_some());
+        assert_eq!(adamw.calm().config.optimizer, adamw.config.optimizer);
+        let mut plain = adamw.clone();
+        plain.config.optimizer = crate::config::Optimizer::default();
+        assert_ne!(plain.variant(), adamw.variant());
     }
 
     #[test]

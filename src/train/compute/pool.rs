@@ -194,7 +194,7 @@ mod tests {
     use crate::cluster::comm::CommError;
     use crate::cluster::faults::Injector;
     use crate::cluster::resident::Slots;
-    use crate::config::{Config, ExchangeKind};
+    use crate::config::Config;
     use crate::data::Split;
     use crate::data::loader::{Loader, LoaderOptions};
     use crate::data::open::open;
@@ -223,7 +223,7 @@ mod tests {
         };
         let set = open(&config.data, Split::Train, 1).unwrap();
         let order = Order::new(set.source.len(), 1, 1, 4).unwrap();
-        let shape = parts::shape(&layout, ExchangeKind::Synchronous);
+        let shape = parts::shape(&layout, &config);
         Shared {
             sum: GradientSum::new(&layout, 1),
             slots: Arc::new(RwLock::new(Slots::vacant(shape))),

@@ -4,14 +4,14 @@
 use crate::config::Config;
 use crate::model::spec::elements;
 use crate::model::{Graph, Layout, cost};
+use crate::train::state::parts::of_optimizer;
 
 /// Bytes of one value.
 const F32: u128 = 4;
 /// Copies of the weights beside each worker's activations: its engine's, and its gradients.
 const WORKER_COPIES: u128 = 2;
-/// Slots of the state, and values in each of one parameter: weight and velocity.
+/// Slots of the state.
 const SLOTS: u128 = 2;
-const STATES: u128 = 2;
 
 /// What a rank needs, in bytes, and which keys decide it.
 struct Part {
@@ -60,7 +60,8 @@ fn parts(
     let ahead = own * u128::from(config.data.prefetch);
     let saved: u128 = cost::of(graph, layout).iter().map(|cost| u128::from(cost.saved_bytes)).sum();
     let (parameters, statistics) = (layout.parameters as u128, layout.statistics as u128);
-    let state = SLOTS * (STATES * parameters + statistics) + parameters;
+    let of_optimizer = of_optimizer(train.exchange, config.optimizer.name).len() as u128;
+    let state = SLOTS * ((1 + of_optimizer) * parameters + statistics) + parameters;
     [
         Part {
             bytes: F32 * (state + WORKER_COPIES * u128::from(train.workers) * parameters),

@@ -45,7 +45,8 @@ use crate::train::state::parts;
 use crate::train::state::position::Position;
 use crate::train::state::replica::Replica;
 use crate::train::state::slot_files::SlotFiles;
-use crate::train::update::optimizer::Optimizer;
+use crate::train::update::optimizer::{Optimizer, check_freeze};
+use crate::train::update::schedule;
 
 /// Decoded validation images kept in memory, at most.
 const EVALUATION_CACHE_BYTES: u64 = 256 << 20;
@@ -68,7 +69,6 @@ pub struct Prepared {
     pub exchange: Box<dyn Exchange + Send>,
     graph: Graph,
     layout: Arc<Layout>,
-    kind: ExchangeKind,
     /// Training samples.
     pub train_samples: u64,
     /// What of the sets is not used, for the console.
@@ -196,6 +196,8 @@ pub fn prepare_from(
     let (seed, input, classes) = (config.run.seed, graph.input, train.source.classes().to_vec());
     let name = &config.model.name;
     let layout = Arc::new(layout::of(&graph));
+    check_freeze(&layout, &config.model.freeze)
+        .map_err(|error| TrainError::Configuration(error.to_string()))?;
     let order = Order::of(config, train.source.len())?;
     let mut remarks = train.source.remarks().to_vec();
     remarks.extend(validation.iter().flat_map(|set| set.source.remarks()).cloned());
@@ -213,7 +215,7 @@ pub fn prepare_from(
         last_limit: LAST_CHECKPOINT_MIN.max(config.recovery.time_limit.0 * 5 / 12),
         order: order.clone(),
     };
-    let shape = parts::shape(&layout, config.train.exchange);
+    let shape = parts::shape(&layout, config);
     let slots = Arc::new(RwLock::new(Slots::vacant(shape)));
     let train_samples = train.source.len();
     let supply = Supply::of(config, train, &order, (&local, porters));
@@ -239,16 +241,14 @@ pub fn prepare_from(
     };
     let plan = Plan::of(config, &order, validation_samples);
     let exchange = exchange(config, pool, order, &layout);
-    let (kind, slot_files) = (config.train.exchange, None);
     Ok(Prepared {
         facts,
         plan,
         slots,
-        slot_files,
+        slot_files: None,
         exchange,
         graph,
         layout,
-        kind,
         train_samples,
         remarks,
     })
@@ -275,7 +275,9 @@ fn exchange(
     layout: &Layout,
 ) -> Box<dyn Exchange + Send> {
     let steps_total = steps_total(config, &order);
-    let (schedule, rate) = (config.schedule.clone(), config.optimizer.learning_rate);
+    let schedule = config.schedule.clone();
+    let (rate, batch) = (config.optimizer.learning_rate, config.train.global_batch);
+    let rate = schedule::scaled_rate(&schedule, rate, batch);
     match config.train.exchange {
         ExchangeKind::Synchronous => {
             let freeze = &config.model.freeze;
@@ -382,7 +384,7 @@ pub fn begin(
         return Ok(From::Scratch);
     }
     if let Some(snapshot) = found {
-        let shape = parts::shape(&prepared.layout, prepared.kind);
+        let shape = parts::shape(&prepared.layout, config);
         let state = snapshot.slot(shape, &[]).map_err(|part| {
             let text = format!(
                 "the newest checkpoint holds no \"{part}\", which this run's optimizer needs: an \
@@ -448,7 +450,7 @@ pub fn scratch(
     if let Some(path) = config.model.found_init() {
         load_weights(&path, layout, &mut parameters, &mut statistics)?;
     }
-    let shape = parts::shape(layout, prepared.kind);
+    let shape = parts::shape(layout, config);
     // Velocities begin at zero; nothing was received before the first weights.
     let zeros = vec![0.0; parameters.len()];
     let values = shape.parts().iter().map(|part| match part.name {

@@ -2,29 +2,36 @@
 //! with one calls it by its name.
 
 use crate::cluster::resident::Shape;
-use crate::config::ExchangeKind;
+use crate::config::{Config, ExchangeKind, OptimizerKind};
 use crate::model::Layout;
 
 /// The trained elements, as the layout places them.
 pub const PARAMETERS: &str = "parameters";
 /// Running statistics, as the layout places them.
 pub const STATISTICS: &str = "statistics";
-/// SGD's velocity; as long as the parameters.
+/// The velocity of SGD and LARS; as long as the parameters.
 pub const MOMENTUM: &str = "momentum";
+/// AdamW's running mean of gradients, by torch's name; as long as the parameters.
+pub const EXP_AVG: &str = "exp_avg";
+/// AdamW's running mean of squared gradients, by torch's name; as long as the parameters.
+pub const EXP_AVG_SQ: &str = "exp_avg_sq";
 /// What was received last, Algorithm 1 of SPRINT (Tsuji et al.); as long as the parameters.
 pub const W_OLD: &str = "w_old";
 
-/// What a run keeps beside weights and statistics.
-pub fn of_optimizer(exchange: ExchangeKind) -> &'static [&'static str] {
-    match exchange {
-        ExchangeKind::Synchronous => &[MOMENTUM],
-        ExchangeKind::Asynchronous => &[W_OLD],
+/// What a run keeps beside weights and statistics, in the order of their names in a checkpoint,
+/// which is also that of the digest.
+pub fn of_optimizer(exchange: ExchangeKind, optimizer: OptimizerKind) -> &'static [&'static str] {
+    match (exchange, optimizer) {
+        (ExchangeKind::Synchronous, OptimizerKind::Sgd | OptimizerKind::Lars) => &[MOMENTUM],
+        (ExchangeKind::Synchronous, OptimizerKind::AdamW) => &[EXP_AVG, EXP_AVG_SQ],
+        (ExchangeKind::Asynchronous, _) => &[W_OLD],
     }
 }
 
-/// The whole state, in the order of its slots.
-pub fn shape(layout: &Layout, exchange: ExchangeKind) -> Shape {
-    let of_optimizer = of_optimizer(exchange).iter().map(|name| (*name, layout.parameters));
+/// The whole state of a run of this configuration, in the order of its slots.
+pub fn shape(layout: &Layout, config: &Config) -> Shape {
+    let of_optimizer = of_optimizer(config.train.exchange, config.optimizer.name);
+    let of_optimizer = of_optimizer.iter().map(|name| (*name, layout.parameters));
     let parts = std::iter::once((PARAMETERS, layout.parameters))
         .chain(of_optimizer)
         .chain(std::iter::once((STATISTICS, layout.statistics)));

@@ -1,6 +1,7 @@
-//! SGD with momentum from the committed slot into the other one: weights are decayed,
-//! biases and batch-norm parameters are not (He et al. 2019, "Bag of tricks", section 3.1), frozen
-//! tensors are copied, running statistics follow the samples' mean statistics.
+//! The update, from the committed slot into the other one: which rule moves which elements. Weights
+//! are decayed, biases and batch-norm parameters are not (He et al. 2019, "Bag of tricks", section
+//! 3.1) unless asked for, frozen tensors are copied, running statistics follow the samples' mean
+//! statistics. The rules themselves are in `rules`; plain SGD is `stream::sgd`.
 
 use std::ops::Range;
 
@@ -8,26 +9,14 @@ use kintsugi_ffi::stream::{self, SgdStep};
 use thiserror::Error;
 
 use crate::cluster::resident::{SlotMut, SlotView};
-use crate::config;
+use crate::config::{self, OptimizerKind};
 use crate::model::{Graph, LayerKind, Layout, TensorKind, TensorSpec};
-use crate::train::state::parts::{MOMENTUM, PARAMETERS, STATISTICS};
+use crate::train::state::parts::{EXP_AVG, EXP_AVG_SQ, MOMENTUM, PARAMETERS, STATISTICS};
+use crate::train::update::rules::{self, AdamW, Read, Step};
 
 /// A setting that cannot be followed.
 #[derive(Debug, Clone, PartialEq, Error)]
 pub enum OptimizerError {
-    /// Only SGD is there.
-    #[error("optimizer.name = \"{0}\" is not known; write \"sgd\"")]
-    UnknownName(String),
-    /// A value outside its range.
-    #[error("optimizer.{key} = {value} is out of range; write a number {range}")]
-    OutOfRange {
-        /// The key.
-        key: &'static str,
-        /// What was written.
-        value: f64,
-        /// What may be written.
-        range: &'static str,
-    },
     /// A prefix without a tensor is a typing error, not a wish.
     #[error("model.freeze names \"{0}\", but no tensor of the model begins so; the first is {1}")]
     NothingToFreeze(String, String),
@@ -36,16 +25,59 @@ pub enum OptimizerError {
 /// What happens to a run of elements.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Rule {
+    Trained {
+        decay: Decay,
+        part: Part,
+        /// The tensor's number, where its own norm decides its rate.
+        adapted: Option<usize>,
+    },
+    Kept,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Decay {
     Decayed,
     Plain,
-    Kept,
+}
+
+/// Which part of the model: fine-tuning moves them at two rates.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Part {
+    Body,
+    /// The last layer that is trained.
+    Head,
+}
+
+/// How weights are moved.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Method {
+    Sgd { momentum: f32 },
+    Nesterov { momentum: f32 },
+    AdamW { betas: [f64; 2], epsilon: f64 },
+    Lars { momentum: f32, trust: f64 },
+}
+
+impl Method {
+    fn of(settings: &config::Optimizer) -> Self {
+        let momentum = settings.momentum as f32;
+        match settings.name {
+            OptimizerKind::Sgd if settings.nesterov => Self::Nesterov { momentum },
+            OptimizerKind::Sgd => Self::Sgd { momentum },
+            OptimizerKind::AdamW => {
+                Self::AdamW { betas: settings.betas(), epsilon: settings.epsilon() }
+            }
+            OptimizerKind::Lars => Self::Lars { momentum, trust: settings.trust_coefficient() },
+        }
+    }
 }
 
 /// The update rule of one run. Pure: all state is in the slots.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Optimizer {
-    momentum: f32,
+    method: Method,
     weight_decay: f32,
+    clip_norm: Option<f64>,
+    body_factor: f64,
     /// Tile the parameter vector; neighbours differ.
     segments: Vec<(Range<usize>, Rule)>,
     /// One a statistic tensor, in the layout's order; frozen ones are kept.
@@ -53,25 +85,8 @@ pub struct Optimizer {
     statistics_len: usize,
 }
 
-/// What `Optimizer::new` takes for granted: names, ranges, prefixes.
-pub fn check(
-    settings: &config::Optimizer,
-    layout: &Layout,
-    freeze: &[String],
-) -> Result<(), OptimizerError> {
-    if settings.name != "sgd" {
-        return Err(OptimizerError::UnknownName(settings.name.clone()));
-    }
-    let out = |key, value, range| Err(OptimizerError::OutOfRange { key, value, range });
-    if !settings.learning_rate.is_finite() || settings.learning_rate < 0.0 {
-        return out("learning_rate", settings.learning_rate, "of at least 0");
-    }
-    if !(0.0..1.0).contains(&settings.momentum) {
-        return out("momentum", settings.momentum, "from 0 to below 1");
-    }
-    if !settings.weight_decay.is_finite() || settings.weight_decay < 0.0 {
-        return out("weight_decay", settings.weight_decay, "of at least 0");
-    }
+/// Refuses a prefix of `model.freeze` that names nothing.
+pub fn check_freeze(layout: &Layout, freeze: &[String]) -> Result<(), OptimizerError> {
     let unused = |prefix: &&String| !layout.tensors.iter().any(|t| t.name.starts_with(*prefix));
     match freeze.iter().find(unused) {
         Some(prefix) => {
@@ -80,6 +95,16 @@ pub fn check(
         }
         None => Ok(()),
     }
+}
+
+/// What a step is scaled by: one over the samples, and its rate.
+#[derive(Debug, Clone, Copy)]
+struct Scales {
+    /// Number of the update, the first being 1.
+    update: u64,
+    learning_rate: f64,
+    /// Of the summed gradient, clipping included.
+    gradient: f32,
 }
 
 /// The momentum of every running statistic, one a statistic tensor in the layout's order.
@@ -95,22 +120,36 @@ pub fn statistics_momentum(graph: &Graph, layout: &Layout) -> Vec<f32> {
 
 impl Optimizer {
     /// The rule for a layout; `freeze` are name prefixes of tensors that are not trained (their
-    /// running statistics stay too). See `check`.
+    /// running statistics stay too). See `check_freeze`.
     pub fn new(settings: &config::Optimizer, layout: &Layout, freeze: &[String]) -> Self {
         let frozen = |t: &TensorSpec| freeze.iter().any(|prefix| t.name.starts_with(prefix));
         let elements = |t: &TensorSpec| t.offset..t.offset + t.shape.iter().product::<usize>();
-        let rule = |t: &TensorSpec| match t.kind {
-            _ if frozen(t) => Rule::Kept,
-            TensorKind::Weight => Rule::Decayed,
-            TensorKind::Bias | TensorKind::Statistic => Rule::Plain,
+        let trained = layout.tensors.iter().filter(|t| t.kind != TensorKind::Statistic);
+        let head = trained.filter(|t| !frozen(t)).map(|t| t.node).max();
+        let rule = |number: usize, t: &TensorSpec| {
+            if frozen(t) {
+                return Rule::Kept;
+            }
+            let weight = t.kind == TensorKind::Weight;
+            let decays = weight || settings.decay_norms_and_biases;
+            // LARS leaves vectors alone: their norms say little, and they are not decayed.
+            let adapts = weight && settings.name == OptimizerKind::Lars;
+            Rule::Trained {
+                decay: if decays { Decay::Decayed } else { Decay::Plain },
+                part: if head == Some(t.node) { Part::Head } else { Part::Body },
+                adapted: adapts.then_some(number),
+            }
         };
         let of_kind = |statistic: bool| {
-            let kind = move |t: &&TensorSpec| (t.kind == TensorKind::Statistic) == statistic;
-            layout.tensors.iter().filter(kind).map(|t| (elements(t), rule(t))).collect()
+            let numbered = layout.tensors.iter().enumerate();
+            let kind = numbered.filter(|(_, t)| (t.kind == TensorKind::Statistic) == statistic);
+            kind.map(|(number, t)| (elements(t), rule(number, t))).collect()
         };
         Self {
-            momentum: settings.momentum as f32,
+            method: Method::of(settings),
             weight_decay: settings.weight_decay as f32,
+            clip_norm: settings.clip_norm,
+            body_factor: settings.body_factor.unwrap_or(1.0),
             segments: tile(of_kind(false), layout.parameters),
             statistics: of_kind(true),
             statistics_len: layout.statistics,
@@ -124,7 +163,7 @@ impl Optimizer {
     /// the next weights would; then the state is copied too: such a step learns nothing.
     ///
     /// # Panics
-    /// When a slice is not as long as the layout says.
+    /// When a slice is not as long as the layout says, or the state has other parts than the rule.
     #[expect(clippy::too_many_arguments, reason = "one step's inputs, each of its own kind")]
     pub fn apply(
         &self,
@@ -138,38 +177,23 @@ impl Optimizer {
     ) -> bool {
         assert_eq!(batch_statistics_sums.len(), self.statistics_len, "a sum for every statistic");
         assert_eq!(statistics_momentum.len(), self.statistics.len(), "one momentum a tensor");
+        assert_eq!(gradients.len(), current.part(PARAMETERS).len(), "a gradient each");
         if count == 0 {
             next.copy_from(&current);
             return true;
         }
-        let mut finite = batch_statistics_sums.iter().all(|sum| sum.is_finite());
         let scale = (1.0 / count as f64) as f32;
-        let (weights, velocity) = (current.part(PARAMETERS), current.part(MOMENTUM));
-        let [next_weights, next_velocity, statistics] =
-            next.take([PARAMETERS, MOMENTUM, STATISTICS]);
-        assert_eq!(gradients.len(), weights.len(), "a gradient for every parameter");
-        assert_eq!(statistics.len(), self.statistics_len, "statistics as in the layout");
-        for (range, rule) in &self.segments {
-            let range = range.clone();
-            let w_out = &mut next_weights[range.clone()];
-            let v_out = &mut next_velocity[range.clone()];
-            let (w, v) = (&weights[range.clone()], &velocity[range.clone()]);
-            if *rule == Rule::Kept {
-                w_out.copy_from_slice(w);
-                v_out.copy_from_slice(v);
-                continue;
-            }
-            let weight_decay = if *rule == Rule::Decayed { self.weight_decay } else { 0.0 };
-            let (learning_rate, momentum) = (learning_rate as f32, self.momentum);
-            let step = SgdStep { learning_rate, momentum, weight_decay, scale };
-            finite &= stream::sgd(step, w, v, &gradients[range], w_out, v_out);
-        }
-        statistics.copy_from_slice(current.part(STATISTICS));
+        let gradient = self.gradient_scale(gradients, count);
+        let scales = Scales { update: current.step + 1, learning_rate, gradient };
+        let finite = batch_statistics_sums.iter().all(|sum| sum.is_finite());
+        let finite = self.move_weights(&current, &mut next, gradients, scales) && finite;
         if !finite {
-            next_weights.copy_from_slice(weights);
-            next_velocity.copy_from_slice(velocity);
+            next.copy_from(&current);
             return false;
         }
+        let statistics = next.part(STATISTICS);
+        assert_eq!(statistics.len(), self.statistics_len, "statistics as in the layout");
+        statistics.copy_from_slice(current.part(STATISTICS));
         for ((range, rule), &momentum) in self.statistics.iter().zip(statistics_momentum) {
             if *rule != Rule::Kept {
                 let sums = &batch_statistics_sums[range.clone()];
@@ -179,6 +203,117 @@ impl Optimizer {
             }
         }
         true
+    }
+
+    /// What summed gradients are multiplied by: one over the samples, less where the norm of the
+    /// whole mean gradient is too long. The norm is taken of the sum over all ranks, tensor by
+    /// tensor, so that it has the same bits on each.
+    fn gradient_scale(&self, gradients: &[f32], count: u64) -> f32 {
+        let mean = 1.0 / count as f64;
+        let Some(clip_norm) = self.clip_norm else { return mean as f32 };
+        let trained = self.segments.iter().filter(|(_, rule)| *rule != Rule::Kept);
+        let squares = trained.map(|(range, _)| rules::sum_of_squares(&gradients[range.clone()]));
+        let norm = squares.sum::<f64>().sqrt() * mean;
+        (mean * rules::clip_factor(norm, clip_norm)) as f32
+    }
+
+    /// Weights and the rule's own parts. False when something is not a finite number.
+    fn move_weights(
+        &self,
+        current: &SlotView<'_>,
+        next: &mut SlotMut<'_>,
+        gradients: &[f32],
+        scales: Scales,
+    ) -> bool {
+        let weights = current.part(PARAMETERS);
+        match self.method {
+            Method::AdamW { betas, epsilon } => {
+                let scalars = AdamW::new(betas, epsilon, scales.update);
+                let (m, q) = (current.part(EXP_AVG), current.part(EXP_AVG_SQ));
+                let [w_out, m_out, q_out] = next.lend([PARAMETERS, EXP_AVG, EXP_AVG_SQ]);
+                self.over_segments(scales, |range, _, step| {
+                    let at = range.clone();
+                    let (w, g) = (&weights[at.clone()], &gradients[at.clone()]);
+                    let moments = [&m[at.clone()], &q[at.clone()]];
+                    let (m_out, q_out) = (&mut m_out[at.clone()], &mut q_out[at.clone()]);
+                    let Some(step) = step else {
+                        w_out[at].copy_from_slice(w);
+                        m_out.copy_from_slice(moments[0]);
+                        q_out.copy_from_slice(moments[1]);
+                        return true;
+                    };
+                    let read = Read { w, g };
+                    rules::adamw(step, scalars, read, moments, &mut w_out[at], [m_out, q_out])
+                })
+            }
+            Method::Sgd { .. } | Method::Nesterov { .. } | Method::Lars { .. } => {
+                let velocity = current.part(MOMENTUM);
+                let [w_out, v_out] = next.lend([PARAMETERS, MOMENTUM]);
+                self.over_segments(scales, |range, rule, step| {
+                    let at = range.clone();
+                    let read = Read { w: &weights[at.clone()], g: &gradients[at.clone()] };
+                    let v = &velocity[at.clone()];
+                    let out = (&mut w_out[at.clone()], &mut v_out[at]);
+                    let Some(step) = step else {
+                        out.0.copy_from_slice(read.w);
+                        out.1.copy_from_slice(v);
+                        return true;
+                    };
+                    self.with_velocity(rule, step, read, v, out)
+                })
+            }
+        }
+    }
+
+    /// One run of elements, by a rule that keeps a velocity.
+    fn with_velocity(
+        &self,
+        rule: Rule,
+        step: Step,
+        read: Read<'_>,
+        v: &[f32],
+        (w_out, v_out): (&mut [f32], &mut [f32]),
+    ) -> bool {
+        match self.method {
+            Method::Nesterov { momentum } => {
+                rules::nesterov(step, momentum, read, v, (w_out, v_out))
+            }
+            Method::Lars { momentum, trust } => {
+                let adapted = matches!(rule, Rule::Trained { adapted: Some(_), .. });
+                let local = if adapted { rules::trust_ratio(step, trust, read) } else { 1.0 };
+                rules::lars(step, (momentum, local), read, v, (w_out, v_out))
+            }
+            Method::Sgd { momentum } => {
+                let Step { learning_rate, weight_decay, scale } = step;
+                let step = SgdStep { learning_rate, momentum, weight_decay, scale };
+                stream::sgd(step, read.w, v, read.g, w_out, v_out)
+            }
+            Method::AdamW { .. } => unreachable!("AdamW keeps no velocity"),
+        }
+    }
+
+    /// Every segment with its scalars; none for what stays. Whether all were finite.
+    fn over_segments(
+        &self,
+        scales: Scales,
+        mut each: impl FnMut(&Range<usize>, Rule, Option<Step>) -> bool,
+    ) -> bool {
+        let mut finite = true;
+        for (range, rule) in &self.segments {
+            let step = match *rule {
+                Rule::Kept => None,
+                Rule::Trained { decay, part, .. } => Some(Step {
+                    learning_rate: match part {
+                        Part::Body => (scales.learning_rate * self.body_factor) as f32,
+                        Part::Head => scales.learning_rate as f32,
+                    },
+                    weight_decay: if decay == Decay::Decayed { self.weight_decay } else { 0.0 },
+                    scale: scales.gradient,
+                }),
+            };
+            finite &= each(range, *rule, step);
+        }
+        finite
     }
 }
 
@@ -228,7 +363,7 @@ mod tests {
     }
 
     fn started() -> Slots {
-        let mut slots = Slots::new(parts::shape(&layout(), config::ExchangeKind::Synchronous));
+        let mut slots = Slots::new(parts::shape(&layout(), &config::Config::default()));
         let (_, mut first) = slots.begin();
         for (i, w) in first.part(PARAMETERS).iter_mut().enumerate() {
             *w = i as f32 * 0.1 - 1.0;
@@ -301,21 +436,18 @@ mod tests {
 
     #[test]
     fn segments_tile_the_vector_and_neighbours_differ() {
-        use Rule::{Decayed, Kept, Plain};
-        let parts = vec![(5..9, Plain), (0..2, Decayed), (2..4, Decayed), (9..12, Plain)];
-        let expected = vec![(0..4, Decayed), (4..5, Kept), (5..12, Plain), (12..15, Kept)];
+        use Rule::Kept;
+        let of = |decay| Rule::Trained { decay, part: Part::Body, adapted: None };
+        let (decayed, plain) = (of(Decay::Decayed), of(Decay::Plain));
+        let parts = vec![(5..9, plain), (0..2, decayed), (2..4, decayed), (9..12, plain)];
+        let expected = vec![(0..4, decayed), (4..5, Kept), (5..12, plain), (12..15, Kept)];
         assert_eq!(tile(parts, 15), expected);
     }
 
     #[test]
-    fn bad_settings_are_named() {
-        let ok = settings();
-        assert_eq!(check(&ok, &layout(), &["fc".into()]), Ok(()));
-        let adam = config::Optimizer { name: "adam".into(), ..settings() };
-        assert!(check(&adam, &layout(), &[]).unwrap_err().to_string().contains("write \"sgd\""));
-        let fast = config::Optimizer { momentum: 1.0, ..settings() };
-        assert!(check(&fast, &layout(), &[]).unwrap_err().to_string().contains("momentum = 1"));
-        let wrong = check(&ok, &layout(), &["fcc".into()]).unwrap_err().to_string();
+    fn a_prefix_that_freezes_nothing_is_named() {
+        assert_eq!(check_freeze(&layout(), &["fc".into()]), Ok(()));
+        let wrong = check_freeze(&layout(), &["fcc".into()]).unwrap_err().to_string();
         assert!(wrong.contains("\"fcc\"") && wrong.contains("conv.weight"), "{wrong}");
     }
 }

@@ -11,20 +11,51 @@ pub fn learning_rate(schedule: &Schedule, base: f64, step: u64, steps_total: Opt
     let total_steps = total as f64;
     let warm_up_steps = (schedule.warm_up.clamp(0.0, 1.0) * total_steps).ceil();
     let step = step.min(total) as f64;
+    if schedule.kind == ScheduleKind::OneCycle {
+        return base * one_cycle(step, schedule.warm_up.clamp(0.0, 1.0), total_steps);
+    }
     if step < warm_up_steps {
         return base * (step + 1.0) / warm_up_steps;
     }
+    let rest_steps = (total_steps - warm_up_steps).max(1.0);
     match schedule.kind {
-        ScheduleKind::Constant => base,
+        ScheduleKind::Constant | ScheduleKind::OneCycle => base,
         ScheduleKind::Step => {
             let passed = schedule.milestones.iter().filter(|&&at| step >= at * total_steps);
             passed.fold(base, |rate, _| rate * schedule.factor)
         }
-        ScheduleKind::Cosine => {
-            let rest = (total_steps - warm_up_steps).max(1.0);
-            base * half_cosine((step - warm_up_steps) / rest)
+        ScheduleKind::Cosine => base * half_cosine((step - warm_up_steps) / rest_steps),
+        ScheduleKind::Polynomial => {
+            let left = (1.0 - (step - warm_up_steps) / rest_steps).max(0.0);
+            (0..schedule.power.unwrap_or(1)).fold(base, |rate, _| rate * left)
         }
     }
+}
+
+/// A base rate that is meant for `schedule.reference_batch` samples, for `global_batch`: k times
+/// the batch, k times the rate (Goyal et al. 2017, section 2.1, "Linear Scaling Rule").
+pub fn scaled_rate(schedule: &Schedule, base: f64, global_batch: u64) -> f64 {
+    match schedule.reference_batch {
+        Some(reference) => base * (global_batch as f64 / reference.max(1) as f64),
+        None => base,
+    }
+}
+
+/// One cycle's first rate, and its last one, as shares of the highest (torch's `OneCycleLR`).
+const CYCLE_FIRST: f64 = 1.0 / 25.0;
+const CYCLE_LAST: f64 = CYCLE_FIRST / 1e4;
+
+/// The share of the highest rate in a step of one cycle (Smith and Topin 2018, "Super-convergence",
+/// section 3, with cosines between the turning points as torch has it): up during the first
+/// `rising` of the steps, then down to the last step.
+fn one_cycle(step: f64, rising: f64, total_steps: f64) -> f64 {
+    let (peak, last) = (rising * total_steps - 1.0, total_steps - 1.0);
+    let between = |from: f64, to: f64, share: f64| to + (from - to) * half_cosine(share);
+    if step < peak {
+        return between(CYCLE_FIRST, 1.0, step / peak);
+    }
+    let peak = peak.max(0.0);
+    between(1.0, CYCLE_LAST, (step - peak) / (last - peak).max(1.0))
 }
 
 /// `(1 + cos(pi x)) / 2` for x in 0..=1, to 1e-12, from operations that IEEE 754 fixes.
@@ -49,8 +80,16 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
+    const KINDS: [ScheduleKind; 5] = [
+        ScheduleKind::Constant,
+        ScheduleKind::Step,
+        ScheduleKind::Cosine,
+        ScheduleKind::OneCycle,
+        ScheduleKind::Polynomial,
+    ];
+
     fn schedule(kind: ScheduleKind, warm_up: f64) -> Schedule {
-        Schedule { kind, warm_up, milestones: vec![0.5, 0.75], factor: 0.1 }
+        Schedule { kind, warm_up, ..Schedule::default() }
     }
 
     #[test]
@@ -90,19 +129,34 @@ mod tests {
 
     #[test]
     fn without_an_end_the_rate_is_constant() {
-        for kind in [ScheduleKind::Constant, ScheduleKind::Step, ScheduleKind::Cosine] {
+        for kind in KINDS {
             assert_eq!(learning_rate(&schedule(kind, 0.3), 0.7, 12345, None), 0.7);
             assert_eq!(learning_rate(&schedule(kind, 0.3), 0.7, 1, Some(0)), 0.7);
+        }
+    }
+
+    #[test]
+    fn the_rate_is_scaled_with_the_batch_that_it_is_meant_for() {
+        let of = |reference_batch| Schedule { reference_batch, ..Schedule::default() };
+        assert_eq!(scaled_rate(&of(None), 0.1, 8192), 0.1);
+        // Goyal et al. 2017: 0.1 for 256 samples is 3.2 for 8192.
+        assert!((scaled_rate(&of(Some(256)), 0.1, 8192) - 3.2).abs() < 1e-12);
+    }
+
+    #[test]
+    fn one_step_of_one_cycle_is_a_rate_too() {
+        for rising in [0.0, 0.3, 1.0] {
+            let rate = learning_rate(&schedule(ScheduleKind::OneCycle, rising), 0.4, 0, Some(1));
+            assert!((0.0..=0.4).contains(&rate), "{rising}: {rate}");
         }
     }
 
     proptest! {
         #[test]
         fn the_rate_stays_between_nothing_and_the_base(
-            warm_up in 0.0..=1.0f64, step in 0u64..10_000, total in 1u64..10_000, kind in 0..3
+            warm_up in 0.0..=1.0f64, step in 0u64..10_000, total in 1u64..10_000, kind in 0..KINDS.len()
         ) {
-            let kinds = [ScheduleKind::Constant, ScheduleKind::Step, ScheduleKind::Cosine];
-            let schedule = schedule(kinds[kind as usize], warm_up);
+            let schedule = schedule(KINDS[kind], warm_up);
             let rate = learning_rate(&schedule, 1.5, step, Some(total));
             prop_assert!((0.0..=1.5).contains(&rate), "{rate}");
         }
