@@ -41,6 +41,7 @@ fn refuse(
 mod most {
     pub const RANKS: u64 = 1 << 20;
     pub const THREADS: u64 = 4096;
+    pub const PIECES: u64 = 4096;
     pub const SAMPLES: u64 = 1 << 40;
     pub const BATCH: u64 = 1 << 24;
     pub const STEPS: u64 = 1 << 50;
@@ -154,6 +155,7 @@ fn check_sizes(config: &Config) -> Result<(), ConfigError> {
         ("train.workers", train.workers.into(), 1, most::THREADS),
         ("train.threads", train.threads.into(), 1, most::THREADS),
         ("train.owners", train.owners.unwrap_or(1).into(), 0, most::RANKS),
+        ("train.accumulate", train.accumulate.unwrap_or(1).into(), 1, most::PIECES),
         ("train.bucket", train.bucket.0, 1, most::BUCKET_BYTES),
         ("train.epochs", train.epochs.unwrap_or(1), 1, most::EPOCHS),
         ("train.steps", train.steps.unwrap_or(1), 1, most::STEPS),
@@ -251,6 +253,11 @@ fn check_rates(config: &Config) -> Result<(), ConfigError> {
     config.schedule.check()?;
     if config.train.exchange == ExchangeKind::Asynchronous {
         config.optimizer.check_asynchronous()?;
+        if let Some(pieces) = config.train.accumulate {
+            let reason = "the asynchronous exchange moves weights after each micro-batch; raise \
+                          train.owners instead, or set train.exchange = \"synchronous\"";
+            return refuse("train.accumulate", pieces, reason);
+        }
     }
     let width = config.model.width;
     match width > 0.0 && width.is_finite() {

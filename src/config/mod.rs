@@ -151,6 +151,16 @@ pub struct Train {
     pub reproducible: bool,
     /// Gradient bucket size.
     pub bucket: Bytes,
+    /// Pieces that each owner's micro-batch is computed in, one after another; unset: 1.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub accumulate: Option<u32>,
+}
+
+impl Train {
+    /// `accumulate` in force.
+    pub fn pieces(&self) -> u32 {
+        self.accumulate.unwrap_or(1).max(1)
+    }
 }
 
 impl Default for Train {
@@ -166,6 +176,7 @@ impl Default for Train {
             exchange: ExchangeKind::Synchronous,
             reproducible: false,
             bucket: Bytes(4 << 20),
+            accumulate: None,
         }
     }
 }

@@ -1,5 +1,6 @@
 //! Micro-batches to gradients: worker threads, and the sums that they add to.
 
+pub mod accumulate;
 pub mod board;
 mod committed;
 pub mod fixed_point;

@@ -234,6 +234,7 @@ mod tests {
             seed: 1,
             device: config.device.clone(),
             threads: 1,
+            accumulate: 1,
             rehearsal: Rehearsal::None,
             pause: Pause::default(),
             outage: Outage::new(config.data.patience.0),

@@ -19,6 +19,7 @@ use crate::model::{Graph, Layout};
 use crate::observe::panics::vital;
 
 use crate::train::TrainError;
+use crate::train::compute::accumulate::{Accumulator, Samples};
 use crate::train::compute::board::{Board, Item};
 use crate::train::compute::committed::{Committed, flat};
 use crate::train::compute::free_run::{FreeRun, Turn};
@@ -55,6 +56,8 @@ pub struct Shared {
     pub device: Device,
     /// OpenMP threads of each worker.
     pub threads: usize,
+    /// Pieces that a micro-batch is computed in (`train.accumulate`).
+    pub accumulate: usize,
     /// What every worker does before it is needed.
     pub rehearsal: Rehearsal,
     /// While the world is repaired.
@@ -139,6 +142,7 @@ pub struct Worker<E> {
     shared: Arc<Shared>,
     engine: E,
     statistics: Vec<f32>,
+    accumulator: Accumulator,
     /// The committed step whose weights the engine holds.
     loaded: Option<u64>,
     /// Free running: -γ g of the micro-batch at hand.
@@ -149,7 +153,8 @@ impl<E: Compute> Worker<E> {
     /// It holds no weights yet.
     pub fn new(shared: Arc<Shared>, engine: E) -> Self {
         let statistics = vec![0.0; shared.layout.statistics];
-        Self { shared, engine, statistics, loaded: None, change: Vec::new() }
+        let (loaded, change) = (None, Vec::new());
+        Self { shared, engine, statistics, accumulator: Accumulator::default(), loaded, change }
     }
 
     /// A micro-batch of zeros whose results nobody gets.
@@ -259,9 +264,11 @@ impl<E: Compute> Worker<E> {
         };
         let weights = Committed::now(&shared.slots);
         self.turn_to(weights.step());
-        let Self { engine, statistics, .. } = self;
+        let Self { engine, statistics, accumulator, .. } = self;
         let Batch { images, labels, .. } = &batch;
-        let outcome = engine.train(images, labels, key, &weights, statistics, &mut ready)?;
+        let (samples, pieces) = (Samples { images, labels, key }, shared.accumulate);
+        let outcome =
+            accumulator.train(engine, samples, pieces, &weights, statistics, &mut ready)?;
         self.let_go(&weights);
         if closed.is_some() {
             return Err(TrainError::Closed);

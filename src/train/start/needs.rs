@@ -54,6 +54,7 @@ fn parts(
     let owners = owners.max(1);
     let batch = train.global_batch.min(samples);
     let micro_batch = u128::from(batch.div_ceil(u64::from(owners)));
+    let at_a_time = micro_batch.div_ceil(u128::from(train.pieces()));
     let own = u128::from(owners.div_ceil(config.run.ranks.max(1)));
     let workers = u128::from(train.workers).min(own);
     let picture = F32 * elements(graph.input) as u128;
@@ -75,9 +76,10 @@ fn parts(
         },
         Part {
             // Half of it: values that are computed within another layer are not kept.
-            bytes: workers * micro_batch * saved / 2,
-            what: format!("activations of {micro_batch} pictures of {side} x {side} pixels"),
-            keys: "lower data.image_size or train.global_batch, or raise train.owners",
+            bytes: workers * at_a_time * saved / 2,
+            what: format!("activations of {at_a_time} pictures of {side} x {side} pixels"),
+            keys: "lower data.image_size or train.global_batch, or raise train.owners or \
+                   train.accumulate",
         },
     ]
 }

@@ -140,10 +140,11 @@ impl Purpose {
     }
 }
 
-/// Samples that most owners have in a step; where there are fewer samples than owners, those that
-/// have any have one.
-fn micro_batch(global_batch: u64, owners: u32) -> usize {
-    (global_batch / u64::from(owners.max(1))).max(1) as usize
+/// Samples that most owners compute at a time; where there are fewer samples than owners, those
+/// that have any have one.
+fn micro_batch(config: &Config, owners: u32) -> usize {
+    let owned = config.train.global_batch / u64::from(owners.max(1));
+    (owned / u64::from(config.train.pieces())).max(1) as usize
 }
 
 /// Reads the data set's index, or saves it in the run's folder; builds the model, starts the worker
@@ -231,7 +232,8 @@ pub fn prepare_from(
         seed,
         device: config.device.clone(),
         threads: config.train.threads as usize,
-        rehearsal: part.rehearsal(micro_batch(config.train.global_batch, owners)),
+        accumulate: config.train.pieces() as usize,
+        rehearsal: part.rehearsal(micro_batch(config, owners)),
         pause: Pause::default(),
         outage: Outage::new(config.data.patience.0),
     };

@@ -1,0 +1,153 @@
+//! Accumulation: a micro-batch is computed in pieces, one after another, whose gradients are added.
+//! Activations take the memory of one piece; batch norm sees one piece at a time.
+
+use std::ops::Range;
+
+use crate::config::seed;
+use crate::engine::{Compute, EngineError, Outcome, WeightSource};
+
+/// What is computed: pictures, their labels, and the key that dropout is drawn from.
+#[derive(Debug, Clone, Copy)]
+pub struct Samples<'a> {
+    /// `[n, c, h, w]`.
+    pub images: &'a [f32],
+    /// n of them.
+    pub labels: &'a [u32],
+    /// Seed, step, owner.
+    pub key: [u64; 3],
+}
+
+/// Sums of earlier pieces, in the memory of the one before.
+#[derive(Debug, Default)]
+pub struct Accumulator {
+    /// As long as the parameters.
+    gradients: Vec<f32>,
+    statistics: Vec<f32>,
+}
+
+/// The samples of each piece: nearly equal ranges that tile `samples`, none empty but where there
+/// is no sample at all.
+pub fn pieces(samples: usize, pieces: usize) -> Vec<Range<usize>> {
+    let pieces = pieces.clamp(1, samples.max(1));
+    (0..pieces).map(|i| i * samples / pieces..(i + 1) * samples / pieces).collect()
+}
+
+/// Dropout draws anew for each piece; of one piece the key is the micro-batch's own.
+fn key_of([seed, step, owner]: [u64; 3], piece: usize) -> [u64; 3] {
+    match piece {
+        0 => [seed, step, owner],
+        _ => [seed::key(&[seed, piece as u64]), step, owner],
+    }
+}
+
+impl Accumulator {
+    /// `Compute::train` in so many pieces: `ready` is called in the last one, with the sums over
+    /// all, added in the order of the pieces. `statistics` receives the mean over samples of the
+    /// pieces' statistics.
+    pub fn train(
+        &mut self,
+        engine: &mut dyn Compute,
+        samples: Samples<'_>,
+        number: usize,
+        weights: &dyn WeightSource,
+        statistics: &mut [f32],
+        ready: &mut dyn FnMut(usize, &[f32]),
+    ) -> Result<Outcome, EngineError> {
+        let Samples { images, labels, key } = samples;
+        let ranges = pieces(labels.len(), number);
+        if ranges.len() == 1 {
+            return engine.train(images, labels, key, weights, statistics, ready);
+        }
+        let each = images.len() / labels.len();
+        let last = ranges.len() - 1;
+        let mut total = Outcome::default();
+        self.statistics.clear();
+        self.statistics.resize(statistics.len(), 0.0);
+        for (piece, range) in ranges.into_iter().enumerate() {
+            let part = &images[range.start * each..range.end * each];
+            let kept = &mut self.gradients;
+            let mut add = |offset: usize, gradients: &[f32]| {
+                let end = offset + gradients.len();
+                kept.resize(kept.len().max(end), 0.0);
+                let sums = &mut kept[offset..end];
+                match piece {
+                    0 => sums.copy_from_slice(gradients),
+                    _ => sums.iter_mut().zip(gradients).for_each(|(sum, g)| *sum += g),
+                }
+                if piece == last {
+                    ready(offset, sums);
+                }
+            };
+            let labels = &labels[range];
+            let outcome =
+                engine.train(part, labels, key_of(key, piece), weights, statistics, &mut add)?;
+            let weight = labels.len() as f32;
+            let sums = self.statistics.iter_mut().zip(statistics.iter());
+            sums.for_each(|(sum, mean)| *sum += weight * mean);
+            total.loss_sum += outcome.loss_sum;
+            total.errors += outcome.errors;
+            total.samples += outcome.samples;
+        }
+        let samples = labels.len() as f32;
+        let means = statistics.iter_mut().zip(&self.statistics);
+        means.for_each(|(mean, sum)| *mean = sum / samples);
+        Ok(total)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Device;
+    use crate::engine::{self, Flat};
+    use crate::model::{catalogue, init, layout};
+
+    #[test]
+    fn pieces_tile_the_samples_and_none_is_empty() {
+        assert_eq!(pieces(7, 3), [0..2, 2..4, 4..7]);
+        assert_eq!(pieces(2, 5), [0..1, 1..2]);
+        assert_eq!(pieces(0, 4), [0..0]);
+        assert_eq!(pieces(9, 1), [0..9]);
+    }
+
+    /// A model without batch norm and dropout, so that pieces know nothing of each other: outcome
+    /// and gradients of a micro-batch of 6, in so many pieces.
+    fn trained(number: usize) -> (Outcome, Vec<f32>) {
+        let graph = catalogue::build("mlp", [3, 8, 8], 10, 0.1).expect("in the catalogue");
+        let layout = layout::of(&graph);
+        let mut engine =
+            engine::open(&Device::default(), &graph, &layout, 1).expect("there is a processor");
+        let parameters = init::parameters(&graph, &layout, 1);
+        let weights = Flat { parameters: &parameters, statistics: &[] };
+        let images: Vec<f32> =
+            (0..6 * 192).map(|i| ((i * 37 % 101) as f32 - 50.0) / 40.0).collect();
+        let samples = Samples { images: &images, labels: &[0, 3, 9, 3, 1, 7], key: [1, 2, 3] };
+        let mut gradients = vec![0.0; layout.parameters];
+        let mut calls = 0;
+        let mut ready = |offset: usize, values: &[f32]| {
+            calls += 1;
+            gradients[offset..offset + values.len()].copy_from_slice(values);
+        };
+        let mut accumulator = Accumulator::default();
+        let outcome = accumulator
+            .train(&mut engine, samples, number, &weights, &mut [], &mut ready)
+            .expect("it trains");
+        assert_eq!(calls, layout.tensors.len(), "each tensor once");
+        (outcome, gradients)
+    }
+
+    #[test]
+    fn pieces_add_up_to_the_micro_batch() {
+        let (whole, gradients) = trained(1);
+        let largest = gradients.iter().fold(0.0f32, |most, g| most.max(g.abs()));
+        assert!(largest > 0.0);
+        for number in [2, 4, 6, 9] {
+            let (outcome, pieced) = trained(number);
+            assert_eq!((outcome.samples, outcome.errors), (whole.samples, whole.errors));
+            assert!((outcome.loss_sum - whole.loss_sum).abs() < 1e-5 * whole.loss_sum);
+            for (one, other) in gradients.iter().zip(&pieced) {
+                assert!((one - other).abs() <= 1e-5 * largest, "{number}: {one} {other}");
+            }
+        }
+    }
+}
