@@ -48,6 +48,10 @@ pub struct Optimizer {
     /// Biases and the parameters of norms are decayed as weights are.
     #[serde(skip_serializing_if = "is_false")]
     pub decay_norms_and_biases: bool,
+    /// What a running average of the weights keeps of itself in each step; it is evaluated beside
+    /// them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ema_decay: Option<f64>,
     /// Multiplies the rate of every tensor that is not of the last layer (fine-tuning).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub body_factor: Option<f64>,
@@ -71,6 +75,7 @@ impl Default for Optimizer {
             trust_coefficient: None,
             clip_norm: None,
             decay_norms_and_biases: false,
+            ema_decay: None,
             body_factor: None,
         }
     }
@@ -146,7 +151,11 @@ impl Default for Schedule {
 /// The highest `schedule.power`: beyond, nearly nothing is left after a tenth of the run.
 const POWER_MAX: u32 = 8;
 
-fn refuse(key: &str, value: impl ToString, reason: impl Into<String>) -> Result<(), ConfigError> {
+fn refuse(
+    key: &str,
+    value: impl std::fmt::Display,
+    reason: impl Into<String>,
+) -> Result<(), ConfigError> {
     Err(ConfigError::Refused { key: key.into(), value: value.to_string(), reason: reason.into() })
 }
 
@@ -170,6 +179,7 @@ impl Optimizer {
         let share = |value: f64| (0.0..1.0).contains(&value);
         let (rate, decay) = (self.learning_rate, self.weight_decay);
         let (epsilon, trust) = (self.epsilon(), self.trust_coefficient());
+        let average = self.ema_decay.unwrap_or(0.5);
         let body = self.body_factor.unwrap_or(1.0);
         check_ranges(&[
             ("optimizer.learning_rate", rate, amount(rate), "0 or above"),
@@ -183,6 +193,7 @@ impl Optimizer {
                 positive(self.clip_norm),
                 "above 0",
             ),
+            ("optimizer.ema_decay", average, average > 0.0 && average < 1.0, "between 0 and 1"),
             ("optimizer.body_factor", body, amount(body), "0 or above"),
         ])?;
         if let Some([first, second]) = self.betas
@@ -227,7 +238,7 @@ impl Optimizer {
     /// The asynchronous exchange has an update of its own.
     pub(super) fn check_asynchronous(&self) -> Result<(), ConfigError> {
         let named = (self.name != OptimizerKind::Sgd).then_some("name");
-        let later = ["nesterov", "clip_norm", "decay_norms_and_biases", "body_factor"];
+        let later = ["nesterov", "clip_norm", "decay_norms_and_biases", "ema_decay", "body_factor"];
         for key in named.into_iter().chain(later) {
             if let Some(value) = self.written(key) {
                 let reason = "the asynchronous exchange has only SGD with momentum; leave the key \
@@ -287,6 +298,7 @@ mod tests {
             (Optimizer { trust_coefficient: Some(-1.0), ..lars.clone() }, "trust_coefficient"),
             (Optimizer { betas: Some([0.9, 0.9]), ..lars }, "optimizer.name = \"adamw\""),
             (Optimizer { nesterov: true, momentum: 0.0, ..Optimizer::default() }, "no momentum"),
+            (Optimizer { ema_decay: Some(1.0), ..Optimizer::default() }, "ema_decay = 1"),
             (Optimizer { body_factor: Some(-0.1), ..Optimizer::default() }, "body_factor"),
         ] {
             let told = good.check().err().map_or(String::new(), |error| error.to_string());

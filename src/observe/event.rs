@@ -159,10 +159,12 @@ pub enum Kind {
         bytes_total: u64,
         bytes_per_second: f64,
     },
-    /// error: top-1, a fraction 0..1.
+    /// error: top-1, a fraction 0..1; average_error: with the running average of the weights.
     Evaluation {
         #[serde(deserialize_with = "number")]
         error: f64,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        average_error: Option<f64>,
         #[serde(deserialize_with = "number")]
         loss: f64,
         samples: u64,

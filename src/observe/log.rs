@@ -260,8 +260,13 @@ mod tests {
     #[test]
     fn a_diverged_loss_is_read_back_as_not_a_number() {
         let mut diverged = event(1);
-        diverged.kind =
-            Kind::Evaluation { error: 0.9, loss: f64::NAN, samples: 10, seconds: f64::INFINITY };
+        diverged.kind = Kind::Evaluation {
+            error: 0.9,
+            average_error: None,
+            loss: f64::NAN,
+            samples: 10,
+            seconds: f64::INFINITY,
+        };
         let text = serde_json::to_string(&diverged).unwrap();
         let read: Event = serde_json::from_str(&text).unwrap();
         let Kind::Evaluation { error, loss, .. } = read.kind else { panic!("{read:?}") };

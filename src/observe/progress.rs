@@ -354,9 +354,10 @@ fn announcement(event: &Event) -> Option<String> {
              samples, from {from}",
             run_id.shown()
         ),
-        Kind::Evaluation { error, loss, seconds, .. } => format!(
-            "validation at step {step}: error {}, loss {loss:.4} ({})",
+        Kind::Evaluation { error, average_error, loss, seconds, .. } => format!(
+            "validation at step {step}: error {}{}, loss {loss:.4} ({})",
             percent(*error),
+            average_error.map_or(String::new(), |e| format!(" (averaged weights {})", percent(e))),
             duration(*seconds)
         ),
         Kind::FaultInjected { kind, phase, target, .. } => {

@@ -161,8 +161,12 @@ impl Known {
                 ]
             }
             Kind::Data { used, .. } => self.data(used),
-            Kind::Evaluation { error, loss, .. } => {
-                vec![Scalar::new("validation/error", *error), Scalar::new("validation/loss", *loss)]
+            Kind::Evaluation { error, average_error, loss, .. } => {
+                let average = average_error.map(|e| Scalar::new("validation/average_error", e));
+                [Scalar::new("validation/error", *error), Scalar::new("validation/loss", *loss)]
+                    .into_iter()
+                    .chain(average)
+                    .collect()
             }
             Kind::Recovered(record) => {
                 // A restart is counted where it begins.

@@ -201,7 +201,13 @@ impl Telling {
         let wobble = Stream::new(&[self.story.seed, self.step / 7, 9]).normal();
         let error = (learning_curve(self.step, steps) * 0.9 + 0.006 * wobble).clamp(0.0, 0.95);
         self.best = self.best.min(error);
-        self.say(Kind::Evaluation { error, loss: error * 2.4, samples: 1000, seconds: 0.2 });
+        self.say(Kind::Evaluation {
+            error,
+            average_error: None,
+            loss: error * 2.4,
+            samples: 1000,
+            seconds: 0.2,
+        });
     }
 
     fn checkpoint(&mut self) {

@@ -3,6 +3,8 @@
 
 use std::path::{Path, PathBuf};
 
+use kintsugi::observe::event::{Event, Kind};
+use kintsugi::observe::log::read_events;
 use kintsugi::observe::result::{RunResult, Status};
 
 use crate::support::{alone, assert_audited, assert_nothing_runs, launch, result_of, run, run_dir};
@@ -10,9 +12,11 @@ use crate::support::{alone, assert_audited, assert_nothing_runs, launch, result_
 /// Seconds any of these runs may take.
 const LIMIT: u64 = 120;
 
-/// AdamW, clipped, in one cycle, with reproducible sums.
-const ADAMW: [&str; 6] = [
+/// AdamW, clipped, in one cycle, averaged, in pieces, with reproducible sums.
+const ADAMW: [&str; 8] = [
     "optimizer.name=adamw",
+    "optimizer.ema_decay=0.9",
+    "train.accumulate=2",
     "optimizer.learning_rate=0.01",
     "optimizer.clip_norm=0.5",
     "schedule.kind=one_cycle",
@@ -39,14 +43,28 @@ fn holds(folder: &Path, part: &str) -> bool {
     headers.any(|bytes| bytes.windows(part.len()).any(|window| window == part.as_bytes()))
 }
 
+/// Errors of the averaged weights.
+fn averages_of(folder: &Path) -> Vec<f64> {
+    let events = read_events(&folder.join("events.jsonl")).unwrap();
+    let average = |event: &Event| match event.kind {
+        Kind::Evaluation { average_error, .. } => average_error,
+        _ => None,
+    };
+    events.iter().filter_map(average).collect()
+}
+
 #[test]
 fn adamw_with_kills_ends_with_the_bits_of_a_calm_run() {
     let _turn = alone();
     let (folder, calm) = trained("adamw-calm", &[]);
     assert!(holds(&folder, "exp_avg_sq."), "its means are checkpointed by torch's names");
+    assert!(holds(&folder, "ema."), "so is the average of the weights");
+    let averages = averages_of(&folder);
+    assert_eq!(averages.len(), 3, "it is evaluated whenever the weights are");
     let kills = r#"faults.plan=[{kind="kill", rank=1, step=20, phase="in_update"},
                                 {kind="kill", rank=2, step=30, phase="in_all_reduce"}]"#;
-    let (_, killed) = trained("adamw-killed", &[kills]);
+    let (folder, killed) = trained("adamw-killed", &[kills]);
+    assert_eq!(averages_of(&folder), averages);
     assert_eq!((killed.state_sha256.clone(), killed.lost_steps), (calm.state_sha256.clone(), 0));
     // Without memory that outlives its process all ranks go back to the checkpoint of step 40.
     let kill = r#"faults.plan=[{kind="kill", rank=1, step=50}]"#;

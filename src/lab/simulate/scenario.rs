@@ -211,7 +211,12 @@ impl Scenario {
             evaluation: self.config.evaluation.every.to_string(),
             reproducible: self.config.train.reproducible,
             bundles: format!("{:?}", Bundling::of(&self.config.data)),
-            update: format!("{:?} {:?}", self.config.optimizer, self.config.schedule),
+            update: format!(
+                "{:?} {:?} {}",
+                self.config.optimizer,
+                self.config.schedule,
+                self.config.train.pieces()
+            ),
         }
     }
 
@@ -286,6 +291,8 @@ fn draw_update(draws: &mut Stream, config: &mut Config) {
         _ => return,
     }
     optimizer.clip_norm = (draws.below(2) == 0).then_some(0.5);
+    optimizer.ema_decay = (draws.below(2) == 0).then_some(0.9);
+    config.train.accumulate = (draws.below(2) == 0).then_some(2);
     let kinds = [ScheduleKind::Constant, ScheduleKind::OneCycle, ScheduleKind::Polynomial];
     config.schedule.kind = one_of(draws, &kinds);
 }

@@ -82,7 +82,17 @@ fn a_recovery_says_who_where_why_and_how_long() {
 fn a_restart_and_an_evaluation_have_a_line_each() {
     let lost = vec![Lost { member: 6, rank: 2, host: "node7".into(), cause: "SIGSEGV".into() }];
     let printed = lines(&[
-        event(3.0, 30, Kind::Evaluation { error: 0.25, loss: 1.0, samples: 9, seconds: 0.1 }),
+        event(
+            3.0,
+            30,
+            Kind::Evaluation {
+                error: 0.25,
+                average_error: None,
+                loss: 1.0,
+                samples: 9,
+                seconds: 0.1,
+            },
+        ),
         event(9.0, 20, Kind::Restarted { from: "checkpoint".into(), lost_steps: 17, lost }),
     ]);
     assert!(printed[0].contains("25.00%"), "{printed:?}");
@@ -125,7 +135,13 @@ fn what_is_no_number_is_said_and_never_smoothed_away() {
     state.on(&step(0.1, 1, 2.0, 96));
     state.on(&step(0.2, 2, f64::NAN, 96));
     assert!(state.line(None).contains("loss NaN"), "{}", state.line(None));
-    let nothing = Kind::Evaluation { error: f64::NAN, loss: f64::NAN, samples: 4, seconds: 0.1 };
+    let nothing = Kind::Evaluation {
+        error: f64::NAN,
+        average_error: None,
+        loss: f64::NAN,
+        samples: 4,
+        seconds: 0.1,
+    };
     let line = announcement(&event(1.0, 2, nothing)).unwrap();
     assert!(line.contains("error NaN%, loss NaN"), "{line}");
 }

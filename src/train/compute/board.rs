@@ -7,6 +7,7 @@ use std::time::Duration;
 use crate::cluster::faults::Standing;
 
 use crate::train::TrainError;
+use crate::train::compute::committed::Which;
 use crate::train::compute::free_run::{FreeRun, Turn};
 use crate::train::compute::totals::Totals;
 
@@ -31,6 +32,7 @@ pub enum Work {
     /// Ranges (first, count) of the validation set.
     Evaluate {
         ranges: Vec<(u64, u64)>,
+        which: Which,
     },
     Stop,
 }
@@ -61,8 +63,9 @@ impl Job {
                 let standing = *standing;
                 owners.get(turn).map(|&owner| Item::Train { job, turn, owner, standing })
             }
-            Work::Evaluate { ranges } => {
-                ranges.get(turn).map(|&(first, count)| Item::Evaluate { job, first, count })
+            Work::Evaluate { ranges, which } => {
+                let which = *which;
+                ranges.get(turn).map(|&(first, count)| Item::Evaluate { job, first, count, which })
             }
             Work::Nothing | Work::Stop | Work::Free { .. } => None,
         }?;
@@ -76,7 +79,7 @@ impl Job {
 #[allow(missing_docs)]
 pub enum Item {
     Train { job: u64, turn: usize, owner: u32, standing: Standing },
-    Evaluate { job: u64, first: u64, count: u64 },
+    Evaluate { job: u64, first: u64, count: u64, which: Which },
     Free { turn: Turn, learning_rate: f64, standing: Standing },
 }
 
@@ -162,9 +165,9 @@ mod tests {
             _ => panic!("a range is there"),
         };
         let totals = Totals { count: 4, ..Totals::default() };
-        board.begin(Work::Evaluate { ranges: vec![(0, 4)] });
+        board.begin(Work::Evaluate { ranges: vec![(0, 4)], which: Which::Trained });
         let old = number(board.take_item());
-        board.begin(Work::Evaluate { ranges: vec![(0, 4)] });
+        board.begin(Work::Evaluate { ranges: vec![(0, 4)], which: Which::Trained });
         let new = number(board.take_item());
         let counted = || {
             let job = board.lock();

@@ -7,11 +7,22 @@ use std::sync::{PoisonError, RwLock};
 use crate::cluster::resident::{SlotView, Slots};
 use crate::engine::{EngineError, Flat, WeightSource};
 use crate::model::TensorSpec;
-use crate::train::state::parts::{PARAMETERS, STATISTICS};
+use crate::train::state::parts::{AVERAGE, PARAMETERS, STATISTICS};
+
+/// Which weights of a state.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Which {
+    /// Those that are trained.
+    #[default]
+    Trained,
+    /// Their running average, where a run keeps one.
+    Averaged,
+}
 
 /// The state of one step.
 pub struct Committed<'a> {
     slots: &'a RwLock<Slots>,
+    which: Which,
     step: u64,
     /// Another step was committed while this one's micro-batch was computed.
     passed: Cell<bool>,
@@ -21,7 +32,12 @@ impl<'a> Committed<'a> {
     /// The state that is committed now.
     pub fn now(slots: &'a RwLock<Slots>) -> Self {
         let step = slots.read().unwrap_or_else(PoisonError::into_inner).committed().step;
-        Self { slots, step, passed: Cell::new(false) }
+        Self { slots, which: Which::Trained, step, passed: Cell::new(false) }
+    }
+
+    /// The same state's other weights.
+    pub fn of(self, which: Which) -> Self {
+        Self { which, ..self }
     }
 
     /// Which step it was.
@@ -43,11 +59,15 @@ impl WeightSource for Committed<'_> {
         if committed.step != self.step {
             self.passed.set(true);
         }
-        flat(&committed).read(tensor, take)
+        flat(&committed, self.which).read(tensor, take)
     }
 }
 
 /// A slot as an engine reads it.
-pub fn flat<'a>(slot: &SlotView<'a>) -> Flat<'a> {
-    Flat { parameters: slot.part(PARAMETERS), statistics: slot.part(STATISTICS) }
+pub fn flat<'a>(slot: &SlotView<'a>, which: Which) -> Flat<'a> {
+    let parameters = match which {
+        Which::Trained => slot.part(PARAMETERS),
+        Which::Averaged => slot.part(AVERAGE),
+    };
+    Flat { parameters, statistics: slot.part(STATISTICS) }
 }

@@ -2,7 +2,7 @@
 
 pub mod accumulate;
 pub mod board;
-mod committed;
+pub mod committed;
 pub mod fixed_point;
 pub mod free_run;
 pub mod gradient_sum;

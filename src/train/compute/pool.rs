@@ -12,6 +12,7 @@ use crate::engine::Compute;
 
 use crate::train::TrainError;
 use crate::train::compute::board::{Board, Work};
+use crate::train::compute::committed::Which;
 use crate::train::compute::totals::Totals;
 use crate::train::compute::worker::{Shared, Worker, run_or_abort};
 
@@ -65,14 +66,15 @@ impl Pool {
         self.work_inline();
     }
 
-    /// Evaluates these ranges of the validation set and waits for the sums. `give_up`: as for
+    /// Evaluates these ranges of the validation set, with these weights, and waits for the sums. `give_up`: as for
     /// `finish`; what is left then is not computed.
     pub fn evaluate(
         &self,
         ranges: Vec<(u64, u64)>,
+        which: Which,
         give_up: impl FnMut() -> Option<TrainError>,
     ) -> Result<Totals, TrainError> {
-        self.put(Work::Evaluate { ranges });
+        self.put(Work::Evaluate { ranges, which });
         let found = self.finish(give_up);
         if found.is_err() {
             self.put(Work::Nothing);
@@ -94,7 +96,7 @@ impl Pool {
             }
             let items = match &job.work {
                 Work::Train { owners, .. } => owners.len(),
-                Work::Evaluate { ranges } => ranges.len(),
+                Work::Evaluate { ranges, .. } => ranges.len(),
                 Work::Nothing | Work::Stop | Work::Free { .. } => 0,
             };
             if job.next >= items && job.busy == 0 {
@@ -247,7 +249,7 @@ mod tests {
     fn a_death_is_heard_of_while_a_worker_waits() {
         let pool = Pool::start(shared(), 0).unwrap();
         let mut looks = 0;
-        let found = pool.evaluate(vec![(0, 4)], || {
+        let found = pool.evaluate(vec![(0, 4)], Which::Trained, || {
             looks += 1;
             (looks > 2).then_some(TrainError::Comm(CommError::ProcFailed))
         });

@@ -21,7 +21,7 @@ use crate::observe::panics::vital;
 use crate::train::TrainError;
 use crate::train::compute::accumulate::{Accumulator, Samples};
 use crate::train::compute::board::{Board, Item};
-use crate::train::compute::committed::{Committed, flat};
+use crate::train::compute::committed::{Committed, Which, flat};
 use crate::train::compute::free_run::{FreeRun, Turn};
 use crate::train::compute::gradient_sum::GradientSum;
 use crate::train::compute::outage::Outage;
@@ -143,8 +143,8 @@ pub struct Worker<E> {
     engine: E,
     statistics: Vec<f32>,
     accumulator: Accumulator,
-    /// The committed step whose weights the engine holds.
-    loaded: Option<u64>,
+    /// The committed step whose weights the engine holds, and which.
+    loaded: Option<(u64, Which)>,
     /// Free running: -γ g of the micro-batch at hand.
     change: Vec<f32>,
 }
@@ -182,8 +182,8 @@ impl<E: Compute> Worker<E> {
                 board.busy_micros.fetch_add(micros, Ordering::Relaxed);
                 job
             }
-            Item::Evaluate { job, first, count } => {
-                self.evaluate(first, count, &mut totals)?;
+            Item::Evaluate { job, first, count, which } => {
+                self.evaluate((first, count), which, &mut totals)?;
                 job
             }
             Item::Free { turn, learning_rate, standing } => {
@@ -195,10 +195,10 @@ impl<E: Compute> Worker<E> {
     }
 
     /// Forgets the weights of another step than the committed one, whose are to be computed with.
-    fn turn_to(&mut self, step: u64) {
-        if self.loaded != Some(step) {
+    fn turn_to(&mut self, step: u64, which: Which) {
+        if self.loaded != Some((step, which)) {
             self.engine.renew();
-            self.loaded = Some(step);
+            self.loaded = Some((step, which));
         }
     }
 
@@ -214,11 +214,16 @@ impl<E: Compute> Worker<E> {
         let shared = Arc::clone(&self.shared);
         let slots = shared.slots.read().unwrap_or_else(PoisonError::into_inner);
         let committed = slots.committed();
-        self.turn_to(committed.step);
-        Ok(self.engine.load(samples, &flat(&committed))?)
+        self.turn_to(committed.step, Which::Trained);
+        Ok(self.engine.load(samples, &flat(&committed, Which::Trained))?)
     }
 
-    fn evaluate(&mut self, first: u64, count: u64, totals: &mut Totals) -> Result<(), TrainError> {
+    fn evaluate(
+        &mut self,
+        (first, count): (u64, u64),
+        which: Which,
+        totals: &mut Totals,
+    ) -> Result<(), TrainError> {
         let set = self.shared.evaluation.as_ref();
         let set = set.expect("only runs with a validation set evaluate");
         let read = || self.shared.outage.patiently(|| set.batch(first, count));
@@ -226,8 +231,8 @@ impl<E: Compute> Worker<E> {
         totals.count = batch.count;
         totals.skipped = batch.skipped;
         let shared = Arc::clone(&self.shared);
-        let weights = Committed::now(&shared.slots);
-        self.turn_to(weights.step());
+        let weights = Committed::now(&shared.slots).of(which);
+        self.turn_to(weights.step(), which);
         totals.add_outcome(&self.engine.evaluate(&batch.images, &batch.labels, &weights)?);
         self.let_go(&weights);
         Ok(())
@@ -263,7 +268,7 @@ impl<E: Compute> Worker<E> {
             closed = closed.or(added.err());
         };
         let weights = Committed::now(&shared.slots);
-        self.turn_to(weights.step());
+        self.turn_to(weights.step(), Which::Trained);
         let Self { engine, statistics, accumulator, .. } = self;
         let Batch { images, labels, .. } = &batch;
         let (samples, pieces) = (Samples { images, labels, key }, shared.accumulate);

@@ -61,7 +61,7 @@ fn parts(
     let ahead = own * u128::from(config.data.prefetch);
     let saved: u128 = cost::of(graph, layout).iter().map(|cost| u128::from(cost.saved_bytes)).sum();
     let (parameters, statistics) = (layout.parameters as u128, layout.statistics as u128);
-    let of_optimizer = of_optimizer(train.exchange, config.optimizer.name).len() as u128;
+    let of_optimizer = of_optimizer(config).len() as u128;
     let state = SLOTS * ((1 + of_optimizer) * parameters + statistics) + parameters;
     [
         Part {

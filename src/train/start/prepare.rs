@@ -453,10 +453,10 @@ pub fn scratch(
         load_weights(&path, layout, &mut parameters, &mut statistics)?;
     }
     let shape = parts::shape(layout, config);
-    // Velocities begin at zero; nothing was received before the first weights.
+    // Velocities begin at zero, an average with the first weights; nothing was received before.
     let zeros = vec![0.0; parameters.len()];
     let values = shape.parts().iter().map(|part| match part.name {
-        parts::PARAMETERS | parts::W_OLD => &parameters[..],
+        parts::PARAMETERS | parts::W_OLD | parts::AVERAGE => &parameters[..],
         parts::STATISTICS => &statistics[..],
         _ => &zeros[..],
     });

@@ -18,20 +18,26 @@ pub const EXP_AVG_SQ: &str = "exp_avg_sq";
 /// What was received last, Algorithm 1 of SPRINT (Tsuji et al.); as long as the parameters.
 pub const W_OLD: &str = "w_old";
 
+/// The running average of the weights, by its usual name; as long as the parameters.
+pub const AVERAGE: &str = "ema";
+
 /// What a run keeps beside weights and statistics, in the order of their names in a checkpoint,
 /// which is also that of the digest.
-pub fn of_optimizer(exchange: ExchangeKind, optimizer: OptimizerKind) -> &'static [&'static str] {
-    match (exchange, optimizer) {
-        (ExchangeKind::Synchronous, OptimizerKind::Sgd | OptimizerKind::Lars) => &[MOMENTUM],
-        (ExchangeKind::Synchronous, OptimizerKind::AdamW) => &[EXP_AVG, EXP_AVG_SQ],
-        (ExchangeKind::Asynchronous, _) => &[W_OLD],
+pub fn of_optimizer(config: &Config) -> Vec<&'static str> {
+    if config.train.exchange == ExchangeKind::Asynchronous {
+        return vec![W_OLD];
     }
+    let average = config.optimizer.ema_decay.map(|_| AVERAGE);
+    let of_rule: &[&str] = match config.optimizer.name {
+        OptimizerKind::Sgd | OptimizerKind::Lars => &[MOMENTUM],
+        OptimizerKind::AdamW => &[EXP_AVG, EXP_AVG_SQ],
+    };
+    average.into_iter().chain(of_rule.iter().copied()).collect()
 }
 
 /// The whole state of a run of this configuration, in the order of its slots.
 pub fn shape(layout: &Layout, config: &Config) -> Shape {
-    let of_optimizer = of_optimizer(config.train.exchange, config.optimizer.name);
-    let of_optimizer = of_optimizer.iter().map(|name| (*name, layout.parameters));
+    let of_optimizer = of_optimizer(config).into_iter().map(|name| (name, layout.parameters));
     let parts = std::iter::once((PARAMETERS, layout.parameters))
         .chain(of_optimizer)
         .chain(std::iter::once((STATISTICS, layout.statistics)));

@@ -95,6 +95,9 @@ pub struct Evaluated {
     pub step: u64,
     /// A fraction, 0 to 1.
     pub error: f64,
+    /// With the running average of the weights, where the run keeps one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub average_error: Option<f64>,
     /// The mean loss, as the bits of an f64: JSON has no word for one that is no number.
     pub loss_bits: u64,
     /// Samples of the validation set.
@@ -109,7 +112,8 @@ impl Evaluated {
     /// Its line, which took the writer so many seconds.
     pub fn event(&self, seconds: f64) -> Kind {
         let (error, loss) = (self.error, f64::from_bits(self.loss_bits));
-        Kind::Evaluation { error, loss, samples: self.samples, seconds }
+        let average_error = self.average_error;
+        Kind::Evaluation { error, average_error, loss, samples: self.samples, seconds }
     }
 }
 

@@ -11,7 +11,7 @@ use thiserror::Error;
 use crate::cluster::resident::{SlotMut, SlotView};
 use crate::config::{self, OptimizerKind};
 use crate::model::{Graph, LayerKind, Layout, TensorKind, TensorSpec};
-use crate::train::state::parts::{EXP_AVG, EXP_AVG_SQ, MOMENTUM, PARAMETERS, STATISTICS};
+use crate::train::state::parts::{AVERAGE, EXP_AVG, EXP_AVG_SQ, MOMENTUM, PARAMETERS, STATISTICS};
 use crate::train::update::rules::{self, AdamW, Read, Step};
 
 /// A setting that cannot be followed.
@@ -78,6 +78,8 @@ pub struct Optimizer {
     weight_decay: f32,
     clip_norm: Option<f64>,
     body_factor: f64,
+    /// What the average of the weights gains in a step.
+    average_gain: Option<f32>,
     /// Tile the parameter vector; neighbours differ.
     segments: Vec<(Range<usize>, Rule)>,
     /// One a statistic tensor, in the layout's order; frozen ones are kept.
@@ -150,6 +152,7 @@ impl Optimizer {
             weight_decay: settings.weight_decay as f32,
             clip_norm: settings.clip_norm,
             body_factor: settings.body_factor.unwrap_or(1.0),
+            average_gain: settings.ema_decay.map(|decay| (1.0 - decay) as f32),
             segments: tile(of_kind(false), layout.parameters),
             statistics: of_kind(true),
             statistics_len: layout.statistics,
@@ -190,6 +193,10 @@ impl Optimizer {
         if !finite {
             next.copy_from(&current);
             return false;
+        }
+        if let Some(gain) = self.average_gain {
+            let [weights, average] = next.lend([PARAMETERS, AVERAGE]);
+            rules::average(gain, weights, current.part(AVERAGE), average);
         }
         let statistics = next.part(STATISTICS);
         assert_eq!(statistics.len(), self.statistics_len, "statistics as in the layout");

@@ -143,6 +143,14 @@ pub fn adamw(
     sound
 }
 
+/// The running average of weights (Polyak and Juditsky 1992, with exponential weights; torch's
+/// `get_ema_multi_avg_fn`): `a' = a + gain * (w' - a)`. What is frozen stays to the bit.
+pub fn average(gain: f32, w: &[f32], a: &[f32], a_out: &mut [f32]) {
+    for ((&w, &a), a_out) in w.iter().zip(a).zip(a_out) {
+        *a_out = a + gain * (w - a);
+    }
+}
+
 /// What a mean gradient of this norm is multiplied by, so that its norm is `clip_norm` at most
 /// (Pascanu, Mikolov and Bengio 2013, Algorithm 1; torch's `clip_grad_norm_`, its 1e-6 included).
 pub fn clip_factor(norm: f64, clip_norm: f64) -> f64 {

@@ -4,7 +4,7 @@
 use crate::cluster::resident::Slots;
 use crate::config::{Config, Optimizer as Settings, OptimizerKind, Schedule, ScheduleKind};
 use crate::model::{Layout, TensorKind, TensorSpec};
-use crate::train::state::parts::{self, PARAMETERS};
+use crate::train::state::parts::{self, AVERAGE, PARAMETERS};
 use crate::train::update::optimizer::Optimizer;
 use crate::train::update::schedule::learning_rate;
 
@@ -29,13 +29,17 @@ fn layout() -> Layout {
     Layout { tensors, parameters: PARAMETERS_LEN, statistics: 0 }
 }
 
-/// The weights after the script's steps.
-fn trained(settings: &Settings) -> Vec<f32> {
+/// A part of the state after the script's steps.
+fn part_of(settings: &Settings, part: &str) -> Vec<f32> {
     let config = Config { optimizer: settings.clone(), ..Config::default() };
     let mut slots = Slots::new(parts::shape(&layout(), &config));
     let (_, mut first) = slots.begin();
     let weights = first.part(PARAMETERS).iter_mut().enumerate();
     weights.for_each(|(i, w)| *w = (i as f32 - 5.0) / 8.0);
+    if settings.ema_decay.is_some() {
+        let [weights, average] = first.lend([PARAMETERS, AVERAGE]);
+        average.copy_from_slice(weights);
+    }
     slots.commit(0, 0, &[]);
     let optimizer = Optimizer::new(settings, &layout(), &[]);
     for step in 0..STEPS {
@@ -54,15 +58,23 @@ fn trained(settings: &Settings) -> Vec<f32> {
         ));
         slots.commit(step + 1, 0, &[]);
     }
-    slots.committed().part(PARAMETERS).to_vec()
+    slots.committed().part(part).to_vec()
+}
+
+fn trained(settings: &Settings) -> Vec<f32> {
+    part_of(settings, PARAMETERS)
 }
 
 /// A few roundings apart: torch orders the same operations otherwise.
 const ROUNDINGS: f32 = 1e-6;
 
 fn assert_as_torch(settings: &Settings, torch: [f32; PARAMETERS_LEN]) {
-    for (i, (ours, theirs)) in trained(settings).iter().zip(torch).enumerate() {
-        assert!((ours - theirs).abs() <= ROUNDINGS, "{settings:?}: {i}: {ours} {theirs}");
+    assert_close(&trained(settings), torch);
+}
+
+fn assert_close(ours: &[f32], torch: [f32; PARAMETERS_LEN]) {
+    for (i, (ours, theirs)) in ours.iter().zip(torch).enumerate() {
+        assert!((ours - theirs).abs() <= ROUNDINGS, "{i}: {ours} {theirs}");
     }
 }
 
@@ -85,6 +97,13 @@ fn clipping_and_rules_by_tensor_do_what_torch_does() {
     assert_as_torch(&Settings { clip_norm: Some(0.5), ..sgd() }, CLIPPED);
     assert_as_torch(&Settings { decay_norms_and_biases: true, ..sgd() }, NORMS_DECAYED);
     assert_as_torch(&Settings { body_factor: Some(0.1), ..sgd() }, TWO_RATES);
+}
+
+#[test]
+fn the_average_of_weights_is_torchs_and_moves_none_of_them() {
+    let averaged = Settings { ema_decay: Some(0.75), ..sgd() };
+    assert_close(&part_of(&averaged, AVERAGE), AVERAGED);
+    assert_eq!(trained(&averaged), trained(&sgd()));
 }
 
 #[test]
@@ -268,4 +287,19 @@ const COSINE: [f64; 20] = [
 const MULTI_STEP: [f64; 20] = [
     0.4, 0.4, 0.4, 0.4, 0.4, 0.4, 0.4, 0.4, 0.4, 0.4, 0.04, 0.04, 0.04, 0.04, 0.04, 0.004, 0.004,
     0.004, 0.004, 0.004,
+];
+const AVERAGED: [f32; PARAMETERS_LEN] = [
+    -0.5604309,
+    -0.54935324,
+    -0.3352798,
+    -0.22887658,
+    -0.11012869,
+    -0.0037254884,
+    0.16936152,
+    0.22233048,
+    0.39544025,
+    0.46688917,
+    0.6191324,
+    0.6920402,
+    0.84428346,
 ];
