@@ -1,6 +1,6 @@
-//! `[optimizer]` and `[schedule]`: how weights are moved, by which rule and how fast over time. Keys
-//! that were added later are left out of a configuration where they are unset, so that a run of
-//! before keeps its fingerprint.
+//! `[optimizer]` and `[schedule]`: how weights are moved, by which rule and how fast over time.
+//! Keys that were added later are left out of a configuration where they are unset, so that a run
+//! of before keeps its fingerprint.
 
 use serde::{Deserialize, Serialize};
 

@@ -66,8 +66,8 @@ impl Pool {
         self.work_inline();
     }
 
-    /// Evaluates these ranges of the validation set, with these weights, and waits for the sums. `give_up`: as for
-    /// `finish`; what is left then is not computed.
+    /// Evaluates these ranges of the validation set, with these weights, and waits for the sums.
+    /// `give_up`: as for `finish`; what is left then is not computed.
     pub fn evaluate(
         &self,
         ranges: Vec<(u64, u64)>,

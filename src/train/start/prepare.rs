@@ -176,6 +176,8 @@ pub fn prepare(
         let refusal = needs::refusal(config, model, (train.source.len(), owners), memory);
         refusal.map_or(Ok(()), |reason| Err(TrainError::Configuration(reason)))?;
     }
+    check_freeze(&layout::of(&graph), &config.model.freeze)
+        .map_err(|error| TrainError::Configuration(error.to_string()))?;
     // As `launch` calls the run: it removes what killed ranks leave.
     let run_dir = std::path::absolute(run_dir).unwrap_or_else(|_| run_dir.to_owned());
     let local = run_folder::id(&run_dir);
@@ -197,8 +199,6 @@ pub fn prepare_from(
     let (seed, input, classes) = (config.run.seed, graph.input, train.source.classes().to_vec());
     let name = &config.model.name;
     let layout = Arc::new(layout::of(&graph));
-    check_freeze(&layout, &config.model.freeze)
-        .map_err(|error| TrainError::Configuration(error.to_string()))?;
     let order = Order::of(config, train.source.len())?;
     let mut remarks = train.source.remarks().to_vec();
     remarks.extend(validation.iter().flat_map(|set| set.source.remarks()).cloned());

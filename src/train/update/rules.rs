@@ -23,8 +23,8 @@ pub struct Read<'a> {
 }
 
 /// SGD with Nesterov's momentum (Sutskever et al. 2013, equations 3 and 4, in torch's form):
-/// `v' = momentum * v + g`, `w' = w - rate * (g + momentum * v')`, where g includes the decay. False
-/// when something is not a finite number.
+/// `v' = momentum * v + g`, `w' = w - rate * (g + momentum * v')`, where g includes the decay.
+/// False when something is not a finite number.
 pub fn nesterov(
     step: Step,
     momentum: f32,
@@ -117,8 +117,8 @@ fn power(base: f64, exponent: u64) -> f64 {
 }
 
 /// AdamW (Loshchilov and Hutter 2019, Algorithm 2): `m' = b1 * m + (1 - b1) * g`,
-/// `q' = b2 * q + (1 - b2) * g * g`, `w' = w - rate * (m^ / (sqrt(q^) + epsilon) + decay * w)`, with
-/// m^ and q^ corrected. `moments` are m and q. False when something is not a finite number.
+/// `q' = b2 * q + (1 - b2) * g * g`, `w' = w - rate * (m^ / (sqrt(q^) + epsilon) + decay * w)`,
+/// with m^ and q^ corrected. `moments` are m and q. False when something is not a finite number.
 pub fn adamw(
     step: Step,
     adamw: AdamW,

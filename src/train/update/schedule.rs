@@ -154,7 +154,10 @@ mod tests {
     proptest! {
         #[test]
         fn the_rate_stays_between_nothing_and_the_base(
-            warm_up in 0.0..=1.0f64, step in 0u64..10_000, total in 1u64..10_000, kind in 0..KINDS.len()
+            warm_up in 0.0..=1.0f64,
+            step in 0u64..10_000,
+            total in 1u64..10_000,
+            kind in 0..KINDS.len()
         ) {
             let schedule = schedule(KINDS[kind], warm_up);
             let rate = learning_rate(&schedule, 1.5, step, Some(total));
