@@ -7,7 +7,7 @@ use clap::ArgAction;
 
 use super::arguments::{Form, form};
 use crate::lab::bench::{Report, all_reduce, calm, checkpoint, print_table};
-use crate::lab::bench::{loader, recovery, spares, staging, sums};
+use crate::lab::bench::{loader, recovery, spares, staging, step, sums};
 use crate::observe::console::{print_line, say};
 
 /// Compares two things in one run and prints the ratio.
@@ -113,6 +113,8 @@ enum Bench {
         #[arg(long, action = ArgAction::SetTrue, value_parser = form())]
         json: Form,
     },
+    /// A step of one worker, ours and PyTorch's in turns: load, forward and backward, update
+    Step(StepArgs),
     /// A step with reproducible sums, one with comparisons of replicas, and one with neither
     Sums {
         /// The configuration to run
@@ -170,6 +172,53 @@ enum Bench {
     },
 }
 
+/// Of `bench step`.
+#[derive(Debug, clap::Args)]
+struct StepArgs {
+    /// A catalogue model, or the path of a *.toml model file
+    #[arg(long, default_value = "resnet18")]
+    model: String,
+    /// Width and height of the images, in pixels
+    #[arg(long, default_value_t = 224)]
+    image_size: u32,
+    /// Samples of a step
+    #[arg(long, default_value_t = 16, value_parser = super::arguments::crowd)]
+    batch: usize,
+    /// Computing threads
+    #[arg(long, default_value_t = 1, value_parser = super::arguments::crowd)]
+    threads: usize,
+    /// `device.precision`
+    #[arg(long, default_value = "f32")]
+    precision: String,
+    /// A python with torch and torchvision; without it we are measured alone
+    #[arg(long)]
+    python: Option<PathBuf>,
+    /// What it runs
+    #[arg(long, default_value = "benches/step.py")]
+    script: PathBuf,
+    /// Steps of each
+    #[arg(long, default_value_t = 15, value_parser = clap::value_parser!(u32).range(1..))]
+    turns: u32,
+    /// One JSON object on the last line of stdout
+    #[arg(long, action = ArgAction::SetTrue, value_parser = form())]
+    json: Form,
+}
+
+impl StepArgs {
+    fn options(&self) -> step::Options {
+        step::Options {
+            model: self.model.clone(),
+            image_size: self.image_size,
+            batch: self.batch,
+            threads: self.threads,
+            precision: self.precision.clone(),
+            python: self.python.clone(),
+            script: self.script.clone(),
+            turns: self.turns,
+        }
+    }
+}
+
 /// Runs it.
 pub fn run(args: &Args) -> ExitCode {
     let command = std::env::args().collect::<Vec<_>>().join(" ");
@@ -204,6 +253,7 @@ pub fn run(args: &Args) -> ExitCode {
             let options = spares::Options { large, small, ranks, seconds, turns };
             (spares::run(&options, command), *json)
         }
+        Bench::Step(args) => (step::run(&args.options(), command), args.json),
         Bench::Sums { config, ranks, turns, steps, json } => {
             let (config, ranks, turns, steps) = (config.clone(), *ranks, *turns, *steps);
             (sums::run(&sums::Options { config, ranks, turns, steps }, command), *json)

@@ -1,24 +1,21 @@
-//! `kintsugi evaluate CHECKPOINT [--data DIR]`: the validation error of a checkpoint, in one
-//! process.
+//! `kintsugi evaluate CHECKPOINT [--data DIR]`: how often a checkpoint is right, in one process.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Instant;
 
 use serde::Serialize;
-use thiserror::Error;
 
-use crate::config::{Config, ConfigError, DataFormat, Shown, parse};
+use crate::config::{Config, DataFormat, Shown};
 use crate::data::bad_images::{check_any, check_share};
 use crate::data::evaluation::Evaluation;
-use crate::data::loader::LoaderOptions;
 use crate::data::open::open;
 use crate::data::{DataError, Split};
-use crate::engine::{self, Compute, EngineError, Flat};
-use crate::model::{catalogue, layout};
+use crate::lab::trained::page::{self, About};
+use crate::lab::trained::scores::{Confused, OfClass, Scores};
+use crate::lab::trained::{Trained, TrainedError};
 use crate::observe::console::{print_line, say};
-use crate::train::checkpoint::weights::{Weights, WeightsError};
-use crate::train::checkpoint::{CheckpointError, Snapshot, weights};
+use crate::observe::storage::{FileSystem, Storage};
 
 /// Arguments.
 #[derive(Debug, clap::Args)]
@@ -34,6 +31,9 @@ pub struct Args {
     /// Computing threads [default: all cores]
     #[arg(long, value_name = "N", value_parser = super::arguments::crowd)]
     threads: Option<usize>,
+    /// Receives one self-contained HTML page: what each class is taken for
+    #[arg(long, value_name = "FILE")]
+    report: Option<PathBuf>,
     /// One JSON object on the last line of stdout
     #[arg(long)]
     json: bool,
@@ -48,148 +48,134 @@ struct Measured {
     samples: u64,
     skipped: u64,
     error: f64,
+    top1: f64,
+    top5: f64,
     loss: f64,
     seconds: f64,
+    /// Class by class.
+    classes: Vec<OfClass>,
+    /// Pairs of classes, the most frequent first.
+    confused: Vec<Confused>,
+    #[serde(skip)]
+    sentence: String,
 }
 
-#[derive(Debug, Error)]
-enum Failure {
-    #[error(transparent)]
-    Config(#[from] ConfigError),
-    #[error(transparent)]
-    Weights(#[from] WeightsError),
-    #[error(transparent)]
-    Data(#[from] DataError),
-    #[error(transparent)]
-    Engine(#[from] EngineError),
-    #[error("{0}")]
-    Usage(String),
-}
-
-impl Failure {
-    fn exit_code(&self) -> u8 {
-        match self {
-            Self::Weights(WeightsError::Checkpoint(
-                CheckpointError::Damaged { .. } | CheckpointError::AllBad(_),
-            )) => 1,
-            Self::Config(_) | Self::Weights(_) | Self::Usage(_) => 2,
-            Self::Data(_) => 3,
-            Self::Engine(_) => 70,
-        }
-    }
-}
-
-/// Measures and prints.
+/// Measures and prints. Exit 1: --report could not be written; the others are the checkpoint's.
 pub fn run(args: &Args) -> ExitCode {
     match evaluate(args) {
         Ok(measured) if args.json => {
-            print_line!(
-                "{}",
-                serde_json::to_string(&measured).expect("plain fields have a JSON form")
-            );
-            ExitCode::SUCCESS
+            let line = serde_json::to_string(&measured).expect("plain fields have a JSON form");
+            print_line!("{line}");
         }
-        Ok(measured) => {
-            print_line!(
-                "{} at step {}: error {:.2} %, loss {:.4} over {} samples ({} skipped) in {:.1} s",
-                measured.model,
-                measured.step,
-                100.0 * measured.error,
-                measured.loss,
-                measured.samples,
-                measured.skipped,
-                measured.seconds
-            );
-            ExitCode::SUCCESS
+        Ok(measured) => print_line!("{}", measured.sentence),
+        Err(Failure::Trained(error)) => {
+            say!("error: {error}");
+            return ExitCode::from(error.exit_code());
         }
-        Err(failure) => {
-            say!("error: {failure}");
-            ExitCode::from(failure.exit_code())
+        Err(Failure::Report(error)) => {
+            say!("error: {error}");
+            return ExitCode::from(1);
         }
+    }
+    ExitCode::SUCCESS
+}
+
+enum Failure {
+    Trained(TrainedError),
+    Report(String),
+}
+
+impl<E: Into<TrainedError>> From<E> for Failure {
+    fn from(error: E) -> Self {
+        Self::Trained(error.into())
     }
 }
 
 fn evaluate(args: &Args) -> Result<Measured, Failure> {
     let begun = Instant::now();
-    // A named checkpoint may be retired by the time it has been read.
-    let place = weights::locate(&args.checkpoint)?;
-    let snapshot = weights::load(&args.checkpoint, None)?;
-    let config = configuration(args, &place.root, &snapshot)?;
-    let set = open(&config.data, Split::Validation, config.run.seed)?;
-    let source = &set.source;
-    if source.classes() != snapshot.classes {
-        return Err(Failure::Usage(format!(
-            "the set has the classes {:?}, the checkpoint was trained on {:?}: name the set it \
-             belongs to with --data",
-            source.classes(),
-            snapshot.classes
-        )));
+    let mut trained = Trained::open(&args.checkpoint, &args.set, args.threads)?;
+    if let Some(folder) = &args.data {
+        name_set(folder, &mut trained.config)?;
     }
-    let options = LoaderOptions {
-        threads: 1,
-        prefetch: 1,
-        image_size: config.data.image_size,
-        channels: source.channels(),
-        augment: false,
-        look: config.data.look(),
-        seed: config.run.seed,
-        bad_image: config.data.bad_image,
-    };
-    // Every picture is used once: nothing is worth keeping.
-    let evaluation = Evaluation::new(set, &options, 0);
-    let (mut engine, found) = engine_for(args, &config, &snapshot)?;
-    let weights = &Flat { parameters: &found.parameters, statistics: &found.statistics };
-    let (mut loss, mut errors, mut computed, mut skipped) = (0.0, 0, 0, 0);
-    let part = u64::from(config.evaluation.batch.max(1));
-    for first in (0..evaluation.len()).step_by(part as usize) {
-        let batch = evaluation.batch(first, part.min(evaluation.len() - first))?;
-        let outcome = engine.evaluate(&batch.images, &batch.labels, weights)?;
-        loss += outcome.loss_sum;
-        errors += outcome.errors;
-        computed += outcome.samples;
-        skipped += batch.skipped;
+    let (scores, skipped) = measure(&mut trained)?;
+    let snapshot = &trained.snapshot;
+    let (model, step) = (snapshot.model_name.clone(), snapshot.state.step);
+    let checkpoint = args.checkpoint.shown();
+    let names = &snapshot.classes;
+    if let Some(file) = &args.report {
+        let command = std::env::args().collect::<Vec<_>>().join(" ");
+        let about = About { model: &model, step, checkpoint: &checkpoint, command: &command };
+        write(file, &page::render(&about, names, &scores)).map_err(Failure::Report)?;
     }
-    let counts = (skipped, computed + skipped);
-    let which = || "of the evaluation".into();
-    check_any(Split::Validation, counts, which)?;
-    check_share(Split::Validation, counts, config.data.bad_images_max, which)?;
-    let divisor = computed as f64;
+    let (error, seconds) = (scores.error(), begun.elapsed().as_secs_f64());
+    let sentence = format!(
+        "{model} at step {step}: error {:.2} %{}, loss {:.4} over {} samples ({skipped} skipped) \
+         in {seconds:.1} s",
+        100.0 * error,
+        page::among_five(names, &scores),
+        scores.loss(),
+        scores.samples(),
+    );
     Ok(Measured {
-        checkpoint: args.checkpoint.shown(),
-        model: snapshot.model_name.clone(),
-        step: snapshot.state.step,
-        samples: computed,
+        checkpoint,
+        model,
+        step,
+        samples: scores.samples(),
         skipped,
-        error: errors as f64 / divisor,
-        loss: loss / divisor,
-        seconds: begun.elapsed().as_secs_f64(),
+        error,
+        top1: 1.0 - error,
+        top5: scores.top5(),
+        loss: scores.loss(),
+        seconds,
+        classes: scores.of_classes(names),
+        confused: scores.confused(),
+        sentence,
     })
 }
 
-/// The configuration of the run that the checkpoint belongs to, with another validation set where
-/// one is named.
-fn configuration(args: &Args, run_dir: &Path, snapshot: &Snapshot) -> Result<Config, Failure> {
-    let file = run_dir.join("config.toml");
-    if !file.is_file() {
-        return Err(Failure::Usage(format!(
-            "{} is not there: evaluate a checkpoint inside its run directory, which says how its \
-             data are read",
-            file.shown()
+/// Shows all of the validation set to the model; also the samples that could not be read.
+fn measure(trained: &mut Trained) -> Result<(Scores, u64), TrainedError> {
+    let config = trained.config.clone();
+    let set = open(&config.data, Split::Validation, config.run.seed)?;
+    let (source, known) = (&set.source, &trained.snapshot.classes);
+    if source.classes() != known {
+        return Err(TrainedError::Usage(format!(
+            "the set has the classes {:?}, the checkpoint was trained on {known:?}: name the set \
+             it belongs to with --data",
+            source.classes(),
         )));
     }
-    let mut config = parse::load(&file, &args.set)?;
-    config.model.name.clone_from(&snapshot.model_name);
-    if let Some(folder) = &args.data {
-        if config.data.format == DataFormat::Synthetic {
-            let text = "the run trained on a synthetic set: say what --data holds, for example \
-                        -s data.format=image_folder";
-            return Err(Failure::Usage(text.into()));
-        }
-        // One folder stands for both splits: only its validation half is read.
-        config.data.train = Some(validation_folder(folder));
-        config.data.validation = Some(validation_folder(folder).into());
+    let mut scores = Scores::new(known.len());
+    // Every picture is used once: nothing is worth keeping.
+    let evaluation = Evaluation::new(set, &trained.view(), 0);
+    let (mut logarithms, mut skipped) = (Vec::new(), 0);
+    let part = u64::from(config.evaluation.batch.max(1));
+    for first in (0..evaluation.len()).step_by(part as usize) {
+        let batch = evaluation.batch(first, part.min(evaluation.len() - first))?;
+        logarithms.clear();
+        trained.ask(&batch.images, batch.labels.len(), &mut logarithms)?;
+        scores.add(&logarithms, &batch.labels);
+        skipped += batch.skipped;
     }
-    Ok(config)
+    let counts = (skipped, scores.samples() + skipped);
+    let which = || "of the evaluation".into();
+    let check = |checked: Result<(), DataError>| checked.map_err(TrainedError::from);
+    check(check_any(Split::Validation, counts, which))?;
+    check(check_share(Split::Validation, counts, config.data.bad_images_max, which))?;
+    Ok((scores, skipped))
+}
+
+/// The set that --data names.
+fn name_set(folder: &Path, config: &mut Config) -> Result<(), TrainedError> {
+    if config.data.format == DataFormat::Synthetic {
+        let text = "the run trained on a synthetic set: say what --data holds, for example \
+                    -s data.format=image_folder";
+        return Err(TrainedError::Usage(text.into()));
+    }
+    // One folder stands for both splits: only its validation half is read.
+    config.data.train = Some(validation_folder(folder));
+    config.data.validation = Some(validation_folder(folder).into());
+    Ok(())
 }
 
 /// A set's own `validation` half where it has one.
@@ -198,18 +184,10 @@ fn validation_folder(folder: &Path) -> PathBuf {
     if half.is_dir() { half } else { folder.to_path_buf() }
 }
 
-/// An engine for the checkpoint's model, and its weights.
-fn engine_for(
-    args: &Args,
-    config: &Config,
-    snapshot: &Snapshot,
-) -> Result<(Box<dyn Compute>, Weights), Failure> {
-    let (name, classes) = (config.model.found_name(), snapshot.classes.len());
-    let graph = catalogue::build(&name, snapshot.input, classes, config.model.width)
-        .map_err(|error| Failure::Usage(error.to_string()))?;
-    let layout = layout::of(&graph);
-    let found = weights::weights_for(&args.checkpoint, &weights::export(snapshot), &layout)?;
-    let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    let threads = args.threads.unwrap_or(cores);
-    Ok((engine::open(&config.device, &graph, &layout, threads)?, found))
+fn write(file: &Path, page: &str) -> Result<(), String> {
+    let name = file.file_name().ok_or_else(|| format!("{}: is no file", file.shown()))?;
+    let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty());
+    FileSystem::new(folder.unwrap_or(Path::new(".")))
+        .replace(Path::new(name), page.as_bytes())
+        .map_err(|error| format!("{}: {error}", file.shown()))
 }

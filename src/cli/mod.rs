@@ -27,6 +27,7 @@ mod experiment;
 mod guard;
 mod launch;
 mod model;
+mod predict;
 mod probe;
 mod report;
 mod scale;
@@ -74,8 +75,10 @@ enum Command {
     Simulate(simulate::Args),
     /// Compares two things in one run and prints the ratio
     Bench(bench::Args),
-    /// Measures the validation error of a checkpoint
+    /// Measures how often a checkpoint is right, class by class
     Evaluate(evaluate::Args),
+    /// Says what a checkpoint's model sees in pictures
+    Predict(predict::Args),
     /// Says whether recovery works here, and what to do where it does not
     Doctor(doctor::Args),
     /// Watches one rank and kills it when it hangs (started by the rank)
@@ -161,6 +164,7 @@ fn run(command: &Command) -> ExitCode {
         Command::Simulate(args) => simulate::run(args),
         Command::Bench(args) => bench::run(args),
         Command::Evaluate(args) => evaluate::run(args),
+        Command::Predict(args) => predict::run(args),
         Command::Doctor(args) => doctor::run(args),
     };
     console::conclude(printed)

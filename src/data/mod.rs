@@ -3,6 +3,8 @@
 
 use thiserror::Error;
 
+use crate::config::DataFormat;
+
 pub mod bad_images;
 pub mod composition;
 pub mod cache;
@@ -29,6 +31,7 @@ pub mod store;
 pub mod supply;
 pub mod synth;
 pub mod tally;
+pub mod viewer;
 
 /// What can be wrong with a data set.
 #[derive(Debug, Error)]
@@ -70,6 +73,16 @@ impl Normalization {
         Self { mean: [0.5071, 0.4865, 0.4409], deviation: [0.2673, 0.2564, 0.2762] };
     /// MNIST's training set.
     pub const MNIST: Self = Self { mean: [0.1307; 3], deviation: [0.3081; 3] };
+
+    /// Those of sets of this format.
+    pub fn of(format: DataFormat) -> Self {
+        match format {
+            DataFormat::Cifar10 => Self::CIFAR10,
+            DataFormat::Cifar100 => Self::CIFAR100,
+            DataFormat::Mnist => Self::MNIST,
+            DataFormat::ImageFolder | DataFormat::Tar | DataFormat::Synthetic => Self::IMAGENET,
+        }
+    }
 }
 
 /// One decoded sample: interleaved RGB (or grey) bytes, height x width x channels.

@@ -49,6 +49,16 @@ pub trait Compute {
         weights: &dyn WeightSource,
     ) -> Result<Outcome, EngineError>;
 
+    /// Forward only, as in `evaluate`: appends the logarithm (natural) of the probability of each
+    /// class, `[samples, classes]`.
+    fn log_probabilities(
+        &mut self,
+        images: &[f32],
+        samples: usize,
+        weights: &dyn WeightSource,
+        into: &mut Vec<f32>,
+    ) -> Result<(), EngineError>;
+
     /// Bytes of activations and weight copies held.
     fn memory_bytes(&self) -> u64;
 }
@@ -81,6 +91,15 @@ impl<C: Compute + ?Sized> Compute for Box<C> {
         weights: &dyn WeightSource,
     ) -> Result<Outcome, EngineError> {
         (**self).evaluate(images, labels, weights)
+    }
+    fn log_probabilities(
+        &mut self,
+        images: &[f32],
+        samples: usize,
+        weights: &dyn WeightSource,
+        into: &mut Vec<f32>,
+    ) -> Result<(), EngineError> {
+        (**self).log_probabilities(images, samples, weights, into)
     }
     fn memory_bytes(&self) -> u64 {
         (**self).memory_bytes()

@@ -10,3 +10,4 @@ pub mod probe_mpi;
 pub mod resident;
 pub mod simulate;
 pub mod storage;
+pub mod trained;

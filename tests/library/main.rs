@@ -23,5 +23,6 @@ mod simulated_cluster;
 mod stranger;
 mod torchvision;
 mod toy;
+mod trained;
 mod unsaved;
 mod world_of_one;

@@ -25,11 +25,11 @@ tensorboard = false
 "#;
 
 /// A set of its own, and its runs.
-struct Place(tempfile::TempDir);
+pub(crate) struct Place(tempfile::TempDir);
 
 impl Place {
     /// 48 training and 16 validation pictures.
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let place = Self(tempfile::tempdir().unwrap());
         let set = place.path("set");
         let mut synth = Command::new(env!("CARGO_BIN_EXE_kintsugi"));
@@ -40,11 +40,11 @@ impl Place {
         place
     }
 
-    fn path(&self, name: &str) -> PathBuf {
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.0.path().join(name)
     }
 
-    fn train(&self, run: &str, overrides: &[&str]) -> Command {
+    pub(crate) fn train(&self, run: &str, overrides: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_kintsugi"));
         command.arg("train").arg(self.path("run.toml")).arg("--run-dir").arg(self.path(run));
         let (train, validation) = (self.path("set/train"), self.path("set/validation"));
@@ -66,7 +66,7 @@ impl Place {
     }
 
     /// Turns pictures of a split into text.
-    fn spoil(&self, split: &str, count: usize) {
+    pub(crate) fn spoil(&self, split: &str, count: usize) {
         let mut files: Vec<PathBuf> = std::fs::read_dir(self.path("set").join(split))
             .unwrap()
             .flat_map(|class| std::fs::read_dir(class.unwrap().path()).unwrap())

@@ -24,7 +24,7 @@ const SIDE_MAX: usize = 16_384;
 const DECODED_BYTES_MAX: u64 = 1 << 30;
 
 /// Decodes a picture of any colour space and depth to RGB; alpha is dropped.
-pub(super) fn rgb(bytes: &[u8]) -> Result<Image, String> {
+pub(in crate::data) fn rgb(bytes: &[u8]) -> Result<Image, String> {
     match bytes {
         [] => Err("the file is empty".into()),
         [0xFF, 0xD8, ..] => jpeg(bytes),

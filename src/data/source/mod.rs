@@ -5,7 +5,7 @@ use super::store::Location;
 use super::{Area, Cut, Image, Normalization};
 
 pub mod cifar;
-mod decode;
+pub(in crate::data) mod decode;
 pub mod image_folder;
 mod leftovers;
 pub mod mnist;

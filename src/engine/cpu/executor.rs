@@ -54,6 +54,18 @@ struct Batch<'a> {
     statistics: &'a mut [f32],
     ready: &'a mut dyn FnMut(usize, &[f32]),
     outcome: Outcome,
+    /// Receives the log-probabilities.
+    logarithms: Option<&'a mut Vec<f32>>,
+}
+
+impl Batch<'_> {
+    /// Takes in rows of log-probabilities.
+    fn answered(&mut self, logarithms: &[f32], classes: usize) {
+        self.outcome = score(logarithms, self.labels, classes);
+        if let Some(into) = self.logarithms.as_mut() {
+            into.extend_from_slice(&logarithms[..self.labels.len() * classes]);
+        }
+    }
 }
 
 impl Executor {
@@ -181,7 +193,7 @@ impl Executor {
                 }
                 Action::Loss { log_probabilities, seed } => {
                     let logarithms = self.arena.slice(place(*log_probabilities));
-                    batch.outcome = score(logarithms, batch.labels, self.graph.classes);
+                    batch.answered(logarithms, self.graph.classes);
                     if let Some(seed) = *seed {
                         let seed = self.arena.slice_mut(place(seed));
                         seed.fill(0.0);
@@ -247,8 +259,10 @@ impl Compute for Executor {
             return Ok(Outcome::default());
         }
         let held = self.program(labels.len(), Direction::Training)?;
-        let outcome = Outcome::default();
-        self.run(held, Batch { images, labels, dropout_key, weights, statistics, ready, outcome })
+        let (outcome, logarithms) = (Outcome::default(), None);
+        let batch =
+            Batch { images, labels, dropout_key, weights, statistics, ready, outcome, logarithms };
+        self.run(held, batch)
     }
 
     fn evaluate(
@@ -262,7 +276,24 @@ impl Compute for Executor {
             return Ok(Outcome::default());
         }
         let held = self.program(labels.len(), Direction::Inference)?;
-        self.run(held, inference(images, labels, weights, &mut |_, _| {}))
+        self.run(held, inference((images, labels), weights, &mut |_, _| {}, None))
+    }
+
+    fn log_probabilities(
+        &mut self,
+        images: &[f32],
+        samples: usize,
+        weights: &dyn WeightSource,
+        into: &mut Vec<f32>,
+    ) -> Result<(), EngineError> {
+        // No label is looked at.
+        let labels = &vec![0; samples];
+        self.check(images, labels)?;
+        if samples == 0 {
+            return Ok(());
+        }
+        let held = self.program(samples, Direction::Inference)?;
+        self.run(held, inference((images, labels), weights, &mut |_, _| {}, Some(into))).map(drop)
     }
 
     fn memory_bytes(&self) -> u64 {
@@ -275,13 +306,13 @@ fn same(what: &'static str, given: usize, wanted: usize) -> Result<(), EngineErr
 }
 
 fn inference<'a>(
-    images: &'a [f32],
-    labels: &'a [u32],
+    (images, labels): (&'a [f32], &'a [u32]),
     weights: &'a dyn WeightSource,
     ready: &'a mut dyn FnMut(usize, &[f32]),
+    logarithms: Option<&'a mut Vec<f32>>,
 ) -> Batch<'a> {
-    let outcome = Outcome::default();
-    Batch { images, labels, dropout_key: [0; 3], weights, statistics: &mut [], ready, outcome }
+    let (outcome, statistics, dropout_key) = (Outcome::default(), &mut [] as &mut [f32], [0; 3]);
+    Batch { images, labels, dropout_key, weights, statistics, ready, outcome, logarithms }
 }
 
 /// Sums loss and errors over rows of log-probabilities.

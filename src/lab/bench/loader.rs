@@ -4,15 +4,10 @@
 //! crop resized to 224, flip, normalisation.
 
 use std::collections::BTreeMap;
-use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdin, Command, Stdio};
-use std::sync::mpsc::{Receiver, channel};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use kintsugi_ffi::os::Signal;
-use kintsugi_ffi::process;
-
+use super::judge::Judge;
 use super::runs::{Runs, of_runs};
 use super::{Case, Report, machine, median};
 use crate::config::{BadImage, CropKind, Data, DataFormat, Shown};
@@ -44,8 +39,6 @@ const OURS: &str = "kintsugi";
 const MICRO_BATCH: u64 = 16;
 /// The pipelines of `benches/loader.py`.
 const JUDGES: [&str; 2] = ["pillow", "torchvision.io"];
-/// Longest wait for a judge's start, or for one of its passes.
-const ANSWER_LIMIT: Duration = Duration::from_secs(120);
 
 /// Lets all take turns.
 ///
@@ -60,7 +53,7 @@ fn measure(options: &Options, command: String, runs: &Runs) -> Result<Report, St
     let sizes = write(&folder, options.files)?;
     let ours = Ours::open(&folder, options.files)?;
     let mut judge = match &options.python {
-        Some(python) => Some(Judge::start(python, &options.script, &folder)?),
+        Some(python) => Some(Judge::start(python, &options.script, &[folder.as_os_str()])?),
         None => None,
     };
     let mut samples: BTreeMap<&str, Vec<f64>> = BTreeMap::new();
@@ -158,61 +151,5 @@ impl Ours {
             self.loader.take(step, 0).map_err(|error| error.to_string())?;
         }
         Ok(begun.elapsed().as_secs_f64())
-    }
-}
-
-/// A process that runs the other pipelines, one pass whenever it is asked.
-struct Judge {
-    child: Child,
-    asks: ChildStdin,
-    answers: Receiver<String>,
-}
-
-impl Judge {
-    fn start(python: &Path, script: &Path, folder: &Path) -> Result<Self, String> {
-        let mut command = Command::new(python);
-        command.arg(script).arg(folder).stdin(Stdio::piped()).stdout(Stdio::piped());
-        process::supervise(&mut command, Signal::Terminate);
-        let failed = |reason: &dyn std::fmt::Display| format!("{}: {reason}", python.shown());
-        let mut child = command.spawn().map_err(|error| failed(&error))?;
-        let (Some(asks), Some(said)) = (child.stdin.take(), child.stdout.take()) else {
-            return Err(failed(&"it has no pipes"));
-        };
-        let (send, answers) = channel();
-        std::thread::spawn(move || {
-            for line in BufReader::new(said).lines().map_while(Result::ok) {
-                if send.send(line).is_err() {
-                    break;
-                }
-            }
-        });
-        let judge = Self { child, asks, answers };
-        let ready = judge.answer()?;
-        if ready != "ready" {
-            return Err(format!("{} said {ready:?}, not \"ready\"", script.shown()));
-        }
-        Ok(judge)
-    }
-
-    fn answer(&self) -> Result<String, String> {
-        self.answers.recv_timeout(ANSWER_LIMIT).map_err(|_| {
-            "the python of --python ended or was silent for two minutes: has it torch, torchvision \
-             and pillow?"
-                .to_owned()
-        })
-    }
-
-    /// All pictures once, by this pipeline; seconds.
-    fn pass(&mut self, name: &str) -> Result<f64, String> {
-        writeln!(self.asks, "{name}").map_err(|error| format!("asking for {name}: {error}"))?;
-        let answer = self.answer()?;
-        answer.parse().map_err(|_| format!("{name} took {answer:?}, which is no number"))
-    }
-}
-
-impl Drop for Judge {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }

@@ -12,18 +12,21 @@ use crate::observe::console::print_line;
 pub mod all_reduce;
 pub mod calm;
 pub mod checkpoint;
+mod judge;
 pub mod loader;
 pub mod recovery;
 mod runs;
 pub mod spares;
 pub mod staging;
+pub mod step;
 pub mod sums;
 mod turns;
 
 /// What a bench prints with `--json`: one object on the last line of stdout.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Report {
-    /// `all-reduce`, `calm`, `checkpoint`, `loader`, `recovery`, `spares`, `staging`, `sums`.
+    /// `all-reduce`, `calm`, `checkpoint`, `loader`, `recovery`, `spares`, `staging`, `step`,
+    /// `sums`.
     pub bench: String,
     /// The line that made it.
     pub command: String,

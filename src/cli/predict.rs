@@ -1,0 +1,153 @@
+//! `kintsugi predict CHECKPOINT IMAGE...`: what a model says of pictures.
+
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use serde::Serialize;
+
+use crate::config::Shown;
+use crate::data::Normalization;
+use crate::data::viewer::Viewer;
+use crate::lab::trained::scores::best;
+use crate::lab::trained::{Trained, TrainedError};
+use crate::observe::console::{print_line, say};
+
+/// Pictures that are computed at once.
+const BATCH: usize = 32;
+/// Largest file that is read as a picture.
+const FILE_BYTES_MAX: u64 = 1 << 30;
+
+/// Shows pictures to a model as evaluation does, and prints the most probable classes.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// A run directory (its newest checkpoint that verifies) or one checkpoint
+    checkpoint: PathBuf,
+    /// Pictures: JPEG, PNG, WebP, BMP, GIF, TIFF, PPM, PGM
+    #[arg(required = true, value_name = "IMAGE")]
+    images: Vec<PathBuf>,
+    /// Classes that are named, the most probable first
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = super::arguments::crowd)]
+    top: usize,
+    /// Overrides one key of the run's configuration: section.key=value
+    #[arg(short = 's', long = "set", value_name = "KEY=VALUE")]
+    set: Vec<String>,
+    /// Computing threads [default: all cores]
+    #[arg(long, value_name = "N", value_parser = super::arguments::crowd)]
+    threads: Option<usize>,
+    /// One JSON object a picture, a line each
+    #[arg(long)]
+    json: bool,
+}
+
+/// A class and how probable it is.
+#[derive(Debug, Serialize)]
+struct Guess {
+    class: usize,
+    name: String,
+    probability: f64,
+}
+
+/// A picture's line.
+#[derive(Debug, Serialize)]
+struct Line {
+    file: String,
+    top: Vec<Guess>,
+}
+
+/// Exit 3: a picture could not be read, or has no answer; all others were printed. Other codes are
+/// the checkpoint's.
+pub fn run(args: &Args) -> ExitCode {
+    let trained = match Trained::open(&args.checkpoint, &args.set, args.threads) {
+        Ok(trained) => trained,
+        Err(error) => return refused(&error),
+    };
+    let constants = Normalization::of(trained.config.data.format);
+    let viewer = Viewer::new(&trained.view(), constants);
+    let mut asked = Asked { trained, viewer, top: args.top, json: args.json, failed: 0 };
+    for files in args.images.chunks(BATCH) {
+        if let Err(error) = asked.about(files) {
+            return refused(&error);
+        }
+    }
+    match asked.failed {
+        0 => ExitCode::SUCCESS,
+        failed => {
+            say!("error: {failed} of {} pictures have no answer", args.images.len());
+            ExitCode::from(3)
+        }
+    }
+}
+
+fn refused(error: &TrainedError) -> ExitCode {
+    say!("error: {error}");
+    ExitCode::from(error.exit_code())
+}
+
+struct Asked {
+    trained: Trained,
+    viewer: Viewer,
+    top: usize,
+    json: bool,
+    /// Pictures without an answer.
+    failed: usize,
+}
+
+impl Asked {
+    fn about(&mut self, files: &[PathBuf]) -> Result<(), TrainedError> {
+        let (mut images, mut seen) = (Vec::new(), Vec::new());
+        for file in files {
+            match read(file).and_then(|bytes| self.viewer.append(&bytes, &mut images)) {
+                Ok(()) => seen.push(file),
+                Err(reason) => self.fail(file, &reason),
+            }
+        }
+        let mut logarithms = Vec::new();
+        self.trained.ask(&images, seen.len(), &mut logarithms)?;
+        let classes = self.trained.snapshot.classes.len();
+        for (file, row) in seen.into_iter().zip(logarithms.chunks_exact(classes)) {
+            match best(row, self.top) {
+                Some(found) => self.print(file, &found),
+                None => self.fail(file, "the model's answer is no number: it has diverged"),
+            }
+        }
+        Ok(())
+    }
+
+    fn fail(&mut self, file: &Path, reason: &str) {
+        self.failed += 1;
+        say!("error: {}: {reason}", file.shown());
+    }
+
+    fn print(&self, file: &Path, found: &[(usize, f64)]) {
+        let names = &self.trained.snapshot.classes;
+        let guess = |&(class, probability): &(usize, f64)| Guess {
+            class,
+            name: names[class].clone(),
+            probability,
+        };
+        let line = Line { file: file.shown(), top: found.iter().map(guess).collect() };
+        if self.json {
+            print_line!("{}", serde_json::to_string(&line).expect("plain fields have a JSON form"));
+            return;
+        }
+        let guess =
+            |guess: &Guess| format!("{} {:.1} %", guess.name.shown(), 100.0 * guess.probability);
+        let guesses: Vec<String> = line.top.iter().map(guess).collect();
+        print_line!("{}: {}", line.file, guesses.join(", "));
+    }
+}
+
+fn read(file: &Path) -> Result<Vec<u8>, String> {
+    let text = |error: std::io::Error| error.to_string();
+    if file.is_dir() {
+        return Err("is a folder; name its pictures".into());
+    }
+    let mut bytes = Vec::new();
+    let opened = std::fs::File::open(file).map_err(text)?;
+    opened.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes).map_err(text)?;
+    if bytes.len() as u64 > FILE_BYTES_MAX {
+        return Err(format!("more than {FILE_BYTES_MAX} bytes"));
+    }
+    Ok(bytes)
+}

@@ -1,0 +1,43 @@
+//! Pictures that belong to no set, as evaluation shows them to a model.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use super::Normalization;
+use super::evaluation::recipe;
+use super::loader::LoaderOptions;
+use super::prepare::{Bench, Recipe, View};
+use super::source::decode::rgb;
+
+/// See the module.
+pub struct Viewer {
+    recipe: Recipe,
+    bench: Bench,
+}
+
+impl Viewer {
+    /// Pictures as of a set with these constants.
+    pub fn new(options: &LoaderOptions, constants: Normalization) -> Self {
+        Self { recipe: recipe(options, constants), bench: Bench::default() }
+    }
+
+    /// Appends the normalised `[channels, size, size]` values of a picture, from the bytes of its
+    /// file.
+    ///
+    /// # Errors
+    /// What is wrong with it. Nothing was appended then.
+    pub fn append(&mut self, bytes: &[u8], into: &mut Vec<f32>) -> Result<(), String> {
+        let start = into.len();
+        let Self { recipe, bench } = self;
+        let look = || {
+            let image = rgb(bytes)?;
+            recipe.append(bench, &image.into(), View::Centre, into)
+        };
+        // A panic of a decoder is the picture's fault.
+        let seen = catch_unwind(AssertUnwindSafe(look));
+        let seen = seen.unwrap_or_else(|_| Err("its decoder panicked".into()));
+        if seen.is_err() {
+            into.truncate(start);
+        }
+        seen
+    }
+}

@@ -1,0 +1,208 @@
+//! A training step of one worker without a world: weights into the engine's layouts, forward and
+//! backward, update. PyTorch's step of the same model (`benches/step.py`) takes turns with it.
+
+use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::path::PathBuf;
+use std::time::Instant;
+
+use super::judge::Judge;
+use super::runs::{Runs, of_runs};
+use super::{Case, Report, machine, median};
+use crate::cluster::resident::Slots;
+use crate::config::{Config, Device};
+use crate::engine::{self, Compute, Flat};
+use crate::model::{Layout, catalogue, init, layout};
+use crate::train::state::parts::{self, PARAMETERS, STATISTICS};
+use crate::train::update::optimizer::{Optimizer, statistics_momentum};
+
+/// What to measure.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// Of the catalogue, or a model file.
+    pub model: String,
+    /// Width and height.
+    pub image_size: u32,
+    /// Samples of a step.
+    pub batch: usize,
+    /// Computing threads.
+    pub threads: usize,
+    /// `device.precision`
+    pub precision: String,
+    /// A python that has torch and torchvision; without it we are measured alone.
+    pub python: Option<PathBuf>,
+    /// The program that it runs.
+    pub script: PathBuf,
+    /// Steps of each.
+    pub turns: u32,
+}
+
+const CLASSES: usize = 1000;
+const CHANNELS: usize = 3;
+/// Largest edge of an image.
+const IMAGE_SIZE_MAX: u32 = 4096;
+const LEARNING_RATE: f64 = 0.01;
+const OURS: &str = "step";
+/// What `benches/step.py` measures.
+const JUDGES: [&str; 2] = ["eager", "compiled"];
+
+/// Lets all take turns.
+///
+/// # Errors
+/// What kept it from running, for a person.
+pub fn run(options: &Options, command: String) -> Result<Report, String> {
+    of_runs(|runs| measure(options, command, runs))
+}
+
+fn measure(options: &Options, command: String, runs: &Runs) -> Result<Report, String> {
+    if !(1..=IMAGE_SIZE_MAX).contains(&options.image_size) {
+        return Err(format!("--image-size: write a number from 1 to {IMAGE_SIZE_MAX}"));
+    }
+    let mut ours = Ours::open(options)?;
+    let mut judge = match &options.python {
+        Some(python) => {
+            let words = [&options.model, &options.precision].map(OsStr::new);
+            let numbers = [options.image_size as usize, options.batch, options.threads];
+            let numbers = numbers.map(|number| number.to_string());
+            let arguments: Vec<&OsStr> =
+                words.into_iter().chain(numbers.iter().map(OsStr::new)).collect();
+            Some(Judge::start(python, &options.script, &arguments)?)
+        }
+        None => None,
+    };
+    let mut samples: BTreeMap<&str, Vec<f64>> = BTreeMap::new();
+    let mut phases: BTreeMap<String, Vec<f64>> = BTreeMap::new();
+    // The first turn compiles and warms caches, and is not counted.
+    for turn in 0..=options.turns {
+        if runs.asked_to_end() {
+            break;
+        }
+        let parts = ours.step()?;
+        let mut times = vec![(OURS, parts.iter().map(|part| part.1).sum())];
+        if let Some(judge) = &mut judge {
+            for name in JUDGES {
+                times.push((name, judge.pass(name)?));
+            }
+        }
+        if turn > 0 {
+            for (name, seconds) in times {
+                samples.entry(name).or_default().push(1e3 * seconds);
+            }
+            for (name, seconds) in parts {
+                phases.entry(name.into()).or_default().push(1e3 * seconds);
+            }
+        }
+    }
+    let none = BTreeMap::new();
+    let each = |(&name, times): (&&str, &Vec<f64>)| {
+        let mut case = Case::of(name, times, if name == OURS { &phases } else { &none });
+        case.state_bytes = (name == OURS).then_some(ours.state_bytes);
+        case
+    };
+    let of = |name: &str| samples.get(name).map_or(f64::NAN, |times| median(times));
+    let ratio = |name: &str| (format!("{name} / {OURS}"), of(name) / of(OURS));
+    let judges = JUDGES.iter().filter(|name| samples.contains_key(*name));
+    Ok(Report {
+        bench: "step".into(),
+        command,
+        machine: machine(),
+        cases: samples.iter().map(each).collect(),
+        ratios: judges.map(|name| ratio(name)).collect(),
+        bounds: Vec::new(),
+    })
+}
+
+/// A worker with all that a step of it needs.
+struct Ours {
+    engine: Box<dyn Compute>,
+    slots: Slots,
+    optimizer: Optimizer,
+    momentum: Vec<f32>,
+    images: Vec<f32>,
+    labels: Vec<u32>,
+    gradients: Vec<f32>,
+    statistics: Vec<f32>,
+    steps: u64,
+    state_bytes: u64,
+}
+
+impl Ours {
+    fn open(options: &Options) -> Result<Self, String> {
+        let side = options.image_size as usize;
+        let text = |error: &dyn std::fmt::Display| error.to_string();
+        let graph = catalogue::build(&options.model, [CHANNELS, side, side], CLASSES, 1.0)
+            .map_err(|error| text(&error))?;
+        let layout = layout::of(&graph);
+        let device = Device { precision: options.precision.clone(), ..Device::default() };
+        let engine = engine::open(&device, &graph, &layout, options.threads)
+            .map_err(|error| text(&error))?;
+        let parameters = init::parameters(&graph, &layout, 1);
+        let settings = Config::default().optimizer;
+        Ok(Self {
+            engine,
+            slots: started(&layout, &parameters),
+            optimizer: Optimizer::new(&settings, &layout, &[]),
+            momentum: statistics_momentum(&graph, &layout),
+            // Values as of a normalised picture.
+            images: (0..options.batch * CHANNELS * side * side)
+                .map(|at| ((at % 251) as f32 - 125.0) / 100.0)
+                .collect(),
+            labels: (0..options.batch).map(|at| (at * 37 % CLASSES) as u32).collect(),
+            gradients: vec![0.0; layout.parameters],
+            statistics: vec![0.0; layout.statistics],
+            steps: 0,
+            state_bytes: 4 * (layout.parameters * 2 + layout.statistics) as u64,
+        })
+    }
+
+    /// Seconds of its parts.
+    fn step(&mut self) -> Result<[(&'static str, f64); 3], String> {
+        let Self { engine, slots, gradients, statistics, images, labels, .. } = self;
+        let (begun, count) = (Instant::now(), labels.len());
+        let committed = slots.committed();
+        let weights = &Flat {
+            parameters: committed.part(PARAMETERS),
+            statistics: committed.part(STATISTICS),
+        };
+        engine.renew();
+        engine.load(count, weights).map_err(|error| error.to_string())?;
+        let loaded = Instant::now();
+        let ready = &mut |offset: usize, part: &[f32]| {
+            gradients[offset..offset + part.len()].copy_from_slice(part);
+        };
+        let key = [1, 2, self.steps];
+        engine
+            .train(images, labels, key, weights, statistics, ready)
+            .map_err(|error| error.to_string())?;
+        let computed = Instant::now();
+        // A micro-batch gives the mean; the update takes sums over samples.
+        statistics.iter_mut().for_each(|mean| *mean *= count as f32);
+        let (current, next) = slots.begin();
+        self.optimizer.apply(
+            current,
+            next,
+            gradients,
+            count as u64,
+            LEARNING_RATE,
+            statistics,
+            &self.momentum,
+        );
+        self.steps += 1;
+        slots.commit(self.steps, 0, &[]);
+        let parts = [
+            ("load", loaded - begun),
+            ("forward_backward", computed - loaded),
+            ("update", computed.elapsed()),
+        ];
+        Ok(parts.map(|(name, time)| (name, time.as_secs_f64())))
+    }
+}
+
+fn started(layout: &Layout, parameters: &[f32]) -> Slots {
+    let mut slots = Slots::new(parts::shape(layout, &Config::default()));
+    let (_, mut first) = slots.begin();
+    first.part(PARAMETERS).copy_from_slice(parameters);
+    first.part(STATISTICS).copy_from_slice(&init::statistics(layout));
+    slots.commit(0, 0, &[]);
+    slots
+}

@@ -1,0 +1,132 @@
+//! A checkpoint at work: its model with its weights in an engine, for whoever measures or asks it.
+
+use std::path::{Path, PathBuf};
+
+use thiserror::Error;
+
+use crate::config::{Config, ConfigError, Shown, parse};
+use crate::data::DataError;
+use crate::data::loader::LoaderOptions;
+use crate::engine::{self, Compute, EngineError, Flat};
+use crate::model::{catalogue, layout};
+use crate::train::checkpoint::weights::{self, Weights, WeightsError};
+use crate::train::checkpoint::{CheckpointError, Snapshot};
+
+pub mod page;
+pub mod scores;
+
+/// Why a checkpoint answers nothing.
+#[derive(Debug, Error)]
+pub enum TrainedError {
+    /// Its run's configuration.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// The checkpoint itself.
+    #[error(transparent)]
+    Weights(#[from] WeightsError),
+    /// What it is measured on.
+    #[error(transparent)]
+    Data(#[from] DataError),
+    /// The device.
+    #[error(transparent)]
+    Engine(#[from] EngineError),
+    /// What was asked for.
+    #[error("{0}")]
+    Usage(String),
+}
+
+impl TrainedError {
+    /// 1: no checkpoint verifies; 2: usage; 3: data; 70: a fault of ours.
+    pub fn exit_code(&self) -> u8 {
+        match self {
+            Self::Weights(WeightsError::Checkpoint(
+                CheckpointError::Damaged { .. } | CheckpointError::AllBad(_),
+            )) => 1,
+            Self::Config(_) | Self::Weights(_) | Self::Usage(_) => 2,
+            Self::Data(_) => 3,
+            Self::Engine(_) => 70,
+        }
+    }
+}
+
+/// See the module.
+pub struct Trained {
+    /// The configuration of its run, with what was set anew.
+    pub config: Config,
+    /// What was trained.
+    pub snapshot: Snapshot,
+    engine: Box<dyn Compute>,
+    weights: Weights,
+}
+
+impl Trained {
+    /// The checkpoint at `path`, or the newest that verifies of a run directory. `threads`: all
+    /// cores if it is not said.
+    ///
+    /// # Errors
+    /// It does not verify, lies in no run directory, or is of a model that is not known.
+    pub fn open(path: &Path, set: &[String], threads: Option<usize>) -> Result<Self, TrainedError> {
+        // A named checkpoint may be retired by the time it has been read.
+        let place = weights::locate(path)?;
+        let snapshot = weights::load(path, None)?;
+        let config = configuration(&place.root, set, &snapshot)?;
+        let (name, classes) = (config.model.found_name(), snapshot.classes.len());
+        let graph = catalogue::build(&name, snapshot.input, classes, config.model.width)
+            .map_err(|error| TrainedError::Usage(error.to_string()))?;
+        let layout = layout::of(&graph);
+        let weights = weights::weights_for(path, &weights::export(&snapshot), &layout)?;
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let threads = threads.unwrap_or(cores);
+        let engine = engine::open(&config.device, &graph, &layout, threads)?;
+        Ok(Self { config, snapshot, engine, weights })
+    }
+
+    /// How its pictures are looked at.
+    pub fn view(&self) -> LoaderOptions {
+        let [channels, size, _] = self.snapshot.input;
+        LoaderOptions {
+            threads: 1,
+            prefetch: 1,
+            image_size: size as u32,
+            channels: channels as u32,
+            augment: false,
+            look: self.config.data.look(),
+            seed: self.config.run.seed,
+            bad_image: self.config.data.bad_image,
+        }
+    }
+
+    /// Appends the log-probabilities `[samples, classes]` of normalised images.
+    ///
+    /// # Errors
+    /// The device's.
+    pub fn ask(
+        &mut self,
+        images: &[f32],
+        samples: usize,
+        into: &mut Vec<f32>,
+    ) -> Result<(), TrainedError> {
+        let Weights { parameters, statistics, .. } = &self.weights;
+        let weights = &Flat { parameters, statistics };
+        Ok(self.engine.log_probabilities(images, samples, weights, into)?)
+    }
+}
+
+/// The configuration of the run that the checkpoint belongs to.
+fn configuration(
+    run_dir: &Path,
+    set: &[String],
+    snapshot: &Snapshot,
+) -> Result<Config, TrainedError> {
+    let file: PathBuf = run_dir.join("config.toml");
+    if !file.is_file() {
+        return Err(TrainedError::Usage(format!(
+            "{} is not there: name a checkpoint inside its run directory, which says how its data \
+             are read",
+            file.shown()
+        )));
+    }
+    let mut config = parse::load(&file, set)?;
+    config.model.name.clone_from(&snapshot.model_name);
+    Ok(config)
+}
