@@ -113,14 +113,36 @@ pub fn table(study: &Study) -> Option<String> {
     for arm in study.arms() {
         table.row(row(study, arm));
     }
-    Some(table.html(
+    let least = least_of_groups(study);
+    Some(table.html(&format!(
         "<b>What the disk had to bring.</b> Bytes that the kernel read from the device for all \
          ranks, as shares of the samples' bytes: means over the epochs after the first and over \
          seeds. Page cache and own cache are shares of the set that each could hold; pages of \
          files, what the kernel held in the second half of a run. The bound, 1-c, is the least \
          that any cache of both sizes together can miss. Pages are read whole, so that a share can \
-         come to more than 100 %.",
-    ))
+         come to more than 100 %. <b>Least missed:</b> {least}.",
+    )))
+}
+
+/// Mean misses of an arm after the first epoch.
+fn missed(study: &Study, arm: &str) -> Option<f64> {
+    let all = study.runs_of(arm).filter_map(|run| Some(later(&epochs(run))?.missed));
+    estimate(all).map(|estimate| estimate.mean)
+}
+
+/// The arm of each group that missed least, in words.
+fn least_of_groups(study: &Study) -> String {
+    let mut best: Vec<(&str, f64)> = Vec::new();
+    for arm in study.arms() {
+        let Some(missed) = missed(study, arm) else { continue };
+        match best.iter_mut().find(|(other, _)| named(other).0 == named(arm).0) {
+            Some(known) if missed < known.1 => *known = (arm, missed),
+            Some(_) => {}
+            None => best.push((arm, missed)),
+        }
+    }
+    let words = best.iter().map(|(arm, missed)| format!("{} ({:.1} %)", escape(arm), missed * 1e2));
+    words.collect::<Vec<_>>().join(", ")
 }
 
 fn row(study: &Study, arm: &str) -> Vec<String> {
@@ -277,6 +299,9 @@ mod tests {
         {
             assert!(html.contains(&format!("<td>{cell}</td>")), "{cell}: {html}");
         }
+        assert!(
+            html.contains("<b>Least missed:</b> small: global (70.0 %), big: global (20.0 %).")
+        );
         let figure = figure(&study).expect("curves");
         assert_eq!(figure.drawings.len(), 2, "a drawing for each group");
     }
