@@ -134,14 +134,19 @@ impl Group {
     }
 }
 
-/// Removes groups whose names begin so and in which nobody is: their makers were killed.
+/// Removes groups in which nobody is, whose names begin so and go on with the pid of their maker,
+/// which was killed.
 pub fn sweep(prefix: &str) {
     for parent in super::memory_folders() {
-        let entries = fs::read_dir(parent).into_iter().flatten().flatten();
-        for entry in entries.filter(|entry| entry.file_name().to_string_lossy().starts_with(prefix))
-        {
-            // The kernel refuses while somebody is there.
-            let _ = fs::remove_dir(entry.path());
+        for entry in fs::read_dir(parent).into_iter().flatten().flatten() {
+            let name = entry.file_name().to_string_lossy().into_owned();
+            let Some(Ok(maker)) = name.strip_prefix(prefix).map(str::parse::<u32>) else {
+                continue;
+            };
+            // One that lives may be about to use it. The kernel refuses while somebody is there.
+            if !crate::os::process_is_alive(maker) {
+                let _ = fs::remove_dir(entry.path());
+            }
         }
     }
 }
@@ -195,11 +200,15 @@ mod tests {
         assert!(inside.contains(&name), "{inside}");
         group.limit(64 << 20).expect("room enough");
         assert!(group.usage().expect("counted").held_bytes < 64 << 20);
-        sweep(&name);
-        assert!(group.folder.exists(), "somebody is there");
+        sweep("kintsugi-test-");
+        assert!(group.folder.exists(), "its maker lives");
         child.kill().expect("killed");
         child.wait().expect("ended");
         group.remove().expect("empty");
         assert!(!group.folder.exists());
+        // One whose maker has ended goes with the next maker's look.
+        let left = Group::make(&format!("kintsugi-test-{}", child.id())).expect("made");
+        sweep("kintsugi-test-");
+        assert!(!left.folder.exists());
     }
 }

@@ -25,6 +25,9 @@ pub struct Figure {
 /// As many as the page's style has.
 pub const COLOURS: usize = 8;
 const CURVE_POINTS_MAX: usize = 700;
+/// Of more arms nobody could tell the curves apart, nor would their names fit beside them: they
+/// have their tables.
+const CURVES_MAX: usize = 16;
 /// An arm whose recoveries are this many times shorter than the longest is drawn again, larger.
 const ENLARGE_FROM: f64 = 4.0;
 const LOSS_SLICES: usize = 120;
@@ -33,6 +36,9 @@ const SAME_MARK: f64 = 0.025;
 
 fn curves_of(study: &Study, curve: impl Fn(&super::Run) -> Vec<DataPoint>) -> Vec<Series> {
     let arms = study.arms();
+    if arms.len() > CURVES_MAX {
+        return Vec::new();
+    }
     let calm = if arms.len() > 1 { calm_arm(study) } else { None };
     let drawn = arms.iter().enumerate().map(|(colour, arm)| {
         let curves: Vec<Vec<DataPoint>> = study.runs_of(arm).map(&curve).collect();
