@@ -8,7 +8,6 @@ mod cache;
 mod chaos;
 mod data_set;
 mod folders;
-mod full_disk;
 mod guard;
 mod integrity;
 mod join;
