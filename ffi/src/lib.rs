@@ -1,8 +1,9 @@
 //! Rust over C: the ULFM shim (`mpi`), what mpirun loads (`launcher`), oneDNN (`dnnl`), the few
 //! kernel calls (`os`, `descriptor`, `grants`, `cgroup`, `process`, `private`, `watch`, `pidfd`,
-//! `life`, `shared`, `mapping`), streaming stores (`stream`), exact sums (`fixed`) and code that is
-//! compiled for wide registers too (`wide`). Each library has three levels: `sys` (1:1), `result`
-//! (codes to enums), safe. All `unsafe` of the project lives here (and in the device backends).
+//! `life`, `shared`, `mapping`), streaming stores (`stream`), exact sums (`fixed`), buffers that
+//! threads fill in pieces (`pieces`) and code that is compiled for wide registers too (`wide`).
+//! Each library has three levels: `sys` (1:1), `result` (codes to enums), safe. All `unsafe` of
+//! the project lives here (and in the device backends).
 
 pub mod bell;
 pub mod cgroup;
@@ -17,6 +18,7 @@ pub mod mapping;
 pub mod mpi;
 pub mod os;
 pub mod pidfd;
+pub mod pieces;
 pub mod private;
 pub mod process;
 pub mod shared;

@@ -106,6 +106,10 @@ enum Bench {
         #[arg(long, default_value_t = 200)]
         #[arg(value_parser = clap::value_parser!(u64).range(1..100_000))]
         files: u64,
+        /// Pictures that the loader is asked for at once, as a worker asks for its micro-batch
+        #[arg(long, default_value_t = 16)]
+        #[arg(value_parser = clap::value_parser!(u64).range(1..100_000))]
+        micro_batch: u64,
         /// Passes of each
         #[arg(long, default_value_t = 15, value_parser = clap::value_parser!(u32).range(1..))]
         turns: u32,
@@ -242,9 +246,10 @@ pub fn run(args: &Args) -> ExitCode {
             let (config, ranks, repeats) = (config.clone(), *ranks, *repeats);
             (checkpoint::run(&checkpoint::Options { config, ranks, repeats }, command), *json)
         }
-        Bench::Loader { python, script, files, turns, json } => {
+        Bench::Loader { python, script, files, micro_batch, turns, json } => {
             let (python, script) = (python.clone(), script.clone());
-            let options = loader::Options { python, script, files: *files, turns: *turns };
+            let (files, micro_batch, turns) = (*files, *micro_batch, *turns);
+            let options = loader::Options { python, script, files, micro_batch, turns };
             (loader::run(&options, command), *json)
         }
         Bench::Spares { large, small, ranks, seconds, turns, json } => {

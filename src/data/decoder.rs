@@ -8,10 +8,9 @@ use std::sync::{Mutex, MutexGuard};
 use crate::config::BadImage;
 
 use super::prepare::{Bench, Recipe, View};
-use super::sampler::mix;
 use super::set::DataSet;
 use super::source::Wanted;
-use super::{Batch, Cut, DataError};
+use super::{Cut, DataError};
 
 /// Bad images that are named; later ones are counted only.
 const NAMED_MAX: usize = 1024;
@@ -41,33 +40,24 @@ impl Decoder {
         Self { set, recipe, bad_image, bad: Mutex::default() }
     }
 
-    /// Appends one sample to the batch, or counts it as skipped.
-    pub(super) fn append(
+    /// Writes one sample's values and says its label; nothing where it is bad and skipped.
+    pub(super) fn fill(
         &self,
         bench: &mut Bench,
-        epoch: u64,
         id: u64,
         view: View,
-        batch: &mut Batch,
-    ) -> Result<(), DataError> {
-        batch.count += 1;
-        batch.mix = batch.mix.wrapping_add(mix(epoch, id));
-        let start = batch.images.len();
+        values: &mut [f32],
+    ) -> Result<Option<u32>, DataError> {
         let done = self.guarded(id, || {
             let cut = self.read_part(bench, id, view)?;
-            let appended = self.recipe.append(bench, &cut, view, &mut batch.images);
+            let filled = self.recipe.fill(bench, &cut, view, values);
             bench.scratch.reuse(cut.image.pixels);
-            appended.map_err(|reason| self.sample_error(id, reason))
+            filled.map_err(|reason| self.sample_error(id, reason))
         });
         match done {
-            Ok(()) => batch.labels.push(self.set.source.label(id)),
-            Err(error) => {
-                batch.images.truncate(start);
-                self.judge(id, error)?;
-                batch.skipped += 1;
-            }
+            Ok(()) => Ok(Some(self.set.source.label(id))),
+            Err(error) => self.judge(id, error).map(|()| None),
         }
-        Ok(())
     }
 
     /// The sample as evaluation keeps it; `None` when it is bad and skipped.

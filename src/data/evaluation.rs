@@ -56,39 +56,41 @@ impl Evaluation {
                 self.len()
             )));
         }
-        let mut batch = Batch::default();
-        batch.images.reserve_exact(count as usize * self.decoder.recipe.values());
+        let each = self.decoder.recipe.values();
+        let images = vec![0.0; count as usize * each];
+        let mut batch = Batch { images, count, ..Batch::default() };
         let mut bench = Bench::default();
         for id in first..first + count {
-            match self.kept.get(id as usize) {
-                Some(place) => self.append_kept(&mut bench, place, id, &mut batch)?,
-                None => self.decoder.append(&mut bench, 0, id, View::Centre, &mut batch)?,
+            batch.mix = batch.mix.wrapping_add(mix(0, id));
+            let start = batch.labels.len() * each;
+            let values = &mut batch.images[start..start + each];
+            let label = match self.kept.get(id as usize) {
+                Some(place) => self.fill_kept(&mut bench, place, id, values)?,
+                None => self.decoder.fill(&mut bench, id, View::Centre, values)?,
+            };
+            match label {
+                Some(label) => batch.labels.push(label),
+                None => batch.skipped += 1,
             }
         }
+        batch.images.truncate(batch.labels.len() * each);
         Ok(batch)
     }
 
-    fn append_kept(
+    fn fill_kept(
         &self,
         bench: &mut Bench,
         place: &Kept,
         id: u64,
-        batch: &mut Batch,
-    ) -> Result<(), DataError> {
+        values: &mut [f32],
+    ) -> Result<Option<u32>, DataError> {
         if place.get().is_none() {
             // Two threads may decode the same sample at once; both get the same bytes.
             let _ = place.set(self.decoder.thumbnail(bench, id)?);
         }
-        batch.count += 1;
-        batch.mix = batch.mix.wrapping_add(mix(0, id));
-        match place.get() {
-            Some(Some(pixels)) => {
-                self.decoder.recipe.append_thumbnail(pixels, &mut batch.images);
-                batch.labels.push(self.decoder.set.source.label(id));
-            }
-            _ => batch.skipped += 1,
-        }
-        Ok(())
+        let Some(Some(pixels)) = place.get() else { return Ok(None) };
+        self.decoder.recipe.fill_from_thumbnail(pixels, values);
+        Ok(Some(self.decoder.set.source.label(id)))
     }
 
     /// Names of bad images found since the last call, each once.

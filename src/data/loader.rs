@@ -4,6 +4,7 @@
 //! change of plan and what is finished; this file adds threads, locks and the decoding itself.
 //! What a micro-batch holds depends on (seed, step, owner) only: never on threads or plans.
 
+use std::num::NonZero;
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
@@ -13,8 +14,9 @@ use crate::observe::panics::vital;
 
 use super::decoder::{Decoder, hold};
 use super::prepare::{Bench, Recipe, View};
-use super::queue::{Chunk, Queue};
-use super::sampler::Order;
+use super::queue::Queue;
+use super::sampler::{Order, mix};
+use super::slot::{Chunk, Filled, Ticket};
 use super::supply::Supply;
 use super::{Batch, DataError};
 
@@ -39,6 +41,12 @@ pub struct LoaderOptions {
     pub bad_image: BadImage,
 }
 
+/// Decode threads of a rank that asks for so many: never more than there are processors for this
+/// process, by its mask and by the quota of its control group.
+pub fn threads(asked: u32) -> usize {
+    (asked as usize).min(std::thread::available_parallelism().map_or(usize::MAX, NonZero::get))
+}
+
 /// Longest that `take` waits for another thread's decoding.
 const TAKE_LIMIT: Duration = Duration::from_secs(600);
 /// Longest that a dropped loader waits for its threads, which finish the sample at hand.
@@ -57,6 +65,8 @@ struct Shared {
     decoder: Decoder,
     augment: bool,
     state: Mutex<Pipeline>,
+    /// What callers of `take` decode with, while none does.
+    benches: Mutex<Vec<Bench>>,
     /// There may be something to decode, or the loader closes.
     work: Condvar,
     /// A micro-batch is whole, or a thread ended.
@@ -79,15 +89,17 @@ impl Loader {
         let constants = set.source.normalization();
         let recipe = Recipe::new(options.image_size, options.channels, options.seed, constants)
             .looking(options.look);
+        let each = recipe.values();
         let shared = Arc::new(Shared {
             supply,
             decoder: Decoder::new(set, recipe, options.bad_image),
             augment: options.augment,
             state: Mutex::new(Pipeline {
-                queue: Queue::new(order, options.prefetch as u64),
+                queue: Queue::new(order, options.prefetch as u64, each),
                 closing: false,
                 threads: 0,
             }),
+            benches: Mutex::default(),
             work: Condvar::new(),
             ready: Condvar::new(),
         });
@@ -118,22 +130,34 @@ impl Loader {
     /// The owner's micro-batch of that step. Waits for the decode threads and helps them with
     /// it; decodes it here and now if it was never planned. May be called from several threads.
     pub fn take(&self, step: u64, owner: u32) -> Result<Batch, DataError> {
+        let mut bench = hold(&self.shared.benches).pop().unwrap_or_default();
+        let taken = self.take_with(&mut bench, step, owner);
+        // As many as there are callers at the same time.
+        hold(&self.shared.benches).push(bench);
+        taken
+    }
+
+    /// Takes back the memory of a micro-batch that was used: a later one gets it.
+    pub fn give_back(&self, batch: Batch) {
+        hold(&self.shared.state).queue.reuse(batch.images);
+    }
+
+    fn take_with(&self, bench: &mut Bench, step: u64, owner: u32) -> Result<Batch, DataError> {
         let shared = &*self.shared;
-        let mut bench = Bench::default();
         let until = Instant::now() + TAKE_LIMIT;
         let mut state = hold(&shared.state);
         state.queue.want(step, owner);
         loop {
-            if let Some(parts) = state.queue.finish(step, owner) {
+            if let Some(slot) = state.queue.finish(step, owner) {
                 drop(state);
                 shared.work.notify_all();
-                return join(parts);
+                return slot.into_batch();
             }
             if let Some(chunk) = state.queue.next_of(step, owner) {
                 drop(state);
-                let part = shared.decode(&mut bench, &chunk);
+                let (ticket, part) = shared.decode(bench, chunk);
                 state = hold(&shared.state);
-                if state.queue.deliver(&chunk, part) {
+                if state.queue.deliver(ticket, part) {
                     shared.ready.notify_all();
                 }
                 continue;
@@ -199,9 +223,9 @@ impl Shared {
                 continue;
             };
             drop(state);
-            let part = self.decode(&mut bench, &chunk);
+            let (ticket, part) = self.decode(&mut bench, chunk);
             state = hold(&self.state);
-            if state.queue.deliver(&chunk, part) {
+            if state.queue.deliver(ticket, part) {
                 self.ready.notify_all();
             }
         }
@@ -210,51 +234,53 @@ impl Shared {
     }
 
     /// Decodes a chunk; cut short when the loader closes.
-    fn decode(&self, bench: &mut Bench, chunk: &Chunk) -> Result<Batch, DataError> {
-        self.await_staged(chunk);
+    fn decode(&self, bench: &mut Bench, chunk: Chunk) -> (Ticket, Result<Filled, DataError>) {
+        let ticket = chunk.ticket;
+        self.await_staged(ticket);
         let begun = Instant::now();
         let decoded = self.decode_now(bench, chunk);
         self.supply.tally.loaded(begun.elapsed());
-        decoded
+        (ticket, decoded)
     }
 
     /// Until the files of a chunk are on this node, or the loader closes.
-    fn await_staged(&self, chunk: &Chunk) {
+    fn await_staged(&self, ticket: Ticket) {
         let Some(staging) = &self.supply.staging else { return };
-        let (step, owner) = chunk.key();
+        let (step, owner) = ticket.key;
         while !staging.wait(step, owner, LOOK_EVERY) && !hold(&self.state).closing {}
     }
 
-    fn decode_now(&self, bench: &mut Bench, chunk: &Chunk) -> Result<Batch, DataError> {
-        let mut batch = Batch::default();
-        batch.images.reserve_exact(chunk.room * self.decoder.recipe.values());
-        for &sample in &chunk.ids {
+    fn decode_now(&self, bench: &mut Bench, chunk: Chunk) -> Result<Filled, DataError> {
+        let Chunk { epoch, ids, mut values, .. } = chunk;
+        let (each, mut filled) = (self.decoder.recipe.values(), Filled::default());
+        for sample in ids {
             if hold(&self.state).closing {
                 break;
             }
             let view = match self.augment {
-                true => View::Drawn { epoch: chunk.epoch, sample },
+                true => View::Drawn { epoch, sample },
                 false => View::Centre,
             };
-            self.decoder.append(bench, chunk.epoch, sample, view, &mut batch)?;
+            filled.count += 1;
+            filled.mix = filled.mix.wrapping_add(mix(epoch, sample));
+            let start = filled.labels.len() * each;
+            let values = &mut values[start..start + each];
+            match self.decoder.fill(bench, sample, view, values)? {
+                Some(label) => filled.labels.push(label),
+                None => filled.skipped += 1,
+            }
         }
-        Ok(batch)
+        Ok(filled)
     }
 }
 
-/// The parts as one micro-batch; the first error in their order, if there is one.
-fn join(parts: Vec<Result<Batch, DataError>>) -> Result<Batch, DataError> {
-    let values: usize = parts.iter().flatten().map(|part| part.images.len()).sum();
-    let mut parts = parts.into_iter();
-    let mut whole = parts.next().unwrap_or_else(|| Ok(Batch::default()))?;
-    whole.images.reserve_exact(values - whole.images.len());
-    for part in parts {
-        let part = part?;
-        whole.images.extend_from_slice(&part.images);
-        whole.labels.extend_from_slice(&part.labels);
-        whole.count += part.count;
-        whole.skipped += part.skipped;
-        whole.mix = whole.mix.wrapping_add(part.mix);
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nobody_gets_more_threads_than_there_are_processors() {
+        let processors = std::thread::available_parallelism().expect("Linux says it").get();
+        assert_eq!((threads(1), threads(u32::MAX)), (1, processors));
     }
-    Ok(whole)
 }

@@ -24,6 +24,7 @@ mod prepare;
 mod queue;
 pub mod sampler;
 pub mod set;
+mod slot;
 pub mod shape;
 pub mod source;
 pub mod staging;

@@ -171,14 +171,14 @@ impl Recipe {
         })
     }
 
-    /// Appends the sample's `[channels, size, size]` values to `out`. The cut holds what the view
-    /// shows of its picture.
-    pub(super) fn append(
+    /// Writes the sample's `[channels, size, size]` values to `out`, which has their number. The
+    /// cut holds what the view shows of its picture.
+    pub(super) fn fill(
         &self,
         bench: &mut Bench,
         cut: &Cut,
         view: View,
-        out: &mut Vec<f32>,
+        out: &mut [f32],
     ) -> Result<(), String> {
         let draws = self.show(bench, cut, view)?;
         jitter::apply(&draws.changes, &mut bench.pixels, cut.image.channels);
@@ -210,8 +210,8 @@ impl Recipe {
         Ok(bench.pixels.as_slice().into())
     }
 
-    /// Appends a thumbnail's normalised values.
-    pub(super) fn append_thumbnail(&self, pixels: &[u8], out: &mut Vec<f32>) {
+    /// Writes a thumbnail's normalised values.
+    pub(super) fn fill_from_thumbnail(&self, pixels: &[u8], out: &mut [f32]) {
         self.normalise(pixels, Draws::still(crop::square(0.5, [self.size; 2])), out);
     }
 
@@ -259,9 +259,10 @@ impl Recipe {
         bench.resizer.resize(&source, &mut target, &options).map_err(|e| text(&e))
     }
 
-    /// Appends `pixels` (`size x size`, interleaved, 1 or 3 channels) as normalised planes,
+    /// Writes `pixels` (`size x size`, interleaved, 1 or 3 channels) as normalised planes,
     /// moved and flipped. What moves in from outside is 0, the mean colour.
-    fn normalise(&self, pixels: &[u8], draws: Draws, out: &mut Vec<f32>) {
+    fn normalise(&self, pixels: &[u8], draws: Draws, out: &mut [f32]) {
+        assert_eq!(out.len(), self.values(), "a sample has its own number of values");
         let size = self.size as usize;
         let from = pixels.len() / (size * size);
         let [right, down] = draws.shift;
@@ -272,9 +273,8 @@ impl Recipe {
             let (low, high) = (shift.max(0), (size as i64 + shift).min(size as i64));
             low as usize..high as usize
         };
-        let start = out.len();
-        out.resize(start + self.values(), 0.0);
-        for (channel, plane) in out[start..].chunks_exact_mut(size * size).enumerate() {
+        out.fill(0.0);
+        for (channel, plane) in out.chunks_exact_mut(size * size).enumerate() {
             let table = &self.tables[channel];
             for y in within(down) {
                 let row = (y as i64 - down) as usize * size;
@@ -297,16 +297,18 @@ impl Recipe {
 
 impl Recipe {
     /// The same for colours that stay where they are: nearly all of a run's pictures.
-    fn normalise_colours(&self, pixels: &[u8], draws: Draws, out: &mut Vec<f32>) {
+    fn normalise_colours(&self, pixels: &[u8], draws: Draws, out: &mut [f32]) {
         let size = self.size as usize;
-        out.reserve(self.values());
-        for (channel, table) in self.tables.iter().enumerate() {
-            let level = |pixel: &[u8; 3]| table[usize::from(pixel[channel])];
-            for row in pixels.chunks_exact(3 * size) {
+        let planes = out.chunks_exact_mut(size * size).zip(&self.tables);
+        for (channel, (plane, table)) in planes.enumerate() {
+            let write = |(value, pixel): (&mut f32, &[u8; 3])| {
+                *value = table[usize::from(pixel[channel])];
+            };
+            for (values, row) in plane.chunks_exact_mut(size).zip(pixels.chunks_exact(3 * size)) {
                 let row = row.as_chunks::<3>().0.iter();
                 match draws.flip {
-                    false => out.extend(row.map(level)),
-                    true => out.extend(row.rev().map(level)),
+                    false => values.iter_mut().zip(row).for_each(write),
+                    true => values.iter_mut().zip(row.rev()).for_each(write),
                 }
             }
         }

@@ -1,51 +1,15 @@
 //! Which micro-batch is decoded next: a plain value, without threads. Micro-batches are cut into
-//! chunks, so that several threads share a large one.
+//! chunks (`slot`), so that several threads share a large one.
 
 use std::collections::BTreeMap;
 
+use super::DataError;
 use super::sampler::Order;
-use super::{Batch, DataError};
+use super::slot::{Chunk, Filled, Key, Slot, Ticket};
 
-/// Samples of a chunk.
-const CHUNK: usize = 16;
-
-/// A micro-batch: (step, owner), in the order in which they are decoded.
-type Key = (u64, u32);
-
-/// What one thread decodes at a time.
-#[derive(Debug)]
-pub(super) struct Chunk {
-    key: Key,
-    /// Which slot it belongs to: a dropped and planned again one is another.
-    serial: u64,
-    index: usize,
-    /// The epoch of its step.
-    pub(super) epoch: u64,
-    /// Its samples.
-    pub(super) ids: Vec<u64>,
-    /// Samples to make room for: the first chunk is what the others are joined to.
-    pub(super) room: usize,
-}
-
-impl Chunk {
-    /// The micro-batch it belongs to: step and owner.
-    pub(super) fn key(&self) -> (u64, u32) {
-        self.key
-    }
-}
-
-/// A micro-batch on its way.
-struct Slot {
-    serial: u64,
-    epoch: u64,
-    ids: Vec<u64>,
-    /// Chunks that a thread has taken.
-    handed: usize,
-    parts: Vec<Option<Result<Batch, DataError>>>,
-    missing: usize,
-    /// Callers that wait for it: it stays whatever the plan says.
-    wanted: u32,
-}
+/// Buffers of micro-batches that were used and wait for the next ones: as many as workers give back
+/// at about the same time.
+const SPARE_MAX: usize = 4;
 
 /// What is planned, on its way and decoded.
 pub(super) struct Queue {
@@ -55,11 +19,23 @@ pub(super) struct Queue {
     next: BTreeMap<u32, u64>,
     slots: BTreeMap<Key, Slot>,
     serial: u64,
+    /// Values of a sample.
+    each: usize,
+    spare: Vec<Vec<f32>>,
 }
 
 impl Queue {
-    pub(super) fn new(order: Order, prefetch: u64) -> Self {
-        Self { order, prefetch, next: BTreeMap::new(), slots: BTreeMap::new(), serial: 0 }
+    /// `each`: values of a sample, above 0.
+    pub(super) fn new(order: Order, prefetch: u64, each: usize) -> Self {
+        let (next, slots) = (BTreeMap::new(), BTreeMap::new());
+        Self { order, prefetch, next, slots, serial: 0, each, spare: Vec::new() }
+    }
+
+    /// Takes back the memory of a micro-batch.
+    pub(super) fn reuse(&mut self, images: Vec<f32>) {
+        if self.spare.len() < SPARE_MAX && images.capacity() > 0 {
+            self.spare.push(images);
+        }
     }
 
     /// See `Loader::plan`.
@@ -85,17 +61,13 @@ impl Queue {
         self.refill();
     }
 
-    /// The wanted micro-batch in parts, if it is whole; the plan moves on.
-    pub(super) fn finish(
-        &mut self,
-        step: u64,
-        owner: u32,
-    ) -> Option<Vec<Result<Batch, DataError>>> {
+    /// The wanted micro-batch, if it is whole; the plan moves on.
+    pub(super) fn finish(&mut self, step: u64, owner: u32) -> Option<Slot> {
         if !self.slots.contains_key(&(step, owner)) {
             // Another caller has taken the same one: it is decoded again.
             self.want(step, owner);
         }
-        if self.slots.get(&(step, owner))?.missing > 0 {
+        if !self.slots.get(&(step, owner))?.is_whole() {
             return None;
         }
         let slot = self.slots.remove(&(step, owner))?;
@@ -103,31 +75,31 @@ impl Queue {
             *next = step + 1;
         }
         self.refill();
-        Some(slot.parts.into_iter().flatten().collect())
+        Some(slot)
     }
 
     /// The next chunk of this micro-batch, if one is not being decoded yet.
     pub(super) fn next_of(&mut self, step: u64, owner: u32) -> Option<Chunk> {
-        hand((step, owner), self.slots.get_mut(&(step, owner))?)
+        let (key, spare) = ((step, owner), &mut self.spare);
+        self.slots.get_mut(&key)?.hand(key, |length| {
+            let mut values = spare.pop().unwrap_or_default();
+            // In the common case it has the length: nothing is written.
+            values.resize(length, 0.0);
+            values
+        })
     }
 
     /// The next chunk of any micro-batch: wanted ones first, then by step and owner.
     pub(super) fn next(&mut self) -> Option<Chunk> {
-        let open = |slot: &Slot| slot.handed < slot.parts.len();
-        let found = self.slots.iter().find(|(_, slot)| slot.wanted > 0 && open(slot));
-        let found = found.or_else(|| self.slots.iter().find(|(_, slot)| open(slot)));
+        let found = self.slots.iter().find(|(_, slot)| slot.wanted > 0 && slot.is_open());
+        let found = found.or_else(|| self.slots.iter().find(|(_, slot)| slot.is_open()));
         let key = *found?.0;
         self.next_of(key.0, key.1)
     }
 
     /// A chunk is decoded. Says whether its micro-batch is now whole.
-    pub(super) fn deliver(&mut self, chunk: &Chunk, part: Result<Batch, DataError>) -> bool {
-        let slot = self.slots.get_mut(&chunk.key).filter(|slot| slot.serial == chunk.serial);
-        let Some(slot) = slot else { return false };
-        if slot.parts[chunk.index].replace(part).is_none() {
-            slot.missing -= 1;
-        }
-        slot.missing == 0
+    pub(super) fn deliver(&mut self, ticket: Ticket, part: Result<Filled, DataError>) -> bool {
+        self.slots.get_mut(&ticket.key).is_some_and(|slot| slot.deliver(ticket, part))
     }
 
     /// Opens what the plan reaches, drops what it does not.
@@ -148,30 +120,13 @@ impl Queue {
 
     /// The slot, opened if it is not there.
     fn slot(&mut self, key: Key) -> &mut Slot {
-        let (order, serial) = (&self.order, &mut self.serial);
+        let (order, serial, each) = (&self.order, &mut self.serial, self.each);
         self.slots.entry(key).or_insert_with(|| {
             *serial += 1;
             let ids = order.owner_samples(key.0, key.1);
-            let chunks = ids.len().div_ceil(CHUNK);
-            Slot {
-                serial: *serial,
-                epoch: order.locate(key.0).epoch,
-                ids,
-                handed: 0,
-                parts: (0..chunks).map(|_| None).collect(),
-                missing: chunks,
-                wanted: 0,
-            }
+            Slot::new(*serial, order.locate(key.0).epoch, ids, each)
         })
     }
-}
-
-fn hand(key: Key, slot: &mut Slot) -> Option<Chunk> {
-    let ids = slot.ids.chunks(CHUNK).nth(slot.handed)?.to_vec();
-    let index = slot.handed;
-    slot.handed += 1;
-    let room = if index == 0 { slot.ids.len() } else { ids.len() };
-    Some(Chunk { key, serial: slot.serial, index, epoch: slot.epoch, ids, room })
 }
 
 #[cfg(test)]
@@ -180,21 +135,25 @@ mod tests {
 
     /// 6000 samples, 3 owners, 96 a step: micro-batches of 32, two chunks each.
     fn queue(prefetch: u64) -> Queue {
-        Queue::new(Order::new(6000, 3, 1, 96).expect("valid"), prefetch)
+        Queue::new(Order::new(6000, 3, 1, 96).expect("valid"), prefetch, 1)
     }
 
     fn drain(queue: &mut Queue) -> Vec<(u64, u32, usize)> {
         let mut seen = Vec::new();
         while let Some(chunk) = queue.next() {
-            seen.push((chunk.key.0, chunk.key.1, chunk.index));
-            queue.deliver(&chunk, Ok(Batch { count: 1, ..Batch::default() }));
+            let Chunk { ticket, ids, values, .. } = chunk;
+            drop(values);
+            seen.push((ticket.key.0, ticket.key.1, ticket.index));
+            queue.deliver(ticket, Ok(Filled { count: ids.len() as u64, ..Filled::default() }));
         }
         seen
     }
 
-    fn take(queue: &mut Queue, step: u64, owner: u32) -> usize {
+    /// How many samples the micro-batch has.
+    fn take(queue: &mut Queue, step: u64, owner: u32) -> u64 {
         queue.want(step, owner);
-        queue.finish(step, owner).expect("decoded ahead").len()
+        let slot = queue.finish(step, owner).expect("decoded ahead");
+        slot.into_batch().expect("nothing failed").count
     }
 
     #[test]
@@ -207,7 +166,7 @@ mod tests {
             .flat_map(|&(step, owner)| [(step, owner, 0), (step, owner, 1)])
             .collect();
         assert_eq!(drain(&mut queue), expected);
-        assert_eq!(take(&mut queue, 5, 0), 2);
+        assert_eq!(take(&mut queue, 5, 0), 32);
         assert_eq!(drain(&mut queue), [(7, 0, 0), (7, 0, 1)], "owner 2 has not moved on");
     }
 
@@ -223,7 +182,7 @@ mod tests {
         let fresh: Vec<_> =
             drain(&mut queue).iter().map(|&(step, owner, _)| (step, owner)).collect();
         assert_eq!(fresh, [(5, 2), (5, 2), (6, 2), (6, 2)]);
-        assert_eq!(take(&mut queue, 6, 0), 2);
+        assert_eq!(take(&mut queue, 6, 0), 32);
         assert!(!queue.slots.contains_key(&(5, 1)) && !queue.slots.contains_key(&(6, 1)));
     }
 
@@ -244,13 +203,13 @@ mod tests {
         let late = queue.next().expect("planned");
         queue.plan(4, &[1]);
         queue.plan(0, &[0]);
-        assert!(!queue.deliver(&late, Ok(Batch::default())));
+        assert!(!queue.deliver(late.ticket, Ok(Filled::default())));
         assert_eq!(drain(&mut queue).len(), 2, "both chunks are decoded for the new slot");
     }
 
     #[test]
     fn an_owner_without_samples_in_a_step_is_whole_at_once() {
-        let mut queue = Queue::new(Order::new(10, 4, 1, 9).expect("valid"), 1);
+        let mut queue = Queue::new(Order::new(10, 4, 1, 9).expect("valid"), 1, 1);
         // The last step of the epoch holds position 9 alone: owner 1.
         assert_eq!(take(&mut queue, 1, 0), 0);
         queue.want(1, 1);
@@ -263,7 +222,7 @@ mod tests {
         queue.want(7, 2);
         queue.plan(0, &[0]);
         assert!(queue.slots.contains_key(&(7, 2)));
-        assert_eq!(queue.next().map(|chunk| chunk.key), Some((7, 2)), "wanted comes first");
+        assert_eq!(queue.next().map(|chunk| chunk.ticket.key), Some((7, 2)), "wanted comes first");
         queue.give_up(7, 2);
         assert!(!queue.slots.contains_key(&(7, 2)));
     }

@@ -12,8 +12,8 @@ fn picture(width: u32, height: u32, level: impl Fn(u32, u32) -> u8) -> Image {
 }
 
 fn run(recipe: &Recipe, image: &Image, view: View) -> Vec<f32> {
-    let mut out = Vec::new();
-    recipe.append(&mut Bench::default(), &image.clone().into(), view, &mut out).expect("prepared");
+    let mut out = vec![f32::NAN; recipe.values()];
+    recipe.fill(&mut Bench::default(), &image.clone().into(), view, &mut out).expect("prepared");
     out
 }
 
@@ -123,8 +123,8 @@ fn the_middle_of_a_resized_picture_needs_no_more_than_its_area() {
     assert!(width < 120 && height < 120, "{area:?}");
     let part = picture(width, height, |x, y| level(x + left, y + top));
     let cut = Cut { image: part, from: area.from, whole: [200, 120] };
-    let mut out = Vec::new();
-    recipe.append(&mut Bench::default(), &cut, View::Centre, &mut out).expect("prepared");
+    let mut out = vec![f32::NAN; recipe.values()];
+    recipe.fill(&mut Bench::default(), &cut, View::Centre, &mut out).expect("prepared");
     assert_eq!(out, run(&recipe, &image, View::Centre));
 }
 
@@ -132,7 +132,7 @@ fn the_middle_of_a_resized_picture_needs_no_more_than_its_area() {
 fn what_moves_in_is_the_mean_colour() {
     let recipe = Recipe::new(8, 3, 1, Normalization::IMAGENET);
     let image = picture(8, 8, |_, _| 255);
-    let mut out = Vec::new();
+    let mut out = vec![f32::NAN; recipe.values()];
     let still = Draws::still(crop::square(0.0, [8, 8]));
     let draws = Draws { shift: [1, -1], flip: true, ..still };
     recipe.normalise(&image.pixels, draws, &mut out);
@@ -146,11 +146,11 @@ fn what_cannot_be_an_image_is_an_error() {
     let none = Image { width: 0, height: 4, channels: 3, pixels: vec![] };
     let four = Image { width: 1, height: 1, channels: 4, pixels: vec![0; 4] };
     for image in [wrong, none, four] {
-        let result = identity(4, 3).append(
+        let result = identity(4, 3).fill(
             &mut Bench::default(),
             &image.clone().into(),
             View::Centre,
-            &mut Vec::new(),
+            &mut [0.0; 48],
         );
         assert!(result.is_err(), "{image:?}");
     }

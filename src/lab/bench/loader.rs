@@ -25,6 +25,8 @@ pub struct Options {
     pub script: PathBuf,
     /// Pictures of a pass.
     pub files: u64,
+    /// Pictures that are asked for at once, as a worker asks for its micro-batch.
+    pub micro_batch: u64,
     /// Passes of each.
     pub turns: u32,
 }
@@ -35,8 +37,6 @@ const SIZE: [u32; 2] = [500, 375];
 const IMAGE_SIZE: u32 = 224;
 const FORM: Form = Form { quality: 90, chroma: [2, 2], restart: 0 };
 const OURS: &str = "kintsugi";
-/// Pictures that are asked for at once, as a worker asks for its micro-batch.
-const MICRO_BATCH: u64 = 16;
 /// The pipelines of `benches/loader.py`.
 const JUDGES: [&str; 2] = ["pillow", "torchvision.io"];
 
@@ -51,7 +51,7 @@ pub fn run(options: &Options, command: String) -> Result<Report, String> {
 fn measure(options: &Options, command: String, runs: &Runs) -> Result<Report, String> {
     let folder = runs.directory("photographs");
     let sizes = write(&folder, options.files)?;
-    let ours = Ours::open(&folder, options.files)?;
+    let ours = Ours::open(&folder, options.files, options.micro_batch)?;
     let mut judge = match &options.python {
         Some(python) => Some(Judge::start(python, &options.script, &[folder.as_os_str()])?),
         None => None,
@@ -120,7 +120,7 @@ struct Ours {
 }
 
 impl Ours {
-    fn open(folder: &Path, files: u64) -> Result<Self, String> {
+    fn open(folder: &Path, files: u64, micro_batch: u64) -> Result<Self, String> {
         let data = Data {
             format: DataFormat::ImageFolder,
             train: Some(folder.to_owned()),
@@ -129,7 +129,7 @@ impl Ours {
             ..Data::default()
         };
         let set = open::open(&data, Split::Train, 0).map_err(|error| error.to_string())?;
-        let order = Order::new(files, 1, 0, MICRO_BATCH).map_err(|error| error.to_string())?;
+        let order = Order::new(files, 1, 0, micro_batch).map_err(|error| error.to_string())?;
         let options = LoaderOptions {
             threads: 0,
             prefetch: 0,
@@ -148,7 +148,9 @@ impl Ours {
     fn pass(&self, epoch: u64) -> Result<f64, String> {
         let begun = Instant::now();
         for step in epoch * self.steps_per_epoch..(epoch + 1) * self.steps_per_epoch {
-            self.loader.take(step, 0).map_err(|error| error.to_string())?;
+            let batch = self.loader.take(step, 0).map_err(|error| error.to_string())?;
+            // As a worker does that has used it.
+            self.loader.give_back(batch);
         }
         Ok(begun.elapsed().as_secs_f64())
     }

@@ -275,6 +275,7 @@ impl<E: Compute> Worker<E> {
         let outcome =
             accumulator.train(engine, samples, pieces, &weights, statistics, &mut ready)?;
         self.let_go(&weights);
+        shared.loader.give_back(batch);
         if closed.is_some() {
             return Err(TrainError::Closed);
         }
@@ -312,6 +313,7 @@ impl<E: Compute> Worker<E> {
         let statistics = &mut self.statistics;
         let Batch { images, labels, .. } = &batch;
         let outcome = self.engine.train(images, labels, key, &weights, statistics, &mut ready)?;
+        shared.loader.give_back(batch);
         shared.injector.at(Point::InBackward, standing);
         totals.add_outcome(&outcome);
         let slots = shared.slots.read().unwrap_or_else(PoisonError::into_inner);

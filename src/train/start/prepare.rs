@@ -14,7 +14,7 @@ use crate::cluster::world::{Member, Role, World};
 use crate::config::{Config, Every, ExchangeKind, Resident, Shown};
 use crate::data::Split;
 use crate::data::evaluation::Evaluation;
-use crate::data::loader::{Loader, LoaderOptions};
+use crate::data::loader::{self, Loader, LoaderOptions};
 use crate::data::open::open_with;
 use crate::data::sampler::Order;
 use crate::data::set::DataSet;
@@ -105,8 +105,8 @@ impl Materials {
         LoaderOptions {
             threads: match config.data.decode_threads {
                 _ if self.inline.is_some() => 0,
-                0 => config.train.workers as usize,
-                threads => threads as usize,
+                0 => loader::threads(config.train.workers),
+                asked => loader::threads(asked),
             },
             prefetch: config.data.prefetch as usize,
             image_size: config.data.image_size,
