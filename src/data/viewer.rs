@@ -30,7 +30,8 @@ impl Viewer {
         let Self { recipe, bench } = self;
         let look = || {
             let image = rgb(bytes)?;
-            recipe.append(bench, &image.into(), View::Centre, into)
+            into.resize(start + recipe.values(), 0.0);
+            recipe.fill(bench, &image.into(), View::Centre, &mut into[start..])
         };
         // A panic of a decoder is the picture's fault.
         let seen = catch_unwind(AssertUnwindSafe(look));
