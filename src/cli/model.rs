@@ -6,6 +6,7 @@ use clap::ArgAction;
 use serde::Serialize;
 
 use super::arguments::{Form, form};
+use crate::engine::{self, Footprint};
 use crate::model::catalogue::Entry;
 use crate::model::cost::{self, Cost};
 use crate::model::{Graph, LayerKind, Layout, Shape, catalogue, layout, spec::ModelError};
@@ -43,6 +44,12 @@ struct Show {
     /// Number of classes.
     #[arg(long, default_value_t = 1000)]
     classes: usize,
+    /// Samples of a micro-batch, for the memory of a step.
+    #[arg(long, default_value_t = 32, value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
+    batch: u32,
+    /// OpenMP threads of a worker, for the memory of a step.
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1024))]
+    threads: u32,
     /// Multiplies the widths of mlp and cnn11.
     #[arg(long, default_value_t = 1.0)]
     width: f64,
@@ -104,6 +111,9 @@ struct Model<'a> {
     layers: Vec<LayerRow<'a>>,
     total: Cost,
     statistics: usize,
+    batch: u32,
+    /// `None` where no kernel takes these sizes.
+    step: Option<Footprint>,
 }
 
 fn rows<'a>(graph: &'a Graph, layout: &Layout) -> Vec<LayerRow<'a>> {
@@ -136,6 +146,8 @@ fn describe(show: &Show) -> Result<String, ModelError> {
         layers,
         total,
         statistics: layout.statistics,
+        batch: show.batch,
+        step: engine::footprint(&graph, &layout, show.batch as usize, show.threads as usize).ok(),
     };
     if show.json == Form::Json {
         return Ok(serde_json::to_string(&model).expect("names and numbers are JSON"));
@@ -179,7 +191,26 @@ fn table(model: &Model<'_>) -> String {
         model.total.backward_flops as f64 / 1e9,
         model.total.saved_bytes as f64 / (1 << 20) as f64
     ));
+    lines.push(step(model));
     lines.join("\n")
+}
+
+/// One line on what a worker holds.
+fn step(model: &Model<'_>) -> String {
+    let batch = model.batch;
+    let Some(step) = &model.step else {
+        return format!("a step of {batch} samples is larger than what can be planned");
+    };
+    let mib = |bytes: u64| bytes as f64 / (1 << 20) as f64;
+    format!(
+        "a worker's step of {batch} samples holds {:.1} MiB: activations {:.1}, weights {:.1}, \
+         gradients {:.1}, pictures {:.1}",
+        mib(step.bytes()),
+        mib(step.activations_bytes),
+        mib(step.weights_bytes),
+        mib(step.gradients_bytes),
+        mib(step.pictures_bytes)
+    )
 }
 
 #[cfg(test)]
@@ -188,7 +219,9 @@ mod tests {
 
     fn show(name: &str, json: Form) -> Result<String, ModelError> {
         let (image_size, channels, classes, width) = (224, 3, 32, 1.0);
-        describe(&Show { name: name.into(), image_size, channels, classes, width, json })
+        let (batch, threads) = (2, 1);
+        let name = name.into();
+        describe(&Show { name, image_size, channels, classes, batch, threads, width, json })
     }
 
     #[test]

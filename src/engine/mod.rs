@@ -9,13 +9,20 @@ mod error;
 pub mod plan;
 mod source;
 
+use serde::Serialize;
+
 pub use compute::{Compute, Outcome};
 pub use error::EngineError;
 pub use source::{Flat, WeightSource};
 
 use crate::config::{ConfigError, Device};
+use crate::model::spec::elements;
 use crate::model::{Graph, Layout};
 use cpu::executor::Executor;
+use cpu::program::Program;
+use cpu::team::Team;
+use plan::builder::Request;
+use plan::operation::Direction;
 use plan::tensor::ElementType;
 
 /// An engine for the calling thread on a device, with a team of `threads` OpenMP threads (a
@@ -40,10 +47,65 @@ pub fn open(
     }
 }
 
+/// What a worker holds while it trains on a micro-batch, in bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[allow(missing_docs)]
+pub struct Footprint {
+    /// Values between layers, forward and backward.
+    pub activations_bytes: u64,
+    /// Weights as its kernels want them to lie.
+    pub weights_bytes: u64,
+    pub gradients_bytes: u64,
+    pub pictures_bytes: u64,
+}
+
+impl Footprint {
+    /// All of it.
+    pub fn bytes(&self) -> u64 {
+        let Self { activations_bytes, weights_bytes, gradients_bytes, pictures_bytes } = self;
+        activations_bytes + weights_bytes + gradients_bytes + pictures_bytes
+    }
+}
+
+/// What a worker of `threads` OpenMP threads on the CPU holds for `batch` samples (at least one).
+/// Plans them with the kernels that would compute, and allocates nothing.
+pub fn footprint(
+    graph: &Graph,
+    layout: &Layout,
+    batch: usize,
+    threads: usize,
+) -> Result<Footprint, EngineError> {
+    let (batch, direction, element) = (batch.max(1), Direction::Training, ElementType::F32);
+    let team = Team::new(threads)?;
+    let request = Request { graph, layout, batch, direction, element };
+    let program = Program::new(&team.context, request)?;
+    let weights: usize = program.weights.iter().map(|wanted| wanted.desc.bytes()).sum();
+    let numbers = |count: usize| (count * size_of::<f32>()) as u64;
+    Ok(Footprint {
+        activations_bytes: program.plan.placement.bytes as u64,
+        weights_bytes: weights as u64,
+        gradients_bytes: numbers(layout.parameters),
+        pictures_bytes: numbers(batch * elements(graph.input)),
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::model::{catalogue, layout};
+
+    #[test]
+    fn a_footprint_is_what_a_prepared_engine_holds() {
+        let graph = catalogue::build("resnet20", [3, 32, 32], 10, 1.0).expect("in the catalogue");
+        let layout = layout::of(&graph);
+        let planned = footprint(&graph, &layout, 6, 1).expect("planned");
+        let mut engine = open(&Device::default(), &graph, &layout, 1).expect("an engine");
+        engine.prepare(6).expect("planned");
+        // Buffers are whole cache lines.
+        let held = engine.memory_bytes();
+        let wanted = planned.activations_bytes + planned.weights_bytes;
+        assert!((wanted..wanted + 64 * 256).contains(&held), "{held} {planned:?}");
+    }
 
     #[test]
     fn what_this_version_lacks_is_refused_as_the_configuration_refuses_it() {

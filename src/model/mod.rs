@@ -102,6 +102,17 @@ pub struct Graph {
     pub classes: usize,
     /// The nodes.
     pub nodes: Vec<Node>,
+    /// Classifiers within the model.
+    pub heads: Vec<Head>,
+}
+
+/// A classifier within a model, which only training computes: a node that gives logits, and the
+/// weight of its loss beside that of the last node (Szegedy et al. 2015, section 5).
+#[derive(Debug, Clone, Copy, PartialEq)]
+#[allow(missing_docs)]
+pub struct Head {
+    pub node: usize,
+    pub weight: f32,
 }
 
 /// What a tensor is for.

@@ -5,7 +5,7 @@ use serde::Deserialize;
 use crate::config::Shown;
 
 use super::window::{Pair, SIZE_MAX};
-use super::{Graph, LayerKind, Node, Shape};
+use super::{Graph, Head, LayerKind, Node, Shape};
 
 /// Why there is no such model.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
@@ -60,12 +60,13 @@ pub struct GraphBuilder {
     input: Shape,
     classes: usize,
     nodes: Vec<Node>,
+    heads: Vec<Head>,
 }
 
 impl GraphBuilder {
     /// An empty graph that reads images of shape `input`.
     pub fn new(name: &str, input: Shape, classes: usize) -> Self {
-        Self { name: name.into(), input, classes, nodes: Vec::new() }
+        Self { name: name.into(), input, classes, nodes: Vec::new(), heads: Vec::new() }
     }
 
     /// Adds a node that reads the node before it, or the image.
@@ -79,6 +80,11 @@ impl GraphBuilder {
         let node = Node { name: name.into(), kind, inputs: inputs.to_vec(), shape: [0; 3] };
         self.nodes.push(node);
         self.nodes.len() - 1
+    }
+
+    /// Makes a node an auxiliary classifier, whose loss counts so much in training.
+    pub fn head(&mut self, node: usize, weight: f32) {
+        self.heads.push(Head { node, weight });
     }
 
     /// Number of classes.
@@ -98,8 +104,8 @@ impl GraphBuilder {
 
     /// Infers all shapes and checks the whole.
     pub fn finish(self) -> Result<Graph, ModelError> {
-        let Self { name, input, classes, nodes } = self;
-        let mut graph = Graph { name, input, classes, nodes };
+        let Self { name, input, classes, nodes, heads } = self;
+        let mut graph = Graph { name, input, classes, nodes, heads };
         graph.infer()?;
         Ok(graph)
     }
@@ -140,15 +146,40 @@ impl Graph {
         let Some(last) = self.nodes.last() else {
             return Err(self.unsuitable("it has no layers".into()));
         };
-        if last.shape != [self.classes, 1, 1] {
-            let reason = format!("gives {:?}, but there are {} classes", last.shape, self.classes);
-            return Err(refuse(last, reason));
-        }
+        self.gives_logits(last)?;
         used.pop();
+        self.check_heads(&mut used)?;
         match used.iter().position(|&used| !used) {
             Some(idle) => Err(refuse(&self.nodes[idle], "no other layer reads it".into())),
             None => Ok(()),
         }
+    }
+
+    fn gives_logits(&self, node: &Node) -> Result<(), ModelError> {
+        if node.shape == [self.classes, 1, 1] {
+            return Ok(());
+        }
+        let reason = format!("gives {:?}, but there are {} classes", node.shape, self.classes);
+        Err(refuse(node, reason))
+    }
+
+    /// Auxiliary classifiers give logits too, and nobody reads them. `used`: of all but the last.
+    fn check_heads(&self, used: &mut [bool]) -> Result<(), ModelError> {
+        for &Head { node, weight } in &self.heads {
+            let own = &self.nodes[node];
+            self.gives_logits(own)?;
+            if !(weight.is_finite() && weight > 0.0) {
+                return Err(refuse(own, format!("loss_weight = {weight} is not above 0")));
+            }
+            match used.get_mut(node) {
+                Some(used) if !*used => *used = true,
+                _ => {
+                    let reason = "loss_weight is for a layer before the last that no other reads";
+                    return Err(refuse(own, reason.into()));
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Indices of the nodes that read node `index`.
@@ -293,7 +324,10 @@ pub fn from_toml(text: &str, input: Shape, classes: usize) -> Result<Graph, Mode
                 .map(|name| find(&builder, name).map_err(|reason| at(&layer.name, reason)))
                 .collect::<Result<_, _>>()?,
         };
-        builder.node(&layer.name, layer.kind, &inputs);
+        let node = builder.node(&layer.name, layer.kind, &inputs);
+        if let Some(weight) = layer.loss_weight {
+            builder.head(node, weight);
+        }
     }
     builder.finish()
 }
@@ -306,6 +340,7 @@ struct FileLayer {
     name: String,
     kind: LayerKind,
     inputs: Option<Vec<String>>,
+    loss_weight: Option<f32>,
 }
 
 /// One `[[layer]]`: our own keys are taken out, the rest is the layer's kind.
@@ -331,6 +366,11 @@ fn file_layer(
         }
         Some(_) => return Err(at(&name, "`inputs` must be an array of layer names")),
     };
+    let loss_weight = match table.remove("loss_weight") {
+        None => None,
+        Some(toml::Value::Float(weight)) => Some(weight as f32),
+        Some(_) => return Err(at(&name, "`loss_weight` must be a number as 0.3")),
+    };
     if table.get("features").and_then(|value| value.as_str()) == Some("classes") {
         table.insert("features".into(), toml::Value::Integer(classes as i64));
     }
@@ -354,7 +394,7 @@ fn file_layer(
     if bare && keys > 1 {
         return Err(at(&name, format!("`{}` takes no further keys", kind.name())));
     }
-    Ok(FileLayer { name, kind, inputs })
+    Ok(FileLayer { name, kind, inputs, loss_weight })
 }
 
 fn find(builder: &GraphBuilder, name: &str) -> Result<Option<usize>, String> {
@@ -407,6 +447,9 @@ mod tests {
             ("kernel = 3", "kernle = 3", "kernle"),
             ("kernel = 3", "kernel = 3\nstride = 0", "must be in 1..="),
             ("channels = 8", "channels = 99999999999", "channels"),
+            ("kernel = 3", "kernel = 3\nloss_weight = 0.3", "5 classes"),
+            ("features = \"classes\"", "features = 5\nloss_weight = 0.3", "before the last"),
+            ("features = \"classes\"", "features = 5\nloss_weight = \"a\"", "as 0.3"),
             ("channels = 8", "channels = 8\ngroups = 2", "groups = 2 must divide"),
             ("kernel = 3", "kernel = 3\ndilation = 9", "with dilation 9 is larger"),
             (

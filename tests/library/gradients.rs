@@ -401,6 +401,21 @@ fn a_classifier_without_linear_layers_agrees() {
 }
 
 #[test]
+fn classifiers_within_a_model_agree() {
+    let side = |name: &str, weight: &str| {
+        format!(
+            "[[layer]]\nname = \"{name}.flat\"\nkind = \"flatten\"\ninputs = [\"before\"]\n\
+             [[layer]]\nname = \"{name}.norm\"\nkind = \"batch_norm\"\n\
+             [[layer]]\nname = \"{name}\"\nkind = \"linear\"\nfeatures = \"classes\"\n\
+             loss_weight = {weight}\n"
+        )
+    };
+    let back = "[[layer]]\nkind = \"relu\"\ninputs = [\"before\"]\n";
+    around(&format!("{}{back}", side("a", "0.3")), [3, 5, 5], 1);
+    around(&format!("{}{}{back}", side("a", "0.3"), side("b", "2.0")), [3, 5, 5], 2);
+}
+
+#[test]
 fn the_perceptron_agrees() {
     let graph = catalogue::build("mlp", [1, 6, 6], 10, 0.0625).expect("known");
     check(&case(graph, 5, 1));

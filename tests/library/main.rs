@@ -9,6 +9,7 @@ mod config;
 mod data;
 mod fixture;
 mod fleet;
+mod footprint;
 mod gradients;
 mod moved;
 mod numbers;

@@ -58,14 +58,25 @@ pub fn forward(
         let result = pass.node(index, &inputs);
         results.push(result);
     }
-    let logits = results.pop().expect("a graph has nodes");
     let mut loss = 0.0;
-    for (row, &label) in logits.chunks(graph.classes).zip(labels) {
+    if matches!(mode, Mode::Training { .. }) {
+        for head in &graph.heads {
+            loss += f64::from(head.weight) * entropy(&results[head.node], labels, graph.classes);
+        }
+    }
+    let logits = results.pop().expect("a graph has nodes");
+    loss += entropy(&logits, labels, graph.classes);
+    Forward { loss, logits, statistics: pass.statistics }
+}
+
+/// Summed cross-entropy of logits.
+fn entropy(logits: &[f64], labels: &[u32], classes: usize) -> f64 {
+    let of = |(row, &label): (&[f64], &u32)| {
         let peak = row.iter().fold(f64::NEG_INFINITY, |a, &b| a.max(b));
         let sum: f64 = row.iter().map(|x| (x - peak).exp()).sum();
-        loss += peak + sum.ln() - row[label as usize];
-    }
-    Forward { loss, logits, statistics: pass.statistics }
+        peak + sum.ln() - row[label as usize]
+    };
+    logits.chunks(classes).zip(labels).map(of).sum()
 }
 
 /// A window that slides, along height and width.

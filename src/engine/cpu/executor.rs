@@ -12,7 +12,7 @@ use crate::engine::error::EngineError;
 use crate::engine::plan::builder::Request;
 use crate::engine::plan::layers::dropout::fill_mask;
 use crate::engine::plan::operation::Direction;
-use crate::engine::plan::steps::Action;
+use crate::engine::plan::steps::{Action, Classifier};
 use crate::engine::plan::tensor::{ElementType, Place};
 use crate::engine::source::WeightSource;
 use crate::model::spec::elements;
@@ -59,9 +59,14 @@ struct Batch<'a> {
 }
 
 impl Batch<'_> {
-    /// Takes in rows of log-probabilities.
-    fn answered(&mut self, logarithms: &[f32], classes: usize) {
-        self.outcome = score(logarithms, self.labels, classes);
+    /// Takes in rows of log-probabilities. Of a classifier within the model only its loss counts.
+    fn answered(&mut self, logarithms: &[f32], classes: usize, of: Classifier) {
+        let scored = score(logarithms, self.labels, classes);
+        if let Classifier::Auxiliary(weight) = of {
+            self.outcome.loss_sum += f64::from(weight) * scored.loss_sum;
+            return;
+        }
+        self.outcome = scored;
         if let Some(into) = self.logarithms.as_mut() {
             into.extend_from_slice(&logarithms[..self.labels.len() * classes]);
         }
@@ -191,16 +196,12 @@ impl Executor {
                         Place::Weight(_) => unreachable!("no layer averages weights"),
                     }
                 }
-                Action::Loss { log_probabilities, seed } => {
+                Action::Loss { log_probabilities, seed, of } => {
                     let logarithms = self.arena.slice(place(*log_probabilities));
-                    batch.answered(logarithms, self.graph.classes);
+                    batch.answered(logarithms, self.graph.classes, *of);
                     if let Some(seed) = *seed {
                         let seed = self.arena.slice_mut(place(seed));
-                        seed.fill(0.0);
-                        let rows = seed.chunks_exact_mut(self.graph.classes);
-                        for (row, &label) in rows.zip(batch.labels) {
-                            row[label as usize] = -1.0;
-                        }
+                        write_seed(seed, batch.labels, self.graph.classes, of.weight());
                     }
                 }
                 Action::Emit { value, offset, elements } => {
@@ -313,6 +314,14 @@ fn inference<'a>(
 ) -> Batch<'a> {
     let (outcome, statistics, dropout_key) = (Outcome::default(), &mut [] as &mut [f32], [0; 3]);
     Batch { images, labels, dropout_key, weights, statistics, ready, outcome, logarithms }
+}
+
+/// Gradient of a weighted sum of losses with respect to log-probabilities.
+fn write_seed(seed: &mut [f32], labels: &[u32], classes: usize, weight: f32) {
+    seed.fill(0.0);
+    for (row, &label) in seed.chunks_exact_mut(classes).zip(labels) {
+        row[label as usize] = -weight;
+    }
 }
 
 /// Sums loss and errors over rows of log-probabilities.

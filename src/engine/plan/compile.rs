@@ -5,7 +5,7 @@ use super::builder::{Builder, Request};
 use super::layer::{Kept, Layer};
 use super::layers::{self, loss::Loss};
 use super::operation::{Backend, Direction};
-use super::steps::Plan;
+use super::steps::{Classifier, Plan};
 use super::tensor::Tensor;
 use crate::engine::error::EngineError;
 use crate::model::saved::Activation;
@@ -28,16 +28,20 @@ fn compile_and_declare(
     backend: &mut dyn Backend,
 ) -> Result<(Plan, Vec<usize>), EngineError> {
     let mut builder = Builder::new(request, backend);
-    let (mut nodes, logits) = forward(&mut builder)?;
+    let needed = needed(&request);
+    let (mut nodes, results) = forward(&mut builder, &needed)?;
     builder.node = request.graph.nodes.len();
-    let loss = Loss::forward(&mut builder, &logits)?;
+    let mut losses = Vec::new();
+    for (node, of) in classifiers(request.graph).filter(|&(node, _)| needed[node]) {
+        losses.push((node, Loss::forward(&mut builder, &results[node], of)?));
+    }
     if request.direction == Direction::Training {
         builder.begin_backward();
-        backward(&mut builder, &mut nodes, &loss)?;
+        backward(&mut builder, &mut nodes, &losses)?;
     }
     let kept = nodes.iter().flatten().flat_map(|done| done.kept.tensors());
-    let mut declared: Vec<usize> =
-        kept.chain(loss.saved()).filter_map(|tensor| tensor.place.value()).collect();
+    let kept = kept.chain(losses.iter().flat_map(|(_, loss)| loss.saved()));
+    let mut declared: Vec<usize> = kept.filter_map(|tensor| tensor.place.value()).collect();
     declared.sort_unstable();
     declared.dedup();
     let plan = builder.finish();
@@ -48,14 +52,44 @@ fn compile_and_declare(
     Ok((plan, declared))
 }
 
-/// Steps of the forward pass; gives the logits.
-fn forward(builder: &mut Builder<'_>) -> Result<(Vec<Option<Done>>, Tensor), EngineError> {
+/// The last node, then those within the model.
+fn classifiers(graph: &Graph) -> impl Iterator<Item = (usize, Classifier)> {
+    let last = graph.nodes.len().checked_sub(1).map(|last| (last, Classifier::Last));
+    let heads = graph.heads.iter().map(|head| (head.node, Classifier::Auxiliary(head.weight)));
+    last.into_iter().chain(heads)
+}
+
+/// Nodes that are computed: where nothing follows, only what the last one depends on.
+fn needed(request: &Request<'_>) -> Vec<bool> {
+    let graph = request.graph;
+    let mut needed = vec![request.direction == Direction::Training; graph.nodes.len()];
+    if let Some(last) = needed.last_mut() {
+        *last = true;
+    }
+    for (index, node) in graph.nodes.iter().enumerate().rev() {
+        if needed[index] {
+            node.inputs.iter().flatten().for_each(|&at| needed[at] = true);
+        }
+    }
+    needed
+}
+
+/// Nodes and their results.
+type Forwarded = (Vec<Option<Done>>, Vec<Tensor>);
+
+/// Steps of the forward pass. What is not needed has nothing, and nobody asks for its result.
+fn forward(builder: &mut Builder<'_>, needed: &[bool]) -> Result<Forwarded, EngineError> {
     let graph = builder.request.graph;
     let absorbed = absorbed_relus(graph);
     let mut nodes: Vec<Option<Done>> = Vec::with_capacity(graph.nodes.len());
     let mut results: Vec<Tensor> = Vec::with_capacity(graph.nodes.len());
     for (index, node) in graph.nodes.iter().enumerate() {
         builder.node = index;
+        if !needed[index] {
+            results.push(builder.image());
+            nodes.push(None);
+            continue;
+        }
         let tensor = |input: &Option<usize>| match *input {
             Some(at) => results[at].clone(),
             None => builder.image(),
@@ -74,8 +108,7 @@ fn forward(builder: &mut Builder<'_>) -> Result<(Vec<Option<Done>>, Tensor), Eng
         let kept = forward.keep(node.kind.saved_for_backward(activation));
         nodes.push(Some(Done { layer, kept }));
     }
-    let logits = results.pop().ok_or_else(|| EngineError::Layout("no layers".into()))?;
-    Ok((nodes, logits))
+    Ok((nodes, results))
 }
 
 /// ReLUs that are the only reader of a layer that can compute them itself.
@@ -103,13 +136,13 @@ fn trained(graph: &Graph, layout: &Layout) -> Vec<bool> {
 fn backward(
     builder: &mut Builder<'_>,
     nodes: &mut [Option<Done>],
-    loss: &Loss,
+    losses: &[(usize, Loss)],
 ) -> Result<(), EngineError> {
     let Request { graph, layout, .. } = builder.request;
     let trained = trained(graph, layout);
     let mut gradients: Vec<Option<Tensor>> = vec![None; graph.nodes.len()];
-    if let Some(last) = gradients.last_mut() {
-        *last = Some(loss.backward(builder)?);
+    for (node, loss) in losses {
+        gradients[*node] = Some(loss.backward(builder)?);
     }
     for (index, node) in graph.nodes.iter().enumerate().rev() {
         builder.node = index;
@@ -134,6 +167,7 @@ fn backward(
 #[cfg(test)]
 mod tests {
     use super::super::paper::Paper;
+    use super::super::steps::{Action, Step};
     use super::super::tensor::ElementType;
     use super::*;
     use crate::model::spec::GraphBuilder;
@@ -149,7 +183,7 @@ mod tests {
     }
 
     fn models() -> impl Iterator<Item = Graph> {
-        ["mlp", "cnn11", "resnet20", "resnet18"]
+        ["mlp", "cnn11", "resnet20", "resnet18", "mobilenet_v2", "googlenet"]
             .into_iter()
             .map(|name| catalogue::build(name, [3, 32, 32], 10, 1.0).expect("in the catalogue"))
     }
@@ -160,6 +194,20 @@ mod tests {
             let (plan, declared) = plan(&graph, Direction::Training, ElementType::F32);
             assert_eq!(plan.saved(), declared, "{}", graph.name);
         }
+    }
+
+    #[test]
+    fn evaluation_computes_no_classifier_within() {
+        let graph = catalogue::build("googlenet", [3, 32, 32], 10, 1.0).expect("in the catalogue");
+        let losses = |direction| {
+            let (plan, _) = plan(&graph, direction, ElementType::F32);
+            let is_loss = |step: &&Step| matches!(step.action, Action::Loss { .. });
+            let named = |step: &Step| graph.nodes.get(step.node).map(|node| node.name.as_str());
+            let within = plan.steps.iter().filter_map(named).any(|name| name.starts_with("aux"));
+            (plan.steps.iter().filter(is_loss).count(), within)
+        };
+        assert_eq!(losses(Direction::Training), (3, true));
+        assert_eq!(losses(Direction::Inference), (1, false));
     }
 
     #[test]

@@ -19,11 +19,30 @@ pub enum Action {
     /// Means over windows of each plane, or the gradient that they hand back.
     Average { windows: Adaptive, pass: Pass, from: Place, to: usize },
     /// Reads log-probabilities; sums loss and errors; with `seed`, writes the loss's gradient.
-    Loss { log_probabilities: usize, seed: Option<usize> },
+    Loss { log_probabilities: usize, seed: Option<usize>, of: Classifier },
     /// Hands a finished gradient out.
     Emit { value: usize, offset: usize, elements: usize },
     /// Hands a batch's mean and unbiased variance out.
     Statistics { mean: usize, variance: usize, at: [usize; 2], channels: usize, factor: f32 },
+}
+
+/// Whose loss it is.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Classifier {
+    /// The last node's: errors are its.
+    Last,
+    /// One within the model, with the weight of its loss; after the last node's.
+    Auxiliary(f32),
+}
+
+impl Classifier {
+    /// What its loss counts.
+    pub fn weight(self) -> f32 {
+        match self {
+            Self::Last => 1.0,
+            Self::Auxiliary(weight) => weight,
+        }
+    }
 }
 
 /// One step, with the values that it touches. One that it reads and writes it changes in place.

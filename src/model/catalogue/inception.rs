@@ -1,4 +1,4 @@
-//! GoogLeNet with batch normalisation, as torchvision has it, without its auxiliary heads.
+//! GoogLeNet with batch normalisation, as torchvision has it, with its two auxiliary classifiers.
 
 use super::blocks::{conv, linear};
 use crate::model::spec::{GraphBuilder, ModelError};
@@ -57,9 +57,9 @@ fn unit(
     Some(builder.then(&format!("{name}.relu"), LayerKind::Relu))
 }
 
-fn inception(builder: &mut GraphBuilder, module: &Module) {
+/// A module after `input`; gives its result.
+fn inception(builder: &mut GraphBuilder, module: &Module, input: Option<usize>) -> Option<usize> {
     let Module { name, one, three, five, pool } = module;
-    let input = builder.last();
     let first = unit(builder, &format!("{name}.branch1"), conv(*one, 1, 1), input);
     let [second, third] = [(2, three), (3, five)].map(|(branch, [few, many])| {
         let name = format!("{name}.branch{branch}");
@@ -69,7 +69,8 @@ fn inception(builder: &mut GraphBuilder, module: &Module) {
     let around = MaxPool { padding: Pair::both(1), ceil_mode: true, ..MaxPool::new(3, 1) };
     let pooled = builder.node(&format!("{name}.branch4.0"), LayerKind::MaxPool(around), &[input]);
     let fourth = unit(builder, &format!("{name}.branch4.1"), conv(*pool, 1, 1), Some(pooled));
-    builder.node(&format!("{name}.concat"), LayerKind::Concat, &[first, second, third, fourth]);
+    let branches = [first, second, third, fourth];
+    Some(builder.node(&format!("{name}.concat"), LayerKind::Concat, &branches))
 }
 
 fn pool(builder: &mut GraphBuilder, name: &str, kernel: usize) {
@@ -77,7 +78,24 @@ fn pool(builder: &mut GraphBuilder, name: &str, kernel: usize) {
     builder.then(name, LayerKind::MaxPool(pool));
 }
 
-/// Without auxiliary heads: torchvision's `aux_logits=False`.
+/// What an auxiliary classifier's loss counts (section 5).
+const LOSS_WEIGHT: f32 = 0.3;
+
+/// A classifier after the newest module, which the next one then follows.
+fn classifier(builder: &mut GraphBuilder, name: &str) {
+    let input = builder.last();
+    let pooled = LayerKind::AdaptiveAvgPool { size: Pair::both(4) };
+    let pooled = builder.node(&format!("{name}.pool"), pooled, &[input]);
+    unit(builder, &format!("{name}.conv"), conv(128, 1, 1), Some(pooled));
+    builder.then(&format!("{name}.flatten"), LayerKind::Flatten);
+    builder.then(&format!("{name}.fc1"), linear(1024));
+    builder.then(&format!("{name}.relu"), LayerKind::Relu);
+    builder.then(&format!("{name}.dropout"), LayerKind::Dropout { rate: 0.7 });
+    let logits = builder.then(&format!("{name}.fc2"), linear(builder.classes()));
+    builder.head(logits, LOSS_WEIGHT);
+}
+
+/// As torchvision's with `aux_logits=True`, its default.
 pub fn googlenet(mut builder: GraphBuilder, _width: f64) -> Result<Graph, ModelError> {
     unit(&mut builder, "conv1", conv(64, 7, 2), None);
     pool(&mut builder, "maxpool1", 3);
@@ -85,11 +103,23 @@ pub fn googlenet(mut builder: GraphBuilder, _width: f64) -> Result<Graph, ModelE
     let narrow = unit(&mut builder, "conv2", conv(64, 1, 1), input);
     unit(&mut builder, "conv3", conv(192, 3, 1), narrow);
     pool(&mut builder, "maxpool2", 3);
-    THREE.iter().for_each(|module| inception(&mut builder, module));
+    for module in &THREE {
+        let input = builder.last();
+        inception(&mut builder, module, input);
+    }
     pool(&mut builder, "maxpool3", 3);
-    FOUR.iter().for_each(|module| inception(&mut builder, module));
+    let mut input = builder.last();
+    for (module, head) in FOUR.iter().zip([Some("aux1"), None, None, Some("aux2"), None]) {
+        input = inception(&mut builder, module, input);
+        if let Some(name) = head {
+            classifier(&mut builder, name);
+        }
+    }
     pool(&mut builder, "maxpool4", 2);
-    FIVE.iter().for_each(|module| inception(&mut builder, module));
+    for module in &FIVE {
+        let input = builder.last();
+        inception(&mut builder, module, input);
+    }
     builder.then("avgpool", LayerKind::GlobalAvgPool);
     builder.then("flatten", LayerKind::Flatten);
     builder.then("dropout", LayerKind::Dropout { rate: 0.2 });

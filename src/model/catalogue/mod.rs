@@ -60,7 +60,7 @@ pub const MODELS: &[Entry] = &[
     entry("squeezenet1_1", 25, chains::squeezenet, "Iandola et al. 2016, version 1.1"),
     entry("densenet121", 29, dense::densenet121, "Huang et al. 2017, growth 32"),
     entry("mobilenet_v2", 1, inverted::mobilenet_v2, "Sandler et al. 2018, width 1"),
-    entry("googlenet", 31, inception::googlenet, "Szegedy et al. 2015, no auxiliary heads"),
+    entry("googlenet", 31, inception::googlenet, "Szegedy et al. 2015, two auxiliary heads"),
 ];
 
 /// A catalogue model, or a model file if `name` ends in `.toml`. `image` is channels, height and

@@ -32,7 +32,7 @@ RESIDUAL_SCALE = 0.2
 
 
 def build(name, classes):
-    more = {"aux_logits": False, "init_weights": True} if name == "googlenet" else {}
+    more = {"init_weights": True} if name == "googlenet" else {}
     return getattr(torchvision.models, name)(weights=None, num_classes=classes, **more)
 
 
@@ -88,7 +88,13 @@ def descend(model, images, labels, steps, learning_rate):
     for step in range(steps):
         at = step % len(images)
         optimizer.zero_grad()
-        loss = torch.nn.functional.cross_entropy(model(images[at]), labels[at])
+        outputs = model(images[at])
+        entropy = torch.nn.functional.cross_entropy
+        if isinstance(outputs, torch.Tensor):
+            loss = entropy(outputs, labels[at])
+        else:
+            heads = [outputs.aux_logits1, outputs.aux_logits2]
+            loss = entropy(outputs.logits, labels[at]) + sum(0.3 * entropy(h, labels[at]) for h in heads)
         loss.backward()
         optimizer.step()
         losses.append(loss.item())

@@ -4,20 +4,25 @@
 use crate::engine::error::EngineError;
 use crate::engine::plan::builder::Builder;
 use crate::engine::plan::operation::{Direction, Kernel, Operation, Role};
-use crate::engine::plan::steps::Action;
+use crate::engine::plan::steps::{Action, Classifier};
 use crate::engine::plan::tensor::Tensor;
 
 /// What the loss leaves for backward.
 pub struct Loss {
     forward: Kernel,
     log_probabilities: Tensor,
-    /// Gradient with respect to the log-probabilities: -1 at each label; training only.
+    /// Gradient with respect to the log-probabilities: the loss's weight, negative, at each label;
+    /// training only.
     seed: Option<Tensor>,
 }
 
 impl Loss {
     /// Log-probabilities of `logits`, and the step that compares them with labels.
-    pub fn forward(builder: &mut Builder<'_>, logits: &Tensor) -> Result<Self, EngineError> {
+    pub fn forward(
+        builder: &mut Builder<'_>,
+        logits: &Tensor,
+        of: Classifier,
+    ) -> Result<Self, EngineError> {
         let data = builder.row_major(&[builder.request.batch, builder.request.graph.classes]);
         let logits = builder.convert(logits, &data)?;
         let direction = builder.direction();
@@ -32,7 +37,7 @@ impl Loss {
         let value = log_probabilities.place.value();
         let value = value.expect("log-probabilities are computed into the arena");
         let written = seed.as_ref().and_then(|seed| seed.place.value());
-        let action = Action::Loss { log_probabilities: value, seed: written };
+        let action = Action::Loss { log_probabilities: value, seed: written, of };
         builder.step(action, vec![value], written.into_iter().collect());
         Ok(Self { forward: choice.kernel, log_probabilities, seed })
     }
