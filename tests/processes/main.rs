@@ -8,6 +8,7 @@ mod cache;
 mod chaos;
 mod data_set;
 mod folders;
+mod full_disk;
 mod guard;
 mod integrity;
 mod join;

@@ -1,0 +1,126 @@
+//! A local disk without room for a run's copies, from the start or from some file on: a small
+//! tmpfs, which only root can mount.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use kintsugi::observe::result::{RunResult, Status};
+use kintsugi_ffi::process;
+
+use crate::share::Share;
+use crate::support::{Ended, alone, assert_audited, assert_nothing_runs, result_of, run, start};
+
+const LIMIT_SECONDS: u64 = 120;
+/// Staging leaves this much of a disk free, and needs little more here.
+const SPARE_KILOBYTES: u64 = 16 << 10;
+const STEPS: &str = "train.steps=60";
+/// All copies take a second and a half, and each step without them a tenth.
+const SLOW: &str = "data.throttle={rate=\"100kB/s\", latency=\"1ms\"}";
+
+/// Mounted while it lives.
+struct SmallDisk(PathBuf);
+
+impl SmallDisk {
+    /// `None`, with a line that is counted, where this process may not mount.
+    fn new(at: PathBuf, kilobytes: u64) -> Option<Self> {
+        std::fs::create_dir(&at).unwrap();
+        let size = format!("size={kilobytes}k");
+        let mut mount = Command::new("mount");
+        mount.args(["-t", "tmpfs", "-o", &size, "tmpfs"]).arg(&at);
+        let can = process::user_id() == 0 && mount.output().is_ok_and(|end| end.status.success());
+        if !can {
+            let line = b"skipped: a full local disk (needs root that may mount)\n";
+            std::io::stdout().write_all(line).unwrap();
+        }
+        can.then_some(Self(at))
+    }
+
+    /// Nothing more can be written to it.
+    fn fill(&self) {
+        let mut file = std::fs::File::create(self.0.join("somebody's")).unwrap();
+        while file.write_all(&[1; 4096]).is_ok() {}
+    }
+
+    /// Names that begin as those of staged copies, their folder and their lock.
+    fn staged(&self) -> Vec<PathBuf> {
+        let entries = std::fs::read_dir(&self.0).unwrap().flatten();
+        let ours = entries.filter(|e| e.file_name().to_string_lossy().starts_with("kintsugi-"));
+        ours.map(|entry| entry.path()).collect()
+    }
+
+    fn copies(&self) -> usize {
+        fn files(folder: &Path) -> usize {
+            let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+            entries.map(|e| if e.path().is_dir() { files(&e.path()) } else { 1 }).sum()
+        }
+        self.staged().iter().filter(|path| path.is_dir()).map(|path| files(path)).sum()
+    }
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg(&self.0).output();
+    }
+}
+
+/// A run that completed and left nothing; what it said.
+fn completed(dir: &Path, ended: Ended) -> (String, RunResult) {
+    assert_eq!(ended.code, Some(0), "{}", ended.stderr);
+    let result = result_of(dir);
+    assert_eq!(result.status, Status::Completed);
+    assert_audited(dir);
+    assert_nothing_runs(dir);
+    (ended.stderr, result)
+}
+
+#[test]
+fn a_full_local_disk_is_one_warning_and_the_run_goes_on_from_the_shared_store() {
+    let _alone = alone();
+    let share = Share::new("full-disk");
+    let Some(full) = SmallDisk::new(share.0.join("full"), SPARE_KILOBYTES / 2) else { return };
+    let Some(filled) = SmallDisk::new(share.0.join("filled"), SPARE_KILOBYTES + 4096) else {
+        return;
+    };
+    let dir = share.0.join("calm");
+    let (_, calm) = completed(&dir, run(&mut share.command("launch", &dir, &[STEPS]), 60));
+    let keys = |disk: &SmallDisk| {
+        let folder = format!("staging.folder={}", disk.0.display());
+        [folder, "staging.mode=during".into(), STEPS.into(), SLOW.into()]
+    };
+    let launch = |name: &str, disk: &SmallDisk| {
+        let keys = keys(disk);
+        let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
+        share.command("launch", &share.0.join(name), &keys)
+    };
+    let said_once = |said: &str, reason: &str| {
+        let stopped = "staging has stopped, training reads the shared store: ";
+        assert_eq!(said.matches(stopped).count(), 1, "one warning for all ranks: {said}");
+        assert!(said.contains(reason), "{reason}: {said}");
+        assert!(said.contains("set staging.folder to a larger local disk"), "{said}");
+    };
+
+    let (said, result) =
+        completed(&share.0.join("too-small"), run(&mut launch("too-small", &full), LIMIT_SECONDS));
+    said_once(&said, "no room in ");
+    assert_eq!(result.state_sha256, calm.state_sha256);
+    // Other workers copy while one looks how much room there is.
+    let bytes = result.data.bytes;
+    assert!(bytes.shared > 10 * bytes.local, "{bytes:?}");
+
+    let limit = Duration::from_secs(LIMIT_SECONDS);
+    let mut running = start(&mut launch("fills", &filled), limit);
+    let until = Instant::now() + limit;
+    while filled.copies() < 10 {
+        assert!(!running.has_ended() && Instant::now() < until, "nothing is staged");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    filled.fill();
+    let (said, result) = completed(&share.0.join("fills"), running.wait());
+    said_once(&said, "No space left on device");
+    assert_eq!(result.state_sha256, calm.state_sha256);
+    let bytes = result.data.bytes;
+    assert!(bytes.local > 0 && bytes.shared > bytes.local, "both tiers: {bytes:?}");
+    assert_eq!(filled.staged(), Vec::<PathBuf>::new(), "nothing is left");
+}
