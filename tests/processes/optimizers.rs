@@ -80,9 +80,11 @@ fn adamw_with_kills_ends_with_the_bits_of_a_calm_run() {
 }
 
 #[test]
-fn lars_with_a_kill_ends_with_the_bits_of_a_calm_run() {
+fn lars_with_a_frozen_layer_and_a_kill_ends_with_the_bits_of_a_calm_run() {
     let _turn = alone();
-    let lars = ["optimizer.name=lars", "optimizer.momentum=0.8", "train.reproducible=false"];
+    let freeze = r#"model.freeze=["fc2."]"#;
+    let lars =
+        ["optimizer.name=lars", "optimizer.momentum=0.8", "train.reproducible=false", freeze];
     let (_, calm) = trained("lars-calm", &lars);
     let kill = r#"faults.plan=[{kind="kill", rank=1, step=20, phase="in_update"}]"#;
     let (_, killed) = trained("lars-killed", &[&lars[..], &[kill]].concat());

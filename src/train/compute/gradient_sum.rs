@@ -79,7 +79,8 @@ pub struct Closed;
 
 impl GradientSum {
     /// Buckets of at least `bucket_bytes`, from the last tensor to the first: the order in which
-    /// backward makes them.
+    /// backward makes them. Tensors that `layout` leaves out (frozen ones) are in no bucket, and
+    /// what lies on both sides of one is in two.
     pub fn new(layout: &Layout, bucket_bytes: u64) -> Self {
         Self::of(layout, bucket_bytes, |length| Words::Plain(vec![0.0; length]))
     }
@@ -109,7 +110,9 @@ impl GradientSum {
         while end > 0 {
             let mut first = end;
             let mut bytes = 0;
-            while first > 0 && bytes < bucket_bytes {
+            let adjacent =
+                |first: usize| first == end || spans[first - 1].end == spans[first].start;
+            while first > 0 && bytes < bucket_bytes && adjacent(first) {
                 first -= 1;
                 bytes += 4 * spans[first].len() as u64;
             }
@@ -157,9 +160,10 @@ impl GradientSum {
     }
 
     /// Adds one owner's gradients of the tensor at `offset`; waits until it is `turn`'s turn.
+    /// Those of a tensor that is in no bucket nobody wants.
     pub fn add(&self, turn: usize, offset: usize, gradients: &[f32]) -> Result<(), Closed> {
         let found = self.tensors.binary_search_by_key(&offset, |tensor| tensor.0);
-        let index = found.expect("the engine reports the tensors of the layout");
+        let Ok(index) = found else { return Ok(()) };
         let (_, bucket, tensor) = self.tensors[index];
         self.buckets[bucket].add(turn, tensor, gradients, 1.0)
     }
@@ -361,6 +365,20 @@ mod tests {
         let sum = GradientSum::new(&layout(&[10, 20, 30, 5], 7), 100);
         let ranges: Vec<_> = (0..sum.buckets()).map(|bucket| sum.range(bucket)).collect();
         assert_eq!(ranges, vec![30..65, 0..30, 65..72]);
+    }
+
+    #[test]
+    fn tensors_that_are_left_out_are_in_no_bucket_and_nobody_waits_for_them() {
+        let mut trained = layout(&[10, 20, 30], 0);
+        trained.tensors.remove(1);
+        let sum = GradientSum::new(&trained, 1000);
+        let ranges: Vec<_> = (0..sum.buckets()).map(|bucket| sum.range(bucket)).collect();
+        assert_eq!(ranges, vec![30..60, 0..10]);
+        sum.begin(1);
+        for (offset, elements) in [(30, 30), (10, 20), (0, 10)] {
+            sum.add(0, offset, &vec![1.0; elements]).unwrap();
+        }
+        assert_eq!((plain(&sum, 0), plain(&sum, 1)), (vec![1.0; 30], vec![1.0; 10]));
     }
 
     #[test]

@@ -45,7 +45,7 @@ use crate::train::state::parts;
 use crate::train::state::position::Position;
 use crate::train::state::replica::Replica;
 use crate::train::state::slot_files::SlotFiles;
-use crate::train::update::optimizer::{Optimizer, check_freeze};
+use crate::train::update::optimizer::{Optimizer, check_freeze, is_frozen};
 use crate::train::update::schedule;
 
 /// Decoded validation images kept in memory, at most.
@@ -256,10 +256,13 @@ pub fn prepare_from(
     })
 }
 
+/// Frozen tensors are not reduced.
 fn gradient_sum(config: &Config, layout: &Layout) -> GradientSum {
+    let mut trained = layout.clone();
+    trained.tensors.retain(|tensor| !is_frozen(tensor, &config.model.freeze));
     match config.train.reproducible {
-        true => GradientSum::reproducible(layout, config.train.bucket.0),
-        false => GradientSum::new(layout, config.train.bucket.0),
+        true => GradientSum::reproducible(&trained, config.train.bucket.0),
+        false => GradientSum::new(&trained, config.train.bucket.0),
     }
 }
 

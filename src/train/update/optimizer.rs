@@ -87,6 +87,11 @@ pub struct Optimizer {
     statistics_len: usize,
 }
 
+/// Whether a tensor is not trained: `freeze` are prefixes of names.
+pub fn is_frozen(tensor: &TensorSpec, freeze: &[String]) -> bool {
+    freeze.iter().any(|prefix| tensor.name.starts_with(prefix))
+}
+
 /// Refuses a prefix of `model.freeze` that names nothing.
 pub fn check_freeze(layout: &Layout, freeze: &[String]) -> Result<(), OptimizerError> {
     let unused = |prefix: &&String| !layout.tensors.iter().any(|t| t.name.starts_with(*prefix));
@@ -124,7 +129,7 @@ impl Optimizer {
     /// The rule for a layout; `freeze` are name prefixes of tensors that are not trained (their
     /// running statistics stay too). See `check_freeze`.
     pub fn new(settings: &config::Optimizer, layout: &Layout, freeze: &[String]) -> Self {
-        let frozen = |t: &TensorSpec| freeze.iter().any(|prefix| t.name.starts_with(prefix));
+        let frozen = |t: &TensorSpec| is_frozen(t, freeze);
         let elements = |t: &TensorSpec| t.offset..t.offset + t.shape.iter().product::<usize>();
         let trained = layout.tensors.iter().filter(|t| t.kind != TensorKind::Statistic);
         let head = trained.filter(|t| !frozen(t)).map(|t| t.node).max();
