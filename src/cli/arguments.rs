@@ -2,6 +2,8 @@
 
 use clap::builder::{BoolValueParser, TypedValueParser};
 
+use crate::train::compute::committed::Which;
+
 /// What a command prints its findings as.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Form {
@@ -14,6 +16,14 @@ pub(super) enum Form {
 /// Reads the flag `--json`.
 pub(super) fn form() -> impl TypedValueParser<Value = Form> {
     BoolValueParser::new().map(|json| if json { Form::Json } else { Form::Table })
+}
+
+/// Reads the flag `--average`.
+pub(super) fn which() -> impl TypedValueParser<Value = Which> {
+    BoolValueParser::new().map(|average| match average {
+        true => Which::Averaged,
+        false => Which::Trained,
+    })
 }
 
 /// Most processes or threads that are asked for: more is a slip of the finger.

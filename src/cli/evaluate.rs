@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Instant;
 
+use clap::ArgAction;
 use serde::Serialize;
 
 use crate::config::{Config, DataFormat, Shown};
@@ -16,6 +17,7 @@ use crate::lab::trained::scores::{Confused, OfClass, Scores};
 use crate::lab::trained::{Trained, TrainedError};
 use crate::observe::console::{print_line, say};
 use crate::observe::storage::{FileSystem, Storage};
+use crate::train::compute::committed::Which;
 
 /// Arguments.
 #[derive(Debug, clap::Args)]
@@ -25,6 +27,9 @@ pub struct Args {
     /// The validation set [default: that of the checkpoint's run]
     #[arg(long, value_name = "DIR")]
     data: Option<PathBuf>,
+    /// Looks with the running average of the weights (`optimizer.ema_decay`)
+    #[arg(long, action = ArgAction::SetTrue, value_parser = super::arguments::which())]
+    average: Which,
     /// Overrides one key of the run's configuration: section.key=value
     #[arg(short = 's', long = "set", value_name = "KEY=VALUE")]
     set: Vec<String>,
@@ -93,7 +98,7 @@ impl<E: Into<TrainedError>> From<E> for Failure {
 
 fn evaluate(args: &Args) -> Result<Measured, Failure> {
     let begun = Instant::now();
-    let mut trained = Trained::open(&args.checkpoint, &args.set, args.threads)?;
+    let mut trained = Trained::open((&args.checkpoint, args.average), &args.set, args.threads)?;
     if let Some(folder) = &args.data {
         name_set(folder, &mut trained.config)?;
     }

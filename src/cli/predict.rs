@@ -4,6 +4,7 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use clap::ArgAction;
 use serde::Serialize;
 
 use crate::config::Shown;
@@ -12,6 +13,7 @@ use crate::data::viewer::Viewer;
 use crate::lab::trained::scores::best;
 use crate::lab::trained::{Trained, TrainedError};
 use crate::observe::console::{print_line, say};
+use crate::train::compute::committed::Which;
 
 /// Pictures that are computed at once.
 const BATCH: usize = 32;
@@ -29,6 +31,9 @@ pub struct Args {
     /// Classes that are named, the most probable first
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = super::arguments::crowd)]
     top: usize,
+    /// Looks with the running average of the weights (`optimizer.ema_decay`)
+    #[arg(long, action = ArgAction::SetTrue, value_parser = super::arguments::which())]
+    average: Which,
     /// Overrides one key of the run's configuration: section.key=value
     #[arg(short = 's', long = "set", value_name = "KEY=VALUE")]
     set: Vec<String>,
@@ -58,7 +63,7 @@ struct Line {
 /// Exit 3: a picture could not be read, or has no answer; all others were printed. Other codes are
 /// the checkpoint's.
 pub fn run(args: &Args) -> ExitCode {
-    let trained = match Trained::open(&args.checkpoint, &args.set, args.threads) {
+    let trained = match Trained::open((&args.checkpoint, args.average), &args.set, args.threads) {
         Ok(trained) => trained,
         Err(error) => return refused(&error),
     };

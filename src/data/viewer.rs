@@ -6,7 +6,8 @@ use super::Normalization;
 use super::evaluation::recipe;
 use super::loader::LoaderOptions;
 use super::prepare::{Bench, Recipe, View};
-use super::source::decode::rgb;
+use super::source::Wanted;
+use super::source::decode::rgb_part;
 
 /// See the module.
 pub struct Viewer {
@@ -29,9 +30,10 @@ impl Viewer {
         let start = into.len();
         let Self { recipe, bench } = self;
         let look = || {
-            let image = rgb(bytes)?;
+            let area = |size| recipe.area(View::Centre, size);
+            let cut = rgb_part(bytes, Wanted { area: &area, scratch: &mut bench.scratch })?;
             into.resize(start + recipe.values(), 0.0);
-            recipe.fill(bench, &image.into(), View::Centre, &mut into[start..])
+            recipe.fill(bench, &cut, View::Centre, &mut into[start..])
         };
         // A panic of a decoder is the picture's fault.
         let seen = catch_unwind(AssertUnwindSafe(look));

@@ -4,6 +4,9 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
+use kintsugi::observe::event::Kind;
+use kintsugi::observe::log::read_events;
+
 use super::numbers::Place;
 
 fn kintsugi(words: &[&str], files: &[PathBuf]) -> Output {
@@ -27,6 +30,9 @@ fn predictions_are_what_an_evaluation_counts() {
     assert!(trained.status.success(), "{trained:?}");
     let (run, page) = (place.path("run"), place.path("page.html"));
     let (run, page) = (run.to_str().unwrap(), page.to_str().unwrap());
+    let none = kintsugi(&["evaluate", run, "--average"], &[]);
+    assert_eq!(none.status.code(), Some(2), "{none:?}");
+    assert!(String::from_utf8_lossy(&none.stderr).contains("optimizer.ema_decay"), "{none:?}");
     let measured = kintsugi(&["evaluate", run, "--json", "--report", page], &[]);
     assert!(measured.status.success(), "{measured:?}");
     let measured = &lines(&measured)[0];
@@ -63,4 +69,23 @@ fn predictions_are_what_an_evaluation_counts() {
         let share = right[name] as f64 / samples[name] as f64;
         assert_eq!(class["top1"].as_f64(), Some(share), "{name}");
     }
+}
+
+/// The last evaluation of a run, and what `evaluate` says of the checkpoint that it left.
+#[test]
+fn a_checkpoints_average_is_as_good_as_the_run_said() {
+    let place = Place::new();
+    let keys = ["train.steps=12", "optimizer.ema_decay=0.8", "evaluation.every=12steps"];
+    let trained = place.train("run", &keys).output().unwrap();
+    assert!(trained.status.success(), "{trained:?}");
+    let events = read_events(&place.path("run/events.jsonl")).unwrap();
+    let last = events.iter().rev().find_map(|event| match &event.kind {
+        Kind::Evaluation { average_error, .. } => *average_error,
+        _ => None,
+    });
+    let run = place.path("run");
+    let run = run.to_str().unwrap();
+    let measured = kintsugi(&["evaluate", run, "--json", "--average"], &[]);
+    assert!(measured.status.success(), "{measured:?}");
+    assert_eq!(lines(&measured)[0]["error"].as_f64(), last);
 }

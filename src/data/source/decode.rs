@@ -24,7 +24,7 @@ const SIDE_MAX: usize = 16_384;
 const DECODED_BYTES_MAX: u64 = 1 << 30;
 
 /// Decodes a picture of any colour space and depth to RGB; alpha is dropped.
-pub(in crate::data) fn rgb(bytes: &[u8]) -> Result<Image, String> {
+pub(super) fn rgb(bytes: &[u8]) -> Result<Image, String> {
     match bytes {
         [] => Err("the file is empty".into()),
         [0xFF, 0xD8, ..] => jpeg(bytes),
@@ -36,7 +36,7 @@ pub(in crate::data) fn rgb(bytes: &[u8]) -> Result<Image, String> {
 }
 
 /// Decodes what is wanted of a picture, or all of it.
-pub(super) fn rgb_part(bytes: &[u8], wanted: Wanted<'_>) -> Result<Cut, String> {
+pub(in crate::data) fn rgb_part(bytes: &[u8], wanted: Wanted<'_>) -> Result<Cut, String> {
     let Wanted { area, scratch } = wanted;
     match jpeg_part(bytes, area, scratch) {
         Some(cut) => Ok(cut),

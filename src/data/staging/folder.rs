@@ -9,6 +9,7 @@ use std::io::{self, Read, Write};
 use std::ops::ControlFlow;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError, RwLock};
 
 use kintsugi_ffi::lock;
@@ -83,6 +84,8 @@ pub struct Folder {
     manifest: Mutex<Manifest>,
     /// Held while the folder is in use.
     lock: File,
+    /// This process is done with it.
+    retired: AtomicBool,
     local: Direct,
 }
 
@@ -106,13 +109,15 @@ impl Folder {
         let manifest = Mutex::new(Manifest::open(root)?);
         let copies = RwLock::default();
         let root = root.to_owned();
-        let folder = Self { root, copies, manifest, lock: held, local: Direct::default() };
+        let (retired, local) = (AtomicBool::new(false), Direct::default());
+        let folder = Self { root, copies, manifest, lock: held, retired, local };
         folder.catch_up();
         Ok(folder)
     }
 
     /// This process is done with it; the last one removes it.
     pub fn retire(&self) {
+        self.retired.store(true, Ordering::Release);
         // Where others hold it, the own lock is gone after the try, too.
         remove_if_alone(&self.root, &self.lock);
     }
@@ -156,6 +161,8 @@ impl Folder {
         let Some(copied) = copied else { return Found::Not };
         match self.read(key, copied, location.extent, into) {
             Ok(()) => Found::Here,
+            // Who still reads ahead may find the folder gone.
+            Err(_) if self.retired.load(Ordering::Acquire) => Found::Not,
             Err(reason) => {
                 self.forget(key);
                 Found::Damaged(reason)

@@ -11,6 +11,8 @@ use crate::engine::{self, Compute, EngineError, Flat};
 use crate::model::{catalogue, layout};
 use crate::train::checkpoint::weights::{self, Weights, WeightsError};
 use crate::train::checkpoint::{CheckpointError, Snapshot};
+use crate::train::compute::committed::Which;
+use crate::train::state::parts::AVERAGE;
 
 pub mod page;
 pub mod scores;
@@ -64,11 +66,19 @@ impl Trained {
     /// cores if it is not said.
     ///
     /// # Errors
-    /// It does not verify, lies in no run directory, or is of a model that is not known.
-    pub fn open(path: &Path, set: &[String], threads: Option<usize>) -> Result<Self, TrainedError> {
+    /// It does not verify, lies in no run directory, is of a model that is not known, or has no
+    /// such weights.
+    pub fn open(
+        (path, which): (&Path, Which),
+        set: &[String],
+        threads: Option<usize>,
+    ) -> Result<Self, TrainedError> {
         // A named checkpoint may be retired by the time it has been read.
         let place = weights::locate(path)?;
-        let snapshot = weights::load(path, None)?;
+        let mut snapshot = weights::load(path, None)?;
+        if which == Which::Averaged {
+            snapshot.parameters = average(&snapshot)?;
+        }
         let config = configuration(&place.root, set, &snapshot)?;
         let (name, classes) = (config.model.found_name(), snapshot.classes.len());
         let graph = catalogue::build(&name, snapshot.input, classes, config.model.width)
@@ -110,6 +120,17 @@ impl Trained {
         let weights = &Flat { parameters, statistics };
         Ok(self.engine.log_probabilities(images, samples, weights, into)?)
     }
+}
+
+/// The running average of the weights.
+fn average(snapshot: &Snapshot) -> Result<Vec<f32>, TrainedError> {
+    let mut parts = snapshot.optimizer.iter();
+    let average = parts.find(|(name, _)| name == AVERAGE).map(|(_, values)| values.clone());
+    average.ok_or_else(|| {
+        let text = "--average: the checkpoint holds no running average of the weights; train with \
+                    optimizer.ema_decay";
+        TrainedError::Usage(text.into())
+    })
 }
 
 /// The configuration of the run that the checkpoint belongs to.
