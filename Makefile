@@ -37,7 +37,7 @@ build-tests: setup
 	$(CARGO) test --release --locked --workspace --no-run
 
 test: setup
-	timeout --kill-after=10 $(TEST_SECONDS_MAX) $(CARGO) test --release --locked --workspace
+	timeout --kill-after=10 $(TEST_SECONDS_MAX) $(CARGO) test --release --locked --workspace --no-fail-fast
 
 check: setup
 	$(CARGO) fmt --all --check

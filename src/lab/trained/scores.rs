@@ -122,11 +122,12 @@ impl Scores {
     }
 }
 
-/// Classes that are answered before the label: none of them if it is the answer.
+/// Classes that are answered before the label: none of them if it is the answer. What is no number
+/// is no guess.
 fn ahead_of(row: &[f32], label: usize) -> usize {
     let own = row[label];
     if own.is_nan() {
-        return row.len();
+        return usize::MAX;
     }
     let better = |&(class, &value): &(usize, &f32)| value > own || (value == own && class < label);
     row.iter().enumerate().filter(better).count()
