@@ -195,7 +195,7 @@ fn import_takes_the_whole_model_and_nothing_else() {
         (foreign(&other, 0.0), "resnet20", 10, "6 tensors are of no layer of the model: fc1.bias"),
         (foreign(&many, 0.0), "resnet20", 4, "its last layer has 1000 classes, the model 4"),
         (foreign(&whole, f32::NAN), "resnet20", 10, "conv1.weight holds a value that is no finite"),
-        (foreign(&whole, 0.0), "resnet50", 10, "there is no model `resnet50`"),
+        (foreign(&whole, 0.0), "resnet49", 10, "there is no model `resnet49`"),
     ] {
         let text = import_of(&bytes, model, classes).unwrap_err();
         assert!(text.contains(expected), "{text}");
