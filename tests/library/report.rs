@@ -61,6 +61,32 @@ fn respawn_loses_nothing_and_restart_loses_what_its_ledger_says() {
     assert!(respawn.recovery_seconds() < restart.recovery_seconds());
 }
 
+/// Several models in one study: each is compared with the first calm run of its own.
+#[test]
+fn runs_are_compared_with_a_calm_run_of_the_same_arithmetic() {
+    let out = tempfile::tempdir().unwrap();
+    let all = study(out.path(), 45.0, 36, 1);
+    let renamed = |from: &str, arm: &str, arithmetic: u64| {
+        let mut run = all.runs_of(from).next().unwrap().clone();
+        (run.arm, run.arithmetic) = (arm.into(), Some(arithmetic));
+        run
+    };
+    let runs = vec![
+        renamed("calm", "small: calm", 1),
+        renamed("detect/shrink", "large: alone", 2),
+        renamed("detect/respawn", "small: respawn", 1),
+        renamed("calm", "wide: calm", 3),
+        renamed("detect/respawn", "wide: respawn", 3),
+    ];
+    let runs = summarise(&Study { runs, ..all });
+    for arm in ["small: calm", "large: alone", "wide: calm"] {
+        assert_eq!(of(&runs, arm).bits, Bits::Unknown, "{arm} has nothing to be compared with");
+    }
+    for arm in ["small: respawn", "wide: respawn"] {
+        assert!(matches!(of(&runs, arm).bits, Bits::SameLosses { steps } if steps > 300), "{arm}");
+    }
+}
+
 #[test]
 fn the_page_holds_every_figure_and_nothing_from_elsewhere() {
     let out = tempfile::tempdir().unwrap();

@@ -127,6 +127,7 @@ mod tests {
             seed: 1,
             path: String::new(),
             synchronous: true,
+            arithmetic: None,
             max_seconds: None,
             config: String::new(),
             events: Vec::new(),

@@ -45,6 +45,8 @@ pub struct Run {
     pub path: String,
     /// Whether its order of sums is fixed (`train.exchange`): then bits can be compared.
     pub synchronous: bool,
+    /// The fingerprint of what decides its arithmetic, where its configuration can be read.
+    pub arithmetic: Option<u64>,
     /// `train.max_seconds`.
     pub max_seconds: Option<f64>,
     /// Its resolved configuration, as text.

@@ -280,6 +280,7 @@ mod tests {
             seed: 1,
             path: String::new(),
             synchronous: true,
+            arithmetic: None,
             max_seconds: None,
             config: "[data]\ncache = \"30B\"\n".into(),
             events,

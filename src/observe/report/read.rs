@@ -4,7 +4,7 @@ use std::io;
 use std::path::Path;
 
 use super::Run;
-use crate::config::{Config, ExchangeKind, Shown};
+use crate::config::{Config, ExchangeKind, Shown, identity};
 use crate::observe::log::{self, EVENTS_FILE};
 use crate::observe::{ledger, result::RunResult};
 
@@ -22,6 +22,7 @@ pub fn read_run(folder: &Path, arm: Option<&str>) -> io::Result<Run> {
         synchronous: parsed
             .as_ref()
             .is_none_or(|config| config.train.exchange == ExchangeKind::Synchronous),
+        arithmetic: parsed.as_ref().map(identity::fingerprint),
         max_seconds: parsed.and_then(|config| config.train.max_seconds),
         config,
         events,

@@ -189,6 +189,7 @@ mod tests {
             seed: 1,
             path: String::new(),
             synchronous: true,
+            arithmetic: None,
             max_seconds: None,
             config,
             events,

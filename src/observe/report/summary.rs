@@ -63,12 +63,25 @@ pub fn minimum(points: &[DataPoint], until: f64) -> Option<DataPoint> {
     early.copied().min_by(|a, b| a.1.total_cmp(&b.1))
 }
 
-/// The arm whose runs met no failure: what the others are compared with.
+/// The first arm whose runs met no failure.
 pub fn calm_arm(study: &Study) -> Option<&str> {
-    study.arms().into_iter().find(|arm| {
+    calm_arms(study).first().copied()
+}
+
+fn calm_arms(study: &Study) -> Vec<&str> {
+    let is_calm = |arm: &&str| {
         let mut runs = study.runs_of(arm).peekable();
         runs.peek().is_some() && runs.all(|run| series::failures(&run.events).is_empty())
-    })
+    };
+    study.arms().into_iter().filter(is_calm).collect()
+}
+
+/// What a run is compared with: the first calm run of its seed and of its arithmetic, which of
+/// several models in one study is not the same; `None` where that is itself.
+fn reference<'a>(study: &'a Study, calm: &[&'a str], run: &Run) -> Option<&'a Run> {
+    let is_alike = |other: &&Run| other.seed == run.seed && other.arithmetic == run.arithmetic;
+    let first = calm.iter().find_map(|arm| study.runs_of(arm).find(is_alike))?;
+    (first.arm != run.arm).then_some(first)
 }
 
 /// Whether nothing failed in any run: the arms differ in something else.
@@ -79,14 +92,10 @@ pub fn is_calm(runs: &[RunSummary]) -> bool {
 /// Every run of the study in figures, in the order of its arms.
 pub fn summarise(study: &Study) -> Vec<RunSummary> {
     let total = study.total_seconds();
-    let calm = calm_arm(study);
-    let reference = |run: &Run| {
-        let calm = calm.filter(|calm| *calm != run.arm)?;
-        study.runs_of(calm).find(|other| other.seed == run.seed)
-    };
+    let calm = calm_arms(study);
     let arms = study.arms();
     let runs = arms.iter().flat_map(|arm| study.runs_of(arm));
-    runs.map(|run| summary_of(run, reference(run), total)).collect()
+    runs.map(|run| summary_of(run, reference(study, &calm, run), total)).collect()
 }
 
 fn summary_of(run: &Run, calm: Option<&Run>, total_seconds: f64) -> RunSummary {
