@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 
 pub mod catalogue;
 pub mod cost;
+pub mod file;
 pub mod init;
 pub mod layout;
 pub mod saved;

@@ -4,7 +4,7 @@ use crate::reference::{Mode, forward};
 use kintsugi::config::Device;
 use kintsugi::config::seed::Stream;
 use kintsugi::engine::{self, Compute, Flat};
-use kintsugi::model::spec::from_toml;
+use kintsugi::model::file::from_toml;
 use kintsugi::model::{Graph, Layout, Shape, TensorKind, catalogue, init, layout};
 
 /// Of the largest gradient of the tensor: f32 sums against exact ones.

@@ -10,7 +10,8 @@ mod residual;
 
 use crate::config::Shown;
 
-use super::spec::{GraphBuilder, ModelError, from_toml};
+use super::file::from_toml;
+use super::spec::{GraphBuilder, ModelError};
 use super::{Graph, Shape};
 
 /// A model by its name.
@@ -87,9 +88,12 @@ pub fn build(name: &str, image: Shape, classes: usize, width: f64) -> Result<Gra
     if !name.ends_with(".toml") {
         return Err(unknown(name));
     }
-    let text = std::fs::read_to_string(name)
-        .map_err(|error| ModelError::File(format!("{name}: {error}")))?;
-    let mut graph = from_toml(&text, image, classes)?;
+    let in_file = |reason: String| ModelError::File(format!("{}: {reason}", name.shown()));
+    let text = std::fs::read_to_string(name).map_err(|error| in_file(error.to_string()))?;
+    let mut graph = from_toml(&text, image, classes).map_err(|error| match error {
+        ModelError::File(reason) => in_file(reason),
+        other => other,
+    })?;
     if let Some(stem) = std::path::Path::new(name).file_stem() {
         graph.name = stem.to_string_lossy().into_owned();
     }
