@@ -110,6 +110,9 @@ enum Bench {
         #[arg(long, default_value_t = 16)]
         #[arg(value_parser = clap::value_parser!(u64).range(1..100_000))]
         micro_batch: u64,
+        /// Times as many pixels across and down as 500 x 375; above 1 scaled decoding takes turns, too
+        #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=16))]
+        times: u32,
         /// Passes of each
         #[arg(long, default_value_t = 15, value_parser = clap::value_parser!(u32).range(1..))]
         turns: u32,
@@ -246,10 +249,10 @@ pub fn run(args: &Args) -> ExitCode {
             let (config, ranks, repeats) = (config.clone(), *ranks, *repeats);
             (checkpoint::run(&checkpoint::Options { config, ranks, repeats }, command), *json)
         }
-        Bench::Loader { python, script, files, micro_batch, turns, json } => {
+        Bench::Loader { python, script, files, micro_batch, times, turns, json } => {
             let (python, script) = (python.clone(), script.clone());
-            let (files, micro_batch, turns) = (*files, *micro_batch, *turns);
-            let options = loader::Options { python, script, files, micro_batch, turns };
+            let (files, micro_batch, times, turns) = (*files, *micro_batch, *times, *turns);
+            let options = loader::Options { python, script, files, micro_batch, times, turns };
             (loader::run(&options, command), *json)
         }
         Bench::Spares { large, small, ranks, seconds, turns, json } => {

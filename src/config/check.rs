@@ -74,6 +74,12 @@ fn check_look(data: &Data) -> Result<(), ConfigError> {
         }
     }
     check_crop(data)?;
+    if data.scaled_decoding == Some(true)
+        && !matches!(data.format, DataFormat::ImageFolder | DataFormat::Tar)
+    {
+        let reason = "it is of JPEGs, which image_folder and tar hold: leave it out";
+        return refuse("data.scaled_decoding", true, reason);
+    }
     if let Some(resize) = data.resize
         && !(u64::from(data.image_size)..=most::SIDE).contains(&resize.into())
     {

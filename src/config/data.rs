@@ -86,7 +86,7 @@ pub struct Data {
     pub synthetic_classes: u32,
     /// Random crop (padding by an eighth of the size) and horizontal flip.
     pub augment: bool,
-    /// Another crop than the shifted square. This key and the five below have no value by default,
+    /// Another crop than the shifted square. This key and the six below have no value by default,
     /// so that a run without them keeps its fingerprint and its folder.
     pub crop: Option<CropKind>,
     /// Of random crops: least and largest share of the area; unset = 0.08 and 1.
@@ -100,6 +100,9 @@ pub struct Data {
     pub flip: Option<f64>,
     /// How far colours are changed at random; unset = not at all.
     pub color_jitter: Option<ColorJitter>,
+    /// JPEGs are decoded at a half, a quarter or an eighth of their size where the view stays at least
+    /// as large as what the model sees; unset = no.
+    pub scaled_decoding: Option<bool>,
     /// Decode threads per rank; 0 = as many as workers.
     pub decode_threads: u32,
     /// Batches decoded ahead per rank; 0: each is read, decoded and trained on in turn.
@@ -140,6 +143,7 @@ impl Default for Data {
             resize: None,
             flip: None,
             color_jitter: None,
+            scaled_decoding: None,
             decode_threads: 0,
             prefetch: 4,
             bad_image: BadImage::Skip,
@@ -172,6 +176,7 @@ impl Data {
             resize: self.resize,
             flip: self.flip.unwrap_or(plain.flip),
             jitter: self.color_jitter.unwrap_or(plain.jitter),
+            scaled_decoding: self.scaled_decoding.unwrap_or(plain.scaled_decoding),
         }
     }
 }

@@ -175,7 +175,7 @@ mod tests {
     #[test]
     fn looks_decide_the_arithmetic_and_add_nothing_where_they_are_absent() {
         let text = resolved_text(&config());
-        for key in ["crop", "resize", "flip", "color_jitter"] {
+        for key in ["crop", "resize", "flip", "color_jitter", "scaled_decoding"] {
             assert!(!text.contains(key), "a run of before has no such key:\n{text}");
         }
         let mut bright = config();
@@ -187,6 +187,9 @@ mod tests {
         let mut random = config();
         random.data.crop = Some(crate::config::CropKind::Random);
         assert_eq!(changed_keys(&config(), &random), ["data.crop"]);
+        let mut scaled = config();
+        scaled.data.scaled_decoding = Some(true);
+        assert_eq!(changed_keys(&config(), &scaled), ["data.scaled_decoding"]);
         let mut small = random.clone();
         small.data.crop_scale = Some([0.5, 1.0]);
         assert_eq!(changed_keys(&random, &small), ["data.crop_scale"]);

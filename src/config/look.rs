@@ -55,12 +55,15 @@ pub struct Look {
     pub flip: f64,
     /// How far the colours of drawn views are changed.
     pub jitter: ColorJitter,
+    /// JPEGs are decoded smaller where the view is at least twice as wide and high as what the
+    /// model sees.
+    pub scaled_decoding: bool,
 }
 
 impl Default for Look {
     /// What a run without these keys does.
     fn default() -> Self {
         let jitter = ColorJitter::default();
-        Self { crop: Crop::Shifted, resize: None, flip: 0.5, jitter }
+        Self { crop: Crop::Shifted, resize: None, flip: 0.5, jitter, scaled_decoding: false }
     }
 }

@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 mod check;
 mod data;
 mod error;
+pub mod exact;
 mod faults;
 pub mod identity;
 mod keys;

@@ -1,7 +1,9 @@
 //! Which part of a training picture is looked at: a pure function of the picture's size and of
 //! the sample's own stream. Sides and ratios of random crops follow torchvision's definition of
-//! `RandomResizedCrop` (ten tries, then the middle).
+//! `RandomResizedCrop` (ten tries, then the middle). No C library has a part in a box's bits.
 
+use super::Shrink;
+use crate::config::exact::{exponential, logarithm};
 use crate::config::seed::Stream;
 
 /// A part of a picture, in its own pixels.
@@ -11,6 +13,16 @@ pub(super) struct Part {
     pub(super) top: f64,
     pub(super) width: f64,
     pub(super) height: f64,
+}
+
+impl Part {
+    /// The same of a picture that was decoded smaller, in its pixels.
+    pub(super) fn decoded(self, shrink: Shrink) -> Self {
+        let times = f64::from(shrink.times());
+        let Self { left, top, width, height } = self;
+        let [left, top, width, height] = [left, top, width, height].map(|side| side / times);
+        Self { left, top, width, height }
+    }
 }
 
 /// Draws of an area and a ratio before the middle is taken.
@@ -47,10 +59,10 @@ pub(super) fn random(
     [width, height]: [u32; 2],
 ) -> Part {
     let (wide, high) = (f64::from(width), f64::from(height));
-    let logs = ratio.map(f64::ln);
+    let logs = ratio.map(logarithm);
     for _ in 0..TRIES_MAX {
         let area = wide * high * between(stream, scale);
-        let aspect = between(stream, logs).exp();
+        let aspect = exponential(between(stream, logs));
         let side = |square: f64| square.sqrt().round_ties_even();
         let (w, h) = (side(area * aspect), side(area / aspect));
         if (1.0..=wide).contains(&w) && (1.0..=high).contains(&h) {

@@ -3,6 +3,8 @@
 
 use thiserror::Error;
 
+pub use shrink::Shrink;
+
 use crate::config::DataFormat;
 
 pub mod bad_images;
@@ -24,6 +26,7 @@ mod prepare;
 mod queue;
 pub mod sampler;
 pub mod set;
+mod shrink;
 mod slot;
 pub mod shape;
 pub mod source;
@@ -96,9 +99,11 @@ pub struct Image {
     pub pixels: Vec<u8>,
 }
 
-/// A part of a picture, in whole pixels.
+/// A part of a picture that may be decoded smaller than it is, in whole pixels of the smaller one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Area {
+    /// How much smaller.
+    pub shrink: Shrink,
     /// Column and row of its first pixel.
     pub from: [u32; 2],
     /// Columns and rows.
@@ -110,16 +115,18 @@ pub struct Area {
 pub struct Cut {
     /// What was decoded.
     pub image: Image,
-    /// Column and row of its first pixel in the whole picture.
+    /// How much smaller than it is.
+    pub shrink: Shrink,
+    /// Column and row of its first pixel in the whole picture, as it was decoded.
     pub from: [u32; 2],
-    /// Width and height of the whole picture.
+    /// Width and height of the whole picture, as it is.
     pub whole: [u32; 2],
 }
 
 impl From<Image> for Cut {
     fn from(image: Image) -> Self {
         let whole = [image.width, image.height];
-        Self { image, from: [0, 0], whole }
+        Self { image, shrink: Shrink::None, from: [0, 0], whole }
     }
 }
 

@@ -11,7 +11,7 @@ use crate::config::{Crop, Look};
 use super::crop::{self, Part};
 use super::jitter::{self, Changes};
 use super::jpeg::Scratch;
-use super::{Area, Cut, Image, Normalization};
+use super::{Area, Cut, Image, Normalization, Shrink};
 
 /// How a sample is looked at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -150,24 +150,28 @@ impl Recipe {
     ///
     /// A random crop is cut out and then resized. Of other views the resizing filter reaches over
     /// the edge, as it does where a picture is resized first and cropped then. Of those of the
-    /// largest square all of the picture is decoded, which keeps the bits of runs without keys.
+    /// largest square all of the picture is decoded, which keeps the bits of runs without keys. With
+    /// scaled decoding all views take what leaves the resizing the least to do, but something.
     pub(super) fn area(&self, view: View, image: [u32; 2]) -> Option<Area> {
-        let Part { left, top, width, height } = self.draws(view, image).part;
-        if self.cuts(view) {
-            // Whole numbers of a random crop, below 2^32.
-            let [from, size] =
-                [[left, top], [width, height]].map(|pair| pair.map(|side| side as u32));
-            return Some(Area { from, size });
-        }
-        self.resizes(view).then(|| {
-            let axes = [(left, width, image[0]), (top, height, image[1])];
-            let axes = axes.map(|(from, length, whole)| {
-                let reach = (length / f64::from(self.size)).max(1.0) + 1.0;
+        let part = self.draws(view, image).part;
+        let shrink = match self.look.scaled_decoding {
+            true => Shrink::most([part.width, part.height], self.size),
+            false => Shrink::None,
+        };
+        let partly = self.cuts(view) || self.resizes(view) || shrink != Shrink::None;
+        partly.then(|| {
+            let Part { left, top, width, height } = part.decoded(shrink);
+            let [wide, high] = image.map(|side| side.div_ceil(shrink.times()));
+            let axes = [(left, width, wide), (top, height, high)].map(|(from, length, whole)| {
+                let reach = match self.cuts(view) {
+                    true => 0.0,
+                    false => (length / f64::from(self.size)).max(1.0) + 1.0,
+                };
                 let end = (from + length + reach).ceil().min(f64::from(whole)) as u32;
                 let start = (from - reach).floor().max(0.0) as u32;
                 (start, end - start)
             });
-            Area { from: axes.map(|axis| axis.0), size: axes.map(|axis| axis.1) }
+            Area { shrink, from: axes.map(|axis| axis.0), size: axes.map(|axis| axis.1) }
         })
     }
 
@@ -188,16 +192,16 @@ impl Recipe {
 
     /// Leaves what the view shows in the bench, as it was drawn.
     fn show(&self, bench: &mut Bench, cut: &Cut, view: View) -> Result<Draws, String> {
-        let Cut { image, from, whole } = cut;
+        let Cut { image, shrink, from, whole } = cut;
         check(image)?;
         let draws = self.draws(view, *whole);
-        let Part { left, top, .. } = draws.part;
-        let [left, top] = [left - f64::from(from[0]), top - f64::from(from[1])];
+        let part = draws.part.decoded(*shrink);
+        let [left, top] = [part.left - f64::from(from[0]), part.top - f64::from(from[1])];
         if left < 0.0 || top < 0.0 {
             return Err("the decoder left out what the view shows".into());
         }
-        let part = Part { left, top, ..draws.part };
-        match self.cuts(view) {
+        let part = Part { left, top, ..part };
+        match self.cuts(view) && *shrink == Shrink::None {
             false => self.resize(bench, image, part)?,
             true => self.resize_cut(bench, image, part)?,
         }

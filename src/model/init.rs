@@ -2,6 +2,7 @@
 //! which IEEE 754 defines to the last bit, so that no C library can change a run.
 
 use super::{Graph, LayerKind, Layout, TensorKind, TensorSpec};
+use crate::config::exact::logarithm;
 use crate::config::seed::{Stream, mix64, purpose};
 
 /// First parameters. Convolutions: normal, variance 2 / fan-out (He et al. 2015, as torchvision's
@@ -90,36 +91,10 @@ fn polar(stream: &mut Stream) -> (f64, f64) {
     (0.0, 0.0)
 }
 
-/// Natural logarithm of a positive normal number by `2 atanh((m - 1) / (m + 1))` over a mantissa
-/// within [sqrt(1/2), sqrt(2)); the series is exact to 1e-16 after its terms below.
-fn logarithm(x: f64) -> f64 {
-    const TERMS: u32 = 11;
-    let bits = x.to_bits();
-    let mut exponent = ((bits >> 52) & 0x7ff) as i64 - 1023;
-    let mut mantissa = f64::from_bits((bits & ((1 << 52) - 1)) | (1023 << 52));
-    if mantissa > std::f64::consts::SQRT_2 {
-        mantissa *= 0.5;
-        exponent += 1;
-    }
-    let s = (mantissa - 1.0) / (mantissa + 1.0);
-    let square = s * s;
-    let series = (0..TERMS).rev().fold(0.0, |sum, k| sum * square + 1.0 / f64::from(2 * k + 1));
-    2.0 * s * series + exponent as f64 * std::f64::consts::LN_2
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::model::{catalogue, layout};
-
-    #[test]
-    fn the_logarithm_agrees_with_the_library() {
-        let mut stream = Stream::new(&[9]);
-        for _ in 0..10_000 {
-            let x = stream.unit() + 1e-12;
-            assert!((logarithm(x) - x.ln()).abs() <= 4e-16 * x.ln().abs().max(1.0), "{x}");
-        }
-    }
 
     #[test]
     fn weights_have_the_stated_mean_and_variance() {

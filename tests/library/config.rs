@@ -146,6 +146,10 @@ fn looks_keep_to_their_ranges() {
     for key in ["data.flip=0.2", "data.color_jitter={hue=0.1}"] {
         refused(GOOD, &[key, "data.augment=false"], &[&key[..9], "leave one"]);
     }
+    let scaled = "data.scaled_decoding=true";
+    refused(GOOD, &[scaled, "data.format=cifar10"], &["data.scaled_decoding", "JPEGs"]);
+    refused(GOOD, &["data.scaled_decoding=2"], &["data.scaled_decoding", "true or false"]);
+    assert!(load(GOOD, &[scaled]).expect("of an image folder").data.look().scaled_decoding);
     let good = ["data.resize=256", "data.flip=0", "data.color_jitter={hue=0.5, contrast=0.4}"];
     let look = load(GOOD, &good).expect("within its ranges").data.look();
     assert_eq!((look.resize, look.flip), (Some(256), 0.0));

@@ -4,6 +4,7 @@ usage: torchvision.py FOLDER SEED SIZE LOOK. FOLDER/list has lines "SAMPLE PATH"
   random             RandomResizedCrop, flip
   resized SHORTER    Resize, CenterCrop, flip
   jittered B C S H   CenterCrop, flip, ColorJitter
+  drafted            what Pillow's draft decodes at that SIZE, flip
 Draws come from torchvision's own get_params, whose random numbers are taken from the sample's
 stream (src/config/seed.rs). Writes FOLDER/pillow and FOLDER/tensor: levels, planes of SIZE x SIZE.
 """
@@ -113,9 +114,12 @@ def views(look, size, stream, image, data):
     return cuts
 
 
-def read(path):
-    image = Image.open(path).convert("RGB")
-    if path.endswith(".jpg"):
+def read(path, look, size):
+    image = Image.open(path)
+    if look[0] == "drafted":
+        image.draft("RGB", (size, size))
+    image = image.convert("RGB")
+    if path.endswith(".jpg") and look[0] != "drafted":
         return image, io.decode_jpeg(io.read_file(path), mode=io.ImageReadMode.RGB)
     return image, pillow.pil_to_tensor(image)
 
@@ -126,7 +130,7 @@ def main():
         for line in (folder / "list").read_text().splitlines():
             sample, path = line.split(" ", 1)
             stream = Stream(seed, AUGMENT, EPOCH, int(sample))
-            cut, levels = views(look, size, stream, *read(path))
+            cut, levels = views(look, size, stream, *read(path, look, size))
             of_pillow.write(np.ascontiguousarray(np.asarray(cut).transpose(2, 0, 1)).tobytes())
             of_tensor.write(levels.contiguous().numpy().tobytes())
 

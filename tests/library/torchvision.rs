@@ -32,10 +32,13 @@ type Draw = dyn Fn(u64) -> (Vec<u8>, &'static str);
 /// Pictures of all the forms that are decoded in parts.
 fn jpeg(number: u64) -> (Vec<u8>, &'static str) {
     let size = [300 + 7 * number as u32, 500 - 9 * number as u32];
+    (encode(&photograph::draw(number, size[0], size[1]), form(number)), "jpg")
+}
+
+fn form(number: u64) -> Form {
     let chroma = [[2, 2], [2, 1], [1, 1]][number as usize % 3];
     let restart = if number.is_multiple_of(4) { 9 } else { 0 };
-    let form = Form { quality: 75 + number as u32 % 20, chroma, restart };
-    (encode(&photograph::draw(number, size[0], size[1]), form), "jpg")
+    Form { quality: 75 + number as u32 % 20, chroma, restart }
 }
 
 /// Pictures whose levels are those of the file.
@@ -82,11 +85,12 @@ fn levels(plane: &[f32], channel: usize) -> Vec<u8> {
     plane.iter().map(|&value| level(value).round() as u8).collect()
 }
 
-/// Largest difference between ours and torchvision's levels, the share of those that differ, and
-/// of those that differ by more than one.
+/// Largest and mean difference between ours and torchvision's levels, the share of those that
+/// differ, and of those that differ by more than one.
 #[derive(Debug)]
 struct Apart {
     most: u8,
+    mean: f64,
     share: f64,
     beyond_one: f64,
 }
@@ -120,7 +124,8 @@ fn compare(python: &Path, place: &Path, data: &Data, look: &str) -> [Apart; 2] {
         });
         let most = counts.iter().rposition(|&count| count > 0).unwrap() as u8;
         let share = |from: usize| counts[from..].iter().sum::<usize>() as f64 / theirs.len() as f64;
-        let apart = Apart { most, share: share(1), beyond_one: share(2) };
+        let mean = (1..256).map(share).sum();
+        let apart = Apart { most, mean, share: share(1), beyond_one: share(2) };
         println!("{look}, {pipeline}, {}: {apart:?}", data.image_size);
         apart
     })
@@ -146,6 +151,42 @@ fn random_crops_are_torchvisions() {
         let data = data(&folder, image_size, CropKind::Random);
         for apart in compare(&python, place.path(), &data, "random") {
             assert!(apart.most <= 1 && apart.share < 0.3, "{apart:?}");
+        }
+    }
+}
+
+#[test]
+fn pictures_that_are_decoded_smaller_are_pillows_drafts() {
+    let Some(python) = python() else { return };
+    for (image_size, times) in [(101, 2), (75, 4), (33, 8)] {
+        let place = tempfile::tempdir().unwrap();
+        let folder = place.path().join("pictures");
+        let side = image_size * times;
+        write(&folder, &move |number| {
+            let form = Form { quality: 60 + number as u32, ..form(number) };
+            (encode(&photograph::draw(number, side, side), form), "jpg")
+        });
+        let scaled_decoding = Some(true);
+        let data = Data { scaled_decoding, ..data(&folder, image_size, CropKind::Center) };
+        for apart in compare(&python, place.path(), &data, "drafted") {
+            assert_eq!(apart.most, 0, "{apart:?}");
+        }
+        let whole = Data { scaled_decoding: None, ..data.clone() };
+        assert!(ours(&whole).0 != ours(&data).0, "it is another way");
+    }
+}
+
+#[test]
+fn random_crops_of_smaller_pictures_are_torchvisions_but_for_a_few_levels() {
+    let Some(python) = python() else { return };
+    let place = tempfile::tempdir().unwrap();
+    let folder = place.path().join("pictures");
+    write(&folder, &jpeg);
+    for image_size in [32, 64] {
+        let scaled_decoding = Some(true);
+        let data = Data { scaled_decoding, ..data(&folder, image_size, CropKind::Random) };
+        for apart in compare(&python, place.path(), &data, "random") {
+            assert!(apart.mean < 2.5 && apart.most < 40, "{apart:?}");
         }
     }
 }

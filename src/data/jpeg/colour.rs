@@ -1,6 +1,35 @@
 //! From planes to pixels: chroma is interpolated as libjpeg does it by default (a triangle over
 //! the nearest samples), and turned into red, green and blue with its 16-bit factors.
 
+/// How a plane of chroma becomes as wide and high as luma.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) enum Spread {
+    /// It is.
+    #[default]
+    Same,
+    /// Twice as wide, interpolated.
+    Wide,
+    /// Twice as wide and high, interpolated.
+    WideAndTall,
+    /// Each level twice: of planes that libjpeg does not interpolate.
+    Twice,
+}
+
+impl Spread {
+    /// Columns (axis 0) or rows (1) of the plane, of `side` in all, that so many of luma need from
+    /// `from` on: first and number.
+    pub(super) fn needs(self, axis: usize, from: usize, count: usize, side: usize) -> [usize; 2] {
+        match (self, axis) {
+            (Self::WideAndTall, _) | (Self::Wide, 0) => {
+                let (first, count) = Levels::around(from, count, side);
+                [first, count]
+            }
+            (Self::Twice, 0) => [from / 2, (from + count).div_ceil(2) - from / 2],
+            _ => [from, count],
+        }
+    }
+}
+
 /// A plane of levels: the part of it that was decoded.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Levels<'a> {
@@ -61,8 +90,7 @@ pub(super) struct Rows {
 }
 
 impl Rows {
-    /// Chroma of `count` pixels of row `y` from column `x` on. `times`: how many times luma is
-    /// wider and higher.
+    /// Chroma of `count` pixels of row `y` from column `x` on.
     #[inline(always)]
     pub(super) fn chroma(
         &mut self,
@@ -70,18 +98,23 @@ impl Rows {
         plane: &Levels<'_>,
         [x, y]: [usize; 2],
         count: usize,
-        times: [u32; 2],
+        spread: Spread,
     ) {
         let out = &mut self.chroma[which];
         out.clear();
-        if times == [1, 1] {
-            out.extend_from_slice(plane.row(y, x, count));
-            return;
+        match spread {
+            Spread::Same => return out.extend_from_slice(plane.row(y, x, count)),
+            Spread::Twice => {
+                let [first, width] = spread.needs(0, x, count, plane.size[0]);
+                let twice = plane.row(y, first, width).iter().flat_map(|&level| [level; 2]);
+                return out.extend(twice.skip(x % 2).take(count));
+            }
+            Spread::Wide | Spread::WideAndTall => {}
         }
         let (first, width) = Levels::around(x, count, plane.size[0]);
         self.sums.clear();
         self.sums.resize(width, 0);
-        let scale = if times[1] == 2 {
+        let scale = if spread == Spread::WideAndTall {
             plane.tall(y, first, &mut self.sums);
             Scale { shift: 4, halves: [8, 7] }
         } else {

@@ -5,13 +5,15 @@ use std::ops::Range;
 use kintsugi_ffi::wide::{Wide, wide};
 
 use super::bits::{Bits, Plain};
-use super::colour::{Levels, Rows};
+use super::colour::{Levels, Rows, Spread};
 use super::header::{Header, Plane, Tables};
 use super::{NotOurs, inverse};
-use crate::data::Area;
+use crate::data::{Area, Shrink};
 
-/// Columns and rows of a block.
+/// Columns and rows of a block in the file.
 const BLOCK: usize = 8;
+/// Narrower planes of a picture that is decoded smaller are not interpolated by libjpeg.
+const SPREAD_WIDTH_MIN: usize = 3;
 
 /// What is used again from file to file.
 #[derive(Debug, Default)]
@@ -63,7 +65,8 @@ impl<'a> Jpeg<'a> {
         self.header.size
     }
 
-    /// The area's pixels: RGB, row by row. The area lies inside the picture.
+    /// The area's pixels: RGB, row by row. The area lies inside the picture as it is decoded, whose
+    /// sides are rounded up.
     pub(in crate::data) fn decode(self, area: Area) -> Result<Vec<u8>, NotOurs> {
         let Self { header, bytes, scratch } = self;
         scratch.plain.take(&bytes[header.data..])?;
@@ -71,7 +74,7 @@ impl<'a> Jpeg<'a> {
         layout.check_segments(&header, &scratch.plain)?;
         for (plane, levels) in scratch.planes.iter_mut().enumerate().take(header.count) {
             let [columns, rows] = &layout.needed[plane];
-            let count = columns.len() * rows.len() * BLOCK * BLOCK;
+            let count = columns.len() * rows.len() * layout.sides[plane].pow(2);
             // What is left of the picture before is overwritten: every needed block is decoded.
             levels.resize(count, 0);
         }
@@ -90,8 +93,12 @@ struct Layout {
     /// Units across and down.
     units: [usize; 2],
     needed: [Needed; 3],
+    /// Levels across and down of a block as it is decoded: 1, 2, 4 or 8.
+    sides: [usize; 3],
     /// Sides of the planes in levels.
     sizes: [[usize; 2]; 3],
+    /// Of the planes of chroma.
+    spread: Spread,
     /// Rows of units down to the last that is needed.
     end: usize,
 }
@@ -100,7 +107,8 @@ impl Layout {
     fn of(header: &Header, area: Area) -> Result<Self, NotOurs> {
         let inside = |axis: usize| {
             let end = area.from[axis].checked_add(area.size[axis]);
-            area.size[axis] > 0 && end.is_some_and(|end| end <= header.size[axis])
+            let whole = header.size[axis].div_ceil(area.shrink.times());
+            area.size[axis] > 0 && end.is_some_and(|end| end <= whole)
         };
         if !inside(0) || !inside(1) {
             return Err(NotOurs);
@@ -108,26 +116,49 @@ impl Layout {
         let most = header.planes[0].blocks;
         let units =
             [0, 1].map(|axis| (header.size[axis] as usize).div_ceil(BLOCK * most[axis] as usize));
-        let mut layout =
-            Self { units, needed: [const { [0..0, 0..0] }; 3], sizes: [[0; 2]; 3], end: 0 };
+        let needed = [const { [0..0, 0..0] }; 3];
+        let (sides, sizes, spread) = ([0; 3], [[0; 2]; 3], Spread::Same);
+        let mut layout = Self { units, needed, sides, sizes, spread, end: 0 };
         for (plane, info) in header.planes.iter().enumerate().take(header.count) {
-            for (axis, &most) in most.iter().enumerate() {
-                let times = (most / info.blocks[axis]) as usize;
-                let size = (header.size[axis] as usize).div_ceil(times);
+            layout.size(header, plane, area.shrink);
+            let spread = if plane == 0 { Spread::Same } else { layout.spread };
+            let side = layout.sides[plane];
+            for axis in 0..2 {
                 let (from, count) = (area.from[axis] as usize, area.size[axis] as usize);
-                let (first, count) = match times {
-                    1 => (from, count),
-                    _ => Levels::around(from, count, size),
-                };
-                let needed = first / BLOCK..(first + count).div_ceil(BLOCK);
+                let [first, count] = spread.needs(axis, from, count, layout.sizes[plane][axis]);
+                let needed = first / side..(first + count).div_ceil(side);
                 if axis == 1 {
                     layout.end = layout.end.max(needed.end.div_ceil(info.blocks[1] as usize));
                 }
                 layout.needed[plane][axis] = needed;
-                layout.sizes[plane][axis] = size;
             }
         }
         Ok(layout)
+    }
+
+    /// How a plane is decoded. Chroma of half luma's size needs no interpolation where its blocks
+    /// keep twice as many levels: so does libjpeg.
+    fn size(&mut self, header: &Header, plane: usize, shrink: Shrink) {
+        let least = BLOCK / shrink.times() as usize;
+        let most = header.planes[0].blocks.map(|blocks| blocks as usize * least);
+        let blocks = header.planes[plane].blocks.map(|blocks| blocks as usize);
+        let fits = |side: usize| (0..2).all(|axis| most[axis].is_multiple_of(blocks[axis] * side));
+        let side = [8, 4, 2, 1].into_iter().find(|&side| side >= least && fits(side));
+        let side = side.unwrap_or(least);
+        self.sides[plane] = side;
+        self.sizes[plane] = [0, 1].map(|axis| {
+            let whole = BLOCK / least * most[axis];
+            (header.size[axis] as usize * blocks[axis] * side).div_ceil(whole)
+        });
+        if plane > 0 {
+            let plain = shrink == Shrink::Eighth || self.sizes[plane][0] < SPREAD_WIDTH_MIN;
+            self.spread = match [0, 1].map(|axis| most[axis] / (blocks[axis] * side)) {
+                [2, 2] => Spread::WideAndTall,
+                [2, _] if plain => Spread::Twice,
+                [2, _] => Spread::Wide,
+                _ => Spread::Same,
+            };
+        }
     }
 
     /// Restart markers stand where the header says.
@@ -144,8 +175,8 @@ impl Layout {
         let [columns, rows] = &self.needed[plane];
         Levels {
             levels,
-            stride: columns.len() * BLOCK,
-            from: [columns.start * BLOCK, rows.start * BLOCK],
+            stride: columns.len() * self.sides[plane],
+            from: [columns.start, rows.start].map(|block| block * self.sides[plane]),
             size: self.sizes[plane],
         }
     }
@@ -231,11 +262,15 @@ impl Blocks<'_> {
         }
         let mut block = [0; 64];
         let last = bits.block(tables, &self.tables.quant[info.quant], constant, &mut block)?;
-        let stride = columns.len() * BLOCK;
-        let start = (y - rows.start) * BLOCK * stride + (x - columns.start) * BLOCK;
-        match last {
-            0 => inverse::even(block[0], &mut self.planes[plane], start, stride),
-            _ => inverse::levels(&block, &mut self.planes[plane], start, stride),
+        let side = self.layout.sides[plane];
+        let stride = columns.len() * side;
+        let start = (y - rows.start) * side * stride + (x - columns.start) * side;
+        let levels = &mut self.planes[plane];
+        match (last, side) {
+            (0, _) | (_, 1) => inverse::even(block[0], side, levels, start, stride),
+            (_, 2) => inverse::quarter(&block, levels, start, stride),
+            (_, 4) => inverse::half(&block, levels, start, stride),
+            _ => inverse::levels(&block, levels, start, stride),
         }
         Ok(())
     }
@@ -260,7 +295,6 @@ impl Wide for Pixels<'_> {
         let [width, left, top] =
             [area.size[0], area.from[0], area.from[1]].map(|pixels| pixels as usize);
         let luma = layout.levels(0, &planes[0]);
-        let times = header.planes[0].blocks;
         for (y, out) in out.chunks_exact_mut(3 * width).enumerate() {
             let luma = luma.row(top + y, left, width);
             if header.count == 1 {
@@ -271,7 +305,7 @@ impl Wide for Pixels<'_> {
             }
             for which in 0..2 {
                 let plane = layout.levels(1 + which, &planes[1 + which]);
-                rows.chroma(which, &plane, [left, top + y], width, times);
+                rows.chroma(which, &plane, [left, top + y], width, layout.spread);
             }
             rows.colours(luma, out);
         }

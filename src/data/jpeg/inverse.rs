@@ -1,6 +1,7 @@
 //! The inverse cosine transform of a block, with the integers of the Independent JPEG Group's
 //! accurate method (Loeffler, Ligtenberg and Moschytz 1989, 12 multiplications and 32 additions a
-//! line): the same grey levels as libjpeg's, bit for bit.
+//! line): the same grey levels as libjpeg's, bit for bit. Smaller transforms give the means of two or
+//! four neighbours of a line, which take fewer coefficients and products.
 
 /// Bits behind the point of the factors.
 const FACTOR_BITS: u32 = 13;
@@ -85,14 +86,82 @@ pub(super) fn levels(block: &[i32; 64], plane: &mut [u8], start: usize, stride: 
     }
 }
 
-/// The same for a block that has its constant part only.
+/// The same, `side` levels a line, for a block that has its constant part only.
 #[inline(always)]
-pub(super) fn even(constant: i32, plane: &mut [u8], start: usize, stride: usize) {
+pub(super) fn even(constant: i32, side: usize, plane: &mut [u8], start: usize, stride: usize) {
     let level = ((constant.wrapping_add(4) >> 3) + 128).clamp(0, 255) as u8;
-    for y in 0..8 {
+    for y in 0..side {
         let from = start + y * stride;
-        if let Some(out) = plane.get_mut(from..from + 8) {
+        if let Some(out) = plane.get_mut(from..from + side) {
             out.fill(level);
+        }
+    }
+}
+
+/// The sum of coefficients times factors.
+#[inline(always)]
+fn product<const N: usize>(coefficients: [i32; N], factors: [i32; N]) -> i32 {
+    (0..N).fold(0, |sum: i32, at| sum.wrapping_add(coefficients[at].wrapping_mul(factors[at])))
+}
+
+/// One line: eight coefficients to the means of two neighbours each, `FACTOR_BITS + 1` too large.
+#[inline(always)]
+fn means_of_two(c: [i32; 8]) -> [i32; 4] {
+    let constant = c[0] << (FACTOR_BITS + 1);
+    let even = product([c[2], c[6]], [15137, -6270]);
+    let (outer, inner) = (constant.wrapping_add(even), constant.wrapping_sub(even));
+    let odd = [c[1], c[3], c[5], c[7]];
+    let first = product(odd, [20995, 7373, -4926, -4176]);
+    let second = product(odd, [8697, -17799, 11893, -1730]);
+    [
+        outer.wrapping_add(first),
+        inner.wrapping_add(second),
+        inner.wrapping_sub(second),
+        outer.wrapping_sub(first),
+    ]
+}
+
+/// One line: eight coefficients to the means of four neighbours each, `FACTOR_BITS + 2` too large.
+#[inline(always)]
+fn means_of_four(c: [i32; 8]) -> [i32; 2] {
+    let constant = c[0] << (FACTOR_BITS + 2);
+    let odd = product([c[1], c[3], c[5], c[7]], [29692, -10426, 6967, -5906]);
+    [constant.wrapping_add(odd), constant.wrapping_sub(odd)]
+}
+
+/// Four levels a line of a dequantised block, each the mean of two by two.
+#[inline(always)]
+pub(super) fn half(block: &[i32; 64], plane: &mut [u8], start: usize, stride: usize) {
+    means(block, means_of_two, 1, &mut plane[start..], stride);
+}
+
+/// Two levels a line, each the mean of four by four.
+#[inline(always)]
+pub(super) fn quarter(block: &[i32; 64], plane: &mut [u8], start: usize, stride: usize) {
+    means(block, means_of_four, 2, &mut plane[start..], stride);
+}
+
+/// `line`: eight coefficients to `N` sums, `FACTOR_BITS + more` too large.
+#[inline(always)]
+fn means<const N: usize>(
+    block: &[i32; 64],
+    line: impl Fn([i32; 8]) -> [i32; N],
+    more: u32,
+    out: &mut [u8],
+    stride: usize,
+) {
+    let rounded = |sum: i32, shift: u32| sum.wrapping_add(1 << (shift - 1)) >> shift;
+    let mut columns = [[0; 8]; N];
+    for x in 0..8 {
+        let sums = line(std::array::from_fn(|y| block[8 * y + x]));
+        for (row, sum) in columns.iter_mut().zip(sums) {
+            row[x] = rounded(sum, FACTOR_BITS - KEPT_BITS + more);
+        }
+    }
+    for (row, out) in columns.into_iter().zip(out.chunks_mut(stride)) {
+        for (out, sum) in out.iter_mut().zip(line(row)) {
+            let level = rounded(sum, FACTOR_BITS + KEPT_BITS + 3 + more);
+            *out = (level + 128).clamp(0, 255) as u8;
         }
     }
 }

@@ -8,7 +8,7 @@ use zune_core::options::DecoderOptions;
 use zune_jpeg::JpegDecoder;
 
 use super::*;
-use crate::data::{Area, Image, photograph};
+use crate::data::{Area, Image, Shrink, photograph};
 
 /// The whole decoder as `source::decode` asks it; `None`: it refuses.
 fn whole_decoder(bytes: &[u8]) -> Option<Vec<u8>> {
@@ -22,10 +22,17 @@ fn decode(bytes: &[u8], scratch: &mut Scratch, area: Area) -> Option<Vec<u8>> {
 }
 
 fn whole(bytes: &[u8], scratch: &mut Scratch) -> Option<Vec<u8>> {
-    let jpeg = Jpeg::open(bytes, scratch).ok()?;
-    let size = jpeg.size();
-    jpeg.decode(Area { from: [0, 0], size }).ok()
+    smaller(bytes, scratch, Shrink::None)
 }
+
+/// The whole picture, smaller.
+fn smaller(bytes: &[u8], scratch: &mut Scratch, shrink: Shrink) -> Option<Vec<u8>> {
+    let jpeg = Jpeg::open(bytes, scratch).ok()?;
+    let size = jpeg.size().map(|side| side.div_ceil(shrink.times()));
+    jpeg.decode(Area { shrink, from: [0, 0], size }).ok()
+}
+
+const SHRINKS: [Shrink; 4] = [Shrink::None, Shrink::Half, Shrink::Quarter, Shrink::Eighth];
 
 fn picture(number: u64, [width, height]: [u32; 2], channels: u32) -> Image {
     let mut image = photograph::draw(number, width, height);
@@ -62,21 +69,54 @@ proptest! {
         size in [6u32..120, 1u32..120],
         number in 0u64..50,
         shares in [0.0f64..1.0, 0.0..1.0, 0.0..1.0, 0.0..1.0],
+        shrink in prop::sample::select(SHRINKS.to_vec()),
     ) {
         let bytes = encode(&picture(number, size, channels), form);
         let scratch = &mut Scratch::default();
-        let all = whole(&bytes, scratch).expect("a file of our kind");
+        let all = smaller(&bytes, scratch, shrink).expect("a file of our kind");
+        let size = size.map(|side| side.div_ceil(shrink.times()));
         prop_assert_eq!(all.len(), 3 * (size[0] * size[1]) as usize);
         let side = |axis: usize| 1 + (shares[axis] * f64::from(size[axis])) as u32;
         let part = [0, 1].map(|axis| side(axis).min(size[axis]));
         let from = [0, 1].map(|axis| {
             (shares[2 + axis] * f64::from(size[axis] - part[axis] + 1)) as u32
         });
-        let area = Area { from, size: part };
+        let area = Area { shrink, from, size: part };
         // The same buffers as before, and others.
         let found = decode(&bytes, scratch, area);
         prop_assert_eq!(&found, &Some(piece(&all, size[0], area)));
         prop_assert_eq!(&found, &decode(&bytes, &mut Scratch::default(), area));
+    }
+
+    /// What is decoded smaller is the mean of the pixels that became one: each of them is rounded by
+    /// up to a half, and so is the mean.
+    #[test]
+    fn a_smaller_picture_is_the_mean_of_the_whole_one(
+        quality in 5u32..=100,
+        size in [8u32..100, 8u32..100],
+        number in 0u64..50,
+        shrink in prop::sample::select(SHRINKS[1..].to_vec()),
+    ) {
+        let form = Form { quality, chroma: [1, 1], restart: 0 };
+        let bytes = encode(&picture(number, size, 1), form);
+        let all = whole(&bytes, &mut Scratch::default()).expect("a file of our kind");
+        let small = smaller(&bytes, &mut Scratch::default(), shrink).expect("the same file");
+        let times = shrink.times();
+        let stride = size[0].div_ceil(times);
+        for y in 0..size[1] / times {
+            for x in 0..size[0] / times {
+                let from = [x * times, y * times];
+                let square = Area { shrink: Shrink::None, from, size: [times; 2] };
+                let square = piece(&all, size[0], square);
+                // Levels beyond the ends were cut off in the whole picture only.
+                if square.iter().any(|level| matches!(level, 0 | 255)) {
+                    continue;
+                }
+                let mean = square.iter().copied().map(f64::from).sum::<f64>() / square.len() as f64;
+                let found = f64::from(small[3 * (y * stride + x) as usize]);
+                prop_assert!((found - mean).abs() <= 1.05, "{found}, not {mean}, at {x} {y}");
+            }
+        }
     }
 
     /// The two round transforms, interpolation and colours differently: luma by up to 2, chroma by
@@ -119,7 +159,7 @@ proptest! {
             prop_assert_eq!(theirs.map(|pixels| pixels.len()), Some(ours.len()));
         }
         // Any part of it, and the same buffers for a good file.
-        let area = Area { from: [0, 0], size: [1, 1] };
+        let area = Area { shrink: Shrink::None, from: [0, 0], size: [1, 1] };
         let _ = decode(&bytes, scratch, area);
         let good = encode(&picture(2, size, channels), form);
         prop_assert_eq!(whole(&good, scratch), whole(&good, &mut Scratch::default()));
@@ -136,7 +176,7 @@ proptest! {
 fn a_file_cut_anywhere_is_refused_even_if_the_part_lies_before_the_cut() {
     let form = Form { quality: 80, chroma: [2, 2], restart: 0 };
     let bytes = encode(&picture(3, [40, 40], 3), form);
-    let area = Area { from: [0, 0], size: [8, 8] };
+    let area = Area { shrink: Shrink::None, from: [0, 0], size: [8, 8] };
     let scratch = &mut Scratch::default();
     assert!(decode(&bytes, scratch, area).is_some());
     for end in 0..bytes.len() {
@@ -149,10 +189,16 @@ fn other_forms_and_areas_outside_are_not_ours() {
     let form = Form { quality: 80, chroma: [2, 2], restart: 0 };
     let good = encode(&picture(3, [40, 40], 3), form);
     let scratch = &mut Scratch::default();
-    for (from, size) in
-        [([0, 0], [41, 1]), ([40, 0], [1, 1]), ([0, 0], [0, 1]), ([1, 1], [1, u32::MAX])]
-    {
-        assert_eq!(decode(&good, scratch, Area { from, size }), None, "{from:?} {size:?}");
+    for (shrink, from, size) in [
+        (Shrink::None, [0, 0], [41, 1]),
+        (Shrink::None, [40, 0], [1, 1]),
+        (Shrink::None, [0, 0], [0, 1]),
+        (Shrink::None, [1, 1], [1, u32::MAX]),
+        (Shrink::Half, [0, 0], [21, 1]),
+        (Shrink::Eighth, [0, 5], [1, 1]),
+    ] {
+        let area = Area { shrink, from, size };
+        assert_eq!(decode(&good, scratch, area), None, "{area:?}");
     }
     let frame = good.windows(2).position(|two| two == [0xFF, 0xC0]).expect("a frame");
     let with = |at: usize, value: u8| {
@@ -165,6 +211,7 @@ fn other_forms_and_areas_outside_are_not_ours() {
     assert_eq!(with(9, 4), None, "four planes");
     assert_eq!(with(11, 0x41), None, "other sizes of chroma");
 }
+
 #[test]
 fn factors_of_nothing_and_symbols_that_no_difference_has_are_not_ours() {
     let good = encode(&picture(3, [40, 40], 1), Form { quality: 80, chroma: [1, 1], restart: 0 });

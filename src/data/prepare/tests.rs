@@ -119,10 +119,10 @@ fn the_middle_of_a_resized_picture_needs_no_more_than_its_area() {
     let image = picture(200, 120, level);
     let recipe = identity(24, 3).looking(Look { resize: Some(30), ..Look::default() });
     let area = recipe.area(View::Centre, [200, 120]).expect("a part is enough");
-    let Area { from: [left, top], size: [width, height] } = area;
+    let Area { from: [left, top], size: [width, height], .. } = area;
     assert!(width < 120 && height < 120, "{area:?}");
     let part = picture(width, height, |x, y| level(x + left, y + top));
-    let cut = Cut { image: part, from: area.from, whole: [200, 120] };
+    let cut = Cut { image: part, shrink: area.shrink, from: area.from, whole: [200, 120] };
     let mut out = vec![f32::NAN; recipe.values()];
     recipe.fill(&mut Bench::default(), &cut, View::Centre, &mut out).expect("prepared");
     assert_eq!(out, run(&recipe, &image, View::Centre));

@@ -55,7 +55,7 @@ fn jpeg_part(
     let area = wanted(whole)?;
     let pixels = jpeg.decode(area).ok()?;
     let image = Image { width: area.size[0], height: area.size[1], channels: 3, pixels };
-    Some(Cut { image, from: area.from, whole })
+    Some(Cut { image, shrink: area.shrink, from: area.from, whole })
 }
 
 /// What the first bytes say of a file that is no JPEG.

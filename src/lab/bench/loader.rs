@@ -27,6 +27,8 @@ pub struct Options {
     pub files: u64,
     /// Pictures that are asked for at once, as a worker asks for its micro-batch.
     pub micro_batch: u64,
+    /// How many times as wide and high as `SIZE` they are; above 1 scaled decoding takes turns, too.
+    pub times: u32,
     /// Passes of each.
     pub turns: u32,
 }
@@ -37,6 +39,8 @@ const SIZE: [u32; 2] = [500, 375];
 const IMAGE_SIZE: u32 = 224;
 const FORM: Form = Form { quality: 90, chroma: [2, 2], restart: 0 };
 const OURS: &str = "kintsugi";
+/// With `data.scaled_decoding`.
+const SCALED: &str = "kintsugi, scaled";
 /// The pipelines of `benches/loader.py`.
 const JUDGES: [&str; 2] = ["pillow", "torchvision.io"];
 
@@ -50,8 +54,11 @@ pub fn run(options: &Options, command: String) -> Result<Report, String> {
 
 fn measure(options: &Options, command: String, runs: &Runs) -> Result<Report, String> {
     let folder = runs.directory("photographs");
-    let sizes = write(&folder, options.files)?;
-    let ours = Ours::open(&folder, options.files, options.micro_batch)?;
+    let sizes = write(&folder, options)?;
+    let mut ours = vec![(OURS, Ours::open(&folder, options, None)?)];
+    if options.times > 1 {
+        ours.push((SCALED, Ours::open(&folder, options, Some(true))?));
+    }
     let mut judge = match &options.python {
         Some(python) => Some(Judge::start(python, &options.script, &[folder.as_os_str()])?),
         None => None,
@@ -62,7 +69,10 @@ fn measure(options: &Options, command: String, runs: &Runs) -> Result<Report, St
         if runs.asked_to_end() {
             break;
         }
-        let mut times = vec![(OURS, ours.pass(u64::from(turn))?)];
+        let mut times = Vec::new();
+        for (name, loader) in &ours {
+            times.push((*name, loader.pass(u64::from(turn))?));
+        }
         if let Some(judge) = &mut judge {
             for name in JUDGES {
                 times.push((name, judge.pass(name)?));
@@ -95,15 +105,15 @@ fn measure(options: &Options, command: String, runs: &Runs) -> Result<Report, St
 }
 
 /// Draws the pictures; the bytes of each.
-fn write(folder: &Path, files: u64) -> Result<Vec<f64>, String> {
+fn write(folder: &Path, options: &Options) -> Result<Vec<f64>, String> {
     let class = |name: &str| folder.join(name);
     let at = |path: &Path, error: std::io::Error| format!("{}: {error}", path.shown());
     for name in ["even", "odd"] {
         std::fs::create_dir_all(class(name)).map_err(|error| at(&class(name), error))?;
     }
     let mut sizes = Vec::new();
-    for number in 0..files {
-        let [width, height] = SIZE;
+    for number in 0..options.files {
+        let [width, height] = SIZE.map(|side| side * options.times);
         let file = encode(&photograph::draw(number, width, height), FORM);
         let name = if number.is_multiple_of(2) { "even" } else { "odd" };
         let path = class(name).join(format!("{number:05}.jpg"));
@@ -120,16 +130,18 @@ struct Ours {
 }
 
 impl Ours {
-    fn open(folder: &Path, files: u64, micro_batch: u64) -> Result<Self, String> {
+    fn open(folder: &Path, measured: &Options, scaled: Option<bool>) -> Result<Self, String> {
         let data = Data {
             format: DataFormat::ImageFolder,
             train: Some(folder.to_owned()),
             image_size: IMAGE_SIZE,
             crop: Some(CropKind::Random),
+            scaled_decoding: scaled,
             ..Data::default()
         };
         let set = open::open(&data, Split::Train, 0).map_err(|error| error.to_string())?;
-        let order = Order::new(files, 1, 0, micro_batch).map_err(|error| error.to_string())?;
+        let order = Order::new(measured.files, 1, 0, measured.micro_batch);
+        let order = order.map_err(|error| error.to_string())?;
         let options = LoaderOptions {
             threads: 0,
             prefetch: 0,
