@@ -110,7 +110,7 @@ enum Bench {
         #[arg(long, default_value_t = 16)]
         #[arg(value_parser = clap::value_parser!(u64).range(1..100_000))]
         micro_batch: u64,
-        /// Times as many pixels across and down as 500 x 375; above 1 scaled decoding takes turns, too
+        /// Times as wide and high as 500 x 375; above 1 scaled decoding takes turns, too
         #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=16))]
         times: u32,
         /// Passes of each

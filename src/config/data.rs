@@ -100,8 +100,8 @@ pub struct Data {
     pub flip: Option<f64>,
     /// How far colours are changed at random; unset = not at all.
     pub color_jitter: Option<ColorJitter>,
-    /// JPEGs are decoded at a half, a quarter or an eighth of their size where the view stays at least
-    /// as large as what the model sees; unset = no.
+    /// JPEGs are decoded at a half, a quarter or an eighth of their size where the view stays at
+    /// least as large as what the model sees; unset = no.
     pub scaled_decoding: Option<bool>,
     /// Decode threads per rank; 0 = as many as workers.
     pub decode_threads: u32,

@@ -1,5 +1,5 @@
-//! Functions of which a run's bits depend. Only `+ - * /` and powers of two are used, which IEEE 754
-//! defines to the last bit, so that no C library can change a run.
+//! Functions on which a run's bits depend. Only `+ - * /` and powers of two are used, which IEEE
+//! 754 defines to the last bit, so that no C library can change a run.
 
 use std::f64::consts::{LN_2, LOG2_E, SQRT_2};
 
@@ -29,8 +29,8 @@ pub fn logarithm(x: f64) -> f64 {
 /// Largest that `exponential` takes, either way: beyond it is taken for it.
 const EXPONENT_MAX: f64 = 700.0;
 
-/// e to the power of `x`, within 6e-16 of itself for small ones: a power of two times Taylor's series
-/// over what is left, at most ln(2) / 2. NaN is taken for 0.
+/// e to the power of `x`, within a factor of 1 ± 6e-16: a power of two times Taylor's series over
+/// what is left, at most ln(2) / 2. NaN is taken for 0.
 pub fn exponential(x: f64) -> f64 {
     const TERMS: u32 = 15;
     /// ln(2) in two parts, the first so short that small numbers times it are exact.

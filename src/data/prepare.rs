@@ -150,8 +150,8 @@ impl Recipe {
     ///
     /// A random crop is cut out and then resized. Of other views the resizing filter reaches over
     /// the edge, as it does where a picture is resized first and cropped then. Of those of the
-    /// largest square all of the picture is decoded, which keeps the bits of runs without keys. With
-    /// scaled decoding all views take what leaves the resizing the least to do, but something.
+    /// largest square all of the picture is decoded, which keeps the bits of runs without keys.
+    /// With scaled decoding all views take what leaves the resizing the least to do.
     pub(super) fn area(&self, view: View, image: [u32; 2]) -> Option<Area> {
         let part = self.draws(view, image).part;
         let shrink = match self.look.scaled_decoding {

@@ -1,7 +1,7 @@
 //! The inverse cosine transform of a block, with the integers of the Independent JPEG Group's
 //! accurate method (Loeffler, Ligtenberg and Moschytz 1989, 12 multiplications and 32 additions a
-//! line): the same grey levels as libjpeg's, bit for bit. Smaller transforms give the means of two or
-//! four neighbours of a line, which take fewer coefficients and products.
+//! line): the same grey levels as libjpeg's, bit for bit. Smaller transforms give the means of
+//! two or four neighbours of a line, which take fewer coefficients and products.
 
 /// Bits behind the point of the factors.
 const FACTOR_BITS: u32 = 13;

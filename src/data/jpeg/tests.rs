@@ -88,8 +88,8 @@ proptest! {
         prop_assert_eq!(&found, &decode(&bytes, &mut Scratch::default(), area));
     }
 
-    /// What is decoded smaller is the mean of the pixels that became one: each of them is rounded by
-    /// up to a half, and so is the mean.
+    /// What is decoded smaller is the mean of the pixels that became one: each of them is rounded
+    /// by up to a half, and so is the mean.
     #[test]
     fn a_smaller_picture_is_the_mean_of_the_whole_one(
         quality in 5u32..=100,

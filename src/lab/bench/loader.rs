@@ -27,7 +27,7 @@ pub struct Options {
     pub files: u64,
     /// Pictures that are asked for at once, as a worker asks for its micro-batch.
     pub micro_batch: u64,
-    /// How many times as wide and high as `SIZE` they are; above 1 scaled decoding takes turns, too.
+    /// How many times as wide and high as `SIZE`; above 1 scaled decoding takes turns, too.
     pub times: u32,
     /// Passes of each.
     pub turns: u32,
