@@ -400,7 +400,12 @@ fn check_supported(config: &Config) -> Result<(), ConfigError> {
             quoted(&device.kind),
             "\"cpu\"",
         ),
-        (device.precision != "f32", "device.precision", quoted(&device.precision), "\"f32\""),
+        (
+            !matches!(device.precision.as_str(), "f32" | "bf16"),
+            "device.precision",
+            quoted(&device.precision),
+            "\"f32\" or \"bf16\"",
+        ),
         (
             device.memory_budget.is_some(),
             "device.memory_budget",

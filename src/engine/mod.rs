@@ -39,7 +39,7 @@ pub fn open(
         Err(EngineError::Device(refusal.to_string()))
     };
     let Some(element) = ElementType::of_precision(&device.precision) else {
-        return not_yet("device.precision", &device.precision, "\"f32\"");
+        return not_yet("device.precision", &device.precision, "\"f32\" or \"bf16\"");
     };
     match device.kind.as_str() {
         "cpu" | "auto" => Ok(Box::new(Executor::new(graph, layout, element, threads)?)),
@@ -119,8 +119,9 @@ mod tests {
             Err(ConfigError::not_yet(key, value, instead).to_string())
         };
         assert_eq!(of("auto", "f32"), Ok(()));
-        assert_eq!(of("cpu", "bf16"), refusal("device.precision", "\"bf16\"", "\"f32\""));
-        assert_eq!(of("cpu", "f8"), refusal("device.precision", "\"f8\"", "\"f32\""));
+        assert_eq!(of("cpu", "bf16"), Ok(()));
+        let either = "\"f32\" or \"bf16\"";
+        assert_eq!(of("cpu", "f8"), refusal("device.precision", "\"f8\"", either));
         assert_eq!(of("cuda", "f32"), refusal("device.kind", "\"cuda\"", "\"cpu\""));
     }
 }

@@ -15,13 +15,14 @@ const STEP: f64 = 1e-5;
 const ELEMENTS_MAX: usize = 60;
 const DROPOUT_KEY: [u64; 3] = [11, 12, 13];
 
-struct Case {
-    graph: Graph,
-    layout: Layout,
-    parameters: Vec<f32>,
-    statistics: Vec<f32>,
-    images: Vec<f32>,
-    labels: Vec<u32>,
+/// A micro-batch of a model.
+pub struct Case {
+    pub graph: Graph,
+    pub layout: Layout,
+    pub parameters: Vec<f32>,
+    pub statistics: Vec<f32>,
+    pub images: Vec<f32>,
+    pub labels: Vec<u32>,
 }
 
 fn case(graph: Graph, batch: usize, seed: u64) -> Case {
@@ -50,9 +51,8 @@ fn open(case: &Case) -> Box<dyn Compute> {
     engine::open(&Device::default(), &case.graph, &case.layout, 1).expect("an engine")
 }
 
-/// Loss, gradients and statistics of the engine.
-fn trained(case: &Case) -> (f64, Vec<f32>, Vec<f32>) {
-    let mut engine = open(case);
+/// Loss, gradients and statistics of an engine.
+pub fn trained(case: &Case, mut engine: Box<dyn Compute>) -> (f64, Vec<f32>, Vec<f32>) {
     let weights = &Flat { parameters: &case.parameters, statistics: &case.statistics };
     let mut gradients = vec![f32::NAN; case.layout.parameters];
     let mut statistics = vec![f32::NAN; case.layout.statistics];
@@ -72,7 +72,7 @@ fn check(case: &Case) {
     let loss = |parameters: &[f64]| {
         forward(&case.graph, &case.layout, parameters, &images, &case.labels, &mode)
     };
-    let (engine_loss, gradients, statistics) = trained(case);
+    let (engine_loss, gradients, statistics) = trained(case, open(case));
     let exact = loss(&parameters);
     assert!(
         (engine_loss - exact.loss).abs() <= 1e-5 * exact.loss.abs().max(1.0),
@@ -110,6 +110,7 @@ fn check(case: &Case) {
         }
     }
     check_inference(case);
+    crate::bf16::check(case, engine_loss, &gradients, &statistics);
 }
 
 fn check_inference(case: &Case) {

@@ -15,14 +15,31 @@ pub enum Order {
     Plain,
 }
 
-/// An f32 tensor's dimensions and physical layout.
+/// What the elements of a tensor are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Element {
+    /// IEEE 754 single precision.
+    F32,
+    /// The upper half of an f32.
+    Bf16,
+    /// Whatever else oneDNN keeps for itself.
+    Other,
+}
+
+/// A tensor's element type, dimensions and physical layout.
 pub struct MemoryDesc {
     raw: *mut sys::memory_desc,
 }
 
 impl MemoryDesc {
-    /// Dimensions (1, 2, 4 or 5 of them) in a given order.
-    pub fn new(dims: &[usize], order: Order) -> Result<Self, Error> {
+    /// Dimensions (1, 2, 4 or 5 of them) of f32 or bf16 in a given order.
+    pub fn new(dims: &[usize], element: Element, order: Order) -> Result<Self, Error> {
+        let refuse = |reason| Error::Refused { call: "memory_desc_create", reason };
+        let data_type = match element {
+            Element::F32 => sys::F32,
+            Element::Bf16 => sys::BF16,
+            Element::Other => return Err(refuse("elements of f32 or bf16 are supported".into())),
+        };
         let tag = match (order, dims.len()) {
             (Order::Any, 1..=12) => sys::TAG_ANY,
             (Order::Plain, 1) => sys::TAG_A,
@@ -30,10 +47,8 @@ impl MemoryDesc {
             (Order::Plain, 4) => sys::TAG_ABCD,
             (Order::Plain, 5) => sys::TAG_ABCDE,
             _ => {
-                return Err(Error::Refused {
-                    call: "memory_desc_create",
-                    reason: format!("{} dimensions; 1, 2, 4 or 5 are supported", dims.len()),
-                });
+                let reason = format!("{} dimensions; 1, 2, 4 or 5 are supported", dims.len());
+                return Err(refuse(reason));
             }
         };
         let dims = signed(dims);
@@ -44,7 +59,7 @@ impl MemoryDesc {
                 &mut raw,
                 dims.len() as c_int,
                 dims.as_ptr(),
-                sys::F32,
+                data_type,
                 tag,
             )
         })?;
@@ -118,9 +133,32 @@ impl MemoryDesc {
         }
     }
 
+    /// What its elements are.
+    pub fn element(&self) -> Element {
+        // SAFETY: `self` is live.
+        match unsafe { data_type(self.raw) } {
+            sys::F32 => Element::F32,
+            sys::BF16 => Element::Bf16,
+            _ => Element::Other,
+        }
+    }
+
     pub(super) fn raw(&self) -> *const sys::memory_desc {
         self.raw
     }
+}
+
+/// oneDNN's number of an element type; 0 if it says none.
+///
+/// # Safety
+/// `raw` is a live descriptor.
+unsafe fn data_type(raw: *const sys::memory_desc) -> c_int {
+    let mut found: c_int = 0;
+    // SAFETY: `raw` is live; the query writes an int.
+    let status = unsafe {
+        sys::dnnl_memory_desc_query(raw, sys::QUERY_DATA_TYPE, (&raw mut found).cast())
+    };
+    if status == sys::SUCCESS { found } else { 0 }
 }
 
 /// Bytes that memory of this descriptor must have: a part's own offset counts too.
@@ -135,7 +173,9 @@ pub(super) unsafe fn extent(raw: *const sys::memory_desc) -> usize {
         let status = sys::dnnl_memory_desc_query(raw, what, (&raw mut offset).cast());
         let size = sys::dnnl_memory_desc_get_size(raw);
         let skipped = if status == sys::SUCCESS { offset.max(0) as usize } else { 0 };
-        if size == 0 { 0 } else { size + skipped * size_of::<f32>() }
+        // Nothing here has wider elements than f32.
+        let element = if data_type(raw) == sys::BF16 { size_of::<u16>() } else { size_of::<f32>() };
+        if size == 0 { 0 } else { size + skipped * element }
     }
 }
 
@@ -169,13 +209,25 @@ mod tests {
 
     #[test]
     fn plain_descriptors_compare_by_dimensions_and_order() {
-        let a = MemoryDesc::new(&[2, 3, 4, 5], Order::Plain).expect("plain");
-        let b = MemoryDesc::new(&[2, 3, 4, 5], Order::Plain).expect("plain");
-        let c = MemoryDesc::new(&[2, 60], Order::Plain).expect("plain");
+        let plain = |dims: &[usize]| MemoryDesc::new(dims, Element::F32, Order::Plain);
+        let a = plain(&[2, 3, 4, 5]).expect("plain");
+        let b = plain(&[2, 3, 4, 5]).expect("plain");
+        let c = plain(&[2, 60]).expect("plain");
         assert!(a == b && a != c);
         assert_eq!(a.dims(), [2, 3, 4, 5]);
         assert_eq!(a.bytes(), 480);
         assert!(a.reshape(&[2, 60]).expect("plain reshapes") == c);
-        assert!(MemoryDesc::new(&[1, 2, 3], Order::Plain).is_err());
+        assert!(plain(&[1, 2, 3]).is_err());
+    }
+
+    #[test]
+    fn elements_of_bf16_take_half_the_bytes() {
+        let of = |element| MemoryDesc::new(&[2, 3, 4, 5], element, Order::Plain);
+        let (wide, half) = (of(Element::F32).expect("plain"), of(Element::Bf16).expect("plain"));
+        assert!(wide != half && wide.bytes() == 2 * half.bytes());
+        assert_eq!((wide.element(), half.element()), (Element::F32, Element::Bf16));
+        let part = half.part(&[1, 3, 4, 5], &[1, 0, 0, 0]).expect("the second half");
+        assert_eq!(part.bytes(), half.bytes());
+        assert!(of(Element::Other).is_err());
     }
 }

@@ -12,7 +12,7 @@ pub mod result;
 pub mod sys;
 
 pub use buffer::{Buffer, Span};
-pub use memory::{MemoryDesc, Order};
+pub use memory::{Element, MemoryDesc, Order};
 pub use operation::{
     Activation, Algorithm, Direction, Function, Lrn, Norm, Operation, Pooling, Window,
 };

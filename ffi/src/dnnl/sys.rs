@@ -36,6 +36,7 @@ pub struct exec_arg {
 pub const SUCCESS: status = 0;
 pub const CPU: c_int = 1;
 pub const IN_ORDER: c_uint = 1;
+pub const BF16: c_int = 2;
 pub const F32: c_int = 3;
 pub const SCRATCHPAD_USER: c_int = 1;
 
@@ -76,6 +77,7 @@ pub const QUERY_IMPL_INFO_STR: c_int = 8;
 pub const QUERY_EXEC_ARG_MD: c_int = 255;
 pub const QUERY_NDIMS: c_int = 256;
 pub const QUERY_DIMS: c_int = 257;
+pub const QUERY_DATA_TYPE: c_int = 258;
 pub const QUERY_SUBMEMORY_OFFSET: c_int = 259;
 
 unsafe extern "C" {

@@ -5,9 +5,8 @@ use std::rc::Rc;
 use kintsugi_ffi::dnnl::{self, Context, MemoryDesc, Operation as Op, PrimitiveDesc};
 
 use super::translation::{
-    activation, algorithm, direction, function, lrn, norm, pooling, role, window,
+    activation, algorithm, direction, element, function, lrn, norm, pooling, role, window,
 };
-use crate::config::ConfigError;
 use crate::engine::plan::operation::{
     Access, Argument, Backend, Choice, Kernel, Operation, Refusal, Role,
 };
@@ -19,19 +18,8 @@ type Memory = Rc<MemoryDesc>;
 pub struct OneDnn {
     context: Context,
     kernels: Vec<PrimitiveDesc>,
-    /// Layouts that are not row-major f32, by the number of their `Order::Device`.
+    /// Layouts that are not row-major, by the number of their `Order::Device`.
     layouts: Vec<(Desc, Memory)>,
-}
-
-/// Refuses element types that no kernel here computes with, as the configuration does.
-pub fn check_element(element: ElementType) -> Result<(), Refusal> {
-    match element {
-        ElementType::F32 | ElementType::Raw => Ok(()),
-        ElementType::Bf16 => {
-            let refusal = ConfigError::not_yet("device.precision", "\"bf16\"", "\"f32\"");
-            Err(Refusal(refusal.to_string()))
-        }
-    }
 }
 
 impl OneDnn {
@@ -47,24 +35,26 @@ impl OneDnn {
 
     /// oneDNN's descriptor.
     pub fn memory(&self, desc: &Desc) -> Result<Memory, Refusal> {
-        check_element(desc.element)?;
         let order = match desc.order {
             Order::Any => dnnl::Order::Any,
             Order::Plain => dnnl::Order::Plain,
             Order::Device(number) => return Ok(Rc::clone(&self.layouts[number].1)),
         };
-        MemoryDesc::new(&desc.dims, order).map(Rc::new).map_err(Refusal::from)
+        let memory = MemoryDesc::new(&desc.dims, element(desc.element), order);
+        memory.map(Rc::new).map_err(Refusal::from)
     }
 
     /// The plan's descriptor of a layout that oneDNN chose.
     fn describe(&mut self, role: Role, memory: MemoryDesc) -> Desc {
         let (dims, bytes) = (memory.dims(), memory.bytes());
-        let element = match role {
-            Role::Workspace => ElementType::Raw,
-            _ => ElementType::F32,
+        let own = memory.element();
+        let element = match (role, own) {
+            (Role::Workspace, _) | (_, dnnl::Element::Other) => ElementType::Raw,
+            (_, dnnl::Element::F32) => ElementType::F32,
+            (_, dnnl::Element::Bf16) => ElementType::Bf16,
         };
-        let plain = MemoryDesc::new(&dims, dnnl::Order::Plain);
-        if element == ElementType::F32 && plain.is_ok_and(|plain| plain == memory) {
+        let plain = MemoryDesc::new(&dims, own, dnnl::Order::Plain);
+        if element != ElementType::Raw && plain.is_ok_and(|plain| plain == memory) {
             return Desc { dims, element, order: Order::Plain, bytes };
         }
         let same = |(desc, known): &&(Desc, Memory)| {

@@ -2,7 +2,6 @@
 
 use kintsugi_ffi::dnnl::{Buffer, Data};
 
-use super::backend::check_element;
 use super::program::Program;
 use super::team::Team;
 use super::translation::span;
@@ -82,7 +81,6 @@ impl Executor {
         element: ElementType,
         threads: usize,
     ) -> Result<Self, EngineError> {
-        check_element(element).map_err(|refusal| EngineError::Device(refusal.0))?;
         if layout::of(graph) != *layout {
             return Err(EngineError::Layout("use model::layout::of on the same graph".into()));
         }

@@ -7,6 +7,7 @@ use crate::engine::plan::operation::{
     Algorithm, Direction, Function, Lrn, Norm, Pooling, Refusal, Role, Window,
 };
 use crate::engine::plan::placement::{self, Span};
+use crate::engine::plan::tensor::ElementType;
 use crate::model::saved::Activation;
 
 const _: () = assert!(placement::ALIGN_BYTES.is_multiple_of(dnnl::buffer::ALIGN_BYTES));
@@ -26,6 +27,15 @@ impl From<dnnl::Error> for Refusal {
 /// A range of the arena.
 pub fn span(span: Span) -> dnnl::Span {
     dnnl::Span { offset: span.offset, bytes: span.bytes }
+}
+
+/// An element type.
+pub fn element(element: ElementType) -> dnnl::Element {
+    match element {
+        ElementType::F32 => dnnl::Element::F32,
+        ElementType::Bf16 => dnnl::Element::Bf16,
+        ElementType::Raw => dnnl::Element::Other,
+    }
 }
 
 /// The role of an argument.

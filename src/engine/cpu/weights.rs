@@ -4,7 +4,8 @@
 use std::rc::Rc;
 
 use kintsugi_ffi::dnnl::{
-    Arg, Buffer, Context, Data, Error, MemoryDesc, Operation, Order, Primitive, PrimitiveDesc, Span,
+    Arg, Buffer, Context, Data, Element, Error, MemoryDesc, Operation, Order, Primitive,
+    PrimitiveDesc, Span,
 };
 
 use super::program::WeightUse;
@@ -17,7 +18,7 @@ struct Held {
     tensor: usize,
     desc: Rc<MemoryDesc>,
     buffer: Buffer,
-    /// From row-major; `None` if this copy is row-major itself.
+    /// From row-major f32; `None` if this copy is that itself.
     reorder: Option<Reorder>,
     /// Programs that read it.
     users: usize,
@@ -25,7 +26,7 @@ struct Held {
     current: bool,
 }
 
-/// A change of layout and the scratch memory that it needs.
+/// A change of layout or element type, and the scratch memory that it needs.
 struct Reorder {
     primitive: Primitive,
     scratch: Buffer,
@@ -104,7 +105,7 @@ impl Weights {
     }
 
     fn create(&mut self, tensor: usize, desc: Rc<MemoryDesc>) -> Result<usize, Error> {
-        let plain = MemoryDesc::new(&desc.dims(), Order::Plain)?;
+        let plain = MemoryDesc::new(&desc.dims(), Element::F32, Order::Plain)?;
         let reorder = match plain == *desc {
             true => None,
             false => Some(Reorder::new(&self.context, &plain, &desc)?),

@@ -70,19 +70,24 @@ impl<'a> Builder<'a> {
         [self.request.batch, shape[0], shape[1], shape[2]]
     }
 
-    /// A row-major descriptor of these dimensions.
+    /// A row-major descriptor of these dimensions, of the element type that activations have.
     pub fn row_major(&self, dims: &[usize]) -> Desc {
         Desc::plain(dims, self.request.element)
     }
 
-    /// One whose order the device picks.
+    /// A row-major descriptor of f32, whatever activations are made of.
+    pub fn row_major_f32(&self, dims: &[usize]) -> Desc {
+        Desc::plain(dims, ElementType::F32)
+    }
+
+    /// One like activations whose order the device picks.
     pub fn any_order(&self, dims: &[usize]) -> Desc {
         Desc::any(dims, self.request.element)
     }
 
-    /// The caller's images.
+    /// The caller's images, f32.
     pub fn image(&self) -> Tensor {
-        let desc = self.row_major(&self.dims(self.request.graph.input));
+        let desc = self.row_major_f32(&self.dims(self.request.graph.input));
         Tensor { place: Place::Image, desc: Rc::new(desc) }
     }
 
@@ -165,7 +170,7 @@ impl<'a> Builder<'a> {
         self.steps.push(Step { node: self.node, action, reads, writes });
     }
 
-    /// The same tensor in another order; the result is shared with whoever asked before.
+    /// The same tensor in another order or of another element type; the result is shared with whoever asked before.
     pub fn convert(&mut self, from: &Tensor, to: &Desc) -> Result<Tensor, EngineError> {
         if *from.desc == *to {
             return Ok(from.clone());
@@ -192,7 +197,8 @@ impl<'a> Builder<'a> {
 
     /// The same elements, row-major, under other dimensions.
     fn reshape(&mut self, from: &Tensor, dims: &[usize]) -> Result<Tensor, EngineError> {
-        let plain = self.plain(from)?;
+        let plain = Desc::plain(&from.desc.dims, from.desc.element);
+        let plain = self.convert(from, &plain)?;
         let desc = Desc::plain(dims, plain.desc.element);
         if desc.bytes != plain.desc.bytes {
             let reason = format!("{:?} cannot be seen as {dims:?}", plain.desc.dims);
@@ -233,7 +239,7 @@ impl<'a> Builder<'a> {
         Ok(result)
     }
 
-    /// The same tensor, row-major.
+    /// The same tensor, row-major, as activations are.
     pub fn plain(&mut self, from: &Tensor) -> Result<Tensor, EngineError> {
         let desc = self.row_major(&from.desc.dims);
         self.convert(from, &desc)
@@ -261,9 +267,10 @@ impl<'a> Builder<'a> {
         Ok(sum)
     }
 
-    /// Hands the gradient of this node's tensor out, in the layout's (row-major) order.
+    /// Hands the gradient of this node's tensor out, in the layout's (row-major) order, f32.
     pub fn emit(&mut self, tensor: usize, gradient: &Tensor) -> Result<(), EngineError> {
-        let plain = self.plain(gradient)?;
+        let plain = self.row_major_f32(&gradient.desc.dims);
+        let plain = self.convert(gradient, &plain)?;
         let spec = &self.request.layout.tensors[tensor];
         let (offset, elements) = (spec.offset, spec.elements());
         let Some(value) = plain.place.value() else {

@@ -90,11 +90,13 @@ fn forward(builder: &mut Builder<'_>, needed: &[bool]) -> Result<Forwarded, Engi
             nodes.push(None);
             continue;
         }
-        let tensor = |input: &Option<usize>| match *input {
-            Some(at) => results[at].clone(),
-            None => builder.image(),
-        };
-        let mut inputs: Vec<Tensor> = node.inputs.iter().map(tensor).collect();
+        let mut inputs = Vec::with_capacity(node.inputs.len());
+        for input in &node.inputs {
+            inputs.push(match *input {
+                Some(at) => results[at].clone(),
+                None => image(builder, &node.kind)?,
+            });
+        }
         if absorbed[index] {
             results.push(inputs.remove(0));
             nodes.push(None);
@@ -109,6 +111,15 @@ fn forward(builder: &mut Builder<'_>, needed: &[bool]) -> Result<Forwarded, Engi
         nodes.push(Some(Done { layer, kept }));
     }
     Ok((nodes, results))
+}
+
+/// The images as a layer takes them. A convolution changes order and element type in one go.
+fn image(builder: &mut Builder<'_>, kind: &LayerKind) -> Result<Tensor, EngineError> {
+    let image = builder.image();
+    match kind {
+        LayerKind::Conv(_) => Ok(image),
+        _ => builder.plain(&image),
+    }
 }
 
 /// ReLUs that are the only reader of a layer that can compute them itself.
@@ -255,14 +266,23 @@ mod tests {
     }
 
     #[test]
-    fn bf16_halves_what_values_take() {
+    fn bf16_halves_what_layers_compute_and_the_loss_stays_f32() {
         let graph = catalogue::build("cnn11", [3, 32, 32], 10, 1.0).expect("in the catalogue");
-        let bytes = |element| -> usize {
+        let bytes = |element| -> [usize; 2] {
             let (plan, _) = plan(&graph, Direction::Inference, element);
-            let computed = plan.steps.iter().flat_map(|step| &step.writes);
-            computed.map(|&value| plan.values[value].bytes).sum()
+            let own = |loss: bool| plan.steps.iter().filter(move |s| (s.node >= graph.nodes.len()) == loss);
+            let bytes = |step: &Step| -> usize {
+                step.writes.iter().map(|&value| plan.values[value].bytes).sum()
+            };
+            [false, true].map(|loss| own(loss).map(bytes).sum())
         };
-        assert_eq!(bytes(ElementType::F32), 2 * bytes(ElementType::Bf16));
+        let ([layers, loss], [halved, with_logits]) =
+            (bytes(ElementType::F32), bytes(ElementType::Bf16));
+        // The loss takes the logits over as f32, and pictures become bf16 where they enter.
+        let logits = 4 * BATCH * graph.classes;
+        let pictures = 2 * BATCH * 3 * 32 * 32;
+        assert_eq!(layers, 2 * (halved - pictures));
+        assert_eq!(with_logits, loss + logits);
     }
 
     #[test]

@@ -14,7 +14,7 @@ pub struct Paper {
 
 /// How an argument lies; `None` where paper needs no workspace.
 fn desc(operation: &Operation<'_>, role: Role) -> Option<Desc> {
-    let per_channel = |data: &Desc| Desc::plain(&data.dims[1..2], data.element);
+    let per_channel = |data: &Desc| Desc::plain(&data.dims[1..2], ElementType::F32);
     let raw = |bytes: usize| Some(Desc::plain(&[bytes], ElementType::Raw));
     let plain = |desc: &Desc| Some(Desc::plain(&desc.dims, desc.element));
     let elements = |desc: &Desc| desc.dims.iter().product::<usize>();

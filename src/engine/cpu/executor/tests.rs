@@ -28,7 +28,11 @@ fn case(name: &str, side: usize, batch: usize, width: f64) -> Case {
 
 impl Case {
     fn executor(&self, threads: usize) -> Executor {
-        Executor::new(&self.graph, &self.layout, ElementType::F32, threads).expect("an executor")
+        self.executor_of(ElementType::F32, threads)
+    }
+
+    fn executor_of(&self, element: ElementType, threads: usize) -> Executor {
+        Executor::new(&self.graph, &self.layout, element, threads).expect("an executor")
     }
 
     fn weights(&self) -> Flat<'_> {
@@ -57,12 +61,14 @@ impl Case {
 
 #[test]
 fn the_same_inputs_give_the_same_bits_whatever_ran_before_and_where() {
-    for threads in [1, 2] {
+    for (element, threads) in [(ElementType::F32, 1), (ElementType::F32, 2), (ElementType::Bf16, 2)]
+    {
         for (name, side, width) in [("cnn11", 24, 0.25), ("resnet20", 32, 1.0)] {
             let case = case(name, side, 6, width);
-            let first = case.bits(&mut case.executor(threads), 5);
+            let open = || case.executor_of(element, threads);
+            let first = case.bits(&mut open(), 5);
             // After other batch sizes, evaluation, more programs than are kept, and a reload.
-            let mut busy = case.executor(threads);
+            let mut busy = open();
             for samples in 1..=6 {
                 case.bits(&mut busy, samples);
                 let images = &case.images[..samples * elements(case.graph.input)];
@@ -78,7 +84,7 @@ fn the_same_inputs_give_the_same_bits_whatever_ran_before_and_where() {
             assert!(case.bits(&mut busy, 5) == first, "{name}: reading at once did");
             // Two threads at once, images at an odd address.
             std::thread::scope(|scope| {
-                let run = |_| scope.spawn(|| case.bits(&mut case.executor(threads), 5));
+                let run = |_| scope.spawn(|| case.bits(&mut open(), 5));
                 let runs: Vec<_> = (0..2).map(run).collect();
                 for run in runs {
                     assert!(run.join().expect("no panic") == first, "{name}: a thread did");
@@ -87,7 +93,7 @@ fn the_same_inputs_give_the_same_bits_whatever_ran_before_and_where() {
             let mut shifted = Vec::with_capacity(case.images.len() + 1);
             shifted.push(0.0);
             shifted.extend_from_slice(&case.images);
-            let mut executor = case.executor(threads);
+            let mut executor = open();
             let samples = 5 * elements(case.graph.input);
             let (labels, weights) = (&case.labels[..5], &case.weights());
             let a = executor.evaluate(&case.images[..samples], labels, weights);
@@ -151,9 +157,16 @@ fn bad_input_is_refused_and_says_why() {
 
 #[test]
 fn a_few_steps_of_descent_learn_the_micro_batch() {
-    let case = case("cnn11", 24, 8, 0.1);
+    for element in [ElementType::F32, ElementType::Bf16] {
+        let losses = descend(&case("cnn11", 24, 8, 0.1), element);
+        assert!(losses[0] > 1.5 && losses[29] < 0.2, "{element:?}: {losses:?}");
+    }
+}
+
+/// Losses of 30 steps.
+fn descend(case: &Case, element: ElementType) -> Vec<f64> {
     let mut parameters = case.parameters.clone();
-    let mut executor = case.executor(1);
+    let mut executor = case.executor_of(element, 1);
     let mut statistics = vec![0.0; case.layout.statistics];
     let mut losses = Vec::new();
     for step in 0..30 {
@@ -171,8 +184,19 @@ fn a_few_steps_of_descent_learn_the_micro_batch() {
             .expect("a micro-batch");
         losses.push(outcome.loss_sum / 8.0);
     }
-    let (first, last) = (losses[0], losses[29]);
-    assert!(first > 1.5 && last < 0.2, "{losses:?}");
+    losses
+}
+
+#[test]
+fn bf16_needs_about_half_the_memory_of_f32() {
+    let case = case("resnet20", 32, 8, 1.0);
+    let arena = |element| {
+        let mut executor = case.executor_of(element, 1);
+        executor.prepare(8).expect("compiled");
+        executor.arena.bytes() as f64
+    };
+    let share = arena(ElementType::Bf16) / arena(ElementType::F32);
+    assert!((0.4..0.7).contains(&share), "{share}");
 }
 
 #[test]

@@ -7,7 +7,7 @@ use crate::engine::plan::adaptive::{Adaptive, Pass};
 use crate::engine::plan::builder::Builder;
 use crate::engine::plan::layer::{Forward, InputGradients, Kept, Layer};
 use crate::engine::plan::steps::Action;
-use crate::engine::plan::tensor::{ElementType, Tensor};
+use crate::engine::plan::tensor::Tensor;
 use crate::model::window::{AvgPool, Pair};
 
 /// How it is done.
@@ -45,25 +45,22 @@ impl AdaptiveAverage {
     }
 }
 
-/// The step that computes the one from the other.
+/// The step that computes the one from the other, in f32.
 fn average(
     builder: &mut Builder<'_>,
     (from, pass): (&Tensor, Pass),
     dims: &[usize],
 ) -> Result<Tensor, EngineError> {
     let windows = AdaptiveAverage::windows(builder);
-    let from = builder.plain(from)?;
-    if from.desc.element != ElementType::F32 {
-        let reason = "uneven adaptive pooling computes in f32 only";
-        return Err(EngineError::of_node(builder.request.graph, builder.node, reason.into()));
-    }
-    let to = builder.value(builder.row_major(dims));
+    let plain = builder.row_major_f32(&from.desc.dims);
+    let from = builder.convert(from, &plain)?;
+    let to = builder.value(builder.row_major_f32(dims));
     if let Some(value) = to.place.value() {
         let reads = from.place.value().into_iter().collect();
         let action = Action::Average { windows, pass, from: from.place, to: value };
         builder.step(action, reads, vec![value]);
     }
-    Ok(to)
+    builder.plain(&to)
 }
 
 impl Layer for AdaptiveAverage {

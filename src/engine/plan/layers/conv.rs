@@ -6,7 +6,7 @@ use crate::engine::error::EngineError;
 use crate::engine::plan::builder::Builder;
 use crate::engine::plan::layer::{Forward, InputGradients, Kept, Layer};
 use crate::engine::plan::operation::{Direction, Kernel, Operation, Window};
-use crate::engine::plan::tensor::Tensor;
+use crate::engine::plan::tensor::{Desc, ElementType, Tensor};
 use crate::model::saved::Activation;
 use crate::model::window;
 
@@ -82,12 +82,13 @@ impl Layer for Conv {
         let parameters = Parameters::of(builder)?;
         let dims = &input.desc.dims;
         let source = builder.any_order(dims);
-        let kernel = builder.any_order(&self.weight_dims(dims));
+        let kernel = self.weight_dims(dims);
         let result = builder.dims(builder.request.graph.nodes[builder.node].shape);
         let result = builder.any_order(&result);
         let choice = builder.choose(&Operation::ConvBackwardWeights {
             src: &source,
-            diff_weights: &kernel,
+            // Gradients go out as f32.
+            diff_weights: &Desc::any(&kernel, ElementType::F32),
             diff_bias: parameters.bias_desc(builder, self.shape.channels).as_ref(),
             diff_dst: &result,
             window: self.window,
@@ -99,7 +100,7 @@ impl Layer for Conv {
         }
         let choice = builder.choose(&Operation::ConvBackwardData {
             diff_src: &source,
-            weights: &kernel,
+            weights: &builder.any_order(&kernel),
             diff_dst: &result,
             window: self.window,
             hint,

@@ -22,12 +22,12 @@ impl Dropout {
     }
 }
 
-/// `tensor` times the mask, row-major as the mask is.
+/// `tensor` times the mask, row-major as the mask is. The mask is f32, so that its factor is exact.
 fn apply(builder: &mut Builder<'_>, tensor: &Tensor, mask: &Tensor) -> Result<Tensor, EngineError> {
-    let desc = mask.desc.clone();
+    let (desc, b) = (builder.row_major(&mask.desc.dims), &mask.desc);
     let tensor = builder.convert(tensor, &desc)?;
     let algorithm = Algorithm::Multiply;
-    let choice = builder.choose(&Operation::Binary { algorithm, a: &desc, b: &desc, to: &desc })?;
+    let choice = builder.choose(&Operation::Binary { algorithm, a: &desc, b, to: &desc })?;
     let result = builder.result(&choice, Role::Dst)?;
     let arguments = [(Role::Src, &tensor), (Role::Src1, mask), (Role::Dst, &result)];
     builder.run(&choice, &arguments, &[(&tensor, &result)]);
@@ -56,7 +56,7 @@ impl Layer for Dropout {
             return Ok(Forward::new(input.clone(), input.clone()));
         }
         let dims = &input.desc.dims;
-        let mask = builder.value(builder.row_major(dims));
+        let mask = builder.value(builder.row_major_f32(dims));
         if let Some(value) = mask.place.value() {
             let elements = dims.iter().product();
             let action = Action::Mask { value, elements, rate: self.rate, node: builder.node };

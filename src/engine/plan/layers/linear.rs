@@ -70,7 +70,8 @@ impl Layer for Linear {
         let parameters = Parameters::of(builder)?;
         let choice = builder.choose(&Operation::LinearBackwardWeights {
             src: &source,
-            diff_weights: &matrix,
+            // Gradients go out as f32.
+            diff_weights: &builder.row_major_f32(&matrix.dims),
             diff_bias: parameters.bias_desc(builder, self.features).as_ref(),
             diff_dst: &result,
             hint,

@@ -1,5 +1,5 @@
-//! Softmax cross-entropy, natural logarithm, summed over samples. Saves the log-probabilities and
-//! the gradient with respect to them.
+//! Softmax cross-entropy, natural logarithm, summed over samples: in f32, whatever activations are.
+//! Saves the log-probabilities and the gradient with respect to them.
 
 use crate::engine::error::EngineError;
 use crate::engine::plan::builder::Builder;
@@ -23,7 +23,7 @@ impl Loss {
         logits: &Tensor,
         of: Classifier,
     ) -> Result<Self, EngineError> {
-        let data = builder.row_major(&[builder.request.batch, builder.request.graph.classes]);
+        let data = builder.row_major_f32(&[builder.request.batch, builder.request.graph.classes]);
         let logits = builder.convert(logits, &data)?;
         let direction = builder.direction();
         let choice = builder.choose(&Operation::LogSoftmax { direction, data: &data })?;
@@ -58,6 +58,6 @@ impl Loss {
         let arguments =
             [(Role::Dst, &self.log_probabilities), (Role::DiffDst, seed), (Role::DiffSrc, &result)];
         builder.run(&choice, &arguments, &[]);
-        Ok(result)
+        builder.plain(&result)
     }
 }

@@ -23,9 +23,9 @@ impl Parameters {
         Ok(Self { weights, bias: builder.tensor("bias") })
     }
 
-    /// How a bias of so many outputs lies.
+    /// How a bias of so many outputs lies, and its gradient.
     pub fn bias_desc(&self, builder: &Builder<'_>, outputs: usize) -> Option<Desc> {
-        self.bias.map(|_| builder.row_major(&[outputs]))
+        self.bias.map(|_| builder.row_major_f32(&[outputs]))
     }
 }
 
