@@ -9,6 +9,7 @@ mod error;
 pub mod plan;
 mod source;
 
+use kintsugi_ffi::dnnl;
 use serde::Serialize;
 
 pub use compute::{Compute, Outcome};
@@ -18,6 +19,7 @@ pub use source::{Flat, WeightSource};
 use crate::config::{ConfigError, Device};
 use crate::model::spec::elements;
 use crate::model::{Graph, Layout};
+use cpu::bf16;
 use cpu::executor::Executor;
 use cpu::program::Program;
 use cpu::team::Team;
@@ -45,6 +47,11 @@ pub fn open(
         "cpu" | "auto" => Ok(Box::new(Executor::new(graph, layout, element, threads)?)),
         kind => not_yet("device.kind", kind, "\"cpu\""),
     }
+}
+
+/// What to say of a run on this device, once: how slow its precision is here. `None`: nothing.
+pub fn remark(device: &Device) -> Option<String> {
+    bf16::remark(ElementType::of_precision(&device.precision)?, &dnnl::isa())
 }
 
 /// What a worker holds while it trains on a micro-batch, in bytes.

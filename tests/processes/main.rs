@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, reason = "a test stops at its first surprise")]
 
 mod bench;
+mod bf16;
 mod cache;
 mod chaos;
 mod data_set;

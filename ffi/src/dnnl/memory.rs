@@ -155,9 +155,8 @@ impl MemoryDesc {
 unsafe fn data_type(raw: *const sys::memory_desc) -> c_int {
     let mut found: c_int = 0;
     // SAFETY: `raw` is live; the query writes an int.
-    let status = unsafe {
-        sys::dnnl_memory_desc_query(raw, sys::QUERY_DATA_TYPE, (&raw mut found).cast())
-    };
+    let status =
+        unsafe { sys::dnnl_memory_desc_query(raw, sys::QUERY_DATA_TYPE, (&raw mut found).cast()) };
     if status == sys::SUCCESS { found } else { 0 }
 }
 

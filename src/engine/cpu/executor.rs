@@ -1,7 +1,8 @@
 //! Runs a graph: owns activation memory and programs, one per batch size and direction.
 
-use kintsugi_ffi::dnnl::{Buffer, Data};
+use kintsugi_ffi::dnnl::{self, Buffer, Data};
 
+use super::bf16;
 use super::program::Program;
 use super::team::Team;
 use super::translation::span;
@@ -84,6 +85,7 @@ impl Executor {
         if layout::of(graph) != *layout {
             return Err(EngineError::Layout("use model::layout::of on the same graph".into()));
         }
+        bf16::check(element, &dnnl::isa())?;
         let team = Team::new(threads)?;
         let weights = Weights::new(&team.context, layout);
         Ok(Self {

@@ -1,7 +1,9 @@
 //! The CPU through oneDNN: `backend` gives plans its kernels and layouts, `program` is a plan with
-//! its primitives, `weights` holds parameters as programs want them, `executor` runs programs.
+//! its primitives, `weights` holds parameters as programs want them, `executor` runs programs,
+//! `bf16` knows which processors have it.
 
 pub mod backend;
+pub mod bf16;
 pub mod executor;
 pub mod program;
 pub mod team;

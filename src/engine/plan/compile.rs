@@ -270,11 +270,12 @@ mod tests {
         let graph = catalogue::build("cnn11", [3, 32, 32], 10, 1.0).expect("in the catalogue");
         let bytes = |element| -> [usize; 2] {
             let (plan, _) = plan(&graph, Direction::Inference, element);
-            let own = |loss: bool| plan.steps.iter().filter(move |s| (s.node >= graph.nodes.len()) == loss);
-            let bytes = |step: &Step| -> usize {
+            let of = |step: &Step| -> usize {
                 step.writes.iter().map(|&value| plan.values[value].bytes).sum()
             };
-            [false, true].map(|loss| own(loss).map(bytes).sum())
+            let (loss, layers): (Vec<&Step>, Vec<&Step>) =
+                plan.steps.iter().partition(|step| step.node >= graph.nodes.len());
+            [layers, loss].map(|steps| steps.into_iter().map(of).sum())
         };
         let ([layers, loss], [halved, with_logits]) =
             (bytes(ElementType::F32), bytes(ElementType::Bf16));

@@ -2,6 +2,7 @@
 
 use crate::config::Shown;
 use crate::config::identity;
+use crate::engine;
 use crate::observe::event::{Kind, Lost};
 use crate::observe::ledger::counted_after;
 
@@ -62,8 +63,9 @@ pub(in crate::train) fn announce(
         );
         record.event(rank, Kind::Warning { message });
     }
-    // The sets are the same as long as the run goes on: once is enough.
-    for message in remarks.into_iter().filter(|_| from == From::Scratch) {
+    // Sets and device are the same as long as the run goes on: once is enough.
+    let remarks = remarks.into_iter().chain(engine::remark(&arguments.config.device));
+    for message in remarks.filter(|_| from == From::Scratch) {
         record.event(rank, Kind::Warning { message });
     }
     let parameters = facts.about.layout.parameters as u64;
