@@ -170,7 +170,8 @@ impl<'a> Builder<'a> {
         self.steps.push(Step { node: self.node, action, reads, writes });
     }
 
-    /// The same tensor in another order or of another element type; the result is shared with whoever asked before.
+    /// The same tensor in another order or element type; the result is shared with whoever asked
+    /// before.
     pub fn convert(&mut self, from: &Tensor, to: &Desc) -> Result<Tensor, EngineError> {
         if *from.desc == *to {
             return Ok(from.clone());
