@@ -48,7 +48,7 @@ enum Command {
         /// The file to write.
         file: PathBuf,
     },
-    /// Makes a checkpoint of a .safetensors file, for `model.init`.
+    /// Makes a checkpoint of a file of weights: .safetensors, or .pth as torch.save writes it.
     Import {
         /// The file to read.
         file: PathBuf,
@@ -60,7 +60,8 @@ enum Command {
         /// Channels, height and width of one sample, such as 3x224x224.
         #[arg(long)]
         input: Option<String>,
-        /// Class names with commas between, or their number.
+        /// Class names with commas between, or their number; where the file has another number, the
+        /// last layer begins anew.
         #[arg(long)]
         classes: Option<String>,
         /// Scale of mlp and cnn11 (model.width) [default: as the file's shapes say]
@@ -242,11 +243,9 @@ fn given(
 }
 
 fn import(file: &Path, directory: &Path, given: Given) -> Result<ExitCode, Failure> {
-    let read = |source| WeightsError::Io { path: file.to_path_buf(), source };
-    let bytes = std::fs::read(file).map_err(read)?;
-    let Imported { snapshot, prefix } = weights::import(file, &bytes, given)?;
-    if !prefix.is_empty() {
-        say!("every name begins with `{}`: taken off", prefix.shown());
+    let Imported { snapshot, remarks } = weights::import(file, &weights::read_file(file)?, given)?;
+    for remark in remarks {
+        say!("{}: {remark}", file.shown());
     }
     let storage = FileSystem::new(directory);
     if !store::published(&storage)?.is_empty() {

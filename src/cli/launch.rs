@@ -29,6 +29,7 @@ use crate::observe::progress::Progress;
 use crate::observe::result::{BadImages, RunResult, Status};
 use crate::observe::tensorboard::Tensorboard;
 use crate::run_folder::lock::{RunLock, current_attempt};
+use crate::train::checkpoint::weights;
 
 /// Arguments.
 #[derive(Debug, clap::Args)]
@@ -239,8 +240,10 @@ fn open(args: &Args, job: &mut Job, owners: Owners) -> Result<Opened, LaunchErro
         say(&format!("the run that was there is now {}", aside.shown()));
         slots.clear();
     }
-    if let Found::Completed(result) = run.inspect(config, owners)? {
-        return Ok(Opened::Completed(result));
+    match run.inspect(config, owners)? {
+        Found::Completed(result) => return Ok(Opened::Completed(result)),
+        Found::Nothing => name_weights(config)?,
+        Found::Unfinished => {}
     }
     run.create()?;
     let lock = RunLock::take(run.path(), patience, &mut say)?;
@@ -250,6 +253,19 @@ fn open(args: &Args, job: &mut Job, owners: Owners) -> Result<Opened, LaunchErro
     }
     run.write_config(config)?;
     Ok(Opened::Ours(lock))
+}
+
+/// A run that begins is of these weights: should they change before its first checkpoint, it goes
+/// on with no others.
+fn name_weights(config: &mut Config) -> Result<(), LaunchError> {
+    let Some(path) = config.model.found_init().filter(|_| config.model.init_hash.is_none()) else {
+        return Ok(());
+    };
+    let reason = |error| format!("model.init = {}: {error}", path.shown());
+    let bytes = weights::bytes_of(&path);
+    let bytes = bytes.map_err(|error| LaunchError::Refused { reason: reason(error) })?;
+    config.model.init_hash = Some(weights::hash_of(&bytes));
+    Ok(())
 }
 
 fn supervise(job: &Job, lock: RunLock, limits: Limits) -> Result<Status, LaunchError> {

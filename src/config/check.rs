@@ -2,8 +2,8 @@
 
 use super::error::ConfigError;
 use super::{
-    Config, CropKind, Data, DataFormat, ExchangeKind, FaultKind, Limit, PlannedFault, Point, Rung,
-    Validation, Who,
+    Config, CropKind, Data, DataFormat, ExchangeKind, FaultKind, Limit, Model, PlannedFault, Point,
+    Rung, Shown, Validation, Who,
 };
 
 /// Each spare is a process that looks around a hundred times a second.
@@ -21,6 +21,7 @@ pub fn check(config: &Config) -> Result<(), ConfigError> {
     check_shares(&config.data)?;
     check_look(&config.data)?;
     check_owners(config)?;
+    check_init_hash(&config.model)?;
     check_reproducible(config)?;
     check_rates(config)?;
     check_recovery(config)?;
@@ -53,6 +54,22 @@ mod most {
     pub const BUCKET_BYTES: u64 = 1 << 40;
     pub const TRIES: u64 = 1000;
     pub const KEPT: u64 = 1_000_000;
+}
+
+/// Hexadecimal digits of 128 bits.
+const HASH_DIGITS: usize = 32;
+
+fn check_init_hash(model: &Model) -> Result<(), ConfigError> {
+    let Some(hash) = &model.init_hash else { return Ok(()) };
+    let digits = hash.len() == HASH_DIGITS && hash.bytes().all(|byte| byte.is_ascii_hexdigit());
+    match model.init.is_some() && digits {
+        true => Ok(()),
+        false => {
+            let reason = "it is the XXH3-128 of the file of model.init, in 32 hexadecimal digits: \
+                          leave it out, and launch writes it";
+            refuse("model.init_hash", hash.shown(), reason)
+        }
+    }
 }
 
 /// The widest width / height of a random crop, either way.

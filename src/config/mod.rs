@@ -104,8 +104,11 @@ pub struct Model {
     /// Where relative paths of `name` and `init` start; unset = where the command is given. A
     /// run's own configuration has it.
     pub folder: Option<PathBuf>,
-    /// A checkpoint to take the first weights from.
+    /// A file of weights or a checkpoint to take the first weights from.
     pub init: Option<PathBuf>,
+    /// Of the bytes of `init`, XXH3-128 in hexadecimal digits: no other weights are taken. `launch`
+    /// writes it into the run's own configuration.
+    pub init_hash: Option<String>,
     /// Tensor name prefixes that are not trained.
     pub freeze: Vec<String>,
     /// Multiplies the layer widths of catalogue models that scale (mlp, cnn11).
@@ -114,7 +117,14 @@ pub struct Model {
 
 impl Default for Model {
     fn default() -> Self {
-        Self { name: "cnn11".into(), folder: None, init: None, freeze: Vec::new(), width: 1.0 }
+        Self {
+            name: "cnn11".into(),
+            folder: None,
+            init: None,
+            init_hash: None,
+            freeze: Vec::new(),
+            width: 1.0,
+        }
     }
 }
 

@@ -21,6 +21,7 @@ pub mod jpeg;
 pub mod node_memory;
 mod part;
 pub mod photograph;
+pub mod pickle;
 pub mod picture;
 mod prepare;
 mod queue;

@@ -90,7 +90,7 @@ impl RunDir {
     }
 
     /// Looks at the path with the configuration that is asked for. `config` takes over what the
-    /// run fixed at its start (`train.owners`) where nothing else was asked for.
+    /// run fixed at its start (`train.owners`, `model.init_hash`) where nothing else was asked for.
     pub fn inspect(&self, config: &mut Config, owners: Owners) -> Result<Found, LaunchError> {
         let file = self.join("config.toml");
         if !file.exists() {
@@ -105,6 +105,9 @@ impl RunDir {
         })?;
         if owners == Owners::Unasked {
             config.train.owners = old.train.owners;
+        }
+        if config.model.init_hash.is_none() && config.model.init == old.model.init {
+            config.model.init_hash.clone_from(&old.model.init_hash);
         }
         let changed = parse::changed_keys(&old, config);
         if !changed.is_empty() {

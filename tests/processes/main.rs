@@ -31,3 +31,4 @@ mod strangers;
 mod support;
 mod torn_down;
 mod unheard;
+mod weights;

@@ -4,11 +4,12 @@
 use std::path::{Path, PathBuf};
 
 use crate::config::Shown;
+use crate::data::pickle::Pickle;
 use crate::data::store::{FILE_BYTES_MAX, Store};
 use crate::data::{DataError, Normalization, Split};
 
+use super::array::{Elements, array};
 use super::packed::{Format, Packed, Part, all, index, is_file, wrong};
-use super::pickle::{Elements, Pickle};
 
 /// Bytes of a picture: three planes of 32 x 32.
 const PICTURE_BYTES: u64 = 3072;
@@ -258,7 +259,8 @@ fn python_part(path: &Path, body: &[u8], kind: Cifar) -> Result<Part, DataError>
             ))
         })
     };
-    let array = pickle.array(entry("data")?).map_err(|text| refuse(format!("\"data\": {text}")))?;
+    let found = array(&pickle, entry("data")?);
+    let array = found.map_err(|text| refuse(format!("\"data\": {text}")))?;
     if array.columns as u64 != PICTURE_BYTES || array.rows == 0 {
         let (rows, columns) = (array.rows, array.columns);
         return Err(refuse(format!(

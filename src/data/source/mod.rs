@@ -4,6 +4,7 @@ use super::jpeg::Scratch;
 use super::store::Location;
 use super::{Area, Cut, Image, Normalization};
 
+mod array;
 pub mod cifar;
 pub(in crate::data) mod decode;
 pub mod image_folder;
@@ -11,7 +12,6 @@ mod leftovers;
 pub mod mnist;
 pub mod packed;
 pub mod part;
-mod pickle;
 pub mod synthetic;
 pub mod tar;
 

@@ -84,7 +84,7 @@ impl Trained {
         let graph = catalogue::build(&name, snapshot.input, classes, config.model.width)
             .map_err(|error| TrainedError::Usage(error.to_string()))?;
         let layout = layout::of(&graph);
-        let weights = weights::weights_for(path, &weights::export(&snapshot), &layout)?;
+        let weights = weights::weights_for(path, &snapshot, &layout)?;
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let threads = threads.unwrap_or(cores);
         let engine = engine::open(&config.device, &graph, &layout, threads)?;
@@ -116,7 +116,7 @@ impl Trained {
         samples: usize,
         into: &mut Vec<f32>,
     ) -> Result<(), TrainedError> {
-        let Weights { parameters, statistics, .. } = &self.weights;
+        let Weights { parameters, statistics } = &self.weights;
         let weights = &Flat { parameters, statistics };
         Ok(self.engine.log_probabilities(images, samples, weights, into)?)
     }

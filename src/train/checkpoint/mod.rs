@@ -2,7 +2,8 @@
 //! `optimizer.safetensors`, `state.bin` and, last, `MANIFEST.json`. `wire` is state.bin, `tensors`
 //! the two safetensors files, `manifest` what makes the four one thing, `reading` finds
 //! and verifies folders through `Storage`, `store` writes and retires them, `writer` does so behind
-//! the loop, `weights` takes them in and out, `interval` says how often.
+//! the loop, `weights` takes them in and out (`foreign`: files that others wrote), `interval` says
+//! how often.
 
 use std::io;
 use std::path::PathBuf;
@@ -17,6 +18,7 @@ use crate::train::state::parts::{PARAMETERS, STATISTICS};
 use crate::train::state::digest::{Position, state_sha256};
 
 mod differences;
+mod foreign;
 pub mod interval;
 pub mod manifest;
 pub mod reading;
@@ -27,6 +29,7 @@ pub mod wire;
 pub mod writer;
 
 pub use differences::Differences;
+pub use foreign::Fitted;
 pub use interval::young_daly;
 pub use store::{WriterReport, newest_verified};
 pub use wire::TrainState;

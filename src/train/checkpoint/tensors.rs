@@ -39,8 +39,11 @@ pub enum TensorError {
     /// Not a safetensors file.
     #[error("not a safetensors file: {0}")]
     Format(String),
-    /// Another element type.
-    #[error("tensor {} has type {found}; convert it to F32", name.shown())]
+    /// A file of another kind, or one that asks for what no weights need.
+    #[error("{0}")]
+    Refused(String),
+    /// An element type that no weights have.
+    #[error("tensor {} has elements of {found}; weights are f32, f16, bf16 or f64", name.shown())]
     Type {
         /// The tensor.
         name: String,
@@ -72,6 +75,9 @@ pub struct TensorFile<'a> {
     values: Vec<&'a [u8]>,
 }
 
+/// A count of PyTorch's batch norms, as its eight bytes: how many batches each has seen.
+pub type Count = [u8; 8];
+
 #[derive(Serialize)]
 struct Header<'a> {
     #[serde(rename = "__metadata__")]
@@ -82,10 +88,18 @@ struct Header<'a> {
 
 impl<'a> TensorFile<'a> {
     fn new(
+        counters: impl Iterator<Item = (String, &'a Count)>,
         tensors: impl Iterator<Item = (String, &'a TensorSpec, &'a [f32])>,
         about: &BTreeMap<String, String>,
     ) -> Self {
-        let (mut infos, mut values, mut end) = (BTreeMap::new(), Vec::new(), 0);
+        let (mut infos, mut values, mut end) = (BTreeMap::new(), Vec::<&[u8]>::new(), 0);
+        // First, so that each lies at a multiple of its size.
+        for (name, count) in counters {
+            let data_offsets = (end, end + count.len());
+            end += count.len();
+            infos.insert(name, TensorInfo { dtype: Dtype::I64, shape: Vec::new(), data_offsets });
+            values.push(count);
+        }
         for (name, tensor, flat) in tensors {
             let bytes: &[u8] = bytemuck::cast_slice(&flat[elements(tensor)]);
             let data_offsets = (end, end + bytes.len());
@@ -121,7 +135,23 @@ pub fn model_file<'a>(
     about: &BTreeMap<String, String>,
 ) -> TensorFile<'a> {
     let flat = |kind| if kind == TensorKind::Statistic { statistics } else { parameters };
-    TensorFile::new(layout.tensors.iter().map(|t| (t.name.clone(), t, flat(t.kind))), about)
+    let tensors = layout.tensors.iter().map(|t| (t.name.clone(), t, flat(t.kind)));
+    TensorFile::new(std::iter::empty(), tensors, about)
+}
+
+/// The same with `num_batches_tracked` beside every running mean, as PyTorch's models have it.
+pub fn complete_file<'a>(
+    layout: &'a Layout,
+    parameters: &'a [f32],
+    statistics: &'a [f32],
+    count: &'a Count,
+    about: &BTreeMap<String, String>,
+) -> TensorFile<'a> {
+    let flat = |kind| if kind == TensorKind::Statistic { statistics } else { parameters };
+    let norms = layout.tensors.iter().filter_map(|t| t.name.strip_suffix("running_mean"));
+    let counters = norms.map(|node| (format!("{node}num_batches_tracked"), count));
+    let tensors = layout.tensors.iter().map(|t| (t.name.clone(), t, flat(t.kind)));
+    TensorFile::new(counters, tensors, about)
 }
 
 /// The optimizer's parts, each with one tensor for every trained one.
@@ -134,7 +164,7 @@ pub fn optimizer_file<'a>(
         let prefix = prefix_of(part);
         trained(layout).map(move |t| (format!("{prefix}{}", t.name), t, &values[..]))
     });
-    TensorFile::new(named, about)
+    TensorFile::new(std::iter::empty(), named, about)
 }
 
 fn trained(layout: &Layout) -> impl Iterator<Item = &TensorSpec> {
@@ -143,42 +173,10 @@ fn trained(layout: &Layout) -> impl Iterator<Item = &TensorSpec> {
 
 /// Weights and running statistics as flat vectors, found by name.
 pub fn read_model(bytes: &[u8], layout: &Layout) -> Result<(Vec<f32>, Vec<f32>), TensorError> {
-    read_named(bytes, layout, "")
-}
-
-/// What stands before every name of the file and in none of the model's: `module.` where the
-/// model was wrapped when it was saved. Empty where nothing does.
-pub fn prefix_of_names(bytes: &[u8], layout: &Layout) -> Result<String, TensorError> {
-    let file = parse(bytes)?;
-    let (names, Some(first)) = (file.names(), layout.tensors.first()) else {
-        return Ok(String::new());
-    };
-    let prefixes = names.iter().filter_map(|name| name.strip_suffix(first.name.as_str()));
-    let mut whole = prefixes.filter(|prefix| {
-        prefix.ends_with('.') && names.iter().all(|name| name.starts_with(*prefix))
-    });
-    Ok(whole.next().unwrap_or_default().to_owned())
-}
-
-/// Names and shapes of a file's tensors.
-pub fn shapes(bytes: &[u8]) -> Result<Vec<(String, Vec<usize>)>, TensorError> {
     let file = parse(bytes)?;
     let tensors = file.tensors();
-    Ok(tensors.into_iter().map(|(name, view)| (name, view.shape().to_vec())).collect())
-}
-
-/// Like `read_model`, for a file whose names have something before those of the layout.
-pub fn read_named(
-    bytes: &[u8],
-    layout: &Layout,
-    prefix: &str,
-) -> Result<(Vec<f32>, Vec<f32>), TensorError> {
-    let file = parse(bytes)?;
-    let tensors = file.tensors();
-    let found: Vec<(&str, &[usize])> = tensors
-        .iter()
-        .map(|(name, view)| (name.strip_prefix(prefix).unwrap_or(name), view.shape()))
-        .collect();
+    let found: Vec<(&str, &[usize])> =
+        tensors.iter().map(|(name, view)| (name.as_str(), view.shape())).collect();
     let differences = Differences::between(&found, layout);
     if !differences.is_empty() {
         return Err(TensorError::Differ(differences));
@@ -190,7 +188,7 @@ pub fn read_named(
             TensorKind::Statistic => &mut statistics,
             TensorKind::Weight | TensorKind::Bias => &mut parameters,
         };
-        read_tensor(&file, &format!("{prefix}{}", tensor.name), tensor, flat)?;
+        read_tensor(&file, &tensor.name, tensor, flat)?;
     }
     Ok((parameters, statistics))
 }
@@ -353,18 +351,5 @@ mod tests {
         other.tensors[0].shape = vec![2, 2, 2, 1];
         let text = read_model(&bytes, &other).unwrap_err().to_string();
         assert!(text.contains("conv1.weight (shape [2, 1, 2, 2], the model"), "{text}");
-    }
-
-    #[test]
-    fn what_stands_before_every_name_is_found() {
-        let mut wrapped = layout();
-        wrapped.tensors.iter_mut().for_each(|t| t.name = format!("module.{}", t.name));
-        let bytes = file(&wrapped);
-        assert_eq!(prefix_of_names(&bytes, &layout()).unwrap(), "module.");
-        assert_eq!(prefix_of_names(&bytes, &wrapped).unwrap(), "");
-        let read = read_named(&bytes, &layout(), "module.").unwrap();
-        assert_eq!(read, read_model(&file(&layout()), &layout()).unwrap());
-        wrapped.tensors[3].name = "fc.bias".into();
-        assert_eq!(prefix_of_names(&file(&wrapped), &layout()).unwrap(), "", "not before all");
     }
 }

@@ -3,15 +3,16 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 use thiserror::Error;
+use xxhash_rust::xxh3::xxh3_128;
 
 use crate::config::Shown;
 use crate::model::spec::ModelError;
-use crate::model::{Layout, Shape, catalogue, layout};
+use crate::model::{Graph, Layout, Shape, catalogue, layout};
 use crate::observe::storage::FileSystem;
 
+use crate::train::checkpoint::foreign::{self, Fitted, Foreign, fit};
 use crate::train::checkpoint::manifest::MANIFEST;
 use crate::train::checkpoint::tensors::TensorError;
 use crate::train::checkpoint::{
@@ -32,7 +33,12 @@ pub enum WeightsError {
     },
     /// It does not hold this model.
     #[error(
-        "{path}: {source}; weights need every tensor of the model, with its name and shape",
+        "{path}: {source}{}",
+        if matches!(source, TensorError::Differ(_)) {
+            "; weights need every tensor of the model, with its name and shape"
+        } else {
+            ""
+        },
         path = path.shown()
     )]
     Tensors {
@@ -68,18 +74,21 @@ pub enum WeightsError {
         option: &'static str,
     },
     /// A folder that is no run, no checkpoint.
-    #[error("{} is neither a run directory, nor a checkpoint, nor a .safetensors file", .0.shown())]
+    #[error("{} is neither a run directory, nor a checkpoint, nor a file of weights \
+             (.safetensors, .pth)", .0.shown())]
     NoCheckpoint(PathBuf),
     /// The checkpoint does not verify.
     #[error(transparent)]
     Checkpoint(#[from] CheckpointError),
 }
 
-/// The checkpoint's model as the bytes of one safetensors file.
+/// The checkpoint's model as the bytes of one safetensors file, with all that torchvision's model
+/// of this name holds: batch norms have seen a batch in each step.
 pub fn export(snapshot: &Snapshot) -> Vec<u8> {
     let about = store::about(snapshot);
-    let (layout, statistics) = (&snapshot.layout, &snapshot.statistics);
-    tensors::model_file(layout, &snapshot.parameters, statistics, &about).parts().concat()
+    let Snapshot { layout, parameters, statistics, state, .. } = snapshot;
+    let steps = (state.step as i64).to_le_bytes();
+    tensors::complete_file(layout, parameters, statistics, &steps, &about).parts().concat()
 }
 
 /// What a foreign file may not say about itself.
@@ -100,17 +109,21 @@ pub struct Given {
 pub struct Imported {
     /// The state of step 0.
     pub snapshot: Snapshot,
-    /// What stood before every name and was taken off, such as `module.`; empty where nothing did.
-    pub prefix: String,
+    /// What was done to make it fit, a sentence each.
+    pub remarks: Vec<String>,
 }
+
+/// Of a last layer that is new at import.
+const IMPORT_SEED: u64 = 1;
 
 /// A file of weights as the state of step 0: zero momentum, nothing committed. What is `given`
 /// holds against what the file says of itself. The file has to hold every tensor of that model,
-/// with its shape, and nothing else.
+/// with its shape, and nothing else; only the last layer may be for another number of classes.
 pub fn import(path: &Path, bytes: &[u8], given: Given) -> Result<Imported, WeightsError> {
     let wrap = |source| WeightsError::Tensors { path: path.to_path_buf(), source };
     let unsaid = |what, option| WeightsError::Unsaid { path: path.to_path_buf(), what, option };
-    let about = tensors::about(bytes).map_err(wrap)?;
+    let file = foreign::open(bytes).map_err(wrap)?;
+    let about = file.about();
     let model_name = given.model.or_else(|| about.get("model").cloned());
     let input = given.input.or_else(|| about.get("input").and_then(|text| parse_input(text)));
     let said = || serde_json::from_str(about.get("classes")?).ok();
@@ -122,21 +135,21 @@ pub fn import(path: &Path, bytes: &[u8], given: Given) -> Result<Imported, Weigh
         .ok_or_else(|| unsaid("classes", "--classes cat,dog,... or their number"))?;
     let laid_out = |width: f64| {
         let graph = catalogue::build(&model_name, input, classes.len(), width);
-        let graph =
-            graph.map_err(|source| WeightsError::Model { path: path.to_path_buf(), source })?;
-        Ok::<Layout, WeightsError>(layout::of(&graph))
+        graph.map_err(|source| WeightsError::Model { path: path.to_path_buf(), source })
     };
-    let layout = match given.width {
+    let graph = match given.width {
         Some(width) => laid_out(width)?,
         None => {
             let whole = laid_out(1.0)?;
-            match width_of(&tensors::shapes(bytes).map_err(wrap)?, &whole) {
+            match width_of(&file, &layout::of(&whole)) {
                 Some(width) if catalogue::scales(&model_name) => laid_out(width)?,
                 _ => whole,
             }
         }
     };
-    let Weights { parameters, statistics, prefix } = weights_for(path, bytes, &layout)?;
+    let layout = layout::of(&graph);
+    let fitted = fit(&file, &graph, &layout, IMPORT_SEED).map_err(wrap)?;
+    let Fitted { parameters, statistics, remarks } = fitted;
     let snapshot = Snapshot {
         optimizer: vec![(MOMENTUM.to_owned(), vec![0.0; parameters.len()])],
         model_name,
@@ -149,18 +162,17 @@ pub fn import(path: &Path, bytes: &[u8], given: Given) -> Result<Imported, Weigh
     };
     match snapshot.poisoned() {
         Some(tensor) => Err(WeightsError::NotFinite { path: path.to_path_buf(), tensor }),
-        None => Ok(Imported { snapshot, prefix }),
+        None => Ok(Imported { snapshot, remarks }),
     }
 }
 
 /// By what the file's layers are wider than those of `whole`, as its widest one says; the last
 /// layer is as wide as there are classes.
-fn width_of(file: &[(String, Vec<usize>)], whole: &Layout) -> Option<f64> {
+fn width_of(file: &Foreign<'_>, whole: &Layout) -> Option<f64> {
     let last = whole.tensors.iter().map(|tensor| tensor.node).max()?;
     let inner = whole.tensors.iter().filter(|tensor| tensor.node != last);
     let widest = inner.max_by_key(|tensor| tensor.shape.first().copied())?;
-    let is = |name: &String| name.strip_suffix(widest.name.as_str()).is_some();
-    let (_, shape) = file.iter().find(|(name, _)| is(name))?;
+    let (_, shape) = file.shapes().find(|(name, _)| name.ends_with(widest.name.as_str()))?;
     let (found, full) = (*shape.first()?, *widest.shape.first()?);
     (found > 0 && full > 0).then(|| found as f64 / full as f64)
 }
@@ -235,34 +247,81 @@ pub fn load(path: &Path, expect: Option<&Expectation>) -> Result<Snapshot, Weigh
     }
 }
 
-/// What a file gives a model.
+/// What a checkpoint gives a model.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Weights {
     /// Trained elements, in the order of the layout.
     pub parameters: Vec<f32>,
     /// Running statistics.
     pub statistics: Vec<f32>,
-    /// What stood before every name and was taken off; empty where nothing did.
-    pub prefix: String,
 }
 
-/// Parameters and statistics for `model.init`: from a `.safetensors` file, a checkpoint, or the
-/// newest checkpoint of a run.
-pub fn initial_weights(path: &Path, layout: &Arc<Layout>) -> Result<Weights, WeightsError> {
-    if path.is_dir() {
-        // By tensor, not by name: weights may start another model that is laid out alike.
-        let snapshot = load(path, None)?;
-        return weights_for(path, &export(&snapshot), layout);
+/// Largest file of weights: several times what any model of the catalogue has, optimizer included.
+const FILE_BYTES_MAX: u64 = 8 << 30;
+
+/// The bytes of a file of weights.
+///
+/// # Errors
+/// It is no file, is too large, or cannot be read.
+pub fn read_file(path: &Path) -> Result<Vec<u8>, WeightsError> {
+    let wrap = |source| WeightsError::Io { path: path.to_path_buf(), source };
+    let about = std::fs::metadata(path).map_err(wrap)?;
+    let refuse = |reason: String| Err(wrap(io::Error::other(reason)));
+    if !about.is_file() {
+        return refuse("it is no file".into());
     }
-    let read = |source| WeightsError::Io { path: path.to_path_buf(), source };
-    weights_for(path, &std::fs::read(path).map_err(read)?, layout)
+    if about.len() > FILE_BYTES_MAX {
+        let length = about.len();
+        return refuse(format!(
+            "it has {length} bytes; weights of up to {FILE_BYTES_MAX} are read"
+        ));
+    }
+    std::fs::read(path).map_err(wrap)
 }
 
-/// Parameters and statistics for a layout from the bytes of a `.safetensors` file; `path` names it
-/// in errors. The one check of foreign weights: every tensor of the layout, its shape, no other.
-pub fn weights_for(path: &Path, bytes: &[u8], layout: &Layout) -> Result<Weights, WeightsError> {
+/// What `model.init` names: the bytes of a file of weights, or a checkpoint or the newest of a run
+/// as such a file.
+///
+/// # Errors
+/// It cannot be read, or does not verify.
+pub fn bytes_of(path: &Path) -> Result<Vec<u8>, WeightsError> {
+    match path.is_dir() {
+        // By tensor, not by name: weights may start another model that is laid out alike.
+        true => Ok(export(&load(path, None)?)),
+        false => read_file(path),
+    }
+}
+
+/// What `model.init_hash` says of these bytes.
+pub fn hash_of(bytes: &[u8]) -> String {
+    format!("{:032x}", xxh3_128(bytes))
+}
+
+/// Parameters and statistics from the bytes of `model.init`; `path` names it in errors. `seed`
+/// draws a last layer for another number of classes.
+///
+/// # Errors
+/// What does not fit, whole.
+pub fn initial_weights(
+    (path, bytes): (&Path, &[u8]),
+    graph: &Graph,
+    layout: &Layout,
+    seed: u64,
+) -> Result<Fitted, WeightsError> {
     let wrap = |source| WeightsError::Tensors { path: path.to_path_buf(), source };
-    let prefix = tensors::prefix_of_names(bytes, layout).map_err(wrap)?;
-    let (parameters, statistics) = tensors::read_named(bytes, layout, &prefix).map_err(wrap)?;
-    Ok(Weights { parameters, statistics, prefix })
+    fit(&foreign::open(bytes).map_err(wrap)?, graph, layout, seed).map_err(wrap)
+}
+
+/// The weights of a checkpoint for a layout, found by name; `path` names it in errors.
+///
+/// # Errors
+/// It is another model's.
+pub fn weights_for(
+    path: &Path,
+    snapshot: &Snapshot,
+    layout: &Layout,
+) -> Result<Weights, WeightsError> {
+    let wrap = |source| WeightsError::Tensors { path: path.to_path_buf(), source };
+    let (parameters, statistics) = tensors::read_model(&export(snapshot), layout).map_err(wrap)?;
+    Ok(Weights { parameters, statistics })
 }

@@ -27,8 +27,9 @@ use crate::observe::storage::Storage;
 use crate::run_folder;
 
 use crate::train::TrainError;
-use crate::train::checkpoint::weights::{Weights, initial_weights};
-use crate::train::checkpoint::{Expectation, Snapshot, are_finite, newest_verified};
+use crate::train::checkpoint::{
+    Expectation, Fitted, Snapshot, are_finite, newest_verified, weights,
+};
 use crate::train::compute::free_run::FreeRun;
 use crate::train::compute::gradient_sum::GradientSum;
 use crate::train::compute::outage::Outage;
@@ -365,7 +366,8 @@ impl From {
 
 /// Gives every rank the state that this attempt goes on from: what outlived the last one, else
 /// rank 0's newest verified checkpoint, else first weights (a pure function of the seed). Nothing
-/// enters the slots before it is known which: an attempt that dies meanwhile loses nothing.
+/// enters the slots before it is known which: an attempt that dies meanwhile loses nothing. Also
+/// what there is to say of first weights.
 pub fn begin(
     comm: &mut dyn Communicator,
     replica: &mut Replica,
@@ -373,10 +375,10 @@ pub fn begin(
     config: &Config,
     storage: &dyn Storage,
     world: &World,
-) -> Result<From, TrainError> {
+) -> Result<(From, Vec<String>), TrainError> {
     let resident = config.recovery.resident == Resident::On;
     if resident && crate::train::repair::restart::from_resident(comm, replica, storage, world)? {
-        return Ok(From::Resident);
+        return Ok((From::Resident, Vec::new()));
     }
     replica.settle(world, comm.rank());
     let mut found = None;
@@ -385,8 +387,7 @@ pub fn begin(
     }
     let told = comm.all_gather_u64(&[u64::from(found.is_some())])?;
     if told[0] == 0 {
-        scratch(replica, prepared, config)?;
-        return Ok(From::Scratch);
+        return Ok((From::Scratch, scratch(replica, prepared, config)?));
     }
     if let Some(snapshot) = found {
         let shape = parts::shape(&prepared.layout, config);
@@ -402,7 +403,7 @@ pub fn begin(
         replica.begin_with(state, position_of(&snapshot, &entries, samples));
     }
     hand_to_all(comm, replica, 0, world)?;
-    Ok(From::Checkpoint)
+    Ok((From::Checkpoint, Vec::new()))
 }
 
 fn find_checkpoint(
@@ -443,18 +444,22 @@ fn position_of(snapshot: &Snapshot, entries: &[Entry], samples_per_epoch: u64) -
     }
 }
 
-/// First weights: a pure function of the seed, or those of `model.init`.
+/// First weights: a pure function of the seed, or those of `model.init`; what was done to make
+/// these fit.
 pub fn scratch(
     replica: &mut Replica,
     prepared: &Prepared,
     config: &Config,
-) -> Result<(), TrainError> {
+) -> Result<Vec<String>, TrainError> {
     let layout = &prepared.layout;
-    let mut parameters = init::parameters(&prepared.graph, layout, config.run.seed);
-    let mut statistics = init::statistics(layout);
-    if let Some(path) = config.model.found_init() {
-        load_weights(&path, layout, &mut parameters, &mut statistics)?;
-    }
+    let Fitted { parameters, statistics, remarks } = match config.model.found_init() {
+        Some(path) => load_weights(&path, prepared, config)?,
+        None => Fitted {
+            parameters: init::parameters(&prepared.graph, layout, config.run.seed),
+            statistics: init::statistics(layout),
+            remarks: Vec::new(),
+        },
+    };
     let shape = parts::shape(layout, config);
     // Velocities begin at zero, an average with the first weights; nothing was received before.
     let zeros = vec![0.0; parameters.len()];
@@ -465,28 +470,30 @@ pub fn scratch(
     });
     let state = SlotView::new(shape, (0, 0), &values.collect::<Vec<_>>(), &[]);
     replica.begin_with(state, Position::start());
-    Ok(())
+    Ok(remarks)
 }
 
-fn load_weights(
-    path: &Path,
-    layout: &Arc<Layout>,
-    parameters: &mut [f32],
-    statistics: &mut [f32],
-) -> Result<(), TrainError> {
+fn load_weights(path: &Path, prepared: &Prepared, config: &Config) -> Result<Fitted, TrainError> {
     let wrong = |error: String| {
         TrainError::Configuration(format!("model.init = {}: {error}", path.shown()))
     };
-    let loaded = initial_weights(path, layout);
-    let Weights { parameters: first, statistics: running, prefix } =
-        loaded.map_err(|error| wrong(error.to_string()))?;
-    if !prefix.is_empty() {
-        tracing::warn!("model.init: every name begins with `{}`: taken off", prefix.shown());
+    let bytes = weights::bytes_of(path).map_err(|error| wrong(error.to_string()))?;
+    if let Some(expected) = &config.model.init_hash
+        && weights::hash_of(&bytes) != expected.to_lowercase()
+    {
+        return Err(wrong(format!(
+            "these are not the weights of this run, whose XXH3-128 is {expected}: put them back, \
+             or start anew with --fresh"
+        )));
     }
-    if ![&first, &running].into_iter().all(|values| are_finite(values)) {
+    let (graph, layout, seed) = (&prepared.graph, &prepared.layout, config.run.seed);
+    let mut fitted = weights::initial_weights((path, &bytes), graph, layout, seed)
+        .map_err(|error| wrong(error.to_string()))?;
+    if ![&fitted.parameters, &fitted.statistics].into_iter().all(|values| are_finite(values)) {
         return Err(wrong("it holds a value that is no finite number".into()));
     }
-    parameters.copy_from_slice(&first);
-    statistics.copy_from_slice(&running);
-    Ok(())
+    for remark in &mut fitted.remarks {
+        *remark = format!("model.init = {}: {remark}", path.shown());
+    }
+    Ok(fitted)
 }

@@ -150,7 +150,7 @@ fn run_initial(
     let mut replica = replica(arguments, around, &prepared, &world, Some(Position::start()));
     let storage = around.storage.as_ref();
     let begun = prepare::begin(comm.as_mut(), &mut replica, &prepared, config, storage, &world);
-    let from = match begun {
+    let (from, of_weights) = match begun {
         Err(TrainError::Comm(error)) => {
             comm.revoke();
             return Err(lost(error));
@@ -167,7 +167,8 @@ fn run_initial(
     settled.inspect_err(|_| comm.revoke()).map_err(lost)?;
     let inexact = since.and_then(|since| inexact::at_start(&config.train, since, world.ranks()));
     let (facts, plan) = (prepared.facts.clone(), prepared.plan.clone());
-    let (train_samples, remarks) = (prepared.train_samples, prepared.remarks.clone());
+    let (train_samples, mut remarks) = (prepared.train_samples, prepared.remarks.clone());
+    remarks.extend(of_weights);
     let mut trainer = trainer(arguments, around, comm, world, replica, prepared);
     trainer.started();
     if trainer.rank.is_writer() {

@@ -141,9 +141,13 @@ fn exported_weights_come_back_through_import() {
     assert_eq!(back.state.step, 0);
     assert_eq!(back.optimizer, [(MOMENTUM.to_string(), vec![0.0; sent.parameters.len()])]);
     for path in ["run", "new", "w.safetensors", "run/checkpoints/step-00000004"] {
-        let got = weights::initial_weights(Path::new(&at(path)), &sent.layout).unwrap();
+        let graph =
+            catalogue::build(&sent.model_name, sent.input, sent.classes.len(), 1.0).unwrap();
+        let bytes = weights::bytes_of(Path::new(&at(path))).unwrap();
+        let named = (Path::new(path), &bytes[..]);
+        let got = weights::initial_weights(named, &graph, &sent.layout, 1).unwrap();
         assert_eq!(got.parameters, sent.parameters, "{path}");
-        assert_eq!((got.statistics, got.prefix), (sent.statistics.clone(), String::new()));
+        assert_eq!((got.statistics, got.remarks), (sent.statistics.clone(), vec![]));
     }
     assert_eq!(checkpoint(&["import", &at("w.safetensors"), &at("run")]), code(2), "has some");
     assert_eq!(checkpoint(&["export", &at("nowhere"), &at("x")]), code(2));
@@ -185,7 +189,7 @@ fn import_of(bytes: &[u8], model: &str, classes: u32) -> Result<Imported, String
 #[test]
 fn import_takes_the_whole_model_and_nothing_else() {
     let whole = tensors_of("resnet20", 10, 1.0);
-    assert_eq!(import_of(&foreign(&whole, 0.5), "resnet20", 10).unwrap().prefix, "");
+    assert_eq!(import_of(&foreign(&whole, 0.5), "resnet20", 10).unwrap().remarks, [""; 0]);
     let mut cut = whole.clone();
     cut.retain(|(name, _)| !name.starts_with("layer2."));
     let other = tensors_of("mlp", 10, 1.0);
@@ -193,22 +197,27 @@ fn import_takes_the_whole_model_and_nothing_else() {
     for (bytes, model, classes, expected) in [
         (foreign(&cut, 0.0), "resnet20", 10, "tensors are missing: layer2.0.conv1.weight, "),
         (foreign(&other, 0.0), "resnet20", 10, "6 tensors are of no layer of the model: fc1.bias"),
-        (foreign(&many, 0.0), "resnet20", 4, "its last layer has 1000 classes, the model 4"),
         (foreign(&whole, f32::NAN), "resnet20", 10, "conv1.weight holds a value that is no finite"),
         (foreign(&whole, 0.0), "resnet49", 10, "there is no model `resnet49`"),
     ] {
         let text = import_of(&bytes, model, classes).unwrap_err();
         assert!(text.contains(expected), "{text}");
     }
-    let text = import_of(&foreign(&many, 0.0), "resnet20", 4).unwrap_err();
-    assert!(text.contains("or a set (at import: --classes) of 1000"), "{text}");
+    let said = "it is for 1000 classes, this model for 4: fc.weight, fc.bias begin anew, with \
+                first weights of seed 1";
+    let imported = import_of(&foreign(&many, 0.5), "resnet20", 4).unwrap();
+    assert_eq!((imported.remarks, imported.snapshot.classes.len()), (vec![said.to_owned()], 4));
     // The same reader serves `model.init`.
-    let layout = Arc::new(layout::of(&catalogue::build("resnet20", [3, 32, 32], 4, 1.0).unwrap()));
-    let folder = tempfile::tempdir().unwrap();
-    let file = folder.path().join("w.safetensors");
-    std::fs::write(&file, foreign(&many, 0.0)).unwrap();
-    let text = weights::initial_weights(&file, &layout).unwrap_err().to_string();
-    assert!(text.contains("its last layer has 1000 classes, the model 4"), "{text}");
+    let graph = catalogue::build("resnet20", [3, 32, 32], 4, 1.0).unwrap();
+    let layout = layout::of(&graph);
+    let named = (Path::new("w.safetensors"), &foreign(&many, 0.5)[..]);
+    let fitted = weights::initial_weights(named, &graph, &layout, 1).unwrap();
+    assert_eq!(
+        (fitted.parameters, fitted.remarks[0].as_str()),
+        (imported.snapshot.parameters, said)
+    );
+    let text = weights::bytes_of(Path::new("/dev/zero")).unwrap_err();
+    assert!(text.to_string().contains("it is no file"), "{text}");
 }
 
 #[test]
@@ -216,9 +225,10 @@ fn a_wrapped_models_prefix_is_taken_off_and_a_models_width_is_that_of_its_file()
     let plain = tensors_of("cnn11", 10, 0.125);
     let wrapped: Vec<_> = plain.iter().map(|(n, s)| (format!("module.{n}"), s.clone())).collect();
     for (tensors, prefix) in [(&plain, ""), (&wrapped, "module.")] {
-        let Imported { snapshot, prefix: found } =
+        let Imported { snapshot, remarks } =
             import_of(&foreign(tensors, 0.5), "cnn11", 10).unwrap();
-        assert_eq!((found.as_str(), snapshot.parameters[0]), (prefix, 0.5));
+        let said = remarks.first().is_some_and(|remark| remark.contains(&format!("`{prefix}`")));
+        assert_eq!((said, snapshot.parameters[0]), (!prefix.is_empty(), 0.5));
         let names: Vec<&str> = snapshot.layout.tensors.iter().map(|t| t.name.as_str()).collect();
         assert!(names.iter().copied().eq(plain.iter().map(|(name, _)| name.as_str())));
     }
@@ -234,8 +244,8 @@ fn a_foreign_file_has_to_be_told_what_it_is() {
     let (file, target) = (at("f.safetensors"), at("a"));
     let words = ["import", &file, &target];
     assert_eq!(checkpoint(&words), code(2));
-    let told = ["--model", "mlp", "--input", "3x32x32", "--classes", "3"];
-    assert_eq!(checkpoint(&[&words[..], &told].concat()), code(2), "two classes");
+    let told = ["--model", "cnn11", "--input", "3x32x32", "--classes", "2"];
+    assert_eq!(checkpoint(&[&words[..], &told].concat()), code(2), "another model");
     assert!(!Path::new(&target).exists(), "nothing is left of a refused file");
     let told = ["--model", "mlp", "--input", "3x32x32", "--classes", "2", "--width", "0.0625"];
     assert_eq!(checkpoint(&[&words[..], &told].concat()), code(0));

@@ -1,0 +1,75 @@
+//! Files of weights that others wrote: safetensors of any element type, and what `torch.save`
+//! writes. A file is opened as a list of tensors that say where their elements lie; nothing is
+//! copied or converted before a model asks for it. `torch` and `zip` read PyTorch's files, `tensor`
+//! is one tensor, `fit` gives a model what it needs of them.
+
+mod file;
+mod fit;
+mod tensor;
+mod torch;
+mod zip;
+
+use safetensors::tensor::{Dtype, SafeTensors};
+
+use crate::train::checkpoint::tensors::TensorError;
+
+pub use file::Foreign;
+use file::check_tensor;
+pub use fit::{Fitted, fit};
+use tensor::{Element, Tensor};
+
+/// Most bytes of a safetensors header: names and places, 100 to 200 bytes a tensor.
+const HEADER_BYTES_MAX: u64 = 16 << 20;
+/// Bytes before a safetensors header: its length.
+const LENGTH_BYTES: usize = 8;
+/// Opens a file by what it begins with.
+///
+/// # Errors
+/// It is neither, is damaged, or asks for what no file of weights needs.
+pub fn open(bytes: &[u8]) -> Result<Foreign<'_>, TensorError> {
+    if bytes.starts_with(zip::START) {
+        return torch::open(bytes).map_err(TensorError::Refused);
+    }
+    if bytes.starts_with(torch::PICKLE_START) {
+        return Err(TensorError::Refused(torch::OLD.into()));
+    }
+    safetensors(bytes)
+}
+
+fn safetensors(bytes: &[u8]) -> Result<Foreign<'_>, TensorError> {
+    let format = |error: safetensors::SafeTensorError| TensorError::Format(error.to_string());
+    let length = bytes.first_chunk::<LENGTH_BYTES>().map(|first| u64::from_le_bytes(*first));
+    if let Some(length) = length.filter(|length| *length > HEADER_BYTES_MAX) {
+        return Err(TensorError::Format(format!(
+            "it would begin with a header of {length} bytes; headers up to {HEADER_BYTES_MAX} \
+             bytes are read"
+        )));
+    }
+    let (length, header) = SafeTensors::read_metadata(bytes).map_err(format)?;
+    // Checked by the library: places lie in the file, one behind the other, and fit the shapes.
+    let values = &bytes[LENGTH_BYTES + length..];
+    if header.data_len() != values.len() {
+        let (named, lie) = (header.data_len(), values.len());
+        let text = format!("its header names {named} bytes of values, and {lie} follow");
+        return Err(TensorError::Format(text));
+    }
+    let mut tensors = Vec::new();
+    for name in header.offset_keys() {
+        let Some(info) = header.info(&name) else { continue };
+        check_tensor(tensors.len(), &name, &info.shape).map_err(TensorError::Refused)?;
+        let (from, to) = info.data_offsets;
+        let element = match info.dtype {
+            Dtype::F32 => Element::F32,
+            Dtype::F16 => Element::F16,
+            Dtype::BF16 => Element::Bf16,
+            Dtype::F64 => Element::F64,
+            other => Element::Other(format!("{other:?}")),
+        };
+        tensors.push(Tensor::contiguous(name, info.shape.clone(), element, &values[from..to]));
+    }
+    let about = header.metadata().clone().unwrap_or_default().into_iter().collect();
+    Ok(Foreign { tensors, about, passed_over: Vec::new() })
+}
+
+#[cfg(test)]
+mod tests;

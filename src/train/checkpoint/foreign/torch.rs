@@ -1,0 +1,176 @@
+//! What `torch.save` writes: a zip archive of a pickle, `data.pkl`, and of the storages that it
+//! names, `data/KEY`. The pickle is read as data. Only names that a dictionary of tensors needs may
+//! stand in it; any other is refused by name, and nothing is ever looked up or run.
+
+use std::collections::BTreeMap;
+
+use crate::config::Shown;
+use crate::data::pickle::{Id, Pickle};
+
+use super::file::{Foreign, check_tensor};
+use super::tensor::{Element, Tensor};
+use super::zip;
+
+/// What files of `torch.save` before PyTorch 1.6 begin with.
+pub(super) const PICKLE_START: &[u8] = &[0x80];
+pub(super) const OLD: &str = "it is a bare pickle, as torch.save wrote before PyTorch 1.6: write \
+    it again with torch.save(torch.load(\"OLD.pth\", weights_only=True), \"NEW.pth\")";
+/// Largest pickle, and most values in one. It holds no weights: some 200 bytes a tensor.
+const PICKLE_BYTES_MAX: usize = 4 << 20;
+const PICKLE_VALUES_MAX: usize = 1 << 20;
+/// Names that a file may ask for. Nothing stands behind them here but the words.
+const KNOWN: [&str; 5] = [
+    "collections.OrderedDict",
+    "torch.Size",
+    "torch._utils._rebuild_tensor_v2",
+    "torch._utils._rebuild_parameter",
+    "torch.device",
+];
+/// Storages of these elements.
+const STORAGES: [&str; 10] =
+    ["Float", "Half", "BFloat16", "Double", "Long", "Int", "Short", "Char", "Byte", "Bool"];
+/// Where programs keep the weights within a larger dictionary.
+const WRAPPERS: [&str; 4] = ["state_dict", "model_state_dict", "model", "net"];
+
+/// Opens a file.
+///
+/// # Errors
+/// What it is instead, or what is wrong with it, in words.
+pub(super) fn open(bytes: &[u8]) -> Result<Foreign<'_>, String> {
+    let entries = zip::open(bytes)?;
+    let folder = entries
+        .keys()
+        .find_map(|name| name.strip_suffix("/data.pkl"))
+        .ok_or("it is a zip archive without data.pkl: torch.save did not write it")?
+        .to_owned();
+    let archive = Archive { entries, folder };
+    if archive.entry("byteorder").is_some_and(|order| order != b"little") {
+        return Err("its numbers are big-endian: save it again on a little-endian machine".into());
+    }
+    let pickle = archive.entry("data.pkl").unwrap_or_default();
+    if pickle.len() > PICKLE_BYTES_MAX {
+        let length = pickle.len();
+        return Err(format!("its data.pkl has {length} bytes, at most {PICKLE_BYTES_MAX}"));
+    }
+    let pickle = Pickle::read_within(pickle, PICKLE_VALUES_MAX)?;
+    refuse_names(&pickle)?;
+    let mut file = Foreign { tensors: Vec::new(), about: BTreeMap::new(), passed_over: Vec::new() };
+    for &(key, value) in weights(&pickle)? {
+        let name = pickle.bytes(key).map(|name| String::from_utf8_lossy(name).into_owned());
+        let name = name.ok_or("a key of its dictionary is no text")?;
+        match tensor_of(&pickle, value) {
+            None => file.passed_over.push(name),
+            Some(arguments) => {
+                let tensor = archive.tensor(&pickle, &name, arguments)?;
+                check_tensor(file.tensors.len(), &tensor.name, &tensor.shape)?;
+                file.tensors.push(tensor);
+            }
+        }
+    }
+    Ok(file)
+}
+
+/// Whatever the file asks for must be known, whether it would be called or not.
+fn refuse_names(pickle: &Pickle<'_>) -> Result<(), String> {
+    match pickle.names().find(|name| !KNOWN.contains(name) && storage(name).is_none()) {
+        None => Ok(()),
+        Some(name) => Err(format!(
+            "it asks for {}, which no weights need: nothing of it was run; save the weights alone, \
+             with torch.save(model.state_dict(), \"NEW.pth\")",
+            name.shown()
+        )),
+    }
+}
+
+/// `torch.FloatStorage` -> `Float`.
+fn storage(name: &str) -> Option<&str> {
+    let word = name.strip_prefix("torch.")?.strip_suffix("Storage")?;
+    STORAGES.contains(&word).then_some(word)
+}
+
+/// The dictionary that holds tensors: the whole, or an entry of it with a usual name.
+fn weights<'p>(pickle: &'p Pickle<'_>) -> Result<&'p [(Id, Id)], String> {
+    let holds = |id: Id| {
+        let entries = pickle.entries(id)?;
+        entries.iter().any(|(_, value)| tensor_of(pickle, *value).is_some()).then_some(entries)
+    };
+    let inner = WRAPPERS.iter().filter_map(|name| pickle.entry(pickle.root(), name));
+    let found = std::iter::once(pickle.root()).chain(inner).find_map(holds);
+    found.ok_or_else(|| {
+        format!(
+            "it is no dictionary of tensors, and none lies in it as {}",
+            WRAPPERS.map(|name| format!("\"{name}\"")).join(", ")
+        )
+    })
+}
+
+/// The arguments that a tensor would be made from; a parameter is a tensor with more beside it.
+fn tensor_of<'p>(pickle: &'p Pickle<'_>, id: Id) -> Option<&'p [Id]> {
+    let (name, arguments, _) = pickle.call(id)?;
+    match name {
+        "torch._utils._rebuild_tensor_v2" => Some(arguments),
+        "torch._utils._rebuild_parameter" => {
+            let (name, arguments, _) = pickle.call(*arguments.first()?)?;
+            (name == "torch._utils._rebuild_tensor_v2").then_some(arguments)
+        }
+        _ => None,
+    }
+}
+
+/// The archive, and the folder in it that everything lies in.
+struct Archive<'a> {
+    entries: BTreeMap<&'a str, &'a [u8]>,
+    folder: String,
+}
+
+impl<'a> Archive<'a> {
+    fn entry(&self, name: &str) -> Option<&'a [u8]> {
+        self.entries.get(format!("{}/{name}", self.folder).as_str()).copied()
+    }
+
+    /// `_rebuild_tensor_v2(storage, first element, sizes, strides, ...)`, where a storage is
+    /// `("storage", class, key, device, elements)`.
+    fn tensor(
+        &self,
+        pickle: &Pickle<'_>,
+        name: &str,
+        arguments: &[Id],
+    ) -> Result<Tensor<'a>, String> {
+        let odd = |what: &str| format!("tensor {name:?}: {what}");
+        let [place, start, shape, strides, ..] = *arguments else {
+            return Err(odd("too few arguments"));
+        };
+        let place = pickle.outside(place).and_then(|id| pickle.items(id));
+        let Some([_, class, key, _, count]) = place else {
+            return Err(odd("its storage is not in the archive"));
+        };
+        let word = pickle.name(*class).and_then(storage).ok_or_else(|| odd("no known storage"))?;
+        let element = match word {
+            "Float" => Element::F32,
+            "Half" => Element::F16,
+            "BFloat16" => Element::Bf16,
+            "Double" => Element::F64,
+            other => Element::Other(other.to_owned()),
+        };
+        let key = pickle.bytes(*key).and_then(|key| std::str::from_utf8(key).ok());
+        let key = key.ok_or_else(|| odd("its storage has no name"))?;
+        let body = self.entry(&format!("data/{key}"));
+        let body =
+            body.ok_or_else(|| odd(&format!("its storage data/{} is missing", key.shown())))?;
+        let count = pickle.integer(*count).and_then(|count| usize::try_from(count).ok());
+        let says = element.bytes().zip(count).map(|(width, count)| width.checked_mul(count));
+        if says.is_some_and(|says| says != Some(body.len())) {
+            let (count, held) = (count.unwrap_or_default(), body.len());
+            return Err(odd(&format!("its storage has {held} bytes, and says {count} elements")));
+        }
+        let sizes = |id: Id, what: &str| {
+            let numbers = pickle.integers(id).ok_or_else(|| odd(&format!("no {what}")))?;
+            let sizes: Result<Vec<usize>, _> = numbers.into_iter().map(usize::try_from).collect();
+            sizes.map_err(|_| odd(&format!("negative {what}")))
+        };
+        let (shape, strides) = (sizes(shape, "sizes")?, sizes(strides, "strides")?);
+        let start = pickle.integer(start).and_then(|start| usize::try_from(start).ok());
+        let start = start.ok_or_else(|| odd("its first element is no number"))?;
+        Tensor::view((name.to_owned(), element), (shape, strides), start, body)
+    }
+}
