@@ -30,16 +30,21 @@ pub fn open(bytes: &[u8]) -> Result<Foreign<'_>, TensorError> {
     if bytes.starts_with(zip::START) {
         return torch::open(bytes).map_err(TensorError::Refused);
     }
-    if bytes.starts_with(torch::PICKLE_START) {
+    // A header of safetensors may be of any length, 128 bytes too; none is as long as a pickle says.
+    if bytes.starts_with(torch::PICKLE_START) && header_bytes(bytes) > Some(HEADER_BYTES_MAX) {
         return Err(TensorError::Refused(torch::OLD.into()));
     }
     safetensors(bytes)
 }
 
+/// What a safetensors file says of its header's length.
+fn header_bytes(bytes: &[u8]) -> Option<u64> {
+    bytes.first_chunk::<LENGTH_BYTES>().map(|first| u64::from_le_bytes(*first))
+}
+
 fn safetensors(bytes: &[u8]) -> Result<Foreign<'_>, TensorError> {
     let format = |error: safetensors::SafeTensorError| TensorError::Format(error.to_string());
-    let length = bytes.first_chunk::<LENGTH_BYTES>().map(|first| u64::from_le_bytes(*first));
-    if let Some(length) = length.filter(|length| *length > HEADER_BYTES_MAX) {
+    if let Some(length) = header_bytes(bytes).filter(|length| *length > HEADER_BYTES_MAX) {
         return Err(TensorError::Format(format!(
             "it would begin with a header of {length} bytes; headers up to {HEADER_BYTES_MAX} \
              bytes are read"

@@ -356,6 +356,10 @@ fn safetensors_headers_that_lie_are_refused() {
         let said = refusal(&bytes);
         assert!(said.contains("safetensors") || said.contains("dimensions"), "{about}: {said}");
     }
+    for length in [0x80, 0x0280] {
+        let header = format!("{:length$}", format!("{{{}}}", f32s("a", 0, 4)));
+        assert!(open(&headed(length as u64, &header, &[0; 4])).is_ok(), "no pickle: {length}");
+    }
     let halves = file(&[entry("a", "F16", "[2]", 0, 4)], 4);
     assert!(open(&halves).is_ok());
 }
