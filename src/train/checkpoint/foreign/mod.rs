@@ -30,7 +30,7 @@ pub fn open(bytes: &[u8]) -> Result<Foreign<'_>, TensorError> {
     if bytes.starts_with(zip::START) {
         return torch::open(bytes).map_err(TensorError::Refused);
     }
-    // A header of safetensors may be of any length, 128 bytes too; none is as long as a pickle says.
+    // A header of safetensors may have any length, 128 too; none is as long as a pickle says.
     if bytes.starts_with(torch::PICKLE_START) && header_bytes(bytes) > Some(HEADER_BYTES_MAX) {
         return Err(TensorError::Refused(torch::OLD.into()));
     }
