@@ -60,7 +60,9 @@ fn case(
     let mut sum = 0.0;
     let train = measure(threads, || {
         let ready = &mut |_: usize, part: &[f32]| sum += part[0];
-        engine.train(&images, &labels, [1, 2, 3], weights, &mut statistics, ready).map(|_| ())
+        engine
+            .train(&images, (&labels).into(), [1, 2, 3], weights, &mut statistics, ready)
+            .map(|_| ())
     })?;
     let load = measure(threads, || {
         engine.renew();

@@ -20,6 +20,7 @@ pub fn check(config: &Config) -> Result<(), ConfigError> {
     check_sizes(config)?;
     check_shares(&config.data)?;
     check_look(&config.data)?;
+    check_soft_targets(config)?;
     check_owners(config)?;
     check_init_hash(&config.model)?;
     check_reproducible(config)?;
@@ -76,6 +77,9 @@ fn check_init_hash(model: &Model) -> Result<(), ConfigError> {
 const CROP_RATIO_MAX: f64 = 100.0;
 /// Factors of 1 + this turn nearly every picture black and white.
 const JITTER_MAX: f64 = 100.0;
+/// Shapes of a beta distribution: below, nearly every share is 0 or 1; above, 1/2.
+const ALPHA_MIN: f64 = 0.001;
+const ALPHA_MAX: f64 = 1000.0;
 
 /// The keys of how pictures are looked at, each within its range and none without effect.
 fn check_look(data: &Data) -> Result<(), ConfigError> {
@@ -125,6 +129,31 @@ fn check_look(data: &Data) -> Result<(), ConfigError> {
             let reason = format!("write a number from 0 (no change) to {largest}");
             return refuse(&format!("data.color_jitter.{name}"), value, reason);
         }
+    }
+    Ok(())
+}
+
+/// The keys that spread a sample's label over several classes.
+fn check_soft_targets(config: &Config) -> Result<(), ConfigError> {
+    for (key, alpha) in [
+        ("data.mixup_alpha", config.data.mixup_alpha),
+        ("data.cutmix_alpha", config.data.cutmix_alpha),
+    ] {
+        if let Some(alpha) = alpha
+            && !(ALPHA_MIN..=ALPHA_MAX).contains(&alpha)
+        {
+            let reason = format!(
+                "shares are drawn from Beta(alpha, alpha): write a number from {ALPHA_MIN} to \
+                 {ALPHA_MAX}, or leave the key out"
+            );
+            return refuse(key, alpha, reason);
+        }
+    }
+    if let Some(smoothing) = config.train.label_smoothing
+        && !(0.0..1.0).contains(&smoothing)
+    {
+        let reason = "it is a share of each label: write a number from 0 to below 1";
+        return refuse("train.label_smoothing", smoothing, reason);
     }
     Ok(())
 }

@@ -103,6 +103,11 @@ pub struct Data {
     /// JPEGs are decoded at a half, a quarter or an eighth of their size where the view stays at
     /// least as large as what the model sees; unset = no.
     pub scaled_decoding: Option<bool>,
+    /// Pictures of a micro-batch are blended in pairs, with a share drawn from Beta(this, this);
+    /// unset: they are not. Has no value by default, as the keys above; so has the next one.
+    pub mixup_alpha: Option<f64>,
+    /// A box of each picture shows its partner's, with a share drawn from Beta(this, this).
+    pub cutmix_alpha: Option<f64>,
     /// Decode threads per rank; 0 = as many as workers.
     pub decode_threads: u32,
     /// Batches decoded ahead per rank; 0: each is read, decoded and trained on in turn.
@@ -144,6 +149,8 @@ impl Default for Data {
             flip: None,
             color_jitter: None,
             scaled_decoding: None,
+            mixup_alpha: None,
+            cutmix_alpha: None,
             decode_threads: 0,
             prefetch: 4,
             bad_image: BadImage::Skip,

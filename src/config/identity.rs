@@ -175,7 +175,8 @@ mod tests {
     #[test]
     fn looks_decide_the_arithmetic_and_add_nothing_where_they_are_absent() {
         let text = resolved_text(&config());
-        for key in ["crop", "resize", "flip", "color_jitter", "scaled_decoding"] {
+        let looks = ["crop", "resize", "flip", "color_jitter", "scaled_decoding"];
+        for key in looks.into_iter().chain(["mixup", "cutmix", "smoothing"]) {
             assert!(!text.contains(key), "a run of before has no such key:\n{text}");
         }
         let mut bright = config();
@@ -184,6 +185,11 @@ mod tests {
         assert_eq!(changed_keys(&config(), &bright), ["data.color_jitter"]);
         let read: Config = toml::from_str(&resolved_text(&bright)).unwrap();
         assert_eq!(read, bright);
+        let mut soft = config();
+        soft.data.cutmix_alpha = Some(1.0);
+        soft.train.label_smoothing = Some(0.1);
+        assert_eq!(changed_keys(&config(), &soft), ["data.cutmix_alpha", "train.label_smoothing"]);
+        assert_ne!(fingerprint(&config()), fingerprint(&soft));
         let mut random = config();
         random.data.crop = Some(crate::config::CropKind::Random);
         assert_eq!(changed_keys(&config(), &random), ["data.crop"]);

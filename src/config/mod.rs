@@ -1,9 +1,9 @@
 //! What was typed -> what it means. The schema lives here; `parse` reads TOML and overrides and
 //! refuses with the key, the value and what to write instead (`keys`: which exist, `check`: which
 //! values make sense); `identity` says when two configurations are the same run; `units` reads
-//! durations and sizes; `seed` says what `run.seed` means; `shown` makes names fit for a terminal;
-//! `paths` makes them absolute; `point` says where a rank is; `data` has the schema of the data
-//! plane, `update` that of optimizers and schedules.
+//! durations and sizes; `seed` says what `run.seed` means, `variates` draws from it; `shown` makes
+//! names fit for a terminal; `paths` makes them absolute; `point` says where a rank is; `data` has
+//! the schema of the data plane, `update` that of optimizers and schedules.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -26,6 +26,7 @@ mod shown;
 pub mod units;
 mod update;
 mod validation;
+pub mod variates;
 
 pub use check::resolve_owners;
 pub use data::{
@@ -165,6 +166,9 @@ pub struct Train {
     /// Pieces that each owner's micro-batch is computed in, one after another; unset: 1.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub accumulate: Option<u32>,
+    /// What each label gives away, in equal shares to all classes, from 0 to below 1; unset: 0.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub label_smoothing: Option<f64>,
 }
 
 impl Train {
@@ -188,6 +192,7 @@ impl Default for Train {
             reproducible: false,
             bucket: Bytes(4 << 20),
             accumulate: None,
+            label_smoothing: None,
         }
     }
 }

@@ -73,4 +73,5 @@ pub mod purpose {
     pub const FAULTS: u64 = 7;
     pub const SIMULATE: u64 = 8;
     pub const FLEET: u64 = 9;
+    pub const MIX: u64 = 10;
 }

@@ -13,6 +13,7 @@ use crate::observe::notice::act_on;
 use crate::observe::panics::vital;
 
 use super::decoder::{Decoder, hold};
+use super::mixing::Mixing;
 use super::prepare::{Bench, Recipe, View};
 use super::queue::Queue;
 use super::sampler::{Order, mix};
@@ -58,6 +59,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(200);
 /// Decodes micro-batches ahead of the workers that take them.
 pub struct Loader {
     shared: Arc<Shared>,
+    mixing: Mixing,
 }
 
 struct Shared {
@@ -115,7 +117,14 @@ impl Loader {
                 break;
             }
         }
-        Loader { shared }
+        Loader { shared, mixing: Mixing::default() }
+    }
+
+    /// The same, whose pictures are mixed.
+    #[must_use]
+    pub fn mixing(mut self, mixing: Mixing) -> Loader {
+        self.mixing = mixing;
+        self
     }
 
     /// From `step` on this rank computes `owners`: drops what was decoded for another plan, keeps
@@ -134,7 +143,11 @@ impl Loader {
         let taken = self.take_with(&mut bench, step, owner);
         // As many as there are callers at the same time.
         hold(&self.shared.benches).push(bench);
-        taken
+        let side = self.shared.decoder.recipe.side();
+        taken.map(|mut batch| {
+            self.mixing.apply(&mut batch, step, owner, side);
+            batch
+        })
     }
 
     /// Takes back the memory of a micro-batch that was used: a later one gets it.

@@ -18,6 +18,7 @@ pub mod open;
 mod index;
 mod jitter;
 pub mod jpeg;
+pub mod mixing;
 pub mod node_memory;
 mod part;
 pub mod photograph;
@@ -166,6 +167,15 @@ impl Split {
     }
 }
 
+/// Whom the samples of a micro-batch were mixed with.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Mixed {
+    /// The other label of each sample.
+    pub partners: Vec<u32>,
+    /// What a sample keeps of its own, 0 to 1; the rest is its partner's.
+    pub share: f32,
+}
+
 /// One owner's micro-batch, ready for the engine.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Batch {
@@ -173,6 +183,8 @@ pub struct Batch {
     pub images: Vec<f32>,
     /// One a sample of `images`.
     pub labels: Vec<u32>,
+    /// Whom each was mixed with.
+    pub mixed: Option<Mixed>,
     /// Samples that this micro-batch stands for, skipped ones included.
     pub count: u64,
     /// Of them, those that could not be decoded.

@@ -102,6 +102,11 @@ impl Recipe {
         Self { look, ..self }
     }
 
+    /// Height and width of what the engine gets.
+    pub(super) fn side(&self) -> usize {
+        self.size as usize
+    }
+
     /// Values of one sample.
     pub(super) fn values(&self) -> usize {
         (self.channels * self.size * self.size) as usize

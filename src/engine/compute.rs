@@ -2,17 +2,7 @@
 
 use super::error::EngineError;
 use super::source::WeightSource;
-
-/// Sums over a micro-batch.
-#[derive(Debug, Clone, Copy, PartialEq, Default)]
-pub struct Outcome {
-    /// Cross-entropy (natural logarithm), summed.
-    pub loss_sum: f64,
-    /// Samples whose most probable class is not their label (ties: the lowest class counts).
-    pub errors: u64,
-    /// Samples.
-    pub samples: u64,
-}
+use super::targets::{Outcome, Targets};
 
 /// Forward and backward of one model on one worker thread. Images are `[n, c, h, w]`. Weights are
 /// read tensor by tensor when computing reaches them, and kept until `renew`.
@@ -34,7 +24,7 @@ pub trait Compute {
     fn train(
         &mut self,
         images: &[f32],
-        labels: &[u32],
+        targets: Targets<'_>,
         dropout_key: [u64; 3],
         weights: &dyn WeightSource,
         statistics: &mut [f32],
@@ -76,13 +66,13 @@ impl<C: Compute + ?Sized> Compute for Box<C> {
     fn train(
         &mut self,
         images: &[f32],
-        labels: &[u32],
+        targets: Targets<'_>,
         dropout_key: [u64; 3],
         weights: &dyn WeightSource,
         statistics: &mut [f32],
         ready: &mut dyn FnMut(usize, &[f32]),
     ) -> Result<Outcome, EngineError> {
-        (**self).train(images, labels, dropout_key, weights, statistics, ready)
+        (**self).train(images, targets, dropout_key, weights, statistics, ready)
     }
     fn evaluate(
         &mut self,

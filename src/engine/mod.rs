@@ -8,13 +8,15 @@ mod cpu;
 mod error;
 pub mod plan;
 mod source;
+mod targets;
 
 use kintsugi_ffi::dnnl;
 use serde::Serialize;
 
-pub use compute::{Compute, Outcome};
+pub use compute::Compute;
 pub use error::EngineError;
 pub use source::{Flat, WeightSource};
+pub use targets::{Outcome, Targets};
 
 use crate::config::{ConfigError, Device};
 use crate::model::spec::elements;

@@ -2,8 +2,8 @@
 //! which IEEE 754 defines to the last bit, so that no C library can change a run.
 
 use super::{Graph, LayerKind, Layout, TensorKind, TensorSpec};
-use crate::config::exact::logarithm;
 use crate::config::seed::{Stream, mix64, purpose};
+use crate::config::variates::normal_pair;
 
 /// First parameters. Convolutions: normal, variance 2 / fan-out (He et al. 2015, as torchvision's
 /// ResNet and VGG). Linear layers that feed a ReLU: normal, variance 2 / fan-in; others: uniform
@@ -65,30 +65,14 @@ fn name_key(name: &str) -> u64 {
     })
 }
 
-/// Pairs by Marsaglia's polar method, which needs a logarithm and no angle.
 fn normal(stream: &mut Stream, values: &mut [f32], deviation: f64) {
     for pair in values.chunks_mut(2) {
-        let (a, b) = polar(stream);
+        let (a, b) = normal_pair(stream);
         pair[0] = (a * deviation) as f32;
         if let Some(second) = pair.get_mut(1) {
             *second = (b * deviation) as f32;
         }
     }
-}
-
-/// A point in the unit disc is missed with probability 0.21: 2^-143 for all tries.
-const TRIES_MAX: usize = 64;
-
-fn polar(stream: &mut Stream) -> (f64, f64) {
-    for _ in 0..TRIES_MAX {
-        let (u, v) = (2.0 * stream.unit() - 1.0, 2.0 * stream.unit() - 1.0);
-        let square = u * u + v * v;
-        if square > 0.0 && square < 1.0 {
-            let scale = (-2.0 * logarithm(square) / square).sqrt();
-            return (u * scale, v * scale);
-        }
-    }
-    (0.0, 0.0)
 }
 
 #[cfg(test)]

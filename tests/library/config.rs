@@ -131,6 +131,23 @@ fn crops_keep_to_their_ranges() {
 }
 
 #[test]
+fn soft_targets_keep_to_their_ranges() {
+    for key in ["data.mixup_alpha", "data.cutmix_alpha"] {
+        for alpha in ["0", "-1.0", "nan", "1001"] {
+            refused(GOOD, &[&format!("{key}={alpha}")], &[key, "from 0.001 to 1000"]);
+        }
+    }
+    for smoothing in ["-0.1", "1.0", "nan"] {
+        let asked = format!("train.label_smoothing={smoothing}");
+        refused(GOOD, &[&asked], &["train.label_smoothing", "from 0 to below 1"]);
+    }
+    let good = ["data.mixup_alpha=0.2", "data.cutmix_alpha=1", "train.label_smoothing=0.1"];
+    let config = load(GOOD, &good).expect("within their ranges");
+    assert_eq!((config.data.mixup_alpha, config.data.cutmix_alpha), (Some(0.2), Some(1.0)));
+    assert_eq!(config.train.label_smoothing, Some(0.1));
+}
+
+#[test]
 fn looks_keep_to_their_ranges() {
     refused(GOOD, &["data.image_size=64", "data.resize=63"], &["data.resize", "64 to 16384"]);
     for flip in ["-0.1", "1.1", "nan"] {

@@ -1,11 +1,13 @@
 //! Every layer, and whole small graphs, against central differences of a forward pass in f64.
 
-use crate::reference::{Mode, forward};
+use crate::reference::{Mode, forward, one_hot};
 use kintsugi::config::Device;
 use kintsugi::config::seed::Stream;
-use kintsugi::engine::{self, Compute, Flat};
+use kintsugi::engine::{self, Compute, Flat, Targets};
 use kintsugi::model::file::from_toml;
 use kintsugi::model::{Graph, Layout, Shape, TensorKind, catalogue, init, layout};
+
+mod whole;
 
 /// Of the largest gradient of the tensor: f32 sums against exact ones.
 const TOLERANCE: f64 = 3e-4;
@@ -23,6 +25,31 @@ pub struct Case {
     pub statistics: Vec<f32>,
     pub images: Vec<f32>,
     pub labels: Vec<u32>,
+    /// Other labels, what each keeps of its own, and what all classes share.
+    pub soft: Option<(Vec<u32>, f32, f32)>,
+}
+
+impl Case {
+    fn targets(&self) -> Targets<'_> {
+        let plain = Targets::from(&self.labels);
+        match &self.soft {
+            None => plain,
+            Some((partners, share, smoothing)) => {
+                Targets { partners: Some((partners, *share)), smoothing: *smoothing, ..plain }
+            }
+        }
+    }
+
+    /// The probabilities that are wanted.
+    fn wanted(&self) -> Vec<f64> {
+        let classes = self.graph.classes;
+        let own = one_hot(&self.labels, classes);
+        let Some((partners, share, smoothing)) = &self.soft else { return own };
+        let (share, smoothing) = (f64::from(*share), f64::from(*smoothing));
+        let mixed = own.iter().zip(one_hot(partners, classes));
+        let mixed = mixed.map(|(own, other)| share * own + (1.0 - share) * other);
+        mixed.map(|p| (1.0 - smoothing) * p + smoothing / classes as f64).collect()
+    }
 }
 
 fn case(graph: Graph, batch: usize, seed: u64) -> Case {
@@ -40,7 +67,7 @@ fn case(graph: Graph, batch: usize, seed: u64) -> Case {
     let pixels = batch * graph.input.iter().product::<usize>();
     let images = (0..pixels).map(|_| stream.normal() as f32).collect();
     let labels = (0..batch).map(|_| stream.below(graph.classes as u64) as u32).collect();
-    Case { graph, layout, parameters, statistics, images, labels }
+    Case { graph, layout, parameters, statistics, images, labels, soft: None }
 }
 
 fn wide(values: &[f32]) -> Vec<f64> {
@@ -60,7 +87,7 @@ pub fn trained(case: &Case, mut engine: Box<dyn Compute>) -> (f64, Vec<f32>, Vec
         gradients[offset..offset + part.len()].copy_from_slice(part);
     };
     let outcome = engine
-        .train(&case.images, &case.labels, DROPOUT_KEY, weights, &mut statistics, ready)
+        .train(&case.images, case.targets(), DROPOUT_KEY, weights, &mut statistics, ready)
         .expect("a micro-batch");
     assert_eq!(outcome.samples, case.labels.len() as u64);
     (outcome.loss_sum, gradients, statistics)
@@ -69,8 +96,9 @@ pub fn trained(case: &Case, mut engine: Box<dyn Compute>) -> (f64, Vec<f32>, Vec
 fn check(case: &Case) {
     let mode = Mode::Training { dropout_key: DROPOUT_KEY };
     let (images, mut parameters) = (wide(&case.images), wide(&case.parameters));
+    let wanted = case.wanted();
     let loss = |parameters: &[f64]| {
-        forward(&case.graph, &case.layout, parameters, &images, &case.labels, &mode)
+        forward(&case.graph, &case.layout, parameters, &images, &wanted, &mode)
     };
     let (engine_loss, gradients, statistics) = trained(case, open(case));
     let exact = loss(&parameters);
@@ -121,7 +149,7 @@ fn check_inference(case: &Case) {
         &case.layout,
         &wide(&case.parameters),
         &wide(&case.images),
-        &case.labels,
+        &one_hot(&case.labels, case.graph.classes),
         &mode,
     );
     let mut engine = open(case);
@@ -414,71 +442,4 @@ fn classifiers_within_a_model_agree() {
     let back = "[[layer]]\nkind = \"relu\"\ninputs = [\"before\"]\n";
     around(&format!("{}{back}", side("a", "0.3")), [3, 5, 5], 1);
     around(&format!("{}{}{back}", side("a", "0.3"), side("b", "2.0")), [3, 5, 5], 2);
-}
-
-#[test]
-fn the_perceptron_agrees() {
-    let graph = catalogue::build("mlp", [1, 6, 6], 10, 0.0625).expect("known");
-    check(&case(graph, 5, 1));
-}
-
-#[test]
-fn a_small_cnn11_agrees() {
-    let graph = catalogue::build("cnn11", [3, 16, 16], 10, 0.01).expect("known");
-    check(&case(graph, 4, 2));
-}
-
-#[test]
-fn a_tiny_residual_network_agrees() {
-    let block = |name: &str, from: &str, stride: usize| {
-        format!(
-            r#"
-            [[layer]]
-            name = "{name}.conv1"
-            kind = "conv"
-            channels = 8
-            kernel = 3
-            stride = {stride}
-            padding = 1
-            bias = false
-            inputs = ["{from}"]
-            [[layer]]
-            name = "{name}.bn1"
-            kind = "batch_norm"
-            [[layer]]
-            name = "{name}.relu1"
-            kind = "relu"
-            [[layer]]
-            name = "{name}.conv2"
-            kind = "conv"
-            channels = 8
-            kernel = 3
-            padding = 1
-            bias = false
-            [[layer]]
-            name = "{name}.bn2"
-            kind = "batch_norm"
-            [[layer]]
-            name = "{name}.shortcut"
-            kind = "conv"
-            channels = 8
-            kernel = 1
-            stride = {stride}
-            inputs = ["{from}"]
-            [[layer]]
-            name = "{name}.add"
-            kind = "add"
-            inputs = ["{name}.bn2", "{name}.shortcut"]
-            [[layer]]
-            name = "{name}"
-            kind = "relu"
-            "#
-        )
-    };
-    let stem = "[[layer]]\nname = \"stem\"\nkind = \"conv\"\nchannels = 8\nkernel = 3\npadding = 1";
-    let head = "[[layer]]\nkind = \"global_avg_pool\"\n[[layer]]\nkind = \"flatten\"\n\
-                [[layer]]\nkind = \"linear\"\nfeatures = \"classes\"";
-    let text = format!("{stem}\n{}\n{}\n{head}", block("one", "stem", 1), block("two", "one", 2));
-    let graph = from_toml(&text, [3, 8, 8], CLASSES).expect("the file is right");
-    check(&case(graph, 4, 6));
 }

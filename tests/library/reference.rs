@@ -36,16 +36,22 @@ struct Pass<'a> {
     statistics: Vec<f64>,
 }
 
-/// Summed cross-entropy of a micro-batch.
+/// Probabilities that the model is to give, `[samples, classes]`: each sample's label has all.
+pub fn one_hot(labels: &[u32], classes: usize) -> Vec<f64> {
+    let row = |&label: &u32| (0..classes).map(move |class| f64::from(class == label as usize));
+    labels.iter().flat_map(row).collect()
+}
+
+/// Summed cross-entropy of a micro-batch against `wanted` probabilities, `[samples, classes]`.
 pub fn forward(
     graph: &Graph,
     layout: &Layout,
     parameters: &[f64],
     images: &[f64],
-    labels: &[u32],
+    wanted: &[f64],
     mode: &Mode<'_>,
 ) -> Forward {
-    let batch = labels.len();
+    let batch = wanted.len() / graph.classes;
     let statistics = vec![0.0; layout.statistics];
     let mut pass = Pass { graph, layout, parameters, mode, batch, statistics };
     let mut results: Vec<Vec<f64>> = Vec::new();
@@ -61,22 +67,23 @@ pub fn forward(
     let mut loss = 0.0;
     if matches!(mode, Mode::Training { .. }) {
         for head in &graph.heads {
-            loss += f64::from(head.weight) * entropy(&results[head.node], labels, graph.classes);
+            loss += f64::from(head.weight) * entropy(&results[head.node], wanted, graph.classes);
         }
     }
     let logits = results.pop().expect("a graph has nodes");
-    loss += entropy(&logits, labels, graph.classes);
+    loss += entropy(&logits, wanted, graph.classes);
     Forward { loss, logits, statistics: pass.statistics }
 }
 
 /// Summed cross-entropy of logits.
-fn entropy(logits: &[f64], labels: &[u32], classes: usize) -> f64 {
-    let of = |(row, &label): (&[f64], &u32)| {
+fn entropy(logits: &[f64], wanted: &[f64], classes: usize) -> f64 {
+    let of = |(row, wanted): (&[f64], &[f64])| {
         let peak = row.iter().fold(f64::NEG_INFINITY, |a, &b| a.max(b));
         let sum: f64 = row.iter().map(|x| (x - peak).exp()).sum();
-        peak + sum.ln() - row[label as usize]
+        let whole = peak + sum.ln();
+        row.iter().zip(wanted).map(|(x, share)| share * (whole - x)).sum::<f64>()
     };
-    logits.chunks(classes).zip(labels).map(of).sum()
+    logits.chunks(classes).zip(wanted.chunks(classes)).map(of).sum()
 }
 
 /// A window that slides, along height and width.

@@ -15,6 +15,7 @@ mod integrity;
 mod join;
 mod launch;
 mod matrix;
+mod mixing;
 mod moved;
 mod optimizers;
 mod regrow;

@@ -7,7 +7,7 @@ use super::program::Program;
 use super::team::Team;
 use super::translation::span;
 use super::weights::Weights;
-use crate::engine::compute::{Compute, Outcome};
+use crate::engine::compute::Compute;
 use crate::engine::error::EngineError;
 use crate::engine::plan::builder::Request;
 use crate::engine::plan::layers::dropout::fill_mask;
@@ -15,6 +15,7 @@ use crate::engine::plan::operation::Direction;
 use crate::engine::plan::steps::{Action, Classifier};
 use crate::engine::plan::tensor::{ElementType, Place};
 use crate::engine::source::WeightSource;
+use crate::engine::targets::{Outcome, Targets};
 use crate::model::spec::elements;
 use crate::model::{Graph, Layout, TensorKind, layout};
 
@@ -48,7 +49,7 @@ pub struct Executor {
 /// What a run of a program reads and writes besides its own values.
 struct Batch<'a> {
     images: &'a [f32],
-    labels: &'a [u32],
+    targets: Targets<'a>,
     dropout_key: [u64; 3],
     weights: &'a dyn WeightSource,
     statistics: &'a mut [f32],
@@ -61,14 +62,14 @@ struct Batch<'a> {
 impl Batch<'_> {
     /// Takes in rows of log-probabilities. Of a classifier within the model only its loss counts.
     fn answered(&mut self, logarithms: &[f32], classes: usize, of: Classifier) {
-        let scored = score(logarithms, self.labels, classes);
+        let scored = self.targets.score(logarithms, classes);
         if let Classifier::Auxiliary(weight) = of {
             self.outcome.loss_sum += f64::from(weight) * scored.loss_sum;
             return;
         }
         self.outcome = scored;
         if let Some(into) = self.logarithms.as_mut() {
-            into.extend_from_slice(&logarithms[..self.labels.len() * classes]);
+            into.extend_from_slice(&logarithms[..self.targets.labels.len() * classes]);
         }
     }
 }
@@ -107,11 +108,16 @@ impl Executor {
         Ok(self.programs[held].program.plan.saved_bytes() as u64)
     }
 
-    fn check(&self, images: &[f32], labels: &[u32]) -> Result<(), EngineError> {
+    fn check(&self, images: &[f32], targets: Targets<'_>) -> Result<(), EngineError> {
+        let Targets { labels, partners, .. } = targets;
         same("images", images.len(), labels.len() * elements(self.graph.input))?;
         let classes = self.graph.classes;
-        if let Some(sample) = labels.iter().position(|&label| label as usize >= classes) {
-            return Err(EngineError::Label { sample, label: labels[sample], classes });
+        let partners = partners.map_or(labels, |(partners, _)| partners);
+        same("partners", partners.len(), labels.len())?;
+        for labels in [labels, partners] {
+            if let Some(sample) = labels.iter().position(|&label| label as usize >= classes) {
+                return Err(EngineError::Label { sample, label: labels[sample], classes });
+            }
         }
         Ok(())
     }
@@ -201,7 +207,7 @@ impl Executor {
                     batch.answered(logarithms, self.graph.classes, *of);
                     if let Some(seed) = *seed {
                         let seed = self.arena.slice_mut(place(seed));
-                        write_seed(seed, batch.labels, self.graph.classes, of.weight());
+                        batch.targets.write_seed(seed, self.graph.classes, of.weight());
                     }
                 }
                 Action::Emit { value, offset, elements } => {
@@ -247,22 +253,22 @@ impl Compute for Executor {
     fn train(
         &mut self,
         images: &[f32],
-        labels: &[u32],
+        targets: Targets<'_>,
         dropout_key: [u64; 3],
         weights: &dyn WeightSource,
         statistics: &mut [f32],
         ready: &mut dyn FnMut(usize, &[f32]),
     ) -> Result<Outcome, EngineError> {
         same("statistics", statistics.len(), self.layout.statistics)?;
-        self.check(images, labels)?;
-        if labels.is_empty() {
+        self.check(images, targets)?;
+        if targets.labels.is_empty() {
             self.train_nothing(statistics, ready);
             return Ok(Outcome::default());
         }
-        let held = self.program(labels.len(), Direction::Training)?;
+        let held = self.program(targets.labels.len(), Direction::Training)?;
         let (outcome, logarithms) = (Outcome::default(), None);
         let batch =
-            Batch { images, labels, dropout_key, weights, statistics, ready, outcome, logarithms };
+            Batch { images, targets, dropout_key, weights, statistics, ready, outcome, logarithms };
         self.run(held, batch)
     }
 
@@ -272,7 +278,7 @@ impl Compute for Executor {
         labels: &[u32],
         weights: &dyn WeightSource,
     ) -> Result<Outcome, EngineError> {
-        self.check(images, labels)?;
+        self.check(images, labels.into())?;
         if labels.is_empty() {
             return Ok(Outcome::default());
         }
@@ -289,7 +295,7 @@ impl Compute for Executor {
     ) -> Result<(), EngineError> {
         // No label is looked at.
         let labels = &vec![0; samples];
-        self.check(images, labels)?;
+        self.check(images, labels.into())?;
         if samples == 0 {
             return Ok(());
         }
@@ -313,33 +319,8 @@ fn inference<'a>(
     logarithms: Option<&'a mut Vec<f32>>,
 ) -> Batch<'a> {
     let (outcome, statistics, dropout_key) = (Outcome::default(), &mut [] as &mut [f32], [0; 3]);
-    Batch { images, labels, dropout_key, weights, statistics, ready, outcome, logarithms }
-}
-
-/// Gradient of a weighted sum of losses with respect to log-probabilities.
-fn write_seed(seed: &mut [f32], labels: &[u32], classes: usize, weight: f32) {
-    seed.fill(0.0);
-    for (row, &label) in seed.chunks_exact_mut(classes).zip(labels) {
-        row[label as usize] = -weight;
-    }
-}
-
-/// Sums loss and errors over rows of log-probabilities.
-fn score(logarithms: &[f32], labels: &[u32], classes: usize) -> Outcome {
-    let mut outcome = Outcome::default();
-    for (row, &label) in logarithms.chunks_exact(classes).zip(labels) {
-        let own = row[label as usize];
-        outcome.loss_sum -= f64::from(own);
-        outcome.samples += 1;
-        let better = |(class, &value): (usize, &f32)| {
-            value > own || (value == own && class < label as usize)
-        };
-        // A NaN is no right answer either.
-        if own.is_nan() || row.iter().enumerate().any(better) {
-            outcome.errors += 1;
-        }
-    }
-    outcome
+    let targets = labels.into();
+    Batch { images, targets, dropout_key, weights, statistics, ready, outcome, logarithms }
 }
 
 #[cfg(test)]

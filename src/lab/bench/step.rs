@@ -172,7 +172,7 @@ impl Ours {
         };
         let key = [1, 2, self.steps];
         engine
-            .train(images, labels, key, weights, statistics, ready)
+            .train(images, (&*labels).into(), key, weights, statistics, ready)
             .map_err(|error| error.to_string())?;
         let computed = Instant::now();
         // A micro-batch gives the mean; the update takes sums over samples.

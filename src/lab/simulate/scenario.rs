@@ -9,6 +9,7 @@ use crate::config::{
     Bytes, CacheSize, Config, Every, FaultKind, Interval, OptimizerKind, PlannedFault, Point, Rung,
     ScheduleKind, Span, Who,
 };
+use crate::data::mixing::Mixing;
 use crate::data::sampler::Bundling;
 
 use super::plane::Plane;
@@ -182,6 +183,7 @@ impl Scenario {
             faults.extend(harm_to_copies(apart));
         }
         draw_update(&mut Stream::new(&[seed, purpose::SIMULATE, 8]), &mut config);
+        draw_mixing(&mut Stream::new(&[seed, purpose::SIMULATE, 9]), &mut config);
         let apart = &mut Stream::new(&[seed, purpose::SIMULATE, 4]);
         faults.iter_mut().for_each(|fault| later_in_a_restore(fault, apart));
         faults.sort_by_key(order);
@@ -212,10 +214,12 @@ impl Scenario {
             reproducible: self.config.train.reproducible,
             bundles: format!("{:?}", Bundling::of(&self.config.data)),
             update: format!(
-                "{:?} {:?} {}",
+                "{:?} {:?} {} {:?} {:?}",
                 self.config.optimizer,
                 self.config.schedule,
-                self.config.train.pieces()
+                self.config.train.pieces(),
+                self.config.train.label_smoothing,
+                Mixing::of(&self.config)
             ),
         }
     }
@@ -295,6 +299,17 @@ fn draw_update(draws: &mut Stream, config: &mut Config) {
     config.train.accumulate = (draws.below(2) == 0).then_some(2);
     let kinds = [ScheduleKind::Constant, ScheduleKind::OneCycle, ScheduleKind::Polynomial];
     config.schedule.kind = one_of(draws, &kinds);
+}
+
+/// A quarter of all runs mix pictures, half of those smooth labels.
+fn draw_mixing(draws: &mut Stream, config: &mut Config) {
+    if draws.below(4) > 0 {
+        return;
+    }
+    let (mixup, cutmix) = one_of(draws, &[(true, false), (false, true), (true, true)]);
+    config.data.mixup_alpha = mixup.then_some(0.4);
+    config.data.cutmix_alpha = cutmix.then_some(1.0);
+    config.train.label_smoothing = (draws.below(2) == 0).then_some(0.1);
 }
 
 fn fault(draws: &mut Stream, config: &Config) -> Fault {
@@ -421,6 +436,12 @@ mod tests {
         let mut plain = adamw.clone();
         plain.config.optimizer = crate::config::Optimizer::default();
         assert_ne!(plain.variant(), adamw.variant());
+        let mixes = |s: &Scenario| s.config.data.cutmix_alpha.is_some();
+        let mixed = (0..100).map(Scenario::of).find(mixes).expect("every sixth run does");
+        let mut plain = mixed.calm();
+        assert_eq!(plain.variant(), mixed.variant());
+        plain.config.data.cutmix_alpha = None;
+        assert_ne!(plain.variant(), mixed.variant());
     }
 
     #[test]

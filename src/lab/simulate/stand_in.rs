@@ -15,7 +15,7 @@ use crate::data::set::DataSet;
 use crate::data::source::Source;
 use crate::data::store::Location;
 use crate::data::store::memory::MemoryStore;
-use crate::engine::{Compute, EngineError, Outcome, WeightSource};
+use crate::engine::{Compute, EngineError, Outcome, Targets, WeightSource};
 use crate::model::spec::GraphBuilder;
 use crate::model::window::{Conv, Pair};
 use crate::model::{self, Graph, LayerKind, TensorKind, layout};
@@ -175,12 +175,13 @@ impl Compute for StandIn {
     fn train(
         &mut self,
         images: &[f32],
-        labels: &[u32],
+        targets: Targets<'_>,
         key: [u64; 3],
         weights: &dyn WeightSource,
         statistics: &mut [f32],
         ready: &mut dyn FnMut(usize, &[f32]),
     ) -> Result<Outcome, EngineError> {
+        let Targets { labels, partners, smoothing } = targets;
         self.load(labels.len(), weights)?;
         let (attempt, process, weights) = (self.attempt, self.process, self.weights);
         let seen = Seen { attempt, process, step: key[1], owner: key[2], weights };
@@ -189,7 +190,9 @@ impl Compute for StandIn {
         let pause = least + seed::Stream::new(&[key[1], key[2]]).below(range);
         self.clock.sleep(Duration::from_millis(pause));
         let samples = labels.len() as f32;
-        let signal: f32 = images.iter().enumerate().map(|(i, v)| v * ((i % 7) as f32 - 2.5)).sum();
+        let mut signal: f32 =
+            images.iter().enumerate().map(|(i, v)| v * ((i % 7) as f32 - 2.5)).sum();
+        signal += partners.map_or(0.0, |(_, share)| share) + smoothing;
         for tensor in self.layout.tensors.iter().rev() {
             if tensor.kind == TensorKind::Statistic {
                 continue;

@@ -4,15 +4,15 @@
 use std::ops::Range;
 
 use crate::config::seed;
-use crate::engine::{Compute, EngineError, Outcome, WeightSource};
+use crate::engine::{Compute, EngineError, Outcome, Targets, WeightSource};
 
-/// What is computed: pictures, their labels, and the key that dropout is drawn from.
+/// What is computed: pictures, what they are, and the key that dropout is drawn from.
 #[derive(Debug, Clone, Copy)]
 pub struct Samples<'a> {
     /// `[n, c, h, w]`.
     pub images: &'a [f32],
-    /// n of them.
-    pub labels: &'a [u32],
+    /// Of n samples.
+    pub targets: Targets<'a>,
     /// Seed, step, owner.
     pub key: [u64; 3],
 }
@@ -53,12 +53,13 @@ impl Accumulator {
         statistics: &mut [f32],
         ready: &mut dyn FnMut(usize, &[f32]),
     ) -> Result<Outcome, EngineError> {
-        let Samples { images, labels, key } = samples;
-        let ranges = pieces(labels.len(), number);
+        let Samples { images, targets, key } = samples;
+        let count = targets.labels.len();
+        let ranges = pieces(count, number);
         if ranges.len() == 1 {
-            return engine.train(images, labels, key, weights, statistics, ready);
+            return engine.train(images, targets, key, weights, statistics, ready);
         }
-        let each = images.len() / labels.len();
+        let each = images.len() / count;
         let last = ranges.len() - 1;
         let mut total = Outcome::default();
         self.statistics.clear();
@@ -78,17 +79,17 @@ impl Accumulator {
                     ready(offset, sums);
                 }
             };
-            let labels = &labels[range];
+            let targets = targets.part(range);
             let outcome =
-                engine.train(part, labels, key_of(key, piece), weights, statistics, &mut add)?;
-            let weight = labels.len() as f32;
+                engine.train(part, targets, key_of(key, piece), weights, statistics, &mut add)?;
+            let weight = targets.labels.len() as f32;
             let sums = self.statistics.iter_mut().zip(statistics.iter());
             sums.for_each(|(sum, mean)| *sum += weight * mean);
             total.loss_sum += outcome.loss_sum;
             total.errors += outcome.errors;
             total.samples += outcome.samples;
         }
-        let samples = labels.len() as f32;
+        let samples = count as f32;
         let means = statistics.iter_mut().zip(&self.statistics);
         means.for_each(|(mean, sum)| *mean = sum / samples);
         Ok(total)
@@ -121,7 +122,13 @@ mod tests {
         let weights = Flat { parameters: &parameters, statistics: &[] };
         let images: Vec<f32> =
             (0..6 * 192).map(|i| ((i * 37 % 101) as f32 - 50.0) / 40.0).collect();
-        let samples = Samples { images: &images, labels: &[0, 3, 9, 3, 1, 7], key: [1, 2, 3] };
+        // Smoothed and mixed, so that pieces of both lists are taken.
+        let targets = Targets {
+            labels: &[0, 3, 9, 3, 1, 7],
+            partners: Some((&[7, 0, 3, 9, 3, 1], 0.75)),
+            smoothing: 0.1,
+        };
+        let samples = Samples { images: &images, targets, key: [1, 2, 3] };
         let mut gradients = vec![0.0; layout.parameters];
         let mut calls = 0;
         let mut ready = |offset: usize, values: &[f32]| {

@@ -237,6 +237,7 @@ mod tests {
             device: config.device.clone(),
             threads: 1,
             accumulate: 1,
+            label_smoothing: 0.0,
             rehearsal: Rehearsal::None,
             pause: Pause::default(),
             outage: Outage::new(config.data.patience.0),

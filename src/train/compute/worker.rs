@@ -13,7 +13,7 @@ use crate::config::{Device, FaultKind, Point};
 use crate::data::Batch;
 use crate::data::evaluation::Evaluation;
 use crate::data::loader::Loader;
-use crate::engine::{self, Compute, Flat};
+use crate::engine::{self, Compute, Flat, Targets};
 use crate::model::spec::elements;
 use crate::model::{Graph, Layout};
 use crate::observe::panics::vital;
@@ -58,6 +58,8 @@ pub struct Shared {
     pub threads: usize,
     /// Pieces that a micro-batch is computed in (`train.accumulate`).
     pub accumulate: usize,
+    /// `train.label_smoothing`
+    pub label_smoothing: f32,
     /// What every worker does before it is needed.
     pub rehearsal: Rehearsal,
     /// While the world is repaired.
@@ -67,6 +69,13 @@ pub struct Shared {
 }
 
 impl Shared {
+    /// What the samples of a micro-batch are to be taken for.
+    fn targets<'a>(&self, batch: &'a Batch) -> Targets<'a> {
+        let mixed = batch.mixed.as_ref();
+        let partners = mixed.map(|mixed| (mixed.partners.as_slice(), mixed.share));
+        Targets { labels: &batch.labels, partners, smoothing: self.label_smoothing }
+    }
+
     /// The owner's micro-batch of that step, however long its files take.
     fn batch(&self, step: u64, owner: u32) -> Result<Batch, TrainError> {
         report::loading(|| {
@@ -167,7 +176,14 @@ impl<E: Compute> Worker<E> {
         let labels = vec![0; samples];
         let nothing = &mut |_: usize, _: &[f32]| {};
         let key = [0; 3];
-        self.engine.train(&images, &labels, key, weights, &mut self.statistics, nothing)?;
+        self.engine.train(
+            &images,
+            (&labels).into(),
+            key,
+            weights,
+            &mut self.statistics,
+            nothing,
+        )?;
         Ok(())
     }
 
@@ -270,8 +286,8 @@ impl<E: Compute> Worker<E> {
         let weights = Committed::now(&shared.slots);
         self.turn_to(weights.step(), Which::Trained);
         let Self { engine, statistics, accumulator, .. } = self;
-        let Batch { images, labels, .. } = &batch;
-        let (samples, pieces) = (Samples { images, labels, key }, shared.accumulate);
+        let (images, targets) = (&batch.images, shared.targets(&batch));
+        let (samples, pieces) = (Samples { images, targets, key }, shared.accumulate);
         let outcome =
             accumulator.train(engine, samples, pieces, &weights, statistics, &mut ready)?;
         self.let_go(&weights);
@@ -311,8 +327,8 @@ impl<E: Compute> Worker<E> {
         };
         let key = [shared.seed, turn.batch, u64::from(turn.owner)];
         let statistics = &mut self.statistics;
-        let Batch { images, labels, .. } = &batch;
-        let outcome = self.engine.train(images, labels, key, &weights, statistics, &mut ready)?;
+        let (images, targets) = (&batch.images, shared.targets(&batch));
+        let outcome = self.engine.train(images, targets, key, &weights, statistics, &mut ready)?;
         shared.loader.give_back(batch);
         shared.injector.at(Point::InBackward, standing);
         totals.add_outcome(&outcome);

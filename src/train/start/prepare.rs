@@ -15,6 +15,7 @@ use crate::config::{Config, Every, ExchangeKind, Resident, Shown};
 use crate::data::Split;
 use crate::data::evaluation::Evaluation;
 use crate::data::loader::{self, Loader, LoaderOptions};
+use crate::data::mixing::Mixing;
 use crate::data::open::open_with;
 use crate::data::sampler::Order;
 use crate::data::set::DataSet;
@@ -226,7 +227,7 @@ pub fn prepare_from(
         layout: Arc::clone(&layout),
         slots: Arc::clone(&slots),
         sum: gradient_sum(config, &layout),
-        loader: Loader::new(supply, order.clone(), options),
+        loader: Loader::new(supply, order.clone(), options).mixing(Mixing::of(config)),
         evaluation,
         free: free_run(config, &layout, owners),
         injector: Arc::clone(injector),
@@ -234,6 +235,7 @@ pub fn prepare_from(
         device: config.device.clone(),
         threads: config.train.threads as usize,
         accumulate: config.train.pieces() as usize,
+        label_smoothing: config.train.label_smoothing.unwrap_or(0.0) as f32,
         rehearsal: part.rehearsal(micro_batch(config, owners)),
         pause: Pause::default(),
         outage: Outage::new(config.data.patience.0),
@@ -261,10 +263,8 @@ pub fn prepare_from(
 fn gradient_sum(config: &Config, layout: &Layout) -> GradientSum {
     let mut trained = layout.clone();
     trained.tensors.retain(|tensor| !is_frozen(tensor, &config.model.freeze));
-    match config.train.reproducible {
-        true => GradientSum::reproducible(&trained, config.train.bucket.0),
-        false => GradientSum::new(&trained, config.train.bucket.0),
-    }
+    let new = if config.train.reproducible { GradientSum::reproducible } else { GradientSum::new };
+    new(&trained, config.train.bucket.0)
 }
 
 fn free_run(config: &Config, layout: &Layout, owners: u32) -> Option<Arc<FreeRun>> {

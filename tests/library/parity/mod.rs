@@ -264,7 +264,7 @@ impl Pair {
             let weights = &Flat { parameters: &self.parameters, statistics: &self.statistics };
             engine.renew();
             let outcome = engine
-                .train(images, &labels, [0; 3], weights, &mut batch_statistics, &mut ready)
+                .train(images, (&labels).into(), [0; 3], weights, &mut batch_statistics, &mut ready)
                 .unwrap();
             let moving = self.parameters.iter_mut().zip(&mut velocity).zip(&gradients);
             for ((weight, velocity), gradient) in moving {

@@ -50,7 +50,7 @@ impl Case {
         };
         let (labels, weights) = (&self.labels[..samples], &self.weights());
         let outcome = executor
-            .train(images, labels, [1, 2, 3], weights, &mut statistics, ready)
+            .train(images, labels.into(), [1, 2, 3], weights, &mut statistics, ready)
             .expect("a micro-batch");
         bits.push(outcome.loss_sum.to_bits());
         bits.push(outcome.errors);
@@ -111,7 +111,7 @@ fn every_trained_tensor_is_ready_once_in_reverse_node_order() {
     let ready = &mut |at: usize, part: &[f32]| seen.push((at, part.len()));
     let mut executor = case.executor(1);
     executor
-        .train(&case.images, &case.labels, [0; 3], &case.weights(), &mut statistics, ready)
+        .train(&case.images, (&case.labels).into(), [0; 3], &case.weights(), &mut statistics, ready)
         .expect("a micro-batch");
     let node = |offset: usize| {
         let mut tensors = case.layout.tensors.iter();
@@ -180,7 +180,7 @@ fn descend(case: &Case, element: ElementType) -> Vec<f64> {
         };
         let (images, labels, key) = (&case.images, &case.labels, [step, 0, 0]);
         let outcome = executor
-            .train(images, labels, key, weights, &mut statistics, &mut ready)
+            .train(images, labels.into(), key, weights, &mut statistics, &mut ready)
             .expect("a micro-batch");
         losses.push(outcome.loss_sum / 8.0);
     }
