@@ -14,7 +14,9 @@ use crate::observe::clock::RealClock;
 use crate::observe::console::{print_line, say};
 use crate::observe::storage::{FileSystem, Storage};
 use crate::train::checkpoint::weights::{Given, Imported, Named, WeightsError};
-use crate::train::checkpoint::{CheckpointError, store, weights};
+use crate::train::checkpoint::{CheckpointError, Snapshot, store, weights};
+
+mod onnx;
 
 /// Arguments.
 #[derive(Debug, clap::Args)]
@@ -47,6 +49,9 @@ enum Command {
         path: PathBuf,
         /// The file to write.
         file: PathBuf,
+        /// Writes model and weights for ONNX Runtime instead: norms in inference form, no dropout.
+        #[arg(long)]
+        onnx: bool,
     },
     /// Makes a checkpoint of a file of weights: .safetensors, or .pth as torch.save writes it.
     Import {
@@ -92,7 +97,8 @@ pub fn run(args: &Args) -> ExitCode {
             ExitCode::SUCCESS
         }),
         Command::Verify { path, json } => entries(path).map(|entries| verify(&entries, *json)),
-        Command::Export { path, file } => export(path, file),
+        Command::Export { path, file, onnx: true } => export_onnx(path, file),
+        Command::Export { path, file, onnx: false } => export(path, file),
         Command::Import { file, directory, model, input, classes, width } => {
             given(model.as_deref(), input.as_deref(), classes.as_deref())
                 .and_then(|given| import(file, directory, Given { width: *width, ..given }))
@@ -211,9 +217,19 @@ fn verify(entries: &[Entry], form: Form) -> ExitCode {
 
 fn export(path: &Path, file: &Path) -> Result<ExitCode, Failure> {
     let snapshot = weights::load(path, None)?;
-    let bytes = weights::export(&snapshot);
+    publish(&snapshot, &weights::export(&snapshot), file)
+}
+
+fn export_onnx(path: &Path, file: &Path) -> Result<ExitCode, Failure> {
+    let root = weights::locate(path)?.root;
+    let snapshot = weights::load(path, None)?;
+    let bytes = onnx::bytes(path, &root, &snapshot).map_err(Failure::Usage)?;
+    publish(&snapshot, &bytes, file)
+}
+
+fn publish(snapshot: &Snapshot, bytes: &[u8], file: &Path) -> Result<ExitCode, Failure> {
     FileSystem::new("")
-        .write_whole(file, &[&bytes])
+        .write_whole(file, &[bytes])
         .map_err(|error| Failure::Usage(format!("cannot write {}: {error}", file.shown())))?;
     let (step, size) = (snapshot.state.step, bytes.len() as f64 / 1e6);
     print_line!("{}: {} of step {step}, {size:.1} MB", file.shown(), snapshot.model_name);

@@ -1,4 +1,5 @@
-//! `kintsugi model {list,show}`: the catalogue, and what a model is made of.
+//! `kintsugi model {list,show,import}`: the catalogue, what a model is made of, and models from
+//! ONNX files.
 
 use std::process::ExitCode;
 
@@ -12,7 +13,9 @@ use crate::model::cost::{self, Cost};
 use crate::model::{Graph, LayerKind, Layout, Shape, catalogue, layout, spec::ModelError};
 use crate::observe::console::{print_line, say};
 
-/// Looks at models.
+mod import;
+
+/// Looks at models, and makes them of ONNX files.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     #[command(subcommand)]
@@ -29,6 +32,8 @@ enum Command {
     },
     /// Shows layers, shapes, parameters and costs of one sample.
     Show(Show),
+    /// Makes a model file (*.toml) and its weights (*.safetensors) of an ONNX file.
+    Import(import::Args),
 }
 
 #[derive(Debug, clap::Args)]
@@ -64,6 +69,7 @@ pub fn run(args: &Args) -> ExitCode {
         Command::List { json: Form::Json } => Ok(list_json()),
         Command::List { json: Form::Table } => Ok(list_text()),
         Command::Show(show) => describe(show),
+        Command::Import(args) => return import::run(args),
     };
     match text {
         Ok(text) => {

@@ -22,7 +22,7 @@ use super::{Graph, LayerKind, Shape};
 /// kind = "global_avg_pool"
 /// [[layer]]
 /// kind = "linear"
-/// features = "classes"    # or a number
+/// features = "classes"    # or a number; `channels` of a convolution likewise
 /// ```
 pub fn from_toml(text: &str, input: Shape, classes: usize) -> Result<Graph, ModelError> {
     #[derive(Deserialize)]
@@ -112,8 +112,10 @@ fn file_layer(index: usize, mut table: toml::Table, classes: usize) -> Result<Fi
         Some(toml::Value::Float(weight)) => Some(weight as f32),
         Some(_) => return Err(at(&name, "`loss_weight` must be a number as 0.3")),
     };
-    if table.get("features").and_then(|value| value.as_str()) == Some("classes") {
-        table.insert("features".into(), toml::Value::Integer(classes as i64));
+    for width in ["features", "channels"] {
+        if table.get(width).and_then(|value| value.as_str()) == Some("classes") {
+            table.insert(width.into(), toml::Value::Integer(classes as i64));
+        }
     }
     let keys = table.len();
     let kind =

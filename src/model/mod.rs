@@ -8,9 +8,11 @@ pub mod cost;
 pub mod file;
 pub mod init;
 pub mod layout;
+pub mod onnx;
 pub mod saved;
 pub mod spec;
 pub mod window;
+pub mod written;
 
 pub use window::Shape;
 use window::{AvgPool, Conv, MaxPool, Pair};

@@ -239,7 +239,7 @@ fn counted(kind: &LayerKind, inputs: usize) -> Result<(), String> {
     if fits { Ok(()) } else { Err(format!("{wanted} wanted, {inputs} given")) }
 }
 
-fn output_shape(kind: &LayerKind, inputs: &[Shape]) -> Result<Shape, String> {
+pub(in crate::model) fn output_shape(kind: &LayerKind, inputs: &[Shape]) -> Result<Shape, String> {
     let first = *inputs.first().ok_or("it has no input")?;
     counted(kind, inputs.len())?;
     match *kind {

@@ -1,0 +1,64 @@
+//! `kintsugi checkpoint export --onnx`: a checkpoint as a file that ONNX Runtime runs.
+
+use std::path::Path;
+
+use crate::config::{Config, Shown, parse};
+use crate::data::Normalization;
+use crate::model::onnx::export::{IMAGE, Trained, export};
+use crate::model::{catalogue, layout};
+use crate::observe::console::say;
+use crate::train::checkpoint::Snapshot;
+use crate::train::checkpoint::weights::{self, Weights};
+
+/// The bytes of the file, for a checkpoint that was read from `path` below the folder `root`.
+pub fn bytes(path: &Path, root: &Path, snapshot: &Snapshot) -> Result<Vec<u8>, String> {
+    let config = configuration(root)?;
+    let (name, width) = match &config {
+        Some(config) => {
+            let mut model = config.model.clone();
+            model.name.clone_from(&snapshot.model_name);
+            (model.found_name(), model.width)
+        }
+        None => (snapshot.model_name.clone(), 1.0),
+    };
+    let graph = catalogue::build(&name, snapshot.input, snapshot.classes.len(), width)
+        .map_err(|error| error.to_string())?;
+    let layout = layout::of(&graph);
+    let Weights { parameters, statistics, .. } =
+        weights::weights_for(path, &weights::export(snapshot), &layout)
+            .map_err(|error| error.to_string())?;
+    let trained = Trained {
+        graph: &graph,
+        layout: &layout,
+        parameters: &parameters,
+        statistics: &statistics,
+        classes: &snapshot.classes,
+    };
+    let bytes = export(&trained).map_err(|error| error.to_string())?;
+    say!("{}", about_pictures(config.as_ref()));
+    Ok(bytes)
+}
+
+/// Of the run, where the checkpoint lies in one.
+fn configuration(root: &Path) -> Result<Option<Config>, String> {
+    let file = root.join("config.toml");
+    if !file.is_file() {
+        return Ok(None);
+    }
+    parse::load(&file, &[]).map(Some).map_err(|error| error.to_string())
+}
+
+/// The file holds the model alone.
+fn about_pictures(config: Option<&Config>) -> String {
+    let Some(config) = config else {
+        return format!(
+            "its input {} takes pictures normalised as in training, which is not in the file",
+            IMAGE.shown()
+        );
+    };
+    let Normalization { mean, deviation } = Normalization::of(config.data.format);
+    format!(
+        "normalising is not in the file: {IMAGE} = (level / 255 - mean) / deviation, with mean \
+         {mean:?}, deviation {deviation:?} of red, green, blue"
+    )
+}
