@@ -15,6 +15,7 @@ mod gradients;
 mod moved;
 mod numbers;
 mod observe;
+mod onnx;
 mod parity;
 mod reference;
 mod report;

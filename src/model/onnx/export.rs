@@ -2,6 +2,8 @@
 //! statistics, no dropout, no classifier but the last. The number of samples is free. Pictures come
 //! in normalised, as the layers here get them.
 
+use std::collections::BTreeSet;
+
 use crate::model::window::{AvgPool, Conv, MaxPool, Pair};
 use crate::model::{Graph, LayerKind, Layout, Node, TensorKind};
 
@@ -49,7 +51,13 @@ pub fn export(trained: &Trained<'_>) -> Result<Vec<u8>, OnnxError> {
     }
     let graph = trained.graph;
     let needed = needed(graph);
-    let mut writer = Writer { graph, nodes: Message::default(), values: Vec::new(), count: 0 };
+    let mut writer = Writer {
+        graph,
+        nodes: Message::default(),
+        values: Vec::new(),
+        count: 0,
+        constants: BTreeSet::new(),
+    };
     for (node, &needed) in graph.nodes.iter().zip(&needed) {
         let value = match needed {
             true => writer.node(node)?,
@@ -63,12 +71,12 @@ pub fn export(trained: &Trained<'_>) -> Result<Vec<u8>, OnnxError> {
     }
     writer.operator("Identity", &[&last.name], LOGITS, &[]);
     let [channels, height, width] = graph.input;
-    let message = writer
-        .nodes
+    let message = std::mem::take(&mut writer.nodes)
         .text(2, &graph.name)
         .within(11, &end(IMAGE, &[channels, height, width]))
         .within(12, &end(LOGITS, &[graph.classes]));
     let message = tensors(trained, &needed, message);
+    let message = constants(&writer.constants, message);
     let classes = serde_json::to_string(trained.classes).expect("strings are always JSON");
     let model = Message::default()
         .integer(1, IR_VERSION)
@@ -122,11 +130,6 @@ fn tensors(trained: &Trained<'_>, needed: &[bool], mut message: Message) -> Mess
         let raw = bytemuck::cast_slice(&flat[spec.range()]);
         message = message.within(5, &tensor(&spec.name, &spec.shape, FLOAT, raw));
     }
-    let axes: Vec<u8> = [2i64, 3].iter().flat_map(|axis| axis.to_le_bytes()).collect();
-    message = message.within(5, &tensor(HEIGHT_AND_WIDTH, &[2], INT64, &axes));
-    for (name, value) in [(ZERO, 0.0f32), (SIX, 6.0)] {
-        message = message.within(5, &tensor(name, &[], FLOAT, &value.to_le_bytes()));
-    }
     for (at, node) in trained.graph.nodes.iter().enumerate().filter(|(at, _)| needed[*at]) {
         let LayerKind::AdaptiveAvgPool { size } = node.kind else { continue };
         let from = trained.graph.shape_of(trained.graph.nodes[at].inputs[0]);
@@ -139,6 +142,18 @@ fn tensors(trained: &Trained<'_>, needed: &[bool], mut message: Message) -> Mess
         message = message.within(5, &tensor(&named("columns"), &[from[2], width], FLOAT, raw));
     }
     message
+}
+
+/// Appends those small tensors that an operator reads: runtimes warn of others.
+fn constants(read: &BTreeSet<&str>, message: Message) -> Message {
+    let axes: Vec<u8> = [2i64, 3].iter().flat_map(|axis| axis.to_le_bytes()).collect();
+    let all = [
+        (HEIGHT_AND_WIDTH, tensor(HEIGHT_AND_WIDTH, &[2], INT64, &axes)),
+        (ZERO, tensor(ZERO, &[], FLOAT, &0.0f32.to_le_bytes())),
+        (SIX, tensor(SIX, &[], FLOAT, &6.0f32.to_le_bytes())),
+    ];
+    let read = all.iter().filter(|(name, _)| read.contains(name));
+    read.fold(message, |message, (_, tensor)| message.within(5, tensor))
 }
 
 /// `[to, from]`: the mean over each window of PyTorch's adaptive pooling, which begins at the
@@ -171,6 +186,8 @@ struct Writer<'a> {
     /// Of the layers so far.
     values: Vec<Value>,
     count: usize,
+    /// Which of the small tensors are read.
+    constants: BTreeSet<&'static str>,
 }
 
 /// An attribute (AttributeProto) and its kind.
@@ -193,6 +210,8 @@ fn integers(name: &str, values: &[usize]) -> Message {
 
 impl Writer<'_> {
     fn operator(&mut self, op: &str, inputs: &[&str], output: &str, attributes: &[Message]) {
+        let small = [HEIGHT_AND_WIDTH, ZERO, SIX];
+        self.constants.extend(small.into_iter().filter(|name| inputs.contains(name)));
         let node = inputs.iter().fold(Message::default(), |node, input| node.text(1, input));
         let node = node.text(2, output).text(3, &format!("{output}/{op}")).text(4, op);
         let node = attributes.iter().fold(node, |node, attribute| node.within(5, attribute));

@@ -1,9 +1,9 @@
 //! The messages of onnx.proto (github.com/onnx/onnx, version 1.23) that a model is made of. Field
 //! numbers are that file's. Texts and values stay where they lie in the file.
 //!
-//! Bounds: a file of 2 GiB (protobuf's own), `NODES_MAX` nodes of `INPUTS_MAX` inputs, `OUTPUTS_MAX`
+//! Bounds: a file of 2 GiB (its own), `NODES_MAX` nodes of `INPUTS_MAX` inputs, `OUTPUTS_MAX`
 //! outputs and `ATTRIBUTES_MAX` attributes, `TENSORS_MAX` tensors of `RANK_MAX` extents. That is
-//! 128 MiB at most besides the file.
+//! 256 MiB at most besides the file.
 
 use super::error::OnnxError;
 use super::wire::{Broken, Content, Fields, varint};
@@ -12,10 +12,10 @@ use super::wire::{Broken, Content, Fields, varint};
 pub const NODES_MAX: usize = 1 << 14;
 /// Inputs of a node.
 pub const INPUTS_MAX: usize = 256;
-/// Outputs of a node.
-pub const OUTPUTS_MAX: usize = 64;
+/// Outputs of a node, and of a graph.
+pub const OUTPUTS_MAX: usize = 8;
 /// Attributes of a node.
-pub const ATTRIBUTES_MAX: usize = 64;
+pub const ATTRIBUTES_MAX: usize = 32;
 /// Tensors that a graph holds.
 pub const TENSORS_MAX: usize = 1 << 16;
 /// Extents of a tensor.

@@ -20,8 +20,8 @@ pub(super) struct Taken<'f> {
     pub copied: usize,
     /// Elements that are in no file, or more than once in the model.
     copies: usize,
-    /// Who has a tensor of the file already.
-    users: HashMap<usize, usize>,
+    /// The node that has a tensor of the file already, with the values of those that are shared.
+    users: HashMap<usize, (usize, Vec<f32>)>,
 }
 
 impl<'f> Taken<'f> {
@@ -80,21 +80,27 @@ impl<'f> Taken<'f> {
             let (found, wanted) = (held.dims(), &tensor.shape);
             return refuse(format!("shape {found:?}, its layer needs {wanted:?}"));
         }
-        if let Some(&user) = self.users.get(&held.origin) {
-            let weighs = matches!(draft.kind, LayerKind::Conv(_) | LayerKind::Linear { .. });
-            if weighs && part == "weight" {
+        let weighs = matches!(draft.kind, LayerKind::Conv(_) | LayerKind::Linear { .. });
+        let is_own = weighs && part == "weight";
+        if let Some((user, values)) = self.users.get(&held.origin) {
+            if is_own || values.len() != tensor.elements() {
                 return refuse(format!(
                     "two layers have it (nodes {user} and {}): each layer here has weights of its \
                      own",
                     draft.node
                 ));
             }
+            // Equal norms, which an exporter has merged.
+            let values = values.clone();
             self.copied += 1;
-            self.copy(tensor.elements())?;
+            self.copy(values.len())?;
+            return Ok(values);
         }
-        self.users.insert(held.origin, draft.node);
         let values = floats(&held.tensor, self.beside)?;
-        Ok(if held.transposed { turned(&values, &tensor.shape) } else { values })
+        let values = if held.transposed { turned(&values, &tensor.shape) } else { values };
+        let kept = if is_own { Vec::new() } else { values.clone() };
+        self.users.insert(held.origin, (draft.node, kept));
+        Ok(values)
     }
 
     fn copy(&mut self, elements: usize) -> Result<(), OnnxError> {
