@@ -1,4 +1,4 @@
-//! A graph as a model file: the reverse of `spec::from_toml`.
+//! A graph as a model file: the reverse of `file::from_toml`.
 
 use std::fmt::Write;
 
@@ -172,7 +172,7 @@ fn quoted(text: &str) -> String {
 mod tests {
     use super::*;
     use crate::model::catalogue::{self, MODELS};
-    use crate::model::spec::from_toml;
+    use crate::model::file::from_toml;
 
     #[test]
     fn every_model_of_the_catalogue_is_read_back() {

@@ -10,8 +10,8 @@ use std::process::{Command, Output};
 use kintsugi::config::Device;
 use kintsugi::config::seed::Stream;
 use kintsugi::engine::{self, Flat};
+use kintsugi::model::file::from_toml;
 use kintsugi::model::onnx::import::{Imported, import};
-use kintsugi::model::spec::from_toml;
 use kintsugi::model::written::to_toml;
 
 use super::numbers::Place;

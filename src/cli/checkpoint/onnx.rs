@@ -25,8 +25,7 @@ pub fn bytes(path: &Path, root: &Path, snapshot: &Snapshot) -> Result<Vec<u8>, S
         .map_err(|error| error.to_string())?;
     let layout = layout::of(&graph);
     let Weights { parameters, statistics, .. } =
-        weights::weights_for(path, &weights::export(snapshot), &layout)
-            .map_err(|error| error.to_string())?;
+        weights::weights_for(path, snapshot, &layout).map_err(|error| error.to_string())?;
     let trained = Trained {
         graph: &graph,
         layout: &layout,
