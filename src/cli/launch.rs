@@ -261,9 +261,8 @@ fn name_weights(config: &mut Config) -> Result<(), LaunchError> {
     let Some(path) = config.model.found_init().filter(|_| config.model.init_hash.is_none()) else {
         return Ok(());
     };
-    let reason = |error| format!("model.init = {}: {error}", path.shown());
-    let bytes = weights::bytes_of(&path);
-    let bytes = bytes.map_err(|error| LaunchError::Refused { reason: reason(error) })?;
+    let refuse = |error| LaunchError::Refused { reason: format!("model.init: {error}") };
+    let bytes = weights::bytes_of(&path).map_err(refuse)?;
     config.model.init_hash = Some(weights::hash_of(&bytes));
     Ok(())
 }

@@ -258,7 +258,8 @@ impl Machine<'_> {
                 self.push(Value::Name(name))
             }
             0x93 => self.stacked_name(),
-            b'R' => {
+            // A function, or a class whose objects are made without its own say.
+            b'R' | 0x81 => {
                 let (arguments, name) = (self.pop()?, self.pop()?);
                 let call = Call { name, arguments, state: None, entries: Vec::new() };
                 self.push(Value::Call(Box::new(call)))

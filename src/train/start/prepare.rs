@@ -11,7 +11,7 @@ use crate::cluster::comm::{CommError, Communicator, Membership};
 use crate::cluster::faults::Injector;
 use crate::cluster::resident::{Ahead, SlotView, Slots};
 use crate::cluster::world::{Member, Role, World};
-use crate::config::{Config, Every, ExchangeKind, Resident, Shown};
+use crate::config::{Config, Every, ExchangeKind, Resident};
 use crate::data::Split;
 use crate::data::evaluation::Evaluation;
 use crate::data::loader::{self, Loader, LoaderOptions};
@@ -28,9 +28,7 @@ use crate::observe::storage::Storage;
 use crate::run_folder;
 
 use crate::train::TrainError;
-use crate::train::checkpoint::{
-    Expectation, Fitted, Snapshot, are_finite, newest_verified, weights,
-};
+use crate::train::checkpoint::{Expectation, Fitted, Snapshot, newest_verified};
 use crate::train::compute::free_run::FreeRun;
 use crate::train::compute::gradient_sum::GradientSum;
 use crate::train::compute::outage::Outage;
@@ -42,7 +40,7 @@ use crate::train::exchange::asynchronous::Asynchronous;
 use crate::train::exchange::synchronous::Synchronous;
 use crate::train::plan::{About, Facts, Plan, steps_total};
 use crate::train::repair::take_over::hand_to_all;
-use crate::train::start::needs;
+use crate::train::start::{initial, needs};
 use crate::train::state::parts;
 use crate::train::state::position::Position;
 use crate::train::state::replica::Replica;
@@ -453,7 +451,7 @@ pub fn scratch(
 ) -> Result<Vec<String>, TrainError> {
     let layout = &prepared.layout;
     let Fitted { parameters, statistics, remarks } = match config.model.found_init() {
-        Some(path) => load_weights(&path, prepared, config)?,
+        Some(path) => initial::load(&path, &prepared.graph, layout, config)?,
         None => Fitted {
             parameters: init::parameters(&prepared.graph, layout, config.run.seed),
             statistics: init::statistics(layout),
@@ -471,29 +469,4 @@ pub fn scratch(
     let state = SlotView::new(shape, (0, 0), &values.collect::<Vec<_>>(), &[]);
     replica.begin_with(state, Position::start());
     Ok(remarks)
-}
-
-fn load_weights(path: &Path, prepared: &Prepared, config: &Config) -> Result<Fitted, TrainError> {
-    let wrong = |error: String| {
-        TrainError::Configuration(format!("model.init = {}: {error}", path.shown()))
-    };
-    let bytes = weights::bytes_of(path).map_err(|error| wrong(error.to_string()))?;
-    if let Some(expected) = &config.model.init_hash
-        && weights::hash_of(&bytes) != expected.to_lowercase()
-    {
-        return Err(wrong(format!(
-            "these are not the weights of this run, whose XXH3-128 is {expected}: put them back, \
-             or start anew with --fresh"
-        )));
-    }
-    let (graph, layout, seed) = (&prepared.graph, &prepared.layout, config.run.seed);
-    let mut fitted = weights::initial_weights((path, &bytes), graph, layout, seed)
-        .map_err(|error| wrong(error.to_string()))?;
-    if ![&fitted.parameters, &fitted.statistics].into_iter().all(|values| are_finite(values)) {
-        return Err(wrong("it holds a value that is no finite number".into()));
-    }
-    for remark in &mut fitted.remarks {
-        *remark = format!("model.init = {}: {remark}", path.shown());
-    }
-    Ok(fitted)
 }

@@ -58,10 +58,9 @@ pub fn fit(
     let shapes: Vec<(&str, &[usize])> =
         found.iter().map(|(name, tensor)| (name.as_str(), &tensor.shape[..])).collect();
     let differences = Differences::between(&shapes, layout);
-    let fresh = fresh(&differences, graph, layout);
-    if !differences.is_empty() && fresh.is_empty() {
+    let Some(fresh) = fresh(&differences, graph, layout) else {
         return Err(TensorError::Differ(differences));
-    }
+    };
     let mut parameters = init::parameters(graph, layout, seed);
     let mut statistics = init::statistics(layout);
     let mut converted: BTreeMap<&str, usize> = BTreeMap::new();
@@ -87,32 +86,61 @@ pub fn fit(
         _ => format!("{count} tensors of {word}: converted to f32"),
     }));
     remarks.extend(new_layer(&differences, seed));
+    if !differences.missing.is_empty() {
+        let names = differences.missing.join(", ");
+        remarks.push(format!(
+            "it has no auxiliary classifiers: {names} begin anew, with first weights of seed {seed}"
+        ));
+    }
     remarks.extend(not_tensors(&file.passed_over));
     Ok(Fitted { parameters, statistics, remarks })
 }
 
-/// The tensors that keep their first weights: those of the layers that tell classes apart, where
-/// they differ in the number of classes and nothing else differs. Else none.
-fn fresh<'l>(differences: &Differences, graph: &Graph, layout: &'l Layout) -> BTreeSet<&'l str> {
+/// The tensors that keep their first weights: of layers that tell classes apart, where they differ
+/// in the number of classes; and of auxiliary classifiers that the file lacks, as PyTorch's models
+/// do that were made to answer only. `None`: something else differs.
+fn fresh<'l>(
+    differences: &Differences,
+    graph: &Graph,
+    layout: &'l Layout,
+) -> Option<BTreeSet<&'l str>> {
     let heads = classifiers(graph, layout);
-    let of_head = |spec: &&TensorSpec| heads.contains(&spec.node);
-    let all = layout.tensors.iter().filter(of_head);
+    let answering = answering(graph);
+    let spec_of = |name: &str| layout.tensors.iter().find(|spec| spec.name == name);
+    let is_beside = |name: &String| spec_of(name).is_some_and(|spec| !answering[spec.node]);
     let is_class = |other: &OtherShape| {
         let OtherShape { name, found, expected } = other;
-        layout.tensors.iter().any(|spec| spec.name == *name && heads.contains(&spec.node))
+        spec_of(name).is_some_and(|spec| heads.contains(&spec.node))
             && found.len() == expected.len()
             && !found.is_empty()
             && found[1..] == expected[1..]
             && found[0] == differences.shapes[0].found[0]
             && expected[0] == graph.classes
     };
-    let fits = differences.missing.is_empty()
+    let fits = differences.missing.iter().all(is_beside)
         && differences.unexpected.is_empty()
         && differences.shapes.iter().all(is_class);
-    match fits && !differences.shapes.is_empty() {
-        true => all.map(|spec| spec.name.as_str()).collect(),
-        false => BTreeSet::new(),
+    let is_fresh = |spec: &&TensorSpec| {
+        let of_class = !differences.shapes.is_empty() && heads.contains(&spec.node);
+        of_class || differences.missing.contains(&spec.name)
+    };
+    let names = layout.tensors.iter().filter(is_fresh).map(|spec| spec.name.as_str());
+    fits.then(|| names.collect())
+}
+
+/// By node, whether the model's last node reads it, directly or through others.
+fn answering(graph: &Graph) -> Vec<bool> {
+    let mut read = vec![false; graph.nodes.len()];
+    if let Some(last) = read.last_mut() {
+        *last = true;
     }
+    // Inputs are earlier nodes: whoever reads a node has been met before it.
+    for at in (0..read.len()).rev() {
+        if read[at] {
+            graph.nodes[at].inputs.iter().flatten().for_each(|input| read[*input] = true);
+        }
+    }
+    read
 }
 
 /// The nodes with tensors that the model's answers come from: the last, and those of auxiliary

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use flate2::Crc;
 
-use crate::model::{Graph, Layout, catalogue, layout};
+use crate::model::{Graph, Layout, TensorKind, catalogue, layout};
 
 use super::*;
 
@@ -228,9 +228,61 @@ fn a_pickle_that_names_a_function_is_refused_and_nothing_runs() {
         assert!(said.contains("it asks for os.system, which no weights need"), "{said}");
     }
     assert!(!marker.exists());
+    // A whole model is a program too.
     let module = b"ctorchvision.models.resnet\nResNet\n)\x81";
     let said = refusal(&archive(&[("w/data.pkl", &pickle(module))]));
-    assert!(said.contains("0x81"), "an object is made by no known instruction: {said}");
+    assert!(said.contains("it asks for torchvision.models.resnet.ResNet, which"), "{said}");
+}
+
+#[test]
+fn a_damaged_pickle_is_an_error_or_other_data() {
+    let tensors = &file_for(10, "")[..2];
+    let entries: Vec<(&str, Vec<u8>)> = tensors
+        .iter()
+        .enumerate()
+        .map(|(at, t)| (t.0, rebuilt(t.1, &at.to_string(), &t.2, t.2.iter().product())))
+        .collect();
+    let whole = pickle(&dictionary(&entries));
+    let (graph, layout) = model(10);
+    for at in 0..whole.len() {
+        for byte in [0, 1, b'h', b't', b'R', 0x7F, 0x80, 0xFF] {
+            let mut body = whole.clone();
+            body[at] = byte;
+            let file = with_storages(&body, tensors);
+            if let Ok(file) = open(&file) {
+                assert!(fit(&file, &graph, &layout, 3).is_err(), "four tensors are missing");
+            }
+        }
+    }
+}
+
+#[test]
+fn auxiliary_classifiers_that_a_file_lacks_begin_anew() {
+    let graph = catalogue::build("googlenet", [3, 64, 64], 5, 1.0).expect("in the catalogue");
+    let layout = layout::of(&graph);
+    let first = crate::model::init::parameters(&graph, &layout, 3);
+    let file = |keep: &dyn Fn(&str) -> bool| {
+        let tensors = layout.tensors.iter().filter(|tensor| keep(&tensor.name));
+        let written = tensors.map(|tensor| {
+            let body = 0x3C00u16.to_le_bytes().repeat(tensor.elements());
+            (&*tensor.name.clone().leak(), "Half", tensor.shape.clone(), body)
+        });
+        saved(&written.collect::<Vec<Written>>())
+    };
+    let bare = file(&|name| !name.starts_with("aux"));
+    let found = fit(&open(&bare).expect("opens"), &graph, &layout, 3).expect("fits");
+    let text = found.remarks.join("; ");
+    assert!(text.contains("it has no auxiliary classifiers: aux1.conv.conv.weight, "), "{text}");
+    for spec in layout.tensors.iter().filter(|spec| spec.kind == TensorKind::Weight) {
+        let values = &found.parameters[spec.range()];
+        match spec.name.starts_with("aux") {
+            true => assert_eq!(values, &first[spec.range()], "{}", spec.name),
+            false => assert!(values.iter().all(|value| *value == 1.0), "{}", spec.name),
+        }
+    }
+    let cut = file(&|name| !name.starts_with("aux") && name != "fc.bias");
+    let text = fit(&open(&cut).expect("opens"), &graph, &layout, 3).expect_err("no last layer");
+    assert!(text.to_string().contains("fc.bias"), "{text}");
 }
 
 #[test]

@@ -142,8 +142,9 @@ fn entry<'a>(
     }
     if method != 0 {
         return Err(format!(
-            "its entry {name:?} is compressed (method {method}); PyTorch stores entries as they \
-             are, so another program has packed it: unpack and save it with torch.save"
+            "its entry {name:?} is compressed (method {method}), as no entry of torch.save is: \
+             another program has packed it, or it is a TorchScript program; save the weights \
+             alone, with torch.save(model.state_dict(), \"NEW.pth\")"
         ));
     }
     let (packed, size, from) = sizes(fixed, extra).ok_or_else(|| {
