@@ -68,15 +68,16 @@ soak: build
 experiment: build
 	$(kintsugi) experiment configs/experiment/paper.toml --out runs/paper --seconds $(T) --seeds $(SEEDS)
 
-# Agreement with torchvision, by the python of KINTSUGI_TORCHVISION_PYTHON or one that gets it here, once (gigabytes).
+# Agreement with torchvision and ONNX Runtime, by the python of KINTSUGI_TORCHVISION_PYTHON or one that gets it here, once (gigabytes).
 torchvision := $(CURDIR)/.deps/torchvision
 KINTSUGI_TORCHVISION_PYTHON ?= $(torchvision)/bin/python
 parity: setup
 	@[ "$(KINTSUGI_TORCHVISION_PYTHON)" != $(torchvision)/bin/python ] || [ -e $(torchvision)/.complete ] || \
-	  { python3 -m venv $(torchvision) && $(torchvision)/bin/python -m pip install -q torch==2.15.* torchvision==0.29.* && \
+	  { python3 -m venv $(torchvision) && $(torchvision)/bin/python -m pip install -q torch==2.15.* torchvision==0.29.* \
+	      onnx==1.23.* onnxruntime==1.32.* && \
 	    touch $(torchvision)/.complete; }
 	KINTSUGI_TORCHVISION_PYTHON="$(KINTSUGI_TORCHVISION_PYTHON)" timeout --kill-after=10 $(TEST_SECONDS_MAX) \
-	  $(CARGO) test --release --locked --test library -- parity torchvision --nocapture
+	  $(CARGO) test --release --locked --test library -- parity torchvision onnx --nocapture
 
 # The newer runtime for test-slurm, where its sources are: minutes, once. Without it those rows skip, and say why.
 runtime:
