@@ -150,7 +150,7 @@ fn batch_statistics_are_the_same_for_any_number_of_ranks() {
     assert_eq!(three.state_sha256, two.state_sha256);
 }
 
-/// A rate at which this network's gradients leave the finest grid within a few steps.
+/// A rate at which this network's gradients outgrow their grid within a few steps.
 #[test]
 fn steps_whose_gradients_do_not_fit_are_computed_again_on_every_rank() {
     let _turn = alone();
@@ -159,7 +159,7 @@ fn steps_whose_gradients_do_not_fit_are_computed_again_on_every_rank() {
     assert_eq!(four.state_sha256, two.state_sha256);
     let events = read_events(&run_dir_of("wide-4").join("events.jsonl")).unwrap();
     let said = |kind: &Kind| match kind {
-        Kind::Warning { message } => message.contains("computed again on a coarser one"),
+        Kind::Warning { message } => message.contains("computed again on another grid"),
         _ => false,
     };
     assert_eq!(events.iter().filter(|event| said(&event.kind)).count(), 1);

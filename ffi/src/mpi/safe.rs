@@ -37,7 +37,7 @@ macro_rules! elements {
         }
     )*};
 }
-elements!(f32 as f32, u64 as u64, i64 as u64, u8 as u8);
+elements!(f32 as f32, u64 as u64, i32 as u32, i64 as u64, u8 as u8);
 
 fn datatype<T: Equivalence>() -> sys::ShimType {
     // SAFETY: the handle is a predefined datatype of a started MPI.

@@ -126,6 +126,8 @@ pub enum Elements<'a> {
     /// Counts; sums wrap.
     U64(&'a [u64], &'a mut [u64]),
     /// Fixed-point sums; they wrap.
+    I32(&'a [i32], &'a mut [i32]),
+    /// Wide ones; they wrap.
     I64(&'a [i64], &'a mut [i64]),
 }
 

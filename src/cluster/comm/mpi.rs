@@ -182,6 +182,7 @@ impl Communicator for MpiComm {
         Ok(match elements {
             Elements::F32(send, recv) => self.comm.all_reduce(send, recv, op(reduce)),
             Elements::U64(send, recv) => self.comm.all_reduce(send, recv, op(reduce)),
+            Elements::I32(send, recv) => self.comm.all_reduce(send, recv, op(reduce)),
             Elements::I64(send, recv) => self.comm.all_reduce(send, recv, op(reduce)),
         }?)
     }

@@ -50,6 +50,7 @@ impl Communicator for SoloComm {
         match elements {
             Elements::F32(send, recv) => recv.copy_from_slice(send),
             Elements::U64(send, recv) => recv.copy_from_slice(send),
+            Elements::I32(send, recv) => recv.copy_from_slice(send),
             Elements::I64(send, recv) => recv.copy_from_slice(send),
         }
         Ok(())

@@ -27,8 +27,8 @@ const MARK: &str = "kintsugi-samples ";
 const WARM_UP: usize = 2;
 /// Elements of a bucket: `train.bucket` by default.
 const BUCKET: usize = 1 << 20;
-/// Multiples of 2^-40, the finest grid of training.
-const SCALE: f64 = (1_u64 << 40) as f64;
+/// Multiples of 2^-24: what is summed holds whole numbers below 2^7.
+const SCALE: f32 = (1 << 24) as f32;
 
 /// How much to measure.
 #[derive(Debug, Clone, Copy)]
@@ -66,8 +66,8 @@ const CYCLE: [Step; 4] = [Step::AllReduce, Step::Vote, Step::PlainSum, Step::Rep
 struct Buffers {
     send: Vec<f32>,
     sum: Vec<f32>,
-    integers: Vec<i64>,
-    received: Vec<i64>,
+    integers: Vec<i32>,
+    received: Vec<i32>,
     recv: Vec<f32>,
 }
 
@@ -110,7 +110,7 @@ impl Buffers {
         for ((send, sum), recv) in parts.zip(self.recv.chunks_mut(BUCKET)) {
             fixed::add(sum, send, SCALE);
             let received = &mut self.received[..sum.len()];
-            comm.all_reduce(Elements::I64(sum, received), ReduceOp::Sum)?;
+            comm.all_reduce(Elements::I32(sum, received), ReduceOp::Sum)?;
             fixed::load(received, recv, 1.0 / SCALE);
         }
         Ok(())

@@ -6,6 +6,7 @@ use xxhash_rust::xxh3::{Xxh3, xxh3_128};
 
 use crate::model::Shape;
 use crate::train::checkpoint::{CheckpointError, Snapshot, TrainState};
+use crate::train::compute::fixed_point::Grid;
 
 /// The manifest's name.
 pub const MANIFEST: &str = "MANIFEST.json";
@@ -48,6 +49,10 @@ pub struct Manifest {
     /// earlier release wrote it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub zero_updates: Vec<u64>,
+    /// Of reproducible sums, for the next step; absent with plain ones, and where an earlier
+    /// release wrote it.
+    #[serde(default, skip_serializing_if = "Grid::is_empty")]
+    pub grid: Grid,
     pub model: String,
     pub input: Shape,
     pub classes: Vec<String>,
@@ -98,6 +103,7 @@ impl Manifest {
             cursor: state.cursor,
             ranks: (state.ranks > 0).then_some(state.ranks),
             zero_updates: zero_updates(state),
+            grid: state.grid.clone(),
             model: snapshot.model_name.clone(),
             input: snapshot.input,
             classes: snapshot.classes.clone(),

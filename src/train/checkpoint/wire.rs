@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use crate::observe::ledger::Committed;
+use crate::train::compute::fixed_point::Grid;
 
 /// First bytes of the file.
 pub const MAGIC: [u8; 8] = *b"KNTSTATE";
@@ -53,6 +54,9 @@ pub struct TrainState {
     /// has it.
     #[serde(skip)]
     pub ranks: u32,
+    /// Of reproducible sums, for the next step. Younger too.
+    #[serde(skip)]
+    pub grid: Grid,
     /// What the order depends on besides seed and cursor (none for a pure order).
     pub order: Vec<u64>,
     /// The last ledger lines, so that a dead writer leaves no gap. Which of them changed no weight
@@ -172,6 +176,7 @@ mod tests {
             step_seconds: 2.0,
             exact: true,
             ranks: 0,
+            grid: Grid::default(),
             order: vec![10],
             ledger_tail: vec![Committed {
                 step: 1,

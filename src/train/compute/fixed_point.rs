@@ -1,106 +1,174 @@
-//! The number format of reproducible sums: whole multiples of a power of two in 64-bit
-//! integers. Each owner's values are rounded once, to the same multiples whoever computed them;
-//! adding integers is exact, so the sum does not depend on which rank summed what, nor in which
-//! order.
+//! The number format of reproducible sums: whole multiples of a power of two in 32-bit integers.
+//! Each owner's values are rounded once, to the same multiples whoever computed them; adding
+//! integers is exact, so the sum does not depend on which rank summed what, nor in which order.
 //!
-//! The multiple comes from the step's own gradients and from nothing else: every step begins on the
-//! finest grid, and when an owner's value lies outside its range, all ranks agree on the finest
-//! grid that holds every value and compute the step again. So the format has no state that a
-//! newcomer, a checkpoint or another number of ranks would have to share.
+//! Every block of a tensor has its own multiple, its unit. It follows from the block's values in
+//! the last committed step, so the units are part of the position. Values that grew beyond what
+//! fits are noticed by all ranks alike: they agree on units that hold them and compute the step
+//! again.
 
-use kintsugi_ffi::fixed::{self, RANGE_BITS};
+use std::num::ParseIntError;
 
-/// Fractional bits of the grids, finest first. The finest holds gradients below 2048 to 9e-13, the
-/// last anything below 6e17.
-const FRACTION_BITS: [i32; 5] = [40, 30, 20, 10, -8];
+use kintsugi_ffi::fixed::{self, SUMMANDS_MAX};
+use serde::{Deserialize, Serialize};
 
+/// Elements of a block at most; blocks tile each tensor from its start.
+pub const BLOCK: usize = 1 << 14;
+
+/// By so many powers of two a block's values may grow from one step to the next. More of it costs
+/// precision: with this and four owners the sum's error, in the norm, is that of plain f32 sums.
+const HEADROOM_BITS: i32 = 3;
+/// By so many its unit falls at most from one step to the next: one quiet step among loud ones
+/// does not make the next loud one too large.
+const FALL_BITS: i32 = 1;
+/// What a run begins with: values whose sum of magnitudes is below 2048 fit.
+const FIRST: Unit = Unit(-20);
+/// A first step whose block reaches less than so many units is computed again, on finer ones.
+const FIRST_REACH_MIN: u64 = 1 << 12;
+/// The largest reach that a sum of 32 bits holds.
+const REACH_HELD: u64 = i32::MAX as u64;
+/// What a part is said to reach at most. Steps on ever larger units end: each try is at least
+/// twelve bits nearer, and numbers have 277.
+const REACH_MAX: u64 = 1 << 40;
+/// What a part reaches that holds something infinite or undefined: more than all others together.
+const NOT_A_NUMBER: u64 = REACH_MAX * 2 * SUMMANDS_MAX as u64;
+
+/// Values must lie below `2^RANGE_BITS` multiples: 2048 of them sum without a wrap.
+const RANGE_BITS: u32 = 51;
 /// Fractional bits of the two words of a batch statistic: the first holds values below 2^31, the
-/// second what the first leaves, to 2^-60. There are few of them, and their size says nothing
-/// about that of gradients.
+/// second what the first leaves, to 2^-60. There are few of them, so they may be wide, and need no
+/// unit of their own.
 const STATISTIC_BITS: [i32; 2] = [20, 60];
 
-/// Which grid a step is summed on.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
-pub struct Grid(usize);
+/// A power of two by its exponent: what a block's values are multiples of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Unit(i32);
+
+impl Unit {
+    /// Their reciprocals are normal numbers, too.
+    const SMALLEST: Self = Self(-120);
+    const LARGEST: Self = Self(120);
+
+    fn value(self) -> f32 {
+        2f32.powi(self.0)
+    }
+
+    /// `sum = values` in multiples; gives what they reach.
+    pub fn store(self, sum: &mut [i32], values: &[f32]) -> u64 {
+        self.reach(fixed::store(sum, values, Self(-self.0).value()))
+    }
+
+    /// `sum += values` in multiples; gives what they reach.
+    pub fn add(self, sum: &mut [i32], values: &[f32]) -> u64 {
+        self.reach(fixed::add(sum, values, Self(-self.0).value()))
+    }
+
+    /// What a sum of multiples is as numbers.
+    pub fn load(self, sum: &[i32], values: &mut [f32]) {
+        fixed::load(sum, values, self.value());
+    }
+
+    /// Multiples, rounded up, of a magnitude that has these bits. Added over the parts of a sum it
+    /// bounds every partial sum.
+    fn reach(self, largest: u32) -> u64 {
+        if largest >= f32::INFINITY.to_bits() {
+            return NOT_A_NUMBER;
+        }
+        let units = f64::from(f32::from_bits(largest)) * 2f64.powi(-self.0);
+        units.ceil().min(REACH_MAX as f64) as u64
+    }
+
+    /// The smallest unit on which what reached so many of this one fits with headroom.
+    fn fitting(self, reach: u64) -> Self {
+        if reach == 0 {
+            return self;
+        }
+        let bits = (u64::BITS - reach.leading_zeros()) as i32;
+        Self(self.0 + bits + HEADROOM_BITS - 31).clamp(Self::SMALLEST, Self::LARGEST)
+    }
+
+    /// The unit of the step that follows one in which so many were reached.
+    fn following(self, reach: u64) -> Self {
+        self.fitting(reach).max(Self(self.0 - FALL_BITS))
+    }
+}
+
+/// The units of all blocks, in the order of their elements; none before the first step.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct Grid(Vec<Unit>);
 
 impl Grid {
-    /// Number of grids.
-    pub const COUNT: usize = FRACTION_BITS.len();
-
-    fn scale(self) -> f64 {
-        2f64.powi(FRACTION_BITS[self.0])
+    /// A block's unit.
+    pub fn unit(&self, block: usize) -> Unit {
+        self.0.get(block).copied().unwrap_or(FIRST)
     }
 
-    /// Bits of the smallest magnitude that it does not hold.
-    fn limit(self) -> u32 {
-        2f32.powi(RANGE_BITS as i32 - FRACTION_BITS[self.0]).to_bits()
+    /// Whether no step has been committed with it.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
     }
 
-    /// The finest grid that holds a magnitude (its bits); `None` when none does, as of infinities.
-    pub fn holding(largest: u32) -> Option<Self> {
-        (0..Self::COUNT).map(Self).find(|grid| largest < grid.limit())
+    fn map(&self, reaches: &[u64], next: impl Fn(Unit, u64) -> Unit) -> Self {
+        let units = reaches.iter().enumerate();
+        Self(units.map(|(block, &reach)| next(self.unit(block), reach)).collect())
     }
 }
 
-/// What the ranks tell each other about the values they added: of each grid, how many parts need
-/// it, and last, how many no grid holds. Counts sum, so this travels with the step's other counts.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Needs([u64; Grid::COUNT + 1]);
+/// What exponents are written relative to, so that two hexadecimal digits hold each.
+const BIAS: i32 = 128;
 
-impl Needs {
-    /// Number of words.
-    pub const WORDS: usize = Grid::COUNT + 1;
-
-    /// Adds a part whose largest magnitude has these bits.
-    pub fn add(&mut self, largest: u32) {
-        let index = Grid::holding(largest).map_or(Grid::COUNT, |grid| grid.0);
-        self.0[index] += 1;
-    }
-
-    /// For the exchange.
-    pub fn words(&self) -> &[u64] {
-        &self.0
-    }
-
-    /// What becomes of a step that was summed on `grid`, from everybody's summed words.
-    pub fn verdict(words: &[u64], grid: Grid) -> GridChoice {
-        match words.iter().rposition(|&parts| parts > 0) {
-            Some(Grid::COUNT) => GridChoice::NotANumber,
-            Some(needed) if needed > grid.0 => GridChoice::Again(Grid(needed)),
-            _ => GridChoice::Holds,
-        }
+impl From<Grid> for String {
+    fn from(grid: Grid) -> Self {
+        let digit = |value: i32| char::from_digit(value as u32, 16).expect("four bits");
+        let digits = |unit: &Unit| {
+            let biased = unit.0 + BIAS;
+            [digit(biased >> 4), digit(biased & 15)]
+        };
+        grid.0.iter().flat_map(digits).collect()
     }
 }
 
-/// See [`Needs::verdict`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+impl TryFrom<String> for Grid {
+    type Error = ParseIntError;
+
+    fn try_from(text: String) -> Result<Self, ParseIntError> {
+        let unit = |digits: &[u8]| {
+            let exponent = i32::from_str_radix(&String::from_utf8_lossy(digits), 16)? - BIAS;
+            Ok(Unit(exponent).clamp(Unit::SMALLEST, Unit::LARGEST))
+        };
+        text.as_bytes().chunks(2).map(unit).collect::<Result<_, _>>().map(Self)
+    }
+}
+
+/// What becomes of a step that was summed on a grid.
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum GridChoice {
-    /// The sums are right.
-    Holds,
-    /// They are not: to be computed again on this grid, the finest that holds every value.
+    /// The sums are right; the next step is summed on this grid.
+    Holds(Grid),
+    /// They are not: to be computed again on this grid.
     Again(Grid),
     /// Infinite or undefined gradients, which no sum holds.
     NotANumber,
 }
 
-/// `sum = values` in multiples; gives the bits of the largest magnitude.
-pub fn store(grid: Grid, sum: &mut [i64], values: &[f32]) -> u32 {
-    fixed::store(sum, values, grid.scale())
-}
-
-/// `sum += values` in multiples; gives the bits of the largest magnitude.
-pub fn add(grid: Grid, sum: &mut [i64], values: &[f32]) -> u32 {
-    fixed::add(sum, values, grid.scale())
-}
-
-/// What a sum of multiples is as numbers.
-pub fn load(grid: Grid, sum: &[i64], values: &mut [f32]) {
-    fixed::load(sum, values, 1.0 / grid.scale());
+/// What becomes of a step that was summed on `grid`: `reaches` are every block's, summed over all
+/// owners; `statistics` of the batch statistics (`add_statistics`).
+pub fn verdict(grid: &Grid, reaches: &[u64], statistics: u64) -> GridChoice {
+    if statistics > 0 || reaches.iter().any(|&reach| reach >= NOT_A_NUMBER) {
+        return GridChoice::NotANumber;
+    }
+    let first = grid.is_empty();
+    let coarse = |reach: u64| first && reach > 0 && reach < FIRST_REACH_MIN;
+    if reaches.iter().any(|&reach| reach > REACH_HELD || coarse(reach)) {
+        return GridChoice::Again(grid.map(reaches, Unit::fitting));
+    }
+    GridChoice::Holds(grid.map(reaches, if first { Unit::fitting } else { Unit::following }))
 }
 
 /// Adds `weight * value` to two-word sums (`sum` holds all first words, then all second ones).
-/// Gives the bits of the largest magnitude, or of infinity where one does not fit.
-pub fn add_statistics(sum: &mut [i64], values: &[f32], weight: f32) -> u32 {
+/// Gives 1 where one does not fit.
+pub fn add_statistics(sum: &mut [i64], values: &[f32], weight: f32) -> u64 {
     let (firsts, seconds) = sum.split_at_mut(values.len());
     let [coarse, fine] = STATISTIC_BITS.map(|bits| 2f64.powi(bits));
     let mut fits = true;
@@ -112,7 +180,7 @@ pub fn add_statistics(sum: &mut [i64], values: &[f32], weight: f32) -> u32 {
         let rest = value - whole / coarse;
         *second = second.wrapping_add((rest * fine).round_ties_even() as i64);
     }
-    if fits { 0 } else { f32::INFINITY.to_bits() }
+    u64::from(!fits)
 }
 
 /// What two-word sums are as numbers.
@@ -130,9 +198,12 @@ mod tests {
 
     use super::*;
 
-    /// Values of one owner, of any magnitude that the finest grid holds.
+    /// On which 19 owners of values below 1 fit.
+    const UNIT: Unit = Unit(-26);
+
+    /// Values of one owner.
     fn owner() -> impl Strategy<Value = Vec<f32>> {
-        let value = (-2047.0f32..2047.0, 0i32..60).prop_map(|(x, down)| x * 2f32.powi(-down));
+        let value = (-1.0f32..1.0, 0i32..60).prop_map(|(x, down)| x * 2f32.powi(-down));
         proptest::collection::vec(value, 7)
     }
 
@@ -145,26 +216,22 @@ mod tests {
         })
     }
 
-    fn summed(owners: &[Vec<f32>], ranks: &[usize], order: &[usize]) -> Vec<u32> {
-        let mut of_rank = [const { None::<Vec<i64>> }; 3];
+    fn summed(owners: &[Vec<f32>], ranks: &[usize], order: &[usize]) -> (Vec<u32>, u64) {
+        let mut of_rank = [const { None::<Vec<i32>> }; 3];
+        let mut reach = 0;
         for &owner in order {
-            match &mut of_rank[ranks[owner]] {
-                Some(sum) => {
-                    add(Grid::default(), sum, &owners[owner]);
-                }
-                none => {
-                    let sum = none.insert(vec![0; 7]);
-                    store(Grid::default(), sum, &owners[owner]);
-                }
-            }
+            reach += match &mut of_rank[ranks[owner]] {
+                Some(sum) => UNIT.add(sum, &owners[owner]),
+                none => UNIT.store(none.insert(vec![0; 7]), &owners[owner]),
+            };
         }
-        let mut all = vec![0_i64; 7];
+        let mut all = vec![0_i32; 7];
         for sum in of_rank.iter().flatten() {
-            all.iter_mut().zip(sum).for_each(|(all, part)| *all = all.wrapping_add(*part));
+            all.iter_mut().zip(sum).for_each(|(all, part)| *all += *part);
         }
         let mut values = vec![0.0; 7];
-        load(Grid::default(), &all, &mut values);
-        values.iter().map(|value| value.to_bits()).collect()
+        UNIT.load(&all, &mut values);
+        (values.iter().map(|value| value.to_bits()).collect(), reach)
     }
 
     proptest! {
@@ -173,10 +240,10 @@ mod tests {
             let alone: Vec<usize> = (0..owners.len()).collect();
             let expected = summed(&owners, &vec![0; owners.len()], &alone);
             prop_assert_eq!(&summed(&owners, &ranks, &order), &expected);
-            for (at, bits) in expected.iter().enumerate() {
+            for (at, bits) in expected.0.iter().enumerate() {
                 let exact: f64 = owners.iter().map(|owner| f64::from(owner[at])).sum();
                 let off = (f64::from(f32::from_bits(*bits)) - exact).abs();
-                let bound = owners.len() as f64 * 2f64.powi(-41) + exact.abs() * 2f64.powi(-23);
+                let bound = owners.len() as f64 * 2f64.powi(-27) + exact.abs() * 2f64.powi(-23);
                 prop_assert!(off <= bound, "{off} from {exact}");
             }
         }
@@ -207,33 +274,122 @@ mod tests {
         }
     }
 
+    fn reach_of(unit: Unit, values: &[f32]) -> u64 {
+        values.iter().map(|&value| unit.store(&mut [0], &[value])).sum()
+    }
+
     #[test]
-    fn the_largest_sum_of_the_most_owners_does_not_wrap() {
-        for grid in (0..Grid::COUNT).map(Grid) {
-            let largest = f32::from_bits(grid.limit() - 1);
-            let mut one = [0];
-            assert_eq!(Grid::holding(store(grid, &mut one, &[largest])), Some(grid));
-            let all = i128::from(one[0]) * i128::from(fixed::SUMMANDS_MAX);
-            assert!(all <= i128::from(i64::MAX), "{grid:?}: {all}");
-            assert_eq!(one[0] as f64, f64::from(largest) * grid.scale());
+    fn a_sum_whose_reach_is_held_does_not_wrap() {
+        for exponent in [-120, -30, 0, 96] {
+            let unit = Unit(exponent);
+            let owners = [0.9f32, 0.499, 0.3, 0.3].map(|x| x * 2f32.powi(30 + exponent));
+            let mut sum = [0];
+            let reach: u64 = owners.iter().map(|&value| unit.add(&mut sum, &[value])).sum();
+            assert!(reach <= REACH_HELD && i64::from(sum[0]) <= reach as i64, "{reach}");
+            assert!(i64::from(sum[0]) >= reach as i64 - 4, "each is rounded up once");
+            assert!(reach_of(unit, &[2f32.powi(31 + exponent)]) > REACH_HELD);
         }
     }
 
     #[test]
-    fn the_finest_grid_that_holds_all_values_is_agreed_on() {
-        let words = |values: &[f32]| {
-            let mut needs = Needs::default();
-            values.iter().for_each(|value| needs.add(value.to_bits()));
-            needs.words().to_vec()
+    fn a_unit_follows_the_largest_values_at_once_and_quiet_ones_slowly() {
+        let unit = Unit(-20);
+        let grown = |bits: u32| unit.following(1 << bits).0 - unit.0;
+        assert_eq!([grown(27), grown(28), grown(30)], [0, 1, 3]);
+        assert_eq!([grown(26), grown(10)], [-1, -1]);
+        assert_eq!(unit.following(0), unit, "zeros say nothing");
+        for bits in 1..40 {
+            let fitting = unit.fitting(1 << bits);
+            let reach = (1u64 << bits) as f64 * 2f64.powi(unit.0 - fitting.0);
+            let spare = REACH_HELD as f64 / reach;
+            assert!((7.9..=16.1).contains(&spare), "{bits}: {spare}");
+        }
+    }
+
+    #[test]
+    fn a_step_is_repeated_on_units_that_hold_it() {
+        let grid = Grid(vec![Unit(-30), Unit(-20)]);
+        let reaches = |grid: &Grid, values: &[Vec<f32>]| -> Vec<u64> {
+            values.iter().enumerate().map(|(at, v)| reach_of(grid.unit(at), v)).collect()
         };
-        let verdict = |values: &[f32]| Needs::verdict(&words(values), Grid::default());
-        assert_eq!(verdict(&[0.0, 2047.9]), GridChoice::Holds);
-        assert_eq!(verdict(&[1.0, 2048.0]), GridChoice::Again(Grid(1)));
-        assert_eq!(verdict(&[3e6, 1e7, 5e3]), GridChoice::Again(Grid(2)));
-        assert_eq!(verdict(&[1e17]), GridChoice::Again(Grid(4)));
-        assert_eq!(Needs::verdict(&words(&[1e17]), Grid(4)), GridChoice::Holds);
-        for hopeless in [1e18, f32::INFINITY, f32::NAN] {
-            assert_eq!(verdict(&[1.0, hopeless]), GridChoice::NotANumber);
+        let fits = [vec![0.5, -0.7], vec![100.0]];
+        let GridChoice::Holds(next) = verdict(&grid, &reaches(&grid, &fits), 0) else { panic!() };
+        assert_eq!(next, Grid(vec![Unit(-27), Unit(-21)]));
+        let grown = [vec![0.5, -0.7], vec![3e5, 1.0]];
+        let GridChoice::Again(next) = verdict(&grid, &reaches(&grid, &grown), 0) else { panic!() };
+        assert_eq!(next, Grid(vec![Unit(-27), Unit(-9)]));
+        let again = verdict(&next, &reaches(&next, &grown), 0);
+        assert_eq!(again, GridChoice::Holds(next));
+        for hopeless in [f32::INFINITY, f32::NAN] {
+            let values = [vec![hopeless], vec![1.0]];
+            assert_eq!(verdict(&grid, &reaches(&grid, &values), 0), GridChoice::NotANumber);
+        }
+        assert_eq!(verdict(&grid, &[1, 1], 1), GridChoice::NotANumber);
+    }
+
+    #[test]
+    fn any_number_is_held_after_so_many_tries() {
+        for value in [f32::MAX, 1e30, 3000.0, 1.0, 1e-6, 2e-11] {
+            let mut grid = Grid::default();
+            let mut tries = 1;
+            while let GridChoice::Again(next) =
+                verdict(&grid, &[reach_of(grid.unit(0), &[value])], 0)
+            {
+                (grid, tries) = (next, tries + 1);
+                assert!(tries < 14, "{value}");
+            }
+            let mut read = [0.0];
+            let mut sum = [0];
+            grid.unit(0).store(&mut sum, &[value]);
+            grid.unit(0).load(&sum, &mut read);
+            assert!((read[0] - value).abs() <= value * 2f32.powi(-12), "{value}: {}", read[0]);
+        }
+    }
+
+    /// Euclidean distance from the exact sums.
+    fn off(sums: &[f32], exact: &[f64]) -> f64 {
+        let squares = sums.iter().zip(exact).map(|(sum, exact)| (f64::from(*sum) - exact).powi(2));
+        squares.sum::<f64>().sqrt()
+    }
+
+    #[test]
+    fn four_owners_sums_are_as_near_as_plain_ones() {
+        const OWNERS: usize = 4;
+        let mut word = 1_u32;
+        // Nearly normal, of four draws between -1 and 1 each.
+        let mut draw = || {
+            let of_four = |_| {
+                word = word.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+                word.cast_signed() as f32 / 2f32.powi(31)
+            };
+            (0..4).map(of_four).sum::<f32>()
+        };
+        let owners: Vec<Vec<f32>> =
+            (0..OWNERS).map(|_| (0..1 << 14).map(|_| draw()).collect()).collect();
+        let (mut plain, mut exact) = (vec![0.0f32; 1 << 14], vec![0.0f64; 1 << 14]);
+        for owner in &owners {
+            plain.iter_mut().zip(owner).for_each(|(sum, value)| *sum += value);
+            exact.iter_mut().zip(owner).for_each(|(sum, value)| *sum += f64::from(*value));
+        }
+        let mut sum = vec![0; 1 << 14];
+        let reach = owners.iter().map(|owner| FIRST.add(&mut sum, owner)).sum();
+        let unit = FIRST.fitting(reach);
+        sum.fill(0);
+        owners.iter().for_each(|owner| assert!(unit.add(&mut sum, owner) < REACH_HELD / 16));
+        let mut values = vec![0.0; 1 << 14];
+        unit.load(&sum, &mut values);
+        let (fixed, plain) = (off(&values, &exact), off(&plain, &exact));
+        assert!(fixed < 1.1 * plain, "{fixed:e} and {plain:e}");
+    }
+
+    #[test]
+    fn a_grid_is_written_and_read_as_text() {
+        let grid = Grid(vec![Unit::SMALLEST, Unit(-27), Unit(0), Unit::LARGEST]);
+        let text = serde_json::to_string(&grid).unwrap();
+        assert_eq!(text, r#""086580f8""#);
+        assert_eq!(serde_json::from_str::<Grid>(&text).unwrap(), grid);
+        for damaged in ["\"0g\"", "\"\u{e9}\""] {
+            assert!(serde_json::from_str::<Grid>(damaged).is_err(), "{damaged}");
         }
     }
 }

@@ -9,10 +9,9 @@ use std::time::Duration;
 
 use crate::model::{Layout, TensorKind};
 
-use crate::train::compute::fixed_point;
-use crate::train::compute::fixed_point::{Grid, Needs};
+use crate::train::compute::bucket_sum::{Blocks, Complete, Words};
+use crate::train::compute::fixed_point::{BLOCK, Grid};
 
-/// How often a waiting thread looks whether it should give up.
 /// How often a worker that waits for its turn looks up.
 const WAKE_EVERY: Duration = Duration::from_millis(20);
 /// How often whoever waits for a sum asks whether it is still wanted: a death is noticed so soon,
@@ -26,41 +25,16 @@ pub struct GradientSum {
     /// Of every parameter tensor, in offset order: (offset, bucket, index in the bucket).
     tensors: Vec<(usize, usize, usize)>,
     parameters: usize,
+    /// Of all tensors.
+    blocks: usize,
 }
 
 #[derive(Debug)]
 struct Bucket {
     range: Range<usize>,
-    /// Start of each tensor within the bucket.
-    starts: Vec<usize>,
+    blocks: Blocks,
     state: Mutex<Summing>,
     changed: Condvar,
-}
-
-/// A bucket's sum, in the format of the run.
-#[derive(Debug)]
-enum Words {
-    Plain(Vec<f32>),
-    /// Whole multiples on the grid; `largest`: bits of the largest magnitude of any owner's value.
-    Fixed {
-        sum: Vec<i64>,
-        grid: Grid,
-        largest: u32,
-    },
-    /// Two words a statistic.
-    Wide {
-        sum: Vec<i64>,
-        largest: u32,
-    },
-}
-
-/// A complete bucket.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Complete<'a> {
-    /// Plain sums.
-    Plain(&'a [f32]),
-    /// Sums that do not depend on their grouping; `GradientSum::load` says what they are.
-    Fixed(&'a [i64]),
 }
 
 #[derive(Debug)]
@@ -82,22 +56,25 @@ impl GradientSum {
     /// backward makes them. Tensors that `layout` leaves out (frozen ones) are in no bucket, and
     /// what lies on both sides of one is in two.
     pub fn new(layout: &Layout, bucket_bytes: u64) -> Self {
-        Self::of(layout, bucket_bytes, |length| Words::Plain(vec![0.0; length]))
+        Self::of(layout, bucket_bytes, |length, _| Words::Plain(vec![0.0; length]))
     }
 
     /// The same buckets with sums that do not depend on their grouping.
     pub fn reproducible(layout: &Layout, bucket_bytes: u64) -> Self {
-        let (grid, largest) = (Grid::default(), 0);
-        let fixed = |length| Words::Fixed { sum: vec![0; length], grid, largest };
+        let unit = Grid::default().unit(0);
+        let fixed = |length, blocks| {
+            let (units, reaches) = (vec![unit; blocks], vec![0; blocks]);
+            Words::Fixed { sum: vec![0; length], units, reaches }
+        };
         let mut sum = Self::of(layout, bucket_bytes, fixed);
         if let Some(bucket) = sum.buckets.last_mut().filter(|_| layout.statistics > 0) {
             let state = bucket.state.get_mut().unwrap_or_else(PoisonError::into_inner);
-            state.sum = Words::Wide { sum: vec![0; 2 * layout.statistics], largest };
+            state.sum = Words::Wide { sum: vec![0; 2 * layout.statistics], misfits: 0 };
         }
         sum
     }
 
-    fn of(layout: &Layout, bucket_bytes: u64, words: impl Fn(usize) -> Words) -> Self {
+    fn of(layout: &Layout, bucket_bytes: u64, words: impl Fn(usize, usize) -> Words) -> Self {
         let mut spans: Vec<Range<usize>> = layout
             .tensors
             .iter()
@@ -107,6 +84,8 @@ impl GradientSum {
         spans.sort_by_key(|span| span.start);
         let (mut buckets, mut tensors) = (Vec::new(), Vec::new());
         let mut end = spans.len();
+        let blocks = spans.iter().map(|span| span.len().div_ceil(BLOCK)).sum();
+        let mut blocks_before = blocks;
         while end > 0 {
             let mut first = end;
             let mut bytes = 0;
@@ -117,19 +96,21 @@ impl GradientSum {
                 bytes += 4 * spans[first].len() as u64;
             }
             let range = spans[first].start..spans[end - 1].end;
-            let starts = spans[first..end].iter().map(|span| span.start - range.start).collect();
             for (index, span) in spans[first..end].iter().enumerate() {
                 tensors.push((span.start, buckets.len(), index));
             }
-            buckets.push(Bucket::new(words(range.len()), range, starts));
+            let own = Blocks::of(&spans[first..end], blocks_before);
+            blocks_before = own.first;
+            buckets.push(Bucket::new(words(range.len(), own.ranges.len()), range, own));
             end = first;
         }
         if layout.statistics > 0 {
             let range = layout.parameters..layout.parameters + layout.statistics;
-            buckets.push(Bucket::new(words(range.len()), range, vec![0]));
+            let all = Blocks::whole(blocks, range.len());
+            buckets.push(Bucket::new(words(range.len(), 1), range, all));
         }
         tensors.sort_unstable();
-        Self { buckets, tensors, parameters: layout.parameters }
+        Self { buckets, tensors, parameters: layout.parameters, blocks }
     }
 
     /// Number of buckets, in the order in which they become complete.
@@ -147,7 +128,7 @@ impl GradientSum {
         for bucket in &self.buckets {
             let mut state = bucket.lock();
             state.turns.fill(0);
-            state.missing = owners * bucket.starts.len();
+            state.missing = owners * bucket.blocks.of_tensors.len();
             state.sum.begin(owners);
         }
     }
@@ -155,7 +136,7 @@ impl GradientSum {
     /// Adds owners to a step that is under way (the share of a rank that died).
     pub fn extend(&self, owners: usize) {
         for bucket in &self.buckets {
-            bucket.lock().missing += owners * bucket.starts.len();
+            bucket.lock().missing += owners * bucket.blocks.of_tensors.len();
         }
     }
 
@@ -211,36 +192,49 @@ impl GradientSum {
         assert_eq!(state.missing, 0, "a sum is used before it is complete");
         match &state.sum {
             Words::Plain(sum) => use_sum(Complete::Plain(sum)),
-            Words::Fixed { sum, .. } | Words::Wide { sum, .. } => use_sum(Complete::Fixed(sum)),
+            Words::Fixed { sum, .. } => use_sum(Complete::Fixed(sum)),
+            Words::Wide { sum, .. } => use_sum(Complete::Wide(sum)),
         }
     }
 
     /// From the next `begin` on, reproducible sums are made on this grid.
-    pub fn set_grid(&self, to: Grid) {
+    pub fn set_grid(&self, grid: &Grid) {
         for bucket in &self.buckets {
-            if let Words::Fixed { grid, .. } = &mut bucket.lock().sum {
-                *grid = to;
+            if let Words::Fixed { units, .. } = &mut bucket.lock().sum {
+                for (block, unit) in units.iter_mut().enumerate() {
+                    *unit = grid.unit(bucket.blocks.first + block);
+                }
             }
         }
     }
 
-    /// What the values added to reproducible sums need, once all buckets are complete.
-    pub fn needs(&self) -> Needs {
-        let mut needs = Needs::default();
+    /// What `fixed_point::verdict` asks of reproducible sums, once all buckets are complete: every
+    /// block's reach, then the micro-batches whose statistics do not fit. Nothing of plain sums.
+    pub fn reaches(&self) -> Vec<u64> {
+        let mut all = Vec::new();
         for bucket in &self.buckets {
-            if let Words::Fixed { largest, .. } | Words::Wide { largest, .. } = bucket.lock().sum {
-                needs.add(largest);
+            match &bucket.lock().sum {
+                Words::Plain(_) => {}
+                Words::Fixed { reaches, .. } => {
+                    all.resize(self.blocks + 1, 0);
+                    all[bucket.blocks.first..][..reaches.len()].copy_from_slice(reaches);
+                }
+                Words::Wide { misfits, .. } => {
+                    all.resize(self.blocks + 1, 0);
+                    all[self.blocks] = *misfits;
+                }
             }
         }
-        needs
+        all
     }
 
     /// What all ranks' sum of a reproducible bucket is as numbers.
-    pub fn load(&self, bucket: usize, sum: &[i64], values: &mut [f32]) {
-        match self.buckets[bucket].lock().sum {
-            Words::Fixed { grid, .. } => fixed_point::load(grid, sum, values),
-            Words::Wide { .. } => fixed_point::load_statistics(sum, values),
-            Words::Plain(_) => unreachable!("plain sums are numbers already"),
+    pub fn load(&self, bucket: usize, sum: &[i32], values: &mut [f32]) {
+        let bucket = &self.buckets[bucket];
+        if let Words::Fixed { units, .. } = &bucket.lock().sum {
+            for (unit, range) in units.iter().zip(&bucket.blocks.ranges) {
+                unit.load(&sum[range.clone()], &mut values[range.clone()]);
+            }
         }
     }
 
@@ -253,56 +247,11 @@ impl GradientSum {
     }
 }
 
-impl Words {
-    /// Starts a step; what `owners` owners will not write is cleared.
-    fn begin(&mut self, owners: usize) {
-        match self {
-            Self::Plain(sum) if owners == 0 => sum.fill(0.0),
-            Self::Plain(_) => {}
-            Self::Fixed { sum, largest, .. } | Self::Wide { sum, largest } => {
-                *largest = 0;
-                if owners == 0 {
-                    sum.fill(0);
-                }
-            }
-        }
-    }
-
-    /// Whether owners have to be added in their order.
-    fn ordered(&self) -> bool {
-        matches!(self, Self::Plain(_))
-    }
-
-    /// Adds the values of the `turn`-th owner that comes, from `start` on.
-    fn add(&mut self, turn: usize, start: usize, values: &[f32], weight: f32) {
-        let range = start..start + values.len();
-        match self {
-            Self::Plain(sum) => {
-                let pairs = sum[range].iter_mut().zip(values);
-                match turn {
-                    0 => pairs.for_each(|(sum, value)| *sum = weight * value),
-                    _ => pairs.for_each(|(sum, value)| *sum += weight * value),
-                }
-            }
-            Self::Fixed { sum, grid, largest } => {
-                let add = if turn == 0 { fixed_point::store } else { fixed_point::add };
-                *largest = (*largest).max(add(*grid, &mut sum[range], values));
-            }
-            Self::Wide { sum, largest } => {
-                if turn == 0 {
-                    sum.fill(0);
-                }
-                *largest = (*largest).max(fixed_point::add_statistics(sum, values, weight));
-            }
-        }
-    }
-}
-
 impl Bucket {
-    fn new(sum: Words, range: Range<usize>, starts: Vec<usize>) -> Self {
-        let turns = vec![0; starts.len()];
+    fn new(sum: Words, range: Range<usize>, blocks: Blocks) -> Self {
+        let turns = vec![0; blocks.of_tensors.len()];
         let state = Summing { sum, turns, missing: 0, closed: false };
-        Self { range, starts, state: Mutex::new(state), changed: Condvar::new() }
+        Self { range, blocks, state: Mutex::new(state), changed: Condvar::new() }
     }
 
     fn lock(&self) -> MutexGuard<'_, Summing> {
@@ -319,7 +268,7 @@ impl Bucket {
             state = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
         let before = state.turns[tensor];
-        state.sum.add(before, self.starts[tensor], values, weight);
+        state.sum.add(before, (&self.blocks, tensor), values, weight);
         state.turns[tensor] += 1;
         state.missing -= 1;
         self.changed.notify_all();
@@ -348,14 +297,15 @@ mod tests {
         sum.await_complete(bucket, || None::<()>).unwrap();
         sum.with_complete(bucket, |sum| match sum {
             Complete::Plain(sum) => sum.to_vec(),
-            Complete::Fixed(_) => panic!("integers"),
+            Complete::Fixed(_) | Complete::Wide(_) => panic!("integers"),
         })
     }
 
     fn fixed(sum: &GradientSum, bucket: usize) -> Vec<i64> {
         sum.await_complete(bucket, || None::<()>).unwrap();
         sum.with_complete(bucket, |sum| match sum {
-            Complete::Fixed(sum) => sum.to_vec(),
+            Complete::Fixed(sum) => sum.iter().map(|&sum| i64::from(sum)).collect(),
+            Complete::Wide(sum) => sum.to_vec(),
             Complete::Plain(_) => panic!("floats"),
         })
     }
@@ -419,8 +369,12 @@ mod tests {
     #[test]
     fn a_reproducible_sum_has_the_same_bits_for_any_order_and_any_share() {
         let layout = layout(&[2, 3], 2);
-        let owners: [[f32; 3]; 4] =
-            [[1.0e3, 1.0e-9, -3.5], [0.1, -1.0e-9, 7.0], [-1.0e3, 3.0e-12, 0.3], [0.2, 1.0, 1e-7]];
+        let owners: [[f32; 3]; 4] = [
+            [0.25, 1.0e-9, -0.5],
+            [1.0e-2, -1.0e-9, 0.7],
+            [-0.25, 3.0e-8, 0.03],
+            [0.02, 0.1, 1e-7],
+        ];
         let share = |turns: &[usize]| {
             let sum = GradientSum::reproducible(&layout, 1);
             sum.begin(turns.len());
@@ -443,25 +397,61 @@ mod tests {
             assert_eq!(sum, whole[bucket]);
         }
         let mut values = [0.0; 3];
-        GradientSum::reproducible(&layout, 1).load(0, &whole[0], &mut values);
-        assert_eq!(values, [0.3, 1.0, 3.8000002]);
+        let integers: Vec<i32> = whole[0].iter().map(|&sum| sum.try_into().unwrap()).collect();
+        GradientSum::reproducible(&layout, 1).load(0, &integers, &mut values);
+        for (value, exact) in values.iter().zip([0.03, 0.1, 0.23]) {
+            assert!((value - exact).abs() < 4.0 * 2f32.powi(-21), "{value} {exact}");
+        }
     }
 
     #[test]
     fn values_beyond_the_grid_are_noticed_and_fit_on_the_one_asked_for() {
-        use crate::train::compute::fixed_point::GridChoice;
+        use crate::train::compute::fixed_point::{GridChoice, verdict};
         let sum = GradientSum::reproducible(&layout(&[2], 0), 1);
-        let verdict = |grid| {
+        let choice = |grid: &Grid| {
+            sum.set_grid(grid);
             sum.begin(1);
             sum.add(0, 0, &[5000.0, 0.25]).unwrap();
-            Needs::verdict(sum.needs().words(), grid)
+            let reaches = sum.reaches();
+            assert_eq!(reaches.len(), 2, "a block and the statistics");
+            verdict(grid, &reaches[..1], reaches[1])
         };
-        let GridChoice::Again(grid) = verdict(Grid::default()) else { panic!("5000 fits") };
-        sum.set_grid(grid);
-        assert_eq!(verdict(grid), GridChoice::Holds);
+        let GridChoice::Again(grid) = choice(&Grid::default()) else { panic!("5000 fits") };
+        assert!(matches!(choice(&grid), GridChoice::Holds(_)));
         let mut values = [0.0; 2];
-        sum.load(0, &fixed(&sum, 0), &mut values);
+        sum.with_complete(0, |complete| match complete {
+            Complete::Fixed(integers) => sum_load(&grid, integers, &mut values),
+            _ => panic!("integers"),
+        });
         assert_eq!(values, [5000.0, 0.25]);
+    }
+
+    fn sum_load(grid: &Grid, integers: &[i32], values: &mut [f32]) {
+        grid.unit(0).load(integers, values);
+    }
+
+    #[test]
+    fn blocks_tile_tensors_whatever_the_buckets() {
+        let sizes = [10, 2 * BLOCK + 1, BLOCK, 7];
+        let mut seen = Vec::new();
+        for bucket_bytes in [1, 4 * BLOCK as u64, 1 << 30] {
+            let sum = GradientSum::reproducible(&layout(&sizes, 1), bucket_bytes);
+            let mut blocks = Vec::new();
+            for bucket in sum.buckets.iter().filter(|bucket| bucket.range.end <= sum.parameters) {
+                let own = bucket.blocks.ranges.iter().enumerate().map(|(number, range)| {
+                    let start = bucket.range.start;
+                    (bucket.blocks.first + number, start + range.start..start + range.end)
+                });
+                blocks.extend(own);
+            }
+            blocks.sort_by_key(|(number, _)| *number);
+            assert_eq!(blocks.len(), 6);
+            seen.push(blocks);
+        }
+        let ends =
+            [0, 10, 10 + BLOCK, 10 + 2 * BLOCK, 11 + 2 * BLOCK, 11 + 3 * BLOCK, 18 + 3 * BLOCK];
+        let expected: Vec<_> = ends.windows(2).map(|ends| ends[0]..ends[1]).enumerate().collect();
+        assert!(seen.iter().all(|blocks| *blocks == expected));
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 pub mod accumulate;
 pub mod board;
+pub mod bucket_sum;
 pub mod committed;
 pub mod fixed_point;
 pub mod free_run;

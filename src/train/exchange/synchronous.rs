@@ -1,7 +1,7 @@
 //! The synchronous exchange: every rank sums its owners' gradients, buckets are all-reduced while
 //! backward still makes the next ones, and the update is the same everywhere. Reproducible sums
-//! (`fixed_point`) are all-reduced as integers; should a value not fit, all agree to compute the
-//! step again on a coarser grid, as they would agree to commit it.
+//! (`fixed_point`) are all-reduced as integers, on a grid that the position holds; should a value
+//! not fit, all agree to compute the step again on a coarser one, as they would agree to commit it.
 
 use std::collections::BTreeSet;
 use std::sync::PoisonError;
@@ -15,8 +15,8 @@ use crate::observe::ledger::Committed;
 use crate::data::staging::progress::Progress;
 use crate::data::tally::{self, Counting, Counts};
 use crate::train::TrainError;
-use crate::train::compute::fixed_point::{Grid, GridChoice, Needs};
-use crate::train::compute::gradient_sum::Complete;
+use crate::train::compute::bucket_sum::Complete;
+use crate::train::compute::fixed_point::{self, Grid, GridChoice};
 use crate::train::compute::pool::Pool;
 use crate::train::compute::totals::Totals;
 use crate::train::exchange::{Context, Exchange, Sums, measure_begin};
@@ -42,10 +42,13 @@ pub struct Synchronous {
     busy_before: u64,
     /// What reading had taken when the last step was committed, and in the one under way.
     counts: Counting,
-    /// Reproducible sums: all ranks' integers of one bucket.
-    integers: Vec<i64>,
-    /// The grid of the step under way.
-    grid: Grid,
+    /// Reproducible sums: all ranks' integers of one bucket, and of the batch statistics.
+    integers: Vec<i32>,
+    wide: Vec<i64>,
+    /// The grid of the step under way, where the position's did not hold it.
+    again: Option<Grid>,
+    /// The grid of the step that follows the one summed last.
+    following: Grid,
 }
 
 /// What all ranks counted in a step, whether its integers hold, and each rank's compute time.
@@ -53,8 +56,27 @@ struct Reduced {
     totals: Totals,
     counts: Counts,
     staged: Progress,
-    verdict: GridChoice,
+    /// None of plain sums.
+    verdict: Option<GridChoice>,
     rank_micros: Vec<u64>,
+}
+
+/// What a bucket's sum was sent as.
+#[derive(Clone, Copy)]
+enum Format {
+    Plain,
+    Fixed,
+    Wide,
+}
+
+impl Format {
+    fn of(sum: Complete<'_>) -> Self {
+        match sum {
+            Complete::Plain(_) => Self::Plain,
+            Complete::Fixed(_) => Self::Fixed,
+            Complete::Wide(_) => Self::Wide,
+        }
+    }
 }
 
 /// Whether a step's computing was started now, or is (being) done already.
@@ -91,7 +113,9 @@ impl Synchronous {
             busy_before: 0,
             counts: Counting::default(),
             integers: Vec::new(),
-            grid: Grid::default(),
+            wide: Vec::new(),
+            again: None,
+            following: Grid::default(),
         }
     }
 
@@ -114,6 +138,8 @@ impl Synchronous {
                 // Of a step that was given up, a worker may still be adding to the sums.
                 self.pool.finish(|| context.lost_rank())?;
                 context.plan_loading(&self.pool.shared.loader, step, &owners);
+                let grid = self.again.as_ref().unwrap_or(&context.replica.position.grid);
+                self.pool.shared.sum.set_grid(grid);
                 self.busy_before = self.pool.busy_micros();
                 self.pool.train(&owners, context.replica.standing);
                 let nothing = owners.is_empty();
@@ -124,7 +150,7 @@ impl Synchronous {
     }
 
     fn reduce_buckets(&mut self, context: &mut Context<'_>) -> Result<(), TrainError> {
-        let (pool, integers) = (&self.pool, &mut self.integers);
+        let (pool, integers, wide) = (&self.pool, &mut self.integers, &mut self.wide);
         let sum = &pool.shared.sum;
         for bucket in 0..sum.buckets() {
             context.replica.at(Point::InStep);
@@ -135,21 +161,24 @@ impl Synchronous {
             let reduce = |send: Complete<'_>| {
                 let middle = bucket == sum.buckets() / 2;
                 context.replica.at(if middle { Point::InAllReduce } else { Point::InBucket });
-                match send {
-                    Complete::Plain(send) => {
-                        context.comm.all_reduce(Elements::F32(send, received), ReduceOp::Sum)?;
-                        Ok(None)
-                    }
+                let elements = match send {
+                    Complete::Plain(send) => Elements::F32(send, &mut *received),
                     Complete::Fixed(send) => {
                         integers.resize(send.len(), 0);
-                        context.comm.all_reduce(Elements::I64(send, integers), ReduceOp::Sum)?;
-                        Ok(Some(send.len()))
+                        Elements::I32(send, integers)
                     }
-                }
+                    Complete::Wide(send) => {
+                        wide.resize(send.len(), 0);
+                        Elements::I64(send, wide)
+                    }
+                };
+                let format = Format::of(send);
+                context.comm.all_reduce(elements, ReduceOp::Sum).map(|()| format)
             };
-            if let Some(length) = sum.with_complete(bucket, reduce).map_err(TrainError::Comm)? {
-                let received = &mut self.received[sum.range(bucket)];
-                sum.load(bucket, &integers[..length], received);
+            match sum.with_complete(bucket, reduce).map_err(TrainError::Comm)? {
+                Format::Plain => {}
+                Format::Fixed => sum.load(bucket, integers, received),
+                Format::Wide => fixed_point::load_statistics(wide, received),
             }
         }
         Ok(())
@@ -158,9 +187,8 @@ impl Synchronous {
     /// One reduction for all that is counted in a step.
     fn reduce_totals(&mut self, context: &mut Context<'_>) -> Result<Reduced, TrainError> {
         let mut mine = self.pool.finish(|| context.lost_rank())?.words().to_vec();
-        let needed = self.pool.shared.sum.needs().words().to_vec();
-        let counted = mine.len() + needed.len();
-        mine.extend_from_slice(&needed);
+        mine.extend_from_slice(&self.pool.shared.sum.reaches());
+        let counted = mine.len();
         mine.extend_from_slice(&self.counts.take(self.pool.counts()).words());
         mine.extend_from_slice(&self.pool.staged().words());
         // Beside them each rank's own time travels, in a word that only it fills.
@@ -172,18 +200,13 @@ impl Synchronous {
         let rank_micros = words.split_off(times);
         let staged = Progress::from_words(&words.split_off(counted + tally::WORDS));
         let counts = Counts::from_words(&words.split_off(counted));
-        let (totals, needs) = words.split_at(Totals::WORDS);
-        let verdict = Needs::verdict(needs, self.grid);
+        let (totals, reaches) = words.split_at(Totals::WORDS);
+        let verdict = reaches.split_last().map(|(statistics, reaches)| {
+            let grid = self.again.as_ref().unwrap_or(&context.replica.position.grid);
+            fixed_point::verdict(grid, reaches, *statistics)
+        });
         let totals = Totals::from_words(totals);
         Ok(Reduced { totals, counts, staged, verdict, rank_micros })
-    }
-
-    fn set_grid(&mut self, grid: Grid) {
-        if self.grid != grid {
-            self.grid = grid;
-            self.pool.shared.sum.set_grid(grid);
-            self.under_way = None;
-        }
     }
 }
 
@@ -201,12 +224,17 @@ impl Exchange for Synchronous {
         let reduced = self.reduce_totals(context)?;
         let Reduced { mut totals, counts, staged, verdict, rank_micros } = reduced;
         let again = match verdict {
-            GridChoice::Holds => None,
-            GridChoice::Again(grid) => Some(grid),
-            GridChoice::NotANumber => {
+            None => None,
+            Some(GridChoice::Holds(following)) => {
+                self.following = following;
+                None
+            }
+            Some(GridChoice::Again(grid)) => Some(grid),
+            Some(GridChoice::NotANumber) => {
                 // What a plain sum would hold, and the same on every rank.
                 self.received.fill(f32::NAN);
                 totals.non_finite = totals.non_finite.max(1);
+                self.following.clone_from(&context.replica.position.grid);
                 None
             }
         };
@@ -231,8 +259,9 @@ impl Exchange for Synchronous {
             !finite || samples == 0
         };
         self.under_way = None;
+        self.again = None;
+        std::mem::swap(&mut replica.position.grid, &mut self.following);
         self.counts.commit();
-        self.set_grid(Grid::default());
         Committed {
             step: step + 1,
             epoch: self.order.locate(step).epoch,
@@ -248,11 +277,14 @@ impl Exchange for Synchronous {
     fn give_back(&mut self) {
         // The rank's own sums stay as they are: only what a dead rank owned is computed again. But
         // a newcomer knows nothing of another grid: all begin anew.
-        self.set_grid(Grid::default());
+        if self.again.take().is_some() {
+            self.under_way = None;
+        }
     }
 
     fn compute_again(&mut self, grid: Grid) {
-        self.set_grid(grid);
+        self.again = Some(grid);
+        self.under_way = None;
     }
 
     fn pool(&mut self) -> &mut Pool {

@@ -59,8 +59,8 @@ impl Steps {
         if !std::mem::replace(&mut self.coarse_grid_said, true) && rank.is_writer() {
             let step = rank.replica.position.step + 1;
             let message = format!(
-                "gradients of step {step} are too large for the finest grid of reproducible sums: \
-                 the step is computed again on a coarser one, as every later one that is"
+                "gradients of step {step} are outside what reproducible sums hold after the step \
+                 before: the step is computed again on another grid, as every later one that is"
             );
             journal.event(rank.place(), Kind::Warning { message });
         }

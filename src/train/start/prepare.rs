@@ -434,6 +434,7 @@ fn position_of(snapshot: &Snapshot, entries: &[Entry], samples_per_epoch: u64) -
         best_error: state.best_error,
         exact: state.exact,
         ranks: state.ranks,
+        grid: state.grid.clone(),
         ledger_tail: state.ledger_tail.clone(),
         ending: None,
         owner_batches: state.order.clone(),

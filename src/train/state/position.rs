@@ -8,6 +8,7 @@ use crate::observe::event::Kind;
 use crate::observe::ledger::Committed;
 use crate::observe::result::Status;
 
+use crate::train::compute::fixed_point::Grid;
 use crate::train::plan::Plan;
 
 /// Ledger lines that every rank keeps, so that a dead writer leaves no gap.
@@ -84,6 +85,9 @@ pub struct Position {
     pub evaluation: Option<Evaluated>,
     /// Samples of the epoch at hand that were skipped.
     pub skipped_in_epoch: u64,
+    /// Reproducible sums: the grid of the next step; none of plain ones.
+    #[serde(skip_serializing_if = "Grid::is_empty")]
+    pub grid: Grid,
 }
 
 /// What an evaluation found: the same on every rank, so that each can tell it when its writer dies.

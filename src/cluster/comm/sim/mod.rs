@@ -220,12 +220,14 @@ impl Communicator for SimComm {
         let sent = match &elements {
             Elements::F32(send, _) => Payload::F32(send.to_vec()),
             Elements::U64(send, _) => Payload::U64(send.to_vec()),
+            Elements::I32(send, _) => Payload::I32(send.to_vec()),
             Elements::I64(send, _) => Payload::I64(send.to_vec()),
         };
         let sum = self.collective(Kind::Reduce(op), sent)?;
         match (elements, sum.as_ref()) {
             (Elements::F32(_, recv), Payload::F32(sum)) => recv.copy_from_slice(sum),
             (Elements::U64(_, recv), Payload::U64(sum)) => recv.copy_from_slice(sum),
+            (Elements::I32(_, recv), Payload::I32(sum)) => recv.copy_from_slice(sum),
             (Elements::I64(_, recv), Payload::I64(sum)) => recv.copy_from_slice(sum),
             (_, other) => unreachable!("a reduction gave {:?}", other.shape()),
         }

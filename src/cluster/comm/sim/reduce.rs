@@ -37,6 +37,8 @@ fn reduce(op: ReduceOp, mut sum: Payload, part: &Payload) -> Payload {
         (Payload::F32(a), Payload::F32(b), ReduceOp::Max) => fold(a, b, f32::max),
         (Payload::U64(a), Payload::U64(b), ReduceOp::Sum) => fold(a, b, u64::wrapping_add),
         (Payload::U64(a), Payload::U64(b), ReduceOp::Max) => fold(a, b, u64::max),
+        (Payload::I32(a), Payload::I32(b), ReduceOp::Sum) => fold(a, b, i32::wrapping_add),
+        (Payload::I32(a), Payload::I32(b), ReduceOp::Max) => fold(a, b, i32::max),
         (Payload::I64(a), Payload::I64(b), ReduceOp::Sum) => fold(a, b, i64::wrapping_add),
         (Payload::I64(a), Payload::I64(b), ReduceOp::Max) => fold(a, b, i64::max),
         _ => unreachable!("calls that do not match never get here"),

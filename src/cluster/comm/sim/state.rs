@@ -18,6 +18,7 @@ pub(super) enum Payload {
     Empty,
     F32(Vec<f32>),
     U64(Vec<u64>),
+    I32(Vec<i32>),
     I64(Vec<i64>),
     Bytes(Vec<u8>),
 }
@@ -29,6 +30,7 @@ impl Payload {
             Self::Empty => ("nothing", 0),
             Self::F32(v) => ("f32", v.len()),
             Self::U64(v) => ("u64", v.len()),
+            Self::I32(v) => ("i32", v.len()),
             Self::I64(v) => ("i64", v.len()),
             Self::Bytes(v) => ("bytes", v.len()),
         }

@@ -1,0 +1,150 @@
+//! One bucket's part of the rank's sum, in the format of the run: plain numbers, integers of 32
+//! bits in units of their blocks, or the wide integers of batch statistics.
+
+use std::ops::Range;
+
+use crate::train::compute::fixed_point::{self, BLOCK, Unit};
+
+/// The blocks of a bucket's tensors.
+#[derive(Debug)]
+pub(super) struct Blocks {
+    /// The number of the first among those of all tensors.
+    pub first: usize,
+    /// Of each tensor, which in the bucket.
+    pub of_tensors: Vec<Range<usize>>,
+    /// Where each lies in the bucket.
+    pub ranges: Vec<Range<usize>>,
+}
+
+/// A bucket's sum, in the format of the run.
+#[derive(Debug)]
+pub(super) enum Words {
+    Plain(Vec<f32>),
+    /// Whole multiples of each block's unit, and what its values reach.
+    Fixed {
+        sum: Vec<i32>,
+        units: Vec<Unit>,
+        reaches: Vec<u64>,
+    },
+    /// Two words a statistic, and how many micro-batches hold one that does not fit.
+    Wide {
+        sum: Vec<i64>,
+        misfits: u64,
+    },
+}
+
+/// A complete bucket.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Complete<'a> {
+    /// Plain sums.
+    Plain(&'a [f32]),
+    /// Sums that do not depend on their grouping; `GradientSum::load` says what they are.
+    Fixed(&'a [i32]),
+    /// The same of batch statistics; `fixed_point::load_statistics` says what they are.
+    Wide(&'a [i64]),
+}
+
+impl Words {
+    /// Starts a step; what `owners` owners will not write is cleared.
+    pub fn begin(&mut self, owners: usize) {
+        match self {
+            Self::Plain(sum) if owners == 0 => sum.fill(0.0),
+            Self::Plain(_) => {}
+            Self::Fixed { sum, reaches, .. } => {
+                reaches.fill(0);
+                if owners == 0 {
+                    sum.fill(0);
+                }
+            }
+            Self::Wide { sum, misfits } => {
+                *misfits = 0;
+                if owners == 0 {
+                    sum.fill(0);
+                }
+            }
+        }
+    }
+
+    /// Whether owners have to be added in their order.
+    pub fn ordered(&self) -> bool {
+        matches!(self, Self::Plain(_))
+    }
+
+    /// Adds a tensor's values of the `turn`-th owner that comes.
+    pub fn add(&mut self, turn: usize, at: (&Blocks, usize), values: &[f32], weight: f32) {
+        let (blocks, tensor) = at;
+        match self {
+            Self::Plain(sum) => {
+                let range = blocks.tensor(tensor);
+                let pairs = sum[range].iter_mut().zip(values);
+                match turn {
+                    0 => pairs.for_each(|(sum, value)| *sum = weight * value),
+                    _ => pairs.for_each(|(sum, value)| *sum += weight * value),
+                }
+            }
+            Self::Fixed { sum, units, reaches } => {
+                let add = if turn == 0 { Unit::store } else { Unit::add };
+                let parts = blocks.of_tensors[tensor].clone().zip(values.chunks(BLOCK));
+                for (block, part) in parts {
+                    let sum = &mut sum[blocks.ranges[block].clone()];
+                    reaches[block] += add(units[block], sum, part);
+                }
+            }
+            Self::Wide { sum, misfits } => {
+                if turn == 0 {
+                    sum.fill(0);
+                }
+                *misfits += fixed_point::add_statistics(sum, values, weight);
+            }
+        }
+    }
+}
+
+impl Blocks {
+    /// Of the tensors of a bucket, which lie here; `end`: the number behind their last.
+    pub fn of(tensors: &[Range<usize>], end: usize) -> Self {
+        let start = tensors.first().map_or(0, |tensor| tensor.start);
+        let (mut of_tensors, mut ranges) = (Vec::new(), Vec::new());
+        for tensor in tensors {
+            let first = ranges.len();
+            let begins = tensor.clone().step_by(BLOCK);
+            ranges.extend(begins.map(|at| at - start..(at + BLOCK).min(tensor.end) - start));
+            of_tensors.push(first..ranges.len());
+        }
+        Self { first: end - ranges.len(), of_tensors, ranges }
+    }
+
+    /// One tensor of one block.
+    pub fn whole(first: usize, length: usize) -> Self {
+        let only = |range| std::iter::once(range).collect();
+        Self { first, of_tensors: only(0..1), ranges: only(0..length) }
+    }
+
+    /// Where a tensor lies in the bucket.
+    fn tensor(&self, tensor: usize) -> Range<usize> {
+        let blocks = &self.ranges[self.of_tensors[tensor].clone()];
+        match blocks {
+            [] => 0..0,
+            [first, .., last] => first.start..last.end,
+            [only] => only.clone(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn blocks_tile_tensors_from_each_ones_start() {
+        let tensors = [100..110, 110..111 + 2 * BLOCK, 111 + 2 * BLOCK..112 + 2 * BLOCK];
+        let blocks = Blocks::of(&tensors, 9);
+        assert_eq!((blocks.first, &blocks.of_tensors[..]), (4, &[0..1, 1..4, 4..5][..]));
+        let whole: Vec<_> = blocks.ranges.iter().flat_map(Range::clone).collect();
+        assert!(whole.iter().copied().eq(0..12 + 2 * BLOCK));
+        assert_eq!(blocks.ranges[2], 10 + BLOCK..10 + 2 * BLOCK);
+        for (number, tensor) in tensors.iter().enumerate() {
+            assert_eq!(blocks.tensor(number), tensor.start - 100..tensor.end - 100);
+        }
+    }
+}
