@@ -8,7 +8,7 @@ const LIMIT: u64 = 120;
 /// Convolutions, batch norms, sums; few enough steps for a second or two.
 const SMALL: [&str; 6] = [
     "model.name=resnet20",
-    "model.width=0.5",
+    "model.width=1",
     "train.steps=12",
     "train.global_batch=24",
     "train.owners=8",
