@@ -1,11 +1,13 @@
 //! Memory that the loader uses again: after the first hundred pictures it asks the kernel for no
-//! more. A binary of its own, since what is counted is the process's.
+//! more. A binary of its own, since what is counted is the process's. Pages are counted and not
+//! allocations: the resizing library makes one of a few bytes for each row and column, which the
+//! allocator has at hand, while a buffer that is fresh each time is fresh pages each time.
 
 use std::path::Path;
 
 use kintsugi::config::{BadImage, Crop, Data, DataFormat, Look};
 use kintsugi::data::jpeg::{Form, encode};
-use kintsugi::data::loader::{Loader, LoaderOptions};
+use kintsugi::data::loader::{Loader, LoaderOptions, Threads};
 use kintsugi::data::sampler::Order;
 use kintsugi::data::{Split, open, photograph};
 
@@ -27,7 +29,7 @@ fn loader(folder: &Path, threads: usize) -> Loader {
     let order = Order::new(PICTURES, 1, SEED, PICTURES).expect("one micro-batch an epoch");
     let crop = Crop::Random { scale: [0.08, 1.0], ratio: [0.75, 4.0 / 3.0] };
     let options = LoaderOptions {
-        threads,
+        threads: Threads::Fixed(threads),
         prefetch: 2,
         image_size: 224,
         channels: 3,

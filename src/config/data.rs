@@ -108,7 +108,7 @@ pub struct Data {
     pub mixup_alpha: Option<f64>,
     /// A box of each picture shows its partner's, with a share drawn from Beta(this, this).
     pub cutmix_alpha: Option<f64>,
-    /// Decode threads per rank; 0 = as many as workers.
+    /// Decode threads per rank; 0 = as many as workers, then as measured.
     pub decode_threads: u32,
     /// Batches decoded ahead per rank; 0: each is read, decoded and trained on in turn.
     pub prefetch: u32,

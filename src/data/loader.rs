@@ -4,7 +4,6 @@
 //! change of plan and what is finished; this file adds threads, locks and the decoding itself.
 //! What a micro-batch holds depends on (seed, step, owner) only: never on threads or plans.
 
-use std::num::NonZero;
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
@@ -12,6 +11,8 @@ use crate::config::{BadImage, Look};
 use crate::observe::notice::act_on;
 use crate::observe::panics::vital;
 
+pub use super::crew::Threads;
+use super::crew::{Crew, Meter};
 use super::decoder::{Decoder, hold};
 use super::mixing::Mixing;
 use super::prepare::{Bench, Recipe, View};
@@ -24,8 +25,8 @@ use super::{Batch, DataError};
 /// How samples are loaded.
 #[derive(Debug, Clone, PartialEq)]
 pub struct LoaderOptions {
-    /// Decode threads; with 0 the callers of `take` decode.
-    pub threads: usize,
+    /// Those that decode ahead.
+    pub threads: Threads,
     /// Steps decoded ahead for each planned owner.
     pub prefetch: usize,
     /// Height and width of what the engine gets, in pixels.
@@ -40,12 +41,6 @@ pub struct LoaderOptions {
     pub seed: u64,
     /// Skip bad images or end the run.
     pub bad_image: BadImage,
-}
-
-/// Decode threads of a rank that asks for so many: never more than there are processors for this
-/// process, by its mask and by the quota of its control group.
-pub fn threads(asked: u32) -> usize {
-    (asked as usize).min(std::thread::available_parallelism().map_or(usize::MAX, NonZero::get))
 }
 
 /// Longest that `take` waits for another thread's decoding.
@@ -78,8 +73,10 @@ struct Shared {
 struct Pipeline {
     queue: Queue,
     closing: bool,
-    /// Decode threads that live.
+    /// Decode threads that live. Those beyond the crew's number rest.
     threads: usize,
+    crew: Crew,
+    meter: Meter,
 }
 
 impl Loader {
@@ -100,24 +97,40 @@ impl Loader {
                 queue: Queue::new(order, options.prefetch as u64, each),
                 closing: false,
                 threads: 0,
+                crew: Crew::new(options.threads),
+                meter: Meter::default(),
             }),
             benches: Mutex::default(),
             work: Condvar::new(),
             ready: Condvar::new(),
         });
-        for index in 0..options.threads {
-            hold(&shared.state).threads += 1;
-            let own = shared.clone();
+        let loader = Loader { shared, mixing: Mixing::default() };
+        loader.hire();
+        loader
+    }
+
+    /// Starts threads until as many live as are to work; each turn starts one.
+    fn hire(&self) {
+        loop {
+            let mut state = hold(&self.shared.state);
+            let index = state.threads;
+            if index >= state.crew.active() {
+                return;
+            }
+            state.threads += 1;
+            drop(state);
+            let own = self.shared.clone();
             let thread = std::thread::Builder::new()
                 .name(format!("decode-{index}"))
-                .spawn(move || vital(|| own.decode_ahead()));
+                .spawn(move || vital(|| own.decode_ahead(index)));
             if let Err(error) = thread {
-                hold(&shared.state).threads -= 1;
-                act_on(&format!("no decode threads: {error}; workers decode for themselves"));
-                break;
+                hold(&self.shared.state).threads -= 1;
+                act_on(&format!(
+                    "{index} decode threads and no more: {error}; workers help themselves"
+                ));
+                return;
             }
         }
-        Loader { shared, mixing: Mixing::default() }
     }
 
     /// The same, whose pictures are mixed.
@@ -139,15 +152,28 @@ impl Loader {
     /// The owner's micro-batch of that step. Waits for the decode threads and helps them with
     /// it; decodes it here and now if it was never planned. May be called from several threads.
     pub fn take(&self, step: u64, owner: u32) -> Result<Batch, DataError> {
+        let begun = Instant::now();
         let mut bench = hold(&self.shared.benches).pop().unwrap_or_default();
         let taken = self.take_with(&mut bench, step, owner);
         // As many as there are callers at the same time.
         hold(&self.shared.benches).push(bench);
+        self.measure(begun.elapsed());
         let side = self.shared.decoder.recipe.side();
         taken.map(|mut batch| {
             self.mixing.apply(&mut batch, step, owner, side);
             batch
         })
+    }
+
+    /// A worker has a micro-batch that it waited for so long: more threads, or fewer.
+    fn measure(&self, waited: Duration) {
+        let mut state = hold(&self.shared.state);
+        let Pipeline { crew, meter, .. } = &mut *state;
+        let Some(change) = meter.took(waited, crew) else { return };
+        drop(state);
+        tracing::info!("{} decode threads instead of {}: {}", change.to, change.from, change.why);
+        self.hire();
+        self.shared.work.notify_all();
     }
 
     /// Takes back the memory of a micro-batch that was used: a later one gets it.
@@ -227,12 +253,18 @@ impl Drop for Loader {
 
 impl Shared {
     /// The life of a decode thread.
-    fn decode_ahead(&self) {
+    fn decode_ahead(&self, index: usize) {
         let mut bench = Bench::default();
         let mut state = hold(&self.state);
         while !state.closing {
-            let Some(chunk) = state.queue.next() else {
+            let works = index < state.crew.active();
+            let chunk = if works { state.queue.next() } else { None };
+            let Some(chunk) = chunk else {
+                let begun = Instant::now();
                 state = self.work.wait(state).unwrap_or_else(|poison| poison.into_inner());
+                if works {
+                    state.meter.idled(begun.elapsed());
+                }
                 continue;
             };
             drop(state);
@@ -290,10 +322,40 @@ impl Shared {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::data::Split;
+    use crate::data::open::open;
 
+    /// The loader's threads rest and come back between steps.
     #[test]
-    fn nobody_gets_more_threads_than_there_are_processors() {
-        let processors = std::thread::available_parallelism().expect("Linux says it").get();
-        assert_eq!((threads(1), threads(u32::MAX)), (1, processors));
+    fn a_batch_does_not_depend_on_who_works() {
+        let text = "data = { format = \"synthetic\", synthetic_samples = 200 }";
+        let config: crate::config::Config = toml::from_str(text).expect("a configuration");
+        let loader = |threads| {
+            let set = open(&config.data, Split::Train, 1).expect("a synthetic set");
+            let order = Order::new(200, 2, 1, 40).expect("valid");
+            let options = LoaderOptions {
+                threads,
+                prefetch: 2,
+                image_size: 8,
+                channels: 3,
+                augment: true,
+                look: config.data.look(),
+                seed: 1,
+                bad_image: BadImage::Fatal,
+            };
+            Loader::new(set, order, options)
+        };
+        let (alone, crew) = (loader(Threads::Fixed(0)), loader(Threads::Fixed(1)));
+        crew.plan(0, &[0, 1], 0);
+        for (step, active) in [1, 3, 2, 0, 4, 1].into_iter().enumerate() {
+            hold(&crew.shared.state).crew = Crew::new(Threads::Fixed(active));
+            crew.hire();
+            crew.shared.work.notify_all();
+            for owner in [0, 1] {
+                let take = |loader: &Loader| loader.take(step as u64, owner).expect("taken");
+                assert_eq!(take(&crew), take(&alone), "{active} threads");
+            }
+        }
+        assert_eq!(hold(&crew.shared.state).threads, 4, "none ends");
     }
 }

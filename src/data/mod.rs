@@ -10,6 +10,7 @@ use crate::config::DataFormat;
 pub mod bad_images;
 pub mod composition;
 pub mod cache;
+mod crew;
 mod crop;
 mod decoder;
 pub mod evaluation;

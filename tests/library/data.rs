@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use image::{ExtendedColorType, ImageEncoder};
 use kintsugi::config::{BadImage, Data, DataFormat, Look};
 use kintsugi::data::evaluation::Evaluation;
-use kintsugi::data::loader::{Loader, LoaderOptions};
+use kintsugi::data::loader::{Loader, LoaderOptions, Threads};
 use kintsugi::data::open::open;
 use kintsugi::data::sampler::Order;
 use kintsugi::data::set::DataSet;
@@ -26,7 +26,7 @@ mod stores;
 
 fn options(threads: usize, prefetch: usize) -> LoaderOptions {
     LoaderOptions {
-        threads,
+        threads: Threads::Fixed(threads),
         prefetch,
         image_size: 16,
         channels: 3,

@@ -8,7 +8,7 @@ use std::process::Command;
 use kintsugi::config::{BadImage, ColorJitter, CropKind, Data, DataFormat};
 use kintsugi::data::evaluation::Evaluation;
 use kintsugi::data::jpeg::{Form, encode};
-use kintsugi::data::loader::{Loader, LoaderOptions};
+use kintsugi::data::loader::{Loader, LoaderOptions, Threads};
 use kintsugi::data::sampler::Order;
 use kintsugi::data::{Batch, Normalization, Split, open, photograph};
 
@@ -59,7 +59,7 @@ fn write(folder: &Path, draw: &Draw) {
 
 fn options(data: &Data) -> LoaderOptions {
     LoaderOptions {
-        threads: 0,
+        threads: Threads::Fixed(0),
         prefetch: 0,
         image_size: data.image_size,
         channels: 3,

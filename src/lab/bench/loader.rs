@@ -12,7 +12,7 @@ use super::runs::{Runs, of_runs};
 use super::{Case, Report, machine, median};
 use crate::config::{BadImage, CropKind, Data, DataFormat, Shown};
 use crate::data::jpeg::{Form, encode};
-use crate::data::loader::{Loader, LoaderOptions};
+use crate::data::loader::{Loader, LoaderOptions, Threads};
 use crate::data::sampler::Order;
 use crate::data::{Split, open, photograph};
 
@@ -143,7 +143,7 @@ impl Ours {
         let order = Order::new(measured.files, 1, 0, measured.micro_batch);
         let order = order.map_err(|error| error.to_string())?;
         let options = LoaderOptions {
-            threads: 0,
+            threads: Threads::Fixed(0),
             prefetch: 0,
             image_size: IMAGE_SIZE,
             channels: 3,

@@ -6,7 +6,7 @@ use thiserror::Error;
 
 use crate::config::{Config, ConfigError, Shown, parse};
 use crate::data::DataError;
-use crate::data::loader::LoaderOptions;
+use crate::data::loader::{LoaderOptions, Threads};
 use crate::engine::{self, Compute, EngineError, Flat};
 use crate::model::{catalogue, layout};
 use crate::train::checkpoint::weights::{self, Weights, WeightsError};
@@ -95,7 +95,7 @@ impl Trained {
     pub fn view(&self) -> LoaderOptions {
         let [channels, size, _] = self.snapshot.input;
         LoaderOptions {
-            threads: 1,
+            threads: Threads::Fixed(1),
             prefetch: 1,
             image_size: size as u32,
             channels: channels as u32,

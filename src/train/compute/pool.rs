@@ -198,7 +198,7 @@ mod tests {
     use crate::cluster::resident::Slots;
     use crate::config::Config;
     use crate::data::Split;
-    use crate::data::loader::{Loader, LoaderOptions};
+    use crate::data::loader::{Loader, LoaderOptions, Threads};
     use crate::data::open::open;
     use crate::data::sampler::Order;
     use crate::model::{catalogue, layout};
@@ -214,7 +214,7 @@ mod tests {
         let graph = catalogue::build("mlp", [3, 8, 8], 2, 0.1).unwrap();
         let layout = Arc::new(layout::of(&graph));
         let options = LoaderOptions {
-            threads: 0,
+            threads: Threads::Fixed(0),
             prefetch: 0,
             image_size: 8,
             channels: 3,

@@ -14,7 +14,7 @@ use crate::cluster::world::{Member, Role, World};
 use crate::config::{Config, Every, ExchangeKind, Resident};
 use crate::data::Split;
 use crate::data::evaluation::Evaluation;
-use crate::data::loader::{self, Loader, LoaderOptions};
+use crate::data::loader::{Loader, LoaderOptions, Threads};
 use crate::data::mixing::Mixing;
 use crate::data::open::open_with;
 use crate::data::sampler::Order;
@@ -103,10 +103,9 @@ pub struct Materials {
 impl Materials {
     fn loader_options(&self, config: &Config) -> LoaderOptions {
         LoaderOptions {
-            threads: match config.data.decode_threads {
-                _ if self.inline.is_some() => 0,
-                0 => loader::threads(config.train.workers),
-                asked => loader::threads(asked),
+            threads: match self.inline {
+                Some(_) => Threads::Fixed(0),
+                None => Threads::of_rank(config.data.decode_threads, config.train.workers),
             },
             prefetch: config.data.prefetch as usize,
             image_size: config.data.image_size,
