@@ -18,7 +18,7 @@ pub trait Compute {
     fn load(&mut self, samples: usize, weights: &dyn WeightSource) -> Result<(), EngineError>;
 
     /// Forward and backward. `ready(offset, gradients)` is called during backward, tensor by
-    /// tensor in reverse node order, once for every trained tensor: sums over samples, in
+    /// tensor in reverse node order, once for every tensor that is trained: sums over samples, in
     /// `Layout` order. `statistics` receives this micro-batch's mean and unbiased variance. With
     /// n = 0 the outcome, all gradients and statistics are zeros.
     fn train(

@@ -38,6 +38,18 @@ pub fn open(
     layout: &Layout,
     threads: usize,
 ) -> Result<Box<dyn Compute>, EngineError> {
+    open_frozen(device, graph, layout, &[], threads)
+}
+
+/// The same, which computes no gradients of the tensors of the layout, by their number, that are
+/// `frozen`; those beyond its end are trained. The others' have the bits that they have without it.
+pub fn open_frozen(
+    device: &Device,
+    graph: &Graph,
+    layout: &Layout,
+    frozen: &[bool],
+    threads: usize,
+) -> Result<Box<dyn Compute>, EngineError> {
     let not_yet = |key: &str, value: &str, instead: &str| {
         let refusal = ConfigError::not_yet(key, &format!("{value:?}"), instead);
         Err(EngineError::Device(refusal.to_string()))
@@ -46,7 +58,9 @@ pub fn open(
         return not_yet("device.precision", &device.precision, "\"f32\" or \"bf16\"");
     };
     match device.kind.as_str() {
-        "cpu" | "auto" => Ok(Box::new(Executor::new(graph, layout, element, threads)?)),
+        "cpu" | "auto" => {
+            Ok(Box::new(Executor::new(graph, layout, element, threads)?.freezing(frozen)))
+        }
         kind => not_yet("device.kind", kind, "\"cpu\""),
     }
 }
@@ -86,7 +100,7 @@ pub fn footprint(
 ) -> Result<Footprint, EngineError> {
     let (batch, direction, element) = (batch.max(1), Direction::Training, ElementType::F32);
     let team = Team::new(threads)?;
-    let request = Request { graph, layout, batch, direction, element };
+    let request = Request { graph, layout, batch, direction, element, frozen: &[] };
     let program = Program::new(&team.context, request)?;
     let weights: usize = program.weights.iter().map(|wanted| wanted.desc.bytes()).sum();
     let numbers = |count: usize| (count * size_of::<f32>()) as u64;

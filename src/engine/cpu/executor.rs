@@ -39,6 +39,7 @@ pub struct Executor {
     graph: Graph,
     layout: Layout,
     element: ElementType,
+    frozen: Vec<bool>,
     team: Team,
     arena: Buffer,
     weights: Weights,
@@ -93,12 +94,18 @@ impl Executor {
             graph: graph.clone(),
             layout: layout.clone(),
             element,
+            frozen: Vec::new(),
             team,
             arena: Buffer::zeroed(0),
             weights,
             programs: Vec::new(),
             clock: 0,
         })
+    }
+
+    /// The same, which computes no gradients of these tensors.
+    pub fn freezing(self, frozen: &[bool]) -> Self {
+        Self { frozen: frozen.to_vec(), ..self }
     }
 
     #[cfg(test)]
@@ -125,8 +132,9 @@ impl Executor {
     /// What an empty micro-batch gives.
     fn train_nothing(&self, statistics: &mut [f32], ready: &mut dyn FnMut(usize, &[f32])) {
         statistics.fill(0.0);
-        for tensor in self.layout.tensors.iter().rev() {
-            if tensor.kind != TensorKind::Statistic {
+        for (index, tensor) in self.layout.tensors.iter().enumerate().rev() {
+            let frozen = self.frozen.get(index).is_some_and(|&frozen| frozen);
+            if tensor.kind != TensorKind::Statistic && !frozen {
                 ready(tensor.offset, &vec![0.0; tensor.elements()]);
             }
         }
@@ -147,7 +155,8 @@ impl Executor {
             gone.weights.into_iter().for_each(|at| self.weights.release(at));
         }
         let (graph, layout, element) = (&self.graph, &self.layout, self.element);
-        let request = Request { graph, layout, batch, direction, element };
+        let frozen = &self.frozen;
+        let request = Request { graph, layout, batch, direction, element, frozen };
         let program = Program::new(&self.team.context, request)?;
         let mut weights = Vec::with_capacity(program.weights.len());
         for wanted in &program.weights {

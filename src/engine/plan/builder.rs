@@ -7,7 +7,7 @@ use super::placement::Overwrite;
 use super::steps::{Action, Plan, Step, WeightUse};
 use super::tensor::{Desc, ElementType, Place, Tensor};
 use crate::engine::error::EngineError;
-use crate::model::{Graph, Layout, Shape, TensorSpec};
+use crate::model::{Graph, Layout, Shape, TensorKind, TensorSpec};
 
 /// What is planned.
 #[derive(Debug, Clone, Copy)]
@@ -22,6 +22,17 @@ pub struct Request<'a> {
     pub direction: Direction,
     /// What activations and weights are made of.
     pub element: ElementType,
+    /// Tensors of the layout, by their number, whose gradients nobody wants; those beyond its end
+    /// are trained.
+    pub frozen: &'a [bool],
+}
+
+impl Request<'_> {
+    /// Whether a tensor of the layout has a gradient.
+    pub fn is_trained(&self, tensor: usize) -> bool {
+        let frozen = self.frozen.get(tensor).is_some_and(|&frozen| frozen);
+        !frozen && self.layout.tensors[tensor].kind != TensorKind::Statistic
+    }
 }
 
 /// Collects steps and the values that they touch.
@@ -268,8 +279,12 @@ impl<'a> Builder<'a> {
         Ok(sum)
     }
 
-    /// Hands the gradient of this node's tensor out, in the layout's (row-major) order, f32.
+    /// Hands the gradient of this node's tensor out, in the layout's (row-major) order, f32; of a
+    /// frozen one nothing is.
     pub fn emit(&mut self, tensor: usize, gradient: &Tensor) -> Result<(), EngineError> {
+        if !self.request.is_trained(tensor) {
+            return Ok(());
+        }
         let plain = self.row_major_f32(&gradient.desc.dims);
         let plain = self.convert(gradient, &plain)?;
         let spec = &self.request.layout.tensors[tensor];

@@ -9,7 +9,7 @@ use super::steps::{Classifier, Plan};
 use super::tensor::Tensor;
 use crate::engine::error::EngineError;
 use crate::model::saved::Activation;
-use crate::model::{Graph, LayerKind, Layout, TensorKind};
+use crate::model::{Graph, LayerKind};
 
 /// A node after its forward pass. A ReLU within another layer has nothing of its own.
 struct Done {
@@ -133,10 +133,11 @@ fn absorbed_relus(graph: &Graph) -> Vec<bool> {
 }
 
 /// Nodes whose result depends on a trained parameter: only they need a gradient.
-fn trained(graph: &Graph, layout: &Layout) -> Vec<bool> {
+fn trained(request: &Request<'_>) -> Vec<bool> {
+    let Request { graph, layout, .. } = request;
     let mut trained = vec![false; graph.nodes.len()];
-    for tensor in layout.tensors.iter().filter(|tensor| tensor.kind != TensorKind::Statistic) {
-        trained[tensor.node] = true;
+    for (index, tensor) in layout.tensors.iter().enumerate() {
+        trained[tensor.node] |= request.is_trained(index);
     }
     for (index, node) in graph.nodes.iter().enumerate() {
         trained[index] |= node.inputs.iter().flatten().any(|&at| trained[at]);
@@ -149,10 +150,10 @@ fn backward(
     nodes: &mut [Option<Done>],
     losses: &[(usize, Loss)],
 ) -> Result<(), EngineError> {
-    let Request { graph, layout, .. } = builder.request;
-    let trained = trained(graph, layout);
+    let graph = builder.request.graph;
+    let trained = trained(&builder.request);
     let mut gradients: Vec<Option<Tensor>> = vec![None; graph.nodes.len()];
-    for (node, loss) in losses {
+    for (node, loss) in losses.iter().filter(|(node, _)| trained[*node]) {
         gradients[*node] = Some(loss.backward(builder)?);
     }
     for (index, node) in graph.nodes.iter().enumerate().rev() {
@@ -183,13 +184,22 @@ mod tests {
     use super::*;
     use crate::model::spec::GraphBuilder;
     use crate::model::window::{Conv, MaxPool, Pair};
-    use crate::model::{catalogue, cost, layout};
+    use crate::model::{TensorKind, catalogue, cost, layout};
 
     const BATCH: usize = 4;
 
     fn plan(graph: &Graph, direction: Direction, element: ElementType) -> (Plan, Vec<usize>) {
-        let layout = layout::of(graph);
-        let request = Request { graph, layout: &layout, batch: BATCH, direction, element };
+        plan_frozen(graph, direction, element, &[])
+    }
+
+    fn plan_frozen(
+        graph: &Graph,
+        direction: Direction,
+        element: ElementType,
+        frozen: &[bool],
+    ) -> (Plan, Vec<usize>) {
+        let layout = &layout::of(graph);
+        let request = Request { graph, layout, batch: BATCH, direction, element, frozen };
         compile_and_declare(request, &mut Paper::default()).expect("paper refuses nothing")
     }
 
@@ -219,6 +229,35 @@ mod tests {
         };
         assert_eq!(losses(Direction::Training), (3, true));
         assert_eq!(losses(Direction::Inference), (1, false));
+    }
+
+    /// Steps of the backward pass that run a kernel, and those that hand a gradient out.
+    fn backward_steps(graph: &Graph, frozen: &[bool]) -> (usize, usize) {
+        let (plan, _) = plan_frozen(graph, Direction::Training, ElementType::F32, frozen);
+        let steps = &plan.steps[plan.forward_steps..];
+        let count = |of: fn(&Action) -> bool| steps.iter().filter(|step| of(&step.action)).count();
+        let runs = count(|action| matches!(action, Action::Run { .. }));
+        (runs, count(|action| matches!(action, Action::Emit { .. })))
+    }
+
+    #[test]
+    fn what_is_frozen_is_not_computed_and_nothing_below_the_lowest_trained_layer() {
+        let graph = catalogue::build("resnet18", [3, 32, 32], 10, 1.0).expect("in the catalogue");
+        let layout = layout::of(&graph);
+        let frozen = |trained: &[&str]| -> Vec<bool> {
+            let is_trained = |name: &str| trained.iter().any(|prefix| name.starts_with(prefix));
+            layout.tensors.iter().map(|tensor| !is_trained(&tensor.name)).collect()
+        };
+        let tensors = layout.tensors.iter().filter(|t| t.kind != TensorKind::Statistic).count();
+        let (all, emitted) = backward_steps(&graph, &[]);
+        assert_eq!(emitted, tensors);
+        // Of the loss, of the weights.
+        assert_eq!(backward_steps(&graph, &frozen(&["fc."])), (2, 2));
+        assert_eq!(backward_steps(&graph, &frozen(&[])), (0, 0));
+        // Every gradient on the way down, but of the twenty convolutions' and the last layer's
+        // weights only the first one's.
+        let lowest = backward_steps(&graph, &frozen(&["conv1."]));
+        assert_eq!(lowest, (all - 20, 1));
     }
 
     #[test]

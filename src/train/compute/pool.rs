@@ -236,6 +236,7 @@ mod tests {
             seed: 1,
             device: config.device.clone(),
             threads: 1,
+            frozen: Vec::new(),
             accumulate: 1,
             label_smoothing: 0.0,
             rehearsal: Rehearsal::None,

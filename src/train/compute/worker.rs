@@ -54,6 +54,8 @@ pub struct Shared {
     pub seed: u64,
     /// What computes.
     pub device: Device,
+    /// Tensors of the layout, by their number, that are not trained (`model.freeze`).
+    pub frozen: Vec<bool>,
     /// OpenMP threads of each worker.
     pub threads: usize,
     /// Pieces that a micro-batch is computed in (`train.accumulate`).
@@ -121,7 +123,8 @@ pub fn run_or_abort(shared: &Arc<Shared>, board: &Board) {
 }
 
 fn run_worker(shared: &Arc<Shared>, board: &Board) -> Result<(), TrainError> {
-    let engine = engine::open(&shared.device, &shared.graph, &shared.layout, shared.threads)?;
+    let Shared { device, graph, layout, frozen, threads, .. } = &**shared;
+    let engine = engine::open_frozen(device, graph, layout, frozen, *threads)?;
     let mut worker = Worker::new(Arc::clone(shared), engine);
     match shared.rehearsal {
         Rehearsal::None => {}

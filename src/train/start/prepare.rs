@@ -45,7 +45,7 @@ use crate::train::state::parts;
 use crate::train::state::position::Position;
 use crate::train::state::replica::Replica;
 use crate::train::state::slot_files::SlotFiles;
-use crate::train::update::optimizer::{Optimizer, check_freeze, is_frozen};
+use crate::train::update::optimizer::{Optimizer, check_freeze, frozen_tensors, is_frozen};
 use crate::train::update::schedule;
 
 /// Decoded validation images kept in memory, at most.
@@ -215,8 +215,7 @@ pub fn prepare_from(
         last_limit: LAST_CHECKPOINT_MIN.max(config.recovery.time_limit.0 * 5 / 12),
         order: order.clone(),
     };
-    let shape = parts::shape(&layout, config);
-    let slots = Arc::new(RwLock::new(Slots::vacant(shape)));
+    let slots = Arc::new(RwLock::new(Slots::vacant(parts::shape(&layout, config))));
     let train_samples = train.source.len();
     let supply = Supply::of(config, train, &order, (&local, porters));
     let shared = Shared {
@@ -230,6 +229,7 @@ pub fn prepare_from(
         injector: Arc::clone(injector),
         seed,
         device: config.device.clone(),
+        frozen: frozen_tensors(config, &layout),
         threads: config.train.threads as usize,
         accumulate: config.train.pieces() as usize,
         label_smoothing: config.train.label_smoothing.unwrap_or(0.0) as f32,

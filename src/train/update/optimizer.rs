@@ -9,7 +9,7 @@ use kintsugi_ffi::stream::{self, SgdStep};
 use thiserror::Error;
 
 use crate::cluster::resident::{SlotMut, SlotView};
-use crate::config::{self, OptimizerKind};
+use crate::config::{self, Config, ExchangeKind, OptimizerKind};
 use crate::model::{Graph, LayerKind, Layout, TensorKind, TensorSpec};
 use crate::train::state::parts::{AVERAGE, EXP_AVG, EXP_AVG_SQ, MOMENTUM, PARAMETERS, STATISTICS};
 use crate::train::update::rules::{self, AdamW, Read, Step};
@@ -90,6 +90,17 @@ pub struct Optimizer {
 /// Whether a tensor is not trained: `freeze` are prefixes of names.
 pub fn is_frozen(tensor: &TensorSpec, freeze: &[String]) -> bool {
     freeze.iter().any(|prefix| tensor.name.starts_with(prefix))
+}
+
+/// Tensors of the layout, by their number, whose gradients nobody wants. The asynchronous exchange
+/// does not act upon `model.freeze`.
+pub fn frozen_tensors(config: &Config, layout: &Layout) -> Vec<bool> {
+    match config.train.exchange {
+        ExchangeKind::Asynchronous => Vec::new(),
+        ExchangeKind::Synchronous => {
+            layout.tensors.iter().map(|tensor| is_frozen(tensor, &config.model.freeze)).collect()
+        }
+    }
 }
 
 /// Refuses a prefix of `model.freeze` that names nothing.

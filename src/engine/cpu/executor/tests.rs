@@ -1,10 +1,12 @@
 //! The same bits from the same inputs, and what a micro-batch hands out.
 
+use std::collections::BTreeMap;
+
 use super::*;
 use crate::config::seed::Stream;
 use crate::engine::plan::steps::{Plan, Step};
 use crate::engine::source::Flat;
-use crate::model::{catalogue, init};
+use crate::model::{TensorSpec, catalogue, init};
 
 struct Case {
     graph: Graph,
@@ -37,6 +39,20 @@ impl Case {
 
     fn weights(&self) -> Flat<'_> {
         Flat { parameters: &self.parameters, statistics: &self.statistics }
+    }
+
+    /// Bits of the gradients, by where their tensors lie.
+    fn gradients(&self, executor: &mut Executor) -> BTreeMap<usize, Vec<u32>> {
+        let mut gradients = BTreeMap::new();
+        let mut statistics = vec![0.0; self.layout.statistics];
+        let ready = &mut |at: usize, g: &[f32]| {
+            gradients.insert(at, g.iter().map(|x| x.to_bits()).collect());
+        };
+        let (targets, weights) = ((&self.labels).into(), &self.weights());
+        executor
+            .train(&self.images, targets, [1, 2, 3], weights, &mut statistics, ready)
+            .expect("a micro-batch");
+        gradients
     }
 
     /// Everything a micro-batch gives, as bits.
@@ -226,6 +242,27 @@ fn a_mask_that_is_drawn_again_instead_of_kept_gives_the_same_bits() {
     executor.arena = Buffer::zeroed(again.placement.bytes);
     executor.programs[held].program.plan = again;
     assert!(case.bits(&mut executor, 4) == kept);
+}
+
+#[test]
+fn frozen_tensors_have_no_gradients_and_the_others_have_the_same_bits() {
+    for (name, prefixes) in [
+        ("resnet20", &["conv1", "layer2.0", "layer3.1.bn"][..]),
+        ("resnet20", &["conv1", "bn1", "layer1", "layer2"]),
+        ("cnn11", &["conv1"]),
+    ] {
+        let case = case(name, 32, 4, 1.0);
+        let is_frozen = |tensor: &TensorSpec| prefixes.iter().any(|p| tensor.name.starts_with(p));
+        let frozen: Vec<bool> = case.layout.tensors.iter().map(is_frozen).collect();
+        assert!(frozen.contains(&true), "{name} has {prefixes:?}");
+        let whole = case.gradients(&mut case.executor(1));
+        let mut part = case.gradients(&mut case.executor(1).freezing(&frozen));
+        for tensor in case.layout.tensors.iter().filter(|tensor| is_frozen(tensor)) {
+            assert!(!part.contains_key(&tensor.offset) || tensor.kind == TensorKind::Statistic);
+        }
+        part.retain(|offset, gradient| whole.get(offset) != Some(gradient));
+        assert!(part.is_empty(), "{name}, {prefixes:?}: {:?} differ", part.keys());
+    }
 }
 
 #[test]

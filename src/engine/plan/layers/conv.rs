@@ -85,16 +85,18 @@ impl Layer for Conv {
         let kernel = self.weight_dims(dims);
         let result = builder.dims(builder.request.graph.nodes[builder.node].shape);
         let result = builder.any_order(&result);
-        let choice = builder.choose(&Operation::ConvBackwardWeights {
-            src: &source,
-            // Gradients go out as f32.
-            diff_weights: &Desc::any(&kernel, ElementType::F32),
-            diff_bias: parameters.bias_desc(builder, self.shape.channels).as_ref(),
-            diff_dst: &result,
-            window: self.window,
-            hint,
-        })?;
-        weights_backward(builder, &choice, input, &gradient, parameters)?;
+        if parameters.are_trained(builder) {
+            let choice = builder.choose(&Operation::ConvBackwardWeights {
+                src: &source,
+                // Gradients go out as f32.
+                diff_weights: &Desc::any(&kernel, ElementType::F32),
+                diff_bias: parameters.bias_desc(builder, self.shape.channels).as_ref(),
+                diff_dst: &result,
+                window: self.window,
+                hint,
+            })?;
+            weights_backward(builder, &choice, input, &gradient, parameters)?;
+        }
         if !wanted[0] {
             return Ok(vec![None]);
         }

@@ -68,15 +68,17 @@ impl Layer for Linear {
         let hint = self.forward.expect("backward follows a forward pass");
         let [source, matrix, result] = self.descs(builder);
         let parameters = Parameters::of(builder)?;
-        let choice = builder.choose(&Operation::LinearBackwardWeights {
-            src: &source,
-            // Gradients go out as f32.
-            diff_weights: &builder.row_major_f32(&matrix.dims),
-            diff_bias: parameters.bias_desc(builder, self.features).as_ref(),
-            diff_dst: &result,
-            hint,
-        })?;
-        weights_backward(builder, &choice, kept.input()?, &gradient, parameters)?;
+        if parameters.are_trained(builder) {
+            let choice = builder.choose(&Operation::LinearBackwardWeights {
+                src: &source,
+                // Gradients go out as f32.
+                diff_weights: &builder.row_major_f32(&matrix.dims),
+                diff_bias: parameters.bias_desc(builder, self.features).as_ref(),
+                diff_dst: &result,
+                hint,
+            })?;
+            weights_backward(builder, &choice, kept.input()?, &gradient, parameters)?;
+        }
         if !wanted[0] {
             return Ok(vec![None]);
         }

@@ -23,6 +23,12 @@ impl Parameters {
         Ok(Self { weights, bias: builder.tensor("bias") })
     }
 
+    /// Whether somebody wants the gradient of either.
+    pub fn are_trained(&self, builder: &Builder<'_>) -> bool {
+        let trained = |tensor| builder.request.is_trained(tensor);
+        trained(self.weights) || self.bias.is_some_and(trained)
+    }
+
     /// How a bias of so many outputs lies, and its gradient.
     pub fn bias_desc(&self, builder: &Builder<'_>, outputs: usize) -> Option<Desc> {
         self.bias.map(|_| builder.row_major_f32(&[outputs]))
