@@ -1,7 +1,7 @@
 //! Shapes and layouts of tensors (`dnnl_memory_desc_t`).
 
 use std::ffi::c_int;
-use std::ptr::null_mut;
+use std::ptr::{null, null_mut};
 
 use super::result::{Error, check};
 use super::sys;
@@ -165,17 +165,73 @@ unsafe fn data_type(raw: *const sys::memory_desc) -> c_int {
 /// # Safety
 /// `raw` is a live descriptor.
 pub(super) unsafe fn extent(raw: *const sys::memory_desc) -> usize {
-    let mut offset: i64 = 0;
-    // SAFETY: `raw` is live; the query writes an i64 (elements).
-    unsafe {
-        let what = sys::QUERY_SUBMEMORY_OFFSET;
-        let status = sys::dnnl_memory_desc_query(raw, what, (&raw mut offset).cast());
-        let size = sys::dnnl_memory_desc_get_size(raw);
-        let skipped = if status == sys::SUCCESS { offset.max(0) as usize } else { 0 };
-        // Nothing here has wider elements than f32.
-        let element = if data_type(raw) == sys::BF16 { size_of::<u16>() } else { size_of::<f32>() };
-        if size == 0 { 0 } else { size + skipped * element }
+    // SAFETY: `raw` is live.
+    let (size, offset) =
+        unsafe { (sys::dnnl_memory_desc_get_size(raw), number(raw, sys::QUERY_SUBMEMORY_OFFSET)) };
+    if offset <= 0 {
+        return size;
     }
+    // oneDNN says 0 bytes of a part that does not begin with its whole.
+    // SAFETY: `raw` is live.
+    let (elements, element) = unsafe { (span_elements(raw), data_type(raw)) };
+    // Nothing here has wider elements than f32.
+    let width = if element == sys::BF16 { size_of::<u16>() } else { size_of::<f32>() };
+    (offset as usize + elements) * width
+}
+
+/// A number that a query writes as an i64, or 0.
+///
+/// # Safety
+/// `raw` is a live descriptor, and `what` asks for an i64.
+unsafe fn number(raw: *const sys::memory_desc, what: c_int) -> i64 {
+    let mut found: i64 = 0;
+    // SAFETY: `raw` is live; the query writes an i64.
+    let status = unsafe { sys::dnnl_memory_desc_query(raw, what, (&raw mut found).cast()) };
+    if status == sys::SUCCESS { found } else { 0 }
+}
+
+/// Dimensions that a query points at; empty if it says none.
+///
+/// # Safety
+/// `raw` is a live descriptor that outlives the result, and `what` asks for dimensions.
+unsafe fn listed<'a>(raw: *const sys::memory_desc, what: c_int, count: usize) -> &'a [i64] {
+    let mut found: *const sys::dims = null();
+    // SAFETY: `raw` is live; the query writes a pointer into it, to as many dimensions as there can
+    // be.
+    let status = unsafe { sys::dnnl_memory_desc_query(raw, what, (&raw mut found).cast()) };
+    if status != sys::SUCCESS || found.is_null() {
+        return &[];
+    }
+    // SAFETY: it points into `raw`, which outlives the result.
+    let all: &sys::dims = unsafe { &*found };
+    &all[..count.min(all.len())]
+}
+
+/// Elements from a blocked layout's first one to the end of its last one.
+///
+/// # Safety
+/// `raw` is a live descriptor.
+unsafe fn span_elements(raw: *const sys::memory_desc) -> usize {
+    let (mut rank, mut blocks): (c_int, c_int) = (0, 0);
+    // SAFETY: `raw` is live; both queries write an int, the lists are copied from before it ends.
+    let (padded, strides, sizes, owners) = unsafe {
+        sys::dnnl_memory_desc_query(raw, sys::QUERY_NDIMS, (&raw mut rank).cast());
+        sys::dnnl_memory_desc_query(raw, sys::QUERY_INNER_NBLKS, (&raw mut blocks).cast());
+        let list = |what, count: c_int| listed(raw, what, count.max(0) as usize);
+        (
+            list(sys::QUERY_PADDED_DIMS, rank),
+            list(sys::QUERY_STRIDES, rank),
+            list(sys::QUERY_INNER_BLKS, blocks),
+            list(sys::QUERY_INNER_IDXS, blocks),
+        )
+    };
+    let mut last = sizes.iter().product::<i64>();
+    for (dim, (&padded, &stride)) in padded.iter().zip(strides).enumerate() {
+        let own = sizes.iter().zip(owners).filter(|(_, owner)| **owner == dim as i64);
+        let block: i64 = own.map(|(size, _)| size).product();
+        last += (padded / block.max(1) - 1).max(0) * stride;
+    }
+    last.max(0) as usize
 }
 
 pub(super) fn signed(dims: &[usize]) -> Vec<i64> {
@@ -225,8 +281,20 @@ mod tests {
         let (wide, half) = (of(Element::F32).expect("plain"), of(Element::Bf16).expect("plain"));
         assert!(wide != half && wide.bytes() == 2 * half.bytes());
         assert_eq!((wide.element(), half.element()), (Element::F32, Element::Bf16));
-        let part = half.part(&[1, 3, 4, 5], &[1, 0, 0, 0]).expect("the second half");
-        assert_eq!(part.bytes(), half.bytes());
         assert!(of(Element::Other).is_err());
+    }
+
+    /// What the engine cuts from a concatenation's gradient is checked against its memory.
+    #[test]
+    fn a_parts_bytes_end_with_its_last_element_in_the_whole() {
+        for (element, width) in [(Element::F32, 4), (Element::Bf16, 2)] {
+            let whole = MemoryDesc::new(&[2, 3, 4, 5], element, Order::Plain).expect("plain");
+            let bytes = |dims: &[usize], offsets: &[usize]| {
+                whole.part(dims, offsets).expect("a part").bytes() / width
+            };
+            assert_eq!(bytes(&[1, 3, 4, 5], &[1, 0, 0, 0]), 120);
+            assert_eq!(bytes(&[2, 1, 4, 5], &[0, 1, 0, 0]), 60 + 40);
+            assert_eq!(bytes(&[1, 1, 1, 2], &[0, 2, 3, 3]), 60);
+        }
     }
 }

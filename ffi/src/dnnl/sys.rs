@@ -74,11 +74,16 @@ pub const TAG_ABCD: c_int = 5;
 pub const TAG_ABCDE: c_int = 6;
 
 pub const QUERY_IMPL_INFO_STR: c_int = 8;
+pub const QUERY_STRIDES: c_int = 14;
 pub const QUERY_EXEC_ARG_MD: c_int = 255;
 pub const QUERY_NDIMS: c_int = 256;
 pub const QUERY_DIMS: c_int = 257;
 pub const QUERY_DATA_TYPE: c_int = 258;
 pub const QUERY_SUBMEMORY_OFFSET: c_int = 259;
+pub const QUERY_PADDED_DIMS: c_int = 260;
+pub const QUERY_INNER_NBLKS: c_int = 263;
+pub const QUERY_INNER_BLKS: c_int = 264;
+pub const QUERY_INNER_IDXS: c_int = 265;
 
 unsafe extern "C" {
     pub fn omp_set_num_threads(threads: c_int);
