@@ -1,8 +1,9 @@
 //! Runs a graph: owns activation memory and programs, one per batch size and direction.
 
-use kintsugi_ffi::dnnl::{self, Buffer, Data};
+use kintsugi_ffi::dnnl::{self, Buffer};
 
 use super::bf16;
+use super::operands::Operands;
 use super::program::Program;
 use super::team::Team;
 use super::translation::span;
@@ -179,20 +180,12 @@ impl Executor {
             let place = |value: usize| span(plan.span(value, at));
             match &step.action {
                 Action::Run { kernel, arguments } => {
-                    for (_, place_of) in arguments {
-                        if let Place::Weight(index) = *place_of {
-                            self.weights.refresh(weights[index], batch.weights)?;
-                        }
-                    }
-                    let data = |(_, place_of): &(_, Place)| match *place_of {
-                        Place::Value(value) => Data::Arena(place(value)),
-                        Place::Weight(index) => Data::Read(self.weights.data(weights[index])),
-                        Place::Image => Data::Read(batch.images),
-                    };
-                    let mut data: Vec<Data<'_>> = arguments.iter().map(data).collect();
                     let primitive = primitives[*kernel].as_mut();
                     let primitive = primitive.expect("every kernel that runs was compiled");
-                    primitive.execute(&mut self.arena, &mut data)?;
+                    let operands = Operands { arguments, place: &place, copies: weights };
+                    let (arena, images) = (&mut self.arena, batch.images);
+                    operands.refresh(&mut self.weights, batch.weights)?;
+                    operands.run(primitive, &self.weights, batch.weights, arena, images)?;
                 }
                 Action::Mask { value, elements, rate, node } => {
                     let mask = &mut self.arena.slice_mut(place(*value))[..*elements];

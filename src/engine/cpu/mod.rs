@@ -1,10 +1,11 @@
 //! The CPU through oneDNN: `backend` gives plans its kernels and layouts, `program` is a plan with
-//! its primitives, `weights` holds parameters as programs want them, `executor` runs programs,
-//! `bf16` knows which processors have it.
+//! its primitives, `weights` holds parameters as programs want them, `operands` are a kernel's,
+//! `executor` runs programs, `bf16` knows which processors have it.
 
 pub mod backend;
 pub mod bf16;
 pub mod executor;
+pub mod operands;
 pub mod program;
 pub mod team;
 pub mod translation;

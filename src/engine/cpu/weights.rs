@@ -1,5 +1,6 @@
 //! Parameters and statistics in the layouts that programs want: one copy per layout, shared by all
-//! programs that want the same, brought up to date when computing first reaches it.
+//! programs that want the same, brought up to date when computing first reaches it. A matrix that
+//! is wanted as the state has it needs no copy: a kernel reads it where it lies (see `lent`).
 
 use std::rc::Rc;
 
@@ -17,9 +18,12 @@ use crate::model::{Layout, TensorSpec};
 struct Held {
     tensor: usize,
     desc: Rc<MemoryDesc>,
+    /// Empty while it is only lent.
     buffer: Buffer,
     /// From row-major f32; `None` if this copy is that itself.
     reorder: Option<Reorder>,
+    /// Whether kernels may read the state itself instead.
+    lendable: bool,
     /// Programs that read it.
     users: usize,
     /// Whether it has the numbers of the state at hand.
@@ -57,6 +61,9 @@ impl Reorder {
 impl Held {
     /// Takes a tensor's numbers over, row-major.
     fn fill(&mut self, numbers: &[f32]) -> Result<(), Error> {
+        if self.buffer.bytes() < self.desc.bytes() {
+            self.buffer = Buffer::zeroed(self.desc.bytes());
+        }
         match &mut self.reorder {
             Some(reorder) => reorder.run(numbers, &mut self.buffer),
             None => {
@@ -91,6 +98,13 @@ impl Weights {
         self.copies.iter_mut().flatten().for_each(|copy| copy.current = false);
     }
 
+    /// The tensor that a kernel is to read in the state itself, instead of copy `at`: one whose
+    /// layout is the state's, unless it was copied for who cannot promise that the state stays.
+    pub fn lent(&self, at: usize) -> Option<&TensorSpec> {
+        let copy = self.copies.get(at).and_then(Option::as_ref).expect(LIVES);
+        (copy.lendable && !copy.current).then(|| &self.tensors[copy.tensor])
+    }
+
     /// Brings copy `at` up to date, unless it is.
     pub fn refresh(&mut self, at: usize, source: &dyn WeightSource) -> Result<(), EngineError> {
         let copy = self.copies.get_mut(at).and_then(Option::as_mut).expect(LIVES);
@@ -105,13 +119,14 @@ impl Weights {
     }
 
     fn create(&mut self, tensor: usize, desc: Rc<MemoryDesc>) -> Result<usize, Error> {
-        let plain = MemoryDesc::new(&desc.dims(), Element::F32, Order::Plain)?;
+        let plain = row_major(&desc)?;
         let reorder = match plain == *desc {
             true => None,
             false => Some(Reorder::new(&self.context, &plain, &desc)?),
         };
-        let buffer = Buffer::zeroed(desc.bytes());
-        let copy = Held { tensor, desc, buffer, reorder, users: 0, current: false };
+        let lendable = is_lendable(&self.tensors[tensor], &desc);
+        let buffer = Buffer::zeroed(if lendable { 0 } else { desc.bytes() });
+        let copy = Held { tensor, desc, buffer, reorder, lendable, users: 0, current: false };
         let free = self.copies.iter().position(Option::is_none);
         let at = free.unwrap_or_else(|| {
             self.copies.push(None);
@@ -148,6 +163,18 @@ impl Weights {
     pub fn data(&self, at: usize) -> &[f32] {
         self.copies.get(at).and_then(Option::as_ref).expect(LIVES).buffer.as_slice()
     }
+}
+
+/// Whether kernels read a tensor in the state itself, where it lies as they want it. Only matrices
+/// and filters: a kernel has one of them at most, so it never holds the state twice; vectors are
+/// small.
+pub fn is_lendable(tensor: &TensorSpec, wanted: &MemoryDesc) -> bool {
+    tensor.shape.len() > 1 && row_major(wanted).is_ok_and(|plain| plain == *wanted)
+}
+
+/// How states have a tensor.
+fn row_major(wanted: &MemoryDesc) -> Result<MemoryDesc, Error> {
+    MemoryDesc::new(&wanted.dims(), Element::F32, Order::Plain)
 }
 
 /// Why a copy is there.

@@ -89,6 +89,14 @@ impl Place {
             Self::Weight(_) | Self::Image => None,
         }
     }
+
+    /// The weight, if it is one.
+    pub fn weight(self) -> Option<usize> {
+        match self {
+            Self::Weight(weight) => Some(weight),
+            Self::Value(_) | Self::Image => None,
+        }
+    }
 }
 
 /// A tensor as layers hand it on: where it is and how it lies there.

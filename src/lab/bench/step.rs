@@ -1,5 +1,6 @@
-//! A training step of one worker without a world: weights into the engine's layouts, forward and
-//! backward, update. PyTorch's step of the same model (`benches/step.py`) takes turns with it.
+//! A training step of one worker without a world: forward and backward, each layer's weights taken
+//! into the engine's layout when computing reaches it, and update. PyTorch's step of the same model
+//! (`benches/step.py`) takes turns with it.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -156,7 +157,7 @@ impl Ours {
     }
 
     /// Seconds of its parts.
-    fn step(&mut self) -> Result<[(&'static str, f64); 3], String> {
+    fn step(&mut self) -> Result<[(&'static str, f64); 2], String> {
         let Self { engine, slots, gradients, statistics, images, labels, .. } = self;
         let (begun, count) = (Instant::now(), labels.len());
         let committed = slots.committed();
@@ -165,8 +166,6 @@ impl Ours {
             statistics: committed.part(STATISTICS),
         };
         engine.renew();
-        engine.load(count, weights).map_err(|error| error.to_string())?;
-        let loaded = Instant::now();
         let ready = &mut |offset: usize, part: &[f32]| {
             gradients[offset..offset + part.len()].copy_from_slice(part);
         };
@@ -189,11 +188,7 @@ impl Ours {
         );
         self.steps += 1;
         slots.commit(self.steps, 0, &[]);
-        let parts = [
-            ("load", loaded - begun),
-            ("forward_backward", computed - loaded),
-            ("update", computed.elapsed()),
-        ];
+        let parts = [("forward_backward", computed - begun), ("update", computed.elapsed())];
         Ok(parts.map(|(name, time)| (name, time.as_secs_f64())))
     }
 }

@@ -120,6 +120,31 @@ fn the_same_inputs_give_the_same_bits_whatever_ran_before_and_where() {
 }
 
 #[test]
+fn matrices_are_read_in_the_state_unless_it_was_read_at_once() {
+    let case = case("mlp", 8, 3, 0.5);
+    let matrices: usize = case.layout.tensors.iter().filter(|t| t.shape.len() > 1).map(bytes).sum();
+    let mut executor = case.executor(1);
+    let first = case.bits(&mut executor, 3);
+    let lent = executor.weights.bytes();
+    // A state that changes after all was read, as free-running workers may see.
+    executor.load(3, &case.weights()).expect("parameters fit");
+    // Buffers are whole cache lines.
+    let copied = executor.weights.bytes() - lent;
+    assert!(copied.abs_diff(matrices) < 64 * 8, "{copied} {matrices}");
+    let parameters = vec![0.5; case.parameters.len()];
+    let (moved, labels) = (Flat { parameters: &parameters, ..case.weights() }, &case.labels);
+    let kept = executor.evaluate(&case.images, labels, &case.weights());
+    assert_eq!(executor.evaluate(&case.images, labels, &moved), kept);
+    assert!(case.bits(&mut executor, 3) == first);
+    executor.renew();
+    assert_ne!(executor.evaluate(&case.images, labels, &moved), kept);
+}
+
+fn bytes(tensor: &TensorSpec) -> usize {
+    size_of::<f32>() * tensor.elements()
+}
+
+#[test]
 fn every_trained_tensor_is_ready_once_in_reverse_node_order() {
     let case = case("resnet20", 32, 2, 1.0);
     let mut seen = Vec::new();
