@@ -1,10 +1,11 @@
 //! Rust over C: the ULFM shim (`mpi`), what mpirun loads (`launcher`), oneDNN (`dnnl`), the few
-//! kernel calls (`os`, `descriptor`, `grants`, `cgroup`, `process`, `private`, `watch`, `pidfd`,
-//! `life`, `shared`, `mapping`), streaming stores (`stream`), exact sums (`fixed`), buffers that
-//! threads fill in pieces (`pieces`) and code that is compiled for wide registers too (`wide`).
-//! Each library has three levels: `sys` (1:1), `result` (codes to enums), safe. All `unsafe` of
-//! the project lives here (and in the device backends).
+//! kernel calls (`os`, `affinity`, `descriptor`, `grants`, `cgroup`, `process`, `private`, `watch`,
+//! `pidfd`, `life`, `shared`, `mapping`), streaming stores (`stream`), exact sums (`fixed`),
+//! buffers that threads fill in pieces (`pieces`) and code that is compiled for wide registers too
+//! (`wide`). Each library has three levels: `sys` (1:1), `result` (codes to enums), safe. All
+//! `unsafe` of the project lives here (and in the device backends).
 
+pub mod affinity;
 pub mod bell;
 pub mod cgroup;
 pub mod descriptor;

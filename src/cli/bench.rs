@@ -7,7 +7,7 @@ use clap::ArgAction;
 
 use super::arguments::{Form, form};
 use crate::lab::bench::{Report, all_reduce, calm, checkpoint, print_table};
-use crate::lab::bench::{loader, recovery, spares, staging, step, sums};
+use crate::lab::bench::{loader, recovery, spares, staging, step, sums, workers};
 use crate::observe::console::{print_line, say};
 
 /// Compares two things in one run and prints the ratio.
@@ -140,6 +140,8 @@ enum Bench {
         #[arg(long, action = ArgAction::SetTrue, value_parser = form())]
         json: Form,
     },
+    /// A step of workers with one thread each and of one worker with as many threads, in turns
+    Workers(WorkersArgs),
     /// One epoch over a share that takes as long to copy as to train on, in five modes of staging
     Staging {
         /// The configuration to run
@@ -226,6 +228,41 @@ impl StepArgs {
     }
 }
 
+/// Of `bench workers`.
+#[derive(Debug, clap::Args)]
+struct WorkersArgs {
+    /// The configuration to run
+    #[arg(long, default_value = "configs/bench/cnn11.toml")]
+    config: PathBuf,
+    /// Overrides one key of the configuration: section.key=value
+    #[arg(short = 's', long = "set", value_name = "KEY=VALUE")]
+    set: Vec<String>,
+    /// Computing threads in all
+    #[arg(long, default_value_t = 2, value_parser = super::arguments::crowd)]
+    threads: usize,
+    /// Turns of each of the three
+    #[arg(long, default_value_t = 12, value_parser = clap::value_parser!(u32).range(1..))]
+    turns: u32,
+    /// Whole steps of a turn, at least; it lasts a second or longer
+    #[arg(long, default_value_t = 6, value_parser = clap::value_parser!(u64).range(1..))]
+    steps: u64,
+    /// One JSON object on the last line of stdout
+    #[arg(long, action = ArgAction::SetTrue, value_parser = form())]
+    json: Form,
+}
+
+impl WorkersArgs {
+    fn options(&self) -> workers::Options {
+        workers::Options {
+            config: self.config.clone(),
+            keys: self.set.clone(),
+            threads: self.threads,
+            turns: self.turns,
+            steps: self.steps,
+        }
+    }
+}
+
 /// Runs it.
 pub fn run(args: &Args) -> ExitCode {
     let command = std::env::args().collect::<Vec<_>>().join(" ");
@@ -266,6 +303,7 @@ pub fn run(args: &Args) -> ExitCode {
             let (config, ranks, turns, steps) = (config.clone(), *ranks, *turns, *steps);
             (sums::run(&sums::Options { config, ranks, turns, steps }, command), *json)
         }
+        Bench::Workers(args) => (workers::run(&args.options(), command), args.json),
         Bench::Staging { config, ranks, repeats, idle_turns, kills, json } => {
             let (config, ranks, repeats) = (config.clone(), *ranks, *repeats);
             let (idle_turns, kills) = (*idle_turns, *kills);

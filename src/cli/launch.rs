@@ -7,6 +7,7 @@ use std::process::ExitCode;
 use kintsugi_ffi::cgroup::{self, Cgroup};
 use kintsugi_ffi::{mpi, os};
 
+use crate::cluster::processors::{machine, places};
 use crate::cluster::resident::Folder;
 use crate::config::{Config, DataFormat, Every, Recovery, Rung, Shown, identity, parse, paths};
 use crate::launch::ceilings::{self, Needs};
@@ -269,7 +270,8 @@ fn name_weights(config: &mut Config) -> Result<(), LaunchError> {
 
 fn supervise(job: &Job, lock: RunLock, limits: Limits) -> Result<Status, LaunchError> {
     let nodes = job.nodes.as_ref().map(|nodes| describe(nodes, job));
-    for line in opening(&job.config, &job.run, limits).into_iter().chain(nodes) {
+    let opening = opening(&job.config, &job.run, limits);
+    for line in opening.into_iter().chain(processors(job)).chain(nodes) {
         say!("{line}");
     }
     let mut progress = Progress::new().max_seconds(job.config.train.max_seconds);
@@ -289,6 +291,17 @@ fn supervise(job: &Job, lock: RunLock, limits: Limits) -> Result<Status, LaunchE
         Err(error) => say!("warning: no report.html: {error}"),
     }
     Ok(result.status)
+}
+
+/// Which processors of this machine its ranks get. Those of other nodes decide alike.
+fn processors(job: &Job) -> Vec<String> {
+    let ranks = job.plan(1, 0.0).ranks_here();
+    let wish = places::Wish::of(&job.config, ranks);
+    let machine = machine::Machine::here();
+    let line = places::line(&machine, wish, &places::places(&machine, wish));
+    let line = if job.nodes.is_some() { format!("this node's {line}") } else { line };
+    let warnings = places::warnings(&machine, wish);
+    std::iter::once(line).chain(warnings.iter().map(|text| format!("warning: {text}"))).collect()
 }
 
 /// What a person should know of several nodes.

@@ -5,4 +5,5 @@ pub mod world;
 pub mod recovery;
 pub mod faults;
 pub mod guard;
+pub mod processors;
 pub mod resident;

@@ -67,7 +67,7 @@ type FreeKeys = (&'static str, &'static [&'static str]);
 fn free_keys(config: &Config) -> Vec<FreeKeys> {
     // `ranks` and `workers` only group the owners, whose number stays.
     let mut free: Vec<FreeKeys> = vec![
-        ("run", &["name", "ranks", "runtime"]),
+        ("run", &["name", "ranks", "runtime", "bind"]),
         (
             "data",
             &[

@@ -89,11 +89,28 @@ pub struct Run {
     /// What starts the ranks over several nodes: the prefix of a newer PRRTE, or `"auto"`: the one
     /// that `KINTSUGI_RUNTIME` names, else mpirun.
     pub runtime: String,
+    /// Whether ranks are bound to processors of their own under `launch`; unset: `"auto"`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub bind: Option<Bind>,
+}
+
+/// `run.bind`
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Bind {
+    /// Where each rank gets more processors than it has computing threads; where it gets as many,
+    /// to a node of memory.
+    #[default]
+    Auto,
+    /// Where each gets as many.
+    Always,
+    /// Never.
+    None,
 }
 
 impl Default for Run {
     fn default() -> Self {
-        Self { name: "run".into(), seed: 1, ranks: 1, runtime: "auto".into() }
+        Self { name: "run".into(), seed: 1, ranks: 1, runtime: "auto".into(), bind: None }
     }
 }
 

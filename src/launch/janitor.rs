@@ -11,9 +11,10 @@ use std::time::{Duration, Instant};
 use kintsugi_ffi::os::{self, Signal};
 use kintsugi_ffi::private;
 
+use crate::run_folder::variables;
+
 use super::folders;
 use super::job_name::{attempt_of, check_name, is_job_of, job_name};
-use super::mpirun::JOB_VARIABLE;
 
 /// How long mpirun may take to end in order once its supervisor is gone.
 const ORDERLY_MAX: Duration = Duration::from_secs(1);
@@ -35,7 +36,7 @@ impl Janitor {
     pub fn spawn(program: &Path, job: &str) -> io::Result<Self> {
         let mut command = Command::new(program);
         command.args(["sweep", job]).stdin(Stdio::piped()).stdout(Stdio::null());
-        command.stderr(Stdio::null()).env_remove(JOB_VARIABLE).current_dir("/");
+        command.stderr(Stdio::null()).env_remove(variables::JOB).current_dir("/");
         os::detach(&mut command);
         command.spawn().map(|child| Self { child })
     }
@@ -225,7 +226,7 @@ pub fn job_of(pid: u32) -> Option<String> {
         return None;
     }
     let environment = std::fs::read(format!("/proc/{pid}/environ")).ok()?;
-    let key = format!("{JOB_VARIABLE}=");
+    let key = format!("{}=", variables::JOB);
     let mut entries = environment.split(|&byte| byte == 0);
     let value = entries.find_map(|entry| entry.strip_prefix(key.as_bytes()))?;
     String::from_utf8(value.to_vec()).ok()
@@ -244,7 +245,7 @@ mod tests {
     fn sleeper(job: &str) -> Child {
         let mut command = Command::new("sh");
         command.args(["-c", "trap '' TERM INT; sleep 60 & wait; sleep 60"]);
-        command.env(JOB_VARIABLE, job).spawn().unwrap()
+        command.env(variables::JOB, job).spawn().unwrap()
     }
 
     #[test]
@@ -274,7 +275,7 @@ mod tests {
         let reader = |job: &str, name: &str| {
             let mut command = Command::new("sh");
             command.args(["-c", "read line", name]).stdin(Stdio::piped());
-            command.env(JOB_VARIABLE, job).spawn().unwrap()
+            command.env(variables::JOB, job).spawn().unwrap()
         };
         let (mut sleeping, mut janitor) = (reader(&held, "sh"), reader("", &named));
         let [in_held, in_named, in_left] = [&held, &named, &left].map(|job| {

@@ -15,9 +15,6 @@ use crate::run_folder::variables;
 /// Names another mpirun than the one beside the compiler wrapper this program was built with.
 pub const MPIRUN_VARIABLE: &str = "KINTSUGI_MPIRUN";
 
-/// Marks every process of an attempt, so that none can be overlooked when it ends.
-pub const JOB_VARIABLE: &str = "KINTSUGI_JOB";
-
 /// Switches the work-around `ulfm-shim/pmix_addresses.c` on.
 pub const ADDRESSES_VARIABLE: &str = "KINTSUGI_PMIX_ADDRESSES";
 
@@ -66,8 +63,13 @@ pub struct Plan {
 impl Plan {
     /// More computing threads than cores: whoever waits must give way.
     fn oversubscribed(&self) -> bool {
-        let ranks = self.placement.as_ref().map(|placement| placement.ranks_per_host(self.ranks));
-        ranks.unwrap_or(self.ranks).saturating_mul(self.threads_per_rank) > self.cores
+        self.ranks_here().saturating_mul(self.threads_per_rank) > self.cores
+    }
+
+    /// Ranks of each machine, at most.
+    pub fn ranks_here(&self) -> u32 {
+        let placed = self.placement.as_ref().map(|placement| placement.ranks_per_host(self.ranks));
+        placed.unwrap_or(self.ranks)
     }
 
     /// The other launcher and its nodes, where this is not mpirun's line.
@@ -156,9 +158,10 @@ pub fn environment(plan: &Plan) -> Environment {
     let pair = |name: &str, value: String| (name.to_owned(), value);
     let mut set = vec![
         pair("TMPDIR", plan.folders.temporary.to_string_lossy().into_owned()),
-        pair(JOB_VARIABLE, plan.job.clone()),
+        pair(variables::JOB, plan.job.clone()),
         pair(variables::SEGMENTS, plan.folders.shared_memory.to_string_lossy().into_owned()),
         pair(TUNABLES_VARIABLE, tunables(plan.tunables.as_deref())),
+        pair(variables::RANKS_HERE, plan.ranks_here().to_string()),
     ];
     if plan.oversubscribed() {
         // Idle OpenMP threads that spin take the cores of those that compute.
@@ -303,7 +306,8 @@ mod tests {
         let has = |flags: &[&str]| line.windows(flags.len()).any(|window| window == flags);
         assert!(has(&["--host", "n1:5,n3:5,n4:5"]) && has(&["--map-by", "node:OVERSUBSCRIBE"]));
         assert!(has(&["--prtemca", "plm_slurm_args", "--overlap --no-kill"]));
-        assert!(has(&["-n", "13"]) && has(&["-x", JOB_VARIABLE]));
+        assert!(has(&["-n", "13"]) && has(&["-x", variables::JOB]));
+        assert!(has(&["-x", variables::RANKS_HERE]) && plan.ranks_here() == 2);
         assert!(has(&["-x", variables::NODES]) && has(&["-x", variables::HOME]));
         for absent in ["--oversubscribe", "TMPDIR", variables::SEGMENTS, "SLURM_OVERLAP"] {
             assert!(!line.iter().any(|word| word == absent), "{absent}");
@@ -331,7 +335,7 @@ mod tests {
         let line = command_line(&over_nodes);
         let has = |flags: &[&str]| line.windows(flags.len()).any(|window| window == flags);
         assert_eq!(line[0], "/opt/runtime/bin/prterun");
-        assert!(has(&["-n", "6"]) && has(&["-x", JOB_VARIABLE]) && has(&["-x", "OPAL_PREFIX"]));
+        assert!(has(&["-n", "6"]) && has(&["-x", variables::JOB]) && has(&["-x", "OPAL_PREFIX"]));
         // Its parameters are not options of this launcher.
         for absent in ["--mca", "--oversubscribe", "plm_slurm_args", "SLURM_OVERLAP", "TMPDIR"] {
             assert!(!line.iter().any(|word| word == absent), "{absent}");

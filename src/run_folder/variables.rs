@@ -11,5 +11,11 @@ pub fn home() -> Option<String> {
 /// Set by a launch over several nodes: process numbers alone do not tell processes apart there.
 pub const NODES: &str = "KINTSUGI_NODES";
 
+/// Marks every process of an attempt, so that none can be overlooked when it ends.
+pub const JOB: &str = "KINTSUGI_JOB";
+
+/// Ranks of each machine, at most: each of them decides from it which processors are its own.
+pub const RANKS_HERE: &str = "KINTSUGI_RANKS_HERE";
+
 /// Where Open MPI keeps the ranks' shared memory segments.
 pub const SEGMENTS: &str = "OMPI_MCA_btl_sm_backing_directory";

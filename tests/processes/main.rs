@@ -5,6 +5,7 @@
 
 mod bench;
 mod bf16;
+mod binding;
 mod cache;
 mod chaos;
 mod data_set;

@@ -21,12 +21,13 @@ pub mod staging;
 pub mod step;
 pub mod sums;
 mod turns;
+pub mod workers;
 
 /// What a bench prints with `--json`: one object on the last line of stdout.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Report {
     /// `all-reduce`, `calm`, `checkpoint`, `loader`, `recovery`, `spares`, `staging`, `step`,
-    /// `sums`.
+    /// `sums`, `workers`.
     pub bench: String,
     /// The line that made it.
     pub command: String,

@@ -6,6 +6,7 @@ mod initial;
 pub(in crate::train) mod needs;
 pub mod network;
 pub mod patience;
+mod place;
 pub mod prepare;
 pub mod spare;
 pub mod run;

@@ -9,6 +9,7 @@ use kintsugi_ffi::cgroup;
 
 use crate::cluster::comm::{CommError, Communicator, Membership};
 use crate::cluster::faults::Injector;
+use crate::cluster::processors::places::Wish;
 use crate::cluster::resident::{Ahead, SlotView, Slots};
 use crate::cluster::world::{Member, Role, World};
 use crate::config::{Config, Every, ExchangeKind, Resident};
@@ -101,11 +102,20 @@ pub struct Materials {
 }
 
 impl Materials {
+    /// Workers of this rank: no more threads than it has processors.
+    fn workers(&self, config: &Config) -> u32 {
+        let processors = std::thread::available_parallelism().map_or(1, usize::from) as u32;
+        match self.inline {
+            Some(_) => config.train.workers,
+            None => Wish::of(config, 1).workers_on(processors),
+        }
+    }
+
     fn loader_options(&self, config: &Config) -> LoaderOptions {
         LoaderOptions {
             threads: match self.inline {
                 Some(_) => Threads::Fixed(0),
-                None => Threads::of_rank(config.data.decode_threads, config.train.workers),
+                None => Threads::of_rank(config.data.decode_threads, self.workers(config)),
             },
             prefetch: config.data.prefetch as usize,
             image_size: config.data.image_size,
@@ -193,7 +203,7 @@ pub fn prepare_from(
     owners: u32,
     injector: &Arc<Injector>,
 ) -> Result<Prepared, TrainError> {
-    let options = materials.loader_options(config);
+    let (options, workers) = (materials.loader_options(config), materials.workers(config));
     let Materials { train, validation, graph, inline, part, local, porters } = materials;
     let (seed, input, classes) = (config.run.seed, graph.input, train.source.classes().to_vec());
     let name = &config.model.name;
@@ -201,7 +211,6 @@ pub fn prepare_from(
     let order = Order::of(config, train.source.len())?;
     let mut remarks = train.source.remarks().to_vec();
     remarks.extend(validation.iter().flat_map(|set| set.source.remarks()).cloned());
-    let workers = config.train.workers as usize;
     let evaluation = validation.map(|set| Evaluation::new(set, &options, EVALUATION_CACHE_BYTES));
     let validation_samples = evaluation.as_ref().map_or(0, Evaluation::len);
     let facts = Facts {
@@ -239,9 +248,9 @@ pub fn prepare_from(
     };
     let pool = match inline {
         Some(compute) => Pool::inline(shared, compute),
-        None => Pool::start(shared, workers)?,
+        None => Pool::start(shared, workers as usize)?,
     };
-    let plan = Plan::of(config, &order, validation_samples);
+    let plan = Plan { workers, ..Plan::of(config, &order, validation_samples) };
     let exchange = exchange(config, pool, order, &layout);
     Ok(Prepared {
         facts,

@@ -29,7 +29,7 @@ use crate::train::start::patience::position_by_ledger;
 use crate::train::start::prepare::Prepared;
 use crate::train::start::spare::Preparation;
 use crate::train::start::surroundings::{Surroundings, communicator, start_guardian, surroundings};
-use crate::train::start::{network, prepare, spare};
+use crate::train::start::{network, place, prepare, spare};
 use crate::train::state::position::{Ending, Position};
 use crate::train::state::rank::Moment;
 
@@ -40,6 +40,9 @@ const LOCK_PATIENCE: Duration = Duration::from_secs(30);
 pub fn run(arguments: &TrainArguments) -> ExitCode {
     if under_mpirun() && arguments.guarded {
         start_guardian(arguments);
+    }
+    if !is_spare(arguments) {
+        place::take(arguments);
     }
     let code = match run_rank(arguments) {
         Ok(status) => {

@@ -22,7 +22,7 @@ use crate::train::compute::outage::Outage;
 use crate::train::plan::{TrainArguments, policy};
 use crate::train::start::prepare::Prepared;
 use crate::train::start::surroundings::Surroundings;
-use crate::train::start::{assemble, patience, prepare};
+use crate::train::start::{assemble, patience, place, prepare};
 use crate::train::state::replica::Replica;
 use crate::train::state::slot_files::SlotFiles;
 
@@ -354,6 +354,7 @@ impl Environment for WaitingSpare<'_, '_> {
     }
 
     fn promoted(&mut self, rank: usize) {
+        place::take(self.arguments);
         self.standing.rank = rank as u32;
         self.standing.newcomer = true;
         if self.ready.is_none() {

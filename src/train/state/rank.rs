@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use crate::cluster::comm::Membership;
+use crate::cluster::processors::claim;
 use crate::cluster::world::{Member, World};
 use crate::observe::clock::Clock;
 use crate::observe::storage::Storage;
@@ -79,10 +80,14 @@ impl Rank {
         standing.step = self.replica.position.step;
     }
 
-    /// Whether the workers of this machine's ranks alone, so many each, keep its cores busy.
+    /// Whether the workers of those who share this rank's processors, so many each, keep them busy:
+    /// of this machine's ranks, or of this one alone where it has its own.
     pub fn cores_are_short(&self, workers: usize) -> bool {
         let pids = self.world.pids_on(&self.replica.identity.1);
-        let here = pids.iter().filter(|pid| **pid != 0).count();
+        let here = match claim::is_bound() {
+            true => 1,
+            false => pids.iter().filter(|pid| **pid != 0).count(),
+        };
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         here * workers >= cores
     }
