@@ -28,6 +28,25 @@ impl SgdStep {
     }
 }
 
+/// What a step reads as its gradients, summed over samples.
+#[derive(Debug, Clone, Copy)]
+pub enum Summed<'a> {
+    /// As they are.
+    Numbers(&'a [f32]),
+    /// Whole multiples of a power of two, which stands behind them; `fixed::load` gives the same
+    /// numbers.
+    Multiples(&'a [i32], f32),
+}
+
+impl Summed<'_> {
+    fn len(self) -> usize {
+        match self {
+            Self::Numbers(sums) => sums.len(),
+            Self::Multiples(sums, _) => sums.len(),
+        }
+    }
+}
+
 /// How the update is computed; all ways give the same bits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Path {
@@ -78,7 +97,7 @@ pub fn sgd(
     step: SgdStep,
     w: &[f32],
     v: &[f32],
-    g: &[f32],
+    g: Summed<'_>,
     w_out: &mut [f32],
     v_out: &mut [f32],
 ) -> bool {
@@ -94,7 +113,7 @@ pub fn sgd_by(
     step: SgdStep,
     w: &[f32],
     v: &[f32],
-    g: &[f32],
+    g: Summed<'_>,
     w_out: &mut [f32],
     v_out: &mut [f32],
 ) -> bool {
@@ -105,20 +124,28 @@ pub fn sgd_by(
     );
     assert!(path.available(), "{path:?} is not on this processor");
     let body = body(path, w_out, v_out);
-    let head = sgd_scalar(step, 0..body.start, w, v, g, w_out, v_out);
-    let middle = match path {
-        #[cfg(target_arch = "x86_64")]
-        // SAFETY: the path is available; `body` lies within the slices, whose lengths are equal;
-        // it starts at an address aligned for the stores in both outputs.
-        Path::Avx => unsafe { x86::sgd_avx(step, body.clone(), w, v, g, w_out, v_out) },
-        #[cfg(target_arch = "x86_64")]
-        // SAFETY: as above.
-        Path::Sse2 => unsafe { x86::sgd_sse2(step, body.clone(), w, v, g, w_out, v_out) },
-        _ => sgd_scalar(step, body.clone(), w, v, g, w_out, v_out),
-    };
-    let tail = sgd_scalar(step, body.end..len, w, v, g, w_out, v_out);
+    let mut sound = true;
+    for (range, path) in
+        [(0..body.start, Path::Scalar), (body.clone(), path), (body.end..len, Path::Scalar)]
+    {
+        let state = (w, v);
+        let out = (&mut *w_out, &mut *v_out);
+        sound &= match (path, g) {
+            #[cfg(target_arch = "x86_64")]
+            // SAFETY: the path is available; `body` lies within the slices, whose lengths are
+            // equal; it starts at an address aligned for the stores in both outputs.
+            (Path::Avx, g) => unsafe { x86::sgd_avx(step, range, state, g, out) },
+            #[cfg(target_arch = "x86_64")]
+            // SAFETY: as above.
+            (Path::Sse2, g) => unsafe { x86::sgd_sse2(step, range, state, g, out) },
+            (_, Summed::Numbers(g)) => sgd_scalar(step, range, state, |i| g[i], out),
+            (_, Summed::Multiples(g, unit)) => {
+                sgd_scalar(step, range, state, |i| g[i] as f32 * unit, out)
+            }
+        };
+    }
     fence();
-    head && middle && tail
+    sound
 }
 
 /// Makes streaming stores of this thread visible before any store that follows: call it in every
@@ -153,19 +180,17 @@ fn body(_: Path, w_out: &[f32], _: &[f32]) -> std::ops::Range<usize> {
 fn sgd_scalar(
     step: SgdStep,
     range: std::ops::Range<usize>,
-    w: &[f32],
-    v: &[f32],
-    g: &[f32],
-    w_out: &mut [f32],
-    v_out: &mut [f32],
+    (w, v): (&[f32], &[f32]),
+    g: impl Fn(usize) -> f32,
+    (w_out, v_out): (&mut [f32], &mut [f32]),
 ) -> bool {
-    let inputs = w[range.clone()].iter().zip(&v[range.clone()]).zip(&g[range.clone()]);
+    let inputs = w[range.clone()].iter().zip(&v[range.clone()]).zip(range.clone());
     let outputs = w_out[range.clone()].iter_mut().zip(&mut v_out[range]);
     // Times zero a finite number adds nothing; others leave NaN, which stays. A weight is finite
     // only where its momentum is, whatever the learning rate.
     let mut nothing = 0.0;
-    for (((&w, &v), &g), (w_out, v_out)) in inputs.zip(outputs) {
-        (*w_out, *v_out) = step.element(w, v, g);
+    for (((&w, &v), i), (w_out, v_out)) in inputs.zip(outputs) {
+        (*w_out, *v_out) = step.element(w, v, g(i));
         nothing += *w_out * 0.0;
     }
     !nothing.is_nan()
@@ -173,11 +198,12 @@ fn sgd_scalar(
 
 #[cfg(target_arch = "x86_64")]
 mod x86 {
-    use super::SgdStep;
+    use super::{SgdStep, Summed};
     use std::arch::x86_64::{
-        _mm_add_ps, _mm_loadu_ps, _mm_mul_ps, _mm_set1_ps, _mm_storeu_ps, _mm_stream_ps,
-        _mm_sub_ps, _mm256_add_ps, _mm256_loadu_ps, _mm256_mul_ps, _mm256_set1_ps,
-        _mm256_storeu_ps, _mm256_stream_ps, _mm256_sub_ps,
+        __m128, __m128i, __m256, __m256i, _mm_add_ps, _mm_cvtepi32_ps, _mm_loadu_ps,
+        _mm_loadu_si128, _mm_mul_ps, _mm_set1_ps, _mm_storeu_ps, _mm_stream_ps, _mm_sub_ps,
+        _mm256_add_ps, _mm256_cvtepi32_ps, _mm256_loadu_ps, _mm256_loadu_si256, _mm256_mul_ps,
+        _mm256_set1_ps, _mm256_storeu_ps, _mm256_stream_ps, _mm256_sub_ps,
     };
     use std::ops::Range;
 
@@ -188,11 +214,39 @@ mod x86 {
     pub(super) unsafe fn sgd_avx(
         step: SgdStep,
         range: Range<usize>,
-        w: &[f32],
-        v: &[f32],
-        g: &[f32],
-        w_out: &mut [f32],
-        v_out: &mut [f32],
+        state: (&[f32], &[f32]),
+        g: Summed<'_>,
+        out: (&mut [f32], &mut [f32]),
+    ) -> bool {
+        match g {
+            Summed::Numbers(g) => {
+                // SAFETY: the caller's promise.
+                let load = |i: usize| unsafe { _mm256_loadu_ps(g.as_ptr().add(i)) };
+                // SAFETY: the caller's promise.
+                unsafe { sgd_avx_of(step, range, state, load, out) }
+            }
+            Summed::Multiples(g, unit) => {
+                let unit = _mm256_set1_ps(unit);
+                // SAFETY: the caller's promise.
+                let load = |i: usize| unsafe {
+                    let sums = _mm256_loadu_si256(g.as_ptr().add(i).cast::<__m256i>());
+                    _mm256_mul_ps(_mm256_cvtepi32_ps(sums), unit)
+                };
+                // SAFETY: the caller's promise.
+                unsafe { sgd_avx_of(step, range, state, load, out) }
+            }
+        }
+    }
+
+    /// # Safety
+    /// As of `sgd_avx`; `load` may be called within `range`.
+    #[target_feature(enable = "avx")]
+    unsafe fn sgd_avx_of(
+        step: SgdStep,
+        range: Range<usize>,
+        (w, v): (&[f32], &[f32]),
+        load: impl Fn(usize) -> __m256,
+        (w_out, v_out): (&mut [f32], &mut [f32]),
     ) -> bool {
         let rate = _mm256_set1_ps(step.learning_rate);
         let momentum = _mm256_set1_ps(step.momentum);
@@ -204,7 +258,7 @@ mod x86 {
             // SAFETY: i + 8 is within every slice, and the stores are aligned (caller's promise).
             unsafe {
                 let weight = _mm256_loadu_ps(w.as_ptr().add(i));
-                let scaled = _mm256_mul_ps(scale, _mm256_loadu_ps(g.as_ptr().add(i)));
+                let scaled = _mm256_mul_ps(scale, load(i));
                 let gradient = _mm256_add_ps(scaled, _mm256_mul_ps(decay, weight));
                 let kept = _mm256_mul_ps(momentum, _mm256_loadu_ps(v.as_ptr().add(i)));
                 let velocity = _mm256_add_ps(kept, gradient);
@@ -227,11 +281,39 @@ mod x86 {
     pub(super) unsafe fn sgd_sse2(
         step: SgdStep,
         range: Range<usize>,
-        w: &[f32],
-        v: &[f32],
-        g: &[f32],
-        w_out: &mut [f32],
-        v_out: &mut [f32],
+        state: (&[f32], &[f32]),
+        g: Summed<'_>,
+        out: (&mut [f32], &mut [f32]),
+    ) -> bool {
+        match g {
+            Summed::Numbers(g) => {
+                // SAFETY: the caller's promise.
+                let load = |i: usize| unsafe { _mm_loadu_ps(g.as_ptr().add(i)) };
+                // SAFETY: the caller's promise.
+                unsafe { sgd_sse2_of(step, range, state, load, out) }
+            }
+            Summed::Multiples(g, unit) => {
+                let unit = _mm_set1_ps(unit);
+                // SAFETY: the caller's promise.
+                let load = |i: usize| unsafe {
+                    let sums = _mm_loadu_si128(g.as_ptr().add(i).cast::<__m128i>());
+                    _mm_mul_ps(_mm_cvtepi32_ps(sums), unit)
+                };
+                // SAFETY: the caller's promise.
+                unsafe { sgd_sse2_of(step, range, state, load, out) }
+            }
+        }
+    }
+
+    /// # Safety
+    /// As of `sgd_sse2`; `load` may be called within `range`.
+    #[target_feature(enable = "sse2")]
+    unsafe fn sgd_sse2_of(
+        step: SgdStep,
+        range: Range<usize>,
+        (w, v): (&[f32], &[f32]),
+        load: impl Fn(usize) -> __m128,
+        (w_out, v_out): (&mut [f32], &mut [f32]),
     ) -> bool {
         let rate = _mm_set1_ps(step.learning_rate);
         let momentum = _mm_set1_ps(step.momentum);
@@ -243,7 +325,7 @@ mod x86 {
             // SAFETY: i + 4 is within every slice, and the stores are aligned (caller's promise).
             unsafe {
                 let weight = _mm_loadu_ps(w.as_ptr().add(i));
-                let scaled = _mm_mul_ps(scale, _mm_loadu_ps(g.as_ptr().add(i)));
+                let scaled = _mm_mul_ps(scale, load(i));
                 let gradient = _mm_add_ps(scaled, _mm_mul_ps(decay, weight));
                 let kept = _mm_mul_ps(momentum, _mm_loadu_ps(v.as_ptr().add(i)));
                 let velocity = _mm_add_ps(kept, gradient);
@@ -294,7 +376,8 @@ mod tests {
         let (w, v, g) = (values(len, 1), values(len, 2), values(len, 3));
         let (mut w_out, mut v_out) = (vec![9.0; len + 32], vec![9.0; len + 32]);
         let (w_range, v_range) = (w_skip..w_skip + len, v_skip..v_skip + len);
-        sgd_by(path, STEP, &w, &v, &g, &mut w_out[w_range.clone()], &mut v_out[v_range.clone()]);
+        let g = Summed::Numbers(&g);
+        sgd_by(path, STEP, &w, &v, g, &mut w_out[w_range.clone()], &mut v_out[v_range.clone()]);
         let outside = |i: usize, range: &std::ops::Range<usize>| !range.contains(&i);
         assert!((0..len + 32).filter(|&i| outside(i, &w_range)).all(|i| w_out[i] == 9.0));
         assert!((0..len + 32).filter(|&i| outside(i, &v_range)).all(|i| v_out[i] == 9.0));
@@ -328,6 +411,27 @@ mod tests {
     }
 
     #[test]
+    fn every_path_reads_multiples_as_the_numbers_that_they_are() {
+        let unit = 2f32.powi(-27);
+        for path in [Path::Scalar, Path::Sse2, Path::Avx].into_iter().filter(|p| p.available()) {
+            for len in 0..50 {
+                let (w, v) = (values(len, 1), values(len, 2));
+                let word = |i: u32| i.wrapping_mul(2_654_435_761).cast_signed() >> (i % 29);
+                let sums: Vec<i32> = (1..=len as u32).map(word).collect();
+                let mut numbers = vec![0.0; len];
+                crate::fixed::load(&sums, &mut numbers, unit);
+                let of = |g: Summed<'_>| {
+                    let (mut w_out, mut v_out) = (vec![9.0; len], vec![9.0; len]);
+                    assert!(sgd_by(path, STEP, &w, &v, g, &mut w_out, &mut v_out));
+                    (bits(&w_out), bits(&v_out))
+                };
+                let expected = of(Summed::Numbers(&numbers));
+                assert_eq!(of(Summed::Multiples(&sums, unit)), expected, "{path:?} {len}");
+            }
+        }
+    }
+
+    #[test]
     fn every_path_notices_a_weight_or_momentum_that_is_no_number() {
         let still = SgdStep { learning_rate: 0.0, momentum: 1.0, weight_decay: 0.0, scale: 1.0 };
         let far = SgdStep { learning_rate: 8.0, ..still };
@@ -341,7 +445,8 @@ mod tests {
                     let (w, mut momentum, mut gradient) = ([1.0; 32], [0.0; 32], [0.0; 32]);
                     (momentum[at], gradient[at]) = (v, g);
                     let (mut w_out, mut v_out) = ([0.0; 32], [0.0; 32]);
-                    let told = sgd_by(path, step, &w, &momentum, &gradient, &mut w_out, &mut v_out);
+                    let sums = Summed::Numbers(&gradient);
+                    let told = sgd_by(path, step, &w, &momentum, sums, &mut w_out, &mut v_out);
                     assert_eq!(told, finite, "{path:?} {step:?} {v} {g} at {at}");
                     assert_eq!(told, w_out.iter().chain(&v_out).all(|value| value.is_finite()));
                 }
@@ -361,6 +466,7 @@ mod tests {
     #[test]
     #[should_panic(expected = "one length")]
     fn slices_of_different_lengths_are_refused() {
-        sgd(STEP, &[0.0; 4], &[0.0; 4], &[0.0; 3], &mut [0.0; 4], &mut [0.0; 4]);
+        let g = Summed::Numbers(&[0.0; 3]);
+        sgd(STEP, &[0.0; 4], &[0.0; 4], g, &mut [0.0; 4], &mut [0.0; 4]);
     }
 }

@@ -77,7 +77,7 @@ impl Buffers {
             send: vec![1.0; length],
             sum: vec![0.0; length],
             integers: vec![0; length],
-            received: vec![0; length.min(BUCKET)],
+            received: vec![0; length],
             recv: vec![0.0; length],
         }
     }
@@ -107,11 +107,10 @@ impl Buffers {
 
     fn reproducible_sum(&mut self, comm: &mut dyn Communicator) -> Result<(), CommError> {
         let parts = self.send.chunks(BUCKET).zip(self.integers.chunks_mut(BUCKET));
-        for ((send, sum), recv) in parts.zip(self.recv.chunks_mut(BUCKET)) {
+        // The update reads the integers as they are.
+        for ((send, sum), recv) in parts.zip(self.received.chunks_mut(BUCKET)) {
             fixed::add(sum, send, SCALE);
-            let received = &mut self.received[..sum.len()];
-            comm.all_reduce(Elements::I32(sum, received), ReduceOp::Sum)?;
-            fixed::load(received, recv, 1.0 / SCALE);
+            comm.all_reduce(Elements::I32(sum, recv), ReduceOp::Sum)?;
         }
         Ok(())
     }

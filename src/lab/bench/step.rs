@@ -14,6 +14,7 @@ use crate::cluster::resident::Slots;
 use crate::config::{Config, Device};
 use crate::engine::{self, Compute, Flat};
 use crate::model::{Layout, catalogue, init, layout};
+use crate::train::compute::gradients::Gradients;
 use crate::train::state::parts::{self, PARAMETERS, STATISTICS};
 use crate::train::update::optimizer::{Optimizer, statistics_momentum};
 
@@ -180,7 +181,7 @@ impl Ours {
         self.optimizer.apply(
             current,
             next,
-            gradients,
+            Gradients::Plain(gradients),
             count as u64,
             LEARNING_RATE,
             statistics,

@@ -38,7 +38,7 @@ pub(super) enum Words {
 pub enum Complete<'a> {
     /// Plain sums.
     Plain(&'a [f32]),
-    /// Sums that do not depend on their grouping; `GradientSum::load` says what they are.
+    /// Sums that do not depend on their grouping, in the units of `GradientSum::blocks`.
     Fixed(&'a [i32]),
     /// The same of batch statistics; `fixed_point::load_statistics` says what they are.
     Wide(&'a [i64]),

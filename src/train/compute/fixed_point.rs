@@ -49,8 +49,15 @@ impl Unit {
     const SMALLEST: Self = Self(-120);
     const LARGEST: Self = Self(120);
 
-    fn value(self) -> f32 {
+    /// As a number.
+    pub fn value(self) -> f32 {
         2f32.powi(self.0)
+    }
+
+    /// Two to this power.
+    #[cfg(test)]
+    pub fn of(exponent: i32) -> Self {
+        Self(exponent)
     }
 
     /// `sum = values` in multiples; gives what they reach.

@@ -10,7 +10,7 @@ use std::time::Duration;
 use crate::model::{Layout, TensorKind};
 
 use crate::train::compute::bucket_sum::{Blocks, Complete, Words};
-use crate::train::compute::fixed_point::{BLOCK, Grid};
+use crate::train::compute::fixed_point::{BLOCK, Grid, Unit};
 
 /// How often a worker that waits for its turn looks up.
 const WAKE_EVERY: Duration = Duration::from_millis(20);
@@ -228,14 +228,25 @@ impl GradientSum {
         all
     }
 
-    /// What all ranks' sum of a reproducible bucket is as numbers.
-    pub fn load(&self, bucket: usize, sum: &[i32], values: &mut [f32]) {
-        let bucket = &self.buckets[bucket];
-        if let Words::Fixed { units, .. } = &bucket.lock().sum {
-            for (unit, range) in units.iter().zip(&bucket.blocks.ranges) {
-                unit.load(&sum[range.clone()], &mut values[range.clone()]);
+    /// Whether the sums do not depend on their grouping.
+    pub fn is_reproducible(&self) -> bool {
+        self.buckets.iter().any(|bucket| !bucket.lock().sum.ordered())
+    }
+
+    /// Where every block of reproducible sums lies, in the order of their elements, and its unit
+    /// on this grid. Nothing of plain sums.
+    pub fn blocks(&self, grid: &Grid) -> Vec<(Range<usize>, Unit)> {
+        let mut all = Vec::new();
+        for bucket in self.buckets.iter().rev() {
+            if matches!(bucket.lock().sum, Words::Fixed { .. }) {
+                let (start, first) = (bucket.range.start, bucket.blocks.first);
+                let ranges = bucket.blocks.ranges.iter().enumerate();
+                all.extend(ranges.map(|(number, range)| {
+                    (start + range.start..start + range.end, grid.unit(first + number))
+                }));
             }
         }
+        all
     }
 
     /// Lets every waiting worker go.
@@ -396,10 +407,10 @@ mod tests {
             let sum: Vec<i64> = parts.map(|((a, b), c)| a + b + c).collect();
             assert_eq!(sum, whole[bucket]);
         }
-        let mut values = [0.0; 3];
-        let integers: Vec<i32> = whole[0].iter().map(|&sum| sum.try_into().unwrap()).collect();
-        GradientSum::reproducible(&layout, 1).load(0, &integers, &mut values);
-        for (value, exact) in values.iter().zip([0.03, 0.1, 0.23]) {
+        let blocks = GradientSum::reproducible(&layout, 1).blocks(&Grid::default());
+        assert_eq!(blocks.iter().map(|(range, _)| range.clone()).collect::<Vec<_>>(), [0..2, 2..5]);
+        for (&sum, exact) in whole[0].iter().zip([0.03, 0.1, 0.23]) {
+            let value = sum as f32 * blocks[1].1.value();
             assert!((value - exact).abs() < 4.0 * 2f32.powi(-21), "{value} {exact}");
         }
     }

@@ -7,6 +7,7 @@ pub mod committed;
 pub mod fixed_point;
 pub mod free_run;
 pub mod gradient_sum;
+pub mod gradients;
 pub mod outage;
 pub mod pause;
 pub mod pool;

@@ -20,6 +20,7 @@ use crate::train::state::rank::Rank;
 use crate::train::state::replica::Replica;
 
 pub mod asynchronous;
+mod received;
 pub mod synchronous;
 
 /// How often the start of the workers is looked at, after a repair.

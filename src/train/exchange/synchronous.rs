@@ -17,8 +17,10 @@ use crate::data::tally::{self, Counting, Counts};
 use crate::train::TrainError;
 use crate::train::compute::bucket_sum::Complete;
 use crate::train::compute::fixed_point::{self, Grid, GridChoice};
+use crate::train::compute::gradients::Gradients;
 use crate::train::compute::pool::Pool;
 use crate::train::compute::totals::Totals;
+use crate::train::exchange::received::Received;
 use crate::train::exchange::{Context, Exchange, Sums, measure_begin};
 use crate::train::state::replica::Replica;
 use crate::train::update::optimizer::{Optimizer, statistics_momentum};
@@ -33,18 +35,15 @@ pub struct Synchronous {
     schedule: Schedule,
     base_rate: f64,
     steps_total: Option<u64>,
-    /// Sums over all ranks: `parameters | statistics`.
-    received: Vec<f32>,
-    parameters: usize,
+    received: Received,
     /// The step whose micro-batches are computed (or being computed), and of which owners.
     under_way: Option<(u64, BTreeSet<u32>)>,
     /// What the workers had been busy when it was begun.
     busy_before: u64,
     /// What reading had taken when the last step was committed, and in the one under way.
     counts: Counting,
-    /// Reproducible sums: all ranks' integers of one bucket, and of the batch statistics.
-    integers: Vec<i32>,
-    wide: Vec<i64>,
+    /// Whether what was reduced last holds something infinite or undefined.
+    not_a_number: bool,
     /// The grid of the step under way, where the position's did not hold it.
     again: Option<Grid>,
     /// The grid of the step that follows the one summed last.
@@ -59,24 +58,6 @@ struct Reduced {
     /// None of plain sums.
     verdict: Option<GridChoice>,
     rank_micros: Vec<u64>,
-}
-
-/// What a bucket's sum was sent as.
-#[derive(Clone, Copy)]
-enum Format {
-    Plain,
-    Fixed,
-    Wide,
-}
-
-impl Format {
-    fn of(sum: Complete<'_>) -> Self {
-        match sum {
-            Complete::Plain(_) => Self::Plain,
-            Complete::Fixed(_) => Self::Fixed,
-            Complete::Wide(_) => Self::Wide,
-        }
-    }
 }
 
 /// Whether a step's computing was started now, or is (being) done already.
@@ -95,8 +76,7 @@ impl Synchronous {
         steps_total: Option<u64>,
     ) -> Self {
         let layout = &pool.shared.layout;
-        let parameters = layout.parameters;
-        let received = vec![0.0; parameters + layout.statistics];
+        let received = Received::of(&pool.shared.sum, layout);
         let statistics_momentum = statistics_momentum(&pool.shared.graph, layout);
         let (schedule, base_rate) = rates;
         Self {
@@ -108,12 +88,10 @@ impl Synchronous {
             base_rate,
             steps_total,
             received,
-            parameters,
             under_way: None,
             busy_before: 0,
             counts: Counting::default(),
-            integers: Vec::new(),
-            wide: Vec::new(),
+            not_a_number: false,
             again: None,
             following: Grid::default(),
         }
@@ -150,36 +128,20 @@ impl Synchronous {
     }
 
     fn reduce_buckets(&mut self, context: &mut Context<'_>) -> Result<(), TrainError> {
-        let (pool, integers, wide) = (&self.pool, &mut self.integers, &mut self.wide);
+        let (pool, received) = (&self.pool, &mut self.received);
         let sum = &pool.shared.sum;
         for bucket in 0..sum.buckets() {
             context.replica.at(Point::InStep);
             // A death is answered at once, not when this rank has computed its part: its workers
             // go on while the world is repaired.
             sum.await_complete(bucket, || pool.failure().or_else(|| context.lost_rank()))?;
-            let received = &mut self.received[sum.range(bucket)];
             let reduce = |send: Complete<'_>| {
                 let middle = bucket == sum.buckets() / 2;
                 context.replica.at(if middle { Point::InAllReduce } else { Point::InBucket });
-                let elements = match send {
-                    Complete::Plain(send) => Elements::F32(send, &mut *received),
-                    Complete::Fixed(send) => {
-                        integers.resize(send.len(), 0);
-                        Elements::I32(send, integers)
-                    }
-                    Complete::Wide(send) => {
-                        wide.resize(send.len(), 0);
-                        Elements::I64(send, wide)
-                    }
-                };
-                let format = Format::of(send);
-                context.comm.all_reduce(elements, ReduceOp::Sum).map(|()| format)
+                let elements = received.elements(send, sum.range(bucket));
+                context.comm.all_reduce(elements, ReduceOp::Sum)
             };
-            match sum.with_complete(bucket, reduce).map_err(TrainError::Comm)? {
-                Format::Plain => {}
-                Format::Fixed => sum.load(bucket, integers, received),
-                Format::Wide => fixed_point::load_statistics(wide, received),
-            }
+            sum.with_complete(bucket, reduce).map_err(TrainError::Comm)?;
         }
         Ok(())
     }
@@ -223,6 +185,7 @@ impl Exchange for Synchronous {
         self.reduce_buckets(context)?;
         let reduced = self.reduce_totals(context)?;
         let Reduced { mut totals, counts, staged, verdict, rank_micros } = reduced;
+        self.not_a_number = verdict == Some(GridChoice::NotANumber);
         let again = match verdict {
             None => None,
             Some(GridChoice::Holds(following)) => {
@@ -231,8 +194,7 @@ impl Exchange for Synchronous {
             }
             Some(GridChoice::Again(grid)) => Some(grid),
             Some(GridChoice::NotANumber) => {
-                // What a plain sum would hold, and the same on every rank.
-                self.received.fill(f32::NAN);
+                // A plain sum would hold it, and the same on every rank.
                 totals.non_finite = totals.non_finite.max(1);
                 self.following.clone_from(&context.replica.position.grid);
                 None
@@ -246,7 +208,10 @@ impl Exchange for Synchronous {
     fn apply(&mut self, replica: &mut Replica, world: &World, sums: &Sums) -> Committed {
         let rate = self.learning_rate(replica);
         let step = replica.position.step;
-        let (gradients, statistics) = self.received.split_at(self.parameters);
+        let grid = self.again.as_ref().unwrap_or(&replica.position.grid);
+        let blocks = self.pool.shared.sum.blocks(grid);
+        let (gradients, statistics) = self.received.sums(&blocks);
+        let gradients = if self.not_a_number { Gradients::NotANumber } else { gradients };
         let zero_update = {
             let mut slots = replica.slots.write().unwrap_or_else(PoisonError::into_inner);
             let (current, next) = slots.begin();

@@ -11,8 +11,9 @@ use thiserror::Error;
 use crate::cluster::resident::{SlotMut, SlotView};
 use crate::config::{self, Config, ExchangeKind, OptimizerKind};
 use crate::model::{Graph, LayerKind, Layout, TensorKind, TensorSpec};
+use crate::train::compute::gradients::Gradients;
 use crate::train::state::parts::{AVERAGE, EXP_AVG, EXP_AVG_SQ, MOMENTUM, PARAMETERS, STATISTICS};
-use crate::train::update::rules::{self, AdamW, Read, Step};
+use crate::train::update::rules::{self, AdamW, Read, Squares, Step};
 
 /// A setting that cannot be followed.
 #[derive(Debug, Clone, PartialEq, Error)]
@@ -188,7 +189,7 @@ impl Optimizer {
         &self,
         current: SlotView<'_>,
         mut next: SlotMut<'_>,
-        gradients: &[f32],
+        gradients: Gradients<'_>,
         count: u64,
         learning_rate: f64,
         batch_statistics_sums: &[f32],
@@ -196,11 +197,11 @@ impl Optimizer {
     ) -> bool {
         assert_eq!(batch_statistics_sums.len(), self.statistics_len, "a sum for every statistic");
         assert_eq!(statistics_momentum.len(), self.statistics.len(), "one momentum a tensor");
-        assert_eq!(gradients.len(), current.part(PARAMETERS).len(), "a gradient each");
-        if count == 0 {
+        let Some(summed) = gradients.parameters().filter(|_| count > 0) else {
             next.copy_from(&current);
-            return true;
-        }
+            return count == 0;
+        };
+        assert_eq!(summed, current.part(PARAMETERS).len(), "a gradient each");
         let scale = (1.0 / count as f64) as f32;
         let gradient = self.gradient_scale(gradients, count);
         let scales = Scales { update: current.step + 1, learning_rate, gradient };
@@ -231,11 +232,11 @@ impl Optimizer {
     /// What summed gradients are multiplied by: one over the samples, less where the norm of the
     /// whole mean gradient is too long. The norm is taken of the sum over all ranks, tensor by
     /// tensor, so that it has the same bits on each.
-    fn gradient_scale(&self, gradients: &[f32], count: u64) -> f32 {
+    fn gradient_scale(&self, gradients: Gradients<'_>, count: u64) -> f32 {
         let mean = 1.0 / count as f64;
         let Some(clip_norm) = self.clip_norm else { return mean as f32 };
         let trained = self.segments.iter().filter(|(_, rule)| *rule != Rule::Kept);
-        let squares = trained.map(|(range, _)| rules::sum_of_squares(&gradients[range.clone()]));
+        let squares = trained.map(|(range, _)| rules::squares(gradients, range));
         let norm = squares.sum::<f64>().sqrt() * mean;
         (mean * rules::clip_factor(norm, clip_norm)) as f32
     }
@@ -245,10 +246,10 @@ impl Optimizer {
         &self,
         current: &SlotView<'_>,
         next: &mut SlotMut<'_>,
-        gradients: &[f32],
+        gradients: Gradients<'_>,
         scales: Scales,
     ) -> bool {
-        let weights = current.part(PARAMETERS);
+        let w = current.part(PARAMETERS);
         match self.method {
             Method::AdamW { betas, epsilon } => {
                 let scalars = AdamW::new(betas, epsilon, scales.update);
@@ -256,33 +257,33 @@ impl Optimizer {
                 let [w_out, m_out, q_out] = next.lend([PARAMETERS, EXP_AVG, EXP_AVG_SQ]);
                 self.over_segments(scales, |range, _, step| {
                     let at = range.clone();
-                    let (w, g) = (&weights[at.clone()], &gradients[at.clone()]);
-                    let moments = [&m[at.clone()], &q[at.clone()]];
-                    let (m_out, q_out) = (&mut m_out[at.clone()], &mut q_out[at.clone()]);
                     let Some(step) = step else {
-                        w_out[at].copy_from_slice(w);
-                        m_out.copy_from_slice(moments[0]);
-                        q_out.copy_from_slice(moments[1]);
+                        w_out[at.clone()].copy_from_slice(&w[at.clone()]);
+                        m_out[at.clone()].copy_from_slice(&m[at.clone()]);
+                        q_out[at.clone()].copy_from_slice(&q[at]);
                         return true;
                     };
-                    let read = Read { w, g };
-                    rules::adamw(step, scalars, read, moments, &mut w_out[at], [m_out, q_out])
+                    let mut sound = true;
+                    gradients.numbers(at, |at, g| {
+                        let read = Read { w: &w[at.clone()], g };
+                        let moments = [&m[at.clone()], &q[at.clone()]];
+                        let out = [&mut m_out[at.clone()], &mut q_out[at.clone()]];
+                        sound &= rules::adamw(step, scalars, read, moments, &mut w_out[at], out);
+                    });
+                    sound
                 })
             }
             Method::Sgd { .. } | Method::Nesterov { .. } | Method::Lars { .. } => {
-                let velocity = current.part(MOMENTUM);
+                let v = current.part(MOMENTUM);
                 let [w_out, v_out] = next.lend([PARAMETERS, MOMENTUM]);
                 self.over_segments(scales, |range, rule, step| {
                     let at = range.clone();
-                    let read = Read { w: &weights[at.clone()], g: &gradients[at.clone()] };
-                    let v = &velocity[at.clone()];
-                    let out = (&mut w_out[at.clone()], &mut v_out[at]);
                     let Some(step) = step else {
-                        out.0.copy_from_slice(read.w);
-                        out.1.copy_from_slice(v);
+                        w_out[at.clone()].copy_from_slice(&w[at.clone()]);
+                        v_out[at.clone()].copy_from_slice(&v[at]);
                         return true;
                     };
-                    self.with_velocity(rule, step, read, v, out)
+                    self.with_velocity((at, rule, step), gradients, (w, v), (w_out, v_out))
                 })
             }
         }
@@ -291,28 +292,43 @@ impl Optimizer {
     /// One run of elements, by a rule that keeps a velocity.
     fn with_velocity(
         &self,
-        rule: Rule,
-        step: Step,
-        read: Read<'_>,
-        v: &[f32],
+        (range, rule, step): (Range<usize>, Rule, Step),
+        gradients: Gradients<'_>,
+        (w, v): (&[f32], &[f32]),
         (w_out, v_out): (&mut [f32], &mut [f32]),
     ) -> bool {
+        let mut sound = true;
         match self.method {
-            Method::Nesterov { momentum } => {
-                rules::nesterov(step, momentum, read, v, (w_out, v_out))
-            }
+            Method::Nesterov { momentum } => gradients.numbers(range, |at, g| {
+                let read = Read { w: &w[at.clone()], g };
+                let out = (&mut w_out[at.clone()], &mut v_out[at.clone()]);
+                sound &= rules::nesterov(step, momentum, read, &v[at], out);
+            }),
             Method::Lars { momentum, trust } => {
-                let adapted = matches!(rule, Rule::Trained { adapted: Some(_), .. });
-                let local = if adapted { rules::trust_ratio(step, trust, read) } else { 1.0 };
-                rules::lars(step, (momentum, local), read, v, (w_out, v_out))
+                let local = match rule {
+                    Rule::Trained { adapted: Some(_), .. } => {
+                        let weights = Squares::of(&w[range.clone()]);
+                        rules::trust_ratio(step, trust, weights, rules::squares(gradients, &range))
+                    }
+                    _ => 1.0,
+                };
+                gradients.numbers(range, |at, g| {
+                    let read = Read { w: &w[at.clone()], g };
+                    let out = (&mut w_out[at.clone()], &mut v_out[at.clone()]);
+                    sound &= rules::lars(step, (momentum, local), read, &v[at], out);
+                });
             }
             Method::Sgd { momentum } => {
                 let Step { learning_rate, weight_decay, scale } = step;
                 let step = SgdStep { learning_rate, momentum, weight_decay, scale };
-                stream::sgd(step, read.w, v, read.g, w_out, v_out)
+                gradients.pieces(range, |at, g| {
+                    let (w, v) = (&w[at.clone()], &v[at.clone()]);
+                    sound &= stream::sgd(step, w, v, g, &mut w_out[at.clone()], &mut v_out[at]);
+                });
             }
             Method::AdamW { .. } => unreachable!("AdamW keeps no velocity"),
         }
+        sound
     }
 
     /// Every segment with its scalars; none for what stays. Whether all were finite.
@@ -403,7 +419,8 @@ mod tests {
         let optimizer = Optimizer::new(&settings(), &layout(), &freeze);
         let gradients: Vec<f32> = (0..33).map(|i| (i as f32).sin() * 4.0).collect();
         let (current, next) = slots.begin();
-        optimizer.apply(current, next, &gradients, count, 0.1, &[8.0; 5], &[0.1, 0.5]);
+        let gradients = Gradients::Plain(&gradients);
+        optimizer.apply(current, next, gradients, count, 0.1, &[8.0; 5], &[0.1, 0.5]);
         slots.commit(1, 0, &[]);
         slots
     }

@@ -2,6 +2,10 @@
 //! tensor before. Each is a pure function of numbers: one operation at a time, never fused, sums in
 //! an order that depends on the length alone, so that all ranks get the same bits.
 
+use std::ops::Range;
+
+use crate::train::compute::gradients::Gradients;
+
 /// The scalars of a step that every rule takes.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Step {
@@ -65,15 +69,21 @@ pub fn lars(
     sound
 }
 
-/// LARS' own rate of a tensor (Algorithm 1): `trust * |w| / (|g| + decay * |w|)`. 1 where weights
-/// or gradients are all zero: nothing is known of their scale.
-pub fn trust_ratio(step: Step, trust: f64, Read { w, g }: Read<'_>) -> f32 {
-    let weights = sum_of_squares(w).sqrt();
-    let gradients = sum_of_squares(g).sqrt() * f64::from(step.scale);
+/// LARS' own rate of a tensor (Algorithm 1): `trust * |w| / (|g| + decay * |w|)`, of both sums of
+/// squares. 1 where weights or gradients are all zero: nothing is known of their scale.
+pub fn trust_ratio(step: Step, trust: f64, w: f64, g: f64) -> f32 {
+    let (weights, gradients) = (w.sqrt(), g.sqrt() * f64::from(step.scale));
     match weights > 0.0 && gradients > 0.0 {
         true => (trust * weights / (gradients + f64::from(step.weight_decay) * weights)) as f32,
         false => 1.0,
     }
+}
+
+/// The sum of squares of a run of summed gradients.
+pub fn squares(gradients: Gradients<'_>, range: &Range<usize>) -> f64 {
+    let mut squares = Squares::default();
+    gradients.numbers(range.clone(), |_, g| squares.add(g));
+    squares.total()
 }
 
 /// AdamW's scalars of a step.
@@ -162,20 +172,33 @@ pub fn clip_factor(norm: f64, clip_norm: f64) -> f64 {
 /// Partial sums that processors can add side by side.
 const LANES: usize = 8;
 
-/// The sum of squares, in an order that depends on the length alone.
-pub fn sum_of_squares(values: &[f32]) -> f64 {
-    let mut lanes = [0.0f64; LANES];
-    let chunks = values.chunks_exact(LANES);
-    let rest = chunks.remainder();
-    for chunk in chunks {
-        for (lane, &value) in lanes.iter_mut().zip(chunk) {
-            *lane += f64::from(value) * f64::from(value);
+/// A sum of squares, in an order that depends on the number of elements alone.
+#[derive(Debug, Default)]
+pub struct Squares([f64; LANES]);
+
+impl Squares {
+    /// Adds these elements. All calls but the last bring a multiple of 8.
+    pub fn add(&mut self, values: &[f32]) {
+        let chunks = values.chunks_exact(LANES);
+        let rest = chunks.remainder();
+        for chunk in chunks.chain([rest]) {
+            for (lane, &value) in self.0.iter_mut().zip(chunk) {
+                *lane += f64::from(value) * f64::from(value);
+            }
         }
     }
-    for (lane, &value) in lanes.iter_mut().zip(rest) {
-        *lane += f64::from(value) * f64::from(value);
+
+    /// The sum of all that was added.
+    pub fn total(&self) -> f64 {
+        self.0.iter().sum()
     }
-    lanes.iter().sum()
+
+    /// Of one run of elements.
+    pub fn of(values: &[f32]) -> f64 {
+        let mut squares = Self::default();
+        squares.add(values);
+        squares.total()
+    }
 }
 
 #[cfg(test)]
@@ -193,8 +216,13 @@ mod tests {
     fn sums_of_squares_hold_every_element_once() {
         for len in 0..40 {
             let values: Vec<f32> = (0..len).map(|i| i as f32).collect();
-            let expected = (0..len).map(|i| f64::from(i * i)).sum::<f64>();
-            assert_eq!(sum_of_squares(&values), expected, "{len}");
+            let expected = (0..len as u32).map(|i| f64::from(i * i)).sum::<f64>();
+            assert_eq!(Squares::of(&values), expected, "{len}");
+            let (left, right) = values.split_at(len / 2 / 8 * 8);
+            let mut parts = Squares::default();
+            parts.add(left);
+            parts.add(right);
+            assert_eq!(parts.total(), expected, "{len}");
         }
     }
 

@@ -4,6 +4,7 @@
 use crate::cluster::resident::Slots;
 use crate::config::{Config, Optimizer as Settings, OptimizerKind, Schedule, ScheduleKind};
 use crate::model::{Layout, TensorKind, TensorSpec};
+use crate::train::compute::gradients::Gradients;
 use crate::train::state::parts::{self, AVERAGE, PARAMETERS};
 use crate::train::update::optimizer::Optimizer;
 use crate::train::update::schedule::learning_rate;
@@ -50,7 +51,7 @@ fn part_of(settings: &Settings, part: &str) -> Vec<f32> {
         assert!(optimizer.apply(
             current,
             next,
-            &gradients,
+            Gradients::Plain(&gradients),
             COUNT,
             settings.learning_rate,
             &[],

@@ -9,6 +9,7 @@ use kintsugi::model::{catalogue, layout};
 use kintsugi::observe::storage::FileSystem;
 use kintsugi::train::checkpoint::weights::{Given, Imported};
 use kintsugi::train::checkpoint::{Writer, weights};
+use kintsugi::train::compute::gradients::Gradients;
 use kintsugi::train::update::optimizer::Optimizer;
 use kintsugi_ffi::stream::{self, SgdStep};
 
@@ -19,7 +20,8 @@ fn train(slots: &mut Slots, from: u64, to: u64) {
         let gradients: Vec<f32> = (0..PARAMETERS as u64).map(gradient).collect();
         let sums = vec![step as f32; STATISTICS];
         let (current, next) = slots.begin();
-        optimizer.apply(current, next, &gradients, 96, 0.05, &sums, &[0.1, 0.1]);
+        let gradients = Gradients::Plain(&gradients);
+        optimizer.apply(current, next, gradients, 96, 0.05, &sums, &[0.1, 0.1]);
         slots.commit(step + 1, 0, &[]);
     }
 }
@@ -277,7 +279,7 @@ fn measure_streaming_against_ordinary_stores() {
                 step,
                 now.part(parts::PARAMETERS),
                 now.part(MOMENTUM),
-                &gradients,
+                stream::Summed::Numbers(&gradients),
                 w,
                 v,
             );
