@@ -92,6 +92,8 @@ fn arithmetic(graph: &Graph, at: usize) -> Cost {
         // An exponential counts as one.
         LayerKind::Sigmoid => (3 * to, 3 * to),
         LayerKind::Silu => (4 * to, 6 * to),
+        // Largest, difference, exponential, sum, quotient; product, sum, difference, product.
+        LayerKind::Softmax => (5 * to, 4 * to),
         LayerKind::Concat | LayerKind::Flatten => (0, 0),
     };
     Cost { forward_flops, backward_flops, ..Cost::default() }

@@ -120,21 +120,9 @@ fn file_layer(index: usize, mut table: toml::Table, classes: usize) -> Result<Fi
     let keys = table.len();
     let kind =
         LayerKind::deserialize(toml::Value::Table(table)).map_err(|error| at(&name, error))?;
-    let bare = matches!(
-        kind,
-        LayerKind::Relu
-            | LayerKind::Relu6
-            | LayerKind::Sigmoid
-            | LayerKind::Silu
-            | LayerKind::HardSigmoid
-            | LayerKind::HardSwish
-            | LayerKind::GlobalAvgPool
-            | LayerKind::Add
-            | LayerKind::Multiply
-            | LayerKind::Concat
-            | LayerKind::Flatten
-    );
-    if bare && keys > 1 {
+    // Serde takes any keys beside a kind that has none of its own.
+    let is_bare = toml::Table::try_from(&kind).is_ok_and(|own| own.len() == 1);
+    if is_bare && keys > 1 {
         return Err(at(&name, format!("`{}` takes no further keys", kind.name())));
     }
     Ok(FileLayer { name, kind, inputs, loss_weight })

@@ -39,6 +39,8 @@ pub enum LayerKind {
     HardSigmoid,
     /// `x hard_sigmoid(x)`.
     HardSwish,
+    /// Over channels, at each place (PyTorch's `Softmax(dim=1)`).
+    Softmax,
     MaxPool(MaxPool),
     AvgPool(AvgPool),
     GlobalAvgPool,

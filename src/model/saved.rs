@@ -70,7 +70,7 @@ impl LayerKind {
             Self::Conv(_) | Self::Linear { .. } => Saved { output: fused, ..Saved::INPUT },
             Self::Add => Saved { output: fused, ..Saved::NOTHING },
             // Their gradients are seen from their results.
-            Self::Relu | Self::Relu6 | Self::Sigmoid => Saved::OUTPUT,
+            Self::Relu | Self::Relu6 | Self::Sigmoid | Self::Softmax => Saved::OUTPUT,
             Self::Silu | Self::HardSigmoid | Self::HardSwish => Saved::INPUT,
             Self::Multiply => Saved { factor: true, auxiliary: &[Factor], ..Saved::INPUT },
             Self::BatchNorm { .. } => {

@@ -31,6 +31,7 @@ impl LayerKind {
             Self::Silu => "silu",
             Self::HardSigmoid => "hard_sigmoid",
             Self::HardSwish => "hard_swish",
+            Self::Softmax => "softmax",
             Self::MaxPool { .. } => "max_pool",
             Self::AvgPool { .. } => "avg_pool",
             Self::GlobalAvgPool => "global_avg_pool",
@@ -285,6 +286,7 @@ pub(in crate::model) fn output_shape(kind: &LayerKind, inputs: &[Shape]) -> Resu
         | LayerKind::Silu
         | LayerKind::HardSigmoid
         | LayerKind::HardSwish
+        | LayerKind::Softmax
         | LayerKind::Dropout { .. } => Ok(first),
     }
 }

@@ -125,6 +125,7 @@ impl Table {
             | LayerKind::Silu
             | LayerKind::HardSigmoid
             | LayerKind::HardSwish
+            | LayerKind::Softmax
             | LayerKind::GlobalAvgPool
             | LayerKind::Add
             | LayerKind::Multiply

@@ -341,6 +341,20 @@ fn functions_of_elements_agree_alone_and_shared() {
 }
 
 #[test]
+fn softmax_agrees_at_every_place_and_over_features() {
+    for channels in [6, 16, 20] {
+        let spatial = format!(
+            "[[layer]]\nkind = \"conv\"\nchannels = {channels}\nkernel = 1\n\
+             [[layer]]\nkind = \"softmax\""
+        );
+        around(&spatial, [3, 5, 4], 1);
+    }
+    let flat = "[[layer]]\nkind = \"flatten\"\n[[layer]]\nkind = \"linear\"\nfeatures = 9\n\
+                [[layer]]\nkind = \"softmax\"";
+    around(flat, [3, 4, 4], 2);
+}
+
+#[test]
 fn products_agree_per_element_and_per_channel() {
     let gate = |channels: usize, more: &str| {
         format!(

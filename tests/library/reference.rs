@@ -27,6 +27,19 @@ fn hard_sigmoid(x: f64) -> f64 {
     (x / 6.0 + 0.5).clamp(0.0, 1.0)
 }
 
+/// Over channels, at each place of each sample.
+fn softmax(x: &[f64], [channels, height, width]: Shape) -> Vec<f64> {
+    let (plane, mut result) = (height * width, vec![0.0; x.len()]);
+    for sample in (0..x.len()).step_by(channels * plane) {
+        for place in sample..sample + plane {
+            let at = |channel: usize| place + channel * plane;
+            let sum: f64 = (0..channels).map(|channel| x[at(channel)].exp()).sum();
+            (0..channels).for_each(|channel| result[at(channel)] = x[at(channel)].exp() / sum);
+        }
+    }
+    result
+}
+
 struct Pass<'a> {
     graph: &'a Graph,
     layout: &'a Layout,
@@ -147,6 +160,7 @@ impl Pass<'_> {
             LayerKind::Sigmoid => x.iter().map(|&v| sigmoid(v)).collect(),
             LayerKind::Silu => x.iter().map(|&v| v * sigmoid(v)).collect(),
             LayerKind::HardSigmoid => x.iter().map(|&v| hard_sigmoid(v)).collect(),
+            LayerKind::Softmax => softmax(x, node.shape),
             LayerKind::HardSwish => x.iter().map(|&v| v * hard_sigmoid(v)).collect(),
             LayerKind::MaxPool(pool) => {
                 let window = Window::of_pool(pool);

@@ -40,7 +40,7 @@ fn create(
         Op::Pointwise { .. } | Op::PointwiseBackward { .. } => {
             create_eltwise(engine, operation, attr, out)
         }
-        Op::LogSoftmax { .. } | Op::LogSoftmaxBackward { .. } => {
+        Op::Softmax { .. } | Op::SoftmaxBackward { .. } => {
             create_softmax(engine, operation, attr, out)
         }
         Op::Reorder { .. } | Op::Concat { .. } | Op::Binary { .. } => {

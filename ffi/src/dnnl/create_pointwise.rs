@@ -244,14 +244,14 @@ pub(super) fn create_softmax(
     out: &mut *mut sys::primitive_desc,
 ) -> Created {
     match operation {
-        Operation::LogSoftmax { direction, data } => {
+        Operation::Softmax { direction, form, data } => {
             // SAFETY: live handles.
             let status = unsafe {
                 sys::dnnl_softmax_forward_primitive_desc_create(
                     out,
                     engine,
                     direction.code(),
-                    sys::SOFTMAX_LOG,
+                    form.code(),
                     data.raw(),
                     data.raw(),
                     CLASS_AXIS,
@@ -260,13 +260,13 @@ pub(super) fn create_softmax(
             };
             ("softmax forward", status)
         }
-        Operation::LogSoftmaxBackward { diff, data, hint } => {
+        Operation::SoftmaxBackward { form, diff, data, hint } => {
             // SAFETY: live handles.
             let status = unsafe {
                 sys::dnnl_softmax_backward_primitive_desc_create(
                     out,
                     engine,
-                    sys::SOFTMAX_LOG,
+                    form.code(),
                     diff.raw(),
                     diff.raw(),
                     data.raw(),

@@ -14,7 +14,7 @@ pub mod sys;
 pub use buffer::{Buffer, Span};
 pub use memory::{Element, MemoryDesc, Order};
 pub use operation::{
-    Activation, Algorithm, Direction, Function, Lrn, Norm, Operation, Pooling, Window,
+    Activation, Algorithm, Direction, Function, Lrn, Norm, Operation, Pooling, SoftmaxForm, Window,
 };
 pub use primitive::{Arg, Context, Data, Primitive, PrimitiveDesc};
 pub use result::{Error, Status};

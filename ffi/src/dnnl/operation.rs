@@ -15,6 +15,24 @@ pub enum Direction {
     Inference,
 }
 
+/// What a softmax gives.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub enum SoftmaxForm {
+    Probabilities,
+    /// Their natural logarithms.
+    Logarithms,
+}
+
+impl SoftmaxForm {
+    pub(super) fn code(self) -> c_int {
+        match self {
+            Self::Probabilities => sys::SOFTMAX_ACCURATE,
+            Self::Logarithms => sys::SOFTMAX_LOG,
+        }
+    }
+}
+
 impl Direction {
     /// oneDNN's name of a forward pass for this.
     pub(super) fn code(self) -> c_int {
@@ -182,11 +200,13 @@ pub enum Operation<'a> {
         data: Md<'a>,
         hint: Hint<'a>,
     },
-    LogSoftmax {
+    Softmax {
         direction: Direction,
+        form: SoftmaxForm,
         data: Md<'a>,
     },
-    LogSoftmaxBackward {
+    SoftmaxBackward {
+        form: SoftmaxForm,
         diff: Md<'a>,
         data: Md<'a>,
         hint: Hint<'a>,

@@ -58,6 +58,7 @@ pub const POOLING_MAX: c_int = 0x1ff;
 pub const POOLING_AVG_INCLUDE_PADDING: c_int = 0x2ff;
 pub const POOLING_AVG_EXCLUDE_PADDING: c_int = 0x3ff;
 pub const LRN_ACROSS_CHANNELS: c_int = 0xaff;
+pub const SOFTMAX_ACCURATE: c_int = 0x30000;
 pub const SOFTMAX_LOG: c_int = 0x30001;
 pub const BINARY_ADD: c_int = 0x1fff0;
 pub const BINARY_MUL: c_int = 0x1fff1;

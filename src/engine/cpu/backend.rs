@@ -5,7 +5,7 @@ use std::rc::Rc;
 use kintsugi_ffi::dnnl::{self, Context, MemoryDesc, Operation as Op, PrimitiveDesc};
 
 use super::translation::{
-    activation, algorithm, direction, element, function, lrn, norm, pooling, role, window,
+    activation, algorithm, direction, element, form, function, lrn, norm, pooling, role, window,
 };
 use crate::engine::plan::operation::{
     Access, Argument, Backend, Choice, Kernel, Operation, Refusal, Role,
@@ -191,19 +191,20 @@ impl OneDnn {
                 let (direction, function) = (direction(way), function(f));
                 self.create(&Op::Pointwise { direction, function, data: &data })
             }
-            Operation::LogSoftmax { direction: way, data } => {
+            Operation::Softmax { direction: way, form: f, data } => {
                 let data = self.memory(data)?;
-                self.create(&Op::LogSoftmax { direction: direction(way), data: &data })
+                let (direction, form) = (direction(way), form(f));
+                self.create(&Op::Softmax { direction, form, data: &data })
             }
             Operation::PointwiseBackward { function: f, diff, data, hint } => {
                 let (diff, data) = (self.memory(diff)?, self.memory(data)?);
                 let (function, hint) = (function(f), &self.kernels[hint]);
                 self.create(&Op::PointwiseBackward { function, diff: &diff, data: &data, hint })
             }
-            Operation::LogSoftmaxBackward { diff, data, hint } => {
+            Operation::SoftmaxBackward { form: f, diff, data, hint } => {
                 let (diff, data) = (self.memory(diff)?, self.memory(data)?);
-                let hint = &self.kernels[hint];
-                self.create(&Op::LogSoftmaxBackward { diff: &diff, data: &data, hint })
+                let (form, hint) = (form(f), &self.kernels[hint]);
+                self.create(&Op::SoftmaxBackward { form, diff: &diff, data: &data, hint })
             }
             _ => unreachable!("dispatched by `primitive`"),
         }
@@ -272,8 +273,8 @@ impl OneDnn {
             | Asked::LinearBackwardWeights { .. } => self.linear(operation),
             Asked::Pointwise { .. }
             | Asked::PointwiseBackward { .. }
-            | Asked::LogSoftmax { .. }
-            | Asked::LogSoftmaxBackward { .. } => self.pointwise(operation),
+            | Asked::Softmax { .. }
+            | Asked::SoftmaxBackward { .. } => self.pointwise(operation),
             Asked::Pool { .. } | Asked::PoolBackward { .. } => self.pool(operation),
             Asked::Lrn { .. }
             | Asked::LrnBackward { .. }

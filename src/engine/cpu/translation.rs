@@ -4,7 +4,7 @@ use kintsugi_ffi::dnnl;
 
 use crate::engine::error::EngineError;
 use crate::engine::plan::operation::{
-    Algorithm, Direction, Function, Lrn, Norm, Pooling, Refusal, Role, Window,
+    Algorithm, Direction, Function, Lrn, Norm, Pooling, Refusal, Role, SoftmaxForm, Window,
 };
 use crate::engine::plan::placement::{self, Span};
 use crate::engine::plan::tensor::ElementType;
@@ -106,6 +106,14 @@ pub fn function(function: Function) -> dnnl::Function {
         Function::HardSigmoid => dnnl::Function::HardSigmoid,
         Function::HardSwish => dnnl::Function::HardSwish,
         Function::Scale(factor) => dnnl::Function::Scale(factor),
+    }
+}
+
+/// What a softmax gives.
+pub fn form(form: SoftmaxForm) -> dnnl::SoftmaxForm {
+    match form {
+        SoftmaxForm::Probabilities => dnnl::SoftmaxForm::Probabilities,
+        SoftmaxForm::Logarithms => dnnl::SoftmaxForm::Logarithms,
     }
 }
 

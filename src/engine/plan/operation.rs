@@ -54,6 +54,15 @@ pub enum Pooling {
     AverageInside,
 }
 
+/// What a softmax gives.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub enum SoftmaxForm {
+    Probabilities,
+    /// Their natural logarithms.
+    Logarithms,
+}
+
 /// What becomes of each element.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Function {
@@ -220,11 +229,14 @@ pub enum Operation<'a> {
         data: &'a Desc,
         hint: Kernel,
     },
-    LogSoftmax {
+    /// Over the second dimension.
+    Softmax {
         direction: Direction,
+        form: SoftmaxForm,
         data: &'a Desc,
     },
-    LogSoftmaxBackward {
+    SoftmaxBackward {
+        form: SoftmaxForm,
         diff: &'a Desc,
         data: &'a Desc,
         hint: Kernel,
@@ -279,7 +291,7 @@ impl Operation<'_> {
         let with = |roles: &[Role], more: Option<Role>| [roles, more.as_slice()].concat();
         let (read, written) = match self {
             Self::Reorder { .. } | Self::Cut { .. } => (vec![Src], vec![Dst]),
-            Self::Pointwise { .. } | Self::LogSoftmax { .. } => (vec![Src], vec![Dst]),
+            Self::Pointwise { .. } | Self::Softmax { .. } => (vec![Src], vec![Dst]),
             Self::Concat { sources, .. } => ((0..sources.len()).map(Source).collect(), vec![Dst]),
             Self::Binary { .. } => (vec![Src, Src1], vec![Dst]),
             Self::Conv { bias, .. } | Self::Linear { bias, .. } => {
@@ -295,7 +307,7 @@ impl Operation<'_> {
             Self::PointwiseBackward { function, .. } if !function.is_seen_from_result() => {
                 (vec![Src, DiffDst], vec![DiffSrc])
             }
-            Self::PointwiseBackward { .. } | Self::LogSoftmaxBackward { .. } => {
+            Self::PointwiseBackward { .. } | Self::SoftmaxBackward { .. } => {
                 (vec![Dst, DiffDst], vec![DiffSrc])
             }
             Self::Pool { .. } | Self::Lrn { .. } => (vec![Src], vec![Dst, Workspace]),

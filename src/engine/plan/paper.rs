@@ -52,8 +52,8 @@ fn desc(operation: &Operation<'_>, role: Role) -> Option<Desc> {
             Role::DiffBias => diff_bias.and_then(plain),
             _ => plain(diff_weights),
         },
-        Op::Pointwise { data, .. } | Op::LogSoftmax { data, .. } => plain(data),
-        Op::PointwiseBackward { data, .. } | Op::LogSoftmaxBackward { data, .. } => plain(data),
+        Op::Pointwise { data, .. } | Op::Softmax { data, .. } => plain(data),
+        Op::PointwiseBackward { data, .. } | Op::SoftmaxBackward { data, .. } => plain(data),
         Op::Pool { direction, kind, src, dst, .. } => match role {
             Role::Src => plain(src),
             Role::Workspace if (direction, kind) == (Direction::Training, Pooling::Max) => {

@@ -127,16 +127,25 @@ pub(super) fn concat<'a>(state: &mut State<'a>, node: &Node<'a>) -> Found<'a> {
     state.layer(LayerKind::Concat, &flows.iter().collect::<Vec<_>>(), Vec::new())
 }
 
-/// At the end, over the classes: the loss has it in it, and it moves no class before another.
+/// Over channels, at each place. At the end, over the classes, it is left out: the loss has it in
+/// it, and it moves no class before another.
 pub(super) fn softmax<'a>(state: &mut State<'a>, node: &Node<'a>) -> Found<'a> {
     let flow = state.plain_flow(node, 0)?;
-    let last = |output: &str| state.model.outputs.iter().any(|end| end.name == output);
-    let axis = integer(node, "axis", -1)?;
-    if !node.outputs.first().is_some_and(|output| last(output)) || flow.dims.len() != 2 {
-        return Err("it is taken over the classes only, as the last node".into());
+    let is_end = |output: &&str| state.model.outputs.iter().any(|end| end.name == *output);
+    // Before the 13th operator set it was over all values from an axis on, the first without one.
+    let is_old = state.model.opset.is_some_and(|version| version < 13);
+    let rank = flow.dims.len() as i64;
+    let axis = integer(node, "axis", if is_old { 1 } else { -1 })?;
+    let means_channels = axis == 1 || axis == 1 - rank;
+    if !means_channels || (is_old && state.shape(&flow)[1..] != [1, 1]) {
+        let shape = super::value::shown(&flow.dims);
+        return Err(format!("axis = {axis} of {shape}: over channels (1) it is taken only"));
     }
-    match axis {
-        1 | -1 => Ok(Value::Flow(flow)),
-        axis => Err(format!("axis = {axis}: over the classes (1) it is taken only")),
+    match (rank, node.op) {
+        (2, _) if node.outputs.first().is_some_and(|output| is_end(&output)) => {
+            Ok(Value::Flow(flow))
+        }
+        (_, "Softmax") => state.layer(LayerKind::Softmax, &[&flow], Vec::new()),
+        _ => Err("it is taken over the classes only, as the last node".into()),
     }
 }

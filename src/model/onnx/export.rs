@@ -290,6 +290,7 @@ impl Writer<'_> {
                 self.simple(node, "HardSigmoid", &[], &slope)
             }
             LayerKind::HardSwish => self.simple(node, "HardSwish", &[], &[]),
+            LayerKind::Softmax => self.simple(node, "Softmax", &[], &[integer("axis", 1)]),
             LayerKind::MaxPool(pool) => {
                 let settings = self.window(node, &pool);
                 self.spatial(node, "MaxPool", &[], &settings)

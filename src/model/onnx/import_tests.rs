@@ -154,6 +154,34 @@ fn norms_that_an_exporter_has_merged_are_copied() {
     assert_eq!(names, ["global_avg_pool", "n", "n_2", "flatten"]);
 }
 
+fn softmax(input: &str, output: &str, axis: i64) -> Message {
+    let axis = Message::default().text(1, "axis").integer(3, axis).integer(20, 2);
+    node("Softmax", &[input], output).within(5, &axis)
+}
+
+#[test]
+fn a_softmax_over_channels_is_a_layer_and_over_the_classes_at_the_end_is_none() {
+    let nodes = [
+        softmax("x", "s", 1),
+        node("Mul", &["x", "s"], "m"),
+        node("GlobalAveragePool", &["m"], "p"),
+        softmax("p", "q", -3),
+        node("Flatten", &["q"], "f"),
+        softmax("f", "y", -1),
+    ];
+    let imported = read(&model(&nodes, &[])).expect("is right");
+    let names: Vec<&str> = imported.graph.nodes.iter().map(|node| node.kind.name()).collect();
+    assert_eq!(names, ["softmax", "multiply", "global_avg_pool", "softmax", "flatten"]);
+    for axis in [0, 2, 3, -1, 4] {
+        let nodes = [softmax("x", "s", axis), node("GlobalAveragePool", &["s"], "p")];
+        let nodes = [&nodes[..], &[node("Flatten", &["p"], "y")]].concat();
+        let message = format!("axis = {axis} of [1, 2, 4, 4]: over channels (1)");
+        refused(&model(&nodes, &[]), &message);
+    }
+    let inner = [node("LogSoftmax", &["x"], "s"), node("GlobalAveragePool", &["s"], "y")];
+    refused(&model(&inner, &[]), "(LogSoftmax): axis = -1");
+}
+
 fn pool() -> Message {
     node("GlobalAveragePool", &["x"], "p")
 }

@@ -86,6 +86,27 @@ class Squeeze(nn.Module):
         return self.head(nn.functional.adaptive_avg_pool2d(x, 1).flatten(1))
 
 
+class Attentive(nn.Module):
+    """Softmax gates, sharp ones: over channels at each place, and of one value per channel."""
+
+    def __init__(self, num_classes=5, side=16):
+        super().__init__()
+        self.conv = nn.Conv2d(3, 8, 3, padding=1, bias=False)
+        self.bn = nn.BatchNorm2d(8)
+        self.scores = nn.Conv2d(8, 8, 1)
+        self.fc = nn.Linear(8, 8)
+        self.head = nn.Linear(8 * (side // 4) ** 2, num_classes)
+        with torch.no_grad():
+            for layer, factor in ((self.scores, 4), (self.fc, 8), (self.head, 20)):
+                layer.weight *= factor
+
+    def forward(self, x):
+        x = torch.relu(self.bn(self.conv(x)))
+        x = x * torch.softmax(self.scores(x), 1)
+        y = torch.softmax(self.fc(x.mean((2, 3))), -1)
+        return self.head(nn.functional.max_pool2d(x * y[:, :, None, None], 4).flatten(1))
+
+
 def seen(model):
     """Statistics of norms as after some training."""
     generator = torch.Generator().manual_seed(5)
@@ -135,7 +156,7 @@ def without_places(file):
 
 
 def cases(folder):
-    for name, kind in (("plain", Plain), ("residual", Residual), ("squeeze", Squeeze)):
+    for name, kind in (("plain", Plain), ("residual", Residual), ("squeeze", Squeeze), ("attentive", Attentive)):
         torch.manual_seed(3)
         model, x = seen(kind()), images(16)
         state = {key: value.clone() for key, value in model.state_dict().items()}
@@ -158,6 +179,8 @@ def make(name, side, classes, file):
     torch.manual_seed(3)
     if name == "plain":
         model = Plain(int(classes), int(side))
+    elif name == "attentive":
+        model = Attentive(int(classes), int(side))
     else:
         model = torchvision.models.get_model(name, num_classes=int(classes))
     pictures = torch.rand(128, 3, 5, 5).repeat_interleave(int(side) // 5 + 1, 2).repeat_interleave(int(side) // 5 + 1, 3)

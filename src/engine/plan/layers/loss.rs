@@ -3,9 +3,11 @@
 
 use crate::engine::error::EngineError;
 use crate::engine::plan::builder::Builder;
-use crate::engine::plan::operation::{Direction, Kernel, Operation, Role};
+use crate::engine::plan::operation::{Direction, Kernel, Operation, Role, SoftmaxForm};
 use crate::engine::plan::steps::{Action, Classifier};
 use crate::engine::plan::tensor::Tensor;
+
+const FORM: SoftmaxForm = SoftmaxForm::Logarithms;
 
 /// What the loss leaves for backward.
 pub struct Loss {
@@ -26,7 +28,7 @@ impl Loss {
         let data = builder.row_major_f32(&[builder.request.batch, builder.request.graph.classes]);
         let logits = builder.convert(logits, &data)?;
         let direction = builder.direction();
-        let choice = builder.choose(&Operation::LogSoftmax { direction, data: &data })?;
+        let choice = builder.choose(&Operation::Softmax { direction, form: FORM, data: &data })?;
         let log_probabilities = builder.result(&choice, Role::Dst)?;
         let arguments = [(Role::Src, &logits), (Role::Dst, &log_probabilities)];
         builder.run(&choice, &arguments, &[]);
@@ -52,8 +54,12 @@ impl Loss {
         let seed = self.seed.as_ref().expect("backward follows a forward pass in training");
         let data = self.log_probabilities.desc.clone();
         let hint = self.forward;
-        let choice =
-            builder.choose(&Operation::LogSoftmaxBackward { diff: &data, data: &data, hint })?;
+        let choice = builder.choose(&Operation::SoftmaxBackward {
+            form: FORM,
+            diff: &data,
+            data: &data,
+            hint,
+        })?;
         let result = builder.result(&choice, Role::DiffSrc)?;
         let arguments =
             [(Role::Dst, &self.log_probabilities), (Role::DiffDst, seed), (Role::DiffSrc, &result)];

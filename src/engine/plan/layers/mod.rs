@@ -19,6 +19,7 @@ pub mod multiply;
 pub mod pointwise;
 pub mod pool;
 pub mod product;
+pub mod softmax;
 
 use pointwise::Pointwise;
 
@@ -36,6 +37,7 @@ pub fn of(kind: &LayerKind, activation: Activation) -> Box<dyn Layer> {
         LayerKind::Silu => Box::new(Pointwise::new(Function::Silu)),
         LayerKind::HardSigmoid => Box::new(Pointwise::new(Function::HardSigmoid)),
         LayerKind::HardSwish => Box::new(Pointwise::new(Function::HardSwish)),
+        LayerKind::Softmax => Box::new(softmax::Softmax),
         LayerKind::MaxPool(shape) => Box::new(pool::Pool::max(shape)),
         LayerKind::AvgPool(shape) => Box::new(pool::Pool::average(shape)),
         LayerKind::GlobalAvgPool => Box::new(pool::Pool::global_average()),
