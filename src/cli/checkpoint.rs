@@ -8,13 +8,14 @@ use std::process::ExitCode;
 use clap::{ArgAction, Subcommand};
 use serde::Serialize;
 
-use super::arguments::{Form, form};
+use super::arguments::{Form, form, which};
 use crate::config::Shown;
 use crate::observe::clock::RealClock;
 use crate::observe::console::{print_line, say};
 use crate::observe::storage::{FileSystem, Storage};
 use crate::train::checkpoint::weights::{Given, Imported, Named, WeightsError};
 use crate::train::checkpoint::{CheckpointError, Snapshot, store, weights};
+use crate::train::compute::committed::Which;
 
 mod onnx;
 
@@ -52,6 +53,9 @@ enum Command {
         /// Writes model and weights for ONNX Runtime instead: norms in inference form, no dropout.
         #[arg(long)]
         onnx: bool,
+        /// Writes the running average of the weights (`optimizer.ema_decay`)
+        #[arg(long, action = ArgAction::SetTrue, value_parser = which())]
+        average: Which,
     },
     /// Makes a checkpoint of a file of weights: .safetensors, or .pth as torch.save writes it.
     Import {
@@ -97,8 +101,8 @@ pub fn run(args: &Args) -> ExitCode {
             ExitCode::SUCCESS
         }),
         Command::Verify { path, json } => entries(path).map(|entries| verify(&entries, *json)),
-        Command::Export { path, file, onnx: true } => export_onnx(path, file),
-        Command::Export { path, file, onnx: false } => export(path, file),
+        Command::Export { path, file, onnx: true, average } => export_onnx(path, *average, file),
+        Command::Export { path, file, onnx: false, average } => export(path, *average, file),
         Command::Import { file, directory, model, input, classes, width } => {
             given(model.as_deref(), input.as_deref(), classes.as_deref())
                 .and_then(|given| import(file, directory, Given { width: *width, ..given }))
@@ -215,24 +219,32 @@ fn verify(entries: &[Entry], form: Form) -> ExitCode {
     ExitCode::SUCCESS
 }
 
-fn export(path: &Path, file: &Path) -> Result<ExitCode, Failure> {
-    let snapshot = weights::load(path, None)?;
-    publish(&snapshot, &weights::export(&snapshot), file)
+fn export(path: &Path, which: Which, file: &Path) -> Result<ExitCode, Failure> {
+    let snapshot = weights::looked_at(weights::load(path, None)?, which)?;
+    publish((&snapshot, which), &weights::export(&snapshot), file)
 }
 
-fn export_onnx(path: &Path, file: &Path) -> Result<ExitCode, Failure> {
+fn export_onnx(path: &Path, which: Which, file: &Path) -> Result<ExitCode, Failure> {
     let root = weights::locate(path)?.root;
-    let snapshot = weights::load(path, None)?;
+    let snapshot = weights::looked_at(weights::load(path, None)?, which)?;
     let bytes = onnx::bytes(path, &root, &snapshot).map_err(Failure::Usage)?;
-    publish(&snapshot, &bytes, file)
+    publish((&snapshot, which), &bytes, file)
 }
 
-fn publish(snapshot: &Snapshot, bytes: &[u8], file: &Path) -> Result<ExitCode, Failure> {
+fn publish(
+    (snapshot, which): (&Snapshot, Which),
+    bytes: &[u8],
+    file: &Path,
+) -> Result<ExitCode, Failure> {
     FileSystem::new("")
         .write_whole(file, &[bytes])
         .map_err(|error| Failure::Usage(format!("cannot write {}: {error}", file.shown())))?;
     let (step, size) = (snapshot.state.step, bytes.len() as f64 / 1e6);
-    print_line!("{}: {} of step {step}, {size:.1} MB", file.shown(), snapshot.model_name);
+    let what = match which {
+        Which::Trained => "",
+        Which::Averaged => " (running average)",
+    };
+    print_line!("{}: {}{what} of step {step}, {size:.1} MB", file.shown(), snapshot.model_name);
     Ok(ExitCode::SUCCESS)
 }
 

@@ -243,7 +243,10 @@ fn open(args: &Args, job: &mut Job, owners: Owners) -> Result<Opened, LaunchErro
     }
     match run.inspect(config, owners)? {
         Found::Completed(result) => return Ok(Opened::Completed(result)),
-        Found::Nothing => name_weights(config)?,
+        Found::Nothing => {
+            let refuse = |error| LaunchError::Refused { reason: format!("model.init: {error}") };
+            weights::name(&mut config.model).map_err(refuse)?;
+        }
         Found::Unfinished => {}
     }
     run.create()?;
@@ -254,18 +257,6 @@ fn open(args: &Args, job: &mut Job, owners: Owners) -> Result<Opened, LaunchErro
     }
     run.write_config(config)?;
     Ok(Opened::Ours(lock))
-}
-
-/// A run that begins is of these weights: should they change before its first checkpoint, it goes
-/// on with no others.
-fn name_weights(config: &mut Config) -> Result<(), LaunchError> {
-    let Some(path) = config.model.found_init().filter(|_| config.model.init_hash.is_none()) else {
-        return Ok(());
-    };
-    let refuse = |error| LaunchError::Refused { reason: format!("model.init: {error}") };
-    let bytes = weights::bytes_of(&path).map_err(refuse)?;
-    config.model.init_hash = Some(weights::hash_of(&bytes));
-    Ok(())
 }
 
 fn supervise(job: &Job, lock: RunLock, limits: Limits) -> Result<Status, LaunchError> {

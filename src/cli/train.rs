@@ -1,6 +1,6 @@
 //! `kintsugi train`: one rank's program. Under mpirun it is one of many; alone, a world of one.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use crate::cluster::comm::mpi::under_mpirun;
@@ -9,6 +9,7 @@ use crate::observe::console::say;
 use crate::observe::panics::{self, vital};
 use crate::observe::result::Status;
 use crate::run_folder::{self, launcher};
+use crate::train::checkpoint::weights;
 use crate::train::plan::TrainArguments;
 use crate::train::run as run_rank;
 
@@ -65,6 +66,12 @@ pub fn run(args: &Args) -> ExitCode {
     if let Some(reason) = run_folder::refusal_of_name(&absolute) {
         return refuse(&reason);
     }
+    if !args.launched
+        && args.join.is_none()
+        && let Err(error) = name_weights(&mut config, &run_dir)
+    {
+        return refuse(&error);
+    }
     let arguments = TrainArguments {
         config,
         run_dir,
@@ -81,6 +88,20 @@ pub fn run(args: &Args) -> ExitCode {
     }
     panics::end_with_code(Status::InternalError.exit_code());
     run_rank(&arguments)
+}
+
+/// Which weights a run begins with, or has begun with: what a supervisor else sees to. Its folder
+/// gets a configuration after every rank has looked.
+fn name_weights(config: &mut Config, run_dir: &Path) -> Result<(), String> {
+    let begun = run_dir.join("config.toml");
+    if !begun.exists() {
+        return weights::name(&mut config.model).map_err(|error| format!("model.init: {error}"));
+    }
+    // One that another version wrote says nothing.
+    if let Ok(begun) = parse::read(&begun, &[]) {
+        config.model.go_on_from(&begun.model);
+    }
+    Ok(())
 }
 
 /// Under a plain mpirun the world is as large as mpirun made it, and alone it is one.

@@ -125,8 +125,8 @@ pub struct Model {
     pub folder: Option<PathBuf>,
     /// A file of weights or a checkpoint to take the first weights from.
     pub init: Option<PathBuf>,
-    /// Of the bytes of `init`, XXH3-128 in hexadecimal digits: no other weights are taken. `launch`
-    /// writes it into the run's own configuration.
+    /// Of the bytes of `init`, XXH3-128 in hexadecimal digits: no other weights are taken. A run
+    /// that begins writes it into its own configuration.
     pub init_hash: Option<String>,
     /// Tensor name prefixes that are not trained.
     pub freeze: Vec<String>,
@@ -143,6 +143,15 @@ impl Default for Model {
             init_hash: None,
             freeze: Vec::new(),
             width: 1.0,
+        }
+    }
+}
+
+impl Model {
+    /// Takes over which weights a run has begun with, where nothing else is asked for.
+    pub fn go_on_from(&mut self, begun: &Self) {
+        if self.init_hash.is_none() && self.init == begun.init {
+            self.init_hash.clone_from(&begun.init_hash);
         }
     }
 }

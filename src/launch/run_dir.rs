@@ -106,9 +106,7 @@ impl RunDir {
         if owners == Owners::Unasked {
             config.train.owners = old.train.owners;
         }
-        if config.model.init_hash.is_none() && config.model.init == old.model.init {
-            config.model.init_hash.clone_from(&old.model.init_hash);
-        }
+        config.model.go_on_from(&old.model);
         let changed = parse::changed_keys(&old, config);
         if !changed.is_empty() {
             let changes = describe_changes(&old, config, &changed);

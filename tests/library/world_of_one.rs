@@ -150,3 +150,41 @@ fn a_run_that_no_memory_holds_is_refused_before_it_is_tried() {
         assert!(text.contains(told), "{key}: {text}");
     }
 }
+
+#[test]
+fn it_goes_on_with_no_other_weights_than_it_began_with() {
+    let first = tempfile::tempdir().unwrap();
+    let few = |folder: &Path, more: &[&str]| {
+        let mut command = train(folder, &synthetic());
+        command.args(["-s", "train.steps=2", "-s", "evaluation.every=never"]).args(more);
+        command.stderr(Stdio::piped());
+        ended(command)
+    };
+    assert_eq!(few(first.path(), &[]).0, Some(0));
+    let file = first.path().join("weights.safetensors");
+    let mut export = Command::new(env!("CARGO_BIN_EXE_kintsugi"));
+    export.args(["checkpoint", "export"]).arg(first.path().join("run")).arg(&file);
+    assert!(export.output().unwrap().status.success());
+    let init = format!("model.init={}", file.display());
+    let begun = tempfile::tempdir().unwrap();
+    let tuned = || few(begun.path(), &["-s", &init]);
+    assert_eq!(tuned().0, Some(0));
+    let run = begun.path().join("run");
+    let config = || std::fs::read_to_string(run.join("config.toml")).unwrap();
+    let named = config();
+    assert!(named.contains("init_hash = \""), "{named}");
+    assert_eq!(tuned().0, Some(0), "it is the same run");
+    assert_eq!(config(), named);
+    // Nothing is left of it but its configuration: it would begin again, and not with these.
+    std::fs::remove_dir_all(run.join("checkpoints")).unwrap();
+    for gone in ["result.json", "events.jsonl", "ledger.jsonl"] {
+        std::fs::remove_file(run.join(gone)).unwrap();
+    }
+    let mut bytes = std::fs::read(&file).unwrap();
+    let last = bytes.len() - 4;
+    bytes[last..].copy_from_slice(&0.25f32.to_le_bytes());
+    std::fs::write(&file, &bytes).unwrap();
+    let (code, text) = tuned();
+    assert_eq!(code, Some(2), "{text}");
+    assert!(text.contains("these are not the weights of this run"), "{text}");
+}

@@ -12,7 +12,6 @@ use crate::model::{catalogue, layout};
 use crate::train::checkpoint::weights::{self, Weights, WeightsError};
 use crate::train::checkpoint::{CheckpointError, Snapshot};
 use crate::train::compute::committed::Which;
-use crate::train::state::parts::AVERAGE;
 
 pub mod page;
 pub mod scores;
@@ -75,10 +74,7 @@ impl Trained {
     ) -> Result<Self, TrainedError> {
         // A named checkpoint may be retired by the time it has been read.
         let place = weights::locate(path)?;
-        let mut snapshot = weights::load(path, None)?;
-        if which == Which::Averaged {
-            snapshot.parameters = average(&snapshot)?;
-        }
+        let snapshot = weights::looked_at(weights::load(path, None)?, which)?;
         let config = configuration(&place.root, set, &snapshot)?;
         let (name, classes) = (config.model.found_name(), snapshot.classes.len());
         let graph = catalogue::build(&name, snapshot.input, classes, config.model.width)
@@ -120,17 +116,6 @@ impl Trained {
         let weights = &Flat { parameters, statistics };
         Ok(self.engine.log_probabilities(images, samples, weights, into)?)
     }
-}
-
-/// The running average of the weights.
-fn average(snapshot: &Snapshot) -> Result<Vec<f32>, TrainedError> {
-    let mut parts = snapshot.optimizer.iter();
-    let average = parts.find(|(name, _)| name == AVERAGE).map(|(_, values)| values.clone());
-    average.ok_or_else(|| {
-        let text = "--average: the checkpoint holds no running average of the weights; train with \
-                    optimizer.ema_decay";
-        TrainedError::Usage(text.into())
-    })
 }
 
 /// The configuration of the run that the checkpoint belongs to.

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use thiserror::Error;
 use xxhash_rust::xxh3::xxh3_128;
 
-use crate::config::Shown;
+use crate::config::{self, Shown};
 use crate::model::spec::ModelError;
 use crate::model::{Graph, Layout, Shape, catalogue, layout};
 use crate::observe::storage::FileSystem;
@@ -18,7 +18,8 @@ use crate::train::checkpoint::tensors::TensorError;
 use crate::train::checkpoint::{
     CheckpointError, Expectation, Snapshot, TrainState, store, tensors,
 };
-use crate::train::state::parts::MOMENTUM;
+use crate::train::compute::committed::Which;
+use crate::train::state::parts::{AVERAGE, MOMENTUM};
 
 /// Why weights could not be taken from a file.
 #[derive(Debug, Error)]
@@ -77,6 +78,12 @@ pub enum WeightsError {
     #[error("{} is neither a run directory, nor a checkpoint, nor a file of weights \
              (.safetensors, .pth)", .0.shown())]
     NoCheckpoint(PathBuf),
+    /// A checkpoint of a run that keeps no average of its weights.
+    #[error(
+        "--average: the checkpoint holds no running average of the weights; train with \
+         optimizer.ema_decay"
+    )]
+    NoAverage,
     /// The checkpoint does not verify.
     #[error(transparent)]
     Checkpoint(#[from] CheckpointError),
@@ -247,6 +254,19 @@ pub fn load(path: &Path, expect: Option<&Expectation>) -> Result<Snapshot, Weigh
     }
 }
 
+/// The same checkpoint with the weights that are asked for as its parameters.
+///
+/// # Errors
+/// It has no such weights.
+pub fn looked_at(mut snapshot: Snapshot, which: Which) -> Result<Snapshot, WeightsError> {
+    if which == Which::Averaged {
+        let mut parts = snapshot.optimizer.iter();
+        let average = parts.find(|(name, _)| name == AVERAGE);
+        snapshot.parameters = average.ok_or(WeightsError::NoAverage)?.1.clone();
+    }
+    Ok(snapshot)
+}
+
 /// What a checkpoint gives a model.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Weights {
@@ -290,6 +310,18 @@ pub fn bytes_of(path: &Path) -> Result<Vec<u8>, WeightsError> {
         true => Ok(export(&load(path, None)?)),
         false => read_file(path),
     }
+}
+
+/// A run that begins is of these weights: should they change before its first checkpoint, it goes
+/// on with no others. Fills `init_hash` in.
+///
+/// # Errors
+/// They cannot be read.
+pub fn name(model: &mut config::Model) -> Result<(), WeightsError> {
+    if let Some(path) = model.found_init().filter(|_| model.init_hash.is_none()) {
+        model.init_hash = Some(hash_of(&bytes_of(&path)?));
+    }
+    Ok(())
 }
 
 /// What `model.init_hash` says of these bytes.

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use kintsugi::cluster::resident::Slots;
 use kintsugi::config;
-use kintsugi::model::{catalogue, layout};
+use kintsugi::model::{catalogue, layout, onnx};
 use kintsugi::observe::storage::FileSystem;
 use kintsugi::train::checkpoint::weights::{Given, Imported};
 use kintsugi::train::checkpoint::{Writer, weights};
@@ -153,6 +153,34 @@ fn exported_weights_come_back_through_import() {
     }
     assert_eq!(checkpoint(&["import", &at("w.safetensors"), &at("run")]), code(2), "has some");
     assert_eq!(checkpoint(&["export", &at("nowhere"), &at("x")]), code(2));
+}
+
+#[test]
+fn the_average_of_the_weights_is_exported_in_each_form() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name).to_str().unwrap().to_string();
+    let run = FileSystem::new(at("run"));
+    let mut sent = known(4);
+    store::write(&run, &sent, 9, &|| true, &RealClock::default()).result.unwrap();
+    let average: Vec<f32> = sent.parameters.iter().map(|value| value + 0.25).collect();
+    let export = |words: &[&str]| checkpoint(&[&["export", &at("run")], words].concat());
+    assert_eq!(export(&[&at("w"), "--average"]), code(2), "it has none");
+    assert!(!Path::new(&at("w")).exists());
+    sent.optimizer.push((parts::AVERAGE.into(), average.clone()));
+    sent.state.step = 5;
+    store::write(&run, &sent, 9, &|| true, &RealClock::default()).result.unwrap();
+    let width = "[model]\nname = \"mlp\"\nwidth = 0.0625\n";
+    run.write_whole(Path::new("config.toml"), &[width.as_bytes()]).unwrap();
+    for (words, wanted) in [(&[][..], &sent.parameters), (&["--average"], &average)] {
+        assert_eq!(export(&[&[&*at("w.safetensors")], words].concat()), code(0));
+        let bytes = std::fs::read(at("w.safetensors")).unwrap();
+        let taken = weights::import(Path::new("w"), &bytes, Given::default()).unwrap();
+        assert_eq!(&taken.snapshot.parameters, wanted, "{words:?}");
+        assert_eq!(export(&[&[&*at("w.onnx"), "--onnx"], words].concat()), code(0));
+        let bytes = std::fs::read(at("w.onnx")).unwrap();
+        let taken = onnx::import::import("w", &bytes, None, &|_| Err("no file".into())).unwrap();
+        assert_eq!(&taken.parameters, wanted, "{words:?}");
+    }
 }
 
 /// A foreign file of these tensors, all zero but the first value.
