@@ -55,6 +55,9 @@ struct Show {
     /// OpenMP threads of a worker, for the memory of a step.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1024))]
     threads: u32,
+    /// `device.precision`, for the bytes of a step.
+    #[arg(long, default_value = "f32", value_parser = ["f32", "bf16"])]
+    precision: String,
     /// Multiplies the widths of mlp and cnn11.
     #[arg(long, default_value_t = 1.0)]
     width: f64,
@@ -117,17 +120,18 @@ struct Model<'a> {
     layers: Vec<LayerRow<'a>>,
     total: Cost,
     statistics: usize,
+    precision: &'a str,
     batch: u32,
     /// `None` where no kernel takes these sizes.
     step: Option<Footprint>,
 }
 
-fn rows<'a>(graph: &'a Graph, layout: &Layout) -> Vec<LayerRow<'a>> {
+fn rows<'a>(graph: &'a Graph, layout: &Layout, precision: &str) -> Vec<LayerRow<'a>> {
     let name = |input: &Option<usize>| input.map_or("image", |at| graph.nodes[at].name.as_str());
     graph
         .nodes
         .iter()
-        .zip(cost::of(graph, layout))
+        .zip(cost::of(graph, layout, engine::value_bytes(precision)))
         .map(|(node, cost)| LayerRow {
             name: &node.name,
             kind: node.kind.name(),
@@ -143,7 +147,8 @@ fn describe(show: &Show) -> Result<String, ModelError> {
     let image = [show.channels, show.image_size, show.image_size];
     let graph = catalogue::build(&show.name, image, show.classes, show.width)?;
     let layout = layout::of(&graph);
-    let layers = rows(&graph, &layout);
+    let layers = rows(&graph, &layout, &show.precision);
+    let (batch, threads) = (show.batch as usize, show.threads as usize);
     let total = layers.iter().fold(Cost::default(), |sum, row| sum + row.cost);
     let model = Model {
         name: &graph.name,
@@ -152,8 +157,9 @@ fn describe(show: &Show) -> Result<String, ModelError> {
         layers,
         total,
         statistics: layout.statistics,
+        precision: &show.precision,
         batch: show.batch,
-        step: engine::footprint(&graph, &layout, show.batch as usize, show.threads as usize).ok(),
+        step: engine::footprint((&graph, &layout), &show.precision, batch, threads).ok(),
     };
     if show.json == Form::Json {
         return Ok(serde_json::to_string(&model).expect("names and numbers are JSON"));
@@ -209,8 +215,9 @@ fn step(model: &Model<'_>) -> String {
     };
     let mib = |bytes: u64| bytes as f64 / (1 << 20) as f64;
     format!(
-        "a worker's step of {batch} samples holds {:.1} MiB: activations {:.1}, weights {:.1}, \
+        "a worker's step of {batch} samples in {} holds {:.1} MiB: activations {:.1}, weights {:.1}, \
          gradients {:.1}, pictures {:.1}",
+        model.precision,
         mib(step.bytes()),
         mib(step.activations_bytes),
         mib(step.weights_bytes),
@@ -225,9 +232,11 @@ mod tests {
 
     fn show(name: &str, json: Form) -> Result<String, ModelError> {
         let (image_size, channels, classes, width) = (224, 3, 32, 1.0);
-        let (batch, threads) = (2, 1);
+        let (batch, threads, precision) = (2, 1, "f32".into());
         let name = name.into();
-        describe(&Show { name, image_size, channels, classes, batch, threads, width, json })
+        let sizes =
+            Show { name, image_size, channels, classes, batch, threads, precision, width, json };
+        describe(&sizes)
     }
 
     #[test]

@@ -51,12 +51,8 @@ pub fn open_frozen(
     frozen: &[bool],
     threads: usize,
 ) -> Result<Box<dyn Compute>, EngineError> {
-    let not_yet = |key: &str, value: &str, instead: &str| {
-        let refusal = ConfigError::not_yet(key, &format!("{value:?}"), instead);
-        Err(EngineError::Device(refusal.to_string()))
-    };
     let Some(element) = ElementType::of_precision(&device.precision) else {
-        return not_yet("device.precision", &device.precision, "\"f32\" or \"bf16\"");
+        return unknown_precision(&device.precision);
     };
     match device.kind.as_str() {
         "cpu" | "auto" => {
@@ -64,6 +60,15 @@ pub fn open_frozen(
         }
         kind => not_yet("device.kind", kind, "\"cpu\""),
     }
+}
+
+fn unknown_precision<T>(precision: &str) -> Result<T, EngineError> {
+    not_yet("device.precision", precision, "\"f32\" or \"bf16\"")
+}
+
+fn not_yet<T>(key: &str, value: &str, instead: &str) -> Result<T, EngineError> {
+    let refusal = ConfigError::not_yet(key, &format!("{value:?}"), instead);
+    Err(EngineError::Device(refusal.to_string()))
 }
 
 /// What to say of a run on this device, once: how slow its precision is here. `None`: nothing.
@@ -91,15 +96,23 @@ impl Footprint {
     }
 }
 
-/// What a worker of `threads` OpenMP threads on the CPU holds for `batch` samples (at least one).
-/// Plans them with the kernels that would compute, and allocates nothing.
+/// Bytes of a value between layers in this precision; those of f32 where there is no such one.
+pub fn value_bytes(precision: &str) -> u64 {
+    ElementType::of_precision(precision).unwrap_or(ElementType::F32).bytes() as u64
+}
+
+/// What a worker of `threads` OpenMP threads on the CPU holds for `batch` samples (at least one),
+/// in a `device.precision`. Plans them with the kernels that would compute, and allocates nothing.
 pub fn footprint(
-    graph: &Graph,
-    layout: &Layout,
+    (graph, layout): (&Graph, &Layout),
+    precision: &str,
     batch: usize,
     threads: usize,
 ) -> Result<Footprint, EngineError> {
-    let (batch, direction, element) = (batch.max(1), Direction::Training, ElementType::F32);
+    let (batch, direction) = (batch.max(1), Direction::Training);
+    let Some(element) = ElementType::of_precision(precision) else {
+        return unknown_precision(precision);
+    };
     let team = Team::new(threads)?;
     let request = Request { graph, layout, batch, direction, element, frozen: &[] };
     let program = Program::new(&team.context, request)?;
@@ -130,13 +143,16 @@ mod tests {
     fn footprint_is_held(name: &str) {
         let graph = catalogue::build(name, [3, 32, 32], 10, 1.0).expect("in the catalogue");
         let layout = layout::of(&graph);
-        let planned = footprint(&graph, &layout, 6, 1).expect("planned");
-        let mut engine = open(&Device::default(), &graph, &layout, 1).expect("an engine");
-        engine.prepare(6).expect("planned");
-        // Buffers are whole cache lines.
-        let held = engine.memory_bytes();
-        let wanted = planned.activations_bytes + planned.weights_bytes;
-        assert!((wanted..wanted + 64 * 256).contains(&held), "{name}: {held} {planned:?}");
+        for precision in ["f32", "bf16"] {
+            let planned = footprint((&graph, &layout), precision, 6, 1).expect("planned");
+            let device = Device { precision: precision.into(), ..Device::default() };
+            let mut engine = open(&device, &graph, &layout, 1).expect("an engine");
+            engine.prepare(6).expect("planned");
+            // Buffers are whole cache lines.
+            let held = engine.memory_bytes();
+            let wanted = planned.activations_bytes + planned.weights_bytes;
+            assert!((wanted..wanted + 64 * 256).contains(&held), "{name}: {held} {planned:?}");
+        }
     }
 
     #[test]

@@ -36,8 +36,9 @@ impl std::ops::Add for Cost {
     }
 }
 
-/// The cost of every node. The image's own bytes belong to the caller and are not counted.
-pub fn of(graph: &Graph, layout: &Layout) -> Vec<Cost> {
+/// The cost of every node, where a value between layers takes `value_bytes`. The image's own bytes
+/// belong to the caller and are not counted.
+pub fn of(graph: &Graph, layout: &Layout, value_bytes: u64) -> Vec<Cost> {
     let mut costs: Vec<Cost> = (0..graph.nodes.len()).map(|at| arithmetic(graph, at)).collect();
     for tensor in layout.tensors.iter().filter(|t| t.kind != TensorKind::Statistic) {
         costs[tensor.node].parameters += tensor.elements() as u64;
@@ -53,9 +54,9 @@ pub fn of(graph: &Graph, layout: &Layout) -> Vec<Cost> {
         };
         let kept = output || graph.consumers(at).into_iter().any(reads);
         let result = elements(node.shape) as u64;
-        let per_element: u64 = auxiliary.iter().map(|own| own.bytes_per_element()).sum();
-        costs[at].output_bytes = 4 * result;
-        costs[at].saved_bytes = per_element * result + if kept { 4 * result } else { 0 };
+        let per_element: u64 = auxiliary.iter().map(|own| own.bytes_per_element(value_bytes)).sum();
+        costs[at].output_bytes = value_bytes * result;
+        costs[at].saved_bytes = per_element * result + if kept { value_bytes * result } else { 0 };
     }
     costs
 }
@@ -107,7 +108,7 @@ mod tests {
     #[test]
     fn resnet18_costs_what_its_paper_says() {
         let graph = catalogue::build("resnet18", [3, 224, 224], 1000, 1.0).expect("known");
-        let costs = of(&graph, &layout::of(&graph));
+        let costs = of(&graph, &layout::of(&graph), 4);
         let parameters: u64 = costs.iter().map(|cost| cost.parameters).sum();
         assert_eq!(parameters, 11_689_512, "torchvision's count");
         let flops: u64 = costs.iter().map(|cost| cost.forward_flops).sum();

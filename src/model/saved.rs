@@ -31,12 +31,15 @@ pub enum Auxiliary {
 }
 
 impl Auxiliary {
-    /// Bytes per element of the layer's result. What is kept per channel counts as nothing.
-    pub fn bytes_per_element(self) -> u64 {
+    /// Bytes per element of the layer's result, whose elements take `value_bytes`. What is kept per
+    /// channel counts as nothing.
+    pub fn bytes_per_element(self, value_bytes: u64) -> u64 {
         match self {
             Self::Mean | Self::Variance | Self::Factor => 0,
             Self::ReluMask | Self::Winners => 1,
-            Self::DropoutMask | Self::Divisors => 4,
+            // Always f32.
+            Self::DropoutMask => 4,
+            Self::Divisors => value_bytes,
         }
     }
 }

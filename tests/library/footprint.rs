@@ -31,10 +31,11 @@ fn kintsugi() -> Command {
 }
 
 /// All bytes that `model show` counts.
-fn forecast(batch: u32) -> f64 {
+fn forecast(precision: &str, batch: u32) -> f64 {
     let mut show = kintsugi();
     show.args(["model", "show", MODEL, "--image-size", IMAGE_SIZE, "--classes", "10", "--json"]);
-    let output = show.args(["--batch", &batch.to_string()]).output().unwrap();
+    show.args(["--precision", precision, "--batch", &batch.to_string()]);
+    let output = show.output().unwrap();
     let model: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     let parts = model["step"].as_object().unwrap().values();
     parts.map(|bytes| bytes.as_f64().unwrap()).sum()
@@ -49,15 +50,20 @@ fn peak(process: u32) -> f64 {
 }
 
 /// Peak memory of a whole run.
-fn measured(place: &Path, batch: u32) -> f64 {
+fn measured(place: &Path, precision: &str, batch: u32) -> f64 {
     let configuration = place.join("run.toml");
     std::fs::write(&configuration, CONFIGURATION).unwrap();
     let mut train = kintsugi();
-    train.arg("train").arg(configuration).arg("--run-dir").arg(place.join(batch.to_string()));
+    train
+        .arg("train")
+        .arg(configuration)
+        .arg("--run-dir")
+        .arg(place.join(format!("{precision}-{batch}")));
     for set in [
         format!("model.name={MODEL}"),
         format!("data.image_size={IMAGE_SIZE}"),
         format!("train.global_batch={batch}"),
+        format!("device.precision={precision}"),
     ] {
         train.args(["-s", &set]);
     }
@@ -78,8 +84,13 @@ fn measured(place: &Path, batch: u32) -> f64 {
 fn a_larger_micro_batch_takes_what_model_show_says() {
     let place = tempfile::tempdir().unwrap();
     let [few, many] = BATCHES;
-    let wanted = forecast(many) - forecast(few);
-    let given = measured(place.path(), many) - measured(place.path(), few);
-    println!("{:.1} MiB more, forecast {:.1}", given / 1048576.0, wanted / 1048576.0);
-    assert!((given - wanted).abs() <= TOLERANCE * wanted, "{given}, forecast {wanted}");
+    for precision in ["f32", "bf16"] {
+        let forecast = |batch| forecast(precision, batch);
+        let measured = |batch| measured(place.path(), precision, batch);
+        let wanted = forecast(many) - forecast(few);
+        let given = measured(many) - measured(few);
+        println!("{precision}: {given} bytes more, forecast {wanted}");
+        let apart = (given - wanted).abs();
+        assert!(apart <= TOLERANCE * wanted, "{precision}: {given}, forecast {wanted}");
+    }
 }

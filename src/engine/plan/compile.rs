@@ -183,7 +183,7 @@ mod tests {
     use super::super::tensor::ElementType;
     use super::*;
     use crate::model::spec::GraphBuilder;
-    use crate::model::window::{Conv, MaxPool, Pair};
+    use crate::model::window::{Conv, MaxPool, Padding, Pair};
     use crate::model::{TensorKind, catalogue, cost, layout};
 
     const BATCH: usize = 4;
@@ -284,7 +284,7 @@ mod tests {
     fn a_models_cost_is_what_its_plan_saves() {
         // Without batch norm, whose ReLU leaves a mask where it is computed within.
         let mut builder = GraphBuilder::new("several", [3, 16, 16], 10);
-        let conv = Conv { padding: Pair::both(1), ..Conv::new(8, 3) };
+        let conv = Conv { padding: Padding::every(1), ..Conv::new(8, 3) };
         builder.then("conv", LayerKind::Conv(conv));
         builder.then("relu1", LayerKind::Relu);
         builder.then("pool", LayerKind::MaxPool(MaxPool::new(2, 2)));
@@ -296,12 +296,16 @@ mod tests {
         builder.then("relu2", LayerKind::Relu);
         builder.then("fc2", LayerKind::Linear { features: 10, bias: true });
         let graph = builder.finish().expect("a valid model");
-        let costs = cost::of(&graph, &layout::of(&graph));
-        let expected: u64 = costs.iter().map(|cost| cost.saved_bytes).sum();
-        let (plan, _) = plan(&graph, Direction::Training, ElementType::F32);
-        // Log-probabilities and the loss's gradient, which no layer owns.
-        let loss = 2 * 4 * BATCH * graph.classes;
-        assert_eq!(plan.saved_bytes() - loss, BATCH * expected as usize);
+        // In bf16 a copy of the pictures is kept, which nobody else has.
+        for (element, pictures) in [(ElementType::F32, 0), (ElementType::Bf16, 2 * 3 * 16 * 16)] {
+            let costs = cost::of(&graph, &layout::of(&graph), element.bytes() as u64);
+            let expected: u64 = costs.iter().map(|cost| cost.saved_bytes).sum();
+            let (plan, _) = plan(&graph, Direction::Training, element);
+            // Log-probabilities and the loss's gradient, which no layer owns.
+            let loss = 2 * 4 * BATCH * graph.classes;
+            let own = plan.saved_bytes() - loss - BATCH * pictures;
+            assert_eq!(own, BATCH * expected as usize, "{element:?}");
+        }
     }
 
     #[test]

@@ -70,7 +70,7 @@ fn desc(operation: &Operation<'_>, role: Role) -> Option<Desc> {
         },
         Op::Lrn { direction: Direction::Inference, .. } if role == Role::Workspace => None,
         Op::Lrn { data, .. } | Op::LrnBackward { src: data, .. } => match role {
-            Role::Workspace => raw(4 * elements(data)),
+            Role::Workspace => raw(data.element.bytes() * elements(data)),
             _ => plain(data),
         },
         Op::BatchNorm { data, norm, .. } | Op::BatchNormBackward { src: data, norm, .. } => {

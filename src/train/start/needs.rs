@@ -2,6 +2,7 @@
 //! in words, before anything is allocated.
 
 use crate::config::Config;
+use crate::engine;
 use crate::model::spec::elements;
 use crate::model::{Graph, Layout, cost};
 use crate::train::state::parts::of_optimizer;
@@ -59,7 +60,8 @@ fn parts(
     let workers = u128::from(train.workers).min(own);
     let picture = F32 * elements(graph.input) as u128;
     let ahead = own * u128::from(config.data.prefetch);
-    let saved: u128 = cost::of(graph, layout).iter().map(|cost| u128::from(cost.saved_bytes)).sum();
+    let costs = cost::of(graph, layout, engine::value_bytes(&config.device.precision));
+    let saved: u128 = costs.iter().map(|cost| u128::from(cost.saved_bytes)).sum();
     let (parameters, statistics) = (layout.parameters as u128, layout.statistics as u128);
     let of_optimizer = of_optimizer(config).len() as u128;
     let state = SLOTS * ((1 + of_optimizer) * parameters + statistics) + parameters;
