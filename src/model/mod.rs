@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 pub mod catalogue;
 pub mod cost;
 pub mod file;
+pub mod half;
 pub mod init;
 pub mod layout;
 pub mod onnx;
@@ -17,7 +18,7 @@ pub mod written;
 pub use window::Shape;
 use window::{AvgPool, Conv, MaxPool, Pair};
 
-/// What a node computes. Sizes in elements; padding on both sides.
+/// What a node computes. Sizes in elements.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
 #[allow(missing_docs)]

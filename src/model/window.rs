@@ -50,9 +50,80 @@ impl Pair {
     fn one() -> Self {
         Self::both(1)
     }
+}
+
+/// Padding along height and width. In a model file one number stands for every side, two for both
+/// sides of height and of width, four for `[top, left, bottom, right]` (ONNX's order).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(from = "WrittenPadding", into = "WrittenPadding")]
+pub struct Padding {
+    /// Above, and to the left.
+    pub begin: Pair,
+    /// Below, and to the right.
+    pub end: Pair,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(untagged, expecting = "expected a number, [height, width], or [top, left, bottom, right]")]
+enum WrittenPadding {
+    Every(usize),
+    Both([usize; 2]),
+    Each([usize; 4]),
+}
+
+impl From<WrittenPadding> for Padding {
+    fn from(written: WrittenPadding) -> Self {
+        match written {
+            WrittenPadding::Every(size) => Self::every(size),
+            WrittenPadding::Both(sizes) => Self::both(Pair(sizes)),
+            WrittenPadding::Each([top, left, bottom, right]) => {
+                Self { begin: Pair([top, left]), end: Pair([bottom, right]) }
+            }
+        }
+    }
+}
+
+impl From<Padding> for WrittenPadding {
+    fn from(padding: Padding) -> Self {
+        let sides = padding.sides();
+        match sides {
+            [top, left, bottom, right] if (top, left) != (bottom, right) => Self::Each(sides),
+            [top, left, ..] if top != left => Self::Both([top, left]),
+            [size, ..] => Self::Every(size),
+        }
+    }
+}
+
+impl Padding {
+    /// The same on every side.
+    pub const fn every(size: usize) -> Self {
+        Self::both(Pair::both(size))
+    }
+
+    /// The same on both sides of height and of width.
+    pub const fn both(sizes: Pair) -> Self {
+        Self { begin: sizes, end: sizes }
+    }
+
+    /// Other padding around this.
+    pub fn with(self, other: Self) -> Self {
+        let sum = |a: Pair, b: Pair| Pair([0, 1].map(|axis| a.0[axis].saturating_add(b.0[axis])));
+        Self { begin: sum(self.begin, other.begin), end: sum(self.end, other.end) }
+    }
+
+    /// `[top, left, bottom, right]`.
+    pub fn sides(self) -> [usize; 4] {
+        let (Pair([top, left]), Pair([bottom, right])) = (self.begin, self.end);
+        [top, left, bottom, right]
+    }
 
     fn none() -> Self {
-        Self::both(0)
+        Self::every(0)
+    }
+
+    /// At the begin and at the end of an axis.
+    fn along(self, axis: usize) -> [usize; 2] {
+        [self.begin.0[axis], self.end.0[axis]]
     }
 }
 
@@ -66,9 +137,8 @@ pub struct Conv {
     pub kernel: Pair,
     #[serde(default = "Pair::one")]
     pub stride: Pair,
-    /// On both sides.
-    #[serde(default = "Pair::none")]
-    pub padding: Pair,
+    #[serde(default = "Padding::none")]
+    pub padding: Padding,
     /// Distance of two elements of the kernel; 1: they are neighbours.
     #[serde(default = "Pair::one")]
     pub dilation: Pair,
@@ -78,15 +148,15 @@ pub struct Conv {
     pub bias: bool,
 }
 
-/// A pooling; padding on both sides is no element of it.
+/// A pooling; padding is no element of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[allow(missing_docs)]
 pub struct MaxPool {
     pub kernel: Pair,
     pub stride: Pair,
-    #[serde(default = "Pair::none")]
-    pub padding: Pair,
+    #[serde(default = "Padding::none")]
+    pub padding: Padding,
     /// The last window may reach over the end, as PyTorch's `ceil_mode`.
     #[serde(default)]
     pub ceil_mode: bool,
@@ -99,8 +169,8 @@ pub struct MaxPool {
 pub struct AvgPool {
     pub kernel: Pair,
     pub stride: Pair,
-    #[serde(default = "Pair::none")]
-    pub padding: Pair,
+    #[serde(default = "Padding::none")]
+    pub padding: Padding,
     /// The last window may reach over the end, as PyTorch's `ceil_mode`.
     #[serde(default)]
     pub ceil_mode: bool,
@@ -116,7 +186,7 @@ impl Conv {
             channels,
             kernel: Pair::both(kernel),
             stride: Pair::both(1),
-            padding: Pair::both(0),
+            padding: Padding::every(0),
             dilation: Pair::both(1),
             groups: 1,
             bias: true,
@@ -150,7 +220,7 @@ impl Conv {
         Axis {
             kernel: self.kernel.0[axis],
             stride: self.stride.0[axis],
-            padding: self.padding.0[axis],
+            padding: self.padding.along(axis),
             dilation: self.dilation.0[axis],
         }
     }
@@ -160,15 +230,16 @@ impl MaxPool {
     /// A square kernel, no padding, rounded down.
     pub const fn new(kernel: usize, stride: usize) -> Self {
         let (kernel, stride) = (Pair::both(kernel), Pair::both(stride));
-        Self { kernel, stride, padding: Pair::both(0), ceil_mode: false }
+        Self { kernel, stride, padding: Padding::every(0), ceil_mode: false }
     }
 
     /// The shape of its result, or why there is none.
     pub fn result(&self, [channels, height, width]: Shape) -> Result<Shape, String> {
         let side = |axis: usize, length| {
-            let (kernel, padding) = (self.kernel.0[axis], self.padding.0[axis]);
-            if padding > kernel / 2 {
-                let reason = format!("padding {padding} is more than half of kernel {kernel}");
+            let (kernel, padding) = (self.kernel.0[axis], self.padding.along(axis));
+            let most = padding[0].max(padding[1]);
+            if most > kernel / 2 {
+                let reason = format!("padding {most} is more than half of kernel {kernel}");
                 return Err(along(axis, &reason));
             }
             let rounding = if self.ceil_mode { Rounding::Up } else { Rounding::Down };
@@ -183,9 +254,9 @@ impl MaxPool {
     /// the sizes before and after.
     pub fn padding_end(&self, from: [usize; 2], to: [usize; 2]) -> [usize; 2] {
         [0, 1].map(|axis| {
-            let (kernel, padding) = (self.kernel.0[axis], self.padding.0[axis]);
+            let (kernel, [begin, end]) = (self.kernel.0[axis], self.padding.along(axis));
             let last = to[axis].saturating_sub(1) * self.stride.0[axis] + kernel;
-            last.saturating_sub(from[axis] + padding).max(padding)
+            last.saturating_sub(from[axis] + begin).max(end)
         })
     }
 }
@@ -206,7 +277,7 @@ impl AvgPool {
     /// Whether the mean is over the part of a window that is not padding. What a window of
     /// `ceil_mode` reaches over is never counted.
     pub fn counts_inside_only(&self) -> bool {
-        !self.count_include_pad || self.padding == Pair::none()
+        !self.count_include_pad || self.padding == Padding::none()
     }
 
     /// The shape of its result, or why there is none.
@@ -244,22 +315,24 @@ enum Rounding {
 struct Axis {
     kernel: usize,
     stride: usize,
-    padding: usize,
+    /// At its begin and at its end.
+    padding: [usize; 2],
     dilation: usize,
 }
 
 impl Axis {
     /// How many positions it has over `length` (torch.nn.MaxPool2d, section "Shape").
     fn positions(self, length: usize, rounding: Rounding) -> Result<usize, String> {
-        let Self { kernel, stride, padding, dilation } = self;
+        let Self { kernel, stride, padding: [begin, end], dilation } = self;
         let sizes = [kernel, stride, dilation];
-        if sizes.iter().any(|size| !(1..=SIZE_MAX).contains(size)) || padding > SIZE_MAX {
+        if sizes.iter().any(|size| !(1..=SIZE_MAX).contains(size)) || begin.max(end) > SIZE_MAX {
             return Err(format!(
                 "kernel {kernel}, stride {stride} and dilation {dilation} must be in \
-                 1..={SIZE_MAX}, padding {padding} below"
+                 1..={SIZE_MAX}, padding {} below",
+                begin.max(end)
             ));
         }
-        let (padded, reach) = (length + 2 * padding, dilation * (kernel - 1) + 1);
+        let (padded, reach) = (length + begin + end, dilation * (kernel - 1) + 1);
         if padded < reach {
             let kernel = match dilation {
                 1 => format!("kernel {kernel}"),
@@ -273,7 +346,7 @@ impl Axis {
             Rounding::Up => {
                 let positions = free.div_ceil(stride) + 1;
                 // No window begins in the padding at the end.
-                if (positions - 1) * stride >= length + padding { positions - 1 } else { positions }
+                if (positions - 1) * stride >= length + begin { positions - 1 } else { positions }
             }
         })
     }
@@ -284,7 +357,7 @@ mod tests {
     use super::*;
 
     fn axis(kernel: usize, stride: usize, padding: usize, dilation: usize) -> Axis {
-        Axis { kernel, stride, padding, dilation }
+        Axis { kernel, stride, padding: [padding; 2], dilation }
     }
 
     #[test]
@@ -322,6 +395,30 @@ mod tests {
     }
 
     #[test]
+    fn padding_may_differ_by_side() {
+        let read = |padding: &str| {
+            let text = format!("kernel = 3\nstride = 2\npadding = {padding}");
+            toml::from_str::<MaxPool>(&text)
+        };
+        let pool = read("[0, 1, 1, 0]").expect("is right");
+        assert_eq!(pool.padding, Padding { begin: Pair([0, 1]), end: Pair([1, 0]) });
+        // Of 6 rows the third window takes the row below, of 6 columns the first the one before.
+        assert_eq!(pool.result([1, 6, 6]), Ok([1, 3, 3]));
+        assert_eq!(pool.padding_end([6, 6], [3, 3]), [1, 0]);
+        assert_eq!(read("0").expect("is right").result([1, 6, 6]), Ok([1, 2, 2]));
+        for (written, again) in
+            [("[1, 1, 1, 1]", "1"), ("[1, 0]", "[1,0]"), ("[0, 1, 1, 0]", "[0,1,1,0]")]
+        {
+            let padding = read(written).expect("is right").padding;
+            assert_eq!(serde_json::to_string(&padding).expect("is JSON"), again);
+        }
+        let error = read("[1, 2, 3]").expect_err("three").to_string();
+        assert!(error.contains("[top, left, bottom, right]"), "{error}");
+        let wide = read("[0, 0, 2, 0]").expect("is right").result([1, 6, 6]);
+        assert!(wide.is_err_and(|error| error.contains("padding 2 is more than half")));
+    }
+
+    #[test]
     fn groups_divide_both_channel_counts() {
         let conv = Conv { groups: 3, ..Conv::new(6, 1) };
         assert_eq!(conv.result([9, 2, 2]), Ok([6, 2, 2]));
@@ -334,7 +431,7 @@ mod tests {
 
     #[test]
     fn a_mean_that_no_kernel_counts_is_refused() {
-        let pool = AvgPool { padding: Pair::both(1), ceil_mode: true, ..AvgPool::new(3, 2) };
+        let pool = AvgPool { padding: Padding::every(1), ceil_mode: true, ..AvgPool::new(3, 2) };
         assert!(pool.result([1, 6, 6]).expect_err("both").contains("count_include_pad"));
         let inside = AvgPool { count_include_pad: false, ..pool };
         assert_eq!(inside.result([1, 6, 6]), Ok([1, 4, 4]));

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use super::window::{AvgPool, Conv, MaxPool, Pair};
+use super::window::{AvgPool, Conv, MaxPool, Padding, Pair};
 use super::{Graph, LayerKind};
 
 /// The text of a model file with these layers. The layer that decides the number of classes takes
@@ -82,6 +82,15 @@ impl Table {
         self.put(key, &both);
     }
 
+    fn padding(&mut self, padding: Padding) {
+        match padding.sides() {
+            [top, left, bottom, right] if (top, left) != (bottom, right) => {
+                self.put("padding", &format!("[{top}, {left}, {bottom}, {right}]"));
+            }
+            _ => self.pair("padding", padding.begin, 0),
+        }
+    }
+
     fn width(&mut self, key: &str, own: usize, width: Width) {
         let width = match width {
             Width::Own => own.to_string(),
@@ -139,7 +148,7 @@ impl Table {
         self.width("channels", channels, width);
         self.pair("kernel", kernel, 0);
         self.pair("stride", stride, 1);
-        self.pair("padding", padding, 0);
+        self.padding(padding);
         self.pair("dilation", dilation, 1);
         if groups != 1 {
             self.put("groups", &groups.to_string());
@@ -153,7 +162,7 @@ impl Table {
         let MaxPool { kernel, stride, padding, ceil_mode } = *pool;
         self.pair("kernel", kernel, 0);
         self.pair("stride", stride, 0);
-        self.pair("padding", padding, 0);
+        self.padding(padding);
         if ceil_mode {
             self.put("ceil_mode", "true");
         }
@@ -200,10 +209,13 @@ mod tests {
         let mut builder = GraphBuilder::new("a \"b\"\n", [4, 9, 9], 4);
         let conv =
             Conv { kernel: Pair([1, 3]), groups: 2, dilation: Pair::both(2), ..Conv::new(4, 1) };
+        let (begin, end) = (Pair([0, 1]), Pair([1, 0]));
+        let pool = MaxPool { padding: Padding { begin, end }, ..MaxPool::new(2, 1) };
         builder.then("c.\\'1", LayerKind::Conv(conv));
+        builder.then("w", LayerKind::MaxPool(pool));
         builder.then("n", LayerKind::Lrn { size: 5, alpha: 1e-4, beta: 0.75, k: 2.0 });
         builder.then("s", LayerKind::HardSigmoid);
-        builder.node("m", LayerKind::Multiply, &[Some(0), Some(2)]);
+        builder.node("m", LayerKind::Multiply, &[Some(1), Some(3)]);
         builder.then("p", LayerKind::AdaptiveAvgPool { size: Pair([1, 1]) });
         builder.then("d", LayerKind::Dropout { rate: 0.2 });
         let graph = builder.finish().expect("is right");

@@ -231,6 +231,9 @@ fn grouped_dilated_and_rectangular_convolutions_agree() {
         "channels = 9\nkernel = 1\ngroups = 3",
         "channels = 5\nkernel = 3\npadding = 2\ndilation = 2",
         "channels = 5\nkernel = [1, 5]\npadding = [0, 2]\nstride = [2, 1]",
+        "channels = 5\nkernel = 3\nstride = 2\npadding = [0, 0, 1, 1]",
+        "channels = 16\nkernel = [4, 3]\npadding = [2, 0, 1, 2]",
+        "channels = 6\nkernel = 2\npadding = [0, 1, 1, 0]\ngroups = 6",
         "channels = 6\nkernel = [3, 2]\ndilation = [2, 3]\npadding = [1, 0]\ngroups = 3",
     ]
     .into_iter()
@@ -304,6 +307,11 @@ fn pools_that_reach_over_the_end_or_count_no_padding_agree() {
         "kind = \"avg_pool\"\nkernel = 4\nstride = 3\npadding = 1\nceil_mode = true\n\
          count_include_pad = false",
         "kind = \"avg_pool\"\nkernel = [1, 3]\nstride = 1\npadding = [0, 1]",
+        "kind = \"max_pool\"\nkernel = 3\nstride = 2\npadding = [0, 0, 1, 1]",
+        "kind = \"max_pool\"\nkernel = 3\nstride = 2\npadding = [1, 0, 0, 1]\nceil_mode = true",
+        "kind = \"avg_pool\"\nkernel = 2\nstride = 1\npadding = [0, 1, 1, 0]",
+        "kind = \"avg_pool\"\nkernel = 3\nstride = 2\npadding = [0, 1, 1, 0]\n\
+         count_include_pad = false",
     ] {
         around(&format!("[[layer]]\n{keys}"), [3, 8, 10], 6);
     }

@@ -110,7 +110,7 @@ struct Window {
 
 impl Window {
     fn of_pool(MaxPool { kernel, stride, padding, .. }: MaxPool) -> Self {
-        Self { kernel: kernel.0, stride: stride.0, padding: padding.0, dilation: [1; 2] }
+        Self { kernel: kernel.0, stride: stride.0, padding: padding.begin.0, dilation: [1; 2] }
     }
 }
 
@@ -215,7 +215,7 @@ impl Pass<'_> {
         conv: Conv,
     ) -> Vec<f64> {
         let Conv { kernel, stride, padding, dilation, groups, .. } = conv;
-        let (kernel, stride, padding, dilation) = (kernel.0, stride.0, padding.0, dilation.0);
+        let (kernel, stride, padding, dilation) = (kernel.0, stride.0, padding.begin.0, dilation.0);
         let window = Window { kernel, stride, padding, dilation };
         let in_group = channels / groups;
         let [outputs, rows, columns] = self.graph.nodes[index].shape;

@@ -17,7 +17,7 @@ use crate::data::store::Location;
 use crate::data::store::memory::MemoryStore;
 use crate::engine::{Compute, EngineError, Outcome, Targets, WeightSource};
 use crate::model::spec::GraphBuilder;
-use crate::model::window::{Conv, Pair};
+use crate::model::window::{Conv, Padding};
 use crate::model::{self, Graph, LayerKind, TensorKind, layout};
 use crate::observe::clock::Clock;
 
@@ -97,7 +97,7 @@ impl Source for Samples {
 /// The model: one convolution, its normalisation, one linear layer.
 pub fn graph() -> Graph {
     let mut builder = GraphBuilder::new("stand-in", [1, SIDE as usize, SIDE as usize], CLASSES);
-    let conv = Conv { padding: Pair::both(1), bias: false, ..Conv::new(2, 3) };
+    let conv = Conv { padding: Padding::every(1), bias: false, ..Conv::new(2, 3) };
     builder.then("conv", LayerKind::Conv(conv));
     builder.then("norm", LayerKind::BatchNorm { epsilon: 1e-5, momentum: 0.1 });
     builder.then("relu", LayerKind::Relu);

@@ -1,11 +1,11 @@
 //! Layers that models have in common.
 
 use crate::model::LayerKind;
-use crate::model::window::{Conv, Pair};
+use crate::model::window::{Conv, Padding, Pair};
 
 /// A square convolution without bias that keeps the size at stride 1.
 pub fn conv(channels: usize, kernel: usize, stride: usize) -> LayerKind {
-    let (stride, padding) = (Pair::both(stride), Pair::both(kernel / 2));
+    let (stride, padding) = (Pair::both(stride), Padding::every(kernel / 2));
     LayerKind::Conv(Conv { stride, padding, bias: false, ..Conv::new(channels, kernel) })
 }
 

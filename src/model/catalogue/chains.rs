@@ -2,11 +2,11 @@
 
 use super::blocks::{NORM, linear};
 use crate::model::spec::{GraphBuilder, ModelError};
-use crate::model::window::{Conv, MaxPool, Pair};
+use crate::model::window::{Conv, MaxPool, Padding, Pair};
 use crate::model::{Graph, LayerKind};
 
 fn biased(channels: usize, kernel: usize, stride: usize, padding: usize) -> LayerKind {
-    let (stride, padding) = (Pair::both(stride), Pair::both(padding));
+    let (stride, padding) = (Pair::both(stride), Padding::every(padding));
     LayerKind::Conv(Conv { stride, padding, ..Conv::new(channels, kernel) })
 }
 

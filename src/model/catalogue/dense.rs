@@ -2,7 +2,7 @@
 
 use super::blocks::{NORM, conv, linear};
 use crate::model::spec::{GraphBuilder, ModelError};
-use crate::model::window::{AvgPool, MaxPool, Pair};
+use crate::model::window::{AvgPool, MaxPool, Padding};
 use crate::model::{Graph, LayerKind};
 
 /// Channels that a layer adds, and of its 1x1 convolution (Huang et al. 2017, section 3).
@@ -24,7 +24,7 @@ pub fn densenet121(mut builder: GraphBuilder, _width: f64) -> Result<Graph, Mode
     builder.then("features.conv0", conv(STEM, 7, 2));
     builder.then("features.norm0", NORM);
     builder.then("features.relu0", LayerKind::Relu);
-    let pool = MaxPool { padding: Pair::both(1), ..MaxPool::new(3, 2) };
+    let pool = MaxPool { padding: Padding::every(1), ..MaxPool::new(3, 2) };
     builder.then("features.pool0", LayerKind::MaxPool(pool));
     let mut channels = STEM;
     for (block, depth) in (1..).zip(DEPTHS) {

@@ -2,7 +2,7 @@
 
 use super::blocks::{conv, linear};
 use crate::model::spec::{GraphBuilder, ModelError};
-use crate::model::window::{MaxPool, Pair};
+use crate::model::window::{MaxPool, Padding, Pair};
 use crate::model::{Graph, LayerKind};
 
 /// Its own epsilon.
@@ -66,7 +66,7 @@ fn inception(builder: &mut GraphBuilder, module: &Module, input: Option<usize>) 
         let narrow = unit(builder, &format!("{name}.0"), conv(*few, 1, 1), input);
         unit(builder, &format!("{name}.1"), conv(*many, 3, 1), narrow)
     });
-    let around = MaxPool { padding: Pair::both(1), ceil_mode: true, ..MaxPool::new(3, 1) };
+    let around = MaxPool { padding: Padding::every(1), ceil_mode: true, ..MaxPool::new(3, 1) };
     let pooled = builder.node(&format!("{name}.branch4.0"), LayerKind::MaxPool(around), &[input]);
     let fourth = unit(builder, &format!("{name}.branch4.1"), conv(*pool, 1, 1), Some(pooled));
     let branches = [first, second, third, fourth];

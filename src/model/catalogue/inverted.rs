@@ -2,7 +2,7 @@
 
 use super::blocks::{NORM, conv, linear};
 use crate::model::spec::{GraphBuilder, ModelError};
-use crate::model::window::{Conv, Pair};
+use crate::model::window::{Conv, Padding, Pair};
 use crate::model::{Graph, LayerKind};
 
 const STEM: usize = 32;
@@ -26,7 +26,7 @@ fn unit(builder: &mut GraphBuilder, name: &str, kind: LayerKind) {
 }
 
 fn depthwise(channels: usize, stride: usize) -> LayerKind {
-    let (stride, padding) = (Pair::both(stride), Pair::both(1));
+    let (stride, padding) = (Pair::both(stride), Padding::every(1));
     let groups = channels;
     LayerKind::Conv(Conv { stride, padding, groups, bias: false, ..Conv::new(channels, 3) })
 }

@@ -2,7 +2,7 @@
 
 use super::blocks::{NORM, conv, linear};
 use crate::model::spec::{GraphBuilder, ModelError};
-use crate::model::window::{Conv, MaxPool, Pair};
+use crate::model::window::{Conv, MaxPool, Padding, Pair};
 use crate::model::{Graph, LayerKind};
 
 /// What a block is made of.
@@ -38,7 +38,7 @@ impl Block {
             Self::Basic => vec![conv(channels, 3, stride), conv(channels, 3, 1)],
             Self::Bottleneck { groups, widening } => {
                 let between = widening * channels;
-                let (stride, padding) = (Pair::both(stride), Pair::both(1));
+                let (stride, padding) = (Pair::both(stride), Padding::every(1));
                 let middle = Conv { stride, padding, groups, bias: false, ..Conv::new(between, 3) };
                 let last = conv(EXPANSION * channels, 1, 1);
                 vec![conv(between, 1, 1), LayerKind::Conv(middle), last]
@@ -111,7 +111,7 @@ fn large(mut builder: GraphBuilder, block: Block, depths: [usize; 4]) -> Result<
     builder.then("conv1", conv(64, 7, 2));
     builder.then("bn1", NORM);
     builder.then("relu", LayerKind::Relu);
-    let pool = MaxPool { padding: Pair::both(1), ..MaxPool::new(3, 2) };
+    let pool = MaxPool { padding: Padding::every(1), ..MaxPool::new(3, 2) };
     builder.then("maxpool", LayerKind::MaxPool(pool));
     stages(builder, block, &[64, 128, 256, 512], &depths)
 }

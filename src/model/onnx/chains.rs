@@ -1,7 +1,7 @@
 //! What is known before there is an image: constants, and the chains of Shape, Gather, Concat,
 //! Expand and the like that torch writes where it does not optimise.
 
-use super::proto::{FLOAT, NUMBERS_MAX, Node};
+use super::proto::{FLOAT, NUMBERS_MAX, Node, is_fraction};
 use super::state::{Found, State, integer, size};
 use super::stored;
 use super::value::{Dim, Held, Value};
@@ -11,8 +11,8 @@ pub(super) fn known<'a>(
     state: &mut State<'a>,
     node: &Node<'a>,
 ) -> Result<Option<Value<'a>>, String> {
-    let flows =
-        (0..node.inputs.len()).any(|at| matches!(state.optional(node, at), Some(Value::Flow(_))));
+    let is_flow = |at| matches!(state.optional(node, at), Some(Value::Flow(_) | Value::Padded(..)));
+    let flows = (0..node.inputs.len()).any(is_flow);
     match node.op {
         "Constant" => constant(state, node).map(Some),
         "Shape" => shape(state, node).map(Some),
@@ -43,7 +43,10 @@ fn renamed<'a>(state: &State<'a>, node: &Node<'a>) -> Found<'a> {
             Value::Held(Held { name, ..held })
         }
         Value::Flow(flow) if node.op == "Cast" => {
-            super::state::only(node, "to", FLOAT)?;
+            let to = integer(node, "to", FLOAT)?;
+            if !is_fraction(to) {
+                return Err(format!("to = {to}: a layer's result stays a fraction here"));
+            }
             Value::Flow(flow)
         }
         other => other,
@@ -78,6 +81,7 @@ fn shape<'a>(state: &State<'a>, node: &Node<'a>) -> Found<'a> {
         Value::Flow(flow) => flow.dims.clone(),
         Value::Held(held) => known(&held.dims()),
         Value::Fill { dims, .. } => known(dims),
+        padded @ Value::Padded(..) => return Err(format!("its input 0 is {}", padded.about())),
         Value::Numbers(numbers) => vec![Dim::Known(numbers.len() as i64)],
     };
     let rank = dims.len() as i64;

@@ -4,7 +4,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::model::window::{AvgPool, Conv, MaxPool, Pair};
+use crate::model::window::{AvgPool, Conv, MaxPool, Padding, Pair};
 use crate::model::{Graph, LayerKind, Layout, Node, TensorKind};
 
 use super::error::OnnxError;
@@ -330,11 +330,10 @@ impl Writer<'_> {
 
     fn conv(&mut self, node: &Node, conv: &Conv) -> Value {
         let Conv { kernel, stride, padding, dilation, groups, bias, .. } = *conv;
-        let Pair([top, left]) = padding;
         let settings = [
             integers("kernel_shape", &kernel.0),
             integers("strides", &stride.0),
-            integers("pads", &[top, left, top, left]),
+            integers("pads", &padding.sides()),
             integers("dilations", &dilation.0),
             integer("group", groups),
         ];
@@ -360,8 +359,8 @@ impl Writer<'_> {
         let sizes = |[_, height, width]: [usize; 3]| [height, width];
         let from = sizes(self.graph.shape_of(node.inputs[0]));
         let (Pair([top, left]), [bottom, right]) =
-            (pool.padding, pool.padding_end(from, sizes(node.shape)));
-        let alone = pool.ceil_mode && pool.padding == Pair::both(0);
+            (pool.padding.begin, pool.padding_end(from, sizes(node.shape)));
+        let alone = pool.ceil_mode && pool.padding == Padding::every(0);
         let pads = if alone { [0; 4] } else { [top, left, bottom, right] };
         vec![
             integers("kernel_shape", &pool.kernel.0),

@@ -8,7 +8,7 @@ use crate::model::{Graph, Layout, Shape, layout};
 
 use super::error::OnnxError;
 use super::names;
-use super::proto::{End, FLOAT, Model};
+use super::proto::{End, Model, is_fraction};
 use super::state::{Draft, State};
 use super::stored::Beside;
 use super::taken::Taken;
@@ -80,8 +80,9 @@ fn input<'a>(model: &Model<'a>, given: Option<Shape>) -> Result<(&'a str, Shape,
         return refuse(format!("{} inputs; one, of images, is taken only", free.len()));
     };
     let name = end.name.shown();
-    if end.kind != FLOAT {
-        return refuse(format!("{name} has element type {}; float32 is taken only", end.kind));
+    if !is_fraction(end.kind) {
+        let text = "float32, float16 and bfloat16 are taken only";
+        return refuse(format!("{name} has element type {}; {text}", end.kind));
     }
     let [samples, sizes @ ..] = &end.dims[..] else {
         return refuse(format!("the shape of {name} is not in the file"));

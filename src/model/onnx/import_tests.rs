@@ -5,6 +5,7 @@ use crate::model::LayerKind;
 use crate::model::catalogue;
 use crate::model::init;
 use crate::model::onnx::export::{Trained, export};
+use crate::model::onnx::proto::FLOAT;
 use crate::model::onnx::stored::Part;
 use crate::model::onnx::wire::Message;
 

@@ -29,12 +29,21 @@ const EXTERNAL_MAX: usize = 8;
 
 /// Element types (TensorProto.DataType).
 pub const FLOAT: i64 = 1;
+/// Numbers of 16 bits, which become f32 here.
+pub const FLOAT16: i64 = 10;
+/// The upper halves of f32, which become f32 here.
+pub const BFLOAT16: i64 = 16;
 /// 64-bit integers.
 pub const INT64: i64 = 7;
 /// 32-bit integers.
 pub const INT32: i64 = 6;
 /// Truth values.
 pub const BOOL: i64 = 9;
+
+/// Whether elements of this type are fractions that layers compute with.
+pub fn is_fraction(kind: i64) -> bool {
+    matches!(kind, FLOAT | FLOAT16 | BFLOAT16)
+}
 
 /// A model.
 #[derive(Debug, Default)]

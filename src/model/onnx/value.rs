@@ -1,6 +1,8 @@
 //! What a name of an ONNX graph stands for while the graph is read: the result of a layer, a
 //! tensor of the file, or small whole numbers that shapes are computed with.
 
+use crate::model::window::Padding;
+
 use super::proto::Tensor;
 
 /// An extent, or another whole number.
@@ -50,6 +52,8 @@ impl Held<'_> {
 pub enum Value<'a> {
     /// Differs by image.
     Flow(Flow),
+    /// The result of a layer with zeros around it, which a convolution takes.
+    Padded(Flow, Padding),
     /// A tensor of the file.
     Held(Held<'a>),
     /// Whole numbers. One stands for a row of one as well.
@@ -68,6 +72,9 @@ impl Value<'_> {
     pub fn about(&self) -> String {
         match self {
             Self::Flow(flow) => format!("the result of a layer, {}", shown(&flow.dims)),
+            Self::Padded(flow, _) => {
+                format!("zeros around the result of a layer, {}", shown(&flow.dims))
+            }
             Self::Held(held) => format!("the tensor {:?} of the file", held.dims()),
             Self::Numbers(numbers) => format!("the numbers {}", shown(numbers)),
             Self::Fill { value, dims } => format!("{dims:?} times {value}"),

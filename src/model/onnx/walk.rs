@@ -91,6 +91,7 @@ fn taken<'a>(state: &mut State<'a>, node: &Node<'a>) -> Found<'a> {
     }
     match node.op {
         "Conv" => windows::conv(state, node),
+        "Pad" => windows::pad(state, node),
         "MaxPool" => windows::max_pool(state, node),
         "AveragePool" => windows::average_pool(state, node),
         "GlobalAveragePool" => windows::global_average_pool(state, node),

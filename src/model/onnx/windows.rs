@@ -1,10 +1,10 @@
 //! Operators that slide over height and width: convolutions and poolings.
 
 use crate::model::LayerKind;
-use crate::model::window::{AvgPool, Conv, MaxPool, Pair};
+use crate::model::window::{AvgPool, Conv, MaxPool, Padding, Pair};
 
 use super::proto::Node;
-use super::state::{Found, State, Weight, integer, integers, only, size, text};
+use super::state::{Found, State, Weight, float, integer, integers, only, size, text};
 use super::value::{Flow, Value};
 
 /// Two sizes of an attribute, or what stands for none.
@@ -16,23 +16,36 @@ fn pair(node: &Node<'_>, name: &str, default: usize) -> Result<Pair, String> {
     }
 }
 
-/// The same on both sides.
-fn padding(node: &Node<'_>) -> Result<Pair, String> {
+/// For a window of this kernel.
+fn padding(node: &Node<'_>, kernel: Pair) -> Result<Padding, String> {
     match text(node, "auto_pad")? {
         b"" | b"NOTSET" => {}
-        b"VALID" => return Ok(Pair::both(0)),
+        b"VALID" => return Ok(Padding::every(0)),
+        same @ (b"SAME_UPPER" | b"SAME_LOWER") if pair(node, "strides", 1)? == Pair::both(1) => {
+            let Pair(dilation) = pair(node, "dilations", 1)?;
+            // Without strides it is the same for images of any size.
+            let all =
+                [0, 1].map(|axis| dilation[axis].saturating_mul(kernel.0[axis].saturating_sub(1)));
+            let (less, more) = (Pair(all.map(|all| all / 2)), Pair(all.map(|all| all - all / 2)));
+            return Ok(match same {
+                b"SAME_UPPER" => Padding { begin: less, end: more },
+                _ => Padding { begin: more, end: less },
+            });
+        }
         other => {
             let other = String::from_utf8_lossy(other).into_owned();
             return Err(format!("auto_pad = {other}: say its pads, which are then in the file"));
         }
     }
     match integers(node, "pads")?[..] {
-        [] => Ok(Pair::both(0)),
-        [top, left, bottom, right] if top == bottom && left == right => {
-            Ok(Pair([size(top)?, size(left)?]))
-        }
+        [] => Ok(Padding::every(0)),
+        [top, left, bottom, right] => Ok(Padding {
+            begin: Pair([size(top)?, size(left)?]),
+            end: Pair([size(bottom)?, size(right)?]),
+        }),
         ref others => Err(format!(
-            "pads = {others:?}: padding is the same on both sides here ([top, left, bottom, right])"
+            "pads = {others:?}: those of height and width, [top, left, bottom, right], are taken \
+             only"
         )),
     }
 }
@@ -43,8 +56,51 @@ fn has_folded_norm(node: &Node<'_>) -> bool {
     node.folded || bias.strip_suffix("_bias") == Some(weight) || weight.starts_with("onnx::Conv_")
 }
 
-pub(super) fn conv<'a>(state: &mut State<'a>, node: &Node<'a>) -> Found<'a> {
+/// Zeros around, for the convolution that comes next.
+pub(super) fn pad<'a>(state: &mut State<'a>, node: &Node<'a>) -> Found<'a> {
     let flow = state.plain_flow(node, 0)?;
+    let mode = text(node, "mode")?;
+    let value = match state.scalar(node, 2)? {
+        Some(value) => value,
+        None => float(node, "value", 0.0)?,
+    };
+    if !matches!(mode, b"" | b"constant") || value != 0.0 {
+        let mode = String::from_utf8_lossy(mode);
+        return Err(format!("mode = {mode}, value = {value}: zeros are taken only"));
+    }
+    let pads = state.attribute_or_input(node, "pads", 1)?.ok_or("its pads are not given")?;
+    let rank = flow.dims.len() as i64;
+    let axes = match state.optional(node, 3) {
+        Some(_) => state.known_numbers(node, 3)?,
+        None => (0..rank).collect(),
+    };
+    let refuse = || format!("pads = {pads:?}: around height and width they are taken only");
+    if pads.len() != 2 * axes.len() {
+        return Err(refuse());
+    }
+    let mut padding = Padding::every(0);
+    for (at, &axis) in axes.iter().enumerate() {
+        let (begin, end) = (size(pads[at])?, size(pads[at + axes.len()])?);
+        match if axis < 0 { axis + rank } else { axis } {
+            axis @ (2 | 3) if rank == 4 => {
+                let along = axis as usize - 2;
+                (padding.begin.0[along], padding.end.0[along]) = (begin, end);
+            }
+            _ if (begin, end) == (0, 0) => {}
+            _ => return Err(refuse()),
+        }
+    }
+    Ok(match padding == Padding::every(0) {
+        true => Value::Flow(flow),
+        false => Value::Padded(flow, padding),
+    })
+}
+
+pub(super) fn conv<'a>(state: &mut State<'a>, node: &Node<'a>) -> Found<'a> {
+    let (flow, around) = match state.value(node, 0)? {
+        Value::Padded(flow, around) => (flow.clone(), *around),
+        _ => (state.plain_flow(node, 0)?, Padding::every(0)),
+    };
     let weight = state.held(node, 1)?;
     let [channels, _, height, width] = weight.dims()[..] else {
         let dims = weight.dims();
@@ -64,7 +120,7 @@ pub(super) fn conv<'a>(state: &mut State<'a>, node: &Node<'a>) -> Found<'a> {
         channels,
         kernel,
         stride: pair(node, "strides", 1)?,
-        padding: padding(node)?,
+        padding: padding(node, kernel)?.with(around),
         dilation: pair(node, "dilations", 1)?,
         groups: size(integer(node, "group", 1)?)?,
         bias: bias.is_some(),
@@ -78,10 +134,11 @@ fn window(node: &Node<'_>) -> Result<MaxPool, String> {
     if pair(node, "dilations", 1)? != Pair::both(1) {
         return Err("a pooling with dilation is not among the layers here".into());
     }
+    let kernel = pair(node, "kernel_shape", 0)?;
     Ok(MaxPool {
-        kernel: pair(node, "kernel_shape", 0)?,
+        kernel,
         stride: pair(node, "strides", 1)?,
-        padding: padding(node)?,
+        padding: padding(node, kernel)?,
         ceil_mode: integer(node, "ceil_mode", 0)? != 0,
     })
 }
@@ -95,7 +152,8 @@ pub(super) fn max_pool<'a>(state: &mut State<'a>, node: &Node<'a>) -> Found<'a> 
 pub(super) fn average_pool<'a>(state: &mut State<'a>, node: &Node<'a>) -> Found<'a> {
     let flow = state.plain_flow(node, 0)?;
     let MaxPool { kernel, stride, padding, ceil_mode } = window(node)?;
-    let count_include_pad = padding == Pair::both(0) || integer(node, "count_include_pad", 0)? != 0;
+    let count_include_pad =
+        padding == Padding::every(0) || integer(node, "count_include_pad", 0)? != 0;
     let pool = AvgPool { kernel, stride, padding, ceil_mode, count_include_pad };
     state.layer(LayerKind::AvgPool(pool), &[&flow], Vec::new())
 }

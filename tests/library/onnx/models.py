@@ -107,6 +107,21 @@ class Attentive(nn.Module):
         return self.head(nn.functional.max_pool2d(x * y[:, :, None, None], 4).flatten(1))
 
 
+class Padded(nn.Module):
+    """Even kernels whose results are as large as their inputs: padding differs by side."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv1 = nn.Conv2d(3, 6, 4, padding="same", bias=False)
+        self.bn1 = nn.BatchNorm2d(6)
+        self.conv2 = nn.Conv2d(6, 8, (2, 3), padding="same", dilation=(3, 1))
+        self.head = nn.Linear(8 * 16, 5)
+
+    def forward(self, x):
+        x = torch.relu(self.conv2(torch.relu(self.bn1(self.conv1(x)))))
+        return self.head(nn.functional.max_pool2d(x, 4).flatten(1))
+
+
 def seen(model):
     """Statistics of norms as after some training."""
     generator = torch.Generator().manual_seed(5)
@@ -156,7 +171,8 @@ def without_places(file):
 
 
 def cases(folder):
-    for name, kind in (("plain", Plain), ("residual", Residual), ("squeeze", Squeeze), ("attentive", Attentive)):
+    for name, kind in (("plain", Plain), ("residual", Residual), ("squeeze", Squeeze), ("attentive", Attentive),
+                       ("padded", Padded)):
         torch.manual_seed(3)
         model, x = seen(kind()), images(16)
         state = {key: value.clone() for key, value in model.state_dict().items()}

@@ -25,8 +25,8 @@ impl Conv {
         let window = Window {
             kernel: kernel.0,
             stride: stride.0,
-            padding: padding.0,
-            padding_end: padding.0,
+            padding: padding.begin.0,
+            padding_end: padding.end.0,
             dilation: dilation.0,
         };
         Self { shape, window, activation, forward: None }

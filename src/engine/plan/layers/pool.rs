@@ -59,7 +59,7 @@ impl Pool {
             Extent::Windows(pool) => Window {
                 kernel: pool.kernel.0,
                 stride: pool.stride.0,
-                padding: pool.padding.0,
+                padding: pool.padding.begin.0,
                 padding_end: pool.padding_end(from, to),
                 dilation: [1; 2],
             },

@@ -1,5 +1,7 @@
 //! One tensor of a foreign file: where its elements lie, and how they become f32.
 
+use crate::model::half;
+
 /// What an element is. Little-endian.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Element {
@@ -139,10 +141,8 @@ impl<'a> Tensor<'a> {
     fn value(&self, bytes: &[u8]) -> Option<f32> {
         Some(match self.element {
             Element::F32 => f32::from_le_bytes(bytes.try_into().ok()?),
-            Element::F16 => from_half(u16::from_le_bytes(bytes.try_into().ok()?)),
-            Element::Bf16 => {
-                f32::from_bits(u32::from(u16::from_le_bytes(bytes.try_into().ok()?)) << 16)
-            }
+            Element::F16 => half::from_f16(u16::from_le_bytes(bytes.try_into().ok()?)),
+            Element::Bf16 => half::from_bf16(u16::from_le_bytes(bytes.try_into().ok()?)),
             Element::F64 => f64::from_le_bytes(bytes.try_into().ok()?) as f32,
             Element::Other(_) => return None,
         })
@@ -157,18 +157,6 @@ fn strides_of(shape: &[usize]) -> Vec<usize> {
         strides[at - 1] = strides[at].saturating_mul(shape[at]);
     }
     strides
-}
-
-/// An f16 (IEEE 754 binary16: sign, 5 bits of exponent, 10 of fraction) as f32, exactly.
-fn from_half(bits: u16) -> f32 {
-    let (exponent, fraction) = ((bits >> 10) & 0x1F, u32::from(bits & 0x3FF));
-    let magnitude = match exponent {
-        // Multiples of 2^-24; a product with a power of two is exact.
-        0 => fraction as f32 * 2f32.powi(-24),
-        0x1F => f32::from_bits(0x7F80_0000 | fraction << 13),
-        _ => f32::from_bits((u32::from(exponent) + 112) << 23 | fraction << 13),
-    };
-    if bits & 0x8000 == 0 { magnitude } else { -magnitude }
 }
 
 #[cfg(test)]
@@ -216,23 +204,5 @@ mod tests {
                 "{shape:?}"
             );
         }
-    }
-
-    #[test]
-    fn halves_are_exact() {
-        for (bits, value) in [
-            (0x3C00, 1.0),
-            (0xC000, -2.0),
-            (0x3555, 0.333_251_95),
-            (0x7BFF, 65504.0),
-            (0x0400, 6.103_515_6e-5),
-            (0x0001, 5.960_464_5e-8),
-            (0x83FF, -6.097_555e-5),
-            (0x0000, 0.0),
-        ] {
-            assert_eq!(from_half(bits), value, "{bits:#06x}");
-        }
-        assert_eq!(from_half(0xFC00), f32::NEG_INFINITY);
-        assert!(from_half(0x7E00).is_nan());
     }
 }
