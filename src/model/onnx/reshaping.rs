@@ -107,6 +107,12 @@ pub(super) fn reshape<'a>(state: &mut State<'a>, node: &Node<'a>) -> Found<'a> {
     reshaped(state, &flow, &extents)
 }
 
+/// `[N, channels, 1]` of one value per channel.
+fn is_halfway(state: &State<'_>, flow: &Flow) -> bool {
+    let [channels, rest @ ..] = state.shape(flow);
+    rest == [1, 1] && flow.dims[1..] == [Dim::Known(channels as i64), Dim::Known(1)]
+}
+
 /// Height and width of 1 that come or go.
 pub(super) fn squeeze<'a>(state: &mut State<'a>, node: &Node<'a>) -> Found<'a> {
     let flow = state.plain_flow(node, 0)?;
@@ -126,7 +132,11 @@ pub(super) fn squeeze<'a>(state: &mut State<'a>, node: &Node<'a>) -> Found<'a> {
 }
 
 pub(super) fn unsqueeze<'a>(state: &mut State<'a>, node: &Node<'a>) -> Found<'a> {
-    let flow = state.plain_flow(node, 0)?;
+    let flow = match state.flow(node, 0)? {
+        // One after the other, as `[:, :, None, None]` writes them.
+        halfway if is_halfway(state, &halfway) => halfway,
+        _ => state.plain_flow(node, 0)?,
+    };
     let axes = state.attribute_or_input(node, "axes", 1)?.unwrap_or_default();
     let mut dims = flow.dims.clone();
     for axis in axes {

@@ -169,8 +169,8 @@ fn the_average_of_the_weights_is_exported_in_each_form() {
     sent.optimizer.push((parts::AVERAGE.into(), average.clone()));
     sent.state.step = 5;
     store::write(&run, &sent, 9, &|| true, &RealClock::default()).result.unwrap();
-    let width = "[model]\nname = \"mlp\"\nwidth = 0.0625\n";
-    run.write_whole(Path::new("config.toml"), &[width.as_bytes()]).unwrap();
+    let config = "model = { name = \"mlp\", width = 0.0625 }\ntrain = { steps = 5 }\n";
+    run.write_whole(Path::new("config.toml"), &[config.as_bytes()]).unwrap();
     for (words, wanted) in [(&[][..], &sent.parameters), (&["--average"], &average)] {
         assert_eq!(export(&[&[&*at("w.safetensors")], words].concat()), code(0));
         let bytes = std::fs::read(at("w.safetensors")).unwrap();
