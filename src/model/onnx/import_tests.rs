@@ -5,7 +5,7 @@ use crate::model::LayerKind;
 use crate::model::catalogue;
 use crate::model::init;
 use crate::model::onnx::export::{Trained, export};
-use crate::model::onnx::proto::FLOAT;
+use crate::model::onnx::proto::{FLOAT, INT64};
 use crate::model::onnx::stored::Part;
 use crate::model::onnx::wire::Message;
 
@@ -181,6 +181,64 @@ fn a_softmax_over_channels_is_a_layer_and_over_the_classes_at_the_end_is_none() 
     }
     let inner = [node("LogSoftmax", &["x"], "s"), node("GlobalAveragePool", &["s"], "y")];
     refused(&model(&inner, &[]), "(LogSoftmax): axis = -1");
+}
+
+fn numbers(name: &str, values: &[i64]) -> Message {
+    let raw: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
+    let length = Message::default().integer(1, values.len() as i64);
+    length.integer(2, INT64).text(8, name).bytes(9, &raw)
+}
+
+/// A convolution to two classes behind this node, and a pooling.
+fn convolved(before: Message, tensors: &[Message]) -> Vec<u8> {
+    let weight = tensor("w.weight", &[2, 2, 3, 3], &[0; 144]);
+    let conv = node("Conv", &["a", "w.weight"], "c");
+    let nodes = [before, conv, node("GlobalAveragePool", &["c"], "p")];
+    let nodes = [&nodes[..], &[node("Flatten", &["p"], "y")]].concat();
+    model(&nodes, &[tensors, &[weight]].concat())
+}
+
+#[test]
+fn zeros_around_are_the_padding_of_the_convolution_that_follows() {
+    let pads = |values: &[i64]| numbers("pads", values);
+    let pad = || node("Pad", &["x", "pads"], "a");
+    let read_padding = |values: &[i64]| {
+        let imported = read(&convolved(pad(), &[pads(values)])).expect("is right");
+        let LayerKind::Conv(conv) = imported.graph.nodes[0].kind else { panic!("no convolution") };
+        conv.padding.sides()
+    };
+    assert_eq!(read_padding(&[0, 0, 0, 1, 0, 0, 2, 1]), [0, 1, 2, 1]);
+    assert_eq!(read_padding(&[0; 8]), [0; 4]);
+    for (values, message) in [
+        (&[0, 1, 0, 0, 0, 0, 0, 0][..], "around height and width"),
+        (&[1, 1], "around height and width"),
+        (&[0, 0, -1, 0, 0, 0, 0, 0], "-1 is no size"),
+        (&[0, 0, 0, 0, 0, 0, 1 << 30, 0], "padding 1073741824 below"),
+    ] {
+        refused(&convolved(pad(), &[pads(values)]), message);
+    }
+    let nodes = [pad(), node("GlobalAveragePool", &["a"], "p"), node("Flatten", &["p"], "y")];
+    let around = pads(&[0, 0, 1, 1, 0, 0, 1, 1]);
+    refused(&model(&nodes, &[around]), "zeros around the result of a layer");
+}
+
+#[test]
+fn a_slice_of_the_whole_is_nothing_and_a_part_is_refused() {
+    let slice = node("Slice", &["x", "from", "to", "axes"], "a");
+    let sliced = |from: &[i64], to: &[i64], axes: &[i64]| {
+        let row = [numbers("from", from), numbers("to", to), numbers("axes", axes)];
+        convolved(slice.clone(), &row)
+    };
+    read(&sliced(&[0, 0], &[i64::MAX, 4], &[1, -1])).expect("is the whole");
+    for (from, to, axes) in [
+        (&[0][..], &[3][..], &[2][..]),
+        (&[1], &[i64::MAX], &[1]),
+        (&[0], &[i64::MAX], &[4]),
+        (&[0], &[-1], &[1]),
+        (&[0, 0], &[4], &[2, 3]),
+    ] {
+        refused(&sliced(from, to, axes), "no layer here takes a part");
+    }
 }
 
 fn pool() -> Message {

@@ -150,6 +150,35 @@ pub(super) fn unsqueeze<'a>(state: &mut State<'a>, node: &Node<'a>) -> Found<'a>
     Ok(Value::Flow(Flow { from: flow.from, dims }))
 }
 
+/// A part that is the whole, as `[:, :]` writes it.
+pub(super) fn slice<'a>(state: &mut State<'a>, node: &Node<'a>) -> Found<'a> {
+    let flow = state.plain_flow(node, 0)?;
+    let row = |name, at| state.attribute_or_input(node, name, at);
+    let starts = row("starts", 1)?.ok_or("its starts are not given")?;
+    let ends = row("ends", 2)?.ok_or("its ends are not given")?;
+    let axes = row("axes", 3)?.unwrap_or_else(|| (0..starts.len() as i64).collect());
+    let steps = row("steps", 4)?.unwrap_or_else(|| vec![1; starts.len()]);
+    let rank = flow.dims.len() as i64;
+    let is_whole = |(at, &axis): (usize, &i64)| {
+        let axis = usize::try_from(if axis < 0 { axis + rank } else { axis }).ok();
+        let extent = axis.and_then(|axis| flow.dims.get(axis)).copied();
+        let reaches = |end: &&i64| match extent {
+            Some(Dim::Known(extent)) => **end >= extent,
+            Some(Dim::Batch) => **end >= i64::from(i32::MAX),
+            None => false,
+        };
+        let from_first = starts.get(at) == Some(&0) && steps.get(at) == Some(&1);
+        from_first && ends.get(at).as_ref().is_some_and(reaches)
+    };
+    if !axes.iter().enumerate().all(is_whole) {
+        return Err(format!(
+            "from {starts:?} to {ends:?} along axes {axes:?} of {}: no layer here takes a part",
+            shown(&flow.dims)
+        ));
+    }
+    Ok(Value::Flow(flow))
+}
+
 /// Repeats one value per channel over height and width.
 pub(super) fn expand<'a>(state: &mut State<'a>, node: &Node<'a>) -> Found<'a> {
     let flow = state.plain_flow(node, 0)?;

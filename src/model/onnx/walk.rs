@@ -113,6 +113,7 @@ fn taken<'a>(state: &mut State<'a>, node: &Node<'a>) -> Found<'a> {
         "Concat" => elementwise::concat(state, node),
         "Flatten" => reshaping::flatten(state, node),
         "Reshape" => reshaping::reshape(state, node),
+        "Slice" => reshaping::slice(state, node),
         "Squeeze" => reshaping::squeeze(state, node),
         "Unsqueeze" => reshaping::unsqueeze(state, node),
         "Expand" => reshaping::expand(state, node),
