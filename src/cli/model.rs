@@ -215,8 +215,8 @@ fn step(model: &Model<'_>) -> String {
     };
     let mib = |bytes: u64| bytes as f64 / (1 << 20) as f64;
     format!(
-        "a worker's step of {batch} samples in {} holds {:.1} MiB: activations {:.1}, weights {:.1}, \
-         gradients {:.1}, pictures {:.1}",
+        "a worker's step of {batch} samples in {} holds {:.1} MiB: activations {:.1}, weights \
+         {:.1}, gradients {:.1}, pictures {:.1}",
         model.precision,
         mib(step.bytes()),
         mib(step.activations_bytes),
