@@ -142,9 +142,7 @@ pub(super) fn softmax<'a>(state: &mut State<'a>, node: &Node<'a>) -> Found<'a> {
         return Err(format!("axis = {axis} of {shape}: over channels (1) it is taken only"));
     }
     match (rank, node.op) {
-        (2, _) if node.outputs.first().is_some_and(|output| is_end(&output)) => {
-            Ok(Value::Flow(flow))
-        }
+        (2, _) if node.outputs.first().is_some_and(is_end) => Ok(Value::Flow(flow)),
         (_, "Softmax") => state.layer(LayerKind::Softmax, &[&flow], Vec::new()),
         _ => Err("it is taken over the classes only, as the last node".into()),
     }
