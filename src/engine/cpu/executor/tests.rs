@@ -6,7 +6,9 @@ use super::*;
 use crate::config::seed::Stream;
 use crate::engine::plan::steps::{Plan, Step};
 use crate::engine::source::Flat;
-use crate::model::{TensorSpec, catalogue, init};
+use crate::model::spec::GraphBuilder;
+use crate::model::window::{Conv, Pair};
+use crate::model::{LayerKind, TensorSpec, catalogue, init};
 
 struct Case {
     graph: Graph,
@@ -287,6 +289,29 @@ fn frozen_tensors_have_no_gradients_and_the_others_have_the_same_bits() {
         }
         part.retain(|offset, gradient| whole.get(offset) != Some(gradient));
         assert!(part.is_empty(), "{name}, {prefixes:?}: {:?} differ", part.keys());
+    }
+}
+
+#[test]
+fn a_depthwise_gradient_is_computed_in_the_orders_of_the_forward_pass() {
+    let depthwise = Conv { groups: 32, stride: Pair::both(2), ..Conv::new(32, 3) };
+    let mut builder = GraphBuilder::new("depthwise", [3, 24, 24], 10);
+    builder.then("first", LayerKind::Conv(Conv::new(32, 1)));
+    builder.then("depthwise", LayerKind::Conv(depthwise));
+    builder.then("pool", LayerKind::GlobalAvgPool);
+    builder.then("flatten", LayerKind::Flatten);
+    builder.then("fc", LayerKind::Linear { features: 10, bias: true });
+    let graph = builder.finish().expect("a valid model");
+    let layout = layout::of(&graph);
+    for element in [ElementType::F32, ElementType::Bf16] {
+        let Ok(mut executor) = Executor::new(&graph, &layout, element, 1) else { continue };
+        let held = executor.program(8, Direction::Training).expect("compiled");
+        let plan = &executor.programs[held].program.plan;
+        let own = |step: &&Step| graph.nodes.get(step.node).is_some_and(|n| n.name == "depthwise");
+        let runs = |step: &&Step| matches!(step.action, Action::Run { .. });
+        let steps = plan.steps[plan.forward_steps..].iter().filter(own).filter(runs);
+        // Of the weights' gradient, of its order, and of the gradient that goes on.
+        assert_eq!(steps.count(), 3, "{element:?}");
     }
 }
 
