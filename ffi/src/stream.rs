@@ -3,7 +3,11 @@
 //! for 24 M parameters). Every path computes the same bits: one multiplication and one addition at
 //! a time, never fused, so that ranks on different processors stay equal.
 
+mod rule;
+
 use std::sync::atomic::{Ordering, fence as ordinary_fence};
+
+pub use rule::{Number, Rule, apply};
 
 /// The scalars of one step of SGD with momentum.
 #[derive(Debug, Clone, Copy, PartialEq)]

@@ -213,6 +213,7 @@ impl Optimizer {
         }
         if let Some(gain) = self.average_gain {
             let [weights, average] = next.lend([PARAMETERS, AVERAGE]);
+            // Of finite numbers, one of the weights' own scale.
             rules::average(gain, weights, current.part(AVERAGE), average);
         }
         let statistics = next.part(STATISTICS);

@@ -1,6 +1,9 @@
 //! What one step makes of one run of elements, rule by rule, and what a rule must know of a whole
 //! tensor before. Each is a pure function of numbers: one operation at a time, never fused, sums in
-//! an order that depends on the length alone, so that all ranks get the same bits.
+//! an order that depends on the length alone, so that all ranks get the same bits. What is made of
+//! elements is written past the caches (`stream::apply`).
+
+use kintsugi_ffi::stream::{self, Number, Rule};
 
 use std::ops::Range;
 
@@ -15,6 +18,14 @@ pub struct Step {
     pub weight_decay: f32,
     /// Multiplies the summed gradient: one over the real count of samples, less where clipped.
     pub scale: f32,
+}
+
+impl Step {
+    /// Of one sample, with the decay.
+    #[inline(always)]
+    fn gradient<N: Number>(&self, w: N, g: N) -> N {
+        N::of(self.scale) * g + N::of(self.weight_decay) * w
+    }
 }
 
 /// What a rule reads of its elements, all of one length: weights, summed gradients.
@@ -36,15 +47,21 @@ pub fn nesterov(
     v: &[f32],
     (w_out, v_out): (&mut [f32], &mut [f32]),
 ) -> bool {
-    let mut sound = true;
-    let read = w.iter().zip(g).zip(v);
-    for (((&w, &g), &v), (w_out, v_out)) in read.zip(w_out.iter_mut().zip(v_out)) {
-        let gradient = step.scale * g + step.weight_decay * w;
-        *v_out = momentum * v + gradient;
-        *w_out = w - step.learning_rate * (gradient + momentum * *v_out);
-        sound &= w_out.is_finite() & v_out.is_finite();
+    stream::apply(&Nesterov { step, momentum }, [w, g, v], [w_out, v_out])
+}
+
+struct Nesterov {
+    step: Step,
+    momentum: f32,
+}
+
+impl Rule<3, 2> for Nesterov {
+    #[inline(always)]
+    fn element<N: Number>(&self, [w, g, v]: [N; 3]) -> [N; 2] {
+        let (gradient, momentum) = (self.step.gradient(w, g), N::of(self.momentum));
+        let velocity = momentum * v + gradient;
+        [w - N::of(self.step.learning_rate) * (gradient + momentum * velocity), velocity]
     }
-    sound
 }
 
 /// LARS (You, Gitman and Ginsburg 2017, Algorithm 1): the rate, global times `local`, is part of
@@ -58,15 +75,22 @@ pub fn lars(
     (w_out, v_out): (&mut [f32], &mut [f32]),
 ) -> bool {
     let rate = step.learning_rate * local;
-    let mut sound = true;
-    let read = w.iter().zip(g).zip(v);
-    for (((&w, &g), &v), (w_out, v_out)) in read.zip(w_out.iter_mut().zip(v_out)) {
-        let gradient = step.scale * g + step.weight_decay * w;
-        *v_out = momentum * v + rate * gradient;
-        *w_out = w - *v_out;
-        sound &= w_out.is_finite() & v_out.is_finite();
+    stream::apply(&Lars { step, momentum, rate }, [w, g, v], [w_out, v_out])
+}
+
+struct Lars {
+    step: Step,
+    momentum: f32,
+    /// Global times local.
+    rate: f32,
+}
+
+impl Rule<3, 2> for Lars {
+    #[inline(always)]
+    fn element<N: Number>(&self, [w, g, v]: [N; 3]) -> [N; 2] {
+        let velocity = N::of(self.momentum) * v + N::of(self.rate) * self.step.gradient(w, g);
+        [w - velocity, velocity]
     }
-    sound
 }
 
 /// LARS' own rate of a tensor (Algorithm 1): `trust * |w| / (|g| + decay * |w|)`, of both sums of
@@ -137,27 +161,44 @@ pub fn adamw(
     w_out: &mut [f32],
     [m_out, q_out]: [&mut [f32]; 2],
 ) -> bool {
-    let AdamW { betas: [b1, b2], gains: [a1, a2], corrections: [c1, c2], epsilon } = adamw;
-    let kept = 1.0 - step.learning_rate * step.weight_decay;
-    let mut sound = true;
-    let read = w.iter().zip(g).zip(m.iter().zip(q));
-    let written = w_out.iter_mut().zip(m_out.iter_mut().zip(q_out));
-    for (((&w, &g), (&m, &q)), (w_out, (m_out, q_out))) in read.zip(written) {
-        let gradient = step.scale * g;
-        *m_out = b1 * m + a1 * gradient;
-        *q_out = b2 * q + a2 * (gradient * gradient);
-        let by = c1 * *m_out / (c2 * q_out.sqrt() + epsilon);
-        *w_out = kept * w - step.learning_rate * by;
-        sound &= w_out.is_finite() & m_out.is_finite() & q_out.is_finite();
+    let rule = AdamWElements { step, adamw, kept: 1.0 - step.learning_rate * step.weight_decay };
+    stream::apply(&rule, [w, g, m, q], [w_out, m_out, q_out])
+}
+
+struct AdamWElements {
+    step: Step,
+    adamw: AdamW,
+    /// What decay leaves of a weight.
+    kept: f32,
+}
+
+impl Rule<4, 3> for AdamWElements {
+    #[inline(always)]
+    fn element<N: Number>(&self, [w, g, m, q]: [N; 4]) -> [N; 3] {
+        let AdamW { betas, gains, corrections, epsilon } = self.adamw;
+        let ([b1, b2], [a1, a2], [c1, c2]) =
+            (betas.map(N::of), gains.map(N::of), corrections.map(N::of));
+        let gradient = N::of(self.step.scale) * g;
+        let mean = b1 * m + a1 * gradient;
+        let square = b2 * q + a2 * (gradient * gradient);
+        let by = c1 * mean / (c2 * square.root() + N::of(epsilon));
+        [N::of(self.kept) * w - N::of(self.step.learning_rate) * by, mean, square]
     }
-    sound
 }
 
 /// The running average of weights (Polyak and Juditsky 1992, with exponential weights; torch's
-/// `get_ema_multi_avg_fn`): `a' = a + gain * (w' - a)`. What is frozen stays to the bit.
-pub fn average(gain: f32, w: &[f32], a: &[f32], a_out: &mut [f32]) {
-    for ((&w, &a), a_out) in w.iter().zip(a).zip(a_out) {
-        *a_out = a + gain * (w - a);
+/// `get_ema_multi_avg_fn`): `a' = a + gain * (w' - a)`. What is frozen stays to the bit. False when
+/// something is not a finite number.
+pub fn average(gain: f32, w: &[f32], a: &[f32], a_out: &mut [f32]) -> bool {
+    stream::apply(&Average(gain), [w, a], [a_out])
+}
+
+struct Average(f32);
+
+impl Rule<2, 1> for Average {
+    #[inline(always)]
+    fn element<N: Number>(&self, [w, a]: [N; 2]) -> [N; 1] {
+        [a + N::of(self.0) * (w - a)]
     }
 }
 

@@ -1,0 +1,262 @@
+//! Streaming stores for any rule that makes elements of elements. A rule is written once, over
+//! numbers that are one or eight at a time; both give the same bits, since every operation that a
+//! number has is rounded by itself (IEEE 754), square roots and quotients too.
+
+use std::ops::{Add, Div, Mul, Range, Sub};
+
+use super::fence;
+
+/// A number, or several that lie beside each other.
+pub trait Number:
+    Copy + Add<Output = Self> + Sub<Output = Self> + Mul<Output = Self> + Div<Output = Self>
+{
+    /// The same everywhere.
+    fn of(value: f32) -> Self;
+
+    /// Square root.
+    fn root(self) -> Self;
+}
+
+impl Number for f32 {
+    #[inline(always)]
+    fn of(value: f32) -> Self {
+        value
+    }
+
+    #[inline(always)]
+    fn root(self) -> Self {
+        self.sqrt()
+    }
+}
+
+/// What makes `O` outputs of `I` inputs, element by element.
+pub trait Rule<const I: usize, const O: usize> {
+    /// One element. `#[inline(always)]`, that it is compiled for wide registers.
+    fn element<N: Number>(&self, read: [N; I]) -> [N; O];
+}
+
+/// Follows a rule for all elements, with streaming stores where the outputs are aligned alike.
+/// Ends with `fence`. False when some output is not a finite number.
+///
+/// # Panics
+/// When the slices differ in length.
+pub fn apply<const I: usize, const O: usize, R: Rule<I, O>>(
+    rule: &R,
+    read: [&[f32]; I],
+    mut written: [&mut [f32]; O],
+) -> bool {
+    let len = written.first().map_or(0, |output| output.len());
+    let same = read.iter().all(|input| input.len() == len);
+    assert!(
+        same && written.iter().all(|output| output.len() == len),
+        "what a rule reads and writes has one length"
+    );
+    let body = body(&written);
+    let head = plainly(rule, 0..body.start, &read, &mut written);
+    let middle = widely(rule, body.clone(), &read, &mut written);
+    let tail = plainly(rule, body.end..len, &read, &mut written);
+    fence();
+    head && middle && tail
+}
+
+/// One element at a time, ordinary stores.
+fn plainly<const I: usize, const O: usize, R: Rule<I, O>>(
+    rule: &R,
+    range: Range<usize>,
+    read: &[&[f32]; I],
+    written: &mut [&mut [f32]; O],
+) -> bool {
+    let mut finite = true;
+    for at in range {
+        let made = rule.element(std::array::from_fn(|input| read[input][at]));
+        for (output, made) in written.iter_mut().zip(made) {
+            output[at] = made;
+            finite &= made.is_finite();
+        }
+    }
+    finite
+}
+
+/// The elements that whole aligned vectors cover; none where the outputs are aligned differently
+/// or the processor has none.
+fn body<const O: usize>(written: &[&mut [f32]; O]) -> Range<usize> {
+    let len = written.first().map_or(0, |output| output.len());
+    #[cfg(target_arch = "x86_64")]
+    if std::arch::is_x86_feature_detected!("avx") {
+        let mut starts = written.iter().map(|output| output.as_ptr().align_offset(x86::BYTES));
+        let start = starts.next().unwrap_or(len);
+        if start < len && starts.all(|other| other == start) {
+            return start..start + (len - start) / x86::LANES * x86::LANES;
+        }
+    }
+    len..len
+}
+
+#[cfg(target_arch = "x86_64")]
+fn widely<const I: usize, const O: usize, R: Rule<I, O>>(
+    rule: &R,
+    body: Range<usize>,
+    read: &[&[f32]; I],
+    written: &mut [&mut [f32]; O],
+) -> bool {
+    // SAFETY: a body that is not empty lies within the slices, whose lengths are equal, is whole
+    // vectors long, starts where every output is aligned, and there is AVX (see `body`).
+    body.is_empty() || unsafe { x86::widely(rule, body, read, written) }
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn widely<const I: usize, const O: usize, R: Rule<I, O>>(
+    rule: &R,
+    body: Range<usize>,
+    read: &[&[f32]; I],
+    written: &mut [&mut [f32]; O],
+) -> bool {
+    plainly(rule, body, read, written)
+}
+
+#[cfg(target_arch = "x86_64")]
+mod x86 {
+    use std::arch::x86_64::{
+        __m256, _mm256_add_ps, _mm256_div_ps, _mm256_loadu_ps, _mm256_mul_ps, _mm256_set1_ps,
+        _mm256_sqrt_ps, _mm256_storeu_ps, _mm256_stream_ps, _mm256_sub_ps,
+    };
+    use std::ops::{Add, Div, Mul, Range, Sub};
+
+    use super::{Number, Rule};
+
+    pub(super) const LANES: usize = 8;
+    pub(super) const BYTES: usize = 32;
+
+    /// Eight numbers. Made only where there is AVX: within `widely`.
+    #[derive(Clone, Copy)]
+    pub(super) struct Eight(__m256);
+
+    macro_rules! operation {
+        ($name:ident, $method:ident, $intrinsic:ident) => {
+            impl $name for Eight {
+                type Output = Self;
+                #[inline(always)]
+                fn $method(self, other: Self) -> Self {
+                    // SAFETY: whoever has eight numbers has AVX.
+                    Self(unsafe { $intrinsic(self.0, other.0) })
+                }
+            }
+        };
+    }
+    operation!(Add, add, _mm256_add_ps);
+    operation!(Sub, sub, _mm256_sub_ps);
+    operation!(Mul, mul, _mm256_mul_ps);
+    operation!(Div, div, _mm256_div_ps);
+
+    impl Number for Eight {
+        #[inline(always)]
+        fn of(value: f32) -> Self {
+            // SAFETY: only rules that are given eight numbers call it, so there is AVX.
+            Self(unsafe { _mm256_set1_ps(value) })
+        }
+
+        #[inline(always)]
+        fn root(self) -> Self {
+            // SAFETY: whoever has eight numbers has AVX.
+            Self(unsafe { _mm256_sqrt_ps(self.0) })
+        }
+    }
+
+    /// # Safety
+    /// AVX is there; `body` is within all slices, a multiple of eight long, and starts 32-byte
+    /// aligned in every output.
+    #[target_feature(enable = "avx")]
+    pub(super) unsafe fn widely<const I: usize, const O: usize, R: Rule<I, O>>(
+        rule: &R,
+        body: Range<usize>,
+        read: &[&[f32]; I],
+        written: &mut [&mut [f32]; O],
+    ) -> bool {
+        let zero = Eight::of(0.0);
+        // Times zero a finite number adds nothing; others leave NaN, which stays.
+        let mut nothing = zero;
+        for at in body.step_by(LANES) {
+            let mut inputs = [zero; I];
+            for (input, from) in inputs.iter_mut().zip(read) {
+                // SAFETY: at + 8 is within every slice (caller's promise).
+                *input = Eight(unsafe { _mm256_loadu_ps(from.as_ptr().add(at)) });
+            }
+            for (made, output) in rule.element(inputs).into_iter().zip(written.iter_mut()) {
+                // SAFETY: as above, and aligned (caller's promise).
+                unsafe { _mm256_stream_ps(output.as_mut_ptr().add(at), made.0) };
+                nothing = nothing + made * zero;
+            }
+        }
+        let mut lanes = [0.0f32; LANES];
+        // SAFETY: the lanes are as many as the vector has.
+        unsafe { _mm256_storeu_ps(lanes.as_mut_ptr(), nothing.0) };
+        lanes.iter().all(|lane| !lane.is_nan())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Every operation once.
+    struct Some;
+
+    impl Rule<3, 2> for Some {
+        #[inline(always)]
+        fn element<N: Number>(&self, [a, b, c]: [N; 3]) -> [N; 2] {
+            [(a * b + c) / N::of(0.7), (b * b).root() - a]
+        }
+    }
+
+    fn values(len: usize, salt: u32) -> Vec<f32> {
+        let bits = |i: u32| (i + salt * 40_503).wrapping_mul(2_654_435_761);
+        let value = |i: u32| {
+            let exponent = (bits(i) % 40) as i32 - 30;
+            ((bits(i) >> 8) as f32 / (1u32 << 24) as f32 - 0.5) * 2f32.powi(exponent)
+        };
+        (0..len as u32).map(value).collect()
+    }
+
+    #[test]
+    fn every_length_and_alignment_gives_the_bits_of_the_textbook_loop() {
+        for (len, skip) in (0..70).flat_map(|len| (0..17).map(move |skip| (len, skip))) {
+            let [a, b, c] = [1, 2, 3].map(|salt| values(len, salt));
+            // Aligned alike, and apart.
+            for apart in [0, 3] {
+                let (mut x, mut y) = (vec![9.0; len + 40], vec![9.0; len + 40]);
+                let (in_x, in_y) = (skip..skip + len, skip + apart..skip + apart + len);
+                let written = [&mut x[in_x.clone()], &mut y[in_y.clone()]];
+                assert!(apply(&Some, [&a, &b, &c], written));
+                for i in 0..len {
+                    let expected = ((a[i] * b[i] + c[i]) / 0.7, (b[i] * b[i]).sqrt() - a[i]);
+                    let got = (x[in_x.start + i], y[in_y.start + i]);
+                    let bits = |(x, y): (f32, f32)| (x.to_bits(), y.to_bits());
+                    assert_eq!(bits(got), bits(expected), "{len} {skip} {apart} {i}");
+                }
+                let outside = |values: &[f32], inner: Range<usize>| {
+                    let mut rest = (0..len + 40).filter(|i| !inner.contains(i));
+                    rest.all(|i| values[i] == 9.0)
+                };
+                assert!(outside(&x, in_x) && outside(&y, in_y));
+            }
+        }
+    }
+
+    #[test]
+    fn an_output_that_is_no_number_is_noticed_wherever_it_is() {
+        for at in 0..40 {
+            for wrong in [f32::NAN, f32::INFINITY, f32::MAX] {
+                let (a, mut b, c) = ([1.0; 40], [1.0; 40], [1.0; 40]);
+                b[at] = wrong;
+                let (mut x, mut y) = ([0.0; 40], [0.0; 40]);
+                assert!(!apply(&Some, [&a, &b, &c], [&mut x, &mut y]), "{wrong} at {at}");
+            }
+        }
+    }
+
+    #[test]
+    #[should_panic(expected = "one length")]
+    fn slices_of_different_lengths_are_refused() {
+        apply(&Some, [&[0.0; 4], &[0.0; 4], &[0.0; 3]], [&mut [0.0; 4], &mut [0.0; 4]]);
+    }
+}
