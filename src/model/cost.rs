@@ -95,7 +95,7 @@ fn arithmetic(graph: &Graph, at: usize) -> Cost {
         LayerKind::Silu => (4 * to, 6 * to),
         // Largest, difference, exponential, sum, quotient; product, sum, difference, product.
         LayerKind::Softmax => (5 * to, 4 * to),
-        LayerKind::Concat | LayerKind::Flatten => (0, 0),
+        LayerKind::Concat | LayerKind::ChannelShuffle { .. } | LayerKind::Flatten => (0, 0),
     };
     Cost { forward_flops, backward_flops, ..Cost::default() }
 }

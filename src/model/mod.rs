@@ -71,6 +71,10 @@ pub enum LayerKind {
     Multiply,
     /// Along channels.
     Concat,
+    /// Channel `k` of group `g` becomes channel `k groups + g` (PyTorch's `ChannelShuffle`).
+    ChannelShuffle {
+        groups: usize,
+    },
     Flatten,
 }
 

@@ -88,6 +88,7 @@ impl LayerKind {
             | Self::AdaptiveAvgPool { .. }
             | Self::GlobalAvgPool
             | Self::Concat
+            | Self::ChannelShuffle { .. }
             | Self::Flatten => Saved::NOTHING,
         }
     }

@@ -42,6 +42,7 @@ impl LayerKind {
             Self::Add => "add",
             Self::Multiply => "multiply",
             Self::Concat => "concat",
+            Self::ChannelShuffle { .. } => "channel_shuffle",
             Self::Flatten => "flatten",
         }
     }
@@ -278,6 +279,10 @@ pub(in crate::model) fn output_shape(kind: &LayerKind, inputs: &[Shape]) -> Resu
             }
             Ok([inputs.iter().map(|shape| shape[0]).sum(), first[1], first[2]])
         }
+        LayerKind::ChannelShuffle { groups } => match first[0].checked_rem(groups) {
+            Some(0) => Ok(first),
+            _ => Err(format!("groups = {groups} must divide the input's {} channels", first[0])),
+        },
         LayerKind::Flatten => Ok([elements(first), 1, 1]),
         LayerKind::BatchNorm { .. }
         | LayerKind::Relu

@@ -44,9 +44,11 @@ fn decides_classes(graph: &Graph) -> Option<usize> {
             LayerKind::Linear { .. } => return Some(at),
             LayerKind::Conv(conv) if conv.groups == 1 => return Some(at),
             LayerKind::Flatten if node.shape != graph.shape_of(node.inputs[0]) => return None,
-            LayerKind::Conv(_) | LayerKind::Add | LayerKind::Multiply | LayerKind::Concat => {
-                return None;
-            }
+            LayerKind::Conv(_)
+            | LayerKind::Add
+            | LayerKind::Multiply
+            | LayerKind::Concat
+            | LayerKind::ChannelShuffle { .. } => return None,
             _ => {}
         }
         at = node.inputs[0]?;
@@ -121,6 +123,7 @@ impl Table {
                     self.put("bias", "false");
                 }
             }
+            LayerKind::ChannelShuffle { groups } => self.put("groups", &groups.to_string()),
             LayerKind::Dropout { rate } => self.put("rate", &number(rate)),
             LayerKind::Lrn { size, alpha, beta, k } => {
                 self.put("size", &size.to_string());
@@ -217,6 +220,7 @@ mod tests {
         builder.then("s", LayerKind::HardSigmoid);
         builder.node("m", LayerKind::Multiply, &[Some(1), Some(3)]);
         builder.then("p", LayerKind::AdaptiveAvgPool { size: Pair([1, 1]) });
+        builder.then("x", LayerKind::ChannelShuffle { groups: 2 });
         builder.then("d", LayerKind::Dropout { rate: 0.2 });
         let graph = builder.finish().expect("is right");
         assert_eq!(from_toml(&to_toml(&graph), [4, 9, 9], 4), Ok(graph));

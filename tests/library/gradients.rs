@@ -363,6 +363,22 @@ fn softmax_agrees_at_every_place_and_over_features() {
 }
 
 #[test]
+fn shuffled_channels_agree_for_few_and_many_groups() {
+    for (channels, groups) in [(6, 2), (6, 3), (32, 2), (32, 16), (4, 1), (4, 4)] {
+        let middle = format!(
+            "[[layer]]\nkind = \"conv\"\nchannels = {channels}\nkernel = 3\npadding = 1\n\
+             [[layer]]\nkind = \"channel_shuffle\"\ngroups = {groups}\n\
+             [[layer]]\nkind = \"conv\"\nchannels = {channels}\nkernel = 1\n\
+             groups = {groups}"
+        );
+        around(&middle, [3, 5, 4], 1);
+    }
+    let flat = "[[layer]]\nkind = \"flatten\"\n[[layer]]\nkind = \"linear\"\nfeatures = 8\n\
+                [[layer]]\nkind = \"channel_shuffle\"\ngroups = 2";
+    around(flat, [3, 4, 4], 2);
+}
+
+#[test]
 fn products_agree_per_element_and_per_channel() {
     let gate = |channels: usize, more: &str| {
         format!(

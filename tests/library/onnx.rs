@@ -55,6 +55,7 @@ fn what_torch_writes_in_each_way_computes_what_torch_computes() {
         ("squeeze", 1, "fc2.bias"),
         ("attentive", 1, "scores.bias"),
         ("padded", 1, "bn1.running_var"),
+        ("shuffled", 1, "conv3.weight"),
     ] {
         for (way, folded) in [("classic", 0), ("unoptimised", 0), ("default", norms)] {
             let text = std::fs::read(cases().join(format!("{name}-{way}.json"))).unwrap();
@@ -161,9 +162,13 @@ fn imported_models_train_and_run_elsewhere_with_the_same_answers() {
         return;
     };
     let folder = tempfile::tempdir().unwrap();
-    for (name, side) in
-        [("plain", 32), ("attentive", 32), ("resnet18", 32), ("mobilenet_v3_small", 64)]
-    {
+    for (name, side) in [
+        ("plain", 32),
+        ("attentive", 32),
+        ("shuffled", 32),
+        ("resnet18", 32),
+        ("mobilenet_v3_small", 64),
+    ] {
         let file = folder.path().join(name).with_extension("onnx");
         let file = file.to_str().unwrap();
         script(&python, &["make", name, &side.to_string(), "4", file]);

@@ -40,6 +40,18 @@ fn softmax(x: &[f64], [channels, height, width]: Shape) -> Vec<f64> {
     result
 }
 
+/// Channel `k` of group `g` becomes channel `k groups + g`.
+fn shuffled(x: &[f64], [channels, height, width]: Shape, groups: usize) -> Vec<f64> {
+    let (plane, within) = (height * width, channels / groups);
+    let mut result = vec![0.0; x.len()];
+    for (at, value) in x.iter().enumerate() {
+        let (sample, channel, place) = (at / plane / channels, at / plane % channels, at % plane);
+        let to = channel % within * groups + channel / within;
+        result[(sample * channels + to) * plane + place] = *value;
+    }
+    result
+}
+
 struct Pass<'a> {
     graph: &'a Graph,
     layout: &'a Layout,
@@ -203,6 +215,7 @@ impl Pass<'_> {
                 }
                 joined
             }
+            LayerKind::ChannelShuffle { groups } => shuffled(x, node.shape, groups),
             LayerKind::Flatten => x.to_vec(),
         }
     }

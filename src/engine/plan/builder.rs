@@ -208,7 +208,7 @@ impl<'a> Builder<'a> {
     }
 
     /// The same elements, row-major, under other dimensions.
-    fn reshape(&mut self, from: &Tensor, dims: &[usize]) -> Result<Tensor, EngineError> {
+    pub fn reshape(&mut self, from: &Tensor, dims: &[usize]) -> Result<Tensor, EngineError> {
         let plain = Desc::plain(&from.desc.dims, from.desc.element);
         let plain = self.convert(from, &plain)?;
         let desc = Desc::plain(dims, plain.desc.element);

@@ -11,7 +11,12 @@ pub(super) fn known<'a>(
     state: &mut State<'a>,
     node: &Node<'a>,
 ) -> Result<Option<Value<'a>>, String> {
-    let is_flow = |at| matches!(state.optional(node, at), Some(Value::Flow(_) | Value::Padded(..)));
+    let is_flow = |at| {
+        matches!(
+            state.optional(node, at),
+            Some(Value::Flow(_) | Value::Padded(..) | Value::Grouped { .. })
+        )
+    };
     let flows = (0..node.inputs.len()).any(is_flow);
     match node.op {
         "Constant" => constant(state, node).map(Some),
@@ -81,7 +86,9 @@ fn shape<'a>(state: &State<'a>, node: &Node<'a>) -> Found<'a> {
         Value::Flow(flow) => flow.dims.clone(),
         Value::Held(held) => known(&held.dims()),
         Value::Fill { dims, .. } => known(dims),
-        padded @ Value::Padded(..) => return Err(format!("its input 0 is {}", padded.about())),
+        between @ (Value::Padded(..) | Value::Grouped { .. }) => {
+            return Err(format!("its input 0 is {}", between.about()));
+        }
         Value::Numbers(numbers) => vec![Dim::Known(numbers.len() as i64)],
     };
     let rank = dims.len() as i64;

@@ -131,6 +131,18 @@ fn tensors(trained: &Trained<'_>, needed: &[bool], mut message: Message) -> Mess
         message = message.within(5, &tensor(&spec.name, &spec.shape, FLOAT, raw));
     }
     for (at, node) in trained.graph.nodes.iter().enumerate().filter(|(at, _)| needed[*at]) {
+        if let LayerKind::ChannelShuffle { groups } = node.kind {
+            let [channels, height, width] = node.shape;
+            // Zero keeps the number of samples.
+            let apart = [0, groups, channels / groups, height, width];
+            let together = [0, channels, height, width];
+            for (part, sizes) in [("apart", &apart[..]), ("together", &together[..])] {
+                let raw: Vec<u8> =
+                    sizes.iter().flat_map(|&size| (size as i64).to_le_bytes()).collect();
+                let name = format!("{}.{part}", node.name);
+                message = message.within(5, &tensor(&name, &[sizes.len()], INT64, &raw));
+            }
+        }
         let LayerKind::AdaptiveAvgPool { size } = node.kind else { continue };
         let from = trained.graph.shape_of(trained.graph.nodes[at].inputs[0]);
         let Pair([height, width]) = size;
@@ -320,6 +332,16 @@ impl Writer<'_> {
             LayerKind::Add => self.joined(node, "Sum", &[]),
             LayerKind::Multiply => self.joined(node, "Mul", &[]),
             LayerKind::Concat => self.joined(node, "Concat", &[integer("axis", 1)]),
+            LayerKind::ChannelShuffle { .. } => {
+                let input = self.input(node, 0);
+                let input = self.whole(&input).name;
+                let apart = self.step("Reshape", &[&input, &part("apart")], &[]);
+                let turn = [integers("perm", &[0, 2, 1, 3, 4])];
+                let turned = self.step("Transpose", &[&apart], &turn);
+                let name = format!("{}/out", node.name);
+                self.operator("Reshape", &[&turned, &part("together")], &name, &[]);
+                Value { name, flat: false }
+            }
             LayerKind::Dropout { .. } => self.input(node, 0),
             LayerKind::Flatten => {
                 let input = self.input(node, 0);

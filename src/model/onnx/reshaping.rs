@@ -5,7 +5,7 @@ use crate::model::LayerKind;
 
 use super::proto::Node;
 use super::state::{Found, State, integer};
-use super::value::{Dim, Flow, Value, shown};
+use super::value::{Arrangement, Dim, Flow, Value, shown};
 
 /// A result in another shape of the same values.
 fn reshaped<'a>(state: &mut State<'a>, flow: &Flow, rest: &[i64]) -> Found<'a> {
@@ -25,6 +25,12 @@ fn reshaped<'a>(state: &mut State<'a>, flow: &Flow, rest: &[i64]) -> Found<'a> {
             }
         }
         [_] => return flattened(state, flow),
+        [groups, each, height, width]
+            if [groups.saturating_mul(each), height, width] == shape && flow.dims.len() == 4 =>
+        {
+            let (flow, groups, arrangement) = (flow.clone(), groups as usize, Arrangement::Apart);
+            return Ok(Value::Grouped { flow, dims, groups, arrangement });
+        }
         _ => {
             return Err(format!(
                 "from {} to {}: only flattening to [N, features], and back where height and width \
@@ -61,8 +67,53 @@ pub(super) fn flatten<'a>(state: &mut State<'a>, node: &Node<'a>) -> Found<'a> {
     reshaped(state, &flow, &[all])
 }
 
+/// Groups of channels that lie apart take turns.
+pub(super) fn transpose<'a>(state: &mut State<'a>, node: &Node<'a>) -> Found<'a> {
+    let order = super::state::integers(node, "perm")?;
+    match state.value(node, 0)? {
+        Value::Grouped { flow, dims, groups, arrangement: Arrangement::Apart }
+            if order == [0, 2, 1, 3, 4] =>
+        {
+            let mut dims = dims.clone();
+            dims.swap(1, 2);
+            Ok(Value::Grouped {
+                flow: flow.clone(),
+                dims,
+                groups: *groups,
+                arrangement: Arrangement::InTurn,
+            })
+        }
+        other => Err(format!(
+            "{} in the order {order:?}: only groups of channels change places",
+            other.about()
+        )),
+    }
+}
+
+/// Of a result whose channels are by groups: all together again, or refused.
+fn together<'a>(state: &mut State<'a>, grouped: &Value<'a>, to: &[i64]) -> Found<'a> {
+    match grouped {
+        Value::Grouped { flow, groups, arrangement, .. }
+            if state.shape(flow).map(|extent| extent as i64) == *to =>
+        {
+            match arrangement {
+                Arrangement::Apart => Ok(Value::Flow(flow.clone())),
+                Arrangement::InTurn => {
+                    state.layer(LayerKind::ChannelShuffle { groups: *groups }, &[flow], Vec::new())
+                }
+            }
+        }
+        other => Err(format!("{} to {to:?}: all channels together are taken only", other.about())),
+    }
+}
+
 pub(super) fn reshape<'a>(state: &mut State<'a>, node: &Node<'a>) -> Found<'a> {
-    let flow = state.plain_flow(node, 0)?;
+    let (flow, grouped) = match state.value(node, 0)? {
+        grouped @ Value::Grouped { flow, dims, .. } => {
+            (Flow { from: flow.from, dims: dims.clone() }, Some(grouped.clone()))
+        }
+        _ => (state.plain_flow(node, 0)?, None),
+    };
     let mut wanted = state.numbers(node, 1)?;
     if integer(node, "allowzero", 0)? == 0 {
         for (at, dim) in wanted.iter_mut().enumerate() {
@@ -104,7 +155,10 @@ pub(super) fn reshape<'a>(state: &mut State<'a>, node: &Node<'a>) -> Found<'a> {
     if product(&extents) != Some(all) {
         return Err(refuse());
     }
-    reshaped(state, &flow, &extents)
+    match grouped {
+        Some(grouped) => together(state, &grouped, &extents),
+        None => reshaped(state, &flow, &extents),
+    }
 }
 
 /// `[N, channels, 1]` of one value per channel.

@@ -47,6 +47,14 @@ impl Held<'_> {
     }
 }
 
+/// Whether channels of groups lie apart or take turns.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub enum Arrangement {
+    Apart,
+    InTurn,
+}
+
 /// See the module.
 #[derive(Debug, Clone)]
 pub enum Value<'a> {
@@ -54,6 +62,17 @@ pub enum Value<'a> {
     Flow(Flow),
     /// The result of a layer with zeros around it, which a convolution takes.
     Padded(Flow, Padding),
+    /// Channels apart by groups, `[N, groups, each, height, width]`, or then in turn.
+    Grouped {
+        /// Of all channels.
+        flow: Flow,
+        /// As the file has it now, samples first.
+        dims: Vec<Dim>,
+        /// How many groups.
+        groups: usize,
+        /// Whether the groups take turns.
+        arrangement: Arrangement,
+    },
     /// A tensor of the file.
     Held(Held<'a>),
     /// Whole numbers. One stands for a row of one as well.
@@ -75,6 +94,7 @@ impl Value<'_> {
             Self::Padded(flow, _) => {
                 format!("zeros around the result of a layer, {}", shown(&flow.dims))
             }
+            Self::Grouped { dims, .. } => format!("channels by groups, {}", shown(dims)),
             Self::Held(held) => format!("the tensor {:?} of the file", held.dims()),
             Self::Numbers(numbers) => format!("the numbers {}", shown(numbers)),
             Self::Fill { value, dims } => format!("{dims:?} times {value}"),

@@ -115,6 +115,7 @@ fn taken<'a>(state: &mut State<'a>, node: &Node<'a>) -> Found<'a> {
         "Reshape" => reshaping::reshape(state, node),
         "Slice" => reshaping::slice(state, node),
         "Squeeze" => reshaping::squeeze(state, node),
+        "Transpose" => reshaping::transpose(state, node),
         "Unsqueeze" => reshaping::unsqueeze(state, node),
         "Expand" => reshaping::expand(state, node),
         _ => Err("this operator has no layer here".into()),

@@ -122,6 +122,25 @@ class Padded(nn.Module):
         return self.head(nn.functional.max_pool2d(x, 4).flatten(1))
 
 
+class Shuffled(nn.Module):
+    """Groups of channels that take turns, as people write it."""
+
+    def __init__(self, num_classes=5, side=16):
+        super().__init__()
+        self.conv1 = nn.Conv2d(3, 6, 3, padding=1)
+        self.bn1 = nn.BatchNorm2d(6)
+        self.conv2 = nn.Conv2d(6, 6, 1, groups=3)
+        self.conv3 = nn.Conv2d(6, 6, 3, stride=2, padding=1, groups=3)
+        self.head = nn.Linear(6 * (side // 8) ** 2, num_classes)
+
+    def forward(self, x):
+        x = torch.relu(self.conv2(torch.relu(self.bn1(self.conv1(x)))))
+        samples, channels, height, width = x.shape
+        x = x.view(samples, 3, channels // 3, height, width).transpose(1, 2).contiguous()
+        x = self.conv3(x.view(samples, -1, height, width))
+        return self.head(nn.functional.max_pool2d(x, 4).flatten(1))
+
+
 def seen(model):
     """Statistics of norms as after some training."""
     generator = torch.Generator().manual_seed(5)
@@ -172,7 +191,7 @@ def without_places(file):
 
 def cases(folder):
     for name, kind in (("plain", Plain), ("residual", Residual), ("squeeze", Squeeze), ("attentive", Attentive),
-                       ("padded", Padded)):
+                       ("padded", Padded), ("shuffled", Shuffled)):
         torch.manual_seed(3)
         model, x = seen(kind()), images(16)
         state = {key: value.clone() for key, value in model.state_dict().items()}
@@ -197,6 +216,8 @@ def make(name, side, classes, file):
         model = Plain(int(classes), int(side))
     elif name == "attentive":
         model = Attentive(int(classes), int(side))
+    elif name == "shuffled":
+        model = Shuffled(int(classes), int(side))
     else:
         model = torchvision.models.get_model(name, num_classes=int(classes))
     pictures = torch.rand(128, 3, 5, 5).repeat_interleave(int(side) // 5 + 1, 2).repeat_interleave(int(side) // 5 + 1, 3)

@@ -8,6 +8,7 @@ use crate::model::saved::Activation;
 pub mod adaptive;
 pub mod add;
 pub mod batch_norm;
+pub mod channel_shuffle;
 pub mod concat;
 pub mod conv;
 pub mod dropout;
@@ -46,6 +47,9 @@ pub fn of(kind: &LayerKind, activation: Activation) -> Box<dyn Layer> {
         LayerKind::Lrn { size, alpha, beta, k } => Box::new(lrn::Lrn::new(size, alpha, beta, k)),
         LayerKind::Add => Box::new(add::Add::new(activation)),
         LayerKind::Multiply => Box::new(multiply::Multiply),
+        LayerKind::ChannelShuffle { groups } => {
+            Box::new(channel_shuffle::ChannelShuffle::new(groups))
+        }
         LayerKind::Concat => Box::new(concat::Concat::default()),
         LayerKind::Flatten => Box::new(flatten::Flatten),
     }
