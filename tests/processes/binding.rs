@@ -13,8 +13,8 @@ use crate::support::{
 };
 
 const LIMIT: Duration = Duration::from_secs(120);
-/// Longest wait for a place to be taken over.
-const TAKEN_OVER_MAX: Duration = Duration::from_secs(30);
+/// Longest wait for a place to be taken.
+const TAKEN_MAX: Duration = Duration::from_secs(30);
 
 fn command(folder: &Path, keys: &[&str]) -> Command {
     let mut command = kintsugi();
@@ -39,6 +39,22 @@ fn masks(folder: &Path) -> BTreeMap<u32, String> {
     ranks.filter_map(|(pid, _)| of(pid)).collect()
 }
 
+/// Ranks look for a place until they have one: the masks, once they are as wanted.
+fn wait_for(
+    folder: &Path,
+    wanted: impl Fn(&BTreeMap<u32, String>) -> bool,
+) -> BTreeMap<u32, String> {
+    let limit = Instant::now() + TAKEN_MAX;
+    loop {
+        let masks = masks(folder);
+        if wanted(&masks) {
+            return masks;
+        }
+        assert!(Instant::now() < limit, "not taken within {TAKEN_MAX:?}: {masks:?}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
 /// Two ranks have a processor each; one is killed, and whoever replaces it runs on its processor.
 fn a_place_is_taken_over(name: &str, spares: &str) {
     let _turn = alone();
@@ -50,26 +66,19 @@ fn a_place_is_taken_over(name: &str, spares: &str) {
     let folder = run_dir(name);
     let mut running = start(&mut command(&folder, &["run.bind=always", spares]), LIMIT);
     wait_for_step(&folder, 5, &mut running);
-    let before = masks(&folder);
     let own = |masks: &BTreeMap<u32, String>| {
         let (one, other) = (processors / 2, processors - processors / 2);
         let count = |list: &String| list.split(',').map(count_of).sum::<usize>();
         let bound = masks.iter().filter(|(_, list)| [one, other].contains(&count(list)));
         bound.map(|(pid, list)| (*pid, list.clone())).collect::<Vec<(u32, String)>>()
     };
-    let ranks = own(&before);
-    assert!(ranks.len() == 2 && ranks[0].1 != ranks[1].1, "{before:?}");
-    let (dead, place) = ranks[0].clone();
+    let before = wait_for(&folder, |masks| {
+        let ranks = own(masks);
+        ranks.len() == 2 && ranks[0].1 != ranks[1].1
+    });
+    let (dead, place) = own(&before)[0].clone();
     kill(dead, Signal::Kill).expect("it lives");
-    let limit = Instant::now() + TAKEN_OVER_MAX;
-    loop {
-        let now = masks(&folder);
-        if now.iter().any(|(pid, list)| *pid != dead && *list == place) {
-            break;
-        }
-        assert!(Instant::now() < limit, "nobody took {place}: {before:?}, then {now:?}");
-        std::thread::sleep(Duration::from_millis(20));
-    }
+    wait_for(&folder, |masks| masks.iter().any(|(pid, list)| *pid != dead && *list == place));
     kill(running.pid(), Signal::Interrupt).expect("launch lives");
     let ended = running.wait();
     let line = "each rank is bound to its own: ";

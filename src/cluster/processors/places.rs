@@ -32,7 +32,7 @@ pub enum Places {
 }
 
 impl Places {
-    /// One set for each rank; none where nobody is bound.
+    /// One set for each rank, or more to choose from; none where nobody is bound.
     pub fn each(&self) -> &[Vec<u32>] {
         match self {
             Self::Shared => &[],
@@ -78,11 +78,14 @@ pub fn places(machine: &Machine, wish: Wish) -> Places {
     }
     let nodes = machine.nodes();
     let settled = settle(&nodes, ranks as usize);
-    let enough = |each: &Vec<Vec<u32>>| {
-        each.len() == ranks as usize && each.iter().all(|own| own.len() >= least as usize)
+    let large = |own: &Vec<u32>| own.len() >= least as usize;
+    let enough = |each: &Vec<Vec<u32>>| each.len() >= ranks as usize && each.iter().all(large);
+    // Where there are nodes for all, whoever comes takes a free one: others run here, too.
+    let by_nodes: Vec<Vec<u32>> = match (ranks as usize) < nodes.len() {
+        true => nodes.iter().map(|own| sorted(own)).filter(large).collect(),
+        false => nodes.iter().zip(&settled).flat_map(|(own, count)| cut(own, *count)).collect(),
     };
-    let by_nodes = nodes.iter().zip(&settled).flat_map(|(own, count)| cut(own, *count));
-    if let Some(each) = Some(by_nodes.collect()).filter(|each| fits(&least) && enough(each)) {
+    if let Some(each) = Some(by_nodes).filter(|each| fits(&least) && enough(each)) {
         return Places::Own(each);
     }
     let room = |(own, count): (&&[Processor], &usize)| own.len() >= count * threads as usize;
@@ -135,7 +138,10 @@ pub fn line(machine: &Machine, wish: Wish, places: &Places) -> String {
     let (ranks, threads) = (wish.ranks, wish.threads_on(machine.capacity));
     let who = format!("{ranks} ranks of {threads} computing threads");
     match places {
-        Places::Own(each) => format!("{have}; each rank is bound to its own: {}", shown(each)),
+        Places::Own(each) => {
+            let choice = if each.len() > ranks as usize { "one of its own" } else { "its own" };
+            format!("{have}; each rank is bound to {choice}: {}", shown(each))
+        }
         Places::Nodes(each) => {
             format!("{have}; each rank is bound to a NUMA node's: {}", shown(each))
         }
@@ -231,7 +237,8 @@ mod tests {
     fn a_rank_keeps_to_one_node_of_memory_where_it_fits() {
         assert_eq!(text(&machine(&[10, 10], 1), wish(3, 2)), "0-4 | 5-9 | 10-19");
         assert_eq!(text(&machine(&[8, 8], 1), wish(4, 3)), "0-3 | 4-7 | 8-11 | 12-15");
-        assert_eq!(text(&machine(&[4, 4], 1), wish(1, 3)), "0-3");
+        assert_eq!(text(&machine(&[4, 4], 1), wish(1, 3)), "0-3 | 4-7", "whichever is free");
+        assert_eq!(text(&machine(&[4, 2, 4], 1), wish(2, 3)), "0-3 | 6-9");
         assert_eq!(text(&machine(&[4, 4], 1), wish(1, 5)), "0-7");
         // A mask that leaves little of one node: the other takes more ranks.
         assert_eq!(text(&machine(&[2, 8], 1), wish(4, 1)), "0-1 | 2-3 | 4-6 | 7-9");
@@ -283,7 +290,7 @@ mod tests {
                     match &found {
                         Places::Shared => {}
                         Places::Own(each) => {
-                            assert_eq!((all.len(), each.len()), (count, ranks as usize), "{about}");
+                            assert!(all.len() == count && each.len() >= ranks as usize, "{about}");
                             assert!(each.iter().all(|place| place.len() >= least), "{about}");
                         }
                         Places::Nodes(each) => {

@@ -132,10 +132,12 @@ impl Runs {
     }
 }
 
-/// `kintsugi launch`, without keys.
+/// `kintsugi launch`, without keys but that no rank is bound: worlds that take turns would not find
+/// the same processors free.
 pub(super) fn launch(config: &Path, ranks: u32, run_dir: &Path) -> Result<Command, String> {
     let program = std::env::current_exe().map_err(|error| format!("no own program: {error}"))?;
     let mut command = Command::new(program);
     command.args(["launch", "-n", &ranks.to_string()]).arg(config).arg("--run-dir").arg(run_dir);
+    command.args(["-s", "run.bind=none"]);
     Ok(command)
 }

@@ -1,6 +1,7 @@
 //! The processors of a rank under `launch`: it takes a place of its machine that is free, and binds
 //! its threads there. A replacement finds its predecessor's; a spare takes none before it is
-//! promoted. Ranks beyond those that launch counted (a node took over another's) stay unbound.
+//! promoted. Ranks beyond those that launch counted (a node took over another's) stay unbound, and
+//! those of a run whose places another run has.
 
 use std::time::Duration;
 
@@ -21,8 +22,6 @@ pub(in crate::train) fn take(arguments: &TrainArguments) {
     let ranks = variable(variables::RANKS_HERE).and_then(|text| text.parse().ok());
     let Some((ranks, job)) = ranks.zip(variable(variables::JOB)) else { return };
     let places = places(&Machine::here(), Wish::of(&arguments.config, ranks));
-    // Nodes that share a kernel, as a test's do, are machines of their own.
-    let job = format!("{job}-{:.32}", kintsugi_ffi::os::hostname());
     if !try_take(&job, &places) {
         take_when_free(job, places);
     }
@@ -44,7 +43,7 @@ fn take_when_free(job: String, places: Places) {
 
 /// Whether nothing is left to be tried.
 fn try_take(job: &str, places: &Places) -> bool {
-    match claim::bind(job, places) {
+    match claim::bind((&kintsugi_ffi::os::hostname(), job), places) {
         Ok(claim) => claim == Claim::Held,
         Err(error) => {
             act_on(&format!("run.bind: this rank is not bound to processors: {error}"));
