@@ -62,6 +62,11 @@ pub fn run(args: &Args) -> ExitCode {
     if let Err(error) = paths::resolve(&mut config) {
         return refuse(&error);
     }
+    if !args.launched
+        && let Ok(mut old) = parse::read(&run_dir.join("config.toml"), &[])
+    {
+        identity::keep_sums(&mut config, &mut old);
+    }
     let absolute = std::path::absolute(&run_dir).unwrap_or_else(|_| run_dir.clone());
     if let Some(reason) = run_folder::refusal_of_name(&absolute) {
         return refuse(&reason);

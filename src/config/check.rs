@@ -284,7 +284,7 @@ fn check_owners(config: &Config) -> Result<(), ConfigError> {
 fn check_reproducible(config: &Config) -> Result<(), ConfigError> {
     use kintsugi_ffi::fixed::SUMMANDS_MAX;
     let train = &config.train;
-    if !train.reproducible {
+    if !train.is_reproducible() {
         return Ok(());
     }
     if train.exchange == ExchangeKind::Asynchronous {
@@ -294,7 +294,10 @@ fn check_reproducible(config: &Config) -> Result<(), ConfigError> {
     }
     let owners = train.owners.unwrap_or(config.run.ranks.saturating_mul(train.workers));
     if owners > SUMMANDS_MAX {
-        let reason = format!("a reproducible sum holds {SUMMANDS_MAX} owners at most");
+        let reason = format!(
+            "a reproducible sum holds {SUMMANDS_MAX} owners at most; set train.reproducible = \
+             false for more"
+        );
         return refuse("train.owners", owners, reason);
     }
     Ok(())

@@ -9,16 +9,28 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use super::{Config, ScheduleKind};
 
-/// The resolved configuration as TOML, for `RUN/config.toml`. Reading it gives the same `Config`.
+/// The resolved configuration as TOML, for `RUN/config.toml`. Reading it gives the same run.
 pub fn resolved_text(config: &Config) -> String {
-    let body = toml::to_string_pretty(config).expect("every field of Config has a TOML form");
+    let body =
+        toml::to_string_pretty(&settled(config)).expect("every field of Config has a TOML form");
     format!("# The whole configuration of this run, defaults and overrides included.\n{body}")
 }
 
 /// `runs/NAME-XXXXXXXX`, from the name and a hash of the whole resolved configuration: the same
 /// command finds its run again, another configuration gets another folder.
 pub fn run_directory(config: &Config) -> PathBuf {
-    let hash = xxh3_64(canonical(&table_of(config)).as_bytes());
+    let mut table = table_of(config);
+    // Named as when an unset key meant false: the same command finds a run of then, too
+    // (`keep_sums`). Whoever writes false wants another run.
+    let sums = match config.train.reproducible {
+        None => Some(Value::Boolean(false)),
+        Some(false) => Some(Value::String("never".into())),
+        Some(true) => None,
+    };
+    if let (Some(sums), Some(Value::Table(train))) = (sums, table.get_mut("train")) {
+        train.insert("reproducible".into(), sums);
+    }
+    let hash = xxh3_64(canonical(&table).as_bytes());
     PathBuf::from("runs").join(format!("{}-{:08x}", config.run.name, hash >> 32))
 }
 
@@ -58,6 +70,20 @@ pub fn changed_keys(old: &Config, new: &Config) -> Vec<String> {
     }
     changed.sort();
     changed
+}
+
+/// A run goes on with the sums that it began with, where nothing else is asked for: `old` is what
+/// its `config.toml` says, and what says nothing was written when an unset key meant false.
+pub fn keep_sums(config: &mut Config, old: &mut Config) {
+    let sums = *old.train.reproducible.get_or_insert(false);
+    config.train.reproducible.get_or_insert(sums);
+}
+
+/// With what an unset key means written out: later it may mean something else.
+fn settled(config: &Config) -> Config {
+    let mut config = config.clone();
+    config.train.reproducible = Some(config.train.is_reproducible());
+    config
 }
 
 /// A section and those of its keys that may change; none named means all.
@@ -100,7 +126,7 @@ fn free_keys(config: &Config) -> Vec<FreeKeys> {
 }
 
 fn table_of(config: &Config) -> Table {
-    Table::try_from(config).expect("every field of Config has a TOML form")
+    Table::try_from(settled(config)).expect("every field of Config has a TOML form")
 }
 
 /// One text per table, whatever order its keys were inserted in.
@@ -134,9 +160,37 @@ mod tests {
         let mut config = config();
         config.faults.mtbf_seconds = Some(20.0);
         config.data.train = Some("/data/train".into());
+        config.train.reproducible = Some(true);
         let read: Config = toml::from_str(&resolved_text(&config)).unwrap();
         assert_eq!(read, config);
         assert_eq!(run_directory(&read), run_directory(&config));
+    }
+
+    #[test]
+    fn sums_that_nobody_asked_for_are_reproducible_but_those_of_a_run_stay() {
+        let of = |reproducible| {
+            let mut config = config();
+            config.train.reproducible = reproducible;
+            config
+        };
+        let (unset, plain, same) = (of(None), of(Some(false)), of(Some(true)));
+        assert!(resolved_text(&unset).contains("reproducible = true"));
+        assert_eq!(fingerprint(&unset), fingerprint(&same));
+        assert_ne!(fingerprint(&unset), fingerprint(&plain));
+        assert_eq!(changed_keys(&unset, &plain), ["train.reproducible"]);
+        for (old, kept) in [(Some(true), true), (Some(false), false), (None, false)] {
+            let mut goes_on = of(None);
+            keep_sums(&mut goes_on, &mut of(old));
+            assert_eq!(goes_on.train.reproducible, Some(kept), "{old:?}");
+            let mut asked = of(Some(true));
+            keep_sums(&mut asked, &mut of(old));
+            assert_eq!(asked.train.reproducible, Some(true), "{old:?}");
+        }
+        let folders = [&unset, &plain, &same].map(run_directory);
+        assert!(folders[0] != folders[1] && folders[1] != folders[2] && folders[0] != folders[2]);
+        let mut asynchronous = of(None);
+        asynchronous.train.exchange = crate::config::ExchangeKind::Asynchronous;
+        assert!(resolved_text(&asynchronous).contains("reproducible = false"));
     }
 
     #[test]
@@ -184,7 +238,7 @@ mod tests {
             Some(crate::config::ColorJitter { brightness: 0.4, ..Default::default() });
         assert_eq!(changed_keys(&config(), &bright), ["data.color_jitter"]);
         let read: Config = toml::from_str(&resolved_text(&bright)).unwrap();
-        assert_eq!(read, bright);
+        assert_eq!(read, settled(&bright));
         let mut soft = config();
         soft.data.cutmix_alpha = Some(1.0);
         soft.train.label_smoothing = Some(0.1);
@@ -201,7 +255,7 @@ mod tests {
         assert_eq!(changed_keys(&random, &small), ["data.crop_scale"]);
         assert_ne!(fingerprint(&random), fingerprint(&small));
         let read: Config = toml::from_str(&resolved_text(&small)).unwrap();
-        assert_eq!(read, small);
+        assert_eq!(read, settled(&small));
     }
 
     #[test]

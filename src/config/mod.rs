@@ -186,8 +186,9 @@ pub struct Train {
     pub owners: Option<u32>,
     /// How gradients meet.
     pub exchange: ExchangeKind,
-    /// Sums that do not depend on grouping.
-    pub reproducible: bool,
+    /// Sums that do not depend on grouping; unset: with the synchronous exchange.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reproducible: Option<bool>,
     /// Gradient bucket size.
     pub bucket: Bytes,
     /// Pieces that each owner's micro-batch is computed in, one after another; unset: 1.
@@ -203,6 +204,11 @@ impl Train {
     pub fn pieces(&self) -> u32 {
         self.accumulate.unwrap_or(1).max(1)
     }
+
+    /// `reproducible` in force.
+    pub fn is_reproducible(&self) -> bool {
+        self.reproducible.unwrap_or(self.exchange == ExchangeKind::Synchronous)
+    }
 }
 
 impl Default for Train {
@@ -216,7 +222,7 @@ impl Default for Train {
             threads: 1,
             owners: None,
             exchange: ExchangeKind::Synchronous,
-            reproducible: false,
+            reproducible: None,
             bucket: Bytes(4 << 20),
             accumulate: None,
             label_smoothing: None,

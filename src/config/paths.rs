@@ -105,6 +105,7 @@ mod tests {
         config.model.name = "mine.toml".into();
         config.model.init = Some("w.safetensors".into());
         config.run.runtime = "prte".into();
+        config.train.reproducible = Some(true);
         config
     }
 

@@ -90,7 +90,8 @@ impl RunDir {
     }
 
     /// Looks at the path with the configuration that is asked for. `config` takes over what the
-    /// run fixed at its start (`train.owners`, `model.init_hash`) where nothing else was asked for.
+    /// run fixed at its start (`train.owners`, `train.reproducible`, `model.init_hash`) where
+    /// nothing else was asked for.
     pub fn inspect(&self, config: &mut Config, owners: Owners) -> Result<Found, LaunchError> {
         let file = self.join("config.toml");
         if !file.exists() {
@@ -99,7 +100,7 @@ impl RunDir {
                 false => Err(LaunchError::NotARun { path: self.path.clone() }),
             };
         }
-        let old = parse::read(&file, &[]).map_err(|reason| {
+        let mut old = parse::read(&file, &[]).map_err(|reason| {
             let path = self.path.clone();
             LaunchError::OtherVersion { path, reason }
         })?;
@@ -107,6 +108,7 @@ impl RunDir {
             config.train.owners = old.train.owners;
         }
         config.model.go_on_from(&old.model);
+        identity::keep_sums(config, &mut old);
         let changed = parse::changed_keys(&old, config);
         if !changed.is_empty() {
             let changes = describe_changes(&old, config, &changed);
@@ -286,6 +288,22 @@ mod tests {
         other.run.seed = 7;
         let error = run.inspect(&mut other, Owners::Unasked).unwrap_err().to_string();
         assert!(error.contains("run.seed: 1 -> 7"), "{error}");
+    }
+
+    #[test]
+    fn a_run_of_plain_sums_goes_on_with_them_unless_other_ones_are_asked_for() {
+        let (_folder, run) = started();
+        let text = identity::resolved_text(&config());
+        for line in ["reproducible = false\n", ""] {
+            let old = text.replace("reproducible = true\n", line);
+            std::fs::write(run.join("config.toml"), old).unwrap();
+            let mut goes_on = config();
+            assert_eq!(run.inspect(&mut goes_on, Owners::Unasked).unwrap(), Found::Unfinished);
+            assert_eq!(goes_on.train.reproducible, Some(false));
+            goes_on.train.reproducible = Some(true);
+            let error = run.inspect(&mut goes_on, Owners::Unasked).unwrap_err().to_string();
+            assert!(error.contains("train.reproducible"), "{error}");
+        }
     }
 
     #[test]

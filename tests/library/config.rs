@@ -255,8 +255,12 @@ fn reproducible_sums_are_synchronous_and_hold_so_many_owners() {
     assert!(load(GOOD, &[wanted]).is_ok());
     let asynchronous = [wanted, "train.exchange=asynchronous"];
     refused(GOOD, &asynchronous, &["train.reproducible", "depend on timing", "synchronous"]);
-    let many = [wanted, "train.owners=5000", "train.global_batch=5000"];
-    refused(GOOD, &many, &["train.owners", "2048 owners at most"]);
+    let many = ["train.owners=5000", "train.global_batch=5000"];
+    refused(GOOD, &many, &["train.owners", "2048 owners at most", "train.reproducible = false"]);
+    assert!(load(GOOD, &[many[0], many[1], "train.reproducible=false"]).is_ok());
+    let unset = load(GOOD, &["train.exchange=asynchronous"]).expect("nobody asked for it");
+    assert!(!unset.train.is_reproducible());
+    assert!(load(GOOD, &[]).expect("it is good").train.is_reproducible());
 }
 
 #[test]

@@ -123,7 +123,8 @@ fn every_phase_of_a_step_can_be_struck() {
 fn a_shrunk_world_goes_on_with_the_dead_ranks_share() {
     let _turn = alone();
     let kill = plan(&[r#"{kind="kill", rank=2, step=20, phase="in_all_reduce"}"#]);
-    let overrides = [kill.as_str(), r#"recovery.ladder=["shrink"]"#, "recovery.regrow=never"];
+    let (ladder, plain) = (r#"recovery.ladder=["shrink"]"#, "train.reproducible=false");
+    let overrides = [kill.as_str(), ladder, plain, "recovery.regrow=never"];
     let (folder, result) = completed("shrink", &overrides);
     assert_eq!(result.recoveries.len(), 1);
     assert_eq!((result.recoveries[0].ranks, result.lost_steps), (3, 0));

@@ -17,7 +17,8 @@ use crate::support::{
 const LIMIT: u64 = 120;
 /// A rung that changes the grouping of sums, and a rank that is slow until it is stopped: the run
 /// lasts until then.
-const KEYS: [&str; 5] = [
+const KEYS: [&str; 6] = [
+    "train.reproducible=false",
     "train.steps=40",
     "evaluation.every=never",
     r#"recovery.ladder=["shrink","restart"]"#,

@@ -27,7 +27,7 @@ fn computed(ladder: &[Rung], point: Point, reproducible: bool) -> BTreeMap<(usiz
     let config = &mut scenario.config;
     config.run.ranks = RANKS;
     config.train.owners = Some(OWNERS as u32);
-    config.train.reproducible = reproducible;
+    config.train.reproducible = Some(reproducible);
     config.recovery.ladder = Some(ladder.to_vec());
     config.recovery.regrow = Every::Never;
     scenario.faults = vec![Fault::Point(PlannedFault {

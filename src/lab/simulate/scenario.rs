@@ -175,7 +175,7 @@ impl Scenario {
             faults.extend(deaths_of_everything(apart));
         }
         let apart = &mut Stream::new(&[seed, purpose::SIMULATE, 3]);
-        config.train.reproducible = apart.below(REPRODUCIBLE_ONE_IN) == 0;
+        config.train.reproducible = Some(apart.below(REPRODUCIBLE_ONE_IN) == 0);
         let apart = &mut Stream::new(&[seed, purpose::SIMULATE, 5]);
         let plane =
             (apart.below(PLANE_ONE_IN) == 0).then(|| Plane::draw(apart, SAMPLES, &mut config));
@@ -211,7 +211,7 @@ impl Scenario {
             owners: self.config.train.owners.unwrap_or(self.config.run.ranks),
             seed: self.config.run.seed,
             evaluation: self.config.evaluation.every.to_string(),
-            reproducible: self.config.train.reproducible,
+            reproducible: self.config.train.is_reproducible(),
             bundles: format!("{:?}", Bundling::of(&self.config.data)),
             update: format!(
                 "{:?} {:?} {} {:?} {:?}",

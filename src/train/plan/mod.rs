@@ -80,7 +80,7 @@ impl Plan {
             replaces_slow: config.recovery.replace_slow,
             policy: policy(config),
             renews: renews(config),
-            reproducible: config.train.reproducible,
+            reproducible: config.train.is_reproducible(),
             // Asynchronous owners cannot move between living ranks: a part of Δw would count twice.
             regrow: synchronous.then_some(config.recovery.regrow),
             witness_wait: Duration::ZERO,

@@ -269,7 +269,10 @@ pub fn prepare_from(
 fn gradient_sum(config: &Config, layout: &Layout) -> GradientSum {
     let mut trained = layout.clone();
     trained.tensors.retain(|tensor| !is_frozen(tensor, &config.model.freeze));
-    let new = if config.train.reproducible { GradientSum::reproducible } else { GradientSum::new };
+    let new = match config.train.is_reproducible() {
+        true => GradientSum::reproducible,
+        false => GradientSum::new,
+    };
     new(&trained, config.train.bucket.0)
 }
 

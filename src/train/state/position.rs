@@ -170,7 +170,7 @@ impl Position {
             self.ranks = ranks;
         }
         self.exact &= train.exchange == ExchangeKind::Synchronous
-            && (train.reproducible || self.ranks == ranks);
+            && (train.is_reproducible() || self.ranks == ranks);
         self
     }
 
@@ -243,11 +243,11 @@ mod tests {
             position.go_on_with(ranks, train);
             position.exact
         };
-        let plain = Train::default();
+        let plain = Train { reproducible: Some(false), ..Train::default() };
         assert!(exact(at(0, 0), 4, &plain) && exact(at(10, 4), 4, &plain));
         assert!(exact(at(0, 4), 3, &plain), "nothing was summed by four");
         assert!(!exact(at(10, 4), 3, &plain));
-        let reproducible = Train { reproducible: true, ..Train::default() };
+        let reproducible = Train::default();
         assert!(exact(at(10, 4), 3, &reproducible));
         let asynchronous = Train { exchange: ExchangeKind::Asynchronous, ..Train::default() };
         assert!(!exact(at(0, 0), 4, &asynchronous));
