@@ -68,6 +68,8 @@ def damp(model):
             torch.nn.init.constant_(module.bn2.weight, RESIDUAL_SCALE)
         if isinstance(module, torchvision.models.resnet.Bottleneck):
             torch.nn.init.constant_(module.bn3.weight, RESIDUAL_SCALE)
+        if isinstance(module, torchvision.models.mobilenetv2.InvertedResidual) and module.use_res_connect:
+            torch.nn.init.constant_(module.conv[-1].weight, RESIDUAL_SCALE)
 
 
 def settle(model, images):
