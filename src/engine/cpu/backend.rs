@@ -246,8 +246,16 @@ impl OneDnn {
                 self.create(&Op::LrnBackward { diff: &diff, src: &src, lrn, hint })
             }
             Operation::BatchNorm { direction: way, data, norm: constants } => {
-                let (direction, data) = (direction(way), self.memory(data)?);
-                self.create(&Op::BatchNorm { direction, data: &data, norm: norm(constants) })
+                let create = |data: &MemoryDesc| {
+                    let (direction, norm) = (direction(way), norm(constants));
+                    self.create(&Op::BatchNorm { direction, data, norm })
+                };
+                let (given, plain) = (self.memory(data)?, Desc::plain(&data.dims, data.element));
+                let chosen = create(&given)?;
+                match is_reference(&chosen) {
+                    true => create(&*self.memory(&plain)?),
+                    false => Ok(chosen),
+                }
             }
             Operation::BatchNormBackward { diff, src, norm: constants, hint } => {
                 let (diff, src) = (self.memory(diff)?, self.memory(src)?);
@@ -284,6 +292,12 @@ impl OneDnn {
     }
 }
 
+/// Whether oneDNN has nothing but its reference code, a hundred times as slow as a kernel: so for
+/// batch norm of the blocks of four that convolutions with narrow groups leave (resnext50).
+fn is_reference(chosen: &PrimitiveDesc) -> bool {
+    chosen.implementation().starts_with("ref")
+}
+
 impl Backend for OneDnn {
     fn choose(&mut self, operation: &Operation<'_>) -> Result<Choice, Refusal> {
         let chosen = self.primitive(operation)?;
@@ -300,5 +314,43 @@ impl Backend for OneDnn {
         let scratch_bytes = chosen.scratchpad_bytes();
         self.kernels.push(chosen);
         Ok(Choice { kernel: self.kernels.len() - 1, arguments, scratch_bytes })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::plan::operation::{Direction, Norm, Window};
+    use crate::model::saved::Activation;
+
+    #[test]
+    fn batch_norm_behind_narrow_groups_has_a_kernel() {
+        let mut backend = OneDnn::new(&Context::cpu().expect("a context"));
+        let (element, activation) = (ElementType::F32, Activation::Relu);
+        let any = |dims: &[usize]| Desc::any(dims, element);
+        let conv = Operation::Conv {
+            direction: Direction::Training,
+            src: &any(&[2, 128, 14, 14]),
+            weights: &any(&[32, 4, 4, 3, 3]),
+            bias: None,
+            dst: &any(&[2, 128, 14, 14]),
+            window: Window {
+                kernel: [3, 3],
+                stride: [1, 1],
+                padding: [1, 1],
+                padding_end: [1, 1],
+                dilation: [1, 1],
+            },
+            activation: Activation::None,
+        };
+        let conv = backend.choose(&conv).expect("a kernel");
+        let data = conv.desc(Role::Dst).expect("a result");
+        for direction in [Direction::Training, Direction::Inference] {
+            let norm = Norm { epsilon: 1e-5, activation };
+            let norm = Operation::BatchNorm { direction, data: &data, norm };
+            let chosen = backend.choose(&norm).expect("a kernel").kernel;
+            let name = backend.kernel(chosen).implementation();
+            assert!(!is_reference(backend.kernel(chosen)), "{direction:?}: {name}");
+        }
     }
 }

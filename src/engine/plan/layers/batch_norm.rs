@@ -64,10 +64,10 @@ impl Layer for BatchNorm {
         builder: &mut Builder<'_>,
         inputs: &[Tensor],
     ) -> Result<Forward, EngineError> {
-        let input = &inputs[0];
-        let direction = builder.direction();
-        let operation = Operation::BatchNorm { direction, data: &input.desc, norm: self.norm };
+        let (direction, data) = (builder.direction(), inputs[0].desc.clone());
+        let operation = Operation::BatchNorm { direction, data: &data, norm: self.norm };
         let choice = builder.choose(&operation)?;
+        let input = &builder.convert_for(&inputs[0], &choice, Role::Src)?;
         let tensors = tensors(builder)?;
         let scale = builder.weight_for(&choice, Role::Scale, tensors.scale)?;
         let shift = builder.weight_for(&choice, Role::Shift, tensors.shift)?;
