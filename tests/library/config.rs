@@ -229,7 +229,7 @@ fn a_share_is_split_off_a_named_set_that_has_names() {
     let text = kintsugi::config::identity::resolved_text(&config);
     assert!(text.contains("validation = \"10%\""), "{text}");
     let read: Config = toml::from_str(&text).unwrap();
-    assert_eq!(read, config);
+    assert_eq!(read.data, config.data);
     assert!(load(GOOD, &[share, train, "data.format=tar"]).is_ok());
     refused(GOOD, &[share], &["data.validation", "that data.train names"]);
     refused(GOOD, &[share, train, "data.format=mnist"], &["a validation set of their own"]);
