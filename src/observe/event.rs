@@ -248,6 +248,11 @@ pub enum Kind {
         /// `data.patience`.
         patience_seconds: f64,
     },
+    /// The run's first step whose gradients were outside what reproducible sums hold after the step
+    /// before: it is computed again on another grid, as every later one that is.
+    StepAgain {
+        step: u64,
+    },
     Warning {
         message: String,
     },

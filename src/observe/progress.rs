@@ -392,6 +392,10 @@ fn announcement(event: &Event) -> Option<String> {
             "waiting up to {} (data.patience) for the storage of the data set: {reason}",
             clock(*patience_seconds)
         ),
+        Kind::StepAgain { step } => format!(
+            "step {step}: gradients outgrew the grid of their sums; it is computed again on \
+             another, as every later one is whose do"
+        ),
         Kind::Warning { message } => format!("warning: {message}"),
         Kind::RunEnd { status, reason, state_sha256 } => {
             let hash = state_sha256.as_deref().map(|hash| format!(", state {}", short(hash)));

@@ -58,11 +58,7 @@ impl Steps {
     pub fn report_coarse_grid(&mut self, rank: &Rank, journal: &mut Journal) {
         if !std::mem::replace(&mut self.coarse_grid_said, true) && rank.is_writer() {
             let step = rank.replica.position.step + 1;
-            let message = format!(
-                "gradients of step {step} are outside what reproducible sums hold after the step \
-                 before: the step is computed again on another grid, as every later one that is"
-            );
-            journal.event(rank.place(), Kind::Warning { message });
+            journal.event(rank.place(), Kind::StepAgain { step });
         }
     }
 
