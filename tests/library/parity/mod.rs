@@ -96,17 +96,17 @@ const MODELS: [(&str, usize, usize, &str); 15] = [
 /// pictures of noise, in batches of 8, batch normalisation multiplies every difference. On smaller
 /// images googlenet's last norms see few pixels.
 const DESCENDED: [(&str, f32, usize); MODELS.len()] = [
-    ("alexnet", 1e-3, 64),
+    ("alexnet", 3e-2, 64),
     ("vgg11", 3e-4, 64),
     ("vgg11_bn", 3e-5, 64),
-    ("vgg16", 3e-4, 64),
+    ("vgg16", 2e-3, 64),
     ("vgg16_bn", 3e-6, 64),
     ("squeezenet1_1", 3e-4, 64),
     ("resnet18", 1e-4, 64),
     ("resnet34", 1e-4, 64),
     ("resnet50", 3e-5, 64),
     ("resnet101", 3e-6, 64),
-    ("resnet152", 3e-6, 64),
+    ("resnet152", 1e-6, 64),
     ("resnext50_32x4d", 1e-5, 64),
     ("densenet121", 1e-5, 64),
     ("mobilenet_v2", 1e-5, 64),
@@ -123,6 +123,8 @@ const MOMENTUM: f32 = 0.9;
 /// Of the largest log-probability, and of losses.
 const FORWARD_TOLERANCE: f64 = 1e-4;
 const LOSS_TOLERANCE: f64 = 1e-3;
+/// What descent changes a loss by, at least: else there is little to compare.
+const LEAST_MOVED: f64 = 10.0 * LOSS_TOLERANCE;
 
 #[derive(Clone, Copy)]
 struct Shape {
@@ -318,6 +320,7 @@ fn forward_passes_are_torchvisions() {
 #[test]
 fn fifty_steps_of_descent_are_torchvisions() {
     let Some(python) = python() else { return };
+    let mut wrong = Vec::new();
     for (name, rate, side) in DESCENDED {
         let shape = Shape { batches: BATCHES, batch: BATCH, side };
         let losses = Pair::new(&python, name, shape, (STEPS, rate)).descend(shape, rate);
@@ -331,9 +334,11 @@ fn fifty_steps_of_descent_are_torchvisions() {
              {worst:.1e} apart",
             first.0, last.0, first.1, last.1
         );
-        assert!(worst <= LOSS_TOLERANCE, "{name}: {worst}: {losses:?}");
         // The first batch, when it comes for the last time.
         let moved = (losses[0].1 - losses[STEPS - BATCHES].1).abs();
-        assert!(moved > 10.0 * LOSS_TOLERANCE, "{name} did not move: {losses:?}");
+        if worst > LOSS_TOLERANCE || moved < LEAST_MOVED {
+            wrong.push(format!("{name}: {worst:.1e} apart, moved by {moved:.1e}"));
+        }
     }
+    assert!(wrong.is_empty(), "{wrong:?}");
 }
