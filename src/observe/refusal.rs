@@ -1,7 +1,38 @@
-//! What the kernel's refusals mean to a person: some go by themselves, others stay until somebody
-//! changes something.
+//! What an error of the file system means: to the program, which may take only a listed absence for
+//! an absence, and to a person, for whom some errors go by themselves and others stay.
 
 use std::io;
+
+/// What an error says of the thing that was asked for. The one place that decides it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Meaning {
+    /// There is no such name.
+    Absent,
+    /// It was read, and is not what it should be: too short, or not valid.
+    Damaged,
+    /// Nothing is known of it: the storage is away, busy or ill, or this process has no room left.
+    /// A later try may find anything.
+    NotNow,
+    /// It is there and stays out of reach until somebody changes something.
+    NotAllowed,
+}
+
+impl Meaning {
+    /// That of an error, whether the kernel's own or one with a name added.
+    pub fn of(error: &io::Error) -> Self {
+        use io::ErrorKind::{
+            FileTooLarge, InvalidData, InvalidFilename, InvalidInput, IsADirectory, NotADirectory,
+            NotFound, PermissionDenied, ReadOnlyFilesystem, UnexpectedEof, Unsupported,
+        };
+        match error.kind() {
+            NotFound | NotADirectory => Self::Absent,
+            InvalidData | UnexpectedEof => Self::Damaged,
+            PermissionDenied | ReadOnlyFilesystem | IsADirectory | InvalidFilename
+            | InvalidInput | FileTooLarge | Unsupported => Self::NotAllowed,
+            _ => Self::NotNow,
+        }
+    }
+}
 
 /// What to change, where starting again cannot help; `None` where it may.
 pub fn remedy(error: &io::Error) -> Option<&'static str> {
@@ -30,6 +61,19 @@ pub fn advice(error: &io::Error) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_a_missing_name_is_an_absence_and_only_contents_are_damaged() {
+        let meaning = |number| Meaning::of(&io::Error::from_raw_os_error(number));
+        // ENOENT, ENOTDIR.
+        assert!([2, 20].map(meaning) == [Meaning::Absent; 2]);
+        // EPERM, EACCES, EISDIR, EROFS, ENAMETOOLONG.
+        assert!([1, 13, 21, 30, 36].map(meaning) == [Meaning::NotAllowed; 5]);
+        // EINTR, EIO, EAGAIN, ENOMEM, ENFILE, EMFILE, ENOTCONN, ETIMEDOUT, EHOSTDOWN, ESTALE.
+        assert!([4, 5, 11, 12, 23, 24, 107, 110, 112, 116].map(meaning) == [Meaning::NotNow; 10]);
+        let short = io::Error::new(io::ErrorKind::UnexpectedEof, "picture.jpg: too short");
+        assert_eq!(Meaning::of(&short), Meaning::Damaged);
+    }
 
     #[test]
     fn what_stays_until_somebody_changes_it_says_what_to_change() {
