@@ -159,10 +159,10 @@ fn inspect(args: &Inspect) -> Result<ExitCode, DataError> {
         ..Data::default()
     };
     let train = open(&data, Split::Train, 0)?;
-    let mut reports = vec![report(&train, Split::Train, args.train.shown())];
+    let mut reports = vec![report(&train, Split::Train, args.train.shown())?];
     if let Some(place) = &args.validation {
         let set = open(&data, Split::Validation, 0)?;
-        reports.push(report(&set, Split::Validation, place.shown()));
+        reports.push(report(&set, Split::Validation, place.shown())?);
     }
     let usable = reports.iter().all(|report| report.usable);
     if args.json == Form::Json {
@@ -210,7 +210,7 @@ mod tests {
         let bad = set.join("train/star/000001.jpg");
         std::fs::write(&bad, "no image").expect("written");
         let opened = open(&data, Split::Train, 0).expect("opens");
-        let found = report(&opened, Split::Train, set.shown());
+        let found = report(&opened, Split::Train, set.shown()).expect("there");
         assert_eq!((found.samples, found.bad.len(), found.usable), (40, 1, true));
         assert_eq!(found.bad[0].name, words(&bad));
         assert!(found.classes.iter().all(|class| class.samples == 4));

@@ -7,6 +7,7 @@ use crate::cluster::comm::mpi::under_mpirun;
 use crate::config::{Config, ConfigError, identity, parse, paths, resolve_owners};
 use crate::observe::console::say;
 use crate::observe::panics::{self, vital};
+use crate::observe::refusal::Meaning;
 use crate::observe::result::Status;
 use crate::run_folder::{self, launcher};
 use crate::train::checkpoint::weights;
@@ -62,10 +63,12 @@ pub fn run(args: &Args) -> ExitCode {
     if let Err(error) = paths::resolve(&mut config) {
         return refuse(&error);
     }
-    if !args.launched
-        && let Ok(mut old) = parse::read(&run_dir.join("config.toml"), &[])
-    {
-        identity::keep_sums(&mut config, &mut old);
+    if !args.launched {
+        match begun_with(&run_dir) {
+            Ok(Begun::With(mut old)) => identity::keep_sums(&mut config, &mut old),
+            Ok(Begun::Not | Begun::OfAnotherVersion) => {}
+            Err(error) => return refuse(&error),
+        }
     }
     let absolute = std::path::absolute(&run_dir).unwrap_or_else(|_| run_dir.clone());
     if let Some(reason) = run_folder::refusal_of_name(&absolute) {
@@ -98,15 +101,37 @@ pub fn run(args: &Args) -> ExitCode {
 /// Which weights a run begins with, or has begun with: what a supervisor else sees to. Its folder
 /// gets a configuration after every rank has looked.
 fn name_weights(config: &mut Config, run_dir: &Path) -> Result<(), String> {
-    let begun = run_dir.join("config.toml");
-    if !begun.exists() {
-        return weights::name(&mut config.model).map_err(|error| format!("model.init: {error}"));
-    }
-    // One that another version wrote says nothing.
-    if let Ok(begun) = parse::read(&begun, &[]) {
-        config.model.go_on_from(&begun.model);
+    match begun_with(run_dir).map_err(|error| error.to_string())? {
+        Begun::Not => {
+            weights::name(&mut config.model).map_err(|error| format!("model.init: {error}"))?;
+        }
+        Begun::With(begun) => config.model.go_on_from(&begun.model),
+        Begun::OfAnotherVersion => {}
     }
     Ok(())
+}
+
+/// What a run directory says of the run's start.
+enum Begun {
+    /// There is no run.
+    Not,
+    /// Its configuration.
+    With(Box<Config>),
+    /// One that says nothing here.
+    OfAnotherVersion,
+}
+
+/// What cannot be read now is none of them: a run would begin anew over one that has begun.
+fn begun_with(run_dir: &Path) -> Result<Begun, ConfigError> {
+    match parse::read(&run_dir.join("config.toml"), &[]) {
+        Ok(config) => Ok(Begun::With(Box::new(config))),
+        Err(ConfigError::Read { path, source }) => match Meaning::of(&source) {
+            Meaning::Absent => Ok(Begun::Not),
+            Meaning::Damaged => Ok(Begun::OfAnotherVersion),
+            Meaning::NotNow | Meaning::NotAllowed => Err(ConfigError::Read { path, source }),
+        },
+        Err(_) => Ok(Begun::OfAnotherVersion),
+    }
 }
 
 /// Under a plain mpirun the world is as large as mpirun made it, and alone it is one.

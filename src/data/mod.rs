@@ -6,6 +6,7 @@ use thiserror::Error;
 pub use shrink::Shrink;
 
 use crate::config::DataFormat;
+use crate::observe::refusal::Meaning;
 
 pub mod bad_images;
 pub mod composition;
@@ -46,7 +47,7 @@ pub enum DataError {
     /// The set cannot be used at all: exit code 3.
     #[error("{0}")]
     Set(String),
-    /// The storage does not answer: no sample of it can be had now.
+    /// The storage does not answer: nothing of it can be had now.
     #[error("{0}")]
     Store(String),
     /// One sample cannot be decoded.
@@ -57,6 +58,15 @@ pub enum DataError {
         /// What the decoder said.
         reason: String,
     },
+}
+
+impl From<store::FetchError> for DataError {
+    fn from(error: store::FetchError) -> Self {
+        match error.meaning {
+            Meaning::NotNow => Self::Store(error.reason),
+            Meaning::Absent | Meaning::Damaged | Meaning::NotAllowed => Self::Set(error.reason),
+        }
+    }
 }
 
 /// Per channel: what is subtracted from a level (0..1), and what the difference is divided by.

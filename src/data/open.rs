@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::config::{Data, DataFormat, Shown, Validation, seed};
 use crate::observe::console::say;
@@ -21,6 +22,10 @@ use super::{DataError, Split};
 
 /// Training samples for each validation sample of a synthesised set.
 const TRAIN_PER_VALIDATION: u64 = 6;
+/// How often a set is tried to be opened whose storage does not answer, and the pause between the
+/// later tries: a hiccup ends no command.
+const TRIES_MAX: u32 = 3;
+const TRY_EVERY: Duration = Duration::from_millis(200);
 /// Part of a synthesised set's name: raised when the pictures change.
 const PICTURES_VERSION: u64 = 1;
 
@@ -31,7 +36,27 @@ pub fn open(data: &Data, split: Split, seed: u64) -> Result<DataSet, DataError> 
 }
 
 /// The same, with a folder for what is learned of the set and used again: `RUN/cache`.
+///
+/// # Errors
+/// [`DataError::Store`] where the storage did not answer, at several tries: nothing that was read
+/// of the set counts, or is saved. [`DataError::Set`]: what is wrong with it.
 pub fn open_with(
+    data: &Data,
+    split: Split,
+    seed: u64,
+    cache: Option<&Path>,
+) -> Result<DataSet, DataError> {
+    for tried in 1..TRIES_MAX {
+        match open_once(data, split, seed, cache) {
+            Err(DataError::Store(_)) if tried == 1 => {}
+            Err(DataError::Store(_)) => std::thread::sleep(TRY_EVERY),
+            other => return other,
+        }
+    }
+    open_once(data, split, seed, cache)
+}
+
+fn open_once(
     data: &Data,
     split: Split,
     seed: u64,

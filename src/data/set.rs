@@ -1,11 +1,11 @@
 //! A data set as its users hold it: what its samples are, and what brings their bytes.
 
-use std::io::ErrorKind;
-use std::path::Path;
 use std::sync::Arc;
 
+use crate::observe::refusal::Meaning;
+
 use super::source::{Source, Wanted};
-use super::store::{Extent, FetchError, Kind, Location, Store};
+use super::store::{Extent, Location, Sight, Store};
 use super::{Cut, DataError, Image};
 
 /// A source and the store that fetches its samples. Copies share both.
@@ -19,6 +19,8 @@ pub struct DataSet {
 
 /// Other samples that are asked for, to know whether one file is missing or its storage.
 const NEIGHBOURS_MAX: usize = 4;
+/// How often a sample that seems to be lost is asked for once more.
+const TRIES_MAX: usize = 2;
 /// How far from a sample they are looked for.
 const NEIGHBOURS_REACH: u64 = 16;
 
@@ -47,47 +49,70 @@ impl DataSet {
         DataError::Sample { name: self.source.name(id), reason }
     }
 
-    /// The sample's bytes; none where it has no location.
+    /// The sample's bytes; none where it has no location. One is lost only where the storage around
+    /// it answers before and after it was asked for once more.
     fn fetch(&self, id: u64, bytes: &mut Vec<u8>) -> Result<(), DataError> {
         bytes.clear();
-        if let Some(location) = self.source.location(id) {
-            self.store.fetch(&location, bytes).map_err(|error| match error {
-                FetchError::Unreachable(reason) if self.is_unreachable(id, &location, bytes) => {
-                    DataError::Store(format!("{}: {reason}", self.source.name(id)))
-                }
-                FetchError::Unreachable(reason) | FetchError::Absent(reason) => {
-                    self.sample_error(id, reason)
-                }
-            })?;
+        let Some(location) = self.source.location(id) else { return Ok(()) };
+        let Err(mut error) = self.store.fetch(&location, bytes) else { return Ok(()) };
+        for _ in 0..TRIES_MAX {
+            if !self.is_lost(id, &location, error.meaning, bytes) {
+                return Err(DataError::Store(format!("{}: {error}", self.source.name(id))));
+            }
+            match self.store.fetch(&location, bytes) {
+                Ok(()) => return Ok(()),
+                Err(again) => error = again,
+            }
         }
-        Ok(())
+        match self.is_lost(id, &location, error.meaning, bytes) {
+            true => Err(self.sample_error(id, error.reason)),
+            false => Err(DataError::Store(format!("{}: {error}", self.source.name(id)))),
+        }
     }
 
-    /// Whether it is the storage that fails, and not one sample: others beside it cannot be had
-    /// either. One that was missing when the set was listed, or has been removed, is its own loss.
-    fn is_unreachable(&self, id: u64, location: &Location<'_>, bytes: &mut Vec<u8>) -> bool {
-        let folder = location.file.parent();
-        if let Extent::Whole { listed } = location.extent
-            && (listed == 0 || self.was_removed(&location.file))
-        {
-            return false;
+    /// Whether it is one sample that fails, and provably not the storage.
+    fn is_lost(
+        &self,
+        id: u64,
+        location: &Location<'_>,
+        meaning: Meaning,
+        bytes: &mut Vec<u8>,
+    ) -> bool {
+        match (meaning, location.extent) {
+            // It was read.
+            (Meaning::Damaged, _) => true,
+            // A file of many samples does not go for one of them.
+            (Meaning::Absent, Extent::Range { .. }) => false,
+            (Meaning::Absent, Extent::Whole { listed }) => {
+                match self.store.sight(&location.file) {
+                    Sight::Lacking => true,
+                    // As it was when the set was listed.
+                    Sight::Dangling => listed == 0,
+                    // The only file of its folder leaves that empty, and so does a mount that goes.
+                    Sight::Empty => self.beside(id, location).next().is_none(),
+                    Sight::Unknown => false,
+                }
+            }
+            (Meaning::NotNow | Meaning::NotAllowed, _) => {
+                let mut beside = self.beside(id, location).take(NEIGHBOURS_MAX);
+                beside.any(|other| self.store.answers(&other, bytes))
+            }
         }
+    }
+
+    /// Samples that go where this one goes: those of its file, or of files in its folder.
+    fn beside<'a>(
+        &'a self,
+        id: u64,
+        location: &'a Location<'_>,
+    ) -> impl Iterator<Item = Location<'a>> {
         let both =
-            (1..=NEIGHBOURS_REACH).flat_map(|far| [id.checked_sub(far), id.checked_add(far)]);
-        let others = both.flatten().filter(|other| *other < self.source.len());
-        let beside = others.filter_map(|other| self.source.location(other));
-        let mut beside = beside.filter(|other| other.file.parent() == folder).peekable();
-        if beside.peek().is_none() {
-            let found = folder.map(|folder| self.store.look(folder));
-            return !matches!(found, Some(Ok(Kind::Folder(_))));
-        }
-        !beside.take(NEIGHBOURS_MAX).any(|other| self.store.fetch(&other, bytes).is_ok())
-    }
-
-    /// Whether a file is not there, where its folder is and holds others: so the storage answers.
-    fn was_removed(&self, file: &Path) -> bool {
-        let missing =
-            matches!(self.store.look(file), Err(error) if error.kind() == ErrorKind::NotFound);
-        missing && file.parent().is_some_and(|folder| self.store.is_inhabited(folder))
+            (1..=NEIGHBOURS_REACH).flat_map(move |far| [id.checked_sub(far), id.checked_add(far)]);
+        let others = both.flatten().filter(move |other| *other < self.source.len());
+        let beside = others.filter_map(move |other| self.source.location(other));
+        beside.filter(move |other| match location.extent {
+            Extent::Whole { .. } => other.file.parent() == location.file.parent(),
+            Extent::Range { .. } => other.file == location.file,
+        })
     }
 }

@@ -14,6 +14,7 @@ use kintsugi_ffi::os;
 use crate::config::Shown;
 use crate::config::seed::{Stream, purpose};
 
+use super::store::FetchError;
 use super::{DataError, Split, picture, shape};
 
 /// What is written.
@@ -64,7 +65,7 @@ pub fn write(
             options.folder.shown()
         ))
     };
-    if options.folder.exists() {
+    if is_there(&options.folder)? {
         return Err(refuse());
     }
     ensure(options, progress)?.ok_or_else(refuse)
@@ -78,7 +79,7 @@ pub fn ensure(
 ) -> Result<Option<Written>, DataError> {
     check(options)?;
     let folder = &options.folder;
-    if folder.exists() {
+    if is_there(folder)? {
         return Ok(None);
     }
     let parent = match folder.parent() {
@@ -97,7 +98,7 @@ pub fn ensure(
         )));
     }
     let _lock = lock(&parent.join(".synth.lock"), WAIT_LIMIT)?;
-    if folder.exists() {
+    if is_there(folder)? {
         return Ok(None);
     }
     // Under the lock nobody else writes here: what is left of a killed writer can go.
@@ -129,6 +130,10 @@ fn check(options: &SynthOptions) -> Result<(), DataError> {
         return refuse("a synthesised set is drawn for an image size of 8 to 1024 pixels");
     }
     Ok(())
+}
+
+fn is_there(folder: &Path) -> Result<bool, DataError> {
+    fs::exists(folder).map_err(|error| FetchError::from(error).about(folder.shown()).into())
 }
 
 fn at(path: &Path, error: &std::io::Error) -> DataError {

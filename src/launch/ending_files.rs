@@ -3,6 +3,7 @@
 
 use std::path::Path;
 
+use crate::observe::refusal::insist;
 use crate::observe::result::RunResult;
 use crate::observe::storage::Storage;
 use crate::run_folder::{CONFIGURATION, FAILURE, RESULT};
@@ -23,7 +24,7 @@ impl<'a> EndingFiles<'a> {
 
     /// How the run, or its last attempt, ended; `None` where no complete record exists.
     pub fn result(&self) -> Option<RunResult> {
-        let bytes = self.storage.read(Path::new(RESULT)).ok()?;
+        let bytes = insist(|| self.storage.read(Path::new(RESULT))).ok()?;
         serde_json::from_slice(&bytes).ok()
     }
 

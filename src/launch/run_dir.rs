@@ -8,6 +8,7 @@ use toml::Table;
 use crate::cluster::guard::last_words;
 use crate::cluster::world::{Role, World};
 use crate::config::{Config, Shown, identity, parse};
+use crate::observe::refusal::{if_there, insist};
 use crate::observe::result::{RunResult, Status};
 use crate::observe::storage::{FileSystem, Storage};
 use crate::run_folder;
@@ -94,8 +95,8 @@ impl RunDir {
     /// nothing else was asked for.
     pub fn inspect(&self, config: &mut Config, owners: Owners) -> Result<Found, LaunchError> {
         let file = self.join("config.toml");
-        if !file.exists() {
-            return match self.is_empty() {
+        if !is_there(&file)? {
+            return match self.is_empty()? {
                 true => Ok(Found::Nothing),
                 false => Err(LaunchError::NotARun { path: self.path.clone() }),
             };
@@ -126,11 +127,17 @@ impl RunDir {
     }
 
     /// Absent, or holding nothing but what a launch leaves that did not get far.
-    fn is_empty(&self) -> bool {
-        let Ok(entries) = std::fs::read_dir(&self.path) else { return true };
-        entries
-            .flatten()
-            .all(|entry| ["lock", "logs", "instance"].iter().any(|name| entry.file_name() == *name))
+    fn is_empty(&self) -> Result<bool, LaunchError> {
+        let failed = || io_error(format!("listing {}", self.path.shown()));
+        let listed = insist(|| std::fs::read_dir(&self.path));
+        let Some(entries) = if_there(listed).map_err(failed())? else { return Ok(true) };
+        for entry in entries {
+            let name = entry.map_err(failed())?.file_name();
+            if ["lock", "logs", "instance"].iter().all(|left| name != *left) {
+                return Ok(false);
+            }
+        }
+        Ok(true)
     }
 
     /// Ranks that the world of this run should have, once it has formed.
@@ -179,7 +186,7 @@ impl RunDir {
         let name = name.unwrap_or_else(|| "run".into());
         let aside = (1..=ASIDE_MAX)
             .map(|number| self.path.with_file_name(format!("{name}.old-{number}")))
-            .find(|path| !path.exists());
+            .find(|path| is_there(path).is_ok_and(|there| !there));
         let aside = aside.ok_or_else(|| LaunchError::Io {
             what: format!("moving {} aside", self.path.shown()),
             source: std::io::Error::other(format!("{ASIDE_MAX} old runs are there already")),
@@ -202,6 +209,11 @@ impl RunDir {
         let name = format!("logs/{}", last_words::world_name(attempt));
         last_words::leave(&self.join(&name), last_words::VERDICT, why);
     }
+}
+
+/// Whether there is such a name, links followed.
+fn is_there(path: &Path) -> Result<bool, LaunchError> {
+    insist(|| std::fs::exists(path)).map_err(io_error(format!("looking at {}", path.shown())))
 }
 
 /// `key: old -> new`, a line each.

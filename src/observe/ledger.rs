@@ -8,6 +8,8 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use super::log::{JsonLines, parse_lines, read_lines, whole_lines};
+use super::notice::act_on;
+use super::refusal::{if_there, insist};
 use super::storage::Storage;
 
 mod audit;
@@ -144,7 +146,10 @@ pub fn counted_after(storage: &dyn Storage, step: u64) -> Vec<Committed> {
     let path = Path::new(LEDGER_FILE);
     let mut bytes_max = LAST_BYTES_MAX;
     loop {
-        let end = storage.read_end(path, bytes_max).unwrap_or_default();
+        let end = insist(|| storage.read_end(path, bytes_max)).unwrap_or_else(|error| {
+            act_on(&format!("steps that the ledger counts too often stay in it: {error}"));
+            Vec::new()
+        });
         let whole = end.len() < bytes_max;
         let entries: Vec<Entry> =
             parse_lines(path, whole_lines(&end, bytes_max)).unwrap_or_default();
@@ -179,15 +184,19 @@ fn counted_in_end(entries: &[Entry], step: u64) -> End {
 /// The newest step that counts, as far as the end of a run's ledger knows.
 pub fn newest(storage: &dyn Storage) -> Option<Committed> {
     let path = Path::new(LEDGER_FILE);
-    let end = storage.read_end(path, LAST_BYTES_MAX).ok()?;
+    let end = insist(|| storage.read_end(path, LAST_BYTES_MAX)).ok()?;
     let entries = parse_lines(path, whole_lines(&end, LAST_BYTES_MAX)).ok()?;
     effective(&entries).last().copied()
 }
 
-/// All entries of a run's ledger; none where it cannot be read.
-pub fn of_storage(storage: &dyn Storage) -> Vec<Entry> {
+/// All entries of a run's ledger; none where there is none, or its lines are damaged.
+///
+/// # Errors
+/// It cannot be read now: nobody knows what it says.
+pub fn of_storage(storage: &dyn Storage) -> io::Result<Vec<Entry>> {
     let path = Path::new(LEDGER_FILE);
-    storage.read(path).and_then(|body| parse_lines(path, &body)).unwrap_or_default()
+    let body = if_there(insist(|| storage.read(path)))?.unwrap_or_default();
+    Ok(parse_lines(path, &body).unwrap_or_default())
 }
 
 /// Skipped samples of the steps that count, behind this cursor and up to this step.

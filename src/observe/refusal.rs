@@ -2,11 +2,15 @@
 //! an absence, and to a person, for whom some errors go by themselves and others stay.
 
 use std::io;
+use std::time::Duration;
+
+/// A link that leads to itself: the standard library has no stable name for it.
+const ELOOP: i32 = 40;
 
 /// What an error says of the thing that was asked for. The one place that decides it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Meaning {
-    /// There is no such name.
+    /// There is no such name, or it is a link that leads nowhere.
     Absent,
     /// It was read, and is not what it should be: too short, or not valid.
     Damaged,
@@ -25,12 +29,47 @@ impl Meaning {
             NotFound, PermissionDenied, ReadOnlyFilesystem, UnexpectedEof, Unsupported,
         };
         match error.kind() {
+            _ if error.raw_os_error() == Some(ELOOP) => Self::Absent,
             NotFound | NotADirectory => Self::Absent,
             InvalidData | UnexpectedEof => Self::Damaged,
             PermissionDenied | ReadOnlyFilesystem | IsADirectory | InvalidFilename
             | InvalidInput | FileTooLarge | Unsupported => Self::NotAllowed,
             _ => Self::NotNow,
         }
+    }
+}
+
+/// Tries at one thing that does not answer.
+const TRIES_MAX: u32 = 3;
+/// The pause between the later of them.
+const TRY_EVERY: Duration = Duration::from_millis(100);
+
+/// Asks again where the answer is that nothing is known now: a hiccup is no outage, and no end.
+///
+/// # Errors
+/// That of the last try.
+pub fn insist<T>(mut ask: impl FnMut() -> io::Result<T>) -> io::Result<T> {
+    for tried in 1..TRIES_MAX {
+        match ask() {
+            Err(error) if Meaning::of(&error) == Meaning::NotNow => {}
+            other => return other,
+        }
+        if tried > 1 {
+            std::thread::sleep(TRY_EVERY);
+        }
+    }
+    ask()
+}
+
+/// What is there, or nothing where it provably is not.
+///
+/// # Errors
+/// Whatever else was said: nobody knows whether it is there.
+pub fn if_there<T>(found: io::Result<T>) -> io::Result<Option<T>> {
+    match found {
+        Ok(found) => Ok(Some(found)),
+        Err(error) if Meaning::of(&error) == Meaning::Absent => Ok(None),
+        Err(error) => Err(error),
     }
 }
 
@@ -65,14 +104,29 @@ mod tests {
     #[test]
     fn only_a_missing_name_is_an_absence_and_only_contents_are_damaged() {
         let meaning = |number| Meaning::of(&io::Error::from_raw_os_error(number));
-        // ENOENT, ENOTDIR.
-        assert!([2, 20].map(meaning) == [Meaning::Absent; 2]);
+        // ENOENT, ENOTDIR, ELOOP.
+        assert!([2, 20, 40].map(meaning) == [Meaning::Absent; 3]);
         // EPERM, EACCES, EISDIR, EROFS, ENAMETOOLONG.
         assert!([1, 13, 21, 30, 36].map(meaning) == [Meaning::NotAllowed; 5]);
         // EINTR, EIO, EAGAIN, ENOMEM, ENFILE, EMFILE, ENOTCONN, ETIMEDOUT, EHOSTDOWN, ESTALE.
         assert!([4, 5, 11, 12, 23, 24, 107, 110, 112, 116].map(meaning) == [Meaning::NotNow; 10]);
         let short = io::Error::new(io::ErrorKind::UnexpectedEof, "picture.jpg: too short");
         assert_eq!(Meaning::of(&short), Meaning::Damaged);
+    }
+
+    #[test]
+    fn a_hiccup_is_asked_again_and_an_absence_is_believed() {
+        let told = |errors: &[i32]| {
+            let mut left = errors.iter();
+            insist(|| left.next().map_or(Ok(7), |n| Err(io::Error::from_raw_os_error(*n))))
+        };
+        // EIO, EMFILE; ENOENT.
+        assert_eq!(told(&[5, 24]).ok(), Some(7));
+        assert_eq!(told(&[5, 5, 24]).unwrap_err().raw_os_error(), Some(24));
+        assert_eq!(told(&[2]).unwrap_err().raw_os_error(), Some(2));
+        assert_eq!(if_there(told(&[])).unwrap(), Some(7));
+        assert_eq!(if_there(told(&[2])).unwrap(), None);
+        assert!(if_there(told(&[13])).is_err());
     }
 
     #[test]

@@ -211,7 +211,10 @@ impl Storage for FileSystem {
         let target = self.resolve(path);
         let entries = match fs::read_dir(&target) {
             Ok(entries) => entries,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            // A folder that is gone with the whole run was not listed.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                return self.moved().map_or(Ok(Vec::new()), |why| Err(io::Error::other(why)));
+            }
             Err(error) => return Err(naming(&target)(error)),
         };
         let mut names = Vec::new();

@@ -13,7 +13,8 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use crate::config::Shown;
-use crate::observe::{refusal, storage};
+use crate::observe::refusal::{self, Meaning};
+use crate::observe::storage;
 
 /// Why a run is not, or no longer, ours.
 #[derive(Debug, Error)]
@@ -165,7 +166,12 @@ impl RunLock {
             end_holder(&file, run_dir, patience, say)?;
         }
         // A torn or foreign lock must not stop a run for ever: attempts start again at 1.
-        let before = read(&file).ok().flatten().unwrap_or_default();
+        let before = match read(&file) {
+            Err(error) if Meaning::of(&error) != Meaning::Damaged => {
+                return Err(failed("reading")(error));
+            }
+            said => said.ok().flatten().unwrap_or_default(),
+        };
         let held = Holder {
             attempt: before.attempt,
             supervisor: std::process::id(),

@@ -12,6 +12,7 @@ mod fixture;
 mod fleet;
 mod footprint;
 mod gradients;
+mod hiccups;
 mod moved;
 mod numbers;
 mod observe;

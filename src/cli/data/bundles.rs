@@ -50,11 +50,11 @@ pub fn inspect(path: &Path, overrides: &[String], form: Form) -> Result<ExitCode
     };
     let made = || "(made)".to_owned();
     let train = config.data.train.as_deref().map_or_else(made, Shown::shown);
-    let mut reports = vec![report(&set, Split::Train, train)];
+    let mut reports = vec![report(&set, Split::Train, train)?];
     if has_validation(&config) {
         let set = open(&config.data, Split::Validation, config.run.seed)?;
         let validation = config.data.validation.as_ref().map_or_else(made, Shown::shown);
-        reports.push(report(&set, Split::Validation, validation));
+        reports.push(report(&set, Split::Validation, validation)?);
     }
     let usable = reports.iter().all(|report| report.usable);
     if form == Form::Json {

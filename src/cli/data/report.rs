@@ -72,18 +72,26 @@ struct Found {
     widths: Vec<u32>,
     heights: Vec<u32>,
     bad: Vec<(u64, BadFile)>,
+    /// The storage did not answer: nothing is known of what it holds.
+    away: Option<DataError>,
 }
 
 /// Decodes a whole set.
-pub fn report(set: &DataSet, split: Split, path: String) -> Report {
+///
+/// # Errors
+/// Its storage does not answer.
+pub fn report(set: &DataSet, split: Split, path: String) -> Result<Report, DataError> {
     let source = &set.source;
     let start = Instant::now();
     let mut found = decode_all(set, split);
+    if let Some(error) = found.away {
+        return Err(error);
+    }
     found.bad.sort_unstable_by_key(|(id, _)| *id);
     let mut counts = vec![0u64; source.classes().len()];
     (0..source.len()).for_each(|id| counts[source.label(id) as usize] += 1);
     let classes = source.classes().iter().zip(counts);
-    Report {
+    Ok(Report {
         split: split.name(),
         path,
         samples: source.len(),
@@ -98,7 +106,7 @@ pub fn report(set: &DataSet, split: Split, path: String) -> Report {
         images_per_second: source.len() as f64 / start.elapsed().as_secs_f64(),
         fingerprint: format!("{:016x}", source.fingerprint()),
         remarks: source.remarks().to_vec(),
-    }
+    })
 }
 
 fn range(mut values: Vec<u32>) -> Option<Range> {
@@ -124,6 +132,10 @@ fn decode_all(set: &DataSet, split: Split) -> Found {
                     own.widths.push(image.width);
                     own.heights.push(image.height);
                 }
+                Err(error @ DataError::Store(_)) => {
+                    own.away = Some(error);
+                    break;
+                }
                 Err(error) => own.bad.push((id, bad_file(source, id, error))),
             }
             bar.inc(1);
@@ -132,6 +144,7 @@ fn decode_all(set: &DataSet, split: Split) -> Found {
         all.widths.append(&mut own.widths);
         all.heights.append(&mut own.heights);
         all.bad.append(&mut own.bad);
+        all.away = all.away.take().or(own.away);
     };
     let threads = std::thread::available_parallelism().map_or(1, |n| n.get().min(THREADS_MAX));
     std::thread::scope(|scope| (0..threads).for_each(|_| drop(scope.spawn(work))));

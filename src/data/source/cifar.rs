@@ -5,11 +5,11 @@ use std::path::{Path, PathBuf};
 
 use crate::config::Shown;
 use crate::data::pickle::Pickle;
-use crate::data::store::{FILE_BYTES_MAX, Store};
+use crate::data::store::{FILE_BYTES_MAX, FetchError, Store};
 use crate::data::{DataError, Normalization, Split};
 
 use super::array::{Elements, array};
-use super::packed::{Format, Packed, Part, all, index, is_file, wrong};
+use super::packed::{Format, Packed, Part, all, first_file, index, is_file, wrong};
 
 /// Bytes of a picture: three planes of 32 x 32.
 const PICTURE_BYTES: u64 = 3072;
@@ -126,7 +126,7 @@ pub fn open(
             Cifar::Hundred => Normalization::CIFAR100,
         },
     };
-    let (names, doubt) = class_names(store, &files[0], version, kind);
+    let (names, doubt) = class_names(store, &files[0], version, kind)?;
     let remarks = uneven(&parts, split).into_iter().chain(doubt).collect();
     Packed::new(format, parts, names, remarks)
 }
@@ -139,29 +139,38 @@ fn files(
     split: Split,
     kind: Cifar,
 ) -> Result<Vec<PathBuf>, DataError> {
-    if is_file(store, path) {
+    if is_file(store, path)? {
         return Ok(vec![path.to_owned()]);
     }
     let key = split.key();
-    let listed = store.list(path);
-    listed.map_err(|error| wrong(path, format_args!("{error} ({key})")))?;
+    store.list(path).map_err(|error| unlisted(path, key, error))?;
     for folder in std::iter::once("").chain(kind.folders()).map(|name| path.join(name)) {
         for ending in [".bin", ""] {
             let file = |stem: &&str| folder.join(format!("{stem}{ending}"));
             let wanted: Vec<PathBuf> = kind.stems(split).iter().map(file).collect();
-            let (there, missing): (Vec<&PathBuf>, Vec<&PathBuf>) =
-                wanted.iter().partition(|path| is_file(store, path));
-            let other =
-                |split: Split| kind.stems(split).iter().map(file).any(|f| is_file(store, &f));
+            let mut missing = Vec::new();
+            for path in &wanted {
+                if !is_file(store, path)? {
+                    missing.push(path);
+                }
+            }
             if missing.is_empty() {
                 return Ok(wanted);
             }
-            if !there.is_empty() || other(Split::Train) || other(Split::Validation) {
+            let mut any = missing.len() < wanted.len();
+            for split in [Split::Train, Split::Validation] {
+                any |= first_file(store, kind.stems(split).iter().map(file))?.is_some();
+            }
+            if any {
                 return Err(incomplete(&folder, &missing, wanted.len(), split));
             }
         }
     }
     unnamed(store, path, split, kind)
+}
+
+fn unlisted(path: &Path, key: &str, error: std::io::Error) -> DataError {
+    FetchError::from(error).about(path.shown()).about(key).into()
 }
 
 fn incomplete(folder: &Path, missing: &[&PathBuf], all: usize, split: Split) -> DataError {
@@ -184,7 +193,7 @@ fn unnamed(
     split: Split,
     kind: Cifar,
 ) -> Result<Vec<PathBuf>, DataError> {
-    let entries = store.list(path).map_err(|error| wrong(path, error))?;
+    let entries = store.list(path).map_err(|error| unlisted(path, split.key(), error))?;
     let mut files: Vec<PathBuf> = entries
         .iter()
         .map(|entry| path.join(&entry.name))
@@ -310,27 +319,27 @@ fn class_names(
     file: &Path,
     version: Version,
     kind: Cifar,
-) -> (Vec<String>, Option<String>) {
+) -> Result<(Vec<String>, Option<String>), DataError> {
     let (binary, python, key) = kind.names();
     let beside = file.with_file_name(match version {
         Version::Python => python,
         Version::Binary => binary,
     });
     let numbers = || (0..kind.classes()).map(|i| i.to_string()).collect();
-    if !is_file(store, &beside) {
-        return (numbers(), None);
+    if !is_file(store, &beside)? {
+        return Ok((numbers(), None));
     }
-    let names = index(store, &beside).ok().and_then(|bytes| match version {
-        Version::Python => {
-            let pickle = Pickle::read(&bytes).ok()?;
-            pickle.texts(pickle.entry(pickle.root(), key)?)
-        }
-        Version::Binary => {
-            let text = String::from_utf8(bytes).ok()?;
-            Some(text.lines().filter(|line| !line.is_empty()).map(str::to_owned).collect())
-        }
-    });
-    match names {
+    let bytes = index(store, &beside)?;
+    let names = match version {
+        Version::Python => Pickle::read(&bytes).ok().and_then(|pickle| {
+            let names = pickle.entry(pickle.root(), key)?;
+            pickle.texts(names)
+        }),
+        Version::Binary => String::from_utf8(bytes).ok().map(|text| {
+            text.lines().filter(|line| !line.is_empty()).map(str::to_owned).collect::<Vec<_>>()
+        }),
+    };
+    Ok(match names {
         Some(names) if names.len() == kind.classes() => (names, None),
         _ => {
             let text = format!(
@@ -340,7 +349,7 @@ fn class_names(
             );
             (numbers(), Some(text))
         }
-    }
+    })
 }
 
 #[cfg(test)]

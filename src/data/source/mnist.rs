@@ -6,10 +6,10 @@ use std::path::{Path, PathBuf};
 
 use flate2::read::GzDecoder;
 
-use crate::data::store::{Kind, Store};
+use crate::data::store::Store;
 use crate::data::{DataError, Normalization, Split};
 
-use super::packed::{Format, Packed, Part, all, index, is_file, start, wrong};
+use super::packed::{Format, Packed, Part, all, first_file, index, is_file, length, start, wrong};
 
 /// Bytes before the images, and before the labels.
 const IMAGES_HEADER: u64 = 16;
@@ -39,10 +39,7 @@ pub fn open(store: &dyn Store, path: &Path, split: Split) -> Result<Packed, Data
             let size = body.len() as u64;
             (Some(body), size)
         }
-        false => match store.look(&images).map_err(|error| wrong(&images, error))? {
-            Kind::File { bytes } => (None, bytes),
-            _ => (None, 0),
-        },
+        false => (None, length(store, &images)?),
     };
     if size != expected || count == 0 {
         let text = format!("{size} bytes for {count} images: {expected} are needed; cut short?");
@@ -129,7 +126,7 @@ fn labels(store: &dyn Store, path: &Path, count: u64) -> Result<Vec<u8>, DataErr
 
 /// The images file: `path` itself, or the one published under this split's name in it.
 fn images(store: &dyn Store, path: &Path, split: Split) -> Result<PathBuf, DataError> {
-    if is_file(store, path) {
+    if is_file(store, path)? {
         return Ok(path.to_owned());
     }
     let stem = match split {
@@ -141,7 +138,7 @@ fn images(store: &dyn Store, path: &Path, split: Split) -> Result<PathBuf, DataE
         let names = [name("-", ""), name(".", ""), name("-", ".gz"), name(".", ".gz")];
         names.map(|name| path.join(folder).join(name))
     };
-    let found = FOLDERS.iter().flat_map(named).find(|path| is_file(store, path));
+    let found = first_file(store, FOLDERS.iter().flat_map(named))?;
     found.ok_or_else(|| {
         let key = split.key();
         let text = format!(
@@ -165,8 +162,7 @@ fn labels_of(store: &dyn Store, images: &Path) -> Result<PathBuf, DataError> {
     let plain = labels.trim_end_matches(".gz");
     let beside = [labels.clone(), plain.to_owned(), format!("{plain}.gz")];
     let found = beside.iter().map(|name| images.with_file_name(name));
-    let mut found = found.filter(|path| is_file(store, path));
-    found.next().ok_or_else(|| wrong(images, format_args!("no {plain} beside it")))
+    first_file(store, found)?.ok_or_else(|| wrong(images, format_args!("no {plain} beside it")))
 }
 
 #[cfg(test)]

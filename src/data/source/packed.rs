@@ -7,8 +7,9 @@ use std::path::{Path, PathBuf};
 use xxhash_rust::xxh3::Xxh3;
 
 use crate::config::Shown;
-use crate::data::store::{Kind, Location, Store};
+use crate::data::store::{FetchError, Kind, Location, Store};
 use crate::data::{DataError, Image, Normalization};
+use crate::observe::refusal::Meaning;
 
 use super::Source;
 
@@ -59,15 +60,46 @@ pub(super) fn wrong(path: &Path, text: impl std::fmt::Display) -> DataError {
     DataError::Set(format!("{}: {text}", path.shown()))
 }
 
-pub(super) fn is_file(store: &dyn Store, path: &Path) -> bool {
-    matches!(store.look(path), Ok(Kind::File { .. }))
+/// Why a file does not come.
+fn refused(path: &Path, error: impl Into<FetchError>) -> DataError {
+    error.into().about(path.shown()).into()
+}
+
+/// Whether there is a file of that name. Nobody knows where it cannot be looked at.
+pub(super) fn is_file(store: &dyn Store, path: &Path) -> Result<bool, DataError> {
+    match store.look(path) {
+        Ok(kind) => Ok(matches!(kind, Kind::File { .. })),
+        Err(error) if Meaning::of(&error) == Meaning::Absent => Ok(false),
+        Err(error) => Err(refused(path, error)),
+    }
+}
+
+/// The first of these names that is a file's.
+pub(super) fn first_file(
+    store: &dyn Store,
+    paths: impl Iterator<Item = PathBuf>,
+) -> Result<Option<PathBuf>, DataError> {
+    for path in paths {
+        if is_file(store, &path)? {
+            return Ok(Some(path));
+        }
+    }
+    Ok(None)
+}
+
+/// A file's length.
+pub(super) fn length(store: &dyn Store, path: &Path) -> Result<u64, DataError> {
+    match store.look(path).map_err(|error| refused(path, error))? {
+        Kind::File { bytes } => Ok(bytes),
+        _ => Err(wrong(path, "no file")),
+    }
 }
 
 /// A whole index file.
 pub(super) fn index(store: &dyn Store, path: &Path) -> Result<Vec<u8>, DataError> {
     let mut bytes = Vec::new();
     let fetched = store.fetch(&Location::whole(path, 0), &mut bytes);
-    fetched.map_err(|error| wrong(path, error))?;
+    fetched.map_err(|error| refused(path, error))?;
     Ok(bytes)
 }
 
@@ -75,17 +107,13 @@ pub(super) fn index(store: &dyn Store, path: &Path) -> Result<Vec<u8>, DataError
 pub(super) fn start(store: &dyn Store, path: &Path, length: u64) -> Result<Vec<u8>, DataError> {
     let mut bytes = Vec::new();
     let fetched = store.fetch(&Location::range(path, 0, length), &mut bytes);
-    fetched.map_err(|error| wrong(path, error))?;
+    fetched.map_err(|error| refused(path, error))?;
     Ok(bytes)
 }
 
 /// A file of samples, which lie in it by ranges: every byte.
 pub(super) fn all(store: &dyn Store, path: &Path) -> Result<Vec<u8>, DataError> {
-    match store.look(path) {
-        Ok(Kind::File { bytes }) => start(store, path, bytes),
-        // What is wrong with it, reading it says.
-        _ => index(store, path),
-    }
+    start(store, path, length(store, path)?)
 }
 
 impl Packed {

@@ -21,6 +21,7 @@ use crate::config::Shown;
 use crate::data::part::Part;
 use crate::data::store::direct::Direct;
 use crate::data::store::{Extent, FILE_BYTES_MAX, FetchError, Kind, Location, Store};
+use crate::observe::refusal::Meaning;
 
 use super::key::Key;
 use super::manifest::{Line, Manifest};
@@ -74,6 +75,8 @@ pub enum Found {
     Not,
     /// It had one that cannot be used; it is forgotten.
     Damaged(String),
+    /// It has one that cannot be read now.
+    NotNow(String),
 }
 
 /// See the module.
@@ -163,10 +166,11 @@ impl Folder {
             Ok(()) => Found::Here,
             // Who still reads ahead may find the folder gone.
             Err(_) if self.retired.load(Ordering::Acquire) => Found::Not,
-            Err(reason) => {
+            Err(error) if is_unusable(&error) => {
                 self.forget(key);
-                Found::Damaged(reason)
+                Found::Damaged(error.reason)
             }
+            Err(error) => Found::NotNow(error.reason),
         }
     }
 
@@ -176,23 +180,21 @@ impl Folder {
         copied: Copied,
         extent: Extent,
         into: &mut Vec<u8>,
-    ) -> Result<(), String> {
+    ) -> Result<(), FetchError> {
         let path = key.path(&self.root);
         match extent {
             Extent::Whole { .. } => {
-                let fetched = self.local.fetch(&Location::whole(&*path, copied.bytes), into);
-                fetched.map_err(|error| error.to_string())?;
-                check(copied, into.len() as u64, xxh3_64(into))
+                self.local.fetch(&Location::whole(&*path, copied.bytes), into)?;
+                Ok(check(copied, into.len() as u64, xxh3_64(into))?)
             }
             Extent::Range { offset, length } => {
                 if !copied.verified {
-                    let (bytes, hash) = hash_file(&path).map_err(|error| error.to_string())?;
+                    let (bytes, hash) = hash_file(&path)?;
                     check(copied, bytes, hash)?;
                     let mut copies = self.copies.write().unwrap_or_else(poisoned);
                     copies.insert(key, Copied { verified: true, ..copied });
                 }
-                let fetched = self.local.fetch(&Location::range(&*path, offset, length), into);
-                fetched.map_err(|error| error.to_string())
+                self.local.fetch(&Location::range(&*path, offset, length), into)
             }
         }
     }
@@ -267,16 +269,19 @@ impl Folder {
         self.copies.read().unwrap_or_else(poisoned).len() as u64
     }
 
-    /// Hashes every copy; the keys of those that cannot be used, which are removed. `progress` is
+    /// Hashes every copy; the keys of those that cannot be used, which are removed, and of those
+    /// that cannot be read now. `progress` is
     /// told the bytes of each, and may end it.
     pub fn verify(&self, progress: &mut dyn FnMut(u64) -> ControlFlow<()>) -> Vec<Key> {
         let all: Vec<(Key, Copied)> =
             self.copies.read().unwrap_or_else(poisoned).iter().map(|(k, c)| (*k, *c)).collect();
         let mut damaged = Vec::new();
         for (key, copied) in all {
-            let hashed = hash_file(&key.path(&self.root)).map_err(|error| error.to_string());
-            if hashed.and_then(|(bytes, hash)| check(copied, bytes, hash)).is_err() {
-                self.forget(key);
+            let hashed = hash_file(&key.path(&self.root)).map_err(FetchError::from);
+            if let Err(error) = hashed.and_then(|(bytes, hash)| Ok(check(copied, bytes, hash)?)) {
+                if is_unusable(&error) {
+                    self.forget(key);
+                }
                 damaged.push(key);
             }
             if progress(copied.bytes).is_break() {
@@ -285,6 +290,11 @@ impl Folder {
         }
         damaged
     }
+}
+
+/// A copy is no loss, and one that cannot be read just now is no bad one.
+fn is_unusable(error: &FetchError) -> bool {
+    error.meaning != Meaning::NotNow
 }
 
 fn remove_if_alone(root: &Path, held: &File) {

@@ -67,14 +67,16 @@ impl Manifest {
         let mut file = File::open(&self.path)?;
         file.seek(SeekFrom::Start(self.read_bytes))?;
         let (mut reader, mut lines) = (BufReader::new(file), Vec::new());
-        let mut text = Vec::new();
+        let (mut text, mut read_bytes) = (Vec::new(), 0);
         loop {
             text.clear();
             let length = reader.read_until(b'\n', &mut text)?;
             if length == 0 || text.last() != Some(&b'\n') {
+                // Lines count as read once they are handed out.
+                self.read_bytes += read_bytes;
                 return Ok(lines);
             }
-            self.read_bytes += length as u64;
+            read_bytes += length as u64;
             if length <= LINE_BYTES_MAX
                 && let Ok(line) = serde_json::from_slice(&text)
             {

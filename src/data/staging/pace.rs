@@ -153,7 +153,7 @@ impl Store for Paced<'_> {
     fn look(&self, path: &Path) -> io::Result<Kind> {
         self.store.look(path)
     }
-    fn changed_ns(&self, path: &Path) -> Option<i64> {
+    fn changed_ns(&self, path: &Path) -> io::Result<Option<i64>> {
         self.store.changed_ns(path)
     }
 }

@@ -92,8 +92,8 @@ impl Store for Slow {
     fn look(&self, path: &Path) -> io::Result<Kind> {
         self.files.look(path)
     }
-    fn changed_ns(&self, _: &Path) -> Option<i64> {
-        None
+    fn changed_ns(&self, _: &Path) -> io::Result<Option<i64>> {
+        Ok(None)
     }
 }
 

@@ -2,16 +2,22 @@
 
 use std::collections::HashMap;
 use std::ffi::OsStr;
-use std::fs::{self, File, Metadata};
+use std::fs::{self, DirEntry, File, Metadata};
 use std::io::{self, Read};
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError, RwLock};
 
-use super::{Entry, Extent, FILE_BYTES_MAX, FetchError, FolderId, Kind, Location, Store};
+use crate::config::Shown;
+use crate::observe::refusal::Meaning;
+
+use super::{Entry, Extent, FILE_BYTES_MAX, FetchError, FolderId, Kind, Location, Sight, Store};
 
 /// Files of many samples that are held open, at most: far below a process's limit of 1024.
 const OPEN_MAX: usize = 256;
+/// Links behind one another that are followed to where a file was.
+const LINKS_MAX: u32 = 8;
 const NS_PER_SECOND: i64 = 1_000_000_000;
 
 /// Reads files in place. A file that holds many samples stays open from its first range on, so
@@ -41,9 +47,8 @@ impl Direct {
     }
 
     fn range(&self, file: &Path, offset: u64, length: u64, into: &mut Vec<u8>) -> io::Result<()> {
-        into.resize(length as usize, 0);
-        let read = self.shared(file)?.read_exact_at(into, offset);
-        if read.as_ref().is_err_and(|error| error.kind() != io::ErrorKind::UnexpectedEof) {
+        let read = self.shared(file).and_then(|file| read_at(&file, offset, length, into));
+        if read.as_ref().is_err_and(|error| Meaning::of(error) != Meaning::Damaged) {
             // What was open may be of a share that is gone: the next try opens it anew.
             self.close(file);
         }
@@ -51,38 +56,70 @@ impl Direct {
     }
 }
 
+/// Leaves nothing in `into` where the bytes do not come: zeros would be taken for some.
+fn read_at(file: &File, offset: u64, length: u64, into: &mut Vec<u8>) -> io::Result<()> {
+    into.clear();
+    into.resize(length as usize, 0);
+    file.read_exact_at(into, offset).inspect_err(|_| into.clear())
+}
+
 fn whole(path: &Path, into: &mut Vec<u8>) -> Result<(), FetchError> {
-    let file = File::open(path).map_err(failed)?;
-    let size = file.metadata().map_or(0, |data| data.len());
+    let file = File::open(path)?;
+    let size = file.metadata()?.len();
     if size > FILE_BYTES_MAX {
         let text = format!("{size} bytes; files up to {FILE_BYTES_MAX} are read");
-        return Err(FetchError::Absent(text));
+        return Err(FetchError::damaged(text));
     }
     into.clear();
     into.reserve(size as usize + 1);
-    file.take(FILE_BYTES_MAX).read_to_end(into).map_err(failed)?;
+    file.take(FILE_BYTES_MAX).read_to_end(into)?;
     Ok(())
 }
 
-/// A mounted file system does not say whether it is gone or one file is: whoever knows the other
-/// files tells. A file that is too short answers.
-#[expect(clippy::needless_pass_by_value, reason = "the form that map_err takes")]
-fn failed(error: io::Error) -> FetchError {
-    match error.kind() {
-        io::ErrorKind::UnexpectedEof => FetchError::Absent(error.to_string()),
-        _ => FetchError::Unreachable(error.to_string()),
+fn kind(facts: &Metadata) -> Kind {
+    if facts.is_dir() {
+        Kind::Folder(FolderId { device: facts.dev(), number: facts.ino() })
+    } else if facts.is_file() {
+        Kind::File { bytes: facts.len() }
+    } else {
+        Kind::Other
     }
 }
 
-fn kind(found: io::Result<Metadata>) -> Kind {
-    match found {
-        Ok(data) if data.is_dir() => {
-            Kind::Folder(FolderId { device: data.dev(), number: data.ino() })
-        }
-        Ok(data) if data.is_file() => Kind::File { bytes: data.len() },
-        Ok(_) => Kind::Other,
-        Err(_) => Kind::Broken,
+/// A link is followed; whatever else is looked at from its open folder, which is faster.
+fn facts(entry: &DirEntry) -> io::Result<Metadata> {
+    match entry.file_type()?.is_symlink() {
+        true => fs::metadata(entry.path()),
+        false => entry.metadata(),
     }
+}
+
+/// Asks the open folder: what it says holds, wherever its name leads meanwhile.
+fn sight(file: &Path, links: u32) -> io::Result<Sight> {
+    let (Some(folder), Some(name)) = (file.parent(), file.file_name()) else {
+        return Ok(Sight::Unknown);
+    };
+    let named = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
+    let open = File::open(named)?;
+    let held = PathBuf::from(format!("/proc/self/fd/{}", open.as_raw_fd()));
+    let found = match fs::symlink_metadata(held.join(name)) {
+        Ok(found) => found,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            let first = fs::read_dir(&held)?.next().transpose()?;
+            return Ok(if first.is_some() { Sight::Lacking } else { Sight::Empty });
+        }
+        Err(error) => return Err(error),
+    };
+    if !found.is_symlink() {
+        return Ok(Sight::Unknown);
+    }
+    let target = folder.join(fs::read_link(held.join(name))?);
+    if links > 0 && sight(&target, links - 1).is_ok_and(|seen| seen == Sight::Lacking) {
+        return Ok(Sight::Lacking);
+    }
+    let leads = fs::metadata(held.join(name));
+    let nowhere = leads.is_err_and(|error| Meaning::of(&error) == Meaning::Absent);
+    Ok(if nowhere { Sight::Dangling } else { Sight::Unknown })
 }
 
 impl Store for Direct {
@@ -90,7 +127,17 @@ impl Store for Direct {
         match location.extent {
             Extent::Whole { .. } => whole(&location.file, into),
             Extent::Range { offset, length } => {
-                self.range(&location.file, offset, length, into).map_err(failed)
+                self.range(&location.file, offset, length, into).map_err(FetchError::from)
+            }
+        }
+    }
+
+    fn answers(&self, location: &Location<'_>, into: &mut Vec<u8>) -> bool {
+        match location.extent {
+            Extent::Whole { .. } => whole(&location.file, into).is_ok(),
+            Extent::Range { offset, length } => {
+                let opened = File::open(&location.file);
+                opened.and_then(|file| read_at(&file, offset, length, into)).is_ok()
             }
         }
     }
@@ -104,28 +151,33 @@ impl Store for Direct {
     fn visit(&self, folder: &Path, tell: &mut dyn FnMut(&OsStr, Kind)) -> io::Result<()> {
         for entry in fs::read_dir(folder)? {
             let entry = entry?;
-            // A link is followed; whatever else is looked at from its open folder, which is faster.
-            let facts = match entry.file_type() {
-                Ok(found) if !found.is_symlink() => entry.metadata(),
-                _ => fs::metadata(entry.path()),
+            let name = entry.file_name();
+            let kind = match facts(&entry) {
+                Ok(facts) => kind(&facts),
+                Err(error) if Meaning::of(&error) == Meaning::Absent => Kind::Dangling,
+                Err(error) => {
+                    let text = format!("{}: {error}", name.shown());
+                    return Err(io::Error::new(error.kind(), text));
+                }
             };
-            tell(&entry.file_name(), kind(facts));
+            tell(&name, kind);
         }
         Ok(())
     }
 
     /// Without a look at each of perhaps millions.
-    fn is_inhabited(&self, folder: &Path) -> bool {
-        fs::read_dir(folder).is_ok_and(|mut entries| matches!(entries.next(), Some(Ok(_))))
+    fn sight(&self, file: &Path) -> Sight {
+        sight(file, LINKS_MAX).unwrap_or(Sight::Unknown)
     }
 
     fn look(&self, path: &Path) -> io::Result<Kind> {
-        fs::metadata(path).map(|data| kind(Ok(data)))
+        fs::metadata(path).map(|facts| kind(&facts))
     }
 
-    fn changed_ns(&self, path: &Path) -> Option<i64> {
-        let facts = fs::metadata(path).ok()?;
-        facts.mtime().checked_mul(NS_PER_SECOND)?.checked_add(facts.mtime_nsec())
+    fn changed_ns(&self, path: &Path) -> io::Result<Option<i64>> {
+        let facts = fs::metadata(path)?;
+        let seconds = facts.mtime().checked_mul(NS_PER_SECOND);
+        Ok(seconds.and_then(|ns| ns.checked_add(facts.mtime_nsec())))
     }
 }
 
@@ -142,7 +194,7 @@ mod tests {
         store.fetch(&Location::range(&*path, 2, 3), &mut bytes).expect("there");
         assert_eq!(bytes, b"234");
         let short = store.fetch(&Location::range(&*path, 8, 3), &mut bytes).expect_err("short");
-        assert_eq!(short, FetchError::Absent("failed to fill whole buffer".into()));
+        assert_eq!(short, FetchError::damaged("failed to fill whole buffer"));
         // It stays open: what took its place under its name is another file.
         fs::remove_file(&path).expect("removed");
         store.fetch(&Location::range(&*path, 9, 1), &mut bytes).expect("open");
@@ -183,7 +235,7 @@ mod tests {
         let mut found = Direct::default().list(root.path()).expect("there");
         found.sort_unstable_by(|a, b| a.name.cmp(&b.name));
         let kinds: Vec<Kind> = found.iter().map(|entry| entry.kind).collect();
-        assert_eq!(kinds, [Kind::File { bytes: 2 }, folder, Kind::Broken]);
+        assert_eq!(kinds, [Kind::File { bytes: 2 }, folder, Kind::Dangling]);
         assert_ne!(folder, Direct::default().look(root.path()).expect("there"));
     }
 }

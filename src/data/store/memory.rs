@@ -31,7 +31,7 @@ impl MemoryStore {
 impl Store for MemoryStore {
     fn fetch(&self, location: &Location<'_>, into: &mut Vec<u8>) -> Result<(), FetchError> {
         let file = self.file(&location.file);
-        let file = file.map_err(|error| FetchError::Absent(error.to_string()))?;
+        let file = file?;
         let bytes = match location.extent {
             Extent::Whole { .. } => Some(file),
             Extent::Range { offset, length } => {
@@ -39,8 +39,8 @@ impl Store for MemoryStore {
                 file.get(from..).and_then(|rest| rest.get(..length))
             }
         };
-        let bytes =
-            bytes.ok_or_else(|| FetchError::Absent(format!("{} bytes are too few", file.len())))?;
+        let few = || FetchError::damaged(format!("{} bytes are too few", file.len()));
+        let bytes = bytes.ok_or_else(few)?;
         into.clear();
         into.extend_from_slice(bytes);
         Ok(())
@@ -72,7 +72,7 @@ impl Store for MemoryStore {
         Ok(Kind::Folder(FolderId { device: 0, number }))
     }
 
-    fn changed_ns(&self, _: &Path) -> Option<i64> {
-        None
+    fn changed_ns(&self, _: &Path) -> io::Result<Option<i64>> {
+        Ok(None)
     }
 }

@@ -8,6 +8,8 @@ use std::path::Path;
 
 use thiserror::Error;
 
+use crate::observe::refusal::Meaning;
+
 pub mod bucket;
 pub mod direct;
 pub mod memory;
@@ -65,16 +67,45 @@ impl<'a> Location<'a> {
 /// Largest whole file that is fetched, in bytes.
 pub const FILE_BYTES_MAX: u64 = 256 << 20;
 
-/// Why bytes did not come.
+/// Why bytes did not come, or are not what they should be.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
-pub enum FetchError {
-    /// The store answers, but does not have these bytes: one sample's loss.
-    #[error("{0}")]
-    Absent(String),
-    /// The store does not answer, or does not know these bytes now: their loss alone, or that of
-    /// all samples beside them.
-    #[error("{0}")]
-    Unreachable(String),
+#[error("{reason}")]
+pub struct FetchError {
+    /// What it says of them.
+    pub meaning: Meaning,
+    /// For people.
+    pub reason: String,
+}
+
+impl FetchError {
+    /// The bytes came, and are wrong.
+    pub fn damaged(reason: impl Into<String>) -> Self {
+        Self { meaning: Meaning::Damaged, reason: reason.into() }
+    }
+
+    /// Nothing is known of them until a later try.
+    pub fn not_now(reason: impl Into<String>) -> Self {
+        Self { meaning: Meaning::NotNow, reason: reason.into() }
+    }
+
+    /// The same, with the name of what was asked for before it.
+    #[must_use]
+    pub fn about(self, what: impl std::fmt::Display) -> Self {
+        Self { reason: format!("{what}: {}", self.reason), ..self }
+    }
+}
+
+impl From<io::Error> for FetchError {
+    fn from(error: io::Error) -> Self {
+        Self { meaning: Meaning::of(&error), reason: error.to_string() }
+    }
+}
+
+/// What is said of contents.
+impl From<String> for FetchError {
+    fn from(reason: String) -> Self {
+        Self::damaged(reason)
+    }
 }
 
 /// Which folder it is: paths that lead to one folder give one number.
@@ -98,8 +129,21 @@ pub enum Kind {
     Folder(FolderId),
     /// A pipe, a device, a socket.
     Other,
-    /// A link to nothing, or what cannot be looked at.
-    Broken,
+    /// A link to nothing, or a name that went while its folder was listed.
+    Dangling,
+}
+
+/// What the folder of a file says of it, where the file cannot be found by its path.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Sight {
+    /// The folder holds other names, and not this one: it was removed.
+    Lacking,
+    /// The folder is empty, as what is left of a mount is.
+    Empty,
+    /// The name is there, as a link to nothing that is known.
+    Dangling,
+    /// The folder is not to be had, or the file is there.
+    Unknown,
 }
 
 /// One name in a folder.
@@ -117,7 +161,14 @@ pub trait Store: Send + Sync {
     /// Replaces what is in `into` with the bytes of `location`. After an error `into` holds
     /// anything.
     fn fetch(&self, location: &Location<'_>, into: &mut Vec<u8>) -> Result<(), FetchError>;
+    /// Whether the storage itself, behind every copy and open file, brings the bytes now.
+    fn answers(&self, location: &Location<'_>, into: &mut Vec<u8>) -> bool {
+        self.fetch(location, into).is_ok()
+    }
     /// What is in a folder, in any order.
+    ///
+    /// # Errors
+    /// It cannot be listed, or one of its names cannot be looked at: a part of it is no listing.
     fn list(&self, folder: &Path) -> io::Result<Vec<Entry>>;
     /// Tells what is in a folder one by one, in any order: a million names need not be held.
     ///
@@ -127,13 +178,20 @@ pub trait Store: Send + Sync {
         self.list(folder)?.iter().for_each(|entry| tell(&entry.name, entry.kind));
         Ok(())
     }
-    /// Whether a folder can be listed and holds anything.
-    fn is_inhabited(&self, folder: &Path) -> bool {
-        self.list(folder).is_ok_and(|entries| !entries.is_empty())
+    /// Whether the folder of a file that is not found by its path proves that it was removed.
+    fn sight(&self, file: &Path) -> Sight {
+        let listed = file.parent().map(|folder| self.list(folder));
+        match listed {
+            Some(Ok(entries)) if entries.is_empty() => Sight::Empty,
+            Some(Ok(entries)) if entries.iter().all(|e| Some(&*e.name) != file.file_name()) => {
+                Sight::Lacking
+            }
+            _ => Sight::Unknown,
+        }
     }
     /// What a path leads to; an error where it leads nowhere.
     fn look(&self, path: &Path) -> io::Result<Kind>;
     /// When a file's bytes, or a folder's names, last changed: nanoseconds since 1970. `None`: the
     /// store does not know, so that nothing learned of them is trusted later.
-    fn changed_ns(&self, path: &Path) -> Option<i64>;
+    fn changed_ns(&self, path: &Path) -> io::Result<Option<i64>>;
 }

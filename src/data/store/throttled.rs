@@ -13,7 +13,7 @@ use xxhash_rust::xxh3::Xxh3;
 use crate::config::{Data, Throttle};
 
 use super::bucket::Bucket;
-use super::{Entry, FetchError, Kind, Location, Store};
+use super::{Entry, FetchError, Kind, Location, Sight, Store};
 
 /// See the module.
 pub struct Throttled {
@@ -70,12 +70,22 @@ impl Store for Throttled {
         self.inner.visit(folder, tell)
     }
 
+    fn answers(&self, location: &Location<'_>, into: &mut Vec<u8>) -> bool {
+        std::thread::sleep(self.latency);
+        self.inner.answers(location, into)
+    }
+
+    fn sight(&self, file: &Path) -> Sight {
+        std::thread::sleep(self.latency);
+        self.inner.sight(file)
+    }
+
     fn look(&self, path: &Path) -> io::Result<Kind> {
         std::thread::sleep(self.latency);
         self.inner.look(path)
     }
 
-    fn changed_ns(&self, path: &Path) -> Option<i64> {
+    fn changed_ns(&self, path: &Path) -> io::Result<Option<i64>> {
         std::thread::sleep(self.latency);
         self.inner.changed_ns(path)
     }

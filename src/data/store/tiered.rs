@@ -16,7 +16,7 @@ use crate::data::staging::pace::Urgent;
 use crate::data::tally::{Tally, Tier};
 use crate::observe::notice::act_on;
 
-use super::{Entry, FetchError, Kind, Location, Store};
+use super::{Entry, FetchError, Kind, Location, Sight, Store};
 
 /// See the module.
 pub struct Tiered {
@@ -64,7 +64,9 @@ impl Tiered {
             match folder.fetch(location, into) {
                 Found::Here => return Ok(Tier::Local),
                 Found::Not => {}
-                Found::Damaged(reason) => self.report(folder, location, &reason),
+                Found::Damaged(reason) | Found::NotNow(reason) => {
+                    self.report(folder, location, &reason);
+                }
             }
         }
         let _reading = self.urgent.begin();
@@ -101,11 +103,19 @@ impl Store for Tiered {
         self.shared.visit(folder, tell)
     }
 
+    fn answers(&self, location: &Location<'_>, into: &mut Vec<u8>) -> bool {
+        self.shared.answers(location, into)
+    }
+
+    fn sight(&self, file: &Path) -> Sight {
+        self.shared.sight(file)
+    }
+
     fn look(&self, path: &Path) -> io::Result<Kind> {
         self.shared.look(path)
     }
 
-    fn changed_ns(&self, path: &Path) -> Option<i64> {
+    fn changed_ns(&self, path: &Path) -> io::Result<Option<i64>> {
         self.shared.changed_ns(path)
     }
 }

@@ -222,7 +222,7 @@ impl Store for Partial {
             false => self.inner.look(path),
         }
     }
-    fn changed_ns(&self, path: &Path) -> Option<i64> {
+    fn changed_ns(&self, path: &Path) -> io::Result<Option<i64>> {
         self.inner.changed_ns(path)
     }
 }

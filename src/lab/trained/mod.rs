@@ -9,6 +9,7 @@ use crate::data::DataError;
 use crate::data::loader::{LoaderOptions, Threads};
 use crate::engine::{self, Compute, EngineError, Flat};
 use crate::model::{catalogue, layout};
+use crate::observe::refusal::{if_there, insist};
 use crate::train::checkpoint::weights::{self, Weights, WeightsError};
 use crate::train::checkpoint::{CheckpointError, Snapshot};
 use crate::train::compute::committed::Which;
@@ -125,7 +126,9 @@ fn configuration(
     snapshot: &Snapshot,
 ) -> Result<Config, TrainedError> {
     let file: PathBuf = run_dir.join("config.toml");
-    if !file.is_file() {
+    let found = if_there(insist(|| std::fs::metadata(&file)));
+    let found = found.map_err(|source| ConfigError::Read { path: file.clone(), source })?;
+    if !found.is_some_and(|found| found.is_file()) {
         return Err(TrainedError::Usage(format!(
             "{} is not there: name a checkpoint inside its run directory, which says how its data \
              are read",

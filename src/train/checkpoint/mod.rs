@@ -13,6 +13,7 @@ use thiserror::Error;
 
 use crate::cluster::resident::{Shape, SlotView};
 use crate::model::{Layout, TensorKind};
+use crate::observe::refusal::Meaning;
 use crate::train::state::parts::{PARAMETERS, STATISTICS};
 
 use crate::train::state::digest::{Position, state_sha256};
@@ -207,6 +208,13 @@ pub enum CheckpointError {
     /// The writer's thread is not there.
     #[error("checkpoint {0} was not written: the writer's thread has ended")]
     WriterGone(String),
+}
+
+impl CheckpointError {
+    /// Whether nothing is known of the checkpoints until a later try.
+    pub fn is_passing(&self) -> bool {
+        matches!(self, Self::Io { source, .. } if Meaning::of(source) == Meaning::NotNow)
+    }
 }
 
 /// What to change when the storage says no.

@@ -7,6 +7,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use crate::observe::refusal::{Meaning, insist};
 use crate::observe::storage::Storage;
 
 use crate::train::checkpoint::manifest::{FileEntry, MANIFEST, Manifest, STATE, hex};
@@ -49,22 +50,26 @@ fn damaged(folder: &Path, reason: impl Into<String>) -> CheckpointError {
     CheckpointError::Damaged { name: folder_name(folder), reason: reason.into() }
 }
 
-/// A missing file or a failing disk is damage: the next older checkpoint may be whole. What a
-/// person can put right (permissions) or time (a busy server) is not.
+/// Only contents that were read are damaged, and only a file is missing without which its folder
+/// was listed: the next older checkpoint may be whole. What a person can put right (permissions) or
+/// time (a disk that fails, a busy server) says nothing of this one.
 fn read(storage: &dyn Storage, folder: &Path, file: &str) -> Result<Vec<u8>, CheckpointError> {
-    use io::ErrorKind::{
-        Interrupted, OutOfMemory, PermissionDenied, ResourceBusy, StaleNetworkFileHandle, TimedOut,
-    };
     let path = folder.join(file);
-    storage.read(&path).map_err(|error| match error.kind() {
-        PermissionDenied
-        | OutOfMemory
-        | Interrupted
-        | TimedOut
-        | ResourceBusy
-        | StaleNetworkFileHandle => io_error("read", &path)(error),
-        _ => damaged(folder, format!("{file} cannot be read: {error}")),
+    insist(|| storage.read(&path)).or_else(|error| {
+        let lost = match Meaning::of(&error) {
+            Meaning::Damaged => true,
+            Meaning::Absent => !list(storage, folder)?.iter().any(|name| name == file),
+            Meaning::NotNow | Meaning::NotAllowed => false,
+        };
+        match lost {
+            true => Err(damaged(folder, format!("{file} cannot be read: {error}"))),
+            false => Err(io_error("read", &path)(error)),
+        }
     })
+}
+
+fn list(storage: &dyn Storage, folder: &Path) -> Result<Vec<String>, CheckpointError> {
+    insist(|| storage.list(folder)).map_err(io_error("list", folder))
 }
 
 /// What `read` makes of a folder that may be replaced, retired or marked meanwhile. Only damage
@@ -77,7 +82,7 @@ fn settled<T>(
     let mut found = read();
     for _ in 1..READS_MAX {
         let Err(CheckpointError::Damaged { reason, .. }) = &found else { return found };
-        if is_gone(storage, folder) {
+        if is_gone(storage, folder)? {
             return Err(CheckpointError::Gone { name: folder_name(folder) });
         }
         let again = read();
@@ -89,11 +94,11 @@ fn settled<T>(
     found
 }
 
-/// Whether its name is no more. A storage that cannot say so does not say that.
-fn is_gone(storage: &dyn Storage, folder: &Path) -> bool {
+/// Whether its name is no more.
+fn is_gone(storage: &dyn Storage, folder: &Path) -> Result<bool, CheckpointError> {
     let above = folder.parent().unwrap_or(Path::new(""));
     let name = folder_name(folder);
-    storage.list(above).is_ok_and(|names| !names.contains(&name))
+    list(storage, above).map(|names| !names.contains(&name))
 }
 
 /// Reads and checks the manifest of a folder.
@@ -255,7 +260,7 @@ fn other_model(
 /// renames of `publish` counts under its `.old` name.
 pub fn published(storage: &dyn Storage) -> Result<Vec<(u64, PathBuf)>, CheckpointError> {
     let folder = Path::new(FOLDER);
-    let names = storage.list(folder).map_err(io_error("list", folder))?;
+    let names = list(storage, folder)?;
     let whole = names.iter().filter(|name| step_of(name).is_some());
     let mut found: BTreeMap<u64, PathBuf> = BTreeMap::new();
     for name in names.iter().filter(|name| name.ends_with(OLD)).chain(whole) {
@@ -275,7 +280,7 @@ pub fn newest_step(storage: &dyn Storage) -> Option<u64> {
 /// Names of the checkpoints that are never tried again.
 pub fn marked(storage: &dyn Storage) -> Result<Vec<String>, CheckpointError> {
     let folder = Path::new(FOLDER);
-    let names = storage.list(folder).map_err(io_error("list", folder))?;
+    let names = list(storage, folder)?;
     Ok(names.into_iter().filter(|name| name.ends_with(BAD)).collect())
 }
 

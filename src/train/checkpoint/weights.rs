@@ -1,6 +1,7 @@
 //! Weights in and out: a checkpoint as one safetensors file with torchvision's names, and the
 //! reverse. Also where `model.init`, evaluation and prediction get their weights.
 
+use std::fs::FileType;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -10,6 +11,7 @@ use xxhash_rust::xxh3::xxh3_128;
 use crate::config::{self, Shown};
 use crate::model::spec::ModelError;
 use crate::model::{Graph, Layout, Shape, catalogue, layout};
+use crate::observe::refusal::{if_there, insist};
 use crate::observe::storage::FileSystem;
 
 use crate::train::checkpoint::foreign::{self, Fitted, Foreign, fit};
@@ -203,7 +205,7 @@ pub struct Named {
 /// What a person meant by a path: a run directory, its `checkpoints` folder, or one checkpoint.
 pub fn locate(path: &Path) -> Result<Named, WeightsError> {
     let read = |source| WeightsError::Io { path: path.to_path_buf(), source };
-    let whole = path.canonicalize().map_err(|source| match retired(path) {
+    let whole = insist(|| path.canonicalize()).map_err(|source| match retired(path) {
         Some(name) if source.kind() == io::ErrorKind::NotFound => {
             CheckpointError::Gone { name }.into()
         }
@@ -211,15 +213,21 @@ pub fn locate(path: &Path) -> Result<Named, WeightsError> {
     })?;
     let up = || whole.parent().map_or_else(|| whole.clone(), Path::to_path_buf);
     let name = whole.file_name().map(PathBuf::from);
-    if whole.join(MANIFEST).is_file() {
+    if lies(&whole.join(MANIFEST))?.is_some_and(|kind| kind.is_file()) {
         Ok(Named { root: up(), folder: name })
-    } else if whole.join(store::FOLDER).is_dir() {
+    } else if lies(&whole.join(store::FOLDER))?.is_some_and(|kind| kind.is_dir()) {
         Ok(Named { root: whole, folder: None })
     } else if name.as_deref() == Some(Path::new(store::FOLDER)) {
         Ok(Named { root: up(), folder: None })
     } else {
         Err(WeightsError::NoCheckpoint(path.to_path_buf()))
     }
+}
+
+/// What lies at a path; `None`: there is no such name.
+fn lies(path: &Path) -> Result<Option<FileType>, WeightsError> {
+    let found = insist(|| std::fs::metadata(path)).map(|found| found.file_type());
+    if_there(found).map_err(|source| WeightsError::Io { path: path.to_path_buf(), source })
 }
 
 /// The name of a checkpoint that is not in a folder of checkpoints, where it may have been.
@@ -285,7 +293,7 @@ const FILE_BYTES_MAX: u64 = 8 << 30;
 /// It is no file, is too large, or cannot be read.
 pub fn read_file(path: &Path) -> Result<Vec<u8>, WeightsError> {
     let wrap = |source| WeightsError::Io { path: path.to_path_buf(), source };
-    let about = std::fs::metadata(path).map_err(wrap)?;
+    let about = insist(|| std::fs::metadata(path)).map_err(wrap)?;
     let refuse = |reason: String| Err(wrap(io::Error::other(reason)));
     if !about.is_file() {
         return refuse("it is no file".into());
@@ -296,7 +304,7 @@ pub fn read_file(path: &Path) -> Result<Vec<u8>, WeightsError> {
             "it has {length} bytes; weights of up to {FILE_BYTES_MAX} are read"
         ));
     }
-    std::fs::read(path).map_err(wrap)
+    insist(|| std::fs::read(path)).map_err(wrap)
 }
 
 /// What `model.init` names: the bytes of a file of weights, or a checkpoint or the newest of a run
@@ -305,7 +313,7 @@ pub fn read_file(path: &Path) -> Result<Vec<u8>, WeightsError> {
 /// # Errors
 /// It cannot be read, or does not verify.
 pub fn bytes_of(path: &Path) -> Result<Vec<u8>, WeightsError> {
-    match path.is_dir() {
+    match lies(path)?.is_some_and(|kind| kind.is_dir()) {
         // By tensor, not by name: weights may start another model that is laid out alike.
         true => Ok(export(&load(path, None)?)),
         false => read_file(path),

@@ -2,6 +2,7 @@
 //! per rank; most lines come from the lowest live rank. A failed write is a warning, never the
 //! end of a run.
 
+use std::io;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,6 +14,7 @@ use crate::observe::ledger::{Committed, Entry, Ledger};
 use crate::observe::log::{EventLog, parse_lines, whole_lines};
 use crate::observe::notice::act_on;
 use crate::observe::progress::Progress;
+use crate::observe::refusal::{if_there, insist};
 use crate::observe::storage::Storage;
 use crate::observe::tensorboard::Tensorboard;
 use crate::train::state::rank::Moment;
@@ -25,6 +27,15 @@ pub const LEDGER: &str = "ledger.jsonl";
 const RECENT_EVENTS_BYTES: usize = 256 << 10;
 /// See `cluster::world`.
 pub const WORLD: &str = "world.json";
+
+/// The picture of the last world; `None` where there is none, or it is damaged.
+///
+/// # Errors
+/// It cannot be read now.
+pub fn last_world(storage: &dyn Storage) -> io::Result<Option<World>> {
+    let body = if_there(insist(|| storage.read(Path::new(WORLD))))?;
+    Ok(body.and_then(|body| World::decode(&body).ok()))
+}
 
 /// Where and when an event happened.
 #[derive(Debug, Clone, Copy, PartialEq)]

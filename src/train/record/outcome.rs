@@ -9,6 +9,7 @@ use crate::observe::data_use::DataUse;
 use crate::observe::event::{Event, Kind};
 use crate::observe::ledger::{self, Entry};
 use crate::observe::log::parse_lines;
+use crate::observe::refusal::insist;
 use crate::observe::result::{BadImages, Restart, RunResult, Status, Validation};
 use crate::observe::storage::Storage;
 
@@ -44,9 +45,9 @@ pub struct Ended<'a> {
 impl Ended<'_> {
     /// Reads the events, writes the result.
     pub fn write(self, storage: &dyn Storage) -> io::Result<()> {
-        let events = storage.read(Path::new(EVENTS)).unwrap_or_default();
+        let events = insist(|| storage.read(Path::new(EVENTS))).unwrap_or_default();
         let events = parse_lines::<Event>(Path::new(EVENTS), &events).unwrap_or_default();
-        let ledger = storage.read(Path::new(LEDGER)).unwrap_or_default();
+        let ledger = insist(|| storage.read(Path::new(LEDGER))).unwrap_or_default();
         let ledger = parse_lines::<Entry>(Path::new(LEDGER), &ledger).unwrap_or_default();
         let position = self.position;
         let from_events = History::of(&events);

@@ -3,7 +3,6 @@
 //! (attempt, generation, step) down, by hash, and everybody gets the first state that most of its
 //! holders agree on. No checkpoint is read.
 
-use std::path::Path;
 use std::sync::PoisonError;
 
 use crate::cluster::comm::Communicator;
@@ -12,14 +11,13 @@ use crate::cluster::resident::folder::member_of;
 use crate::cluster::resident::{Key, Look, Refusal, SlotFile, Slots};
 use crate::cluster::world::World;
 use crate::config::Shown;
-use crate::observe::ledger::Entry;
-use crate::observe::log::parse_lines;
+use crate::observe::ledger::{self, Entry};
 use crate::observe::notice::act_on;
 use crate::observe::storage::Storage;
 
 use crate::train::TrainError;
 use crate::train::checkpoint::store;
-use crate::train::record::journal::{LEDGER, WORLD};
+use crate::train::record::journal;
 use crate::train::repair::take_over::hand_to_all;
 use crate::train::state::position::Position;
 use crate::train::state::replica::Replica;
@@ -73,7 +71,7 @@ pub fn from_resident(
     storage: &dyn Storage,
     world: &World,
 ) -> Result<bool, TrainError> {
-    let past = past(storage);
+    let past = past(storage)?;
     let (mut mine, mut rest) = (Vec::new(), Vec::new());
     // A rank that could not make sense of the folder still takes part.
     if let Some(slot_files) = &replica.slot_files {
@@ -101,25 +99,29 @@ pub fn from_resident(
     Ok(false)
 }
 
+/// A run whose past cannot be read now is not gone on with: what it gave up might be taken up.
+pub fn unread(error: impl std::fmt::Display) -> TrainError {
+    TrainError::JobLost(format!("what the run has done so far cannot be read: {error}"))
+}
+
 /// What is known of the run before it is gone on with.
-fn past(storage: &dyn Storage) -> Past {
-    let body = storage.read(Path::new(LEDGER)).unwrap_or_default();
-    let entries: Vec<Entry> = parse_lines(Path::new(LEDGER), &body).unwrap_or_default();
+fn past(storage: &dyn Storage) -> Result<Past, TrainError> {
+    let entries = ledger::of_storage(storage).map_err(unread)?;
     let rollbacks = entries.iter().filter_map(|entry| match entry {
         Entry::Rollback { to, attempt } => Some((*attempt, *to)),
         Entry::Step(_) | Entry::Withdrawn { .. } => None,
     });
-    let newest = store::published(storage).unwrap_or_default().into_iter().next();
-    let checkpoint = newest.and_then(|(_, folder)| {
-        let manifest = store::read_manifest(storage, &folder).ok()?;
-        Some((manifest.attempt, manifest.step))
-    });
-    let world = storage.read(Path::new(WORLD)).ok().and_then(|body| World::decode(&body).ok());
-    let world = world.map(|world| {
+    let newest = store::published(storage).map_err(unread)?.into_iter().next();
+    let checkpoint = match newest.map(|(_, folder)| store::read_manifest(storage, &folder)) {
+        Some(Ok(manifest)) => Some((manifest.attempt, manifest.step)),
+        Some(Err(error)) if error.is_passing() => return Err(unread(error)),
+        Some(Err(_)) | None => None,
+    };
+    let world = journal::last_world(storage).map_err(unread)?.map(|world| {
         let members = world.members.iter().map(|member| member.member).collect();
         (world.attempt, world.generation, members)
     });
-    Past { rollbacks: rollbacks.collect(), checkpoint, world }
+    Ok(Past { rollbacks: rollbacks.collect(), checkpoint, world })
 }
 
 /// Files that no rank took, since fewer ranks were started than before: the best of all that this

@@ -1,12 +1,14 @@
 //! A run that goes on waits for its data set before it reads it, as it does between two steps: the
-//! share may not be back yet. A first start is told at once: a path may be mistyped.
+//! share may not be back yet. A first start is told after a few tries: a path may be mistyped.
 
 use std::sync::Arc;
 
-use crate::data::DataError;
+use crate::config::Every;
 use crate::data::open;
+use crate::data::set::DataSet;
+use crate::data::{DataError, Split};
 use crate::observe::ledger;
-use crate::run_folder::launcher;
+use crate::run_folder::{self, launcher};
 
 use crate::train::TrainError;
 use crate::train::compute::outage::{Outage, Wanted};
@@ -16,21 +18,31 @@ use crate::train::start::surroundings::Surroundings;
 use crate::train::state::position::Position;
 use crate::train::state::rank::Moment;
 
-/// Waits until the folders of the data set are there, where the run has committed steps.
+/// The run's sets, with their indexes.
+pub struct Sets {
+    /// Training samples.
+    pub train: DataSet,
+    /// Validation samples, where errors are measured.
+    pub validation: Option<DataSet>,
+}
+
+/// Opens the sets: at once where the run has committed no step, else once their storage answers.
 ///
 /// # Errors
-/// Patience is over, somebody asks for the end, or `outage` is closed.
+/// What is wrong with them; patience is over, somebody asks for the end, or `outage` is closed.
 pub fn await_data(
     arguments: &TrainArguments,
     around: &Surroundings,
     outage: &Outage,
-) -> Result<(), TrainError> {
-    if arguments.join.is_some() {
-        return Ok(());
-    }
+) -> Result<Sets, TrainError> {
     let (position, _) = position_by_ledger(around);
-    if position.step == 0 {
-        return Ok(());
+    if arguments.join.is_some() || position.step == 0 {
+        return open_sets(arguments).map_err(|error| match error {
+            // The others wait for a newcomer, and can do without.
+            DataError::Store(reason) if arguments.join.is_some() => TrainError::Unready(reason),
+            DataError::Store(reason) => TrainError::Data(reason),
+            error => error.into(),
+        });
     }
     let data = &arguments.config.data;
     let rank = launcher::place().and_then(|place| place.rank).unwrap_or(0);
@@ -43,16 +55,29 @@ pub fn await_data(
     };
     outage.watch(Arc::clone(&around.stop), Box::new(tell));
     let mut missing = String::new();
-    let reached = outage.patiently(|| {
-        open::reach(data).map_err(|reason| {
-            missing.clone_from(&reason);
-            DataError::Store(reason)
-        })
+    let opened = outage.patiently(|| {
+        let reach = || open::reach(data).map_err(DataError::Store);
+        // What seems to be wrong with a set that went meanwhile says nothing.
+        let opened = reach().and_then(|()| open_sets(arguments));
+        let opened = opened.or_else(|error| reach().and(Err(error)));
+        opened.inspect_err(|error| missing = error.to_string())
     });
-    reached.map_err(|end| match end {
+    opened.map_err(|end| match end {
         TrainError::Closed => TrainError::StorageLost(missing),
         other => other,
     })
+}
+
+/// What is learned of the sets is kept in the run's folder.
+fn open_sets(arguments: &TrainArguments) -> Result<Sets, DataError> {
+    let (config, cache) = (&arguments.config, arguments.run_dir.join(run_folder::CACHE));
+    let open = |split| open::open_with(&config.data, split, config.run.seed, Some(&cache));
+    let train = open(Split::Train)?;
+    let validation = match config.evaluation.every {
+        Every::Never => None,
+        _ => Some(open(Split::Validation)?),
+    };
+    Ok(Sets { train, validation })
 }
 
 /// Where the run stands as far as the ledger knows, before any state is read, and the samples of an

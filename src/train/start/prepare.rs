@@ -12,12 +12,10 @@ use crate::cluster::faults::Injector;
 use crate::cluster::processors::places::Wish;
 use crate::cluster::resident::{Ahead, SlotView, Slots};
 use crate::cluster::world::{Member, Role, World};
-use crate::config::{Config, Every, ExchangeKind, Resident};
-use crate::data::Split;
+use crate::config::{Config, ExchangeKind, Resident};
 use crate::data::evaluation::Evaluation;
 use crate::data::loader::{Loader, LoaderOptions, Threads};
 use crate::data::mixing::Mixing;
-use crate::data::open::open_with;
 use crate::data::sampler::Order;
 use crate::data::set::DataSet;
 use crate::data::staging::porter::Porter;
@@ -40,7 +38,9 @@ use crate::train::exchange::Exchange;
 use crate::train::exchange::asynchronous::Asynchronous;
 use crate::train::exchange::synchronous::Synchronous;
 use crate::train::plan::{About, Facts, Plan, steps_total};
+use crate::train::repair::restart::unread;
 use crate::train::repair::take_over::hand_to_all;
+use crate::train::start::patience::Sets;
 use crate::train::start::{initial, needs};
 use crate::train::state::parts;
 use crate::train::state::position::Position;
@@ -156,25 +156,17 @@ fn micro_batch(config: &Config, owners: u32) -> usize {
     (owned / u64::from(config.train.pieces())).max(1) as usize
 }
 
-/// Reads the data set's index, or saves it in the run's folder; builds the model, starts the worker
-/// threads.
+/// Builds the model for the sets, starts the worker threads.
 pub fn prepare(
-    (config, run_dir, porters): (&Config, &Path, Vec<Porter>),
+    (config, run_dir): (&Config, &Path),
+    (sets, porters): (Sets, Vec<Porter>),
     run_id: &str,
     config_fingerprint: u64,
     owners: u32,
     injector: &Arc<Injector>,
     part: Purpose,
 ) -> Result<Prepared, TrainError> {
-    let seed = config.run.seed;
-    let cache = run_dir.join(run_folder::CACHE);
-    let open = |split| open_with(&config.data, split, seed, Some(&cache));
-    let train = open(Split::Train)?;
-    let has_validation = config.evaluation.every != Every::Never;
-    let validation = match has_validation {
-        true => Some(open(Split::Validation)?),
-        false => None,
-    };
+    let Sets { train, validation } = sets;
     let size = config.data.image_size as usize;
     let input = [train.source.channels() as usize, size, size];
     let classes = train.source.classes().len();
@@ -407,7 +399,7 @@ pub fn begin(
             );
             TrainError::Configuration(text)
         })?;
-        let entries = ledger::of_storage(storage);
+        let entries = ledger::of_storage(storage).map_err(unread)?;
         let samples = prepared.facts.order.samples;
         replica.begin_with(state, position_of(&snapshot, &entries, samples));
     }
@@ -427,8 +419,10 @@ fn find_checkpoint(
         data_fingerprint: Some(facts.data_fingerprint),
         run_id: None,
     };
-    newest_verified(storage, &expectation)
-        .map_err(|error| TrainError::Configuration(error.to_string()))
+    newest_verified(storage, &expectation).map_err(|error| match error.is_passing() {
+        true => TrainError::JobLost(format!("{error}; none is marked: start again")),
+        false => TrainError::Configuration(error.to_string()),
+    })
 }
 
 /// The ledger knows how many samples of the epoch at hand were skipped.

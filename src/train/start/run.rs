@@ -14,15 +14,15 @@ use crate::cluster::world::World;
 use crate::config::{Point, Train};
 use crate::observe::console::say;
 use crate::observe::result::Status;
-use crate::observe::storage::Storage;
 use crate::run_folder::lock::RunLock;
 
 use crate::train::TrainError;
 use crate::train::plan::{Plan, TrainArguments};
 use crate::train::record::casualties;
 use crate::train::record::inexact::{self, Since};
-use crate::train::record::journal::WORLD;
+use crate::train::record::journal::last_world;
 use crate::train::record::reason::{Failure, leave_reason, left_reason, reason_of};
+use crate::train::repair::restart::unread;
 use crate::train::start::announce::{Beginning, announce};
 use crate::train::start::assemble::{conclude, is_spare, replica, trainer, write_failure};
 use crate::train::start::patience::position_by_ledger;
@@ -136,7 +136,8 @@ fn run_initial(
     // Held until the run ends: a second start on the same directory ends this one first.
     let taken = attempt_of(arguments, comm.as_ref());
     let (attempt, _lock) = taken.map_err(|error| refuse(around, comm.as_mut(), error))?;
-    let before = last_world(around.storage.as_ref());
+    let before = last_world(around.storage.as_ref()).map_err(unread);
+    let before = before.map_err(|error| refuse(around, comm.as_mut(), error))?;
     let next_member = before.as_ref().map_or(0, |world| world.next_member);
     let lost = |error: CommError| {
         // Another rank may have left the reason why it could not begin.
@@ -276,11 +277,6 @@ fn attempt_of(
         // Rank 0's number counts (`gather_world`).
         None => Ok((1, None)),
     }
-}
-
-/// Of the attempt before this one.
-fn last_world(storage: &dyn Storage) -> Option<World> {
-    serde_json::from_slice(&storage.read(WORLD.as_ref()).ok()?).ok()
 }
 
 fn run_newcomer(

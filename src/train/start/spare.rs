@@ -96,9 +96,10 @@ impl Behind<'_, '_> {
                 let run_dir = &*arguments.run_dir;
                 let (config, injector) = (&arguments.config, &around.injector);
                 let (print, part) = (around.fingerprint, assemble::part(arguments));
-                patience::await_data(arguments, around, &outage)?;
+                let sets = patience::await_data(arguments, around, &outage)?;
                 let prepared = prepare::prepare(
-                    (config, run_dir, around.take_porters()),
+                    (config, run_dir),
+                    (sets, around.take_porters()),
                     run_id,
                     print,
                     owners,

@@ -22,7 +22,7 @@ use crate::observe::console::say;
 use crate::observe::event::{Event, Kind, VERSION};
 use crate::observe::log::{EventLog, read_events};
 use crate::observe::notice::act_on;
-use crate::observe::refusal;
+use crate::observe::refusal::{self, Meaning};
 use crate::observe::result::Status;
 use crate::observe::storage::{FileSystem, Storage};
 use crate::run_folder::heard::Heard;
@@ -32,6 +32,7 @@ use crate::train::TrainError;
 use crate::train::plan::{Staff, TrainArguments};
 use crate::train::record::cause::{WITNESS_WAIT_MAX, log_name};
 use crate::train::record::journal::EVENTS;
+use crate::train::repair::restart::unread;
 use crate::train::repair::shrunk::Launcher;
 
 /// What is around a rank.
@@ -112,10 +113,10 @@ pub(in crate::train) fn surroundings(
         }
     }
     let clock: Arc<dyn Clock> = Arc::new(RealClock::default());
-    let origin = arguments.origin.unwrap_or_else(|| {
-        let past = read_events(&arguments.run_dir.join(EVENTS)).unwrap_or_default();
-        clock.unix_seconds() - past.last().map_or(0.0, |event| event.seconds)
-    });
+    let origin = match arguments.origin {
+        Some(origin) => origin,
+        None => clock.unix_seconds() - seconds_so_far(&arguments.run_dir).map_err(unread)?,
+    };
     let generation = Arc::new(AtomicU32::new(0));
     let injector = Arc::new(injector(arguments, &storage, &clock, origin, &generation));
     let stop = stop_flag()?;
@@ -149,6 +150,16 @@ pub(in crate::train) fn surroundings(
         fingerprint,
         owners,
     })
+}
+
+/// Of the run, by its last event.
+fn seconds_so_far(run_dir: &std::path::Path) -> std::io::Result<f64> {
+    let past = refusal::if_there(refusal::insist(|| read_events(&run_dir.join(EVENTS))));
+    let past = past.or_else(|error| match Meaning::of(&error) {
+        Meaning::Damaged => Ok(None),
+        _ => Err(error),
+    })?;
+    Ok(past.unwrap_or_default().last().map_or(0.0, |event| event.seconds))
 }
 
 /// A path that another user made where everybody makes names is no run's. `launch` has asked, and

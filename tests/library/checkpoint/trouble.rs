@@ -97,6 +97,33 @@ fn s5_what_a_person_can_put_right_does_not_mark_a_checkpoint() {
     assert_eq!(newest_step(&storage), Some(2));
 }
 
+/// EIO, EMFILE, ENOTCONN have no kinds of their own that can be made here; none of them is an
+/// absence, or says that what was written is not there any more.
+#[test]
+fn s5_checkpoints_that_cannot_be_read_for_a_moment_stay_what_they_are() {
+    for kind in [ErrorKind::Other, ErrorKind::NotConnected, ErrorKind::TimedOut] {
+        let (wear, storage) = wearing(kind);
+        write(&storage, 1);
+        write(&storage, 2);
+        for first in 0..OPERATIONS_MAX {
+            // One that fails is asked again; what goes on failing is refused, and nothing older is
+            // taken instead.
+            wear.strike(first, 1);
+            assert_eq!(newest_step(&storage), Some(2), "{kind:?} at {first}");
+            let ended = wear.count.load(Ordering::Relaxed) <= first;
+            wear.strike(first, usize::MAX);
+            let found = newest_verified(&storage, &expectation());
+            wear.strike(usize::MAX, 0);
+            assert_eq!(names(&storage), ["step-00000001", "step-00000002"], "{kind:?}");
+            if ended {
+                break;
+            }
+            assert!(found.is_err_and(|error| error.is_passing()), "{kind:?} at {first}");
+        }
+        assert_eq!(newest_step(&storage), Some(2));
+    }
+}
+
 #[test]
 fn s6_a_cut_off_writer_publishes_nothing() {
     let storage = MemoryStorage::new();

@@ -2,9 +2,12 @@
 
 use std::fs;
 use std::io;
+use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
+use kintsugi::config::{Data, DataFormat};
 use kintsugi::data::evaluation::Evaluation;
 use kintsugi::data::loader::Loader;
 use kintsugi::data::open::open;
@@ -58,8 +61,8 @@ impl Store for Failing {
         self.files.look(path)
     }
 
-    fn changed_ns(&self, _: &Path) -> Option<i64> {
-        None
+    fn changed_ns(&self, _: &Path) -> io::Result<Option<i64>> {
+        Ok(None)
     }
 }
 
@@ -79,17 +82,16 @@ fn a_lost_sample_is_skipped_and_a_lost_store_ends_the_run() {
         let evaluation = Evaluation::new(set.clone(), &options(0, 0), 1 << 20).batch(0, 4);
         (Loader::new(set, order, options(0, 0)).take(0, 0), evaluation)
     };
-    let (batch, evaluation) = taken(FetchError::Absent("gone".into()), Some("set/b/0.jpg"));
+    let (batch, evaluation) = taken(FetchError::damaged("too short"), Some("set/b/0.jpg"));
     for batch in [batch.expect("skips"), evaluation.expect("skips")] {
         assert_eq!((batch.count, batch.skipped), (4, 1));
     }
-    let (batch, evaluation) = taken(FetchError::Unreachable("no route".into()), None);
+    let (batch, evaluation) = taken(FetchError::not_now("no route"), None);
     for error in [batch.expect_err("ends"), evaluation.expect_err("ends")] {
         assert!(matches!(error, DataError::Store(text) if text.ends_with(".jpg: no route")));
     }
     // Another file of its folder can be had: it is this one that cannot.
-    let (batch, evaluation) =
-        taken(FetchError::Unreachable("bad sector".into()), Some("set/b/0.jpg"));
+    let (batch, evaluation) = taken(FetchError::not_now("bad sector"), Some("set/b/0.jpg"));
     for batch in [batch.expect("skips"), evaluation.expect("skips")] {
         assert_eq!((batch.count, batch.skipped), (4, 1));
     }
@@ -150,6 +152,114 @@ fn neighbours_that_were_removed_are_bad_images_while_their_folder_holds_others()
         fs::create_dir(file(number)).expect("made");
     }
     assert!(matches!(read(15), Err(DataError::Store(_))));
+}
+
+/// One call that fails: the sample is asked for again, whatever its neighbours say.
+#[test]
+fn a_sample_that_fails_once_is_read() {
+    struct Once {
+        files: MemoryStore,
+        failed: AtomicBool,
+    }
+    impl Store for Once {
+        fn fetch(&self, location: &Location<'_>, into: &mut Vec<u8>) -> Result<(), FetchError> {
+            match self.failed.swap(true, Ordering::Relaxed) {
+                true => self.files.fetch(location, into),
+                false => Err(FetchError::not_now("Input/output error")),
+            }
+        }
+        fn list(&self, folder: &Path) -> io::Result<Vec<Entry>> {
+            self.files.list(folder)
+        }
+        fn look(&self, path: &Path) -> io::Result<Kind> {
+            self.files.look(path)
+        }
+        fn changed_ns(&self, _: &Path) -> io::Result<Option<i64>> {
+            Ok(None)
+        }
+    }
+    let mut files = MemoryStore::default();
+    for name in ["a/0.jpg", "a/1.jpg", "b/0.jpg"] {
+        files.put(Path::new("set").join(name), jpeg(9, 9, false));
+    }
+    let source = ImageFolder::open(&files, Path::new("set"), "data.train", None).expect("opens");
+    let source: Arc<dyn Source> = Arc::new(source);
+    for id in 0..2 {
+        let store = Arc::new(Once { files: files.clone(), failed: AtomicBool::new(false) });
+        let set = DataSet { source: Arc::clone(&source), store };
+        assert!(set.read(id, &mut Vec::new()).is_ok());
+    }
+    // Nobody beside it says that the storage answers.
+    let store = Arc::new(Once { files: files.clone(), failed: AtomicBool::new(false) });
+    let set = DataSet { source, store };
+    assert!(matches!(set.read(2, &mut Vec::new()), Err(DataError::Store(_))));
+    assert!(set.read(2, &mut Vec::new()).is_ok());
+}
+
+/// What links lead to goes away as a share does: the folder of the links is still there.
+#[test]
+fn a_set_of_links_into_a_share_that_is_away_is_not_a_set_of_bad_pictures() {
+    let root = tempfile::tempdir().expect("temporary folder");
+    let share = root.path().join("share");
+    for number in 0..6 {
+        let (file, link) = (share.join(format!("{number}.jpg")), format!("set/a/{number}.jpg"));
+        fs::create_dir_all(&share).expect("made");
+        fs::create_dir_all(root.path().join("set/a")).expect("made");
+        fs::write(&file, jpeg(9, 9, false)).expect("written");
+        symlink(&file, root.path().join(link)).expect("linked");
+    }
+    let set = open(&folder(&root.path().join("set")), Split::Train, 1).expect("opens");
+    let read = |id| set.read(id, &mut Vec::new());
+    fs::remove_file(share.join("0.jpg")).expect("removed");
+    assert!(matches!(read(0), Err(DataError::Sample { .. })), "its folder holds others");
+    assert!(read(1).is_ok());
+    fs::rename(&share, root.path().join("away")).expect("moved");
+    assert!(matches!(read(1), Err(DataError::Store(_))));
+    fs::create_dir(&share).expect("what is left of a mount");
+    assert!(matches!(read(1), Err(DataError::Store(_))));
+}
+
+/// Shards of which some are held open and some are not, while their folder is moved away and comes
+/// back: no sample is lost, whichever way a read and a move meet.
+#[test]
+fn samples_of_shards_that_are_moved_away_are_waited_for() {
+    let root = tempfile::tempdir().expect("temporary folder");
+    let (set, away) = (root.path().join("set"), root.path().join("away"));
+    fs::create_dir(&set).expect("made");
+    for shard in 0..40_u32 {
+        let file = fs::File::create(set.join(format!("{shard:02}.tar"))).expect("made");
+        let mut builder = tar::Builder::new(file);
+        for (ending, body) in [("jpg", jpeg(9, 9, false)), ("cls", b"0".to_vec())] {
+            let mut header = tar::Header::new_gnu();
+            header.set_size(body.len() as u64);
+            let name = format!("{shard}.{ending}");
+            builder.append_data(&mut header, name, &*body).expect("appended");
+        }
+        builder.finish().expect("finished");
+    }
+    let data = Data { format: DataFormat::Tar, ..folder(&set) };
+    for round in 0..20 {
+        let opened = open(&data, Split::Train, 1).expect("opens");
+        let over = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for _ in 0..20 {
+                    fs::rename(&set, &away).expect("moved away");
+                    std::thread::yield_now();
+                    fs::rename(&away, &set).expect("back");
+                }
+                over.store(true, Ordering::Relaxed);
+            });
+            while !over.load(Ordering::Relaxed) {
+                for id in 0..opened.source.len() {
+                    match opened.read(id, &mut Vec::new()) {
+                        Ok(_) | Err(DataError::Store(_)) => {}
+                        Err(error) => panic!("round {round}: {error}"),
+                    }
+                }
+            }
+        });
+    }
 }
 
 #[test]

@@ -2,12 +2,14 @@
 
 use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
+use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::config::Shown;
 use crate::data::DataError;
 use crate::data::source::leftovers::{Leftovers, is_picture};
-use crate::data::store::{FolderId, Kind, Store};
+use crate::data::store::{FetchError, FolderId, Kind, Store};
+use crate::observe::refusal::Meaning;
 
 /// Folders above the set's root that are known by their identity, so that a link to one of them
 /// is not followed.
@@ -50,14 +52,15 @@ pub fn classes(
     left: &mut Leftovers,
 ) -> Result<Vec<Class>, DataError> {
     let refuse = |text: String| Err(DataError::Set(format!("{key}: {}{text}", root.shown())));
+    let failed = |error: io::Error| FetchError::from(error).about(root.shown()).about(key);
     let entries = match store.list(root) {
         Ok(entries) => entries,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
             return refuse(" does not exist; give a folder that holds one folder per class".into());
         }
-        Err(error) => return refuse(format!(": {error}")),
+        Err(error) => return Err(failed(error).into()),
     };
-    let (mut classes, holders) = (Vec::new(), holders(store, root));
+    let (mut classes, holders) = (Vec::new(), holders(store, root).map_err(failed)?);
     for entry in entries {
         match entry.kind {
             _ if left.takes(&entry.name) => {}
@@ -66,7 +69,13 @@ pub fn classes(
             }
             Kind::Folder(id) => classes.push(Class { folder: entry.name, id }),
             _ if is_picture(Path::new(&entry.name)) => left.classless(),
-            Kind::Broken => left.broken(),
+            // It may be a class on a share that is away: a set without it is another one.
+            Kind::Dangling => {
+                let name = root.join(&entry.name);
+                let text = format!("{key}: {} is a link to nothing", name.shown());
+                let advice = "mount or restore what it leads to, or remove the link";
+                return Err(DataError::Store(format!("{text}: {advice}")));
+            }
             _ => left.file(Path::new(&entry.name)),
         }
     }
@@ -84,15 +93,16 @@ pub fn classes(
     Ok(classes)
 }
 
-/// The root and the folders it lies in.
-pub fn holders(store: &dyn Store, root: &Path) -> HashMap<FolderId, PathBuf> {
+/// The root and the folders it lies in, as far as this user may look.
+pub fn holders(store: &dyn Store, root: &Path) -> io::Result<HashMap<FolderId, PathBuf>> {
     let (mut met, mut above) = (HashMap::new(), root.to_owned());
     for _ in 0..ABOVE_MAX {
         match store.look(&above) {
             Ok(Kind::Folder(id)) if met.insert(id, above.clone()).is_none() => {}
+            Err(error) if Meaning::of(&error) == Meaning::NotNow => return Err(error),
             _ => break,
         }
         above.push("..");
     }
-    met
+    Ok(met)
 }

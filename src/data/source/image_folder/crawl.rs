@@ -29,6 +29,8 @@ pub struct Listed {
     pub folders: Vec<(OsString, FolderId)>,
     /// What of it is not read, folders aside.
     pub left: Leftovers,
+    /// Links to nothing.
+    pub dangling: u64,
 }
 
 /// A name in `Listed::names`, and the file's size; 0 for a link to nothing.
@@ -45,7 +47,7 @@ impl Listed {
     /// # Errors
     /// The store's.
     pub fn of(store: &dyn Store, folder: &Path) -> io::Result<Self> {
-        let mut listed = Self { changed_ns: store.changed_ns(folder), ..Self::default() };
+        let mut listed = Self { changed_ns: store.changed_ns(folder)?, ..Self::default() };
         store.visit(folder, &mut |name, kind| listed.take(name, kind))?;
         let Self { names, pictures, folders, .. } = &mut listed;
         names.shrink_to_fit();
@@ -57,14 +59,15 @@ impl Listed {
 
     fn take(&mut self, name: &OsStr, kind: Kind) {
         let picture = is_picture(Path::new(name));
+        self.dangling += u64::from(kind == Kind::Dangling);
         // Links are followed, so that a set may be made of links into another; one to nothing
         // keeps its place in the order and is a bad image when it is read.
         match kind {
             _ if self.left.takes(name) => {}
             Kind::Folder(id) => self.folders.push((name.to_owned(), id)),
             Kind::File { bytes } if picture => self.picture(name, bytes),
-            Kind::Broken if picture => self.picture(name, 0),
-            Kind::Broken => self.left.broken(),
+            Kind::Dangling if picture => self.picture(name, 0),
+            Kind::Dangling => self.left.broken(),
             _ => self.left.file(Path::new(name)),
         }
     }

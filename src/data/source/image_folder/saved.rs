@@ -47,6 +47,10 @@ impl Index for Folder<'_> {
         let settled = |(_, changed): &(PathBuf, Option<i64>)| {
             changed.is_some_and(|changed| changed < about.listed_ns - UNSETTLED_NS)
         };
+        if about.dangling > 0 {
+            let count = about.dangling;
+            return Err(format!("{count} links lead to nothing, and what they led to may be back"));
+        }
         if about.folders.len() > FOLDERS_MAX {
             return Err(format!("it has more than {FOLDERS_MAX} folders"));
         }
@@ -73,7 +77,8 @@ fn is_current(store: &dyn Store, root: &Path, table: &Table) -> bool {
     let (next, changed) = (AtomicUsize::new(0), AtomicUsize::new(0));
     let work = || {
         while let Some((folder, was)) = folders.get(next.fetch_add(1, Ordering::Relaxed)) {
-            if was.is_none() || store.changed_ns(folder) != *was {
+            // One that cannot be looked at is listed, which says why.
+            if was.is_none() || store.changed_ns(folder).ok() != Some(*was) {
                 changed.fetch_add(1, Ordering::Relaxed);
             }
         }

@@ -33,6 +33,9 @@ pub struct About {
     pub fingerprint: u64,
     /// See `Source::remarks`.
     pub remarks: Vec<String>,
+    /// Links to nothing: what they lead to may come back, and no folder's time says so.
+    #[serde(skip)]
+    pub dangling: u64,
 }
 
 /// See the module.

@@ -12,7 +12,7 @@ use xxhash_rust::xxh3::Xxh3;
 use crate::config::Shown;
 use crate::data::DataError;
 use crate::data::source::leftovers::{Leftovers, endings_read};
-use crate::data::store::{FolderId, Store};
+use crate::data::store::{FetchError, FolderId, Store};
 
 use super::classes::{Class, classes, holders};
 use super::crawl::{DEPTH_MAX, Listed, crawl};
@@ -29,6 +29,7 @@ struct Walk<'a> {
     builder: Builder,
     hash: Xxh3,
     folders: Vec<(PathBuf, Option<i64>)>,
+    dangling: u64,
 }
 
 /// Lists an image folder; nothing is decoded. `key` is the configuration key that named it.
@@ -36,10 +37,14 @@ struct Walk<'a> {
 /// # Errors
 /// What is wrong with it.
 pub fn list(store: &dyn Store, root: &Path, key: &str) -> Result<Table, DataError> {
-    let (listed_ns, changed_ns) = (now_ns(), store.changed_ns(root));
+    let failed = |error: io::Error| FetchError::from(error).about(root.shown()).about(key);
+    let listed_ns = now_ns();
+    // Why it cannot be looked at, listing it says.
+    let changed_ns = store.changed_ns(root);
     let mut left = Leftovers::default();
     let classes = classes(store, root, key, &mut left)?;
-    let met = meet(root, &classes, key, holders(store, root))?;
+    let changed_ns = changed_ns.map_err(failed)?;
+    let met = meet(root, &classes, key, holders(store, root).map_err(failed)?)?;
     let starts = classes.iter().map(|class| (root.join(&class.folder), class.id)).collect();
     let mut walk = Walk {
         store,
@@ -49,6 +54,7 @@ pub fn list(store: &dyn Store, root: &Path, key: &str) -> Result<Table, DataErro
         builder: Builder::default(),
         hash: Xxh3::new(),
         folders: vec![(root.to_owned(), changed_ns)],
+        dangling: 0,
     };
     let mut firsts = Vec::with_capacity(classes.len());
     for class in &classes {
@@ -66,6 +72,7 @@ pub fn list(store: &dyn Store, root: &Path, key: &str) -> Result<Table, DataErro
         classes: firsts,
         fingerprint: walk.hash.digest(),
         remarks: walk.left.remarks(key),
+        dangling: walk.dangling,
     };
     Ok(walk.builder.finish(about))
 }
@@ -108,8 +115,8 @@ impl Walk<'_> {
         let folder = class.join(below);
         // What was not listed ahead lies deeper by one way than by another.
         let listed = self.listed.remove(&id).unwrap_or_else(|| Listed::of(self.store, &folder));
-        let mut listed =
-            listed.map_err(|error| DataError::Set(format!("{}: {error}", folder.shown())))?;
+        let mut listed = listed.map_err(|error| FetchError::from(error).about(folder.shown()))?;
+        self.dangling += listed.dangling;
         self.left.add(std::mem::take(&mut listed.left));
         let mut inner = std::mem::take(&mut listed.folders).into_iter().peekable();
         for (name, bytes) in listed.pictures() {

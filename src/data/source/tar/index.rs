@@ -4,6 +4,7 @@
 
 use std::borrow::Cow;
 use std::cell::Cell;
+use std::io;
 use std::path::{Path, PathBuf};
 
 use kintsugi_ffi::private;
@@ -11,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::{xxh3_64, xxh3_128};
 
 use crate::data::index::{Index, Learned, learn};
-use crate::data::store::{Kind, Store};
+use crate::data::store::{FetchError, Kind, Store};
 
 use super::shard::{self, Listing, Sample};
 
@@ -38,7 +39,7 @@ const MODE: u32 = 0o666;
 struct Shard<'a> {
     store: &'a dyn Store,
     path: &'a Path,
-    /// Size and time. One that changes meanwhile has others at its end: nobody trusts the index.
+    /// Size and time before it is listed.
     now: (u64, i64),
     /// An index was there that is not to be trusted.
     stale: Cell<bool>,
@@ -46,16 +47,21 @@ struct Shard<'a> {
 
 impl Index for Shard<'_> {
     type Value = Listing;
-    type Error = String;
+    type Error = FetchError;
 
     fn read(&self, place: &Path) -> Option<Listing> {
-        let found = read(place, self.now);
-        self.stale.set(self.stale.get() || (found.is_none() && place.exists()));
+        // One that cannot be read is no worse than none: the shard itself is listed.
+        let found = read(place, self.now).ok()?;
+        self.stale.set(self.stale.get() || found.is_none());
         found
     }
 
-    fn make(&self) -> Result<Listing, String> {
-        shard::list(self.store, self.path)
+    fn make(&self) -> Result<Listing, FetchError> {
+        let listed = shard::list(self.store, self.path);
+        match now(self.store, self.path)? == Some(self.now) {
+            true => listed,
+            false => Err(FetchError::not_now("it changes while it is listed")),
+        }
     }
 
     fn bytes<'a>(&self, listing: &'a Listing) -> Result<Cow<'a, [u8]>, String> {
@@ -71,13 +77,13 @@ impl Index for Shard<'_> {
 /// not change. With it, whether an older or damaged index was there.
 ///
 /// # Errors
-/// What is wrong with the shard.
+/// What is wrong with the shard, or that it cannot be read: nothing is saved of such a one.
 pub fn listing(
     store: &dyn Store,
     path: &Path,
     cache: Option<&Path>,
-) -> Result<(Learned<Listing>, bool), String> {
-    let Some(now) = now(store, path) else {
+) -> Result<(Learned<Listing>, bool), FetchError> {
+    let Some(now) = now(store, path)? else {
         let why = "the store does not know when the shard changed".to_owned();
         return shard::list(store, path).map(|listing| (Learned::Unsaved(listing, why), false));
     };
@@ -87,11 +93,11 @@ pub fn listing(
 }
 
 /// Size and time of a shard.
-fn now(store: &dyn Store, shard: &Path) -> Option<(u64, i64)> {
-    match store.look(shard) {
-        Ok(Kind::File { bytes }) => store.changed_ns(shard).map(|changed| (bytes, changed)),
-        _ => None,
-    }
+fn now(store: &dyn Store, shard: &Path) -> Result<Option<(u64, i64)>, FetchError> {
+    let Kind::File { bytes } = store.look(shard)? else {
+        return Err(FetchError::damaged("no file"));
+    };
+    Ok(store.changed_ns(shard)?.map(|changed| (bytes, changed)))
 }
 
 fn places(shard: &Path, cache: Option<&Path>) -> Vec<PathBuf> {
@@ -117,11 +123,15 @@ fn written(listing: &Listing, (bytes, changed_ns): (u64, i64)) -> serde_json::Re
     Ok(all)
 }
 
-fn read(place: &Path, now: (u64, i64)) -> Option<Listing> {
-    if std::fs::metadata(place).ok()?.len() > INDEX_BYTES_MAX {
-        return None;
+/// What is saved there; nothing where its bytes are not to be trusted.
+fn read(place: &Path, now: (u64, i64)) -> io::Result<Option<Listing>> {
+    if std::fs::metadata(place)?.len() > INDEX_BYTES_MAX {
+        return Ok(None);
     }
-    let all = std::fs::read(place).ok()?;
+    Ok(decoded(&std::fs::read(place)?, now))
+}
+
+fn decoded(all: &[u8], now: (u64, i64)) -> Option<Listing> {
     let (hash, text) = all.split_at_checked(17)?;
     if hash != format!("{:016x}\n", xxh3_64(text)).as_bytes() {
         return None;

@@ -8,7 +8,7 @@ use xxhash_rust::xxh3::Xxh3;
 
 use crate::config::Shown;
 use crate::data::index::Learned;
-use crate::data::store::{Location, Store};
+use crate::data::store::{FetchError, Location, Store};
 use crate::data::{Cut, DataError, Image};
 
 use super::leftovers::Leftovers;
@@ -59,7 +59,7 @@ impl Tar {
         (classes, cache): (Option<usize>, Option<&Path>),
     ) -> Result<Self, DataError> {
         let refuse = |text: String| DataError::Set(format!("{key}: {text}"));
-        let paths = pattern::shards(store, path).map_err(refuse)?;
+        let paths = pattern::shards(store, path).map_err(|error| error.about(key))?;
         let mut set = Self {
             shards: Vec::with_capacity(paths.len()),
             entries: Vec::new(),
@@ -70,7 +70,7 @@ impl Tar {
         };
         let (mut left, mut stale, mut unsaved) = (Leftovers::default(), Vec::new(), None);
         for path in paths {
-            let wrong = |text: String| refuse(format!("{}: {text}", path.shown()));
+            let wrong = |error: FetchError| error.about(path.shown()).about(key);
             let (learned, was_stale) = index::listing(store, &path, cache).map_err(wrong)?;
             if was_stale {
                 stale.push(path.clone());
@@ -79,7 +79,7 @@ impl Tar {
                 unsaved.get_or_insert_with(|| format!("{}: {reason}", path.shown()));
             }
             let listing = learned.value();
-            check_labels(&listing.samples, classes).map_err(wrong)?;
+            check_labels(&listing.samples, classes).map_err(|text| wrong(text.into()))?;
             left.add(listing.left);
             set.take(path, listing.samples);
         }

@@ -4,7 +4,8 @@
 use std::path::{Path, PathBuf};
 
 use crate::config::Shown;
-use crate::data::store::{Kind, Store};
+use crate::data::store::{FetchError, Kind, Store};
+use crate::observe::refusal::Meaning;
 
 /// Shards of one set, at most.
 const SHARDS_MAX: usize = 100_000;
@@ -12,45 +13,68 @@ const SHARDS_MAX: usize = 100_000;
 /// The shards, in their order.
 ///
 /// # Errors
-/// There is none, or one of them is missing.
-pub fn shards(store: &dyn Store, path: &Path) -> Result<Vec<PathBuf>, String> {
+/// There is none, one of them is missing, or nobody knows now.
+pub fn shards(store: &dyn Store, path: &Path) -> Result<Vec<PathBuf>, FetchError> {
+    let pattern = path.to_str().filter(|text| text.contains('{'));
     match store.look(path) {
         Ok(Kind::File { .. }) => return Ok(vec![path.to_owned()]),
         Ok(Kind::Folder(_)) => return of_folder(store, path),
-        _ => {}
+        // A pattern may be longer than a name can be.
+        Err(error) => match Meaning::of(&error) {
+            Meaning::Absent => {}
+            Meaning::NotAllowed if pattern.is_some() => {}
+            _ => return Err(FetchError::from(error).about(path.shown())),
+        },
+        Ok(_) => {}
     }
-    let Some(text) = path.to_str().filter(|text| text.contains('{')) else {
+    let Some(text) = pattern else {
         let advice = "give a *.tar file, a folder of them or a pattern like train-{0000..0099}.tar";
-        return Err(format!("{} does not exist; {advice}", path.shown()));
+        let reason = format!("{} does not exist; {advice}", path.shown());
+        return Err(FetchError { meaning: Meaning::Absent, reason });
     };
     let all: Vec<PathBuf> = expand(text)?.into_iter().map(PathBuf::from).collect();
-    let is_file = |shard: &PathBuf| matches!(store.look(shard), Ok(Kind::File { .. }));
-    match all.iter().find(|shard| !is_file(shard)) {
-        None => Ok(all),
-        Some(_) if !all.iter().any(is_file) => {
-            let (first, count) = (all[0].shown(), all.len());
-            Err(format!("{text:?} matches no file: the first of its {count} names is {first}"))
-        }
-        Some(missing) => {
-            let have = all.iter().filter(|shard| is_file(shard)).count();
-            let (missing, count) = (missing.shown(), all.len());
-            Err(format!("{missing} is missing; {text:?} names {count} shards, {have} are there"))
-        }
+    let looked = all.iter().map(|shard| is_file(store, shard));
+    let there = looked.collect::<Result<Vec<bool>, _>>()?;
+    let (count, have) = (all.len(), there.iter().filter(|there| **there).count());
+    let Some(missing) = there.iter().position(|there| !there) else { return Ok(all) };
+    let missing = all[missing].shown();
+    let reason = match have {
+        0 => format!("{text:?} matches no file: the first of its {count} names is {missing}"),
+        _ => format!("{missing} is missing; {text:?} names {count} shards, {have} are there"),
+    };
+    Err(FetchError { meaning: Meaning::Absent, reason })
+}
+
+fn is_file(store: &dyn Store, shard: &Path) -> Result<bool, FetchError> {
+    match store.look(shard) {
+        Ok(kind) => Ok(matches!(kind, Kind::File { .. })),
+        Err(error) if Meaning::of(&error) == Meaning::Absent => Ok(false),
+        Err(error) => Err(FetchError::from(error).about(shard.shown())),
     }
 }
 
-fn of_folder(store: &dyn Store, folder: &Path) -> Result<Vec<PathBuf>, String> {
-    let entries = store.list(folder).map_err(|error| format!("{}: {error}", folder.shown()))?;
+fn of_folder(store: &dyn Store, folder: &Path) -> Result<Vec<PathBuf>, FetchError> {
+    let listed = store.list(folder);
+    let entries = listed.map_err(|error| FetchError::from(error).about(folder.shown()))?;
     let is_shard = |name: &Path| {
         let hidden = name.as_os_str().as_encoded_bytes().starts_with(b".");
         !hidden && name.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("tar"))
     };
-    let files = entries.into_iter().filter(|entry| matches!(entry.kind, Kind::File { .. }));
-    let names = files.map(|entry| PathBuf::from(entry.name)).filter(|name| is_shard(name));
-    let mut all: Vec<PathBuf> = names.map(|name| folder.join(name)).collect();
+    let mut all = Vec::new();
+    for entry in entries.into_iter().filter(|entry| is_shard(Path::new(&entry.name))) {
+        let shard = folder.join(entry.name);
+        match entry.kind {
+            Kind::File { .. } => all.push(shard),
+            Kind::Dangling => {
+                let text = format!("{} leads to nothing; mount what it leads to", shard.shown());
+                return Err(FetchError::not_now(text + ", or remove the link"));
+            }
+            _ => {}
+        }
+    }
     all.sort_unstable();
     match all.is_empty() {
-        true => Err(format!("{} holds no *.tar file", folder.shown())),
+        true => Err(FetchError::damaged(format!("{} holds no *.tar file", folder.shown()))),
         false => Ok(all),
     }
 }
@@ -152,7 +176,7 @@ mod tests {
         assert_eq!(found("set/b.tar"), Ok(paths(&["set/b.tar"])));
         assert_eq!(found("set/{b,a}.tar"), Ok(paths(&["set/b.tar", "set/a.tar"])));
         let says = |path, text: &str| {
-            let error = found(path).expect_err(path);
+            let error = found(path).expect_err(path).reason;
             assert!(error.contains(text), "{error}");
         };
         says("set/{a,x}.tar", "set/x.tar is missing; \"set/{a,x}.tar\" names 2 shards, 1 are");
@@ -160,6 +184,7 @@ mod tests {
         says("set/z.tar", "does not exist; give a *.tar file");
         store = MemoryStore::default();
         store.put("set/readme", "x");
-        assert!(shards(&store, Path::new("set")).expect_err("none").contains("holds no *.tar"));
+        let error = shards(&store, Path::new("set")).expect_err("none");
+        assert!(error.reason.contains("holds no *.tar"), "{error}");
     }
 }

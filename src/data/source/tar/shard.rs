@@ -2,6 +2,7 @@
 //! what its label is. Only headers and labels are read. Names are WebDataset's: what comes before
 //! the first dot of the file name is the sample's key, what comes after it says what the member is.
 
+use std::cell::RefCell;
 use std::collections::HashSet;
 use std::io::{self, Read, Seek, SeekFrom};
 use std::path::Path;
@@ -10,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::config::Shown;
 use crate::data::source::leftovers::{Leftovers, is_picture};
-use crate::data::store::{Kind, Location, Store};
+use crate::data::store::{FetchError, Kind, Location, Store};
 
 /// What is read of a shard at a time: many headers where samples are small.
 const PIECE_BYTES: u64 = 64 << 10;
@@ -48,14 +49,25 @@ pub struct Listing {
 /// Lists a shard.
 ///
 /// # Errors
-/// What is wrong with it, and with which member.
-pub fn list(store: &dyn Store, path: &Path) -> Result<Listing, String> {
-    let bytes = match store.look(path) {
-        Ok(Kind::File { bytes }) => bytes,
-        Ok(_) => return Err("no file".into()),
-        Err(error) => return Err(error.to_string()),
+/// What is wrong with it, and with which member; or that it cannot be read whole, whatever was read
+/// of it.
+pub fn list(store: &dyn Store, path: &Path) -> Result<Listing, FetchError> {
+    let Kind::File { bytes } = store.look(path)? else {
+        return Err(FetchError::damaged("no file"));
     };
-    let mut reader = Reader { store, path, bytes, at: 0, piece: Vec::new(), piece_at: 0 };
+    let (failed, piece) = (RefCell::new(None), Vec::new());
+    let reader = Reader { store, path, bytes, at: 0, piece, piece_at: 0, failed: &failed };
+    let listed = members(reader);
+    // What is not read is no end of the archive, no label, no fault of the shard.
+    match failed.take() {
+        Some(failure) => Err(failure),
+        None => listed.map_err(FetchError::damaged),
+    }
+}
+
+/// Goes through a shard. A read that failed may look like anything: `Reader::failed` has it.
+fn members(mut reader: Reader<'_>) -> Result<Listing, String> {
+    let bytes = reader.bytes;
     if reader.is_compressed() {
         return Err(
             "it is compressed, which allows no reading by offset: unpack it (gunzip)".into()
@@ -186,9 +198,28 @@ struct Reader<'a> {
     at: u64,
     piece: Vec<u8>,
     piece_at: u64,
+    /// The first read that failed. None is tried behind it.
+    failed: &'a RefCell<Option<FetchError>>,
 }
 
 impl Reader<'_> {
+    /// Holds the next so many bytes; nothing where they do not come.
+    fn fetch(&mut self, length: u64) -> io::Result<()> {
+        let mut failed = self.failed.borrow_mut();
+        if failed.is_none() {
+            let location = Location::range(self.path, self.at, length);
+            match self.store.fetch(&location, &mut self.piece) {
+                Ok(()) => {
+                    self.piece_at = self.at;
+                    return Ok(());
+                }
+                Err(error) => *failed = Some(error),
+            }
+        }
+        self.piece.clear();
+        Err(io::Error::other("it cannot be read"))
+    }
+
     /// Whether it begins as gzip's files do.
     fn is_compressed(&mut self) -> bool {
         let mut magic = [0; 2];
@@ -213,9 +244,7 @@ impl Read for Reader<'_> {
             if length == 0 {
                 return Ok(0);
             }
-            let location = Location::range(self.path, self.at, length);
-            self.piece_at = self.at;
-            self.store.fetch(&location, &mut self.piece).map_err(io::Error::other)?;
+            self.fetch(length)?;
         }
         let from = &self.piece[(self.at - self.piece_at) as usize..];
         let count = from.len().min(into.len());

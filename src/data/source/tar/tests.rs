@@ -142,6 +142,42 @@ fn where_everybody_may_write_no_index_is_believed_or_made_beside_a_shard() {
     assert_eq!(fs::read_dir(place.path("cache")).expect("made").count(), 2);
 }
 
+/// A shard that is written anew while it is read.
+struct Growing<'a> {
+    files: Direct,
+    grows: &'a Path,
+}
+
+impl Store for Growing<'_> {
+    fn fetch(&self, location: &Location<'_>, into: &mut Vec<u8>) -> Result<(), FetchError> {
+        let grown = [fs::read(self.grows)?, vec![0; 512]].concat();
+        fs::write(self.grows, grown)?;
+        self.files.fetch(location, into)
+    }
+    fn list(&self, folder: &Path) -> std::io::Result<Vec<crate::data::store::Entry>> {
+        self.files.list(folder)
+    }
+    fn look(&self, path: &Path) -> std::io::Result<crate::data::store::Kind> {
+        self.files.look(path)
+    }
+    fn changed_ns(&self, path: &Path) -> std::io::Result<Option<i64>> {
+        self.files.changed_ns(path)
+    }
+}
+
+#[test]
+fn a_shard_that_changes_while_it_is_listed_has_no_index() {
+    let place = Place::new();
+    let shard = place.path("t-0.tar");
+    let store = Growing { files: Direct::default(), grows: &shard };
+    let opened = Tar::open(&store, &shard, "data.train", (None, Some(&place.path("cache"))));
+    let error = opened.err().expect("refused");
+    assert!(matches!(error, DataError::Store(_)), "{error:?}");
+    assert!(error.to_string().ends_with("it changes while it is listed"), "{error}");
+    assert_eq!(place.names(), ["t-0.tar", "t-1.tar"]);
+    assert_eq!(place.open("t-0.tar").expect("opened").len(), 3);
+}
+
 #[test]
 fn what_is_wrong_names_the_key_the_shard_and_the_member() {
     let place = Place::new();

@@ -1,10 +1,14 @@
 //! Shards as archivers write them, and what is wrong with some.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use proptest::prelude::*;
 
 use super::*;
+use crate::data::store::Entry;
 use crate::data::store::direct::Direct;
 use crate::data::store::memory::MemoryStore;
+use crate::observe::refusal::Meaning;
 
 /// An archive of these members.
 fn archive(members: &[(&str, &[u8])]) -> Vec<u8> {
@@ -22,7 +26,10 @@ fn archive(members: &[(&str, &[u8])]) -> Vec<u8> {
 fn listed(bytes: Vec<u8>) -> Result<Listing, String> {
     let mut store = MemoryStore::default();
     store.put("a.tar", bytes);
-    list(&store, Path::new("a.tar"))
+    list(&store, Path::new("a.tar")).map_err(|error| {
+        assert_eq!(error.meaning, Meaning::Damaged);
+        error.reason
+    })
 }
 
 fn refusal(members: &[(&str, &[u8])]) -> String {
@@ -135,8 +142,72 @@ fn what_is_no_whole_archive_is_refused() {
     damaged[3584 + 10] ^= 1;
     let text = listed(damaged).expect_err("refused");
     assert!(text.contains("after 1.jpg (byte 3584): archive header checksum mismatch"), "{text}");
-    let text = list(&Direct::default(), Path::new("/nowhere.tar")).expect_err("refused");
-    assert!(text.contains("No such file"), "{text}");
+    let error = list(&Direct::default(), Path::new("/nowhere.tar")).expect_err("refused");
+    assert!(error.reason.contains("No such file"), "{error}");
+    assert_eq!(error.meaning, Meaning::Absent);
+}
+
+/// Fails one of what it is asked.
+struct Once {
+    files: MemoryStore,
+    left: AtomicUsize,
+}
+
+impl Once {
+    fn strike(&self) -> io::Result<()> {
+        match self.left.fetch_sub(1, Ordering::Relaxed) {
+            0 => Err(io::Error::from_raw_os_error(libc::EIO)),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl Store for Once {
+    fn fetch(&self, location: &Location<'_>, into: &mut Vec<u8>) -> Result<(), FetchError> {
+        // What a buffer held before, as zeros, is what ends an archive.
+        into.resize(location.extent.length() as usize, 0);
+        into.fill(0);
+        self.strike()?;
+        self.files.fetch(location, into)
+    }
+    fn list(&self, folder: &Path) -> io::Result<Vec<Entry>> {
+        self.files.list(folder)
+    }
+    fn look(&self, path: &Path) -> io::Result<Kind> {
+        self.strike()?;
+        self.files.look(path)
+    }
+    fn changed_ns(&self, _: &Path) -> io::Result<Option<i64>> {
+        Ok(None)
+    }
+}
+
+#[test]
+fn a_read_that_fails_is_no_end_of_the_archive() {
+    let large = vec![7; 200_000];
+    let mut files = MemoryStore::default();
+    let members: [(&str, &[u8]); 6] = [
+        ("1.jpg", &large),
+        ("1.cls", b"4"),
+        ("2.jpg", &large),
+        ("2.cls", b"0"),
+        ("3.cls", b"1"),
+        ("3.jpg", &large),
+    ];
+    files.put("a.tar", archive(&members));
+    let mut failed = 0;
+    for number in 0.. {
+        let store = Once { files: files.clone(), left: AtomicUsize::new(number) };
+        match list(&store, Path::new("a.tar")) {
+            Ok(listing) => {
+                assert_eq!(listing.samples.len(), 3);
+                break;
+            }
+            Err(error) => assert_eq!(error.meaning, Meaning::NotNow, "call {number}: {error}"),
+        }
+        failed += 1;
+    }
+    assert!(failed > 4, "a look, and a piece for each large member: {failed}");
 }
 
 proptest! {
