@@ -4,10 +4,10 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use crate::cluster::comm::mpi::under_mpirun;
-use crate::config::{Config, ConfigError, identity, parse, paths, resolve_owners};
+use crate::config::{Config, ConfigError, Shown, identity, parse, paths, resolve_owners};
 use crate::observe::console::say;
 use crate::observe::panics::{self, vital};
-use crate::observe::refusal::Meaning;
+use crate::observe::refusal::{self, Meaning};
 use crate::observe::result::Status;
 use crate::run_folder::{self, launcher};
 use crate::train::checkpoint::weights;
@@ -101,7 +101,7 @@ pub fn run(args: &Args) -> ExitCode {
 /// Which weights a run begins with, or has begun with: what a supervisor else sees to. Its folder
 /// gets a configuration after every rank has looked.
 fn name_weights(config: &mut Config, run_dir: &Path) -> Result<(), String> {
-    match begun_with(run_dir).map_err(|error| error.to_string())? {
+    match begun_with(run_dir)? {
         Begun::Not => {
             weights::name(&mut config.model).map_err(|error| format!("model.init: {error}"))?;
         }
@@ -122,13 +122,15 @@ enum Begun {
 }
 
 /// What cannot be read now is none of them: a run would begin anew over one that has begun.
-fn begun_with(run_dir: &Path) -> Result<Begun, ConfigError> {
+fn begun_with(run_dir: &Path) -> Result<Begun, String> {
     match parse::read(&run_dir.join("config.toml"), &[]) {
         Ok(config) => Ok(Begun::With(Box::new(config))),
         Err(ConfigError::Read { path, source }) => match Meaning::of(&source) {
             Meaning::Absent => Ok(Begun::Not),
             Meaning::Damaged => Ok(Begun::OfAnotherVersion),
-            Meaning::NotNow | Meaning::NotAllowed => Err(ConfigError::Read { path, source }),
+            Meaning::NotNow | Meaning::NotAllowed => {
+                Err(format!("{}: {source}{}", path.shown(), refusal::advice(&source)))
+            }
         },
         Err(_) => Ok(Begun::OfAnotherVersion),
     }
