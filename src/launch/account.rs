@@ -141,8 +141,12 @@ mod tests {
 
     #[test]
     fn steps_that_were_rolled_back_count_neither_as_steps_nor_as_goodput() {
-        let restarted =
-            Kind::Restarted { from: "checkpoint".into(), lost_steps: 2, lost: Vec::new() };
+        let restarted = Kind::Restarted {
+            from: "checkpoint".into(),
+            lost_steps: 2,
+            lost: Vec::new(),
+            weights: None,
+        };
         let events =
             [step(1, 1.0), step(2, 2.0), step(3, 3.0), event(1, 5.0, restarted), step(2, 6.0)];
         let rollback = Entry::Rollback { to: 1, attempt: 2 };
@@ -167,6 +171,7 @@ mod tests {
                 validation_samples: 0,
                 steps_total: None,
                 from: "checkpoint".into(),
+                weights: None,
             };
             event(step, 0.0, kind)
         };

@@ -129,8 +129,12 @@ pub enum Kind {
         steps_total: Option<u64>,
         /// resident | checkpoint | scratch
         from: String,
+        /// The file of the first weights (`model.init`), where the run begins with them.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        weights: Option<String>,
     },
-    /// loss and error are means over the step's samples; seconds is the step's own length.
+    /// loss and error are means over the step's samples; learning_rate is the one with which the
+    /// step moved the weights; seconds is its own length. Short steps share a line: the last one's.
     Step {
         epoch: u64,
         #[serde(deserialize_with = "number")]
@@ -230,6 +234,9 @@ pub enum Kind {
         lost_steps: u64,
         #[serde(default)]
         lost: Vec<Lost>,
+        /// As of `RunStart`.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        weights: Option<String>,
     },
     Spare {
         member: u32,

@@ -124,6 +124,7 @@ mod tests {
             validation_samples: 1,
             steps_total: None,
             from: "scratch".into(),
+            weights: None,
         };
         let waited = |staging| Kind::Data {
             used: DataUse::default(),

@@ -349,10 +349,13 @@ fn is_counted(kind: &Kind) -> bool {
 fn announcement(event: &Event) -> Option<String> {
     let step = event.step;
     Some(match &event.kind {
-        Kind::RunStart { run_id, ranks, owners, parameters, train_samples, from, .. } => format!(
+        Kind::RunStart {
+            run_id, ranks, owners, parameters, train_samples, from, weights, ..
+        } => format!(
             "{}: {ranks} ranks, {owners} owners, {parameters} parameters, {train_samples} training \
-             samples, from {from}",
-            run_id.shown()
+             samples, from {}",
+            run_id.shown(),
+            weights.as_deref().map_or_else(|| from.clone(), of_weights)
         ),
         Kind::Evaluation { error, average_error, loss, seconds, .. } => format!(
             "validation at step {step}: error {}{}, loss {loss:.4} ({})",
@@ -379,9 +382,10 @@ fn announcement(event: &Event) -> Option<String> {
         Kind::RungDown { from, to, reason } => {
             format!("recovery steps down from {from} to {to}: {reason}")
         }
-        Kind::Restarted { from, lost_steps, lost } => format!(
-            "attempt {} goes on from {from} state at step {step}, {lost_steps} steps lost; lost {}",
+        Kind::Restarted { from, lost_steps, lost, weights } => format!(
+            "attempt {} goes on from {} at step {step}, {lost_steps} steps lost; lost {}",
             event.attempt,
+            gone_on_from(from, weights.as_deref()),
             names_of(lost)
         ),
         Kind::BadImages { set, skipped, of } => format!(
@@ -403,6 +407,16 @@ fn announcement(event: &Event) -> Option<String> {
         }
         _ => return None,
     })
+}
+
+/// First weights that a file gave.
+fn of_weights(file: &str) -> String {
+    format!("weights {}", file.shown())
+}
+
+/// What an attempt goes on from.
+pub fn gone_on_from(from: &str, weights: Option<&str>) -> String {
+    weights.map_or_else(|| format!("{from} state"), of_weights)
 }
 
 /// Interfaces, the slowest and the fastest link, an agreement.

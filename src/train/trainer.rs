@@ -196,6 +196,8 @@ impl Trainer {
     fn commit(&mut self, sums: &Sums, began: Duration, asked: Requests) {
         self.record.keeper.wait_for_copy();
         let rank = &mut self.rank;
+        // Of this step: the update moves the position on.
+        let learning_rate = self.exchange.learning_rate(&rank.replica);
         let line = self.exchange.apply(&mut rank.replica, &rank.world, sums);
         let (position, samples) = (&mut rank.replica.position, rank.plan.samples_per_epoch);
         let was_exact = position.exact;
@@ -224,7 +226,6 @@ impl Trainer {
             self.spares.look(rank, &mut self.record.journal);
             self.record.committed(rank);
         }
-        let learning_rate = self.exchange.learning_rate(&rank.replica);
         let step = Step { sums, began, ends_epoch, learning_rate, epoch_skipped };
         self.record.report_step(rank, &step, &self.exchange.pool().shared.loader);
     }

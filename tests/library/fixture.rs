@@ -129,6 +129,7 @@ impl Telling {
             validation_samples: 1000,
             steps_total: None,
             from: from.to_string(),
+            weights: None,
         });
     }
 
@@ -292,6 +293,7 @@ impl Telling {
             from: "checkpoint".into(),
             lost_steps: self.lost,
             lost: Vec::new(),
+            weights: None,
         });
         self.now += 0.05;
     }

@@ -25,6 +25,7 @@ mod simulate;
 mod simulated_cluster;
 #[path = "../processes/stranger.rs"]
 mod stranger;
+mod told;
 mod torchvision;
 mod toy;
 mod trained;

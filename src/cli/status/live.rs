@@ -14,7 +14,7 @@ use crate::config::Config;
 use crate::observe::console::{self, print_line, say};
 use crate::observe::event::{Event, Kind, names_of};
 use crate::observe::log::{EVENTS_FILE, EventTail};
-use crate::observe::progress::{clock, duration};
+use crate::observe::progress::{clock, duration, gone_on_from};
 
 use super::facts::{Report, SILENCE_SECONDS_MAX, lines, read_on, report};
 
@@ -287,9 +287,10 @@ fn repairs(events: &[Event]) -> Vec<String> {
                 names_of(&record.lost)
             ))
         }
-        Kind::Restarted { from, lost_steps, lost } => Some(format!(
-            "  attempt {} from {from} state at step {}, {lost_steps} steps lost, lost {}",
+        Kind::Restarted { from, lost_steps, lost, weights } => Some(format!(
+            "  attempt {} from {} at step {}, {lost_steps} steps lost, lost {}",
             event.attempt,
+            gone_on_from(from, weights.as_deref()),
             event.step,
             names_of(lost)
         )),

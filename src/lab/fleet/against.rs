@@ -326,7 +326,12 @@ mod tests {
 
     #[test]
     fn steps_are_counted_from_where_an_attempt_begins() {
-        let back = Kind::Restarted { from: "checkpoint".into(), lost_steps: 7, lost: Vec::new() };
+        let back = Kind::Restarted {
+            from: "checkpoint".into(),
+            lost_steps: 7,
+            lost: Vec::new(),
+            weights: None,
+        };
         let mut events = vec![steps(0.1, 5, 0.1), steps(0.2, 10, 0.1), steps(0.3, 15, 0.1)];
         // Steps 6 to 8 counted, but their event does not: two of its steps were thrown away.
         events.push(event(2.0, 8, back));

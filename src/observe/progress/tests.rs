@@ -34,6 +34,7 @@ fn start(steps_total: Option<u64>) -> Event {
         validation_samples: 1000,
         steps_total,
         from: "scratch".into(),
+        weights: None,
     };
     event(0.0, 0, kind)
 }
@@ -41,6 +42,11 @@ fn start(steps_total: Option<u64>) -> Event {
 fn step(seconds: f64, step: u64, loss: f64, samples: u64) -> Event {
     let kind = Kind::Step { epoch: 0, loss, error: 0.5, samples, learning_rate: 0.1, seconds: 0.1 };
     event(seconds, step, kind)
+}
+
+fn restarted(from: &str, weights: Option<&str>, lost: Vec<Lost>) -> Kind {
+    let (from, weights) = (from.into(), weights.map(str::to_string));
+    Kind::Restarted { from, lost_steps: 17, lost, weights }
 }
 
 fn lines(events: &[Event]) -> Vec<String> {
@@ -93,11 +99,13 @@ fn a_restart_and_an_evaluation_have_a_line_each() {
                 seconds: 0.1,
             },
         ),
-        event(9.0, 20, Kind::Restarted { from: "checkpoint".into(), lost_steps: 17, lost }),
+        event(9.0, 20, restarted("checkpoint", None, lost)),
+        event(9.5, 0, restarted("scratch", Some("a\u{1b}.pth"), Vec::new())),
     ]);
     assert!(printed[0].contains("25.00%"), "{printed:?}");
     assert!(printed[1].contains("17 steps lost") && printed[1].contains("checkpoint"));
     assert!(printed[1].contains("rank 2 (member 6) on node7: SIGSEGV"), "{}", printed[1]);
+    assert!(printed[2].contains("goes on from weights a\\u{1b}.pth at step 0"), "{printed:?}");
 }
 
 #[test]

@@ -162,6 +162,7 @@ mod tests {
             validation_samples: 1,
             steps_total: None,
             from: "scratch".into(),
+            weights: None,
         };
         let step = Kind::Step {
             epoch: 0,

@@ -151,7 +151,12 @@ mod tests {
     fn steps_that_a_restart_threw_away_do_not_count() {
         let lost = vec![Lost { member: 1, rank: 1, host: "h".into(), cause: "SIGKILL".into() }];
         let from = String::from("checkpoint");
-        let restarted = Kind::Restarted { from: from.clone(), lost_steps: 2, lost: lost.clone() };
+        let restarted = Kind::Restarted {
+            from: from.clone(),
+            lost_steps: 2,
+            lost: lost.clone(),
+            weights: None,
+        };
         let events = [step(1), step(2), step(3), event(1, 2, restarted), step(2)];
         let history = History::of(&events);
         assert_eq!(history.counted_seconds, 4.0);

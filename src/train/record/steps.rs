@@ -47,7 +47,7 @@ pub struct Step<'a> {
     pub began: Duration,
     /// Whether it was its epoch's last.
     pub ends_epoch: bool,
-    /// Of the step that comes next.
+    /// With which it moved the weights.
     pub learning_rate: f64,
     /// Training samples of its epoch that were skipped so far.
     pub epoch_skipped: u64,

@@ -49,10 +49,13 @@ pub(in crate::train) fn announce(
     record.journal.world(&rank.world);
     let (attempt, step) = (rank.world.attempt, rank.replica.position.step);
     let from_name = from.name();
+    let init = arguments.config.model.init.as_deref().filter(|_| from == From::Scratch);
+    let weights = init.map(|path| path.to_string_lossy().into_owned());
     let lost_steps = counted_after(around.storage.as_ref(), step).len() as u64;
     record.take_over(rank);
     if attempt > 1 {
-        record.event(rank, Kind::Restarted { from: from_name.into(), lost_steps, lost });
+        let (from, weights) = (from_name.into(), weights.clone());
+        record.event(rank, Kind::Restarted { from, lost_steps, lost, weights });
     }
     if rank.replica.unhoused > 0 {
         let (ranks, place) = (rank.replica.unhoused, &arguments.config.recovery.resident_dir);
@@ -81,6 +84,7 @@ pub(in crate::train) fn announce(
             validation_samples,
             steps_total: plan.steps_max,
             from: from_name.into(),
+            weights,
         },
     );
     if let Some(inexact) = inexact {
