@@ -53,6 +53,18 @@ impl TensorSpec {
     pub fn range(&self) -> std::ops::Range<usize> {
         self.offset..self.offset + self.elements()
     }
+
+    /// What of these values no weights have, in words; `None`: they are sound.
+    pub fn unsound(&self, values: &[f32]) -> Option<&'static str> {
+        let is_variance = self.name.ends_with("running_var");
+        if !values.iter().all(|value| value.is_finite()) {
+            Some("a value that is no finite number")
+        } else if is_variance && values.iter().any(|value| *value < 0.0) {
+            Some("a variance below 0")
+        } else {
+            None
+        }
+    }
 }
 
 #[cfg(test)]

@@ -153,6 +153,8 @@ fn norms_that_an_exporter_has_merged_are_copied() {
     assert_eq!((imported.copied, imported.parameters), (7, vec![1.0; 8]));
     let names: Vec<&str> = imported.graph.nodes.iter().map(|node| &*node.name).collect();
     assert_eq!(names, ["global_avg_pool", "n", "n_2", "flatten"]);
+    let below = tensor("n.weight", &[2], &[0, 0, 128, 63, 0, 0, 128, 191]);
+    refused(&model(&nodes, &[below]), "n.running_var: it holds a variance below 0");
 }
 
 fn softmax(input: &str, output: &str, axis: i64) -> Message {

@@ -53,8 +53,11 @@ impl<'f> Taken<'f> {
                 }
                 None => Vec::new(),
             };
-            if values.len() != tensor.elements() || values.iter().any(|value| !value.is_finite()) {
-                let reason = "a value in it is no finite number, or is missing".to_owned();
+            let wrong = match values.len() == tensor.elements() {
+                true => tensor.unsound(&values).map(|wrong| format!("it holds {wrong}")),
+                false => Some("a value in it is missing".into()),
+            };
+            if let Some(reason) = wrong {
                 return Err(OnnxError::Tensor { name: tensor.name.clone(), reason });
             }
             match tensor.kind {

@@ -105,7 +105,7 @@ impl Snapshot {
 }
 
 /// Whether all are numbers, and finite. In whole blocks: processors look at many values at a time.
-pub fn are_finite(values: &[f32]) -> bool {
+fn are_finite(values: &[f32]) -> bool {
     const BLOCK: usize = 4096;
     values.chunks(BLOCK).all(|block| block.iter().fold(true, |all, value| all & value.is_finite()))
 }

@@ -58,14 +58,6 @@ pub enum WeightsError {
         /// Why not.
         source: ModelError,
     },
-    /// A value that is no number.
-    #[error("{path}: {tensor} holds a value that is no finite number", path = path.shown())]
-    NotFinite {
-        /// The file.
-        path: PathBuf,
-        /// The tensor.
-        tensor: String,
-    },
     /// The file does not say what it is and nobody else did.
     #[error("{path} does not say its {what}; give {option}", path = path.shown())]
     Unsaid {
@@ -169,10 +161,7 @@ pub fn import(path: &Path, bytes: &[u8], given: Given) -> Result<Imported, Weigh
         statistics,
         state: TrainState { exact: true, ..TrainState::default() },
     };
-    match snapshot.poisoned() {
-        Some(tensor) => Err(WeightsError::NotFinite { path: path.to_path_buf(), tensor }),
-        None => Ok(Imported { snapshot, remarks }),
-    }
+    Ok(Imported { snapshot, remarks })
 }
 
 /// By what the file's layers are wider than those of `whole`, as its widest one says; the last

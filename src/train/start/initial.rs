@@ -7,7 +7,7 @@ use crate::config::{Config, Shown};
 use crate::model::{Graph, Layout};
 
 use crate::train::TrainError;
-use crate::train::checkpoint::{Fitted, are_finite, weights};
+use crate::train::checkpoint::{Fitted, weights};
 
 /// Reads them, and says what was done to make them fit.
 ///
@@ -35,9 +35,6 @@ pub(in crate::train::start) fn load(
     }
     let fitted = weights::initial_weights((path, &bytes), graph, layout, config.run.seed);
     let mut fitted = fitted.map_err(refuse)?;
-    if ![&fitted.parameters, &fitted.statistics].into_iter().all(|values| are_finite(values)) {
-        return Err(wrong("it holds a value that is no finite number".into()));
-    }
     for remark in &mut fitted.remarks {
         *remark = format!("model.init = {}: {remark}", path.shown());
     }

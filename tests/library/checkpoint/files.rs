@@ -222,12 +222,17 @@ fn import_takes_the_whole_model_and_nothing_else() {
     assert_eq!(import_of(&foreign(&whole, 0.5), "resnet20", 10).unwrap().remarks, [""; 0]);
     let mut cut = whole.clone();
     cut.retain(|(name, _)| !name.starts_with("layer2."));
+    let mut turned = whole.clone();
+    let variance = turned.iter().position(|(name, _)| name == "bn1.running_var").unwrap();
+    turned.rotate_left(variance);
     let other = tensors_of("mlp", 10, 1.0);
     let many = tensors_of("resnet20", 1000, 1.0);
     for (bytes, model, classes, expected) in [
         (foreign(&cut, 0.0), "resnet20", 10, "tensors are missing: layer2.0.conv1.weight, "),
         (foreign(&other, 0.0), "resnet20", 10, "6 tensors are of no layer of the model: fc1.bias"),
         (foreign(&whole, f32::NAN), "resnet20", 10, "conv1.weight holds a value that is no finite"),
+        (foreign(&turned, -0.5), "resnet20", 10, "bn1.running_var holds a variance below 0"),
+        (foreign(&turned, f32::INFINITY), "resnet20", 10, "bn1.running_var holds a value that is"),
         (foreign(&whole, 0.0), "resnet49", 10, "there is no model `resnet49`"),
     ] {
         let text = import_of(&bytes, model, classes).unwrap_err();

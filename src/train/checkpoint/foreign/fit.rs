@@ -73,10 +73,13 @@ pub fn fit(
             TensorKind::Statistic => &mut statistics,
             TensorKind::Weight | TensorKind::Bias => &mut parameters,
         };
-        let word = tensor.element.name();
+        let (word, values) = (tensor.element.name(), &mut flat[spec.range()]);
         tensor
-            .read(&mut flat[spec.range()])
+            .read(values)
             .ok_or_else(|| TensorError::Type { name: spec.name.clone(), found: word.to_owned() })?;
+        if let Some(wrong) = spec.unsound(values) {
+            return Err(TensorError::Refused(format!("{} holds {wrong}", spec.name.shown())));
+        }
         if tensor.element != Element::F32 {
             *converted.entry(word).or_default() += 1;
         }
