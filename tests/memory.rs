@@ -9,7 +9,7 @@ use kintsugi::config::{BadImage, Crop, Data, DataFormat, Look};
 use kintsugi::data::jpeg::{Form, encode};
 use kintsugi::data::loader::{Loader, LoaderOptions, Threads};
 use kintsugi::data::sampler::Order;
-use kintsugi::data::{Split, open, photograph};
+use kintsugi::data::{Normalization, Split, open, photograph};
 
 const PICTURES: u64 = 60;
 const SEED: u64 = 3;
@@ -35,6 +35,7 @@ fn loader(folder: &Path, threads: usize) -> Loader {
         channels: 3,
         augment: true,
         look: Look { crop, ..Look::default() },
+        normalization: Normalization::IMAGENET,
         seed: SEED,
         bad_image: BadImage::Fatal,
     };

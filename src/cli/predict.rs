@@ -8,7 +8,6 @@ use clap::ArgAction;
 use serde::Serialize;
 
 use crate::config::Shown;
-use crate::data::Normalization;
 use crate::data::viewer::Viewer;
 use crate::lab::trained::scores::best;
 use crate::lab::trained::{Trained, TrainedError};
@@ -67,8 +66,7 @@ pub fn run(args: &Args) -> ExitCode {
         Ok(trained) => trained,
         Err(error) => return refused(&error),
     };
-    let constants = Normalization::of(trained.config.data.format);
-    let viewer = Viewer::new(&trained.view(), constants);
+    let viewer = Viewer::new(&trained.view());
     let mut asked = Asked { trained, viewer, top: args.top, json: args.json, failed: 0 };
     for files in args.images.chunks(BATCH) {
         if let Err(error) = asked.about(files) {

@@ -1,9 +1,9 @@
 //! What a well-formed configuration must also be: possible, and within what this version does.
 
-use super::error::ConfigError;
+use super::error::{ConfigError, refuse};
 use super::{
-    Config, CropKind, Data, DataFormat, ExchangeKind, FaultKind, Limit, Model, PlannedFault, Point,
-    Rung, Shown, Validation, Who,
+    Config, Data, DataFormat, ExchangeKind, FaultKind, Limit, Model, PlannedFault, Point, Rung,
+    Shown, Validation, Who, pictures,
 };
 
 /// Each spare is a process that looks around a hundred times a second.
@@ -19,7 +19,7 @@ pub fn resolve_owners(config: &Config) -> u32 {
 pub fn check(config: &Config) -> Result<(), ConfigError> {
     check_sizes(config)?;
     check_shares(&config.data)?;
-    check_look(&config.data)?;
+    pictures::check(&config.data)?;
     check_soft_targets(config)?;
     check_owners(config)?;
     check_init_hash(&config.model)?;
@@ -28,14 +28,6 @@ pub fn check(config: &Config) -> Result<(), ConfigError> {
     check_recovery(config)?;
     check_faults(config)?;
     check_supported(config)
-}
-
-fn refuse(
-    key: &str,
-    value: impl std::fmt::Display,
-    reason: impl Into<String>,
-) -> Result<(), ConfigError> {
-    Err(ConfigError::Refused { key: key.into(), value: value.to_string(), reason: reason.into() })
 }
 
 /// Most of each that any machine is known to have, or any set to need: beyond lies a slip of the
@@ -48,8 +40,6 @@ mod most {
     pub const BATCH: u64 = 1 << 24;
     pub const STEPS: u64 = 1 << 50;
     pub const EPOCHS: u64 = 1 << 30;
-    /// Pixels: what a decoder reads.
-    pub const SIDE: u64 = 16_384;
     pub const CLASSES: u64 = 1 << 20;
     pub const PREFETCH: u64 = 1024;
     pub const BUCKET_BYTES: u64 = 1 << 40;
@@ -73,65 +63,9 @@ fn check_init_hash(model: &Model) -> Result<(), ConfigError> {
     }
 }
 
-/// The widest width / height of a random crop, either way.
-const CROP_RATIO_MAX: f64 = 100.0;
-/// Factors of 1 + this turn nearly every picture black and white.
-const JITTER_MAX: f64 = 100.0;
 /// Shapes of a beta distribution: below, nearly every share is 0 or 1; above, 1/2.
 const ALPHA_MIN: f64 = 0.001;
 const ALPHA_MAX: f64 = 1000.0;
-
-/// The keys of how pictures are looked at, each within its range and none without effect.
-fn check_look(data: &Data) -> Result<(), ConfigError> {
-    let drawn = [
-        ("data.crop", data.crop.map(|kind| format!("{kind:?}").to_lowercase())),
-        ("data.flip", data.flip.map(|flip| flip.to_string())),
-        ("data.color_jitter", data.color_jitter.map(|jitter| format!("{jitter:?}"))),
-    ];
-    for (key, value) in drawn {
-        if let (Some(value), false) = (value, data.augment) {
-            let reason = "data.augment = false shows the middle square: leave one of the keys out";
-            return refuse(key, value, reason);
-        }
-    }
-    check_crop(data)?;
-    if data.scaled_decoding == Some(true)
-        && !matches!(data.format, DataFormat::ImageFolder | DataFormat::Tar)
-    {
-        let reason = "it is of JPEGs, which image_folder and tar hold: leave it out";
-        return refuse("data.scaled_decoding", true, reason);
-    }
-    if let Some(resize) = data.resize
-        && !(u64::from(data.image_size)..=most::SIDE).contains(&resize.into())
-    {
-        let reason = format!(
-            "the middle {} pixels (data.image_size) of the resized picture are looked at: write {} \
-             to {}",
-            data.image_size,
-            data.image_size,
-            most::SIDE
-        );
-        return refuse("data.resize", resize, reason);
-    }
-    if let Some(flip) = data.flip
-        && !(0.0..=1.0).contains(&flip)
-    {
-        return refuse("data.flip", flip, "it is a probability: write a number from 0 to 1");
-    }
-    let jitter = data.color_jitter.unwrap_or_default();
-    for (name, value, largest) in [
-        ("brightness", jitter.brightness, JITTER_MAX),
-        ("contrast", jitter.contrast, JITTER_MAX),
-        ("saturation", jitter.saturation, JITTER_MAX),
-        ("hue", jitter.hue, 0.5),
-    ] {
-        if !(0.0..=largest).contains(&value) {
-            let reason = format!("write a number from 0 (no change) to {largest}");
-            return refuse(&format!("data.color_jitter.{name}"), value, reason);
-        }
-    }
-    Ok(())
-}
 
 /// The keys that spread a sample's label over several classes.
 fn check_soft_targets(config: &Config) -> Result<(), ConfigError> {
@@ -154,25 +88,6 @@ fn check_soft_targets(config: &Config) -> Result<(), ConfigError> {
     {
         let reason = "it is a share of each label: write a number from 0 to below 1";
         return refuse("train.label_smoothing", smoothing, reason);
-    }
-    Ok(())
-}
-
-/// The ranges of random crops.
-fn check_crop(data: &Data) -> Result<(), ConfigError> {
-    for (key, ends, least, most) in [
-        ("data.crop_scale", data.crop_scale, f64::MIN_POSITIVE, 1.0),
-        ("data.crop_ratio", data.crop_ratio, 1.0 / CROP_RATIO_MAX, CROP_RATIO_MAX),
-    ] {
-        let Some([low, high]) = ends else { continue };
-        let shown = format!("[{low}, {high}]");
-        if data.crop != Some(CropKind::Random) {
-            return refuse(key, shown, "it is of random crops: write data.crop = \"random\" too");
-        }
-        if !(low >= least && low <= high && high <= most) {
-            let range = if key == "data.crop_scale" { "above 0, to 1" } else { "from 0.01 to 100" };
-            return refuse(key, shown, format!("write the least and the largest, both {range}"));
-        }
     }
     Ok(())
 }
@@ -211,7 +126,7 @@ fn check_sizes(config: &Config) -> Result<(), ConfigError> {
         ("train.bucket", train.bucket.0, 1, most::BUCKET_BYTES),
         ("train.epochs", train.epochs.unwrap_or(1), 1, most::EPOCHS),
         ("train.steps", train.steps.unwrap_or(1), 1, most::STEPS),
-        ("data.image_size", data.image_size.into(), 1, most::SIDE),
+        ("data.image_size", data.image_size.into(), 1, pictures::SIDE_MAX),
         ("data.prefetch", data.prefetch.into(), 0, most::PREFETCH),
         ("data.decode_threads", data.decode_threads.into(), 0, most::THREADS),
         ("data.synthetic_samples", data.synthetic_samples, 1, most::SAMPLES),

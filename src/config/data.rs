@@ -86,7 +86,7 @@ pub struct Data {
     pub synthetic_classes: u32,
     /// Random crop (padding by an eighth of the size) and horizontal flip.
     pub augment: bool,
-    /// Another crop than the shifted square. This key and the six below have no value by default,
+    /// Another crop than the shifted square. This key and the eight below have no value by default,
     /// so that a run without them keeps its fingerprint and its folder.
     pub crop: Option<CropKind>,
     /// Of random crops: least and largest share of the area; unset = 0.08 and 1.
@@ -103,6 +103,11 @@ pub struct Data {
     /// JPEGs are decoded at a half, a quarter or an eighth of their size where the view stays at
     /// least as large as what the model sees; unset = no.
     pub scaled_decoding: Option<bool>,
+    /// Of red, green and blue: what is subtracted from a level (0 to 1); unset = what is usual for
+    /// the format.
+    pub mean: Option<[f64; 3]>,
+    /// What the difference is divided by.
+    pub deviation: Option<[f64; 3]>,
     /// Pictures of a micro-batch are blended in pairs, with a share drawn from Beta(this, this);
     /// unset: they are not. Has no value by default, as the keys above; so has the next one.
     pub mixup_alpha: Option<f64>,
@@ -149,6 +154,8 @@ impl Default for Data {
             flip: None,
             color_jitter: None,
             scaled_decoding: None,
+            mean: None,
+            deviation: None,
             mixup_alpha: None,
             cutmix_alpha: None,
             decode_threads: 0,

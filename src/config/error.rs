@@ -68,6 +68,15 @@ pub enum ConfigError {
     },
 }
 
+/// Refuses a key with its value and what to write instead.
+pub(super) fn refuse(
+    key: &str,
+    value: impl std::fmt::Display,
+    reason: impl Into<String>,
+) -> Result<(), ConfigError> {
+    Err(ConfigError::Refused { key: key.into(), value: value.to_string(), reason: reason.into() })
+}
+
 impl ConfigError {
     /// The refusal of a value that the schema names and this version cannot do; `instead` is what
     /// to write.

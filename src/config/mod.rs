@@ -1,6 +1,6 @@
 //! What was typed -> what it means. The schema lives here; `parse` reads TOML and overrides and
 //! refuses with the key, the value and what to write instead (`keys`: which exist, `check`: which
-//! values make sense); `identity` says when two configurations are the same run; `units` reads
+//! values make sense, `pictures`: those of how pictures are looked at); `identity` says when two configurations are the same run; `units` reads
 //! durations and sizes; `seed` says what `run.seed` means, `variates` draws from it with the
 //! functions of `exact`; `shown` makes names fit for a terminal; `paths` makes them absolute;
 //! `point` says where a rank is; `data` has the schema of the data plane, `update` that of
@@ -21,6 +21,7 @@ mod keys;
 mod look;
 pub mod parse;
 pub mod paths;
+mod pictures;
 mod point;
 pub mod seed;
 mod shown;

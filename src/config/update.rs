@@ -4,7 +4,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::error::ConfigError;
+use super::error::{ConfigError, refuse};
 
 /// `optimizer.name`
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -150,14 +150,6 @@ impl Default for Schedule {
 
 /// The highest `schedule.power`: beyond, nearly nothing is left after a tenth of the run.
 const POWER_MAX: u32 = 8;
-
-fn refuse(
-    key: &str,
-    value: impl std::fmt::Display,
-    reason: impl Into<String>,
-) -> Result<(), ConfigError> {
-    Err(ConfigError::Refused { key: key.into(), value: value.to_string(), reason: reason.into() })
-}
 
 /// A number, whether it may be written, and what may.
 type Ranged<'a> = (&'a str, f64, bool, &'a str);

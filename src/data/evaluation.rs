@@ -5,10 +5,10 @@ use std::sync::OnceLock;
 
 use super::decoder::Decoder;
 use super::loader::LoaderOptions;
-use super::prepare::{Bench, Recipe, View};
+use super::prepare::{Bench, View};
 use super::sampler::mix;
 use super::set::DataSet;
-use super::{Batch, DataError, Normalization};
+use super::{Batch, DataError};
 
 /// One cached sample: its resized bytes, or nothing when it is bad and skipped.
 type Kept = OnceLock<Option<Box<[u8]>>>;
@@ -20,16 +20,11 @@ pub struct Evaluation {
     kept: Vec<Kept>,
 }
 
-/// What a sample goes through.
-pub(super) fn recipe(options: &LoaderOptions, constants: Normalization) -> Recipe {
-    Recipe::new(options.image_size, options.channels, options.seed, constants).looking(options.look)
-}
-
 impl Evaluation {
     /// Keeps the first samples that fit into `cache_bytes`, 0 = none.
     pub fn new(set: DataSet, options: &LoaderOptions, cache_bytes: u64) -> Self {
         let source = &set.source;
-        let recipe = recipe(options, source.normalization());
+        let recipe = options.recipe();
         let area = u64::from(options.image_size) * u64::from(options.image_size);
         let each = area * u64::from(source.channels()) + size_of::<Kept>() as u64;
         let fit = (cache_bytes / each).min(source.len());

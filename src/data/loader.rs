@@ -20,7 +20,7 @@ use super::queue::Queue;
 use super::sampler::{Order, mix};
 use super::slot::{Chunk, Filled, Ticket};
 use super::supply::Supply;
-use super::{Batch, DataError};
+use super::{Batch, DataError, Normalization};
 
 /// How samples are loaded.
 #[derive(Debug, Clone, PartialEq)]
@@ -37,10 +37,20 @@ pub struct LoaderOptions {
     pub augment: bool,
     /// How pictures are looked at.
     pub look: Look,
+    /// What their levels become.
+    pub normalization: Normalization,
     /// `run.seed`.
     pub seed: u64,
     /// Skip bad images or end the run.
     pub bad_image: BadImage,
+}
+
+impl LoaderOptions {
+    /// What a sample goes through.
+    pub(super) fn recipe(&self) -> Recipe {
+        Recipe::new(self.image_size, self.channels, self.seed, self.normalization)
+            .looking(self.look)
+    }
 }
 
 /// Longest that `take` waits for another thread's decoding.
@@ -85,9 +95,7 @@ impl Loader {
     pub fn new(supply: impl Into<Supply>, order: Order, options: LoaderOptions) -> Loader {
         let supply = supply.into();
         let set = supply.set.clone();
-        let constants = set.source.normalization();
-        let recipe = Recipe::new(options.image_size, options.channels, options.seed, constants)
-            .looking(options.look);
+        let recipe = options.recipe();
         let each = recipe.values();
         let shared = Arc::new(Shared {
             supply,
@@ -340,6 +348,7 @@ mod tests {
                 channels: 3,
                 augment: true,
                 look: config.data.look(),
+                normalization: Normalization::of(&config.data),
                 seed: 1,
                 bad_image: BadImage::Fatal,
             };

@@ -1,11 +1,12 @@
 //! From files to micro-batches: where samples lie and how they decode (`source`), what brings
 //! their bytes (`store`), their order (`sampler`), and what decodes them ahead (`loader`).
 
+use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 pub use shrink::Shrink;
 
-use crate::config::DataFormat;
+use crate::config::{Data, DataFormat};
 use crate::observe::refusal::Meaning;
 
 pub mod bad_images;
@@ -70,7 +71,7 @@ impl From<store::FetchError> for DataError {
 }
 
 /// Per channel: what is subtracted from a level (0..1), and what the difference is divided by.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Normalization {
     /// Of red, green, blue; grey sets have it three times.
     pub mean: [f32; 3],
@@ -91,14 +92,36 @@ impl Normalization {
     /// MNIST's training set.
     pub const MNIST: Self = Self { mean: [0.1307; 3], deviation: [0.3081; 3] };
 
-    /// Those of sets of this format.
-    pub fn of(format: DataFormat) -> Self {
-        match format {
+    /// Those in force: `data.mean` and `data.deviation`, else what is usual for the format.
+    pub fn of(data: &Data) -> Self {
+        let usual = match data.format {
             DataFormat::Cifar10 => Self::CIFAR10,
             DataFormat::Cifar100 => Self::CIFAR100,
             DataFormat::Mnist => Self::MNIST,
             DataFormat::ImageFolder | DataFormat::Tar | DataFormat::Synthetic => Self::IMAGENET,
+        };
+        let asked = |numbers: [f64; 3]| numbers.map(|number| number as f32);
+        Self {
+            mean: data.mean.map_or(usual.mean, asked),
+            deviation: data.deviation.map_or(usual.deviation, asked),
         }
+    }
+
+    /// Those in force, where somebody asked for others than the format's.
+    pub fn asked(data: &Data) -> Option<Self> {
+        (data.mean.is_some() || data.deviation.is_some()).then(|| Self::of(data))
+    }
+
+    /// As files say it of themselves: names and texts.
+    pub fn texts(&self) -> [(&'static str, String); 2] {
+        let text = |numbers: [f32; 3]| serde_json::to_string(&numbers).expect("numbers are JSON");
+        [("mean", text(self.mean)), ("deviation", text(self.deviation))]
+    }
+
+    /// What such texts say.
+    pub fn from_texts<'a>(text: impl Fn(&str) -> Option<&'a String>) -> Option<Self> {
+        let numbers = |key| serde_json::from_str(text(key)?).ok();
+        Some(Self { mean: numbers("mean")?, deviation: numbers("deviation")? })
     }
 }
 

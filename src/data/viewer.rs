@@ -2,8 +2,6 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use super::Normalization;
-use super::evaluation::recipe;
 use super::loader::LoaderOptions;
 use super::prepare::{Bench, Recipe, View};
 use super::source::Wanted;
@@ -16,9 +14,9 @@ pub struct Viewer {
 }
 
 impl Viewer {
-    /// Pictures as of a set with these constants.
-    pub fn new(options: &LoaderOptions, constants: Normalization) -> Self {
-        Self { recipe: recipe(options, constants), bench: Bench::default() }
+    /// Pictures as evaluation looks at them.
+    pub fn new(options: &LoaderOptions) -> Self {
+        Self { recipe: options.recipe(), bench: Bench::default() }
     }
 
     /// Appends the normalised `[channels, size, size]` values of a picture, from the bytes of its

@@ -3,6 +3,9 @@
 use std::path::{Path, PathBuf};
 
 use kintsugi::config::{ColorJitter, Config, ConfigError, Crop, parse};
+use kintsugi::data::Normalization;
+
+const IMAGENET: Normalization = Normalization::IMAGENET;
 
 /// A file that is removed with its folder.
 fn file(text: &str) -> (tempfile::TempDir, PathBuf) {
@@ -172,6 +175,25 @@ fn looks_keep_to_their_ranges() {
     assert_eq!((look.resize, look.flip), (Some(256), 0.0));
     let jitter = ColorJitter { hue: 0.5, contrast: 0.4, ..ColorJitter::default() };
     assert_eq!(look.jitter, jitter);
+}
+
+#[test]
+fn means_and_deviations_are_of_levels_from_0_to_1() {
+    for mean in ["[123.675, 116.28, 103.53]", "[-0.1, 0.5, 0.5]", "[nan, 0.5, 0.5]"] {
+        let asked = format!("data.mean={mean}");
+        refused(GOOD, &[&asked], &["data.mean", "levels go from 0 to 1", "each from 0 to 1"]);
+    }
+    for deviation in ["[0.0, 0.5, 0.5]", "[58.395, 57.12, 57.375]"] {
+        let asked = format!("data.deviation={deviation}");
+        refused(GOOD, &[&asked], &["data.deviation", "each above 0, to 1"]);
+    }
+    refused(GOOD, &["data.mean=0.5"], &["data.mean = 0.5", "[0.485, 0.456, 0.406]"]);
+    refused(GOOD, &["data.mean=[0.5, 0.5]"], &["data.mean"]);
+    let grey = ["data.format=mnist", "data.mean=[0.1, 0.2, 0.1]"];
+    refused(GOOD, &grey, &["data.mean", "grey", "three times"]);
+    let config = load(GOOD, &["data.deviation=[0.5, 0.25, 1]"]).expect("within their ranges");
+    let found = Normalization::of(&config.data);
+    assert_eq!((found.mean, found.deviation), (IMAGENET.mean, [0.5, 0.25, 1.0]));
 }
 
 #[test]

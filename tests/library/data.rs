@@ -18,7 +18,7 @@ use kintsugi::data::source::Source;
 use kintsugi::data::store::Location;
 use kintsugi::data::store::memory::MemoryStore;
 use kintsugi::data::synth::{self, SynthOptions};
-use kintsugi::data::{Batch, DataError, Image, Split};
+use kintsugi::data::{Batch, DataError, Image, Normalization, Split};
 
 mod folders;
 mod looks;
@@ -32,6 +32,7 @@ fn options(threads: usize, prefetch: usize) -> LoaderOptions {
         channels: 3,
         augment: true,
         look: Look::default(),
+        normalization: Normalization::IMAGENET,
         seed: 5,
         bad_image: BadImage::Skip,
     }

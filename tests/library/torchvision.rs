@@ -65,6 +65,7 @@ fn options(data: &Data) -> LoaderOptions {
         channels: 3,
         augment: true,
         look: data.look(),
+        normalization: Normalization::of(data),
         seed: SEED,
         bad_image: BadImage::Fatal,
     }

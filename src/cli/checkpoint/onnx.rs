@@ -26,15 +26,21 @@ pub fn bytes(path: &Path, root: &Path, snapshot: &Snapshot) -> Result<Vec<u8>, S
     let layout = layout::of(&graph);
     let Weights { parameters, statistics, .. } =
         weights::weights_for(path, snapshot, &layout).map_err(|error| error.to_string())?;
+    let normalization = match &config {
+        Some(config) => Some(Normalization::of(&config.data)),
+        None => snapshot.normalization,
+    };
+    let about: Vec<_> = normalization.iter().flat_map(Normalization::texts).collect();
     let trained = Trained {
         graph: &graph,
         layout: &layout,
         parameters: &parameters,
         statistics: &statistics,
         classes: &snapshot.classes,
+        about: &about,
     };
     let bytes = export(&trained).map_err(|error| error.to_string())?;
-    say!("{}", about_pictures(config.as_ref()));
+    say!("{}", about_pictures(normalization));
     Ok(bytes)
 }
 
@@ -48,16 +54,15 @@ fn configuration(root: &Path) -> Result<Option<Config>, String> {
 }
 
 /// The file holds the model alone.
-fn about_pictures(config: Option<&Config>) -> String {
-    let Some(config) = config else {
+fn about_pictures(normalization: Option<Normalization>) -> String {
+    let Some(Normalization { mean, deviation }) = normalization else {
         return format!(
             "its input {} takes pictures normalised as in training, which is not in the file",
             IMAGE.shown()
         );
     };
-    let Normalization { mean, deviation } = Normalization::of(config.data.format);
     format!(
-        "normalising is not in the file: {IMAGE} = (level / 255 - mean) / deviation, with mean \
-         {mean:?}, deviation {deviation:?} of red, green, blue"
+        "the model does not normalise: {IMAGE} = (level / 255 - mean) / deviation, with mean \
+         {mean:?}, deviation {deviation:?} of red, green, blue, as the file's metadata says"
     )
 }

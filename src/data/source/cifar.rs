@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use crate::config::Shown;
 use crate::data::pickle::Pickle;
 use crate::data::store::{FILE_BYTES_MAX, FetchError, Store};
-use crate::data::{DataError, Normalization, Split};
+use crate::data::{DataError, Split};
 
 use super::array::{Elements, array};
 use super::packed::{Format, Packed, Part, all, first_file, index, is_file, wrong};
@@ -115,17 +115,8 @@ pub fn open(
         (false, _) => Version::Binary,
     };
     let pixels = if version == Version::Python { 0 } else { kind.label_bytes() };
-    let format = Format {
-        height: 32,
-        width: 32,
-        channels: 3,
-        record: pixels + PICTURE_BYTES,
-        pixels,
-        normalization: match kind {
-            Cifar::Ten => Normalization::CIFAR10,
-            Cifar::Hundred => Normalization::CIFAR100,
-        },
-    };
+    let record = pixels + PICTURE_BYTES;
+    let format = Format { height: 32, width: 32, channels: 3, record, pixels };
     let (names, doubt) = class_names(store, &files[0], version, kind)?;
     let remarks = uneven(&parts, split).into_iter().chain(doubt).collect();
     Packed::new(format, parts, names, remarks)

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use flate2::read::GzDecoder;
 
 use crate::data::store::Store;
-use crate::data::{DataError, Normalization, Split};
+use crate::data::{DataError, Split};
 
 use super::packed::{Format, Packed, Part, all, first_file, index, is_file, length, start, wrong};
 
@@ -46,14 +46,7 @@ pub fn open(store: &dyn Store, path: &Path, split: Split) -> Result<Packed, Data
         return Err(wrong(&images, text));
     }
     let labels = labels(store, &beside, count)?;
-    let format = Format {
-        height,
-        width,
-        channels: 1,
-        record: pixels,
-        pixels: 0,
-        normalization: Normalization::MNIST,
-    };
+    let format = Format { height, width, channels: 1, record: pixels, pixels: 0 };
     let names = (0..classes(&images)).map(|i| i.to_string()).collect();
     let part = Part { path: images, header: IMAGES_HEADER, labels, held };
     Packed::new(format, vec![part], names, Vec::new())

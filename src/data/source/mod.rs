@@ -2,7 +2,7 @@
 
 use super::jpeg::Scratch;
 use super::store::Location;
-use super::{Area, Cut, Image, Normalization};
+use super::{Area, Cut, Image};
 
 mod array;
 pub mod cifar;
@@ -60,9 +60,5 @@ pub trait Source: Send + Sync {
     /// console.
     fn remarks(&self) -> &[String] {
         &[]
-    }
-    /// The constants usual for this format.
-    fn normalization(&self) -> Normalization {
-        Normalization::IMAGENET
     }
 }

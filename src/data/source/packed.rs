@@ -8,7 +8,7 @@ use xxhash_rust::xxh3::Xxh3;
 
 use crate::config::Shown;
 use crate::data::store::{FetchError, Kind, Location, Store};
-use crate::data::{DataError, Image, Normalization};
+use crate::data::{DataError, Image};
 use crate::observe::refusal::Meaning;
 
 use super::Source;
@@ -23,7 +23,6 @@ pub(super) struct Format {
     pub record: u64,
     /// Bytes of a record before its pixels.
     pub pixels: u64,
-    pub normalization: Normalization,
 }
 
 /// One file's samples.
@@ -210,10 +209,6 @@ impl Source for Packed {
 
     fn remarks(&self) -> &[String] {
         &self.remarks
-    }
-
-    fn normalization(&self) -> Normalization {
-        self.format.normalization
     }
 }
 

@@ -7,7 +7,7 @@ use xxhash_rust::xxh3::{Xxh3, xxh3_64};
 
 use crate::config::Share;
 use crate::data::store::Location;
-use crate::data::{Cut, DataError, Image, Normalization, Split};
+use crate::data::{Cut, DataError, Image, Split};
 
 use super::{Source, Wanted};
 
@@ -136,10 +136,6 @@ impl Source for Part {
 
     fn remarks(&self) -> &[String] {
         &self.remarks
-    }
-
-    fn normalization(&self) -> Normalization {
-        self.whole.normalization()
     }
 }
 

@@ -14,7 +14,7 @@ use crate::config::{BadImage, CropKind, Data, DataFormat, Shown};
 use crate::data::jpeg::{Form, encode};
 use crate::data::loader::{Loader, LoaderOptions, Threads};
 use crate::data::sampler::Order;
-use crate::data::{Split, open, photograph};
+use crate::data::{Normalization, Split, open, photograph};
 
 /// What to measure.
 #[derive(Debug, Clone)]
@@ -149,6 +149,7 @@ impl Ours {
             channels: 3,
             augment: true,
             look: data.look(),
+            normalization: Normalization::of(&data),
             seed: 0,
             bad_image: BadImage::Fatal,
         };

@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use thiserror::Error;
 
 use crate::config::{Config, ConfigError, Shown, parse};
-use crate::data::DataError;
 use crate::data::loader::{LoaderOptions, Threads};
+use crate::data::{DataError, Normalization};
 use crate::engine::{self, Compute, EngineError, Flat};
 use crate::model::{catalogue, layout};
 use crate::observe::refusal::{if_there, insist};
@@ -98,6 +98,7 @@ impl Trained {
             channels: channels as u32,
             augment: false,
             look: self.config.data.look(),
+            normalization: Normalization::of(&self.config.data),
             seed: self.config.run.seed,
             bad_image: self.config.data.bad_image,
         }

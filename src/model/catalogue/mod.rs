@@ -100,6 +100,12 @@ pub fn build(name: &str, image: Shape, classes: usize, width: f64) -> Result<Gra
     Ok(graph)
 }
 
+/// Mean and deviation of the pictures that torchvision's published weights of a model were trained
+/// with, where they are not ImageNet's (its `transform_input`).
+pub fn published_with(name: &str) -> Option<[[f32; 3]; 2]> {
+    (name == "googlenet").then_some([[0.5; 3]; 2])
+}
+
 /// Whether `width` applies to the model.
 pub fn scales(name: &str) -> bool {
     matches!(name, "mlp" | "cnn11")

@@ -37,6 +37,8 @@ pub struct Trained<'a> {
     pub statistics: &'a [f32],
     /// In label order.
     pub classes: &'a [String],
+    /// Names and texts that the file says of itself besides.
+    pub about: &'a [(&'static str, String)],
 }
 
 /// The bytes of the file.
@@ -83,8 +85,11 @@ pub fn export(trained: &Trained<'_>) -> Result<Vec<u8>, OnnxError> {
         .text(2, "kintsugi")
         .text(3, env!("CARGO_PKG_VERSION"))
         .within(7, &message)
-        .within(8, &Message::default().integer(2, OPSET))
-        .within(14, &Message::default().text(1, "classes").text(2, &classes));
+        .within(8, &Message::default().integer(2, OPSET));
+    let texts = [("classes", classes)];
+    let model = texts.iter().chain(trained.about).fold(model, |model, (key, text)| {
+        model.within(14, &Message::default().text(1, key).text(2, text))
+    });
     match model.0.len() {
         0..=FILE_BYTES_MAX => Ok(model.0),
         _ => Err(too_large),

@@ -31,6 +31,7 @@ fn written(name: &str, side: usize) -> (Graph, Layout, Vec<f32>, Vec<u8>) {
         parameters: parameters_of,
         statistics: statistics_of,
         classes: &classes,
+        about: &[],
     };
     let file = export(&trained).expect("has operators");
     (graph, layout, parameters, file)
@@ -75,8 +76,8 @@ fn every_layer_of_the_catalogue_has_operators() {
         let zeros = vec![0.0; layout.parameters.max(layout.statistics)];
         let (parameters, statistics) = (&zeros[..layout.parameters], &zeros[..layout.statistics]);
         let classes = ["a".to_owned(), "b".to_owned()];
-        let trained =
-            Trained { graph: &graph, layout: &layout, parameters, statistics, classes: &classes };
+        let (graph, layout, classes, about) = (&graph, &layout, &classes, &[]);
+        let trained = Trained { graph, layout, parameters, statistics, classes, about };
         let file = export(&trained).unwrap_or_else(|error| panic!("{name}: {error}"));
         assert!(Model::read(&file).expect("is whole").nodes.len() > 5, "{name}");
     }

@@ -4,6 +4,7 @@
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::{Xxh3, xxh3_128};
 
+use crate::data::Normalization;
 use crate::model::Shape;
 use crate::train::checkpoint::{CheckpointError, Snapshot, TrainState};
 use crate::train::compute::fixed_point::Grid;
@@ -32,7 +33,7 @@ pub struct FileEntry {
 }
 
 /// The whole.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[allow(missing_docs)]
 pub struct Manifest {
     pub format: u32,
@@ -56,6 +57,9 @@ pub struct Manifest {
     pub model: String,
     pub input: Shape,
     pub classes: Vec<String>,
+    /// Absent where it is what is usual for the set's format.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub normalization: Option<Normalization>,
     /// Hexadecimal, as `data_fingerprint`.
     pub config_fingerprint: String,
     pub data_fingerprint: String,
@@ -107,6 +111,7 @@ impl Manifest {
             model: snapshot.model_name.clone(),
             input: snapshot.input,
             classes: snapshot.classes.clone(),
+            normalization: snapshot.normalization,
             config_fingerprint: hex(state.config_fingerprint),
             data_fingerprint: hex(state.data_fingerprint),
             files,

@@ -12,6 +12,7 @@ use std::sync::Arc;
 use thiserror::Error;
 
 use crate::cluster::resident::{Shape, SlotView};
+use crate::data::Normalization;
 use crate::model::{Layout, TensorKind};
 use crate::observe::refusal::Meaning;
 use crate::train::state::parts::{PARAMETERS, STATISTICS};
@@ -47,6 +48,8 @@ pub struct Snapshot {
     pub classes: Vec<String>,
     /// One input sample.
     pub input: crate::model::Shape,
+    /// As of `About`.
+    pub normalization: Option<Normalization>,
     /// Trained elements.
     pub parameters: Vec<f32>,
     /// Running statistics.

@@ -8,6 +8,7 @@ use std::io;
 use std::path::Path;
 
 use crate::config::Shown;
+use crate::data::Normalization;
 use crate::observe::clock::Clock;
 use crate::observe::notice::act_on;
 use crate::observe::storage::Storage;
@@ -138,7 +139,8 @@ pub fn about(snapshot: &Snapshot) -> BTreeMap<String, String> {
         ("classes", classes),
         ("step", step),
     ];
-    texts.into_iter().map(|(key, text)| (key.to_string(), text)).collect()
+    let normalization = snapshot.normalization.iter().flat_map(Normalization::texts);
+    texts.into_iter().chain(normalization).map(|(key, text)| (key.to_string(), text)).collect()
 }
 
 /// Moves a verified folder to its name. One of the same step (written by an earlier attempt) steps

@@ -1,6 +1,7 @@
 //! Weights in and out: a checkpoint as one safetensors file with torchvision's names, and the
 //! reverse. Also where `model.init`, evaluation and prediction get their weights.
 
+use std::collections::BTreeMap;
 use std::fs::FileType;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -9,6 +10,7 @@ use thiserror::Error;
 use xxhash_rust::xxh3::xxh3_128;
 
 use crate::config::{self, Shown};
+use crate::data::Normalization;
 use crate::model::spec::ModelError;
 use crate::model::{Graph, Layout, Shape, catalogue, layout};
 use crate::observe::refusal::{if_there, insist};
@@ -150,18 +152,45 @@ pub fn import(path: &Path, bytes: &[u8], given: Given) -> Result<Imported, Weigh
     };
     let layout = layout::of(&graph);
     let fitted = fit(&file, &graph, &layout, IMPORT_SEED).map_err(wrap)?;
-    let Fitted { parameters, statistics, remarks } = fitted;
+    let Fitted { parameters, statistics, mut remarks, about } = fitted;
+    let normalization = Normalization::from_texts(|key| about.get(key));
+    remarks.extend(other_pictures(&model_name, &about, normalization));
     let snapshot = Snapshot {
         optimizer: vec![(MOMENTUM.to_owned(), vec![0.0; parameters.len()])],
         model_name,
         input,
         classes,
+        normalization,
         layout: layout.into(),
         parameters,
         statistics,
         state: TrainState { exact: true, ..TrainState::default() },
     };
     Ok(Imported { snapshot, remarks })
+}
+
+/// What the weights of a file were trained on, in words, where it is not `now`: by what the file
+/// says of itself, or by the model's name, since torchvision's files say nothing.
+pub fn other_pictures(
+    model: &str,
+    about: &BTreeMap<String, String>,
+    now: Option<Normalization>,
+) -> Option<String> {
+    let keys = |own: Normalization| {
+        let [(_, mean), (_, deviation)] = own.texts();
+        (Some(own) != now).then(|| format!("data.mean={mean} data.deviation={deviation}"))
+    };
+    if let Some(own) = Normalization::from_texts(|key| about.get(key)) {
+        return keys(own).map(|keys| format!("it was trained with {keys}"));
+    }
+    let [mean, deviation] =
+        catalogue::published_with(model).filter(|_| !about.contains_key("model"))?;
+    keys(Normalization { mean, deviation }).map(|keys| {
+        format!(
+            "torchvision's published weights of {model} were trained with {keys}, which their file \
+             does not say: if these are they, set both"
+        )
+    })
 }
 
 /// By what the file's layers are wider than those of `whole`, as its widest one says; the last

@@ -156,6 +156,7 @@ impl Ticket {
             model_name: about.model_name.clone(),
             classes: about.classes.clone(),
             input: about.input,
+            normalization: about.normalization,
             parameters,
             statistics,
             optimizer,

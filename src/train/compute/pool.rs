@@ -197,10 +197,10 @@ mod tests {
     use crate::cluster::faults::Injector;
     use crate::cluster::resident::Slots;
     use crate::config::Config;
-    use crate::data::Split;
     use crate::data::loader::{Loader, LoaderOptions, Threads};
     use crate::data::open::open;
     use crate::data::sampler::Order;
+    use crate::data::{Normalization, Split};
     use crate::model::{catalogue, layout};
     use crate::train::compute::gradient_sum::GradientSum;
     use crate::train::compute::outage::Outage;
@@ -220,6 +220,7 @@ mod tests {
             channels: 3,
             augment: false,
             look: config.data.look(),
+            normalization: Normalization::of(&config.data),
             seed: 1,
             bad_image: config.data.bad_image,
         };

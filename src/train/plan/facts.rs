@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::config::Every;
+use crate::data::Normalization;
 use crate::data::sampler::Order;
 use crate::model::{Layout, Shape};
 
@@ -18,6 +19,8 @@ pub struct About {
     pub classes: Vec<String>,
     /// One input sample.
     pub input: Shape,
+    /// What pictures are normalised with, where it is not what is usual for the set's format.
+    pub normalization: Option<Normalization>,
 }
 
 /// Constants of the run that its files carry.

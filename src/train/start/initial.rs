@@ -4,6 +4,7 @@
 use std::path::Path;
 
 use crate::config::{Config, Shown};
+use crate::data::Normalization;
 use crate::model::{Graph, Layout};
 
 use crate::train::TrainError;
@@ -35,6 +36,9 @@ pub(in crate::train::start) fn load(
     }
     let fitted = weights::initial_weights((path, &bytes), graph, layout, config.run.seed);
     let mut fitted = fitted.map_err(refuse)?;
+    let now = Some(Normalization::of(&config.data));
+    let pictures = weights::other_pictures(&config.model.name, &fitted.about, now);
+    fitted.remarks.extend(pictures);
     for remark in &mut fitted.remarks {
         *remark = format!("model.init = {}: {remark}", path.shown());
     }

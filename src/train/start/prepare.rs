@@ -1,6 +1,7 @@
 //! From a configuration to a rank that can train: what is read and built before the first step.
 //! Split so that the part that needs no communicator runs beside MPI's own start.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
@@ -20,6 +21,7 @@ use crate::data::sampler::Order;
 use crate::data::set::DataSet;
 use crate::data::staging::porter::Porter;
 use crate::data::supply::Supply;
+use crate::data::{Normalization, Split};
 use crate::engine::Compute;
 use crate::model::{Graph, Layout, catalogue, init, layout};
 use crate::observe::ledger::{self, Entry};
@@ -122,6 +124,7 @@ impl Materials {
             channels: self.train.source.channels(),
             augment: config.data.augment,
             look: config.data.look(),
+            normalization: Normalization::of(&config.data),
             seed: config.run.seed,
             bad_image: config.data.bad_image,
         }
@@ -198,7 +201,6 @@ pub fn prepare_from(
     let (options, workers) = (materials.loader_options(config), materials.workers(config));
     let Materials { train, validation, graph, inline, part, local, porters } = materials;
     let (seed, input, classes) = (config.run.seed, graph.input, train.source.classes().to_vec());
-    let name = &config.model.name;
     let layout = Arc::new(layout::of(&graph));
     let order = Order::of(config, train.source.len())?;
     let mut remarks = train.source.remarks().to_vec();
@@ -206,7 +208,13 @@ pub fn prepare_from(
     let evaluation = validation.map(|set| Evaluation::new(set, &options, EVALUATION_CACHE_BYTES));
     let validation_samples = evaluation.as_ref().map_or(0, Evaluation::len);
     let facts = Facts {
-        about: About { layout: Arc::clone(&layout), model_name: name.to_string(), classes, input },
+        about: About {
+            layout: Arc::clone(&layout),
+            model_name: config.model.name.clone(),
+            classes,
+            input,
+            normalization: Normalization::asked(&config.data),
+        },
         run_id: run_id.to_string(),
         config_fingerprint,
         data_fingerprint: train.source.fingerprint(),
@@ -456,12 +464,13 @@ pub fn scratch(
     config: &Config,
 ) -> Result<Vec<String>, TrainError> {
     let layout = &prepared.layout;
-    let Fitted { parameters, statistics, remarks } = match config.model.found_init() {
+    let Fitted { parameters, statistics, remarks, .. } = match config.model.found_init() {
         Some(path) => initial::load(&path, &prepared.graph, layout, config)?,
         None => Fitted {
             parameters: init::parameters(&prepared.graph, layout, config.run.seed),
             statistics: init::statistics(layout),
             remarks: Vec::new(),
+            about: BTreeMap::new(),
         },
     };
     let shape = parts::shape(layout, config);

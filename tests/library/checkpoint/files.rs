@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use kintsugi::cluster::resident::Slots;
 use kintsugi::config;
+use kintsugi::data::Normalization;
 use kintsugi::model::{catalogue, layout, onnx};
 use kintsugi::observe::storage::FileSystem;
 use kintsugi::train::checkpoint::weights::{Given, Imported};
@@ -253,6 +254,27 @@ fn import_takes_the_whole_model_and_nothing_else() {
     );
     let text = weights::bytes_of(Path::new("/dev/zero")).unwrap_err();
     assert!(text.to_string().contains("it is no file"), "{text}");
+}
+
+#[test]
+fn torchvisions_googlenet_is_told_from_one_that_says_what_it_was_trained_with() {
+    let half = Normalization { mean: [0.5; 3], deviation: [0.5; 3] };
+    let said = |model: &str, texts: &[(&str, &str)], now| {
+        let texts = texts.iter().map(|(key, text)| ((*key).into(), (*text).into())).collect();
+        weights::other_pictures(model, &texts, now).unwrap_or_default()
+    };
+    let keys = "data.mean=[0.5,0.5,0.5] data.deviation=[0.5,0.5,0.5]";
+    let usual = Normalization::IMAGENET;
+    let published = format!("were trained with {keys}, which their file does not say");
+    assert!(said("googlenet", &[("format", "pt")], Some(usual)).contains(&published));
+    assert!(said("googlenet", &[], None).contains(&published), "an import knows of no run");
+    assert_eq!(said("googlenet", &[], Some(half)), "");
+    assert_eq!(said("resnet18", &[], Some(usual)), "");
+    assert_eq!(said("googlenet", &[("model", "googlenet")], Some(usual)), "", "it is our own");
+    let own = half.texts().map(|(key, text)| (key, text));
+    let own = own.each_ref().map(|(key, text)| (*key, text.as_str()));
+    assert_eq!(said("mlp", &own, Some(usual)), format!("it was trained with {keys}"));
+    assert_eq!(said("mlp", &own, Some(half)), "");
 }
 
 #[test]

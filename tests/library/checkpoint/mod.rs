@@ -60,6 +60,7 @@ fn snapshot(step: u64) -> Snapshot {
         model_name: "tiny".into(),
         classes: vec!["cat".into(), "dog, \"big\"".into()],
         input: [3, 8, 8],
+        normalization: None,
         parameters: (0..PARAMETERS).map(|i| value(i, 7)).collect(),
         optimizer: vec![(MOMENTUM.into(), (0..PARAMETERS).map(|i| value(i, 11)).collect())],
         statistics: (0..STATISTICS).map(|i| value(i, 13)).collect(),
@@ -79,7 +80,7 @@ fn snapshot(step: u64) -> Snapshot {
 
 fn about() -> About {
     let Snapshot { layout, model_name, classes, input, .. } = snapshot(0);
-    About { layout, model_name, classes, input }
+    About { layout, model_name, classes, input, normalization: None }
 }
 
 fn expectation() -> Expectation {

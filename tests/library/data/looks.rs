@@ -1,6 +1,7 @@
 //! Crops, resized middles and changed colours through the whole loader.
 
-use kintsugi::config::{ColorJitter, Crop, Look};
+use kintsugi::config::{ColorJitter, Crop, Data, Look};
+use kintsugi::data::Normalization;
 use kintsugi::data::loader::{Loader, LoaderOptions};
 use kintsugi::data::sampler::Order;
 
@@ -26,4 +27,27 @@ fn whatever_is_drawn_of_a_sample_does_not_depend_on_threads() {
         seen.push(plain);
     }
     assert!(seen[0] != seen[1] && seen[1] != seen[2] && seen[0] != seen[2]);
+}
+
+/// torchvision's `GoogLeNet._transform_input`, which its published weights need.
+fn transform_input(channel: usize, value: f32) -> f32 {
+    let Normalization { mean, deviation } = Normalization::IMAGENET;
+    value * (deviation[channel] / 0.5) + (mean[channel] - 0.5) / 0.5
+}
+
+#[test]
+fn a_mean_and_a_deviation_of_a_half_are_what_googlenets_transform_makes_of_imagenets() {
+    let half = Data { mean: Some([0.5; 3]), deviation: Some([0.5; 3]), ..Data::default() };
+    let order = Order::new(100, 1, 5, 36).expect("valid");
+    let take = |normalization| {
+        let options = LoaderOptions { normalization, ..options(0, 0) };
+        Loader::new(synthetic(100), order.clone(), options).take(0, 0).expect("taken")
+    };
+    let usual = take(Normalization::of(&Data::default()));
+    let halves = take(Normalization::of(&half));
+    let plane = 16 * 16;
+    for (at, (usual, half)) in usual.images.iter().zip(&halves.images).enumerate() {
+        let wanted = transform_input(at / plane % 3, *usual);
+        assert!((half - wanted).abs() < 1e-6, "{at}: {half} and {wanted}");
+    }
 }

@@ -28,6 +28,8 @@ pub struct Fitted {
     pub statistics: Vec<f32>,
     /// What was done to make it fit, a sentence each.
     pub remarks: Vec<String>,
+    /// What the file says of itself.
+    pub about: BTreeMap<String, String>,
 }
 
 /// The weights of a model, with first weights of this seed where the file is for another number of
@@ -96,7 +98,7 @@ pub fn fit(
         ));
     }
     remarks.extend(not_tensors(&file.passed_over));
-    Ok(Fitted { parameters, statistics, remarks })
+    Ok(Fitted { parameters, statistics, remarks, about: file.about.clone() })
 }
 
 /// The tensors that keep their first weights: of layers that tell classes apart, where they differ
