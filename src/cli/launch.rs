@@ -9,6 +9,7 @@ use kintsugi_ffi::{mpi, os};
 
 use crate::cluster::processors::{machine, places};
 use crate::cluster::resident::Folder;
+use crate::config::parse::Loaded;
 use crate::config::{Config, DataFormat, Every, Recovery, Rung, Shown, identity, parse, paths};
 use crate::launch::ceilings::{self, Needs};
 use crate::launch::estimate::{self, Sizes};
@@ -83,7 +84,8 @@ pub fn run(args: &Args) -> ExitCode {
 
 fn launch(args: &Args) -> Result<Status, LaunchError> {
     let overrides = overrides(args);
-    let mut config = parse::load(&args.config, &overrides)?;
+    let Loaded { mut config, remarks } = parse::loaded(&args.config, &overrides)?;
+    remarks.iter().for_each(|remark| say!("warning: {remark}"));
     let owners = match parse::read(&args.config, &overrides)?.train.owners {
         Some(_) => Owners::Asked,
         None => Owners::Unasked,

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use crate::cluster::comm::mpi::under_mpirun;
+use crate::config::parse::Loaded;
 use crate::config::{Config, ConfigError, Shown, identity, parse, paths, resolve_owners};
 use crate::observe::console::say;
 use crate::observe::panics::{self, vital};
@@ -145,11 +146,23 @@ fn configuration(args: &Args) -> Result<Config, ConfigError> {
         let ranks = size.unwrap_or(1).saturating_sub(spares).max(1);
         overrides.push(format!("run.ranks={ranks}"));
     }
-    let mut config = parse::load(&args.config, &overrides)?;
+    let mut config = match args.launched || args.join.is_some() {
+        // `launch`, or the first rank, has looked at what was typed.
+        true => parse::of_run(&args.config, &overrides)?,
+        false => typed(&args.config, &overrides)?,
+    };
     if let Some(ranks) = args.ranks {
         // After the checks: planned faults of ranks that are not there strike nobody.
         config.train.owners = Some(resolve_owners(&config));
         config.run.ranks = ranks;
     }
+    Ok(config)
+}
+
+/// What somebody typed; the first rank says what there is to say of it.
+fn typed(file: &Path, overrides: &[String]) -> Result<Config, ConfigError> {
+    let Loaded { config, remarks } = parse::loaded(file, overrides)?;
+    let is_first = launcher::place().and_then(|place| place.rank).unwrap_or(0) == 0;
+    remarks.iter().filter(|_| is_first).for_each(|remark| say!("warning: {remark}"));
     Ok(config)
 }

@@ -136,7 +136,6 @@ fn check_sizes(config: &Config) -> Result<(), ConfigError> {
         ("checkpoint.keep", config.checkpoint.keep.into(), 1, most::KEPT),
         ("recovery.tries", recovery.tries.into(), 1, most::TRIES),
         ("recovery.min_ranks", recovery.min_ranks.into(), 1, most::RANKS),
-        ("recovery.resident_every", recovery.resident_every.into(), 1, most::STEPS),
     ] {
         if value < least {
             return refuse(key, value, "there must be at least one; write 1 or more");
@@ -335,6 +334,12 @@ fn check_fault(config: &Config, key: &str, fault: &PlannedFault) -> Result<(), C
     if fault.kind == FaultKind::Nan && fault.phase != Some(Point::InForward) {
         return refuse(key, shown, "nan strikes a forward pass: give it phase = \"in_forward\"");
     }
+    if fault.kind == FaultKind::Nan && config.train.exchange == ExchangeKind::Asynchronous {
+        return refuse(key, shown, "the asynchronous exchange has no nan: leave it out");
+    }
+    if fault.who != Who::Rank && fault.rank != 0 {
+        return refuse(key, shown, "only who = \"rank\" names one: leave one of them out");
+    }
     match fault.pause {
         Some(_) if fault.kind != FaultKind::Slow => {
             return refuse(key, shown, "only kind = \"slow\" has a pause; leave it out");
@@ -355,7 +360,7 @@ fn check_fault(config: &Config, key: &str, fault: &PlannedFault) -> Result<(), C
 /// What the schema already names but this version does not do. A feature that arrives removes its
 /// line.
 fn check_supported(config: &Config) -> Result<(), ConfigError> {
-    let (device, memory) = (&config.device, &config.memory);
+    let (device, memory, every) = (&config.device, &config.memory, config.recovery.resident_every);
     let quoted = |text: &str| format!("{text:?}");
     for (lacking, key, value, instead) in [
         (
@@ -377,6 +382,7 @@ fn check_supported(config: &Config) -> Result<(), ConfigError> {
             "nothing: leave it out",
         ),
         (memory.mode != "resident", "memory.mode", quoted(&memory.mode), "\"resident\""),
+        (every != 1, "recovery.resident_every", every.to_string(), "1"),
     ] {
         if lacking {
             return Err(ConfigError::not_yet(key, &value, instead));

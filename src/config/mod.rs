@@ -1,6 +1,7 @@
 //! What was typed -> what it means. The schema lives here; `parse` reads TOML and overrides and
 //! refuses with the key, the value and what to write instead (`keys`: which exist, `check`: which
-//! values make sense, `pictures`: those of how pictures are looked at); `identity` says when two configurations are the same run; `units` reads
+//! values make sense, `effect`: which can do something, `pictures`: those of how
+//! pictures are looked at); `identity` says when two configurations are the same run; `units` reads
 //! durations and sizes; `seed` says what `run.seed` means, `variates` draws from it with the
 //! functions of `exact`; `shown` makes names fit for a terminal; `paths` makes them absolute;
 //! `point` says where a rank is; `data` has the schema of the data plane, `update` that of
@@ -13,6 +14,9 @@ use serde::{Deserialize, Serialize};
 
 mod check;
 mod data;
+mod effect;
+#[cfg(test)]
+mod effect_tests;
 mod error;
 pub mod exact;
 mod faults;

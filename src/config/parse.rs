@@ -6,15 +6,69 @@ use std::path::Path;
 use toml::{Table, Value};
 
 use super::check::{self, resolve_owners};
+use super::effect::{self, Idle};
 use super::error::ConfigError;
-use super::{Config, Shown, keys};
+use super::{Config, Schedule, ScheduleKind, Shown, keys};
 
 pub use super::identity::{changed_keys, fingerprint};
 
+/// A configuration, and what there is to say of it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Loaded {
+    /// Checked; `train.owners` is filled in.
+    pub config: Config,
+    /// Keys of the file that the command line leaves without effect, a sentence each. They are at
+    /// their defaults.
+    pub remarks: Vec<String>,
+}
+
 /// Reads `path`, applies the overrides in order, checks everything and fills in
-/// `train.owners`: the configuration of a run.
+/// `train.owners`: the configuration of a run, as somebody typed it.
 pub fn load(path: &Path, overrides: &[String]) -> Result<Config, ConfigError> {
-    let mut config = read(path, overrides)?;
+    loaded(path, overrides).map(|loaded| loaded.config)
+}
+
+/// The same, with what there is to say.
+pub fn loaded(path: &Path, overrides: &[String]) -> Result<Loaded, ConfigError> {
+    let mut table = table(path, overrides)?;
+    let (mut remarks, mut refused) = (Vec::new(), None);
+    for idle in effect::idle(&typed(table.clone())?) {
+        if is_left_idle(&idle, path, overrides) {
+            remarks.push(idle.remark());
+            if let Some(Value::Table(section)) = table.get_mut(idle.section) {
+                section.remove(idle.name);
+            }
+        } else {
+            refused.get_or_insert(idle);
+        }
+    }
+    let config = checked(typed(table)?)?;
+    refused.map_or(Ok(Loaded { config, remarks }), |idle| Err(idle.refusal()))
+}
+
+/// Whether the command line has made a key of the file one without effect.
+fn is_left_idle(idle: &Idle, path: &Path, overrides: &[String]) -> bool {
+    let key = format!("{}.{}", idle.section, idle.name);
+    let names = |text: &String| {
+        let rest = text.trim_start().strip_prefix(&key);
+        rest.is_some_and(|rest| rest.starts_with(['.', '=', ' ']))
+    };
+    let file = table(path, &[]).and_then(typed);
+    let is_idle_there = file.is_ok_and(|file| {
+        effect::idle(&file)
+            .iter()
+            .any(|other| (other.section, other.name) == (idle.section, idle.name))
+    });
+    !overrides.iter().any(names) && !is_idle_there
+}
+
+/// Like [`load`], for a run that has begun: keys without effect, which an earlier release let pass,
+/// stay as they are.
+pub fn of_run(path: &Path, overrides: &[String]) -> Result<Config, ConfigError> {
+    checked(read(path, overrides)?)
+}
+
+fn checked(mut config: Config) -> Result<Config, ConfigError> {
     config.train.owners = Some(resolve_owners(&config));
     check::check(&config)?;
     Ok(config)
@@ -105,11 +159,17 @@ fn typed(table: Table) -> Result<Config, ConfigError> {
             }
         }
     }
-    Value::Table(table).try_into().map_err(|error| ConfigError::Refused {
+    let has_warm_up = table.get("schedule").is_some_and(|own| own.get("warm_up").is_some());
+    let refused = |error: toml::de::Error| ConfigError::Refused {
         key: "configuration".into(),
         value: "...".into(),
         reason: error.to_string(),
-    })
+    };
+    let mut config: Config = Value::Table(table).try_into().map_err(refused)?;
+    if config.schedule.kind == ScheduleKind::OneCycle && !has_warm_up {
+        config.schedule.warm_up = Schedule::CYCLE_RISES;
+    }
+    Ok(config)
 }
 
 fn unknown_section(section: &str) -> ConfigError {

@@ -67,7 +67,7 @@ impl Model {
         self.name.ends_with(".toml")
     }
 
-    fn has_relative_path(&self) -> bool {
+    pub(super) fn has_relative_path(&self) -> bool {
         let init = self.init.as_deref().is_some_and(Path::is_relative);
         init || (self.is_file() && Path::new(&self.name).is_relative())
     }

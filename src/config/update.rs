@@ -114,13 +114,14 @@ pub enum ScheduleKind {
     Polynomial,
 }
 
-/// `[schedule]`. Scales to the smaller of `train.steps` and `train.epochs`; with neither, constant.
+/// `[schedule]`. Scales to the smaller of `train.steps` and `train.epochs`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Schedule {
     /// The shape.
     pub kind: ScheduleKind,
-    /// Linear warm-up, as a fraction of the run's steps (0..1); of `one_cycle` its rising part.
+    /// Linear warm-up, as a fraction of the run's steps (0..1); of `one_cycle` its rising part,
+    /// 0.3 where a file leaves it out.
     pub warm_up: f64,
     /// Fractions of the run (0..1) at which `step` multiplies.
     pub milestones: Vec<f64>,
@@ -146,6 +147,11 @@ impl Default for Schedule {
             reference_batch: None,
         }
     }
+}
+
+impl Schedule {
+    /// The part of one cycle that rises where `warm_up` is unset (torch's `pct_start`).
+    pub(super) const CYCLE_RISES: f64 = 0.3;
 }
 
 /// The highest `schedule.power`: beyond, nearly nothing is left after a tenth of the run.
@@ -255,6 +261,11 @@ impl Schedule {
             let value = format!("{:?}", self.milestones);
             return refuse("schedule.milestones", value, "each is a fraction 0..1 of the run");
         }
+        if self.kind == ScheduleKind::Step && self.milestones.iter().all(|at| *at == 1.0) {
+            let value = format!("{:?}", self.milestones);
+            let reason = "none lies before the end of the run: write fractions below 1";
+            return refuse("schedule.milestones", value, reason);
+        }
         if let Some(power) = self.power {
             if self.kind != ScheduleKind::Polynomial {
                 let reason = "it is of polynomials: write schedule.kind = \"polynomial\" too";
@@ -300,6 +311,9 @@ mod tests {
         let steep =
             Schedule { power: Some(9), kind: ScheduleKind::Polynomial, ..Schedule::default() };
         assert!(steep.check().unwrap_err().to_string().contains("from 1 to 8"));
+        let milestones = vec![1.0];
+        let late = Schedule { kind: ScheduleKind::Step, milestones, ..Schedule::default() };
+        assert!(late.check().unwrap_err().to_string().contains("before the end of the run"));
         let lost = Schedule { power: Some(2), ..Schedule::default() };
         assert!(lost.check().unwrap_err().to_string().contains("polynomial"));
     }

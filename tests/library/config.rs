@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use kintsugi::config::{ColorJitter, Config, ConfigError, Crop, parse};
 use kintsugi::data::Normalization;
+use kintsugi::lab::experiment::plan::{Changes, Experiment};
 
 const IMAGENET: Normalization = Normalization::IMAGENET;
 
@@ -206,7 +207,7 @@ fn impossible_sizes_are_refused() {
         let text = format!("data.bundle_ratio={ratio}");
         refused(GOOD, &[&text], &["data.bundle_ratio", "above 0, to 1"]);
     }
-    let bundles = ["data.bundle_ratio=0.1", "data.alternating=true", "data.within_bundle=reverse"];
+    let bundles = ["data.bundle_ratio=0.1", "data.alternating=true"];
     assert!(load(GOOD, &bundles).is_ok());
     refused("", &[], &["nothing would end the run", "train.steps"]);
     refused(GOOD, &["run.name=a/b"], &["run.name", "folder"]);
@@ -229,6 +230,11 @@ fn a_fault_needs_exactly_one_moment_and_a_victim_that_exists() {
     refused(GOOD, &[none], &["faults.plan[0]", "slows nobody"]);
     let nobody = "faults.plan=[{kind=\"kill\", step=4, rank=4}]";
     refused(GOOD, &[nobody], &["there is no rank 4"]);
+    let both = "faults.plan=[{kind=\"kill\", step=4, rank=2, who=\"leader\"}]";
+    refused(GOOD, &[both], &["faults.plan[0]", "only who = \"rank\" names one"]);
+    let nan = "faults.plan=[{kind=\"nan\", step=4, phase=\"in_forward\"}]";
+    assert!(load(GOOD, &[nan]).is_ok());
+    refused(GOOD, &[nan, "train.exchange=asynchronous"], &["faults.plan[0]", "has no nan"]);
     let leader = "faults.plan=[{kind=\"kill\", step=4, who=\"leader\"}]";
     assert!(load(GOOD, &[leader]).is_ok());
 }
@@ -304,6 +310,28 @@ fn every_configuration_of_the_repository_loads_and_says_why_it_exists() {
         }
     }
     assert!(seen >= 4, "only {seen} configurations found");
+}
+
+#[test]
+fn every_run_of_the_repositorys_experiments_has_keys_that_do_something() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("configs/experiment");
+    let mut runs = 0;
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.extension().is_none_or(|ending| ending != "toml") {
+            continue;
+        }
+        let (experiment, _) = Experiment::load(&path).unwrap();
+        for run in experiment.plan(&Changes::default()) {
+            let ranks = format!("run.ranks={}", experiment.ranks);
+            let overrides = [run.overrides(), vec![ranks]].concat();
+            let loaded = parse::loaded(&experiment.config, &overrides);
+            let loaded = loaded.unwrap_or_else(|error| panic!("{}: {error}", run.folder));
+            assert_eq!(loaded.remarks, [""; 0], "{}", run.folder);
+            runs += 1;
+        }
+    }
+    assert!(runs >= 40, "only {runs} runs found");
 }
 
 /// Keys of a configuration that its table does not name.

@@ -36,7 +36,8 @@ fn the_rate_of_a_step_is_the_one_that_moved_its_weights() {
         for &(step, rate) in rates.iter().filter(|_| run == "plain") {
             assert!((rate - 0.05 * step as f64 / 12.0).abs() < 1e-12, "{rates:?}");
         }
-        assert!(rates.iter().all(|(_, rate)| *rate > 0.0 && *rate <= 0.05), "{run}: {rates:?}");
+        let most = 0.05 + 1e-12;
+        assert!(rates.iter().all(|(_, rate)| *rate > 0.0 && *rate <= most), "{run}: {rates:?}");
     }
 }
 

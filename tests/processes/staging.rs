@@ -22,16 +22,23 @@ const STEPS: u64 = 40;
 /// Enough to strike in the middle of.
 const LONG_STEPS: u64 = 600;
 
+/// A folder for copies is named where some are made: elsewhere it would be refused.
+fn stages(overrides: &[&str]) -> bool {
+    overrides.iter().any(|key| key.starts_with("staging.mode="))
+}
+
 impl Share {
     /// A run of `STEPS` that completes; what it summed, step by step, and its result.
     fn complete(&self, name: &str, overrides: &[&str]) -> (Vec<(u64, u64)>, RunResult) {
         let dir = self.0.join(name);
+        let stages = stages(overrides);
         let staged = format!("staging.folder={}", self.0.display());
         let steps = format!("train.steps={STEPS}");
-        let overrides = [&[staged.as_str(), steps.as_str()], overrides].concat();
+        let folder = stages.then_some(staged.as_str());
+        let overrides: Vec<&str> =
+            folder.into_iter().chain([steps.as_str()]).chain(overrides.iter().copied()).collect();
         let ended = run(&mut self.command("launch", &dir, &overrides), LIMIT_SECONDS);
         assert_eq!(ended.code, Some(0), "{name}: {}", ended.stderr);
-        let stages = overrides.iter().any(|key| key.starts_with("staging.mode="));
         // The last line on staging always comes, with all that is there.
         let whole = format!("staged {0} of {0} files of 2 ranks (", Self::FILES);
         assert!(!stages || ended.stderr.contains("staged "), "{name}: {}", ended.stderr);
@@ -70,7 +77,9 @@ impl Share {
     fn start_long(&self, name: &str, overrides: &[&str]) -> Running {
         let staged = format!("staging.folder={}", self.0.display());
         let steps = format!("train.steps={LONG_STEPS}");
-        let overrides = [&[staged.as_str(), &steps], overrides].concat();
+        let folder = stages(overrides).then_some(staged.as_str());
+        let overrides: Vec<&str> =
+            folder.into_iter().chain([steps.as_str()]).chain(overrides.iter().copied()).collect();
         let mut command = self.command("launch", &self.0.join(name), &overrides);
         start(&mut command, Duration::from_secs(LIMIT_SECONDS))
     }

@@ -50,7 +50,7 @@ fn configuration(root: &Path) -> Result<Option<Config>, String> {
     if !file.is_file() {
         return Ok(None);
     }
-    parse::load(&file, &[]).map(Some).map_err(|error| error.to_string())
+    parse::of_run(&file, &[]).map(Some).map_err(|error| error.to_string())
 }
 
 /// The file holds the model alone.

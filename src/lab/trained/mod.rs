@@ -136,7 +136,7 @@ fn configuration(
             file.shown()
         )));
     }
-    let mut config = parse::load(&file, set)?;
+    let mut config = parse::of_run(&file, set)?;
     config.model.name.clone_from(&snapshot.model_name);
     Ok(config)
 }

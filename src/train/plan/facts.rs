@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::config::Every;
+use crate::config::{Config, Every};
 use crate::data::Normalization;
 use crate::data::sampler::Order;
 use crate::model::{Layout, Shape};
@@ -21,6 +21,19 @@ pub struct About {
     pub input: Shape,
     /// What pictures are normalised with, where it is not what is usual for the set's format.
     pub normalization: Option<Normalization>,
+}
+
+impl About {
+    /// Of a run with these classes and inputs.
+    pub fn of(config: &Config, layout: &Arc<Layout>, classes: Vec<String>, input: Shape) -> Self {
+        Self {
+            layout: Arc::clone(layout),
+            model_name: config.model.name.clone(),
+            classes,
+            input,
+            normalization: Normalization::asked(&config.data),
+        }
+    }
 }
 
 /// Constants of the run that its files carry.

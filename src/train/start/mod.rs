@@ -2,6 +2,7 @@
 
 pub mod announce;
 pub mod assemble;
+mod effect;
 mod initial;
 pub(in crate::train) mod needs;
 pub mod network;

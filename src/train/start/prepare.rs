@@ -14,6 +14,7 @@ use crate::cluster::processors::places::Wish;
 use crate::cluster::resident::{Ahead, SlotView, Slots};
 use crate::cluster::world::{Member, Role, World};
 use crate::config::{Config, ExchangeKind, Resident};
+use crate::data::Normalization;
 use crate::data::evaluation::Evaluation;
 use crate::data::loader::{Loader, LoaderOptions, Threads};
 use crate::data::mixing::Mixing;
@@ -21,7 +22,6 @@ use crate::data::sampler::Order;
 use crate::data::set::DataSet;
 use crate::data::staging::porter::Porter;
 use crate::data::supply::Supply;
-use crate::data::{Normalization, Split};
 use crate::engine::Compute;
 use crate::model::{Graph, Layout, catalogue, init, layout};
 use crate::observe::ledger::{self, Entry};
@@ -43,7 +43,7 @@ use crate::train::plan::{About, Facts, Plan, steps_total};
 use crate::train::repair::restart::unread;
 use crate::train::repair::take_over::hand_to_all;
 use crate::train::start::patience::Sets;
-use crate::train::start::{initial, needs};
+use crate::train::start::{effect, initial, needs};
 use crate::train::state::parts;
 use crate::train::state::position::Position;
 use crate::train::state::replica::Replica;
@@ -182,6 +182,8 @@ pub fn prepare(
     }
     check_freeze(&layout::of(&graph), &config.model.freeze)
         .map_err(|error| TrainError::Configuration(error.to_string()))?;
+    let refusal = effect::refusal(config, &layout::of(&graph));
+    refusal.map_or(Ok(()), |reason| Err(TrainError::Configuration(reason)))?;
     // As `launch` calls the run: it removes what killed ranks leave.
     let run_dir = std::path::absolute(run_dir).unwrap_or_else(|_| run_dir.to_owned());
     let local = run_folder::id(&run_dir);
@@ -208,13 +210,7 @@ pub fn prepare_from(
     let evaluation = validation.map(|set| Evaluation::new(set, &options, EVALUATION_CACHE_BYTES));
     let validation_samples = evaluation.as_ref().map_or(0, Evaluation::len);
     let facts = Facts {
-        about: About {
-            layout: Arc::clone(&layout),
-            model_name: config.model.name.clone(),
-            classes,
-            input,
-            normalization: Normalization::asked(&config.data),
-        },
+        about: About::of(config, &layout, classes, input),
         run_id: run_id.to_string(),
         config_fingerprint,
         data_fingerprint: train.source.fingerprint(),

@@ -40,7 +40,7 @@ fn a_mean_and_a_deviation_of_a_half_are_what_googlenets_transform_makes_of_image
     let half = Data { mean: Some([0.5; 3]), deviation: Some([0.5; 3]), ..Data::default() };
     let order = Order::new(100, 1, 5, 36).expect("valid");
     let take = |normalization| {
-        let options = LoaderOptions { normalization, ..options(0, 0) };
+        let options = LoaderOptions { normalization, augment: false, ..options(0, 0) };
         Loader::new(synthetic(100), order.clone(), options).take(0, 0).expect("taken")
     };
     let usual = take(Normalization::of(&Data::default()));

@@ -18,7 +18,7 @@ use crate::observe::log::{EVENTS_FILE, EventTail, read_events};
 
 use super::super::runs::{Runs, launch};
 use super::super::{Bound, Case, Report, median};
-use super::share::{Share, copies_below, local_folder};
+use super::share::{Share, copies_below, local_folder, staged};
 
 /// What is measured over.
 pub struct FirstStep<'a> {
@@ -137,10 +137,8 @@ impl FirstStep<'_> {
             format!("train.steps={}", step + STEPS_AFTER),
             "recovery.ladder=[\"respawn\"]".into(),
             "observe.tensorboard=false".into(),
-            format!("staging.mode={}", arm.staging),
-            format!("staging.folder={}", local.shown()),
-            "staging.keep=true".into(),
         ];
+        keys.extend(staged(arm.staging, local, &["staging.keep=true"]));
         if arm.throttled {
             keys.push(format!("data.throttle={{rate=\"{}B/s\"}}", self.rate));
         }

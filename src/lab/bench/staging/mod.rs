@@ -5,7 +5,6 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use crate::config::Shown;
 use crate::observe::console::say;
 use crate::observe::pipeline::{Course, least_seconds};
 
@@ -17,7 +16,7 @@ mod first_step;
 mod share;
 
 use first_step::FirstStep;
-use share::{Share, local_folder};
+use share::{NONE, Share, local_folder, staged};
 
 /// What to measure.
 #[derive(Debug, Clone)]
@@ -45,7 +44,6 @@ struct Mode {
 
 /// Read, decode and train in turn, as the paper's programs do.
 const IN_TURN: &[&str] = &["data.prefetch=0"];
-const NONE: &str = "none";
 const BEFORE: &str = "before";
 const DURING: &str = "during";
 const MODES: [Mode; 5] = [
@@ -156,9 +154,8 @@ impl Bench<'_> {
         measured: &mut Measured,
     ) -> Result<(), String> {
         let local = local_folder(self.runs, &format!("local-{}-{turn}", mode.name))?;
-        let mut keys = vec![throttle.to_owned(), "staging.keep=true".into()];
-        keys.push(format!("staging.folder={}", local.shown()));
-        keys.push(format!("staging.mode={}", mode.staging));
+        let mut keys = vec![throttle.to_owned()];
+        keys.extend(staged(mode.staging, &local, &["staging.keep=true"]));
         keys.extend(mode.keys.iter().map(|key| (*key).to_owned()));
         let course = self.course(&format!("{}-{turn}", mode.name), &keys)?;
         let began = course.began;
@@ -186,12 +183,11 @@ impl Bench<'_> {
     /// Steps of a run whose files are all local, beside those of one that stages nothing.
     fn idle(&self, report: &mut Report) -> Result<(), String> {
         let local = local_folder(self.runs, "local-idle")?;
-        let folder = format!("staging.folder={}", local.shown());
         let contender = |name, mode: &str| {
             let run_dir = self.runs.directory(name);
             let mut command = launch(&self.options.config, self.options.ranks, &run_dir)?;
             command.args(["-s", &self.share.key, "-s", "observe.tensorboard=false"]);
-            command.args(["-s", &folder, "-s", &format!("staging.mode={mode}")]);
+            command.args(staged(mode, &local, &[]).iter().flat_map(|key| ["-s", key]));
             Ok::<Contender, String>(Contender { name, command, run_dir })
         };
         let contenders = vec![contender(IDLE, DURING)?, contender(UNSTAGED, NONE)?];

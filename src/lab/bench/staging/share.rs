@@ -31,6 +31,20 @@ pub struct Share {
     pub bytes: u64,
 }
 
+/// The mode of a run that stages nothing.
+pub const NONE: &str = "none";
+
+/// The keys of a run that stages so, into this folder, with `more` of staging; where nothing is
+/// staged they would do nothing.
+pub fn staged(mode: &str, local: &Path, more: &[&str]) -> Vec<String> {
+    let mut keys = vec![format!("staging.mode={mode}")];
+    if mode != NONE {
+        keys.push(format!("staging.folder={}", local.shown()));
+        keys.extend(more.iter().map(|key| (*key).to_owned()));
+    }
+    keys
+}
+
 impl Share {
     /// Draws it into `folder`, as `config` says with these keys.
     ///
@@ -39,8 +53,9 @@ impl Share {
     pub fn draw(config: &Path, keys: &[String], folder: PathBuf) -> Result<Self, String> {
         let train = folder.join("train");
         let key = format!("data.train={}", train.shown());
-        let keys = [keys, std::slice::from_ref(&key)].concat();
-        let config = parse::load(config, &keys).map_err(|error| error.to_string())?;
+        // Its sizes are those of a set that is made; from then on it is one that is there.
+        let mut config = parse::load(config, keys).map_err(|error| error.to_string())?;
+        config.data.train = Some(train);
         let options = SynthOptions {
             folder,
             classes: config.data.synthetic_classes,
