@@ -113,6 +113,8 @@ const LARS: &[&str] = &["optimizer.name=\"lars\""];
 const SPARE: &[&str] = &["recovery.spares=2"];
 const MNIST: &[&str] = &["data.format=\"mnist\""];
 const NAMED: &[&str] = &["data.train=\"pictures\""];
+/// No settings of this version let it do something.
+const NOT_YET: &str = "not do that yet";
 const OF_SGD: &str = "the asynchronous exchange has only SGD with momentum";
 const OTHER_RULE: &str = "it is of another rule";
 
@@ -201,11 +203,11 @@ const CASES: &[Case] = &[
         &[],
     ),
     effect(("recovery.resident_dir", "\"/w\""), &["recovery.resident=\"off\""], "leave one", &[]),
-    check(("recovery.resident_every", "2"), &[], "not do that yet", &[]),
+    check(("recovery.resident_every", "2"), &[], NOT_YET, &[]),
     effect(("recovery.replace_slow", "true"), ASYNCHRONOUS, "synchronous", &[]),
     effect(("recovery.integrity_every", "\"7steps\""), ASYNCHRONOUS, "synchronous", &[]),
     effect(("checkpoint.mtbf", "\"1h\""), &["checkpoint.every=\"5steps\""], "leave one", &[]),
-    check(("device.memory_budget", "\"1GiB\""), &[], "not do that yet", &[]),
+    check(("device.memory_budget", "\"1GiB\""), &[], NOT_YET, &[]),
     effect(("faults.seed", "3"), &[], "random kills", &["faults.mtbf_seconds=9.0"]),
 ];
 
@@ -256,6 +258,9 @@ fn a_key_that_can_do_nothing_is_refused_by_name_and_passes_where_it_does_somethi
             };
             let error = error.to_string();
             assert!(error.contains(key) && error.contains(words), "{typed}, {idle:?}: {error}");
+        }
+        if *words == NOT_YET {
+            continue;
         }
         let passed = load(&with(lives), &[]).unwrap_or_else(|e| panic!("{typed}, {lives:?}: {e}"));
         assert_eq!(passed.remarks, [""; 0], "{typed}, {lives:?}");
