@@ -57,16 +57,29 @@ struct Running {
     /// Owners that a worker is computing: one at a time, so that a round holds a prefix of each.
     busy: BTreeSet<u32>,
     learning_rate: f64,
+    /// Micro-batches of each owner in the whole run.
+    batches_max: u64,
 }
 
 impl Running {
-    /// The owner whose turn it is: the one least far, lowest first.
-    fn eligible(&self) -> Option<u32> {
+    /// Owners that may be computed now.
+    fn open(&self) -> impl Iterator<Item = u32> {
         let ahead =
             |owner: u32| self.next[owner as usize].saturating_sub(self.committed[owner as usize]);
         let free = self.owners.iter().copied().filter(|owner| !self.busy.contains(owner));
-        free.filter(|&owner| ahead(owner) < BATCHES_AHEAD_MAX)
-            .min_by_key(|&owner| (self.next[owner as usize], owner))
+        let unfinished = free.filter(|&owner| self.next[owner as usize] < self.batches_max);
+        unfinished.filter(move |&owner| ahead(owner) < BATCHES_AHEAD_MAX)
+    }
+
+    /// The owner whose turn it is: the one least far, lowest first.
+    fn eligible(&self) -> Option<u32> {
+        self.open().min_by_key(|&owner| (self.next[owner as usize], owner))
+    }
+
+    /// Micro-batches that are computed, or can be, before a round commits.
+    fn to_come(&self) -> u64 {
+        let busy = self.owners.iter().filter(|owner| self.busy.contains(owner)).count();
+        (busy + self.open().count()) as u64
     }
 }
 
@@ -102,6 +115,7 @@ impl FreeRun {
             committed: vec![0; owners],
             busy: BTreeSet::new(),
             learning_rate: 0.0,
+            batches_max: u64::MAX,
         };
         let weight_decay = weight_decay as f32;
         Self {
@@ -111,6 +125,14 @@ impl FreeRun {
             global_batch,
             weight_decay,
         }
+    }
+
+    /// The run ends with so many micro-batches of each owner, if with any number. A fast rank that
+    /// began the next epoch while the last samples of this one are computed would count too many.
+    pub fn ending_with(mut self, batches: Option<u64>) -> Self {
+        let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
+        state.batches_max = batches.unwrap_or(u64::MAX);
+        self
     }
 
     fn lock(&self) -> MutexGuard<'_, Running> {
@@ -172,11 +194,20 @@ impl FreeRun {
         !self.lock().collected.is_empty()
     }
 
-    /// Waits until Δw holds half as many micro-batches as this rank has owners; else false.
+    /// Whether this rank has nothing more to compute in this run.
+    pub fn is_through(&self) -> bool {
+        let state = self.lock();
+        let left = |owner: &u32| state.next[*owner as usize] < state.batches_max;
+        !state.owners.iter().any(left)
+    }
+
+    /// Waits until Δw holds half as many micro-batches as this rank has owners, or all that can
+    /// come before the next round; else false.
     pub fn wait_for_half_sweep(&self, limit: Duration) -> bool {
         let short = |state: &mut Running| {
             let batches: u64 = state.collected.owner_batches.iter().sum();
-            batches < (state.owners.len() as u64).div_ceil(2).max(1)
+            let half = (state.owners.len() as u64).div_ceil(2).max(1);
+            batches < half.min(batches + state.to_come())
         };
         let waited = self.changed.wait_timeout_while(self.lock(), limit, short);
         !waited.unwrap_or_else(PoisonError::into_inner).1.timed_out()
@@ -266,6 +297,21 @@ mod tests {
             assert!(run.has_delta());
             assert_eq!(run.wait_for_half_sweep(NOW), enough);
         }
+    }
+
+    #[test]
+    fn an_owner_ends_with_the_run_and_is_not_waited_for() {
+        let run = FreeRun::new(1, 2, 8, 0.0).ending_with(Some(2));
+        run.assign(&[0, 1], &[1, 2]);
+        let (turn, _) = run.next_turn(NOW).unwrap();
+        assert_eq!((turn.owner, turn.batch), (0, 1), "the other has had its two");
+        assert!(run.next_turn(NOW).is_none() && !run.is_through());
+        assert!(!run.wait_for_half_sweep(NOW), "what is computed is waited for");
+        run.add(turn, &[1.0], &[], &totals(1));
+        assert!(run.is_through() && run.wait_for_half_sweep(NOW));
+        run.committed(run.take());
+        assert!(run.next_turn(NOW).is_none(), "no epoch begins beyond the last");
+        assert!(run.wait_for_half_sweep(NOW), "nothing comes any more");
     }
 
     #[test]

@@ -152,11 +152,10 @@ impl Exchange for Asynchronous {
     fn attempt(&mut self, context: &mut Context<'_>) -> Result<Sums, TrainError> {
         context.replica.at(Point::BeforeLoad);
         // What a failed round gave back was computed: such a rank has nothing to begin.
-        let begun = match self.free.has_delta() {
-            true => u64::MAX,
-            false => self.pool.begun(),
-        };
+        let (computed, begun) = (self.free.has_delta(), self.pool.begun());
         self.plan_workers(context);
+        // Nor has one whose owners are through.
+        let begun = if computed || self.free.is_through() { u64::MAX } else { begun };
         let begun_seconds = measure_begin(context, &self.pool, begun)?;
         self.wait_for_workers(context)?;
         let taken = self.taken.insert(self.free.take());

@@ -230,7 +230,7 @@ pub fn prepare_from(
         sum: gradient_sum(config, &layout),
         loader: Loader::new(supply, order.clone(), options).mixing(Mixing::of(config)),
         evaluation,
-        free: free_run(config, &layout, owners),
+        free: free_run(config, &layout, &order),
         injector: Arc::clone(injector),
         seed,
         device: config.device.clone(),
@@ -272,10 +272,13 @@ fn gradient_sum(config: &Config, layout: &Layout) -> GradientSum {
     new(&trained, config.train.bucket.0)
 }
 
-fn free_run(config: &Config, layout: &Layout, owners: u32) -> Option<Arc<FreeRun>> {
+fn free_run(config: &Config, layout: &Layout, order: &Order) -> Option<Arc<FreeRun>> {
     let length = layout.parameters + layout.statistics;
     let (batch, decay) = (config.train.global_batch, config.optimizer.weight_decay);
-    let free = || Arc::new(FreeRun::new(length, owners as usize, batch, decay));
+    let free = || {
+        let free = FreeRun::new(length, order.owners as usize, batch, decay);
+        Arc::new(free.ending_with(steps_total(config, order)))
+    };
     (config.train.exchange == ExchangeKind::Asynchronous).then(free)
 }
 
