@@ -1,6 +1,7 @@
 //! Ranks, their communicators and their repair.
 
 pub mod comm;
+pub mod wire;
 pub mod world;
 pub mod recovery;
 pub mod faults;

@@ -11,6 +11,26 @@ use crate::config::Shown;
 
 use super::part::Part;
 
+/// Where what is learned of a run's sets lies, and when somebody asks for it.
+#[derive(Debug, Clone, Copy)]
+pub struct Cache<'a> {
+    /// `RUN/cache`.
+    pub folder: &'a Path,
+    /// What the set is opened for.
+    pub occasion: Occasion,
+}
+
+/// What a run's set is opened for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Occasion {
+    /// The run begins: the set is what it is now.
+    Begins,
+    /// An attempt goes on from earlier steps: the set must hold what the run began with.
+    GoesOn,
+    /// A process joins a running world: it needs what the others have.
+    Joins,
+}
+
 /// Other processes that make one index and are waited for, each in turn.
 const TURNS_MAX: usize = 64;
 
@@ -103,7 +123,11 @@ fn learn_in<I: Index>(index: &I, place: &Path) -> Result<io::Result<Learned<I::V
     Ok(Err(io::Error::other("others never finish it")))
 }
 
-fn save(part: &Part, place: &Path, bytes: &[u8]) -> io::Result<()> {
+/// Writes what the file is to hold, and gives it its name.
+///
+/// # Errors
+/// The kernel's.
+pub(in crate::data) fn save(part: &Part, place: &Path, bytes: &[u8]) -> io::Result<()> {
     part.file.set_len(0)?;
     (&part.file).write_all(bytes)?;
     fs::rename(&part.path, place)

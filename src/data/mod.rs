@@ -4,6 +4,7 @@
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
+pub use index::{Cache, Occasion};
 pub use shrink::Shrink;
 
 use crate::config::{Data, DataFormat};

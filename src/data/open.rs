@@ -7,6 +7,7 @@ use std::time::Duration;
 use crate::config::{Data, DataFormat, Shown, Validation, seed};
 use crate::observe::console::say;
 
+use super::index::{Cache, Occasion};
 use super::set::DataSet;
 use super::source::cifar::{self, Cifar};
 use super::source::image_folder::{self, ImageFolder};
@@ -44,7 +45,7 @@ pub fn open_with(
     data: &Data,
     split: Split,
     seed: u64,
-    cache: Option<&Path>,
+    cache: Option<Cache<'_>>,
 ) -> Result<DataSet, DataError> {
     for tried in 1..TRIES_MAX {
         match open_once(data, split, seed, cache) {
@@ -60,7 +61,7 @@ fn open_once(
     data: &Data,
     split: Split,
     seed: u64,
-    cache: Option<&Path>,
+    cache: Option<Cache<'_>>,
 ) -> Result<DataSet, DataError> {
     let store = store(data)?;
     let source = match data.validation.as_ref().and_then(Validation::share) {
@@ -113,7 +114,7 @@ fn source(
     data: &Data,
     (split, seed): (Split, u64),
     store: &dyn Store,
-    cache: Option<&Path>,
+    cache: Option<Cache<'_>>,
 ) -> Result<Arc<dyn Source>, DataError> {
     let cifar = |kind: Cifar| cifar::open(store, one_folder(data, split)?, split, kind);
     Ok(match data.format {
@@ -146,13 +147,14 @@ fn tar(
     data: &Data,
     split: Split,
     store: &dyn Store,
-    cache: Option<&Path>,
+    cache: Option<Cache<'_>>,
 ) -> Result<Tar, DataError> {
     let lacks = |key: &str, instead: &str| {
         let what = "a *.tar file, a folder of them or a pattern like train-{0000..0099}.tar";
         DataError::Set(format!("{key} is not set: give {what}{instead}"))
     };
     let path = data.train.as_deref().ok_or_else(|| lacks("data.train", ""))?;
+    let cache = cache.map(|cache| cache.folder);
     let train = Tar::open(store, path, Split::Train.key(), (None, cache))?;
     if split == Split::Train {
         return Ok(train);
@@ -168,7 +170,7 @@ fn image_folder(
     data: &Data,
     (split, seed): (Split, u64),
     store: &dyn Store,
-    cache: Option<&Path>,
+    cache: Option<Cache<'_>>,
 ) -> Result<ImageFolder, DataError> {
     let validation = data.validation.as_ref().and_then(Validation::place);
     let (train, validation) = match (&data.train, validation) {
@@ -183,7 +185,9 @@ fn image_folder(
         }
         (Some(train), validation) => (train.clone(), validation.map(Path::to_owned)),
     };
-    if let Some(validation) = &validation {
+    // Who joins takes the listings of a run, whose classes were compared when it began.
+    let joins = cache.is_some_and(|cache| cache.occasion == Occasion::Joins);
+    if let Some(validation) = validation.as_ref().filter(|_| !joins) {
         same_classes(store, &train, validation)?;
     }
     let root = match split {

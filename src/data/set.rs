@@ -2,6 +2,10 @@
 
 use std::sync::Arc;
 
+use xxhash_rust::xxh3::Xxh3;
+
+use crate::cluster::recovery::set::{Listed, SetIdentity};
+use crate::config::seed;
 use crate::observe::refusal::Meaning;
 
 use super::source::{Source, Wanted};
@@ -15,6 +19,21 @@ pub struct DataSet {
     pub source: Arc<dyn Source>,
     /// Brings their bytes.
     pub store: Arc<dyn Store>,
+}
+
+/// What ranks compare of the sets that they have listed.
+pub fn identity(train: &dyn Source, validation: Option<&dyn Source>) -> SetIdentity {
+    SetIdentity { train: listed(train), validation: validation.map(listed).unwrap_or_default() }
+}
+
+fn listed(set: &dyn Source) -> Listed {
+    let mut classes = Xxh3::new();
+    for name in set.classes() {
+        classes.update(name.as_bytes());
+        classes.update(&[0]);
+    }
+    let samples = set.len();
+    Listed { hash: seed::key(&[set.fingerprint(), samples, classes.digest()]), samples }
 }
 
 /// Other samples that are asked for, to know whether one file is missing or its storage.

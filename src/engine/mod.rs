@@ -3,6 +3,7 @@
 //! `plan` is pure: steps over values, while and where each lives, what backward reads. `cpu` has
 //! the kernels that realise a plan, and runs it; another device has its own beside it.
 
+mod arithmetic;
 mod compute;
 mod cpu;
 mod error;
@@ -13,6 +14,7 @@ mod targets;
 use kintsugi_ffi::dnnl;
 use serde::Serialize;
 
+pub use arithmetic::{arithmetic, cure};
 pub use compute::Compute;
 pub use error::EngineError;
 pub use source::{Flat, WeightSource};

@@ -29,7 +29,7 @@ pub enum TrainError {
     /// Too few nodes are left with this rank: the others may be training on.
     #[error("{0}")]
     Minority(String),
-    /// This spare cannot become a rank: it leaves, the ranks repair their world without it.
+    /// This process cannot become a rank: it leaves, the ranks repair their world without it.
     #[error("{0}")]
     Unready(String),
     /// The storage of the data set did not come back: exit code 75, and no start again by launch.
@@ -96,6 +96,7 @@ impl From<GaveUp> for TrainError {
         match end {
             GaveUp::Ladder(_) => Self::JobLost(end.to_string()),
             GaveUp::Minority(why) => Self::Minority(why),
+            GaveUp::Refused(why) => Self::Unready(why),
         }
     }
 }

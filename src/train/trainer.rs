@@ -180,8 +180,9 @@ impl Trainer {
         also: Requests,
         attempted: Result<T, TrainError>,
     ) -> Result<(T, Requests), TrainError> {
+        let mut kinds = None;
         let proven = attempted.and_then(|value| {
-            comparison::prove(&mut self.rank)?;
+            kinds = comparison::prove(&mut self.rank)?;
             Ok(value)
         });
         let (seconds, stops) = (self.record.journal.seconds(), self.stop.load(Ordering::Relaxed));
@@ -189,7 +190,19 @@ impl Trainer {
         let mut requests = agenda::requests(&self.rank, now, &self.spares, &self.resizer);
         self.shrunk.ask(&mut requests);
         requests.unsaved = also.unsaved;
-        vote::vote(&mut self.rank, requests, proven)
+        let voted = vote::vote(&mut self.rank, requests, proven)?;
+        // All have heard it, or none.
+        kinds.into_iter().for_each(|kinds| self.compute_with(&kinds));
+        Ok(voted)
+    }
+
+    /// A repaired world computes with these, in rank order.
+    fn compute_with(&mut self, kinds: &[String]) {
+        let Rank { replica, world, .. } = &mut self.rank;
+        let otherwise = inexact::compute_with(&mut replica.position, kinds, world);
+        if let Some(otherwise) = otherwise.filter(|_| self.rank.is_writer()) {
+            self.record.event(&self.rank, otherwise);
+        }
     }
 
     /// The update, into the other slot; then one commit word makes it the state.

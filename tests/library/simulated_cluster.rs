@@ -73,7 +73,7 @@ fn forgetting_what_outlived_the_processes_is_found() {
 
 #[test]
 fn believing_what_copies_hold_is_found() {
-    let tally = play_all(&schedules(400, Rule::Believing), &|_| {});
+    let tally = play_all(&schedules(600, Rule::Believing), &|_| {});
     let said = |failed: &Failed| {
         let text = failed.failure.to_string();
         text.contains("than without failures") || text.contains("is none, and taken for one")

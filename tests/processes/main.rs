@@ -7,6 +7,7 @@ mod bench;
 mod bf16;
 mod binding;
 mod cache;
+mod changed;
 mod chaos;
 mod data_set;
 mod folders;

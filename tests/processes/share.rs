@@ -71,3 +71,33 @@ impl Share {
         command
     }
 }
+
+/// The pictures of an image folder in so many shards, in the order of the folder.
+pub fn pack(folder: &Path, shards: usize, into: &Path) {
+    let sorted = |folder: &Path| -> Vec<PathBuf> {
+        let entries = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+        let mut paths: Vec<PathBuf> = entries.collect();
+        paths.sort();
+        paths
+    };
+    let classes = sorted(folder);
+    let pictures: Vec<(usize, PathBuf)> = (classes.iter().enumerate())
+        .flat_map(|(class, folder)| sorted(folder).into_iter().map(move |path| (class, path)))
+        .collect();
+    std::fs::create_dir(into).unwrap();
+    let each = pictures.len().div_ceil(shards);
+    for (number, part) in pictures.chunks(each).enumerate() {
+        let shard = std::fs::File::create(into.join(format!("train-{number:02}.tar"))).unwrap();
+        let mut builder = tar::Builder::new(shard);
+        let mut append = |name: String, bytes: &[u8]| {
+            let mut header = tar::Header::new_gnu();
+            header.set_size(bytes.len() as u64);
+            builder.append_data(&mut header, name, bytes).unwrap();
+        };
+        for (key, (class, path)) in part.iter().enumerate() {
+            append(format!("{key:06}.jpg"), &std::fs::read(path).unwrap());
+            append(format!("{key:06}.cls"), class.to_string().as_bytes());
+        }
+        builder.finish().unwrap();
+    }
+}

@@ -20,7 +20,7 @@ use serde::{Deserialize, Serialize};
 use crate::config::{Point, Rung};
 
 use super::machine::{self, Action, Event, Machine, Repair};
-use super::rollcall::{Answer, Holdings, Resident, Roll};
+use super::rollcall::{Answer, Holdings, Roll};
 use super::succession::next_world;
 use super::unproved::Unproved;
 use super::{GaveUp, Hooks, Note, Policy, Repaired};
@@ -132,12 +132,23 @@ fn unseated() -> GaveUp {
     GaveUp::Ladder("a rank lost its seat to nobody (a bug of the seating)".into())
 }
 
+/// Whom a process that gives up leaves behind.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Leaves {
+    /// Nobody goes on.
+    WithAll,
+    /// Too few nodes are with it.
+    Outvoted,
+    /// The others do not take it.
+    Refused,
+}
+
 struct Driver<'a> {
     gathering: Gathering<'a>,
     machine: Machine,
     holdings: Holdings,
-    /// Too few nodes are left.
-    outvoted: bool,
+    /// How this process gives up.
+    leaves: Leaves,
     deadline: Duration,
 }
 
@@ -151,7 +162,13 @@ impl<'a> Driver<'a> {
     ) -> Self {
         let deadline = hooks.now().saturating_add(policy.limit);
         let gathering = Gathering::of(comm, old, policy.ranks_min, hooks);
-        Self { gathering, machine, holdings: Holdings::default(), outvoted: false, deadline }
+        Self {
+            gathering,
+            machine,
+            holdings: Holdings::default(),
+            leaves: Leaves::WithAll,
+            deadline,
+        }
     }
 
     fn run(mut self) -> Result<Ended, GaveUp> {
@@ -198,9 +215,10 @@ impl<'a> Driver<'a> {
         // Those who have not seen it yet must not wait for this rank.
         comm.revoke();
         hooks.gave_up(roll.answers().iter().map(|a| (a.pid, a.host.clone())).collect());
-        match self.outvoted {
-            true => GaveUp::Minority(reason),
-            false => GaveUp::Ladder(self.gathering.with_names(reason)),
+        match self.leaves {
+            Leaves::Outvoted => GaveUp::Minority(reason),
+            Leaves::Refused => GaveUp::Refused(reason),
+            Leaves::WithAll => GaveUp::Ladder(self.gathering.with_names(reason)),
         }
     }
 
@@ -269,7 +287,7 @@ impl<'a> Driver<'a> {
         gathering.ranks = gathering.roll.ranks();
         gathering.hooks.counted(step);
         if let Some(why) = gathering.roll.quorum_missed(gathering.hooks.home().as_deref()) {
-            self.outvoted = true;
+            self.leaves = Leaves::Outvoted;
             return Event::Hopeless(why);
         }
         if overdue {
@@ -302,27 +320,29 @@ impl<'a> Driver<'a> {
     fn take_holdings(&mut self) -> Event {
         let gathering = &mut self.gathering;
         let begun = gathering.hooks.now();
-        let (pid, host) = gathering.hooks.identity();
-        let resident = Resident {
-            slot: gathering.slot.unwrap_or_default(),
-            step: gathering.hooks.committed_step(),
-            generation: gathering.old.map_or(0, |world| world.generation),
-            pid,
-            host,
-        };
-        let comm = &mut *gathering.comm;
-        let gathered = comm.warm().and_then(|()| comm.all_gather_u64(&resident.to_words()));
+        let gathered = gathering.tell_holdings();
         let agreed = gathering.agree(gathered.map_err(Setback::from));
         gathering.add("agree", begun);
         let size = gathering.comm.size();
         let holdings =
             agreed.and_then(|words| Holdings::read(&words, size).map_err(Event::Hopeless));
-        match holdings {
-            Ok(holdings) => {
-                self.holdings = holdings;
-                Event::Done
-            }
+        match holdings.map(|holdings| self.holdings = holdings) {
+            Ok(()) => self.look_for_strangers(),
             Err(event) => event,
+        }
+    }
+
+    /// A newcomer that lists another data set would train in another order: it leaves, and what
+    /// brought it is left to the next rung. To drop the lost is to blame for nobody.
+    fn look_for_strangers(&mut self) -> Event {
+        let Some((_, why)) = self.holdings.stranger() else { return Event::Done };
+        if self.holdings.is_stranger(self.gathering.comm.rank()) {
+            self.leaves = Leaves::Refused;
+            return Event::Hopeless(why);
+        }
+        match self.machine.rung() {
+            Some(Rung::Spare | Rung::Respawn) => Event::Refused(why),
+            _ => Event::Failed(why),
         }
     }
 

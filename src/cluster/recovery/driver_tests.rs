@@ -11,6 +11,8 @@ use crate::cluster::world::{Member, Role, World};
 use crate::config::{Point, Rung};
 
 use super::*;
+use crate::cluster::recovery::rollcall::Resident;
+use crate::cluster::recovery::set::SetIdentity;
 use crate::cluster::recovery::{Environment, Note, Policy, StateHolder};
 
 /// Rank 0 of a world of two; rank 1 is dead. A replacement, when asked for, is an echo of rank 0
@@ -22,11 +24,14 @@ struct Script {
     fails: Option<(usize, CommError)>,
     revoked: bool,
     spawn: Result<(), SpawnError>,
+    /// The replacement has listed another data set.
+    strange: bool,
 }
 
 impl Script {
     fn new(fails: Option<(usize, CommError)>) -> Self {
-        Self { size: 2, calls: Vec::new(), fails, revoked: false, spawn: Ok(()) }
+        let (calls, spawn) = (Vec::new(), Ok(()));
+        Self { size: 2, calls, fails, revoked: false, spawn, strange: false }
     }
 
     fn call(&mut self, name: &'static str) -> Result<(), CommError> {
@@ -57,6 +62,7 @@ impl Communicator for Script {
             let mut other = send.to_vec();
             other[0] = 1;
             other[1] = 0;
+            other[5] ^= u64::from(self.strange);
             words.extend(other);
         }
         Ok(words)
@@ -289,6 +295,21 @@ fn a_shrink_renumbers_and_ships_nothing() {
 }
 
 #[test]
+fn a_newcomer_with_another_data_set_is_refused_by_name() {
+    let (mut comm, mut world, mut process) = (Script::new(None), two(), process());
+    comm.strange = true;
+    let ladder = [Rung::Respawn, Rung::Shrink];
+    let repaired = recover(&mut comm, &mut world, &policy(&ladder), &mut process).unwrap();
+    assert_eq!((repaired.rung, world.ranks()), (Rung::Shrink, 1));
+    assert_eq!(comm.calls.iter().filter(|call| **call == "spawn").count(), 1, "one try");
+    let [Note::RungDown { from: Rung::Respawn, reason, .. }] = &process.notes[..] else {
+        panic!("{:?}", process.notes);
+    };
+    assert!(reason.contains("newcomer for rank 1 (on here) has listed"), "{reason}");
+    assert!(process.transfers.is_empty(), "nothing was shipped");
+}
+
+#[test]
 fn a_shrink_that_would_leave_too_few_is_not_made() {
     let policy = |ladder: &[Rung]| Policy { ranks_min: 2, ..policy(ladder) };
     for (ladder, says) in [
@@ -408,6 +429,7 @@ fn a_newcomer_on_a_new_host_gets_a_node_of_its_own() {
         slot,
         step,
         generation: 0,
+        set: SetIdentity::default(),
         pid: 9,
         host: host.into(),
     };
@@ -428,6 +450,7 @@ fn slots_beyond_the_old_ranks_make_the_world_larger() {
         slot,
         step,
         generation: 0,
+        set: SetIdentity::default(),
         pid: 9,
         host: "here".into(),
     };
@@ -453,6 +476,7 @@ fn one_repair_can_replace_one_rank_and_drop_another() {
         slot,
         step,
         generation: 0,
+        set: SetIdentity::default(),
         pid: 9,
         host: "here".into(),
     };

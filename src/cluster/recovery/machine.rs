@@ -59,7 +59,7 @@ pub enum Event {
     Failed(String),
     /// This rung cannot be had now and nothing was touched; why.
     Unavailable(String),
-    /// This rung was tried and refused by the runtime; why.
+    /// This rung was tried, and the runtime refused or what came is not taken; why.
     Refused(String),
     /// No other try can help (time is up, all state is lost, a call failed for good); why.
     Hopeless(String),
@@ -232,7 +232,10 @@ mod tests {
                 vec![Event::Done, failed(), Event::Refused("r".into()), hopeless()]
             }
             Action::Repair(Repair::Drop) => vec![Event::Done, failed()],
-            Action::Agree | Action::Restore => vec![Event::Done, failed(), hopeless()],
+            Action::Agree => {
+                vec![Event::Done, failed(), Event::Refused("r".into()), hopeless()]
+            }
+            Action::Restore => vec![Event::Done, failed(), hopeless()],
             Action::Resumed | Action::GaveUp(_) => Vec::new(),
         }
     }

@@ -8,6 +8,7 @@ use crate::config::{Point, Rung};
 use super::comm::{CommError, Communicator};
 use super::world::World;
 use position::Position;
+use set::SetIdentity;
 
 pub mod driver;
 pub mod machine;
@@ -15,6 +16,7 @@ pub mod position;
 pub mod quorum;
 mod rollcall;
 pub mod seats;
+pub mod set;
 mod succession;
 pub mod unproved;
 
@@ -45,6 +47,13 @@ pub trait StateHolder {
     fn committed_step(&self) -> Option<u64>;
     /// Whether this rank of the old world is one to count on: not one that leaves on purpose.
     fn stays(&self, rank: usize) -> bool;
+    /// What this process has listed of the run's data; one that has none of it is like all others.
+    ///
+    /// # Errors
+    /// It cannot be listed: this process cannot become a rank.
+    fn set(&mut self) -> Result<SetIdentity, CommError> {
+        Ok(SetIdentity::default())
+    }
     /// After a roll call: the step that everybody goes on from, which a spare does not know
     /// before.
     fn counted(&mut self, step: u64);
@@ -120,4 +129,7 @@ pub enum GaveUp {
     /// The others may be training on: this process must leave without writing anything.
     #[error("{0}")]
     Minority(String),
+    /// The others do not take this newcomer: it leaves, they go on without.
+    #[error("{0}")]
+    Refused(String),
 }

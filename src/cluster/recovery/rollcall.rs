@@ -4,6 +4,8 @@
 
 use super::position::Position;
 use super::quorum;
+use super::set::{self, SetIdentity};
+use crate::cluster::wire;
 
 /// A host's name travels in this many words: Linux allows 64 bytes.
 const HOST_WORDS: usize = 8;
@@ -56,7 +58,7 @@ impl Answer {
             self.recruits as u64,
             self.nodes as u64,
         ]);
-        words[12..].copy_from_slice(&host_words(&self.host));
+        words[12..].copy_from_slice(&wire::of_text::<HOST_WORDS>(&self.host));
         words
     }
 
@@ -71,7 +73,7 @@ impl Answer {
             pid: w[9] as u32,
             recruits: w[10] as usize,
             nodes: w[11] as usize,
-            host: host_of(&w[12..]),
+            host: wire::to_text(&w[12..]),
         }
     }
 }
@@ -168,6 +170,8 @@ pub(super) struct Resident {
     pub step: Option<u64>,
     /// The generation it comes from (0 without state).
     pub generation: u32,
+    /// What it has listed of the run's data.
+    pub set: SetIdentity,
     /// Its process.
     pub pid: u32,
     /// Where it runs.
@@ -175,7 +179,8 @@ pub(super) struct Resident {
 }
 
 impl Resident {
-    const WORDS: usize = 5 + HOST_WORDS;
+    const HOST_AT: usize = 5 + SetIdentity::WORDS;
+    const WORDS: usize = Self::HOST_AT + HOST_WORDS;
 
     pub fn to_words(&self) -> [u64; Self::WORDS] {
         let mut words = [0; Self::WORDS];
@@ -184,7 +189,8 @@ impl Resident {
         words[2] = self.step.unwrap_or(0);
         words[3] = u64::from(self.generation);
         words[4] = u64::from(self.pid);
-        words[5..].copy_from_slice(&host_words(&self.host));
+        words[5..Self::HOST_AT].copy_from_slice(&self.set.to_words());
+        words[Self::HOST_AT..].copy_from_slice(&wire::of_text::<HOST_WORDS>(&self.host));
         words
     }
 
@@ -194,30 +200,10 @@ impl Resident {
             step: (w[1] == 1).then_some(w[2]),
             generation: w[3] as u32,
             pid: w[4] as u32,
-            host: host_of(&w[5..]),
+            set: SetIdentity::from_words(&w[5..]),
+            host: wire::to_text(&w[Self::HOST_AT..]),
         }
     }
-}
-
-fn host_words(name: &str) -> [u64; HOST_WORDS] {
-    let mut host = [0u8; HOST_WORDS * 8];
-    let length = floor_char_boundary(name, host.len());
-    host[..length].copy_from_slice(&name.as_bytes()[..length]);
-    let mut words = [0; HOST_WORDS];
-    for (word, bytes) in words.iter_mut().zip(host.chunks_exact(8)) {
-        *word = u64::from_le_bytes(bytes.try_into().expect("chunks of eight"));
-    }
-    words
-}
-
-fn host_of(words: &[u64]) -> String {
-    let host: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
-    String::from_utf8_lossy(&host).trim_end_matches('\0').to_owned()
-}
-
-fn floor_char_boundary(text: &str, bytes_max: usize) -> usize {
-    let end = text.len().min(bytes_max);
-    (0..=end).rev().find(|i| text.is_char_boundary(*i)).unwrap_or(0)
 }
 
 /// The repaired world as it stands before state is handed over.
@@ -260,6 +246,21 @@ impl Holdings {
             (0..ranks).filter(|rank| residents[*rank].step.is_none()).collect::<Vec<_>>();
         Ok(Self { residents, source, receivers, step })
     }
+
+    /// The first newcomer that has listed another data set than the source, and why it may not
+    /// join; the same on every rank.
+    pub fn stranger(&self) -> Option<(usize, String)> {
+        let run = self.residents.get(self.source)?.set;
+        let mut newcomers = self.receivers.iter().map(|rank| (*rank, &self.residents[*rank]));
+        let (rank, newcomer) = newcomers.find(|(_, newcomer)| newcomer.set != run)?;
+        Some((rank, set::refusal((rank, &newcomer.host), newcomer.set, run)))
+    }
+
+    /// Whether this rank is a newcomer that may not join.
+    pub fn is_stranger(&self, rank: usize) -> bool {
+        let set = |rank: usize| self.residents.get(rank).map(|resident| resident.set);
+        self.receivers.contains(&rank) && set(rank) != set(self.source)
+    }
 }
 
 #[cfg(test)]
@@ -285,7 +286,8 @@ mod tests {
     }
 
     fn resident(slot: usize, step: Option<u64>) -> Resident {
-        Resident { slot, step, generation: 2, pid: 7, host: format!("host{slot}") }
+        let (set, host) = (SetIdentity::default(), format!("host{slot}"));
+        Resident { slot, step, generation: 2, set, pid: 7, host }
     }
 
     fn holdings(residents: &[Resident]) -> Result<Holdings, String> {
@@ -349,6 +351,19 @@ mod tests {
     }
 
     #[test]
+    fn a_newcomer_with_another_set_is_named() {
+        let train = set::Listed { hash: 7, samples: 9 };
+        let other = SetIdentity { train, ..SetIdentity::default() };
+        let strange = Resident { set: other, ..resident(2, None) };
+        let all = [resident(0, None), resident(1, Some(9)), strange];
+        let holdings = holdings(&all).unwrap();
+        let (rank, why) = holdings.stranger().unwrap();
+        assert!(rank == 2 && why.contains("rank 2 (on host2)"), "{why}");
+        assert!(holdings.is_stranger(2) && !holdings.is_stranger(0) && !holdings.is_stranger(1));
+        assert_eq!(super::Holdings::read(&[], 0).unwrap_or_default().stranger(), None);
+    }
+
+    #[test]
     fn a_broken_commit_rule_is_named_and_never_hidden() {
         let steps = holdings(&[resident(0, Some(9)), resident(1, Some(10))]).unwrap_err();
         assert!(steps.contains("commit rule") && steps.contains("step 10"), "{steps}");
@@ -383,7 +398,9 @@ mod tests {
         fn residents_survive_the_wire_and_long_hosts_are_cut_at_a_character(
             host in "\\PC{0,80}", pid in any::<u32>(), step in any::<Option<u64>>(),
         ) {
-            let resident = Resident { slot: 3, step, generation: 1, pid, host: host.clone() };
+            let validation = set::Listed { hash: u64::from(pid), samples: 9 };
+            let set = SetIdentity { validation, ..SetIdentity::default() };
+            let resident = Resident { slot: 3, step, generation: 1, set, pid, host: host.clone() };
             let read = Resident::from_words(&resident.to_words());
             prop_assert!(host.starts_with(&read.host));
             prop_assert!(read.host == host || read.host.len() > 60);

@@ -3,9 +3,11 @@
 //! saved: `crawl` lists folders, `walk` puts them in order, `table` holds the names, `saved` says
 //! when a saved one is trusted.
 
+use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::config::Shown;
+use crate::data::index::Cache;
 use crate::data::store::{Location, Store};
 use crate::data::{Cut, DataError, Image};
 
@@ -13,6 +15,7 @@ use super::{Source, Wanted, decode};
 
 mod classes;
 mod crawl;
+mod kept;
 mod saved;
 mod table;
 mod walk;
@@ -25,27 +28,50 @@ pub struct ImageFolder {
     root: PathBuf,
     classes: Vec<String>,
     table: Table,
+    news: Option<String>,
 }
 
 impl ImageFolder {
     /// Lists the folder; nothing is decoded. `key` is the configuration key that named it. The
-    /// listing is saved in `cache`, for all who open the folder with the same one.
+    /// listing is saved in `cache`, for all who open the folder with the same one; who goes on with
+    /// a run, or joins it, gets the one that it began with.
     pub fn open(
         store: &dyn Store,
         root: &Path,
         key: &str,
-        cache: Option<&Path>,
+        cache: Option<Cache<'_>>,
     ) -> Result<Self, DataError> {
-        let table = saved::listing(store, root, key, cache)?;
+        let kept = match cache {
+            Some(cache) => kept::listing(store, root, key, cache)?,
+            None => None,
+        };
+        let (table, news) = match kept {
+            Some(kept) => {
+                let news = news(key, &kept);
+                (kept.table, news)
+            }
+            None => (saved::listing(store, root, key, cache.map(|cache| cache.folder))?, None),
+        };
         let folders = table.about.classes.iter();
         let classes = folders.map(|(folder, _)| classes::name(folder)).collect();
-        Ok(Self { root: root.to_owned(), classes, table })
+        Ok(Self { root: root.to_owned(), classes, table, news })
     }
 
     fn path(&self, id: u64) -> PathBuf {
         let (folder, _) = &self.table.about.classes[self.table.class(id)];
         self.root.join(folder).join(self.table.name(id))
     }
+}
+
+/// What to say of pictures that came to the folder after the run had begun.
+fn news(key: &str, kept: &kept::Kept) -> Option<String> {
+    let (new, of_run) = (kept.news, kept.table.count());
+    (new > 0).then(|| {
+        format!(
+            "{key}: {new} pictures have come since the run began, which goes on with its own \
+             {of_run}; to take them in, begin anew with --fresh"
+        )
+    })
 }
 
 impl Source for ImageFolder {
@@ -95,5 +121,13 @@ impl Source for ImageFolder {
 
     fn remarks(&self) -> &[String] {
         &self.table.about.remarks
+    }
+
+    fn news(&self) -> Option<&str> {
+        self.news.as_deref()
+    }
+
+    fn keep(&self, folder: &Path) -> io::Result<()> {
+        kept::keep(&self.table, &self.root, folder)
     }
 }

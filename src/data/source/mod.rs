@@ -1,5 +1,8 @@
 //! What a source is, and the readers, one file each.
 
+use std::io;
+use std::path::Path;
+
 use super::jpeg::Scratch;
 use super::store::Location;
 use super::{Area, Cut, Image};
@@ -60,5 +63,16 @@ pub trait Source: Send + Sync {
     /// console.
     fn remarks(&self) -> &[String] {
         &[]
+    }
+    /// What has come to the set since its run began and is not used: a sentence for the console.
+    fn news(&self) -> Option<&str> {
+        None
+    }
+    /// Keeps the listing in this folder as the run's own, where its format has one that can be.
+    ///
+    /// # Errors
+    /// It cannot be written.
+    fn keep(&self, _folder: &Path) -> io::Result<()> {
+        Ok(())
     }
 }

@@ -1,6 +1,8 @@
 //! A part of a set: what is split off for validation, or what is left for training. Which part a
 //! sample belongs to follows from its name alone: files that come later move none of the others.
 
+use std::io;
+use std::path::Path;
 use std::sync::Arc;
 
 use xxhash_rust::xxh3::{Xxh3, xxh3_64};
@@ -136,6 +138,14 @@ impl Source for Part {
 
     fn remarks(&self) -> &[String] {
         &self.remarks
+    }
+
+    fn news(&self) -> Option<&str> {
+        self.whole.news()
+    }
+
+    fn keep(&self, folder: &Path) -> io::Result<()> {
+        self.whole.keep(folder)
     }
 }
 

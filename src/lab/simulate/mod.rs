@@ -12,6 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use crate::cluster::comm::sim::Trace;
 
 mod broken;
+mod change;
 mod check;
 mod disk;
 mod nodes;

@@ -24,7 +24,7 @@ use super::broken::Rule;
 use super::plane::{NODES_MAX, Plane};
 use super::scenario::{Fault, SAMPLES};
 use super::slots::Room;
-use super::stand_in;
+use super::stand_in::{self, Listing};
 
 /// The nodes' folders of one run; they go when it is over.
 pub struct Nodes {
@@ -74,8 +74,8 @@ impl Nodes {
     }
 
     /// The training set, some of whose files cannot be copied where a fault says so.
-    pub fn samples(&self, faults: &[Fault]) -> DataSet {
-        let set = stand_in::samples(SAMPLES, 0, self.plane.layout);
+    pub fn samples(&self, faults: &[Fault], listing: Listing) -> DataSet {
+        let set = stand_in::samples(SAMPLES, 0, (self.plane.layout, listing));
         let files = self.files();
         let unread = faults.iter().filter_map(|fault| match fault {
             Fault::Unread { draw } => Some(files[(draw % files.len() as u64) as usize].clone()),

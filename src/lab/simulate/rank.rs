@@ -23,11 +23,12 @@ use crate::train::start::surroundings::{Begun, Surroundings, record_faults};
 use crate::train::state::slot_files::SlotFiles;
 
 use super::broken::{Rule, under};
+use super::change::Change;
 use super::disk::{Disk, Files};
 use super::nodes::Nodes;
 use super::plane::Layout;
 use super::scenario::{RUN_ID, SAMPLES, Scenario, VALIDATION};
-use super::stand_in::{Sightings, StandIn, graph, samples};
+use super::stand_in::{Instructions, Listing, Sightings, StandIn, graph, samples};
 
 /// What the ranks of an attempt share.
 pub struct Attempt<'a> {
@@ -47,6 +48,23 @@ pub struct Attempt<'a> {
     pub rule: Rule,
     /// Where copies and caches lie, if anywhere.
     pub nodes: Option<&'a Nodes>,
+    /// Whether the run has steps already.
+    pub begun: bool,
+}
+
+impl Attempt<'_> {
+    /// What this process lists and computes with.
+    fn meets(&self, standing: &Standing) -> (Listing, Instructions) {
+        let (mut listing, mut instructions) = (Listing::Own, Instructions::Usual);
+        let place = (self.number, self.begun);
+        for changed in self.scenario.changes().filter(|changed| changed.meets(place, standing)) {
+            match changed.change {
+                Change::Listing => listing = Listing::Other,
+                Change::Instructions => instructions = Instructions::Other,
+            }
+        }
+        (listing, instructions)
+    }
 }
 
 /// How a rank ended that was not killed.
@@ -177,8 +195,10 @@ pub fn live(attempt: &Attempt<'_>, comm: SimComm, join: Option<&JoinInfo>) -> Le
         ..Standing::default()
     };
     around.injector.at(Point::InInit, &standing);
-    let compute = StandIn::new(clock, Arc::clone(attempt.sightings), attempt.number, process);
-    let materials = materials(attempt, process, compute);
+    let (listing, instructions) = attempt.meets(&standing);
+    let sightings = Arc::clone(attempt.sightings);
+    let compute = StandIn::new(clock, sightings, (attempt.number, process), instructions);
+    let materials = materials(attempt, (process, listing), (compute, instructions));
     let (print, owners) = (around.fingerprint, around.owners);
     let prepared = prepare_from(materials, config, RUN_ID, print, owners, &around.injector);
     let prepared = prepared.map(|prepared| match attempt.scenario.in_file {
@@ -202,16 +222,21 @@ pub fn live(attempt: &Attempt<'_>, comm: SimComm, join: Option<&JoinInfo>) -> Le
 }
 
 /// What a process trains, and with what.
-fn materials(attempt: &Attempt<'_>, process: usize, compute: StandIn) -> Materials {
+fn materials(
+    attempt: &Attempt<'_>,
+    (process, listing): (usize, Listing),
+    (compute, instructions): (StandIn, Instructions),
+) -> Materials {
     let evaluates = attempt.scenario.config.evaluation.every != Every::Never;
     Materials {
         train: match attempt.nodes {
-            Some(nodes) => nodes.samples(&attempt.scenario.faults),
-            None => samples(SAMPLES, 0, Layout::OneFile),
+            Some(nodes) => nodes.samples(&attempt.scenario.faults, listing),
+            None => samples(SAMPLES, 0, (Layout::OneFile, listing)),
         },
-        validation: evaluates.then(|| samples(VALIDATION, 1, Layout::OneFile)),
+        validation: evaluates.then(|| samples(VALIDATION, 1, (Layout::OneFile, Listing::Own))),
         graph: graph(),
         inline: Some(Box::new(compute)),
+        arithmetic: instructions.name().into(),
         part: Purpose::FirstBorn,
         porters: Vec::new(),
         local: attempt.nodes.map_or_else(|| RUN_ID.into(), |nodes| nodes.local(process)),

@@ -12,6 +12,7 @@ use crate::config::{
 use crate::data::mixing::Mixing;
 use crate::data::sampler::Bundling;
 
+use super::change::Changed;
 use super::plane::Plane;
 
 /// Names the run in its files.
@@ -41,6 +42,9 @@ const IN_FILE_ONE_IN: u64 = 3;
 const PLANE_ONE_IN: u64 = 3;
 /// Runs whose sums are reproducible: their bits are known after a shrink, too.
 const REPRODUCIBLE_ONE_IN: u64 = 4;
+
+/// Runs whose set or instructions change under them.
+const CHANGED_ONE_IN: u64 = 5;
 
 /// When a process dies in a change of the disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -87,6 +91,8 @@ pub enum Fault {
     NoRoom { attempt: u32, draw: u64 },
     /// A file of the training set cannot be copied.
     Unread { draw: u64 },
+    /// Something is not as the run began for some of its processes.
+    Changed(Changed),
 }
 
 /// One simulated run.
@@ -182,6 +188,10 @@ impl Scenario {
         if plane.is_some() {
             faults.extend(harm_to_copies(apart));
         }
+        let apart = &mut Stream::new(&[seed, purpose::SIMULATE, 10]);
+        if apart.below(CHANGED_ONE_IN) == 0 {
+            faults.push(Fault::Changed(Changed::draw(apart, config.run.ranks)));
+        }
         draw_update(&mut Stream::new(&[seed, purpose::SIMULATE, 8]), &mut config);
         draw_mixing(&mut Stream::new(&[seed, purpose::SIMULATE, 9]), &mut config);
         let apart = &mut Stream::new(&[seed, purpose::SIMULATE, 4]);
@@ -232,6 +242,14 @@ impl Scenario {
         config.staging = crate::config::Staging::default();
         config.data.cache = CacheSize::Off;
         Self { seed: 0, config, faults: Vec::new(), in_file: false, plane: None }
+    }
+
+    /// What is not as the run began.
+    pub fn changes(&self) -> impl Iterator<Item = &Changed> {
+        self.faults.iter().filter_map(|fault| match fault {
+            Fault::Changed(changed) => Some(changed),
+            _ => None,
+        })
     }
 
     /// Deaths of an attempt, in the order in which they are looked at.

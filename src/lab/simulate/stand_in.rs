@@ -36,7 +36,17 @@ struct Samples {
     number: u64,
     split: u64,
     layout: Layout,
+    listing: Listing,
     classes: Vec<String>,
+}
+
+/// What a process finds where the set lies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Listing {
+    /// The set that the run began with.
+    Own,
+    /// As many samples, in another order.
+    Other,
 }
 
 /// What tells a set from others, however it lies in files.
@@ -56,11 +66,12 @@ pub fn files(number: u64, split: u64, layout: Layout) -> BTreeMap<PathBuf, Vec<u
 }
 
 /// A set in a store of its own.
-pub fn samples(number: u64, split: u64, layout: Layout) -> DataSet {
+pub fn samples(number: u64, split: u64, (layout, listing): (Layout, Listing)) -> DataSet {
     let mut store = MemoryStore::default();
     files(number, split, layout).into_iter().for_each(|(file, bytes)| store.put(file, bytes));
     let classes = (0..CLASSES).map(|class| format!("class-{class}")).collect();
-    DataSet { source: Arc::new(Samples { number, split, layout, classes }), store: Arc::new(store) }
+    let source = Arc::new(Samples { number, split, layout, listing, classes });
+    DataSet { source, store: Arc::new(store) }
 }
 
 impl Source for Samples {
@@ -77,6 +88,10 @@ impl Source for Samples {
         (id % CLASSES as u64) as u32
     }
     fn location(&self, id: u64) -> Option<Location<'_>> {
+        let id = match self.listing {
+            Listing::Own => id,
+            Listing::Other => (id + 1) % self.number,
+        };
         let (file, at) = self.layout.place(id);
         Some(match self.layout {
             Layout::FileEach => Location::whole(file, BYTES),
@@ -90,7 +105,11 @@ impl Source for Samples {
         format!("simulated sample {id}")
     }
     fn fingerprint(&self) -> u64 {
-        fingerprint(self.number, self.split)
+        let own = fingerprint(self.number, self.split);
+        match self.listing {
+            Listing::Own => own,
+            Listing::Other => seed::key(&[own]),
+        }
     }
 }
 
@@ -124,6 +143,32 @@ pub struct Seen {
 /// Everything that was computed in a run, in order.
 pub type Sightings = Arc<Mutex<Vec<Seen>>>;
 
+/// With which last bits a process computes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Instructions {
+    /// As the run began.
+    Usual,
+    /// Otherwise.
+    Other,
+}
+
+impl Instructions {
+    /// As ranks tell each other.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Usual => "the usual instructions",
+            Self::Other => "other instructions",
+        }
+    }
+
+    fn slant(self) -> f32 {
+        match self {
+            Self::Usual => 0.02,
+            Self::Other => 0.021,
+        }
+    }
+}
+
 /// The arithmetic.
 pub struct StandIn {
     layout: model::Layout,
@@ -134,13 +179,20 @@ pub struct StandIn {
     sightings: Sightings,
     attempt: u32,
     process: usize,
+    instructions: Instructions,
 }
 
 impl StandIn {
     /// Of one simulated process; what it computes is noted in `sightings`.
-    pub fn new(clock: Arc<dyn Clock>, sightings: Sightings, attempt: u32, process: usize) -> Self {
-        let layout = layout::of(&graph());
-        Self { layout, parameters: Vec::new(), weights: 0, clock, sightings, attempt, process }
+    pub fn new(
+        clock: Arc<dyn Clock>,
+        sightings: Sightings,
+        (attempt, process): (u32, usize),
+        instructions: Instructions,
+    ) -> Self {
+        let (layout, parameters) = (layout::of(&graph()), Vec::new());
+        let weights = 0;
+        Self { layout, parameters, weights, clock, sightings, attempt, process, instructions }
     }
 }
 
@@ -200,7 +252,7 @@ impl Compute for StandIn {
             let length: usize = tensor.shape.iter().product();
             let gradient = |i: usize| {
                 let place = ((i * 37 + 11) % 17) as f32 / 17.0 - 0.5;
-                samples * 0.1 * self.parameters[i] + 0.02 * signal * place
+                samples * 0.1 * self.parameters[i] + self.instructions.slant() * signal * place
             };
             let gradients: Vec<f32> =
                 (tensor.offset..tensor.offset + length).map(gradient).collect();

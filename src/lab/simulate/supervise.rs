@@ -15,6 +15,7 @@ use crate::launch::attempts::{self, Attempts, Run, Tried};
 use crate::launch::ending_files::EndingFiles;
 use crate::launch::verdict::{Ending, History, Next};
 use crate::observe::event::{Event, Kind};
+use crate::observe::ledger;
 use crate::observe::result::{RunResult, Status};
 use crate::observe::storage::Storage;
 use crate::train::checkpoint::store;
@@ -287,6 +288,7 @@ impl Supervisor {
             newest: &self.newest,
             rule: self.rule,
             nodes: self.nodes.as_ref(),
+            begun: ledger::newest(&files.memory).is_some_and(|line| line.step > 0),
         };
         let options = options(scenario, number, self.trace_kept);
         let seed = crate::config::seed::key(&[scenario.seed, u64::from(number)]);
@@ -296,7 +298,9 @@ impl Supervisor {
         self.settles += outcome.settles;
         self.deaths += outcome.deaths;
         self.trace.extend(outcome.trace.into_iter().map(|line| format!("{number} {line}")));
-        let fired = u64::from(outcome.deaths) + fired(&self.files) - fired_before;
+        let changed = scenario.changes().any(|changed| changed.disturbs_start(number));
+        let fired =
+            u64::from(outcome.deaths) + u64::from(changed) + fired(&self.files) - fired_before;
         let stopped = self.hours.was_stopped();
         let ends = outcome.ends;
         self.played.push(Ended { number, ends, fired, stopped, checkpoint, slots_untouched });

@@ -46,6 +46,9 @@ pub struct Manifest {
     /// By which plain sums are grouped; absent where an earlier release wrote it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ranks: Option<u32>,
+    /// What the ranks compute with; absent where an earlier release wrote it.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub arithmetic: String,
     /// Of the newest steps, those that changed no weight; absent where there is none, and where an
     /// earlier release wrote it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -106,6 +109,7 @@ impl Manifest {
             step: state.step,
             cursor: state.cursor,
             ranks: (state.ranks > 0).then_some(state.ranks),
+            arithmetic: state.arithmetic.clone(),
             zero_updates: zero_updates(state),
             grid: state.grid.clone(),
             model: snapshot.model_name.clone(),

@@ -212,6 +212,7 @@ fn state_of(
         return Err(damaged(folder, "state.bin and the manifest name different steps"));
     }
     state.ranks = manifest.ranks.unwrap_or_default();
+    state.arithmetic.clone_from(&manifest.arithmetic);
     state.grid.clone_from(&manifest.grid);
     for line in &mut state.ledger_tail {
         line.zero_update = manifest.zero_updates.contains(&line.step);

@@ -54,6 +54,9 @@ pub struct TrainState {
     /// has it.
     #[serde(skip)]
     pub ranks: u32,
+    /// What the ranks compute with. Younger too.
+    #[serde(skip)]
+    pub arithmetic: String,
     /// Of reproducible sums, for the next step. Younger too.
     #[serde(skip)]
     pub grid: Grid,
@@ -176,6 +179,7 @@ mod tests {
             step_seconds: 2.0,
             exact: true,
             ranks: 0,
+            arithmetic: String::new(),
             grid: Grid::default(),
             order: vec![10],
             ledger_tail: vec![Committed {

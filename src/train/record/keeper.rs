@@ -292,6 +292,7 @@ impl Keeper {
             run_seconds: seconds,
             exact: position.exact,
             ranks: position.ranks,
+            arithmetic: position.arithmetic.clone(),
             grid: position.grid.clone(),
             order: position.owner_batches.clone(),
             ledger_tail: position.ledger_tail.clone(),

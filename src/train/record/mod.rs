@@ -9,6 +9,7 @@ use crate::observe::result::Status;
 use crate::train::TrainError;
 use crate::train::state::rank::Rank;
 
+pub mod began_with;
 pub mod casualties;
 pub mod cause;
 pub mod due;

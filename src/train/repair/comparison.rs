@@ -6,31 +6,40 @@
 use std::sync::PoisonError;
 
 use crate::cluster::comm::CommError;
+use crate::cluster::wire;
 
 use crate::train::TrainError;
+use crate::train::state::arithmetic;
 use crate::train::state::proof::Proof;
 use crate::train::state::rank::Rank;
 use crate::train::state::replica::Replica;
 
 /// One rank's part of the comparison.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 struct Answer {
     unproven: bool,
     hash: Option<u128>,
+    /// What it computes with.
+    arithmetic: String,
 }
 
 impl Answer {
-    const WORDS: usize = 3;
+    const KIND_AT: usize = 3;
+    const WORDS: usize = Self::KIND_AT + arithmetic::WORDS;
 
-    fn to_words(self) -> [u64; Self::WORDS] {
+    fn to_words(&self) -> [u64; Self::WORDS] {
         let hash = self.hash.unwrap_or(0);
         let flags = u64::from(self.unproven) | u64::from(self.hash.is_some()) << 1;
-        [flags, hash as u64, (hash >> 64) as u64]
+        let mut words = [0; Self::WORDS];
+        words[..Self::KIND_AT].copy_from_slice(&[flags, hash as u64, (hash >> 64) as u64]);
+        words[Self::KIND_AT..].copy_from_slice(&arithmetic::to_words(&self.arithmetic));
+        words
     }
 
     fn from_words(words: &[u64]) -> Self {
         let hash = u128::from(words[1]) | u128::from(words[2]) << 64;
-        Self { unproven: words[0] & 1 == 1, hash: (words[0] & 2 == 2).then_some(hash) }
+        let arithmetic = wire::to_text(&words[Self::KIND_AT..]);
+        Self { unproven: words[0] & 1 == 1, hash: (words[0] & 2 == 2).then_some(hash), arithmetic }
     }
 }
 
@@ -65,10 +74,11 @@ fn judge(answers: &[Answer]) -> Comparison {
 }
 
 /// Before the first vote of a repaired world: a newcomer that holds other bits than the survivors
-/// leaves before anything it computed counts.
-pub fn prove(rank: &mut Rank) -> Result<(), TrainError> {
+/// leaves before anything it computed counts. What all compute with, in rank order, where this
+/// world has not told it yet.
+pub fn prove(rank: &mut Rank) -> Result<Option<Vec<String>>, TrainError> {
     if !rank.replica.proof.is_due() {
-        return Ok(());
+        return Ok(None);
     }
     let mut answers = gather_answers(rank)?;
     if let Comparison::NeedsReference(reference) = judge(&answers) {
@@ -90,7 +100,7 @@ pub fn prove(rank: &mut Rank) -> Result<(), TrainError> {
         }
         Comparison::Equal | Comparison::NeedsReference(_) => {
             rank.replica.proof = Proof::default();
-            Ok(())
+            Ok(Some(answers.into_iter().map(|answer| answer.arithmetic).collect()))
         }
     }
 }
@@ -98,7 +108,8 @@ pub fn prove(rank: &mut Rank) -> Result<(), TrainError> {
 fn gather_answers(rank: &mut Rank) -> Result<Vec<Answer>, TrainError> {
     let proof = &mut rank.replica.proof;
     let hash = proof.value(&rank.replica.slots);
-    let answer = Answer { unproven: proof.is_unproven(), hash };
+    let arithmetic = rank.replica.arithmetic.clone();
+    let answer = Answer { unproven: proof.is_unproven(), hash, arithmetic };
     let words = rank.comm.all_gather_u64(&answer.to_words())?;
     Ok(words.chunks_exact(Answer::WORDS).map(Answer::from_words).collect())
 }
@@ -116,19 +127,19 @@ mod tests {
     use super::*;
 
     fn proven(hash: Option<u128>) -> Answer {
-        Answer { unproven: false, hash }
+        Answer { unproven: false, hash, arithmetic: "a kind".into() }
     }
 
     fn newcomer(hash: u128) -> Answer {
-        Answer { unproven: true, hash: Some(hash) }
+        Answer { unproven: true, hash: Some(hash), arithmetic: "another kind".into() }
     }
 
     #[test]
     fn a_newcomer_is_compared_with_a_survivor() {
-        let (none, source) = (proven(None), proven(Some(7)));
-        assert_eq!(judge(&[none, none]), Comparison::Equal);
-        assert_eq!(judge(&[source, none, newcomer(7)]), Comparison::Equal);
-        assert_eq!(judge(&[source, newcomer(8), newcomer(7)]), Comparison::Differ(vec![1]));
+        let (none, source) = (|| proven(None), || proven(Some(7)));
+        assert_eq!(judge(&[none(), none()]), Comparison::Equal);
+        assert_eq!(judge(&[source(), none(), newcomer(7)]), Comparison::Equal);
+        assert_eq!(judge(&[source(), newcomer(8), newcomer(7)]), Comparison::Differ(vec![1]));
     }
 
     #[test]

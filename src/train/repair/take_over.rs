@@ -7,6 +7,7 @@ use std::sync::PoisonError;
 use std::time::Duration;
 
 use crate::cluster::comm::{CommError, Communicator};
+use crate::cluster::recovery::set::SetIdentity;
 use crate::cluster::recovery::{Environment, Note, StateHolder};
 use crate::cluster::resident::{Key, Look, Slots};
 use crate::cluster::world::World;
@@ -35,6 +36,10 @@ impl StateHolder for Replica {
 
     fn stays(&self, rank: usize) -> bool {
         self.leave_from.is_none_or(|first| rank < first)
+    }
+
+    fn set(&mut self) -> Result<SetIdentity, CommError> {
+        Ok(self.set)
     }
 
     fn counted(&mut self, _step: u64) {}

@@ -140,6 +140,8 @@ pub fn replica(
         around.identity.clone(),
     );
     replica.slot_files.clone_from(&prepared.slot_files);
+    replica.set = prepared.facts.set;
+    replica.arithmetic.clone_from(&prepared.facts.arithmetic);
     replica
 }
 

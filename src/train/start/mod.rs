@@ -1,5 +1,6 @@
 //! How a rank starts: from its arguments to the loop.
 
+pub mod agreement;
 pub mod announce;
 pub mod assemble;
 mod effect;

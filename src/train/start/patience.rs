@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::config::Every;
 use crate::data::open;
 use crate::data::set::DataSet;
-use crate::data::{DataError, Split};
+use crate::data::{Cache, DataError, Occasion, Split};
 use crate::observe::ledger;
 use crate::run_folder::{self, launcher};
 
@@ -34,10 +34,11 @@ pub fn await_data(
     arguments: &TrainArguments,
     around: &Surroundings,
     outage: &Outage,
+    occasion: Occasion,
 ) -> Result<Sets, TrainError> {
     let (position, _) = position_by_ledger(around);
     if arguments.join.is_some() || position.step == 0 {
-        return open_sets(arguments).map_err(|error| match error {
+        return open_sets(arguments, occasion).map_err(|error| match error {
             // The others wait for a newcomer, and can do without.
             DataError::Store(reason) if arguments.join.is_some() => TrainError::Unready(reason),
             DataError::Store(reason) => TrainError::Data(reason),
@@ -58,7 +59,7 @@ pub fn await_data(
     let opened = outage.patiently(|| {
         let reach = || open::reach(data).map_err(DataError::Store);
         // What seems to be wrong with a set that went meanwhile says nothing.
-        let opened = reach().and_then(|()| open_sets(arguments));
+        let opened = reach().and_then(|()| open_sets(arguments, occasion));
         let opened = opened.or_else(|error| reach().and(Err(error)));
         opened.inspect_err(|error| missing = error.to_string())
     });
@@ -69,9 +70,10 @@ pub fn await_data(
 }
 
 /// What is learned of the sets is kept in the run's folder.
-fn open_sets(arguments: &TrainArguments) -> Result<Sets, DataError> {
-    let (config, cache) = (&arguments.config, arguments.run_dir.join(run_folder::CACHE));
-    let open = |split| open::open_with(&config.data, split, config.run.seed, Some(&cache));
+fn open_sets(arguments: &TrainArguments, occasion: Occasion) -> Result<Sets, DataError> {
+    let (config, folder) = (&arguments.config, arguments.run_dir.join(run_folder::CACHE));
+    let cache = Some(Cache { folder: &folder, occasion });
+    let open = |split| open::open_with(&config.data, split, config.run.seed, cache);
     let train = open(Split::Train)?;
     let validation = match config.evaluation.every {
         Every::Never => None,

@@ -12,6 +12,7 @@ use crate::cluster::comm::{CommError, Communicator, Membership};
 use crate::cluster::faults::Injector;
 use crate::cluster::processors::places::Wish;
 use crate::cluster::resident::{Ahead, SlotView, Slots};
+use crate::cluster::wire;
 use crate::cluster::world::{Member, Role, World};
 use crate::config::{Config, ExchangeKind, Resident};
 use crate::data::Normalization;
@@ -19,10 +20,11 @@ use crate::data::evaluation::Evaluation;
 use crate::data::loader::{Loader, LoaderOptions, Threads};
 use crate::data::mixing::Mixing;
 use crate::data::sampler::Order;
-use crate::data::set::DataSet;
+use crate::data::set::{self, DataSet};
+use crate::data::source::Source;
 use crate::data::staging::porter::Porter;
 use crate::data::supply::Supply;
-use crate::engine::Compute;
+use crate::engine::{self, Compute};
 use crate::model::{Graph, Layout, catalogue, init, layout};
 use crate::observe::ledger::{self, Entry};
 use crate::observe::storage::Storage;
@@ -72,10 +74,8 @@ pub struct Prepared {
     pub exchange: Box<dyn Exchange + Send>,
     graph: Graph,
     layout: Arc<Layout>,
-    /// Training samples.
-    pub train_samples: u64,
-    /// What of the sets is not used, for the console.
-    pub remarks: Vec<String>,
+    /// The training set, and the validation set where there is one.
+    pub sets: Vec<Arc<dyn Source>>,
 }
 
 impl Prepared {
@@ -95,6 +95,8 @@ pub struct Materials {
     pub graph: Graph,
     /// What computes micro-batches on the communicating thread; `None` = worker threads do.
     pub inline: Option<Box<dyn Compute + Send>>,
+    /// What computes, as far as it decides bits.
+    pub arithmetic: String,
     /// Who is to use it.
     pub part: Purpose,
     /// What the folders of this run are named after on the node: copies and cache.
@@ -187,7 +189,9 @@ pub fn prepare(
     // As `launch` calls the run: it removes what killed ranks leave.
     let run_dir = std::path::absolute(run_dir).unwrap_or_else(|_| run_dir.to_owned());
     let local = run_folder::id(&run_dir);
-    let materials = Materials { train, validation, graph, inline: None, part, local, porters };
+    let (inline, arithmetic) = (None, engine::arithmetic());
+    let materials =
+        Materials { train, validation, graph, inline, arithmetic, part, local, porters };
     prepare_from(materials, config, run_id, config_fingerprint, owners, injector)
 }
 
@@ -201,12 +205,13 @@ pub fn prepare_from(
     injector: &Arc<Injector>,
 ) -> Result<Prepared, TrainError> {
     let (options, workers) = (materials.loader_options(config), materials.workers(config));
-    let Materials { train, validation, graph, inline, part, local, porters } = materials;
+    let Materials { train, validation, graph, inline, arithmetic, part, local, porters } =
+        materials;
     let (seed, input, classes) = (config.run.seed, graph.input, train.source.classes().to_vec());
     let layout = Arc::new(layout::of(&graph));
     let order = Order::of(config, train.source.len())?;
-    let mut remarks = train.source.remarks().to_vec();
-    remarks.extend(validation.iter().flat_map(|set| set.source.remarks()).cloned());
+    let both = [Some(&train), validation.as_ref()].into_iter().flatten();
+    let sets = both.map(|set| Arc::clone(&set.source)).collect::<Vec<_>>();
     let evaluation = validation.map(|set| Evaluation::new(set, &options, EVALUATION_CACHE_BYTES));
     let validation_samples = evaluation.as_ref().map_or(0, Evaluation::len);
     let facts = Facts {
@@ -214,6 +219,8 @@ pub fn prepare_from(
         run_id: run_id.to_string(),
         config_fingerprint,
         data_fingerprint: train.source.fingerprint(),
+        set: set::identity(sets[0].as_ref(), sets.get(1).map(AsRef::as_ref)),
+        arithmetic,
         every: config.checkpoint.every,
         keep: config.checkpoint.keep,
         mtbf: config.checkpoint.mtbf.0,
@@ -221,7 +228,6 @@ pub fn prepare_from(
         order: order.clone(),
     };
     let slots = Arc::new(RwLock::new(Slots::vacant(parts::shape(&layout, config))));
-    let train_samples = train.source.len();
     let supply = Supply::of(config, train, &order, (&local, porters));
     let shared = Shared {
         graph: graph.clone(),
@@ -248,17 +254,7 @@ pub fn prepare_from(
     };
     let plan = Plan { workers, ..Plan::of(config, &order, validation_samples) };
     let exchange = exchange(config, pool, order, &layout);
-    Ok(Prepared {
-        facts,
-        plan,
-        slots,
-        slot_files: None,
-        exchange,
-        graph,
-        layout,
-        train_samples,
-        remarks,
-    })
+    Ok(Prepared { facts, plan, slots, slot_files: None, exchange, graph, layout, sets })
 }
 
 /// Frozen tensors are not reduced.
@@ -305,8 +301,8 @@ fn exchange(
     }
 }
 
-/// Host names travel in so many bytes.
-const HOST_BYTES: usize = 64;
+/// Host names travel in so many words.
+const HOST_WORDS: usize = 8;
 
 /// The world of a fresh start: everybody, spares included, tells pid and host. Member numbers go on
 /// from the ones that earlier attempts used.
@@ -318,21 +314,14 @@ pub fn gather_world(
     identity: &(u32, String),
 ) -> Result<World, CommError> {
     let mut words = vec![u64::from(identity.0), u64::from(next_member), u64::from(attempt)];
-    let mut host = [0; HOST_BYTES];
-    let length = identity.1.len().min(HOST_BYTES);
-    host[..length].copy_from_slice(&identity.1.as_bytes()[..length]);
-    words.extend(
-        host.chunks_exact(8)
-            .map(|chunk| u64::from_le_bytes(chunk.try_into().expect("chunks of eight bytes"))),
-    );
+    words.extend(wire::of_text::<HOST_WORDS>(&identity.1));
     let all = comm.introduce(&words)?;
     let ranks = comm.ranks();
     // The numbers of rank 0 count: it is the one that read the run directory.
     let (first, attempt) = (all[1] as u32, all[2] as u32);
     let mut hosts: Vec<String> = Vec::new();
     let members = all.chunks_exact(words.len()).enumerate().map(|(rank, words)| {
-        let bytes: Vec<u8> = words[3..].iter().flat_map(|word| word.to_le_bytes()).collect();
-        let host = String::from_utf8_lossy(&bytes).trim_end_matches('\0').to_string();
+        let host = wire::to_text(&words[3..]);
         let known = hosts.iter().position(|known| *known == host);
         let node = known.unwrap_or_else(|| {
             hosts.push(host.clone());
@@ -446,6 +435,7 @@ fn position_of(snapshot: &Snapshot, entries: &[Entry], samples_per_epoch: u64) -
         best_error: state.best_error,
         exact: state.exact,
         ranks: state.ranks,
+        arithmetic: state.arithmetic.clone(),
         grid: state.grid.clone(),
         ledger_tail: state.ledger_tail.clone(),
         ending: None,

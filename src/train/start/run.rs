@@ -21,17 +21,17 @@ use crate::train::plan::{Plan, TrainArguments};
 use crate::train::record::casualties;
 use crate::train::record::inexact::{self, Since};
 use crate::train::record::journal::last_world;
-use crate::train::record::reason::{Failure, leave_reason, left_reason, reason_of};
+use crate::train::record::reason::{leave_reason, left_reason};
 use crate::train::repair::restart::unread;
+use crate::train::start::agreement::all_prepared;
 use crate::train::start::announce::{Beginning, announce};
-use crate::train::start::assemble::{conclude, is_spare, replica, trainer, write_failure};
-use crate::train::start::patience::position_by_ledger;
+use crate::train::start::assemble::{conclude, is_spare, replica, trainer};
 use crate::train::start::prepare::Prepared;
 use crate::train::start::spare::Preparation;
 use crate::train::start::surroundings::{Surroundings, communicator, start_guardian, surroundings};
 use crate::train::start::{network, place, prepare, spare};
+use crate::train::state::arithmetic;
 use crate::train::state::position::{Ending, Position};
-use crate::train::state::rank::Moment;
 
 /// How long a supervisor that holds the run directory may take to end.
 const LOCK_PATIENCE: Duration = Duration::from_secs(30);
@@ -103,7 +103,11 @@ pub fn run_prepared(
     let slots = prepared.as_ref().ok().map(|prepared| Arc::clone(&prepared.slots));
     let status = match &arguments.join {
         None if comm.waits() => spare::wait(arguments, around, comm, Preparation::made(prepared)),
-        Some(_) => run_newcomer(arguments, around, comm, prepared?),
+        Some(_) => match prepared {
+            Ok(prepared) => run_newcomer(arguments, around, comm, prepared),
+            // The ranks repair their world without it.
+            Err(error) => Err(TrainError::Unready(error.to_string())),
+        },
         None => run_initial(arguments, around, comm, prepared),
     };
     if let (Err(_), Some(slots)) = (&status, slots) {
@@ -169,16 +173,19 @@ fn run_initial(
     let seconds = around.clock.unix_seconds() - around.origin;
     let settled = end_in_time(comm.as_mut(), &mut replica.position, &prepared.plan, seconds);
     settled.inspect_err(|_| comm.revoke()).map_err(lost)?;
-    let inexact = since.and_then(|since| inexact::at_start(&config.train, since, world.ranks()));
+    let kinds = arithmetic::gather(comm.as_mut(), &prepared.facts.arithmetic);
+    let kinds = kinds.inspect_err(|_| comm.revoke()).map_err(lost)?;
+    let otherwise = inexact::compute_with(&mut replica.position, &kinds, &world);
+    let inexact = otherwise.or_else(|| inexact::at_start(&config.train, since?, world.ranks()));
     let (facts, plan) = (prepared.facts.clone(), prepared.plan.clone());
-    let (train_samples, mut remarks) = (prepared.train_samples, prepared.remarks.clone());
-    remarks.extend(of_weights);
+    let sets = prepared.sets.clone();
     let mut trainer = trainer(arguments, around, comm, world, replica, prepared);
     trainer.started();
     if trainer.rank.is_writer() {
         let storage = around.storage.as_ref();
         let lost = casualties::of_the_last(storage, trainer.rank.world.attempt, before.as_ref());
-        let beginning = Beginning { from, facts, train_samples, remarks, plan, lost, inexact };
+        let of = (sets, of_weights);
+        let beginning = Beginning { from, facts, of, plan, lost, inexact };
         announce(arguments, around, &mut trainer, beginning)?;
         network::announce(&mut trainer, network);
     }
@@ -228,36 +235,6 @@ fn refuse(around: &Surroundings, comm: &mut dyn Membership, error: TrainError) -
     leave_reason(around.storage.as_ref(), &error);
     comm.revoke();
     error
-}
-
-/// Everybody learns whether everybody is ready; the reason of the first that is not is kept.
-fn all_prepared(
-    arguments: &TrainArguments,
-    around: &Surroundings,
-    comm: &mut dyn Membership,
-    prepared: Result<Prepared, TrainError>,
-) -> Result<Prepared, TrainError> {
-    if let Err(error) = &prepared {
-        leave_reason(around.storage.as_ref(), error);
-    }
-    // Its place among all kinds; beyond them there is none.
-    let mine = prepared.as_ref().map_or_else(|e| Failure::of(e) as usize, |_| Failure::ALL.len());
-    let told = comm.all_gather_u64(&[mine as u64])?;
-    let met = told.iter().find_map(|&failure| Failure::ALL.get(failure as usize).copied());
-    let error = match (prepared, met) {
-        (prepared, None) => return prepared,
-        (Err(error), _) => error,
-        (Ok(_), Some(failure)) => reason_of(around.storage.as_ref(), failure),
-    };
-    if comm.rank() == 0 && !matches!(error, TrainError::Configuration(_)) {
-        let place = Moment { attempt: arguments.attempt.unwrap_or(1), ..Moment::default() };
-        let (position, samples) = position_by_ledger(around);
-        let place = Moment { step: position.step, ..place };
-        write_failure(around, place, (&position, samples), &error);
-    }
-    // The launcher ends every rank once one has left with a code: the result comes first.
-    let _ = comm.agree(0);
-    Err(error)
 }
 
 /// Under `launch` the supervisor counts; alone, the run directory's lock does.

@@ -9,10 +9,12 @@ use std::time::Duration;
 
 use crate::cluster::comm::{Call, CommError, Communicator, Membership};
 use crate::cluster::faults::Standing;
+use crate::cluster::recovery::set::SetIdentity;
 use crate::cluster::recovery::{Called, Environment, Note, StateHolder, answer_call};
 use crate::cluster::resident::Ahead;
 use crate::cluster::world::World;
 use crate::config::Point;
+use crate::data::Occasion;
 use crate::observe::notice::act_on;
 use crate::observe::result::Status;
 use crate::run_folder::variables;
@@ -20,7 +22,7 @@ use crate::run_folder::variables;
 use crate::train::TrainError;
 use crate::train::compute::outage::Outage;
 use crate::train::plan::{TrainArguments, policy};
-use crate::train::start::prepare::Prepared;
+use crate::train::start::prepare::{Prepared, Purpose};
 use crate::train::start::surroundings::Surroundings;
 use crate::train::start::{assemble, patience, place, prepare};
 use crate::train::state::replica::Replica;
@@ -96,7 +98,8 @@ impl Behind<'_, '_> {
                 let run_dir = &*arguments.run_dir;
                 let (config, injector) = (&arguments.config, &around.injector);
                 let (print, part) = (around.fingerprint, assemble::part(arguments));
-                let sets = patience::await_data(arguments, around, &outage)?;
+                let occasion = occasion(arguments, around, part);
+                let sets = patience::await_data(arguments, around, &outage, occasion)?;
                 let prepared = prepare::prepare(
                     (config, run_dir),
                     (sets, around.take_porters()),
@@ -115,6 +118,16 @@ impl Behind<'_, '_> {
     fn finish(&mut self) -> Option<Result<Prepared, TrainError>> {
         self.begin();
         self.thread.take()?.join().ok()
+    }
+}
+
+/// What this process opens the data sets for. Before the first committed step a start begins the
+/// run, whatever an earlier one has kept.
+fn occasion(arguments: &TrainArguments, around: &Surroundings, part: Purpose) -> Occasion {
+    match arguments.join.is_some() || part == Purpose::Replacement {
+        true => Occasion::Joins,
+        false if patience::position_by_ledger(around).0.step > 0 => Occasion::GoesOn,
+        false => Occasion::Begins,
     }
 }
 
@@ -300,6 +313,10 @@ impl StateHolder for WaitingSpare<'_, '_> {
 
     fn stays(&self, _rank: usize) -> bool {
         true
+    }
+
+    fn set(&mut self) -> Result<SetIdentity, CommError> {
+        Ok(self.become_ready()?.set)
     }
 
     fn counted(&mut self, step: u64) {

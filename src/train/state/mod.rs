@@ -1,5 +1,6 @@
 //! What a rank holds of the run: tensors, position, and where they lie.
 
+pub mod arithmetic;
 pub mod beside;
 pub mod digest;
 pub mod slot_files;

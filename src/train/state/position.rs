@@ -10,6 +10,7 @@ use crate::observe::result::Status;
 
 use crate::train::compute::fixed_point::Grid;
 use crate::train::plan::Plan;
+use crate::train::state::arithmetic;
 
 /// Ledger lines that every rank keeps, so that a dead writer leaves no gap.
 pub const LEDGER_TAIL_MAX: usize = 64;
@@ -69,6 +70,10 @@ pub struct Position {
     /// Ranks by which every step's plain sums were grouped as long as it is exact; 0 in a state of
     /// an earlier release, which did not say.
     pub ranks: u32,
+    /// What the ranks compute with; several, joined, where they are not alike. Empty before the
+    /// first start, and in a state of an earlier release, which did not say.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub arithmetic: String,
     /// The newest ledger lines, oldest first.
     pub ledger_tail: Vec<Committed>,
     /// All ranks agreed to end here.
@@ -174,6 +179,18 @@ impl Position {
         self
     }
 
+    /// From here on ranks compute with these, in rank order. False where that gives other bits than
+    /// those so far, or bits that hang on which rank computes what.
+    pub fn compute_with(&mut self, kinds: &[String]) -> bool {
+        let kinds = arithmetic::distinct(kinds);
+        let now = kinds.join(" and ");
+        let begins = self.step == 0 || self.arithmetic.is_empty();
+        let same = kinds.len() < 2 && (begins || self.arithmetic == now);
+        self.arithmetic = now;
+        self.exact &= same;
+        same
+    }
+
     /// Appends a committed step's ledger line.
     pub fn commit(&mut self, line: Committed) {
         self.step = line.step;
@@ -234,6 +251,30 @@ mod tests {
         assert!(!has_diverged(&[Committed { skipped: 4, ..zero }; 12]));
         tail.push(line(false, 4));
         assert!(!has_diverged(&tail));
+    }
+
+    #[test]
+    fn other_instructions_have_other_bits() {
+        let kinds =
+            |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
+        let at = |step, arithmetic: &str| {
+            let arithmetic = arithmetic.to_owned();
+            Position { step, arithmetic, ..Position::start() }
+        };
+        let exact = |mut position: Position, names: &[&str]| {
+            let same = position.compute_with(&kinds(names));
+            assert_eq!(same, position.exact);
+            (same, position.arithmetic)
+        };
+        assert_eq!(exact(at(0, "a"), &["b", "b"]), (true, "b".into()), "nothing was computed");
+        assert_eq!(exact(at(7, ""), &["a"]), (true, "a".into()), "an earlier release did not say");
+        assert_eq!(exact(at(7, "a"), &["a", "a"]), (true, "a".into()));
+        assert_eq!(exact(at(7, "a"), &["b", "b"]), (false, "b".into()));
+        assert_eq!(exact(at(0, ""), &["b", "a", "b"]), (false, "a and b".into()));
+        let mut position = at(7, "a");
+        assert!(!position.compute_with(&kinds(&["a", "b"])) && !position.exact);
+        position.compute_with(&kinds(&["a", "a"]));
+        assert!(!position.exact, "what was computed stays so");
     }
 
     #[test]

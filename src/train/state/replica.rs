@@ -7,6 +7,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 use crate::cluster::faults::{Injector, Standing};
 use crate::cluster::guard::report;
 use crate::cluster::recovery::Note;
+use crate::cluster::recovery::set::SetIdentity;
 use crate::cluster::resident::{Identity, SlotView, Slots};
 use crate::cluster::world::World;
 use crate::config::{FaultKind, Point};
@@ -48,6 +49,10 @@ pub struct Replica {
     pub given: Vec<Way>,
     /// What is known of the states that met in the last repair.
     pub proof: Proof,
+    /// What this process has listed of the run's data.
+    pub set: SetIdentity,
+    /// What this process computes with.
+    pub arithmetic: String,
     /// This process, as others know it: its pid and its host.
     pub identity: (u32, String),
     injector: Arc<Injector>,
@@ -90,6 +95,8 @@ impl Replica {
             unhoused: 0,
             given: Vec::new(),
             proof: Proof::default(),
+            set: SetIdentity::default(),
+            arithmetic: String::new(),
             identity,
             injector,
             met_in: Cell::new(Point::InStep),

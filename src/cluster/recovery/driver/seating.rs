@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::cluster::comm::{CommError, Membership, SpawnError, SpawnRequest};
 use crate::cluster::recovery::Hooks;
 use crate::cluster::recovery::machine::{Event, Repair};
-use crate::cluster::recovery::rollcall::{Answer, Roll};
+use crate::cluster::recovery::rollcall::{Answer, Resident, Roll};
 use crate::cluster::recovery::seats::{self, Candidate};
 use crate::cluster::world::{Member, Role, World};
 use crate::config::{Point, Rung};
@@ -106,6 +106,21 @@ impl<'a> Gathering<'a> {
     /// Whether nobody is lost and nobody else is here.
     pub(super) fn is_whole(&self) -> bool {
         self.lost.is_empty() && self.roll.is_a_world()
+    }
+
+    /// Opens every connection, then gathers what everybody is and holds.
+    pub(super) fn tell_holdings(&mut self) -> Result<Vec<u64>, CommError> {
+        self.comm.warm()?;
+        let (pid, host) = self.hooks.identity();
+        let resident = Resident {
+            slot: self.slot.unwrap_or_default(),
+            step: self.hooks.committed_step(),
+            generation: self.old.map_or(0, |world| world.generation),
+            set: self.hooks.set()?,
+            pid,
+            host,
+        };
+        self.comm.all_gather_u64(&resident.to_words())
     }
 
     /// New spares that wait come in where nobody is lost: a repair is not held up by them. `None`

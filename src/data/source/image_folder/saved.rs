@@ -22,7 +22,7 @@ const UNSETTLED_NS: i64 = 2_000_000_000;
 /// Folders whose times are looked at, at most; a set of more is listed at every start.
 const FOLDERS_MAX: usize = 200_000;
 /// It is the run's owner's.
-const MODE: u32 = 0o600;
+pub const MODE: u32 = 0o600;
 
 struct Folder<'a> {
     store: &'a dyn Store,
@@ -69,7 +69,7 @@ impl Index for Folder<'_> {
 }
 
 /// Whether every folder is as it was when it was listed.
-fn is_current(store: &dyn Store, root: &Path, table: &Table) -> bool {
+pub fn is_current(store: &dyn Store, root: &Path, table: &Table) -> bool {
     let folders = &table.about.folders;
     if folders.first().is_none_or(|(first, _)| first != root) {
         return false;

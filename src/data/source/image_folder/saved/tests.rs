@@ -5,6 +5,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use super::*;
 use crate::config::Shown;
+use crate::data::index::{Cache, Occasion};
 use crate::data::source::Source;
 use crate::data::source::image_folder::ImageFolder;
 use crate::data::store::direct::Direct;
@@ -38,6 +39,7 @@ fn names(set: &ImageFolder) -> Vec<String> {
 }
 
 fn open(root: &Path, cache: &Path) -> ImageFolder {
+    let cache = Cache { folder: cache, occasion: Occasion::Begins };
     ImageFolder::open(&Direct::default(), root, KEY, Some(cache)).expect("opens")
 }
 

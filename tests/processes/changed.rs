@@ -1,0 +1,227 @@
+//! Processes of one run that do not see the same: a set that changes while it is learned from,
+//! nodes that list it differently, processors that round otherwise. A run ends with the bits of one
+//! that saw no change, or says by name why not.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, SystemTime};
+
+use kintsugi::cluster::world::{Role, World};
+use kintsugi::observe::event::Kind;
+use kintsugi::observe::log::read_events;
+use kintsugi::observe::result::{RunResult, Status};
+use kintsugi_ffi::os::{Signal, kill};
+
+use crate::share::{Share, pack};
+use crate::support::{
+    Ended, alone, assert_audited, assert_nothing_runs, project, result_of, start, wait_for_step,
+};
+
+const LIMIT: Duration = Duration::from_secs(90);
+/// Enough for a change, a death and a repair before the end.
+const STEPS: &str = "train.steps=150";
+/// The change comes after this step.
+const CHANGED_AT: u64 = 5;
+const RESPAWN: &str = r#"recovery.ladder=["respawn"]"#;
+
+/// How many ranks are killed at once.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Killed {
+    Last,
+    All,
+}
+
+fn ended(mut command: Command, limit: Duration) -> Ended {
+    start(&mut command, limit).wait()
+}
+
+fn completed(name: &str, run: &Path, ended: &Ended) -> RunResult {
+    assert_eq!(ended.code, Some(0), "{name}: {}", ended.stderr);
+    assert_audited(run);
+    assert_nothing_runs(run);
+    result_of(run)
+}
+
+/// Starts the command's run, lets `change` happen in the middle of it, then kills.
+fn changed_under(mut command: Command, run: &Path, change: impl FnOnce(), killed: Killed) -> Ended {
+    let mut running = start(&mut command, LIMIT);
+    wait_for_step(run, CHANGED_AT, &mut running);
+    change();
+    let world: World =
+        serde_json::from_slice(&std::fs::read(run.join("world.json")).unwrap()).unwrap();
+    let ranks = world.members.iter().filter(|member| member.role == Role::Active);
+    let pids: Vec<u32> = ranks.map(|member| member.pid).collect();
+    let victims = match killed {
+        Killed::Last => &pids[1..],
+        Killed::All => &pids[..],
+    };
+    for pid in victims {
+        kill(*pid, Signal::Kill).unwrap();
+    }
+    running.wait()
+}
+
+/// A picture of the set, and a name in another class under which it is new.
+fn picture(set: &Path) -> (PathBuf, PathBuf) {
+    let sorted = |folder: &Path| {
+        let entries = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+        let mut paths: Vec<PathBuf> = entries.collect();
+        paths.sort();
+        paths
+    };
+    let classes = sorted(set);
+    (sorted(&classes[1]).remove(0), classes[0].join("0000-new.jpg"))
+}
+
+#[test]
+fn a_picture_that_comes_in_mid_run_changes_nothing_whatever_replaces_a_killed_rank() {
+    let _turn = alone();
+    let share = Share::new("changed-picture");
+    let calm = share.0.join("calm");
+    let of_calm = ended(share.command("launch", &calm, &[STEPS]), LIMIT);
+    let calm = completed("calm", &calm, &of_calm).state_sha256;
+    let (from, to) = picture(&share.set().join("train"));
+    for (name, killed, keys) in [
+        ("respawn", Killed::Last, &[RESPAWN][..]),
+        ("spare", Killed::Last, &[r#"recovery.ladder=["spare"]"#, "recovery.spares=1"]),
+        ("cold", Killed::Last, &["recovery.spares=1", "recovery.warm_spares=false"]),
+        ("shrink", Killed::Last, &[r#"recovery.ladder=["shrink"]"#]),
+        ("restart", Killed::All, &[]),
+    ] {
+        let run = share.0.join(name);
+        let command = share.command("launch", &run, &[&[STEPS], keys].concat());
+        let change = || {
+            std::fs::copy(&from, &to).unwrap();
+        };
+        let said = changed_under(command, &run, change, killed);
+        let result = completed(name, &run, &said);
+        assert!(result.exact, "{name}");
+        assert_eq!(result.state_sha256, calm, "{name}: {}", said.stderr);
+        let told = said.stderr.contains("data.train: 1 pictures have come since the run began");
+        assert_eq!(told, name == "restart", "{name}: {}", said.stderr);
+        std::fs::remove_file(&to).unwrap();
+    }
+}
+
+/// The same pictures in the same places with other labels.
+fn relabel(shard: &Path) {
+    let mut bytes = std::fs::read(shard).unwrap();
+    let mut archive = tar::Archive::new(std::io::Cursor::new(bytes.clone()));
+    for entry in archive.entries().unwrap() {
+        let entry = entry.unwrap();
+        if entry.path().unwrap().extension().is_some_and(|ending| ending == "cls") {
+            let at = entry.raw_file_position() as usize;
+            bytes[at] = b'0' + (b'3' - bytes[at]);
+        }
+    }
+    // Another file under the name, as a copy that is renamed makes it.
+    let beside = shard.with_extension("new");
+    std::fs::write(&beside, bytes).unwrap();
+    std::fs::rename(&beside, shard).unwrap();
+}
+
+#[test]
+fn a_newcomer_that_finds_other_labels_is_refused_by_name_and_the_next_rung_is_taken() {
+    let _turn = alone();
+    let share = Share::new("changed-shard");
+    let shards = share.0.join("shards");
+    pack(&share.set().join("train"), 2, &shards);
+    let train = format!("data.train={}", shards.display());
+    let keys = [STEPS, "data.format=tar", &train];
+    let calm = share.0.join("calm");
+    let of_calm = ended(share.command("launch", &calm, &keys), LIMIT);
+    let calm = completed("calm", &calm, &of_calm).state_sha256;
+    let run = share.0.join("run");
+    let ladder = r#"recovery.ladder=["respawn", "shrink"]"#;
+    let command = share.command("launch", &run, &[&keys[..], &[ladder]].concat());
+    let change = || relabel(&shards.join("train-01.tar"));
+    let said = changed_under(command, &run, change, Killed::Last);
+    let result = completed("shard", &run, &said);
+    // The labels are those that the run began with.
+    assert!(result.exact && result.state_sha256 == calm, "{}", said.stderr);
+    let events = read_events(&run.join("events.jsonl")).unwrap();
+    let mut steps_down = events.iter().filter_map(|event| match &event.kind {
+        Kind::RungDown { from, to, reason } => Some((from.clone(), to.clone(), reason.clone())),
+        _ => None,
+    });
+    let (from, to, reason) = steps_down.next().expect("the ladder says why");
+    assert_eq!((&*from, &*to), ("respawn", "shrink"));
+    let why = "has listed other training samples (as many, with other names, sizes or labels)";
+    assert!(reason.contains("newcomer for rank 1") && reason.contains(why), "{reason}");
+    // Nor does the run go on with them later.
+    let longer = [&keys[1..], &["train.steps=160"]].concat();
+    let later = ended(share.command("launch", &run, &longer), LIMIT);
+    assert_eq!(later.code, Some(3), "{}", later.stderr);
+    assert!(later.stdout.contains("not the training set that the run began with"));
+    let result = result_of(&run);
+    assert_eq!((result.status, result.attempt), (Status::DataError, 2));
+}
+
+/// The library of `changed.c`; nothing where no compiler is.
+fn library(place: &Path) -> Option<PathBuf> {
+    let made = place.join("changed.so");
+    let mut cc = Command::new("cc");
+    cc.args(["-shared", "-fPIC", "-O1", "-o"]).arg(&made);
+    match cc.arg(project("tests/processes/changed.c")).arg("-ldl").output() {
+        Ok(output) if output.status.success() => Some(made),
+        Ok(output) => panic!("cc: {}", String::from_utf8_lossy(&output.stderr)),
+        Err(_) => None,
+    }
+}
+
+#[test]
+fn ranks_that_list_different_sets_do_not_begin() {
+    let _turn = alone();
+    let share = Share::new("changed-start");
+    let Some(library) = library(&share.0) else { return };
+    let (hidden, _) = picture(&share.set().join("train"));
+    // What changes all the time is listed by every rank for itself.
+    let soon = SystemTime::now() + Duration::from_secs(3600);
+    let class = std::fs::File::open(hidden.parent().unwrap()).unwrap();
+    class.set_modified(soon).unwrap();
+    let run = share.0.join("run");
+    let mut command = share.command("launch", &run, &["train.steps=5"]);
+    command.env("LD_PRELOAD", library).env("CHANGED_HIDES", hidden.file_name().unwrap());
+    let said = ended(command, LIMIT);
+    assert_eq!(said.code, Some(3), "{}", said.stderr);
+    let why = "rank 1 has other training samples (95, not 96)";
+    assert!(said.stdout.contains(why), "{} {}", said.stdout, said.stderr);
+    let result = result_of(&run);
+    assert_eq!((result.status, result.attempt, result.steps), (Status::DataError, 1, 0));
+    assert!(result.reason.contains(why), "{}", result.reason);
+    assert_nothing_runs(&run);
+}
+
+#[test]
+fn whoever_computes_with_other_instructions_ends_exactness_with_a_cure() {
+    let _turn = alone();
+    let share = Share::new("changed-instructions");
+    let Some(library) = library(&share.0) else { return };
+    let older = share.0.join("older");
+    let command = |run: &Path, keys: &[&str]| {
+        let mut command = share.command("launch", run, keys);
+        command.env("LD_PRELOAD", &library).env("CHANGED_ISA", &older);
+        command
+    };
+    let told = |name: &str, run: &Path, said: &Ended| {
+        let result = completed(name, run, said);
+        assert!(!result.exact, "{name}");
+        let lines = said.stderr.lines().filter(|line| line.contains("no longer exact"));
+        let lines: Vec<&str> = lines.collect();
+        assert_eq!(lines.len(), 1, "{name}: {}", said.stderr);
+        assert!(lines[0].contains("computes with oneDNN") && lines[0].contains("sse41"));
+        assert!(lines[0].ends_with("ONEDNN_MAX_CPU_ISA=SSE41"), "{}", lines[0]);
+    };
+    let run = share.0.join("respawn");
+    let change = || std::fs::write(&older, "").unwrap();
+    let said = changed_under(command(&run, &[STEPS, RESPAWN]), &run, change, Killed::Last);
+    told("respawn", &run, &said);
+    std::fs::remove_file(&older).unwrap();
+
+    let run = share.0.join("resume");
+    let said = ended(command(&run, &["train.steps=5", "checkpoint.every=5steps"]), LIMIT);
+    assert!(completed("first", &run, &said).exact);
+    std::fs::write(&older, "").unwrap();
+    let said = ended(command(&run, &["train.steps=9", "checkpoint.every=5steps"]), LIMIT);
+    told("resume", &run, &said);
+}
