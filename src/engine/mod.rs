@@ -64,6 +64,20 @@ pub fn open_frozen(
     }
 }
 
+/// An engine of which tests want to see what it reads: before every micro-batch its memory of
+/// activations is filled with NaN.
+pub fn open_soiled(
+    device: &Device,
+    graph: &Graph,
+    layout: &Layout,
+    threads: usize,
+) -> Result<Box<dyn Compute>, EngineError> {
+    let Some(element) = ElementType::of_precision(&device.precision) else {
+        return unknown_precision(&device.precision);
+    };
+    Ok(Box::new(Executor::new(graph, layout, element, threads)?.soiled()))
+}
+
 fn unknown_precision<T>(precision: &str) -> Result<T, EngineError> {
     not_yet("device.precision", precision, "\"f32\" or \"bf16\"")
 }

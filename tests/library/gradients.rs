@@ -1,6 +1,6 @@
-//! Every layer, and whole small graphs, against central differences of a forward pass in f64.
+//! Every layer, and whole small graphs, against the derivatives of a forward pass in f64.
 
-use crate::reference::{Mode, forward, one_hot};
+use crate::reference::{Forward, Mode, Precision, forward, one_hot};
 use kintsugi::config::Device;
 use kintsugi::config::seed::Stream;
 use kintsugi::engine::{self, Compute, Flat, Targets};
@@ -11,11 +11,7 @@ mod whole;
 
 /// Of the largest gradient of the tensor: f32 sums against exact ones.
 const TOLERANCE: f64 = 3e-4;
-/// Differences: truncation is about its square, cancellation 1e-16 over it.
-const STEP: f64 = 1e-5;
-/// Elements of each tensor that are checked, evenly spread.
-const ELEMENTS_MAX: usize = 60;
-const DROPOUT_KEY: [u64; 3] = [11, 12, 13];
+pub const DROPOUT_KEY: [u64; 3] = [11, 12, 13];
 
 /// A micro-batch of a model.
 pub struct Case {
@@ -52,7 +48,8 @@ impl Case {
     }
 }
 
-fn case(graph: Graph, batch: usize, seed: u64) -> Case {
+/// With drawn weights, statistics, images and labels.
+pub fn case(graph: Graph, batch: usize, seed: u64) -> Case {
     let layout = layout::of(&graph);
     let mut stream = Stream::new(&[seed, 77]);
     let mut parameters = init::parameters(&graph, &layout, seed);
@@ -70,7 +67,7 @@ fn case(graph: Graph, batch: usize, seed: u64) -> Case {
     Case { graph, layout, parameters, statistics, images, labels, soft: None }
 }
 
-fn wide(values: &[f32]) -> Vec<f64> {
+pub fn wide(values: &[f32]) -> Vec<f64> {
     values.iter().map(|&x| f64::from(x)).collect()
 }
 
@@ -95,13 +92,8 @@ pub fn trained(case: &Case, mut engine: Box<dyn Compute>) -> (f64, Vec<f32>, Vec
 
 fn check(case: &Case) {
     let mode = Mode::Training { dropout_key: DROPOUT_KEY };
-    let (images, mut parameters) = (wide(&case.images), wide(&case.parameters));
-    let wanted = case.wanted();
-    let loss = |parameters: &[f64]| {
-        forward(&case.graph, &case.layout, parameters, &images, &wanted, &mode)
-    };
+    let exact = exactly(case, &mode, Precision::Exact);
     let (engine_loss, gradients, statistics) = trained(case, open(case));
-    let exact = loss(&parameters);
     assert!(
         (engine_loss - exact.loss).abs() <= 1e-5 * exact.loss.abs().max(1.0),
         "loss {engine_loss}, exactly {}",
@@ -114,24 +106,14 @@ fn check(case: &Case) {
     let has_gradient = |kind| kind != TensorKind::Statistic;
     for tensor in case.layout.tensors.iter().filter(|tensor| has_gradient(tensor.kind)) {
         let range = tensor.range();
-        let stride = range.len().div_ceil(ELEMENTS_MAX);
-        let mut pairs = Vec::new();
-        for at in range.clone().step_by(stride) {
-            let original = parameters[at];
-            parameters[at] = original + STEP;
-            let above = loss(&parameters).loss;
-            parameters[at] = original - STEP;
-            let below = loss(&parameters).loss;
-            parameters[at] = original;
-            pairs.push((at - range.start, (above - below) / (2.0 * STEP)));
-        }
         let largest = gradients[range.clone()].iter().fold(0f32, |a, b| a.max(b.abs()));
         let allowed = TOLERANCE * f64::from(largest) + 2e-6;
-        for (at, wanted) in pairs {
-            let given = f64::from(gradients[range.start + at]);
+        let pairs = gradients[range.clone()].iter().zip(&exact.gradients[range]);
+        for (at, (&given, wanted)) in pairs.enumerate() {
+            let (given, wanted) = (f64::from(given), wanted.value);
             assert!(
                 (given - wanted).abs() <= allowed,
-                "{} of {}, element {at}: {given}, numerically {wanted}, allowed {allowed}",
+                "{} of {}, element {at}: {given}, exactly {wanted}, allowed {allowed}",
                 tensor.name,
                 case.graph.name
             );
@@ -141,17 +123,21 @@ fn check(case: &Case) {
     crate::bf16::check(case, engine_loss, &gradients, &statistics);
 }
 
+/// What the reference gives of a case.
+pub fn exactly(case: &Case, mode: &Mode<'_>, precision: Precision) -> Forward {
+    let model = (&case.graph, &case.layout);
+    let wanted = match mode {
+        Mode::Training { .. } => case.wanted(),
+        Mode::Inference { .. } => one_hot(&case.labels, case.graph.classes),
+    };
+    let (parameters, images) = (wide(&case.parameters), wide(&case.images));
+    forward(model, &parameters, &images, &wanted, mode, precision)
+}
+
 fn check_inference(case: &Case) {
     let statistics = wide(&case.statistics);
     let mode = Mode::Inference { statistics: &statistics };
-    let exact = forward(
-        &case.graph,
-        &case.layout,
-        &wide(&case.parameters),
-        &wide(&case.images),
-        &one_hot(&case.labels, case.graph.classes),
-        &mode,
-    );
+    let exact = exactly(case, &mode, Precision::Exact);
     let mut engine = open(case);
     let weights = &Flat { parameters: &case.parameters, statistics: &case.statistics };
     let outcome = engine.evaluate(&case.images, &case.labels, weights).expect("a micro-batch");

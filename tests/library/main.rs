@@ -25,6 +25,8 @@ mod simulate;
 mod simulated_cluster;
 #[path = "../processes/stranger.rs"]
 mod stranger;
+mod sweep;
+mod tape;
 mod told;
 mod torchvision;
 mod toy;

@@ -1,6 +1,8 @@
 //! The judge of the engine: a forward pass in f64, written element by element from the formulas,
-//! with no code of the engine's. Gradients are its central differences.
+//! with no code of the engine's. Gradients are its derivatives (`tape`). In bf16 it rounds what the
+//! engine rounds: pictures and weights, each layer's result, and the gradient of that.
 
+use crate::tape::{self, Derivative, Number};
 use kintsugi::config::seed::{Stream, purpose};
 use kintsugi::model::window::{Conv, MaxPool};
 use kintsugi::model::{Graph, LayerKind, Layout, Shape};
@@ -11,29 +13,55 @@ pub enum Mode<'a> {
     Inference { statistics: &'a [f64] },
 }
 
+/// What weights and results between layers are made of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Precision {
+    Exact,
+    Bf16,
+}
+
+impl Precision {
+    /// What goes in.
+    fn read(self, x: Number) -> Number {
+        if self == Self::Bf16 { x.narrowed() } else { x }
+    }
+
+    /// What comes out.
+    fn written(self, x: Number) -> Number {
+        if self == Self::Bf16 { x.rounded() } else { x }
+    }
+}
+
+fn zeros(count: usize) -> Vec<Number> {
+    vec![0.0.into(); count]
+}
+
 /// What a forward pass gives.
 pub struct Forward {
     pub loss: f64,
     pub logits: Vec<f64>,
     /// Batch mean and unbiased variance, in layout order.
     pub statistics: Vec<f64>,
+    /// Of the loss, with respect to all parameters.
+    pub gradients: Vec<Derivative>,
 }
 
-fn sigmoid(x: f64) -> f64 {
-    1.0 / (1.0 + (-x).exp())
+fn sigmoid(x: Number) -> Number {
+    let one = Number::from(1.0);
+    one / (one + (Number::from(0.0) - x).exp())
 }
 
-fn hard_sigmoid(x: f64) -> f64 {
-    (x / 6.0 + 0.5).clamp(0.0, 1.0)
+fn hard_sigmoid(x: Number) -> Number {
+    (x / 6.0.into() + 0.5.into()).clamp(0.0, 1.0)
 }
 
 /// Over channels, at each place of each sample.
-fn softmax(x: &[f64], [channels, height, width]: Shape) -> Vec<f64> {
-    let (plane, mut result) = (height * width, vec![0.0; x.len()]);
+fn softmax(x: &[Number], [channels, height, width]: Shape) -> Vec<Number> {
+    let (plane, mut result) = (height * width, zeros(x.len()));
     for sample in (0..x.len()).step_by(channels * plane) {
         for place in sample..sample + plane {
             let at = |channel: usize| place + channel * plane;
-            let sum: f64 = (0..channels).map(|channel| x[at(channel)].exp()).sum();
+            let sum: Number = (0..channels).map(|channel| x[at(channel)].exp()).sum();
             (0..channels).for_each(|channel| result[at(channel)] = x[at(channel)].exp() / sum);
         }
     }
@@ -41,9 +69,9 @@ fn softmax(x: &[f64], [channels, height, width]: Shape) -> Vec<f64> {
 }
 
 /// Channel `k` of group `g` becomes channel `k groups + g`.
-fn shuffled(x: &[f64], [channels, height, width]: Shape, groups: usize) -> Vec<f64> {
+fn shuffled(x: &[Number], [channels, height, width]: Shape, groups: usize) -> Vec<Number> {
     let (plane, within) = (height * width, channels / groups);
-    let mut result = vec![0.0; x.len()];
+    let mut result = zeros(x.len());
     for (at, value) in x.iter().enumerate() {
         let (sample, channel, place) = (at / plane / channels, at / plane % channels, at % plane);
         let to = channel % within * groups + channel / within;
@@ -55,8 +83,9 @@ fn shuffled(x: &[f64], [channels, height, width]: Shape, groups: usize) -> Vec<f
 struct Pass<'a> {
     graph: &'a Graph,
     layout: &'a Layout,
-    parameters: &'a [f64],
+    parameters: &'a [Number],
     mode: &'a Mode<'a>,
+    precision: Precision,
     batch: usize,
     statistics: Vec<f64>,
 }
@@ -69,44 +98,51 @@ pub fn one_hot(labels: &[u32], classes: usize) -> Vec<f64> {
 
 /// Summed cross-entropy of a micro-batch against `wanted` probabilities, `[samples, classes]`.
 pub fn forward(
-    graph: &Graph,
-    layout: &Layout,
+    (graph, layout): (&Graph, &Layout),
     parameters: &[f64],
     images: &[f64],
     wanted: &[f64],
     mode: &Mode<'_>,
+    precision: Precision,
 ) -> Forward {
+    tape::clear();
+    let variables: Vec<Number> = parameters.iter().map(|&x| Number::variable(x)).collect();
+    let images: Vec<Number> = images.iter().map(|&x| precision.read(x.into())).collect();
     let batch = wanted.len() / graph.classes;
     let statistics = vec![0.0; layout.statistics];
-    let mut pass = Pass { graph, layout, parameters, mode, batch, statistics };
-    let mut results: Vec<Vec<f64>> = Vec::new();
+    let parameters = &variables;
+    let mut pass = Pass { graph, layout, parameters, mode, precision, batch, statistics };
+    let mut results: Vec<Vec<Number>> = Vec::new();
     for index in 0..graph.nodes.len() {
-        let inputs: Vec<&[f64]> = graph.nodes[index]
+        let inputs: Vec<&[Number]> = graph.nodes[index]
             .inputs
             .iter()
-            .map(|input| input.map_or(images, |at| results[at].as_slice()))
+            .map(|input| input.map_or(images.as_slice(), |at| results[at].as_slice()))
             .collect();
         let result = pass.node(index, &inputs);
-        results.push(result);
+        results.push(result.into_iter().map(|x| precision.written(x)).collect());
     }
-    let mut loss = 0.0;
+    let mut loss = Number::from(0.0);
     if matches!(mode, Mode::Training { .. }) {
         for head in &graph.heads {
-            loss += f64::from(head.weight) * entropy(&results[head.node], wanted, graph.classes);
+            let own = entropy(&results[head.node], wanted, graph.classes);
+            loss += own * f64::from(head.weight).into();
         }
     }
     let logits = results.pop().expect("a graph has nodes");
     loss += entropy(&logits, wanted, graph.classes);
-    Forward { loss, logits, statistics: pass.statistics }
+    let gradients = tape::derivatives(loss, &variables);
+    let logits = logits.iter().map(|x| x.value).collect();
+    Forward { loss: loss.value, logits, statistics: pass.statistics, gradients }
 }
 
 /// Summed cross-entropy of logits.
-fn entropy(logits: &[f64], wanted: &[f64], classes: usize) -> f64 {
-    let of = |(row, wanted): (&[f64], &[f64])| {
-        let peak = row.iter().fold(f64::NEG_INFINITY, |a, &b| a.max(b));
-        let sum: f64 = row.iter().map(|x| (x - peak).exp()).sum();
-        let whole = peak + sum.ln();
-        row.iter().zip(wanted).map(|(x, share)| share * (whole - x)).sum::<f64>()
+fn entropy(logits: &[Number], wanted: &[f64], classes: usize) -> Number {
+    let of = |(row, wanted): (&[Number], &[f64])| {
+        let peak = row.iter().fold(f64::NEG_INFINITY, |a, b| a.max(b.value));
+        let sum: Number = row.iter().map(|&x| (x - peak.into()).exp()).sum();
+        let whole = sum.ln() + peak.into();
+        row.iter().zip(wanted).map(|(&x, &share)| (whole - x) * share.into()).sum::<Number>()
     };
     logits.chunks(classes).zip(wanted.chunks(classes)).map(of).sum()
 }
@@ -153,13 +189,19 @@ fn windows(
 }
 
 impl Pass<'_> {
-    fn tensor(&self, index: usize, suffix: &str) -> Option<&[f64]> {
+    fn tensor(&self, index: usize, suffix: &str) -> Option<&[Number]> {
         let name = format!("{}.{suffix}", self.graph.nodes[index].name);
         let tensor = self.layout.tensors.iter().find(|tensor| tensor.name == name)?;
         Some(&self.parameters[tensor.range()])
     }
 
-    fn node(&mut self, index: usize, inputs: &[&[f64]]) -> Vec<f64> {
+    /// A matrix or filter as kernels read it.
+    fn weight(&self, index: usize) -> Vec<Number> {
+        let weight = self.tensor(index, "weight").expect("this layer has weights");
+        weight.iter().map(|&x| self.precision.read(x)).collect()
+    }
+
+    fn node(&mut self, index: usize, inputs: &[&[Number]]) -> Vec<Number> {
         let node = &self.graph.nodes[index];
         let from: Shape = self.graph.shape_of(node.inputs[0]);
         let x = inputs[0];
@@ -167,7 +209,7 @@ impl Pass<'_> {
             LayerKind::Conv(conv) => self.conv(index, x, from, conv),
             LayerKind::Linear { .. } => self.linear(index, x, from[0]),
             LayerKind::BatchNorm { epsilon, .. } => self.batch_norm(index, x, f64::from(epsilon)),
-            LayerKind::Relu => x.iter().map(|&v| v.max(0.0)).collect(),
+            LayerKind::Relu => x.iter().map(|&v| v.clamp(0.0, f64::INFINITY)).collect(),
             LayerKind::Relu6 => x.iter().map(|&v| v.clamp(0.0, 6.0)).collect(),
             LayerKind::Sigmoid => x.iter().map(|&v| sigmoid(v)).collect(),
             LayerKind::Silu => x.iter().map(|&v| v * sigmoid(v)).collect(),
@@ -176,15 +218,15 @@ impl Pass<'_> {
             LayerKind::HardSwish => x.iter().map(|&v| v * hard_sigmoid(v)).collect(),
             LayerKind::MaxPool(pool) => {
                 let window = Window::of_pool(pool);
-                self.pool(index, x, from, window, f64::NEG_INFINITY, f64::max)
+                self.pool(index, x, from, window, f64::NEG_INFINITY, Number::max)
             }
             LayerKind::AvgPool(pool) => {
                 let window = Window::of_pool(pool.window());
-                let add = |a: f64, b: f64| a + b;
+                let add = |a: Number, b: Number| a + b;
                 let sums = self.pool(index, x, from, window, 0.0, add);
                 let counted = match pool.count_include_pad && !pool.ceil_mode {
-                    true => vec![pool.kernel.area() as f64; sums.len()],
-                    false => self.pool(index, &vec![1.0; x.len()], from, window, 0.0, add),
+                    true => vec![(pool.kernel.area() as f64).into(); sums.len()],
+                    false => self.pool(index, &vec![1.0.into(); x.len()], from, window, 0.0, add),
                 };
                 sums.into_iter().zip(counted).map(|(v, count)| v / count).collect()
             }
@@ -195,7 +237,10 @@ impl Pass<'_> {
             }
             LayerKind::GlobalAvgPool => {
                 let area = from[1] * from[2];
-                x.chunks(area).map(|plane| plane.iter().sum::<f64>() / area as f64).collect()
+                let mean = |plane: &[Number]| {
+                    plane.iter().copied().sum::<Number>() / (area as f64).into()
+                };
+                x.chunks(area).map(mean).collect()
             }
             LayerKind::Dropout { rate } => self.dropout(index, x, f64::from(rate)),
             LayerKind::Lrn { size, alpha, beta, k } => {
@@ -223,29 +268,30 @@ impl Pass<'_> {
     fn conv(
         &self,
         index: usize,
-        x: &[f64],
+        x: &[Number],
         [channels, height, width]: Shape,
         conv: Conv,
-    ) -> Vec<f64> {
+    ) -> Vec<Number> {
         let Conv { kernel, stride, padding, dilation, groups, .. } = conv;
         let (kernel, stride, padding, dilation) = (kernel.0, stride.0, padding.begin.0, dilation.0);
         let window = Window { kernel, stride, padding, dilation };
         let in_group = channels / groups;
         let [outputs, rows, columns] = self.graph.nodes[index].shape;
-        let weight = self.tensor(index, "weight").expect("a convolution has weights");
+        let weight = self.weight(index);
         let bias = self.tensor(index, "bias");
-        let mut y = vec![0.0; self.batch * outputs * rows * columns];
+        let mut y = zeros(self.batch * outputs * rows * columns);
         for sample in 0..self.batch {
             for output in 0..outputs {
                 let plane = (sample * outputs + output) * rows * columns;
-                y[plane..plane + rows * columns].fill(bias.map_or(0.0, |bias| bias[output]));
+                y[plane..plane + rows * columns].fill(bias.map_or(0.0.into(), |bias| bias[output]));
                 let group = output / (outputs / groups);
                 for channel in 0..in_group {
                     let source = (sample * channels + group * in_group + channel) * height * width;
                     let taps = (output * in_group + channel) * kernel[0] * kernel[1];
                     let add = |row, column, i, j, v, u| {
-                        y[plane + row * columns + column] +=
-                            weight[taps + i * kernel[1] + j] * x[source + v * width + u];
+                        let sum = &mut y[plane + row * columns + column];
+                        let weight = weight[taps + i * kernel[1] + j];
+                        *sum = sum.plus_product(weight, x[source + v * width + u]);
                     };
                     windows([height, width], [rows, columns], window, add);
                 }
@@ -254,16 +300,17 @@ impl Pass<'_> {
         y
     }
 
-    fn linear(&self, index: usize, x: &[f64], features: usize) -> Vec<f64> {
+    fn linear(&self, index: usize, x: &[Number], features: usize) -> Vec<Number> {
         let outputs = self.graph.nodes[index].shape[0];
-        let weight = self.tensor(index, "weight").expect("a linear layer has weights");
+        let weight = self.weight(index);
         let bias = self.tensor(index, "bias");
         let mut y = Vec::with_capacity(self.batch * outputs);
         for row in x.chunks(features) {
             for output in 0..outputs {
                 let taps = &weight[output * features..(output + 1) * features];
-                let sum: f64 = row.iter().zip(taps).map(|(a, b)| a * b).sum();
-                y.push(sum + bias.map_or(0.0, |bias| bias[output]));
+                let first = bias.map_or(0.0.into(), |bias| bias[output]);
+                let pairs = row.iter().zip(taps);
+                y.push(pairs.fold(first, |sum: Number, (&a, &b)| sum.plus_product(a, b)));
             }
         }
         y
@@ -272,16 +319,16 @@ impl Pass<'_> {
     fn pool(
         &self,
         index: usize,
-        x: &[f64],
+        x: &[Number],
         [_, height, width]: Shape,
         window: Window,
         first: f64,
-        join: impl Fn(f64, f64) -> f64,
-    ) -> Vec<f64> {
+        join: impl Fn(Number, Number) -> Number,
+    ) -> Vec<Number> {
         let [_, rows, columns] = self.graph.nodes[index].shape;
         let mut y = Vec::new();
         for plane in x.chunks(height * width) {
-            let mut out = vec![first; rows * columns];
+            let mut out = vec![Number::from(first); rows * columns];
             windows([height, width], [rows, columns], window, |row, column, _, _, v, u| {
                 let at = row * columns + column;
                 out[at] = join(out[at], plane[v * width + u]);
@@ -292,7 +339,7 @@ impl Pass<'_> {
     }
 
     /// Every element's share of the means whose window it is in.
-    fn adaptive(&self, index: usize, x: &[f64], [_, height, width]: Shape) -> Vec<f64> {
+    fn adaptive(&self, index: usize, x: &[Number], [_, height, width]: Shape) -> Vec<Number> {
         let [_, rows, columns] = self.graph.nodes[index].shape;
         let within = |element: usize, length: usize, at: usize, windows: usize| {
             // first = floor(at * length / windows), end = ceil((at + 1) * length / windows).
@@ -307,14 +354,14 @@ impl Pass<'_> {
                     within(at / width, height, row, rows)
                         && within(at % width, width, column, columns)
                 });
-                let own: Vec<f64> = own.map(|at| plane[at]).collect();
-                y.push(own.iter().sum::<f64>() / own.len() as f64);
+                let own: Vec<Number> = own.map(|at| plane[at]).collect();
+                y.push(own.iter().copied().sum::<Number>() / (own.len() as f64).into());
             }
         }
         y
     }
 
-    fn batch_norm(&mut self, index: usize, x: &[f64], epsilon: f64) -> Vec<f64> {
+    fn batch_norm(&mut self, index: usize, x: &[Number], epsilon: f64) -> Vec<Number> {
         let [channels, height, width] = self.graph.nodes[index].shape;
         let area = height * width;
         let scale = self.tensor(index, "weight").expect("has a scale").to_vec();
@@ -335,39 +382,39 @@ impl Pass<'_> {
                 .collect();
             let (mean, variance) = match self.mode {
                 Mode::Inference { statistics } => {
-                    (statistics[mean_at + channel], statistics[variance_at + channel])
+                    (statistics[mean_at + channel].into(), statistics[variance_at + channel].into())
                 }
                 Mode::Training { .. } => {
                     let count = own.len() as f64;
-                    let mean = own.iter().map(|&at| x[at]).sum::<f64>() / count;
-                    let squares: f64 = own.iter().map(|&at| (x[at] - mean).powi(2)).sum();
-                    self.statistics[mean_at + channel] = mean;
-                    self.statistics[variance_at + channel] = squares / (count - 1.0);
-                    (mean, squares / count)
+                    let mean = own.iter().map(|&at| x[at]).sum::<Number>() / count.into();
+                    let squares: Number = own.iter().map(|&at| (x[at] - mean).powf(2.0)).sum();
+                    self.statistics[mean_at + channel] = mean.value;
+                    self.statistics[variance_at + channel] = squares.value / (count - 1.0);
+                    (mean, squares / count.into())
                 }
             };
             for at in own {
-                y[at] =
-                    (x[at] - mean) / (variance + epsilon).sqrt() * scale[channel] + shift[channel];
+                let deviation = (variance + epsilon.into()).powf(0.5);
+                y[at] = (x[at] - mean) / deviation * scale[channel] + shift[channel];
             }
         }
         y
     }
 
-    fn dropout(&self, index: usize, x: &[f64], rate: f64) -> Vec<f64> {
+    fn dropout(&self, index: usize, x: &[Number], rate: f64) -> Vec<Number> {
         let Mode::Training { dropout_key: [a, b, c] } = *self.mode else { return x.to_vec() };
         let mut stream = Stream::new(&[purpose::DROPOUT, a, b, c, index as u64]);
-        let keep = |&v: &f64| if stream.unit() < rate { 0.0 } else { v / (1.0 - rate) };
-        x.iter().map(keep).collect()
+        let mut factor = || if stream.unit() < rate { 0.0 } else { 1.0 / (1.0 - rate) };
+        x.iter().map(|&v| v * factor().into()).collect()
     }
 
     fn lrn(
         &self,
-        x: &[f64],
+        x: &[Number],
         [channels, height, width]: Shape,
         size: usize,
         [alpha, beta, k]: [f64; 3],
-    ) -> Vec<f64> {
+    ) -> Vec<Number> {
         let area = height * width;
         let at = |sample: usize, channel: usize, position: usize| {
             x[(sample * channels + channel) * area + position]
@@ -378,9 +425,10 @@ impl Pass<'_> {
                 let first = channel.saturating_sub(size / 2);
                 let last = (channel + (size - 1) / 2).min(channels - 1);
                 for position in 0..area {
-                    let sum: f64 =
-                        (first..=last).map(|other| at(sample, other, position).powi(2)).sum();
-                    y.push(at(sample, channel, position) / (k + alpha * sum).powf(beta));
+                    let sum: Number =
+                        (first..=last).map(|other| at(sample, other, position).powf(2.0)).sum();
+                    let whole = (sum * alpha.into() + k.into()).powf(beta);
+                    y.push(at(sample, channel, position) / whole);
                 }
             }
         }

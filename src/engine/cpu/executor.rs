@@ -46,7 +46,12 @@ pub struct Executor {
     weights: Weights,
     programs: Vec<Held>,
     clock: u64,
+    /// Whether the arena is filled with `SOIL` before a micro-batch.
+    soiled: bool,
 }
+
+/// All bits set: no number in f32, and no two in bf16.
+const SOIL: f32 = f32::from_bits(u32::MAX);
 
 /// What a run of a program reads and writes besides its own values.
 struct Batch<'a> {
@@ -101,12 +106,18 @@ impl Executor {
             weights,
             programs: Vec::new(),
             clock: 0,
+            soiled: false,
         })
     }
 
     /// The same, which computes no gradients of these tensors.
     pub fn freezing(self, frozen: &[bool]) -> Self {
         Self { frozen: frozen.to_vec(), ..self }
+    }
+
+    /// The same, whose memory of activations is no number before every micro-batch.
+    pub fn soiled(self) -> Self {
+        Self { soiled: true, ..self }
     }
 
     #[cfg(test)]
@@ -174,6 +185,9 @@ impl Executor {
     }
 
     fn run(&mut self, held: usize, mut batch: Batch<'_>) -> Result<Outcome, EngineError> {
+        if self.soiled {
+            self.arena.as_mut_slice().fill(SOIL);
+        }
         let Held { program, weights, .. } = &mut self.programs[held];
         let Program { plan, primitives, .. } = program;
         for (at, step) in plan.steps.iter().enumerate() {
@@ -212,8 +226,10 @@ impl Executor {
                         batch.targets.write_seed(seed, self.graph.classes, of.weight());
                     }
                 }
-                Action::Emit { value, offset, elements } => {
-                    (batch.ready)(*offset, &self.arena.slice(place(*value))[..*elements]);
+                Action::Emit { value, offset, elements, taps } => {
+                    let gradients = &mut self.arena.slice_mut(place(*value))[..*elements];
+                    taps.iter().for_each(|taps| taps.silence(gradients));
+                    (batch.ready)(*offset, gradients);
                 }
                 Action::Statistics { mean, variance, at, channels, factor } => {
                     let source = &self.arena.slice(place(*mean))[..*channels];

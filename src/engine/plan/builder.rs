@@ -5,6 +5,7 @@ use std::rc::Rc;
 use super::operation::{Access, Algorithm, Backend, Choice, Direction, Operation, Refusal, Role};
 use super::placement::Overwrite;
 use super::steps::{Action, Plan, Step, WeightUse};
+use super::taps::Taps;
 use super::tensor::{Desc, ElementType, Place, Tensor};
 use crate::engine::error::EngineError;
 use crate::model::{Graph, Layout, Shape, TensorKind, TensorSpec};
@@ -282,6 +283,16 @@ impl<'a> Builder<'a> {
     /// Hands the gradient of this node's tensor out, in the layout's (row-major) order, f32; of a
     /// frozen one nothing is.
     pub fn emit(&mut self, tensor: usize, gradient: &Tensor) -> Result<(), EngineError> {
+        self.emit_of_taps(tensor, gradient, None)
+    }
+
+    /// The same of a convolution's kernel, of which only `taps` see data.
+    pub fn emit_of_taps(
+        &mut self,
+        tensor: usize,
+        gradient: &Tensor,
+        taps: Option<Taps>,
+    ) -> Result<(), EngineError> {
         if !self.request.is_trained(tensor) {
             return Ok(());
         }
@@ -292,7 +303,9 @@ impl<'a> Builder<'a> {
         let Some(value) = plain.place.value() else {
             return Err(EngineError::Layout(format!("{} is not computed", spec.name)));
         };
-        self.step(Action::Emit { value, offset, elements }, vec![value], Vec::new());
+        // Zeros are written where it lies.
+        let changed = taps.iter().map(|_| value).collect();
+        self.step(Action::Emit { value, offset, elements, taps }, vec![value], changed);
         Ok(())
     }
 

@@ -16,4 +16,5 @@ pub mod operation;
 pub mod paper;
 pub mod placement;
 pub mod steps;
+pub mod taps;
 pub mod tensor;

@@ -6,6 +6,7 @@ use super::adaptive::{Adaptive, Pass};
 use super::lifetime::{Interval, Touches, Value, intervals};
 use super::operation::{Kernel, Role};
 use super::placement::{Overwrite, Placement, Span, place};
+use super::taps::Taps;
 use super::tensor::{Desc, Place};
 
 /// What a step does; values by index.
@@ -20,8 +21,9 @@ pub enum Action {
     Average { windows: Adaptive, pass: Pass, from: Place, to: usize },
     /// Reads log-probabilities; sums loss and errors; with `seed`, writes the loss's gradient.
     Loss { log_probabilities: usize, seed: Option<usize>, of: Classifier },
-    /// Hands a finished gradient out.
-    Emit { value: usize, offset: usize, elements: usize },
+    /// Hands a finished gradient out; `taps`: those of a convolution that see data, where not all
+    /// do: the others' is 0.
+    Emit { value: usize, offset: usize, elements: usize, taps: Option<Taps> },
     /// Hands a batch's mean and unbiased variance out.
     Statistics { mean: usize, variance: usize, at: [usize; 2], channels: usize, factor: f32 },
 }

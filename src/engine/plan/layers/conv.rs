@@ -6,6 +6,7 @@ use crate::engine::error::EngineError;
 use crate::engine::plan::builder::Builder;
 use crate::engine::plan::layer::{Forward, InputGradients, Kept, Layer};
 use crate::engine::plan::operation::{Direction, Kernel, Operation, Window};
+use crate::engine::plan::taps::Taps;
 use crate::engine::plan::tensor::{Desc, ElementType, Tensor};
 use crate::model::saved::Activation;
 use crate::model::window;
@@ -92,6 +93,8 @@ impl Layer for Conv {
         let source = builder.any_order(dims);
         let kernel = self.weight_dims(dims);
         let result = builder.dims(builder.request.graph.nodes[builder.node].shape);
+        let taps = Taps::of(self.window, [dims[2], dims[3]], [result[2], result[3]]);
+        let taps = (!taps.all_live()).then_some(taps);
         let result = builder.any_order(&result);
         if parameters.are_trained(builder) {
             let choice = builder.choose(&Operation::ConvBackwardWeights {
@@ -103,7 +106,7 @@ impl Layer for Conv {
                 window: self.window,
                 hint,
             })?;
-            weights_backward(builder, &choice, input, &gradient, parameters)?;
+            weights_backward(builder, &choice, input, &gradient, parameters, taps)?;
         }
         if !wanted[0] {
             return Ok(vec![None]);

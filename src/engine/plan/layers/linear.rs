@@ -77,7 +77,7 @@ impl Layer for Linear {
                 diff_dst: &result,
                 hint,
             })?;
-            weights_backward(builder, &choice, kept.input()?, &gradient, parameters)?;
+            weights_backward(builder, &choice, kept.input()?, &gradient, parameters, None)?;
         }
         if !wanted[0] {
             return Ok(vec![None]);

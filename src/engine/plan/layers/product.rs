@@ -3,6 +3,7 @@
 use crate::engine::error::EngineError;
 use crate::engine::plan::builder::Builder;
 use crate::engine::plan::operation::{Choice, Role};
+use crate::engine::plan::taps::Taps;
 use crate::engine::plan::tensor::{Desc, Tensor};
 
 /// Indices of a node's weight and bias in the layout.
@@ -55,13 +56,15 @@ pub fn forward(
     Ok((input, output))
 }
 
-/// Gradients of weight and bias, handed out.
+/// Gradients of weight and bias, handed out; `taps`: those of a convolution that see data, where
+/// not all do.
 pub fn weights_backward(
     builder: &mut Builder<'_>,
     choice: &Choice,
     input: &Tensor,
     gradient: &Tensor,
     parameters: Parameters,
+    taps: Option<Taps>,
 ) -> Result<(), EngineError> {
     let input = builder.convert_for(input, choice, Role::Src)?;
     let gradient = builder.convert_for(gradient, choice, Role::DiffDst)?;
@@ -77,7 +80,7 @@ pub fn weights_backward(
     if let (Some(tensor), Some(shift)) = (parameters.bias, &shift) {
         builder.emit(tensor, shift)?;
     }
-    builder.emit(parameters.weights, &kernel)
+    builder.emit_of_taps(parameters.weights, &kernel, taps)
 }
 
 /// Gradient of the input.
