@@ -5,7 +5,7 @@ use kintsugi::config::Device;
 use kintsugi::config::seed::Stream;
 use kintsugi::engine::{self, Compute, Flat, Targets};
 use kintsugi::model::file::from_toml;
-use kintsugi::model::{Graph, Layout, Shape, TensorKind, catalogue, init, layout};
+use kintsugi::model::{Graph, Layout, Shape, TensorKind, TensorSpec, catalogue, init, layout};
 
 mod whole;
 
@@ -23,9 +23,35 @@ pub struct Case {
     pub labels: Vec<u32>,
     /// Other labels, what each keeps of its own, and what all classes share.
     pub soft: Option<(Vec<u32>, f32, f32)>,
+    /// Tensors, by their number, that are not trained; empty: all are.
+    pub frozen: Vec<bool>,
 }
 
 impl Case {
+    /// How it is trained; `statistics`: its own.
+    pub fn training<'a>(&'a self, statistics: &'a [f64]) -> Mode<'a> {
+        Mode::Training { dropout_key: DROPOUT_KEY, frozen: &self.frozen, statistics }
+    }
+
+    fn is_frozen(&self, tensor: usize) -> bool {
+        self.frozen.get(tensor).is_some_and(|&frozen| frozen)
+    }
+
+    /// Tensors that have a gradient.
+    pub fn trained(&self) -> impl Iterator<Item = &TensorSpec> {
+        let numbered = self.layout.tensors.iter().enumerate();
+        let trained =
+            numbered.filter(|(at, t)| t.kind != TensorKind::Statistic && !self.is_frozen(*at));
+        trained.map(|(_, tensor)| tensor)
+    }
+
+    /// Statistics of norms that are frozen.
+    fn kept_statistics(&self) -> usize {
+        let numbered = self.layout.tensors.iter().enumerate();
+        let kept = numbered.filter(|(at, t)| t.kind == TensorKind::Statistic && self.is_frozen(*at));
+        kept.map(|(_, tensor)| tensor.elements()).sum()
+    }
+
     fn targets(&self) -> Targets<'_> {
         let plain = Targets::from(&self.labels);
         match &self.soft {
@@ -64,7 +90,8 @@ pub fn case(graph: Graph, batch: usize, seed: u64) -> Case {
     let pixels = batch * graph.input.iter().product::<usize>();
     let images = (0..pixels).map(|_| stream.normal() as f32).collect();
     let labels = (0..batch).map(|_| stream.below(graph.classes as u64) as u32).collect();
-    Case { graph, layout, parameters, statistics, images, labels, soft: None }
+    let (soft, frozen) = (None, Vec::new());
+    Case { graph, layout, parameters, statistics, images, labels, soft, frozen }
 }
 
 pub fn wide(values: &[f32]) -> Vec<f64> {
@@ -72,7 +99,8 @@ pub fn wide(values: &[f32]) -> Vec<f64> {
 }
 
 fn open(case: &Case) -> Box<dyn Compute> {
-    engine::open(&Device::default(), &case.graph, &case.layout, 1).expect("an engine")
+    let (device, frozen) = (&Device::default(), &case.frozen);
+    engine::open_frozen(device, &case.graph, &case.layout, frozen, 1).expect("an engine")
 }
 
 /// Loss, gradients and statistics of an engine.
@@ -91,20 +119,22 @@ pub fn trained(case: &Case, mut engine: Box<dyn Compute>) -> (f64, Vec<f32>, Vec
 }
 
 fn check(case: &Case) {
-    let mode = Mode::Training { dropout_key: DROPOUT_KEY };
-    let exact = exactly(case, &mode, Precision::Exact);
+    let kept = wide(&case.statistics);
+    let exact = exactly(case, &case.training(&kept), Precision::Exact);
     let (engine_loss, gradients, statistics) = trained(case, open(case));
     assert!(
         (engine_loss - exact.loss).abs() <= 1e-5 * exact.loss.abs().max(1.0),
         "loss {engine_loss}, exactly {}",
         exact.loss
     );
-    for (at, (&given, &wanted)) in statistics.iter().zip(&exact.statistics).enumerate() {
+    let known = statistics.iter().zip(&exact.statistics).enumerate();
+    for (at, (&given, &wanted)) in known.filter(|(_, (given, _))| !given.is_nan()) {
         let error = (f64::from(given) - wanted).abs();
         assert!(error <= 1e-5 * wanted.abs().max(1.0), "statistic {at}: {given}, {wanted}");
     }
-    let has_gradient = |kind| kind != TensorKind::Statistic;
-    for tensor in case.layout.tensors.iter().filter(|tensor| has_gradient(tensor.kind)) {
+    let unwritten = statistics.iter().filter(|given| given.is_nan()).count();
+    assert_eq!(unwritten, case.kept_statistics(), "of norms that keep theirs");
+    for tensor in case.trained() {
         let range = tensor.range();
         let largest = gradients[range.clone()].iter().fold(0f32, |a, b| a.max(b.abs()));
         let allowed = TOLERANCE * f64::from(largest) + 2e-6;
@@ -253,6 +283,36 @@ fn batch_norm_agrees_alone_and_with_relu() {
     // After flattening, over features; and with epsilon that matters.
     let flat = "[[layer]]\nkind = \"flatten\"\n[[layer]]\nkind = \"batch_norm\"\nepsilon = 0.1";
     around(flat, [2, 3, 3], 3);
+}
+
+/// With their running statistics, which stay; everything else is trained.
+#[test]
+fn frozen_norms_agree_alone_with_relu_and_as_the_lowest_layer() {
+    let norm = "[[layer]]\nname = \"norm\"\nkind = \"batch_norm\"\n";
+    let conv = "[[layer]]\nkind = \"conv\"\nchannels = 16\nkernel = 3\n";
+    let end = "[[layer]]\nkind = \"flatten\"\n[[layer]]\nkind = \"linear\"\nfeatures = \"classes\"\n";
+    let relu = "[[layer]]\nkind = \"relu\"\n";
+    for (seed, text) in [
+        format!("{conv}{norm}{end}"),
+        format!("{conv}{norm}{relu}{end}"),
+        format!("{norm}{relu}{conv}{end}"),
+        format!("{conv}[[layer]]\nkind = \"batch_norm\"\n{relu}{conv}{norm}{relu}{end}"),
+    ]
+    .iter()
+    .enumerate()
+    {
+        for whole in [true, false] {
+            let graph = from_toml(text, [3, 6, 7], CLASSES).expect("the file is right");
+            let mut case = case(graph, 3, seed as u64);
+            // Of a norm that is not frozen whole, the batch's.
+            let is_frozen = |t: &TensorSpec| match whole {
+                true => t.name.starts_with("norm."),
+                false => t.name == "norm.bias",
+            };
+            case.frozen = case.layout.tensors.iter().map(is_frozen).collect();
+            check(&case);
+        }
+    }
 }
 
 #[test]

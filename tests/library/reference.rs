@@ -5,11 +5,12 @@
 use crate::tape::{self, Derivative, Number};
 use kintsugi::config::seed::{Stream, purpose};
 use kintsugi::model::window::{Conv, MaxPool};
-use kintsugi::model::{Graph, LayerKind, Layout, Shape};
+use kintsugi::model::{Graph, LayerKind, Layout, Shape, TensorKind};
 
 /// Which statistics batch normalisation uses, and whether dropout drops.
 pub enum Mode<'a> {
-    Training { dropout_key: [u64; 3] },
+    /// The batch's, but where a norm's tensors (by their number in the layout) are frozen.
+    Training { dropout_key: [u64; 3], frozen: &'a [bool], statistics: &'a [f64] },
     Inference { statistics: &'a [f64] },
 }
 
@@ -372,8 +373,12 @@ impl Pass<'_> {
             self.layout.tensors.iter().find(|t| t.name == name).expect("has statistics").offset
         };
         let (mean_at, variance_at) = (offset("running_mean"), offset("running_var"));
+        let is_frozen = self.is_frozen(index);
         let mut y = x.to_vec();
         for channel in 0..channels {
+            let kept = |statistics: &[f64]| -> (Number, Number) {
+                (statistics[mean_at + channel].into(), statistics[variance_at + channel].into())
+            };
             let own: Vec<usize> = (0..self.batch)
                 .flat_map(|sample| {
                     let start = (sample * channels + channel) * area;
@@ -381,9 +386,8 @@ impl Pass<'_> {
                 })
                 .collect();
             let (mean, variance) = match self.mode {
-                Mode::Inference { statistics } => {
-                    (statistics[mean_at + channel].into(), statistics[variance_at + channel].into())
-                }
+                Mode::Inference { statistics } => kept(statistics),
+                Mode::Training { statistics, .. } if is_frozen => kept(statistics),
                 Mode::Training { .. } => {
                     let count = own.len() as f64;
                     let mean = own.iter().map(|&at| x[at]).sum::<Number>() / count.into();
@@ -401,8 +405,16 @@ impl Pass<'_> {
         y
     }
 
+    /// Whether scale and shift of a norm are frozen.
+    fn is_frozen(&self, index: usize) -> bool {
+        let Mode::Training { frozen, .. } = *self.mode else { return false };
+        let tensors = self.layout.tensors.iter().zip(frozen);
+        let mut own = tensors.filter(|(t, _)| t.node == index && t.kind == TensorKind::Bias);
+        !frozen.is_empty() && own.all(|(_, &frozen)| frozen)
+    }
+
     fn dropout(&self, index: usize, x: &[Number], rate: f64) -> Vec<Number> {
-        let Mode::Training { dropout_key: [a, b, c] } = *self.mode else { return x.to_vec() };
+        let Mode::Training { dropout_key: [a, b, c], .. } = *self.mode else { return x.to_vec() };
         let mut stream = Stream::new(&[purpose::DROPOUT, a, b, c, index as u64]);
         let mut factor = || if stream.unit() < rate { 0.0 } else { 1.0 / (1.0 - rate) };
         x.iter().map(|&v| v * factor().into()).collect()

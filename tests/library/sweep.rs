@@ -194,8 +194,8 @@ fn open(case: &Case, precision: Precision) -> Box<dyn Compute> {
 
 fn check(case: &Case, precision: Precision) -> Found {
     let mut found = Found::default();
-    let mode = Mode::Training { dropout_key: DROPOUT_KEY };
-    let exact = exactly(case, &mode, precision);
+    let kept = wide(&case.statistics);
+    let exact = exactly(case, &case.training(&kept), precision);
     let mut around = vec![f32::NAN; case.images.len() + 2 * AROUND];
     around[AROUND..][..case.images.len()].copy_from_slice(&case.images);
     let images = &around[AROUND..][..case.images.len()];
@@ -233,7 +233,6 @@ fn check(case: &Case, precision: Precision) -> Found {
             }
         }
     }
-    let kept = wide(&case.statistics);
     let exact = exactly(case, &Mode::Inference { statistics: &kept }, precision);
     let mut given = Vec::new();
     let answered = engine.log_probabilities(images, case.labels.len(), weights, &mut given);

@@ -9,8 +9,8 @@ use super::create_pointwise::{
 use super::create_products::{
     create_conv, create_conv_backward_weights, create_linear, create_pool,
 };
-use super::operation::{Activation, Algorithm, Direction, Operation};
-use super::primitive::{Context, PrimitiveDesc, Statistics};
+use super::operation::{Activation, Algorithm, Operation, Statistics};
+use super::primitive::{Context, PrimitiveDesc};
 use super::result::{Created, Error, check};
 use super::sys;
 
@@ -107,8 +107,10 @@ impl PrimitiveDesc {
         let (call, status) = create(context, operation, attributes.raw, &mut raw);
         check(call, status)?;
         let statistics = match operation {
-            Operation::BatchNorm { direction: Direction::Inference, .. } => Statistics::Read,
-            _ => Statistics::Written,
+            Operation::BatchNorm { norm, .. } | Operation::BatchNormBackward { norm, .. } => {
+                norm.statistics
+            }
+            _ => Statistics::Batch,
         };
         let sources = match operation {
             Operation::Concat { sources, .. } => sources.len(),

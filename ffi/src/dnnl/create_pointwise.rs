@@ -3,16 +3,16 @@
 use std::ffi::{c_int, c_uint};
 use std::ptr::null;
 
-use super::operation::{Activation, Algorithm, Direction, Function, Norm, Operation};
+use super::operation::{Activation, Algorithm, Function, Norm, Operation, Statistics};
 use super::result::Created;
 use super::sys;
 
 /// Classes are the second dimension of the logits.
 const CLASS_AXIS: c_int = 1;
 
-fn norm_flags(norm: Norm, direction: Direction) -> c_uint {
+fn norm_flags(norm: Norm) -> c_uint {
     let mut flags = sys::NORM_USE_SCALE | sys::NORM_USE_SHIFT;
-    if direction == Direction::Inference {
+    if norm.statistics == Statistics::Running {
         flags |= sys::NORM_USE_GLOBAL_STATS;
     }
     if norm.activation == Activation::Relu {
@@ -148,7 +148,7 @@ pub(super) fn create_batch_norm(
                     data.raw(),
                     data.raw(),
                     norm.epsilon,
-                    norm_flags(*norm, *direction),
+                    norm_flags(*norm),
                     attr,
                 )
             };
@@ -165,7 +165,7 @@ pub(super) fn create_batch_norm(
                     diff.raw(),
                     src.raw(),
                     norm.epsilon,
-                    norm_flags(*norm, Direction::Training),
+                    norm_flags(*norm),
                     hint.raw(),
                     attr,
                 )

@@ -14,7 +14,8 @@ pub mod sys;
 pub use buffer::{Buffer, Span};
 pub use memory::{Element, MemoryDesc, Order};
 pub use operation::{
-    Activation, Algorithm, Direction, Function, Lrn, Norm, Operation, Pooling, SoftmaxForm, Window,
+    Activation, Algorithm, Direction, Function, Lrn, Norm, Operation, Pooling, SoftmaxForm,
+    Statistics, Window,
 };
 pub use primitive::{Arg, Context, Data, Primitive, PrimitiveDesc};
 pub use result::{Error, Status};

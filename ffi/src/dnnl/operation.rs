@@ -104,9 +104,20 @@ pub enum Activation {
     Relu,
 }
 
+/// What a batch norm centres and scales by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Statistics {
+    /// Mean and (biased) variance that it computes.
+    Batch,
+    /// Those that it is given.
+    Running,
+}
+
 /// Batch normalisation: which statistics, and epsilon.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Norm {
+    /// Which statistics.
+    pub statistics: Statistics,
     /// Added to the variance.
     pub epsilon: f32,
     /// ReLU within; in training this adds a workspace.
@@ -236,7 +247,6 @@ pub enum Operation<'a> {
         lrn: Lrn,
         hint: Hint<'a>,
     },
-    /// Training computes mean and (biased) variance, inference reads them.
     BatchNorm {
         direction: Direction,
         data: Md<'a>,

@@ -6,6 +6,7 @@ use std::rc::Rc;
 
 use super::buffer::{Buffer, Span};
 use super::memory::{MemoryDesc, extent};
+use super::operation::Statistics;
 use super::result::{Error, check};
 use super::sys;
 
@@ -134,25 +135,17 @@ impl Arg {
             | Self::Scale
             | Self::Shift
             | Self::DiffDst => true,
-            Self::Mean | Self::Variance => statistics == Statistics::Read,
+            Self::Mean | Self::Variance => statistics == Statistics::Running,
             _ => false,
         }
     }
-}
-
-/// What an operation does with means and variances.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Statistics {
-    /// They are given to it.
-    Read,
-    /// It computes them, or has none.
-    Written,
 }
 
 /// A chosen implementation: what layouts it wants.
 pub struct PrimitiveDesc {
     context: Context,
     raw: *mut sys::primitive_desc,
+    /// What it does with means and variances.
     statistics: Statistics,
     sources: usize,
 }

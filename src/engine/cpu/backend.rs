@@ -320,7 +320,7 @@ impl Backend for OneDnn {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::plan::operation::{Direction, Norm, Window};
+    use crate::engine::plan::operation::{Direction, Norm, Statistics, Window};
     use crate::model::saved::Activation;
 
     #[test]
@@ -345,8 +345,12 @@ mod tests {
         };
         let conv = backend.choose(&conv).expect("a kernel");
         let data = conv.desc(Role::Dst).expect("a result");
-        for direction in [Direction::Training, Direction::Inference] {
-            let norm = Norm { epsilon: 1e-5, activation };
+        for (direction, statistics) in [
+            (Direction::Training, Statistics::Batch),
+            (Direction::Training, Statistics::Running),
+            (Direction::Inference, Statistics::Running),
+        ] {
+            let norm = Norm { statistics, epsilon: 1e-5, activation };
             let norm = Operation::BatchNorm { direction, data: &data, norm };
             let chosen = backend.choose(&norm).expect("a kernel").kernel;
             let name = backend.kernel(chosen).implementation();

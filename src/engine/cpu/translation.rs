@@ -4,7 +4,8 @@ use kintsugi_ffi::dnnl;
 
 use crate::engine::error::EngineError;
 use crate::engine::plan::operation::{
-    Algorithm, Direction, Function, Lrn, Norm, Pooling, Refusal, Role, SoftmaxForm, Window,
+    Algorithm, Direction, Function, Lrn, Norm, Pooling, Refusal, Role, SoftmaxForm, Statistics,
+    Window,
 };
 use crate::engine::plan::placement::{self, Span};
 use crate::engine::plan::tensor::ElementType;
@@ -125,7 +126,11 @@ pub fn window(window: Window) -> dnnl::Window {
 
 /// Batch normalisation.
 pub fn norm(norm: Norm) -> dnnl::Norm {
-    dnnl::Norm { epsilon: norm.epsilon, activation: activation(norm.activation) }
+    let statistics = match norm.statistics {
+        Statistics::Batch => dnnl::Statistics::Batch,
+        Statistics::Running => dnnl::Statistics::Running,
+    };
+    dnnl::Norm { statistics, epsilon: norm.epsilon, activation: activation(norm.activation) }
 }
 
 /// Local response normalisation.

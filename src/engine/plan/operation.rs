@@ -89,9 +89,20 @@ impl Function {
     }
 }
 
+/// What a batch norm centres and scales by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Statistics {
+    /// The micro-batch's own mean and (biased) variance, which it computes.
+    Batch,
+    /// The running ones, which it reads.
+    Running,
+}
+
 /// Batch normalisation.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Norm {
+    /// Which statistics.
+    pub statistics: Statistics,
     /// Added to the variance.
     pub epsilon: f32,
     /// ReLU within.
@@ -266,7 +277,6 @@ pub enum Operation<'a> {
         lrn: Lrn,
         hint: Kernel,
     },
-    /// Training computes mean and (biased) variance, inference reads them.
     BatchNorm {
         direction: Direction,
         data: &'a Desc,
@@ -313,12 +323,14 @@ impl Operation<'_> {
             Self::Pool { .. } | Self::Lrn { .. } => (vec![Src], vec![Dst, Workspace]),
             Self::PoolBackward { .. } => (vec![DiffDst, Workspace], vec![DiffSrc]),
             Self::LrnBackward { .. } => (vec![Src, DiffDst, Workspace], vec![DiffSrc]),
-            Self::BatchNorm { direction: Direction::Training, .. } => {
-                (vec![Src, Scale, Shift], vec![Dst, Mean, Variance, Workspace])
-            }
-            Self::BatchNorm { direction: Direction::Inference, .. } => {
-                (vec![Src, Scale, Shift, Mean, Variance], vec![Dst])
-            }
+            Self::BatchNorm { norm, .. } => match norm.statistics {
+                Statistics::Batch => {
+                    (vec![Src, Scale, Shift], vec![Dst, Mean, Variance, Workspace])
+                }
+                Statistics::Running => {
+                    (vec![Src, Scale, Shift, Mean, Variance], vec![Dst, Workspace])
+                }
+            },
             Self::BatchNormBackward { .. } => (
                 vec![Src, Mean, Variance, Scale, DiffDst, Workspace],
                 vec![DiffSrc, DiffScale, DiffShift],

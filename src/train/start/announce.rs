@@ -19,6 +19,7 @@ use crate::train::record::outcome::RESULT;
 use crate::train::start::prepare::From;
 use crate::train::start::surroundings::Surroundings;
 use crate::train::trainer::Trainer;
+use crate::train::update::freeze;
 
 /// What an attempt begins with.
 pub(in crate::train) struct Beginning {
@@ -71,7 +72,10 @@ pub(in crate::train) fn announce(
         );
         record.event(rank, Kind::Warning { message });
     }
-    let of_weights = of_weights.into_iter().chain(engine::remark(&arguments.config.device));
+    let layout = &facts.about.layout;
+    let of_frozen = freeze::remark(layout, &freeze::frozen_in(&arguments.config, layout));
+    let of_weights = of_weights.into_iter().chain(of_frozen);
+    let of_weights = of_weights.chain(engine::remark(&arguments.config.device));
     let news = keep_sets(arguments, around, (facts.set, &sets));
     // Sets and device are the same as long as the run goes on: once is enough.
     let remarks = sets.iter().flat_map(|set| set.remarks()).cloned().chain(of_weights);

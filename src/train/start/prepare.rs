@@ -50,7 +50,8 @@ use crate::train::state::parts;
 use crate::train::state::position::Position;
 use crate::train::state::replica::Replica;
 use crate::train::state::slot_files::SlotFiles;
-use crate::train::update::optimizer::{Optimizer, check_freeze, frozen_tensors, is_frozen};
+use crate::train::update::freeze::{self, check_freeze};
+use crate::train::update::optimizer::Optimizer;
 use crate::train::update::schedule;
 
 /// Decoded validation images kept in memory, at most.
@@ -210,6 +211,7 @@ pub fn prepare_from(
     let (seed, input, classes) = (config.run.seed, graph.input, train.source.classes().to_vec());
     let layout = Arc::new(layout::of(&graph));
     let order = Order::of(config, train.source.len())?;
+    let frozen = freeze::frozen_in(config, &layout);
     let both = [Some(&train), validation.as_ref()].into_iter().flatten();
     let sets = both.map(|set| Arc::clone(&set.source)).collect::<Vec<_>>();
     let evaluation = validation.map(|set| Evaluation::new(set, &options, EVALUATION_CACHE_BYTES));
@@ -233,14 +235,14 @@ pub fn prepare_from(
         graph: graph.clone(),
         layout: Arc::clone(&layout),
         slots: Arc::clone(&slots),
-        sum: gradient_sum(config, &layout),
+        sum: gradient_sum(config, &layout, &frozen),
         loader: Loader::new(supply, order.clone(), options).mixing(Mixing::of(config)),
         evaluation,
         free: free_run(config, &layout, &order),
         injector: Arc::clone(injector),
         seed,
         device: config.device.clone(),
-        frozen: frozen_tensors(config, &layout),
+        frozen: frozen.clone(),
         threads: config.train.threads as usize,
         accumulate: config.train.pieces() as usize,
         label_smoothing: config.train.label_smoothing.unwrap_or(0.0) as f32,
@@ -253,14 +255,15 @@ pub fn prepare_from(
         None => Pool::start(shared, workers as usize)?,
     };
     let plan = Plan { workers, ..Plan::of(config, &order, validation_samples) };
-    let exchange = exchange(config, pool, order, &layout);
+    let exchange = exchange(config, pool, order, (&layout, &frozen));
     Ok(Prepared { facts, plan, slots, slot_files: None, exchange, graph, layout, sets })
 }
 
 /// Frozen tensors are not reduced.
-fn gradient_sum(config: &Config, layout: &Layout) -> GradientSum {
+fn gradient_sum(config: &Config, layout: &Layout, frozen: &[bool]) -> GradientSum {
+    let mut frozen = frozen.iter();
     let mut trained = layout.clone();
-    trained.tensors.retain(|tensor| !is_frozen(tensor, &config.model.freeze));
+    trained.tensors.retain(|_| frozen.next() != Some(&true));
     let new = match config.train.is_reproducible() {
         true => GradientSum::reproducible,
         false => GradientSum::new,
@@ -282,7 +285,7 @@ fn exchange(
     config: &Config,
     pool: Pool,
     order: Order,
-    layout: &Layout,
+    (layout, frozen): (&Layout, &[bool]),
 ) -> Box<dyn Exchange + Send> {
     let steps_total = steps_total(config, &order);
     let schedule = config.schedule.clone();
@@ -290,8 +293,7 @@ fn exchange(
     let rate = schedule::scaled_rate(&schedule, rate, batch);
     match config.train.exchange {
         ExchangeKind::Synchronous => {
-            let freeze = &config.model.freeze;
-            let optimizer = Optimizer::new(&config.optimizer, layout, freeze);
+            let optimizer = Optimizer::new(&config.optimizer, layout, frozen);
             Box::new(Synchronous::new(pool, optimizer, order, (schedule, rate), steps_total))
         }
         ExchangeKind::Asynchronous => {

@@ -6,22 +6,13 @@
 use std::ops::Range;
 
 use kintsugi_ffi::stream::{self, SgdStep};
-use thiserror::Error;
 
 use crate::cluster::resident::{SlotMut, SlotView};
-use crate::config::{self, Config, ExchangeKind, OptimizerKind};
+use crate::config::{self, OptimizerKind};
 use crate::model::{Graph, LayerKind, Layout, TensorKind, TensorSpec};
 use crate::train::compute::gradients::Gradients;
 use crate::train::state::parts::{AVERAGE, EXP_AVG, EXP_AVG_SQ, MOMENTUM, PARAMETERS, STATISTICS};
 use crate::train::update::rules::{self, AdamW, Read, Squares, Step};
-
-/// A setting that cannot be followed.
-#[derive(Debug, Clone, PartialEq, Error)]
-pub enum OptimizerError {
-    /// A prefix without a tensor is a typing error, not a wish.
-    #[error("model.freeze names \"{0}\", but no tensor of the model begins so; the first is {1}")]
-    NothingToFreeze(String, String),
-}
 
 /// What happens to a run of elements.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -88,34 +79,6 @@ pub struct Optimizer {
     statistics_len: usize,
 }
 
-/// Whether a tensor is not trained: `freeze` are prefixes of names.
-pub fn is_frozen(tensor: &TensorSpec, freeze: &[String]) -> bool {
-    freeze.iter().any(|prefix| tensor.name.starts_with(prefix))
-}
-
-/// Tensors of the layout, by their number, whose gradients nobody wants. The asynchronous exchange
-/// does not act upon `model.freeze`.
-pub fn frozen_tensors(config: &Config, layout: &Layout) -> Vec<bool> {
-    match config.train.exchange {
-        ExchangeKind::Asynchronous => Vec::new(),
-        ExchangeKind::Synchronous => {
-            layout.tensors.iter().map(|tensor| is_frozen(tensor, &config.model.freeze)).collect()
-        }
-    }
-}
-
-/// Refuses a prefix of `model.freeze` that names nothing.
-pub fn check_freeze(layout: &Layout, freeze: &[String]) -> Result<(), OptimizerError> {
-    let unused = |prefix: &&String| !layout.tensors.iter().any(|t| t.name.starts_with(*prefix));
-    match freeze.iter().find(unused) {
-        Some(prefix) => {
-            let first = layout.tensors.first().map_or(String::new(), |t| t.name.clone());
-            Err(OptimizerError::NothingToFreeze(prefix.clone(), first))
-        }
-        None => Ok(()),
-    }
-}
-
 /// What a step is scaled by: one over the samples, and its rate.
 #[derive(Debug, Clone, Copy)]
 struct Scales {
@@ -138,15 +101,16 @@ pub fn statistics_momentum(graph: &Graph, layout: &Layout) -> Vec<f32> {
 }
 
 impl Optimizer {
-    /// The rule for a layout; `freeze` are name prefixes of tensors that are not trained (their
-    /// running statistics stay too). See `check_freeze`.
-    pub fn new(settings: &config::Optimizer, layout: &Layout, freeze: &[String]) -> Self {
-        let frozen = |t: &TensorSpec| is_frozen(t, freeze);
+    /// The rule for a layout; `frozen`: tensors, by their number, that stay as they are; those
+    /// beyond its end do not. See `freeze`.
+    pub fn new(settings: &config::Optimizer, layout: &Layout, frozen: &[bool]) -> Self {
+        let is_frozen = |number: usize| frozen.get(number).is_some_and(|&frozen| frozen);
         let elements = |t: &TensorSpec| t.offset..t.offset + t.shape.iter().product::<usize>();
-        let trained = layout.tensors.iter().filter(|t| t.kind != TensorKind::Statistic);
-        let head = trained.filter(|t| !frozen(t)).map(|t| t.node).max();
+        let numbered = layout.tensors.iter().enumerate();
+        let trained = numbered.filter(|(_, t)| t.kind != TensorKind::Statistic);
+        let head = trained.filter(|(number, _)| !is_frozen(*number)).map(|(_, t)| t.node).max();
         let rule = |number: usize, t: &TensorSpec| {
-            if frozen(t) {
+            if is_frozen(number) {
                 return Rule::Kept;
             }
             let weight = t.kind == TensorKind::Weight;
@@ -382,19 +346,25 @@ mod tests {
     use super::*;
     use crate::cluster::resident::Slots;
     use crate::train::state::parts;
-
-    fn tensor(name: &str, offset: usize, len: usize, kind: TensorKind) -> TensorSpec {
-        TensorSpec { name: name.into(), shape: vec![len], offset, kind, node: 0 }
-    }
+    use crate::train::update::freeze::frozen;
 
     fn layout() -> Layout {
-        let tensors = vec![
-            tensor("conv.weight", 0, 20, TensorKind::Weight),
-            tensor("bn.weight", 20, 3, TensorKind::Bias),
-            tensor("bn.running_mean", 0, 3, TensorKind::Statistic),
-            tensor("fc.weight", 23, 10, TensorKind::Weight),
-            tensor("head.running_var", 3, 2, TensorKind::Statistic),
+        use TensorKind::{Bias, Statistic, Weight};
+        let tensor = |(node, name, offset, length, kind): (usize, &str, _, _, _)| TensorSpec {
+            name: name.into(),
+            shape: vec![length],
+            offset,
+            kind,
+            node,
+        };
+        let tensors = [
+            (0, "conv.weight", 0, 20, Weight),
+            (1, "bn.weight", 20, 3, Bias),
+            (1, "bn.running_mean", 0, 3, Statistic),
+            (2, "fc.weight", 23, 10, Weight),
+            (3, "head.running_var", 3, 2, Statistic),
         ];
+        let tensors = tensors.map(tensor).to_vec();
         Layout { tensors, parameters: 33, statistics: 5 }
     }
 
@@ -417,7 +387,8 @@ mod tests {
     fn stepped(freeze: &[&str], count: u64) -> Slots {
         let mut slots = started();
         let freeze: Vec<String> = freeze.iter().map(|name| (*name).to_string()).collect();
-        let optimizer = Optimizer::new(&settings(), &layout(), &freeze);
+        let frozen = frozen(&layout(), &freeze);
+        let optimizer = Optimizer::new(&settings(), &layout(), &frozen);
         let gradients: Vec<f32> = (0..33).map(|i| (i as f32).sin() * 4.0).collect();
         let (current, next) = slots.begin();
         let gradients = Gradients::Plain(&gradients);
@@ -483,12 +454,5 @@ mod tests {
         let parts = vec![(5..9, plain), (0..2, decayed), (2..4, decayed), (9..12, plain)];
         let expected = vec![(0..4, decayed), (4..5, Kept), (5..12, plain), (12..15, Kept)];
         assert_eq!(tile(parts, 15), expected);
-    }
-
-    #[test]
-    fn a_prefix_that_freezes_nothing_is_named() {
-        assert_eq!(check_freeze(&layout(), &["fc".into()]), Ok(()));
-        let wrong = check_freeze(&layout(), &["fcc".into()]).unwrap_err().to_string();
-        assert!(wrong.contains("\"fcc\"") && wrong.contains("conv.weight"), "{wrong}");
     }
 }

@@ -4,15 +4,26 @@
 use crate::engine::error::EngineError;
 use crate::engine::plan::builder::Builder;
 use crate::engine::plan::layer::{Forward, InputGradients, Kept, Layer};
-use crate::engine::plan::operation::{Direction, Kernel, Norm, Operation, Role};
+use crate::engine::plan::operation::{
+    Choice, Direction, Kernel, Norm, Operation, Role, Statistics,
+};
 use crate::engine::plan::steps::Action;
 use crate::engine::plan::tensor::Tensor;
 use crate::model::saved::{Activation, Auxiliary};
 
-/// Per channel. In training the micro-batch's own statistics, else the running ones.
+/// Per channel. In training the micro-batch's own statistics, else the running ones; these also
+/// where its scale and shift are frozen (a norm that PyTorch's `eval()` holds), and where a
+/// micro-batch has one value a channel, whose variance says nothing.
 pub struct BatchNorm {
+    epsilon: f32,
+    activation: Activation,
+    forward: Option<Passed>,
+}
+
+/// What backward must know of forward.
+struct Passed {
+    kernel: Kernel,
     norm: Norm,
-    forward: Option<Kernel>,
 }
 
 /// Indices of this node's tensors.
@@ -40,15 +51,26 @@ fn tensors(builder: &Builder<'_>) -> Result<Tensors, EngineError> {
 impl BatchNorm {
     /// `epsilon` is added to the variance.
     pub fn new(epsilon: f32, activation: Activation) -> Self {
-        Self { norm: Norm { epsilon, activation }, forward: None }
+        Self { epsilon, activation, forward: None }
+    }
+
+    /// What it centres and scales by.
+    fn norm(&self, builder: &Builder<'_>, tensors: &Tensors) -> Norm {
+        let frozen = [tensors.scale, tensors.shift].map(|t| !builder.request.is_trained(t));
+        let trains = builder.direction() == Direction::Training && frozen != [true; 2];
+        let statistics = match trains && values_a_channel(builder) > 1 {
+            true => Statistics::Batch,
+            false => Statistics::Running,
+        };
+        Norm { statistics, epsilon: self.epsilon, activation: self.activation }
     }
 
     /// The step that hands the micro-batch's statistics out.
     fn statistics(builder: &mut Builder<'_>, tensors: &Tensors, mean: &Tensor, variance: &Tensor) {
-        let [channels, height, width] = builder.request.graph.nodes[builder.node].shape;
-        let count = builder.request.batch * height * width;
-        // Bessel's correction, as in the running variance of PyTorch; one value has none.
-        let factor = count as f32 / count.saturating_sub(1).max(1) as f32;
+        let count = values_a_channel(builder);
+        let channels = builder.request.graph.nodes[builder.node].shape[0];
+        // Bessel's correction, as in the running variance of PyTorch.
+        let factor = count as f32 / (count - 1) as f32;
         let offset = |tensor: usize| builder.request.layout.tensors[tensor].offset;
         let at = [offset(tensors.mean), offset(tensors.variance)];
         if let (Some(mean), Some(variance)) = (mean.place.value(), variance.place.value()) {
@@ -58,6 +80,24 @@ impl BatchNorm {
     }
 }
 
+/// Of this node, in this micro-batch.
+fn values_a_channel(builder: &Builder<'_>) -> usize {
+    let [_, height, width] = builder.request.graph.nodes[builder.node].shape;
+    builder.request.batch * height * width
+}
+
+/// Means and variances that a kernel reads instead of computing them.
+fn running(
+    builder: &mut Builder<'_>,
+    choice: &Choice,
+    tensors: &Tensors,
+) -> Result<[Tensor; 2], EngineError> {
+    Ok([
+        builder.weight_for(choice, Role::Mean, tensors.mean)?,
+        builder.weight_for(choice, Role::Variance, tensors.variance)?,
+    ])
+}
+
 impl Layer for BatchNorm {
     fn forward(
         &mut self,
@@ -65,10 +105,10 @@ impl Layer for BatchNorm {
         inputs: &[Tensor],
     ) -> Result<Forward, EngineError> {
         let (direction, data) = (builder.direction(), inputs[0].desc.clone());
-        let operation = Operation::BatchNorm { direction, data: &data, norm: self.norm };
-        let choice = builder.choose(&operation)?;
-        let input = &builder.convert_for(&inputs[0], &choice, Role::Src)?;
         let tensors = tensors(builder)?;
+        let norm = self.norm(builder, &tensors);
+        let choice = builder.choose(&Operation::BatchNorm { direction, data: &data, norm })?;
+        let input = &builder.convert_for(&inputs[0], &choice, Role::Src)?;
         let scale = builder.weight_for(&choice, Role::Scale, tensors.scale)?;
         let shift = builder.weight_for(&choice, Role::Shift, tensors.shift)?;
         let output = builder.result(&choice, Role::Dst)?;
@@ -78,22 +118,27 @@ impl Layer for BatchNorm {
             (Role::Shift, &shift),
             (Role::Dst, &output),
         ];
-        if direction == Direction::Inference {
-            let mean = builder.weight_for(&choice, Role::Mean, tensors.mean)?;
-            let variance = builder.weight_for(&choice, Role::Variance, tensors.variance)?;
-            arguments.extend([(Role::Mean, &mean), (Role::Variance, &variance)]);
-            builder.run(&choice, &arguments, &[(input, &output)]);
-            return Ok(Forward::new(input.clone(), output));
-        }
-        let mean = builder.result(&choice, Role::Mean)?;
-        let variance = builder.result(&choice, Role::Variance)?;
+        let (of_batch, [mean, variance]) = match norm.statistics {
+            Statistics::Running => (false, running(builder, &choice, &tensors)?),
+            Statistics::Batch => {
+                let mean = builder.result(&choice, Role::Mean)?;
+                (true, [mean, builder.result(&choice, Role::Variance)?])
+            }
+        };
         let mask = builder.result_if_any(&choice, Role::Workspace);
         arguments.extend([(Role::Mean, &mean), (Role::Variance, &variance)]);
         arguments.extend(mask.as_ref().map(|mask| (Role::Workspace, mask)));
+        if direction == Direction::Inference {
+            builder.run(&choice, &arguments, &[(input, &output)]);
+            return Ok(Forward::new(input.clone(), output));
+        }
         builder.run(&choice, &arguments, &[]);
-        Self::statistics(builder, &tensors, &mean, &variance);
-        self.forward = Some(choice.kernel);
-        let mut auxiliary = vec![(Auxiliary::Mean, mean), (Auxiliary::Variance, variance)];
+        self.forward = Some(Passed { kernel: choice.kernel, norm });
+        let mut auxiliary = Vec::new();
+        if of_batch {
+            Self::statistics(builder, &tensors, &mean, &variance);
+            auxiliary = vec![(Auxiliary::Mean, mean), (Auxiliary::Variance, variance)];
+        }
         auxiliary.extend(mask.map(|mask| (Auxiliary::ReluMask, mask)));
         Ok(Forward { input: input.clone(), output, auxiliary })
     }
@@ -106,17 +151,24 @@ impl Layer for BatchNorm {
         _wanted: &[bool],
     ) -> Result<InputGradients, EngineError> {
         let input = kept.input()?;
-        let mean = kept.written(Auxiliary::Mean)?;
-        let variance = kept.written(Auxiliary::Variance)?;
         let data = input.desc.clone();
         let gradient = builder.convert(gradient, &data)?;
+        let passed = self.forward.take().expect("backward follows a forward pass in training");
+        let Passed { kernel: hint, norm } = passed;
         let choice = builder.choose(&Operation::BatchNormBackward {
             diff: &data,
             src: &data,
-            norm: self.norm,
-            hint: self.forward.expect("backward follows a forward pass in training"),
+            norm,
+            hint,
         })?;
         let tensors = tensors(builder)?;
+        let [mean, variance] = &match norm.statistics {
+            Statistics::Running => running(builder, &choice, &tensors)?,
+            Statistics::Batch => [
+                kept.written(Auxiliary::Mean)?.clone(),
+                kept.written(Auxiliary::Variance)?.clone(),
+            ],
+        };
         let scale = builder.weight_for(&choice, Role::Scale, tensors.scale)?;
         let result = builder.result(&choice, Role::DiffSrc)?;
         let scale_gradient = builder.result(&choice, Role::DiffScale)?;
