@@ -19,7 +19,7 @@ pub trait Compute {
 
     /// Forward and backward. `ready(offset, gradients)` is called during backward, tensor by
     /// tensor in reverse node order, once for every tensor that is trained: sums over samples, in
-    /// `Layout` order. `statistics` receives this micro-batch's mean and unbiased variance, but
+    /// `Layout` order. `statistics` receives this micro-batch's mean and (biased) variance, but
     /// nothing of norms that use the running ones: frozen ones, and those that see one value a
     /// channel. With n = 0 the outcome, all gradients and statistics are zeros.
     fn train(

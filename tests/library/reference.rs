@@ -41,7 +41,7 @@ fn zeros(count: usize) -> Vec<Number> {
 pub struct Forward {
     pub loss: f64,
     pub logits: Vec<f64>,
-    /// Batch mean and unbiased variance, in layout order.
+    /// Batch mean and biased variance, in layout order.
     pub statistics: Vec<f64>,
     /// Of the loss, with respect to all parameters.
     pub gradients: Vec<Derivative>,
@@ -393,7 +393,7 @@ impl Pass<'_> {
                     let mean = own.iter().map(|&at| x[at]).sum::<Number>() / count.into();
                     let squares: Number = own.iter().map(|&at| (x[at] - mean).powf(2.0)).sum();
                     self.statistics[mean_at + channel] = mean.value;
-                    self.statistics[variance_at + channel] = squares.value / (count - 1.0);
+                    self.statistics[variance_at + channel] = squares.value / count;
                     (mean, squares / count.into())
                 }
             };

@@ -231,13 +231,10 @@ impl Executor {
                     taps.iter().for_each(|taps| taps.silence(gradients));
                     (batch.ready)(*offset, gradients);
                 }
-                Action::Statistics { mean, variance, at, channels, factor } => {
-                    let source = &self.arena.slice(place(*mean))[..*channels];
-                    batch.statistics[at[0]..at[0] + *channels].copy_from_slice(source);
-                    let source = &self.arena.slice(place(*variance))[..*channels];
-                    let target = &mut batch.statistics[at[1]..at[1] + *channels];
-                    for (to, from) in target.iter_mut().zip(source) {
-                        *to = from * *factor;
+                Action::Statistics { mean, variance, at, channels } => {
+                    for (value, at) in [*mean, *variance].into_iter().zip(at) {
+                        let source = &self.arena.slice(place(value))[..*channels];
+                        batch.statistics[*at..*at + *channels].copy_from_slice(source);
                     }
                 }
             }

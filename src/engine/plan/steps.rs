@@ -24,8 +24,8 @@ pub enum Action {
     /// Hands a finished gradient out; `taps`: those of a convolution that see data, where not all
     /// do: the others' is 0.
     Emit { value: usize, offset: usize, elements: usize, taps: Option<Taps> },
-    /// Hands a batch's mean and unbiased variance out.
-    Statistics { mean: usize, variance: usize, at: [usize; 2], channels: usize, factor: f32 },
+    /// Hands a batch's mean and (biased) variance out.
+    Statistics { mean: usize, variance: usize, at: [usize; 2], channels: usize },
 }
 
 /// Whose loss it is.

@@ -12,11 +12,12 @@ use super::runs::{Runs, of_runs};
 use super::{Case, Report, machine, median};
 use crate::cluster::resident::Slots;
 use crate::config::{Config, Device};
-use crate::engine::{self, Compute, Flat};
+use crate::engine::{self, Compute, EngineError, Flat};
 use crate::model::{Layout, catalogue, init, layout};
 use crate::train::compute::gradients::Gradients;
+use crate::train::compute::moments::{Moments, Seen};
 use crate::train::state::parts::{self, PARAMETERS, STATISTICS};
-use crate::train::update::optimizer::{Optimizer, statistics_momentum};
+use crate::train::update::optimizer::Optimizer;
 
 /// What to measure.
 #[derive(Debug, Clone)]
@@ -119,7 +120,7 @@ struct Ours {
     engine: Box<dyn Compute>,
     slots: Slots,
     optimizer: Optimizer,
-    momentum: Vec<f32>,
+    moments: Moments,
     images: Vec<f32>,
     labels: Vec<u32>,
     gradients: Vec<f32>,
@@ -144,7 +145,7 @@ impl Ours {
             engine,
             slots: started(&layout, &parameters),
             optimizer: Optimizer::new(&settings, &layout, &[]),
-            momentum: statistics_momentum(&graph, &layout),
+            moments: Moments::of(&graph, &layout, &[]),
             // Values as of a normalised picture.
             images: (0..options.batch * CHANNELS * side * side)
                 .map(|at| ((at % 251) as f32 - 125.0) / 100.0)
@@ -175,6 +176,8 @@ impl Ours {
             .train(images, (&*labels).into(), key, weights, statistics, ready)
             .map_err(|error| error.to_string())?;
         let computed = Instant::now();
+        let spoken = |error: EngineError| error.to_string();
+        self.moments.about_running(statistics, count, weights).map_err(spoken)?;
         // A micro-batch gives the mean; the update takes sums over samples.
         statistics.iter_mut().for_each(|mean| *mean *= count as f32);
         let (current, next) = slots.begin();
@@ -182,10 +185,9 @@ impl Ours {
             current,
             next,
             Gradients::Plain(gradients),
-            count as u64,
+            Seen { samples: count as u64, alone: 0 },
             LEARNING_RATE,
-            statistics,
-            &self.momentum,
+            (statistics, &self.moments),
         );
         self.steps += 1;
         slots.commit(self.steps, 0, &[]);

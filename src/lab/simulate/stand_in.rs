@@ -259,7 +259,8 @@ impl Compute for StandIn {
             ready(tensor.offset, &gradients);
         }
         for (index, statistic) in statistics.iter_mut().enumerate() {
-            *statistic = signal * (index + 1) as f32 / samples.max(1.0);
+            // Variances are never negative.
+            *statistic = signal.abs() * (index + 1) as f32 / samples.max(1.0);
         }
         let loss_sum = f64::from(self.parameters.iter().map(|w| w * w).sum::<f32>());
         Ok(Outcome { loss_sum, errors: self.errors(labels), samples: labels.len() as u64 })

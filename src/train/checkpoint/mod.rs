@@ -54,7 +54,8 @@ pub struct Snapshot {
     pub parameters: Vec<f32>,
     /// Running statistics.
     pub statistics: Vec<f32>,
-    /// The optimizer's parts by name, each as long as `parameters`.
+    /// The optimizer's parts by name, each as long as `parameters`; an average of running statistics
+    /// lies behind that of the weights.
     pub optimizer: Vec<(String, Vec<f32>)>,
     /// Everything else.
     pub state: TrainState,
@@ -74,17 +75,18 @@ impl Snapshot {
     /// (`optimizer.rs`): there, memory was damaged.
     pub fn poisoned(&self) -> Option<String> {
         self.layout.tensors.iter().find_map(|tensor| {
-            let range = tensor.offset..tensor.offset + tensor.shape.iter().product::<usize>();
-            let sound = |values: &[f32]| are_finite(&values[range.clone()]);
-            let name = &tensor.name;
-            match tensor.kind {
-                TensorKind::Statistic => (!sound(&self.statistics)).then(|| name.clone()),
-                _ if !sound(&self.parameters) => Some(name.clone()),
-                _ => {
-                    let part = self.optimizer.iter().find(|(_, values)| !sound(values));
-                    part.map(|(part, _)| format!("the {part} of {name}"))
-                }
+            let (own, name) = (tensor.range(), &tensor.name);
+            let (values, before) = match tensor.kind {
+                TensorKind::Statistic => (&self.statistics, self.layout.parameters),
+                TensorKind::Weight | TensorKind::Bias => (&self.parameters, 0),
+            };
+            if !are_finite(&values[own.clone()]) {
+                return Some(name.clone());
             }
+            // Nothing where a part has no such tensors.
+            let of = |part: &[f32]| part.get(before + own.start..before + own.end).map(are_finite);
+            let part = self.optimizer.iter().find(|(_, values)| of(values) == Some(false));
+            part.map(|(part, _)| format!("the {part} of {name}"))
         })
     }
 

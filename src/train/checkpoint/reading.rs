@@ -166,7 +166,7 @@ fn snapshot_of(
     };
     let other = |error| other_model(folder, &manifest, expect, &error);
     let (parameters, statistics) = tensors::read_model(model, &layout).map_err(other)?;
-    let of_optimizer = tensors::read_optimizer(optimizer, &layout).map_err(other)?;
+    let of_optimizer = tensors::read_optimizer(optimizer, &layout, &statistics).map_err(other)?;
     let Manifest { model: model_name, classes, input, normalization, .. } = manifest;
     let snapshot = Snapshot {
         layout,

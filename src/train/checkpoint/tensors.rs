@@ -12,7 +12,7 @@ use thiserror::Error;
 use crate::config::Shown;
 use crate::model::{Layout, TensorKind, TensorSpec};
 use crate::train::checkpoint::differences::{Differences, is_ignored};
-use crate::train::state::parts::MOMENTUM;
+use crate::train::state::parts::{AVERAGE, MOMENTUM};
 
 /// What stands before a tensor's name in `optimizer.safetensors`: the part's name, but PyTorch's
 /// word for momentum.
@@ -154,7 +154,8 @@ pub fn complete_file<'a>(
     TensorFile::new(counters, tensors, about)
 }
 
-/// The optimizer's parts, each with one tensor for every trained one.
+/// The optimizer's parts, each with one tensor for every trained one, and for every running
+/// statistic where such lie behind its parameters.
 pub fn optimizer_file<'a>(
     layout: &'a Layout,
     parts: &'a [(String, Vec<f32>)],
@@ -162,13 +163,21 @@ pub fn optimizer_file<'a>(
 ) -> TensorFile<'a> {
     let named = parts.iter().flat_map(|(part, values)| {
         let prefix = prefix_of(part);
-        trained(layout).map(move |t| (format!("{prefix}{}", t.name), t, &values[..]))
+        let (of_trained, of_statistics) = values.split_at(layout.parameters);
+        let behind = statistics(layout).filter(|_| !of_statistics.is_empty());
+        let tensors = trained(layout).map(move |t| (t, of_trained));
+        let tensors = tensors.chain(behind.map(move |t| (t, of_statistics)));
+        tensors.map(move |(t, values)| (format!("{prefix}{}", t.name), t, values))
     });
     TensorFile::new(std::iter::empty(), named, about)
 }
 
 fn trained(layout: &Layout) -> impl Iterator<Item = &TensorSpec> {
     layout.tensors.iter().filter(|t| t.kind != TensorKind::Statistic)
+}
+
+fn statistics(layout: &Layout) -> impl Iterator<Item = &TensorSpec> {
+    layout.tensors.iter().filter(|t| t.kind == TensorKind::Statistic)
 }
 
 /// Weights and running statistics as flat vectors, found by name.
@@ -194,10 +203,12 @@ pub fn read_model(bytes: &[u8], layout: &Layout) -> Result<(Vec<f32>, Vec<f32>),
 }
 
 /// The optimizer's parts as flat vectors, in the order of their names: as many as stand before the
-/// first trained tensor, and whole.
+/// first trained tensor, and whole. An average that an earlier release wrote without running
+/// statistics goes on from these: `running`.
 pub fn read_optimizer(
     bytes: &[u8],
     layout: &Layout,
+    running: &[f32],
 ) -> Result<Vec<(String, Vec<f32>)>, TensorError> {
     let file = parse(bytes)?;
     let Some(first) = trained(layout).next() else { return Ok(Vec::new()) };
@@ -213,6 +224,14 @@ pub fn read_optimizer(
         let mut values = vec![0.0; layout.parameters];
         for tensor in trained(layout) {
             read_tensor(&file, &format!("{word}.{}", tensor.name), tensor, &mut values)?;
+        }
+        if word == AVERAGE {
+            let mut averaged = running.to_vec();
+            let named = |t: &TensorSpec| format!("{word}.{}", t.name);
+            for tensor in statistics(layout).filter(|t| names.contains(&&*named(t))) {
+                read_tensor(&file, &named(tensor), tensor, &mut averaged)?;
+            }
+            values.append(&mut averaged);
         }
         Ok((part_of(&word).to_owned(), values))
     };
@@ -314,6 +333,22 @@ mod tests {
         assert_eq!((parameters[12], &statistics[..]), (11.5, &[7.0, 8.0][..]));
         assert_eq!(about(&bytes).unwrap()["format"], "pt");
         assert_eq!(bytes, file(&layout()), "the same state gives the same bytes");
+    }
+
+    #[test]
+    fn averaged_statistics_are_read_back_and_begin_with_the_running_ones() {
+        let momentum = ("momentum".to_string(), vec![1.0; 13]);
+        let average: Vec<f32> = (0..15).map(|i| i as f32).collect();
+        let written = |average: &[f32]| {
+            let parts = [("ema".to_string(), average.to_vec()), momentum.clone()];
+            optimizer_file(&layout(), &parts, &BTreeMap::new()).parts().concat()
+        };
+        let read = |bytes: &[u8]| read_optimizer(bytes, &layout(), &[7.0, 8.0]).unwrap();
+        let expected = vec![("ema".to_string(), average.clone()), momentum.clone()];
+        assert_eq!(read(&written(&average)), expected);
+        // As an earlier release wrote it.
+        let earlier = read(&written(&average[..13]));
+        assert_eq!((&earlier[0].1[..13], &earlier[0].1[13..]), (&average[..13], &[7.0, 8.0][..]));
     }
 
     #[test]

@@ -288,7 +288,9 @@ pub fn looked_at(mut snapshot: Snapshot, which: Which) -> Result<Snapshot, Weigh
     if which == Which::Averaged {
         let mut parts = snapshot.optimizer.iter();
         let average = parts.find(|(name, _)| name == AVERAGE);
-        snapshot.parameters = average.ok_or(WeightsError::NoAverage)?.1.clone();
+        let (_, average) = average.ok_or(WeightsError::NoAverage)?;
+        let (parameters, statistics) = average.split_at(snapshot.layout.parameters);
+        (snapshot.parameters, snapshot.statistics) = (parameters.to_vec(), statistics.to_vec());
     }
     Ok(snapshot)
 }

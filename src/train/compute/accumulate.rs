@@ -5,6 +5,7 @@ use std::ops::Range;
 
 use crate::config::seed;
 use crate::engine::{Compute, EngineError, Outcome, Targets, WeightSource};
+use crate::train::compute::moments::Moments;
 
 /// What is computed: pictures, what they are, and the key that dropout is drawn from.
 #[derive(Debug, Clone, Copy)]
@@ -18,8 +19,9 @@ pub struct Samples<'a> {
 }
 
 /// Sums of earlier pieces, in the memory of the one before.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Accumulator {
+    moments: Moments,
     /// As long as the parameters.
     gradients: Vec<f32>,
     statistics: Vec<f32>,
@@ -32,6 +34,11 @@ pub fn pieces(samples: usize, pieces: usize) -> Vec<Range<usize>> {
     (0..pieces).map(|i| i * samples / pieces..(i + 1) * samples / pieces).collect()
 }
 
+/// Samples that have a piece of their own.
+pub fn alone(samples: usize, number: usize) -> u64 {
+    pieces(samples, number).iter().filter(|piece| piece.len() == 1).count() as u64
+}
+
 /// Dropout draws anew for each piece; of one piece the key is the micro-batch's own.
 fn key_of([seed, step, owner]: [u64; 3], piece: usize) -> [u64; 3] {
     match piece {
@@ -41,9 +48,14 @@ fn key_of([seed, step, owner]: [u64; 3], piece: usize) -> [u64; 3] {
 }
 
 impl Accumulator {
+    /// For a model whose norms are these.
+    pub fn new(moments: Moments) -> Self {
+        Self { moments, gradients: Vec::new(), statistics: Vec::new() }
+    }
+
     /// `Compute::train` in so many pieces: `ready` is called in the last one, with the sums over
     /// all, added in the order of the pieces. `statistics` receives the mean over samples of the
-    /// pieces' statistics.
+    /// pieces' moments.
     pub fn train(
         &mut self,
         engine: &mut dyn Compute,
@@ -57,7 +69,9 @@ impl Accumulator {
         let count = targets.labels.len();
         let ranges = pieces(count, number);
         if ranges.len() == 1 {
-            return engine.train(images, targets, key, weights, statistics, ready);
+            let outcome = engine.train(images, targets, key, weights, statistics, ready)?;
+            self.moments.about_running(statistics, count, weights)?;
+            return Ok(outcome);
         }
         let each = images.len() / count;
         let last = ranges.len() - 1;
@@ -82,6 +96,7 @@ impl Accumulator {
             let targets = targets.part(range);
             let outcome =
                 engine.train(part, targets, key_of(key, piece), weights, statistics, &mut add)?;
+            self.moments.about_running(statistics, targets.labels.len(), weights)?;
             let weight = targets.labels.len() as f32;
             let sums = self.statistics.iter_mut().zip(statistics.iter());
             sums.for_each(|(sum, mean)| *sum += weight * mean);
@@ -135,7 +150,7 @@ mod tests {
             calls += 1;
             gradients[offset..offset + values.len()].copy_from_slice(values);
         };
-        let mut accumulator = Accumulator::default();
+        let mut accumulator = Accumulator::new(Moments::of(&graph, &layout, &[]));
         let outcome = accumulator
             .train(&mut engine, samples, number, &weights, &mut [], &mut ready)
             .expect("it trains");

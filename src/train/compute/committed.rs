@@ -15,7 +15,7 @@ pub enum Which {
     /// Those that are trained.
     #[default]
     Trained,
-    /// Their running average, where a run keeps one.
+    /// Their running average, where a run keeps one, with averaged running statistics.
     Averaged,
 }
 
@@ -65,9 +65,9 @@ impl WeightSource for Committed<'_> {
 
 /// A slot as an engine reads it.
 pub fn flat<'a>(slot: &SlotView<'a>, which: Which) -> Flat<'a> {
-    let parameters = match which {
-        Which::Trained => slot.part(PARAMETERS),
-        Which::Averaged => slot.part(AVERAGE),
+    let (parameters, statistics) = match which {
+        Which::Trained => (slot.part(PARAMETERS), slot.part(STATISTICS)),
+        Which::Averaged => slot.part(AVERAGE).split_at(slot.part(PARAMETERS).len()),
     };
-    Flat { parameters, statistics: slot.part(STATISTICS) }
+    Flat { parameters, statistics }
 }

@@ -8,6 +8,7 @@ pub mod fixed_point;
 pub mod free_run;
 pub mod gradient_sum;
 pub mod gradients;
+pub mod moments;
 pub mod outage;
 pub mod pause;
 pub mod pool;

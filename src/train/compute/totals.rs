@@ -24,15 +24,18 @@ pub struct Totals {
     pub errors: u64,
     /// Micro-batches whose loss was no number, or beyond what is summed.
     pub non_finite: u64,
+    /// Samples that were computed alone: of one value a channel norms learn no statistics.
+    pub alone: u64,
 }
 
 impl Totals {
     /// Number of words in `words`.
-    pub const WORDS: usize = 6;
+    pub const WORDS: usize = 7;
 
     /// For the exchange.
     pub fn words(&self) -> [u64; Self::WORDS] {
-        [self.count, self.skipped, self.mix, self.loss_units, self.errors, self.non_finite]
+        let Self { count, skipped, mix, loss_units, errors, non_finite, alone } = *self;
+        [count, skipped, mix, loss_units, errors, non_finite, alone]
     }
 
     /// The reverse of `words`.
@@ -44,6 +47,7 @@ impl Totals {
             loss_units: words[3],
             errors: words[4],
             non_finite: words[5],
+            alone: words[6],
         }
     }
 
@@ -74,6 +78,7 @@ impl Totals {
         self.loss_units = self.loss_units.wrapping_add(other.loss_units);
         self.errors += other.errors;
         self.non_finite += other.non_finite;
+        self.alone += other.alone;
     }
 
     /// Adds a micro-batch's outcome.

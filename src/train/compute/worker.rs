@@ -19,11 +19,12 @@ use crate::model::{Graph, Layout};
 use crate::observe::panics::vital;
 
 use crate::train::TrainError;
-use crate::train::compute::accumulate::{Accumulator, Samples};
+use crate::train::compute::accumulate::{Accumulator, Samples, alone};
 use crate::train::compute::board::{Board, Item};
 use crate::train::compute::committed::{Committed, Which, flat};
 use crate::train::compute::free_run::{FreeRun, Turn};
 use crate::train::compute::gradient_sum::GradientSum;
+use crate::train::compute::moments::Moments;
 use crate::train::compute::outage::Outage;
 use crate::train::compute::pause::Pause;
 use crate::train::compute::totals::Totals;
@@ -155,6 +156,7 @@ pub struct Worker<E> {
     engine: E,
     statistics: Vec<f32>,
     accumulator: Accumulator,
+    moments: Moments,
     /// The committed step whose weights the engine holds, and which.
     loaded: Option<(u64, Which)>,
     /// Free running: -γ g of the micro-batch at hand.
@@ -166,7 +168,9 @@ impl<E: Compute> Worker<E> {
     pub fn new(shared: Arc<Shared>, engine: E) -> Self {
         let statistics = vec![0.0; shared.layout.statistics];
         let (loaded, change) = (None, Vec::new());
-        Self { shared, engine, statistics, accumulator: Accumulator::default(), loaded, change }
+        let moments = Moments::of(&shared.graph, &shared.layout, &shared.frozen);
+        let accumulator = Accumulator::new(moments.clone());
+        Self { shared, engine, statistics, accumulator, moments, loaded, change }
     }
 
     /// A micro-batch of zeros whose results nobody gets.
@@ -270,6 +274,7 @@ impl<E: Compute> Worker<E> {
         totals.count = batch.count;
         totals.skipped = batch.skipped;
         totals.mix = batch.mix;
+        totals.alone = alone(batch.labels.len(), shared.accumulate);
         let poison = shared.injector.at(Point::InForward, &standing) == Some(FaultKind::Nan);
         let key = [shared.seed, standing.step, u64::from(owner)];
         let mut first = true;
@@ -345,7 +350,9 @@ impl<E: Compute> Worker<E> {
             }
         }
         let weight = STATISTICS_SHARE * share / free.global_batch as f32;
-        for (statistic, running) in self.statistics.iter_mut().zip(committed.part(STATISTICS)) {
+        let (samples, running) = (outcome.samples as usize, committed.part(STATISTICS));
+        self.moments.towards(&mut self.statistics, samples, running);
+        for (statistic, running) in self.statistics.iter_mut().zip(running) {
             *statistic = weight * (*statistic - running);
         }
         drop(slots);

@@ -18,19 +18,20 @@ use crate::train::TrainError;
 use crate::train::compute::bucket_sum::Complete;
 use crate::train::compute::fixed_point::{self, Grid, GridChoice};
 use crate::train::compute::gradients::Gradients;
+use crate::train::compute::moments::{Moments, Seen};
 use crate::train::compute::pool::Pool;
 use crate::train::compute::totals::Totals;
 use crate::train::exchange::received::Received;
 use crate::train::exchange::{Context, Exchange, Sums, measure_begin};
 use crate::train::state::replica::Replica;
-use crate::train::update::optimizer::{Optimizer, statistics_momentum};
+use crate::train::update::optimizer::Optimizer;
 use crate::train::update::schedule;
 
 /// See the module.
 pub struct Synchronous {
     pool: Pool,
     optimizer: Optimizer,
-    statistics_momentum: Vec<f32>,
+    moments: Moments,
     order: Order,
     schedule: Schedule,
     base_rate: f64,
@@ -77,12 +78,12 @@ impl Synchronous {
     ) -> Self {
         let layout = &pool.shared.layout;
         let received = Received::of(&pool.shared.sum, layout);
-        let statistics_momentum = statistics_momentum(&pool.shared.graph, layout);
+        let moments = Moments::of(&pool.shared.graph, layout, &pool.shared.frozen);
         let (schedule, base_rate) = rates;
         Self {
             pool,
             optimizer,
-            statistics_momentum,
+            moments,
             order,
             schedule,
             base_rate,
@@ -216,10 +217,9 @@ impl Exchange for Synchronous {
             let mut slots = replica.slots.write().unwrap_or_else(PoisonError::into_inner);
             let (current, next) = slots.begin();
             let samples = sums.totals.computed();
-            let momentum = &self.statistics_momentum;
-            let optimizer = &self.optimizer;
-            let finite =
-                optimizer.apply(current, next, gradients, samples, rate, statistics, momentum);
+            let seen = Seen { samples, alone: sums.totals.alone };
+            let statistics = (statistics, &self.moments);
+            let finite = self.optimizer.apply(current, next, gradients, seen, rate, statistics);
             replica.at(Point::InUpdate);
             !finite || samples == 0
         };

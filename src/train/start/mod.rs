@@ -4,6 +4,7 @@ pub mod agreement;
 pub mod announce;
 pub mod assemble;
 mod effect;
+mod few;
 mod initial;
 pub(in crate::train) mod needs;
 pub mod network;

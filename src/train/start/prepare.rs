@@ -45,7 +45,7 @@ use crate::train::plan::{About, Facts, Plan, steps_total};
 use crate::train::repair::restart::unread;
 use crate::train::repair::take_over::hand_to_all;
 use crate::train::start::patience::Sets;
-use crate::train::start::{effect, initial, needs};
+use crate::train::start::{effect, few, initial, needs};
 use crate::train::state::parts;
 use crate::train::state::position::Position;
 use crate::train::state::replica::Replica;
@@ -185,7 +185,9 @@ pub fn prepare(
     }
     check_freeze(&layout::of(&graph), &config.model.freeze)
         .map_err(|error| TrainError::Configuration(error.to_string()))?;
-    let refusal = effect::refusal(config, &layout::of(&graph));
+    let model = (&graph, &layout::of(&graph));
+    let refusal = effect::refusal(config, model.1)
+        .or_else(|| few::refusal(config, model, (train.source.len(), owners)));
     refusal.map_or(Ok(()), |reason| Err(TrainError::Configuration(reason)))?;
     // As `launch` calls the run: it removes what killed ranks leave.
     let run_dir = std::path::absolute(run_dir).unwrap_or_else(|_| run_dir.to_owned());
@@ -465,10 +467,13 @@ pub fn scratch(
         },
     };
     let shape = parts::shape(layout, config);
-    // Velocities begin at zero, an average with the first weights; nothing was received before.
+    // Velocities begin at zero, an average with the first weights and statistics;
+    // nothing was received before.
     let zeros = vec![0.0; parameters.len()];
+    let average = [&parameters[..], &statistics].concat();
     let values = shape.parts().iter().map(|part| match part.name {
-        parts::PARAMETERS | parts::W_OLD | parts::AVERAGE => &parameters[..],
+        parts::PARAMETERS | parts::W_OLD => &parameters[..],
+        parts::AVERAGE => &average[..],
         parts::STATISTICS => &statistics[..],
         _ => &zeros[..],
     });

@@ -20,8 +20,9 @@ pub struct Position<'a> {
 }
 
 /// Lower-case hex SHA-256 over the tensors sorted by name (name, dtype, shape, little-endian
-/// bytes), the tensors of each of the optimizer's parts likewise, and the position. Every part is
-/// preceded by its length, so no two states give the same bytes.
+/// bytes), the tensors of each of the optimizer's parts likewise (running statistics where they lie
+/// behind its parameters), and the position. Every part is preceded by its length, so no two states
+/// give the same bytes.
 pub fn state_sha256(
     layout: &Layout,
     parameters: &[f32],
@@ -31,7 +32,10 @@ pub fn state_sha256(
 ) -> String {
     let mut sorted: Vec<&TensorSpec> = layout.tensors.iter().collect();
     sorted.sort_by(|a, b| a.name.cmp(&b.name));
-    let trained = || sorted.iter().filter(|tensor| tensor.kind != TensorKind::Statistic);
+    let of = |statistic: bool| {
+        let kind = move |t: &&&TensorSpec| (t.kind == TensorKind::Statistic) == statistic;
+        sorted.iter().filter(kind)
+    };
     let mut hasher = Sha256::new();
     hash_text(&mut hasher, "kintsugi state 1");
     hash_number(&mut hasher, sorted.len() as u64);
@@ -40,9 +44,13 @@ pub fn state_sha256(
         hash_tensor(&mut hasher, tensor, values);
     }
     for part in optimizer {
-        hash_number(&mut hasher, trained().count() as u64);
-        for tensor in trained() {
-            hash_tensor(&mut hasher, tensor, part);
+        let (trained, statistics) = part.split_at(layout.parameters);
+        for (kind, values) in [(false, trained), (true, statistics)] {
+            if kind && values.is_empty() {
+                continue;
+            }
+            hash_number(&mut hasher, of(kind).count() as u64);
+            of(kind).for_each(|tensor| hash_tensor(&mut hasher, tensor, values));
         }
     }
     for word in [position.step, position.cursor, position.seed, position.order.len() as u64] {

@@ -18,7 +18,8 @@ pub const EXP_AVG_SQ: &str = "exp_avg_sq";
 /// What was received last, Algorithm 1 of SPRINT (Tsuji et al.); as long as the parameters.
 pub const W_OLD: &str = "w_old";
 
-/// The running average of the weights, by its usual name; as long as the parameters.
+/// The running average of the weights and behind it that of the running statistics, by its usual
+/// name: weights are judged with the statistics that belong to them.
 pub const AVERAGE: &str = "ema";
 
 /// What a run keeps beside weights and statistics, in the order of their names in a checkpoint,
@@ -37,11 +38,19 @@ pub fn of_optimizer(config: &Config) -> Vec<&'static str> {
 
 /// The whole state of a run of this configuration, in the order of its slots.
 pub fn shape(layout: &Layout, config: &Config) -> Shape {
-    let of_optimizer = of_optimizer(config).into_iter().map(|name| (name, layout.parameters));
+    let of_optimizer = of_optimizer(config).into_iter().map(|name| (name, elements(name, layout)));
     let parts = std::iter::once((PARAMETERS, layout.parameters))
         .chain(of_optimizer)
         .chain(std::iter::once((STATISTICS, layout.statistics)));
     Shape::of(&parts.collect::<Vec<_>>())
+}
+
+/// How long one of the optimizer's parts is.
+fn elements(name: &str, layout: &Layout) -> usize {
+    match name {
+        AVERAGE => layout.parameters + layout.statistics,
+        _ => layout.parameters,
+    }
 }
 
 /// Whether a part belongs to the optimizer.

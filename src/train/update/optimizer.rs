@@ -1,7 +1,7 @@
 //! The update, from the committed slot into the other one: which rule moves which elements. Weights
 //! are decayed, biases and batch-norm parameters are not (He et al. 2019, "Bag of tricks", section
-//! 3.1) unless asked for, frozen tensors are copied, running statistics follow the samples' mean
-//! statistics. The rules themselves are in `rules`; plain SGD is `stream::sgd`.
+//! 3.1) unless asked for, frozen tensors are copied, running statistics follow the samples'
+//! (`moments`). The rules themselves are in `rules`; plain SGD is `stream::sgd`.
 
 use std::ops::Range;
 
@@ -9,8 +9,9 @@ use kintsugi_ffi::stream::{self, SgdStep};
 
 use crate::cluster::resident::{SlotMut, SlotView};
 use crate::config::{self, OptimizerKind};
-use crate::model::{Graph, LayerKind, Layout, TensorKind, TensorSpec};
+use crate::model::{Layout, TensorKind, TensorSpec};
 use crate::train::compute::gradients::Gradients;
+use crate::train::compute::moments::{Moments, Seen};
 use crate::train::state::parts::{AVERAGE, EXP_AVG, EXP_AVG_SQ, MOMENTUM, PARAMETERS, STATISTICS};
 use crate::train::update::rules::{self, AdamW, Read, Squares, Step};
 
@@ -74,8 +75,6 @@ pub struct Optimizer {
     average_gain: Option<f32>,
     /// Tile the parameter vector; neighbours differ.
     segments: Vec<(Range<usize>, Rule)>,
-    /// One a statistic tensor, in the layout's order; frozen ones are kept.
-    statistics: Vec<(Range<usize>, Rule)>,
     statistics_len: usize,
 }
 
@@ -87,17 +86,6 @@ struct Scales {
     learning_rate: f64,
     /// Of the summed gradient, clipping included.
     gradient: f32,
-}
-
-/// The momentum of every running statistic, one a statistic tensor in the layout's order.
-pub fn statistics_momentum(graph: &Graph, layout: &Layout) -> Vec<f32> {
-    let statistics = layout.tensors.iter().filter(|t| t.kind == TensorKind::Statistic);
-    let momentum = |tensor: &TensorSpec| match graph.nodes.get(tensor.node).map(|n| &n.kind) {
-        Some(LayerKind::BatchNorm { momentum, .. }) => *momentum,
-        // Nothing else has statistics; zero leaves them as they are.
-        _ => 0.0,
-    };
-    statistics.map(momentum).collect()
 }
 
 impl Optimizer {
@@ -123,44 +111,37 @@ impl Optimizer {
                 adapted: adapts.then_some(number),
             }
         };
-        let of_kind = |statistic: bool| {
-            let numbered = layout.tensors.iter().enumerate();
-            let kind = numbered.filter(|(_, t)| (t.kind == TensorKind::Statistic) == statistic);
-            kind.map(|(number, t)| (elements(t), rule(number, t))).collect()
-        };
+        let numbered = layout.tensors.iter().enumerate();
+        let trained = numbered.filter(|(_, t)| t.kind != TensorKind::Statistic);
+        let parts = trained.map(|(number, t)| (elements(t), rule(number, t))).collect();
         Self {
             method: Method::of(settings),
             weight_decay: settings.weight_decay as f32,
             clip_norm: settings.clip_norm,
             body_factor: settings.body_factor.unwrap_or(1.0),
             average_gain: settings.ema_decay.map(|decay| (1.0 - decay) as f32),
-            segments: tile(of_kind(false), layout.parameters),
-            statistics: of_kind(true),
+            segments: tile(parts, layout.parameters),
             statistics_len: layout.statistics,
         }
     }
 
-    /// Writes the next state. `gradients` and `batch_statistics_sums` are sums over `count`
-    /// samples (statistics: over owners of samples times statistic); `statistics_momentum` has one
-    /// number a statistic tensor, in the layout's order. With a count of 0 nothing was learned and
-    /// the state is copied. False when the gradients hold something that is not a finite number, or
+    /// Writes the next state. `gradients` and `statistics` (of `moments`) are sums over the samples
+    /// that were `seen`. Without any nothing was learned and the state is copied. False when the gradients hold something that is not a finite number, or
     /// the next weights would; then the state is copied too: such a step learns nothing.
     ///
     /// # Panics
     /// When a slice is not as long as the layout says, or the state has other parts than the rule.
-    #[expect(clippy::too_many_arguments, reason = "one step's inputs, each of its own kind")]
     pub fn apply(
         &self,
         current: SlotView<'_>,
         mut next: SlotMut<'_>,
         gradients: Gradients<'_>,
-        count: u64,
+        seen: Seen,
         learning_rate: f64,
-        batch_statistics_sums: &[f32],
-        statistics_momentum: &[f32],
+        (statistics, moments): (&[f32], &Moments),
     ) -> bool {
-        assert_eq!(batch_statistics_sums.len(), self.statistics_len, "a sum for every statistic");
-        assert_eq!(statistics_momentum.len(), self.statistics.len(), "one momentum a tensor");
+        assert_eq!(statistics.len(), self.statistics_len, "a sum for every statistic");
+        let count = seen.samples;
         let Some(summed) = gradients.parameters().filter(|_| count > 0) else {
             next.copy_from(&current);
             return count == 0;
@@ -169,27 +150,21 @@ impl Optimizer {
         let scale = (1.0 / count as f64) as f32;
         let gradient = self.gradient_scale(gradients, count);
         let scales = Scales { update: current.step + 1, learning_rate, gradient };
-        let finite = batch_statistics_sums.iter().all(|sum| sum.is_finite());
+        let finite = statistics.iter().all(|sum| sum.is_finite());
         let finite = self.move_weights(&current, &mut next, gradients, scales) && finite;
         if !finite {
             next.copy_from(&current);
             return false;
         }
+        let running = next.part(STATISTICS);
+        moments.follow(current.part(STATISTICS), statistics, seen, running);
         if let Some(gain) = self.average_gain {
-            let [weights, average] = next.lend([PARAMETERS, AVERAGE]);
+            let [weights, running, average] = next.lend([PARAMETERS, STATISTICS, AVERAGE]);
+            let (of_weights, of_running) = average.split_at_mut(weights.len());
+            let (before, running_before) = current.part(AVERAGE).split_at(weights.len());
             // Of finite numbers, one of the weights' own scale.
-            rules::average(gain, weights, current.part(AVERAGE), average);
-        }
-        let statistics = next.part(STATISTICS);
-        assert_eq!(statistics.len(), self.statistics_len, "statistics as in the layout");
-        statistics.copy_from_slice(current.part(STATISTICS));
-        for ((range, rule), &momentum) in self.statistics.iter().zip(statistics_momentum) {
-            if *rule != Rule::Kept {
-                let sums = &batch_statistics_sums[range.clone()];
-                for (running, sum) in statistics[range.clone()].iter_mut().zip(sums) {
-                    *running = (1.0 - momentum) * *running + momentum * (sum * scale);
-                }
-            }
+            rules::average(gain, weights, before, of_weights);
+            rules::average(gain, running, running_before, of_running);
         }
         true
     }
@@ -392,7 +367,8 @@ mod tests {
         let gradients: Vec<f32> = (0..33).map(|i| (i as f32).sin() * 4.0).collect();
         let (current, next) = slots.begin();
         let gradients = Gradients::Plain(&gradients);
-        optimizer.apply(current, next, gradients, count, 0.1, &[8.0; 5], &[0.1, 0.5]);
+        let seen = Seen { samples: count, alone: 0 };
+        optimizer.apply(current, next, gradients, seen, 0.1, (&[8.0; 5], &Moments::default()));
         slots.commit(1, 0, &[]);
         slots
     }
@@ -415,28 +391,12 @@ mod tests {
     }
 
     #[test]
-    fn running_statistics_follow_the_mean_over_samples() {
-        let slots = stepped(&[], 4);
-        let expected = [2.0, 2.0, 2.0, 2.0, 2.0];
-        // (1 - m) * 2 + m * (8 / 4) = 2 for both momenta; another count moves them apart.
-        assert_eq!(slots.committed().part(STATISTICS), expected);
-        let slots = stepped(&[], 2);
-        for (got, expected) in
-            slots.committed().part(STATISTICS).iter().zip([2.2, 2.2, 2.2, 3.0, 3.0])
-        {
-            assert!((got - expected).abs() < 1e-6, "{got} {expected}");
-        }
-    }
-
-    #[test]
-    fn frozen_tensors_and_their_statistics_stay() {
+    fn frozen_tensors_stay() {
         let (before, after) = (started(), stepped(&["bn", "fc."], 2));
         let (before, after) = (before.committed(), after.committed());
         assert_eq!(after.part(PARAMETERS)[20..], before.part(PARAMETERS)[20..]);
         assert_eq!(after.part(MOMENTUM)[20..], before.part(MOMENTUM)[20..]);
-        assert_eq!(after.part(STATISTICS)[..3], before.part(STATISTICS)[..3]);
         assert_ne!(after.part(PARAMETERS)[..20], before.part(PARAMETERS)[..20]);
-        assert_ne!(after.part(STATISTICS)[3..], before.part(STATISTICS)[3..]);
     }
 
     #[test]

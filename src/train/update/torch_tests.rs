@@ -5,6 +5,7 @@ use crate::cluster::resident::Slots;
 use crate::config::{Config, Optimizer as Settings, OptimizerKind, Schedule, ScheduleKind};
 use crate::model::{Layout, TensorKind, TensorSpec};
 use crate::train::compute::gradients::Gradients;
+use crate::train::compute::moments::{Moments, Seen};
 use crate::train::state::parts::{self, AVERAGE, PARAMETERS};
 use crate::train::update::optimizer::Optimizer;
 use crate::train::update::schedule::learning_rate;
@@ -52,10 +53,9 @@ fn part_of(settings: &Settings, part: &str) -> Vec<f32> {
             current,
             next,
             Gradients::Plain(&gradients),
-            COUNT,
+            Seen { samples: COUNT, alone: 0 },
             settings.learning_rate,
-            &[],
-            &[]
+            (&[], &Moments::default()),
         ));
         slots.commit(step + 1, 0, &[]);
     }

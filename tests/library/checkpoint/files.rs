@@ -11,6 +11,7 @@ use kintsugi::observe::storage::FileSystem;
 use kintsugi::train::checkpoint::weights::{Given, Imported};
 use kintsugi::train::checkpoint::{Writer, weights};
 use kintsugi::train::compute::gradients::Gradients;
+use kintsugi::train::compute::moments::{Moments, Seen};
 use kintsugi::train::update::optimizer::Optimizer;
 use kintsugi_ffi::stream::{self, SgdStep};
 
@@ -22,7 +23,8 @@ fn train(slots: &mut Slots, from: u64, to: u64) {
         let sums = vec![step as f32; STATISTICS];
         let (current, next) = slots.begin();
         let gradients = Gradients::Plain(&gradients);
-        optimizer.apply(current, next, gradients, 96, 0.05, &sums, &[0.1, 0.1]);
+        let seen = Seen { samples: 96, alone: 0 };
+        optimizer.apply(current, next, gradients, seen, 0.05, (&sums, &Moments::default()));
         slots.commit(step + 1, 0, &[]);
     }
 }

@@ -67,14 +67,11 @@ impl BatchNorm {
 
     /// The step that hands the micro-batch's statistics out.
     fn statistics(builder: &mut Builder<'_>, tensors: &Tensors, mean: &Tensor, variance: &Tensor) {
-        let count = values_a_channel(builder);
         let channels = builder.request.graph.nodes[builder.node].shape[0];
-        // Bessel's correction, as in the running variance of PyTorch.
-        let factor = count as f32 / (count - 1) as f32;
         let offset = |tensor: usize| builder.request.layout.tensors[tensor].offset;
         let at = [offset(tensors.mean), offset(tensors.variance)];
         if let (Some(mean), Some(variance)) = (mean.place.value(), variance.place.value()) {
-            let action = Action::Statistics { mean, variance, at, channels, factor };
+            let action = Action::Statistics { mean, variance, at, channels };
             builder.step(action, vec![mean, variance], Vec::new());
         }
     }
