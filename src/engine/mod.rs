@@ -7,6 +7,7 @@ mod arithmetic;
 mod compute;
 mod cpu;
 mod error;
+mod logarithms;
 pub mod plan;
 mod source;
 mod targets;

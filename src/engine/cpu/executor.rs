@@ -10,6 +10,7 @@ use super::translation::span;
 use super::weights::Weights;
 use crate::engine::compute::Compute;
 use crate::engine::error::EngineError;
+use crate::engine::logarithms::log_probabilities;
 use crate::engine::plan::builder::Request;
 use crate::engine::plan::layers::dropout::fill_mask;
 use crate::engine::plan::operation::Direction;
@@ -67,16 +68,19 @@ struct Batch<'a> {
 }
 
 impl Batch<'_> {
-    /// Takes in rows of log-probabilities. Of a classifier within the model only its loss counts.
-    fn answered(&mut self, logarithms: &[f32], classes: usize, of: Classifier) {
-        let scored = self.targets.score(logarithms, classes);
+    /// Takes in rows of logits. Of a classifier within the model only its loss counts.
+    fn answered(&mut self, logits: &[f32], classes: usize, of: Classifier) {
+        let logits = &logits[..self.targets.labels.len() * classes];
+        let mut logarithms = Vec::with_capacity(logits.len());
+        log_probabilities(logits, classes, &mut logarithms);
+        let scored = self.targets.score(&logarithms, classes);
         if let Classifier::Auxiliary(weight) = of {
             self.outcome.loss_sum += f64::from(weight) * scored.loss_sum;
             return;
         }
         self.outcome = scored;
         if let Some(into) = self.logarithms.as_mut() {
-            into.extend_from_slice(&logarithms[..self.targets.labels.len() * classes]);
+            into.append(&mut logarithms);
         }
     }
 }
@@ -218,9 +222,13 @@ impl Executor {
                         Place::Weight(_) => unreachable!("no layer averages weights"),
                     }
                 }
-                Action::Loss { log_probabilities, seed, of } => {
-                    let logarithms = self.arena.slice(place(*log_probabilities));
-                    batch.answered(logarithms, self.graph.classes, *of);
+                Action::Loss { logits, seed, of } => {
+                    let logits = match *logits {
+                        Place::Value(value) => self.arena.slice(place(value)),
+                        Place::Image => batch.images,
+                        Place::Weight(_) => unreachable!("weights are no logits"),
+                    };
+                    batch.answered(logits, self.graph.classes, *of);
                     if let Some(seed) = *seed {
                         let seed = self.arena.slice_mut(place(seed));
                         batch.targets.write_seed(seed, self.graph.classes, of.weight());

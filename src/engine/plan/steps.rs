@@ -19,8 +19,9 @@ pub enum Action {
     Mask { value: usize, elements: usize, rate: f32, node: usize },
     /// Means over windows of each plane, or the gradient that they hand back.
     Average { windows: Adaptive, pass: Pass, from: Place, to: usize },
-    /// Reads log-probabilities; sums loss and errors; with `seed`, writes the loss's gradient.
-    Loss { log_probabilities: usize, seed: Option<usize>, of: Classifier },
+    /// Reads logits; sums loss and errors; with `seed`, writes the gradient with respect to
+    /// log-probabilities.
+    Loss { logits: Place, seed: Option<usize>, of: Classifier },
     /// Hands a finished gradient out; `taps`: those of a convolution that see data, where not all
     /// do: the others' is 0.
     Emit { value: usize, offset: usize, elements: usize, taps: Option<Taps> },
