@@ -14,6 +14,7 @@ mod footprint;
 mod gradients;
 mod hiccups;
 mod moved;
+mod norms;
 mod numbers;
 mod observe;
 mod onnx;

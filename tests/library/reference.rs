@@ -10,8 +10,14 @@ use kintsugi::model::{Graph, LayerKind, Layout, Shape, TensorKind};
 /// Which statistics batch normalisation uses, and whether dropout drops.
 pub enum Mode<'a> {
     /// The batch's, but where a norm's tensors (by their number in the layout) are frozen.
-    Training { dropout_key: [u64; 3], frozen: &'a [bool], statistics: &'a [f64] },
-    Inference { statistics: &'a [f64] },
+    Training {
+        dropout_key: [u64; 3],
+        frozen: &'a [bool],
+        statistics: &'a [f64],
+    },
+    Inference {
+        statistics: &'a [f64],
+    },
 }
 
 /// What weights and results between layers are made of.
@@ -238,9 +244,8 @@ impl Pass<'_> {
             }
             LayerKind::GlobalAvgPool => {
                 let area = from[1] * from[2];
-                let mean = |plane: &[Number]| {
-                    plane.iter().copied().sum::<Number>() / (area as f64).into()
-                };
+                let mean =
+                    |plane: &[Number]| plane.iter().copied().sum::<Number>() / (area as f64).into();
                 x.chunks(area).map(mean).collect()
             }
             LayerKind::Dropout { rate } => self.dropout(index, x, f64::from(rate)),
@@ -289,11 +294,12 @@ impl Pass<'_> {
                 for channel in 0..in_group {
                     let source = (sample * channels + group * in_group + channel) * height * width;
                     let taps = (output * in_group + channel) * kernel[0] * kernel[1];
-                    let add = |row, column, i, j, v, u| {
-                        let sum = &mut y[plane + row * columns + column];
-                        let weight = weight[taps + i * kernel[1] + j];
-                        *sum = sum.plus_product(weight, x[source + v * width + u]);
-                    };
+                    let add =
+                        |row: usize, column: usize, i: usize, j: usize, v: usize, u: usize| {
+                            let sum: &mut Number = &mut y[plane + row * columns + column];
+                            let weight = weight[taps + i * kernel[1] + j];
+                            *sum = sum.plus_product(weight, x[source + v * width + u]);
+                        };
                     windows([height, width], [rows, columns], window, add);
                 }
             }

@@ -1,5 +1,9 @@
 //! bf16 over real processes: weights stay f32, so that a state is repaired as any other is.
 
+use kintsugi::config::Device;
+use kintsugi::engine;
+use kintsugi::model::{catalogue, layout};
+
 use crate::support::{alone, assert_audited, kintsugi, launch, project, result_of, run, run_dir};
 
 /// Seconds any of these runs may take.
@@ -15,6 +19,14 @@ const SMALL: [&str; 6] = [
     "device.precision=bf16",
 ];
 
+/// Whether this processor computes in bf16; where it does not, the refusal is said.
+fn is_computed() -> bool {
+    let graph = catalogue::build("mlp", [1, 2, 2], 2, 0.1).expect("in the catalogue");
+    let device = Device { precision: "bf16".into(), ..Device::default() };
+    let opened = engine::open(&device, &graph, &layout::of(&graph), 1).map(drop);
+    opened.inspect_err(|refusal| eprintln!("left out: {refusal}")).is_ok()
+}
+
 fn ended(name: &str, more: &[&str]) -> (String, usize) {
     let folder = run_dir(name);
     let ended = run(&mut launch(&folder, &[&SMALL[..], more].concat()), LIMIT);
@@ -28,6 +40,9 @@ fn ended(name: &str, more: &[&str]) -> (String, usize) {
 #[test]
 fn bf16_with_kills_ends_with_the_bits_of_a_calm_run() {
     let _turn = alone();
+    if !is_computed() {
+        return;
+    }
     let (calm, _) = ended("bf16-calm", &[]);
     let kills = r#"faults.plan=[{kind="kill", rank=1, step=4, phase="in_update"},
                                 {kind="kill", rank=2, step=8, phase="in_all_reduce"}]"#;
@@ -37,12 +52,46 @@ fn bf16_with_kills_ends_with_the_bits_of_a_calm_run() {
     assert_ne!(f32, calm, "bf16 was computed");
 }
 
+/// Memory holds other things after an evaluation, in another rank, after a kill: of taps that only
+/// padding meets a kernel of oneDNN makes gradients of it.
+#[test]
+fn taps_that_see_only_padding_learn_nothing_whatever_memory_holds() {
+    let _turn = alone();
+    let precision = if is_computed() { "bf16" } else { "f32" };
+    let hash = |ranks: &str, every: &str, more: &[&str]| {
+        let folder = run_dir(&format!("narrow-{ranks}-{every}"));
+        let mut command = kintsugi();
+        command.args(["launch", "-n", ranks]).arg(project("configs/mlp_synthetic.toml"));
+        command.arg("--run-dir").arg(&folder);
+        let model =
+            format!("model.name={}", project("tests/processes/models/narrow.toml").display());
+        let precision = format!("device.precision={precision}");
+        let evaluation = format!("evaluation.every={every}");
+        let own = ["data.image_size=8", "train.steps=8", "train.global_batch=24", "train.owners=2"];
+        for value in own.iter().chain(&[&*model, &precision, &evaluation]).chain(more) {
+            command.args(["-s", value]);
+        }
+        let ended = run(&mut command, LIMIT);
+        assert_eq!(ended.code, Some(0), "{}", ended.stderr);
+        result_of(&folder).state_sha256.expect("a run that completed has a digest")
+    };
+    let kill = r#"faults.plan=[{kind="kill", rank=1, step=4, phase="in_backward"}]"#;
+    let first = hash("1", "never", &[]);
+    for every in ["1steps", "2steps", "3steps", "5steps", "never"] {
+        assert_eq!(hash("1", every, &[]), first, "{every}");
+        assert_eq!(hash("2", every, &[kill]), first, "{every}, two ranks");
+    }
+}
+
 /// Of the validation set: a tenth is right by chance.
 const LEARNT_MAX: f64 = 0.6;
 
 #[test]
 fn the_asynchronous_exchange_in_bf16_survives_a_kill_and_learns() {
     let _turn = alone();
+    if !is_computed() {
+        return;
+    }
     let folder = run_dir("bf16-asynchronous");
     let mut command = kintsugi();
     command.arg("launch").args(["-n", "2"]).arg(project("configs/mlp_synthetic.toml"));

@@ -61,7 +61,10 @@ mod tests {
     fn taps_that_only_padding_meets_are_found() {
         // A plane of one element: of three taps the middle one.
         let taps = Taps::of(window(3, 2, 1, 1), [1, 1], [1, 1]);
-        assert_eq!((&taps.rows[..], &taps.columns[..]), (&[false, true, false][..], &[false, true, false][..]));
+        assert_eq!(
+            (&taps.rows[..], &taps.columns[..]),
+            (&[false, true, false][..], &[false, true, false][..])
+        );
         // Two elements at stride 2: the window stands at -1 alone, and its last tap sees one.
         let taps = Taps::of(window(3, 2, 1, 1), [2, 2], [1, 1]);
         assert_eq!(taps.rows, [false, true, true]);

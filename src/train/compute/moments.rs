@@ -170,7 +170,8 @@ mod tests {
             for channel in 0..CHANNELS {
                 // Owners' means lie apart.
                 let shift = centre + number as f64 * 0.7;
-                let values: Vec<f64> = (0..samples * area).map(|_| stream.normal() + shift).collect();
+                let values: Vec<f64> =
+                    (0..samples * area).map(|_| stream.normal() + shift).collect();
                 let (mean, variance) = of(&values);
                 (own[channel], own[CHANNELS + channel]) = (mean as f32, variance as f32);
                 all[channel].extend(values);
@@ -184,7 +185,8 @@ mod tests {
         moments.follow(&before, &sums, Seen { samples, alone }, &mut next);
         let momentum = f64::from(MOMENTUM);
         let now: Vec<(f64, f64)> = all.iter().map(|values| of(values)).collect();
-        let means = now.iter().map(|(mean, _)| (1.0 - momentum) * f64::from(running) + momentum * mean);
+        let means =
+            now.iter().map(|(mean, _)| (1.0 - momentum) * f64::from(running) + momentum * mean);
         let count = samples as usize * area;
         let spreads = now.iter().map(|(_, variance)| variance * bessel(count));
         let variances = spreads.map(|now| (1.0 - momentum) * 2.0 + momentum * now);

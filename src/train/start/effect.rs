@@ -4,13 +4,15 @@
 use crate::config::Config;
 use crate::model::{Layout, TensorKind};
 
-use crate::train::update::optimizer::is_frozen;
+use crate::train::update::freeze::frozen;
 
 /// Why this run is not what its keys ask for.
 pub(in crate::train) fn refusal(config: &Config, layout: &Layout) -> Option<String> {
     let freeze = &config.model.freeze;
-    let weights = layout.tensors.iter().filter(|tensor| tensor.kind != TensorKind::Statistic);
-    let trained: Vec<_> = weights.filter(|tensor| !is_frozen(tensor, freeze)).collect();
+    let tensors = layout.tensors.iter().zip(frozen(layout, freeze));
+    let weights = tensors.filter(|(tensor, _)| tensor.kind != TensorKind::Statistic);
+    let trained = weights.filter(|(_, frozen)| !frozen).map(|(tensor, _)| tensor);
+    let trained: Vec<_> = trained.collect();
     let Some(last) = trained.iter().max_by_key(|tensor| tensor.node) else {
         return Some(format!(
             "model.freeze = {freeze:?} freezes every tensor of the model, and nothing would be \

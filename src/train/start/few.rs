@@ -55,7 +55,12 @@ mod tests {
     use super::*;
     use crate::model::{catalogue, layout};
 
-    fn refused(model: &str, side: usize, samples: u64, change: impl Fn(&mut Config)) -> Option<String> {
+    fn refused(
+        model: &str,
+        side: usize,
+        samples: u64,
+        change: impl Fn(&mut Config),
+    ) -> Option<String> {
         let mut config = Config::default();
         config.train.owners = Some(4);
         change(&mut config);
@@ -68,7 +73,10 @@ mod tests {
     fn one_value_a_channel_is_refused_with_the_layer_and_the_smallest_batch() {
         let text = refused("mobilenet_v2", 32, 1000, |c| c.train.global_batch = 4);
         let text = text.expect("one sample an owner");
-        assert!(text.contains("layer `features.") && text.contains("train.global_batch = 8"), "{text}");
+        assert!(
+            text.contains("layer `features.") && text.contains("train.global_batch = 8"),
+            "{text}"
+        );
         // The batch that is named will do.
         assert_eq!(refused("mobilenet_v2", 32, 1000, |c| c.train.global_batch = 8), None);
         assert_eq!(refused("mobilenet_v2", 64, 1000, |c| c.train.global_batch = 4), None);

@@ -244,7 +244,7 @@ pub fn prepare_from(
         injector: Arc::clone(injector),
         seed,
         device: config.device.clone(),
-        frozen: frozen.clone(),
+        frozen,
         threads: config.train.threads as usize,
         accumulate: config.train.pieces() as usize,
         label_smoothing: config.train.label_smoothing.unwrap_or(0.0) as f32,
@@ -257,7 +257,7 @@ pub fn prepare_from(
         None => Pool::start(shared, workers as usize)?,
     };
     let plan = Plan { workers, ..Plan::of(config, &order, validation_samples) };
-    let exchange = exchange(config, pool, order, (&layout, &frozen));
+    let exchange = exchange(config, pool, order, &layout);
     Ok(Prepared { facts, plan, slots, slot_files: None, exchange, graph, layout, sets })
 }
 
@@ -287,7 +287,7 @@ fn exchange(
     config: &Config,
     pool: Pool,
     order: Order,
-    (layout, frozen): (&Layout, &[bool]),
+    layout: &Layout,
 ) -> Box<dyn Exchange + Send> {
     let steps_total = steps_total(config, &order);
     let schedule = config.schedule.clone();
@@ -295,6 +295,7 @@ fn exchange(
     let rate = schedule::scaled_rate(&schedule, rate, batch);
     match config.train.exchange {
         ExchangeKind::Synchronous => {
+            let frozen = &pool.shared.frozen;
             let optimizer = Optimizer::new(&config.optimizer, layout, frozen);
             Box::new(Synchronous::new(pool, optimizer, order, (schedule, rate), steps_total))
         }

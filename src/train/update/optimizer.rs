@@ -147,7 +147,6 @@ impl Optimizer {
             return count == 0;
         };
         assert_eq!(summed, current.part(PARAMETERS).len(), "a gradient each");
-        let scale = (1.0 / count as f64) as f32;
         let gradient = self.gradient_scale(gradients, count);
         let scales = Scales { update: current.step + 1, learning_rate, gradient };
         let finite = statistics.iter().all(|sum| sum.is_finite());

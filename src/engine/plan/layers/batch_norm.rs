@@ -161,10 +161,9 @@ impl Layer for BatchNorm {
         let tensors = tensors(builder)?;
         let [mean, variance] = &match norm.statistics {
             Statistics::Running => running(builder, &choice, &tensors)?,
-            Statistics::Batch => [
-                kept.written(Auxiliary::Mean)?.clone(),
-                kept.written(Auxiliary::Variance)?.clone(),
-            ],
+            Statistics::Batch => {
+                [kept.written(Auxiliary::Mean)?.clone(), kept.written(Auxiliary::Variance)?.clone()]
+            }
         };
         let scale = builder.weight_for(&choice, Role::Scale, tensors.scale)?;
         let result = builder.result(&choice, Role::DiffSrc)?;
