@@ -57,6 +57,12 @@ impl Mark {
         self.0
     }
 
+    /// Whether it ends or is gone. One of another pid namespace is never seen to be.
+    pub fn is_over(self) -> bool {
+        let seen = self != Self::NONE && self.0 & ((1 << SPACE_BITS) - 1) == space();
+        seen && self.life() != Life::Lives
+    }
+
     /// What has become of it.
     pub fn life(self) -> Life {
         if self == Self::NONE || self.0 & ((1 << SPACE_BITS) - 1) != space() {
@@ -113,8 +119,10 @@ mod tests {
             std::thread::yield_now();
         }
         assert_eq!(mark.life(), Life::Ends, "nobody has waited for it yet");
+        assert!(mark.is_over() && !Mark::own().is_over());
         child.wait().expect("ours");
         assert_eq!(mark.life(), Life::Unknown);
+        assert!(mark.is_over());
     }
 
     #[test]
@@ -123,5 +131,6 @@ mod tests {
         let earlier = Mark::from_word(own.word() ^ 1 << SPACE_BITS);
         let elsewhere = Mark::from_word(own.word() ^ 1);
         assert_eq!([earlier, elsewhere, Mark::NONE].map(Mark::life), [Life::Unknown; 3]);
+        assert_eq!([earlier, elsewhere, Mark::NONE].map(Mark::is_over), [true, false, false]);
     }
 }

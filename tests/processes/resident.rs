@@ -126,6 +126,34 @@ fn a_start_that_is_refused_leaves_no_slots() {
     assert_eq!(shared_memory_of(&folder), [""; 0], "files are left in /dev/shm");
 }
 
+/// All ranks die one after another, and the last of them has started replacements: these have nobody
+/// to wait for, and the next attempt does not wait for them.
+#[test]
+fn replacements_whose_world_has_died_end_at_once() {
+    let _turn = alone();
+    let folder = run_dir("resident-orphans");
+    let dies = |rank: u32, phase: &str| {
+        format!(
+            "{{kind = \"kill\", who = \"rank\", rank = {rank}, step = 20, phase = \"{phase}\"}}"
+        )
+    };
+    let plan =
+        [dies(3, "in_forward"), dies(0, "in_merge"), dies(1, "in_merge"), dies(2, "in_merge")];
+    let plan = format!("faults.plan=[{}]", plan.join(", "));
+    let ended = run(&mut launch(&folder, &["train.steps=40", &plan]), LIMIT);
+    assert_eq!(ended.code, Some(0), "{}", ended.stderr);
+    assert_eq!(result_of(&folder).restarts.len(), 1, "{}", ended.stderr);
+    assert_audited(&folder);
+    let ends = std::fs::read_dir(folder.join("logs")).unwrap().flatten();
+    let ends: Vec<String> = ends
+        .filter(|entry| entry.path().extension().is_some_and(|end| end == "end"))
+        .map(|entry| std::fs::read_to_string(entry.path()).unwrap())
+        .collect();
+    let orphans = ends.iter().filter(|words| words.contains("it was no member yet")).count();
+    assert_eq!(orphans, 1, "{ends:?} {}", ended.stderr);
+    assert_nothing_runs(&folder);
+}
+
 /// For `make soak`: twenty moments, four a run.
 #[test]
 fn twenty_times_in_soak() {

@@ -10,6 +10,7 @@ use kintsugi_ffi::os;
 use crate::config::Point;
 use crate::observe::notice::act_on;
 use crate::observe::panics::vital;
+use crate::observe::threads::explained;
 use crate::run_folder::launcher;
 
 use super::{
@@ -21,6 +22,7 @@ mod arguments;
 mod error;
 pub mod flags;
 mod join;
+mod leader;
 mod pool;
 mod recruits;
 
@@ -81,6 +83,7 @@ pub fn start_orphan_watch() {
     let started =
         std::thread::Builder::new().name("orphan-watch".into()).spawn(move || vital(watch));
     if let Err(error) = started {
+        let error = explained(error);
         act_on(&format!("no orphan watch ({error}): kill leftover ranks if mpirun dies"));
     }
 }

@@ -1,5 +1,6 @@
 //! What the process that starts others tells them on their command line.
 
+use kintsugi_ffi::life::Mark;
 use thiserror::Error;
 
 /// What a leader tells replacements, appended to their arguments as `--join STRING`.
@@ -13,6 +14,8 @@ pub struct JoinArguments {
     pub world_ranks: usize,
     /// They become spares: `ranks` only numbers them.
     pub spares: bool,
+    /// Who starts them: without it they never become members.
+    pub leader: Mark,
 }
 
 /// Ends the argument of those that become spares.
@@ -20,16 +23,19 @@ const SPARES: &str = "/spares";
 /// A `--join` argument that no leader wrote.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error(
-    "--join {0:?} is not ATTEMPT/RANKS/RANK,RANK...; a recovering leader passes it, do not type it"
+    "--join {0:?} is not ATTEMPT/RANKS/RANK,RANK.../LEADER; a recovering leader passes it, do not \
+     type it"
 )]
 pub struct JoinSyntax(pub String);
 
 impl JoinArguments {
-    /// `ATTEMPT/WORLD_RANKS/RANK,RANK...[/spares]`
+    /// `ATTEMPT/WORLD_RANKS/RANK,RANK.../LEADER[/spares]`
     pub fn to_argument(&self) -> String {
         let ranks: Vec<String> = self.ranks.iter().map(usize::to_string).collect();
         let kind = if self.spares { SPARES } else { "" };
-        format!("{}/{}/{}{kind}", self.attempt_of_join, self.world_ranks, ranks.join(","))
+        let (attempt, world_ranks, ranks) =
+            (self.attempt_of_join, self.world_ranks, ranks.join(","));
+        format!("{attempt}/{world_ranks}/{ranks}/{:x}{kind}", self.leader.word())
     }
 
     /// Reads what [`Self::to_argument`] wrote.
@@ -47,9 +53,10 @@ impl JoinArguments {
         let world_ranks: usize = parts.next()?.parse().ok()?;
         let ranks: Vec<usize> =
             parts.next()?.split(',').map(|rank| rank.parse().ok()).collect::<Option<_>>()?;
+        let leader = Mark::from_word(u64::from_str_radix(parts.next()?, 16).ok()?);
         let in_world = |rank: &usize| *rank < world_ranks || spares;
         let sound = parts.next().is_none() && ranks.iter().all(in_world);
-        sound.then_some(Self { attempt_of_join, ranks, world_ranks, spares })
+        sound.then_some(Self { attempt_of_join, ranks, world_ranks, spares, leader })
     }
 }
 
@@ -61,17 +68,18 @@ mod tests {
     proptest! {
         #[test]
         fn join_arguments_survive_the_command_line(
-            attempt_of_join in any::<u32>(), spares in any::<bool>(),
+            attempt_of_join in any::<u32>(), spares in any::<bool>(), leader in any::<u64>(),
             (world_ranks, ranks) in (1_usize..5000).prop_flat_map(|n| {
                 (Just(n), proptest::collection::vec(0..n, 1..20))
             }),
         ) {
-            let arguments = JoinArguments { attempt_of_join, ranks, world_ranks, spares };
+            let leader = Mark::from_word(leader);
+            let arguments = JoinArguments { attempt_of_join, ranks, world_ranks, spares, leader };
             prop_assert_eq!(JoinArguments::parse(&arguments.to_argument()), Ok(arguments));
         }
 
         #[test]
-        fn what_no_leader_wrote_is_refused_not_panicked_on(text in "[0-9,/x-]{0,12}") {
+        fn what_no_leader_wrote_is_refused_not_panicked_on(text in "[0-9,/x-]{0,16}") {
             if let Ok(arguments) = JoinArguments::parse(&text) {
                 prop_assert!(!arguments.spares);
                 prop_assert!(arguments.ranks.iter().all(|rank| *rank < arguments.world_ranks));

@@ -8,10 +8,12 @@ use std::time::{Duration, Instant};
 
 use xxhash_rust::xxh3::xxh3_64;
 
+use kintsugi_ffi::life::Mark;
 use kintsugi_ffi::mpi::{self, Comm, MpiError};
 use kintsugi_ffi::os;
 
 use super::arguments::JoinArguments;
+use super::leader;
 use super::pool::revoke;
 use crate::cluster::comm::{CommError, SpawnError, SpawnRequest};
 use crate::config::Point;
@@ -75,6 +77,7 @@ pub(super) fn join(
         JOIN_SECONDS_MAX,
         "kintsugi: this replacement did not become a member in time; the survivors try again\n",
     );
+    let _leader = leader::Watched::begin(arguments.leader);
     reached(JoinPoint::Start);
     let siblings = mpi::initialise()?;
     let world = meet(&siblings, arguments, reached)?;
@@ -283,6 +286,7 @@ fn spawn(
         ranks: request.lost.clone(),
         world_ranks: request.ranks,
         spares: false,
+        leader: Mark::own(),
     };
     let host = several(hosts).then(|| format!("{}:{}", os::hostname(), count + SPARE_SLOTS));
     start(&leader.limits, &join, request.arguments.clone(), host.as_deref()).map(Some)

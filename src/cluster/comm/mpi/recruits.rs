@@ -4,6 +4,7 @@
 
 use std::time::{Duration, Instant};
 
+use kintsugi_ffi::life::Mark;
 use kintsugi_ffi::mpi::Comm;
 use kintsugi_ffi::os;
 
@@ -36,7 +37,8 @@ impl Recruits {
     ) -> Result<Self, SpawnError> {
         let attempt_of_join = spare.attempt_of_join;
         let ranks = (0..number).collect();
-        let join = JoinArguments { attempt_of_join, ranks, world_ranks, spares: true };
+        let leader = Mark::own();
+        let join = JoinArguments { attempt_of_join, ranks, world_ranks, spares: true, leader };
         let started = join::start(&spare.limits, &join, arguments.to_vec(), None);
         os::alarm(0);
         let newcomers = started.map_err(|born| SpawnError::Failed(born.error.to_string()))?;
