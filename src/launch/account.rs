@@ -96,7 +96,9 @@ fn position(ledger: &[Entry]) -> (u64, u64, u64) {
     let target = match ledger.last() {
         None => return (0, 0, 0),
         Some(Entry::Step(line)) => line.step,
-        Some(Entry::Rollback { to, .. } | Entry::Withdrawn { to, .. }) => *to,
+        Some(Entry::Rollback { to, .. } | Entry::Withdrawn { to, .. } | Entry::Gap { to, .. }) => {
+            *to
+        }
     };
     let line = ledger.iter().rev().find_map(|entry| match entry {
         Entry::Step(line) if line.step == target => Some(line),

@@ -40,6 +40,18 @@ pub enum Entry {
         /// The attempt.
         attempt: u32,
     },
+    /// Steps that count and have no lines: those could not be written, and whoever had them is
+    /// gone. Which samples entered their sums is not proved.
+    Gap {
+        /// The first of them.
+        from: u64,
+        /// The last.
+        to: u64,
+        /// Samples committed in the whole run, these steps included.
+        cursor: u64,
+        /// Writer's attempt.
+        attempt: u32,
+    },
 }
 
 /// What one committed step summed.
@@ -86,12 +98,21 @@ impl JsonLines<Entry> {
         Self::at(storage, LEDGER_FILE)
     }
 
-    /// Appends what a dead writer did not get to: the lines of `tail` (the last committed steps,
-    /// oldest first, which every rank's state holds) that the file lacks. Returns how many.
-    pub fn catch_up(&mut self, tail: &[Committed]) -> io::Result<usize> {
+    /// Appends what a dead writer, or a full disk, left out: the lines of `tail` (the last committed
+    /// steps, oldest first, which every rank's state holds) that the file lacks. Steps before these
+    /// that nobody has a line of get one that says so. Returns how many lines of `tail` it wrote.
+    pub fn catch_up<'a>(
+        &mut self,
+        tail: impl IntoIterator<Item = &'a Committed>,
+    ) -> io::Result<usize> {
         let end = self.storage().read_end(self.path(), LAST_BYTES_MAX)?;
         let last = last_step(self.path(), whole_lines(&end, LAST_BYTES_MAX))?;
-        let missing = tail.iter().filter(|line| line.step > last);
+        let mut missing = tail.into_iter().filter(|line| line.step > last).peekable();
+        if let Some(first) = missing.peek().filter(|first| first.step > last + 1) {
+            let (from, to, attempt) = (last + 1, first.step - 1, first.attempt);
+            let cursor = first.cursor.saturating_sub(first.count);
+            self.append(&Entry::Gap { from, to, cursor, attempt })?;
+        }
         let mut appended = 0;
         for line in missing {
             self.append(&Entry::Step(*line))?;
@@ -114,7 +135,9 @@ fn last_step(path: &Path, body: &[u8]) -> io::Result<u64> {
     let last: Vec<Entry> = parse_lines(path, &body[start..])?;
     Ok(match last.last() {
         Some(Entry::Step(line)) => line.step,
-        Some(Entry::Rollback { to, .. } | Entry::Withdrawn { to, .. }) => *to,
+        Some(Entry::Rollback { to, .. } | Entry::Withdrawn { to, .. } | Entry::Gap { to, .. }) => {
+            *to
+        }
         None => 0,
     })
 }
@@ -124,12 +147,14 @@ pub fn read(path: &Path) -> io::Result<Vec<Entry>> {
     read_lines(path)
 }
 
-/// The steps that count in the end, in the order written: a rollback takes away those after it.
+/// The lines of the steps that count in the end, in the order written: a rollback takes away those
+/// after it.
 pub fn effective(entries: &[Entry]) -> Vec<Committed> {
     let mut counted: Vec<Committed> = Vec::new();
     for entry in entries {
         match entry {
             Entry::Step(line) => counted.push(*line),
+            Entry::Gap { .. } => {}
             Entry::Rollback { to, .. } | Entry::Withdrawn { to, .. } => {
                 while counted.last().is_some_and(|line| line.step > *to) {
                     counted.pop();
@@ -174,7 +199,7 @@ fn counted_in_end(entries: &[Entry], step: u64) -> End {
     let counted = effective(entries);
     let back = |entry: &Entry| match entry {
         Entry::Rollback { to, .. } | Entry::Withdrawn { to, .. } => *to <= step,
-        Entry::Step(_) => false,
+        Entry::Step(_) | Entry::Gap { .. } => false,
     };
     let reached = entries.iter().any(back) || counted.iter().any(|line| line.step <= step);
     let lines = counted.into_iter().filter(|line| line.step > step).collect();
@@ -213,20 +238,31 @@ pub fn zero_updates(entries: &[Entry]) -> u64 {
 
 /// Committed steps that rollbacks threw away. What was withdrawn never counted.
 pub fn lost_steps(entries: &[Entry]) -> u64 {
-    let mut counted: Vec<u64> = Vec::new();
+    let mut counted: Vec<(u64, u64)> = Vec::new();
     let mut lost = 0;
     for entry in entries {
         match entry {
-            Entry::Step(line) => counted.push(line.step),
-            Entry::Rollback { to, .. } => {
-                while counted.pop_if(|step| *step > *to).is_some() {
-                    lost += 1;
-                }
+            Entry::Step(line) => counted.push((line.step, line.step)),
+            Entry::Gap { from, to, .. } => counted.push((*from, *to)),
+            Entry::Rollback { to, .. } => lost += cut_back(&mut counted, *to),
+            Entry::Withdrawn { to, .. } => {
+                cut_back(&mut counted, *to);
             }
-            Entry::Withdrawn { to, .. } => while counted.pop_if(|step| *step > *to).is_some() {},
         }
     }
     lost
+}
+
+/// Takes steps after `to` away from stretches (first, last) of steps; how many.
+fn cut_back(counted: &mut Vec<(u64, u64)>, to: u64) -> u64 {
+    let mut taken = 0;
+    while let Some((first, last)) = counted.pop_if(|(_, last)| *last > to) {
+        if first <= to {
+            counted.push((first, to));
+        }
+        taken += last.saturating_sub(to.max(first.saturating_sub(1)));
+    }
+    taken
 }
 
 #[cfg(test)]
@@ -292,6 +328,26 @@ mod tests {
             let body = storage.read(Path::new(LEDGER_FILE)).unwrap();
             let entries: Vec<Entry> = parse_lines(Path::new(LEDGER_FILE), &body).unwrap();
             assert_eq!(steps(&effective(&entries)), (1..=8).collect::<Vec<_>>());
+        }
+    }
+
+    #[test]
+    fn steps_whose_lines_nobody_has_are_named_in_one_line() {
+        let storage = Arc::new(MemoryStorage::new());
+        let mut ledger = Ledger::new(storage.clone());
+        for step in 1..=3 {
+            ledger.append(&Entry::Step(line(step))).unwrap();
+        }
+        let tail: Vec<Committed> = (8..=9).map(line).collect();
+        for written in [2, 0] {
+            assert_eq!(ledger.catch_up(&tail).unwrap(), written);
+        }
+        let entries = of_storage(storage.as_ref());
+        let gap = Entry::Gap { from: 4, to: 7, cursor: 70, attempt: 1 };
+        assert_eq!(entries[3..], [gap, Entry::Step(line(8)), Entry::Step(line(9))]);
+        for (to, lost) in [(9, 0), (8, 1), (7, 2), (5, 4), (3, 6), (1, 8)] {
+            let back = [&entries[..], &[Entry::Rollback { to, attempt: 2 }]].concat();
+            assert_eq!(lost_steps(&back), lost, "back to {to}");
         }
     }
 

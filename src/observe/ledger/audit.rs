@@ -24,6 +24,8 @@ pub enum Problem {
     RollbackAhead { committed: u64 },
     /// Written by an attempt that had already been succeeded.
     CutOffWriter { attempt: u32, newest: u32 },
+    /// No line of it and of those up to `to` could be written.
+    Unproved { to: u64 },
 }
 
 /// A step and what is wrong with it.
@@ -66,6 +68,11 @@ impl fmt::Display for Finding {
             Problem::CutOffWriter { attempt, newest } => {
                 write!(f, "written by attempt {attempt} after attempt {newest} had begun")
             }
+            Problem::Unproved { to } => write!(
+                f,
+                "its line and all up to step {to} could not be written (a full disk), and who had \
+                 them is gone: which samples entered these sums is not proved"
+            ),
         }
     }
 }
@@ -85,6 +92,8 @@ pub struct AuditReport {
     pub rollbacks: u64,
     /// Steps thrown away by them.
     pub lost_steps: u64,
+    /// Steps that count and have no line: what they summed is not proved.
+    pub unproved: u64,
     /// The first findings.
     pub findings: Vec<Finding>,
     /// All findings, the ones not kept included.
@@ -95,6 +104,12 @@ impl AuditReport {
     /// Whether every sample of every step was summed exactly once.
     pub fn passed(&self) -> bool {
         self.findings_total == 0
+    }
+
+    /// Whether all that is wrong is that steps have no line.
+    pub fn only_unproved(&self) -> bool {
+        let unproved = |finding: &Finding| matches!(finding.problem, Problem::Unproved { .. });
+        self.findings_total == self.findings.len() as u64 && self.findings.iter().all(unproved)
     }
 
     fn find(&mut self, step: u64, problem: Problem) {
@@ -124,6 +139,21 @@ pub fn audit(
     })
 }
 
+/// Steps that count so far: one with its line, or several without.
+#[derive(Clone, Copy)]
+struct Counted {
+    first: u64,
+    last: u64,
+    /// Samples of the run up to here, where it is known.
+    cursor: Option<u64>,
+    proved: bool,
+}
+
+impl Counted {
+    /// Before the first step.
+    const BEGINNING: Self = Self { first: 0, last: 0, cursor: Some(0), proved: true };
+}
+
 /// What every ledger must satisfy, whatever its lines summed; `check` looks at the sums.
 fn walk(
     entries: &[Entry],
@@ -132,53 +162,84 @@ fn walk(
 ) -> AuditReport {
     let mut report = AuditReport::default();
     let mut newest_attempt = 0;
-    // The totals after each step that counts so far; the first is the beginning.
-    let mut totals: Vec<(u64, u64)> = vec![(0, 0)];
+    let mut counted = vec![Counted::BEGINNING];
     for entry in entries {
-        match entry {
+        let before = *counted.last().expect("the beginning is never removed");
+        match *entry {
             Entry::Step(line) => {
-                if line.attempt < newest_attempt {
-                    let (attempt, newest) = (line.attempt, newest_attempt);
-                    report.find(line.step, Problem::CutOffWriter { attempt, newest });
+                check_writer((line.step, line.attempt), &mut newest_attempt, &mut report);
+                check_totals(&line, before, &mut report);
+                check(&line, &mut report);
+                let (first, last) = (line.step, line.step);
+                counted.push(Counted { first, last, cursor: Some(line.cursor), proved: true });
+            }
+            Entry::Gap { from, to, cursor, attempt } => {
+                check_writer((from, attempt), &mut newest_attempt, &mut report);
+                if from != before.last + 1 {
+                    report.find(from, Problem::OutOfSequence { after: before.last });
                 }
-                newest_attempt = newest_attempt.max(line.attempt);
-                let before = *totals.last().expect("the beginning is never removed");
-                check_totals(line, before, &mut report);
-                check(line, &mut report);
-                totals.push((line.step, line.cursor));
+                let (first, last) = (from, to);
+                counted.push(Counted { first, last, cursor: Some(cursor), proved: false });
             }
             Entry::Rollback { to, attempt } | Entry::Withdrawn { to, attempt } => {
                 report.rollbacks += u64::from(matches!(entry, Entry::Rollback { .. }));
-                newest_attempt = newest_attempt.max(*attempt);
-                while totals.len() > 1 && totals.last().is_some_and(|total| total.0 > *to) {
-                    totals.pop();
-                }
-                let committed = totals.last().map_or(0, |total| total.0);
-                if committed != *to {
-                    report.find(*to, Problem::RollbackAhead { committed });
+                newest_attempt = newest_attempt.max(attempt);
+                let committed = go_back(&mut counted, to);
+                if committed != to {
+                    report.find(to, Problem::RollbackAhead { committed });
                 }
             }
         }
     }
-    let counted = effective(entries);
-    report.steps = counted.len() as u64;
-    report.samples = counted.iter().map(|line| line.count).sum();
-    report.skipped = counted.iter().map(|line| line.skipped).sum();
-    report.epochs = report.samples.checked_div(samples_per_epoch).unwrap_or(0);
+    let lines = effective(entries);
+    report.steps = lines.len() as u64;
+    report.samples = lines.iter().map(|line| line.count).sum();
+    report.skipped = lines.iter().map(|line| line.skipped).sum();
     report.lost_steps = lost_steps(entries);
+    count_gaps(&counted, &mut report);
+    report.epochs = report.samples.checked_div(samples_per_epoch).unwrap_or(0);
     report
 }
 
+/// A line of a step that an attempt wrote.
+fn check_writer((step, attempt): (u64, u32), newest: &mut u32, report: &mut AuditReport) {
+    if attempt < *newest {
+        report.find(step, Problem::CutOffWriter { attempt, newest: *newest });
+    }
+    *newest = attempt.max(*newest);
+}
+
+/// Takes steps after `to` away; the last one that is left.
+fn go_back(counted: &mut Vec<Counted>, to: u64) -> u64 {
+    while counted.len() > 1 && counted.last().is_some_and(|last| last.first > to) {
+        counted.pop();
+    }
+    let Some(last) = counted.last_mut() else { return 0 };
+    if last.last > to {
+        (last.last, last.cursor) = (to, None);
+    }
+    last.last
+}
+
+/// Steps without a line count, and are findings: those that are left in the end.
+fn count_gaps(counted: &[Counted], report: &mut AuditReport) {
+    for gap in counted.iter().filter(|counted| !counted.proved) {
+        report.unproved += gap.last.saturating_add(1).saturating_sub(gap.first);
+        report.find(gap.first, Problem::Unproved { to: gap.last });
+    }
+    report.steps += report.unproved;
+    let total = counted.last().and_then(|last| last.cursor);
+    if let Some(total) = total.filter(|_| report.unproved > 0) {
+        report.samples = total;
+    }
+}
+
 /// One line against the totals before it.
-fn check_totals(
-    line: &Committed,
-    (step_before, cursor_before): (u64, u64),
-    report: &mut AuditReport,
-) {
-    if line.step != step_before + 1 {
-        report.find(line.step, Problem::OutOfSequence { after: step_before });
-    } else if line.cursor != cursor_before + line.count {
-        let expected = cursor_before + line.count;
+fn check_totals(line: &Committed, before: Counted, report: &mut AuditReport) {
+    let expected = before.cursor.map(|cursor| cursor + line.count);
+    if line.step != before.last + 1 {
+        report.find(line.step, Problem::OutOfSequence { after: before.last });
+    } else if let Some(expected) = expected.filter(|expected| *expected != line.cursor) {
         report.find(line.step, Problem::Cursor { expected, found: line.cursor });
     }
 }
@@ -224,7 +285,7 @@ pub fn audit_rounds(entries: &[Entry], samples_per_epoch: u64) -> RoundsReport {
 fn count_of(entry: &Entry) -> u64 {
     match entry {
         Entry::Step(line) => line.count,
-        Entry::Rollback { .. } | Entry::Withdrawn { .. } => 0,
+        Entry::Rollback { .. } | Entry::Withdrawn { .. } | Entry::Gap { .. } => 0,
     }
 }
 
@@ -319,6 +380,39 @@ mod tests {
         let mut ahead = clean(4);
         ahead.push(Entry::Rollback { to: 9, attempt: 2 });
         assert_eq!(run(&ahead).findings[0].problem, Problem::RollbackAhead { committed: 4 });
+    }
+
+    fn with_gap(from: u64, to: u64, steps: u64) -> Vec<Entry> {
+        let mut entries = clean(steps);
+        let gap = Entry::Gap { from, to, cursor: to * BATCH, attempt: 1 };
+        entries.splice((from - 1) as usize..to as usize, [gap]);
+        entries
+    }
+
+    #[test]
+    fn steps_without_lines_are_not_proved_and_all_others_are() {
+        let report = run(&with_gap(6, 20, 25));
+        assert!(!report.passed());
+        assert_eq!((report.steps, report.samples, report.unproved), (25, 300, 15));
+        assert_eq!(report.findings, [Finding { step: 6, problem: Problem::Unproved { to: 20 } }]);
+        let told = report.findings[0].to_string();
+        assert!(told.contains("up to step 20") && told.ends_with("is not proved"), "{told}");
+        let mut planted = with_gap(6, 20, 25);
+        let Entry::Step(last) = planted.last_mut().unwrap() else { unreachable!() };
+        last.mix ^= 1;
+        assert_eq!(run(&planted).findings_total, 2, "it hides nothing else");
+    }
+
+    #[test]
+    fn unproved_steps_that_were_done_again_are_proved() {
+        for (to, unproved) in [(20, 15), (10, 5), (5, 0), (3, 0)] {
+            let mut entries = with_gap(6, 20, 25);
+            entries.push(Entry::Rollback { to, attempt: 2 });
+            entries.extend((to + 1..=30).map(|step| Entry::Step(line(step, 2))));
+            let report = run(&entries);
+            assert_eq!((report.unproved, report.passed()), (unproved, unproved == 0), "{to}");
+            assert_eq!((report.steps, report.samples, report.lost_steps), (30, 360, 25 - to));
+        }
     }
 
     #[test]

@@ -2,6 +2,7 @@
 //! per rank; most lines come from the lowest live rank. A failed write is a warning, never the
 //! end of a run.
 
+use std::collections::VecDeque;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
@@ -27,6 +28,9 @@ pub const LEDGER: &str = "ledger.jsonl";
 const RECENT_EVENTS_BYTES: usize = 256 << 10;
 /// See `cluster::world`.
 pub const WORLD: &str = "world.json";
+/// Ledger lines that wait for a disk that takes them, at most (4 MB); of more the oldest are given
+/// up, and the ledger says which.
+const WAITING_LINES_MAX: usize = 1 << 16;
 
 /// The picture of the last world; `None` where there is none, or it is damaged.
 ///
@@ -62,6 +66,8 @@ pub struct Journal {
     failed: AtomicBool,
     /// Ledger lines could not be written: the next ones come with those that are missing.
     behind: bool,
+    /// These, as far back as they are known.
+    waiting: VecDeque<Committed>,
     /// A rollback that could not be written: it comes before anything else.
     unwritten: Option<Entry>,
     skipped_said: bool,
@@ -88,6 +94,7 @@ impl Journal {
             tensorboard: None,
             failed: AtomicBool::new(false),
             behind: false,
+            waiting: VecDeque::new(),
             unwritten: None,
             skipped_said: false,
             undecoded_said: false,
@@ -197,8 +204,20 @@ impl Journal {
         self.behind = written.is_err();
         self.warn_once(written, LEDGER);
         if let Some(line) = tail.last() {
+            self.keep(line);
             self.remark(place, line);
         }
+    }
+
+    /// Every rank's state holds the newest lines; a disk may be full for longer.
+    fn keep(&mut self, line: &Committed) {
+        if !self.behind {
+            return;
+        }
+        if self.waiting.len() == WAITING_LINES_MAX {
+            self.waiting.pop_front();
+        }
+        self.waiting.push_back(*line);
     }
 
     fn remark(&mut self, place: Moment, line: &Committed) {
@@ -236,7 +255,11 @@ impl Journal {
             self.ledger.append(rollback)?;
             self.unwritten = None;
         }
-        self.ledger.catch_up(tail).map(drop)
+        let first = tail.first().map_or(u64::MAX, |line| line.step);
+        let before = self.waiting.iter().filter(|line| line.step < first);
+        self.ledger.catch_up(before.chain(tail))?;
+        self.waiting.clear();
+        Ok(())
     }
 
     /// Another process wrote until now: its last lines may be torn or missing.
@@ -244,6 +267,8 @@ impl Journal {
         self.events = EventLog::new(Arc::clone(&self.storage));
         self.ledger = Ledger::new(Arc::clone(&self.storage));
         self.unwritten = rollback;
+        let step = tail.last().map_or(0, |line| line.step);
+        self.waiting.retain(|line| line.step <= step);
         self.behind = true;
         self.settle(tail);
     }
@@ -280,5 +305,73 @@ impl Journal {
             let gaps = "training goes on, the record has gaps until it can be written";
             act_on(&format!("cannot write {name}: {error}; {gaps}"));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::observe::clock::RealClock;
+    use crate::observe::ledger::{effective, of_storage};
+    use crate::observe::storage::{Fault, MemoryStorage, Operation};
+    use crate::train::state::position::{LEDGER_TAIL_MAX, Position};
+
+    fn line(step: u64) -> Committed {
+        let (epoch, count, skipped, mix, attempt) = (0, 10, 0, step, 1);
+        let (cursor, zero_update) = (step * count, false);
+        Committed { step, epoch, cursor, count, skipped, mix, attempt, zero_update }
+    }
+
+    /// Steps 1 to 3 are written, the disk is full for those up to `FULL_TO`, then it has room.
+    const FULL_TO: u64 = 3 * LEDGER_TAIL_MAX as u64;
+
+    fn after_a_full_disk(
+        succeed: impl FnOnce(Journal, &Arc<MemoryStorage>) -> Journal,
+    ) -> Vec<Entry> {
+        let full = Arc::new(AtomicBool::new(false));
+        let asked = Arc::clone(&full);
+        let storage = Arc::new(MemoryStorage::with_faults(move |operation, _| {
+            let refused = operation == Operation::AppendLine && asked.load(Ordering::Relaxed);
+            refused.then_some(Fault::Fails(std::io::ErrorKind::StorageFull))
+        }));
+        let mut journal = journal(&storage);
+        let mut position = Position::start();
+        let mut commit = |journal: &mut Journal, step| {
+            position.commit(line(step));
+            journal.committed(Moment::default(), &position.ledger_tail);
+        };
+        (1..=3).for_each(|step| commit(&mut journal, step));
+        full.store(true, Ordering::Relaxed);
+        (4..=FULL_TO).for_each(|step| commit(&mut journal, step));
+        full.store(false, Ordering::Relaxed);
+        let mut journal = succeed(journal, &storage);
+        commit(&mut journal, FULL_TO + 1);
+        of_storage(storage.as_ref())
+    }
+
+    fn journal(storage: &Arc<MemoryStorage>) -> Journal {
+        let storage: Arc<dyn Storage> = Arc::<MemoryStorage>::clone(storage);
+        Journal::new(storage, Arc::new(RealClock::default()), 0.0, None)
+    }
+
+    #[test]
+    fn a_disk_that_has_room_again_gets_every_line() {
+        let entries = after_a_full_disk(|journal, _| journal);
+        let lines: Vec<Committed> = (1..=FULL_TO + 1).map(line).collect();
+        assert_eq!(entries, lines.into_iter().map(Entry::Step).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn who_takes_over_from_a_dead_writer_writes_what_it_has_and_names_the_rest() {
+        let entries = after_a_full_disk(|_, storage| {
+            let mut successor = journal(storage);
+            successor.behind = true;
+            successor
+        });
+        let first = FULL_TO + 2 - LEDGER_TAIL_MAX as u64;
+        let gap = Entry::Gap { from: 4, to: first - 1, cursor: 10 * (first - 1), attempt: 1 };
+        assert_eq!(entries[3], gap);
+        let counted = effective(&entries).into_iter().map(|line| line.step);
+        assert!(counted.eq((1..=3).chain(first..=FULL_TO + 1)));
     }
 }

@@ -109,7 +109,7 @@ fn past(storage: &dyn Storage) -> Result<Past, TrainError> {
     let entries = ledger::of_storage(storage).map_err(unread)?;
     let rollbacks = entries.iter().filter_map(|entry| match entry {
         Entry::Rollback { to, attempt } => Some((*attempt, *to)),
-        Entry::Step(_) | Entry::Withdrawn { .. } => None,
+        Entry::Step(_) | Entry::Withdrawn { .. } | Entry::Gap { .. } => None,
     });
     let newest = store::published(storage).map_err(unread)?.into_iter().next();
     let checkpoint = match newest.map(|(_, folder)| store::read_manifest(storage, &folder)) {
