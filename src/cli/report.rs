@@ -9,6 +9,7 @@ use super::experiment::command_line;
 use crate::config::Shown;
 use crate::lab::experiment::results::{Index, REPORT_FILE, RESULTS_FILE, machine};
 use crate::observe::console::{print_line, say};
+use crate::observe::report::groups::name_arms;
 use crate::observe::report::read::read_run;
 use crate::observe::report::{Study, html};
 use crate::observe::storage::{FileSystem, Storage};
@@ -16,7 +17,9 @@ use crate::observe::storage::{FileSystem, Storage};
 /// Draws learning curves, recoveries and checkpoints of one or more runs.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Run directories, or an experiment's folder. Runs of the same `run.name` are one arm.
+    /// Run directories, or an experiment's folder. Runs whose configurations are equal but for
+    /// `run.seed` are one arm. Copies that --fresh moved aside (NAME.old-N) are left out beside
+    /// other runs.
     #[arg(required = true, value_name = "RUN")]
     pub runs: Vec<PathBuf>,
     /// The page; unset: report.html in the (first) folder.
@@ -60,22 +63,50 @@ fn draw(args: &Args) -> io::Result<PathBuf> {
 }
 
 fn study_of(folders: &[PathBuf]) -> io::Result<Study> {
-    let runs =
-        folders.iter().map(|folder| read_run(folder, None)).collect::<io::Result<Vec<_>>>()?;
-    let mut names: Vec<&str> = runs.iter().map(|run| run.arm.as_str()).collect();
-    names.dedup();
-    let title = match names.as_slice() {
-        [only] => format!("Run {only}"),
-        several => format!("Runs: {}", several.join(", ")),
-    };
-    Ok(Study {
-        title,
+    let (folders, left_out) = without_copies(folders);
+    for copy in left_out {
+        say!(
+            "left out: {}, which --fresh moved aside; name it without other runs to see it",
+            copy.shown()
+        );
+    }
+    let runs = folders.iter().map(|folder| read_run(folder, None));
+    let mut runs = runs.collect::<io::Result<Vec<_>>>()?;
+    name_arms(&mut runs);
+    let mut study = Study {
+        title: String::new(),
         description: String::new(),
         command: command_line(),
         experiment: None,
         machine: machine(),
         runs,
-    })
+    };
+    study.title = match study.arms().as_slice() {
+        [only] => format!("Run {only}"),
+        several => format!("Runs: {}", several.join("; ")),
+    };
+    Ok(study)
+}
+
+/// A shell's `runs/*` names copies too. They are left out beside a run of another name.
+fn without_copies(folders: &[PathBuf]) -> (Vec<&Path>, Vec<&Path>) {
+    let all: Vec<&Path> = folders.iter().map(PathBuf::as_path).collect();
+    let is_copy = |folder: &&Path| original(folder).is_some();
+    let mut runs: Vec<&Path> = all.iter().map(|f| original(f).unwrap_or(f)).collect();
+    runs.sort_unstable();
+    runs.dedup();
+    if runs.len() < 2 || all.iter().all(|folder| is_copy(folder)) {
+        return (all, Vec::new());
+    }
+    let (copies, kept) = all.into_iter().partition(is_copy);
+    (kept, copies)
+}
+
+/// Of the folder that `--fresh` moved a run to, the run's own (`RunDir::move_aside`).
+fn original(folder: &Path) -> Option<&Path> {
+    let text = folder.to_str()?.trim_end_matches('/');
+    let (run, number) = text.rsplit_once(".old-")?;
+    number.parse::<u32>().ok().map(|_| Path::new(run))
 }
 
 /// The page of one finished run, beside its other files.
@@ -84,4 +115,25 @@ fn study_of(folders: &[PathBuf]) -> io::Result<Study> {
 /// When the run cannot be read or the page not written.
 pub fn write_beside(run_dir: &Path) -> io::Result<PathBuf> {
     draw(&Args { runs: vec![run_dir.to_owned()], out: None })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn copies_are_left_out_unless_they_alone_are_named() {
+        let kept = |names: &[&str]| {
+            let folders: Vec<PathBuf> = names.iter().map(PathBuf::from).collect();
+            let (kept, left_out) = without_copies(&folders);
+            assert_eq!(kept.len() + left_out.len(), names.len());
+            kept.iter().map(|folder| folder.shown()).collect::<Vec<_>>()
+        };
+        assert_eq!(kept(&["r/a", "r/a.old-1", "r/b"]), ["r/a", "r/b"]);
+        assert_eq!(kept(&["r/a.old-1/", "r/b"]), ["r/b"]);
+        for alone in [&["r/a", "r/a.old-1"][..], &["r/a.old-1"], &["r/a.old-1", "r/b.old-2"]] {
+            assert_eq!(kept(alone), alone);
+        }
+        assert_eq!(kept(&["r/older", "r/x.old-"]), ["r/older", "r/x.old-"]);
+    }
 }

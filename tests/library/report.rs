@@ -198,6 +198,29 @@ fn audit_fails_a_planted_duplicate_and_a_planted_omission() {
     assert_eq!(json["synchronous"]["findings"][0]["step"], 31);
 }
 
+/// A disk that was full for long, and a writer that died meanwhile.
+#[test]
+fn audit_names_the_steps_that_have_no_line_and_proves_the_others() {
+    let out = tempfile::tempdir().unwrap();
+    let run = one_run(out.path(), Answer::Respawn);
+    edit_ledger(&run, |lines| {
+        let last: serde_json::Value = serde_json::from_str(&lines[29]).unwrap();
+        let cursor = &last["step"]["cursor"];
+        let gap =
+            format!("{{\"gap\":{{\"from\":21,\"to\":30,\"cursor\":{cursor},\"attempt\":1}}}}");
+        lines.splice(20..30, [gap]);
+    });
+    let output = kintsugi(&["audit", run.to_str().unwrap()]);
+    assert_eq!(output.status.code(), Some(1));
+    let told = printed(&output);
+    assert!(
+        told.contains("step 21: its line and all up to step 30 could not be written"),
+        "{told}"
+    );
+    assert!(told.contains("FAILED: 10 of ") && told.contains("steps are not proved"), "{told}");
+    assert!(told.ends_with("every sample of all others exactly once\n"), "{told}");
+}
+
 #[test]
 fn audit_sees_a_result_that_contradicts_the_ledger() {
     let out = tempfile::tempdir().unwrap();
@@ -236,6 +259,45 @@ fn report_draws_single_runs_and_names_what_it_cannot_read() {
     let output = kintsugi(&["report", missing.to_str().unwrap()]);
     assert_eq!(output.status.code(), Some(2));
     assert!(printed(&output).contains("nothing"), "{}", printed(&output));
+}
+
+/// Seeds of one configuration are averaged; another configuration, and a copy, are not.
+#[test]
+fn report_averages_seeds_and_nothing_else() {
+    let out = tempfile::tempdir().unwrap();
+    let run = |name: &str, seed: u64, rate: &str| {
+        let story = Story {
+            arm: "quick",
+            answer: Answer::Calm,
+            seed,
+            seconds: 12.0,
+            evaluations: 12,
+            step_seconds: 0.11,
+        };
+        let folder = out.path().join(name);
+        std::fs::rename(write_run(out.path(), story), &folder).unwrap();
+        let config = format!(
+            "[run]\nname = \"quick\"\nseed = {seed}\n[optimizer]\nlearning_rate = {rate}\n"
+        );
+        std::fs::write(folder.join("config.toml"), config).unwrap();
+        folder.to_string_lossy().into_owned()
+    };
+    let runs =
+        [run("a", 1, "0.1"), run("b", 2, "0.1"), run("c", 1, "0.5"), run("a.old-1", 1, "0.1")];
+    let page = out.path().join("page.html").to_string_lossy().into_owned();
+    let output = kintsugi(&["report", &runs[0], &runs[1], &runs[2], &runs[3], "--out", &page]);
+    assert_eq!(output.status.code(), Some(0), "{}", printed(&output));
+    assert!(printed(&output).contains("left out: ") && printed(&output).contains("a.old-1"));
+    let drawn = std::fs::read_to_string(&page).unwrap();
+    for rate in ["0.1", "0.5"] {
+        let arm = format!("Configuration of quick, optimizer.learning_rate = {rate}<");
+        assert!(drawn.contains(&arm), "{arm}");
+    }
+    assert_eq!(drawn.matches("Configuration of ").count(), 2);
+    let output = kintsugi(&["report", &runs[0], &runs[3], "--out", &page]);
+    assert_eq!(output.status.code(), Some(0), "{}", printed(&output));
+    let drawn = std::fs::read_to_string(&page).unwrap();
+    assert!(drawn.contains("quick (a)") && drawn.contains("quick (a.old-1)"));
 }
 
 /// Stands in for `kintsugi launch`: copies a prepared run, and counts how often it was asked.

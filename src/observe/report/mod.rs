@@ -12,6 +12,7 @@ mod bar_chart;
 pub mod compare;
 pub mod episodes;
 mod figures;
+pub mod groups;
 pub mod line_chart;
 mod page;
 mod page_cache;
