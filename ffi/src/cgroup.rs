@@ -38,6 +38,21 @@ pub fn total_memory_bytes() -> Option<u64> {
     least(crate::os::total_memory_bytes(), read().memory_bytes)
 }
 
+/// Processes that the OOM killer has ended in this process's memory groups that have a limit;
+/// `None` where none has, or the kernel does not count.
+pub fn oom_kills() -> Option<u64> {
+    let read = |path: &Path| std::fs::read_to_string(path).ok();
+    memory_folders().iter().filter_map(|folder| oom_kills_in(folder, &read)).reduce(u64::max)
+}
+
+/// Version 2 counts those of groups below too, version 1 does not.
+fn oom_kills_in(folder: &Path, read: &dyn Fn(&Path) -> Option<String>) -> Option<u64> {
+    memory(folder, read).0?;
+    let text = ["memory.events", "memory.oom_control"].iter().find_map(|f| read(&folder.join(f)));
+    let line = text.as_ref()?.lines().find_map(|line| line.strip_prefix("oom_kill "));
+    line?.trim().parse().ok()
+}
+
 fn least(one: Option<u64>, other: Option<u64>) -> Option<u64> {
     one.into_iter().chain(other).min()
 }
@@ -167,6 +182,23 @@ mod tests {
         };
         assert_eq!(found("0::/job/step", V2, &files), expected);
         assert_eq!(found("0::/other", V2, &files[7..]).memory_free_bytes, Some(4000));
+    }
+
+    #[test]
+    fn kills_are_counted_where_a_group_has_a_limit() {
+        let read = |path: &Path| {
+            let text = match path.to_str()? {
+                "/v2/memory.max" | "/v1/memory.limit_in_bytes" => "1000",
+                "/open/memory.max" => "max",
+                "/v2/memory.events" => "low 0\noom 4\noom_kill 3\noom_group_kill 0",
+                "/v1/memory.oom_control" => "oom_kill_disable 0\nunder_oom 0\noom_kill 2",
+                "/open/memory.events" => "oom_kill 9",
+                _ => return None,
+            };
+            Some(text.to_owned())
+        };
+        let kills = |folder: &str| oom_kills_in(Path::new(folder), &read);
+        assert_eq!([kills("/v2"), kills("/v1"), kills("/open")], [Some(3), Some(2), None]);
     }
 
     #[test]

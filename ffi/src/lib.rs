@@ -1,15 +1,18 @@
 //! Rust over C: the ULFM shim (`mpi`), what mpirun loads (`launcher`), oneDNN (`dnnl`), the few
 //! kernel calls (`os`, `affinity`, `descriptor`, `grants`, `cgroup`, `process`, `private`, `watch`,
-//! `pidfd`, `life`, `shared`, `mapping`), streaming stores (`stream`), exact sums (`fixed`),
+//! `pidfd`, `life`, `shared`, `mapping`), the end of a process that cannot go on (`ending`) or has
+//! no memory (`allocator`), streaming stores (`stream`), exact sums (`fixed`),
 //! buffers that threads fill in pieces (`pieces`) and code that is compiled for wide registers too
 //! (`wide`). Each library has three levels: `sys` (1:1), `result` (codes to enums), safe. All
 //! `unsafe` of the project lives here (and in the device backends).
 
 pub mod affinity;
+pub mod allocator;
 pub mod bell;
 pub mod cgroup;
 pub mod descriptor;
 pub mod dnnl;
+pub mod ending;
 pub mod fixed;
 pub mod grants;
 pub mod launcher;

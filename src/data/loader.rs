@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use crate::config::{BadImage, Look};
 use crate::observe::notice::act_on;
 use crate::observe::panics::vital;
+use crate::observe::threads::explained;
 
 pub use super::crew::Threads;
 use super::crew::{Crew, Meter};
@@ -134,7 +135,8 @@ impl Loader {
             if let Err(error) = thread {
                 hold(&self.shared.state).threads -= 1;
                 act_on(&format!(
-                    "{index} decode threads and no more: {error}; workers help themselves"
+                    "{index} decode threads and no more: {}; workers help themselves",
+                    explained(error)
                 ));
                 return;
             }

@@ -13,6 +13,7 @@ use kintsugi_ffi::os;
 
 use crate::config::Shown;
 use crate::config::seed::{Stream, purpose};
+use crate::observe::threads;
 
 use super::store::FetchError;
 use super::{DataError, Split, picture, shape};
@@ -209,13 +210,8 @@ fn draw_all(
             }
         }
     };
-    let threads = std::thread::available_parallelism().map_or(1, |n| n.get().min(THREADS_MAX));
-    std::thread::scope(|scope| {
-        for _ in 1..threads {
-            scope.spawn(work);
-        }
-        work();
-    });
+    let number = std::thread::available_parallelism().map_or(1, |n| n.get().min(THREADS_MAX));
+    std::thread::scope(|scope| threads::share(scope, number, work));
     match failure.into_inner().unwrap_or_else(|poison| poison.into_inner()) {
         Some(error) => Err(error),
         None => Ok(Written { images: total, bytes: bytes.into_inner() }),

@@ -120,8 +120,14 @@ fn machine() -> Finding {
 /// What ulimit and control groups allow, against what a small run needs.
 fn ceilings(cgroup: Cgroup) -> Finding {
     const NAME: &str = "limits";
-    const SMALL: Sizes =
-        Sizes { parameters: 1_000_000, statistics: 0, ranks: 2, workers: 1, checkpoints: 2 };
+    const SMALL: Sizes = Sizes {
+        parameters: 1_000_000,
+        statistics: 0,
+        ranks: 2,
+        workers: 1,
+        checkpoints: 2,
+        cache_bytes: 0,
+    };
     let memory = estimate::estimate(SMALL).memory_bytes;
     let have = ceilings::read(cgroup);
     let complaints = ceilings::complaints(have, ceilings::needs(SMALL, memory, Resident::On));

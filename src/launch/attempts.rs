@@ -24,6 +24,8 @@ pub struct Run<'a> {
     pub storage: &'a dyn Storage,
     /// What people call it.
     pub name: String,
+    /// Limits that are too low for it.
+    pub scarce: &'a [String],
 }
 
 /// What became of an attempt.
@@ -110,9 +112,13 @@ fn conclude<A: Attempts>(
     status: Status,
     reason: &str,
 ) -> Result<RunResult, A::Error> {
-    let Run { config, storage, name } = attempts.run();
+    let Run { config, storage, name, scarce } = attempts.run();
+    let mut reason = reason.to_owned();
+    if status == Status::NoProgress {
+        scarce.iter().for_each(|line| reason.push_str(&format!("; {line}")));
+    }
     let (events, ledger) = (lines(storage, EVENTS_FILE), lines(storage, LEDGER_FILE));
-    let mut result = account::result(&name, attempt, status, reason, &events, &ledger);
+    let mut result = account::result(&name, attempt, status, &reason, &events, &ledger);
     result.exact |= config.train.is_reproducible();
     result.exact &= config.train.exchange == ExchangeKind::Synchronous;
     EndingFiles::of(storage).write_result(&result)?;

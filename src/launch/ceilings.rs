@@ -120,9 +120,13 @@ pub fn refusal(have: Ceilings, need: Needs) -> Option<String> {
 mod tests {
     use super::*;
 
+    fn sizes(parameters: u64, ranks: u64) -> Sizes {
+        let (statistics, workers, checkpoints, cache_bytes) = (0, 1, 2, 0);
+        Sizes { parameters, statistics, ranks, workers, checkpoints, cache_bytes }
+    }
+
     fn small() -> Needs {
-        let sizes =
-            Sizes { parameters: 1_070_292, statistics: 2000, ranks: 4, workers: 1, checkpoints: 3 };
+        let sizes = Sizes { statistics: 2000, checkpoints: 3, ..sizes(1_070_292, 4) };
         needs(sizes, 160 << 20, Resident::On)
     }
 
@@ -162,8 +166,7 @@ mod tests {
 
     #[test]
     fn a_large_model_needs_large_files() {
-        let sizes =
-            Sizes { parameters: 23_750_000, statistics: 0, ranks: 2, workers: 1, checkpoints: 2 };
+        let sizes = sizes(23_750_000, 2);
         assert_eq!(needs(sizes, 0, Resident::On).file_bytes, 380_000_000);
         // Without resident files the model of a checkpoint is the largest.
         assert_eq!(needs(sizes, 0, Resident::Off).file_bytes, 95_000_000 + (1 << 20));
@@ -171,8 +174,7 @@ mod tests {
 
     #[test]
     fn a_small_run_starts_where_a_rank_s_shared_memory_may_be_made() {
-        let sizes =
-            Sizes { parameters: 107_338, statistics: 0, ranks: 4, workers: 1, checkpoints: 2 };
+        let sizes = sizes(107_338, 4);
         let need = needs(sizes, 0, Resident::On);
         let limited = |bytes| Ceilings { file_bytes: Some(bytes), ..Ceilings::default() };
         assert_eq!(refusal(limited(16 << 20), need), None);

@@ -16,6 +16,8 @@ pub struct Sizes {
     pub workers: u64,
     /// Checkpoints kept.
     pub checkpoints: u64,
+    /// Bytes of the node's cache of samples, at most (`data.cache`); 0 without one.
+    pub cache_bytes: u64,
 }
 
 /// Bytes needed on this machine.
@@ -23,6 +25,8 @@ pub struct Sizes {
 pub struct Estimate {
     /// Of memory, over all ranks; activations and decoded images come on top.
     pub memory_bytes: u64,
+    /// Of memory, for the node's cache.
+    pub cache_bytes: u64,
     /// Of disk, for checkpoints.
     pub disk_bytes: u64,
 }
@@ -44,17 +48,23 @@ pub fn estimate(sizes: Sizes) -> Estimate {
     let (weights, state) = (sizes.parameters * F32, state_bytes(sizes));
     let worker_copies = 2 * sizes.workers;
     let rank = 2 * state + (worker_copies + 2) * weights + state;
-    Estimate { memory_bytes: sizes.ranks * rank, disk_bytes: (sizes.checkpoints + 1) * state }
+    let (memory_bytes, cache_bytes) = (sizes.ranks * rank, sizes.cache_bytes);
+    Estimate { memory_bytes, cache_bytes, disk_bytes: (sizes.checkpoints + 1) * state }
 }
 
 /// One line per thing that is short, saying what to change.
 pub fn shortages(need: Estimate, free_memory: Option<u64>, free_disk: Option<u64>) -> Vec<String> {
     let mut lines = Vec::new();
-    if let Some(free) = free_memory.filter(|free| *free < need.memory_bytes) {
+    let all_bytes = need.memory_bytes.saturating_add(need.cache_bytes);
+    if let Some(free) = free_memory.filter(|free| *free < all_bytes) {
+        let (what, instead) = match need.cache_bytes {
+            0 => (String::new(), ""),
+            cache => (format!(" with data.cache ({})", readable(cache)), "lower data.cache, "),
+        };
         lines.push(format!(
-            "the state of all ranks needs about {} of memory, {} is free: start fewer ranks \
-             (-n) or a smaller model",
-            readable(need.memory_bytes),
+            "the state of all ranks{what} needs about {} of memory, {} is free: {instead}start \
+             fewer ranks (-n) or a smaller model",
+            readable(all_bytes),
             readable(free)
         ));
     }
@@ -98,10 +108,19 @@ pub fn readable(bytes: u64) -> String {
 mod tests {
     use super::*;
 
+    const NOTHING: Sizes = Sizes {
+        parameters: 0,
+        statistics: 0,
+        ranks: 0,
+        workers: 0,
+        checkpoints: 0,
+        cache_bytes: 0,
+    };
+
     #[test]
     fn a_95_megabyte_model_on_four_ranks_needs_gigabytes_of_memory() {
         let sizes =
-            Sizes { parameters: 23_750_000, statistics: 0, ranks: 4, workers: 1, checkpoints: 2 };
+            Sizes { parameters: 23_750_000, ranks: 4, workers: 1, checkpoints: 2, ..NOTHING };
         let need = estimate(sizes);
         assert_eq!(need.disk_bytes, 3 * 190_000_000);
         assert!((3 << 30..5 << 30).contains(&need.memory_bytes), "{}", need.memory_bytes);
@@ -109,6 +128,18 @@ mod tests {
         assert!(shortages(need, None, None).is_empty());
         let short = shortages(need, Some(1 << 30), Some(1 << 20));
         assert!(short[0].contains("memory") && short[1].contains("checkpoint.keep"));
+        assert!(!short[0].contains("data.cache"), "{}", short[0]);
+    }
+
+    #[test]
+    fn a_cache_is_memory_too() {
+        let sizes = Sizes { parameters: 1000, ranks: 2, workers: 1, ..NOTHING };
+        assert!(shortages(estimate(sizes), Some(1 << 30), None).is_empty());
+        let cached = estimate(Sizes { cache_bytes: 2 << 30, ..sizes });
+        let short = shortages(cached, Some(1 << 30), None);
+        assert!(short[0].contains("data.cache (2.0 GiB)"), "{short:?}");
+        assert!(short[0].contains("1.0 GiB is free: lower data.cache"), "{short:?}");
+        assert!(shortages(cached, Some(3 << 30), None).is_empty());
     }
 
     #[test]

@@ -1,13 +1,22 @@
 //! What follows from how an attempt ended: the run's end, or another start. Pure.
 
+use std::collections::VecDeque;
 use std::time::Duration;
 
+use crate::cluster::guard::last_words::is_out_of_memory;
 use crate::config::{Config, Rung, Span};
 use crate::observe::event::{Event, Kind};
 use crate::observe::result::{RunResult, Status};
 
 /// Attempts in a row that may end without having brought the run forward.
 pub const STALLED_ATTEMPTS_MAX: u32 = 3;
+
+/// Deaths for want of memory, one after another within `STARVED_WITHIN_SECONDS`, that a run may
+/// live through: replacements and attempts take what the dead had, and a step between two of them
+/// mends nothing.
+pub const STARVED_DEATHS_MAX: usize = 6;
+/// See `STARVED_DEATHS_MAX`.
+pub const STARVED_WITHIN_SECONDS: f64 = 600.0;
 
 /// How an attempt ended, as its supervisor saw it.
 #[derive(Debug, Clone, PartialEq)]
@@ -22,6 +31,8 @@ pub enum Ending {
     Unstarted(String),
     /// No rank was left, and mpirun went on without: who was the first to end, and why.
     Deserted(String),
+    /// Its ranks died of memory again and again: how often, and of what the last one did.
+    Starved(String),
     /// Somebody asked for the end.
     Stopped,
 }
@@ -30,7 +41,7 @@ impl Ending {
     /// Why the whole world is killed at once, where it is.
     pub fn killed_for(&self) -> Option<&str> {
         match self {
-            Self::Hung(why) | Self::NodeLost(why) => Some(why),
+            Self::Hung(why) | Self::NodeLost(why) | Self::Starved(why) => Some(why),
             Self::Exited(_) | Self::Unstarted(_) | Self::Deserted(_) | Self::Stopped => None,
         }
     }
@@ -54,6 +65,7 @@ pub fn next(ending: &Ending, result: Option<RunResult>, stalled: u32, rungs: &[R
         (Some(result), _) if result.status != Status::JobLost || result.conclusive => {
             return Next::Accept(Box::new(result.clone()));
         }
+        (_, Ending::Starved(why)) => return Next::Conclude(Status::NoProgress, why.clone()),
         (_, Ending::NodeLost(why)) => why.clone(),
         (Some(result), _) => result.reason.clone(),
         (None, Ending::Exited(how)) => format!("mpirun ended ({how}) without a result"),
@@ -103,6 +115,9 @@ pub struct History {
     met: bool,
     /// A rank waits for its data set: nothing was committed since it said so.
     waiting: bool,
+    /// When ranks died of memory, in seconds of the run, and of what the last one did.
+    starved: VecDeque<f64>,
+    starved_last: String,
 }
 
 impl History {
@@ -117,6 +132,14 @@ impl History {
     /// Takes one event; says whether it shows that the world is alive and well.
     pub fn on(&mut self, event: &Event) -> bool {
         self.met |= matches!(event.kind, Kind::RunStart { .. } | Kind::Step { .. });
+        let lost = match &event.kind {
+            Kind::Recovered(record) => &record.lost[..],
+            Kind::Restarted { lost, .. } => &lost[..],
+            _ => &[],
+        };
+        if let Some(lost) = lost.iter().find(|lost| is_out_of_memory(&lost.cause)) {
+            self.starve(event.seconds, &lost.cause);
+        }
         match &event.kind {
             // A later starting point is progress too: failures may be denser than epochs.
             Kind::RunStart { .. } if event.step > self.furthest_start => {
@@ -153,6 +176,35 @@ impl History {
             _ => self.stalled + 1,
         };
         self.stalled
+    }
+
+    /// Another launch, for which somebody may have made room.
+    pub fn launch_begins(&mut self) {
+        self.starved.clear();
+    }
+
+    fn starve(&mut self, seconds: f64, cause: &str) {
+        if self.starved.len() > STARVED_DEATHS_MAX {
+            self.starved.pop_front();
+        }
+        self.starved.push_back(seconds);
+        cause.clone_into(&mut self.starved_last);
+    }
+
+    /// Why no further attempt or repair helps, where memory is too short for this run.
+    pub fn starves(&self) -> Option<String> {
+        let (first, last) = (self.starved.front()?, self.starved.back()?);
+        let often = self.starved.len() > STARVED_DEATHS_MAX;
+        (often && last - first <= STARVED_WITHIN_SECONDS).then(|| {
+            format!(
+                "ranks died of memory {} times within {:.0} s; the last: {}; give the run more \
+                 memory, or lower data.cache, train.workers, train.global_batch or the number of \
+                 ranks",
+                self.starved.len(),
+                last - first,
+                self.starved_last
+            )
+        })
     }
 
     /// Whether its ranks have met, so that a death is theirs to repair.
@@ -210,6 +262,7 @@ pub fn hung(config: &Config, awaited: Awaited, silence: Duration) -> Option<Stri
 mod tests {
     use super::super::account::from_nothing;
     use super::*;
+    use crate::observe::event::Lost;
 
     fn result(status: Status) -> Option<RunResult> {
         Some(from_nothing("r", 1, status, "because"))
@@ -317,6 +370,33 @@ mod tests {
         assert!(history.met(), "from here on deaths are the ranks' to repair");
         history.attempt_begins();
         assert!(!history.met());
+    }
+
+    #[test]
+    fn deaths_for_want_of_memory_end_a_run_unless_they_are_rare() {
+        let dies = |seconds, cause: &str| {
+            let (member, rank, host) = (1, 1, "h".into());
+            let lost = vec![Lost { member, rank, host, cause: cause.into() }];
+            let kind = Kind::Restarted { from: "resident".into(), lost_steps: 0, lost };
+            Event { kind, seconds, ..step(4) }
+        };
+        let starves = |apart: f64, cause: &str| {
+            let mut history = History::default();
+            for death in 0..=STARVED_DEATHS_MAX {
+                assert_eq!(history.starves(), None, "{death} deaths");
+                history.on(&dies(apart * death as f64, cause));
+                history.on(&step(5 + death as u64));
+            }
+            history.starves()
+        };
+        let why = starves(30.0, "probably out of memory: the OOM killer").unwrap();
+        assert!(why.contains("7 times within 180 s") && why.contains("data.cache"), "{why}");
+        assert_eq!(starves(3600.0, "out of memory: the OOM killer"), None);
+        assert_eq!(starves(30.0, "signal 9 (SIGKILL)"), None);
+        let ending = Ending::Starved(why.clone());
+        assert_eq!(ending.killed_for(), Some(&why[..]));
+        let next = next(&ending, None, 0, &[Rung::Restart]);
+        assert_eq!(next, Next::Conclude(Status::NoProgress, why));
     }
 
     #[test]

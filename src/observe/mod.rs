@@ -20,3 +20,4 @@ pub mod result;
 pub mod spans;
 pub mod storage;
 pub mod tensorboard;
+pub mod threads;

@@ -3,17 +3,10 @@
 
 use std::backtrace::{Backtrace, BacktraceStatus};
 use std::panic::PanicHookInfo;
-use std::sync::atomic::{AtomicI32, Ordering};
 
-use kintsugi_ffi::os;
+use kintsugi_ffi::ending;
 
 use super::console;
-
-/// A signal (SIGABRT): what the others of a world notice at once.
-const BY_SIGNAL: i32 = -1;
-
-/// How this process ends when a thread of it dies that is needed.
-static ENDING: AtomicI32 = AtomicI32::new(BY_SIGNAL);
 
 /// Panics are told through the console from now on.
 pub fn tell_through_the_console() {
@@ -22,7 +15,7 @@ pub fn tell_through_the_console() {
 
 /// A process that is alone ends with this exit code, not by a signal.
 pub fn end_with_code(code: u8) {
-    ENDING.store(i32::from(code), Ordering::Relaxed);
+    ending::end_with_code(code);
 }
 
 fn tell(info: &PanicHookInfo<'_>) {
@@ -49,10 +42,11 @@ struct EndsTheProcess;
 
 impl Drop for EndsTheProcess {
     fn drop(&mut self) {
-        match ENDING.load(Ordering::Relaxed) {
-            BY_SIGNAL => std::process::abort(),
-            code => os::exit_now(code),
+        if !std::thread::panicking() {
+            // An exception of C++, which no hook has told.
+            ending::say(b"an exception of a library, most likely for want of memory\n");
         }
+        ending::end()
     }
 }
 
@@ -60,6 +54,8 @@ impl Drop for EndsTheProcess {
 mod tests {
     use std::os::unix::process::ExitStatusExt;
     use std::process::{Command, ExitStatus, Stdio};
+
+    use kintsugi_ffi::os;
 
     use super::*;
 

@@ -12,6 +12,7 @@ use crate::data::set::DataSet;
 use crate::data::source::Source;
 use crate::data::{DataError, Split};
 use crate::observe::console::{self, print_line};
+use crate::observe::threads;
 
 /// Exit code of a set that is missing, unreadable or changed (README, "Exit codes").
 pub const DATA_ERROR: u8 = 3;
@@ -146,8 +147,8 @@ fn decode_all(set: &DataSet, split: Split) -> Found {
         all.bad.append(&mut own.bad);
         all.away = all.away.take().or(own.away);
     };
-    let threads = std::thread::available_parallelism().map_or(1, |n| n.get().min(THREADS_MAX));
-    std::thread::scope(|scope| (0..threads).for_each(|_| drop(scope.spawn(work))));
+    let number = std::thread::available_parallelism().map_or(1, |n| n.get().min(THREADS_MAX));
+    std::thread::scope(|scope| threads::share(scope, number, work));
     bar.finish_and_clear();
     all.into_inner().unwrap_or_else(|poison| poison.into_inner())
 }

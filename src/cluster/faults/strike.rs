@@ -1,10 +1,9 @@
 //! Makes faults real in a real process.
 
-use std::alloc::Layout;
 use std::hint::spin_loop;
 use std::time::Duration;
 
-use kintsugi_ffi::os;
+use kintsugi_ffi::{allocator, os};
 
 use crate::config::{FaultKind, Point};
 
@@ -36,7 +35,7 @@ impl Strike for RealStrike {
             }
             // What a process does whose allocator says no. The node's memory is left alone: other
             // people's processes live in it.
-            FaultKind::Oom => std::alloc::handle_alloc_error(Layout::new::<[u8; 1 << 40]>()),
+            FaultKind::Oom => allocator::fail(1 << 40),
             // A deadlock has no end: somebody else has to kill this process.
             FaultKind::Deadlock => loop {
                 std::thread::sleep(Duration::from_secs(3600));

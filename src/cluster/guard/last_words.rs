@@ -14,6 +14,8 @@ pub const VERDICT: &str = "verdict";
 pub const STATUS: &str = "status";
 /// What the kernel's OOM killer did meanwhile.
 pub const MEMORY: &str = "memory";
+/// What is said of a death by the OOM killer, whether it is known or likely.
+pub const OUT_OF_MEMORY: &str = "out of memory";
 /// The rank of a first-born process that ended before MPI had started: those that wait for it there
 /// never hear of it.
 pub const UNMET: &str = "rank that had not started MPI";
@@ -121,6 +123,11 @@ pub fn cause(evidence: &Evidence) -> String {
         return "ended without a trace: no guardian saw it and its log is empty".into();
     }
     known.join("; ")
+}
+
+/// Whether a cause is that memory was short.
+pub fn is_out_of_memory(cause: &str) -> bool {
+    cause.contains(OUT_OF_MEMORY)
 }
 
 /// Where in a log a death begins: behind it MPI's own backtrace may follow.

@@ -6,6 +6,7 @@ use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use kintsugi_ffi::cgroup;
 use kintsugi_ffi::os::{self, Ended, Signal};
 use kintsugi_ffi::pidfd::PidFd;
 use kintsugi_ffi::process;
@@ -47,7 +48,7 @@ pub fn watch(orders: &Orders) -> io::Result<()> {
     let file = std::fs::File::from(io::stdin().as_fd().try_clone_to_owned()?);
     let board = Board::over(SharedWords::map(&file)?);
     drop(file);
-    let oom_kills = oom_kills();
+    let before = OomKills::now();
     sample_until_the_end(orders, &rank, &board);
     if !board.ended() {
         let status = status(&rank);
@@ -55,7 +56,7 @@ pub fn watch(orders: &Orders) -> io::Result<()> {
             // Before the status: whoever reads that an end came reads when it came.
             last_words::leave(&orders.last_words, last_words::UNMET, &rank.to_string());
         }
-        report(&orders.last_words, status, self::oom_kills().saturating_sub(oom_kills));
+        report(&orders.last_words, status, OomKills::now().words_since(before));
     }
     if let Some(name) = board.segment() {
         segment::remove(&name);
@@ -117,11 +118,11 @@ fn status(rank: &PidFd) -> Option<Ended> {
     }
 }
 
-/// `oom_kills`: on this node, while the rank was watched.
-fn report(path: &Path, status: Option<Ended>, oom_kills: u64) {
-    if oom_kills > 0 && status.is_none_or(|status| status == Ended::Signal(9)) {
-        let words = "probably out of memory: the kernel's OOM killer struck on this node meanwhile";
-        last_words::leave(path, last_words::MEMORY, words);
+/// `memory`: what the OOM killer did while the rank was watched.
+fn report(path: &Path, status: Option<Ended>, memory: Option<String>) {
+    let killed = status.is_none_or(|status| status == Ended::Signal(9));
+    if let Some(words) = memory.filter(|_| killed) {
+        last_words::leave(path, last_words::MEMORY, &words);
     }
     // Last: whoever finds it finds the whole.
     if let Some(status) = status {
@@ -129,9 +130,35 @@ fn report(path: &Path, status: Option<Ended>, oom_kills: u64) {
     }
 }
 
-/// Processes that the OOM killer has ended on this node, those of containers included.
-fn oom_kills() -> u64 {
-    let text = std::fs::read_to_string("/proc/vmstat").unwrap_or_default();
-    let line = text.lines().find_map(|line| line.strip_prefix("oom_kill "));
-    line.and_then(|count| count.trim().parse().ok()).unwrap_or(0)
+/// Processes that the OOM killer has ended.
+#[derive(Debug, Clone, Copy)]
+struct OomKills {
+    /// On this node, those of containers included.
+    node: u64,
+    /// In the rank's control groups, whose tightest limit of memory was met; the guardian is in
+    /// them too.
+    groups: Option<u64>,
+}
+
+impl OomKills {
+    fn now() -> Self {
+        let text = std::fs::read_to_string("/proc/vmstat").unwrap_or_default();
+        let line = text.lines().find_map(|line| line.strip_prefix("oom_kill "));
+        let node = line.and_then(|count| count.trim().parse().ok()).unwrap_or(0);
+        Self { node, groups: cgroup::oom_kills() }
+    }
+
+    /// What a person should know of it; nothing where it did not strike.
+    fn words_since(self, before: Self) -> Option<String> {
+        let (killer, short) = ("the kernel's OOM killer struck", last_words::OUT_OF_MEMORY);
+        if self.groups > before.groups {
+            let most = cgroup::read().memory_bytes;
+            let most = most.map_or_else(String::new, |most| {
+                format!(", which may use {:.1} MiB", most as f64 / f64::from(1 << 20))
+            });
+            return Some(format!("{short}: {killer} in this rank's control group{most}"));
+        }
+        let node = || format!("probably {short}: {killer} on this node meanwhile");
+        (self.node > before.node).then(node)
+    }
 }

@@ -14,6 +14,7 @@ use kintsugi_ffi::os;
 
 use crate::config::{Shown, StagingMode};
 use crate::observe::notice::act_on;
+use crate::observe::threads::explained;
 
 use super::sampler::Order;
 use super::set::DataSet;
@@ -148,7 +149,7 @@ impl Staging {
             let own = Arc::clone(&staging);
             let thread = std::thread::Builder::new().name(format!("copy-{index}"));
             if let Err(error) = thread.spawn(move || own.work(hands)) {
-                let mut state = staging.lock();
+                let (error, mut state) = (explained(error), staging.lock());
                 state.workers -= 1;
                 if state.workers == 0 {
                     staging.stop(&mut state, &format!("no copy worker could be started: {error}"));

@@ -373,7 +373,7 @@ impl Attempts for Supervisor {
 
     fn run(&self) -> Run<'_> {
         let (config, storage) = (&self.scenario.config, &self.files.memory);
-        Run { config, storage, name: RUN_ID.into() }
+        Run { config, storage, name: RUN_ID.into(), scarce: &[] }
     }
 
     fn history(&mut self) -> &mut History {

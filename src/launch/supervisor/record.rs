@@ -62,6 +62,7 @@ impl<'a> Record<'a> {
             notices: Notices::default(),
         };
         record.read_the_past();
+        record.history.launch_begins();
         // Restarts within this launch count as time of the run; the pause before it does not.
         record.origin -= record.last.as_ref().map_or(0.0, |last| last.seconds);
         record

@@ -12,6 +12,7 @@ use crate::cluster::resident::{Shape, SlotView, Slots};
 use crate::observe::clock::{Clock, RealClock};
 use crate::observe::notice::act_on;
 use crate::observe::storage::Storage;
+use crate::observe::threads::explained;
 use crate::train::state::beside::Beside;
 
 use crate::train::checkpoint::store::{self, WriterReport};
@@ -220,6 +221,7 @@ impl Writer {
         let worker = Worker { shared: Arc::clone(&shared), storage, keep, current_attempt };
         let started = thread::Builder::new().name("checkpoint".into()).spawn(move || worker.run());
         if let Err(error) = started {
+            let error = explained(error);
             act_on(&format!("no checkpoints: the writer's thread cannot be started: {error}"));
             shared.lock().gone = true;
         }

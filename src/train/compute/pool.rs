@@ -9,6 +9,7 @@ use crate::cluster::faults::Standing;
 use crate::data::staging::progress::Progress;
 use crate::data::tally::Counts;
 use crate::engine::Compute;
+use crate::observe::threads::explained;
 
 use crate::train::TrainError;
 use crate::train::compute::board::{Board, Work};
@@ -40,7 +41,8 @@ impl Pool {
                 .name(format!("worker-{index}"))
                 .spawn(move || run_or_abort(&shared, &board));
             let reason = "cannot start a worker thread: lower train.workers";
-            threads.push(thread.map_err(|e| TrainError::Internal(format!("{reason}: {e}")))?);
+            let refuse = |error| TrainError::Internal(format!("{reason}: {}", explained(error)));
+            threads.push(thread.map_err(refuse)?);
         }
         Ok(Self { shared, board, threads, inline: None })
     }

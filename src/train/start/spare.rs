@@ -3,6 +3,7 @@
 //! has nothing but MPI until then; a warm one (`recovery.warm_spares`) has its model, data index
 //! and worker threads ready.
 
+use std::io;
 use std::sync::Arc;
 use std::thread::{Scope, ScopedJoinHandle};
 use std::time::Duration;
@@ -17,6 +18,7 @@ use crate::config::Point;
 use crate::data::Occasion;
 use crate::observe::notice::act_on;
 use crate::observe::result::Status;
+use crate::observe::threads::explained;
 use crate::run_folder::variables;
 
 use crate::train::TrainError;
@@ -44,7 +46,7 @@ pub(in crate::train) struct Behind<'scope, 'env> {
     around: &'env Surroundings,
     /// While the data set is away.
     outage: Arc<Outage>,
-    thread: Option<ScopedJoinHandle<'scope, Result<Prepared, TrainError>>>,
+    thread: Option<io::Result<ScopedJoinHandle<'scope, Result<Prepared, TrainError>>>>,
 }
 
 impl<'scope, 'env> Preparation<'scope, 'env> {
@@ -93,7 +95,8 @@ impl Behind<'_, '_> {
         let (arguments, around, outage) = (self.arguments, self.around, &self.outage);
         self.thread.get_or_insert_with(|| {
             let outage = Arc::clone(outage);
-            self.scope.spawn(move || {
+            let thread = std::thread::Builder::new().name("prepare".into());
+            let prepare = move || {
                 let (run_id, owners) = (&around.run_id, around.owners);
                 let run_dir = &*arguments.run_dir;
                 let (config, injector) = (&arguments.config, &around.injector);
@@ -110,14 +113,21 @@ impl Behind<'_, '_> {
                     part,
                 );
                 prepared.map(|prepared| assemble::place_slots(arguments, around, prepared))
-            })
+            };
+            thread.spawn_scoped(self.scope, prepare)
         });
     }
 
     /// `None` when it panicked, or was taken before.
     fn finish(&mut self) -> Option<Result<Prepared, TrainError>> {
         self.begin();
-        self.thread.take()?.join().ok()
+        match self.thread.take()? {
+            Ok(thread) => thread.join().ok(),
+            Err(error) => {
+                let error = explained(error);
+                Some(Err(TrainError::Internal(format!("nothing can be prepared: {error}"))))
+            }
+        }
     }
 }
 

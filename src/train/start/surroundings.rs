@@ -25,6 +25,7 @@ use crate::observe::notice::act_on;
 use crate::observe::refusal::{self, Meaning};
 use crate::observe::result::Status;
 use crate::observe::storage::{FileSystem, Storage};
+use crate::observe::threads::explained;
 use crate::run_folder::heard::Heard;
 use crate::run_folder::lock;
 
@@ -311,6 +312,7 @@ pub(in crate::train) fn start_guardian(arguments: &TrainArguments) {
         joins,
     };
     if let Err(error) = guard::start(&charge) {
+        let error = explained(error);
         act_on(&format!("no guardian ({error}): nobody notices if this rank hangs"));
     }
 }

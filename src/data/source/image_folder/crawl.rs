@@ -11,6 +11,7 @@ use std::sync::{Mutex, PoisonError};
 
 use crate::data::source::leftovers::{Leftovers, is_picture};
 use crate::data::store::{FolderId, Kind, Store};
+use crate::observe::threads;
 
 /// Threads that list: more than there are processors, since they wait for storage.
 pub const THREADS: usize = 8;
@@ -128,8 +129,6 @@ fn list_all(
             all.lock().unwrap_or_else(PoisonError::into_inner).push((at, listed));
         }
     };
-    std::thread::scope(|scope| {
-        (0..THREADS.min(folders.len())).for_each(|_| drop(scope.spawn(work)));
-    });
+    std::thread::scope(|scope| threads::share(scope, THREADS.min(folders.len()), work));
     all.into_inner().unwrap_or_else(PoisonError::into_inner)
 }

@@ -11,6 +11,7 @@ use xxhash_rust::xxh3::xxh3_128;
 use crate::data::DataError;
 use crate::data::index::{Index, Learned, learn};
 use crate::data::store::Store;
+use crate::observe::threads;
 
 use super::crawl::THREADS;
 use super::table::Table;
@@ -83,9 +84,7 @@ pub fn is_current(store: &dyn Store, root: &Path, table: &Table) -> bool {
             }
         }
     };
-    std::thread::scope(|scope| {
-        (0..THREADS.min(folders.len())).for_each(|_| drop(scope.spawn(work)));
-    });
+    std::thread::scope(|scope| threads::share(scope, THREADS.min(folders.len()), work));
     changed.into_inner() == 0
 }
 
