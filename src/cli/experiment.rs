@@ -7,6 +7,7 @@ use std::process::ExitCode;
 use signal_hook::iterator::Signals;
 
 use crate::config::Shown;
+use crate::lab::experiment::place::Place;
 use crate::lab::experiment::plan::{Changes, Experiment, PlannedRun};
 use crate::lab::experiment::results::{Index, REPORT_FILE};
 use crate::lab::experiment::room::Room;
@@ -67,7 +68,7 @@ fn conduct(args: &Args) -> Result<ExitCode, Failure> {
     let plan = experiment.plan(&changes);
     let stem = args.experiment.file_stem().unwrap_or_default();
     let out = args.out.clone().unwrap_or_else(|| PathBuf::from("runs").join(stem));
-    std::fs::create_dir_all(&out)?;
+    let _place = Place::take(&out)?.map_err(Failure::Usage)?;
     let runner = Runner {
         program: std::env::current_exe()?,
         out,

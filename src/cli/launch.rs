@@ -10,7 +10,10 @@ use kintsugi_ffi::{mpi, os};
 use crate::cluster::processors::{machine, places};
 use crate::cluster::resident::Folder;
 use crate::config::parse::Loaded;
-use crate::config::{Config, DataFormat, Every, Recovery, Rung, Shown, identity, parse, paths};
+use crate::config::{
+    CacheSize, Config, DataFormat, Every, Recovery, Rung, Shown, identity, parse, paths,
+};
+use crate::data::apart;
 use crate::launch::ceilings::{self, Needs};
 use crate::launch::estimate::{self, Sizes};
 use crate::launch::job::Job;
@@ -30,6 +33,7 @@ use crate::observe::panics;
 use crate::observe::progress::Progress;
 use crate::observe::result::{BadImages, RunResult, Status};
 use crate::observe::tensorboard::Tensorboard;
+use crate::run_folder::before::Before;
 use crate::run_folder::lock::{RunLock, current_attempt};
 use crate::train::checkpoint::weights;
 
@@ -102,9 +106,11 @@ fn launch(args: &Args) -> Result<Status, LaunchError> {
     let runtime = Runtime::find(&config.run.runtime, runtime, &mpirun, &program)?;
     // After the folder was named: where a command is given does not make it another run.
     paths::resolve(&mut config)?;
+    refuse_if(apart::refusal(&config, run.path()))?;
     let mut job = Job { config, run, mpirun, program, rank_program, nodes: None, runtime };
     let allocation = if stray().is_some() { None } else { Allocation::find()? };
     if let Some(allocation) = allocation {
+        refuse_if(mpirun::Plan::refusal_of_daemons(&job.program))?;
         // After the folder was named: the same command finds its run again on one node.
         suit_several_nodes(&mut job.config.recovery);
         job.nodes = Some(Nodes {
@@ -133,11 +139,11 @@ fn launch(args: &Args) -> Result<Status, LaunchError> {
             print(&summary(&result, &job.run));
             Ok(result.status)
         }
-        Opened::Ours(lock) => {
+        Opened::Ours(lock, before) => {
             if let Some(text) = moved {
                 say!("warning: {text}");
             }
-            supervise(&job, lock, limits)
+            supervise(&job, (lock, before), limits)
         }
     }
 }
@@ -146,10 +152,11 @@ fn launch(args: &Args) -> Result<Status, LaunchError> {
 fn refuse_what_cannot_run(config: &Config) -> Result<(), LaunchError> {
     let have = ceilings::read(Cgroup::default());
     let too_small = sizes(config).and_then(|sizes| ceilings::refusal(have, needs(sizes, config)));
-    match network::isolation().or(too_small) {
-        Some(reason) => Err(LaunchError::Refused { reason }),
-        None => Ok(()),
-    }
+    refuse_if(network::isolation().or(too_small))
+}
+
+fn refuse_if(reason: Option<String>) -> Result<(), LaunchError> {
+    reason.map_or(Ok(()), |reason| Err(LaunchError::Refused { reason }))
 }
 
 fn needs(sizes: Sizes, config: &Config) -> Needs {
@@ -173,7 +180,7 @@ fn refuse_crowd(job: &Job) -> Result<(), LaunchError> {
     let nodes = job.nodes.as_ref().map_or(1, |nodes| nodes.allocation.nodes.len().max(1));
     let here = ranks.div_ceil(nodes as u64) + spares;
     let crowd = cgroup::total_memory_bytes().and_then(|memory| estimate::crowd(here, memory));
-    crowd.map_or(Ok(()), |reason| Err(LaunchError::Refused { reason }))
+    refuse_if(crowd)
 }
 
 /// What a complete run left in memory: here, and on nodes that were lost and are back.
@@ -225,7 +232,7 @@ fn overrides(args: &Args) -> Vec<String> {
 
 enum Opened {
     Completed(Box<RunResult>),
-    Ours(RunLock),
+    Ours(RunLock, Before),
 }
 
 /// Finds or makes the run directory and takes it from whoever holds it.
@@ -234,23 +241,28 @@ fn open(args: &Args, job: &mut Job, owners: Owners) -> Result<Opened, LaunchErro
     let mut say = |text: &str| say!("{text}");
     let patience = config.recovery.time_limit.0;
     run.refuse_planted()?;
+    let refuse = |error| LaunchError::Refused { reason: format!("model.init: {error}") };
+    let mut before = None;
     if args.fresh && run.join("config.toml").exists() {
+        weights::name(&mut config.model).map_err(refuse)?;
         // Moved only once nobody writes to it any more.
         let _old = RunLock::take(run.path(), patience, &mut say)?;
         // Its resident state is found by the folder's name only.
         let slots = Folder::new(&config.recovery.resident_dir, &run.id());
         let aside = run.move_aside()?;
         say(&format!("the run that was there is now {}", aside.shown()));
+        before = Some(run.before(Some(aside))?);
         slots.clear();
     }
     match run.inspect(config, owners)? {
         Found::Completed(result) => return Ok(Opened::Completed(result)),
-        Found::Nothing => {
-            let refuse = |error| LaunchError::Refused { reason: format!("model.init: {error}") };
-            weights::name(&mut config.model).map_err(refuse)?;
-        }
+        Found::Nothing => weights::name(&mut config.model).map_err(refuse)?,
         Found::Unfinished => {}
     }
+    let before = match before {
+        Some(before) => before,
+        None => run.before(None)?,
+    };
     run.create()?;
     let lock = RunLock::take(run.path(), patience, &mut say)?;
     // The launch that held it may have completed the run meanwhile.
@@ -258,19 +270,20 @@ fn open(args: &Args, job: &mut Job, owners: Owners) -> Result<Opened, LaunchErro
         return Ok(Opened::Completed(result));
     }
     run.write_config(config)?;
-    Ok(Opened::Ours(lock))
+    Ok(Opened::Ours(lock, before))
 }
 
-fn supervise(job: &Job, lock: RunLock, limits: Limits) -> Result<Status, LaunchError> {
+fn supervise(job: &Job, held: (RunLock, Before), limits: Limits) -> Result<Status, LaunchError> {
     let nodes = job.nodes.as_ref().map(|nodes| describe(nodes, job));
     let opening = opening(&job.config, &job.run, limits);
     for line in opening.into_iter().chain(processors(job)).chain(nodes) {
         say!("{line}");
     }
+    let scarce = scarce(&job.config);
     let mut progress = Progress::new().max_seconds(job.config.train.max_seconds);
     let mut tensorboard =
         (job.config.observe.tensorboard).then(|| Tensorboard::new(job.run.path()).after_the_past());
-    let result = supervisor::supervise(job, lock, &mut |event| {
+    let result = supervisor::supervise(job, held, &scarce, &mut |event| {
         progress.on(event);
         if let Some(tensorboard) = &mut tensorboard {
             tensorboard.on(event);
@@ -333,10 +346,17 @@ fn opening(config: &Config, run: &RunDir, limits: Limits) -> Vec<String> {
         ));
         let free_disk = os::free_disk_bytes(run.path()).ok();
         let mut short = estimate::shortages(need, cgroup::available_memory_bytes(), free_disk);
-        short.extend(ceilings::complaints(ceilings::read(cgroup::read()), needs(sizes, config)));
+        short.extend(scarce(config));
         lines.extend(short.into_iter().map(|line| format!("warning: {line}")));
     }
     lines
+}
+
+/// What the kernel and control groups grant too little of for this run.
+fn scarce(config: &Config) -> Vec<String> {
+    let complain =
+        |sizes| ceilings::complaints(ceilings::read(cgroup::read()), needs(sizes, config));
+    sizes(config).map(complain).unwrap_or_default()
 }
 
 /// `None` where the model cannot be described from the configuration alone; the ranks will say why.
@@ -355,6 +375,10 @@ fn sizes(config: &Config) -> Option<Sizes> {
         ranks: u64::from(config.run.ranks) + warm_spares(config),
         workers: u64::from(config.train.workers),
         checkpoints: u64::from(config.checkpoint.keep),
+        cache_bytes: match config.data.cache {
+            CacheSize::Off => 0,
+            CacheSize::Bytes(bytes) => bytes.0,
+        },
     })
 }
 

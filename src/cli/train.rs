@@ -6,14 +6,19 @@ use std::process::ExitCode;
 use crate::cluster::comm::mpi::under_mpirun;
 use crate::config::parse::Loaded;
 use crate::config::{Config, ConfigError, Shown, identity, parse, paths, resolve_owners};
+use crate::data::apart;
+use crate::launch::run_dir::{Owners, RunDir};
 use crate::observe::console::say;
 use crate::observe::panics::{self, vital};
-use crate::observe::refusal::{self, Meaning};
 use crate::observe::result::Status;
+use crate::run_folder::before::Before;
 use crate::run_folder::{self, launcher};
 use crate::train::checkpoint::weights;
 use crate::train::plan::TrainArguments;
 use crate::train::run as run_rank;
+
+/// The code of a configuration that is refused.
+const REFUSED: u8 = 2;
 
 /// Arguments.
 #[derive(Debug, clap::Args)]
@@ -64,20 +69,13 @@ pub fn run(args: &Args) -> ExitCode {
     if let Err(error) = paths::resolve(&mut config) {
         return refuse(&error);
     }
-    if !args.launched {
-        match begun_with(&run_dir) {
-            Ok(Begun::With(mut old)) => identity::keep_sums(&mut config, &mut old),
-            Ok(Begun::Not | Begun::OfAnotherVersion) => {}
-            Err(error) => return refuse(&error),
-        }
-    }
     let absolute = std::path::absolute(&run_dir).unwrap_or_else(|_| run_dir.clone());
     if let Some(reason) = run_folder::refusal_of_name(&absolute) {
         return refuse(&reason);
     }
     if !args.launched
         && args.join.is_none()
-        && let Err(error) = name_weights(&mut config, &run_dir)
+        && let Err(error) = begin_or_go_on(args, &mut config, &absolute)
     {
         return refuse(&error);
     }
@@ -96,44 +94,38 @@ pub fn run(args: &Args) -> ExitCode {
         return vital(|| run_rank(&arguments));
     }
     panics::end_with_code(Status::InternalError.exit_code());
-    run_rank(&arguments)
+    alone(&arguments, &absolute)
 }
 
-/// Which weights a run begins with, or has begun with: what a supervisor else sees to. Its folder
-/// gets a configuration after every rank has looked.
-fn name_weights(config: &mut Config, run_dir: &Path) -> Result<(), String> {
-    match begun_with(run_dir)? {
-        Begun::Not => {
-            weights::name(&mut config.model).map_err(|error| format!("model.init: {error}"))?;
-        }
-        Begun::With(begun) => config.model.go_on_from(&begun.model),
-        Begun::OfAnotherVersion => {}
+/// A world of one. A start that is refused leaves the run's folder as it was.
+fn alone(arguments: &TrainArguments, run_dir: &Path) -> ExitCode {
+    // What cannot be read is told by whoever needs it.
+    let before = Before::of(run_dir);
+    let code = run_rank(arguments);
+    if code == ExitCode::from(REFUSED)
+        && let Ok(before) = before
+        && let Err(error) = before.put_back()
+    {
+        say!("warning: {} is not all that it was: {error}", run_dir.shown());
     }
-    Ok(())
+    code
 }
 
-/// What a run directory says of the run's start.
-enum Begun {
-    /// There is no run.
-    Not,
-    /// Its configuration.
-    With(Box<Config>),
-    /// One that says nothing here.
-    OfAnotherVersion,
-}
-
-/// What cannot be read now is none of them: a run would begin anew over one that has begun.
-fn begun_with(run_dir: &Path) -> Result<Begun, String> {
-    match parse::read(&run_dir.join("config.toml"), &[]) {
-        Ok(config) => Ok(Begun::With(Box::new(config))),
-        Err(ConfigError::Read { path, source }) => match Meaning::of(&source) {
-            Meaning::Absent => Ok(Begun::Not),
-            Meaning::Damaged => Ok(Begun::OfAnotherVersion),
-            Meaning::NotNow | Meaning::NotAllowed => {
-                Err(format!("{}: {source}{}", path.shown(), refusal::advice(&source)))
-            }
-        },
-        Err(_) => Ok(Begun::OfAnotherVersion),
+/// What a supervisor else sees to: what lies apart, what the run has fixed, which weights it begins
+/// with. Its folder gets a configuration after every rank has looked.
+fn begin_or_go_on(args: &Args, config: &mut Config, run_dir: &Path) -> Result<(), String> {
+    if let Some(reason) = apart::refusal(config, run_dir) {
+        return Err(reason);
+    }
+    let asked = parse::read(&args.config, &args.set).map_err(|error| error.to_string())?;
+    let owners = match asked.train.owners {
+        Some(_) => Owners::Asked,
+        None => Owners::Unasked,
+    };
+    let begun = RunDir::at(run_dir).and_then(|run| run.go_on_with(config, owners));
+    match begun.map_err(|error| error.to_string())? {
+        Some(_) => Ok(()),
+        None => weights::name(&mut config.model).map_err(|error| format!("model.init: {error}")),
     }
 }
 

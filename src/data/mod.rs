@@ -10,6 +10,7 @@ pub use shrink::Shrink;
 use crate::config::{Data, DataFormat};
 use crate::observe::refusal::Meaning;
 
+pub mod apart;
 pub mod bad_images;
 pub mod composition;
 pub mod cache;

@@ -7,11 +7,12 @@ use toml::Table;
 
 use crate::cluster::guard::last_words;
 use crate::cluster::world::{Role, World};
-use crate::config::{Config, Shown, identity, parse};
-use crate::observe::refusal::{if_there, insist};
+use crate::config::{Config, ConfigError, Shown, identity, parse};
+use crate::observe::refusal::{Meaning, if_there, insist};
 use crate::observe::result::{RunResult, Status};
 use crate::observe::storage::{FileSystem, Storage};
 use crate::run_folder;
+use crate::run_folder::before::Before;
 
 use super::ending_files::EndingFiles;
 use super::{LaunchError, io_error};
@@ -94,17 +95,46 @@ impl RunDir {
     /// run fixed at its start (`train.owners`, `train.reproducible`, `model.init_hash`) where
     /// nothing else was asked for.
     pub fn inspect(&self, config: &mut Config, owners: Owners) -> Result<Found, LaunchError> {
-        let file = self.join("config.toml");
-        if !is_there(&file)? {
+        let Some(old) = self.go_on_with(config, owners)? else {
             return match self.is_empty()? {
                 true => Ok(Found::Nothing),
                 false => Err(LaunchError::NotARun { path: self.path.clone() }),
             };
+        };
+        let limits = |c: &Config| (c.train.epochs, c.train.steps, c.train.max_seconds);
+        match self.result() {
+            Some(result)
+                if result.status == Status::Completed && limits(&old) == limits(config) =>
+            {
+                Ok(Found::Completed(Box::new(result)))
+            }
+            _ => Ok(Found::Unfinished),
         }
-        let mut old = parse::read(&file, &[]).map_err(|reason| {
-            let path = self.path.clone();
-            LaunchError::OtherVersion { path, reason }
-        })?;
+    }
+
+    /// `config` takes over what the run fixed at its start, as in `inspect`. What the run was begun
+    /// with; `None` where there is no run.
+    ///
+    /// # Errors
+    /// A key has another value that a run that goes on must keep.
+    pub fn go_on_with(
+        &self,
+        config: &mut Config,
+        owners: Owners,
+    ) -> Result<Option<Config>, LaunchError> {
+        let file = self.join("config.toml");
+        if !is_there(&file)? {
+            return Ok(None);
+        }
+        let mut old = match parse::read(&file, &[]) {
+            Ok(old) => old,
+            Err(ConfigError::Read { path, source }) if Meaning::of(&source) != Meaning::Damaged => {
+                return Err(io_error(format!("reading {}", path.shown()))(source));
+            }
+            Err(reason) => {
+                return Err(LaunchError::OtherVersion { path: self.path.clone(), reason });
+            }
+        };
         if owners == Owners::Unasked {
             config.train.owners = old.train.owners;
         }
@@ -115,15 +145,7 @@ impl RunDir {
             let changes = describe_changes(&old, config, &changed);
             return Err(LaunchError::Changed { path: self.path.clone(), changes });
         }
-        let limits = |c: &Config| (c.train.epochs, c.train.steps, c.train.max_seconds);
-        match self.result() {
-            Some(result)
-                if result.status == Status::Completed && limits(&old) == limits(config) =>
-            {
-                Ok(Found::Completed(Box::new(result)))
-            }
-            _ => Ok(Found::Unfinished),
-        }
+        Ok(Some(old))
     }
 
     /// Absent, or holding nothing but what a launch leaves that did not get far.
@@ -153,6 +175,16 @@ impl RunDir {
         let world = World::decode(&text).ok().filter(|world| world.attempt == attempt)?;
         let ranks = world.members.into_iter().filter(|member| member.role == Role::Active);
         Some(ranks.map(|member| member.host).collect())
+    }
+
+    /// What is there now, so that a start that is refused leaves it so; `aside`: where the run that
+    /// was there has gone.
+    pub fn before(&self, aside: Option<PathBuf>) -> Result<Before, LaunchError> {
+        let before = match aside {
+            Some(aside) => Before::moved_to(&self.path, aside),
+            None => Before::of(&self.path),
+        };
+        before.map_err(io_error(format!("reading {}", self.path.shown())))
     }
 
     /// Creates the folder with its `logs`, and holds it: what is written from now on is written in

@@ -12,6 +12,7 @@ use crate::config::Shown;
 use crate::data::supply;
 use crate::observe::event::{Event, Kind};
 use crate::observe::result::{RunResult, Status};
+use crate::run_folder::before::Before;
 use crate::run_folder::heard::Heard;
 use crate::run_folder::lock::RunLock;
 
@@ -47,10 +48,12 @@ const LOCK_POLL: Duration = Duration::from_secs(1);
 const AFTER_RESULT_MAX: Duration = Duration::from_secs(10);
 
 /// Runs it to its end. `show` gets every event, and warnings of the supervisor's own. Call it on
-/// the main thread: mpirun ends with the thread that started it.
+/// the main thread: mpirun ends with the thread that started it. `scarce`: limits that are too low
+/// for the run, told again where it does not come forward.
 pub fn supervise(
     job: &Job,
-    lock: RunLock,
+    (lock, before): (RunLock, Before),
+    scarce: &[String],
     show: &mut dyn FnMut(&Event),
 ) -> Result<RunResult, LaunchError> {
     let mut signals =
@@ -68,6 +71,7 @@ pub fn supervise(
     let nodes = nodes.transpose().map_err(io_error("starting agents on the nodes (srun)"))?;
     let mut supervisor = Supervisor {
         job,
+        scarce,
         lock,
         record: Record::of(job, show),
         signals,
@@ -82,6 +86,9 @@ pub fn supervise(
     };
     let ended = attempts::run(&mut supervisor);
     supervisor.clear_up();
+    if let Err(LaunchError::Refused { .. }) = &ended {
+        supervisor.put_back(&before);
+    }
     ended
 }
 
@@ -99,6 +106,7 @@ fn left_out(loss: &Loss) -> String {
 
 struct Supervisor<'a> {
     job: &'a Job,
+    scarce: &'a [String],
     lock: RunLock,
     record: Record<'a>,
     signals: Signals,
@@ -125,7 +133,8 @@ impl Attempts for Supervisor<'_> {
 
     fn run(&self) -> Run<'_> {
         let (config, folder) = (&self.job.config, &self.job.run);
-        Run { config, storage: folder.storage(), name: folder.name() }
+        let scarce = self.scarce;
+        Run { config, storage: folder.storage(), name: folder.name(), scarce }
     }
 
     fn history(&mut self) -> &mut History {
@@ -226,6 +235,14 @@ impl Supervisor<'_> {
         }
     }
 
+    /// The ranks have refused to begin: their run's folder is what it was before.
+    fn put_back(&mut self, before: &Before) {
+        if let Err(error) = before.put_back() {
+            let run = self.job.run.path().shown();
+            self.record.warn(&format!("{run} is not all that it was before this start: {error}"));
+        }
+    }
+
     /// What others have put where this run's files would lie is left alone, and named once.
     fn name_strangers(&mut self) {
         if self.strangers {
@@ -302,6 +319,9 @@ impl Supervisor<'_> {
             let job = self.job.name(self.record.attempt);
             if let Some(first) = deserted.look(&mut self.record, &job, Instant::now()) {
                 return Ok(Ending::Deserted(first));
+            }
+            if let Some(why) = self.record.history.starves() {
+                return Ok(Ending::Starved(why));
             }
             let silence = sign_of_life.elapsed();
             let awaited = self.record.history.awaited();

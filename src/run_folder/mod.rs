@@ -10,6 +10,7 @@ use thiserror::Error;
 
 use crate::config::Shown;
 
+pub mod before;
 pub mod heard;
 pub mod launcher;
 pub mod lock;
@@ -66,7 +67,7 @@ pub fn refusal_of_name(run_dir: &Path) -> Option<String> {
 }
 
 /// Without links, as far as it leads somewhere: before a folder is made it is called as afterwards.
-fn canonical(path: &Path) -> PathBuf {
+pub fn canonical(path: &Path) -> PathBuf {
     let real = path.ancestors().find_map(|above| {
         let below = path.strip_prefix(above).ok()?;
         let real = above.canonicalize().ok()?;

@@ -20,6 +20,7 @@ mod observe;
 mod onnx;
 mod parity;
 mod reference;
+mod refused;
 mod report;
 mod second_user;
 mod simulate;
@@ -32,5 +33,7 @@ mod told;
 mod torchvision;
 mod toy;
 mod trained;
+#[path = "../processes/tree.rs"]
+mod tree;
 mod unsaved;
 mod world_of_one;

@@ -12,6 +12,7 @@ use kintsugi_ffi::os::{self, Signal};
 
 use crate::stranger::Stranger;
 use crate::support::beside_its_like;
+use crate::tree::tree;
 
 /// No launch of these tests may take longer.
 const LIMIT: Duration = Duration::from_secs(60);
@@ -317,11 +318,24 @@ fn without_the_restart_rung_a_lost_job_is_the_end() {
 }
 
 #[test]
-fn what_the_ranks_refuse_is_a_configuration_error() {
+fn what_the_ranks_refuse_leaves_everything_as_it_was() {
     let _turn = beside_its_like();
     let lab = Lab::new();
     assert_eq!(lab.launch("refuse", &[]).code(), Some(2), "{}", lab.text());
     assert!(lab.text().contains("the data set has 3 classes"), "{}", lab.text());
+    assert!(!lab.run().exists(), "there was no run");
+    assert_eq!(lab.launch("complete", &[]).code(), Some(0), "{}", lab.text());
+    let completed = tree(&lab.run());
+    for more in [&["-s", "train.steps=900"][..], &["--fresh"], &["-s", "run.seed=9"]] {
+        assert_eq!(lab.launch("refuse", more).code(), Some(2), "{more:?} {}", lab.text());
+        assert!(tree(&lab.run()) == completed, "{more:?} {}", lab.text());
+    }
+    let weights = "model.init=/no/such/weights";
+    let refused = lab.launch("crash", &["--fresh", "-s", weights]);
+    assert_eq!(refused.code(), Some(2), "{}", lab.text());
+    assert!(tree(&lab.run()) == completed && !lab.folder.path().join("run.old-1").exists());
+    // The second launch would crash if it started any rank.
+    assert_eq!(lab.launch("crash", &[]).code(), Some(0), "{}", lab.text());
     lab.assert_nothing_left(AT_ONCE);
 }
 

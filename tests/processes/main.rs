@@ -33,5 +33,6 @@ mod stranger;
 mod strangers;
 mod support;
 mod torn_down;
+mod tree;
 mod unheard;
 mod weights;

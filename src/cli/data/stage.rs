@@ -16,6 +16,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use super::super::arguments::{Form, form};
 use super::report::{DATA_ERROR, bar};
 use crate::config::{Config, Shown, StagingMode, identity, parse, paths};
+use crate::data::apart;
 use crate::data::open::open;
 use crate::data::sampler::Order;
 use crate::data::set::DataSet;
@@ -91,6 +92,9 @@ pub fn run(args: &Args) -> Result<ExitCode, DataError> {
     };
     if let Err(error) = paths::resolve(&mut config) {
         return refused(&error);
+    }
+    if let Some(reason) = apart::refusal(&config, run.path()) {
+        return refused(&reason);
     }
     if args.remove {
         place::sweep(&config.staging, &run.id());

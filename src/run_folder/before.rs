@@ -1,0 +1,207 @@
+//! What a run's folder held before a start: one that is refused leaves it so. Only what a start
+//! makes is removed, whatever else has come to lie there meanwhile.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use crate::config::Shown;
+use crate::observe::log::EVENTS_FILE;
+use crate::observe::storage::{FileSystem, Storage};
+
+use super::heard::HEARD;
+use super::{CACHE, FAILURE, RESULT};
+
+/// Files that a start writes or moves: what was in them comes back.
+const FILES: [&str; 4] = ["config.toml", RESULT, FAILURE, HEARD];
+/// What else a start makes in the folder.
+const MADE: [&str; 5] = ["lock", "instance", "world.json", "tensorboard", CACHE];
+/// And below `logs`, by how the names begin.
+const LOGS: &str = "logs";
+const LOGS_MADE: [&str; 4] = ["attempt-", "mpirun-", "agent-", "result-before-"];
+
+/// See the module.
+#[derive(Debug)]
+pub struct Before {
+    folder: PathBuf,
+    /// Whether there was one.
+    there: bool,
+    files: Vec<(&'static str, Option<Vec<u8>>)>,
+    /// Names in it and below `logs`.
+    names: BTreeSet<PathBuf>,
+    events_bytes: u64,
+    /// Where the run that was there went (`--fresh`).
+    aside: Option<PathBuf>,
+}
+
+impl Before {
+    /// Looks. There may be no such folder.
+    ///
+    /// # Errors
+    /// What is there cannot be read.
+    pub fn of(folder: &Path) -> io::Result<Self> {
+        let read = |name: &'static str| -> io::Result<_> {
+            Ok((name, absent(std::fs::read(folder.join(name)))?))
+        };
+        let files = FILES.into_iter().map(read).collect::<io::Result<Vec<_>>>()?;
+        let names = names(folder)?.into_iter().collect();
+        let (there, events_bytes) = (folder.exists(), events_bytes(folder)?);
+        Ok(Self { folder: folder.to_owned(), there, files, names, events_bytes, aside: None })
+    }
+
+    /// The run that was there lies in `aside`; the folder is another one.
+    pub fn moved_to(folder: &Path, aside: PathBuf) -> io::Result<Self> {
+        Ok(Self { aside: Some(aside), ..Self::of(folder)? })
+    }
+
+    /// The start was refused: makes the folder what it was, unless the run has begun or gone on
+    /// meanwhile. Whether it did.
+    ///
+    /// # Errors
+    /// The kernel's, with what it was about.
+    pub fn put_back(&self) -> io::Result<bool> {
+        if events_bytes(&self.folder)? != self.events_bytes {
+            return Ok(false);
+        }
+        let storage = FileSystem::new(&self.folder);
+        for (name, body) in &self.files {
+            let (path, now) = (Path::new(name), absent(std::fs::read(self.folder.join(name)))?);
+            match body {
+                Some(body) if now.as_ref() != Some(body) => {
+                    storage.write_whole(path, &[body.as_slice()])?
+                }
+                None if now.is_some() => storage.remove(path)?,
+                _ => {}
+            }
+        }
+        let made = names(&self.folder)?.into_iter().filter(|name| self.is_made(name));
+        made.map(|name| storage.remove(&name)).collect::<io::Result<()>>()?;
+        // Who has put something there keeps it.
+        if !self.names.contains(Path::new(LOGS)) {
+            let _ = std::fs::remove_dir(self.folder.join(LOGS));
+        }
+        if !self.there {
+            let _ = std::fs::remove_dir(&self.folder);
+        }
+        match &self.aside {
+            Some(aside) => std::fs::rename(aside, &self.folder).map(|()| true).map_err(|error| {
+                io::Error::new(error.kind(), format!("moving {} back: {error}", aside.shown()))
+            }),
+            None => Ok(true),
+        }
+    }
+
+    fn is_made(&self, name: &Path) -> bool {
+        if self.names.contains(name) {
+            return false;
+        }
+        let text = name.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        match name.parent() {
+            Some(parent) if parent == Path::new(LOGS) => {
+                LOGS_MADE.iter().any(|begin| text.starts_with(begin))
+            }
+            _ => MADE.contains(&text),
+        }
+    }
+}
+
+/// Relative to the folder; none where it does not exist.
+fn names(folder: &Path) -> io::Result<Vec<PathBuf>> {
+    let mut all = Vec::new();
+    for below in ["", LOGS] {
+        let entries = absent(std::fs::read_dir(folder.join(below)))?;
+        for entry in entries.into_iter().flatten() {
+            all.push(Path::new(below).join(entry?.file_name()));
+        }
+    }
+    Ok(all)
+}
+
+fn events_bytes(folder: &Path) -> io::Result<u64> {
+    let facts = absent(std::fs::metadata(folder.join(EVENTS_FILE)))?;
+    Ok(facts.map_or(0, |facts| facts.len()))
+}
+
+fn absent<T>(found: io::Result<T>) -> io::Result<Option<T>> {
+    match found {
+        Ok(found) => Ok(Some(found)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Every file below a folder with its bytes.
+    fn tree(folder: &Path) -> Vec<(PathBuf, Vec<u8>)> {
+        let mut all = Vec::new();
+        let mut folders = vec![folder.to_owned()];
+        while let Some(at) = folders.pop() {
+            for entry in std::fs::read_dir(&at).into_iter().flatten().flatten() {
+                match entry.path() {
+                    path if path.is_dir() => folders.push(path),
+                    path => all.push((path.clone(), std::fs::read(path).unwrap())),
+                }
+            }
+        }
+        all.sort();
+        all
+    }
+
+    /// What a start does to a folder before its ranks refuse it.
+    fn start(run: &Path) {
+        std::fs::create_dir_all(run.join("logs")).unwrap();
+        std::fs::create_dir_all(run.join(CACHE)).unwrap();
+        if run.join(RESULT).exists() {
+            std::fs::rename(run.join(RESULT), run.join("logs/result-before-2.json")).unwrap();
+        }
+        for name in ["config.toml", FAILURE, "lock", "logs/mpirun-2.log", "cache/train.index"] {
+            std::fs::write(run.join(name), "of the start").unwrap();
+        }
+    }
+
+    #[test]
+    fn a_run_that_was_there_is_what_it_was_and_what_others_put_there_stays() {
+        let above = tempfile::tempdir().unwrap();
+        let run = above.path().join("run");
+        std::fs::create_dir_all(run.join("logs")).unwrap();
+        for name in ["config.toml", RESULT, "lock", EVENTS_FILE, "logs/mpirun-1.log"] {
+            std::fs::write(run.join(name), "of the run").unwrap();
+        }
+        let (before, mut held) = (Before::of(&run).unwrap(), tree(&run));
+        start(&run);
+        std::fs::write(run.join("logs/notes.txt"), "mine").unwrap();
+        assert!(before.put_back().unwrap());
+        held.push((run.join("logs/notes.txt"), b"mine".to_vec()));
+        held.sort();
+        // Attempts are counted on.
+        held.iter_mut().find(|(path, _)| path.ends_with("lock")).unwrap().1 =
+            b"of the start".to_vec();
+        assert_eq!(tree(&run), held);
+        start(&run);
+        std::fs::write(run.join(EVENTS_FILE), "of the run, and more").unwrap();
+        let went_on = tree(&run);
+        assert!(!before.put_back().unwrap(), "it went on");
+        assert_eq!(tree(&run), went_on);
+    }
+
+    #[test]
+    fn a_folder_that_was_not_there_is_gone_again_and_one_that_was_moved_is_back() {
+        let above = tempfile::tempdir().unwrap();
+        let run = above.path().join("run");
+        let before = Before::of(&run).unwrap();
+        start(&run);
+        assert!(before.put_back().unwrap());
+        assert!(!run.exists());
+        let aside = above.path().join("run.old-1");
+        std::fs::create_dir(&aside).unwrap();
+        std::fs::write(aside.join("config.toml"), "of the run").unwrap();
+        let before = Before::moved_to(&run, aside.clone()).unwrap();
+        start(&run);
+        assert!(before.put_back().unwrap());
+        assert_eq!(tree(&run), [(run.join("config.toml"), b"of the run".to_vec())]);
+        assert!(!aside.exists());
+    }
+}
