@@ -1,5 +1,5 @@
-//! `kintsugi daemon COMMAND...` (hidden): becomes a launcher's daemon on a node, with that node's own
-//! folder for its files: what launch's environment says is the same for all nodes.
+//! `kintsugi daemon COMMAND...` (hidden): becomes a launcher's daemon on a node, with that node's
+//! own folder for its files: what launch's environment says is the same for all nodes.
 
 use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode};

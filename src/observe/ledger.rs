@@ -98,9 +98,10 @@ impl JsonLines<Entry> {
         Self::at(storage, LEDGER_FILE)
     }
 
-    /// Appends what a dead writer, or a full disk, left out: the lines of `tail` (the last committed
-    /// steps, oldest first, which every rank's state holds) that the file lacks. Steps before these
-    /// that nobody has a line of get one that says so. Returns how many lines of `tail` it wrote.
+    /// Appends what a dead writer, or a full disk, left out: the lines of `tail` (the last
+    /// committed steps, oldest first, which every rank's state holds) that the file lacks. Steps
+    /// before these that nobody has a line of get one that says so. Returns how many lines of
+    /// `tail` it wrote.
     pub fn catch_up<'a>(
         &mut self,
         tail: impl IntoIterator<Item = &'a Committed>,

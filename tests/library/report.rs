@@ -290,7 +290,7 @@ fn report_averages_seeds_and_nothing_else() {
     assert!(printed(&output).contains("left out: ") && printed(&output).contains("a.old-1"));
     let drawn = std::fs::read_to_string(&page).unwrap();
     for rate in ["0.1", "0.5"] {
-        let arm = format!("Configuration of quick, optimizer.learning_rate = {rate}<");
+        let arm = format!("Configuration of quick: learning_rate {rate}<");
         assert!(drawn.contains(&arm), "{arm}");
     }
     assert_eq!(drawn.matches("Configuration of ").count(), 2);

@@ -126,8 +126,8 @@ fn a_start_that_is_refused_leaves_no_slots() {
     assert_eq!(shared_memory_of(&folder), [""; 0], "files are left in /dev/shm");
 }
 
-/// All ranks die one after another, and the last of them has started replacements: these have nobody
-/// to wait for, and the next attempt does not wait for them.
+/// All ranks die one after another, and the last of them has started replacements: these have
+/// nobody to wait for, and the next attempt does not wait for them.
 #[test]
 fn replacements_whose_world_has_died_end_at_once() {
     let _turn = alone();

@@ -78,10 +78,17 @@ fn label(group: &Group, groups: &[Group], runs: &[Run]) -> String {
         return format!("{} ({folder})", group.name);
     }
     let told = differing.iter().map(|key| match value(group, key) {
-        Some(value) => format!("{key} = {value}"),
-        None => format!("{key} unset"),
+        Some(value) => format!("{} {value}", short(key, &differing)),
+        None => format!("{} unset", short(key, &differing)),
     });
-    format!("{}, {}", group.name, told.collect::<Vec<_>>().join(", "))
+    format!("{}: {}", group.name, told.collect::<Vec<_>>().join(", "))
+}
+
+/// A key without its section, where that tells it from the others: legends have little room.
+fn short<'a>(key: &'a str, all: &[&String]) -> &'a str {
+    let name = key.rsplit_once('.').map_or(key, |(_, name)| name);
+    let alike = all.iter().filter(|other| other.rsplit('.').next() == Some(name)).count();
+    if alike == 1 { name } else { key }
 }
 
 fn value<'a>(group: &'a Group, wanted: &str) -> Option<&'a Value> {
@@ -123,10 +130,11 @@ mod tests {
     #[test]
     fn other_configurations_are_other_arms_and_say_what_differs() {
         let named = arms(vec![run("a", 1, ""), run("b", 1, RATE), run("c", 2, RATE)]);
-        assert!(named[0].starts_with("cnn, optimizer.learning_rate = "), "{}", named[0]);
-        assert_eq!(named[1..], ["cnn, optimizer.learning_rate = 0.5"; 2]);
+        assert!(named[0].starts_with("cnn: learning_rate "), "{}", named[0]);
+        assert_eq!(named[1..], ["cnn: learning_rate 0.5"; 2]);
         let unset = arms(vec![run("a", 1, ""), run("b", 1, "[train]\nsteps = 7\n")]);
-        assert_eq!(unset, ["cnn, train.steps unset", "cnn, train.steps = 7"]);
+        assert_eq!(unset, ["cnn: steps unset", "cnn: steps 7"]);
+        assert_eq!(short("model.name", &[&"run.name".into(), &"model.name".into()]), "model.name");
     }
 
     #[test]
