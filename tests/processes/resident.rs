@@ -6,7 +6,7 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use kintsugi::cluster::resident::folder::{Found, inventory, member_of};
 use kintsugi::cluster::world::{Member, World};
@@ -18,8 +18,8 @@ use kintsugi::train::checkpoint::store;
 use kintsugi_ffi::os::{Signal, kill};
 
 use crate::support::{
-    alone, assert_audited, assert_nothing_runs, kill_all, kintsugi, launch, result_of, run,
-    run_dir, shared_memory_of, start, wait_for_step,
+    alone, assert_audited, assert_nothing_runs, kill_all, kintsugi, launch, processes_of,
+    result_of, run, run_dir, shared_memory_of, start, wait_for_step,
 };
 
 /// Seconds any of these runs may take.
@@ -126,31 +126,36 @@ fn a_start_that_is_refused_leaves_no_slots() {
     assert_eq!(shared_memory_of(&folder), [""; 0], "files are left in /dev/shm");
 }
 
-/// All ranks die one after another, and the last of them has started replacements: these have
-/// nobody to wait for, and the next attempt does not wait for them.
+/// All ranks die one after another, and one of them has started a replacement: it has nobody to
+/// wait for, and the next attempt does not wait for it.
 #[test]
-fn replacements_whose_world_has_died_end_at_once() {
+fn a_replacement_whose_world_has_died_ends_at_once() {
     let _turn = alone();
     let folder = run_dir("resident-orphans");
-    let dies = |rank: u32, phase: &str| {
-        format!(
-            "{{kind = \"kill\", who = \"rank\", rank = {rank}, step = 20, phase = \"{phase}\"}}"
-        )
-    };
-    let plan =
-        [dies(3, "in_forward"), dies(0, "in_merge"), dies(1, "in_merge"), dies(2, "in_merge")];
-    let plan = format!("faults.plan=[{}]", plan.join(", "));
-    let ended = run(&mut launch(&folder, &["train.steps=40", &plan]), LIMIT);
+    let mut running = start(&mut launch(&folder, &LONG), Duration::from_secs(LIMIT));
+    wait_for_step(&folder, 20, &mut running);
+    let world = World::decode(&std::fs::read(folder.join("world.json")).unwrap()).unwrap();
+    let (last, others) = world.members.split_last().unwrap();
+    kill(last.pid, Signal::Kill).unwrap();
+    let replaced = || processes_of(&folder).iter().any(|(_, line)| line.contains(" --join "));
+    let until = Instant::now() + Duration::from_secs(LIMIT);
+    while !replaced() {
+        assert!(!running.has_ended() && Instant::now() < until, "nobody replaces it");
+    }
+    for member in others {
+        let _ = kill(member.pid, Signal::Kill);
+    }
+    let ended = running.wait();
     assert_eq!(ended.code, Some(0), "{}", ended.stderr);
-    assert_eq!(result_of(&folder).restarts.len(), 1, "{}", ended.stderr);
-    assert_audited(&folder);
+    let result = result_of(&folder);
+    assert_eq!(result.restarts.len(), 1, "{}", ended.stderr);
+    assert_eq!(result.state_sha256, calm().state_sha256);
     let ends = std::fs::read_dir(folder.join("logs")).unwrap().flatten();
-    let ends: Vec<String> = ends
-        .filter(|entry| entry.path().extension().is_some_and(|end| end == "end"))
-        .map(|entry| std::fs::read_to_string(entry.path()).unwrap())
-        .collect();
-    let orphans = ends.iter().filter(|words| words.contains("it was no member yet")).count();
-    assert_eq!(orphans, 1, "{ends:?} {}", ended.stderr);
+    let ends = ends.filter(|entry| entry.path().extension().is_some_and(|end| end == "end"));
+    let words = ends.map(|entry| std::fs::read_to_string(entry.path()).unwrap());
+    let waited: Vec<String> = words.filter(|words| words.contains("hung")).collect();
+    assert_eq!(waited, [""; 0], "it waited until its guardian ended it");
+    assert_audited(&folder);
     assert_nothing_runs(&folder);
 }
 
