@@ -255,6 +255,28 @@ fn shards_that_are_listed_and_read() {
     report(&Case { name: "shards with an index", fresh: nothing, ..case });
 }
 
+/// A process that may hold 64 files open, of which some are its own.
+#[test]
+fn more_shards_than_files_can_be_open_are_read() {
+    // Each step reads a third of them.
+    let case = Case::new("many shards", &["data.format=tar", "train.global_batch=80"]);
+    let set = case.path("set");
+    shards(&set);
+    for copy in 3..80 {
+        // Keys are a shard's own.
+        fs::copy(set.join(format!("{}.tar", copy % 3)), set.join(format!("{copy}.tar"))).unwrap();
+    }
+    let calm = case.completed(&case.train(None), "calm");
+    remove(&case.run());
+    let mut shell = Command::new("sh");
+    shell.args(["-c", "ulimit -n 64; exec \"$0\" train run.toml --run-dir run \"$@\""]);
+    shell.arg(env!("CARGO_BIN_EXE_kintsugi")).current_dir(case.folder.path());
+    for key in &case.keys {
+        shell.args(["-s", key]);
+    }
+    assert_eq!(case.completed(&shell.output().unwrap(), "few files"), calm);
+}
+
 #[test]
 fn copies_that_are_staged() {
     fn fresh(folder: &Path) {

@@ -7,7 +7,7 @@ use std::io::{self, Read};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, PoisonError, RwLock, RwLockWriteGuard};
 
 use crate::config::Shown;
 use crate::observe::refusal::Meaning;
@@ -16,6 +16,9 @@ use super::{Entry, Extent, FILE_BYTES_MAX, FetchError, FolderId, Kind, Location,
 
 /// Files of many samples that are held open, at most: far below a process's limit of 1024.
 const OPEN_MAX: usize = 256;
+/// No more files can be open: of this process, of the machine.
+const EMFILE: i32 = 24;
+const ENFILE: i32 = 23;
 /// Links behind one another that are followed to where a file was.
 const LINKS_MAX: u32 = 8;
 const NS_PER_SECOND: i64 = 1_000_000_000;
@@ -24,26 +27,59 @@ const NS_PER_SECOND: i64 = 1_000_000_000;
 /// that later ones cost one call each.
 #[derive(Debug, Default)]
 pub struct Direct {
-    open: RwLock<HashMap<PathBuf, Arc<File>>>,
+    open: RwLock<Open>,
+}
+
+/// Files that are held open, so many at most.
+#[derive(Debug)]
+struct Open {
+    files: HashMap<PathBuf, Arc<File>>,
+    most: usize,
+}
+
+impl Default for Open {
+    fn default() -> Self {
+        Self { files: HashMap::new(), most: OPEN_MAX }
+    }
 }
 
 impl Direct {
     fn shared(&self, path: &Path) -> io::Result<Arc<File>> {
-        if let Some(file) = self.open.read().unwrap_or_else(PoisonError::into_inner).get(path) {
+        let open = self.open.read().unwrap_or_else(PoisonError::into_inner);
+        if let Some(file) = open.files.get(path) {
             return Ok(Arc::clone(file));
         }
-        let file = Arc::new(File::open(path)?);
-        let mut open = self.open.write().unwrap_or_else(PoisonError::into_inner);
+        drop(open);
+        let file = Arc::new(self.file(path)?);
+        let mut open = self.write();
         // Two threads may open it at once; both read the same file.
-        if open.len() < OPEN_MAX {
-            open.insert(path.to_owned(), Arc::clone(&file));
+        if open.files.len() < open.most {
+            open.files.insert(path.to_owned(), Arc::clone(&file));
         }
         Ok(file)
     }
 
+    /// Opens a file. Where no more can be open, those that are held go, and fewer are from then on.
+    fn file(&self, path: &Path) -> io::Result<File> {
+        File::open(path).or_else(|error| {
+            if !matches!(error.raw_os_error(), Some(EMFILE | ENFILE)) {
+                return Err(error);
+            }
+            let mut open = self.write();
+            open.most = open.most.min(open.files.len() / 2);
+            open.files.clear();
+            drop(open);
+            File::open(path)
+        })
+    }
+
+    fn write(&self) -> RwLockWriteGuard<'_, Open> {
+        self.open.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// What is held open of a file is another one's from now on.
     pub fn close(&self, path: &Path) {
-        self.open.write().unwrap_or_else(PoisonError::into_inner).remove(path);
+        self.write().files.remove(path);
     }
 
     fn range(&self, file: &Path, offset: u64, length: u64, into: &mut Vec<u8>) -> io::Result<()> {
@@ -63,8 +99,7 @@ fn read_at(file: &File, offset: u64, length: u64, into: &mut Vec<u8>) -> io::Res
     file.read_exact_at(into, offset).inspect_err(|_| into.clear())
 }
 
-fn whole(path: &Path, into: &mut Vec<u8>) -> Result<(), FetchError> {
-    let file = File::open(path)?;
+fn whole(file: File, into: &mut Vec<u8>) -> Result<(), FetchError> {
     let size = file.metadata()?.len();
     if size > FILE_BYTES_MAX {
         let text = format!("{size} bytes; files up to {FILE_BYTES_MAX} are read");
@@ -125,7 +160,7 @@ fn sight(file: &Path, links: u32) -> io::Result<Sight> {
 impl Store for Direct {
     fn fetch(&self, location: &Location<'_>, into: &mut Vec<u8>) -> Result<(), FetchError> {
         match location.extent {
-            Extent::Whole { .. } => whole(&location.file, into),
+            Extent::Whole { .. } => whole(self.file(&location.file)?, into),
             Extent::Range { offset, length } => {
                 self.range(&location.file, offset, length, into).map_err(FetchError::from)
             }
@@ -133,12 +168,10 @@ impl Store for Direct {
     }
 
     fn answers(&self, location: &Location<'_>, into: &mut Vec<u8>) -> bool {
+        let Ok(file) = self.file(&location.file) else { return false };
         match location.extent {
-            Extent::Whole { .. } => whole(&location.file, into).is_ok(),
-            Extent::Range { offset, length } => {
-                let opened = File::open(&location.file);
-                opened.and_then(|file| read_at(&file, offset, length, into)).is_ok()
-            }
+            Extent::Whole { .. } => whole(file, into).is_ok(),
+            Extent::Range { offset, length } => read_at(&file, offset, length, into).is_ok(),
         }
     }
 
@@ -211,7 +244,7 @@ mod tests {
             store.fetch(&Location::range(path, 0, 1), &mut bytes).expect("there");
             assert_eq!(bytes, [number as u8]);
         }
-        assert_eq!(store.open.read().expect("whole").len(), OPEN_MAX);
+        assert_eq!(store.open.read().expect("whole").files.len(), OPEN_MAX);
     }
 
     #[test]
