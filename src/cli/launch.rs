@@ -131,6 +131,9 @@ fn launch(args: &Args) -> Result<Status, LaunchError> {
         return Ok(Status::Completed);
     }
     refuse_what_cannot_run(&job.config)?;
+    if let Some(text) = parse::left_out(&args.config, &overrides)? {
+        say!("{text}");
+    }
     print(&format!("run directory: {}", folder.shown()));
     match open(args, &mut job, owners)? {
         Opened::Completed(result) => {

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 use signal_hook::consts::SIGXFSZ;
 
 use crate::observe::console::{self, Diagnostics, say};
@@ -116,6 +116,11 @@ impl Command {
     }
 }
 
+/// The command line as it is parsed, for who compares it with what is written about it.
+pub fn command() -> clap::Command {
+    Cli::command()
+}
+
 /// Parses, runs, returns the exit code (README, "Exit codes"; usage errors are 2).
 pub fn main() -> ExitCode {
     panics::tell_through_the_console();
@@ -179,8 +184,8 @@ fn run(command: &Command) -> ExitCode {
 fn explain(error: &clap::Error) -> ExitCode {
     let styled = error.render();
     let (terminal, colours) = match error.use_stderr() {
-        true => (console::errors_are_a_terminal(), ::console::colors_enabled_stderr()),
-        false => (console::output_is_a_terminal(), ::console::colors_enabled()),
+        true => (console::errors_are_a_screen(), ::console::colors_enabled_stderr()),
+        false => (console::output_is_a_screen(), ::console::colors_enabled()),
     };
     let text = if terminal && colours { styled.ansi().to_string() } else { styled.to_string() };
     let code = ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2));
@@ -196,7 +201,7 @@ fn explain(error: &clap::Error) -> ExitCode {
 fn log_to_stderr(default: &str) {
     use tracing_subscriber::EnvFilter;
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(default));
-    let colours = console::errors_are_a_terminal();
+    let colours = console::errors_are_a_screen();
     let subscriber = tracing_subscriber::fmt().with_env_filter(filter);
     // What `tracing` does about a line that is lost is to print another, which panics.
     let subscriber = subscriber.with_writer(|| Diagnostics).log_internal_errors(false);

@@ -122,8 +122,9 @@ struct Model<'a> {
     statistics: usize,
     precision: &'a str,
     batch: u32,
-    /// `None` where no kernel takes these sizes.
+    /// What a worker holds, or why nothing is planned.
     step: Option<Footprint>,
+    unplanned: Option<String>,
 }
 
 fn rows<'a>(graph: &'a Graph, layout: &Layout, precision: &str) -> Vec<LayerRow<'a>> {
@@ -150,6 +151,8 @@ fn describe(show: &Show) -> Result<String, ModelError> {
     let layers = rows(&graph, &layout, &show.precision);
     let (batch, threads) = (show.batch as usize, show.threads as usize);
     let total = layers.iter().fold(Cost::default(), |sum, row| sum + row.cost);
+    let planned = engine::footprint((&graph, &layout), &show.precision, batch, threads);
+    let unplanned = planned.as_ref().err().map(ToString::to_string);
     let model = Model {
         name: &graph.name,
         input: graph.input,
@@ -159,7 +162,8 @@ fn describe(show: &Show) -> Result<String, ModelError> {
         statistics: layout.statistics,
         precision: &show.precision,
         batch: show.batch,
-        step: engine::footprint((&graph, &layout), &show.precision, batch, threads).ok(),
+        step: planned.ok(),
+        unplanned,
     };
     if show.json == Form::Json {
         return Ok(serde_json::to_string(&model).expect("names and numbers are JSON"));
@@ -211,7 +215,8 @@ fn table(model: &Model<'_>) -> String {
 fn step(model: &Model<'_>) -> String {
     let batch = model.batch;
     let Some(step) = &model.step else {
-        return format!("a step of {batch} samples is larger than what can be planned");
+        let reason = model.unplanned.as_deref().unwrap_or_default();
+        return format!("a step of {batch} samples cannot be planned: {reason}");
     };
     let mib = |bytes: u64| bytes as f64 / (1 << 20) as f64;
     format!(

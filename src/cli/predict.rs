@@ -1,10 +1,10 @@
 //! `kintsugi predict CHECKPOINT IMAGE...`: what a model says of pictures.
 
-use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::ArgAction;
+use kintsugi_ffi::regular;
 use serde::Serialize;
 
 use crate::config::Shown;
@@ -141,16 +141,10 @@ impl Asked {
     }
 }
 
+/// A pipe or a device in a list of files is no picture, and is not opened.
 fn read(file: &Path) -> Result<Vec<u8>, String> {
-    let text = |error: std::io::Error| error.to_string();
     if file.is_dir() {
         return Err("is a folder; name its pictures".into());
     }
-    let mut bytes = Vec::new();
-    let opened = std::fs::File::open(file).map_err(text)?;
-    opened.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes).map_err(text)?;
-    if bytes.len() as u64 > FILE_BYTES_MAX {
-        return Err(format!("more than {FILE_BYTES_MAX} bytes"));
-    }
-    Ok(bytes)
+    regular::read(file, FILE_BYTES_MAX).map_err(|error| error.to_string())
 }

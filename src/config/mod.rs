@@ -139,6 +139,11 @@ pub struct Model {
     pub width: f64,
 }
 
+/// Whether `model.width` applies to a model.
+pub fn scales(name: &str) -> bool {
+    matches!(name, "mlp" | "cnn11")
+}
+
 impl Default for Model {
     fn default() -> Self {
         Self {

@@ -53,7 +53,7 @@ impl Default for Progress {
 impl Progress {
     /// A bar if stderr is a terminal, lines on stderr otherwise.
     pub fn new() -> Self {
-        if console::errors_are_a_terminal() {
+        if console::errors_are_a_screen() {
             Self::with(Output::Bar(bar(None)))
         } else {
             Self::to(Box::new(Diagnostics))

@@ -66,6 +66,33 @@ fn an_override_is_toml_or_else_a_string() {
 }
 
 #[test]
+fn a_files_width_does_not_stop_a_model_without_one_from_being_named() {
+    let (_folder, path) = file("[model]\nname = \"cnn11\"\nwidth = 0.25\n");
+    let typed = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>();
+    for (words, name, width, said) in [
+        (&["model.name=resnet20"][..], "resnet20", 1.0, true),
+        (&["model.name=mine.toml"], "mine.toml", 1.0, true),
+        // A width that is typed is meant, and one of a model that has one stays.
+        (&["model.name=resnet20", "model.width=0.25"], "resnet20", 0.25, false),
+        (&["model.name=mlp"], "mlp", 0.25, false),
+        (&["model.name=cnn11"], "cnn11", 0.25, false),
+        (&[], "cnn11", 0.25, false),
+    ] {
+        let words = typed(words);
+        let model = parse::read(&path, &words).unwrap().model;
+        assert_eq!((model.name.as_str(), model.width), (name, width), "{words:?}");
+        let left_out = parse::left_out(&path, &words).unwrap();
+        let text = format!("the file's `model.width = 0.25` is left out: {name} has no width");
+        assert_eq!(left_out, said.then_some(text), "{words:?}");
+    }
+    // The file itself contradicts.
+    let (_folder, path) = file("[model]\nname = \"resnet20\"\nwidth = 0.25\n");
+    assert_eq!(parse::read(&path, &typed(&["model.name=resnet20"])).unwrap().model.width, 0.25);
+    let (_folder, path) = file("[model]\nwidth = 1\n");
+    assert_eq!(parse::left_out(&path, &typed(&["model.name=resnet20"])).unwrap(), None);
+}
+
+#[test]
 fn owners_default_to_ranks_times_workers() {
     assert_eq!(load(GOOD, &["train.workers=3"]).unwrap().train.owners, Some(12));
     assert_eq!(load(GOOD, &["train.owners=7"]).unwrap().train.owners, Some(7));

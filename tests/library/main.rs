@@ -11,6 +11,7 @@ mod data;
 mod fixture;
 mod fleet;
 mod footprint;
+mod forms;
 mod gradients;
 mod hiccups;
 mod moved;

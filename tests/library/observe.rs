@@ -191,6 +191,53 @@ fn a_live_view_without_a_terminal_prints_lines_and_ends_with_the_run() {
     assert!(!text.contains('\x1b'), "{text}");
 }
 
+/// Runs a command on a terminal of so many rows, and prints what the terminal was given.
+const ON_A_TERMINAL: &str = "
+import fcntl, os, pty, struct, sys, termios
+child, terminal = pty.fork()
+if child == 0:
+    fcntl.ioctl(0, termios.TIOCSWINSZ, struct.pack('HHHH', int(sys.argv[1]), 80, 0, 0))
+    os.execv(sys.argv[2], sys.argv[2:])
+while True:
+    try:
+        given = os.read(terminal, 65536)
+    except OSError:
+        break
+    if not given:
+        break
+    os.write(1, given)
+os.waitpid(child, 0)
+";
+
+/// What `status --live` of a finished run with 40 members draws.
+fn drawn(run: &Path, kind: &str, rows: &str) -> String {
+    let mut command = Command::new("python3");
+    command.args(["-c", ON_A_TERMINAL, rows, env!("CARGO_BIN_EXE_kintsugi")]);
+    command.args(["status", "--live"]).arg(run).env("TERM", kind);
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+#[test]
+fn a_live_view_fits_its_terminal_and_draws_on_none_that_is_dumb() {
+    let out = tempfile::tempdir().unwrap();
+    let (folder, _) = run_of(out.path(), Answer::Respawn);
+    let member = |rank: u32| {
+        format!(r#"{{"member":{rank},"rank":{rank},"role":"active","pid":1,"host":"h","node":0}}"#)
+    };
+    let members = (0..40).map(member).collect::<Vec<_>>().join(",");
+    let world = format!(r#"{{"attempt":1,"generation":1,"members":[{members}]}}"#);
+    std::fs::write(folder.join("world.json"), world).unwrap();
+    for (rows, lines) in [("10", 9), ("20", 19), ("3", 2)] {
+        let text = drawn(&folder, "xterm", rows);
+        assert_eq!(text.matches('\n').count(), lines, "{rows} rows: {text}");
+        assert!(text.contains('\x1b') && text.contains(" more"), "{text}");
+    }
+    let text = drawn(&folder, "dumb", "10");
+    assert!(!text.contains('\x1b') && text.contains("member 39: rank 39"), "{text}");
+}
+
 #[test]
 fn a_live_view_of_no_run_says_so() {
     let out = tempfile::tempdir().unwrap();

@@ -19,6 +19,14 @@ fn lines(output: &Output) -> Vec<serde_json::Value> {
     text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
+/// One of its pictures, in the first class.
+fn a_picture(place: &Place) -> PathBuf {
+    let first = |folder: PathBuf| {
+        std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).min().unwrap()
+    };
+    first(first(place.path("set/validation")))
+}
+
 fn class_of(file: &Path) -> String {
     file.parent().unwrap().file_name().unwrap().to_string_lossy().into_owned()
 }
@@ -88,4 +96,94 @@ fn a_checkpoints_average_is_as_good_as_the_run_said() {
     let measured = kintsugi(&["evaluate", run, "--json", "--average"], &[]);
     assert!(measured.status.success(), "{measured:?}");
     assert_eq!(lines(&measured)[0]["error"].as_f64(), last);
+}
+
+/// Every way to name a checkpoint of a run, and one that was taken out of it.
+#[test]
+fn one_checkpoint_is_judged_in_its_run_and_out_of_it() {
+    let place = Place::new();
+    let keys = ["train.steps=12", "checkpoint.every=4steps", "evaluation.every=never"];
+    let trained = place.train("run", &keys).output().unwrap();
+    assert!(trained.status.success(), "{trained:?}");
+    let said = |output: &Output| String::from_utf8_lossy(&output.stderr).into_owned();
+    let judged = |path: &Path| {
+        let output = kintsugi(&["evaluate", "--json"], &[path.to_path_buf()]);
+        assert!(output.status.success(), "{}: {output:?}", path.display());
+        let measured = &lines(&output)[0];
+        (measured["step"].clone(), measured["loss"].clone())
+    };
+    let (run, name) = (place.path("run"), "step-00000012");
+    let newest = judged(&run);
+    assert_eq!(newest.0, 12);
+    let (checkpoints, one) = (run.join("checkpoints"), run.join("checkpoints").join(name));
+    let by_link = place.path("link");
+    std::os::unix::fs::symlink(&run, &by_link).unwrap();
+    for path in [&checkpoints, &one, &one.join("."), &by_link.join("checkpoints").join(name)] {
+        assert_eq!(judged(path), newest, "{}", path.display());
+    }
+    assert_eq!(judged(&checkpoints.join("step-00000008")).0, 8);
+    let picture = a_picture(&place);
+    let answers = [&run, &one].map(|path| {
+        let output = kintsugi(&["predict", "--json"], &[path.clone(), picture.clone()]);
+        assert!(output.status.success(), "{output:?}");
+        output.stdout
+    });
+    assert_eq!(answers[0], answers[1]);
+    // With the run's own words on its pictures.
+    let onnx = kintsugi(&["checkpoint", "export", "--onnx"], &[one.clone(), place.path("m.onnx")]);
+    assert!(said(&onnx).contains("with mean"), "{onnx:?}");
+
+    // Checkpoints that lie elsewhere, behind a link in the run.
+    let elsewhere = place.path("elsewhere");
+    std::fs::rename(&checkpoints, &elsewhere).unwrap();
+    std::os::unix::fs::symlink(&elsewhere, &checkpoints).unwrap();
+    for path in [&run, &checkpoints, &one] {
+        assert_eq!(judged(path), newest, "{}", path.display());
+    }
+    // Named without its run it says what it needs.
+    let alone = elsewhere.join(name);
+    let refused = kintsugi(&["evaluate"], &[alone.clone()]);
+    assert_eq!(refused.status.code(), Some(2), "{refused:?}");
+    let file = elsewhere.join("config.toml");
+    let asks = format!("copy that run's config.toml to {}", file.display());
+    assert!(said(&refused).contains(&asks), "{refused:?}");
+    std::fs::copy(run.join("config.toml"), &file).unwrap();
+    assert_eq!(judged(&alone), newest);
+    let quiet = kintsugi(&["evaluate"], &[alone.clone()]);
+    assert_eq!(said(&quiet), "");
+    let other = std::fs::read_to_string(&file).unwrap().replace("seed = 1", "seed = 2");
+    std::fs::write(&file, other).unwrap();
+    let warned = kintsugi(&["evaluate"], &[alone]);
+    assert!(said(&warned).contains("is another configuration than that of"), "{warned:?}");
+    let named = kintsugi(&["evaluate", "-s", "model.name=resnet18"], &[run]);
+    assert_eq!(named.status.code(), Some(2), "{named:?}");
+    assert!(said(&named).contains("the model is that of the checkpoint, mlp"), "{named:?}");
+}
+
+/// A pipe would hold up who opens it, a device would be read for ever.
+#[test]
+fn only_files_are_opened_as_pictures() {
+    let place = Place::new();
+    let trained = place.train("run", &["train.steps=2"]).output().unwrap();
+    assert!(trained.status.success(), "{trained:?}");
+    let (pipe, folder) = (place.path("pipe.jpg"), place.path("set"));
+    assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    let picture = a_picture(&place);
+    let mut files = vec![place.path("run"), pipe, PathBuf::from("/dev/zero"), folder];
+    files.extend([PathBuf::from("/dev/stdin"), picture]);
+    let mut command = Command::new(env!("CARGO_BIN_EXE_kintsugi"));
+    command.arg("predict").args(&files).stdin(std::process::Stdio::piped());
+    let answered = command.output().unwrap();
+    let said = String::from_utf8_lossy(&answered.stderr).into_owned();
+    assert_eq!(answered.status.code(), Some(3), "{said}");
+    for expected in [
+        "pipe.jpg: it is a pipe; only files are read",
+        "/dev/zero: it is a device; only files are read",
+        "/dev/stdin: it is a pipe; only files are read",
+        "set: is a folder; name its pictures",
+        "4 of 5 pictures have no answer",
+    ] {
+        assert!(said.contains(expected), "{expected}: {said}");
+    }
+    assert_eq!(answered.stdout.iter().filter(|byte| **byte == b'\n').count(), 1);
 }

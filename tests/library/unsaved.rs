@@ -4,6 +4,8 @@
 use std::path::Path;
 use std::process::{Command, Output};
 
+use kintsugi::observe::event::{Event, Kind};
+use kintsugi::observe::log::read_events;
 use kintsugi::observe::result::{RunResult, Status};
 
 /// A world of one with so few steps that only its end writes a checkpoint.
@@ -78,4 +80,18 @@ fn a_run_that_wants_no_checkpoints_completes_without() {
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
     assert_eq!(result(folder.path()).status, Status::Completed);
     assert!(!folder.path().join("checkpoints").exists());
+}
+
+/// Steps take less time than writing: the writer has no room for most of those that are due.
+#[test]
+fn a_writer_that_does_not_keep_up_is_told_once_a_checkpoint() {
+    let folder = tempfile::tempdir().unwrap();
+    let output = train(folder.path(), &["train.steps=600", "checkpoint.every=1steps"]);
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    let told = stderr(&output).matches("waits: those before it are being written").count();
+    let events = read_events(&folder.path().join("events.jsonl")).unwrap();
+    let written = |event: &&Event| matches!(event.kind, Kind::Checkpoint { .. });
+    let written = events.iter().filter(written).count();
+    assert!(told <= written, "{told} times of {written} checkpoints");
+    assert_eq!(stderr(&output).lines().filter(|line| line.contains("WARN")).count(), told);
 }

@@ -96,7 +96,7 @@ fn modes_of_staging_are_compared_and_a_newcomer_without_copies_makes_its_own() {
     std::fs::write(&config, SMALL).unwrap();
     let mut bench = kintsugi();
     bench.env("TMPDIR", place.path()).args(["bench", "staging", "--repeats", "1", "--kills", "1"]);
-    bench.args(["--idle-turns", "1", "--json", "--config"]).arg(&config);
+    bench.args(["--ranks", "2", "--idle-turns", "1", "--json", "--config"]).arg(&config);
     let ended = start(&mut bench, Duration::from_secs(240)).wait();
     assert_eq!(ended.code, Some(0), "{}", ended.stderr);
     let report: serde_json::Value =

@@ -11,6 +11,7 @@ mod changed;
 mod chaos;
 mod data_set;
 mod folders;
+mod forms;
 mod full_disk;
 mod guard;
 mod integrity;

@@ -25,7 +25,7 @@ use crate::data::staging::folder::Folder;
 use crate::data::staging::place;
 use crate::data::{DataError, Split};
 use crate::launch::run_dir::RunDir;
-use crate::observe::console::{errors_are_a_terminal, print_line, say};
+use crate::observe::console::{errors_are_a_screen, print_line, say};
 use crate::observe::copies::Staged;
 use crate::observe::result::Status;
 use crate::observe::spans::amount;
@@ -200,7 +200,7 @@ impl View {
                 format!("verified {} of {}", amount(bytes as f64), amount(self.total.get() as f64))
             }
         };
-        if !errors_are_a_terminal() && Instant::now() >= self.due.get() {
+        if !errors_are_a_screen() && Instant::now() >= self.due.get() {
             self.due.set(Instant::now() + LINE_EVERY);
             say!("{text}");
         }

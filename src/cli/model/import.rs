@@ -7,6 +7,8 @@ use std::io::{Read, Seek, SeekFrom};
 use std::path::{Component, Path, PathBuf};
 use std::process::ExitCode;
 
+use kintsugi_ffi::regular;
+
 use crate::config::Shown;
 use crate::model::Shape;
 use crate::model::onnx::import::{HEAD_WEIGHT, Imported, import};
@@ -24,9 +26,10 @@ const FILE_BYTES_MAX: u64 = (1 << 31) - 1;
 pub struct Args {
     /// What torch.onnx.export wrote
     file: PathBuf,
-    /// A folder, or the model file to write (*.toml); the weights come beside it
+    /// A folder, or the model file to write (*.toml); the weights come beside it [default: beside
+    /// the ONNX file]
     #[arg(long)]
-    output: PathBuf,
+    output: Option<PathBuf>,
     /// Channels, height and width of an image, such as 3x224x224, where the file leaves them open
     #[arg(long)]
     input: Option<String>,
@@ -51,7 +54,7 @@ fn make(args: &Args) -> Result<(), String> {
         })?),
     };
     let places = Places::of(args)?;
-    let bytes = read(&args.file)?;
+    let bytes = regular::read(&args.file, FILE_BYTES_MAX).map_err(|error| error.to_string())?;
     let folder = Folder::of(&args.file)?;
     let stem = places.model.file_stem().map_or("model".into(), |stem| stem.to_string_lossy());
     let imported = import(&stem, &bytes, given, &|part| folder.read(part));
@@ -59,17 +62,6 @@ fn make(args: &Args) -> Result<(), String> {
     places.write(&imported)?;
     report(&imported, &places);
     Ok(())
-}
-
-fn read(file: &Path) -> Result<Vec<u8>, String> {
-    let text = |error: std::io::Error| error.to_string();
-    let mut bytes = Vec::new();
-    let opened = File::open(file).map_err(text)?;
-    opened.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes).map_err(text)?;
-    if bytes.len() as u64 > FILE_BYTES_MAX {
-        return Err(format!("more than {FILE_BYTES_MAX} bytes, which no ONNX file has"));
-    }
-    Ok(bytes)
 }
 
 /// The folder of the file, whose other files may hold tensors.
@@ -134,18 +126,20 @@ struct Places {
 
 impl Places {
     fn of(args: &Args) -> Result<Self, String> {
-        let output = &args.output;
-        let model = if output.extension().is_some_and(|ending| ending == "toml") {
-            output.clone()
-        } else {
-            let name = args.file.file_name().ok_or("is no file")?;
-            output.join(Path::new(name).with_extension("toml"))
+        let name = args.file.file_name().ok_or("is no file")?;
+        let named = Path::new(name).with_extension("toml");
+        let model = match &args.output {
+            None => args.file.with_file_name(named),
+            Some(file) if file.extension().is_some_and(|ending| ending == "toml") => file.clone(),
+            Some(folder) => folder.join(named),
         };
         let weights = model.with_extension("safetensors");
         for place in [&model, &weights] {
             if place.exists() {
                 let place = place.shown();
-                return Err(format!("{place} is there; remove it or give another --output"));
+                return Err(format!(
+                    "{place} is there; remove it or name another place with --output"
+                ));
             }
         }
         Ok(Self { model, weights })

@@ -31,8 +31,6 @@ const REPAIRS_SHOWN: usize = 5;
 const NODES_SHOWN: usize = 8;
 /// Of the bar, in characters.
 const BAR_WIDTH: usize = 30;
-/// Members are always shown up to this many, however small the terminal.
-const MEMBERS_MIN: usize = 4;
 
 /// Follows the run. Exit 0 when it has ended or somebody pressed Ctrl-C, 1 when there is no run or
 /// nothing is heard of it.
@@ -121,7 +119,7 @@ enum Output {
 
 impl Output {
     fn of_stdout() -> Self {
-        match console::output_is_a_terminal() {
+        match console::output_is_a_screen() {
             true => Self::Screen(Screen::new()),
             false => Self::Lines(String::new()),
         }
@@ -242,7 +240,7 @@ fn one_line(report: &Report, limit: Option<f64>) -> String {
     parts.join("  ")
 }
 
-/// The whole view, at most about `rows` lines.
+/// The whole view, at most `rows` lines.
 fn view(report: &Report, events: &[Event], limit: Option<f64>, rows: usize) -> Vec<String> {
     let mut view = vec![report.headline()];
     if let Some(done) = done(report, limit) {
@@ -271,7 +269,21 @@ fn view(report: &Report, events: &[Event], limit: Option<f64>, rows: usize) -> V
     view.push(String::new());
     view.extend(nodes(&report.members));
     view.push(String::new());
-    members(report, rows.saturating_sub(view.len() + 2).max(MEMBERS_MIN), &mut view);
+    // Below them is the line that counts the others.
+    members(report, rows.saturating_sub(view.len() + 2), &mut view);
+    fitted(view, rows)
+}
+
+/// What does not fit goes from below, and is counted: what is drawn over itself must not scroll.
+fn fitted(mut view: Vec<String>, rows: usize) -> Vec<String> {
+    if view.len() > rows {
+        view.retain(|line| !line.is_empty());
+    }
+    let more = view.len().saturating_sub(rows);
+    if more > 0 {
+        view.truncate(rows.saturating_sub(1));
+        view.extend((rows > 0).then(|| format!("... and {} lines more", more + 1)));
+    }
     view
 }
 
@@ -327,6 +339,7 @@ fn members(report: &Report, rows: usize, view: &mut Vec<String>) {
     if report.members.is_empty() {
         return;
     }
+    let rows = if report.members.len() == rows + 1 { rows + 1 } else { rows };
     view.push(format!("{:>5} {:>7} {:>9}  {:<12} computes", "rank", "member", "pid", "host"));
     for member in report.members.iter().take(rows) {
         let (rank, pace) = match member.role {
@@ -363,6 +376,32 @@ mod tests {
         let told = advice(&silent());
         assert!(told.contains("no event for 2m00s") && told.contains("kintsugi launch"), "{told}");
         assert_eq!(silent().headline(), "runs/x: silent");
+    }
+
+    #[test]
+    fn the_view_is_never_higher_than_the_terminal_and_counts_what_it_leaves_out() {
+        let member = |number: u32| {
+            let (pid, host) = (1000 + number, format!("n{}", number % 12));
+            Member { member: number, rank: number, role: Role::Active, pid, host, node: 0 }
+        };
+        for count in [0, 1, 2, 7, 40] {
+            let members = (0..count).map(member).collect();
+            let report = Report { steps_total: Some(10), members, ..silent() };
+            let whole = view(&report, &[], None, usize::MAX);
+            assert!(whole.iter().all(|line| !line.contains("more") || line.contains("nodes")));
+            for rows in 0..70 {
+                let shown = view(&report, &[], None, rows);
+                assert!(shown.len() <= rows, "{count} members on {rows} rows: {shown:#?}");
+                if rows >= whole.len() {
+                    assert_eq!(shown, whole);
+                }
+                if rows > 0 {
+                    let cut = shown.len() < whole.iter().filter(|line| !line.is_empty()).count();
+                    let told = shown.iter().any(|line| line.ends_with(" more"));
+                    assert!(told || !cut, "{count} members on {rows} rows: {shown:#?}");
+                }
+            }
+        }
     }
 
     #[test]

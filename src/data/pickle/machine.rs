@@ -208,6 +208,7 @@ impl Machine<'_> {
     fn build(&mut self) -> Result<(), String> {
         let (given, built) = (self.pop()?, self.top()?);
         match &mut self.values[built] {
+            Value::Call(call) if call.state.is_some() => return Err("a second state".into()),
             Value::Call(call) => call.state = Some(given),
             _ => return Err("a state for what was not made by a call".into()),
         }

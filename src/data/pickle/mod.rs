@@ -110,12 +110,21 @@ impl<'a> Pickle<'a> {
         (0..self.values.len()).filter_map(|id| self.name(id))
     }
 
-    /// The entries of a dictionary, or of what a call gives and entries are set in; in their order.
+    /// The entries of a dictionary in their order, or those that are set in what a call without
+    /// arguments gives: what it is given as arguments, nobody knows.
     pub fn entries(&self, id: Id) -> Option<&[(Id, Id)]> {
         match &self.values[id] {
             Value::Dictionary(entries) => Some(entries),
-            Value::Call(call) => Some(&call.entries),
+            Value::Call(call) if self.items(call.arguments)?.is_empty() => Some(&call.entries),
             _ => None,
+        }
+    }
+
+    /// Whether something is done to what a call gives: a state, or entries that are set in it.
+    pub fn is_changed(&self, id: Id) -> bool {
+        match &self.values[id] {
+            Value::Call(call) => call.state.is_some() || !call.entries.is_empty(),
+            _ => false,
         }
     }
 
@@ -192,6 +201,13 @@ mod tests {
         assert!(pickle.names().eq(["collections.OrderedDict"]));
         let (name, arguments, state) = pickle.call(pickle.root()).expect("a call");
         assert_eq!((name, arguments.len(), state.is_some()), ("collections.OrderedDict", 0, true));
+        assert!(pickle.is_changed(pickle.root()));
+        // What such a call is given is not looked into, so it is no dictionary that can be read.
+        let given =
+            b"\x80\x02ccollections\nOrderedDict\n](\x8c\x01aK\x07\x86e\x85R(X\x01\0\0\0bK\x07u.";
+        let pickle = read(given).expect("reads");
+        assert!(pickle.entries(pickle.root()).is_none());
+        assert!(read(b"\x80\x02ccollections\nOrderedDict\n)R}b}b.").is_err(), "two states");
         let body = b"\x80\x02X\x01\0\0\0kQ.";
         let pickle = read(body).expect("reads");
         let name = pickle.outside(pickle.root()).and_then(|id| pickle.bytes(id));

@@ -39,9 +39,11 @@ pub(super) fn array(pickle: &Pickle<'_>, id: Id) -> Result<Array, String> {
         _ => return Err(format!("no numpy array: {name:?}")),
     };
     let (shape, kind, order, data) = parts;
-    // True or "F": the first dimension runs fastest.
-    if pickle.integer(order) == Some(1) || pickle.bytes(order) == Some(b"F") {
-        return Err("the array lies column by column".into());
+    match (pickle.integer(order), pickle.bytes(order)) {
+        (Some(0), _) | (_, Some(b"C")) => {}
+        // True or "F": the first dimension runs fastest.
+        (Some(1), _) | (_, Some(b"F")) => return Err("the array lies column by column".into()),
+        _ => return Err("the array does not say how it lies".into()),
     }
     match pickle.call(kind) {
         Some(("numpy.dtype", [first, ..], _)) if pickle.bytes(*first) == Some(b"u1") => {}

@@ -4,14 +4,15 @@ use std::path::{Path, PathBuf};
 
 use thiserror::Error;
 
-use crate::config::{Config, ConfigError, Shown, parse};
+use crate::config::{Config, ConfigError, Shown, identity, parse};
 use crate::data::loader::{LoaderOptions, Threads};
 use crate::data::{DataError, Normalization};
 use crate::engine::{self, Compute, EngineError, Flat};
 use crate::model::{catalogue, layout};
+use crate::observe::console::say;
 use crate::observe::refusal::{if_there, insist};
-use crate::train::checkpoint::weights::{self, Weights, WeightsError};
-use crate::train::checkpoint::{CheckpointError, Snapshot};
+use crate::train::checkpoint::weights::{self, Named, Weights, WeightsError};
+use crate::train::checkpoint::{CheckpointError, Snapshot, store};
 use crate::train::compute::committed::Which;
 
 pub mod page;
@@ -76,7 +77,7 @@ impl Trained {
         // A named checkpoint may be retired by the time it has been read.
         let place = weights::locate(path)?;
         let snapshot = weights::looked_at(weights::load(path, None)?, which)?;
-        let config = configuration(&place.root, set, &snapshot)?;
+        let config = configuration(&place, set, &snapshot)?;
         let (name, classes) = (config.model.found_name(), snapshot.classes.len());
         let graph = catalogue::build(&name, snapshot.input, classes, config.model.width)
             .map_err(|error| TrainedError::Usage(error.to_string()))?;
@@ -120,21 +121,38 @@ impl Trained {
     }
 }
 
-/// The configuration of the run that the checkpoint belongs to.
+/// The configuration of the run that the checkpoint belongs to: in the run, or beside a checkpoint
+/// that was copied out of it.
 fn configuration(
-    run_dir: &Path,
+    place: &Named,
     set: &[String],
     snapshot: &Snapshot,
 ) -> Result<Config, TrainedError> {
-    let file: PathBuf = run_dir.join("config.toml");
+    let file: PathBuf = place.root.join("config.toml");
+    let shown = file.shown();
     let found = if_there(insist(|| std::fs::metadata(&file)));
     let found = found.map_err(|source| ConfigError::Read { path: file.clone(), source })?;
     if !found.is_some_and(|found| found.is_file()) {
         return Err(TrainedError::Usage(format!(
-            "{} is not there: name a checkpoint inside its run directory, which says how its data \
-             are read",
-            file.shown()
+            "{shown} is not there, the configuration that says how pictures are read: name the \
+             checkpoint in its run directory, or copy that run's config.toml to {shown}"
         )));
+    }
+    let key_of = |text: &str| text.split('=').next().map(|key| key.trim().to_owned());
+    let named = set.iter().find(|text| key_of(text).as_deref() == Some("model.name"));
+    if let Some(text) = named {
+        return Err(TrainedError::Usage(format!(
+            "-s {}: the model is that of the checkpoint, {}",
+            text.shown(),
+            snapshot.model_name.shown()
+        )));
+    }
+    let copied = place.folder.as_ref().is_some_and(|folder| !folder.starts_with(store::FOLDER));
+    let of_run = snapshot.state.config_fingerprint;
+    // An imported checkpoint is of no run.
+    let of_a_run = copied && of_run != 0;
+    if of_a_run && identity::fingerprint(&parse::of_run(&file, &[])?) != of_run {
+        say!("warning: {shown} is another configuration than that of the checkpoint's run");
     }
     let mut config = parse::of_run(&file, set)?;
     config.model.name.clone_from(&snapshot.model_name);

@@ -8,11 +8,16 @@ mod inverted;
 mod own;
 mod residual;
 
-use crate::config::Shown;
+use kintsugi_ffi::regular;
+
+use crate::config::{Shown, scales};
 
 use super::file::from_toml;
 use super::spec::{GraphBuilder, ModelError};
 use super::{Graph, Shape};
+
+/// Largest model file that is read.
+const FILE_BYTES_MAX: u64 = 16 << 20;
 
 /// A model by its name.
 pub struct Entry {
@@ -89,7 +94,8 @@ pub fn build(name: &str, image: Shape, classes: usize, width: f64) -> Result<Gra
         return Err(unknown(name));
     }
     let in_file = |reason: String| ModelError::File(format!("{}: {reason}", name.shown()));
-    let text = std::fs::read_to_string(name).map_err(|error| in_file(error.to_string()))?;
+    let text = regular::read_text(name.as_ref(), FILE_BYTES_MAX);
+    let text = text.map_err(|error| in_file(error.to_string()))?;
     let mut graph = from_toml(&text, image, classes).map_err(|error| match error {
         ModelError::File(reason) => in_file(reason),
         other => other,
@@ -104,11 +110,6 @@ pub fn build(name: &str, image: Shape, classes: usize, width: f64) -> Result<Gra
 /// with, where they are not ImageNet's (its `transform_input`).
 pub fn published_with(name: &str) -> Option<[[f32; 3]; 2]> {
     (name == "googlenet").then_some([[0.5; 3]; 2])
-}
-
-/// Whether `width` applies to the model.
-pub fn scales(name: &str) -> bool {
-    matches!(name, "mlp" | "cnn11")
 }
 
 fn unknown(name: &str) -> ModelError {

@@ -6,14 +6,14 @@ use std::sync::{Mutex, PoisonError};
 use ::console::Term;
 use indicatif::{ProgressBar, ProgressDrawTarget, TermLike};
 
-use super::{errors_are_a_terminal, write_errors};
+use super::{errors_are_a_screen, write_errors};
 
 /// How often a bar is drawn, at most, a second.
 const DRAWS_PER_SECOND: u8 = 8;
 
 /// A bar on stderr where that is a terminal, else none.
 pub fn bar(length: Option<u64>) -> ProgressBar {
-    let target = match errors_are_a_terminal() {
+    let target = match errors_are_a_screen() {
         true => {
             ProgressDrawTarget::term_like_with_hz(Box::new(Screen::default()), DRAWS_PER_SECOND)
         }

@@ -74,9 +74,9 @@ pub fn output_is_open() -> bool {
     hold(&OUTPUT).lost.is_none()
 }
 
-/// Whether a person sees stdout.
-pub fn output_is_a_terminal() -> bool {
-    io::stdout().is_terminal()
+/// Whether a person sees stdout, on a terminal that can be drawn on.
+pub fn output_is_a_screen() -> bool {
+    io::stdout().is_terminal() && can_be_drawn_on()
 }
 
 /// Rows and columns of the terminal at stdout.
@@ -84,9 +84,15 @@ pub fn output_size() -> (u16, u16) {
     ::console::Term::stdout().size()
 }
 
-/// Whether a person sees stderr.
-pub fn errors_are_a_terminal() -> bool {
-    io::stderr().is_terminal()
+/// The same of stderr.
+pub fn errors_are_a_screen() -> bool {
+    io::stderr().is_terminal() && can_be_drawn_on()
+}
+
+/// What the terminal says of itself. One that says nothing, or is dumb, gets plain lines: no bar,
+/// no colours.
+fn can_be_drawn_on() -> bool {
+    std::env::var_os("TERM").is_some_and(|kind| kind != "dumb")
 }
 
 /// The exit code of a command whose result is what it prints. A reader that closed the pipe has

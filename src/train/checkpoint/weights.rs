@@ -6,6 +6,7 @@ use std::fs::FileType;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use kintsugi_ffi::regular;
 use thiserror::Error;
 use xxhash_rust::xxh3::xxh3_128;
 
@@ -145,7 +146,7 @@ pub fn import(path: &Path, bytes: &[u8], given: Given) -> Result<Imported, Weigh
         None => {
             let whole = laid_out(1.0)?;
             match width_of(&file, &layout::of(&whole)) {
-                Some(width) if catalogue::scales(&model_name) => laid_out(width)?,
+                Some(width) if config::scales(&model_name) => laid_out(width)?,
                 _ => whole,
             }
         }
@@ -229,16 +230,16 @@ pub fn locate(path: &Path) -> Result<Named, WeightsError> {
         }
         _ => read(source),
     })?;
-    let up = || whole.parent().map_or_else(|| whole.clone(), Path::to_path_buf);
-    let name = whole.file_name().map(PathBuf::from);
     if lies(&whole.join(MANIFEST))?.is_some_and(|kind| kind.is_file()) {
-        Ok(Named { root: up(), folder: name })
+        Ok(one_checkpoint(path, &whole))
     } else if lies(&whole.join(store::FOLDER))?.is_some_and(|kind| kind.is_dir()) {
         Ok(Named { root: whole, folder: None })
-    } else if name.as_deref() == Some(Path::new(store::FOLDER)) {
-        Ok(Named { root: up(), folder: None })
     } else {
-        Err(WeightsError::NoCheckpoint(path.to_path_buf()))
+        let mut places = [as_typed(path, &whole), whole].into_iter();
+        let folder = places.find(|place| place.ends_with(store::FOLDER));
+        let root = folder.as_deref().and_then(Path::parent).map(Path::to_path_buf);
+        let root = root.ok_or_else(|| WeightsError::NoCheckpoint(path.to_path_buf()))?;
+        Ok(Named { root, folder: None })
     }
 }
 
@@ -246,6 +247,26 @@ pub fn locate(path: &Path) -> Result<Named, WeightsError> {
 fn lies(path: &Path) -> Result<Option<FileType>, WeightsError> {
     let found = insist(|| std::fs::metadata(path)).map(|found| found.file_type());
     if_there(found).map_err(|source| WeightsError::Io { path: path.to_path_buf(), source })
+}
+
+/// The path as it was typed, from the root on: a `checkpoints` folder may be a link out of its run,
+/// and then only this says whose it is.
+fn as_typed(path: &Path, whole: &Path) -> PathBuf {
+    std::path::absolute(path).unwrap_or_else(|_| whole.to_path_buf())
+}
+
+/// One checkpoint, in its run where it lies in the `checkpoints` folder of one.
+fn one_checkpoint(path: &Path, whole: &Path) -> Named {
+    let in_run = |place: &Path| {
+        let folder = Path::new(store::FOLDER).join(place.file_name()?);
+        let root = place.parent().filter(|above| above.ends_with(store::FOLDER))?.parent()?;
+        let leads_there = root.join(&folder).canonicalize().is_ok_and(|found| found == whole);
+        leads_there.then(|| Named { root: root.to_path_buf(), folder: Some(folder) })
+    };
+    in_run(&as_typed(path, whole)).or_else(|| in_run(whole)).unwrap_or_else(|| Named {
+        root: whole.parent().unwrap_or(whole).to_path_buf(),
+        folder: whole.file_name().map(PathBuf::from),
+    })
 }
 
 /// The name of a checkpoint that is not in a folder of checkpoints, where it may have been.
@@ -313,18 +334,7 @@ const FILE_BYTES_MAX: u64 = 8 << 30;
 /// It is no file, is too large, or cannot be read.
 pub fn read_file(path: &Path) -> Result<Vec<u8>, WeightsError> {
     let wrap = |source| WeightsError::Io { path: path.to_path_buf(), source };
-    let about = insist(|| std::fs::metadata(path)).map_err(wrap)?;
-    let refuse = |reason: String| Err(wrap(io::Error::other(reason)));
-    if !about.is_file() {
-        return refuse("it is no file".into());
-    }
-    if about.len() > FILE_BYTES_MAX {
-        let length = about.len();
-        return refuse(format!(
-            "it has {length} bytes; weights of up to {FILE_BYTES_MAX} are read"
-        ));
-    }
-    insist(|| std::fs::read(path)).map_err(wrap)
+    insist(|| regular::read(path, FILE_BYTES_MAX)).map_err(wrap)
 }
 
 /// What `model.init` names: the bytes of a file of weights, or a checkpoint or the newest of a run

@@ -65,6 +65,8 @@ pub struct Keeper {
     last: Option<Last>,
     /// The newest step whose checkpoint is on disk and verified.
     published: Option<u64>,
+    /// Whether a checkpoint is due that the writer has no room for, which was said.
+    waits: bool,
     /// Why the newest checkpoint that was begun is not on disk.
     unwritten: Option<String>,
     /// Stalls of checkpoints that are being written, by step.
@@ -102,6 +104,7 @@ impl Keeper {
             writer,
             last,
             published: None,
+            waits: false,
             unwritten: None,
             stalls,
             placed: None,
@@ -249,9 +252,16 @@ impl Keeper {
         let state = self.state(&replica.position, place, seconds);
         let about = self.facts.about.clone();
         let Some(ticket) = self.writer().try_begin() else {
-            tracing::warn!("a checkpoint is still being written: the one due now is left out");
+            // It stays due, and is asked for again in each step.
+            if !std::mem::replace(&mut self.waits, true) {
+                let step = replica.position.step;
+                tracing::warn!(
+                    "the checkpoint due at step {step} waits: those before it are being written"
+                );
+            }
             return;
         };
+        self.waits = false;
         self.copying = Some(ticket.copy_behind(about, Arc::clone(&replica.slots), state));
         if self.staff == Staff::Inline {
             self.copying.take().map(Copying::wait);

@@ -255,7 +255,39 @@ fn import_takes_the_whole_model_and_nothing_else() {
         (imported.snapshot.parameters, said)
     );
     let text = weights::bytes_of(Path::new("/dev/zero")).unwrap_err();
-    assert!(text.to_string().contains("it is no file"), "{text}");
+    assert!(text.to_string().contains("it is a device; only files"), "{text}");
+}
+
+/// `neg.pth`: torch saved tensors that it keeps as "the negative of what is stored". It reads
+/// 0.758 as the first running variance where -0.758 is stored, and 0.1256 as the first weight.
+#[test]
+fn the_sign_that_torch_keeps_beside_a_tensor_is_taken() {
+    let folder = tempfile::tempdir().unwrap();
+    let model = folder.path().join("net.toml");
+    let layers = [
+        r#"name = "conv1", kind = "conv", channels = 6, kernel = 3, padding = 1"#,
+        r#"name = "bn1", kind = "batch_norm""#,
+        r#"kind = "relu""#,
+        r#"name = "conv2", kind = "conv", channels = 8, kernel = 3, stride = 2, bias = false"#,
+        r#"name = "bn2", kind = "batch_norm""#,
+        r#"kind = "global_avg_pool""#,
+        r#"name = "fc", kind = "linear", features = "classes""#,
+    ];
+    let layers = layers.map(|layer| format!("{{ {layer} }}")).join(", ");
+    std::fs::write(&model, format!("name = \"net\"\nlayer = [{layers}]\n")).unwrap();
+    let given = Given {
+        model: Some(model.to_str().unwrap().into()),
+        input: Some([3, 8, 8]),
+        classes: Some(["a", "b", "c"].map(str::to_owned).to_vec()),
+        width: None,
+    };
+    let bytes = include_bytes!("neg.pth");
+    let Snapshot { layout, parameters, statistics, .. } =
+        weights::import(Path::new("neg.pth"), bytes, given).unwrap().snapshot;
+    let of = |name: &str| layout.tensors.iter().find(|tensor| tensor.name == name).unwrap();
+    let variances = &statistics[of("bn1.running_var").range()];
+    assert!(variances[0] == 0.7580173 && variances.iter().all(|value| *value > 0.0));
+    assert_eq!(parameters[of("conv1.weight").range()][..2], [0.12562172, -0.13957801]);
 }
 
 #[test]

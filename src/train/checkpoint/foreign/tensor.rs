@@ -38,12 +38,22 @@ impl Element {
     }
 }
 
+/// How elements are to be read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Sign {
+    /// As they lie in the file.
+    Stored,
+    /// Each with the other sign.
+    Turned,
+}
+
 /// A tensor.
 #[derive(Debug, Clone)]
 pub(super) struct Tensor<'a> {
     pub name: String,
     pub shape: Vec<usize>,
     pub element: Element,
+    pub sign: Sign,
     /// Elements from one index to the next, by dimension.
     strides: Vec<usize>,
     /// From its first element on.
@@ -59,7 +69,7 @@ impl<'a> Tensor<'a> {
         storage: &'a [u8],
     ) -> Self {
         let strides = strides_of(&shape);
-        Self { name, shape, element, strides, storage }
+        Self { name, shape, element, sign: Sign::Stored, strides, storage }
     }
 
     /// A view of a storage from its element `start` on; `strides` in elements.
@@ -85,7 +95,7 @@ impl<'a> Tensor<'a> {
         };
         // Nobody reads elements of a type that is not known.
         let Some(width) = element.bytes() else {
-            return Ok(Self { name, shape, element, strides, storage: &[] });
+            return Ok(Self { name, shape, element, sign: Sign::Stored, strides, storage: &[] });
         };
         let last = match shape.contains(&0) {
             true => None,
@@ -103,11 +113,19 @@ impl<'a> Tensor<'a> {
         }
         let from = if last.is_some() { start * width } else { 0 };
         let storage = &storage[from..];
-        Ok(Self { name, shape, element, strides, storage })
+        Ok(Self { name, shape, element, sign: Sign::Stored, strides, storage })
     }
 
     /// Elements as f32, row by row; `None` where they are no fractions, or not as many as `into`.
     pub fn read(&self, into: &mut [f32]) -> Option<()> {
+        self.read_stored(into)?;
+        if self.sign == Sign::Turned {
+            into.iter_mut().for_each(|value| *value = -*value);
+        }
+        Some(())
+    }
+
+    fn read_stored(&self, into: &mut [f32]) -> Option<()> {
         let width = self.element.bytes()?;
         let count = self.shape.iter().try_fold(1usize, |all, size| all.checked_mul(*size))?;
         if count != into.len() {

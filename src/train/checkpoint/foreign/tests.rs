@@ -29,18 +29,29 @@ fn tuple(items: &[Vec<u8>]) -> Vec<u8> {
 
 /// The instructions that `torch.save` writes for a tensor whose storage is `data/key`.
 fn rebuilt(word: &str, key: &str, shape: &[usize], elements: usize) -> Vec<u8> {
+    rebuilt_with(&[], (word, key), shape, elements)
+}
+
+/// The same with more arguments behind the usual six.
+fn rebuilt_with(
+    more: &[Vec<u8>],
+    (word, key): (&str, &str),
+    shape: &[usize],
+    elements: usize,
+) -> Vec<u8> {
     let class = format!("ctorch\n{word}Storage\n").into_bytes();
     let place = [text("storage"), class, text(key), text("cpu"), whole(elements)];
     let sizes: Vec<Vec<u8>> = shape.iter().map(|size| whole(*size)).collect();
     let steps: Vec<Vec<u8>> =
         (0..shape.len()).map(|at| whole(shape[at + 1..].iter().product::<usize>())).collect();
-    let arguments = [
+    let mut arguments = vec![
         [tuple(&place), b"Q".to_vec()].concat(),
         whole(0),
         tuple(&sizes),
         tuple(&steps),
         b"\x89ccollections\nOrderedDict\n)R".to_vec(),
     ];
+    arguments.extend_from_slice(more);
     [b"ctorch._utils\n_rebuild_tensor_v2\n".to_vec(), tuple(&arguments), b"R".to_vec()].concat()
 }
 
@@ -146,6 +157,51 @@ fn what_torch_saves_is_read() {
     let found = fitted(&with_storages(&pickle(&dictionary(&outer)), &tensors), 10).expect("fits");
     assert_eq!(found.parameters, plain.parameters);
     assert_eq!(found.remarks, ["epoch is no tensor: passed over"]);
+}
+
+#[test]
+fn what_a_tensor_is_besides_its_numbers_is_applied_or_refused() {
+    let stored = [("a", "Float", vec![2], f32s(&[1.5, -2.0]))];
+    let values = |value: Vec<u8>| {
+        let file = with_storages(&pickle(&dictionary(&[("a", value)])), &stored);
+        let file = open(&file).map_err(|error| error.to_string())?;
+        let mut values = [0.0; 2];
+        file.tensors[0].read(&mut values).expect("two fractions");
+        Ok::<_, String>(values)
+    };
+    let made = |more: &[Vec<u8>]| rebuilt_with(more, ("Float", "0"), &[2], 2);
+    let says = |key: &str, value: &[u8]| [&b"}"[..], &text(key), value, b"s"].concat();
+    let parameter = |of: Vec<u8>| {
+        let arguments = tuple(&[of, b"\x88".to_vec(), b"ccollections\nOrderedDict\n)R".to_vec()]);
+        [&b"ctorch._utils\n_rebuild_parameter\n"[..], &arguments, b"R"].concat()
+    };
+    for (value, expected) in [
+        (made(&[]), [1.5, -2.0]),
+        (made(&[b"}".to_vec()]), [1.5, -2.0]),
+        (made(&[says("neg", b"\x88")]), [-1.5, 2.0]),
+        (made(&[says("neg", b"\x89")]), [1.5, -2.0]),
+        (made(&[says("conj", b"\x89")]), [1.5, -2.0]),
+        (parameter(made(&[])), [1.5, -2.0]),
+        (parameter(made(&[says("neg", b"\x88")])), [-1.5, 2.0]),
+    ] {
+        assert_eq!(values(value), Ok(expected));
+    }
+    for (value, expected) in [
+        (made(&[says("conj", b"\x88")]), "is kept conjugated"),
+        (made(&[says("scale", b"K\x02")]), "its metadata say scale"),
+        (made(&[says("neg", b"K\x02")]), "its metadata say neg"),
+        (made(&[b"}K\x01K\x01s".to_vec()]), "a key that is no text"),
+        (made(&[b"N".to_vec()]), "its metadata are no dictionary"),
+        (made(&[b"}".to_vec(), b"N".to_vec()]), "with 8 arguments, and 7 are known"),
+        ([made(&[]), b"}b".to_vec()].concat(), "is changed after it was made"),
+        ([made(&[]), b"(K\x00K\x01u".to_vec()].concat(), "is changed after it was made"),
+        ([parameter(made(&[])), b"}b".to_vec()].concat(), "is changed after it was made"),
+        (parameter([made(&[]), b"}b".to_vec()].concat()), "is changed after it was made"),
+    ] {
+        let said = values(value).expect_err(expected);
+        assert!(said.contains(expected), "{expected}: {said}");
+        assert!(said.starts_with("tensor \"a\": ") && said.contains("resolve_neg()"), "{said}");
+    }
 }
 
 #[test]

@@ -8,7 +8,7 @@ use crate::config::Shown;
 use crate::data::pickle::{Id, Pickle};
 
 use super::file::{Foreign, check_tensor};
-use super::tensor::{Element, Tensor};
+use super::tensor::{Element, Sign, Tensor};
 use super::zip;
 
 /// What files of `torch.save` before PyTorch 1.6 begin with.
@@ -31,6 +31,9 @@ const STORAGES: [&str; 10] =
     ["Float", "Half", "BFloat16", "Double", "Long", "Int", "Short", "Char", "Byte", "Bool"];
 /// Where programs keep the weights within a larger dictionary.
 const WRAPPERS: [&str; 4] = ["state_dict", "model_state_dict", "model", "net"];
+/// What to do about a tensor that is more than its numbers.
+const PLAIN: &str = "save plain copies, with torch.save({name: tensor.resolve_conj()\
+    .resolve_neg().clone() for name, tensor in model.state_dict().items()}, \"NEW.pth\")";
 
 /// Opens a file.
 ///
@@ -58,9 +61,10 @@ pub(super) fn open(bytes: &[u8]) -> Result<Foreign<'_>, String> {
     for &(key, value) in weights(&pickle)? {
         let name = pickle.bytes(key).map(|name| String::from_utf8_lossy(name).into_owned());
         let name = name.ok_or("a key of its dictionary is no text")?;
-        match tensor_of(&pickle, value) {
+        match arguments_of(&pickle, value) {
             None => file.passed_over.push(name),
             Some(arguments) => {
+                refuse_changes(&pickle, value).map_err(|what| plain(&name, &what))?;
                 let tensor = archive.tensor(&pickle, &name, arguments)?;
                 check_tensor(file.tensors.len(), &tensor.name, &tensor.shape)?;
                 file.tensors.push(tensor);
@@ -104,17 +108,62 @@ fn weights<'p>(pickle: &'p Pickle<'_>) -> Result<&'p [(Id, Id)], String> {
     })
 }
 
-/// The arguments that a tensor would be made from; a parameter is a tensor with more beside it.
-fn tensor_of<'p>(pickle: &'p Pickle<'_>, id: Id) -> Option<&'p [Id]> {
-    let (name, arguments, _) = pickle.call(id)?;
-    match name {
-        "torch._utils._rebuild_tensor_v2" => Some(arguments),
-        "torch._utils._rebuild_parameter" => {
-            let (name, arguments, _) = pickle.call(*arguments.first()?)?;
-            (name == "torch._utils._rebuild_tensor_v2").then_some(arguments)
-        }
-        _ => None,
+/// The call that would make a tensor; a parameter is a tensor with more beside it.
+fn tensor_of(pickle: &Pickle<'_>, id: Id) -> Option<Id> {
+    let is_tensor = |id: Id| {
+        let (name, ..) = pickle.call(id)?;
+        (name == "torch._utils._rebuild_tensor_v2").then_some(id)
+    };
+    match pickle.call(id)? {
+        ("torch._utils._rebuild_parameter", arguments, _) => is_tensor(*arguments.first()?),
+        _ => is_tensor(id),
     }
+}
+
+/// What it would be made from.
+fn arguments_of<'p>(pickle: &'p Pickle<'_>, id: Id) -> Option<&'p [Id]> {
+    pickle.call(tensor_of(pickle, id)?).map(|(_, arguments, _)| arguments)
+}
+
+/// What would be done to a tensor after it was made, or what a parameter is besides, may change its
+/// numbers: nothing of that is passed over.
+fn refuse_changes(pickle: &Pickle<'_>, id: Id) -> Result<(), String> {
+    for made in std::iter::once(id).chain(tensor_of(pickle, id)) {
+        let Some((name, arguments, _)) = pickle.call(made) else { continue };
+        if pickle.is_changed(made) {
+            return Err("it is changed after it was made".into());
+        }
+        let known = if name == "torch._utils._rebuild_parameter" { 3 } else { 7 };
+        if arguments.len() > known {
+            let count = arguments.len();
+            return Err(format!("{name} is called with {count} arguments, and {known} are known"));
+        }
+    }
+    Ok(())
+}
+
+/// The refusal of a tensor that is more than its numbers.
+fn plain(name: &str, what: &str) -> String {
+    format!("tensor {name:?}: {what}; {PLAIN}")
+}
+
+/// What PyTorch keeps of a tensor besides its place (`torch._utils.set_tensor_metadata`): bits that
+/// say what its elements mean.
+fn sign_of(pickle: &Pickle<'_>, metadata: Id) -> Result<Sign, String> {
+    let entries = pickle.entries(metadata).ok_or("its metadata are no dictionary")?;
+    let mut sign = Sign::Stored;
+    for &(key, value) in entries {
+        let key = pickle.bytes(key).map(|key| String::from_utf8_lossy(key).into_owned());
+        sign = match (key.as_deref(), pickle.integer(value)) {
+            (Some("neg"), Some(1)) => Sign::Turned,
+            (Some("neg"), Some(0)) => Sign::Stored,
+            (Some("conj"), Some(0)) => sign,
+            (Some("conj"), _) => return Err("it is kept conjugated (the bit \"conj\")".into()),
+            (Some(key), _) => return Err(format!("its metadata say {}", key.shown())),
+            (None, _) => return Err("its metadata have a key that is no text".into()),
+        };
+    }
+    Ok(sign)
 }
 
 /// The archive, and the folder in it that everything lies in.
@@ -128,8 +177,8 @@ impl<'a> Archive<'a> {
         self.entries.get(format!("{}/{name}", self.folder).as_str()).copied()
     }
 
-    /// `_rebuild_tensor_v2(storage, first element, sizes, strides, ...)`, where a storage is
-    /// `("storage", class, key, device, elements)`.
+    /// `_rebuild_tensor_v2(storage, first element, sizes, strides, whether it learns, hooks,
+    /// metadata)`, where a storage is `("storage", class, key, device, elements)`.
     fn tensor(
         &self,
         pickle: &Pickle<'_>,
@@ -171,6 +220,12 @@ impl<'a> Archive<'a> {
         let (shape, strides) = (sizes(shape, "sizes")?, sizes(strides, "strides")?);
         let start = pickle.integer(start).and_then(|start| usize::try_from(start).ok());
         let start = start.ok_or_else(|| odd("its first element is no number"))?;
-        Tensor::view((name.to_owned(), element), (shape, strides), start, body)
+        let sign = match arguments.get(6) {
+            Some(metadata) => sign_of(pickle, *metadata).map_err(|what| plain(name, &what))?,
+            None => Sign::Stored,
+        };
+        let mut tensor = Tensor::view((name.to_owned(), element), (shape, strides), start, body)?;
+        tensor.sign = sign;
+        Ok(tensor)
     }
 }
