@@ -14,10 +14,11 @@ use xxhash_rust::xxh3::{xxh3_64, xxh3_128};
 use crate::data::index::{Index, Learned, learn};
 use crate::data::store::{FetchError, Kind, Store};
 
-use super::shard::{self, Listing, Sample};
+use super::sample::{CLASSES_MAX, Sample};
+use super::shard::{self, Listing};
 
 /// Raised when the form or the meaning of what is saved changes.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 /// Ends its name.
 const ENDING: &str = "index";
 /// Largest index that is read, in bytes.
@@ -139,7 +140,7 @@ fn decoded(all: &[u8], now: (u64, i64)) -> Option<Listing> {
     let saved: Saved<Listing> = serde_json::from_slice(text).ok()?;
     let inside = |sample: &Sample| {
         let end = sample.offset.checked_add(sample.length);
-        end.is_some_and(|end| end <= saved.bytes) && sample.label < shard::CLASSES_MAX
+        end.is_some_and(|end| end <= saved.bytes) && sample.label < CLASSES_MAX
     };
     let fits = saved.version == VERSION
         && (saved.bytes, saved.changed_ns) == now

@@ -11,15 +11,27 @@ use crate::data::index::Learned;
 use crate::data::store::{FetchError, Location, Store};
 use crate::data::{Cut, DataError, Image};
 
-use super::leftovers::Leftovers;
 use super::{Source, Wanted, decode};
 
+mod group;
 mod index;
+mod left;
+mod name;
 pub mod pattern;
+mod sample;
 mod shard;
+
+use left::Left;
+use name::Name;
+use sample::Sample;
 
 /// Classes without a sample that are named.
 const EMPTY_NAMED_MAX: usize = 8;
+/// So many classes may be named by any set.
+const CLASSES_FREE: usize = 1 << 16;
+/// With more, one in so many of them has a sample at least: a slip in one label would else make a
+/// model of a million classes.
+const CLASSES_A_FILLED_ONE_MAX: usize = 100;
 
 /// One shard's samples.
 struct Shard {
@@ -42,7 +54,7 @@ pub struct Tar {
     shards: Vec<Shard>,
     entries: Vec<Entry>,
     /// All names, one behind the other.
-    names: String,
+    names: Vec<u8>,
     classes: Vec<String>,
     fingerprint: u64,
     remarks: Vec<String>,
@@ -63,12 +75,12 @@ impl Tar {
         let mut set = Self {
             shards: Vec::with_capacity(paths.len()),
             entries: Vec::new(),
-            names: String::new(),
+            names: Vec::new(),
             classes: Vec::new(),
             fingerprint: 0,
             remarks: Vec::new(),
         };
-        let (mut left, mut stale, mut unsaved) = (Leftovers::default(), Vec::new(), None);
+        let (mut left, mut stale, mut unsaved) = (Left::default(), Vec::new(), None);
         for path in paths {
             let wrong = |error: FetchError| error.about(path.shown()).about(key);
             let (learned, was_stale) = index::listing(store, &path, cache).map_err(wrong)?;
@@ -80,51 +92,69 @@ impl Tar {
             }
             let listing = learned.value();
             check_labels(&listing.samples, classes).map_err(|text| wrong(text.into()))?;
-            left.add(listing.left);
+            left.add(listing.left, &path.file_name().unwrap_or_default().shown());
             set.take(path, listing.samples);
         }
-        if set.entries.is_empty() {
-            return Err(refuse(format!("{} holds no sample", path.shown())));
-        }
         set.remarks = left.remarks(key);
+        if set.entries.is_empty() {
+            let left =
+                set.remarks.iter().map(|remark| remark.replacen(&format!("{key}: "), "; ", 1));
+            let left: String = left.collect();
+            return Err(refuse(format!("{} holds no sample{left}", path.shown())));
+        }
         set.remarks.extend(remarks(key, &stale, unsaved.as_deref()));
-        set.count_classes(key, classes);
+        set.count_classes(key, classes).map_err(refuse)?;
         set.fingerprint = set.hash();
         Ok(set)
     }
 
-    fn take(&mut self, path: PathBuf, samples: Vec<shard::Sample>) {
+    fn take(&mut self, path: PathBuf, samples: Vec<Sample>) {
         self.shards.push(Shard { path, first: self.entries.len() as u64 });
         for sample in samples {
-            self.names.push_str(&sample.name);
-            let shard::Sample { offset, length, label, .. } = sample;
+            self.names.extend(sample.name.bytes());
+            let Sample { offset, length, label, .. } = sample;
             self.entries.push(Entry { offset, length, label, name_end: self.names.len() });
         }
     }
 
     /// Classes are numbers: those up to the largest that has a sample, or as many as are known.
-    fn count_classes(&mut self, key: &str, known: Option<usize>) {
-        let largest = self.entries.iter().map(|entry| entry.label as usize + 1).max();
-        let count = known.or(largest).unwrap_or(0);
+    fn count_classes(&mut self, key: &str, known: Option<usize>) -> Result<(), String> {
+        let highest = (0..self.entries.len()).rev().max_by_key(|id| self.entries[*id].label);
+        let label = highest.map_or(0, |id| self.entries[id].label as usize);
+        let count = known.unwrap_or(label + 1);
         let mut samples = vec![0u64; count];
         self.entries.iter().for_each(|entry| samples[entry.label as usize] += 1);
-        let empty = (0..count).filter(|class| samples[*class] == 0).map(|class| class.to_string());
-        let empty: Vec<String> = empty.collect();
+        let empty: Vec<usize> = (0..count).filter(|class| samples[*class] == 0).collect();
+        let member = highest.map(|id| self.name(id as u64)).unwrap_or_default();
+        let filled = count - empty.len();
+        if known.is_none() && count > CLASSES_FREE && count > CLASSES_A_FILLED_ONE_MAX * filled {
+            return Err(format!(
+                "{member} has label {label}: of {count} classes {filled} would have a sample; \
+                 write labels from 0 on, without gaps"
+            ));
+        }
         if !empty.is_empty() {
+            let first: Vec<String> =
+                empty.iter().take(EMPTY_NAMED_MAX).map(ToString::to_string).collect();
             let more = if empty.len() > EMPTY_NAMED_MAX { ", ..." } else { "" };
-            let named = empty[..empty.len().min(EMPTY_NAMED_MAX)].join(", ");
-            let number = empty.len();
-            self.remarks
-                .push(format!("{key}: {number} of {count} classes have no sample: {named}{more}"));
+            let (number, named) = (empty.len(), first.join(", "));
+            let most = match known {
+                None => format!("; the highest label, {label}, is that of {member}"),
+                Some(_) => String::new(),
+            };
+            self.remarks.push(format!(
+                "{key}: {number} of {count} classes have no sample: {named}{more}{most}"
+            ));
         }
         self.classes = (0..count).map(|class| class.to_string()).collect();
+        Ok(())
     }
 
     fn hash(&self) -> u64 {
         let mut hash = Xxh3::new();
         for id in 0..self.entries.len() {
             let Entry { offset, length, label, .. } = &self.entries[id];
-            hash.update(self.member(id).as_bytes());
+            hash.update(self.member(id));
             hash.update(&offset.to_le_bytes());
             hash.update(&length.to_le_bytes());
             hash.update(&label.to_le_bytes());
@@ -136,14 +166,14 @@ impl Tar {
         &self.shards[self.shards.partition_point(|shard| shard.first <= id) - 1]
     }
 
-    fn member(&self, id: usize) -> &str {
+    fn member(&self, id: usize) -> &[u8] {
         let begin = id.checked_sub(1).map_or(0, |before| self.entries[before].name_end);
         &self.names[begin..self.entries[id].name_end]
     }
 }
 
 /// A label that the training set does not have is no class of the model.
-fn check_labels(samples: &[shard::Sample], classes: Option<usize>) -> Result<(), String> {
+fn check_labels(samples: &[Sample], classes: Option<usize>) -> Result<(), String> {
     let Some(count) = classes else { return Ok(()) };
     match samples.iter().find(|sample| sample.label as usize >= count) {
         None => Ok(()),
@@ -198,14 +228,14 @@ impl Source for Tar {
     }
 
     fn name(&self, id: u64) -> String {
-        format!("{}/{}", self.shard(id).path.shown(), self.member(id as usize).shown())
+        format!("{}/{}", self.shard(id).path.shown(), Name::from(self.member(id as usize)).shown())
     }
 
     fn key(&self, id: u64, into: &mut Vec<u8>) -> bool {
         let shard = self.shard(id).path.file_name().unwrap_or_default();
         into.extend(shard.as_encoded_bytes());
         into.push(b'/');
-        into.extend(self.member(id as usize).as_bytes());
+        into.extend(self.member(id as usize));
         true
     }
 

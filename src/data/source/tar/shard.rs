@@ -3,39 +3,23 @@
 //! the first dot of the file name is the sample's key, what comes after it says what the member is.
 
 use std::cell::RefCell;
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::io::{self, Read, Seek, SeekFrom};
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-use crate::config::Shown;
-use crate::data::source::leftovers::{Leftovers, is_picture};
 use crate::data::store::{FetchError, Kind, Location, Store};
+
+use super::group::{Group, LABEL_BYTES_MAX};
+use super::left::{Left, Reason};
+use super::name::{Name, Part};
+use super::sample::{Place, Sample};
 
 /// What is read of a shard at a time: many headers where samples are small.
 const PIECE_BYTES: u64 = 64 << 10;
 /// An archive is made of such blocks; one of zeros ends it.
 const BLOCK_BYTES: u64 = 512;
-/// The member that holds the label.
-const LABEL: &str = "cls";
-/// Longest label that is read.
-const LABEL_BYTES_MAX: u64 = 64;
-/// Labels are below this.
-pub const CLASSES_MAX: u32 = 1 << 20;
-
-/// One sample.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Sample {
-    /// The member with its picture, as the archive names it.
-    pub name: String,
-    /// Where the picture begins in the shard.
-    pub offset: u64,
-    /// Its bytes.
-    pub length: u64,
-    /// Its class.
-    pub label: u32,
-}
 
 /// All of a shard.
 #[derive(Debug, Default, Serialize, Deserialize)]
@@ -43,7 +27,7 @@ pub struct Listing {
     /// In the order of the shard.
     pub samples: Vec<Sample>,
     /// What is not read.
-    pub left: Leftovers,
+    pub left: Left,
 }
 
 /// Lists a shard.
@@ -67,65 +51,174 @@ pub fn list(store: &dyn Store, path: &Path) -> Result<Listing, FetchError> {
 
 /// Goes through a shard. A read that failed may look like anything: `Reader::failed` has it.
 fn members(mut reader: Reader<'_>) -> Result<Listing, String> {
-    let bytes = reader.bytes;
     if reader.is_compressed() {
         return Err(
             "it is compressed, which allows no reading by offset: unpack it (gunzip)".into()
         );
     }
+    let mut lister = Lister::new(reader.again());
     let mut archive = tar::Archive::new(reader);
-    let (mut listing, mut group) = (Listing::default(), Group::default());
-    let (mut met, mut end, mut before) = (HashSet::new(), 0, "its beginning".to_owned());
-    let cut = |what: String| format!("it was cut: {what}, and it has {bytes} bytes");
+    // Archives that were put one behind the other are read on, as `tar --ignore-zeros` does.
+    archive.set_ignore_zeros(true);
+    let mut broken = None;
     for entry in archive.entries_with_seek().map_err(|error| error.to_string())? {
-        let mut entry =
-            entry.map_err(|error| match end + BLOCK_BYTES > bytes || lacks_rest(&error) {
-                true => cut(format!("after {before} there is no whole header at byte {end}")),
-                false => format!("after {before} (byte {end}): {error}"),
-            })?;
-        let name = String::from_utf8_lossy(&entry.path_bytes()).into_owned();
-        let (offset, length) = (entry.raw_file_position(), entry.size());
-        let last = offset.saturating_add(length);
-        if last > bytes {
-            return Err(cut(format!("{} ends at byte {last}", name.shown())));
+        match entry {
+            Ok(mut entry) => lister.take(&mut entry)?,
+            Err(error) => broken = Some(error),
         }
-        end = last.next_multiple_of(BLOCK_BYTES);
-        before = name.shown();
+    }
+    lister.ended(archive.into_inner(), broken)
+}
+
+/// What is known of a shard, as far as it was read.
+struct Lister<'a> {
+    listing: Listing,
+    group: Group,
+    /// Keys that were met.
+    met: HashSet<Name>,
+    /// Files that were met, for hard links to them.
+    files: HashMap<Name, Place>,
+    /// Where the next header is, and behind which member.
+    end: u64,
+    before: Option<String>,
+    /// Reads labels that hard links lead to.
+    beside: Reader<'a>,
+}
+
+impl<'a> Lister<'a> {
+    fn new(beside: Reader<'a>) -> Self {
+        let (listing, group) = (Listing::default(), Group::default());
+        let (met, files) = (HashSet::new(), HashMap::new());
+        Self { listing, group, met, files, end: 0, before: None, beside }
+    }
+
+    fn take(&mut self, entry: &mut tar::Entry<'_, Reader<'a>>) -> Result<(), String> {
+        let name = Name::from(&*entry.path_bytes());
+        let place = Place { offset: entry.raw_file_position(), length: entry.size() };
+        let last = place.offset.saturating_add(place.length);
+        if last > self.beside.bytes {
+            return Err(self.cut(format!("{} ends at byte {last}", name.shown())));
+        }
+        self.end = last.next_multiple_of(BLOCK_BYTES);
+        self.before = Some(name.shown());
         let kind = entry.header().entry_type();
-        if kind.is_gnu_sparse() {
+        if kind.is_gnu_sparse() || is_sparse(entry) {
             return Err(format!("{} is stored as a sparse file: store it whole", name.shown()));
         }
-        if !kind.is_file() && !kind.is_contiguous() {
-            continue;
-        }
-        let file = Path::new(&name);
-        let (Some(base), Some((key, what))) = (file.file_name(), key_of(&name)) else {
-            listing.left.file(file);
-            continue;
+        let reason = match kind {
+            // What an archiver writes of a file that has two names: the other one holds the bytes.
+            kind if kind.is_hard_link() && place.length == 0 => {
+                let target = entry.link_name_bytes().map(|target| Name::from(&*target).plain());
+                match target.and_then(|target| self.files.get(&target).copied()) {
+                    Some(place) => return self.file(name, place, None),
+                    None => Reason::Lost,
+                }
+            }
+            kind if kind.is_file() || kind.is_contiguous() || kind.is_hard_link() => {
+                return self.file(name, place, Some(entry));
+            }
+            kind if kind.is_dir() || kind.is_pax_global_extensions() => return Ok(()),
+            kind if kind.is_symlink() => Reason::Link,
+            _ => Reason::Special,
         };
-        if listing.left.takes(base) {
-            continue;
+        self.listing.left.member(reason, &name);
+        Ok(())
+    }
+
+    /// A file whose bytes `from` gives; without it they lie elsewhere in the shard.
+    fn file(
+        &mut self,
+        name: Name,
+        place: Place,
+        from: Option<&mut dyn Read>,
+    ) -> Result<(), String> {
+        self.files.insert(name.plain(), place);
+        let left = &mut self.listing.left;
+        let (Some(base), Some((key, part))) = (name.path().file_name(), name.part()) else {
+            left.files.file(name.path());
+            return Ok(());
+        };
+        if left.files.takes(base) {
+            return Ok(());
         }
-        if group.key != key {
-            listing.samples.extend(std::mem::take(&mut group).sample()?);
-            if !met.insert(key.to_owned()) {
+        match part {
+            Part::Dotted => left.member(Reason::Dotted, &name),
+            Part::Other => left.files.file(name.path()),
+            Part::Picture => self.group_of(key, &name)?.take_picture(name, place)?,
+            Part::Label => {
+                let label = match from {
+                    Some(from) => label_of(from, place),
+                    None => label_of(self.beside.starting_at(place.offset), place),
+                };
+                self.group_of(key, &name)?.take_label(name, place.length, label)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The group that the member of this name belongs to. The one before it is over.
+    fn group_of(&mut self, key: Name, name: &Name) -> Result<&mut Group, String> {
+        if self.group.key != key {
+            self.close()?;
+            if !self.met.insert(key.clone()) {
                 return Err(format!("the key {} comes twice: {} again", key.shown(), name.shown()));
             }
-            key.clone_into(&mut group.key);
+            self.group = Group::of(key);
         }
-        if what.eq_ignore_ascii_case(LABEL) {
-            group.take_label(&name, length, &mut entry)?;
-        } else if is_picture(Path::new(&format!("x.{what}"))) && !what.contains('.') {
-            group.take_picture(name, offset, length)?;
-        } else {
-            listing.left.file(file);
+        Ok(&mut self.group)
+    }
+
+    fn close(&mut self) -> Result<(), String> {
+        let Listing { samples, left } = &mut self.listing;
+        samples.extend(std::mem::take(&mut self.group).sample(left)?);
+        Ok(())
+    }
+
+    fn cut(&self, what: String) -> String {
+        format!("it was cut: {what}, and it has {} bytes", self.beside.bytes)
+    }
+
+    /// The listing, where the archive is whole. `broken`: why the next header is none.
+    fn ended(
+        mut self,
+        mut reader: Reader<'_>,
+        broken: Option<io::Error>,
+    ) -> Result<Listing, String> {
+        let read_to = reader.at;
+        let (end, bytes) = (self.end, reader.bytes);
+        let no_header = broken.as_ref().is_some_and(|error| !lacks_rest(error));
+        if self.before.is_none() && no_header && !reader.is_zero(0) {
+            return Err("it is no tar archive: it does not begin with the header of a file".into());
         }
+        let before = self.before.as_deref().unwrap_or("its beginning").to_owned();
+        if !reader.is_zero(end) {
+            return Err(match broken {
+                Some(error) if end + BLOCK_BYTES <= bytes && !lacks_rest(&error) => {
+                    format!("after {before} (byte {end}): {error}")
+                }
+                Some(_) => {
+                    self.cut(format!("after {before} there is no whole header at byte {end}"))
+                }
+                None => self.cut(format!("there is no end of the archive at byte {end}")),
+            });
+        }
+        // Behind the end of an archive there may be another one, nothing, or something else.
+        if let (Some(error), Some(behind)) = (broken, reader.first_written(end)) {
+            if read_to > behind + BLOCK_BYTES {
+                return Err(format!("in the archive at byte {behind}: {error}"));
+            }
+            self.listing.left.bytes(bytes - behind);
+        }
+        self.close()?;
+        Ok(self.listing)
     }
-    listing.samples.extend(group.sample()?);
-    match archive.into_inner().is_zero(end) {
-        true => Ok(listing),
-        false => Err(cut(format!("there is no end of the archive at byte {end}"))),
-    }
+}
+
+/// The bytes of a label. Whatever is longer is none.
+fn label_of(from: &mut dyn Read, place: Place) -> io::Result<Vec<u8>> {
+    let mut label = Vec::new();
+    from.take(place.length.min(LABEL_BYTES_MAX)).read_to_end(&mut label)?;
+    Ok(label)
 }
 
 /// Whether a header announced a member and none came.
@@ -133,61 +226,10 @@ fn lacks_rest(error: &io::Error) -> bool {
     error.to_string().contains("no future member")
 }
 
-/// Key and rest of a member's name; a name without a dot has none.
-fn key_of(name: &str) -> Option<(&str, &str)> {
-    let base = name.rfind('/').map_or(0, |slash| slash + 1);
-    let dot = base + name[base..].find('.')?;
-    Some((name[..dot].trim_start_matches("./"), &name[dot + 1..]))
-}
-
-/// The members of one key that have come.
-#[derive(Default)]
-struct Group {
-    key: String,
-    picture: Option<(String, u64, u64)>,
-    label: Option<u32>,
-}
-
-impl Group {
-    fn take_picture(&mut self, name: String, offset: u64, length: u64) -> Result<(), String> {
-        match &self.picture {
-            Some((first, ..)) => {
-                let (first, second) = (first.shown(), name.shown());
-                Err(format!("the key {} has two pictures, {first} and {second}", self.key.shown()))
-            }
-            None => {
-                self.picture = Some((name, offset, length));
-                Ok(())
-            }
-        }
-    }
-
-    fn take_label(&mut self, name: &str, length: u64, from: &mut dyn Read) -> Result<(), String> {
-        let wrong = |what: String| {
-            format!("{}: {what}; it must hold one number below {CLASSES_MAX}", name.shown())
-        };
-        if self.label.is_some() {
-            return Err(format!("the key {} has two labels: {}", self.key.shown(), name.shown()));
-        }
-        if length > LABEL_BYTES_MAX {
-            return Err(wrong(format!("{length} bytes are no label")));
-        }
-        let mut text = String::new();
-        from.read_to_string(&mut text).map_err(|error| wrong(error.to_string()))?;
-        let label = text.trim().parse().ok().filter(|label| *label < CLASSES_MAX);
-        self.label = Some(label.ok_or_else(|| wrong(format!("{:?} is no label", text.trim())))?);
-        Ok(())
-    }
-
-    /// What has a label and no picture is no sample.
-    fn sample(self) -> Result<Option<Sample>, String> {
-        let Some((name, offset, length)) = self.picture else { return Ok(None) };
-        let Some(label) = self.label else {
-            let lacks = format!("{} has no label: {}.{LABEL} ", name.shown(), self.key.shown());
-            return Err(lacks + "is not beside it");
-        };
-        Ok(Some(Sample { name, offset, length, label }))
-    }
+/// Whether the bytes of an entry are only what is not zero of its file, as newer archives say it.
+fn is_sparse(entry: &mut tar::Entry<'_, Reader<'_>>) -> bool {
+    let Ok(Some(said)) = entry.pax_extensions() else { return false };
+    said.flatten().any(|said| said.key_bytes().starts_with(b"GNU.sparse."))
 }
 
 /// A file of a store, read in pieces where it is looked at.
@@ -202,7 +244,7 @@ struct Reader<'a> {
     failed: &'a RefCell<Option<FetchError>>,
 }
 
-impl Reader<'_> {
+impl<'a> Reader<'a> {
     /// Holds the next so many bytes; nothing where they do not come.
     fn fetch(&mut self, length: u64) -> io::Result<()> {
         let mut failed = self.failed.borrow_mut();
@@ -218,6 +260,24 @@ impl Reader<'_> {
         }
         self.piece.clear();
         Err(io::Error::other("it cannot be read"))
+    }
+
+    /// Another one of the same shard.
+    fn again(&self) -> Self {
+        Self { at: 0, piece: Vec::new(), piece_at: 0, ..*self }
+    }
+
+    /// The bytes from here on.
+    fn starting_at(&mut self, offset: u64) -> &mut dyn Read {
+        self.at = offset;
+        self
+    }
+
+    /// The first block from here on that is not zeros, by its place.
+    fn first_written(&mut self, from: u64) -> Option<u64> {
+        // Zeros end with the file at the latest.
+        let starts = (from..self.bytes).step_by(BLOCK_BYTES as usize);
+        starts.into_iter().find(|at| !self.is_zero(*at))
     }
 
     /// Whether it begins as gzip's files do.

@@ -199,3 +199,34 @@ fn what_is_wrong_names_the_key_the_shard_and_the_member() {
     let set = place.open("t-{0..1}.tar").expect("opened");
     assert!(set.remarks().last().expect("one").contains("2 of 6 classes have no sample: 3, 4"));
 }
+
+#[test]
+fn a_label_far_from_all_others_is_refused_and_a_high_one_is_named() {
+    let place = Place::new();
+    write(&place.path("t-1.tar"), 3, &[1, 1_000_000, 2]);
+    let text = refusal(place.open("t-{0..1}.tar"));
+    let expected = "t-1.tar/000004.ppm has label 1000000: of 1000001 classes 4 would have a sample";
+    assert!(text.contains(expected), "{text}");
+    // So many classes a set may have whose samples are few.
+    write(&place.path("t-1.tar"), 3, &[1, 21_840]);
+    let set = place.open("t-{0..1}.tar").expect("opened");
+    assert_eq!(set.classes().len(), 21_841);
+    let told = set.remarks().last().expect("one");
+    assert!(told.contains("the highest label, 21840, is that of "), "{told}");
+    assert!(told.ends_with("t-1.tar/000004.ppm"), "{told}");
+}
+
+#[test]
+fn a_set_without_a_sample_says_what_was_left_out() {
+    let place = Place::new();
+    let mut builder = ::tar::Builder::new(fs::File::create(place.path("t-0.tar")).expect("made"));
+    for name in ["v1.5_0.jpg", "v1.5_0.cls"] {
+        let mut header = ::tar::Header::new_gnu();
+        header.set_size(1);
+        builder.append_data(&mut header, name, &b"0"[..]).expect("appended");
+    }
+    builder.finish().expect("finished");
+    let text = refusal(place.open("t-0.tar"));
+    assert!(text.contains("holds no sample; 2 pictures and labels have another dot"), "{text}");
+    assert!(text.contains("a key ends at its first dot"), "{text}");
+}

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use proptest::prelude::*;
 
 use super::*;
+use crate::data::source::tar::sample::CLASSES_MAX;
 use crate::data::store::Entry;
 use crate::data::store::direct::Direct;
 use crate::data::store::memory::MemoryStore;
@@ -54,21 +55,17 @@ fn samples_are_what_shares_a_key_in_the_order_of_the_shard() {
         ("3.cls", b"3"),
     ]);
     let listing = listed(bytes.clone()).expect("fine");
-    let found: Vec<(&str, &[u8], u32)> = (listing.samples.iter())
+    let found: Vec<(String, &[u8], u32)> = (listing.samples.iter())
         .map(|sample| {
             let picture = &bytes[sample.offset as usize..][..sample.length as usize];
-            (sample.name.as_str(), picture, sample.label)
+            (sample.name.plain().shown(), picture, sample.label)
         })
         .collect();
     let expected: [(&str, &[u8], u32); 3] =
         [("0002.jpg", b"two", 5), ("0001.PNG", b"one", 0), (&long, b"long", CLASSES_MAX - 1)];
-    let names = |name: &str| name.trim_start_matches("./").to_owned();
-    assert_eq!(found.len(), expected.len(), "{found:?}");
-    for (found, expected) in found.iter().zip(expected) {
-        assert_eq!((names(found.0), found.1, found.2), (names(expected.0), expected.1, expected.2));
-    }
+    assert_eq!(found, expected.map(|(name, bytes, label)| (name.to_owned(), bytes, label)));
     let remarks = listing.left.remarks("data.train").join("; ");
-    for left in ["1 .json", "1 .png", "1 without an ending", "1 hidden names"] {
+    for left in ["1 .json", "1 without an ending", "1 hidden names", "3.seg.png", ": 3.cls"] {
         assert!(remarks.contains(left), "{left}: {remarks}");
     }
 }
@@ -90,7 +87,7 @@ fn long_names_of_pax_are_read() {
     }
     let listing = listed(bytes.clone()).expect("fine");
     let [sample] = &listing.samples[..] else { panic!("{:?}", listing.samples) };
-    assert_eq!((sample.name.as_str(), sample.label), (long.as_str(), 2));
+    assert_eq!((sample.name.shown(), sample.label), (long, 2));
     assert_eq!(&bytes[sample.offset as usize..][..3], b"pax");
 }
 
@@ -128,7 +125,8 @@ fn what_is_no_whole_archive_is_refused() {
         (&whole[..end], "it was cut: there is no end of the archive at byte"),
         (&whole[..3584 + 100], "it was cut: after 1.jpg there is no whole header at byte 3584"),
         (&[], "it was cut: there is no end of the archive at byte 0"),
-        (&[b'P'; 600], "after its beginning (byte 0)"),
+        (&[b'P'; 600], "it is no tar archive"),
+        (b"text", "it is no tar archive"),
         (b"\x1f\x8b\x08", "it is compressed"),
     ] {
         let text = listed(bytes.to_vec()).expect_err("refused");
@@ -233,7 +231,7 @@ proptest! {
         let listing = listed(bytes.clone()).expect("fine");
         prop_assert_eq!(listing.samples.len(), lengths.len());
         for (number, sample) in listing.samples.iter().enumerate() {
-            prop_assert_eq!(&sample.name, &format!("{number:06}.jpg"));
+            prop_assert_eq!(sample.name.shown(), format!("{number:06}.jpg"));
             prop_assert_eq!(sample.label, lengths[number].1);
             let lies = &bytes[sample.offset as usize..][..sample.length as usize];
             prop_assert_eq!(lies, pictures[number].as_slice());
@@ -250,4 +248,147 @@ proptest! {
         bytes.truncate(length);
         let _ = listed(bytes);
     }
+}
+
+/// An archive with one more member of this kind behind those that are files.
+fn with(members: &[(&str, &[u8])], more: &[(&[u8], tar::EntryType, &str)]) -> Vec<u8> {
+    let mut builder = tar::Builder::new(Vec::new());
+    for (name, bytes) in members {
+        let mut header = tar::Header::new_gnu();
+        header.set_size(bytes.len() as u64);
+        builder.append_data(&mut header, name, *bytes).expect("appended");
+    }
+    for (name, kind, target) in more {
+        let mut header = tar::Header::new_gnu();
+        header.set_entry_type(*kind);
+        header.set_size(0);
+        builder.append_link(&mut header, Name::from(*name).path(), target).expect("appended");
+    }
+    builder.into_inner().expect("finished")
+}
+
+fn remarks(listing: &Listing) -> String {
+    listing.left.remarks("data.train").join("; ")
+}
+
+/// `gnu_hardlink.tar` is what GNU tar writes of a folder in which `004.jpg` and `005.cls` are
+/// second names of `000.jpg` and `000.cls`.
+#[test]
+fn a_hard_link_has_the_bytes_of_the_file_before_it() {
+    let bytes = include_bytes!("gnu_hardlink.tar").to_vec();
+    let listing = listed(bytes.clone()).expect("fine");
+    let [first, .., fifth, sixth] = &listing.samples[..] else { panic!("{listing:?}") };
+    assert_eq!((listing.samples.len(), remarks(&listing)), (6, String::new()));
+    assert_eq!((fifth.offset, fifth.length), (first.offset, first.length));
+    assert_eq!(fifth.name.shown(), "004.jpg");
+    assert_ne!(sixth.offset, first.offset);
+    assert_eq!(sixth.label, first.label);
+    assert_eq!(&bytes[fifth.offset as usize..][..2], [0xFF, 0xD8]);
+
+    let hard = tar::EntryType::Link;
+    let listing = listed(with(
+        &[("./1.jpg", b"one"), ("./1.cls", b"7")],
+        &[
+            (b"2.jpg", hard, "1.jpg"),
+            (b"2.cls", hard, "./1.cls"),
+            // The second name of a second name, and one of a file that never comes.
+            (b"3.jpg", hard, "2.jpg"),
+            (b"3.cls", hard, "2.cls"),
+            (b"4.json", hard, "5.jpg"),
+        ],
+    ));
+    let listing = listing.expect("fine");
+    let found: Vec<(String, u64, u32)> = (listing.samples.iter())
+        .map(|sample| (sample.name.plain().shown(), sample.length, sample.label))
+        .collect();
+    let expected = [("1.jpg", 3, 7), ("2.jpg", 3, 7), ("3.jpg", 3, 7)];
+    assert_eq!(found, expected.map(|(name, length, label)| (name.to_owned(), length, label)));
+    assert!(listing.samples.iter().all(|sample| sample.offset == listing.samples[0].offset));
+    let told = "data.train: 1 hard links lead to no file before them and are not read: 4.json";
+    assert_eq!(remarks(&listing), told);
+}
+
+#[test]
+fn what_is_not_read_is_counted_and_its_first_is_named() {
+    let (link, pipe) = (tar::EntryType::Symlink, tar::EntryType::Fifo);
+    let listing = listed(with(
+        &[
+            ("1.jpg", b"x"),
+            ("1.cls", b"0"),
+            ("2.cls", b"0"),
+            ("3.cls", b"1"),
+            ("v1.5_7.jpg", b"x"),
+            ("v1.5_7.cls", b"0"),
+            ("8.left.png", b"x"),
+        ],
+        &[(b"4.jpg", link, "1.jpg"), (b"4.cls", link, "1.cls"), (b"5.jpg", pipe, "x")],
+    ));
+    let listing = listing.expect("fine");
+    assert_eq!(listing.samples.len(), 1);
+    let told = remarks(&listing);
+    for expected in [
+        "2 symbolic links are not followed: 4.jpg",
+        "1 members are pipes, devices and the like and are not read: 5.jpg",
+        "2 labels have no picture and are left out: 2.cls",
+        "3 pictures and labels have another dot in their names and are not read, since a key ends \
+         at its first dot (rename them): v1.5_7.jpg",
+    ] {
+        assert!(told.contains(expected), "{expected}: {told}");
+    }
+    let mut all = Left::default();
+    all.add(listing.left, "a.tar");
+    all.add(listed(with(&[("9.cls", b"0")], &[])).expect("fine").left, "b.tar");
+    let told = all.remarks("data.train").join("; ");
+    assert!(told.contains("3 labels have no picture and are left out: a.tar/2.cls"), "{told}");
+}
+
+/// `concatenated.tar` is what `cat a.tar b.tar` gave.
+#[test]
+fn archives_one_behind_the_other_are_read_on() {
+    let listing = listed(include_bytes!("concatenated.tar").to_vec()).expect("fine");
+    let names: Vec<String> = listing.samples.iter().map(|sample| sample.name.shown()).collect();
+    assert_eq!(names, ["0000.jpg", "0001.jpg", "0002.jpg", "0003.jpg", "0004.jpg", "0005.jpg"]);
+    assert_eq!(remarks(&listing), "");
+    let one = archive(&[("1.jpg", b"x"), ("1.cls", b"4")]);
+    let two = archive(&[("2.jpg", b"y"), ("2.cls", b"5")]);
+    for gap in [0, 512, 10_240] {
+        let all = [&one[..], &vec![0; gap], &two].concat();
+        let listing = listed(all.clone()).expect("fine");
+        let [first, second] = &listing.samples[..] else { panic!("{listing:?}") };
+        assert_eq!((first.label, second.label), (4, 5));
+        assert_eq!(all[second.offset as usize], b'y');
+        // What lies there and is no archive.
+        for (junk, count) in [(vec![b'J'; 700], 700), (vec![7], 1)] {
+            let listing = listed([&one[..], &vec![0; gap], &junk].concat()).expect("fine");
+            assert_eq!(listing.samples.len(), 1);
+            let told = "bytes lie behind the end of the archive and are not read";
+            assert_eq!(remarks(&listing), format!("data.train: {count} {told}: "));
+        }
+        // A second archive that is damaged or cut is no junk.
+        let mut damaged = all.clone();
+        damaged[one.len() + gap + 1024] ^= 1;
+        let text = listed(damaged).expect_err("damaged");
+        assert!(text.contains("after 2.jpg (byte "), "{text}");
+        let text = listed(all[..all.len() - 1024].to_vec()).expect_err("cut");
+        assert!(text.contains("it was cut: there is no end of the archive at byte"), "{text}");
+    }
+}
+
+#[test]
+fn names_that_are_no_text_are_kept_apart() {
+    let mut builder = tar::Builder::new(Vec::new());
+    for (name, text) in [
+        (&b"caf\xe9.jpg"[..], &b"x"[..]),
+        (b"caf\xe9.cls", b"1"),
+        (b"caf\xe8.jpg", b"y"),
+        (b"caf\xe8.cls", b"2"),
+    ] {
+        let mut header = tar::Header::new_gnu();
+        header.set_size(text.len() as u64);
+        builder.append_data(&mut header, Name::from(name).path(), text).expect("appended");
+    }
+    let listing = listed(builder.into_inner().expect("finished")).expect("fine");
+    let [one, two] = &listing.samples[..] else { panic!("{listing:?}") };
+    assert_eq!((one.name.bytes(), two.name.bytes()), (&b"caf\xe9.jpg"[..], &b"caf\xe8.jpg"[..]));
+    assert_eq!((one.label, two.label), (1, 2));
 }
