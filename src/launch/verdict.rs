@@ -377,7 +377,8 @@ mod tests {
         let dies = |seconds, cause: &str| {
             let (member, rank, host) = (1, 1, "h".into());
             let lost = vec![Lost { member, rank, host, cause: cause.into() }];
-            let kind = Kind::Restarted { from: "resident".into(), lost_steps: 0, lost };
+            let kind =
+                Kind::Restarted { from: "resident".into(), lost_steps: 0, lost, weights: None };
             Event { kind, seconds, ..step(4) }
         };
         let starves = |apart: f64, cause: &str| {

@@ -343,7 +343,7 @@ mod tests {
         for written in [2, 0] {
             assert_eq!(ledger.catch_up(&tail).unwrap(), written);
         }
-        let entries = of_storage(storage.as_ref());
+        let entries = of_storage(storage.as_ref()).unwrap();
         let gap = Entry::Gap { from: 4, to: 7, cursor: 70, attempt: 1 };
         assert_eq!(entries[3..], [gap, Entry::Step(line(8)), Entry::Step(line(9))]);
         for (to, lost) in [(9, 0), (8, 1), (7, 2), (5, 4), (3, 6), (1, 8)] {

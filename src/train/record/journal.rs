@@ -346,7 +346,7 @@ mod tests {
         full.store(false, Ordering::Relaxed);
         let mut journal = succeed(journal, &storage);
         commit(&mut journal, FULL_TO + 1);
-        of_storage(storage.as_ref())
+        of_storage(storage.as_ref()).unwrap()
     }
 
     fn journal(storage: &Arc<MemoryStorage>) -> Journal {
