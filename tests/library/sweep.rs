@@ -162,8 +162,8 @@ fn is_small(graph: &Graph) -> bool {
 
 /// A norm over few values has a slope that magnifies every rounding.
 fn has_spread(graph: &Graph, batch: usize) -> bool {
-    let norms = graph.nodes.iter().filter(|node| node.kind.name() == "batch_norm");
-    norms.into_iter().all(|node| batch * node.shape[1] * node.shape[2] >= 16)
+    let mut norms = graph.nodes.iter().filter(|node| node.kind.name() == "batch_norm");
+    norms.all(|node| batch * node.shape[1] * node.shape[2] >= 16)
 }
 
 /// What a norm makes of roundings before it: values far from 0 that lie close together.
