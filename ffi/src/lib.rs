@@ -1,7 +1,7 @@
 //! Rust over C: the ULFM shim (`mpi`), what mpirun loads (`launcher`), oneDNN (`dnnl`), the few
 //! kernel calls (`os`, `affinity`, `descriptor`, `grants`, `cgroup`, `process`, `private`,
-//! `regular`, `watch`, `pidfd`, `life`, `shared`, `mapping`), the end of a process that cannot go on
-//! (`ending`) or has no memory (`allocator`), streaming stores (`stream`), exact sums (`fixed`),
+//! `regular`, `watch`, `pidfd`, `life`, `shared`, `mapping`), the end of a process that cannot go
+//! on (`ending`) or has no memory (`allocator`), streaming stores (`stream`), exact sums (`fixed`),
 //! buffers that threads fill in pieces (`pieces`) and code that is compiled for wide registers too
 //! (`wide`). Each library has three levels: `sys` (1:1), `result` (codes to enums), safe. All
 //! `unsafe` of the project lives here (and in the device backends).

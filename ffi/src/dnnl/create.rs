@@ -9,8 +9,8 @@ use super::create_pointwise::{
 use super::create_products::{
     create_conv, create_conv_backward_weights, create_linear, create_pool,
 };
-use super::operation::{Activation, Algorithm, Operation, Statistics};
-use super::primitive::{Context, PrimitiveDesc};
+use super::operation::{Activation, Algorithm, Operation};
+use super::primitive::{Context, PrimitiveDesc, Statistics};
 use super::result::{Created, Error, check};
 use super::sys;
 

@@ -3,7 +3,8 @@
 use std::ffi::{c_int, c_uint};
 use std::ptr::null;
 
-use super::operation::{Activation, Algorithm, Function, Norm, Operation, Statistics};
+use super::operation::{Activation, Algorithm, Function, Norm, Operation};
+use super::primitive::Statistics;
 use super::result::Created;
 use super::sys;
 

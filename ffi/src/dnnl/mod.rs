@@ -14,10 +14,9 @@ pub mod sys;
 pub use buffer::{Buffer, Span};
 pub use memory::{Element, MemoryDesc, Order};
 pub use operation::{
-    Activation, Algorithm, Direction, Function, Lrn, Norm, Operation, Pooling, SoftmaxForm,
-    Statistics, Window,
+    Activation, Algorithm, Direction, Function, Lrn, Norm, Operation, Pooling, SoftmaxForm, Window,
 };
-pub use primitive::{Arg, Context, Data, Primitive, PrimitiveDesc};
+pub use primitive::{Arg, Context, Data, Primitive, PrimitiveDesc, Statistics};
 pub use result::{Error, Status};
 
 /// (major, minor, patch) of the library that is loaded.

@@ -3,7 +3,7 @@
 use std::ffi::c_int;
 
 use super::memory::MemoryDesc;
-use super::primitive::PrimitiveDesc;
+use super::primitive::{PrimitiveDesc, Statistics};
 use super::sys;
 
 /// What a forward pass is for.
@@ -102,15 +102,6 @@ pub enum Function {
 pub enum Activation {
     None,
     Relu,
-}
-
-/// What a batch norm centres and scales by.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Statistics {
-    /// Mean and (biased) variance that it computes.
-    Batch,
-    /// Those that it is given.
-    Running,
 }
 
 /// Batch normalisation: which statistics, and epsilon.

@@ -6,7 +6,6 @@ use std::rc::Rc;
 
 use super::buffer::{Buffer, Span};
 use super::memory::{MemoryDesc, extent};
-use super::operation::Statistics;
 use super::result::{Error, check};
 use super::sys;
 
@@ -139,6 +138,15 @@ impl Arg {
             _ => false,
         }
     }
+}
+
+/// What a batch norm centres and scales by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Statistics {
+    /// Mean and (biased) variance that it computes.
+    Batch,
+    /// Those that it is given.
+    Running,
 }
 
 /// A chosen implementation: what layouts it wants.

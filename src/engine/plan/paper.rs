@@ -73,6 +73,7 @@ fn desc(operation: &Operation<'_>, role: Role) -> Option<Desc> {
             Role::Workspace => raw(data.element.bytes() * elements(data)),
             _ => plain(data),
         },
+        Op::BatchNorm { direction: Direction::Inference, .. } if role == Role::Workspace => None,
         Op::BatchNorm { data, norm, .. } | Op::BatchNormBackward { src: data, norm, .. } => {
             match role {
                 Role::Workspace if norm.activation == Activation::Relu => raw(elements(data)),

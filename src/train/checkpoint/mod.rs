@@ -54,8 +54,8 @@ pub struct Snapshot {
     pub parameters: Vec<f32>,
     /// Running statistics.
     pub statistics: Vec<f32>,
-    /// The optimizer's parts by name, each as long as `parameters`; an average of running statistics
-    /// lies behind that of the weights.
+    /// The optimizer's parts by name, each as long as `parameters`; an average of running
+    /// statistics lies behind that of the weights.
     pub optimizer: Vec<(String, Vec<f32>)>,
     /// Everything else.
     pub state: TrainState,

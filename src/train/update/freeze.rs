@@ -1,6 +1,6 @@
-//! What `model.freeze` keeps as it is. Its prefixes are whole parts of names: `conv1` is `conv1` and
-//! what belongs to it, never `conv10`. A norm whose scale and shift are frozen keeps its running
-//! statistics, too, and the engine normalises with them.
+//! What `model.freeze` keeps as it is. Its prefixes are whole parts of names: `conv1` is `conv1`
+//! and what belongs to it, never `conv10`. A norm whose scale and shift are frozen keeps its
+//! running statistics, too, and the engine normalises with them.
 
 use thiserror::Error;
 

@@ -126,8 +126,9 @@ impl Optimizer {
     }
 
     /// Writes the next state. `gradients` and `statistics` (of `moments`) are sums over the samples
-    /// that were `seen`. Without any nothing was learned and the state is copied. False when the gradients hold something that is not a finite number, or
-    /// the next weights would; then the state is copied too: such a step learns nothing.
+    /// that were `seen`. Without any nothing was learned and the state is copied. False when the
+    /// gradients hold something that is not a finite number, or the next weights would; then the
+    /// state is copied too: such a step learns nothing.
     ///
     /// # Panics
     /// When a slice is not as long as the layout says, or the state has other parts than the rule.
