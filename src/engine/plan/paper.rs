@@ -12,6 +12,21 @@ pub struct Paper {
     kernels: usize,
 }
 
+/// Whether an operation that may have a workspace has one: what backward reads, and nothing else.
+fn has_workspace(operation: &Operation<'_>) -> bool {
+    let for_backward = |direction| direction == Direction::Training;
+    match *operation {
+        Operation::Pool { direction, kind, .. } => for_backward(direction) && kind == Pooling::Max,
+        Operation::PoolBackward { kind, .. } => kind == Pooling::Max,
+        Operation::Lrn { direction, .. } => for_backward(direction),
+        Operation::BatchNorm { direction, norm, .. } => {
+            for_backward(direction) && norm.activation == Activation::Relu
+        }
+        Operation::BatchNormBackward { norm, .. } => norm.activation == Activation::Relu,
+        _ => true,
+    }
+}
+
 /// How an argument lies; `None` where paper needs no workspace.
 fn desc(operation: &Operation<'_>, role: Role) -> Option<Desc> {
     let per_channel = |data: &Desc| Desc::plain(&data.dims[1..2], ElementType::F32);
@@ -19,6 +34,9 @@ fn desc(operation: &Operation<'_>, role: Role) -> Option<Desc> {
     let plain = |desc: &Desc| Some(Desc::plain(&desc.dims, desc.element));
     let elements = |desc: &Desc| desc.dims.iter().product::<usize>();
     use Operation as Op;
+    if role == Role::Workspace && !has_workspace(operation) {
+        return None;
+    }
     match *operation {
         Op::Reorder { from, .. } | Op::Cut { from, .. } if role == Role::Src => plain(from),
         Op::Binary { b, .. } if role == Role::Src1 => plain(b),
@@ -54,34 +72,25 @@ fn desc(operation: &Operation<'_>, role: Role) -> Option<Desc> {
         },
         Op::Pointwise { data, .. } | Op::Softmax { data, .. } => plain(data),
         Op::PointwiseBackward { data, .. } | Op::SoftmaxBackward { data, .. } => plain(data),
-        Op::Pool { direction, kind, src, dst, .. } => match role {
+        Op::Pool { src, dst, .. } => match role {
             Role::Src => plain(src),
-            Role::Workspace if (direction, kind) == (Direction::Training, Pooling::Max) => {
-                raw(elements(dst))
-            }
-            Role::Workspace => None,
+            Role::Workspace => raw(elements(dst)),
             _ => plain(dst),
         },
-        Op::PoolBackward { kind, diff_src, diff_dst, .. } => match role {
-            Role::Workspace if kind == Pooling::Max => raw(elements(diff_dst)),
-            Role::Workspace => None,
+        Op::PoolBackward { diff_src, diff_dst, .. } => match role {
+            Role::Workspace => raw(elements(diff_dst)),
             Role::DiffDst => plain(diff_dst),
             _ => plain(diff_src),
         },
-        Op::Lrn { direction: Direction::Inference, .. } if role == Role::Workspace => None,
         Op::Lrn { data, .. } | Op::LrnBackward { src: data, .. } => match role {
             Role::Workspace => raw(data.element.bytes() * elements(data)),
             _ => plain(data),
         },
-        Op::BatchNorm { direction: Direction::Inference, .. } if role == Role::Workspace => None,
-        Op::BatchNorm { data, norm, .. } | Op::BatchNormBackward { src: data, norm, .. } => {
-            match role {
-                Role::Workspace if norm.activation == Activation::Relu => raw(elements(data)),
-                Role::Workspace => None,
-                Role::Src | Role::Dst | Role::DiffSrc | Role::DiffDst => plain(data),
-                _ => Some(per_channel(data)),
-            }
-        }
+        Op::BatchNorm { data, .. } | Op::BatchNormBackward { src: data, .. } => match role {
+            Role::Workspace => raw(elements(data)),
+            Role::Src | Role::Dst | Role::DiffSrc | Role::DiffDst => plain(data),
+            _ => Some(per_channel(data)),
+        },
     }
 }
 
