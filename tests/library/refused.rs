@@ -52,8 +52,9 @@ impl Place {
     }
 }
 
+/// What launch found out of its ranks stands in its own report, on stdout.
 fn said(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stderr).into_owned()
+    [&output.stderr, &output.stdout].map(|text| String::from_utf8_lossy(text).into_owned()).concat()
 }
 
 #[test]
