@@ -102,8 +102,12 @@ fn alone(arguments: &TrainArguments, run_dir: &Path) -> ExitCode {
     // What cannot be read is told by whoever needs it.
     let before = Before::of(run_dir);
     let code = run_rank(arguments);
-    if code == ExitCode::from(REFUSED)
-        && let Ok(before) = before
+    let of_data = ExitCode::from(Status::DataError.exit_code());
+    let refused = |before: &Before| {
+        code == of_data && before.had_completed() || code == ExitCode::from(REFUSED)
+    };
+    if let Ok(before) = before
+        && refused(&before)
         && let Err(error) = before.put_back()
     {
         say!("warning: {} is not all that it was: {error}", run_dir.shown());

@@ -86,7 +86,11 @@ pub fn supervise(
     };
     let ended = attempts::run(&mut supervisor);
     supervisor.clear_up();
-    if let Err(LaunchError::Refused { .. }) = &ended {
+    let refused = match &ended {
+        Ok(result) => result.status == Status::DataError && before.had_completed(),
+        Err(error) => matches!(error, LaunchError::Refused { .. }),
+    };
+    if refused {
         supervisor.put_back(&before);
     }
     ended

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use crate::config::Shown;
 use crate::observe::log::EVENTS_FILE;
+use crate::observe::result::{RunResult, Status};
 use crate::observe::storage::{FileSystem, Storage};
 
 use super::heard::HEARD;
@@ -52,6 +53,14 @@ impl Before {
     /// The run that was there lies in `aside`; the folder is another one.
     pub fn moved_to(folder: &Path, aside: PathBuf) -> io::Result<Self> {
         Ok(Self { aside: Some(aside), ..Self::of(folder)? })
+    }
+
+    /// Whether the run that is there has completed: no start that does not begin takes that from it.
+    pub fn had_completed(&self) -> bool {
+        let mut files = self.files.iter();
+        let result = files.find(|(name, _)| *name == RESULT).and_then(|(_, body)| body.as_deref());
+        let result = result.and_then(|body| serde_json::from_slice::<RunResult>(body).ok());
+        result.is_some_and(|result| result.status == Status::Completed)
     }
 
     /// The start was refused: makes the folder what it was, unless the run has begun or gone on
