@@ -95,7 +95,7 @@ fn without_copies(folders: &[PathBuf]) -> (Vec<&Path>, Vec<&Path>) {
     let mut runs: Vec<&Path> = all.iter().map(|f| original(f).unwrap_or(f)).collect();
     runs.sort_unstable();
     runs.dedup();
-    if runs.len() < 2 || all.iter().all(|folder| is_copy(folder)) {
+    if runs.len() < 2 || all.iter().all(is_copy) {
         return (all, Vec::new());
     }
     let (copies, kept) = all.into_iter().partition(is_copy);

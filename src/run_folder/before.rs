@@ -83,8 +83,8 @@ impl Before {
                 _ => {}
             }
         }
-        let made = names(&self.folder)?.into_iter().filter(|name| self.is_made(name));
-        made.map(|name| storage.remove(&name)).collect::<io::Result<()>>()?;
+        let mut made = names(&self.folder)?.into_iter().filter(|name| self.is_made(name));
+        made.try_for_each(|name| storage.remove(&name))?;
         // Who has put something there keeps it.
         if !self.names.contains(Path::new(LOGS)) {
             let _ = std::fs::remove_dir(self.folder.join(LOGS));

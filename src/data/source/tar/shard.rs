@@ -97,7 +97,7 @@ impl<'a> Lister<'a> {
         let place = Place { offset: entry.raw_file_position(), length: entry.size() };
         let last = place.offset.saturating_add(place.length);
         if last > self.beside.bytes {
-            return Err(self.cut(format!("{} ends at byte {last}", name.shown())));
+            return Err(self.cut(&format!("{} ends at byte {last}", name.shown())));
         }
         self.end = last.next_multiple_of(BLOCK_BYTES);
         self.before = Some(name.shown());
@@ -174,7 +174,7 @@ impl<'a> Lister<'a> {
         Ok(())
     }
 
-    fn cut(&self, what: String) -> String {
+    fn cut(&self, what: &str) -> String {
         format!("it was cut: {what}, and it has {} bytes", self.beside.bytes)
     }
 
@@ -197,9 +197,9 @@ impl<'a> Lister<'a> {
                     format!("after {before} (byte {end}): {error}")
                 }
                 Some(_) => {
-                    self.cut(format!("after {before} there is no whole header at byte {end}"))
+                    self.cut(&format!("after {before} there is no whole header at byte {end}"))
                 }
-                None => self.cut(format!("there is no end of the archive at byte {end}")),
+                None => self.cut(&format!("there is no end of the archive at byte {end}")),
             });
         }
         // Behind the end of an archive there may be another one, nothing, or something else.
