@@ -142,14 +142,14 @@ fn one_checkpoint_is_judged_in_its_run_and_out_of_it() {
     }
     // Named without its run it says what it needs.
     let alone = elsewhere.join(name);
-    let refused = kintsugi(&["evaluate"], &[alone.clone()]);
+    let refused = kintsugi(&["evaluate"], std::slice::from_ref(&alone));
     assert_eq!(refused.status.code(), Some(2), "{refused:?}");
     let file = elsewhere.join("config.toml");
     let asks = format!("copy that run's config.toml to {}", file.display());
     assert!(said(&refused).contains(&asks), "{refused:?}");
     std::fs::copy(run.join("config.toml"), &file).unwrap();
     assert_eq!(judged(&alone), newest);
-    let quiet = kintsugi(&["evaluate"], &[alone.clone()]);
+    let quiet = kintsugi(&["evaluate"], std::slice::from_ref(&alone));
     assert_eq!(said(&quiet), "");
     let other = std::fs::read_to_string(&file).unwrap().replace("seed = 1", "seed = 2");
     std::fs::write(&file, other).unwrap();
