@@ -240,11 +240,17 @@ impl Things {
             ("@step", self.path("run/checkpoints/step-00000008")),
             ("@copy", self.path("elsewhere/step-00000008")),
             ("@project", project("")),
-            // Whatever else lies in the folder.
-            ("@", self.path("")),
         ];
-        places.iter().fold(word.to_owned(), |word, (name, place)| {
+        let known = places.iter().fold(word.to_owned(), |word, (name, place)| {
             word.replace(name, &place.to_string_lossy())
+        });
+        // Whatever else lies in the folder; `@2` is a step's number.
+        let folder = self.path("");
+        let mut parts = known.split('@');
+        let first = parts.next().unwrap_or_default().to_owned();
+        parts.fold(first, |word, part| match part.starts_with(|c: char| c.is_ascii_digit()) {
+            true => format!("{word}@{part}"),
+            false => format!("{word}{}{part}", folder.to_string_lossy()),
         })
     }
 }
