@@ -110,7 +110,6 @@ fn launch(args: &Args) -> Result<Status, LaunchError> {
     let mut job = Job { config, run, mpirun, program, rank_program, nodes: None, runtime };
     let allocation = if stray().is_some() { None } else { Allocation::find()? };
     if let Some(allocation) = allocation {
-        refuse_if(mpirun::Plan::refusal_of_daemons(&job.program))?;
         // After the folder was named: the same command finds its run again on one node.
         suit_several_nodes(&mut job.config.recovery);
         job.nodes = Some(Nodes {

@@ -20,7 +20,6 @@ mod bench;
 mod chaos;
 pub mod checkpoint;
 mod copy;
-mod daemon;
 mod data;
 mod doctor;
 mod evaluate;
@@ -94,9 +93,6 @@ enum Command {
     /// Starts one of prterun's daemons on a node (called by prterun)
     #[command(hide = true)]
     StartDaemon(start_daemon::Args),
-    /// Becomes one of the launcher's daemons on a node (called by mpirun and start-daemon)
-    #[command(hide = true)]
-    Daemon(daemon::Args),
     /// Ends what an attempt leaves behind (started by launch)
     #[command(hide = true)]
     Sweep(sweep::Args),
@@ -163,7 +159,6 @@ fn run(command: &Command) -> ExitCode {
         Command::Copy(args) => return copy::run(args),
         Command::Agent(args) => return agent::run(args),
         Command::StartDaemon(args) => return start_daemon::run(args),
-        Command::Daemon(args) => return daemon::run(args),
         Command::Sweep(args) => return sweep::run(args),
         Command::Audit(args) => audit::run(args),
         Command::Status(args) => status::run(args),

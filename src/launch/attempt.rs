@@ -53,9 +53,8 @@ impl Attempt {
             command.env_remove(name);
         }
         let theirs = std::env::var_os(PRELOAD_VARIABLE);
-        let temporary = plan.folders.temporary_here();
-        let preload = preload::lay_down(&temporary, theirs.as_deref())
-            .map_err(io_error(format!("writing into {}", temporary.shown())))?;
+        let preload = preload::lay_down(&plan.folders.temporary, theirs.as_deref())
+            .map_err(io_error(format!("writing into {}", plan.folders.temporary.shown())))?;
         command.envs(preload.map(|value| (PRELOAD_VARIABLE, value)));
         command.stdin(Stdio::null()).stdout(output).stderr(errors);
         process::supervise(&mut command, Signal::Terminate);

@@ -1,58 +1,32 @@
 //! The private folders of an attempt, one in `/tmp` and one in `/dev/shm`: their names, which
 //! nobody can foresee, how they are made, and how those of attempts that are over are found and
-//! removed. Everybody makes names in these places, so what is not this user's is left alone; and
-//! several nodes may have one `/tmp`, so what is another node's is left alone too.
+//! removed. Everybody makes names in these places, so what is not this user's is left alone.
 
 use std::io;
 use std::path::{Path, PathBuf};
 
 use kintsugi_ffi::{os, private};
-use xxhash_rust::xxh3::xxh3_64;
 
 use crate::config::Shown;
 
 use super::job_name::{PREFIX, check_name, is_job_of};
 
-/// Where private folders lie: the same on every node, and short, for the name of a socket has at
-/// most 107 bytes. So it is not the user's `TMPDIR`.
+/// Where private folders lie: the same path on every node, since mpirun hands its environment on,
+/// and short, for the name of a socket has at most 107 bytes. So it is not the user's `TMPDIR`.
 const TEMPORARY: &str = "/tmp";
 const MEMORY: &str = "/dev/shm";
 
 /// Between a job and the word that nobody can foresee.
 const MARK: char = '.';
-/// Digits of that word; the node's follow.
-const WORD_DIGITS: usize = 8;
 
-/// The private folders of one attempt.
+/// The private folders of one attempt; they have the same name on all its nodes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Folders {
     /// Sockets and session files. Daemons of several nodes must not meet in one folder: they name
-    /// theirs after process ids, which repeat between nodes, and mpirun then hangs. Each node's own
-    /// has this name and the node's word behind it ([`own`]).
+    /// theirs after process ids, which repeat between nodes, and mpirun then hangs.
     pub temporary: PathBuf,
-    /// The ranks' shared memory segments, whose names are a rank's own. mpirun tells all ranks one
-    /// name.
+    /// The ranks' shared memory segments.
     pub shared_memory: PathBuf,
-}
-
-/// What this node calls a folder that each has for itself.
-pub fn own(common: &Path) -> PathBuf {
-    let mut name = common.as_os_str().to_owned();
-    name.push(node());
-    name.into()
-}
-
-/// This node's word: machines have names of their own, and containers of one machine at least
-/// processes of their own.
-fn node() -> String {
-    let name = format!("{} {}", os::hostname(), os::pid_space());
-    format!("{:08x}", xxh3_64(name.as_bytes()) >> 32)
-}
-
-/// Whether a folder's name is not another node's.
-fn is_of_this_node(name: &str) -> bool {
-    let word = name.split_once(MARK).map_or("", |(_, word)| word);
-    word.get(WORD_DIGITS..).is_none_or(|of_node| of_node.is_empty() || of_node == node())
 }
 
 impl Folders {
@@ -63,25 +37,19 @@ impl Folders {
         Self { temporary: Path::new(root).join(&name), shared_memory: Path::new(MEMORY).join(name) }
     }
 
-    /// This node's folder for sockets and session files.
-    pub fn temporary_here(&self) -> PathBuf {
-        own(&self.temporary)
-    }
-
-    /// Makes both on this node, for this user alone. One for session files that exists is not
-    /// taken; one for segments may be another node's that shares the place.
+    /// Makes both, for this user alone. None that exists is taken.
     ///
     /// # Errors
     /// The kernel's, with the folder.
     pub fn make(&self) -> io::Result<()> {
-        let named = |folder: &Path, made: io::Result<()>| {
-            made.map_err(|error| {
+        let mut all = vec![&self.temporary, &self.shared_memory];
+        all.dedup();
+        for folder in all {
+            private::make_folder(folder).map_err(|error| {
                 io::Error::new(error.kind(), format!("creating {}: {error}", folder.shown()))
-            })
-        };
-        let temporary = self.temporary_here();
-        named(&temporary, private::make_folder(&temporary))?;
-        named(&self.shared_memory, private::enter_folder(&self.shared_memory))
+            })?;
+        }
+        Ok(())
     }
 
     /// Whether these are names that `draw` gives an attempt: an order that says others is refused.
@@ -129,13 +97,12 @@ fn job_in(name: &str) -> Option<&str> {
     (whole && check_name(job).is_ok() && attempt.is_some_and(|a| a.is_ok())).then_some(job)
 }
 
-/// Every folder of this user's attempts on this node: its job and where it lies.
+/// Every folder of this user's attempts: its job and where it lies.
 pub(super) fn all() -> Vec<(String, PathBuf)> {
     let entries = [TEMPORARY, MEMORY].iter().flat_map(|root| std::fs::read_dir(root).ok());
     let entries = entries.flatten().flatten().filter_map(|entry| {
         let name = entry.file_name();
-        let name = name.to_str().filter(|name| is_of_this_node(name))?;
-        let job = job_in(name)?;
+        let job = job_in(name.to_str()?)?;
         let facts = entry.metadata().ok()?;
         (facts.is_dir() && private::is_ours(&facts)).then(|| (job.to_owned(), entry.path()))
     });
@@ -217,31 +184,14 @@ mod tests {
         let job = format!("kintsugi-{:08x}-7", std::process::id());
         let drawn = Folders::draw(&job);
         drawn.make().unwrap();
-        let temporary = drawn.temporary_here();
-        for folder in [&temporary, &drawn.shared_memory] {
+        for folder in [&drawn.temporary, &drawn.shared_memory] {
             let mode = std::fs::metadata(folder).unwrap().permissions().mode();
             assert_eq!(mode & 0o777, 0o700, "{}", folder.shown());
         }
         assert_eq!(drawn.make().unwrap_err().kind(), io::ErrorKind::AlreadyExists);
         let run = format!("{:08x}", std::process::id());
-        assert!(of_run(&run).contains(&temporary));
+        assert!(of_run(&run).contains(&drawn.temporary));
         remove(&|other| other == job).unwrap();
-        assert!(!temporary.exists() && !drawn.shared_memory.exists());
-    }
-
-    #[test]
-    fn nodes_that_share_a_place_leave_each_others_folders_alone() {
-        let job = format!("kintsugi-{:08x}-8", std::process::id());
-        let drawn = Folders::draw(&job);
-        let name = drawn.temporary.to_string_lossy().into_owned();
-        let others = PathBuf::from(format!("{name}{:08x}", !0_u32));
-        assert_ne!(others, drawn.temporary_here());
-        assert_eq!(job_in(others.file_name().unwrap().to_str().unwrap()), Some(&job[..]));
-        private::make_folder(&others).unwrap();
-        private::make_folder(&drawn.shared_memory).unwrap();
-        drawn.make().unwrap();
-        remove(&|other| other == job).unwrap();
-        assert!(!drawn.temporary_here().exists() && others.exists());
-        private::remove_folder(&others).unwrap();
+        assert!(!drawn.temporary.exists() && !drawn.shared_memory.exists());
     }
 }

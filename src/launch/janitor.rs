@@ -255,13 +255,12 @@ mod tests {
         let (mut swept, mut spared) = (sleeper(&ours), sleeper(&other));
         let drawn = Folders::draw(&ours);
         drawn.make().unwrap();
-        let temporary = drawn.temporary_here();
-        for folder in [&temporary, &drawn.shared_memory] {
+        for folder in [&drawn.temporary, &drawn.shared_memory] {
             std::fs::create_dir(folder.join("deep")).unwrap();
         }
         work(&ours, io::Cursor::new("")).unwrap();
         assert!(!swept.wait().unwrap().success());
-        assert!(!temporary.exists() && !drawn.shared_memory.exists());
+        assert!(!drawn.temporary.exists() && !drawn.shared_memory.exists());
         assert_eq!(spared.try_wait().unwrap(), None);
         clear_stale(&run).unwrap();
         assert!(!spared.wait().unwrap().success());

@@ -47,7 +47,6 @@ impl Job {
         let train = &self.config.train;
         Plan {
             mpirun: self.mpirun.clone(),
-            program: self.program.clone(),
             ranks: self.config.run.ranks,
             spares: self.config.recovery.spares.unwrap_or(0),
             threads_per_rank: train.workers.saturating_mul(train.threads),

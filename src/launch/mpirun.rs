@@ -30,8 +30,6 @@ const HUGE_PAGES: &str = "glibc.malloc.hugetlb";
 pub struct Plan {
     /// The launcher.
     pub mpirun: PathBuf,
-    /// This program: it becomes the launcher's daemons on other nodes.
-    pub program: PathBuf,
     /// Ranks to start.
     pub ranks: u32,
     /// Spares to start beside them, on one node.
@@ -72,14 +70,6 @@ impl Plan {
     pub fn ranks_here(&self) -> u32 {
         let placed = self.placement.as_ref().map(|placement| placement.ranks_per_host(self.ranks));
         placed.unwrap_or(self.ranks)
-    }
-
-    /// Why daemons cannot be started on other nodes, if so: their starter is this program.
-    pub fn refusal_of_daemons(program: &Path) -> Option<String> {
-        program.to_string_lossy().contains(char::is_whitespace).then(|| {
-            let shown = program.shown();
-            format!("mpirun cannot call {shown} on other nodes, for its path has a space in it")
-        })
     }
 
     /// The other launcher and its nodes, where this is not mpirun's line.
@@ -134,7 +124,8 @@ pub fn command_line(plan: &Plan) -> Vec<String> {
     };
     for (name, _) in environment(plan).set {
         // Folders of this machine are none of other nodes' business; ranks here inherit them.
-        let inherited = ["TMPDIR", variables::SEGMENTS, variables::TEMPORARY].contains(&&*name)
+        let inherited = name == "TMPDIR"
+            || name == variables::SEGMENTS
             || plan.loopback.iter().any(|(known, _)| name == *known);
         if !inherited && SRUN_SET.iter().all(|(known, _)| name != *known) {
             line.extend(["-x".to_owned(), name]);
@@ -152,9 +143,6 @@ fn mpirun_line(plan: &Plan) -> Vec<String> {
     if let Some(placement) = &plan.placement {
         flags.retain(|flag| flag != "--oversubscribe");
         flags.extend(node_flags(placement, plan.ranks));
-        // One word, which mpirun takes apart.
-        let daemon = format!("{} daemon prted", plan.program.to_string_lossy());
-        flags.extend(["--prtemca".into(), "prte_launch_agent".into(), daemon]);
     }
     line.extend(flags);
     line.extend(["--output".into(), "tag".into()]);
@@ -169,7 +157,7 @@ fn mpirun_line(plan: &Plan) -> Vec<String> {
 pub fn environment(plan: &Plan) -> Environment {
     let pair = |name: &str, value: String| (name.to_owned(), value);
     let mut set = vec![
-        pair("TMPDIR", plan.folders.temporary_here().to_string_lossy().into_owned()),
+        pair("TMPDIR", plan.folders.temporary.to_string_lossy().into_owned()),
         pair(variables::JOB, plan.job.clone()),
         pair(variables::SEGMENTS, plan.folders.shared_memory.to_string_lossy().into_owned()),
         pair(TUNABLES_VARIABLE, tunables(plan.tunables.as_deref())),
@@ -187,8 +175,6 @@ pub fn environment(plan: &Plan) -> Environment {
     if let Some(placement) = &plan.placement {
         set.push(pair(variables::NODES, placement.hosts.len().to_string()));
         set.push(pair(variables::HOME, plan.home.clone()));
-        let temporary = plan.folders.temporary.to_string_lossy().into_owned();
-        set.push(pair(variables::TEMPORARY, temporary));
         if plan.respawns {
             set.push(pair(ADDRESSES_VARIABLE, "1".into()));
         }
@@ -260,7 +246,6 @@ mod tests {
     fn plan(ranks: u32, cores: u32) -> Plan {
         Plan {
             mpirun: "/opt/mpi/bin/mpirun".into(),
-            program: "/opt/kintsugi".into(),
             ranks,
             spares: 0,
             threads_per_rank: 1,
@@ -321,9 +306,6 @@ mod tests {
         let has = |flags: &[&str]| line.windows(flags.len()).any(|window| window == flags);
         assert!(has(&["--host", "n1:5,n3:5,n4:5"]) && has(&["--map-by", "node:OVERSUBSCRIBE"]));
         assert!(has(&["--prtemca", "plm_slurm_args", "--overlap --no-kill"]));
-        assert!(has(&["--prtemca", "prte_launch_agent", "/opt/kintsugi daemon prted"]));
-        assert!(Plan::refusal_of_daemons(&plan.program).is_none());
-        assert!(Plan::refusal_of_daemons("/my cluster/k".as_ref()).unwrap().contains("a space"));
         assert!(has(&["-n", "13"]) && has(&["-x", variables::JOB]));
         assert!(has(&["-x", variables::RANKS_HERE]) && plan.ranks_here() == 2);
         assert!(has(&["-x", variables::NODES]) && has(&["-x", variables::HOME]));

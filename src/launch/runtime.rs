@@ -160,10 +160,10 @@ impl Daemon {
     }
 
     /// One step per daemon: SLURM ends a step that has lost a node.
-    pub fn step(&self, program: &str, shell: &str) -> Vec<String> {
+    pub fn step(&self, shell: &str) -> Vec<String> {
         let flags = ["srun", "--overlap", "--no-kill", "--quiet", "--mpi=none", "--cpu-bind=none"];
         let place = ["--nodes=1", "--ntasks=1", "--nodelist", &self.node];
-        let command = [program, "daemon", shell, "-c", &self.command];
+        let command = [shell, "-c", &self.command];
         [&flags[..], &place, &command].concat().into_iter().map(str::to_owned).collect()
     }
 
@@ -173,8 +173,7 @@ impl Daemon {
     /// No srun.
     pub fn start(&self, prefix: &Path) -> std::io::Result<u8> {
         let shell = std::env::var("SHELL").unwrap_or_else(|_| "/bin/sh".into());
-        let program = std::env::current_exe()?.to_string_lossy().into_owned();
-        let line = self.step(&program, &shell);
+        let line = self.step(&shell);
         let own = prefix.join("bin").into_os_string();
         let path = std::env::var_os("PATH").unwrap_or_default();
         let path = [own, path].join(std::ffi::OsStr::new(":"));
@@ -265,8 +264,8 @@ mod tests {
         let daemon = Daemon::read(&words).unwrap();
         assert_eq!(daemon.node, "n2");
         assert_eq!(
-            daemon.step("/k", "/bin/sh")[6..],
-            ["--nodes=1", "--ntasks=1", "--nodelist", "n2", "/k", "daemon", "/bin/sh", "-c"]
+            daemon.step("/bin/sh")[6..],
+            ["--nodes=1", "--ntasks=1", "--nodelist", "n2", "/bin/sh", "-c"]
                 .map(str::to_owned)
                 .into_iter()
                 .chain(["PATH=a:$PATH ; prted --flag".to_owned()])

@@ -14,9 +14,6 @@ pub const NODES: &str = "KINTSUGI_NODES";
 /// Marks every process of an attempt, so that none can be overlooked when it ends.
 pub const JOB: &str = "KINTSUGI_JOB";
 
-/// Over several nodes: what the folders for session files are called, but for each node's word.
-pub const TEMPORARY: &str = "KINTSUGI_TEMPORARY";
-
 /// Ranks of each machine, at most: each of them decides from it which processors are its own.
 pub const RANKS_HERE: &str = "KINTSUGI_RANKS_HERE";
 

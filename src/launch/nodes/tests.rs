@@ -248,9 +248,8 @@ fn folders_of_an_attempt_are_made_once_and_go_with_the_agent_whatever_its_janito
     let parting = agent(&fleet, "a", folder.path());
     until("an agent", || lives(&mut fleet, "a"));
     let job = format!("kintsugi-{}-5", run());
-    let drawn = Folders::draw(&job);
-    let places = [drawn.temporary_here(), drawn.shared_memory.clone()];
-    let Folders { temporary, shared_memory } = drawn;
+    let Folders { temporary, shared_memory } = Folders::draw(&job);
+    let places = [temporary.clone(), shared_memory.clone()];
     let begin = Order::Begin { job, temporary, shared_memory };
     for _ in 0..2 {
         fleet.order(&["a".into()], &begin);
