@@ -55,7 +55,7 @@ impl Before {
         Ok(Self { aside: Some(aside), ..Self::of(folder)? })
     }
 
-    /// Whether the run that is there has completed: no start that does not begin takes that from it.
+    /// Whether the run that is there has completed: a start that does not begin leaves it so.
     pub fn had_completed(&self) -> bool {
         let mut files = self.files.iter();
         let result = files.find(|(name, _)| *name == RESULT).and_then(|(_, body)| body.as_deref());
