@@ -7,7 +7,7 @@ use clap::ArgAction;
 
 use super::arguments::{Form, form};
 use crate::lab::bench::{Report, all_reduce, calm, checkpoint, print_table};
-use crate::lab::bench::{loader, recovery, spares, staging, step, sums, workers};
+use crate::lab::bench::{loader, recovery, spares, staging, step, workers};
 use crate::observe::console::{print_line, say};
 
 /// Compares two things in one run and prints the ratio.
@@ -122,24 +122,6 @@ enum Bench {
     },
     /// A step of one worker, ours and PyTorch's in turns: load, forward and backward, update
     Step(StepArgs),
-    /// A step with reproducible sums, one with comparisons of replicas, and one with neither
-    Sums {
-        /// The configuration to run
-        #[arg(long, default_value = "configs/bench/cnn11.toml")]
-        config: PathBuf,
-        /// Ranks
-        #[arg(short, long, default_value_t = 4, value_parser = super::arguments::ranks)]
-        ranks: u32,
-        /// Turns of each of the three
-        #[arg(long, default_value_t = 30, value_parser = clap::value_parser!(u32).range(1..))]
-        turns: u32,
-        /// Whole steps of a turn, at least, a multiple of ten; it lasts a second or longer
-        #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..))]
-        steps: u64,
-        /// One JSON object on the last line of stdout
-        #[arg(long, action = ArgAction::SetTrue, value_parser = form())]
-        json: Form,
-    },
     /// A step of workers with one thread each and of one worker with as many threads, in turns
     Workers(WorkersArgs),
     /// One epoch over a share that takes as long to copy as to train on, in five modes of staging
@@ -299,10 +281,6 @@ pub fn run(args: &Args) -> ExitCode {
             (spares::run(&options, command), *json)
         }
         Bench::Step(args) => (step::run(&args.options(), command), args.json),
-        Bench::Sums { config, ranks, turns, steps, json } => {
-            let (config, ranks, turns, steps) = (config.clone(), *ranks, *turns, *steps);
-            (sums::run(&sums::Options { config, ranks, turns, steps }, command), *json)
-        }
         Bench::Workers(args) => (workers::run(&args.options(), command), args.json),
         Bench::Staging { config, ranks, repeats, idle_turns, kills, json } => {
             let (config, ranks, repeats) = (config.clone(), *ranks, *repeats);

@@ -1,14 +1,12 @@
 //! What fault tolerance costs in calm weather: the gradient all-reduce with and without
 //! `--with-ft ulfm`, with and without the vote. mpirun with and without alternate pass by pass;
-//! inside one mpirun votes alternate step by step, and so do plain and reproducible sums: one
-//! owner's addition and the all-reduce, bucket by bucket as in training.
+//! inside one mpirun votes alternate step by step.
 
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
-use kintsugi_ffi::fixed;
 use serde::{Deserialize, Serialize};
 
 use crate::cluster::comm::mpi::MpiComm;
@@ -25,10 +23,6 @@ const SIZES_MB: [usize; 3] = [1, 10, 95];
 /// Marks a worker's result among whatever else mpirun prints.
 const MARK: &str = "kintsugi-samples ";
 const WARM_UP: usize = 2;
-/// Elements of a bucket: `train.bucket` by default.
-const BUCKET: usize = 1 << 20;
-/// Multiples of 2^-24: what is summed holds whole numbers below 2^7.
-const SCALE: f32 = (1 << 24) as f32;
 
 /// How much to measure.
 #[derive(Debug, Clone, Copy)]
@@ -47,8 +41,6 @@ struct Samples {
     size_mb: usize,
     plain: Vec<f64>,
     voted: Vec<f64>,
-    plain_sum: Vec<f64>,
-    reproducible_sum: Vec<f64>,
 }
 
 /// One timed step of the cycle.
@@ -56,30 +48,19 @@ struct Samples {
 enum Step {
     AllReduce,
     Vote,
-    PlainSum,
-    ReproducibleSum,
 }
 
-const CYCLE: [Step; 4] = [Step::AllReduce, Step::Vote, Step::PlainSum, Step::ReproducibleSum];
+const CYCLE: [Step; 2] = [Step::AllReduce, Step::Vote];
 
 /// What one rank sums with.
 struct Buffers {
     send: Vec<f32>,
-    sum: Vec<f32>,
-    integers: Vec<i32>,
-    received: Vec<i32>,
     recv: Vec<f32>,
 }
 
 impl Buffers {
     fn new(length: usize) -> Self {
-        Self {
-            send: vec![1.0; length],
-            sum: vec![0.0; length],
-            integers: vec![0; length],
-            received: vec![0; length],
-            recv: vec![0.0; length],
-        }
+        Self { send: vec![1.0; length], recv: vec![0.0; length] }
     }
 
     fn perform(&mut self, comm: &mut dyn Communicator, step: Step) -> Result<(), CommError> {
@@ -91,28 +72,7 @@ impl Buffers {
                 comm.all_reduce(Elements::F32(&self.send, &mut self.recv), ReduceOp::Sum)?;
                 comm.agree(1).committed().then_some(()).ok_or(CommError::ProcFailed)
             }
-            Step::PlainSum => self.plain_sum(comm),
-            Step::ReproducibleSum => self.reproducible_sum(comm),
         }
-    }
-
-    fn plain_sum(&mut self, comm: &mut dyn Communicator) -> Result<(), CommError> {
-        let parts = self.send.chunks(BUCKET).zip(self.sum.chunks_mut(BUCKET));
-        for ((send, sum), recv) in parts.zip(self.recv.chunks_mut(BUCKET)) {
-            sum.iter_mut().zip(send).for_each(|(sum, value)| *sum += value);
-            comm.all_reduce(Elements::F32(sum, recv), ReduceOp::Sum)?;
-        }
-        Ok(())
-    }
-
-    fn reproducible_sum(&mut self, comm: &mut dyn Communicator) -> Result<(), CommError> {
-        let parts = self.send.chunks(BUCKET).zip(self.integers.chunks_mut(BUCKET));
-        // The update reads the integers as they are.
-        for ((send, sum), recv) in parts.zip(self.received.chunks_mut(BUCKET)) {
-            fixed::add(sum, send, SCALE);
-            comm.all_reduce(Elements::I32(sum, recv), ReduceOp::Sum)?;
-        }
-        Ok(())
     }
 }
 
@@ -139,8 +99,8 @@ pub fn worker(steps: usize) -> Result<(), CommError> {
             }
         }
         if comm.rank() == 0 {
-            let [plain, voted, plain_sum, reproducible_sum] = times;
-            let samples = Samples { size_mb, plain, voted, plain_sum, reproducible_sum };
+            let [plain, voted] = times;
+            let samples = Samples { size_mb, plain, voted };
             let line = serde_json::to_string(&samples).expect("samples are plain data");
             print_line!("{MARK}{line}");
         }
@@ -200,12 +160,7 @@ pub fn run(options: Options, command: String) -> Result<Report, String> {
         for launcher in [Launcher::WithFt, Launcher::WithoutFt] {
             say!("pass {} of {}: {launcher:?}", pass + 1, options.passes);
             for samples in run_once(&mpirun, launcher, options)? {
-                for (case, times) in [
-                    ("no_vote", samples.plain),
-                    ("vote", samples.voted),
-                    ("plain_sum", samples.plain_sum),
-                    ("reproducible_sum", samples.reproducible_sum),
-                ] {
+                for (case, times) in [("no_vote", samples.plain), ("vote", samples.voted)] {
                     all.entry((samples.size_mb, launcher, case)).or_default().extend(times);
                 }
             }
@@ -224,8 +179,6 @@ pub fn run(options: Options, command: String) -> Result<Report, String> {
         let base = of(Launcher::WithoutFt, "no_vote");
         ratios.insert(format!("{size}MB_ulfm_vote/plain"), with("vote") / base);
         ratios.insert(format!("{size}MB_vote/no_vote"), with("vote") / with("no_vote"));
-        let sums = with("reproducible_sum") / with("plain_sum");
-        ratios.insert(format!("{size}MB_reproducible_sum/plain_sum"), sums);
     }
     Ok(Report {
         bench: "all-reduce".into(),

@@ -19,7 +19,6 @@ mod runs;
 pub mod spares;
 pub mod staging;
 pub mod step;
-pub mod sums;
 mod turns;
 pub mod workers;
 
@@ -27,7 +26,7 @@ pub mod workers;
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Report {
     /// `all-reduce`, `calm`, `checkpoint`, `loader`, `recovery`, `spares`, `staging`, `step`,
-    /// `sums`, `workers`.
+    /// `workers`.
     pub bench: String,
     /// The line that made it.
     pub command: String,

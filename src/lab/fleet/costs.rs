@@ -150,8 +150,8 @@ mod tests {
 
     #[test]
     fn another_bench_and_what_is_no_time_are_refused() {
-        let other = Costs::default().with(&report("sums", &[("respawn", 1.0)]));
-        assert!(other.unwrap_err().contains("bench sums"));
+        let other = Costs::default().with(&report("step", &[("respawn", 1.0)]));
+        assert!(other.unwrap_err().contains("bench step"));
         let mut wrong = report("checkpoint", &[("loop_held", 1.0)]);
         wrong.cases[0].unit = "MB/s".into();
         assert!(Costs::default().with(&wrong).unwrap_err().contains("is no time"));
