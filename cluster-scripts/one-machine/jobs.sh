@@ -1,7 +1,6 @@
 # What selftest, selftest-nodes and selftest-runtime share: a cluster of their own, jobs of train.sbatch on
 # it, claims about them. Sourced; sets up everything but the cluster itself. Expects $rows (scenarios that a skip
-# leaves out), $steps, $strike_after_steps and $resources (of #SBATCH); what is for several nodes also $reproducible,
-# $round.
+# leaves out), $steps, $strike_after_steps and $resources (of #SBATCH); what is for several nodes also $round.
 
 # Generous: machines that test are busy. Nothing here waits for time to pass where it can look.
 job_seconds_max=${SELFTEST_JOB_SECONDS_MAX:-300}
@@ -118,7 +117,7 @@ leftovers() {
 begin() { # begin NAME [KEY=VALUE]...
   run=$1-$round keys=("${@:2}")
   prepare "$run"
-  job=$(submit "$run" $reproducible "${keys[@]}")
+  job=$(submit "$run" "${keys[@]}")
   within "$job_seconds_max" at_step "$run" $strike_after_steps || failed "$run: too few steps"
 }
 

@@ -1,5 +1,7 @@
 //! What a well-formed configuration must also be: possible, and within what this version does.
 
+use kintsugi_ffi::fixed::SUMMANDS_MAX;
+
 use super::error::{ConfigError, refuse};
 use super::{
     Config, Data, DataFormat, ExchangeKind, FaultKind, Limit, Model, PlannedFault, Point, Rung,
@@ -23,7 +25,6 @@ pub fn check(config: &Config) -> Result<(), ConfigError> {
     check_soft_targets(config)?;
     check_owners(config)?;
     check_init_hash(&config.model)?;
-    check_reproducible(config)?;
     check_rates(config)?;
     check_recovery(config)?;
     check_faults(config)?;
@@ -195,26 +196,26 @@ fn check_owners(config: &Config) -> Result<(), ConfigError> {
     Ok(())
 }
 
-fn check_reproducible(config: &Config) -> Result<(), ConfigError> {
-    use kintsugi_ffi::fixed::SUMMANDS_MAX;
-    let train = &config.train;
-    if !train.is_reproducible() {
-        return Ok(());
-    }
-    if train.exchange == ExchangeKind::Asynchronous {
+/// Sums as somebody typed them, and what there is to say of that. Runs of an earlier release had a
+/// choice: what they say of themselves is not looked at here.
+pub fn check_sums(config: &Config) -> Result<Option<String>, ConfigError> {
+    const KEY: &str = "train.reproducible";
+    let (written, owners) = (config.train.reproducible, resolve_owners(config));
+    let asynchronous = config.train.exchange == ExchangeKind::Asynchronous;
+    if asynchronous && written == Some(true) {
         let reason = "the asynchronous exchange applies gradients as they come, so its bits depend \
-                      on timing; set train.exchange = \"synchronous\", or write false";
-        return refuse("train.reproducible", true, reason);
+                      on timing; set train.exchange = \"synchronous\", or leave the key out";
+        refuse(KEY, true, reason)?;
     }
-    let owners = train.owners.unwrap_or(config.run.ranks.saturating_mul(train.workers));
-    if owners > SUMMANDS_MAX {
-        let reason = format!(
-            "a reproducible sum holds {SUMMANDS_MAX} owners at most; set train.reproducible = \
-             false for more"
-        );
-        return refuse("train.owners", owners, reason);
+    if !asynchronous && written == Some(false) {
+        refuse(KEY, false, "plain sums, which were no faster, are gone: leave the key out")?;
     }
-    Ok(())
+    if !asynchronous && owners > SUMMANDS_MAX {
+        let reason = format!("a sum holds {SUMMANDS_MAX} owners at most; write as many or fewer");
+        refuse("train.owners", owners, reason)?;
+    }
+    let said = || format!("`{KEY} = true` is always so: leave the key out");
+    Ok((written == Some(true)).then(said))
 }
 
 fn check_rates(config: &Config) -> Result<(), ConfigError> {

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use toml::{Table, Value};
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::{Config, ScheduleKind};
+use super::{Config, ExchangeKind, ScheduleKind};
 
 /// The resolved configuration as TOML, for `RUN/config.toml`. Reading it gives the same run.
 pub fn resolved_text(config: &Config) -> String {
@@ -20,15 +20,9 @@ pub fn resolved_text(config: &Config) -> String {
 /// command finds its run again, another configuration gets another folder.
 pub fn run_directory(config: &Config) -> PathBuf {
     let mut table = table_of(config);
-    // Named as when an unset key meant false: the same command finds a run of then, too
-    // (`keep_sums`). Whoever writes false wants another run.
-    let sums = match config.train.reproducible {
-        None => Some(Value::Boolean(false)),
-        Some(false) => Some(Value::String("never".into())),
-        Some(true) => None,
-    };
-    if let (Some(sums), Some(Value::Table(train))) = (sums, table.get_mut("train")) {
-        train.insert("reproducible".into(), sums);
+    // Named as when an unset key meant false: the same command finds its run again.
+    if let (None, Some(Value::Table(train))) = (config.train.reproducible, table.get_mut("train")) {
+        train.insert("reproducible".into(), Value::Boolean(false));
     }
     let hash = xxh3_64(canonical(&table).as_bytes());
     PathBuf::from("runs").join(format!("{}-{:08x}", config.run.name, hash >> 32))
@@ -72,17 +66,17 @@ pub fn changed_keys(old: &Config, new: &Config) -> Vec<String> {
     changed
 }
 
-/// A run goes on with the sums that it began with, where nothing else is asked for: `old` is what
-/// its `config.toml` says, and what says nothing was written when an unset key meant false.
-pub fn keep_sums(config: &mut Config, old: &mut Config) {
-    let sums = *old.train.reproducible.get_or_insert(false);
-    config.train.reproducible.get_or_insert(sums);
+/// Whether a run that wrote this into its `config.toml` sums plain numbers, in another grouping on
+/// every number of ranks. No release does so any more; one that wrote nothing did.
+pub fn sums_plainly(begun: &Config) -> bool {
+    begun.train.exchange == ExchangeKind::Synchronous && begun.train.reproducible != Some(true)
 }
 
-/// With what an unset key means written out: later it may mean something else.
+/// With `train.reproducible` written out, which earlier releases' hashes cover.
 fn settled(config: &Config) -> Config {
     let mut config = config.clone();
-    config.train.reproducible = Some(config.train.is_reproducible());
+    let synchronous = config.train.exchange == ExchangeKind::Synchronous;
+    config.train.reproducible.get_or_insert(synchronous);
     config
 }
 
@@ -167,30 +161,22 @@ mod tests {
     }
 
     #[test]
-    fn sums_that_nobody_asked_for_are_reproducible_but_those_of_a_run_stay() {
-        let of = |reproducible| {
+    fn sums_are_written_out_and_hashed_as_when_there_was_a_choice() {
+        let of = |reproducible, exchange| {
             let mut config = config();
-            config.train.reproducible = reproducible;
+            (config.train.reproducible, config.train.exchange) = (reproducible, exchange);
             config
         };
-        let (unset, plain, same) = (of(None), of(Some(false)), of(Some(true)));
+        let synchronous = |reproducible| of(reproducible, ExchangeKind::Synchronous);
+        let [unset, same, plain] = [None, Some(true), Some(false)].map(synchronous);
         assert!(resolved_text(&unset).contains("reproducible = true"));
         assert_eq!(fingerprint(&unset), fingerprint(&same));
-        assert_ne!(fingerprint(&unset), fingerprint(&plain));
-        assert_eq!(changed_keys(&unset, &plain), ["train.reproducible"]);
-        for (old, kept) in [(Some(true), true), (Some(false), false), (None, false)] {
-            let mut goes_on = of(None);
-            keep_sums(&mut goes_on, &mut of(old));
-            assert_eq!(goes_on.train.reproducible, Some(kept), "{old:?}");
-            let mut asked = of(Some(true));
-            keep_sums(&mut asked, &mut of(old));
-            assert_eq!(asked.train.reproducible, Some(true), "{old:?}");
-        }
-        let folders = [&unset, &plain, &same].map(run_directory);
-        assert!(folders[0] != folders[1] && folders[1] != folders[2] && folders[0] != folders[2]);
-        let mut asynchronous = of(None);
-        asynchronous.train.exchange = crate::config::ExchangeKind::Asynchronous;
+        assert_ne!(fingerprint(&unset), fingerprint(&plain), "checkpoints of then are known by it");
+        assert_ne!(run_directory(&unset), run_directory(&same), "each has its folder since then");
+        assert_eq!([&unset, &same, &plain].map(sums_plainly), [true, false, true]);
+        let asynchronous = of(None, ExchangeKind::Asynchronous);
         assert!(resolved_text(&asynchronous).contains("reproducible = false"));
+        assert!(!sums_plainly(&asynchronous));
     }
 
     #[test]

@@ -196,7 +196,9 @@ pub struct Train {
     pub owners: Option<u32>,
     /// How gradients meet.
     pub exchange: ExchangeKind,
-    /// Sums that do not depend on grouping; unset: with the synchronous exchange.
+    /// Whether sums have the same bits for any number of ranks: always in the synchronous
+    /// exchange, never in the other. Written into `RUN/config.toml` (`identity`): some of an
+    /// earlier release said otherwise.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reproducible: Option<bool>,
     /// Gradient bucket size.
@@ -213,11 +215,6 @@ impl Train {
     /// `accumulate` in force.
     pub fn pieces(&self) -> u32 {
         self.accumulate.unwrap_or(1).max(1)
-    }
-
-    /// `reproducible` in force.
-    pub fn is_reproducible(&self) -> bool {
-        self.reproducible.unwrap_or(self.exchange == ExchangeKind::Synchronous)
     }
 }
 

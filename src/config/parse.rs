@@ -22,7 +22,7 @@ pub struct Loaded {
     /// Checked; `train.owners` is filled in.
     pub config: Config,
     /// Keys of the file that the command line leaves without effect, a sentence each. They are at
-    /// their defaults.
+    /// their defaults. And what need not be written.
     pub remarks: Vec<String>,
 }
 
@@ -47,6 +47,7 @@ pub fn loaded(path: &Path, overrides: &[String]) -> Result<Loaded, ConfigError> 
         }
     }
     let config = checked(typed(table)?)?;
+    remarks.extend(check::check_sums(&config)?);
     refused.map_or(Ok(Loaded { config, remarks }), |idle| Err(idle.refusal()))
 }
 

@@ -43,17 +43,11 @@ pub fn result(
     let mut result = from_nothing(run_id, attempt, status, reason);
     // Seconds of the steps that still count, with the step each committed.
     let mut counted: Vec<(u64, f64)> = Vec::new();
-    let mut ranks = None;
     for event in events {
         result.seconds = result.seconds.max(event.seconds);
         match &event.kind {
             Kind::Data { used, .. } => result.data.add(used),
-            Kind::RunStart { run_id, ranks: now, .. } => {
-                result.run_id.clone_from(run_id);
-                // Plain sums are grouped by ranks.
-                result.exact &= event.step == 0 || ranks.is_none_or(|before| before == *now);
-                ranks = Some(*now);
-            }
+            Kind::RunStart { run_id, .. } => result.run_id.clone_from(run_id),
             Kind::Step { seconds, .. } => {
                 while counted.last().is_some_and(|(step, _)| *step >= event.step) {
                     counted.pop();
@@ -64,14 +58,8 @@ pub fn result(
                 let best = result.validation.map_or(*error, |v| v.best.min(*error));
                 result.validation = Some(Validation { error: *error, best });
             }
-            Kind::Recovered(record) => {
-                result.exact &= record.rung != "shrink";
-                result.recoveries.push(record.clone());
-            }
-            Kind::Resized(record) => {
-                result.exact = false;
-                result.resizes.push(record.clone());
-            }
+            Kind::Recovered(record) => result.recoveries.push(record.clone()),
+            Kind::Resized(record) => result.resizes.push(record.clone()),
             Kind::Restarted { from, lost, .. } => {
                 let (attempt, step) = (event.attempt, event.step);
                 let (from, lost) = (from.clone(), lost.clone());
@@ -159,28 +147,6 @@ mod tests {
         assert!((result.goodput - 2.0 / 6.0).abs() < 1e-12);
         let ledger = &ledger[..4];
         assert_eq!(super::result("r", 2, Status::JobLost, "", &events, ledger).steps, 1);
-    }
-
-    #[test]
-    fn plain_sums_of_two_numbers_of_ranks_are_not_exact() {
-        let start = |step, ranks| {
-            let kind = Kind::RunStart {
-                run_id: "r".into(),
-                ranks,
-                owners: 12,
-                parameters: 1,
-                train_samples: 1,
-                validation_samples: 0,
-                steps_total: None,
-                from: "checkpoint".into(),
-                weights: None,
-            };
-            event(step, 0.0, kind)
-        };
-        let exact = |events: &[Event]| result("r", 2, Status::JobLost, "", events, &[]).exact;
-        assert!(exact(&[start(0, 4), start(10, 4)]));
-        assert!(exact(&[start(0, 4), start(0, 3)]), "nothing was summed by four");
-        assert!(!exact(&[start(0, 4), start(10, 3)]));
     }
 
     #[test]

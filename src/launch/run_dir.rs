@@ -92,8 +92,7 @@ impl RunDir {
     }
 
     /// Looks at the path with the configuration that is asked for. `config` takes over what the
-    /// run fixed at its start (`train.owners`, `train.reproducible`, `model.init_hash`) where
-    /// nothing else was asked for.
+    /// run fixed at its start (`train.owners`, `model.init_hash`) where nothing else was asked for.
     pub fn inspect(&self, config: &mut Config, owners: Owners) -> Result<Found, LaunchError> {
         let Some(old) = self.go_on_with(config, owners)? else {
             return match self.is_empty()? {
@@ -116,7 +115,8 @@ impl RunDir {
     /// with; `None` where there is no run.
     ///
     /// # Errors
-    /// A key has another value that a run that goes on must keep.
+    /// A key has another value that a run that goes on must keep, or its sums are of a kind that is
+    /// gone.
     pub fn go_on_with(
         &self,
         config: &mut Config,
@@ -126,7 +126,7 @@ impl RunDir {
         if !is_there(&file)? {
             return Ok(None);
         }
-        let mut old = match parse::read(&file, &[]) {
+        let old = match parse::read(&file, &[]) {
             Ok(old) => old,
             Err(ConfigError::Read { path, source }) if Meaning::of(&source) != Meaning::Damaged => {
                 return Err(io_error(format!("reading {}", path.shown()))(source));
@@ -135,11 +135,18 @@ impl RunDir {
                 return Err(LaunchError::OtherVersion { path: self.path.clone(), reason });
             }
         };
+        if identity::sums_plainly(&old) {
+            let reason = format!(
+                "{} was begun with plain sums, which are gone: start anew with --fresh, name \
+                 another --run-dir, or go on with the release that began it",
+                self.path.shown()
+            );
+            return Err(LaunchError::Refused { reason });
+        }
         if owners == Owners::Unasked {
             config.train.owners = old.train.owners;
         }
         config.model.go_on_from(&old.model);
-        identity::keep_sums(config, &mut old);
         let changed = parse::changed_keys(&old, config);
         if !changed.is_empty() {
             let changes = describe_changes(&old, config, &changed);
@@ -264,6 +271,7 @@ fn describe_changes(old: &Config, new: &Config, keys: &[String]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::ExchangeKind;
 
     fn config() -> Config {
         let mut config = Config::default();
@@ -335,18 +343,21 @@ mod tests {
     }
 
     #[test]
-    fn a_run_of_plain_sums_goes_on_with_them_unless_other_ones_are_asked_for() {
+    fn a_run_of_plain_sums_is_refused_with_what_to_do_unless_it_is_asynchronous() {
         let (_folder, run) = started();
         let text = identity::resolved_text(&config());
-        for line in ["reproducible = false\n", ""] {
-            let old = text.replace("reproducible = true\n", line);
+        let plain = ["reproducible = false\n", ""];
+        for old in plain.map(|line| text.replace("reproducible = true\n", line)) {
+            std::fs::write(run.join("config.toml"), &old).unwrap();
+            let error = run.inspect(&mut config(), Owners::Unasked).unwrap_err();
+            let said = error.to_string();
+            assert!(said.contains("begun with plain sums") && said.contains("--fresh"), "{said}");
+            assert_eq!(error.exit_code(), 2);
+            let old = old.replace("\"synchronous\"", "\"asynchronous\"");
             std::fs::write(run.join("config.toml"), old).unwrap();
             let mut goes_on = config();
+            goes_on.train.exchange = ExchangeKind::Asynchronous;
             assert_eq!(run.inspect(&mut goes_on, Owners::Unasked).unwrap(), Found::Unfinished);
-            assert_eq!(goes_on.train.reproducible, Some(false));
-            goes_on.train.reproducible = Some(true);
-            let error = run.inspect(&mut goes_on, Owners::Unasked).unwrap_err().to_string();
-            assert!(error.contains("train.reproducible"), "{error}");
         }
     }
 

@@ -13,7 +13,6 @@ use crate::data::supply;
 use crate::observe::event::{Event, Kind};
 use crate::observe::result::{RunResult, Status};
 use crate::run_folder::before::Before;
-use crate::run_folder::heard::Heard;
 use crate::run_folder::lock::RunLock;
 
 use super::attempt::Attempt;
@@ -30,7 +29,6 @@ use scaling::Scaling;
 use spread::Spread;
 use start::Start;
 
-mod answer;
 mod deserted;
 mod notices;
 mod record;
@@ -217,7 +215,6 @@ impl Supervisor<'_> {
         self.restarting = true;
         self.mending = None;
         self.name_strangers();
-        self.record.say_heard(Heard { attempt: self.record.attempt, generation: 0 });
         let mut attempt = Attempt::start(&plan, &self.job.program, &log)?;
         let recorded = self.lock.record_mpirun(attempt.pid()).map_err(LaunchError::from);
         let ending = recorded.and_then(|()| self.watch(&mut attempt));
@@ -315,7 +312,6 @@ impl Supervisor<'_> {
             if let Some(why) = start.fails(&mut self.record, Instant::now()) {
                 return Ok(Ending::Unstarted(why));
             }
-            self.record.answer();
             self.scaling.look(self.nodes.as_mut(), &mut self.record);
             if !self.scaling.is_under_way() {
                 self.spread.look(self.nodes.as_ref(), &mut self.record);

@@ -255,8 +255,8 @@ pub enum Kind {
         /// `data.patience`.
         patience_seconds: f64,
     },
-    /// The run's first step whose gradients were outside what reproducible sums hold after the step
-    /// before: it is computed again on another grid, as every later one that is.
+    /// The run's first step whose gradients were outside what sums hold after the step before:
+    /// it is computed again on another grid, as every later one that is.
     StepAgain {
         step: u64,
     },

@@ -103,8 +103,8 @@ pub struct RunResult {
     pub seconds: f64,
     pub validation: Option<Validation>,
     pub state_sha256: Option<String>,
-    /// False once plain sums were grouped by another number of ranks (a shrink, a resize, a run
-    /// that more or fewer go on with), and in the asynchronous exchange.
+    /// Whether the bits are those of a run without failures: false in the asynchronous exchange,
+    /// and once ranks computed with other instructions.
     pub exact: bool,
     pub recoveries: Vec<RecoveryRecord>,
     pub restarts: Vec<Restart>,

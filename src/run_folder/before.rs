@@ -10,11 +10,10 @@ use crate::observe::log::EVENTS_FILE;
 use crate::observe::result::{RunResult, Status};
 use crate::observe::storage::{FileSystem, Storage};
 
-use super::heard::HEARD;
 use super::{CACHE, FAILURE, RESULT};
 
 /// Files that a start writes or moves: what was in them comes back.
-const FILES: [&str; 4] = ["config.toml", RESULT, FAILURE, HEARD];
+const FILES: [&str; 3] = ["config.toml", RESULT, FAILURE];
 /// What else a start makes in the folder.
 const MADE: [&str; 5] = ["lock", "instance", "world.json", "tensorboard", CACHE];
 /// And below `logs`, by how the names begin.

@@ -11,7 +11,6 @@ use thiserror::Error;
 use crate::config::Shown;
 
 pub mod before;
-pub mod heard;
 pub mod launcher;
 pub mod lock;
 pub mod variables;

@@ -65,7 +65,6 @@ pub struct Boundary {
 
 /// What a commit adds to the position besides its ledger line.
 pub fn after_commit(position: &mut Position, plan: &Plan, asked: Requests, boundary: Boundary) {
-    position.exact &= !asked.inexact;
     position.evaluation_due |= plan.evaluates()
         && match plan.evaluation {
             Every::Epoch | Every::Auto => boundary.ends_epoch,
@@ -103,7 +102,6 @@ pub fn requests(rank: &Rank, now: Outside, spares: &Spares, resizer: &Resizer) -
         stop: now.stops,
         out_of_time: plan.max_seconds.is_some_and(|limit| now.seconds >= limit),
         take_in_spares: spares.recruits == Recruits::Known,
-        inexact: !position.exact,
         ..Requests::default()
     };
     if !rank.is_writer() {

@@ -17,7 +17,6 @@ use crate::train::record::steps::Step;
 use crate::train::record::{Record, inexact, waiting};
 use crate::train::repair::integrity::Integrity;
 use crate::train::repair::resize::{self, Resized};
-use crate::train::repair::shrunk::Shrunk;
 use crate::train::repair::size::{InEpoch, Resizer};
 use crate::train::repair::spares::{Recruits, Spares};
 use crate::train::repair::world::{self, Tries};
@@ -50,7 +49,6 @@ pub struct Trainer {
     resizer: Resizer,
     integrity: Integrity,
     tries: Tries,
-    shrunk: Shrunk,
 }
 
 impl Trainer {
@@ -59,7 +57,7 @@ impl Trainer {
         rank: Rank,
         mut exchange: Box<dyn Exchange>,
         record: Record,
-        (stop, shrunk): (Arc<AtomicBool>, Shrunk),
+        stop: Arc<AtomicBool>,
     ) -> Self {
         let regrow = rank.plan.regrow.unwrap_or(Every::Never);
         let tries_max = rank.plan.policy.tries_max;
@@ -69,7 +67,7 @@ impl Trainer {
         let (spares, tries) = (Spares::default(), Tries::default());
         let tell = waiting::teller(&rank, &record.journal);
         exchange.pool().shared.outage.watch(Arc::clone(&stop), tell);
-        Self { rank, exchange, record, stop, spares, resizer, integrity, tries, shrunk }
+        Self { rank, exchange, record, stop, spares, resizer, integrity, tries }
     }
 
     /// A replacement has just joined: its first commit ends the repair it came from.
@@ -131,18 +129,12 @@ impl Trainer {
         let (position, plan) = (&self.rank.replica.position, &self.rank.plan);
         let attempted = attempted.and_then(|sums| {
             soundness::check_step(position, &sums.totals, plan)?;
-            self.shrunk.hear_of_launcher(self.rank.clock.as_ref())?;
             if self.rank.is_writer() {
                 self.record.keeper.look_at_place()?;
             }
             Ok(sums)
         });
         match self.vote(attempted) {
-            Ok((_, Requests { torn_down: true, .. })) => {
-                self.exchange.give_back();
-                self.rank.replica.position.end(Ending::Interrupted, &self.rank.plan);
-                Ok(())
-            }
             Ok((Sums { again: Some(grid), .. }, _)) => {
                 // Agreed like a commit; requests are repeated with the next vote.
                 self.exchange.compute_again(grid);
@@ -188,7 +180,6 @@ impl Trainer {
         let (seconds, stops) = (self.record.journal.seconds(), self.stop.load(Ordering::Relaxed));
         let now = Outside { seconds, stops };
         let mut requests = agenda::requests(&self.rank, now, &self.spares, &self.resizer);
-        self.shrunk.ask(&mut requests);
         requests.unsaved = also.unsaved;
         let voted = vote::vote(&mut self.rank, requests, proven)?;
         // All have heard it, or none.
@@ -213,7 +204,6 @@ impl Trainer {
         let learning_rate = self.exchange.learning_rate(&rank.replica);
         let line = self.exchange.apply(&mut rank.replica, &rank.world, sums);
         let (position, samples) = (&mut rank.replica.position, rank.plan.samples_per_epoch);
-        let was_exact = position.exact;
         let epoch_before = position.cursor / samples;
         position.commit(line);
         let ends_epoch = position.cursor / samples > epoch_before;
@@ -231,11 +221,7 @@ impl Trainer {
         rank.replica.flip_if_due();
         rank.replica.standing.newcomer = false;
         self.tries.committed();
-        self.shrunk.committed();
         if rank.is_writer() {
-            if was_exact && !rank.replica.position.exact {
-                self.record.event(rank, inexact::from_now_on(&rank.world));
-            }
             self.spares.look(rank, &mut self.record.journal);
             self.record.committed(rank);
         }
@@ -246,9 +232,8 @@ impl Trainer {
     /// Makes the world whole again; the failed step is done once more by whoever is in it then.
     fn repair(&mut self, error: &CommError) -> Result<(), TrainError> {
         self.tries.count()?;
-        let Self { spares, resizer, shrunk, tries, .. } = self;
-        let memory = (resizer, shrunk, tries);
-        world::repair(&mut self.rank, &mut self.record, spares, memory, error)
+        let Self { rank, record, spares, resizer, tries, .. } = self;
+        world::repair(rank, record, spares, (resizer, tries), error)
     }
 
     /// Compares the states of all ranks; the vote makes the answer the same everywhere.

@@ -34,18 +34,13 @@ pub struct Requests {
     pub renew: bool,
     /// New spares wait to be taken in.
     pub take_in_spares: bool,
-    /// The sums are known to be grouped otherwise than in a run without failures: a newcomer was
-    /// not there when the world shrank.
-    pub inexact: bool,
     /// The weights of the last step are not on disk: the run is not complete.
     pub unsaved: bool,
-    /// A world that shrank is being torn down: the step is not applied, the run pauses before it.
-    pub torn_down: bool,
 }
 
 impl Requests {
     /// Every request with its bit.
-    fn bits(&mut self) -> [(&mut bool, u32); 9] {
+    fn bits(&mut self) -> [(&mut bool, u32); 7] {
         [
             (&mut self.stop, 1 << 1),
             (&mut self.out_of_time, 1 << 2),
@@ -53,8 +48,6 @@ impl Requests {
             (&mut self.resize, 1 << 5),
             (&mut self.renew, 1 << 6),
             (&mut self.take_in_spares, 1 << 7),
-            (&mut self.inexact, 1 << 8),
-            (&mut self.torn_down, 1 << 9),
             (&mut self.unsaved, 1 << 10),
         ]
     }
@@ -164,7 +157,7 @@ mod tests {
 
     #[test]
     fn every_request_survives_an_agreement_of_all() {
-        for index in 0..9 {
+        for index in 0..7 {
             let mut asks = Requests::default();
             *asks.bits()[index].0 = true;
             let flags = to_flags(Ballot::Yes, asks) & to_flags(Ballot::Yes, Requests::default());

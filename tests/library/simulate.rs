@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use kintsugi::cluster::comm::sim::{End, SimOptions, Trace};
 use kintsugi::config::{FaultKind, Faults, PlannedFault, Point, Rung, Who};
 
-use crate::toy::{Line, OWNERS, RANKS, Rule, Run, STEPS, Summary, Sums, Toy, expected_line, train};
+use crate::toy::{Line, OWNERS, RANKS, Rule, Run, STEPS, Summary, Toy, expected_line, train};
 
 const SEEDS: u64 = 500;
 const DEATHS_MAX: u32 = 3;
@@ -26,9 +26,9 @@ fn one_seed_is_replayed() -> bool {
     std::env::var_os("SIMULATE_SEED").is_some()
 }
 
-fn toy(ladder: &[Rung], sums: Sums) -> Toy {
+fn toy(ladder: &[Rung]) -> Toy {
     let (ladder, faults) = (ladder.to_vec(), Faults::default());
-    Toy { rule: Rule::Vote, sums, ladder, spares: 0, faults }
+    Toy { rule: Rule::Vote, ladder, spares: 0, faults }
 }
 
 fn with_spares(spares: u32, toy: Toy) -> Toy {
@@ -40,8 +40,8 @@ fn stormy() -> SimOptions {
 }
 
 /// The state a run without failures ends with.
-fn calm_digest(sums: Sums) -> u64 {
-    let run = train(&toy(&[], sums), 0, SimOptions::calm());
+fn calm_digest() -> u64 {
+    let run = train(&toy(&[]), 0, SimOptions::calm());
     let digests: BTreeSet<u64> = finishers(&run).iter().map(|s| s.digest).collect();
     assert_eq!((run.outcome.ends.len(), digests.len()), (RANKS, 1));
     digests.into_iter().next().expect("one digest")
@@ -51,8 +51,8 @@ fn finishers(run: &Run) -> Vec<&Summary> {
     run.outcome.finished().filter_map(|result| result.as_ref().ok()?.as_ref()).collect()
 }
 
-/// What is wrong with a run, if anything: `digest` is the calm run's where they must be equal.
-fn fault_of(run: &Run, digest: Option<u64>) -> Option<String> {
+/// What is wrong with a run, if anything; `digest`: the calm run's.
+fn fault_of(run: &Run, digest: u64) -> Option<String> {
     if let Some(why) = &run.outcome.stuck {
         return Some(format!("stuck: {why}"));
     }
@@ -71,25 +71,22 @@ fn fault_of(run: &Run, digest: Option<u64>) -> Option<String> {
         if summary.ledger != expected {
             return Some(format!("audit: the ledger reads {:?}", summary.ledger));
         }
-        if summary.digest != digest.unwrap_or(first.digest) {
+        if summary.digest != digest {
             return Some("diverged: replicas do not end with the same bits".into());
         }
         if summary.world != first.world {
             return Some(format!("worlds: {:?} and {:?}", summary.world, first.world));
         }
     }
-    commits_fault(run, digest).or_else(|| world_fault(run, &finishers))
+    commits_fault(run).or_else(|| world_fault(run, &finishers))
 }
 
 /// Equal bits at each commit, and no committed step is lost: forward only. A rank that dies in
-/// the vote may have committed a step that the survivors then sum anew: with the same bits, unless
-/// the sums depend on the number of ranks (no calm digest), where only survivors can be compared.
-fn commits_fault(run: &Run, digest: Option<u64>) -> Option<String> {
+/// the vote may have committed a step that the survivors then sum anew: with the same bits.
+fn commits_fault(run: &Run) -> Option<String> {
     let mut by_step = BTreeMap::new();
     let mut last = BTreeMap::new();
-    let counts =
-        |process: usize| digest.is_some() || matches!(run.outcome.ends[process], End::Finished(_));
-    for commit in run.commits.iter().filter(|commit| counts(commit.process)) {
+    for commit in &run.commits {
         if *by_step.entry(commit.step).or_insert(commit.digest) != commit.digest {
             return Some(format!("diverged: step {} has two results", commit.step));
         }
@@ -115,7 +112,7 @@ fn world_fault(run: &Run, finishers: &[&Summary]) -> Option<String> {
 }
 
 /// Runs all seeds and says how to replay the first that fails.
-fn hold(claim: &str, toy: &Toy, options: &SimOptions, digest: Option<u64>) -> Coverage {
+fn hold(claim: &str, toy: &Toy, options: &SimOptions, digest: u64) -> Coverage {
     let mut coverage = Coverage::default();
     for seed in seeds() {
         let run = train(toy, seed, options.clone());
@@ -182,10 +179,10 @@ impl Coverage {
 
 #[test]
 fn respawn_ends_with_the_bits_of_the_calm_run() {
-    let digest = calm_digest(Sums::Float);
-    let toy = toy(&[Rung::Respawn], Sums::Float);
+    let digest = calm_digest();
+    let toy = toy(&[Rung::Respawn]);
     let claim = "respawn_ends_with_the_bits_of_the_calm_run";
-    let coverage = hold(claim, &toy, &stormy(), Some(digest));
+    let coverage = hold(claim, &toy, &stormy(), digest);
     coverage.check_storm();
     assert_eq!(coverage.ranks_at_end.keys().collect::<Vec<_>>(), [&RANKS]);
     if !one_seed_is_replayed() {
@@ -194,11 +191,11 @@ fn respawn_ends_with_the_bits_of_the_calm_run() {
 }
 
 #[test]
-fn shrink_with_exact_sums_ends_with_the_bits_of_the_calm_run() {
-    let digest = calm_digest(Sums::Exact);
-    let toy = toy(&[Rung::Shrink], Sums::Exact);
-    let claim = "shrink_with_exact_sums_ends_with_the_bits_of_the_calm_run";
-    let coverage = hold(claim, &toy, &stormy(), Some(digest));
+fn shrink_ends_with_the_bits_of_the_calm_run() {
+    let digest = calm_digest();
+    let toy = toy(&[Rung::Shrink]);
+    let claim = "shrink_ends_with_the_bits_of_the_calm_run";
+    let coverage = hold(claim, &toy, &stormy(), digest);
     coverage.check_storm();
     if !one_seed_is_replayed() {
         assert_eq!(coverage.ranks_at_end.keys().collect::<Vec<_>>(), [&1, &2, &3, &4]);
@@ -206,19 +203,12 @@ fn shrink_with_exact_sums_ends_with_the_bits_of_the_calm_run() {
 }
 
 #[test]
-fn shrink_with_float_sums_keeps_replicas_equal_and_samples_exactly_once() {
-    let toy = toy(&[Rung::Shrink], Sums::Float);
-    let claim = "shrink_with_float_sums_keeps_replicas_equal_and_samples_exactly_once";
-    hold(claim, &toy, &stormy(), None).check_storm();
-}
-
-#[test]
 fn a_runtime_that_refuses_replacements_leads_down_the_ladder() {
-    let digest = calm_digest(Sums::Exact);
-    let toy = toy(&[Rung::Spare, Rung::Respawn, Rung::Shrink], Sums::Exact);
+    let digest = calm_digest();
+    let toy = toy(&[Rung::Spare, Rung::Respawn, Rung::Shrink]);
     let options = SimOptions { refusal_chance: 0.3, spawns_max: 2, ..stormy() };
     let claim = "a_runtime_that_refuses_replacements_leads_down_the_ladder";
-    let coverage = hold(claim, &toy, &options, Some(digest));
+    let coverage = hold(claim, &toy, &options, digest);
     coverage.check_storm();
     if !one_seed_is_replayed() {
         assert!(coverage.ranks_at_end.len() >= 3, "both rungs are taken: {coverage:?}");
@@ -227,10 +217,10 @@ fn a_runtime_that_refuses_replacements_leads_down_the_ladder() {
 
 #[test]
 fn promoted_spares_end_with_the_bits_of_the_calm_run() {
-    let digest = calm_digest(Sums::Float);
-    let toy = with_spares(2, toy(&[Rung::Spare, Rung::Respawn], Sums::Float));
+    let digest = calm_digest();
+    let toy = with_spares(2, toy(&[Rung::Spare, Rung::Respawn]));
     let claim = "promoted_spares_end_with_the_bits_of_the_calm_run";
-    let coverage = hold(claim, &toy, &stormy(), Some(digest));
+    let coverage = hold(claim, &toy, &stormy(), digest);
     assert_eq!(coverage.ranks_at_end.keys().collect::<Vec<_>>(), [&RANKS]);
     if !one_seed_is_replayed() {
         assert!(coverage.promoted_finished > 200 && coverage.spares_died > 100, "{coverage:?}");
@@ -240,10 +230,10 @@ fn promoted_spares_end_with_the_bits_of_the_calm_run() {
 
 #[test]
 fn a_world_that_has_used_up_its_spares_goes_on_with_fewer_ranks() {
-    let digest = calm_digest(Sums::Exact);
-    let toy = with_spares(1, toy(&[Rung::Spare, Rung::Shrink], Sums::Exact));
+    let digest = calm_digest();
+    let toy = with_spares(1, toy(&[Rung::Spare, Rung::Shrink]));
     let claim = "a_world_that_has_used_up_its_spares_goes_on_with_fewer_ranks";
-    let coverage = hold(claim, &toy, &stormy(), Some(digest));
+    let coverage = hold(claim, &toy, &stormy(), digest);
     if !one_seed_is_replayed() {
         assert!(coverage.promoted_finished > 100, "{coverage:?}");
         assert!(coverage.ranks_at_end.len() >= 3, "both rungs are taken: {coverage:?}");
@@ -252,8 +242,8 @@ fn a_world_that_has_used_up_its_spares_goes_on_with_fewer_ranks() {
 
 #[test]
 fn losing_all_state_ends_with_its_name_and_never_with_a_hang() {
-    let digest = calm_digest(Sums::Float);
-    let toy = toy(&[Rung::Respawn], Sums::Float);
+    let digest = calm_digest();
+    let toy = toy(&[Rung::Respawn]);
     let options = SimOptions { cascade_chance: 0.12, deaths_max: 12, ..stormy() };
     let mut lost = 0;
     for seed in seeds() {
@@ -268,7 +258,7 @@ fn losing_all_state_ends_with_its_name_and_never_with_a_hang() {
             assert_eq!(finishers(&run), Vec::<&Summary>::new(), "seed {seed}\n{trace}");
             assert_eq!(run.outcome.stuck, None, "seed {seed}\n{trace}");
         } else {
-            let fault = fault_of(&run, Some(digest));
+            let fault = fault_of(&run, digest);
             assert_eq!(fault, None, "seed {seed}\n{trace}");
         }
     }
@@ -277,12 +267,12 @@ fn losing_all_state_ends_with_its_name_and_never_with_a_hang() {
 
 /// How many of the seeds end wrong with a rule that is known to be wrong, by what was wrong.
 fn wrong_ends(rule: Rule) -> BTreeMap<String, u32> {
-    let digest = calm_digest(Sums::Float);
-    let toy = Toy { rule, ..toy(&[Rung::Respawn], Sums::Float) };
+    let digest = calm_digest();
+    let toy = Toy { rule, ..toy(&[Rung::Respawn]) };
     let mut wrong = BTreeMap::new();
     for seed in 0..SEEDS {
         let run = train(&toy, seed, SimOptions::stormy(DEATHS_MAX));
-        if let Some(fault) = fault_of(&run, Some(digest)) {
+        if let Some(fault) = fault_of(&run, digest) {
             let kind = fault.split(':').next().unwrap_or_default().to_string();
             if !wrong.contains_key(&kind) {
                 println!("seed {seed}: {fault}");
@@ -326,11 +316,11 @@ const REPAIR_POINTS: [Point; 5] =
 
 /// Runs with these faults planned, over several interleavings, all of which must fire.
 fn planned(faults: &[PlannedFault]) {
-    planned_with(&toy(&[Rung::Respawn], Sums::Float), faults);
+    planned_with(&toy(&[Rung::Respawn]), faults);
 }
 
 fn planned_with(toy: &Toy, faults: &[PlannedFault]) {
-    let digest = calm_digest(Sums::Float);
+    let digest = calm_digest();
     let plan = Faults { plan: faults.to_vec(), ..Faults::default() };
     let toy = Toy { faults: plan, ..toy.clone() };
     for seed in 0..6 {
@@ -340,7 +330,7 @@ fn planned_with(toy: &Toy, faults: &[PlannedFault]) {
         let context = format!("seed {seed}, plan {faults:?}, trace:\n{trace}");
         let fired = &run.claims;
         assert_eq!(fired.len(), faults.len(), "not every fault fired: {fired:?}, {context}");
-        assert_eq!(fault_of(&run, Some(digest)), None, "{context}");
+        assert_eq!(fault_of(&run, digest), None, "{context}");
         assert_eq!(run.outcome.deaths as usize, faults.len(), "{context}");
     }
 }
@@ -369,14 +359,14 @@ fn a_kill_at_any_point_of_a_repair_is_transparent() {
 /// spare, a rank to everybody else, went on waiting.
 #[test]
 fn a_spare_that_fills_one_of_two_seats_in_a_shrink_takes_part() {
-    let toy = with_spares(1, toy(&[Rung::Spare, Rung::Shrink], Sums::Exact));
+    let toy = with_spares(1, toy(&[Rung::Spare, Rung::Shrink]));
     let run = train(&toy, 6, stormy());
-    assert_eq!(fault_of(&run, Some(calm_digest(Sums::Exact))), None);
+    assert_eq!(fault_of(&run, calm_digest()), None);
 }
 
 #[test]
 fn a_kill_at_any_point_of_a_promotion_is_transparent() {
-    let toy = with_spares(2, toy(&[Rung::Spare, Rung::Respawn], Sums::Float));
+    let toy = with_spares(2, toy(&[Rung::Spare, Rung::Respawn]));
     let first = kill(Who::Rank, Point::InBackward);
     for point in [Point::InRevoke, Point::InShrink, Point::InMerge, Point::InRestore] {
         for who in [Who::Leader, Who::Rank] {

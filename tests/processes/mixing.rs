@@ -10,11 +10,10 @@ use crate::support::{
 /// Seconds any of these runs may take.
 const LIMIT: u64 = 120;
 
-const SOFT: [&str; 6] = [
+const SOFT: [&str; 5] = [
     "data.mixup_alpha=0.4",
     "data.cutmix_alpha=1.0",
     "train.label_smoothing=0.1",
-    "train.reproducible=true",
     "train.steps=24",
     "evaluation.every=8steps",
 ];

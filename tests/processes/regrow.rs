@@ -1,6 +1,6 @@
 //! Worlds that change their size on purpose, with real processes: ranks that were lost come back,
 //! `kintsugi scale` adds and removes ranks, and whatever dies meanwhile only makes the world
-//! smaller. With reproducible sums all of these end with the bits of the calm run.
+//! smaller. All of these end with the bits of the calm run.
 
 use std::path::Path;
 use std::process::Command;
@@ -24,13 +24,11 @@ const LIMIT: u64 = 120;
 const NEVER_REACHED: u64 = 100_000_000;
 
 const SHRINK: &str = r#"recovery.ladder=["shrink"]"#;
-const REPRODUCIBLE: &str = "train.reproducible=true";
 
 /// 60 steps, an epoch is 20; four ranks unless they die.
 fn completed(name: &str, overrides: &[&str]) -> RunResult {
     let folder = run_dir(&format!("regrow-{name}"));
-    let overrides = [&[REPRODUCIBLE], overrides].concat();
-    let ended = run(&mut launch(&folder, &overrides), LIMIT);
+    let ended = run(&mut launch(&folder, overrides), LIMIT);
     ended_as(Status::Completed, name, &folder, &ended)
 }
 
@@ -76,17 +74,6 @@ fn a_lost_rank_comes_back_at_the_epochs_end() {
     assert!(result.resizes[0].seconds.contains_key("first_step"), "{:?}", result.resizes);
     assert!(result.exact);
     assert_eq!(result.state_sha256, calm().state_sha256);
-}
-
-#[test]
-fn plain_sums_regrow_too_and_say_that_their_bits_are_others() {
-    let _turn = alone();
-    let kill = kills(&[r#"{kind="kill", rank=0, step=10, phase="in_update"}"#]);
-    let plain = "train.reproducible=false";
-    let result = completed("plain", &[&kill, SHRINK, plain]);
-    assert_eq!(sizes(&result), [("regrow", 3, 4)]);
-    assert!(!result.exact);
-    assert_eq!(result.samples, calm().samples);
 }
 
 #[test]
@@ -142,7 +129,7 @@ fn a_running_world_is_scaled_up_beyond_its_start_and_down_again() {
         let steps = format!("train.steps={steps}");
         // Checkpoints of steps that take two milliseconds would be all that the disk does.
         let seldom = "checkpoint.every=10000steps";
-        launch(folder, &[REPRODUCIBLE, "evaluation.every=never", seldom, &steps])
+        launch(folder, &["evaluation.every=never", seldom, &steps])
     };
     let mut running = start(&mut long(&folder, NEVER_REACHED), Duration::from_secs(LIMIT));
     wait_for_step(&folder, 10, &mut running);

@@ -1,5 +1,5 @@
-//! Reproducible sums over real processes: the same bits for any number of ranks, and after a
-//! shrink. Each claim compares whole runs by their `state_sha256`.
+//! Sums over real processes: the same bits for any number of ranks, and after a shrink. Each claim
+//! compares whole runs by their `state_sha256`.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -25,14 +25,14 @@ fn run_dir_of(name: &str) -> PathBuf {
     Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("reproducible-{name}"))
 }
 
-/// A whole run with reproducible sums on so many ranks.
+/// A whole run on so many ranks.
 fn trained(name: &str, ranks: usize, overrides: &[&str]) -> RunResult {
     let folder = run_dir_of(name);
     let _ = std::fs::remove_dir_all(&folder);
     let mut command = kintsugi();
     command.arg("launch").args(["-n", &ranks.to_string()]);
     command.arg(project("configs/mlp_synthetic.toml")).arg("--run-dir").arg(&folder);
-    for value in ["train.reproducible=true", "recovery.regrow=never"].iter().chain(overrides) {
+    for value in ["recovery.regrow=never"].iter().chain(overrides) {
         command.args(["-s", value]);
     }
     let ended = run(&mut command, LIMIT);
@@ -41,7 +41,7 @@ fn trained(name: &str, ranks: usize, overrides: &[&str]) -> RunResult {
     assert_nothing_runs(&folder);
     let result = result_of(&folder);
     assert_eq!(result.status, Status::Completed, "{name}");
-    assert!(result.exact, "{name}: reproducible sums are exact whatever happened");
+    assert!(result.exact, "{name}: sums are exact whatever happened");
     assert_eq!(result.lost_steps, 0, "{name}");
     result
 }
@@ -63,35 +63,35 @@ fn any_number_of_ranks_ends_with_the_same_bits() {
     }
 }
 
-fn long_run(folder: &Path, ranks: usize, overrides: &[&str]) -> Command {
+fn long_run(folder: &Path, ranks: usize) -> Command {
     let mut command = kintsugi();
     command.arg("launch").args(["-n", &ranks.to_string()]);
     command.arg(project("configs/mlp_synthetic.toml")).arg("--run-dir").arg(folder);
     let keys = ["train.steps=300", "evaluation.every=never", "recovery.regrow=never"];
-    command.args(keys.iter().chain(overrides).flat_map(|key| ["-s", key]));
+    command.args(keys.iter().flat_map(|key| ["-s", key]));
     command
 }
 
 /// The bits of the long run on four ranks that nobody ended.
-fn long_calm(name: &str, overrides: &[&str]) -> Option<String> {
-    let folder = run_dir_of(name);
+fn long_calm() -> Option<String> {
+    let folder = run_dir_of("long-calm");
     let _ = std::fs::remove_dir_all(&folder);
-    let ended = run(&mut long_run(&folder, 4, overrides), LIMIT);
-    assert_eq!(ended.code, Some(0), "{name}: {}", ended.stderr);
+    let ended = run(&mut long_run(&folder, 4), LIMIT);
+    assert_eq!(ended.code, Some(0), "{}", ended.stderr);
     result_of(&folder).state_sha256
 }
 
 /// Starts a long run on four ranks, ends it somewhere on the way, and goes on with so many.
-fn gone_on_with(name: &str, ranks: usize, end: Signal, overrides: &[&str]) -> RunResult {
+fn gone_on_with(ranks: usize, end: Signal) -> RunResult {
+    let name = &format!("on-{ranks}-{end:?}");
     let folder = run_dir_of(name);
     let _ = std::fs::remove_dir_all(&folder);
-    let command = |ranks: usize| long_run(&folder, ranks, overrides);
-    let mut running = start(&mut command(4), Duration::from_secs(LIMIT));
+    let mut running = start(&mut long_run(&folder, 4), Duration::from_secs(LIMIT));
     wait_for_step(&folder, 20, &mut running);
     kill(running.pid(), end).expect("launch lives");
     running.wait();
     assert_nothing_runs(&folder);
-    let ended = run(&mut command(ranks), LIMIT);
+    let ended = run(&mut long_run(&folder, ranks), LIMIT);
     assert_eq!(ended.code, Some(0), "{name}: {}", ended.stderr);
     assert_audited(&folder);
     let result = result_of(&folder);
@@ -102,21 +102,15 @@ fn gone_on_with(name: &str, ranks: usize, end: Signal, overrides: &[&str]) -> Ru
 
 /// From a checkpoint (Ctrl-C), and from memory (SIGKILL).
 #[test]
-fn a_run_that_another_number_of_ranks_goes_on_with_says_whether_its_bits_are_known() {
+fn a_run_that_another_number_of_ranks_goes_on_with_keeps_its_bits() {
     let _turn = alone();
-    let plain = ["train.reproducible=false"];
-    let calm = long_calm("long-calm", &plain);
-    let calm_reproducible = long_calm("long-calm-reproducible", &[]);
+    let calm = long_calm();
     for end in [Signal::Interrupt, Signal::Kill] {
-        let name = |what: &str| format!("{what}-{end:?}");
-        let same = gone_on_with(&name("same"), 4, end, &plain);
-        assert!(same.exact, "{end:?}: four ranks summed every step");
-        assert_eq!(same.state_sha256, calm, "{end:?}: four ranks went on");
-        let fewer = gone_on_with(&name("fewer"), 3, end, &plain);
-        assert!(!fewer.exact, "{end:?}: plain sums of four and of three ranks");
-        let fewer = gone_on_with(&name("exact"), 3, end, &[]);
-        assert!(fewer.exact, "{end:?}: these sums do not depend on the number");
-        assert_eq!(fewer.state_sha256, calm_reproducible, "{end:?}: three ranks went on");
+        for ranks in [4, 3] {
+            let result = gone_on_with(ranks, end);
+            assert!(result.exact, "{end:?}: sums do not depend on the number");
+            assert_eq!(result.state_sha256, calm, "{end:?}: {ranks} ranks went on");
+        }
     }
 }
 

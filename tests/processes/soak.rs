@@ -104,11 +104,10 @@ fn planned_kills(minutes: f64) {
 
 /// One long run whose ranks 1 to 3 `kintsugi chaos` kills all along: rank 0 lives through every
 /// repair, leads each, and so shows what a recovery leaves behind. Its calm twin, which comes
-/// first, is one rank that need not wait for others: sums are reproducible, so its bits are the
-/// same.
+/// first, is one rank that need not wait for others: its bits are the same.
 fn storm(minutes: f64) {
     let rate_steps = 1500;
-    let keys = [LONG[1], "train.reproducible=true", "checkpoint.every=500steps"];
+    let keys = [LONG[1], "checkpoint.every=500steps"];
     let short = calm("soak-rate", &[&[LONG[0]], &keys[..]].concat(), LIMIT_SECONDS);
     let steps = (f64::from(rate_steps) * (60.0 * minutes / short.seconds).max(1.0)) as u64;
     let steps = format!("train.steps={steps}");

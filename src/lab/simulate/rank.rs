@@ -183,7 +183,6 @@ pub fn live(attempt: &Attempt<'_>, comm: SimComm, join: Option<&JoinInfo>) -> Le
         fingerprint: identity::fingerprint(config),
         owners: config.train.owners.unwrap_or(config.run.ranks),
         newest_attempt: Arc::new(move || Some(newest.load(Ordering::Relaxed))),
-        launcher: None,
         staff: Staff::Inline,
         witness_wait: witness_wait(attempt),
     };

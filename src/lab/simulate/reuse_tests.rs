@@ -22,12 +22,11 @@ const STEP: u64 = 5;
 const REPLACEMENT: usize = RANKS as usize;
 
 /// How often each process computed each owner's micro-batch of the step in which a rank dies.
-fn computed(ladder: &[Rung], point: Point, reproducible: bool) -> BTreeMap<(usize, u64), u32> {
+fn computed(ladder: &[Rung], point: Point) -> BTreeMap<(usize, u64), u32> {
     let mut scenario = Scenario::of(0).calm();
     let config = &mut scenario.config;
     config.run.ranks = RANKS;
     config.train.owners = Some(OWNERS as u32);
-    config.train.reproducible = Some(reproducible);
     config.recovery.ladder = Some(ladder.to_vec());
     config.recovery.regrow = Every::Never;
     scenario.faults = vec![Fault::Point(PlannedFault {
@@ -70,22 +69,19 @@ const POINTS: [(Point, bool); 3] =
 
 #[test]
 fn after_a_replacement_only_the_lost_owners_are_computed_again() {
-    for reproducible in [false, true] {
-        for (point, computed_before) in POINTS {
-            let counts = computed(&[Rung::Respawn], point, reproducible);
-            let what = format!("{point:?}, reproducible {reproducible}");
-            check(&what, &counts, computed_before);
-            let again: Vec<u64> =
-                counts.keys().filter(|(p, _)| *p == REPLACEMENT).map(|(_, o)| *o).collect();
-            assert_eq!(again, LOST, "{what}: the replacement's part");
-        }
+    for (point, computed_before) in POINTS {
+        let counts = computed(&[Rung::Respawn], point);
+        check(&format!("{point:?}"), &counts, computed_before);
+        let again: Vec<u64> =
+            counts.keys().filter(|(p, _)| *p == REPLACEMENT).map(|(_, o)| *o).collect();
+        assert_eq!(again, LOST, "{point:?}: the replacement's part");
     }
 }
 
 #[test]
 fn after_a_shrink_only_the_lost_owners_are_computed_again() {
     for (point, computed_before) in POINTS {
-        let counts = computed(&[Rung::Shrink], point, true);
+        let counts = computed(&[Rung::Shrink], point);
         check(&format!("{point:?}, shrunk"), &counts, computed_before);
         assert!(counts.keys().all(|(process, _)| *process < REPLACEMENT), "nobody came");
     }

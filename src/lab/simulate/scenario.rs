@@ -40,8 +40,6 @@ const STOP_WITHIN: u64 = 1500;
 const IN_FILE_ONE_IN: u64 = 3;
 /// Runs over copies or caches, or in bundles.
 const PLANE_ONE_IN: u64 = 3;
-/// Runs whose sums are reproducible: their bits are known after a shrink, too.
-const REPRODUCIBLE_ONE_IN: u64 = 4;
 
 /// Runs whose set or instructions change under them.
 const CHANGED_ONE_IN: u64 = 5;
@@ -121,8 +119,6 @@ pub struct Variant {
     pub seed: u64,
     /// `evaluation.every`, as text.
     pub evaluation: String,
-    /// `train.reproducible`.
-    pub reproducible: bool,
     /// The order of samples, as text.
     pub bundles: String,
     /// The update, as text.
@@ -180,8 +176,6 @@ impl Scenario {
         if in_file {
             faults.extend(deaths_of_everything(apart));
         }
-        let apart = &mut Stream::new(&[seed, purpose::SIMULATE, 3]);
-        config.train.reproducible = Some(apart.below(REPRODUCIBLE_ONE_IN) == 0);
         let apart = &mut Stream::new(&[seed, purpose::SIMULATE, 5]);
         let plane =
             (apart.below(PLANE_ONE_IN) == 0).then(|| Plane::draw(apart, SAMPLES, &mut config));
@@ -221,7 +215,6 @@ impl Scenario {
             owners: self.config.train.owners.unwrap_or(self.config.run.ranks),
             seed: self.config.run.seed,
             evaluation: self.config.evaluation.every.to_string(),
-            reproducible: self.config.train.is_reproducible(),
             bundles: format!("{:?}", Bundling::of(&self.config.data)),
             update: format!(
                 "{:?} {:?} {} {:?} {:?}",

@@ -2,7 +2,6 @@
 //! the supervisor knows, for people and, while no rank writes it, in the event log.
 
 use std::path::PathBuf;
-use std::time::Instant;
 
 use kintsugi_ffi::os;
 
@@ -16,9 +15,7 @@ use crate::observe::clock::{Clock, RealClock};
 use crate::observe::event::{self, Event, Kind};
 use crate::observe::log::{EVENTS_FILE, EventTail, JsonLines};
 use crate::observe::result::RunResult;
-use crate::run_folder::heard::{HEARD, Heard};
 
-use super::answer::Answer;
 use super::notices::Notices;
 
 /// What is known of a run, over all its attempts.
@@ -31,8 +28,6 @@ pub(super) struct Record<'a> {
     pub(super) history: History,
     /// The same number of nodes, once more of them live.
     pub(super) spreading: Spreading,
-    /// What ranks that lost some of their number wait for.
-    answer: Answer,
     /// The newest event: its time and place are those of our own.
     pub(super) last: Option<Event>,
     /// The attempt in force.
@@ -54,7 +49,6 @@ impl<'a> Record<'a> {
             tail: EventTail::new(job.run.join(EVENTS_FILE)),
             history: History::default(),
             spreading: Spreading::new(job.config.recovery.regrow),
-            answer: Answer::of(job.nodes.as_ref().map_or(1, |nodes| nodes.allocation.nodes.len())),
             last: None,
             attempt: 0,
             origin: now_unix(),
@@ -87,25 +81,10 @@ impl<'a> Record<'a> {
         for event in self.tail.poll() {
             alive |= self.history.on(&event);
             self.spreading.on(&event);
-            self.answer.on(&event, Instant::now());
             (self.show)(&event);
             self.last = Some(event);
         }
         alive
-    }
-
-    /// Nobody asked for the end: ranks may go on with fewer.
-    pub(super) fn answer(&mut self) {
-        if let Some(heard) = self.answer.due(Instant::now()) {
-            self.say_heard(heard);
-        }
-    }
-
-    /// Says which repair was heard of; generation 0 before there was any.
-    pub(super) fn say_heard(&mut self, heard: Heard) {
-        if let Err(error) = heard.write(self.job.run.path()) {
-            self.warn(&format!("ranks cannot be answered (RUN/{HEARD}): {error}"));
-        }
     }
 
     /// The newest step that was seen.

@@ -43,9 +43,6 @@ pub struct Manifest {
     pub generation: u32,
     pub step: u64,
     pub cursor: u64,
-    /// By which plain sums are grouped; absent where an earlier release wrote it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub ranks: Option<u32>,
     /// What the ranks compute with; absent where an earlier release wrote it.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub arithmetic: String,
@@ -53,7 +50,7 @@ pub struct Manifest {
     /// earlier release wrote it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub zero_updates: Vec<u64>,
-    /// Of reproducible sums, for the next step; absent with plain ones, and where an earlier
+    /// On which the next step is summed; absent in the asynchronous exchange, and where an earlier
     /// release wrote it.
     #[serde(default, skip_serializing_if = "Grid::is_empty")]
     pub grid: Grid,
@@ -108,7 +105,6 @@ impl Manifest {
             generation: state.generation,
             step: state.step,
             cursor: state.cursor,
-            ranks: (state.ranks > 0).then_some(state.ranks),
             arithmetic: state.arithmetic.clone(),
             zero_updates: zero_updates(state),
             grid: state.grid.clone(),

@@ -211,7 +211,6 @@ fn state_of(
     if (state.step, state.cursor) != (manifest.step, manifest.cursor) {
         return Err(damaged(folder, "state.bin and the manifest name different steps"));
     }
-    state.ranks = manifest.ranks.unwrap_or_default();
     state.arithmetic.clone_from(&manifest.arithmetic);
     state.grid.clone_from(&manifest.grid);
     for line in &mut state.ledger_tail {

@@ -48,16 +48,12 @@ pub struct TrainState {
     pub run_seconds: f64,
     /// Of them, seconds spent in committed steps.
     pub step_seconds: f64,
-    /// False once plain sums were grouped by another number of ranks.
+    /// As in `Position`.
     pub exact: bool,
-    /// By how many ranks they are grouped; 0: not told. Younger than this format, so the manifest
-    /// has it.
-    #[serde(skip)]
-    pub ranks: u32,
-    /// What the ranks compute with. Younger too.
+    /// What the ranks compute with. Younger than this format, so the manifest has it.
     #[serde(skip)]
     pub arithmetic: String,
-    /// Of reproducible sums, for the next step. Younger too.
+    /// On which the next step is summed. Younger too.
     #[serde(skip)]
     pub grid: Grid,
     /// What the order depends on besides seed and cursor (none for a pure order).
@@ -178,7 +174,6 @@ mod tests {
             run_seconds: 1.0,
             step_seconds: 2.0,
             exact: true,
-            ranks: 0,
             arithmetic: String::new(),
             grid: Grid::default(),
             order: vec![10],

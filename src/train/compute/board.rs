@@ -57,15 +57,15 @@ pub struct Job {
 impl Job {
     /// Takes the next of finitely many items.
     fn take(&mut self) -> Option<Item> {
-        let (turn, job) = (self.next, self.number);
+        let (next, job) = (self.next, self.number);
         let item = match &self.work {
             Work::Train { owners, standing } => {
                 let standing = *standing;
-                owners.get(turn).map(|&owner| Item::Train { job, turn, owner, standing })
+                owners.get(next).map(|&owner| Item::Train { job, owner, standing })
             }
             Work::Evaluate { ranges, which } => {
                 let which = *which;
-                ranges.get(turn).map(|&(first, count)| Item::Evaluate { job, first, count, which })
+                ranges.get(next).map(|&(first, count)| Item::Evaluate { job, first, count, which })
             }
             Work::Nothing | Work::Stop | Work::Free { .. } => None,
         }?;
@@ -78,7 +78,7 @@ impl Job {
 /// One item, taken.
 #[allow(missing_docs)]
 pub enum Item {
-    Train { job: u64, turn: usize, owner: u32, standing: Standing },
+    Train { job: u64, owner: u32, standing: Standing },
     Evaluate { job: u64, first: u64, count: u64, which: Which },
     Free { turn: Turn, learning_rate: f64, standing: Standing },
 }

@@ -1,5 +1,5 @@
-//! One bucket's part of the rank's sum, in the format of the run: plain numbers, integers of 32
-//! bits in units of their blocks, or the wide integers of batch statistics.
+//! One bucket's part of the rank's sum: integers of 32 bits in units of their blocks, or the wide
+//! integers of batch statistics.
 
 use std::ops::Range;
 
@@ -16,31 +16,21 @@ pub(super) struct Blocks {
     pub ranges: Vec<Range<usize>>,
 }
 
-/// A bucket's sum, in the format of the run.
+/// A bucket's sum.
 #[derive(Debug)]
 pub(super) enum Words {
-    Plain(Vec<f32>),
     /// Whole multiples of each block's unit, and what its values reach.
-    Fixed {
-        sum: Vec<i32>,
-        units: Vec<Unit>,
-        reaches: Vec<u64>,
-    },
+    Fixed { sum: Vec<i32>, units: Vec<Unit>, reaches: Vec<u64> },
     /// Two words a statistic, and how many micro-batches hold one that does not fit.
-    Wide {
-        sum: Vec<i64>,
-        misfits: u64,
-    },
+    Wide { sum: Vec<i64>, misfits: u64 },
 }
 
 /// A complete bucket.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Complete<'a> {
-    /// Plain sums.
-    Plain(&'a [f32]),
-    /// Sums that do not depend on their grouping, in the units of `GradientSum::blocks`.
+    /// In the units of `GradientSum::blocks`.
     Fixed(&'a [i32]),
-    /// The same of batch statistics; `fixed_point::load_statistics` says what they are.
+    /// Of batch statistics; `fixed_point::load_statistics` says what they are.
     Wide(&'a [i64]),
 }
 
@@ -48,8 +38,6 @@ impl Words {
     /// Starts a step; what `owners` owners will not write is cleared.
     pub fn begin(&mut self, owners: usize) {
         match self {
-            Self::Plain(sum) if owners == 0 => sum.fill(0.0),
-            Self::Plain(_) => {}
             Self::Fixed { sum, reaches, .. } => {
                 reaches.fill(0);
                 if owners == 0 {
@@ -65,25 +53,13 @@ impl Words {
         }
     }
 
-    /// Whether owners have to be added in their order.
-    pub fn ordered(&self) -> bool {
-        matches!(self, Self::Plain(_))
-    }
-
-    /// Adds a tensor's values of the `turn`-th owner that comes.
-    pub fn add(&mut self, turn: usize, at: (&Blocks, usize), values: &[f32], weight: f32) {
+    /// Adds a tensor's values; `before`: how many owners' have been added. Statistics count as
+    /// often as `weight` says.
+    pub fn add(&mut self, before: usize, at: (&Blocks, usize), values: &[f32], weight: f32) {
         let (blocks, tensor) = at;
         match self {
-            Self::Plain(sum) => {
-                let range = blocks.tensor(tensor);
-                let pairs = sum[range].iter_mut().zip(values);
-                match turn {
-                    0 => pairs.for_each(|(sum, value)| *sum = weight * value),
-                    _ => pairs.for_each(|(sum, value)| *sum += weight * value),
-                }
-            }
             Self::Fixed { sum, units, reaches } => {
-                let add = if turn == 0 { Unit::store } else { Unit::add };
+                let add = if before == 0 { Unit::store } else { Unit::add };
                 let parts = blocks.of_tensors[tensor].clone().zip(values.chunks(BLOCK));
                 for (block, part) in parts {
                     let sum = &mut sum[blocks.ranges[block].clone()];
@@ -91,7 +67,7 @@ impl Words {
                 }
             }
             Self::Wide { sum, misfits } => {
-                if turn == 0 {
+                if before == 0 {
                     sum.fill(0);
                 }
                 *misfits += fixed_point::add_statistics(sum, values, weight);
@@ -119,16 +95,6 @@ impl Blocks {
         let only = |range| std::iter::once(range).collect();
         Self { first, of_tensors: only(0..1), ranges: only(0..length) }
     }
-
-    /// Where a tensor lies in the bucket.
-    fn tensor(&self, tensor: usize) -> Range<usize> {
-        let blocks = &self.ranges[self.of_tensors[tensor].clone()];
-        match blocks {
-            [] => 0..0,
-            [first, .., last] => first.start..last.end,
-            [only] => only.clone(),
-        }
-    }
 }
 
 #[cfg(test)]
@@ -143,8 +109,5 @@ mod tests {
         let whole: Vec<_> = blocks.ranges.iter().flat_map(Range::clone).collect();
         assert!(whole.iter().copied().eq(0..12 + 2 * BLOCK));
         assert_eq!(blocks.ranges[2], 10 + BLOCK..10 + 2 * BLOCK);
-        for (number, tensor) in tensors.iter().enumerate() {
-            assert_eq!(blocks.tensor(number), tensor.start - 100..tensor.end - 100);
-        }
     }
 }

@@ -1,4 +1,4 @@
-//! The number format of reproducible sums: whole multiples of a power of two in 32-bit integers.
+//! The number format of sums: whole multiples of a power of two in 32-bit integers.
 //! Each owner's values are rounded once, to the same multiples whoever computed them; adding
 //! integers is exact, so the sum does not depend on which rank summed what, nor in which order.
 //!
@@ -359,9 +359,8 @@ mod tests {
         squares.sum::<f64>().sqrt()
     }
 
-    #[test]
-    fn four_owners_sums_are_as_near_as_plain_ones() {
-        const OWNERS: usize = 4;
+    /// How far the sums of so many owners are off, in multiples of how far plain f32 sums are.
+    fn off_beside_plain(owners: usize) -> f64 {
         let mut word = 1_u32;
         // Nearly normal, of four draws between -1 and 1 each.
         let mut draw = || {
@@ -372,21 +371,30 @@ mod tests {
             (0..4).map(of_four).sum::<f32>()
         };
         let owners: Vec<Vec<f32>> =
-            (0..OWNERS).map(|_| (0..1 << 14).map(|_| draw()).collect()).collect();
+            (0..owners).map(|_| (0..1 << 14).map(|_| draw()).collect()).collect();
         let (mut plain, mut exact) = (vec![0.0f32; 1 << 14], vec![0.0f64; 1 << 14]);
         for owner in &owners {
             plain.iter_mut().zip(owner).for_each(|(sum, value)| *sum += value);
             exact.iter_mut().zip(owner).for_each(|(sum, value)| *sum += f64::from(*value));
         }
         let mut sum = vec![0; 1 << 14];
-        let reach = owners.iter().map(|owner| FIRST.add(&mut sum, owner)).sum();
-        let unit = FIRST.fitting(reach);
-        sum.fill(0);
-        owners.iter().for_each(|owner| assert!(unit.add(&mut sum, owner) < REACH_HELD / 16));
+        let summed = |unit: Unit, sum: &mut [i32]| -> u64 {
+            sum.fill(0);
+            owners.iter().map(|owner| unit.add(sum, owner)).sum()
+        };
+        let unit = FIRST.fitting(summed(FIRST, &mut sum));
+        assert!(summed(unit, &mut sum) < REACH_HELD / 4);
         let mut values = vec![0.0; 1 << 14];
         unit.load(&sum, &mut values);
-        let (fixed, plain) = (off(&values, &exact), off(&plain, &exact));
-        assert!(fixed < 1.1 * plain, "{fixed:e} and {plain:e}");
+        off(&values, &exact) / off(&plain, &exact)
+    }
+
+    #[test]
+    fn four_owners_sums_are_as_near_as_plain_ones_and_those_of_many_are_not() {
+        for (owners, expected) in [(4, "0.66"), (64, "3.15"), (512, "9.09")] {
+            let times = format!("{:.2}", off_beside_plain(owners));
+            assert_eq!(times, expected, "{owners} owners, in multiples of plain sums' error");
+        }
     }
 
     #[test]

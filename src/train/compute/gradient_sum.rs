@@ -1,7 +1,7 @@
-//! The rank's own sum of gradients: worker threads add tensor by tensor while backward runs, in
-//! owner order whatever the threads' timing, and the communicating thread takes bucket by bucket
-//! as they become complete. A failed exchange leaves the sums as they are, so a survivor computes
-//! nothing again. Reproducible sums (`fixed_point`) need no order: nobody waits.
+//! The rank's own sum of gradients: worker threads add tensor by tensor while backward runs, and
+//! the communicating thread takes bucket by bucket as they become complete. Sums of integers
+//! (`fixed_point`) are the same in any order: nobody waits for a turn. A failed exchange leaves
+//! them as they are, so a survivor computes nothing again.
 
 use std::ops::Range;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -12,8 +12,6 @@ use crate::model::{Layout, TensorKind};
 use crate::train::compute::bucket_sum::{Blocks, Complete, Words};
 use crate::train::compute::fixed_point::{BLOCK, Grid, Unit};
 
-/// How often a worker that waits for its turn looks up.
-const WAKE_EVERY: Duration = Duration::from_millis(20);
 /// How often whoever waits for a sum asks whether it is still wanted: a death is noticed so soon,
 /// for a look of microseconds.
 const LOOK_EVERY: Duration = Duration::from_millis(2);
@@ -40,41 +38,17 @@ struct Bucket {
 #[derive(Debug)]
 struct Summing {
     sum: Words,
-    /// Per tensor: how many owners have been added; the owner whose turn equals it may add next.
-    turns: Vec<usize>,
+    /// Per tensor: how many owners have been added.
+    added: Vec<usize>,
     /// Tensor additions still to come before the bucket is complete.
     missing: usize,
-    closed: bool,
 }
-
-/// The sum was closed while a thread waited for it: the run is ending.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Closed;
 
 impl GradientSum {
     /// Buckets of at least `bucket_bytes`, from the last tensor to the first: the order in which
     /// backward makes them. Tensors that `layout` leaves out (frozen ones) are in no bucket, and
     /// what lies on both sides of one is in two.
     pub fn new(layout: &Layout, bucket_bytes: u64) -> Self {
-        Self::of(layout, bucket_bytes, |length, _| Words::Plain(vec![0.0; length]))
-    }
-
-    /// The same buckets with sums that do not depend on their grouping.
-    pub fn reproducible(layout: &Layout, bucket_bytes: u64) -> Self {
-        let unit = Grid::default().unit(0);
-        let fixed = |length, blocks| {
-            let (units, reaches) = (vec![unit; blocks], vec![0; blocks]);
-            Words::Fixed { sum: vec![0; length], units, reaches }
-        };
-        let mut sum = Self::of(layout, bucket_bytes, fixed);
-        if let Some(bucket) = sum.buckets.last_mut().filter(|_| layout.statistics > 0) {
-            let state = bucket.state.get_mut().unwrap_or_else(PoisonError::into_inner);
-            state.sum = Words::Wide { sum: vec![0; 2 * layout.statistics], misfits: 0 };
-        }
-        sum
-    }
-
-    fn of(layout: &Layout, bucket_bytes: u64, words: impl Fn(usize, usize) -> Words) -> Self {
         let mut spans: Vec<Range<usize>> = layout
             .tensors
             .iter()
@@ -83,7 +57,7 @@ impl GradientSum {
             .collect();
         spans.sort_by_key(|span| span.start);
         let (mut buckets, mut tensors) = (Vec::new(), Vec::new());
-        let mut end = spans.len();
+        let (mut end, unit) = (spans.len(), Grid::default().unit(0));
         let blocks = spans.iter().map(|span| span.len().div_ceil(BLOCK)).sum();
         let mut blocks_before = blocks;
         while end > 0 {
@@ -101,13 +75,16 @@ impl GradientSum {
             }
             let own = Blocks::of(&spans[first..end], blocks_before);
             blocks_before = own.first;
-            buckets.push(Bucket::new(words(range.len(), own.ranges.len()), range, own));
+            let (units, reaches) = (vec![unit; own.ranges.len()], vec![0; own.ranges.len()]);
+            let sum = Words::Fixed { sum: vec![0; range.len()], units, reaches };
+            buckets.push(Bucket::new(sum, range, own));
             end = first;
         }
         if layout.statistics > 0 {
             let range = layout.parameters..layout.parameters + layout.statistics;
             let all = Blocks::whole(blocks, range.len());
-            buckets.push(Bucket::new(words(range.len(), 1), range, all));
+            let sum = Words::Wide { sum: vec![0; 2 * range.len()], misfits: 0 };
+            buckets.push(Bucket::new(sum, range, all));
         }
         tensors.sort_unstable();
         Self { buckets, tensors, parameters: layout.parameters, blocks }
@@ -127,7 +104,7 @@ impl GradientSum {
     pub fn begin(&self, owners: usize) {
         for bucket in &self.buckets {
             let mut state = bucket.lock();
-            state.turns.fill(0);
+            state.added.fill(0);
             state.missing = owners * bucket.blocks.of_tensors.len();
             state.sum.begin(owners);
         }
@@ -140,27 +117,21 @@ impl GradientSum {
         }
     }
 
-    /// Adds one owner's gradients of the tensor at `offset`; waits until it is `turn`'s turn.
-    /// Those of a tensor that is in no bucket nobody wants.
-    pub fn add(&self, turn: usize, offset: usize, gradients: &[f32]) -> Result<(), Closed> {
+    /// Adds one owner's gradients of the tensor at `offset`. Those of a tensor that is in no bucket
+    /// nobody wants.
+    pub fn add(&self, offset: usize, gradients: &[f32]) {
         let found = self.tensors.binary_search_by_key(&offset, |tensor| tensor.0);
-        let Ok(index) = found else { return Ok(()) };
-        let (_, bucket, tensor) = self.tensors[index];
-        self.buckets[bucket].add(turn, tensor, gradients, 1.0)
+        if let Ok(index) = found {
+            let (_, bucket, tensor) = self.tensors[index];
+            self.buckets[bucket].add(tensor, gradients, 1.0);
+        }
     }
 
     /// Adds one owner's batch statistics, weighted by its samples.
-    pub fn add_statistics(
-        &self,
-        turn: usize,
-        statistics: &[f32],
-        samples: u64,
-    ) -> Result<(), Closed> {
-        match self.buckets.last() {
-            Some(bucket) if bucket.range.start == self.parameters && !statistics.is_empty() => {
-                bucket.add(turn, 0, statistics, samples as f32)
-            }
-            _ => Ok(()),
+    pub fn add_statistics(&self, statistics: &[f32], samples: u64) {
+        let last = self.buckets.last().filter(|bucket| bucket.range.start == self.parameters);
+        if let Some(bucket) = last.filter(|_| !statistics.is_empty()) {
+            bucket.add(0, statistics, samples as f32);
         }
     }
 
@@ -191,13 +162,12 @@ impl GradientSum {
         let state = self.buckets[bucket].lock();
         assert_eq!(state.missing, 0, "a sum is used before it is complete");
         match &state.sum {
-            Words::Plain(sum) => use_sum(Complete::Plain(sum)),
             Words::Fixed { sum, .. } => use_sum(Complete::Fixed(sum)),
             Words::Wide { sum, .. } => use_sum(Complete::Wide(sum)),
         }
     }
 
-    /// From the next `begin` on, reproducible sums are made on this grid.
+    /// From the next `begin` on, sums are made on this grid.
     pub fn set_grid(&self, grid: &Grid) {
         for bucket in &self.buckets {
             if let Words::Fixed { units, .. } = &mut bucket.lock().sum {
@@ -208,33 +178,22 @@ impl GradientSum {
         }
     }
 
-    /// What `fixed_point::verdict` asks of reproducible sums, once all buckets are complete: every
-    /// block's reach, then the micro-batches whose statistics do not fit. Nothing of plain sums.
-    pub fn reaches(&self) -> Vec<u64> {
-        let mut all = Vec::new();
+    /// What `fixed_point::verdict` asks, once all buckets are complete: every block's reach, and
+    /// the micro-batches whose statistics do not fit.
+    pub fn reaches(&self) -> (Vec<u64>, u64) {
+        let (mut all, mut statistics) = (vec![0; self.blocks], 0);
         for bucket in &self.buckets {
             match &bucket.lock().sum {
-                Words::Plain(_) => {}
                 Words::Fixed { reaches, .. } => {
-                    all.resize(self.blocks + 1, 0);
                     all[bucket.blocks.first..][..reaches.len()].copy_from_slice(reaches);
                 }
-                Words::Wide { misfits, .. } => {
-                    all.resize(self.blocks + 1, 0);
-                    all[self.blocks] = *misfits;
-                }
+                Words::Wide { misfits, .. } => statistics = *misfits,
             }
         }
-        all
+        (all, statistics)
     }
 
-    /// Whether the sums do not depend on their grouping.
-    pub fn is_reproducible(&self) -> bool {
-        self.buckets.iter().any(|bucket| !bucket.lock().sum.ordered())
-    }
-
-    /// Where every block of reproducible sums lies, in the order of their elements, and its unit
-    /// on this grid. Nothing of plain sums.
+    /// Where every block lies, in the order of their elements, and its unit on this grid.
     pub fn blocks(&self, grid: &Grid) -> Vec<(Range<usize>, Unit)> {
         let mut all = Vec::new();
         for bucket in self.buckets.iter().rev() {
@@ -248,20 +207,12 @@ impl GradientSum {
         }
         all
     }
-
-    /// Lets every waiting worker go.
-    pub fn close(&self) {
-        for bucket in &self.buckets {
-            bucket.lock().closed = true;
-            bucket.changed.notify_all();
-        }
-    }
 }
 
 impl Bucket {
     fn new(sum: Words, range: Range<usize>, blocks: Blocks) -> Self {
-        let turns = vec![0; blocks.of_tensors.len()];
-        let state = Summing { sum, turns, missing: 0, closed: false };
+        let added = vec![0; blocks.of_tensors.len()];
+        let state = Summing { sum, added, missing: 0 };
         Self { range, blocks, state: Mutex::new(state), changed: Condvar::new() }
     }
 
@@ -269,21 +220,13 @@ impl Bucket {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn add(&self, turn: usize, tensor: usize, values: &[f32], weight: f32) -> Result<(), Closed> {
+    fn add(&self, tensor: usize, values: &[f32], weight: f32) {
         let mut state = self.lock();
-        while state.sum.ordered() && state.turns[tensor] != turn {
-            if state.closed {
-                return Err(Closed);
-            }
-            let waited = self.changed.wait_timeout(state, WAKE_EVERY);
-            state = waited.unwrap_or_else(PoisonError::into_inner).0;
-        }
-        let before = state.turns[tensor];
+        let before = state.added[tensor];
         state.sum.add(before, (&self.blocks, tensor), values, weight);
-        state.turns[tensor] += 1;
+        state.added[tensor] += 1;
         state.missing -= 1;
         self.changed.notify_all();
-        Ok(())
     }
 }
 
@@ -291,6 +234,9 @@ impl Bucket {
 mod tests {
     use super::*;
     use crate::model::TensorSpec;
+
+    /// The unit of the first step.
+    const ONE: f32 = 1.0 / (1 << 20) as f32;
 
     fn layout(sizes: &[usize], statistics: usize) -> Layout {
         let mut tensors = Vec::new();
@@ -304,20 +250,11 @@ mod tests {
         Layout { tensors, parameters: offset, statistics }
     }
 
-    fn plain(sum: &GradientSum, bucket: usize) -> Vec<f32> {
-        sum.await_complete(bucket, || None::<()>).unwrap();
-        sum.with_complete(bucket, |sum| match sum {
-            Complete::Plain(sum) => sum.to_vec(),
-            Complete::Fixed(_) | Complete::Wide(_) => panic!("integers"),
-        })
-    }
-
     fn fixed(sum: &GradientSum, bucket: usize) -> Vec<i64> {
         sum.await_complete(bucket, || None::<()>).unwrap();
         sum.with_complete(bucket, |sum| match sum {
             Complete::Fixed(sum) => sum.iter().map(|&sum| i64::from(sum)).collect(),
             Complete::Wide(sum) => sum.to_vec(),
-            Complete::Plain(_) => panic!("floats"),
         })
     }
 
@@ -337,48 +274,25 @@ mod tests {
         assert_eq!(ranges, vec![30..60, 0..10]);
         sum.begin(1);
         for (offset, elements) in [(30, 30), (10, 20), (0, 10)] {
-            sum.add(0, offset, &vec![1.0; elements]).unwrap();
+            sum.add(offset, &vec![ONE; elements]);
         }
-        assert_eq!((plain(&sum, 0), plain(&sum, 1)), (vec![1.0; 30], vec![1.0; 10]));
+        assert_eq!((fixed(&sum, 0), fixed(&sum, 1)), (vec![1; 30], vec![1; 10]));
     }
 
     #[test]
-    fn owners_are_added_in_owner_order_whatever_the_threads_do() {
-        let layout = layout(&[3], 0);
-        let values = [1.0e8_f32, 1.0, -1.0e8, 3.0];
-        let expected = values.iter().skip(1).fold(values[0], |sum, value| sum + value);
-        for reverse in [true, false] {
-            let sum = GradientSum::new(&layout, 1);
-            sum.begin(values.len());
-            std::thread::scope(|scope| {
-                let mut turns: Vec<usize> = (0..values.len()).collect();
-                if reverse {
-                    turns.reverse();
-                }
-                for turn in turns {
-                    let sum = &sum;
-                    scope.spawn(move || sum.add(turn, 0, &[values[turn]; 3]));
-                    std::thread::sleep(Duration::from_millis(3));
-                }
-            });
-            assert_eq!(plain(&sum, 0), vec![expected; 3]);
-        }
-    }
-
-    #[test]
-    fn a_dead_ranks_owners_come_after_the_own_ones() {
+    fn a_dead_ranks_owners_are_added_to_the_own_ones() {
         let sum = GradientSum::new(&layout(&[2], 0), 1);
         sum.begin(1);
-        sum.add(0, 0, &[1.0, 2.0]).unwrap();
+        sum.add(0, &[ONE, 2.0 * ONE]);
         sum.extend(1);
         let waiting = sum.await_complete(0, || Some("incomplete"));
         assert_eq!(waiting, Err("incomplete"));
-        sum.add(1, 0, &[10.0, 20.0]).unwrap();
-        assert_eq!(plain(&sum, 0), vec![11.0, 22.0]);
+        sum.add(0, &[10.0 * ONE, 20.0 * ONE]);
+        assert_eq!(fixed(&sum, 0), [11, 22]);
     }
 
     #[test]
-    fn a_reproducible_sum_has_the_same_bits_for_any_order_and_any_share() {
+    fn a_sum_has_the_same_bits_for_any_order_and_any_share() {
         let layout = layout(&[2, 3], 2);
         let owners: [[f32; 3]; 4] = [
             [0.25, 1.0e-9, -0.5],
@@ -386,14 +300,13 @@ mod tests {
             [-0.25, 3.0e-8, 0.03],
             [0.02, 0.1, 1e-7],
         ];
-        let share = |turns: &[usize]| {
-            let sum = GradientSum::reproducible(&layout, 1);
-            sum.begin(turns.len());
-            for &owner in turns {
-                // Whatever its turn: nobody waits.
-                sum.add(9, 0, &owners[owner][..2]).unwrap();
-                sum.add(9, 2, &owners[owner]).unwrap();
-                sum.add_statistics(9, &owners[owner][1..], 8).unwrap();
+        let share = |of: &[usize]| {
+            let sum = GradientSum::new(&layout, 1);
+            sum.begin(of.len());
+            for &owner in of {
+                sum.add(0, &owners[owner][..2]);
+                sum.add(2, &owners[owner]);
+                sum.add_statistics(&owners[owner][1..], 8);
             }
             assert_eq!(sum.buckets(), 3);
             (0..3).map(|bucket| fixed(&sum, bucket)).collect::<Vec<_>>()
@@ -407,7 +320,7 @@ mod tests {
             let sum: Vec<i64> = parts.map(|((a, b), c)| a + b + c).collect();
             assert_eq!(sum, whole[bucket]);
         }
-        let blocks = GradientSum::reproducible(&layout, 1).blocks(&Grid::default());
+        let blocks = GradientSum::new(&layout, 1).blocks(&Grid::default());
         assert_eq!(blocks.iter().map(|(range, _)| range.clone()).collect::<Vec<_>>(), [0..2, 2..5]);
         for (&sum, exact) in whole[0].iter().zip([0.03, 0.1, 0.23]) {
             let value = sum as f32 * blocks[1].1.value();
@@ -418,14 +331,14 @@ mod tests {
     #[test]
     fn values_beyond_the_grid_are_noticed_and_fit_on_the_one_asked_for() {
         use crate::train::compute::fixed_point::{GridChoice, verdict};
-        let sum = GradientSum::reproducible(&layout(&[2], 0), 1);
+        let sum = GradientSum::new(&layout(&[2], 0), 1);
         let choice = |grid: &Grid| {
             sum.set_grid(grid);
             sum.begin(1);
-            sum.add(0, 0, &[5000.0, 0.25]).unwrap();
-            let reaches = sum.reaches();
-            assert_eq!(reaches.len(), 2, "a block and the statistics");
-            verdict(grid, &reaches[..1], reaches[1])
+            sum.add(0, &[5000.0, 0.25]);
+            let (reaches, statistics) = sum.reaches();
+            assert_eq!((reaches.len(), statistics), (1, 0));
+            verdict(grid, &reaches, statistics)
         };
         let GridChoice::Again(grid) = choice(&Grid::default()) else { panic!("5000 fits") };
         assert!(matches!(choice(&grid), GridChoice::Holds(_)));
@@ -446,7 +359,7 @@ mod tests {
         let sizes = [10, 2 * BLOCK + 1, BLOCK, 7];
         let mut seen = Vec::new();
         for bucket_bytes in [1, 4 * BLOCK as u64, 1 << 30] {
-            let sum = GradientSum::reproducible(&layout(&sizes, 1), bucket_bytes);
+            let sum = GradientSum::new(&layout(&sizes, 1), bucket_bytes);
             let mut blocks = Vec::new();
             for bucket in sum.buckets.iter().filter(|bucket| bucket.range.end <= sum.parameters) {
                 let own = bucket.blocks.ranges.iter().enumerate().map(|(number, range)| {
@@ -463,13 +376,5 @@ mod tests {
             [0, 10, 10 + BLOCK, 10 + 2 * BLOCK, 11 + 2 * BLOCK, 11 + 3 * BLOCK, 18 + 3 * BLOCK];
         let expected: Vec<_> = ends.windows(2).map(|ends| ends[0]..ends[1]).enumerate().collect();
         assert!(seen.iter().all(|blocks| *blocks == expected));
-    }
-
-    #[test]
-    fn a_closed_sum_lets_its_waiters_go() {
-        let sum = GradientSum::new(&layout(&[1], 0), 1);
-        sum.begin(2);
-        sum.close();
-        assert_eq!(sum.add(1, 0, &[1.0]), Err(Closed));
     }
 }

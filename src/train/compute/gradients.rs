@@ -1,6 +1,6 @@
-//! All ranks' sum of gradients as the update reads it: plain numbers, or integers in the units of
-//! their blocks. Those become numbers piece by piece where they are used: written out first, they
-//! would pass through memory once more than plain sums.
+//! All ranks' sum of gradients as the update reads it: integers in the units of their blocks. They
+//! become numbers piece by piece where they are used: written out first, they would pass through
+//! memory once more.
 
 use std::ops::Range;
 
@@ -15,9 +15,9 @@ const TILE: usize = 1 << 12;
 /// A step's gradients, summed over samples, one for every parameter.
 #[derive(Debug, Clone, Copy)]
 pub enum Gradients<'a> {
-    /// Plain sums.
+    /// Numbers, of one worker that sums with nobody (`bench step`).
     Plain(&'a [f32]),
-    /// Reproducible sums.
+    /// Sums of all ranks.
     Fixed(FixedSums<'a>),
     /// Some gradient is infinite or undefined, which integers do not hold.
     NotANumber,

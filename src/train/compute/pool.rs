@@ -149,7 +149,6 @@ impl Pool {
     /// Ends the threads and waits for them.
     pub fn stop(&mut self) {
         self.put(Work::Stop);
-        self.shared.sum.close();
         self.shared.outage.close();
         for thread in self.threads.drain(..) {
             // A worker that panicked has aborted the process: nothing to learn here.

@@ -142,14 +142,6 @@ fn run_worker(shared: &Arc<Shared>, board: &Board) -> Result<(), TrainError> {
     Ok(())
 }
 
-/// Which micro-batch.
-#[derive(Clone, Copy)]
-struct MicroBatch {
-    turn: usize,
-    owner: u32,
-    standing: Standing,
-}
-
 /// One worker thread's own things.
 pub struct Worker<E> {
     shared: Arc<Shared>,
@@ -198,9 +190,9 @@ impl<E: Compute> Worker<E> {
     pub fn perform(&mut self, item: &Item, board: &Board) -> Result<(), TrainError> {
         let mut totals = Totals::default();
         let job = match *item {
-            Item::Train { job, turn, owner, standing } => {
+            Item::Train { job, owner, standing } => {
                 let began = Instant::now();
-                self.train(MicroBatch { turn, owner, standing }, &mut totals, board)?;
+                self.train((owner, &standing), &mut totals, board)?;
                 let micros = began.elapsed().as_micros() as u64;
                 board.busy_micros.fetch_add(micros, Ordering::Relaxed);
                 job
@@ -263,33 +255,30 @@ impl<E: Compute> Worker<E> {
 
     fn train(
         &mut self,
-        place: MicroBatch,
+        (owner, standing): (u32, &Standing),
         totals: &mut Totals,
         board: &Board,
     ) -> Result<(), TrainError> {
         let shared = Arc::clone(&self.shared);
-        let MicroBatch { turn, owner, standing } = place;
         let batch = shared.batch(standing.step, owner)?;
         board.begun.fetch_add(1, Ordering::Relaxed);
         totals.count = batch.count;
         totals.skipped = batch.skipped;
         totals.mix = batch.mix;
         totals.alone = alone(batch.labels.len(), shared.accumulate);
-        let poison = shared.injector.at(Point::InForward, &standing) == Some(FaultKind::Nan);
+        let poison = shared.injector.at(Point::InForward, standing) == Some(FaultKind::Nan);
         let key = [shared.seed, standing.step, u64::from(owner)];
         let mut first = true;
-        let mut closed = None;
         let mut ready = |offset: usize, gradients: &[f32]| {
             if std::mem::take(&mut first) {
-                shared.injector.at(Point::InBackward, &standing);
+                shared.injector.at(Point::InBackward, standing);
             }
             shared.pause.pass();
-            let added = if poison {
-                shared.sum.add(turn, offset, &vec![f32::NAN; gradients.len()])
+            if poison {
+                shared.sum.add(offset, &vec![f32::NAN; gradients.len()]);
             } else {
-                shared.sum.add(turn, offset, gradients)
-            };
-            closed = closed.or(added.err());
+                shared.sum.add(offset, gradients);
+            }
         };
         let weights = Committed::now(&shared.slots);
         self.turn_to(weights.step(), Which::Trained);
@@ -300,12 +289,9 @@ impl<E: Compute> Worker<E> {
             accumulator.train(engine, samples, pieces, &weights, statistics, &mut ready)?;
         self.let_go(&weights);
         shared.loader.give_back(batch);
-        if closed.is_some() {
-            return Err(TrainError::Closed);
-        }
         totals.add_outcome(&outcome);
-        let added = shared.sum.add_statistics(turn, &self.statistics, outcome.samples);
-        added.map_err(|_| TrainError::Closed)
+        shared.sum.add_statistics(&self.statistics, outcome.samples);
+        Ok(())
     }
 
     /// One micro-batch of Algorithm 1's GPU thread: g, then Δw <- Δw - γ g.

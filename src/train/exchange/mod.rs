@@ -85,7 +85,7 @@ pub struct Sums {
     pub staged: Progress,
     /// In the first step after a repair: seconds until every rank had begun to compute.
     pub begun_seconds: Option<f64>,
-    /// Reproducible sums: some value did not fit, so nothing was summed; the grid that holds all.
+    /// Some value did not fit, so nothing was summed; the grid that holds all.
     pub again: Option<Grid>,
 }
 

@@ -1,4 +1,4 @@
-//! Where a synchronous step's sums over all ranks are received, in the format of the run.
+//! Where a synchronous step's sums over all ranks are received.
 
 use std::ops::Range;
 
@@ -6,35 +6,25 @@ use crate::cluster::comm::Elements;
 use crate::model::Layout;
 use crate::train::compute::bucket_sum::Complete;
 use crate::train::compute::fixed_point::{self, Unit};
-use crate::train::compute::gradient_sum::GradientSum;
 use crate::train::compute::gradients::{FixedSums, Gradients};
 
 /// See the module.
 pub struct Received {
-    parameters: usize,
-    /// Plain sums: one for every parameter, else none.
-    numbers: Vec<f32>,
-    /// Reproducible sums: one for every parameter, else none.
+    /// One for every parameter.
     integers: Vec<i32>,
-    statistics: Vec<f32>,
-    /// Reproducible sums: two words a statistic, else none.
+    /// Two words a statistic.
     wide: Vec<i64>,
+    statistics: Vec<f32>,
 }
 
 impl Received {
-    /// What a rank's own `sum` is added up into.
-    pub fn of(sum: &GradientSum, layout: &Layout) -> Self {
-        let (parameters, statistics) = (layout.parameters, layout.statistics);
-        let (numbers, integers, wide) = match sum.is_reproducible() {
-            true => (0, parameters, 2 * statistics),
-            false => (parameters, 0, 0),
-        };
+    /// For the sums of a model.
+    pub fn of(layout: &Layout) -> Self {
+        let Layout { parameters, statistics, .. } = *layout;
         Self {
-            parameters,
-            numbers: vec![0.0; numbers],
-            integers: vec![0; integers],
+            integers: vec![0; parameters],
+            wide: vec![0; 2 * statistics],
             statistics: vec![0.0; statistics],
-            wide: vec![0; wide],
         }
     }
 
@@ -42,28 +32,17 @@ impl Received {
     /// goes.
     pub fn elements<'a>(&'a mut self, send: Complete<'a>, range: Range<usize>) -> Elements<'a> {
         match send {
-            Complete::Plain(send) if range.end <= self.parameters => {
-                Elements::F32(send, &mut self.numbers[range])
-            }
-            Complete::Plain(send) => Elements::F32(send, &mut self.statistics),
             Complete::Fixed(send) => Elements::I32(send, &mut self.integers[range]),
             Complete::Wide(send) => Elements::I64(send, &mut self.wide),
         }
     }
 
-    /// All ranks' gradients and batch statistics. `blocks`: of reproducible sums
-    /// (`GradientSum::blocks`).
+    /// All ranks' gradients and batch statistics. `blocks`: `GradientSum::blocks`.
     pub fn sums<'a>(
         &'a mut self,
         blocks: &'a [(Range<usize>, Unit)],
     ) -> (Gradients<'a>, &'a [f32]) {
-        if !self.wide.is_empty() {
-            fixed_point::load_statistics(&self.wide, &mut self.statistics);
-        }
-        let gradients = match self.integers.is_empty() {
-            true => Gradients::Plain(&self.numbers),
-            false => Gradients::Fixed(FixedSums { sum: &self.integers, blocks }),
-        };
-        (gradients, &self.statistics)
+        fixed_point::load_statistics(&self.wide, &mut self.statistics);
+        (Gradients::Fixed(FixedSums { sum: &self.integers, blocks }), &self.statistics)
     }
 }

@@ -1,7 +1,7 @@
 //! The synchronous exchange: every rank sums its owners' gradients, buckets are all-reduced while
-//! backward still makes the next ones, and the update is the same everywhere. Reproducible sums
-//! (`fixed_point`) are all-reduced as integers, on a grid that the position holds; should a value
-//! not fit, all agree to compute the step again on a coarser one, as they would agree to commit it.
+//! backward still makes the next ones, and the update is the same everywhere. Sums are of integers
+//! (`fixed_point`), on a grid that the position holds; should a value not fit, all agree to compute
+//! the step again on a coarser one, as they would agree to commit it.
 
 use std::collections::BTreeSet;
 use std::sync::PoisonError;
@@ -56,8 +56,7 @@ struct Reduced {
     totals: Totals,
     counts: Counts,
     staged: Progress,
-    /// None of plain sums.
-    verdict: Option<GridChoice>,
+    verdict: GridChoice,
     rank_micros: Vec<u64>,
 }
 
@@ -77,7 +76,7 @@ impl Synchronous {
         steps_total: Option<u64>,
     ) -> Self {
         let layout = &pool.shared.layout;
-        let received = Received::of(&pool.shared.sum, layout);
+        let received = Received::of(layout);
         let moments = Moments::of(&pool.shared.graph, layout, &pool.shared.frozen);
         let (schedule, base_rate) = rates;
         Self {
@@ -150,7 +149,8 @@ impl Synchronous {
     /// One reduction for all that is counted in a step.
     fn reduce_totals(&mut self, context: &mut Context<'_>) -> Result<Reduced, TrainError> {
         let mut mine = self.pool.finish(|| context.lost_rank())?.words().to_vec();
-        mine.extend_from_slice(&self.pool.shared.sum.reaches());
+        let (reaches, statistics) = self.pool.shared.sum.reaches();
+        mine.extend(reaches.into_iter().chain([statistics]));
         let counted = mine.len();
         mine.extend_from_slice(&self.counts.take(self.pool.counts()).words());
         mine.extend_from_slice(&self.pool.staged().words());
@@ -164,10 +164,9 @@ impl Synchronous {
         let staged = Progress::from_words(&words.split_off(counted + tally::WORDS));
         let counts = Counts::from_words(&words.split_off(counted));
         let (totals, reaches) = words.split_at(Totals::WORDS);
-        let verdict = reaches.split_last().map(|(statistics, reaches)| {
-            let grid = self.again.as_ref().unwrap_or(&context.replica.position.grid);
-            fixed_point::verdict(grid, reaches, *statistics)
-        });
+        let (statistics, reaches) = reaches.split_last().expect("the statistics' own word");
+        let grid = self.again.as_ref().unwrap_or(&context.replica.position.grid);
+        let verdict = fixed_point::verdict(grid, reaches, *statistics);
         let totals = Totals::from_words(totals);
         Ok(Reduced { totals, counts, staged, verdict, rank_micros })
     }
@@ -186,16 +185,14 @@ impl Exchange for Synchronous {
         self.reduce_buckets(context)?;
         let reduced = self.reduce_totals(context)?;
         let Reduced { mut totals, counts, staged, verdict, rank_micros } = reduced;
-        self.not_a_number = verdict == Some(GridChoice::NotANumber);
+        self.not_a_number = verdict == GridChoice::NotANumber;
         let again = match verdict {
-            None => None,
-            Some(GridChoice::Holds(following)) => {
+            GridChoice::Holds(following) => {
                 self.following = following;
                 None
             }
-            Some(GridChoice::Again(grid)) => Some(grid),
-            Some(GridChoice::NotANumber) => {
-                // A plain sum would hold it, and the same on every rank.
+            GridChoice::Again(grid) => Some(grid),
+            GridChoice::NotANumber => {
                 totals.non_finite = totals.non_finite.max(1);
                 self.following.clone_from(&context.replica.position.grid);
                 None

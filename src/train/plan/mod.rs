@@ -42,8 +42,6 @@ pub struct Plan {
     pub policy: Policy,
     /// Whether a run whose spares are used up is started again at a step boundary.
     pub renews: bool,
-    /// Whether sums are the same for any number of ranks (`train.reproducible`).
-    pub reproducible: bool,
     /// When ranks that were lost come back; `None` where the number of ranks cannot grow.
     pub regrow: Option<Every>,
     /// How long the word of a lost rank's guardian is waited for before its repair is written
@@ -80,7 +78,6 @@ impl Plan {
             replaces_slow: config.recovery.replace_slow,
             policy: policy(config),
             renews: renews(config),
-            reproducible: config.train.is_reproducible(),
             // Asynchronous owners cannot move between living ranks: a part of Δw would count twice.
             regrow: synchronous.then_some(config.recovery.regrow),
             witness_wait: Duration::ZERO,

@@ -301,7 +301,6 @@ impl Keeper {
             last_error: position.last_error,
             run_seconds: seconds,
             exact: position.exact,
-            ranks: position.ranks,
             arithmetic: position.arithmetic.clone(),
             grid: position.grid.clone(),
             order: position.owner_batches.clone(),

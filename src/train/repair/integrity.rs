@@ -104,7 +104,7 @@ impl Integrity {
         let kept = self.kept.as_mut().filter(|kept| kept.state.position.step == target);
         let whole = match kept {
             Some(kept) => {
-                // The world may have shrunk since: what it sums from here on is grouped otherwise.
+                // A newcomer with other instructions may have come since.
                 kept.state.position.exact &= replica.position.exact;
                 replica.put_state(&kept.state);
                 hash_of(replica) == kept.hash

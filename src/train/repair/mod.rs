@@ -5,7 +5,6 @@ pub mod integrity;
 pub mod resize;
 pub mod restart;
 pub mod rollback;
-pub mod shrunk;
 pub mod size;
 pub mod spares;
 pub mod take_over;

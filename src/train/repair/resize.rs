@@ -160,7 +160,6 @@ fn resized(rank: &mut Rank, record: &mut Record, change: Change<'_>, repaired: R
         to: rank.world.ranks() as u32,
         seconds: repaired.seconds,
     });
-    rank.replica.position.exact &= rank.plan.reproducible;
     survived(rank, record);
     if rank.is_writer() {
         record.journal.world(&rank.world);

@@ -7,12 +7,10 @@ use crate::cluster::recovery::{GaveUp, Policy, Repaired};
 use crate::cluster::world::World;
 use crate::config::Point;
 use crate::observe::event::Kind;
-use crate::run_folder::heard::Heard;
 
 use crate::train::TrainError;
 use crate::train::record::repairs::{Begin, Repair, report_notes};
 use crate::train::record::{Record, evaluations};
-use crate::train::repair::shrunk::{Grouping, Shrunk};
 use crate::train::repair::size::Resizer;
 use crate::train::repair::spares::{Recruits, Spares};
 use crate::train::state::rank::Rank;
@@ -63,7 +61,7 @@ pub fn repair(
     rank: &mut Rank,
     record: &mut Record,
     spares: &mut Spares,
-    (resizer, shrunk, tries): (&mut Resizer, &mut Shrunk, &mut Tries),
+    (resizer, tries): (&mut Resizer, &mut Tries),
     error: &CommError,
 ) -> Result<(), TrainError> {
     rank.replica.at(Point::InRepair);
@@ -95,10 +93,6 @@ pub fn repair(
         (true, false) => resizer.shrunk(rank.clock.now()),
         (false, _) => {}
     }
-    let other_sums = fewer && !rank.plan.reproducible;
-    let grouping = if other_sums { Grouping::Other } else { Grouping::Same };
-    let (attempt, generation) = (rank.world.attempt, rank.world.generation);
-    shrunk.repaired(Heard { attempt, generation }, grouping);
     let refilled = planned && repaired.lost.is_empty();
     if rank.reports() {
         report_notes(rank, &mut record.journal, &notes);

@@ -19,7 +19,6 @@ use crate::train::record::Record;
 use crate::train::record::journal::Journal;
 use crate::train::record::keeper::Keeper;
 use crate::train::record::outcome::{Ended, RESULT};
-use crate::train::repair::shrunk::Shrunk;
 use crate::train::start::prepare::{Prepared, Purpose};
 use crate::train::start::surroundings::Surroundings;
 use crate::train::state::position::Position;
@@ -184,8 +183,7 @@ pub fn trainer(
     if rank.is_writer() && rank.replica.standing.newcomer {
         record.take_over(&rank);
     }
-    let shrunk = Shrunk::new(around.launcher.clone(), Arc::clone(&around.stop));
-    Trainer::new(rank, prepared.exchange, record, (Arc::clone(&around.stop), shrunk))
+    Trainer::new(rank, prepared.exchange, record, Arc::clone(&around.stop))
 }
 
 /// Trains, and writes down an end that was not agreed on.

@@ -266,11 +266,7 @@ fn gradient_sum(config: &Config, layout: &Layout, frozen: &[bool]) -> GradientSu
     let mut frozen = frozen.iter();
     let mut trained = layout.clone();
     trained.tensors.retain(|_| frozen.next() != Some(&true));
-    let new = match config.train.is_reproducible() {
-        true => GradientSum::reproducible,
-        false => GradientSum::new,
-    };
-    new(&trained, config.train.bucket.0)
+    GradientSum::new(&trained, config.train.bucket.0)
 }
 
 fn free_run(config: &Config, layout: &Layout, order: &Order) -> Option<Arc<FreeRun>> {
@@ -439,7 +435,6 @@ fn position_of(snapshot: &Snapshot, entries: &[Entry], samples_per_epoch: u64) -
         last_error: state.last_error,
         best_error: state.best_error,
         exact: state.exact,
-        ranks: state.ranks,
         arithmetic: state.arithmetic.clone(),
         grid: state.grid.clone(),
         ledger_tail: state.ledger_tail.clone(),

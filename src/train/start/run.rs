@@ -11,7 +11,7 @@ use crate::cluster::faults::Standing;
 use crate::cluster::guard::report;
 use crate::cluster::recovery::driver;
 use crate::cluster::world::World;
-use crate::config::{Point, Train};
+use crate::config::Point;
 use crate::observe::console::say;
 use crate::observe::result::Status;
 use crate::run_folder::lock::RunLock;
@@ -19,7 +19,7 @@ use crate::run_folder::lock::RunLock;
 use crate::train::TrainError;
 use crate::train::plan::{Plan, TrainArguments};
 use crate::train::record::casualties;
-use crate::train::record::inexact::{self, Since};
+use crate::train::record::inexact;
 use crate::train::record::journal::last_world;
 use crate::train::record::reason::{leave_reason, left_reason};
 use crate::train::repair::restart::unread;
@@ -168,15 +168,14 @@ fn run_initial(
     comm.warm().inspect_err(|_| comm.revoke()).map_err(lost)?;
     let network = network::look(arguments, comm.as_mut(), &world, around.clock.as_ref());
     let network = network.inspect_err(|_| comm.revoke()).map_err(lost)?;
-    let (position, ranks) = (&mut replica.position, world.ranks());
-    let since = go_on(position, &prepared.plan, &config.train, before.as_ref(), ranks);
+    replica.position.go_on_with(config.train.exchange).settle(&prepared.plan);
     let seconds = around.clock.unix_seconds() - around.origin;
     let settled = end_in_time(comm.as_mut(), &mut replica.position, &prepared.plan, seconds);
     settled.inspect_err(|_| comm.revoke()).map_err(lost)?;
     let kinds = arithmetic::gather(comm.as_mut(), &prepared.facts.arithmetic);
     let kinds = kinds.inspect_err(|_| comm.revoke()).map_err(lost)?;
     let otherwise = inexact::compute_with(&mut replica.position, &kinds, &world);
-    let inexact = otherwise.or_else(|| inexact::at_start(&config.train, since?, world.ranks()));
+    let inexact = otherwise.or_else(|| inexact::at_start(&replica.position, config.train.exchange));
     let (facts, plan) = (prepared.facts.clone(), prepared.plan.clone());
     let sets = prepared.sets.clone();
     let mut trainer = trainer(arguments, around, comm, world, replica, prepared);
@@ -190,26 +189,6 @@ fn run_initial(
         network::announce(&mut trainer, network);
     }
     conclude(arguments, around, trainer)
-}
-
-/// An attempt of these ranks goes on from here; `before`: the last world. Whether it is exact, and
-/// since when it is not. Plain sums over another number of ranks are grouped otherwise.
-fn go_on(
-    position: &mut Position,
-    plan: &Plan,
-    train: &Train,
-    before: Option<&World>,
-    ranks: usize,
-) -> Option<Since> {
-    let same = before.is_none_or(|before| before.target == ranks as u32);
-    let was_exact = position.exact;
-    position.exact &= plan.reproducible || same || position.step == 0;
-    position.go_on_with(ranks, train).settle(plan);
-    match (was_exact, position.exact) {
-        (_, true) => None,
-        (true, false) => Some(Since::Now),
-        (false, false) => Some(Since::Before),
-    }
 }
 
 /// A run whose time is over may have been started again for its last checkpoint: it makes no
@@ -270,27 +249,4 @@ fn run_newcomer(
     let mut trainer = trainer(arguments, around, comm, world, replica, prepared);
     trainer.joined();
     conclude(arguments, around, trainer)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::config::Config;
-    use crate::data::sampler::Order;
-
-    #[test]
-    fn only_plain_sums_of_another_number_of_ranks_end_exactness() {
-        let since = |reproducible, mut position: Position, ranks| {
-            let text = format!("[train]\nsteps = 10\nreproducible = {reproducible}\n");
-            let config: Config = toml::from_str(&text).unwrap();
-            let plan = Plan::of(&config, &Order::new(960, 4, 1, 96).unwrap(), 100);
-            go_on(&mut position, &plan, &config.train, None, ranks)
-        };
-        let at = |step| Position { step, ranks: 4, ..Position::start() };
-        assert_eq!(since("false", at(5), 4), None);
-        assert_eq!(since("false", at(0), 3), None);
-        assert_eq!(since("false", at(5), 3), Some(Since::Now));
-        assert_eq!(since("true", at(5), 3), None);
-        assert_eq!(since("true", Position { exact: false, ..at(5) }, 4), Some(Since::Before));
-    }
 }

@@ -26,7 +26,6 @@ use crate::observe::refusal::{self, Meaning};
 use crate::observe::result::Status;
 use crate::observe::storage::{FileSystem, Storage};
 use crate::observe::threads::explained;
-use crate::run_folder::heard::Heard;
 use crate::run_folder::lock;
 
 use crate::train::TrainError;
@@ -34,7 +33,6 @@ use crate::train::plan::{Staff, TrainArguments};
 use crate::train::record::cause::{WITNESS_WAIT_MAX, log_name};
 use crate::train::record::journal::EVENTS;
 use crate::train::repair::restart::unread;
-use crate::train::repair::shrunk::Launcher;
 
 /// What is around a rank.
 pub struct Surroundings {
@@ -60,8 +58,6 @@ pub struct Surroundings {
     pub owners: u32,
     /// The run's newest attempt, where one is recorded.
     pub newest_attempt: Arc<dyn Fn() -> Option<u32> + Send + Sync>,
-    /// The launcher's sign of life.
-    pub launcher: Launcher,
     /// Who works beside the communicating thread.
     pub staff: Staff,
     /// See `Plan`.
@@ -126,14 +122,10 @@ pub(in crate::train) fn surroundings(
     let run_id = run_id.unwrap_or_else(|| arguments.config.run.name.clone());
     let owners = resolve_owners(&arguments.config);
     let run_dir = arguments.run_dir.clone();
-    let (launched, folder) = (arguments.launched, run_dir.clone());
-    let launcher = launched
-        .then(|| -> Arc<dyn Fn() -> _ + Send + Sync> { Arc::new(move || Heard::read(&folder)) });
     let newest_attempt = Arc::new(move || lock::current_attempt(&run_dir));
     Ok(Surroundings {
         porters: Mutex::new(hire(arguments)),
         newest_attempt,
-        launcher,
         staff: Staff::Threads,
         witness_wait: if under_mpirun() && arguments.guarded {
             WITNESS_WAIT_MAX

@@ -3,7 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::config::{ExchangeKind, Train};
+use crate::config::ExchangeKind;
 use crate::observe::event::Kind;
 use crate::observe::ledger::Committed;
 use crate::observe::result::Status;
@@ -67,9 +67,6 @@ pub struct Position {
     pub best_error: Option<f64>,
     /// Whether the bits still are those of a run without failures.
     pub exact: bool,
-    /// Ranks by which every step's plain sums were grouped as long as it is exact; 0 in a state of
-    /// an earlier release, which did not say.
-    pub ranks: u32,
     /// What the ranks compute with; several, joined, where they are not alike. Empty before the
     /// first start, and in a state of an earlier release, which did not say.
     #[serde(skip_serializing_if = "String::is_empty")]
@@ -90,7 +87,7 @@ pub struct Position {
     pub evaluation: Option<Evaluated>,
     /// Samples of the epoch at hand that were skipped.
     pub skipped_in_epoch: u64,
-    /// Reproducible sums: the grid of the next step; none of plain ones.
+    /// The grid on which the next step is summed; none in the asynchronous exchange.
     #[serde(skip_serializing_if = "Grid::is_empty")]
     pub grid: Grid,
 }
@@ -166,16 +163,9 @@ impl Position {
         }
     }
 
-    /// An attempt of so many ranks goes on from here: plain sums are grouped by ranks, so steps of
-    /// two numbers of ranks have bits that no run without failures has.
-    /// The asynchronous exchange's bits depend on timing.
-    pub fn go_on_with(&mut self, ranks: usize, train: &Train) -> &mut Self {
-        let ranks = ranks as u32;
-        if self.step == 0 || self.ranks == 0 {
-            self.ranks = ranks;
-        }
-        self.exact &= train.exchange == ExchangeKind::Synchronous
-            && (train.is_reproducible() || self.ranks == ranks);
+    /// An attempt goes on from here. The asynchronous exchange's bits depend on timing.
+    pub fn go_on_with(&mut self, exchange: ExchangeKind) -> &mut Self {
+        self.exact &= exchange == ExchangeKind::Synchronous;
         self
     }
 
@@ -275,22 +265,5 @@ mod tests {
         assert!(!position.compute_with(&kinds(&["a", "b"])) && !position.exact);
         position.compute_with(&kinds(&["a", "a"]));
         assert!(!position.exact, "what was computed stays so");
-    }
-
-    #[test]
-    fn bits_are_known_while_one_number_of_ranks_sums_or_any_number_sums_the_same() {
-        let at = |step, ranks| Position { step, ranks, ..Position::start() };
-        let exact = |mut position: Position, ranks, train: &Train| {
-            position.go_on_with(ranks, train);
-            position.exact
-        };
-        let plain = Train { reproducible: Some(false), ..Train::default() };
-        assert!(exact(at(0, 0), 4, &plain) && exact(at(10, 4), 4, &plain));
-        assert!(exact(at(0, 4), 3, &plain), "nothing was summed by four");
-        assert!(!exact(at(10, 4), 3, &plain));
-        let reproducible = Train::default();
-        assert!(exact(at(10, 4), 3, &reproducible));
-        let asynchronous = Train { exchange: ExchangeKind::Asynchronous, ..Train::default() };
-        assert!(!exact(at(0, 0), 4, &asynchronous));
     }
 }

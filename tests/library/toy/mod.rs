@@ -46,20 +46,10 @@ pub enum Rule {
     VoteWithoutRevoke,
 }
 
-/// How gradients are added.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Sums {
-    /// Plain floats: the bits depend on the grouping.
-    Float,
-    /// Fixed point: they do not.
-    Exact,
-}
-
 /// One kind of training run.
 #[derive(Debug, Clone)]
 pub struct Toy {
     pub rule: Rule,
-    pub sums: Sums,
     pub ladder: Vec<Rung>,
     pub spares: u32,
     pub faults: Faults,
@@ -415,10 +405,7 @@ impl<'a> Trainer<'a> {
             .map(|owner| self.parts[owner].clone())
             .collect();
         self.process.reach(Point::InAllReduce);
-        let gradient = match self.toy.sums {
-            Sums::Float => self.sum_floats(&mine)?,
-            Sums::Exact => self.sum_exactly(&mine)?,
-        };
+        let gradient = self.sum(&mine)?;
         let count = mine.iter().map(|part| part.count).sum();
         let mix = mine.iter().fold(0u64, |sum, part| sum.wrapping_add(part.mix));
         let mut summed = [0; 2];
@@ -426,19 +413,8 @@ impl<'a> Trainer<'a> {
         Ok((gradient, Line { step, count: summed[0], mix: summed[1] }))
     }
 
-    fn sum_floats(&mut self, mine: &[Part]) -> Result<Vec<f32>, CommError> {
-        let mut sum = vec![0.0; WIDTH];
-        for part in mine {
-            for (sum, gradient) in sum.iter_mut().zip(&part.gradient) {
-                *sum += gradient;
-            }
-        }
-        let mut whole = vec![0.0; WIDTH];
-        self.comm.all_reduce(Elements::F32(&sum, &mut whole), ReduceOp::Sum)?;
-        Ok(whole)
-    }
-
-    fn sum_exactly(&mut self, mine: &[Part]) -> Result<Vec<f32>, CommError> {
+    /// In fixed point: the bits do not depend on the grouping.
+    fn sum(&mut self, mine: &[Part]) -> Result<Vec<f32>, CommError> {
         const SCALE: f64 = (1u64 << 40) as f64;
         let mut sum = vec![0i64; WIDTH];
         for part in mine {

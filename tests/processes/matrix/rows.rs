@@ -35,8 +35,6 @@ pub struct Row {
 
 /// Several nodes under real SLURM daemons.
 const NODES: &str = "cluster-scripts/one-machine/selftest-nodes";
-/// Exact sums for any number of ranks: a shrunk run can be compared bit for bit.
-const EXACT: &str = "train.reproducible=true";
 const SHRINK: &str = r#"recovery.ladder=["shrink", "restart"]"#;
 const RESTART: &str = r#"recovery.ladder=["restart"]"#;
 /// Seconds, so that something can be done to it meanwhile.
@@ -224,7 +222,7 @@ fn victims() -> Vec<Row> {
     let spares = planned(Repair::Live, 1, vec![spare, in_step(1, 30)]);
     let writer = planned(Repair::Live, 1, vec![kill_who("leader", 20, "in_persist")]);
     let few = planned(Repair::ShrunkThenAgain, 1, vec![in_step(2, 20), in_step(0, 30)]);
-    let few = few.with(&[SHRINK, NO_REGROW, EXACT, "recovery.min_ranks=3"]);
+    let few = few.with(&[SHRINK, NO_REGROW, "recovery.min_ranks=3"]);
     vec![
         elsewhere(
             "W1, W2, W5",
@@ -260,7 +258,7 @@ fn kinds() -> Vec<Row> {
     let refused = |outside| {
         let ladder = r#"recovery.ladder=["respawn", "shrink", "restart"]"#;
         let planned = planned(Repair::Shrunk, 1, vec![kill(2, 250, "in_all_reduce")]);
-        planned.with(&[ladder, NO_REGROW, EXACT, LONG]).outside(outside)
+        planned.with(&[ladder, NO_REGROW, LONG]).outside(outside)
     };
     let two = vec![kill(2, 100, "in_all_reduce"), kill(1, 250, "in_update")];
     let jumps = planned(Repair::Live, 2, two).with(&[LONG, "train.max_seconds=100"]);
@@ -326,7 +324,7 @@ fn networks() -> Vec<Row> {
     let renamed = planned(Repair::Live, 2, two()).with(&[LONG, "recovery.spares=1"]);
     // Who is started cannot be reached: the survivors go on.
     let wrong = planned(Repair::Shrunk, 1, vec![kill(2, 20, "in_all_reduce")]);
-    let wrong = wrong.with(&[EXACT, NO_REGROW]);
+    let wrong = wrong.with(&[NO_REGROW]);
     vec![
         row("K13 loss", "5 % of packets lost, 5 ms each way", through(5, 50, FAST)),
         row("K13 delay", "200 ms of delay, there and back", through(100, 0, FAST)),
@@ -406,7 +404,7 @@ fn storage() -> Vec<Row> {
 fn rungs() -> Vec<Row> {
     let one = || vec![kill(2, 33, "in_all_reduce")];
     let two = vec![kill(2, 20, "in_all_reduce"), kill(0, 30, "in_update")];
-    let shrunk = planned(Repair::Shrunk, 2, two).with(&[SHRINK, NO_REGROW, EXACT]);
+    let shrunk = planned(Repair::Shrunk, 2, two).with(&[SHRINK, NO_REGROW]);
     let memory = planned(Repair::Again, 0, one()).with(&[RESTART]);
     let disk = planned(Repair::Checkpoint, 0, one()).with(&[RESTART, NO_RESIDENT]);
     vec![
