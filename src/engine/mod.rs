@@ -31,7 +31,7 @@ use cpu::team::Team;
 use cpu::weights::is_lendable;
 use plan::builder::Request;
 use plan::operation::Direction;
-use plan::tensor::ElementType;
+use plan::tensor::{ElementType, of_precision};
 
 /// An engine for the calling thread on a device, with a team of `threads` OpenMP threads (a
 /// constant of the run: it decides the last bits). `layout` must be the graph's own. A device or
@@ -54,7 +54,7 @@ pub fn open_frozen(
     frozen: &[bool],
     threads: usize,
 ) -> Result<Box<dyn Compute>, EngineError> {
-    let Some(element) = ElementType::of_precision(&device.precision) else {
+    let Some(element) = of_precision(&device.precision) else {
         return unknown_precision(&device.precision);
     };
     match device.kind.as_str() {
@@ -73,7 +73,7 @@ pub fn open_soiled(
     layout: &Layout,
     threads: usize,
 ) -> Result<Box<dyn Compute>, EngineError> {
-    let Some(element) = ElementType::of_precision(&device.precision) else {
+    let Some(element) = of_precision(&device.precision) else {
         return unknown_precision(&device.precision);
     };
     Ok(Box::new(Executor::new(graph, layout, element, threads)?.soiled()))
@@ -90,7 +90,7 @@ fn not_yet<T>(key: &str, value: &str, instead: &str) -> Result<T, EngineError> {
 
 /// What to say of a run on this device, once: how slow its precision is here. `None`: nothing.
 pub fn remark(device: &Device) -> Option<String> {
-    bf16::remark(ElementType::of_precision(&device.precision)?, &dnnl::isa())
+    bf16::remark(of_precision(&device.precision)?, &dnnl::isa())
 }
 
 /// What a worker holds while it trains on a micro-batch, in bytes.
@@ -115,7 +115,7 @@ impl Footprint {
 
 /// Bytes of a value between layers in this precision; those of f32 where there is no such one.
 pub fn value_bytes(precision: &str) -> u64 {
-    ElementType::of_precision(precision).unwrap_or(ElementType::F32).bytes() as u64
+    of_precision(precision).unwrap_or(ElementType::F32).bytes() as u64
 }
 
 /// What a worker of `threads` OpenMP threads on the CPU holds for `batch` samples (at least one),
@@ -127,7 +127,7 @@ pub fn footprint(
     threads: usize,
 ) -> Result<Footprint, EngineError> {
     let (batch, direction) = (batch.max(1), Direction::Training);
-    let Some(element) = ElementType::of_precision(precision) else {
+    let Some(element) = of_precision(precision) else {
         return unknown_precision(precision);
     };
     let team = Team::new(threads)?;

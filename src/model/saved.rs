@@ -1,15 +1,9 @@
 //! What a layer's backward pass reads of its forward pass: the one declaration. Costs count these
 //! tensors, the engine hands a layer these and no others, out-of-core training moves them.
 
-use super::LayerKind;
+pub use kintsugi_ffi::operation::Activation;
 
-/// Whether the ReLU that follows a layer is computed within it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[allow(missing_docs)]
-pub enum Activation {
-    None,
-    Relu,
-}
+use super::LayerKind;
 
 /// A tensor that a forward pass writes for its backward pass alone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -5,26 +5,7 @@ use std::ptr::{null, null_mut};
 
 use super::result::{Error, check};
 use super::sys;
-
-/// Physical order of a tensor's elements.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Order {
-    /// Whatever the primitive prefers.
-    Any,
-    /// Row-major in the order of the dimensions.
-    Plain,
-}
-
-/// What the elements of a tensor are.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Element {
-    /// IEEE 754 single precision.
-    F32,
-    /// The upper half of an f32.
-    Bf16,
-    /// Whatever else oneDNN keeps for itself.
-    Other,
-}
+use crate::operation::ElementType;
 
 /// A tensor's element type, dimensions and physical layout.
 pub struct MemoryDesc {
@@ -32,24 +13,33 @@ pub struct MemoryDesc {
 }
 
 impl MemoryDesc {
-    /// Dimensions (1, 2, 4 or 5 of them) of f32 or bf16 in a given order.
-    pub fn new(dims: &[usize], element: Element, order: Order) -> Result<Self, Error> {
-        let refuse = |reason| Error::Refused { call: "memory_desc_create", reason };
-        let data_type = match element {
-            Element::F32 => sys::F32,
-            Element::Bf16 => sys::BF16,
-            Element::Other => return Err(refuse("elements of f32 or bf16 are supported".into())),
-        };
-        let tag = match (order, dims.len()) {
-            (Order::Any, 1..=12) => sys::TAG_ANY,
-            (Order::Plain, 1) => sys::TAG_A,
-            (Order::Plain, 2) => sys::TAG_AB,
-            (Order::Plain, 4) => sys::TAG_ABCD,
-            (Order::Plain, 5) => sys::TAG_ABCDE,
-            _ => {
-                let reason = format!("{} dimensions; 1, 2, 4 or 5 are supported", dims.len());
-                return Err(refuse(reason));
+    /// Dimensions (1, 2, 4 or 5 of them) of f32 or bf16, row-major.
+    pub fn plain(dims: &[usize], element: ElementType) -> Result<Self, Error> {
+        let tag = match dims.len() {
+            1 => sys::TAG_A,
+            2 => sys::TAG_AB,
+            4 => sys::TAG_ABCD,
+            5 => sys::TAG_ABCDE,
+            other => {
+                return Err(refuse(format!("{other} dimensions; 1, 2, 4 or 5 are supported")));
             }
+        };
+        Self::new(dims, element, tag)
+    }
+
+    /// Up to twelve dimensions of f32 or bf16, in whatever order the primitive prefers.
+    pub fn any(dims: &[usize], element: ElementType) -> Result<Self, Error> {
+        match dims.len() {
+            1..=12 => Self::new(dims, element, sys::TAG_ANY),
+            other => Err(refuse(format!("{other} dimensions; 1 to 12 are supported"))),
+        }
+    }
+
+    fn new(dims: &[usize], element: ElementType, tag: c_int) -> Result<Self, Error> {
+        let data_type = match element {
+            ElementType::F32 => sys::F32,
+            ElementType::Bf16 => sys::BF16,
+            ElementType::Raw => return Err(refuse("elements of f32 or bf16 are supported".into())),
         };
         let dims = signed(dims);
         let mut raw = null_mut();
@@ -134,18 +124,22 @@ impl MemoryDesc {
     }
 
     /// What its elements are.
-    pub fn element(&self) -> Element {
+    pub fn element(&self) -> ElementType {
         // SAFETY: `self` is live.
         match unsafe { data_type(self.raw) } {
-            sys::F32 => Element::F32,
-            sys::BF16 => Element::Bf16,
-            _ => Element::Other,
+            sys::F32 => ElementType::F32,
+            sys::BF16 => ElementType::Bf16,
+            _ => ElementType::Raw,
         }
     }
 
     pub(super) fn raw(&self) -> *const sys::memory_desc {
         self.raw
     }
+}
+
+fn refuse(reason: String) -> Error {
+    Error::Refused { call: "memory_desc_create", reason }
 }
 
 /// oneDNN's number of an element type; 0 if it says none.
@@ -264,7 +258,7 @@ mod tests {
 
     #[test]
     fn plain_descriptors_compare_by_dimensions_and_order() {
-        let plain = |dims: &[usize]| MemoryDesc::new(dims, Element::F32, Order::Plain);
+        let plain = |dims: &[usize]| MemoryDesc::plain(dims, ElementType::F32);
         let a = plain(&[2, 3, 4, 5]).expect("plain");
         let b = plain(&[2, 3, 4, 5]).expect("plain");
         let c = plain(&[2, 60]).expect("plain");
@@ -277,18 +271,19 @@ mod tests {
 
     #[test]
     fn elements_of_bf16_take_half_the_bytes() {
-        let of = |element| MemoryDesc::new(&[2, 3, 4, 5], element, Order::Plain);
-        let (wide, half) = (of(Element::F32).expect("plain"), of(Element::Bf16).expect("plain"));
+        let of = |element| MemoryDesc::plain(&[2, 3, 4, 5], element);
+        let (wide, half) =
+            (of(ElementType::F32).expect("plain"), of(ElementType::Bf16).expect("plain"));
         assert!(wide != half && wide.bytes() == 2 * half.bytes());
-        assert_eq!((wide.element(), half.element()), (Element::F32, Element::Bf16));
-        assert!(of(Element::Other).is_err());
+        assert_eq!((wide.element(), half.element()), (ElementType::F32, ElementType::Bf16));
+        assert!(of(ElementType::Raw).is_err());
     }
 
     /// What the engine cuts from a concatenation's gradient is checked against its memory.
     #[test]
     fn a_parts_bytes_end_with_its_last_element_in_the_whole() {
-        for (element, width) in [(Element::F32, 4), (Element::Bf16, 2)] {
-            let whole = MemoryDesc::new(&[2, 3, 4, 5], element, Order::Plain).expect("plain");
+        for (element, width) in [(ElementType::F32, 4), (ElementType::Bf16, 2)] {
+            let whole = MemoryDesc::plain(&[2, 3, 4, 5], element).expect("plain");
             let bytes = |dims: &[usize], offsets: &[usize]| {
                 whole.part(dims, offsets).expect("a part").bytes() / width
             };

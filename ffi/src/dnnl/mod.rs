@@ -1,22 +1,16 @@
 //! oneDNN 3.x, CPU, C API, over GNU OpenMP. `sys` is the header, `result` its codes; the types
 //! here own what they name and check every size before oneDNN sees a pointer.
 
-pub mod buffer;
-mod create;
-mod create_pointwise;
-mod create_products;
+mod codes;
+pub mod create;
 pub mod memory;
-pub mod operation;
 pub mod primitive;
 pub mod result;
 pub mod sys;
 
-pub use buffer::{Buffer, Span};
-pub use memory::{Element, MemoryDesc, Order};
-pub use operation::{
-    Activation, Algorithm, Direction, Function, Lrn, Norm, Operation, Pooling, SoftmaxForm, Window,
-};
-pub use primitive::{Arg, Context, Data, Primitive, PrimitiveDesc, Statistics};
+pub use create::Described;
+pub use memory::MemoryDesc;
+pub use primitive::{Context, Data, Primitive, PrimitiveDesc};
 pub use result::{Error, Status};
 
 /// (major, minor, patch) of the library that is loaded.

@@ -4,10 +4,12 @@ use std::ffi::{CStr, c_char, c_int, c_void};
 use std::ptr::null_mut;
 use std::rc::Rc;
 
-use super::buffer::{Buffer, Span};
+use super::codes;
 use super::memory::{MemoryDesc, extent};
 use super::result::{Error, check};
 use super::sys;
+use crate::arena::{Buffer, Span};
+use crate::operation::{Access, Role};
 
 /// A CPU engine and its stream, shared by everything made with it. Stays on its thread.
 #[derive(Clone)]
@@ -53,109 +55,12 @@ impl Context {
     }
 }
 
-/// The role of an argument (`DNNL_ARG_*`).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[allow(missing_docs)]
-pub enum Arg {
-    Src,
-    Src1,
-    Dst,
-    Weights,
-    Bias,
-    Mean,
-    Variance,
-    Scale,
-    Shift,
-    Workspace,
-    Scratchpad,
-    DiffSrc,
-    DiffDst,
-    DiffWeights,
-    DiffBias,
-    DiffScale,
-    DiffShift,
-    /// One of several sources (concat).
-    Source(usize),
-}
-
-/// Those that an operation may demand, `Source` aside.
-const ROLES: [Arg; 17] = [
-    Arg::Src,
-    Arg::Src1,
-    Arg::Dst,
-    Arg::Weights,
-    Arg::Bias,
-    Arg::Mean,
-    Arg::Variance,
-    Arg::Scale,
-    Arg::Shift,
-    Arg::Workspace,
-    Arg::Scratchpad,
-    Arg::DiffSrc,
-    Arg::DiffDst,
-    Arg::DiffWeights,
-    Arg::DiffBias,
-    Arg::DiffScale,
-    Arg::DiffShift,
-];
-
-impl Arg {
-    fn code(self) -> c_int {
-        match self {
-            Self::Src => 1,
-            Self::Src1 => 2,
-            Self::Dst => 17,
-            Self::Weights => 33,
-            Self::Bias => 41,
-            Self::Mean => 49,
-            Self::Variance => 50,
-            Self::Scale => 51,
-            Self::Shift => 52,
-            Self::Workspace => 64,
-            Self::Scratchpad => 80,
-            Self::DiffSrc => 129,
-            Self::DiffDst => 145,
-            Self::DiffWeights => 161,
-            Self::DiffBias => 169,
-            Self::DiffScale => 255,
-            Self::DiffShift => 256,
-            Self::Source(index) => 1024 + index as c_int,
-        }
-    }
-
-    /// Whether an operation only ever reads it.
-    fn is_read_only(self, statistics: Statistics) -> bool {
-        match self {
-            Self::Src
-            | Self::Src1
-            | Self::Source(_)
-            | Self::Weights
-            | Self::Bias
-            | Self::Scale
-            | Self::Shift
-            | Self::DiffDst => true,
-            Self::Mean | Self::Variance => statistics == Statistics::Running,
-            _ => false,
-        }
-    }
-}
-
-/// What a batch norm centres and scales by.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Statistics {
-    /// Mean and (biased) variance that it computes.
-    Batch,
-    /// Those that it is given.
-    Running,
-}
-
 /// A chosen implementation: what layouts it wants.
 pub struct PrimitiveDesc {
     context: Context,
     raw: *mut sys::primitive_desc,
-    /// What it does with means and variances.
-    statistics: Statistics,
-    sources: usize,
+    /// What the operation reads and writes.
+    roles: Vec<(Role, Access)>,
 }
 
 impl PrimitiveDesc {
@@ -164,10 +69,9 @@ impl PrimitiveDesc {
     pub(super) unsafe fn from_raw(
         context: Context,
         raw: *mut sys::primitive_desc,
-        statistics: Statistics,
-        sources: usize,
+        roles: Vec<(Role, Access)>,
     ) -> Self {
-        Self { context, raw, statistics, sources }
+        Self { context, raw, roles }
     }
 
     pub(super) fn raw(&self) -> *const sys::primitive_desc {
@@ -175,28 +79,24 @@ impl PrimitiveDesc {
     }
 
     /// The arguments without which an execution would read or write nothing known.
-    fn demanded(&self) -> Vec<Arg> {
-        if self.sources > 0 {
-            return (0..self.sources).map(Arg::Source).chain([Arg::Dst]).collect();
-        }
-        let needed = |role: &Arg| {
+    fn demanded(&self) -> impl Iterator<Item = Role> {
+        let needed = |role: &Role| {
             let raw = self.arg_raw(*role);
             // SAFETY: not null, so a live descriptor within the primitive descriptor.
             !raw.is_null() && unsafe { extent(raw) } > 0
         };
-        // Backward normalisation describes the shift, but refuses to be given it.
-        let refused = |role: &Arg| *role == Arg::Shift && needed(&Arg::DiffShift);
-        ROLES.into_iter().filter(|role| needed(role) && !refused(role)).collect()
+        self.roles.iter().map(|(role, _)| *role).chain([Role::Scratchpad]).filter(needed)
     }
 
-    fn arg_raw(&self, arg: Arg) -> *const sys::memory_desc {
+    fn arg_raw(&self, role: Role) -> *const sys::memory_desc {
+        let (what, role) = (sys::QUERY_EXEC_ARG_MD, codes::arg(role));
         // SAFETY: a live handle; the result points into it.
-        unsafe { sys::dnnl_primitive_desc_query_md(self.raw, sys::QUERY_EXEC_ARG_MD, arg.code()) }
+        unsafe { sys::dnnl_primitive_desc_query_md(self.raw, what, role) }
     }
 
     /// The layout of an argument; `None` if the operation has no such argument.
-    pub fn desc(&self, arg: Arg) -> Result<Option<MemoryDesc>, Error> {
-        let raw = self.arg_raw(arg);
+    pub fn desc(&self, role: Role) -> Result<Option<MemoryDesc>, Error> {
+        let raw = self.arg_raw(role);
         if raw.is_null() {
             return Ok(None);
         }
@@ -205,17 +105,13 @@ impl PrimitiveDesc {
         Ok((desc.bytes() > 0).then_some(desc))
     }
 
-    /// The layout of an argument that the operation is known to have.
-    pub fn desc_of(&self, arg: Arg) -> Result<MemoryDesc, Error> {
-        self.desc(arg)?.ok_or_else(|| Error::Refused {
-            call: "query argument",
-            reason: format!("this operation has no {arg:?}"),
-        })
+    fn only_reads(&self, role: Role) -> bool {
+        self.roles.contains(&(role, Access::Read))
     }
 
     /// Bytes of scratch memory that every execution needs.
     pub fn scratchpad_bytes(&self) -> usize {
-        let raw = self.arg_raw(Arg::Scratchpad);
+        let raw = self.arg_raw(Role::Scratchpad);
         if raw.is_null() {
             return 0;
         }
@@ -262,7 +158,7 @@ pub enum Data<'a> {
 
 /// One argument, bound: its role and its memory object, whose address each execution sets.
 struct Bound {
-    arg: Arg,
+    role: Role,
     memory: *mut sys::memory,
     bytes: usize,
     read_only: bool,
@@ -277,8 +173,8 @@ pub struct Primitive {
 
 impl Primitive {
     /// Compiles `desc` for arguments in this order. All that the operation needs must be there.
-    pub fn new(desc: &PrimitiveDesc, args: &[Arg]) -> Result<Self, Error> {
-        if let Some(role) = desc.demanded().into_iter().find(|role| !args.contains(role)) {
+    pub fn new(desc: &PrimitiveDesc, roles: &[Role]) -> Result<Self, Error> {
+        if let Some(role) = desc.demanded().find(|role| !roles.contains(role)) {
             return Err(Error::Refused {
                 call: "primitive_create",
                 reason: format!("{role:?} is missing"),
@@ -289,13 +185,13 @@ impl Primitive {
         check("primitive_create", unsafe {
             sys::dnnl_primitive_create(&mut this.raw, desc.raw())
         })?;
-        for &arg in args {
-            let md = desc.arg_raw(arg);
+        for &role in roles {
+            let md = desc.arg_raw(role);
             let mut memory = null_mut();
             if md.is_null() {
                 return Err(Error::Refused {
                     call: "primitive_create",
-                    reason: format!("this operation has no {arg:?}"),
+                    reason: format!("this operation has no {role:?}"),
                 });
             }
             // SAFETY: `md` is live; a null handle means that the address is set later.
@@ -304,8 +200,8 @@ impl Primitive {
             })?;
             // SAFETY: `md` is live.
             let bytes = unsafe { extent(md) };
-            let read_only = arg.is_read_only(desc.statistics);
-            this.bound.push(Bound { arg, memory, bytes, read_only });
+            let read_only = desc.only_reads(role);
+            this.bound.push(Bound { role, memory, bytes, read_only });
         }
         Ok(this)
     }
@@ -324,7 +220,7 @@ impl Primitive {
             check("set_data_handle", unsafe {
                 sys::dnnl_memory_set_data_handle(bound.memory, address)
             })?;
-            raw.push(sys::exec_arg { arg: bound.arg.code(), memory: bound.memory });
+            raw.push(sys::exec_arg { arg: codes::arg(bound.role), memory: bound.memory });
         }
         let stream = self.context.inner.stream;
         // SAFETY: all arguments the operation needs are bound (checked in `new`) to live memory:
@@ -343,7 +239,7 @@ impl Bound {
     fn address(&self, arena: &mut Buffer, data: &mut Data<'_>) -> Result<*mut c_void, Error> {
         let refuse = |what: &str| Error::Refused {
             call: "execute",
-            reason: format!("{:?} {what} ({} bytes needed)", self.arg, self.bytes),
+            reason: format!("{:?} {what} ({} bytes needed)", self.role, self.bytes),
         };
         match data {
             Data::Arena(span) if span.bytes < self.bytes => Err(refuse("is too short")),

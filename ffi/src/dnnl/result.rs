@@ -50,9 +50,6 @@ pub enum Error {
     },
 }
 
-/// A call's name and its status.
-pub(super) type Created = (&'static str, sys::status);
-
 /// Turns a status into a result.
 pub fn check(call: &'static str, status: sys::status) -> Result<(), Error> {
     let status = match status {

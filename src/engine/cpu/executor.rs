@@ -1,12 +1,12 @@
 //! Runs a graph: owns activation memory and programs, one per batch size and direction.
 
-use kintsugi_ffi::dnnl::{self, Buffer};
+use kintsugi_ffi::arena::Buffer;
+use kintsugi_ffi::dnnl;
 
 use super::bf16;
 use super::operands::Operands;
 use super::program::Program;
 use super::team::Team;
-use super::translation::span;
 use super::weights::Weights;
 use crate::engine::compute::Compute;
 use crate::engine::error::EngineError;
@@ -195,7 +195,7 @@ impl Executor {
         let Held { program, weights, .. } = &mut self.programs[held];
         let Program { plan, primitives, .. } = program;
         for (at, step) in plan.steps.iter().enumerate() {
-            let place = |value: usize| span(plan.span(value, at));
+            let place = |value: usize| plan.span(value, at);
             match &step.action {
                 Action::Run { kernel, arguments } => {
                     let primitive = primitives[*kernel].as_mut();

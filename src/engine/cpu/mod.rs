@@ -8,5 +8,4 @@ pub mod executor;
 pub mod operands;
 pub mod program;
 pub mod team;
-pub mod translation;
 pub mod weights;

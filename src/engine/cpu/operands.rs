@@ -1,7 +1,8 @@
 //! What a kernel of a plan reads and writes in a pass: where its values lie in the arena, which
 //! weights it reads as copies, and which in the state itself.
 
-use kintsugi_ffi::dnnl::{Buffer, Data, Error, Primitive, Span};
+use kintsugi_ffi::arena::{Buffer, Span};
+use kintsugi_ffi::dnnl::{Data, Error, Primitive};
 
 use super::weights::Weights;
 use crate::engine::error::EngineError;

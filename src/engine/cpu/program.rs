@@ -2,13 +2,13 @@
 
 use std::rc::Rc;
 
-use kintsugi_ffi::dnnl::{Arg, Context, MemoryDesc, Primitive};
+use kintsugi_ffi::dnnl::{Context, MemoryDesc, Primitive};
 
 use super::backend::OneDnn;
-use super::translation::role;
 use crate::engine::error::EngineError;
 use crate::engine::plan::builder::Request;
 use crate::engine::plan::compile::compile;
+use crate::engine::plan::operation::Role;
 use crate::engine::plan::steps::{Action, Plan};
 
 /// A parameter or statistic in the layout that a program wants.
@@ -38,7 +38,7 @@ impl Program {
         let mut primitives = Vec::new();
         for step in &plan.steps {
             let Action::Run { kernel, arguments } = &step.action else { continue };
-            let roles: Vec<Arg> = arguments.iter().map(|(own, _)| role(*own)).collect();
+            let roles: Vec<Role> = arguments.iter().map(|(role, _)| *role).collect();
             let blame = |error| EngineError::of_node(request.graph, step.node, format!("{error}"));
             let primitive = Primitive::new(backend.kernel(*kernel), &roles).map_err(blame)?;
             if primitives.len() <= *kernel {

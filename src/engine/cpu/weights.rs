@@ -4,10 +4,9 @@
 
 use std::rc::Rc;
 
-use kintsugi_ffi::dnnl::{
-    Arg, Buffer, Context, Data, Element, Error, MemoryDesc, Operation, Order, Primitive,
-    PrimitiveDesc, Span,
-};
+use kintsugi_ffi::arena::{Buffer, Span};
+use kintsugi_ffi::dnnl::{Context, Data, Error, MemoryDesc, Primitive, PrimitiveDesc};
+use kintsugi_ffi::operation::{ElementType, Operation, Role};
 
 use super::program::WeightUse;
 use crate::engine::error::EngineError;
@@ -38,12 +37,12 @@ struct Reorder {
 }
 
 impl Reorder {
-    fn new(context: &Context, from: &MemoryDesc, to: &MemoryDesc) -> Result<Self, Error> {
+    fn new(context: &Context, from: Rc<MemoryDesc>, to: Rc<MemoryDesc>) -> Result<Self, Error> {
         let operation = PrimitiveDesc::new(context, &Operation::Reorder { from, to })?;
         let scratch_bytes = operation.scratchpad_bytes();
-        let mut args = vec![Arg::Src, Arg::Dst];
+        let mut args = vec![Role::Src, Role::Dst];
         if scratch_bytes > 0 {
-            args.push(Arg::Scratchpad);
+            args.push(Role::Scratchpad);
         }
         let primitive = Primitive::new(&operation, &args)?;
         Ok(Self { primitive, scratch: Buffer::zeroed(scratch_bytes), scratch_bytes })
@@ -122,7 +121,7 @@ impl Weights {
         let plain = row_major(&desc)?;
         let reorder = match plain == *desc {
             true => None,
-            false => Some(Reorder::new(&self.context, &plain, &desc)?),
+            false => Some(Reorder::new(&self.context, Rc::new(plain), desc.clone())?),
         };
         let lendable = is_lendable(&self.tensors[tensor], &desc);
         let buffer = Buffer::zeroed(if lendable { 0 } else { desc.bytes() });
@@ -174,7 +173,7 @@ pub fn is_lendable(tensor: &TensorSpec, wanted: &MemoryDesc) -> bool {
 
 /// How states have a tensor.
 fn row_major(wanted: &MemoryDesc) -> Result<MemoryDesc, Error> {
-    MemoryDesc::new(&wanted.dims(), Element::F32, Order::Plain)
+    MemoryDesc::plain(&wanted.dims(), ElementType::F32)
 }
 
 /// Why a copy is there.

@@ -238,7 +238,9 @@ impl<'a> Builder<'a> {
         to: &Desc,
         offsets: &[usize],
     ) -> Result<Tensor, EngineError> {
-        let in_order = self.backend.choose(&Operation::Cut { from: &from.desc, to, offsets });
+        let offsets = offsets.to_vec();
+        let in_order =
+            self.backend.choose(&Operation::Cut { from: &from.desc, to, offsets: offsets.clone() });
         let (source, choice) = match in_order {
             Ok(choice) => (from.clone(), choice),
             Err(_) => {

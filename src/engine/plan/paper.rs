@@ -1,7 +1,7 @@
 //! A device on paper, for tests: every tensor is row-major, no kernel wants memory of its own.
 
 use super::operation::{
-    Access, Argument, Backend, Choice, Direction, Operation, Pooling, Refusal, Role,
+    Access, Argument, Backend, Choice, Direction, Operation, Pass, Pooling, Refusal, Role,
 };
 use super::tensor::{Desc, ElementType};
 use crate::model::saved::Activation;
@@ -14,17 +14,18 @@ pub struct Paper {
 
 /// Whether an operation that may have a workspace has one: what backward reads, and nothing else.
 fn has_workspace(operation: &Operation<'_>) -> bool {
-    let for_backward = |direction| direction == Direction::Training;
-    match *operation {
-        Operation::Pool { direction, kind, .. } => for_backward(direction) && kind == Pooling::Max,
-        Operation::PoolBackward { kind, .. } => kind == Pooling::Max,
-        Operation::Lrn { direction, .. } => for_backward(direction),
-        Operation::BatchNorm { direction, norm, .. } => {
-            for_backward(direction) && norm.activation == Activation::Relu
-        }
-        Operation::BatchNormBackward { norm, .. } => norm.activation == Activation::Relu,
+    let pass = match operation {
+        Operation::Pool { pass, .. }
+        | Operation::Lrn { pass, .. }
+        | Operation::BatchNorm { pass, .. } => *pass,
+        _ => return false,
+    };
+    let needed = match operation {
+        Operation::Pool { kind, .. } => *kind == Pooling::Max,
+        Operation::BatchNorm { norm, .. } => norm.activation == Activation::Relu,
         _ => true,
-    }
+    };
+    needed && pass != Pass::Forward(Direction::Inference)
 }
 
 /// How an argument lies; `None` where paper needs no workspace.
@@ -37,7 +38,7 @@ fn desc(operation: &Operation<'_>, role: Role) -> Option<Desc> {
     if role == Role::Workspace && !has_workspace(operation) {
         return None;
     }
-    match *operation {
+    match operation {
         Op::Reorder { from, .. } | Op::Cut { from, .. } if role == Role::Src => plain(from),
         Op::Binary { b, .. } if role == Role::Src1 => plain(b),
         Op::Reorder { to, .. } | Op::Cut { to, .. } | Op::Binary { to, .. } => plain(to),
@@ -45,48 +46,29 @@ fn desc(operation: &Operation<'_>, role: Role) -> Option<Desc> {
             Role::Source(at) => plain(sources[at]),
             _ => {
                 let mut dims = sources[0].dims.clone();
-                dims[axis] = sources.iter().map(|source| source.dims[axis]).sum();
+                dims[*axis] = sources.iter().map(|source| source.dims[*axis]).sum();
                 Some(Desc::plain(&dims, sources[0].element))
             }
         },
         Op::Conv { src, weights, bias, dst, .. } | Op::Linear { src, weights, bias, dst, .. } => {
             match role {
-                Role::Src => plain(src),
-                Role::Weights => plain(weights),
-                Role::Bias => bias.and_then(plain),
+                Role::Src | Role::DiffSrc => plain(src),
+                Role::Weights | Role::DiffWeights => plain(weights),
+                Role::Bias | Role::DiffBias => bias.and_then(plain),
                 _ => plain(dst),
             }
         }
-        Op::ConvBackwardData { diff_src, weights, diff_dst, .. }
-        | Op::LinearBackwardData { diff_src, weights, diff_dst, .. } => match role {
-            Role::Weights => plain(weights),
-            Role::DiffDst => plain(diff_dst),
-            _ => plain(diff_src),
-        },
-        Op::ConvBackwardWeights { src, diff_weights, diff_bias, diff_dst, .. }
-        | Op::LinearBackwardWeights { src, diff_weights, diff_bias, diff_dst, .. } => match role {
-            Role::Src => plain(src),
-            Role::DiffDst => plain(diff_dst),
-            Role::DiffBias => diff_bias.and_then(plain),
-            _ => plain(diff_weights),
-        },
         Op::Pointwise { data, .. } | Op::Softmax { data, .. } => plain(data),
-        Op::PointwiseBackward { data, .. } | Op::SoftmaxBackward { data, .. } => plain(data),
         Op::Pool { src, dst, .. } => match role {
-            Role::Src => plain(src),
+            Role::Src | Role::DiffSrc => plain(src),
             Role::Workspace => raw(elements(dst)),
             _ => plain(dst),
         },
-        Op::PoolBackward { diff_src, diff_dst, .. } => match role {
-            Role::Workspace => raw(elements(diff_dst)),
-            Role::DiffDst => plain(diff_dst),
-            _ => plain(diff_src),
-        },
-        Op::Lrn { data, .. } | Op::LrnBackward { src: data, .. } => match role {
+        Op::Lrn { data, .. } => match role {
             Role::Workspace => raw(data.element.bytes() * elements(data)),
             _ => plain(data),
         },
-        Op::BatchNorm { data, .. } | Op::BatchNormBackward { src: data, .. } => match role {
+        Op::BatchNorm { data, .. } => match role {
             Role::Workspace => raw(elements(data)),
             Role::Src | Role::Dst | Role::DiffSrc | Role::DiffDst => plain(data),
             _ => Some(per_channel(data)),

@@ -1,19 +1,9 @@
 //! Places values in one arena by their intervals of life: pure. Two intervals share memory only if
 //! one ends before the other begins, or if a step said that it may overwrite one with the other.
 
+pub use kintsugi_ffi::arena::{ALIGN_BYTES, Span};
+
 use super::lifetime::{Interval, Value};
-
-/// A cache line, and the widest vector.
-pub const ALIGN_BYTES: usize = 64;
-
-/// A range of bytes within an arena.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Span {
-    /// First byte; a multiple of [`ALIGN_BYTES`].
-    pub offset: usize,
-    /// Length in bytes.
-    pub bytes: usize,
-}
 
 /// In `step`, which reads `from` and writes `to`, the latter may take the place of the former.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

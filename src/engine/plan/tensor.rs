@@ -2,34 +2,14 @@
 
 use std::rc::Rc;
 
-/// What the elements of a tensor are.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ElementType {
-    /// IEEE 754 single precision.
-    F32,
-    /// The upper half of an f32.
-    Bf16,
-    /// Bytes that only the device understands.
-    Raw,
-}
+pub use kintsugi_ffi::operation::ElementType;
 
-impl ElementType {
-    /// Bytes of one element.
-    pub fn bytes(self) -> usize {
-        match self {
-            Self::F32 => 4,
-            Self::Bf16 => 2,
-            Self::Raw => 1,
-        }
-    }
-
-    /// The type that `device.precision` names.
-    pub fn of_precision(name: &str) -> Option<Self> {
-        match name {
-            "f32" => Some(Self::F32),
-            "bf16" => Some(Self::Bf16),
-            _ => None,
-        }
+/// The type that `device.precision` names.
+pub fn of_precision(name: &str) -> Option<ElementType> {
+    match name {
+        "f32" => Some(ElementType::F32),
+        "bf16" => Some(ElementType::Bf16),
+        _ => None,
     }
 }
 

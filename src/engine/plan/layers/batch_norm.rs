@@ -5,7 +5,7 @@ use crate::engine::error::EngineError;
 use crate::engine::plan::builder::Builder;
 use crate::engine::plan::layer::{Forward, InputGradients, Kept, Layer};
 use crate::engine::plan::operation::{
-    Choice, Direction, Kernel, Norm, Operation, Role, Statistics,
+    Choice, Direction, Kernel, Norm, Operation, Pass, Role, Statistics,
 };
 use crate::engine::plan::steps::Action;
 use crate::engine::plan::tensor::Tensor;
@@ -104,7 +104,8 @@ impl Layer for BatchNorm {
         let (direction, data) = (builder.direction(), inputs[0].desc.clone());
         let tensors = tensors(builder)?;
         let norm = self.norm(builder, &tensors);
-        let choice = builder.choose(&Operation::BatchNorm { direction, data: &data, norm })?;
+        let pass = Pass::Forward(direction);
+        let choice = builder.choose(&Operation::BatchNorm { norm, data: &data, pass })?;
         let input = &builder.convert_for(&inputs[0], &choice, Role::Src)?;
         let scale = builder.weight_for(&choice, Role::Scale, tensors.scale)?;
         let shift = builder.weight_for(&choice, Role::Shift, tensors.shift)?;
@@ -151,13 +152,8 @@ impl Layer for BatchNorm {
         let data = input.desc.clone();
         let gradient = builder.convert(gradient, &data)?;
         let passed = self.forward.take().expect("backward follows a forward pass in training");
-        let Passed { kernel: hint, norm } = passed;
-        let choice = builder.choose(&Operation::BatchNormBackward {
-            diff: &data,
-            src: &data,
-            norm,
-            hint,
-        })?;
+        let (norm, pass) = (passed.norm, Pass::Backward(passed.kernel));
+        let choice = builder.choose(&Operation::BatchNorm { norm, data: &data, pass })?;
         let tensors = tensors(builder)?;
         let [mean, variance] = &match norm.statistics {
             Statistics::Running => running(builder, &choice, &tensors)?,

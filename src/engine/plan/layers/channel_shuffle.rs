@@ -58,7 +58,7 @@ fn turned(builder: &mut Builder<'_>, tensor: &Tensor, rows: usize) -> Result<Ten
         parts.push(builder.reshape(&part, &dims)?);
     }
     let sources: Vec<&Desc> = parts.iter().map(|part| &*part.desc).collect();
-    let choice = builder.choose(&Operation::Concat { sources: &sources, axis: across })?;
+    let choice = builder.choose(&Operation::Concat { sources, axis: across })?;
     let joined = builder.result(&choice, Role::Dst)?;
     let mut arguments: Vec<(Role, &Tensor)> =
         parts.iter().enumerate().map(|(at, part)| (Role::Source(at), part)).collect();

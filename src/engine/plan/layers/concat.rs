@@ -31,7 +31,7 @@ impl Layer for Concat {
             sources.push(if flat { input.clone() } else { builder.spatial(input, shape)? });
         }
         let descs: Vec<&Desc> = sources.iter().map(|source| &*source.desc).collect();
-        let choice = builder.choose(&Operation::Concat { sources: &descs, axis: CHANNEL_AXIS })?;
+        let choice = builder.choose(&Operation::Concat { sources: descs, axis: CHANNEL_AXIS })?;
         let output = builder.result(&choice, Role::Dst)?;
         let mut arguments: Vec<(Role, &Tensor)> =
             sources.iter().enumerate().map(|(at, source)| (Role::Source(at), source)).collect();

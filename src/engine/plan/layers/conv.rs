@@ -5,7 +5,7 @@ use super::product::{self, Parameters, data_backward, weights_backward};
 use crate::engine::error::EngineError;
 use crate::engine::plan::builder::Builder;
 use crate::engine::plan::layer::{Forward, InputGradients, Kept, Layer};
-use crate::engine::plan::operation::{Direction, Kernel, Operation, Window};
+use crate::engine::plan::operation::{Direction, Kernel, Operation, ProductPass, Window};
 use crate::engine::plan::taps::Taps;
 use crate::engine::plan::tensor::{Desc, ElementType, Tensor};
 use crate::model::saved::Activation;
@@ -62,15 +62,15 @@ impl Layer for Conv {
         let input = builder.spatial(&inputs[0], from)?;
         let dims = input.desc.dims.clone();
         let parameters = Parameters::of(builder)?;
+        // In evaluation too: the orders, and so the copies of weights, are the same.
+        let (direction, activation) = (Direction::Training, self.activation);
         let choice = builder.choose(&Operation::Conv {
-            // In evaluation too: the orders, and so the copies of weights, are the same.
-            direction: Direction::Training,
             src: &builder.any_order(&dims),
             weights: &builder.any_order(&self.weight_dims(&dims)),
             bias: parameters.bias_desc(builder, self.shape.channels).as_ref(),
             dst: &builder.any_order(&to),
             window: self.window,
-            activation: self.activation,
+            pass: ProductPass::Forward { direction, activation },
         })?;
         let (input, output) = product::forward(builder, &choice, &input, parameters)?;
         self.forward = Some(Chosen { kernel: choice.kernel, result: (*output.desc).clone() });
@@ -97,14 +97,14 @@ impl Layer for Conv {
         let taps = (!taps.all_live()).then_some(taps);
         let result = builder.any_order(&result);
         if parameters.are_trained(builder) {
-            let choice = builder.choose(&Operation::ConvBackwardWeights {
+            let choice = builder.choose(&Operation::Conv {
                 src: &source,
                 // Gradients go out as f32.
-                diff_weights: &Desc::any(&kernel, ElementType::F32),
-                diff_bias: parameters.bias_desc(builder, self.shape.channels).as_ref(),
-                diff_dst: &result,
+                weights: &Desc::any(&kernel, ElementType::F32),
+                bias: parameters.bias_desc(builder, self.shape.channels).as_ref(),
+                dst: &result,
                 window: self.window,
-                hint,
+                pass: ProductPass::BackwardWeights(hint),
             })?;
             weights_backward(builder, &choice, input, &gradient, parameters, taps)?;
         }
@@ -117,12 +117,13 @@ impl Layer for Conv {
             true => ((*input.desc).clone(), own),
             false => (source, result),
         };
-        let choice = builder.choose(&Operation::ConvBackwardData {
-            diff_src: &source,
+        let choice = builder.choose(&Operation::Conv {
+            src: &source,
             weights: &builder.any_order(&kernel),
-            diff_dst: &result,
+            bias: None,
+            dst: &result,
             window: self.window,
-            hint,
+            pass: ProductPass::BackwardData(hint),
         })?;
         Ok(vec![Some(data_backward(builder, &choice, &gradient, parameters)?)])
     }

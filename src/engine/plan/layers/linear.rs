@@ -9,7 +9,7 @@ use super::product::{self, Parameters, data_backward, weights_backward};
 use crate::engine::error::EngineError;
 use crate::engine::plan::builder::Builder;
 use crate::engine::plan::layer::{Forward, InputGradients, Kept, Layer};
-use crate::engine::plan::operation::{Direction, Kernel, Operation};
+use crate::engine::plan::operation::{Direction, Kernel, Operation, ProductPass};
 use crate::engine::plan::tensor::{Desc, Tensor};
 use crate::model::saved::Activation;
 
@@ -43,14 +43,14 @@ impl Layer for Linear {
     ) -> Result<Forward, EngineError> {
         let [source, matrix, result] = self.descs(builder);
         let parameters = Parameters::of(builder)?;
+        // In evaluation too: the orders, and so the copies of weights, are the same.
+        let (direction, activation) = (Direction::Training, self.activation);
         let choice = builder.choose(&Operation::Linear {
-            // In evaluation too: the orders, and so the copies of weights, are the same.
-            direction: Direction::Training,
             src: &source,
             weights: &matrix,
             bias: parameters.bias_desc(builder, self.features).as_ref(),
             dst: &result,
-            activation: self.activation,
+            pass: ProductPass::Forward { direction, activation },
         })?;
         self.forward = Some(choice.kernel);
         let (input, output) = product::forward(builder, &choice, &inputs[0], parameters)?;
@@ -69,24 +69,25 @@ impl Layer for Linear {
         let [source, matrix, result] = self.descs(builder);
         let parameters = Parameters::of(builder)?;
         if parameters.are_trained(builder) {
-            let choice = builder.choose(&Operation::LinearBackwardWeights {
+            let choice = builder.choose(&Operation::Linear {
                 src: &source,
                 // Gradients go out as f32.
-                diff_weights: &builder.row_major_f32(&matrix.dims),
-                diff_bias: parameters.bias_desc(builder, self.features).as_ref(),
-                diff_dst: &result,
-                hint,
+                weights: &builder.row_major_f32(&matrix.dims),
+                bias: parameters.bias_desc(builder, self.features).as_ref(),
+                dst: &result,
+                pass: ProductPass::BackwardWeights(hint),
             })?;
             weights_backward(builder, &choice, kept.input()?, &gradient, parameters, None)?;
         }
         if !wanted[0] {
             return Ok(vec![None]);
         }
-        let choice = builder.choose(&Operation::LinearBackwardData {
-            diff_src: &source,
+        let choice = builder.choose(&Operation::Linear {
+            src: &source,
             weights: &matrix,
-            diff_dst: &result,
-            hint,
+            bias: None,
+            dst: &result,
+            pass: ProductPass::BackwardData(hint),
         })?;
         Ok(vec![Some(data_backward(builder, &choice, &gradient, parameters)?)])
     }

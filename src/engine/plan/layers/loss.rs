@@ -4,7 +4,7 @@
 
 use crate::engine::error::EngineError;
 use crate::engine::plan::builder::Builder;
-use crate::engine::plan::operation::{Direction, Kernel, Operation, Role, SoftmaxForm};
+use crate::engine::plan::operation::{Direction, Kernel, Operation, Pass, Role, SoftmaxForm};
 use crate::engine::plan::steps::{Action, Classifier};
 use crate::engine::plan::tensor::Tensor;
 
@@ -51,14 +51,10 @@ impl Loss {
     /// Gradient of the summed loss with respect to the logits: probabilities less one-hot labels.
     pub fn backward(&self, builder: &mut Builder<'_>) -> Result<Tensor, EngineError> {
         let passed = self.0.as_ref().expect("backward follows a forward pass in training");
-        let Passed { forward: hint, log_probabilities, seed } = passed;
+        let Passed { forward, log_probabilities, seed } = passed;
         let data = log_probabilities.desc.clone();
-        let choice = builder.choose(&Operation::SoftmaxBackward {
-            form: FORM,
-            diff: &data,
-            data: &data,
-            hint: *hint,
-        })?;
+        let pass = Pass::Backward(*forward);
+        let choice = builder.choose(&Operation::Softmax { form: FORM, data: &data, pass })?;
         let result = builder.result(&choice, Role::DiffSrc)?;
         let arguments =
             [(Role::Dst, log_probabilities), (Role::DiffDst, seed), (Role::DiffSrc, &result)];
@@ -69,8 +65,8 @@ impl Loss {
 
 impl Passed {
     fn of(builder: &mut Builder<'_>, logits: &Tensor) -> Result<Self, EngineError> {
-        let (direction, data) = (Direction::Training, logits.desc.clone());
-        let choice = builder.choose(&Operation::Softmax { direction, form: FORM, data: &data })?;
+        let (data, pass) = (logits.desc.clone(), Pass::Forward(Direction::Training));
+        let choice = builder.choose(&Operation::Softmax { form: FORM, data: &data, pass })?;
         let log_probabilities = builder.result(&choice, Role::Dst)?;
         let arguments = [(Role::Src, logits), (Role::Dst, &log_probabilities)];
         builder.run(&choice, &arguments, &[]);

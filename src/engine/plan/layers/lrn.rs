@@ -4,7 +4,7 @@
 use crate::engine::error::EngineError;
 use crate::engine::plan::builder::Builder;
 use crate::engine::plan::layer::{Forward, InputGradients, Kept, Layer};
-use crate::engine::plan::operation::{self, Kernel, Operation, Role};
+use crate::engine::plan::operation::{self, Kernel, Operation, Pass, Role};
 use crate::engine::plan::tensor::Tensor;
 use crate::model::saved::Auxiliary;
 
@@ -30,8 +30,8 @@ impl Layer for Lrn {
     ) -> Result<Forward, EngineError> {
         let shape = builder.request.graph.nodes[builder.node].shape;
         let input = builder.spatial(&inputs[0], shape)?;
-        let (direction, lrn) = (builder.direction(), self.lrn);
-        let choice = builder.choose(&Operation::Lrn { direction, data: &input.desc, lrn })?;
+        let (lrn, pass) = (self.lrn, Pass::Forward(builder.direction()));
+        let choice = builder.choose(&Operation::Lrn { lrn, data: &input.desc, pass })?;
         let output = builder.result(&choice, Role::Dst)?;
         let divisors = builder.result_if_any(&choice, Role::Workspace);
         let mut arguments = vec![(Role::Src, &input), (Role::Dst, &output)];
@@ -52,12 +52,8 @@ impl Layer for Lrn {
         let input = kept.input()?;
         let data = input.desc.clone();
         let gradient = builder.convert(gradient, &data)?;
-        let choice = builder.choose(&Operation::LrnBackward {
-            diff: &data,
-            src: &data,
-            lrn: self.lrn,
-            hint: self.forward.expect("backward follows a forward pass"),
-        })?;
+        let pass = Pass::Backward(self.forward.expect("backward follows a forward pass"));
+        let choice = builder.choose(&Operation::Lrn { lrn: self.lrn, data: &data, pass })?;
         let result = builder.result(&choice, Role::DiffSrc)?;
         let mut arguments =
             vec![(Role::Src, input), (Role::DiffDst, &gradient), (Role::DiffSrc, &result)];

@@ -6,7 +6,7 @@ use crate::engine::error::EngineError;
 use crate::engine::plan::builder::Builder;
 use crate::engine::plan::layer::{Forward, InputGradients, Kept, Layer};
 use crate::engine::plan::operation::{
-    Algorithm, Direction, Function, Operation, Pooling, Role, Window,
+    Algorithm, Direction, Function, Operation, Pass, Pooling, Role, Window,
 };
 use crate::engine::plan::tensor::Tensor;
 use crate::model::Shape;
@@ -50,11 +50,11 @@ fn summed(builder: &mut Builder<'_>, tensor: &Tensor, shape: Shape) -> Result<Te
     let [channels, height, width] = shape;
     let to = builder.any_order(&builder.dims([channels, 1, 1]));
     let choice = builder.choose(&Operation::Pool {
-        direction: Direction::Inference,
         kind: Pooling::Average,
         src: &tensor.desc,
         dst: &to,
         window: Window::whole([height, width]),
+        pass: Pass::Forward(Direction::Inference),
     })?;
     let mean = builder.result(&choice, Role::Dst)?;
     builder.run(&choice, &[(Role::Src, tensor), (Role::Dst, &mean)], &[]);

@@ -4,7 +4,7 @@
 use crate::engine::error::EngineError;
 use crate::engine::plan::builder::Builder;
 use crate::engine::plan::layer::{Forward, InputGradients, Kept, Layer};
-use crate::engine::plan::operation::{Direction, Function, Operation, Role};
+use crate::engine::plan::operation::{Direction, Function, Operation, Pass, Role};
 use crate::engine::plan::tensor::Tensor;
 use crate::model::saved::Activation;
 
@@ -48,9 +48,8 @@ pub fn apply(
     function: Function,
     input: &Tensor,
 ) -> Result<Tensor, EngineError> {
-    let direction = builder.direction();
-    let choice =
-        builder.choose(&Operation::Pointwise { direction, function, data: &input.desc })?;
+    let pass = Pass::Forward(builder.direction());
+    let choice = builder.choose(&Operation::Pointwise { function, data: &input.desc, pass })?;
     let output = builder.result(&choice, Role::Dst)?;
     let arguments = [(Role::Src, input), (Role::Dst, &output)];
     builder.run(&choice, &arguments, &[(input, &output)]);
@@ -69,14 +68,10 @@ fn backward(
     };
     let data = seen.desc.clone();
     let gradient = builder.convert(gradient, &data)?;
-    let direction = Direction::Training;
-    let hint = builder.choose(&Operation::Pointwise { direction, function, data: &data })?.kernel;
-    let choice = builder.choose(&Operation::PointwiseBackward {
-        function,
-        diff: &data,
-        data: &data,
-        hint,
-    })?;
+    let pass = Pass::Forward(Direction::Training);
+    let hint = builder.choose(&Operation::Pointwise { function, data: &data, pass })?.kernel;
+    let pass = Pass::Backward(hint);
+    let choice = builder.choose(&Operation::Pointwise { function, data: &data, pass })?;
     let result = builder.result(&choice, Role::DiffSrc)?;
     let arguments = [(role, seen), (Role::DiffDst, &gradient), (Role::DiffSrc, &result)];
     builder.run(&choice, &arguments, &[(&gradient, &result)]);

@@ -5,7 +5,7 @@ use std::rc::Rc;
 use crate::engine::error::EngineError;
 use crate::engine::plan::builder::Builder;
 use crate::engine::plan::layer::{Forward, InputGradients, Kept, Layer};
-use crate::engine::plan::operation::{Kernel, Operation, Pooling, Role, Window};
+use crate::engine::plan::operation::{Kernel, Operation, Pass, Pooling, Role, Window};
 use crate::engine::plan::tensor::{Desc, Tensor};
 use crate::model::saved::Auxiliary;
 use crate::model::window::{AvgPool, MaxPool};
@@ -80,11 +80,11 @@ impl Layer for Pool {
         let window = self.window([from[1], from[2]], [to[2], to[3]]);
         let input = builder.spatial(&inputs[0], from)?;
         let choice = builder.choose(&Operation::Pool {
-            direction: builder.direction(),
             kind: self.kind,
             src: &input.desc,
             dst: &builder.any_order(&to),
             window,
+            pass: Pass::Forward(builder.direction()),
         })?;
         let output = builder.result(&choice, Role::Dst)?;
         let winners = builder.result_if_any(&choice, Role::Workspace);
@@ -107,12 +107,12 @@ impl Layer for Pool {
     ) -> Result<InputGradients, EngineError> {
         let passed = self.forward.as_ref().expect("backward follows a forward pass");
         let gradient = builder.convert(gradient, &passed.output)?;
-        let choice = builder.choose(&Operation::PoolBackward {
+        let choice = builder.choose(&Operation::Pool {
             kind: self.kind,
-            diff_src: &passed.input,
-            diff_dst: &passed.output,
+            src: &passed.input,
+            dst: &passed.output,
             window: passed.window,
-            hint: passed.kernel,
+            pass: Pass::Backward(passed.kernel),
         })?;
         let result = builder.result(&choice, Role::DiffSrc)?;
         let mut arguments = vec![(Role::DiffDst, &gradient), (Role::DiffSrc, &result)];

@@ -3,7 +3,7 @@
 use crate::engine::error::EngineError;
 use crate::engine::plan::builder::Builder;
 use crate::engine::plan::layer::{Forward, InputGradients, Kept, Layer};
-use crate::engine::plan::operation::{Direction, Operation, Role, SoftmaxForm};
+use crate::engine::plan::operation::{Direction, Operation, Pass, Role, SoftmaxForm};
 use crate::engine::plan::tensor::Tensor;
 
 /// `exp(x) / sum exp(x)`.
@@ -17,9 +17,8 @@ impl Layer for Softmax {
         builder: &mut Builder<'_>,
         inputs: &[Tensor],
     ) -> Result<Forward, EngineError> {
-        let (input, direction) = (&inputs[0], builder.direction());
-        let operation = Operation::Softmax { direction, form: FORM, data: &input.desc };
-        let choice = builder.choose(&operation)?;
+        let (input, pass) = (&inputs[0], Pass::Forward(builder.direction()));
+        let choice = builder.choose(&Operation::Softmax { form: FORM, data: &input.desc, pass })?;
         let output = builder.result(&choice, Role::Dst)?;
         builder.run(&choice, &[(Role::Src, input), (Role::Dst, &output)], &[]);
         Ok(Forward::new(input.clone(), output))
@@ -35,12 +34,10 @@ impl Layer for Softmax {
         let output = kept.output()?;
         let data = output.desc.clone();
         let gradient = builder.convert(gradient, &data)?;
-        let direction = Direction::Training;
-        let operation = Operation::Softmax { direction, form: FORM, data: &data };
-        let hint = builder.choose(&operation)?.kernel;
-        let (diff, data) = (&data, &data);
-        let choice =
-            builder.choose(&Operation::SoftmaxBackward { form: FORM, diff, data, hint })?;
+        let pass = Pass::Forward(Direction::Training);
+        let hint = builder.choose(&Operation::Softmax { form: FORM, data: &data, pass })?.kernel;
+        let pass = Pass::Backward(hint);
+        let choice = builder.choose(&Operation::Softmax { form: FORM, data: &data, pass })?;
         let result = builder.result(&choice, Role::DiffSrc)?;
         let arguments = [(Role::Dst, output), (Role::DiffDst, &gradient), (Role::DiffSrc, &result)];
         builder.run(&choice, &arguments, &[]);

@@ -1,9 +1,9 @@
-//! Aligned memory that primitives read and write: arenas for activations, copies of weights.
+//! Aligned memory that kernels read and write: arenas for activations, copies of weights.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::ptr::NonNull;
 
-/// A range of bytes within a buffer.
+/// A range of bytes within an arena.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Span {
     /// First byte; a multiple of [`ALIGN_BYTES`].
@@ -102,8 +102,8 @@ impl Buffer {
         self.slice_mut(Span { offset: 0, bytes })
     }
 
-    /// Where the span starts, for primitives that run while this buffer is borrowed mutably.
-    pub(super) fn address(&mut self, span: Span) -> *mut std::ffi::c_void {
+    /// Where the span starts, for kernels that run while this buffer is borrowed mutably.
+    pub(crate) fn address(&mut self, span: Span) -> *mut std::ffi::c_void {
         self.check(span);
         // SAFETY: the span lies within the allocation.
         unsafe { self.start.as_ptr().add(span.offset).cast() }
