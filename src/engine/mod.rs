@@ -138,7 +138,7 @@ pub fn footprint(
     let weights: usize = copied.map(|wanted| wanted.desc.bytes()).sum();
     let numbers = |count: usize| (count * size_of::<f32>()) as u64;
     Ok(Footprint {
-        activations_bytes: program.plan.placement.bytes as u64,
+        activations_bytes: program.plan.arena_bytes as u64,
         weights_bytes: weights as u64,
         gradients_bytes: numbers(layout.parameters),
         pictures_bytes: numbers(batch * elements(graph.input)),

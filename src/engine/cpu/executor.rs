@@ -128,7 +128,7 @@ impl Executor {
     /// Bytes that live from the forward into the backward pass of a micro-batch of `batch`.
     pub fn saved_bytes(&mut self, batch: usize) -> Result<u64, EngineError> {
         let held = self.program(batch.max(1), Direction::Training)?;
-        Ok(self.programs[held].program.plan.saved_bytes() as u64)
+        Ok(self.programs[held].program.plan.draft.saved_bytes() as u64)
     }
 
     fn check(&self, images: &[f32], targets: Targets<'_>) -> Result<(), EngineError> {
@@ -178,7 +178,7 @@ impl Executor {
         for wanted in &program.weights {
             weights.push(self.weights.acquire(wanted)?);
         }
-        let arena_bytes = program.plan.placement.bytes;
+        let arena_bytes = program.plan.arena_bytes;
         if self.arena.bytes() < arena_bytes {
             // The old one goes first: nothing in it is needed between micro-batches.
             self.arena = Buffer::zeroed(0);
@@ -194,54 +194,50 @@ impl Executor {
         }
         let Held { program, weights, .. } = &mut self.programs[held];
         let Program { plan, primitives, .. } = program;
-        for (at, step) in plan.steps.iter().enumerate() {
-            let place = |value: usize| plan.span(value, at);
-            match &step.action {
+        for action in &plan.actions {
+            match action {
                 Action::Run { kernel, arguments } => {
                     let primitive = primitives[*kernel].as_mut();
                     let primitive = primitive.expect("every kernel that runs was compiled");
-                    let operands = Operands { arguments, place: &place, copies: weights };
+                    let operands = Operands { arguments, copies: weights };
                     let (arena, images) = (&mut self.arena, batch.images);
                     operands.refresh(&mut self.weights, batch.weights)?;
                     operands.run(primitive, &self.weights, batch.weights, arena, images)?;
                 }
                 Action::Mask { value, elements, rate, node } => {
-                    let mask = &mut self.arena.slice_mut(place(*value))[..*elements];
+                    let mask = &mut self.arena.slice_mut(*value)[..*elements];
                     fill_mask(mask, *rate, batch.dropout_key, *node);
                 }
-                Action::Average { windows, pass, from, to } => {
-                    let to = place(*to);
-                    match *from {
-                        Place::Value(from) => {
-                            let (from, to) = self.arena.pair(place(from), to);
-                            windows.run(*pass, from, to);
-                        }
-                        Place::Image => {
-                            windows.run(*pass, batch.images, self.arena.slice_mut(to));
-                        }
-                        Place::Weight(_) => unreachable!("no layer averages weights"),
+                Action::Average { windows, pass, from, to } => match *from {
+                    Place::Value(from) => {
+                        let (from, to) = self.arena.pair(from, *to);
+                        windows.run(*pass, from, to);
                     }
-                }
+                    Place::Image => {
+                        windows.run(*pass, batch.images, self.arena.slice_mut(*to));
+                    }
+                    Place::Weight(_) => unreachable!("no layer averages weights"),
+                },
                 Action::Loss { logits, seed, of } => {
                     let logits = match *logits {
-                        Place::Value(value) => self.arena.slice(place(value)),
+                        Place::Value(value) => self.arena.slice(value),
                         Place::Image => batch.images,
                         Place::Weight(_) => unreachable!("weights are no logits"),
                     };
                     batch.answered(logits, self.graph.classes, *of);
                     if let Some(seed) = *seed {
-                        let seed = self.arena.slice_mut(place(seed));
+                        let seed = self.arena.slice_mut(seed);
                         batch.targets.write_seed(seed, self.graph.classes, of.weight());
                     }
                 }
                 Action::Emit { value, offset, elements, taps } => {
-                    let gradients = &mut self.arena.slice_mut(place(*value))[..*elements];
+                    let gradients = &mut self.arena.slice_mut(*value)[..*elements];
                     taps.iter().for_each(|taps| taps.silence(gradients));
                     (batch.ready)(*offset, gradients);
                 }
                 Action::Statistics { mean, variance, at, channels } => {
                     for (value, at) in [*mean, *variance].into_iter().zip(at) {
-                        let source = &self.arena.slice(place(value))[..*channels];
+                        let source = &self.arena.slice(value)[..*channels];
                         batch.statistics[*at..*at + *channels].copy_from_slice(source);
                     }
                 }

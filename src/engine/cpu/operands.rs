@@ -12,10 +12,8 @@ use crate::engine::source::WeightSource;
 
 /// One step's.
 pub struct Operands<'a> {
-    /// As the plan has them.
-    pub arguments: &'a [(Role, Place)],
-    /// Where a value lies in the arena now.
-    pub place: &'a dyn Fn(usize) -> Span,
+    /// As the plan has them, in the arena where they lie now.
+    pub arguments: &'a [(Role, Place<Span>)],
     /// The copies of weights that the program holds, by the plan's number.
     pub copies: &'a [usize],
 }
@@ -74,8 +72,8 @@ impl Operands<'_> {
         images: &[f32],
         lent: Lent<'_>,
     ) -> Result<(), Error> {
-        let data = |(_, place): &(Role, Place)| match *place {
-            Place::Value(value) => Data::Arena((self.place)(value)),
+        let data = |(_, place): &(Role, Place<Span>)| match *place {
+            Place::Value(span) => Data::Arena(span),
             Place::Image => Data::Read(images),
             Place::Weight(number) => Data::Read(match lent {
                 Some((copy, numbers)) if copy == self.copies[number] => numbers,

@@ -34,10 +34,13 @@ impl Program {
     /// Plans what is asked for with oneDNN's kernels, and compiles them.
     pub fn new(context: &Context, request: Request<'_>) -> Result<Self, EngineError> {
         let mut backend = OneDnn::new(context);
-        let plan = compile(request, &mut backend)?;
-        let mut primitives = Vec::new();
-        for step in &plan.steps {
+        let plan = compile(request, &mut backend)?.place();
+        let mut primitives: Vec<Option<Primitive>> = Vec::new();
+        for step in &plan.draft.steps {
             let Action::Run { kernel, arguments } = &step.action else { continue };
+            if primitives.get(*kernel).is_some_and(Option::is_some) {
+                continue;
+            }
             let roles: Vec<Role> = arguments.iter().map(|(role, _)| *role).collect();
             let blame = |error| EngineError::of_node(request.graph, step.node, format!("{error}"));
             let primitive = Primitive::new(backend.kernel(*kernel), &roles).map_err(blame)?;
@@ -46,8 +49,8 @@ impl Program {
             }
             primitives[*kernel] = Some(primitive);
         }
-        let mut weights = Vec::with_capacity(plan.weights.len());
-        for wanted in &plan.weights {
+        let mut weights = Vec::with_capacity(plan.draft.weights.len());
+        for wanted in &plan.draft.weights {
             let desc = backend.memory(&wanted.desc).map_err(|r| EngineError::Device(r.0))?;
             weights.push(WeightUse { tensor: wanted.tensor, desc });
         }

@@ -4,7 +4,7 @@ use std::rc::Rc;
 
 use super::operation::{Access, Algorithm, Backend, Choice, Direction, Operation, Refusal, Role};
 use super::placement::Overwrite;
-use super::steps::{Action, Plan, Step, WeightUse};
+use super::steps::{Action, Draft, Step, WeightUse};
 use super::taps::Taps;
 use super::tensor::{Desc, ElementType, Place, Tensor};
 use crate::engine::error::EngineError;
@@ -47,9 +47,7 @@ pub struct Builder<'a> {
     /// Bytes of each value.
     values: Vec<usize>,
     weights: Vec<WeightUse>,
-    overwrites: Vec<Overwrite>,
     converted: Vec<(Tensor, Tensor)>,
-    forward_steps: Option<usize>,
 }
 
 impl<'a> Builder<'a> {
@@ -62,9 +60,7 @@ impl<'a> Builder<'a> {
             steps: Vec::new(),
             values: Vec::new(),
             weights: Vec::new(),
-            overwrites: Vec::new(),
             converted: Vec::new(),
-            forward_steps: None,
         }
     }
 
@@ -162,24 +158,24 @@ impl<'a> Builder<'a> {
             self.values.push(choice.scratch_bytes);
             arguments.push((Role::Scratchpad, Place::Value(self.values.len() - 1)));
         }
-        let step = self.steps.len();
-        for (from, to) in in_place {
-            if let (Some(from), Some(to)) = (from.place.value(), to.place.value()) {
-                self.overwrites.push(Overwrite { step, from, to });
-            }
-        }
+        let overwrite = |(from, to): &(&Tensor, &Tensor)| {
+            Some(Overwrite { from: from.place.value()?, to: to.place.value()? })
+        };
+        let overwrites = in_place.iter().filter_map(overwrite).collect();
         let touched = |access: Access| -> Vec<usize> {
             let writes = access == Access::Write;
             let own = arguments.iter().filter(|(role, _)| choice.writes(*role) == writes);
             own.filter_map(|(_, place)| place.value()).collect()
         };
         let (reads, writes) = (touched(Access::Read), touched(Access::Write));
-        self.step(Action::Run { kernel: choice.kernel, arguments }, reads, writes);
+        let action = Action::Run { kernel: choice.kernel, arguments };
+        self.steps.push(Step { node: self.node, action, reads, writes, overwrites });
     }
 
     /// Adds a step.
     pub fn step(&mut self, action: Action, reads: Vec<usize>, writes: Vec<usize>) {
-        self.steps.push(Step { node: self.node, action, reads, writes });
+        let overwrites = Vec::new();
+        self.steps.push(Step { node: self.node, action, reads, writes, overwrites });
     }
 
     /// The same tensor in another order or element type; the result is shared with whoever asked
@@ -314,12 +310,10 @@ impl<'a> Builder<'a> {
     /// From here on steps belong to the backward pass, which reads only what layers saved.
     pub fn begin_backward(&mut self) {
         self.converted.clear();
-        self.forward_steps = Some(self.steps.len());
     }
 
-    /// The plan of all these steps.
-    pub fn finish(self) -> Plan {
-        let forward_steps = self.forward_steps.unwrap_or(self.steps.len());
-        Plan::new(self.steps, forward_steps, &self.values, &self.overwrites, self.weights)
+    /// All these steps.
+    pub fn finish(self) -> Draft {
+        Draft { steps: self.steps, bytes: self.values, weights: self.weights }
     }
 }

@@ -5,7 +5,7 @@ use super::builder::{Builder, Request};
 use super::layer::{Kept, Layer};
 use super::layers::{self, loss::Loss};
 use super::operation::{Backend, Direction};
-use super::steps::{Classifier, Plan};
+use super::steps::{Classifier, Draft};
 use super::tensor::Tensor;
 use crate::engine::error::EngineError;
 use crate::model::saved::Activation;
@@ -18,15 +18,15 @@ struct Done {
 }
 
 /// Plans a micro-batch with the kernels of `backend`.
-pub fn compile(request: Request<'_>, backend: &mut dyn Backend) -> Result<Plan, EngineError> {
-    compile_and_declare(request, backend).map(|(plan, _)| plan)
+pub fn compile(request: Request<'_>, backend: &mut dyn Backend) -> Result<Draft, EngineError> {
+    compile_and_declare(request, backend).map(|(draft, _)| draft)
 }
 
-/// The plan, and the values that layers may read in their backward pass.
+/// The draft, and the values that layers may read in their backward pass.
 fn compile_and_declare(
     request: Request<'_>,
     backend: &mut dyn Backend,
-) -> Result<(Plan, Vec<usize>), EngineError> {
+) -> Result<(Draft, Vec<usize>), EngineError> {
     let mut builder = Builder::new(request, backend);
     let needed = needed(&request);
     let (mut nodes, results) = forward(&mut builder, &needed)?;
@@ -44,12 +44,12 @@ fn compile_and_declare(
     let mut declared: Vec<usize> = kept.filter_map(|tensor| tensor.place.value()).collect();
     declared.sort_unstable();
     declared.dedup();
-    let plan = builder.finish();
+    let draft = builder.finish();
     assert!(
-        plan.saved().iter().all(|value| declared.contains(value)),
+        draft.saved().iter().all(|value| declared.contains(value)),
         "a layer's backward pass reads something that is not declared as saved"
     );
-    Ok((plan, declared))
+    Ok((draft, declared))
 }
 
 /// The last node, then those within the model.
@@ -188,7 +188,7 @@ mod tests {
 
     const BATCH: usize = 4;
 
-    fn plan(graph: &Graph, direction: Direction, element: ElementType) -> (Plan, Vec<usize>) {
+    fn plan(graph: &Graph, direction: Direction, element: ElementType) -> (Draft, Vec<usize>) {
         plan_frozen(graph, direction, element, &[])
     }
 
@@ -197,7 +197,7 @@ mod tests {
         direction: Direction,
         element: ElementType,
         frozen: &[bool],
-    ) -> (Plan, Vec<usize>) {
+    ) -> (Draft, Vec<usize>) {
         let layout = &layout::of(graph);
         let request = Request { graph, layout, batch: BATCH, direction, element, frozen };
         compile_and_declare(request, &mut Paper::default()).expect("paper refuses nothing")
@@ -234,7 +234,7 @@ mod tests {
     /// Steps of the backward pass that run a kernel, and those that hand a gradient out.
     fn backward_steps(graph: &Graph, frozen: &[bool]) -> (usize, usize) {
         let (plan, _) = plan_frozen(graph, Direction::Training, ElementType::F32, frozen);
-        let steps = &plan.steps[plan.forward_steps..];
+        let steps = &plan.steps[plan.forward_steps()..];
         let count = |of: fn(&Action) -> bool| steps.iter().filter(|step| of(&step.action)).count();
         let runs = count(|action| matches!(action, Action::Run { .. }));
         (runs, count(|action| matches!(action, Action::Emit { .. })))
@@ -313,9 +313,8 @@ mod tests {
         let graph = catalogue::build("cnn11", [3, 32, 32], 10, 1.0).expect("in the catalogue");
         let bytes = |element| -> [usize; 2] {
             let (plan, _) = plan(&graph, Direction::Inference, element);
-            let of = |step: &Step| -> usize {
-                step.writes.iter().map(|&value| plan.values[value].bytes).sum()
-            };
+            let of =
+                |step: &Step| -> usize { step.writes.iter().map(|&value| plan.bytes[value]).sum() };
             let (loss, layers): (Vec<&Step>, Vec<&Step>) =
                 plan.steps.iter().partition(|step| step.node >= graph.nodes.len());
             [layers, loss].map(|steps| steps.into_iter().map(of).sum())
@@ -332,12 +331,17 @@ mod tests {
     #[test]
     fn every_step_touches_what_has_a_place_then() {
         for graph in models() {
-            let (plan, _) = plan(&graph, Direction::Training, ElementType::F32);
-            for (at, step) in plan.steps.iter().enumerate() {
-                for &value in step.reads.iter().chain(&step.writes) {
-                    let span = plan.span(value, at);
-                    assert_eq!(span.bytes, plan.values[value].bytes);
-                    assert!(span.offset + span.bytes <= plan.placement.bytes);
+            let (draft, _) = plan(&graph, Direction::Training, ElementType::F32);
+            let (bytes, plan) = (draft.bytes.clone(), draft.place());
+            for (step, action) in plan.draft.steps.iter().zip(&plan.actions) {
+                let Action::Run { arguments: numbers, .. } = &step.action else { continue };
+                let Action::Run { arguments: places, .. } = action else { unreachable!() };
+                for ((_, number), (_, place)) in numbers.iter().zip(places) {
+                    let (Some(value), Some(span)) = (number.value(), place.value()) else {
+                        continue;
+                    };
+                    assert_eq!(span.bytes, bytes[value]);
+                    assert!(span.offset + span.bytes <= plan.arena_bytes);
                 }
             }
         }

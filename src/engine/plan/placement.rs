@@ -5,11 +5,9 @@ pub use kintsugi_ffi::arena::{ALIGN_BYTES, Span};
 
 use super::lifetime::{Interval, Value};
 
-/// In `step`, which reads `from` and writes `to`, the latter may take the place of the former.
+/// In a step that reads `from` and writes `to`, the latter may take the place of the former.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Overwrite {
-    /// Which step.
-    pub step: usize,
     /// Read, then dead.
     pub from: usize,
     /// Written.
@@ -34,8 +32,11 @@ struct Item {
 }
 
 /// Greedy by size: the largest first, each at the lowest offset that is free while it lives
-/// (Pisarchyk and Lee 2020, section 5). `overwrites` are tried in order.
-pub fn place(values: &[Value], overwrites: &[Overwrite]) -> Placement {
+/// (Pisarchyk and Lee 2020, section 5). `overwrites`, each with its step, are tried in order.
+pub fn place(
+    values: &[Value],
+    overwrites: impl IntoIterator<Item = (usize, Overwrite)>,
+) -> Placement {
     let mut items = Vec::new();
     let mut first_item = Vec::with_capacity(values.len());
     for value in values {
@@ -48,8 +49,8 @@ pub fn place(values: &[Value], overwrites: &[Overwrite]) -> Placement {
         Some(first_item[value] + index)
     };
     let pairs: Vec<(usize, usize)> = overwrites
-        .iter()
-        .filter_map(|&Overwrite { step, from, to }| {
+        .into_iter()
+        .filter_map(|(step, Overwrite { from, to })| {
             Some((interval(from, |i| i.last, step)?, interval(to, |i| i.first, step)?))
         })
         .collect();
@@ -165,13 +166,13 @@ mod tests {
             values in values(),
             pairs in prop::collection::vec((0usize..60, 0usize..60, 0usize..60), 0..60),
         ) {
-            let overwrites: Vec<Overwrite> = pairs
+            let overwrites: Vec<(usize, Overwrite)> = pairs
                 .into_iter()
                 .map(|(step, from, to)| {
-                    Overwrite { step, from: from % values.len(), to: to % values.len() }
+                    (step, Overwrite { from: from % values.len(), to: to % values.len() })
                 })
                 .collect();
-            let placement = place(&values, &overwrites);
+            let placement = place(&values, overwrites.iter().copied());
             let mut all = Vec::new();
             prop_assert_eq!(placement.spans.len(), values.len());
             for (index, (value, spans)) in values.iter().zip(&placement.spans).enumerate() {
@@ -186,10 +187,10 @@ mod tests {
             for (i, &(value_a, a, span_a)) in all.iter().enumerate() {
                 for &(value_b, b, span_b) in &all[i + 1..] {
                     let together = a.first <= b.last && b.first <= a.last;
-                    let allowed = overwrites.iter().any(|o| {
+                    let allowed = overwrites.iter().any(|&(step, o)| {
                         let both = (o.from, o.to);
-                        both == (value_a, value_b) && a.last == o.step && b.first == o.step
-                            || both == (value_b, value_a) && b.last == o.step && a.first == o.step
+                        both == (value_a, value_b) && a.last == step && b.first == step
+                            || both == (value_b, value_a) && b.last == step && a.first == step
                     });
                     let shared = overlap(span_a, span_b);
                     prop_assert!(!(together && shared) || allowed, "{value_a} {value_b}");
@@ -201,40 +202,40 @@ mod tests {
     #[test]
     fn a_chain_of_overwrites_needs_one_place() {
         let values = [value(1000, &[(0, 1)]), value(1000, &[(1, 2)]), value(1000, &[(2, 3)])];
-        let chain = [Overwrite { step: 1, from: 0, to: 1 }, Overwrite { step: 2, from: 1, to: 2 }];
-        assert_eq!(place(&values, &chain).bytes, 1024);
-        assert_eq!(place(&values, &[]).bytes, 2048);
+        let chain = [(1, Overwrite { from: 0, to: 1 }), (2, Overwrite { from: 1, to: 2 })];
+        assert_eq!(place(&values, chain).bytes, 1024);
+        assert_eq!(place(&values, []).bytes, 2048);
     }
 
     #[test]
     fn a_value_is_not_overwritten_in_the_step_that_writes_it() {
         let values = [value(1000, &[(0, 1)]), value(1000, &[(1, 1)]), value(1000, &[(1, 2)])];
-        let chain = [Overwrite { step: 1, from: 0, to: 1 }, Overwrite { step: 1, from: 1, to: 2 }];
-        assert_eq!(place(&values, &chain).bytes, 2048);
+        let chain = [(1, Overwrite { from: 0, to: 1 }), (1, Overwrite { from: 1, to: 2 })];
+        assert_eq!(place(&values, chain).bytes, 2048);
     }
 
     #[test]
     fn a_value_that_is_read_later_is_not_overwritten() {
         let values = [value(64, &[(0, 5)]), value(64, &[(1, 2)])];
-        assert_eq!(place(&values, &[Overwrite { step: 1, from: 0, to: 1 }]).bytes, 128);
+        assert_eq!(place(&values, [(1, Overwrite { from: 0, to: 1 })]).bytes, 128);
     }
 
     #[test]
     fn what_is_away_leaves_its_place_to_others_and_comes_back_elsewhere() {
         // The first is away while the second and third live, and comes back beside the third.
         let values = [value(640, &[(0, 1), (4, 5)]), value(640, &[(2, 3)]), value(640, &[(3, 5)])];
-        let placement = place(&values, &[]);
+        let placement = place(&values, []);
         assert_eq!(placement.bytes, 1280, "two at once, never three");
         assert_eq!(placement.spans[0][0], placement.spans[1][0]);
         let kept = [value(640, &[(0, 5)]), values[1].clone(), values[2].clone()];
-        assert_eq!(place(&kept, &[]).bytes, 1920);
+        assert_eq!(place(&kept, []).bytes, 1920);
     }
 
     #[test]
     fn only_the_interval_that_ends_in_the_step_is_overwritten() {
         let values = [value(64, &[(0, 1), (3, 4)]), value(64, &[(1, 2)]), value(64, &[(4, 5)])];
-        let both = [Overwrite { step: 1, from: 0, to: 1 }, Overwrite { step: 4, from: 0, to: 2 }];
-        assert_eq!(place(&values, &both).bytes, 64);
-        assert_eq!(place(&values, &both[..1]).bytes, 128);
+        let both = [(1, Overwrite { from: 0, to: 1 }), (4, Overwrite { from: 0, to: 2 })];
+        assert_eq!(place(&values, both).bytes, 64);
+        assert_eq!(place(&values, [both[0]]).bytes, 128);
     }
 }

@@ -1,32 +1,60 @@
-//! A plan: values, and the steps that read and write them.
+//! What is planned: values, and the steps that read and write them. A draft may still be rewritten
+//! (steps put in, values given contents anew); a plan knows where everything lies.
 
 use std::rc::Rc;
 
 use super::adaptive::{Adaptive, Pass};
-use super::lifetime::{Interval, Touches, Value, intervals};
+use super::lifetime::{Touches, Value, intervals};
 use super::operation::{Kernel, Role};
-use super::placement::{Overwrite, Placement, Span, place};
+use super::placement::{Overwrite, Span, place};
 use super::taps::Taps;
 use super::tensor::{Desc, Place};
 
-/// What a step does; values by index.
+/// What a step does. A value is a number in a draft, and where it lies in a plan.
 #[derive(Debug, Clone, PartialEq)]
 #[allow(missing_docs)]
-pub enum Action {
+pub enum Action<V = usize> {
     /// Runs a kernel on these arguments.
-    Run { kernel: Kernel, arguments: Vec<(Role, Place)> },
+    Run { kernel: Kernel, arguments: Vec<(Role, Place<V>)> },
     /// Fills a dropout mask: 0 with probability `rate`, else 1 / (1 - rate).
-    Mask { value: usize, elements: usize, rate: f32, node: usize },
+    Mask { value: V, elements: usize, rate: f32, node: usize },
     /// Means over windows of each plane, or the gradient that they hand back.
-    Average { windows: Adaptive, pass: Pass, from: Place, to: usize },
+    Average { windows: Adaptive, pass: Pass, from: Place<V>, to: V },
     /// Reads logits; sums loss and errors; with `seed`, writes the gradient with respect to
-    /// log-probabilities.
-    Loss { logits: Place, seed: Option<usize>, of: Classifier },
+    /// log-probabilities. The last one ends the forward pass.
+    Loss { logits: Place<V>, seed: Option<V>, of: Classifier },
     /// Hands a finished gradient out; `taps`: those of a convolution that see data, where not all
     /// do: the others' is 0.
-    Emit { value: usize, offset: usize, elements: usize, taps: Option<Taps> },
+    Emit { value: V, offset: usize, elements: usize, taps: Option<Taps> },
     /// Hands a batch's mean and (biased) variance out.
-    Statistics { mean: usize, variance: usize, at: [usize; 2], channels: usize },
+    Statistics { mean: V, variance: V, at: [usize; 2], channels: usize },
+}
+
+impl Action {
+    /// The same with every value where it lies.
+    fn placed(&self, lies: impl Fn(usize) -> Span) -> Action<Span> {
+        match self.clone() {
+            Self::Run { kernel, arguments } => {
+                let place = |(role, at): (Role, Place)| (role, at.map(&lies));
+                Action::Run { kernel, arguments: arguments.into_iter().map(place).collect() }
+            }
+            Self::Mask { value, elements, rate, node } => {
+                Action::Mask { value: lies(value), elements, rate, node }
+            }
+            Self::Average { windows, pass, from, to } => {
+                Action::Average { windows, pass, from: from.map(&lies), to: lies(to) }
+            }
+            Self::Loss { logits, seed, of } => {
+                Action::Loss { logits: logits.map(&lies), seed: seed.map(&lies), of }
+            }
+            Self::Emit { value, offset, elements, taps } => {
+                Action::Emit { value: lies(value), offset, elements, taps }
+            }
+            Self::Statistics { mean, variance, at, channels } => {
+                Action::Statistics { mean: lies(mean), variance: lies(variance), at, channels }
+            }
+        }
+    }
 }
 
 /// Whose loss it is.
@@ -59,6 +87,8 @@ pub struct Step {
     pub reads: Vec<usize>,
     /// Values that it gives contents.
     pub writes: Vec<usize>,
+    /// What it may write in the place of something that it reads, if nothing reads that later.
+    pub overwrites: Vec<Overwrite>,
 }
 
 /// A parameter or statistic that a plan reads, in the order that it wants.
@@ -70,61 +100,72 @@ pub struct WeightUse {
     pub desc: Rc<Desc>,
 }
 
-/// A graph planned for one batch size and direction.
+/// A graph planned for one batch size and direction, before anything has a place.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Plan {
+pub struct Draft {
     /// In order.
     pub steps: Vec<Step>,
-    /// The first steps, which are the forward pass.
-    pub forward_steps: usize,
-    /// What they compute.
-    pub values: Vec<Value>,
-    /// Where values lie in the arena.
-    pub placement: Placement,
-    /// What steps read besides.
+    /// Bytes of each value that they compute.
+    pub bytes: Vec<usize>,
+    /// What they read besides.
     pub weights: Vec<WeightUse>,
 }
 
-impl Plan {
-    /// Finds out while each value (of so many bytes) lives, and places all.
-    pub fn new(
-        steps: Vec<Step>,
-        forward_steps: usize,
-        bytes: &[usize],
-        overwrites: &[Overwrite],
-        weights: Vec<WeightUse>,
-    ) -> Self {
-        let touches = steps.iter().map(|step| Touches { reads: &step.reads, writes: &step.writes });
-        let lives = intervals(touches, bytes.len());
-        let value = |(&bytes, intervals)| Value { bytes, intervals };
-        let values: Vec<Value> = bytes.iter().zip(lives).map(value).collect();
-        let placement = place(&values, overwrites);
-        Self { steps, forward_steps, values, placement, weights }
+impl Draft {
+    /// The first steps, which are the forward pass: up to the last loss.
+    pub fn forward_steps(&self) -> usize {
+        let is_loss = |step: &Step| matches!(step.action, Action::Loss { .. });
+        self.steps.iter().rposition(is_loss).map_or(0, |last| last + 1)
     }
 
-    /// Where `value` lies in step `at`, which touches it.
-    pub fn span(&self, value: usize, at: usize) -> Span {
-        let spans = &self.placement.spans[value];
-        match spans.as_slice() {
-            [only] => *only,
-            _ => {
-                let lives = |i: &Interval| (i.first..=i.last).contains(&at);
-                let interval = self.values[value].intervals.iter().position(lives);
-                spans[interval.expect("a step touches only values that live")]
-            }
-        }
+    /// While each value lives.
+    pub fn values(&self) -> Vec<Value> {
+        let touches = self.steps.iter();
+        let touches = touches.map(|step| Touches { reads: &step.reads, writes: &step.writes });
+        let lives = intervals(touches, self.bytes.len());
+        let value = |(&bytes, intervals)| Value { bytes, intervals };
+        self.bytes.iter().zip(lives).map(value).collect()
     }
 
     /// Values that live from the forward into the backward pass.
     pub fn saved(&self) -> Vec<usize> {
-        let forward = self.forward_steps;
-        let crosses = |i: &Interval| i.first < forward && i.last >= forward;
-        let values = 0..self.values.len();
-        values.filter(|&value| self.values[value].intervals.iter().any(crosses)).collect()
+        let (forward, values) = (self.forward_steps(), self.values());
+        let crosses = |value: &Value| {
+            value.intervals.iter().any(|life| life.first < forward && life.last >= forward)
+        };
+        (0..values.len()).filter(|&value| crosses(&values[value])).collect()
     }
 
     /// Bytes of these.
     pub fn saved_bytes(&self) -> usize {
-        self.saved().into_iter().map(|value| self.values[value].bytes).sum()
+        self.saved().into_iter().map(|value| self.bytes[value]).sum()
     }
+
+    /// Finds a place for each value while it lives.
+    pub fn place(self) -> Plan {
+        let values = self.values();
+        let steps = self.steps.iter().enumerate();
+        let overwrites = steps
+            .clone()
+            .flat_map(|(at, step)| step.overwrites.iter().map(move |&overwrite| (at, overwrite)));
+        let placement = place(&values, overwrites);
+        let lies = |value: usize, at: usize| {
+            let mut lives = values[value].intervals.iter();
+            let now = lives.position(|life| (life.first..=life.last).contains(&at));
+            placement.spans[value][now.expect("a step touches only values that live")]
+        };
+        let actions = steps.map(|(at, step)| step.action.placed(|value| lies(value, at))).collect();
+        Plan { actions, arena_bytes: placement.bytes, draft: self }
+    }
+}
+
+/// What can be run.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Plan {
+    /// What it was made of.
+    pub draft: Draft,
+    /// What its steps do, every value where it lies then.
+    pub actions: Vec<Action<Span>>,
+    /// Bytes of the arena in which they lie.
+    pub arena_bytes: usize,
 }

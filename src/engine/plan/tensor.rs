@@ -52,18 +52,27 @@ impl Desc {
 
 /// Where a tensor is while a step runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Place {
-    /// In the arena: an index into the plan's values.
-    Value(usize),
+pub enum Place<V = usize> {
+    /// In the arena: the number of one of the plan's values, or where that lies.
+    Value(V),
     /// A parameter or statistic in some order: an index into the plan's weights.
     Weight(usize),
     /// The caller's images.
     Image,
 }
 
-impl Place {
+impl<V> Place<V> {
+    /// The same of a value in other words.
+    pub fn map<W>(self, value: impl FnOnce(V) -> W) -> Place<W> {
+        match self {
+            Self::Value(own) => Place::Value(value(own)),
+            Self::Weight(weight) => Place::Weight(weight),
+            Self::Image => Place::Image,
+        }
+    }
+
     /// The value, if it is one.
-    pub fn value(self) -> Option<usize> {
+    pub fn value(self) -> Option<V> {
         match self {
             Self::Value(value) => Some(value),
             Self::Weight(_) | Self::Image => None,

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::*;
 use crate::config::seed::Stream;
 use crate::engine::cpu::bf16::computed_here;
-use crate::engine::plan::steps::{Plan, Step};
+use crate::engine::plan::steps::{Draft, Step};
 use crate::engine::source::Flat;
 use crate::model::spec::GraphBuilder;
 use crate::model::window::{Conv, Pair};
@@ -252,25 +252,25 @@ fn a_mask_that_is_drawn_again_instead_of_kept_gives_the_same_bits() {
     let kept = case.bits(&mut case.executor(1), 4);
     let mut executor = case.executor(1);
     let held = executor.program(4, Direction::Training).expect("compiled");
-    let plan = executor.programs[held].program.plan.clone();
+    let plan = &executor.programs[held].program.plan;
+    let draft = plan.draft.clone();
     let is_mask = |step: &&Step| matches!(step.action, Action::Mask { .. });
-    let masks: Vec<Step> = plan.steps.iter().filter(is_mask).cloned().collect();
+    let masks: Vec<Step> = draft.steps.iter().filter(is_mask).cloned().collect();
     assert!(!masks.is_empty(), "the model has dropout");
-    let mut steps = plan.steps[..plan.forward_steps].to_vec();
-    for step in &plan.steps[plan.forward_steps..] {
+    let forward = draft.forward_steps();
+    let mut again = Draft { steps: draft.steps[..forward].to_vec(), ..draft.clone() };
+    for step in &draft.steps[forward..] {
         let drawn_again = masks.iter().filter(|mask| step.reads.contains(&mask.writes[0]));
-        steps.extend(drawn_again.cloned());
-        steps.push(step.clone());
+        again.steps.extend(drawn_again.cloned());
+        again.steps.push(step.clone());
     }
-    let bytes: Vec<usize> = plan.values.iter().map(|value| value.bytes).collect();
-    let (forward_steps, weights) = (plan.forward_steps, plan.weights.clone());
-    let again = Plan::new(steps, forward_steps, &bytes, &[], weights);
     for mask in &masks {
-        assert_eq!(again.values[mask.writes[0]].intervals.len(), 2);
+        assert_eq!(again.values()[mask.writes[0]].intervals.len(), 2);
         assert!(!again.saved().contains(&mask.writes[0]));
     }
-    assert!(again.saved_bytes() < plan.saved_bytes());
-    executor.arena = Buffer::zeroed(again.placement.bytes);
+    assert!(again.saved_bytes() < draft.saved_bytes());
+    let again = again.place();
+    executor.arena = Buffer::zeroed(again.arena_bytes);
     executor.programs[held].program.plan = again;
     assert!(case.bits(&mut executor, 4) == kept);
 }
@@ -311,10 +311,10 @@ fn a_depthwise_gradient_is_computed_in_the_orders_of_the_forward_pass() {
     for element in computed_here() {
         let mut executor = Executor::new(&graph, &layout, element, 1).expect("an executor");
         let held = executor.program(8, Direction::Training).expect("compiled");
-        let plan = &executor.programs[held].program.plan;
+        let plan = &executor.programs[held].program.plan.draft;
         let own = |step: &&Step| graph.nodes.get(step.node).is_some_and(|n| n.name == "depthwise");
         let runs = |step: &&Step| matches!(step.action, Action::Run { .. });
-        let steps = plan.steps[plan.forward_steps..].iter().filter(own).filter(runs);
+        let steps = plan.steps[plan.forward_steps()..].iter().filter(own).filter(runs);
         // Of the weights' gradient, of its order, and of the gradient that goes on.
         assert_eq!(steps.count(), 3, "{element:?}");
     }
