@@ -1,7 +1,14 @@
-//! Aligned memory that kernels read and write: arenas for activations, copies of weights.
+//! Aligned memory that kernels read and write. An arena lends spans of itself, so that several
+//! threads work in it at once: a lease of what another one writes, or to write what another one
+//! has, is a mistake of the plan's and ends with a panic.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
+use std::ffi::c_void;
+use std::marker::PhantomData;
 use std::ptr::NonNull;
+use std::sync::{Mutex, PoisonError};
+
+use crate::operation::Access;
 
 /// A range of bytes within an arena.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -45,68 +52,17 @@ impl Buffer {
         self.layout.size()
     }
 
-    fn check(&self, span: Span) {
-        let end = span.offset.checked_add(span.bytes);
-        assert!(
-            end.is_some_and(|end| end <= self.bytes()) && span.offset.is_multiple_of(ALIGN_BYTES),
-            "span {span:?} is not within a buffer of {} bytes",
-            self.bytes()
-        );
-    }
-
-    /// The span as numbers.
-    pub fn slice(&self, span: Span) -> &[f32] {
-        self.check(span);
-        // SAFETY: the span lies within the allocation, is aligned, and all bytes are initialised
-        // (zeroed at allocation); any bit pattern is an f32. Borrowed from self.
-        unsafe {
-            std::slice::from_raw_parts(self.start.as_ptr().add(span.offset).cast(), span.bytes / 4)
-        }
-    }
-
-    /// The span as numbers to write.
-    pub fn slice_mut(&mut self, span: Span) -> &mut [f32] {
-        self.check(span);
-        // SAFETY: as in `slice`; borrowed mutably from self.
-        unsafe {
-            std::slice::from_raw_parts_mut(
-                self.start.as_ptr().add(span.offset).cast(),
-                span.bytes / 4,
-            )
-        }
-    }
-
-    /// Two spans that share nothing: one to read, one to write.
-    pub fn pair(&mut self, read: Span, write: Span) -> (&[f32], &mut [f32]) {
-        self.check(read);
-        self.check(write);
-        let numbers = |bytes: usize| bytes / size_of::<f32>();
-        let (first, second) =
-            if read.offset < write.offset { (read, write) } else { (write, read) };
-        let between = numbers(second.offset);
-        assert!(first.offset + first.bytes <= second.offset, "{read:?} and {write:?} overlap");
-        let (low, high) = self.as_mut_slice().split_at_mut(between);
-        let low = &mut low[numbers(first.offset)..][..numbers(first.bytes)];
-        let high = &mut high[..numbers(second.bytes)];
-        if read.offset < write.offset { (low, high) } else { (high, low) }
-    }
-
     /// All of it as numbers.
     pub fn as_slice(&self) -> &[f32] {
-        self.slice(Span { offset: 0, bytes: self.bytes() })
+        // SAFETY: the allocation is aligned and initialised (zeroed), and any bit pattern is an
+        // f32. Borrowed from self.
+        unsafe { std::slice::from_raw_parts(self.start.as_ptr().cast(), self.bytes() / 4) }
     }
 
     /// All of it as numbers to write.
     pub fn as_mut_slice(&mut self) -> &mut [f32] {
-        let bytes = self.bytes();
-        self.slice_mut(Span { offset: 0, bytes })
-    }
-
-    /// Where the span starts, for kernels that run while this buffer is borrowed mutably.
-    pub(crate) fn address(&mut self, span: Span) -> *mut std::ffi::c_void {
-        self.check(span);
-        // SAFETY: the span lies within the allocation.
-        unsafe { self.start.as_ptr().add(span.offset).cast() }
+        // SAFETY: as in `as_slice`; borrowed mutably from self.
+        unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr().cast(), self.bytes() / 4) }
     }
 }
 
@@ -117,9 +73,150 @@ impl Drop for Buffer {
     }
 }
 
+/// A buffer whose spans are lent.
+#[derive(Debug)]
+pub struct Arena {
+    buffer: Buffer,
+    lent: Mutex<Vec<(Span, Access)>>,
+}
+
+// SAFETY: it owns its memory, which only leases reach.
+unsafe impl Send for Arena {}
+// SAFETY: `lease` lends no span to two holders of whom one writes it.
+unsafe impl Sync for Arena {}
+
+impl Span {
+    fn meets(self, other: Self) -> bool {
+        self.offset < other.offset + other.bytes && other.offset < self.offset + self.bytes
+    }
+}
+
+impl Arena {
+    /// At least `bytes` zeroed bytes, none of them lent.
+    pub fn zeroed(bytes: usize) -> Self {
+        Self { buffer: Buffer::zeroed(bytes), lent: Mutex::default() }
+    }
+
+    /// Bytes held.
+    pub fn bytes(&self) -> usize {
+        self.buffer.bytes()
+    }
+
+    /// All of it, while nothing is lent.
+    pub fn as_mut_slice(&mut self) -> &mut [f32] {
+        self.buffer.as_mut_slice()
+    }
+
+    /// Lends these spans until the lease ends. Among themselves they may meet: a kernel may write
+    /// its result in the place of its source.
+    ///
+    /// # Panics
+    /// If one is not within the arena, or meets what another lease has and either is written.
+    pub fn lease(&self, spans: impl IntoIterator<Item = (Span, Access)>) -> Lease<'_> {
+        let spans: Vec<(Span, Access)> = spans.into_iter().collect();
+        let mut lent = self.lent.lock().unwrap_or_else(PoisonError::into_inner);
+        for &(span, access) in &spans {
+            let end = span.offset.checked_add(span.bytes);
+            assert!(
+                end.is_some_and(|end| end <= self.bytes())
+                    && span.offset.is_multiple_of(ALIGN_BYTES),
+                "{span:?} is not within an arena of {} bytes",
+                self.bytes()
+            );
+            let reads = |access: Access| access == Access::Read;
+            let clash = |&&(other, of): &&(Span, Access)| {
+                span.meets(other) && !(reads(access) && reads(of))
+            };
+            if let Some(other) = lent.iter().find(clash) {
+                panic!("{span:?} to {access:?} is lent already: {other:?}");
+            }
+        }
+        lent.extend_from_slice(&spans);
+        Lease { arena: self, spans }
+    }
+}
+
+/// Spans of an arena, by their place in the list that was asked for.
+#[derive(Debug)]
+pub struct Lease<'a> {
+    arena: &'a Arena,
+    spans: Vec<(Span, Access)>,
+}
+
+impl Lease<'_> {
+    fn start(&self, span: Span) -> *mut u8 {
+        // SAFETY: the span lies within the allocation (checked when it was lent).
+        unsafe { self.arena.buffer.start.as_ptr().add(span.offset) }
+    }
+
+    /// A span as numbers.
+    pub fn slice(&self, at: usize) -> &[f32] {
+        let (span, _) = self.spans[at];
+        // SAFETY: within the allocation, aligned, initialised (zeroed when it was made); any bit
+        // pattern is an f32. No other lease writes it, and this one is borrowed.
+        unsafe { std::slice::from_raw_parts(self.start(span).cast(), span.bytes / 4) }
+    }
+
+    /// A span as numbers to write.
+    ///
+    /// # Panics
+    /// If it is lent to read.
+    pub fn slice_mut(&mut self, at: usize) -> &mut [f32] {
+        let (span, access) = self.spans[at];
+        assert_eq!(access, Access::Write, "{span:?} is lent to read");
+        // SAFETY: as in `slice`; no other lease has it, and this one is borrowed mutably.
+        unsafe { std::slice::from_raw_parts_mut(self.start(span).cast(), span.bytes / 4) }
+    }
+
+    /// Two spans that share nothing: one to read, one to write.
+    ///
+    /// # Panics
+    /// If they meet.
+    pub fn pair(&mut self, read: usize, write: usize) -> (&[f32], &mut [f32]) {
+        let (from, to) = (self.spans[read].0, self.spans[write].0);
+        assert!(!from.meets(to), "{from:?} and {to:?} overlap");
+        // SAFETY: as in `slice`; what is borrowed mutably beside it is elsewhere.
+        let source = unsafe { std::slice::from_raw_parts(self.start(from).cast(), from.bytes / 4) };
+        (source, self.slice_mut(write))
+    }
+
+    /// All spans, for a kernel that runs while this lease is borrowed.
+    pub fn arguments(&mut self) -> impl Iterator<Item = Loan<'_>> {
+        let this = &*self;
+        this.spans.iter().map(|&(span, access)| Loan {
+            start: this.start(span).cast(),
+            bytes: span.bytes,
+            access,
+            lease: PhantomData,
+        })
+    }
+}
+
+impl Drop for Lease<'_> {
+    fn drop(&mut self) {
+        let mut lent = self.arena.lent.lock().unwrap_or_else(PoisonError::into_inner);
+        for span in &self.spans {
+            if let Some(at) = lent.iter().position(|other| other == span) {
+                lent.swap_remove(at);
+            }
+        }
+    }
+}
+
+/// A span for a kernel.
+pub struct Loan<'a> {
+    pub(crate) start: *mut c_void,
+    pub(crate) bytes: usize,
+    pub(crate) access: Access,
+    lease: PhantomData<&'a mut ()>,
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const LOW: Span = Span { offset: 0, bytes: 8 };
+    const HIGH: Span = Span { offset: 64, bytes: 12 };
 
     #[test]
     fn a_buffer_is_zeroed_aligned_and_writable() {
@@ -128,30 +225,79 @@ mod tests {
             assert!(buffer.as_slice().iter().all(|&x| x == 0.0));
             assert_eq!(buffer.as_slice().as_ptr() as usize % ALIGN_BYTES, 0);
             buffer.as_mut_slice().fill(1.5);
-            assert_eq!(buffer.slice(Span { offset: 0, bytes: 4 }), [1.5]);
+            assert_eq!(buffer.as_slice()[0], 1.5);
         }
     }
 
     #[test]
     fn a_pair_of_spans_is_read_and_written_in_either_order() {
-        let mut buffer = Buffer::zeroed(192);
-        let (low, high) = (Span { offset: 0, bytes: 8 }, Span { offset: 64, bytes: 12 });
-        buffer.pair(high, low).1.copy_from_slice(&[1.0, 2.0]);
-        let (read, write) = buffer.pair(low, high);
+        let arena = Arena::zeroed(192);
+        let mut lease = arena.lease([(LOW, Access::Write), (HIGH, Access::Write)]);
+        lease.pair(1, 0).1.copy_from_slice(&[1.0, 2.0]);
+        let (read, write) = lease.pair(0, 1);
         assert_eq!(read, [1.0, 2.0]);
         write.fill(3.0);
-        assert_eq!(buffer.slice(high), [3.0; 3]);
+        assert_eq!(lease.slice(1), [3.0; 3]);
+    }
+
+    #[test]
+    fn one_thread_copies_beside_another_that_computes() {
+        let arena = Arena::zeroed(192);
+        std::thread::scope(|scope| {
+            for (span, value) in [(LOW, 1.0), (HIGH, 2.0)] {
+                let arena = &arena;
+                scope.spawn(move || {
+                    for _ in 0..1000 {
+                        arena.lease([(span, Access::Write)]).slice_mut(0).fill(value);
+                    }
+                });
+            }
+        });
+        let read = || arena.lease([(LOW, Access::Read), (HIGH, Access::Read)]);
+        let (one, other) = (read(), read());
+        assert_eq!((one.slice(0), other.slice(1)), (&[1.0; 2][..], &[2.0; 3][..]));
+    }
+
+    #[test]
+    fn what_was_given_back_is_lent_again() {
+        let arena = Arena::zeroed(64);
+        drop(arena.lease([(LOW, Access::Write), (LOW, Access::Read)]));
+        drop(arena.lease([(LOW, Access::Write)]));
+        assert!(arena.lent.lock().expect("nobody panicked").is_empty());
+    }
+
+    #[test]
+    #[should_panic(expected = "is lent already")]
+    fn what_is_written_is_lent_to_nobody_else() {
+        let arena = Arena::zeroed(64);
+        let _held = arena.lease([(LOW, Access::Write)]);
+        arena.lease([(Span { offset: 0, bytes: 4 }, Access::Read)]);
+    }
+
+    #[test]
+    #[should_panic(expected = "is lent already")]
+    fn what_is_read_is_not_lent_to_write() {
+        let arena = Arena::zeroed(64);
+        let _held = arena.lease([(LOW, Access::Read)]);
+        arena.lease([(LOW, Access::Write)]);
+    }
+
+    #[test]
+    #[should_panic(expected = "is lent to read")]
+    fn what_is_lent_to_read_is_not_written() {
+        Arena::zeroed(64).lease([(LOW, Access::Read)]).slice_mut(0);
     }
 
     #[test]
     #[should_panic(expected = "overlap")]
     fn spans_that_overlap_are_no_pair() {
-        Buffer::zeroed(192).pair(Span { offset: 0, bytes: 68 }, Span { offset: 64, bytes: 4 });
+        let (arena, long) = (Arena::zeroed(192), Span { offset: 0, bytes: 68 });
+        arena.lease([(long, Access::Read), (HIGH, Access::Write)]).pair(0, 1);
     }
 
     #[test]
-    #[should_panic(expected = "is not within a buffer")]
+    #[should_panic(expected = "is not within an arena")]
     fn a_span_outside_is_refused() {
-        Buffer::zeroed(64).slice(Span { offset: 64, bytes: 4 });
+        Arena::zeroed(64).lease([(HIGH, Access::Read)]);
     }
 }

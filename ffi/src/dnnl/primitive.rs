@@ -1,4 +1,4 @@
-//! Primitives: an implementation with its arguments, run on spans of an arena or on slices.
+//! Primitives: an implementation with its arguments, run on leases of an arena or on slices.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::ptr::null_mut;
@@ -8,7 +8,7 @@ use super::codes;
 use super::memory::{MemoryDesc, extent};
 use super::result::{Error, check};
 use super::sys;
-use crate::arena::{Buffer, Span};
+use crate::arena::Loan;
 use crate::operation::{Access, Role};
 
 /// A CPU engine and its stream, shared by everything made with it. Stays on its thread.
@@ -105,8 +105,9 @@ impl PrimitiveDesc {
         Ok((desc.bytes() > 0).then_some(desc))
     }
 
-    fn only_reads(&self, role: Role) -> bool {
-        self.roles.contains(&(role, Access::Read))
+    fn access(&self, role: Role) -> Access {
+        let own = self.roles.iter().find(|(other, _)| *other == role);
+        own.map_or(Access::Write, |(_, access)| *access)
     }
 
     /// Bytes of scratch memory that every execution needs.
@@ -148,8 +149,8 @@ impl Drop for PrimitiveDesc {
 
 /// What one argument of an execution is.
 pub enum Data<'a> {
-    /// A span of the arena.
-    Arena(Span),
+    /// A span of an arena.
+    Lent(Loan<'a>),
     /// Something that is only read.
     Read(&'a [f32]),
     /// Something that is written.
@@ -161,7 +162,7 @@ struct Bound {
     role: Role,
     memory: *mut sys::memory,
     bytes: usize,
-    read_only: bool,
+    access: Access,
 }
 
 /// An operation that can run.
@@ -200,21 +201,26 @@ impl Primitive {
             })?;
             // SAFETY: `md` is live.
             let bytes = unsafe { extent(md) };
-            let read_only = desc.only_reads(role);
-            this.bound.push(Bound { role, memory, bytes, read_only });
+            let access = desc.access(role);
+            this.bound.push(Bound { role, memory, bytes, access });
         }
         Ok(this)
     }
 
+    /// What an execution does with each argument, in the order given to `new`.
+    pub fn accesses(&self) -> impl Iterator<Item = Access> {
+        self.bound.iter().map(|bound| bound.access)
+    }
+
     /// Runs on the calling thread's team and waits. `args` are in the order given to `new`.
-    pub fn execute(&mut self, arena: &mut Buffer, args: &mut [Data<'_>]) -> Result<(), Error> {
+    pub fn execute(&mut self, args: &mut [Data<'_>]) -> Result<(), Error> {
         if args.len() != self.bound.len() {
             let reason = format!("{} arguments for {}", args.len(), self.bound.len());
             return Err(Error::Refused { call: "execute", reason });
         }
         let mut raw = Vec::with_capacity(args.len());
         for (bound, data) in self.bound.iter().zip(args) {
-            let address = bound.address(arena, data)?;
+            let address = bound.address(data)?;
             // SAFETY: a live memory object; the address holds at least the bytes it describes
             // (checked by `address`) until the execution below has ended.
             check("set_data_handle", unsafe {
@@ -224,7 +230,7 @@ impl Primitive {
         }
         let stream = self.context.inner.stream;
         // SAFETY: all arguments the operation needs are bound (checked in `new`) to live memory:
-        // the arena and written slices are borrowed mutably for this call, read slices shared.
+        // leases and written slices are borrowed mutably for this call, read slices shared.
         unsafe {
             check(
                 "execute",
@@ -236,15 +242,19 @@ impl Primitive {
 }
 
 impl Bound {
-    fn address(&self, arena: &mut Buffer, data: &mut Data<'_>) -> Result<*mut c_void, Error> {
+    fn address(&self, data: &mut Data<'_>) -> Result<*mut c_void, Error> {
         let refuse = |what: &str| Error::Refused {
             call: "execute",
             reason: format!("{:?} {what} ({} bytes needed)", self.role, self.bytes),
         };
         match data {
-            Data::Arena(span) if span.bytes < self.bytes => Err(refuse("is too short")),
-            Data::Arena(span) => Ok(arena.address(*span)),
-            Data::Read(_) if !self.read_only => Err(refuse("is written, and may not be shared")),
+            Data::Read(_) | Data::Lent(Loan { access: Access::Read, .. })
+                if self.access == Access::Write =>
+            {
+                Err(refuse("is written, and may not be shared"))
+            }
+            Data::Lent(lent) if lent.bytes < self.bytes => Err(refuse("is too short")),
+            Data::Lent(lent) => Ok(lent.start),
             Data::Read(slice) if size_of_val(*slice) < self.bytes => Err(refuse("is too short")),
             Data::Read(slice) => Ok(slice.as_ptr().cast_mut().cast()),
             Data::Write(slice) if size_of_val(*slice) < self.bytes => Err(refuse("is too short")),

@@ -1,21 +1,20 @@
 //! Runs a graph: owns activation memory and programs, one per batch size and direction.
 
-use kintsugi_ffi::arena::Buffer;
+use kintsugi_ffi::arena::Arena;
 use kintsugi_ffi::dnnl;
 
 use super::bf16;
+use super::host::Batch;
 use super::operands::Operands;
 use super::program::Program;
 use super::team::Team;
 use super::weights::Weights;
 use crate::engine::compute::Compute;
 use crate::engine::error::EngineError;
-use crate::engine::logarithms::log_probabilities;
 use crate::engine::plan::builder::Request;
-use crate::engine::plan::layers::dropout::fill_mask;
 use crate::engine::plan::operation::Direction;
-use crate::engine::plan::steps::{Action, Classifier};
-use crate::engine::plan::tensor::{ElementType, Place};
+use crate::engine::plan::steps::Action;
+use crate::engine::plan::tensor::ElementType;
 use crate::engine::source::WeightSource;
 use crate::engine::targets::{Outcome, Targets};
 use crate::model::spec::elements;
@@ -43,7 +42,7 @@ pub struct Executor {
     element: ElementType,
     frozen: Vec<bool>,
     team: Team,
-    arena: Buffer,
+    arena: Arena,
     weights: Weights,
     programs: Vec<Held>,
     clock: u64,
@@ -53,37 +52,6 @@ pub struct Executor {
 
 /// All bits set: no number in f32, and no two in bf16.
 const SOIL: f32 = f32::from_bits(u32::MAX);
-
-/// What a run of a program reads and writes besides its own values.
-struct Batch<'a> {
-    images: &'a [f32],
-    targets: Targets<'a>,
-    dropout_key: [u64; 3],
-    weights: &'a dyn WeightSource,
-    statistics: &'a mut [f32],
-    ready: &'a mut dyn FnMut(usize, &[f32]),
-    outcome: Outcome,
-    /// Receives the log-probabilities.
-    logarithms: Option<&'a mut Vec<f32>>,
-}
-
-impl Batch<'_> {
-    /// Takes in rows of logits. Of a classifier within the model only its loss counts.
-    fn answered(&mut self, logits: &[f32], classes: usize, of: Classifier) {
-        let logits = &logits[..self.targets.labels.len() * classes];
-        let mut logarithms = Vec::with_capacity(logits.len());
-        log_probabilities(logits, classes, &mut logarithms);
-        let scored = self.targets.score(&logarithms, classes);
-        if let Classifier::Auxiliary(weight) = of {
-            self.outcome.loss_sum += f64::from(weight) * scored.loss_sum;
-            return;
-        }
-        self.outcome = scored;
-        if let Some(into) = self.logarithms.as_mut() {
-            into.append(&mut logarithms);
-        }
-    }
-}
 
 impl Executor {
     /// An executor for the calling thread, with a team of `threads` OpenMP threads (a constant of
@@ -106,7 +74,7 @@ impl Executor {
             element,
             frozen: Vec::new(),
             team,
-            arena: Buffer::zeroed(0),
+            arena: Arena::zeroed(0),
             weights,
             programs: Vec::new(),
             clock: 0,
@@ -181,8 +149,8 @@ impl Executor {
         let arena_bytes = program.plan.arena_bytes;
         if self.arena.bytes() < arena_bytes {
             // The old one goes first: nothing in it is needed between micro-batches.
-            self.arena = Buffer::zeroed(0);
-            self.arena = Buffer::zeroed(arena_bytes);
+            self.arena = Arena::zeroed(0);
+            self.arena = Arena::zeroed(arena_bytes);
         }
         self.programs.push(Held { batch, direction, program, weights, used: self.clock });
         Ok(self.programs.len() - 1)
@@ -194,54 +162,17 @@ impl Executor {
         }
         let Held { program, weights, .. } = &mut self.programs[held];
         let Program { plan, primitives, .. } = program;
+        let (arena, classes) = (&self.arena, self.graph.classes);
         for action in &plan.actions {
-            match action {
-                Action::Run { kernel, arguments } => {
-                    let primitive = primitives[*kernel].as_mut();
-                    let primitive = primitive.expect("every kernel that runs was compiled");
-                    let operands = Operands { arguments, copies: weights };
-                    let (arena, images) = (&mut self.arena, batch.images);
-                    operands.refresh(&mut self.weights, batch.weights)?;
-                    operands.run(primitive, &self.weights, batch.weights, arena, images)?;
-                }
-                Action::Mask { value, elements, rate, node } => {
-                    let mask = &mut self.arena.slice_mut(*value)[..*elements];
-                    fill_mask(mask, *rate, batch.dropout_key, *node);
-                }
-                Action::Average { windows, pass, from, to } => match *from {
-                    Place::Value(from) => {
-                        let (from, to) = self.arena.pair(from, *to);
-                        windows.run(*pass, from, to);
-                    }
-                    Place::Image => {
-                        windows.run(*pass, batch.images, self.arena.slice_mut(*to));
-                    }
-                    Place::Weight(_) => unreachable!("no layer averages weights"),
-                },
-                Action::Loss { logits, seed, of } => {
-                    let logits = match *logits {
-                        Place::Value(value) => self.arena.slice(value),
-                        Place::Image => batch.images,
-                        Place::Weight(_) => unreachable!("weights are no logits"),
-                    };
-                    batch.answered(logits, self.graph.classes, *of);
-                    if let Some(seed) = *seed {
-                        let seed = self.arena.slice_mut(seed);
-                        batch.targets.write_seed(seed, self.graph.classes, of.weight());
-                    }
-                }
-                Action::Emit { value, offset, elements, taps } => {
-                    let gradients = &mut self.arena.slice_mut(*value)[..*elements];
-                    taps.iter().for_each(|taps| taps.silence(gradients));
-                    (batch.ready)(*offset, gradients);
-                }
-                Action::Statistics { mean, variance, at, channels } => {
-                    for (value, at) in [*mean, *variance].into_iter().zip(at) {
-                        let source = &self.arena.slice(value)[..*channels];
-                        batch.statistics[*at..*at + *channels].copy_from_slice(source);
-                    }
-                }
-            }
+            let Action::Run { kernel, arguments } = action else {
+                batch.perform(action, arena, classes);
+                continue;
+            };
+            let primitive = primitives[*kernel].as_mut();
+            let primitive = primitive.expect("every kernel that runs was compiled");
+            let operands = Operands { arguments, copies: weights };
+            operands.refresh(&mut self.weights, batch.weights)?;
+            operands.run(primitive, &self.weights, batch.weights, arena, batch.images)?;
         }
         Ok(batch.outcome)
     }

@@ -5,6 +5,7 @@
 pub mod backend;
 pub mod bf16;
 pub mod executor;
+pub mod host;
 pub mod operands;
 pub mod program;
 pub mod team;

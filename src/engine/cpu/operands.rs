@@ -1,7 +1,7 @@
 //! What a kernel of a plan reads and writes in a pass: where its values lie in the arena, which
 //! weights it reads as copies, and which in the state itself.
 
-use kintsugi_ffi::arena::{Buffer, Span};
+use kintsugi_ffi::arena::{Arena, Span};
 use kintsugi_ffi::dnnl::{Data, Error, Primitive};
 
 use super::weights::Weights;
@@ -50,7 +50,7 @@ impl Operands<'_> {
         primitive: &mut Primitive,
         weights: &Weights,
         source: &dyn WeightSource,
-        arena: &mut Buffer,
+        arena: &Arena,
         images: &[f32],
     ) -> Result<(), EngineError> {
         let lent = self.lent(weights);
@@ -68,12 +68,16 @@ impl Operands<'_> {
         &self,
         primitive: &mut Primitive,
         weights: &Weights,
-        arena: &mut Buffer,
+        arena: &Arena,
         images: &[f32],
         lent: Lent<'_>,
     ) -> Result<(), Error> {
+        let places = self.arguments.iter().zip(primitive.accesses());
+        let values = places.filter_map(|((_, place), access)| Some((place.value()?, access)));
+        let mut lease = arena.lease(values);
+        let mut values = lease.arguments();
         let data = |(_, place): &(Role, Place<Span>)| match *place {
-            Place::Value(span) => Data::Arena(span),
+            Place::Value(_) => Data::Lent(values.next().expect("all values were leased")),
             Place::Image => Data::Read(images),
             Place::Weight(number) => Data::Read(match lent {
                 Some((copy, numbers)) if copy == self.copies[number] => numbers,
@@ -81,6 +85,6 @@ impl Operands<'_> {
             }),
         };
         let mut data: Vec<Data<'_>> = self.arguments.iter().map(data).collect();
-        primitive.execute(arena, &mut data)
+        primitive.execute(&mut data)
     }
 }

@@ -4,7 +4,7 @@
 
 use std::rc::Rc;
 
-use kintsugi_ffi::arena::{Buffer, Span};
+use kintsugi_ffi::arena::Buffer;
 use kintsugi_ffi::dnnl::{Context, Data, Error, MemoryDesc, Primitive, PrimitiveDesc};
 use kintsugi_ffi::operation::{ElementType, Operation, Role};
 
@@ -51,9 +51,9 @@ impl Reorder {
     fn run(&mut self, from: &[f32], to: &mut Buffer) -> Result<(), Error> {
         let mut args = vec![Data::Read(from), Data::Write(to.as_mut_slice())];
         if self.scratch_bytes > 0 {
-            args.push(Data::Arena(Span { offset: 0, bytes: self.scratch_bytes }));
+            args.push(Data::Write(self.scratch.as_mut_slice()));
         }
-        self.primitive.execute(&mut self.scratch, &mut args)
+        self.primitive.execute(&mut args)
     }
 }
 

@@ -270,7 +270,7 @@ fn a_mask_that_is_drawn_again_instead_of_kept_gives_the_same_bits() {
     }
     assert!(again.saved_bytes() < draft.saved_bytes());
     let again = again.place();
-    executor.arena = Buffer::zeroed(again.arena_bytes);
+    executor.arena = Arena::zeroed(again.arena_bytes);
     executor.programs[held].program.plan = again;
     assert!(case.bits(&mut executor, 4) == kept);
 }
