@@ -213,6 +213,10 @@ fn content_breaches(source: &Source) -> Vec<String> {
         if !in_ffi && has_word(line, UNSAFE) {
             breaches.push(format!("{}:{number}: {UNSAFE} code outside ffi/", source.path));
         }
+        let of_library = in_ffi || source.path.starts_with("src/engine/cpu/");
+        if !of_library && has_word(line, concat!("dn", "nl")) {
+            breaches.push(format!("{}:{number}: oneDNN outside engine/cpu", source.path));
+        }
         let shows = source.path.starts_with("src/") && source.path != "src/config/shown.rs";
         if shows && line.contains(concat!(".dis", "play()")) {
             breaches.push(format!(
@@ -347,6 +351,9 @@ fn unsafe_code_leftovers_and_silent_files_are_caught() {
     let code = format!("{OPENING}fn f() {{ {word} {{ g() }} }}\n");
     assert_caught("src/config/a.rs", &code, "outside ffi/");
     assert!(breaches(&Source::planted("ffi/src/a.rs", &code)).is_empty());
+    let code = format!("{OPENING}use kintsugi_ffi::{};\n", concat!("dn", "nl"));
+    assert_caught("src/engine/mod.rs", &code, "oneDNN outside engine/cpu");
+    assert!(breaches(&Source::planted("src/engine/cpu/a.rs", &code)).is_empty());
     let lint = format!("{OPENING}#![deny({word}_code)]\n// {word} is fine here\n");
     assert!(breaches(&Source::planted("src/config/a.rs", &lint)).is_empty());
     for banned in BANNED {

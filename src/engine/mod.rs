@@ -3,7 +3,6 @@
 //! `plan` is pure: steps over values, while and where each lives, what backward reads. `cpu` has
 //! the kernels that realise a plan, and runs it; another device has its own beside it.
 
-mod arithmetic;
 mod compute;
 mod cpu;
 mod error;
@@ -12,11 +11,10 @@ pub mod plan;
 mod source;
 mod targets;
 
-use kintsugi_ffi::dnnl;
 use serde::Serialize;
 
-pub use arithmetic::{arithmetic, cure};
 pub use compute::Compute;
+pub use cpu::arithmetic::{arithmetic, cure};
 pub use error::EngineError;
 pub use source::{Flat, WeightSource};
 pub use targets::{Outcome, Targets};
@@ -54,14 +52,10 @@ pub fn open_frozen(
     frozen: &[bool],
     threads: usize,
 ) -> Result<Box<dyn Compute>, EngineError> {
-    let Some(element) = of_precision(&device.precision) else {
-        return unknown_precision(&device.precision);
-    };
-    match device.kind.as_str() {
-        "cpu" | "auto" => {
+    match asked(device)? {
+        (Kind::Cpu, element) => {
             Ok(Box::new(Executor::new(graph, layout, element, threads)?.freezing(frozen)))
         }
-        kind => not_yet("device.kind", kind, "\"cpu\""),
     }
 }
 
@@ -73,14 +67,32 @@ pub fn open_soiled(
     layout: &Layout,
     threads: usize,
 ) -> Result<Box<dyn Compute>, EngineError> {
-    let Some(element) = of_precision(&device.precision) else {
-        return unknown_precision(&device.precision);
-    };
-    Ok(Box::new(Executor::new(graph, layout, element, threads)?.soiled()))
+    match asked(device)? {
+        (Kind::Cpu, element) => {
+            Ok(Box::new(Executor::new(graph, layout, element, threads)?.soiled()))
+        }
+    }
 }
 
-fn unknown_precision<T>(precision: &str) -> Result<T, EngineError> {
-    not_yet("device.precision", precision, "\"f32\" or \"bf16\"")
+/// The devices that there are.
+enum Kind {
+    Cpu,
+}
+
+/// What a configuration asks for.
+fn asked(device: &Device) -> Result<(Kind, ElementType), EngineError> {
+    let element = element(&device.precision)?;
+    match device.kind.as_str() {
+        "cpu" | "auto" => Ok((Kind::Cpu, element)),
+        kind => not_yet("device.kind", kind, "\"cpu\""),
+    }
+}
+
+fn element(precision: &str) -> Result<ElementType, EngineError> {
+    match of_precision(precision) {
+        Some(element) => Ok(element),
+        None => not_yet("device.precision", precision, "\"f32\" or \"bf16\""),
+    }
 }
 
 fn not_yet<T>(key: &str, value: &str, instead: &str) -> Result<T, EngineError> {
@@ -90,7 +102,9 @@ fn not_yet<T>(key: &str, value: &str, instead: &str) -> Result<T, EngineError> {
 
 /// What to say of a run on this device, once: how slow its precision is here. `None`: nothing.
 pub fn remark(device: &Device) -> Option<String> {
-    bf16::remark(of_precision(&device.precision)?, &dnnl::isa())
+    match asked(device).ok()? {
+        (Kind::Cpu, element) => bf16::remark(element, &cpu::arithmetic::isa()),
+    }
 }
 
 /// What a worker holds while it trains on a micro-batch, in bytes.
@@ -127,9 +141,7 @@ pub fn footprint(
     threads: usize,
 ) -> Result<Footprint, EngineError> {
     let (batch, direction) = (batch.max(1), Direction::Training);
-    let Some(element) = of_precision(precision) else {
-        return unknown_precision(precision);
-    };
+    let element = element(precision)?;
     let team = Team::new(threads)?;
     let request = Request { graph, layout, batch, direction, element, frozen: &[] };
     let program = Program::new(&team.context, request)?;

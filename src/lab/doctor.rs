@@ -7,12 +7,13 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use kintsugi_ffi::cgroup::{self, Cgroup};
-use kintsugi_ffi::{dnnl, mpi, os, process};
+use kintsugi_ffi::{mpi, os, process};
 use serde::Serialize;
 
 use super::probe_mpi::{self, Outcome, Scenario};
 use super::resident;
 use crate::config::{Resident, Shown};
+use crate::engine;
 use crate::launch::ceilings;
 use crate::launch::estimate::{self, Sizes};
 use crate::launch::logout::{AtLogout, at_logout, places};
@@ -189,8 +190,7 @@ fn node_launcher() -> Finding {
 }
 
 fn compute() -> Finding {
-    let (major, minor, patch) = dnnl::version();
-    finding("compute", Grade::Ok, format!("oneDNN {major}.{minor}.{patch}, {}", dnnl::isa()))
+    finding("compute", Grade::Ok, engine::arithmetic())
 }
 
 fn gpu() -> Finding {

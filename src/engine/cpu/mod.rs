@@ -1,7 +1,9 @@
 //! The CPU through oneDNN: `backend` gives plans its kernels and layouts, `program` is a plan with
 //! its primitives, `weights` holds parameters as programs want them, `operands` are a kernel's,
-//! `executor` runs programs, `bf16` knows which processors have it.
+//! `host` computes what no kernel does, `executor` runs programs, `bf16` knows which processors
+//! have it, `arithmetic` what decides the last bits here.
 
+pub mod arithmetic;
 pub mod backend;
 pub mod bf16;
 pub mod executor;

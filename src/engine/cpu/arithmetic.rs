@@ -25,7 +25,12 @@ const COMMON: &str = "avx2";
 /// What this process computes with, for example `oneDNN 3.2.0 avx512_core_amx`.
 pub fn arithmetic() -> String {
     let (major, minor, patch) = dnnl::version();
-    format!("oneDNN {major}.{minor}.{patch} {}", dnnl::isa())
+    format!("oneDNN {major}.{minor}.{patch} {}", isa())
+}
+
+/// The instruction set that it uses here.
+pub fn isa() -> String {
+    dnnl::isa()
 }
 
 /// What to do so that processes that compute with these have equal bits.
