@@ -24,7 +24,7 @@ use crate::model::spec::elements;
 use crate::model::{Graph, Layout};
 use cpu::bf16;
 use cpu::executor::Executor;
-use cpu::program::{Program, WeightUse};
+use cpu::program::Program;
 use cpu::team::Team;
 use cpu::weights::is_lendable;
 use plan::builder::Request;
@@ -145,8 +145,8 @@ pub fn footprint(
     let team = Team::new(threads)?;
     let request = Request { graph, layout, batch, direction, element, frozen: &[] };
     let program = Program::new(&team.context, request)?;
-    let lendable = |of: &&WeightUse| is_lendable(&layout.tensors[of.tensor], &of.desc);
-    let copied = program.weights.iter().filter(|wanted| !lendable(wanted));
+    let weights = program.weights.iter();
+    let copied = weights.filter(|of| !is_lendable(&layout.tensors[of.tensor], &of.desc));
     let weights: usize = copied.map(|wanted| wanted.desc.bytes()).sum();
     let numbers = |count: usize| (count * size_of::<f32>()) as u64;
     Ok(Footprint {

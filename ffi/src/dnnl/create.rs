@@ -27,10 +27,11 @@ const CLASS_AXIS: c_int = 1;
 /// goes and the engine first, and the attributes last.
 macro_rules! create {
     ($maker:ident, $name:literal, $call:ident => $($argument:expr),+) => {{
+        let (engine, attr) = ($maker.engine, $maker.attr.raw);
         let mut raw: Handle = null_mut();
         // SAFETY: engine, attributes, descriptors and hints are live for the call, arrays have a
         // value for each of two spatial dimensions, and `raw` receives a new handle.
-        let status = unsafe { sys::$call(&mut raw, $maker.engine, $($argument),+, $maker.attr.raw) };
+        let status = unsafe { sys::$call(&mut raw, engine, $($argument),+, attr) };
         check($name, status).map(|()| raw)
     }};
 }

@@ -67,17 +67,6 @@ impl MemoryDesc {
         Ok(Self { raw })
     }
 
-    /// The same bytes under other dimensions, where the layout allows.
-    pub fn reshape(&self, dims: &[usize]) -> Result<Self, Error> {
-        let dims = signed(dims);
-        let mut raw = null_mut();
-        // SAFETY: `self` is live, `dims` holds `dims.len()` values.
-        check("memory_desc_reshape", unsafe {
-            sys::dnnl_memory_desc_reshape(&mut raw, self.raw, dims.len() as c_int, dims.as_ptr())
-        })?;
-        Ok(Self { raw })
-    }
-
     /// A part of this tensor, in place: `dims` elements from `offsets` on. Refused where the
     /// layout's blocks do not allow it.
     pub fn part(&self, dims: &[usize], offsets: &[usize]) -> Result<Self, Error> {
@@ -265,7 +254,6 @@ mod tests {
         assert!(a == b && a != c);
         assert_eq!(a.dims(), [2, 3, 4, 5]);
         assert_eq!(a.bytes(), 480);
-        assert!(a.reshape(&[2, 60]).expect("plain reshapes") == c);
         assert!(plain(&[1, 2, 3]).is_err());
     }
 

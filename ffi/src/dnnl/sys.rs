@@ -43,7 +43,6 @@ pub const SCRATCHPAD_USER: c_int = 1;
 pub const FORWARD_TRAINING: c_int = 64;
 pub const FORWARD_INFERENCE: c_int = 96;
 pub const BACKWARD: c_int = 128;
-pub const BACKWARD_DATA: c_int = 160;
 
 pub const CONVOLUTION_DIRECT: c_int = 0x1;
 pub const ELTWISE_RELU: c_int = 0x20;
@@ -109,12 +108,6 @@ unsafe extern "C" {
     pub fn dnnl_memory_desc_clone(
         out: *mut *mut memory_desc,
         existing: *const memory_desc,
-    ) -> status;
-    pub fn dnnl_memory_desc_reshape(
-        out: *mut *mut memory_desc,
-        existing: *const memory_desc,
-        ndims: c_int,
-        dims: *const i64,
     ) -> status;
     pub fn dnnl_memory_desc_create_submemory(
         out: *mut *mut memory_desc,

@@ -1,7 +1,5 @@
 //! A plan with the primitives that realise its steps.
 
-use std::rc::Rc;
-
 use kintsugi_ffi::dnnl::{Context, MemoryDesc, Primitive};
 
 use super::backend::OneDnn;
@@ -9,16 +7,7 @@ use crate::engine::error::EngineError;
 use crate::engine::plan::builder::Request;
 use crate::engine::plan::compile::compile;
 use crate::engine::plan::operation::Role;
-use crate::engine::plan::steps::{Action, Plan};
-
-/// A parameter or statistic in the layout that a program wants.
-#[derive(Debug, Clone)]
-pub struct WeightUse {
-    /// Index into the layout's tensors.
-    pub tensor: usize,
-    /// How it must lie.
-    pub desc: Rc<MemoryDesc>,
-}
+use crate::engine::plan::steps::{Action, Plan, WeightUse};
 
 /// What can run.
 pub struct Program {
@@ -27,7 +16,7 @@ pub struct Program {
     /// By kernel; `None` for those that only told others their layouts.
     pub primitives: Vec<Option<Primitive>>,
     /// What it reads, in the order of the plan.
-    pub weights: Vec<WeightUse>,
+    pub weights: Vec<WeightUse<MemoryDesc>>,
 }
 
 impl Program {

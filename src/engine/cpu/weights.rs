@@ -8,8 +8,8 @@ use kintsugi_ffi::arena::Buffer;
 use kintsugi_ffi::dnnl::{Context, Data, Error, MemoryDesc, Primitive, PrimitiveDesc};
 use kintsugi_ffi::operation::{ElementType, Operation, Role};
 
-use super::program::WeightUse;
 use crate::engine::error::EngineError;
+use crate::engine::plan::steps::WeightUse;
 use crate::engine::source::WeightSource;
 use crate::model::{Layout, TensorSpec};
 
@@ -136,7 +136,7 @@ impl Weights {
     }
 
     /// The copy that a program wants; to be released.
-    pub fn acquire(&mut self, wanted: &WeightUse) -> Result<usize, EngineError> {
+    pub fn acquire(&mut self, wanted: &WeightUse<MemoryDesc>) -> Result<usize, EngineError> {
         let same = |copy: &Held| copy.tensor == wanted.tensor && *copy.desc == *wanted.desc;
         let find = |slot: &Option<Held>| slot.as_ref().is_some_and(same);
         let at = match self.copies.iter().position(find) {

@@ -91,13 +91,14 @@ pub struct Step {
     pub overwrites: Vec<Overwrite>,
 }
 
-/// A parameter or statistic that a plan reads, in the order that it wants.
+/// A parameter or statistic that a plan reads, in the order that it wants, in the words of who
+/// reads it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct WeightUse {
+pub struct WeightUse<D = Desc> {
     /// Index into the layout's tensors.
     pub tensor: usize,
     /// How it must lie.
-    pub desc: Rc<Desc>,
+    pub desc: Rc<D>,
 }
 
 /// A graph planned for one batch size and direction, before anything has a place.
