@@ -4,8 +4,9 @@
 //! `config` what was typed -> what it means · `observe` events, ledger, progress, report ·
 //! `run_folder` what all programs share of a run's folder · `cluster` communicators, recovery,
 //! faults · `model` pure description · `data` sources, order, loader · `engine` forward and
-//! backward · `train` one rank's loop that wires them · `launch` the supervisor beside it: neither
-//! imports the other · `lab` experiments and benches · `cli` one file per subcommand.
+//! backward · `needs` what a run needs of memory, disk and files · `train` one rank's loop that wires
+//! them · `launch` the supervisor beside it: neither imports the other · `lab` experiments and
+//! benches · `cli` one file per subcommand.
 
 pub mod config;
 pub mod observe;
@@ -14,6 +15,7 @@ pub mod cluster;
 pub mod model;
 pub mod data;
 pub mod engine;
+pub mod needs;
 pub mod train;
 pub mod launch;
 pub mod lab;

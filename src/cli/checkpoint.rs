@@ -12,6 +12,7 @@ use super::arguments::{Form, form, which};
 use crate::config::Shown;
 use crate::observe::clock::RealClock;
 use crate::observe::console::{print_line, say};
+use crate::observe::spans::amount;
 use crate::observe::storage::{FileSystem, Storage};
 use crate::train::checkpoint::weights::{Given, Imported, Named, WeightsError};
 use crate::train::checkpoint::{CheckpointError, Snapshot, store, weights};
@@ -200,10 +201,10 @@ fn show(entries: &[Entry], form: Form) {
         say!("no checkpoints");
         return;
     }
-    print_line!("{:<20} {:>10} {:>12}  verified", "checkpoint", "step", "MB");
+    print_line!("{:<20} {:>10} {:>12}  verified", "checkpoint", "step", "size");
     for entry in entries {
         let step = entry.step.map_or("-".to_string(), |step| step.to_string());
-        let size = entry.bytes.map_or("-".to_string(), |b| format!("{:.1}", b as f64 / 1e6));
+        let size = entry.bytes.map_or("-".to_string(), amount);
         let verified = entry.problem.as_deref().map_or("yes".into(), |why| format!("no: {why}"));
         print_line!("{:<20} {step:>10} {size:>12}  {verified}", entry.name);
     }
@@ -239,12 +240,12 @@ fn publish(
     FileSystem::new("")
         .write_whole(file, &[bytes])
         .map_err(|error| Failure::Usage(format!("cannot write {}: {error}", file.shown())))?;
-    let (step, size) = (snapshot.state.step, bytes.len() as f64 / 1e6);
+    let (step, size) = (snapshot.state.step, amount(bytes.len() as u64));
     let what = match which {
         Which::Trained => "",
         Which::Averaged => " (running average)",
     };
-    print_line!("{}: {}{what} of step {step}, {size:.1} MB", file.shown(), snapshot.model_name);
+    print_line!("{}: {}{what} of step {step}, {size}", file.shown(), snapshot.model_name);
     Ok(ExitCode::SUCCESS)
 }
 
@@ -283,6 +284,6 @@ fn import(file: &Path, directory: &Path, given: Given) -> Result<ExitCode, Failu
     let report = store::write(&storage, &snapshot, 1, &|| true, &RealClock::default());
     report.result?;
     let folder = directory.join(store::FOLDER).join(&report.name);
-    print_line!("{}: {}, {:.1} MB", folder.shown(), snapshot.model_name, report.bytes as f64 / 1e6);
+    print_line!("{}: {}, {}", folder.shown(), snapshot.model_name, amount(report.bytes));
     Ok(ExitCode::SUCCESS)
 }

@@ -12,6 +12,7 @@ use crate::data::open::open;
 use crate::data::synth::{self, SynthOptions};
 use crate::data::{DataError, Split};
 use crate::observe::console::{print_line, say};
+use crate::observe::spans::amount;
 
 use report::{DATA_ERROR, bar, print, report};
 
@@ -129,10 +130,10 @@ fn synthesise(args: &Synth) -> Result<ExitCode, DataError> {
     bar.finish_and_clear();
     let written = written?;
     print_line!(
-        "{} images of {} classes, {:.1} MB, in {:.1} s\ndata.train = {:?}\ndata.validation = {:?}",
+        "{} images of {} classes, {}, in {:.1} s\ndata.train = {:?}\ndata.validation = {:?}",
         written.images,
         args.classes,
-        written.bytes as f64 / 1e6,
+        amount(written.bytes),
         start.elapsed().as_secs_f64(),
         args.folder.join("train"),
         args.folder.join("validation"),

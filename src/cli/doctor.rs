@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use crate::config::{Shown, parse};
+use crate::config::{Config, Shown, parse};
 use crate::lab::doctor::{Diagnosis, Finding, Grade, diagnose};
 use crate::lab::{resident, storage};
 use crate::launch::{janitor, logout};
@@ -20,7 +20,8 @@ pub struct Args {
     /// left in /tmp and /dev/shm, and does no more
     #[arg(long, conflicts_with = "json")]
     clear: bool,
-    /// A configuration: looks at the storage of its training set and at its staging folder, too
+    /// A configuration: looks at the storage of its training set and at its staging folder, too,
+    /// and whether its run would fit
     #[arg(conflicts_with = "clear")]
     config: Option<PathBuf>,
     /// Overrides one key of the configuration: section.key=value
@@ -51,17 +52,20 @@ pub fn run(args: &Args) -> ExitCode {
         }
         return ExitCode::SUCCESS;
     }
-    let storage = match &args.config {
-        None => Vec::new(),
+    let (config, storage) = match &args.config {
+        None => (Config::default(), Vec::new()),
         Some(path) => match parse::load(path, &args.set) {
-            Ok(config) => storage::findings(&config),
+            Ok(config) => {
+                let storage = storage::findings(&config);
+                (config, storage)
+            }
             Err(error) => {
                 say!("error: {error}");
                 return ExitCode::from(2);
             }
         },
     };
-    let mut diagnosis = diagnose(&args.resident_dir);
+    let mut diagnosis = diagnose(&args.resident_dir, &config);
     diagnosis.findings.extend(storage);
     if args.json {
         print_line!("{}", serde_json::to_string(&diagnosis).expect("a diagnosis is plain data"));

@@ -7,11 +7,14 @@ use clap::ArgAction;
 use serde::Serialize;
 
 use super::arguments::{Form, form};
-use crate::engine::{self, Footprint};
+use crate::config::{Config, Device};
+use crate::engine;
 use crate::model::catalogue::Entry;
 use crate::model::cost::{self, Cost};
 use crate::model::{Graph, LayerKind, Layout, Shape, catalogue, layout, spec::ModelError};
+use crate::needs::{Limit, Load, Needs, Part, needs};
 use crate::observe::console::{print_line, say};
+use crate::observe::spans::amount;
 
 mod import;
 
@@ -49,13 +52,13 @@ struct Show {
     /// Number of classes.
     #[arg(long, default_value_t = 1000)]
     classes: usize,
-    /// Samples of a micro-batch, for the memory of a step.
+    /// Samples of a micro-batch, for what a rank needs.
     #[arg(long, default_value_t = 32, value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
     batch: u32,
-    /// OpenMP threads of a worker, for the memory of a step.
+    /// OpenMP threads of a worker, for what a rank needs.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1024))]
     threads: u32,
-    /// `device.precision`, for the bytes of a step.
+    /// `device.precision`, for what a rank needs.
     #[arg(long, default_value = "f32", value_parser = ["f32", "bf16"])]
     precision: String,
     /// Multiplies the widths of mlp and cnn11.
@@ -122,8 +125,9 @@ struct Model<'a> {
     statistics: usize,
     precision: &'a str,
     batch: u32,
-    /// What a worker holds, or why nothing is planned.
-    step: Option<Footprint>,
+    /// What a rank of one worker needs.
+    needs: &'a [Part],
+    /// Why its activations are only estimated.
     unplanned: Option<String>,
 }
 
@@ -149,10 +153,8 @@ fn describe(show: &Show) -> Result<String, ModelError> {
     let graph = catalogue::build(&show.name, image, show.classes, show.width)?;
     let layout = layout::of(&graph);
     let layers = rows(&graph, &layout, &show.precision);
-    let (batch, threads) = (show.batch as usize, show.threads as usize);
     let total = layers.iter().fold(Cost::default(), |sum, row| sum + row.cost);
-    let planned = engine::footprint((&graph, &layout), &show.precision, batch, threads);
-    let unplanned = planned.as_ref().err().map(ToString::to_string);
+    let (need, unplanned) = need(show, &graph, &layout);
     let model = Model {
         name: &graph.name,
         input: graph.input,
@@ -162,13 +164,26 @@ fn describe(show: &Show) -> Result<String, ModelError> {
         statistics: layout.statistics,
         precision: &show.precision,
         batch: show.batch,
-        step: planned.ok(),
+        needs: &need.parts,
         unplanned,
     };
     if show.json == Form::Json {
         return Ok(serde_json::to_string(&model).expect("names and numbers are JSON"));
     }
-    Ok(table(&model))
+    Ok(table(&model, &need))
+}
+
+/// What one rank of one worker needs that trains with the defaults and has nothing loaded ahead.
+fn need(show: &Show, graph: &Graph, layout: &Layout) -> (Needs, Option<String>) {
+    let mut config = Config::default();
+    (config.run.ranks, config.train.workers, config.data.prefetch) = (1, 1, 0);
+    config.train.global_batch = u64::from(show.batch);
+    config.device = Device { precision: show.precision.clone(), ..Device::default() };
+    let (batch, threads) = (show.batch as usize, show.threads as usize);
+    let planned = engine::footprint((graph, layout), &show.precision, batch, threads);
+    let unplanned = planned.as_ref().err().map(ToString::to_string);
+    let load = Load { ranks: 1, samples: config.train.global_batch, planned: planned.ok() };
+    (needs(&config, (graph, layout), load), unplanned)
 }
 
 fn shape(shape: Shape) -> String {
@@ -178,21 +193,21 @@ fn shape(shape: Shape) -> String {
     }
 }
 
-fn table(model: &Model<'_>) -> String {
+fn table(model: &Model<'_>, need: &Needs) -> String {
     let width = model.layers.iter().map(|row| row.name.len()).max().unwrap_or(0).max(5);
     let mut lines = vec![
         format!("{}: input {}, {} classes", model.name, shape(model.input), model.classes),
         format!(
             "{:<width$}  {:<15} {:>13} {:>12} {:>14} {:>12}",
-            "layer", "kind", "result", "parameters", "MFLOP forward", "saved KiB"
+            "layer", "kind", "result", "parameters", "MFLOP forward", "saved"
         ),
     ];
     let line = |name: &str, kind: &str, result: &str, cost: &Cost| {
         format!(
-            "{name:<width$}  {kind:<15} {result:>13} {:>12} {:>14.2} {:>12.1}",
+            "{name:<width$}  {kind:<15} {result:>13} {:>12} {:>14.2} {:>12}",
             cost.parameters,
             cost.forward_flops as f64 / 1e6,
-            cost.saved_bytes as f64 / 1024.0
+            amount(cost.saved_bytes)
         )
     };
     for row in &model.layers {
@@ -200,35 +215,22 @@ fn table(model: &Model<'_>) -> String {
     }
     lines.push(line("total", "", "", &model.total));
     lines.push(format!(
-        "parameters {:.2} MB; one sample: forward {:.3} GFLOP, backward {:.3} GFLOP, kept for \
-         backward {:.2} MiB",
-        model.total.parameters as f64 * 4.0 / 1e6,
+        "parameters {}; one sample: forward {:.3} GFLOP, backward {:.3} GFLOP, kept for backward {}",
+        amount(4 * model.total.parameters),
         model.total.forward_flops as f64 / 1e9,
         model.total.backward_flops as f64 / 1e9,
-        model.total.saved_bytes as f64 / (1 << 20) as f64
+        amount(model.total.saved_bytes)
     ));
-    lines.push(step(model));
+    let (batch, precision) = (model.batch, model.precision);
+    lines.extend(model.unplanned.iter().map(|why| format!("a step cannot be planned: {why}")));
+    lines.push(format!(
+        "a rank that trains it with the defaults, {batch} samples at a time in {precision}, needs {} \
+         of memory, and {} of disk:",
+        amount(need.bytes(Limit::Memory)),
+        amount(need.bytes(Limit::Disk))
+    ));
+    lines.extend(need.parts.iter().map(|part| format!("  {part}")));
     lines.join("\n")
-}
-
-/// One line on what a worker holds.
-fn step(model: &Model<'_>) -> String {
-    let batch = model.batch;
-    let Some(step) = &model.step else {
-        let reason = model.unplanned.as_deref().unwrap_or_default();
-        return format!("a step of {batch} samples cannot be planned: {reason}");
-    };
-    let mib = |bytes: u64| bytes as f64 / (1 << 20) as f64;
-    format!(
-        "a worker's step of {batch} samples in {} holds {:.1} MiB: activations {:.1}, weights \
-         {:.1}, gradients {:.1}, pictures {:.1}",
-        model.precision,
-        mib(step.bytes()),
-        mib(step.activations_bytes),
-        mib(step.weights_bytes),
-        mib(step.gradients_bytes),
-        mib(step.pictures_bytes)
-    )
 }
 
 #[cfg(test)]
@@ -251,7 +253,7 @@ mod tests {
         let parameters = json["total"]["parameters"].as_u64().expect("a count");
         let table = show("cnn11", Form::Table).expect("known");
         assert!(table.contains(&parameters.to_string()), "{table}");
-        assert!(table.contains(&format!("{:.2} MB", parameters as f64 * 4.0 / 1e6)));
+        assert!(table.contains(&amount(4 * parameters)), "{table}");
     }
 
     #[test]

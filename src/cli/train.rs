@@ -137,9 +137,6 @@ fn begin_or_go_on(args: &Args, config: &mut Config, run_dir: &Path) -> Result<()
 fn configuration(args: &Args) -> Result<Config, ConfigError> {
     let mut overrides = args.set.clone();
     if !args.launched && args.join.is_none() {
-        if let Some(text) = parse::left_out(&args.config, &overrides)? {
-            say!("{text}");
-        }
         let spares = parse::read(&args.config, &overrides)?.recovery.spares.unwrap_or(0);
         let size = launcher::place().and_then(|place| place.size);
         let ranks = size.unwrap_or(1).saturating_sub(spares).max(1);

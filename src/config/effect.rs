@@ -9,7 +9,7 @@ use super::check::resolve_owners;
 use super::error::ConfigError;
 use super::{
     BadImage, CacheSize, Config, DataFormat, Every, ExchangeKind, Interval, OptimizerKind,
-    Resident, Rung, ScheduleKind, StagingMode, WithinBundle,
+    Resident, Rung, ScheduleKind, StagingMode, WithinBundle, scales,
 };
 
 /// A key, and settings in which it can have no effect.
@@ -38,6 +38,7 @@ const FREE: &str = "the asynchronous exchange does nothing with it: set train.ex
 
 const RULES: &[Rule] = &[
     rule("model.folder", |c| !c.model.has_relative_path(), "no path of the model is relative"),
+    rule("model.width", |c| !scales(&c.model.name), "only mlp and cnn11 have one: leave it out"),
     rule("model.freeze", asynchronous, FREE),
     rule("data.train", synthetic, IN_MEMORY),
     rule("data.validation", synthetic, IN_MEMORY),

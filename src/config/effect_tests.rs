@@ -45,7 +45,7 @@ const fn check(
 }
 
 /// In no settings that a configuration shows could these do nothing. What a model makes of
-/// `model.width`, `model.freeze` and `optimizer.body_factor` its builder says, and
+/// `model.freeze` and `optimizer.body_factor` its builder says, and
 /// `train/start/effect.rs`.
 const ALWAYS: &[&str] = &[
     "run.name",
@@ -55,7 +55,6 @@ const ALWAYS: &[&str] = &[
     "run.bind",
     "model.name",
     "model.init",
-    "model.width",
     "data.format",
     "data.image_size",
     "data.augment",
@@ -126,6 +125,7 @@ const CASES: &[Case] = &[
         "leave it out",
         &["model.init=\"w.pth\""],
     ),
+    effect(("model.width", "0.5"), &["model.name=\"resnet20\""], "only mlp and cnn11", &[]),
     effect(("model.freeze", "[\"conv1.\"]"), ASYNCHRONOUS, "synchronous", &[]),
     effect(("data.train", "\"p\""), SYNTHETIC, "made in memory", &[]),
     effect(("data.validation", "\"p\""), SYNTHETIC, "made in memory", NAMED),

@@ -9,7 +9,7 @@ use toml::{Table, Value};
 use super::check::{self, resolve_owners};
 use super::effect::{self, Idle};
 use super::error::ConfigError;
-use super::{Config, Schedule, ScheduleKind, Shown, keys, scales};
+use super::{Config, Schedule, ScheduleKind, Shown, keys};
 
 pub use super::identity::{changed_keys, fingerprint};
 
@@ -97,20 +97,8 @@ pub fn names(
     Ok(section.is_some_and(|section| section.contains_key(key)))
 }
 
-/// What of the file does not hold for the model that an override names, in a sentence.
-///
-/// # Errors
-/// As `read`, where the file or an override cannot be read at all.
-pub fn left_out(path: &Path, overrides: &[String]) -> Result<Option<String>, ConfigError> {
-    Ok(parts(path, overrides)?.1)
-}
-
+/// The file with the overrides.
 fn table(path: &Path, overrides: &[String]) -> Result<Table, ConfigError> {
-    Ok(parts(path, overrides)?.0)
-}
-
-/// The file with the overrides, and what was left out of it.
-fn parts(path: &Path, overrides: &[String]) -> Result<(Table, Option<String>), ConfigError> {
     let text = regular::read_text(path, FILE_BYTES_MAX)
         .map_err(|source| ConfigError::Read { path: path.to_owned(), source })?;
     let mut table: Table = toml::from_str(&text).map_err(|error| ConfigError::Syntax {
@@ -118,30 +106,10 @@ fn parts(path: &Path, overrides: &[String]) -> Result<(Table, Option<String>), C
         // The parser quotes the line.
         reason: error.to_string().trim_end().lines().map(str::shown).collect::<Vec<_>>().join("\n"),
     })?;
-    let mut typed = Table::new();
-    for text in overrides {
-        apply_override(&mut typed, text)?;
-    }
-    let left_out = drop_width(&mut table, &typed);
     for text in overrides {
         apply_override(&mut table, text)?;
     }
-    Ok((table, left_out))
-}
-
-/// `model.width` of a file belongs to the model of the file. One that is named by an override
-/// instead, and has no width, is built without it.
-fn drop_width(file: &mut Table, typed: &Table) -> Option<String> {
-    let typed = typed.get("model")?.as_table()?;
-    let name = typed.get("name")?.as_str().filter(|name| !scales(name))?;
-    let model = file.get_mut("model")?.as_table_mut()?;
-    let other = model.get("name").and_then(Value::as_str) != Some(name);
-    let width = model.get("width").filter(|_| other && !typed.contains_key("width"))?.clone();
-    model.remove("width");
-    let one = width.as_float() == Some(1.0) || width.as_integer() == Some(1);
-    (!one).then(|| {
-        format!("the file's `model.width = {width}` is left out: {} has no width", name.shown())
-    })
+    Ok(table)
 }
 
 /// Puts one `section.key=value`, or `section.key.part=value`, into the table.

@@ -3,6 +3,7 @@
 //! `plan` is pure: steps over values, while and where each lives, what backward reads. `cpu` has
 //! the kernels that realise a plan, and runs it; another device has its own beside it.
 
+mod arithmetic;
 mod compute;
 mod cpu;
 mod error;
@@ -11,25 +12,24 @@ pub mod plan;
 mod source;
 mod targets;
 
-use serde::Serialize;
+use kintsugi_ffi::dnnl;
 
+pub use arithmetic::{arithmetic, cure};
 pub use compute::Compute;
-pub use cpu::arithmetic::{arithmetic, cure};
 pub use error::EngineError;
 pub use source::{Flat, WeightSource};
 pub use targets::{Outcome, Targets};
 
 use crate::config::{ConfigError, Device};
-use crate::model::spec::elements;
 use crate::model::{Graph, Layout};
 use cpu::bf16;
 use cpu::executor::Executor;
-use cpu::program::Program;
+use cpu::program::{Program, WeightUse};
 use cpu::team::Team;
 use cpu::weights::is_lendable;
 use plan::builder::Request;
 use plan::operation::Direction;
-use plan::tensor::{ElementType, of_precision};
+use plan::tensor::ElementType;
 
 /// An engine for the calling thread on a device, with a team of `threads` OpenMP threads (a
 /// constant of the run: it decides the last bits). `layout` must be the graph's own. A device or
@@ -52,10 +52,14 @@ pub fn open_frozen(
     frozen: &[bool],
     threads: usize,
 ) -> Result<Box<dyn Compute>, EngineError> {
-    match asked(device)? {
-        (Kind::Cpu, element) => {
+    let Some(element) = ElementType::of_precision(&device.precision) else {
+        return unknown_precision(&device.precision);
+    };
+    match device.kind.as_str() {
+        "cpu" | "auto" => {
             Ok(Box::new(Executor::new(graph, layout, element, threads)?.freezing(frozen)))
         }
+        kind => not_yet("device.kind", kind, "\"cpu\""),
     }
 }
 
@@ -67,32 +71,14 @@ pub fn open_soiled(
     layout: &Layout,
     threads: usize,
 ) -> Result<Box<dyn Compute>, EngineError> {
-    match asked(device)? {
-        (Kind::Cpu, element) => {
-            Ok(Box::new(Executor::new(graph, layout, element, threads)?.soiled()))
-        }
-    }
+    let Some(element) = ElementType::of_precision(&device.precision) else {
+        return unknown_precision(&device.precision);
+    };
+    Ok(Box::new(Executor::new(graph, layout, element, threads)?.soiled()))
 }
 
-/// The devices that there are.
-enum Kind {
-    Cpu,
-}
-
-/// What a configuration asks for.
-fn asked(device: &Device) -> Result<(Kind, ElementType), EngineError> {
-    let element = element(&device.precision)?;
-    match device.kind.as_str() {
-        "cpu" | "auto" => Ok((Kind::Cpu, element)),
-        kind => not_yet("device.kind", kind, "\"cpu\""),
-    }
-}
-
-fn element(precision: &str) -> Result<ElementType, EngineError> {
-    match of_precision(precision) {
-        Some(element) => Ok(element),
-        None => not_yet("device.precision", precision, "\"f32\" or \"bf16\""),
-    }
+fn unknown_precision<T>(precision: &str) -> Result<T, EngineError> {
+    not_yet("device.precision", precision, "\"f32\" or \"bf16\"")
 }
 
 fn not_yet<T>(key: &str, value: &str, instead: &str) -> Result<T, EngineError> {
@@ -102,37 +88,24 @@ fn not_yet<T>(key: &str, value: &str, instead: &str) -> Result<T, EngineError> {
 
 /// What to say of a run on this device, once: how slow its precision is here. `None`: nothing.
 pub fn remark(device: &Device) -> Option<String> {
-    match asked(device).ok()? {
-        (Kind::Cpu, element) => bf16::remark(element, &cpu::arithmetic::isa()),
-    }
+    bf16::remark(ElementType::of_precision(&device.precision)?, &dnnl::isa())
 }
 
-/// What a worker holds while it trains on a micro-batch, in bytes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[allow(missing_docs)]
+/// What an engine holds while it trains on a micro-batch, in bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Footprint {
     /// Values between layers, forward and backward.
     pub activations_bytes: u64,
     /// Copies of weights as its kernels want them to lie, where the state's lie otherwise.
     pub weights_bytes: u64,
-    pub gradients_bytes: u64,
-    pub pictures_bytes: u64,
-}
-
-impl Footprint {
-    /// All of it.
-    pub fn bytes(&self) -> u64 {
-        let Self { activations_bytes, weights_bytes, gradients_bytes, pictures_bytes } = self;
-        activations_bytes + weights_bytes + gradients_bytes + pictures_bytes
-    }
 }
 
 /// Bytes of a value between layers in this precision; those of f32 where there is no such one.
 pub fn value_bytes(precision: &str) -> u64 {
-    of_precision(precision).unwrap_or(ElementType::F32).bytes() as u64
+    ElementType::of_precision(precision).unwrap_or(ElementType::F32).bytes() as u64
 }
 
-/// What a worker of `threads` OpenMP threads on the CPU holds for `batch` samples (at least one),
+/// What an engine of `threads` OpenMP threads on the CPU holds for `batch` samples (at least one),
 /// in a `device.precision`. Plans them with the kernels that would compute, and allocates nothing.
 pub fn footprint(
     (graph, layout): (&Graph, &Layout),
@@ -141,19 +114,18 @@ pub fn footprint(
     threads: usize,
 ) -> Result<Footprint, EngineError> {
     let (batch, direction) = (batch.max(1), Direction::Training);
-    let element = element(precision)?;
+    let Some(element) = ElementType::of_precision(precision) else {
+        return unknown_precision(precision);
+    };
     let team = Team::new(threads)?;
     let request = Request { graph, layout, batch, direction, element, frozen: &[] };
     let program = Program::new(&team.context, request)?;
-    let weights = program.weights.iter();
-    let copied = weights.filter(|of| !is_lendable(&layout.tensors[of.tensor], &of.desc));
+    let lendable = |of: &&WeightUse| is_lendable(&layout.tensors[of.tensor], &of.desc);
+    let copied = program.weights.iter().filter(|wanted| !lendable(wanted));
     let weights: usize = copied.map(|wanted| wanted.desc.bytes()).sum();
-    let numbers = |count: usize| (count * size_of::<f32>()) as u64;
     Ok(Footprint {
-        activations_bytes: program.plan.arena_bytes as u64,
+        activations_bytes: program.plan.placement.bytes as u64,
         weights_bytes: weights as u64,
-        gradients_bytes: numbers(layout.parameters),
-        pictures_bytes: numbers(batch * elements(graph.input)),
     })
 }
 

@@ -7,29 +7,27 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use kintsugi_ffi::cgroup::{self, Cgroup};
-use kintsugi_ffi::{mpi, os, process};
+use kintsugi_ffi::{dnnl, mpi, os, process};
 use serde::Serialize;
 
 use super::probe_mpi::{self, Outcome, Scenario};
 use super::resident;
-use crate::config::{Resident, Shown};
-use crate::engine;
-use crate::launch::ceilings;
-use crate::launch::estimate::{self, Sizes};
+use crate::config::{Config, Shown};
+use crate::launch::ceilings::{self, Ceilings, Crowd};
 use crate::launch::logout::{AtLogout, at_logout, places};
 use crate::launch::network::{complaints, isolation};
 use crate::launch::nodes::allocation::stray;
+use crate::launch::opening;
 use crate::launch::runtime::{RUNTIME_VARIABLE, Runtime};
+use crate::model::layout;
+use crate::needs::{Limit, Load, Needs, needs};
+use crate::observe::spans::amount;
 
 /// Longest live check.
 const LIVE_CHECK_MAX: Duration = Duration::from_secs(30);
 /// Longest run of a tool that is asked about the machine.
 const TOOL_MAX: Duration = Duration::from_secs(5);
 const LOOK: Duration = Duration::from_millis(10);
-/// Less free shared memory than this and resident state of a small model does not fit.
-const SHARED_MEMORY_MIN: u64 = 512 << 20;
-/// Less free disk than this and checkpoints of a small model do not fit.
-const DISK_MIN: u64 = 1 << 30;
 
 /// How a finding is to be read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -83,11 +81,12 @@ pub struct Diagnosis {
     pub ladder: Vec<&'static str>,
 }
 
-/// Looks, then kills. `resident_dir`: where resident state of runs may lie.
-pub fn diagnose(resident_dir: &Path) -> Diagnosis {
+/// Looks, then kills. `resident_dir`: where resident state of runs may lie; `config`: of the run
+/// that is to fit.
+pub fn diagnose(resident_dir: &Path, config: &Config) -> Diagnosis {
     let mut findings = vec![machine(), mpi_library(), launcher(), node_launcher()];
-    findings.extend([compute(), gpu(), slurm(), network(), ceilings(cgroup::read())]);
-    findings.extend([disk(), shared_memory()]);
+    findings.extend([compute(), gpu(), slurm(), network()]);
+    findings.extend(room(config, cgroup::read()));
     findings.push(logout(at_logout()));
     let places = places(resident_dir);
     findings.extend(places.iter().flat_map(|place| resident_state(place)));
@@ -111,35 +110,39 @@ fn machine() -> Finding {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let memory = match (cgroup::available_memory_bytes(), cgroup::total_memory_bytes()) {
         (Some(available), Some(total)) => {
-            format!("{} of {} memory available", gib(available), gib(total))
+            format!("{} of {} memory available", amount(available), amount(total))
         }
         _ => "memory unknown".into(),
     };
     finding("machine", Grade::Ok, format!("{}, {cores} threads, {memory}", os::hostname()))
 }
 
-/// What ulimit and control groups allow, against what a small run needs.
-fn ceilings(cgroup: Cgroup) -> Finding {
+/// What ulimit, control groups and file systems allow, against what the run needs.
+fn room(config: &Config, cgroup: Cgroup) -> Vec<Finding> {
     const NAME: &str = "limits";
-    const SMALL: Sizes = Sizes {
-        parameters: 1_000_000,
-        statistics: 0,
-        ranks: 2,
-        workers: 1,
-        checkpoints: 2,
-        cache_bytes: 0,
-    };
-    let memory = estimate::estimate(SMALL).memory_bytes;
-    let have = ceilings::read(cgroup);
-    let complaints = ceilings::complaints(have, ceilings::needs(SMALL, memory, Resident::On));
     let group = cgroup.memory_bytes.map_or_else(
         || "no control group limits memory".to_owned(),
-        |bytes| format!("a control group allows {} of memory", estimate::readable(bytes)),
+        |bytes| format!("a control group allows {} of memory", amount(bytes)),
     );
-    match complaints.is_empty() {
-        true => finding(NAME, Grade::Ok, group),
-        false => finding(NAME, Grade::Warning, group).advise(complaints.join("; ")),
-    }
+    let Some(graph) = opening::foreseen(config) else {
+        return vec![finding(NAME, Grade::Warning, format!("{group}; the model is unknown"))];
+    };
+    let ranks = u64::from(config.run.ranks);
+    let need = needs(
+        config,
+        (&graph, &layout::of(&graph)),
+        Load { ranks, samples: u64::MAX, planned: None },
+    );
+    let have =
+        Ceilings { memory_bytes: cgroup::available_memory_bytes(), ..Ceilings::granted(cgroup) };
+    let complaints =
+        ceilings::complaints(have, &need, Crowd::of(ranks, u64::from(config.train.workers)));
+    let value = format!("{group}; a run of {} needs {}", graph.name, need.line());
+    let limits = match complaints.is_empty() {
+        true => finding(NAME, Grade::Ok, value),
+        false => finding(NAME, Grade::Warning, value).advise(complaints.join("; ")),
+    };
+    vec![limits, disk(&need), shared_memory(&need)]
 }
 
 fn mpi_library() -> Finding {
@@ -190,7 +193,8 @@ fn node_launcher() -> Finding {
 }
 
 fn compute() -> Finding {
-    finding("compute", Grade::Ok, engine::arithmetic())
+    let (major, minor, patch) = dnnl::version();
+    finding("compute", Grade::Ok, format!("oneDNN {major}.{minor}.{patch}, {}", dnnl::isa()))
 }
 
 fn gpu() -> Finding {
@@ -241,15 +245,16 @@ fn slurm() -> Finding {
     }
 }
 
-fn disk() -> Finding {
+fn disk(need: &Needs) -> Finding {
     let folder = std::env::current_dir().unwrap_or_else(|_| PathBuf::from("."));
-    space("disk", &folder, DISK_MIN, "checkpoints need room: choose another --run-dir")
+    let advice = "checkpoints need room: choose another --run-dir";
+    space("disk", &folder, need.bytes(Limit::Disk), advice)
 }
 
-fn shared_memory() -> Finding {
+fn shared_memory(need: &Needs) -> Finding {
     let advice = "resident state needs room: set recovery.resident_dir to another tmpfs or a \
                   node-local disk, or enlarge it (containers: --shm-size)";
-    space("shared memory", Path::new("/dev/shm"), SHARED_MEMORY_MIN, advice)
+    space("shared memory", Path::new("/dev/shm"), need.bytes(Limit::SharedMemory), advice)
 }
 
 /// Whether what outlives the ranks outlives the user's sessions too.
@@ -277,7 +282,7 @@ fn resident_state(folder: &Path) -> Vec<Finding> {
     }
     let describe = |run: &resident::Slots| {
         let step = run.step.map_or("no step".into(), |step| format!("step {step}"));
-        let size = gib(run.bytes);
+        let size = amount(run.bytes);
         let whose = if run.run_dir.is_empty() { "an unknown run" } else { &run.run_dir };
         let value = format!("{} files, {size}, {step} of {whose}", run.files);
         match run.used {
@@ -313,7 +318,7 @@ fn network() -> Finding {
 fn space(name: &'static str, folder: &Path, least: u64, advice: &str) -> Finding {
     match os::free_disk_bytes(folder) {
         Ok(free) => {
-            let value = format!("{} free in {}", gib(free), folder.shown());
+            let value = format!("{} free in {}", amount(free), folder.shown());
             if free >= least {
                 finding(name, Grade::Ok, value)
             } else {
@@ -368,10 +373,6 @@ fn recovery(checked: Option<&Outcome>, failure: String) -> Finding {
         }
         None => finding(NAME, Grade::Broken, failure).advise(UNSTARTED),
     }
-}
-
-fn gib(bytes: u64) -> String {
-    format!("{:.1} GiB", bytes as f64 / (1_u64 << 30) as f64)
 }
 
 /// Standard output of a tool, or `None` when it is not there, fails, or takes too long.

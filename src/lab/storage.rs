@@ -62,9 +62,9 @@ impl Speed {
     pub fn line(&self) -> String {
         format!(
             "{}/s, {:.0} fetches/s ({} in {}, the slowest fetch {})",
-            amount(self.bytes_per_second()),
+            amount(self.bytes_per_second() as u64),
             self.fetches as f64 / self.seconds.max(1e-9),
-            amount(self.bytes as f64),
+            amount(self.bytes),
             duration(self.seconds),
             duration(self.slowest_seconds)
         )
@@ -157,9 +157,9 @@ fn staging_folder(folder: &Path, shared: Speed, needed: u64) -> Finding {
     let value = format!(
         "{}: takes {}/s; {} are free, the training set has {}",
         folder.shown(),
-        amount(written.bytes_per_second()),
-        amount(free as f64),
-        amount(needed as f64)
+        amount(written.bytes_per_second() as u64),
+        amount(free),
+        amount(needed)
     );
     let found = |grade| finding(NAME, grade, value);
     if needed > free.saturating_sub(SPARE_BYTES) {

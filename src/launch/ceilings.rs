@@ -1,19 +1,15 @@
-//! What the kernel and control groups let a run have on this machine besides memory: files,
-//! address space, processes. Pure but for reading.
+//! What this machine, the kernel and control groups let a run have, and what of that is too little
+//! for it. Pure but for reading.
 
-use kintsugi_ffi::cgroup::Cgroup;
+use std::path::Path;
+
+use kintsugi_ffi::cgroup::{self, Cgroup};
 use kintsugi_ffi::grants::{self, Resource};
-use kintsugi_ffi::process;
+use kintsugi_ffi::{os, process};
 
-use crate::config::Resident;
+use crate::needs::{Limit, Needs};
+use crate::observe::spans::amount;
 
-use super::estimate::{Sizes, model_bytes, readable, state_bytes};
-
-/// The shared memory of an Open MPI rank is a file of so many bytes, whatever the world's size: a
-/// rank that cannot make it talks TCP to its neighbours. PMIx's files have a few percent of that.
-const RANK_SEGMENT_BYTES: u64 = 16 << 20;
-/// What a checkpoint's file holds besides values: the names and shapes of its tensors.
-const CHECKPOINT_HEAD_BYTES: u64 = 1 << 20;
 /// What a rank maps before it holds anything: libraries, thread stacks, shared segments.
 const RANK_ADDRESS_BYTES: u64 = 2 << 30;
 /// Processes and threads of a rank besides its workers: its guardian, and the threads of MPI, PMIx
@@ -24,13 +20,24 @@ const THREADS_OF_LAUNCH: u64 = 12;
 /// Files that a rank has open besides a connection to every other.
 const FILES_PER_RANK: u64 = 64;
 
-/// The limits of this process; `None` where there is none.
+/// Memory of a rank that has done no more than start MPI, at the least.
+const PROCESS_BYTES_MIN: u64 = 16 << 20;
+/// Where shared memory lies.
+const SHARED: &str = "/dev/shm";
+
+/// What can be had; `None` where there is no limit, or nobody asked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Ceilings {
     /// Bytes of one file.
     pub file_bytes: Option<u64>,
     /// Bytes of address space of one process.
     pub address_bytes: Option<u64>,
+    /// Bytes of memory that are free.
+    pub memory_bytes: Option<u64>,
+    /// Bytes that are free in `/dev/shm`.
+    pub shared_bytes: Option<u64>,
+    /// Bytes that are free in the run's folder.
+    pub disk_bytes: Option<u64>,
     /// Open files of one process.
     pub open_files: Option<u64>,
     /// Processes and threads of this user.
@@ -39,145 +46,222 @@ pub struct Ceilings {
     pub group_processes: Option<u64>,
 }
 
-/// Those in force.
-pub fn read(cgroup: Cgroup) -> Ceilings {
-    Ceilings {
-        file_bytes: grants::limit(Resource::FileBytes),
-        address_bytes: grants::limit(Resource::AddressBytes),
-        open_files: grants::limit(Resource::OpenFiles),
-        // The kernel does not hold root to it.
-        processes: grants::limit(Resource::Processes).filter(|_| process::user_id() != 0),
-        group_processes: cgroup.processes_free,
+impl Ceilings {
+    /// What the kernel and control groups grant this process.
+    pub fn granted(cgroup: Cgroup) -> Self {
+        Self {
+            file_bytes: grants::limit(Resource::FileBytes),
+            address_bytes: grants::limit(Resource::AddressBytes),
+            open_files: grants::limit(Resource::OpenFiles),
+            // The kernel does not hold root to it.
+            processes: grants::limit(Resource::Processes).filter(|_| process::user_id() != 0),
+            group_processes: cgroup.processes_free,
+            ..Self::default()
+        }
+    }
+
+    /// Likewise what is free of memory and in `folder`; the run has `held_bytes` of shared memory
+    /// already.
+    pub fn with_free(self, folder: &Path, held_bytes: u64) -> Self {
+        let and_held = |free: u64| free.saturating_add(held_bytes);
+        Self {
+            memory_bytes: cgroup::available_memory_bytes().map(and_held),
+            shared_bytes: os::free_disk_bytes(Path::new(SHARED)).ok().map(and_held),
+            disk_bytes: os::free_disk_bytes(folder).ok(),
+            ..self
+        }
     }
 }
 
-/// What a run needs of them.
+/// Processes, threads and files of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Needs {
-    /// Bytes of its largest file.
-    pub file_bytes: u64,
-    /// Bytes that one rank maps.
-    pub address_bytes: u64,
+pub struct Crowd {
     /// Files that one rank has open.
     pub open_files: u64,
     /// Processes and threads on this machine.
     pub processes: u64,
 }
 
-/// Of a run of this size: `memory_bytes` of its state over all ranks.
-pub fn needs(sizes: Sizes, memory_bytes: u64, resident: Resident) -> Needs {
-    let ranks = sizes.ranks.max(1);
-    let state_file_bytes = match resident {
-        Resident::On => 2 * state_bytes(sizes),
-        Resident::Off => model_bytes(sizes) + CHECKPOINT_HEAD_BYTES,
-    };
-    Needs {
-        file_bytes: state_file_bytes.max(RANK_SEGMENT_BYTES),
-        address_bytes: RANK_ADDRESS_BYTES + memory_bytes / ranks,
-        open_files: FILES_PER_RANK + ranks,
-        processes: THREADS_OF_LAUNCH + ranks * (THREADS_PER_RANK + sizes.workers),
+impl Crowd {
+    /// Of so many ranks here, with so many workers each.
+    pub fn of(ranks: u64, workers: u64) -> Self {
+        Self {
+            open_files: FILES_PER_RANK + ranks,
+            processes: THREADS_OF_LAUNCH + ranks * (THREADS_PER_RANK + workers),
+        }
     }
 }
 
-/// One line per limit that is too low.
-pub fn complaints(have: Ceilings, need: Needs) -> Vec<String> {
-    let count = |number: u64| number.to_string();
-    let short = |have: Option<u64>, need: u64| have.filter(|have| *have < need);
+/// One line per ceiling that is too low, saying what to change.
+pub fn complaints(have: Ceilings, need: &Needs, crowd: Crowd) -> Vec<String> {
     let mut lines = Vec::new();
-    let mut say = |have: u64, need: u64, what: &str, name: &str, show: &dyn Fn(u64) -> String| {
-        let (have, need) = (show(have), show(need));
-        lines.push(format!("{what} {have} ({name}), and this run needs about {need}: raise it"));
-    };
-    if let Some(have) = short(have.file_bytes, need.file_bytes) {
-        say(have, need.file_bytes, "no file may be larger than", "ulimit -f", &readable);
+    for (have, limit, what, cure) in [
+        (have.file_bytes, Limit::File, "is what a file may have (ulimit -f)", "raise it"),
+        (have.address_bytes, Limit::Process, "is what a process may map (ulimit -v)", "raise it"),
+        (have.memory_bytes, Limit::Memory, "of memory is free", ", or start fewer ranks (-n)"),
+        (
+            have.shared_bytes,
+            Limit::SharedMemory,
+            "of /dev/shm is free",
+            ", or enlarge it (containers: --shm-size) or name another recovery.resident_dir",
+        ),
+        (have.disk_bytes, Limit::Disk, "of disk is free", ", or name another --run-dir"),
+    ] {
+        let mapped = if limit == Limit::Process { RANK_ADDRESS_BYTES } else { 0 };
+        let wanted = need.bytes(limit).saturating_add(mapped);
+        let Some(have) = have.filter(|have| *have < wanted) else { continue };
+        let Some((largest, advice)) = need.largest(limit) else { continue };
+        let advice = if cure.starts_with(',') { advice } else { "" };
+        let (have, wanted) = (amount(have), amount(wanted));
+        lines.push(format!(
+            "{have} {what}, and this run needs about {wanted} ({largest} is most of it): \
+             {advice}{cure}"
+        ));
     }
-    if let Some(have) = short(have.address_bytes, need.address_bytes) {
-        say(have, need.address_bytes, "a process may map no more than", "ulimit -v", &readable);
-    }
-    if let Some(have) = short(have.open_files, need.open_files) {
-        say(have, need.open_files, "the open files of a process are at most", "ulimit -n", &count);
-    }
-    if let Some(have) = short(have.processes, need.processes) {
-        let what = "the processes and threads of this user are at most";
-        say(have, need.processes, what, "ulimit -u", &count);
-    }
-    if let Some(have) = short(have.group_processes, need.processes) {
-        let what = "the processes and threads that may still be started are";
-        say(have, need.processes, what, "pids.max of its control group", &count);
+    for (have, wanted, what) in [
+        (have.open_files, crowd.open_files, "open files are what a process may have (ulimit -n)"),
+        (
+            have.processes,
+            crowd.processes,
+            "processes and threads are what this user may have (ulimit -u)",
+        ),
+        (
+            have.group_processes,
+            crowd.processes,
+            "processes and threads may still be started (pids.max of its control group)",
+        ),
+    ] {
+        if let Some(have) = have.filter(|have| *have < wanted) {
+            lines.push(format!("{have} {what}, and this run needs about {wanted}: raise it"));
+        }
     }
     lines
 }
 
 /// Why no run can be started, where a file of the needed size cannot even be written: it could not
 /// keep what it learns.
-pub fn refusal(have: Ceilings, need: Needs) -> Option<String> {
-    let too_small = have.file_bytes.is_some_and(|have| have < need.file_bytes);
+pub fn refusal(have: Ceilings, need: &Needs) -> Option<String> {
     let file_only = Ceilings { file_bytes: have.file_bytes, ..Ceilings::default() };
-    complaints(file_only, need).pop().filter(|_| too_small)
+    complaints(file_only, need, Crowd::of(0, 0)).pop()
+}
+
+/// Why so many processes are not even started on a machine with this memory.
+pub fn too_many(processes: u64, memory_bytes: u64) -> Option<String> {
+    let most = memory_bytes / PROCESS_BYTES_MIN;
+    (processes > most).then(|| {
+        format!(
+            "{processes} ranks and spares on one machine with {} of memory: not even MPI fits into \
+             that; start {most} or fewer (-n, --spares)",
+            amount(memory_bytes)
+        )
+    })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::{Config, OptimizerKind, Resident};
+    use crate::model::{catalogue, layout};
+    use crate::needs::{Load, needs};
 
-    fn sizes(parameters: u64, ranks: u64) -> Sizes {
-        let (statistics, workers, checkpoints, cache_bytes) = (0, 1, 2, 0);
-        Sizes { parameters, statistics, ranks, workers, checkpoints, cache_bytes }
+    fn needs_of(name: &str, change: impl FnOnce(&mut Config)) -> Needs {
+        let mut config = Config::default();
+        (config.run.ranks, config.model.name) = (4, name.into());
+        change(&mut config);
+        let graph = catalogue::build(name, [3, 32, 32], 10, 1.0).unwrap();
+        let load = Load { ranks: 4, samples: 60_000, planned: None };
+        needs(&config, (&graph, &layout::of(&graph)), load)
     }
 
-    fn small() -> Needs {
-        let sizes = Sizes { statistics: 2000, checkpoints: 3, ..sizes(1_070_292, 4) };
-        needs(sizes, 160 << 20, Resident::On)
+    fn said(have: Ceilings, need: &Needs) -> Vec<String> {
+        complaints(have, need, Crowd::of(4, 1))
     }
 
     #[test]
-    fn a_limit_that_suffices_is_not_mentioned() {
-        assert_eq!(complaints(Ceilings::default(), small()), Vec::<String>::new());
+    fn a_ceiling_that_suffices_is_not_mentioned() {
+        let need = needs_of("resnet20", |_| {});
+        assert_eq!(said(Ceilings::default(), &need), Vec::<String>::new());
         let plenty = Ceilings {
             file_bytes: Some(1 << 40),
             address_bytes: Some(1 << 40),
+            memory_bytes: Some(1 << 40),
+            shared_bytes: Some(1 << 40),
+            disk_bytes: Some(1 << 40),
             open_files: Some(1024),
             processes: Some(4096),
             group_processes: Some(4096),
         };
-        assert_eq!(complaints(plenty, small()), Vec::<String>::new());
-        assert_eq!(refusal(plenty, small()), None);
+        assert_eq!(said(plenty, &need), Vec::<String>::new());
+        assert_eq!(refusal(plenty, &need), None);
     }
 
     #[test]
-    fn each_limit_that_is_too_low_is_named_as_the_shell_names_it() {
+    fn each_ceiling_that_is_too_low_is_named_with_what_to_change() {
         let scarce = Ceilings {
             file_bytes: Some(102_400),
             address_bytes: Some(60 << 20),
+            memory_bytes: Some(1 << 20),
+            shared_bytes: Some(1 << 20),
+            disk_bytes: Some(1 << 10),
             open_files: Some(16),
             processes: Some(30),
             group_processes: Some(31),
         };
-        let lines = complaints(scarce, small());
-        let names = ["ulimit -f", "ulimit -v", "ulimit -n", "ulimit -u", "pids.max"];
+        let need = needs_of("resnet18", |_| {});
+        let lines = said(scarce, &need);
+        let names = [
+            ("ulimit -f", "both slots of the state"),
+            ("ulimit -v", "raise it"),
+            ("of memory", "(-n)"),
+            ("/dev/shm", "recovery.resident_dir"),
+            ("of disk", "checkpoint.keep, or name another --run-dir"),
+            ("ulimit -n", "raise it"),
+            ("ulimit -u", "raise it"),
+            ("pids.max", "raise it"),
+        ];
         assert_eq!(lines.len(), names.len());
-        for (line, name) in lines.iter().zip(names) {
-            assert!(line.contains(name) && line.ends_with("raise it"), "{line}");
+        for (line, (name, cure)) in lines.iter().zip(names) {
+            assert!(line.contains(name) && line.contains(cure), "{line}");
         }
-        assert!(lines[0].contains("100.0 KiB") && lines[0].contains("16.3 MiB"), "{}", lines[0]);
-        assert_eq!(refusal(scarce, small()).as_ref(), lines.first());
-        assert_eq!(refusal(Ceilings { file_bytes: None, ..scarce }, small()), None);
+        assert_eq!(refusal(scarce, &need).as_ref(), lines.first());
+        assert_eq!(refusal(Ceilings { file_bytes: None, ..scarce }, &need), None);
     }
 
     #[test]
-    fn a_large_model_needs_large_files() {
-        let sizes = sizes(23_750_000, 2);
-        assert_eq!(needs(sizes, 0, Resident::On).file_bytes, 380_000_000);
-        // Without resident files the model of a checkpoint is the largest.
-        assert_eq!(needs(sizes, 0, Resident::Off).file_bytes, 95_000_000 + (1 << 20));
+    fn the_largest_file_follows_the_optimizer_and_where_the_state_lies() {
+        let limited = |bytes| Ceilings { file_bytes: Some(bytes), ..Ceilings::default() };
+        let model_bytes = 4 * 11_181_642;
+        let adamw = |config: &mut Config| {
+            config.optimizer.name = OptimizerKind::AdamW;
+            config.optimizer.ema_decay = Some(0.999);
+        };
+        // Two slots of the weights and as much of the optimizer.
+        let sgd = needs_of("resnet18", |_| {});
+        assert_eq!(refusal(limited(5 * model_bytes), &sgd), None);
+        let text = refusal(limited(5 * model_bytes), &needs_of("resnet18", adamw)).unwrap();
+        assert!(text.contains("both slots of the state 3"), "{text}");
+        // Without resident files AdamW's checkpoint has the largest: two moments and the average.
+        let off = |config: &mut Config| {
+            adamw(config);
+            config.recovery.resident = Resident::Off;
+        };
+        let text = refusal(limited(2 * model_bytes), &needs_of("resnet18", off)).unwrap();
+        assert!(text.contains("optimizer.safetensors"), "{text}");
     }
 
     #[test]
     fn a_small_run_starts_where_a_rank_s_shared_memory_may_be_made() {
-        let sizes = sizes(107_338, 4);
-        let need = needs(sizes, 0, Resident::On);
+        let need = needs_of("resnet20", |_| {});
         let limited = |bytes| Ceilings { file_bytes: Some(bytes), ..Ceilings::default() };
-        assert_eq!(refusal(limited(16 << 20), need), None);
-        assert!(refusal(limited((16 << 20) - 1), need).is_some());
+        assert_eq!(refusal(limited(16 << 20), &need), None);
+        assert!(refusal(limited((16 << 20) - 1), &need).is_some());
+    }
+
+    #[test]
+    fn a_crowd_is_refused_before_it_is_started() {
+        assert_eq!(too_many(64, 4 << 30), None);
+        let told = too_many(100_000, 4 << 30).unwrap();
+        assert!(told.contains("100000 ranks") && told.contains("start 256 or fewer"), "{told}");
+        assert!(too_many(u64::MAX, u64::MAX).is_some());
     }
 }

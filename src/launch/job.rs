@@ -39,6 +39,13 @@ impl Job {
         Folder::new(&self.config.recovery.resident_dir, &self.run.id())
     }
 
+    /// Ranks and spares of a node, at most.
+    pub fn processes_here(&self) -> (u64, u64) {
+        let nodes = self.nodes.as_ref().map_or(1, |nodes| nodes.allocation.nodes.len().max(1));
+        let spares = self.config.recovery.spares.unwrap_or(0);
+        (u64::from(self.config.run.ranks).div_ceil(nodes as u64), u64::from(spares))
+    }
+
     /// The mpirun line of an attempt; `origin` is the unix time at which the run's seconds were 0.
     pub fn plan(&self, attempt: u32, origin: f64) -> Plan {
         let job = self.name(attempt);

@@ -6,8 +6,9 @@
 //! one start of mpirun, nothing of which outlives it · `folders` where its private files lie ·
 //! `janitor` sees to its end, whoever dies ·
 //! `verdict` what follows from how an attempt ended (pure) · `supervisor` the loop · `nodes`
-//! several nodes · `account` the result when no rank could write one · `estimate` memory and disk
-//! needed · `ceilings` what this process may have of them · `quote` what mpirun said ·
+//! several nodes · `account` the result when no rank could write one · `beginning` from a
+//! configuration to a job · `claim` whose a run is · `opening` what is told before it starts ·
+//! `ceilings` what it needs, against what it may have · `quote` what mpirun said ·
 //! `limits` every time-out and their order · `loopback` what one machine offers to the network ·
 //! `logout` what systemd does with shared memory.
 
@@ -22,9 +23,10 @@ use crate::run_folder::lock::LockError;
 pub mod account;
 pub mod attempt;
 pub mod attempts;
+pub mod beginning;
 pub mod ceilings;
+pub mod claim;
 pub mod ending_files;
-pub mod estimate;
 pub mod folders;
 pub mod janitor;
 pub mod job;
@@ -35,6 +37,7 @@ pub mod loopback;
 pub mod mpirun;
 pub mod network;
 pub mod nodes;
+pub mod opening;
 pub mod preload;
 pub mod quote;
 pub mod run_dir;

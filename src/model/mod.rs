@@ -1,5 +1,5 @@
 //! Pure description of models: the layer graph, shapes, parameters, costs, what backward
-//! reads, first weights. No memory.
+//! reads, first weights, the parts of a run's state. No memory.
 
 use serde::{Deserialize, Serialize};
 
@@ -10,6 +10,7 @@ pub mod half;
 pub mod init;
 pub mod layout;
 pub mod onnx;
+pub mod parts;
 pub mod saved;
 pub mod spec;
 pub mod window;

@@ -52,9 +52,9 @@ impl Staged {
             "staged {} of {} files{of} ({} of {}, {}/s{left})",
             self.files,
             self.files_total,
-            amount(self.bytes as f64),
-            amount(self.bytes_total as f64),
-            amount(self.bytes_per_second)
+            amount(self.bytes),
+            amount(self.bytes_total),
+            amount(self.bytes_per_second as u64)
         )
     }
 

@@ -14,6 +14,7 @@ use super::data_use::Waits;
 use super::event::{Event, Kind, Link, RecoveryRecord, names_of};
 use super::report::episodes::in_order;
 
+use super::spans::amount;
 pub use super::spans::{clock, duration};
 
 /// Plain lines about steps come at most this often, in seconds of the run's own clock.
@@ -424,14 +425,16 @@ fn network(agree_seconds: f64, links: &[Link]) -> String {
     let mut interfaces: Vec<&str> = links.iter().map(|link| link.interface.as_str()).collect();
     interfaces.sort_unstable();
     interfaces.dedup();
-    let rates = links.iter().map(|link| link.bytes_per_second / 1e6);
+    let rates = links.iter().map(|link| link.bytes_per_second);
     let (least, most) =
         rates.fold((f64::INFINITY, 0.0_f64), |(l, m), rate| (l.min(rate), m.max(rate)));
     format!(
-        "network: {} nodes by {}, {least:.0} to {most:.0} MB/s between neighbours, an agreement of \
+        "network: {} nodes by {}, {}/s to {}/s between neighbours, an agreement of \
          all ranks takes {}",
         links.len() + 1,
         interfaces.join(", "),
+        amount(least as u64),
+        amount(most as u64),
         duration(agree_seconds)
     )
 }

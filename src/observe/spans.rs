@@ -21,9 +21,10 @@ pub fn duration(seconds: f64) -> String {
     }
 }
 
-/// Bytes, three figures or four.
-pub fn amount(bytes: f64) -> String {
-    match bytes {
+/// Bytes, three figures or four: the one form in which sizes are told (`config::Bytes` has another,
+/// to be read back).
+pub fn amount(bytes: u64) -> String {
+    match bytes as f64 {
         b if b < 999.5 => format!("{b:.0} B"),
         b if b < 999.5e3 => format!("{:.1} kB", b / 1e3),
         b if b < 999.5e6 => format!("{:.1} MB", b / 1e6),
@@ -44,7 +45,7 @@ mod tests {
         assert_eq!(duration(0.0123), "12.3 ms");
         assert_eq!(duration(0.25), "250 ms");
         assert_eq!(duration(3.5), "3.50 s");
-        let amounts = [12.0, 3400.0, 5.6e6, 7.8e12].map(amount);
+        let amounts = [12, 3400, 5_600_000, 7_800_000_000_000].map(amount);
         assert_eq!(amounts, ["12 B", "3.4 kB", "5.6 MB", "7800.0 GB"]);
     }
 }

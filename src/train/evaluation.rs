@@ -8,13 +8,13 @@ use crate::config::Point;
 use crate::data::Split;
 use crate::observe::event::Kind;
 
+use crate::model::parts::AVERAGE;
 use crate::train::TrainError;
 use crate::train::compute::committed::Which;
 use crate::train::compute::pool::Pool;
 use crate::train::compute::totals::Totals;
 use crate::train::record::Record;
 use crate::train::soundness;
-use crate::train::state::parts::AVERAGE;
 use crate::train::state::position::Evaluated;
 use crate::train::state::rank::Rank;
 use crate::train::state::replica::Replica;

@@ -2,7 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
-use kintsugi::config::{ColorJitter, Config, ConfigError, Crop, parse};
+use kintsugi::config::parse::{self, Loaded};
+use kintsugi::config::{ColorJitter, Config, ConfigError, Crop};
 use kintsugi::data::Normalization;
 use kintsugi::lab::experiment::plan::{Changes, Experiment};
 
@@ -72,24 +73,29 @@ fn a_files_width_does_not_stop_a_model_without_one_from_being_named() {
     for (words, name, width, said) in [
         (&["model.name=resnet20"][..], "resnet20", 1.0, true),
         (&["model.name=mine.toml"], "mine.toml", 1.0, true),
-        // A width that is typed is meant, and one of a model that has one stays.
-        (&["model.name=resnet20", "model.width=0.25"], "resnet20", 0.25, false),
+        // One of a model that has one stays.
         (&["model.name=mlp"], "mlp", 0.25, false),
         (&["model.name=cnn11"], "cnn11", 0.25, false),
         (&[], "cnn11", 0.25, false),
     ] {
-        let words = typed(words);
-        let model = parse::read(&path, &words).unwrap().model;
-        assert_eq!((model.name.as_str(), model.width), (name, width), "{words:?}");
-        let left_out = parse::left_out(&path, &words).unwrap();
-        let text = format!("the file's `model.width = 0.25` is left out: {name} has no width");
-        assert_eq!(left_out, said.then_some(text), "{words:?}");
+        let Loaded { config, remarks } = parse::loaded(&path, &typed(words)).unwrap();
+        assert_eq!((config.model.name.as_str(), config.model.width), (name, width), "{words:?}");
+        assert_eq!(remarks.len(), usize::from(said), "{words:?}");
+        let told = remarks.iter().all(|remark| remark.contains("`model.width = 0.25` of the file"));
+        assert!(told, "{remarks:?}");
     }
+    let refused =
+        |path: &Path, words: &[&str]| parse::loaded(path, &typed(words)).unwrap_err().to_string();
+    // A width that is typed is meant.
+    let text = refused(&path, &["model.name=resnet20", "model.width=0.25"]);
+    assert!(text.contains("only mlp and cnn11"), "{text}");
     // The file itself contradicts.
     let (_folder, path) = file("[model]\nname = \"resnet20\"\nwidth = 0.25\n");
-    assert_eq!(parse::read(&path, &typed(&["model.name=resnet20"])).unwrap().model.width, 0.25);
+    let text = refused(&path, &["model.name=resnet20"]);
+    assert!(text.contains("only mlp and cnn11"), "{text}");
     let (_folder, path) = file("[model]\nwidth = 1\n");
-    assert_eq!(parse::left_out(&path, &typed(&["model.name=resnet20"])).unwrap(), None);
+    let loaded = parse::loaded(&path, &typed(&["model.name=resnet20"])).unwrap();
+    assert_eq!(loaded.remarks, Vec::<String>::new());
 }
 
 #[test]

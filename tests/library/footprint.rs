@@ -1,10 +1,15 @@
-//! What `model show` says of the memory of a step, against what a training process holds more of
-//! when its micro-batch is larger. What does not grow with the batch (MPI, state, the data) is in
-//! both.
+//! What a run is said to need (`needs`), against what it takes: the memory of a larger micro-batch,
+//! the files of slots and checkpoints. What does not grow with the batch (MPI, state, the data) is
+//! in both.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
+
+use kintsugi::config::parse;
+use kintsugi::model::{catalogue, layout};
+use kintsugi::needs::{Limit, Load, Needs, needs};
 
 use crate::bf16;
 
@@ -39,8 +44,11 @@ fn forecast(precision: &str, batch: u32) -> f64 {
     show.args(["--precision", precision, "--batch", &batch.to_string()]);
     let output = show.output().unwrap();
     let model: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
-    let parts = model["step"].as_object().unwrap().values();
-    parts.map(|bytes| bytes.as_f64().unwrap()).sum()
+    let of_rank = |part: &&serde_json::Value| {
+        part["limits"].as_array().unwrap().iter().any(|limit| limit == "process")
+    };
+    let parts = model["needs"].as_array().unwrap().iter().filter(of_rank);
+    parts.map(|part| part["bytes"].as_f64().unwrap() * part["number"].as_f64().unwrap()).sum()
 }
 
 /// The most memory that the process had, in bytes, as far as it lets look; 0 once it has ended.
@@ -96,4 +104,89 @@ fn a_larger_micro_batch_takes_what_model_show_says() {
         let apart = (given - wanted).abs();
         assert!(apart <= TOLERANCE * wanted, "{precision}: {given}, forecast {wanted}");
     }
+}
+
+/// Ends after its third step, with two checkpoints and its slots left behind.
+const KILLED: &str = r#"
+run.ranks = 1
+model = { name = "cnn11", width = 0.25 }
+data = { format = "synthetic", synthetic_samples = 48, image_size = 32 }
+train = { steps = 9, global_batch = 16 }
+evaluation.every = "never"
+checkpoint = { every = "1step", keep = 2 }
+observe.tensorboard = false
+[[faults.plan]]
+kind = "kill"
+rank = 0
+step = 5
+"#;
+
+/// What the killed run is said to need, and the sizes of its files by their names.
+fn killed(place: &Path, rule: &[&str]) -> (Needs, BTreeMap<String, Vec<u64>>) {
+    let (file, run, slots) = (place.join("run.toml"), place.join("run"), place.join("slots"));
+    std::fs::create_dir(&slots).unwrap();
+    std::fs::write(&file, KILLED).unwrap();
+    let mut keys = vec![format!("recovery.resident_dir={}", slots.display())];
+    keys.extend(rule.iter().map(ToString::to_string));
+    let mut train = kintsugi();
+    train.arg("train").arg(&file).arg("--run-dir").arg(&run);
+    for key in &keys {
+        train.args(["-s", key]);
+    }
+    let ended = train.stdout(Stdio::null()).stderr(Stdio::null()).status().unwrap();
+    assert_eq!(ended.code(), None, "it kills itself");
+    let config = parse::load(&file, &keys).unwrap();
+    let graph = catalogue::build("cnn11", [3, 32, 32], 10, 0.25).unwrap();
+    let load = Load { ranks: 1, samples: 48, planned: None };
+    let need = needs(&config, (&graph, &layout::of(&graph)), load);
+    let mut sizes = BTreeMap::<String, Vec<u64>>::new();
+    for entry in walk(&slots).into_iter().chain(walk(&run.join("checkpoints"))) {
+        let path = entry.path();
+        let name = match path.extension().is_some_and(|end| end == "slots") {
+            true => "both slots of the state".into(),
+            false => entry.file_name().into_string().unwrap(),
+        };
+        sizes.entry(name).or_default().push(entry.metadata().unwrap().len());
+    }
+    (need, sizes)
+}
+
+fn walk(folder: &Path) -> Vec<std::fs::DirEntry> {
+    let entries = std::fs::read_dir(folder).unwrap().map(Result::unwrap);
+    let below = |entry: std::fs::DirEntry| match entry.path().is_dir() {
+        true => walk(&entry.path()),
+        false => vec![entry],
+    };
+    entries.flat_map(below).collect()
+}
+
+#[test]
+fn files_are_as_large_as_the_optimizer_makes_them() {
+    let adamw =
+        ["optimizer.name=adamw", "optimizer.learning_rate=0.001", "optimizer.ema_decay=0.9"];
+    let mut largest = Vec::new();
+    for rule in [&[][..], &adamw] {
+        let place = tempfile::tempdir().unwrap();
+        let (need, sizes) = killed(place.path(), rule);
+        let said = |name: &str| need.parts.iter().find(|part| part.name == name).unwrap().bytes;
+        let slots = "both slots of the state";
+        assert_eq!(sizes[slots], [said(slots)], "{rule:?}");
+        for name in ["model.safetensors", "optimizer.safetensors"] {
+            assert!(!sizes[name].is_empty(), "{rule:?}: no {name}");
+            for &bytes in &sizes[name] {
+                // Names and shapes are estimated.
+                assert!(
+                    (bytes..bytes + bytes / 50).contains(&said(name)),
+                    "{name}: {bytes} {need:?}"
+                );
+            }
+        }
+        let files: u64 = sizes.values().flatten().sum();
+        assert!(files < need.bytes(Limit::Disk) + said(slots), "{files} {need:?}");
+        largest.push((said("model.safetensors") + said("optimizer.safetensors"), said(slots)));
+    }
+    // Weights and momentum; weights, two moments and the average.
+    let [(sgd, sgd_slots), (adamw, adamw_slots)] = largest[..] else { panic!("two rules") };
+    let about_twice = |more: u64, less: u64| (more as f64 / less as f64 - 2.0).abs() < 0.2;
+    assert!(about_twice(adamw, sgd) && about_twice(adamw_slots, sgd_slots), "{largest:?}");
 }

@@ -159,8 +159,8 @@ fn print(report: &Report, form: Form) {
     print_line!(
         "{files} files, {}, lie in {folder} and hash as they were read; {} were copied now, \
          {damaged} damaged copies were made anew ({seconds:.1} s)",
-        amount(*bytes as f64),
-        amount(*copied_bytes as f64)
+        amount(*bytes),
+        amount(*copied_bytes)
     );
 }
 
@@ -197,7 +197,7 @@ impl View {
             Stage::Verified(bytes) => {
                 self.bar.set_message("verifying");
                 self.bar.set_position(bytes);
-                format!("verified {} of {}", amount(bytes as f64), amount(self.total.get() as f64))
+                format!("verified {} of {}", amount(bytes), amount(self.total.get()))
             }
         };
         if !errors_are_a_screen() && Instant::now() >= self.due.get() {

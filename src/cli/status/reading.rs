@@ -66,7 +66,7 @@ impl Reading {
     /// For a person; nothing of a run that reads no files.
     pub(super) fn lines(&self) -> Vec<String> {
         let mut lines = Vec::new();
-        let (data, amount) = (&self.data, |bytes: u64| amount(bytes as f64));
+        let data = &self.data;
         lines.extend(self.staging.map(|staged| staged.line()));
         if data.opens > 0 || data.bytes.local > 0 || data.bytes.cache > 0 {
             lines.push(format!(

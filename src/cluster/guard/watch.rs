@@ -16,6 +16,7 @@ use super::board::{Board, SAMPLE_EVERY};
 use super::judge::{self, Judge, Limits, Verdict};
 use super::last_words;
 use super::segment;
+use crate::observe::spans::amount;
 
 /// How long it waits for the kernel to say how its rank ended.
 const STATUS_WAIT_MAX: Duration = Duration::from_millis(300);
@@ -153,9 +154,8 @@ impl OomKills {
         let (killer, short) = ("the kernel's OOM killer struck", last_words::OUT_OF_MEMORY);
         if self.groups > before.groups {
             let most = cgroup::read().memory_bytes;
-            let most = most.map_or_else(String::new, |most| {
-                format!(", which may use {:.1} MiB", most as f64 / f64::from(1 << 20))
-            });
+            let most =
+                most.map_or_else(String::new, |most| format!(", which may use {}", amount(most)));
             return Some(format!("{short}: {killer} in this rank's control group{most}"));
         }
         let node = || format!("probably {short}: {killer} on this node meanwhile");

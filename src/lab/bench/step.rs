@@ -13,10 +13,10 @@ use super::{Case, Report, machine, median};
 use crate::cluster::resident::Slots;
 use crate::config::{Config, Device};
 use crate::engine::{self, Compute, EngineError, Flat};
+use crate::model::parts::{self, PARAMETERS, STATISTICS};
 use crate::model::{Layout, catalogue, init, layout};
 use crate::train::compute::gradients::Gradients;
 use crate::train::compute::moments::{Moments, Seen};
-use crate::train::state::parts::{self, PARAMETERS, STATISTICS};
 use crate::train::update::optimizer::Optimizer;
 
 /// What to measure.

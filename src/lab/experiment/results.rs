@@ -11,6 +11,7 @@ use crate::config::Shown;
 use crate::observe::report::read::read_run;
 use crate::observe::report::summary::{RunSummary, summarise};
 use crate::observe::report::{PageRoom, Study, html, tables};
+use crate::observe::spans::amount;
 use crate::observe::storage::{FileSystem, Storage};
 
 /// The file, below the experiment's folder.
@@ -139,7 +140,7 @@ pub fn machine() -> String {
     };
     let model = field(&read("/proc/cpuinfo"), "model name").unwrap_or_else(|| "processor".into());
     let kilobytes = field(&read("/proc/meminfo"), "MemTotal")
-        .and_then(|text| text.split(' ').next().and_then(|number| number.parse::<f64>().ok()));
-    let memory = kilobytes.map(|kb| format!(", {:.0} GiB", kb / f64::from(1 << 20)));
+        .and_then(|text| text.split(' ').next().and_then(|number| number.parse::<u64>().ok()));
+    let memory = kilobytes.map(|kb| format!(", {}", amount(1024 * kb)));
     format!("{cores} cores of {model}{}", memory.unwrap_or_default())
 }

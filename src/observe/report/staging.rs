@@ -9,6 +9,7 @@ use crate::config::{Config, StagingMode};
 use crate::observe::event::Kind;
 use crate::observe::pipeline::{Course, least_seconds};
 use crate::observe::progress::duration;
+use crate::observe::spans::amount;
 
 /// One arm: its runs' medians, in seconds.
 #[derive(Debug, Clone, PartialEq)]
@@ -59,7 +60,7 @@ pub fn table(study: &Study) -> Option<String> {
         ];
         let mut line = vec![escape(&row.arm), row.runs.to_string(), duration(row.seconds)];
         line.extend(cells.map(|cell| cell.unwrap_or_else(|| NONE.to_string())));
-        line.push(format!("{:.1} MB", row.shared_bytes / 1e6));
+        line.push(amount(row.shared_bytes as u64));
         table.row(line);
     }
     Some(table.html(

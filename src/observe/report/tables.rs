@@ -10,6 +10,7 @@ use super::statistics::{Estimate, estimate};
 use super::summary::{EARLY, RunSummary, over_seeds};
 use super::svg::escape;
 use crate::observe::progress::{duration, short};
+use crate::observe::spans::amount;
 
 /// A table whose first column is left-aligned text and whose others are figures.
 pub(super) struct Table {
@@ -254,11 +255,7 @@ pub fn checkpoints(groups: &[CheckpointGroup]) -> String {
         let total = estimate(group.parts.iter().map(|parts| parts.iter().sum()));
         let mean_total = total.map_or(0.0, |total| total.mean);
         let bytes = estimate(group.bytes.iter().copied()).map_or(0.0, |bytes| bytes.mean);
-        let mut row = vec![
-            escape(group.arm),
-            group.parts.len().to_string(),
-            format!("{:.1} MB", bytes / 1e6),
-        ];
+        let mut row = vec![escape(group.arm), group.parts.len().to_string(), amount(bytes as u64)];
         for index in 0..CHECKPOINT_PARTS.len() {
             let mean =
                 estimate(group.parts.iter().map(|parts| parts[index])).map_or(0.0, |e| e.mean);

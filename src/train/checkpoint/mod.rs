@@ -13,9 +13,9 @@ use thiserror::Error;
 
 use crate::cluster::resident::{Shape, SlotView};
 use crate::data::Normalization;
+use crate::model::parts::{PARAMETERS, STATISTICS};
 use crate::model::{Layout, TensorKind};
 use crate::observe::refusal::Meaning;
-use crate::train::state::parts::{PARAMETERS, STATISTICS};
 
 use crate::train::state::digest::{Position, state_sha256};
 

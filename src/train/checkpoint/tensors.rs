@@ -10,9 +10,9 @@ use serde::Serialize;
 use thiserror::Error;
 
 use crate::config::Shown;
+use crate::model::parts::{AVERAGE, MOMENTUM};
 use crate::model::{Layout, TensorKind, TensorSpec};
 use crate::train::checkpoint::differences::{Differences, is_ignored};
-use crate::train::state::parts::{AVERAGE, MOMENTUM};
 
 /// What stands before a tensor's name in `optimizer.safetensors`: the part's name, but PyTorch's
 /// word for momentum.

@@ -17,6 +17,7 @@ use crate::model::{Graph, Layout, Shape, catalogue, layout};
 use crate::observe::refusal::{if_there, insist};
 use crate::observe::storage::FileSystem;
 
+use crate::model::parts::{AVERAGE, MOMENTUM};
 use crate::train::checkpoint::foreign::{self, Fitted, Foreign, fit};
 use crate::train::checkpoint::manifest::MANIFEST;
 use crate::train::checkpoint::tensors::TensorError;
@@ -24,7 +25,6 @@ use crate::train::checkpoint::{
     CheckpointError, Expectation, Snapshot, TrainState, store, tensors,
 };
 use crate::train::compute::committed::Which;
-use crate::train::state::parts::{AVERAGE, MOMENTUM};
 
 /// Why weights could not be taken from a file.
 #[derive(Debug, Error)]

@@ -15,10 +15,10 @@ use crate::observe::storage::Storage;
 use crate::observe::threads::explained;
 use crate::train::state::beside::Beside;
 
+use crate::model::parts::{PARAMETERS, STATISTICS, is_of_optimizer};
 use crate::train::checkpoint::store::{self, WriterReport};
 use crate::train::checkpoint::{CheckpointError, Snapshot, TrainState};
 use crate::train::plan::About;
-use crate::train::state::parts::{PARAMETERS, STATISTICS, is_of_optimizer};
 
 /// Buffer sets: one being written, one waiting or being filled.
 const SETS_MAX: usize = 2;

@@ -7,7 +7,7 @@ use std::sync::{PoisonError, RwLock};
 use crate::cluster::resident::{SlotView, Slots};
 use crate::engine::{EngineError, Flat, WeightSource};
 use crate::model::TensorSpec;
-use crate::train::state::parts::{AVERAGE, PARAMETERS, STATISTICS};
+use crate::model::parts::{AVERAGE, PARAMETERS, STATISTICS};
 
 /// Which weights of a state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

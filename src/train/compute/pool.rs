@@ -202,12 +202,12 @@ mod tests {
     use crate::data::open::open;
     use crate::data::sampler::Order;
     use crate::data::{Normalization, Split};
+    use crate::model::parts;
     use crate::model::{catalogue, layout};
     use crate::train::compute::gradient_sum::GradientSum;
     use crate::train::compute::outage::Outage;
     use crate::train::compute::pause::Pause;
     use crate::train::compute::worker::Rehearsal;
-    use crate::train::state::parts;
 
     /// What workers share who never come to anything.
     fn shared() -> Shared {

@@ -18,6 +18,7 @@ use crate::model::spec::elements;
 use crate::model::{Graph, Layout};
 use crate::observe::panics::vital;
 
+use crate::model::parts::{PARAMETERS, STATISTICS};
 use crate::train::TrainError;
 use crate::train::compute::accumulate::{Accumulator, Samples, alone};
 use crate::train::compute::board::{Board, Item};
@@ -28,7 +29,6 @@ use crate::train::compute::moments::Moments;
 use crate::train::compute::outage::Outage;
 use crate::train::compute::pause::Pause;
 use crate::train::compute::totals::Totals;
-use crate::train::state::parts::{PARAMETERS, STATISTICS};
 
 /// Share of a whole global batch in the running statistics, as in batch norm's own momentum.
 const STATISTICS_SHARE: f32 = 0.1;

@@ -18,12 +18,12 @@ use crate::observe::ledger::Committed;
 
 use crate::data::staging::progress::{self, Progress};
 use crate::data::tally::{self, Counting, Counts};
+use crate::model::parts::{PARAMETERS, STATISTICS, W_OLD};
 use crate::train::TrainError;
 use crate::train::compute::free_run::{FreeRun, Taken};
 use crate::train::compute::pool::Pool;
 use crate::train::compute::totals::Totals;
 use crate::train::exchange::{Context, Exchange, Sums, measure_begin};
-use crate::train::state::parts::{PARAMETERS, STATISTICS, W_OLD};
 use crate::train::state::replica::Replica;
 use crate::train::update::schedule;
 

@@ -17,6 +17,7 @@ use crate::observe::ledger::{self, Entry};
 use crate::observe::result::Status;
 use crate::observe::storage::Storage;
 
+use crate::model::parts::{PARAMETERS, STATISTICS, is_of_optimizer};
 use crate::train::TrainError;
 use crate::train::checkpoint;
 use crate::train::checkpoint::{Copying, TrainState, Writer, young_daly};
@@ -25,7 +26,6 @@ use crate::train::record::cause::FAULT_AGE_SECONDS_MAX;
 use crate::train::record::journal::Journal;
 use crate::train::record::outcome;
 use crate::train::state::digest;
-use crate::train::state::parts::{PARAMETERS, STATISTICS, is_of_optimizer};
 use crate::train::state::position::{Ending, Position};
 use crate::train::state::rank::Moment;
 use crate::train::state::replica::Replica;

@@ -6,7 +6,6 @@ pub mod assemble;
 mod effect;
 mod few;
 mod initial;
-pub(in crate::train) mod needs;
 pub mod network;
 pub mod patience;
 mod place;

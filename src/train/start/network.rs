@@ -10,6 +10,7 @@ use crate::cluster::comm::{CommError, Communicator};
 use crate::cluster::world::World;
 use crate::observe::clock::Clock;
 use crate::observe::event::{Kind, Link};
+use crate::observe::spans::amount;
 
 use crate::train::plan::TrainArguments;
 use crate::train::trainer::Trainer;
@@ -168,13 +169,13 @@ fn doubts(agree_seconds: f64, links: &[Link]) -> Vec<String> {
     let middle = rates.get(rates.len() / 2).copied().unwrap_or_default();
     for link in links.iter().filter(|link| link.bytes_per_second * SLOW_FACTOR < middle) {
         doubts.push(format!(
-            "the network from {} to {} ({}) carries {:.0} MB/s, and {:.0} MB/s between others: \
+            "the network from {} to {} ({}) carries {}/s, and {}/s between others: \
              every step waits for it",
             link.from,
             link.to,
             link.interface,
-            link.bytes_per_second / 1e6,
-            middle / 1e6
+            amount(link.bytes_per_second as u64),
+            amount(middle as u64)
         ));
     }
     if let Some(other) = links.iter().find(|link| link.interface != links[0].interface) {
@@ -277,7 +278,7 @@ mod tests {
         let odd = [link("a", "ib0", 900.0), link("b", "eth0", 110.0), link("c", "ib0", 1000.0)];
         let found = doubts(9e-3, &odd);
         assert_eq!(found.len(), 3, "{found:?}");
-        assert!(found[0].contains("from b to next (eth0) carries 110 MB/s"), "{}", found[0]);
+        assert!(found[0].contains("from b to next (eth0) carries 110.0 MB/s"), "{}", found[0]);
         assert!(found[1].contains("a sends by ib0 and b by eth0"), "{}", found[1]);
         assert!(found[2].contains("9.0 ms"), "{}", found[2]);
     }

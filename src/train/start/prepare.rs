@@ -26,10 +26,12 @@ use crate::data::staging::porter::Porter;
 use crate::data::supply::Supply;
 use crate::engine::{self, Compute};
 use crate::model::{Graph, Layout, catalogue, init, layout};
+use crate::needs::{Load, needs};
 use crate::observe::ledger::{self, Entry};
 use crate::observe::storage::Storage;
 use crate::run_folder;
 
+use crate::model::parts;
 use crate::train::TrainError;
 use crate::train::checkpoint::{Expectation, Fitted, Snapshot, newest_verified};
 use crate::train::compute::free_run::FreeRun;
@@ -45,8 +47,7 @@ use crate::train::plan::{About, Facts, Plan, steps_total};
 use crate::train::repair::restart::unread;
 use crate::train::repair::take_over::hand_to_all;
 use crate::train::start::patience::Sets;
-use crate::train::start::{effect, few, initial, needs};
-use crate::train::state::parts;
+use crate::train::start::{effect, few, initial};
 use crate::train::state::position::Position;
 use crate::train::state::replica::Replica;
 use crate::train::state::slot_files::SlotFiles;
@@ -178,14 +179,13 @@ pub fn prepare(
     let classes = train.source.classes().len();
     let graph = catalogue::build(&config.model.found_name(), input, classes, config.model.width)
         .map_err(|error| TrainError::Configuration(error.to_string()))?;
-    if let Some(memory) = cgroup::total_memory_bytes() {
-        let model = (&graph, &layout::of(&graph));
-        let refusal = needs::refusal(config, model, (train.source.len(), owners), memory);
-        refusal.map_or(Ok(()), |reason| Err(TrainError::Configuration(reason)))?;
-    }
-    check_freeze(&layout::of(&graph), &config.model.freeze)
-        .map_err(|error| TrainError::Configuration(error.to_string()))?;
     let model = (&graph, &layout::of(&graph));
+    let load = Load { ranks: 1, samples: train.source.len(), planned: None };
+    let need = needs(config, model, load);
+    let refusal = cgroup::total_memory_bytes().and_then(|memory| need.refusal(memory));
+    refusal.map_or(Ok(()), |reason| Err(TrainError::Configuration(reason)))?;
+    check_freeze(model.1, &config.model.freeze)
+        .map_err(|error| TrainError::Configuration(error.to_string()))?;
     let refusal = effect::refusal(config, model.1)
         .or_else(|| few::refusal(config, model, (train.source.len(), owners)));
     refusal.map_or(Ok(()), |reason| Err(TrainError::Configuration(reason)))?;

@@ -5,7 +5,6 @@ pub mod beside;
 pub mod digest;
 pub mod slot_files;
 pub mod incoming;
-pub mod parts;
 pub mod position;
 pub mod proof;
 pub mod rank;

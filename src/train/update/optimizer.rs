@@ -9,10 +9,10 @@ use kintsugi_ffi::stream::{self, SgdStep};
 
 use crate::cluster::resident::{SlotMut, SlotView};
 use crate::config::{self, OptimizerKind};
+use crate::model::parts::{AVERAGE, EXP_AVG, EXP_AVG_SQ, MOMENTUM, PARAMETERS, STATISTICS};
 use crate::model::{Layout, TensorKind, TensorSpec};
 use crate::train::compute::gradients::Gradients;
 use crate::train::compute::moments::{Moments, Seen};
-use crate::train::state::parts::{AVERAGE, EXP_AVG, EXP_AVG_SQ, MOMENTUM, PARAMETERS, STATISTICS};
 use crate::train::update::rules::{self, AdamW, Read, Squares, Step};
 
 /// What happens to a run of elements.
@@ -320,7 +320,7 @@ fn tile(mut parts: Vec<(Range<usize>, Rule)>, len: usize) -> Vec<(Range<usize>, 
 mod tests {
     use super::*;
     use crate::cluster::resident::Slots;
-    use crate::train::state::parts;
+    use crate::model::parts;
     use crate::train::update::freeze::frozen;
 
     fn layout() -> Layout {

@@ -3,10 +3,10 @@
 
 use crate::cluster::resident::Slots;
 use crate::config::{Config, Optimizer as Settings, OptimizerKind, Schedule, ScheduleKind};
+use crate::model::parts::{self, AVERAGE, PARAMETERS};
 use crate::model::{Layout, TensorKind, TensorSpec};
 use crate::train::compute::gradients::Gradients;
 use crate::train::compute::moments::{Moments, Seen};
-use crate::train::state::parts::{self, AVERAGE, PARAMETERS};
 use crate::train::update::optimizer::Optimizer;
 use crate::train::update::schedule::learning_rate;
 

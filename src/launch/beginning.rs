@@ -1,0 +1,138 @@
+//! From a configuration to a job: what is decided, and what is refused, before anything is made.
+
+use std::path::{Path, PathBuf};
+
+use kintsugi_ffi::cgroup::{self, Cgroup};
+use kintsugi_ffi::mpi;
+
+use crate::config::{Config, Every, Recovery, Rung, identity, paths};
+use crate::data::apart;
+use crate::observe::clock::{Clock, RealClock};
+use crate::run_folder::lock::current_attempt;
+
+use super::ceilings::{self, Ceilings};
+use super::job::Job;
+use super::limits::Limits;
+use super::logout::{Chosen, Machine, suit_resident_dir};
+use super::nodes::allocation::{slurmd_timeout, stray};
+use super::nodes::cluster_nodes::Nodes;
+use super::nodes::{Allocation, SPARES_DEFAULT};
+use super::run_dir::RunDir;
+use super::runtime::{RUNTIME_VARIABLE, Runtime, SILENCE_MAX};
+use super::{LaunchError, mpirun, network, opening};
+
+/// Runs what the ranks' program stands in for, in tests of the supervisor.
+const RANK_PROGRAM_VARIABLE: &str = "KINTSUGI_RANK_PROGRAM";
+
+/// What was asked for beside the configuration.
+#[derive(Debug)]
+pub struct Wish {
+    /// Where the run is to live; unset = by the configuration's name.
+    pub run_dir: Option<PathBuf>,
+    /// Who chose where resident state lies.
+    pub resident_dir: Chosen,
+    /// Nodes that wait until another one dies.
+    pub spare_nodes: u32,
+    /// With fewer the run ends.
+    pub min_nodes: u32,
+}
+
+/// A job, and what there is to say of it.
+#[derive(Debug)]
+pub struct Begun {
+    /// It.
+    pub job: Job,
+    /// The time-outs in force.
+    pub limits: Limits,
+    /// The run's folder, as it was named.
+    pub folder: PathBuf,
+    /// Where resident state lies that nobody placed, should that be worth a word.
+    pub moved: Option<String>,
+}
+
+/// Finds what the run needs to be started, and fills in what nobody chose.
+///
+/// # Errors
+/// Something is missing, or contradicts.
+pub fn begin(mut config: Config, wish: Wish) -> Result<Begun, LaunchError> {
+    let chosen = std::env::var_os(mpirun::MPIRUN_VARIABLE).map(PathBuf::from);
+    let path = std::env::var_os("PATH");
+    let mpirun = mpirun::find(chosen, Path::new(mpi::mpicc()), path.as_deref())?;
+    let program = std::env::current_exe()
+        .map_err(|source| LaunchError::Io { what: "finding this program".into(), source })?;
+    let folder = wish.run_dir.unwrap_or_else(|| identity::run_directory(&config));
+    let run = RunDir::at(&folder)?;
+    let rank_program = std::env::var_os(RANK_PROGRAM_VARIABLE).map(PathBuf::from);
+    let runtime = std::env::var_os(RUNTIME_VARIABLE).map(PathBuf::from);
+    let runtime = Runtime::find(&config.run.runtime, runtime, &mpirun, &program)?;
+    // After the folder was named: where a command is given does not make it another run.
+    paths::resolve(&mut config)?;
+    refuse_if(apart::refusal(&config, run.path()))?;
+    let mut job = Job { config, run, mpirun, program, rank_program, nodes: None, runtime };
+    let allocation = if stray().is_some() { None } else { Allocation::find()? };
+    if let Some(allocation) = allocation {
+        // After the folder was named: the same command finds its run again on one node.
+        suit_several_nodes(&mut job.config.recovery);
+        job.nodes = Some(Nodes {
+            allocation,
+            spare: wish.spare_nodes,
+            least: wish.min_nodes,
+            spares_per_node: job.config.recovery.spares.unwrap_or(0),
+        });
+    }
+    let (recovery, run_id) = (&mut job.config.recovery, job.run.id());
+    let moved = suit_resident_dir(recovery, wish.resident_dir, &run_id, Machine::here());
+    let limits = limits_of(&job);
+    limits.check()?;
+    // More processes than this machine can even start are a slip of the finger.
+    let (ranks, spares) = job.processes_here();
+    let all = ranks.saturating_add(spares);
+    refuse_if(cgroup::total_memory_bytes().and_then(|memory| ceilings::too_many(all, memory)))?;
+    Ok(Begun { job, limits, folder, moved })
+}
+
+/// What no run can be started with, whatever it is.
+///
+/// # Errors
+/// It.
+pub fn check_machine(job: &Job) -> Result<(), LaunchError> {
+    let have = Ceilings::granted(Cgroup::default());
+    let too_small = || opening::needs_of(job).and_then(|need| ceilings::refusal(have, &need));
+    refuse_if(network::isolation().or_else(too_small))
+}
+
+/// The mpirun line that would start the job's next attempt.
+pub fn command_line(job: &Job) -> String {
+    let attempt = current_attempt(job.run.path()).unwrap_or(0) + 1;
+    mpirun::pasteable(&job.plan(attempt, RealClock::default().unix_seconds()))
+}
+
+fn refuse_if(reason: Option<String>) -> Result<(), LaunchError> {
+    reason.map_or(Ok(()), |reason| Err(LaunchError::Refused { reason }))
+}
+
+fn limits_of(job: &Job) -> Limits {
+    let limits = Limits::of(&job.config.recovery);
+    if job.nodes.is_none() {
+        return limits;
+    }
+    let limits = limits.over_nodes(&job.config.recovery, slurmd_timeout());
+    match &job.runtime {
+        Some(_) => limits.with_keepalive(SILENCE_MAX),
+        None => limits,
+    }
+}
+
+/// What is not configured, as several nodes need it: processes that wait are promoted
+/// dependably there, and new ones are not started dependably, so none are unless asked for.
+fn suit_several_nodes(recovery: &mut Recovery) {
+    if recovery.ladder.is_none() {
+        recovery.ladder = Some(vec![Rung::Spare, Rung::Shrink, Rung::Restart]);
+        if recovery.regrow == Recovery::default().regrow {
+            recovery.regrow = Every::Never;
+        }
+    }
+    if recovery.rungs().contains(&Rung::Spare) {
+        recovery.spares.get_or_insert(SPARES_DEFAULT);
+    }
+}

@@ -1,0 +1,98 @@
+//! Whose a run is: finds or makes its folder, and takes it from whoever holds it.
+
+use crate::cluster::resident::Folder;
+use crate::config::{Model, Shown};
+use crate::observe::result::RunResult;
+use crate::run_folder::before::Before;
+use crate::run_folder::lock::RunLock;
+
+use super::LaunchError;
+use super::job::Job;
+use super::nodes::ClusterNodes;
+use super::run_dir::{Found, Owners};
+
+/// Whether a run that is there goes on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Past {
+    /// It does.
+    GoesOn,
+    /// It is moved aside.
+    MovesAside,
+}
+
+/// What became of it.
+#[derive(Debug)]
+pub enum Claimed {
+    /// There is nothing left to do.
+    Completed(Box<RunResult>),
+    /// It is this launch's; the folder as it was before.
+    Ours(RunLock, Before),
+}
+
+/// What this needs of others.
+pub struct Helpers<'a> {
+    /// Names the weights that a run begins with.
+    pub name_weights: &'a dyn Fn(&mut Model) -> Result<(), String>,
+    /// Tells what is waited for.
+    pub say: &'a mut dyn FnMut(&str),
+}
+
+/// See the module.
+///
+/// # Errors
+/// The folder is somebody else's, another configuration's, or cannot be written.
+pub fn claim(
+    job: &mut Job,
+    (owners, past): (Owners, Past),
+    helpers: Helpers<'_>,
+) -> Result<Claimed, LaunchError> {
+    let Job { config, run, .. } = job;
+    let Helpers { name_weights, mut say } = helpers;
+    let patience = config.recovery.time_limit.0;
+    run.refuse_planted()?;
+    let name_weights = |model: &mut Model| {
+        let refused = |error| LaunchError::Refused { reason: format!("model.init: {error}") };
+        name_weights(model).map_err(refused)
+    };
+    let mut before = None;
+    if past == Past::MovesAside && run.join("config.toml").exists() {
+        name_weights(&mut config.model)?;
+        // Moved only once nobody writes to it any more.
+        let _old = RunLock::take(run.path(), patience, &mut say)?;
+        // Its resident state is found by the folder's name only.
+        let slots = Folder::new(&config.recovery.resident_dir, &run.id());
+        let aside = run.move_aside()?;
+        say(&format!("the run that was there is now {}", aside.shown()));
+        before = Some(run.before(Some(aside))?);
+        slots.clear();
+    }
+    match run.inspect(config, owners)? {
+        Found::Completed(result) => return Ok(Claimed::Completed(result)),
+        Found::Nothing => name_weights(&mut config.model)?,
+        Found::Unfinished => {}
+    }
+    let before = match before {
+        Some(before) => before,
+        None => run.before(None)?,
+    };
+    run.create()?;
+    let lock = RunLock::take(run.path(), patience, &mut say)?;
+    // The launch that held it may have completed the run meanwhile.
+    if let Found::Completed(result) = run.inspect(config, owners)? {
+        return Ok(Claimed::Completed(result));
+    }
+    run.write_config(config)?;
+    Ok(Claimed::Ours(lock, before))
+}
+
+/// What a complete run left in memory goes: here, and on nodes that were lost and are back.
+///
+/// # Errors
+/// Other nodes cannot be reached.
+pub fn clear_slots(job: &Job) -> std::io::Result<()> {
+    job.slots().clear();
+    if let Some(nodes) = job.nodes.clone() {
+        ClusterNodes::assemble(nodes, job.mission(), &mut || false)?.clear_slots();
+    }
+    Ok(())
+}

@@ -1,0 +1,116 @@
+//! What a person should know before a run starts: limits, needs, what there is too little of,
+//! processors, nodes.
+
+use kintsugi_ffi::cgroup;
+
+use crate::cluster::processors::{machine, places};
+use crate::config::{Config, DataFormat, Shown};
+use crate::model::{Graph, catalogue, layout};
+use crate::needs::{Load, Needs, needs};
+
+use super::ceilings::{self, Ceilings, Crowd};
+use super::job::Job;
+use super::limits::Limits;
+use super::nodes::allocation::stray;
+use super::nodes::cluster_nodes::Nodes;
+use super::{folders, network};
+
+/// All of it, a line each.
+pub fn lines(job: &Job, limits: Limits) -> Vec<String> {
+    let mut lines = vec![limits.line()];
+    let mut warnings = limits.doubts();
+    warnings.extend(network::complaints());
+    warnings.extend(folders::detour());
+    warnings.extend(stray().map(|stray| stray.told()));
+    lines.extend(warned(warnings));
+    if let Some(need) = needs_of(job) {
+        lines.push(format!("this run needs {}", need.line()));
+        let have = Ceilings::granted(cgroup::read()).with_free(job.run.path(), held_bytes(job));
+        lines.extend(warned(ceilings::complaints(have, &need, crowd(job))));
+    }
+    lines.extend(processors(job));
+    lines.extend(job.nodes.as_ref().map(|nodes| several(nodes, job)));
+    lines
+}
+
+fn warned(lines: Vec<String>) -> impl Iterator<Item = String> {
+    lines.into_iter().map(|line| format!("warning: {line}"))
+}
+
+/// What the kernel and control groups grant too little of for this run.
+pub fn scarce(job: &Job) -> Vec<String> {
+    let have = Ceilings::granted(cgroup::read());
+    let complain = |need: Needs| ceilings::complaints(have, &need, crowd(job));
+    needs_of(job).map(complain).unwrap_or_default()
+}
+
+fn crowd(job: &Job) -> Crowd {
+    let (ranks, spares) = job.processes_here();
+    Crowd::of(ranks + spares, u64::from(job.config.train.workers))
+}
+
+/// What an earlier attempt left in shared memory, for this one to use.
+fn held_bytes(job: &Job) -> u64 {
+    let sizes = job.slots().files().into_iter().filter_map(|path| std::fs::metadata(path).ok());
+    sizes.map(|facts| facts.len()).sum()
+}
+
+/// `None` where the model cannot be described from the configuration alone; the ranks will say why.
+pub fn needs_of(job: &Job) -> Option<Needs> {
+    let graph = foreseen(&job.config)?;
+    let (ranks, spares) = job.processes_here();
+    let warm = if job.config.recovery.warm_spares { spares } else { 0 };
+    let load = Load { ranks: ranks + warm, samples: u64::MAX, planned: None };
+    Some(needs(&job.config, (&graph, &layout::of(&graph)), load))
+}
+
+/// The model, as far as the configuration alone tells.
+pub fn foreseen(config: &Config) -> Option<Graph> {
+    let channels = if config.data.format == DataFormat::Mnist { 1 } else { 3 };
+    let side = config.data.image_size as usize;
+    let (name, image) = (config.model.found_name(), [channels, side, side]);
+    catalogue::build(&name, image, classes(config), config.model.width).ok()
+}
+
+/// Good enough for an estimate: the data set itself is opened by the ranks.
+fn classes(config: &Config) -> usize {
+    let data = &config.data;
+    match (data.format, &data.train) {
+        (DataFormat::Cifar100, _) => 100,
+        (DataFormat::Cifar10 | DataFormat::Mnist, _) => 10,
+        (DataFormat::ImageFolder, Some(folder)) => {
+            std::fs::read_dir(folder).map_or(2, |entries| entries.count().max(2))
+        }
+        _ => data.synthetic_classes as usize,
+    }
+}
+
+/// Which processors of this machine its ranks get. Those of other nodes decide alike.
+fn processors(job: &Job) -> Vec<String> {
+    let ranks = job.plan(1, 0.0).ranks_here();
+    let wish = places::Wish::of(&job.config, ranks);
+    let machine = machine::Machine::here();
+    let line = places::line(&machine, wish, &places::places(&machine, wish));
+    let line = if job.nodes.is_some() { format!("this node's {line}") } else { line };
+    let warnings = places::warnings(&machine, wish);
+    std::iter::once(line).chain(warnings.iter().map(|text| format!("warning: {text}"))).collect()
+}
+
+/// What a person should know of several nodes.
+fn several(nodes: &Nodes, job: &Job) -> String {
+    let recovery = &job.config.recovery;
+    let (all, kept) = (nodes.allocation.nodes.len(), nodes.spare);
+    let rungs: Vec<String> =
+        recovery.rungs().iter().map(|rung| format!("{rung:?}").to_lowercase()).collect();
+    let launcher = match &job.runtime {
+        Some(runtime) => format!("survived by prterun of {}", runtime.prefix.shown()),
+        None => "the end of mpirun, which is started again".into(),
+    };
+    format!(
+        "nodes: {all}, {kept} of them kept back, {} spares on each; a node is lost when its \
+         agent's connection closes or after {} of silence: {launcher}; ladder {}",
+        nodes.spares_per_node,
+        recovery.node_timeout,
+        rungs.join(", ")
+    )
+}

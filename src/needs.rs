@@ -1,0 +1,374 @@
+//! What a run needs of memory, shared memory, disk and files, part by part: one account for whoever
+//! starts a run, for each of its ranks, and for whoever asks before. Pure.
+//!
+//! Exact: slots, checkpoints' values, gradient sums. Estimated: what a worker holds while it
+//! computes, unless its engine has planned that (`Load::planned`). Left out: libraries, and
+//! validation pictures that a rank keeps (256 MiB at most).
+
+use std::fmt;
+
+use serde::Serialize;
+
+use crate::cluster::resident::Slots;
+use crate::config::{CacheSize, Config, ExchangeKind, Interval, Resident, resolve_owners};
+use crate::engine::{self, Footprint};
+use crate::model::parts::{PARAMETERS, STATISTICS, shape};
+use crate::model::spec::elements;
+use crate::model::{Graph, Layout, cost};
+use crate::observe::spans::amount;
+
+/// Bytes of one value.
+const F32: u64 = size_of::<f32>() as u64;
+/// A tensor's name, shape and place in a safetensors file, at most but for unusual names.
+const TENSOR_HEAD_BYTES: u64 = 256;
+/// The shared memory of an Open MPI rank is a file of so many bytes, whatever the world's size: a
+/// rank that cannot make it talks TCP to its neighbours. PMIx's files have a few percent of that.
+const RANK_SEGMENT_BYTES: u64 = 16 << 20;
+/// Where shared memory lies.
+const SHARED: &str = "/dev/shm";
+
+/// What may be too little.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Limit {
+    /// Memory of the machine, or of its control group.
+    Memory,
+    /// What one rank may map.
+    Process,
+    /// Room in `/dev/shm`.
+    SharedMemory,
+    /// Size of a file.
+    File,
+    /// Room in the run's folder.
+    Disk,
+}
+
+const PRIVATE: &[Limit] = &[Limit::Memory, Limit::Process];
+const MAPPED: &[Limit] = &[Limit::Memory, Limit::Process, Limit::File];
+const SHARED_AND_MAPPED: &[Limit] =
+    &[Limit::Memory, Limit::Process, Limit::File, Limit::SharedMemory];
+const OF_NODE: &[Limit] = &[Limit::Memory, Limit::SharedMemory];
+const ON_DISK: &[Limit] = &[Limit::Disk, Limit::File];
+
+/// Who has a part.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Holder {
+    /// Every rank.
+    Rank,
+    /// The rank that writes checkpoints.
+    Writer,
+    /// The machine.
+    Node,
+    /// The run.
+    Run,
+}
+
+/// One thing that takes room.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Part {
+    /// What it is.
+    pub name: &'static str,
+    /// Of one.
+    pub bytes: u64,
+    /// How many of it a holder has.
+    pub number: u64,
+    /// Who has it.
+    pub holder: Holder,
+    /// What it counts against.
+    pub limits: &'static [Limit],
+    /// What to change for less of it.
+    #[serde(skip)]
+    advice: &'static str,
+}
+
+impl Part {
+    /// With one holder.
+    pub fn held_bytes(&self) -> u64 {
+        self.bytes.saturating_mul(self.number)
+    }
+}
+
+impl fmt::Display for Part {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.number {
+            1 => write!(f, "{} {}", self.name, amount(self.bytes)),
+            number => write!(f, "{} {number} x {}", self.name, amount(self.bytes)),
+        }
+    }
+}
+
+/// What decides a run's needs besides its configuration and model.
+#[derive(Debug, Clone, Copy)]
+pub struct Load {
+    /// Ranks of this machine that hold a model: warm spares among them.
+    pub ranks: u64,
+    /// Of the training set; as many as the batch wants where nobody knows yet.
+    pub samples: u64,
+    /// What a worker's engine holds, where it has been planned.
+    pub planned: Option<Footprint>,
+}
+
+/// All parts of a run, as far as this machine has them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Needs {
+    /// None is empty.
+    pub parts: Vec<Part>,
+    ranks: u64,
+}
+
+/// Of a run of this model.
+pub fn needs(config: &Config, model: (&Graph, &Layout), load: Load) -> Needs {
+    let mut parts = of_state(config, model.1);
+    parts.extend(of_computing(config, model, load));
+    parts.retain(|part| part.held_bytes() > 0);
+    Needs { parts, ranks: load.ranks }
+}
+
+/// Slots, copies of the state, checkpoints, and what processes of a machine share.
+fn of_state(config: &Config, layout: &Layout) -> Vec<Part> {
+    let shape = shape(layout, config);
+    let elements = |of_model: bool| {
+        let is_of_model = |name: &str| name == PARAMETERS || name == STATISTICS;
+        let parts = shape.parts().iter().filter(|part| is_of_model(part.name) == of_model);
+        parts.map(|part| part.elements as u64).sum::<u64>()
+    };
+    let (model, optimizer) = (F32 * elements(true), F32 * elements(false));
+    let tensors = layout.tensors.len() as u64 * TENSOR_HEAD_BYTES;
+    // Each of the optimizer's parts has a tensor for every one of the model's.
+    let optimizer_tensors = tensors * (shape.parts().len() as u64 - 2);
+    let slots = match config.recovery.resident {
+        Resident::Off => PRIVATE,
+        Resident::On if config.recovery.resident_dir.starts_with(SHARED) => SHARED_AND_MAPPED,
+        Resident::On => MAPPED,
+    };
+    let compared = u64::from(config.recovery.integrity_every != Interval::Off);
+    let cache = match config.data.cache {
+        CacheSize::Off => 0,
+        CacheSize::Bytes(bytes) => bytes.0,
+    };
+    // One more than is kept is there while it is verified.
+    let kept = u64::from(config.checkpoint.keep) + 1;
+    let part = |name, bytes, (holder, number), limits, advice| Part {
+        name,
+        bytes,
+        number,
+        holder,
+        limits,
+        advice,
+    };
+    let smaller = "choose a smaller model, or an optimizer that keeps less";
+    let fewer = "lower checkpoint.keep";
+    let slot_bytes = Slots::vacant(shape).file_bytes();
+    vec![
+        part("both slots of the state", slot_bytes, (Holder::Rank, 1), slots, smaller),
+        part(
+            "the state that ranks last found equal",
+            model + optimizer,
+            (Holder::Rank, compared),
+            PRIVATE,
+            "set recovery.integrity_every = \"off\"",
+        ),
+        part("the copy for a checkpoint", model + optimizer, (Holder::Writer, 1), PRIVATE, smaller),
+        part(
+            "MPI's segment",
+            RANK_SEGMENT_BYTES,
+            (Holder::Rank, 1),
+            SHARED_AND_MAPPED,
+            "start fewer ranks (-n)",
+        ),
+        part("data.cache", cache, (Holder::Node, 1), OF_NODE, "lower data.cache"),
+        part("model.safetensors", model + tensors, (Holder::Run, kept), ON_DISK, fewer),
+        part(
+            "optimizer.safetensors",
+            optimizer + optimizer_tensors,
+            (Holder::Run, kept),
+            ON_DISK,
+            fewer,
+        ),
+    ]
+}
+
+/// Pictures, workers and sums of gradients.
+fn of_computing(config: &Config, (graph, layout): (&Graph, &Layout), load: Load) -> [Part; 5] {
+    let train = &config.train;
+    let owners = u64::from(resolve_owners(config).max(1));
+    let micro_batch = train.global_batch.min(load.samples).div_ceil(owners);
+    let at_a_time = micro_batch.div_ceil(u64::from(train.pieces()));
+    let own = owners.div_ceil(u64::from(config.run.ranks.max(1)));
+    let workers = u64::from(train.workers).min(own);
+    let ahead = own.saturating_mul(u64::from(config.data.prefetch));
+    let picture = F32 * elements(graph.input) as u64;
+    let weights = F32 * layout.parameters as u64;
+    let (activations, engine) = match load.planned {
+        Some(planned) => ("activations", planned),
+        None => ("activations, estimated", estimated(config, (graph, layout), at_a_time)),
+    };
+    let sums = match train.exchange {
+        // This rank's and all ranks'.
+        ExchangeKind::Synchronous => 2,
+        // What is collected, sent and received.
+        ExchangeKind::Asynchronous => 3,
+    };
+    let part = |name, bytes, number, advice| Part {
+        name,
+        bytes,
+        number,
+        holder: Holder::Rank,
+        limits: PRIVATE,
+        advice,
+    };
+    let fewer = "lower train.workers or choose a smaller model";
+    [
+        part("sums of gradients", weights, sums, "choose a smaller model"),
+        part("a worker's gradients", weights, workers, fewer),
+        part("a worker's copies of weights", engine.weights_bytes, workers, fewer),
+        part(
+            activations,
+            engine.activations_bytes,
+            workers,
+            "lower data.image_size or train.global_batch, or raise train.owners or \
+             train.accumulate",
+        ),
+        part(
+            "an owner's decoded pictures",
+            micro_batch.saturating_mul(picture),
+            workers.saturating_add(ahead),
+            "lower data.image_size, train.global_batch or data.prefetch",
+        ),
+    ]
+}
+
+/// What an engine holds at the least for so many pictures.
+fn estimated(config: &Config, (graph, layout): (&Graph, &Layout), pictures: u64) -> Footprint {
+    let costs = cost::of(graph, layout, engine::value_bytes(&config.device.precision));
+    let saved: u64 = costs.iter().map(|cost| cost.saved_bytes).sum();
+    Footprint {
+        // Half of it: values that are computed within another layer are not kept.
+        activations_bytes: pictures.saturating_mul(saved / 2),
+        weights_bytes: F32 * layout.parameters as u64,
+    }
+}
+
+impl Needs {
+    fn against(&self, limit: Limit) -> impl Iterator<Item = &Part> {
+        self.parts.iter().filter(move |part| part.limits.contains(&limit))
+    }
+
+    /// What a part takes of a limit.
+    fn taken(&self, part: &Part, limit: Limit) -> u64 {
+        match (limit, part.holder) {
+            (Limit::File, _) => part.bytes,
+            (Limit::Process, _) => part.held_bytes(),
+            (_, Holder::Rank) => part.held_bytes().saturating_mul(self.ranks),
+            _ => part.held_bytes(),
+        }
+    }
+
+    /// What is needed of a limit: of this machine by all, of a process by a rank that writes
+    /// checkpoints, of a file by the largest.
+    pub fn bytes(&self, limit: Limit) -> u64 {
+        let taken = self.against(limit).map(|part| self.taken(part, limit));
+        match limit {
+            Limit::File => taken.max().unwrap_or(0),
+            _ => taken.fold(0, u64::saturating_add),
+        }
+    }
+
+    /// What takes most of a limit, and what to change for less of it.
+    pub fn largest(&self, limit: Limit) -> Option<(&Part, &'static str)> {
+        let largest = self.against(limit).max_by_key(|part| self.taken(part, limit))?;
+        Some((largest, largest.advice))
+    }
+
+    /// Why no rank of this run fits into `memory_bytes`; `None`: as far as can be told it does.
+    pub fn refusal(&self, memory_bytes: u64) -> Option<String> {
+        let need = self.bytes(Limit::Process);
+        let (largest, advice) = self.largest(Limit::Process)?;
+        (need > memory_bytes).then(|| {
+            format!(
+                "a rank of this run needs {} of memory at the least, and this machine or its \
+                 control group has {}; its largest part: {largest}; {advice}",
+                amount(need),
+                amount(memory_bytes)
+            )
+        })
+    }
+
+    /// What a person should know of it, in a line.
+    pub fn line(&self) -> String {
+        let ranks = self.ranks;
+        let of_rank: Vec<String> = self.against(Limit::Process).map(Part::to_string).collect();
+        format!(
+            "about {} of memory here for {ranks} ranks ({}), {} of it shared; {} of disk for \
+             checkpoints",
+            amount(self.bytes(Limit::Memory)),
+            of_rank.join(", "),
+            amount(self.bytes(Limit::SharedMemory)),
+            amount(self.bytes(Limit::Disk))
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Bytes;
+    use crate::model::{catalogue, layout};
+
+    const GIB: u64 = 1 << 30;
+
+    fn of(change: impl FnOnce(&mut Config)) -> Needs {
+        let mut config = Config::default();
+        config.run.ranks = 4;
+        change(&mut config);
+        let side = config.data.image_size as usize;
+        let (name, width) = (&config.model.name, config.model.width);
+        let graph = catalogue::build(name, [3, side, side], 10, width).unwrap();
+        let load = Load { ranks: 4, samples: 60_000, planned: None };
+        needs(&config, (&graph, &layout::of(&graph)), load)
+    }
+
+    #[test]
+    fn what_people_train_fits() {
+        assert_eq!(of(|_| {}).refusal(2 * GIB), None);
+        let imagenet = |config: &mut Config| {
+            config.model.name = "resnet18".into();
+            (config.data.image_size, config.train.global_batch) = (224, 256);
+            config.train.workers = 4;
+        };
+        assert_eq!(of(imagenet).refusal(32 * GIB), None);
+    }
+
+    #[test]
+    fn what_cannot_fit_is_refused_by_the_key_that_decides_it() {
+        type Change = fn(&mut Config);
+        let huge: Change = |c| {
+            // A layer of cnn11's would have more weights than any model may.
+            (c.model.name, c.data.image_size) = ("resnet18".into(), 16_384);
+        };
+        let wide: Change = |c| (c.model.name, c.model.width) = ("cnn11".into(), 16.0);
+        let cases: [(Change, &str, &str); 4] = [
+            (huge, "activations, estimated", "data.image_size"),
+            (|c| c.train.global_batch = 1 << 24, "activations, estimated", "train.global_batch"),
+            (wide, "both slots of the state", "smaller model"),
+            (|c| c.train.workers = 4096, "4096 x", "train.workers"),
+        ];
+        for (change, what, key) in cases {
+            let text = of(change).refusal(4 * GIB).unwrap();
+            assert!(text.contains(what) && text.contains(key), "{text}");
+            assert!(text.contains("has 4.3 GB"), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_cache_is_the_machine_s_memory_and_no_rank_s() {
+        let without = of(|_| {});
+        let cached = of(|config| config.data.cache = CacheSize::Bytes(Bytes(2 * GIB)));
+        for (limit, more) in
+            [(Limit::Memory, 2 * GIB), (Limit::SharedMemory, 2 * GIB), (Limit::Process, 0)]
+        {
+            assert_eq!(cached.bytes(limit), without.bytes(limit) + more, "{limit:?}");
+        }
+    }
+}
