@@ -68,7 +68,7 @@ fn an_override_is_toml_or_else_a_string() {
 
 #[test]
 fn a_files_width_does_not_stop_a_model_without_one_from_being_named() {
-    let (_folder, path) = file("[model]\nname = \"cnn11\"\nwidth = 0.25\n");
+    let (_folder, path) = file("train.steps = 1\n[model]\nname = \"cnn11\"\nwidth = 0.25\n");
     let typed = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>();
     for (words, name, width, said) in [
         (&["model.name=resnet20"][..], "resnet20", 1.0, true),
@@ -90,10 +90,10 @@ fn a_files_width_does_not_stop_a_model_without_one_from_being_named() {
     let text = refused(&path, &["model.name=resnet20", "model.width=0.25"]);
     assert!(text.contains("only mlp and cnn11"), "{text}");
     // The file itself contradicts.
-    let (_folder, path) = file("[model]\nname = \"resnet20\"\nwidth = 0.25\n");
+    let (_folder, path) = file("train.steps = 1\n[model]\nname = \"resnet20\"\nwidth = 0.25\n");
     let text = refused(&path, &["model.name=resnet20"]);
     assert!(text.contains("only mlp and cnn11"), "{text}");
-    let (_folder, path) = file("[model]\nwidth = 1\n");
+    let (_folder, path) = file("train.steps = 1\n[model]\nwidth = 1\n");
     let loaded = parse::loaded(&path, &typed(&["model.name=resnet20"])).unwrap();
     assert_eq!(loaded.remarks, Vec::<String>::new());
 }

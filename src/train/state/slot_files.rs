@@ -12,6 +12,7 @@ use crate::cluster::resident::{
 };
 use crate::config::{Recovery, Resident, Shown};
 use crate::observe::notice::act_on;
+use crate::observe::spans::amount;
 use crate::observe::storage::Storage;
 use crate::run_folder;
 
@@ -117,10 +118,10 @@ impl SlotFiles {
         made.and_then(|file| slots.move_to(file)).map(drop).map_err(|error| {
             let place = self.folder.path().shown();
             format!(
-                "resident state is off: {} MB cannot be reserved in {place} ({error}); a restart \
+                "resident state is off: {} cannot be reserved in {place} ({error}); a restart \
                  will read a checkpoint. Make room, or set recovery.resident_dir to another tmpfs \
                  or node-local disk",
-                bytes.div_ceil(1_000_000)
+                amount(bytes)
             )
         })
     }

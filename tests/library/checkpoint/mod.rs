@@ -17,8 +17,8 @@ use kintsugi::train::checkpoint::{
 };
 
 use kintsugi::cluster::resident::Shape;
+use kintsugi::model::parts::{self, MOMENTUM};
 use kintsugi::train::plan::About;
-use kintsugi::train::state::parts::{self, MOMENTUM};
 
 mod behind;
 mod damage;
