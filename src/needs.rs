@@ -202,7 +202,7 @@ fn of_computing(config: &Config, (graph, layout): (&Graph, &Layout), load: Load)
     let weights = F32 * layout.parameters as u64;
     let (activations, engine) = match load.planned {
         Some(planned) => ("activations", planned),
-        None => ("activations, estimated", estimated(config, (graph, layout), at_a_time)),
+        None => ("estimated activations", estimated(config, (graph, layout), at_a_time)),
     };
     let sums = match train.exchange {
         // This rank's and all ranks'.
@@ -297,15 +297,14 @@ impl Needs {
 
     /// What a person should know of it, in a line.
     pub fn line(&self) -> String {
-        let ranks = self.ranks;
         let of_rank: Vec<String> = self.against(Limit::Process).map(Part::to_string).collect();
         format!(
-            "about {} of memory here for {ranks} ranks ({}), {} of it shared; {} of disk for \
-             checkpoints",
+            "about {} of memory here, {} of it shared, and {} of disk; a rank that writes \
+             checkpoints: {}",
             amount(self.bytes(Limit::Memory)),
-            of_rank.join(", "),
             amount(self.bytes(Limit::SharedMemory)),
-            amount(self.bytes(Limit::Disk))
+            amount(self.bytes(Limit::Disk)),
+            of_rank.join(", ")
         )
     }
 }
@@ -349,8 +348,8 @@ mod tests {
         };
         let wide: Change = |c| (c.model.name, c.model.width) = ("cnn11".into(), 16.0);
         let cases: [(Change, &str, &str); 4] = [
-            (huge, "activations, estimated", "data.image_size"),
-            (|c| c.train.global_batch = 1 << 24, "activations, estimated", "train.global_batch"),
+            (huge, "estimated activations", "data.image_size"),
+            (|c| c.train.global_batch = 1 << 24, "estimated activations", "train.global_batch"),
             (wide, "both slots of the state", "smaller model"),
             (|c| c.train.workers = 4096, "4096 x", "train.workers"),
         ];

@@ -114,7 +114,7 @@ pub fn complaints(have: Ceilings, need: &Needs, crowd: Crowd) -> Vec<String> {
         let advice = if cure.starts_with(',') { advice } else { "" };
         let (have, wanted) = (amount(have), amount(wanted));
         lines.push(format!(
-            "{have} {what}, and this run needs about {wanted} ({largest} is most of it): \
+            "{have} {what}, and this run needs about {wanted}, above all for {largest}: \
              {advice}{cure}"
         ));
     }
