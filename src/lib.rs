@@ -4,9 +4,9 @@
 //! `config` what was typed -> what it means · `observe` events, ledger, progress, report ·
 //! `run_folder` what all programs share of a run's folder · `cluster` communicators, recovery,
 //! faults · `model` pure description · `data` sources, order, loader · `engine` forward and
-//! backward · `needs` what a run needs of memory, disk and files · `train` one rank's loop that wires
-//! them · `launch` the supervisor beside it: neither imports the other · `lab` experiments and
-//! benches · `cli` one file per subcommand.
+//! backward · `needs` what a run needs of memory, disk and files · `train` one rank's loop that
+//! wires them · `launch` the supervisor beside it: neither imports the other · `lab` experiments
+//! and benches · `cli` one file per subcommand.
 
 pub mod config;
 pub mod observe;

@@ -215,7 +215,8 @@ fn table(model: &Model<'_>, need: &Needs) -> String {
     }
     lines.push(line("total", "", "", &model.total));
     lines.push(format!(
-        "parameters {}; one sample: forward {:.3} GFLOP, backward {:.3} GFLOP, kept for backward {}",
+        "parameters {}; one sample: forward {:.3} GFLOP, backward {:.3} GFLOP, kept for \
+         backward {}",
         amount(4 * model.total.parameters),
         model.total.forward_flops as f64 / 1e9,
         model.total.backward_flops as f64 / 1e9,
@@ -224,8 +225,8 @@ fn table(model: &Model<'_>, need: &Needs) -> String {
     let (batch, precision) = (model.batch, model.precision);
     lines.extend(model.unplanned.iter().map(|why| format!("a step cannot be planned: {why}")));
     lines.push(format!(
-        "a rank that trains it with the defaults, {batch} samples at a time in {precision}, needs {} \
-         of memory, and {} of disk:",
+        "a rank that trains it with the defaults, {batch} samples at a time in {precision}, needs \
+         {} of memory, and {} of disk:",
         amount(need.bytes(Limit::Memory)),
         amount(need.bytes(Limit::Disk))
     ));

@@ -12,11 +12,12 @@ use kintsugi_ffi::pidfd::PidFd;
 use kintsugi_ffi::process;
 use kintsugi_ffi::shared::SharedWords;
 
+use crate::observe::spans::amount;
+
 use super::board::{Board, SAMPLE_EVERY};
 use super::judge::{self, Judge, Limits, Verdict};
 use super::last_words;
 use super::segment;
-use crate::observe::spans::amount;
 
 /// How long it waits for the kernel to say how its rank ended.
 const STATUS_WAIT_MAX: Duration = Duration::from_millis(300);
