@@ -8,7 +8,7 @@ use crate::config::parse::{self, Loaded};
 use crate::config::{ConfigError, Shown};
 use crate::launch::LaunchError;
 use crate::launch::beginning::{self, Begun, Wish};
-use crate::launch::claim::{self, Claimed, Helpers, Past};
+use crate::launch::claim::{self, Claimed, Past};
 use crate::launch::job::Job;
 use crate::launch::limits::Limits;
 use crate::launch::logout::Chosen;
@@ -82,11 +82,8 @@ fn launch(args: &Args) -> Result<Status, LaunchError> {
     beginning::check_machine(&job)?;
     print(&format!("run directory: {}", folder.shown()));
     let past = if args.fresh { Past::MovesAside } else { Past::GoesOn };
-    let helpers = Helpers {
-        name_weights: &|model| weights::name(model).map_err(|error| error.to_string()),
-        say: &mut |text| say!("{text}"),
-    };
-    match claim::claim(&mut job, (owners, past), helpers)? {
+    let name = |model: &mut _| weights::name(model).map_err(|error| error.to_string());
+    match claim::claim(&mut job, (owners, past), &name, &mut |text| say!("{text}"))? {
         Claimed::Completed(result) => {
             if let Err(error) = claim::clear_slots(&job) {
                 say!(

@@ -13,14 +13,12 @@ use serde::Serialize;
 use super::probe_mpi::{self, Outcome, Scenario};
 use super::resident;
 use crate::config::{Config, Shown};
-use crate::launch::ceilings::{self, Ceilings, Crowd};
+use crate::launch::ceilings::{self, Ceilings};
 use crate::launch::logout::{AtLogout, at_logout, places};
 use crate::launch::network::{complaints, isolation};
 use crate::launch::nodes::allocation::stray;
 use crate::launch::opening;
 use crate::launch::runtime::{RUNTIME_VARIABLE, Runtime};
-use crate::model::layout;
-use crate::needs::{Limit, Load, Needs, needs};
 use crate::observe::spans::amount;
 
 /// Longest live check.
@@ -86,8 +84,7 @@ pub struct Diagnosis {
 pub fn diagnose(resident_dir: &Path, config: &Config) -> Diagnosis {
     let mut findings = vec![machine(), mpi_library(), launcher(), node_launcher()];
     findings.extend([compute(), gpu(), slurm(), network()]);
-    findings.extend(room(config, cgroup::read()));
-    findings.push(logout(at_logout()));
+    findings.extend([room(config, cgroup::read()), logout(at_logout())]);
     let places = places(resident_dir);
     findings.extend(places.iter().flat_map(|place| resident_state(place)));
     let checked = probe_mpi::launch(&Scenario::live_check(LIVE_CHECK_MAX));
@@ -117,32 +114,23 @@ fn machine() -> Finding {
     finding("machine", Grade::Ok, format!("{}, {cores} threads, {memory}", os::hostname()))
 }
 
-/// What ulimit, control groups and file systems allow, against what the run needs.
-fn room(config: &Config, cgroup: Cgroup) -> Vec<Finding> {
-    const NAME: &str = "limits";
-    let group = cgroup.memory_bytes.map_or_else(
-        || "no control group limits memory".to_owned(),
-        |bytes| format!("a control group allows {} of memory", amount(bytes)),
-    );
-    let Some(graph) = opening::foreseen(config) else {
-        return vec![finding(NAME, Grade::Warning, format!("{group}; the model is unknown"))];
+/// What ulimit, control groups and file systems leave, against what the run needs.
+fn room(config: &Config, cgroup: Cgroup) -> Finding {
+    const NAME: &str = "room";
+    let folder = std::env::current_dir().unwrap_or_else(|_| PathBuf::from("."));
+    let have = Ceilings::granted(cgroup).with_free(&folder, 0);
+    let known = |bytes: Option<u64>| bytes.map_or("unknown".into(), amount);
+    let (shared, disk) = (known(have.shared_bytes), known(have.disk_bytes));
+    let free = format!("{shared} free in /dev/shm, {disk} in {}", folder.shown());
+    let (ranks, workers) = (u64::from(config.run.ranks), u64::from(config.train.workers));
+    let Some(need) = opening::needs_of(config, ranks) else {
+        return finding(NAME, Grade::Warning, format!("{free}; the model is unknown"));
     };
-    let ranks = u64::from(config.run.ranks);
-    let need = needs(
-        config,
-        (&graph, &layout::of(&graph)),
-        Load { ranks, samples: u64::MAX, planned: None },
-    );
-    let have =
-        Ceilings { memory_bytes: cgroup::available_memory_bytes(), ..Ceilings::granted(cgroup) };
-    let complaints =
-        ceilings::complaints(have, &need, Crowd::of(ranks, u64::from(config.train.workers)));
-    let value = format!("{group}; a run of {} needs {}", graph.name, need.line());
-    let limits = match complaints.is_empty() {
-        true => finding(NAME, Grade::Ok, value),
-        false => finding(NAME, Grade::Warning, value).advise(complaints.join("; ")),
-    };
-    vec![limits, disk(&need), shared_memory(&need)]
+    let short = ceilings::complaints(have, &need, (ranks, workers));
+    let grade = if short.is_empty() { Grade::Ok } else { Grade::Warning };
+    let name = config.model.name.shown();
+    finding(NAME, grade, format!("{free}; a run of {name} needs {}", need.line()))
+        .advise(short.join("; "))
 }
 
 fn mpi_library() -> Finding {
@@ -245,18 +233,6 @@ fn slurm() -> Finding {
     }
 }
 
-fn disk(need: &Needs) -> Finding {
-    let folder = std::env::current_dir().unwrap_or_else(|_| PathBuf::from("."));
-    let advice = "checkpoints need room: choose another --run-dir";
-    space("disk", &folder, need.bytes(Limit::Disk), advice)
-}
-
-fn shared_memory(need: &Needs) -> Finding {
-    let advice = "resident state needs room: set recovery.resident_dir to another tmpfs or a \
-                  node-local disk, or enlarge it (containers: --shm-size)";
-    space("shared memory", Path::new("/dev/shm"), need.bytes(Limit::SharedMemory), advice)
-}
-
 /// Whether what outlives the ranks outlives the user's sessions too.
 fn logout(at_logout: AtLogout) -> Finding {
     const NAME: &str = "at logout";
@@ -312,22 +288,6 @@ fn network() -> Finding {
         Some(address) => finding(NAME, Grade::Ok, address.trim().to_owned()),
         None => finding(NAME, Grade::Warning, format!("the host name {host:?} has no address"))
             .advise("several nodes need one: mend /etc/hosts or the name service"),
-    }
-}
-
-fn space(name: &'static str, folder: &Path, least: u64, advice: &str) -> Finding {
-    match os::free_disk_bytes(folder) {
-        Ok(free) => {
-            let value = format!("{} free in {}", amount(free), folder.shown());
-            if free >= least {
-                finding(name, Grade::Ok, value)
-            } else {
-                finding(name, Grade::Warning, value).advise(advice)
-            }
-        }
-        Err(error) => {
-            finding(name, Grade::Warning, format!("{}: {error}", folder.shown())).advise(advice)
-        }
     }
 }
 
@@ -415,10 +375,13 @@ mod tests {
 
     #[test]
     fn too_little_room_is_a_warning_that_says_what_to_do() {
-        let scarce = space("disk", Path::new("/"), u64::MAX, "buy one");
-        assert_eq!((scarce.state, scarce.advice.as_str()), (Grade::Warning, "buy one"));
-        assert_eq!(space("disk", Path::new("/"), 0, "buy one").state, Grade::Ok);
-        assert_eq!(space("disk", Path::new("/no/such"), 0, "").state, Grade::Warning);
+        let mut config = Config::default();
+        assert_eq!(room(&config, Cgroup::default()).state, Grade::Ok);
+        let scarce = room(&config, Cgroup { processes_free: Some(3), ..Cgroup::default() });
+        assert_eq!(scarce.state, Grade::Warning);
+        assert!(scarce.advice.contains("pids.max"), "{}", scarce.advice);
+        config.model.name = "nobody's".into();
+        assert!(room(&config, Cgroup::default()).value.contains("the model is unknown"));
     }
 
     #[test]

@@ -97,7 +97,7 @@ pub fn begin(mut config: Config, wish: Wish) -> Result<Begun, LaunchError> {
 /// It.
 pub fn check_machine(job: &Job) -> Result<(), LaunchError> {
     let have = Ceilings::granted(Cgroup::default());
-    let too_small = || opening::needs_of(job).and_then(|need| ceilings::refusal(have, &need));
+    let too_small = || opening::needs_of_job(job).and_then(|need| ceilings::refusal(have, &need));
     refuse_if(network::isolation().or_else(too_small))
 }
 

@@ -73,28 +73,12 @@ impl Ceilings {
     }
 }
 
-/// Processes, threads and files of a run.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Crowd {
-    /// Files that one rank has open.
-    pub open_files: u64,
-    /// Processes and threads on this machine.
-    pub processes: u64,
-}
-
-impl Crowd {
-    /// Of so many ranks here, with so many workers each.
-    pub fn of(ranks: u64, workers: u64) -> Self {
-        Self {
-            open_files: FILES_PER_RANK + ranks,
-            processes: THREADS_OF_LAUNCH + ranks * (THREADS_PER_RANK + workers),
-        }
-    }
-}
-
-/// One line per ceiling that is too low, saying what to change.
-pub fn complaints(have: Ceilings, need: &Needs, crowd: Crowd) -> Vec<String> {
+/// One line per ceiling that is too low, saying what to change. `crowd`: ranks and spares here, and
+/// the workers of each.
+pub fn complaints(have: Ceilings, need: &Needs, crowd: (u64, u64)) -> Vec<String> {
     let mut lines = Vec::new();
+    let (ranks, workers) = crowd;
+    let threads = THREADS_OF_LAUNCH + ranks * (THREADS_PER_RANK + workers);
     for (have, limit, what, cure) in [
         (have.file_bytes, Limit::File, "is what a file may have (ulimit -f)", "raise it"),
         (have.address_bytes, Limit::Process, "is what a process may map (ulimit -v)", "raise it"),
@@ -119,15 +103,15 @@ pub fn complaints(have: Ceilings, need: &Needs, crowd: Crowd) -> Vec<String> {
         ));
     }
     for (have, wanted, what) in [
-        (have.open_files, crowd.open_files, "open files are what a process may have (ulimit -n)"),
         (
-            have.processes,
-            crowd.processes,
-            "processes and threads are what this user may have (ulimit -u)",
+            have.open_files,
+            FILES_PER_RANK + ranks,
+            "open files are what a process may have (ulimit -n)",
         ),
+        (have.processes, threads, "processes and threads are what this user may have (ulimit -u)"),
         (
             have.group_processes,
-            crowd.processes,
+            threads,
             "processes and threads may still be started (pids.max of its control group)",
         ),
     ] {
@@ -142,7 +126,7 @@ pub fn complaints(have: Ceilings, need: &Needs, crowd: Crowd) -> Vec<String> {
 /// keep what it learns.
 pub fn refusal(have: Ceilings, need: &Needs) -> Option<String> {
     let file_only = Ceilings { file_bytes: have.file_bytes, ..Ceilings::default() };
-    complaints(file_only, need, Crowd::of(0, 0)).pop()
+    complaints(file_only, need, (0, 0)).pop()
 }
 
 /// Why so many processes are not even started on a machine with this memory.
@@ -174,7 +158,7 @@ mod tests {
     }
 
     fn said(have: Ceilings, need: &Needs) -> Vec<String> {
-        complaints(have, need, Crowd::of(4, 1))
+        complaints(have, need, (4, 1))
     }
 
     #[test]

@@ -29,25 +29,18 @@ pub enum Claimed {
     Ours(RunLock, Before),
 }
 
-/// What this needs of others.
-pub struct Helpers<'a> {
-    /// Names the weights that a run begins with.
-    pub name_weights: &'a dyn Fn(&mut Model) -> Result<(), String>,
-    /// Tells what is waited for.
-    pub say: &'a mut dyn FnMut(&str),
-}
-
-/// See the module.
+/// See the module. `name_weights` names those that a run begins with; `say` tells what is waited
+/// for.
 ///
 /// # Errors
 /// The folder is somebody else's, another configuration's, or cannot be written.
 pub fn claim(
     job: &mut Job,
     (owners, past): (Owners, Past),
-    helpers: Helpers<'_>,
+    name_weights: &dyn Fn(&mut Model) -> Result<(), String>,
+    mut say: &mut dyn FnMut(&str),
 ) -> Result<Claimed, LaunchError> {
     let Job { config, run, .. } = job;
-    let Helpers { name_weights, mut say } = helpers;
     let patience = config.recovery.time_limit.0;
     run.refuse_planted()?;
     let name_weights = |model: &mut Model| {

@@ -5,10 +5,10 @@ use kintsugi_ffi::cgroup;
 
 use crate::cluster::processors::{machine, places};
 use crate::config::{Config, DataFormat, Shown};
-use crate::model::{Graph, catalogue, layout};
+use crate::model::{catalogue, layout};
 use crate::needs::{Load, Needs, needs};
 
-use super::ceilings::{self, Ceilings, Crowd};
+use super::ceilings::{self, Ceilings};
 use super::job::Job;
 use super::limits::Limits;
 use super::nodes::allocation::stray;
@@ -23,11 +23,9 @@ pub fn lines(job: &Job, limits: Limits) -> Vec<String> {
     warnings.extend(folders::detour());
     warnings.extend(stray().map(|stray| stray.told()));
     lines.extend(warned(warnings));
-    if let Some(need) = needs_of(job) {
-        lines.push(format!("this run needs {}", need.line()));
-        let have = Ceilings::granted(cgroup::read()).with_free(job.run.path(), held_bytes(job));
-        lines.extend(warned(ceilings::complaints(have, &need, crowd(job))));
-    }
+    lines.extend(needs_of_job(job).map(|need| format!("this run needs {}", need.line())));
+    let have = Ceilings::granted(cgroup::read()).with_free(job.run.path(), held_bytes(job));
+    lines.extend(warned(short(job, have)));
     lines.extend(processors(job));
     lines.extend(job.nodes.as_ref().map(|nodes| several(nodes, job)));
     lines
@@ -39,14 +37,13 @@ fn warned(lines: Vec<String>) -> impl Iterator<Item = String> {
 
 /// What the kernel and control groups grant too little of for this run.
 pub fn scarce(job: &Job) -> Vec<String> {
-    let have = Ceilings::granted(cgroup::read());
-    let complain = |need: Needs| ceilings::complaints(have, &need, crowd(job));
-    needs_of(job).map(complain).unwrap_or_default()
+    short(job, Ceilings::granted(cgroup::read()))
 }
 
-fn crowd(job: &Job) -> Crowd {
+fn short(job: &Job, have: Ceilings) -> Vec<String> {
     let (ranks, spares) = job.processes_here();
-    Crowd::of(ranks + spares, u64::from(job.config.train.workers))
+    let crowd = (ranks + spares, u64::from(job.config.train.workers));
+    needs_of_job(job).map_or(Vec::new(), |need| ceilings::complaints(have, &need, crowd))
 }
 
 /// What an earlier attempt left in shared memory, for this one to use.
@@ -55,21 +52,22 @@ fn held_bytes(job: &Job) -> u64 {
     sizes.map(|facts| facts.len()).sum()
 }
 
-/// `None` where the model cannot be described from the configuration alone; the ranks will say why.
-pub fn needs_of(job: &Job) -> Option<Needs> {
-    let graph = foreseen(&job.config)?;
+/// What the run needs of this machine.
+pub fn needs_of_job(job: &Job) -> Option<Needs> {
     let (ranks, spares) = job.processes_here();
     let warm = if job.config.recovery.warm_spares { spares } else { 0 };
-    let load = Load { ranks: ranks + warm, samples: u64::MAX, planned: None };
-    Some(needs(&job.config, (&graph, &layout::of(&graph)), load))
+    needs_of(&job.config, ranks + warm)
 }
 
-/// The model, as far as the configuration alone tells.
-pub fn foreseen(config: &Config) -> Option<Graph> {
+/// With so many ranks here. `None` where the model cannot be described from the configuration
+/// alone; the ranks will say why.
+pub fn needs_of(config: &Config, ranks: u64) -> Option<Needs> {
     let channels = if config.data.format == DataFormat::Mnist { 1 } else { 3 };
     let side = config.data.image_size as usize;
     let (name, image) = (config.model.found_name(), [channels, side, side]);
-    catalogue::build(&name, image, classes(config), config.model.width).ok()
+    let graph = catalogue::build(&name, image, classes(config), config.model.width).ok()?;
+    let load = Load { ranks, samples: u64::MAX, planned: None };
+    Some(needs(config, (&graph, &layout::of(&graph)), load))
 }
 
 /// Good enough for an estimate: the data set itself is opened by the ranks.
