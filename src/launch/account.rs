@@ -47,7 +47,12 @@ pub fn result(
         result.seconds = result.seconds.max(event.seconds);
         match &event.kind {
             Kind::Data { used, .. } => result.data.add(used),
-            Kind::RunStart { run_id, .. } => result.run_id.clone_from(run_id),
+            Kind::RunStart { run_id, .. } => {
+                result.run_id.clone_from(run_id);
+                // An attempt from a state that is not says so again.
+                result.exact = true;
+            }
+            Kind::Inexact { .. } => result.exact = false,
             Kind::Step { seconds, .. } => {
                 while counted.last().is_some_and(|(step, _)| *step >= event.step) {
                     counted.pop();
@@ -147,6 +152,37 @@ mod tests {
         assert!((result.goodput - 2.0 / 6.0).abs() < 1e-12);
         let ledger = &ledger[..4];
         assert_eq!(super::result("r", 2, Status::JobLost, "", &events, ledger).steps, 1);
+    }
+
+    #[test]
+    fn a_run_is_exact_unless_it_says_otherwise_of_the_state_it_ended_with() {
+        let start = || {
+            let run_id = "r".into();
+            let from = "checkpoint".into();
+            let (ranks, owners, steps_total, weights) = (2, 2, None, None);
+            let (parameters, train_samples, validation_samples) = (1, 1, 0);
+            event(
+                4,
+                1.0,
+                Kind::RunStart {
+                    run_id,
+                    ranks,
+                    owners,
+                    parameters,
+                    train_samples,
+                    validation_samples,
+                    steps_total,
+                    from,
+                    weights,
+                },
+            )
+        };
+        let inexact = || event(5, 2.0, Kind::Inexact { reason: "another processor".into() });
+        let exact = |events: &[Event]| result("r", 2, Status::JobLost, "", events, &[]).exact;
+        assert!(exact(&[start()]));
+        assert!(!exact(&[start(), inexact()]));
+        assert!(exact(&[start(), inexact(), start()]), "it went on from a state before");
+        assert!(!exact(&[start(), inexact(), start(), inexact()]));
     }
 
     #[test]

@@ -119,7 +119,7 @@ fn conclude<A: Attempts>(
     }
     let (events, ledger) = (lines(storage, EVENTS_FILE), lines(storage, LEDGER_FILE));
     let mut result = account::result(&name, attempt, status, &reason, &events, &ledger);
-    result.exact = config.train.exchange == ExchangeKind::Synchronous;
+    result.exact &= config.train.exchange == ExchangeKind::Synchronous;
     EndingFiles::of(storage).write_result(&result)?;
     attempts.concluded(&result)?;
     Ok(result)

@@ -260,6 +260,11 @@ pub enum Kind {
     StepAgain {
         step: u64,
     },
+    /// From here on the run has not the bits of one without failures; said again where an attempt
+    /// goes on from such a state.
+    Inexact {
+        reason: String,
+    },
     Warning {
         message: String,
     },

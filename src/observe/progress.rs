@@ -401,6 +401,7 @@ fn announcement(event: &Event) -> Option<String> {
             "step {step}: gradients outgrew the grid of their sums; it is computed again on \
              another, as every later one is whose do"
         ),
+        Kind::Inexact { reason } => format!("warning: the run is no longer exact: {reason}"),
         Kind::Warning { message } => format!("warning: {message}"),
         Kind::RunEnd { status, reason, state_sha256 } => {
             let hash = state_sha256.as_deref().map(|hash| format!(", state {}", short(hash)));

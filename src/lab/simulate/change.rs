@@ -61,6 +61,12 @@ impl Changed {
         meets && self.change == Change::Listing
     }
 
+    /// Whether everybody of this attempt computes otherwise, the run having had steps before.
+    pub fn computes_otherwise(self, number: u32) -> bool {
+        let all = self.whose == Whose::All && self.attempt <= number;
+        all && self.change == Change::Instructions
+    }
+
     /// Whether a process of this attempt meets it; `begun`: the run had steps when it started.
     pub fn meets(self, (number, begun): (u32, bool), standing: &Standing) -> bool {
         let first_born = !standing.newcomer && !standing.spare;

@@ -133,17 +133,18 @@ pub fn check(scenario: &Scenario, played: &Played, calm: &Calm) -> Result<(), Fa
     check_ends(played)?;
     let result = match &played.end {
         Final::Stuck(what) => return Err(Fault::Stuck(what.clone())),
-        Final::Refused(reason) => return may_refuse(played, reason).map_err(Fault::Wrong),
+        Final::Refused(why) => return may_refuse(scenario, played, why).map_err(Fault::Wrong),
         Final::Result(result) => result,
     };
     let events: Vec<Event> = played.lines(EVENTS);
     let entries: Vec<Entry> = played.lines(LEDGER);
     let marks = Marks::of(played, &entries);
+    let as_calm = result.exact && !began_anew_otherwise(scenario, played, &events);
     let checks = [
         check_readable::<Event>(played, EVENTS),
         check_readable::<Entry>(played, LEDGER),
         check_status(scenario, played, result, marks),
-        check_weights(scenario, played, calm, (result, marks)),
+        check_weights(scenario, played, calm, (marks, as_calm)),
         check_survivors(played),
         check_starts(scenario, played, &events, marks),
         check_events(&events),
@@ -153,7 +154,7 @@ pub fn check(scenario: &Scenario, played: &Played, calm: &Calm) -> Result<(), Fa
     checks.into_iter().collect::<Result<(), String>>().map_err(Fault::Wrong)?;
     if result.status == Status::Completed {
         check_completed(scenario, result, &entries).map_err(Fault::Wrong)?;
-        if result.exact && marks.bits_are_known(scenario, played) {
+        if as_calm && marks.bits_are_known(scenario, played) {
             check_bits(scenario, result, &events, calm).map_err(Fault::Wrong)?;
         }
     }
@@ -186,11 +187,13 @@ fn check_ends(played: &Played) -> Result<(), Fault> {
     Ok(())
 }
 
-/// A run may refuse to begin only when every checkpoint it had was damaged.
-fn may_refuse(played: &Played, reason: &str) -> Result<(), String> {
+/// A run may refuse to begin only when every checkpoint it had was damaged, or where there are
+/// other samples than it began with.
+fn may_refuse(scenario: &Scenario, played: &Played, reason: &str) -> Result<(), String> {
     let kept = played.attempts.last().and_then(|attempt| attempt.checkpoint);
     match (played.damaged.is_empty(), kept) {
         (false, None) => Ok(()),
+        _ if others_are_listed(scenario, played) => Ok(()),
         _ => Err(format!("it refused to begin although a checkpoint was good: {reason}")),
     }
 }
@@ -214,10 +217,7 @@ fn check_status(
         Status::NoProgress => restarts && fired.len() >= 3 && troubled(3),
         Status::JobLost => !restarts && (troubled(1) || marks.flipped),
         // Other samples than the run's, or than the other ranks', are refused.
-        Status::DataError => {
-            let last = played.attempts.last().map_or(0, |attempt| attempt.number);
-            scenario.changes().any(|changed| changed.disturbs_start(last))
-        }
+        Status::DataError => others_are_listed(scenario, played),
         _ => false,
     };
     if allowed {
@@ -225,6 +225,20 @@ fn check_status(
     }
     let (status, reason) = (result.status, &result.reason);
     Err(format!("it ended as {status:?} ({reason}); faults fired by attempt: {fired:?}"))
+}
+
+/// Whether those who started the last attempt list other samples than the run's or each other's.
+fn others_are_listed(scenario: &Scenario, played: &Played) -> bool {
+    let last = played.attempts.last().map_or(0, |attempt| attempt.number);
+    scenario.changes().any(|changed| changed.disturbs_start(last))
+}
+
+/// Whether all ranks computed otherwise from the first step that counts: such a run is exact, but
+/// its bits are those of no run that is played here.
+fn began_anew_otherwise(scenario: &Scenario, played: &Played, events: &[Event]) -> bool {
+    let anew = played.attempts.iter().map(|attempt| attempt.number);
+    let anew = anew.filter(|number| begun_from(events, *number) == Some(0)).max().unwrap_or(0);
+    scenario.changes().any(|changed| changed.computes_otherwise(anew))
 }
 
 /// An attempt in which nothing goes wrong ends well on every rank.
@@ -254,16 +268,15 @@ fn check_weights(
     scenario: &Scenario,
     played: &Played,
     calm: &Calm,
-    (result, marks): (&RunResult, Marks),
+    (marks, as_calm): (Marks, bool),
 ) -> Result<(), String> {
     if marks.flipped {
         return Ok(());
     }
     let mut last: BTreeMap<(u32, usize), u64> = BTreeMap::new();
     let mut states: BTreeMap<(u32, u64), u64> = BTreeMap::new();
-    // What an earlier attempt computed after a step without an update may have been thrown away:
-    // the fault strikes once, so the step is done again with its update. So may steps that were
-    // computed with other instructions.
+    // Of an earlier attempt, steps without an update (the fault strikes once) or with other
+    // instructions may have been thrown away.
     let thrown_away = marks.nan || computes_otherwise(scenario);
     let newest = played.attempts.last().map_or(0, |attempt| attempt.number);
     for seen in &played.sightings {
@@ -276,8 +289,7 @@ fn check_weights(
         let lived = ended.is_some_and(|e| matches!(e.ends.get(process), Some(End::Finished(_))));
         // Alone with its commit, and with the zero update of a step that the others did again.
         let alone = marks.nan && !lived;
-        let comparable =
-            result.exact && !marks.zeroed && !alone && (attempt == newest || !thrown_away);
+        let comparable = as_calm && !marks.zeroed && !alone && (attempt == newest || !thrown_away);
         if comparable && calm.weights.get(&step) != Some(&weights) {
             return Err(format!("{whose}: other weights than without failures"));
         }

@@ -37,20 +37,19 @@ fn other_arithmetic(before: Option<&str>, kinds: &[String], world: &World) -> Ki
         more => format!(" and {more} more"),
     };
     let all: Vec<String> = kinds.iter().cloned().chain([usual.to_owned()]).collect();
-    let message = format!(
-        "the run is no longer exact: {named}{more}, not with {usual} as {whose}; {}",
+    let reason = format!(
+        "{named}{more}, not with {usual} as {whose}; {}",
         engine::cure(&arithmetic::distinct(&all))
     );
-    Kind::Warning { message }
+    Kind::Inexact { reason }
 }
 
 /// An attempt goes on from here. `None` where there is nothing to say: it is exact, or of the
 /// exchange that never is.
 pub fn at_start(position: &Position, exchange: ExchangeKind) -> Option<Kind> {
-    let message = "the run is no longer exact: the state it goes on from has steps that were \
-                   computed with other instructions";
+    let reason = "the state it goes on from has steps that were computed with other instructions";
     (!position.exact && exchange == ExchangeKind::Synchronous)
-        .then(|| Kind::Warning { message: message.into() })
+        .then(|| Kind::Inexact { reason: reason.into() })
 }
 
 #[cfg(test)]
@@ -66,7 +65,7 @@ mod tests {
             let arithmetic = kinds(before).concat();
             let mut position = Position { step, arithmetic, ..Position::start() };
             match compute_with(&mut position, &kinds(now), &world) {
-                Some(Kind::Warning { message }) => message,
+                Some(Kind::Inexact { reason }) => reason,
                 _ => String::new(),
             }
         };
