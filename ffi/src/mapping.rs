@@ -4,8 +4,10 @@
 
 use std::fs::File;
 use std::io;
+use std::ops::Range;
 use std::os::fd::AsRawFd;
 use std::ptr::NonNull;
+use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 /// Bytes of a page on every machine that this program runs on (x86-64).
@@ -63,12 +65,18 @@ impl Drop for Pages {
     }
 }
 
-/// Mapped bytes. Page-aligned.
+/// Mapped bytes. Page-aligned, unless cut elsewhere. Its pieces are unmapped together, with the
+/// last.
 ///
 /// A shared file must not be written by anybody else meanwhile: its users lock it, and everything
 /// that is read from it is plain numbers, for which every bit pattern is a value.
 #[derive(Debug)]
-pub struct Memory(Pages);
+pub struct Memory {
+    pages: Arc<Pages>,
+    /// Nobody else has these bytes of the pages: whoever makes a second `Memory` of them gives them
+    /// away (`cut`).
+    range: Range<usize>,
+}
 
 impl Memory {
     /// Zeros that belong to this process alone.
@@ -76,7 +84,7 @@ impl Memory {
     /// # Errors
     /// The kernel's: no memory.
     pub fn anonymous(len: usize) -> io::Result<Self> {
-        Pages::map(None, len).map(Self)
+        Pages::map(None, len).map(Self::whole)
     }
 
     /// `len` bytes of a file from `offset` on, a multiple of the page.
@@ -84,31 +92,75 @@ impl Memory {
     /// # Errors
     /// The kernel's; a file that is too short.
     pub fn of_file(file: &File, offset: u64, len: usize) -> io::Result<Self> {
-        Pages::map(Some((file, offset)), len).map(Self)
+        Pages::map(Some((file, offset)), len).map(Self::whole)
+    }
+
+    fn whole(pages: Pages) -> Self {
+        let range = 0..pages.len;
+        Self { pages: Arc::new(pages), range }
+    }
+
+    fn start(&self) -> NonNull<u8> {
+        // SAFETY: the range lies within the pages.
+        unsafe { self.pages.base.add(self.range.start) }
     }
 
     /// All of it.
     pub fn bytes(&self) -> &[u8] {
-        // SAFETY: mapped for as long as `self` lives; `bytes_mut` needs a unique borrow.
-        unsafe { std::slice::from_raw_parts(self.0.base.as_ptr(), self.0.len) }
+        // SAFETY: mapped for as long as `self` lives, and no other `Memory` has these bytes;
+        // `bytes_mut` needs a unique borrow.
+        unsafe { std::slice::from_raw_parts(self.start().as_ptr(), self.range.len()) }
     }
 
     /// All of it, to write.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         // SAFETY: as in `bytes`, and the borrow is unique.
-        unsafe { std::slice::from_raw_parts_mut(self.0.base.as_ptr(), self.0.len) }
+        unsafe { std::slice::from_raw_parts_mut(self.start().as_ptr(), self.range.len()) }
     }
 
     /// Bytes of it.
     pub fn len_bytes(&self) -> usize {
-        self.0.len
+        self.range.len()
+    }
+
+    /// Pieces that end at these bytes, ascending, and one with the rest: each can be written by a
+    /// thread of its own.
+    ///
+    /// # Panics
+    /// When the ends do not ascend, or are beyond its own.
+    pub fn cut(self, ends: impl IntoIterator<Item = usize>) -> Vec<Self> {
+        let Range { start, end } = self.range;
+        let mut from = start;
+        let mut piece = |to: usize| {
+            assert!(from <= to && to <= end, "pieces follow each other");
+            Self { pages: Arc::clone(&self.pages), range: std::mem::replace(&mut from, to)..to }
+        };
+        let mut pieces: Vec<_> = ends.into_iter().map(|to| piece(start + to)).collect();
+        pieces.push(piece(end));
+        pieces
+    }
+
+    /// What was cut, in any order, as one again.
+    ///
+    /// # Panics
+    /// When they do not lie side by side in the same pages.
+    pub fn join(mut pieces: Vec<Self>) -> Self {
+        pieces.sort_by_key(|piece| (piece.range.start, piece.range.end));
+        let joined = pieces.into_iter().reduce(|before, piece| {
+            let beside = before.range.end == piece.range.start;
+            assert!(beside && Arc::ptr_eq(&before.pages, &piece.pages), "pieces of one memory");
+            Self { range: before.range.start..piece.range.end, pages: before.pages }
+        });
+        joined.expect("at least one piece")
     }
 
     /// Makes every page present that the file has, so that no later read waits for one; of a tmpfs
     /// no write either. Looks into none of them. Kernels before Linux 5.14 cannot.
     pub fn populate_to_read(&self) {
         // SAFETY: changes no byte; an error leaves the pages as they are.
-        unsafe { libc::madvise(self.0.base.as_ptr().cast(), self.0.len, libc::MADV_POPULATE_READ) };
+        unsafe {
+            libc::madvise(self.start().as_ptr().cast(), self.range.len(), libc::MADV_POPULATE_READ)
+        };
     }
 
     /// Makes every page present, so that no later write waits for one. Kernels before Linux 5.14
@@ -116,7 +168,7 @@ impl Memory {
     pub fn populate(&self) {
         // SAFETY: changes no byte; an error leaves the pages as they are.
         unsafe {
-            libc::madvise(self.0.base.as_ptr().cast(), self.0.len, libc::MADV_POPULATE_WRITE)
+            libc::madvise(self.start().as_ptr().cast(), self.range.len(), libc::MADV_POPULATE_WRITE)
         };
     }
 }
@@ -182,6 +234,33 @@ mod tests {
         let file = File::options().read(true).write(true).create(true).truncate(true).open(&path);
         std::fs::remove_file(&path).expect("ours");
         file.expect("a temporary file")
+    }
+
+    #[test]
+    fn pieces_are_written_apart_and_joined_in_any_order() {
+        let memory = Memory::anonymous(2 * PAGE_BYTES).expect("memory");
+        let mut pieces = memory.cut([8, 8, PAGE_BYTES + 4]);
+        assert_eq!(
+            pieces.iter().map(Memory::len_bytes).collect::<Vec<_>>(),
+            [8, 0, PAGE_BYTES - 4, PAGE_BYTES - 4]
+        );
+        std::thread::scope(|scope| {
+            for (number, piece) in pieces.iter_mut().enumerate() {
+                scope.spawn(move || piece.bytes_mut().fill(number as u8 + 1));
+            }
+        });
+        pieces.rotate_left(2);
+        let joined = Memory::join(pieces);
+        let expected = |at: usize| if at < 8 { 1 } else { 3 + u8::from(at >= PAGE_BYTES + 4) };
+        assert!(joined.bytes().iter().enumerate().all(|(at, &byte)| byte == expected(at)));
+    }
+
+    #[test]
+    #[should_panic(expected = "pieces of one memory")]
+    fn pieces_with_a_gap_are_not_joined() {
+        let mut pieces = Memory::anonymous(PAGE_BYTES).expect("memory").cut([8, 16]);
+        pieces.remove(1);
+        Memory::join(pieces);
     }
 
     #[test]

@@ -1,155 +1,95 @@
-//! Streaming (non-temporal) stores for the update of resident state: the step reads one slot and
+//! Streaming (non-temporal) stores for the update of resident state: a step reads one slot and
 //! writes the other without first fetching the lines it overwrites (measured: 21 ms against 30 ms
-//! for 24 M parameters). Every path computes the same bits: one multiplication and one addition at
-//! a time, never fused, so that ranks on different processors stay equal.
+//! for 24 M parameters). A rule is written once, over numbers that are one or eight at a time; both
+//! give the same bits, since every operation that a number has is rounded by itself (IEEE 754,
+//! square roots and quotients too), and none are fused. So ranks on different processors stay
+//! equal.
 
-mod rule;
-
+use std::ops::{Add, Div, Mul, Range, Sub};
 use std::sync::atomic::{Ordering, fence as ordinary_fence};
 
-pub use rule::{Number, Rule, apply};
-
-/// The scalars of one step of SGD with momentum.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct SgdStep {
-    /// Learning rate.
-    pub learning_rate: f32,
-    /// Momentum factor.
-    pub momentum: f32,
-    /// L2 penalty, added to the gradient.
-    pub weight_decay: f32,
-    /// Multiplies the summed gradient: one over the real count of samples.
-    pub scale: f32,
-}
-
-impl SgdStep {
-    /// One element: the new weight and the new momentum. The definition that every path follows.
-    #[inline(always)]
-    fn element(self, w: f32, v: f32, g: f32) -> (f32, f32) {
-        let gradient = self.scale * g + self.weight_decay * w;
-        let velocity = self.momentum * v + gradient;
-        (w - self.learning_rate * velocity, velocity)
-    }
-}
-
-/// What a step reads as its gradients, summed over samples.
+/// What drives a rule, one for every element.
 #[derive(Debug, Clone, Copy)]
-pub enum Summed<'a> {
-    /// As they are.
+pub enum Source<'a> {
+    /// Numbers.
     Numbers(&'a [f32]),
     /// Whole multiples of a power of two, which stands behind them; `fixed::load` gives the same
     /// numbers.
     Multiples(&'a [i32], f32),
 }
 
-impl Summed<'_> {
+impl<'a> Source<'a> {
+    /// Those of a range of its elements.
+    ///
+    /// # Panics
+    /// When the range is not within them.
+    #[must_use]
+    pub fn slice(self, range: Range<usize>) -> Source<'a> {
+        match self {
+            Self::Numbers(numbers) => Source::Numbers(&numbers[range]),
+            Self::Multiples(multiples, unit) => Source::Multiples(&multiples[range], unit),
+        }
+    }
+
     fn len(self) -> usize {
         match self {
-            Self::Numbers(sums) => sums.len(),
-            Self::Multiples(sums, _) => sums.len(),
+            Self::Numbers(numbers) => numbers.len(),
+            Self::Multiples(multiples, _) => multiples.len(),
         }
     }
 }
 
-/// How the update is computed; all ways give the same bits.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Path {
-    /// One element at a time, ordinary stores.
-    Scalar,
-    /// Four elements, streaming stores.
-    Sse2,
-    /// Eight elements, streaming stores.
-    Avx,
+/// A number, or several that lie beside each other.
+pub trait Number:
+    Copy + Add<Output = Self> + Sub<Output = Self> + Mul<Output = Self> + Div<Output = Self>
+{
+    /// The same everywhere.
+    fn of(value: f32) -> Self;
+
+    /// Square root.
+    fn root(self) -> Self;
 }
 
-impl Path {
-    /// The widest that this processor has.
-    pub fn detect() -> Self {
-        [Self::Avx, Self::Sse2].into_iter().find(|path| path.available()).unwrap_or(Self::Scalar)
+impl Number for f32 {
+    #[inline(always)]
+    fn of(value: f32) -> Self {
+        value
     }
 
-    /// Whether this processor has it.
-    pub fn available(self) -> bool {
-        match self {
-            Self::Scalar => true,
-            #[cfg(target_arch = "x86_64")]
-            Self::Sse2 => std::arch::is_x86_feature_detected!("sse2"),
-            #[cfg(target_arch = "x86_64")]
-            Self::Avx => std::arch::is_x86_feature_detected!("avx"),
-            #[cfg(not(target_arch = "x86_64"))]
-            Self::Sse2 | Self::Avx => false,
-        }
-    }
-
-    #[cfg(target_arch = "x86_64")]
-    fn align_bytes(self) -> usize {
-        match self {
-            Self::Scalar => 4,
-            Self::Sse2 => 16,
-            Self::Avx => 32,
-        }
+    #[inline(always)]
+    fn root(self) -> Self {
+        self.sqrt()
     }
 }
 
-/// SGD with momentum in PyTorch's form: `v' = momentum * v + (scale * g + weight_decay * w)`,
-/// `w' = w - learning_rate * v'`. Ends with `fence`. False when some `w'` or `v'` is not a finite
-/// number.
+/// What makes `O` outputs of what drives it and `I` parts of the state, element by element.
+pub trait Rule<const I: usize, const O: usize> {
+    /// One element. `#[inline(always)]`, that it is compiled for wide registers.
+    fn element<N: Number>(&self, source: N, state: [N; I]) -> [N; O];
+}
+
+/// Follows a rule for all elements, with streaming stores where the outputs are aligned alike.
+/// Ends with `fence`. False when some output is not a finite number.
 ///
 /// # Panics
 /// When the slices differ in length.
-pub fn sgd(
-    step: SgdStep,
-    w: &[f32],
-    v: &[f32],
-    g: Summed<'_>,
-    w_out: &mut [f32],
-    v_out: &mut [f32],
+pub fn apply<const I: usize, const O: usize, R: Rule<I, O>>(
+    rule: &R,
+    source: Source<'_>,
+    state: [&[f32]; I],
+    mut written: [&mut [f32]; O],
 ) -> bool {
-    sgd_by(Path::detect(), step, w, v, g, w_out, v_out)
-}
-
-/// `sgd` by a given path (for tests and measurements).
-///
-/// # Panics
-/// When the slices differ in length or this processor does not have the path.
-pub fn sgd_by(
-    path: Path,
-    step: SgdStep,
-    w: &[f32],
-    v: &[f32],
-    g: Summed<'_>,
-    w_out: &mut [f32],
-    v_out: &mut [f32],
-) -> bool {
-    let len = w.len();
+    let len = source.len();
     assert!(
-        [v.len(), g.len(), w_out.len(), v_out.len()].iter().all(|&other| other == len),
-        "weights, momentum and gradients of one step have one length"
+        state.iter().all(|part| part.len() == len) && written.iter().all(|part| part.len() == len),
+        "what a rule reads and writes has one length"
     );
-    assert!(path.available(), "{path:?} is not on this processor");
-    let body = body(path, w_out, v_out);
-    let mut sound = true;
-    for (range, path) in
-        [(0..body.start, Path::Scalar), (body.clone(), path), (body.end..len, Path::Scalar)]
-    {
-        let state = (w, v);
-        let out = (&mut *w_out, &mut *v_out);
-        sound &= match (path, g) {
-            #[cfg(target_arch = "x86_64")]
-            // SAFETY: the path is available; `body` lies within the slices, whose lengths are
-            // equal; it starts at an address aligned for the stores in both outputs.
-            (Path::Avx, g) => unsafe { x86::sgd_avx(step, range, state, g, out) },
-            #[cfg(target_arch = "x86_64")]
-            // SAFETY: as above.
-            (Path::Sse2, g) => unsafe { x86::sgd_sse2(step, range, state, g, out) },
-            (_, Summed::Numbers(g)) => sgd_scalar(step, range, state, |i| g[i], out),
-            (_, Summed::Multiples(g, unit)) => {
-                sgd_scalar(step, range, state, |i| g[i] as f32 * unit, out)
-            }
-        };
-    }
+    let body = body(&written);
+    let head = plainly(rule, 0..body.start, source, &state, &mut written);
+    let middle = widely(rule, body.clone(), source, &state, &mut written);
+    let tail = plainly(rule, body.end..len, source, &state, &mut written);
     fence();
-    sound
+    head && middle && tail
 }
 
 /// Makes streaming stores of this thread visible before any store that follows: call it in every
@@ -163,185 +103,177 @@ pub fn fence() {
     ordinary_fence(Ordering::Release);
 }
 
-/// The elements that whole aligned vectors cover: streaming stores need aligned addresses. Empty
-/// when the two outputs are aligned differently.
-#[cfg(target_arch = "x86_64")]
-fn body(path: Path, w_out: &[f32], v_out: &[f32]) -> std::ops::Range<usize> {
-    let (align, len) = (path.align_bytes(), w_out.len());
-    let start = w_out.as_ptr().align_offset(align);
-    if start != v_out.as_ptr().align_offset(align) || start >= len {
-        return len..len;
+/// One element at a time, ordinary stores.
+fn plainly<const I: usize, const O: usize, R: Rule<I, O>>(
+    rule: &R,
+    range: Range<usize>,
+    source: Source<'_>,
+    state: &[&[f32]; I],
+    written: &mut [&mut [f32]; O],
+) -> bool {
+    let mut finite = true;
+    for at in range {
+        let source = match source {
+            Source::Numbers(numbers) => numbers[at],
+            Source::Multiples(multiples, unit) => multiples[at] as f32 * unit,
+        };
+        let made = rule.element(source, std::array::from_fn(|part| state[part][at]));
+        for (output, made) in written.iter_mut().zip(made) {
+            output[at] = made;
+            finite &= made.is_finite();
+        }
     }
-    let lanes = align / size_of::<f32>();
-    start..start + (len - start) / lanes * lanes
+    finite
+}
+
+/// The elements that whole aligned vectors cover; none where the outputs are aligned differently
+/// or the processor has none.
+fn body<const O: usize>(written: &[&mut [f32]; O]) -> Range<usize> {
+    let len = written.first().map_or(0, |output| output.len());
+    #[cfg(target_arch = "x86_64")]
+    if std::arch::is_x86_feature_detected!("avx") {
+        let mut starts = written.iter().map(|output| output.as_ptr().align_offset(x86::BYTES));
+        let start = starts.next().unwrap_or(len);
+        if start < len && starts.all(|other| other == start) {
+            return start..start + (len - start) / x86::LANES * x86::LANES;
+        }
+    }
+    len..len
+}
+
+#[cfg(target_arch = "x86_64")]
+fn widely<const I: usize, const O: usize, R: Rule<I, O>>(
+    rule: &R,
+    body: Range<usize>,
+    source: Source<'_>,
+    state: &[&[f32]; I],
+    written: &mut [&mut [f32]; O],
+) -> bool {
+    // SAFETY: a body that is not empty lies within the slices, whose lengths are equal, is whole
+    // vectors long, starts where every output is aligned, and there is AVX (see `body`).
+    body.is_empty() || unsafe { x86::widely(rule, body, source, state, written) }
 }
 
 #[cfg(not(target_arch = "x86_64"))]
-fn body(_: Path, w_out: &[f32], _: &[f32]) -> std::ops::Range<usize> {
-    0..w_out.len()
-}
-
-fn sgd_scalar(
-    step: SgdStep,
-    range: std::ops::Range<usize>,
-    (w, v): (&[f32], &[f32]),
-    g: impl Fn(usize) -> f32,
-    (w_out, v_out): (&mut [f32], &mut [f32]),
+fn widely<const I: usize, const O: usize, R: Rule<I, O>>(
+    rule: &R,
+    body: Range<usize>,
+    source: Source<'_>,
+    state: &[&[f32]; I],
+    written: &mut [&mut [f32]; O],
 ) -> bool {
-    let inputs = w[range.clone()].iter().zip(&v[range.clone()]).zip(range.clone());
-    let outputs = w_out[range.clone()].iter_mut().zip(&mut v_out[range]);
-    // Times zero a finite number adds nothing; others leave NaN, which stays. A weight is finite
-    // only where its momentum is, whatever the learning rate.
-    let mut nothing = 0.0;
-    for (((&w, &v), i), (w_out, v_out)) in inputs.zip(outputs) {
-        (*w_out, *v_out) = step.element(w, v, g(i));
-        nothing += *w_out * 0.0;
-    }
-    !nothing.is_nan()
+    plainly(rule, body, source, state, written)
 }
 
 #[cfg(target_arch = "x86_64")]
 mod x86 {
-    use super::{SgdStep, Summed};
     use std::arch::x86_64::{
-        __m128, __m128i, __m256, __m256i, _mm_add_ps, _mm_cvtepi32_ps, _mm_loadu_ps,
-        _mm_loadu_si128, _mm_mul_ps, _mm_set1_ps, _mm_storeu_ps, _mm_stream_ps, _mm_sub_ps,
-        _mm256_add_ps, _mm256_cvtepi32_ps, _mm256_loadu_ps, _mm256_loadu_si256, _mm256_mul_ps,
-        _mm256_set1_ps, _mm256_storeu_ps, _mm256_stream_ps, _mm256_sub_ps,
+        __m256, __m256i, _mm256_add_ps, _mm256_cvtepi32_ps, _mm256_div_ps, _mm256_loadu_ps,
+        _mm256_loadu_si256, _mm256_mul_ps, _mm256_set1_ps, _mm256_sqrt_ps, _mm256_storeu_ps,
+        _mm256_stream_ps, _mm256_sub_ps,
     };
-    use std::ops::Range;
+    use std::ops::{Add, Div, Mul, Range, Sub};
+
+    use super::{Number, Rule, Source};
+
+    pub(super) const LANES: usize = 8;
+    pub(super) const BYTES: usize = 32;
+
+    /// Eight numbers. Made only where there is AVX: within `widely`.
+    #[derive(Clone, Copy)]
+    pub(super) struct Eight(__m256);
+
+    macro_rules! operation {
+        ($name:ident, $method:ident, $intrinsic:ident) => {
+            impl $name for Eight {
+                type Output = Self;
+                #[inline(always)]
+                fn $method(self, other: Self) -> Self {
+                    // SAFETY: whoever has eight numbers has AVX.
+                    Self(unsafe { $intrinsic(self.0, other.0) })
+                }
+            }
+        };
+    }
+    operation!(Add, add, _mm256_add_ps);
+    operation!(Sub, sub, _mm256_sub_ps);
+    operation!(Mul, mul, _mm256_mul_ps);
+    operation!(Div, div, _mm256_div_ps);
+
+    impl Number for Eight {
+        #[inline(always)]
+        fn of(value: f32) -> Self {
+            // SAFETY: only rules that are given eight numbers call it, so there is AVX.
+            Self(unsafe { _mm256_set1_ps(value) })
+        }
+
+        #[inline(always)]
+        fn root(self) -> Self {
+            // SAFETY: whoever has eight numbers has AVX.
+            Self(unsafe { _mm256_sqrt_ps(self.0) })
+        }
+    }
 
     /// # Safety
-    /// AVX is there; `range` is within all slices, a multiple of 8 long, and starts 32-byte
-    /// aligned in both outputs.
+    /// AVX is there; `body` is within all slices, a multiple of eight long, and starts 32-byte
+    /// aligned in every output.
     #[target_feature(enable = "avx")]
-    pub(super) unsafe fn sgd_avx(
-        step: SgdStep,
-        range: Range<usize>,
-        state: (&[f32], &[f32]),
-        g: Summed<'_>,
-        out: (&mut [f32], &mut [f32]),
+    pub(super) unsafe fn widely<const I: usize, const O: usize, R: Rule<I, O>>(
+        rule: &R,
+        body: Range<usize>,
+        source: Source<'_>,
+        state: &[&[f32]; I],
+        written: &mut [&mut [f32]; O],
     ) -> bool {
-        match g {
-            Summed::Numbers(g) => {
+        match source {
+            Source::Numbers(numbers) => {
+                // SAFETY: at + 8 is within every slice (caller's promise).
+                let load = |at: usize| Eight(unsafe { _mm256_loadu_ps(numbers.as_ptr().add(at)) });
                 // SAFETY: the caller's promise.
-                let load = |i: usize| unsafe { _mm256_loadu_ps(g.as_ptr().add(i)) };
-                // SAFETY: the caller's promise.
-                unsafe { sgd_avx_of(step, range, state, load, out) }
+                unsafe { driven(rule, body, load, state, written) }
             }
-            Summed::Multiples(g, unit) => {
-                let unit = _mm256_set1_ps(unit);
-                // SAFETY: the caller's promise.
-                let load = |i: usize| unsafe {
-                    let sums = _mm256_loadu_si256(g.as_ptr().add(i).cast::<__m256i>());
-                    _mm256_mul_ps(_mm256_cvtepi32_ps(sums), unit)
+            Source::Multiples(multiples, unit) => {
+                let unit = Eight::of(unit);
+                // SAFETY: as above; no load asks for alignment.
+                let load = |at: usize| unsafe {
+                    let words = _mm256_loadu_si256(multiples.as_ptr().add(at).cast::<__m256i>());
+                    Eight(_mm256_cvtepi32_ps(words)) * unit
                 };
                 // SAFETY: the caller's promise.
-                unsafe { sgd_avx_of(step, range, state, load, out) }
+                unsafe { driven(rule, body, load, state, written) }
             }
         }
     }
 
     /// # Safety
-    /// As of `sgd_avx`; `load` may be called within `range`.
+    /// As of `widely`; `load` may be called within `body`.
     #[target_feature(enable = "avx")]
-    unsafe fn sgd_avx_of(
-        step: SgdStep,
-        range: Range<usize>,
-        (w, v): (&[f32], &[f32]),
-        load: impl Fn(usize) -> __m256,
-        (w_out, v_out): (&mut [f32], &mut [f32]),
+    unsafe fn driven<const I: usize, const O: usize, R: Rule<I, O>>(
+        rule: &R,
+        body: Range<usize>,
+        load: impl Fn(usize) -> Eight,
+        state: &[&[f32]; I],
+        written: &mut [&mut [f32]; O],
     ) -> bool {
-        let rate = _mm256_set1_ps(step.learning_rate);
-        let momentum = _mm256_set1_ps(step.momentum);
-        let decay = _mm256_set1_ps(step.weight_decay);
-        let scale = _mm256_set1_ps(step.scale);
-        let zero = _mm256_set1_ps(0.0);
+        let zero = Eight::of(0.0);
+        // Times zero a finite number adds nothing; others leave NaN, which stays.
         let mut nothing = zero;
-        for i in range.step_by(8) {
-            // SAFETY: i + 8 is within every slice, and the stores are aligned (caller's promise).
-            unsafe {
-                let weight = _mm256_loadu_ps(w.as_ptr().add(i));
-                let scaled = _mm256_mul_ps(scale, load(i));
-                let gradient = _mm256_add_ps(scaled, _mm256_mul_ps(decay, weight));
-                let kept = _mm256_mul_ps(momentum, _mm256_loadu_ps(v.as_ptr().add(i)));
-                let velocity = _mm256_add_ps(kept, gradient);
-                let moved = _mm256_sub_ps(weight, _mm256_mul_ps(rate, velocity));
-                _mm256_stream_ps(w_out.as_mut_ptr().add(i), moved);
-                _mm256_stream_ps(v_out.as_mut_ptr().add(i), velocity);
-                nothing = _mm256_add_ps(nothing, _mm256_mul_ps(moved, zero));
+        for at in body.step_by(LANES) {
+            let mut parts = [zero; I];
+            for (part, from) in parts.iter_mut().zip(state) {
+                // SAFETY: at + 8 is within every slice (caller's promise).
+                *part = Eight(unsafe { _mm256_loadu_ps(from.as_ptr().add(at)) });
+            }
+            for (made, output) in rule.element(load(at), parts).into_iter().zip(written.iter_mut())
+            {
+                // SAFETY: as above, and aligned (caller's promise).
+                unsafe { _mm256_stream_ps(output.as_mut_ptr().add(at), made.0) };
+                nothing = nothing + made * zero;
             }
         }
-        let mut lanes = [0.0f32; 8];
+        let mut lanes = [0.0f32; LANES];
         // SAFETY: the lanes are as many as the vector has.
-        unsafe { _mm256_storeu_ps(lanes.as_mut_ptr(), nothing) };
-        lanes.iter().all(|lane| !lane.is_nan())
-    }
-
-    /// # Safety
-    /// `range` is within all slices, a multiple of 4 long, and starts 16-byte aligned in both
-    /// outputs.
-    #[target_feature(enable = "sse2")]
-    pub(super) unsafe fn sgd_sse2(
-        step: SgdStep,
-        range: Range<usize>,
-        state: (&[f32], &[f32]),
-        g: Summed<'_>,
-        out: (&mut [f32], &mut [f32]),
-    ) -> bool {
-        match g {
-            Summed::Numbers(g) => {
-                // SAFETY: the caller's promise.
-                let load = |i: usize| unsafe { _mm_loadu_ps(g.as_ptr().add(i)) };
-                // SAFETY: the caller's promise.
-                unsafe { sgd_sse2_of(step, range, state, load, out) }
-            }
-            Summed::Multiples(g, unit) => {
-                let unit = _mm_set1_ps(unit);
-                // SAFETY: the caller's promise.
-                let load = |i: usize| unsafe {
-                    let sums = _mm_loadu_si128(g.as_ptr().add(i).cast::<__m128i>());
-                    _mm_mul_ps(_mm_cvtepi32_ps(sums), unit)
-                };
-                // SAFETY: the caller's promise.
-                unsafe { sgd_sse2_of(step, range, state, load, out) }
-            }
-        }
-    }
-
-    /// # Safety
-    /// As of `sgd_sse2`; `load` may be called within `range`.
-    #[target_feature(enable = "sse2")]
-    unsafe fn sgd_sse2_of(
-        step: SgdStep,
-        range: Range<usize>,
-        (w, v): (&[f32], &[f32]),
-        load: impl Fn(usize) -> __m128,
-        (w_out, v_out): (&mut [f32], &mut [f32]),
-    ) -> bool {
-        let rate = _mm_set1_ps(step.learning_rate);
-        let momentum = _mm_set1_ps(step.momentum);
-        let decay = _mm_set1_ps(step.weight_decay);
-        let scale = _mm_set1_ps(step.scale);
-        let zero = _mm_set1_ps(0.0);
-        let mut nothing = zero;
-        for i in range.step_by(4) {
-            // SAFETY: i + 4 is within every slice, and the stores are aligned (caller's promise).
-            unsafe {
-                let weight = _mm_loadu_ps(w.as_ptr().add(i));
-                let scaled = _mm_mul_ps(scale, load(i));
-                let gradient = _mm_add_ps(scaled, _mm_mul_ps(decay, weight));
-                let kept = _mm_mul_ps(momentum, _mm_loadu_ps(v.as_ptr().add(i)));
-                let velocity = _mm_add_ps(kept, gradient);
-                let moved = _mm_sub_ps(weight, _mm_mul_ps(rate, velocity));
-                _mm_stream_ps(w_out.as_mut_ptr().add(i), moved);
-                _mm_stream_ps(v_out.as_mut_ptr().add(i), velocity);
-                nothing = _mm_add_ps(nothing, _mm_mul_ps(moved, zero));
-            }
-        }
-        let mut lanes = [0.0f32; 4];
-        // SAFETY: the lanes are as many as the vector has.
-        unsafe { _mm_storeu_ps(lanes.as_mut_ptr(), nothing) };
+        unsafe { _mm256_storeu_ps(lanes.as_mut_ptr(), nothing.0) };
         lanes.iter().all(|lane| !lane.is_nan())
     }
 }
@@ -350,127 +282,94 @@ mod x86 {
 mod tests {
     use super::*;
 
-    /// Deterministic values over many magnitudes, denormals and zeros included.
+    /// Every operation once.
+    struct Some;
+
+    impl Rule<2, 2> for Some {
+        #[inline(always)]
+        fn element<N: Number>(&self, a: N, [b, c]: [N; 2]) -> [N; 2] {
+            [(a * b + c) / N::of(0.7), (b * b).root() - a]
+        }
+    }
+
     fn values(len: usize, salt: u32) -> Vec<f32> {
-        (0..len as u32)
-            .map(|i| {
-                let bits = (i + 1).wrapping_mul(2_654_435_761).wrapping_add(salt * 40_503);
-                let exponent = bits % 40;
-                let fraction = (bits >> 8) as f32 / (1u32 << 24) as f32 - 0.5;
-                if bits.is_multiple_of(31) {
-                    0.0
-                } else {
-                    fraction * 2f32.powi(exponent as i32 - 30)
-                }
-            })
-            .chain([f32::from_bits(1), -0.0])
-            .take(len)
-            .collect()
-    }
-
-    const STEP: SgdStep =
-        SgdStep { learning_rate: 0.05, momentum: 0.9, weight_decay: 1e-4, scale: 1.0 / 96.0 };
-
-    fn bits(values: &[f32]) -> Vec<u32> {
-        values.iter().map(|value| value.to_bits()).collect()
-    }
-
-    /// Runs one path on slices that begin `w_skip` and `v_skip` elements into their buffers.
-    fn run(path: Path, len: usize, w_skip: usize, v_skip: usize) -> (Vec<u32>, Vec<u32>) {
-        let (w, v, g) = (values(len, 1), values(len, 2), values(len, 3));
-        let (mut w_out, mut v_out) = (vec![9.0; len + 32], vec![9.0; len + 32]);
-        let (w_range, v_range) = (w_skip..w_skip + len, v_skip..v_skip + len);
-        let g = Summed::Numbers(&g);
-        sgd_by(path, STEP, &w, &v, g, &mut w_out[w_range.clone()], &mut v_out[v_range.clone()]);
-        let outside = |i: usize, range: &std::ops::Range<usize>| !range.contains(&i);
-        assert!((0..len + 32).filter(|&i| outside(i, &w_range)).all(|i| w_out[i] == 9.0));
-        assert!((0..len + 32).filter(|&i| outside(i, &v_range)).all(|i| v_out[i] == 9.0));
-        (bits(&w_out[w_range]), bits(&v_out[v_range]))
-    }
-
-    /// The textbook loop, written apart from `SgdStep::element`.
-    fn reference(len: usize) -> (Vec<u32>, Vec<u32>) {
-        let (w, v, g) = (values(len, 1), values(len, 2), values(len, 3));
-        let (mut w_out, mut v_out) = (Vec::new(), Vec::new());
-        for i in 0..len {
-            let d = g[i] * STEP.scale + w[i] * STEP.weight_decay;
-            let velocity = v[i] * STEP.momentum + d;
-            v_out.push(velocity.to_bits());
-            w_out.push((w[i] - velocity * STEP.learning_rate).to_bits());
-        }
-        (w_out, v_out)
+        let bits = |i: u32| (i + salt * 40_503).wrapping_mul(2_654_435_761);
+        let value = |i: u32| {
+            let exponent = (bits(i) % 40) as i32 - 30;
+            ((bits(i) >> 8) as f32 / (1u32 << 24) as f32 - 0.5) * 2f32.powi(exponent)
+        };
+        (0..len as u32).map(value).collect()
     }
 
     #[test]
-    fn every_path_gives_the_bits_of_the_textbook_loop_for_every_length_and_alignment() {
-        for path in [Path::Scalar, Path::Sse2, Path::Avx].into_iter().filter(|p| p.available()) {
-            for len in 0..100 {
-                let expected = reference(len);
-                for skip in 0..17 {
-                    assert_eq!(run(path, len, skip, skip), expected, "{path:?} {len} {skip}");
+    fn every_length_and_alignment_gives_the_bits_of_the_textbook_loop() {
+        for (len, skip) in (0..70).flat_map(|len| (0..17).map(move |skip| (len, skip))) {
+            let [a, b, c] = [1, 2, 3].map(|salt| values(len, salt));
+            // Aligned alike, and apart.
+            for apart in [0, 3] {
+                let (mut x, mut y) = (vec![9.0; len + 40], vec![9.0; len + 40]);
+                let (in_x, in_y) = (skip..skip + len, skip + apart..skip + apart + len);
+                let written = [&mut x[in_x.clone()], &mut y[in_y.clone()]];
+                assert!(apply(&Some, Source::Numbers(&a), [&b, &c], written));
+                for i in 0..len {
+                    let expected = ((a[i] * b[i] + c[i]) / 0.7, (b[i] * b[i]).sqrt() - a[i]);
+                    let got = (x[in_x.start + i], y[in_y.start + i]);
+                    let bits = |(x, y): (f32, f32)| (x.to_bits(), y.to_bits());
+                    assert_eq!(bits(got), bits(expected), "{len} {skip} {apart} {i}");
                 }
-                assert_eq!(run(path, len, 1, 2), expected, "{path:?} {len}, aligned apart");
-            }
-        }
-    }
-
-    #[test]
-    fn every_path_reads_multiples_as_the_numbers_that_they_are() {
-        let unit = 2f32.powi(-27);
-        for path in [Path::Scalar, Path::Sse2, Path::Avx].into_iter().filter(|p| p.available()) {
-            for len in 0..50 {
-                let (w, v) = (values(len, 1), values(len, 2));
-                let word = |i: u32| i.wrapping_mul(2_654_435_761).cast_signed() >> (i % 29);
-                let sums: Vec<i32> = (1..=len as u32).map(word).collect();
-                let mut numbers = vec![0.0; len];
-                crate::fixed::load(&sums, &mut numbers, unit);
-                let of = |g: Summed<'_>| {
-                    let (mut w_out, mut v_out) = (vec![9.0; len], vec![9.0; len]);
-                    assert!(sgd_by(path, STEP, &w, &v, g, &mut w_out, &mut v_out));
-                    (bits(&w_out), bits(&v_out))
+                let outside = |values: &[f32], inner: Range<usize>| {
+                    let mut rest = (0..len + 40).filter(|i| !inner.contains(i));
+                    rest.all(|i| values[i] == 9.0)
                 };
-                let expected = of(Summed::Numbers(&numbers));
-                assert_eq!(of(Summed::Multiples(&sums, unit)), expected, "{path:?} {len}");
+                assert!(outside(&x, in_x) && outside(&y, in_y));
             }
         }
     }
 
     #[test]
-    fn every_path_notices_a_weight_or_momentum_that_is_no_number() {
-        let still = SgdStep { learning_rate: 0.0, momentum: 1.0, weight_decay: 0.0, scale: 1.0 };
-        let far = SgdStep { learning_rate: 8.0, ..still };
-        // Momentum overflows although nothing moves; a weight does although momentum is finite.
-        let cases = [(still, f32::MAX, f32::MAX, false), (far, 0.0, f32::MAX / 4.0, false)];
-        let cases = cases.into_iter().chain([(far, 0.0, f32::NAN, false), (far, 0.0, 1.0, true)]);
-        for (step, v, g, finite) in cases {
-            for path in [Path::Scalar, Path::Sse2, Path::Avx].into_iter().filter(|p| p.available())
-            {
-                for at in 0..32 {
-                    let (w, mut momentum, mut gradient) = ([1.0; 32], [0.0; 32], [0.0; 32]);
-                    (momentum[at], gradient[at]) = (v, g);
-                    let (mut w_out, mut v_out) = ([0.0; 32], [0.0; 32]);
-                    let sums = Summed::Numbers(&gradient);
-                    let told = sgd_by(path, step, &w, &momentum, sums, &mut w_out, &mut v_out);
-                    assert_eq!(told, finite, "{path:?} {step:?} {v} {g} at {at}");
-                    assert_eq!(told, w_out.iter().chain(&v_out).all(|value| value.is_finite()));
-                }
+    fn an_output_that_is_no_number_is_noticed_wherever_it_is() {
+        for at in 0..40 {
+            for wrong in [f32::NAN, f32::INFINITY, f32::MAX] {
+                let (a, mut b, c) = ([1.0; 40], [1.0; 40], [1.0; 40]);
+                b[at] = wrong;
+                let (mut x, mut y) = ([0.0; 40], [0.0; 40]);
+                let written = [&mut x[..], &mut y[..]];
+                assert!(!apply(&Some, Source::Numbers(&a), [&b, &c], written), "{wrong} at {at}");
             }
+        }
+    }
+
+    #[test]
+    fn multiples_are_read_as_the_numbers_that_they_are() {
+        let unit = 2f32.powi(-27);
+        for len in 0..50 {
+            let [b, c] = [2, 3].map(|salt| values(len, salt));
+            let word = |i: u32| i.wrapping_mul(2_654_435_761).cast_signed() >> (i % 29);
+            let multiples: Vec<i32> = (1..=len as u32).map(word).collect();
+            let mut numbers = vec![0.0; len];
+            crate::fixed::load(&multiples, &mut numbers, unit);
+            let made = |source: Source<'_>| {
+                let (mut x, mut y) = (vec![9.0; len], vec![9.0; len]);
+                assert!(apply(&Some, source, [&b, &c], [&mut x, &mut y]));
+                [x, y].map(|part| part.into_iter().map(f32::to_bits).collect::<Vec<_>>())
+            };
+            let expected = made(Source::Numbers(&numbers));
+            assert_eq!(made(Source::Multiples(&multiples, unit)), expected, "{len}");
         }
     }
 
     #[test]
     fn this_processor_streams() {
         if cfg!(target_arch = "x86_64") {
-            assert_ne!(Path::detect(), Path::Scalar);
-            let out = vec![0.0f32; 1000];
-            assert!(body(Path::detect(), &out, &out).len() >= 984);
+            let mut out = vec![0.0f32; 1000];
+            assert!(body(&[&mut out]).len() >= 984);
         }
     }
 
     #[test]
     #[should_panic(expected = "one length")]
     fn slices_of_different_lengths_are_refused() {
-        let g = Summed::Numbers(&[0.0; 3]);
-        sgd(STEP, &[0.0; 4], &[0.0; 4], g, &mut [0.0; 4], &mut [0.0; 4]);
+        let source = Source::Numbers(&[0.0; 4]);
+        apply(&Some, source, [&[0.0; 4], &[0.0; 3]], [&mut [0.0; 4], &mut [0.0; 4]]);
     }
 }

@@ -328,8 +328,8 @@ fn check_fault(config: &Config, key: &str, fault: &PlannedFault) -> Result<(), C
         }
         _ => {}
     }
-    if fault.kind == FaultKind::BitFlip && fault.phase != Some(Point::InUpdate) {
-        let reason = "bit_flip strikes the updated weights: give it phase = \"in_update\"";
+    if fault.kind == FaultKind::BitFlip && fault.phase != Some(Point::InPublish) {
+        let reason = "bit_flip strikes the updated weights: give it phase = \"in_publish\"";
         return refuse(key, shown, reason);
     }
     if fault.kind == FaultKind::Nan && fault.phase != Some(Point::InForward) {

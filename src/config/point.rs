@@ -21,9 +21,12 @@ pub enum Point {
     InBucket,
     /// In one of those sums, the same in every step.
     InAllReduce,
+    /// The next state is being written, into the slot that does not count.
+    InUpdate,
     BeforeVote,
     AfterVote,
-    InUpdate,
+    /// All have agreed, and the commit word is not stored yet.
+    InPublish,
     InSnapshot,
     InPersist,
     InEvaluation,
@@ -55,14 +58,15 @@ pub enum Point {
 
 impl Point {
     /// Those that a rank passes in every step, in this order.
-    pub const OF_A_STEP: [Self; 7] = [
+    pub const OF_A_STEP: [Self; 8] = [
         Self::BeforeLoad,
         Self::InForward,
         Self::InBackward,
         Self::InAllReduce,
+        Self::InUpdate,
         Self::BeforeVote,
         Self::AfterVote,
-        Self::InUpdate,
+        Self::InPublish,
     ];
 
     /// Whether a planned fault can strike here.
@@ -100,6 +104,7 @@ impl Point {
             // Every task ends in a vote, and a failure in a repair belongs to what it repairs.
             Self::AfterVote
             | Self::InUpdate
+            | Self::InPublish
             | Self::InSnapshot
             | Self::InPersist
             | Self::InRepair
@@ -119,15 +124,16 @@ impl Point {
 mod tests {
     use super::*;
 
-    const FAULT_POINTS: [&str; 19] = [
+    const FAULT_POINTS: [&str; 20] = [
         "in_init",
         "before_load",
         "in_forward",
         "in_backward",
         "in_all_reduce",
+        "in_update",
         "before_vote",
         "after_vote",
-        "in_update",
+        "in_publish",
         "in_snapshot",
         "in_persist",
         "in_evaluation",

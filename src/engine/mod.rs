@@ -3,7 +3,6 @@
 //! `plan` is pure: steps over values, while and where each lives, what backward reads. `cpu` has
 //! the kernels that realise a plan, and runs it; another device has its own beside it.
 
-mod arithmetic;
 mod compute;
 mod cpu;
 mod error;
@@ -12,10 +11,8 @@ pub mod plan;
 mod source;
 mod targets;
 
-use kintsugi_ffi::dnnl;
-
-pub use arithmetic::{arithmetic, cure};
 pub use compute::Compute;
+pub use cpu::arithmetic::{arithmetic, cure};
 pub use error::EngineError;
 pub use source::{Flat, WeightSource};
 pub use targets::{Outcome, Targets};
@@ -24,12 +21,12 @@ use crate::config::{ConfigError, Device};
 use crate::model::{Graph, Layout};
 use cpu::bf16;
 use cpu::executor::Executor;
-use cpu::program::{Program, WeightUse};
+use cpu::program::Program;
 use cpu::team::Team;
 use cpu::weights::is_lendable;
 use plan::builder::Request;
 use plan::operation::Direction;
-use plan::tensor::ElementType;
+use plan::tensor::{ElementType, of_precision};
 
 /// An engine for the calling thread on a device, with a team of `threads` OpenMP threads (a
 /// constant of the run: it decides the last bits). `layout` must be the graph's own. A device or
@@ -52,14 +49,10 @@ pub fn open_frozen(
     frozen: &[bool],
     threads: usize,
 ) -> Result<Box<dyn Compute>, EngineError> {
-    let Some(element) = ElementType::of_precision(&device.precision) else {
-        return unknown_precision(&device.precision);
-    };
-    match device.kind.as_str() {
-        "cpu" | "auto" => {
+    match asked(device)? {
+        (Kind::Cpu, element) => {
             Ok(Box::new(Executor::new(graph, layout, element, threads)?.freezing(frozen)))
         }
-        kind => not_yet("device.kind", kind, "\"cpu\""),
     }
 }
 
@@ -71,14 +64,32 @@ pub fn open_soiled(
     layout: &Layout,
     threads: usize,
 ) -> Result<Box<dyn Compute>, EngineError> {
-    let Some(element) = ElementType::of_precision(&device.precision) else {
-        return unknown_precision(&device.precision);
-    };
-    Ok(Box::new(Executor::new(graph, layout, element, threads)?.soiled()))
+    match asked(device)? {
+        (Kind::Cpu, element) => {
+            Ok(Box::new(Executor::new(graph, layout, element, threads)?.soiled()))
+        }
+    }
 }
 
-fn unknown_precision<T>(precision: &str) -> Result<T, EngineError> {
-    not_yet("device.precision", precision, "\"f32\" or \"bf16\"")
+/// The devices that there are.
+enum Kind {
+    Cpu,
+}
+
+/// What a configuration asks for.
+fn asked(device: &Device) -> Result<(Kind, ElementType), EngineError> {
+    let element = element(&device.precision)?;
+    match device.kind.as_str() {
+        "cpu" | "auto" => Ok((Kind::Cpu, element)),
+        kind => not_yet("device.kind", kind, "\"cpu\""),
+    }
+}
+
+fn element(precision: &str) -> Result<ElementType, EngineError> {
+    match of_precision(precision) {
+        Some(element) => Ok(element),
+        None => not_yet("device.precision", precision, "\"f32\" or \"bf16\""),
+    }
 }
 
 fn not_yet<T>(key: &str, value: &str, instead: &str) -> Result<T, EngineError> {
@@ -88,7 +99,9 @@ fn not_yet<T>(key: &str, value: &str, instead: &str) -> Result<T, EngineError> {
 
 /// What to say of a run on this device, once: how slow its precision is here. `None`: nothing.
 pub fn remark(device: &Device) -> Option<String> {
-    bf16::remark(ElementType::of_precision(&device.precision)?, &dnnl::isa())
+    match asked(device).ok()? {
+        (Kind::Cpu, element) => bf16::remark(element, &cpu::arithmetic::isa()),
+    }
 }
 
 /// What an engine holds while it trains on a micro-batch, in bytes.
@@ -102,7 +115,7 @@ pub struct Footprint {
 
 /// Bytes of a value between layers in this precision; those of f32 where there is no such one.
 pub fn value_bytes(precision: &str) -> u64 {
-    ElementType::of_precision(precision).unwrap_or(ElementType::F32).bytes() as u64
+    of_precision(precision).unwrap_or(ElementType::F32).bytes() as u64
 }
 
 /// What an engine of `threads` OpenMP threads on the CPU holds for `batch` samples (at least one),
@@ -114,17 +127,15 @@ pub fn footprint(
     threads: usize,
 ) -> Result<Footprint, EngineError> {
     let (batch, direction) = (batch.max(1), Direction::Training);
-    let Some(element) = ElementType::of_precision(precision) else {
-        return unknown_precision(precision);
-    };
+    let element = element(precision)?;
     let team = Team::new(threads)?;
     let request = Request { graph, layout, batch, direction, element, frozen: &[] };
     let program = Program::new(&team.context, request)?;
-    let lendable = |of: &&WeightUse| is_lendable(&layout.tensors[of.tensor], &of.desc);
-    let copied = program.weights.iter().filter(|wanted| !lendable(wanted));
+    let weights = program.weights.iter();
+    let copied = weights.filter(|of| !is_lendable(&layout.tensors[of.tensor], &of.desc));
     let weights: usize = copied.map(|wanted| wanted.desc.bytes()).sum();
     Ok(Footprint {
-        activations_bytes: program.plan.placement.bytes as u64,
+        activations_bytes: program.plan.arena_bytes as u64,
         weights_bytes: weights as u64,
     })
 }

@@ -7,12 +7,13 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use kintsugi_ffi::cgroup::{self, Cgroup};
-use kintsugi_ffi::{dnnl, mpi, os, process};
+use kintsugi_ffi::{mpi, os, process};
 use serde::Serialize;
 
 use super::probe_mpi::{self, Outcome, Scenario};
 use super::resident;
 use crate::config::{Config, Shown};
+use crate::engine;
 use crate::launch::ceilings::{self, Ceilings};
 use crate::launch::logout::{AtLogout, at_logout, places};
 use crate::launch::network::{complaints, isolation};
@@ -181,8 +182,7 @@ fn node_launcher() -> Finding {
 }
 
 fn compute() -> Finding {
-    let (major, minor, patch) = dnnl::version();
-    finding("compute", Grade::Ok, format!("oneDNN {major}.{minor}.{patch}, {}", dnnl::isa()))
+    finding("compute", Grade::Ok, engine::arithmetic())
 }
 
 fn gpu() -> Finding {

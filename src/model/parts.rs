@@ -57,3 +57,8 @@ fn elements(name: &str, layout: &Layout) -> usize {
 pub fn is_of_optimizer(name: &str) -> bool {
     name != PARAMETERS && name != STATISTICS
 }
+
+/// Whether a part has an element for every parameter, in the layout's order, before all others.
+pub fn is_over_parameters(name: &str) -> bool {
+    name != STATISTICS
+}

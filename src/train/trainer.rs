@@ -196,7 +196,7 @@ impl Trainer {
         }
     }
 
-    /// The update, into the other slot; then one commit word makes it the state.
+    /// One commit word makes what was written into the other slot the state.
     fn commit(&mut self, sums: &Sums, began: Duration, asked: Requests) {
         self.record.keeper.wait_for_copy();
         let rank = &mut self.rank;
@@ -217,6 +217,7 @@ impl Trainer {
         if asked.take_in_spares {
             self.spares.recruits = Recruits::Agreed;
         }
+        rank.replica.at(Point::InPublish);
         rank.replica.commit(rank.world.generation);
         rank.replica.flip_if_due();
         rank.replica.standing.newcomer = false;

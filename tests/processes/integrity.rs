@@ -26,7 +26,7 @@ fn completed(name: &str, overrides: &[&str]) -> (PathBuf, RunResult) {
     (folder, result)
 }
 
-const FLIP: &str = r#"faults.plan=[{kind="bit_flip", rank=2, step=24, phase="in_update"}]"#;
+const FLIP: &str = r#"faults.plan=[{kind="bit_flip", rank=2, step=24, phase="in_publish"}]"#;
 const EVERY: &str = "recovery.integrity_every=10steps";
 
 fn rollbacks(folder: &std::path::Path) -> Vec<u64> {

@@ -58,6 +58,7 @@ impl Activity {
             Point::Over => Self::Over,
             Point::AfterVote
             | Point::InUpdate
+            | Point::InPublish
             | Point::InSnapshot
             | Point::InPersist
             | Point::InComparison

@@ -15,49 +15,28 @@ use kintsugi_ffi::stream;
 use xxhash_rust::xxh3::{Xxh3, xxh3_64};
 
 pub mod ahead;
+mod backing;
 pub mod choice;
 pub mod file;
 pub mod folder;
 pub mod header;
 mod name;
+mod next;
 pub mod state;
 
 pub use ahead::Ahead;
 pub use file::{Look, SlotFile};
 pub use folder::Folder;
 pub use header::{Header, Identity, Key, MAGIC, Refusal};
+pub use next::{Body, Next};
 pub use state::{EXTRA_BYTES_MAX, Part, Shape, SlotMut, SlotView};
 
 use crate::observe::notice::act_on;
+use backing::Backing;
 use header::{CommitWord, HEADER_WORDS, commit_word, set_commit_word};
 use places::Places;
 
 mod places;
-
-/// Where the slots lie.
-#[derive(Debug)]
-struct Backing {
-    /// Both headers.
-    words: Words,
-    /// Both bodies.
-    memory: Memory,
-    /// `None`: the memory of this process.
-    file: Option<SlotFile>,
-}
-
-impl Backing {
-    fn page(&self, slot: usize) -> &[std::sync::atomic::AtomicU64] {
-        &self.words.get()[slot * HEADER_WORDS..(slot + 1) * HEADER_WORDS]
-    }
-    fn body(&self, slot: usize) -> &[u8] {
-        let half = self.memory.bytes().len() / 2;
-        &self.memory.bytes()[slot * half..(slot + 1) * half]
-    }
-    fn body_mut(&mut self, slot: usize) -> &mut [u8] {
-        let half = self.memory.bytes().len() / 2;
-        &mut self.memory.bytes_mut()[slot * half..(slot + 1) * half]
-    }
-}
 
 /// The state of the last two committed steps.
 #[derive(Debug)]
@@ -67,7 +46,6 @@ pub struct Slots {
     /// `None` until it is known where they are to lie: a replacement may take over those of the
     /// dead.
     backing: Option<Backing>,
-    current: usize,
     identity: Identity,
     ahead: Ahead,
 }
@@ -84,7 +62,7 @@ impl Slots {
     /// Slots that take no memory until they lie in a file or are first written.
     pub fn vacant(shape: Shape) -> Self {
         let (places, identity) = (Places::of(shape), Identity::default());
-        Self { shape, places, backing: None, current: 0, identity, ahead: Ahead::default() }
+        Self { shape, places, backing: None, identity, ahead: Ahead::default() }
     }
 
     /// Files that are mapped already, one of which may become theirs. The others go with the next
@@ -106,10 +84,10 @@ impl Slots {
             Some(mapped) => mapped,
             None => file.map(body_bytes)?,
         };
-        let before = self.backing.replace(Backing { words, memory, file: Some(file) });
+        let before = self.backing.replace(Backing::new(words, memory, Some(file)));
         // What is written first must not be the newest state.
         let [first, second] = self.headers().map(|header| header.ok().map(|header| header.key));
-        self.current = usize::from(second > first);
+        self.backed().turn_to(usize::from(second > first));
         Ok(before.and_then(|backing| backing.file))
     }
 
@@ -139,7 +117,7 @@ impl Slots {
     /// Makes every page present, so that no step waits for one.
     pub fn populate(&self) {
         if let Some(backing) = &self.backing {
-            backing.memory.populate();
+            backing.populate();
         }
     }
 
@@ -166,8 +144,9 @@ impl Slots {
 
     /// The header of the committed slot, when there is one.
     pub fn header(&self) -> Option<Header> {
+        let current = self.backing.as_ref()?.current;
         let [first, second] = self.headers();
-        if self.current == 0 { first.ok() } else { second.ok() }
+        if current == 0 { first.ok() } else { second.ok() }
     }
 
     /// Which state is the committed one.
@@ -182,8 +161,9 @@ impl Slots {
         };
         [0, 1].map(|slot| {
             let header = Header::read(&header::load(backing.page(slot)))?;
-            let extra = self.extra(backing.body(slot), header.extra_bytes);
-            if extra.is_none_or(|extra| xxh3_64(extra) != header.extra_checksum) {
+            let checksum =
+                backing.with_body(slot, |body| extra(body?, header.extra_bytes).map(xxh3_64));
+            if checksum != Some(header.extra_checksum) {
                 return Err(Refusal::Damaged("its position has another checksum"));
             }
             Ok(header)
@@ -195,7 +175,7 @@ impl Slots {
     pub fn select(&mut self, key: Key) -> bool {
         let keys = self.headers().map(|header| header.ok().map(|header| header.key));
         let Some(slot) = keys.iter().position(|found| *found == Some(key)) else { return false };
-        self.current = slot;
+        self.backed().turn_to(slot);
         if keys[1 - slot].is_none_or(|other| other > key) {
             self.clear(1 - slot);
         }
@@ -225,7 +205,7 @@ impl Slots {
 
     /// Whether a state was ever committed here: false in a newcomer before it is restored.
     pub fn holds_state(&self) -> bool {
-        let word = self.backing.as_ref().map(|backing| commit_word(backing.page(self.current)));
+        let word = self.backing.as_ref().map(|backing| commit_word(backing.page(backing.current)));
         word.is_some_and(|word| word != CommitWord::NONE)
     }
 
@@ -235,10 +215,9 @@ impl Slots {
     /// When the slots are vacant.
     pub fn committed(&self) -> SlotView<'_> {
         let backing = self.backing.as_ref().expect("a rank that reads its state has slots");
-        let body = backing.body(self.current);
-        let word = commit_word(backing.page(self.current));
-        let bytes = header::extra_bytes(backing.page(self.current));
-        let extra = self.extra(body, bytes).unwrap_or_default();
+        let (body, page) = (backing.committed(), backing.page(backing.current));
+        let word = commit_word(page);
+        let extra = extra(body, header::extra_bytes(page)).unwrap_or_default();
         self.places.view(body, (word.step(), word.generation()), extra)
     }
 
@@ -247,7 +226,7 @@ impl Slots {
         let backing = self.backing.as_ref()?;
         let slot =
             self.headers().into_iter().position(|header| header.is_ok_and(|h| h.key == key))?;
-        Some(hash(&self.places.view(backing.body(slot), (0, 0), &[])))
+        backing.with_body(slot, |body| Some(hash(&self.places.view(body?, (0, 0), &[]))))
     }
 
     /// What its writer stored beside the tensors of this state.
@@ -257,25 +236,41 @@ impl Slots {
         let headers = self.headers();
         let slot = headers.iter().position(holds)?;
         let bytes = headers[slot].as_ref().ok()?.extra_bytes;
-        self.extra(backing.body(slot), bytes).map(<[u8]>::to_vec)
+        backing.with_body(slot, |body| extra(body?, bytes).map(<[u8]>::to_vec))
     }
 
     /// The committed state, and the other slot to write the next one into. The other slot's
     /// commit word is cleared: the state before the last is given up.
     pub fn begin(&mut self) -> (SlotView<'_>, SlotMut<'_>) {
-        let (current, places) = (self.current, self.places);
+        let places = self.places;
         let backing = self.backed();
-        set_commit_word(backing.page(1 - current), CommitWord::NONE);
-        let word = commit_word(backing.page(current));
-        let half = backing.memory.bytes().len() / 2;
-        let (first, second) = backing.memory.bytes_mut().split_at_mut(half);
-        let (mine, other) = if current == 0 { (first, second) } else { (second, first) };
-        let at = (word.step(), word.generation());
-        (places.view(mine, at, &[]), places.view_mut(other))
+        let current = backing.page(backing.current);
+        let word = commit_word(current);
+        set_commit_word(backing.page(1 - backing.current), CommitWord::NONE);
+        let (mine, other) = backing.both();
+        (places.view(mine, (word.step(), word.generation()), &[]), places.view_mut(other))
     }
 
-    /// What was written since `begin` becomes the committed state. A thread that wrote with
-    /// streaming stores must have fenced itself (`stream::sgd` does).
+    /// The same other slot for several threads, which read the committed one meanwhile. It has to
+    /// come back (`take_back`) before anything is committed.
+    ///
+    /// # Panics
+    /// When the slots are vacant, or it is lent already.
+    pub fn lend(&self) -> Body {
+        let backing = self.backing.as_ref().expect("a rank that trains has slots");
+        set_commit_word(backing.page(1 - backing.current), CommitWord::NONE);
+        Body { places: self.places, memory: backing.lend() }
+    }
+
+    /// What `lend` gave, whatever was written into it.
+    pub fn take_back(&self, body: Body) {
+        if let Some(backing) = &self.backing {
+            backing.take_back(body.memory);
+        }
+    }
+
+    /// What was written since `begin` or `lend` becomes the committed state. A thread that wrote
+    /// with streaming stores must have fenced itself (`stream::apply` does).
     ///
     /// # Panics
     /// When step or generation are beyond what a commit word holds (2^40, 2^23).
@@ -299,16 +294,16 @@ impl Slots {
             extra_bytes: extra.len() as u64,
             extra_checksum: xxh3_64(extra),
         };
-        let next = 1 - self.current;
         let backing = self.backed();
-        backing.body_mut(next)[..extra.len()].copy_from_slice(extra);
+        let next = 1 - backing.current;
+        backing.both().1[..extra.len()].copy_from_slice(extra);
         header.write(backing.page(next));
         stream::fence();
         set_commit_word(backing.page(next), word);
         if let Some(file) = &mut backing.file {
             file.settle();
         }
-        self.current = next;
+        backing.turn_to(next);
     }
 
     /// A received state becomes the committed one; the state held before is given up, so that a
@@ -319,8 +314,8 @@ impl Slots {
     pub fn replace(&mut self, state: SlotView<'_>) {
         let (_, mut slot) = self.begin();
         slot.copy_from(&state);
-        let before = self.current;
         self.commit(state.step, state.generation, state.extra);
+        let before = 1 - self.backed().current;
         self.clear(before);
     }
 
@@ -355,14 +350,15 @@ impl Slots {
             let room = "no memory for the state: start fewer ranks or a smaller model";
             let words = Words::anonymous(2 * HEADER_WORDS).expect(room);
             let memory = Memory::anonymous(2 * body_bytes).expect(room);
-            Backing { words, memory, file: None }
+            Backing::new(words, memory, None)
         })
     }
+}
 
-    fn extra<'a>(&self, body: &'a [u8], bytes: u64) -> Option<&'a [u8]> {
-        let length = usize::try_from(bytes).ok().filter(|length| *length <= EXTRA_BYTES_MAX)?;
-        body.get(..length)
-    }
+/// What its writer stored beside the tensors of a body.
+fn extra(body: &[u8], bytes: u64) -> Option<&[u8]> {
+    let length = usize::try_from(bytes).ok().filter(|length| *length <= EXTRA_BYTES_MAX)?;
+    body.get(..length)
 }
 
 /// Said once: such a slot serves its own process, and no other can go on from it.

@@ -32,6 +32,11 @@ impl Places {
         Self { shape, starts, body_bytes: at }
     }
 
+    /// What lies there.
+    pub fn shape(&self) -> Shape {
+        self.shape
+    }
+
     /// Bytes of one slot's body: whole pages.
     pub fn body_bytes(&self) -> usize {
         self.body_bytes

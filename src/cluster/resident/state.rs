@@ -2,6 +2,8 @@
 //! write. Slots, digest, checkpoints, transfer and comparison go over the parts and know no
 //! optimizer.
 
+use std::ops::Range;
+
 use xxhash_rust::xxh3::Xxh3;
 
 /// What a caller may store beside the tensors, at most; a longer one is left out with a warning.
@@ -171,6 +173,19 @@ impl<'a> SlotMut<'a> {
         let places = names.map(|name| self.shape.index(name));
         let lent = self.values.get_disjoint_mut(places).expect("each part is lent once");
         lent.map(|values| &mut **values)
+    }
+
+    /// A range of the elements of all parts that `is_cut` names; the others are empty.
+    ///
+    /// # Panics
+    /// When such a part is shorter.
+    pub fn cut(&mut self, range: &Range<usize>, is_cut: impl Fn(&str) -> bool) -> SlotMut<'_> {
+        let shape = self.shape;
+        let parts = self.parts().map(|(name, values)| match is_cut(name) {
+            true => &mut values[range.clone()],
+            false => &mut [],
+        });
+        SlotMut::new(shape, parts)
     }
 
     /// Becomes a copy of a state of the same parts.

@@ -180,11 +180,11 @@ impl Ours {
         self.moments.about_running(statistics, count, weights).map_err(spoken)?;
         // A micro-batch gives the mean; the update takes sums over samples.
         statistics.iter_mut().for_each(|mean| *mean *= count as f32);
-        let (current, next) = slots.begin();
+        let (current, mut next) = slots.begin();
         self.optimizer.apply(
-            current,
-            next,
-            Gradients::Plain(gradients),
+            &current,
+            &mut next,
+            &Gradients::numbers_of_all(gradients),
             Seen { samples: count as u64, alone: 0 },
             LEARNING_RATE,
             (statistics, &self.moments),

@@ -138,15 +138,16 @@ const LADDERS: [&[Rung]; 8] = [
 ];
 
 /// Rows P1-P15 of the failure matrix.
-const POINTS: [Point; 18] = [
+const POINTS: [Point; 19] = [
     Point::InInit,
     Point::BeforeLoad,
     Point::InForward,
     Point::InBackward,
     Point::InAllReduce,
+    Point::InUpdate,
     Point::BeforeVote,
     Point::AfterVote,
-    Point::InUpdate,
+    Point::InPublish,
     Point::InSnapshot,
     Point::InPersist,
     Point::InEvaluation,
@@ -349,7 +350,7 @@ fn fault(draws: &mut Stream, config: &Config) -> Fault {
             1 => Fault::Hurry,
             spawns => Fault::Slots { spawns: spawns as u32 - 2 },
         },
-        20 => Fault::Point(corruption(draws, config, FaultKind::BitFlip, Point::InUpdate)),
+        20 => Fault::Point(corruption(draws, config, FaultKind::BitFlip, Point::InPublish)),
         21 => Fault::Point(corruption(draws, config, FaultKind::Nan, Point::InForward)),
         _ => Fault::Stop { after: Duration::from_millis(draws.below(STOP_WITHIN)) },
     }

@@ -1,5 +1,7 @@
-//! The board that a rank's workers take their work from, and count it on.
+//! The board that a rank's workers take their work from, and count it on. Beside micro-batches
+//! there are chores, which anybody does who has nothing to compute.
 
+use std::collections::VecDeque;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -13,6 +15,9 @@ use crate::train::compute::totals::Totals;
 
 /// How often whoever waits looks again.
 const WAKE_EVERY: Duration = Duration::from_millis(50);
+
+/// Work that needs no engine.
+pub type Chore = Box<dyn FnOnce() + Send>;
 
 /// What is to be computed.
 #[derive(Debug, Clone, Default)]
@@ -38,7 +43,7 @@ pub enum Work {
 }
 
 /// The work under way.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub struct Job {
     /// Which: what was begun for one that was given up counts for no other.
     pub number: u64,
@@ -52,11 +57,25 @@ pub struct Job {
     pub totals: Totals,
     /// The first worker that could not go on.
     pub failure: Option<TrainError>,
+    /// Chores that nobody has taken.
+    chores: VecDeque<Chore>,
+    /// Chores taken and not done.
+    chores_busy: usize,
 }
 
 impl Job {
-    /// Takes the next of finitely many items.
+    /// Takes the next of finitely many items; a chore where nothing is left to compute.
     fn take(&mut self) -> Option<Item> {
+        self.take_computing().or_else(|| self.take_chore().map(Item::Chore))
+    }
+
+    fn take_chore(&mut self) -> Option<Chore> {
+        let chore = self.chores.pop_front()?;
+        self.chores_busy += 1;
+        Some(chore)
+    }
+
+    fn take_computing(&mut self) -> Option<Item> {
         let (next, job) = (self.next, self.number);
         let item = match &self.work {
             Work::Train { owners, standing } => {
@@ -81,6 +100,7 @@ pub enum Item {
     Train { job: u64, owner: u32, standing: Standing },
     Evaluate { job: u64, first: u64, count: u64, which: Which },
     Free { turn: Turn, learning_rate: f64, standing: Standing },
+    Chore(Chore),
 }
 
 /// See the module.
@@ -135,10 +155,46 @@ impl Board {
     /// Begins another job, whatever has become of the one at hand.
     pub fn begin(&self, work: Work) {
         let mut job = self.lock();
+        let (chores, chores_busy) = (std::mem::take(&mut job.chores), job.chores_busy);
         let (number, failure) = (job.number + 1, job.failure.take());
-        *job = Job { number, work, failure, ..Job::default() };
+        *job = Job { number, work, failure, chores, chores_busy, ..Job::default() };
         drop(job);
         self.changed.notify_all();
+    }
+
+    /// More to do for whoever has nothing to compute.
+    pub fn put_chores(&self, chores: impl IntoIterator<Item = Chore>) {
+        self.lock().chores.extend(chores);
+        self.changed.notify_all();
+    }
+
+    /// Does a chore that was taken.
+    pub fn do_chore(&self, chore: Chore) {
+        chore();
+        self.lock().chores_busy -= 1;
+        self.changed.notify_all();
+    }
+
+    /// Does chores until all are done, by whomever.
+    pub fn finish_chores(&self) {
+        loop {
+            let mut job = self.lock();
+            if let Some(chore) = job.take_chore() {
+                drop(job);
+                self.do_chore(chore);
+            } else if job.chores_busy == 0 {
+                return;
+            } else {
+                // Whoever has taken it does it or ends the process.
+                drop(self.changed.wait_timeout(job, WAKE_EVERY));
+            }
+        }
+    }
+
+    /// Forgets the chores that nobody has taken, and waits for the others.
+    pub fn drop_chores(&self) {
+        self.lock().chores.clear();
+        self.finish_chores();
     }
 
     /// An item of a job is done, with these sums.
@@ -156,6 +212,34 @@ impl Board {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn chores_are_done_after_computing_and_all_are_done_when_they_are_finished() {
+        use std::sync::Arc;
+        use std::sync::atomic::Ordering;
+        let (board, done) = (Board::default(), Arc::new(AtomicU64::new(0)));
+        board.begin(Work::Evaluate { ranges: vec![(0, 4)], which: Which::Trained });
+        let chore = |_| {
+            let done = Arc::clone(&done);
+            Box::new(move || {
+                done.fetch_add(1, Ordering::Relaxed);
+            }) as Chore
+        };
+        board.put_chores((0..5).map(chore));
+        assert!(matches!(board.take_item(), Some(Item::Evaluate { .. })));
+        let Some(Item::Chore(taken)) = board.take_item() else { panic!("nothing to compute") };
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                std::thread::sleep(Duration::from_millis(5));
+                board.do_chore(taken);
+            });
+            board.finish_chores();
+            assert_eq!(done.load(Ordering::Relaxed), 5);
+        });
+        board.put_chores((0..5).map(chore));
+        board.drop_chores();
+        assert_eq!(done.load(Ordering::Relaxed), 5, "nobody had taken them");
+    }
 
     #[test]
     fn what_was_begun_for_a_job_that_was_given_up_is_not_counted() {

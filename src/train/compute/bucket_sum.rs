@@ -35,11 +35,13 @@ pub enum Complete<'a> {
 }
 
 impl Words {
-    /// Starts a step; what `owners` owners will not write is cleared.
-    pub fn begin(&mut self, owners: usize) {
+    /// Starts a step; what `owners` owners will not write is cleared, and what is counted behind
+    /// `elements`.
+    pub fn begin(&mut self, owners: usize, elements: usize) {
         match self {
             Self::Fixed { sum, reaches, .. } => {
                 reaches.fill(0);
+                sum[elements..].fill(0);
                 if owners == 0 {
                     sum.fill(0);
                 }

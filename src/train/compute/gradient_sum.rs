@@ -16,6 +16,10 @@ use crate::train::compute::fixed_point::{BLOCK, Grid, Unit};
 /// for a look of microseconds.
 const LOOK_EVERY: Duration = Duration::from_millis(2);
 
+/// Words behind the gradients of the first bucket: samples, and those that were computed alone. An
+/// owner knows them before it computes, so they are complete when that bucket is.
+const COUNTS: usize = 2;
+
 /// Sums of all parameters and, as the last bucket, of batch statistics weighted by samples.
 #[derive(Debug)]
 pub struct GradientSum {
@@ -76,7 +80,8 @@ impl GradientSum {
             let own = Blocks::of(&spans[first..end], blocks_before);
             blocks_before = own.first;
             let (units, reaches) = (vec![unit; own.ranges.len()], vec![0; own.ranges.len()]);
-            let sum = Words::Fixed { sum: vec![0; range.len()], units, reaches };
+            let counts = if buckets.is_empty() { COUNTS } else { 0 };
+            let sum = Words::Fixed { sum: vec![0; range.len() + counts], units, reaches };
             buckets.push(Bucket::new(sum, range, own));
             end = first;
         }
@@ -95,6 +100,14 @@ impl GradientSum {
         self.buckets.len()
     }
 
+    /// Words of a bucket of gradients; `None` of batch statistics.
+    pub fn integers(&self, bucket: usize) -> Option<usize> {
+        match &self.buckets[bucket].lock().sum {
+            Words::Fixed { sum, .. } => Some(sum.len()),
+            Words::Wide { .. } => None,
+        }
+    }
+
     /// Where a bucket lies in the flat vector `parameters | statistics`.
     pub fn range(&self, bucket: usize) -> Range<usize> {
         self.buckets[bucket].range.clone()
@@ -106,7 +119,7 @@ impl GradientSum {
             let mut state = bucket.lock();
             state.added.fill(0);
             state.missing = owners * bucket.blocks.of_tensors.len();
-            state.sum.begin(owners);
+            state.sum.begin(owners, bucket.range.len());
         }
     }
 
@@ -114,6 +127,16 @@ impl GradientSum {
     pub fn extend(&self, owners: usize) {
         for bucket in &self.buckets {
             bucket.lock().missing += owners * bucket.blocks.of_tensors.len();
+        }
+    }
+
+    /// Counts one owner's samples, and those it computes alone, before it adds its first gradients.
+    pub fn count(&self, samples: u64, alone: u64) {
+        let Some(first) = self.buckets.first() else { return };
+        if let Words::Fixed { sum, .. } = &mut first.lock().sum {
+            // A step has fewer samples than 2^31.
+            sum[first.range.len()] += samples as i32;
+            sum[first.range.len() + 1] += alone as i32;
         }
     }
 
@@ -193,19 +216,15 @@ impl GradientSum {
         (all, statistics)
     }
 
-    /// Where every block lies, in the order of their elements, and its unit on this grid.
-    pub fn blocks(&self, grid: &Grid) -> Vec<(Range<usize>, Unit)> {
-        let mut all = Vec::new();
-        for bucket in self.buckets.iter().rev() {
-            if matches!(bucket.lock().sum, Words::Fixed { .. }) {
-                let (start, first) = (bucket.range.start, bucket.blocks.first);
-                let ranges = bucket.blocks.ranges.iter().enumerate();
-                all.extend(ranges.map(|(number, range)| {
-                    (start + range.start..start + range.end, grid.unit(first + number))
-                }));
-            }
-        }
-        all
+    /// Where every block of a bucket lies, in the order of their elements, and its unit on this
+    /// grid.
+    pub fn blocks(&self, bucket: usize, grid: &Grid) -> Vec<(Range<usize>, Unit)> {
+        let Bucket { range, blocks, .. } = &self.buckets[bucket];
+        let placed = blocks.ranges.iter().enumerate().map(|(number, block)| {
+            let place = range.start + block.start..range.start + block.end;
+            (place, grid.unit(blocks.first + number))
+        });
+        placed.collect()
     }
 }
 
@@ -250,10 +269,13 @@ mod tests {
         Layout { tensors, parameters: offset, statistics }
     }
 
-    fn fixed(sum: &GradientSum, bucket: usize) -> Vec<i64> {
-        sum.await_complete(bucket, || None::<()>).unwrap();
-        sum.with_complete(bucket, |sum| match sum {
-            Complete::Fixed(sum) => sum.iter().map(|&sum| i64::from(sum)).collect(),
+    fn fixed(sum_of: &GradientSum, bucket: usize) -> Vec<i64> {
+        sum_of.await_complete(bucket, || None::<()>).unwrap();
+        sum_of.with_complete(bucket, |sum| match sum {
+            Complete::Fixed(words) => {
+                let gradients = words.iter().take(sum_of.range(bucket).len());
+                gradients.map(|&sum| i64::from(sum)).collect()
+            }
             Complete::Wide(sum) => sum.to_vec(),
         })
     }
@@ -320,12 +342,31 @@ mod tests {
             let sum: Vec<i64> = parts.map(|((a, b), c)| a + b + c).collect();
             assert_eq!(sum, whole[bucket]);
         }
-        let blocks = GradientSum::new(&layout, 1).blocks(&Grid::default());
-        assert_eq!(blocks.iter().map(|(range, _)| range.clone()).collect::<Vec<_>>(), [0..2, 2..5]);
+        let blocks =
+            [1, 0].map(|b| GradientSum::new(&layout, 1).blocks(b, &Grid::default()).remove(0));
+        assert_eq!(blocks.clone().map(|(range, _)| range), [0..2, 2..5]);
         for (&sum, exact) in whole[0].iter().zip([0.03, 0.1, 0.23]) {
             let value = sum as f32 * blocks[1].1.value();
             assert!((value - exact).abs() < 4.0 * 2f32.powi(-21), "{value} {exact}");
         }
+    }
+
+    #[test]
+    fn samples_are_counted_behind_the_first_bucket_and_anew_in_each_step() {
+        let sum = GradientSum::new(&layout(&[2, 3], 0), 1);
+        for step in 1..3 {
+            sum.begin(2);
+            for owner in 0..2 {
+                sum.count(4 + owner, step);
+                sum.add(2, &[ONE; 3]);
+            }
+            let words = sum.with_complete(0, |sum| match sum {
+                Complete::Fixed(words) => words.to_vec(),
+                Complete::Wide(_) => panic!("gradients"),
+            });
+            assert_eq!(words, [2, 2, 2, 9, 2 * step as i32]);
+        }
+        assert_eq!([0, 1].map(|bucket| sum.integers(bucket)), [Some(5), Some(2)]);
     }
 
     #[test]
@@ -344,14 +385,10 @@ mod tests {
         assert!(matches!(choice(&grid), GridChoice::Holds(_)));
         let mut values = [0.0; 2];
         sum.with_complete(0, |complete| match complete {
-            Complete::Fixed(integers) => sum_load(&grid, integers, &mut values),
-            _ => panic!("integers"),
+            Complete::Fixed(integers) => grid.unit(0).load(&integers[..2], &mut values),
+            Complete::Wide(_) => panic!("gradients"),
         });
         assert_eq!(values, [5000.0, 0.25]);
-    }
-
-    fn sum_load(grid: &Grid, integers: &[i32], values: &mut [f32]) {
-        grid.unit(0).load(integers, values);
     }
 
     #[test]

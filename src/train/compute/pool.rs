@@ -12,7 +12,7 @@ use crate::engine::Compute;
 use crate::observe::threads::explained;
 
 use crate::train::TrainError;
-use crate::train::compute::board::{Board, Work};
+use crate::train::compute::board::{Board, Chore, Work};
 use crate::train::compute::committed::Which;
 use crate::train::compute::totals::Totals;
 use crate::train::compute::worker::{Shared, Worker, run_or_abort};
@@ -112,6 +112,21 @@ impl Pool {
         }
     }
 
+    /// More to do for workers that have nothing to compute.
+    pub fn put_chores(&self, chores: impl IntoIterator<Item = Chore>) {
+        self.board.put_chores(chores);
+    }
+
+    /// Does chores beside the workers until all are done.
+    pub fn finish_chores(&self) {
+        self.board.finish_chores();
+    }
+
+    /// Forgets the chores that nobody has taken, and waits for the others.
+    pub fn drop_chores(&self) {
+        self.board.drop_chores();
+    }
+
     /// A worker's failure, if there is one.
     pub fn failure(&self) -> Option<TrainError> {
         self.board.lock().failure.clone()
@@ -176,7 +191,7 @@ impl Pool {
         let mut worker = worker.lock().unwrap_or_else(PoisonError::into_inner);
         // Every round takes one of the finitely many items of the work at hand.
         while let Some(item) = self.board.take_item() {
-            let performed = worker.perform(&item, &self.board);
+            let performed = worker.perform(item, &self.board);
             // Real time has no place in a simulated run: it would not replay.
             self.board.busy_micros.store(0, Ordering::Relaxed);
             if let Err(failure) = performed {

@@ -134,7 +134,7 @@ fn run_worker(shared: &Arc<Shared>, board: &Board) -> Result<(), TrainError> {
     }
     while let Some(item) = board.await_item(shared.free.as_deref()) {
         report::progress();
-        match worker.perform(&item, board) {
+        match worker.perform(item, board) {
             Err(TrainError::Closed) => return Ok(()),
             other => other?,
         }
@@ -187,9 +187,9 @@ impl<E: Compute> Worker<E> {
     }
 
     /// Does what an item asks for and counts it.
-    pub fn perform(&mut self, item: &Item, board: &Board) -> Result<(), TrainError> {
+    pub fn perform(&mut self, item: Item, board: &Board) -> Result<(), TrainError> {
         let mut totals = Totals::default();
-        let job = match *item {
+        let job = match item {
             Item::Train { job, owner, standing } => {
                 let began = Instant::now();
                 self.train((owner, &standing), &mut totals, board)?;
@@ -203,6 +203,10 @@ impl<E: Compute> Worker<E> {
             }
             Item::Free { turn, learning_rate, standing } => {
                 return self.run_free(turn, learning_rate, &standing, board);
+            }
+            Item::Chore(chore) => {
+                board.do_chore(chore);
+                return Ok(());
             }
         };
         board.done(job, &totals);
@@ -266,6 +270,7 @@ impl<E: Compute> Worker<E> {
         totals.skipped = batch.skipped;
         totals.mix = batch.mix;
         totals.alone = alone(batch.labels.len(), shared.accumulate);
+        shared.sum.count(totals.computed(), totals.alone);
         let poison = shared.injector.at(Point::InForward, standing) == Some(FaultKind::Nan);
         let key = [shared.seed, standing.step, u64::from(owner)];
         let mut first = true;

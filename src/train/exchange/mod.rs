@@ -20,6 +20,7 @@ use crate::train::state::rank::Rank;
 use crate::train::state::replica::Replica;
 
 pub mod asynchronous;
+mod beside;
 mod received;
 pub mod synchronous;
 
@@ -93,8 +94,9 @@ pub struct Sums {
 pub trait Exchange {
     /// One step or round, up to the vote.
     fn attempt(&mut self, context: &mut Context<'_>) -> Result<Sums, TrainError>;
-    /// After a successful vote: the update, into the other slot, which the caller commits together
-    /// with the position that follows from the ledger line returned.
+    /// After a successful vote: what was written into the other slot, or is now (asynchronous
+    /// exchange), is the next state. The caller commits it together with the position that follows
+    /// from the ledger line returned.
     fn apply(&mut self, replica: &mut Replica, world: &World, sums: &Sums) -> Committed;
     /// After a failed vote: nothing that was computed is lost.
     fn give_back(&mut self);

@@ -1,48 +1,77 @@
-//! Where a synchronous step's sums over all ranks are received.
+//! Where a synchronous step's sums over all ranks are received, bucket by bucket: what has arrived
+//! is read by whoever makes the update, while the next bucket is still on its way.
 
-use std::ops::Range;
+use std::sync::{PoisonError, RwLock, RwLockReadGuard};
 
 use crate::cluster::comm::Elements;
-use crate::model::Layout;
 use crate::train::compute::bucket_sum::Complete;
-use crate::train::compute::fixed_point::{self, Unit};
-use crate::train::compute::gradients::{FixedSums, Gradients};
+use crate::train::compute::fixed_point;
+use crate::train::compute::gradient_sum::GradientSum;
+use crate::train::compute::moments::Seen;
 
 /// See the module.
+#[derive(Debug)]
 pub struct Received {
-    /// One for every parameter.
-    integers: Vec<i32>,
+    /// Of every bucket of gradients, in their order; what was counted is behind the first one's.
+    buckets: Vec<RwLock<Vec<i32>>>,
     /// Two words a statistic.
-    wide: Vec<i64>,
-    statistics: Vec<f32>,
+    statistics: RwLock<Vec<i64>>,
 }
 
 impl Received {
-    /// For the sums of a model.
-    pub fn of(layout: &Layout) -> Self {
-        let Layout { parameters, statistics, .. } = *layout;
+    /// What a rank's own `sum` is added up into.
+    pub fn of(sum: &GradientSum, statistics: usize) -> Self {
+        let words = (0..sum.buckets()).filter_map(|bucket| sum.integers(bucket));
         Self {
-            integers: vec![0; parameters],
-            wide: vec![0; 2 * statistics],
-            statistics: vec![0.0; statistics],
+            buckets: words.map(|words| RwLock::new(vec![0; words])).collect(),
+            statistics: RwLock::new(vec![0; 2 * statistics]),
         }
     }
 
-    /// A bucket that lies at `range` of `parameters | statistics`, and where all ranks' sum of it
-    /// goes.
-    pub fn elements<'a>(&'a mut self, send: Complete<'a>, range: Range<usize>) -> Elements<'a> {
+    /// Sums a bucket over all ranks by `all_reduce`, to here.
+    pub fn take_in<T>(
+        &self,
+        bucket: usize,
+        send: Complete<'_>,
+        all_reduce: impl FnOnce(Elements<'_>) -> T,
+    ) -> T {
         match send {
-            Complete::Fixed(send) => Elements::I32(send, &mut self.integers[range]),
-            Complete::Wide(send) => Elements::I64(send, &mut self.wide),
+            Complete::Fixed(send) => {
+                let mut sum = self.buckets[bucket].write().unwrap_or_else(PoisonError::into_inner);
+                all_reduce(Elements::I32(send, &mut sum))
+            }
+            Complete::Wide(send) => {
+                let mut sum = self.statistics.write().unwrap_or_else(PoisonError::into_inner);
+                all_reduce(Elements::I64(send, &mut sum))
+            }
         }
     }
 
-    /// All ranks' gradients and batch statistics. `blocks`: `GradientSum::blocks`.
-    pub fn sums<'a>(
-        &'a mut self,
-        blocks: &'a [(Range<usize>, Unit)],
-    ) -> (Gradients<'a>, &'a [f32]) {
-        fixed_point::load_statistics(&self.wide, &mut self.statistics);
-        (Gradients::Fixed(FixedSums { sum: &self.integers, blocks }), &self.statistics)
+    /// All ranks' sum of a bucket of gradients.
+    pub fn bucket(&self, bucket: usize) -> RwLockReadGuard<'_, Vec<i32>> {
+        self.buckets[bucket].read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// How many buckets of gradients there are.
+    pub fn buckets(&self) -> usize {
+        self.buckets.len()
+    }
+
+    /// What all ranks' owners counted: it comes with the first bucket.
+    pub fn seen(&self) -> Seen {
+        let counted = |from_end: usize| {
+            let first = self.bucket(0);
+            let word = first.len().checked_sub(from_end).map_or(0, |at| first[at]);
+            u64::try_from(word).unwrap_or_default()
+        };
+        Seen { samples: counted(2), alone: counted(1) }
+    }
+
+    /// All ranks' batch statistics, as numbers.
+    pub fn statistics(&self) -> Vec<f32> {
+        let sum = self.statistics.read().unwrap_or_else(PoisonError::into_inner);
+        let mut statistics = vec![0.0; sum.len() / 2];
+        fixed_point::load_statistics(&sum, &mut statistics);
+        statistics
     }
 }

@@ -1,10 +1,11 @@
 //! The synchronous exchange: every rank sums its owners' gradients, buckets are all-reduced while
-//! backward still makes the next ones, and the update is the same everywhere. Sums are of integers
-//! (`fixed_point`), on a grid that the position holds; should a value not fit, all agree to compute
-//! the step again on a coarser one, as they would agree to commit it.
+//! backward still makes the next ones, and the update, beside it (`beside`), is the same
+//! everywhere. Sums are of integers (`fixed_point`), on a grid that the position holds; should a
+//! value not fit, all agree to compute the step again on a coarser one, as they would agree to
+//! commit it.
 
 use std::collections::BTreeSet;
-use std::sync::PoisonError;
+use std::sync::Arc;
 
 use crate::cluster::comm::{Elements, ReduceOp};
 use crate::cluster::world::World;
@@ -17,11 +18,11 @@ use crate::data::tally::{self, Counting, Counts};
 use crate::train::TrainError;
 use crate::train::compute::bucket_sum::Complete;
 use crate::train::compute::fixed_point::{self, Grid, GridChoice};
-use crate::train::compute::gradients::Gradients;
-use crate::train::compute::moments::{Moments, Seen};
+use crate::train::compute::moments::Moments;
 use crate::train::compute::pool::Pool;
 use crate::train::compute::totals::Totals;
-use crate::train::exchange::received::Received;
+use crate::train::compute::worker::Shared;
+use crate::train::exchange::beside::{Beside, Learns};
 use crate::train::exchange::{Context, Exchange, Sums, measure_begin};
 use crate::train::state::replica::Replica;
 use crate::train::update::optimizer::Optimizer;
@@ -30,21 +31,19 @@ use crate::train::update::schedule;
 /// See the module.
 pub struct Synchronous {
     pool: Pool,
-    optimizer: Optimizer,
-    moments: Moments,
+    update: Beside,
     order: Order,
     schedule: Schedule,
     base_rate: f64,
     steps_total: Option<u64>,
-    received: Received,
     /// The step whose micro-batches are computed (or being computed), and of which owners.
     under_way: Option<(u64, BTreeSet<u32>)>,
     /// What the workers had been busy when it was begun.
     busy_before: u64,
     /// What reading had taken when the last step was committed, and in the one under way.
     counts: Counting,
-    /// Whether what was reduced last holds something infinite or undefined.
-    not_a_number: bool,
+    /// Whether what was reduced last taught the weights something.
+    learned: bool,
     /// The grid of the step under way, where the position's did not hold it.
     again: Option<Grid>,
     /// The grid of the step that follows the one summed last.
@@ -75,23 +74,22 @@ impl Synchronous {
         rates: (Schedule, f64),
         steps_total: Option<u64>,
     ) -> Self {
-        let layout = &pool.shared.layout;
-        let received = Received::of(layout);
-        let moments = Moments::of(&pool.shared.graph, layout, &pool.shared.frozen);
+        let Shared { graph, layout, frozen, sum, slots, .. } = &*pool.shared;
+        let rule = (optimizer, Moments::of(graph, layout, frozen));
+        let lengths = (layout.parameters, layout.statistics);
+        let update = Beside::new(rule, sum, lengths, Arc::clone(slots));
         let (schedule, base_rate) = rates;
         Self {
             pool,
-            optimizer,
-            moments,
+            update,
             order,
             schedule,
             base_rate,
             steps_total,
-            received,
             under_way: None,
             busy_before: 0,
             counts: Counting::default(),
-            not_a_number: false,
+            learned: false,
             again: None,
             following: Grid::default(),
         }
@@ -128,7 +126,7 @@ impl Synchronous {
     }
 
     fn reduce_buckets(&mut self, context: &mut Context<'_>) -> Result<(), TrainError> {
-        let (pool, received) = (&self.pool, &mut self.received);
+        let (pool, update) = (&self.pool, &mut self.update);
         let sum = &pool.shared.sum;
         for bucket in 0..sum.buckets() {
             context.replica.at(Point::InStep);
@@ -138,10 +136,11 @@ impl Synchronous {
             let reduce = |send: Complete<'_>| {
                 let middle = bucket == sum.buckets() / 2;
                 context.replica.at(if middle { Point::InAllReduce } else { Point::InBucket });
-                let elements = received.elements(send, sum.range(bucket));
-                context.comm.all_reduce(elements, ReduceOp::Sum)
+                let comm = &mut *context.comm;
+                update.received().take_in(bucket, send, |sum| comm.all_reduce(sum, ReduceOp::Sum))
             };
             sum.with_complete(bucket, reduce).map_err(TrainError::Comm)?;
+            update.arrived(bucket, pool);
         }
         Ok(())
     }
@@ -182,10 +181,18 @@ impl Exchange for Synchronous {
         };
         let begun_seconds = measure_begin(context, &self.pool, begun)?;
         self.pool.shared.pause.release();
+        let rate = self.learning_rate(context.replica);
+        let grid = self.again.as_ref().unwrap_or(&context.replica.position.grid);
+        self.update.begin(&self.pool.shared.sum, grid, rate);
         self.reduce_buckets(context)?;
         let reduced = self.reduce_totals(context)?;
         let Reduced { mut totals, counts, staged, verdict, rank_micros } = reduced;
-        self.not_a_number = verdict == GridChoice::NotANumber;
+        context.replica.at(Point::InUpdate);
+        let learns = match verdict {
+            GridChoice::NotANumber => Learns::Nothing,
+            GridChoice::Holds(_) | GridChoice::Again(_) => Learns::IfSound,
+        };
+        self.learned = self.update.finish(&self.pool, learns);
         let again = match verdict {
             GridChoice::Holds(following) => {
                 self.following = following;
@@ -204,22 +211,8 @@ impl Exchange for Synchronous {
     }
 
     fn apply(&mut self, replica: &mut Replica, world: &World, sums: &Sums) -> Committed {
-        let rate = self.learning_rate(replica);
+        self.update.end(&self.pool);
         let step = replica.position.step;
-        let grid = self.again.as_ref().unwrap_or(&replica.position.grid);
-        let blocks = self.pool.shared.sum.blocks(grid);
-        let (gradients, statistics) = self.received.sums(&blocks);
-        let gradients = if self.not_a_number { Gradients::NotANumber } else { gradients };
-        let zero_update = {
-            let mut slots = replica.slots.write().unwrap_or_else(PoisonError::into_inner);
-            let (current, next) = slots.begin();
-            let samples = sums.totals.computed();
-            let seen = Seen { samples, alone: sums.totals.alone };
-            let statistics = (statistics, &self.moments);
-            let finite = self.optimizer.apply(current, next, gradients, seen, rate, statistics);
-            replica.at(Point::InUpdate);
-            !finite || samples == 0
-        };
         self.under_way = None;
         self.again = None;
         std::mem::swap(&mut replica.position.grid, &mut self.following);
@@ -232,11 +225,12 @@ impl Exchange for Synchronous {
             skipped: sums.totals.skipped,
             mix: sums.totals.mix,
             attempt: world.attempt,
-            zero_update,
+            zero_update: !self.learned,
         }
     }
 
     fn give_back(&mut self) {
+        self.update.end(&self.pool);
         // The rank's own sums stay as they are: only what a dead rank owned is computed again. But
         // a newcomer knows nothing of another grid: all begin anew.
         if self.again.take().is_some() {
@@ -245,6 +239,7 @@ impl Exchange for Synchronous {
     }
 
     fn compute_again(&mut self, grid: Grid) {
+        self.update.end(&self.pool);
         self.again = Some(grid);
         self.under_way = None;
     }

@@ -1,19 +1,24 @@
 //! The update, from the committed slot into the other one: which rule moves which elements. Weights
 //! are decayed, biases and batch-norm parameters are not (He et al. 2019, "Bag of tricks", section
 //! 3.1) unless asked for, frozen tensors are copied, running statistics follow the samples'
-//! (`moments`). The rules themselves are in `rules`; plain SGD is `stream::sgd`.
+//! (`moments`). The rules themselves are in `rules`. The state is written range by range, so that
+//! several threads can, while other sums are still on their way.
 
 use std::ops::Range;
 
-use kintsugi_ffi::stream::{self, SgdStep};
+use kintsugi_ffi::stream::{self, Source};
 
 use crate::cluster::resident::{SlotMut, SlotView};
 use crate::config::{self, OptimizerKind};
-use crate::model::parts::{AVERAGE, EXP_AVG, EXP_AVG_SQ, MOMENTUM, PARAMETERS, STATISTICS};
+use crate::model::parts::{
+    AVERAGE, EXP_AVG, EXP_AVG_SQ, MOMENTUM, PARAMETERS, STATISTICS, is_over_parameters,
+};
 use crate::model::{Layout, TensorKind, TensorSpec};
 use crate::train::compute::gradients::Gradients;
 use crate::train::compute::moments::{Moments, Seen};
-use crate::train::update::rules::{self, AdamW, Read, Squares, Step};
+use crate::train::update::rules::{
+    self, AdamScalars, AdamW, Average, Lars, Nesterov, Sgd, Squares, Step,
+};
 
 /// What happens to a run of elements.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -78,9 +83,9 @@ pub struct Optimizer {
     statistics_len: usize,
 }
 
-/// What a step is scaled by: one over the samples, and its rate.
+/// What one step is scaled by.
 #[derive(Debug, Clone, Copy)]
-struct Scales {
+pub struct Scales {
     /// Number of the update, the first being 1.
     update: u64,
     learning_rate: f64,
@@ -125,174 +130,189 @@ impl Optimizer {
         }
     }
 
-    /// Writes the next state. `gradients` and `statistics` (of `moments`) are sums over the samples
-    /// that were `seen`. Without any nothing was learned and the state is copied. False when the
-    /// gradients hold something that is not a finite number, or the next weights would; then the
-    /// state is copied too: such a step learns nothing.
+    /// The whole next state at once. `statistics` (of `moments`) are sums over the samples that
+    /// were `seen`, as the gradients are. Without any nothing was learned and the state is copied.
+    /// False when the gradients hold something that is not a finite number, or the next weights
+    /// would; then the state is copied too: such a step learns nothing.
     ///
     /// # Panics
     /// When a slice is not as long as the layout says, or the state has other parts than the rule.
     pub fn apply(
         &self,
-        current: SlotView<'_>,
-        mut next: SlotMut<'_>,
-        gradients: Gradients<'_>,
-        seen: Seen,
-        learning_rate: f64,
-        (statistics, moments): (&[f32], &Moments),
-    ) -> bool {
-        assert_eq!(statistics.len(), self.statistics_len, "a sum for every statistic");
-        let count = seen.samples;
-        let Some(summed) = gradients.parameters().filter(|_| count > 0) else {
-            next.copy_from(&current);
-            return count == 0;
-        };
-        assert_eq!(summed, current.part(PARAMETERS).len(), "a gradient each");
-        let gradient = self.gradient_scale(gradients, count);
-        let scales = Scales { update: current.step + 1, learning_rate, gradient };
-        let finite = statistics.iter().all(|sum| sum.is_finite());
-        let finite = self.move_weights(&current, &mut next, gradients, scales) && finite;
-        if !finite {
-            next.copy_from(&current);
-            return false;
-        }
-        let running = next.part(STATISTICS);
-        moments.follow(current.part(STATISTICS), statistics, seen, running);
-        if let Some(gain) = self.average_gain {
-            let [weights, running, average] = next.lend([PARAMETERS, STATISTICS, AVERAGE]);
-            let (of_weights, of_running) = average.split_at_mut(weights.len());
-            let (before, running_before) = current.part(AVERAGE).split_at(weights.len());
-            // Of finite numbers, one of the weights' own scale.
-            rules::average(gain, weights, before, of_weights);
-            rules::average(gain, running, running_before, of_running);
-        }
-        true
-    }
-
-    /// What summed gradients are multiplied by: one over the samples, less where the norm of the
-    /// whole mean gradient is too long. The norm is taken of the sum over all ranks, tensor by
-    /// tensor, so that it has the same bits on each.
-    fn gradient_scale(&self, gradients: Gradients<'_>, count: u64) -> f32 {
-        let mean = 1.0 / count as f64;
-        let Some(clip_norm) = self.clip_norm else { return mean as f32 };
-        let trained = self.segments.iter().filter(|(_, rule)| *rule != Rule::Kept);
-        let squares = trained.map(|(range, _)| rules::squares(gradients, range));
-        let norm = squares.sum::<f64>().sqrt() * mean;
-        (mean * rules::clip_factor(norm, clip_norm)) as f32
-    }
-
-    /// Weights and the rule's own parts. False when something is not a finite number.
-    fn move_weights(
-        &self,
         current: &SlotView<'_>,
         next: &mut SlotMut<'_>,
-        gradients: Gradients<'_>,
-        scales: Scales,
+        gradients: &Gradients<'_>,
+        seen: Seen,
+        learning_rate: f64,
+        statistics: (&[f32], &Moments),
     ) -> bool {
-        let w = current.part(PARAMETERS);
-        match self.method {
-            Method::AdamW { betas, epsilon } => {
-                let scalars = AdamW::new(betas, epsilon, scales.update);
-                let (m, q) = (current.part(EXP_AVG), current.part(EXP_AVG_SQ));
-                let [w_out, m_out, q_out] = next.lend([PARAMETERS, EXP_AVG, EXP_AVG_SQ]);
-                self.over_segments(scales, |range, _, step| {
-                    let at = range.clone();
-                    let Some(step) = step else {
-                        w_out[at.clone()].copy_from_slice(&w[at.clone()]);
-                        m_out[at.clone()].copy_from_slice(&m[at.clone()]);
-                        q_out[at.clone()].copy_from_slice(&q[at]);
-                        return true;
-                    };
-                    let mut sound = true;
-                    gradients.numbers(at, |at, g| {
-                        let read = Read { w: &w[at.clone()], g };
-                        let moments = [&m[at.clone()], &q[at.clone()]];
-                        let out = [&mut m_out[at.clone()], &mut q_out[at.clone()]];
-                        sound &= rules::adamw(step, scalars, read, moments, &mut w_out[at], out);
-                    });
-                    sound
-                })
-            }
-            Method::Sgd { .. } | Method::Nesterov { .. } | Method::Lars { .. } => {
-                let v = current.part(MOMENTUM);
-                let [w_out, v_out] = next.lend([PARAMETERS, MOMENTUM]);
-                self.over_segments(scales, |range, rule, step| {
-                    let at = range.clone();
-                    let Some(step) = step else {
-                        w_out[at.clone()].copy_from_slice(&w[at.clone()]);
-                        v_out[at.clone()].copy_from_slice(&v[at]);
-                        return true;
-                    };
-                    self.with_velocity((at, rule, step), gradients, (w, v), (w_out, v_out))
-                })
-            }
-        }
-    }
-
-    /// One run of elements, by a rule that keeps a velocity.
-    fn with_velocity(
-        &self,
-        (range, rule, step): (Range<usize>, Rule, Step),
-        gradients: Gradients<'_>,
-        (w, v): (&[f32], &[f32]),
-        (w_out, v_out): (&mut [f32], &mut [f32]),
-    ) -> bool {
-        let mut sound = true;
-        match self.method {
-            Method::Nesterov { momentum } => gradients.numbers(range, |at, g| {
-                let read = Read { w: &w[at.clone()], g };
-                let out = (&mut w_out[at.clone()], &mut v_out[at.clone()]);
-                sound &= rules::nesterov(step, momentum, read, &v[at], out);
-            }),
-            Method::Lars { momentum, trust } => {
-                let local = match rule {
-                    Rule::Trained { adapted: Some(_), .. } => {
-                        let weights = Squares::of(&w[range.clone()]);
-                        rules::trust_ratio(step, trust, weights, rules::squares(gradients, &range))
-                    }
-                    _ => 1.0,
-                };
-                gradients.numbers(range, |at, g| {
-                    let read = Read { w: &w[at.clone()], g };
-                    let out = (&mut w_out[at.clone()], &mut v_out[at.clone()]);
-                    sound &= rules::lars(step, (momentum, local), read, &v[at], out);
-                });
-            }
-            Method::Sgd { momentum } => {
-                let Step { learning_rate, weight_decay, scale } = step;
-                let step = SgdStep { learning_rate, momentum, weight_decay, scale };
-                gradients.pieces(range, |at, g| {
-                    let (w, v) = (&w[at.clone()], &v[at.clone()]);
-                    sound &= stream::sgd(step, w, v, g, &mut w_out[at.clone()], &mut v_out[at]);
-                });
-            }
-            Method::AdamW { .. } => unreachable!("AdamW keeps no velocity"),
+        let nothing = seen.samples == 0;
+        let sound = nothing || {
+            let scales = self.scales(current.step + 1, learning_rate, seen.samples, gradients);
+            let all = 0..current.part(PARAMETERS).len();
+            let mut own = next.cut(&all, is_over_parameters);
+            self.advance(scales, all, gradients, current, &mut own)
+                && self.follow(current, next, statistics, seen)
+        };
+        if nothing || !sound {
+            next.copy_from(current);
         }
         sound
     }
 
-    /// Every segment with its scalars; none for what stays. Whether all were finite.
-    fn over_segments(
+    /// Whether a step waits for the norm of the whole gradient.
+    pub fn clips(&self) -> bool {
+        self.clip_norm.is_some()
+    }
+
+    /// Of the step that makes number `update` of gradients summed over so many samples. Reads the
+    /// gradients where it `clips`.
+    pub fn scales(
+        &self,
+        update: u64,
+        learning_rate: f64,
+        samples: u64,
+        gradients: &Gradients<'_>,
+    ) -> Scales {
+        let mean = 1.0 / samples as f64;
+        let gradient = mean
+            * self.clip_norm.map_or(1.0, |clip_norm| {
+                // Tensor by tensor of the sum over all ranks, so that it has the same bits on each.
+                let trained = self.segments.iter().filter(|(_, rule)| *rule != Rule::Kept);
+                let squares = trained.map(|(range, _)| rules::squares(gradients, range.clone()));
+                rules::clip_factor(squares.sum::<f64>().sqrt() * mean, clip_norm)
+            });
+        Scales { update, learning_rate, gradient: gradient as f32 }
+    }
+
+    /// Writes weights, the rule's own parts and the average of weights of `range`, over which
+    /// `next` lies. Where a rule asks for a tensor's norm (LARS) `gradients` has all of every
+    /// tensor that reaches into the range. False when something is not a finite number: such a step
+    /// learns nothing, and the state is to be copied instead.
+    ///
+    /// # Panics
+    /// When gradients are missing, or the state has other parts than the rule.
+    pub fn advance(
         &self,
         scales: Scales,
-        mut each: impl FnMut(&Range<usize>, Rule, Option<Step>) -> bool,
+        range: Range<usize>,
+        gradients: &Gradients<'_>,
+        current: &SlotView<'_>,
+        next: &mut SlotMut<'_>,
     ) -> bool {
-        let mut finite = true;
-        for (range, rule) in &self.segments {
-            let step = match *rule {
-                Rule::Kept => None,
-                Rule::Trained { decay, part, .. } => Some(Step {
-                    learning_rate: match part {
-                        Part::Body => (scales.learning_rate * self.body_factor) as f32,
-                        Part::Head => scales.learning_rate as f32,
-                    },
-                    weight_decay: if decay == Decay::Decayed { self.weight_decay } else { 0.0 },
-                    scale: scales.gradient,
-                }),
-            };
-            finite &= each(range, *rule, step);
+        let whole = current.part(PARAMETERS);
+        let of = |part: &str| &current.part(part)[range.clone()];
+        let moved = (range.clone(), scales, gradients);
+        let sound = match self.method {
+            Method::AdamW { betas, epsilon } => {
+                let adam = AdamScalars::new(betas, epsilon, scales.update);
+                let state = [PARAMETERS, EXP_AVG, EXP_AVG_SQ];
+                let rule = |_: &Range<usize>, _, step| AdamW { step, adam };
+                self.by(moved, rule, state.map(of), next.lend(state))
+            }
+            Method::Sgd { momentum } => {
+                let state = [PARAMETERS, MOMENTUM];
+                let rule = |_: &Range<usize>, _, step| Sgd { step, momentum };
+                self.by(moved, rule, state.map(of), next.lend(state))
+            }
+            Method::Nesterov { momentum } => {
+                let state = [PARAMETERS, MOMENTUM];
+                let rule = |_: &Range<usize>, _, step| Nesterov { step, momentum };
+                self.by(moved, rule, state.map(of), next.lend(state))
+            }
+            Method::Lars { momentum, trust } => {
+                let state = [PARAMETERS, MOMENTUM];
+                let rule = |tensor: &Range<usize>, adapted: Option<usize>, mut step: Step| {
+                    if adapted.is_some() {
+                        let weights = Squares::of(&whole[tensor.clone()]);
+                        let gradients = rules::squares(gradients, tensor.clone());
+                        step.learning_rate *= rules::trust_ratio(step, trust, weights, gradients);
+                    }
+                    Lars { step, momentum }
+                };
+                self.by(moved, rule, state.map(of), next.lend(state))
+            }
+        };
+        if let Some(gain) = self.average_gain {
+            let [weights, average] = next.lend([PARAMETERS, AVERAGE]);
+            // Of finite numbers, one of the weights' own scale.
+            let before = [&current.part(AVERAGE)[range]];
+            stream::apply(&Average { gain }, Source::Numbers(weights), before, [average]);
         }
-        finite
+        sound
+    }
+
+    /// The next running statistics, from sums of moments over the samples that were `seen`, and
+    /// their average. `next` is the whole state. False, and nothing written, when a sum is not a
+    /// finite number.
+    pub fn follow(
+        &self,
+        current: &SlotView<'_>,
+        next: &mut SlotMut<'_>,
+        (statistics, moments): (&[f32], &Moments),
+        seen: Seen,
+    ) -> bool {
+        assert_eq!(statistics.len(), self.statistics_len, "a sum for every statistic");
+        if !statistics.iter().all(|sum| sum.is_finite()) {
+            return false;
+        }
+        moments.follow(current.part(STATISTICS), statistics, seen, next.part(STATISTICS));
+        if let Some(gain) = self.average_gain {
+            let parameters = current.part(PARAMETERS).len();
+            let [running, average] = next.lend([STATISTICS, AVERAGE]);
+            let before = [&current.part(AVERAGE)[parameters..]];
+            let average = &mut average[parameters..];
+            stream::apply(&Average { gain }, Source::Numbers(running), before, [average]);
+        }
+        true
+    }
+
+    /// Moves what lies in `range` by the rule that `rule` makes of a segment: its range, its number
+    /// where its own norm decides, its scalars. Whether all is finite.
+    fn by<const N: usize, R: stream::Rule<N, N>>(
+        &self,
+        (range, scales, gradients): (Range<usize>, Scales, &Gradients<'_>),
+        rule: impl Fn(&Range<usize>, Option<usize>, Step) -> R,
+        state: [&[f32]; N],
+        mut written: [&mut [f32]; N],
+    ) -> bool {
+        let mut sound = true;
+        let first = self.segments.partition_point(|(segment, _)| segment.end <= range.start);
+        let reached = self.segments[first..].iter().take_while(|(s, _)| s.start < range.end);
+        for (segment, what) in reached {
+            let part = segment.start.max(range.start)..segment.end.min(range.end);
+            let here = |at: &Range<usize>| at.start - range.start..at.end - range.start;
+            let Rule::Trained { adapted, .. } = *what else {
+                for (written, state) in written.iter_mut().zip(state) {
+                    written[here(&part)].copy_from_slice(&state[here(&part)]);
+                }
+                continue;
+            };
+            let rule = rule(segment, adapted, self.step(*what, scales));
+            let mut covered = 0;
+            for (at, source) in gradients.within(part.clone()) {
+                let state = state.map(|part| &part[here(&at)]);
+                let written = written.each_mut().map(|part| &mut part[here(&at)]);
+                sound &= stream::apply(&rule, source, state, written);
+                covered += at.len();
+            }
+            assert_eq!(covered, part.len(), "a gradient for all that is trained");
+        }
+        sound
+    }
+
+    /// A trained segment's scalars.
+    fn step(&self, rule: Rule, scales: Scales) -> Step {
+        let (decays, factor) = match rule {
+            Rule::Trained { decay, part: Part::Body, .. } => (decay, self.body_factor),
+            Rule::Trained { decay, part: Part::Head, .. } => (decay, 1.0),
+            Rule::Kept => (Decay::Plain, 0.0),
+        };
+        Step {
+            learning_rate: (scales.learning_rate * factor) as f32,
+            weight_decay: if decays == Decay::Decayed { self.weight_decay } else { 0.0 },
+            scale: scales.gradient,
+        }
     }
 }
 
@@ -365,10 +385,17 @@ mod tests {
         let frozen = frozen(&layout(), &freeze);
         let optimizer = Optimizer::new(&settings(), &layout(), &frozen);
         let gradients: Vec<f32> = (0..33).map(|i| (i as f32).sin() * 4.0).collect();
-        let (current, next) = slots.begin();
-        let gradients = Gradients::Plain(&gradients);
+        let (current, mut next) = slots.begin();
+        let gradients = Gradients::numbers_of_all(&gradients);
         let seen = Seen { samples: count, alone: 0 };
-        optimizer.apply(current, next, gradients, seen, 0.1, (&[8.0; 5], &Moments::default()));
+        optimizer.apply(
+            &current,
+            &mut next,
+            &gradients,
+            seen,
+            0.1,
+            (&[8.0; 5], &Moments::default()),
+        );
         slots.commit(1, 0, &[]);
         slots
     }

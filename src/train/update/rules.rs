@@ -3,7 +3,7 @@
 //! an order that depends on the length alone, so that all ranks get the same bits. What is made of
 //! elements is written past the caches (`stream::apply`).
 
-use kintsugi_ffi::stream::{self, Number, Rule};
+use kintsugi_ffi::stream::{Number, Rule};
 
 use std::ops::Range;
 
@@ -28,67 +28,58 @@ impl Step {
     }
 }
 
-/// What a rule reads of its elements, all of one length: weights, summed gradients.
-#[derive(Debug, Clone, Copy)]
-pub struct Read<'a> {
-    /// Weights.
-    pub w: &'a [f32],
-    /// Gradients, summed over samples.
-    pub g: &'a [f32],
+/// SGD with momentum in torch's form: `v' = momentum * v + g`, `w' = w - rate * v'`, where g
+/// includes the decay.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Sgd {
+    /// Scalars.
+    pub step: Step,
+    /// Factor of the velocity.
+    pub momentum: f32,
+}
+
+impl Rule<2, 2> for Sgd {
+    #[inline(always)]
+    fn element<N: Number>(&self, g: N, [w, v]: [N; 2]) -> [N; 2] {
+        let velocity = N::of(self.momentum) * v + self.step.gradient(w, g);
+        [w - N::of(self.step.learning_rate) * velocity, velocity]
+    }
 }
 
 /// SGD with Nesterov's momentum (Sutskever et al. 2013, equations 3 and 4, in torch's form):
 /// `v' = momentum * v + g`, `w' = w - rate * (g + momentum * v')`, where g includes the decay.
-/// False when something is not a finite number.
-pub fn nesterov(
-    step: Step,
-    momentum: f32,
-    Read { w, g }: Read<'_>,
-    v: &[f32],
-    (w_out, v_out): (&mut [f32], &mut [f32]),
-) -> bool {
-    stream::apply(&Nesterov { step, momentum }, [w, g, v], [w_out, v_out])
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Nesterov {
+    /// Scalars.
+    pub step: Step,
+    /// Factor of the velocity.
+    pub momentum: f32,
 }
 
-struct Nesterov {
-    step: Step,
-    momentum: f32,
-}
-
-impl Rule<3, 2> for Nesterov {
+impl Rule<2, 2> for Nesterov {
     #[inline(always)]
-    fn element<N: Number>(&self, [w, g, v]: [N; 3]) -> [N; 2] {
+    fn element<N: Number>(&self, g: N, [w, v]: [N; 2]) -> [N; 2] {
         let (gradient, momentum) = (self.step.gradient(w, g), N::of(self.momentum));
         let velocity = momentum * v + gradient;
         [w - N::of(self.step.learning_rate) * (gradient + momentum * velocity), velocity]
     }
 }
 
-/// LARS (You, Gitman and Ginsburg 2017, Algorithm 1): the rate, global times `local`, is part of
-/// the velocity: `v' = momentum * v + rate * local * (g + decay * w)`, `w' = w - v'`. False when
-/// something is not a finite number.
-pub fn lars(
-    step: Step,
-    (momentum, local): (f32, f32),
-    Read { w, g }: Read<'_>,
-    v: &[f32],
-    (w_out, v_out): (&mut [f32], &mut [f32]),
-) -> bool {
-    let rate = step.learning_rate * local;
-    stream::apply(&Lars { step, momentum, rate }, [w, g, v], [w_out, v_out])
+/// LARS (You, Gitman and Ginsburg 2017, Algorithm 1): the rate is part of the velocity:
+/// `v' = momentum * v + rate * (g + decay * w)`, `w' = w - v'`.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Lars {
+    /// Scalars; the learning rate is the global one times the tensor's own (`trust_ratio`).
+    pub step: Step,
+    /// Factor of the velocity.
+    pub momentum: f32,
 }
 
-struct Lars {
-    step: Step,
-    momentum: f32,
-    /// Global times local.
-    rate: f32,
-}
-
-impl Rule<3, 2> for Lars {
+impl Rule<2, 2> for Lars {
     #[inline(always)]
-    fn element<N: Number>(&self, [w, g, v]: [N; 3]) -> [N; 2] {
-        let velocity = N::of(self.momentum) * v + N::of(self.rate) * self.step.gradient(w, g);
+    fn element<N: Number>(&self, g: N, [w, v]: [N; 2]) -> [N; 2] {
+        let step = &self.step;
+        let velocity = N::of(self.momentum) * v + N::of(step.learning_rate) * step.gradient(w, g);
         [w - velocity, velocity]
     }
 }
@@ -104,15 +95,15 @@ pub fn trust_ratio(step: Step, trust: f64, w: f64, g: f64) -> f32 {
 }
 
 /// The sum of squares of a run of summed gradients.
-pub fn squares(gradients: Gradients<'_>, range: &Range<usize>) -> f64 {
+pub fn squares(gradients: &Gradients<'_>, range: Range<usize>) -> f64 {
     let mut squares = Squares::default();
-    gradients.numbers(range.clone(), |_, g| squares.add(g));
+    gradients.numbers(range, |numbers| squares.add(numbers));
     squares.total()
 }
 
-/// AdamW's scalars of a step.
+/// AdamW's own scalars of a step.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct AdamW {
+pub struct AdamScalars {
     /// What the running means keep.
     pub betas: [f32; 2],
     /// What they gain.
@@ -124,7 +115,7 @@ pub struct AdamW {
     pub epsilon: f32,
 }
 
-impl AdamW {
+impl AdamScalars {
     /// Of update number `t`, the first being 1.
     pub fn new(betas: [f64; 2], epsilon: f64, t: u64) -> Self {
         let correction = betas.map(|beta| 1.0 / (1.0 - power(beta, t)));
@@ -152,53 +143,44 @@ fn power(base: f64, exponent: u64) -> f64 {
 
 /// AdamW (Loshchilov and Hutter 2019, Algorithm 2): `m' = b1 * m + (1 - b1) * g`,
 /// `q' = b2 * q + (1 - b2) * g * g`, `w' = w - rate * (m^ / (sqrt(q^) + epsilon) + decay * w)`,
-/// with m^ and q^ corrected. `moments` are m and q. False when something is not a finite number.
-pub fn adamw(
-    step: Step,
-    adamw: AdamW,
-    Read { w, g }: Read<'_>,
-    [m, q]: [&[f32]; 2],
-    w_out: &mut [f32],
-    [m_out, q_out]: [&mut [f32]; 2],
-) -> bool {
-    let rule = AdamWElements { step, adamw, kept: 1.0 - step.learning_rate * step.weight_decay };
-    stream::apply(&rule, [w, g, m, q], [w_out, m_out, q_out])
+/// with m^ and q^ corrected.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct AdamW {
+    /// Scalars.
+    pub step: Step,
+    /// Those of its own.
+    pub adam: AdamScalars,
 }
 
-struct AdamWElements {
-    step: Step,
-    adamw: AdamW,
-    /// What decay leaves of a weight.
-    kept: f32,
-}
-
-impl Rule<4, 3> for AdamWElements {
+impl Rule<3, 3> for AdamW {
     #[inline(always)]
-    fn element<N: Number>(&self, [w, g, m, q]: [N; 4]) -> [N; 3] {
-        let AdamW { betas, gains, corrections, epsilon } = self.adamw;
+    fn element<N: Number>(&self, g: N, [w, m, q]: [N; 3]) -> [N; 3] {
+        let Self { step, adam } = self;
+        let AdamScalars { betas, gains, corrections, epsilon } = adam;
         let ([b1, b2], [a1, a2], [c1, c2]) =
             (betas.map(N::of), gains.map(N::of), corrections.map(N::of));
-        let gradient = N::of(self.step.scale) * g;
+        let gradient = N::of(step.scale) * g;
         let mean = b1 * m + a1 * gradient;
         let square = b2 * q + a2 * (gradient * gradient);
-        let by = c1 * mean / (c2 * square.root() + N::of(epsilon));
-        [N::of(self.kept) * w - N::of(self.step.learning_rate) * by, mean, square]
+        let by = c1 * mean / (c2 * square.root() + N::of(*epsilon));
+        // What decay leaves of a weight.
+        let kept = N::of(1.0 - step.learning_rate * step.weight_decay);
+        [kept * w - N::of(step.learning_rate) * by, mean, square]
     }
 }
 
 /// The running average of weights (Polyak and Juditsky 1992, with exponential weights; torch's
-/// `get_ema_multi_avg_fn`): `a' = a + gain * (w' - a)`. What is frozen stays to the bit. False when
-/// something is not a finite number.
-pub fn average(gain: f32, w: &[f32], a: &[f32], a_out: &mut [f32]) -> bool {
-    stream::apply(&Average(gain), [w, a], [a_out])
+/// `get_ema_multi_avg_fn`): `a' = a + gain * (w' - a)`. What is frozen stays to the bit.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Average {
+    /// What the average gains of what it follows.
+    pub gain: f32,
 }
 
-struct Average(f32);
-
-impl Rule<2, 1> for Average {
+impl Rule<1, 1> for Average {
     #[inline(always)]
-    fn element<N: Number>(&self, [w, a]: [N; 2]) -> [N; 1] {
-        [a + N::of(self.0) * (w - a)]
+    fn element<N: Number>(&self, w: N, [a]: [N; 1]) -> [N; 1] {
+        [a + N::of(self.gain) * (w - a)]
     }
 }
 
@@ -244,6 +226,8 @@ impl Squares {
 
 #[cfg(test)]
 mod tests {
+    use kintsugi_ffi::stream::{Source, apply};
+
     use super::*;
 
     #[test]
@@ -279,15 +263,19 @@ mod tests {
         let step = Step { learning_rate: 0.1, weight_decay: 0.0, scale: 1.0 };
         for (g, sound) in [(1.0, true), (f32::NAN, false), (f32::INFINITY, false), (1e30, false)] {
             let (w, g, v) = ([1.0; 9], [0.0, 0.0, 0.0, 0.0, 0.0, g, 0.0, 0.0, 0.0], [0.0; 9]);
-            let read = Read { w: &w, g: &g };
+            let source = Source::Numbers(&g);
             let (mut a, mut b, mut c) = ([0.0; 9], [0.0; 9], [0.0; 9]);
+            let momentum = 0.9;
             // 1e30 has a square that is none, which only adamw needs.
             let of_sgd = sound || g[5] == 1e30;
-            assert_eq!(nesterov(step, 0.9, read, &v, (&mut a, &mut b)), of_sgd);
-            assert_eq!(lars(step, (0.9, 1.0), read, &v, (&mut a, &mut b)), of_sgd);
-            let scalars = AdamW::new([0.9, 0.999], 1e-8, 1);
-            let moments = [&v[..], &v[..]];
-            assert_eq!(adamw(step, scalars, read, moments, &mut a, [&mut b, &mut c]), sound);
+            let mut out = [&mut a[..], &mut b[..]];
+            let [x, y] = &mut out;
+            assert_eq!(apply(&Sgd { step, momentum }, source, [&w, &v], [x, y]), of_sgd);
+            assert_eq!(apply(&Nesterov { step, momentum }, source, [&w, &v], [x, y]), of_sgd);
+            assert_eq!(apply(&Lars { step, momentum }, source, [&w, &v], [x, y]), of_sgd);
+            let adam = AdamScalars::new([0.9, 0.999], 1e-8, 1);
+            let out = [x, y, &mut c[..]];
+            assert_eq!(apply(&AdamW { step, adam }, source, [&w, &v, &v], out), sound);
         }
     }
 }

@@ -48,11 +48,11 @@ fn part_of(settings: &Settings, part: &str) -> Vec<f32> {
         let gradient = |i: u64| ((7 * i + 5 * step) % 13) as f32 - 6.0;
         let gradients = (0..PARAMETERS_LEN as u64).map(|i| gradient(i) / 16.0 * COUNT as f32);
         let gradients: Vec<f32> = gradients.collect();
-        let (current, next) = slots.begin();
+        let (current, mut next) = slots.begin();
         assert!(optimizer.apply(
-            current,
-            next,
-            Gradients::Plain(&gradients),
+            &current,
+            &mut next,
+            &Gradients::numbers_of_all(&gradients),
             Seen { samples: COUNT, alone: 0 },
             settings.learning_rate,
             (&[], &Moments::default()),

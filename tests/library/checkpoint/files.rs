@@ -13,7 +13,6 @@ use kintsugi::train::checkpoint::{Writer, weights};
 use kintsugi::train::compute::gradients::Gradients;
 use kintsugi::train::compute::moments::{Moments, Seen};
 use kintsugi::train::update::optimizer::Optimizer;
-use kintsugi_ffi::stream::{self, SgdStep};
 
 fn train(slots: &mut Slots, from: u64, to: u64) {
     let optimizer = Optimizer::new(&config::Optimizer::default(), &layout(), &[]);
@@ -21,10 +20,10 @@ fn train(slots: &mut Slots, from: u64, to: u64) {
         let gradient = |i: u64| ((i * 31 + step * 17) % 97) as f32 - 48.0;
         let gradients: Vec<f32> = (0..PARAMETERS as u64).map(gradient).collect();
         let sums = vec![step as f32; STATISTICS];
-        let (current, next) = slots.begin();
-        let gradients = Gradients::Plain(&gradients);
+        let (current, mut next) = slots.begin();
+        let gradients = Gradients::numbers_of_all(&gradients);
         let seen = Seen { samples: 96, alone: 0 };
-        optimizer.apply(current, next, gradients, seen, 0.05, (&sums, &Moments::default()));
+        optimizer.apply(&current, &mut next, &gradients, seen, 0.05, (&sums, &Moments::default()));
         slots.commit(step + 1, 0, &[]);
     }
 }
@@ -349,40 +348,6 @@ const MANY_SHAPE: Shape =
     Shape::of(&[(parts::PARAMETERS, MANY), (MOMENTUM, MANY), (parts::STATISTICS, 0)]);
 
 /// Figures, not a claim: `cargo test --release --test library measure -- --ignored --nocapture`.
-#[test]
-#[ignore = "measures for half a minute"]
-fn measure_streaming_against_ordinary_stores() {
-    let step =
-        SgdStep { learning_rate: 0.05, momentum: 0.9, weight_decay: 1e-4, scale: 1.0 / 96.0 };
-    let mut slots = Slots::new(MANY_SHAPE);
-    let gradients = vec![0.5f32; MANY];
-    let ways = [stream::Path::Scalar, stream::Path::Sse2, stream::Path::Avx];
-    let mut times = [const { Vec::new() }; 3];
-    for round in 0..12u64 {
-        for (way, times) in ways.into_iter().zip(&mut times) {
-            let (now, next) = slots.begin();
-            let [w, v] = next.take([parts::PARAMETERS, MOMENTUM]);
-            let begun = Instant::now();
-            stream::sgd_by(
-                way,
-                step,
-                now.part(parts::PARAMETERS),
-                now.part(MOMENTUM),
-                stream::Summed::Numbers(&gradients),
-                w,
-                v,
-            );
-            times.push(begun.elapsed().as_secs_f64() * 1e3);
-            slots.commit(round + 1, 0, &[]);
-        }
-    }
-    for (way, mut times) in ways.iter().zip(times) {
-        times.sort_by(f64::total_cmp);
-        println!("{way:?}: median {:.1} ms, min {:.1} ms", times[times.len() / 2], times[0]);
-    }
-}
-
-/// Figures, not a claim.
 #[test]
 #[ignore = "measures for half a minute"]
 fn measure_a_checkpoint_of_24_million_parameters() {

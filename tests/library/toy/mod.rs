@@ -371,6 +371,9 @@ impl<'a> Trainer<'a> {
         if reduced.is_err() && self.toy.rule != Rule::VoteWithoutRevoke {
             self.comm.revoke();
         }
+        if reduced.is_ok() {
+            self.process.reach(Point::InUpdate);
+        }
         self.process.reach(Point::BeforeVote);
         if self.toy.rule != Rule::LocalSuccess {
             let agreement = self.comm.agree(u32::from(reduced.is_ok()));
@@ -385,7 +388,7 @@ impl<'a> Trainer<'a> {
     }
 
     fn commit(&mut self, gradient: &[f32], line: Line) {
-        self.process.reach(Point::InUpdate);
+        self.process.reach(Point::InPublish);
         let state = self.process.state.as_mut().expect("a rank that trains has state");
         state.apply(gradient, line);
         let commit =

@@ -300,9 +300,9 @@ fn met_in(phase: &str) -> Option<&'static [&'static str]> {
             &["step", "all_reduce"]
         }
         // Everybody had its part of the totals to give: nobody computes any more.
-        "before_vote" => &["all_reduce", "vote"],
+        "in_update" | "before_vote" => &["all_reduce", "vote"],
         // Whatever follows a commit.
-        "after_vote" | "in_update" | "in_snapshot" => {
+        "after_vote" | "in_publish" | "in_snapshot" => {
             &["vote", "comparison", "evaluation", "step", "all_reduce", "finish"]
         }
         // Who is late may still be in the vote of what came before.

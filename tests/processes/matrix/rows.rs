@@ -106,9 +106,10 @@ fn steps() -> Vec<Row> {
         ("P3a", "in_forward", "in the forward pass"),
         ("P3, P3b", "in_backward", "in the backward pass"),
         ("P4", "in_all_reduce", "inside the all-reduce"),
+        ("P4b", "in_update", "in the middle of the update"),
         ("P5", "before_vote", "after the all-reduce, before the vote"),
-        ("P6", "after_vote", "after the vote, before the update"),
-        ("P6b", "in_update", "in the middle of the update"),
+        ("P6", "after_vote", "after the vote, before the commit"),
+        ("P6b", "in_publish", "after the vote, before the commit word"),
     ];
     let mut rows = Vec::new();
     for (id, phase, what) in phases {
