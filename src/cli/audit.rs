@@ -7,11 +7,11 @@ use std::process::ExitCode;
 
 use crate::config::{Config, ExchangeKind, Shown};
 use crate::data::sampler::Order;
+use crate::lab::report::read::read_result;
 use crate::observe::console::{self, print_line, say};
 use crate::observe::event::{Event, Kind};
 use crate::observe::ledger::{self, AuditReport, RoundsReport};
 use crate::observe::log::{EVENTS_FILE, read_events};
-use crate::observe::report::read::read_result;
 use crate::observe::result::RunResult;
 
 /// Proves from the ledger that every sample was committed exactly once.

@@ -8,10 +8,10 @@ use std::process::ExitCode;
 use super::experiment::command_line;
 use crate::config::Shown;
 use crate::lab::experiment::results::{Index, REPORT_FILE, RESULTS_FILE, machine};
+use crate::lab::report::groups::name_arms;
+use crate::lab::report::read::read_run;
+use crate::lab::report::{Study, html};
 use crate::observe::console::{print_line, say};
-use crate::observe::report::groups::name_arms;
-use crate::observe::report::read::read_run;
-use crate::observe::report::{Study, html};
 use crate::observe::storage::{FileSystem, Storage};
 
 /// Draws learning curves, recoveries and checkpoints of one or more runs.

@@ -8,10 +8,10 @@ use std::time::{Duration, Instant};
 
 use crate::cluster::world::World;
 use crate::config::{Config, ExchangeKind, Shown, Span, parse, resolve_owners};
+use crate::lab::report::read::read_result;
 use crate::launch::nodes::scale::{Picture, Request};
 use crate::launch::verdict::may_restart;
 use crate::observe::console::{print_line, say};
-use crate::observe::report::read::read_result;
 use crate::observe::result::Status;
 use crate::observe::storage::{FileSystem, Storage};
 use crate::run_folder::RANKS_REQUEST;

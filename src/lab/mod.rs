@@ -1,4 +1,4 @@
-//! experiment runs, bench compares, doctor checks, chaos kills.
+//! report draws, experiment runs, bench compares, doctor checks, chaos kills.
 
 pub mod bench;
 pub mod caches;
@@ -7,6 +7,7 @@ pub mod doctor;
 pub mod experiment;
 pub mod fleet;
 pub mod probe_mpi;
+pub mod report;
 pub mod resident;
 pub mod simulate;
 pub mod storage;

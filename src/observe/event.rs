@@ -86,6 +86,32 @@ pub struct RecoveryRecord {
     pub seconds: Phases,
 }
 
+/// A phase of a recovery and its seconds.
+pub type PhaseSeconds = (String, f64);
+
+/// The phases in the order they happen; others come after them.
+pub const PHASES: [&str; 10] = [
+    "detect",
+    "revoke_shrink",
+    "spawn",
+    "merge",
+    "agree",
+    "restore",
+    "stop",
+    "start",
+    "load",
+    "first_step",
+];
+
+impl RecoveryRecord {
+    /// Its phases in the order they happen.
+    pub fn in_order(&self) -> Vec<PhaseSeconds> {
+        let known = PHASES.iter().filter_map(|&name| self.seconds.get_key_value(name));
+        let others = self.seconds.iter().filter(|(name, _)| !PHASES.contains(&name.as_str()));
+        known.chain(others).map(|(name, seconds)| (name.clone(), *seconds)).collect()
+    }
+}
+
 /// A change of the number of ranks on purpose, as in `result.json` and in the event `resized`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ResizeRecord {

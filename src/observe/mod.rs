@@ -1,5 +1,5 @@
 //! What a run says of itself: events (the one schema), the ledger of committed steps, progress,
-//! TensorBoard's files, the report drawn from them; the console, `notice` (what a person must act
+//! TensorBoard's files; the console, `notice` (what a person must act
 //! on), and what a panic does. Also the traits through which a run sees the world: clock and
 //! storage, real or simulated.
 
@@ -15,7 +15,6 @@ pub mod panics;
 pub mod pipeline;
 pub mod progress;
 pub mod refusal;
-pub mod report;
 pub mod result;
 pub mod spans;
 pub mod storage;

@@ -12,8 +12,6 @@ use super::console::{self, Diagnostics};
 use super::copies::Copies;
 use super::data_use::Waits;
 use super::event::{Event, Kind, Link, RecoveryRecord, names_of};
-use super::report::episodes::in_order;
-
 use super::spans::amount;
 pub use super::spans::{clock, duration};
 
@@ -442,7 +440,8 @@ fn network(agree_seconds: f64, links: &[Link]) -> String {
 
 /// Who, where, why, how long.
 fn recovered(record: &RecoveryRecord) -> String {
-    let phases: Vec<String> = in_order(record)
+    let phases: Vec<String> = record
+        .in_order()
         .iter()
         .filter(|(_, seconds)| *seconds > 0.0)
         .map(|(name, seconds)| format!("{} {}", name.replace('_', " "), duration(*seconds)))

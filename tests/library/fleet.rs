@@ -7,8 +7,8 @@ use kintsugi::config::seed::Stream;
 use kintsugi::lab::fleet::{
     ARMS, Arm, Costs, Fleet, NodeLoss, Rules, against, chain, forecast, forecasts, forms,
 };
+use kintsugi::observe::event::PHASES;
 use kintsugi::observe::event::{Event, Kind, RecoveryRecord, VERSION};
-use kintsugi::observe::report::episodes::PHASES;
 use kintsugi::train::checkpoint::young_daly;
 use proptest::prelude::*;
 

@@ -7,10 +7,10 @@ use crate::fixture::{Answer, Story, write_run};
 use kintsugi::lab::experiment::plan::{Changes, Experiment};
 use kintsugi::lab::experiment::results::Index;
 use kintsugi::lab::experiment::runner::{Made, Runner, signals};
-use kintsugi::observe::report::compare::Bits;
-use kintsugi::observe::report::read::read_run;
-use kintsugi::observe::report::summary::{RunSummary, summarise};
-use kintsugi::observe::report::{Study, html};
+use kintsugi::lab::report::compare::Bits;
+use kintsugi::lab::report::read::read_run;
+use kintsugi::lab::report::summary::{RunSummary, summarise};
+use kintsugi::lab::report::{Study, html};
 
 const ARMS: [(&str, Answer); 4] = [
     ("calm", Answer::Calm),
@@ -108,7 +108,7 @@ fn a_page_of_arms_without_failures_compares_errors() {
     let out = tempfile::tempdir().unwrap();
     let all = study(out.path(), 45.0, 36, 2);
     let mut runs: Vec<_> = all.runs_of("calm").cloned().collect();
-    let other = |run: &kintsugi::observe::report::Run| kintsugi::observe::report::Run {
+    let other = |run: &kintsugi::lab::report::Run| kintsugi::lab::report::Run {
         arm: "again".into(),
         ..run.clone()
     };

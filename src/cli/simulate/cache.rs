@@ -7,8 +7,8 @@ use crate::config::{Shown, WithinBundle};
 use crate::lab::caches::figure4::{self, Improvement};
 use crate::lab::caches::trace::Assignment;
 use crate::lab::caches::{Policy, READS_MAX, Row, SAMPLES_MAX, Setting, cache_sizes, page, play};
+use crate::lab::report::svg_file;
 use crate::observe::console::{print_line, say};
-use crate::observe::report::svg_file;
 use crate::observe::storage::{FileSystem, Storage};
 
 /// Most nodes: each has a trace of its own.

@@ -9,10 +9,10 @@ use crate::config::{Shown, Span};
 use crate::lab::fleet::against::{self, Given, Judgement, Measured};
 use crate::lab::fleet::costs::{self, Costs, MEASURED_RANKS, RECOVERY};
 use crate::lab::fleet::{Fleet, Forecast, NODES_MAX, NodeLoss, forecasts, page};
+use crate::lab::report::line_chart::grouped;
 use crate::observe::console::{print_line, say};
 use crate::observe::log::{EVENTS_FILE, read_events};
 use crate::observe::progress::duration;
-use crate::observe::report::line_chart::grouped;
 use crate::observe::storage::{FileSystem, Storage};
 
 /// Runs that are played for each line when nothing else is asked for.

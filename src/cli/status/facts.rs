@@ -8,12 +8,12 @@ use serde::Serialize;
 
 use crate::cluster::world::{Member, Role, World};
 use crate::config::Shown;
+use crate::lab::report::episodes::episodes;
+use crate::lab::report::read::read_result;
 use crate::launch::nodes::scale::Picture;
 use crate::observe::event::{Event, Kind};
 use crate::observe::log::{EVENTS_FILE, EventTail};
 use crate::observe::progress::{clock, duration};
-use crate::observe::report::episodes::episodes;
-use crate::observe::report::read::read_result;
 use crate::observe::result::{RunResult, Status};
 use crate::observe::storage::FileSystem;
 

@@ -2,10 +2,10 @@
 
 use crate::config::WithinBundle;
 use crate::data::sampler::Bundling;
-use crate::observe::report::line_chart::{LineChart, Series, Unit, XAxis};
-use crate::observe::report::page_of;
-use crate::observe::report::statistics::MeanCurve;
-use crate::observe::report::svg::escape;
+use crate::lab::report::line_chart::{LineChart, Series, Unit, XAxis};
+use crate::lab::report::page_of;
+use crate::lab::report::statistics::MeanCurve;
+use crate::lab::report::svg::escape;
 
 use super::figure4::{Improvement, PAPER_BEST, PAPER_MEAN, best};
 use super::trace::Assignment;

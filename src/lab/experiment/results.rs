@@ -8,9 +8,9 @@ use serde::{Deserialize, Serialize};
 
 use super::plan::{Experiment, PlannedRun};
 use crate::config::Shown;
-use crate::observe::report::read::read_run;
-use crate::observe::report::summary::{RunSummary, summarise};
-use crate::observe::report::{PageRoom, Study, html, tables};
+use crate::lab::report::read::read_run;
+use crate::lab::report::summary::{RunSummary, summarise};
+use crate::lab::report::{PageRoom, Study, html, tables};
 use crate::observe::spans::amount;
 use crate::observe::storage::{FileSystem, Storage};
 

@@ -13,7 +13,7 @@ use kintsugi_ffi::{os, process};
 use crate::config::{Shown, parse};
 use crate::data::open::open;
 use crate::data::{DataError, Split};
-use crate::observe::report::PageRoom;
+use crate::lab::report::PageRoom;
 
 /// Names of groups begin so; their makers' pids follow.
 const PREFIX: &str = "kintsugi-experiment-";

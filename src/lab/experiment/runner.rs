@@ -14,8 +14,8 @@ use signal_hook::iterator::Signals;
 
 use super::plan::PlannedRun;
 use super::room::{Room, forget_set};
-use crate::observe::report::PageRoom;
-use crate::observe::report::read::read_result;
+use crate::lab::report::PageRoom;
+use crate::lab::report::read::read_result;
 use crate::observe::result::Status;
 
 /// A run may take this much longer than its T for starting, restarting and ending.

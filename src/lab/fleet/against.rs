@@ -6,8 +6,8 @@
 use std::collections::BTreeMap;
 
 use crate::config::seed::{Stream, purpose};
+use crate::lab::report::episodes::{Episode, episodes};
 use crate::observe::event::{Event, Kind};
-use crate::observe::report::episodes::{Episode, episodes};
 
 use super::chain::{self, Rules};
 use super::costs::Costs;

@@ -2,7 +2,7 @@
 //! are exponential, so the next thing to happen to the whole fleet is one draw, whatever its size.
 
 use crate::config::seed::Stream;
-use crate::observe::report::statistics::estimate;
+use crate::lab::report::statistics::estimate;
 
 /// A run that needs this many times its work is given up: it makes no headway.
 const TIMES_WORK_MAX: f64 = 1000.0;

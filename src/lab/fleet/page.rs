@@ -1,9 +1,9 @@
 //! The forecast for people: one self-contained page with a curve for every arm and the table.
 
-use crate::observe::report::line_chart::{LineChart, Series, Unit, XAxis, grouped};
-use crate::observe::report::page_of;
-use crate::observe::report::statistics::MeanCurve;
-use crate::observe::report::svg::escape;
+use crate::lab::report::line_chart::{LineChart, Series, Unit, XAxis, grouped};
+use crate::lab::report::page_of;
+use crate::lab::report::statistics::MeanCurve;
+use crate::lab::report::svg::escape;
 
 use super::{ARMS, Arm, Forecast};
 

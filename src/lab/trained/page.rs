@@ -1,7 +1,7 @@
 //! An evaluation for people: what each class is taken for, drawn and tabled, on one page.
 
-use crate::observe::report::page_of;
-use crate::observe::report::svg::{Anchor, Canvas, escape, label_width};
+use crate::lab::report::page_of;
+use crate::lab::report::svg::{Anchor, Canvas, escape, label_width};
 
 use super::scores::Scores;
 

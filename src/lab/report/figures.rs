@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 
 use super::Study;
 use super::bar_chart::{Bar, BarChart, Part};
-use super::episodes::{Episode, PHASES};
+use super::episodes::Episode;
 use super::line_chart::{LineChart, Series, Unit, XAxis};
 use super::series::{self, cluster, thin};
 use super::statistics::{DataPoint, estimate, mean_curve};
 use super::summary::{RunSummary, calm_arm};
-use crate::observe::event::Kind;
+use crate::observe::event::{Kind, PHASES};
 use crate::observe::progress::duration;
 
 /// A drawing with its caption (HTML) and, under it, a key of (name, class).

@@ -4,9 +4,9 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::event::Event;
-use super::ledger::Entry;
-use super::result::RunResult;
+use crate::observe::event::Event;
+use crate::observe::ledger::Entry;
+use crate::observe::result::RunResult;
 
 mod bar_chart;
 pub mod compare;

@@ -9,6 +9,7 @@ use super::line_chart::time_unit;
 use super::statistics::{Estimate, estimate};
 use super::summary::{EARLY, RunSummary, over_seeds};
 use super::svg::escape;
+use crate::observe::event::PHASES;
 use crate::observe::progress::{duration, short};
 use crate::observe::spans::amount;
 
@@ -223,7 +224,7 @@ pub fn minimum_errors(study: &Study, runs: &[RunSummary]) -> String {
 pub fn recoveries(groups: &[RecoveryGroup]) -> String {
     let phases: Vec<(&RecoveryGroup, BTreeMap<String, f64>)> =
         groups.iter().map(|group| (group, group.phases().into_iter().collect())).collect();
-    let in_order = super::episodes::PHASES.iter().map(|phase| (*phase).to_string());
+    let in_order = PHASES.iter().map(|phase| (*phase).to_string());
     let others: BTreeSet<String> = phases.iter().flat_map(|(_, p)| p.keys().cloned()).collect();
     let mut names: Vec<String> = in_order.filter(|name| others.contains(name)).collect();
     names.extend(others.iter().filter(|name| !names.contains(name)).cloned().collect::<Vec<_>>());

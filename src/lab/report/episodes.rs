@@ -2,24 +2,7 @@
 //! that was lost took to do again. Pure.
 
 use super::series::for_each_restart;
-use crate::observe::event::{Event, Kind, RecoveryRecord};
-
-/// A phase of a recovery and its seconds.
-pub type PhaseSeconds = (String, f64);
-
-/// The phases in the order they happen; others come after them.
-pub const PHASES: [&str; 10] = [
-    "detect",
-    "revoke_shrink",
-    "spawn",
-    "merge",
-    "agree",
-    "restore",
-    "stop",
-    "start",
-    "load",
-    "first_step",
-];
+use crate::observe::event::{Event, Kind, PhaseSeconds};
 
 /// One recovery, live or by starting again.
 #[derive(Debug, Clone, PartialEq, serde::Serialize)]
@@ -56,17 +39,10 @@ fn live(event: &Event) -> Option<Episode> {
     (record.rung != "restart").then(|| Episode {
         back_at: event.seconds,
         rung: record.rung.clone(),
-        phases: in_order(record),
+        phases: record.in_order(),
         redo_seconds: 0.0,
         lost_steps: 0,
     })
-}
-
-/// The phases of a repair in the order they happen.
-pub fn in_order(record: &RecoveryRecord) -> Vec<PhaseSeconds> {
-    let known = PHASES.iter().filter_map(|&name| record.seconds.get_key_value(name));
-    let others = record.seconds.iter().filter(|(name, _)| !PHASES.contains(&name.as_str()));
-    known.chain(others).map(|(name, seconds)| (name.clone(), *seconds)).collect()
 }
 
 /// When the ranks of an attempt whose state is there since `loaded` had begun to compute.
@@ -116,7 +92,7 @@ fn restart(before: &[Event], after: &[Event]) -> Episode {
     let resumed_at = first_committed.map_or(step_before, |step| step.saturating_sub(1));
     let lost_steps = lost_steps.unwrap_or(step_before.saturating_sub(resumed_at));
     let recorded = attempt().find_map(|event| match &event.kind {
-        Kind::Recovered(record) if record.rung == "restart" => Some(in_order(record)),
+        Kind::Recovered(record) if record.rung == "restart" => Some(record.in_order()),
         _ => None,
     });
     let stamps = [
