@@ -1,7 +1,12 @@
-//! What several commands read alike.
+//! What several commands read, print and end with alike.
+
+use std::fmt::Display;
+use std::process::ExitCode;
 
 use clap::builder::{BoolValueParser, TypedValueParser};
 
+pub(super) use crate::lab::crowd::crowd;
+use crate::observe::console::{print_line, say};
 use crate::train::compute::committed::Which;
 
 /// What a command prints its findings as.
@@ -26,17 +31,13 @@ pub(super) fn which() -> impl TypedValueParser<Value = Which> {
     })
 }
 
-/// Most processes or threads that are asked for: more is a slip of the finger.
-const CROWD_MAX: u64 = 4096;
-
-/// Reads a number of processes or threads.
-pub(super) fn crowd(text: &str) -> Result<usize, String> {
-    let number = text.parse::<u64>().ok().filter(|number| (1..=CROWD_MAX).contains(number));
-    let number = number.and_then(|number| usize::try_from(number).ok());
-    number.ok_or_else(|| format!("write a number from 1 to {CROWD_MAX}"))
+/// Says why a command failed, and gives the code to end with.
+pub(super) fn fail(code: u8, reason: impl Display) -> ExitCode {
+    say!("error: {reason}");
+    ExitCode::from(code)
 }
 
-/// The same, of ranks.
-pub(super) fn ranks(text: &str) -> Result<u32, String> {
-    crowd(text).and_then(|ranks| u32::try_from(ranks).map_err(|error| error.to_string()))
+/// One JSON object on a line of its own.
+pub(super) fn print_json(value: &impl serde::Serialize) {
+    print_line!("{}", serde_json::to_string(value).expect("what is printed is plain data"));
 }

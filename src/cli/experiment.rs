@@ -12,6 +12,7 @@ use crate::lab::experiment::plan::{Changes, Experiment, PlannedRun};
 use crate::lab::experiment::results::{Index, REPORT_FILE};
 use crate::lab::experiment::room::Room;
 use crate::lab::experiment::runner::{Made, Runner, signals};
+use crate::lab::report::command_line;
 use crate::observe::console::{self, print_line, say};
 use crate::observe::result::Status;
 
@@ -143,18 +144,4 @@ fn make_all(
         (false, 0) => ExitCode::SUCCESS,
         (false, _) => ExitCode::from(1),
     })
-}
-
-/// What was typed, quoted for a shell; the program by its name.
-pub fn command_line() -> String {
-    let quote = |argument: String| {
-        let plain = |c: char| c.is_ascii_alphanumeric() || "-_./=,:+".contains(c);
-        if !argument.is_empty() && argument.chars().all(plain) {
-            argument
-        } else {
-            format!("'{}'", argument.replace('\'', r"'\''"))
-        }
-    };
-    let typed: Vec<String> = std::env::args().skip(1).map(quote).collect();
-    format!("kintsugi {}", typed.join(" "))
 }

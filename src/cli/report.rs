@@ -5,12 +5,11 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use super::experiment::command_line;
 use crate::config::Shown;
 use crate::lab::experiment::results::{Index, REPORT_FILE, RESULTS_FILE, machine};
 use crate::lab::report::groups::name_arms;
 use crate::lab::report::read::read_run;
-use crate::lab::report::{Study, html};
+use crate::lab::report::{Study, command_line, html};
 use crate::observe::console::{print_line, say};
 use crate::observe::storage::{FileSystem, Storage};
 

@@ -3,6 +3,7 @@
 pub mod bench;
 pub mod caches;
 pub mod chaos;
+pub mod crowd;
 pub mod doctor;
 pub mod experiment;
 pub mod fleet;

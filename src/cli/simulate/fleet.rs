@@ -9,6 +9,7 @@ use crate::config::{Shown, Span};
 use crate::lab::fleet::against::{self, Given, Judgement, Measured};
 use crate::lab::fleet::costs::{self, Costs, MEASURED_RANKS, RECOVERY};
 use crate::lab::fleet::{Fleet, Forecast, NODES_MAX, NodeLoss, forecasts, page};
+use crate::lab::report::command_line;
 use crate::lab::report::line_chart::grouped;
 use crate::observe::console::{print_line, say};
 use crate::observe::log::{EVENTS_FILE, read_events};
@@ -235,10 +236,6 @@ fn fleet(args: &Args) -> Result<Fleet, String> {
         node_loss: args.repairs.node_loss,
         work: seconds(args.work),
     })
-}
-
-fn command_line() -> String {
-    std::env::args().collect::<Vec<_>>().join(" ")
 }
 
 fn show(args: &Args) -> Result<bool, String> {

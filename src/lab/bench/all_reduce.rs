@@ -16,7 +16,7 @@ use crate::config::Shown;
 use crate::observe::console::{print_line, say};
 use crate::run_folder::launcher;
 
-use super::{Case, Report, find_mpirun, machine, median};
+use super::{Case, Report, find_mpirun, median};
 
 /// Sizes of the summed vector in MB (10^6 bytes).
 const SIZES_MB: [usize; 3] = [1, 10, 95];
@@ -25,14 +25,20 @@ const MARK: &str = "kintsugi-samples ";
 const WARM_UP: usize = 2;
 
 /// How much to measure.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, clap::Args)]
 pub struct Options {
-    /// Ranks.
+    /// Ranks
+    #[arg(short, long, default_value_t = 4, value_parser = crate::lab::crowd::ranks)]
     pub ranks: u32,
-    /// Pairs of mpirun.
+    /// Pairs of mpirun, alternating
+    #[arg(long, default_value_t = 4)]
     pub passes: u32,
-    /// Pairs of steps per size and mpirun.
+    /// Pairs of steps per size and mpirun
+    #[arg(long, default_value_t = 20)]
     pub steps: usize,
+    /// This process is one rank
+    #[arg(long, hide = true)]
+    pub worker: bool,
 }
 
 /// Milliseconds of one size.
@@ -153,7 +159,7 @@ fn run_once(mpirun: &Path, launcher: Launcher, options: Options) -> Result<Vec<S
 ///
 /// # Errors
 /// What kept it from running, for a person.
-pub fn run(options: Options, command: String) -> Result<Report, String> {
+pub fn run(options: Options) -> Result<Report, String> {
     let mpirun = find_mpirun()?;
     let mut all: BTreeMap<(usize, Launcher, &str), Vec<f64>> = BTreeMap::new();
     for pass in 0..options.passes {
@@ -180,12 +186,5 @@ pub fn run(options: Options, command: String) -> Result<Report, String> {
         ratios.insert(format!("{size}MB_ulfm_vote/plain"), with("vote") / base);
         ratios.insert(format!("{size}MB_vote/no_vote"), with("vote") / with("no_vote"));
     }
-    Ok(Report {
-        bench: "all-reduce".into(),
-        command,
-        machine: machine(),
-        cases,
-        ratios,
-        bounds: Vec::new(),
-    })
+    Ok(Report::of("all-reduce", cases, ratios))
 }

@@ -8,23 +8,29 @@ use std::process::Command;
 use crate::launch::mpirun::{TUNABLES_VARIABLE, tunables};
 use crate::observe::console::say;
 
-use super::runs::{Runs, launch, of_runs};
+use super::runs::{Runs, launch};
 use super::turns::{Contender, Paired, Turns, of_all_turns, take_turns};
-use super::{Case, Report, find_mpirun, machine, median};
+use super::{Case, Report, find_mpirun, median};
 
 /// What to measure.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, clap::Args)]
 pub struct Options {
-    /// The configuration to run.
+    /// The configuration to run
+    #[arg(long, default_value = "configs/bench/cnn11.toml")]
     pub config: PathBuf,
-    /// Ranks.
+    /// Ranks
+    #[arg(short, long, default_value_t = 4, value_parser = crate::lab::crowd::ranks)]
     pub ranks: u32,
-    /// How often both worlds are started.
+    /// Starts of the two; with several, each start is one sample, and six make an interval
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     pub starts: u32,
-    /// Turns of each world, in each start.
+    /// Turns of each of the two, in each start
+    #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..))]
     pub turns: u32,
-    /// Whole steps of a turn. With the one that stands still before them the turn should not divide
-    /// the steps between two comparisons, which would fall into no turn, or always into its start.
+    // With the step that stands still before them the turn should not divide the steps between two
+    // comparisons, which would fall into no turn, or always into its start.
+    /// Whole steps of a turn, at least; it lasts a second or longer
+    #[arg(long, default_value_t = 6, value_parser = clap::value_parser!(u64).range(1..))]
     pub steps: u64,
 }
 
@@ -35,11 +41,7 @@ const PLAIN: &str = "plain";
 ///
 /// # Errors
 /// What kept it from running, for a person.
-pub fn run(options: &Options, command: String) -> Result<Report, String> {
-    of_runs(|runs| measure(options, command, runs))
-}
-
-fn measure(options: &Options, command: String, runs: &Runs) -> Result<Report, String> {
+pub fn run(options: &Options, runs: &Runs) -> Result<Report, String> {
     let mut samples = [Vec::new(), Vec::new()];
     let mut turns = [Vec::new(), Vec::new()];
     for start in 1..=options.starts {
@@ -57,14 +59,7 @@ fn measure(options: &Options, command: String, runs: &Runs) -> Result<Report, St
     ratios.extend([of_all_turns(TOLERANT, &turns[0], PLAIN, &turns[1])]);
     let case = |name, times: &[f64]| Case::of(name, times, &Default::default());
     let cases = vec![case(TOLERANT, with), case(PLAIN, without), difference];
-    Ok(Report {
-        bench: "calm".into(),
-        command,
-        machine: machine(),
-        cases,
-        ratios,
-        bounds: Vec::new(),
-    })
+    Ok(Report::of("calm", cases, ratios))
 }
 
 /// Milliseconds per step, one figure a turn: with, without. Which of them is started first changes

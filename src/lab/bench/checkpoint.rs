@@ -7,17 +7,20 @@ use std::path::PathBuf;
 use crate::observe::console::say;
 use crate::observe::event::{Event, Kind};
 
-use super::runs::of_runs;
-use super::{Case, Report, machine, median};
+use super::runs::Runs;
+use super::{Case, Report, median};
 
 /// What to measure.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, clap::Args)]
 pub struct Options {
-    /// The configuration whose state is written.
+    /// The configuration to run
+    #[arg(long, default_value = "configs/bench/95mb.toml")]
     pub config: PathBuf,
-    /// Ranks.
+    /// Ranks
+    #[arg(short, long, default_value_t = 4, value_parser = crate::lab::crowd::ranks)]
     pub ranks: u32,
-    /// Checkpoints to write, at least.
+    /// Checkpoints
+    #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..))]
     pub repeats: u32,
 }
 
@@ -65,28 +68,26 @@ impl Measured {
 ///
 /// # Errors
 /// What kept it from running, for a person.
-pub fn run(options: &Options, command: String) -> Result<Report, String> {
-    of_runs(|runs| {
-        let mut measured = Measured::default();
-        for turn in 0..RUNS_MAX {
-            let missing = u64::from(options.repeats).saturating_sub(measured.stalls.len() as u64);
-            if missing == 0 {
-                break;
-            }
-            let keys = [
-                format!("train.steps={}", STEPS_APART * (missing + 1)),
-                format!("checkpoint.every={STEPS_APART}steps"),
-                "evaluation.every=never".into(),
-            ];
-            let run_dir = runs.directory(&format!("checkpoint-{turn}"));
-            say!("{missing} checkpoints");
-            measured.collect(&runs.launched(&options.config, options.ranks, &run_dir, &keys)?);
+pub fn run(options: &Options, runs: &Runs) -> Result<Report, String> {
+    let mut measured = Measured::default();
+    for turn in 0..RUNS_MAX {
+        let missing = u64::from(options.repeats).saturating_sub(measured.stalls.len() as u64);
+        if missing == 0 {
+            break;
         }
-        report(options, command, &measured)
-    })
+        let keys = [
+            format!("train.steps={}", STEPS_APART * (missing + 1)),
+            format!("checkpoint.every={STEPS_APART}steps"),
+            "evaluation.every=never".into(),
+        ];
+        let run_dir = runs.directory(&format!("checkpoint-{turn}"));
+        say!("{missing} checkpoints");
+        measured.collect(&runs.launched(&options.config, options.ranks, &run_dir, &keys)?);
+    }
+    report(options, &measured)
 }
 
-fn report(options: &Options, command: String, measured: &Measured) -> Result<Report, String> {
+fn report(options: &Options, measured: &Measured) -> Result<Report, String> {
     let Measured { stalls, phases, bytes } = measured;
     if stalls.len() < options.repeats as usize {
         let (got, wanted) = (stalls.len(), options.repeats);
@@ -96,6 +97,5 @@ fn report(options: &Options, command: String, measured: &Measured) -> Result<Rep
     case.state_bytes = Some(*bytes);
     let whole: f64 = phases.values().map(|part| median(part)).sum();
     let ratios = BTreeMap::from([("loop_held/whole_checkpoint".to_string(), case.median / whole)]);
-    let (bench, cases) = ("checkpoint".into(), vec![case]);
-    Ok(Report { bench, command, machine: machine(), cases, ratios, bounds: Vec::new() })
+    Ok(Report::of("checkpoint", vec![case], ratios))
 }

@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use super::judge::Judge;
-use super::runs::{Runs, of_runs};
-use super::{Case, Report, machine, median};
+use super::runs::Runs;
+use super::{Case, Report, median};
 use crate::config::{BadImage, CropKind, Data, DataFormat, Shown};
 use crate::data::jpeg::{Form, encode};
 use crate::data::loader::{Loader, LoaderOptions, Threads};
@@ -17,19 +17,27 @@ use crate::data::sampler::Order;
 use crate::data::{Normalization, Split, open, photograph};
 
 /// What to measure.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, clap::Args)]
 pub struct Options {
-    /// A python that has torch and torchvision; without it the loader is measured alone.
+    /// A python with torch, torchvision and pillow; without it the loader is measured alone
+    #[arg(long)]
     pub python: Option<PathBuf>,
-    /// The program that it runs.
+    /// What it runs
+    #[arg(long, default_value = "benches/loader.py")]
     pub script: PathBuf,
-    /// Pictures of a pass.
+    /// Pictures of a pass
+    #[arg(long, default_value_t = 200)]
+    #[arg(value_parser = clap::value_parser!(u64).range(1..100_000))]
     pub files: u64,
-    /// Pictures that are asked for at once, as a worker asks for its micro-batch.
+    /// Pictures that the loader is asked for at once, as a worker asks for its micro-batch
+    #[arg(long, default_value_t = 16)]
+    #[arg(value_parser = clap::value_parser!(u64).range(1..100_000))]
     pub micro_batch: u64,
-    /// How many times as wide and high as `SIZE`; above 1 scaled decoding takes turns, too.
+    /// Times as wide and high as 500 x 375; above 1 scaled decoding takes turns, too
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=16))]
     pub times: u32,
-    /// Passes of each.
+    /// Passes of each
+    #[arg(long, default_value_t = 15, value_parser = clap::value_parser!(u32).range(1..))]
     pub turns: u32,
 }
 
@@ -48,11 +56,7 @@ const JUDGES: [&str; 2] = ["pillow", "torchvision.io"];
 ///
 /// # Errors
 /// What kept it from running, for a person.
-pub fn run(options: &Options, command: String) -> Result<Report, String> {
-    of_runs(|runs| measure(options, command, runs))
-}
-
-fn measure(options: &Options, command: String, runs: &Runs) -> Result<Report, String> {
+pub fn run(options: &Options, runs: &Runs) -> Result<Report, String> {
     let folder = runs.directory("photographs");
     let sizes = write(&folder, options)?;
     let mut ours = vec![(OURS, Ours::open(&folder, options, None)?)];
@@ -94,14 +98,7 @@ fn measure(options: &Options, command: String, runs: &Runs) -> Result<Report, St
         .filter(|name| **name != OURS)
         .map(|name| (format!("{name} / {OURS}"), of(name) / of(OURS)))
         .collect();
-    Ok(Report {
-        bench: "loader".into(),
-        command,
-        machine: machine(),
-        cases,
-        ratios,
-        bounds: Vec::new(),
-    })
+    Ok(Report::of("loader", cases, ratios))
 }
 
 /// Draws the pictures; the bytes of each.

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
+use crate::lab::report::command_line;
 use crate::launch::mpirun;
 use crate::observe::console::print_line;
 
@@ -15,7 +16,7 @@ pub mod checkpoint;
 mod judge;
 pub mod loader;
 pub mod recovery;
-mod runs;
+pub mod runs;
 pub mod spares;
 pub mod staging;
 pub mod step;
@@ -52,6 +53,13 @@ pub struct Bound {
     pub limit: f64,
     /// Whether the one is within the other.
     pub holds: bool,
+}
+
+impl Report {
+    fn of(bench: &str, cases: Vec<Case>, ratios: BTreeMap<String, f64>) -> Self {
+        let (bench, command) = (bench.to_owned(), command_line());
+        Self { bench, command, machine: machine(), cases, ratios, bounds: Vec::new() }
+    }
 }
 
 impl Bound {

@@ -9,17 +9,20 @@ use crate::observe::event::{Event, Kind};
 use crate::observe::log::read_events;
 use crate::observe::result::RunResult;
 
-use super::runs::{Runs, launch, of_runs};
-use super::{Case, Report, machine, median};
+use super::runs::{Runs, launch};
+use super::{Case, Report, median};
 
 /// What to measure.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, clap::Args)]
 pub struct Options {
-    /// The configuration whose model is shipped.
+    /// The configuration to run
+    #[arg(long, default_value = "configs/bench/95mb.toml")]
     pub config: PathBuf,
-    /// Ranks at the start of each run.
+    /// Ranks
+    #[arg(short, long, default_value_t = 4, value_parser = crate::lab::crowd::ranks)]
     pub ranks: u32,
-    /// Repairs per case.
+    /// Repairs per case
+    #[arg(long, default_value_t = 10)]
     pub repeats: u32,
 }
 
@@ -93,11 +96,7 @@ struct Measured {
 ///
 /// # Errors
 /// What kept it from running, for a person.
-pub fn run(options: &Options, command: String) -> Result<Report, String> {
-    of_runs(|runs| measure(options, command, runs))
-}
-
-fn measure(options: &Options, command: String, runs: &Runs) -> Result<Report, String> {
+pub fn run(options: &Options, runs: &Runs) -> Result<Report, String> {
     let mut measured: Vec<Measured> = ARMS.iter().map(|_| Measured::default()).collect();
     let mut state_bytes = 0;
     for turn in 0..RUNS_MAX {
@@ -135,14 +134,7 @@ fn measure(options: &Options, command: String, runs: &Runs) -> Result<Report, St
         ("restart/warm_spare".to_string(), of("restart") / of("warm_spare")),
         ("restart/resident_restart".to_string(), of("restart") / of("resident_restart")),
     ]);
-    Ok(Report {
-        bench: "recovery".into(),
-        command,
-        machine: machine(),
-        cases,
-        ratios,
-        bounds: Vec::new(),
-    })
+    Ok(Report::of("recovery", cases, ratios))
 }
 
 fn one_run(

@@ -28,15 +28,16 @@ const STOPPED: &str = "stopped before it was over";
 
 /// Where and how a bench runs what it measures.
 #[derive(Debug)]
-pub(super) struct Runs {
+pub struct Runs {
     folder: PathBuf,
     asked_to_end: Arc<AtomicBool>,
 }
 
 /// A report that `measure` makes of runs.
-pub(super) fn of_runs(
-    measure: impl FnOnce(&Runs) -> Result<Report, String>,
-) -> Result<Report, String> {
+///
+/// # Errors
+/// What kept it from running, for a person.
+pub fn of_runs(measure: impl FnOnce(&Runs) -> Result<Report, String>) -> Result<Report, String> {
     let folder = std::env::temp_dir().join(format!("kintsugi-bench-{}", private::word()));
     // Everybody makes names there: one that exists is never taken.
     private::make_folder(&folder)

@@ -13,21 +13,26 @@ use crate::config::Shown;
 use crate::observe::console::say;
 use crate::observe::log::read_events;
 
-use super::runs::{Runs, launch, of_runs};
-use super::{Case, Report, machine};
+use super::runs::{Runs, launch};
+use super::{Case, Report};
 
 /// What to measure.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, clap::Args)]
 pub struct Options {
-    /// The configuration with large steps.
+    /// The configuration with large steps
+    #[arg(long, default_value = "configs/bench/95mb.toml")]
     pub large: PathBuf,
-    /// The configuration with small steps; its model is an mlp.
+    /// The configuration with small steps
+    #[arg(long, default_value = "configs/mlp_synthetic.toml")]
     pub small: PathBuf,
-    /// Ranks.
+    /// Ranks
+    #[arg(short, long, default_value_t = 4, value_parser = crate::lab::crowd::ranks)]
     pub ranks: u32,
-    /// Seconds of each run.
+    /// Seconds of each run
+    #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(2..))]
     pub seconds: u32,
-    /// Runs of each kind.
+    /// Runs of each kind
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
     pub turns: u32,
 }
 
@@ -47,37 +52,27 @@ const TARGETS: [f64; 2] = [3.0, 1.0];
 ///
 /// # Errors
 /// What kept it from running, for a person.
-pub fn run(options: &Options, command: String) -> Result<Report, String> {
-    of_runs(|runs| {
-        let mut shares = [const { Vec::new() }; 2];
-        for turn in 0..options.turns {
-            let arms =
-                [("95MB", &options.large, None), ("1MB", &options.small, Some(ONE_MEGABYTE))];
-            for ((name, config, key), shares) in arms.into_iter().zip(&mut shares) {
-                let run_dir = runs.directory(&format!("{name}-{turn}"));
-                let share = one_run(runs, options, config, key, &run_dir)?;
-                say!("turn {} of {}: beside {name}: {share:.2} %", turn + 1, options.turns);
-                shares.push(share);
-            }
+pub fn run(options: &Options, runs: &Runs) -> Result<Report, String> {
+    let mut shares = [const { Vec::new() }; 2];
+    for turn in 0..options.turns {
+        let arms = [("95MB", &options.large, None), ("1MB", &options.small, Some(ONE_MEGABYTE))];
+        for ((name, config, key), shares) in arms.into_iter().zip(&mut shares) {
+            let run_dir = runs.directory(&format!("{name}-{turn}"));
+            let share = one_run(runs, options, config, key, &run_dir)?;
+            say!("turn {} of {}: beside {name}: {share:.2} %", turn + 1, options.turns);
+            shares.push(share);
         }
-        let none = BTreeMap::new();
-        let mut cases = Vec::new();
-        let mut ratios = BTreeMap::new();
-        for ((name, shares), target) in ["95MB", "1MB"].iter().zip(&shares).zip(TARGETS) {
-            let mut case = Case::of(&format!("spare_beside_{name}_steps"), shares, &none);
-            case.unit = "% of a core".into();
-            ratios.insert(format!("{name}: share/target of {target} %"), case.median / target);
-            cases.push(case);
-        }
-        Ok(Report {
-            bench: "spares".into(),
-            command,
-            machine: machine(),
-            cases,
-            ratios,
-            bounds: Vec::new(),
-        })
-    })
+    }
+    let none = BTreeMap::new();
+    let mut cases = Vec::new();
+    let mut ratios = BTreeMap::new();
+    for ((name, shares), target) in ["95MB", "1MB"].iter().zip(&shares).zip(TARGETS) {
+        let mut case = Case::of(&format!("spare_beside_{name}_steps"), shares, &none);
+        case.unit = "% of a core".into();
+        ratios.insert(format!("{name}: share/target of {target} %"), case.median / target);
+        cases.push(case);
+    }
+    Ok(Report::of("spares", cases, ratios))
 }
 
 /// Percent of a core that the spare of one run took.

@@ -8,8 +8,8 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 use super::judge::Judge;
-use super::runs::{Runs, of_runs};
-use super::{Case, Report, machine, median};
+use super::runs::Runs;
+use super::{Case, Report, median};
 use crate::cluster::resident::Slots;
 use crate::config::{Config, Device};
 use crate::engine::{self, Compute, EngineError, Flat};
@@ -20,23 +20,31 @@ use crate::train::compute::moments::{Moments, Seen};
 use crate::train::update::optimizer::Optimizer;
 
 /// What to measure.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, clap::Args)]
 pub struct Options {
-    /// Of the catalogue, or a model file.
+    /// A catalogue model, or the path of a *.toml model file
+    #[arg(long, default_value = "resnet18")]
     pub model: String,
-    /// Width and height.
+    /// Width and height of the images, in pixels
+    #[arg(long, default_value_t = 224)]
     pub image_size: u32,
-    /// Samples of a step.
+    /// Samples of a step
+    #[arg(long, default_value_t = 16, value_parser = crate::lab::crowd::crowd)]
     pub batch: usize,
-    /// Computing threads.
+    /// Computing threads
+    #[arg(long, default_value_t = 1, value_parser = crate::lab::crowd::crowd)]
     pub threads: usize,
     /// `device.precision`
+    #[arg(long, default_value = "f32")]
     pub precision: String,
-    /// A python that has torch and torchvision; without it we are measured alone.
+    /// A python with torch and torchvision; without it we are measured alone
+    #[arg(long)]
     pub python: Option<PathBuf>,
-    /// The program that it runs.
+    /// What it runs
+    #[arg(long, default_value = "benches/step.py")]
     pub script: PathBuf,
-    /// Steps of each.
+    /// Steps of each
+    #[arg(long, default_value_t = 15, value_parser = clap::value_parser!(u32).range(1..))]
     pub turns: u32,
 }
 
@@ -53,11 +61,7 @@ const JUDGES: [&str; 2] = ["eager", "compiled"];
 ///
 /// # Errors
 /// What kept it from running, for a person.
-pub fn run(options: &Options, command: String) -> Result<Report, String> {
-    of_runs(|runs| measure(options, command, runs))
-}
-
-fn measure(options: &Options, command: String, runs: &Runs) -> Result<Report, String> {
+pub fn run(options: &Options, runs: &Runs) -> Result<Report, String> {
     if !(1..=IMAGE_SIZE_MAX).contains(&options.image_size) {
         return Err(format!("--image-size: write a number from 1 to {IMAGE_SIZE_MAX}"));
     }
@@ -105,14 +109,11 @@ fn measure(options: &Options, command: String, runs: &Runs) -> Result<Report, St
     let of = |name: &str| samples.get(name).map_or(f64::NAN, |times| median(times));
     let ratio = |name: &str| (format!("{name} / {OURS}"), of(name) / of(OURS));
     let judges = JUDGES.iter().filter(|name| samples.contains_key(*name));
-    Ok(Report {
-        bench: "step".into(),
-        command,
-        machine: machine(),
-        cases: samples.iter().map(each).collect(),
-        ratios: judges.map(|name| ratio(name)).collect(),
-        bounds: Vec::new(),
-    })
+    Ok(Report::of(
+        "step",
+        samples.iter().map(each).collect(),
+        judges.map(|name| ratio(name)).collect(),
+    ))
 }
 
 /// A worker with all that a step of it needs.

@@ -4,22 +4,27 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use super::runs::{Runs, launch, of_runs};
+use super::runs::{Runs, launch};
 use super::turns::{Contender, Paired, Turns, take_turns};
 use super::{Case, Report, machine};
 
 /// What to measure.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, clap::Args)]
 pub struct Options {
-    /// The configuration to run.
+    /// The configuration to run
+    #[arg(long, default_value = "configs/bench/cnn11.toml")]
     pub config: PathBuf,
-    /// Keys of it that differ, `section.key=value`.
-    pub keys: Vec<String>,
-    /// Computing threads in all.
+    /// Overrides one key of the configuration: section.key=value
+    #[arg(short = 's', long = "set", value_name = "KEY=VALUE")]
+    pub set: Vec<String>,
+    /// Computing threads in all
+    #[arg(long, default_value_t = 2, value_parser = crate::lab::crowd::crowd)]
     pub threads: usize,
-    /// Turns of each world.
+    /// Turns of each of the three
+    #[arg(long, default_value_t = 12, value_parser = clap::value_parser!(u32).range(1..))]
     pub turns: u32,
-    /// Whole steps of a turn, at least.
+    /// Whole steps of a turn, at least; it lasts a second or longer
+    #[arg(long, default_value_t = 6, value_parser = clap::value_parser!(u64).range(1..))]
     pub steps: u64,
 }
 
@@ -36,14 +41,9 @@ fn arms(threads: usize) -> [Arm; 3] {
 ///
 /// # Errors
 /// What kept it from running, for a person.
-pub fn run(options: &Options, command: String) -> Result<Report, String> {
-    of_runs(|runs| measure(options, command, runs))
-}
-
-fn measure(options: &Options, command: String, runs: &Runs) -> Result<Report, String> {
-    let machine = machine();
-    if !(2..=machine.cores).contains(&options.threads) {
-        let cores = machine.cores;
+pub fn run(options: &Options, runs: &Runs) -> Result<Report, String> {
+    let cores = machine().cores;
+    if !(2..=cores).contains(&options.threads) {
         return Err(format!(
             "--threads {}: give 2 to {cores}, the processors that there are",
             options.threads
@@ -55,7 +55,7 @@ fn measure(options: &Options, command: String, runs: &Runs) -> Result<Report, St
         let mut command = launch(&options.config, 1, &run_dir)?;
         let shape = [("workers", workers), ("threads", threads), ("owners", owners)];
         let shape = shape.map(|(key, number)| format!("train.{key}={number}"));
-        command.args(options.keys.iter().chain(&shape).flat_map(|key| ["-s", key]));
+        command.args(options.set.iter().chain(&shape).flat_map(|key| ["-s", key]));
         Ok(Contender { name, command, run_dir })
     };
     let contenders = arms.map(contender).into_iter().collect::<Result<Vec<_>, String>>()?;
@@ -68,7 +68,7 @@ fn measure(options: &Options, command: String, runs: &Runs) -> Result<Report, St
     for ((name, ..), ms) in arms.iter().zip(&times).skip(1) {
         ratios.extend(Paired::of(arms[0].0, &times[0], name, ms).ratios);
     }
-    Ok(Report { bench: "workers".into(), command, machine, cases, ratios, bounds: Vec::new() })
+    Ok(Report::of("workers", cases, ratios))
 }
 
 #[cfg(test)]

@@ -115,3 +115,17 @@ impl Study {
         }
     }
 }
+
+/// What was typed, quoted for a shell; the program by its name.
+pub fn command_line() -> String {
+    let quote = |argument: String| {
+        let plain = |c: char| c.is_ascii_alphanumeric() || "-_./=,:+".contains(c);
+        if !argument.is_empty() && argument.chars().all(plain) {
+            argument
+        } else {
+            format!("'{}'", argument.replace('\'', r"'\''"))
+        }
+    };
+    let typed: Vec<String> = std::env::args().skip(1).map(quote).collect();
+    format!("kintsugi {}", typed.join(" "))
+}

@@ -8,9 +8,9 @@ use std::path::PathBuf;
 use crate::observe::console::say;
 use crate::observe::pipeline::{Course, least_seconds};
 
-use super::runs::{Runs, launch, of_runs};
+use super::runs::{Runs, launch};
 use super::turns::{Contender, Paired, Turns, take_turns};
-use super::{Bound, Case, Report, machine, median};
+use super::{Bound, Case, Report, median};
 
 mod first_step;
 mod share;
@@ -19,17 +19,22 @@ use first_step::FirstStep;
 use share::{NONE, Share, local_folder, staged};
 
 /// What to measure.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, clap::Args)]
 pub struct Options {
-    /// The configuration to run.
+    /// The configuration to run
+    #[arg(long, default_value = "configs/bench/staging.toml")]
     pub config: PathBuf,
-    /// Ranks.
+    /// Ranks
+    #[arg(short, long, default_value_t = 2, value_parser = crate::lab::crowd::ranks)]
     pub ranks: u32,
-    /// Runs of each mode; 0: none.
+    /// Runs of each mode; 0: none
+    #[arg(long, default_value_t = 5)]
     pub repeats: u32,
-    /// Turns of a run whose files are all local, and of one that stages nothing; 0: none.
+    /// Turns of steps with everything local, and with nothing staged; 0: none
+    #[arg(long, default_value_t = 20)]
     pub idle_turns: u32,
-    /// Kills in each mode, of which the time to the next step is measured; 0: none.
+    /// Kills in each mode, with an empty local folder for the newcomer; 0: none
+    #[arg(long, default_value_t = 5)]
     pub kills: u32,
 }
 
@@ -73,36 +78,27 @@ struct Measured {
 ///
 /// # Errors
 /// What kept it from running, for a person.
-pub fn run(options: &Options, command: String) -> Result<Report, String> {
-    of_runs(|runs| {
-        let keys = [format!("run.ranks={}", options.ranks)];
-        let share = Share::draw(&options.config, &keys, runs.directory("set"))?;
-        let bench = Bench { options, runs, share };
-        let training = bench.training_seconds()?;
-        let rate = (bench.share.bytes as f64 / training) as u64;
-        say!("{} bytes, {training:.2} s of training: {rate} B/s", bench.share.bytes);
-        let mut report = Report {
-            bench: "staging".into(),
-            command,
-            machine: machine(),
-            cases: vec![case("training_alone", &[training], &BTreeMap::new())],
-            ratios: BTreeMap::new(),
-            bounds: Vec::new(),
-        };
-        if options.repeats > 0 {
-            bench.modes(&mut report, (training, rate))?;
-        }
-        if options.idle_turns > 0 {
-            bench.idle(&mut report)?;
-        }
-        if options.kills > 0 {
-            let Options { config, ranks, kills, .. } = options;
-            let share = &bench.share;
-            let first_step = FirstStep { config, ranks: *ranks, runs, share, rate };
-            first_step.add_to(&mut report, *kills)?;
-        }
-        Ok(report)
-    })
+pub fn run(options: &Options, runs: &Runs) -> Result<Report, String> {
+    let keys = [format!("run.ranks={}", options.ranks)];
+    let share = Share::draw(&options.config, &keys, runs.directory("set"))?;
+    let bench = Bench { options, runs, share };
+    let training = bench.training_seconds()?;
+    let rate = (bench.share.bytes as f64 / training) as u64;
+    say!("{} bytes, {training:.2} s of training: {rate} B/s", bench.share.bytes);
+    let alone = case("training_alone", &[training], &BTreeMap::new());
+    let mut report = Report::of("staging", vec![alone], BTreeMap::new());
+    if options.repeats > 0 {
+        bench.modes(&mut report, (training, rate))?;
+    }
+    if options.idle_turns > 0 {
+        bench.idle(&mut report)?;
+    }
+    if options.kills > 0 {
+        let Options { config, ranks, kills, .. } = options;
+        let first_step = FirstStep { config, ranks: *ranks, runs, share: &bench.share, rate };
+        first_step.add_to(&mut report, *kills)?;
+    }
+    Ok(report)
 }
 
 struct Bench<'a> {
