@@ -5,10 +5,11 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use super::arguments::{fail, print_json};
 use crate::config::{Config, ExchangeKind, Shown};
 use crate::data::sampler::Order;
 use crate::lab::report::read::read_result;
-use crate::observe::console::{self, print_line, say};
+use crate::observe::console;
 use crate::observe::event::{Event, Kind};
 use crate::observe::ledger::{self, AuditReport, RoundsReport};
 use crate::observe::log::{EVENTS_FILE, read_events};
@@ -44,14 +45,10 @@ struct Findings {
 pub fn run(args: &Args) -> ExitCode {
     let findings = match audit(&args.run) {
         Ok(findings) => findings,
-        Err(error) => {
-            say!("error: {error}");
-            return ExitCode::from(1);
-        }
+        Err(error) => return fail(1, error),
     };
     if args.json {
-        let json = serde_json::to_string(&findings).expect("findings are plain data");
-        print_line!("{json}");
+        print_json(&findings);
     } else {
         console::print_text(&sentences(&findings));
     }

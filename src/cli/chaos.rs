@@ -6,10 +6,11 @@ use std::time::Duration;
 
 use kintsugi_ffi::os::Signal;
 
+use super::arguments::fail;
 use crate::config::{Shown, Span};
 use crate::lab::chaos::schedule::{Blows, Spares, Targets};
 use crate::lab::chaos::{Outcome, Storm, rage};
-use crate::observe::console::{say, tell};
+use crate::observe::console::tell;
 
 /// Arguments.
 #[derive(Debug, clap::Args)]
@@ -61,14 +62,14 @@ const DRY_RUN_BLOWS: usize = 20;
 /// Rages, or says when it would.
 pub fn run(args: &Args) -> ExitCode {
     if !(args.mtbf > 0.0 && args.mtbf <= SECONDS_MAX) {
-        say!("error: --mtbf {}: write a number of seconds above 0, up to {SECONDS_MAX}", args.mtbf);
-        return ExitCode::from(2);
+        let wanted = format!("write a number of seconds above 0, up to {SECONDS_MAX}");
+        return fail(2, format!("--mtbf {}: {wanted}", args.mtbf));
     }
     // It may stand ready before the run has written anything.
     if !args.run.is_dir() {
         let run = args.run.shown();
-        say!("error: {run} is no run directory: name the folder that `launch` printed");
-        return ExitCode::from(2);
+        let reason = format!("{run} is no run directory: name the folder that `launch` printed");
+        return fail(2, reason);
     }
     let storm = storm(args);
     if args.dry_run {
@@ -80,10 +81,7 @@ pub fn run(args: &Args) -> ExitCode {
             print(&format!("{struck} struck, {missed} blows found nobody"));
             ExitCode::SUCCESS
         }
-        Err(error) => {
-            say!("error: {error}");
-            ExitCode::from(error.exit_code())
-        }
+        Err(error) => fail(error.exit_code(), error),
     }
 }
 

@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use clap::{ArgAction, Subcommand};
 use serde::Serialize;
 
-use super::arguments::{Form, form, which};
+use super::arguments::{Form, form, print_json, which};
 use crate::config::Shown;
 use crate::observe::clock::RealClock;
 use crate::observe::console::{print_line, say};
@@ -192,10 +192,7 @@ fn unmarked(storage: &dyn Storage) -> Result<Vec<Entry>, CheckpointError> {
 
 fn show(entries: &[Entry], form: Form) {
     if form == Form::Json {
-        for entry in entries {
-            print_line!("{}", serde_json::to_string(entry).expect("plain fields are always JSON"));
-        }
-        return;
+        return entries.iter().for_each(print_json);
     }
     if entries.is_empty() {
         say!("no checkpoints");

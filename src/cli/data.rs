@@ -6,12 +6,12 @@ use std::time::Instant;
 
 use clap::ArgAction;
 
-use super::arguments::{Form, form};
+use super::arguments::{Form, fail, form, print_json};
 use crate::config::{Data, DataFormat, Shown, Validation};
 use crate::data::open::open;
 use crate::data::synth::{self, SynthOptions};
 use crate::data::{DataError, Split};
-use crate::observe::console::{print_line, say};
+use crate::observe::console::print_line;
 use crate::observe::spans::amount;
 
 use report::{DATA_ERROR, bar, print, report};
@@ -106,13 +106,7 @@ pub fn run(args: &Args) -> ExitCode {
         Command::Inspect(options) => inspect(options),
         Command::Stage(options) => stage::run(options),
     };
-    match done {
-        Ok(code) => code,
-        Err(error) => {
-            say!("error: {error}");
-            ExitCode::from(DATA_ERROR)
-        }
-    }
+    done.unwrap_or_else(|error| fail(DATA_ERROR, error))
 }
 
 fn synthesise(args: &Synth) -> Result<ExitCode, DataError> {
@@ -144,14 +138,13 @@ fn synthesise(args: &Synth) -> Result<ExitCode, DataError> {
 fn inspect(args: &Inspect) -> Result<ExitCode, DataError> {
     if args.train.extension().is_some_and(|ending| ending == "toml") && args.train.is_file() {
         if args.validation.is_some() {
-            say!("error: --validation: the configuration names it; -s data.validation=... does");
-            return Ok(ExitCode::from(2));
+            let reason = "--validation: the configuration names it; -s data.validation=... does";
+            return Ok(fail(2, reason));
         }
         return bundles::inspect(&args.train, &args.set, args.json);
     }
     if !args.set.is_empty() {
-        say!("error: -s: {} is no configuration (*.toml)", args.train.shown());
-        return Ok(ExitCode::from(2));
+        return Ok(fail(2, format!("-s: {} is no configuration (*.toml)", args.train.shown())));
     }
     let data = Data {
         format: args.format.config(),
@@ -167,8 +160,7 @@ fn inspect(args: &Inspect) -> Result<ExitCode, DataError> {
     }
     let usable = reports.iter().all(|report| report.usable);
     if args.json == Form::Json {
-        let whole = serde_json::json!({ "usable": usable, "splits": reports });
-        print_line!("{whole}");
+        print_json(&serde_json::json!({ "usable": usable, "splits": reports }));
     } else {
         reports.iter().for_each(print);
     }

@@ -4,11 +4,12 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use super::arguments::{fail, print_json};
 use crate::config::{Config, Shown, parse};
 use crate::lab::doctor::{Diagnosis, Finding, Grade, diagnose};
 use crate::lab::{resident, storage};
 use crate::launch::{janitor, logout};
-use crate::observe::console::{print_line, say};
+use crate::observe::console::print_line;
 
 /// Says what this machine has, kills a rank to see whether recovery works, and times it.
 #[derive(Debug, clap::Args)]
@@ -59,16 +60,13 @@ pub fn run(args: &Args) -> ExitCode {
                 let storage = storage::findings(&config);
                 (config, storage)
             }
-            Err(error) => {
-                say!("error: {error}");
-                return ExitCode::from(2);
-            }
+            Err(error) => return fail(2, error),
         },
     };
     let mut diagnosis = diagnose(&args.resident_dir, &config);
     diagnosis.findings.extend(storage);
     if args.json {
-        print_line!("{}", serde_json::to_string(&diagnosis).expect("a diagnosis is plain data"));
+        print_json(&diagnosis);
     } else {
         print(&diagnosis);
     }
@@ -79,19 +77,8 @@ fn print(diagnosis: &Diagnosis) {
     for finding in &diagnosis.findings {
         print_finding(finding);
     }
-    let repairs = diagnosis.live_check.iter().flat_map(|outcome| &outcome.repairs);
-    for repair in repairs {
-        let phases = [
-            ("detect", repair.detect),
-            ("revoke+shrink", repair.revoke_shrink),
-            ("spawn", repair.spawn),
-            ("merge", repair.merge),
-            ("warm", repair.warm),
-            ("restore 1 MB", repair.restore),
-        ];
-        let phases: Vec<String> =
-            phases.iter().map(|(name, seconds)| format!("{name} {:.1}", seconds * 1e3)).collect();
-        print_line!("{:24}{} ms", "", phases.join(", "));
+    for repair in diagnosis.live_check.iter().flat_map(|outcome| &outcome.repairs) {
+        print_line!("{:24}{} ms", "", repair.phases("restore 1 MB"));
     }
     print_line!("ladder on one node: {}", diagnosis.ladder.join(", "));
 }

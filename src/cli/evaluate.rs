@@ -7,15 +7,17 @@ use std::time::Instant;
 use clap::ArgAction;
 use serde::Serialize;
 
+use super::arguments::{crowd, fail, print_json, which};
 use crate::config::{Config, DataFormat, Shown};
 use crate::data::bad_images::{check_any, check_share};
 use crate::data::evaluation::Evaluation;
 use crate::data::open::open;
 use crate::data::{DataError, Split};
+use crate::lab::report::command_line;
 use crate::lab::trained::page::{self, About};
 use crate::lab::trained::scores::{Confused, OfClass, Scores};
 use crate::lab::trained::{Trained, TrainedError};
-use crate::observe::console::{print_line, say};
+use crate::observe::console::print_line;
 use crate::observe::storage::{FileSystem, Storage};
 use crate::train::compute::committed::Which;
 
@@ -28,13 +30,13 @@ pub struct Args {
     #[arg(long, value_name = "DIR")]
     data: Option<PathBuf>,
     /// Looks with the running average of the weights (`optimizer.ema_decay`)
-    #[arg(long, action = ArgAction::SetTrue, value_parser = super::arguments::which())]
+    #[arg(long, action = ArgAction::SetTrue, value_parser = which())]
     average: Which,
     /// Overrides one key of the run's configuration: section.key=value
     #[arg(short = 's', long = "set", value_name = "KEY=VALUE")]
     set: Vec<String>,
     /// Computing threads [default: all cores]
-    #[arg(long, value_name = "N", value_parser = super::arguments::crowd)]
+    #[arg(long, value_name = "N", value_parser = crowd)]
     threads: Option<usize>,
     /// Receives one self-contained HTML page: what each class is taken for
     #[arg(long, value_name = "FILE")]
@@ -68,19 +70,10 @@ struct Measured {
 /// Measures and prints. Exit 1: --report could not be written; the others are the checkpoint's.
 pub fn run(args: &Args) -> ExitCode {
     match evaluate(args) {
-        Ok(measured) if args.json => {
-            let line = serde_json::to_string(&measured).expect("plain fields have a JSON form");
-            print_line!("{line}");
-        }
+        Ok(measured) if args.json => print_json(&measured),
         Ok(measured) => print_line!("{}", measured.sentence),
-        Err(Failure::Trained(error)) => {
-            say!("error: {error}");
-            return ExitCode::from(error.exit_code());
-        }
-        Err(Failure::Report(error)) => {
-            say!("error: {error}");
-            return ExitCode::from(1);
-        }
+        Err(Failure::Trained(error)) => return fail(error.exit_code(), error),
+        Err(Failure::Report(error)) => return fail(1, error),
     }
     ExitCode::SUCCESS
 }
@@ -108,7 +101,7 @@ fn evaluate(args: &Args) -> Result<Measured, Failure> {
     let checkpoint = args.checkpoint.shown();
     let names = &snapshot.classes;
     if let Some(file) = &args.report {
-        let command = std::env::args().collect::<Vec<_>>().join(" ");
+        let command = command_line();
         let about = About { model: &model, step, checkpoint: &checkpoint, command: &command };
         write(file, &page::render(&about, names, &scores)).map_err(Failure::Report)?;
     }

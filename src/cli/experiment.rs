@@ -6,6 +6,7 @@ use std::process::ExitCode;
 
 use signal_hook::iterator::Signals;
 
+use super::arguments::fail;
 use crate::config::Shown;
 use crate::lab::experiment::place::Place;
 use crate::lab::experiment::plan::{Changes, Experiment, PlannedRun};
@@ -39,14 +40,8 @@ pub struct Args {
 pub fn run(args: &Args) -> ExitCode {
     match conduct(args) {
         Ok(code) => code,
-        Err(Failure::Usage(message)) => {
-            say!("error: {message}");
-            ExitCode::from(2)
-        }
-        Err(Failure::Broken(error)) => {
-            say!("error: {error}");
-            ExitCode::from(Status::InternalError.exit_code())
-        }
+        Err(Failure::Usage(message)) => fail(2, message),
+        Err(Failure::Broken(error)) => fail(Status::InternalError.exit_code(), error),
     }
 }
 

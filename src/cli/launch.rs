@@ -4,6 +4,7 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use super::arguments::fail;
 use crate::config::parse::{self, Loaded};
 use crate::config::{ConfigError, Shown};
 use crate::launch::LaunchError;
@@ -62,10 +63,7 @@ pub fn run(args: &Args) -> ExitCode {
         // The line is what was asked for.
         Ok(status) if args.dry_run => console::conclude(ExitCode::from(status.exit_code())),
         Ok(status) => ExitCode::from(status.exit_code()),
-        Err(error) => {
-            say!("error: {error}");
-            ExitCode::from(error.exit_code())
-        }
+        Err(error) => fail(error.exit_code(), error),
     }
 }
 

@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
+use arguments::fail;
 use clap::{CommandFactory, Parser, Subcommand};
 use signal_hook::consts::SIGXFSZ;
 
@@ -129,8 +130,7 @@ pub fn main() -> ExitCode {
     log_to_stderr(if matches!(cli.command, Command::Simulate(_)) { "off" } else { "warn" });
     let missing = cli.command.runs().into_iter().find_map(|run| run_folder::find(run).err());
     if let Some(missing) = missing {
-        say!("error: {missing}");
-        return ExitCode::from(2);
+        return fail(2, missing);
     }
     // A panic of this thread is told by then. Every other exit code is a statement.
     std::panic::catch_unwind(|| run(&cli.command))

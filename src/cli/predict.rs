@@ -7,6 +7,7 @@ use clap::ArgAction;
 use kintsugi_ffi::regular;
 use serde::Serialize;
 
+use super::arguments::{crowd, fail, print_json, which};
 use crate::config::Shown;
 use crate::data::viewer::Viewer;
 use crate::lab::trained::scores::best;
@@ -28,16 +29,16 @@ pub struct Args {
     #[arg(required = true, value_name = "IMAGE")]
     images: Vec<PathBuf>,
     /// Classes that are named, the most probable first
-    #[arg(long, value_name = "N", default_value_t = 5, value_parser = super::arguments::crowd)]
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = crowd)]
     top: usize,
     /// Looks with the running average of the weights (`optimizer.ema_decay`)
-    #[arg(long, action = ArgAction::SetTrue, value_parser = super::arguments::which())]
+    #[arg(long, action = ArgAction::SetTrue, value_parser = which())]
     average: Which,
     /// Overrides one key of the run's configuration: section.key=value
     #[arg(short = 's', long = "set", value_name = "KEY=VALUE")]
     set: Vec<String>,
     /// Computing threads [default: all cores]
-    #[arg(long, value_name = "N", value_parser = super::arguments::crowd)]
+    #[arg(long, value_name = "N", value_parser = crowd)]
     threads: Option<usize>,
     /// One JSON object a picture, a line each
     #[arg(long)]
@@ -64,27 +65,19 @@ struct Line {
 pub fn run(args: &Args) -> ExitCode {
     let trained = match Trained::open((&args.checkpoint, args.average), &args.set, args.threads) {
         Ok(trained) => trained,
-        Err(error) => return refused(&error),
+        Err(error) => return fail(error.exit_code(), error),
     };
     let viewer = Viewer::new(&trained.view());
     let mut asked = Asked { trained, viewer, top: args.top, json: args.json, failed: 0 };
     for files in args.images.chunks(BATCH) {
         if let Err(error) = asked.about(files) {
-            return refused(&error);
+            return fail(error.exit_code(), error);
         }
     }
     match asked.failed {
         0 => ExitCode::SUCCESS,
-        failed => {
-            say!("error: {failed} of {} pictures have no answer", args.images.len());
-            ExitCode::from(3)
-        }
+        failed => fail(3, format!("{failed} of {} pictures have no answer", args.images.len())),
     }
-}
-
-fn refused(error: &TrainedError) -> ExitCode {
-    say!("error: {error}");
-    ExitCode::from(error.exit_code())
 }
 
 struct Asked {
@@ -131,8 +124,7 @@ impl Asked {
         };
         let line = Line { file: file.shown(), top: found.iter().map(guess).collect() };
         if self.json {
-            print_line!("{}", serde_json::to_string(&line).expect("plain fields have a JSON form"));
-            return;
+            return print_json(&line);
         }
         let guess =
             |guess: &Guess| format!("{} {:.1} %", guess.name.shown(), 100.0 * guess.probability);

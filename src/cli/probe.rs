@@ -3,6 +3,7 @@
 use std::process::ExitCode;
 use std::time::Duration;
 
+use super::arguments::print_json;
 use crate::cluster::comm::mpi::{JoinArguments, under_mpirun};
 use crate::lab::probe_mpi::{self, Kill, Outcome, RankPlan, Scenario};
 use crate::observe::console::{print_line, say};
@@ -98,7 +99,7 @@ fn launch(args: &MpiArgs) -> ExitCode {
         };
         good += u32::from(outcome.ok);
         if args.json {
-            print_line!("{}", serde_json::to_string(&outcome).expect("an outcome is plain data"));
+            print_json(&outcome);
         } else {
             print(&outcome);
         }
@@ -108,19 +109,11 @@ fn launch(args: &MpiArgs) -> ExitCode {
 
 fn print(outcome: &Outcome) {
     for repair in &outcome.repairs {
-        let phases = [
-            ("detect", repair.detect),
-            ("revoke+shrink", repair.revoke_shrink),
-            ("spawn", repair.spawn),
-            ("merge", repair.merge),
-            ("warm", repair.warm),
-            ("restore", repair.restore),
-            ("total", repair.total),
-        ];
-        let phases: Vec<String> =
-            phases.iter().map(|(name, seconds)| format!("{name} {:.1}", seconds * 1e3)).collect();
         let (step, lost, attempts) = (repair.step, &repair.lost, repair.attempts);
-        print_line!("step {step:>4}, lost {lost:?}, attempts {attempts}: {} ms", phases.join(", "));
+        let (phases, total) = (repair.phases("restore"), repair.total * 1e3);
+        print_line!(
+            "step {step:>4}, lost {lost:?}, attempts {attempts}: {phases}, total {total:.1} ms"
+        );
     }
     for retry in &outcome.retries {
         print_line!("tried again: {retry}");

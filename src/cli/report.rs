@@ -5,6 +5,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use super::arguments::fail;
 use crate::config::Shown;
 use crate::lab::experiment::results::{Index, REPORT_FILE, RESULTS_FILE, machine};
 use crate::lab::report::groups::name_arms;
@@ -43,10 +44,7 @@ pub fn run(args: &Args) -> ExitCode {
             print_line!("{}", path.shown());
             ExitCode::SUCCESS
         }
-        Err(error) => {
-            say!("error: {error}");
-            ExitCode::from(1)
-        }
+        Err(error) => fail(1, error),
     }
 }
 

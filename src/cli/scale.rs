@@ -6,12 +6,13 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
+use super::arguments::fail;
 use crate::cluster::world::World;
 use crate::config::{Config, ExchangeKind, Shown, Span, parse, resolve_owners};
 use crate::lab::report::read::read_result;
 use crate::launch::nodes::scale::{Picture, Request};
 use crate::launch::verdict::may_restart;
-use crate::observe::console::{print_line, say};
+use crate::observe::console::print_line;
 use crate::observe::result::Status;
 use crate::observe::storage::{FileSystem, Storage};
 use crate::run_folder::RANKS_REQUEST;
@@ -45,10 +46,7 @@ pub fn run(args: &Args) -> ExitCode {
             print_line!("{line}");
             ExitCode::SUCCESS
         }
-        Err((code, message)) => {
-            say!("error: {message}");
-            ExitCode::from(code)
-        }
+        Err((code, message)) => fail(code, message),
     }
 }
 

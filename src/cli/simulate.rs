@@ -5,8 +5,9 @@
 use std::process::ExitCode;
 use std::time::Instant;
 
+use super::arguments::{fail, print_json};
 use crate::lab::simulate::{self, Failed, Rule, Schedules, Shown, Tally};
-use crate::observe::console::{print_line, say};
+use crate::observe::console::print_line;
 
 mod cache;
 mod fleet;
@@ -66,15 +67,14 @@ pub fn run(args: &Args) -> ExitCode {
 /// Exit 0: every schedule ended as promised; 1: one did not.
 fn run_cluster(cluster: &Cluster) -> ExitCode {
     if cluster.trace && cluster.seeds != 1 {
-        say!("error: --trace shows one schedule: add --seeds 1");
-        return ExitCode::from(2);
+        return fail(2, "--trace shows one schedule: add --seeds 1");
     }
     if cluster.trace {
         let shown = simulate::show(cluster.first_seed, &cluster.without, cluster.rule);
         print_shown(&shown);
         if cluster.json {
             let failed = u64::from(shown.failure.is_some());
-            print_json(cluster, 1, [failed, 0]);
+            print_counts(cluster, 1, [failed, 0]);
         }
         return ExitCode::from(u8::from(shown.failure.is_some()));
     }
@@ -92,21 +92,18 @@ fn run_cluster(cluster: &Cluster) -> ExitCode {
         print_line!("{}", describe(failed, cluster.rule));
     }
     if cluster.json {
-        print_json(cluster, tally.schedules, [tally.wrong, tally.stuck]);
+        print_counts(cluster, tally.schedules, [tally.wrong, tally.stuck]);
     } else {
         print_tally(&tally, begun.elapsed().as_secs_f64());
     }
     ExitCode::from(u8::from(tally.wrong + tally.stuck > 0))
 }
 
-fn print_json(cluster: &Cluster, schedules: u64, [wrong, stuck]: [u64; 2]) {
-    let line = serde_json::json!({
-        "schedules": schedules,
-        "wrong": wrong,
-        "stuck": stuck,
-        "first_seed": cluster.first_seed,
-    });
-    print_line!("{line}");
+fn print_counts(cluster: &Cluster, schedules: u64, [wrong, stuck]: [u64; 2]) {
+    let first_seed = cluster.first_seed;
+    print_json(&serde_json::json!({
+        "schedules": schedules, "wrong": wrong, "stuck": stuck, "first_seed": first_seed,
+    }));
 }
 
 fn print_tally(tally: &Tally, seconds: f64) {

@@ -5,7 +5,8 @@ use std::process::ExitCode;
 
 use facts::{inspect, lines};
 
-use crate::observe::console::{self, print_line, say};
+use super::arguments::{fail, print_json};
+use crate::observe::console::print_text;
 
 mod facts;
 mod live;
@@ -31,18 +32,9 @@ pub fn run(args: &Args) -> ExitCode {
         return live::run(&args.run);
     }
     match inspect(&args.run) {
-        Ok(report) => {
-            if args.json {
-                let json = serde_json::to_string(&report).expect("a report is plain data");
-                print_line!("{json}");
-            } else {
-                console::print_text(&lines(&report));
-            }
-            ExitCode::SUCCESS
-        }
-        Err(message) => {
-            say!("error: {message}");
-            ExitCode::from(1)
-        }
+        Ok(report) if args.json => print_json(&report),
+        Ok(report) => print_text(&lines(&report)),
+        Err(message) => return fail(1, message),
     }
+    ExitCode::SUCCESS
 }

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use super::arguments::fail;
 use crate::cluster::comm::mpi::under_mpirun;
 use crate::config::parse::Loaded;
 use crate::config::{Config, ConfigError, Shown, identity, parse, paths, resolve_owners};
@@ -56,28 +57,24 @@ pub struct Args {
 
 /// Reads the configuration and runs the rank.
 pub fn run(args: &Args) -> ExitCode {
-    let refuse = |error: &dyn std::fmt::Display| {
-        say!("error: {error}");
-        ExitCode::from(2)
-    };
     let mut config = match configuration(args) {
         Ok(config) => config,
-        Err(error) => return refuse(&error),
+        Err(error) => return fail(REFUSED, error),
     };
     let run_dir = args.run_dir.clone().unwrap_or_else(|| identity::run_directory(&config));
     // After the folder was named: where a command is given does not make it another run.
     if let Err(error) = paths::resolve(&mut config) {
-        return refuse(&error);
+        return fail(REFUSED, error);
     }
     let absolute = std::path::absolute(&run_dir).unwrap_or_else(|_| run_dir.clone());
     if let Some(reason) = run_folder::refusal_of_name(&absolute) {
-        return refuse(&reason);
+        return fail(REFUSED, reason);
     }
     if !args.launched
         && args.join.is_none()
         && let Err(error) = begin_or_go_on(args, &mut config, &absolute)
     {
-        return refuse(&error);
+        return fail(REFUSED, error);
     }
     let arguments = TrainArguments {
         config,

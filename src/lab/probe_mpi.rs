@@ -188,6 +188,21 @@ pub struct Repair {
     pub total: f64,
 }
 
+impl Repair {
+    /// Its parts in milliseconds, for a person; `restore`: what the last one is called.
+    pub fn phases(&self, restore: &str) -> String {
+        let phases = [
+            ("detect", self.detect),
+            ("revoke+shrink", self.revoke_shrink),
+            ("spawn", self.spawn),
+            ("merge", self.merge),
+            ("warm", self.warm),
+            (restore, self.restore),
+        ];
+        phases.map(|(name, seconds)| format!("{name} {:.1}", seconds * 1e3)).join(", ")
+    }
+}
+
 /// What ranks say on standard output, one JSON object a line after `REPORT`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

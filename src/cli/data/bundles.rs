@@ -6,14 +6,14 @@ use std::process::ExitCode;
 
 use serde::Serialize;
 
-use super::super::arguments::Form;
+use super::super::arguments::{Form, fail, print_json};
 use super::report::{DATA_ERROR, print, report};
 use crate::config::{Config, DataFormat, Shown, parse};
 use crate::data::composition::{Bundle, Composition, composition};
 use crate::data::open::open;
 use crate::data::sampler::Order;
 use crate::data::{DataError, Split};
-use crate::observe::console::{print_line, say};
+use crate::observe::console::print_line;
 
 /// Bundles that the table shows; `--json` lists all.
 const BUNDLES_SHOWN: usize = 20;
@@ -34,10 +34,7 @@ struct Bundles {
 pub fn inspect(path: &Path, overrides: &[String], form: Form) -> Result<ExitCode, DataError> {
     let config = match parse::load(path, overrides) {
         Ok(config) => config,
-        Err(error) => {
-            say!("error: {error}");
-            return Ok(ExitCode::from(2));
-        }
+        Err(error) => return Ok(fail(2, error)),
     };
     let set = open(&config.data, Split::Train, config.run.seed)?;
     let order = Order::of(&config, set.source.len())?;
@@ -58,8 +55,7 @@ pub fn inspect(path: &Path, overrides: &[String], form: Form) -> Result<ExitCode
     }
     let usable = reports.iter().all(|report| report.usable);
     if form == Form::Json {
-        let whole = serde_json::json!({ "usable": usable, "splits": reports, "bundles": bundles });
-        print_line!("{whole}");
+        print_json(&serde_json::json!({ "usable": usable, "splits": reports, "bundles": bundles }));
     } else {
         reports.iter().for_each(print);
         print_bundles(path, &bundles, source.classes());

@@ -13,7 +13,7 @@ use indicatif::ProgressBar;
 use serde::Serialize;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
-use super::super::arguments::{Form, form};
+use super::super::arguments::{Form, fail, form, print_json};
 use super::report::{DATA_ERROR, bar};
 use crate::config::{Config, Shown, StagingMode, identity, parse, paths};
 use crate::data::apart;
@@ -69,10 +69,7 @@ struct Report {
 /// 0: everything is there; 1: the folder cannot take it; 2: the configuration is refused, or stages
 /// nothing; 3: files of the set cannot be read; 85: somebody asked to stop.
 pub fn run(args: &Args) -> Result<ExitCode, DataError> {
-    let refused = |text: &dyn std::fmt::Display| {
-        say!("error: {text}");
-        Ok(ExitCode::from(2))
-    };
+    let refused = |text: &dyn std::fmt::Display| Ok(fail(2, text));
     let ranks = args.ranks.map(|ranks| format!("run.ranks={ranks}"));
     let overrides: Vec<String> = args.set.iter().cloned().chain(ranks).collect();
     let mut config = match parse::load(&args.config, &overrides) {
@@ -123,8 +120,7 @@ fn copy(
         Ok(folder) => Arc::new(folder),
         Err(error) => {
             let advice = "set staging.folder to a local folder that this user can write";
-            say!("error: {}: {error}; {advice}", root.shown());
-            return Ok(ExitCode::FAILURE);
+            return Ok(fail(1, format!("{}: {error}; {advice}", root.shown())));
         }
     };
     let (begun, view) = (Instant::now(), View::new());
@@ -140,20 +136,19 @@ fn copy(
             Ok(ExitCode::SUCCESS)
         }
         Err(error) => {
-            say!("error: {error}");
-            Ok(match error {
-                AheadError::Interrupted => ExitCode::from(Status::Interrupted.exit_code()),
-                AheadError::Folder(_) => ExitCode::FAILURE,
-                AheadError::Source(_) => ExitCode::from(DATA_ERROR),
-            })
+            let code = match error {
+                AheadError::Interrupted => Status::Interrupted.exit_code(),
+                AheadError::Folder(_) => 1,
+                AheadError::Source(_) => DATA_ERROR,
+            };
+            Ok(fail(code, error))
         }
     }
 }
 
 fn print(report: &Report, form: Form) {
     if form == Form::Json {
-        print_line!("{}", serde_json::to_string(report).expect("a report is plain data"));
-        return;
+        return print_json(report);
     }
     let Report { folder, files, bytes, copied_bytes, damaged, seconds } = report;
     print_line!(

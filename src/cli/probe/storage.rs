@@ -10,12 +10,12 @@ use std::time::Duration;
 use clap::ArgAction;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
-use super::super::arguments::{Form, crowd, form};
+use super::super::arguments::{Form, crowd, fail, form, print_json};
 use crate::config::{Config, parse, paths};
 use crate::data::Split;
 use crate::data::open::open;
 use crate::lab::storage::{self, Limits, Speed};
-use crate::observe::console::{print_line, say};
+use crate::observe::console::print_line;
 
 /// Most bytes of a look at the storage.
 const BYTES_MAX: u64 = 256 << 20;
@@ -47,49 +47,33 @@ pub struct Args {
 pub fn run(args: &Args) -> ExitCode {
     let mut config = match parse::load(&args.config, &args.set) {
         Ok(config) => config,
-        Err(error) => return fail(&error, 2),
+        Err(error) => return fail(2, error),
     };
     if let Err(error) = paths::resolve(&mut config) {
-        return fail(&error, 2);
+        return fail(2, error);
     }
     let limit = Duration::from_secs(args.seconds);
     let speed = match args.noise {
         true => noise(args, &config, limit),
         false => match open(&config.data, Split::Train, config.run.seed) {
             Ok(set) => storage::read_set(&set, Limits { bytes: BYTES_MAX, time: limit })
-                .map_err(|reason| fail(&reason, 1)),
-            Err(error) => Err(fail(&error, 3)),
+                .map_err(|reason| fail(1, reason)),
+            Err(error) => Err(fail(3, error)),
         },
     };
-    match speed {
-        Ok(speed) => {
-            print(&speed, args.json);
-            ExitCode::SUCCESS
-        }
-        Err(code) => code,
+    match (speed, args.json) {
+        (Ok(speed), Form::Json) => print_json(&speed),
+        (Ok(speed), Form::Table) => print_line!("{}", speed.line()),
+        (Err(code), _) => return code,
     }
-}
-
-fn fail(error: &dyn std::fmt::Display, code: u8) -> ExitCode {
-    say!("error: {error}");
-    ExitCode::from(code)
+    ExitCode::SUCCESS
 }
 
 fn noise(args: &Args, config: &Config, limit: Duration) -> Result<Speed, ExitCode> {
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM, SIGHUP] {
         signal_hook::flag::register(signal, Arc::clone(&stop))
-            .map_err(|error| fail(&format!("cannot catch signals: {error}"), 1))?;
+            .map_err(|error| fail(1, format!("cannot catch signals: {error}")))?;
     }
-    storage::noise(&config.data, args.readers, limit, &stop).map_err(|reason| fail(&reason, 2))
-}
-
-fn print(speed: &Speed, form: Form) {
-    match form {
-        Form::Json => {
-            let json = serde_json::to_string(speed).expect("a speed is plain data");
-            print_line!("{json}");
-        }
-        Form::Table => print_line!("{}", speed.line()),
-    }
+    storage::noise(&config.data, args.readers, limit, &stop).map_err(|reason| fail(2, reason))
 }

@@ -3,12 +3,13 @@
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use super::super::arguments::{fail, print_json};
 use crate::config::{Shown, WithinBundle};
 use crate::lab::caches::figure4::{self, Improvement};
 use crate::lab::caches::trace::Assignment;
 use crate::lab::caches::{Policy, READS_MAX, Row, SAMPLES_MAX, Setting, cache_sizes, page, play};
-use crate::lab::report::svg_file;
-use crate::observe::console::{print_line, say};
+use crate::lab::report::{command_line, svg_file};
+use crate::observe::console::print_line;
 use crate::observe::storage::{FileSystem, Storage};
 
 /// Most nodes: each has a trace of its own.
@@ -52,8 +53,7 @@ pub struct Args {
 /// Exit 0; 1: --out could not be written; 2: values without sense.
 pub fn run(args: &Args) -> ExitCode {
     if let Some(reason) = refusal(args) {
-        say!("error: {reason}");
-        return ExitCode::from(2);
+        return fail(2, reason);
     }
     let setting = Setting {
         samples: args.samples,
@@ -65,13 +65,10 @@ pub fn run(args: &Args) -> ExitCode {
     };
     let rows = match play(&setting) {
         Ok(rows) => rows,
-        Err(error) => {
-            say!("error: {error}");
-            return ExitCode::from(2);
-        }
+        Err(error) => return fail(2, error),
     };
     let gains = figure4::improvements(&rows, setting.nodes[0]);
-    let command = std::env::args().collect::<Vec<_>>().join(" ");
+    let command = command_line();
     print_rows(&setting, &rows);
     print_gains(&gains);
     for line in page::sentences(&setting, &gains) {
@@ -80,14 +77,13 @@ pub fn run(args: &Args) -> ExitCode {
     if let Some(folder) = &args.out
         && let Err(error) = write(folder, &setting, &rows, &gains, &command)
     {
-        say!("error: {}: {error}", folder.shown());
-        return ExitCode::from(1);
+        return fail(1, format!("{}: {error}", folder.shown()));
     }
     if args.json {
         let of = |assignment| -> Vec<&Row> {
             rows.iter().filter(|row| row.assignment == assignment).collect()
         };
-        let line = serde_json::json!({
+        print_json(&serde_json::json!({
             "simulate": "cache",
             "command": command,
             "samples": setting.samples,
@@ -97,8 +93,7 @@ pub fn run(args: &Args) -> ExitCode {
             "rows": of(Assignment::Owners),
             "strided": of(Assignment::Strided),
             "improvements": gains,
-        });
-        print_line!("{line}");
+        }));
     }
     ExitCode::SUCCESS
 }

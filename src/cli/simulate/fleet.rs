@@ -4,6 +4,7 @@
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use super::super::arguments::{fail, print_json};
 use crate::config::units::Every;
 use crate::config::{Shown, Span};
 use crate::lab::fleet::against::{self, Given, Judgement, Measured};
@@ -11,7 +12,7 @@ use crate::lab::fleet::costs::{self, Costs, MEASURED_RANKS, RECOVERY};
 use crate::lab::fleet::{Fleet, Forecast, NODES_MAX, NodeLoss, forecasts, page};
 use crate::lab::report::command_line;
 use crate::lab::report::line_chart::grouped;
-use crate::observe::console::{print_line, say};
+use crate::observe::console::print_line;
 use crate::observe::log::{EVENTS_FILE, read_events};
 use crate::observe::progress::duration;
 use crate::observe::storage::{FileSystem, Storage};
@@ -130,20 +131,14 @@ fn mtbf(text: &str) -> Result<f64, String> {
 /// Exit 0: what was played agrees with the formulas (or the run lies within its forecast); 1: not.
 pub fn run(args: &Args) -> ExitCode {
     let outcome = match (refusal(args), &args.against) {
-        (Some(reason), _) => {
-            say!("error: {reason}");
-            return ExitCode::from(2);
-        }
+        (Some(reason), _) => return fail(2, reason),
         (None, Some(run)) => compare(args, run),
         (None, None) => show(args),
     };
     match outcome {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::from(1),
-        Err(error) => {
-            say!("error: {error}");
-            ExitCode::from(1)
-        }
+        Err(error) => fail(1, error),
     }
 }
 
@@ -261,15 +256,14 @@ fn show(args: &Args) -> Result<bool, String> {
         print_line!("{}", path.shown());
     }
     if args.json {
-        let line = serde_json::json!({
+        print_json(&serde_json::json!({
             "simulate": "fleet",
             "command": command_line(),
             "seed": args.seed,
             "replicas": args.replicas,
             "cases": all,
             "agrees": agrees,
-        });
-        print_line!("{line}");
+        }));
     }
     Ok(agrees)
 }
@@ -364,14 +358,13 @@ fn compare(args: &Args, run: &Path) -> Result<bool, String> {
     let verdict = against::hold(&measured, given, args.replicas, args.seed);
     print_verdict(run, &measured, &verdict);
     if args.json {
-        let line = serde_json::json!({
+        print_json(&serde_json::json!({
             "simulate": "fleet",
             "command": command_line(),
             "against": run,
             "run": measured,
             "verdict": verdict,
-        });
-        print_line!("{line}");
+        }));
     }
     Ok(verdict.inside)
 }

@@ -9,9 +9,10 @@ use std::time::{Duration, Instant};
 
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
+use super::super::arguments::fail;
 use crate::cluster::world::{Member, Role};
 use crate::config::Config;
-use crate::observe::console::{self, print_line, say};
+use crate::observe::console::{self, print_line};
 use crate::observe::event::{Event, Kind, names_of};
 use crate::observe::log::{EVENTS_FILE, EventTail};
 use crate::observe::progress::{clock, duration, gone_on_from};
@@ -38,17 +39,10 @@ pub fn run(folder: &Path) -> ExitCode {
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM, SIGHUP] {
         if let Err(error) = signal_hook::flag::register(signal, Arc::clone(&stop)) {
-            say!("error: cannot catch signals: {error}");
-            return ExitCode::from(1);
+            return fail(1, format!("cannot catch signals: {error}"));
         }
     }
-    match follow(folder, &stop) {
-        Ok(code) => code,
-        Err(message) => {
-            say!("error: {message}");
-            ExitCode::from(1)
-        }
-    }
+    follow(folder, &stop).unwrap_or_else(|message| fail(1, message))
 }
 
 fn follow(folder: &Path, stop: &AtomicBool) -> Result<ExitCode, String> {
