@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use crate::lab::report::command_line;
+use crate::lab::report::statistics::median;
 use crate::launch::mpirun;
 use crate::observe::console::print_line;
 
@@ -112,17 +113,6 @@ pub fn machine() -> Machine {
     }
 }
 
-/// The middle of the samples (mean of the two middle ones); NaN of none.
-pub fn median(samples: &[f64]) -> f64 {
-    let mut sorted = samples.to_vec();
-    sorted.sort_by(f64::total_cmp);
-    match sorted.len() {
-        0 => f64::NAN,
-        n if n % 2 == 1 => sorted[n / 2],
-        n => (sorted[n / 2 - 1] + sorted[n / 2]) / 2.0,
-    }
-}
-
 impl Case {
     /// A case of samples in milliseconds; `phases` are samples of its parts.
     pub fn of(name: &str, samples: &[f64], phases: &BTreeMap<String, Vec<f64>>) -> Self {
@@ -176,13 +166,6 @@ pub fn print_table(report: &Report) {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_median_is_the_middle() {
-        assert_eq!(median(&[3.0, 1.0, 2.0]), 2.0);
-        assert_eq!(median(&[4.0, 1.0, 2.0, 3.0]), 2.5);
-        assert!(median(&[]).is_nan());
-    }
 
     #[test]
     fn a_bound_holds_up_to_its_limit_and_not_for_no_figure() {

@@ -3,9 +3,9 @@
 use crate::config::WithinBundle;
 use crate::data::sampler::Bundling;
 use crate::lab::report::line_chart::{LineChart, Series, Unit, XAxis};
-use crate::lab::report::page_of;
 use crate::lab::report::statistics::MeanCurve;
 use crate::lab::report::svg::escape;
+use crate::lab::report::{Table, figure, page_of};
 
 use super::figure4::{Improvement, PAPER_BEST, PAPER_MEAN, best};
 use super::trace::Assignment;
@@ -45,11 +45,9 @@ fn chart(id: &str, rows: &[&Row], of: impl Fn(&Row) -> String) -> Option<String>
     let largest = rows.iter().map(|row| row.cache).fold(0.0, f64::max);
     let mut series = vec![Series {
         label: "bound 1 - c".into(),
-        colour: 0,
         curve: curve(vec![(0.0, 1.0), (largest, forms::bound(largest))]),
-        diamond: None,
-        dots: false,
         reference: true,
+        ..Series::default()
     }];
     for (index, name) in names(rows.iter().copied(), &of).into_iter().enumerate() {
         let own = rows.iter().filter(|row| of(row) == name);
@@ -57,9 +55,8 @@ fn chart(id: &str, rows: &[&Row], of: impl Fn(&Row) -> String) -> Option<String>
             curve: curve(own.map(|row| (row.cache, row.miss)).collect()),
             label: name,
             colour: index % 7 + 1,
-            diamond: None,
             dots: true,
-            reference: false,
+            ..Series::default()
         });
     }
     LineChart {
@@ -70,8 +67,8 @@ fn chart(id: &str, rows: &[&Row], of: impl Fn(&Row) -> String) -> Option<String>
         y_from: Some(0.0),
         x_axis: XAxis::Shares { label: "cache, of the training set".into() },
         x_to: largest,
-        failures: Vec::new(),
         series,
+        ..LineChart::default()
     }
     .draw()
 }
@@ -164,28 +161,24 @@ pub fn html(setting: &Setting, rows: &[Row], gains: &[Improvement], command: &st
         body.push_str(&format!("<p class=\"lead\">{}</p>\n", escape(&line)));
     }
     for drawing in drawings(rows, setting.nodes[0]) {
-        let Drawing { svg, caption, .. } = drawing;
-        body.push_str(&format!("<figure>\n{svg}<figcaption>{caption}</figcaption>\n</figure>\n"));
+        body.push_str(&figure(&drawing.svg, drawing.caption));
     }
-    body.push_str(
-        "<div class=\"table\"><table>\n<caption><b>Improvement</b> (Fig. 4 of Lee and Bahn): how \
-         much less LRU misses than under the global shuffle.</caption>\n<thead><tr><th>order</th>\
-         <th>grid of cache sizes</th><th>cold epoch</th><th>best</th><th>at</th><th>mean</th></tr>\
-         </thead>\n<tbody>\n",
-    );
+    let mut table =
+        Table::new(["order", "grid of cache sizes", "cold epoch", "best", "at", "mean"]);
     for gain in gains {
-        body.push_str(&format!(
-            "<tr><td>{}</td><td>{}</td><td>{}</td><td>{:.1} %</td><td>{:.0} %</td>\
-             <td>{:.1} %</td></tr>\n",
+        table.row([
             escape(&order_name(gain.bundling())),
-            gain.grid,
-            if gain.cold_epoch { "counted" } else { "left out" },
-            gain.best * 100.0,
-            gain.best_at * 100.0,
-            gain.mean * 100.0
-        ));
+            gain.grid.to_string(),
+            if gain.cold_epoch { "counted" } else { "left out" }.to_string(),
+            format!("{:.1} %", gain.best * 100.0),
+            format!("{:.0} %", gain.best_at * 100.0),
+            format!("{:.1} %", gain.mean * 100.0),
+        ]);
     }
-    body.push_str("</tbody></table></div>\n");
+    body.push_str(&table.html(
+        "<b>Improvement</b> (Fig. 4 of Lee and Bahn): how much less LRU misses than under the \
+         global shuffle.",
+    ));
     body.push_str(&format!("<pre>$ {}</pre>\n", escape(command)));
     page_of("Misses of caches", &body)
 }

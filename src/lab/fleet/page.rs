@@ -1,9 +1,9 @@
 //! The forecast for people: one self-contained page with a curve for every arm and the table.
 
 use crate::lab::report::line_chart::{LineChart, Series, Unit, XAxis, grouped};
-use crate::lab::report::page_of;
 use crate::lab::report::statistics::MeanCurve;
 use crate::lab::report::svg::escape;
+use crate::lab::report::{NONE, Table, figure, page_of};
 
 use super::{ARMS, Arm, Forecast};
 
@@ -15,10 +15,10 @@ pub fn html(forecasts: &[Forecast], assumptions: &[String], command: &str) -> St
          have done in the same time without failures and checkpoints.</p>\n",
     );
     if let Some(chart) = chart(forecasts) {
-        body.push_str(&format!(
-            "<figure>\n{chart}<figcaption><b>Goodput against the number of nodes.</b> Lines: means \
-             of the runs that were played; the shaded areas hold 95 of 100 single runs. \
-             </figcaption>\n</figure>\n"
+        body.push_str(&figure(
+            &chart,
+            "<b>Goodput against the number of nodes.</b> Lines: means of the runs that were \
+             played; the shaded areas hold 95 of 100 single runs.",
         ));
     }
     body.push_str(&table(forecasts));
@@ -41,47 +41,48 @@ fn chart(forecasts: &[Forecast]) -> Option<String> {
         let band = of(forecasts, arm).map(|f| (f.nodes as f64, f.runs[0], f.runs[1])).collect();
         let curve = MeanCurve { points, band };
         let (label, colour) = (arm.name().to_string(), index + 1);
-        Series { label, colour, curve, diamond: None, dots: true, reference: false }
+        Series { label, colour, curve, dots: true, ..Series::default() }
     });
     LineChart {
         id: "clip-fleet".into(),
         label: "Goodput against the number of nodes, a curve for every arm".into(),
-        // The heading says it; there is no room beside figures of this length.
-        y_label: String::new(),
+        // No label of the y axis: there is no room beside figures of this length.
         unit: Unit::Percent,
-        y_from: None,
         x_axis: XAxis::Logarithmic {
             from: sizes().fold(f64::INFINITY, f64::min),
             label: "nodes".into(),
         },
         x_to: sizes().fold(0.0, f64::max),
-        failures: Vec::new(),
         series: series.filter(|series| !series.curve.points.is_empty()).collect(),
+        ..LineChart::default()
     }
     .draw()
 }
 
 fn table(forecasts: &[Forecast]) -> String {
-    let mut html = "<div class=\"table\"><table><thead><tr><th>nodes</th><th>arm</th>\
-         <th>failures a day</th><th>checkpoint every</th><th>goodput</th><th>95 % interval</th>\
-         <th>formula</th><th>difference</th></tr></thead>\n<tbody>\n"
-        .to_string();
+    let mut table = Table::new([
+        "nodes",
+        "arm",
+        "failures a day",
+        "checkpoint every",
+        "goodput",
+        "95 % interval",
+        "formula",
+        "difference",
+    ]);
     for forecast in forecasts {
         let percent = |value: f64| format!("{:.3} %", value * 100.0);
-        let or_dash = |value: Option<f64>| value.map_or("–".to_string(), percent);
-        html.push_str(&format!(
-            "<tr><td>{}</td><td>{}</td><td>{:.2}</td><td>{:.0} s</td><td>{}</td><td>± {}</td>\
-             <td>{}</td><td>{}</td></tr>\n",
+        let or_none = |value: Option<f64>| value.map_or(NONE.to_string(), percent);
+        table.row([
             grouped(forecast.nodes as f64),
             escape(forecast.arm.name()),
-            forecast.failures_per_day,
-            forecast.checkpoint_every_seconds,
+            format!("{:.2}", forecast.failures_per_day),
+            format!("{:.0} s", forecast.checkpoint_every_seconds),
             percent(forecast.goodput),
-            percent(forecast.half_width),
-            or_dash(forecast.formula),
-            or_dash(forecast.difference),
-        ));
+            format!("± {}", percent(forecast.half_width)),
+            or_none(forecast.formula),
+            or_none(forecast.difference),
+        ]);
     }
-    html.push_str("</tbody></table></div>\n");
-    html
+    table.html("<b>Every arm at every size.</b>")
 }

@@ -22,6 +22,13 @@ pub struct Figure {
     pub key: Vec<(String, &'static str)>,
 }
 
+impl Figure {
+    /// Of one chart; none where there is nothing to draw.
+    fn of(chart: &LineChart, caption: String) -> Option<Self> {
+        Some(Self { drawings: vec![chart.draw()?], caption, key: Vec::new() })
+    }
+}
+
 /// As many as the page's style has.
 pub const COLOURS: usize = 8;
 const CURVE_POINTS_MAX: usize = 700;
@@ -46,7 +53,7 @@ fn curves_of(study: &Study, curve: impl Fn(&super::Run) -> Vec<DataPoint>) -> Ve
         mean.points = thin(&mean.points, CURVE_POINTS_MAX);
         let (label, reference) = ((*arm).to_string(), Some(*arm) == calm);
         let colour = colour % COLOURS;
-        Series { label, colour, curve: mean, diamond: None, dots: false, reference }
+        Series { label, colour, curve: mean, reference, ..Series::default() }
     });
     drawn.filter(|series| !series.curve.points.is_empty()).collect()
 }
@@ -67,17 +74,17 @@ fn several_seeds(study: &Study) -> &'static str {
 
 /// Fig. 7 and 8 of Tsuji et al.
 pub fn validation_error(study: &Study) -> Option<Figure> {
-    let curves = curves_of(study, |run| series::validation_error(&run.events));
+    let curves =
+        curves_of(study, |run| series::validation_error(&run.events, |event| event.seconds));
     let chart = LineChart {
         id: "clip-error".into(),
         label: "Validation error against wall time, a curve for every arm".into(),
         y_label: "validation error (top-1)".into(),
         unit: Unit::Percent,
-        y_from: None,
-        x_axis: XAxis::Time,
         x_to: study.total_seconds(),
         failures: failure_marks(study),
         series: curves.into_iter().map(Series::with_measurements).collect(),
+        ..LineChart::default()
     };
     let failures = match chart.failures.is_empty() {
         true => "",
@@ -97,26 +104,26 @@ pub fn validation_error(study: &Study) -> Option<Figure> {
         "<b>Validation error against wall time.</b>{failures} Diamonds: the minimum of each \
          curve.{seeds}"
     );
-    Some(Figure { drawings: vec![chart.draw()?], caption, key: Vec::new() })
+    Figure::of(&chart, caption)
 }
 
 /// The same against steps, which no other load on the machine stretches.
 pub fn validation_error_by_step(study: &Study, runs: &[RunSummary]) -> Option<Figure> {
-    let curves = curves_of(study, |run| series::validation_error_by_step(&run.events));
+    let curves =
+        curves_of(study, |run| series::validation_error(&run.events, |event| event.step as f64));
     let chart = LineChart {
         id: "clip-error-steps".into(),
         label: "Validation error against committed steps, a curve for every arm".into(),
         y_label: "validation error (top-1)".into(),
         unit: Unit::Percent,
-        y_from: None,
         x_axis: XAxis::Steps,
         x_to: runs.iter().map(|run| run.steps).max().unwrap_or(0) as f64,
-        failures: Vec::new(),
         series: curves.into_iter().map(Series::with_measurements).collect(),
+        ..LineChart::default()
     };
     let caption =
         format!("<b>Validation error against committed steps.</b>{}", several_seeds(study));
-    Some(Figure { drawings: vec![chart.draw()?], caption, key: Vec::new() })
+    Figure::of(&chart, caption)
 }
 
 /// Committed steps against time: what a rollback takes away is a fall.
@@ -125,12 +132,11 @@ pub fn committed_steps(study: &Study, runs: &[RunSummary]) -> Option<Figure> {
         id: "clip-steps".into(),
         label: "Committed steps against wall time, a curve for every arm".into(),
         y_label: "committed steps".into(),
-        unit: Unit::Number,
         y_from: Some(0.0),
-        x_axis: XAxis::Time,
         x_to: study.total_seconds(),
         failures: failure_marks(study),
         series: curves_of(study, |run| series::committed_steps(&run.events)),
+        ..LineChart::default()
     };
     let (mut never, mut fell) = (Vec::new(), Vec::new());
     for arm in study.arms() {
@@ -148,7 +154,7 @@ pub fn committed_steps(study: &Study, runs: &[RunSummary]) -> Option<Figure> {
         caption.push_str(&format!(" They fall back in: {}.", fell.join(", ")));
     }
     caption.push_str(several_seeds(study));
-    Some(Figure { drawings: vec![chart.draw()?], caption, key: Vec::new() })
+    Figure::of(&chart, caption)
 }
 
 /// The loss that the optimiser saw.
@@ -159,19 +165,17 @@ pub fn training_loss(study: &Study) -> Option<Figure> {
         id: "clip-loss".into(),
         label: "Training loss against wall time, a curve for every arm".into(),
         y_label: "training loss".into(),
-        unit: Unit::Number,
-        y_from: None,
-        x_axis: XAxis::Time,
         x_to: total,
         failures: failure_marks(study),
         series: curves_of(study, loss),
+        ..LineChart::default()
     };
     let caption = format!(
         "<b>Training loss against wall time,</b> averaged over samples in slices of {}.{}",
         duration(total / LOSS_SLICES as f64),
         several_seeds(study)
     );
-    Some(Figure { drawings: vec![chart.draw()?], caption, key: Vec::new() })
+    Figure::of(&chart, caption)
 }
 
 /// Recoveries of one kind in one arm.

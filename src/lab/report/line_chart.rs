@@ -15,6 +15,7 @@ const LABEL_GAP: f64 = 17.0;
 const DOTS_MAX: usize = 160;
 
 /// One arm's curve.
+#[derive(Default)]
 pub struct Series {
     /// The arm.
     pub label: String,
@@ -31,18 +32,20 @@ pub struct Series {
 }
 
 /// How y values are written.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Unit {
     /// Fractions, written as per cent.
     Percent,
     /// Plain numbers.
+    #[default]
     Number,
 }
 
 /// What lies along the x axis.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Default)]
 pub enum XAxis {
     /// Seconds, from 0.
+    #[default]
     Time,
     /// Committed steps, from 0.
     Steps,
@@ -61,6 +64,7 @@ pub enum XAxis {
 }
 
 /// A chart of curves.
+#[derive(Default)]
 pub struct LineChart {
     /// Unique on the page.
     pub id: String,

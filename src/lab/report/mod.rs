@@ -14,6 +14,7 @@ pub mod episodes;
 mod figures;
 pub mod groups;
 pub mod line_chart;
+mod markup;
 mod page;
 mod page_cache;
 pub mod read;
@@ -24,7 +25,8 @@ pub mod summary;
 pub mod svg;
 pub mod tables;
 
-pub use page::{document as page_of, drawing as svg_file, render as html};
+pub use markup::{NONE, Table, document as page_of, drawing as svg_file, figure};
+pub use page::render as html;
 
 /// What a run had for pages of files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]

@@ -1,19 +1,12 @@
-//! The page around figures and tables: one HTML file, no script, nothing loaded from elsewhere.
+//! The report's page: which figures and tables, in which order, and the words around them.
 
 use super::compare::Bits;
 use super::figures::{self, Figure};
+use super::markup::{self, document};
 use super::summary::{self, RunSummary, over_seeds};
 use super::svg::escape;
 use super::{Study, page_cache, staging, tables};
 use crate::observe::progress::duration;
-
-const STYLE: &str = include_str!("page.css");
-
-/// The pattern of the hatched bars.
-const DEFINITIONS: &str = "<svg class=\"definitions\" aria-hidden=\"true\"><defs>\
-     <pattern id=\"hatch\" width=\"7\" height=\"7\" patternUnits=\"userSpaceOnUse\" \
-     patternTransform=\"rotate(45)\"><rect class=\"hatch-ground\" width=\"7\" height=\"7\"/>\
-     <rect class=\"hatch-line\" width=\"2\" height=\"7\"/></pattern></defs></svg>\n";
 
 /// The whole document.
 pub fn render(study: &Study) -> String {
@@ -57,23 +50,6 @@ pub fn render(study: &Study) -> String {
     document(&study.title, &page.body)
 }
 
-/// The document around a body.
-pub fn document(title: &str, body: &str) -> String {
-    format!(
-        "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
-         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
-         <meta name=\"color-scheme\" content=\"light dark\">\n<title>{}</title>\n\
-         <style>\n{STYLE}</style>\n</head>\n<body>\n{DEFINITIONS}<main>\n{body}</main>\n</body>\n\
-         </html>\n",
-        escape(title)
-    )
-}
-
-/// A drawing as a file of its own: with the page's colours and type.
-pub fn drawing(svg: &str) -> String {
-    svg.replacen('>', &format!(">\n<style>\n{STYLE}</style>"), 1)
-}
-
 struct Page {
     body: String,
     figures: usize,
@@ -99,12 +75,8 @@ impl Page {
             })
             .collect();
         let key = if key.is_empty() { key } else { format!("<p class=\"keys\">{key}</p>\n") };
-        self.body.push_str(&format!(
-            "<figure>\n{}{key}<figcaption>Figure {}. {}</figcaption>\n</figure>\n",
-            figure.drawings.concat(),
-            self.figures,
-            figure.caption
-        ));
+        let caption = format!("Figure {}. {}", self.figures, figure.caption);
+        self.add(&markup::figure(&(figure.drawings.concat() + &key), &caption));
     }
 }
 

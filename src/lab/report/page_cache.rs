@@ -6,9 +6,9 @@ use std::collections::BTreeMap;
 
 use super::figures::{COLOURS, Figure};
 use super::line_chart::{LineChart, Series, Unit, XAxis};
+use super::markup::{NONE, Table};
 use super::statistics::{Estimate, estimate, mean_curve};
 use super::svg::escape;
-use super::tables::{NONE, Table};
 use super::{Run, Study};
 use crate::config::{CacheSize, Config};
 use crate::observe::event::Kind;
@@ -206,8 +206,8 @@ pub fn figure(study: &Study) -> Option<Figure> {
             y_from: Some(0.0),
             x_axis: XAxis::Steps,
             x_to: study.runs.iter().flat_map(epochs).map(|e| e.step).max().unwrap_or(0) as f64,
-            failures: Vec::new(),
             series: series.collect(),
+            ..LineChart::default()
         };
         chart.draw()
     });
@@ -232,9 +232,8 @@ fn series(study: &Study, arm: &str, colour: usize) -> Series {
         label: named(arm).1.to_string(),
         colour: colour % COLOURS,
         curve: mean_curve(&curves),
-        diamond: None,
         dots: true,
-        reference: false,
+        ..Series::default()
     }
 }
 

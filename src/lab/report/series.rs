@@ -5,19 +5,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::statistics::DataPoint;
 use crate::observe::event::{Event, Kind};
 
-/// Validation error (a fraction) against seconds.
-pub fn validation_error(events: &[Event]) -> Vec<DataPoint> {
+/// Validation error (a fraction) against what `at` says of an event: its seconds, or its step.
+pub fn validation_error(events: &[Event], at: impl Fn(&Event) -> f64) -> Vec<DataPoint> {
     let measured = events.iter().filter_map(|event| match event.kind {
-        Kind::Evaluation { error, .. } if error.is_finite() => Some((event.seconds, error)),
-        _ => None,
-    });
-    in_order(measured.collect())
-}
-
-/// Validation error (a fraction) against committed steps.
-pub fn validation_error_by_step(events: &[Event]) -> Vec<DataPoint> {
-    let measured = events.iter().filter_map(|event| match event.kind {
-        Kind::Evaluation { error, .. } if error.is_finite() => Some((event.step as f64, error)),
+        Kind::Evaluation { error, .. } if error.is_finite() => Some((at(event), error)),
         _ => None,
     });
     in_order(measured.collect())

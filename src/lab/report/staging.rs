@@ -2,8 +2,9 @@
 //! Tables 4 to 6): the arms of a study whose storage is emulated or whose files are staged, beside
 //! what copies and steps allow. An arm's name is `GROUP: MODE`; arms of a group are compared.
 
+use super::markup::{NONE, Table};
+use super::statistics::median;
 use super::svg::escape;
-use super::tables::{NONE, Table};
 use super::{Run, Study};
 use crate::config::{Config, StagingMode};
 use crate::observe::event::Kind;
@@ -83,18 +84,18 @@ fn row(study: &Study, arm: &str) -> Option<Row> {
     let courses: Vec<(&Run, Course)> =
         of_arm.iter().filter_map(|run| Some((*run, Course::of(&run.events)?))).collect();
     let copied = |(run, course): &(&Run, Course)| copied_after(run, course);
-    let copying = middle(courses.iter().filter_map(copied).collect());
-    let least = courses.iter().filter_map(|(run, course)| least(mode, run, course)).collect();
+    let copying = middle(courses.iter().filter_map(copied));
+    let least = courses.iter().filter_map(|(run, course)| least(mode, run, course));
     let shared = |(run, _): &(&Run, Course)| Some(run.result.as_ref()?.data.bytes.shared as f64);
     Some(Row {
         arm: arm.to_owned(),
         mode,
         prefetches: config.data.prefetch,
         runs: courses.len(),
-        seconds: middle(courses.iter().map(|(_, course)| course.seconds).collect())?,
+        seconds: middle(courses.iter().map(|(_, course)| course.seconds))?,
         copying,
         least: middle(least),
-        shared_bytes: middle(courses.iter().filter_map(shared).collect()).unwrap_or_default(),
+        shared_bytes: middle(courses.iter().filter_map(shared)).unwrap_or_default(),
     })
 }
 
@@ -132,15 +133,10 @@ fn least(mode: StagingMode, run: &Run, course: &Course) -> Option<f64> {
     Some(least_seconds(&course.stages))
 }
 
-/// The middle value.
-fn middle(mut values: Vec<f64>) -> Option<f64> {
-    values.sort_by(f64::total_cmp);
-    let half = values.len() / 2;
-    match values.len() {
-        0 => None,
-        n if n % 2 == 1 => Some(values[half]),
-        _ => Some((values[half - 1] + values[half]) / 2.0),
-    }
+/// The middle value; `None` of none.
+fn middle(values: impl Iterator<Item = f64>) -> Option<f64> {
+    let values: Vec<f64> = values.collect();
+    (!values.is_empty()).then(|| median(&values))
 }
 
 #[cfg(test)]

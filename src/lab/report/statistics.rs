@@ -1,4 +1,4 @@
-//! Means with 95 % intervals, interpolation, and ticks at round numbers. Pure.
+//! Means with 95 % intervals, medians, interpolation, and ticks at round numbers. Pure.
 
 /// A mean and half of its 95 % interval.
 #[derive(Debug, Clone, Copy, PartialEq, serde::Serialize)]
@@ -32,6 +32,17 @@ pub fn estimate(values: impl IntoIterator<Item = f64>) -> Option<Estimate> {
         t * (squares / (n - 1) as f64 / n as f64).sqrt()
     });
     Some(Estimate { mean, half_width, n })
+}
+
+/// The middle of the samples (mean of the two middle ones); NaN of none.
+pub fn median(samples: &[f64]) -> f64 {
+    let mut sorted = samples.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    match sorted.len() {
+        0 => f64::NAN,
+        n if n % 2 == 1 => sorted[n / 2],
+        n => (sorted[n / 2 - 1] + sorted[n / 2]) / 2.0,
+    }
 }
 
 /// A point of a curve: (seconds, value).
@@ -121,6 +132,13 @@ mod tests {
         assert!((five.half_width.unwrap() - 2.776 * 0.5f64.sqrt()).abs() < 1e-9);
         assert_eq!(estimate([7.0]).unwrap().half_width, None);
         assert_eq!(estimate([f64::NAN]), None);
+    }
+
+    #[test]
+    fn the_median_is_the_middle() {
+        assert_eq!(median(&[3.0, 1.0, 2.0]), 2.0);
+        assert_eq!(median(&[4.0, 1.0, 2.0, 3.0]), 2.5);
+        assert!(median(&[]).is_nan());
     }
 
     #[test]

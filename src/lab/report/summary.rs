@@ -100,7 +100,7 @@ pub fn summarise(study: &Study) -> Vec<RunSummary> {
 
 fn summary_of(run: &Run, calm: Option<&Run>, total_seconds: f64) -> RunSummary {
     let events = &run.events;
-    let errors = series::validation_error(events);
+    let errors = series::validation_error(events, |event| event.seconds);
     let least = minimum(&errors, f64::INFINITY);
     let result = run.result.as_ref();
     let recoveries = episodes(events);

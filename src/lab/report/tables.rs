@@ -6,45 +6,13 @@ use super::Study;
 use super::compare::Bits;
 use super::figures::{CHECKPOINT_PARTS, COLOURS, CheckpointGroup, RecoveryGroup, phase_name};
 use super::line_chart::time_unit;
+use super::markup::{NONE, Table};
 use super::statistics::{Estimate, estimate};
 use super::summary::{EARLY, RunSummary, over_seeds};
 use super::svg::escape;
 use crate::observe::event::PHASES;
 use crate::observe::progress::{duration, short};
 use crate::observe::spans::amount;
-
-/// A table whose first column is left-aligned text and whose others are figures.
-pub(super) struct Table {
-    head: Vec<String>,
-    rows: Vec<Vec<String>>,
-}
-
-impl Table {
-    pub(super) fn new<S: Into<String>>(head: impl IntoIterator<Item = S>) -> Self {
-        Self { head: head.into_iter().map(Into::into).collect(), rows: Vec::new() }
-    }
-
-    /// Cells are HTML.
-    pub(super) fn row(&mut self, cells: Vec<String>) {
-        self.rows.push(cells);
-    }
-
-    pub(super) fn html(&self, caption: &str) -> String {
-        let head: String = self.head.iter().map(|cell| format!("<th>{cell}</th>")).collect();
-        let mut body = String::new();
-        for row in &self.rows {
-            let cells: String = row.iter().map(|cell| format!("<td>{cell}</td>")).collect();
-            body.push_str(&format!("<tr>{cells}</tr>\n"));
-        }
-        format!(
-            "<div class=\"table\"><table>\n<caption>{caption}</caption>\n\
-             <thead><tr>{head}</tr></thead>\n<tbody>\n{body}</tbody></table></div>\n"
-        )
-    }
-}
-
-/// A cell without a figure.
-pub(super) const NONE: &str = "–";
 
 /// `mean ± half`, without an interval that rounds to nothing.
 fn with_interval(value: Option<Estimate>, unit: &str, write: impl Fn(f64) -> String) -> String {

@@ -1,7 +1,7 @@
 //! An evaluation for people: what each class is taken for, drawn and tabled, on one page.
 
-use crate::lab::report::page_of;
 use crate::lab::report::svg::{Anchor, Canvas, escape, label_width};
+use crate::lab::report::{NONE, Table, figure, page_of};
 
 use super::scores::Scores;
 
@@ -42,7 +42,12 @@ pub fn render(about: &About<'_>, names: &[String], scores: &Scores) -> String {
         among_five(names, scores),
     );
     if names.len() <= DRAWN_CLASSES_MAX {
-        body.push_str(&figure(names, scores));
+        body.push_str(&figure(
+            &matrix(names, scores),
+            "Figure 1. <b>What each class is taken for.</b> A row holds the samples of a class, a \
+             column what the model says of them; the darker, the larger a part of the row. The \
+             pointer shows numbers.",
+        ));
     }
     body.push_str(&confusions(names, scores));
     body.push_str(&classes(names, scores));
@@ -67,15 +72,6 @@ fn short(name: &str) -> String {
         Some((end, _)) => format!("{}…", &name[..end]),
         None => name.to_owned(),
     }
-}
-
-fn figure(names: &[String], scores: &Scores) -> String {
-    format!(
-        "<figure>\n{}<figcaption>Figure 1. <b>What each class is taken for.</b> A row holds the \
-         samples of a class, a column what the model says of them; the darker, the larger a part \
-         of the row. The pointer shows numbers.</figcaption>\n</figure>\n",
-        matrix(names, scores)
-    )
 }
 
 fn matrix(names: &[String], scores: &Scores) -> String {
@@ -124,47 +120,31 @@ fn confusions(names: &[String], scores: &Scores) -> String {
         return "<p>No sample was taken for another class.</p>\n".into();
     }
     let name = |class: usize| names.get(class).map(|name| escape(name)).unwrap_or_default();
-    let rows: String = confused
-        .iter()
-        .take(CONFUSED_MAX)
-        .map(|pair| {
-            let (class, taken_for) = (name(pair.class), name(pair.taken_for));
-            format!("<tr><td>{class}</td><td>{taken_for}</td><td>{}</td></tr>\n", pair.samples)
-        })
-        .collect();
-    let caption = match confused.len() {
+    let mut table = Table::new(["class", "taken for", "samples"]);
+    for pair in confused.iter().take(CONFUSED_MAX) {
+        table.row([name(pair.class), name(pair.taken_for), pair.samples.to_string()]);
+    }
+    let shown = match confused.len() {
         all @ 0..=CONFUSED_MAX => format!("all {all} pairs"),
         all => format!("the {CONFUSED_MAX} most frequent of {all} pairs"),
     };
-    format!(
-        "<div class=\"table\"><table>\n<caption><b>Taken for another class</b>: {caption}.\
-         </caption>\n<thead><tr><th>class</th><th>taken for</th><th>samples</th></tr></thead>\n\
-         <tbody>\n{rows}</tbody></table></div>\n"
-    )
+    table.html(&format!("<b>Taken for another class</b>: {shown}."))
 }
 
 fn classes(names: &[String], scores: &Scores) -> String {
-    let percent = |share: Option<f64>| match share {
-        Some(share) => format!("{:.1} %", 100.0 * share),
-        None => "–".into(),
+    let percent = |share: Option<f64>| {
+        share.map_or(NONE.to_string(), |share| format!("{:.1} %", 100.0 * share))
     };
-    let five = names.len() > 5;
-    let row = |class: &super::scores::OfClass| {
-        let last = if five { format!("<td>{}</td>", percent(class.top5)) } else { String::new() };
-        format!(
-            "<tr><td>{}</td><td>{}</td><td>{}</td>{last}</tr>\n",
-            escape(&class.name),
-            class.samples,
-            percent(class.top1),
-        )
-    };
-    let rows: String = scores.of_classes(names).iter().map(row).collect();
-    let last = if five { "<th>among the first five</th>" } else { "" };
-    format!(
-        "<div class=\"table\"><table>\n<caption><b>Class by class.</b></caption>\n<thead><tr>\
-         <th>class</th><th>samples</th><th>recognised</th>{last}</tr></thead>\n<tbody>\n{rows}\
-         </tbody></table></div>\n"
-    )
+    // Of five classes or fewer the last column says nothing.
+    let columns = if names.len() > 5 { 4 } else { 3 };
+    let head = ["class", "samples", "recognised", "among the first five"];
+    let mut table = Table::new(head[..columns].iter().copied());
+    for class in scores.of_classes(names) {
+        let (top1, top5) = (percent(class.top1), percent(class.top5));
+        let cells = [escape(&class.name), class.samples.to_string(), top1, top5];
+        table.row(&cells[..columns]);
+    }
+    table.html("<b>Class by class.</b>")
 }
 
 #[cfg(test)]

@@ -1,0 +1,69 @@
+//! What all pages are made of: the document, which loads nothing from elsewhere, its figures and
+//! its tables.
+
+use super::svg::escape;
+
+const STYLE: &str = include_str!("page.css");
+
+/// The pattern of the hatched bars.
+const DEFINITIONS: &str = "<svg class=\"definitions\" aria-hidden=\"true\"><defs>\
+     <pattern id=\"hatch\" width=\"7\" height=\"7\" patternUnits=\"userSpaceOnUse\" \
+     patternTransform=\"rotate(45)\"><rect class=\"hatch-ground\" width=\"7\" height=\"7\"/>\
+     <rect class=\"hatch-line\" width=\"2\" height=\"7\"/></pattern></defs></svg>\n";
+
+/// The document around a body.
+pub fn document(title: &str, body: &str) -> String {
+    format!(
+        "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
+         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
+         <meta name=\"color-scheme\" content=\"light dark\">\n<title>{}</title>\n\
+         <style>\n{STYLE}</style>\n</head>\n<body>\n{DEFINITIONS}<main>\n{body}</main>\n</body>\n\
+         </html>\n",
+        escape(title)
+    )
+}
+
+/// A cell without a figure.
+pub const NONE: &str = "–";
+
+/// A table whose first column is left-aligned text and whose others are figures.
+pub struct Table {
+    pub(super) head: Vec<String>,
+    pub(super) rows: Vec<Vec<String>>,
+}
+
+impl Table {
+    /// Without rows.
+    pub fn new<S: Into<String>>(head: impl IntoIterator<Item = S>) -> Self {
+        Self { head: head.into_iter().map(Into::into).collect(), rows: Vec::new() }
+    }
+
+    /// Cells are HTML.
+    pub fn row(&mut self, cells: impl Into<Vec<String>>) {
+        self.rows.push(cells.into());
+    }
+
+    /// The caption is HTML.
+    pub fn html(&self, caption: &str) -> String {
+        let head: String = self.head.iter().map(|cell| format!("<th>{cell}</th>")).collect();
+        let mut body = String::new();
+        for row in &self.rows {
+            let cells: String = row.iter().map(|cell| format!("<td>{cell}</td>")).collect();
+            body.push_str(&format!("<tr>{cells}</tr>\n"));
+        }
+        format!(
+            "<div class=\"table\"><table>\n<caption>{caption}</caption>\n\
+             <thead><tr>{head}</tr></thead>\n<tbody>\n{body}</tbody></table></div>\n"
+        )
+    }
+}
+
+/// A drawing (SVG) with its caption (HTML).
+pub fn figure(drawing: &str, caption: &str) -> String {
+    format!("<figure>\n{drawing}<figcaption>{caption}</figcaption>\n</figure>\n")
+}
+
+/// A drawing as a file of its own: with the page's colours and type.
+pub fn drawing(svg: &str) -> String {
+    svg.replacen('>', &format!(">\n<style>\n{STYLE}</style>"), 1)
+}
