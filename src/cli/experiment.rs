@@ -57,10 +57,9 @@ impl From<std::io::Error> for Failure {
 }
 
 fn conduct(args: &Args) -> Result<ExitCode, Failure> {
-    let usage = |error: &dyn std::fmt::Display| Failure::Usage(error.to_string());
     let changes = Changes { seconds: args.seconds, seeds: args.seeds, set: args.set.clone() };
-    let (experiment, text) = Experiment::load(&args.experiment).map_err(|e| usage(&e))?;
-    let experiment = experiment.with(&changes).map_err(|e| usage(&e))?;
+    let (experiment, text) = Experiment::load(&args.experiment).map_err(Failure::Usage)?;
+    let experiment = experiment.with(&changes).map_err(Failure::Usage)?;
     let plan = experiment.plan(&changes);
     let stem = args.experiment.file_stem().unwrap_or_default();
     let out = args.out.clone().unwrap_or_else(|| PathBuf::from("runs").join(stem));

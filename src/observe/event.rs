@@ -57,6 +57,11 @@ impl std::fmt::Display for Lost {
     }
 }
 
+/// A value as files write it: `respawn`, `2q`.
+pub fn name_of(value: &impl Serialize) -> String {
+    serde_json::to_string(value).unwrap_or_default().trim_matches('"').to_string()
+}
+
 /// The lost, for a person.
 pub fn names_of(lost: &[Lost]) -> String {
     match lost {

@@ -10,6 +10,7 @@ use crate::lab::caches::trace::Assignment;
 use crate::lab::caches::{Policy, READS_MAX, Row, SAMPLES_MAX, Setting, cache_sizes, page, play};
 use crate::lab::report::{command_line, svg_file};
 use crate::observe::console::print_line;
+use crate::observe::event::name_of;
 use crate::observe::storage::{FileSystem, Storage};
 
 /// Most nodes: each has a trace of its own.
@@ -23,25 +24,8 @@ const SHOWN: [f64; 6] = [0.1, 0.2, 0.35, 0.4, 0.6, 0.9];
 /// shuffle, bundles in one direction, alternating and reversed, on one node and on several.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Samples of the training set
-    #[arg(long, value_name = "N", default_value_t = 20_000)]
-    samples: u64,
-    /// Epochs; caches are cold in the first
-    #[arg(long, value_name = "N", default_value_t = 30)]
-    epochs: u64,
-    /// Virtual owners (`train.owners`)
-    #[arg(long, value_name = "V", default_value_t = 8)]
-    owners: u32,
-    /// Numbers of nodes; Belady and 2Q are played on the first
-    #[arg(long, value_name = "N,...", value_delimiter = ',', default_values_t = [1, 4])]
-    nodes: Vec<u32>,
-    /// Bundle ratios (`data.bundle_ratio`)
-    #[arg(long, value_name = "B,...", value_delimiter = ',',
-        default_values_t = [0.5, 0.2, 0.1, 0.05, 0.01])]
-    bundle_ratios: Vec<f64>,
-    /// `run.seed`
-    #[arg(long, value_name = "SEED", default_value_t = 1)]
-    seed: u64,
+    #[command(flatten)]
+    setting: Setting,
     /// Receives cache.csv, cache.html and the drawings as SVG
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
@@ -52,30 +36,23 @@ pub struct Args {
 
 /// Exit 0; 1: --out could not be written; 2: values without sense.
 pub fn run(args: &Args) -> ExitCode {
-    if let Some(reason) = refusal(args) {
+    let setting = &args.setting;
+    if let Some(reason) = refusal(setting) {
         return fail(2, reason);
     }
-    let setting = Setting {
-        samples: args.samples,
-        epochs: args.epochs,
-        owners: args.owners,
-        nodes: args.nodes.clone(),
-        ratios: args.bundle_ratios.clone(),
-        seed: args.seed,
-    };
-    let rows = match play(&setting) {
+    let rows = match play(setting) {
         Ok(rows) => rows,
         Err(error) => return fail(2, error),
     };
     let gains = figure4::improvements(&rows, setting.nodes[0]);
     let command = command_line();
-    print_rows(&setting, &rows);
+    print_rows(setting, &rows);
     print_gains(&gains);
-    for line in page::sentences(&setting, &gains) {
+    for line in page::sentences(setting, &gains) {
         print_line!("{line}");
     }
     if let Some(folder) = &args.out
-        && let Err(error) = write(folder, &setting, &rows, &gains, &command)
+        && let Err(error) = write(folder, setting, &rows, &gains, &command)
     {
         return fail(1, format!("{}: {error}", folder.shown()));
     }
@@ -99,10 +76,10 @@ pub fn run(args: &Args) -> ExitCode {
 }
 
 /// Values that make no sense.
-fn refusal(args: &Args) -> Option<String> {
+fn refusal(args: &Setting) -> Option<String> {
     let reads = args.samples.saturating_mul(args.epochs);
     let nodes = args.nodes.iter().all(|&nodes| (1..=NODES_MAX.min(args.owners)).contains(&nodes));
-    let ratios = args.bundle_ratios.iter().all(|&ratio| ratio > 0.0 && ratio < 1.0);
+    let ratios = args.ratios.iter().all(|&ratio| ratio > 0.0 && ratio < 1.0);
     for (valid, reason) in [
         (
             (1..=SAMPLES_MAX).contains(&args.samples),
@@ -163,7 +140,7 @@ fn print_rows(setting: &Setting, rows: &[Row]) {
             Assignment::Owners => format!("{nodes}"),
             Assignment::Strided => format!("{nodes}, in turn"),
         };
-        print_line!("{order:<38} {:<7} {nodes:<16}{cells}  {off}", policy.name());
+        print_line!("{order:<38} {:<7} {nodes:<16}{cells}  {off}", name_of(&policy));
     }
     let cells: String = SHOWN.iter().map(|size| format!("{:>10.4}", 1.0 - size)).collect();
     print_line!("{:<38} {:<7} {:<16}{cells}", "any order (bound 1 - c)", "any", "any");

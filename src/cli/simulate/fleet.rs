@@ -13,6 +13,7 @@ use crate::lab::fleet::{Fleet, Forecast, NODES_MAX, NodeLoss, forecasts, page};
 use crate::lab::report::command_line;
 use crate::lab::report::line_chart::grouped;
 use crate::observe::console::print_line;
+use crate::observe::event::name_of;
 use crate::observe::log::{EVENTS_FILE, read_events};
 use crate::observe::progress::duration;
 use crate::observe::storage::{FileSystem, Storage};
@@ -331,7 +332,7 @@ fn print_table(all: &[Forecast]) {
         print_line!(
             "{:>9}  {:<18} {:>10.2} {:>11} {:>10} {:>9} {:>10} {:>10} {:>11}{}",
             grouped(forecast.nodes as f64),
-            forecast.arm.name(),
+            name_of(&forecast.arm),
             forecast.failures_per_day,
             duration(forecast.checkpoint_every_seconds),
             percent(forecast.goodput),

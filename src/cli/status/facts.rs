@@ -11,7 +11,7 @@ use crate::config::Shown;
 use crate::lab::report::episodes::episodes;
 use crate::lab::report::read::read_result;
 use crate::launch::nodes::scale::Picture;
-use crate::observe::event::{Event, Kind};
+use crate::observe::event::{Event, Kind, name_of};
 use crate::observe::log::{EVENTS_FILE, EventTail};
 use crate::observe::progress::{clock, duration};
 use crate::observe::result::{RunResult, Status};
@@ -147,11 +147,6 @@ pub(super) fn read_on(tail: &mut EventTail, events: &mut Vec<Event>) {
 
 fn read_world(path: &Path) -> Option<World> {
     serde_json::from_slice(&std::fs::read(path).ok()?).ok()
-}
-
-pub(super) fn name_of(value: &impl Serialize) -> String {
-    let json = serde_json::to_string(value).unwrap_or_default();
-    json.trim_matches('"').to_string()
 }
 
 /// The state of a run without a result, seen from `here`: processes of other hosts cannot be looked

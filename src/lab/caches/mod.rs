@@ -31,44 +31,37 @@ pub const READS_MAX: u64 = 1 << 28;
 
 /// What a full cache does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
 #[allow(missing_docs)]
 pub enum Policy {
-    #[serde(rename = "lru")]
     Lru,
-    #[serde(rename = "keep")]
     Keep,
-    #[serde(rename = "belady")]
     Belady,
     #[serde(rename = "2q")]
     TwoQueues,
 }
 
-impl Policy {
-    /// As tables and files write it.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Lru => "lru",
-            Self::Keep => "keep",
-            Self::Belady => "belady",
-            Self::TwoQueues => "2q",
-        }
-    }
-}
-
 /// What is played.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, clap::Args)]
 pub struct Setting {
-    /// Samples of the set.
+    /// Samples of the training set
+    #[arg(long, value_name = "N", default_value_t = 20_000)]
     pub samples: u64,
-    /// Epochs, the first one with cold caches included: two or more.
+    /// Epochs; caches are cold in the first
+    #[arg(long, value_name = "N", default_value_t = 30)]
     pub epochs: u64,
-    /// Virtual owners.
+    /// Virtual owners (`train.owners`)
+    #[arg(long, value_name = "V", default_value_t = 8)]
     pub owners: u32,
-    /// Numbers of nodes. LRU and keep are played on all of them, the others on the first.
+    /// Numbers of nodes; Belady and 2Q are played on the first
+    #[arg(long, value_name = "N,...", value_delimiter = ',', default_values_t = [1, 4])]
     pub nodes: Vec<u32>,
-    /// Bundle ratios that alternate.
+    /// Bundle ratios (`data.bundle_ratio`)
+    #[arg(long = "bundle-ratios", value_name = "B,...", value_delimiter = ',',
+        default_values_t = [0.5, 0.2, 0.1, 0.05, 0.01])]
     pub ratios: Vec<f64>,
-    /// `run.seed`.
+    /// `run.seed`
+    #[arg(long, value_name = "SEED", default_value_t = 1)]
     pub seed: u64,
 }
 

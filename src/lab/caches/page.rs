@@ -7,6 +7,8 @@ use crate::lab::report::statistics::MeanCurve;
 use crate::lab::report::svg::escape;
 use crate::lab::report::{Table, figure, page_of};
 
+use crate::observe::event::name_of;
+
 use super::figure4::{Improvement, PAPER_BEST, PAPER_MEAN, best};
 use super::trace::Assignment;
 use super::{Policy, Row, Setting, forms};
@@ -116,7 +118,7 @@ pub fn drawings(rows: &[Row], first_nodes: u32) -> Vec<Drawing> {
             "policies",
             "<b>Policies under the global shuffle.</b> Keep (never evict) and Belady reach the \
              bound whatever the order.",
-            chart("clip-policies", &global, |row| row.policy.name().into()),
+            chart("clip-policies", &global, |row| name_of(&row.policy)),
         ),
         (
             "nodes",
@@ -189,22 +191,16 @@ pub fn csv(rows: &[Row]) -> String {
                     miss_with_cold,closed_form\n"
         .to_string();
     for row in rows {
-        let within = match row.within_bundle {
-            WithinBundle::Reshuffle => "reshuffle",
-            WithinBundle::Reverse => "reverse",
-        };
-        let assignment = match row.assignment {
-            Assignment::Owners => "owners",
-            Assignment::Strided => "strided",
-        };
         let form = row.closed_form.map_or(String::new(), |form| format!("{form:.6}"));
         text.push_str(&format!(
-            "{},{},{},{},{within},{},{assignment},{:.6},{:.6},{form}\n",
-            row.policy.name(),
+            "{},{},{},{},{},{},{},{:.6},{:.6},{form}\n",
+            name_of(&row.policy),
             row.cache,
             row.bundle_ratio,
             row.alternating,
+            name_of(&row.within_bundle),
             row.nodes,
+            name_of(&row.assignment),
             row.miss,
             row.miss_with_cold
         ));

@@ -4,43 +4,11 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
-use thiserror::Error;
 
 use crate::config::{Bytes, Shown};
 
 /// A year.
 const SECONDS_MAX: f64 = 3.2e7;
-
-/// What is wrong with an experiment file or its options: nothing was started.
-#[derive(Debug, Error)]
-pub enum ExperimentError {
-    /// The file cannot be read.
-    #[error("{}: {source}", path.shown())]
-    Read {
-        /// The file.
-        path: PathBuf,
-        /// What the system said.
-        source: std::io::Error,
-    },
-    /// It is not what an experiment file looks like.
-    #[error("{}: {message}", path.shown())]
-    Syntax {
-        /// The file.
-        path: PathBuf,
-        /// What the TOML reader said.
-        message: String,
-    },
-    /// A value makes no sense.
-    #[error("{key} = {value} in the experiment: {wanted}")]
-    Value {
-        /// The key.
-        key: String,
-        /// What it was.
-        value: String,
-        /// What to write instead.
-        wanted: &'static str,
-    },
-}
 
 /// The file.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
@@ -154,19 +122,23 @@ impl PlannedRun {
 
 impl Experiment {
     /// Reads a file. Returns its text too, for the report.
-    pub fn load(path: &Path) -> Result<(Self, String), ExperimentError> {
-        let text = std::fs::read_to_string(path)
-            .map_err(|source| ExperimentError::Read { path: path.to_owned(), source })?;
-        let mut experiment: Self = toml::from_str(&text).map_err(|error| {
-            ExperimentError::Syntax { path: path.to_owned(), message: error.to_string() }
-        })?;
+    ///
+    /// # Errors
+    /// What is wrong with it, for a person.
+    pub fn load(path: &Path) -> Result<(Self, String), String> {
+        let wrong = |error: &dyn std::fmt::Display| format!("{}: {error}", path.shown());
+        let text = std::fs::read_to_string(path).map_err(|error| wrong(&error))?;
+        let mut experiment: Self = toml::from_str(&text).map_err(|error| wrong(&error))?;
         let beside = path.parent().unwrap_or(Path::new(""));
         experiment.config = beside.join(&experiment.config);
         Ok((experiment, text))
     }
 
     /// The experiment with what the command line changes.
-    pub fn with(mut self, changes: &Changes) -> Result<Self, ExperimentError> {
+    ///
+    /// # Errors
+    /// The key whose value makes no sense, and what to write instead.
+    pub fn with(mut self, changes: &Changes) -> Result<Self, String> {
         if let Some(seconds) = changes.seconds {
             self.seconds = seconds;
         }
@@ -177,9 +149,9 @@ impl Experiment {
         Ok(self)
     }
 
-    fn check(&self) -> Result<(), ExperimentError> {
-        let refuse = |key: &str, value: String, wanted| {
-            Err(ExperimentError::Value { key: key.to_string(), value, wanted })
+    fn check(&self) -> Result<(), String> {
+        let refuse = |key: &str, value: String, wanted: &str| {
+            Err(format!("{key} = {value} in the experiment: {wanted}"))
         };
         if !(self.seconds > 0.0 && self.seconds <= SECONDS_MAX) {
             let wanted = "give every run some seconds, a year at most";

@@ -23,17 +23,21 @@ pub const NODES_MAX: u64 = 1_000_000;
 
 /// How failures are survived.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, serde::Serialize)]
-#[serde(rename_all = "snake_case")]
 pub enum Arm {
     /// Everything ends and starts again from the newest checkpoint.
+    #[serde(rename = "checkpoint/restart")]
     CheckpointRestart,
     /// Everything ends and starts again from the state that outlived its ranks.
+    #[serde(rename = "resident restart")]
     ResidentRestart,
     /// The dead are replaced while the living wait.
+    #[serde(rename = "detect/respawn")]
     DetectRespawn,
     /// The living go on without the dead, which come back when they are repaired.
+    #[serde(rename = "detect/shrink")]
     DetectShrink,
     /// Waiting processes and nodes take the places of the dead; fewer go on when none is left.
+    #[serde(rename = "spares")]
     Spares,
 }
 
@@ -45,19 +49,6 @@ pub const ARMS: [Arm; 5] = [
     Arm::DetectRespawn,
     Arm::Spares,
 ];
-
-impl Arm {
-    /// As reports write it.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::CheckpointRestart => "checkpoint/restart",
-            Self::ResidentRestart => "resident restart",
-            Self::DetectRespawn => "detect/respawn",
-            Self::DetectShrink => "detect/shrink",
-            Self::Spares => "spares",
-        }
-    }
-}
 
 /// What the loss of a whole node does to the launcher.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, clap::ValueEnum)]
@@ -178,7 +169,6 @@ impl Fleet {
 #[derive(Debug, Clone, PartialEq, serde::Serialize)]
 pub struct Forecast {
     /// The arm.
-    #[serde(serialize_with = "arm_name")]
     pub arm: Arm,
     /// Nodes that train.
     pub nodes: u64,
@@ -202,11 +192,6 @@ pub struct Forecast {
     pub first_order: Option<f64>,
     /// Whether the two agree as far as so many runs can tell.
     pub agrees: bool,
-}
-
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "the form that serde asks for")]
-fn arm_name<S: serde::Serializer>(arm: &Arm, serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.serialize_str(arm.name())
 }
 
 /// Plays `replicas` runs of one arm and compares them with its formula.

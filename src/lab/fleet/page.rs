@@ -5,6 +5,8 @@ use crate::lab::report::statistics::MeanCurve;
 use crate::lab::report::svg::escape;
 use crate::lab::report::{NONE, Table, figure, page_of};
 
+use crate::observe::event::name_of;
+
 use super::{ARMS, Arm, Forecast};
 
 /// The page; `assumptions` are lines of what was put in.
@@ -40,7 +42,7 @@ fn chart(forecasts: &[Forecast]) -> Option<String> {
         let points = of(forecasts, arm).map(|f| (f.nodes as f64, f.goodput)).collect();
         let band = of(forecasts, arm).map(|f| (f.nodes as f64, f.runs[0], f.runs[1])).collect();
         let curve = MeanCurve { points, band };
-        let (label, colour) = (arm.name().to_string(), index + 1);
+        let (label, colour) = (name_of(&arm), index + 1);
         Series { label, colour, curve, dots: true, ..Series::default() }
     });
     LineChart {
@@ -75,7 +77,7 @@ fn table(forecasts: &[Forecast]) -> String {
         let or_none = |value: Option<f64>| value.map_or(NONE.to_string(), percent);
         table.row([
             grouped(forecast.nodes as f64),
-            escape(forecast.arm.name()),
+            escape(&name_of(&forecast.arm)),
             format!("{:.2}", forecast.failures_per_day),
             format!("{:.0} s", forecast.checkpoint_every_seconds),
             percent(forecast.goodput),
