@@ -11,7 +11,7 @@ use crate::train::compute::committed::Which;
 
 /// What a command prints its findings as.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Form {
+pub enum Form {
     /// For people.
     Table,
     /// For programs.

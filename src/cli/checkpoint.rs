@@ -21,14 +21,8 @@ use crate::train::compute::committed::Which;
 mod onnx;
 
 /// Arguments.
-#[derive(Debug, clap::Args)]
-pub struct Args {
-    #[command(subcommand)]
-    command: Command,
-}
-
 #[derive(Debug, Subcommand)]
-enum Command {
+pub enum Args {
     /// Shows every checkpoint with its step, size and whether it verifies.
     List {
         /// A run directory, its checkpoints folder, or one checkpoint.
@@ -96,15 +90,15 @@ const USAGE: u8 = 2;
 
 /// Runs the subcommand: 0, 1 when a checkpoint is bad, 2 for a path or value that cannot be used.
 pub fn run(args: &Args) -> ExitCode {
-    let outcome = match &args.command {
-        Command::List { path, json } => entries(path).map(|entries| {
+    let outcome = match args {
+        Args::List { path, json } => entries(path).map(|entries| {
             show(&entries, *json);
             ExitCode::SUCCESS
         }),
-        Command::Verify { path, json } => entries(path).map(|entries| verify(&entries, *json)),
-        Command::Export { path, file, onnx: true, average } => export_onnx(path, *average, file),
-        Command::Export { path, file, onnx: false, average } => export(path, *average, file),
-        Command::Import { file, directory, model, input, classes, width } => {
+        Args::Verify { path, json } => entries(path).map(|entries| verify(&entries, *json)),
+        Args::Export { path, file, onnx: true, average } => export_onnx(path, *average, file),
+        Args::Export { path, file, onnx: false, average } => export(path, *average, file),
+        Args::Import { file, directory, model, input, classes, width } => {
             given(model.as_deref(), input.as_deref(), classes.as_deref())
                 .and_then(|given| import(file, directory, Given { width: *width, ..given }))
         }

@@ -21,14 +21,8 @@ mod report;
 mod stage;
 
 /// Makes, inspects and stages data sets.
-#[derive(Debug, clap::Args)]
-pub struct Args {
-    #[command(subcommand)]
-    command: Command,
-}
-
 #[derive(Debug, clap::Subcommand)]
-enum Command {
+pub enum Args {
     /// Write a JPEG image folder of procedural pictures
     Synth(Synth),
     /// Decode a whole data set and say what is in it; of a configuration also what bundles hold
@@ -37,7 +31,7 @@ enum Command {
 }
 
 #[derive(Debug, clap::Args)]
-struct Synth {
+pub struct Synth {
     /// Receives train/ and validation/; must not exist yet
     folder: PathBuf,
     /// Number of classes
@@ -58,7 +52,7 @@ struct Synth {
 }
 
 #[derive(Debug, clap::Args)]
-struct Inspect {
+pub struct Inspect {
     /// The training set: a folder of class folders, or what --format says (of tar shards a pattern
     /// too); or a configuration (*.toml), whose sets and order of samples are looked at
     #[arg(value_name = "TRAIN|CONFIG")]
@@ -78,7 +72,7 @@ struct Inspect {
 }
 
 #[derive(Debug, Clone, Copy, clap::ValueEnum)]
-enum Format {
+pub enum Format {
     #[value(name = "image_folder")]
     ImageFolder,
     Cifar10,
@@ -101,10 +95,10 @@ impl Format {
 
 /// Runs the subcommand: 0, or 3 when a set cannot be used.
 pub fn run(args: &Args) -> ExitCode {
-    let done = match &args.command {
-        Command::Synth(options) => synthesise(options),
-        Command::Inspect(options) => inspect(options),
-        Command::Stage(options) => stage::run(options),
+    let done = match args {
+        Args::Synth(options) => synthesise(options),
+        Args::Inspect(options) => inspect(options),
+        Args::Stage(options) => stage::run(options),
     };
     done.unwrap_or_else(|error| fail(DATA_ERROR, error))
 }
@@ -175,7 +169,7 @@ mod tests {
 
     #[derive(clap::Parser)]
     struct Line {
-        #[command(flatten)]
+        #[command(subcommand)]
         args: Args,
     }
 

@@ -16,6 +16,7 @@ use crate::launch::logout::Chosen;
 use crate::launch::run_dir::{Owners, RunDir};
 use crate::launch::{opening, supervisor};
 use crate::observe::console::{self, print_line, say, tell};
+use crate::observe::event::name_of;
 use crate::observe::panics;
 use crate::observe::progress::Progress;
 use crate::observe::result::{BadImages, RunResult, Status};
@@ -150,9 +151,8 @@ fn supervise(job: &Job, held: (RunLock, Before), limits: Limits) -> Result<Statu
 
 /// What stdout says of a run that has ended.
 fn summary(result: &RunResult, run: &RunDir) -> String {
-    let status = serde_json::to_value(result.status).unwrap_or_default();
     let mut lines = vec![
-        format!("{}: {}", status.as_str().unwrap_or("ended"), result.reason),
+        format!("{}: {}", name_of(&result.status), result.reason),
         format!(
             "{} steps, {} epochs, {} samples in {:.1} s; goodput {:.1} %",
             result.steps,

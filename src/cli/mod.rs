@@ -65,14 +65,19 @@ enum Command {
     /// Kills random ranks of a running run, to see that it goes on
     Chaos(chaos::Args),
     /// Lists, verifies, exports and imports checkpoints
+    #[command(subcommand)]
     Checkpoint(checkpoint::Args),
     /// Makes and inspects data sets
+    #[command(subcommand)]
     Data(data::Args),
     /// Lists the model catalogue and shows a model
+    #[command(subcommand)]
     Model(model::Args),
     /// Measures what this machine can do
+    #[command(subcommand)]
     Probe(probe::Args),
     /// Plays drawn failures over simulated processes and checks how every run ends
+    #[command(subcommand)]
     Simulate(simulate::Args),
     /// Compares two things in one run and prints the ratio
     Bench(bench::Args),

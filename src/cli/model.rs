@@ -19,14 +19,8 @@ use crate::observe::spans::amount;
 mod import;
 
 /// Looks at models, and makes them of ONNX files.
-#[derive(Debug, clap::Args)]
-pub struct Args {
-    #[command(subcommand)]
-    command: Command,
-}
-
 #[derive(Debug, clap::Subcommand)]
-enum Command {
+pub enum Args {
     /// Lists the catalogue.
     List {
         /// One JSON object on one line.
@@ -40,7 +34,7 @@ enum Command {
 }
 
 #[derive(Debug, clap::Args)]
-struct Show {
+pub struct Show {
     /// A catalogue name or the path of a model file (*.toml).
     name: String,
     /// Height and width in pixels.
@@ -71,11 +65,11 @@ struct Show {
 
 /// Runs; 0, or 2 for a model that does not exist or does not fit.
 pub fn run(args: &Args) -> ExitCode {
-    let text = match &args.command {
-        Command::List { json: Form::Json } => Ok(list_json()),
-        Command::List { json: Form::Table } => Ok(list_text()),
-        Command::Show(show) => describe(show),
-        Command::Import(args) => return import::run(args),
+    let text = match args {
+        Args::List { json: Form::Json } => Ok(list_json()),
+        Args::List { json: Form::Table } => Ok(list_text()),
+        Args::Show(show) => describe(show),
+        Args::Import(args) => return import::run(args),
     };
     match text {
         Ok(text) => {

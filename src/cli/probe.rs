@@ -11,14 +11,8 @@ use crate::observe::console::{print_line, say};
 mod storage;
 
 /// Measures what this machine can do.
-#[derive(Debug, clap::Args)]
-pub struct Args {
-    #[command(subcommand)]
-    what: What,
-}
-
 #[derive(Debug, clap::Subcommand)]
-enum What {
+pub enum Args {
     /// Kills ranks and times how the survivors replace them.
     Mpi(MpiArgs),
     Storage(storage::Args),
@@ -26,7 +20,7 @@ enum What {
 
 /// Kills ranks and times how the survivors replace them.
 #[derive(Debug, clap::Args)]
-struct MpiArgs {
+pub struct MpiArgs {
     /// Ranks to start.
     #[arg(short = 'n', long, default_value_t = 4, value_parser = super::arguments::crowd)]
     ranks: usize,
@@ -55,14 +49,14 @@ struct MpiArgs {
 
 /// Runs it; 1 when a run failed.
 pub fn run(args: &Args) -> ExitCode {
-    match &args.what {
-        What::Mpi(mpi) if under_mpirun() => {
+    match args {
+        Args::Mpi(mpi) if under_mpirun() => {
             let plan =
                 RankPlan { steps: mpi.steps, kills: mpi.kill.clone(), join: mpi.join.clone() };
             ExitCode::from(u8::try_from(probe_mpi::run_rank(&plan)).unwrap_or(1))
         }
-        What::Mpi(mpi) => launch(mpi),
-        What::Storage(args) => storage::run(args),
+        Args::Mpi(mpi) => launch(mpi),
+        Args::Storage(args) => storage::run(args),
     }
 }
 

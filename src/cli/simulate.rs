@@ -13,14 +13,8 @@ mod cache;
 mod fleet;
 
 /// Simulations.
-#[derive(Debug, clap::Args)]
-pub struct Args {
-    #[command(subcommand)]
-    what: What,
-}
-
 #[derive(Debug, clap::Subcommand)]
-enum What {
+pub enum Args {
     /// Runs whole runs under drawn failures, one a seed, and checks how each ends
     Cluster(Cluster),
     /// Forecasts the goodput of large fleets under each way of surviving failures
@@ -31,7 +25,7 @@ enum What {
 
 /// Runs whole runs under drawn failures.
 #[derive(Debug, clap::Args)]
-struct Cluster {
+pub struct Cluster {
     /// Schedules to play.
     #[arg(long, value_name = "N", default_value_t = 2000)]
     seeds: u64,
@@ -57,10 +51,10 @@ struct Cluster {
 
 /// Runs it.
 pub fn run(args: &Args) -> ExitCode {
-    match &args.what {
-        What::Cluster(cluster) => run_cluster(cluster),
-        What::Fleet(fleet) => fleet::run(fleet),
-        What::Cache(cache) => cache::run(cache),
+    match args {
+        Args::Cluster(cluster) => run_cluster(cluster),
+        Args::Fleet(fleet) => fleet::run(fleet),
+        Args::Cache(cache) => cache::run(cache),
     }
 }
 

@@ -355,9 +355,9 @@ fn members(report: &Report, rows: usize, view: &mut Vec<String>) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::facts::name_of;
     use super::*;
     use crate::launch::account::from_nothing;
+    use crate::observe::event::name_of;
     use crate::observe::result::Status;
 
     fn silent() -> Report {

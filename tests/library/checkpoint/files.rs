@@ -74,7 +74,7 @@ fn on_real_files_a_second_one_of_the_same_step_replaces_the_first() {
 
 #[derive(clap::Parser)]
 struct Line {
-    #[command(flatten)]
+    #[command(subcommand)]
     args: kintsugi::cli::checkpoint::Args,
 }
 
