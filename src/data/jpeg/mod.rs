@@ -12,7 +12,6 @@ mod decode;
 mod encode;
 mod header;
 mod inverse;
-mod standard;
 mod table;
 #[cfg(test)]
 mod tests;
