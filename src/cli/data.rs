@@ -5,6 +5,9 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use clap::ArgAction;
+use clap::builder::{PossibleValuesParser, TypedValueParser};
+use serde::Deserialize;
+use serde::de::IntoDeserializer;
 
 use super::arguments::{Form, fail, form, print_json};
 use crate::config::{Data, DataFormat, Shown, Validation};
@@ -24,31 +27,10 @@ mod stage;
 #[derive(Debug, clap::Subcommand)]
 pub enum Args {
     /// Write a JPEG image folder of procedural pictures
-    Synth(Synth),
+    Synth(SynthOptions),
     /// Decode a whole data set and say what is in it; of a configuration also what bundles hold
     Inspect(Inspect),
     Stage(stage::Args),
-}
-
-#[derive(Debug, clap::Args)]
-pub struct Synth {
-    /// Receives train/ and validation/; must not exist yet
-    folder: PathBuf,
-    /// Number of classes
-    #[arg(long, default_value_t = 10)]
-    classes: u32,
-    /// Training images
-    #[arg(long, default_value_t = 6000)]
-    train: u64,
-    /// Validation images
-    #[arg(long, default_value_t = 1000)]
-    validation: u64,
-    /// Pixels that the model sees; the files are 1.25 to 1.75 times that
-    #[arg(long, default_value_t = 32)]
-    image_size: u32,
-    /// The same seed draws the same pictures
-    #[arg(long, default_value_t = 1)]
-    seed: u64,
 }
 
 #[derive(Debug, clap::Args)]
@@ -64,33 +46,21 @@ pub struct Inspect {
     #[arg(long, value_parser = |text: &str| text.parse::<Validation>())]
     validation: Option<Validation>,
     /// How the set is stored
-    #[arg(long, value_enum, default_value_t = Format::ImageFolder)]
-    format: Format,
+    #[arg(long, default_value = "image_folder", value_parser = format())]
+    format: DataFormat,
     /// One JSON object on stdout
     #[arg(long, action = ArgAction::SetTrue, value_parser = form())]
     json: Form,
 }
 
-#[derive(Debug, Clone, Copy, clap::ValueEnum)]
-pub enum Format {
-    #[value(name = "image_folder")]
-    ImageFolder,
-    Cifar10,
-    Cifar100,
-    Mnist,
-    Tar,
-}
-
-impl Format {
-    fn config(self) -> DataFormat {
-        match self {
-            Format::ImageFolder => DataFormat::ImageFolder,
-            Format::Cifar10 => DataFormat::Cifar10,
-            Format::Cifar100 => DataFormat::Cifar100,
-            Format::Mnist => DataFormat::Mnist,
-            Format::Tar => DataFormat::Tar,
-        }
-    }
+/// Formats of sets that lie somewhere, as configurations name them.
+fn format() -> impl TypedValueParser<Value = DataFormat> {
+    let names = ["image_folder", "cifar10", "cifar100", "mnist", "tar"];
+    PossibleValuesParser::new(names).try_map(|name| {
+        DataFormat::deserialize(IntoDeserializer::<serde::de::value::Error>::into_deserializer(
+            name.as_str(),
+        ))
+    })
 }
 
 /// Runs the subcommand: 0, or 3 when a set cannot be used.
@@ -103,28 +73,20 @@ pub fn run(args: &Args) -> ExitCode {
     done.unwrap_or_else(|error| fail(DATA_ERROR, error))
 }
 
-fn synthesise(args: &Synth) -> Result<ExitCode, DataError> {
-    let options = SynthOptions {
-        folder: args.folder.clone(),
-        classes: args.classes,
-        train_samples: args.train,
-        validation_samples: args.validation,
-        image_size: args.image_size,
-        seed: args.seed,
-    };
-    let bar = bar(args.train + args.validation, "drawing");
+fn synthesise(options: &SynthOptions) -> Result<ExitCode, DataError> {
+    let bar = bar(options.train_samples + options.validation_samples, "drawing");
     let start = Instant::now();
-    let written = synth::write(&options, &|done, _| bar.set_position(done));
+    let written = synth::write(options, &|done, _| bar.set_position(done));
     bar.finish_and_clear();
     let written = written?;
     print_line!(
         "{} images of {} classes, {}, in {:.1} s\ndata.train = {:?}\ndata.validation = {:?}",
         written.images,
-        args.classes,
+        options.classes,
         amount(written.bytes),
         start.elapsed().as_secs_f64(),
-        args.folder.join("train"),
-        args.folder.join("validation"),
+        options.folder.join("train"),
+        options.folder.join("validation"),
     );
     Ok(ExitCode::SUCCESS)
 }
@@ -141,7 +103,7 @@ fn inspect(args: &Inspect) -> Result<ExitCode, DataError> {
         return Ok(fail(2, format!("-s: {} is no configuration (*.toml)", args.train.shown())));
     }
     let data = Data {
-        format: args.format.config(),
+        format: args.format,
         train: Some(args.train.clone()),
         validation: args.validation.clone(),
         ..Data::default()

@@ -25,15 +25,8 @@ pub struct Args {
     /// Where runs, results.json and report.html go; a run that is complete there is kept.
     #[arg(long, value_name = "DIR")]
     pub out: Option<PathBuf>,
-    /// Changes a configuration key in every run.
-    #[arg(short = 's', long = "set", value_name = "KEY=VALUE")]
-    pub set: Vec<String>,
-    /// Runs every arm with seeds 1..=N.
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=10_000))]
-    pub seeds: Option<u64>,
-    /// Wall time of every run; failures, checkpoints and evaluations scale with it.
-    #[arg(long, value_name = "T")]
-    pub seconds: Option<f64>,
+    #[command(flatten)]
+    changes: Changes,
 }
 
 /// Runs it. Exit 0: every run is complete; 1: some are not; 2: nothing was started; 85: stopped.
@@ -57,10 +50,10 @@ impl From<std::io::Error> for Failure {
 }
 
 fn conduct(args: &Args) -> Result<ExitCode, Failure> {
-    let changes = Changes { seconds: args.seconds, seeds: args.seeds, set: args.set.clone() };
+    let changes = &args.changes;
     let (experiment, text) = Experiment::load(&args.experiment).map_err(Failure::Usage)?;
-    let experiment = experiment.with(&changes).map_err(Failure::Usage)?;
-    let plan = experiment.plan(&changes);
+    let experiment = experiment.with(changes).map_err(Failure::Usage)?;
+    let plan = experiment.plan(changes);
     let stem = args.experiment.file_stem().unwrap_or_default();
     let out = args.out.clone().unwrap_or_else(|| PathBuf::from("runs").join(stem));
     let _place = Place::take(&out)?.map_err(Failure::Usage)?;
@@ -86,7 +79,7 @@ fn conduct(args: &Args) -> Result<ExitCode, Failure> {
     for run in &plan {
         if runner.is_missing(run)? {
             say!("warming up: one step, so that no arm pays for making data");
-            let made = runner.warm_up(&experiment.warm_up(&changes), &mut signals)?;
+            let made = runner.warm_up(&experiment.warm_up(changes), &mut signals)?;
             if made == Made::Interrupted {
                 return Ok(ExitCode::from(Status::Interrupted.exit_code()));
             }

@@ -19,19 +19,24 @@ use super::store::FetchError;
 use super::{DataError, Split, picture, shape};
 
 /// What is written.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, clap::Args)]
 pub struct SynthOptions {
-    /// Receives `train/` and `validation/`; must not exist yet.
+    /// Receives train/ and validation/; must not exist yet
     pub folder: PathBuf,
-    /// Classes, 2 or more.
+    /// Number of classes
+    #[arg(long, default_value_t = 10)]
     pub classes: u32,
-    /// Images of the training set.
+    /// Training images
+    #[arg(long = "train", default_value_t = 6000)]
     pub train_samples: u64,
-    /// Images of the validation set.
+    /// Validation images
+    #[arg(long = "validation", default_value_t = 1000)]
     pub validation_samples: u64,
-    /// Pixels that a model will see; the files are 1.25 to 1.75 times that, and not square.
+    /// Pixels that the model sees; the files are 1.25 to 1.75 times that
+    #[arg(long, default_value_t = 32)]
     pub image_size: u32,
-    /// The same seed draws the same pictures.
+    /// The same seed draws the same pictures
+    #[arg(long, default_value_t = 1)]
     pub seed: u64,
 }
 

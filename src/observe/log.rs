@@ -149,23 +149,12 @@ pub struct EventTail {
     offset: u64,
     identity: Option<u64>,
     unfinished: Vec<u8>,
-    unreadable: u64,
 }
 
 impl EventTail {
     /// From the beginning of the file.
     pub fn new(path: impl Into<PathBuf>) -> Self {
-        Self { path: path.into(), offset: 0, identity: None, unfinished: Vec::new(), unreadable: 0 }
-    }
-
-    /// Only what is written from now on: for a run that is continued.
-    pub fn from_end(path: impl Into<PathBuf>) -> Self {
-        let mut tail = Self::new(path);
-        if let Ok(metadata) = std::fs::metadata(&tail.path) {
-            tail.identity = identity(&metadata);
-            tail.offset = metadata.len();
-        }
-        tail
+        Self { path: path.into(), offset: 0, identity: None, unfinished: Vec::new() }
     }
 
     /// Events written since the last call, at most 8 MiB of them; none where the file cannot be
@@ -180,18 +169,11 @@ impl EventTail {
         let whole = std::mem::replace(&mut self.unfinished, rest);
         let mut events = Vec::new();
         for line in whole.split(|&byte| byte == b'\n') {
-            match parse_line(line) {
-                Line::Whole(event) => events.push(event),
-                Line::Passed => {}
-                Line::Corrupt(_) => self.unreadable += 1,
+            if let Line::Whole(event) = parse_line(line) {
+                events.push(event);
             }
         }
         events
-    }
-
-    /// Lines passed over because they could not be read.
-    pub fn unreadable(&self) -> u64 {
-        self.unreadable
     }
 
     fn read_more(&mut self) -> io::Result<Vec<u8>> {
@@ -370,10 +352,8 @@ mod tests {
         EventLog::new(storage.clone()).append(&event(7)).unwrap();
         let mut tail = EventTail::new(&path);
         assert_eq!(steps(&tail.poll()), [7]);
-        assert_eq!(EventTail::from_end(&path).poll(), []);
         storage.rename(Path::new(EVENTS_FILE), Path::new("old.jsonl")).unwrap();
         EventLog::new(storage).append(&event(1)).unwrap();
         assert_eq!(steps(&tail.poll()), [1]);
-        assert_eq!(tail.unreadable(), 0);
     }
 }

@@ -255,20 +255,13 @@ impl BarState {
             (per_second > 0.0).then(|| left / per_second)
         });
         let by_time = max_seconds.map(|max| (max - self.seconds).max(0.0));
-        match (by_steps, by_time) {
-            (Some(steps), Some(time)) => Some(steps.min(time)),
-            (steps, time) => steps.or(time),
-        }
+        by_steps.into_iter().chain(by_time).reduce(f64::min)
     }
 
     fn fraction_done(&self, max_seconds: Option<f64>) -> Option<f64> {
         let by_steps = self.steps_total.map(|total| self.step as f64 / (total.max(1)) as f64);
         let by_time = max_seconds.map(|max| self.seconds / max);
-        let done = by_steps
-            .into_iter()
-            .chain(by_time)
-            .fold(None, |most: Option<f64>, done| Some(most.map_or(done, |most| most.max(done))));
-        done.map(|done| done.clamp(0.0, 1.0))
+        by_steps.into_iter().chain(by_time).reduce(f64::max).map(|done| done.clamp(0.0, 1.0))
     }
 
     fn line(&self, max_seconds: Option<f64>) -> String {

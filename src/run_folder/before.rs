@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use crate::config::Shown;
 use crate::observe::log::EVENTS_FILE;
+use crate::observe::refusal::if_there;
 use crate::observe::result::{RunResult, Status};
 use crate::observe::storage::{FileSystem, Storage};
 
@@ -41,7 +42,7 @@ impl Before {
     /// What is there cannot be read.
     pub fn of(folder: &Path) -> io::Result<Self> {
         let read = |name: &'static str| -> io::Result<_> {
-            Ok((name, absent(std::fs::read(folder.join(name)))?))
+            Ok((name, if_there(std::fs::read(folder.join(name)))?))
         };
         let files = FILES.into_iter().map(read).collect::<io::Result<Vec<_>>>()?;
         let names = names(folder)?.into_iter().collect();
@@ -73,7 +74,7 @@ impl Before {
         }
         let storage = FileSystem::new(&self.folder);
         for (name, body) in &self.files {
-            let (path, now) = (Path::new(name), absent(std::fs::read(self.folder.join(name)))?);
+            let (path, now) = (Path::new(name), if_there(std::fs::read(self.folder.join(name)))?);
             match body {
                 Some(body) if now.as_ref() != Some(body) => {
                     storage.write_whole(path, &[body.as_slice()])?
@@ -117,7 +118,7 @@ impl Before {
 fn names(folder: &Path) -> io::Result<Vec<PathBuf>> {
     let mut all = Vec::new();
     for below in ["", LOGS] {
-        let entries = absent(std::fs::read_dir(folder.join(below)))?;
+        let entries = if_there(std::fs::read_dir(folder.join(below)))?;
         for entry in entries.into_iter().flatten() {
             all.push(Path::new(below).join(entry?.file_name()));
         }
@@ -126,16 +127,8 @@ fn names(folder: &Path) -> io::Result<Vec<PathBuf>> {
 }
 
 fn events_bytes(folder: &Path) -> io::Result<u64> {
-    let facts = absent(std::fs::metadata(folder.join(EVENTS_FILE)))?;
+    let facts = if_there(std::fs::metadata(folder.join(EVENTS_FILE)))?;
     Ok(facts.map_or(0, |facts| facts.len()))
-}
-
-fn absent<T>(found: io::Result<T>) -> io::Result<Option<T>> {
-    match found {
-        Ok(found) => Ok(Some(found)),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(error),
-    }
 }
 
 #[cfg(test)]

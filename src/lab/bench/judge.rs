@@ -1,6 +1,7 @@
 //! What we are compared with: a Python process that does the same work with other libraries, once
 //! whenever it is asked, so that both take turns.
 
+use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
@@ -12,6 +13,9 @@ use kintsugi_ffi::os::Signal;
 use kintsugi_ffi::process;
 
 use crate::config::Shown;
+use crate::lab::report::statistics::median;
+
+use super::runs::Runs;
 
 /// Longest wait for its start, or for one answer: some compile first.
 const ANSWER_LIMIT: Duration = Duration::from_secs(300);
@@ -72,6 +76,44 @@ impl Judge {
         let answer = self.answer()?;
         answer.parse().map_err(|_| format!("{name} took {answer:?}, which is no number"))
     }
+}
+
+/// Passes by name, in milliseconds.
+pub type Samples<'a> = BTreeMap<&'a str, Vec<f64>>;
+
+/// Lets `ours` and what the judge measures under `names` take turns; `each` is what a pass is
+/// divided by. The first turn compiles and warms caches, and is not counted.
+///
+/// # Errors
+/// What kept one of them from its pass.
+pub fn take_turns<'a>(
+    (runs, turns, each): (&Runs, u32, f64),
+    (mut judge, names): (Option<Judge>, &[&'a str]),
+    mut ours: impl FnMut(u32) -> Result<Vec<(&'a str, f64)>, String>,
+) -> Result<Samples<'a>, String> {
+    let mut samples = Samples::new();
+    for turn in 0..=turns {
+        if runs.asked_to_end() {
+            break;
+        }
+        let mut times = ours(turn)?;
+        if let Some(judge) = &mut judge {
+            for name in names {
+                times.push((*name, judge.pass(name)?));
+            }
+        }
+        for (name, seconds) in times.into_iter().filter(|_| turn > 0) {
+            samples.entry(name).or_default().push(1e3 * seconds / each);
+        }
+    }
+    Ok(samples)
+}
+
+/// What each of `names` took, over what `ours` did.
+pub fn ratios(samples: &Samples<'_>, ours: &str) -> BTreeMap<String, f64> {
+    let of = |name: &str| samples.get(name).map_or(f64::NAN, |times| median(times));
+    let others = samples.keys().filter(|name| **name != ours);
+    others.map(|name| (format!("{name} / {ours}"), of(name) / of(ours))).collect()
 }
 
 impl Drop for Judge {

@@ -7,9 +7,9 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use super::judge::Judge;
+use super::judge::{Judge, ratios, take_turns};
 use super::runs::Runs;
-use super::{Case, Report, median};
+use super::{Case, Report};
 use crate::config::{BadImage, CropKind, Data, DataFormat, Shown};
 use crate::data::jpeg::{Form, encode};
 use crate::data::loader::{Loader, LoaderOptions, Threads};
@@ -63,42 +63,22 @@ pub fn run(options: &Options, runs: &Runs) -> Result<Report, String> {
     if options.times > 1 {
         ours.push((SCALED, Ours::open(&folder, options, Some(true))?));
     }
-    let mut judge = match &options.python {
+    let judge = match &options.python {
         Some(python) => Some(Judge::start(python, &options.script, &[folder.as_os_str()])?),
         None => None,
     };
-    let mut samples: BTreeMap<&str, Vec<f64>> = BTreeMap::new();
-    // The first turn warms caches and is not counted.
-    for turn in 0..=options.turns {
-        if runs.asked_to_end() {
-            break;
-        }
-        let mut times = Vec::new();
-        for (name, loader) in &ours {
-            times.push((*name, loader.pass(u64::from(turn))?));
-        }
-        if let Some(judge) = &mut judge {
-            for name in JUDGES {
-                times.push((name, judge.pass(name)?));
-            }
-        }
-        for (name, seconds) in times.into_iter().filter(|_| turn > 0) {
-            samples.entry(name).or_default().push(1e3 * seconds / options.files as f64);
-        }
-    }
+    let each = options.files as f64;
+    let samples = take_turns((runs, options.turns, each), (judge, &JUDGES), |turn| {
+        let pass = |(name, loader): &(_, Ours)| Ok((*name, loader.pass(u64::from(turn))?));
+        ours.iter().map(pass).collect()
+    })?;
     let phases = BTreeMap::new();
     let each = |(name, times): (&&str, &Vec<f64>)| {
         Case::of(&format!("{name}, each picture"), times, &phases)
     };
     let size = Case { unit: "bytes".into(), ..Case::of("file", &sizes, &phases) };
     let cases = samples.iter().map(each).chain([size]).collect();
-    let of = |name: &str| samples.get(name).map_or(f64::NAN, |each| median(each));
-    let ratios = samples
-        .keys()
-        .filter(|name| **name != OURS)
-        .map(|name| (format!("{name} / {OURS}"), of(name) / of(OURS)))
-        .collect();
-    Ok(Report::of("loader", cases, ratios))
+    Ok(Report::of("loader", cases, ratios(&samples, OURS)))
 }
 
 /// Draws the pictures; the bytes of each.

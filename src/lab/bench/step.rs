@@ -7,9 +7,9 @@ use std::ffi::OsStr;
 use std::path::PathBuf;
 use std::time::Instant;
 
-use super::judge::Judge;
+use super::judge::{Judge, ratios, take_turns};
 use super::runs::Runs;
-use super::{Case, Report, median};
+use super::{Case, Report};
 use crate::cluster::resident::Slots;
 use crate::config::{Config, Device};
 use crate::engine::{self, Compute, EngineError, Flat};
@@ -66,7 +66,7 @@ pub fn run(options: &Options, runs: &Runs) -> Result<Report, String> {
         return Err(format!("--image-size: write a number from 1 to {IMAGE_SIZE_MAX}"));
     }
     let mut ours = Ours::open(options)?;
-    let mut judge = match &options.python {
+    let judge = match &options.python {
         Some(python) => {
             let words = [&options.model, &options.precision].map(OsStr::new);
             let numbers = [options.image_size as usize, options.batch, options.threads];
@@ -77,43 +77,22 @@ pub fn run(options: &Options, runs: &Runs) -> Result<Report, String> {
         }
         None => None,
     };
-    let mut samples: BTreeMap<&str, Vec<f64>> = BTreeMap::new();
     let mut phases: BTreeMap<String, Vec<f64>> = BTreeMap::new();
-    // The first turn compiles and warms caches, and is not counted.
-    for turn in 0..=options.turns {
-        if runs.asked_to_end() {
-            break;
-        }
+    let samples = take_turns((runs, options.turns, 1.0), (judge, &JUDGES), |turn| {
         let parts = ours.step()?;
-        let mut times = vec![(OURS, parts.iter().map(|part| part.1).sum())];
-        if let Some(judge) = &mut judge {
-            for name in JUDGES {
-                times.push((name, judge.pass(name)?));
-            }
+        for (name, seconds) in parts.iter().filter(|_| turn > 0) {
+            phases.entry((*name).into()).or_default().push(1e3 * seconds);
         }
-        if turn > 0 {
-            for (name, seconds) in times {
-                samples.entry(name).or_default().push(1e3 * seconds);
-            }
-            for (name, seconds) in parts {
-                phases.entry(name.into()).or_default().push(1e3 * seconds);
-            }
-        }
-    }
+        Ok(vec![(OURS, parts.iter().map(|part| part.1).sum())])
+    })?;
     let none = BTreeMap::new();
     let each = |(&name, times): (&&str, &Vec<f64>)| {
         let mut case = Case::of(name, times, if name == OURS { &phases } else { &none });
         case.state_bytes = (name == OURS).then_some(ours.state_bytes);
         case
     };
-    let of = |name: &str| samples.get(name).map_or(f64::NAN, |times| median(times));
-    let ratio = |name: &str| (format!("{name} / {OURS}"), of(name) / of(OURS));
-    let judges = JUDGES.iter().filter(|name| samples.contains_key(*name));
-    Ok(Report::of(
-        "step",
-        samples.iter().map(each).collect(),
-        judges.map(|name| ratio(name)).collect(),
-    ))
+    let cases = samples.iter().map(each).collect();
+    Ok(Report::of("step", cases, ratios(&samples, OURS)))
 }
 
 /// A worker with all that a step of it needs.

@@ -49,22 +49,14 @@ impl Iterator for Blows {
 }
 
 /// Who may be struck.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, clap::Args)]
 pub struct Targets {
-    /// Only these ranks; empty: all that compute.
+    /// Strikes only these ranks
+    #[arg(long, value_name = "RANK,...", value_delimiter = ',')]
     pub ranks: Vec<u32>,
-    /// Waiting spares too.
-    pub spares: Spares,
-}
-
-/// Whether spares are struck.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Spares {
-    /// They are left alone.
-    #[default]
-    Left,
-    /// As likely as ranks.
-    Struck,
+    /// Strikes waiting spares too
+    #[arg(long)]
+    pub spares: bool,
 }
 
 /// The victim of a draw among the members on this host, ranks first; `None`: nobody fits.
@@ -76,7 +68,7 @@ pub fn victim<'a>(
 ) -> Option<&'a Member> {
     let fits = |member: &&Member| match member.role {
         Role::Active => targets.ranks.is_empty() || targets.ranks.contains(&member.rank),
-        Role::Spare => targets.spares == Spares::Struck,
+        Role::Spare => targets.spares,
     };
     let mut candidates: Vec<&Member> =
         members.iter().filter(|member| member.host == host).filter(fits).collect();
@@ -119,9 +111,9 @@ mod tests {
             ranks
         };
         assert_eq!(struck(&Targets::default()), [0, 1]);
-        assert_eq!(struck(&Targets { ranks: vec![1, 2], spares: Spares::Left }), [1]);
-        assert_eq!(struck(&Targets { ranks: vec![], spares: Spares::Struck }), [0, 1, 3]);
-        assert_eq!(struck(&Targets { ranks: vec![7], spares: Spares::Left }), [0_u32; 0]);
+        assert_eq!(struck(&Targets { ranks: vec![1, 2], spares: false }), [1]);
+        assert_eq!(struck(&Targets { ranks: vec![], spares: true }), [0, 1, 3]);
+        assert_eq!(struck(&Targets { ranks: vec![7], spares: false }), [0_u32; 0]);
     }
 
     proptest! {

@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 
 use kintsugi_ffi::os::{self, Signal};
 
-use crate::cluster::world::{Member, World};
+use crate::cluster::world::{Member, Role, World};
+use crate::config::Span;
 use crate::launch::LaunchError;
 use crate::launch::run_dir::RunDir;
 
@@ -21,20 +22,51 @@ const PATIENCE: Duration = Duration::from_secs(10);
 const SILENT_MAX: Duration = Duration::from_secs(30);
 
 /// What is asked for.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, clap::Args)]
 pub struct Storm {
-    /// Of the moments and victims.
+    /// The same seed strikes the same ranks at the same moments
+    #[arg(long, default_value_t = 1)]
     pub seed: u64,
-    /// Between two blows, on average.
-    pub mean: Duration,
-    /// Longest storm.
-    pub duration: Option<Duration>,
-    /// Most blows.
-    pub blows: Option<u64>,
-    /// Who may be struck.
-    pub targets: Targets,
-    /// With what.
-    pub signal: Signal,
+    /// Mean seconds between two blows
+    #[arg(long, value_name = "SECONDS", default_value_t = 20.0)]
+    pub mtbf: f64,
+    /// Ends after this time, for example 10min [default: when the run ends]
+    #[arg(long, value_name = "TIME")]
+    pub duration: Option<Span>,
+    /// Ends after so many blows
+    #[arg(long, value_name = "N")]
+    pub kills: Option<u64>,
+    #[command(flatten)]
+    targets: Targets,
+    /// What they are struck with
+    #[arg(long, value_enum, default_value_t = Weapon::Kill)]
+    signal: Weapon,
+}
+
+/// What a victim is struck with.
+#[derive(Debug, Clone, Copy, clap::ValueEnum)]
+enum Weapon {
+    /// SIGKILL: dead at once
+    Kill,
+    /// SIGSTOP: silent, until its guardian kills it
+    Stop,
+}
+
+impl Storm {
+    /// Its blows, in their order; `most` where nobody has said how many.
+    pub fn planned(&self, most: usize) -> impl Iterator<Item = Blow> {
+        let most = self.kills.map_or(most, |kills| usize::try_from(kills).unwrap_or(usize::MAX));
+        let limit = self.duration.map_or(Duration::MAX, |limit| limit.0);
+        let blows = Blows::new(Duration::from_secs_f64(self.mtbf), self.seed).take(most);
+        blows.take_while(move |blow| blow.at <= limit)
+    }
+
+    fn signal(&self) -> Signal {
+        match self.signal {
+            Weapon::Kill => Signal::Kill,
+            Weapon::Stop => Signal::Stop,
+        }
+    }
 }
 
 /// What a storm did.
@@ -65,10 +97,7 @@ pub fn rage(
     let run = RunDir::at(folder)?;
     let mut watch = Watch { run: &run, alive_at: Instant::now() };
     let (began, mut outcome) = (Instant::now(), Outcome::default());
-    let wanted =
-        storm.blows.map_or(usize::MAX, |blows| usize::try_from(blows).unwrap_or(usize::MAX));
-    let blows = Blows::new(storm.mean, storm.seed).take(wanted);
-    for blow in blows.take_while(|blow| storm.duration.is_none_or(|limit| blow.at <= limit)) {
+    for blow in storm.planned(usize::MAX) {
         if watch.wait_until(began + blow.at) == Waited::Over {
             break;
         }
@@ -127,14 +156,14 @@ impl Watch<'_> {
         while Instant::now() < end && !self.is_over() {
             let members = self.members();
             if let Some(victim) = victim(&members, &host, &storm.targets, blow.draw)
-                && strike(victim.pid, run, storm.signal).is_ok()
+                && strike(victim.pid, run, storm.signal()).is_ok()
             {
                 let Member { member, rank, role, pid, .. } = victim;
                 let role = match role {
-                    crate::cluster::world::Role::Active => format!("rank {rank}"),
-                    crate::cluster::world::Role::Spare => "a spare".to_owned(),
+                    Role::Active => format!("rank {rank}"),
+                    Role::Spare => "a spare".to_owned(),
                 };
-                let signal = os::signal_name(storm.signal.number());
+                let signal = os::signal_name(storm.signal().number());
                 return Some(format!("{signal} to {role} (member {member}, pid {pid})"));
             }
             std::thread::sleep(POLL);

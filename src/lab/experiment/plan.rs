@@ -87,14 +87,17 @@ pub struct Arm {
 }
 
 /// What the command line changes.
-#[derive(Debug, Clone, Default, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq, clap::Args)]
 pub struct Changes {
-    /// T.
-    pub seconds: Option<f64>,
-    /// How many seeds: 1, 2, ...
-    pub seeds: Option<u64>,
-    /// `key=value` for every run, over what the file says.
+    /// Changes a configuration key in every run.
+    #[arg(short = 's', long = "set", value_name = "KEY=VALUE")]
     pub set: Vec<String>,
+    /// Runs every arm with seeds 1..=N.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=10_000))]
+    pub seeds: Option<u64>,
+    /// Wall time of every run; failures, checkpoints and evaluations scale with it.
+    #[arg(long, value_name = "T")]
+    pub seconds: Option<f64>,
 }
 
 /// One run to make.

@@ -6,13 +6,14 @@ use std::path::Path;
 use super::Run;
 use crate::config::{Config, ExchangeKind, Shown, identity};
 use crate::observe::log::{self, EVENTS_FILE};
+use crate::observe::refusal::if_there;
 use crate::observe::{ledger, result::RunResult};
 
 /// Reads what the run directory holds. The events must be there; the rest may be missing (a run
 /// that is under way, an older version). Without `arm` the run's own name is used.
 pub fn read_run(folder: &Path, arm: Option<&str>) -> io::Result<Run> {
     let events = log::read_events(&folder.join(EVENTS_FILE))?;
-    let config = optional(std::fs::read_to_string(folder.join("config.toml")))?.unwrap_or_default();
+    let config = if_there(std::fs::read_to_string(folder.join("config.toml")))?.unwrap_or_default();
     let parsed: Option<Config> = toml::from_str(&config).ok();
     let named = parsed.as_ref().map(|config| config.run.name.clone());
     Ok(Run {
@@ -26,7 +27,7 @@ pub fn read_run(folder: &Path, arm: Option<&str>) -> io::Result<Run> {
         max_seconds: parsed.and_then(|config| config.train.max_seconds),
         config,
         events,
-        ledger: optional(ledger::read(&folder.join(ledger::LEDGER_FILE)))?.unwrap_or_default(),
+        ledger: if_there(ledger::read(&folder.join(ledger::LEDGER_FILE)))?.unwrap_or_default(),
         result: read_result(folder)?,
         room: None,
     })
@@ -35,16 +36,8 @@ pub fn read_run(folder: &Path, arm: Option<&str>) -> io::Result<Run> {
 /// `RUN/result.json`; `None` while there is none.
 pub fn read_result(folder: &Path) -> io::Result<Option<RunResult>> {
     let path = folder.join("result.json");
-    let Some(text) = optional(std::fs::read_to_string(&path))? else { return Ok(None) };
+    let Some(text) = if_there(std::fs::read_to_string(&path))? else { return Ok(None) };
     let invalid =
         |error| io::Error::new(io::ErrorKind::InvalidData, format!("{}: {error}", path.shown()));
     serde_json::from_str(&text).map(Some).map_err(invalid)
-}
-
-fn optional<T>(outcome: io::Result<T>) -> io::Result<Option<T>> {
-    match outcome {
-        Ok(value) => Ok(Some(value)),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(error),
-    }
 }
