@@ -14,6 +14,7 @@ pub mod notice;
 pub mod panics;
 pub mod pipeline;
 pub mod progress;
+pub mod protobuf;
 pub mod refusal;
 pub mod result;
 pub mod spans;

@@ -6,10 +6,10 @@ use std::collections::BTreeSet;
 
 use crate::model::window::{AvgPool, Conv, MaxPool, Padding, Pair};
 use crate::model::{Graph, LayerKind, Layout, Node, TensorKind};
+use crate::observe::protobuf::Message;
 
 use super::error::OnnxError;
 use super::proto::{FLOAT, INT64};
-use super::wire::Message;
 
 /// The name of the input, `[N, channels, height, width]`.
 pub const IMAGE: &str = "image";

@@ -4,6 +4,8 @@
 //! a `Summary` holds `Value`s (1) with 1 tag (string) and 2 simple_value (float); a `SessionLog`
 //! of status (1) START (1) makes readers drop what they know of this step and later ones.
 
+use crate::observe::protobuf::Message;
+
 /// A named number.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Scalar {
@@ -65,61 +67,27 @@ pub fn frame(body: &[u8]) -> Vec<u8> {
 
 /// The first record of a file.
 pub fn file_version(time: f64) -> Vec<u8> {
-    let mut event = at(time, 0);
-    bytes(&mut event, 3, b"brain.Event:2");
-    event
+    at(time, 0).text(3, "brain.Event:2").0
 }
 
 /// From here on, steps from `step` on are told anew.
 pub fn session_start(time: f64, step: i64) -> Vec<u8> {
-    let mut event = at(time, step);
-    // A `SessionLog` whose field 1, a varint, is START.
-    bytes(&mut event, 7, &[1 << 3, 1]);
-    event
+    let start = Message::default().integer(1, 1);
+    at(time, step).within(7, &start).0
 }
 
 /// Several numbers of one step.
 pub fn scalars(time: f64, step: i64, scalars: &[Scalar]) -> Vec<u8> {
-    let mut summary = Vec::new();
-    for scalar in scalars {
-        let mut value = Vec::new();
-        bytes(&mut value, 1, scalar.tag.as_bytes());
-        value.push((2 << 3) | FIXED_32);
-        value.extend((scalar.value as f32).to_le_bytes());
-        bytes(&mut summary, 1, &value);
-    }
-    let mut event = at(time, step);
-    bytes(&mut event, 5, &summary);
-    event
+    let summary = scalars.iter().fold(Message::default(), |summary, scalar| {
+        let value = Message::default().text(1, scalar.tag).float(2, scalar.value as f32);
+        summary.within(1, &value)
+    });
+    at(time, step).within(5, &summary).0
 }
-
-const VARINT: u8 = 0;
-const FIXED_64: u8 = 1;
-const DELIMITED: u8 = 2;
-const FIXED_32: u8 = 5;
 
 /// An `Event` of a time and a step, to be gone on with.
-fn at(time: f64, step: i64) -> Vec<u8> {
-    let mut event = vec![(1 << 3) | FIXED_64];
-    event.extend(time.to_le_bytes());
-    event.push((2 << 3) | VARINT);
-    varint(&mut event, step.max(0).unsigned_abs());
-    event
-}
-
-/// A field of bytes: a string or a message.
-fn bytes(message: &mut Vec<u8>, field: u8, content: &[u8]) {
-    message.push((field << 3) | DELIMITED);
-    varint(message, content.len() as u64);
-    message.extend(content);
-}
-
-fn varint(message: &mut Vec<u8>, mut value: u64) {
-    while value >= 0x80 {
-        message.push((value as u8 & 0x7F) | 0x80);
-        value >>= 7;
-    }
-    message.push(value as u8);
+fn at(time: f64, step: i64) -> Message {
+    Message::default().double(1, time).integer(2, step.max(0))
 }
 
 #[cfg(test)]
