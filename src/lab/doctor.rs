@@ -91,7 +91,7 @@ pub fn diagnose(resident_dir: &Path, config: &Config) -> Diagnosis {
     let checked = probe_mpi::launch(&Scenario::live_check(LIVE_CHECK_MAX));
     let (live_check, failure) = match checked {
         Ok(outcome) => (Some(outcome), String::new()),
-        Err(error) => (None, error.to_string()),
+        Err(error) => (None, error),
     };
     findings.push(workarounds(live_check.as_ref()));
     findings.push(recovery(live_check.as_ref(), failure));

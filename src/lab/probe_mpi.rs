@@ -10,6 +10,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::str::FromStr;
 use std::time::{Duration, Instant};
 
+use clap::ValueEnum;
 use kintsugi_ffi::{os, private, process};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
@@ -31,7 +32,7 @@ const LAST_LINES_MAX: usize = 20;
 const LOOK: Duration = Duration::from_millis(20);
 
 /// Where a planned death strikes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum KillPoint {
     /// Before a step's reduction.
     Step,
@@ -54,19 +55,6 @@ pub enum KillPoint {
     /// Any rank, before it sends or receives the state.
     Restore,
 }
-
-const POINTS: [(KillPoint, &str); 10] = [
-    (KillPoint::Step, "step"),
-    (KillPoint::Spawn, "spawn"),
-    (KillPoint::Merge, "merge"),
-    (KillPoint::JoinStart, "join-start"),
-    (KillPoint::JoinHello, "join-hello"),
-    (KillPoint::JoinBridge, "join-bridge"),
-    (KillPoint::JoinMerge, "join-merge"),
-    (KillPoint::JoinReorder, "join-reorder"),
-    (KillPoint::JoinAgree, "join-agree"),
-    (KillPoint::Restore, "restore"),
-];
 
 /// One planned death, typed `POINT@NUMBER:RANK[:LIFE][+MICROSECONDS]`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -98,7 +86,7 @@ impl FromStr for Kill {
         let wrong = || KillSyntax(text.to_owned());
         let (place, delay) = text.split_once('+').unwrap_or((text, "0"));
         let (point, rest) = place.split_once('@').ok_or_else(wrong)?;
-        let (point, _) = POINTS.iter().find(|(_, name)| *name == point).ok_or_else(wrong)?;
+        let point = KillPoint::from_str(point, false).map_err(|_| wrong())?;
         let mut numbers = rest.split(':');
         let number = numbers.next().and_then(|n| n.parse().ok()).ok_or_else(wrong)?;
         let rank = numbers.next().and_then(|n| n.parse().ok()).ok_or_else(wrong)?;
@@ -115,13 +103,14 @@ impl FromStr for Kill {
         if numbers.next().is_some() {
             return Err(wrong());
         }
-        Ok(Self { point: *point, number, rank, life, delay_us })
+        Ok(Self { point, number, rank, life, delay_us })
     }
 }
 
 impl std::fmt::Display for Kill {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let name = POINTS.iter().find(|(point, _)| *point == self.point).map_or("", |(_, n)| n);
+        let name = self.point.to_possible_value();
+        let name = name.as_ref().map_or("", |name| name.get_name());
         write!(f, "{name}@{}:{}:{}+{}", self.number, self.rank, self.life, self.delay_us)
     }
 }
@@ -247,25 +236,9 @@ impl Outcome {
     }
 }
 
-/// Why the launcher could not run a scenario at all.
-#[derive(Debug, Error)]
-pub enum ProbeError {
-    /// No mpirun.
-    #[error(transparent)]
-    Mpirun(#[from] LaunchError),
-    /// The kernel said no.
-    #[error("cannot {what}: {source}")]
-    Io {
-        /// What was tried.
-        what: String,
-        /// Why not.
-        source: std::io::Error,
-    },
-}
-
-fn cannot(what: impl Into<String>) -> impl FnOnce(std::io::Error) -> ProbeError {
+fn cannot(what: impl Into<String>) -> impl FnOnce(std::io::Error) -> String {
     let what = what.into();
-    move |source| ProbeError::Io { what, source }
+    move |error| format!("cannot {what}: {error}")
 }
 
 /// The environment's choice, the sibling of the compiler wrapper this was built with, or PATH's.
@@ -297,7 +270,7 @@ fn rank_arguments(steps: u64, kills: &[Kill]) -> Vec<String> {
 ///
 /// # Errors
 /// When nothing could be started; a failed recovery is an [`Outcome`].
-pub fn launch(scenario: &Scenario) -> Result<Outcome, ProbeError> {
+pub fn launch(scenario: &Scenario) -> Result<Outcome, String> {
     let program = std::env::current_exe().map_err(cannot("find this program's own path"))?;
     launch_program(scenario, &program)
 }
@@ -306,8 +279,8 @@ pub fn launch(scenario: &Scenario) -> Result<Outcome, ProbeError> {
 ///
 /// # Errors
 /// As [`launch`].
-pub fn launch_program(scenario: &Scenario, program: &Path) -> Result<Outcome, ProbeError> {
-    let mpirun = find_mpirun()?;
+pub fn launch_program(scenario: &Scenario, program: &Path) -> Result<Outcome, String> {
+    let mpirun = find_mpirun().map_err(|error| error.to_string())?;
     let folder = std::env::temp_dir().join(format!("kintsugi-probe-{}", private::word()));
     private::make_folder(&folder).map_err(cannot(format!("create {}", folder.shown())))?;
     let mut command = Command::new(&mpirun);
@@ -338,7 +311,7 @@ struct Observed {
     status: Option<ExitStatus>,
 }
 
-fn observe(mut child: Child, limit: Duration) -> Result<Observed, ProbeError> {
+fn observe(mut child: Child, limit: Duration) -> Result<Observed, String> {
     let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
     let reports = std::thread::spawn(move || read_reports(stdout));
     let last_lines = std::thread::spawn(move || read_last_lines(stderr));
@@ -359,7 +332,7 @@ fn observe(mut child: Child, limit: Duration) -> Result<Observed, ProbeError> {
 }
 
 /// SIGTERM takes the ranks along (0.5 s); SIGKILL what is left.
-fn end(child: &mut Child) -> Result<(), ProbeError> {
+fn end(child: &mut Child) -> Result<(), String> {
     const GRACE: Duration = Duration::from_secs(2);
     let _ = os::kill(child.id(), os::Signal::Terminate);
     let deadline = Instant::now() + GRACE;

@@ -2,13 +2,13 @@
 //! test.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
+use crate::lab::probe_mpi;
 use crate::lab::report::command_line;
 use crate::lab::report::statistics::median;
-use crate::launch::mpirun;
 use crate::observe::console::print_line;
 
 pub mod all_reduce;
@@ -131,10 +131,7 @@ impl Case {
 
 /// The mpirun that `launch` would take.
 fn find_mpirun() -> Result<PathBuf, String> {
-    let chosen = std::env::var_os(mpirun::MPIRUN_VARIABLE).map(Into::into);
-    let path = std::env::var_os("PATH");
-    let mpicc = Path::new(kintsugi_ffi::mpi::mpicc());
-    mpirun::find(chosen, mpicc, path.as_deref()).map_err(|error| error.to_string())
+    probe_mpi::find_mpirun().map_err(|error| error.to_string())
 }
 
 /// For people, on stdout.
