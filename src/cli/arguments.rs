@@ -2,8 +2,11 @@
 
 use std::fmt::Display;
 use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use clap::builder::{BoolValueParser, TypedValueParser};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 pub(super) use crate::lab::crowd::crowd;
 use crate::observe::console::{print_line, say};
@@ -40,4 +43,14 @@ pub(super) fn fail(code: u8, reason: impl Display) -> ExitCode {
 /// One JSON object on a line of its own.
 pub(super) fn print_json(value: &impl serde::Serialize) {
     print_line!("{}", serde_json::to_string(value).expect("what is printed is plain data"));
+}
+
+/// A flag that is set once somebody asks to stop.
+pub(super) fn asked_to_stop() -> Result<Arc<AtomicBool>, String> {
+    let stop = Arc::new(AtomicBool::new(false));
+    for signal in [SIGINT, SIGTERM, SIGHUP] {
+        let registered = signal_hook::flag::register(signal, Arc::clone(&stop));
+        registered.map_err(|error| format!("cannot catch signals: {error}"))?;
+    }
+    Ok(stop)
 }

@@ -55,7 +55,7 @@ type Refusal = (u8, String);
 
 fn ask(args: &Args) -> Result<String, Refusal> {
     let run = &args.run;
-    let world = read_world(run).ok_or_else(|| {
+    let world = World::read(run).map_err(|_| {
         (2, format!("{} holds no world.json: no run has formed its world there", run.shown()))
     })?;
     let config = parse::read(&run.join("config.toml"), &[]).map_err(|e| (2, e.to_string()))?;
@@ -150,7 +150,7 @@ fn wait_for_nodes(
     let (storage, end) = (FileSystem::new(run), Instant::now() + limit);
     loop {
         let picture = Picture::read(&storage).unwrap_or_default();
-        let world = read_world(run).map_or(0, |world| world.ranks());
+        let world = World::read(run).map_or(0, |world| world.ranks());
         if request.is_done(&picture) && world == ranks as usize {
             return Ok(format!("the run has {} nodes, {ranks} ranks", request.nodes));
         }
@@ -201,7 +201,7 @@ fn check(ranks: u32, world: &World, config: &Config, stage: Stage) -> Result<(),
 fn wait_for(run: &Path, ranks: u32, limit: Duration) -> Result<String, Refusal> {
     let end = Instant::now() + limit;
     loop {
-        let now = read_world(run).map_or(0, |world| world.ranks());
+        let now = World::read(run).map_or(0, |world| world.ranks());
         if now == ranks as usize {
             return Ok(format!("the world has {ranks} ranks"));
         }
@@ -217,10 +217,6 @@ fn wait_for(run: &Path, ranks: u32, limit: Duration) -> Result<String, Refusal> 
         }
         std::thread::sleep(LOOK);
     }
-}
-
-fn read_world(run: &Path) -> Option<World> {
-    World::decode(&std::fs::read(run.join("world.json")).ok()?).ok()
 }
 
 #[cfg(test)]

@@ -7,9 +7,12 @@
 //! take only what evens the load (`growth`).
 
 use std::collections::BTreeSet;
+use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
+
+use crate::config::Shown;
 
 mod growth;
 
@@ -174,6 +177,17 @@ impl World {
     /// Reads what `encode` wrote.
     pub fn decode(bytes: &[u8]) -> Result<Self, WorldError> {
         Ok(serde_json::from_slice(bytes)?)
+    }
+
+    /// What a run has written of its world.
+    ///
+    /// # Errors
+    /// There is none, or it cannot be read.
+    pub fn read(run_dir: &Path) -> Result<Self, String> {
+        let path = run_dir.join("world.json");
+        let read = std::fs::read(&path).map_err(|error| error.to_string());
+        let world = read.and_then(|bytes| Self::decode(&bytes).map_err(|error| error.to_string()));
+        world.map_err(|error| format!("{}: {error}", path.shown()))
     }
 
     fn active(&self) -> impl Iterator<Item = &Member> {

@@ -11,9 +11,8 @@ use std::time::{Duration, Instant};
 use clap::ArgAction;
 use indicatif::ProgressBar;
 use serde::Serialize;
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
-use super::super::arguments::{Form, fail, form, print_json};
+use super::super::arguments::{Form, asked_to_stop, fail, form, print_json};
 use super::report::{DATA_ERROR, bar};
 use crate::config::{Config, Shown, StagingMode, identity, parse, paths};
 use crate::data::apart;
@@ -98,12 +97,10 @@ pub fn run(args: &Args) -> Result<ExitCode, DataError> {
         say!("what was staged for {} is removed, unless a process uses it", folder.shown());
         return Ok(ExitCode::SUCCESS);
     }
-    let stop = Arc::new(AtomicBool::new(false));
-    for signal in [SIGINT, SIGTERM, SIGHUP] {
-        if let Err(error) = signal_hook::flag::register(signal, Arc::clone(&stop)) {
-            return refused(&format!("cannot catch signals: {error}"));
-        }
-    }
+    let stop = match asked_to_stop() {
+        Ok(stop) => stop,
+        Err(error) => return refused(&error),
+    };
     let set = open(&config.data, Split::Train, config.run.seed)?;
     copy(&config, &set, (&run.id(), args.json), &stop)
 }

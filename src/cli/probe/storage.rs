@@ -3,14 +3,11 @@
 
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use clap::ArgAction;
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
-use super::super::arguments::{Form, crowd, fail, form, print_json};
+use super::super::arguments::{Form, asked_to_stop, crowd, fail, form, print_json};
 use crate::config::{Config, parse, paths};
 use crate::data::Split;
 use crate::data::open::open;
@@ -70,10 +67,6 @@ pub fn run(args: &Args) -> ExitCode {
 }
 
 fn noise(args: &Args, config: &Config, limit: Duration) -> Result<Speed, ExitCode> {
-    let stop = Arc::new(AtomicBool::new(false));
-    for signal in [SIGINT, SIGTERM, SIGHUP] {
-        signal_hook::flag::register(signal, Arc::clone(&stop))
-            .map_err(|error| fail(1, format!("cannot catch signals: {error}")))?;
-    }
+    let stop = asked_to_stop().map_err(|error| fail(1, error))?;
     storage::noise(&config.data, args.readers, limit, &stop).map_err(|reason| fail(2, reason))
 }

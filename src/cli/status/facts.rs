@@ -71,7 +71,7 @@ pub(super) fn inspect(folder: &Path) -> Result<Report, String> {
 
 /// Where the run stands by the events that were read and the other files.
 pub(super) fn report(folder: &Path, events: &[Event]) -> Result<Report, String> {
-    let world = read_world(&folder.join("world.json"));
+    let world = World::read(folder).ok();
     let result = read_result(folder).map_err(|error| error.to_string())?;
     if events.is_empty() && world.is_none() && result.is_none() {
         return Err(format!(
@@ -143,10 +143,6 @@ pub(super) fn read_on(tail: &mut EventTail, events: &mut Vec<Event>) {
         }
         events.extend(more);
     }
-}
-
-fn read_world(path: &Path) -> Option<World> {
-    serde_json::from_slice(&std::fs::read(path).ok()?).ok()
 }
 
 /// The state of a run without a result, seen from `here`: processes of other hosts cannot be looked

@@ -3,13 +3,10 @@
 
 use std::path::Path;
 use std::process::ExitCode;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
-
-use super::super::arguments::fail;
+use super::super::arguments::{asked_to_stop, fail};
 use crate::cluster::world::{Member, Role};
 use crate::config::Config;
 use crate::observe::console::{self, print_line};
@@ -36,13 +33,8 @@ const BAR_WIDTH: usize = 30;
 /// Follows the run. Exit 0 when it has ended or somebody pressed Ctrl-C, 1 when there is no run or
 /// nothing is heard of it.
 pub fn run(folder: &Path) -> ExitCode {
-    let stop = Arc::new(AtomicBool::new(false));
-    for signal in [SIGINT, SIGTERM, SIGHUP] {
-        if let Err(error) = signal_hook::flag::register(signal, Arc::clone(&stop)) {
-            return fail(1, format!("cannot catch signals: {error}"));
-        }
-    }
-    follow(folder, &stop).unwrap_or_else(|message| fail(1, message))
+    let followed = asked_to_stop().and_then(|stop| follow(folder, &stop));
+    followed.unwrap_or_else(|message| fail(1, message))
 }
 
 fn follow(folder: &Path, stop: &AtomicBool) -> Result<ExitCode, String> {

@@ -120,7 +120,7 @@ fn watch(runs: &Runs, run_dir: &Path, launch: &mut Child, limit: Duration) -> Op
 fn spare_after_warm_up(run_dir: &Path) -> Option<(u32, Instant, u64)> {
     let events = read_events(&run_dir.join("events.jsonl")).ok()?;
     events.iter().find(|event| event.step >= WARM_UP_STEPS)?;
-    let world = World::decode(&std::fs::read(run_dir.join("world.json")).ok()?).ok()?;
+    let world = World::read(run_dir).ok()?;
     let pid = world.spares().next()?.pid;
     Some((pid, Instant::now(), processor_ns(pid)?))
 }

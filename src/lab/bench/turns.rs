@@ -233,11 +233,8 @@ fn now() -> f64 {
 
 /// Guardians before ranks: one that sees its rank stopped kills it.
 fn processes(world: &Running) -> Result<Vec<u32>, String> {
-    let path = world.run_dir.join("world.json");
-    let read = std::fs::read(&path).map_err(|error| error.to_string());
-    let members = read.and_then(|bytes| World::decode(&bytes).map_err(|error| error.to_string()));
-    let members = members.map_err(|error| format!("{}: {error}", path.shown()))?;
-    let ranks: Vec<u32> = members.members.iter().map(|member| member.pid).collect();
+    let world = World::read(&world.run_dir)?;
+    let ranks: Vec<u32> = world.members.iter().map(|member| member.pid).collect();
     let mut all: Vec<u32> = children_of(&ranks);
     all.extend(ranks);
     Ok(all)

@@ -144,8 +144,7 @@ impl Watch<'_> {
     }
 
     fn members(&self) -> Vec<Member> {
-        let text = std::fs::read(self.run.join("world.json")).unwrap_or_default();
-        World::decode(&text).map_or_else(|_| Vec::new(), |world| world.members)
+        World::read(self.run.path()).map_or_else(|_| Vec::new(), |world| world.members)
     }
 
     /// Strikes as soon as the drawn victim can be struck; its line, or nothing within patience.

@@ -202,11 +202,7 @@ fn copied_again(local: &Path, files: &HashSet<PathBuf>) -> Result<bool, String> 
 }
 
 fn owners_of_last(run_dir: &Path, ranks: u32) -> Result<Vec<u32>, String> {
-    let path = run_dir.join("world.json");
-    let read = std::fs::read(&path).map_err(|error| error.to_string());
-    let world = read.and_then(|bytes| World::decode(&bytes).map_err(|error| error.to_string()));
-    let world = world.map_err(|error| format!("{}: {error}", path.shown()))?;
-    Ok(world.owners_of(ranks as usize - 1))
+    Ok(World::read(run_dir)?.owners_of(ranks as usize - 1))
 }
 
 fn is_blow(event: &Event) -> bool {
