@@ -20,4 +20,4 @@ pub mod start;
 
 pub use error::TrainError;
 pub use plan::TrainArguments;
-pub use start::run::run;
+pub use start::run;

@@ -29,7 +29,7 @@ pub use broken::Rule;
 pub use check::Fault as Failure;
 pub use scenario::{Fault, Scenario};
 
-use crate::train::start::prepare::From;
+use crate::train::start::state::From;
 
 use check::Calm;
 use scenario::Variant;

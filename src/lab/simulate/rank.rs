@@ -2,7 +2,7 @@
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 use std::time::Duration;
 
 use xxhash_rust::xxh3::xxh3_64;
@@ -17,9 +17,9 @@ use crate::observe::result::Status;
 use crate::observe::storage::Storage;
 use crate::train::TrainError;
 use crate::train::plan::{Staff, TrainArguments};
-use crate::train::start::prepare::{Materials, Prepared, Purpose, prepare_from};
-use crate::train::start::run::run_prepared;
-use crate::train::start::surroundings::{Begun, Surroundings, record_faults};
+use crate::train::start::enter;
+use crate::train::start::materials::{Materials, Preparation, Prepared, prepare_from};
+use crate::train::start::surroundings::{Begun, Entry, Surroundings, record_faults};
 use crate::train::state::slot_files::SlotFiles;
 
 use super::broken::{Rule, under};
@@ -170,7 +170,20 @@ pub fn live(attempt: &Attempt<'_>, comm: SimComm, join: Option<&JoinInfo>) -> Le
     let pid = attempt.number * PIDS_PER_ATTEMPT + process as u32;
     let begun = Begun { origin: ORIGIN, attempt: attempt.number, pid };
     record_faults(&injector, &storage, &clock, begun, &generation);
+    let arguments = TrainArguments {
+        measure_network: false,
+        guarded: false,
+        config: config.clone(),
+        run_dir: RUN_ID.into(),
+        join: join.map(|_| "simulated".into()),
+        attempt: Some(attempt.number),
+        origin: Some(ORIGIN),
+        launched: true,
+    };
     let around = Surroundings {
+        entry: Entry::of(&arguments, comm.waits()),
+        arguments,
+        lock: OnceLock::new(),
         porters: Mutex::default(),
         storage,
         clock: Arc::clone(&clock),
@@ -198,24 +211,13 @@ pub fn live(attempt: &Attempt<'_>, comm: SimComm, join: Option<&JoinInfo>) -> Le
     let sightings = Arc::clone(attempt.sightings);
     let compute = StandIn::new(clock, sightings, (attempt.number, process), instructions);
     let materials = materials(attempt, (process, listing), (compute, instructions));
-    let (print, owners) = (around.fingerprint, around.owners);
-    let prepared = prepare_from(materials, config, RUN_ID, print, owners, &around.injector);
+    let prepared = prepare_from(&around, materials);
     let prepared = prepared.map(|prepared| match attempt.scenario.in_file {
         true => in_file(attempt, around.storage.as_ref(), prepared, &standing),
         false => prepared,
     });
     let slots = prepared.as_ref().ok().map(|prepared| Arc::clone(&prepared.slots));
-    let arguments = TrainArguments {
-        measure_network: false,
-        guarded: false,
-        config: config.clone(),
-        run_dir: RUN_ID.into(),
-        join: join.map(|_| "simulated".into()),
-        attempt: Some(attempt.number),
-        origin: Some(ORIGIN),
-        launched: true,
-    };
-    let status = run_prepared(&arguments, &around, under(attempt.rule, comm), prepared);
+    let status = enter(&around, Ok(under(attempt.rule, comm)), Preparation::made(prepared));
     let (step, digest) = slots.map_or((0, 0), |slots| digest(&slots));
     Left { status, step, digest }
 }
@@ -236,7 +238,6 @@ fn materials(
         graph: graph(),
         inline: Some(Box::new(compute)),
         arithmetic: instructions.name().into(),
-        part: Purpose::FirstBorn,
         porters: Vec::new(),
         local: attempt.nodes.map_or_else(|| RUN_ID.into(), |nodes| nodes.local(process)),
     }

@@ -12,7 +12,7 @@ use crate::observe::clock::Clock;
 use crate::observe::event::{Kind, Link};
 use crate::observe::spans::amount;
 
-use crate::train::plan::TrainArguments;
+use crate::train::start::surroundings::Surroundings;
 use crate::train::trainer::Trainer;
 
 /// Agreements that are timed; the median counts.
@@ -36,17 +36,19 @@ const SLOW_FACTOR: f64 = 4.0;
 const AGREE_MAX: Duration = Duration::from_millis(5);
 
 /// Measures it where launch asks for that.
-pub(in crate::train) fn look(
-    arguments: &TrainArguments,
+pub(super) fn look(
+    around: &Surroundings,
     comm: &mut dyn Communicator,
     world: &World,
-    clock: &dyn Clock,
 ) -> Result<Option<Kind>, CommError> {
-    if arguments.measure_network { measure(comm, world, clock) } else { Ok(None) }
+    match around.arguments.measure_network {
+        true => measure(comm, world, around.clock.as_ref()),
+        false => Ok(None),
+    }
 }
 
 /// What was found, and what to look into.
-pub(in crate::train) fn announce(trainer: &mut Trainer, network: Option<Kind>) {
+pub(super) fn announce(trainer: &mut Trainer, network: Option<Kind>) {
     let Some(kind) = network else { return };
     let doubts = match &kind {
         Kind::Network { agree_seconds, links } => doubts(*agree_seconds, links),

@@ -1,32 +1,22 @@
-//! What is around a rank: files, clock, signals, fault injection, MPI. Real ones are made here; a
-//! simulation brings its own.
+//! What is around a rank: its arguments, files, clock, signals, fault injection. Real ones are made
+//! here; a simulation brings its own.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, SystemTime};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::Duration;
 
-use crate::cluster::comm::Membership;
-use crate::cluster::comm::mpi::flags::recovery_flags;
-use crate::cluster::comm::mpi::{
-    JoinArguments, MpiComm, launchers_rank, start_orphan_watch, under_mpirun,
-};
-use crate::cluster::comm::solo::SoloComm;
-use crate::cluster::comm::watched::Watched;
+use crate::cluster::comm::mpi::{JoinArguments, launchers_rank, under_mpirun};
 use crate::cluster::faults::{Injector, RealStrike, Standing};
-use crate::cluster::guard::judge::{Joins, Limits};
-use crate::cluster::guard::{self, report, segment};
 use crate::config::{FaultKind, Point, Shown, StagingMode, identity, resolve_owners};
 use crate::data::staging::porter::{self, Porter};
 use crate::observe::clock::{Clock, RealClock};
-use crate::observe::console::say;
 use crate::observe::event::{Event, Kind, VERSION};
 use crate::observe::log::{EventLog, read_events};
 use crate::observe::notice::act_on;
 use crate::observe::refusal::{self, Meaning};
 use crate::observe::result::Status;
 use crate::observe::storage::{FileSystem, Storage};
-use crate::observe::threads::explained;
-use crate::run_folder::lock;
+use crate::run_folder::lock::{self, RunLock};
 
 use crate::train::TrainError;
 use crate::train::plan::{Staff, TrainArguments};
@@ -34,8 +24,52 @@ use crate::train::record::cause::{WITNESS_WAIT_MAX, log_name};
 use crate::train::record::journal::EVENTS;
 use crate::train::repair::restart::unread;
 
+/// How a process comes into the world.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Entry {
+    /// A rank from the start.
+    Initial,
+    /// Replaces a rank that is dead already: every millisecond is waited for.
+    Newcomer,
+    /// Waits, and is ready (`recovery.warm_spares`).
+    WarmSpare,
+    /// Waits with nothing but MPI until it gets a dead rank's seat.
+    ColdSpare,
+}
+
+impl Entry {
+    /// What this process was started as. Spares are those beyond the world's ranks, and those that
+    /// were started as spares later.
+    pub(super) fn told(arguments: &TrainArguments) -> Self {
+        let waits = match arguments.join.as_deref().map(JoinArguments::parse) {
+            Some(join) => join.is_ok_and(|join| join.spares),
+            None => launchers_rank().is_some_and(|rank| rank >= arguments.config.run.ranks),
+        };
+        Self::of(arguments, waits)
+    }
+
+    /// Of a process that waits beside the world, or is a rank.
+    pub fn of(arguments: &TrainArguments, waits: bool) -> Self {
+        match (waits, &arguments.join) {
+            (true, _) if arguments.config.recovery.warm_spares => Self::WarmSpare,
+            (true, _) => Self::ColdSpare,
+            (false, Some(_)) => Self::Newcomer,
+            (false, None) => Self::Initial,
+        }
+    }
+
+    /// Whether it begins as a spare.
+    pub fn waits(self) -> bool {
+        matches!(self, Self::WarmSpare | Self::ColdSpare)
+    }
+}
+
 /// What is around a rank.
 pub struct Surroundings {
+    /// What it was started with.
+    pub arguments: TrainArguments,
+    /// How it comes into the world.
+    pub entry: Entry,
     /// The run directory.
     pub storage: Arc<dyn Storage>,
     /// Time.
@@ -64,6 +98,8 @@ pub struct Surroundings {
     pub witness_wait: Duration,
     /// Copy workers that are processes, until somebody takes them.
     pub porters: Mutex<Vec<Porter>>,
+    /// Of the run directory, where no supervisor holds it: a second start ends this one first.
+    pub lock: OnceLock<RunLock>,
 }
 
 impl Surroundings {
@@ -87,8 +123,9 @@ fn hire(arguments: &TrainArguments) -> Vec<Porter> {
 }
 
 /// Sets it all up.
-pub(in crate::train) fn surroundings(
+pub(super) fn surroundings(
     arguments: &TrainArguments,
+    entry: Entry,
 ) -> Result<Surroundings, TrainError> {
     let cannot = |what: &str, error: std::io::Error| {
         let folder = arguments.run_dir.shown();
@@ -124,6 +161,9 @@ pub(in crate::train) fn surroundings(
     let run_dir = arguments.run_dir.clone();
     let newest_attempt = Arc::new(move || lock::current_attempt(&run_dir));
     Ok(Surroundings {
+        arguments: arguments.clone(),
+        entry,
+        lock: OnceLock::new(),
         porters: Mutex::new(hire(arguments)),
         newest_attempt,
         staff: Staff::Threads,
@@ -263,71 +303,4 @@ pub fn record_faults(
 fn name_of(value: &impl serde::Serialize) -> String {
     let json = serde_json::to_string(value).unwrap_or_default();
     json.trim_matches('"').to_string()
-}
-
-/// MPI under mpirun, a world of one elsewhere.
-pub(in crate::train) fn communicator(
-    arguments: &TrainArguments,
-) -> Result<Box<dyn Membership>, TrainError> {
-    if !under_mpirun() {
-        // It died between two looks: this is no world of one.
-        if arguments.launched || arguments.join.is_some() {
-            return Err(TrainError::JobLost("the mpirun that started this rank is gone".into()));
-        }
-        return Ok(Box::new(SoloComm::default()));
-    }
-    start_orphan_watch();
-    if !arguments.launched && arguments.join.is_none() {
-        warn_of_flags();
-    }
-    let join = arguments.join.as_deref().map(JoinArguments::parse).transpose();
-    let join = join.map_err(|error| TrainError::Internal(format!("--join: {error}")))?;
-    let before = SystemTime::now();
-    let mpi = match &join {
-        Some(join) => MpiComm::initialise(Some(join))?,
-        None => MpiComm::initialise_with_spares(arguments.config.run.ranks as usize)?,
-    };
-    report::met();
-    if let Some(name) = segment::own(before) {
-        report::segment(&name);
-    }
-    Ok(Box::new(Watched::new(Box::new(mpi))))
-}
-
-/// Before MPI is started: see `cluster::guard`. Without one a rank is as good, until it hangs.
-pub(in crate::train) fn start_guardian(arguments: &TrainArguments) {
-    let joins = if arguments.join.is_some() { Joins::Later } else { Joins::First };
-    let charge = guard::Charge {
-        run_dir: arguments.run_dir.clone(),
-        attempt: arguments.attempt.unwrap_or(1),
-        limits: Limits::of(&arguments.config.recovery, joins),
-        joins,
-    };
-    if let Err(error) = guard::start(&charge) {
-        let error = explained(error);
-        act_on(&format!("no guardian ({error}): nobody notices if this rank hangs"));
-    }
-}
-
-/// What plain mpirun was not told, once, from its first rank.
-fn warn_of_flags() {
-    let is = |name: &str, value: &str| std::env::var(name).is_ok_and(|now| now == value);
-    if launchers_rank() != Some(0) {
-        return;
-    }
-    let wanted = [
-        ("OMPI_MCA_mpi_ft_enable", "1", "--with-ft ulfm: without it one dead rank ends the job"),
-        ("OMPI_MCA_btl", "self,sm,tcp", "--mca btl self,sm,tcp: others were not tested"),
-        ("OMPI_MCA_coll", "^han", "--mca coll ^han: han is not fault tolerant"),
-    ];
-    let missing = wanted.iter().filter(|(name, value, _)| !is(name, value));
-    let missing: Vec<&str> = missing.map(|(_, _, why)| *why).collect();
-    if !missing.is_empty() {
-        let flags = recovery_flags().join(" ");
-        say!(
-            "warning: mpirun was started without {}\n  use: mpirun {flags} -n RANKS kintsugi train \
-             CONFIG\n  or let `kintsugi launch` write the line (--dry-run shows it)",
-            missing.join("; without ")
-        );
-    }
 }

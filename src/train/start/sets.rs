@@ -14,12 +14,12 @@ use crate::train::TrainError;
 use crate::train::compute::outage::{Outage, Wanted};
 use crate::train::plan::TrainArguments;
 use crate::train::record::waiting;
-use crate::train::start::surroundings::Surroundings;
+use crate::train::start::surroundings::{Entry, Surroundings};
 use crate::train::state::position::Position;
 use crate::train::state::rank::Moment;
 
 /// The run's sets, with their indexes.
-pub struct Sets {
+pub(super) struct Sets {
     /// Training samples.
     pub train: DataSet,
     /// Validation samples, where errors are measured.
@@ -30,13 +30,10 @@ pub struct Sets {
 ///
 /// # Errors
 /// What is wrong with them; patience is over, somebody asks for the end, or `outage` is closed.
-pub fn await_data(
-    arguments: &TrainArguments,
-    around: &Surroundings,
-    outage: &Outage,
-    occasion: Occasion,
-) -> Result<Sets, TrainError> {
+pub(super) fn await_data(around: &Surroundings, outage: &Outage) -> Result<Sets, TrainError> {
+    let arguments = &around.arguments;
     let (position, _) = position_by_ledger(around);
+    let occasion = occasion(around, position.step);
     if arguments.join.is_some() || position.step == 0 {
         return open_sets(arguments, occasion).map_err(|error| match error {
             // The others wait for a newcomer, and can do without.
@@ -69,6 +66,16 @@ pub fn await_data(
     })
 }
 
+/// What this process opens the sets for. Before the first committed step a start begins the run,
+/// whatever an earlier one has kept.
+fn occasion(around: &Surroundings, step: u64) -> Occasion {
+    match around.arguments.join.is_some() || around.entry == Entry::ColdSpare {
+        true => Occasion::Joins,
+        false if step > 0 => Occasion::GoesOn,
+        false => Occasion::Begins,
+    }
+}
+
 /// What is learned of the sets is kept in the run's folder.
 fn open_sets(arguments: &TrainArguments, occasion: Occasion) -> Result<Sets, DataError> {
     let (config, folder) = (&arguments.config, arguments.run_dir.join(run_folder::CACHE));
@@ -84,7 +91,7 @@ fn open_sets(arguments: &TrainArguments, occasion: Occasion) -> Result<Sets, Dat
 
 /// Where the run stands as far as the ledger knows, before any state is read, and the samples of an
 /// epoch by which the cursor lies in that of the newest step.
-pub fn position_by_ledger(around: &Surroundings) -> (Position, u64) {
+pub(super) fn position_by_ledger(around: &Surroundings) -> (Position, u64) {
     let mut position = Position::start();
     let newest = ledger::newest(around.storage.as_ref());
     let epochs = newest.map_or(1, |line| line.epoch + 1);

@@ -1,0 +1,300 @@
+//! The trainer of a rank: put together, announced by the one who writes, run to its end. An end that
+//! was not agreed on is written down here.
+
+use std::sync::{Arc, PoisonError};
+
+use crate::cluster::comm::Membership;
+use crate::cluster::comm::mpi::under_mpirun;
+use crate::cluster::recovery::set::SetIdentity;
+use crate::cluster::world::World;
+use crate::config::{Point, Shown, identity};
+use crate::data::source::Source;
+use crate::engine;
+use crate::observe::event::Kind;
+use crate::observe::ledger::counted_after;
+use crate::observe::notice::act_on;
+use crate::observe::progress::Progress;
+use crate::observe::result::Status;
+use crate::observe::tensorboard::Tensorboard;
+use crate::run_folder;
+
+use crate::train::TrainError;
+use crate::train::plan::{Facts, Plan, Staff};
+use crate::train::record::Record;
+use crate::train::record::began_with;
+use crate::train::record::casualties;
+use crate::train::record::journal::Journal;
+use crate::train::record::keeper::Keeper;
+use crate::train::record::outcome::{Ended, RESULT, status_name};
+use crate::train::start::materials::Prepared;
+use crate::train::start::network;
+use crate::train::start::state::From;
+use crate::train::start::surroundings::Surroundings;
+use crate::train::state::position::Position;
+use crate::train::state::rank::{Moment, Rank};
+use crate::train::state::replica::Replica;
+use crate::train::trainer::{Outcome, Trainer};
+use crate::train::update::freeze;
+
+/// Longest wait for worker threads at the end.
+const WORKERS_END_SECONDS_MAX: u32 = 30;
+
+/// Everything that a rank trains with.
+pub(super) fn trainer(
+    around: &Surroundings,
+    comm: Box<dyn Membership>,
+    world: World,
+    replica: Replica,
+    mut prepared: Prepared,
+) -> Trainer {
+    let progress = (!around.arguments.launched && comm.rank() == 0)
+        .then(|| Progress::new().max_seconds(around.arguments.config.train.max_seconds));
+    let (storage, clock) = (Arc::clone(&around.storage), Arc::clone(&around.clock));
+    let tensorboard = (!around.arguments.launched && around.arguments.config.observe.tensorboard)
+        .then(|| Tensorboard::new(&around.arguments.run_dir));
+    let journal = Journal::new(Arc::clone(&storage), Arc::clone(&clock), around.origin, progress)
+        .with_tensorboard(tensorboard);
+    let (newest, attempt) = (Arc::clone(&around.newest_attempt), world.attempt);
+    let still_current = Arc::new(move || newest().is_none_or(|now| now <= attempt));
+    let injector = Arc::clone(&around.injector);
+    let urgent = Arc::clone(&prepared.exchange.pool().shared.loader.supply().urgent);
+    let keeper = Keeper::new(
+        prepared.facts,
+        Arc::clone(&storage),
+        Arc::clone(&clock),
+        injector,
+        still_current,
+    )
+    .staffed(around.staff)
+    .given_way(urgent);
+    let mut plan = prepared.plan;
+    plan.witness_wait = around.witness_wait;
+    // Without a supervisor nobody would start it again.
+    plan.renews &= around.arguments.launched;
+    let rank = Rank::new(comm, world, replica, (storage, clock), plan);
+    let mut record = Record::new(journal, keeper);
+    // A fresh start takes its own rollback down (`announce`); a newcomer takes over where it is.
+    if rank.is_writer() && rank.replica.standing.newcomer {
+        record.take_over(&rank);
+    }
+    Trainer::new(rank, prepared.exchange, record, Arc::clone(&around.stop))
+}
+
+/// Trains, and writes down an end that was not agreed on.
+pub(super) fn conclude(around: &Surroundings, mut trainer: Trainer) -> Result<Status, TrainError> {
+    let result = trainer.run();
+    let agreed = result.as_ref().err().filter(|error| error.is_agreed());
+    if let Some(error) = agreed {
+        report_together(around, &mut trainer, error);
+    }
+    if matches!(result, Err(TrainError::Evicted(_))) {
+        // Nobody may go on from what it holds.
+        let slots = &trainer.rank.replica.slots;
+        let mut slots = slots.write().unwrap_or_else(PoisonError::into_inner);
+        slots.refuse_all();
+    }
+    if result.is_ok() {
+        trainer.exchange.pool().shared.loader.supply().leave_memory();
+    }
+    trainer.rank.replica.at(Point::Over);
+    if around.staff == Staff::Threads && under_mpirun() {
+        // A worker may sit in a file that hangs; the run's end does not wait for it.
+        kintsugi_ffi::os::exit_after(WORKERS_END_SECONDS_MAX);
+    }
+    trainer.exchange.pool().stop();
+    trainer.record.journal.finish();
+    if let Err(error) = &result
+        && agreed.is_none()
+        && !matches!(error, TrainError::Evicted(_) | TrainError::Minority(_))
+    {
+        report_own(around, &mut trainer, error);
+    }
+    // A rank that left does not wait for those who stay.
+    match result? {
+        Outcome::Ended(status) => {
+            trainer.rank.comm.finalize();
+            Ok(status)
+        }
+        Outcome::Left => Ok(Status::Completed),
+    }
+}
+
+/// An end that all ranks voted for. The launcher ends every rank once one has left with a code:
+/// nobody leaves before the writer has written.
+fn report_together(around: &Surroundings, trainer: &mut Trainer, error: &TrainError) {
+    trainer.rank.replica.at(Point::InFinalize);
+    report_own(around, trainer, error);
+    // Who died meanwhile is not waited for.
+    let _ = trainer.rank.comm.agree(0);
+    if error.is_a_pause() && trainer.record.has_saved(&trainer.rank) {
+        trainer.rank.replica.retire();
+    }
+}
+
+/// This rank's part of what is written of an attempt that failed.
+fn report_own(around: &Surroundings, trainer: &mut Trainer, error: &TrainError) {
+    if !trainer.record.keeper.is_current() {
+        return;
+    }
+    trainer.record.report_rest(&mut trainer.rank);
+    if trainer.rank.is_writer() {
+        report_end(around, trainer, error);
+    }
+}
+
+/// The writer's last words on an attempt that failed.
+fn report_end(around: &Surroundings, trainer: &mut Trainer, error: &TrainError) {
+    if error.is_a_pause() {
+        if let Err(error) = trainer.record.pause(&trainer.rank, error) {
+            tracing::error!("{error}");
+        }
+        return;
+    }
+    let place = trainer.rank.place();
+    let (status, reason) = (error.status(), error.to_string());
+    let status = status_name(status).to_string();
+    trainer.record.event(&trainer.rank, Kind::RunEnd { status, reason, state_sha256: None });
+    // A lost world is for the supervisor, where there is one, to judge: it may start again.
+    let lost = matches!(error, TrainError::JobLost(_) | TrainError::Comm(_));
+    if !(lost && around.arguments.launched) {
+        let samples = trainer.rank.plan.samples_per_epoch;
+        write_failure(around, place, (&trainer.rank.replica.position, samples), error);
+    }
+}
+
+/// What the supervisor is told of an attempt that failed.
+pub(super) fn write_failure(
+    around: &Surroundings,
+    place: Moment,
+    (position, samples_per_epoch): (&Position, u64),
+    error: &TrainError,
+) {
+    let seconds = around.clock.unix_seconds() - around.origin;
+    let ended = Ended {
+        run_id: &around.run_id,
+        place,
+        status: error.status(),
+        reason: error.to_string(),
+        seconds,
+        position,
+        samples_per_epoch,
+        state_sha256: None,
+        conclusive: error.is_conclusive(),
+    };
+    if let Err(error) = ended.write(around.storage.as_ref()) {
+        act_on(&format!("cannot write {RESULT}: {error}"));
+    }
+}
+
+/// What an attempt begins with.
+pub(in crate::train) struct Beginning {
+    /// Where its state came from.
+    pub from: From,
+    /// The run's constants.
+    pub facts: Facts,
+    /// Its data sets, and what was done to make first weights fit.
+    pub of: (Vec<Arc<dyn Source>>, Vec<String>),
+    /// What it is to do.
+    pub plan: Plan,
+    /// The world of the attempt before.
+    pub before: Option<World>,
+    /// Why its bits are not those of a run without failures, where it is so.
+    pub inexact: Option<Kind>,
+    /// What the network between the nodes can do, where it was measured.
+    pub network: Option<Kind>,
+}
+
+/// Writes them.
+pub(in crate::train) fn announce(
+    around: &Surroundings,
+    trainer: &mut Trainer,
+    beginning: Beginning,
+) -> Result<(), TrainError> {
+    let storage = around.storage.as_ref();
+    let attempt = trainer.rank.world.attempt;
+    let lost = casualties::of_the_last(storage, attempt, beginning.before.as_ref());
+    if !around.arguments.launched {
+        let text = identity::resolved_text(&around.arguments.config);
+        let written = storage.write_whole("config.toml".as_ref(), &[text.as_bytes()]);
+        written.map_err(|e| TrainError::Configuration(format!("cannot write config.toml: {e}")))?;
+        let _ = storage.remove(RESULT.as_ref());
+    }
+    let Beginning { from, facts, of: (sets, of_weights), plan, inexact, network, .. } = beginning;
+    let Trainer { rank, record, .. } = trainer;
+    record.journal.world(&rank.world);
+    let step = rank.replica.position.step;
+    let from_name = from.name();
+    let init = around.arguments.config.model.init.as_deref().filter(|_| from == From::Scratch);
+    let weights = init.map(|path| path.to_string_lossy().into_owned());
+    let lost_steps = counted_after(storage, step).len() as u64;
+    record.take_over(rank);
+    if attempt > 1 {
+        let (from, weights) = (from_name.into(), weights.clone());
+        record.event(rank, Kind::Restarted { from, lost_steps, lost, weights });
+    }
+    if rank.replica.unhoused > 0 {
+        let (ranks, place) =
+            (rank.replica.unhoused, &around.arguments.config.recovery.resident_dir);
+        let message = format!(
+            "resident state is off on {ranks} ranks: no room for their slots in {} (their logs say \
+             more); a restart will read a checkpoint",
+            place.shown()
+        );
+        record.event(rank, Kind::Warning { message });
+    }
+    let layout = &facts.about.layout;
+    let of_frozen = freeze::remark(layout, &freeze::frozen_in(&around.arguments.config, layout));
+    let of_weights = of_weights.into_iter().chain(of_frozen);
+    let of_weights = of_weights.chain(engine::remark(&around.arguments.config.device));
+    let news = keep_sets(around, (facts.set, &sets));
+    // Sets and device are the same as long as the run goes on: once is enough.
+    let remarks = sets.iter().flat_map(|set| set.remarks()).cloned().chain(of_weights);
+    let remarks = remarks.filter(|_| from == From::Scratch);
+    for kind in remarks.map(|message| Kind::Warning { message }).chain(news) {
+        record.event(rank, kind);
+    }
+    let parameters = facts.about.layout.parameters as u64;
+    let validation_samples = plan.validation_samples;
+    record.event(
+        rank,
+        Kind::RunStart {
+            run_id: facts.run_id.clone(),
+            ranks: rank.comm.size() as u32,
+            owners: around.owners,
+            parameters,
+            train_samples: facts.order.samples,
+            validation_samples,
+            steps_total: plan.steps_max,
+            from: from_name.into(),
+            weights,
+        },
+    );
+    if let Some(inexact) = inexact {
+        record.event(rank, inexact);
+    }
+    network::announce(trainer, network);
+    Ok(())
+}
+
+/// Who comes later is to have the order that the ranks have agreed on. Without room for that it
+/// lists the sets as they are then, and is not taken where they have changed. What there is to say
+/// of sets that have changed already.
+fn keep_sets(
+    around: &Surroundings,
+    (listed, sets): (SetIdentity, &[Arc<dyn Source>]),
+) -> Vec<Kind> {
+    let folder = around.arguments.run_dir.join(run_folder::CACHE);
+    for set in sets {
+        if let Err(error) = set.keep(&folder) {
+            let place = folder.shown();
+            act_on(&format!("the run's listing of its data cannot be kept in {place}: {error}"));
+        }
+    }
+    let other = began_with::note(around.storage.as_ref(), listed).unwrap_or_else(|error| {
+        act_on(&format!("the run's data cannot be written down: {error}"));
+        None
+    });
+    let news = sets.iter().filter_map(|set| set.news());
+    let news = news.map(|news| Kind::Warning { message: news.to_owned() });
+    news.chain(other).collect()
+}
