@@ -1,5 +1,5 @@
-//! What a rank needs besides a communicator: data sets, model, worker threads, a place for its state.
-//! It is made beside MPI's own start.
+//! What a rank needs besides a communicator: data sets, model, worker threads, a place for its
+//! state. It is made beside MPI's own start.
 
 use std::io;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -122,19 +122,16 @@ impl Materials {
 
 /// What worker threads do before the first step. Nobody waits for a warm spare.
 fn rehearsal(around: &Surroundings) -> Rehearsal {
-    let samples = micro_batch(&around.arguments.config, around.owners);
+    let train = &around.arguments.config.train;
+    // Samples that most owners compute at a time; where there are fewer samples than owners, those
+    // that have any have one.
+    let owned = train.global_batch / u64::from(around.owners.max(1));
+    let samples = (owned / u64::from(train.pieces())).max(1) as usize;
     match around.entry {
         Entry::Initial => Rehearsal::None,
         Entry::Newcomer | Entry::ColdSpare => Rehearsal::Compile(samples),
         Entry::WarmSpare => Rehearsal::Compute(samples),
     }
-}
-
-/// Samples that most owners compute at a time; where there are fewer samples than owners, those
-/// that have any have one.
-fn micro_batch(config: &Config, owners: u32) -> usize {
-    let owned = config.train.global_batch / u64::from(owners.max(1));
-    (owned / u64::from(config.train.pieces())).max(1) as usize
 }
 
 /// Opens the sets, builds the model, starts the worker threads, finds a place for the state.

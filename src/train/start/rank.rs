@@ -1,5 +1,5 @@
-//! A rank comes into its world: with all others at the start of an attempt, or into a repair. It ends
-//! with everything that it trains with.
+//! A rank comes into its world: with all others at the start of an attempt, or into a repair. What
+//! comes of it is its trainer.
 
 use std::sync::Arc;
 

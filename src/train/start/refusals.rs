@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn what_would_train_nothing_or_has_nothing_to_multiply_is_refused_keys() {
+    fn what_would_train_nothing_or_has_nothing_to_multiply_is_refused() {
         assert_eq!(refused_keys(&["fc11."], None), "");
         assert!(refused_keys(&[], None).contains("freezes every tensor"));
         assert!(refused_keys(&["bn1.running"], None).contains("freezes every tensor"));

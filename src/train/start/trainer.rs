@@ -1,5 +1,5 @@
-//! The trainer of a rank: put together, announced by the one who writes, run to its end. An end that
-//! was not agreed on is written down here.
+//! The trainer of a rank: put together, announced by the one who writes, run to its end. An end
+//! that was not agreed on is written down here.
 
 use std::sync::{Arc, PoisonError};
 

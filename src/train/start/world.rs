@@ -1,5 +1,5 @@
-//! How the first world of an attempt forms: all are prepared, and for the same; who they are; whether
-//! there is something left to do. Every rank makes the same calls in the same order.
+//! How the first world of an attempt forms: all are prepared, and for the same; who they are;
+//! whether there is something left to do. Every rank makes the same calls in the same order.
 
 use std::time::Duration;
 
