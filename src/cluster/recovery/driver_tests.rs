@@ -186,8 +186,6 @@ impl StateHolder for Process {
     fn stays(&self, rank: usize) -> bool {
         self.leave_from.is_none_or(|first| rank < first)
     }
-    fn counted(&mut self, _step: u64) {}
-    fn restoring(&mut self, _rank: usize, _source: usize, _step: u64) {}
     fn transfer(
         &mut self,
         comm: &mut dyn Communicator,
@@ -212,20 +210,15 @@ impl Environment for Process {
     fn identity(&self) -> (u32, String) {
         (42, "here".into())
     }
-    fn home(&self) -> Option<String> {
-        None
-    }
     fn arguments(&self) -> Vec<String> {
         vec!["train".into()]
     }
     fn reached(&mut self, point: Point) {
         self.reached.push(point);
     }
-    fn promoted(&mut self, _rank: usize) {}
     fn note(&mut self, note: Note) {
         self.notes.push(note);
     }
-    fn gave_up(&mut self, _living: Vec<(u32, String)>) {}
 }
 
 fn two() -> World {

@@ -36,7 +36,8 @@ pub struct Policy {
 }
 
 /// What the driver needs of the process it repairs: what it holds and what is around it.
-/// Everything is called on the communicating thread.
+/// Everything is called on the communicating thread. What it is merely told has a default: it does
+/// nothing.
 pub trait Hooks: StateHolder + Environment {}
 
 impl<T: StateHolder + Environment> Hooks for T {}
@@ -46,7 +47,9 @@ pub trait StateHolder {
     /// The last committed step, or `None` while this process holds no state (a newcomer).
     fn committed_step(&self) -> Option<u64>;
     /// Whether this rank of the old world is one to count on: not one that leaves on purpose.
-    fn stays(&self, rank: usize) -> bool;
+    fn stays(&self, _rank: usize) -> bool {
+        true
+    }
     /// What this process has listed of the run's data; one that has none of it is like all others.
     ///
     /// # Errors
@@ -56,11 +59,11 @@ pub trait StateHolder {
     }
     /// After a roll call: the step that everybody goes on from, which a spare does not know
     /// before.
-    fn counted(&mut self, step: u64);
+    fn counted(&mut self, _step: u64) {}
     /// Told right before `InRestore` is reached: this process's rank in the repaired world, the
     /// rank that ships its state and the step that everybody goes on from, which a newcomer does
     /// not know before (fault injection's `who = "source"`, and `step` for newcomers).
-    fn restoring(&mut self, rank: usize, source: usize, step: u64);
+    fn restoring(&mut self, _rank: usize, _source: usize, _step: u64) {}
     /// Called on every rank of the repaired world that has newcomers: `source` ships, each of
     /// `receivers` (ascending, never empty) receives into scratch; others return at once.
     /// Survivors keep their state whatever happens.
@@ -83,18 +86,20 @@ pub trait Environment {
     fn identity(&self) -> (u32, String);
     /// The supervisor's node: of two equal parts of a world, the one that has it goes on. `None`
     /// where no part is preferred.
-    fn home(&self) -> Option<String>;
+    fn home(&self) -> Option<String> {
+        None
+    }
     /// Arguments of a replacement; the communicator appends the join arguments.
     fn arguments(&self) -> Vec<String>;
     /// A point of the repair is reached (fault injection).
     fn reached(&mut self, point: Point);
     /// This process waited and gets a rank: what that needs can be made ready now. Told again when
     /// the seating has to be repeated.
-    fn promoted(&mut self, rank: usize);
+    fn promoted(&mut self, _rank: usize) {}
     /// Something a person should read (a rung taken, a try that failed).
-    fn note(&mut self, note: Note);
+    fn note(&mut self, _note: Note) {}
     /// Nobody repairs this world any more: pid and host of those who answered its last roll call.
-    fn gave_up(&mut self, living: Vec<(u32, String)>);
+    fn gave_up(&mut self, _living: Vec<(u32, String)>) {}
 }
 
 /// What a repair says while it runs.

@@ -42,8 +42,6 @@ impl StateHolder for Replica {
         Ok(self.set)
     }
 
-    fn counted(&mut self, _step: u64) {}
-
     fn restoring(&mut self, rank: usize, source: usize, step: u64) {
         self.given.clear();
         self.standing.source = rank == source;
@@ -99,8 +97,6 @@ impl Environment for Replica {
     fn reached(&mut self, point: Point) {
         self.at(point);
     }
-
-    fn promoted(&mut self, _rank: usize) {}
 
     fn note(&mut self, note: Note) {
         self.notes.push(note);

@@ -188,10 +188,6 @@ impl StateHolder for WaitingSpare<'_, '_> {
         None
     }
 
-    fn stays(&self, _rank: usize) -> bool {
-        true
-    }
-
     fn set(&mut self) -> Result<SetIdentity, CommError> {
         Ok(self.become_ready()?.set)
     }
@@ -262,6 +258,4 @@ impl Environment for WaitingSpare<'_, '_> {
             replica.note(note);
         }
     }
-
-    fn gave_up(&mut self, _living: Vec<(u32, String)>) {}
 }

@@ -131,10 +131,6 @@ impl StateHolder for Process {
         self.state.as_ref().map(|state| state.step)
     }
 
-    fn stays(&self, _rank: usize) -> bool {
-        true
-    }
-
     fn counted(&mut self, step: u64) {
         self.standing.step = step;
     }
@@ -192,10 +188,6 @@ impl Environment for Process {
         (self.number as u32, "sim".into())
     }
 
-    fn home(&self) -> Option<String> {
-        None
-    }
-
     fn arguments(&self) -> Vec<String> {
         vec!["train".into()]
     }
@@ -211,8 +203,6 @@ impl Environment for Process {
     fn note(&mut self, note: Note) {
         self.notes.push(note);
     }
-
-    fn gave_up(&mut self, _living: Vec<(u32, String)>) {}
 }
 
 struct Trainer<'a> {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::cluster::comm::sim::{self, End, JoinInfo, SimClock, SimComm, SimOptions, Trace};
 use crate::cluster::comm::{CommError, Communicator, Membership as _};
-use crate::cluster::recovery::{Environment, Note, Policy, StateHolder};
+use crate::cluster::recovery::{Environment, Policy, StateHolder};
 use crate::cluster::world::{Member, Role, World};
 use crate::config::{Point, Rung};
 use crate::observe::clock::Clock;
@@ -32,11 +32,6 @@ impl StateHolder for Process {
     fn committed_step(&self) -> Option<u64> {
         self.state
     }
-    fn stays(&self, _rank: usize) -> bool {
-        true
-    }
-    fn counted(&mut self, _step: u64) {}
-    fn restoring(&mut self, _rank: usize, _source: usize, _step: u64) {}
     fn transfer(
         &mut self,
         comm: &mut dyn Communicator,
@@ -68,16 +63,10 @@ impl Environment for Process {
     fn identity(&self) -> (u32, String) {
         (self.number, "sim".into())
     }
-    fn home(&self) -> Option<String> {
-        None
-    }
     fn arguments(&self) -> Vec<String> {
         Vec::new()
     }
     fn reached(&mut self, _: Point) {}
-    fn promoted(&mut self, _rank: usize) {}
-    fn note(&mut self, _: Note) {}
-    fn gave_up(&mut self, _living: Vec<(u32, String)>) {}
 }
 
 fn policy(ladder: &[Rung]) -> Policy {
