@@ -10,7 +10,7 @@ use super::Shown;
 /// Largest share that is split off.
 const MILLIONTHS_MAX: u32 = 500_000;
 
-/// See the module.
+/// A place, or a share of the training set.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Validation {
     /// A set of its own: a path, or a pattern of tar shards.

@@ -45,7 +45,7 @@ const PART: &str = "part";
 /// Samples given up for one that comes, at the most.
 const GIVEN_UP_MAX: usize = 1 << 20;
 
-/// See the module.
+/// One node's cache, as one process sees it.
 #[derive(Debug)]
 pub struct Cache {
     root: PathBuf,

@@ -104,7 +104,7 @@ pub(super) struct Change {
     pub(super) why: String,
 }
 
-/// See the module.
+/// The number of threads that work now, and what led to it.
 #[derive(Debug)]
 pub(super) struct Crew {
     threads: Threads,

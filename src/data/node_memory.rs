@@ -8,7 +8,7 @@ use super::sampler::Order;
 use super::set::DataSet;
 use super::staging::key::Key;
 
-/// See the module.
+/// One rank's hold on its node's cache.
 pub struct NodeMemory {
     /// The cache.
     pub cache: Arc<Cache>,

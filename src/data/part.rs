@@ -12,7 +12,7 @@ use kintsugi_ffi::{lock, private};
 /// Ends its name.
 const PART: &str = ".part";
 
-/// See the module.
+/// One file that is being written.
 #[derive(Debug)]
 pub struct Part {
     /// What is written to.

@@ -43,7 +43,7 @@ pub(super) struct Filled {
     pub(super) mix: u64,
 }
 
-/// See the module.
+/// One micro-batch's buffer.
 pub(super) struct Slot {
     serial: u64,
     epoch: u64,

@@ -7,7 +7,7 @@ use super::prepare::{Bench, Recipe, View};
 use super::source::Wanted;
 use super::source::decode::rgb_part;
 
-/// See the module.
+/// Makes of a picture what a model takes.
 pub struct Viewer {
     recipe: Recipe,
     bench: Bench,

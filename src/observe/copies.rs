@@ -68,7 +68,7 @@ impl Staged {
     }
 }
 
-/// See the module.
+/// Files and bytes copied so far, and of how many.
 #[derive(Debug, Default)]
 pub struct Copies {
     /// With the last step that told of it.

@@ -21,7 +21,7 @@ const MADE: [&str; 5] = ["lock", "instance", "world.json", "tensorboard", CACHE]
 const LOGS: &str = "logs";
 const LOGS_MADE: [&str; 4] = ["attempt-", "mpirun-", "agent-", "result-before-"];
 
-/// See the module.
+/// Result, configuration and moved run of one start.
 #[derive(Debug)]
 pub struct Before {
     folder: PathBuf,

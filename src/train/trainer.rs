@@ -35,7 +35,7 @@ pub enum Outcome {
     Left,
 }
 
-/// See the module.
+/// One rank's loop.
 pub struct Trainer {
     /// Who this is, in which world, with which state.
     pub rank: Rank,

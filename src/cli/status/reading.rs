@@ -20,7 +20,7 @@ pub(super) struct CacheGauge {
     pub(super) bound: f64,
 }
 
-/// See the module.
+/// Sums over the lines that were read.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub(super) struct Reading {
     /// Of all steps so far.

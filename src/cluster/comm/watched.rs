@@ -1,5 +1,5 @@
-//! Any communicator, with something done around its calls. Seen by the rank's guardian: while a
-//! call lasts the rank may be waiting for others, which is no reason to kill it.
+//! Any communicator, seen by the rank's guardian: while a call lasts the rank may be waiting for
+//! others, which is no reason to kill it.
 
 use super::{
     Agreement, Call, CommError, Communicator, Elements, Membership, ReduceOp, SpawnError,
@@ -8,40 +8,17 @@ use super::{
 use crate::cluster::guard::report;
 use crate::config::Point;
 
-/// What is done around the calls that may wait for others.
-pub trait Around: Send {
-    /// Makes one of them.
-    fn call<T>(&self, call: impl FnOnce() -> T) -> T;
-
-    /// A vote.
-    fn agree(&self, inner: &mut dyn Membership, flags: u32) -> Agreement {
-        self.call(|| inner.agree(flags))
-    }
-}
-
-/// A communicator, and what is done around its calls.
-pub struct Wrapped<H>(pub Box<dyn Membership>, pub H);
-
-/// Tells the guardian.
-pub struct Guarded;
-
-impl Around for Guarded {
-    fn call<T>(&self, call: impl FnOnce() -> T) -> T {
-        report::waiting(call)
-    }
-}
-
-/// Seen by the rank's guardian.
-pub type Watched = Wrapped<Guarded>;
+/// The communicator that is seen.
+pub struct Watched(Box<dyn Membership>);
 
 impl Watched {
-    /// The same communicator, watched.
+    /// Over the communicator of a rank that has a guardian.
     pub fn new(inner: Box<dyn Membership>) -> Self {
-        Self(inner, Guarded)
+        Self(inner)
     }
 }
 
-impl<H: Around> Communicator for Wrapped<H> {
+impl Communicator for Watched {
     fn rank(&self) -> usize {
         self.0.rank()
     }
@@ -51,43 +28,43 @@ impl<H: Around> Communicator for Wrapped<H> {
     }
 
     fn all_reduce(&mut self, elements: Elements<'_>, op: ReduceOp) -> Result<(), CommError> {
-        self.1.call(|| self.0.all_reduce(elements, op))
+        report::waiting(|| self.0.all_reduce(elements, op))
     }
 
     fn all_gather_u64(&mut self, send: &[u64]) -> Result<Vec<u64>, CommError> {
-        self.1.call(|| self.0.all_gather_u64(send))
+        report::waiting(|| self.0.all_gather_u64(send))
     }
 
     fn broadcast(&mut self, data: &mut [u8], root: usize) -> Result<(), CommError> {
-        self.1.call(|| self.0.broadcast(data, root))
+        report::waiting(|| self.0.broadcast(data, root))
     }
 
     fn send(&mut self, data: &[u8], to: usize, tag: u32) -> Result<(), CommError> {
-        self.1.call(|| self.0.send(data, to, tag))
+        report::waiting(|| self.0.send(data, to, tag))
     }
 
     fn recv(&mut self, data: &mut [u8], from: usize, tag: u32) -> Result<(), CommError> {
-        self.1.call(|| self.0.recv(data, from, tag))
+        report::waiting(|| self.0.recv(data, from, tag))
     }
 
     fn agree(&mut self, flags: u32) -> Agreement {
-        self.1.agree(&mut *self.0, flags)
+        report::waiting(|| self.0.agree(flags))
     }
 
     fn revoke(&mut self) {
-        self.1.call(|| self.0.revoke());
+        report::waiting(|| self.0.revoke());
     }
 
     fn shrink(&mut self) -> Result<(), CommError> {
-        self.1.call(|| self.0.shrink())
+        report::waiting(|| self.0.shrink())
     }
 
     fn warm(&mut self) -> Result<(), CommError> {
-        self.1.call(|| self.0.warm())
+        report::waiting(|| self.0.warm())
     }
 
     fn meet(&mut self, word: u64) -> Result<u64, CommError> {
-        self.1.call(|| self.0.meet(word))
+        report::waiting(|| self.0.meet(word))
     }
 
     fn wait_by(&mut self, waiting: Waiting) {
@@ -99,7 +76,7 @@ impl<H: Around> Communicator for Wrapped<H> {
     }
 }
 
-impl<H: Around> Membership for Wrapped<H> {
+impl Membership for Watched {
     fn ranks(&self) -> usize {
         self.0.ranks()
     }
@@ -113,7 +90,7 @@ impl<H: Around> Membership for Wrapped<H> {
     }
 
     fn introduce(&mut self, words: &[u64]) -> Result<Vec<u64>, CommError> {
-        self.1.call(|| self.0.introduce(words))
+        report::waiting(|| self.0.introduce(words))
     }
 
     fn spawn_and_merge(
@@ -122,11 +99,11 @@ impl<H: Around> Membership for Wrapped<H> {
         reached: &mut dyn FnMut(Point),
     ) -> Result<(), SpawnError> {
         // Bounded by alarms of its own.
-        self.1.call(|| self.0.spawn_and_merge(request, reached))
+        report::waiting(|| self.0.spawn_and_merge(request, reached))
     }
 
     fn seat(&mut self, seats: &[Option<usize>]) -> Result<(), CommError> {
-        self.1.call(|| self.0.seat(seats))
+        report::waiting(|| self.0.seat(seats))
     }
 
     fn watch(&mut self, pids: &[u32]) {
@@ -138,11 +115,11 @@ impl<H: Around> Membership for Wrapped<H> {
     }
 
     fn await_call(&mut self, pids: &[u32], idle: &mut dyn FnMut()) -> Call {
-        self.1.call(|| self.0.await_call(pids, idle))
+        report::waiting(|| self.0.await_call(pids, idle))
     }
 
     fn recruit(&mut self, count: usize, arguments: &[String]) -> Result<(), SpawnError> {
-        self.1.call(|| self.0.recruit(count, arguments))
+        report::waiting(|| self.0.recruit(count, arguments))
     }
 
     fn recruits(&self) -> usize {
@@ -154,7 +131,7 @@ impl<H: Around> Membership for Wrapped<H> {
     }
 
     fn admit(&mut self, leader: usize) -> Result<(), CommError> {
-        self.1.call(|| self.0.admit(leader))
+        report::waiting(|| self.0.admit(leader))
     }
 
     fn failed_spares(&mut self) -> Vec<usize> {
@@ -162,6 +139,6 @@ impl<H: Around> Membership for Wrapped<H> {
     }
 
     fn finalize(&mut self) {
-        self.1.call(|| self.0.finalize());
+        report::waiting(|| self.0.finalize());
     }
 }

@@ -16,7 +16,7 @@ use super::folder::Folder;
 /// Files of one node that are mapped ahead. Each gigabyte takes the kernel two megabytes.
 const BYTES_MAX: u64 = 16 << 30;
 
-/// See the module.
+/// Files that are mapped and not used yet.
 #[derive(Debug, Default)]
 pub struct Ahead(Vec<Mapped>);
 

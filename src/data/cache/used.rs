@@ -30,7 +30,7 @@ pub(super) struct Kept {
 const ORDERED_SHARE: usize = 16;
 const ORDERED_MIN: usize = 16;
 
-/// See the module.
+/// Which samples are used, by whom, and when last.
 #[derive(Default)]
 pub(super) struct Used {
     /// Those used least recently when the folder was listed last, the first to go at the end. One

@@ -18,7 +18,7 @@ const NAMED_MAX: usize = 8;
 /// Samples of a set that is split, at most: 32 bits number them.
 const SAMPLES_MAX: u64 = u32::MAX as u64;
 
-/// See the module.
+/// The chosen samples of another set.
 pub struct Part {
     whole: Arc<dyn Source>,
     /// The whole set's number of each sample.

@@ -79,7 +79,7 @@ pub enum Found {
     NotNow(String),
 }
 
-/// See the module.
+/// One set's staging folder.
 #[derive(Debug)]
 pub struct Folder {
     root: PathBuf,

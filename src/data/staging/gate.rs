@@ -5,7 +5,7 @@
 
 use std::collections::VecDeque;
 
-/// See the module.
+/// What each micro-batch still waits for.
 #[derive(Debug, Default)]
 pub struct Gate {
     first_step: u64,

@@ -8,7 +8,7 @@ use xxhash_rust::xxh3::{xxh3_128, xxh3_128_with_seed};
 
 use crate::data::store::{Extent, Location};
 
-/// See the module.
+/// The key of one file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Key(u128);
 

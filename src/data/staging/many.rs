@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet};
 
 use super::key::Key;
 
-/// See the module.
+/// The files, and who reads of each.
 #[derive(Debug, Default)]
 pub struct Many {
     /// Files that are being copied, and the micro-batches that wait for them besides the one whose

@@ -8,7 +8,7 @@ use crate::data::sampler::Order;
 use crate::data::set::DataSet;
 use crate::data::store::{Extent, Kind};
 
-/// See the module.
+/// A place in that order.
 pub struct Walk {
     order: Order,
     owners: Vec<u32>,

@@ -15,7 +15,7 @@ use crate::config::{Data, Throttle};
 use super::bucket::Bucket;
 use super::{Entry, FetchError, Kind, Location, Sight, Store};
 
-/// See the module.
+/// The store that is held up, and its rate.
 pub struct Throttled {
     inner: Arc<dyn Store>,
     bucket: Bucket,

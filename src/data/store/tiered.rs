@@ -18,7 +18,7 @@ use crate::observe::notice::act_on;
 
 use super::{Entry, FetchError, Kind, Location, Sight, Store};
 
-/// See the module.
+/// Cache, copies and shared store of one process.
 pub struct Tiered {
     shared: Arc<dyn Store>,
     cache: Option<Arc<Cache>>,

@@ -20,7 +20,7 @@ use super::runs::Runs;
 /// Longest wait for its start, or for one answer: some compile first.
 const ANSWER_LIMIT: Duration = Duration::from_secs(300);
 
-/// See the module.
+/// A Python process that answers one line for each that it is sent.
 pub struct Judge {
     child: Child,
     asks: ChildStdin,

@@ -52,7 +52,7 @@ impl TrainedError {
     }
 }
 
-/// See the module.
+/// A checkpoint's model, ready to be asked.
 pub struct Trained {
     /// The configuration of its run, with what was set anew.
     pub config: Config,

@@ -12,7 +12,7 @@ use super::record::Record;
 const LOOK: Duration = Duration::from_secs(1);
 const PATIENCE: Duration = Duration::from_secs(3);
 
-/// See the module.
+/// Since when nobody has been seen.
 #[derive(Debug)]
 pub(super) struct Deserted {
     looked: Instant,

@@ -5,7 +5,7 @@ use crate::model::spec::ModelError;
 
 use super::wire::Broken;
 
-/// See the module.
+/// Why an import or an export came to nothing.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[allow(missing_docs)]
 pub enum OnnxError {

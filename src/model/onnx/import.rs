@@ -20,7 +20,7 @@ pub const HEAD_WEIGHT: f32 = 0.3;
 /// Oldest version of the operators whose meaning is known here: 7 has today's broadcasting.
 const OPSET_MIN: i64 = 7;
 
-/// See the module.
+/// A model file that was read whole.
 #[derive(Debug, Clone)]
 pub struct Imported {
     /// The layers.

@@ -36,7 +36,7 @@ pub struct Draft<'a> {
     pub node: usize,
 }
 
-/// See the module.
+/// All that is known of a graph so far.
 #[derive(Debug)]
 pub struct State<'a> {
     /// The graph.

@@ -13,7 +13,7 @@ use super::value::Held;
 /// as one value: each layer gets its own.
 const COPIES_MAX: usize = 1 << 24;
 
-/// See the module.
+/// The tensors of a file, as layers ask for them.
 pub(super) struct Taken<'f> {
     beside: &'f Beside<'f>,
     /// Tensors that several layers had in common.

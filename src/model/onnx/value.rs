@@ -55,7 +55,7 @@ pub enum Arrangement {
     InTurn,
 }
 
-/// See the module.
+/// What one name of a graph stands for.
 #[derive(Debug, Clone)]
 pub enum Value<'a> {
     /// Differs by image.

@@ -103,7 +103,7 @@ pub enum Item {
     Chore(Chore),
 }
 
-/// See the module.
+/// The work of one rank's workers.
 #[derive(Default)]
 pub struct Board {
     job: Mutex<Job>,

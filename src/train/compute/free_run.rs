@@ -92,7 +92,7 @@ pub struct Turn {
     pub batch: u64,
 }
 
-/// See the module.
+/// Turns, changes and counts of one rank's workers.
 #[derive(Debug)]
 pub struct FreeRun {
     state: Mutex<Running>,

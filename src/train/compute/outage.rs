@@ -36,7 +36,7 @@ pub enum Wanted<'a> {
     Copies(Progress),
 }
 
-/// See the module.
+/// What all workers of a rank know of their storage.
 pub struct Outage {
     patience: Duration,
     tell_every: Duration,

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 /// Longest pause: a repair that takes longer has other troubles.
 const PAUSE_MAX: Duration = Duration::from_secs(1);
 
-/// See the module.
+/// Whether workers are to wait.
 #[derive(Debug, Default)]
 pub struct Pause {
     held: AtomicBool,

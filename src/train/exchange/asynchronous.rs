@@ -60,7 +60,7 @@ pub fn apply_received(
     finite
 }
 
-/// See the module.
+/// One rank's part in it.
 pub struct Asynchronous {
     pool: Pool,
     free: Arc<FreeRun>,

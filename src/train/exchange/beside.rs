@@ -34,7 +34,7 @@ struct Chunk {
     range: Range<usize>,
 }
 
-/// See the module.
+/// The update of one step at a time.
 pub struct Beside {
     optimizer: Arc<Optimizer>,
     moments: Moments,

@@ -9,7 +9,7 @@ use crate::train::compute::fixed_point;
 use crate::train::compute::gradient_sum::GradientSum;
 use crate::train::compute::moments::Seen;
 
-/// See the module.
+/// Memory for all ranks' sums of one step.
 #[derive(Debug)]
 pub struct Received {
     /// Of every bucket of gradients, in their order; what was counted is behind the first one's.

@@ -28,7 +28,7 @@ use crate::train::state::replica::Replica;
 use crate::train::update::optimizer::Optimizer;
 use crate::train::update::schedule;
 
-/// See the module.
+/// One rank's part in it.
 pub struct Synchronous {
     pool: Pool,
     update: Beside,

@@ -52,7 +52,7 @@ struct Stall {
     copy: f64,
 }
 
-/// See the module.
+/// Checkpoints and ledger of one rank, which counts for all while it is the lowest.
 pub struct Keeper {
     facts: Facts,
     storage: Arc<dyn Storage>,

@@ -31,7 +31,7 @@ enum Written {
     ByAnother,
 }
 
-/// See the module.
+/// Counts of steps that no line has told yet.
 #[derive(Debug)]
 pub struct Reading {
     kept: VecDeque<Took>,

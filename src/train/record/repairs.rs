@@ -77,7 +77,7 @@ struct Unwritten {
     steps_after: u32,
 }
 
-/// See the module.
+/// The repairs that this rank lived through and that no line has told yet.
 #[derive(Debug, Default)]
 pub struct Repairs {
     new_world: NewWorld,

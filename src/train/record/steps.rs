@@ -27,7 +27,7 @@ struct Recent {
     since: Option<Duration>,
 }
 
-/// See the module.
+/// Committed steps that no line has told yet.
 #[derive(Debug, Default)]
 pub struct Steps {
     recent: Recent,

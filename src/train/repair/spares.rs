@@ -20,7 +20,7 @@ pub enum Recruits {
     Agreed,
 }
 
-/// See the module.
+/// What one rank knows of the spares.
 #[derive(Debug, Default)]
 pub struct Spares {
     /// Known to the writer, then agreed by all.

@@ -21,7 +21,7 @@ pub struct Moment {
     pub rank: u32,
 }
 
-/// See the module.
+/// Communicator, world, state and plan of one process.
 pub struct Rank {
     /// The world's communicator.
     pub comm: Box<dyn Membership>,

@@ -38,7 +38,7 @@ pub struct About {
     pub dangling: u64,
 }
 
-/// See the module.
+/// Paths, labels and sizes of all pictures.
 #[derive(Debug)]
 pub struct Table {
     bytes: Bytes,

@@ -49,7 +49,7 @@ struct Entry {
     name_end: usize,
 }
 
-/// See the module.
+/// A set of shards.
 pub struct Tar {
     shards: Vec<Shard>,
     entries: Vec<Entry>,

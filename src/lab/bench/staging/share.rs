@@ -19,7 +19,7 @@ use super::super::runs::Runs;
 /// photographs has them, where those for 32 pixels have 2 KB.
 const PICTURE_PIXELS: u32 = 128;
 
-/// See the module.
+/// The set of one bench, and when its copies came.
 pub struct Share {
     /// The key that names it.
     pub key: String,
