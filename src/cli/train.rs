@@ -8,6 +8,7 @@ use crate::cluster::comm::mpi::under_mpirun;
 use crate::config::parse::Loaded;
 use crate::config::{Config, ConfigError, Shown, identity, parse, paths, resolve_owners};
 use crate::data::apart;
+use crate::launch::LaunchError;
 use crate::launch::run_dir::{Owners, RunDir};
 use crate::observe::console::say;
 use crate::observe::panics::{self, vital};
@@ -123,9 +124,10 @@ fn begin_or_go_on(args: &Args, config: &mut Config, run_dir: &Path) -> Result<()
         Some(_) => Owners::Asked,
         None => Owners::Unasked,
     };
-    let begun = RunDir::at(run_dir).and_then(|run| run.go_on_with(config, owners));
-    match begun.map_err(|error| error.to_string())? {
-        Some(_) => Ok(()),
+    let said = |error: LaunchError| error.to_string();
+    let run = RunDir::at(run_dir).map_err(said)?;
+    match run.go_on_with(config, owners).map_err(said)? {
+        Some(old) => run.refuse_plain_sums(&old).map_err(said),
         None => weights::name(&mut config.model).map_err(|error| format!("model.init: {error}")),
     }
 }

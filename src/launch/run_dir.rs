@@ -107,16 +107,28 @@ impl RunDir {
             {
                 Ok(Found::Completed(Box::new(result)))
             }
-            _ => Ok(Found::Unfinished),
+            _ => self.refuse_plain_sums(&old).map(|()| Found::Unfinished),
         }
+    }
+
+    /// Refuses to go on where a run was begun with sums of a kind that is gone.
+    pub fn refuse_plain_sums(&self, old: &Config) -> Result<(), LaunchError> {
+        if !identity::sums_plainly(old) {
+            return Ok(());
+        }
+        let reason = format!(
+            "{} was begun with plain sums, which are gone: start anew with --fresh, name \
+             another --run-dir, or go on with the release that began it",
+            self.path.shown()
+        );
+        Err(LaunchError::Refused { reason })
     }
 
     /// `config` takes over what the run fixed at its start, as in `inspect`. What the run was begun
     /// with; `None` where there is no run.
     ///
     /// # Errors
-    /// A key has another value that a run that goes on must keep, or its sums are of a kind that is
-    /// gone.
+    /// A key has another value that a run that goes on must keep.
     pub fn go_on_with(
         &self,
         config: &mut Config,
@@ -135,14 +147,6 @@ impl RunDir {
                 return Err(LaunchError::OtherVersion { path: self.path.clone(), reason });
             }
         };
-        if identity::sums_plainly(&old) {
-            let reason = format!(
-                "{} was begun with plain sums, which are gone: start anew with --fresh, name \
-                 another --run-dir, or go on with the release that began it",
-                self.path.shown()
-            );
-            return Err(LaunchError::Refused { reason });
-        }
         if owners == Owners::Unasked {
             config.train.owners = old.train.owners;
         }
@@ -353,6 +357,10 @@ mod tests {
             let said = error.to_string();
             assert!(said.contains("begun with plain sums") && said.contains("--fresh"), "{said}");
             assert_eq!(error.exit_code(), 2);
+            EndingFiles::of(run.storage()).write_result(&completed()).unwrap();
+            let found = run.inspect(&mut config(), Owners::Unasked).unwrap();
+            assert!(matches!(found, Found::Completed(_)), "what is done stays so");
+            run.storage().remove(Path::new("result.json")).unwrap();
             let old = old.replace("\"synchronous\"", "\"asynchronous\"");
             std::fs::write(run.join("config.toml"), old).unwrap();
             let mut goes_on = config();
