@@ -1,5 +1,5 @@
-//! Any communicator, seen by the rank's guardian: while a call lasts the rank may be waiting for
-//! others, which is no reason to kill it.
+//! Any communicator, with something done around its calls. Seen by the rank's guardian: while a
+//! call lasts the rank may be waiting for others, which is no reason to kill it.
 
 use super::{
     Agreement, Call, CommError, Communicator, Elements, Membership, ReduceOp, SpawnError,
@@ -8,17 +8,40 @@ use super::{
 use crate::cluster::guard::report;
 use crate::config::Point;
 
-/// The communicator that is seen.
-pub struct Watched(Box<dyn Membership>);
+/// What is done around the calls that may wait for others.
+pub trait Around: Send {
+    /// Makes one of them.
+    fn call<T>(&self, call: impl FnOnce() -> T) -> T;
 
-impl Watched {
-    /// Over the communicator of a rank that has a guardian.
-    pub fn new(inner: Box<dyn Membership>) -> Self {
-        Self(inner)
+    /// A vote.
+    fn agree(&self, inner: &mut dyn Membership, flags: u32) -> Agreement {
+        self.call(|| inner.agree(flags))
     }
 }
 
-impl Communicator for Watched {
+/// A communicator, and what is done around its calls.
+pub struct Wrapped<H>(pub Box<dyn Membership>, pub H);
+
+/// Tells the guardian.
+pub struct Guarded;
+
+impl Around for Guarded {
+    fn call<T>(&self, call: impl FnOnce() -> T) -> T {
+        report::waiting(call)
+    }
+}
+
+/// Seen by the rank's guardian.
+pub type Watched = Wrapped<Guarded>;
+
+impl Watched {
+    /// The same communicator, watched.
+    pub fn new(inner: Box<dyn Membership>) -> Self {
+        Self(inner, Guarded)
+    }
+}
+
+impl<H: Around> Communicator for Wrapped<H> {
     fn rank(&self) -> usize {
         self.0.rank()
     }
@@ -28,43 +51,43 @@ impl Communicator for Watched {
     }
 
     fn all_reduce(&mut self, elements: Elements<'_>, op: ReduceOp) -> Result<(), CommError> {
-        report::waiting(|| self.0.all_reduce(elements, op))
+        self.1.call(|| self.0.all_reduce(elements, op))
     }
 
     fn all_gather_u64(&mut self, send: &[u64]) -> Result<Vec<u64>, CommError> {
-        report::waiting(|| self.0.all_gather_u64(send))
+        self.1.call(|| self.0.all_gather_u64(send))
     }
 
     fn broadcast(&mut self, data: &mut [u8], root: usize) -> Result<(), CommError> {
-        report::waiting(|| self.0.broadcast(data, root))
+        self.1.call(|| self.0.broadcast(data, root))
     }
 
     fn send(&mut self, data: &[u8], to: usize, tag: u32) -> Result<(), CommError> {
-        report::waiting(|| self.0.send(data, to, tag))
+        self.1.call(|| self.0.send(data, to, tag))
     }
 
     fn recv(&mut self, data: &mut [u8], from: usize, tag: u32) -> Result<(), CommError> {
-        report::waiting(|| self.0.recv(data, from, tag))
+        self.1.call(|| self.0.recv(data, from, tag))
     }
 
     fn agree(&mut self, flags: u32) -> Agreement {
-        report::waiting(|| self.0.agree(flags))
+        self.1.agree(&mut *self.0, flags)
     }
 
     fn revoke(&mut self) {
-        report::waiting(|| self.0.revoke());
+        self.1.call(|| self.0.revoke());
     }
 
     fn shrink(&mut self) -> Result<(), CommError> {
-        report::waiting(|| self.0.shrink())
+        self.1.call(|| self.0.shrink())
     }
 
     fn warm(&mut self) -> Result<(), CommError> {
-        report::waiting(|| self.0.warm())
+        self.1.call(|| self.0.warm())
     }
 
     fn meet(&mut self, word: u64) -> Result<u64, CommError> {
-        report::waiting(|| self.0.meet(word))
+        self.1.call(|| self.0.meet(word))
     }
 
     fn wait_by(&mut self, waiting: Waiting) {
@@ -76,7 +99,7 @@ impl Communicator for Watched {
     }
 }
 
-impl Membership for Watched {
+impl<H: Around> Membership for Wrapped<H> {
     fn ranks(&self) -> usize {
         self.0.ranks()
     }
@@ -90,7 +113,7 @@ impl Membership for Watched {
     }
 
     fn introduce(&mut self, words: &[u64]) -> Result<Vec<u64>, CommError> {
-        report::waiting(|| self.0.introduce(words))
+        self.1.call(|| self.0.introduce(words))
     }
 
     fn spawn_and_merge(
@@ -99,11 +122,11 @@ impl Membership for Watched {
         reached: &mut dyn FnMut(Point),
     ) -> Result<(), SpawnError> {
         // Bounded by alarms of its own.
-        report::waiting(|| self.0.spawn_and_merge(request, reached))
+        self.1.call(|| self.0.spawn_and_merge(request, reached))
     }
 
     fn seat(&mut self, seats: &[Option<usize>]) -> Result<(), CommError> {
-        report::waiting(|| self.0.seat(seats))
+        self.1.call(|| self.0.seat(seats))
     }
 
     fn watch(&mut self, pids: &[u32]) {
@@ -115,11 +138,11 @@ impl Membership for Watched {
     }
 
     fn await_call(&mut self, pids: &[u32], idle: &mut dyn FnMut()) -> Call {
-        report::waiting(|| self.0.await_call(pids, idle))
+        self.1.call(|| self.0.await_call(pids, idle))
     }
 
     fn recruit(&mut self, count: usize, arguments: &[String]) -> Result<(), SpawnError> {
-        report::waiting(|| self.0.recruit(count, arguments))
+        self.1.call(|| self.0.recruit(count, arguments))
     }
 
     fn recruits(&self) -> usize {
@@ -131,7 +154,7 @@ impl Membership for Watched {
     }
 
     fn admit(&mut self, leader: usize) -> Result<(), CommError> {
-        report::waiting(|| self.0.admit(leader))
+        self.1.call(|| self.0.admit(leader))
     }
 
     fn failed_spares(&mut self) -> Vec<usize> {
@@ -139,6 +162,6 @@ impl Membership for Watched {
     }
 
     fn finalize(&mut self) {
-        report::waiting(|| self.0.finalize());
+        self.1.call(|| self.0.finalize());
     }
 }
