@@ -238,6 +238,8 @@ impl Supervisor<'_> {
 
     /// The ranks have refused to begin: their run's folder is what it was before.
     fn put_back(&mut self, before: &Before) {
+        // mpirun ends the other ranks when the first one leaves, perhaps before they remove theirs.
+        self.job.slots().clear_empty();
         if let Err(error) = before.put_back() {
             let run = self.job.run.path().shown();
             self.record.warn(&format!("{run} is not all that it was before this start: {error}"));

@@ -99,18 +99,32 @@ impl Folder {
 
     /// Removes every file of the run on this node, whoever holds it: the run is over.
     pub fn clear(&self) {
-        for path in self.files() {
-            if let Err(error) = std::fs::remove_file(&path)
-                && error.kind() != io::ErrorKind::NotFound
-            {
-                tracing::warn!("cannot remove {}: {error}", path.shown());
-            }
-        }
+        remove(self.files());
+    }
+
+    /// Removes the files to which nothing was ever committed: they would only take room. To be asked
+    /// when no rank is there.
+    pub fn clear_empty(&self) {
+        let empty = |path: &PathBuf| {
+            let headers = Look::at(path).and_then(|look| look.headers());
+            headers.is_ok_and(|both| both.iter().all(|one| *one == Err(Refusal::Uncommitted)))
+        };
+        remove(self.files().into_iter().filter(empty));
     }
 
     /// Removes the files whose owners are dead.
     pub fn clear_free(&self) {
         self.inherit().for_each(SlotFile::discard);
+    }
+}
+
+fn remove(paths: impl IntoIterator<Item = PathBuf>) {
+    for path in paths {
+        if let Err(error) = std::fs::remove_file(&path)
+            && error.kind() != io::ErrorKind::NotFound
+        {
+            tracing::warn!("cannot remove {}: {error}", path.shown());
+        }
     }
 }
 
