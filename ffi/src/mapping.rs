@@ -78,6 +78,21 @@ pub struct Memory {
     range: Range<usize>,
 }
 
+/// The pages of a memory, whoever has its pieces now.
+#[derive(Debug)]
+pub struct Presence(Arc<Pages>);
+
+impl Presence {
+    /// Makes every page present, so that no later write waits for one. Kernels before Linux 5.14
+    /// cannot: there the first writes do it.
+    pub fn populate(&self) {
+        let (base, len) = (self.0.base.as_ptr().cast(), self.0.len);
+        // SAFETY: the pages are mapped as long as this lives; changes no byte, whoever writes
+        // meanwhile; an error leaves the pages as they are.
+        unsafe { libc::madvise(base, len, libc::MADV_POPULATE_WRITE) };
+    }
+}
+
 impl Memory {
     /// Zeros that belong to this process alone.
     ///
@@ -163,13 +178,9 @@ impl Memory {
         };
     }
 
-    /// Makes every page present, so that no later write waits for one. Kernels before Linux 5.14
-    /// cannot: there the first writes do it.
-    pub fn populate(&self) {
-        // SAFETY: changes no byte; an error leaves the pages as they are.
-        unsafe {
-            libc::madvise(self.start().as_ptr().cast(), self.range.len(), libc::MADV_POPULATE_WRITE)
-        };
+    /// The pages that it is a piece of.
+    pub fn presence(&self) -> Presence {
+        Presence(Arc::clone(&self.pages))
     }
 }
 
@@ -270,7 +281,7 @@ mod tests {
         reserve(&file, 3 * PAGE_BYTES as u64).expect("room for three pages");
         let words = Words::of_file(&file, 0, 512).expect("a mapping");
         let mut memory = Memory::of_file(&file, PAGE_BYTES as u64, PAGE_BYTES).expect("a mapping");
-        memory.populate();
+        memory.presence().populate();
         memory.bytes_mut()[7] = 9;
         words.get()[1].store(5, Ordering::Release);
         let mut read = [0; 2];

@@ -87,10 +87,9 @@ impl Backing {
         }
     }
 
-    /// Makes every page present.
+    /// Makes every page present, lent ones too.
     pub fn populate(&self) {
-        self.committed.populate();
-        self.other().iter().for_each(Memory::populate);
+        self.committed.presence().populate();
     }
 
     fn other(&self) -> MutexGuard<'_, Option<Memory>> {

@@ -212,7 +212,7 @@ impl Moving {
         let gradients = Gradients::of(pieces.into_iter().flatten());
         let slots = self.slots.read().unwrap_or_else(PoisonError::into_inner);
         let current = slots.committed();
-        let scales = *self.scales.get().expect("chunks are moved once the step's scale is known");
+        let scales = self.scales.get().expect("chunks are moved once the step's scale is known");
         let mut piece = self.next.piece(number);
         let optimizer = &self.optimizer;
         let (range, next) = (range.clone(), &mut piece.slot());

@@ -188,11 +188,12 @@ impl Exchange for Synchronous {
         let reduced = self.reduce_totals(context)?;
         let Reduced { mut totals, counts, staged, verdict, rank_micros } = reduced;
         context.replica.at(Point::InUpdate);
-        let learns = match verdict {
-            GridChoice::NotANumber => Learns::Nothing,
-            GridChoice::Holds(_) | GridChoice::Again(_) => Learns::IfSound,
+        self.learned = match verdict {
+            GridChoice::Holds(_) => self.update.finish(&self.pool, Learns::IfSound),
+            GridChoice::NotANumber => self.update.finish(&self.pool, Learns::Nothing),
+            // Nothing of it is kept.
+            GridChoice::Again(_) => false,
         };
-        self.learned = self.update.finish(&self.pool, learns);
         let again = match verdict {
             GridChoice::Holds(following) => {
                 self.following = following;

@@ -5,6 +5,7 @@
 //! several threads can, while other sums are still on their way.
 
 use std::ops::Range;
+use std::sync::OnceLock;
 
 use kintsugi_ffi::stream::{self, Source};
 
@@ -84,13 +85,16 @@ pub struct Optimizer {
 }
 
 /// What one step is scaled by.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub struct Scales {
     /// Number of the update, the first being 1.
     update: u64,
     learning_rate: f64,
     /// Of the summed gradient, clipping included.
     gradient: f32,
+    /// By the number of a tensor whose own norm decides: what its rate is multiplied by, once
+    /// somebody needed it. A tensor may be moved in many pieces.
+    trust: Vec<OnceLock<f32>>,
 }
 
 impl Optimizer {
@@ -151,7 +155,7 @@ impl Optimizer {
             let scales = self.scales(current.step + 1, learning_rate, seen.samples, gradients);
             let all = 0..current.part(PARAMETERS).len();
             let mut own = next.cut(&all, is_over_parameters);
-            self.advance(scales, all, gradients, current, &mut own)
+            self.advance(&scales, all, gradients, current, &mut own)
                 && self.follow(current, next, statistics, seen)
         };
         if nothing || !sound {
@@ -182,7 +186,12 @@ impl Optimizer {
                 let squares = trained.map(|(range, _)| rules::squares(gradients, range.clone()));
                 rules::clip_factor(squares.sum::<f64>().sqrt() * mean, clip_norm)
             });
-        Scales { update, learning_rate, gradient: gradient as f32 }
+        let trust = self.segments.iter().filter_map(|(_, rule)| match rule {
+            Rule::Trained { adapted, .. } => *adapted,
+            Rule::Kept => None,
+        });
+        let trust = vec![OnceLock::new(); trust.max().map_or(0, |last| last + 1)];
+        Scales { update, learning_rate, gradient: gradient as f32, trust }
     }
 
     /// Writes weights, the rule's own parts and the average of weights of `range`, over which
@@ -194,7 +203,7 @@ impl Optimizer {
     /// When gradients are missing, or the state has other parts than the rule.
     pub fn advance(
         &self,
-        scales: Scales,
+        scales: &Scales,
         range: Range<usize>,
         gradients: &Gradients<'_>,
         current: &SlotView<'_>,
@@ -223,10 +232,12 @@ impl Optimizer {
             Method::Lars { momentum, trust } => {
                 let state = [PARAMETERS, MOMENTUM];
                 let rule = |tensor: &Range<usize>, adapted: Option<usize>, mut step: Step| {
-                    if adapted.is_some() {
-                        let weights = Squares::of(&whole[tensor.clone()]);
-                        let gradients = rules::squares(gradients, tensor.clone());
-                        step.learning_rate *= rules::trust_ratio(step, trust, weights, gradients);
+                    if let Some(number) = adapted {
+                        step.learning_rate *= scales.trust[number].get_or_init(|| {
+                            let weights = Squares::of(&whole[tensor.clone()]);
+                            let gradients = rules::squares(gradients, tensor.clone());
+                            rules::trust_ratio(step, trust, weights, gradients)
+                        });
                     }
                     Lars { step, momentum }
                 };
@@ -271,7 +282,7 @@ impl Optimizer {
     /// where its own norm decides, its scalars. Whether all is finite.
     fn by<const N: usize, R: stream::Rule<N, N>>(
         &self,
-        (range, scales, gradients): (Range<usize>, Scales, &Gradients<'_>),
+        (range, scales, gradients): (Range<usize>, &Scales, &Gradients<'_>),
         rule: impl Fn(&Range<usize>, Option<usize>, Step) -> R,
         state: [&[f32]; N],
         mut written: [&mut [f32]; N],
@@ -302,7 +313,7 @@ impl Optimizer {
     }
 
     /// A trained segment's scalars.
-    fn step(&self, rule: Rule, scales: Scales) -> Step {
+    fn step(&self, rule: Rule, scales: &Scales) -> Step {
         let (decays, factor) = match rule {
             Rule::Trained { decay, part: Part::Body, .. } => (decay, self.body_factor),
             Rule::Trained { decay, part: Part::Head, .. } => (decay, 1.0),
