@@ -142,7 +142,8 @@ fn of_state(config: &Config, layout: &Layout) -> Vec<Part> {
         Resident::On if config.recovery.resident_dir.starts_with(SHARED) => SHARED_AND_MAPPED,
         Resident::On => MAPPED,
     };
-    let compared = u64::from(config.recovery.integrity_every != Interval::Off);
+    let synchronous = config.train.exchange == ExchangeKind::Synchronous;
+    let compared = synchronous && config.recovery.integrity_every != Interval::Off;
     let cache = match config.data.cache {
         CacheSize::Off => 0,
         CacheSize::Bytes(bytes) => bytes.0,
@@ -165,7 +166,7 @@ fn of_state(config: &Config, layout: &Layout) -> Vec<Part> {
         part(
             "the state that ranks last found equal",
             model + optimizer,
-            (Holder::Rank, compared),
+            (Holder::Rank, u64::from(compared)),
             PRIVATE,
             "set recovery.integrity_every = \"off\"",
         ),

@@ -46,7 +46,7 @@ const fn check(
 
 /// In no settings that a configuration shows could these do nothing. What a model makes of
 /// `model.freeze` and `optimizer.body_factor` its builder says, and
-/// `train/start/effect.rs`.
+/// `train/start/refusals.rs`.
 const ALWAYS: &[&str] = &[
     "run.name",
     "run.seed",

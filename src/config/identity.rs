@@ -20,9 +20,14 @@ pub fn resolved_text(config: &Config) -> String {
 /// command finds its run again, another configuration gets another folder.
 pub fn run_directory(config: &Config) -> PathBuf {
     let mut table = table_of(config);
-    // Named as when an unset key meant false: the same command finds its run again.
-    if let (None, Some(Value::Table(train))) = (config.train.reproducible, table.get_mut("train")) {
-        train.insert("reproducible".into(), Value::Boolean(false));
+    // Named as by earlier releases: the same command finds its run again.
+    let named = match config.train.reproducible {
+        None => Some(Value::Boolean(false)),
+        Some(false) => Some(Value::String("never".into())),
+        Some(true) => None,
+    };
+    if let (Some(named), Some(Value::Table(train))) = (named, table.get_mut("train")) {
+        train.insert("reproducible".into(), named);
     }
     let hash = xxh3_64(canonical(&table).as_bytes());
     PathBuf::from("runs").join(format!("{}-{:08x}", config.run.name, hash >> 32))

@@ -29,7 +29,7 @@ pub enum Claimed {
     Ours(RunLock, Before),
 }
 
-/// See the module. `name_weights` names those that a run begins with; `say` tells what is waited
+/// Takes the run's folder for this launch. `name_weights` names those that a run begins with; `say` tells what is waited
 /// for.
 ///
 /// # Errors

@@ -48,8 +48,10 @@ fn short(job: &Job, have: Ceilings) -> Vec<String> {
 
 /// What an earlier attempt left in shared memory, for this one to use.
 fn held_bytes(job: &Job) -> u64 {
-    let sizes = job.slots().files().into_iter().filter_map(|path| std::fs::metadata(path).ok());
-    sizes.map(|facts| facts.len()).sum()
+    let slots = job.slots();
+    let shared = slots.path().starts_with(ceilings::SHARED);
+    let files = slots.files().into_iter().filter(|_| shared);
+    files.filter_map(|path| std::fs::metadata(path).ok()).map(|facts| facts.len()).sum()
 }
 
 /// What the run needs of this machine.

@@ -151,9 +151,14 @@ impl RunDir {
             config.train.owners = old.train.owners;
         }
         config.model.go_on_from(&old.model);
-        let changed = parse::changed_keys(&old, config);
+        let mut asked = config.clone();
+        if identity::sums_plainly(&old) {
+            // A reason of its own, where the run is to go on (`refuse_plain_sums`).
+            asked.train.reproducible = old.train.reproducible;
+        }
+        let changed = parse::changed_keys(&old, &asked);
         if !changed.is_empty() {
-            let changes = describe_changes(&old, config, &changed);
+            let changes = describe_changes(&old, &asked, &changed);
             return Err(LaunchError::Changed { path: self.path.clone(), changes });
         }
         Ok(Some(old))

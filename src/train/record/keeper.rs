@@ -272,7 +272,7 @@ impl Keeper {
         self.last = Some(Last { seconds, step, cursor });
     }
 
-    /// Before the next update: what a checkpoint is being made of must stay until it is copied.
+    /// Before the next commit: what a checkpoint is being made of must stay until it is copied.
     pub fn wait_for_copy(&mut self) {
         let Some(copying) = self.copying.take() else { return };
         let began = self.clock.now();
