@@ -12,6 +12,7 @@ mod decode;
 mod encode;
 mod header;
 mod inverse;
+mod standard;
 mod table;
 #[cfg(test)]
 mod tests;
