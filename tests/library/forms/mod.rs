@@ -99,7 +99,7 @@ fn every_argument_has_a_row_and_every_row_its_argument() {
     }
     let gone = rows.keys().filter(|key| !arguments.contains_key(*key));
     wrong.extend(gone.map(|key| format!("[{key}] is no argument")));
-    assert!(wrong.is_empty(), "add to tests/library/forms.txt:\n{}", wrong.join("\n"));
+    assert!(wrong.is_empty(), "add to tests/library/forms/forms.txt:\n{}", wrong.join("\n"));
 }
 
 /// A row that names a test must not outlive it, and one that is played plays its argument, unless
