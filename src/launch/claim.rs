@@ -29,8 +29,8 @@ pub enum Claimed {
     Ours(RunLock, Before),
 }
 
-/// Takes the run's folder for this launch. `name_weights` names those that a run begins with; `say` tells what is waited
-/// for.
+/// Takes the run's folder for this launch. `name_weights` names those that a run begins with;
+/// `say` tells what is waited for.
 ///
 /// # Errors
 /// The folder is somebody else's, another configuration's, or cannot be written.

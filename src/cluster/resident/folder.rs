@@ -102,8 +102,8 @@ impl Folder {
         remove(self.files());
     }
 
-    /// Removes the files to which nothing was ever committed: they would only take room. To be asked
-    /// when no rank is there.
+    /// Removes the files to which nothing was ever committed: they would only take room. To be
+    /// asked when no rank is there.
     pub fn clear_empty(&self) {
         let empty = |path: &PathBuf| {
             let headers = Look::at(path).and_then(|look| look.headers());
