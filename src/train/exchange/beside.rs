@@ -132,7 +132,9 @@ impl Beside {
                 (0..self.received.buckets()).map(|b| self.received.bucket(b)).collect();
             let moving = self.moving();
             let gradients = Gradients::of(
-                sums.iter().enumerate().flat_map(|(bucket, sum)| moving.pieces(bucket, sum)),
+                sums.iter()
+                    .enumerate()
+                    .flat_map(|(bucket, sum)| moving.pieces(bucket, sum, 0..usize::MAX)),
             );
             self.scale(&gradients);
             drop(gradients);
@@ -208,7 +210,9 @@ impl Moving {
     fn write(&self, number: usize) {
         let Chunk { bucket, range } = &self.chunks[number];
         let sum: Option<RwLockReadGuard<'_, Vec<i32>>> = bucket.map(|b| self.received.bucket(b));
-        let pieces = bucket.zip(sum.as_deref()).map(|(bucket, sum)| self.pieces(bucket, sum));
+        let wanted = if self.optimizer.takes_norms() { 0..usize::MAX } else { range.clone() };
+        let pieces =
+            bucket.zip(sum.as_deref()).map(|(bucket, sum)| self.pieces(bucket, sum, wanted));
         let gradients = Gradients::of(pieces.into_iter().flatten());
         let slots = self.slots.read().unwrap_or_else(PoisonError::into_inner);
         let current = slots.committed();
@@ -221,15 +225,18 @@ impl Moving {
         }
     }
 
-    /// A bucket's sums by their blocks.
+    /// A bucket's sums by their blocks, of those that reach into `wanted`.
     fn pieces<'a>(
         &'a self,
         bucket: usize,
         sum: &'a [i32],
+        wanted: Range<usize>,
     ) -> impl Iterator<Item = (Range<usize>, Source<'a>)> {
         let blocks = &self.blocks[bucket];
-        let start = blocks.iter().map(|(range, _)| range.start).min().unwrap_or_default();
-        blocks.iter().map(move |(range, unit)| {
+        let start = blocks.first().map_or(0, |(range, _)| range.start);
+        let first = blocks.partition_point(|(range, _)| range.end <= wanted.start);
+        let reached = blocks[first..].iter().take_while(move |(range, _)| range.start < wanted.end);
+        reached.map(move |(range, unit)| {
             let sums = &sum[range.start - start..range.end - start];
             (range.clone(), Source::Multiples(sums, unit.value()))
         })

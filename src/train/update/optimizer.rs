@@ -169,6 +169,11 @@ impl Optimizer {
         self.clip_norm.is_some()
     }
 
+    /// Whether a part of a tensor is moved by the norm of all its gradients.
+    pub fn takes_norms(&self) -> bool {
+        matches!(self.method, Method::Lars { .. })
+    }
+
     /// Of the step that makes number `update` of gradients summed over so many samples. Reads the
     /// gradients where it `clips`.
     pub fn scales(
