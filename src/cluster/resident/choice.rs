@@ -27,7 +27,8 @@ pub enum Majority {
         /// Ranks that hold other bits: theirs are refused.
         differing: Vec<usize>,
     },
-    /// No bits have a majority: nobody knows which are right, so none are used.
+    /// No bits have a majority: nobody knows which are right, so none are used. What is left is the
+    /// step before, where no holder had begun the next one (that writes over it), or a checkpoint.
     Disputed(Vec<usize>),
     /// Nobody holds it.
     Nobody,

@@ -1,4 +1,5 @@
-//! The two slots in which a rank keeps the state of the last two committed steps.
+//! The two slots in which a rank keeps the state of the last committed step, and that of the step
+//! before until the next one begins.
 //! A step reads the committed slot and writes the other one; the commit word, stored last, says
 //! which of them counts. Until it is stored the older state stays whole, so a rank that dies or
 //! fails a vote in the middle of an update has lost nothing.
@@ -38,7 +39,7 @@ use places::Places;
 
 mod places;
 
-/// The state of the last two committed steps.
+/// Room for two states, of which a commit word makes one count.
 #[derive(Debug)]
 pub struct Slots {
     shape: Shape,

@@ -29,7 +29,7 @@ pub struct StateCopy {
 
 /// The state of this rank.
 pub struct Replica {
-    /// Tensors of the last two committed steps.
+    /// Tensors of the last committed step, and those of the next while it is made.
     pub slots: Arc<RwLock<Slots>>,
     /// Everything else.
     pub position: Position,
