@@ -87,6 +87,24 @@ fn a_fleet_that_fails_faster_than_it_starts_ends_in_bounded_time() {
     }
 }
 
+#[test]
+fn runs_that_are_given_up_agree_with_their_formula_too() {
+    // A failure every minute, ten minutes from one checkpoint to the next.
+    let restless = Fleet {
+        ranks_per_node: 7,
+        rank_mtbf: 5000.0 * HOUR,
+        node_mtbf: 10_000.0 * HOUR,
+        checkpoint_cost: 58.0,
+        work: 24.0 * HOUR,
+        ..fleet(40_969)
+    };
+    for seed in 0..4 {
+        let forecast = forecast(&restless, Arm::CheckpointRestart, 60, seed);
+        assert!(forecast.agrees && forecast.goodput < 1e-3, "{forecast:?}");
+        assert!(forecast.half_width > forecast.goodput / 100.0, "{forecast:?}");
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(16))]
 

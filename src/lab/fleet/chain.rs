@@ -5,7 +5,7 @@ use crate::config::seed::Stream;
 use crate::lab::report::statistics::estimate;
 
 /// A run that needs this many times its work is given up: it makes no headway.
-const TIMES_WORK_MAX: f64 = 1000.0;
+const TIMES_WORK_MAX: f64 = 100.0;
 /// Events after which a run is given up.
 const EVENTS_MAX: u64 = 20_000_000;
 /// Quanta of work are counted in floating point: how far below a whole one still is one.
@@ -216,10 +216,12 @@ pub fn sample(played: &[Played]) -> Sample {
     let mut each: Vec<f64> = played.iter().map(|run| run.work / run.seconds).collect();
     each.sort_by(f64::total_cmp);
     let at = |part: f64| each[((each.len() - 1) as f64 * part).round() as usize];
+    // A ratio of two means spreads as what each run did beyond its share. Of runs that were given
+    // up the times are alike and the work is not.
+    let beyond = estimate(played.iter().map(|run| run.work - goodput * run.seconds));
     Sample {
         goodput,
-        // The work is fixed, so the spread is that of the times.
-        half_width: goodput * times.half_width.unwrap_or(0.0) / times.mean,
+        half_width: beyond.and_then(|beyond| beyond.half_width).unwrap_or(0.0) / times.mean,
         runs: [at(0.025), at(0.975)],
         n: played.len(),
         failures: played.iter().map(|run| run.failures).sum(),

@@ -18,6 +18,8 @@ const APPROXIMATE: f64 = 0.05;
 const MOMENTS: u32 = 64;
 /// A run's length follows from its goodput and that from its length: so often in turn.
 const TURNS: u32 = 4;
+/// Runs whose mean work is less than this much of what was to be done: some were given up.
+const ALL_DONE: f64 = 1.0 - 1e-9;
 /// 95 % of a normal distribution lie within this many standard errors.
 const NORMAL_95: f64 = 1.96;
 
@@ -37,11 +39,15 @@ impl Formula {
         // Where failures are rare a sample shows too little spread: what it must have is known.
         let length = rules.work / self.value;
         let rate = failure_rate(rules);
-        let each = (longest_cost(rules) + rules.rank_keeps.max(rules.node_keeps)) / length;
+        let quantum = rules.rank_keeps.max(rules.node_keeps);
+        let each = (longest_cost(rules) + quantum) / length;
         let least = each * ((rate * length / runs).sqrt() + 1.0 / runs);
         let error = (sample.half_width / NORMAL_95).max(self.value * least);
         let slack = if self.exact { 0.0 } else { APPROXIMATE * (1.0 - self.value) };
-        (sample.goodput - self.value).abs() <= ERRORS_MAX * error + slack
+        // A run that was given up has lost up to a quantum that it had begun.
+        let given_up = sample.goodput * sample.seconds < rules.work * ALL_DONE;
+        let begun = if given_up { quantum / sample.seconds } else { 0.0 };
+        (sample.goodput - self.value).abs() <= ERRORS_MAX * error + slack + begun
     }
 }
 
