@@ -16,7 +16,7 @@ target := $(or $(CARGO_TARGET_DIR),target)
 kintsugi := $(target)/release/kintsugi
 one_machine := cluster-scripts/one-machine
 
-.PHONY: build demo test build-tests check bench soak experiment parity runtime test-slurm test-slurm-all setup help
+.PHONY: build demo test build-tests check format bench soak experiment parity runtime test-slurm test-slurm-all setup help
 
 help:
 	@sed -n '1,2s/^# //p' Makefile
@@ -32,15 +32,19 @@ build: setup
 demo: build
 	$(kintsugi) experiment configs/experiment/demo.toml --out runs/demo
 
-# What `test` runs, compiled: CI measures it as a part of its own, and compiles nothing beside real processes.
+# What `test` runs and the benches, compiled: CI measures it as a part of its own, and compiles nothing beside real
+# processes.
 build-tests: setup
 	$(CARGO) test --release --locked --workspace --no-run
+	$(CARGO) bench --locked --no-run --bench engine
 
 test: setup
 	timeout --kill-after=10 $(TEST_SECONDS_MAX) $(CARGO) test --release --locked --workspace --no-fail-fast
 
-check: setup
+format:
 	$(CARGO) fmt --all --check
+
+check: setup format
 	$(CARGO) clippy --release --locked --workspace --all-targets -- -D warnings
 	$(CARGO) test --release --locked --test tidy --test dependencies
 
