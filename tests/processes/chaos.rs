@@ -11,7 +11,7 @@ use crate::support::{
 };
 
 const LIMIT: u64 = 180;
-const LONG: [&str; 2] = ["train.steps=900", "evaluation.every=300steps"];
+const LONG: [&str; 2] = ["train.steps=500", "evaluation.every=250steps"];
 
 fn chaos(folder: &Path, arguments: &[&str]) -> std::process::Command {
     let mut command = kintsugi();
@@ -29,7 +29,7 @@ fn a_run_in_a_storm_of_kills_and_stops_ends_with_the_calm_bits() {
         let folder = run_dir(&format!("chaos-{signal}"));
         std::fs::create_dir_all(folder.join("logs")).unwrap();
         let running = start(&mut launch(&folder, &LONG), Duration::from_secs(LIMIT));
-        let blows = ["--seed", "7", "--mtbf", "1.0", "--kills", "4", "--signal", signal];
+        let blows = ["--seed", "7", "--mtbf", "1.0", "--kills", "2", "--signal", signal];
         let storm = run(&mut chaos(&folder, &blows), LIMIT);
         assert_eq!(storm.code, Some(0), "{}", storm.stderr);
         let struck: Vec<&str> = storm.stdout.lines().filter(|l| l.contains(" to rank ")).collect();
