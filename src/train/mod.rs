@@ -1,9 +1,10 @@
 //! One rank's program, in rooms, each of which imports only those before it: what a run is to do,
-//! its state, what computes, what updates, how gradients meet, what is written, how the world is
-//! repaired; then the loop, and how a rank starts.
+//! how numbers are summed, its state, what computes, what updates, how gradients meet, what is
+//! written, how the world is repaired; then the loop, and how a rank starts.
 
 pub mod error;
 pub mod plan;
+pub mod fixed_point;
 pub mod state;
 pub mod compute;
 pub mod update;

@@ -7,7 +7,7 @@ use xxhash_rust::xxh3::{Xxh3, xxh3_128};
 use crate::data::Normalization;
 use crate::model::Shape;
 use crate::train::checkpoint::{CheckpointError, Snapshot, TrainState};
-use crate::train::compute::fixed_point::Grid;
+use crate::train::fixed_point::Grid;
 
 /// The manifest's name.
 pub const MANIFEST: &str = "MANIFEST.json";

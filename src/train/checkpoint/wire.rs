@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use crate::observe::ledger::Committed;
-use crate::train::compute::fixed_point::Grid;
+use crate::train::fixed_point::Grid;
 
 /// First bytes of the file.
 pub const MAGIC: [u8; 8] = *b"KNTSTATE";

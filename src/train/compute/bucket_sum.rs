@@ -3,7 +3,7 @@
 
 use std::ops::Range;
 
-use crate::train::compute::fixed_point::{self, BLOCK, Unit};
+use crate::train::fixed_point::{self, BLOCK, Unit};
 
 /// The blocks of a bucket's tensors.
 #[derive(Debug)]

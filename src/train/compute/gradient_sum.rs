@@ -10,7 +10,7 @@ use std::time::Duration;
 use crate::model::{Layout, TensorKind};
 
 use crate::train::compute::bucket_sum::{Blocks, Complete, Words};
-use crate::train::compute::fixed_point::{BLOCK, Grid, Unit};
+use crate::train::fixed_point::{BLOCK, Grid, Unit};
 
 /// How often whoever waits for a sum asks whether it is still wanted: a death is noticed so soon,
 /// for a look of microseconds.
@@ -371,7 +371,7 @@ mod tests {
 
     #[test]
     fn values_beyond_the_grid_are_noticed_and_fit_on_the_one_asked_for() {
-        use crate::train::compute::fixed_point::{GridChoice, verdict};
+        use crate::train::fixed_point::{GridChoice, verdict};
         let sum = GradientSum::new(&layout(&[2], 0), 1);
         let choice = |grid: &Grid| {
             sum.set_grid(grid);

@@ -4,7 +4,6 @@ pub mod accumulate;
 pub mod board;
 pub mod bucket_sum;
 pub mod committed;
-pub mod fixed_point;
 pub mod free_run;
 pub mod gradient_sum;
 pub mod gradients;

@@ -15,12 +15,12 @@ use kintsugi_ffi::stream::Source;
 use crate::cluster::resident::{Body, Next, Slots};
 use crate::model::parts::is_over_parameters;
 use crate::train::compute::board::Chore;
-use crate::train::compute::fixed_point::{Grid, Unit};
 use crate::train::compute::gradient_sum::GradientSum;
 use crate::train::compute::gradients::Gradients;
 use crate::train::compute::moments::Moments;
 use crate::train::compute::pool::Pool;
 use crate::train::exchange::received::Received;
+use crate::train::fixed_point::{Grid, Unit};
 use crate::train::update::optimizer::{Optimizer, Scales};
 
 /// Elements that one thread moves at a time: about a millisecond's work.

@@ -13,9 +13,9 @@ use crate::data::loader::Loader;
 use crate::data::staging::progress::Progress;
 use crate::data::tally::Counts;
 use crate::train::TrainError;
-use crate::train::compute::fixed_point::Grid;
 use crate::train::compute::pool::Pool;
 use crate::train::compute::totals::Totals;
+use crate::train::fixed_point::Grid;
 use crate::train::state::rank::Rank;
 use crate::train::state::replica::Replica;
 

@@ -5,9 +5,9 @@ use std::sync::{PoisonError, RwLock, RwLockReadGuard};
 
 use crate::cluster::comm::Elements;
 use crate::train::compute::bucket_sum::Complete;
-use crate::train::compute::fixed_point;
 use crate::train::compute::gradient_sum::GradientSum;
 use crate::train::compute::moments::Seen;
+use crate::train::fixed_point;
 
 /// Memory for all ranks' sums of one step.
 #[derive(Debug)]

@@ -8,7 +8,7 @@ use crate::observe::event::Kind;
 use crate::observe::ledger::Committed;
 use crate::observe::result::Status;
 
-use crate::train::compute::fixed_point::Grid;
+use crate::train::fixed_point::Grid;
 use crate::train::plan::Plan;
 use crate::train::state::arithmetic;
 
