@@ -3,7 +3,7 @@
 use thiserror::Error;
 
 use crate::cluster::comm::CommError;
-use crate::cluster::recovery::GaveUp;
+use crate::cluster::recovery::{GaveUp, Leaves};
 use crate::data::DataError;
 use crate::engine::EngineError;
 use crate::observe::result::Status;
@@ -93,10 +93,10 @@ impl TrainError {
 
 impl From<GaveUp> for TrainError {
     fn from(end: GaveUp) -> Self {
-        match end {
-            GaveUp::Ladder(_) => Self::JobLost(end.to_string()),
-            GaveUp::Minority(why) => Self::Minority(why),
-            GaveUp::Refused(why) => Self::Unready(why),
+        match end.leaves {
+            Leaves::WithAll => Self::JobLost(end.reason),
+            Leaves::Outvoted => Self::Minority(end.reason),
+            Leaves::Refused => Self::Unready(end.reason),
         }
     }
 }

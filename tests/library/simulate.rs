@@ -163,7 +163,7 @@ impl Coverage {
         }
         if let Some(first) = finishers(run).first() {
             self.repairs += first.repairs.len();
-            self.retries += first.notes.len();
+            self.retries += first.repairs.iter().map(|repair| repair.notes.len()).sum::<usize>();
             *self.ranks_at_end.entry(first.world.ranks()).or_default() += 1;
         }
     }

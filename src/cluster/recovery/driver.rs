@@ -23,7 +23,7 @@ use super::machine::{self, Action, Event, Machine, Repair};
 use super::rollcall::{Answer, Holdings, Roll};
 use super::succession::next_world;
 use super::unproved::Unproved;
-use super::{GaveUp, Hooks, Note, Policy, Repaired};
+use super::{GaveUp, Hooks, Leaves, Note, Policy, Remark, Repaired};
 use crate::cluster::comm::{Membership, Waiting};
 use crate::cluster::world::{Member, World};
 
@@ -84,13 +84,11 @@ pub fn recover_after(
 ) -> Result<Repaired, GaveUp> {
     let machine = match unproved.position() {
         None => machine::begin(policy),
-        Some(position) => {
-            let machine = machine::begin_after(policy, position);
-            unproved.note(policy, &machine, hooks);
-            machine
-        }
+        Some(position) => machine::begin_after(policy, position),
     };
-    match Driver::new(comm, Some(world), policy, hooks, machine).run()? {
+    let mut driver = Driver::new(comm, Some(world), policy, hooks, machine);
+    driver.notes.extend(unproved.note(policy, &driver.machine));
+    match driver.run()? {
         Ended::Resumed(repaired_world, repaired) => {
             *world = repaired_world;
             if !repaired.lost.is_empty() {
@@ -129,18 +127,8 @@ pub fn answer_call(
 }
 
 fn unseated() -> GaveUp {
-    GaveUp::Ladder("a rank lost its seat to nobody (a bug of the seating)".into())
-}
-
-/// Whom a process that gives up leaves behind.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Leaves {
-    /// Nobody goes on.
-    WithAll,
-    /// Too few nodes are with it.
-    Outvoted,
-    /// The others do not take it.
-    Refused,
+    let reason = "recovery gave up: a rank lost its seat to nobody (a bug of the seating)".into();
+    GaveUp { leaves: Leaves::WithAll, reason, notes: Vec::new(), living: Vec::new() }
 }
 
 struct Driver<'a> {
@@ -150,24 +138,26 @@ struct Driver<'a> {
     /// How this process gives up.
     leaves: Leaves,
     deadline: Duration,
+    notes: Vec<Note>,
 }
 
 impl<'a> Driver<'a> {
     fn new(
         comm: &'a mut dyn Membership,
         old: Option<&'a World>,
-        policy: &Policy,
+        policy: &'a Policy,
         hooks: &'a mut dyn Hooks,
         machine: Machine,
     ) -> Self {
         let deadline = hooks.now().saturating_add(policy.limit);
-        let gathering = Gathering::of(comm, old, policy.ranks_min, hooks);
+        let gathering = Gathering::of(comm, old, policy, hooks);
         Self {
             gathering,
             machine,
             holdings: Holdings::default(),
             leaves: Leaves::WithAll,
             deadline,
+            notes: Vec::new(),
         }
     }
 
@@ -205,24 +195,28 @@ impl<'a> Driver<'a> {
         }
         let NextWorld { world, lost, rung } = next_world.expect("resumed only after a restore");
         let seconds = std::mem::take(&mut self.gathering.seconds);
+        let notes = std::mem::take(&mut self.notes);
         let (position, step) = (self.machine.position(), self.holdings.step);
-        let repaired = Repaired { rung, lost, step, position, seconds };
+        let repaired = Repaired { rung, lost, step, position, seconds, notes };
         Ok(Ended::Resumed(world, repaired))
     }
 
     fn give_up(&mut self, reason: String) -> GaveUp {
-        let Gathering { comm, hooks, roll, .. } = &mut self.gathering;
         // Those who have not seen it yet must not wait for this rank.
-        comm.revoke();
-        hooks.gave_up(roll.answers().iter().map(|a| (a.pid, a.host.clone())).collect());
-        match self.leaves {
-            Leaves::Outvoted => GaveUp::Minority(reason),
-            Leaves::Refused => GaveUp::Refused(reason),
-            Leaves::WithAll => GaveUp::Ladder(self.gathering.with_names(reason)),
-        }
+        self.gathering.comm.revoke();
+        let reason = match self.leaves {
+            Leaves::WithAll => {
+                format!("recovery gave up: {}", self.gathering.with_names(reason))
+            }
+            Leaves::Outvoted | Leaves::Refused => reason,
+        };
+        let notes = std::mem::take(&mut self.notes);
+        let answers = self.gathering.roll.answers().iter();
+        let living = answers.map(|answer| (answer.pid, answer.host.clone())).collect();
+        GaveUp { leaves: self.leaves, reason, notes, living }
     }
 
-    /// Tells the machine, and a person when the machine had to go back or down.
+    /// Tells the machine, and notes it when the machine had to go back or down.
     fn advance(&mut self, event: Event) {
         let reason = match &event {
             Event::Failed(why) | Event::Unavailable(why) | Event::Refused(why) => Some(why.clone()),
@@ -231,21 +225,16 @@ impl<'a> Driver<'a> {
         let before = self.machine.rung();
         self.machine.on(event);
         let (Some(reason), Some(from)) = (reason, before) else { return };
-        let note = match self.machine.rung() {
-            Some(to) if to != from => Note::RungDown { from, to, reason },
-            Some(rung) => Note::Retry { rung, reason },
-            None => return,
-        };
-        self.gathering.hooks.note(note);
+        self.notes.extend(self.machine.rung().map(|to| Note::of(from, to, reason)));
     }
 
     /// `Action::Revoke`: the world ends, the living find each other.
     fn revoke_and_count(&mut self) -> Event {
         let Gathering { comm, hooks, .. } = &mut self.gathering;
         let begun = hooks.now();
-        hooks.reached(Point::InRevoke);
+        hooks.tell(Remark::Reached(Point::InRevoke));
         comm.revoke();
-        hooks.reached(Point::InShrink);
+        hooks.tell(Remark::Reached(Point::InShrink));
         let event = match self.gathering.shrink() {
             Ok(()) => self.call_roll(),
             Err(reason) => Event::Hopeless(reason),
@@ -256,7 +245,8 @@ impl<'a> Driver<'a> {
 
     fn call_roll(&mut self) -> Event {
         let gathering = &mut self.gathering;
-        let (pid, host) = gathering.hooks.identity();
+        let who = gathering.hooks.who();
+        let (pid, host) = (who.pid, who.host.clone());
         let answer = Answer {
             slot: gathering.slot,
             ranks: gathering.ranks,
@@ -285,8 +275,8 @@ impl<'a> Driver<'a> {
             return Event::Hopeless("all state was lost".into());
         };
         gathering.ranks = gathering.roll.ranks();
-        gathering.hooks.counted(step);
-        if let Some(why) = gathering.roll.quorum_missed(gathering.hooks.home().as_deref()) {
+        gathering.hooks.tell(Remark::Counted(step));
+        if let Some(why) = gathering.roll.quorum_missed(gathering.policy.home.as_deref()) {
             self.leaves = Leaves::Outvoted;
             return Event::Hopeless(why);
         }
@@ -350,8 +340,9 @@ impl<'a> Driver<'a> {
     fn restore(&mut self) -> Result<NextWorld, Event> {
         let Gathering { comm, hooks, .. } = &mut self.gathering;
         let begun = hooks.now();
-        hooks.restoring(comm.rank(), self.holdings.source, self.holdings.step);
-        hooks.reached(Point::InRestore);
+        let Holdings { source, step, .. } = self.holdings;
+        hooks.tell(Remark::Restoring { rank: comm.rank(), source, step });
+        hooks.tell(Remark::Reached(Point::InRestore));
         let shipped = self.ship();
         let agreed = self.gathering.agree(shipped);
         if let Ok(next_world) = &agreed {

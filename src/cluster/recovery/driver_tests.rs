@@ -13,7 +13,7 @@ use crate::config::{Point, Rung};
 use super::*;
 use crate::cluster::recovery::rollcall::Resident;
 use crate::cluster::recovery::set::SetIdentity;
-use crate::cluster::recovery::{Environment, Note, Policy, StateHolder};
+use crate::cluster::recovery::{Note, Participant, Policy};
 
 /// Rank 0 of a world of two; rank 1 is dead. A replacement, when asked for, is an echo of rank 0
 /// without state.
@@ -167,24 +167,26 @@ impl Script {
 
 #[derive(Default)]
 struct Process {
+    who: Participant,
     step: Option<u64>,
     reached: Vec<Point>,
     adopted: Vec<World>,
     transfers: Vec<(usize, Vec<usize>, u64)>,
-    notes: Vec<Note>,
     /// How far the clock jumps with every look, in ms.
     tick_ms: u64,
-    /// Ranks from here on leave on purpose.
-    leave_from: Option<usize>,
     now_ms: std::cell::Cell<u64>,
 }
 
-impl StateHolder for Process {
+impl Hooks for Process {
+    fn now(&self) -> Duration {
+        self.now_ms.set(self.now_ms.get() + self.tick_ms);
+        Duration::from_millis(self.now_ms.get())
+    }
+    fn who(&self) -> &Participant {
+        &self.who
+    }
     fn committed_step(&self) -> Option<u64> {
         self.step
-    }
-    fn stays(&self, rank: usize) -> bool {
-        self.leave_from.is_none_or(|first| rank < first)
     }
     fn transfer(
         &mut self,
@@ -200,24 +202,10 @@ impl StateHolder for Process {
     fn adopt(&mut self, world: &World) {
         self.adopted.push(world.clone());
     }
-}
-
-impl Environment for Process {
-    fn now(&self) -> Duration {
-        self.now_ms.set(self.now_ms.get() + self.tick_ms);
-        Duration::from_millis(self.now_ms.get())
-    }
-    fn identity(&self) -> (u32, String) {
-        (42, "here".into())
-    }
-    fn arguments(&self) -> Vec<String> {
-        vec!["train".into()]
-    }
-    fn reached(&mut self, point: Point) {
-        self.reached.push(point);
-    }
-    fn note(&mut self, note: Note) {
-        self.notes.push(note);
+    fn tell(&mut self, remark: Remark) {
+        if let Remark::Reached(point) = remark {
+            self.reached.push(point);
+        }
     }
 }
 
@@ -234,11 +222,12 @@ fn two() -> World {
 }
 
 fn policy(ladder: &[Rung]) -> Policy {
-    Policy { ladder: ladder.to_vec(), tries_max: 2, limit: Duration::from_secs(10), ranks_min: 1 }
+    Policy::new(ladder.to_vec(), 2, Duration::from_secs(10))
 }
 
 fn process() -> Process {
-    Process { step: Some(7), tick_ms: 1, ..Process::default() }
+    let who = Participant { pid: 42, host: "here".into(), arguments: vec!["train".into()] };
+    Process { who, step: Some(7), tick_ms: 1, ..Process::default() }
 }
 
 #[test]
@@ -284,7 +273,7 @@ fn a_shrink_renumbers_and_ships_nothing() {
     assert_eq!((world.ranks(), world.generation), (1, 1));
     assert_eq!(world.owners_of(0), [0, 1, 2, 3]);
     assert!(process.transfers.is_empty());
-    assert!(matches!(&process.notes[..], [Note::RungDown { from: Rung::Spare, .. }]));
+    assert!(matches!(&repaired.notes[..], [Note::RungDown { from: Rung::Spare, .. }]));
 }
 
 #[test]
@@ -295,8 +284,8 @@ fn a_newcomer_with_another_data_set_is_refused_by_name() {
     let repaired = recover(&mut comm, &mut world, &policy(&ladder), &mut process).unwrap();
     assert_eq!((repaired.rung, world.ranks()), (Rung::Shrink, 1));
     assert_eq!(comm.calls.iter().filter(|call| **call == "spawn").count(), 1, "one try");
-    let [Note::RungDown { from: Rung::Respawn, reason, .. }] = &process.notes[..] else {
-        panic!("{:?}", process.notes);
+    let [Note::RungDown { from: Rung::Respawn, reason, .. }] = &repaired.notes[..] else {
+        panic!("{:?}", repaired.notes);
     };
     assert!(reason.contains("newcomer for rank 1 (on here) has listed"), "{reason}");
     assert!(process.transfers.is_empty(), "nothing was shipped");
@@ -329,16 +318,17 @@ fn half_of_the_nodes_without_the_supervisors_repairs_nothing_and_adopts_nothing(
     let (mut comm, mut world, mut process) = (Script::new(None), apart(), process());
     let ladder = policy(&[Rung::Respawn, Rung::Shrink]);
     let gave_up = recover(&mut comm, &mut world, &ladder, &mut process).unwrap_err();
-    assert!(matches!(&gave_up, GaveUp::Minority(why) if why.contains("1 of 2 nodes (here)")));
+    assert_eq!(gave_up.leaves, Leaves::Outvoted);
+    assert!(gave_up.reason.contains("1 of 2 nodes (here)"), "{gave_up}");
     assert_eq!(comm.calls, ["revoke", "shrink", "all_gather", "agree", "revoke"]);
     assert!(process.adopted.is_empty() && world == apart());
 }
 
 #[test]
 fn a_rank_that_leaves_on_purpose_takes_no_vote_with_it() {
-    let (mut comm, mut world) = (Script::new(None), apart());
-    let mut process = Process { leave_from: Some(1), ..process() };
-    let repaired = recover(&mut comm, &mut world, &policy(&[Rung::Shrink]), &mut process).unwrap();
+    let (mut comm, mut world, mut process) = (Script::new(None), apart(), process());
+    let policy = Policy { leave_from: Some(1), ..policy(&[Rung::Shrink]) };
+    let repaired = recover(&mut comm, &mut world, &policy, &mut process).unwrap();
     assert_eq!((repaired.rung, world.ranks()), (Rung::Shrink, 1));
 }
 
@@ -386,7 +376,7 @@ fn a_refused_spawn_takes_the_next_rung_from_a_fresh_shrink() {
     assert_eq!(repaired.rung, Rung::Shrink);
     assert_eq!(comm.calls.iter().filter(|c| **c == "shrink").count(), 2);
     let note = Note::RungDown { from: Rung::Respawn, to: Rung::Shrink, reason: "no slot".into() };
-    assert_eq!(process.notes, [note]);
+    assert_eq!(repaired.notes, [note]);
 }
 
 #[test]
@@ -396,8 +386,8 @@ fn joining_that_keeps_failing_is_tried_as_often_as_allowed() {
     let ladder = [Rung::Respawn, Rung::Restart];
     let gave_up = recover(&mut comm, &mut world, &policy(&ladder), &mut process).unwrap_err();
     assert_eq!(comm.calls.iter().filter(|c| **c == "spawn").count(), 2);
-    let text = "restart is next: no hello; lost rank 1 (member 1, here)";
-    assert_eq!(gave_up, GaveUp::Ladder(text.into()));
+    let text = "recovery gave up: restart is next: no hello; lost rank 1 (member 1, here)";
+    assert_eq!((gave_up.leaves, gave_up.reason.as_str()), (Leaves::WithAll, text));
     assert_eq!(comm.calls.last(), Some(&"revoke"), "nobody is left waiting for this rank");
 }
 

@@ -216,7 +216,7 @@ mod tests {
     use super::*;
 
     fn policy(ladder: &[Rung], tries_max: u32) -> Policy {
-        Policy { ladder: ladder.to_vec(), tries_max, limit: Duration::from_secs(60), ranks_min: 1 }
+        Policy::new(ladder.to_vec(), tries_max, Duration::from_secs(60))
     }
 
     /// Every event that may follow an action.

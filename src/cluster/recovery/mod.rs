@@ -33,23 +33,40 @@ pub struct Policy {
     pub limit: Duration,
     /// Fewer ranks than this are no world: the rung below "shrink" is taken.
     pub ranks_min: usize,
+    /// Ranks from here on leave on purpose: nobody counts on them.
+    pub leave_from: Option<usize>,
+    /// The supervisor's node: of two equal parts of a world, the one that has it goes on. `None`
+    /// where no part is preferred.
+    pub home: Option<String>,
 }
 
-/// What the driver needs of the process it repairs: what it holds and what is around it.
-/// Everything is called on the communicating thread. What it is merely told has a default: it does
-/// nothing.
-pub trait Hooks: StateHolder + Environment {}
+impl Policy {
+    /// These rungs; any number of ranks is a world, and all of them are to stay.
+    pub fn new(ladder: Vec<Rung>, tries_max: u32, limit: Duration) -> Self {
+        Self { ladder, tries_max, limit, ranks_min: 1, leave_from: None, home: None }
+    }
+}
 
-impl<T: StateHolder + Environment> Hooks for T {}
+/// Who takes part in a repair.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Participant {
+    /// Its process.
+    pub pid: u32,
+    /// Where that runs.
+    pub host: String,
+    /// Arguments of a replacement; the communicator appends the join arguments.
+    pub arguments: Vec<String>,
+}
 
-/// The state that a repair saves, and the steps it goes through in one.
-pub trait StateHolder {
+/// What the driver needs of the process it repairs. Everything is called on the communicating
+/// thread.
+pub trait Hooks {
+    /// Monotonic time.
+    fn now(&self) -> Duration;
+    /// Who this process is.
+    fn who(&self) -> &Participant;
     /// The last committed step, or `None` while this process holds no state (a newcomer).
     fn committed_step(&self) -> Option<u64>;
-    /// Whether this rank of the old world is one to count on: not one that leaves on purpose.
-    fn stays(&self, _rank: usize) -> bool {
-        true
-    }
     /// What this process has listed of the run's data; one that has none of it is like all others.
     ///
     /// # Errors
@@ -57,13 +74,6 @@ pub trait StateHolder {
     fn set(&mut self) -> Result<SetIdentity, CommError> {
         Ok(SetIdentity::default())
     }
-    /// After a roll call: the step that everybody goes on from, which a spare does not know
-    /// before.
-    fn counted(&mut self, _step: u64) {}
-    /// Told right before `InRestore` is reached: this process's rank in the repaired world, the
-    /// rank that ships its state and the step that everybody goes on from, which a newcomer does
-    /// not know before (fault injection's `who = "source"`, and `step` for newcomers).
-    fn restoring(&mut self, _rank: usize, _source: usize, _step: u64) {}
     /// Called on every rank of the repaired world that has newcomers: `source` ships, each of
     /// `receivers` (ascending, never empty) receives into scratch; others return at once.
     /// Survivors keep their state whatever happens.
@@ -76,38 +86,44 @@ pub trait StateHolder {
     ) -> Result<(), CommError>;
     /// After a successful agreement: receivers swap the scratch in.
     fn adopt(&mut self, world: &World);
+    /// Where the repair stands.
+    fn tell(&mut self, remark: Remark);
 }
 
-/// What is around the process: a clock, a name, and those who want to hear of the repair.
-pub trait Environment {
-    /// Monotonic time.
-    fn now(&self) -> Duration;
-    /// Pid and host of this process, for the world table.
-    fn identity(&self) -> (u32, String);
-    /// The supervisor's node: of two equal parts of a world, the one that has it goes on. `None`
-    /// where no part is preferred.
-    fn home(&self) -> Option<String> {
-        None
-    }
-    /// Arguments of a replacement; the communicator appends the join arguments.
-    fn arguments(&self) -> Vec<String>;
-    /// A point of the repair is reached (fault injection).
-    fn reached(&mut self, point: Point);
-    /// This process waited and gets a rank: what that needs can be made ready now. Told again when
-    /// the seating has to be repeated.
-    fn promoted(&mut self, _rank: usize) {}
-    /// Something a person should read (a rung taken, a try that failed).
-    fn note(&mut self, _note: Note) {}
-    /// Nobody repairs this world any more: pid and host of those who answered its last roll call.
-    fn gave_up(&mut self, _living: Vec<(u32, String)>) {}
+/// What a process is told of its repair.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Remark {
+    /// It is at this point (fault injection).
+    Reached(Point),
+    /// After a roll call: the step that everybody goes on from, which a spare does not know
+    /// before.
+    Counted(u64),
+    /// This process waited and gets this rank: what that needs can be made ready now. Told again
+    /// when the seating has to be repeated.
+    Promoted(usize),
+    /// Right before `InRestore` is reached: this process's rank in the repaired world, the rank
+    /// that ships its state and the step that everybody goes on from, which a newcomer does not
+    /// know before (fault injection's `who = "source"`, and `step` for newcomers).
+    #[allow(missing_docs)]
+    Restoring { rank: usize, source: usize, step: u64 },
 }
 
-/// What a repair says while it runs.
+/// What a person should read of a repair: a rung taken, a try that failed.
 #[derive(Debug, Clone, PartialEq)]
 #[allow(missing_docs)]
 pub enum Note {
     RungDown { from: Rung, to: Rung, reason: String },
     Retry { rung: Rung, reason: String },
+}
+
+impl Note {
+    fn of(from: Rung, to: Rung, reason: String) -> Self {
+        if to == from {
+            Self::Retry { rung: to, reason }
+        } else {
+            Self::RungDown { from, to, reason }
+        }
+    }
 }
 
 /// A finished repair.
@@ -123,18 +139,31 @@ pub struct Repaired {
     pub position: Position,
     /// Seconds by phase: revoke_shrink, spawn, merge, agree, restore.
     pub seconds: crate::observe::event::Phases,
+    /// What a person should read of it.
+    pub notes: Vec<Note>,
 }
 
 /// Recovery is at its end: the supervisor has to start again (exit 75).
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
-pub enum GaveUp {
-    /// No rung is left, or nobody can go on.
-    #[error("recovery gave up: {0}")]
-    Ladder(String),
-    /// The others may be training on: this process must leave without writing anything.
-    #[error("{0}")]
-    Minority(String),
+#[error("{reason}")]
+pub struct GaveUp {
+    /// Whom this process leaves behind.
+    pub leaves: Leaves,
+    /// Why.
+    pub reason: String,
+    /// What a person should read of the repair until then.
+    pub notes: Vec<Note>,
+    /// Pid and host of those who answered the last roll call.
+    pub living: Vec<(u32, String)>,
+}
+
+/// Whom a process that gives up leaves behind.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Leaves {
+    /// Nobody goes on: no rung is left, or all state is lost.
+    WithAll,
+    /// The others may be training on, on more nodes: it must leave without writing anything.
+    Outvoted,
     /// The others do not take this newcomer: it leaves, they go on without.
-    #[error("{0}")]
-    Refused(String),
+    Refused,
 }

@@ -1,11 +1,10 @@
 //! A repair has succeeded once a step was committed after it: a replacement that dies before (out
 //! of memory, say) would be replaced for ever. Until then the next repair goes on from its place
-//! on the ladder. So it does where many repairs in a row have lasted a step or two each. Pure but
-//! for a note.
+//! on the ladder. So it does where many repairs in a row have lasted a step or two each. Pure.
 
 use super::machine::{self, Machine, UNPROVEN};
 use super::position::Position;
-use super::{Hooks, Note, Policy};
+use super::{Note, Policy};
 
 /// Committed steps after which a repair is history: both slots of the state are written then.
 pub const SETTLED_STEPS: u32 = 3;
@@ -56,18 +55,11 @@ impl Unproved {
         }
     }
 
-    /// Tells a person what it costs.
-    pub(super) fn note(&self, policy: &Policy, machine: &Machine, hooks: &mut dyn Hooks) {
-        let rung = |index: usize| policy.ladder.get(index).copied();
-        let Some(position) = self.position.filter(|before| *before != machine.position()) else {
-            return;
-        };
-        let reason = UNPROVEN.to_owned();
-        match (rung(position.rung), machine.rung()) {
-            (Some(from), Some(to)) if from != to => hooks.note(Note::RungDown { from, to, reason }),
-            (Some(rung), Some(_)) => hooks.note(Note::Retry { rung, reason }),
-            _ => {}
-        }
+    /// What a person should read of what it costs.
+    pub(super) fn note(&self, policy: &Policy, machine: &Machine) -> Option<Note> {
+        let before = self.position().filter(|before| *before != machine.position())?;
+        let from = policy.ladder.get(before.rung).copied()?;
+        Some(Note::of(from, machine.rung()?, UNPROVEN.to_owned()))
     }
 }
 
@@ -82,7 +74,7 @@ mod tests {
     use crate::config::Rung::{self, Respawn, Restart, Shrink, Spare};
 
     fn policy(ladder: &[Rung], tries_max: u32) -> Policy {
-        Policy { ladder: ladder.to_vec(), tries_max, limit: Duration::from_secs(60), ranks_min: 1 }
+        Policy::new(ladder.to_vec(), tries_max, Duration::from_secs(60))
     }
 
     /// A repair of which every phase succeeds, but for spares: there are none. What it did.

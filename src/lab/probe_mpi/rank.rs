@@ -7,7 +7,7 @@ use kintsugi_ffi::{mpi, os};
 
 use crate::cluster::comm::mpi::{JoinArguments, JoinPoint, MpiComm, start_orphan_watch};
 use crate::cluster::comm::{CommError, Communicator, Elements, Membership as _, ReduceOp};
-use crate::cluster::recovery::{self, Environment, Note, Policy, Repaired, StateHolder};
+use crate::cluster::recovery::{self, Hooks, Note, Participant, Policy, Remark, Repaired};
 use crate::cluster::world::{Member, Role, World};
 use crate::config::{Point, Rung};
 use crate::observe::console::{print_line, say};
@@ -77,6 +77,8 @@ pub fn run_rank(plan: &RankPlan) -> i32 {
     let life = plan.join.as_ref().map_or(0, |join| join.attempt_of_join);
     let fate = Fate { kills: plan.kills.clone(), life };
     let Some((mut comm, newcomer)) = enter(plan, &fate) else { return 0 };
+    let arguments = rank_arguments(plan.steps, &plan.kills);
+    let who = Participant { pid: std::process::id(), host: os::hostname(), arguments };
     let replica = Replica {
         fate,
         plan: plan.clone(),
@@ -85,7 +87,7 @@ pub fn run_rank(plan: &RankPlan) -> i32 {
         step: (!newcomer).then_some(0),
         incoming: None,
         joins: life,
-        retries: Vec::new(),
+        who,
         born: Instant::now(),
     };
     match run(&mut comm, replica) {
@@ -135,8 +137,7 @@ fn enter(plan: &RankPlan, fate: &Fate) -> Option<(MpiComm, bool)> {
 }
 
 fn policy() -> Policy {
-    let ladder = vec![Rung::Respawn];
-    Policy { ladder, tries_max: ATTEMPTS_MAX, limit: REPAIR_LIMIT, ranks_min: 1 }
+    Policy::new(vec![Rung::Respawn], ATTEMPTS_MAX, REPAIR_LIMIT)
 }
 
 /// The world of the first-born. Nobody asks for their processes, and they count as one node: the
@@ -172,9 +173,11 @@ fn run(comm: &mut MpiComm, mut replica: Replica) -> Result<Vec<u64>, String> {
         let (detect, before) = (last_commit.elapsed(), replica.joins);
         let repaired = recovery::recover(comm, &mut world, &policy, &mut replica);
         let repaired = repaired.map_err(|error| error.to_string())?;
-        let retries = std::mem::take(&mut replica.retries);
         if leads(&repaired, comm) {
-            retries.into_iter().for_each(|reason| say(&Report::Retry { reason }));
+            for note in &repaired.notes {
+                let (Note::Retry { reason, .. } | Note::RungDown { reason, .. }) = note;
+                say(&Report::Retry { reason: reason.clone() });
+            }
             let (attempts, total) = (replica.joins - before, last_commit.elapsed());
             say(&Report::Repaired(timed(&repaired, attempts, detect, total)));
         }
@@ -236,23 +239,22 @@ struct Replica {
     incoming: Option<(Vec<u64>, u64)>,
     /// Attempts to bring replacements in, of this run.
     joins: u32,
-    /// Why attempts of the repair at hand failed.
-    retries: Vec<String>,
+    who: Participant,
     born: Instant,
 }
 
-impl StateHolder for Replica {
+impl Hooks for Replica {
+    fn now(&self) -> Duration {
+        self.born.elapsed()
+    }
+
+    fn who(&self) -> &Participant {
+        &self.who
+    }
+
     fn committed_step(&self) -> Option<u64> {
         self.step
     }
-
-    fn stays(&self, _rank: usize) -> bool {
-        true
-    }
-
-    fn counted(&mut self, _step: u64) {}
-
-    fn restoring(&mut self, _rank: usize, _source: usize, _step: u64) {}
 
     /// Everybody gets the source's state; who has one compares.
     fn transfer(
@@ -280,44 +282,17 @@ impl StateHolder for Replica {
             (self.state, self.step) = (state, Some(step));
         }
     }
-}
 
-impl Environment for Replica {
-    fn now(&self) -> Duration {
-        self.born.elapsed()
-    }
-
-    fn identity(&self) -> (u32, String) {
-        (std::process::id(), os::hostname())
-    }
-
-    fn home(&self) -> Option<String> {
-        None
-    }
-
-    fn arguments(&self) -> Vec<String> {
-        rank_arguments(self.plan.steps, &self.plan.kills)
-    }
-
-    fn reached(&mut self, point: Point) {
-        let point = match point {
-            Point::InSpawn => {
+    fn tell(&mut self, remark: Remark) {
+        let point = match remark {
+            Remark::Reached(Point::InSpawn) => {
                 self.joins += 1;
                 KillPoint::Spawn
             }
-            Point::InMerge => KillPoint::Merge,
-            Point::InRestore => KillPoint::Restore,
+            Remark::Reached(Point::InMerge) => KillPoint::Merge,
+            Remark::Reached(Point::InRestore) => KillPoint::Restore,
             _ => return,
         };
         self.fate.meet(point, u64::from(self.joins), self.rank);
     }
-
-    fn promoted(&mut self, _rank: usize) {}
-
-    fn note(&mut self, note: Note) {
-        let (Note::Retry { reason, .. } | Note::RungDown { reason, .. }) = note;
-        self.retries.push(reason);
-    }
-
-    fn gave_up(&mut self, _living: Vec<(u32, String)>) {}
 }

@@ -5,6 +5,7 @@ use std::time::Duration;
 use crate::cluster::recovery::Policy;
 use crate::config::{Config, Every, ExchangeKind, Interval, Rung};
 use crate::data::sampler::Order;
+use crate::run_folder::variables;
 
 pub mod arguments;
 pub mod facts;
@@ -114,6 +115,8 @@ pub fn policy(config: &Config) -> Policy {
         tries_max: config.recovery.tries,
         limit: config.recovery.time_limit.0,
         ranks_min: config.recovery.min_ranks as usize,
+        leave_from: None,
+        home: variables::home(),
     }
 }
 

@@ -204,7 +204,7 @@ fn write_down(rank: &Rank, journal: &mut Journal, unwritten: Unwritten) {
     let Unwritten { repair: Repair { generation, ranks, repaired, .. }, stamp, .. } = unwritten;
     let attempt = rank.world.attempt;
     // Whoever was to write it may have died since: just before it did, or just after.
-    let again = generation < rank.world.generation || !rank.replica.living.is_empty();
+    let again = generation < rank.world.generation || !rank.living.is_empty();
     if again && journal.recovered_generations(attempt).contains(&generation) {
         return;
     }

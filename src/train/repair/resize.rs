@@ -13,6 +13,7 @@ use crate::observe::event::{Kind, Phases, ResizeRecord};
 
 use crate::train::TrainError;
 use crate::train::record::Record;
+use crate::train::record::repairs::report_notes;
 use crate::train::repair::size::{Resizer, Wish};
 use crate::train::repair::world::{Tries, newcomers, repair_of, survived};
 use crate::train::state::rank::Rank;
@@ -80,9 +81,10 @@ fn enlarge(
 ) -> Result<(), TrainError> {
     let (before, old) = (rank.world.ranks(), rank.world.clone());
     resizer.tried(rank.clock.now());
-    let policy = &rank.plan.policy;
-    let grown = grow(rank.comm.as_mut(), &mut rank.world, to, policy, &mut rank.replica)?;
-    tries.grew(&grown, policy);
+    let (comm, policy) = (rank.comm.as_mut(), &rank.plan.policy);
+    let grown = grow(comm, &mut rank.world, to, policy, &mut rank.replica);
+    let grown = grown.map_err(|end| rank.gave_up(end))?;
+    tries.grew(&grown, &rank.plan.policy);
     match grown {
         Growth::Grown(repaired) => {
             rank.newcomers = newcomers(&old, &rank.world);
@@ -128,11 +130,10 @@ fn reduce(rank: &mut Rank, record: &mut Record, to: usize, cause: &str) -> Resul
     let before = rank.world.ranks();
     // Somebody asked for so few.
     let ladder = vec![Rung::Shrink];
-    let policy = Policy { ladder, ranks_min: 1, ..rank.plan.policy.clone() };
-    rank.replica.leave_from = Some(to);
+    let leave_from = Some(to);
+    let policy = Policy { ladder, ranks_min: 1, leave_from, ..rank.plan.policy.clone() };
     let recovered = recover(rank.comm.as_mut(), &mut rank.world, &policy, &mut rank.replica);
-    rank.replica.leave_from = None;
-    let repaired = recovered?;
+    let repaired = recovered.map_err(|end| rank.gave_up(end))?;
     resized(rank, record, Change { before, cause, leave_from: to }, repaired);
     Ok(())
 }
@@ -146,6 +147,9 @@ struct Change<'a> {
 }
 
 fn resized(rank: &mut Rank, record: &mut Record, change: Change<'_>, repaired: Repaired) {
+    if rank.reports() {
+        report_notes(rank, &mut record.journal, &repaired.notes);
+    }
     let mut died = repaired.clone();
     died.lost.retain(|member| (member.rank as usize) < change.leave_from);
     if !died.lost.is_empty() {

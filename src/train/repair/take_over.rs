@@ -7,12 +7,12 @@ use std::sync::PoisonError;
 use std::time::Duration;
 
 use crate::cluster::comm::{CommError, Communicator};
+use crate::cluster::faults::Standing;
 use crate::cluster::recovery::set::SetIdentity;
-use crate::cluster::recovery::{Environment, Note, StateHolder};
+use crate::cluster::recovery::{Hooks, Participant, Remark};
 use crate::cluster::resident::{Key, Look, Slots};
 use crate::cluster::world::World;
 use crate::config::{Point, Shown};
-use crate::run_folder::variables;
 
 use crate::train::state::incoming::{Incoming, Way};
 use crate::train::state::position::Position;
@@ -29,24 +29,21 @@ const TAG_TENSORS: u32 = 43;
 /// A position longer than this is no position.
 const POSITION_BYTES_MAX: u64 = 1 << 30;
 
-impl StateHolder for Replica {
+impl Hooks for Replica {
+    fn now(&self) -> Duration {
+        self.clock.now()
+    }
+
+    fn who(&self) -> &Participant {
+        &self.who
+    }
+
     fn committed_step(&self) -> Option<u64> {
         self.holds_state.then_some(self.position.step)
     }
 
-    fn stays(&self, rank: usize) -> bool {
-        self.leave_from.is_none_or(|first| rank < first)
-    }
-
     fn set(&mut self) -> Result<SetIdentity, CommError> {
         Ok(self.set)
-    }
-
-    fn restoring(&mut self, rank: usize, source: usize, step: u64) {
-        self.given.clear();
-        self.standing.source = rank == source;
-        self.standing.rank = rank as u32;
-        self.standing.step = step;
     }
 
     fn transfer(
@@ -75,35 +72,18 @@ impl StateHolder for Replica {
         self.adopt_state(world);
         self.proof.repaired(restored);
     }
-}
 
-impl Environment for Replica {
-    fn now(&self) -> Duration {
-        self.clock.now()
-    }
-
-    fn identity(&self) -> (u32, String) {
-        self.identity.clone()
-    }
-
-    fn home(&self) -> Option<String> {
-        variables::home()
-    }
-
-    fn arguments(&self) -> Vec<String> {
-        self.arguments.clone()
-    }
-
-    fn reached(&mut self, point: Point) {
-        self.at(point);
-    }
-
-    fn note(&mut self, note: Note) {
-        self.notes.push(note);
-    }
-
-    fn gave_up(&mut self, living: Vec<(u32, String)>) {
-        self.living = living;
+    fn tell(&mut self, remark: Remark) {
+        match remark {
+            Remark::Reached(point) => self.at(point),
+            Remark::Restoring { rank, source, step } => {
+                self.given.clear();
+                let (rank, source) = (rank as u32, rank == source);
+                self.standing = Standing { rank, source, step, ..self.standing };
+            }
+            // It knows its step, and its seat.
+            Remark::Counted(_) | Remark::Promoted(_) => {}
+        }
     }
 }
 
@@ -116,7 +96,7 @@ pub fn hand_to_all(
 ) -> Result<(), CommError> {
     let (rank, ranks) = (comm.rank(), comm.size());
     let receivers: Vec<usize> = (0..ranks).filter(|other| *other != source).collect();
-    replica.restoring(rank, source, 0);
+    replica.tell(Remark::Restoring { rank, source, step: 0 });
     if !receivers.is_empty() {
         replica.transfer(comm, source, &receivers, 0)?;
     }

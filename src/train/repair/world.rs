@@ -3,7 +3,7 @@
 use crate::cluster::comm::CommError;
 use crate::cluster::recovery::driver::{Growth, recover_after};
 use crate::cluster::recovery::unproved::Unproved;
-use crate::cluster::recovery::{GaveUp, Policy, Repaired};
+use crate::cluster::recovery::{Leaves, Policy, Repaired};
 use crate::cluster::world::World;
 use crate::config::Point;
 use crate::observe::event::Kind;
@@ -72,16 +72,14 @@ pub fn repair(
     let (policy, of_growth) = (&rank.plan.policy, tries.unproved.of_growth());
     let (comm, hooks) = (rank.comm.as_mut(), &mut rank.replica);
     let result = recover_after(comm, &mut rank.world, policy, hooks, &mut tries.unproved);
-    let notes = std::mem::take(&mut rank.replica.notes);
     rank.newcomers = newcomers(&before, &rank.world);
     let mut repaired = match result {
         Ok(repaired) => repaired,
-        Err(GaveUp::Minority(why)) => return Err(TrainError::Minority(why)),
-        Err(reason) => {
-            if rank.is_writer() {
-                report_notes(rank, &mut record.journal, &notes);
+        Err(end) => {
+            if rank.is_writer() && end.leaves != Leaves::Outvoted {
+                report_notes(rank, &mut record.journal, &end.notes);
             }
-            return Err(reason.into());
+            return Err(rank.gave_up(end));
         }
     };
     if let Some(detect) = detect {
@@ -95,7 +93,7 @@ pub fn repair(
     }
     let refilled = planned && repaired.lost.is_empty();
     if rank.reports() {
-        report_notes(rank, &mut record.journal, &notes);
+        report_notes(rank, &mut record.journal, &repaired.notes);
         let kind = match refilled {
             true => {
                 let seconds = (rank.clock.now() - begun).as_secs_f64();
@@ -168,7 +166,7 @@ mod tests {
     fn a_growth_that_was_refused_leaves_the_ladder_as_it_was() {
         let ladder = vec![Rung::Respawn, Rung::Shrink];
         let limit = Duration::from_secs(60);
-        let policy = Policy { ladder, tries_max: 3, limit, ranks_min: 1 };
+        let policy = Policy::new(ladder, 3, limit);
         let mut tries = Tries::default();
         tries.grew(&Growth::Refused("no slot".into()), &policy);
         assert!(!tries.unproved.of_growth(), "a death is respawned first");

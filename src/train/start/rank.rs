@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use crate::cluster::comm::Membership;
-use crate::cluster::recovery::driver;
+use crate::cluster::recovery::{Participant, driver};
 use crate::cluster::world::World;
 
 use crate::train::TrainError;
@@ -130,15 +130,13 @@ pub(super) fn replica(
     position: Option<Position>,
 ) -> Replica {
     let attempt = around.arguments.attempt.unwrap_or(attempt);
-    let spawned = replacement_arguments(around, attempt);
     let mut replica = Replica::new(
         Arc::clone(&prepared.slots),
         position,
         Arc::clone(&around.injector),
         Arc::clone(&around.clock),
-        spawned,
         Arc::clone(&around.generation),
-        around.identity.clone(),
+        participant(around, attempt),
     );
     replica.slot_files.clone_from(&prepared.slot_files);
     replica.set = prepared.facts.set;
@@ -146,12 +144,12 @@ pub(super) fn replica(
     replica
 }
 
-/// What a replacement of this run is started with.
-pub(super) fn replacement_arguments(around: &Surroundings, attempt: u32) -> Vec<String> {
+/// This process, as others know it, and what a replacement of this run is started with.
+pub(super) fn participant(around: &Surroundings, attempt: u32) -> Participant {
     let arguments = &around.arguments;
     let run_dir = std::path::absolute(&arguments.run_dir);
     let run_dir = run_dir.unwrap_or_else(|_| arguments.run_dir.clone());
-    let mut spawned: Vec<String> = vec![
+    let mut spawned = vec![
         "train".into(),
         run_dir.join("config.toml").to_string_lossy().into_owned(),
         "--run-dir".into(),
@@ -164,5 +162,6 @@ pub(super) fn replacement_arguments(around: &Surroundings, attempt: u32) -> Vec<
     if arguments.launched {
         spawned.push("--launched".into());
     }
-    spawned
+    let (pid, host) = around.identity.clone();
+    Participant { pid, host, arguments: spawned }
 }

@@ -8,12 +8,11 @@ use std::time::Duration;
 use crate::cluster::comm::{Call, CommError, Communicator, Membership};
 use crate::cluster::faults::Standing;
 use crate::cluster::recovery::set::SetIdentity;
-use crate::cluster::recovery::{Called, Environment, Note, StateHolder, answer_call};
+use crate::cluster::recovery::{Called, Hooks, Participant, Remark, answer_call};
 use crate::cluster::resident::Ahead;
 use crate::cluster::world::World;
 use crate::config::Point;
 use crate::observe::notice::act_on;
-use crate::run_folder::variables;
 
 use crate::train::TrainError;
 use crate::train::plan::policy;
@@ -89,6 +88,7 @@ struct WaitingSpare<'a, 'scope> {
     around: &'a Surroundings,
     preparation: &'a mut Preparation<'scope>,
     attempt: u32,
+    who: Participant,
     standing: Standing,
     /// How many spares wait, if it is this one's part to start the missing.
     refills: Option<usize>,
@@ -103,10 +103,12 @@ struct WaitingSpare<'a, 'scope> {
 
 impl<'a, 'scope> WaitingSpare<'a, 'scope> {
     fn new(around: &'a Surroundings, preparation: &'a mut Preparation<'scope>) -> Self {
+        let attempt = around.arguments.attempt.unwrap_or(1);
         let mut spare = Self {
             around,
             preparation,
-            attempt: around.arguments.attempt.unwrap_or(1),
+            attempt,
+            who: rank::participant(around, attempt),
             standing: Standing::default(),
             refills: None,
             refusals: 0,
@@ -130,7 +132,8 @@ impl<'a, 'scope> WaitingSpare<'a, 'scope> {
             TrainError::JobLost(format!("a rank was lost while the world was forming: {error}"))
         })?;
         self.attempt = world.attempt;
-        Ok(world.pids_on(&self.around.identity.1))
+        self.who = rank::participant(self.around, self.attempt);
+        Ok(world.pids_on(&self.who.host))
     }
 
     /// The first spare starts those that are missing, beside the steps of the ranks.
@@ -144,8 +147,7 @@ impl<'a, 'scope> WaitingSpare<'a, 'scope> {
         if missing == 0 || comm.recruits() > 0 || self.refusals >= REFUSALS_MAX {
             return;
         }
-        let arguments = self.arguments();
-        if let Err(error) = comm.recruit(missing, &arguments) {
+        if let Err(error) = comm.recruit(missing, &self.who.arguments) {
             self.refusals += 1;
             let refusals = self.refusals;
             act_on(&format!("no new spares (refusal {refusals} of {REFUSALS_MAX}): {error}"));
@@ -183,25 +185,21 @@ impl<'a, 'scope> WaitingSpare<'a, 'scope> {
     }
 }
 
-impl StateHolder for WaitingSpare<'_, '_> {
+impl Hooks for WaitingSpare<'_, '_> {
+    fn now(&self) -> Duration {
+        self.around.clock.now()
+    }
+
+    fn who(&self) -> &Participant {
+        &self.who
+    }
+
     fn committed_step(&self) -> Option<u64> {
         None
     }
 
     fn set(&mut self) -> Result<SetIdentity, CommError> {
         Ok(self.become_ready()?.set)
-    }
-
-    fn counted(&mut self, step: u64) {
-        self.standing.step = step;
-    }
-
-    fn restoring(&mut self, rank: usize, source: usize, step: u64) {
-        self.standing.rank = rank as u32;
-        self.standing.step = step;
-        if let Some((replica, _)) = &mut self.ready {
-            replica.restoring(rank, source, step);
-        }
     }
 
     fn transfer(
@@ -221,41 +219,27 @@ impl StateHolder for WaitingSpare<'_, '_> {
         }
         self.standing.spare = false;
     }
-}
 
-impl Environment for WaitingSpare<'_, '_> {
-    fn now(&self) -> Duration {
-        self.around.clock.now()
-    }
-
-    fn identity(&self) -> (u32, String) {
-        self.around.identity.clone()
-    }
-
-    fn home(&self) -> Option<String> {
-        variables::home()
-    }
-
-    fn arguments(&self) -> Vec<String> {
-        rank::replacement_arguments(self.around, self.attempt)
-    }
-
-    fn reached(&mut self, point: Point) {
-        self.around.injector.at(point, &self.standing);
-    }
-
-    fn promoted(&mut self, rank: usize) {
-        process::take_place(&self.around.arguments.config);
-        self.standing.rank = rank as u32;
-        self.standing.newcomer = true;
-        if self.ready.is_none() {
-            self.preparation.hurry();
-        }
-    }
-
-    fn note(&mut self, note: Note) {
-        if let Some((replica, _)) = &mut self.ready {
-            replica.note(note);
+    fn tell(&mut self, remark: Remark) {
+        match remark {
+            Remark::Reached(point) => {
+                self.around.injector.at(point, &self.standing);
+            }
+            Remark::Counted(step) => self.standing.step = step,
+            Remark::Promoted(rank) => {
+                process::take_place(&self.around.arguments.config);
+                self.standing.rank = rank as u32;
+                self.standing.newcomer = true;
+                if self.ready.is_none() {
+                    self.preparation.hurry();
+                }
+            }
+            Remark::Restoring { rank, step, .. } => {
+                (self.standing.rank, self.standing.step) = (rank as u32, step);
+                if let Some((replica, _)) = &mut self.ready {
+                    replica.tell(remark);
+                }
+            }
         }
     }
 }

@@ -4,10 +4,12 @@ use std::sync::Arc;
 
 use crate::cluster::comm::Membership;
 use crate::cluster::processors::claim;
+use crate::cluster::recovery::GaveUp;
 use crate::cluster::world::{Member, World};
 use crate::observe::clock::Clock;
 use crate::observe::storage::Storage;
 
+use crate::train::TrainError;
 use crate::train::plan::Plan;
 use crate::train::state::replica::Replica;
 
@@ -37,6 +39,8 @@ pub struct Rank {
     pub plan: Plan,
     /// Members that joined in the last repair or growth.
     pub newcomers: Vec<u32>,
+    /// Pid and host of those who lived when recovery gave up; before, the world's table says it.
+    pub living: Vec<(u32, String)>,
 }
 
 impl Rank {
@@ -48,7 +52,8 @@ impl Rank {
         (storage, clock): (Arc<dyn Storage>, Arc<dyn Clock>),
         plan: Plan,
     ) -> Self {
-        let mut rank = Self { comm, world, replica, storage, clock, plan, newcomers: Vec::new() };
+        let (newcomers, living) = (Vec::new(), Vec::new());
+        let mut rank = Self { comm, world, replica, storage, clock, plan, newcomers, living };
         rank.watch_neighbours();
         rank
     }
@@ -70,7 +75,13 @@ impl Rank {
 
     /// Who shares this machine with this rank, from now on.
     pub fn watch_neighbours(&mut self) {
-        self.comm.watch(&self.world.pids_on(&self.replica.identity.1));
+        self.comm.watch(&self.world.pids_on(&self.replica.who.host));
+    }
+
+    /// Nobody repairs its world any more.
+    pub fn gave_up(&mut self, end: GaveUp) -> TrainError {
+        self.living.clone_from(&end.living);
+        end.into()
     }
 
     /// Where this process stands, for fault injection.
@@ -83,7 +94,7 @@ impl Rank {
     /// Whether the workers of those who share this rank's processors, so many each, keep them busy:
     /// of this machine's ranks, or of this one alone where it has its own.
     pub fn cores_are_short(&self, workers: usize) -> bool {
-        let pids = self.world.pids_on(&self.replica.identity.1);
+        let pids = self.world.pids_on(&self.replica.who.host);
         let here = match claim::is_bound() {
             true => 1,
             false => pids.iter().filter(|pid| **pid != 0).count(),
@@ -107,13 +118,13 @@ impl Rank {
     /// Whether this is the lowest rank of these members, as far as they live. Where recovery gave
     /// up, ranks of the communicator are no longer those of the world.
     pub fn is_first_of(&self, members: &[u32]) -> bool {
-        let (living, (pid, host)) = (&self.replica.living, &self.replica.identity);
+        let (living, who) = (&self.living, &self.replica.who);
         let gave_up = !living.is_empty();
         let ranks = (0..self.world.ranks()).filter_map(|rank| self.world.member_at(rank));
         let lives = |m: &&Member| !gave_up || living.contains(&(m.pid, m.host.clone()));
         let first = ranks.filter(lives).find(|m| members.contains(&m.member));
         first.is_some_and(|first| match gave_up {
-            true => (first.pid, &first.host) == (*pid, host),
+            true => (first.pid, &first.host) == (who.pid, &who.host),
             false => first.rank == self.comm.rank() as u32,
         })
     }

@@ -6,7 +6,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 
 use crate::cluster::faults::{Injector, Standing};
 use crate::cluster::guard::report;
-use crate::cluster::recovery::Note;
+use crate::cluster::recovery::Participant;
 use crate::cluster::recovery::set::SetIdentity;
 use crate::cluster::resident::{Identity, SlotView, Slots};
 use crate::cluster::world::World;
@@ -37,10 +37,6 @@ pub struct Replica {
     pub holds_state: bool,
     /// Where this process stands, for fault injection.
     pub standing: Standing,
-    /// What recovery said, for the journal.
-    pub notes: Vec<Note>,
-    /// Pid and host of those who lived when recovery gave up; before, the world's table says it.
-    pub living: Vec<(u32, String)>,
     /// Where the slots lie so that they outlive this process; `None`: in its memory.
     pub slot_files: Option<SlotFiles>,
     /// Ranks of this attempt whose slots lie in their own memory although they should not.
@@ -53,18 +49,15 @@ pub struct Replica {
     pub set: SetIdentity,
     /// What this process computes with.
     pub arithmetic: String,
-    /// This process, as others know it: its pid and its host.
-    pub identity: (u32, String),
+    /// This process, as others know it.
+    pub who: Participant,
     injector: Arc<Injector>,
     /// The last point that says what a failure was met in.
     met_in: Cell<Point>,
     pub(in crate::train) clock: Arc<dyn Clock>,
-    pub(in crate::train) arguments: Vec<String>,
     /// The world's, for whoever records a fault.
     generation: Arc<AtomicU32>,
     pub(in crate::train) incoming: Option<Incoming>,
-    /// In a change of size: ranks from here on leave on purpose.
-    pub(in crate::train) leave_from: Option<usize>,
     /// A planned bit flip struck and is to be performed.
     flip_due: AtomicBool,
 }
@@ -76,9 +69,8 @@ impl Replica {
         position: Option<Position>,
         injector: Arc<Injector>,
         clock: Arc<dyn Clock>,
-        arguments: Vec<String>,
         generation: Arc<AtomicU32>,
-        identity: (u32, String),
+        who: Participant,
     ) -> Self {
         let holds_state = position.is_some();
         let position = position.unwrap_or_else(Position::start);
@@ -89,22 +81,18 @@ impl Replica {
             position,
             holds_state,
             standing,
-            notes: Vec::new(),
-            living: Vec::new(),
             slot_files: None,
             unhoused: 0,
             given: Vec::new(),
             proof: Proof::default(),
             set: SetIdentity::default(),
             arithmetic: String::new(),
-            identity,
+            who,
             injector,
             met_in: Cell::new(Point::InStep),
             clock,
-            arguments,
             generation,
             incoming: None,
-            leave_from: None,
             flip_due: AtomicBool::new(false),
         }
     }
@@ -245,8 +233,7 @@ mod tests {
     fn replica() -> Replica {
         let slots = Arc::new(RwLock::new(Slots::vacant(Shape::of(&[("weights", 3)]))));
         let (injector, clock) = (Arc::new(Injector::none()), Arc::new(RealClock::default()));
-        let identity = (1, "host".to_string());
-        Replica::new(slots, None, injector, clock, Vec::new(), Arc::default(), identity)
+        Replica::new(slots, None, injector, clock, Arc::default(), Participant::default())
     }
 
     #[test]

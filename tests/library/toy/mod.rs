@@ -11,9 +11,7 @@ use kintsugi::cluster::comm::sim::{self, JoinInfo, SimClock, SimComm, SimOptions
 use kintsugi::cluster::comm::{Call, CommError, Communicator, Elements, Membership, ReduceOp};
 use kintsugi::cluster::faults::Standing;
 use kintsugi::cluster::faults::inject::{Injector, STRUCK};
-use kintsugi::cluster::recovery::{
-    Called, Environment, Note, Policy, Repaired, StateHolder, driver,
-};
+use kintsugi::cluster::recovery::{Called, Hooks, Participant, Policy, Remark, Repaired, driver};
 use kintsugi::cluster::world::{Member, Role, World};
 use kintsugi::config::{Faults, Point, Rung};
 use kintsugi::observe::clock::Clock;
@@ -71,7 +69,6 @@ pub struct Summary {
     pub ledger: Vec<Line>,
     pub world: World,
     pub repairs: Vec<Repaired>,
-    pub notes: Vec<Note>,
     /// Whether it was started as a replacement.
     pub replacement: bool,
     /// Whether it waited first.
@@ -115,8 +112,7 @@ struct Process {
     standing: Standing,
     injector: Injector,
     clock: SimClock,
-    number: usize,
-    notes: Vec<Note>,
+    who: Participant,
 }
 
 impl Process {
@@ -126,19 +122,17 @@ impl Process {
     }
 }
 
-impl StateHolder for Process {
+impl Hooks for Process {
+    fn now(&self) -> Duration {
+        self.clock.now()
+    }
+
+    fn who(&self) -> &Participant {
+        &self.who
+    }
+
     fn committed_step(&self) -> Option<u64> {
         self.state.as_ref().map(|state| state.step)
-    }
-
-    fn counted(&mut self, step: u64) {
-        self.standing.step = step;
-    }
-
-    fn restoring(&mut self, rank: usize, source: usize, step: u64) {
-        self.standing.rank = rank as u32;
-        self.standing.step = step;
-        self.standing.source = rank == source;
     }
 
     fn transfer(
@@ -177,31 +171,17 @@ impl StateHolder for Process {
         }
         self.standing.spare = false;
     }
-}
 
-impl Environment for Process {
-    fn now(&self) -> Duration {
-        self.clock.now()
-    }
-
-    fn identity(&self) -> (u32, String) {
-        (self.number as u32, "sim".into())
-    }
-
-    fn arguments(&self) -> Vec<String> {
-        vec!["train".into()]
-    }
-
-    fn reached(&mut self, point: Point) {
-        self.reach(point);
-    }
-
-    fn promoted(&mut self, _rank: usize) {
-        self.standing.newcomer = true;
-    }
-
-    fn note(&mut self, note: Note) {
-        self.notes.push(note);
+    fn tell(&mut self, remark: Remark) {
+        match remark {
+            Remark::Reached(point) => self.reach(point),
+            Remark::Counted(step) => self.standing.step = step,
+            Remark::Promoted(_) => self.standing.newcomer = true,
+            Remark::Restoring { rank, source, step } => {
+                let (rank, source) = (rank as u32, rank == source);
+                self.standing = Standing { rank, source, step, ..self.standing };
+            }
+        }
     }
 }
 
@@ -245,8 +225,11 @@ impl<'a> Trainer<'a> {
             standing,
             injector,
             clock,
-            number: comm.process(),
-            notes: Vec::new(),
+            who: Participant {
+                pid: comm.process() as u32,
+                host: "sim".into(),
+                arguments: vec!["train".into()],
+            },
         };
         let member = |rank: u32| Member {
             member: rank,
@@ -267,7 +250,7 @@ impl<'a> Trainer<'a> {
 
     fn policy(&self) -> Policy {
         let limit = Duration::from_secs(60);
-        Policy { ladder: self.toy.ladder.clone(), tries_max: 10, limit, ranks_min: 1 }
+        Policy::new(self.toy.ladder.clone(), 10, limit)
     }
 
     /// A spare's life before it is a rank. Whether it became one.
@@ -317,7 +300,6 @@ impl<'a> Trainer<'a> {
             ledger: state.ledger,
             world: self.world,
             repairs: self.repairs,
-            notes: self.process.notes,
             replacement: join.is_some(),
             promoted: spare,
         }))
@@ -382,7 +364,7 @@ impl<'a> Trainer<'a> {
         let state = self.process.state.as_mut().expect("a rank that trains has state");
         state.apply(gradient, line);
         let commit =
-            Commit { process: self.process.number, step: state.step, digest: state.digest() };
+            Commit { process: self.comm.process(), step: state.step, digest: state.digest() };
         lock(self.commits).push(commit);
         self.parts.clear();
         self.process.standing.newcomer = false;

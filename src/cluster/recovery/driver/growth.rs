@@ -3,7 +3,7 @@
 //! and leaves the world that lives.
 
 use crate::cluster::comm::{CommError, Membership, SpawnError, SpawnRequest};
-use crate::cluster::recovery::{GaveUp, Hooks, Policy, Repaired, machine};
+use crate::cluster::recovery::{GaveUp, Hooks, Policy, Remark, Repaired, machine};
 use crate::cluster::world::World;
 use crate::config::Point;
 
@@ -35,14 +35,14 @@ pub fn grow(
         my_rank: comm.rank(),
         lost: (comm.size()..ranks).collect(),
         ranks,
-        arguments: hooks.arguments(),
+        arguments: hooks.who().arguments.clone(),
     };
     let mut merging = None;
     let mut reached = |point: Point| {
         if point == Point::InMerge {
             merging = Some(hooks.now());
         }
-        hooks.reached(point);
+        hooks.tell(Remark::Reached(point));
     };
     match comm.spawn_and_merge(&request, &mut reached) {
         Ok(()) => {}

@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use crate::cluster::comm::sim::{self, End, JoinInfo, SimClock, SimComm, SimOptions, Trace};
 use crate::cluster::comm::{CommError, Communicator, Membership as _};
-use crate::cluster::recovery::{Environment, Policy, StateHolder};
+use crate::cluster::recovery::{Hooks, Participant, Policy, Remark};
 use crate::cluster::world::{Member, Role, World};
-use crate::config::{Point, Rung};
+use crate::config::Rung;
 use crate::observe::clock::Clock;
 
 use super::super::{join, recover};
@@ -24,11 +24,17 @@ const TRIES_MAX: u32 = 40;
 struct Process {
     state: Option<u64>,
     received: Option<u64>,
-    number: u32,
+    who: Participant,
     clock: SimClock,
 }
 
-impl StateHolder for Process {
+impl Hooks for Process {
+    fn now(&self) -> Duration {
+        self.clock.now()
+    }
+    fn who(&self) -> &Participant {
+        &self.who
+    }
     fn committed_step(&self) -> Option<u64> {
         self.state
     }
@@ -54,23 +60,11 @@ impl StateHolder for Process {
     fn adopt(&mut self, _: &World) {
         self.state = self.state.or(self.received.take());
     }
-}
-
-impl Environment for Process {
-    fn now(&self) -> Duration {
-        self.clock.now()
-    }
-    fn identity(&self) -> (u32, String) {
-        (self.number, "sim".into())
-    }
-    fn arguments(&self) -> Vec<String> {
-        Vec::new()
-    }
-    fn reached(&mut self, _: Point) {}
+    fn tell(&mut self, _: Remark) {}
 }
 
 fn policy(ladder: &[Rung]) -> Policy {
-    Policy { ladder: ladder.to_vec(), tries_max: 3, limit: Duration::from_secs(600), ranks_min: 1 }
+    Policy::new(ladder.to_vec(), 3, Duration::from_secs(600))
 }
 
 fn first_world() -> World {
@@ -95,7 +89,8 @@ fn program(mut comm: SimComm, born: Option<&JoinInfo>, ladder: &[Rung]) -> (Worl
     let policy = policy(ladder);
     let state = born.is_none().then_some(STEP);
     let (number, clock) = (comm.process() as u32, comm.clock());
-    let mut process = Process { state, received: None, number, clock };
+    let who = Participant { pid: number, host: "sim".into(), arguments: Vec::new() };
+    let mut process = Process { state, received: None, who, clock };
     let mut world = first_world();
     match born {
         Some(_) => world = join(&mut comm, &policy, &mut process).expect("the world lives").0,

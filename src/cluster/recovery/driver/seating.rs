@@ -5,10 +5,10 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use crate::cluster::comm::{CommError, Membership, SpawnError, SpawnRequest};
-use crate::cluster::recovery::Hooks;
 use crate::cluster::recovery::machine::{Event, Repair};
 use crate::cluster::recovery::rollcall::{Answer, Resident, Roll};
 use crate::cluster::recovery::seats::{self, Candidate};
+use crate::cluster::recovery::{Hooks, Policy, Remark};
 use crate::cluster::world::{Member, Role, World};
 use crate::config::{Point, Rung};
 use crate::observe::event::Phases;
@@ -34,6 +34,7 @@ impl From<CommError> for Setback {
 pub(super) struct Gathering<'a> {
     pub comm: &'a mut dyn Membership,
     pub hooks: &'a mut dyn Hooks,
+    pub policy: &'a Policy,
     /// The world before this repair; a newcomer has none.
     pub old: Option<&'a World>,
     /// This process's rank in the world before this repair (a newcomer's: in the world it joined;
@@ -49,7 +50,6 @@ pub(super) struct Gathering<'a> {
     pub seats: Vec<Option<usize>>,
     /// What was done, where that is not the machine's rung: spares are used on every one.
     pub done_by: Option<Rung>,
-    ranks_min: usize,
     pub seconds: Phases,
 }
 
@@ -58,7 +58,7 @@ impl<'a> Gathering<'a> {
     pub(super) fn of(
         comm: &'a mut dyn Membership,
         old: Option<&'a World>,
-        ranks_min: usize,
+        policy: &'a Policy,
         hooks: &'a mut dyn Hooks,
     ) -> Self {
         let slot = (!comm.waits()).then(|| comm.rank());
@@ -69,6 +69,7 @@ impl<'a> Gathering<'a> {
         Self {
             comm,
             hooks,
+            policy,
             old,
             slot,
             ranks,
@@ -76,7 +77,6 @@ impl<'a> Gathering<'a> {
             lost: Vec::new(),
             seats: Vec::new(),
             done_by: None,
-            ranks_min,
             seconds,
         }
     }
@@ -98,7 +98,8 @@ impl<'a> Gathering<'a> {
     /// Nodes of the world before this repair, but for ranks that leave it on purpose; 0 where that
     /// world is not known.
     pub(super) fn nodes_agreed(&self) -> usize {
-        let counts = |m: &&Member| m.role == Role::Spare || self.hooks.stays(m.rank as usize);
+        let stays = |m: &Member| self.policy.leave_from.is_none_or(|from| (m.rank as usize) < from);
+        let counts = |m: &&Member| m.role == Role::Spare || stays(m);
         let members = self.old.iter().flat_map(|world| world.members.iter().filter(counts));
         members.map(|member| member.host.as_str()).collect::<BTreeSet<_>>().len()
     }
@@ -111,14 +112,15 @@ impl<'a> Gathering<'a> {
     /// Opens every connection, then gathers what everybody is and holds.
     pub(super) fn tell_holdings(&mut self) -> Result<Vec<u64>, CommError> {
         self.comm.warm()?;
-        let (pid, host) = self.hooks.identity();
+        let set = self.hooks.set()?;
+        let who = self.hooks.who();
         let resident = Resident {
             slot: self.slot.unwrap_or_default(),
             step: self.hooks.committed_step(),
             generation: self.old.map_or(0, |world| world.generation),
-            set: self.hooks.set()?,
-            pid,
-            host,
+            set,
+            pid: who.pid,
+            host: who.host.clone(),
         };
         self.comm.all_gather_u64(&resident.to_words())
     }
@@ -163,8 +165,8 @@ impl<'a> Gathering<'a> {
                 self.sit_down();
                 self.respawn(open)
             }
-            Repair::Drop if self.ranks - open.len() < self.ranks_min => {
-                let (left, least) = (self.ranks - open.len(), self.ranks_min);
+            Repair::Drop if self.ranks - open.len() < self.policy.ranks_min => {
+                let (left, least) = (self.ranks - open.len(), self.policy.ranks_min);
                 Event::Unavailable(format!("{left} ranks are left, recovery.min_ranks = {least}"))
             }
             Repair::Drop => {
@@ -188,7 +190,7 @@ impl<'a> Gathering<'a> {
             my_rank,
             lost: open,
             ranks: self.ranks,
-            arguments: self.hooks.arguments(),
+            arguments: self.hooks.who().arguments.clone(),
         };
         let begun = self.hooks.now();
         let mut merging = None;
@@ -197,7 +199,7 @@ impl<'a> Gathering<'a> {
             if point == Point::InMerge {
                 merging = Some(hooks.now());
             }
-            hooks.reached(point);
+            hooks.tell(Remark::Reached(point));
         };
         let outcome = comm.spawn_and_merge(&request, &mut reached);
         let spawned = merging.unwrap_or_else(|| self.hooks.now());
@@ -214,7 +216,7 @@ impl<'a> Gathering<'a> {
     fn sit_down(&mut self) {
         let seat = self.seats[self.comm.rank()];
         if let (None, Some(rank)) = (self.slot, seat) {
-            self.hooks.promoted(rank);
+            self.hooks.tell(Remark::Promoted(rank));
         }
         self.slot = seat;
     }
@@ -251,9 +253,9 @@ impl<'a> Gathering<'a> {
         let begun = self.hooks.now();
         let place = self.comm.rank();
         if let (None, Some(rank)) = (self.slot, self.seats[place]) {
-            self.hooks.promoted(rank);
+            self.hooks.tell(Remark::Promoted(rank));
         }
-        self.hooks.reached(Point::InMerge);
+        self.hooks.tell(Remark::Reached(Point::InMerge));
         let outcome = self.comm.seat(seats);
         self.add("merge", begun);
         match outcome {
@@ -268,10 +270,10 @@ impl<'a> Gathering<'a> {
 
     /// Pids of the ranks on this machine, by rank; 0 for the others.
     pub(super) fn neighbours(&self) -> Vec<u32> {
-        let (_, host) = self.hooks.identity();
+        let host = &self.hooks.who().host;
         let mut pids = vec![0; self.seats.iter().flatten().map(|rank| rank + 1).max().unwrap_or(0)];
         for (answer, seat) in self.roll.answers().iter().zip(&self.seats) {
-            if let Some(rank) = seat.filter(|_| answer.host == host) {
+            if let Some(rank) = seat.filter(|_| answer.host == *host) {
                 pids[rank] = answer.pid;
             }
         }
