@@ -97,7 +97,7 @@ pub struct Outside {
 
 /// What this rank asks of all others with its next vote.
 pub fn requests(rank: &Rank, now: Outside, spares: &Spares, resizer: &Resizer) -> Requests {
-    let (plan, position) = (&rank.plan, &rank.replica.position);
+    let (plan, position) = (&rank.plan, &rank.state.position);
     let mut asks = Requests {
         stop: now.stops,
         out_of_time: plan.max_seconds.is_some_and(|limit| now.seconds >= limit),

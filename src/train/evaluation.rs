@@ -15,9 +15,9 @@ use crate::train::compute::pool::Pool;
 use crate::train::compute::totals::Totals;
 use crate::train::record::Record;
 use crate::train::soundness;
+use crate::train::state::State;
 use crate::train::state::position::Evaluated;
 use crate::train::state::rank::Rank;
-use crate::train::state::replica::Replica;
 
 /// What all ranks found.
 #[derive(Debug, Clone, Copy)]
@@ -42,7 +42,7 @@ pub fn evaluate(
     if rank.is_writer() {
         record.event(rank, Kind::Phase { name: "evaluating".into(), seconds: 0.0 });
     }
-    rank.replica.at(Point::InEvaluation);
+    rank.process.at(Point::InEvaluation);
     let began = rank.clock.now();
     let (own, ranks) = (rank.comm.rank() as u64, rank.comm.size() as u64);
     let (samples, part) = (rank.plan.validation_samples, rank.plan.evaluation_batch);
@@ -52,7 +52,7 @@ pub fn evaluate(
         .collect();
     let comm = rank.comm.as_mut();
     let mut lost_rank = || comm.is_broken().then_some(TrainError::Comm(CommError::ProcFailed));
-    let averages = averages(&rank.replica);
+    let averages = averages(&rank.state);
     let again = averages.then(|| ranges.clone());
     let mine = pool.evaluate(ranges, Which::Trained, &mut lost_rank)?;
     let mut words = mine.words().to_vec();
@@ -73,8 +73,8 @@ pub fn evaluate(
 }
 
 /// Whether this run keeps an average of its weights.
-fn averages(replica: &Replica) -> bool {
-    let slots = replica.slots.read().unwrap_or_else(PoisonError::into_inner);
+fn averages(state: &State) -> bool {
+    let slots = state.slots.read().unwrap_or_else(PoisonError::into_inner);
     slots.shape().parts().iter().any(|part| part.name == AVERAGE)
 }
 
@@ -90,7 +90,7 @@ impl Found {
     pub fn evaluated(&self, rank: &Rank) -> Evaluated {
         Evaluated {
             attempt: rank.world.attempt,
-            step: rank.replica.position.step,
+            step: rank.state.position.step,
             error: self.totals.error(),
             average_error: self.averaged.map(|totals| totals.error()),
             loss_bits: self.totals.mean_loss().to_bits(),

@@ -78,7 +78,7 @@ impl Trainer {
     /// All ranks of an attempt have just started together.
     pub fn started(&mut self) {
         self.record.repairs.begins(self.rank.clock.now(), Begin::Started);
-        self.integrity.keep(&mut self.rank.replica);
+        self.integrity.keep(&mut self.rank.state);
     }
 
     /// Trains to the end. Errors that recovery answers are answered here.
@@ -96,7 +96,7 @@ impl Trainer {
     /// One task, the same on every rank.
     fn advance(&mut self) -> Result<Option<Outcome>, TrainError> {
         self.rank.update_standing();
-        let position = &self.rank.replica.position;
+        let position = &self.rank.state.position;
         match agenda::next(position, &self.rank.plan, self.spares.recruits) {
             Task::TakeInSpares => self.take_in_spares()?,
             Task::Compare => self.compare()?,
@@ -110,15 +110,15 @@ impl Trainer {
 
     /// A gathering without a failure: they come in as in a repair.
     fn take_in_spares(&mut self) -> Result<(), TrainError> {
-        self.rank.replica.at(Point::InRefill);
+        self.rank.process.at(Point::InRefill);
         self.repair(&CommError::Revoked)
     }
 
     /// One step: gradients, sums, vote, update.
     fn step(&mut self) -> Result<(), TrainError> {
-        self.rank.replica.at(Point::InStep);
+        self.rank.process.at(Point::InStep);
         if self.record.repairs.unproved() {
-            self.rank.replica.at(Point::BeforeFirstCommit);
+            self.rank.process.at(Point::BeforeFirstCommit);
         }
         let began = self.rank.clock.now();
         let repaired_at = self.record.repairs.whole_since();
@@ -126,7 +126,7 @@ impl Trainer {
         if attempted.is_err() {
             self.hold_workers();
         }
-        let (position, plan) = (&self.rank.replica.position, &self.rank.plan);
+        let (position, plan) = (&self.rank.state.position, &self.rank.plan);
         let attempted = attempted.and_then(|sums| {
             soundness::check_step(position, &sums.totals, plan)?;
             if self.rank.is_writer() {
@@ -189,8 +189,8 @@ impl Trainer {
 
     /// A repaired world computes with these, in rank order.
     fn compute_with(&mut self, kinds: &[String]) {
-        let Rank { replica, world, .. } = &mut self.rank;
-        let otherwise = inexact::compute_with(&mut replica.position, kinds, world);
+        let Rank { state, world, .. } = &mut self.rank;
+        let otherwise = inexact::compute_with(&mut state.position, kinds, world);
         if let Some(otherwise) = otherwise.filter(|_| self.rank.is_writer()) {
             self.record.event(&self.rank, otherwise);
         }
@@ -201,9 +201,9 @@ impl Trainer {
         self.record.keeper.wait_for_copy();
         let rank = &mut self.rank;
         // Of this step: the update moves the position on.
-        let learning_rate = self.exchange.learning_rate(&rank.replica);
-        let line = self.exchange.apply(&mut rank.replica, &rank.world, sums);
-        let (position, samples) = (&mut rank.replica.position, rank.plan.samples_per_epoch);
+        let learning_rate = self.exchange.learning_rate(&rank.state.position);
+        let line = self.exchange.apply(&mut Context::of(rank, None), sums);
+        let (position, samples) = (&mut rank.state.position, rank.plan.samples_per_epoch);
         let epoch_before = position.cursor / samples;
         position.commit(line);
         let ends_epoch = position.cursor / samples > epoch_before;
@@ -217,10 +217,12 @@ impl Trainer {
         if asked.take_in_spares {
             self.spares.recruits = Recruits::Agreed;
         }
-        rank.replica.at(Point::InPublish);
-        rank.replica.commit(rank.world.generation);
-        rank.replica.flip_if_due();
-        rank.replica.standing.newcomer = false;
+        rank.process.at(Point::InPublish);
+        rank.state.commit(rank.world.generation);
+        if rank.process.takes_flip() {
+            rank.state.flip_a_bit(rank.world.generation);
+        }
+        rank.process.standing.newcomer = false;
         self.tries.committed();
         if rank.is_writer() {
             self.spares.look(rank, &mut self.record.journal);
@@ -239,8 +241,8 @@ impl Trainer {
 
     /// Compares the states of all ranks; the vote makes the answer the same everywhere.
     fn compare(&mut self) -> Result<(), TrainError> {
-        self.rank.replica.at(Point::InComparison);
-        let gathered = self.integrity.gather(self.rank.comm.as_mut(), &self.rank.replica);
+        self.rank.process.at(Point::InComparison);
+        let gathered = self.integrity.gather(self.rank.comm.as_mut(), &self.rank.state);
         let (votes, _) = self.vote(gathered.map_err(TrainError::from))?;
         rollback::answer(&mut self.rank, &mut self.record, &mut self.integrity, &votes)
     }
@@ -251,8 +253,8 @@ impl Trainer {
         let found = evaluation::evaluate(&mut self.rank, self.exchange.pool(), &mut self.record);
         let (found, _) = self.vote(found)?;
         let evaluated = found.evaluated(&self.rank);
-        self.rank.replica.position.evaluated(evaluated);
-        if self.rank.replica.position.ending.is_none() {
+        self.rank.state.position.evaluated(evaluated);
+        if self.rank.state.position.ending.is_none() {
             self.exchange.resume(&mut Context::of(&mut self.rank, None));
         }
         if self.rank.is_writer() {
@@ -265,7 +267,7 @@ impl Trainer {
 
     /// Another number of ranks, once all have heard which.
     fn resize(&mut self) -> Result<Option<Outcome>, TrainError> {
-        self.rank.replica.at(Point::InResize);
+        self.rank.process.at(Point::InResize);
         let heard = resize::hear_wish(&mut self.rank, &self.resizer);
         let (wish, _) = self.vote(heard)?;
         let memory = (&mut self.resizer, &mut self.tries);
@@ -276,7 +278,7 @@ impl Trainer {
     /// The last agreements: the result is written before the last one, so that a writer's death
     /// here is repaired like any other.
     fn finish(&mut self, ending: Ending) -> Result<Outcome, TrainError> {
-        self.rank.replica.at(Point::InFinalize);
+        self.rank.process.at(Point::InFinalize);
         let status = ending.status();
         self.record.report_rest(&mut self.rank);
         // Another rank than the writer may be the one that writes those down.
@@ -292,7 +294,7 @@ impl Trainer {
         // A renewed run goes on from what its ranks leave in memory.
         let memory_is_needed = ending == Ending::Renewed || !self.record.has_saved(&self.rank);
         if status == Status::Completed || !memory_is_needed {
-            self.rank.replica.retire();
+            self.rank.state.retire();
         }
         if status == Status::Completed {
             self.exchange.pool().shared.loader.supply().retire();

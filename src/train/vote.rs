@@ -137,7 +137,7 @@ pub fn vote<T>(
     let decision = decide(rank.comm.agree(to_flags(ballot, requests)));
     match (attempted, decision) {
         (Ok(value), Decision::Commit(asked)) => {
-            rank.replica.at(Point::AfterVote);
+            rank.process.at(Point::AfterVote);
             Ok((value, asked))
         }
         (Err(error), _) if matches!(ballot, Ballot::Broken(_)) => Err(error),

@@ -11,7 +11,6 @@ use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::cluster::comm::{Elements, ReduceOp};
-use crate::cluster::world::World;
 use crate::config::{Point, Schedule};
 use crate::data::sampler::Order;
 use crate::observe::ledger::Committed;
@@ -24,7 +23,7 @@ use crate::train::compute::free_run::{FreeRun, Taken};
 use crate::train::compute::pool::Pool;
 use crate::train::compute::totals::Totals;
 use crate::train::exchange::{Context, Exchange, Sums, measure_begin};
-use crate::train::state::replica::Replica;
+use crate::train::state::position::Position;
 use crate::train::update::schedule;
 
 /// Longest wait of a round for half a sweep over the rank's own owners. A round moves all weights:
@@ -111,11 +110,11 @@ impl Asynchronous {
     /// Tells the workers which owners are theirs; after a repair, from where.
     fn plan_workers(&mut self, context: &mut Context<'_>) {
         let now = (context.world.attempt, context.world.generation);
-        self.free.set_learning_rate(self.learning_rate(context.replica));
+        self.free.set_learning_rate(self.learning_rate(&context.state.position));
         if self.planned == Some(now) {
             return;
         }
-        let position = &mut context.replica.position;
+        let position = &mut context.state.position;
         position.owner_batches.resize(self.order.owners as usize, 0);
         let owners = context.world.owners_of(context.comm.rank());
         self.free.assign(&owners, &position.owner_batches);
@@ -123,7 +122,7 @@ impl Asynchronous {
         let loader = &self.pool.shared.loader;
         context.plan_loading(loader, first.unwrap_or(0), &owners);
         self.planned = Some(now);
-        self.pool.run_free(context.replica.standing);
+        self.pool.run_free(context.process.standing);
     }
 
     /// Until Δw holds micro-batches of half the own owners. Bounded, so that a rank without
@@ -150,7 +149,7 @@ impl Asynchronous {
 
 impl Exchange for Asynchronous {
     fn attempt(&mut self, context: &mut Context<'_>) -> Result<Sums, TrainError> {
-        context.replica.at(Point::BeforeLoad);
+        context.process.at(Point::BeforeLoad);
         // What a failed round gave back was computed: such a rank has nothing to begin.
         let (computed, begun) = (self.free.has_delta(), self.pool.begun());
         self.plan_workers(context);
@@ -160,7 +159,7 @@ impl Exchange for Asynchronous {
         self.wait_for_workers(context)?;
         let taken = self.taken.insert(self.free.take());
         {
-            let slots = context.replica.slots.read().unwrap_or_else(PoisonError::into_inner);
+            let slots = context.state.slots.read().unwrap_or_else(PoisonError::into_inner);
             let committed = slots.committed();
             let ranks = context.comm.size();
             let (w_delta, s_delta) = taken.delta.split_at(self.parameters);
@@ -168,7 +167,7 @@ impl Exchange for Asynchronous {
             send_buffer(committed.part(PARAMETERS), w_delta, ranks, w_send);
             send_buffer(committed.part(STATISTICS), s_delta, ranks, s_send);
         }
-        context.replica.at(Point::InAllReduce);
+        context.process.at(Point::InAllReduce);
         context.comm.all_reduce(Elements::F32(&self.send, &mut self.received), ReduceOp::Sum)?;
         let mut mine = taken.totals.words().to_vec();
         mine.extend_from_slice(&self.counts.take(self.pool.counts()).words());
@@ -176,7 +175,7 @@ impl Exchange for Asynchronous {
         mine.extend_from_slice(&taken.owner_batches);
         let mut words = vec![0; mine.len()];
         context.comm.all_reduce(Elements::U64(&mine, &mut words), ReduceOp::Sum)?;
-        context.replica.at(Point::BeforeVote);
+        context.process.at(Point::BeforeVote);
         let of_reading = tally::WORDS + progress::WORDS;
         let owner_batches = words.split_off(Totals::WORDS + of_reading);
         let staged = Progress::from_words(&words.split_off(Totals::WORDS + tally::WORDS));
@@ -186,14 +185,14 @@ impl Exchange for Asynchronous {
         Ok(Sums { totals, owner_batches, rank_micros, counts, staged, begun_seconds, again })
     }
 
-    fn apply(&mut self, replica: &mut Replica, world: &World, sums: &Sums) -> Committed {
+    fn apply(&mut self, context: &mut Context<'_>, sums: &Sums) -> Committed {
         self.counts.commit();
         if let Some(taken) = self.taken.take() {
             self.free.committed(taken);
         }
-        let step = replica.position.step;
+        let step = context.state.position.step;
         let zero_update = {
-            let mut slots = replica.slots.write().unwrap_or_else(PoisonError::into_inner);
+            let mut slots = context.state.slots.write().unwrap_or_else(PoisonError::into_inner);
             let (current, next) = slots.begin();
             let (w, statistics) = self.received.split_at(self.parameters);
             let (momentum, old) = (self.momentum, current.part(W_OLD));
@@ -206,10 +205,10 @@ impl Exchange for Asynchronous {
                 kept.copy_from_slice(old);
                 running.copy_from_slice(current.part(STATISTICS));
             }
-            replica.at(Point::InUpdate);
+            context.process.at(Point::InUpdate);
             !finite
         };
-        let position = &mut replica.position;
+        let position = &mut context.state.position;
         position.owner_batches.resize(self.order.owners as usize, 0);
         for (sum, batches) in position.owner_batches.iter_mut().zip(&sums.owner_batches) {
             *sum += batches;
@@ -222,7 +221,7 @@ impl Exchange for Asynchronous {
             count: sums.totals.count,
             skipped: sums.totals.skipped,
             mix: sums.totals.mix,
-            attempt: world.attempt,
+            attempt: context.world.attempt,
             zero_update,
         }
     }
@@ -238,11 +237,11 @@ impl Exchange for Asynchronous {
     }
 
     fn resume(&mut self, context: &mut Context<'_>) {
-        self.pool.run_free(context.replica.standing);
+        self.pool.run_free(context.process.standing);
     }
 
-    fn learning_rate(&self, replica: &Replica) -> f64 {
-        let step = replica.position.cursor / self.order.global_batch;
+    fn learning_rate(&self, position: &Position) -> f64 {
+        let step = position.cursor / self.order.global_batch;
         schedule::learning_rate(&self.schedule, self.base_rate, step, self.steps_total)
     }
 }

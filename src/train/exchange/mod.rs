@@ -16,8 +16,10 @@ use crate::train::TrainError;
 use crate::train::compute::pool::Pool;
 use crate::train::compute::totals::Totals;
 use crate::train::fixed_point::Grid;
+use crate::train::state::State;
+use crate::train::state::position::Position;
+use crate::train::state::process::Process;
 use crate::train::state::rank::Rank;
-use crate::train::state::replica::Replica;
 
 pub mod asynchronous;
 mod beside;
@@ -33,8 +35,10 @@ pub struct Context<'a> {
     pub comm: &'a mut dyn Communicator,
     /// Who computes what.
     pub world: &'a World,
-    /// This rank's state.
-    pub replica: &'a mut Replica,
+    /// What this rank holds.
+    pub state: &'a mut State,
+    /// Who it is.
+    pub process: &'a Process,
     /// Time.
     pub clock: &'a dyn Clock,
     /// Longest wait for this rank's own workers to begin.
@@ -49,7 +53,8 @@ impl<'a> Context<'a> {
         Self {
             comm: rank.comm.as_mut(),
             world: &rank.world,
-            replica: &mut rank.replica,
+            state: &mut rank.state,
+            process: &rank.process,
             clock: rank.clock.as_ref(),
             begin_limit: rank.plan.begin_limit,
             repaired_at,
@@ -97,7 +102,7 @@ pub trait Exchange {
     /// After a successful vote: what was written into the other slot, or is now (asynchronous
     /// exchange), is the next state. The caller commits it together with the position that follows
     /// from the ledger line returned.
-    fn apply(&mut self, replica: &mut Replica, world: &World, sums: &Sums) -> Committed;
+    fn apply(&mut self, context: &mut Context<'_>, sums: &Sums) -> Committed;
     /// After a failed vote: nothing that was computed is lost.
     fn give_back(&mut self);
     /// After a successful vote on sums that did not fit (`Sums::again`): everybody computes the
@@ -108,7 +113,7 @@ pub trait Exchange {
     /// After evaluation: workers go on.
     fn resume(&mut self, context: &mut Context<'_>);
     /// Learning rate of the step that comes next.
-    fn learning_rate(&self, replica: &Replica) -> f64;
+    fn learning_rate(&self, position: &Position) -> f64;
 }
 
 /// "Back in the update loop": seconds from the repair until every rank, the newcomer
@@ -134,6 +139,6 @@ pub fn measure_begin(
     pool.shared.pause.release();
     let released = context.clock.now().saturating_sub(repaired_at).as_micros() as u64;
     // Everybody computes: from here on the states may be compared beside it.
-    context.replica.proof.begin(&context.replica.slots);
+    context.state.proof.begin(&context.state.slots);
     Ok(Some(slowest.max(released) as f64 * 1e-6))
 }

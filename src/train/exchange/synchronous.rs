@@ -8,7 +8,6 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use crate::cluster::comm::{Elements, ReduceOp};
-use crate::cluster::world::World;
 use crate::config::{Point, Schedule};
 use crate::data::sampler::Order;
 use crate::observe::ledger::Committed;
@@ -24,7 +23,7 @@ use crate::train::compute::worker::Shared;
 use crate::train::exchange::beside::{Beside, Learns};
 use crate::train::exchange::{Context, Exchange, Sums, measure_begin};
 use crate::train::fixed_point::{self, Grid, GridChoice};
-use crate::train::state::replica::Replica;
+use crate::train::state::position::Position;
 use crate::train::update::optimizer::Optimizer;
 use crate::train::update::schedule;
 
@@ -98,7 +97,7 @@ impl Synchronous {
     /// Starts this rank's part of the step, or, when it is under way already (a repair came
     /// between), only what other ranks left to it.
     fn start_computing(&mut self, context: &mut Context<'_>) -> Result<Started, TrainError> {
-        let step = context.replica.position.step;
+        let step = context.state.position.step;
         let owners = context.world.owners_of(context.comm.rank());
         match &mut self.under_way {
             Some((under_way, computed)) if *under_way == step => {
@@ -114,10 +113,10 @@ impl Synchronous {
                 // Of a step that was given up, a worker may still be adding to the sums.
                 self.pool.finish(|| context.lost_rank())?;
                 context.plan_loading(&self.pool.shared.loader, step, &owners);
-                let grid = self.again.as_ref().unwrap_or(&context.replica.position.grid);
+                let grid = self.again.as_ref().unwrap_or(&context.state.position.grid);
                 self.pool.shared.sum.set_grid(grid);
                 self.busy_before = self.pool.busy_micros();
-                self.pool.train(&owners, context.replica.standing);
+                self.pool.train(&owners, context.process.standing);
                 let nothing = owners.is_empty();
                 self.under_way = Some((step, owners.into_iter().collect()));
                 Ok(if nothing { Started::Before } else { Started::Now })
@@ -129,13 +128,13 @@ impl Synchronous {
         let (pool, update) = (&self.pool, &mut self.update);
         let sum = &pool.shared.sum;
         for bucket in 0..sum.buckets() {
-            context.replica.at(Point::InStep);
+            context.process.at(Point::InStep);
             // A death is answered at once, not when this rank has computed its part: its workers
             // go on while the world is repaired.
             sum.await_complete(bucket, || pool.failure().or_else(|| context.lost_rank()))?;
             let reduce = |send: Complete<'_>| {
                 let middle = bucket == sum.buckets() / 2;
-                context.replica.at(if middle { Point::InAllReduce } else { Point::InBucket });
+                context.process.at(if middle { Point::InAllReduce } else { Point::InBucket });
                 let comm = &mut *context.comm;
                 update.received().take_in(bucket, send, |sum| comm.all_reduce(sum, ReduceOp::Sum))
             };
@@ -164,7 +163,7 @@ impl Synchronous {
         let counts = Counts::from_words(&words.split_off(counted));
         let (totals, reaches) = words.split_at(Totals::WORDS);
         let (statistics, reaches) = reaches.split_last().expect("the statistics' own word");
-        let grid = self.again.as_ref().unwrap_or(&context.replica.position.grid);
+        let grid = self.again.as_ref().unwrap_or(&context.state.position.grid);
         let verdict = fixed_point::verdict(grid, reaches, *statistics);
         let totals = Totals::from_words(totals);
         Ok(Reduced { totals, counts, staged, verdict, rank_micros })
@@ -173,7 +172,7 @@ impl Synchronous {
 
 impl Exchange for Synchronous {
     fn attempt(&mut self, context: &mut Context<'_>) -> Result<Sums, TrainError> {
-        context.replica.at(Point::BeforeLoad);
+        context.process.at(Point::BeforeLoad);
         let begun = self.pool.begun();
         let begun = match self.start_computing(context)? {
             Started::Now => begun,
@@ -181,13 +180,13 @@ impl Exchange for Synchronous {
         };
         let begun_seconds = measure_begin(context, &self.pool, begun)?;
         self.pool.shared.pause.release();
-        let rate = self.learning_rate(context.replica);
-        let grid = self.again.as_ref().unwrap_or(&context.replica.position.grid);
+        let rate = self.learning_rate(&context.state.position);
+        let grid = self.again.as_ref().unwrap_or(&context.state.position.grid);
         self.update.begin(&self.pool.shared.sum, grid, rate);
         self.reduce_buckets(context)?;
         let reduced = self.reduce_totals(context)?;
         let Reduced { mut totals, counts, staged, verdict, rank_micros } = reduced;
-        context.replica.at(Point::InUpdate);
+        context.process.at(Point::InUpdate);
         self.learned = match verdict {
             GridChoice::Holds(_) => self.update.finish(&self.pool, Learns::IfSound),
             GridChoice::NotANumber => self.update.finish(&self.pool, Learns::Nothing),
@@ -202,30 +201,30 @@ impl Exchange for Synchronous {
             GridChoice::Again(grid) => Some(grid),
             GridChoice::NotANumber => {
                 totals.non_finite = totals.non_finite.max(1);
-                self.following.clone_from(&context.replica.position.grid);
+                self.following.clone_from(&context.state.position.grid);
                 None
             }
         };
-        context.replica.at(Point::BeforeVote);
+        context.process.at(Point::BeforeVote);
         let owner_batches = Vec::new();
         Ok(Sums { totals, owner_batches, rank_micros, counts, staged, begun_seconds, again })
     }
 
-    fn apply(&mut self, replica: &mut Replica, world: &World, sums: &Sums) -> Committed {
+    fn apply(&mut self, context: &mut Context<'_>, sums: &Sums) -> Committed {
         self.update.end(&self.pool);
-        let step = replica.position.step;
+        let step = context.state.position.step;
         self.under_way = None;
         self.again = None;
-        std::mem::swap(&mut replica.position.grid, &mut self.following);
+        std::mem::swap(&mut context.state.position.grid, &mut self.following);
         self.counts.commit();
         Committed {
             step: step + 1,
             epoch: self.order.locate(step).epoch,
-            cursor: replica.position.cursor + sums.totals.count,
+            cursor: context.state.position.cursor + sums.totals.count,
             count: sums.totals.count,
             skipped: sums.totals.skipped,
             mix: sums.totals.mix,
-            attempt: world.attempt,
+            attempt: context.world.attempt,
             zero_update: !self.learned,
         }
     }
@@ -251,8 +250,8 @@ impl Exchange for Synchronous {
 
     fn resume(&mut self, _context: &mut Context<'_>) {}
 
-    fn learning_rate(&self, replica: &Replica) -> f64 {
-        let step = replica.position.step;
+    fn learning_rate(&self, position: &Position) -> f64 {
+        let step = position.step;
         schedule::learning_rate(&self.schedule, self.base_rate, step, self.steps_total)
     }
 }

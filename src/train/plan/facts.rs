@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::cluster::recovery::set::SetIdentity;
 use crate::config::{Config, Every};
 use crate::data::Normalization;
 use crate::data::sampler::Order;
@@ -48,10 +47,6 @@ pub struct Facts {
     pub config_fingerprint: u64,
     /// Of the training set.
     pub data_fingerprint: u64,
-    /// What this process has listed of both sets.
-    pub set: SetIdentity,
-    /// What this process computes with.
-    pub arithmetic: String,
     /// `checkpoint.every`.
     pub every: Every,
     /// `checkpoint.keep`.

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use crate::cluster::recovery::Policy;
+use crate::cluster::recovery::set::SetIdentity;
 use crate::config::{Config, Every, ExchangeKind, Interval, Rung};
 use crate::data::sampler::Order;
 use crate::run_folder::variables;
@@ -54,6 +55,10 @@ pub struct Plan {
     pub bad_images_max: f64,
     /// How long the run waits for storage that does not answer.
     pub patience: Duration,
+    /// What this process has listed of both data sets.
+    pub set: SetIdentity,
+    /// What this process computes with.
+    pub arithmetic: String,
 }
 
 impl Plan {
@@ -88,6 +93,8 @@ impl Plan {
             },
             bad_images_max: config.data.bad_images_max,
             patience: config.data.patience.0,
+            set: SetIdentity::default(),
+            arithmetic: String::new(),
         }
     }
 }

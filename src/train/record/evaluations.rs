@@ -8,8 +8,8 @@ use crate::train::state::rank::Rank;
 /// was to make up for that. No later step can have been committed then, since the writer takes
 /// part in that behind the line.
 pub fn make_up(rank: &Rank, journal: &mut Journal) {
-    let (attempt, step) = (rank.world.attempt, rank.replica.position.step);
-    let found = rank.replica.position.evaluation;
+    let (attempt, step) = (rank.world.attempt, rank.state.position.step);
+    let found = rank.state.position.evaluation;
     let Some(found) = found.filter(|found| (found.attempt, found.step) == (attempt, step)) else {
         return;
     };

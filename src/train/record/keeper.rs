@@ -8,7 +8,6 @@ use std::time::Duration;
 
 use crate::cluster::faults::inject::STRUCK;
 use crate::cluster::faults::{FAULTS_FOLDER, Injector, Standing};
-use crate::cluster::world::World;
 use crate::config::{Every, Span};
 use crate::data::staging::pace::Urgent;
 use crate::observe::clock::Clock;
@@ -25,10 +24,10 @@ use crate::train::plan::{Facts, Staff};
 use crate::train::record::cause::FAULT_AGE_SECONDS_MAX;
 use crate::train::record::journal::Journal;
 use crate::train::record::outcome;
+use crate::train::state::State;
 use crate::train::state::digest;
 use crate::train::state::position::{Ending, Position};
-use crate::train::state::rank::Moment;
-use crate::train::state::replica::Replica;
+use crate::train::state::rank::{Moment, Rank};
 
 use crate::train::record::due::{self, Last};
 use crate::train::record::struck::Struck;
@@ -139,16 +138,12 @@ impl Keeper {
 
     /// This rank is the writer from now on: fills what a dead one left open. What the ledger has to
     /// take back.
-    pub fn take_over(
-        &mut self,
-        replica: &Replica,
-        world: &World,
-        journal: &mut Journal,
-    ) -> Option<Entry> {
-        self.world_next_member = world.next_member;
-        self.find_last(replica.position.step, journal.seconds());
-        let rollback = self.rollback(&replica.position, world.attempt);
-        journal.take_over(&replica.position.ledger_tail, rollback);
+    pub fn take_over(&mut self, rank: &Rank, journal: &mut Journal) -> Option<Entry> {
+        let position = &rank.state.position;
+        self.world_next_member = rank.world.next_member;
+        self.find_last(position.step, journal.seconds());
+        let rollback = self.rollback(position, rank.world.attempt);
+        journal.take_over(&position.ledger_tail, rollback);
         if self.facts.every != Every::Never {
             self.writer();
         }
@@ -226,35 +221,30 @@ impl Keeper {
     }
 
     /// Begins a checkpoint when one is due, and reports those that were finished.
-    pub fn after_commit(
-        &mut self,
-        replica: &Replica,
-        journal: &mut Journal,
-        place: Moment,
-        seconds: f64,
-    ) {
-        self.report(journal, place);
-        let Position { step, cursor, .. } = replica.position;
-        let line = replica.position.ledger_tail.last();
+    pub fn after_commit(&mut self, rank: &Rank, journal: &mut Journal) {
+        let seconds = journal.seconds();
+        self.report(journal, rank.place());
+        let Position { step, cursor, .. } = rank.state.position;
+        let line = rank.state.position.ledger_tail.last();
         let before = cursor - line.map_or(0, |line| line.count);
         let first = Last { seconds, step: step.saturating_sub(1), cursor: before };
         let last = *self.last.get_or_insert(first);
         let now = Last { seconds, step, cursor };
         let auto = || young_daly(self.cost_seconds, self.facts.mtbf.as_secs_f64());
         if due::is_due(self.facts.every, last, now, self.facts.order.samples, auto) {
-            self.begin(replica, place, seconds);
+            self.begin(rank, seconds);
         }
     }
 
-    fn begin(&mut self, replica: &Replica, place: Moment, seconds: f64) {
+    fn begin(&mut self, rank: &Rank, seconds: f64) {
         let began = self.clock.now();
-        *self.persisting.lock().unwrap_or_else(PoisonError::into_inner) = replica.standing;
-        let state = self.state(&replica.position, place, seconds);
+        *self.persisting.lock().unwrap_or_else(PoisonError::into_inner) = rank.process.standing;
+        let state = self.state(&rank.state.position, rank.place(), seconds);
         let about = self.facts.about.clone();
         let Some(ticket) = self.writer().try_begin() else {
             // It stays due, and is asked for again in each step.
             if !std::mem::replace(&mut self.waits, true) {
-                let step = replica.position.step;
+                let step = rank.state.position.step;
                 tracing::warn!(
                     "the checkpoint due at step {step} waits: those before it are being written"
                 );
@@ -262,13 +252,13 @@ impl Keeper {
             return;
         };
         self.waits = false;
-        self.copying = Some(ticket.copy_behind(about, Arc::clone(&replica.slots), state));
+        self.copying = Some(ticket.copy_behind(about, Arc::clone(&rank.state.slots), state));
         if self.staff == Staff::Inline {
             self.copying.take().map(Copying::wait);
         }
         let stall = (self.clock.now() - began).as_secs_f64();
-        self.stalls.push(Stall { step: replica.position.step, stall, copy: stall });
-        let Position { step, cursor, .. } = replica.position;
+        self.stalls.push(Stall { step: rank.state.position.step, stall, copy: stall });
+        let Position { step, cursor, .. } = rank.state.position;
         self.last = Some(Last { seconds, step, cursor });
     }
 
@@ -343,11 +333,11 @@ impl Keeper {
     /// complete is interrupted where its weights are not on disk.
     pub fn finish(
         &mut self,
-        replica: &Replica,
+        rank: &Rank,
         journal: &mut Journal,
-        place: Moment,
         why: Why<'_>,
     ) -> Result<Status, TrainError> {
+        let State { position, .. } = &rank.state;
         self.placed = None;
         self.look_at_place()?;
         let status = why.status();
@@ -357,27 +347,27 @@ impl Keeper {
         }
         // A renewed world goes on from memory; one of its ranks is enough.
         let stays_in_memory =
-            replica.position.ending == Some(Ending::Renewed) && replica.outlives_its_process();
+            position.ending == Some(Ending::Renewed) && rank.state.outlives_its_process();
         if !stays_in_memory && (self.facts.every != Every::Never || status != Status::Completed) {
-            self.last_checkpoint(replica, journal, place);
+            self.last_checkpoint(rank, journal);
         }
-        let status = self.ended(status, replica.position.step);
-        self.complete_ledger(replica, journal);
+        let status = self.ended(status, position.step);
+        self.complete_ledger(position, journal);
         let saved = Saved { published: self.published, unwritten: self.unwritten.as_deref() };
-        let reason = why::reason(why, status, &replica.position, &saved);
-        let state_sha256 = Some(self.digest(replica));
-        self.write_result(replica, journal, place, (status, why), (&reason, &state_sha256))?;
+        let reason = why::reason(why, status, position, &saved);
+        let state_sha256 = Some(self.digest(&rank.state));
+        self.write_result(rank, journal, (status, why), (&reason, &state_sha256))?;
         // A disk that has room again only now.
-        self.complete_ledger(replica, journal);
+        self.complete_ledger(position, journal);
         let name = outcome::status_name(status).to_string();
-        journal.event(place, Kind::RunEnd { status: name, reason, state_sha256 });
+        journal.event(rank.place(), Kind::RunEnd { status: name, reason, state_sha256 });
         Ok(status)
     }
 
     /// Tried again for as long as the result is: who audits a completed run expects all its steps.
-    fn complete_ledger(&self, replica: &Replica, journal: &mut Journal) {
+    fn complete_ledger(&self, position: &Position, journal: &mut Journal) {
         for _ in 0..RESULT_TRIES {
-            if journal.settle(&replica.position.ledger_tail) {
+            if journal.settle(&position.ledger_tail) {
                 return;
             }
             self.clock.sleep(RESULT_PAUSE);
@@ -387,9 +377,8 @@ impl Keeper {
     /// Tried again for a while: a disk that is full for a moment must not cost the run its end.
     fn write_result(
         &self,
-        replica: &Replica,
+        rank: &Rank,
         journal: &Journal,
-        place: Moment,
         (status, why): (Status, Why<'_>),
         (reason, state_sha256): (&str, &Option<String>),
     ) -> Result<(), TrainError> {
@@ -397,11 +386,11 @@ impl Keeper {
         for _ in 0..RESULT_TRIES {
             let written = outcome::Ended {
                 run_id: &self.facts.run_id,
-                place,
+                place: rank.place(),
                 status,
                 reason: reason.into(),
                 seconds: journal.seconds(),
-                position: &replica.position,
+                position: &rank.state.position,
                 samples_per_epoch: self.facts.order.samples,
                 state_sha256: state_sha256.clone(),
                 conclusive: why.is_conclusive(),
@@ -417,7 +406,7 @@ impl Keeper {
     }
 
     /// The checkpoint that the run ends with, tried again once if it fails.
-    fn last_checkpoint(&mut self, replica: &Replica, journal: &mut Journal, place: Moment) {
+    fn last_checkpoint(&mut self, rank: &Rank, journal: &mut Journal) {
         self.wait_for_copy();
         for _ in 0..FINAL_CHECKPOINT_TRIES {
             let limit = self.facts.last_limit;
@@ -429,16 +418,16 @@ impl Keeper {
                 tracing::warn!("the last checkpoint took too long and was left behind");
                 return;
             }
-            self.report(journal, place);
-            if self.published == Some(replica.position.step) {
+            self.report(journal, rank.place());
+            if self.published == Some(rank.state.position.step) {
                 return;
             }
-            self.begin(replica, place, journal.seconds());
+            self.begin(rank, journal.seconds());
             self.wait_for_copy();
         }
         let limit = self.facts.last_limit;
         self.writer().finish(limit);
-        self.report(journal, place);
+        self.report(journal, rank.place());
     }
 
     /// How a run ends by this status: complete only with its weights on disk, or where no
@@ -454,14 +443,14 @@ impl Keeper {
     }
 
     /// The digest of the whole state.
-    pub fn digest(&self, replica: &Replica) -> String {
-        let slots = replica.slots.read().unwrap_or_else(PoisonError::into_inner);
+    pub fn digest(&self, state: &State) -> String {
+        let slots = state.slots.read().unwrap_or_else(PoisonError::into_inner);
         let committed = slots.committed();
         let position = digest::Position {
-            step: replica.position.step,
-            cursor: replica.position.cursor,
+            step: state.position.step,
+            cursor: state.position.cursor,
             seed: self.facts.order.seed,
-            order: &replica.position.owner_batches,
+            order: &state.position.owner_batches,
         };
         let of_optimizer = committed.parts().filter(|(name, _)| is_of_optimizer(name));
         let of_optimizer: Vec<&[f32]> = of_optimizer.map(|(_, part)| part).collect();

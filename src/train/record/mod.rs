@@ -61,7 +61,7 @@ impl Record {
 
     /// This rank is the writer from now on: fills what a dead one left open.
     pub fn take_over(&mut self, rank: &Rank) {
-        let rollback = self.keeper.take_over(&rank.replica, &rank.world, &mut self.journal);
+        let rollback = self.keeper.take_over(rank, &mut self.journal);
         let given_up = rollback.and_then(|entry| match entry {
             Entry::Rollback { to, .. } => Some(to),
             _ => None,
@@ -71,15 +71,14 @@ impl Record {
 
     /// The writer's part of a commit.
     pub fn committed(&mut self, rank: &Rank) {
-        self.journal.committed(rank.place(), &rank.replica.position.ledger_tail);
-        rank.replica.at(Point::InSnapshot);
-        let seconds = self.journal.seconds();
-        self.keeper.after_commit(&rank.replica, &mut self.journal, rank.place(), seconds);
+        self.journal.committed(rank.place(), &rank.state.position.ledger_tail);
+        rank.process.at(Point::InSnapshot);
+        self.keeper.after_commit(rank, &mut self.journal);
     }
 
     /// Whether a checkpoint holds all that this rank's memory does.
     pub fn has_saved(&self, rank: &Rank) -> bool {
-        self.keeper.has_checkpoint_of(rank.replica.position.step)
+        self.keeper.has_checkpoint_of(rank.state.position.step)
     }
 
     /// What could not be decoded, where something could not.
@@ -107,7 +106,7 @@ impl Record {
     pub fn report_rest(&mut self, rank: &mut Rank) {
         self.repairs.report_rest(rank, &mut self.journal);
         if rank.is_writer() {
-            let skipped = rank.replica.position.skipped_in_epoch;
+            let skipped = rank.state.position.skipped_in_epoch;
             steps::report_bad_images(rank, &mut self.journal, skipped);
         }
     }
@@ -115,11 +114,11 @@ impl Record {
     /// The end of a run that all ranks agreed on: last checkpoint, result.
     pub fn finish(&mut self, rank: &Rank, status: Status) -> Result<Status, TrainError> {
         self.event(rank, Kind::Phase { name: "finishing".into(), seconds: 0.0 });
-        self.keeper.finish(&rank.replica, &mut self.journal, rank.place(), Why::Agreed(status))
+        self.keeper.finish(rank, &mut self.journal, Why::Agreed(status))
     }
 
     /// The end of a run that no step can be committed in: its state is whole.
     pub fn pause(&mut self, rank: &Rank, error: &TrainError) -> Result<Status, TrainError> {
-        self.keeper.finish(&rank.replica, &mut self.journal, rank.place(), Why::Pause(error))
+        self.keeper.finish(rank, &mut self.journal, Why::Pause(error))
     }
 }

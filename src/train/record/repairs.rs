@@ -136,7 +136,7 @@ impl Repairs {
             journal.event(rank.place(), Kind::Phase { name, seconds });
         }
         if begun_seconds.is_some() && reports && !world.repairs.is_empty() {
-            rank.replica.tidy();
+            rank.state.tidy();
         }
         self.await_witnesses(rank, journal, world.repairs, begun_seconds);
         for mut record in world.resizes.into_iter().filter(|_| reports) {

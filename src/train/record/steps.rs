@@ -57,7 +57,7 @@ impl Steps {
     /// Said once: a run that diverges would say it with every step.
     pub fn report_coarse_grid(&mut self, rank: &Rank, journal: &mut Journal) {
         if !std::mem::replace(&mut self.coarse_grid_said, true) && rank.is_writer() {
-            let step = rank.replica.position.step + 1;
+            let step = rank.state.position.step + 1;
             journal.event(rank.place(), Kind::StepAgain { step });
         }
     }
@@ -112,9 +112,9 @@ impl Steps {
         self.recent.totals.add(&step.sums.totals);
         self.recent.seconds += seconds;
         let (counts, waits) = (step.sums.counts, waits(rank, step.sums, seconds));
-        self.reading.add(Took { step: rank.replica.position.step, counts, waits });
+        self.reading.add(Took { step: rank.state.position.step, counts, waits });
         let since = *self.recent.since.get_or_insert(step.began);
-        let position = &rank.replica.position;
+        let position = &rank.state.position;
         let quiet = position.ending.is_none() && !position.evaluation_due && !step.ends_epoch;
         if quiet && now.saturating_sub(since) < STEP_EVENT_EVERY {
             return;

@@ -17,7 +17,7 @@ use crate::train::state::rank::{Moment, Rank};
 /// What writes the line of an outage that this rank meets.
 pub fn teller(rank: &Rank, journal: &Journal) -> Tell {
     let (storage, clock) = (Arc::clone(&rank.storage), Arc::clone(&rank.clock));
-    let slots = Arc::clone(&rank.replica.slots);
+    let slots = Arc::clone(&rank.state.slots);
     let (place, origin, patience) = (rank.place(), journal.origin(), rank.plan.patience);
     Box::new(move |wanted: Wanted<'_>| {
         let slots = slots.read().unwrap_or_else(PoisonError::into_inner);

@@ -9,10 +9,10 @@ use crate::cluster::comm::CommError;
 use crate::cluster::wire;
 
 use crate::train::TrainError;
+use crate::train::state::State;
 use crate::train::state::arithmetic;
 use crate::train::state::proof::Proof;
 use crate::train::state::rank::Rank;
-use crate::train::state::replica::Replica;
 
 /// One rank's part of the comparison.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -77,20 +77,18 @@ fn judge(answers: &[Answer]) -> Comparison {
 /// leaves before anything it computed counts. What all compute with, in rank order, where this
 /// world has not told it yet.
 pub fn prove(rank: &mut Rank) -> Result<Option<Vec<String>>, TrainError> {
-    if !rank.replica.proof.is_due() {
+    if !rank.state.proof.is_due() {
         return Ok(None);
     }
     let mut answers = gather_answers(rank)?;
     if let Comparison::NeedsReference(reference) = judge(&answers) {
         if rank.comm.rank() == reference {
-            rank.replica.proof.hash_now(&rank.replica.slots);
+            rank.state.proof.hash_now(&rank.state.slots);
         }
         answers = gather_answers(rank)?;
     }
     match judge(&answers) {
-        Comparison::Differ(ranks) if ranks.contains(&rank.comm.rank()) => {
-            Err(leave(&mut rank.replica))
-        }
+        Comparison::Differ(ranks) if ranks.contains(&rank.comm.rank()) => Err(leave(&rank.state)),
         Comparison::Differ(ranks) => {
             tracing::warn!("the state of ranks {ranks:?} differs: they leave the world");
             // They are about to die, which ends this. Who revoked now could interrupt one that
@@ -99,24 +97,24 @@ pub fn prove(rank: &mut Rank) -> Result<Option<Vec<String>>, TrainError> {
             Err(TrainError::Comm(CommError::ProcFailed))
         }
         Comparison::Equal | Comparison::NeedsReference(_) => {
-            rank.replica.proof = Proof::default();
+            rank.state.proof = Proof::default();
             Ok(Some(answers.into_iter().map(|answer| answer.arithmetic).collect()))
         }
     }
 }
 
 fn gather_answers(rank: &mut Rank) -> Result<Vec<Answer>, TrainError> {
-    let proof = &mut rank.replica.proof;
-    let hash = proof.value(&rank.replica.slots);
-    let arithmetic = rank.replica.arithmetic.clone();
+    let proof = &mut rank.state.proof;
+    let hash = proof.value(&rank.state.slots);
+    let arithmetic = rank.plan.arithmetic.clone();
     let answer = Answer { unproven: proof.is_unproven(), hash, arithmetic };
     let words = rank.comm.all_gather_u64(&answer.to_words())?;
     Ok(words.chunks_exact(Answer::WORDS).map(Answer::from_words).collect())
 }
 
 /// What this rank holds must not be taken over by the next newcomer.
-fn leave(replica: &mut Replica) -> TrainError {
-    replica.slots.write().unwrap_or_else(PoisonError::into_inner).refuse_all();
+fn leave(state: &State) -> TrainError {
+    state.slots.write().unwrap_or_else(PoisonError::into_inner).refuse_all();
     let text = "the state that it took over differs from the survivors'";
     tracing::error!("{text}: this rank leaves, the next newcomer gets the state from a survivor");
     TrainError::Evicted(text.into())

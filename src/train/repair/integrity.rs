@@ -12,7 +12,7 @@ use xxhash_rust::xxh3::xxh3_64;
 use crate::cluster::comm::{CommError, Communicator};
 use crate::config::{Interval, seed};
 
-use crate::train::state::replica::{Replica, StateCopy};
+use crate::train::state::{State, StateCopy};
 
 /// Times in a row that a run goes back to the same state before it gives up: what is wrong then
 /// does not go away.
@@ -77,50 +77,50 @@ impl Integrity {
     pub fn gather(
         &self,
         comm: &mut dyn Communicator,
-        replica: &Replica,
+        state: &State,
     ) -> Result<Vec<Vote>, CommError> {
-        let target = replica.position.verified;
+        let target = state.position.verified;
         let witness = self.kept.as_ref().is_some_and(|kept| kept.state.position.step == target);
-        let words = comm.all_gather_u64(&[hash_of(replica), u64::from(witness)])?;
+        let words = comm.all_gather_u64(&[hash_of(state), u64::from(witness)])?;
         Ok(words.chunks_exact(2).map(|w| Vote { hash: w[0], witness: w[1] == 1 }).collect())
     }
 
     /// The state at hand was found equal, or is one that all begin from.
-    pub fn keep(&mut self, replica: &mut Replica) {
+    pub fn keep(&mut self, state: &mut State) {
         if !self.is_on() {
             return;
         }
-        replica.position.verified = replica.position.step;
-        replica.position.gone_back = 0;
+        state.position.verified = state.position.step;
+        state.position.gone_back = 0;
         let reused = self.kept.take().map(|kept| kept.state);
-        self.kept = Some(Kept { state: replica.copy_state(reused), hash: hash_of(replica) });
+        self.kept = Some(Kept { state: state.copy(reused), hash: hash_of(state) });
     }
 
     /// Goes back to the state that was kept. A rank that has none, or whose copy was damaged too,
     /// holds no state afterwards: the repair that follows gives it one.
-    pub fn go_back(&mut self, replica: &mut Replica) {
-        let target = replica.position.verified;
-        let gone_back = replica.position.gone_back + 1;
+    pub fn go_back(&mut self, state: &mut State, generation: u32) {
+        let target = state.position.verified;
+        let gone_back = state.position.gone_back + 1;
         let kept = self.kept.as_mut().filter(|kept| kept.state.position.step == target);
         let whole = match kept {
             Some(kept) => {
                 // A newcomer with other instructions may have come since.
-                kept.state.position.exact &= replica.position.exact;
-                replica.put_state(&kept.state);
-                hash_of(replica) == kept.hash
+                kept.state.position.exact &= state.position.exact;
+                state.put(&kept.state, generation);
+                hash_of(state) == kept.hash
             }
             None => false,
         };
-        replica.holds_state = whole;
-        replica.position.gone_back = gone_back;
+        state.is_held = whole;
+        state.position.gone_back = gone_back;
     }
 }
 
 /// Hash of the committed tensors.
-fn hash_of(replica: &Replica) -> u64 {
-    let slots = replica.slots.read().unwrap_or_else(PoisonError::into_inner);
-    let state = slots.committed();
-    let parts = state.parts().map(|(_, part)| xxh3_64(bytemuck::cast_slice(part)));
+fn hash_of(state: &State) -> u64 {
+    let slots = state.slots.read().unwrap_or_else(PoisonError::into_inner);
+    let committed = slots.committed();
+    let parts = committed.parts().map(|(_, part)| xxh3_64(bytemuck::cast_slice(part)));
     seed::key(&parts.collect::<Vec<u64>>())
 }
 

@@ -15,6 +15,7 @@ use crate::train::TrainError;
 use crate::train::record::Record;
 use crate::train::record::repairs::report_notes;
 use crate::train::repair::size::{Resizer, Wish};
+use crate::train::repair::take_over::Repairing;
 use crate::train::repair::world::{Tries, newcomers, repair_of, survived};
 use crate::train::state::rank::Rank;
 
@@ -44,7 +45,7 @@ pub fn resize(
     (resizer, tries): (&mut Resizer, &mut Tries),
     wish: Wish,
 ) -> Result<Resized, TrainError> {
-    rank.replica.position.resize_due = false;
+    rank.state.position.resize_due = false;
     rank.world.target = wish.target;
     if rank.is_writer() {
         resizer.forget_request();
@@ -82,7 +83,8 @@ fn enlarge(
     let (before, old) = (rank.world.ranks(), rank.world.clone());
     resizer.tried(rank.clock.now());
     let (comm, policy) = (rank.comm.as_mut(), &rank.plan.policy);
-    let grown = grow(comm, &mut rank.world, to, policy, &mut rank.replica);
+    let mut hooks = Repairing::of(&mut rank.state, &mut rank.process, rank.plan.set);
+    let grown = grow(comm, &mut rank.world, to, policy, &mut hooks);
     let grown = grown.map_err(|end| rank.gave_up(end))?;
     tries.grew(&grown, &rank.plan.policy);
     match grown {
@@ -132,7 +134,8 @@ fn reduce(rank: &mut Rank, record: &mut Record, to: usize, cause: &str) -> Resul
     let ladder = vec![Rung::Shrink];
     let leave_from = Some(to);
     let policy = Policy { ladder, ranks_min: 1, leave_from, ..rank.plan.policy.clone() };
-    let recovered = recover(rank.comm.as_mut(), &mut rank.world, &policy, &mut rank.replica);
+    let mut hooks = Repairing::of(&mut rank.state, &mut rank.process, rank.plan.set);
+    let recovered = recover(rank.comm.as_mut(), &mut rank.world, &policy, &mut hooks);
     let repaired = recovered.map_err(|end| rank.gave_up(end))?;
     resized(rank, record, Change { before, cause, leave_from: to }, repaired);
     Ok(())

@@ -18,9 +18,9 @@ use crate::observe::storage::Storage;
 use crate::train::TrainError;
 use crate::train::checkpoint::store;
 use crate::train::record::journal;
-use crate::train::repair::take_over::hand_to_all;
+use crate::train::repair::take_over::{Repairing, hand_to_all};
+use crate::train::state::State;
 use crate::train::state::position::Position;
-use crate::train::state::replica::Replica;
 use crate::train::state::slot_files::SlotFiles;
 
 /// States that a rank holds: those of its two slots.
@@ -60,43 +60,50 @@ impl Held {
     }
 }
 
-/// Looks for a state that outlived the processes, and gives it to every rank. False when there is
-/// none. Every rank calls it, or (`recovery.resident = "off"`) none.
+/// What outlived the processes of an earlier attempt.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Outlived {
+    /// Whether every rank has a state now.
+    pub found: bool,
+    /// Ranks of this attempt whose slots lie in their own memory although they should not.
+    pub unhoused: usize,
+}
+
+/// Looks for a state that outlived the processes, and gives it to every rank. Every rank calls it,
+/// or (`recovery.resident = "off"`) none.
 ///
 /// # Errors
 /// A rank that was lost; a training set that is not the one of the state.
 pub fn from_resident(
     comm: &mut dyn Communicator,
-    replica: &mut Replica,
+    repairing: &mut Repairing<'_>,
     storage: &dyn Storage,
     world: &World,
-) -> Result<bool, TrainError> {
+) -> Result<Outlived, TrainError> {
     let past = past(storage)?;
     let (mut mine, mut rest) = (Vec::new(), Vec::new());
     // A rank that could not make sense of the folder still takes part.
-    if let Some(slot_files) = &replica.slot_files {
-        let mut slots = replica.slots.write().unwrap_or_else(PoisonError::into_inner);
+    if let Some(slot_files) = &repairing.state.slot_files {
+        let mut slots = repairing.state.slots.write().unwrap_or_else(PoisonError::into_inner);
         rest = take_rest(&mut slots, slot_files, &past);
         mine = usable(&slots, slot_files, &past)?;
     }
     // From here on neighbours find the file under this member's name.
-    replica.settle(world, comm.rank());
+    repairing.state.settle(world, comm.rank());
     let in_file = {
-        let slots = replica.slots.read().unwrap_or_else(PoisonError::into_inner);
+        let slots = repairing.state.slots.read().unwrap_or_else(PoisonError::into_inner);
         slots.file().is_some()
     };
     let mine = Held { keys: mine, in_file };
     let words = comm.all_gather_u64(&mine.to_words())?;
     let all: Vec<Held> = words.chunks_exact(Held::WORDS).map(Held::from_words).collect();
-    replica.unhoused = all.iter().filter(|held| !held.in_file).count();
+    let unhoused = all.iter().filter(|held| !held.in_file).count();
+    let mut found = false;
     for key in keys_in_order(all.into_iter().flat_map(|held| held.keys)) {
-        if agreed(comm, replica, key, &mine, world)? {
-            rest.into_iter().for_each(SlotFile::discard);
-            return Ok(true);
-        }
+        found = found || agreed(comm, repairing, key, &mine, world)?;
     }
     rest.into_iter().for_each(SlotFile::discard);
-    Ok(false)
+    Ok(Outlived { found, unhoused })
 }
 
 /// A run whose past cannot be read now is not gone on with: what it gave up might be taken up.
@@ -187,13 +194,13 @@ fn usable(slots: &Slots, slot_files: &SlotFiles, past: &Past) -> Result<Vec<Key>
 /// Compares one state over all that hold it, and hands it to the others when most agree.
 fn agreed(
     comm: &mut dyn Communicator,
-    replica: &mut Replica,
+    repairing: &mut Repairing<'_>,
     key: Key,
     mine: &Held,
     world: &World,
 ) -> Result<bool, TrainError> {
     let own = {
-        let slots = replica.slots.read().unwrap_or_else(PoisonError::into_inner);
+        let slots = repairing.state.slots.read().unwrap_or_else(PoisonError::into_inner);
         if mine.keys.contains(&key) { slots.hash(key) } else { None }
     };
     let hash = own.unwrap_or(0);
@@ -207,24 +214,25 @@ fn agreed(
         Majority::Nobody => return Ok(false),
         Majority::Disputed(ranks) => {
             if ranks.contains(&comm.rank()) {
-                refuse(replica, key, "and no bits have a majority");
+                refuse(repairing.state, key, "and no bits have a majority");
             }
             return Ok(false);
         }
         Majority::Agreed { hash, source, differing } => {
             if differing.contains(&comm.rank()) {
-                refuse(replica, key, "it gets theirs");
+                refuse(repairing.state, key, "it gets theirs");
             } else if own.is_none() {
                 // What it had no right to offer (that of a member which was evicted, or died) was
                 // compared with nothing, and must not be taken for what it gets.
-                let mut slots = replica.slots.write().unwrap_or_else(PoisonError::into_inner);
+                let mut slots =
+                    repairing.state.slots.write().unwrap_or_else(PoisonError::into_inner);
                 slots.refuse(key);
             }
             (source, hash)
         }
     };
-    hand_over(comm, replica, key, source, world)?;
-    let slots = replica.slots.read().unwrap_or_else(PoisonError::into_inner);
+    hand_over(comm, repairing, key, source, world)?;
+    let slots = repairing.state.slots.read().unwrap_or_else(PoisonError::into_inner);
     if slots.hash(key) != Some(hash) {
         let text = format!("the state of {key} arrived with other bits than were agreed on");
         return Err(TrainError::JobLost(text));
@@ -232,31 +240,31 @@ fn agreed(
     Ok(true)
 }
 
-fn refuse(replica: &Replica, key: Key, what: &str) {
+fn refuse(state: &State, key: Key, what: &str) {
     let refusal = Refusal::Differs;
     act_on(&format!("resident state of {key} on a rank {refusal}: it is refused, {what}"));
-    replica.slots.write().unwrap_or_else(PoisonError::into_inner).refuse(key);
+    state.slots.write().unwrap_or_else(PoisonError::into_inner).refuse(key);
 }
 
 /// Everybody goes on with the source's position; who lacks the tensors gets them.
 fn hand_over(
     comm: &mut dyn Communicator,
-    replica: &mut Replica,
+    repairing: &mut Repairing<'_>,
     key: Key,
     source: usize,
     world: &World,
 ) -> Result<(), TrainError> {
     if comm.rank() == source {
-        let mut slots = replica.slots.write().unwrap_or_else(PoisonError::into_inner);
+        let mut slots = repairing.state.slots.write().unwrap_or_else(PoisonError::into_inner);
         let position = slots.position_bytes(key).map(|bytes| Position::decode(&bytes));
         let Some(Ok(position)) = position.filter(|_| slots.select(key)) else {
             return Err(TrainError::Internal(format!("the resident state of {key} has gone")));
         };
         drop(slots);
         // What an earlier attempt agreed to end with is decided anew.
-        replica.position = Position { ending: None, ..position };
+        repairing.state.position = Position { ending: None, ..position };
     }
-    Ok(hand_to_all(comm, replica, source, world)?)
+    Ok(hand_to_all(comm, repairing, source, world)?)
 }
 
 #[cfg(test)]

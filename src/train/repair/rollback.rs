@@ -18,7 +18,7 @@ pub fn answer(
 ) -> Result<(), TrainError> {
     match judge(votes) {
         Judgement::Same => {
-            integrity.keep(&mut rank.replica);
+            integrity.keep(&mut rank.state);
             Ok(())
         }
         Judgement::Differ(evicted) => Err(go_back(rank, record, integrity, &evicted)),
@@ -33,8 +33,8 @@ fn go_back(
     integrity: &mut Integrity,
     evicted: &[usize],
 ) -> TrainError {
-    let (own, step) = (rank.comm.rank(), rank.replica.position.step);
-    let target = rank.replica.position.verified;
+    let (own, step) = (rank.comm.rank(), rank.state.position.step);
+    let target = rank.state.position.verified;
     let text = difference(&rank.world, evicted, step, target);
     if evicted.contains(&own) {
         return TrainError::Evicted(text);
@@ -45,11 +45,12 @@ fn go_back(
         record.event(rank, Kind::Warning { message: text.clone() });
         record.keeper.distrust(target);
     }
-    if rank.replica.position.gone_back >= GOING_BACK_MAX {
+    if rank.state.position.gone_back >= GOING_BACK_MAX {
         let text = format!("{text}; {GOING_BACK_MAX} times in a row: is the memory sound?");
         return TrainError::JobLost(text);
     }
-    integrity.go_back(&mut rank.replica);
+    integrity.go_back(&mut rank.state, rank.world.generation);
+    rank.update_standing();
     TrainError::Comm(CommError::ProcFailed)
 }
 

@@ -1,7 +1,7 @@
 //! What a repair asks of a rank, above all how one without the agreed state gets it. It maps the
 //! slots of a dead rank, or copies those of a rank on the same node, or receives it over MPI. The
 //! source says what it offers, each receiver says what it still needs, and only that is sent.
-//! Everything is adopted after an agreement, in `Replica::adopt`.
+//! Everything is adopted after an agreement, in `Repairing::adopt`.
 
 use std::sync::PoisonError;
 use std::time::Duration;
@@ -14,10 +14,11 @@ use crate::cluster::resident::{Key, Look, Slots};
 use crate::cluster::world::World;
 use crate::config::{Point, Shown};
 
+use crate::train::state::State;
 use crate::train::state::incoming::{Incoming, Way};
 use crate::train::state::position::Position;
+use crate::train::state::process::Process;
 use crate::train::state::proof::Restored;
-use crate::train::state::replica::Replica;
 use crate::train::state::slot_files::SlotFiles;
 
 /// Message tags of a state transfer.
@@ -29,17 +30,42 @@ const TAG_TENSORS: u32 = 43;
 /// A position longer than this is no position.
 const POSITION_BYTES_MAX: u64 = 1 << 30;
 
-impl Hooks for Replica {
+/// A rank while its state is given to others, or comes in.
+pub struct Repairing<'a> {
+    /// What it holds.
+    pub state: &'a mut State,
+    /// Who it is.
+    pub process: &'a mut Process,
+    /// What it has listed of the run's data.
+    set: SetIdentity,
+    /// How it gave its state to each receiver.
+    pub given: Vec<Way>,
+}
+
+impl<'a> Repairing<'a> {
+    /// A rank that has listed this set.
+    pub fn of(state: &'a mut State, process: &'a mut Process, set: SetIdentity) -> Self {
+        Self { state, process, set, given: Vec::new() }
+    }
+
+    /// What came in is its state, in this world.
+    fn take_in(&mut self, world: &World) {
+        self.state.adopt(world, self.process.standing.rank as usize);
+        self.process.joined(world, self.state.position.step);
+    }
+}
+
+impl Hooks for Repairing<'_> {
     fn now(&self) -> Duration {
-        self.clock.now()
+        self.process.clock.now()
     }
 
     fn who(&self) -> &Participant {
-        &self.who
+        &self.process.who
     }
 
     fn committed_step(&self) -> Option<u64> {
-        self.holds_state.then_some(self.position.step)
+        self.state.is_held.then_some(self.state.position.step)
     }
 
     fn set(&mut self) -> Result<SetIdentity, CommError> {
@@ -54,32 +80,32 @@ impl Hooks for Replica {
         _step: u64,
     ) -> Result<(), CommError> {
         let rank = comm.rank();
-        self.incoming = None;
+        self.state.incoming = None;
         if rank == source {
-            self.given = give(self, comm, receivers)?;
+            self.given = give((self.state, self.process), comm, receivers)?;
         } else if receivers.contains(&rank) {
-            self.incoming = Some(receive(self, comm, source)?);
+            self.state.incoming = Some(receive((self.state, self.process), comm, source)?);
         }
         Ok(())
     }
 
     fn adopt(&mut self, world: &World) {
-        let restored = match &self.incoming {
+        let restored = match &self.state.incoming {
             Some(_) => Restored::Received,
-            None if self.standing.source && !self.given.is_empty() => Restored::Given,
+            None if self.process.standing.source && !self.given.is_empty() => Restored::Given,
             None => Restored::Kept,
         };
-        self.adopt_state(world);
-        self.proof.repaired(restored);
+        self.take_in(world);
+        self.state.proof.repaired(restored);
     }
 
     fn tell(&mut self, remark: Remark) {
         match remark {
-            Remark::Reached(point) => self.at(point),
+            Remark::Reached(point) => self.process.at(point),
             Remark::Restoring { rank, source, step } => {
                 self.given.clear();
                 let (rank, source) = (rank as u32, rank == source);
-                self.standing = Standing { rank, source, step, ..self.standing };
+                self.process.standing = Standing { rank, source, step, ..self.process.standing };
             }
             // It knows its step, and its seat.
             Remark::Counted(_) | Remark::Promoted(_) => {}
@@ -90,21 +116,21 @@ impl Hooks for Replica {
 /// Everybody goes on from what `source` holds.
 pub fn hand_to_all(
     comm: &mut dyn Communicator,
-    replica: &mut Replica,
+    repairing: &mut Repairing<'_>,
     source: usize,
     world: &World,
 ) -> Result<(), CommError> {
     let (rank, ranks) = (comm.rank(), comm.size());
     let receivers: Vec<usize> = (0..ranks).filter(|other| *other != source).collect();
-    replica.tell(Remark::Restoring { rank, source, step: 0 });
+    repairing.tell(Remark::Restoring { rank, source, step: 0 });
     if !receivers.is_empty() {
-        replica.transfer(comm, source, &receivers, 0)?;
+        repairing.transfer(comm, source, &receivers, 0)?;
     }
     let agreement = comm.agree(1);
     if !agreement.committed() {
         return Err(agreement.outcome.err().unwrap_or(CommError::ProcFailed));
     }
-    replica.adopt_state(world);
+    repairing.take_in(world);
     Ok(())
 }
 
@@ -151,12 +177,12 @@ fn fatal(text: impl Into<String>) -> CommError {
 
 /// The source's side. Returns how each receiver got it, in their order.
 fn give(
-    replica: &Replica,
+    (state, process): (&State, &Process),
     comm: &mut dyn Communicator,
     receivers: &[usize],
 ) -> Result<Vec<Way>, CommError> {
-    let position = replica.position.encode();
-    let slots = replica.slots.read().unwrap_or_else(PoisonError::into_inner);
+    let position = state.position.encode();
+    let slots = state.slots.read().unwrap_or_else(PoisonError::into_inner);
     let key = slots.key().ok_or_else(|| fatal("the source of the state holds none"))?;
     let offer = Offer {
         key,
@@ -180,7 +206,7 @@ fn give(
             for (sent, (_, part)) in committed.parts().enumerate() {
                 comm.send(bytemuck::cast_slice(part), receiver, TAG_TENSORS)?;
                 if sent == 0 {
-                    replica.at(Point::InTransfer);
+                    process.at(Point::InTransfer);
                 }
             }
         }
@@ -191,7 +217,7 @@ fn give(
 
 /// A receiver's side.
 fn receive(
-    replica: &Replica,
+    (state, process): (&State, &Process),
     comm: &mut dyn Communicator,
     source: usize,
 ) -> Result<Incoming, CommError> {
@@ -205,15 +231,15 @@ fn receive(
     comm.recv(&mut position, source, TAG_POSITION)?;
     let position = Position::decode(&position)
         .map_err(|error| fatal(format!("the source's position cannot be read: {error}")))?;
-    let mut slots = replica.slots.write().unwrap_or_else(PoisonError::into_inner);
-    let way = find(&mut slots, replica.slot_files.as_ref(), &offer);
+    let mut slots = state.slots.write().unwrap_or_else(PoisonError::into_inner);
+    let way = find(&mut slots, state.slot_files.as_ref(), &offer);
     comm.send(&[way.to_byte()], source, TAG_ANSWER)?;
     if way == Way::Sent {
         let (_, mut into) = slots.begin();
         for (received, (_, part)) in into.parts().enumerate() {
             comm.recv(bytemuck::cast_slice_mut(part), source, TAG_TENSORS)?;
             if received == 0 {
-                replica.at(Point::InTransfer);
+                process.at(Point::InTransfer);
             }
         }
     }

@@ -13,6 +13,8 @@ use crate::train::record::repairs::{Begin, Repair, report_notes};
 use crate::train::record::{Record, evaluations};
 use crate::train::repair::size::Resizer;
 use crate::train::repair::spares::{Recruits, Spares};
+use crate::train::repair::take_over::Repairing;
+use crate::train::state::incoming::Way;
 use crate::train::state::rank::Rank;
 
 /// Repairs without a committed step between before the run gives up.
@@ -64,14 +66,16 @@ pub fn repair(
     (resizer, tries): (&mut Resizer, &mut Tries),
     error: &CommError,
 ) -> Result<(), TrainError> {
-    rank.replica.at(Point::InRepair);
+    rank.process.at(Point::InRepair);
     let planned = std::mem::take(&mut spares.recruits) == Recruits::Agreed;
     let begun = rank.clock.now();
     let detect = record.keeper.seconds_since_fault();
     let before = rank.world.clone();
     let (policy, of_growth) = (&rank.plan.policy, tries.unproved.of_growth());
-    let (comm, hooks) = (rank.comm.as_mut(), &mut rank.replica);
-    let result = recover_after(comm, &mut rank.world, policy, hooks, &mut tries.unproved);
+    let mut hooks = Repairing::of(&mut rank.state, &mut rank.process, rank.plan.set);
+    let (comm, unproved) = (rank.comm.as_mut(), &mut tries.unproved);
+    let result = recover_after(comm, &mut rank.world, policy, &mut hooks, unproved);
+    let given = hooks.given;
     rank.newcomers = newcomers(&before, &rank.world);
     let mut repaired = match result {
         Ok(repaired) => repaired,
@@ -100,12 +104,12 @@ pub fn repair(
                 Kind::Phase { name: "refill".into(), seconds }
             }
             false => {
-                let phase = rank.replica.met_in().to_string();
+                let phase = rank.process.met_in().to_string();
                 Kind::FailureDetected { phase, error: error.to_string() }
             }
         };
         record.event(rank, kind);
-        tell(rank, record, spares, &before, &repaired);
+        tell(rank, record, spares, &before, (&repaired, &given));
     }
     if rank.is_writer() {
         record.take_over(rank);
@@ -124,12 +128,12 @@ fn tell(
     record: &mut Record,
     spares: &mut Spares,
     before: &World,
-    repaired: &Repaired,
+    (repaired, given): (&Repaired, &[Way]),
 ) {
     record.journal.world(&rank.world);
     spares.report(rank, &mut record.journal, before);
     let seconds = repaired.seconds.get("restore").copied().unwrap_or(0.0);
-    for way in std::mem::take(&mut rank.replica.given) {
+    for way in given {
         record.event(rank, Kind::Phase { name: way.name().into(), seconds });
     }
 }

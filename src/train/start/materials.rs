@@ -176,8 +176,6 @@ pub fn prepare_from(around: &Surroundings, materials: Materials) -> Result<Prepa
         run_id: around.run_id.clone(),
         config_fingerprint: around.fingerprint,
         data_fingerprint: train.source.fingerprint(),
-        set: set::identity(sets[0].as_ref(), sets.get(1).map(AsRef::as_ref)),
-        arithmetic,
         every: config.checkpoint.every,
         keep: config.checkpoint.keep,
         mtbf: config.checkpoint.mtbf.0,
@@ -209,7 +207,9 @@ pub fn prepare_from(around: &Surroundings, materials: Materials) -> Result<Prepa
         Some(compute) => Pool::inline(shared, compute),
         None => Pool::start(shared, workers as usize)?,
     };
-    let plan = Plan { workers, ..Plan::of(config, &order, validation_samples) };
+    let set = set::identity(sets[0].as_ref(), sets.get(1).map(AsRef::as_ref));
+    let plan = Plan::of(config, &order, validation_samples);
+    let plan = Plan { workers, set, arithmetic, ..plan };
     let exchange = exchange(config, pool, order, &layout);
     Ok(Prepared { facts, plan, slots, slot_files: None, exchange, graph, layout, sets })
 }

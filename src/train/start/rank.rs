@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use crate::cluster::comm::Membership;
+use crate::cluster::faults::Standing;
 use crate::cluster::recovery::{Participant, driver};
 use crate::cluster::world::World;
 
@@ -12,14 +13,15 @@ use crate::train::record::inexact;
 use crate::train::record::journal::last_world;
 use crate::train::record::reason::{leave_reason, left_reason};
 use crate::train::repair::restart::unread;
+use crate::train::repair::take_over::Repairing;
 use crate::train::start::materials::Prepared;
 use crate::train::start::surroundings::Surroundings;
 use crate::train::start::trainer::{Beginning, announce, trainer};
 use crate::train::start::world::{all_prepared, attempt_of, end_in_time, gather_world};
 use crate::train::start::{network, state};
-use crate::train::state::arithmetic;
 use crate::train::state::position::Position;
-use crate::train::state::replica::Replica;
+use crate::train::state::process::Process;
+use crate::train::state::{State, arithmetic};
 use crate::train::trainer::Trainer;
 
 /// A rank of the first world of an attempt.
@@ -33,9 +35,8 @@ pub(super) fn initial(
 ) -> Result<Trainer, TrainError> {
     let prepared = all_prepared(around, comm.as_mut(), prepared)?;
     let formed = form(around, comm.as_mut(), &prepared);
-    let (world, replica, beginning) =
-        formed.map_err(|error| give_up(around, comm.as_mut(), error))?;
-    let mut trainer = trainer(around, comm, world, replica, prepared);
+    let (world, own, beginning) = formed.map_err(|error| give_up(around, comm.as_mut(), error))?;
+    let mut trainer = trainer(around, comm, world, own, prepared);
     trainer.started();
     if trainer.rank.is_writer() {
         announce(around, &mut trainer, beginning)?;
@@ -49,7 +50,7 @@ fn form(
     around: &Surroundings,
     comm: &mut dyn Membership,
     prepared: &Prepared,
-) -> Result<(World, Replica, Beginning), TrainError> {
+) -> Result<(World, (State, Process), Beginning), TrainError> {
     let kind = around.arguments.config.train.exchange;
     if comm.size() > around.owners as usize {
         let (ranks, owners) = (comm.size(), around.owners);
@@ -62,18 +63,21 @@ fn form(
     let before = last_world(around.storage.as_ref()).map_err(unread)?;
     let next_member = before.as_ref().map_or(0, |world| world.next_member);
     let world = gather_world(comm, around, attempt, next_member)?;
-    let mut replica = replica(around, prepared, world.attempt, Some(Position::start()));
-    let (from, of_weights) = state::begin(comm, &mut replica, prepared, around, &world)?;
+    let mut process = process_of(around, world.attempt, Standing::default());
+    let mut state = state_of(prepared, Some(Position::start()));
+    let mut repairing = Repairing::of(&mut state, &mut process, prepared.plan.set);
+    let origin = state::begin(comm, &mut repairing, prepared, around, &world)?;
     comm.warm()?;
     let network = network::look(around, comm, &world)?;
-    replica.position.go_on_with(kind).settle(&prepared.plan);
-    end_in_time(comm, around, &mut replica.position, &prepared.plan)?;
-    let arithmetics = arithmetic::gather(comm, &prepared.facts.arithmetic)?;
-    let inexact = inexact::compute_with(&mut replica.position, &arithmetics, &world)
-        .or_else(|| inexact::at_start(&replica.position, kind));
-    let (facts, plan) = (prepared.facts.clone(), prepared.plan.clone());
-    let of = (prepared.sets.clone(), of_weights);
-    Ok((world, replica, Beginning { from, facts, of, plan, before, inexact, network }))
+    state.position.go_on_with(kind).settle(&prepared.plan);
+    end_in_time(comm, around, &mut state.position, &prepared.plan)?;
+    let arithmetics = arithmetic::gather(comm, &prepared.plan.arithmetic)?;
+    let inexact = inexact::compute_with(&mut state.position, &arithmetics, &world)
+        .or_else(|| inexact::at_start(&state.position, kind));
+    let Prepared { facts, plan, sets, .. } = prepared;
+    let (facts, plan, sets) = (facts.clone(), plan.clone(), sets.clone());
+    let beginning = Beginning { origin, facts, sets, plan, before, inexact, network };
+    Ok((world, (state, process), beginning))
 }
 
 /// This rank cannot begin: nobody waits for it, and the reason is left for the supervisor.
@@ -102,11 +106,12 @@ pub(super) fn newcomer(
     prepared: Result<Prepared, TrainError>,
 ) -> Result<Trainer, TrainError> {
     let prepared = prepared.map_err(|error| TrainError::Unready(error.to_string()))?;
-    let mut replica = replica(around, &prepared, 0, None);
-    replica.standing.rank = comm.rank() as u32;
-    replica.standing.ranks = comm.size() as u32;
-    let (world, _) = driver::join(comm.as_mut(), &prepared.plan.policy, &mut replica)?;
-    Ok(seated(around, comm, world, replica, prepared))
+    let (rank, ranks) = (comm.rank() as u32, comm.size() as u32);
+    let standing = Standing { rank, ranks, newcomer: true, ..Standing::default() };
+    let (mut state, mut process) = (state_of(&prepared, None), process_of(around, 0, standing));
+    let mut hooks = Repairing::of(&mut state, &mut process, prepared.plan.set);
+    let (world, _) = driver::join(comm.as_mut(), &prepared.plan.policy, &mut hooks)?;
+    Ok(seated(around, comm, world, (state, process), prepared))
 }
 
 /// From here on who joined is a rank like any other.
@@ -114,34 +119,28 @@ pub(super) fn seated(
     around: &Surroundings,
     comm: Box<dyn Membership>,
     world: World,
-    replica: Replica,
+    own: (State, Process),
     prepared: Prepared,
 ) -> Trainer {
-    let mut trainer = trainer(around, comm, world, replica, prepared);
+    let mut trainer = trainer(around, comm, world, own, prepared);
     trainer.joined();
     trainer
 }
 
-/// Its state, still empty without a position. `attempt` counts where no supervisor does.
-pub(super) fn replica(
-    around: &Surroundings,
-    prepared: &Prepared,
-    attempt: u32,
-    position: Option<Position>,
-) -> Replica {
-    let attempt = around.arguments.attempt.unwrap_or(attempt);
-    let mut replica = Replica::new(
-        Arc::clone(&prepared.slots),
-        position,
-        Arc::clone(&around.injector),
+/// Its state, still empty without a position.
+pub(super) fn state_of(prepared: &Prepared, position: Option<Position>) -> State {
+    State::new(Arc::clone(&prepared.slots), prepared.slot_files.clone(), position)
+}
+
+/// This process, which stands there. `attempt` counts where no supervisor does.
+pub(super) fn process_of(around: &Surroundings, attempt: u32, standing: Standing) -> Process {
+    Process::new(
+        participant(around, around.arguments.attempt.unwrap_or(attempt)),
+        standing,
         Arc::clone(&around.clock),
+        Arc::clone(&around.injector),
         Arc::clone(&around.generation),
-        participant(around, attempt),
-    );
-    replica.slot_files.clone_from(&prepared.slot_files);
-    replica.set = prepared.facts.set;
-    replica.arithmetic.clone_from(&prepared.facts.arithmetic);
-    replica
+    )
 }
 
 /// This process, as others know it, and what a replacement of this run is started with.

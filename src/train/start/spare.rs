@@ -16,11 +16,13 @@ use crate::observe::notice::act_on;
 
 use crate::train::TrainError;
 use crate::train::plan::policy;
+use crate::train::repair::take_over::Repairing;
 use crate::train::start::materials::{Preparation, Prepared};
 use crate::train::start::surroundings::Surroundings;
 use crate::train::start::world::gather_world;
 use crate::train::start::{process, rank};
-use crate::train::state::replica::Replica;
+use crate::train::state::State;
+use crate::train::state::process::Process;
 use crate::train::state::slot_files::SlotFiles;
 use crate::train::trainer::Trainer;
 
@@ -62,7 +64,7 @@ pub(super) fn wait(
                 return Err(TrainError::JobLost("every rank is gone: no spare can go on".into()));
             }
         }
-        spare.standing = spare.waiting();
+        spare.process.standing = waiting(around);
         let called = answer_call(comm.as_mut(), &policy, &mut spare);
         if let Some(why) = spare.unready {
             // The ranks repair their world without it.
@@ -73,67 +75,61 @@ pub(super) fn wait(
                 (neighbours, spare.refills) = (Some(pids), refills);
             }
             Called::Seated(world, _) => {
-                let Some((replica, prepared)) = spare.ready else {
+                let Some((state, prepared)) = spare.ready else {
                     let text = "a spare became a rank without a state";
                     return Err(TrainError::Internal(text.into()));
                 };
-                return Ok(Some(rank::seated(around, comm, world, replica, prepared)));
+                let own = (state, spare.process);
+                return Ok(Some(rank::seated(around, comm, world, own, prepared)));
             }
         }
     }
+}
+
+fn waiting(around: &Surroundings) -> Standing {
+    let ranks = around.arguments.config.run.ranks;
+    Standing { rank: ranks, ranks, spare: true, ..Standing::default() }
 }
 
 /// What recovery needs of a process that waits.
 struct WaitingSpare<'a, 'scope> {
     around: &'a Surroundings,
     preparation: &'a mut Preparation<'scope>,
-    attempt: u32,
-    who: Participant,
-    standing: Standing,
+    process: Process,
     /// How many spares wait, if it is this one's part to start the missing.
     refills: Option<usize>,
     refusals: u32,
     /// The slots of those whom it may replace.
     ahead: Ahead,
     /// Once it receives a state.
-    ready: Option<(Replica, Prepared)>,
+    ready: Option<(State, Prepared)>,
     /// Why it cannot become a rank.
     unready: Option<String>,
 }
 
 impl<'a, 'scope> WaitingSpare<'a, 'scope> {
     fn new(around: &'a Surroundings, preparation: &'a mut Preparation<'scope>) -> Self {
-        let attempt = around.arguments.attempt.unwrap_or(1);
-        let mut spare = Self {
+        Self {
             around,
             preparation,
-            attempt,
-            who: rank::participant(around, attempt),
-            standing: Standing::default(),
+            process: rank::process_of(around, 1, waiting(around)),
             refills: None,
             refusals: 0,
             ahead: Ahead::default(),
             ready: None,
             unready: None,
-        };
-        spare.standing = spare.waiting();
-        spare
-    }
-
-    fn waiting(&self) -> Standing {
-        let ranks = self.around.arguments.config.run.ranks;
-        Standing { rank: ranks, ranks, spare: true, ..Standing::default() }
+        }
     }
 
     /// The start of an attempt: pids of the ranks on this machine, by rank.
     fn meet_the_world(&mut self, comm: &mut dyn Membership) -> Result<Vec<u32>, TrainError> {
-        let world = gather_world(comm, self.around, self.attempt, 0);
+        let attempt = self.around.arguments.attempt.unwrap_or(1);
+        let world = gather_world(comm, self.around, attempt, 0);
         let world = world.map_err(|error| {
             TrainError::JobLost(format!("a rank was lost while the world was forming: {error}"))
         })?;
-        self.attempt = world.attempt;
-        self.who = rank::participant(self.around, self.attempt);
-        Ok(world.pids_on(&self.who.host))
+        self.process.who = rank::participant(self.around, world.attempt);
+        Ok(world.pids_on(&self.process.who.host))
     }
 
     /// The first spare starts those that are missing, beside the steps of the ranks.
@@ -147,7 +143,7 @@ impl<'a, 'scope> WaitingSpare<'a, 'scope> {
         if missing == 0 || comm.recruits() > 0 || self.refusals >= REFUSALS_MAX {
             return;
         }
-        if let Err(error) = comm.recruit(missing, &self.who.arguments) {
+        if let Err(error) = comm.recruit(missing, &self.process.who.arguments) {
             self.refusals += 1;
             let refusals = self.refusals;
             act_on(&format!("no new spares (refusal {refusals} of {REFUSALS_MAX}): {error}"));
@@ -164,11 +160,11 @@ impl<'a, 'scope> WaitingSpare<'a, 'scope> {
 
     /// At every look while it waits: planned faults with a time strike here.
     fn idle(&self) {
-        self.around.injector.at(Point::BeforeLoad, &self.standing);
+        self.around.injector.at(Point::BeforeLoad, &self.process.standing);
     }
 
     /// Everything a rank has, its state still empty.
-    fn become_ready(&mut self) -> Result<&mut Replica, CommError> {
+    fn become_ready(&mut self) -> Result<Repairing<'_>, CommError> {
         if self.ready.is_none() {
             let prepared = self.preparation.finish().map_err(|error| {
                 let text = format!("this spare cannot be made ready: {error}");
@@ -176,12 +172,10 @@ impl<'a, 'scope> WaitingSpare<'a, 'scope> {
                 CommError::Fatal { call: "promotion", class: 0, text }
             })?;
             prepared.foresee(std::mem::take(&mut self.ahead));
-            let mut replica = rank::replica(self.around, &prepared, self.attempt, None);
-            replica.standing = self.standing;
-            self.ready = Some((replica, prepared));
+            self.ready = Some((rank::state_of(&prepared, None), prepared));
         }
-        let (replica, _) = self.ready.as_mut().expect("made above");
-        Ok(replica)
+        let (state, prepared) = self.ready.as_mut().expect("made above");
+        Ok(Repairing::of(state, &mut self.process, prepared.plan.set))
     }
 }
 
@@ -191,7 +185,7 @@ impl Hooks for WaitingSpare<'_, '_> {
     }
 
     fn who(&self) -> &Participant {
-        &self.who
+        &self.process.who
     }
 
     fn committed_step(&self) -> Option<u64> {
@@ -199,7 +193,7 @@ impl Hooks for WaitingSpare<'_, '_> {
     }
 
     fn set(&mut self) -> Result<SetIdentity, CommError> {
-        Ok(self.become_ready()?.set)
+        self.become_ready()?.set()
     }
 
     fn transfer(
@@ -213,32 +207,27 @@ impl Hooks for WaitingSpare<'_, '_> {
     }
 
     fn adopt(&mut self, world: &World) {
-        if let Some((replica, _)) = &mut self.ready {
-            replica.standing.spare = false;
-            replica.adopt(world);
+        if let Some((state, prepared)) = &mut self.ready {
+            Repairing::of(state, &mut self.process, prepared.plan.set).adopt(world);
         }
-        self.standing.spare = false;
     }
 
     fn tell(&mut self, remark: Remark) {
+        let standing = &mut self.process.standing;
         match remark {
             Remark::Reached(point) => {
-                self.around.injector.at(point, &self.standing);
+                self.around.injector.at(point, standing);
             }
-            Remark::Counted(step) => self.standing.step = step,
+            Remark::Counted(step) => standing.step = step,
             Remark::Promoted(rank) => {
                 process::take_place(&self.around.arguments.config);
-                self.standing.rank = rank as u32;
-                self.standing.newcomer = true;
+                (standing.rank, standing.newcomer) = (rank as u32, true);
                 if self.ready.is_none() {
                     self.preparation.hurry();
                 }
             }
             Remark::Restoring { rank, step, .. } => {
-                (self.standing.rank, self.standing.step) = (rank as u32, step);
-                if let Some((replica, _)) = &mut self.ready {
-                    replica.tell(remark);
-                }
+                (standing.rank, standing.step) = (rank as u32, step);
             }
         }
     }

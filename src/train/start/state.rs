@@ -16,12 +16,12 @@ use crate::observe::storage::Storage;
 
 use crate::train::TrainError;
 use crate::train::checkpoint::{Expectation, Fitted, Snapshot, newest_verified, weights};
-use crate::train::repair::restart::{from_resident, unread};
-use crate::train::repair::take_over::hand_to_all;
+use crate::train::repair::restart::{Outlived, from_resident, unread};
+use crate::train::repair::take_over::{Repairing, hand_to_all};
 use crate::train::start::materials::Prepared;
 use crate::train::start::surroundings::Surroundings;
+use crate::train::state::State;
 use crate::train::state::position::Position;
-use crate::train::state::replica::Replica;
 
 /// Where the run goes on from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -45,30 +45,43 @@ impl From {
     }
 }
 
+/// The state that an attempt goes on from.
+pub(in crate::train) struct Origin {
+    /// Where it came from.
+    pub from: From,
+    /// Ranks whose slots lie in their own memory although they should not.
+    pub unhoused: usize,
+    /// What was done to make first weights fit.
+    pub remarks: Vec<String>,
+}
+
 /// Gives every rank the state that this attempt goes on from: what outlived the last one, else
 /// rank 0's newest verified checkpoint, else first weights (a pure function of the seed). Nothing
-/// enters the slots before it is known which: an attempt that dies meanwhile loses nothing. Also
-/// what there is to say of first weights.
+/// enters the slots before it is known which: an attempt that dies meanwhile loses nothing.
 pub(super) fn begin(
     comm: &mut dyn Communicator,
-    replica: &mut Replica,
+    repairing: &mut Repairing<'_>,
     prepared: &Prepared,
     around: &Surroundings,
     world: &World,
-) -> Result<(From, Vec<String>), TrainError> {
+) -> Result<Origin, TrainError> {
     let (config, storage) = (&around.arguments.config, around.storage.as_ref());
-    let resident = config.recovery.resident == Resident::On;
-    if resident && from_resident(comm, replica, storage, world)? {
-        return Ok((From::Resident, Vec::new()));
+    let Outlived { found, unhoused } = match config.recovery.resident {
+        Resident::On => from_resident(comm, repairing, storage, world)?,
+        Resident::Off => Outlived::default(),
+    };
+    if found {
+        return Ok(Origin { from: From::Resident, unhoused, remarks: Vec::new() });
     }
-    replica.settle(world, comm.rank());
+    repairing.state.settle(world, comm.rank());
     let mut found = None;
     if comm.rank() == 0 {
         found = find_checkpoint(prepared, storage)?;
     }
     let told = comm.all_gather_u64(&[u64::from(found.is_some())])?;
     if told[0] == 0 {
-        return Ok((From::Scratch, scratch(replica, prepared, config)?));
+        let remarks = scratch(repairing.state, prepared, config)?;
+        return Ok(Origin { from: From::Scratch, unhoused, remarks });
     }
     if let Some(snapshot) = found {
         let shape = parts::shape(&prepared.layout, config);
@@ -81,10 +94,10 @@ pub(super) fn begin(
         })?;
         let entries = ledger::of_storage(storage).map_err(unread)?;
         let samples = prepared.facts.order.samples;
-        replica.begin_with(state, position_of(&snapshot, &entries, samples));
+        repairing.state.begin_with(state, position_of(&snapshot, &entries, samples));
     }
-    hand_to_all(comm, replica, 0, world)?;
-    Ok((From::Checkpoint, Vec::new()))
+    hand_to_all(comm, repairing, 0, world)?;
+    Ok(Origin { from: From::Checkpoint, unhoused, remarks: Vec::new() })
 }
 
 fn find_checkpoint(
@@ -131,7 +144,7 @@ fn position_of(snapshot: &Snapshot, entries: &[Entry], samples_per_epoch: u64) -
 /// First weights: a pure function of the seed, or those of `model.init`; what was done to make
 /// these fit.
 fn scratch(
-    replica: &mut Replica,
+    state: &mut State,
     prepared: &Prepared,
     config: &Config,
 ) -> Result<Vec<String>, TrainError> {
@@ -156,8 +169,8 @@ fn scratch(
         parts::STATISTICS => &statistics[..],
         _ => &zeros[..],
     });
-    let state = SlotView::new(shape, (0, 0), &values.collect::<Vec<_>>(), &[]);
-    replica.begin_with(state, Position::start());
+    let first = SlotView::new(shape, (0, 0), &values.collect::<Vec<_>>(), &[]);
+    state.begin_with(first, Position::start());
     Ok(remarks)
 }
 

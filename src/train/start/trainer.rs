@@ -28,11 +28,12 @@ use crate::train::record::keeper::Keeper;
 use crate::train::record::outcome::{Ended, RESULT, status_name};
 use crate::train::start::materials::Prepared;
 use crate::train::start::network;
-use crate::train::start::state::From;
+use crate::train::start::state::{From, Origin};
 use crate::train::start::surroundings::Surroundings;
+use crate::train::state::State;
 use crate::train::state::position::Position;
+use crate::train::state::process::Process;
 use crate::train::state::rank::{Moment, Rank};
-use crate::train::state::replica::Replica;
 use crate::train::trainer::{Outcome, Trainer};
 use crate::train::update::freeze;
 
@@ -44,7 +45,7 @@ pub(super) fn trainer(
     around: &Surroundings,
     comm: Box<dyn Membership>,
     world: World,
-    replica: Replica,
+    own: (State, Process),
     mut prepared: Prepared,
 ) -> Trainer {
     let progress = (!around.arguments.launched && comm.rank() == 0)
@@ -71,10 +72,10 @@ pub(super) fn trainer(
     plan.witness_wait = around.witness_wait;
     // Without a supervisor nobody would start it again.
     plan.renews &= around.arguments.launched;
-    let rank = Rank::new(comm, world, replica, (storage, clock), plan);
+    let rank = Rank::new(comm, world, own, storage, plan);
     let mut record = Record::new(journal, keeper);
     // A fresh start takes its own rollback down (`announce`); a newcomer takes over where it is.
-    if rank.is_writer() && rank.replica.standing.newcomer {
+    if rank.is_writer() && rank.process.standing.newcomer {
         record.take_over(&rank);
     }
     Trainer::new(rank, prepared.exchange, record, Arc::clone(&around.stop))
@@ -89,14 +90,14 @@ pub(super) fn conclude(around: &Surroundings, mut trainer: Trainer) -> Result<St
     }
     if matches!(result, Err(TrainError::Evicted(_))) {
         // Nobody may go on from what it holds.
-        let slots = &trainer.rank.replica.slots;
+        let slots = &trainer.rank.state.slots;
         let mut slots = slots.write().unwrap_or_else(PoisonError::into_inner);
         slots.refuse_all();
     }
     if result.is_ok() {
         trainer.exchange.pool().shared.loader.supply().leave_memory();
     }
-    trainer.rank.replica.at(Point::Over);
+    trainer.rank.process.at(Point::Over);
     if around.staff == Staff::Threads && under_mpirun() {
         // A worker may sit in a file that hangs; the run's end does not wait for it.
         kintsugi_ffi::os::exit_after(WORKERS_END_SECONDS_MAX);
@@ -122,12 +123,12 @@ pub(super) fn conclude(around: &Surroundings, mut trainer: Trainer) -> Result<St
 /// An end that all ranks voted for. The launcher ends every rank once one has left with a code:
 /// nobody leaves before the writer has written.
 fn report_together(around: &Surroundings, trainer: &mut Trainer, error: &TrainError) {
-    trainer.rank.replica.at(Point::InFinalize);
+    trainer.rank.process.at(Point::InFinalize);
     report_own(around, trainer, error);
     // Who died meanwhile is not waited for.
     let _ = trainer.rank.comm.agree(0);
     if error.is_a_pause() && trainer.record.has_saved(&trainer.rank) {
-        trainer.rank.replica.retire();
+        trainer.rank.state.retire();
     }
 }
 
@@ -158,7 +159,7 @@ fn report_end(around: &Surroundings, trainer: &mut Trainer, error: &TrainError) 
     let lost = matches!(error, TrainError::JobLost(_) | TrainError::Comm(_));
     if !(lost && around.arguments.launched) {
         let samples = trainer.rank.plan.samples_per_epoch;
-        write_failure(around, place, (&trainer.rank.replica.position, samples), error);
+        write_failure(around, place, (&trainer.rank.state.position, samples), error);
     }
 }
 
@@ -188,12 +189,12 @@ pub(super) fn write_failure(
 
 /// What an attempt begins with.
 pub(in crate::train) struct Beginning {
-    /// Where its state came from.
-    pub from: From,
+    /// The state that it goes on from.
+    pub origin: Origin,
     /// The run's constants.
     pub facts: Facts,
-    /// Its data sets, and what was done to make first weights fit.
-    pub of: (Vec<Arc<dyn Source>>, Vec<String>),
+    /// Its data sets.
+    pub sets: Vec<Arc<dyn Source>>,
     /// What it is to do.
     pub plan: Plan,
     /// The world of the attempt before.
@@ -219,10 +220,11 @@ pub(in crate::train) fn announce(
         written.map_err(|e| TrainError::Configuration(format!("cannot write config.toml: {e}")))?;
         let _ = storage.remove(RESULT.as_ref());
     }
-    let Beginning { from, facts, of: (sets, of_weights), plan, inexact, network, .. } = beginning;
+    let Beginning { origin, facts, sets, plan, inexact, network, .. } = beginning;
+    let Origin { from, unhoused, remarks } = origin;
     let Trainer { rank, record, .. } = trainer;
     record.journal.world(&rank.world);
-    let step = rank.replica.position.step;
+    let step = rank.state.position.step;
     let from_name = from.name();
     let init = around.arguments.config.model.init.as_deref().filter(|_| from == From::Scratch);
     let weights = init.map(|path| path.to_string_lossy().into_owned());
@@ -232,21 +234,20 @@ pub(in crate::train) fn announce(
         let (from, weights) = (from_name.into(), weights.clone());
         record.event(rank, Kind::Restarted { from, lost_steps, lost, weights });
     }
-    if rank.replica.unhoused > 0 {
-        let (ranks, place) =
-            (rank.replica.unhoused, &around.arguments.config.recovery.resident_dir);
+    if unhoused > 0 {
+        let place = &around.arguments.config.recovery.resident_dir;
         let message = format!(
-            "resident state is off on {ranks} ranks: no room for their slots in {} (their logs say \
-             more); a restart will read a checkpoint",
+            "resident state is off on {unhoused} ranks: no room for their slots in {} (their logs \
+             say more); a restart will read a checkpoint",
             place.shown()
         );
         record.event(rank, Kind::Warning { message });
     }
     let layout = &facts.about.layout;
     let of_frozen = freeze::remark(layout, &freeze::frozen_in(&around.arguments.config, layout));
-    let of_weights = of_weights.into_iter().chain(of_frozen);
+    let of_weights = remarks.into_iter().chain(of_frozen);
     let of_weights = of_weights.chain(engine::remark(&around.arguments.config.device));
-    let news = keep_sets(around, (facts.set, &sets));
+    let news = keep_sets(around, (plan.set, &sets));
     // Sets and device are the same as long as the run goes on: once is enough.
     let remarks = sets.iter().flat_map(|set| set.remarks()).cloned().chain(of_weights);
     let remarks = remarks.filter(|_| from == From::Scratch);

@@ -42,7 +42,7 @@ pub(super) fn all_prepared(
     }
     // Its place among all kinds; beyond them there is none.
     let mine = prepared.as_ref().map_or_else(|e| Failure::of(e) as usize, |_| Failure::ALL.len());
-    let set = prepared.as_ref().map_or_else(|_| SetIdentity::default(), |p| p.facts.set);
+    let set = prepared.as_ref().map_or_else(|_| SetIdentity::default(), |p| p.plan.set);
     let mut words = vec![mine as u64];
     words.extend(set.to_words());
     let told = comm.all_gather_u64(&words)?;
@@ -73,7 +73,7 @@ pub(super) fn all_prepared(
 /// The steps of a run that goes on follow the order of the set that it began with.
 fn as_it_began(around: &Surroundings, prepared: Prepared) -> Result<Prepared, TrainError> {
     if position_by_ledger(around).0.step > 0 {
-        began_with::check(around.storage.as_ref(), prepared.facts.set)?;
+        began_with::check(around.storage.as_ref(), prepared.plan.set)?;
     }
     Ok(prepared)
 }

@@ -11,7 +11,8 @@ use crate::observe::storage::Storage;
 
 use crate::train::TrainError;
 use crate::train::plan::Plan;
-use crate::train::state::replica::Replica;
+use crate::train::state::State;
+use crate::train::state::process::Process;
 
 /// Where in the run a line is written.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -29,8 +30,10 @@ pub struct Rank {
     pub comm: Box<dyn Membership>,
     /// Who is in it.
     pub world: World,
-    /// This rank's state.
-    pub replica: Replica,
+    /// What it holds.
+    pub state: State,
+    /// Who it is.
+    pub process: Process,
     /// The run directory.
     pub storage: Arc<dyn Storage>,
     /// Time.
@@ -48,12 +51,13 @@ impl Rank {
     pub fn new(
         comm: Box<dyn Membership>,
         world: World,
-        replica: Replica,
-        (storage, clock): (Arc<dyn Storage>, Arc<dyn Clock>),
+        (state, process): (State, Process),
+        storage: Arc<dyn Storage>,
         plan: Plan,
     ) -> Self {
-        let (newcomers, living) = (Vec::new(), Vec::new());
-        let mut rank = Self { comm, world, replica, storage, clock, plan, newcomers, living };
+        let (clock, newcomers, living) = (Arc::clone(&process.clock), Vec::new(), Vec::new());
+        let mut rank =
+            Self { comm, world, state, process, storage, clock, plan, newcomers, living };
         rank.watch_neighbours();
         rank
     }
@@ -68,14 +72,14 @@ impl Rank {
         Moment {
             attempt: self.world.attempt,
             generation: self.world.generation,
-            step: self.replica.position.step,
+            step: self.state.position.step,
             rank: self.comm.rank() as u32,
         }
     }
 
     /// Who shares this machine with this rank, from now on.
     pub fn watch_neighbours(&mut self) {
-        self.comm.watch(&self.world.pids_on(&self.replica.who.host));
+        self.comm.watch(&self.world.pids_on(&self.process.who.host));
     }
 
     /// Nobody repairs its world any more.
@@ -86,15 +90,15 @@ impl Rank {
 
     /// Where this process stands, for fault injection.
     pub fn update_standing(&mut self) {
-        let standing = &mut self.replica.standing;
+        let standing = &mut self.process.standing;
         (standing.rank, standing.ranks) = (self.comm.rank() as u32, self.comm.size() as u32);
-        standing.step = self.replica.position.step;
+        standing.step = self.state.position.step;
     }
 
     /// Whether the workers of those who share this rank's processors, so many each, keep them busy:
     /// of this machine's ranks, or of this one alone where it has its own.
     pub fn cores_are_short(&self, workers: usize) -> bool {
-        let pids = self.world.pids_on(&self.replica.who.host);
+        let pids = self.world.pids_on(&self.process.who.host);
         let here = match claim::is_bound() {
             true => 1,
             false => pids.iter().filter(|pid| **pid != 0).count(),
@@ -118,7 +122,7 @@ impl Rank {
     /// Whether this is the lowest rank of these members, as far as they live. Where recovery gave
     /// up, ranks of the communicator are no longer those of the world.
     pub fn is_first_of(&self, members: &[u32]) -> bool {
-        let (living, who) = (&self.living, &self.replica.who);
+        let (living, who) = (&self.living, &self.process.who);
         let gave_up = !living.is_empty();
         let ranks = (0..self.world.ranks()).filter_map(|rank| self.world.member_at(rank));
         let lives = |m: &&Member| !gave_up || living.contains(&(m.pid, m.host.clone()));
