@@ -12,6 +12,7 @@ pub mod allocator;
 pub mod arena;
 pub mod bell;
 pub mod cgroup;
+pub mod cuda;
 pub mod descriptor;
 pub mod dnnl;
 pub mod ending;

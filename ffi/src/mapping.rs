@@ -91,6 +91,11 @@ impl Presence {
         // meanwhile; an error leaves the pages as they are.
         unsafe { libc::madvise(base, len, libc::MADV_POPULATE_WRITE) };
     }
+
+    /// Where they begin, and their bytes.
+    pub(crate) fn span(&self) -> (NonNull<u8>, usize) {
+        (self.0.base, self.0.len)
+    }
 }
 
 impl Memory {

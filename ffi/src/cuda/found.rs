@@ -1,0 +1,83 @@
+//! Everything of CUDA that this machine has: each part loaded, or why it is not.
+
+use std::path::Path;
+
+use super::cudnn::Cudnn;
+use super::driver::Driver;
+use super::library::{Library, Missing};
+use super::nvrtc::Nvrtc;
+use super::search::{Origin, Part, Places, builtins};
+
+/// What was found where, and what was not and why. Nothing in it is an error by itself: a machine
+/// without a card has a `Missing` in each.
+pub struct Found {
+    /// The driver, if it could be initialized.
+    pub driver: Result<Driver, Missing>,
+    /// The compiler for kernels.
+    pub nvrtc: Result<(Origin, Nvrtc), Missing>,
+    /// Convolutions.
+    pub cudnn: Result<(Origin, Cudnn), Missing>,
+}
+
+impl Found {
+    /// Looks, and loads what is there. Once in a process, and only in one that will use a device:
+    /// the driver is initialized, which takes a second on some machines.
+    pub fn look(places: &Places) -> Self {
+        Self::with_driver(Driver::open(None), places)
+    }
+
+    /// The same with a driver that was opened before, or is known to be missing.
+    pub fn with_driver(driver: Result<Driver, Missing>, places: &Places) -> Self {
+        // Before cuDNN, some of whose plans are compiled too.
+        let nvrtc = nvrtc(places);
+        Self { driver, nvrtc, cudnn: cudnn(places) }
+    }
+
+    /// Whether a device can be computed on: all three parts are here.
+    pub fn is_whole(&self) -> bool {
+        self.driver.is_ok() && self.nvrtc.is_ok() && self.cudnn.is_ok()
+    }
+}
+
+fn nvrtc(places: &Places) -> Result<(Origin, Nvrtc), Missing> {
+    let Some((origin, file)) = places.find(Part::Nvrtc, None) else {
+        return of_system(Part::Nvrtc, Nvrtc::open).map(|nvrtc| (Origin::System, nvrtc));
+    };
+    // It asks for them by their plain name, and looks in no folder of its own.
+    if let Some(builtins) = builtins(&file) {
+        Library::open(&builtins)?;
+    }
+    Nvrtc::open(&file).map(|nvrtc| (origin, nvrtc))
+}
+
+fn cudnn(places: &Places) -> Result<(Origin, Cudnn), Missing> {
+    let place = places.find(Part::Cudnn, None);
+    let file = place.as_ref().map(|(_, file)| file.as_path());
+    // Without cuBLAS it ends the process in the middle of a call. Of both the same generation.
+    let cublas = match places.find(Part::CublasLt, file) {
+        Some((_, file)) => Library::open(&file),
+        None => of_system(Part::CublasLt, Library::open),
+    };
+    let shown = file.unwrap_or(Path::new(Part::Cudnn.files()[0])).display().to_string();
+    match (cublas, place) {
+        (Ok(_), Some((origin, file))) => Cudnn::open(&file).map(|cudnn| (origin, cudnn)),
+        (Ok(_), None) => of_system(Part::Cudnn, Cudnn::open).map(|cudnn| (Origin::System, cudnn)),
+        (Err(_), None) => Err(Missing::Nowhere { file: shown }),
+        (Err(Missing::Nowhere { .. }), _) => {
+            Err(Missing::Needs { file: shown, needs: Part::CublasLt.files()[0] })
+        }
+        (Err(other), _) => Err(other),
+    }
+}
+
+/// The first of a part's names that the system knows; the usual one is the one to be told of.
+fn of_system<T>(part: Part, open: impl Fn(&Path) -> Result<T, Missing>) -> Result<T, Missing> {
+    let mut told = None;
+    for name in part.files() {
+        match open(Path::new(name)) {
+            Err(Missing::Nowhere { file }) => told = told.or(Some(Missing::Nowhere { file })),
+            other => return other,
+        }
+    }
+    Err(told.unwrap_or(Missing::Nowhere { file: String::new() }))
+}

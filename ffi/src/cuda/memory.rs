@@ -1,0 +1,139 @@
+//! Memory of a device, and memory of the host that both sides work on (CUDA driver API: Memory
+//! Management). The device's is bytes: what they mean is known to those who compute with them.
+
+use std::ops::Range;
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use super::context::Context;
+use super::result::{Error, refused};
+use super::sys::driver as sys;
+use crate::mapping::Memory;
+
+/// Memory of the device; freed when dropped. Aligned to 256 bytes at least. What is in it at first
+/// is whatever was.
+pub struct Buffer {
+    context: Arc<Context>,
+    start: sys::address,
+    bytes: usize,
+}
+
+impl Buffer {
+    /// So many bytes, in one piece.
+    ///
+    /// # Errors
+    /// The driver's; `is_out_of_memory` where there are not so many.
+    pub fn new(context: &Arc<Context>, bytes: usize) -> Result<Self, Error> {
+        if bytes == 0 {
+            return refused("cuMemAlloc", "no bytes");
+        }
+        let (sys, mut start) = (context.enter()?, 0);
+        // SAFETY: `start` receives an address, freed once.
+        context.check("cuMemAlloc", unsafe { (sys.cuMemAlloc_v2)(&mut start, bytes) })?;
+        Ok(Self { context: Arc::clone(context), start, bytes })
+    }
+
+    /// How many.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// The address of a part.
+    ///
+    /// # Errors
+    /// `Refused` where it does not lie within.
+    pub(super) fn part(
+        &self,
+        call: &'static str,
+        at: usize,
+        bytes: usize,
+    ) -> Result<sys::address, Error> {
+        match at.checked_add(bytes) {
+            Some(end) if end <= self.bytes => Ok(self.start + at as u64),
+            _ => refused(call, format!("{bytes} bytes from {at} on, of {}", self.bytes)),
+        }
+    }
+}
+
+impl Drop for Buffer {
+    fn drop(&mut self) {
+        let Ok(sys) = self.context.enter() else { return };
+        // SAFETY: allocated by `new`, freed once. Work that is still under way fails on the device
+        // at worst: no memory of the host is concerned.
+        unsafe { (sys.cuMemFree_v2)(self.start) };
+    }
+}
+
+/// Pinned memory of the host, zeros at first, through which copies go that nobody waits for. It
+/// ends with the context: a graph may copy again at any time.
+///
+/// The host never has a reference into it, since the device may write at any time: bytes are copied
+/// in and out, and whoever does so while a copy is under way gets some old and some new ones.
+pub struct Staging {
+    /// Owns the pages.
+    context: Arc<Context>,
+    start: NonNull<u8>,
+    bytes: usize,
+}
+
+// SAFETY: the pages are the process's, not a thread's; one thread at a time has this handle.
+unsafe impl Send for Staging {}
+
+impl Staging {
+    /// So many bytes.
+    ///
+    /// # Errors
+    /// No memory, or the driver's: a limit of locked memory.
+    pub fn new(context: &Arc<Context>, bytes: usize) -> Result<Self, Error> {
+        let memory = match Memory::anonymous(bytes) {
+            Ok(memory) => memory,
+            Err(error) => return refused("cuMemHostRegister", error.to_string()),
+        };
+        let pages = memory.presence();
+        let start = pages.span().0;
+        context.pin(pages)?;
+        Ok(Self { context: Arc::clone(context), start, bytes })
+    }
+
+    /// How many.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Copies bytes in, from `at` on.
+    ///
+    /// # Errors
+    /// `Refused` where they do not fit.
+    pub fn put(&mut self, at: usize, from: &[u8]) -> Result<(), Error> {
+        let to = self.part(at..at.saturating_add(from.len()))?;
+        // SAFETY: the part lies within pages that are mapped while the context lives, which this
+        // handle holds; nobody has a reference into them, so `from` lies elsewhere.
+        unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), to.as_ptr(), from.len()) };
+        Ok(())
+    }
+
+    /// Copies bytes out, from `at` on.
+    ///
+    /// # Errors
+    /// `Refused` where there are not so many.
+    pub fn get(&self, at: usize, to: &mut [u8]) -> Result<(), Error> {
+        let from = self.part(at..at.saturating_add(to.len()))?;
+        // SAFETY: as in `put`.
+        unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), to.as_mut_ptr(), to.len()) };
+        Ok(())
+    }
+
+    /// The address of a part.
+    pub(super) fn part(&self, part: Range<usize>) -> Result<NonNull<u8>, Error> {
+        if part.start > part.end || part.end > self.bytes {
+            let reason = format!("bytes {part:?} of {} of staging memory", self.bytes);
+            return refused("cuMemcpyAsync", reason);
+        }
+        // SAFETY: the part lies within.
+        Ok(unsafe { self.start.add(part.start) })
+    }
+
+    pub(super) fn context(&self) -> &Arc<Context> {
+        &self.context
+    }
+}

@@ -1,0 +1,291 @@
+//! Streams, the order of work on a device, and events, the points in it that others wait for (CUDA
+//! driver API: Stream Management, Event Management, Memory Management).
+
+use std::ops::Range;
+use std::ptr::null_mut;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use super::context::Context;
+use super::memory::{Buffer, Staging};
+use super::result::{Error, NOT_READY, refused};
+use super::sys::driver as sys;
+
+/// Work in order. One thread at a time has it: whether it is being captured must not change behind
+/// a copy's back.
+pub struct Stream {
+    context: Arc<Context>,
+    raw: *mut sys::stream,
+}
+
+// SAFETY: the driver's calls may come from any thread.
+unsafe impl Send for Stream {}
+
+impl Stream {
+    /// One that waits for no other.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub fn new(context: &Arc<Context>) -> Result<Self, Error> {
+        let (sys, mut raw) = (context.enter()?, null_mut());
+        // SAFETY: `raw` receives a handle, destroyed once.
+        let status = unsafe { (sys.cuStreamCreate)(&mut raw, sys::STREAM_NON_BLOCKING) };
+        context.check("cuStreamCreate", status)?;
+        Ok(Self { context: Arc::clone(context), raw })
+    }
+
+    /// Copies bytes to the device, from `at` on in `to`, and waits until they are there and all
+    /// that the stream had to do before is done.
+    ///
+    /// # Errors
+    /// The driver's; `Refused` where they do not fit or the stream is being captured.
+    pub fn write(&self, to: &Buffer, at: usize, from: &[u8]) -> Result<(), Error> {
+        self.refuse_while_capturing("cuMemcpyHtoDAsync")?;
+        let (bytes, to) = (from.len(), to.part("cuMemcpyHtoDAsync", at, from.len())?);
+        let sys = self.context.enter()?;
+        // SAFETY: both ends have so many bytes, and the wait below ends with the copy: it is not
+        // being captured, and after an error of the device nothing is copied any more.
+        let status =
+            unsafe { (sys.cuMemcpyHtoDAsync_v2)(to, from.as_ptr().cast(), bytes, self.raw) };
+        self.context.check("cuMemcpyHtoDAsync", status)?;
+        self.synchronize()
+    }
+
+    /// Copies bytes from the device, from `at` on in `from`, and waits likewise.
+    ///
+    /// # Errors
+    /// As of `write`.
+    pub fn read(&self, from: &Buffer, at: usize, to: &mut [u8]) -> Result<(), Error> {
+        self.refuse_while_capturing("cuMemcpyDtoHAsync")?;
+        let (bytes, from) = (to.len(), from.part("cuMemcpyDtoHAsync", at, to.len())?);
+        let sys = self.context.enter()?;
+        // SAFETY: as in `write`, and `to` is borrowed uniquely.
+        let status =
+            unsafe { (sys.cuMemcpyDtoHAsync_v2)(to.as_mut_ptr().cast(), from, bytes, self.raw) };
+        self.context.check("cuMemcpyDtoHAsync", status)?;
+        self.synchronize()
+    }
+
+    /// Copies a part of the staging memory to the device, from `at` on in `to`, in the stream's
+    /// order; nobody waits.
+    ///
+    /// # Errors
+    /// The driver's; `Refused` where a part does not lie within.
+    pub fn upload(
+        &self,
+        to: &Buffer,
+        at: usize,
+        from: &Staging,
+        part: Range<usize>,
+    ) -> Result<(), Error> {
+        let (bytes, from) = (part.len(), self.staged("cuMemcpyHtoDAsync", from, part)?);
+        let to = to.part("cuMemcpyHtoDAsync", at, bytes)?;
+        let sys = self.context.enter()?;
+        // SAFETY: both parts have so many bytes; staging memory of this context is mapped until
+        // the context ends.
+        let status = unsafe { (sys.cuMemcpyHtoDAsync_v2)(to, from.cast(), bytes, self.raw) };
+        self.context.check("cuMemcpyHtoDAsync", status)
+    }
+
+    /// Copies from the device, from `at` on in `from`, into a part of the staging memory, in the
+    /// stream's order; nobody waits.
+    ///
+    /// # Errors
+    /// As of `upload`.
+    pub fn download(
+        &self,
+        from: &Buffer,
+        at: usize,
+        to: &mut Staging,
+        part: Range<usize>,
+    ) -> Result<(), Error> {
+        let (bytes, to) = (part.len(), self.staged("cuMemcpyDtoHAsync", to, part)?);
+        let from = from.part("cuMemcpyDtoHAsync", at, bytes)?;
+        let sys = self.context.enter()?;
+        // SAFETY: as in `upload`; the host has no references into staging memory.
+        let status = unsafe { (sys.cuMemcpyDtoHAsync_v2)(to.cast(), from, bytes, self.raw) };
+        self.context.check("cuMemcpyDtoHAsync", status)
+    }
+
+    fn staged(
+        &self,
+        call: &'static str,
+        staging: &Staging,
+        part: Range<usize>,
+    ) -> Result<*mut u8, Error> {
+        if !Arc::ptr_eq(staging.context(), &self.context) {
+            return refused(call, "staging memory of another context");
+        }
+        staging.part(part).map(std::ptr::NonNull::as_ptr)
+    }
+
+    /// Sets bytes of the device's memory to zero, in the stream's order.
+    ///
+    /// # Errors
+    /// The driver's; `Refused` where the part does not lie within.
+    pub fn clear(&self, buffer: &Buffer, part: Range<usize>) -> Result<(), Error> {
+        let (bytes, start) = (part.len(), buffer.part("cuMemsetD8Async", part.start, part.len())?);
+        let sys = self.context.enter()?;
+        // SAFETY: takes plain values.
+        let status = unsafe { (sys.cuMemsetD8Async)(start, 0, bytes, self.raw) };
+        self.context.check("cuMemsetD8Async", status)
+    }
+
+    /// Waits for all that the stream has to do.
+    ///
+    /// # Errors
+    /// The driver's, those of earlier work among them.
+    pub fn synchronize(&self) -> Result<(), Error> {
+        let sys = self.context.enter()?;
+        // SAFETY: a live stream.
+        self.context.check("cuStreamSynchronize", unsafe { (sys.cuStreamSynchronize)(self.raw) })
+    }
+
+    /// The event happens when all is done that the stream has to do by now. Where the stream is
+    /// being captured it belongs to the graph, for `wait` only.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub fn record(&self, event: &Event) -> Result<(), Error> {
+        self.record_with(event, 0)
+    }
+
+    /// The same in a graph, for the host's eyes: the event happens in each of its launches.
+    ///
+    /// # Errors
+    /// The driver's; where the stream is not being captured it refuses.
+    pub fn record_for_host(&self, event: &Event) -> Result<(), Error> {
+        event.of_graph.store(true, Ordering::Relaxed);
+        self.record_with(event, sys::EVENT_RECORD_EXTERNAL)
+    }
+
+    fn record_with(&self, event: &Event, flags: u32) -> Result<(), Error> {
+        let sys = self.context.enter()?;
+        // SAFETY: both are live.
+        let status = unsafe { (sys.cuEventRecordWithFlags)(event.raw, self.raw, flags) };
+        self.context.check("cuEventRecordWithFlags", status)
+    }
+
+    /// What comes after in this stream begins when the event has happened.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub fn wait(&self, event: &Event) -> Result<(), Error> {
+        let sys = self.context.enter()?;
+        // SAFETY: both are live.
+        let status = unsafe { (sys.cuStreamWaitEvent)(self.raw, event.raw, 0) };
+        self.context.check("cuStreamWaitEvent", status)
+    }
+
+    /// A copy that is captured is done later, when what was borrowed for it is gone.
+    fn refuse_while_capturing(&self, call: &'static str) -> Result<(), Error> {
+        let (sys, mut state) = (self.context.enter()?, 0);
+        // SAFETY: a live stream; writes an int.
+        let status = unsafe { (sys.cuStreamIsCapturing)(self.raw, &mut state) };
+        self.context.check("cuStreamIsCapturing", status)?;
+        if state == sys::CAPTURE_NONE {
+            return Ok(());
+        }
+        refused(call, "the stream is being captured: copy through staging memory")
+    }
+
+    pub(super) fn context(&self) -> &Arc<Context> {
+        &self.context
+    }
+
+    pub(super) fn raw(&self) -> *mut sys::stream {
+        self.raw
+    }
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        let Ok(sys) = self.context.enter() else { return };
+        // SAFETY: owned, destroyed once; the driver ends it when its work is done.
+        unsafe { (sys.cuStreamDestroy_v2)(self.raw) };
+    }
+}
+
+/// Whether an event knows when it happened, which costs a little.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Timing {
+    /// Only that it happened.
+    Off,
+    /// When, too.
+    On,
+}
+
+/// A point in a stream's work.
+pub struct Event {
+    context: Arc<Context>,
+    raw: *mut sys::event,
+    /// Graphs that name it may be launched for as long as the context lives: then it ends with it.
+    of_graph: AtomicBool,
+}
+
+// SAFETY: the driver's calls may come from any thread.
+unsafe impl Send for Event {}
+// SAFETY: as above; it locks what they change.
+unsafe impl Sync for Event {}
+
+impl Event {
+    /// One that was not recorded yet, which counts as happened.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub fn new(context: &Arc<Context>, timing: Timing) -> Result<Self, Error> {
+        let flags = match timing {
+            Timing::Off => sys::EVENT_DISABLE_TIMING,
+            Timing::On => sys::EVENT_DEFAULT,
+        };
+        let (sys, mut raw) = (context.enter()?, null_mut());
+        // SAFETY: `raw` receives a handle, destroyed once.
+        context.check("cuEventCreate", unsafe { (sys.cuEventCreate)(&mut raw, flags) })?;
+        Ok(Self { context: Arc::clone(context), raw, of_graph: AtomicBool::new(false) })
+    }
+
+    /// Whether it has happened.
+    ///
+    /// # Errors
+    /// The driver's, those of earlier work among them.
+    pub fn happened(&self) -> Result<bool, Error> {
+        let sys = self.context.enter()?;
+        // SAFETY: a live event.
+        match unsafe { (sys.cuEventQuery)(self.raw) } {
+            NOT_READY => Ok(false),
+            status => self.context.check("cuEventQuery", status).map(|()| true),
+        }
+    }
+
+    /// Waits for it.
+    ///
+    /// # Errors
+    /// As of `happened`.
+    pub fn synchronize(&self) -> Result<(), Error> {
+        let sys = self.context.enter()?;
+        // SAFETY: a live event.
+        self.context.check("cuEventSynchronize", unsafe { (sys.cuEventSynchronize)(self.raw) })
+    }
+
+    /// Milliseconds from another event to this one; both have happened, with `Timing::On`.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub fn milliseconds_since(&self, start: &Self) -> Result<f32, Error> {
+        let (sys, mut time) = (self.context.enter()?, 0.0);
+        // SAFETY: two live events; writes a float.
+        let status = unsafe { (sys.cuEventElapsedTime)(&mut time, start.raw, self.raw) };
+        self.context.check("cuEventElapsedTime", status).map(|()| time)
+    }
+}
+
+impl Drop for Event {
+    fn drop(&mut self) {
+        if self.of_graph.load(Ordering::Relaxed) {
+            return;
+        }
+        let Ok(sys) = self.context.enter() else { return };
+        // SAFETY: owned, destroyed once, and no graph names it.
+        unsafe { (sys.cuEventDestroy_v2)(self.raw) };
+    }
+}

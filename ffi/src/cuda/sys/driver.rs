@@ -1,0 +1,87 @@
+//! The CUDA driver API (`cuda.h`), `libcuda.so.1`. Needs CUDA 12.4's driver or a newer one.
+#![allow(missing_docs, non_camel_case_types, non_snake_case)]
+
+use std::ffi::{c_char, c_int, c_uint, c_void};
+
+/// A status; never an enum, since newer drivers have newer ones.
+pub type status = c_int;
+pub type device = c_int;
+/// An address in the device's memory.
+pub type address = u64;
+
+/// Handles are opaque: only pointers to them exist.
+macro_rules! opaque {
+    ($($name:ident),*) => {
+        $(#[repr(C)]
+        pub struct $name {
+            _private: [u8; 0],
+        })*
+    };
+}
+opaque!(context, stream, event, module, function, graph, graph_exec);
+
+pub const ATTRIBUTE_MULTIPROCESSOR_COUNT: c_int = 16;
+pub const ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR: c_int = 75;
+pub const ATTRIBUTE_COMPUTE_CAPABILITY_MINOR: c_int = 76;
+
+pub const STREAM_NON_BLOCKING: c_uint = 1;
+pub const EVENT_DEFAULT: c_uint = 0;
+pub const EVENT_DISABLE_TIMING: c_uint = 2;
+pub const EVENT_RECORD_EXTERNAL: c_uint = 1;
+pub const HOST_REGISTER_PORTABLE: c_uint = 1;
+pub const CAPTURE_THREAD_LOCAL: c_int = 1;
+pub const CAPTURE_NONE: c_int = 0;
+
+super::table! {
+    /// The driver's functions.
+    Driver {
+        cuInit(c_uint) -> status;
+        cuDriverGetVersion(*mut c_int) -> status;
+        cuGetErrorName(status, *mut *const c_char) -> status;
+        cuGetErrorString(status, *mut *const c_char) -> status;
+
+        cuDeviceGetCount(*mut c_int) -> status;
+        cuDeviceGet(*mut device, c_int) -> status;
+        cuDeviceGetName(*mut c_char, c_int, device) -> status;
+        cuDeviceGetAttribute(*mut c_int, c_int, device) -> status;
+        cuDeviceTotalMem_v2(*mut usize, device) -> status;
+        cuDevicePrimaryCtxRetain(*mut *mut context, device) -> status;
+        cuDevicePrimaryCtxRelease_v2(device) -> status;
+        cuCtxSetCurrent(*mut context) -> status;
+        cuCtxSynchronize() -> status;
+
+        cuMemAlloc_v2(*mut address, usize) -> status;
+        cuMemFree_v2(address) -> status;
+        cuMemGetInfo_v2(*mut usize, *mut usize) -> status;
+        cuMemHostRegister_v2(*mut c_void, usize, c_uint) -> status;
+        cuMemHostUnregister(*mut c_void) -> status;
+        cuMemcpyHtoDAsync_v2(address, *const c_void, usize, *mut stream) -> status;
+        cuMemcpyDtoHAsync_v2(*mut c_void, address, usize, *mut stream) -> status;
+        cuMemsetD8Async(address, u8, usize, *mut stream) -> status;
+
+        cuStreamCreate(*mut *mut stream, c_uint) -> status;
+        cuStreamDestroy_v2(*mut stream) -> status;
+        cuStreamSynchronize(*mut stream) -> status;
+        cuStreamWaitEvent(*mut stream, *mut event, c_uint) -> status;
+        cuEventCreate(*mut *mut event, c_uint) -> status;
+        cuEventDestroy_v2(*mut event) -> status;
+        cuEventRecordWithFlags(*mut event, *mut stream, c_uint) -> status;
+        cuEventQuery(*mut event) -> status;
+        cuEventSynchronize(*mut event) -> status;
+        cuEventElapsedTime(*mut f32, *mut event, *mut event) -> status;
+
+        cuModuleLoadData(*mut *mut module, *const c_void) -> status;
+        cuModuleGetFunction(*mut *mut function, *mut module, *const c_char) -> status;
+        cuFuncGetParamInfo(*mut function, usize, *mut usize, *mut usize) -> status;
+        cuLaunchKernel(*mut function, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint,
+            *mut stream, *mut *mut c_void, *mut *mut c_void) -> status;
+
+        cuStreamBeginCapture_v2(*mut stream, c_int) -> status;
+        cuStreamIsCapturing(*mut stream, *mut c_int) -> status;
+        cuStreamEndCapture(*mut stream, *mut *mut graph) -> status;
+        cuGraphInstantiateWithFlags(*mut *mut graph_exec, *mut graph, u64) -> status;
+        cuGraphLaunch(*mut graph_exec, *mut stream) -> status;
+        cuGraphExecDestroy(*mut graph_exec) -> status;
+        cuGraphDestroy(*mut graph) -> status;
+    }
+}

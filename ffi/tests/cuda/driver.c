@@ -1,0 +1,500 @@
+/* A libcuda.so.1 without a card: one device, whose memory is the host's and whose kernels are twins
+ * (twin.h). Work is done when it is asked for, or, in a stream that is being captured, when the graph
+ * is launched. What a real driver refuses is refused: addresses that nobody allocated, waiting within
+ * a capture, arguments of the wrong kind of handle.
+ *
+ * Failures are planned by text, from the environment (KINTSUGI_FAKE_CUDA, read by cuInit) or by
+ * fake_inject: "cuMemAlloc=2" makes every such call fail with 2, "cuLaunchKernel=700@3" the third.
+ * An error after which a process must end is the answer to every later call, too. */
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <pthread.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include "twin.h"
+
+enum { SUCCESS = 0, INVALID_VALUE = 1, OUT_OF_MEMORY = 2, NOT_INITIALIZED = 3, INVALID_DEVICE = 101,
+    INVALID_IMAGE = 200, INVALID_CONTEXT = 201, INVALID_HANDLE = 400, NOT_FOUND = 500, NOT_READY = 600,
+    ALREADY_REGISTERED = 712, NOT_REGISTERED = 713, CAPTURE_UNSUPPORTED = 900, CAPTURE_INVALID = 901 };
+#define MEMORY_BYTES ((size_t)1 << 30)
+#define FRESH 0xa5 /* what new memory is full of */
+#define EXTERNAL 1u
+
+typedef uint64_t address;
+struct block { struct block *next; size_t bytes; char *start; };
+struct pin { struct pin *next; char *start; size_t bytes; };
+struct graph;
+struct event { int recorded, asked; struct graph *capture; };
+struct stream { struct stream *next; struct graph *capture; };
+struct module { int unused; };
+enum what { COPY, CLEAR, LAUNCH, HAPPEN };
+struct work {
+    struct work *next;
+    enum what what;
+    char *to;
+    const char *from;
+    const char *device; /* the end of a copy that must be allocated */
+    size_t bytes;
+    unsigned char value;
+    const struct twin *twin;
+    unsigned blocks[3], threads[3];
+    uint64_t values[PARAMETERS_MAX];
+    struct event *event;
+};
+struct graph { struct work *first, **last; struct stream *origin; };
+
+__thread unsigned twin_block[3], twin_blocks[3], twin_threads[3];
+static __thread void *current;
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static struct block *blocks;
+static struct pin *pins;
+static struct stream *streams;
+static size_t used_bytes;
+static int ready, sticky, live, retained;
+static char plan[256];
+static int calls_of_plan[8];
+
+#define API __attribute__((visibility("default"))) int
+static void unlock(int *unused) { (void)unused; pthread_mutex_unlock(&lock); }
+#define BEGIN(name)                                                                                \
+    pthread_mutex_lock(&lock);                                                                     \
+    __attribute__((cleanup(unlock))) int held = 0;                                                 \
+    (void)held;                                                                                    \
+    int planned = failure(name);                                                                   \
+    if (planned) return planned
+#define IN_CONTEXT(name)                                                                           \
+    BEGIN(name);                                                                                   \
+    if (!current) return INVALID_CONTEXT
+
+static int ends_the_process(int code)
+{
+    return code == 226 || code == 700 || code == 702 || (code >= 714 && code <= 719) || code == 911;
+}
+
+static int failure(const char *name)
+{
+    if (sticky) return sticky;
+    size_t length = strlen(name);
+    int entry = 0;
+    for (const char *at = plan; *at && entry < 8; entry++) {
+        int code = 0, turn = 0;
+        int here = !strncmp(at, name, length) && at[length] == '=';
+        if (here && sscanf(at + length + 1, "%d@%d", &code, &turn) >= 1 &&
+            (++calls_of_plan[entry] == turn || turn == 0)) {
+            if (ends_the_process(code)) sticky = code;
+            return code;
+        }
+        const char *comma = strchr(at, ',');
+        at = comma ? comma + 1 : at + strlen(at);
+    }
+    return ready || !strcmp(name, "cuInit") ? SUCCESS : NOT_INITIALIZED;
+}
+
+API fake_inject(const char *text)
+{
+    pthread_mutex_lock(&lock);
+    snprintf(plan, sizeof plan, "%s", text);
+    memset(calls_of_plan, 0, sizeof calls_of_plan);
+    pthread_mutex_unlock(&lock);
+    return SUCCESS;
+}
+
+/* Handles and contexts that were made and not given back. */
+API fake_live(void) { return live + retained; }
+
+API cuInit(unsigned flags)
+{
+    const char *text = getenv("KINTSUGI_FAKE_CUDA");
+    if (text && !*plan) fake_inject(text);
+    BEGIN("cuInit");
+    ready = flags == 0;
+    return ready ? SUCCESS : INVALID_VALUE;
+}
+API cuDriverGetVersion(int *version) { BEGIN("cuDriverGetVersion"); *version = 13000; return SUCCESS; }
+
+static const struct { int code; const char *name, *text; } KNOWN[] = {
+    { 1, "CUDA_ERROR_INVALID_VALUE", "invalid argument" },
+    { 2, "CUDA_ERROR_OUT_OF_MEMORY", "out of memory" },
+    { 100, "CUDA_ERROR_NO_DEVICE", "no CUDA-capable device is detected" },
+    { 400, "CUDA_ERROR_INVALID_HANDLE", "invalid resource handle" },
+    { 500, "CUDA_ERROR_NOT_FOUND", "named symbol not found" },
+    { 700, "CUDA_ERROR_ILLEGAL_ADDRESS", "an illegal memory access was encountered" },
+    { 900, "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED", "not permitted while a stream is capturing" },
+};
+#define KNOWN_COUNT (sizeof KNOWN / sizeof *KNOWN)
+
+API cuGetErrorName(int code, const char **name)
+{
+    for (size_t i = 0; i < KNOWN_COUNT; i++)
+        if (KNOWN[i].code == code) { *name = KNOWN[i].name; return SUCCESS; }
+    *name = NULL;
+    return INVALID_VALUE;
+}
+API cuGetErrorString(int code, const char **text)
+{
+    for (size_t i = 0; i < KNOWN_COUNT; i++)
+        if (KNOWN[i].code == code) { *text = KNOWN[i].text; return SUCCESS; }
+    *text = NULL;
+    return INVALID_VALUE;
+}
+
+API cuDeviceGetCount(int *count) { BEGIN("cuDeviceGetCount"); *count = 1; return SUCCESS; }
+API cuDeviceGet(int *device, int ordinal)
+{
+    BEGIN("cuDeviceGet");
+    *device = ordinal;
+    return ordinal ? INVALID_DEVICE : SUCCESS;
+}
+API cuDeviceGetName(char *name, int room, int device)
+{
+    BEGIN("cuDeviceGetName");
+    snprintf(name, room, "a fake device");
+    return device ? INVALID_DEVICE : SUCCESS;
+}
+API cuDeviceGetAttribute(int *value, int which, int device)
+{
+    BEGIN("cuDeviceGetAttribute");
+    *value = which == 75 ? 9 : which == 76 ? 0 : which == 16 ? 4 : 1;
+    return device ? INVALID_DEVICE : SUCCESS;
+}
+API cuDeviceTotalMem_v2(size_t *bytes, int device)
+{
+    BEGIN("cuDeviceTotalMem");
+    *bytes = MEMORY_BYTES;
+    return device ? INVALID_DEVICE : SUCCESS;
+}
+API cuDevicePrimaryCtxRetain(void **context, int device)
+{
+    BEGIN("cuDevicePrimaryCtxRetain");
+    *context = &retained;
+    retained++;
+    return device ? INVALID_DEVICE : SUCCESS;
+}
+API cuDevicePrimaryCtxRelease_v2(int device)
+{
+    BEGIN("cuDevicePrimaryCtxRelease");
+    if (device || !retained) return INVALID_CONTEXT;
+    retained--;
+    return SUCCESS;
+}
+API cuCtxSetCurrent(void *context)
+{
+    /* Says nothing of earlier work. */
+    current = context;
+    return context == NULL || context == &retained ? SUCCESS : INVALID_CONTEXT;
+}
+static int any_capture(void)
+{
+    for (struct stream *s = streams; s; s = s->next)
+        if (s->capture) return 1;
+    return 0;
+}
+API cuCtxSynchronize(void)
+{
+    IN_CONTEXT("cuCtxSynchronize");
+    return any_capture() ? CAPTURE_UNSUPPORTED : SUCCESS;
+}
+
+static struct block *block_of(const char *start, size_t bytes)
+{
+    for (struct block *b = blocks; b; b = b->next)
+        if (start >= b->start && bytes <= b->bytes && start - b->start <= (long)(b->bytes - bytes))
+            return b;
+    return NULL;
+}
+API cuMemAlloc_v2(address *start, size_t bytes)
+{
+    IN_CONTEXT("cuMemAlloc");
+    if (!bytes) return INVALID_VALUE;
+    if (bytes > MEMORY_BYTES - used_bytes) return OUT_OF_MEMORY;
+    struct block *b = malloc(sizeof *b);
+    *b = (struct block){ blocks, bytes, aligned_alloc(256, (bytes + 255) / 256 * 256) };
+    memset(b->start, FRESH, bytes);
+    blocks = b;
+    used_bytes += bytes;
+    live++;
+    *start = (address)b->start;
+    return SUCCESS;
+}
+API cuMemFree_v2(address start)
+{
+    IN_CONTEXT("cuMemFree");
+    for (struct block **at = &blocks; *at; at = &(*at)->next) {
+        struct block *b = *at;
+        if ((address)b->start != start) continue;
+        *at = b->next;
+        used_bytes -= b->bytes;
+        live--;
+        free(b->start);
+        free(b);
+        return SUCCESS;
+    }
+    return INVALID_VALUE;
+}
+API cuMemGetInfo_v2(size_t *free_bytes, size_t *bytes)
+{
+    IN_CONTEXT("cuMemGetInfo");
+    *free_bytes = MEMORY_BYTES - used_bytes;
+    *bytes = MEMORY_BYTES;
+    return SUCCESS;
+}
+API cuMemHostRegister_v2(void *start, size_t bytes, unsigned flags)
+{
+    IN_CONTEXT("cuMemHostRegister");
+    for (struct pin *p = pins; p; p = p->next)
+        if ((char *)start < p->start + p->bytes && p->start < (char *)start + bytes)
+            return ALREADY_REGISTERED;
+    if (!bytes || flags > 0xf) return INVALID_VALUE;
+    struct pin *p = malloc(sizeof *p);
+    *p = (struct pin){ pins, start, bytes };
+    pins = p;
+    live++;
+    return SUCCESS;
+}
+API cuMemHostUnregister(void *start)
+{
+    IN_CONTEXT("cuMemHostUnregister");
+    for (struct pin **at = &pins; *at; at = &(*at)->next) {
+        struct pin *p = *at;
+        if (p->start != start) continue;
+        *at = p->next;
+        live--;
+        free(p);
+        return SUCCESS;
+    }
+    return NOT_REGISTERED;
+}
+
+static int run(const struct work *w)
+{
+    void *arguments[PARAMETERS_MAX];
+    if (w->device && !block_of(w->device, w->bytes)) return sticky = 700;
+    switch (w->what) {
+    case COPY: memcpy(w->to, w->from, w->bytes); return SUCCESS;
+    case CLEAR: memset(w->to, w->value, w->bytes); return SUCCESS;
+    case HAPPEN: w->event->recorded = 1; w->event->asked = 0; return SUCCESS;
+    case LAUNCH: break;
+    }
+    for (int i = 0; i < w->twin->parameters; i++) arguments[i] = (void *)&w->values[i];
+    memcpy(twin_blocks, w->blocks, sizeof twin_blocks);
+    memcpy(twin_threads, w->threads, sizeof twin_threads);
+    for (twin_block[2] = 0; twin_block[2] < w->blocks[2]; twin_block[2]++)
+        for (twin_block[1] = 0; twin_block[1] < w->blocks[1]; twin_block[1]++)
+            for (twin_block[0] = 0; twin_block[0] < w->blocks[0]; twin_block[0]++)
+                w->twin->run(arguments);
+    return SUCCESS;
+}
+static int put(struct stream *stream, struct work work)
+{
+    if (!stream) return INVALID_HANDLE;
+    if (!stream->capture) return run(&work);
+    struct work *copy = malloc(sizeof *copy);
+    *copy = work;
+    *stream->capture->last = copy;
+    stream->capture->last = &copy->next;
+    return SUCCESS;
+}
+API cuMemcpyHtoDAsync_v2(address to, const void *from, size_t bytes, struct stream *stream)
+{
+    IN_CONTEXT("cuMemcpyHtoDAsync");
+    if (!block_of((char *)to, bytes)) return INVALID_VALUE;
+    return put(stream, (struct work){ .what = COPY, .to = (char *)to, .from = from,
+        .device = (char *)to, .bytes = bytes });
+}
+API cuMemcpyDtoHAsync_v2(void *to, address from, size_t bytes, struct stream *stream)
+{
+    IN_CONTEXT("cuMemcpyDtoHAsync");
+    if (!block_of((char *)from, bytes)) return INVALID_VALUE;
+    return put(stream, (struct work){ .what = COPY, .to = to, .from = (char *)from,
+        .device = (char *)from, .bytes = bytes });
+}
+API cuMemsetD8Async(address to, unsigned char value, size_t bytes, struct stream *stream)
+{
+    IN_CONTEXT("cuMemsetD8Async");
+    if (!block_of((char *)to, bytes)) return INVALID_VALUE;
+    return put(stream, (struct work){ .what = CLEAR, .to = (char *)to, .device = (char *)to,
+        .value = value, .bytes = bytes });
+}
+
+API cuStreamCreate(struct stream **stream, unsigned flags)
+{
+    IN_CONTEXT("cuStreamCreate");
+    if (flags > 1) return INVALID_VALUE;
+    *stream = malloc(sizeof **stream);
+    **stream = (struct stream){ streams, NULL };
+    streams = *stream;
+    live++;
+    return SUCCESS;
+}
+API cuStreamDestroy_v2(struct stream *stream)
+{
+    IN_CONTEXT("cuStreamDestroy");
+    for (struct stream **at = &streams; *at; at = &(*at)->next) {
+        if (*at != stream) continue;
+        *at = stream->next;
+        live--;
+        free(stream);
+        return SUCCESS;
+    }
+    return INVALID_HANDLE;
+}
+API cuStreamSynchronize(struct stream *stream)
+{
+    IN_CONTEXT("cuStreamSynchronize");
+    return stream->capture ? CAPTURE_UNSUPPORTED : SUCCESS;
+}
+API cuStreamWaitEvent(struct stream *stream, struct event *event, unsigned flags)
+{
+    IN_CONTEXT("cuStreamWaitEvent");
+    if (event->capture) stream->capture = event->capture;
+    return flags ? INVALID_VALUE : SUCCESS;
+}
+API cuEventCreate(struct event **event, unsigned flags)
+{
+    IN_CONTEXT("cuEventCreate");
+    (void)flags;
+    *event = calloc(1, sizeof **event);
+    live++;
+    return SUCCESS;
+}
+API cuEventDestroy_v2(struct event *event)
+{
+    IN_CONTEXT("cuEventDestroy");
+    live--;
+    free(event);
+    return SUCCESS;
+}
+API cuEventRecordWithFlags(struct event *event, struct stream *stream, unsigned flags)
+{
+    IN_CONTEXT("cuEventRecordWithFlags");
+    if (flags == EXTERNAL && !stream->capture) return INVALID_VALUE;
+    if (flags != EXTERNAL && stream->capture) {
+        event->capture = stream->capture;
+        return SUCCESS;
+    }
+    event->capture = NULL;
+    return put(stream, (struct work){ .what = HAPPEN, .event = event });
+}
+/* One that was recorded is not ready when it is first asked. */
+API cuEventQuery(struct event *event)
+{
+    IN_CONTEXT("cuEventQuery");
+    if (event->capture) return CAPTURE_UNSUPPORTED;
+    return event->recorded && !event->asked++ ? NOT_READY : SUCCESS;
+}
+API cuEventSynchronize(struct event *event)
+{
+    IN_CONTEXT("cuEventSynchronize");
+    return event->capture ? CAPTURE_UNSUPPORTED : SUCCESS;
+}
+API cuEventElapsedTime(float *milliseconds, struct event *start, struct event *end)
+{
+    IN_CONTEXT("cuEventElapsedTime");
+    *milliseconds = 0.0f;
+    return start->recorded && end->recorded ? SUCCESS : INVALID_HANDLE;
+}
+
+API cuModuleLoadData(struct module **module, const char *image)
+{
+    static struct module only;
+    IN_CONTEXT("cuModuleLoadData");
+    *module = &only;
+    return memcmp(image, "\x7f" "ELF", 4) ? INVALID_IMAGE : SUCCESS;
+}
+API cuModuleGetFunction(const struct twin **function, struct module *module, const char *name)
+{
+    IN_CONTEXT("cuModuleGetFunction");
+    char symbol[128];
+    snprintf(symbol, sizeof symbol, "twin_%s", name);
+    Dl_info here;
+    /* This library's own twins, of how many copies of it a process may have. */
+    void *own = dladdr(&plan, &here) ? dlopen(here.dli_fname, RTLD_NOW | RTLD_NOLOAD) : NULL;
+    *function = own && module ? dlsym(own, symbol) : NULL;
+    return *function ? SUCCESS : NOT_FOUND;
+}
+API cuFuncGetParamInfo(const struct twin *twin, size_t index, size_t *offset, size_t *bytes)
+{
+    IN_CONTEXT("cuFuncGetParamInfo");
+    if (index >= (size_t)twin->parameters) return INVALID_VALUE;
+    *offset = 8 * index;
+    *bytes = twin->bytes[index];
+    return SUCCESS;
+}
+API cuLaunchKernel(const struct twin *twin, unsigned bx, unsigned by, unsigned bz, unsigned tx,
+    unsigned ty, unsigned tz, unsigned shared_bytes, struct stream *stream, void **arguments,
+    void **extra)
+{
+    IN_CONTEXT("cuLaunchKernel");
+    if (!bx || !by || !bz || !tx || !ty || !tz || tx * ty * tz > 1024 || extra) return INVALID_VALUE;
+    if (shared_bytes > 48 * 1024) return INVALID_VALUE;
+    struct work work = { .what = LAUNCH, .twin = twin, .blocks = { bx, by, bz },
+        .threads = { tx, ty, tz } };
+    for (int i = 0; i < twin->parameters; i++) memcpy(&work.values[i], arguments[i], twin->bytes[i]);
+    return put(stream, work);
+}
+
+API cuStreamBeginCapture_v2(struct stream *stream, int mode)
+{
+    IN_CONTEXT("cuStreamBeginCapture");
+    if (stream->capture || mode < 0 || mode > 2) return INVALID_VALUE;
+    struct graph *graph = malloc(sizeof *graph);
+    *graph = (struct graph){ NULL, &graph->first, stream };
+    stream->capture = graph;
+    live++;
+    return SUCCESS;
+}
+API cuStreamIsCapturing(struct stream *stream, int *state)
+{
+    IN_CONTEXT("cuStreamIsCapturing");
+    *state = stream->capture != NULL;
+    return SUCCESS;
+}
+API cuStreamEndCapture(struct stream *stream, struct graph **graph)
+{
+    IN_CONTEXT("cuStreamEndCapture");
+    *graph = NULL;
+    struct graph *ended = stream->capture;
+    if (!ended || ended->origin != stream) return CAPTURE_INVALID;
+    for (struct stream *s = streams; s; s = s->next)
+        if (s->capture == ended) s->capture = NULL;
+    *graph = ended;
+    return SUCCESS;
+}
+API cuGraphInstantiateWithFlags(struct graph **made, const struct graph *graph, uint64_t flags)
+{
+    IN_CONTEXT("cuGraphInstantiate");
+    if (flags) return INVALID_VALUE;
+    *made = malloc(sizeof **made);
+    **made = (struct graph){ NULL, &(*made)->first, NULL };
+    for (const struct work *w = graph->first; w; w = w->next) {
+        struct work *copy = malloc(sizeof *copy);
+        *copy = *w;
+        copy->next = NULL;
+        *(*made)->last = copy;
+        (*made)->last = &copy->next;
+    }
+    live++;
+    return SUCCESS;
+}
+API cuGraphLaunch(struct graph *graph, struct stream *stream)
+{
+    IN_CONTEXT("cuGraphLaunch");
+    if (stream->capture) return CAPTURE_UNSUPPORTED;
+    int status = SUCCESS;
+    for (const struct work *w = graph->first; w && !status; w = w->next) status = run(w);
+    return status;
+}
+static int destroy(struct graph *graph)
+{
+    for (struct work *w = graph->first, *next; w; w = next) {
+        next = w->next;
+        free(w);
+    }
+    free(graph);
+    live--;
+    return SUCCESS;
+}
+API cuGraphExecDestroy(struct graph *graph) { IN_CONTEXT("cuGraphExecDestroy"); return destroy(graph); }
+API cuGraphDestroy(struct graph *graph) { IN_CONTEXT("cuGraphDestroy"); return destroy(graph); }
