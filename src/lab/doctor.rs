@@ -7,6 +7,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use kintsugi_ffi::cgroup::{self, Cgroup};
+use kintsugi_ffi::cuda::{self, Device, Driver, Found, Missing, Places};
 use kintsugi_ffi::{mpi, os, process};
 use serde::Serialize;
 
@@ -26,6 +27,8 @@ use crate::observe::spans::amount;
 const LIVE_CHECK_MAX: Duration = Duration::from_secs(30);
 /// Longest run of a tool that is asked about the machine.
 const TOOL_MAX: Duration = Duration::from_secs(5);
+/// Longest start of the driver: seconds where many cards were asleep.
+const DRIVER_MAX: Duration = Duration::from_secs(30);
 const LOOK: Duration = Duration::from_millis(10);
 
 /// How a finding is to be read.
@@ -84,7 +87,9 @@ pub struct Diagnosis {
 /// that is to fit.
 pub fn diagnose(resident_dir: &Path, config: &Config) -> Diagnosis {
     let mut findings = vec![machine(), mpi_library(), launcher(), node_launcher()];
-    findings.extend([compute(), gpu(), slurm(), network()]);
+    findings.push(compute());
+    findings.extend(gpu());
+    findings.extend([slurm(), network()]);
     findings.extend([room(config, cgroup::read()), logout(at_logout())]);
     let places = places(resident_dir);
     findings.extend(places.iter().flat_map(|place| resident_state(place)));
@@ -185,31 +190,81 @@ fn compute() -> Finding {
     finding("compute", Grade::Ok, engine::arithmetic())
 }
 
-fn gpu() -> Finding {
+/// The devices, and what a run on them would load. The driver is asked itself: only it knows
+/// whether they can be used.
+fn gpu() -> Vec<Finding> {
     const NAME: &str = "GPU";
-    let listed = ask(Command::new("nvidia-smi").arg("-L")).unwrap_or_default();
-    let devices: Vec<&str> = listed.lines().filter(|line| line.starts_with("GPU ")).collect();
-    let driver = driver_library();
-    match (devices.is_empty(), driver) {
-        (false, Some(library)) => {
-            finding(NAME, Grade::Ok, format!("{} ({})", devices.join("; "), library.shown()))
+    let (send, answer) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        let driver = Driver::open(None).and_then(|driver| {
+            let devices = driver.devices()?;
+            Ok((driver, devices))
+        });
+        // Nobody listens any more where it took too long.
+        let _ = send.send(driver);
+    });
+    match answer.recv_timeout(DRIVER_MAX) {
+        Ok(Ok((driver, devices))) => {
+            let listed: Result<Vec<String>, cuda::Error> = devices.iter().map(described).collect();
+            let (version, place) = (driver.version(), driver.place().shown().to_string());
+            let runs = format!("CUDA {}.{} ({place})", version / 1000, version % 1000 / 10);
+            let devices = match listed {
+                Ok(listed) => finding(NAME, Grade::Ok, format!("{}; {runs}", listed.join("; "))),
+                Err(error) => finding(NAME, Grade::Warning, format!("{error}; {runs}")),
+            };
+            vec![devices, cuda_libraries(&Found::with_driver(Ok(driver), &Places::usual(None)))]
         }
-        (false, None) => finding(NAME, Grade::Warning, devices.join("; "))
-            .advise("nvidia-smi sees devices but libcuda.so.1 is missing: install the driver"),
-        (true, Some(library)) => {
-            finding(NAME, Grade::Absent, format!("none ({} is there)", library.shown()))
+        Ok(Err(missing)) => vec![no_gpu(&missing, &listed_devices())],
+        Err(_) => {
+            let value = format!("the driver does not answer within {} s", DRIVER_MAX.as_secs());
+            vec![finding(NAME, Grade::Warning, value).advise("`nvidia-smi` may say more")]
         }
-        (true, None) => finding(NAME, Grade::Absent, "none"),
     }
 }
 
-fn driver_library() -> Option<PathBuf> {
-    let path = std::env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
-    let standard = ["/usr/lib/x86_64-linux-gnu", "/usr/lib64", "/usr/lib", "/usr/lib/wsl/lib"];
-    std::env::split_paths(&path)
-        .chain(standard.iter().map(PathBuf::from))
-        .map(|folder| folder.join("libcuda.so.1"))
-        .find(|file| file.exists())
+fn described(device: &Device) -> Result<String, cuda::Error> {
+    let memory = amount(device.memory_bytes()? as u64);
+    Ok(format!("{}, {}, {memory}", device.name()?, device.architecture()?))
+}
+
+/// The usual case is a machine without a card, of which there is nothing more to say.
+fn no_gpu(missing: &Missing, listed: &str) -> Finding {
+    const NAME: &str = "GPU";
+    match missing {
+        Missing::Nowhere { .. } if listed.is_empty() => finding(NAME, Grade::Absent, "none"),
+        Missing::Nowhere { .. } => finding(NAME, Grade::Warning, listed)
+            .advise("nvidia-smi sees devices but libcuda.so.1 is missing: install the driver"),
+        Missing::Call(error) if error.is_no_device() && listed.is_empty() => {
+            finding(NAME, Grade::Absent, "none (the driver is there)")
+        }
+        other => finding(NAME, Grade::Warning, other.to_string()),
+    }
+}
+
+fn listed_devices() -> String {
+    let listed = ask(Command::new("nvidia-smi").arg("-L")).unwrap_or_default();
+    let devices: Vec<&str> = listed.lines().filter(|line| line.starts_with("GPU ")).collect();
+    devices.join("; ")
+}
+
+/// NVRTC and cuDNN, each with its place or why it is not there.
+fn cuda_libraries(found: &Found) -> Finding {
+    let nvrtc = found.nvrtc.as_ref().map(|(origin, nvrtc)| {
+        let (major, minor) = nvrtc.version();
+        format!("NVRTC {major}.{minor} ({origin}, {})", nvrtc.place().shown())
+    });
+    let cudnn = found.cudnn.as_ref().map(|(origin, cudnn)| {
+        let (version, place) = (cudnn.version(), cudnn.place().shown().to_string());
+        let (major, minor, patch) = (version / 10_000, version / 100 % 100, version % 100);
+        format!("cuDNN {major}.{minor}.{patch} ({origin}, {place})")
+    });
+    let parts = [nvrtc, cudnn].map(|part| part.unwrap_or_else(|missing| missing.to_string()));
+    let whole = finding("CUDA libraries", Grade::Ok, parts.join("; "));
+    match found.is_whole() {
+        true => whole,
+        false => Finding { state: Grade::Absent, ..whole }
+            .advise("`cluster-scripts/setup.sh --cuda` fetches them, about 1 GB"),
+    }
 }
 
 fn slurm() -> Finding {
@@ -390,6 +445,18 @@ mod tests {
         assert_eq!(nothing.state, Grade::Broken);
         assert!(nothing.advice.contains("training does not work"), "{}", nothing.advice);
         assert_eq!(workarounds(None).state, Grade::Warning);
+    }
+
+    #[test]
+    fn a_machine_without_a_card_is_told_so_in_one_quiet_line() {
+        let nowhere = Missing::Nowhere { file: "libcuda.so.1".into() };
+        assert_eq!(no_gpu(&nowhere, ""), finding("GPU", Grade::Absent, "none"));
+        let seen = no_gpu(&nowhere, "GPU 0: a card");
+        assert_eq!((seen.state, seen.value.as_str()), (Grade::Warning, "GPU 0: a card"));
+        let symbol = "cuFuncGetParamInfo";
+        let old = no_gpu(&Missing::Symbol { file: "libcuda.so.1".into(), symbol }, "");
+        assert_eq!(old.state, Grade::Warning);
+        assert!(old.value.contains(symbol), "{}", old.value);
     }
 
     #[test]

@@ -4,6 +4,11 @@
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
+/// Names a folder of wheels, or of the libraries themselves.
+pub const VARIABLE: &str = "KINTSUGI_CUDA";
+/// Where `cluster-scripts/setup.sh --cuda` unpacks the wheels.
+const PROJECT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../.deps/cuda");
+
 /// What is looked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Part {
@@ -57,19 +62,20 @@ pub struct Places {
 }
 
 impl Places {
-    /// The folder that was named, the project's `.deps/cuda`, and the packages of this
-    /// environment's pythons. No python is run: where its packages lie follows from where it lies.
-    pub fn usual(given: Option<&Path>, project: Option<&Path>) -> Self {
+    /// The folder that was named (here or by `KINTSUGI_CUDA`), the project's `.deps/cuda`, and the
+    /// packages of this environment's pythons. No python is run: where its packages lie follows
+    /// from where it lies.
+    pub fn usual(given: Option<&Path>) -> Self {
         let variable = |name| std::env::var_os(name).filter(|value| !value.is_empty());
         let path = variable("PATH").unwrap_or_default();
-        let mut prefixes: Vec<PathBuf> = ["VIRTUAL_ENV", "CONDA_PREFIX"]
-            .into_iter()
-            .filter_map(variable)
-            .map(Into::into)
-            .collect();
-        prefixes.extend(std::env::split_paths(&path).filter_map(|folder| prefix(&folder)));
+        let environments = ["VIRTUAL_ENV", "CONDA_PREFIX"].into_iter().filter_map(variable);
+        let mut prefixes: Vec<PathBuf> = environments.map(PathBuf::from).collect();
+        prefixes.extend(std::env::split_paths(&path).flat_map(|folder| installations(&folder)));
         prefixes.extend(variable("HOME").map(|home| Path::new(&home).join(".local")));
-        Self::of(given, project, &prefixes)
+        // Debian's pythons have packages there too.
+        prefixes.push(PathBuf::from("/usr/local"));
+        let given = given.map(Path::to_owned).or_else(|| variable(VARIABLE).map(PathBuf::from));
+        Self::of(given.as_deref(), Some(Path::new(PROJECT)), &prefixes)
     }
 
     /// The same with the pythons' installation folders as they are said here.
@@ -95,10 +101,13 @@ impl Places {
     }
 }
 
-/// The installation that a folder with a `python3` belongs to: links to it are followed one by one,
-/// since a virtual environment's python is one.
-fn prefix(folder: &Path) -> Option<PathBuf> {
-    folder.join("python3").exists().then(|| folder.parent().map(Path::to_owned))?
+/// The installations that a folder with a `python3` belongs to: the folder's own, which may be a
+/// virtual environment, and that of the file behind the link.
+fn installations(folder: &Path) -> Vec<PathBuf> {
+    let python = folder.join("python3");
+    let Ok(file) = python.canonicalize() else { return Vec::new() };
+    let above = |path: &Path| path.parent()?.parent().map(Path::to_owned);
+    [above(&python), above(&file)].into_iter().flatten().collect()
 }
 
 /// The folders of packages of an installation.
