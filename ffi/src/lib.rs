@@ -1,6 +1,6 @@
 //! Rust over C: the ULFM shim (`mpi`), what mpirun loads (`launcher`), oneDNN (`dnnl`) with the
 //! words in which it is asked, as any device is (`operation`), and the memory that it works in
-//! (`arena`), the few kernel calls (`os`, `affinity`, `descriptor`, `grants`, `cgroup`, `process`,
+//! (`arena`), NVIDIA's driver and libraries where there are some (`cuda`), the few kernel calls (`os`, `affinity`, `descriptor`, `grants`, `cgroup`, `process`,
 //! `private`, `regular`, `watch`, `pidfd`, `life`, `shared`, `mapping`), the end of a process that
 //! cannot go on (`ending`) or has no memory (`allocator`), streaming stores (`stream`), exact sums
 //! (`fixed`), buffers that threads fill in pieces (`pieces`) and code that is compiled for wide

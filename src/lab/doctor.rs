@@ -263,7 +263,7 @@ fn cuda_libraries(found: &Found) -> Finding {
     match found.is_whole() {
         true => whole,
         false => Finding { state: Grade::Absent, ..whole }
-            .advise("`cluster-scripts/setup.sh --cuda` fetches them, about 1 GB"),
+            .advise("`cluster-scripts/setup.sh --cuda` fetches them, 0.9 GB"),
     }
 }
 

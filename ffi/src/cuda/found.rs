@@ -81,3 +81,25 @@ fn of_system<T>(part: Part, open: impl Fn(&Path) -> Result<T, Missing>) -> Resul
     }
     Err(told.unwrap_or(Missing::Nowhere { file: String::new() }))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cudnn_alone_is_not_loaded() {
+        let name = format!("kintsugi-alone-{}", std::process::id());
+        let root = std::env::temp_dir().join(name);
+        let folder = root.join("nvidia/cudnn/lib");
+        std::fs::create_dir_all(&folder).expect("made");
+        std::fs::write(folder.join("libcudnn.so.9"), "no library").expect("written");
+        let driver = Err(Missing::Nowhere { file: "not looked for".into() });
+        let found = Found::with_driver(driver, &Places::of(Some(&root), None, &[]));
+        std::fs::remove_dir_all(&root).expect("removed");
+        let error = found.cudnn.err().expect("it is no library, and would need another");
+        match of_system(Part::CublasLt, Library::open) {
+            Ok(_) => assert!(matches!(error, Missing::Unloadable { .. }), "{error}"),
+            Err(_) => assert!(error.to_string().contains("it needs libcublasLt.so.13"), "{error}"),
+        }
+    }
+}
