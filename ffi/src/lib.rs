@@ -1,11 +1,12 @@
 //! Rust over C: the ULFM shim (`mpi`), what mpirun loads (`launcher`), oneDNN (`dnnl`) with the
 //! words in which it is asked, as any device is (`operation`), and the memory that it works in
-//! (`arena`), NVIDIA's driver and libraries where there are some (`cuda`), the few kernel calls (`os`, `affinity`, `descriptor`, `grants`, `cgroup`, `process`,
-//! `private`, `regular`, `watch`, `pidfd`, `life`, `shared`, `mapping`), the end of a process that
-//! cannot go on (`ending`) or has no memory (`allocator`), streaming stores (`stream`), exact sums
-//! (`fixed`), buffers that threads fill in pieces (`pieces`) and code that is compiled for wide
-//! registers too (`wide`). Each library has three levels: `sys` (1:1), `result` (codes to enums),
-//! safe. All `unsafe` of the project lives here (and in the device backends).
+//! (`arena`), NVIDIA's driver and libraries where there are some (`cuda`), the few kernel calls
+//! (`os`, `affinity`, `descriptor`, `grants`, `cgroup`, `process`, `private`, `regular`, `watch`,
+//! `pidfd`, `life`, `shared`, `mapping`), the end of a process that cannot go on (`ending`) or has
+//! no memory (`allocator`), streaming stores (`stream`), exact sums (`fixed`), buffers that threads
+//! fill in pieces (`pieces`) and code that is compiled for wide registers too (`wide`). Each
+//! library has three levels: `sys` (1:1), `result` (codes to enums), safe. All `unsafe` of the
+//! project lives here (and in the device backends).
 
 pub mod affinity;
 pub mod allocator;

@@ -1,5 +1,5 @@
-//! cuDNN's graph API: descriptors, whose attributes are set, and plans that are executed. Thin: what
-//! a graph is made of is said by those who make it, in the numbers of `sys::cudnn`.
+//! cuDNN's graph API: descriptors, whose attributes are set, and plans that are executed. Thin:
+//! what a graph is made of is said by those who make it, in the numbers of `sys::cudnn`.
 
 use std::ffi::{c_int, c_void};
 use std::path::{Path, PathBuf};

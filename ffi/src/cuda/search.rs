@@ -1,5 +1,5 @@
-//! Where NVRTC, cuBLAS and cuDNN lie. They come as PyPI wheels, whose folders are `nvidia/...` below
-//! a python's packages or wherever one unpacks them, or with the system.
+//! Where NVRTC, cuBLAS and cuDNN lie. They come as PyPI wheels, whose folders are `nvidia/...`
+//! below a python's packages or wherever one unpacks them, or with the system.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -75,7 +75,8 @@ impl Places {
         // Debian's pythons have packages there too.
         prefixes.push(PathBuf::from("/usr/local"));
         let given = given.map(Path::to_owned).or_else(|| variable(VARIABLE).map(PathBuf::from));
-        Self::of(given.as_deref(), Some(Path::new(PROJECT)), &prefixes)
+        let project = Path::new(PROJECT).canonicalize().ok();
+        Self::of(given.as_deref(), project.as_deref(), &prefixes)
     }
 
     /// The same with the pythons' installation folders as they are said here.
@@ -92,10 +93,10 @@ impl Places {
         Self { folders }
     }
 
-    /// The first file that fits; those of `first` before all others.
-    pub(super) fn find(&self, part: Part, first: Option<&Path>) -> Option<(Origin, PathBuf)> {
-        let near =
-            first.and_then(|beside| self.folders.iter().find(|(_, f)| beside.starts_with(f)));
+    /// The first file that fits. The folder in which another file lies comes before all others:
+    /// what comes together fits together.
+    pub(super) fn find(&self, part: Part, other: Option<&Path>) -> Option<(Origin, PathBuf)> {
+        let near = other.and_then(|file| self.folders.iter().find(|(_, f)| file.starts_with(f)));
         let mut folders = near.into_iter().chain(&self.folders);
         folders.find_map(|(origin, folder)| Some((*origin, within(folder, part)?)))
     }

@@ -1,5 +1,5 @@
-//! cuDNN 9's graph API (`cudnn_graph_v9.h`), `libcudnn.so.9`: a few calls, and numbers for what they
-//! are about. Only numbers that convolutions need.
+//! cuDNN 9's graph API (`cudnn_graph_v9.h`), `libcudnn.so.9`: a few calls, and numbers for what
+//! they are about. Only numbers that convolutions need.
 #![allow(missing_docs, non_camel_case_types, non_snake_case)]
 
 use std::ffi::{c_char, c_int, c_void};

@@ -1,5 +1,5 @@
-//! What we call of the CUDA driver, NVRTC and cuDNN, one to one: tables of addresses that are looked
-//! up by name when a library is loaded.
+//! What we call of the CUDA driver, NVRTC and cuDNN, one to one: tables of addresses that are
+//! looked up by name when a library is loaded.
 
 pub mod cudnn;
 pub mod driver;
