@@ -301,7 +301,8 @@ impl Handle {
         self.stream.context()
     }
 
-    /// Puts a plan's execution on the tensors of a variant pack into the stream.
+    /// Puts a plan's execution on the tensors of a variant pack into the stream. A plan that is
+    /// captured stays for as long as the process: graphs may launch its kernels at any time.
     ///
     /// # Errors
     /// cuDNN's: a tensor is missing, or a launch failed; `Refused`: these are other descriptors.
@@ -309,6 +310,9 @@ impl Handle {
         const CALL: &str = "cudnnBackendExecute";
         if (plan.owned.what, pack.owned.what) != (kind::EXECUTION_PLAN, kind::VARIANT_PACK) {
             return refused(CALL, "a plan and a variant pack are executed");
+        }
+        if self.stream.is_capturing()? {
+            plan.all().for_each(std::mem::forget);
         }
         self.context().enter()?;
         let (plan, pack): (*mut c_void, _) = (plan.owned.raw, pack.owned.raw);

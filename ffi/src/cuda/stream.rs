@@ -179,14 +179,19 @@ impl Stream {
 
     /// A copy that is captured is done later, when what was borrowed for it is gone.
     fn refuse_while_capturing(&self, call: &'static str) -> Result<(), Error> {
-        let (sys, mut state) = (self.context.enter()?, 0);
+        match self.is_capturing()? {
+            true => refused(call, "the stream is being captured: copy through staging memory"),
+            false => Ok(()),
+        }
+    }
+
+    /// Whether work is recorded instead of done.
+    pub(super) fn is_capturing(&self) -> Result<bool, Error> {
+        let (sys, mut state) = (self.context.enter()?, sys::CAPTURE_NONE);
         // SAFETY: a live stream; writes an int.
         let status = unsafe { (sys.cuStreamIsCapturing)(self.raw, &mut state) };
         self.context.check("cuStreamIsCapturing", status)?;
-        if state == sys::CAPTURE_NONE {
-            return Ok(());
-        }
-        refused(call, "the stream is being captured: copy through staging memory")
+        Ok(state != sys::CAPTURE_NONE)
     }
 
     pub(super) fn context(&self) -> &Arc<Context> {
