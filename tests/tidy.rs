@@ -286,6 +286,19 @@ fn no_files_import_each_other_in_a_circle() {
 }
 
 #[test]
+fn no_c_files_call_each_other_in_a_circle() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("ulfm-shim");
+    let paths = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    let files: Vec<(String, String)> = paths
+        .filter(|path| path.extension().is_some_and(|extension| extension == "c"))
+        .map(|path| (path.display().to_string(), std::fs::read_to_string(path).unwrap()))
+        .collect();
+    assert!(files.len() > 5, "only {} files found", files.len());
+    let breaches = circles::c_circle_breaches(&files);
+    assert!(breaches.is_empty(), "{} circles:\n{}", breaches.len(), breaches.join("\n"));
+}
+
+#[test]
 fn what_happens_when_a_rank_dies_is_read_in_few_files() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let text_of = |path: &str| std::fs::read_to_string(root.join(path)).ok();

@@ -22,7 +22,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 /* Byte offsets in ompi_group_t of 5.0.11, x86-64, no debug build. */
@@ -47,13 +46,6 @@ static int watched_count;
 /* Keeps the processes' objects alive. */
 static MPI_Group watched_group = MPI_GROUP_NULL;
 static double looked;
-
-static double monotonic_seconds(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
-}
 
 /* Whether its first thread is gone or on its way out: then so are, at the next instruction, all. */
 static bool ends(int file)

@@ -60,8 +60,8 @@ static void settle(void *request)
         return;
     }
     (*(cancel_function *)member(request, REQUEST_CANCEL))(request, 1);
-    double start = shim_monotonic_seconds();
-    while (!is_complete(request) && shim_monotonic_seconds() - start < WAIT_SECONDS_MAX) {
+    double start = monotonic_seconds();
+    while (!is_complete(request) && monotonic_seconds() - start < WAIT_SECONDS_MAX) {
         progress();
         /* Completes it where its peer has died meanwhile. */
         (void)ompi_request_is_failed_fn(request);

@@ -44,13 +44,6 @@ static int made(int code, MPI_Comm comm, shim_comm *handle)
     return class_of(code);
 }
 
-double shim_monotonic_seconds(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
-}
-
 /* ---- the library ---- */
 
 int32_t shim_class_number(int32_t which)
@@ -135,45 +128,10 @@ int32_t shim_workarounds(void)
 
 /* ---- communicators ---- */
 
-static shim_comm *parked;
-static size_t parked_count, parked_room;
-static int finalized;
-
-int32_t shim_park(shim_comm comm)
-{
-    if (finalized) {
-        return MPI_SUCCESS; /* nothing is left to free */
-    }
-    MPI_Comm handle = MPI_Comm_f2c(comm);
-    if (handle == MPI_COMM_NULL || handle == MPI_COMM_WORLD || handle == MPI_COMM_SELF) {
-        return MPI_SUCCESS;
-    }
-    if (parked_count == parked_room) {
-        size_t room = parked_room == 0 ? 64 : 2 * parked_room;
-        shim_comm *larger = realloc(parked, room * sizeof *larger);
-        if (larger == NULL) {
-            return SHIM_NO_ROOM; /* never freed then: a leak of one handle, nothing worse */
-        }
-        parked = larger;
-        parked_room = room;
-    }
-    parked[parked_count++] = comm;
-    return MPI_SUCCESS;
-}
-
 int32_t shim_finalize(void)
 {
     /* A dynamic communicator left behind makes MPI_Finalize wait for its (dead) peers. */
-    for (size_t i = 0; i < parked_count; i++) {
-        MPI_Comm comm = MPI_Comm_f2c(parked[i]);
-        if (comm != MPI_COMM_NULL) {
-            MPI_Comm_free(&comm);
-        }
-    }
-    free(parked);
-    parked = NULL;
-    parked_count = parked_room = 0;
-    finalized = 1;
+    parked_free();
     return class_of(MPI_Finalize());
 }
 
@@ -242,14 +200,14 @@ int32_t shim_send(const void *data, int32_t bytes, int32_t to, int32_t tag, shim
  * `spin_seconds`. */
 static int await(MPI_Request *request, double seconds, double spin_seconds, long sleep_ns)
 {
-    double start = shim_monotonic_seconds();
+    double start = monotonic_seconds();
     for (;;) {
         int done = 0;
         int code = MPI_Test(request, &done, MPI_STATUS_IGNORE);
         if (code != MPI_SUCCESS || done) {
             return class_of(code);
         }
-        double waited = shim_monotonic_seconds() - start;
+        double waited = monotonic_seconds() - start;
         if (seconds >= 0 && waited > seconds) {
             return SHIM_TIMED_OUT;
         }

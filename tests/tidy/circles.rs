@@ -1,10 +1,12 @@
 //! No file imports a file that needs it: import circles within a crate, upward imports included. A
 //! child module that names what its parent defines, while the parent uses the child, is a circle;
-//! what a file merely passes on with `pub use` is the defining file's.
+//! what a file merely passes on with `pub use` is the defining file's. The same of C files, by the
+//! functions that they name.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::imports::{Outline, Path, outline};
+use crate::words::{Word, words};
 
 /// File -> file that it needs -> what it takes from there.
 type Needs = BTreeMap<String, BTreeMap<String, BTreeSet<String>>>;
@@ -129,11 +131,10 @@ fn reached(needs: &Needs, from: &str) -> BTreeSet<String> {
     reached
 }
 
-/// One breach per circle of a crate: its files, and what ties each to the next.
-pub fn circle_breaches(root: &str, text_of: &dyn Fn(&str) -> Option<String>) -> Vec<String> {
-    let needs = Crate::read(root, text_of).needs();
+/// One breach per circle: its files, and what ties each to the next.
+fn circles(needs: &Needs) -> Vec<String> {
     let reach: BTreeMap<&String, BTreeSet<String>> =
-        needs.keys().map(|file| (file, reached(&needs, file))).collect();
+        needs.keys().map(|file| (file, reached(needs, file))).collect();
     let mut told = BTreeSet::new();
     let mut breaches = Vec::new();
     for (file, others) in &reach {
@@ -153,6 +154,51 @@ pub fn circle_breaches(root: &str, text_of: &dyn Fn(&str) -> Option<String>) -> 
         breaches.push(breach);
     }
     breaches
+}
+
+/// Circles of a crate's files.
+pub fn circle_breaches(root: &str, text_of: &dyn Fn(&str) -> Option<String>) -> Vec<String> {
+    circles(&Crate::read(root, text_of).needs())
+}
+
+/// Circles of C files, each with its text: a file needs those that define what its functions name.
+pub fn c_circle_breaches(files: &[(String, String)]) -> Vec<String> {
+    let outlines = files.iter().map(|(file, text)| (file, c_outline(text)));
+    let outlines: Vec<(&String, [BTreeSet<String>; 2])> = outlines.collect();
+    let mut needs = Needs::new();
+    for (file, [_, named]) in &outlines {
+        for (other, [defined, _]) in outlines.iter().filter(|(other, _)| other != file) {
+            let what: BTreeSet<String> = named.intersection(defined).cloned().collect();
+            if !what.is_empty() {
+                needs.entry((*file).clone()).or_default().insert((*other).clone(), what);
+            }
+        }
+    }
+    circles(&needs)
+}
+
+/// The functions that a C file defines for others, and the names inside its functions.
+fn c_outline(text: &str) -> [BTreeSet<String>; 2] {
+    let (mut defined, mut named) = (BTreeSet::new(), BTreeSet::new());
+    let (mut depth, mut of_file, mut last, mut function) = (0, false, None, None);
+    for word in words(text) {
+        match &word {
+            Word::Sign('{') => {
+                defined.extend(function.take().filter(|_| depth == 0 && !of_file));
+                depth += 1;
+            }
+            Word::Sign('}') => depth -= 1,
+            Word::Name(name) if depth > 0 => drop(named.insert(name.clone())),
+            Word::Name(name) => of_file |= name == "static",
+            Word::Sign('(') if depth == 0 => function = function.or_else(|| last.take()),
+            _ => {}
+        }
+        if depth == 0 && matches!(word, Word::Sign('}' | ';')) {
+            (of_file, function) = (false, None);
+        }
+        last = word.name().map(str::to_owned);
+    }
+    [defined, named]
 }
 
 /// Circles of a planted crate whose root is `src/lib.rs`.
@@ -215,5 +261,22 @@ fn tests_comments_and_strings_import_nothing() {
         "pub const B: &str = r#\"\"crate::a::A\"#;\npub const C: char = '\"';",
     ] {
         assert_eq!(planted(&[root, a, ("src/b.rs", b)]), "");
+    }
+}
+
+#[test]
+fn c_files_that_call_each_other_are_caught() {
+    let told = |b: &str| {
+        let a = "#include \"ab.h\"\n\nint of_a(int x)\n{\n    return of_b(x);\n}\n";
+        let files = [("a.c", a), ("b.c", b)].map(|(file, text)| (file.into(), text.into()));
+        c_circle_breaches(&files).join("\n")
+    };
+    let circle = told("int of_b(int x)\n{\n    return x ? of_a(x - 1) : 0;\n}\n");
+    assert!(circle.contains("a.c -> b.c: of_b") && circle.contains("b.c -> a.c: of_a"), "{circle}");
+    for b in [
+        "int of_a(int x);\n/* of_a() */\nint of_b(int x)\n{\n    return x;\n}\n",
+        "static int of_a(int x)\n{\n    return x;\n}\nint of_b(int x)\n{\n    return x;\n}\n",
+    ] {
+        assert_eq!(told(b), "");
     }
 }
