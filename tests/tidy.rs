@@ -286,6 +286,14 @@ fn no_files_import_each_other_in_a_circle() {
 }
 
 #[test]
+fn no_rooms_import_each_other_in_a_circle() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let text_of = |path: &str| std::fs::read_to_string(root.join(path)).ok();
+    let breaches = circles::room_circle_breaches("src/lib.rs", &text_of);
+    assert!(breaches.is_empty(), "{} circles:\n{}", breaches.len(), breaches.join("\n"));
+}
+
+#[test]
 fn no_c_files_call_each_other_in_a_circle() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("ulfm-shim");
     let paths = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());

@@ -17,7 +17,7 @@ use crate::run_folder::before::Before;
 use crate::run_folder::{self, launcher};
 use crate::train::checkpoint::weights;
 use crate::train::plan::TrainArguments;
-use crate::train::run as run_rank;
+use crate::train::start::run as run_rank;
 
 /// The code of a configuration that is refused.
 const REFUSED: u8 = 2;

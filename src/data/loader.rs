@@ -12,7 +12,6 @@ use crate::observe::notice::act_on;
 use crate::observe::panics::vital;
 use crate::observe::threads::explained;
 
-pub use super::crew::Threads;
 use super::crew::{Crew, Meter};
 use super::decoder::{Decoder, hold};
 use super::mixing::Mixing;
@@ -20,8 +19,10 @@ use super::prepare::{Bench, Recipe, View};
 use super::queue::Queue;
 use super::sampler::{Order, mix};
 use super::slot::{Chunk, Filled, Ticket};
-use super::supply::Supply;
+use super::tiers::supply::Supply;
 use super::{Batch, DataError, Normalization};
+
+pub use super::crew::Threads;
 
 /// How samples are loaded.
 #[derive(Debug, Clone, PartialEq)]

@@ -13,7 +13,6 @@ use crate::observe::refusal::Meaning;
 pub mod apart;
 pub mod bad_images;
 pub mod composition;
-pub mod cache;
 mod crew;
 mod crop;
 mod decoder;
@@ -24,7 +23,6 @@ mod index;
 mod jitter;
 pub mod jpeg;
 pub mod mixing;
-pub mod node_memory;
 mod part;
 pub mod photograph;
 pub mod pickle;
@@ -39,9 +37,9 @@ pub mod shape;
 pub mod source;
 pub mod staging;
 pub mod store;
-pub mod supply;
 pub mod synth;
 pub mod tally;
+pub mod tiers;
 pub mod viewer;
 
 /// What can be wrong with a data set.

@@ -9,7 +9,7 @@ use signal_hook::consts::{SIGINT, SIGTERM, SIGUSR1};
 use signal_hook::iterator::Signals;
 
 use crate::config::Shown;
-use crate::data::supply;
+use crate::data::tiers::supply;
 use crate::observe::event::{Event, Kind};
 use crate::observe::result::{RunResult, Status};
 use crate::run_folder::before::Before;

@@ -21,4 +21,3 @@ pub mod start;
 
 pub use error::TrainError;
 pub use plan::TrainArguments;
-pub use start::run;

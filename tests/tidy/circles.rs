@@ -1,7 +1,7 @@
 //! No file imports a file that needs it: import circles within a crate, upward imports included. A
 //! child module that names what its parent defines, while the parent uses the child, is a circle;
-//! what a file merely passes on with `pub use` is the defining file's. The same of C files, by the
-//! functions that they name.
+//! what a file merely passes on with `pub use` is the defining file's. The same of rooms (the
+//! files and folders that stand in one folder), and of C files, by the functions that they name.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -161,6 +161,30 @@ pub fn circle_breaches(root: &str, text_of: &dyn Fn(&str) -> Option<String>) -> 
     circles(&Crate::read(root, text_of).needs())
 }
 
+/// Circles of a crate's rooms: in every folder, of the files and folders that stand there.
+pub fn room_circle_breaches(root: &str, text_of: &dyn Fn(&str) -> Option<String>) -> Vec<String> {
+    let mut of_rooms = Needs::new();
+    for (file, others) in Crate::read(root, text_of).needs() {
+        for (other, what) in others {
+            let (from, to) = rooms_apart(&file, &other);
+            if from != to {
+                let ties = what.iter().map(|name| format!("{name} ({file} -> {other})"));
+                of_rooms.entry(from).or_default().entry(to).or_default().extend(ties);
+            }
+        }
+    }
+    circles(&of_rooms)
+}
+
+/// Where the ways to two files part: `src/lab/a/x.rs`, `src/lab/b.rs` -> `src/lab/a`, `src/lab/b`.
+fn rooms_apart(file: &str, other: &str) -> (String, String) {
+    let ways = [file, other].map(|file| file.trim_end_matches(".rs").split('/'));
+    let [way, other_way] = ways.map(Iterator::collect::<Vec<&str>>);
+    let same = way.iter().zip(&other_way).take_while(|(a, b)| a == b).count();
+    let up_to = |way: &[&str]| way[..(same + 1).min(way.len())].join("/");
+    (up_to(&way), up_to(&other_way))
+}
+
 /// Circles of C files, each with its text: a file needs those that define what its functions name.
 pub fn c_circle_breaches(files: &[(String, String)]) -> Vec<String> {
     let outlines = files.iter().map(|(file, text)| (file, c_outline(text)));
@@ -201,11 +225,17 @@ fn c_outline(text: &str) -> [BTreeSet<String>; 2] {
     [defined, named]
 }
 
-/// Circles of a planted crate whose root is `src/lib.rs`.
-fn planted(files: &[(&str, &str)]) -> String {
+/// Circles of a planted crate whose root is `src/lib.rs`: of its files, and of its rooms.
+fn planted_circles(files: &[(&str, &str)]) -> [String; 2] {
     let text_of =
         |path: &str| files.iter().find(|(name, _)| *name == path).map(|(_, text)| text.to_string());
-    circle_breaches("src/lib.rs", &text_of).join("\n")
+    [circle_breaches, room_circle_breaches]
+        .map(|breaches| breaches("src/lib.rs", &text_of).join("\n"))
+}
+
+fn planted(files: &[(&str, &str)]) -> String {
+    let [of_files, _] = planted_circles(files);
+    of_files
 }
 
 #[test]
@@ -279,4 +309,24 @@ fn c_files_that_call_each_other_are_caught() {
     ] {
         assert_eq!(told(b), "");
     }
+}
+
+#[test]
+fn rooms_that_import_each_other_are_caught_though_no_files_do() {
+    let files = [
+        ("src/lib.rs", "mod lab;"),
+        ("src/lab.rs", "mod near;\nmod far;"),
+        ("src/lab/near/mod.rs", "mod a;\nmod b;"),
+        ("src/lab/near/a.rs", "use crate::lab::far::Far;\npub struct A(Far);"),
+        ("src/lab/near/b.rs", "pub struct B;"),
+    ];
+    let told = |far: &str| {
+        let [of_files, of_rooms] =
+            planted_circles(&[&files[..], &[("src/lab/far.rs", far)]].concat());
+        assert_eq!(of_files, "");
+        of_rooms
+    };
+    let circle = told("use super::near::b::B;\npub struct Far(B);");
+    assert!(circle.contains("src/lab/far -> src/lab/near: B"), "{circle}");
+    assert_eq!(told("pub struct Far;"), "");
 }

@@ -14,7 +14,6 @@ pub mod bucket;
 pub mod direct;
 pub mod memory;
 pub mod throttled;
-pub mod tiered;
 
 /// Where bytes lie. The file is named as the source names it, wherever a store keeps its copy.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]

@@ -13,12 +13,12 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use crate::config::Shown;
 use crate::config::seed::{Stream, purpose};
-use crate::data::cache;
 use crate::data::set::DataSet;
 use crate::data::staging::folder::Folder;
 use crate::data::staging::key::Key;
 use crate::data::staging::place;
 use crate::data::store::{Entry, FetchError, Kind, Location, Store};
+use crate::data::tiers::cache;
 
 use super::broken::Rule;
 use super::plane::{NODES_MAX, Plane};

@@ -17,12 +17,11 @@ use crate::data::sampler::Order;
 use crate::data::set::{self, DataSet};
 use crate::data::source::Source;
 use crate::data::staging::porter::Porter;
-use crate::data::supply::Supply;
+use crate::data::tiers::supply::Supply;
 use crate::engine::{self, Compute};
 use crate::model::{Graph, Layout, catalogue, layout, parts};
 use crate::observe::threads::explained;
 use crate::run_folder;
-
 use crate::train::TrainError;
 use crate::train::compute::free_run::FreeRun;
 use crate::train::compute::gradient_sum::GradientSum;
@@ -38,9 +37,8 @@ use crate::train::start::refusals;
 use crate::train::start::sets::{self, Sets};
 use crate::train::start::surroundings::{Entry, Surroundings};
 use crate::train::state::slot_files::SlotFiles;
-use crate::train::update::freeze;
 use crate::train::update::optimizer::Optimizer;
-use crate::train::update::schedule;
+use crate::train::update::{freeze, schedule};
 
 /// Decoded validation images kept in memory, at most.
 const EVALUATION_CACHE_BYTES: u64 = 256 << 20;

@@ -9,14 +9,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use crate::config::Shown;
-use crate::data::cache::Cache;
 use crate::data::staging::folder::{Folder, Found};
 use crate::data::staging::key::Key;
 use crate::data::staging::pace::Urgent;
+use crate::data::store::{Entry, FetchError, Kind, Location, Sight, Store};
 use crate::data::tally::{Tally, Tier};
 use crate::observe::notice::act_on;
 
-use super::{Entry, FetchError, Kind, Location, Sight, Store};
+use super::cache::Cache;
 
 /// Cache, copies and shared store of one process.
 pub struct Tiered {

@@ -5,20 +5,20 @@ use std::path::Path;
 use std::sync::Arc;
 
 use crate::config::{self, CacheSize, Config, Shown, StagingMode};
+use crate::data::sampler::Order;
+use crate::data::set::DataSet;
+use crate::data::staging::folder::Folder;
+use crate::data::staging::hands::Workers;
+use crate::data::staging::pace::{Pace, Urgent};
+use crate::data::staging::porter::{Charge, Porter};
+use crate::data::staging::{Staging, place};
+use crate::data::store::bucket;
+use crate::data::tally::Tally;
 use crate::observe::notice::act_on;
 
 use super::cache::{self, Cache};
 use super::node_memory::NodeMemory;
-use super::sampler::Order;
-use super::set::DataSet;
-use super::staging::folder::Folder;
-use super::staging::hands::Workers;
-use super::staging::pace::{Pace, Urgent};
-use super::staging::porter::{Charge, Porter};
-use super::staging::{Staging, place};
-use super::store::bucket;
-use super::store::tiered::Tiered;
-use super::tally::Tally;
+use super::tiered::Tiered;
 
 /// See the module. Copies share everything.
 #[derive(Clone)]

@@ -21,9 +21,8 @@ use kintsugi_ffi::private::{self, Access};
 use kintsugi_ffi::shared::{SharedWords, WORDS};
 
 use crate::config::CachePolicy;
-
-use super::staging::key::Key;
-use super::staging::place::of_run;
+use crate::data::staging::key::Key;
+use crate::data::staging::place::of_run;
 
 mod used;
 

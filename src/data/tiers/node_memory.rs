@@ -3,10 +3,11 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
+use crate::data::sampler::Order;
+use crate::data::set::DataSet;
+use crate::data::staging::key::Key;
+
 use super::cache::{self, Cache, Holdings, Keys};
-use super::sampler::Order;
-use super::set::DataSet;
-use super::staging::key::Key;
 
 /// One rank's hold on its node's cache.
 pub struct NodeMemory {
@@ -73,8 +74,9 @@ mod tests {
     use crate::config::{CachePolicy, Data};
     use crate::data::Split;
     use crate::data::open::open;
-    use crate::data::store::tiered::Tiered;
+    use crate::data::store::Store;
     use crate::data::synth::{self, SynthOptions};
+    use crate::data::tiers::tiered::Tiered;
 
     const PAGES: u64 = 12;
     const PAGE_BYTES: u64 = 4096;
@@ -113,7 +115,6 @@ mod tests {
         };
         let ids = |owner: u64| order.bundle_samples(owner, 0);
         let read = |tiers: &Tiered, ids: &[u64]| {
-            use crate::data::store::Store;
             for id in ids {
                 let location = set.source.location(*id).expect("a file");
                 tiers.fetch(&location, &mut Vec::new()).expect("read");
