@@ -8,8 +8,10 @@ use std::path::Path;
 use kintsugi::config::{BadImage, Crop, Data, DataFormat, Look};
 use kintsugi::data::jpeg::{Form, encode};
 use kintsugi::data::loader::{Loader, LoaderOptions, Threads};
+use kintsugi::data::painting::photograph;
 use kintsugi::data::sampler::Order;
-use kintsugi::data::{Normalization, Split, open, photograph};
+use kintsugi::data::set::open;
+use kintsugi::data::{Normalization, Split};
 
 const PICTURES: u64 = 60;
 const SEED: u64 = 3;

@@ -9,13 +9,14 @@ use clap::builder::{PossibleValuesParser, TypedValueParser};
 use serde::Deserialize;
 use serde::de::IntoDeserializer;
 
-use super::arguments::{Form, fail, form, print_json};
 use crate::config::{Data, DataFormat, Shown, Validation};
-use crate::data::open::open;
-use crate::data::synth::{self, SynthOptions};
+use crate::data::painting::synth::{self, SynthOptions};
+use crate::data::set::open::open;
 use crate::data::{DataError, Split};
 use crate::observe::console::print_line;
 use crate::observe::spans::amount;
+
+use super::arguments::{Form, fail, form, print_json};
 
 use report::{DATA_ERROR, bar, print, report};
 

@@ -7,11 +7,10 @@ use std::time::Instant;
 use clap::ArgAction;
 use serde::Serialize;
 
-use super::arguments::{crowd, fail, print_json, which};
 use crate::config::{Config, DataFormat, Shown};
 use crate::data::bad_images::{check_any, check_share};
-use crate::data::evaluation::Evaluation;
-use crate::data::open::open;
+use crate::data::loader::evaluation::Evaluation;
+use crate::data::set::open::open;
 use crate::data::{DataError, Split};
 use crate::lab::report::command_line;
 use crate::lab::trained::page::{self, About};
@@ -20,6 +19,8 @@ use crate::lab::trained::{Trained, TrainedError};
 use crate::observe::console::print_line;
 use crate::observe::storage::{FileSystem, Storage};
 use crate::train::compute::committed::Which;
+
+use super::arguments::{crowd, fail, print_json, which};
 
 /// Arguments.
 #[derive(Debug, clap::Args)]

@@ -7,13 +7,14 @@ use clap::ArgAction;
 use kintsugi_ffi::regular;
 use serde::Serialize;
 
-use super::arguments::{crowd, fail, print_json, which};
 use crate::config::Shown;
-use crate::data::viewer::Viewer;
+use crate::data::loader::viewer::Viewer;
 use crate::lab::trained::scores::best;
 use crate::lab::trained::{Trained, TrainedError};
 use crate::observe::console::{print_line, say};
 use crate::train::compute::committed::Which;
+
+use super::arguments::{crowd, fail, print_json, which};
 
 /// Pictures that are computed at once.
 const BATCH: usize = 32;

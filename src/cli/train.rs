@@ -3,11 +3,10 @@
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use super::arguments::fail;
 use crate::cluster::comm::mpi::under_mpirun;
-use crate::config::parse::Loaded;
-use crate::config::{Config, ConfigError, Shown, identity, parse, paths, resolve_owners};
-use crate::data::apart;
+use crate::config::parse::{self, Loaded};
+use crate::config::{Config, ConfigError, Shown, identity, paths, resolve_owners};
+use crate::data::staging::apart;
 use crate::launch::LaunchError;
 use crate::launch::run_dir::{Owners, RunDir};
 use crate::observe::console::say;
@@ -18,6 +17,8 @@ use crate::run_folder::{self, launcher};
 use crate::train::checkpoint::weights;
 use crate::train::plan::TrainArguments;
 use crate::train::start::run as run_rank;
+
+use super::arguments::fail;
 
 /// The code of a configuration that is refused.
 const REFUSED: u8 = 2;

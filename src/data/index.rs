@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use crate::config::Shown;
 
-use super::part::Part;
+use super::unfinished::Part;
 
 /// Where what is learned of a run's sets lies, and when somebody asks for it.
 #[derive(Debug, Clone, Copy)]

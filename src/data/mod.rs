@@ -1,46 +1,31 @@
 //! From files to micro-batches: where samples lie and how they decode (`source`), what brings
-//! their bytes (`store`), their order (`sampler`), and what decodes them ahead (`loader`).
+//! their bytes (`store`, `staging`, `tiers`), their order (`sampler`), what a model sees of them
+//! (`view`), and what decodes them ahead (`loader`). `painting` makes sets to try it all on.
 
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
+pub use image::{Area, Cut, Image, Shrink};
 pub use index::{Cache, Occasion};
-pub use shrink::Shrink;
 
 use crate::config::{Data, DataFormat};
 use crate::observe::refusal::Meaning;
 
-pub mod apart;
 pub mod bad_images;
-pub mod composition;
-mod crew;
-mod crop;
-mod decoder;
-pub mod evaluation;
-pub mod loader;
-pub mod open;
+mod image;
 mod index;
-mod jitter;
 pub mod jpeg;
-pub mod mixing;
-mod part;
-pub mod photograph;
+pub mod loader;
+pub mod painting;
 pub mod pickle;
-pub mod picture;
-mod prepare;
-mod queue;
 pub mod sampler;
 pub mod set;
-mod shrink;
-mod slot;
-pub mod shape;
 pub mod source;
 pub mod staging;
 pub mod store;
-pub mod synth;
-pub mod tally;
 pub mod tiers;
-pub mod viewer;
+mod unfinished;
+pub mod view;
 
 /// What can be wrong with a data set.
 #[derive(Debug, Error)]
@@ -122,47 +107,6 @@ impl Normalization {
     pub fn from_texts<'a>(text: impl Fn(&str) -> Option<&'a String>) -> Option<Self> {
         let numbers = |key| serde_json::from_str(text(key)?).ok();
         Some(Self { mean: numbers("mean")?, deviation: numbers("deviation")? })
-    }
-}
-
-/// One decoded sample: interleaved RGB (or grey) bytes, height x width x channels.
-#[derive(Debug, Clone, PartialEq, Eq)]
-#[allow(missing_docs)]
-pub struct Image {
-    pub height: u32,
-    pub width: u32,
-    pub channels: u32,
-    pub pixels: Vec<u8>,
-}
-
-/// A part of a picture that may be decoded smaller than it is, in whole pixels of the smaller one.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Area {
-    /// How much smaller.
-    pub shrink: Shrink,
-    /// Column and row of its first pixel.
-    pub from: [u32; 2],
-    /// Columns and rows.
-    pub size: [u32; 2],
-}
-
-/// A decoded picture, or the part of it that was wanted.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Cut {
-    /// What was decoded.
-    pub image: Image,
-    /// How much smaller than it is.
-    pub shrink: Shrink,
-    /// Column and row of its first pixel in the whole picture, as it was decoded.
-    pub from: [u32; 2],
-    /// Width and height of the whole picture, as it is.
-    pub whole: [u32; 2],
-}
-
-impl From<Image> for Cut {
-    fn from(image: Image) -> Self {
-        let whole = [image.width, image.height];
-        Self { image, shrink: Shrink::None, from: [0, 0], whole }
     }
 }
 

@@ -11,11 +11,11 @@ use kintsugi_ffi::{os, private};
 use serde::Serialize;
 
 use crate::config::{Config, Data, Shown};
+use crate::data::Split;
 use crate::data::sampler::Order;
-use crate::data::set::DataSet;
+use crate::data::set::{DataSet, open};
 use crate::data::staging::{SPARE_BYTES, place, walk};
 use crate::data::store::throttled;
-use crate::data::{Split, open};
 use crate::observe::spans::{amount, duration};
 
 use super::doctor::{Finding, Grade, finding};

@@ -6,7 +6,7 @@ use kintsugi_ffi::cgroup::{self, Cgroup};
 use kintsugi_ffi::mpi;
 
 use crate::config::{Config, Every, Recovery, Rung, identity, paths};
-use crate::data::apart;
+use crate::data::staging::apart;
 use crate::observe::clock::{Clock, RealClock};
 use crate::run_folder::lock::current_attempt;
 

@@ -9,15 +9,15 @@ use std::time::{Duration, Instant};
 
 use image::{ExtendedColorType, ImageEncoder};
 use kintsugi::config::{BadImage, Data, DataFormat, Look};
-use kintsugi::data::evaluation::Evaluation;
+use kintsugi::data::loader::evaluation::Evaluation;
 use kintsugi::data::loader::{Loader, LoaderOptions, Threads};
-use kintsugi::data::open::open;
+use kintsugi::data::painting::synth::{self, SynthOptions};
 use kintsugi::data::sampler::Order;
 use kintsugi::data::set::DataSet;
+use kintsugi::data::set::open::open;
 use kintsugi::data::source::Source;
 use kintsugi::data::store::Location;
 use kintsugi::data::store::memory::MemoryStore;
-use kintsugi::data::synth::{self, SynthOptions};
 use kintsugi::data::{Batch, DataError, Image, Normalization, Split};
 
 mod folders;

@@ -1,5 +1,5 @@
 """Prints what torch makes of smoothed and mixed targets, and where torchvision's CutMix cuts, as rows
-that tests of `src/engine/targets.rs` and `src/data/mixing.rs` hold. Run:
+that tests of `src/engine/targets.rs` and `src/data/view/mixing.rs` hold. Run:
 python -P tests/library/soft_targets.py
 """
 

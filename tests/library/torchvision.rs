@@ -6,11 +6,13 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use kintsugi::config::{BadImage, ColorJitter, CropKind, Data, DataFormat};
-use kintsugi::data::evaluation::Evaluation;
 use kintsugi::data::jpeg::{Form, encode};
+use kintsugi::data::loader::evaluation::Evaluation;
 use kintsugi::data::loader::{Loader, LoaderOptions, Threads};
+use kintsugi::data::painting::photograph;
 use kintsugi::data::sampler::Order;
-use kintsugi::data::{Batch, Normalization, Split, open, photograph};
+use kintsugi::data::set::open;
+use kintsugi::data::{Batch, Normalization, Split};
 
 const SEED: u64 = 11;
 const PICTURES: u64 = 40;

@@ -5,7 +5,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use kintsugi::data::photograph;
+use kintsugi::data::painting::photograph;
 use kintsugi::observe::event::Kind;
 use kintsugi::observe::log::read_events;
 use kintsugi::observe::result::{RunResult, Status};

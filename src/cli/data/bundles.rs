@@ -6,14 +6,15 @@ use std::process::ExitCode;
 
 use serde::Serialize;
 
-use super::super::arguments::{Form, fail, print_json};
-use super::report::{DATA_ERROR, print, report};
 use crate::config::{Config, DataFormat, Shown, parse};
-use crate::data::composition::{Bundle, Composition, composition};
-use crate::data::open::open;
 use crate::data::sampler::Order;
+use crate::data::sampler::composition::{Bundle, Composition, composition};
+use crate::data::set::open::open;
 use crate::data::{DataError, Split};
 use crate::observe::console::print_line;
+
+use super::super::arguments::{Form, fail, print_json};
+use super::report::{DATA_ERROR, print, report};
 
 /// Bundles that the table shows; `--json` lists all.
 const BUNDLES_SHOWN: usize = 20;

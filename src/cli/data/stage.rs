@@ -12,22 +12,22 @@ use clap::ArgAction;
 use indicatif::ProgressBar;
 use serde::Serialize;
 
-use super::super::arguments::{Form, asked_to_stop, fail, form, print_json};
-use super::report::{DATA_ERROR, bar};
 use crate::config::{Config, Shown, StagingMode, identity, parse, paths};
-use crate::data::apart;
-use crate::data::open::open;
 use crate::data::sampler::Order;
 use crate::data::set::DataSet;
+use crate::data::set::open::open;
 use crate::data::staging::ahead::{AheadError, Stage, stage};
 use crate::data::staging::folder::Folder;
-use crate::data::staging::place;
+use crate::data::staging::{apart, place};
 use crate::data::{DataError, Split};
 use crate::launch::run_dir::RunDir;
 use crate::observe::console::{errors_are_a_screen, print_line, say};
 use crate::observe::copies::Staged;
 use crate::observe::result::Status;
 use crate::observe::spans::amount;
+
+use super::super::arguments::{Form, asked_to_stop, fail, form, print_json};
+use super::report::{DATA_ERROR, bar};
 
 /// Lines of progress come at most this often where there is no terminal.
 const LINE_EVERY: Duration = Duration::from_secs(2);

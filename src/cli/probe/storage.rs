@@ -7,12 +7,13 @@ use std::time::Duration;
 
 use clap::ArgAction;
 
-use super::super::arguments::{Form, asked_to_stop, crowd, fail, form, print_json};
 use crate::config::{Config, parse, paths};
 use crate::data::Split;
-use crate::data::open::open;
+use crate::data::set::open::open;
 use crate::lab::storage::{self, Limits, Speed};
 use crate::observe::console::print_line;
+
+use super::super::arguments::{Form, asked_to_stop, crowd, fail, form, print_json};
 
 /// Most bytes of a look at the storage.
 const BYTES_MAX: u64 = 256 << 20;

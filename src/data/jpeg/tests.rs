@@ -8,7 +8,8 @@ use zune_core::options::DecoderOptions;
 use zune_jpeg::JpegDecoder;
 
 use super::*;
-use crate::data::{Area, Image, Shrink, photograph};
+use crate::data::painting::photograph;
+use crate::data::{Area, Image, Shrink};
 
 /// The whole decoder as `source::decode` asks it; `None`: it refuses.
 fn whole_decoder(bytes: &[u8]) -> Option<Vec<u8>> {

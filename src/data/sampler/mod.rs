@@ -27,6 +27,7 @@ use crate::config::{Config, resolve_owners};
 use super::DataError;
 
 mod bundles;
+pub mod composition;
 mod permutation;
 
 pub use bundles::{Bundling, Cut};

@@ -1,8 +1,9 @@
 //! The procedural pictures of `data synth`, drawn when they are read: no files, no decoding.
 
 use crate::config::seed;
+use crate::data::painting::{picture, shape};
 use crate::data::store::Location;
-use crate::data::{DataError, Image, Split, picture, shape};
+use crate::data::{DataError, Image, Split};
 
 use super::Source;
 

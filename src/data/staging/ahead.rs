@@ -11,7 +11,7 @@ use thiserror::Error;
 use crate::config::{self, Shown, StagingMode};
 use crate::data::sampler::Order;
 use crate::data::set::DataSet;
-use crate::data::tally::Tally;
+use crate::data::store::tally::Tally;
 
 use super::Staging;
 use super::folder::Folder;
@@ -134,8 +134,8 @@ mod tests {
     use super::*;
     use crate::config::{Data, DataFormat};
     use crate::data::Split;
-    use crate::data::open::open;
-    use crate::data::synth::{self, SynthOptions};
+    use crate::data::painting::synth::{self, SynthOptions};
+    use crate::data::set::open::open;
 
     fn set(root: &std::path::Path) -> (DataSet, Order) {
         let options = SynthOptions {

@@ -18,9 +18,9 @@ use thiserror::Error;
 use xxhash_rust::xxh3::{Xxh3, xxh3_64};
 
 use crate::config::Shown;
-use crate::data::part::Part;
 use crate::data::store::direct::Direct;
 use crate::data::store::{Extent, FILE_BYTES_MAX, FetchError, Kind, Location, Store};
+use crate::data::unfinished::Part;
 use crate::observe::refusal::Meaning;
 
 use super::key::Key;

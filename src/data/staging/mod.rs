@@ -19,9 +19,10 @@ use crate::observe::threads::explained;
 use super::sampler::Order;
 use super::set::DataSet;
 use super::store::Extent;
-use super::tally::{Tally, Tier};
+use super::store::tally::{Tally, Tier};
 
 pub mod ahead;
+pub mod apart;
 pub mod folder;
 mod gate;
 pub mod hands;

@@ -16,7 +16,7 @@ use kintsugi_ffi::{os, process};
 use serde::{Deserialize, Serialize};
 
 use crate::config::{Data, Shown};
-use crate::data::open;
+use crate::data::set::open;
 
 use super::folder::{CopyError, Done, Folder};
 

@@ -13,6 +13,7 @@ use crate::observe::refusal::Meaning;
 pub mod bucket;
 pub mod direct;
 pub mod memory;
+pub mod tally;
 pub mod throttled;
 
 /// Where bytes lie. The file is named as the source names it, wherever a store keeps its copy.

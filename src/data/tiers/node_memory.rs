@@ -73,9 +73,9 @@ mod tests {
     use super::*;
     use crate::config::{CachePolicy, Data};
     use crate::data::Split;
-    use crate::data::open::open;
+    use crate::data::painting::synth::{self, SynthOptions};
+    use crate::data::set::open::open;
     use crate::data::store::Store;
-    use crate::data::synth::{self, SynthOptions};
     use crate::data::tiers::tiered::Tiered;
 
     const PAGES: u64 = 12;

@@ -13,7 +13,7 @@ use crate::data::staging::pace::{Pace, Urgent};
 use crate::data::staging::porter::{Charge, Porter};
 use crate::data::staging::{Staging, place};
 use crate::data::store::bucket;
-use crate::data::tally::Tally;
+use crate::data::store::tally::Tally;
 use crate::observe::notice::act_on;
 
 use super::cache::{self, Cache};

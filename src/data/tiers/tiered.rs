@@ -12,8 +12,8 @@ use crate::config::Shown;
 use crate::data::staging::folder::{Folder, Found};
 use crate::data::staging::key::Key;
 use crate::data::staging::pace::Urgent;
+use crate::data::store::tally::{Tally, Tier};
 use crate::data::store::{Entry, FetchError, Kind, Location, Sight, Store};
-use crate::data::tally::{Tally, Tier};
 use crate::observe::notice::act_on;
 
 use super::cache::Cache;

@@ -7,14 +7,17 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use super::judge::{Judge, ratios, take_turns};
-use super::runs::Runs;
-use super::{Case, Report};
 use crate::config::{BadImage, CropKind, Data, DataFormat, Shown};
 use crate::data::jpeg::{Form, encode};
 use crate::data::loader::{Loader, LoaderOptions, Threads};
+use crate::data::painting::photograph;
 use crate::data::sampler::Order;
-use crate::data::{Normalization, Split, open, photograph};
+use crate::data::set::open;
+use crate::data::{Normalization, Split};
+
+use super::judge::{Judge, ratios, take_turns};
+use super::runs::Runs;
+use super::{Case, Report};
 
 /// What to measure.
 #[derive(Debug, Clone, clap::Args)]

@@ -11,7 +11,7 @@ use kintsugi_ffi::cgroup::group::{self, Group};
 use kintsugi_ffi::{os, process};
 
 use crate::config::{Shown, parse};
-use crate::data::open::open;
+use crate::data::set::open::open;
 use crate::data::{DataError, Split};
 use crate::lab::report::PageRoom;
 

@@ -9,8 +9,8 @@ use crate::config::{
     Bytes, CacheSize, Config, Every, FaultKind, Interval, OptimizerKind, PlannedFault, Point, Rung,
     ScheduleKind, Span, Who,
 };
-use crate::data::mixing::Mixing;
 use crate::data::sampler::Bundling;
+use crate::data::view::mixing::Mixing;
 
 use super::change::Changed;
 use super::plane::Plane;

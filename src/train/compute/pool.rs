@@ -7,10 +7,9 @@ use std::time::Duration;
 
 use crate::cluster::faults::Standing;
 use crate::data::staging::progress::Progress;
-use crate::data::tally::Counts;
+use crate::data::store::tally::Counts;
 use crate::engine::Compute;
 use crate::observe::threads::explained;
-
 use crate::train::TrainError;
 use crate::train::compute::board::{Board, Chore, Work};
 use crate::train::compute::committed::Which;
@@ -214,11 +213,10 @@ mod tests {
     use crate::cluster::resident::Slots;
     use crate::config::Config;
     use crate::data::loader::{Loader, LoaderOptions, Threads};
-    use crate::data::open::open;
     use crate::data::sampler::Order;
+    use crate::data::set::open::open;
     use crate::data::{Normalization, Split};
-    use crate::model::parts;
-    use crate::model::{catalogue, layout};
+    use crate::model::{catalogue, layout, parts};
     use crate::train::compute::gradient_sum::GradientSum;
     use crate::train::compute::outage::Outage;
     use crate::train::compute::pause::Pause;

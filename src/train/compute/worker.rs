@@ -11,14 +11,13 @@ use crate::cluster::guard::report;
 use crate::cluster::resident::Slots;
 use crate::config::{Device, FaultKind, Point};
 use crate::data::Batch;
-use crate::data::evaluation::Evaluation;
 use crate::data::loader::Loader;
+use crate::data::loader::evaluation::Evaluation;
 use crate::engine::{self, Compute, Flat, Targets};
+use crate::model::parts::{PARAMETERS, STATISTICS};
 use crate::model::spec::elements;
 use crate::model::{Graph, Layout};
 use crate::observe::panics::vital;
-
-use crate::model::parts::{PARAMETERS, STATISTICS};
 use crate::train::TrainError;
 use crate::train::compute::accumulate::{Accumulator, Samples, alone};
 use crate::train::compute::board::{Board, Item};

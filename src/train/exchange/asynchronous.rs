@@ -13,11 +13,10 @@ use std::time::{Duration, Instant};
 use crate::cluster::comm::{Elements, ReduceOp};
 use crate::config::{Point, Schedule};
 use crate::data::sampler::Order;
-use crate::observe::ledger::Committed;
-
 use crate::data::staging::progress::{self, Progress};
-use crate::data::tally::{self, Counting, Counts};
+use crate::data::store::tally::{self, Counting, Counts};
 use crate::model::parts::{PARAMETERS, STATISTICS, W_OLD};
+use crate::observe::ledger::Committed;
 use crate::train::TrainError;
 use crate::train::compute::free_run::{FreeRun, Taken};
 use crate::train::compute::pool::Pool;

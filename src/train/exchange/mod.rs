@@ -6,12 +6,11 @@ use std::time::Duration;
 
 use crate::cluster::comm::{CommError, Communicator};
 use crate::cluster::world::World;
-use crate::observe::clock::Clock;
-use crate::observe::ledger::Committed;
-
 use crate::data::loader::Loader;
 use crate::data::staging::progress::Progress;
-use crate::data::tally::Counts;
+use crate::data::store::tally::Counts;
+use crate::observe::clock::Clock;
+use crate::observe::ledger::Committed;
 use crate::train::TrainError;
 use crate::train::compute::pool::Pool;
 use crate::train::compute::totals::Totals;

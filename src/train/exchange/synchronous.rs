@@ -10,10 +10,9 @@ use std::sync::Arc;
 use crate::cluster::comm::{Elements, ReduceOp};
 use crate::config::{Point, Schedule};
 use crate::data::sampler::Order;
-use crate::observe::ledger::Committed;
-
 use crate::data::staging::progress::Progress;
-use crate::data::tally::{self, Counting, Counts};
+use crate::data::store::tally::{self, Counting, Counts};
+use crate::observe::ledger::Committed;
 use crate::train::TrainError;
 use crate::train::compute::bucket_sum::Complete;
 use crate::train::compute::moments::Moments;

@@ -5,7 +5,7 @@
 
 use std::collections::VecDeque;
 
-use crate::data::tally::Counts;
+use crate::data::store::tally::Counts;
 use crate::observe::data_use::Waits;
 
 /// Steps that are kept: many more than a writer leaves unwritten.

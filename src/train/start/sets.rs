@@ -4,12 +4,10 @@
 use std::sync::Arc;
 
 use crate::config::Every;
-use crate::data::open;
-use crate::data::set::DataSet;
+use crate::data::set::{DataSet, open};
 use crate::data::{Cache, DataError, Occasion, Split};
 use crate::observe::ledger;
 use crate::run_folder::{self, launcher};
-
 use crate::train::TrainError;
 use crate::train::compute::outage::{Outage, Wanted};
 use crate::train::plan::TrainArguments;

@@ -12,8 +12,8 @@ use image::codecs::gif::GifEncoder;
 use image::{Delay, DynamicImage, Frame, ImageFormat, RgbImage};
 use kintsugi::config::{Data, Validation};
 use kintsugi::data::Split;
-use kintsugi::data::open::open;
 use kintsugi::data::set::DataSet;
+use kintsugi::data::set::open::open;
 
 use super::{fill, folder, jpeg, read, refusal};
 

@@ -8,11 +8,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use kintsugi::config::{Data, DataFormat};
-use kintsugi::data::evaluation::Evaluation;
 use kintsugi::data::loader::Loader;
-use kintsugi::data::open::open;
+use kintsugi::data::loader::evaluation::Evaluation;
 use kintsugi::data::sampler::Order;
 use kintsugi::data::set::DataSet;
+use kintsugi::data::set::open::open;
 use kintsugi::data::source::Source;
 use kintsugi::data::source::image_folder::ImageFolder;
 use kintsugi::data::store::memory::MemoryStore;

@@ -12,8 +12,8 @@ use xxhash_rust::xxh3::xxh3_128;
 use crate::config::Shown;
 use crate::data::DataError;
 use crate::data::index::{Cache, Occasion, save};
-use crate::data::part::Part;
 use crate::data::store::Store;
+use crate::data::unfinished::Part;
 
 use super::table::Table;
 use super::{saved, walk};

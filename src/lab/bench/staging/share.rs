@@ -4,12 +4,12 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use crate::config::{Shown, parse};
+use crate::data::Split;
+use crate::data::painting::synth::{self, SynthOptions};
 use crate::data::sampler::Order;
-use crate::data::set::DataSet;
+use crate::data::set::{DataSet, open};
 use crate::data::staging::key::Key;
 use crate::data::staging::place;
-use crate::data::synth::{self, SynthOptions};
-use crate::data::{Split, open};
 use crate::observe::console::say;
 use crate::observe::pipeline::Course;
 

@@ -3,8 +3,7 @@
 //! encoder and a decoder have to do depends on that, and not on what is shown.
 
 use crate::config::seed::{Stream, purpose};
-
-use super::Image;
+use crate::data::Image;
 
 /// Standard deviation of luma in grey levels, and of what colours add to it.
 const LUMA_DEVIATION: f32 = 45.0;

@@ -5,21 +5,21 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::config::{Data, DataFormat, Shown, Validation, seed};
+use crate::data::index::{Cache, Occasion};
+use crate::data::painting::synth::{self, SynthOptions};
+use crate::data::source::cifar::{self, Cifar};
+use crate::data::source::image_folder::{self, ImageFolder};
+use crate::data::source::part::Part;
+use crate::data::source::synthetic::Synthetic;
+use crate::data::source::tar::{Tar, pattern};
+use crate::data::source::{Source, mnist};
+use crate::data::store::Store;
+use crate::data::store::direct::Direct;
+use crate::data::store::throttled::Throttled;
+use crate::data::{DataError, Split};
 use crate::observe::console::say;
 
-use super::index::{Cache, Occasion};
-use super::set::DataSet;
-use super::source::cifar::{self, Cifar};
-use super::source::image_folder::{self, ImageFolder};
-use super::source::part::Part;
-use super::source::synthetic::Synthetic;
-use super::source::tar::{Tar, pattern};
-use super::source::{Source, mnist};
-use super::store::Store;
-use super::store::direct::Direct;
-use super::store::throttled::Throttled;
-use super::synth::{self, SynthOptions};
-use super::{DataError, Split};
+use super::DataSet;
 
 /// Training samples for each validation sample of a synthesised set.
 const TRAIN_PER_VALIDATION: u64 = 6;

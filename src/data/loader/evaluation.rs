@@ -3,12 +3,13 @@
 
 use std::sync::OnceLock;
 
+use crate::data::sampler::mix;
+use crate::data::set::DataSet;
+use crate::data::view::prepare::{Bench, View};
+use crate::data::{Batch, DataError};
+
+use super::LoaderOptions;
 use super::decoder::Decoder;
-use super::loader::LoaderOptions;
-use super::prepare::{Bench, View};
-use super::sampler::mix;
-use super::set::DataSet;
-use super::{Batch, DataError};
 
 /// One cached sample: its resized bytes, or nothing when it is bad and skipped.
 type Kept = OnceLock<Option<Box<[u8]>>>;

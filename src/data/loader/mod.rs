@@ -12,17 +12,25 @@ use crate::observe::notice::act_on;
 use crate::observe::panics::vital;
 use crate::observe::threads::explained;
 
-use super::crew::{Crew, Meter};
-use super::decoder::{Decoder, hold};
-use super::mixing::Mixing;
-use super::prepare::{Bench, Recipe, View};
-use super::queue::Queue;
 use super::sampler::{Order, mix};
-use super::slot::{Chunk, Filled, Ticket};
 use super::tiers::supply::Supply;
+use super::view::mixing::Mixing;
+use super::view::prepare::{Bench, Recipe, View};
 use super::{Batch, DataError, Normalization};
 
-pub use super::crew::Threads;
+mod crew;
+mod decoder;
+pub mod evaluation;
+mod queue;
+mod slot;
+pub mod viewer;
+
+pub use crew::Threads;
+
+use crew::{Crew, Meter};
+use decoder::{Decoder, hold};
+use queue::Queue;
+use slot::{Chunk, Filled, Ticket};
 
 /// How samples are loaded.
 #[derive(Debug, Clone, PartialEq)]
@@ -49,7 +57,7 @@ pub struct LoaderOptions {
 
 impl LoaderOptions {
     /// What a sample goes through.
-    pub(super) fn recipe(&self) -> Recipe {
+    fn recipe(&self) -> Recipe {
         Recipe::new(self.image_size, self.channels, self.seed, self.normalization)
             .looking(self.look)
     }
@@ -334,7 +342,7 @@ impl Shared {
 mod tests {
     use super::*;
     use crate::data::Split;
-    use crate::data::open::open;
+    use crate::data::set::open::open;
 
     /// The loader's threads rest and come back between steps.
     #[test]

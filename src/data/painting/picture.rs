@@ -6,8 +6,8 @@
 use std::f32::consts::TAU;
 
 use crate::config::seed::{self, Stream, purpose};
+use crate::data::Image;
 
-use super::Image;
 use super::shape::Shape;
 
 /// Ranges of what varies from picture to picture: `[easy, hard]` ends.

@@ -3,8 +3,9 @@
 
 use std::collections::BTreeMap;
 
-use super::DataError;
-use super::sampler::Order;
+use crate::data::DataError;
+use crate::data::sampler::Order;
+
 use super::slot::{Chunk, Filled, Key, Slot, Ticket};
 
 /// Buffers of micro-batches that were used and wait for the next ones: as many as workers give back

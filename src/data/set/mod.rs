@@ -12,6 +12,8 @@ use super::source::{Source, Wanted};
 use super::store::{Extent, Location, Sight, Store};
 use super::{Cut, DataError, Image};
 
+pub mod open;
+
 /// A source and the store that fetches its samples. Copies share both.
 #[derive(Clone)]
 pub struct DataSet {

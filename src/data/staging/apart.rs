@@ -6,7 +6,7 @@ use std::path::Path;
 use crate::config::{Config, DataFormat, Resident, Shown, StagingMode, Validation};
 use crate::run_folder;
 
-use super::staging::place;
+use super::place;
 
 /// Why a run of this configuration is not begun, where it would make something inside one of its
 /// sets. Paths are absolute.

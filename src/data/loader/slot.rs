@@ -3,7 +3,7 @@
 
 use kintsugi_ffi::pieces::{Piece, Pieces};
 
-use super::{Batch, DataError};
+use crate::data::{Batch, DataError};
 
 /// Samples of a chunk.
 pub(super) const CHUNK: usize = 16;

@@ -5,7 +5,7 @@ use serde::Serialize;
 
 use crate::config::Shown;
 
-use super::sampler::Order;
+use super::Order;
 
 /// A bundle is biased whose most frequent class has this much more of it than of the set.
 pub const EXCESS_MAX: f64 = 0.1;

@@ -2,10 +2,11 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use super::loader::LoaderOptions;
-use super::prepare::{Bench, Recipe, View};
-use super::source::Wanted;
-use super::source::decode::rgb_part;
+use crate::data::source::Wanted;
+use crate::data::source::decode::rgb_part;
+use crate::data::view::prepare::{Bench, Recipe, View};
+
+use super::LoaderOptions;
 
 /// Makes of a picture what a model takes.
 pub struct Viewer {

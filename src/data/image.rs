@@ -1,7 +1,48 @@
-//! How much smaller than it is a picture is decoded: a JPEG's transform gives means of squares of
-//! pixels for less than it gives the pixels.
+//! A decoded picture, whole or a part, as large as it is or smaller.
 
-/// How many pixels across and down become one.
+/// One decoded sample: interleaved RGB (or grey) bytes, height x width x channels.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub struct Image {
+    pub height: u32,
+    pub width: u32,
+    pub channels: u32,
+    pub pixels: Vec<u8>,
+}
+
+/// A part of a picture that may be decoded smaller than it is, in whole pixels of the smaller one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Area {
+    /// How much smaller.
+    pub shrink: Shrink,
+    /// Column and row of its first pixel.
+    pub from: [u32; 2],
+    /// Columns and rows.
+    pub size: [u32; 2],
+}
+
+/// A decoded picture, or the part of it that was wanted.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Cut {
+    /// What was decoded.
+    pub image: Image,
+    /// How much smaller than it is.
+    pub shrink: Shrink,
+    /// Column and row of its first pixel in the whole picture, as it was decoded.
+    pub from: [u32; 2],
+    /// Width and height of the whole picture, as it is.
+    pub whole: [u32; 2],
+}
+
+impl From<Image> for Cut {
+    fn from(image: Image) -> Self {
+        let whole = [image.width, image.height];
+        Self { image, shrink: Shrink::None, from: [0, 0], whole }
+    }
+}
+
+/// How many pixels across and down become one: a JPEG's transform gives means of squares of pixels
+/// for less than it gives the pixels.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Shrink {
     /// Each stays.

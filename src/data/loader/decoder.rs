@@ -6,11 +6,10 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Mutex, MutexGuard};
 
 use crate::config::BadImage;
-
-use super::prepare::{Bench, Recipe, View};
-use super::set::DataSet;
-use super::source::Wanted;
-use super::{Cut, DataError};
+use crate::data::set::DataSet;
+use crate::data::source::Wanted;
+use crate::data::view::prepare::{Bench, Recipe, View};
+use crate::data::{Cut, DataError};
 
 /// Bad images that are named; later ones are counted only.
 const NAMED_MAX: usize = 1024;

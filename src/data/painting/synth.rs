@@ -13,10 +13,11 @@ use kintsugi_ffi::os;
 
 use crate::config::Shown;
 use crate::config::seed::{Stream, purpose};
+use crate::data::store::FetchError;
+use crate::data::{DataError, Split};
 use crate::observe::threads;
 
-use super::store::FetchError;
-use super::{DataError, Split, picture, shape};
+use super::{picture, shape};
 
 /// What is written.
 #[derive(Debug, Clone, PartialEq, Eq, clap::Args)]

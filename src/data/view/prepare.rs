@@ -7,15 +7,15 @@ use fast_image_resize::{FilterType, PixelType, ResizeAlg, ResizeOptions, Resizer
 
 use crate::config::seed::{Stream, purpose};
 use crate::config::{Crop, Look};
+use crate::data::jpeg::Scratch;
+use crate::data::{Area, Cut, Image, Normalization, Shrink};
 
 use super::crop::{self, Part};
 use super::jitter::{self, Changes};
-use super::jpeg::Scratch;
-use super::{Area, Cut, Image, Normalization, Shrink};
 
 /// How a sample is looked at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum View {
+pub(in crate::data) enum View {
     /// The middle: evaluation.
     Centre,
     /// Crop, shift, flip and colours drawn for this (epoch, sample).
@@ -31,7 +31,7 @@ pub(super) enum View {
 const SHIFT: u32 = 8;
 
 /// What every sample of a run goes through.
-pub(super) struct Recipe {
+pub(in crate::data) struct Recipe {
     size: u32,
     channels: u32,
     look: Look,
@@ -42,11 +42,11 @@ pub(super) struct Recipe {
 
 /// A thread's own resizer and buffers.
 #[derive(Default)]
-pub(super) struct Bench {
+pub(in crate::data) struct Bench {
     /// What the store brought of the sample at hand.
-    pub(super) bytes: Vec<u8>,
+    pub(in crate::data) bytes: Vec<u8>,
     /// What decoding a part of a picture needs.
-    pub(super) scratch: Scratch,
+    pub(in crate::data) scratch: Scratch,
     resizer: Resizer,
     pixels: Vec<u8>,
 }
@@ -57,7 +57,7 @@ const BUFFER_KEPT_MAX: usize = 16 << 20;
 
 impl Bench {
     /// Gives back what only a large file needed.
-    pub(super) fn trim(&mut self) {
+    pub(in crate::data) fn trim(&mut self) {
         if self.bytes.capacity() > BUFFER_KEPT_MAX {
             self.bytes = Vec::new();
         }
@@ -86,7 +86,12 @@ impl Recipe {
     /// `size` in pixels, `channels` 1 or 3 of the result.
     ///
     /// It looks as a run without keys does; `looking` says otherwise.
-    pub(super) fn new(size: u32, channels: u32, seed: u64, constants: Normalization) -> Self {
+    pub(in crate::data) fn new(
+        size: u32,
+        channels: u32,
+        seed: u64,
+        constants: Normalization,
+    ) -> Self {
         let tables = (0..channels.min(3) as usize)
             .map(|c| {
                 std::array::from_fn(|level| {
@@ -98,17 +103,17 @@ impl Recipe {
     }
 
     /// The same, with this look.
-    pub(super) fn looking(self, look: Look) -> Self {
+    pub(in crate::data) fn looking(self, look: Look) -> Self {
         Self { look, ..self }
     }
 
     /// Height and width of what the engine gets.
-    pub(super) fn side(&self) -> usize {
+    pub(in crate::data) fn side(&self) -> usize {
         self.size as usize
     }
 
     /// Values of one sample.
-    pub(super) fn values(&self) -> usize {
+    pub(in crate::data) fn values(&self) -> usize {
         (self.channels * self.size * self.size) as usize
     }
 
@@ -157,7 +162,7 @@ impl Recipe {
     /// the edge, as it does where a picture is resized first and cropped then. Of those of the
     /// largest square all of the picture is decoded, which keeps the bits of runs without keys.
     /// With scaled decoding all views take what leaves the resizing the least to do.
-    pub(super) fn area(&self, view: View, image: [u32; 2]) -> Option<Area> {
+    pub(in crate::data) fn area(&self, view: View, image: [u32; 2]) -> Option<Area> {
         let part = self.draws(view, image).part;
         let shrink = match self.look.scaled_decoding {
             true => Shrink::most([part.width, part.height], self.size),
@@ -182,7 +187,7 @@ impl Recipe {
 
     /// Writes the sample's `[channels, size, size]` values to `out`, which has their number. The
     /// cut holds what the view shows of its picture.
-    pub(super) fn fill(
+    pub(in crate::data) fn fill(
         &self,
         bench: &mut Bench,
         cut: &Cut,
@@ -214,13 +219,17 @@ impl Recipe {
     }
 
     /// The middle of the image as `size x size` bytes: what evaluation keeps.
-    pub(super) fn thumbnail(&self, bench: &mut Bench, cut: &Cut) -> Result<Box<[u8]>, String> {
+    pub(in crate::data) fn thumbnail(
+        &self,
+        bench: &mut Bench,
+        cut: &Cut,
+    ) -> Result<Box<[u8]>, String> {
         self.show(bench, cut, View::Centre)?;
         Ok(bench.pixels.as_slice().into())
     }
 
     /// Writes a thumbnail's normalised values.
-    pub(super) fn fill_from_thumbnail(&self, pixels: &[u8], out: &mut [f32]) {
+    pub(in crate::data) fn fill_from_thumbnail(&self, pixels: &[u8], out: &mut [f32]) {
         self.normalise(pixels, Draws::still(crop::square(0.5, [self.size; 2])), out);
     }
 

@@ -2,9 +2,9 @@
 //! the sample's own stream. Sides and ratios of random crops follow torchvision's definition of
 //! `RandomResizedCrop` (ten tries, then the middle). No C library has a part in a box's bits.
 
-use super::Shrink;
 use crate::config::exact::{exponential, logarithm};
 use crate::config::seed::Stream;
+use crate::data::Shrink;
 
 /// A part of a picture, in its own pixels.
 #[derive(Debug, Clone, Copy, PartialEq)]

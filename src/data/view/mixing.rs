@@ -6,8 +6,7 @@
 use crate::config::Config;
 use crate::config::seed::{Stream, purpose};
 use crate::config::variates::beta;
-
-use super::{Batch, Mixed};
+use crate::data::{Batch, Mixed};
 
 /// What a run asks for. Where it asks for both, each micro-batch draws one of them.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
@@ -50,7 +49,7 @@ impl Mixing {
     }
 
     /// Mixes the pictures of an owner's micro-batch, `[n, channels, side, side]` with n labels.
-    pub(super) fn apply(&self, batch: &mut Batch, step: u64, owner: u32, side: usize) {
+    pub(in crate::data) fn apply(&self, batch: &mut Batch, step: u64, owner: u32, side: usize) {
         let stream = &mut Stream::new(&[self.seed, purpose::MIX, step, u64::from(owner)]);
         let Some(mix) = self.draw(stream, side) else { return };
         let Some(&last) = batch.labels.last() else { return };
