@@ -339,8 +339,8 @@ fn an_import_to_the_right_is_caught() {
     let code = planted("fn f() -> crate::cli::Args {}");
     assert_caught("src/config/mod.rs", &code, "config imports cli");
     let code = planted("use crate::train::position::Position;");
-    assert_caught("src/launch/verdict.rs", &code, "launch imports train");
-    let code = planted("use crate::launch::verdict;");
+    assert_caught("src/launch/ending/verdict.rs", &code, "launch imports train");
+    let code = planted("use crate::launch::ending::verdict;");
     assert_caught("src/train/run.rs", &code, "train imports launch");
     let code = planted("use super::super::train;");
     assert_caught("src/cluster/world.rs", &code, "leaves its room");

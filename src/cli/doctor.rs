@@ -4,12 +4,14 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use super::arguments::{fail, print_json};
 use crate::config::{Config, Shown, parse};
 use crate::lab::doctor::{Diagnosis, Finding, Grade, diagnose};
 use crate::lab::{resident, storage};
-use crate::launch::{janitor, logout};
+use crate::launch::machine::logout;
+use crate::launch::traces::janitor;
 use crate::observe::console::print_line;
+
+use super::arguments::{fail, print_json};
 
 /// Says what this machine has, kills a rank to see whether recovery works, and times it.
 #[derive(Debug, clap::Args)]

@@ -4,17 +4,16 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use super::arguments::fail;
 use crate::config::parse::{self, Loaded};
 use crate::config::{ConfigError, Shown};
-use crate::launch::LaunchError;
-use crate::launch::beginning::{self, Begun, Wish};
-use crate::launch::claim::{self, Claimed, Past};
-use crate::launch::job::Job;
 use crate::launch::limits::Limits;
-use crate::launch::logout::Chosen;
-use crate::launch::run_dir::{Owners, RunDir};
-use crate::launch::{opening, supervisor};
+use crate::launch::machine::logout::Chosen;
+use crate::launch::start::beginning::{self, Begun, Wish};
+use crate::launch::start::claim::{self, Claimed, Past};
+use crate::launch::start::job::Job;
+use crate::launch::start::opening;
+use crate::launch::start::run_dir::{Owners, RunDir};
+use crate::launch::{LaunchError, supervisor};
 use crate::observe::console::{self, print_line, say, tell};
 use crate::observe::event::name_of;
 use crate::observe::panics;
@@ -24,6 +23,8 @@ use crate::observe::tensorboard::Tensorboard;
 use crate::run_folder::before::Before;
 use crate::run_folder::lock::RunLock;
 use crate::train::checkpoint::weights;
+
+use super::arguments::fail;
 
 /// Arguments.
 #[derive(Debug, clap::Args)]

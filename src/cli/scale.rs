@@ -6,16 +6,17 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use super::arguments::fail;
 use crate::cluster::world::World;
 use crate::config::{Config, ExchangeKind, Shown, Span, parse, resolve_owners};
 use crate::lab::report::read::read_result;
+use crate::launch::ending::verdict::may_restart;
 use crate::launch::nodes::scale::{Picture, Request};
-use crate::launch::verdict::may_restart;
 use crate::observe::console::print_line;
 use crate::observe::result::Status;
 use crate::observe::storage::{FileSystem, Storage};
 use crate::run_folder::RANKS_REQUEST;
+
+use super::arguments::fail;
 
 /// How often the world is looked at while waiting.
 const LOOK: Duration = Duration::from_millis(50);

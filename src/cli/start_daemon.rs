@@ -1,10 +1,10 @@
 //! `kintsugi start-daemon [OPTION]... NODE COMMAND...` (hidden): what prterun calls in ssh's place,
-//! see `launch::runtime`.
+//! see `launch::attempt::runtime`.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use crate::launch::runtime::{Daemon, RUNTIME_VARIABLE};
+use crate::launch::attempt::runtime::{Daemon, RUNTIME_VARIABLE};
 use crate::observe::console::say;
 
 /// Arguments.

@@ -1,8 +1,8 @@
-//! `kintsugi sweep JOB` (hidden): the janitor of one attempt, see `launch::janitor`.
+//! `kintsugi sweep JOB` (hidden): the janitor of one attempt, see `launch::traces::janitor`.
 
 use std::process::ExitCode;
 
-use crate::launch::janitor;
+use crate::launch::traces::janitor;
 
 /// Arguments.
 #[derive(Debug, clap::Args)]

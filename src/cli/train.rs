@@ -8,7 +8,7 @@ use crate::config::parse::{self, Loaded};
 use crate::config::{Config, ConfigError, Shown, identity, paths, resolve_owners};
 use crate::data::staging::apart;
 use crate::launch::LaunchError;
-use crate::launch::run_dir::{Owners, RunDir};
+use crate::launch::start::run_dir::{Owners, RunDir};
 use crate::observe::console::say;
 use crate::observe::panics::{self, vital};
 use crate::observe::result::Status;

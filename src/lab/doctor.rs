@@ -11,17 +11,18 @@ use kintsugi_ffi::cuda::{self, Device, Driver, Found, Missing, Places};
 use kintsugi_ffi::{mpi, os, process};
 use serde::Serialize;
 
-use super::probe_mpi::{self, Outcome, Scenario};
-use super::resident;
 use crate::config::{Config, Shown};
 use crate::engine;
-use crate::launch::ceilings::{self, Ceilings};
-use crate::launch::logout::{AtLogout, at_logout, places};
-use crate::launch::network::{complaints, isolation};
+use crate::launch::attempt::runtime::{RUNTIME_VARIABLE, Runtime};
+use crate::launch::machine::ceilings::{self, Ceilings};
+use crate::launch::machine::logout::{AtLogout, at_logout, places};
+use crate::launch::machine::network::{complaints, isolation};
 use crate::launch::nodes::allocation::stray;
-use crate::launch::opening;
-use crate::launch::runtime::{RUNTIME_VARIABLE, Runtime};
+use crate::launch::start::opening;
 use crate::observe::spans::amount;
+
+use super::probe_mpi::{self, Outcome, Scenario};
+use super::resident;
 
 /// Longest live check.
 const LIVE_CHECK_MAX: Duration = Duration::from_secs(30);

@@ -17,7 +17,9 @@ use thiserror::Error;
 
 use crate::cluster::comm::mpi::flags::recovery_flags;
 use crate::config::Shown;
-use crate::launch::{LaunchError, loopback, mpirun};
+use crate::launch::LaunchError;
+use crate::launch::attempt::mpirun;
+use crate::launch::machine::loopback;
 use crate::run_folder::launcher;
 
 mod rank;

@@ -8,7 +8,7 @@ use kintsugi_ffi::os::{self, Lock};
 use serde::Serialize;
 
 use crate::cluster::resident::folder::{Found, inventory};
-use crate::launch::run_dir::RunDir;
+use crate::launch::start::run_dir::RunDir;
 use crate::observe::result::Status;
 
 /// Who needs a file of slots.

@@ -149,7 +149,7 @@ pub fn slurmd_timeout(config: &str) -> Option<Duration> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::launch::runtime::SILENCE_MAX;
+    use crate::launch::attempt::runtime::SILENCE_MAX;
 
     const SECOND: Duration = Duration::from_secs(1);
 

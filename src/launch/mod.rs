@@ -1,16 +1,10 @@
 //! `kintsugi launch`: builds the mpirun line, supervises it, starts it again, and says how the run
 //! ended (ARCHITECTURE.md, "The supervisor").
 //!
-//! `mpirun` the command line (pure) · `runtime` the launcher that survives the death of a node
-//! (pure but for its start) · `run_dir` the folder and its files · `attempt`
-//! one start of mpirun, nothing of which outlives it · `folders` where its private files lie ·
-//! `janitor` sees to its end, whoever dies ·
-//! `verdict` what follows from how an attempt ended (pure) · `supervisor` the loop · `nodes`
-//! several nodes · `account` the result when no rank could write one · `beginning` from a
-//! configuration to a job · `claim` whose a run is · `opening` what is told before it starts ·
-//! `ceilings` what it needs, against what it may have · `quote` what mpirun said ·
-//! `limits` every time-out and their order · `loopback` what one machine offers to the network ·
-//! `logout` what systemd does with shared memory.
+//! `start` from a configuration to a job · `attempt` one start of mpirun, and its line · `traces`
+//! what an attempt leaves on a machine, and who sees to its end · `ending` what follows from how it
+//! ended · `supervisor` the loop over attempts · `nodes` several nodes · `machine` what this one
+//! gives · `limits` every time-out and their order.
 
 use std::path::PathBuf;
 
@@ -20,31 +14,14 @@ use crate::config::{ConfigError, Shown};
 use crate::observe::refusal;
 use crate::run_folder::lock::LockError;
 
-pub mod account;
 pub mod attempt;
-pub mod attempts;
-pub mod beginning;
-pub mod ceilings;
-pub mod claim;
-pub mod ending_files;
-pub mod folders;
-pub mod janitor;
-pub mod job;
-pub mod job_name;
+pub mod ending;
 pub mod limits;
-pub mod logout;
-pub mod loopback;
-pub mod mpirun;
-pub mod network;
+pub mod machine;
 pub mod nodes;
-pub mod opening;
-pub mod preload;
-pub mod quote;
-pub mod run_dir;
-pub mod runtime;
-pub mod srun;
+pub mod start;
 pub mod supervisor;
-pub mod verdict;
+pub mod traces;
 
 /// Why a run was not started, or why its supervisor gave it away.
 #[derive(Debug, Error)]

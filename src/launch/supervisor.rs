@@ -16,19 +16,21 @@ use crate::run_folder::before::Before;
 use crate::run_folder::lock::RunLock;
 
 use super::attempt::Attempt;
-use super::attempts::{self, Attempts, Run, Tried};
-use super::job::Job;
+use super::ending::verdict::{self, Ending, History, Next};
 use super::nodes::ClusterNodes;
 use super::nodes::connections::Loss;
-use super::verdict::{self, Ending, History, Next};
-use super::{LaunchError, folders, io_error, janitor};
+use super::start::job::Job;
+use super::traces::{folders, janitor};
+use super::{LaunchError, io_error};
 
+use attempts::{Attempts, Run, Tried};
 use deserted::Deserted;
 use record::Record;
 use scaling::Scaling;
 use spread::Spread;
 use start::Start;
 
+pub mod attempts;
 mod deserted;
 mod notices;
 mod record;

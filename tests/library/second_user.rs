@@ -6,9 +6,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 use kintsugi::cluster::resident::{Folder, Identity, Shape, SlotFile, Slots};
-use kintsugi::launch::job_name::job_name;
-use kintsugi::launch::run_dir::RunDir;
-use kintsugi::launch::{LaunchError, folders, janitor};
+use kintsugi::launch::LaunchError;
+use kintsugi::launch::start::run_dir::RunDir;
+use kintsugi::launch::traces::job_name::job_name;
+use kintsugi::launch::traces::{folders, janitor};
 use kintsugi::run_folder::lock::RunLock;
 
 use crate::stranger::{Stranger, USER};

@@ -383,8 +383,8 @@ fn wait_for_recoveries(folder: &Path, count: usize, running: &mut crate::support
 
 /// Shared memory segments of the run's one attempt.
 fn segments_of(folder: &Path) -> Vec<String> {
-    let run = kintsugi::launch::run_dir::RunDir::at(folder).unwrap();
-    let places = kintsugi::launch::folders::of_run(&run.id());
+    let run = kintsugi::launch::start::run_dir::RunDir::at(folder).unwrap();
+    let places = kintsugi::launch::traces::folders::of_run(&run.id());
     let segments = places.iter().find(|place| place.starts_with("/dev/shm")).unwrap();
     let entries = std::fs::read_dir(segments).unwrap().flatten();
     entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()

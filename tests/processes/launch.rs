@@ -148,7 +148,7 @@ impl Lab {
 
     /// Folders of the run's jobs. The run's id is the one in mpirun's job name.
     fn folders(&self) -> Vec<PathBuf> {
-        let run = kintsugi::launch::run_dir::RunDir::at(&self.run()).unwrap();
+        let run = kintsugi::launch::start::run_dir::RunDir::at(&self.run()).unwrap();
         let prefix = format!("kintsugi-{}-", run.id());
         ["/tmp", "/dev/shm"]
             .iter()
@@ -468,7 +468,7 @@ fn folders_that_another_user_made_first_are_not_used() {
     let _turn = beside_its_like();
     let Some(stranger) = Stranger::new("planted folders") else { return };
     let lab = Lab::new();
-    let run = kintsugi::launch::run_dir::RunDir::at(&lab.run()).unwrap().id();
+    let run = kintsugi::launch::start::run_dir::RunDir::at(&lab.run()).unwrap().id();
     let mut planted = Vec::new();
     for root in ["/tmp", "/dev/shm"] {
         for attempt in [1, 2] {

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use kintsugi::launch::preload::{self, PRELOAD_VARIABLE};
+use kintsugi::launch::attempt::preload::{self, PRELOAD_VARIABLE};
 use kintsugi_ffi::{os, process};
 
 use crate::support::alone;

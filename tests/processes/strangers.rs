@@ -100,7 +100,7 @@ fn a_second_user_reads_nothing_of_a_run_and_ends_nothing_of_it() {
     let folder = run_dir("strangers-user");
     let mut running = start(&mut launch(&folder, &STEPS), LIMIT);
     wait_for_step(&folder, 5, &mut running);
-    let id = kintsugi::launch::run_dir::RunDir::at(&folder).unwrap().id();
+    let id = kintsugi::launch::start::run_dir::RunDir::at(&folder).unwrap().id();
     let theirs = format!("/dev/shm/kintsugi-{id}-* /tmp/kintsugi-{id}-*");
     let read = stranger
         .tries(&format!("for f in {theirs}; do if [ -d $f ]; then ls $f; else cat $f; fi; done"));

@@ -20,7 +20,7 @@ use crate::data::staging::ahead::{AheadError, Stage, stage};
 use crate::data::staging::folder::Folder;
 use crate::data::staging::{apart, place};
 use crate::data::{DataError, Split};
-use crate::launch::run_dir::RunDir;
+use crate::launch::start::run_dir::RunDir;
 use crate::observe::console::{errors_are_a_screen, print_line, say};
 use crate::observe::copies::Staged;
 use crate::observe::result::Status;

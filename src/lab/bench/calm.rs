@@ -5,7 +5,7 @@
 use std::path::PathBuf;
 use std::process::Command;
 
-use crate::launch::mpirun::{TUNABLES_VARIABLE, tunables};
+use crate::launch::attempt::mpirun::{TUNABLES_VARIABLE, tunables};
 use crate::observe::console::say;
 
 use super::runs::{Runs, launch};

@@ -9,7 +9,7 @@ use kintsugi_ffi::os::{self, Signal};
 use crate::cluster::world::{Member, Role, World};
 use crate::config::Span;
 use crate::launch::LaunchError;
-use crate::launch::run_dir::RunDir;
+use crate::launch::start::run_dir::RunDir;
 
 use super::schedule::{Blow, Blows, Targets, victim};
 use super::victim::{Run, strike};

@@ -8,8 +8,8 @@ use std::time::Duration;
 use kintsugi_ffi::os::Signal;
 use kintsugi_ffi::pidfd::PidFd;
 
-use crate::launch::janitor;
-use crate::launch::job_name::is_job_of;
+use crate::launch::traces::janitor;
+use crate::launch::traces::job_name::is_job_of;
 
 /// A process in the middle of exec is looked at so many times.
 const LOOKS: u32 = 5;

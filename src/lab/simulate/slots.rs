@@ -13,7 +13,7 @@ use crate::cluster::resident::header::Key;
 use crate::cluster::resident::{EXTRA_BYTES_MAX, Folder, Look};
 use crate::config::Shown;
 use crate::config::seed::{Stream, purpose};
-use crate::launch::run_dir::RunDir;
+use crate::launch::start::run_dir::RunDir;
 
 use super::scenario::RUN_ID;
 

@@ -10,13 +10,14 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError, SyncSender};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::message::{self, Beat, Order, Report};
 use crate::cluster::resident::Folder;
 use crate::config::Shown;
-use crate::launch::folders::{self, Folders};
-use crate::launch::janitor::{self, Janitor};
-use crate::launch::job_name::{attempt_of, is_job_of};
+use crate::launch::traces::folders::{self, Folders};
+use crate::launch::traces::janitor::{self, Janitor};
+use crate::launch::traces::job_name::{attempt_of, is_job_of};
 use crate::observe::panics::vital;
+
+use super::message::{self, Beat, Order, Report};
 
 /// How long launch is tried to be reached.
 const CONNECT_MAX: Duration = Duration::from_secs(10);

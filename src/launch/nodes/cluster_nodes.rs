@@ -6,15 +6,16 @@ use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use crate::cluster::resident::Folder;
+use crate::launch::traces::folders::Folders;
+use crate::launch::traces::janitor;
+
 use super::allocation::Allocation;
 use super::connections::Loss;
 use super::fleet::{Fleet, Muster};
 use super::message::Order;
 use super::placement::{Placement, Standing, choose, cut_off, spread, surplus};
 use super::scale::Picture;
-use crate::cluster::resident::Folder;
-use crate::launch::folders::Folders;
-use crate::launch::janitor;
 
 /// The nodes of a launch, and how many of them it wants.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -103,7 +103,7 @@ impl Fleet {
             .arg("--log")
             .arg(&path)
             .env(message::KEY_VARIABLE, key);
-        for name in crate::launch::srun::SRUN_UNSET {
+        for name in super::srun::SRUN_UNSET {
             command.env_remove(name);
         }
         command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);

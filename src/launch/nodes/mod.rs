@@ -5,7 +5,8 @@
 //! `message` what launch and agents say to each other · `agent` a node's side · `orphan` what it
 //! does when launch's machine died · `connections` and `fleet` launch's side · `record` when a lost
 //! node is asked again (pure) · `cluster_nodes` what the supervisor needs · `scale` more or fewer
-//! at the user's wish · `spreading` when ranks go back to nodes that are back (pure).
+//! at the user's wish · `spreading` when ranks go back to nodes that are back (pure) · `srun` what
+//! starts an agent or a daemon there.
 
 pub mod agent;
 pub mod allocation;
@@ -17,6 +18,7 @@ pub mod placement;
 mod record;
 pub mod scale;
 pub mod spreading;
+pub mod srun;
 pub mod connections;
 
 pub use allocation::Allocation;

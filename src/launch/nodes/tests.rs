@@ -6,12 +6,13 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc::{self, Receiver};
 use std::time::{Duration, Instant};
 
+use crate::config::seed::Stream;
+use crate::launch::traces::folders::Folders;
+
 use super::agent::{Duties, Parting, serve};
 use super::connections::Loss;
 use super::fleet::{Fleet, Muster};
 use super::message::{self, Beat, Order, Report};
-use crate::config::seed::Stream;
-use crate::launch::folders::Folders;
 
 /// Long enough for a busy machine, short enough for a test.
 const TIMEOUT: Duration = Duration::from_secs(2);

@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::launch::janitor;
+use crate::launch::traces::janitor;
 
 use super::record::Record;
 

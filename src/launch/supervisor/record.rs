@@ -7,10 +7,11 @@ use kintsugi_ffi::os;
 
 use crate::cluster::guard::ends;
 use crate::config::Shown;
-use crate::launch::job::Job;
+use crate::launch::ending::quote;
+use crate::launch::ending::verdict::History;
 use crate::launch::nodes::spreading::Spreading;
-use crate::launch::verdict::History;
-use crate::launch::{LaunchError, io_error, quote};
+use crate::launch::start::job::Job;
+use crate::launch::{LaunchError, io_error};
 use crate::observe::clock::{Clock, RealClock};
 use crate::observe::event::{self, Event, Kind};
 use crate::observe::log::{EVENTS_FILE, EventTail, JsonLines};

@@ -6,11 +6,11 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use crate::launch::job::Job;
 use crate::launch::nodes::ClusterNodes;
 use crate::launch::nodes::fleet::ARRIVAL_MAX;
 use crate::launch::nodes::scale::{PICTURE, Picture, REQUEST, Request};
-use crate::launch::run_dir::RunDir;
+use crate::launch::start::job::Job;
+use crate::launch::start::run_dir::RunDir;
 use crate::observe::event::{Kind, ResizeRecord};
 use crate::observe::storage::Storage;
 use crate::run_folder::{RANKS_REQUEST, RENEW};

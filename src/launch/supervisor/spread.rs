@@ -4,9 +4,9 @@
 use std::collections::BTreeSet;
 use std::time::Instant;
 
+use crate::launch::ending::verdict;
 use crate::launch::nodes::ClusterNodes;
 use crate::launch::nodes::spreading::{LOOK_EVERY, Look};
-use crate::launch::verdict;
 
 use super::record::Record;
 use super::scaling::ask_to_renew;

@@ -9,13 +9,14 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use kintsugi::cluster::resident::folder::inventory;
-use kintsugi::launch::folders;
-use kintsugi::launch::run_dir::RunDir;
+use kintsugi::launch::start::run_dir::RunDir;
+use kintsugi::launch::traces::folders;
 use kintsugi::observe::event::{Event, Kind, Lost};
 use kintsugi::observe::log::read_events;
 use kintsugi::observe::result::{RunResult, Status};
 
 use super::outside::{Done, Outside, bad_pictures, played, prepare};
+
 use crate::support::{Ended, alone, kintsugi, launch, processes_of, result_of, run, run_dir};
 
 /// Seconds that any row may take.

@@ -4,15 +4,16 @@ use std::path::{Path, PathBuf};
 
 use crate::cluster::resident::Folder;
 use crate::config::{Config, Rung};
+use crate::launch::attempt;
+use crate::launch::attempt::mpirun::{Plan, TUNABLES_VARIABLE};
+use crate::launch::attempt::runtime::Runtime;
+use crate::launch::machine::loopback;
+use crate::launch::nodes::allocation::stray;
+use crate::launch::nodes::cluster_nodes::{Mission, Nodes};
+use crate::launch::traces::folders::Folders;
+use crate::launch::traces::job_name::job_name;
 
-use super::folders::Folders;
-use super::job_name::job_name;
-use super::mpirun::{Plan, TUNABLES_VARIABLE};
-use super::nodes::allocation::stray;
-use super::nodes::cluster_nodes::{Mission, Nodes};
 use super::run_dir::RunDir;
-use super::runtime::Runtime;
-use super::{attempt, loopback};
 
 /// A run to be launched.
 #[derive(Debug)]

@@ -8,14 +8,13 @@ use toml::Table;
 use crate::cluster::guard::last_words;
 use crate::cluster::world::{Role, World};
 use crate::config::{Config, ConfigError, Shown, identity, parse};
+use crate::launch::ending::files::EndingFiles;
+use crate::launch::{LaunchError, io_error};
 use crate::observe::refusal::{Meaning, if_there, insist};
 use crate::observe::result::{RunResult, Status};
 use crate::observe::storage::{FileSystem, Storage};
 use crate::run_folder;
 use crate::run_folder::before::Before;
-
-use super::ending_files::EndingFiles;
-use super::{LaunchError, io_error};
 
 /// How many old runs `--fresh` keeps beside the new one under numbered names.
 const ASIDE_MAX: u32 = 1000;
@@ -281,6 +280,7 @@ fn describe_changes(old: &Config, new: &Config, keys: &[String]) -> String {
 mod tests {
     use super::*;
     use crate::config::ExchangeKind;
+    use crate::launch::ending::account::from_nothing;
 
     fn config() -> Config {
         let mut config = Config::default();
@@ -298,7 +298,7 @@ mod tests {
     }
 
     fn completed() -> RunResult {
-        super::super::account::from_nothing("run", 1, Status::Completed, "all steps committed")
+        from_nothing("run", 1, Status::Completed, "all steps committed")
     }
 
     #[test]

@@ -9,8 +9,7 @@ use kintsugi_ffi::process;
 use crate::cluster::resident::Folder;
 use crate::cluster::resident::folder::inventory;
 use crate::config::{Recovery, Resident, Shown};
-
-use super::folders::shared_by;
+use crate::launch::traces::folders::shared_by;
 
 /// What logind spares: system users.
 const SYSTEM_USER_MAX: u32 = 999;

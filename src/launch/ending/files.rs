@@ -3,12 +3,11 @@
 
 use std::path::Path;
 
+use crate::launch::{LaunchError, io_error};
 use crate::observe::refusal::insist;
 use crate::observe::result::RunResult;
 use crate::observe::storage::Storage;
 use crate::run_folder::{CONFIGURATION, FAILURE, RESULT};
-
-use super::{LaunchError, io_error};
 
 /// Those files of one run.
 #[derive(Clone, Copy)]

@@ -8,10 +8,9 @@ use std::process::{Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::config::Shown;
-
-use super::LaunchError;
-use super::nodes::Placement;
-use super::srun::SRUN_UNSET;
+use crate::launch::LaunchError;
+use crate::launch::nodes::Placement;
+use crate::launch::nodes::srun::SRUN_UNSET;
 
 /// Where it is installed, for `run.runtime = "auto"`; its daemons' starter finds it here too.
 pub const RUNTIME_VARIABLE: &str = "KINTSUGI_RUNTIME";

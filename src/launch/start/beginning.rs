@@ -7,19 +7,22 @@ use kintsugi_ffi::mpi;
 
 use crate::config::{Config, Every, Recovery, Rung, identity, paths};
 use crate::data::staging::apart;
+use crate::launch::LaunchError;
+use crate::launch::attempt::mpirun;
+use crate::launch::attempt::runtime::{RUNTIME_VARIABLE, Runtime, SILENCE_MAX};
+use crate::launch::limits::Limits;
+use crate::launch::machine::ceilings::{self, Ceilings};
+use crate::launch::machine::logout::{Chosen, Machine, suit_resident_dir};
+use crate::launch::machine::network;
+use crate::launch::nodes::allocation::{slurmd_timeout, stray};
+use crate::launch::nodes::cluster_nodes::Nodes;
+use crate::launch::nodes::{Allocation, SPARES_DEFAULT};
 use crate::observe::clock::{Clock, RealClock};
 use crate::run_folder::lock::current_attempt;
 
-use super::ceilings::{self, Ceilings};
 use super::job::Job;
-use super::limits::Limits;
-use super::logout::{Chosen, Machine, suit_resident_dir};
-use super::nodes::allocation::{slurmd_timeout, stray};
-use super::nodes::cluster_nodes::Nodes;
-use super::nodes::{Allocation, SPARES_DEFAULT};
+use super::opening;
 use super::run_dir::RunDir;
-use super::runtime::{RUNTIME_VARIABLE, Runtime, SILENCE_MAX};
-use super::{LaunchError, mpirun, network, opening};
 
 /// Runs what the ranks' program stands in for, in tests of the supervisor.
 const RANK_PROGRAM_VARIABLE: &str = "KINTSUGI_RANK_PROGRAM";

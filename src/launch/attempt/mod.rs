@@ -14,10 +14,15 @@ use crate::config::Shown;
 use crate::observe::clock::{CLOCK_VARIABLE, clock_to_share};
 use crate::run_folder::launcher;
 
-use super::janitor::Janitor;
-use super::mpirun::{self, Plan};
-use super::preload::{self, PRELOAD_VARIABLE};
+use super::traces::janitor::Janitor;
 use super::{LaunchError, io_error};
+
+pub mod mpirun;
+pub mod preload;
+pub mod runtime;
+
+use mpirun::Plan;
+use preload::PRELOAD_VARIABLE;
 
 /// How long mpirun may take to end after SIGTERM (measured: half a second).
 const TERMINATE_MAX: Duration = Duration::from_secs(3);

@@ -5,15 +5,16 @@ use kintsugi_ffi::cgroup;
 
 use crate::cluster::processors::{machine, places};
 use crate::config::{Config, DataFormat, Shown};
+use crate::launch::limits::Limits;
+use crate::launch::machine::ceilings::{self, Ceilings};
+use crate::launch::machine::network;
+use crate::launch::nodes::allocation::stray;
+use crate::launch::nodes::cluster_nodes::Nodes;
+use crate::launch::traces::folders;
 use crate::model::{catalogue, layout};
 use crate::needs::{Load, Needs, needs};
 
-use super::ceilings::{self, Ceilings};
 use super::job::Job;
-use super::limits::Limits;
-use super::nodes::allocation::stray;
-use super::nodes::cluster_nodes::Nodes;
-use super::{folders, network};
 
 /// All of it, a line each.
 pub fn lines(job: &Job, limits: Limits) -> Vec<String> {

@@ -23,7 +23,7 @@ const FILES_PER_RANK: u64 = 64;
 /// Memory of a rank that has done no more than start MPI, at the least.
 const PROCESS_BYTES_MIN: u64 = 16 << 20;
 /// Where shared memory lies.
-pub(super) const SHARED: &str = "/dev/shm";
+pub(in crate::launch) const SHARED: &str = "/dev/shm";
 
 /// What can be had; `None` where there is no limit, or nobody asked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

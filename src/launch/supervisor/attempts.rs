@@ -7,14 +7,14 @@ use std::path::Path;
 use serde::de::DeserializeOwned;
 
 use crate::config::{Config, ExchangeKind};
+use crate::launch::LaunchError;
+use crate::launch::ending::account;
+use crate::launch::ending::files::EndingFiles;
+use crate::launch::ending::verdict::{self, Ending, History, Next};
 use crate::observe::ledger::LEDGER_FILE;
 use crate::observe::log::{EVENTS_FILE, parse_lines};
 use crate::observe::result::{RunResult, Status};
 use crate::observe::storage::Storage;
-
-use super::ending_files::EndingFiles;
-use super::verdict::{self, Ending, History, Next};
-use super::{LaunchError, account};
 
 /// The run whose attempts these are.
 pub struct Run<'a> {

@@ -3,14 +3,15 @@
 
 use std::path::{Path, PathBuf};
 
-use super::LaunchError;
-use super::folders::Folders;
-use super::nodes::Placement;
-use super::runtime::Runtime;
-use super::srun::{SRUN_SET, SRUN_UNSET};
 use crate::cluster::comm::mpi::flags::recovery_flags;
 use crate::config::Shown;
+use crate::launch::LaunchError;
+use crate::launch::nodes::Placement;
+use crate::launch::nodes::srun::{SRUN_SET, SRUN_UNSET};
+use crate::launch::traces::folders::Folders;
 use crate::run_folder::variables;
+
+use super::runtime::Runtime;
 
 /// Names another mpirun than the one beside the compiler wrapper this program was built with.
 pub const MPIRUN_VARIABLE: &str = "KINTSUGI_MPIRUN";

@@ -2,13 +2,13 @@
 
 use crate::cluster::resident::Folder;
 use crate::config::{Model, Shown};
+use crate::launch::LaunchError;
+use crate::launch::nodes::ClusterNodes;
 use crate::observe::result::RunResult;
 use crate::run_folder::before::Before;
 use crate::run_folder::lock::RunLock;
 
-use super::LaunchError;
 use super::job::Job;
-use super::nodes::ClusterNodes;
 use super::run_dir::{Found, Owners};
 
 /// Whether a run that is there goes on.
