@@ -5,7 +5,7 @@
 use std::time::Instant;
 
 use kintsugi::config::Device;
-use kintsugi::engine::{self, EngineError, Flat};
+use kintsugi::engine::{self, EngineError, Flat, Footprint};
 use kintsugi::model::{catalogue, init, layout};
 
 const SECONDS_MAX: f64 = 3.0;
@@ -68,7 +68,9 @@ fn case(
         engine.renew();
         engine.load(batch, weights)
     })?;
-    let memory = engine.memory_bytes() as f64 / (1 << 20) as f64;
+    let Footprint { activations_bytes, weights_bytes } =
+        engine::footprint((&graph, &layout), "f32", batch, threads)?;
+    let memory = (activations_bytes + weights_bytes) as f64 / (1 << 20) as f64;
     let evaluate = measure(threads, || engine.evaluate(&images, &labels, weights).map(|_| ()))?;
     let rate = |[best, median]: [f64; 2]| {
         format!("{:.1} ({:.1} at best) images/s", batch as f64 / median, batch as f64 / best)

@@ -365,17 +365,6 @@ int32_t shim_failed_ranks(shim_comm comm, int32_t *ranks, int32_t capacity, int3
     return class_of(code);
 }
 
-int32_t shim_acknowledge_failures(shim_comm comm)
-{
-    MPI_Comm handle = MPI_Comm_f2c(comm);
-    int size = 0, acknowledged = 0;
-    int code = MPI_Comm_size(handle, &size);
-    if (code == MPI_SUCCESS) {
-        code = MPIX_Comm_ack_failed(handle, size, &acknowledged);
-    }
-    return class_of(code);
-}
-
 /* ---- new processes ---- */
 
 int32_t shim_spawn(const char *program, const char *const *arguments, int32_t count,

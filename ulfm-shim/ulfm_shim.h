@@ -129,8 +129,6 @@ int32_t shim_shrink(shim_comm comm, shim_comm *made);
 /* MPIX_Comm_get_failed: ranks of comm known here to be dead, in any order; `known` may exceed what
  * fits into capacity. Local knowledge only. */
 int32_t shim_failed_ranks(shim_comm comm, int32_t *ranks, int32_t capacity, int32_t *known);
-/* MPIX_Comm_ack_failed for all known failures: later agreements succeed in spite of them. */
-int32_t shim_acknowledge_failures(shim_comm comm);
 
 /* ---- new processes ---- */
 

@@ -360,27 +360,11 @@ pub fn exit_after(seconds: u32) {
     alarm(seconds);
 }
 
-/// Lowers (or, for root, raises) the priority of the calling thread: -20 to 19.
-pub fn set_nice(nice: i32) -> io::Result<()> {
-    // SAFETY: acts on the calling thread (Linux: `who` 0 of PRIO_PROCESS).
-    result(unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, nice) })
-}
-
 fn clock(id: libc::clockid_t) -> Duration {
     let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: the kernel fills the structure; these clocks exist on every Linux.
     unsafe { libc::clock_gettime(id, &mut now) };
     Duration::new(now.tv_sec.try_into().unwrap_or(0), now.tv_nsec.try_into().unwrap_or(0))
-}
-
-/// Processor time the calling thread has used.
-pub fn thread_cpu_time() -> Duration {
-    clock(libc::CLOCK_THREAD_CPUTIME_ID)
-}
-
-/// Processor time this process has used.
-pub fn process_cpu_time() -> Duration {
-    clock(libc::CLOCK_PROCESS_CPUTIME_ID)
 }
 
 /// The machine's monotonic clock: comparable between the processes of a node.
@@ -465,12 +449,5 @@ mod tests {
         }
         assert_eq!(network_file_system(Path::new("/proc")).expect("it is there"), None);
         assert!(network_file_system(Path::new("/no/such/folder")).is_err());
-    }
-
-    #[test]
-    fn a_sleeping_thread_uses_no_processor_time() {
-        let before = thread_cpu_time();
-        std::thread::sleep(Duration::from_millis(50));
-        assert!(thread_cpu_time() - before < Duration::from_millis(25));
     }
 }

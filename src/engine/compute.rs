@@ -49,9 +49,6 @@ pub trait Compute {
         weights: &dyn WeightSource,
         into: &mut Vec<f32>,
     ) -> Result<(), EngineError>;
-
-    /// Bytes of activations and weight copies held.
-    fn memory_bytes(&self) -> u64;
 }
 
 impl<C: Compute + ?Sized> Compute for Box<C> {
@@ -91,8 +88,5 @@ impl<C: Compute + ?Sized> Compute for Box<C> {
         into: &mut Vec<f32>,
     ) -> Result<(), EngineError> {
         (**self).log_probabilities(images, samples, weights, into)
-    }
-    fn memory_bytes(&self) -> u64 {
-        (**self).memory_bytes()
     }
 }

@@ -444,12 +444,6 @@ impl Comm {
         Ok(ranks)
     }
 
-    /// `MPIX_Comm_ack_failed`: later agreements succeed in spite of the deaths known now.
-    pub fn acknowledge_failures(&self) -> Result<(), MpiError> {
-        // SAFETY: no buffers.
-        check("MPIX_Comm_ack_failed", unsafe { sys::shim_acknowledge_failures(self.handle) })
-    }
-
     /// `MPI_Intercomm_merge` for the group that takes the lower ranks.
     pub fn merge_low(&self) -> Result<Self, MpiError> {
         self.merge(0)

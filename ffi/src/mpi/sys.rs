@@ -97,7 +97,6 @@ unsafe extern "C" {
         capacity: i32,
         known: *mut i32,
     ) -> i32;
-    pub fn shim_acknowledge_failures(comm: ShimComm) -> i32;
 
     pub fn shim_spawn(
         program: *const c_char,

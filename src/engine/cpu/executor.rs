@@ -252,10 +252,6 @@ impl Compute for Executor {
         let held = self.program(samples, Direction::Inference)?;
         self.run(held, inference((images, labels), weights, &mut |_, _| {}, Some(into))).map(drop)
     }
-
-    fn memory_bytes(&self) -> u64 {
-        (self.arena.bytes() + self.weights.bytes()) as u64
-    }
 }
 
 fn same(what: &'static str, given: usize, wanted: usize) -> Result<(), EngineError> {

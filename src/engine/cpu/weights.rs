@@ -87,6 +87,7 @@ impl Weights {
         Self { context, tensors, copies: Vec::new() }
     }
 
+    #[cfg(test)]
     /// Bytes of all copies.
     pub fn bytes(&self) -> usize {
         self.copies.iter().flatten().map(|copy| copy.buffer.bytes()).sum()

@@ -289,10 +289,6 @@ impl Compute for StandIn {
         into.extend(std::iter::repeat_n(each, samples * CLASSES));
         Ok(())
     }
-
-    fn memory_bytes(&self) -> u64 {
-        size_of_val(self.parameters.as_slice()) as u64
-    }
 }
 
 impl StandIn {

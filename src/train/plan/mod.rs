@@ -126,8 +126,3 @@ pub fn policy(config: &Config) -> Policy {
         home: variables::home(),
     }
 }
-
-/// Whether recovery may start processes, for checks and estimates.
-pub fn respawns(policy: &Policy) -> bool {
-    policy.ladder.contains(&Rung::Respawn)
-}

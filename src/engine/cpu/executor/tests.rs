@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use super::*;
 use crate::config::seed::Stream;
 use crate::engine::cpu::bf16::computed_here;
+use crate::engine::footprint;
 use crate::engine::plan::steps::{Draft, Step};
 use crate::engine::source::Flat;
 use crate::model::spec::GraphBuilder;
@@ -339,4 +340,22 @@ fn activations_share_memory() {
     assert!(executor.arena.bytes() < results, "less than one forward pass's results");
     let saved = executor.saved_bytes(8).expect("compiled");
     assert!(saved <= executor.arena.bytes() as u64 && saved > 0);
+}
+
+#[test]
+fn a_footprint_is_what_a_prepared_engine_holds() {
+    for (name, element) in ["resnet20", "mlp"]
+        .into_iter()
+        .flat_map(|name| computed_here().map(move |element| (name, element)))
+    {
+        let case = case(name, 32, 6, 1.0);
+        let precision = if element == ElementType::Bf16 { "bf16" } else { "f32" };
+        let planned = footprint((&case.graph, &case.layout), precision, 6, 1).expect("planned");
+        let mut executor = case.executor_of(element, 1);
+        executor.prepare(6).expect("planned");
+        // Buffers are whole cache lines.
+        let held = (executor.arena.bytes() + executor.weights.bytes()) as u64;
+        let wanted = planned.activations_bytes + planned.weights_bytes;
+        assert!((wanted..wanted + 64 * 256).contains(&held), "{name}: {held} {planned:?}");
+    }
 }
