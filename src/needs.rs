@@ -66,7 +66,7 @@ pub enum Holder {
 
 /// One thing that takes room.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Part {
+pub struct Demand {
     /// What it is.
     pub name: &'static str,
     /// Of one.
@@ -82,14 +82,14 @@ pub struct Part {
     advice: &'static str,
 }
 
-impl Part {
+impl Demand {
     /// With one holder.
     pub fn held_bytes(&self) -> u64 {
         self.bytes.saturating_mul(self.number)
     }
 }
 
-impl fmt::Display for Part {
+impl fmt::Display for Demand {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.number {
             1 => write!(f, "{} {}", self.name, amount(self.bytes)),
@@ -113,7 +113,7 @@ pub struct Load {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Needs {
     /// None is empty.
-    pub parts: Vec<Part>,
+    pub parts: Vec<Demand>,
     ranks: u64,
 }
 
@@ -126,7 +126,7 @@ pub fn needs(config: &Config, model: (&Graph, &Layout), load: Load) -> Needs {
 }
 
 /// Slots, copies of the state, checkpoints, and what processes of a machine share.
-fn of_state(config: &Config, layout: &Layout) -> Vec<Part> {
+fn of_state(config: &Config, layout: &Layout) -> Vec<Demand> {
     let shape = shape(layout, config);
     let elements = |of_model: bool| {
         let is_of_model = |name: &str| name == PARAMETERS || name == STATISTICS;
@@ -150,7 +150,7 @@ fn of_state(config: &Config, layout: &Layout) -> Vec<Part> {
     };
     // One more than is kept is there while it is verified.
     let kept = u64::from(config.checkpoint.keep) + 1;
-    let part = |name, bytes, (holder, number), limits, advice| Part {
+    let part = |name, bytes, (holder, number), limits, advice| Demand {
         name,
         bytes,
         number,
@@ -191,7 +191,7 @@ fn of_state(config: &Config, layout: &Layout) -> Vec<Part> {
 }
 
 /// Pictures, workers and sums of gradients.
-fn of_computing(config: &Config, (graph, layout): (&Graph, &Layout), load: Load) -> [Part; 5] {
+fn of_computing(config: &Config, (graph, layout): (&Graph, &Layout), load: Load) -> [Demand; 5] {
     let train = &config.train;
     let owners = u64::from(resolve_owners(config).max(1));
     let micro_batch = train.global_batch.min(load.samples).div_ceil(owners);
@@ -211,7 +211,7 @@ fn of_computing(config: &Config, (graph, layout): (&Graph, &Layout), load: Load)
         // What is collected, sent and received.
         ExchangeKind::Asynchronous => 3,
     };
-    let part = |name, bytes, number, advice| Part {
+    let part = |name, bytes, number, advice| Demand {
         name,
         bytes,
         number,
@@ -252,12 +252,12 @@ fn estimated(config: &Config, (graph, layout): (&Graph, &Layout), pictures: u64)
 }
 
 impl Needs {
-    fn against(&self, limit: Limit) -> impl Iterator<Item = &Part> {
+    fn against(&self, limit: Limit) -> impl Iterator<Item = &Demand> {
         self.parts.iter().filter(move |part| part.limits.contains(&limit))
     }
 
     /// What a part takes of a limit.
-    fn taken(&self, part: &Part, limit: Limit) -> u64 {
+    fn taken(&self, part: &Demand, limit: Limit) -> u64 {
         match (limit, part.holder) {
             (Limit::File, _) => part.bytes,
             (Limit::Process, _) => part.held_bytes(),
@@ -277,7 +277,7 @@ impl Needs {
     }
 
     /// What takes most of a limit, and what to change for less of it.
-    pub fn largest(&self, limit: Limit) -> Option<(&Part, &'static str)> {
+    pub fn largest(&self, limit: Limit) -> Option<(&Demand, &'static str)> {
         let largest = self.against(limit).max_by_key(|part| self.taken(part, limit))?;
         Some((largest, largest.advice))
     }
@@ -298,7 +298,7 @@ impl Needs {
 
     /// What a person should know of it, in a line.
     pub fn line(&self) -> String {
-        let of_rank: Vec<String> = self.against(Limit::Process).map(Part::to_string).collect();
+        let of_rank: Vec<String> = self.against(Limit::Process).map(Demand::to_string).collect();
         format!(
             "about {} of memory here, {} of it shared, and {} of disk; a rank that writes \
              checkpoints: {}",

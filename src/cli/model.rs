@@ -12,7 +12,7 @@ use crate::engine;
 use crate::model::catalogue::Entry;
 use crate::model::cost::{self, Cost};
 use crate::model::{Graph, LayerKind, Layout, Shape, catalogue, layout, spec::ModelError};
-use crate::needs::{Limit, Load, Needs, Part, needs};
+use crate::needs::{Demand, Limit, Load, Needs, needs};
 use crate::observe::console::{print_line, say};
 use crate::observe::spans::amount;
 
@@ -120,7 +120,7 @@ struct Model<'a> {
     precision: &'a str,
     batch: u32,
     /// What a rank of one worker needs.
-    needs: &'a [Part],
+    needs: &'a [Demand],
     /// Why its activations are only estimated.
     unplanned: Option<String>,
 }

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use crate::config::Shown;
 
-use super::unfinished::Part;
+use super::unfinished::Unfinished;
 
 /// Where what is learned of a run's sets lies, and when somebody asks for it.
 #[derive(Debug, Clone, Copy)]
@@ -96,7 +96,7 @@ fn learn_in<I: Index>(index: &I, place: &Path) -> Result<io::Result<Learned<I::V
         let _ = fs::create_dir(folder);
     }
     for _ in 0..TURNS_MAX {
-        let part = match Part::open(place, index.mode()) {
+        let part = match Unfinished::open(place, index.mode()) {
             Ok(part) => part,
             Err(error) => return Ok(Err(error)),
         };
@@ -127,7 +127,7 @@ fn learn_in<I: Index>(index: &I, place: &Path) -> Result<io::Result<Learned<I::V
 ///
 /// # Errors
 /// The kernel's.
-pub(in crate::data) fn save(part: &Part, place: &Path, bytes: &[u8]) -> io::Result<()> {
+pub(in crate::data) fn save(part: &Unfinished, place: &Path, bytes: &[u8]) -> io::Result<()> {
     part.file.set_len(0)?;
     (&part.file).write_all(bytes)?;
     fs::rename(&part.path, place)

@@ -14,14 +14,14 @@ const PART: &str = ".part";
 
 /// One file that is being written.
 #[derive(Debug)]
-pub struct Part {
+pub struct Unfinished {
     /// What is written to.
     pub file: File,
     /// Its name until it is whole.
     pub path: PathBuf,
 }
 
-impl Part {
+impl Unfinished {
     /// Opens it, with these rights if it is new, and waits for whoever writes it now.
     ///
     /// # Errors

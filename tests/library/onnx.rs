@@ -27,7 +27,7 @@ fn cases() -> PathBuf {
 
 fn imported(file: &Path) -> Imported {
     let bytes = std::fs::read(file).unwrap();
-    let beside = |part: kintsugi::model::onnx::stored::Part<'_>| {
+    let beside = |part: kintsugi::model::onnx::stored::FilePart<'_>| {
         let whole = std::fs::read(cases().join(part.file)).map_err(|error| error.to_string())?;
         let start = part.offset as usize;
         Ok(whole[start..start + part.bytes as usize].to_vec())

@@ -12,7 +12,7 @@ use kintsugi_ffi::regular;
 use crate::config::Shown;
 use crate::model::Shape;
 use crate::model::onnx::import::{HEAD_WEIGHT, Imported, import};
-use crate::model::onnx::stored::Part;
+use crate::model::onnx::stored::FilePart;
 use crate::model::written::to_toml;
 use crate::observe::console::{print_line, say};
 use crate::observe::storage::{FileSystem, Storage};
@@ -80,8 +80,8 @@ impl Folder {
 
     /// A part of a file within the folder. Names that lead out of it are refused, links that do
     /// too, and more bytes than the file has, before memory is taken for them.
-    fn read(&self, part: Part<'_>) -> Result<Vec<u8>, String> {
-        let Part { file, offset, bytes } = part;
+    fn read(&self, part: FilePart<'_>) -> Result<Vec<u8>, String> {
+        let FilePart { file, offset, bytes } = part;
         let name = Path::new(file);
         let inside = |step: Component<'_>| matches!(step, Component::Normal(_) | Component::CurDir);
         let outside = || format!("it lies in {}, outside of the model's folder", file.shown());
@@ -222,7 +222,7 @@ mod tests {
         std::fs::write(&secret, [0; 64]).expect("a file");
         std::os::unix::fs::symlink(&secret, inner.join("link")).expect("a link");
         let folder = Folder::of(&inner.join("net.onnx")).expect("is there");
-        let read = |file, offset, bytes| folder.read(Part { file, offset, bytes });
+        let read = |file, offset, bytes| folder.read(FilePart { file, offset, bytes });
         assert_eq!(read("net.onnx.data", 4, 4), Ok(vec![5, 6, 7, 8]));
         for (file, offset, bytes, message) in [
             ("../secret", 0, 4, "outside of the model's folder"),

@@ -9,7 +9,7 @@ use crate::data::index::{Cache, Occasion};
 use crate::data::painting::synth::{self, SynthOptions};
 use crate::data::source::cifar::{self, Cifar};
 use crate::data::source::image_folder::{self, ImageFolder};
-use crate::data::source::part::Part;
+use crate::data::source::subset::Subset;
 use crate::data::source::synthetic::Synthetic;
 use crate::data::source::tar::{Tar, pattern};
 use crate::data::source::{Source, mnist};
@@ -69,7 +69,7 @@ fn open_once(
         Some(share) => {
             let whole = Data { validation: None, ..data.clone() };
             let whole = source(&whole, (Split::Train, seed), &*store, cache)?;
-            Arc::new(Part::of(whole, split, share)?)
+            Arc::new(Subset::of(whole, split, share)?)
         }
     };
     Ok(DataSet { source, store })

@@ -9,7 +9,7 @@ use crate::data::store::{FILE_BYTES_MAX, FetchError, Store};
 use crate::data::{DataError, Split};
 
 use super::array::{Elements, array};
-use super::packed::{Format, Packed, Part, all, first_file, index, is_file, wrong};
+use super::packed::{Format, Packed, PackedFile, all, first_file, index, is_file, wrong};
 
 /// Bytes of a picture: three planes of 32 x 32.
 const PICTURE_BYTES: u64 = 3072;
@@ -220,7 +220,7 @@ fn unnamed(
     Ok(found)
 }
 
-fn binary_part(path: &Path, body: &[u8], kind: Cifar) -> Result<Part, DataError> {
+fn binary_part(path: &Path, body: &[u8], kind: Cifar) -> Result<PackedFile, DataError> {
     let label_bytes = kind.label_bytes();
     let record = label_bytes + PICTURE_BYTES;
     if body.is_empty() || !(body.len() as u64).is_multiple_of(record) {
@@ -241,10 +241,10 @@ fn binary_part(path: &Path, body: &[u8], kind: Cifar) -> Result<Part, DataError>
         return Err(wrong(path, format_args!("{text}: not the binary version of CIFAR-100")));
     }
     let labels = records().map(|record| record[label_bytes as usize - 1]).collect();
-    Ok(Part { path: path.to_owned(), header: 0, labels, held: None })
+    Ok(PackedFile { path: path.to_owned(), header: 0, labels, held: None })
 }
 
-fn python_part(path: &Path, body: &[u8], kind: Cifar) -> Result<Part, DataError> {
+fn python_part(path: &Path, body: &[u8], kind: Cifar) -> Result<PackedFile, DataError> {
     let refuse = |text: String| wrong(path, text);
     if body.len() as u64 > FILE_BYTES_MAX {
         return Err(refuse(format!("pickles up to {FILE_BYTES_MAX} bytes are read")));
@@ -291,11 +291,11 @@ fn python_part(path: &Path, body: &[u8], kind: Cifar) -> Result<Part, DataError>
         Elements::At(range) => (range.start as u64, None),
         Elements::Held(bytes) => (0, Some(bytes)),
     };
-    Ok(Part { path: path.to_owned(), header, labels: labels.swap_remove(0), held })
+    Ok(PackedFile { path: path.to_owned(), header, labels: labels.swap_remove(0), held })
 }
 
 /// Published batches are equally long: one that is not may have lost its end.
-fn uneven(parts: &[Part], split: Split) -> Option<String> {
+fn uneven(parts: &[PackedFile], split: Split) -> Option<String> {
     let lengths: Vec<usize> = parts.iter().map(|part| part.labels.len()).collect();
     let differ = lengths.windows(2).any(|two| two[0] != two[1]);
     differ.then(|| {

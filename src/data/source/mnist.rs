@@ -9,7 +9,9 @@ use flate2::read::GzDecoder;
 use crate::data::store::Store;
 use crate::data::{DataError, Split};
 
-use super::packed::{Format, Packed, Part, all, first_file, index, is_file, length, start, wrong};
+use super::packed::{
+    Format, Packed, PackedFile, all, first_file, index, is_file, length, start, wrong,
+};
 
 /// Bytes before the images, and before the labels.
 const IMAGES_HEADER: u64 = 16;
@@ -48,7 +50,7 @@ pub fn open(store: &dyn Store, path: &Path, split: Split) -> Result<Packed, Data
     let labels = labels(store, &beside, count)?;
     let format = Format { height, width, channels: 1, record: pixels, pixels: 0 };
     let names = (0..classes(&images)).map(|i| i.to_string()).collect();
-    let part = Part { path: images, header: IMAGES_HEADER, labels, held };
+    let part = PackedFile { path: images, header: IMAGES_HEADER, labels, held };
     Packed::new(format, vec![part], names, Vec::new())
 }
 

@@ -14,7 +14,7 @@ pub mod image_folder;
 mod leftovers;
 pub mod mnist;
 pub mod packed;
-pub mod part;
+pub mod subset;
 pub mod synthetic;
 pub mod tar;
 

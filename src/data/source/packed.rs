@@ -26,7 +26,7 @@ pub(super) struct Format {
 }
 
 /// One file's samples.
-pub(super) struct Part {
+pub(super) struct PackedFile {
     pub path: PathBuf,
     /// Bytes before its first record.
     pub header: u64,
@@ -119,12 +119,12 @@ impl Packed {
     /// Puts the files' samples one behind the other; refuses labels that are no class.
     pub(super) fn new(
         format: Format,
-        parts: Vec<Part>,
+        parts: Vec<PackedFile>,
         classes: Vec<String>,
         remarks: Vec<String>,
     ) -> Result<Self, DataError> {
         let (mut files, mut all) = (Vec::new(), Vec::new());
-        for Part { path, header, labels, held } in parts {
+        for PackedFile { path, header, labels, held } in parts {
             let known = |label: &u8| usize::from(*label) < classes.len();
             if let Some(at) = labels.iter().position(|label| !known(label)) {
                 let (label, count) = (labels[at], classes.len());

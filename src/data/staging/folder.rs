@@ -20,7 +20,7 @@ use xxhash_rust::xxh3::{Xxh3, xxh3_64};
 use crate::config::Shown;
 use crate::data::store::direct::Direct;
 use crate::data::store::{Extent, FILE_BYTES_MAX, FetchError, Kind, Location, Store};
-use crate::data::unfinished::Part;
+use crate::data::unfinished::Unfinished;
 use crate::observe::refusal::Meaning;
 
 use super::key::Key;
@@ -222,7 +222,7 @@ impl Folder {
             return Err(ours(error));
         }
         for _ in 0..TURNS_MAX {
-            let part = Part::open(&path, COPY_MODE).map_err(ours)?;
+            let part = Unfinished::open(&path, COPY_MODE).map_err(ours)?;
             // Who held it has renamed it, or died and left it.
             if fs::symlink_metadata(&path).is_ok() {
                 self.catch_up();

@@ -8,14 +8,14 @@ use crate::data::Shrink;
 
 /// A part of a picture, in its own pixels.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) struct Part {
+pub(super) struct CropBox {
     pub(super) left: f64,
     pub(super) top: f64,
     pub(super) width: f64,
     pub(super) height: f64,
 }
 
-impl Part {
+impl CropBox {
     /// The same of a picture that was decoded smaller, in its pixels.
     pub(super) fn decoded(self, shrink: Shrink) -> Self {
         let times = f64::from(shrink.times());
@@ -29,16 +29,16 @@ impl Part {
 const TRIES_MAX: u32 = 10;
 
 /// The largest square, at `along` (0..1) of the longer side.
-pub(super) fn square(along: f64, [width, height]: [u32; 2]) -> Part {
+pub(super) fn square(along: f64, [width, height]: [u32; 2]) -> CropBox {
     let side = f64::from(width.min(height));
     let start = |length: u32| (along * (f64::from(length) - side)).floor();
-    Part { left: start(width), top: start(height), width: side, height: side }
+    CropBox { left: start(width), top: start(height), width: side, height: side }
 }
 
 /// The middle square of `size` pixels of the picture whose shorter side has been resized to
 /// `shorter` pixels, which is not less: torchvision's `Resize` and `CenterCrop`, whose whole
 /// numbers of pixels these are. In the picture's own pixels.
-pub(super) fn resized(shorter: u32, size: u32, picture: [u32; 2]) -> Part {
+pub(super) fn resized(shorter: u32, size: u32, picture: [u32; 2]) -> CropBox {
     let short = u64::from(picture[0].min(picture[1]));
     let resized = picture.map(|side| u64::from(shorter) * u64::from(side) / short);
     let [(left, width), (top, height)] = [0, 1].map(|axis| {
@@ -46,7 +46,7 @@ pub(super) fn resized(shorter: u32, size: u32, picture: [u32; 2]) -> Part {
         let from = ((resized[axis] - u64::from(size)) as f64 / 2.0).round_ties_even();
         (from * scale, f64::from(size) * scale)
     });
-    Part { left, top, width, height }
+    CropBox { left, top, width, height }
 }
 
 /// A box whose share of the area lies in `scale` and whose width / height lies in `ratio`.
@@ -57,7 +57,7 @@ pub(super) fn random(
     scale: [f64; 2],
     ratio: [f64; 2],
     [width, height]: [u32; 2],
-) -> Part {
+) -> CropBox {
     let (wide, high) = (f64::from(width), f64::from(height));
     let logs = ratio.map(logarithm);
     for _ in 0..TRIES_MAX {
@@ -69,7 +69,7 @@ pub(super) fn random(
             // Whole numbers below 2^32: exact in both types.
             let top = stream.below((high - h) as u64 + 1) as f64;
             let left = stream.below((wide - w) as u64 + 1) as f64;
-            return Part { left, top, width: w, height: h };
+            return CropBox { left, top, width: w, height: h };
         }
     }
     middle(ratio, [wide, high])
@@ -77,7 +77,7 @@ pub(super) fn random(
 
 /// The largest middle box of an allowed ratio. It has at least one pixel, where torchvision's
 /// rounding may leave none.
-fn middle([least, most]: [f64; 2], [wide, high]: [f64; 2]) -> Part {
+fn middle([least, most]: [f64; 2], [wide, high]: [f64; 2]) -> CropBox {
     let found = wide / high;
     let (w, h) = if found < least {
         (wide, (wide / least).round_ties_even().clamp(1.0, high))
@@ -86,7 +86,12 @@ fn middle([least, most]: [f64; 2], [wide, high]: [f64; 2]) -> Part {
     } else {
         (wide, high)
     };
-    Part { left: ((wide - w) / 2.0).floor(), top: ((high - h) / 2.0).floor(), width: w, height: h }
+    CropBox {
+        left: ((wide - w) / 2.0).floor(),
+        top: ((high - h) / 2.0).floor(),
+        width: w,
+        height: h,
+    }
 }
 
 fn between(stream: &mut Stream, [low, high]: [f64; 2]) -> f64 {
@@ -142,16 +147,16 @@ mod tests {
     fn what_no_try_fits_takes_the_middle() {
         let of = |size| random(&mut Stream::new(&[7]), [1.0, 1.0], RATIO, size);
         // 4/3 of 30 rows; 4/3 of 30 columns.
-        assert_eq!(of([300, 30]), Part { left: 130.0, top: 0.0, width: 40.0, height: 30.0 });
-        assert_eq!(of([30, 300]), Part { left: 0.0, top: 130.0, width: 30.0, height: 40.0 });
-        let whole = Part { left: 0.0, top: 0.0, width: 40.0, height: 30.0 };
+        assert_eq!(of([300, 30]), CropBox { left: 130.0, top: 0.0, width: 40.0, height: 30.0 });
+        assert_eq!(of([30, 300]), CropBox { left: 0.0, top: 130.0, width: 30.0, height: 40.0 });
+        let whole = CropBox { left: 0.0, top: 0.0, width: 40.0, height: 30.0 };
         assert_eq!(middle([1.0, 2.0], [40.0, 30.0]), whole, "its own ratio is allowed");
     }
 
     #[test]
     fn the_middle_of_a_resized_picture_has_its_shape_and_lies_inside() {
         // 500 x 375 becomes 341 x 256; the middle 224 begin at 58 (58.5) and 16.
-        let Part { left, top, width, height } = resized(256, 224, [500, 375]);
+        let CropBox { left, top, width, height } = resized(256, 224, [500, 375]);
         let (wide, high) = (500.0 / 341.0, 375.0 / 256.0);
         assert_eq!([left, top], [58.0 * wide, 16.0 * high]);
         assert_eq!([width, height], [224.0 * wide, 224.0 * high]);
@@ -169,7 +174,7 @@ mod tests {
     #[test]
     fn the_square_slides_along_the_longer_side() {
         let at = |along| square(along, [30, 10]);
-        assert_eq!(at(0.0), Part { left: 0.0, top: 0.0, width: 10.0, height: 10.0 });
+        assert_eq!(at(0.0), CropBox { left: 0.0, top: 0.0, width: 10.0, height: 10.0 });
         assert_eq!(at(0.5).left, 10.0);
     }
 }

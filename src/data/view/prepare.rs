@@ -10,7 +10,7 @@ use crate::config::{Crop, Look};
 use crate::data::jpeg::Scratch;
 use crate::data::{Area, Cut, Image, Normalization, Shrink};
 
-use super::crop::{self, Part};
+use super::crop::{self, CropBox};
 use super::jitter::{self, Changes};
 
 /// How a sample is looked at.
@@ -68,7 +68,7 @@ impl Bench {
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Draws {
     /// What is looked at.
-    part: Part,
+    part: CropBox,
     /// Pixels by which the picture moves.
     shift: [i64; 2],
     flip: bool,
@@ -77,7 +77,7 @@ struct Draws {
 
 impl Draws {
     /// Nothing is drawn.
-    fn still(part: Part) -> Self {
+    fn still(part: CropBox) -> Self {
         Self { part, shift: [0, 0], flip: false, changes: [None; 4] }
     }
 }
@@ -138,7 +138,7 @@ impl Recipe {
     }
 
     /// What a view of the middle shows.
-    fn middle(&self, image: [u32; 2]) -> Part {
+    fn middle(&self, image: [u32; 2]) -> CropBox {
         match self.look.resize {
             None => crop::square(0.5, image),
             Some(shorter) => crop::resized(shorter, self.size, image),
@@ -170,7 +170,7 @@ impl Recipe {
         };
         let partly = self.cuts(view) || self.resizes(view) || shrink != Shrink::None;
         partly.then(|| {
-            let Part { left, top, width, height } = part.decoded(shrink);
+            let CropBox { left, top, width, height } = part.decoded(shrink);
             let [wide, high] = image.map(|side| side.div_ceil(shrink.times()));
             let axes = [(left, width, wide), (top, height, high)].map(|(from, length, whole)| {
                 let reach = match self.cuts(view) {
@@ -210,7 +210,7 @@ impl Recipe {
         if left < 0.0 || top < 0.0 {
             return Err("the decoder left out what the view shows".into());
         }
-        let part = Part { left, top, ..part };
+        let part = CropBox { left, top, ..part };
         match self.cuts(view) && *shrink == Shrink::None {
             false => self.resize(bench, image, part)?,
             true => self.resize_cut(bench, image, part)?,
@@ -235,7 +235,7 @@ impl Recipe {
 
     /// Leaves `part` of a checked image in the bench, as `size x size` pixels in the image's own
     /// channels.
-    fn resize(&self, bench: &mut Bench, image: &Image, part: Part) -> Result<(), String> {
+    fn resize(&self, bench: &mut Bench, image: &Image, part: CropBox) -> Result<(), String> {
         let Image { width, height, channels, pixels } = image;
         let pixel = if *channels == 1 { PixelType::U8 } else { PixelType::U8x3 };
         bench.pixels.clear();
@@ -262,14 +262,14 @@ impl Recipe {
     }
 
     /// The same for a part in whole pixels, beyond which nothing is looked at.
-    fn resize_cut(&self, bench: &mut Bench, image: &Image, part: Part) -> Result<(), String> {
+    fn resize_cut(&self, bench: &mut Bench, image: &Image, part: CropBox) -> Result<(), String> {
         let Image { width, height, channels, pixels } = image;
         let pixel = if *channels == 1 { PixelType::U8 } else { PixelType::U8x3 };
         bench.pixels.resize((self.size * self.size * channels) as usize, 0);
         let options = ResizeOptions::new().resize_alg(ResizeAlg::Convolution(FilterType::Bilinear));
         let text = |error: &dyn std::fmt::Display| error.to_string();
         let source = ImageRef::new(*width, *height, pixels, pixel).map_err(|e| text(&e))?;
-        let Part { left, top, width, height } = part;
+        let CropBox { left, top, width, height } = part;
         let [left, top, columns, rows] = [left, top, width, height].map(|side| side as u32);
         let source = CroppedImage::new(&source, left, top, columns, rows).map_err(|e| text(&e))?;
         let mut target = Target::from_slice_u8(self.size, self.size, &mut bench.pixels, pixel)

@@ -14,7 +14,7 @@ const ROW: f64 = 40.0;
 const BAR: f64 = 22.0;
 
 /// One part of a bar.
-pub struct Part {
+pub struct Segment {
     /// Its name in the key.
     pub name: String,
     /// Its CSS class: its colour or pattern.
@@ -28,7 +28,7 @@ pub struct Bar {
     /// To its left.
     pub label: String,
     /// From left to right.
-    pub parts: Vec<Part>,
+    pub parts: Vec<Segment>,
     /// What the interval is drawn around: all parts, or those before a last one that is apart.
     pub total: Estimate,
     /// To its right.

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::Study;
-use super::bar_chart::{Bar, BarChart, Part};
+use super::bar_chart::{Bar, BarChart, Segment};
 use super::episodes::Episode;
 use super::line_chart::{LineChart, Series, Unit, XAxis};
 use super::series::{self, cluster, thin};
@@ -225,10 +225,10 @@ impl RecoveryGroup<'_> {
     }
 
     fn bar(&self) -> Option<Bar> {
-        let mut parts: Vec<Part> = self
+        let mut parts: Vec<Segment> = self
             .phases()
             .into_iter()
-            .map(|(name, seconds)| Part {
+            .map(|(name, seconds)| Segment {
                 class: phase_class(&name),
                 name: phase_name(&name),
                 seconds,
@@ -238,7 +238,11 @@ impl RecoveryGroup<'_> {
         let mut value = duration(total.mean);
         let redo = self.redo_seconds();
         if redo > 0.0 {
-            parts.push(Part { name: "lost steps done again".into(), class: "redo", seconds: redo });
+            parts.push(Segment {
+                name: "lost steps done again".into(),
+                class: "redo",
+                seconds: redo,
+            });
             value = format!("{value}, then {} again", duration(redo));
         }
         Some(Bar { label: self.label(), parts, total, value })
@@ -363,7 +367,7 @@ pub fn checkpoint_groups(study: &Study) -> Vec<CheckpointGroup<'_>> {
 /// Fig. 6 of Tsuji et al..
 pub fn checkpoints(groups: &[CheckpointGroup]) -> Option<Figure> {
     let bar = |group: &CheckpointGroup| {
-        let part = |(index, (name, class)): (usize, (&str, &'static str))| Part {
+        let part = |(index, (name, class)): (usize, (&str, &'static str))| Segment {
             name: name.to_string(),
             class,
             seconds: estimate(group.parts.iter().map(|parts| parts[index])).map_or(0.0, |e| e.mean),

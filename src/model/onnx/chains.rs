@@ -173,7 +173,7 @@ fn filled<'a>(state: &State<'a>, node: &Node<'a>) -> Found<'a> {
         }
         (Some(_), _) => Err(format!("whole numbers of shape {dims:?}")),
         (None, _) => {
-            let nowhere = |_: stored::Part<'_>| Err("in another file".to_owned());
+            let nowhere = |_: stored::FilePart<'_>| Err("in another file".to_owned());
             let values = stored::floats(&tensor, &nowhere).map_err(|error| error.to_string())?;
             let [value] = values[..] else { return Err("its value is not one number".into()) };
             Ok(Value::Fill { value, dims })

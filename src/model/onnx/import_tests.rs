@@ -6,10 +6,10 @@ use crate::model::catalogue;
 use crate::model::init;
 use crate::model::onnx::export::{Trained, export};
 use crate::model::onnx::proto::{FLOAT, INT64};
-use crate::model::onnx::stored::Part;
+use crate::model::onnx::stored::FilePart;
 use crate::observe::protobuf::Message;
 
-fn nothing(_: Part<'_>) -> Result<Vec<u8>, String> {
+fn nothing(_: FilePart<'_>) -> Result<Vec<u8>, String> {
     Err("no file".into())
 }
 

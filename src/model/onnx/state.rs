@@ -214,7 +214,7 @@ impl<'a> State<'a> {
                 {
                     return Err(refuse(found));
                 }
-                let nowhere = |_: stored::Part<'_>| Err("in another file".to_owned());
+                let nowhere = |_: stored::FilePart<'_>| Err("in another file".to_owned());
                 let read = stored::floats(&held.tensor, &nowhere);
                 Ok(read.map_err(|error| error.to_string())?.first().copied())
             }

@@ -10,14 +10,14 @@ use super::wire::varint;
 /// A part of a file that lies beside the model's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[allow(missing_docs)]
-pub struct Part<'a> {
+pub struct FilePart<'a> {
     pub file: &'a str,
     pub offset: u64,
     pub bytes: u64,
 }
 
 /// Reads such a part, or says why not.
-pub type Beside<'f> = dyn Fn(Part<'_>) -> Result<Vec<u8>, String> + 'f;
+pub type Beside<'f> = dyn Fn(FilePart<'_>) -> Result<Vec<u8>, String> + 'f;
 
 /// Elements of all tensors of a model together: 8 GiB.
 pub const ELEMENTS_MAX: usize = 1 << 31;
@@ -66,7 +66,7 @@ fn outside(tensor: &Tensor<'_>, bytes: usize, beside: &Beside<'_>) -> Result<Vec
     if let Some(length) = length {
         counted(tensor, usize::try_from(length).unwrap_or(usize::MAX), bytes)?;
     }
-    let part = Part { file, offset, bytes: bytes as u64 };
+    let part = FilePart { file, offset, bytes: bytes as u64 };
     let read = beside(part).map_err(|reason| refuse(tensor, reason))?;
     counted(tensor, read.len(), bytes)?;
     Ok(as_floats(tensor.kind, &read))
@@ -163,7 +163,7 @@ fn signed(bytes: &[u8]) -> i64 {
 mod tests {
     use super::*;
 
-    fn nothing(_: Part<'_>) -> Result<Vec<u8>, String> {
+    fn nothing(_: FilePart<'_>) -> Result<Vec<u8>, String> {
         Err("no file".into())
     }
 
@@ -178,8 +178,8 @@ mod tests {
         assert_eq!(read(Place::Raw(raw)), Ok(vec![1.0, -2.0]));
         assert_eq!(read(Place::Row(raw)), Ok(vec![1.0, -2.0]));
         let place = Place::Outside { file: "data", offset: 8, length: Some(8) };
-        let beside = |part: Part<'_>| {
-            assert_eq!(part, Part { file: "data", offset: 8, bytes: 8 });
+        let beside = |part: FilePart<'_>| {
+            assert_eq!(part, FilePart { file: "data", offset: 8, bytes: 8 });
             Ok(raw.to_vec())
         };
         assert_eq!(floats(&tensor(FLOAT, &[2], place), &beside), Ok(vec![1.0, -2.0]));
@@ -196,8 +196,8 @@ mod tests {
         let row: &[u8] = &[0x80, 0x78, 0x80, 0x80, 0x03];
         assert_eq!(read(FLOAT16, Place::Row(row)), Ok(vec![1.0, -2.0]));
         let place = Place::Outside { file: "data", offset: 2, length: None };
-        let beside = |part: Part<'_>| {
-            assert_eq!(part, Part { file: "data", offset: 2, bytes: 4 });
+        let beside = |part: FilePart<'_>| {
+            assert_eq!(part, FilePart { file: "data", offset: 2, bytes: 4 });
             Ok(f16.to_vec())
         };
         assert_eq!(floats(&tensor(FLOAT16, &[2], place), &beside), Ok(vec![1.0, -2.0]));

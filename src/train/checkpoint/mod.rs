@@ -17,7 +17,7 @@ use crate::model::parts::{PARAMETERS, STATISTICS};
 use crate::model::{Layout, TensorKind};
 use crate::observe::refusal::Meaning;
 
-use crate::train::state::digest::{Position, state_sha256};
+use crate::train::state::digest::{Whereabouts, state_sha256};
 
 mod differences;
 mod foreign;
@@ -66,7 +66,7 @@ impl Snapshot {
     pub fn state_sha256(&self) -> String {
         let state = &self.state;
         let (step, cursor, seed, order) = (state.step, state.cursor, state.seed, &state.order);
-        let position = Position { step, cursor, seed, order };
+        let position = Whereabouts { step, cursor, seed, order };
         let of_optimizer: Vec<&[f32]> = self.optimizer.iter().map(|(_, part)| &part[..]).collect();
         state_sha256(&self.layout, &self.parameters, &self.statistics, &of_optimizer, position)
     }

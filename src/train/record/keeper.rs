@@ -446,7 +446,7 @@ impl Keeper {
     pub fn digest(&self, state: &State) -> String {
         let slots = state.slots.read().unwrap_or_else(PoisonError::into_inner);
         let committed = slots.committed();
-        let position = digest::Position {
+        let position = digest::Whereabouts {
             step: state.position.step,
             cursor: state.position.cursor,
             seed: self.facts.order.seed,

@@ -8,7 +8,7 @@ use crate::model::{Layout, TensorKind, TensorSpec};
 
 /// Where a run stands in its order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Position<'a> {
+pub struct Whereabouts<'a> {
     /// Committed steps.
     pub step: u64,
     /// Committed samples.
@@ -28,7 +28,7 @@ pub fn state_sha256(
     parameters: &[f32],
     statistics: &[f32],
     optimizer: &[&[f32]],
-    position: Position<'_>,
+    position: Whereabouts<'_>,
 ) -> String {
     let mut sorted: Vec<&TensorSpec> = layout.tensors.iter().collect();
     sorted.sort_by(|a, b| a.name.cmp(&b.name));
@@ -106,7 +106,7 @@ mod tests {
         Layout { tensors, parameters: 8, statistics: 2 }
     }
 
-    const AT: Position<'_> = Position { step: 3, cursor: 96, seed: 1, order: &[] };
+    const AT: Whereabouts<'_> = Whereabouts { step: 3, cursor: 96, seed: 1, order: &[] };
     const W: [f32; 8] = [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0];
     const V: [f32; 8] = [0.5; 8];
     const S: [f32; 2] = [0.25, -0.25];
@@ -136,10 +136,10 @@ mod tests {
     fn step_cursor_seed_and_order_count() {
         let digest = |at| state_sha256(&layout(), &W, &S, &[&V], at);
         let others = [
-            Position { step: 4, ..AT },
-            Position { cursor: 97, ..AT },
-            Position { seed: 2, ..AT },
-            Position { order: &[0], ..AT },
+            Whereabouts { step: 4, ..AT },
+            Whereabouts { cursor: 97, ..AT },
+            Whereabouts { seed: 2, ..AT },
+            Whereabouts { order: &[0], ..AT },
         ];
         assert!(others.iter().all(|&at| digest(at) != digest(AT)));
     }

@@ -26,7 +26,7 @@ use crate::train::update::rules::{
 enum Rule {
     Trained {
         decay: Decay,
-        part: Part,
+        part: Section,
         /// The tensor's number, where its own norm decides its rate.
         adapted: Option<usize>,
     },
@@ -41,7 +41,7 @@ enum Decay {
 
 /// Which part of the model: fine-tuning moves them at two rates.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Part {
+enum Section {
     Body,
     /// The last layer that is trained.
     Head,
@@ -116,7 +116,7 @@ impl Optimizer {
             let adapts = weight && settings.name == OptimizerKind::Lars;
             Rule::Trained {
                 decay: if decays { Decay::Decayed } else { Decay::Plain },
-                part: if head == Some(t.node) { Part::Head } else { Part::Body },
+                part: if head == Some(t.node) { Section::Head } else { Section::Body },
                 adapted: adapts.then_some(number),
             }
         };
@@ -320,8 +320,8 @@ impl Optimizer {
     /// A trained segment's scalars.
     fn step(&self, rule: Rule, scales: &Scales) -> Step {
         let (decays, factor) = match rule {
-            Rule::Trained { decay, part: Part::Body, .. } => (decay, self.body_factor),
-            Rule::Trained { decay, part: Part::Head, .. } => (decay, 1.0),
+            Rule::Trained { decay, part: Section::Body, .. } => (decay, self.body_factor),
+            Rule::Trained { decay, part: Section::Head, .. } => (decay, 1.0),
             Rule::Kept => (Decay::Plain, 0.0),
         };
         Step {
@@ -452,7 +452,7 @@ mod tests {
     #[test]
     fn segments_tile_the_vector_and_neighbours_differ() {
         use Rule::Kept;
-        let of = |decay| Rule::Trained { decay, part: Part::Body, adapted: None };
+        let of = |decay| Rule::Trained { decay, part: Section::Body, adapted: None };
         let (decayed, plain) = (of(Decay::Decayed), of(Decay::Plain));
         let parts = vec![(5..9, plain), (0..2, decayed), (2..4, decayed), (9..12, plain)];
         let expected = vec![(0..4, decayed), (4..5, Kept), (5..12, plain), (12..15, Kept)];

@@ -13,7 +13,7 @@ use crate::config::Shown;
 use crate::data::DataError;
 use crate::data::index::{Cache, Occasion, save};
 use crate::data::store::Store;
-use crate::data::unfinished::Part;
+use crate::data::unfinished::Unfinished;
 
 use super::table::Table;
 use super::{saved, walk};
@@ -41,7 +41,7 @@ pub fn keep(table: &Table, root: &Path, folder: &Path) -> io::Result<()> {
     }
     // What is in its way, opening the part says.
     let _ = fs::create_dir(folder);
-    let part = Part::open(&place, saved::MODE)?;
+    let part = Unfinished::open(&place, saved::MODE)?;
     save(&part, &place, table.bytes()).inspect_err(|_| part.discard())
 }
 

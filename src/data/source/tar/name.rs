@@ -73,17 +73,17 @@ impl Name {
 
     /// The sample's key, and what the member is of it. The key is what comes before the first dot
     /// of the file name. A name without a dot has neither.
-    pub fn part(&self) -> Option<(Self, Part)> {
+    pub fn key_and_kind(&self) -> Option<(Self, MemberKind)> {
         let name = &self.0;
         let base = name.iter().rposition(|byte| *byte == b'/').map_or(0, |slash| slash + 1);
         let dot = base + name[base..].iter().position(|byte| *byte == b'.')?;
-        Some((Self(name[..dot].to_vec()).plain(), Part::of(&name[dot + 1..])))
+        Some((Self(name[..dot].to_vec()).plain(), MemberKind::of(&name[dot + 1..])))
     }
 }
 
 /// What a member is of its sample.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Part {
+pub enum MemberKind {
     /// What the sample shows.
     Picture,
     /// Its class.
@@ -94,7 +94,7 @@ pub enum Part {
     Other,
 }
 
-impl Part {
+impl MemberKind {
     /// By what comes after the key's dot.
     fn of(what: &[u8]) -> Self {
         let ending = what.rsplit(|byte| *byte == b'.').next().unwrap_or(what);
@@ -121,18 +121,18 @@ mod tests {
     #[test]
     fn a_key_ends_at_the_first_dot_of_the_file_name() {
         for (full, key, part) in [
-            (&b"./a.b/7.JPG"[..], &b"a.b/7"[..], Part::Picture),
-            (b"7.cls", b"7", Part::Label),
-            (b"7.json", b"7", Part::Other),
-            (b"v1.5_000.jpg", b"v1", Part::Dotted),
-            (b"v1.5_000.cls", b"v1", Part::Dotted),
-            (b"7.left.txt", b"7", Part::Other),
-            (b"7.", b"7", Part::Other),
+            (&b"./a.b/7.JPG"[..], &b"a.b/7"[..], MemberKind::Picture),
+            (b"7.cls", b"7", MemberKind::Label),
+            (b"7.json", b"7", MemberKind::Other),
+            (b"v1.5_000.jpg", b"v1", MemberKind::Dotted),
+            (b"v1.5_000.cls", b"v1", MemberKind::Dotted),
+            (b"7.left.txt", b"7", MemberKind::Other),
+            (b"7.", b"7", MemberKind::Other),
         ] {
-            let (found, what) = name(full).part().expect("a dot");
+            let (found, what) = name(full).key_and_kind().expect("a dot");
             assert_eq!((found.bytes(), what), (key, part), "{}", name(full).shown());
         }
-        assert!(name(b"a.b/notes").part().is_none());
+        assert!(name(b"a.b/notes").key_and_kind().is_none());
     }
 
     #[test]

@@ -13,7 +13,7 @@ use crate::data::store::{FetchError, Kind, Location, Store};
 
 use super::group::{Group, LABEL_BYTES_MAX};
 use super::left::{Left, Reason};
-use super::name::{Name, Part};
+use super::name::{MemberKind, Name};
 use super::sample::{Place, Sample};
 
 /// What is read of a shard at a time: many headers where samples are small.
@@ -134,18 +134,18 @@ impl<'a> Lister<'a> {
     ) -> Result<(), String> {
         self.files.insert(name.plain(), place);
         let left = &mut self.listing.left;
-        let (Some(base), Some((key, part))) = (name.path().file_name(), name.part()) else {
+        let (Some(base), Some((key, kind))) = (name.path().file_name(), name.key_and_kind()) else {
             left.files.file(name.path());
             return Ok(());
         };
         if left.files.takes(base) {
             return Ok(());
         }
-        match part {
-            Part::Dotted => left.member(Reason::Dotted, &name),
-            Part::Other => left.files.file(name.path()),
-            Part::Picture => self.group_of(key, &name)?.take_picture(name, place)?,
-            Part::Label => {
+        match kind {
+            MemberKind::Dotted => left.member(Reason::Dotted, &name),
+            MemberKind::Other => left.files.file(name.path()),
+            MemberKind::Picture => self.group_of(key, &name)?.take_picture(name, place)?,
+            MemberKind::Label => {
                 let label = match from {
                     Some(from) => label_of(from, place),
                     None => label_of(self.beside.starting_at(place.offset), place),

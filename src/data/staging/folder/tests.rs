@@ -80,7 +80,7 @@ fn a_copy_that_another_process_is_making_is_waited_for() {
     let (folder, other) = (Folder::open(&root).expect("opened"), Folder::open(&root).expect("too"));
     let path = Key::of(Path::new("/set/a.jpg")).path(&root);
     fs::create_dir(path.parent().expect("below the root")).expect("made");
-    let part = Part::open(&path, COPY_MODE).expect("locked");
+    let part = Unfinished::open(&path, COPY_MODE).expect("locked");
     std::thread::scope(|scope| {
         let waits =
             scope.spawn(|| folder.copy(&MemoryStore::default(), Path::new("/set/a.jpg"), 0));

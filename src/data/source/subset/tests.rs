@@ -23,7 +23,7 @@ fn folder(root: &str, names: &BTreeSet<String>) -> Arc<dyn Source> {
 
 /// Names below the root of the samples of one split.
 fn split_of(whole: &Arc<dyn Source>, split: Split, share: Share) -> BTreeSet<String> {
-    let Ok(part) = Part::of(Arc::clone(whole), split, share) else { return BTreeSet::new() };
+    let Ok(part) = Subset::of(Arc::clone(whole), split, share) else { return BTreeSet::new() };
     assert_eq!(part.classes(), whole.classes());
     let key = |id| {
         let mut key = Vec::new();
@@ -75,7 +75,7 @@ proptest! {
 #[test]
 fn what_cannot_be_split_says_so_and_a_class_without_a_sample_is_told() {
     let refusal = |whole: Arc<dyn Source>, split, text| {
-        Part::of(whole, split, share(text)).err().expect("refused").to_string()
+        Subset::of(whole, split, share(text)).err().expect("refused").to_string()
     };
     let one = folder("set", &["a/1".to_owned()].into());
     let text = refusal(one, Split::Validation, "0.0001%");
@@ -87,7 +87,7 @@ fn what_cannot_be_split_says_so_and_a_class_without_a_sample_is_told() {
     few.insert("rare/1".into());
     let whole = folder("set", &few);
     let remarks = |split| {
-        let part = Part::of(Arc::clone(&whole), split, share("10%")).expect("fine");
+        let part = Subset::of(Arc::clone(&whole), split, share("10%")).expect("fine");
         part.remarks().join("; ")
     };
     let both = [remarks(Split::Train), remarks(Split::Validation)];
@@ -98,8 +98,9 @@ fn what_cannot_be_split_says_so_and_a_class_without_a_sample_is_told() {
 #[test]
 fn splits_and_shares_are_different_sets_to_a_run() {
     let whole = folder("set", &names(0..200));
-    let print =
-        |split, text| Part::of(Arc::clone(&whole), split, share(text)).expect("fine").fingerprint();
+    let print = |split, text| {
+        Subset::of(Arc::clone(&whole), split, share(text)).expect("fine").fingerprint()
+    };
     let prints: BTreeSet<u64> = [
         whole.fingerprint(),
         print(Split::Train, "10%"),

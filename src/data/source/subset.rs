@@ -19,7 +19,7 @@ const NAMED_MAX: usize = 8;
 const SAMPLES_MAX: u64 = u32::MAX as u64;
 
 /// The chosen samples of another set.
-pub struct Part {
+pub struct Subset {
     whole: Arc<dyn Source>,
     /// The whole set's number of each sample.
     ids: Vec<u32>,
@@ -33,7 +33,7 @@ fn is_split_off(name: &[u8], share: Share) -> bool {
     (u128::from(xxh3_64(name)) * 1_000_000) >> 64 < u128::from(share.millionths())
 }
 
-impl Part {
+impl Subset {
     /// One split of a set whose samples have names.
     ///
     /// # Errors
@@ -95,7 +95,7 @@ impl Part {
     }
 }
 
-impl Source for Part {
+impl Source for Subset {
     fn len(&self) -> u64 {
         self.ids.len() as u64
     }
