@@ -5,17 +5,11 @@ use kintsugi_ffi::fixed::SUMMANDS_MAX;
 use super::error::{ConfigError, refuse};
 use super::{
     Config, Data, DataFormat, ExchangeKind, FaultKind, Limit, Model, PlannedFault, Point, Rung,
-    Shown, Validation, Who, pictures,
+    Shown, Validation, Who, pictures, resolve_owners,
 };
 
 /// Each spare is a process that looks around a hundred times a second.
 const SPARES_MAX: u32 = 64;
-
-/// `train.owners` in force: as written, else initial ranks x workers.
-pub fn resolve_owners(config: &Config) -> u32 {
-    let default = config.run.ranks.saturating_mul(config.train.workers);
-    config.train.owners.unwrap_or(default)
-}
 
 /// Refuses with the key, its value and what to write instead.
 pub fn check(config: &Config) -> Result<(), ConfigError> {

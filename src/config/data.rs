@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::{CacheSize, ColorJitter, Crop, CropKind, Look, Pace, Rate, Span, Validation};
+use super::look::{ColorJitter, Crop, CropKind, Look};
+use super::units::{CacheSize, Pace, Rate, Span};
+use super::validation::Validation;
 
 /// `data.format`
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]

@@ -5,11 +5,10 @@
 
 use toml::{Table, Value};
 
-use super::check::resolve_owners;
 use super::error::ConfigError;
 use super::{
     BadImage, CacheSize, Config, DataFormat, Every, ExchangeKind, Interval, OptimizerKind,
-    Resident, Rung, ScheduleKind, StagingMode, WithinBundle, scales,
+    Resident, Rung, ScheduleKind, StagingMode, WithinBundle, resolve_owners, scales,
 };
 
 /// A key, and settings in which it can have no effect.

@@ -34,7 +34,6 @@ mod update;
 mod validation;
 pub mod variates;
 
-pub use check::resolve_owners;
 pub use data::{
     BadImage, CachePolicy, Data, DataFormat, Staging, StagingMode, Throttle, WithinBundle,
 };
@@ -409,4 +408,10 @@ impl Default for Observe {
     fn default() -> Self {
         Self { tensorboard: true }
     }
+}
+
+/// `train.owners` in force: as written, else initial ranks x workers.
+pub fn resolve_owners(config: &Config) -> u32 {
+    let default = config.run.ranks.saturating_mul(config.train.workers);
+    config.train.owners.unwrap_or(default)
 }

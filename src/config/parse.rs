@@ -6,10 +6,9 @@ use std::path::Path;
 use kintsugi_ffi::regular;
 use toml::{Table, Value};
 
-use super::check::{self, resolve_owners};
 use super::effect::{self, Idle};
 use super::error::ConfigError;
-use super::{Config, Schedule, ScheduleKind, Shown, keys};
+use super::{Config, Schedule, ScheduleKind, Shown, check, keys, resolve_owners};
 
 pub use super::identity::{changed_keys, fingerprint};
 

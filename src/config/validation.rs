@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use super::Shown;
+use super::shown::Shown;
 
 /// Largest share that is split off.
 const MILLIONTHS_MAX: u32 = 500_000;
