@@ -196,7 +196,7 @@ fn compute() -> Finding {
 fn gpu() -> Vec<Finding> {
     const NAME: &str = "GPU";
     let (send, answer) = std::sync::mpsc::channel();
-    std::thread::spawn(move || {
+    let asked = std::thread::Builder::new().spawn(move || {
         let driver = Driver::open(None).and_then(|driver| {
             let devices = driver.devices()?;
             Ok((driver, devices))
@@ -204,6 +204,9 @@ fn gpu() -> Vec<Finding> {
         // Nobody listens any more where it took too long.
         let _ = send.send(driver);
     });
+    if let Err(error) = asked {
+        return vec![finding(NAME, Grade::Warning, format!("nobody could be asked: {error}"))];
+    }
     match answer.recv_timeout(DRIVER_MAX) {
         Ok(Ok((driver, devices))) => {
             let listed: Result<Vec<String>, cuda::Error> = devices.iter().map(described).collect();
@@ -259,11 +262,18 @@ fn cuda_libraries(found: &Found) -> Finding {
         let (major, minor, patch) = (version / 10_000, version / 100 % 100, version % 100);
         format!("cuDNN {major}.{minor}.{patch} ({origin}, {place})")
     });
+    // What is there and cannot be used is worse than nothing.
+    let nowhere = |missing: &Missing| matches!(missing, Missing::Nowhere { .. });
+    let unusable = [nvrtc.as_ref().err(), cudnn.as_ref().err()].into_iter().flatten();
+    let state = match unusable.copied().all(nowhere) {
+        true => Grade::Absent,
+        false => Grade::Warning,
+    };
     let parts = [nvrtc, cudnn].map(|part| part.unwrap_or_else(|missing| missing.to_string()));
     let whole = finding("CUDA libraries", Grade::Ok, parts.join("; "));
     match found.is_whole() {
         true => whole,
-        false => Finding { state: Grade::Absent, ..whole }
+        false => Finding { state, ..whole }
             .advise("`cluster-scripts/setup.sh --cuda` fetches them, 0.9 GB"),
     }
 }

@@ -24,6 +24,9 @@ macro_rules! words {
     };
 }
 
+/// The first that makes plans from a device's properties (9.8.0).
+const VERSION_MIN: usize = 90_800;
+
 /// cuDNN, loaded. Copies are the same library.
 #[derive(Clone)]
 pub struct Cudnn {
@@ -40,7 +43,11 @@ impl Cudnn {
     pub(super) fn open(file: &Path) -> Result<Self, Missing> {
         let library = Library::open(file)?;
         let sys = sys::Cudnn::load(&library)?;
-        Ok(Self { sys, place: Arc::new(library.place("cudnnGetVersion")) })
+        let cudnn = Self { sys, place: Arc::new(library.place("cudnnGetVersion")) };
+        match cudnn.version() {
+            VERSION_MIN.. => Ok(cudnn),
+            version => Err(Missing::Old { file: file.display().to_string(), version }),
+        }
     }
 
     /// 91900 is 9.19.0.

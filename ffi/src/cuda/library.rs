@@ -33,6 +33,14 @@ pub enum Missing {
         /// The function's name.
         symbol: &'static str,
     },
+    /// It is loaded, but older than what this program asks of it.
+    #[error("{file} is of version {version}, which is too old")]
+    Old {
+        /// Its path.
+        file: String,
+        /// As it says itself: 90100 is 9.1.0.
+        version: usize,
+    },
     /// It is there, but would end the process without another one.
     #[error("{file} is not loaded: it needs {needs}, and there is none")]
     Needs {
@@ -77,7 +85,8 @@ impl Library {
         let Some(handle) = NonNull::new(handle) else {
             let said = loaders_words();
             // Of a library that itself lacks another one the loader names that other one.
-            let absent = said.starts_with(&format!("{shown}: cannot open shared object file"));
+            let absent = said.starts_with(&format!("{shown}: cannot open shared object file"))
+                && said.ends_with("No such file or directory");
             return Err(match absent {
                 true => Missing::Nowhere { file: shown },
                 false => Missing::Unloadable { file: shown, said },

@@ -58,8 +58,7 @@ impl Buffer {
 impl Drop for Buffer {
     fn drop(&mut self) {
         let Ok(sys) = self.context.enter() else { return };
-        // SAFETY: allocated by `new`, freed once. Work that is still under way fails on the device
-        // at worst: no memory of the host is concerned.
+        // SAFETY: allocated by `new`, freed once. Work that is still under way fails on the device.
         unsafe { (sys.cuMemFree_v2)(self.start) };
     }
 }

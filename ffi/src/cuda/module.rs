@@ -11,8 +11,8 @@ use super::result::{Error, NO_SUCH_PARAMETER, refused};
 use super::stream::Stream;
 use super::sys::driver as sys;
 
-/// Most parameters of a kernel (4 KB of them, and none here is smaller than 4 bytes).
-const PARAMETERS_MAX: usize = 1024;
+/// Most parameters of a kernel: 32,764 bytes of them (since CUDA 12.1), of one byte each.
+const PARAMETERS_MAX: usize = 32_764;
 
 /// Kernels that are loaded. They end with the context: graphs may launch them at any time.
 pub struct Module {
@@ -26,7 +26,8 @@ unsafe impl Send for Module {}
 unsafe impl Sync for Module {}
 
 impl Module {
-    /// Loads a cubin, as NVRTC makes it.
+    /// Loads a cubin, as NVRTC makes it. It must be whole: whoever keeps one in a file compares its
+    /// hash first.
     ///
     /// # Errors
     /// The driver's: machine code of another kind of device, for example. `Refused`: no cubin.
@@ -57,7 +58,10 @@ impl Module {
         let status = unsafe { (sys.cuModuleGetFunction)(&mut raw, self.raw, terminated.as_ptr()) };
         context.check("cuModuleGetFunction", status)?;
         let mut sizes = Vec::new();
-        while sizes.len() < PARAMETERS_MAX {
+        loop {
+            if sizes.len() > PARAMETERS_MAX {
+                return refused("cuFuncGetParamInfo", "parameters without end");
+            }
             let (mut offset, mut size) = (0, 0);
             // SAFETY: a live function; writes two sizes.
             let status =
@@ -72,8 +76,8 @@ impl Module {
     }
 }
 
-/// What a kernel is given. It is given no address of the host: what it does wrong stays within the
-/// device.
+/// What a kernel is given. Kernels are trusted as much as this program's own code: what one does
+/// wrong can reach the host's pinned pages, and on some systems all of its memory.
 #[derive(Clone, Copy)]
 pub enum Argument<'a> {
     /// A pointer to the device's memory, so many bytes behind a buffer's start.

@@ -78,7 +78,7 @@ impl Error {
     /// Whether every further call of this process fails too, so that it has to end ("the process
     /// must be terminated and relaunched": CUDA driver API, `CUresult`).
     pub fn ends_the_process(&self) -> bool {
-        matches!(self.of_driver(), Some(226 | 700 | 702 | 714..=719 | 911))
+        matches!(self.of_driver(), Some(226 | 700 | 702 | 710 | 714..=719 | 721 | 810 | 911))
     }
 
     /// NVRTC's and cuDNN's numbers mean other things.

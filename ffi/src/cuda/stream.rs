@@ -160,6 +160,7 @@ impl Stream {
     }
 
     fn record_with(&self, event: &Event, flags: u32) -> Result<(), Error> {
+        self.share("cuEventRecordWithFlags", event)?;
         let sys = self.context.enter()?;
         // SAFETY: both are live.
         let status = unsafe { (sys.cuEventRecordWithFlags)(event.raw, self.raw, flags) };
@@ -171,10 +172,20 @@ impl Stream {
     /// # Errors
     /// The driver's.
     pub fn wait(&self, event: &Event) -> Result<(), Error> {
+        self.share("cuStreamWaitEvent", event)?;
         let sys = self.context.enter()?;
         // SAFETY: both are live.
         let status = unsafe { (sys.cuStreamWaitEvent)(self.raw, event.raw, 0) };
         self.context.check("cuStreamWaitEvent", status)
+    }
+
+    /// A capture spreads by events, and its graph keeps one context alive: all of it must be of
+    /// that one.
+    fn share(&self, call: &'static str, event: &Event) -> Result<(), Error> {
+        match Arc::ptr_eq(&event.context, &self.context) {
+            true => Ok(()),
+            false => refused(call, "an event of another context"),
+        }
     }
 
     /// A copy that is captured is done later, when what was borrowed for it is gone.

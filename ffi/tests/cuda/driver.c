@@ -70,7 +70,10 @@ static void unlock(int *unused) { (void)unused; pthread_mutex_unlock(&lock); }
 
 static int ends_the_process(int code)
 {
-    return code == 226 || code == 700 || code == 702 || (code >= 714 && code <= 719) || code == 911;
+    static const int others[] = {226, 700, 702, 710, 721, 810, 911};
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++)
+        if (code == others[i]) return 1;
+    return code >= 714 && code <= 719;
 }
 
 static int failure(const char *name)
