@@ -116,7 +116,7 @@ int32_t shim_noticed(int32_t from, int32_t tag, shim_comm comm, int32_t *noticed
 /* ---- fault tolerance (ULFM: section of the same name) ---- */
 
 /* MPIX_Comm_agree: bitwise AND of the flags of all who took part; uniform in flags and class, also
- * on a revoked communicator. PROC_FAILED while a failure is known that nobody acknowledged. */
+ * on a revoked communicator. PROC_FAILED while a failure is known. */
 int32_t shim_agree(shim_comm comm, int32_t *flags);
 /* MPIX_Comm_revoke: pending and later calls of all members end with REVOKED (agree and shrink
  * excepted). Local, reliable. Never on an intercommunicator made by spawn (it hangs). */

@@ -163,3 +163,20 @@ fn a_running_world_is_scaled_up_beyond_its_start_and_down_again() {
     let calm = ended_as(Status::Completed, "scale-calm", &reference, &ended);
     assert_eq!(result.state_sha256, calm.state_sha256);
 }
+
+#[test]
+fn behind_a_replaced_leader_a_smaller_world_is_told_of_once() {
+    let _turn = alone();
+    let folder = run_dir("regrow-replaced");
+    let kill_leader = kills(&[r#"{kind="kill", rank=0, step=5}"#]);
+    let steps = format!("train.steps={NEVER_REACHED}");
+    let keys = ["evaluation.every=never", "checkpoint.every=10000steps", &steps, &kill_leader];
+    let mut running = start(&mut launch(&folder, &keys), Duration::from_secs(LIMIT));
+    wait_for_step(&folder, 20, &mut running);
+    let ended = run(&mut scale(&folder, "2"), 90);
+    assert_eq!(ended.code, Some(0), "{}{}", ended.stdout, ended.stderr);
+    kill(running.pid(), Signal::Terminate).unwrap();
+    let result = ended_as(Status::Interrupted, "replaced", &folder, &running.wait());
+    assert_eq!(result.recoveries.len(), 1, "{:?}", result.recoveries);
+    assert_eq!(sizes(&result), [("scale", 4, 2)]);
+}

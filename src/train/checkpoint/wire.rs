@@ -48,7 +48,7 @@ pub struct TrainState {
     pub run_seconds: f64,
     /// Of them, seconds spent in committed steps.
     pub step_seconds: f64,
-    /// As in `Whereabouts`.
+    /// As in `Position`.
     pub exact: bool,
     /// What the ranks compute with. Younger than this format, so the manifest has it.
     #[serde(skip)]

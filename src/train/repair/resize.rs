@@ -16,7 +16,7 @@ use crate::train::record::Record;
 use crate::train::record::repairs::report_notes;
 use crate::train::repair::size::{Resizer, Wish};
 use crate::train::repair::take_over::Repairing;
-use crate::train::repair::world::{Tries, newcomers, repair_of, survived};
+use crate::train::repair::world::{Tries, gave_up, newcomers, repair_of, survived};
 use crate::train::state::rank::Rank;
 
 /// What came of a change of size.
@@ -85,7 +85,7 @@ fn enlarge(
     let (comm, policy) = (rank.comm.as_mut(), &rank.plan.policy);
     let mut hooks = Repairing::of(&mut rank.state, &mut rank.process, rank.plan.set);
     let grown = grow(comm, &mut rank.world, to, policy, &mut hooks);
-    let grown = grown.map_err(|end| rank.gave_up(end))?;
+    let grown = grown.map_err(|end| gave_up(rank, record, end))?;
     tries.grew(&grown, &rank.plan.policy);
     match grown {
         Growth::Grown(repaired) => {
@@ -136,7 +136,9 @@ fn reduce(rank: &mut Rank, record: &mut Record, to: usize, cause: &str) -> Resul
     let policy = Policy { ladder, ranks_min: 1, leave_from, ..rank.plan.policy.clone() };
     let mut hooks = Repairing::of(&mut rank.state, &mut rank.process, rank.plan.set);
     let recovered = recover(rank.comm.as_mut(), &mut rank.world, &policy, &mut hooks);
-    let repaired = recovered.map_err(|end| rank.gave_up(end))?;
+    let repaired = recovered.map_err(|end| gave_up(rank, record, end))?;
+    // Nobody came: whoever is the lowest now speaks for all.
+    rank.newcomers.clear();
     resized(rank, record, Change { before, cause, leave_from: to }, repaired);
     Ok(())
 }

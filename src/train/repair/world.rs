@@ -3,7 +3,7 @@
 use crate::cluster::comm::CommError;
 use crate::cluster::recovery::driver::{Growth, recover_after};
 use crate::cluster::recovery::unproved::Unproved;
-use crate::cluster::recovery::{Leaves, Policy, Repaired};
+use crate::cluster::recovery::{GaveUp, Leaves, Policy, Repaired};
 use crate::cluster::world::World;
 use crate::config::Point;
 use crate::observe::event::Kind;
@@ -79,12 +79,7 @@ pub fn repair(
     rank.newcomers = newcomers(&before, &rank.world);
     let mut repaired = match result {
         Ok(repaired) => repaired,
-        Err(end) => {
-            if rank.is_writer() && end.leaves != Leaves::Outvoted {
-                report_notes(rank, &mut record.journal, &end.notes);
-            }
-            return Err(rank.gave_up(end));
-        }
+        Err(end) => return Err(gave_up(rank, record, end)),
     };
     if let Some(detect) = detect {
         repaired.seconds.insert("detect".into(), detect);
@@ -122,9 +117,18 @@ pub fn repair(
     Ok(())
 }
 
+/// A repair or a change of size that is at its end; what it noted is written where the others do
+/// not go on without this rank.
+pub fn gave_up(rank: &mut Rank, record: &mut Record, end: GaveUp) -> TrainError {
+    if rank.is_writer() && end.leaves != Leaves::Outvoted {
+        report_notes(rank, &mut record.journal, &end.notes);
+    }
+    rank.gave_up(end)
+}
+
 /// Who is in the repaired world, and how newcomers got its state.
 fn tell(
-    rank: &mut Rank,
+    rank: &Rank,
     record: &mut Record,
     spares: &mut Spares,
     before: &World,
