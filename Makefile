@@ -7,7 +7,7 @@ T ?= 720
 SEEDS ?= 3
 REPEAT ?= 1
 # No test may hang: the longest one is far below this.
-TEST_SECONDS_MAX ?= 1800
+TEST_SECONDS_MAX ?= 2700
 # What test-slurm may take; what there is no time for is skipped and counted.
 SLURM_SECONDS_MAX ?= 900
 SHELL := bash
