@@ -24,6 +24,7 @@ pub mod life;
 pub mod lock;
 pub mod mapping;
 pub mod mpi;
+mod opaque;
 pub mod operation;
 pub mod os;
 pub mod pidfd;

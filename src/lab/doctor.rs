@@ -216,7 +216,7 @@ fn gpu() -> Vec<Finding> {
                 Ok(listed) => finding(NAME, Grade::Ok, format!("{}; {runs}", listed.join("; "))),
                 Err(error) => finding(NAME, Grade::Warning, format!("{error}; {runs}")),
             };
-            vec![devices, cuda_libraries(&Found::with_driver(Ok(driver), &Places::usual(None)))]
+            vec![devices, cuda_libraries(&Found::look(&Places::usual(None)))]
         }
         Ok(Err(missing)) => vec![no_gpu(&missing, &listed_devices())],
         Err(_) => {

@@ -1,18 +1,15 @@
-//! Everything of CUDA that this machine has: each part loaded, or why it is not.
+//! What of CUDA this machine has beside the driver: each library loaded, or why it is not.
 
 use std::path::Path;
 
 use super::cudnn::Cudnn;
-use super::driver::Driver;
 use super::library::{Library, Missing};
 use super::nvrtc::Nvrtc;
 use super::search::{Origin, Part, Places, builtins};
 
-/// What was found where, and what was not and why. Nothing in it is an error by itself: a machine
-/// without a card has a `Missing` in each.
+/// What was found where, and what was not and why. Nothing in it is an error by itself: most
+/// machines have none of it.
 pub struct Found {
-    /// The driver, if it could be initialized.
-    pub driver: Result<Driver, Missing>,
     /// The compiler for kernels.
     pub nvrtc: Result<(Origin, Nvrtc), Missing>,
     /// Convolutions.
@@ -20,22 +17,15 @@ pub struct Found {
 }
 
 impl Found {
-    /// Looks, and loads what is there. Once in a process, and only in one that will use a device:
-    /// the driver is initialized, which takes a second on some machines.
+    /// Looks, and loads what is there: once in a process.
     pub fn look(places: &Places) -> Self {
-        Self::with_driver(Driver::open(None), places)
+        // NVRTC before cuDNN, some of whose plans are compiled too.
+        Self { nvrtc: nvrtc(places), cudnn: cudnn(places) }
     }
 
-    /// The same with a driver that was opened before, or is known to be missing.
-    pub fn with_driver(driver: Result<Driver, Missing>, places: &Places) -> Self {
-        // Before cuDNN, some of whose plans are compiled too.
-        let nvrtc = nvrtc(places);
-        Self { driver, nvrtc, cudnn: cudnn(places) }
-    }
-
-    /// Whether a device can be computed on: all three parts are here.
+    /// Whether nothing is missing.
     pub fn is_whole(&self) -> bool {
-        self.driver.is_ok() && self.nvrtc.is_ok() && self.cudnn.is_ok()
+        self.nvrtc.is_ok() && self.cudnn.is_ok()
     }
 }
 
@@ -93,8 +83,7 @@ mod tests {
         let folder = root.join("nvidia/cudnn/lib");
         std::fs::create_dir_all(&folder).expect("made");
         std::fs::write(folder.join("libcudnn.so.9"), "no library").expect("written");
-        let driver = Err(Missing::Nowhere { file: "not looked for".into() });
-        let found = Found::with_driver(driver, &Places::of(Some(&root), None, &[]));
+        let found = Found::look(&Places::of(Some(&root), None, &[]));
         std::fs::remove_dir_all(&root).expect("removed");
         let error = found.cudnn.err().expect("it is no library, and would need another");
         match of_system(Part::CublasLt, Library::open) {

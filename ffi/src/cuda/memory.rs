@@ -86,7 +86,7 @@ impl Staging {
     pub fn new(context: &Arc<Context>, bytes: usize) -> Result<Self, Error> {
         let memory = match Memory::anonymous(bytes) {
             Ok(memory) => memory,
-            Err(error) => return refused("cuMemHostRegister", error.to_string()),
+            Err(error) => return refused("mmap", error.to_string()),
         };
         let pages = memory.presence();
         let start = pages.span().0;
@@ -104,7 +104,7 @@ impl Staging {
     /// # Errors
     /// `Refused` where they do not fit.
     pub fn put(&mut self, at: usize, from: &[u8]) -> Result<(), Error> {
-        let to = self.part(at..at.saturating_add(from.len()))?;
+        let to = self.part("Staging::put", at..at.saturating_add(from.len()))?;
         // SAFETY: the part lies within pages that are mapped while the context lives, which this
         // handle holds; nobody has a reference into them, so `from` lies elsewhere.
         unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), to.as_ptr(), from.len()) };
@@ -116,17 +116,21 @@ impl Staging {
     /// # Errors
     /// `Refused` where there are not so many.
     pub fn get(&self, at: usize, to: &mut [u8]) -> Result<(), Error> {
-        let from = self.part(at..at.saturating_add(to.len()))?;
+        let from = self.part("Staging::get", at..at.saturating_add(to.len()))?;
         // SAFETY: as in `put`.
         unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), to.as_mut_ptr(), to.len()) };
         Ok(())
     }
 
     /// The address of a part.
-    pub(super) fn part(&self, part: Range<usize>) -> Result<NonNull<u8>, Error> {
+    pub(super) fn part(
+        &self,
+        call: &'static str,
+        part: Range<usize>,
+    ) -> Result<NonNull<u8>, Error> {
         if part.start > part.end || part.end > self.bytes {
             let reason = format!("bytes {part:?} of {} of staging memory", self.bytes);
-            return refused("cuMemcpyAsync", reason);
+            return refused(call, reason);
         }
         // SAFETY: the part lies within.
         Ok(unsafe { self.start.add(part.start) })

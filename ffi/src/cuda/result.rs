@@ -40,7 +40,7 @@ pub enum Error {
     /// Arguments that this wrapper refuses before the library sees them.
     #[error("{call}: {reason}")]
     Refused {
-        /// Which call, by its C name.
+        /// Which call.
         call: &'static str,
         /// What is wrong.
         reason: String,

@@ -116,7 +116,7 @@ impl Stream {
         if !Arc::ptr_eq(staging.context(), &self.context) {
             return refused(call, "staging memory of another context");
         }
-        staging.part(part).map(std::ptr::NonNull::as_ptr)
+        staging.part(call, part).map(std::ptr::NonNull::as_ptr)
     }
 
     /// Sets bytes of the device's memory to zero, in the stream's order.

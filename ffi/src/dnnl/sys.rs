@@ -3,15 +3,8 @@
 
 use std::ffi::{c_char, c_int, c_uint, c_void};
 
-/// Handles are opaque: only pointers to them exist.
-macro_rules! opaque {
-    ($($name:ident),*) => {
-        $(#[repr(C)]
-        pub struct $name {
-            _private: [u8; 0],
-        })*
-    };
-}
+use crate::opaque::opaque;
+
 opaque!(engine, stream, memory_desc, memory, primitive, primitive_desc, attr, post_ops);
 
 pub type status = c_int;

@@ -3,21 +3,14 @@
 
 use std::ffi::{c_char, c_int, c_uint, c_void};
 
+use crate::opaque::opaque;
+
 /// A status; never an enum, since newer drivers have newer ones.
 pub type status = c_int;
 pub type device = c_int;
 /// An address in the device's memory.
 pub type address = u64;
 
-/// Handles are opaque: only pointers to them exist.
-macro_rules! opaque {
-    ($($name:ident),*) => {
-        $(#[repr(C)]
-        pub struct $name {
-            _private: [u8; 0],
-        })*
-    };
-}
 opaque!(context, stream, event, module, function, graph, graph_exec);
 
 pub const ATTRIBUTE_MULTIPROCESSOR_COUNT: c_int = 16;
