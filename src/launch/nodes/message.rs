@@ -122,22 +122,45 @@ pub fn send(mut stream: &TcpStream, message: &impl Serialize) -> io::Result<()> 
     stream.write_all(&line)
 }
 
+/// What is said of a node whose end of the connection is gone.
+const CLOSED: &str = "its connection closed";
+
 /// Reads one line; an end of the connection is an error like any other.
 ///
 /// # Errors
 /// The connection's, and a line that is no message.
 pub fn receive<T: DeserializeOwned>(from: &mut impl BufRead) -> io::Result<T> {
     let mut line = Vec::new();
-    let count = from.by_ref().take(LINE_BYTES_MAX).read_until(b'\n', &mut line)?;
-    if count == 0 {
-        return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "its connection closed"));
+    match from.by_ref().take(LINE_BYTES_MAX).read_until(b'\n', &mut line) {
+        Ok(0) => Err(io::Error::new(io::ErrorKind::UnexpectedEof, CLOSED)),
+        // So it closes where the other end had not read all.
+        Err(error) if error.kind() == io::ErrorKind::ConnectionReset => {
+            Err(io::Error::new(error.kind(), CLOSED))
+        }
+        Err(error) => Err(error),
+        Ok(_) => Ok(serde_json::from_slice(&line)?),
     }
-    Ok(serde_json::from_slice(&line)?)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_connection_closes_whether_or_not_all_was_read() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+        for sent in [None, Some(Order::Beat)] {
+            let other = TcpStream::connect(listener.local_addr().expect("bound")).expect("open");
+            let (own, _) = listener.accept().expect("it asked");
+            if let Some(order) = &sent {
+                send(&own, order).expect("sent");
+                other.peek(&mut [0]).expect("it has come");
+            }
+            drop(other);
+            let ended = receive::<Report>(&mut io::BufReader::new(&own)).expect_err("closed");
+            assert_eq!(ended.to_string(), CLOSED, "{sent:?}");
+        }
+    }
 
     #[test]
     fn messages_survive_the_wire() {
