@@ -359,10 +359,10 @@ fn check_supported(config: &Config) -> Result<(), ConfigError> {
     let quoted = |text: &str| format!("{text:?}");
     for (lacking, key, value, instead) in [
         (
-            !matches!(device.kind.as_str(), "cpu" | "auto"),
+            !matches!(device.kind.as_str(), "cpu" | "auto" | "cuda"),
             "device.kind",
             quoted(&device.kind),
-            "\"cpu\"",
+            "\"cpu\" or \"cuda\"",
         ),
         (
             !matches!(device.precision.as_str(), "f32" | "bf16"),

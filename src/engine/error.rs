@@ -10,6 +10,9 @@ pub enum EngineError {
     Layer { layer: String, reason: String },
     #[error("{0}")]
     Device(String),
+    /// The device is gone for this process, whatever it asks next.
+    #[error("{0}")]
+    Lost(String),
     #[error("the layout does not describe this graph: {0}")]
     Layout(String),
     #[error("{what}: {given} values given, {wanted} wanted")]

@@ -1,24 +1,26 @@
 //! Forward and backward on a device. Everybody outside opens an engine and holds a `Compute`.
 //!
-//! `plan` is pure: steps over values, while and where each lives, what backward reads. `cpu` has
-//! the kernels that realise a plan, and runs it; another device has its own beside it.
+//! `plan` is pure: steps over values, while and where each lives, what backward reads. `cpu` and
+//! `cuda` have the kernels that realise a plan, and run it.
 
 mod compute;
 mod cpu;
+pub mod cuda;
 mod error;
 mod logarithms;
+mod micro_batch;
 pub mod plan;
 mod source;
 mod targets;
 
 pub use compute::Compute;
-pub use cpu::arithmetic::{arithmetic, cure};
 pub use error::EngineError;
 pub use source::{Flat, WeightSource};
 pub use targets::{Outcome, Targets};
 
 use crate::config::{ConfigError, Device};
 use crate::model::{Graph, Layout};
+use crate::observe::spans::amount;
 use cpu::bf16;
 use cpu::executor::Executor;
 use cpu::program::Program;
@@ -53,6 +55,9 @@ pub fn open_frozen(
         (Kind::Cpu, element) => {
             Ok(Box::new(Executor::new(graph, layout, element, threads)?.freezing(frozen)))
         }
+        (Kind::Cuda, element) => {
+            Ok(Box::new(cuda::executor::Executor::new(graph, layout, element, frozen)?))
+        }
     }
 }
 
@@ -68,12 +73,16 @@ pub fn open_soiled(
         (Kind::Cpu, element) => {
             Ok(Box::new(Executor::new(graph, layout, element, threads)?.soiled()))
         }
+        (Kind::Cuda, element) => {
+            Ok(Box::new(cuda::executor::Executor::new(graph, layout, element, &[])?.soiled()))
+        }
     }
 }
 
 /// The devices that there are.
 enum Kind {
     Cpu,
+    Cuda,
 }
 
 /// What a configuration asks for.
@@ -81,7 +90,8 @@ fn asked(device: &Device) -> Result<(Kind, ElementType), EngineError> {
     let element = element(&device.precision)?;
     match device.kind.as_str() {
         "cpu" | "auto" => Ok((Kind::Cpu, element)),
-        kind => not_yet("device.kind", kind, "\"cpu\""),
+        "cuda" => Ok((Kind::Cuda, element)),
+        kind => not_yet("device.kind", kind, "\"cpu\" or \"cuda\""),
     }
 }
 
@@ -97,10 +107,63 @@ fn not_yet<T>(key: &str, value: &str, instead: &str) -> Result<T, EngineError> {
     Err(EngineError::Device(refusal.to_string()))
 }
 
+/// What decides the last bits of what such a device computes here, apart from the program, for
+/// example `oneDNN 3.2.0 avx512_core_amx`. Devices of one kind agree, others need not.
+///
+/// # Errors
+/// This machine has no such device, or it does not compute in this precision.
+pub fn arithmetic(device: &Device) -> Result<String, EngineError> {
+    match asked(device)? {
+        (Kind::Cpu, element) => {
+            bf16::check(element, &cpu::arithmetic::isa())?;
+            Ok(cpu::arithmetic::arithmetic())
+        }
+        (Kind::Cuda, _) => Ok(cuda::card::Card::own()?.arithmetic.clone()),
+    }
+}
+
+/// Whether so many workers of this process can train on so many samples at a time each.
+///
+/// # Errors
+/// The device has no room for it now: what others hold there counts.
+pub fn check_room(
+    device: &Device,
+    (graph, layout): (&Graph, &Layout),
+    samples: usize,
+    workers: u64,
+) -> Result<(), EngineError> {
+    let (Kind::Cuda, element) = asked(device)? else { return Ok(()) };
+    let (batch, direction, frozen) = (samples.max(1), Direction::Training, &[][..]);
+    let request = Request { graph, layout, batch, direction, element, frozen };
+    let needed = cuda::script::card_bytes(request)?.saturating_mul(workers);
+    let (free, all) = cuda::card::Card::own()?.context.memory_bytes()?;
+    if needed <= free as u64 {
+        return Ok(());
+    }
+    let (needed, free, all) = (amount(needed), amount(free as u64), amount(all as u64));
+    let workers = if workers == 1 { "a worker".into() } else { format!("{workers} workers") };
+    Err(EngineError::Device(format!(
+        "device.kind: \"cuda\": {workers} with {batch} samples at a time: {needed} needed on the \
+         card, and {free} of its {all} are free; lower data.image_size or train.global_batch, or \
+         raise train.owners or train.accumulate"
+    )))
+}
+
+/// What to do so that processes that compute with these have equal bits.
+pub fn cure(kinds: &[String]) -> String {
+    match kinds.iter().any(|kind| kind.starts_with(cuda::card::KIND)) {
+        true => {
+            "for equal bits start all ranks on cards of one kind, with one version of NVRTC".into()
+        }
+        false => cpu::arithmetic::cure(kinds),
+    }
+}
+
 /// What to say of a run on this device, once: how slow its precision is here. `None`: nothing.
 pub fn remark(device: &Device) -> Option<String> {
     match asked(device).ok()? {
         (Kind::Cpu, element) => bf16::remark(element, &cpu::arithmetic::isa()),
+        (Kind::Cuda, _) => None,
     }
 }
 
@@ -160,6 +223,7 @@ mod tests {
         assert_eq!(of("cpu", "bf16").is_ok(), bf16::computed_here().count() == 2);
         let either = "\"f32\" or \"bf16\"";
         assert_eq!(of("cpu", "f8"), refusal("device.precision", "\"f8\"", either));
-        assert_eq!(of("cuda", "f32"), refusal("device.kind", "\"cuda\"", "\"cpu\""));
+        let kinds = "\"cpu\" or \"cuda\"";
+        assert_eq!(of("npu", "f32"), refusal("device.kind", "\"npu\"", kinds));
     }
 }

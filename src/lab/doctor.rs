@@ -188,7 +188,11 @@ fn node_launcher() -> Finding {
 }
 
 fn compute() -> Finding {
-    finding("compute", Grade::Ok, engine::arithmetic())
+    const NAME: &str = "compute";
+    match engine::arithmetic(&crate::config::Device::default()) {
+        Ok(kind) => finding(NAME, Grade::Ok, kind),
+        Err(error) => finding(NAME, Grade::Broken, error.to_string()),
+    }
 }
 
 /// The devices, and what a run on them would load. The driver is asked itself: only it knows

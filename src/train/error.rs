@@ -32,6 +32,9 @@ pub enum TrainError {
     /// This process cannot become a rank: it leaves, the ranks repair their world without it.
     #[error("{0}")]
     Unready(String),
+    /// This rank's device is gone for it: it leaves, they replace it.
+    #[error("{0}")]
+    DeviceLost(String),
     /// The storage of the data set did not come back: exit code 75, and no start again by launch.
     #[error("{0}")]
     StorageLost(String),
@@ -51,7 +54,7 @@ impl TrainError {
     pub fn leaves_alone(&self) -> bool {
         match self {
             Self::Comm(error) => !error.starts_recovery(),
-            Self::Evicted(_) | Self::Minority(_) | Self::Unready(_) => true,
+            Self::Evicted(_) | Self::Minority(_) | Self::Unready(_) | Self::DeviceLost(_) => true,
             _ => false,
         }
     }
@@ -65,7 +68,8 @@ impl TrainError {
             | Self::StorageLost(_)
             | Self::Evicted(_)
             | Self::Minority(_)
-            | Self::Unready(_) => Status::JobLost,
+            | Self::Unready(_)
+            | Self::DeviceLost(_) => Status::JobLost,
             Self::Interrupted(_) => Status::Interrupted,
             Self::Comm(_) | Self::Configuration(_) | Self::Internal(_) | Self::Closed => {
                 Status::InternalError
@@ -112,6 +116,9 @@ impl From<DataError> for TrainError {
 
 impl From<EngineError> for TrainError {
     fn from(error: EngineError) -> Self {
-        Self::Internal(format!("the engine failed: {error}"))
+        match error {
+            EngineError::Lost(reason) => Self::DeviceLost(reason),
+            other => Self::Internal(format!("the engine failed: {other}")),
+        }
     }
 }

@@ -16,16 +16,16 @@ const CANCELLED: f64 = 0.01;
 /// Of a mean or variance, and absolute where it is below 1: 0.011 at most was seen.
 const STATISTIC_TOLERANCE: f64 = 0.03;
 
-fn open(case: &Case, precision: &str) -> Box<dyn Compute> {
-    let device = Device { precision: precision.into(), ..Device::default() };
+fn open((case, kind): (&Case, &str), precision: &str) -> Box<dyn Compute> {
+    let device = Device { kind: kind.into(), precision: precision.into(), ..Device::default() };
     engine::open_frozen(&device, &case.graph, &case.layout, &case.frozen, 1).expect("an engine")
 }
 
-/// Whether this processor computes in bf16. Where it does not, what would be compared is left out,
-/// and the refusal is said.
-pub fn is_computed() -> bool {
+/// Whether a device of this kind computes in bf16 here. Where it does not, what would be compared
+/// is left out, and the refusal is said.
+pub fn is_computed(kind: &str) -> bool {
     let graph = catalogue::build("mlp", [1, 2, 2], 2, 0.1).expect("in the catalogue");
-    let device = Device { precision: "bf16".into(), ..Device::default() };
+    let device = Device { kind: kind.into(), precision: "bf16".into(), ..Device::default() };
     let opened = engine::open(&device, &graph, &layout::of(&graph), 1).map(drop);
     opened.inspect_err(|refusal| eprintln!("left out: {refusal}")).is_ok()
 }
@@ -35,11 +35,12 @@ fn length(values: impl Iterator<Item = f64>) -> f64 {
 }
 
 /// Compares bf16 with what f32 gave for this case.
-pub fn check(case: &Case, loss: f64, gradients: &[f32], statistics: &[f32]) {
-    if !is_computed() {
+pub fn check((case, kind): (&Case, &str), loss: f64, gradients: &[f32], statistics: &[f32]) {
+    if !is_computed(kind) {
         return;
     }
-    let (own_loss, own_gradients, own_statistics) = trained(case, open(case, "bf16"));
+    let opened = open((case, kind), "bf16");
+    let (own_loss, own_gradients, own_statistics) = trained(case, opened);
     let name = &case.graph.name;
     assert!(own_gradients != gradients, "{name} was not computed in bf16");
     close(name, own_loss, loss);
@@ -59,7 +60,7 @@ pub fn check(case: &Case, loss: f64, gradients: &[f32], statistics: &[f32]) {
     }
     let weights = &Flat { parameters: &case.parameters, statistics: &case.statistics };
     let evaluated = |precision: &str| {
-        let outcome = open(case, precision).evaluate(&case.images, &case.labels, weights);
+        let outcome = open((case, kind), precision).evaluate(&case.images, &case.labels, weights);
         outcome.expect("a micro-batch").loss_sum
     };
     close(name, evaluated("bf16"), evaluated("f32"));

@@ -1,5 +1,6 @@
 //! Every layer, and whole small graphs, against the derivatives of a forward pass in f64.
 
+use crate::cuda;
 use crate::reference::{Forward, Mode, Precision, forward, one_hot};
 use kintsugi::config::Device;
 use kintsugi::config::seed::Stream;
@@ -100,9 +101,9 @@ pub fn wide(values: &[f32]) -> Vec<f64> {
     values.iter().map(|&x| f64::from(x)).collect()
 }
 
-fn open(case: &Case) -> Box<dyn Compute> {
-    let (device, frozen) = (&Device::default(), &case.frozen);
-    engine::open_frozen(device, &case.graph, &case.layout, frozen, 1).expect("an engine")
+fn open(case: &Case, kind: &str) -> Box<dyn Compute> {
+    let device = &Device { kind: kind.into(), ..Device::default() };
+    engine::open_frozen(device, &case.graph, &case.layout, &case.frozen, 1).expect("an engine")
 }
 
 /// Loss, gradients and statistics of an engine.
@@ -121,9 +122,14 @@ pub fn trained(case: &Case, mut engine: Box<dyn Compute>) -> (f64, Vec<f32>, Vec
 }
 
 fn check(case: &Case) {
+    cuda::kinds().into_iter().for_each(|kind| check_on(case, kind));
+}
+
+/// On a device of this kind.
+fn check_on(case: &Case, kind: &str) {
     let kept = wide(&case.statistics);
     let exact = exactly(case, &case.training(&kept), Precision::Exact);
-    let (engine_loss, gradients, statistics) = trained(case, open(case));
+    let (engine_loss, gradients, statistics) = trained(case, open(case, kind));
     assert!(
         (engine_loss - exact.loss).abs() <= 1e-5 * exact.loss.abs().max(1.0),
         "loss {engine_loss}, exactly {}",
@@ -145,14 +151,14 @@ fn check(case: &Case) {
             let (given, wanted) = (f64::from(given), wanted.value);
             assert!(
                 (given - wanted).abs() <= allowed,
-                "{} of {}, element {at}: {given}, exactly {wanted}, allowed {allowed}",
+                "{} of {} on {kind}, element {at}: {given}, exactly {wanted}, allowed {allowed}",
                 tensor.name,
                 case.graph.name
             );
         }
     }
-    check_inference(case);
-    crate::bf16::check(case, engine_loss, &gradients, &statistics);
+    check_inference(case, kind);
+    crate::bf16::check((case, kind), engine_loss, &gradients, &statistics);
 }
 
 /// What the reference gives of a case.
@@ -166,11 +172,11 @@ pub fn exactly(case: &Case, mode: &Mode<'_>, precision: Precision) -> Forward {
     forward(model, &parameters, &images, &wanted, mode, precision)
 }
 
-fn check_inference(case: &Case) {
+fn check_inference(case: &Case, kind: &str) {
     let statistics = wide(&case.statistics);
     let mode = Mode::Inference { statistics: &statistics };
     let exact = exactly(case, &mode, Precision::Exact);
-    let mut engine = open(case);
+    let mut engine = open(case, kind);
     let weights = &Flat { parameters: &case.parameters, statistics: &case.statistics };
     let outcome = engine.evaluate(&case.images, &case.labels, weights).expect("a micro-batch");
     let error = (outcome.loss_sum - exact.loss).abs();

@@ -7,6 +7,7 @@ mod bf16;
 mod checkpoint;
 mod cli;
 mod config;
+mod cuda;
 mod data;
 mod fixture;
 mod fleet;

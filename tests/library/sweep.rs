@@ -6,9 +6,9 @@
 
 use std::collections::BTreeMap;
 
-use crate::bf16;
 use crate::gradients::{Case, DROPOUT_KEY, case, exactly, wide};
 use crate::reference::{Mode, Precision};
+use crate::{bf16, cuda};
 use kintsugi::config::Device;
 use kintsugi::config::seed::Stream;
 use kintsugi::engine::{self, Compute, Flat};
@@ -206,12 +206,17 @@ fn named(precision: Precision) -> &'static str {
     }
 }
 
-fn open(case: &Case, precision: Precision) -> Box<dyn Compute> {
-    let device = Device { precision: named(precision).into(), ..Device::default() };
+/// A kind of device, and what it computes in.
+type Way = (&'static str, Precision);
+
+fn open(case: &Case, (kind, precision): Way) -> Box<dyn Compute> {
+    let precision = named(precision).into();
+    let device = Device { kind: kind.into(), precision, ..Device::default() };
     engine::open_soiled(&device, &case.graph, &case.layout, 1).expect("an engine")
 }
 
-fn check(case: &Case, precision: Precision) -> Found {
+fn check(case: &Case, way: Way) -> Found {
+    let (_, precision) = way;
     let kept = wide(&case.statistics);
     let exact = exactly(case, &case.training(&kept), precision);
     let mut found = Found { magnified: magnified(case, &exact.statistics), ..Found::default() };
@@ -221,7 +226,7 @@ fn check(case: &Case, precision: Precision) -> Found {
     let weights = &Flat { parameters: &case.parameters, statistics: &case.statistics };
     let (mut gradients, mut statistics) =
         (vec![f32::NAN; case.layout.parameters], vec![f32::NAN; case.layout.statistics]);
-    let mut engine = open(case, precision);
+    let mut engine = open(case, way);
     // Twice: what the first time left behind is soiled too.
     for _ in 0..2 {
         gradients.fill(f32::NAN);
@@ -272,17 +277,18 @@ fn asked(name: &str) -> Option<u64> {
     Some(text.parse().unwrap_or_else(|_| panic!("{name}={text} is no number")))
 }
 
-/// By kind of layer and precision: how many, how far off the worst was, and its seed.
-type Worst = BTreeMap<(&'static str, &'static str), (usize, f64, u64)>;
+/// By kind of layer, device and precision: how many, how far off the worst was, and its seed.
+type Worst = BTreeMap<(&'static str, &'static str, &'static str), (usize, f64, u64)>;
 
 /// Plays some seeds; what is wrong, in words.
-fn play(seeds: impl Iterator<Item = u64>, precisions: &[Precision]) -> (Worst, Vec<String>) {
+fn play(seeds: impl Iterator<Item = u64>, ways: &[Way]) -> (Worst, Vec<String>) {
     let (mut worst, mut wrong) = (Worst::new(), Vec::new());
     for seed in seeds {
         let (kind, text, case) = drawn(seed);
-        for &precision in precisions {
-            let (found, name) = (check(&case, precision), named(precision));
-            let (count, most, by) = worst.entry((kind, name)).or_default();
+        for &way in ways {
+            let (found, (device, precision)) = (check(&case, way), way);
+            let name = named(precision);
+            let (count, most, by) = worst.entry((kind, device, name)).or_default();
             *count += 1;
             if found.worst > *most {
                 (*most, *by) = (found.worst, seed);
@@ -290,8 +296,8 @@ fn play(seeds: impl Iterator<Item = u64>, precisions: &[Precision]) -> (Worst, V
             if found.worst > 1.0 {
                 let Found { worst, what, .. } = found;
                 wrong.push(format!(
-                    "KINTSUGI_SHAPE={seed} plays it again, in {name}: {worst:.2} of what rounding \
-                     may do: {what}\n{text}"
+                    "KINTSUGI_SHAPE={seed} plays it again, on {device} in {name}: {worst:.2} of \
+                     what rounding may do: {what}\n{text}"
                 ));
             }
         }
@@ -305,14 +311,17 @@ fn drawn_shapes_compute_what_the_formulas_say() {
         Some(seed) => seed..seed + 1,
         None => 0..asked("KINTSUGI_SHAPES").unwrap_or(SHAPES),
     };
-    let mut precisions = vec![Precision::Exact];
-    precisions.extend(bf16::is_computed().then_some(Precision::Bf16));
+    let mut ways: Vec<Way> = Vec::new();
+    for kind in cuda::kinds() {
+        ways.push((kind, Precision::Exact));
+        ways.extend(bf16::is_computed(kind).then_some((kind, Precision::Bf16)));
+    }
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     let parts: Vec<(Worst, Vec<String>)> = std::thread::scope(|scope| {
         let part = |thread: usize| seeds.clone().skip(thread).step_by(threads);
         let begin = |thread: usize| {
-            let (own, precisions) = (part(thread), &precisions);
-            scope.spawn(move || play(own, precisions))
+            let (own, ways) = (part(thread), &ways);
+            scope.spawn(move || play(own, ways))
         };
         let running: Vec<_> = (0..threads).map(begin).collect();
         running.into_iter().map(|one| one.join().unwrap()).collect()
@@ -325,8 +334,11 @@ fn drawn_shapes_compute_what_the_formulas_say() {
             (all.1, all.2) = (*most, *seed);
         }
     }
-    for ((kind, name), (count, most, seed)) in &worst {
-        eprintln!("{count} of {kind} in {name}: {most:.2} of what rounding may do (seed {seed})");
+    for ((kind, device, name), (count, most, seed)) in &worst {
+        eprintln!(
+            "{count} of {kind} on {device} in {name}: {most:.2} of what rounding may do \
+             (seed {seed})"
+        );
     }
     let wrong: Vec<&str> = parts.iter().flat_map(|(_, wrong)| wrong).map(String::as_str).collect();
     assert!(wrong.is_empty(), "{} are beyond rounding:\n{}", wrong.len(), wrong.join("\n"));

@@ -9,6 +9,7 @@ mod binding;
 mod cache;
 mod changed;
 mod chaos;
+mod cuda;
 mod data_set;
 mod folders;
 mod forms;

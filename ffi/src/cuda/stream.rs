@@ -124,10 +124,18 @@ impl Stream {
     /// # Errors
     /// The driver's; `Refused` where the part does not lie within.
     pub fn clear(&self, buffer: &Buffer, part: Range<usize>) -> Result<(), Error> {
+        self.fill(buffer, part, 0)
+    }
+
+    /// Sets bytes of the device's memory to `value`, in the stream's order.
+    ///
+    /// # Errors
+    /// As of `clear`.
+    pub fn fill(&self, buffer: &Buffer, part: Range<usize>, value: u8) -> Result<(), Error> {
         let (bytes, start) = (part.len(), buffer.part("cuMemsetD8Async", part.start, part.len())?);
         let sys = self.context.enter()?;
         // SAFETY: takes plain values.
-        let status = unsafe { (sys.cuMemsetD8Async)(start, 0, bytes, self.raw) };
+        let status = unsafe { (sys.cuMemsetD8Async)(start, value, bytes, self.raw) };
         self.context.check("cuMemsetD8Async", status)
     }
 

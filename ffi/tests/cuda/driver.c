@@ -5,14 +5,18 @@
  *
  * Failures are planned by text, from the environment (KINTSUGI_FAKE_CUDA, read by cuInit) or by
  * fake_inject: "cuMemAlloc=2" makes every such call fail with 2, "cuLaunchKernel=700@3" the third.
+ * Of several processes only the first fails that gets there, where KINTSUGI_FAKE_CUDA_ONCE names a
+ * file that none of them has made yet.
  * An error after which a process must end is the answer to every later call, too. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
+#include <fcntl.h>
 #include <pthread.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 #include "twin.h"
 
 enum { SUCCESS = 0, INVALID_VALUE = 1, OUT_OF_MEMORY = 2, NOT_INITIALIZED = 3, INVALID_DEVICE = 101,
@@ -76,6 +80,14 @@ static int ends_the_process(int code)
     return code >= 714 && code <= 719;
 }
 
+static int is_first(void)
+{
+    const char *file = getenv("KINTSUGI_FAKE_CUDA_ONCE");
+    int made = file ? open(file, O_CREAT | O_EXCL | O_WRONLY, 0600) : -1;
+    if (made >= 0) close(made);
+    return !file || made >= 0;
+}
+
 static int failure(const char *name)
 {
     if (sticky) return sticky;
@@ -85,7 +97,7 @@ static int failure(const char *name)
         int code = 0, turn = 0;
         int here = !strncmp(at, name, length) && at[length] == '=';
         if (here && sscanf(at + length + 1, "%d@%d", &code, &turn) >= 1 &&
-            (++calls_of_plan[entry] == turn || turn == 0)) {
+            (++calls_of_plan[entry] == turn || turn == 0) && is_first()) {
             if (ends_the_process(code)) sticky = code;
             return code;
         }

@@ -5,7 +5,7 @@
 
 #include <stddef.h>
 
-#define PARAMETERS_MAX 16
+#define PARAMETERS_MAX 32
 
 struct twin {
     void (*run)(void **arguments);

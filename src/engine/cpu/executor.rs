@@ -11,14 +11,14 @@ use super::team::Team;
 use super::weights::Weights;
 use crate::engine::compute::Compute;
 use crate::engine::error::EngineError;
+use crate::engine::micro_batch;
 use crate::engine::plan::builder::Request;
 use crate::engine::plan::operation::Direction;
 use crate::engine::plan::steps::Action;
 use crate::engine::plan::tensor::ElementType;
 use crate::engine::source::WeightSource;
 use crate::engine::targets::{Outcome, Targets};
-use crate::model::spec::elements;
-use crate::model::{Graph, Layout, TensorKind, layout};
+use crate::model::{Graph, Layout, layout};
 
 /// Programs kept at once: a full and a ragged micro-batch, in training and evaluation, twice over.
 const PROGRAMS_MAX: usize = 8;
@@ -97,31 +97,6 @@ impl Executor {
     pub fn saved_bytes(&mut self, batch: usize) -> Result<u64, EngineError> {
         let held = self.program(batch.max(1), Direction::Training)?;
         Ok(self.programs[held].program.plan.draft.saved_bytes() as u64)
-    }
-
-    fn check(&self, images: &[f32], targets: Targets<'_>) -> Result<(), EngineError> {
-        let Targets { labels, partners, .. } = targets;
-        same("images", images.len(), labels.len() * elements(self.graph.input))?;
-        let classes = self.graph.classes;
-        let partners = partners.map_or(labels, |(partners, _)| partners);
-        same("partners", partners.len(), labels.len())?;
-        for labels in [labels, partners] {
-            if let Some(sample) = labels.iter().position(|&label| label as usize >= classes) {
-                return Err(EngineError::Label { sample, label: labels[sample], classes });
-            }
-        }
-        Ok(())
-    }
-
-    /// What an empty micro-batch gives.
-    fn train_nothing(&self, statistics: &mut [f32], ready: &mut dyn FnMut(usize, &[f32])) {
-        statistics.fill(0.0);
-        for (index, tensor) in self.layout.tensors.iter().enumerate().rev() {
-            let frozen = self.frozen.get(index).is_some_and(|&frozen| frozen);
-            if tensor.kind != TensorKind::Statistic && !frozen {
-                ready(tensor.offset, &vec![0.0; tensor.elements()]);
-            }
-        }
     }
 
     /// The program for this batch size, compiled if there is none; the longest unused one goes.
@@ -209,10 +184,10 @@ impl Compute for Executor {
         statistics: &mut [f32],
         ready: &mut dyn FnMut(usize, &[f32]),
     ) -> Result<Outcome, EngineError> {
-        same("statistics", statistics.len(), self.layout.statistics)?;
-        self.check(images, targets)?;
+        micro_batch::check(&self.graph, images, targets)?;
+        micro_batch::check_statistics(&self.layout, statistics)?;
         if targets.labels.is_empty() {
-            self.train_nothing(statistics, ready);
+            micro_batch::train_nothing((&self.layout, &self.frozen), statistics, ready);
             return Ok(Outcome::default());
         }
         let held = self.program(targets.labels.len(), Direction::Training)?;
@@ -228,7 +203,7 @@ impl Compute for Executor {
         labels: &[u32],
         weights: &dyn WeightSource,
     ) -> Result<Outcome, EngineError> {
-        self.check(images, labels.into())?;
+        micro_batch::check(&self.graph, images, labels.into())?;
         if labels.is_empty() {
             return Ok(Outcome::default());
         }
@@ -245,17 +220,13 @@ impl Compute for Executor {
     ) -> Result<(), EngineError> {
         // No label is looked at.
         let labels = &vec![0; samples];
-        self.check(images, labels.into())?;
+        micro_batch::check(&self.graph, images, labels.into())?;
         if samples == 0 {
             return Ok(());
         }
         let held = self.program(samples, Direction::Inference)?;
         self.run(held, inference((images, labels), weights, &mut |_, _| {}, Some(into))).map(drop)
     }
-}
-
-fn same(what: &'static str, given: usize, wanted: usize) -> Result<(), EngineError> {
-    if given == wanted { Ok(()) } else { Err(EngineError::Length { what, given, wanted }) }
 }
 
 fn inference<'a>(

@@ -118,13 +118,17 @@ impl Materials {
     }
 }
 
+/// Samples that most owners compute at a time; where there are fewer samples than owners, those
+/// that have any have one.
+fn samples(around: &Surroundings) -> usize {
+    let train = &around.arguments.config.train;
+    let owned = train.global_batch / u64::from(around.owners.max(1));
+    (owned / u64::from(train.pieces())).max(1) as usize
+}
+
 /// What worker threads do before the first step. Nobody waits for a warm spare.
 fn rehearsal(around: &Surroundings) -> Rehearsal {
-    let train = &around.arguments.config.train;
-    // Samples that most owners compute at a time; where there are fewer samples than owners, those
-    // that have any have one.
-    let owned = train.global_batch / u64::from(around.owners.max(1));
-    let samples = (owned / u64::from(train.pieces())).max(1) as usize;
+    let samples = samples(around);
     match around.entry {
         Entry::Initial => Rehearsal::None,
         Entry::Newcomer | Entry::ColdSpare => Rehearsal::Compile(samples),
@@ -144,15 +148,20 @@ fn prepare(around: &Surroundings, outage: &Outage) -> Result<Prepared, TrainErro
     let classes = train.source.classes().len();
     let graph = catalogue::build(&config.model.found_name(), input, classes, config.model.width)
         .map_err(|error| TrainError::Configuration(error.to_string()))?;
-    let (samples, model) = (train.source.len(), (&graph, &layout::of(&graph)));
-    refusals::check(config, model, (samples, around.owners))?;
+    let layout = layout::of(&graph);
+    refusals::check(config, (&graph, &layout), (train.source.len(), around.owners))?;
     // As `launch` calls the run: it removes what killed ranks leave.
     let run_dir = &around.arguments.run_dir;
     let run_dir = std::path::absolute(run_dir).unwrap_or_else(|_| run_dir.clone());
     let local = run_folder::id(&run_dir);
-    let (inline, arithmetic) = (None, engine::arithmetic());
+    let arithmetic = engine::arithmetic(&config.device);
+    let arithmetic = arithmetic.map_err(|error| TrainError::Configuration(error.to_string()))?;
+    let inline = None;
     let porters = around.take_porters();
     let materials = Materials { train, validation, graph, inline, arithmetic, local, porters };
+    let (model, workers) = ((&materials.graph, &layout), materials.workers(config));
+    engine::check_room(&config.device, model, samples(around), u64::from(workers))
+        .map_err(|error| TrainError::Configuration(error.to_string()))?;
     prepare_from(around, materials).map(|prepared| place_slots(around, prepared))
 }
 

@@ -8,7 +8,9 @@ use crate::engine::cpu::bf16::computed_here;
 use crate::engine::footprint;
 use crate::engine::plan::steps::{Draft, Step};
 use crate::engine::source::Flat;
+use crate::model::TensorKind;
 use crate::model::spec::GraphBuilder;
+use crate::model::spec::elements;
 use crate::model::window::{Conv, Pair};
 use crate::model::{LayerKind, TensorSpec, catalogue, init};
 

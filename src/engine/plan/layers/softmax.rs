@@ -17,11 +17,12 @@ impl Layer for Softmax {
         builder: &mut Builder<'_>,
         inputs: &[Tensor],
     ) -> Result<Forward, EngineError> {
-        let (input, pass) = (&inputs[0], Pass::Forward(builder.direction()));
-        let choice = builder.choose(&Operation::Softmax { form: FORM, data: &input.desc, pass })?;
+        let (data, pass) = (&inputs[0].desc, Pass::Forward(builder.direction()));
+        let choice = builder.choose(&Operation::Softmax { form: FORM, data, pass })?;
+        let input = builder.convert_for(&inputs[0], &choice, Role::Src)?;
         let output = builder.result(&choice, Role::Dst)?;
-        builder.run(&choice, &[(Role::Src, input), (Role::Dst, &output)], &[]);
-        Ok(Forward::new(input.clone(), output))
+        builder.run(&choice, &[(Role::Src, &input), (Role::Dst, &output)], &[]);
+        Ok(Forward::new(input, output))
     }
 
     fn backward(

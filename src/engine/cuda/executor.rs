@@ -1,0 +1,429 @@
+//! Runs a graph on a card: owns its memory and scripts, one per batch size and direction.
+
+use std::sync::Arc;
+
+use kintsugi_ffi::cuda::{Buffer, Event, Staging, Stream, Timing};
+
+use super::bound::Bound;
+use super::call::At;
+use super::card::Card;
+use super::copies::Copies;
+use super::launches;
+use super::script::{Line, Output, Script, mask_key};
+use crate::engine::compute::Compute;
+use crate::engine::error::EngineError;
+use crate::engine::logarithms::log_probabilities;
+use crate::engine::micro_batch;
+use crate::engine::plan::builder::Request;
+use crate::engine::plan::operation::{Direction, Refusal};
+use crate::engine::plan::steps::{Classifier, WeightUse};
+use crate::engine::plan::tensor::{ElementType, Place};
+use crate::engine::source::WeightSource;
+use crate::engine::targets::{Outcome, Targets};
+use crate::model::{Graph, Layout, layout};
+
+/// Scripts kept at once: a full and a ragged micro-batch, in training and evaluation, twice over.
+const SCRIPTS_MAX: usize = 8;
+/// Memory that a card has for one allocation at least, whatever is asked.
+const BYTES_MIN: usize = 256;
+
+/// A script with what it holds on the card.
+struct Held {
+    batch: usize,
+    direction: Direction,
+    script: Script,
+    lines: Vec<Line<Bound>>,
+    /// By weight: its copy.
+    copies: Vec<usize>,
+    /// By weight: how it is laid out. The picture stands for the tensor as the state has it.
+    layouts: Vec<Vec<Bound>>,
+    /// One for each `Line::Done`.
+    events: Vec<Event>,
+    used: u64,
+}
+
+/// Computes micro-batches of one model on one worker thread, on the process's card. Threads share
+/// the card; each has its own memory there.
+///
+/// On cards of one kind the same inputs give the same bits.
+pub struct Executor {
+    graph: Graph,
+    layout: Layout,
+    element: ElementType,
+    frozen: Vec<bool>,
+    card: Arc<Card>,
+    stream: Stream,
+    memory: Memory,
+    held: Vec<Held>,
+    clock: u64,
+    soiled: bool,
+}
+
+/// Memory on both sides, as large as the largest script needs.
+struct Memory {
+    copies: Copies,
+    arena: Buffer,
+    sent: Buffer,
+    staging: Staging,
+}
+
+/// What a micro-batch is given and gives.
+struct Batch<'a> {
+    images: &'a [f32],
+    targets: Targets<'a>,
+    dropout_key: [u64; 3],
+    weights: &'a dyn WeightSource,
+    statistics: &'a mut [f32],
+    ready: &'a mut dyn FnMut(usize, &[f32]),
+    logarithms: Option<&'a mut Vec<f32>>,
+}
+
+impl Memory {
+    fn new(card: &Card, layout: &Layout) -> Result<Self, EngineError> {
+        let context = &card.context;
+        Ok(Self {
+            copies: Copies::new(context, layout)?,
+            arena: Buffer::new(context, BYTES_MIN)?,
+            sent: Buffer::new(context, BYTES_MIN)?,
+            staging: Staging::new(context, BYTES_MIN)?,
+        })
+    }
+
+    /// Grows to what a script needs. Nothing in it is needed between micro-batches.
+    fn grow(&mut self, card: &Card, script: &Script) -> Result<(), EngineError> {
+        let context = &card.context;
+        for (buffer, bytes) in
+            [(&mut self.arena, script.arena_bytes), (&mut self.sent, script.sent_bytes)]
+        {
+            if buffer.bytes() < bytes {
+                // The old one goes first: there may be no room for both.
+                *buffer = Buffer::new(context, BYTES_MIN)?;
+                *buffer = Buffer::new(context, bytes)?;
+            }
+        }
+        if self.staging.bytes() < script.staging_bytes {
+            self.staging = Staging::new(context, script.staging_bytes)?;
+        }
+        Ok(())
+    }
+}
+
+impl Executor {
+    /// An executor for the calling thread. `layout` must be the graph's own; no gradients are
+    /// computed of the tensors that are `frozen`.
+    pub fn new(
+        graph: &Graph,
+        layout: &Layout,
+        element: ElementType,
+        frozen: &[bool],
+    ) -> Result<Self, EngineError> {
+        if layout::of(graph) != *layout {
+            return Err(EngineError::Layout("use model::layout::of on the same graph".into()));
+        }
+        let card = Card::own()?;
+        Ok(Self {
+            graph: graph.clone(),
+            layout: layout.clone(),
+            element,
+            frozen: frozen.to_vec(),
+            stream: Stream::new(&card.context)?,
+            memory: Memory::new(&card, layout)?,
+            card,
+            held: Vec::new(),
+            clock: 0,
+            soiled: false,
+        })
+    }
+
+    /// The same, whose memory of activations is no number before every micro-batch.
+    pub fn soiled(self) -> Self {
+        Self { soiled: true, ..self }
+    }
+
+    /// The script for this batch size, written if there is none; the longest unused one goes.
+    fn script(&mut self, batch: usize, direction: Direction) -> Result<usize, EngineError> {
+        self.clock += 1;
+        let wanted = |held: &Held| held.batch == batch && held.direction == direction;
+        if let Some(at) = self.held.iter().position(wanted) {
+            self.held[at].used = self.clock;
+            return Ok(at);
+        }
+        if self.held.len() >= SCRIPTS_MAX {
+            let oldest = (0..self.held.len()).min_by_key(|&at| self.held[at].used);
+            let gone = self.held.swap_remove(oldest.unwrap_or(0));
+            gone.copies.into_iter().for_each(|at| self.memory.copies.release(at));
+        }
+        let (graph, layout, element) = (&self.graph, &self.layout, self.element);
+        let frozen = &self.frozen;
+        let request = Request { graph, layout, batch, direction, element, frozen };
+        let held = self.bind(Script::new(request)?, (batch, direction))?;
+        self.held.push(held);
+        Ok(self.held.len() - 1)
+    }
+
+    /// Finds kernels and memory for a script.
+    fn bind(
+        &mut self,
+        mut script: Script,
+        (batch, direction): (usize, Direction),
+    ) -> Result<Held, EngineError> {
+        self.memory.grow(&self.card, &script)?;
+        let (mut copies, mut layouts) = (Vec::new(), Vec::new());
+        for (number, wanted) in script.weights.iter().enumerate() {
+            let layout = self.layout_of(wanted, number)?;
+            copies.push(self.memory.copies.acquire(wanted, layout.is_empty())?);
+            layouts.push(layout);
+        }
+        let bind = |line: Line| line.map(|call| Bound::new(&self.card, call));
+        let lines = std::mem::take(&mut script.lines);
+        let lines = lines.into_iter().map(bind).collect::<Result<Vec<_>, _>>()?;
+        let done = lines.iter().filter(|line| matches!(line, Line::Done)).count();
+        let events = (0..done).map(|_| Event::new(&self.card.context, Timing::Off));
+        let events = events.collect::<Result<Vec<_>, _>>()?;
+        let used = self.clock;
+        Ok(Held { batch, direction, script, lines, copies, layouts, events, used })
+    }
+
+    /// How a weight gets where kernels read it; nothing, where they read it as the state has it.
+    fn layout_of(&self, wanted: &WeightUse, number: usize) -> Result<Vec<Bound>, EngineError> {
+        if launches::is_plain(&wanted.desc) {
+            return Ok(Vec::new());
+        }
+        let to = (&*wanted.desc, Place::Weight(number));
+        let calls = launches::laid_out(Place::Image, to);
+        let calls = calls.map_err(|Refusal(reason)| EngineError::Device(reason))?;
+        calls.into_iter().map(|call| Bound::new(&self.card, call)).collect()
+    }
+
+    /// Sends weight `number` of a script, unless it is there.
+    fn refresh(
+        memory: &mut Memory,
+        stream: &Stream,
+        (held, number): (&Held, usize),
+        weights: &dyn WeightSource,
+    ) -> Result<(), EngineError> {
+        let copy = held.copies[number];
+        if !memory.copies.refresh(copy, weights, stream)? {
+            return Ok(());
+        }
+        let (copies, sent) = (&memory.copies, &memory.sent);
+        for call in &held.layouts[number] {
+            call.perform(stream, sent, |at| match at {
+                Place::Image => copies.of_state(copy),
+                _ => copies.of(copy),
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Tells the card all of it, and takes what comes of it as it comes.
+    fn run(&mut self, held: usize, mut batch: Batch<'_>) -> Result<Outcome, EngineError> {
+        let (held, memory, stream) = (&self.held[held], &mut self.memory, &self.stream);
+        batch.put(held, memory, self.graph.classes)?;
+        let sent = 0..held.script.sent_bytes;
+        stream.upload(&memory.sent, 0, &memory.staging, sent)?;
+        if self.soiled {
+            stream.fill(&memory.arena, 0..memory.arena.bytes(), u8::MAX)?;
+        }
+        let mut events = held.events.iter();
+        for line in &held.lines {
+            match line {
+                Line::Weight(number) => {
+                    Self::refresh(memory, stream, (held, *number), batch.weights)?;
+                }
+                Line::Call(call) => {
+                    let place = |at| place(memory, held, at);
+                    call.perform(stream, &memory.sent, place)?;
+                }
+                Line::Up { from, to, bytes } => {
+                    let part = *from..from + bytes;
+                    stream.upload(&memory.arena, to.offset, &memory.staging, part)?;
+                }
+                Line::Down { from, to, bytes } => {
+                    let (buffer, start) = place_of(&memory.arena, &memory.sent, *from);
+                    let part = *to..to + bytes;
+                    stream.download(buffer, start, &mut memory.staging, part)?;
+                }
+                Line::Done => {
+                    if let Some(event) = events.next() {
+                        stream.record(event)?;
+                    }
+                }
+            }
+        }
+        let outcome = batch.take(held, &memory.staging, self.graph.classes)?;
+        stream.synchronize()?;
+        Ok(outcome)
+    }
+}
+
+/// Where something lies.
+fn place<'a>(memory: &'a Memory, held: &Held, at: At) -> (&'a Buffer, usize) {
+    match at {
+        Place::Weight(weight) => memory.copies.of(held.copies[weight]),
+        other => place_of(&memory.arena, &memory.sent, other),
+    }
+}
+
+/// Where something lies that is no weight: weights never come down.
+fn place_of<'a>(arena: &'a Buffer, sent: &'a Buffer, at: At) -> (&'a Buffer, usize) {
+    match at {
+        Place::Value(span) => (arena, span.offset),
+        Place::Image | Place::Weight(_) => (sent, 0),
+    }
+}
+
+impl Batch<'_> {
+    /// Writes what is sent.
+    fn put(&self, held: &Held, memory: &mut Memory, classes: usize) -> Result<(), EngineError> {
+        let (script, staging) = (&held.script, &mut memory.staging);
+        staging.put(0, bytemuck::cast_slice(self.images))?;
+        let key = |&node: &usize| mask_key(self.dropout_key, node);
+        let keys: Vec<u64> = script.masks.iter().map(key).collect();
+        staging.put(script.keys_at, bytemuck::cast_slice(&keys))?;
+        let mut numbers = vec![0.0; held.batch * classes];
+        for seed in &script.seeds {
+            self.targets.write_seed(&mut numbers, classes, seed.of.weight());
+            staging.put(seed.at, bytemuck::cast_slice(&numbers))?;
+        }
+        Ok(())
+    }
+
+    /// Waits for each output and hands it on.
+    fn take(
+        &mut self,
+        held: &Held,
+        staging: &Staging,
+        classes: usize,
+    ) -> Result<Outcome, EngineError> {
+        let (mut outcome, mut numbers) = (Outcome::default(), Vec::new());
+        for (output, event) in held.script.outputs.iter().zip(&held.events) {
+            event.synchronize()?;
+            let mut read = |at: usize, count: usize| {
+                numbers.resize(count, 0.0_f32);
+                staging.get(at, bytemuck::cast_slice_mut(&mut numbers[..count]))
+            };
+            match output {
+                Output::Logits { at, of } => {
+                    read(*at, held.batch * classes)?;
+                    self.answered(&numbers[..held.batch * classes], classes, *of, &mut outcome);
+                }
+                Output::Gradient { at, offset, elements, taps } => {
+                    read(*at, *elements)?;
+                    let gradients = &mut numbers[..*elements];
+                    taps.iter().for_each(|taps| taps.silence(gradients));
+                    (self.ready)(*offset, gradients);
+                }
+                Output::Statistics { at, into, channels } => {
+                    read(*at, *channels)?;
+                    let into = &mut self.statistics[*into..*into + *channels];
+                    into.copy_from_slice(&numbers[..*channels]);
+                }
+            }
+        }
+        Ok(outcome)
+    }
+
+    /// Takes in rows of logits. Of a classifier within the model only its loss counts.
+    fn answered(&mut self, logits: &[f32], classes: usize, of: Classifier, outcome: &mut Outcome) {
+        let mut logarithms = Vec::with_capacity(logits.len());
+        log_probabilities(logits, classes, &mut logarithms);
+        let scored = self.targets.score(&logarithms, classes);
+        match of {
+            Classifier::Auxiliary(weight) => {
+                outcome.loss_sum += f64::from(weight) * scored.loss_sum;
+            }
+            Classifier::Last => {
+                *outcome = scored;
+                if let Some(into) = self.logarithms.as_mut() {
+                    into.append(&mut logarithms);
+                }
+            }
+        }
+    }
+}
+
+impl Compute for Executor {
+    fn prepare(&mut self, samples: usize) -> Result<(), EngineError> {
+        self.script(samples, Direction::Training).map(drop)
+    }
+
+    fn renew(&mut self) {
+        self.memory.copies.renew();
+    }
+
+    fn load(&mut self, samples: usize, weights: &dyn WeightSource) -> Result<(), EngineError> {
+        if samples == 0 {
+            return Ok(());
+        }
+        let held = self.script(samples, Direction::Training)?;
+        for number in 0..self.held[held].copies.len() {
+            let wanted = (&self.held[held], number);
+            Self::refresh(&mut self.memory, &self.stream, wanted, weights)?;
+        }
+        // What is in staging memory may be exchanged from here on.
+        Ok(self.stream.synchronize()?)
+    }
+
+    fn train(
+        &mut self,
+        images: &[f32],
+        targets: Targets<'_>,
+        dropout_key: [u64; 3],
+        weights: &dyn WeightSource,
+        statistics: &mut [f32],
+        ready: &mut dyn FnMut(usize, &[f32]),
+    ) -> Result<Outcome, EngineError> {
+        micro_batch::check(&self.graph, images, targets)?;
+        micro_batch::check_statistics(&self.layout, statistics)?;
+        if targets.labels.is_empty() {
+            micro_batch::train_nothing((&self.layout, &self.frozen), statistics, ready);
+            return Ok(Outcome::default());
+        }
+        let held = self.script(targets.labels.len(), Direction::Training)?;
+        let logarithms = None;
+        let batch = Batch { images, targets, dropout_key, weights, statistics, ready, logarithms };
+        self.run(held, batch)
+    }
+
+    fn evaluate(
+        &mut self,
+        images: &[f32],
+        labels: &[u32],
+        weights: &dyn WeightSource,
+    ) -> Result<Outcome, EngineError> {
+        micro_batch::check(&self.graph, images, labels.into())?;
+        if labels.is_empty() {
+            return Ok(Outcome::default());
+        }
+        let held = self.script(labels.len(), Direction::Inference)?;
+        self.run(held, inference((images, labels), weights, &mut |_, _| {}, None))
+    }
+
+    fn log_probabilities(
+        &mut self,
+        images: &[f32],
+        samples: usize,
+        weights: &dyn WeightSource,
+        into: &mut Vec<f32>,
+    ) -> Result<(), EngineError> {
+        // No label is looked at.
+        let labels = &vec![0; samples];
+        micro_batch::check(&self.graph, images, labels.into())?;
+        if samples == 0 {
+            return Ok(());
+        }
+        let held = self.script(samples, Direction::Inference)?;
+        self.run(held, inference((images, labels), weights, &mut |_, _| {}, Some(into))).map(drop)
+    }
+}
+
+fn inference<'a>(
+    (images, labels): (&'a [f32], &'a [u32]),
+    weights: &'a dyn WeightSource,
+    ready: &'a mut dyn FnMut(usize, &[f32]),
+    logarithms: Option<&'a mut Vec<f32>>,
+) -> Batch<'a> {
+    let (statistics, dropout_key) = (&mut [] as &mut [f32], [0; 3]);
+    Batch { images, targets: labels.into(), dropout_key, weights, statistics, ready, logarithms }
+}

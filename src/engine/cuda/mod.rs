@@ -1,0 +1,16 @@
+//! An NVIDIA card through CUDA. Pure: `layout` says how tensors lie on it, `backend` gives plans
+//! its kernels, `launches` is one match over the vocabulary of operations that writes `call`s,
+//! `script` is a plan as calls and copies. Then: `kernels` is the source that is compiled for the
+//! card at hand, `card` the process's own, `bound` a call with its kernel there, `copies` the
+//! weights on it, `executor` runs scripts.
+
+pub mod backend;
+pub mod bound;
+pub mod call;
+pub mod card;
+pub mod copies;
+pub mod executor;
+pub mod kernels;
+pub mod launches;
+pub mod layout;
+pub mod script;

@@ -1,0 +1,236 @@
+//! A plan as what a card is told, in order: calls, copies, and weights that are wanted now. What
+//! goes there with a micro-batch and what comes back has its place in staging memory. Pure.
+
+use super::backend::Cuda;
+use super::call::{At, Call};
+use super::launches;
+use crate::config::seed::{self, purpose};
+use crate::engine::error::EngineError;
+use crate::engine::plan::builder::Request;
+use crate::engine::plan::compile::compile;
+use crate::engine::plan::operation::{Refusal, Role};
+use crate::engine::plan::placement::{ALIGN_BYTES, Span};
+use crate::engine::plan::steps::{Action, Classifier, Plan, WeightUse};
+use crate::engine::plan::taps::Taps;
+use crate::engine::plan::tensor::Place;
+use crate::model::spec::elements;
+
+/// One thing to do.
+#[derive(Debug, Clone, PartialEq)]
+#[allow(missing_docs)]
+pub enum Line<C = Call> {
+    /// This weight, by its number in the plan, is read from here on.
+    Weight(usize),
+    /// A kernel, or zeros.
+    Call(C),
+    /// From staging memory to the card.
+    Up { from: usize, to: Span, bytes: usize },
+    /// From the card to staging memory.
+    Down { from: At, to: usize, bytes: usize },
+    /// What this output is made of is there; the events are counted from 0.
+    Done,
+}
+
+impl Line {
+    /// The same with its call in other words.
+    pub fn map<C, E>(self, call: impl FnOnce(Call) -> Result<C, E>) -> Result<Line<C>, E> {
+        Ok(match self {
+            Self::Weight(weight) => Line::Weight(weight),
+            Self::Call(own) => Line::Call(call(own)?),
+            Self::Up { from, to, bytes } => Line::Up { from, to, bytes },
+            Self::Down { from, to, bytes } => Line::Down { from, to, bytes },
+            Self::Done => Line::Done,
+        })
+    }
+}
+
+/// What comes of a micro-batch, in the order in which it does. Each lies in staging memory.
+#[derive(Debug, Clone, PartialEq)]
+#[allow(missing_docs)]
+pub enum Output {
+    /// What a classifier says.
+    Logits { at: usize, of: Classifier },
+    /// A finished gradient, where its tensor lies in the layout, and the taps that see data.
+    Gradient { at: usize, offset: usize, elements: usize, taps: Option<Taps> },
+    /// A batch's mean or variance, where it lies among the statistics.
+    Statistics { at: usize, into: usize, channels: usize },
+}
+
+/// A gradient of the loss with respect to log-probabilities: follows from the labels alone.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Seed {
+    /// In staging memory.
+    pub at: usize,
+    /// Whose loss.
+    pub of: Classifier,
+}
+
+/// All of it.
+#[derive(Debug)]
+pub struct Script {
+    /// In order.
+    pub lines: Vec<Line>,
+    /// In order.
+    pub outputs: Vec<Output>,
+    /// In the order of the plan.
+    pub weights: Vec<WeightUse>,
+    /// Nodes whose masks are drawn.
+    pub masks: Vec<usize>,
+    /// What is written before.
+    pub seeds: Vec<Seed>,
+    /// What is sent before anything else, from the start of staging memory on: the pictures, then
+    /// the keys of masks.
+    pub sent_bytes: usize,
+    /// Where the keys begin.
+    pub keys_at: usize,
+    /// Staging memory in all.
+    pub staging_bytes: usize,
+    /// Of the arena.
+    pub arena_bytes: usize,
+}
+
+const F32_BYTES: usize = 4;
+const KEY_BYTES: usize = 8;
+
+impl Script {
+    /// For what is asked.
+    pub fn new(request: Request<'_>) -> Result<Self, EngineError> {
+        let mut backend = Cuda::default();
+        let plan = compile(request, &mut backend)?.place();
+        let mut writer = Writer::new(&request, &plan, &backend);
+        for (step, action) in plan.draft.steps.iter().zip(&plan.actions) {
+            let written = writer.action(action);
+            written.map_err(|Refusal(why)| EngineError::of_node(request.graph, step.node, why))?;
+        }
+        Ok(writer.script)
+    }
+}
+
+struct Writer<'a> {
+    backend: &'a Cuda,
+    batch: usize,
+    classes: usize,
+    wanted: Vec<bool>,
+    script: Script,
+}
+
+impl<'a> Writer<'a> {
+    fn new(request: &Request<'_>, plan: &Plan, backend: &'a Cuda) -> Self {
+        let drawn = |action: &Action<Span>| match action {
+            Action::Mask { node, .. } => Some(*node),
+            _ => None,
+        };
+        let masks: Vec<usize> = plan.actions.iter().filter_map(drawn).collect();
+        let pictures = request.batch * elements(request.graph.input) * F32_BYTES;
+        let keys_at = pictures.next_multiple_of(ALIGN_BYTES);
+        let sent_bytes = keys_at + masks.len() * KEY_BYTES;
+        let script = Script {
+            lines: Vec::new(),
+            outputs: Vec::new(),
+            weights: plan.draft.weights.clone(),
+            masks: Vec::new(),
+            seeds: Vec::new(),
+            sent_bytes,
+            keys_at,
+            staging_bytes: sent_bytes.next_multiple_of(ALIGN_BYTES),
+            arena_bytes: plan.arena_bytes,
+        };
+        let wanted = vec![false; plan.draft.weights.len()];
+        Self { backend, batch: request.batch, classes: request.graph.classes, wanted, script }
+    }
+
+    /// A place in staging memory.
+    fn staged(&mut self, bytes: usize) -> usize {
+        let at = self.script.staging_bytes;
+        self.script.staging_bytes = (at + bytes).next_multiple_of(ALIGN_BYTES);
+        at
+    }
+
+    fn call(&mut self, call: Call) {
+        self.script.lines.push(Line::Call(call));
+    }
+
+    /// Brings numbers down; whoever waits for them waits for this line.
+    fn down(&mut self, from: At, bytes: usize) -> usize {
+        let to = self.staged(bytes);
+        self.script.lines.extend([Line::Down { from, to, bytes }, Line::Done]);
+        to
+    }
+
+    fn action(&mut self, action: &Action<Span>) -> Result<(), Refusal> {
+        match action {
+            Action::Run { kernel, arguments } => self.run(*kernel, arguments)?,
+            Action::Mask { value, elements, rate, node } => {
+                let (at, keys) = (self.script.masks.len(), self.script.keys_at);
+                self.script.masks.push(*node);
+                let to = Place::Value(*value);
+                self.call(launches::mask(to, keys, at, *rate, *elements)?);
+            }
+            Action::Average { windows, pass, from, to } => {
+                let to = Place::Value(*to);
+                self.call(launches::adaptive(windows, *pass, *from, to)?);
+            }
+            Action::Loss { logits, seed, of } => {
+                let bytes = self.batch * self.classes * F32_BYTES;
+                let at = self.down(*logits, bytes);
+                self.script.outputs.push(Output::Logits { at, of: *of });
+                if let Some(to) = *seed {
+                    let at = self.staged(bytes);
+                    self.script.seeds.push(Seed { at, of: *of });
+                    self.script.lines.push(Line::Up { from: at, to, bytes });
+                }
+            }
+            Action::Emit { value, offset, elements, taps } => {
+                let at = self.down(Place::Value(*value), elements * F32_BYTES);
+                let (offset, elements, taps) = (*offset, *elements, taps.clone());
+                self.script.outputs.push(Output::Gradient { at, offset, elements, taps });
+            }
+            Action::Statistics { mean, variance, at: into, channels } => {
+                for (value, &into) in [*mean, *variance].into_iter().zip(into) {
+                    let at = self.down(Place::Value(value), channels * F32_BYTES);
+                    let channels = *channels;
+                    self.script.outputs.push(Output::Statistics { at, into, channels });
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn run(&mut self, kernel: usize, arguments: &[(Role, At)]) -> Result<(), Refusal> {
+        for weight in arguments.iter().filter_map(|(_, place)| place.weight()) {
+            if !std::mem::replace(&mut self.wanted[weight], true) {
+                self.script.lines.push(Line::Weight(weight));
+            }
+        }
+        let at = |role: Role| {
+            let own = arguments.iter().find(|(of, _)| *of == role);
+            own.map_or(Place::Image, |(_, place)| *place)
+        };
+        let operation = self.backend.operation(kernel);
+        let missing = operation.roles().into_iter().map(|(role, _)| role).find(|&role| {
+            super::backend::describe(operation, role).is_some()
+                && !arguments.iter().any(|(of, _)| *of == role)
+        });
+        if let Some(role) = missing {
+            return Err(Refusal(format!("{role:?} is missing")));
+        }
+        for call in launches::of(operation, &at)? {
+            self.call(call);
+        }
+        Ok(())
+    }
+}
+
+/// Bytes that a worker holds on the card while it trains on so many samples.
+pub fn card_bytes(request: Request<'_>) -> Result<u64, EngineError> {
+    let state = (request.layout.parameters + request.layout.statistics) * F32_BYTES;
+    let script = Script::new(request)?;
+    let laid_out = script.weights.iter().filter(|wanted| !launches::is_plain(&wanted.desc));
+    let copies: usize = laid_out.map(|wanted| wanted.desc.bytes).sum();
+    Ok((script.arena_bytes + script.sent_bytes + copies + state) as u64)
+}
+
+/// The key of the stream that a node's mask is drawn from.
+pub fn mask_key(key: [u64; 3], node: usize) -> u64 {
+    seed::key(&[purpose::DROPOUT, key[0], key[1], key[2], node as u64])
+}
