@@ -118,7 +118,7 @@ pub fn arithmetic(device: &Device) -> Result<String, EngineError> {
             bf16::check(element, &cpu::arithmetic::isa())?;
             Ok(cpu::arithmetic::arithmetic())
         }
-        (Kind::Cuda, _) => Ok(cuda::card::Card::own()?.arithmetic.clone()),
+        (Kind::Cuda, element) => Ok(cuda::card::Card::own(element)?.arithmetic.clone()),
     }
 }
 
@@ -136,7 +136,7 @@ pub fn check_room(
     let (batch, direction, frozen) = (samples.max(1), Direction::Training, &[][..]);
     let request = Request { graph, layout, batch, direction, element, frozen };
     let needed = cuda::script::card_bytes(request)?.saturating_mul(workers);
-    let (free, all) = cuda::card::Card::own()?.context.memory_bytes()?;
+    let (free, all) = cuda::card::Card::own(element)?.context.memory_bytes()?;
     if needed <= free as u64 {
         return Ok(());
     }

@@ -26,6 +26,7 @@ const SMALL: [&str; 7] = [
 fn on_a_card(folder: &Path, more: &[&str]) -> Command {
     let mut command = launch(folder, &[&SMALL[..], more].concat());
     command.env("LD_LIBRARY_PATH", fake::folder()).env("KINTSUGI_CUDA", fake::folder());
+    command.env("XDG_CACHE_HOME", folder.with_extension("cache"));
     command
 }
 

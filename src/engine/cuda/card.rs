@@ -1,5 +1,6 @@
 //! The card of this process: the first that it may see (`CUDA_VISIBLE_DEVICES` says which). It is
-//! opened once, when the first engine wants it, with all kernels compiled for it.
+//! opened once for each type of elements, when the first engine wants it, with kernels compiled for
+//! it.
 
 use std::sync::{Arc, OnceLock};
 
@@ -9,6 +10,7 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use super::kernels;
 use crate::engine::error::EngineError;
+use crate::engine::plan::tensor::ElementType;
 
 impl From<Error> for EngineError {
     fn from(error: Error) -> Self {
@@ -32,16 +34,18 @@ pub struct Card {
 }
 
 impl Card {
-    /// The process's own.
+    /// The process's own, with kernels of this type of elements.
     ///
     /// # Errors
     /// No driver, no card, or no compiler: the same answer for as long as the process lives.
-    pub fn own() -> Result<Arc<Self>, EngineError> {
-        static OWN: OnceLock<Result<Arc<Card>, EngineError>> = OnceLock::new();
-        OWN.get_or_init(|| Self::open().map(Arc::new)).clone()
+    pub fn own(element: ElementType) -> Result<Arc<Self>, EngineError> {
+        type Opened = OnceLock<Result<Arc<Card>, EngineError>>;
+        static OWN: [Opened; 2] = [OnceLock::new(), OnceLock::new()];
+        let own = &OWN[usize::from(element == ElementType::Bf16)];
+        own.get_or_init(|| Self::open(element).map(Arc::new)).clone()
     }
 
-    fn open() -> Result<Self, EngineError> {
+    fn open(element: ElementType) -> Result<Self, EngineError> {
         let blame = |what: &str| EngineError::Device(format!("device.kind: \"cuda\": {what}"));
         let driver = Driver::open(None).map_err(|missing| blame(&missing.to_string()))?;
         let devices = driver.devices()?;
@@ -52,9 +56,9 @@ impl Card {
             blame(&format!("{missing}; `cluster-scripts/setup.sh --cuda` fetches it"))
         })?;
         let architecture = device.architecture()?;
-        let cubin = kernels::compile(&nvrtc, &architecture, &[])?;
-        let module = Module::load(&context, &cubin.bytes)?;
-        let arithmetic = format!("{KIND} {architecture} {:016x}", xxh3_64(&cubin.bytes));
+        let code = kernels::compiled(&nvrtc, element, &architecture)?;
+        let module = Module::load(&context, &code)?;
+        let arithmetic = format!("{KIND} {architecture} {:016x}", xxh3_64(&code));
         Ok(Self { context, arithmetic, module })
     }
 

@@ -120,7 +120,7 @@ impl Executor {
         if layout::of(graph) != *layout {
             return Err(EngineError::Layout("use model::layout::of on the same graph".into()));
         }
-        let card = Card::own()?;
+        let card = Card::own(element)?;
         Ok(Self {
             graph: graph.clone(),
             layout: layout.clone(),

@@ -16,7 +16,8 @@ struct image { char magic[4]; uint32_t unused; uint64_t source_bytes; };
 
 API int nvrtcVersion(int *major, int *minor)
 {
-    *major = 13;
+    /* No real one's: what it makes is kept by its version. */
+    *major = 99;
     *minor = 0;
     return SUCCESS;
 }
