@@ -4,7 +4,7 @@
 use std::path::Path;
 use std::process::Command;
 
-use crate::support::{Ended, alone, assert_audited, launch, result_of, run, run_dir};
+use crate::support::{Ended, alone, assert_audited, kintsugi, launch, result_of, run, run_dir};
 
 #[path = "../library/cuda/fake.rs"]
 mod fake;
@@ -25,9 +25,14 @@ const SMALL: [&str; 7] = [
 
 fn on_a_card(folder: &Path, more: &[&str]) -> Command {
     let mut command = launch(folder, &[&SMALL[..], more].concat());
-    command.env("LD_LIBRARY_PATH", fake::folder()).env("KINTSUGI_CUDA", fake::folder());
-    command.env("XDG_CACHE_HOME", folder.with_extension("cache"));
+    with_a_card(&mut command, folder);
     command
+}
+
+/// Its process finds the fake driver and compiler, and keeps what they make beside this folder.
+fn with_a_card<'a>(command: &'a mut Command, folder: &Path) -> &'a mut Command {
+    command.env("LD_LIBRARY_PATH", fake::folder()).env("KINTSUGI_CUDA", fake::folder());
+    command.env("XDG_CACHE_HOME", folder.with_extension("cache"))
 }
 
 /// The hash of a run that completed, and how many recoveries it had.
@@ -45,10 +50,23 @@ fn played(name: &str, more: &[&str]) -> (String, usize) {
     hash_of(name, &folder, &ended)
 }
 
+/// The error of a run's checkpoint on a device, as text.
+fn judged(name: &str, kind: &str) -> String {
+    let mut command = kintsugi();
+    command.arg("evaluate").arg(Path::new(env!("CARGO_TARGET_TMPDIR")).join(name));
+    command.args(["--json", "-s", &format!("device.kind={kind}")]);
+    let ended = run(with_a_card(&mut command, &run_dir(&format!("{name}-judged"))), LIMIT);
+    assert_eq!(ended.code, Some(0), "{}", ended.stderr);
+    let line = ended.stdout.lines().last().expect("a line").to_owned();
+    let value: serde_json::Value = serde_json::from_str(&line).expect("JSON");
+    value["error"].to_string()
+}
+
 #[test]
 fn runs_on_cards_have_the_same_bits_whoever_dies_and_however_many_there_are() {
     let _turn = alone();
     let (calm, _) = played("cuda-calm", &[]);
+    assert_eq!(judged("cuda-calm", "cuda"), judged("cuda-calm", "cpu"));
     let kills = r#"faults.plan=[{kind="kill", rank=1, step=4, phase="in_update"},
                                 {kind="kill", rank=0, step=8, phase="in_all_reduce"}]"#;
     assert_eq!(played("cuda-killed", &[kills]), (calm.clone(), 2));

@@ -62,6 +62,16 @@ pub struct Trained {
     weights: Weights,
 }
 
+/// What to say where the run's device is not here.
+fn elsewhere(config: &Config, error: EngineError) -> TrainedError {
+    match config.device.kind.as_str() {
+        "cuda" => TrainedError::Usage(format!(
+            "{error}; to look at it on this machine's processors, say -s device.kind=cpu"
+        )),
+        _ => error.into(),
+    }
+}
+
 impl Trained {
     /// The checkpoint at `path`, or the newest that verifies of a run directory. `threads`: all
     /// cores if it is not said.
@@ -85,7 +95,8 @@ impl Trained {
         let weights = weights::weights_for(path, &snapshot, &layout)?;
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let threads = threads.unwrap_or(cores);
-        let engine = engine::open(&config.device, &graph, &layout, threads)?;
+        let engine = engine::open(&config.device, &graph, &layout, threads)
+            .map_err(|error| elsewhere(&config, error))?;
         Ok(Self { config, snapshot, engine, weights })
     }
 
