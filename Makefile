@@ -1,4 +1,4 @@
-# make build | demo | test (README's commands) | check | bench | soak [MINUTES=] | experiment [T= SEEDS=] | parity | runtime | test-slurm | test-slurm-all
+# make build | demo | test (README's commands) | check | bench | soak [MINUTES=] | experiment [T= SEEDS=] | parity | runtime | test-slurm | test-slurm-all | test-cuda-plans
 # Every target first does the set-up (cluster-scripts/setup.sh), which needs no root and runs once.
 
 CARGO ?= cargo
@@ -16,7 +16,7 @@ target := $(or $(CARGO_TARGET_DIR),target)
 kintsugi := $(target)/release/kintsugi
 one_machine := cluster-scripts/one-machine
 
-.PHONY: build demo test build-tests check bench soak experiment parity runtime test-slurm test-slurm-all setup help
+.PHONY: build demo test build-tests check bench soak experiment parity runtime test-slurm test-slurm-all test-cuda-plans setup help
 
 help:
 	@sed -n '1,2s/^# //p' Makefile
@@ -90,3 +90,9 @@ test-slurm: build
 
 test-slurm-all: build
 	REPEAT=$(REPEAT) $(one_machine)/selftests all
+
+# cuDNN's plan for every convolution of the catalogue in every precision, for a card that need not be here. Gets NVIDIA's
+# wheels (1 GB), once.
+test-cuda-plans:
+	@cluster-scripts/setup.sh --cuda
+	$(CARGO) test --release --locked --test library -- cuda::plans --nocapture

@@ -5,7 +5,7 @@
 use std::io::Write;
 use std::sync::OnceLock;
 
-use kintsugi_ffi::cuda::cudnn::{Descriptor, Values, workspace_bytes};
+use kintsugi_ffi::cuda::cudnn::{Descriptor, Plan, Values};
 use kintsugi_ffi::cuda::sys::cudnn::{attribute, kind, of, value};
 use kintsugi_ffi::cuda::{Cudnn, Error, Found, Missing, Nvrtc, Places};
 
@@ -140,10 +140,19 @@ fn a_convolution_gets_a_plan_for_a_card_that_is_not_there() {
             .ok()
     });
     let plan = plan.expect("one of the proposals can be built");
-    let bytes = workspace_bytes(&plan).expect("a plan says it");
-    assert!(bytes < 1 << 30, "{bytes}");
-    let json = plan.text(attribute::PLAN_JSON).expect("it can be kept");
+    let graph = convolution(cudnn).expect("the same");
+    let plan = Plan::new(plan, &graph).expect("it says what it needs");
+    assert!(plan.workspace_bytes() < 1 << 30, "{}", plan.workspace_bytes());
+    let json = plan.json().expect("it can be kept");
     assert!(json.starts_with(b"{") && json.ends_with(b"}"), "{}", String::from_utf8_lossy(&json));
+    let again = Descriptor::new(cudnn, kind::EXECUTION_PLAN)
+        .and_then(|it| it.set(attribute::PLAN_DEVICE, Values::Descriptors(&[&device])))
+        .and_then(|it| it.set(attribute::PLAN_JSON, Values::Text(&json)))
+        .and_then(Descriptor::finalize)
+        .and_then(|it| Plan::new(it, &graph));
+    assert_eq!(again.and_then(|plan| plan.json()), Ok(json));
+    let wrong = convolution(cudnn).and_then(|it| Plan::new(it, &graph));
+    assert!(matches!(wrong.err(), Some(Error::Refused { .. })), "a graph is no plan");
 }
 
 #[test]

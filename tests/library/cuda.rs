@@ -3,6 +3,7 @@
 //! not.
 
 mod fake;
+mod plans;
 
 use std::io::Write;
 use std::sync::OnceLock;
@@ -37,13 +38,16 @@ fn compiler() -> Option<Nvrtc> {
         Ok((_, nvrtc)) if nvrtc.place() != fake::folder().join("libnvrtc.so.13") => {
             return Some(nvrtc);
         }
-        Ok(_) => "no libnvrtc.so".into(),
+        Ok(_) => "no libnvrtc.so.13".into(),
         Err(missing) => missing.to_string(),
     };
-    // Past the capture of tests' output, since it passes.
-    let line = format!("skipped: machine code of the engine's kernels ({missing})\n");
-    let _ = std::io::stderr().write_all(line.as_bytes());
+    skipped("machine code of the engine's kernels", &missing);
     None
+}
+
+/// Past the capture of tests' output, since such a test passes.
+fn skipped(what: &str, missing: &dyn std::fmt::Display) {
+    let _ = std::io::stderr().write_all(format!("skipped: {what} ({missing})\n").as_bytes());
 }
 
 #[test]

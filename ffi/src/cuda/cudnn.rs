@@ -1,17 +1,19 @@
 //! cuDNN's graph API: descriptors, whose attributes are set, and plans that are executed. Thin:
 //! what a graph is made of is said by those who make it, in the numbers of `sys::cudnn`.
 
+use std::cell::Cell;
 use std::ffi::{c_int, c_void};
+use std::marker::PhantomData;
 use std::path::{Path, PathBuf};
 use std::ptr::null_mut;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use super::context::Context;
 use super::library::{Library, Missing};
 use super::memory::Buffer;
 use super::result::{Error, SUCCESS, refused, text};
 use super::stream::Stream;
-use super::sys::cudnn::{self as sys, attribute, kind, of};
+use super::sys::cudnn::{self as sys, attribute, kind, of, value};
 
 /// Longest text of an error.
 const WORDS_BYTES_MAX: usize = 2048;
@@ -23,6 +25,11 @@ macro_rules! words {
         of::DATA_TYPE | 7..=14 | 16..=23 | 25 | 27..=29
     };
 }
+
+/// What tensors are aligned to: a plan may not be made for more.
+pub const ALIGN_BYTES: usize = 16;
+/// What workspaces are aligned to, as memory that was allocated for one is.
+pub const WORKSPACE_ALIGN_BYTES: usize = 256;
 
 /// The first that makes plans from a device's properties (9.8.0).
 const VERSION_MIN: usize = 90_800;
@@ -96,6 +103,8 @@ pub enum Values<'a> {
     Descriptors(&'a [&'a Descriptor]),
     /// Places in the device's memory: a buffer, and so many bytes behind its start.
     Places(&'a [(&'a Buffer, usize)]),
+    /// The card that it is for, by what plans are executed with there.
+    Handle(&'a Handle),
 }
 
 /// A description, at first of nothing: set its attributes, then finalize it.
@@ -110,6 +119,8 @@ struct Owned {
     raw: sys::descriptor,
     /// `sys::kind`.
     what: i32,
+    /// Whose context it may have kernels in; none, where it is for no card at hand.
+    opened: OnceLock<Arc<Opened>>,
 }
 
 // SAFETY: nothing in a descriptor belongs to a thread; who changes it has it alone.
@@ -118,8 +129,12 @@ unsafe impl Send for Owned {}
 unsafe impl Sync for Owned {}
 
 impl Drop for Owned {
+    /// In a context that cannot be entered nothing is given back any more.
     fn drop(&mut self) {
-        // SAFETY: owned, destroyed once.
+        if self.opened.get().is_some_and(|opened| opened.context.enter().is_err()) {
+            return;
+        }
+        // SAFETY: owned, destroyed once, before the handle that it is for.
         unsafe { (self.cudnn.sys.cudnnBackendDestroyDescriptor)(self.raw) };
     }
 }
@@ -134,7 +149,8 @@ impl Descriptor {
         // SAFETY: `raw` receives a handle, destroyed once.
         let status = unsafe { (cudnn.sys.cudnnBackendCreateDescriptor)(what, &mut raw) };
         cudnn.check("cudnnBackendCreateDescriptor", status)?;
-        let owned = Arc::new(Owned { cudnn: cudnn.clone(), raw, what });
+        let opened = OnceLock::new();
+        let owned = Arc::new(Owned { cudnn: cudnn.clone(), raw, what, opened });
         Ok(Self { owned, parts: Vec::new() })
     }
 
@@ -162,6 +178,13 @@ impl Descriptor {
                 let raw: Vec<u64> = all.iter().map(address).collect::<Result<_, _>>()?;
                 self.put(name, of::VOID_PTR, &raw)
             }
+            Values::Handle(handle) => {
+                let opened = self.owned.opened.get_or_init(|| Arc::clone(&handle.opened));
+                match Arc::ptr_eq(opened, &handle.opened) {
+                    true => self.put(name, of::HANDLE, &[opened.raw]),
+                    false => refused("cudnnBackendSetAttribute", "it has another handle"),
+                }
+            }
         }?;
         Ok(self)
     }
@@ -182,7 +205,10 @@ impl Descriptor {
     /// # Errors
     /// cuDNN's: an attribute is missing, or there is no support for it all.
     pub fn finalize(self) -> Result<Self, Error> {
-        // SAFETY: a live descriptor.
+        if let Some(opened) = self.all().find_map(|one| one.opened.get().cloned()) {
+            opened.context.enter()?;
+        }
+        // SAFETY: a live descriptor; where it is for a card, the calling thread has its context.
         let status = unsafe { (self.cudnn().sys.cudnnBackendFinalize)(self.owned.raw) };
         self.cudnn().check("cudnnBackendFinalize", status)?;
         Ok(self)
@@ -272,78 +298,198 @@ impl Descriptor {
     }
 }
 
-/// What plans are executed with, in one stream.
+/// What plans are made for and executed with on a card, by one thread at a time.
 pub struct Handle {
+    opened: Arc<Opened>,
+    alone: PhantomData<Cell<()>>,
+}
+
+/// What a handle shares with the plans that are made for it.
+struct Opened {
     cudnn: Cudnn,
-    stream: Stream,
+    context: Arc<Context>,
     raw: *mut sys::handle,
 }
 
-// SAFETY: one thread at a time has it.
-unsafe impl Send for Handle {}
+// SAFETY: nothing in it belongs to a thread.
+unsafe impl Send for Opened {}
+// SAFETY: it is used through `Handle`, which one thread at a time has.
+unsafe impl Sync for Opened {}
 
 impl Handle {
-    /// For this stream, which it takes.
+    /// In this context.
     ///
     /// # Errors
     /// cuDNN's: no device that it knows, or no memory.
-    pub fn new(cudnn: &Cudnn, stream: Stream) -> Result<Self, Error> {
-        stream.context().enter()?;
-        let mut this = Self { cudnn: cudnn.clone(), stream, raw: null_mut() };
+    pub fn new(cudnn: &Cudnn, context: &Arc<Context>) -> Result<Self, Error> {
+        context.enter()?;
+        let mut raw = null_mut();
         // SAFETY: `raw` receives a handle, destroyed once; the calling thread has the context.
-        cudnn.check("cudnnCreate", unsafe { (cudnn.sys.cudnnCreate)(&mut this.raw) })?;
-        // SAFETY: both are live, and the stream as long as the handle.
-        let status = unsafe { (cudnn.sys.cudnnSetStream)(this.raw, this.stream.raw()) };
-        cudnn.check("cudnnSetStream", status)?;
-        Ok(this)
+        cudnn.check("cudnnCreate", unsafe { (cudnn.sys.cudnnCreate)(&mut raw) })?;
+        let opened = Opened { cudnn: cudnn.clone(), context: Arc::clone(context), raw };
+        Ok(Self { opened: Arc::new(opened), alone: PhantomData })
     }
 
-    /// The stream.
-    pub fn stream(&self) -> &Stream {
-        &self.stream
+    /// The library.
+    pub fn cudnn(&self) -> &Cudnn {
+        &self.opened.cudnn
     }
 
-    /// The context that plans are executed in.
-    pub fn context(&self) -> &Arc<Context> {
-        self.stream.context()
-    }
-
-    /// Puts a plan's execution on the tensors of a variant pack into the stream. A plan that is
-    /// captured stays for as long as the process: graphs may launch its kernels at any time.
+    /// Puts a plan's execution into a stream, on tensors by their ids: each lies so many bytes
+    /// behind a buffer's start, as does the workspace. A plan that is captured stays for as long as
+    /// the process, with handle and context: graphs may launch its kernels at any time.
     ///
     /// # Errors
-    /// cuDNN's: a tensor is missing, or a launch failed; `Refused`: these are other descriptors.
-    pub fn execute(&self, plan: &Descriptor, pack: &Descriptor) -> Result<(), Error> {
+    /// cuDNN's: a launch failed. `Refused`: a plan of another handle, a stream of another context,
+    /// a tensor that is missing or lies beyond its buffer's end.
+    pub fn execute(
+        &self,
+        plan: &Plan,
+        stream: &Stream,
+        tensors: &[(i64, &Buffer, usize)],
+        workspace: Option<(&Buffer, usize)>,
+    ) -> Result<(), Error> {
         const CALL: &str = "cudnnBackendExecute";
-        if (plan.owned.what, pack.owned.what) != (kind::EXECUTION_PLAN, kind::VARIANT_PACK) {
-            return refused(CALL, "a plan and a variant pack are executed");
+        let Opened { cudnn, context, raw } = &*self.opened;
+        if !plan.opened().is_some_and(|opened| Arc::ptr_eq(opened, &self.opened)) {
+            return refused(CALL, "a plan of another handle");
         }
-        if self.stream.is_capturing()? {
-            plan.all().for_each(std::mem::forget);
+        if !Arc::ptr_eq(stream.context(), context) {
+            return refused(CALL, "a stream of another context");
         }
-        self.context().enter()?;
-        let (plan, pack): (*mut c_void, _) = (plan.owned.raw, pack.owned.raw);
-        // SAFETY: all three are live, and of the kinds that belong here.
-        let status = unsafe { (self.cudnn.sys.cudnnBackendExecute)(self.raw, plan, pack) };
-        self.cudnn.check(CALL, status)
+        let pack = plan.pack(tensors, workspace)?;
+        if stream.is_capturing()? {
+            // The plan's parts hold the handle, and that the context.
+            plan.plan.all().for_each(std::mem::forget);
+        }
+        context.enter()?;
+        // SAFETY: both are live. Every execution names its stream, and the end of the handle none.
+        let status = unsafe { (cudnn.sys.cudnnSetStream)(*raw, stream.raw()) };
+        cudnn.check("cudnnSetStream", status)?;
+        let (plan, pack): (*mut c_void, _) = (plan.plan.owned.raw, pack.owned.raw);
+        // SAFETY: all three are live and of the kinds that belong here; every tensor of the plan
+        // lies within its buffer, as does the workspace (`pack`).
+        let status = unsafe { (cudnn.sys.cudnnBackendExecute)(*raw, plan, pack) };
+        cudnn.check(CALL, status)
     }
 }
 
-impl Drop for Handle {
+impl Drop for Opened {
     fn drop(&mut self) {
-        if self.raw.is_null() || self.context().enter().is_err() {
+        if self.context.enter().is_err() {
             return;
         }
-        // SAFETY: owned, destroyed once, before its stream.
-        unsafe { (self.cudnn.sys.cudnnDestroy)(self.raw) };
+        // SAFETY: owned, destroyed once, before its context; the last stream may be gone.
+        unsafe {
+            (self.cudnn.sys.cudnnSetStream)(self.raw, null_mut());
+            (self.cudnn.sys.cudnnDestroy)(self.raw);
+        }
     }
 }
 
-/// Bytes of device memory that a plan works in.
-///
-/// # Errors
-/// cuDNN's: it is no plan.
-pub fn workspace_bytes(plan: &Descriptor) -> Result<usize, Error> {
-    let bytes = plan.numbers(attribute::PLAN_WORKSPACE_BYTES, 1)?;
-    Ok(bytes.first().map_or(0, |bytes| (*bytes).max(0) as usize))
+/// A plan with what it is executed on. cuDNN does not promise that two threads may execute one at
+/// a time: one has it.
+pub struct Plan {
+    plan: Descriptor,
+    tensors: Vec<Wanted>,
+    workspace_bytes: usize,
+    alone: PhantomData<Cell<()>>,
+}
+
+/// A tensor that is to be named.
+struct Wanted {
+    id: i64,
+    bytes: usize,
+}
+
+impl Plan {
+    /// A plan that is finalized. The graph that it is for says which tensors it works on.
+    ///
+    /// # Errors
+    /// `Refused`: these are other descriptors. cuDNN's.
+    pub fn new(plan: Descriptor, graph: &Descriptor) -> Result<Self, Error> {
+        if (plan.owned.what, graph.owned.what) != (kind::EXECUTION_PLAN, kind::OPERATION_GRAPH) {
+            return refused("cudnnBackendFinalize", "a plan is made of a graph");
+        }
+        let tensors = graph.parts.iter().filter(|part| part.what == kind::TENSOR);
+        let tensors = tensors.map(Wanted::of).collect::<Result<_, _>>()?;
+        let workspace_bytes = plan.numbers(attribute::PLAN_WORKSPACE_BYTES, 1)?;
+        let workspace_bytes = workspace_bytes.first().map_or(0, |bytes| (*bytes).max(0) as usize);
+        Ok(Self { plan, tensors, workspace_bytes, alone: PhantomData })
+    }
+
+    /// Bytes of device memory that it works in.
+    pub fn workspace_bytes(&self) -> usize {
+        self.workspace_bytes
+    }
+
+    /// cuDNN's own words for it, of which the same version makes the same plan again.
+    ///
+    /// # Errors
+    /// cuDNN's: a plan that cannot be kept.
+    pub fn json(&self) -> Result<Vec<u8>, Error> {
+        self.plan.text(attribute::PLAN_JSON)
+    }
+
+    fn opened(&self) -> Option<&Arc<Opened>> {
+        self.plan.owned.opened.get()
+    }
+
+    /// Where everything lies for one execution.
+    fn pack(
+        &self,
+        tensors: &[(i64, &Buffer, usize)],
+        workspace: Option<(&Buffer, usize)>,
+    ) -> Result<Descriptor, Error> {
+        const CALL: &str = "cudnnBackendExecute";
+        let mut places = Vec::with_capacity(tensors.len());
+        for Wanted { id, bytes } in &self.tensors {
+            let Some((_, buffer, at)) = tensors.iter().find(|(other, ..)| other == id) else {
+                return refused(CALL, format!("tensor {id} is missing"));
+            };
+            aligned(buffer.part(CALL, *at, *bytes)?, ALIGN_BYTES)?;
+            places.push((*buffer, *at));
+        }
+        let ids: Vec<i64> = self.tensors.iter().map(|wanted| wanted.id).collect();
+        let pack = Descriptor::new(self.plan.cudnn(), kind::VARIANT_PACK)?
+            .set(attribute::PACK_IDS, Values::I64(&ids))?
+            .set(attribute::PACK_POINTERS, Values::Places(&places))?;
+        let pack = match workspace {
+            Some((buffer, at)) => {
+                aligned(buffer.part(CALL, at, self.workspace_bytes)?, WORKSPACE_ALIGN_BYTES)?;
+                pack.set(attribute::PACK_WORKSPACE, Values::Places(&[(buffer, at)]))?
+            }
+            None if self.workspace_bytes == 0 => pack,
+            None => return refused(CALL, "this plan needs a workspace"),
+        };
+        pack.finalize()
+    }
+}
+
+impl Wanted {
+    /// As the descriptor itself says it.
+    fn of(tensor: &Arc<Owned>) -> Result<Self, Error> {
+        /// More dimensions no tensor has.
+        const DIMENSIONS_MAX: usize = 12;
+        let tensor = Descriptor { owned: Arc::clone(tensor), parts: Vec::new() };
+        let sizes = tensor.numbers(attribute::TENSOR_DIMENSIONS, DIMENSIONS_MAX)?;
+        let strides = tensor.numbers(attribute::TENSOR_STRIDES, DIMENSIONS_MAX)?;
+        let id = tensor.numbers(attribute::TENSOR_ID, 1)?.first().copied().unwrap_or_default();
+        let element = tensor.words(attribute::TENSOR_DATA_TYPE, of::DATA_TYPE, 1)?;
+        let element_bytes = match element[..] {
+            [value::F32] => 4,
+            [value::BF16] => 2,
+            _ => return refused("cudnnBackendGetAttribute", "a tensor of other elements"),
+        };
+        let last: i64 = sizes.iter().zip(&strides).map(|(size, stride)| (size - 1) * stride).sum();
+        let bytes = usize::try_from((last + 1) * element_bytes).unwrap_or(usize::MAX);
+        Ok(Self { id, bytes })
+    }
+}
+
+fn aligned(address: u64, to: usize) -> Result<(), Error> {
+    match address.is_multiple_of(to as u64) {
+        true => Ok(()),
+        false => refused("cudnnBackendExecute", format!("{address:#x} is not aligned to {to}")),
+    }
 }

@@ -85,6 +85,7 @@ pub mod attribute {
     pub const CONFIG_ENGINE: i32 = 300;
     pub const CONFIG_WORKSPACE_BYTES: i32 = 303;
 
+    pub const PLAN_HANDLE: i32 = 400;
     pub const PLAN_CONFIG: i32 = 401;
     pub const PLAN_WORKSPACE_BYTES: i32 = 402;
     pub const PLAN_JSON: i32 = 405;
@@ -109,6 +110,7 @@ pub mod attribute {
     pub const FILTER_X: i32 = 716;
     pub const FILTER_DY: i32 = 717;
 
+    pub const GRAPH_HANDLE: i32 = 800;
     pub const GRAPH_OPERATIONS: i32 = 801;
 
     pub const TENSOR_ALIGNMENT: i32 = 900;
@@ -142,5 +144,8 @@ pub mod value {
     /// `cudnnBackendNumericalNote_t`.
     pub const NOTE_TENSOR_CORE: i32 = 0;
     pub const NOTE_DOWN_CONVERT_INPUTS: i32 = 1;
+    pub const NOTE_REDUCED_PRECISION_REDUCTION: i32 = 2;
     pub const NOTE_NONDETERMINISTIC: i32 = 4;
+    /// `cudnnBackendBehaviorNote_t`.
+    pub const NOTE_RUNTIME_COMPILATION: i32 = 0;
 }
