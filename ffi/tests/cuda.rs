@@ -11,6 +11,8 @@ use kintsugi_ffi::cuda::{
 };
 use kintsugi_ffi::mapping::Memory;
 
+#[path = "cuda/executing.rs"]
+mod executing;
 #[path = "cuda/fake.rs"]
 mod fake;
 

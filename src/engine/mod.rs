@@ -14,13 +14,13 @@ mod source;
 mod targets;
 
 pub use compute::Compute;
+pub use cuda::room::{Together, Work};
 pub use error::EngineError;
 pub use source::{Flat, WeightSource};
 pub use targets::{Outcome, Targets};
 
 use crate::config::{ConfigError, Device};
 use crate::model::{Graph, Layout};
-use crate::observe::spans::amount;
 use cpu::bf16;
 use cpu::executor::Executor;
 use cpu::program::Program;
@@ -122,31 +122,20 @@ pub fn arithmetic(device: &Device) -> Result<String, EngineError> {
     }
 }
 
-/// Whether so many workers of this process can train on so many samples at a time each.
+/// Waits a moment for room on the device for this work: a process that has just died may still
+/// have its memory.
 ///
 /// # Errors
-/// The device has no room for it now: what others hold there counts.
+/// There is none, and what others hold there counts; or kernels do not compute so much at a time.
 pub fn check_room(
     device: &Device,
-    (graph, layout): (&Graph, &Layout),
-    samples: usize,
-    workers: u64,
+    model: (&Graph, &Layout),
+    work: Work,
 ) -> Result<(), EngineError> {
-    let (Kind::Cuda, element) = asked(device)? else { return Ok(()) };
-    let (batch, direction, frozen) = (samples.max(1), Direction::Training, &[][..]);
-    let request = Request { graph, layout, batch, direction, element, frozen };
-    let needed = cuda::script::card_bytes(request)?.saturating_mul(workers);
-    let (free, all) = cuda::card::Card::own(element)?.context.memory_bytes()?;
-    if needed <= free as u64 {
-        return Ok(());
+    match asked(device)? {
+        (Kind::Cpu, _) => Ok(()),
+        (Kind::Cuda, element) => cuda::room::check(element, model, work),
     }
-    let (needed, free, all) = (amount(needed), amount(free as u64), amount(all as u64));
-    let workers = if workers == 1 { "a worker".into() } else { format!("{workers} workers") };
-    Err(EngineError::Device(format!(
-        "device.kind: \"cuda\": {workers} with {batch} samples at a time: {needed} needed on the \
-         card, and {free} of its {all} are free; lower data.image_size or train.global_batch, or \
-         raise train.owners or train.accumulate"
-    )))
 }
 
 /// What to do so that processes that compute with these have equal bits.

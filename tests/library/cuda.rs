@@ -25,7 +25,7 @@ pub fn kinds() -> [&'static str; 2] {
         // of them in one process would call each other's functions.
         let load = |file| Library::open(&fake::folder().join(file)).expect("it loads");
         load("libcuda.so.1");
-        if Found::look(&Places::usual(None)).nvrtc.is_err() {
+        if Found::nvrtc(&Places::usual(None)).is_err() {
             load("libnvrtc.so.13");
         }
     });
@@ -34,7 +34,7 @@ pub fn kinds() -> [&'static str; 2] {
 
 /// The real compiler, if it is here: `.deps/cuda`, a folder that is named, or a python's.
 fn compiler() -> Option<Nvrtc> {
-    let missing = match Found::look(&Places::usual(None)).nvrtc {
+    let missing = match Found::nvrtc(&Places::usual(None)) {
         Ok((_, nvrtc)) if nvrtc.place() != fake::folder().join("libnvrtc.so.13") => {
             return Some(nvrtc);
         }

@@ -75,16 +75,34 @@ fn runs_on_cards_have_the_same_bits_whoever_dies_and_however_many_there_are() {
     let spares = ["recovery.ladder=[\"spare\"]", "recovery.spares=2", kills];
     assert_eq!(played("cuda-spared", &spares), (calm.clone(), 2));
     assert_eq!(played("cuda-two-ranks", &["run.ranks=2", "train.workers=2"]), (calm.clone(), 0));
+    let bf16 = "device.precision=bf16";
+    let (coarse, _) = played("cuda-bf16", &[bf16]);
+    assert_eq!(played("cuda-bf16-killed", &[bf16, kills]), (coarse.clone(), 2));
+    assert_ne!(coarse, calm, "it was computed in bf16");
     assert_ne!(played("cuda-cpu", &["device.kind=cpu"]).0, calm, "it was computed elsewhere");
+}
+
+#[test]
+fn the_asynchronous_exchange_on_cards_survives_a_kill() {
+    let _turn = alone();
+    let folder = run_dir("cuda-asynchronous");
+    let kill = r#"faults.plan=[{kind="kill", rank=1, step=3, phase="in_all_reduce"}]"#;
+    let more = ["train.exchange=asynchronous", "train.workers=2", "run.ranks=2", kill];
+    let ended = run(&mut on_a_card(&folder, &more), LIMIT);
+    assert_eq!(ended.code, Some(0), "{}", ended.stderr);
+    assert_audited(&folder);
+    assert_eq!(result_of(&folder).recoveries.len(), 1);
 }
 
 #[test]
 fn a_card_that_is_lost_costs_its_rank_and_no_bit() {
     let _turn = alone();
     let (calm, _) = played("cuda-whole", &[]);
-    for (name, plan) in
-        [("cuda-illegal", "cuLaunchKernel=700@2000"), ("cuda-gone", "cuEventSynchronize=719@400")]
-    {
+    for (name, plan) in [
+        ("cuda-illegal", "cuLaunchKernel=700@2000"),
+        ("cuda-broken", "cuLaunchKernel=214@2000"),
+        ("cuda-gone", "cuEventSynchronize=719@400"),
+    ] {
         let folder = run_dir(name);
         let once = folder.with_extension("once");
         let _ = std::fs::remove_file(&once);

@@ -139,6 +139,18 @@ impl Device {
         Ok(String::from_utf8_lossy(&name[..end]).into_owned())
     }
 
+    /// What no other device has, a part of one (MIG) neither, as hexadecimal digits.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub fn uuid(&self) -> Result<String, Error> {
+        let mut uuid = [0_u8; 16];
+        // SAFETY: writes 16 bytes.
+        let status = unsafe { (self.driver.sys().cuDeviceGetUuid_v2)(&mut uuid, self.raw) };
+        self.driver.check("cuDeviceGetUuid", status)?;
+        Ok(format!("{:032x}", u128::from_be_bytes(uuid)))
+    }
+
     /// What NVRTC calls the machine code that it runs: `sm_90` for compute capability 9.0.
     ///
     /// # Errors

@@ -20,24 +20,28 @@ impl Found {
     /// Looks, and loads what is there: once in a process.
     pub fn look(places: &Places) -> Self {
         // NVRTC before cuDNN, some of whose plans are compiled too.
-        Self { nvrtc: nvrtc(places), cudnn: cudnn(places) }
+        Self { nvrtc: Self::nvrtc(places), cudnn: cudnn(places) }
+    }
+
+    /// The compiler alone: what else is there takes hundreds of megabytes to load.
+    ///
+    /// # Errors
+    /// It is nowhere, or does not load.
+    pub fn nvrtc(places: &Places) -> Result<(Origin, Nvrtc), Missing> {
+        let Some((origin, file)) = places.find(Part::Nvrtc, None) else {
+            return of_system(Part::Nvrtc, Nvrtc::open).map(|nvrtc| (Origin::System, nvrtc));
+        };
+        // It asks for them by their plain name, and looks in no folder of its own.
+        if let Some(builtins) = builtins(&file) {
+            Library::open(&builtins)?;
+        }
+        Nvrtc::open(&file).map(|nvrtc| (origin, nvrtc))
     }
 
     /// Whether nothing is missing.
     pub fn is_whole(&self) -> bool {
         self.nvrtc.is_ok() && self.cudnn.is_ok()
     }
-}
-
-fn nvrtc(places: &Places) -> Result<(Origin, Nvrtc), Missing> {
-    let Some((origin, file)) = places.find(Part::Nvrtc, None) else {
-        return of_system(Part::Nvrtc, Nvrtc::open).map(|nvrtc| (Origin::System, nvrtc));
-    };
-    // It asks for them by their plain name, and looks in no folder of its own.
-    if let Some(builtins) = builtins(&file) {
-        Library::open(&builtins)?;
-    }
-    Nvrtc::open(&file).map(|nvrtc| (origin, nvrtc))
 }
 
 fn cudnn(places: &Places) -> Result<(Origin, Cudnn), Missing> {

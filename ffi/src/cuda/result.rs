@@ -76,9 +76,16 @@ impl Error {
     }
 
     /// Whether every further call of this process fails too, so that it has to end ("the process
-    /// must be terminated and relaunched": CUDA driver API, `CUresult`).
+    /// must be terminated and relaunched": CUDA driver API, `CUresult`), or its device is gone: a
+    /// context that is none any more, memory or a link that is broken, an error without a name.
     pub fn ends_the_process(&self) -> bool {
-        matches!(self.of_driver(), Some(226 | 700 | 702 | 710 | 714..=719 | 721 | 810 | 911))
+        const OF_KERNELS: [i32; 4] = [700, 702, 710, 721];
+        const OF_CONTEXTS: [i32; 4] = [46, 201, 709, 810];
+        const OF_HARDWARE: [i32; 5] = [214, 220, 226, 911, 999];
+        self.of_driver().is_some_and(|code| {
+            let known = [&OF_KERNELS[..], &OF_CONTEXTS, &OF_HARDWARE].concat();
+            known.contains(&code) || (714..=719).contains(&code)
+        })
     }
 
     /// NVRTC's and cuDNN's numbers mean other things.
@@ -127,7 +134,10 @@ mod tests {
 
     #[test]
     fn only_the_drivers_numbers_mean_what_they_mean_there() {
-        assert!(of("cuMemAlloc", 700, "", "").ends_the_process());
+        for code in [46, 201, 214, 700, 716, 999] {
+            assert!(of("cuMemAlloc", code, "", "").ends_the_process(), "{code}");
+        }
+        assert!(![1, 2, 100, 400, 713].iter().any(|&c| of("cuInit", c, "", "").ends_the_process()));
         assert!(!of("cudnnBackendExecute", 700, "", "").ends_the_process());
         assert!(of("cuMemAlloc", 2, "", "").is_out_of_memory());
         assert!(!of("cuMemAlloc", 2, "", "").ends_the_process());

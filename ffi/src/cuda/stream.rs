@@ -259,7 +259,8 @@ impl Event {
     /// The driver's.
     pub fn new(context: &Arc<Context>, timing: Timing) -> Result<Self, Error> {
         let flags = match timing {
-            Timing::Off => sys::EVENT_DISABLE_TIMING,
+            // Who waits sleeps: decoders and MPI have the processor.
+            Timing::Off => sys::EVENT_DISABLE_TIMING | sys::EVENT_BLOCKING_SYNC,
             Timing::On => sys::EVENT_DEFAULT,
         };
         let (sys, mut raw) = (context.enter()?, null_mut());

@@ -88,7 +88,8 @@ impl Launch {
 
     /// A thread for each of so many.
     pub fn threads(self, count: usize) -> Result<Call, Refusal> {
-        match i32::try_from(count) {
+        // The last block's threads are numbered beyond it.
+        match i32::try_from(count + THREADS) {
             Ok(_) => self.over([count.div_ceil(THREADS), 1]),
             Err(_) => Err(Refusal(format!("{}: {count} elements are too many", self.kernel))),
         }

@@ -1,10 +1,13 @@
-//! The card of this process: the first that it may see (`CUDA_VISIBLE_DEVICES` says which). It is
-//! opened once for each type of elements, when the first engine wants it, with kernels compiled for
-//! it.
+//! The card of this process: of those that it may see (`CUDA_VISIBLE_DEVICES`) the processes of a
+//! machine take them by turns, by names that the kernel frees when they die. It is opened once for
+//! each type of elements, when the first engine wants it, with kernels compiled for it.
 
+use std::fmt::Display;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::sync::{Arc, OnceLock};
 
-use kintsugi_ffi::cuda::{Context, Driver, Error, Found, Function, Module, Places};
+use kintsugi_ffi::cuda::{Context, Device, Driver, Error, Found, Function, Module, Places};
 
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -14,6 +17,9 @@ use crate::engine::plan::tensor::ElementType;
 
 impl From<Error> for EngineError {
     fn from(error: Error) -> Self {
+        if error.is_out_of_memory() {
+            return Self::Lost(format!("the card is full: {error}"));
+        }
         match error.ends_the_process() {
             true => Self::Lost(format!("the card is lost to this process: {error}")),
             false => Self::Device(error.to_string()),
@@ -23,6 +29,50 @@ impl From<Error> for EngineError {
 
 /// What such arithmetic begins with.
 pub const KIND: &str = "CUDA";
+
+/// What a refusal begins with.
+const REFUSED: &str = "device.kind: \"cuda\"";
+/// Processes that share a card at most.
+const SHARES_MAX: usize = 64;
+
+/// Which of the machine's cards is this process's, and as which of those that share it.
+pub struct Place {
+    device: Device,
+    /// From 0 on.
+    pub share: usize,
+    /// Has the place's name until this process is gone; then who replaces it finds it free.
+    _holder: Option<UnixDatagram>,
+}
+
+impl Place {
+    /// This process's own, taken when it is first asked for.
+    ///
+    /// # Errors
+    /// No driver or no card.
+    pub fn own() -> Result<&'static Self, EngineError> {
+        static OWN: OnceLock<Result<Place, EngineError>> = OnceLock::new();
+        OWN.get_or_init(Self::take).as_ref().map_err(Clone::clone)
+    }
+
+    /// The first card that nobody has, else the first that fewest have.
+    fn take() -> Result<Self, EngineError> {
+        let blame = |error: &dyn Display| EngineError::Device(format!("{REFUSED}: {error}"));
+        let driver = Driver::open(None).map_err(|missing| blame(&missing))?;
+        let devices = driver.devices().map_err(|error| blame(&error))?;
+        let first = devices.first().ok_or_else(|| blame(&"this process sees no card"))?;
+        for share in 0..SHARES_MAX {
+            for device in &devices {
+                let uuid = device.uuid().map_err(|error| blame(&error))?;
+                let name = SocketAddr::from_abstract_name(format!("kintsugi-card-{uuid}-{share}"));
+                if let Ok(holder) = name.and_then(|name| UnixDatagram::bind_addr(&name)) {
+                    let (device, _holder) = (device.clone(), Some(holder));
+                    return Ok(Self { device, share, _holder });
+                }
+            }
+        }
+        Ok(Self { device: first.clone(), share: SHARES_MAX, _holder: None })
+    }
+}
 
 /// A card with its kernels.
 pub struct Card {
@@ -46,18 +96,16 @@ impl Card {
     }
 
     fn open(element: ElementType) -> Result<Self, EngineError> {
-        let blame = |what: &str| EngineError::Device(format!("device.kind: \"cuda\": {what}"));
-        let driver = Driver::open(None).map_err(|missing| blame(&missing.to_string()))?;
-        let devices = driver.devices()?;
-        let device = devices.first().ok_or_else(|| blame("this process sees no card"))?;
-        let context = Context::of(device)?;
-        let found = Found::look(&Places::usual(None));
-        let (_, nvrtc) = found.nvrtc.map_err(|missing| {
-            blame(&format!("{missing}; `cluster-scripts/setup.sh --cuda` fetches it"))
+        let blame = |error: &dyn Display| EngineError::Device(format!("{REFUSED}: {error}"));
+        let Place { device, .. } = Place::own()?;
+        let context = Context::of(device).map_err(|error| blame(&error))?;
+        let (_, nvrtc) = Found::nvrtc(&Places::usual(None)).map_err(|missing| {
+            blame(&format_args!("{missing}; `cluster-scripts/setup.sh --cuda` fetches it"))
         })?;
-        let architecture = device.architecture()?;
-        let code = kernels::compiled(&nvrtc, element, &architecture)?;
-        let module = Module::load(&context, &code)?;
+        let architecture = device.architecture().map_err(|error| blame(&error))?;
+        let code = kernels::compiled(&nvrtc, element, &architecture);
+        let code = code.map_err(|error| blame(&error))?;
+        let module = Module::load(&context, &code).map_err(|error| blame(&error))?;
         let arithmetic = format!("{KIND} {architecture} {:016x}", xxh3_64(&code));
         Ok(Self { context, arithmetic, module })
     }

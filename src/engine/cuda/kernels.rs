@@ -59,7 +59,10 @@ pub fn compile(
 /// As of `compile`.
 pub fn compiled(nvrtc: &Nvrtc, element: ElementType, architecture: &str) -> Result<Vec<u8>, Error> {
     let ((major, minor), options) = (nvrtc.version(), OPTIONS.join(" "));
-    let key = format!("{major}.{minor} {architecture} {options}\n{}", source(element));
+    // Builds of one version differ in size, if in anything.
+    let build = std::fs::metadata(nvrtc.place()).map_or(0, |file| file.len());
+    let of = format!("{major}.{minor} {build} {architecture} {options}");
+    let key = format!("{of}\n{}", source(element));
     let file = folder().map(|folder| folder.join(format!("{:032x}.cubin", hash(key.as_bytes()))));
     if let Some(kept) = file.as_deref().and_then(kept) {
         return Ok(kept);

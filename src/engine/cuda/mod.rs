@@ -1,9 +1,9 @@
 //! An NVIDIA card through CUDA. Pure: `layout` says how tensors lie on it, `backend` gives plans
 //! its kernels, `launches` is one match over the vocabulary of operations that writes `call`s,
 //! `script` is a plan as calls and copies. Then: `kernels` is the source that is compiled for the
-//! card at hand, `card` the process's own, `bound` a call with its kernel there, `copies` the
-//! weights on it, `executor` runs scripts. `convolutions` finds cuDNN's plan for a convolution; no
-//! script runs one yet.
+//! card at hand, `card` the process's own, `room` what is free there, `bound` a call with its
+//! kernel, `copies` the weights on it, `executor` runs scripts. `convolutions` finds cuDNN's plan
+//! for a convolution; no script runs one yet.
 
 pub mod backend;
 pub mod bound;
@@ -15,4 +15,5 @@ pub mod executor;
 pub mod kernels;
 pub mod launches;
 pub mod layout;
+pub mod room;
 pub mod script;

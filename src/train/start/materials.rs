@@ -18,7 +18,7 @@ use crate::data::source::Source;
 use crate::data::staging::porter::Porter;
 use crate::data::tiers::supply::Supply;
 use crate::data::view::mixing::Mixing;
-use crate::engine::{self, Compute};
+use crate::engine::{self, Compute, Together, Work};
 use crate::model::{Graph, Layout, catalogue, layout, parts};
 use crate::observe::threads::explained;
 use crate::run_folder;
@@ -118,17 +118,20 @@ impl Materials {
     }
 }
 
-/// Samples that most owners compute at a time; where there are fewer samples than owners, those
-/// that have any have one.
+/// Samples that an owner computes at a time, at most.
 fn samples(around: &Surroundings) -> usize {
     let train = &around.arguments.config.train;
-    let owned = train.global_batch / u64::from(around.owners.max(1));
-    (owned / u64::from(train.pieces())).max(1) as usize
+    let owned = train.global_batch.div_ceil(u64::from(around.owners.max(1)));
+    owned.div_ceil(u64::from(train.pieces())).max(1) as usize
 }
 
 /// What worker threads do before the first step. Nobody waits for a warm spare.
 fn rehearsal(around: &Surroundings) -> Rehearsal {
-    let samples = samples(around);
+    let train = &around.arguments.config.train;
+    // Samples that most owners compute at a time; where there are fewer samples than owners, those
+    // that have any have one.
+    let owned = train.global_batch / u64::from(around.owners.max(1));
+    let samples = (owned / u64::from(train.pieces())).max(1) as usize;
     match around.entry {
         Entry::Initial => Rehearsal::None,
         Entry::Newcomer | Entry::ColdSpare => Rehearsal::Compile(samples),
@@ -159,8 +162,16 @@ fn prepare(around: &Surroundings, outage: &Outage) -> Result<Prepared, TrainErro
     let inline = None;
     let porters = around.take_porters();
     let materials = Materials { train, validation, graph, inline, arithmetic, local, porters };
-    let (model, workers) = ((&materials.graph, &layout), materials.workers(config));
-    engine::check_room(&config.device, model, samples(around), u64::from(workers))
+    let work = Work {
+        workers: u64::from(materials.workers(config)),
+        training: samples(around),
+        evaluation: config.evaluation.batch as usize,
+        together: match around.entry {
+            Entry::Initial => Together::WithOthers,
+            _ => Together::Alone,
+        },
+    };
+    engine::check_room(&config.device, (&materials.graph, &layout), work)
         .map_err(|error| TrainError::Configuration(error.to_string()))?;
     prepare_from(around, materials).map(|prepared| place_slots(around, prepared))
 }

@@ -19,6 +19,7 @@ pub const ATTRIBUTE_COMPUTE_CAPABILITY_MINOR: c_int = 76;
 
 pub const STREAM_NON_BLOCKING: c_uint = 1;
 pub const EVENT_DEFAULT: c_uint = 0;
+pub const EVENT_BLOCKING_SYNC: c_uint = 1;
 pub const EVENT_DISABLE_TIMING: c_uint = 2;
 pub const EVENT_RECORD_EXTERNAL: c_uint = 1;
 pub const HOST_REGISTER_PORTABLE: c_uint = 1;
@@ -36,6 +37,7 @@ super::table! {
         cuDeviceGetCount(*mut c_int) -> status;
         cuDeviceGet(*mut device, c_int) -> status;
         cuDeviceGetName(*mut c_char, c_int, device) -> status;
+        cuDeviceGetUuid_v2(*mut [u8; 16], device) -> status;
         cuDeviceGetAttribute(*mut c_int, c_int, device) -> status;
         cuDeviceTotalMem_v2(*mut usize, device) -> status;
         cuDevicePrimaryCtxRetain(*mut *mut context, device) -> status;
