@@ -300,7 +300,7 @@ fn a_share_is_split_off_a_named_set_that_has_names() {
 #[test]
 fn what_this_version_lacks_is_refused_and_says_what_to_write() {
     for text in [
-        "device.kind=cuda",
+        "device.kind=npu",
         "device.precision=f8",
         "device.memory_budget=8GiB",
         "memory.mode=offload",
