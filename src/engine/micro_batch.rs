@@ -1,7 +1,11 @@
-//! What a micro-batch must be whatever computes it, and what an empty one gives.
+//! What a micro-batch is whatever computes it: what it must be, what it is given and gives, and
+//! what an empty one gives.
 
 use super::error::EngineError;
-use super::targets::Targets;
+use super::logarithms::log_probabilities;
+use super::plan::steps::Classifier;
+use super::source::WeightSource;
+use super::targets::{Outcome, Targets};
 use crate::model::spec::elements;
 use crate::model::{Graph, Layout, TensorKind};
 
@@ -41,4 +45,54 @@ pub fn train_nothing(
             ready(tensor.offset, &vec![0.0; tensor.elements()]);
         }
     }
+}
+
+/// What is read and written besides a program's own values.
+pub struct Batch<'a> {
+    /// `[n, c, h, w]`.
+    pub images: &'a [f32],
+    /// What they are.
+    pub targets: Targets<'a>,
+    /// Of the streams that masks are drawn from.
+    pub dropout_key: [u64; 3],
+    /// The state at hand.
+    pub weights: &'a dyn WeightSource,
+    /// Receives means and variances.
+    pub statistics: &'a mut [f32],
+    /// Receives gradients, each with where its tensor lies in the layout.
+    pub ready: &'a mut dyn FnMut(usize, &[f32]),
+    /// What came of it.
+    pub outcome: Outcome,
+    /// Receives the log-probabilities.
+    pub logarithms: Option<&'a mut Vec<f32>>,
+}
+
+impl Batch<'_> {
+    /// Takes in rows of logits. Of a classifier within the model only its loss counts.
+    pub fn answered(&mut self, logits: &[f32], classes: usize, of: Classifier) {
+        let logits = &logits[..self.targets.labels.len() * classes];
+        let mut logarithms = Vec::with_capacity(logits.len());
+        log_probabilities(logits, classes, &mut logarithms);
+        let scored = self.targets.score(&logarithms, classes);
+        if let Classifier::Auxiliary(weight) = of {
+            self.outcome.loss_sum += f64::from(weight) * scored.loss_sum;
+            return;
+        }
+        self.outcome = scored;
+        if let Some(into) = self.logarithms.as_mut() {
+            into.append(&mut logarithms);
+        }
+    }
+}
+
+/// One that is only looked at.
+pub fn inference<'a>(
+    (images, labels): (&'a [f32], &'a [u32]),
+    weights: &'a dyn WeightSource,
+    ready: &'a mut dyn FnMut(usize, &[f32]),
+    logarithms: Option<&'a mut Vec<f32>>,
+) -> Batch<'a> {
+    let (outcome, statistics, dropout_key) = (Outcome::default(), &mut [] as &mut [f32], [0; 3]);
+    let targets = labels.into();
+    Batch { images, targets, dropout_key, weights, statistics, ready, outcome, logarithms }
 }

@@ -4,14 +4,13 @@ use kintsugi_ffi::arena::Arena;
 use kintsugi_ffi::dnnl;
 
 use super::bf16;
-use super::host::Batch;
 use super::operands::Operands;
 use super::program::Program;
 use super::team::Team;
 use super::weights::Weights;
 use crate::engine::compute::Compute;
 use crate::engine::error::EngineError;
-use crate::engine::micro_batch;
+use crate::engine::micro_batch::{self, Batch, inference};
 use crate::engine::plan::builder::Request;
 use crate::engine::plan::operation::Direction;
 use crate::engine::plan::steps::Action;
@@ -227,17 +226,6 @@ impl Compute for Executor {
         let held = self.program(samples, Direction::Inference)?;
         self.run(held, inference((images, labels), weights, &mut |_, _| {}, Some(into))).map(drop)
     }
-}
-
-fn inference<'a>(
-    (images, labels): (&'a [f32], &'a [u32]),
-    weights: &'a dyn WeightSource,
-    ready: &'a mut dyn FnMut(usize, &[f32]),
-    logarithms: Option<&'a mut Vec<f32>>,
-) -> Batch<'a> {
-    let (outcome, statistics, dropout_key) = (Outcome::default(), &mut [] as &mut [f32], [0; 3]);
-    let targets = labels.into();
-    Batch { images, targets, dropout_key, weights, statistics, ready, outcome, logarithms }
 }
 
 #[cfg(test)]

@@ -3,34 +3,12 @@
 
 use kintsugi_ffi::arena::{Arena, Span};
 
-use crate::engine::logarithms::log_probabilities;
+use crate::engine::micro_batch::Batch;
 use crate::engine::plan::adaptive::{Adaptive, Pass};
 use crate::engine::plan::layers::dropout::fill_mask;
 use crate::engine::plan::operation::Access;
-use crate::engine::plan::steps::{Action, Classifier};
+use crate::engine::plan::steps::Action;
 use crate::engine::plan::tensor::Place;
-use crate::engine::source::WeightSource;
-use crate::engine::targets::{Outcome, Targets};
-
-/// What a run of a program reads and writes besides its own values.
-pub struct Batch<'a> {
-    /// `[n, c, h, w]`.
-    pub images: &'a [f32],
-    /// What they are.
-    pub targets: Targets<'a>,
-    /// Of the streams that masks are drawn from.
-    pub dropout_key: [u64; 3],
-    /// The state at hand.
-    pub weights: &'a dyn WeightSource,
-    /// Receives means and variances.
-    pub statistics: &'a mut [f32],
-    /// Receives gradients, each with where its tensor lies in the layout.
-    pub ready: &'a mut dyn FnMut(usize, &[f32]),
-    /// What came of it.
-    pub outcome: Outcome,
-    /// Receives the log-probabilities.
-    pub logarithms: Option<&'a mut Vec<f32>>,
-}
 
 impl Batch<'_> {
     /// Performs a step that runs no kernel.
@@ -92,22 +70,6 @@ impl Batch<'_> {
                 windows.run(pass, self.images, to.slice_mut(0));
             }
             Place::Weight(_) => unreachable!("no layer averages weights"),
-        }
-    }
-
-    /// Takes in rows of logits. Of a classifier within the model only its loss counts.
-    fn answered(&mut self, logits: &[f32], classes: usize, of: Classifier) {
-        let logits = &logits[..self.targets.labels.len() * classes];
-        let mut logarithms = Vec::with_capacity(logits.len());
-        log_probabilities(logits, classes, &mut logarithms);
-        let scored = self.targets.score(&logarithms, classes);
-        if let Classifier::Auxiliary(weight) = of {
-            self.outcome.loss_sum += f64::from(weight) * scored.loss_sum;
-            return;
-        }
-        self.outcome = scored;
-        if let Some(into) = self.logarithms.as_mut() {
-            into.append(&mut logarithms);
         }
     }
 }

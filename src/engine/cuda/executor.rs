@@ -12,11 +12,10 @@ use super::launches;
 use super::script::{Line, Output, Script, mask_key};
 use crate::engine::compute::Compute;
 use crate::engine::error::EngineError;
-use crate::engine::logarithms::log_probabilities;
-use crate::engine::micro_batch;
+use crate::engine::micro_batch::{self, Batch, inference};
 use crate::engine::plan::builder::Request;
 use crate::engine::plan::operation::{Direction, Refusal};
-use crate::engine::plan::steps::{Classifier, WeightUse};
+use crate::engine::plan::steps::WeightUse;
 use crate::engine::plan::tensor::{ElementType, Place};
 use crate::engine::source::WeightSource;
 use crate::engine::targets::{Outcome, Targets};
@@ -65,17 +64,6 @@ struct Memory {
     arena: Buffer,
     sent: Buffer,
     staging: Staging,
-}
-
-/// What a micro-batch is given and gives.
-struct Batch<'a> {
-    images: &'a [f32],
-    targets: Targets<'a>,
-    dropout_key: [u64; 3],
-    weights: &'a dyn WeightSource,
-    statistics: &'a mut [f32],
-    ready: &'a mut dyn FnMut(usize, &[f32]),
-    logarithms: Option<&'a mut Vec<f32>>,
 }
 
 impl Memory {
@@ -296,7 +284,7 @@ impl Batch<'_> {
         staging: &Staging,
         classes: usize,
     ) -> Result<Outcome, EngineError> {
-        let (mut outcome, mut numbers) = (Outcome::default(), Vec::new());
+        let mut numbers = Vec::new();
         for (output, event) in held.script.outputs.iter().zip(&held.events) {
             event.synchronize()?;
             let mut read = |at: usize, count: usize| {
@@ -306,7 +294,7 @@ impl Batch<'_> {
             match output {
                 Output::Logits { at, of } => {
                     read(*at, held.batch * classes)?;
-                    self.answered(&numbers[..held.batch * classes], classes, *of, &mut outcome);
+                    self.answered(&numbers[..held.batch * classes], classes, *of);
                 }
                 Output::Gradient { at, offset, elements, taps } => {
                     read(*at, *elements)?;
@@ -321,25 +309,7 @@ impl Batch<'_> {
                 }
             }
         }
-        Ok(outcome)
-    }
-
-    /// Takes in rows of logits. Of a classifier within the model only its loss counts.
-    fn answered(&mut self, logits: &[f32], classes: usize, of: Classifier, outcome: &mut Outcome) {
-        let mut logarithms = Vec::with_capacity(logits.len());
-        log_probabilities(logits, classes, &mut logarithms);
-        let scored = self.targets.score(&logarithms, classes);
-        match of {
-            Classifier::Auxiliary(weight) => {
-                outcome.loss_sum += f64::from(weight) * scored.loss_sum;
-            }
-            Classifier::Last => {
-                *outcome = scored;
-                if let Some(into) = self.logarithms.as_mut() {
-                    into.append(&mut logarithms);
-                }
-            }
-        }
+        Ok(self.outcome)
     }
 }
 
@@ -381,8 +351,9 @@ impl Compute for Executor {
             return Ok(Outcome::default());
         }
         let held = self.script(targets.labels.len(), Direction::Training)?;
-        let logarithms = None;
-        let batch = Batch { images, targets, dropout_key, weights, statistics, ready, logarithms };
+        let (outcome, logarithms) = (Outcome::default(), None);
+        let batch =
+            Batch { images, targets, dropout_key, weights, statistics, ready, outcome, logarithms };
         self.run(held, batch)
     }
 
@@ -416,14 +387,4 @@ impl Compute for Executor {
         let held = self.script(samples, Direction::Inference)?;
         self.run(held, inference((images, labels), weights, &mut |_, _| {}, Some(into))).map(drop)
     }
-}
-
-fn inference<'a>(
-    (images, labels): (&'a [f32], &'a [u32]),
-    weights: &'a dyn WeightSource,
-    ready: &'a mut dyn FnMut(usize, &[f32]),
-    logarithms: Option<&'a mut Vec<f32>>,
-) -> Batch<'a> {
-    let (statistics, dropout_key) = (&mut [] as &mut [f32], [0; 3]);
-    Batch { images, targets: labels.into(), dropout_key, weights, statistics, ready, logarithms }
 }
