@@ -1,18 +1,20 @@
-"""The other side of `kintsugi bench step`: a step of the same model with PyTorch on the CPU.
+"""The other side of `kintsugi bench step`: a step of the same model with PyTorch.
 
-usage: step.py MODEL PRECISION IMAGE_SIZE BATCH THREADS, with a python that has torch and torchvision.
-Says "ready", then for each line of standard input ("eager" or "compiled") takes a step (forward,
-backward, SGD with momentum) and answers with the seconds that it took. Tensors lie channels_last;
-"bf16" is torch.autocast.
+usage: step.py DEVICE MODEL PRECISION IMAGE_SIZE BATCH THREADS, with a python that has torch and
+torchvision. DEVICE: "cpu" or "cuda". Says "ready", then for each line of standard input ("eager" or
+"compiled") takes a step (forward, backward, SGD with momentum) and answers with the seconds that it took,
+"nan" where that variant does not work here. Tensors lie channels_last; "bf16" is torch.autocast, "tf32"
+is a card's. On a card pictures lie there already, and cuDNN tries which algorithms are fastest.
 """
 
 import contextlib
 import os
 import sys
 import time
+import traceback
 
-model_name, precision = sys.argv[1:3]
-side, batch, threads = map(int, sys.argv[3:6])
+device, model_name, precision = sys.argv[1:4]
+side, batch, threads = map(int, sys.argv[4:7])
 os.environ["OMP_NUM_THREADS"] = str(threads)
 
 import torch
@@ -21,6 +23,7 @@ from torch import nn
 from torch.nn import functional
 
 CLASSES = 1000
+on_card = device == "cuda"
 
 
 def norm_relu(channels):
@@ -89,15 +92,18 @@ def build():
 
 class Step:
     def __init__(self, compiled):
-        self.model = build().to(memory_format=torch.channels_last).train()
+        self.model = build().to(device, memory_format=torch.channels_last).train()
         self.forward = torch.compile(self.model) if compiled else self.model
-        self.optimizer = torch.optim.SGD(self.model.parameters(), 0.01, momentum=0.9, weight_decay=1e-4)
+        # Of one kernel on a card, where that is the fastest.
+        self.optimizer = torch.optim.SGD(
+            self.model.parameters(), 0.01, momentum=0.9, weight_decay=1e-4, fused=on_card or None
+        )
         images = torch.randn(batch, 3, side, side)
-        self.images = images.to(memory_format=torch.channels_last)
-        self.labels = torch.arange(batch) * 37 % CLASSES
+        self.images = images.to(device, memory_format=torch.channels_last)
+        self.labels = (torch.arange(batch) * 37 % CLASSES).to(device)
 
     def take(self):
-        low = torch.autocast("cpu", dtype=torch.bfloat16)
+        low = torch.autocast(device, dtype=torch.bfloat16)
         self.optimizer.zero_grad(set_to_none=True)
         with low if precision == "bf16" else contextlib.nullcontext():
             loss = functional.cross_entropy(self.forward(self.images), self.labels)
@@ -105,18 +111,37 @@ class Step:
         self.optimizer.step()
 
 
-def main():
-    torch.set_num_threads(threads)
-    steps = {"eager": Step(False), "compiled": Step(True)}
-    for step in steps.values():
+def started(compiled):
+    """A step that has been taken twice; None where that fails, which stderr explains."""
+    try:
+        step = Step(compiled)
         for _ in range(2):
             step.take()
+        return step
+    except Exception:
+        traceback.print_exc()
+        return None
+
+
+def main():
+    torch.set_num_threads(threads)
+    if on_card:
+        torch.backends.cuda.matmul.allow_tf32 = precision == "tf32"
+        torch.backends.cudnn.allow_tf32 = precision == "tf32"
+        torch.backends.cudnn.benchmark = True
+    elif precision == "tf32":
+        sys.exit("tf32 is of cards")
+    steps = {"eager": started(False), "compiled": started(True)}
+    wait = torch.cuda.synchronize if on_card else lambda: None
     print("ready", flush=True)
     for line in sys.stdin:
         step = steps[line.strip()]
+        wait()
         begun = time.perf_counter()
-        step.take()
-        print(time.perf_counter() - begun, flush=True)
+        if step:
+            step.take()
+        wait()
+        print(time.perf_counter() - begun if step else "nan", flush=True)
 
 
 main()

@@ -365,10 +365,13 @@ fn check_supported(config: &Config) -> Result<(), ConfigError> {
             "\"cpu\" or \"cuda\"",
         ),
         (
-            !matches!(device.precision.as_str(), "f32" | "bf16"),
+            !matches!(
+                (device.kind.as_str(), device.precision.as_str()),
+                (_, "f32" | "bf16") | ("cuda", "tf32")
+            ),
             "device.precision",
             quoted(&device.precision),
-            "\"f32\" or \"bf16\"",
+            "\"f32\" or \"bf16\", or \"tf32\" on \"cuda\"",
         ),
         (
             device.memory_budget.is_some(),

@@ -19,6 +19,8 @@ pub use error::EngineError;
 pub use source::{Flat, WeightSource};
 pub use targets::{Outcome, Targets};
 
+use std::collections::BTreeMap;
+
 use crate::config::{ConfigError, Device};
 use crate::model::{Graph, Layout};
 use cpu::bf16;
@@ -26,6 +28,7 @@ use cpu::executor::Executor;
 use cpu::program::Program;
 use cpu::team::Team;
 use cpu::weights::is_lendable;
+use cuda::convolutions::Precision;
 use plan::builder::Request;
 use plan::operation::Direction;
 use plan::tensor::{ElementType, of_precision};
@@ -52,12 +55,15 @@ pub fn open_frozen(
     threads: usize,
 ) -> Result<Box<dyn Compute>, EngineError> {
     match asked(device)? {
-        (Kind::Cpu, element) => {
+        Kind::Cpu(element) => {
             Ok(Box::new(Executor::new(graph, layout, element, threads)?.freezing(frozen)))
         }
-        (Kind::Cuda, element) => {
-            Ok(Box::new(cuda::executor::Executor::new(graph, layout, element, frozen)?))
-        }
+        Kind::Cuda(precision) => Ok(Box::new(cuda::executor::Executor::new(
+            graph,
+            layout,
+            (precision, threads),
+            frozen,
+        )?)),
     }
 }
 
@@ -70,35 +76,40 @@ pub fn open_soiled(
     threads: usize,
 ) -> Result<Box<dyn Compute>, EngineError> {
     match asked(device)? {
-        (Kind::Cpu, element) => {
+        Kind::Cpu(element) => {
             Ok(Box::new(Executor::new(graph, layout, element, threads)?.soiled()))
         }
-        (Kind::Cuda, element) => {
-            Ok(Box::new(cuda::executor::Executor::new(graph, layout, element, &[])?.soiled()))
-        }
+        Kind::Cuda(precision) => Ok(Box::new(
+            cuda::executor::Executor::new(graph, layout, (precision, threads), &[])?.soiled(),
+        )),
     }
 }
 
 /// The devices that there are.
 enum Kind {
-    Cpu,
-    Cuda,
+    Cpu(ElementType),
+    Cuda(Precision),
 }
 
 /// What a configuration asks for.
-fn asked(device: &Device) -> Result<(Kind, ElementType), EngineError> {
-    let element = element(&device.precision)?;
+fn asked(device: &Device) -> Result<Kind, EngineError> {
+    let precision = device.precision.as_str();
     match device.kind.as_str() {
-        "cpu" | "auto" => Ok((Kind::Cpu, element)),
-        "cuda" => Ok((Kind::Cuda, element)),
+        "cpu" | "auto" => element(precision).map(Kind::Cpu),
+        "cuda" => match Precision::named(precision) {
+            Some(precision) => Ok(Kind::Cuda(precision)),
+            None => not_yet("device.precision", precision, PRECISIONS),
+        },
         kind => not_yet("device.kind", kind, "\"cpu\" or \"cuda\""),
     }
 }
 
+const PRECISIONS: &str = "\"f32\" or \"bf16\", or \"tf32\" on \"cuda\"";
+
 fn element(precision: &str) -> Result<ElementType, EngineError> {
     match of_precision(precision) {
         Some(element) => Ok(element),
-        None => not_yet("device.precision", precision, "\"f32\" or \"bf16\""),
+        None => not_yet("device.precision", precision, PRECISIONS),
     }
 }
 
@@ -114,11 +125,11 @@ fn not_yet<T>(key: &str, value: &str, instead: &str) -> Result<T, EngineError> {
 /// This machine has no such device, or it does not compute in this precision.
 pub fn arithmetic(device: &Device) -> Result<String, EngineError> {
     match asked(device)? {
-        (Kind::Cpu, element) => {
+        Kind::Cpu(element) => {
             bf16::check(element, &cpu::arithmetic::isa())?;
             Ok(cpu::arithmetic::arithmetic())
         }
-        (Kind::Cuda, element) => Ok(cuda::card::Card::own(element)?.arithmetic.clone()),
+        Kind::Cuda(precision) => Ok(cuda::card::Card::own(precision.element())?.arithmetic.clone()),
     }
 }
 
@@ -133,8 +144,23 @@ pub fn check_room(
     work: Work,
 ) -> Result<(), EngineError> {
     match asked(device)? {
-        (Kind::Cpu, _) => Ok(()),
-        (Kind::Cuda, element) => cuda::room::check(element, model, work),
+        Kind::Cpu(_) => Ok(()),
+        Kind::Cuda(precision) => cuda::room::check(precision, model, work),
+    }
+}
+
+/// Milliseconds and calls of a micro-batch of training, by kind of call: on a card alone.
+///
+/// # Errors
+/// Another device, or what it says.
+pub fn times(
+    device: &Device,
+    model: (&Graph, &Layout),
+    samples: usize,
+) -> Result<BTreeMap<String, cuda::clock::Took>, EngineError> {
+    match asked(device)? {
+        Kind::Cpu(_) => Err(EngineError::Device("only a card's calls can be timed".into())),
+        Kind::Cuda(precision) => cuda::times::times(precision, model, samples),
     }
 }
 
@@ -151,8 +177,8 @@ pub fn cure(kinds: &[String]) -> String {
 /// What to say of a run on this device, once: how slow its precision is here. `None`: nothing.
 pub fn remark(device: &Device) -> Option<String> {
     match asked(device).ok()? {
-        (Kind::Cpu, element) => bf16::remark(element, &cpu::arithmetic::isa()),
-        (Kind::Cuda, _) => None,
+        Kind::Cpu(element) => bf16::remark(element, &cpu::arithmetic::isa()),
+        Kind::Cuda(_) => None,
     }
 }
 
@@ -210,8 +236,9 @@ mod tests {
         };
         assert_eq!(of("auto", "f32"), Ok(()));
         assert_eq!(of("cpu", "bf16").is_ok(), bf16::computed_here().count() == 2);
-        let either = "\"f32\" or \"bf16\"";
+        let either = PRECISIONS;
         assert_eq!(of("cpu", "f8"), refusal("device.precision", "\"f8\"", either));
+        assert_eq!(of("cpu", "tf32"), refusal("device.precision", "\"tf32\"", either));
         let kinds = "\"cpu\" or \"cuda\"";
         assert_eq!(of("npu", "f32"), refusal("device.kind", "\"npu\"", kinds));
     }

@@ -25,17 +25,24 @@ pub enum Mode<'a> {
 pub enum Precision {
     Exact,
     Bf16,
+    /// The same on a card: a product is rounded before its bias is added, and then again.
+    Bf16Twice,
 }
 
 impl Precision {
     /// What goes in.
     fn read(self, x: Number) -> Number {
-        if self == Self::Bf16 { x.narrowed() } else { x }
+        if self == Self::Exact { x } else { x.narrowed() }
+    }
+
+    /// Of a product and a bias.
+    fn biased(self, product: Number, bias: Number) -> Number {
+        if self == Self::Bf16Twice { product.narrowed() + bias } else { product + bias }
     }
 
     /// What comes out.
     fn written(self, x: Number) -> Number {
-        if self == Self::Bf16 { x.rounded() } else { x }
+        if self == Self::Exact { x } else { x.rounded() }
     }
 }
 
@@ -289,7 +296,6 @@ impl Pass<'_> {
         for sample in 0..self.batch {
             for output in 0..outputs {
                 let plane = (sample * outputs + output) * rows * columns;
-                y[plane..plane + rows * columns].fill(bias.map_or(0.0.into(), |bias| bias[output]));
                 let group = output / (outputs / groups);
                 for channel in 0..in_group {
                     let source = (sample * channels + group * in_group + channel) * height * width;
@@ -301,6 +307,9 @@ impl Pass<'_> {
                             *sum = sum.plus_product(weight, x[source + v * width + u]);
                         };
                     windows([height, width], [rows, columns], window, add);
+                }
+                for sum in &mut y[plane..plane + rows * columns] {
+                    *sum = bias.map_or(*sum, |bias| self.precision.biased(*sum, bias[output]));
                 }
             }
         }
@@ -315,9 +324,9 @@ impl Pass<'_> {
         for row in x.chunks(features) {
             for output in 0..outputs {
                 let taps = &weight[output * features..(output + 1) * features];
-                let first = bias.map_or(0.0.into(), |bias| bias[output]);
                 let pairs = row.iter().zip(taps);
-                y.push(pairs.fold(first, |sum: Number, (&a, &b)| sum.plus_product(a, b)));
+                let sum = pairs.fold(0.0.into(), |sum: Number, (&a, &b)| sum.plus_product(a, b));
+                y.push(bias.map_or(sum, |bias| self.precision.biased(sum, bias[output])));
             }
         }
         y

@@ -30,7 +30,9 @@ const AROUND: usize = 256;
 fn allowed(precision: Precision, scale: f64, largest: f64) -> f64 {
     match precision {
         Precision::Exact => 2f64.powi(-17) * scale + 2f64.powi(-20) * largest + 1e-7,
-        Precision::Bf16 => 2f64.powi(-6) * scale + 2f64.powi(-8) * largest + 1e-7,
+        Precision::Bf16 | Precision::Bf16Twice => {
+            2f64.powi(-6) * scale + 2f64.powi(-8) * largest + 1e-7
+        }
     }
 }
 
@@ -202,7 +204,7 @@ impl Found {
 fn named(precision: Precision) -> &'static str {
     match precision {
         Precision::Exact => "f32",
-        Precision::Bf16 => "bf16",
+        Precision::Bf16 | Precision::Bf16Twice => "bf16",
     }
 }
 
@@ -314,7 +316,8 @@ fn drawn_shapes_compute_what_the_formulas_say() {
     let mut ways: Vec<Way> = Vec::new();
     for kind in cuda::kinds() {
         ways.push((kind, Precision::Exact));
-        ways.extend(bf16::is_computed(kind).then_some((kind, Precision::Bf16)));
+        let bf16 = if kind == "cuda" { Precision::Bf16Twice } else { Precision::Bf16 };
+        ways.extend(bf16::is_computed(kind).then_some((kind, bf16)));
     }
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     let parts: Vec<(Worst, Vec<String>)> = std::thread::scope(|scope| {

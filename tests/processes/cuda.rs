@@ -7,7 +7,7 @@ use std::process::Command;
 use crate::support::{Ended, alone, assert_audited, kintsugi, launch, result_of, run, run_dir};
 
 #[path = "../library/cuda/fake.rs"]
-mod fake;
+pub mod fake;
 
 /// Seconds any of these runs may take.
 const LIMIT: u64 = 180;

@@ -22,6 +22,7 @@ mod matrix;
 mod mixing;
 mod moved;
 mod optimizers;
+mod prove;
 mod regrow;
 mod reproducible;
 mod resident;

@@ -38,6 +38,18 @@ impl Found {
         Nvrtc::open(&file).map(|nvrtc| (origin, nvrtc))
     }
 
+    /// cuDNN alone. One that the process has already is taken, wherever it came from: two of them
+    /// would call each other's functions.
+    ///
+    /// # Errors
+    /// As of `nvrtc`.
+    pub fn cudnn(places: &Places) -> Result<(Origin, Cudnn), Missing> {
+        match Library::loaded(Path::new(Part::Cudnn.files()[0])) {
+            Some(file) => Cudnn::open(&file).map(|cudnn| (Origin::Given, cudnn)),
+            None => cudnn(places),
+        }
+    }
+
     /// Whether nothing is missing.
     pub fn is_whole(&self) -> bool {
         self.nvrtc.is_ok() && self.cudnn.is_ok()

@@ -95,6 +95,14 @@ impl Library {
         Ok(Self { handle, file: file.to_owned() })
     }
 
+    /// The same name, if the process has a library of that name.
+    pub fn loaded(file: &Path) -> Option<PathBuf> {
+        let name = CString::new(file.as_os_str().as_bytes()).ok()?;
+        // SAFETY: a terminated string; nothing is loaded that is not there.
+        let handle = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_NOLOAD) };
+        (!handle.is_null()).then(|| file.to_owned())
+    }
+
     /// The address of a function (`dlsym`).
     ///
     /// # Errors

@@ -63,6 +63,9 @@ impl Drop for Buffer {
     }
 }
 
+/// A thread for less costs more than it gains.
+const TOGETHER_BYTES_MIN: usize = 1 << 20;
+
 /// Pinned memory of the host, zeros at first, through which copies go that nobody waits for. It
 /// ends with the context: a graph may copy again at any time.
 ///
@@ -108,6 +111,29 @@ impl Staging {
         // SAFETY: the part lies within pages that are mapped while the context lives, which this
         // handle holds; nobody has a reference into them, so `from` lies elsewhere.
         unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), to.as_ptr(), from.len()) };
+        Ok(())
+    }
+
+    /// The same by several threads, each with a part: one alone is slower than memory and link.
+    ///
+    /// # Errors
+    /// As of `put`.
+    pub fn put_together(&mut self, at: usize, from: &[u8], threads: usize) -> Result<(), Error> {
+        let each = from.len().div_ceil(threads.max(1)).max(TOGETHER_BYTES_MIN);
+        if from.len() <= each {
+            return self.put(at, from);
+        }
+        let to = self.part("Staging::put", at..at.saturating_add(from.len()))?;
+        let start = to.as_ptr().expose_provenance();
+        std::thread::scope(|scope| {
+            for (number, part) in from.chunks(each).enumerate() {
+                scope.spawn(move || {
+                    let to: *mut u8 = std::ptr::with_exposed_provenance_mut(start + number * each);
+                    // SAFETY: as in `put`; no two parts overlap.
+                    unsafe { std::ptr::copy_nonoverlapping(part.as_ptr(), to, part.len()) };
+                });
+            }
+        });
         Ok(())
     }
 

@@ -340,6 +340,13 @@ API cuMemcpyDtoHAsync_v2(void *to, address from, size_t bytes, struct stream *st
     return put(stream, (struct work){ .what = COPY, .to = to, .from = (char *)from,
         .device = (char *)from, .bytes = bytes });
 }
+API cuMemcpyDtoDAsync_v2(address to, address from, size_t bytes, struct stream *stream)
+{
+    IN_CONTEXT("cuMemcpyDtoDAsync");
+    if (!block_of((char *)from, bytes) || !block_of((char *)to, bytes)) return INVALID_VALUE;
+    return put(stream, (struct work){ .what = COPY, .to = (char *)to, .from = (char *)from,
+        .device = (char *)to, .bytes = bytes });
+}
 API cuMemsetD8Async(address to, unsigned char value, size_t bytes, struct stream *stream)
 {
     IN_CONTEXT("cuMemsetD8Async");

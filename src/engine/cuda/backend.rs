@@ -2,6 +2,7 @@
 //! There is one kernel for each, so that choosing is settling what was left open. Pure.
 
 use super::layout::{self, CHANNELS_LAST, elements};
+use super::norm_blocks::NormBlocks;
 use crate::engine::plan::operation::{
     Argument, Backend, Choice, Direction, Kernel, Operation, Pass, Pooling, ProductPass, Refusal,
     Role, Statistics,
@@ -12,33 +13,63 @@ use crate::model::saved::Activation;
 /// An operation whose tensors lie somehow.
 pub type Settled = kintsugi_ffi::operation::Operation<Desc, Kernel>;
 
-/// Pixels of which one block of a batch norm sums, at least, and the most blocks of a channel. Both
-/// decide the order of sums, so they follow from sizes alone, never from the card.
-const CHUNK_PIXELS_MIN: usize = 64;
-const CHUNKS_MAX: usize = 512;
+/// cuDNN's plan for a product with weights.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Product {
+    /// By its number.
+    pub plan: usize,
+    /// Memory that it works in.
+    pub workspace_bytes: usize,
+    /// How weights lie that it reads, and how the gradient lies that it writes.
+    pub weights: Desc,
+}
+
+/// Who knows plans for products. Without one the own kernels compute.
+pub trait Planner {
+    /// The plan for a convolution or a matrix; `None` where there is none.
+    ///
+    /// # Errors
+    /// What went wrong, other than that there is none.
+    fn plan(&mut self, operation: &Settled) -> Result<Option<Product>, Refusal>;
+}
 
 /// What one plan chose.
 #[derive(Default)]
-pub struct Cuda {
-    chosen: Vec<Settled>,
+pub struct Cuda<'p> {
+    planner: Option<&'p mut dyn Planner>,
+    chosen: Vec<(Settled, Option<Product>)>,
 }
 
-impl Cuda {
-    /// An operation that was chosen.
-    pub fn operation(&self, kernel: Kernel) -> &Settled {
-        &self.chosen[kernel]
+impl<'p> Cuda<'p> {
+    /// One that asks for plans.
+    pub fn new(planner: Option<&'p mut dyn Planner>) -> Self {
+        Self { planner, chosen: Vec::new() }
+    }
+
+    /// An operation that was chosen, and its plan.
+    pub fn operation(&self, kernel: Kernel) -> (&Settled, Option<&Product>) {
+        let (chosen, product) = &self.chosen[kernel];
+        (chosen, product.as_ref())
     }
 }
 
-impl Backend for Cuda {
+impl Backend for Cuda<'_> {
     fn choose(&mut self, operation: &Operation<'_>) -> Result<Choice, Refusal> {
         let chosen = settle(operation)?;
+        let is_product = matches!(chosen, Settled::Conv { .. } | Settled::Linear { .. });
+        let product = match &mut self.planner {
+            Some(planner) if is_product => planner.plan(&chosen)?,
+            _ => None,
+        };
         let roles = chosen.roles().into_iter();
         let argument =
             |(role, access)| describe(&chosen, role).map(|desc| Argument { role, access, desc });
         let arguments = roles.filter_map(argument).collect();
-        let scratch_bytes = scratch_bytes(&chosen);
-        self.chosen.push(chosen);
+        let scratch_bytes = match &product {
+            Some(product) => product_scratch_bytes(&chosen, product),
+            None => scratch_bytes(&chosen),
+        };
+        self.chosen.push((chosen, product));
         Ok(Choice { kernel: self.chosen.len() - 1, arguments, scratch_bytes })
     }
 }
@@ -113,8 +144,9 @@ pub fn describe(operation: &Settled, role: Role) -> Option<Desc> {
         },
         Settled::BatchNorm { norm, data, pass } => match role {
             Role::Workspace => {
+                // The shifts: what ReLU let pass is computed again, and backward has none.
                 let kept = norm.activation == Activation::Relu && is_trained(pass);
-                return kept.then(|| bytes_of_elements(data));
+                return kept.then(|| Desc::plain(&data.dims[1..2], ElementType::F32));
             }
             Role::Src | Role::Dst | Role::DiffSrc | Role::DiffDst => data.clone(),
             _ => Desc::plain(&data.dims[1..2], ElementType::F32),
@@ -144,15 +176,27 @@ fn concatenated(sources: &[Desc], axis: usize) -> Desc {
     }
 }
 
-/// How many pixels a block of a batch norm sums, and how many blocks that makes.
-pub fn chunks(pixels: usize) -> (usize, usize) {
-    let chunk = pixels.div_ceil(CHUNKS_MAX).max(CHUNK_PIXELS_MIN);
-    (chunk, pixels.div_ceil(chunk))
+/// Where a plan's scratchpad begins, and what lies there: cuDNN wants more of a workspace's address
+/// than a plan of values gives.
+const WORKSPACE_ALIGN_BYTES: usize = kintsugi_ffi::cuda::cudnn::WORKSPACE_ALIGN_BYTES;
+
+fn product_scratch_bytes(operation: &Settled, product: &Product) -> usize {
+    let bytes = result_bytes(operation, product) + product.workspace_bytes;
+    if bytes == 0 { 0 } else { bytes + WORKSPACE_ALIGN_BYTES }
 }
 
-/// Pixels of a tensor with channels: all but these.
-pub fn pixels(data: &Desc) -> usize {
-    data.dims.iter().product::<usize>() / data.dims[1]
+/// What a gradient of weights takes that a plan writes in its own order, before it is laid out as
+/// the state has it. Then comes the workspace.
+pub fn result_bytes(operation: &Settled, product: &Product) -> usize {
+    match operation {
+        Settled::Conv { weights, pass: ProductPass::BackwardWeights(_), .. }
+        | Settled::Linear { weights, pass: ProductPass::BackwardWeights(_), .. }
+            if !layout::lie_alike(weights, &product.weights) =>
+        {
+            product.weights.bytes.next_multiple_of(WORKSPACE_ALIGN_BYTES)
+        }
+        _ => 0,
+    }
 }
 
 fn scratch_bytes(operation: &Settled) -> usize {
@@ -162,8 +206,8 @@ fn scratch_bytes(operation: &Settled) -> usize {
                 Pass::Forward(_) => norm.statistics == Statistics::Batch,
                 Pass::Backward(_) => true,
             };
-            let (_, chunks) = chunks(pixels(data));
-            if sums { chunks * 2 * data.dims[1] * ElementType::F32.bytes() } else { 0 }
+            let rows = NormBlocks::new(data).chunks * 2;
+            if sums { rows * data.dims[1] * ElementType::F32.bytes() } else { 0 }
         }
         _ => 0,
     }

@@ -4,6 +4,7 @@ use kintsugi_ffi::cuda::{self, Buffer, Function, Shape, Stream};
 
 use super::call::{Argument, At, Call, THREADS};
 use super::card::Card;
+use super::convolutions::Plans;
 use crate::engine::error::EngineError;
 
 /// What can be put into a stream.
@@ -11,6 +12,8 @@ use crate::engine::error::EngineError;
 pub enum Bound {
     /// Zeros in so many bytes.
     Clear { at: At, bytes: usize },
+    /// cuDNN's plan of this number: source, weights, result and workspace.
+    Product { plan: usize, at: [At; 4] },
     /// A kernel over so many blocks.
     Launch { kernel: Function, shape: Shape, arguments: Vec<Argument> },
 }
@@ -20,6 +23,9 @@ impl Bound {
     pub fn new(card: &Card, call: Call) -> Result<Self, EngineError> {
         Ok(match call {
             Call::Clear { at, bytes } => Self::Clear { at, bytes },
+            Call::Product { plan, src, weights, dst, workspace } => {
+                Self::Product { plan, at: [src, weights, dst, workspace] }
+            }
             Call::Launch { kernel, blocks: [x, y], arguments } => {
                 let threads = [THREADS as u32, 1, 1];
                 let shape = Shape { blocks: [x, y, 1], threads, shared_bytes: 0 };
@@ -32,7 +38,7 @@ impl Bound {
     /// where all else lies.
     pub fn perform<'m>(
         &self,
-        stream: &Stream,
+        (stream, plans): (&Stream, &Plans),
         sent: &'m Buffer,
         place: impl Fn(At) -> (&'m Buffer, usize),
     ) -> Result<(), cuda::Error> {
@@ -41,6 +47,7 @@ impl Bound {
                 let (buffer, start) = place(*at);
                 stream.clear(buffer, start..start + bytes)
             }
+            Self::Product { plan, at } => plans.execute(*plan, stream, at.map(place)),
             Self::Launch { kernel, shape, arguments } => {
                 let given = |argument: &Argument| match *argument {
                     Argument::Place(at) => {

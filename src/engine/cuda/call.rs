@@ -30,8 +30,21 @@ pub enum Argument {
 pub enum Call {
     /// Zeros in so many bytes.
     Clear { at: At, bytes: usize },
+    /// cuDNN's plan of this number, with what it works in.
+    Product { plan: usize, src: At, weights: At, dst: At, workspace: At },
     /// A kernel over so many blocks.
     Launch { kernel: String, blocks: [u32; 2], arguments: Vec<Argument> },
+}
+
+impl Call {
+    /// In a word.
+    pub fn kind(&self) -> &str {
+        match self {
+            Self::Clear { .. } => "clear",
+            Self::Product { .. } => "product",
+            Self::Launch { kernel, .. } => kernel,
+        }
+    }
 }
 
 /// Collects the arguments of a launch; a size that no `int` holds is told at the end.

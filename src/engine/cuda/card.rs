@@ -7,7 +7,7 @@ use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::sync::{Arc, OnceLock};
 
-use kintsugi_ffi::cuda::{Context, Device, Driver, Error, Found, Function, Module, Places};
+use kintsugi_ffi::cuda::{Context, Cudnn, Device, Driver, Error, Found, Function, Module, Places};
 
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -78,7 +78,10 @@ impl Place {
 pub struct Card {
     /// Everything that is made on it belongs to this.
     pub context: Arc<Context>,
-    /// What decides the last bits: the kind of card, and its machine code by hash.
+    /// What plans are made and executed by.
+    pub cudnn: Cudnn,
+    /// What decides the last bits: the card's name and architecture, its machine code by hash, and
+    /// cuDNN's version, which with the name decides its plans.
     pub arithmetic: String,
     module: Module,
 }
@@ -99,15 +102,20 @@ impl Card {
         let blame = |error: &dyn Display| EngineError::Device(format!("{REFUSED}: {error}"));
         let Place { device, .. } = Place::own()?;
         let context = Context::of(device).map_err(|error| blame(&error))?;
-        let (_, nvrtc) = Found::nvrtc(&Places::usual(None)).map_err(|missing| {
+        let places = Places::usual(None);
+        let fetch = |missing: &dyn Display| {
             blame(&format_args!("{missing}; `cluster-scripts/setup.sh --cuda` fetches it"))
-        })?;
+        };
+        let (_, nvrtc) = Found::nvrtc(&places).map_err(|missing| fetch(&missing))?;
+        let (_, cudnn) = Found::cudnn(&places).map_err(|missing| fetch(&missing))?;
         let architecture = device.architecture().map_err(|error| blame(&error))?;
         let code = kernels::compiled(&nvrtc, element, &architecture);
         let code = code.map_err(|error| blame(&error))?;
         let module = Module::load(&context, &code).map_err(|error| blame(&error))?;
-        let arithmetic = format!("{KIND} {architecture} {:016x}", xxh3_64(&code));
-        Ok(Self { context, arithmetic, module })
+        let (code, version) = (xxh3_64(&code), cudnn.version());
+        let name = device.name().map_err(|error| blame(&error))?;
+        let arithmetic = format!("{KIND} {name} {architecture} {code:016x} cuDNN {version}");
+        Ok(Self { context, cudnn, arithmetic, module })
     }
 
     /// A kernel.

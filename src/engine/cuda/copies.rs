@@ -8,9 +8,11 @@ use kintsugi_ffi::cuda::{Buffer, Context, Staging, Stream};
 use crate::engine::error::EngineError;
 use crate::engine::plan::steps::WeightUse;
 use crate::engine::source::WeightSource;
-use crate::model::{Layout, TensorKind, TensorSpec};
+use crate::model::{Layout, TensorSpec};
 
 const F32_BYTES: usize = 4;
+/// As wide as a kernel reads at once, and as cuDNN wants a tensor; of a card's lines of memory.
+const ALIGN_BYTES: usize = 256;
 
 /// A tensor in one order.
 struct Held {
@@ -19,6 +21,17 @@ struct Held {
     buffer: Option<Buffer>,
     users: usize,
     current: bool,
+}
+
+/// What became of a copy that is wanted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Sent {
+    /// It was there.
+    Before,
+    /// Its tensor is on its way.
+    Now,
+    /// Likewise, and it is to be laid out anew.
+    ToLayOut,
 }
 
 /// All of them.
@@ -37,16 +50,18 @@ pub struct Copies {
 impl Copies {
     /// Room for a state, nothing of which is there yet.
     pub fn new(context: &Arc<Context>, layout: &Layout) -> Result<Self, EngineError> {
-        let parameters = layout.parameters;
-        let place = |tensor: &TensorSpec| match tensor.kind {
-            TensorKind::Statistic => (parameters + tensor.offset) * F32_BYTES,
-            TensorKind::Weight | TensorKind::Bias => tensor.offset * F32_BYTES,
+        let mut bytes = 0;
+        let place = |tensor: &TensorSpec| {
+            let place = bytes;
+            bytes += (tensor.elements() * F32_BYTES).next_multiple_of(ALIGN_BYTES);
+            place
         };
-        let bytes = (parameters + layout.statistics).max(1) * F32_BYTES;
+        let places = layout.tensors.iter().map(place).collect();
+        let bytes = bytes.max(ALIGN_BYTES);
         Ok(Self {
             context: Arc::clone(context),
             tensors: layout.tensors.clone(),
-            places: layout.tensors.iter().map(place).collect(),
+            places,
             staging: Staging::new(context, bytes)?,
             state: Buffer::new(context, bytes)?,
             sent: vec![false; layout.tensors.len()],
@@ -91,17 +106,16 @@ impl Copies {
         }
     }
 
-    /// Sends a copy's tensor, unless it is there. What is to be laid out anew for the copy then is
-    /// the answer, once.
+    /// Sends a copy's tensor, unless it is there.
     pub fn refresh(
         &mut self,
         at: usize,
-        source: &dyn WeightSource,
+        (source, threads): (&dyn WeightSource, usize),
         stream: &Stream,
-    ) -> Result<bool, EngineError> {
-        let Some(held) = self.held[at].as_mut() else { return Ok(false) };
+    ) -> Result<Sent, EngineError> {
+        let Some(held) = self.held[at].as_mut() else { return Ok(Sent::Before) };
         if std::mem::replace(&mut held.current, true) {
-            return Ok(false);
+            return Ok(Sent::Before);
         }
         let (tensor, is_laid_out) = (held.wanted.tensor, held.buffer.is_some());
         if !std::mem::replace(&mut self.sent[tensor], true) {
@@ -109,12 +123,12 @@ impl Copies {
             let bytes = self.tensors[tensor].elements() * F32_BYTES;
             let mut put = Ok(());
             source.read(&self.tensors[tensor], &mut |numbers| {
-                put = staging.put(place, bytemuck::cast_slice(numbers));
+                put = staging.put_together(place, bytemuck::cast_slice(numbers), threads);
             })?;
             put?;
             stream.upload(&self.state, place, &self.staging, place..place + bytes)?;
         }
-        Ok(is_laid_out)
+        Ok(if is_laid_out { Sent::ToLayOut } else { Sent::Now })
     }
 
     /// Where a copy's tensor lies as the state has it.

@@ -1,15 +1,19 @@
 //! Runs a graph on a card: owns its memory and scripts, one per batch size and direction.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use kintsugi_ffi::cuda::{Buffer, Event, Staging, Stream, Timing};
 
 use super::bound::Bound;
-use super::call::At;
+use super::call::{At, Call};
 use super::card::Card;
-use super::copies::Copies;
+use super::clock::{Clock, Took};
+use super::convolutions::{Plans, Precision};
+use super::copies::{Copies, Sent};
 use super::launches;
 use super::script::{Line, Output, Script, mask_key};
+use super::streams::Streams;
 use crate::engine::compute::Compute;
 use crate::engine::error::EngineError;
 use crate::engine::micro_batch::{self, Batch, inference};
@@ -23,6 +27,8 @@ use crate::model::{Graph, Layout, layout};
 
 /// Scripts kept at once: a full and a ragged micro-batch, in training and evaluation, twice over.
 const SCRIPTS_MAX: usize = 8;
+/// Bytes of pictures that are sent at a time.
+const SENT_BYTES: usize = 16 << 20;
 /// Memory that a card has for one allocation at least, whatever is asked.
 const BYTES_MIN: usize = 256;
 
@@ -32,6 +38,8 @@ struct Held {
     direction: Direction,
     script: Script,
     lines: Vec<Line<Bound>>,
+    /// Of each line, what it is.
+    kinds: Vec<Arc<str>>,
     /// By weight: its copy.
     copies: Vec<usize>,
     /// By weight: how it is laid out. The picture stands for the tensor as the state has it.
@@ -51,10 +59,14 @@ pub struct Executor {
     element: ElementType,
     frozen: Vec<bool>,
     card: Arc<Card>,
-    stream: Stream,
+    plans: Plans,
+    streams: Streams,
     memory: Memory,
     held: Vec<Held>,
-    clock: u64,
+    /// Of the host, that copy what is sent.
+    threads: usize,
+    age: u64,
+    clock: Option<Clock>,
     soiled: bool,
 }
 
@@ -63,6 +75,8 @@ struct Memory {
     copies: Copies,
     arena: Buffer,
     sent: Buffer,
+    /// What is going down lies here meanwhile: its place in the arena is taken again at once.
+    outputs: Buffer,
     staging: Staging,
 }
 
@@ -73,6 +87,7 @@ impl Memory {
             copies: Copies::new(context, layout)?,
             arena: Buffer::new(context, BYTES_MIN)?,
             sent: Buffer::new(context, BYTES_MIN)?,
+            outputs: Buffer::new(context, BYTES_MIN)?,
             staging: Staging::new(context, BYTES_MIN)?,
         })
     }
@@ -80,9 +95,11 @@ impl Memory {
     /// Grows to what a script needs. Nothing in it is needed between micro-batches.
     fn grow(&mut self, card: &Card, script: &Script) -> Result<(), EngineError> {
         let context = &card.context;
-        for (buffer, bytes) in
-            [(&mut self.arena, script.arena_bytes), (&mut self.sent, script.sent_bytes)]
-        {
+        for (buffer, bytes) in [
+            (&mut self.arena, script.arena_bytes),
+            (&mut self.sent, script.sent_bytes),
+            (&mut self.outputs, script.staging_bytes - script.outputs_at),
+        ] {
             if buffer.bytes() < bytes {
                 // The old one goes first: there may be no room for both.
                 *buffer = Buffer::new(context, BYTES_MIN)?;
@@ -102,23 +119,27 @@ impl Executor {
     pub fn new(
         graph: &Graph,
         layout: &Layout,
-        element: ElementType,
+        (precision, threads): (Precision, usize),
         frozen: &[bool],
     ) -> Result<Self, EngineError> {
         if layout::of(graph) != *layout {
             return Err(EngineError::Layout("use model::layout::of on the same graph".into()));
         }
+        let element = precision.element();
         let card = Card::own(element)?;
         Ok(Self {
             graph: graph.clone(),
             layout: layout.clone(),
             element,
             frozen: frozen.to_vec(),
-            stream: Stream::new(&card.context)?,
+            streams: Streams::new(&card.context)?,
             memory: Memory::new(&card, layout)?,
+            plans: Plans::new(&card, precision)?,
             card,
             held: Vec::new(),
-            clock: 0,
+            threads,
+            age: 0,
+            clock: None,
             soiled: false,
         })
     }
@@ -130,10 +151,10 @@ impl Executor {
 
     /// The script for this batch size, written if there is none; the longest unused one goes.
     fn script(&mut self, batch: usize, direction: Direction) -> Result<usize, EngineError> {
-        self.clock += 1;
+        self.age += 1;
         let wanted = |held: &Held| held.batch == batch && held.direction == direction;
         if let Some(at) = self.held.iter().position(wanted) {
-            self.held[at].used = self.clock;
+            self.held[at].used = self.age;
             return Ok(at);
         }
         if self.held.len() >= SCRIPTS_MAX {
@@ -144,7 +165,8 @@ impl Executor {
         let (graph, layout, element) = (&self.graph, &self.layout, self.element);
         let frozen = &self.frozen;
         let request = Request { graph, layout, batch, direction, element, frozen };
-        let held = self.bind(Script::new(request)?, (batch, direction))?;
+        let script = Script::new(request, Some(&mut self.plans))?;
+        let held = self.bind(script, (batch, direction))?;
         self.held.push(held);
         Ok(self.held.len() - 1)
     }
@@ -162,14 +184,37 @@ impl Executor {
             copies.push(self.memory.copies.acquire(wanted, layout.is_empty())?);
             layouts.push(layout);
         }
-        let bind = |line: Line| line.map(|call| Bound::new(&self.card, call));
         let lines = std::mem::take(&mut script.lines);
+        let kinds = lines.iter().map(|line| self.kind(line)).collect();
+        let bind = |line: Line| line.map(|call| Bound::new(&self.card, call));
         let lines = lines.into_iter().map(bind).collect::<Result<Vec<_>, _>>()?;
         let done = lines.iter().filter(|line| matches!(line, Line::Done)).count();
         let events = (0..done).map(|_| Event::new(&self.card.context, Timing::Off));
         let events = events.collect::<Result<Vec<_>, _>>()?;
-        let used = self.clock;
-        Ok(Held { batch, direction, script, lines, copies, layouts, events, used })
+        let used = self.age;
+        Ok(Held { batch, direction, script, lines, kinds, copies, layouts, events, used })
+    }
+
+    fn kind(&self, line: &Line) -> Arc<str> {
+        match line {
+            Line::Weight(_) => "weights".into(),
+            Line::Call(Call::Product { plan, .. }) => self.plans.name(*plan).into(),
+            Line::Call(call) => call.kind().into(),
+            Line::Up { .. } | Line::Down { .. } | Line::Done => "copies".into(),
+        }
+    }
+
+    /// What each kind of call takes in the next micro-batch: `read` it afterwards.
+    pub fn timed(&mut self) {
+        self.clock = Some(Clock::new(&self.card.context));
+    }
+
+    /// What they took.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub fn took(&mut self) -> Result<BTreeMap<String, Took>, EngineError> {
+        self.clock.take().map_or_else(|| Ok(BTreeMap::new()), Clock::read)
     }
 
     /// How a weight gets where kernels read it; nothing, where they read it as the state has it.
@@ -186,17 +231,21 @@ impl Executor {
     /// Sends weight `number` of a script, unless it is there.
     fn refresh(
         memory: &mut Memory,
-        stream: &Stream,
+        (streams, plans): (&Streams, &Plans),
         (held, number): (&Held, usize),
-        weights: &dyn WeightSource,
+        (weights, threads): (&dyn WeightSource, usize),
     ) -> Result<(), EngineError> {
         let copy = held.copies[number];
-        if !memory.copies.refresh(copy, weights, stream)? {
+        let sent = memory.copies.refresh(copy, (weights, threads), &streams.up)?;
+        if sent != Sent::Before {
+            streams.await_sent()?;
+        }
+        if sent != Sent::ToLayOut {
             return Ok(());
         }
         let (copies, sent) = (&memory.copies, &memory.sent);
         for call in &held.layouts[number] {
-            call.perform(stream, sent, |at| match at {
+            call.perform((&streams.compute, plans), sent, |at| match at {
                 Place::Image => copies.of_state(copy),
                 _ => copies.of(copy),
             })?;
@@ -206,41 +255,55 @@ impl Executor {
 
     /// Tells the card all of it, and takes what comes of it as it comes.
     fn run(&mut self, held: usize, mut batch: Batch<'_>) -> Result<Outcome, EngineError> {
-        let (held, memory, stream) = (&self.held[held], &mut self.memory, &self.stream);
-        batch.put(held, memory, self.graph.classes)?;
-        let sent = 0..held.script.sent_bytes;
-        stream.upload(&memory.sent, 0, &memory.staging, sent)?;
+        let (held, memory) = (&self.held[held], &mut self.memory);
+        let (streams, plans) = (&self.streams, &self.plans);
+        let (stream, threads) = (&streams.compute, self.threads);
+        let sizes = (self.graph.classes, self.threads);
+        batch.put(held, (memory, &streams.up), sizes)?;
+        streams.await_sent()?;
         if self.soiled {
             stream.fill(&memory.arena, 0..memory.arena.bytes(), u8::MAX)?;
         }
         let mut events = held.events.iter();
-        for line in &held.lines {
+        let mut clock = self.clock.as_mut();
+        for (line, kind) in held.lines.iter().zip(&held.kinds) {
             match line {
                 Line::Weight(number) => {
-                    Self::refresh(memory, stream, (held, *number), batch.weights)?;
+                    Self::refresh(
+                        memory,
+                        (streams, plans),
+                        (held, *number),
+                        (batch.weights, threads),
+                    )?;
                 }
                 Line::Call(call) => {
                     let place = |at| place(memory, held, at);
-                    call.perform(stream, &memory.sent, place)?;
+                    call.perform((stream, plans), &memory.sent, place)?;
                 }
                 Line::Up { from, to, bytes } => {
                     let part = *from..from + bytes;
                     stream.upload(&memory.arena, to.offset, &memory.staging, part)?;
                 }
                 Line::Down { from, to, bytes } => {
-                    let (buffer, start) = place_of(&memory.arena, &memory.sent, *from);
+                    let from = place_of(&memory.arena, &memory.sent, *from);
+                    let at = to - held.script.outputs_at;
+                    stream.copy((&memory.outputs, at), from, *bytes)?;
+                    streams.await_made()?;
                     let part = *to..to + bytes;
-                    stream.download(buffer, start, &mut memory.staging, part)?;
+                    streams.down.download(&memory.outputs, at, &mut memory.staging, part)?;
                 }
                 Line::Done => {
                     if let Some(event) = events.next() {
-                        stream.record(event)?;
+                        streams.down.record(event)?;
                     }
                 }
             }
+            if let Some(clock) = &mut clock {
+                clock.mark(stream, kind)?;
+            }
         }
         let outcome = batch.take(held, &memory.staging, self.graph.classes)?;
-        stream.synchronize()?;
+        streams.synchronize()?;
         Ok(outcome)
     }
 }
@@ -263,12 +326,23 @@ fn place_of<'a>(arena: &'a Buffer, sent: &'a Buffer, at: At) -> (&'a Buffer, usi
 
 impl Batch<'_> {
     /// Writes what is sent.
-    fn put(&self, held: &Held, memory: &mut Memory, classes: usize) -> Result<(), EngineError> {
+    fn put(
+        &self,
+        held: &Held,
+        (memory, up): (&mut Memory, &Stream),
+        (classes, threads): (usize, usize),
+    ) -> Result<(), EngineError> {
         let (script, staging) = (&held.script, &mut memory.staging);
-        staging.put(0, bytemuck::cast_slice(self.images))?;
         let key = |&node: &usize| mask_key(self.dropout_key, node);
         let keys: Vec<u64> = script.masks.iter().map(key).collect();
-        staging.put(script.keys_at, bytemuck::cast_slice(&keys))?;
+        let keys = (script.keys_at, bytemuck::cast_slice(&keys));
+        // While one part is sent the next is written.
+        let images: &[u8] = bytemuck::cast_slice(self.images);
+        let parts = images.chunks(SENT_BYTES).enumerate();
+        for (at, part) in parts.map(|(at, part)| (at * SENT_BYTES, part)).chain([keys]) {
+            staging.put_together(at, part, threads)?;
+            up.upload(&memory.sent, at, staging, at..at + part.len())?;
+        }
         let mut numbers = vec![0.0; held.batch * classes];
         for seed in &script.seeds {
             self.targets.write_seed(&mut numbers, classes, seed.of.weight());
@@ -329,10 +403,11 @@ impl Compute for Executor {
         let held = self.script(samples, Direction::Training)?;
         for number in 0..self.held[held].copies.len() {
             let wanted = (&self.held[held], number);
-            Self::refresh(&mut self.memory, &self.stream, wanted, weights)?;
+            let with = (&self.streams, &self.plans);
+            Self::refresh(&mut self.memory, with, wanted, (weights, self.threads))?;
         }
         // What is in staging memory may be exchanged from here on.
-        Ok(self.stream.synchronize()?)
+        self.streams.synchronize()
     }
 
     fn train(

@@ -10,13 +10,15 @@ use crate::engine::plan::tensor::ElementType;
 const PRELUDE: &str = include_str!("kernels/prelude.cu");
 const ELEMENTS: [&str; 2] =
     [include_str!("kernels/element_f32.cu"), include_str!("kernels/element_bf16.cu")];
-const OF_ELEMENTS: [&str; 6] = [
+const OF_ELEMENTS: [&str; 8] = [
     include_str!("kernels/elementwise.cu"),
     include_str!("kernels/convolution.cu"),
     include_str!("kernels/pooling.cu"),
+    include_str!("kernels/pooling_groups.cu"),
     include_str!("kernels/lrn.cu"),
     include_str!("kernels/softmax.cu"),
     include_str!("kernels/norm.cu"),
+    include_str!("kernels/norm_planes.cu"),
 ];
 const OF_NONE: [&str; 4] = [
     include_str!("kernels/copy.cu"),

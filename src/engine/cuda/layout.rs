@@ -61,9 +61,22 @@ pub fn elements(desc: &Desc) -> usize {
     desc.bytes / desc.element.bytes()
 }
 
+/// Pixels of a tensor with channels: all but these.
+pub fn pixels(data: &Desc) -> usize {
+    data.dims.iter().product::<usize>() / data.dims[1]
+}
+
 /// Whether there are such.
 pub fn is_padded(desc: &Desc) -> bool {
     elements(desc) != desc.dims.iter().product::<usize>()
+}
+
+/// Whether the same bytes are the same tensor, whatever their orders are called.
+pub fn lie_alike(a: &Desc, b: &Desc) -> bool {
+    let (of_a, of_b) = (strides(a), strides(b));
+    let alike = |at: usize| a.dims[at] == 1 || of_a[at] == of_b[at];
+    let same = a.dims == b.dims && a.element == b.element && a.bytes == b.bytes;
+    same && (0..a.dims.len()).all(alike)
 }
 
 /// A plane's place and that of its elements, for kernels that take any order: of `[n, c, h, w]` or

@@ -3,11 +3,11 @@
 use std::time::{Duration, Instant};
 
 use super::card::{Card, Place};
+use super::convolutions::{Plans, Precision};
 use super::script::card_bytes;
 use crate::engine::error::EngineError;
 use crate::engine::plan::builder::Request;
 use crate::engine::plan::operation::Direction;
-use crate::engine::plan::tensor::ElementType;
 use crate::model::{Graph, Layout};
 use crate::observe::spans::amount;
 
@@ -42,13 +42,17 @@ pub enum Together {
 /// # Errors
 /// There is none, and what others hold there counts; or kernels do not compute so much at a time.
 pub fn check(
-    element: ElementType,
+    precision: Precision,
     (graph, layout): (&Graph, &Layout),
     work: Work,
 ) -> Result<(), EngineError> {
-    let bytes = |samples: usize, direction: Direction| {
+    let element = precision.element();
+    let card = Card::own(element)?;
+    let mut plans = Plans::new(&card, precision)?;
+    let mut bytes = |samples: usize, direction: Direction| {
         let (batch, frozen) = (samples.max(1), &[][..]);
-        card_bytes(Request { graph, layout, batch, direction, element, frozen })
+        let request = Request { graph, layout, batch, direction, element, frozen };
+        card_bytes(request, Some(&mut plans))
     };
     let training = bytes(work.training, Direction::Training)?;
     let each = training.max(bytes(work.evaluation, Direction::Inference)?);
@@ -57,7 +61,7 @@ pub fn check(
         Together::Alone => 1,
     };
     let needed = each.saturating_mul(work.workers).saturating_mul(shares);
-    let context = &Card::own(element)?.context;
+    let context = &card.context;
     let until = Instant::now() + WAIT_MAX;
     loop {
         let (free, all) = context.memory_bytes()?;

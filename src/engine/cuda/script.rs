@@ -1,7 +1,7 @@
 //! A plan as what a card is told, in order: calls, copies, and weights that are wanted now. What
 //! goes there with a micro-batch and what comes back has its place in staging memory. Pure.
 
-use super::backend::Cuda;
+use super::backend::{Cuda, Planner};
 use super::call::{At, Call};
 use super::launches;
 use crate::config::seed::{self, purpose};
@@ -85,6 +85,8 @@ pub struct Script {
     pub keys_at: usize,
     /// Staging memory in all.
     pub staging_bytes: usize,
+    /// Where in staging memory outputs begin.
+    pub outputs_at: usize,
     /// Of the arena.
     pub arena_bytes: usize,
 }
@@ -93,9 +95,12 @@ const F32_BYTES: usize = 4;
 const KEY_BYTES: usize = 8;
 
 impl Script {
-    /// For what is asked.
-    pub fn new(request: Request<'_>) -> Result<Self, EngineError> {
-        let mut backend = Cuda::default();
+    /// For what is asked, with the plans of somebody who knows them.
+    pub fn new(
+        request: Request<'_>,
+        planner: Option<&mut dyn Planner>,
+    ) -> Result<Self, EngineError> {
+        let mut backend = Cuda::new(planner);
         let plan = compile(request, &mut backend)?.place();
         let mut writer = Writer::new(&request, &plan, &backend);
         for (step, action) in plan.draft.steps.iter().zip(&plan.actions) {
@@ -106,16 +111,16 @@ impl Script {
     }
 }
 
-struct Writer<'a> {
-    backend: &'a Cuda,
+struct Writer<'a, 'p> {
+    backend: &'a Cuda<'p>,
     batch: usize,
     classes: usize,
     wanted: Vec<bool>,
     script: Script,
 }
 
-impl<'a> Writer<'a> {
-    fn new(request: &Request<'_>, plan: &Plan, backend: &'a Cuda) -> Self {
+impl<'a, 'p> Writer<'a, 'p> {
+    fn new(request: &Request<'_>, plan: &Plan, backend: &'a Cuda<'p>) -> Self {
         let drawn = |action: &Action<Span>| match action {
             Action::Mask { node, .. } => Some(*node),
             _ => None,
@@ -133,6 +138,7 @@ impl<'a> Writer<'a> {
             sent_bytes,
             keys_at,
             staging_bytes: sent_bytes.next_multiple_of(ALIGN_BYTES),
+            outputs_at: sent_bytes.next_multiple_of(ALIGN_BYTES),
             arena_bytes: plan.arena_bytes,
         };
         let wanted = vec![false; plan.draft.weights.len()];
@@ -206,7 +212,7 @@ impl<'a> Writer<'a> {
             let own = arguments.iter().find(|(of, _)| *of == role);
             own.map_or(Place::Image, |(_, place)| *place)
         };
-        let operation = self.backend.operation(kernel);
+        let (operation, product) = self.backend.operation(kernel);
         let missing = operation.roles().into_iter().map(|(role, _)| role).find(|&role| {
             super::backend::describe(operation, role).is_some()
                 && !arguments.iter().any(|(of, _)| *of == role)
@@ -214,7 +220,7 @@ impl<'a> Writer<'a> {
         if let Some(role) = missing {
             return Err(Refusal(format!("{role:?} is missing")));
         }
-        for call in launches::of(operation, &at)? {
+        for call in launches::of((operation, product), &at)? {
             self.call(call);
         }
         Ok(())
@@ -222,12 +228,16 @@ impl<'a> Writer<'a> {
 }
 
 /// Bytes that a worker holds on the card while it trains on so many samples.
-pub fn card_bytes(request: Request<'_>) -> Result<u64, EngineError> {
+pub fn card_bytes(
+    request: Request<'_>,
+    planner: Option<&mut dyn Planner>,
+) -> Result<u64, EngineError> {
     let state = (request.layout.parameters + request.layout.statistics) * F32_BYTES;
-    let script = Script::new(request)?;
+    let script = Script::new(request, planner)?;
     let laid_out = script.weights.iter().filter(|wanted| !launches::is_plain(&wanted.desc));
     let copies: usize = laid_out.map(|wanted| wanted.desc.bytes).sum();
-    Ok((script.arena_bytes + script.sent_bytes + copies + state) as u64)
+    let outputs = script.staging_bytes - script.outputs_at;
+    Ok((script.arena_bytes + script.sent_bytes + outputs + copies + state) as u64)
 }
 
 /// The key of the stream that a node's mask is drawn from.

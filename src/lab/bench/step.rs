@@ -14,7 +14,7 @@ use crate::cluster::resident::Slots;
 use crate::config::{Config, Device};
 use crate::engine::{self, Compute, EngineError, Flat};
 use crate::model::parts::{self, PARAMETERS, STATISTICS};
-use crate::model::{Layout, catalogue, init, layout};
+use crate::model::{Graph, Layout, catalogue, init, layout};
 use crate::train::compute::gradients::Gradients;
 use crate::train::compute::moments::{Moments, Seen};
 use crate::train::update::optimizer::Optimizer;
@@ -34,6 +34,12 @@ pub struct Options {
     /// Computing threads
     #[arg(long, default_value_t = 1, value_parser = crate::lab::crowd::crowd)]
     pub threads: usize,
+    /// `device.kind`; of "cuda" PyTorch's step is taken on the card too
+    #[arg(long, default_value = CPU, value_parser = [CPU, "cuda"])]
+    pub device: String,
+    /// On a card: what every convolution takes, not only its kind
+    #[arg(long)]
+    pub by_call: bool,
     /// `device.precision`
     #[arg(long, default_value = "f32")]
     pub precision: String,
@@ -48,6 +54,7 @@ pub struct Options {
     pub turns: u32,
 }
 
+const CPU: &str = "cpu";
 const CLASSES: usize = 1000;
 const CHANNELS: usize = 3;
 /// Largest edge of an image.
@@ -68,7 +75,7 @@ pub fn run(options: &Options, runs: &Runs) -> Result<Report, String> {
     let mut ours = Ours::open(options)?;
     let judge = match &options.python {
         Some(python) => {
-            let words = [&options.model, &options.precision].map(OsStr::new);
+            let words = [&options.device, &options.model, &options.precision].map(OsStr::new);
             let numbers = [options.image_size as usize, options.batch, options.threads];
             let numbers = numbers.map(|number| number.to_string());
             let arguments: Vec<&OsStr> =
@@ -91,8 +98,42 @@ pub fn run(options: &Options, runs: &Runs) -> Result<Report, String> {
         case.state_bytes = (name == OURS).then_some(ours.state_bytes);
         case
     };
-    let cases = samples.iter().map(each).collect();
+    let mut cases: Vec<Case> = samples.iter().map(each).collect();
+    if options.device != CPU {
+        // Its memory first: the calls are timed by another worker.
+        drop(ours);
+        cases.push(calls(options)?);
+    }
     Ok(Report::of("step", cases, ratios(&samples, OURS)))
+}
+
+/// What calls on the card take in one micro-batch, by kind; every product by itself if that is
+/// asked for.
+fn calls(options: &Options) -> Result<Case, String> {
+    let (graph, layout) = model(options)?;
+    let took = engine::times(&device(options), (&graph, &layout), options.batch);
+    let mut phases: BTreeMap<String, Vec<f64>> = BTreeMap::new();
+    let mut all = 0.0;
+    for (name, took) in took.map_err(|error| error.to_string())? {
+        let kind = if options.by_call { &name[..] } else { name.split(':').next().unwrap_or("") };
+        let sum = phases.entry(kind.into()).or_insert_with(|| vec![0.0]);
+        sum[0] += took.milliseconds;
+        all += took.milliseconds;
+    }
+    Ok(Case::of("calls", &[all], &phases))
+}
+
+fn model(options: &Options) -> Result<(Graph, Layout), String> {
+    let side = options.image_size as usize;
+    let graph = catalogue::build(&options.model, [CHANNELS, side, side], CLASSES, 1.0)
+        .map_err(|error| error.to_string())?;
+    let layout = layout::of(&graph);
+    Ok((graph, layout))
+}
+
+fn device(options: &Options) -> Device {
+    let (kind, precision) = (options.device.clone(), options.precision.clone());
+    Device { kind, precision, ..Device::default() }
 }
 
 /// A worker with all that a step of it needs.
@@ -112,13 +153,9 @@ struct Ours {
 impl Ours {
     fn open(options: &Options) -> Result<Self, String> {
         let side = options.image_size as usize;
-        let text = |error: &dyn std::fmt::Display| error.to_string();
-        let graph = catalogue::build(&options.model, [CHANNELS, side, side], CLASSES, 1.0)
-            .map_err(|error| text(&error))?;
-        let layout = layout::of(&graph);
-        let device = Device { precision: options.precision.clone(), ..Device::default() };
-        let engine = engine::open(&device, &graph, &layout, options.threads)
-            .map_err(|error| text(&error))?;
+        let (graph, layout) = model(options)?;
+        let engine = engine::open(&device(options), &graph, &layout, options.threads)
+            .map_err(|error| error.to_string())?;
         let parameters = init::parameters(&graph, &layout, 1);
         let settings = Config::default().optimizer;
         Ok(Self {

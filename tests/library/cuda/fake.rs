@@ -1,6 +1,7 @@
 //! A machine with a card that is none: a driver whose kernels are twins of the device's, compiled
-//! for this host from the same source, and a compiler for kernels that compiles nothing. Both lie
-//! in one folder, under the names that the real ones have.
+//! for this host from the same source, a compiler for kernels that compiles nothing, and a cuDNN
+//! that computes here (`KINTSUGI_FAKE_CUDNN`: `cudnn.c`). All lie in one folder, under the names
+//! that the real ones have.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -14,6 +15,7 @@ pub fn folder() -> &'static Path {
         std::fs::create_dir_all(&folder).expect("a folder of our own");
         driver(&folder);
         compiler(&folder);
+        cudnn(&folder);
         folder
     })
 }
@@ -35,6 +37,17 @@ fn compiler(folder: &Path) {
     compiler.arg("-O1");
     compiler.arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/library/cuda/nvrtc.c"));
     library(compiler, folder, "libnvrtc.so.13");
+}
+
+/// With a cuBLAS that has nothing in it: cuDNN is not loaded without one.
+fn cudnn(folder: &Path) {
+    let mut compiler = Command::new("cc");
+    compiler.args(["-O3", "-march=native"]);
+    compiler.arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("ffi/tests/cuda/cudnn.c"));
+    library(compiler, folder, "libcudnn.so.9");
+    let mut compiler = Command::new("cc");
+    compiler.args(["-x", "c", "/dev/null"]);
+    library(compiler, folder, "libcublasLt.so.13");
 }
 
 /// Links what the compiler is given; whole at any time for whoever else tests here. Another test

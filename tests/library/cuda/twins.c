@@ -13,7 +13,9 @@
 #include "elementwise.cu"
 #include "lrn.cu"
 #include "norm.cu"
+#include "norm_planes.cu"
 #include "pooling.cu"
+#include "pooling_groups.cu"
 #include "softmax.cu"
 
 #include "element_bf16.cu"
@@ -22,7 +24,9 @@
 #include "elementwise.cu"
 #include "lrn.cu"
 #include "norm.cu"
+#include "norm_planes.cu"
 #include "pooling.cu"
+#include "pooling_groups.cu"
 #include "softmax.cu"
 
 /* A macro for each of a list, which is read again as often as there are members, up to 64. */
@@ -58,14 +62,20 @@
 
 #define I4 i, i, i, i
 #define COPY_LIST p, p, I4, I4, I4, I4, i
+#define COPY_GROUPS_LIST p, p, I4, I4, I4, I4, i
 #define GEOMETRY_LIST I4, I4, I4, I4, i, i
 #define POOL_LIST I4, I4, I4, I4, I4
 #define LRN_LIST I4, i, i, i, f, f, f
+#define NORM_LIST I4, i, i
 
 TWIN_OF(copy_f32_f32, COPY_LIST)
 TWIN_OF(copy_f32_bf16, COPY_LIST)
 TWIN_OF(copy_bf16_f32, COPY_LIST)
 TWIN_OF(copy_bf16_bf16, COPY_LIST)
+TWIN_OF(copy_groups_f32_f32, COPY_GROUPS_LIST)
+TWIN_OF(copy_groups_f32_bf16, COPY_GROUPS_LIST)
+TWIN_OF(copy_groups_bf16_f32, COPY_GROUPS_LIST)
+TWIN_OF(copy_groups_bf16_bf16, COPY_GROUPS_LIST)
 TWIN_OF(dropout_mask, p, p, i, u, f, i)
 TWIN_OF(adaptive_forward, p, p, I4, i)
 TWIN_OF(adaptive_backward, p, p, I4, i)
@@ -77,19 +87,30 @@ TWINS_OF(binary_mask, p, p, p, i, i)
 TWINS_OF(binary_strided, p, p, p, I4, I4, I4, i)
 TWINS_OF(pointwise_forward, p, p, i, f, i)
 TWINS_OF(pointwise_backward, p, p, p, i, f, i)
-TWINS_OF(conv_forward, p, p, p, p, i, i, i, GEOMETRY_LIST)
+TWINS_OF(conv_forward, p, p, p, i, GEOMETRY_LIST)
 TWINS_OF(conv_backward_data, p, p, p, i, GEOMETRY_LIST)
 TWINS_OF(conv_backward_weights, p, p, p, GEOMETRY_LIST)
 TWINS_OF(column_sums, p, p, i, i, i)
+TWINS_OF(add_bias, p, p, I4)
 TWINS_OF(max_pool_forward, p, p, p, i, POOL_LIST)
 TWINS_OF(max_pool_backward, p, p, p, POOL_LIST)
 TWINS_OF(average_pool_forward, p, p, i, POOL_LIST)
 TWINS_OF(average_pool_backward, p, p, i, POOL_LIST)
+TWINS_OF(max_pool_groups_forward, p, p, p, i, I4, I4, I4)
+TWINS_OF(max_pool_groups_backward, p, p, p, I4, I4, I4)
+TWINS_OF(average_pool_groups_forward, p, p, i, I4, I4, I4)
+TWINS_OF(average_pool_groups_backward, p, p, i, I4, I4, I4)
 TWINS_OF(lrn_forward, p, p, LRN_LIST)
 TWINS_OF(lrn_backward, p, p, p, LRN_LIST)
 TWINS_OF(softmax_forward, p, p, I4)
 TWINS_OF(softmax_backward, p, p, p, I4)
-TWINS_OF(norm_partials, p, p, I4, i, i)
-TWINS_OF(norm_forward, p, p, p, p, p, p, p, i, i, f, i, I4)
-TWINS_OF(norm_backward_partials, p, p, p, i, p, p, f, p, i, i, I4)
-TWINS_OF(norm_backward, p, p, p, i, p, p, p, p, p, f, i, p, i, I4)
+TWINS_OF(softmax_rows_forward, p, p, i, i)
+TWINS_OF(softmax_rows_backward, p, p, p, i, i)
+TWINS_OF(norm_partials, p, p, NORM_LIST)
+TWINS_OF(norm_forward, p, p, p, p, p, p, p, i, i, f, NORM_LIST)
+TWINS_OF(norm_backward_partials, p, p, p, i, p, p, p, f, p, NORM_LIST)
+TWINS_OF(norm_backward, p, p, p, i, p, p, p, p, p, f, i, p, NORM_LIST)
+TWINS_OF(norm_planes_partials, p, p, I4, i)
+TWINS_OF(norm_planes_forward, p, p, p, p, p, p, p, i, i, f, i, i, i)
+TWINS_OF(norm_planes_backward_partials, p, p, p, i, p, p, p, f, p, I4, i)
+TWINS_OF(norm_planes_backward, p, p, p, i, p, p, p, p, p, f, i, p, I4)

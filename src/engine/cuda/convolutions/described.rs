@@ -31,7 +31,18 @@ pub enum Precision {
 }
 
 impl Precision {
-    fn element(self) -> ElementType {
+    /// As `device.precision` has it.
+    pub fn named(name: &str) -> Option<Self> {
+        match name {
+            "f32" => Some(Self::F32),
+            "tf32" => Some(Self::Tf32),
+            "bf16" => Some(Self::Bf16),
+            _ => None,
+        }
+    }
+
+    /// What tensors are made of.
+    pub fn element(self) -> ElementType {
         match self {
             Self::F32 | Self::Tf32 => ElementType::F32,
             Self::Bf16 => ElementType::Bf16,
@@ -84,8 +95,14 @@ impl Convolution {
     /// # Errors
     /// It is another operation, or its tensors are of another type than the precision's.
     pub fn new(operation: &Settled, precision: Precision) -> Result<Self, Refusal> {
-        let Settled::Conv { src, weights, dst, window, pass, .. } = operation else {
-            return Err(Refusal("this is no convolution".into()));
+        let whole = Window::whole([1, 1]);
+        let (src, weights, dst, window, pass) = match operation {
+            Settled::Conv { src, weights, dst, window, pass, .. } => {
+                (src, weights, dst, window, pass)
+            }
+            // A matrix is a filter of one element over planes of one.
+            Settled::Linear { src, weights, dst, pass, .. } => (src, weights, dst, &whole, pass),
+            _ => return Err(Refusal("this is no product".into())),
         };
         if [src, dst].iter().any(|desc| desc.element != precision.element()) {
             return Err(Refusal(format!("{:?} is not computed as {precision:?}", src.element)));
@@ -95,10 +112,14 @@ impl Convolution {
             ProductPass::BackwardData(_) => Pass::BackwardData,
             ProductPass::BackwardWeights(_) => Pass::BackwardWeights,
         };
-        // A gradient that goes out is settled as row-major f32, which cuDNN does not write.
-        let weights = layout::filter(&weights.dims, precision.element());
+        let weights = match weights.dims.len() {
+            2 => Desc::plain(&weights.dims, precision.element()),
+            // A gradient that goes out is settled as row-major f32, which cuDNN does not write.
+            _ => layout::filter(&weights.dims, precision.element()),
+        };
         let is_grouped = weights.dims.len() == 5;
-        let (src, dst) = match is_grouped {
+        // Nor has a matrix lanes too many.
+        let (src, dst) = match is_grouped || weights.dims.len() == 2 {
             true => (Lying::exact(src), Lying::exact(dst)),
             false => (Lying::padded(src), Lying::padded(dst)),
         };
@@ -262,7 +283,10 @@ impl Lying {
 
     /// With its own channels: groups would not divide the lanes.
     fn exact(desc: &Desc) -> Self {
-        Self { dims: four(&desc.dims), strides: four(&layout::strides(desc)) }
+        match desc.dims[..] {
+            [n, c] => Self { dims: [n, c, 1, 1].map(long), strides: [c, 1, c, c].map(long) },
+            _ => Self { dims: four(&desc.dims), strides: four(&layout::strides(desc)) },
+        }
     }
 
     /// Filters of all groups lie one behind the other.
@@ -272,6 +296,7 @@ impl Lying {
             [groups, k, c, r, s] => {
                 Self { dims: [groups * k, c, r, s].map(long), strides: four(&strides[1..]) }
             }
+            [k, c] => Self { dims: [k, c, 1, 1].map(long), strides: [c, 1, c, c].map(long) },
             _ => {
                 let [k, c, r, s] = four(&weights.dims);
                 let lanes = |channels: i64| long(layout::lanes(channels as usize));

@@ -48,8 +48,7 @@ HELPER void NAME(add_products)(float *sums, const T *a, long long a_step, const 
 }
 
 /* One thread per element of y, those between k and the pitch too. */
-KERNEL NAME(conv_forward)(const T *x, const T *weights, const float *bias, T *y, int has_bias, int relu,
-    int w_pitch, GEOMETRY)
+KERNEL NAME(conv_forward)(const T *x, const T *weights, T *y, int w_pitch, GEOMETRY)
 {
     EACH_THREAD(t, THREADS) {
         int i = BLOCK * THREADS + t;
@@ -74,8 +73,6 @@ KERNEL NAME(conv_forward)(const T *x, const T *weights, const float *bias, T *y,
                     }
                 }
                 value = sum_of_lanes(sums);
-                if (has_bias) value = value + bias[filter];
-                if (relu) value = not_negative(value);
             }
             STORE(y, i, value);
         }
@@ -143,6 +140,20 @@ KERNEL NAME(conv_backward_weights)(const T *x, const T *dy, float *dw_sums, GEOM
                 }
             }
             dw_sums[i] = (float)total;
+        }
+    }
+}
+
+/* Adds the bias of its channel to every element, in place; lanes behind the last channel stay. */
+KERNEL NAME(add_bias)(T *y, const float *bias, int relu, int count, int k, int y_pitch)
+{
+    EACH_THREAD(t, THREADS) {
+        int i = BLOCK * THREADS + t;
+        if (i < count) {
+            int filter = i % y_pitch;
+            float value = LOAD(y, i);
+            if (filter < k) value = value + bias[filter];
+            STORE(y, i, relu ? not_negative(value) : value);
         }
     }
 }

@@ -1,20 +1,26 @@
-//! Batch norms: sums of chunks of pixels, these in order, then every element.
+//! Batch norms: sums of chunks of pixels, these together, then every element.
 
-use crate::engine::cuda::backend::{chunks, pixels};
-use crate::engine::cuda::call::{Argument, At, Call, Launch, THREADS};
-use crate::engine::cuda::layout::{CHANNELS_LAST, elements, lanes};
+use crate::engine::cuda::call::{Argument, At, Call, Launch};
+use crate::engine::cuda::layout::{elements, pixels};
+use crate::engine::cuda::norm_blocks::{Groups, NormBlocks};
 use crate::engine::plan::operation::{Direction, Norm, Pass, Refusal, Role, Statistics};
 use crate::engine::plan::tensor::Desc;
 use crate::model::saved::Activation;
+
+/// Channels of a block that puts chunks together.
+const STATISTICS_CHANNELS: usize = 8;
+/// Channels of a block that sums planes.
+const PLANES_CHANNELS: usize = 256;
 
 /// What every kernel of a batch norm is told.
 struct Normed<'a> {
     norm: Norm,
     data: &'a Desc,
-    /// How a pixel and a channel are found: pixels, those of a plane, channels, lanes of a pixel.
-    address: [usize; 4],
-    /// Pixels of a block, and how many blocks.
-    chunks: [usize; 2],
+    blocks: NormBlocks,
+    pixels: usize,
+    channels: usize,
+    /// Pixels of a plane.
+    plane: usize,
 }
 
 /// What the card is told.
@@ -24,11 +30,9 @@ pub fn batch_norm(
     pass: &Pass<usize>,
     at: &dyn Fn(Role) -> At,
 ) -> Result<Vec<Call>, Refusal> {
-    let (pixels, c) = (pixels(data), data.dims[1]);
-    let pitch = if data.order == CHANNELS_LAST { lanes(c) } else { 0 };
-    let address = [pixels, data.dims[2..].iter().product(), c, pitch];
-    let (chunk, count) = chunks(pixels);
-    let normed = Normed { norm, data, address, chunks: [chunk, count] };
+    let plane = data.dims[2..].iter().product();
+    let (pixels, channels) = (pixels(data), data.dims[1]);
+    let normed = Normed { norm, data, blocks: NormBlocks::new(data), pixels, channels, plane };
     match pass {
         Pass::Forward(direction) => normed.forward(*direction, at),
         Pass::Backward(_) => normed.backward(at),
@@ -40,55 +44,79 @@ impl Normed<'_> {
         self.norm.activation == Activation::Relu
     }
 
-    /// A block for each chunk, and for each of so many channels.
-    fn grid(&self) -> [usize; 2] {
-        [self.chunks[1], self.address[2].div_ceil(THREADS)]
+    /// One of the kernels that see the data.
+    fn launch(&self, kernel: &str) -> Launch {
+        let order = if self.blocks.groups.is_some() { "norm" } else { "norm_planes" };
+        Launch::of(&format!("{order}_{kernel}"), self.data.element)
+    }
+
+    fn over(&self, launch: Launch, groups: Groups, span: usize) -> Result<Call, Refusal> {
+        let Groups { pitch, width, across, .. } = groups;
+        let launch = launch.ints(&[self.pixels, self.channels, pitch, width, across, span]);
+        launch.over([self.pixels.div_ceil(span) * across, 1])
+    }
+
+    /// Over all chunks.
+    fn summing(&self, launch: Launch) -> Result<Call, Refusal> {
+        let NormBlocks { groups, chunk, chunks } = self.blocks;
+        let Some(groups) = groups else {
+            let launch = launch.ints(&[chunk, chunks, self.pixels, self.plane, self.channels]);
+            return launch.over([chunks, self.channels.div_ceil(PLANES_CHANNELS)]);
+        };
+        self.over(launch, groups, chunk)
     }
 
     fn forward(&self, direction: Direction, at: &dyn Fn(Role) -> At) -> Result<Vec<Call>, Refusal> {
-        let (element, c) = (self.data.element, self.address[2]);
         let (src, dst, mean, variance) =
             (at(Role::Src), at(Role::Dst), at(Role::Mean), at(Role::Variance));
         let mut calls = Vec::new();
         if self.norm.statistics == Statistics::Batch {
             let partials = at(Role::Scratchpad);
-            let launch = Launch::of("norm_partials", element).at(&[src, partials]);
-            calls.push(launch.ints(&self.chunks).ints(&self.address).over(self.grid())?);
+            calls.push(self.summing(self.launch("partials").at(&[src, partials]))?);
             let launch = Launch::new("norm_statistics").at(&[partials, mean, variance]);
-            calls.push(launch.ints(&self.chunks).ints(&[self.address[0], c]).threads(c)?);
+            let NormBlocks { chunk, chunks, .. } = self.blocks;
+            let launch = launch.ints(&[chunk, chunks, self.pixels, self.channels]);
+            calls.push(launch.over([self.channels.div_ceil(STATISTICS_CHANNELS), 1])?);
         }
-        let kept = self.has_relu() && direction == Direction::Training;
-        let mask = if kept { at(Role::Workspace) } else { dst };
-        let places = [src, mean, variance, at(Role::Scale), at(Role::Shift), dst, mask];
-        let launch = Launch::of("norm_forward", element).at(&places);
-        let launch = launch.ints(&[usize::from(kept), usize::from(self.has_relu())]);
+        let keeps = self.has_relu() && direction == Direction::Training;
+        let kept = if keeps { at(Role::Workspace) } else { dst };
+        let places = [src, mean, variance, at(Role::Scale), at(Role::Shift), dst, kept];
+        let launch = self.launch("forward").at(&places);
+        let launch = launch.ints(&[usize::from(keeps), usize::from(self.has_relu())]);
         let launch = launch.arguments(&[Argument::Float(self.norm.epsilon)]);
-        let launch = launch.ints(&[elements(self.data)]).ints(&self.address);
-        calls.push(launch.threads(elements(self.data))?);
+        calls.push(match self.blocks.groups {
+            Some(groups) => self.over(launch, groups, groups.span)?,
+            None => {
+                let count = elements(self.data);
+                launch.ints(&[count, self.plane, self.channels]).threads(count)?
+            }
+        });
         Ok(calls)
     }
 
     fn backward(&self, at: &dyn Fn(Role) -> At) -> Result<Vec<Call>, Refusal> {
-        let (element, c, epsilon) =
-            (self.data.element, self.address[2], [Argument::Float(self.norm.epsilon)]);
-        let (src, gradient, mean, variance) =
-            (at(Role::Src), at(Role::DiffDst), at(Role::Mean), at(Role::Variance));
-        let mask = if self.has_relu() { at(Role::Workspace) } else { src };
-        let masked = [usize::from(self.has_relu())];
-        let partials = at(Role::Scratchpad);
-        let launch = Launch::of("norm_backward_partials", element).at(&[src, gradient, mask]);
-        let launch = launch.ints(&masked).at(&[mean, variance]).arguments(&epsilon);
-        let launch = launch.at(&[partials]).ints(&self.chunks).ints(&self.address);
-        let sums = launch.over(self.grid())?;
-        let (shift, scale) = (at(Role::DiffShift), at(Role::DiffScale));
-        let launch = Launch::new("norm_sums").at(&[partials, shift, scale]);
-        let gradients = launch.ints(&[self.chunks[1], c]).threads(c)?;
+        let epsilon = [Argument::Float(self.norm.epsilon)];
+        let (src, scale, partials) = (at(Role::Src), at(Role::Scale), at(Role::Scratchpad));
+        let moments = [at(Role::Mean), at(Role::Variance), scale];
+        let kept = if self.has_relu() { at(Role::Workspace) } else { src };
+        let seen = [src, at(Role::DiffDst), kept];
+        let relu = [usize::from(self.has_relu())];
+        let launch = self.launch("backward_partials").at(&seen).ints(&relu).at(&moments);
+        let sums = self.summing(launch.arguments(&epsilon).at(&[partials]))?;
+        let gradients = [at(Role::DiffShift), at(Role::DiffScale)];
+        let launch = Launch::new("norm_sums").at(&[partials]).at(&gradients);
+        let launch = launch.ints(&[self.blocks.chunks, self.channels]);
+        let summed = launch.over([self.channels.div_ceil(STATISTICS_CHANNELS), 1])?;
         let running = usize::from(self.norm.statistics == Statistics::Running);
-        let launch = Launch::of("norm_backward", element).at(&[src, gradient, mask]);
-        let launch = launch.ints(&masked);
-        let launch = launch.at(&[mean, variance, at(Role::Scale), shift, scale]);
+        let launch = self.launch("backward").at(&seen).ints(&relu).at(&moments).at(&gradients);
         let launch = launch.arguments(&epsilon).ints(&[running]).at(&[at(Role::DiffSrc)]);
-        let launch = launch.ints(&[elements(self.data)]).ints(&self.address);
-        Ok(vec![sums, gradients, launch.threads(elements(self.data))?])
+        let all = match self.blocks.groups {
+            Some(groups) => self.over(launch, groups, groups.span)?,
+            None => {
+                let count = elements(self.data);
+                launch.ints(&[count, self.pixels, self.plane, self.channels]).threads(count)?
+            }
+        };
+        Ok(vec![sums, summed, all])
     }
 }

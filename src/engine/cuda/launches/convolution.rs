@@ -1,10 +1,9 @@
 //! Products with weights by the own kernels: convolutions, and matrices as such.
 
 use crate::engine::cuda::call::{At, Call, Launch};
-use crate::engine::cuda::layout::{FILTER, lanes};
+use crate::engine::cuda::layout::{CHANNELS_LAST, FILTER, lanes, pixels};
 use crate::engine::plan::operation::{ProductPass, Refusal, Role, Window};
 use crate::engine::plan::tensor::{Desc, ElementType};
-use crate::model::saved::Activation;
 
 /// A convolution's sizes, in the order of the kernels.
 pub struct Convolved {
@@ -62,14 +61,11 @@ impl Convolved {
         let [n, h, w, _, x_lanes] = self.from;
         let [oh, ow, k, y_lanes] = self.to;
         match pass {
-            ProductPass::Forward { activation, .. } => {
-                let (src, dst) = (at(Role::Src), at(Role::Dst));
-                let bias = if has_bias { at(Role::Bias) } else { src };
-                let relu = usize::from(*activation == Activation::Relu);
-                let launch = Launch::of("conv_forward", self.element);
-                let launch = launch.at(&[src, at(Role::Weights), bias, dst]);
-                let flags = [usize::from(has_bias), relu, self.filter_lanes];
-                Ok(vec![self.geometry(launch.ints(&flags)).threads(n * oh * ow * y_lanes)?])
+            ProductPass::Forward { .. } => {
+                let places = [at(Role::Src), at(Role::Weights), at(Role::Dst)];
+                let launch = Launch::of("conv_forward", self.element).at(&places);
+                let launch = self.geometry(launch.ints(&[self.filter_lanes]));
+                Ok(vec![launch.threads(n * oh * ow * y_lanes)?])
             }
             ProductPass::BackwardData(_) => {
                 let places = [at(Role::Weights), at(Role::DiffDst), at(Role::DiffSrc)];
@@ -84,12 +80,27 @@ impl Convolved {
                 let weights = k * (self.from[3] / self.groups) * rows * columns;
                 let mut calls = vec![self.geometry(launch).threads(weights)?];
                 if has_bias {
-                    let places = [at(Role::DiffDst), at(Role::DiffBias)];
-                    let launch = Launch::of("column_sums", self.element).at(&places);
-                    calls.push(launch.ints(&[n * oh * ow, k, y_lanes]).threads(k)?);
+                    let places = (at(Role::DiffDst), at(Role::DiffBias));
+                    calls.push(sums_of_columns((self.element, n * oh * ow), [k, y_lanes], places)?);
                 }
                 Ok(calls)
             }
         }
     }
+}
+
+/// What the gradient of a bias is: the sums over all pixels of a result's gradient.
+pub fn column_sums(dst: &Desc, places: (At, At)) -> Result<Call, Refusal> {
+    let channels = dst.dims[1];
+    let pitch = if dst.order == CHANNELS_LAST { lanes(channels) } else { channels };
+    sums_of_columns((dst.element, pixels(dst)), [channels, pitch], places)
+}
+
+fn sums_of_columns(
+    (element, rows): (ElementType, usize),
+    [columns, pitch]: [usize; 2],
+    (from, to): (At, At),
+) -> Result<Call, Refusal> {
+    let launch = Launch::of("column_sums", element).at(&[from, to]);
+    launch.ints(&[rows, columns, pitch]).threads(columns)
 }

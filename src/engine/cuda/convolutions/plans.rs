@@ -1,0 +1,99 @@
+//! The plans that a worker has. A process chooses each once; for every further worker it is made
+//! again from what was kept, which is quicker and cannot come out otherwise.
+
+use std::sync::{Mutex, PoisonError};
+
+use kintsugi_ffi::cuda::cudnn::Handle;
+use kintsugi_ffi::cuda::{Buffer, Error, Stream};
+
+use super::choice::{Chosen, Planned};
+use super::described::{Convolution, DST, Precision, SRC, WEIGHTS};
+use super::target::Target;
+use crate::engine::cuda::backend::{Planner, Product, Settled};
+use crate::engine::cuda::card::Card;
+use crate::engine::error::EngineError;
+use crate::engine::plan::operation::Refusal;
+
+/// What was chosen in this process: a plan's JSON, or that the own kernel computes.
+static KEPT: Mutex<Vec<(Convolution, Option<String>)>> = Mutex::new(Vec::new());
+
+/// Plans for one worker's use, on its process's card.
+pub struct Plans {
+    handle: Handle,
+    precision: Precision,
+    known: Vec<(Convolution, Option<Planned>)>,
+}
+
+impl Plans {
+    /// None yet.
+    ///
+    /// # Errors
+    /// cuDNN does not take this card.
+    pub fn new(card: &Card, precision: Precision) -> Result<Self, EngineError> {
+        let handle = Handle::new(&card.cudnn, &card.context)?;
+        Ok(Self { handle, precision, known: Vec::new() })
+    }
+
+    fn made(&self, convolution: &Convolution) -> Result<Option<Planned>, Error> {
+        let target = Target::Card(&self.handle);
+        let kept = || KEPT.lock().unwrap_or_else(PoisonError::into_inner);
+        let chosen = kept().iter().find(|(of, _)| of == convolution).map(|(_, json)| json.clone());
+        if let Some(json) = chosen {
+            return json.map(|json| convolution.from_json(&target, &json)).transpose();
+        }
+        let planned = match convolution.choose(&target)? {
+            Chosen::Plan(planned) => Some(*planned),
+            Chosen::Own(_) => None,
+        };
+        let json = planned.as_ref().map(|planned| planned.json.clone());
+        kept().push((convolution.clone(), json));
+        Ok(planned)
+    }
+
+    /// What a plan is of.
+    pub fn name(&self, plan: usize) -> String {
+        let known = self.known.get(plan);
+        known.map_or_else(String::new, |(convolution, _)| convolution.to_string())
+    }
+
+    /// Puts a plan's execution into a stream. Each tensor lies somewhere behind a buffer's start.
+    ///
+    /// # Errors
+    /// cuDNN's.
+    pub fn execute(
+        &self,
+        plan: usize,
+        stream: &Stream,
+        [src, weights, dst, workspace]: [(&Buffer, usize); 4],
+    ) -> Result<(), Error> {
+        let Some((_, Some(Planned { plan, .. }))) = self.known.get(plan) else {
+            let reason = format!("there is no plan {plan}");
+            return Err(Error::Refused { call: "cudnnBackendExecute", reason });
+        };
+        let tensors = [(SRC, src.0, src.1), (WEIGHTS, weights.0, weights.1), (DST, dst.0, dst.1)];
+        let workspace = (plan.workspace_bytes() > 0).then_some(workspace);
+        self.handle.execute(plan, stream, &tensors, workspace)
+    }
+}
+
+impl Planner for Plans {
+    fn plan(&mut self, operation: &Settled) -> Result<Option<Product>, Refusal> {
+        let convolution = Convolution::new(operation, self.precision)?;
+        let known = self.known.iter().position(|(of, _)| *of == convolution);
+        let at = match known {
+            Some(at) => at,
+            None => {
+                let made = self.made(&convolution);
+                let made = made.map_err(|error| Refusal(format!("{convolution}: {error}")))?;
+                self.known.push((convolution, made));
+                self.known.len() - 1
+            }
+        };
+        let product = |planned: &Planned| Product {
+            plan: at,
+            workspace_bytes: planned.plan.workspace_bytes(),
+            weights: planned.weights.clone(),
+        };
+        Ok(self.known[at].1.as_ref().map(product))
+    }
+}

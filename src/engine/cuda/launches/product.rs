@@ -1,0 +1,110 @@
+//! Products with weights by cuDNN's plans, and what a plan leaves to be done: the bias, the
+//! activation, lanes that it does not write, a gradient as the state has it.
+
+use super::convolution;
+use super::copies::copied;
+use super::elementwise::{cleared, pointwise};
+use crate::engine::cuda::backend::{Product, Settled, result_bytes};
+use crate::engine::cuda::call::{At, Call, Launch};
+use crate::engine::cuda::layout::{CHANNELS_LAST, elements, lanes, lie_alike};
+use crate::engine::plan::operation::{Function, Pass, ProductPass, Refusal, Role};
+use crate::engine::plan::placement::Span;
+use crate::engine::plan::tensor::{Desc, Place};
+use crate::model::saved::Activation;
+
+/// What the card is told.
+pub fn product(
+    operation: &Settled,
+    product: &Product,
+    at: &dyn Fn(Role) -> At,
+) -> Result<Vec<Call>, Refusal> {
+    let (Settled::Conv { src, weights, bias, dst, pass, .. }
+    | Settled::Linear { src, weights, bias, dst, pass }) = operation
+    else {
+        return Err(Refusal("no plan is of such an operation".into()));
+    };
+    let scratch = Scratch::new(at(Role::Scratchpad), result_bytes(operation, product));
+    let call = |src, weights, dst| Call::Product {
+        plan: product.plan,
+        src,
+        weights,
+        dst,
+        workspace: scratch.workspace,
+    };
+    // The lanes of groups are not written by a plan.
+    let grouped = weights.dims.len() == 5;
+    let clear = |desc: &Desc, at: At| cleared(desc, at).filter(|_| grouped);
+    match pass {
+        ProductPass::Forward { .. } => {
+            let to = at(Role::Dst);
+            let mut calls: Vec<Call> = clear(dst, to).into_iter().collect();
+            calls.push(call(at(Role::Src), at(Role::Weights), to));
+            calls.extend(finished(dst, bias.is_some(), pass, at)?);
+            Ok(calls)
+        }
+        ProductPass::BackwardData(_) => {
+            let to = at(Role::DiffSrc);
+            let product = call(to, at(Role::Weights), at(Role::DiffDst));
+            Ok(clear(src, to).into_iter().chain([product]).collect())
+        }
+        ProductPass::BackwardWeights(_) => {
+            let (from, to) = (at(Role::DiffDst), at(Role::DiffWeights));
+            let is_final = lie_alike(weights, &product.weights);
+            let result = if is_final { to } else { scratch.result };
+            let mut calls = vec![call(at(Role::Src), result, from)];
+            if !is_final {
+                let origin = vec![0; weights.dims.len()];
+                calls.extend(copied((&product.weights, result), (weights, to), &origin)?);
+            }
+            if bias.is_some() {
+                let sums = convolution::column_sums(dst, (from, at(Role::DiffBias)));
+                calls.push(sums?);
+            }
+            Ok(calls)
+        }
+    }
+}
+
+/// What is done to a product that has been rounded: the bias is added, and the activation applied.
+pub fn finished(
+    dst: &Desc,
+    has_bias: bool,
+    pass: &ProductPass<usize>,
+    at: &dyn Fn(Role) -> At,
+) -> Result<Option<Call>, Refusal> {
+    let ProductPass::Forward { activation, direction } = pass else { return Ok(None) };
+    let to = at(Role::Dst);
+    if has_bias {
+        return biased(dst, *activation, (to, at(Role::Bias))).map(Some);
+    }
+    let relu = || pointwise(Function::Relu, dst, &Pass::Forward(*direction), &|_| to);
+    (*activation == Activation::Relu).then(relu).transpose()
+}
+
+/// Adds the bias, in place.
+fn biased(dst: &Desc, activation: Activation, (to, bias): (At, At)) -> Result<Call, Refusal> {
+    let relu = usize::from(activation == Activation::Relu);
+    let channels = dst.dims[1];
+    let pitch = if dst.order == CHANNELS_LAST { lanes(channels) } else { channels };
+    let launch = Launch::of("add_bias", dst.element).at(&[to, bias]);
+    launch.ints(&[relu, elements(dst), channels, pitch]).threads(elements(dst))
+}
+
+/// The parts of a scratchpad, which begins somewhat behind its start.
+struct Scratch {
+    result: At,
+    workspace: At,
+}
+
+impl Scratch {
+    fn new(scratchpad: At, result_bytes: usize) -> Self {
+        let Place::Value(span) = scratchpad else {
+            // Nothing is in it.
+            return Self { result: scratchpad, workspace: scratchpad };
+        };
+        let align = kintsugi_ffi::cuda::cudnn::WORKSPACE_ALIGN_BYTES;
+        let at = |offset| Place::Value(Span { offset, ..span });
+        let start = span.offset.next_multiple_of(align);
+        Self { result: at(start), workspace: at(start + result_bytes) }
+    }
+}

@@ -1,0 +1,42 @@
+//! What each kind of call takes in one micro-batch of training: for benches.
+
+use std::collections::BTreeMap;
+
+use super::clock::Took;
+use super::convolutions::Precision;
+use super::executor::Executor;
+use crate::engine::compute::Compute;
+use crate::engine::error::EngineError;
+use crate::engine::source::Flat;
+use crate::model::{Graph, Layout, init};
+
+/// Micro-batches before the one that is timed: memory is taken in the first.
+const BEFORE: usize = 2;
+
+/// By kind of call, in a micro-batch of so many samples.
+///
+/// # Errors
+/// No card, or what it says.
+pub fn times(
+    precision: Precision,
+    (graph, layout): (&Graph, &Layout),
+    samples: usize,
+) -> Result<BTreeMap<String, Took>, EngineError> {
+    let mut executor = Executor::new(graph, layout, (precision, 1), &[])?;
+    let parameters = init::parameters(graph, layout, 1);
+    let mut statistics = init::statistics(layout);
+    let running = statistics.clone();
+    let pixels = samples * graph.input.iter().product::<usize>();
+    let images: Vec<f32> = (0..pixels).map(|at| ((at % 251) as f32 - 125.0) / 100.0).collect();
+    let labels: Vec<u32> = (0..samples).map(|at| (at * 37 % graph.classes) as u32).collect();
+    for turn in 0..=BEFORE {
+        executor.renew();
+        if turn == BEFORE {
+            executor.timed();
+        }
+        let weights = &Flat { parameters: &parameters, statistics: &running };
+        let ready = &mut |_: usize, _: &[f32]| {};
+        executor.train(&images, (&labels).into(), [1; 3], weights, &mut statistics, ready)?;
+    }
+    executor.took()
+}
