@@ -149,7 +149,8 @@ pub fn check_room(
     }
 }
 
-/// Milliseconds and calls of a micro-batch of training, by kind of call: on a card alone.
+/// Milliseconds and calls of a micro-batch of training, by kind of call: on a card alone. What a
+/// call waited for the host is in them.
 ///
 /// # Errors
 /// Another device, or what it says.
@@ -157,10 +158,11 @@ pub fn times(
     device: &Device,
     model: (&Graph, &Layout),
     samples: usize,
+    threads: usize,
 ) -> Result<BTreeMap<String, cuda::clock::Took>, EngineError> {
     match asked(device)? {
         Kind::Cpu(_) => Err(EngineError::Device("only a card's calls can be timed".into())),
-        Kind::Cuda(precision) => cuda::times::times(precision, model, samples),
+        Kind::Cuda(precision) => cuda::times::times((precision, threads), model, samples),
     }
 }
 

@@ -32,6 +32,8 @@ pub const KIND: &str = "CUDA";
 
 /// What a refusal begins with.
 const REFUSED: &str = "device.kind: \"cuda\"";
+/// The first with conversions to bf16.
+const ARCHITECTURE_MIN: u32 = 80;
 /// Processes that share a card at most.
 const SHARES_MAX: usize = 64;
 
@@ -109,6 +111,12 @@ impl Card {
         let (_, nvrtc) = Found::nvrtc(&places).map_err(|missing| fetch(&missing))?;
         let (_, cudnn) = Found::cudnn(&places).map_err(|missing| fetch(&missing))?;
         let architecture = device.architecture().map_err(|error| blame(&error))?;
+        let number = architecture.trim_start_matches("sm_").parse::<u32>();
+        if number.is_ok_and(|number| number < ARCHITECTURE_MIN) {
+            return Err(blame(&format_args!(
+                "this card is of {architecture}, and kernels need sm_{ARCHITECTURE_MIN} or newer"
+            )));
+        }
         let code = kernels::compiled(&nvrtc, element, &architecture);
         let code = code.map_err(|error| blame(&error))?;
         let module = Module::load(&context, &code).map_err(|error| blame(&error))?;

@@ -114,11 +114,11 @@ impl Copies {
         stream: &Stream,
     ) -> Result<Sent, EngineError> {
         let Some(held) = self.held[at].as_mut() else { return Ok(Sent::Before) };
-        if std::mem::replace(&mut held.current, true) {
+        if held.current {
             return Ok(Sent::Before);
         }
         let (tensor, is_laid_out) = (held.wanted.tensor, held.buffer.is_some());
-        if !std::mem::replace(&mut self.sent[tensor], true) {
+        if !self.sent[tensor] {
             let (place, staging) = (self.places[tensor], &mut self.staging);
             let bytes = self.tensors[tensor].elements() * F32_BYTES;
             let mut put = Ok(());
@@ -127,7 +127,9 @@ impl Copies {
             })?;
             put?;
             stream.upload(&self.state, place, &self.staging, place..place + bytes)?;
+            self.sent[tensor] = true;
         }
+        held.current = true;
         Ok(if is_laid_out { Sent::ToLayOut } else { Sent::Now })
     }
 

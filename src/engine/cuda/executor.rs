@@ -339,7 +339,8 @@ impl Batch<'_> {
         // While one part is sent the next is written.
         let images: &[u8] = bytemuck::cast_slice(self.images);
         let parts = images.chunks(SENT_BYTES).enumerate();
-        for (at, part) in parts.map(|(at, part)| (at * SENT_BYTES, part)).chain([keys]) {
+        let parts = parts.map(|(at, part)| (at * SENT_BYTES, part)).chain([keys]);
+        for (at, part) in parts.filter(|(_, part)| !part.is_empty()) {
             staging.put_together(at, part, threads)?;
             up.upload(&memory.sent, at, staging, at..at + part.len())?;
         }

@@ -18,11 +18,11 @@ const BEFORE: usize = 2;
 /// # Errors
 /// No card, or what it says.
 pub fn times(
-    precision: Precision,
+    (precision, threads): (Precision, usize),
     (graph, layout): (&Graph, &Layout),
     samples: usize,
 ) -> Result<BTreeMap<String, Took>, EngineError> {
-    let mut executor = Executor::new(graph, layout, (precision, 1), &[])?;
+    let mut executor = Executor::new(graph, layout, (precision, threads), &[])?;
     let parameters = init::parameters(graph, layout, 1);
     let mut statistics = init::statistics(layout);
     let running = statistics.clone();

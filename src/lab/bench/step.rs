@@ -111,7 +111,7 @@ pub fn run(options: &Options, runs: &Runs) -> Result<Report, String> {
 /// asked for.
 fn calls(options: &Options) -> Result<Case, String> {
     let (graph, layout) = model(options)?;
-    let took = engine::times(&device(options), (&graph, &layout), options.batch);
+    let took = engine::times(&device(options), (&graph, &layout), options.batch, options.threads);
     let mut phases: BTreeMap<String, Vec<f64>> = BTreeMap::new();
     let mut all = 0.0;
     for (name, took) in took.map_err(|error| error.to_string())? {

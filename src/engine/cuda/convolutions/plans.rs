@@ -39,7 +39,7 @@ impl Plans {
         let kept = || KEPT.lock().unwrap_or_else(PoisonError::into_inner);
         let chosen = kept().iter().find(|(of, _)| of == convolution).map(|(_, json)| json.clone());
         if let Some(json) = chosen {
-            return json.map(|json| convolution.from_json(&target, &json)).transpose();
+            return json.map(|json| Self::again(convolution, &target, &json)).transpose();
         }
         let planned = match convolution.choose(&target)? {
             Chosen::Plan(planned) => Some(*planned),
@@ -48,6 +48,18 @@ impl Plans {
         let json = planned.as_ref().map(|planned| planned.json.clone());
         kept().push((convolution.clone(), json));
         Ok(planned)
+    }
+
+    /// The plan that was chosen before, from its JSON; where that is refused, it is chosen again.
+    fn again(of: &Convolution, target: &Target<'_>, json: &str) -> Result<Planned, Error> {
+        let refused = match of.from_json(target, json) {
+            Ok(planned) => return Ok(planned),
+            Err(error) => error,
+        };
+        match of.choose(target)? {
+            Chosen::Plan(planned) if planned.json == json => Ok(*planned),
+            _ => Err(refused),
+        }
     }
 
     /// What a plan is of.
@@ -71,8 +83,10 @@ impl Plans {
             return Err(Error::Refused { call: "cudnnBackendExecute", reason });
         };
         let tensors = [(SRC, src.0, src.1), (WEIGHTS, weights.0, weights.1), (DST, dst.0, dst.1)];
-        let workspace = (plan.workspace_bytes() > 0).then_some(workspace);
-        self.handle.execute(plan, stream, &tensors, workspace)
+        // One that needs none is told of one all the same: cuDNN has no word for its absence.
+        let done = self.handle.execute(plan, stream, &tensors, Some(workspace));
+        // Work that failed before shows at any later call: then it is the driver that knows why.
+        done.map_err(|error| stream.synchronize().err().unwrap_or(error))
     }
 }
 

@@ -62,14 +62,14 @@ impl<'a> Target<'a> {
 
     /// A plan from a proposal or from JSON.
     pub fn plan(&self, (name, values): (i32, Values<'_>)) -> Result<Descriptor, Error> {
-        let plan = Descriptor::new(self.cudnn(), kind::EXECUTION_PLAN)?;
+        // JSON comes before the card that it is read for.
+        let plan = Descriptor::new(self.cudnn(), kind::EXECUTION_PLAN)?.set(name, values)?;
         match self {
             Self::Card(handle) => plan.set(attribute::PLAN_HANDLE, Values::Handle(handle))?,
             Self::Described(_, device) => {
                 plan.set(attribute::PLAN_DEVICE, Values::Descriptors(&[device]))?
             }
         }
-        .set(name, values)?
         .finalize()
     }
 }
