@@ -169,9 +169,8 @@ pub fn times(
 /// What to do so that processes that compute with these have equal bits.
 pub fn cure(kinds: &[String]) -> String {
     match kinds.iter().any(|kind| kind.starts_with(cuda::card::KIND)) {
-        true => {
-            "for equal bits start all ranks on cards of one kind, with one version of NVRTC".into()
-        }
+        true => "for equal bits start all ranks on cards of one kind, with one NVRTC and one cuDNN"
+            .into(),
         false => cpu::arithmetic::cure(kinds),
     }
 }

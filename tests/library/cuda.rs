@@ -13,6 +13,7 @@ use kintsugi::config::seed::Stream;
 use kintsugi::engine::cuda::kernels;
 use kintsugi::engine::plan::tensor::ElementType;
 use kintsugi::engine::{self, Flat};
+use kintsugi::model::file::from_toml;
 use kintsugi::model::{Graph, catalogue, init, layout};
 use kintsugi_ffi::cuda::library::Library;
 use kintsugi_ffi::cuda::{Found, Nvrtc, Places};
@@ -131,5 +132,54 @@ fn losses_on_a_card_follow_those_of_the_processor() {
         assert!(apart(0) <= 1e-5, "{name}: {own:?}, {other:?}");
         assert!((0..steps).all(|at| apart(at) <= 1e-3), "{name}: {own:?}, {other:?}");
         assert!(steps == 1 || own[steps - 1] < own[0], "{name} does not learn: {own:?}");
+    }
+}
+
+/// Of one micro-batch of drawn pictures.
+fn gradients(kind: &str, graph: &Graph, samples: usize) -> Vec<f32> {
+    let layout = layout::of(graph);
+    let device = Device { kind: kind.into(), ..Device::default() };
+    let mut engine = engine::open(&device, graph, &layout, 1).expect("an engine");
+    let parameters = init::parameters(graph, &layout, 5);
+    let mut statistics = init::statistics(&layout);
+    let mut stream = Stream::new(&[6]);
+    let pixels = samples * graph.input.iter().product::<usize>();
+    let images: Vec<f32> = (0..pixels).map(|_| stream.normal() as f32).collect();
+    let labels: Vec<u32> = (0..samples).map(|_| stream.below(CLASSES as u64) as u32).collect();
+    let mut gradients = vec![f32::NAN; parameters.len()];
+    let ready = &mut |offset: usize, part: &[f32]| {
+        gradients[offset..offset + part.len()].copy_from_slice(part);
+    };
+    let running = statistics.clone();
+    let weights = &Flat { parameters: &parameters, statistics: &running };
+    let trained = engine.train(&images, (&labels).into(), [1; 3], weights, &mut statistics, ready);
+    trained.expect("a micro-batch");
+    gradients
+}
+
+/// From some thousands of pixels on the sums have two stages, of as many parts as divide them: 192,
+/// 256, 206 and 34 here.
+#[test]
+fn a_bias_of_many_pixels_has_the_gradient_of_the_processor() {
+    kinds();
+    for (size, channels) in [([33, 64], 5), ([32, 132], 16), ([41, 103], 3), ([263, 17], 8)] {
+        let text = format!(
+            "[[layer]]\nkind = \"conv\"\nchannels = {channels}\nkernel = 3\npadding = 1\n\
+             bias = true\n\
+             [[layer]]\nkind = \"relu\"\n[[layer]]\nkind = \"global_avg_pool\"\n\
+             [[layer]]\nkind = \"flatten\"\n\
+             [[layer]]\nkind = \"linear\"\nfeatures = \"classes\"\n"
+        );
+        let graph = from_toml(&text, [3, size[0], size[1]], CLASSES).expect("a model");
+        let (own, other) = (gradients("cuda", &graph, 2), gradients("cpu", &graph, 2));
+        let length = |values: &mut dyn Iterator<Item = f32>| {
+            values.map(|x| f64::from(x) * f64::from(x)).sum::<f64>().sqrt()
+        };
+        for tensor in &layout::of(&graph).tensors {
+            let [own, other] = [&own, &other].map(|all| &all[tensor.range()]);
+            let apart = length(&mut own.iter().zip(other).map(|(a, b)| a - b));
+            let whole = length(&mut other.iter().copied());
+            assert!(apart <= 1e-4 * whole, "{} of {size:?}: {apart} of {whole}", tensor.name);
+        }
     }
 }

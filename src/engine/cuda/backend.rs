@@ -13,6 +13,10 @@ use crate::model::saved::Activation;
 /// An operation whose tensors lie somehow.
 pub type Settled = kintsugi_ffi::operation::Operation<Desc, Kernel>;
 
+/// Pixels below which one thread sums a channel's, and the most threads that do.
+const BIAS_PIXELS_MIN: usize = 4096;
+const BIAS_PARTS_MAX: usize = 256;
+
 /// cuDNN's plan for a product with weights.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Product {
@@ -182,7 +186,9 @@ const WORKSPACE_ALIGN_BYTES: usize = kintsugi_ffi::cuda::cudnn::WORKSPACE_ALIGN_
 
 fn product_scratch_bytes(operation: &Settled, product: &Product) -> usize {
     let bytes = result_bytes(operation, product) + product.workspace_bytes;
-    if bytes == 0 { 0 } else { bytes + WORKSPACE_ALIGN_BYTES }
+    let aligned = if bytes == 0 { 0 } else { bytes + WORKSPACE_ALIGN_BYTES };
+    // Both are over when a bias is summed.
+    aligned.max(scratch_bytes(operation))
 }
 
 /// What a gradient of weights takes that a plan writes in its own order, before it is laid out as
@@ -199,8 +205,25 @@ pub fn result_bytes(operation: &Settled, product: &Product) -> usize {
     }
 }
 
+/// Parts that a result's pixels are shared out to where a bias's gradient is summed: a divisor of
+/// their number, so that the parts are columns of a wider matrix. By sizes alone, as all orders of
+/// sums are.
+pub fn bias_parts(dst: &Desc) -> usize {
+    let pixels = layout::pixels(dst);
+    let divides = |parts: &usize| pixels.is_multiple_of(*parts);
+    let parts = (2..=BIAS_PARTS_MAX).rev().find(divides).filter(|_| pixels >= BIAS_PIXELS_MIN);
+    parts.unwrap_or(1)
+}
+
 fn scratch_bytes(operation: &Settled) -> usize {
     match operation {
+        Settled::Conv { bias: Some(_), dst, pass: ProductPass::BackwardWeights(_), .. }
+        | Settled::Linear { bias: Some(_), dst, pass: ProductPass::BackwardWeights(_), .. } => {
+            match bias_parts(dst) {
+                1 => 0,
+                parts => parts * layout::pitch(dst) * ElementType::F32.bytes(),
+            }
+        }
         Settled::BatchNorm { norm, data, pass } => {
             let sums = match pass {
                 Pass::Forward(_) => norm.statistics == Statistics::Batch,

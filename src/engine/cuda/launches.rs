@@ -2,6 +2,7 @@
 //! order of `kernels/`. Pure: where a tensor lies is said by its place.
 
 mod batch_norm;
+mod bias;
 mod convolution;
 mod copies;
 mod elementwise;
@@ -45,14 +46,14 @@ pub fn of(
         Settled::Binary { algorithm, a, b, .. } => binary(*algorithm, a, b, at),
         Settled::Conv { src, weights, dst, bias, window, pass } => {
             let shape = Convolved::new(src, weights, dst, window);
-            let mut calls = shape.calls(bias.is_some(), pass, at)?;
-            calls.extend(product::finished(dst, bias.is_some(), pass, at)?);
+            let mut calls = shape.calls(pass, at)?;
+            calls.extend(bias::finished(dst, bias.is_some(), pass, at)?);
             Ok(calls)
         }
         Settled::Linear { src, weights, dst, bias, pass } => {
             let shape = Convolved::linear(src, weights, dst);
-            let mut calls = shape.calls(bias.is_some(), pass, at)?;
-            calls.extend(product::finished(dst, bias.is_some(), pass, at)?);
+            let mut calls = shape.calls(pass, at)?;
+            calls.extend(bias::finished(dst, bias.is_some(), pass, at)?);
             Ok(calls)
         }
         Settled::Pointwise { function, data, pass } => one(pointwise(*function, data, pass, at)),

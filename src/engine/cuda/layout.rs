@@ -66,6 +66,11 @@ pub fn pixels(data: &Desc) -> usize {
     data.dims.iter().product::<usize>() / data.dims[1]
 }
 
+/// Numbers from one pixel to the next of a tensor whose channels are innermost, and of a matrix.
+pub fn pitch(desc: &Desc) -> usize {
+    if desc.order == CHANNELS_LAST { lanes(desc.dims[1]) } else { desc.dims[1] }
+}
+
 /// Whether there are such.
 pub fn is_padded(desc: &Desc) -> bool {
     elements(desc) != desc.dims.iter().product::<usize>()

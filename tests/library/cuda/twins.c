@@ -81,6 +81,7 @@ TWIN_OF(adaptive_forward, p, p, I4, i)
 TWIN_OF(adaptive_backward, p, p, I4, i)
 TWIN_OF(norm_statistics, p, p, p, I4)
 TWIN_OF(norm_sums, p, p, p, i, i)
+TWIN_OF(row_sums, p, p, i, i, i)
 
 TWINS_OF(binary, p, p, p, i, i)
 TWINS_OF(binary_mask, p, p, p, i, i)

@@ -76,3 +76,21 @@ KERNEL norm_sums(const float *partials, float *shift_gradient, float *scale_grad
         }
     }
 }
+
+/* What rows of partial sums come to, one thread per column, in the rows' order. */
+KERNEL row_sums(const float *partials, float *sums, int rows, int k, int pitch)
+{
+    EACH_THREAD(t, THREADS) {
+        int j = BLOCK * THREADS + t;
+        if (j < k) {
+            double total[2] = { 0.0, 0.0 };
+            int row = 0;
+            for (; row + 2 <= rows; row += 2) {
+                total[0] = total[0] + (double)partials[(long long)row * pitch + j];
+                total[1] = total[1] + (double)partials[(long long)(row + 1) * pitch + j];
+            }
+            if (row < rows) total[0] = total[0] + (double)partials[(long long)row * pitch + j];
+            sums[j] = (float)(total[0] + total[1]);
+        }
+    }
+}

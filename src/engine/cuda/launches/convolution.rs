@@ -1,7 +1,7 @@
 //! Products with weights by the own kernels: convolutions, and matrices as such.
 
 use crate::engine::cuda::call::{At, Call, Launch};
-use crate::engine::cuda::layout::{CHANNELS_LAST, FILTER, lanes, pixels};
+use crate::engine::cuda::layout::{FILTER, lanes};
 use crate::engine::plan::operation::{ProductPass, Refusal, Role, Window};
 use crate::engine::plan::tensor::{Desc, ElementType};
 
@@ -51,10 +51,9 @@ impl Convolved {
         launch.ints(padding).ints(dilation).ints(&[self.groups])
     }
 
-    /// What the card is told.
+    /// What the card is told; the bias is left.
     pub fn calls(
         &self,
-        has_bias: bool,
         pass: &ProductPass<usize>,
         at: &dyn Fn(Role) -> At,
     ) -> Result<Vec<Call>, Refusal> {
@@ -78,29 +77,8 @@ impl Convolved {
                 let launch = Launch::of("conv_backward_weights", self.element).at(&places);
                 let [rows, columns] = self.window.kernel;
                 let weights = k * (self.from[3] / self.groups) * rows * columns;
-                let mut calls = vec![self.geometry(launch).threads(weights)?];
-                if has_bias {
-                    let places = (at(Role::DiffDst), at(Role::DiffBias));
-                    calls.push(sums_of_columns((self.element, n * oh * ow), [k, y_lanes], places)?);
-                }
-                Ok(calls)
+                Ok(vec![self.geometry(launch).threads(weights)?])
             }
         }
     }
-}
-
-/// What the gradient of a bias is: the sums over all pixels of a result's gradient.
-pub fn column_sums(dst: &Desc, places: (At, At)) -> Result<Call, Refusal> {
-    let channels = dst.dims[1];
-    let pitch = if dst.order == CHANNELS_LAST { lanes(channels) } else { channels };
-    sums_of_columns((dst.element, pixels(dst)), [channels, pitch], places)
-}
-
-fn sums_of_columns(
-    (element, rows): (ElementType, usize),
-    [columns, pitch]: [usize; 2],
-    (from, to): (At, At),
-) -> Result<Call, Refusal> {
-    let launch = Launch::of("column_sums", element).at(&[from, to]);
-    launch.ints(&[rows, columns, pitch]).threads(columns)
 }

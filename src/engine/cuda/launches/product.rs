@@ -1,16 +1,15 @@
 //! Products with weights by cuDNN's plans, and what a plan leaves to be done: the bias, the
 //! activation, lanes that it does not write, a gradient as the state has it.
 
-use super::convolution;
+use super::bias::finished;
 use super::copies::copied;
-use super::elementwise::{cleared, pointwise};
+use super::elementwise::cleared;
 use crate::engine::cuda::backend::{Product, Settled, result_bytes};
-use crate::engine::cuda::call::{At, Call, Launch};
-use crate::engine::cuda::layout::{CHANNELS_LAST, elements, lanes, lie_alike};
-use crate::engine::plan::operation::{Function, Pass, ProductPass, Refusal, Role};
+use crate::engine::cuda::call::{At, Call};
+use crate::engine::cuda::layout::lie_alike;
+use crate::engine::plan::operation::{ProductPass, Refusal, Role};
 use crate::engine::plan::placement::Span;
 use crate::engine::plan::tensor::{Desc, Place};
-use crate::model::saved::Activation;
 
 /// What the card is told.
 pub fn product(
@@ -56,38 +55,10 @@ pub fn product(
                 let origin = vec![0; weights.dims.len()];
                 calls.extend(copied((&product.weights, result), (weights, to), &origin)?);
             }
-            if bias.is_some() {
-                let sums = convolution::column_sums(dst, (from, at(Role::DiffBias)));
-                calls.push(sums?);
-            }
+            calls.extend(finished(dst, bias.is_some(), pass, at)?);
             Ok(calls)
         }
     }
-}
-
-/// What is done to a product that has been rounded: the bias is added, and the activation applied.
-pub fn finished(
-    dst: &Desc,
-    has_bias: bool,
-    pass: &ProductPass<usize>,
-    at: &dyn Fn(Role) -> At,
-) -> Result<Option<Call>, Refusal> {
-    let ProductPass::Forward { activation, direction } = pass else { return Ok(None) };
-    let to = at(Role::Dst);
-    if has_bias {
-        return biased(dst, *activation, (to, at(Role::Bias))).map(Some);
-    }
-    let relu = || pointwise(Function::Relu, dst, &Pass::Forward(*direction), &|_| to);
-    (*activation == Activation::Relu).then(relu).transpose()
-}
-
-/// Adds the bias, in place.
-fn biased(dst: &Desc, activation: Activation, (to, bias): (At, At)) -> Result<Call, Refusal> {
-    let relu = usize::from(activation == Activation::Relu);
-    let channels = dst.dims[1];
-    let pitch = if dst.order == CHANNELS_LAST { lanes(channels) } else { channels };
-    let launch = Launch::of("add_bias", dst.element).at(&[to, bias]);
-    launch.ints(&[relu, elements(dst), channels, pitch]).threads(elements(dst))
 }
 
 /// The parts of a scratchpad, which begins somewhat behind its start.
