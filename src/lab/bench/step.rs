@@ -72,6 +72,9 @@ pub fn run(options: &Options, runs: &Runs) -> Result<Report, String> {
     if !(1..=IMAGE_SIZE_MAX).contains(&options.image_size) {
         return Err(format!("--image-size: write a number from 1 to {IMAGE_SIZE_MAX}"));
     }
+    if options.by_call && options.device == CPU {
+        return Err("--by-call: only a card's calls are timed; add --device cuda".into());
+    }
     let mut ours = Ours::open(options)?;
     let judge = match &options.python {
         Some(python) => {
