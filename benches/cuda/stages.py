@@ -199,7 +199,7 @@ def losses(place, record):
             if case["code"] == 0:
                 found[kind] = case
             else:
-                record.line(f"{model}, {kind}: {last_words(case)}", not kind.endswith(" f32"))
+                record.line(f"{model}, {kind}: {last_words(case)}", False)
         compare(record, model, found)
 
 

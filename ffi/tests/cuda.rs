@@ -19,7 +19,7 @@ mod fake;
 use fake::Fake;
 
 /// What the fake driver takes for machine code.
-const CUBIN: &[u8] = b"\x7fELF";
+const CUBIN: &[u8] = b"\x7fELF\0";
 
 fn bytes_of(values: &[f32]) -> Vec<u8> {
     values.iter().flat_map(|value| value.to_le_bytes()).collect()

@@ -19,6 +19,8 @@
 #include <unistd.h>
 #include "twin.h"
 
+#define MAGIC "\x7f" "ELF"
+
 enum { SUCCESS = 0, INVALID_VALUE = 1, OUT_OF_MEMORY = 2, NOT_INITIALIZED = 3, INVALID_DEVICE = 101,
     INVALID_IMAGE = 200, INVALID_CONTEXT = 201, INVALID_HANDLE = 400, NOT_FOUND = 500, NOT_READY = 600,
     ALREADY_REGISTERED = 712, NOT_REGISTERED = 713, CAPTURE_UNSUPPORTED = 900, CAPTURE_INVALID = 901 };
@@ -32,7 +34,8 @@ struct pin { struct pin *next; char *start; size_t bytes; };
 struct graph;
 struct event { int recorded, asked; struct graph *capture; };
 struct stream { struct stream *next; struct graph *capture; };
-struct module { int unused; };
+/* Where it was made of a source: that, for its element types. */
+struct module { char *source; };
 enum what { COPY, CLEAR, LAUNCH, HAPPEN };
 struct work {
     struct work *next;
@@ -435,10 +438,25 @@ API cuEventElapsedTime(float *milliseconds, struct event *start, struct event *e
 
 API cuModuleLoadData(struct module **module, const char *image)
 {
-    static struct module only;
     IN_CONTEXT("cuModuleLoadData");
-    *module = &only;
-    return memcmp(image, "\x7f" "ELF", 4) ? INVALID_IMAGE : SUCCESS;
+    if (memcmp(image, MAGIC, strlen(MAGIC))) return INVALID_IMAGE;
+    struct module *made = malloc(sizeof *made);
+    if (!made) return OUT_OF_MEMORY;
+    /* Real machine code, by a real compiler, goes on with a byte that no source has. */
+    const char *rest = image + strlen(MAGIC);
+    made->source = (unsigned char)*rest >= ' ' || *rest == '\n' ? strdup(rest) : NULL;
+    *module = made;
+    return SUCCESS;
+}
+/* Whether a kernel's source is in a module's: those of an element type are under its name there. */
+static int is_compiled(const struct module *module, const char *name)
+{
+    const char *type = strrchr(name, '_');
+    char defined[64];
+    if (!module->source || !type || !strncmp(name, "copy_", 5)) return 1;
+    if (strcmp(type, "_f32") && strcmp(type, "_bf16")) return 1;
+    snprintf(defined, sizeof defined, "#define NAME(x) x##%s\n", type);
+    return strstr(module->source, defined) != NULL;
 }
 API cuModuleGetFunction(const struct twin **function, struct module *module, const char *name)
 {
@@ -448,7 +466,7 @@ API cuModuleGetFunction(const struct twin **function, struct module *module, con
     Dl_info here;
     /* This library's own twins, of how many copies of it a process may have. */
     void *own = dladdr(&plan, &here) ? dlopen(here.dli_fname, RTLD_NOW | RTLD_NOLOAD) : NULL;
-    *function = own && module ? dlsym(own, symbol) : NULL;
+    *function = own && module && is_compiled(module, name) ? dlsym(own, symbol) : NULL;
     return *function ? SUCCESS : NOT_FOUND;
 }
 API cuFuncGetParamInfo(const struct twin *twin, size_t index, size_t *offset, size_t *bytes)

@@ -33,10 +33,12 @@ const OPTIONS: [&str; 2] = ["--std=c++17", "--fmad=false"];
 /// Where machine code is kept, below the user's folder for such things.
 const FOLDER: &str = "kintsugi/cuda";
 
-/// What of the source computes with one type of elements.
+/// What of the source computes with one type of elements: bf16 comes with f32, in which losses and
+/// what leads to them stay.
 pub fn source(element: ElementType) -> String {
-    let of_element = ELEMENTS[usize::from(element == ElementType::Bf16)];
-    let parts = [PRELUDE].into_iter().chain(OF_NONE).chain([of_element]).chain(OF_ELEMENTS);
+    let types = 1 + usize::from(element == ElementType::Bf16);
+    let of_types = ELEMENTS[..types].iter().flat_map(|&own| [own].into_iter().chain(OF_ELEMENTS));
+    let parts = [PRELUDE].into_iter().chain(OF_NONE).chain(of_types);
     parts.collect::<Vec<_>>().join("\n")
 }
 
