@@ -70,7 +70,8 @@ fn a_run_waits_for_its_data_ends_with_75_and_goes_on_with_its_bits() {
     let ended = running.wait();
     assert_eq!(ended.code, Some(75), "{}", ended.stderr);
     let said = ended.stderr.matches("waiting up to 1s (data.patience)").count();
-    assert_eq!(said, 1, "{}", ended.stderr);
+    // Each rank says it once; one line stands for both unless a step was committed between them.
+    assert!((1..=2).contains(&said), "{}", ended.stderr);
     let result = result_of(&run);
     assert_eq!((result.status, result.attempt), (Status::JobLost, 1), "{}", ended.stderr);
     assert!(result.reason.contains("data.patience"), "{}", result.reason);
