@@ -22,7 +22,8 @@ pub fn check(config: &Config) -> Result<(), ConfigError> {
     check_rates(config)?;
     check_recovery(config)?;
     check_faults(config)?;
-    check_supported(config)
+    check_supported(config)?;
+    check_device(config)
 }
 
 /// Most of each that any machine is known to have, or any set to need: beyond lies a slip of the
@@ -348,6 +349,16 @@ fn check_fault(config: &Config, key: &str, fault: &PlannedFault) -> Result<(), C
         let reason =
             format!("there is no rank {}; {} ranks start at 0", fault.rank, config.run.ranks);
         return refuse(key, shown, reason);
+    }
+    Ok(())
+}
+
+fn check_device(config: &Config) -> Result<(), ConfigError> {
+    let threads = config.train.threads;
+    if config.device.kind == "cuda" && threads != 1 {
+        let reason = "what the host does for a card is shared out to all processors of its rank: \
+                      leave it out";
+        return refuse("train.threads", threads, reason);
     }
     Ok(())
 }

@@ -1,5 +1,7 @@
 //! What computes micro-batches: a device, or in simulation a stand-in.
 
+use std::sync::Arc;
+
 use super::error::EngineError;
 use super::source::WeightSource;
 use super::targets::{Outcome, Targets};
@@ -16,6 +18,10 @@ pub trait Compute {
     /// Reads at once whatever `train` of so many samples will want: for who cannot promise that
     /// nothing changes until then.
     fn load(&mut self, samples: usize, weights: &dyn WeightSource) -> Result<(), EngineError>;
+
+    /// These pictures are given to a later `train`, if nothing comes between: a device may take them
+    /// while it computes the next micro-batch, and need not.
+    fn foresee(&mut self, _images: &Arc<Vec<f32>>) {}
 
     /// Forward and backward. `ready(offset, gradients)` is called during backward, tensor by
     /// tensor in reverse node order, once for every tensor that is trained: sums over samples, in
@@ -60,6 +66,9 @@ impl<C: Compute + ?Sized> Compute for Box<C> {
     }
     fn load(&mut self, samples: usize, weights: &dyn WeightSource) -> Result<(), EngineError> {
         (**self).load(samples, weights)
+    }
+    fn foresee(&mut self, images: &Arc<Vec<f32>>) {
+        (**self).foresee(images);
     }
     fn train(
         &mut self,

@@ -85,6 +85,11 @@ pub fn open_soiled(
     }
 }
 
+/// Whether a card computes, and the host only serves it.
+pub fn is_card(device: &Device) -> bool {
+    matches!(asked(device), Ok(Kind::Cuda(_)))
+}
+
 /// The devices that there are.
 enum Kind {
     Cpu(ElementType),

@@ -236,6 +236,8 @@ fn impossible_sizes_are_refused() {
     {
         refused(GOOD, &[&format!("{key}=0")], &[key, "1 or more"]);
     }
+    let card = ["device.kind=cuda", "train.threads=2"];
+    refused(GOOD, &card, &["train.threads = 2", "all processors of its rank"]);
     for ratio in ["0.0", "1.5", "-1.0", "nan"] {
         let text = format!("data.bundle_ratio={ratio}");
         refused(GOOD, &[&text], &["data.bundle_ratio", "above 0, to 1"]);

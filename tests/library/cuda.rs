@@ -6,7 +6,7 @@ mod fake;
 mod plans;
 
 use std::io::Write;
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
 use kintsugi::config::Device;
 use kintsugi::config::seed::Stream;
@@ -182,4 +182,46 @@ fn a_bias_of_many_pixels_has_the_gradient_of_the_processor() {
             assert!(apart <= 1e-4 * whole, "{} of {size:?}: {apart} of {whole}", tensor.name);
         }
     }
+}
+
+/// Pictures that are sent ahead are those that are computed with, and no others are: neither where
+/// another micro-batch comes than was told, nor where it lies in memory of the same size.
+#[test]
+fn pictures_that_were_sent_ahead_are_the_ones_that_are_computed() {
+    kinds();
+    let graph = catalogue::build("resnet20", [3, 8, 8], CLASSES, 1.0).expect("a model");
+    let layout = layout::of(&graph);
+    let device = Device { kind: "cuda".into(), ..Device::default() };
+    let parameters = init::parameters(&graph, &layout, 5);
+    let statistics = init::statistics(&layout);
+    let mut stream = Stream::new(&[8]);
+    let mut pictures = |samples: usize| {
+        let values = samples * graph.input.iter().product::<usize>();
+        Arc::new((0..values).map(|_| stream.normal() as f32).collect::<Vec<f32>>())
+    };
+    let batches = [pictures(4), pictures(4), pictures(2), pictures(6), pictures(4)];
+    let mut engine = engine::open(&device, &graph, &layout, 2).expect("an engine");
+    // Before each, which one is told to come after it.
+    let mut run = |told: [Option<usize>; 5]| {
+        let compute = |(images, told): (&Arc<Vec<f32>>, Option<usize>)| {
+            if let Some(told) = told {
+                engine.foresee(&batches[told]);
+            }
+            let samples = images.len() / graph.input.iter().product::<usize>();
+            let labels = vec![1; samples];
+            let mut gradients = vec![0.0; parameters.len()];
+            let ready = &mut |offset: usize, part: &[f32]| {
+                gradients[offset..offset + part.len()].copy_from_slice(part);
+            };
+            let weights = &Flat { parameters: &parameters, statistics: &statistics };
+            let moments = &mut statistics.clone();
+            let outcome = engine.train(images, (&labels).into(), [1; 3], weights, moments, ready);
+            (outcome.expect("a micro-batch").loss_sum, gradients)
+        };
+        batches.iter().zip(told).map(compute).collect::<Vec<_>>()
+    };
+    let plain = run([None; 5]);
+    assert_eq!(run([Some(1), Some(2), Some(3), Some(4), Some(0)]), plain);
+    assert_eq!(run([Some(1), Some(4), Some(0), None, Some(2)]), plain);
+    assert_eq!(run([Some(0); 5]), plain);
 }

@@ -8,6 +8,7 @@ use kintsugi::engine::{self, Compute, Flat, Targets};
 use kintsugi::model::file::from_toml;
 use kintsugi::model::{Graph, Layout, Shape, TensorKind, TensorSpec, catalogue, init, layout};
 
+mod depthwise;
 mod norms;
 mod whole;
 

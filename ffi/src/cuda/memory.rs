@@ -148,6 +148,29 @@ impl Staging {
         Ok(())
     }
 
+    /// The same by several threads, each with a part.
+    ///
+    /// # Errors
+    /// As of `get`.
+    pub fn get_together(&self, at: usize, to: &mut [u8], threads: usize) -> Result<(), Error> {
+        let each = to.len().div_ceil(threads.max(1)).max(TOGETHER_BYTES_MIN);
+        if to.len() <= each {
+            return self.get(at, to);
+        }
+        let from = self.part("Staging::get", at..at.saturating_add(to.len()))?;
+        let start = from.as_ptr().expose_provenance();
+        std::thread::scope(|scope| {
+            for (number, part) in to.chunks_mut(each).enumerate() {
+                scope.spawn(move || {
+                    let from: *const u8 = std::ptr::with_exposed_provenance(start + number * each);
+                    // SAFETY: as in `put`.
+                    unsafe { std::ptr::copy_nonoverlapping(from, part.as_mut_ptr(), part.len()) };
+                });
+            }
+        });
+        Ok(())
+    }
+
     /// The address of a part.
     pub(super) fn part(
         &self,

@@ -107,24 +107,6 @@ impl Stream {
         self.context.check("cuMemcpyDtoHAsync", status)
     }
 
-    /// Copies bytes from one place of the device to another, in the stream's order.
-    ///
-    /// # Errors
-    /// The driver's; `Refused` where a part does not lie within.
-    pub fn copy(
-        &self,
-        (to, to_at): (&Buffer, usize),
-        (from, from_at): (&Buffer, usize),
-        bytes: usize,
-    ) -> Result<(), Error> {
-        let to = to.part("cuMemcpyDtoDAsync", to_at, bytes)?;
-        let from = from.part("cuMemcpyDtoDAsync", from_at, bytes)?;
-        let sys = self.context.enter()?;
-        // SAFETY: takes plain values; both parts have so many bytes.
-        let status = unsafe { (sys.cuMemcpyDtoDAsync_v2)(to, from, bytes, self.raw) };
-        self.context.check("cuMemcpyDtoDAsync", status)
-    }
-
     fn staged(
         &self,
         call: &'static str,

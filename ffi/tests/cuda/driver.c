@@ -343,13 +343,6 @@ API cuMemcpyDtoHAsync_v2(void *to, address from, size_t bytes, struct stream *st
     return put(stream, (struct work){ .what = COPY, .to = to, .from = (char *)from,
         .device = (char *)from, .bytes = bytes });
 }
-API cuMemcpyDtoDAsync_v2(address to, address from, size_t bytes, struct stream *stream)
-{
-    IN_CONTEXT("cuMemcpyDtoDAsync");
-    if (!block_of((char *)from, bytes) || !block_of((char *)to, bytes)) return INVALID_VALUE;
-    return put(stream, (struct work){ .what = COPY, .to = (char *)to, .from = (char *)from,
-        .device = (char *)to, .bytes = bytes });
-}
 API cuMemsetD8Async(address to, unsigned char value, size_t bytes, struct stream *stream)
 {
     IN_CONTEXT("cuMemsetD8Async");
@@ -448,15 +441,20 @@ API cuModuleLoadData(struct module **module, const char *image)
     *module = made;
     return SUCCESS;
 }
-/* Whether a kernel's source is in a module's: those of an element type are under its name there. */
+/* Whether a kernel's file is in a module's source: those of an element type follow its name there, up
+ * to the other's. A file's kernels begin with one of a few words. */
 static int is_compiled(const struct module *module, const char *name)
 {
     const char *type = strrchr(name, '_');
-    char defined[64];
+    char named[64], defined[64];
     if (!module->source || !type || !strncmp(name, "copy_", 5)) return 1;
     if (strcmp(type, "_f32") && strcmp(type, "_bf16")) return 1;
-    snprintf(defined, sizeof defined, "#define NAME(x) x##%s\n", type);
-    return strstr(module->source, defined) != NULL;
+    snprintf(named, sizeof named, "#define NAME(x) x##%s\n", type);
+    snprintf(defined, sizeof defined, "KERNEL NAME(%.*s", (int)strcspn(name, "_"), name);
+    const char *start = strstr(module->source, named);
+    const char *end = start ? strstr(start + 1, "#define NAME(x)") : NULL;
+    const char *found = start ? strstr(start, defined) : NULL;
+    return found && (!end || found < end);
 }
 API cuModuleGetFunction(const struct twin **function, struct module *module, const char *name)
 {

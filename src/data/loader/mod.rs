@@ -177,11 +177,25 @@ impl Loader {
         // As many as there are callers at the same time.
         hold(&self.shared.benches).push(bench);
         self.measure(begun.elapsed());
-        let side = self.shared.decoder.recipe.side();
-        taken.map(|mut batch| {
-            self.mixing.apply(&mut batch, step, owner, side);
-            batch
-        })
+        taken.map(|batch| self.mixed(batch, step, owner))
+    }
+
+    /// The same where nobody has to wait for it.
+    pub fn take_ready(&self, step: u64, owner: u32) -> Option<Result<Batch, DataError>> {
+        let mut state = hold(&self.shared.state);
+        let slot = match state.queue.is_whole(step, owner) {
+            true => state.queue.finish(step, owner)?,
+            false => return None,
+        };
+        drop(state);
+        self.shared.work.notify_all();
+        self.measure(Duration::ZERO);
+        Some(slot.into_batch().map(|batch| self.mixed(batch, step, owner)))
+    }
+
+    fn mixed(&self, mut batch: Batch, step: u64, owner: u32) -> Batch {
+        self.mixing.apply(&mut batch, step, owner, self.shared.decoder.recipe.side());
+        batch
     }
 
     /// A worker has a micro-batch that it waited for so long: more threads, or fewer.

@@ -62,6 +62,11 @@ impl Queue {
         self.refill();
     }
 
+    /// Whether it could be taken now.
+    pub(super) fn is_whole(&self, step: u64, owner: u32) -> bool {
+        self.slots.get(&(step, owner)).is_some_and(Slot::is_whole)
+    }
+
     /// The wanted micro-batch, if it is whole; the plan moves on.
     pub(super) fn finish(&mut self, step: u64, owner: u32) -> Option<Slot> {
         if !self.slots.contains_key(&(step, owner)) {

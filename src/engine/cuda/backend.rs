@@ -1,6 +1,7 @@
 //! The card as a plan's backend: how each operation's tensors lie, and what it needs besides.
 //! There is one kernel for each, so that choosing is settling what was left open. Pure.
 
+use super::depthwise_blocks::DepthwiseBlocks;
 use super::layout::{self, CHANNELS_LAST, elements};
 use super::norm_blocks::NormBlocks;
 use crate::engine::plan::operation::{
@@ -61,8 +62,10 @@ impl Backend for Cuda<'_> {
     fn choose(&mut self, operation: &Operation<'_>) -> Result<Choice, Refusal> {
         let chosen = settle(operation)?;
         let is_product = matches!(chosen, Settled::Conv { .. } | Settled::Linear { .. });
+        // The own kernels are the fastest for these.
+        let is_planned = is_product && DepthwiseBlocks::of(&chosen).is_none();
         let product = match &mut self.planner {
-            Some(planner) if is_product => planner.plan(&chosen)?,
+            Some(planner) if is_planned => planner.plan(&chosen)?,
             _ => None,
         };
         let roles = chosen.roles().into_iter();
@@ -216,7 +219,9 @@ pub fn bias_parts(dst: &Desc) -> usize {
 }
 
 fn scratch_bytes(operation: &Settled) -> usize {
-    match operation {
+    // A depthwise gradient is there when a bias is summed.
+    let sums = DepthwiseBlocks::scratch_bytes(operation);
+    let others = match operation {
         Settled::Conv { bias: Some(_), dst, pass: ProductPass::BackwardWeights(_), .. }
         | Settled::Linear { bias: Some(_), dst, pass: ProductPass::BackwardWeights(_), .. } => {
             match bias_parts(dst) {
@@ -233,5 +238,6 @@ fn scratch_bytes(operation: &Settled) -> usize {
             if sums { rows * data.dims[1] * ElementType::F32.bytes() } else { 0 }
         }
         _ => 0,
-    }
+    };
+    sums.max(others)
 }

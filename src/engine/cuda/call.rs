@@ -47,6 +47,35 @@ impl Call {
     }
 }
 
+/// One line of a script.
+#[derive(Debug, Clone, PartialEq)]
+#[allow(missing_docs)]
+pub enum Line<C = Call> {
+    /// This weight, by its number in the plan, is read from here on.
+    Weight(usize),
+    /// A kernel, or zeros.
+    Call(C),
+    /// From staging memory to the card.
+    Up { from: usize, to: Span, bytes: usize },
+    /// From the card to staging memory.
+    Down { from: At, to: usize, bytes: usize },
+    /// What this output is made of is there; the events are counted from 0.
+    Done,
+}
+
+impl Line {
+    /// The same with its call in other words.
+    pub fn map<C, E>(self, call: impl FnOnce(Call) -> Result<C, E>) -> Result<Line<C>, E> {
+        Ok(match self {
+            Self::Weight(weight) => Line::Weight(weight),
+            Self::Call(own) => Line::Call(call(own)?),
+            Self::Up { from, to, bytes } => Line::Up { from, to, bytes },
+            Self::Down { from, to, bytes } => Line::Down { from, to, bytes },
+            Self::Done => Line::Done,
+        })
+    }
+}
+
 /// Collects the arguments of a launch; a size that no `int` holds is told at the end.
 pub struct Launch {
     kernel: String,

@@ -6,13 +6,14 @@ use std::sync::Arc;
 use kintsugi_ffi::cuda::{Buffer, Event, Staging, Stream, Timing};
 
 use super::bound::Bound;
-use super::call::{At, Call};
+use super::call::{At, Call, Line};
 use super::card::Card;
 use super::clock::{Clock, Took};
 use super::convolutions::{Plans, Precision};
 use super::copies::{Copies, Sent};
 use super::launches;
-use super::script::{Line, Output, Script, mask_key};
+use super::pictures::{self, Ahead, Taken};
+use super::script::{Output, Script, mask_key};
 use super::streams::Streams;
 use crate::engine::compute::Compute;
 use crate::engine::error::EngineError;
@@ -27,8 +28,6 @@ use crate::model::{Graph, Layout, layout};
 
 /// Scripts kept at once: a full and a ragged micro-batch, in training and evaluation, twice over.
 const SCRIPTS_MAX: usize = 8;
-/// Bytes of pictures that are sent at a time.
-const SENT_BYTES: usize = 16 << 20;
 /// Memory that a card has for one allocation at least, whatever is asked.
 const BYTES_MIN: usize = 256;
 
@@ -63,11 +62,15 @@ pub struct Executor {
     streams: Streams,
     memory: Memory,
     held: Vec<Held>,
-    /// Of the host, that copy what is sent.
+    /// Of the host, that copy what is sent and what comes.
     threads: usize,
+    /// What comes of a micro-batch, one output at a time.
+    numbers: Vec<f32>,
     age: u64,
     clock: Option<Clock>,
     soiled: bool,
+    /// Pictures that are to be sent while the next micro-batch is computed.
+    foreseen: Option<Arc<Vec<f32>>>,
 }
 
 /// Memory on both sides, as large as the largest script needs.
@@ -75,8 +78,7 @@ struct Memory {
     copies: Copies,
     arena: Buffer,
     sent: Buffer,
-    /// What is going down lies here meanwhile: its place in the arena is taken again at once.
-    outputs: Buffer,
+    ahead: Ahead,
     staging: Staging,
 }
 
@@ -87,7 +89,7 @@ impl Memory {
             copies: Copies::new(context, layout)?,
             arena: Buffer::new(context, BYTES_MIN)?,
             sent: Buffer::new(context, BYTES_MIN)?,
-            outputs: Buffer::new(context, BYTES_MIN)?,
+            ahead: Ahead::new(context, BYTES_MIN)?,
             staging: Staging::new(context, BYTES_MIN)?,
         })
     }
@@ -95,11 +97,9 @@ impl Memory {
     /// Grows to what a script needs. Nothing in it is needed between micro-batches.
     fn grow(&mut self, card: &Card, script: &Script) -> Result<(), EngineError> {
         let context = &card.context;
-        for (buffer, bytes) in [
-            (&mut self.arena, script.arena_bytes),
-            (&mut self.sent, script.sent_bytes),
-            (&mut self.outputs, script.staging_bytes - script.outputs_at),
-        ] {
+        for (buffer, bytes) in
+            [(&mut self.arena, script.arena_bytes), (&mut self.sent, script.sent_bytes)]
+        {
             if buffer.bytes() < bytes {
                 // The old one goes first: there may be no room for both.
                 *buffer = Buffer::new(context, BYTES_MIN)?;
@@ -138,9 +138,11 @@ impl Executor {
             card,
             held: Vec::new(),
             threads,
+            numbers: Vec::new(),
             age: 0,
             clock: None,
             soiled: false,
+            foreseen: None,
         })
     }
 
@@ -261,6 +263,7 @@ impl Executor {
         let sizes = (self.graph.classes, self.threads);
         batch.put(held, (memory, &streams.up), sizes)?;
         streams.await_sent()?;
+        let foreseen = self.foreseen.take();
         if self.soiled {
             stream.fill(&memory.arena, 0..memory.arena.bytes(), u8::MAX)?;
         }
@@ -285,12 +288,10 @@ impl Executor {
                     stream.upload(&memory.arena, to.offset, &memory.staging, part)?;
                 }
                 Line::Down { from, to, bytes } => {
-                    let from = place_of(&memory.arena, &memory.sent, *from);
-                    let at = to - held.script.outputs_at;
-                    stream.copy((&memory.outputs, at), from, *bytes)?;
                     streams.await_made()?;
+                    let (from, at) = place_of(&memory.arena, &memory.sent, *from);
                     let part = *to..to + bytes;
-                    streams.down.download(&memory.outputs, at, &mut memory.staging, part)?;
+                    streams.down.download(from, at, &mut memory.staging, part)?;
                 }
                 Line::Done => {
                     if let Some(event) = events.next() {
@@ -302,7 +303,13 @@ impl Executor {
                 clock.mark(stream, kind)?;
             }
         }
-        let outcome = batch.take(held, &memory.staging, self.graph.classes)?;
+        if let Some(images) = foreseen {
+            // The card has enough to do meanwhile.
+            let (bytes, with) = (memory.sent.bytes(), (&streams.up, threads));
+            memory.ahead.send(images, bytes, &self.card.context, with)?;
+        }
+        let sizes = (self.graph.classes, threads);
+        let outcome = batch.take(held, (&memory.staging, &mut self.numbers), sizes)?;
         streams.synchronize()?;
         Ok(outcome)
     }
@@ -335,14 +342,13 @@ impl Batch<'_> {
         let (script, staging) = (&held.script, &mut memory.staging);
         let key = |&node: &usize| mask_key(self.dropout_key, node);
         let keys: Vec<u64> = script.masks.iter().map(key).collect();
-        let keys = (script.keys_at, bytemuck::cast_slice(&keys));
-        // While one part is sent the next is written.
-        let images: &[u8] = bytemuck::cast_slice(self.images);
-        let parts = images.chunks(SENT_BYTES).enumerate();
-        let parts = parts.map(|(at, part)| (at * SENT_BYTES, part)).chain([keys]);
-        for (at, part) in parts.filter(|(_, part)| !part.is_empty()) {
-            staging.put_together(at, part, threads)?;
-            up.upload(&memory.sent, at, staging, at..at + part.len())?;
+        if memory.ahead.take(self.images, &mut memory.sent) == Taken::Nothing {
+            pictures::send((&memory.sent, staging), self.images, (up, threads))?;
+        }
+        if !keys.is_empty() {
+            let (at, keys) = (script.keys_at, bytemuck::cast_slice(&keys));
+            staging.put(at, keys)?;
+            up.upload(&memory.sent, at, staging, at..at + keys.len())?;
         }
         let mut numbers = vec![0.0; held.batch * classes];
         for seed in &script.seeds {
@@ -356,15 +362,16 @@ impl Batch<'_> {
     fn take(
         &mut self,
         held: &Held,
-        staging: &Staging,
-        classes: usize,
+        (staging, numbers): (&Staging, &mut Vec<f32>),
+        (classes, threads): (usize, usize),
     ) -> Result<Outcome, EngineError> {
-        let mut numbers = Vec::new();
         for (output, event) in held.script.outputs.iter().zip(&held.events) {
             event.synchronize()?;
             let mut read = |at: usize, count: usize| {
-                numbers.resize(count, 0.0_f32);
-                staging.get(at, bytemuck::cast_slice_mut(&mut numbers[..count]))
+                // Memory that is given back and taken again would be cleared each time.
+                numbers.resize(count.max(numbers.len()), 0.0);
+                let to = bytemuck::cast_slice_mut(&mut numbers[..count]);
+                staging.get_together(at, to, threads)
             };
             match output {
                 Output::Logits { at, of } => {
@@ -409,6 +416,10 @@ impl Compute for Executor {
         }
         // What is in staging memory may be exchanged from here on.
         self.streams.synchronize()
+    }
+
+    fn foresee(&mut self, images: &Arc<Vec<f32>>) {
+        self.foreseen = Some(Arc::clone(images));
     }
 
     fn train(

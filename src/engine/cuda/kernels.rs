@@ -10,16 +10,19 @@ use crate::engine::plan::tensor::ElementType;
 const PRELUDE: &str = include_str!("kernels/prelude.cu");
 const ELEMENTS: [&str; 2] =
     [include_str!("kernels/element_f32.cu"), include_str!("kernels/element_bf16.cu")];
-const OF_ELEMENTS: [&str; 8] = [
+const OF_ELEMENTS: [&str; 9] = [
     include_str!("kernels/elementwise.cu"),
     include_str!("kernels/convolution.cu"),
+    include_str!("kernels/depthwise.cu"),
     include_str!("kernels/pooling.cu"),
     include_str!("kernels/pooling_groups.cu"),
     include_str!("kernels/lrn.cu"),
-    include_str!("kernels/softmax.cu"),
+    SOFTMAX,
     include_str!("kernels/norm.cu"),
     include_str!("kernels/norm_planes.cu"),
 ];
+/// Losses are f32's, whatever activations are.
+const SOFTMAX: &str = include_str!("kernels/softmax.cu");
 const OF_NONE: [&str; 4] = [
     include_str!("kernels/copy.cu"),
     include_str!("kernels/statistics.cu"),
@@ -33,13 +36,15 @@ const OPTIONS: [&str; 2] = ["--std=c++17", "--fmad=false"];
 /// Where machine code is kept, below the user's folder for such things.
 const FOLDER: &str = "kintsugi/cuda";
 
-/// What of the source computes with one type of elements: bf16 comes with f32, in which losses and
-/// what leads to them stay.
+/// What of the source computes with activations of this type: others would take seconds to
+/// compile.
 pub fn source(element: ElementType) -> String {
-    let types = 1 + usize::from(element == ElementType::Bf16);
-    let of_types = ELEMENTS[..types].iter().flat_map(|&own| [own].into_iter().chain(OF_ELEMENTS));
-    let parts = [PRELUDE].into_iter().chain(OF_NONE).chain(of_types);
-    parts.collect::<Vec<_>>().join("\n")
+    let [f32, bf16] = ELEMENTS;
+    let first = match element {
+        ElementType::Bf16 => &[f32, SOFTMAX, bf16][..],
+        _ => &[f32],
+    };
+    [&[PRELUDE], &OF_NONE[..], first, &OF_ELEMENTS].concat().join("\n")
 }
 
 /// Compiles the kernels of one type of elements for an architecture.

@@ -5,6 +5,7 @@ mod batch_norm;
 mod bias;
 mod convolution;
 mod copies;
+mod depthwise;
 mod elementwise;
 mod pool;
 mod product;
@@ -12,6 +13,7 @@ mod product;
 use batch_norm::batch_norm;
 use convolution::Convolved;
 use copies::{concatenated, copied};
+use depthwise::depthwise;
 use elementwise::{binary, pointwise};
 use pool::{planes, pool};
 
@@ -45,8 +47,8 @@ pub fn of(
         Settled::Concat { sources, axis } => concatenated(sources, *axis, at),
         Settled::Binary { algorithm, a, b, .. } => binary(*algorithm, a, b, at),
         Settled::Conv { src, weights, dst, bias, window, pass } => {
-            let shape = Convolved::new(src, weights, dst, window);
-            let mut calls = shape.calls(pass, at)?;
+            let any = || Convolved::new(src, weights, dst, window).calls(pass, at);
+            let mut calls = depthwise(operation, at).unwrap_or_else(any)?;
             calls.extend(bias::finished(dst, bias.is_some(), pass, at)?);
             Ok(calls)
         }

@@ -1,9 +1,11 @@
-//! An NVIDIA card through CUDA. Pure: `layout` says how tensors lie on it, `norm_blocks` how batch
-//! norms are shared out, `backend` gives plans its kernels, `launches` is one match over the
-//! vocabulary of operations that writes `call`s, `script` is a plan as calls and copies. Then:
+//! An NVIDIA card through CUDA. Pure: `layout` says how tensors lie on it, `norm_blocks` and
+//! `depthwise_blocks` how batch norms and depthwise convolutions are shared out, `backend` gives
+//! plans its kernels, `launches` is one match over the vocabulary of operations that writes
+//! `call`s, `script` is a plan as calls and copies. Then:
 //! `kernels` is the source that is compiled for the card at hand, `card` the process's own, `room`
 //! what is free there, `convolutions` cuDNN's plans for products with weights, `bound` a call with
-//! its kernel, `copies` the weights on it, `streams` the order of work, `executor` runs scripts,
+//! its kernel, `copies` the weights on it, `pictures` what is sent ahead, `streams` the order of
+//! work, `executor` runs scripts,
 //! `clock` and `times` say what calls take.
 
 pub mod backend;
@@ -13,11 +15,14 @@ pub mod card;
 pub mod clock;
 pub mod convolutions;
 pub mod copies;
+pub mod depthwise_blocks;
 pub mod executor;
+pub mod joined;
 pub mod kernels;
 pub mod launches;
 pub mod layout;
 pub mod norm_blocks;
+pub mod pictures;
 pub mod room;
 pub mod script;
 pub mod streams;

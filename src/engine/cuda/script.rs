@@ -2,7 +2,8 @@
 //! goes there with a micro-batch and what comes back has its place in staging memory. Pure.
 
 use super::backend::{Cuda, Planner};
-use super::call::{At, Call};
+use super::call::{At, Call, Line};
+use super::joined::joined;
 use super::launches;
 use crate::config::seed::{self, purpose};
 use crate::engine::error::EngineError;
@@ -14,35 +15,6 @@ use crate::engine::plan::steps::{Action, Classifier, Plan, WeightUse};
 use crate::engine::plan::taps::Taps;
 use crate::engine::plan::tensor::Place;
 use crate::model::spec::elements;
-
-/// One thing to do.
-#[derive(Debug, Clone, PartialEq)]
-#[allow(missing_docs)]
-pub enum Line<C = Call> {
-    /// This weight, by its number in the plan, is read from here on.
-    Weight(usize),
-    /// A kernel, or zeros.
-    Call(C),
-    /// From staging memory to the card.
-    Up { from: usize, to: Span, bytes: usize },
-    /// From the card to staging memory.
-    Down { from: At, to: usize, bytes: usize },
-    /// What this output is made of is there; the events are counted from 0.
-    Done,
-}
-
-impl Line {
-    /// The same with its call in other words.
-    pub fn map<C, E>(self, call: impl FnOnce(Call) -> Result<C, E>) -> Result<Line<C>, E> {
-        Ok(match self {
-            Self::Weight(weight) => Line::Weight(weight),
-            Self::Call(own) => Line::Call(call(own)?),
-            Self::Up { from, to, bytes } => Line::Up { from, to, bytes },
-            Self::Down { from, to, bytes } => Line::Down { from, to, bytes },
-            Self::Done => Line::Done,
-        })
-    }
-}
 
 /// What comes of a micro-batch, in the order in which it does. Each lies in staging memory.
 #[derive(Debug, Clone, PartialEq)]
@@ -85,8 +57,6 @@ pub struct Script {
     pub keys_at: usize,
     /// Staging memory in all.
     pub staging_bytes: usize,
-    /// Where in staging memory outputs begin.
-    pub outputs_at: usize,
     /// Of the arena.
     pub arena_bytes: usize,
 }
@@ -101,13 +71,15 @@ impl Script {
         planner: Option<&mut dyn Planner>,
     ) -> Result<Self, EngineError> {
         let mut backend = Cuda::new(planner);
-        let plan = compile(request, &mut backend)?.place();
+        let plan = compile(request, &mut backend)?.place_lasting();
         let mut writer = Writer::new(&request, &plan, &backend);
         for (step, action) in plan.draft.steps.iter().zip(&plan.actions) {
             let written = writer.action(action);
             written.map_err(|Refusal(why)| EngineError::of_node(request.graph, step.node, why))?;
         }
-        Ok(writer.script)
+        let mut script = writer.script;
+        script.lines = joined(script.lines);
+        Ok(script)
     }
 }
 
@@ -138,7 +110,6 @@ impl<'a, 'p> Writer<'a, 'p> {
             sent_bytes,
             keys_at,
             staging_bytes: sent_bytes.next_multiple_of(ALIGN_BYTES),
-            outputs_at: sent_bytes.next_multiple_of(ALIGN_BYTES),
             arena_bytes: plan.arena_bytes,
         };
         let wanted = vec![false; plan.draft.weights.len()];
@@ -236,8 +207,8 @@ pub fn card_bytes(
     let script = Script::new(request, planner)?;
     let laid_out = script.weights.iter().filter(|wanted| !launches::is_plain(&wanted.desc));
     let copies: usize = laid_out.map(|wanted| wanted.desc.bytes).sum();
-    let outputs = script.staging_bytes - script.outputs_at;
-    Ok((script.arena_bytes + script.sent_bytes + outputs + copies + state) as u64)
+    // The pictures of the next micro-batch are there, too.
+    Ok((script.arena_bytes + 2 * script.sent_bytes + copies + state) as u64)
 }
 
 /// The key of the stream that a node's mask is drawn from.

@@ -31,6 +31,16 @@ pub enum Action<V = usize> {
 }
 
 impl Action {
+    /// Values that it gives out of the plan.
+    fn given(&self) -> Vec<usize> {
+        match self {
+            Self::Loss { logits, .. } => logits.value().into_iter().collect(),
+            Self::Emit { value, .. } => vec![*value],
+            Self::Statistics { mean, variance, .. } => vec![*mean, *variance],
+            Self::Run { .. } | Self::Mask { .. } | Self::Average { .. } => Vec::new(),
+        }
+    }
+
     /// The same with every value where it lies.
     fn placed(&self, lies: impl Fn(usize) -> Span) -> Action<Span> {
         match self.clone() {
@@ -145,11 +155,26 @@ impl Draft {
     /// Finds a place for each value while it lives.
     pub fn place(self) -> Plan {
         let values = self.values();
+        self.placed(&values)
+    }
+
+    /// The same, in which what is given out keeps its place to the end: whoever is given it fetches
+    /// it beside the steps that follow.
+    pub fn place_lasting(self) -> Plan {
+        let mut values = self.values();
+        let last = self.steps.len().saturating_sub(1);
+        for value in self.steps.iter().flat_map(|step| step.action.given()) {
+            values[value].intervals.iter_mut().last().expect("it was written").last = last;
+        }
+        self.placed(&values)
+    }
+
+    fn placed(self, values: &[Value]) -> Plan {
         let steps = self.steps.iter().enumerate();
         let overwrites = steps
             .clone()
             .flat_map(|(at, step)| step.overwrites.iter().map(move |&overwrite| (at, overwrite)));
-        let placement = place(&values, overwrites);
+        let placement = place(values, overwrites);
         let lies = |value: usize, at: usize| {
             let mut lives = values[value].intervals.iter();
             let now = lives.position(|life| (life.first..=life.last).contains(&at));

@@ -1,10 +1,13 @@
 //! A training step of one worker without a world: forward and backward, each layer's weights taken
-//! into the engine's layout when computing reaches it, and update. PyTorch's step of the same model
-//! (`benches/step.py`) takes turns with it.
+//! into the engine's layout when computing reaches it, and then the update, by as many threads as
+//! compute. To a card the pictures of the next step are sent meanwhile. PyTorch's step of the same
+//! model (`benches/step.py`) takes turns with it.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
 use super::judge::{Judge, ratios, take_turns};
@@ -13,7 +16,7 @@ use super::{Case, Report};
 use crate::cluster::resident::Slots;
 use crate::config::{Config, Device};
 use crate::engine::{self, Compute, EngineError, Flat};
-use crate::model::parts::{self, PARAMETERS, STATISTICS};
+use crate::model::parts::{self, PARAMETERS, STATISTICS, is_over_parameters};
 use crate::model::{Graph, Layout, catalogue, init, layout};
 use crate::train::compute::gradients::Gradients;
 use crate::train::compute::moments::{Moments, Seen};
@@ -61,6 +64,8 @@ const CHANNELS: usize = 3;
 const IMAGE_SIZE_MAX: u32 = 4096;
 const LEARNING_RATE: f64 = 0.01;
 const OURS: &str = "step";
+/// Elements that a thread updates at a time, as in training.
+const PIECE: usize = 1 << 18;
 /// What `benches/step.py` measures.
 const JUDGES: [&str; 2] = ["eager", "compiled"];
 
@@ -145,10 +150,12 @@ struct Ours {
     slots: Slots,
     optimizer: Optimizer,
     moments: Moments,
-    images: Vec<f32>,
+    /// Of this step and the next, by turns.
+    images: [Arc<Vec<f32>>; 2],
     labels: Vec<u32>,
     gradients: Vec<f32>,
     statistics: Vec<f32>,
+    threads: usize,
     steps: u64,
     state_bytes: u64,
 }
@@ -161,18 +168,22 @@ impl Ours {
             .map_err(|error| error.to_string())?;
         let parameters = init::parameters(&graph, &layout, 1);
         let settings = Config::default().optimizer;
+        // Values as of a normalised picture.
+        let values = options.batch * CHANNELS * side * side;
+        let images = || {
+            let value = |at: usize| ((at % 251) as f32 - 125.0) / 100.0;
+            Arc::new((0..values).map(value).collect::<Vec<f32>>())
+        };
         Ok(Self {
             engine,
             slots: started(&layout, &parameters),
             optimizer: Optimizer::new(&settings, &layout, &[]),
             moments: Moments::of(&graph, &layout, &[]),
-            // Values as of a normalised picture.
-            images: (0..options.batch * CHANNELS * side * side)
-                .map(|at| ((at % 251) as f32 - 125.0) / 100.0)
-                .collect(),
+            images: [images(), images()],
             labels: (0..options.batch).map(|at| (at * 37 % CLASSES) as u32).collect(),
             gradients: vec![0.0; layout.parameters],
             statistics: vec![0.0; layout.statistics],
+            threads: options.threads,
             steps: 0,
             state_bytes: 4 * (layout.parameters * 2 + layout.statistics) as u64,
         })
@@ -188,6 +199,8 @@ impl Ours {
             statistics: committed.part(STATISTICS),
         };
         engine.renew();
+        let [images, next] = [0, 1].map(|ahead| &images[((self.steps + ahead) % 2) as usize]);
+        engine.foresee(next);
         let ready = &mut |offset: usize, part: &[f32]| {
             gradients[offset..offset + part.len()].copy_from_slice(part);
         };
@@ -200,19 +213,41 @@ impl Ours {
         self.moments.about_running(statistics, count, weights).map_err(spoken)?;
         // A micro-batch gives the mean; the update takes sums over samples.
         statistics.iter_mut().for_each(|mean| *mean *= count as f32);
-        let (current, mut next) = slots.begin();
-        self.optimizer.apply(
-            &current,
-            &mut next,
-            &Gradients::numbers_of_all(gradients),
-            Seen { samples: count as u64, alone: 0 },
-            LEARNING_RATE,
-            (statistics, &self.moments),
-        );
+        self.update(Seen { samples: count as u64, alone: 0 });
         self.steps += 1;
-        slots.commit(self.steps, 0, &[]);
+        self.slots.commit(self.steps, 0, &[]);
         let parts = [("forward_backward", computed - begun), ("update", computed.elapsed())];
         Ok(parts.map(|(name, time)| (name, time.as_secs_f64())))
+    }
+
+    /// Writes the next state, piece by piece.
+    fn update(&self, seen: Seen) {
+        let Self { slots, optimizer, gradients, statistics, moments, .. } = self;
+        let (current, gradients) = (slots.committed(), Gradients::numbers_of_all(gradients));
+        let parameters = current.part(PARAMETERS).len();
+        let ranges: Vec<_> = (0..parameters)
+            .step_by(PIECE)
+            .map(|start| start..(start + PIECE).min(parameters))
+            .collect();
+        let next = slots.lend().cut(&ranges, is_over_parameters);
+        let scales = optimizer.scales(self.steps + 1, LEARNING_RATE, seen.samples, &gradients);
+        let taken = AtomicUsize::new(0);
+        let write = || {
+            loop {
+                let number = taken.fetch_add(1, Ordering::Relaxed);
+                let Some(range) = ranges.get(number) else { return };
+                let mut piece = next.piece(number);
+                let (range, piece) = (range.clone(), &mut piece.slot());
+                optimizer.advance(&scales, range, &gradients, &current, piece);
+            }
+        };
+        std::thread::scope(|scope| {
+            (1..self.threads).for_each(|_| drop(scope.spawn(&write)));
+            write();
+        });
+        let mut body = next.join();
+        optimizer.follow(&current, &mut body.slot(), (statistics, moments), seen);
+        slots.take_back(body);
     }
 }
 

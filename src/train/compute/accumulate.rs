@@ -9,7 +9,7 @@ use crate::train::compute::moments::Moments;
 
 /// What is computed: pictures, what they are, and the key that dropout is drawn from.
 #[derive(Debug, Clone, Copy)]
-pub struct Samples<'a> {
+pub struct MicroBatch<'a> {
     /// `[n, c, h, w]`.
     pub images: &'a [f32],
     /// Of n samples.
@@ -59,13 +59,13 @@ impl Accumulator {
     pub fn train(
         &mut self,
         engine: &mut dyn Compute,
-        samples: Samples<'_>,
+        samples: MicroBatch<'_>,
         number: usize,
         weights: &dyn WeightSource,
         statistics: &mut [f32],
         ready: &mut dyn FnMut(usize, &[f32]),
     ) -> Result<Outcome, EngineError> {
-        let Samples { images, targets, key } = samples;
+        let MicroBatch { images, targets, key } = samples;
         let count = targets.labels.len();
         let ranges = pieces(count, number);
         if ranges.len() == 1 {
@@ -143,7 +143,7 @@ mod tests {
             partners: Some((&[7, 0, 3, 9, 3, 1], 0.75)),
             smoothing: 0.1,
         };
-        let samples = Samples { images: &images, targets, key: [1, 2, 3] };
+        let samples = MicroBatch { images: &images, targets, key: [1, 2, 3] };
         let mut gradients = vec![0.0; layout.parameters];
         let mut calls = 0;
         let mut ready = |offset: usize, values: &[f32]| {

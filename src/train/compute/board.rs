@@ -1,5 +1,5 @@
 //! The board that a rank's workers take their work from, and count it on. Beside micro-batches
-//! there are chores, which anybody does who has nothing to compute.
+//! there are chores, which anybody does who has nothing to compute, and hands who do nothing else.
 
 use std::collections::VecDeque;
 use std::sync::atomic::AtomicU64;
@@ -147,6 +147,30 @@ impl Board {
         }
     }
 
+    /// Waits for a chore, whatever is being computed; `None` when the pool stops.
+    pub fn await_chore(&self) -> Option<Chore> {
+        let mut job = self.lock();
+        loop {
+            if let Some(chore) = job.take_chore() {
+                return Some(chore);
+            }
+            if matches!(job.work, Work::Stop) {
+                return None;
+            }
+            let waited = self.changed.wait_timeout(job, WAKE_EVERY);
+            job = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
+    /// The owner whose micro-batch of the step at hand is taken next.
+    pub fn next_owner(&self) -> Option<u32> {
+        let job = self.lock();
+        match &job.work {
+            Work::Train { owners, .. } => owners.get(job.next).copied(),
+            _ => None,
+        }
+    }
+
     /// The next item, if there is one.
     pub fn take_item(&self) -> Option<Item> {
         self.lock().take()
@@ -239,6 +263,30 @@ mod tests {
         board.put_chores((0..5).map(chore));
         board.drop_chores();
         assert_eq!(done.load(Ordering::Relaxed), 5, "nobody had taken them");
+    }
+
+    #[test]
+    fn hands_do_chores_while_workers_compute_and_nothing_else() {
+        use std::sync::Arc;
+        use std::sync::atomic::Ordering;
+        let (board, done) = (Board::default(), Arc::new(AtomicU64::new(0)));
+        board.begin(Work::Evaluate { ranges: vec![(0, 4)], which: Which::Trained });
+        let counted = Arc::clone(&done);
+        let chore = move || {
+            counted.fetch_add(1, Ordering::Relaxed);
+        };
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while let Some(chore) = board.await_chore() {
+                    board.do_chore(chore);
+                }
+            });
+            board.put_chores((0..3).map(|_| Box::new(chore.clone()) as Chore));
+            board.finish_chores();
+            assert_eq!(done.load(Ordering::Relaxed), 3);
+            assert!(matches!(board.take_item(), Some(Item::Evaluate { .. })), "nobody took it");
+            board.begin(Work::Stop);
+        });
     }
 
     #[test]

@@ -9,6 +9,7 @@ use crate::cluster::faults::Standing;
 use crate::data::staging::progress::Progress;
 use crate::data::store::tally::Counts;
 use crate::engine::Compute;
+use crate::observe::panics::vital;
 use crate::observe::threads::explained;
 use crate::train::TrainError;
 use crate::train::compute::board::{Board, Chore, Work};
@@ -25,25 +26,38 @@ pub struct Pool {
     pub shared: Arc<Shared>,
     board: Arc<Board>,
     threads: Vec<JoinHandle<()>>,
+    /// They do chores while workers wait for their device.
+    hands: Vec<JoinHandle<()>>,
     /// In simulation: what works in the threads' place.
     inline: Option<Mutex<Worker<Box<dyn Compute + Send>>>>,
 }
 
 impl Pool {
-    /// Starts `workers` threads; each opens its engine at once.
-    pub fn start(shared: Shared, workers: usize) -> Result<Self, TrainError> {
+    /// Starts `workers` threads, each of which opens its engine at once, and `hands`.
+    pub fn start(shared: Shared, workers: usize, hands: usize) -> Result<Self, TrainError> {
         let (shared, board) = (Arc::new(shared), Arc::new(Board::default()));
-        let mut threads = Vec::new();
-        for index in 0..workers {
-            let (shared, board) = (Arc::clone(&shared), Arc::clone(&board));
-            let thread = std::thread::Builder::new()
-                .name(format!("worker-{index}"))
-                .spawn(move || run_or_abort(&shared, &board));
+        let start = |name: String, work: Box<dyn FnOnce() + Send>| {
+            let thread = std::thread::Builder::new().name(name).spawn(work);
             let reason = "cannot start a worker thread: lower train.workers";
             let refuse = |error| TrainError::Internal(format!("{reason}: {}", explained(error)));
-            threads.push(thread.map_err(refuse)?);
-        }
-        Ok(Self { shared, board, threads, inline: None })
+            thread.map_err(refuse)
+        };
+        let worker = |index| {
+            let (shared, board) = (Arc::clone(&shared), Arc::clone(&board));
+            start(format!("worker-{index}"), Box::new(move || run_or_abort(&shared, &board)))
+        };
+        let hand = |index| {
+            let board = Arc::clone(&board);
+            let work = move || {
+                while let Some(chore) = board.await_chore() {
+                    board.do_chore(chore);
+                }
+            };
+            start(format!("hand-{index}"), Box::new(move || vital(work)))
+        };
+        let threads = (0..workers).map(worker).collect::<Result<_, _>>()?;
+        let hands = (0..hands).map(hand).collect::<Result<_, _>>()?;
+        Ok(Self { shared, board, threads, hands, inline: None })
     }
 
     /// Starts a step for these owners, in this order.
@@ -164,7 +178,7 @@ impl Pool {
     pub fn stop(&mut self) {
         self.put(Work::Stop);
         self.shared.outage.close();
-        for thread in self.threads.drain(..) {
+        for thread in self.threads.drain(..).chain(self.hands.drain(..)) {
             // A worker that panicked has aborted the process: nothing to learn here.
             let _ = thread.join();
         }
@@ -181,7 +195,8 @@ impl Pool {
     pub fn inline(shared: Shared, compute: Box<dyn Compute + Send>) -> Self {
         let (shared, board) = (Arc::new(shared), Arc::new(Board::default()));
         let worker = Worker::new(Arc::clone(&shared), compute);
-        Self { shared, board, threads: Vec::new(), inline: Some(Mutex::new(worker)) }
+        let inline = Some(Mutex::new(worker));
+        Self { shared, board, threads: Vec::new(), hands: Vec::new(), inline }
     }
 
     /// Without threads: computes everything that is to be done.
@@ -264,7 +279,7 @@ mod tests {
 
     #[test]
     fn a_death_is_heard_of_while_a_worker_waits() {
-        let pool = Pool::start(shared(), 0).unwrap();
+        let pool = Pool::start(shared(), 0, 0).unwrap();
         let mut looks = 0;
         let found = pool.evaluate(vec![(0, 4)], Which::Trained, || {
             looks += 1;

@@ -19,7 +19,7 @@ use crate::model::spec::elements;
 use crate::model::{Graph, Layout};
 use crate::observe::panics::vital;
 use crate::train::TrainError;
-use crate::train::compute::accumulate::{Accumulator, Samples, alone};
+use crate::train::compute::accumulate::{Accumulator, MicroBatch, alone};
 use crate::train::compute::board::{Board, Item};
 use crate::train::compute::committed::{Committed, Which, flat};
 use crate::train::compute::free_run::{FreeRun, Turn};
@@ -152,16 +152,39 @@ pub struct Worker<E> {
     loaded: Option<(u64, Which)>,
     /// Free running: -γ g of the micro-batch at hand.
     change: Vec<f32>,
+    /// The micro-batch that it computed first in this step.
+    first: Option<(u64, u32)>,
+    /// A micro-batch that is whole before it is wanted, on its way to the device.
+    ahead: Option<Samples>,
+}
+
+/// An owner's micro-batch of a step, whose pictures an engine may hold as well.
+struct Samples {
+    of: (u64, u32),
+    batch: Batch,
+    images: Arc<Vec<f32>>,
+}
+
+impl Samples {
+    fn new(of: (u64, u32), mut batch: Batch) -> Self {
+        let images = Arc::new(std::mem::take(&mut batch.images));
+        Self { of, batch, images }
+    }
+
+    /// With its memory, unless an engine still has that.
+    fn used(self) -> Batch {
+        Batch { images: Arc::try_unwrap(self.images).unwrap_or_default(), ..self.batch }
+    }
 }
 
 impl<E: Compute> Worker<E> {
     /// It holds no weights yet.
     pub fn new(shared: Arc<Shared>, engine: E) -> Self {
         let statistics = vec![0.0; shared.layout.statistics];
-        let (loaded, change) = (None, Vec::new());
+        let (loaded, change, first, ahead) = (None, Vec::new(), None, None);
         let moments = Moments::of(&shared.graph, &shared.layout, &shared.frozen);
         let accumulator = Accumulator::new(moments.clone());
-        Self { shared, engine, statistics, accumulator, moments, loaded, change }
+        Self { shared, engine, statistics, accumulator, moments, loaded, change, first, ahead }
     }
 
     /// A micro-batch of zeros whose results nobody gets.
@@ -256,6 +279,29 @@ impl<E: Compute> Worker<E> {
         Ok(())
     }
 
+    /// The owner's micro-batch of that step. A device that takes pictures while it computes is told
+    /// of those that this worker will be given next, as far as it can be known and they are whole.
+    fn samples(&mut self, of: (u64, u32), board: &Board) -> Result<Samples, TrainError> {
+        let (step, owner) = of;
+        let samples = match self.ahead.take().filter(|ahead| ahead.of == of) {
+            Some(ahead) => ahead,
+            None => Samples::new(of, self.shared.batch(step, owner)?),
+        };
+        if !engine::is_card(&self.shared.device) || self.shared.accumulate > 1 {
+            return Ok(samples);
+        }
+        let first = self.first.filter(|first| first.0 == step).unwrap_or(of);
+        self.first = Some(first);
+        let next = board.next_owner().map_or((step + 1, first.1), |owner| (step, owner));
+        // What could not be read is read again when it is wanted, and told then.
+        let ready = self.shared.loader.take_ready(next.0, next.1).and_then(Result::ok);
+        self.ahead = ready.map(|batch| Samples::new(next, batch));
+        if let Some(ahead) = &self.ahead {
+            self.engine.foresee(&ahead.images);
+        }
+        Ok(samples)
+    }
+
     fn train(
         &mut self,
         (owner, standing): (u32, &Standing),
@@ -263,7 +309,8 @@ impl<E: Compute> Worker<E> {
         board: &Board,
     ) -> Result<(), TrainError> {
         let shared = Arc::clone(&self.shared);
-        let batch = shared.batch(standing.step, owner)?;
+        let samples = self.samples((standing.step, owner), board)?;
+        let batch = &samples.batch;
         board.begun.fetch_add(1, Ordering::Relaxed);
         totals.count = batch.count;
         totals.skipped = batch.skipped;
@@ -287,12 +334,11 @@ impl<E: Compute> Worker<E> {
         let weights = Committed::now(&shared.slots);
         self.turn_to(weights.step(), Which::Trained);
         let Self { engine, statistics, accumulator, .. } = self;
-        let (images, targets) = (&batch.images, shared.targets(&batch));
-        let (samples, pieces) = (Samples { images, targets, key }, shared.accumulate);
-        let outcome =
-            accumulator.train(engine, samples, pieces, &weights, statistics, &mut ready)?;
+        let (images, targets) = (&samples.images[..], shared.targets(batch));
+        let (given, pieces) = (MicroBatch { images, targets, key }, shared.accumulate);
+        let outcome = accumulator.train(engine, given, pieces, &weights, statistics, &mut ready)?;
         self.let_go(&weights);
-        shared.loader.give_back(batch);
+        shared.loader.give_back(samples.used());
         totals.add_outcome(&outcome);
         shared.sum.add_statistics(&self.statistics, outcome.samples);
         Ok(())

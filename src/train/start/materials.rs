@@ -100,6 +100,17 @@ impl Materials {
         }
     }
 
+    /// Threads of each worker, and hands beside the workers. The host of a card, whose threads
+    /// decide no bit, has as many as there are processors.
+    fn threads(&self, config: &Config) -> (usize, usize) {
+        if self.inline.is_some() || !engine::is_card(&config.device) {
+            return (config.train.threads as usize, 0);
+        }
+        let processors = std::thread::available_parallelism().map_or(1, usize::from);
+        let workers = self.workers(config) as usize;
+        ((processors / workers).max(1), processors.saturating_sub(workers))
+    }
+
     fn loader_options(&self, config: &Config) -> LoaderOptions {
         LoaderOptions {
             threads: match self.inline {
@@ -180,6 +191,7 @@ fn prepare(around: &Surroundings, outage: &Outage) -> Result<Prepared, TrainErro
 pub fn prepare_from(around: &Surroundings, materials: Materials) -> Result<Prepared, TrainError> {
     let config = &around.arguments.config;
     let (options, workers) = (materials.loader_options(config), materials.workers(config));
+    let (threads, hands) = materials.threads(config);
     let Materials { train, validation, graph, inline, arithmetic, local, porters } = materials;
     let (seed, input, classes) = (config.run.seed, graph.input, train.source.classes().to_vec());
     let layout = Arc::new(layout::of(&graph));
@@ -214,7 +226,7 @@ pub fn prepare_from(around: &Surroundings, materials: Materials) -> Result<Prepa
         seed,
         device: config.device.clone(),
         frozen,
-        threads: config.train.threads as usize,
+        threads,
         accumulate: config.train.pieces() as usize,
         label_smoothing: config.train.label_smoothing.unwrap_or(0.0) as f32,
         rehearsal: inline.as_ref().map_or_else(|| rehearsal(around), |_| Rehearsal::None),
@@ -223,7 +235,7 @@ pub fn prepare_from(around: &Surroundings, materials: Materials) -> Result<Prepa
     };
     let pool = match inline {
         Some(compute) => Pool::inline(shared, compute),
-        None => Pool::start(shared, workers as usize)?,
+        None => Pool::start(shared, workers as usize, hands)?,
     };
     let set = set::identity(sets[0].as_ref(), sets.get(1).map(AsRef::as_ref));
     let plan = Plan::of(config, &order, validation_samples);

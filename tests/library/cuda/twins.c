@@ -10,6 +10,7 @@
 #include "element_f32.cu"
 
 #include "convolution.cu"
+#include "depthwise.cu"
 #include "elementwise.cu"
 #include "lrn.cu"
 #include "norm.cu"
@@ -21,6 +22,7 @@
 #include "element_bf16.cu"
 
 #include "convolution.cu"
+#include "depthwise.cu"
 #include "elementwise.cu"
 #include "lrn.cu"
 #include "norm.cu"
@@ -65,6 +67,7 @@
 #define COPY_GROUPS_LIST p, p, I4, I4, I4, I4, i
 #define GEOMETRY_LIST I4, I4, I4, I4, i, i
 #define POOL_LIST I4, I4, I4, I4, I4
+#define DEPTHWISE_LIST p, p, p, I4, I4, I4, I4, i, i, i
 #define LRN_LIST I4, i, i, i, f, f, f
 #define NORM_LIST I4, i, i
 
@@ -82,8 +85,10 @@ TWIN_OF(adaptive_backward, p, p, I4, i)
 TWIN_OF(norm_statistics, p, p, p, I4)
 TWIN_OF(norm_sums, p, p, p, i, i)
 TWIN_OF(row_sums, p, p, i, i, i)
+TWIN_OF(depthwise_sums, p, p, I4)
 
 TWINS_OF(binary, p, p, p, i, i)
+TWINS_OF(sum_backward, p, p, p, p, i)
 TWINS_OF(binary_mask, p, p, p, i, i)
 TWINS_OF(binary_strided, p, p, p, I4, I4, I4, i)
 TWINS_OF(pointwise_forward, p, p, i, f, i)
@@ -91,6 +96,18 @@ TWINS_OF(pointwise_backward, p, p, p, i, f, i)
 TWINS_OF(conv_forward, p, p, p, i, GEOMETRY_LIST)
 TWINS_OF(conv_backward_data, p, p, p, i, GEOMETRY_LIST)
 TWINS_OF(conv_backward_weights, p, p, p, GEOMETRY_LIST)
+TWINS_OF(depthwise_forward_3, DEPTHWISE_LIST)
+TWINS_OF(depthwise_forward_5, DEPTHWISE_LIST)
+TWINS_OF(depthwise_forward_7, DEPTHWISE_LIST)
+TWINS_OF(depthwise_forward_any, DEPTHWISE_LIST)
+TWINS_OF(depthwise_backward_data_3, DEPTHWISE_LIST)
+TWINS_OF(depthwise_backward_data_5, DEPTHWISE_LIST)
+TWINS_OF(depthwise_backward_data_7, DEPTHWISE_LIST)
+TWINS_OF(depthwise_backward_data_any, DEPTHWISE_LIST)
+TWINS_OF(depthwise_backward_weights_3, DEPTHWISE_LIST)
+TWINS_OF(depthwise_backward_weights_5, DEPTHWISE_LIST)
+TWINS_OF(depthwise_backward_weights_7, DEPTHWISE_LIST)
+TWINS_OF(depthwise_backward_weights_any, DEPTHWISE_LIST)
 TWINS_OF(column_sums, p, p, i, i, i)
 TWINS_OF(add_bias, p, p, I4)
 TWINS_OF(max_pool_forward, p, p, p, i, POOL_LIST)

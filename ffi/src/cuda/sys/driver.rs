@@ -52,7 +52,6 @@ super::table! {
         cuMemHostUnregister(*mut c_void) -> status;
         cuMemcpyHtoDAsync_v2(address, *const c_void, usize, *mut stream) -> status;
         cuMemcpyDtoHAsync_v2(*mut c_void, address, usize, *mut stream) -> status;
-        cuMemcpyDtoDAsync_v2(address, address, usize, *mut stream) -> status;
         cuMemsetD8Async(address, u8, usize, *mut stream) -> status;
 
         cuStreamCreate(*mut *mut stream, c_uint) -> status;

@@ -36,8 +36,9 @@ impl Plans {
 
     fn made(&self, convolution: &Convolution) -> Result<Option<Planned>, Error> {
         let target = Target::Card(&self.handle);
-        let kept = || KEPT.lock().unwrap_or_else(PoisonError::into_inner);
-        let chosen = kept().iter().find(|(of, _)| of == convolution).map(|(_, json)| json.clone());
+        // Held meanwhile: others who want the same plan wait for it.
+        let mut kept = KEPT.lock().unwrap_or_else(PoisonError::into_inner);
+        let chosen = kept.iter().find(|(of, _)| of == convolution).map(|(_, json)| json.clone());
         if let Some(json) = chosen {
             return json.map(|json| Self::again(convolution, &target, &json)).transpose();
         }
@@ -46,7 +47,7 @@ impl Plans {
             Chosen::Own(_) => None,
         };
         let json = planned.as_ref().map(|planned| planned.json.clone());
-        kept().push((convolution.clone(), json));
+        kept.push((convolution.clone(), json));
         Ok(planned)
     }
 

@@ -80,7 +80,37 @@ KERNEL NAME(binary)(const T *a, const T *b, T *to, int operation, int count)
     }
 }
 
-/* The same with a second source of f32, as masks are. */
+/* A sum of gradients that goes on through a ReLU, whose result was seen. */
+KERNEL NAME(sum_backward)(const T *seen, const T *a, const T *b, T *to, int count)
+{
+    EACH_THREAD(t, THREADS) {
+        struct eight x[GROUPS_OF_THREAD], first[GROUPS_OF_THREAD], second[GROUPS_OF_THREAD];
+        if (IS_WHOLE(count)) {
+            UNROLL for (int k = 0; k < GROUPS_OF_THREAD; k++) {
+                x[k] = NAME(load8)(seen + group_at(t, k));
+                first[k] = NAME(load8)(a + group_at(t, k));
+                second[k] = NAME(load8)(b + group_at(t, k));
+            }
+        } else {
+            UNROLL for (int k = 0; k < GROUPS_OF_THREAD; k++) {
+                int at = group_at(t, k);
+                x[k] = NAME(load_some)(seen, at, count - at);
+                first[k] = NAME(load_some)(a, at, count - at);
+                second[k] = NAME(load_some)(b, at, count - at);
+            }
+        }
+        UNROLL for (int k = 0; k < GROUPS_OF_THREAD; k++) {
+            int at = group_at(t, k);
+            UNROLL for (int lane = 0; lane < LANES; lane++) {
+                float sum = first[k].of[lane] + second[k].of[lane];
+                first[k].of[lane] = x[k].of[lane] > 0.0f ? sum : 0.0f;
+            }
+            NAME(store_some)(to, at, count - at, first[k]);
+        }
+    }
+}
+
+/* As `binary` with a second source of f32, as masks are. */
 KERNEL NAME(binary_mask)(const T *a, const float *b, T *to, int operation, int count)
 {
     EACH_THREAD(t, THREADS) {
