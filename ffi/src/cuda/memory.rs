@@ -6,6 +6,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 
 use super::context::Context;
+use super::crew::Crew;
 use super::result::{Error, refused};
 use super::sys::driver as sys;
 use crate::mapping::Memory;
@@ -63,9 +64,6 @@ impl Drop for Buffer {
     }
 }
 
-/// A thread for less costs more than it gains.
-const TOGETHER_BYTES_MIN: usize = 1 << 20;
-
 /// Pinned memory of the host, zeros at first, through which copies go that nobody waits for. It
 /// ends with the context: a graph may copy again at any time.
 ///
@@ -114,26 +112,14 @@ impl Staging {
         Ok(())
     }
 
-    /// The same by several threads, each with a part: one alone is slower than memory and link.
+    /// The same by a crew.
     ///
     /// # Errors
     /// As of `put`.
-    pub fn put_together(&mut self, at: usize, from: &[u8], threads: usize) -> Result<(), Error> {
-        let each = from.len().div_ceil(threads.max(1)).max(TOGETHER_BYTES_MIN);
-        if from.len() <= each {
-            return self.put(at, from);
-        }
+    pub fn put_by(&mut self, crew: &Crew, at: usize, from: &[u8]) -> Result<(), Error> {
         let to = self.part("Staging::put", at..at.saturating_add(from.len()))?;
-        let start = to.as_ptr().expose_provenance();
-        std::thread::scope(|scope| {
-            for (number, part) in from.chunks(each).enumerate() {
-                scope.spawn(move || {
-                    let to: *mut u8 = std::ptr::with_exposed_provenance_mut(start + number * each);
-                    // SAFETY: as in `put`; no two parts overlap.
-                    unsafe { std::ptr::copy_nonoverlapping(part.as_ptr(), to, part.len()) };
-                });
-            }
-        });
+        // SAFETY: as in `put`.
+        unsafe { crew.copy(from.as_ptr(), to.as_ptr(), from.len()) };
         Ok(())
     }
 
@@ -148,26 +134,14 @@ impl Staging {
         Ok(())
     }
 
-    /// The same by several threads, each with a part.
+    /// The same by a crew.
     ///
     /// # Errors
     /// As of `get`.
-    pub fn get_together(&self, at: usize, to: &mut [u8], threads: usize) -> Result<(), Error> {
-        let each = to.len().div_ceil(threads.max(1)).max(TOGETHER_BYTES_MIN);
-        if to.len() <= each {
-            return self.get(at, to);
-        }
+    pub fn get_by(&self, crew: &Crew, at: usize, to: &mut [u8]) -> Result<(), Error> {
         let from = self.part("Staging::get", at..at.saturating_add(to.len()))?;
-        let start = from.as_ptr().expose_provenance();
-        std::thread::scope(|scope| {
-            for (number, part) in to.chunks_mut(each).enumerate() {
-                scope.spawn(move || {
-                    let from: *const u8 = std::ptr::with_exposed_provenance(start + number * each);
-                    // SAFETY: as in `put`.
-                    unsafe { std::ptr::copy_nonoverlapping(from, part.as_mut_ptr(), part.len()) };
-                });
-            }
-        });
+        // SAFETY: as in `put`.
+        unsafe { crew.copy(from.as_ptr(), to.as_mut_ptr(), to.len()) };
         Ok(())
     }
 

@@ -3,6 +3,7 @@
 //! call; the types here own what they name and check every size before a library sees a pointer.
 
 pub mod context;
+pub mod crew;
 pub mod cudnn;
 pub mod driver;
 pub mod found;
@@ -17,6 +18,7 @@ pub mod stream;
 pub mod sys;
 
 pub use context::Context;
+pub use crew::Crew;
 pub use cudnn::Cudnn;
 pub use driver::{Device, Driver};
 pub use found::Found;

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use kintsugi_ffi::cuda::{Buffer, Context, Staging, Stream};
+use kintsugi_ffi::cuda::{Buffer, Context, Crew, Staging, Stream};
 
 use crate::engine::error::EngineError;
 use crate::engine::plan::steps::WeightUse;
@@ -110,7 +110,7 @@ impl Copies {
     pub fn refresh(
         &mut self,
         at: usize,
-        (source, threads): (&dyn WeightSource, usize),
+        (source, crew): (&dyn WeightSource, &Crew),
         stream: &Stream,
     ) -> Result<Sent, EngineError> {
         let Some(held) = self.held[at].as_mut() else { return Ok(Sent::Before) };
@@ -123,7 +123,7 @@ impl Copies {
             let bytes = self.tensors[tensor].elements() * F32_BYTES;
             let mut put = Ok(());
             source.read(&self.tensors[tensor], &mut |numbers| {
-                put = staging.put_together(place, bytemuck::cast_slice(numbers), threads);
+                put = staging.put_by(crew, place, bytemuck::cast_slice(numbers));
             })?;
             put?;
             stream.upload(&self.state, place, &self.staging, place..place + bytes)?;

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use kintsugi_ffi::cuda::{Buffer, Event, Staging, Stream, Timing};
+use kintsugi_ffi::cuda::{Buffer, Crew, Event, Staging, Stream, Timing};
 
 use super::bound::Bound;
 use super::call::{At, Call, Line};
@@ -62,8 +62,8 @@ pub struct Executor {
     streams: Streams,
     memory: Memory,
     held: Vec<Held>,
-    /// Of the host, that copy what is sent and what comes.
-    threads: usize,
+    /// Of the host, that copies what is sent and what comes.
+    crew: Arc<Crew>,
     /// What comes of a micro-batch, one output at a time.
     numbers: Vec<f32>,
     age: u64,
@@ -83,13 +83,13 @@ struct Memory {
 }
 
 impl Memory {
-    fn new(card: &Card, layout: &Layout) -> Result<Self, EngineError> {
+    fn new(card: &Card, layout: &Layout, crew: &Arc<Crew>) -> Result<Self, EngineError> {
         let context = &card.context;
         Ok(Self {
             copies: Copies::new(context, layout)?,
             arena: Buffer::new(context, BYTES_MIN)?,
             sent: Buffer::new(context, BYTES_MIN)?,
-            ahead: Ahead::new(context, BYTES_MIN)?,
+            ahead: Ahead::new(context, crew, BYTES_MIN)?,
             staging: Staging::new(context, BYTES_MIN)?,
         })
     }
@@ -127,17 +127,18 @@ impl Executor {
         }
         let element = precision.element();
         let card = Card::own(element)?;
+        let crew = Arc::new(Crew::new(threads)?);
         Ok(Self {
             graph: graph.clone(),
             layout: layout.clone(),
             element,
             frozen: frozen.to_vec(),
             streams: Streams::new(&card.context)?,
-            memory: Memory::new(&card, layout)?,
+            memory: Memory::new(&card, layout, &crew)?,
             plans: Plans::new(&card, precision)?,
             card,
             held: Vec::new(),
-            threads,
+            crew,
             numbers: Vec::new(),
             age: 0,
             clock: None,
@@ -235,10 +236,10 @@ impl Executor {
         memory: &mut Memory,
         (streams, plans): (&Streams, &Plans),
         (held, number): (&Held, usize),
-        (weights, threads): (&dyn WeightSource, usize),
+        (weights, crew): (&dyn WeightSource, &Crew),
     ) -> Result<(), EngineError> {
         let copy = held.copies[number];
-        let sent = memory.copies.refresh(copy, (weights, threads), &streams.up)?;
+        let sent = memory.copies.refresh(copy, (weights, crew), &streams.up)?;
         if sent != Sent::Before {
             streams.await_sent()?;
         }
@@ -259,9 +260,8 @@ impl Executor {
     fn run(&mut self, held: usize, mut batch: Batch<'_>) -> Result<Outcome, EngineError> {
         let (held, memory) = (&self.held[held], &mut self.memory);
         let (streams, plans) = (&self.streams, &self.plans);
-        let (stream, threads) = (&streams.compute, self.threads);
-        let sizes = (self.graph.classes, self.threads);
-        batch.put(held, (memory, &streams.up), sizes)?;
+        let (stream, crew, classes) = (&streams.compute, &*self.crew, self.graph.classes);
+        batch.put(held, (memory, &streams.up), (classes, crew))?;
         streams.await_sent()?;
         let foreseen = self.foreseen.take();
         if self.soiled {
@@ -276,7 +276,7 @@ impl Executor {
                         memory,
                         (streams, plans),
                         (held, *number),
-                        (batch.weights, threads),
+                        (batch.weights, crew),
                     )?;
                 }
                 Line::Call(call) => {
@@ -304,12 +304,10 @@ impl Executor {
             }
         }
         if let Some(images) = foreseen {
-            // The card has enough to do meanwhile.
-            let (bytes, with) = (memory.sent.bytes(), (&streams.up, threads));
-            memory.ahead.send(images, bytes, &self.card.context, with)?;
+            memory.ahead.send(images, memory.sent.bytes())?;
         }
-        let sizes = (self.graph.classes, threads);
-        let outcome = batch.take(held, (&memory.staging, &mut self.numbers), sizes)?;
+        let numbers = &mut self.numbers;
+        let outcome = batch.take(held, (&memory.staging, numbers), (classes, crew))?;
         streams.synchronize()?;
         Ok(outcome)
     }
@@ -337,13 +335,13 @@ impl Batch<'_> {
         &self,
         held: &Held,
         (memory, up): (&mut Memory, &Stream),
-        (classes, threads): (usize, usize),
+        (classes, crew): (usize, &Crew),
     ) -> Result<(), EngineError> {
         let (script, staging) = (&held.script, &mut memory.staging);
         let key = |&node: &usize| mask_key(self.dropout_key, node);
         let keys: Vec<u64> = script.masks.iter().map(key).collect();
-        if memory.ahead.take(self.images, &mut memory.sent) == Taken::Nothing {
-            pictures::send((&memory.sent, staging), self.images, (up, threads))?;
+        if memory.ahead.take(self.images, &mut memory.sent)? == Taken::Nothing {
+            pictures::send((&memory.sent, staging), self.images, (up, crew))?;
         }
         if !keys.is_empty() {
             let (at, keys) = (script.keys_at, bytemuck::cast_slice(&keys));
@@ -363,7 +361,7 @@ impl Batch<'_> {
         &mut self,
         held: &Held,
         (staging, numbers): (&Staging, &mut Vec<f32>),
-        (classes, threads): (usize, usize),
+        (classes, crew): (usize, &Crew),
     ) -> Result<Outcome, EngineError> {
         for (output, event) in held.script.outputs.iter().zip(&held.events) {
             event.synchronize()?;
@@ -371,7 +369,7 @@ impl Batch<'_> {
                 // Memory that is given back and taken again would be cleared each time.
                 numbers.resize(count.max(numbers.len()), 0.0);
                 let to = bytemuck::cast_slice_mut(&mut numbers[..count]);
-                staging.get_together(at, to, threads)
+                staging.get_by(crew, at, to)
             };
             match output {
                 Output::Logits { at, of } => {
@@ -412,7 +410,7 @@ impl Compute for Executor {
         for number in 0..self.held[held].copies.len() {
             let wanted = (&self.held[held], number);
             let with = (&self.streams, &self.plans);
-            Self::refresh(&mut self.memory, with, wanted, (weights, self.threads))?;
+            Self::refresh(&mut self.memory, with, wanted, (weights, &self.crew))?;
         }
         // What is in staging memory may be exchanged from here on.
         self.streams.synchronize()

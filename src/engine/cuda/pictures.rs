@@ -1,9 +1,10 @@
-//! The pictures of a micro-batch on their way to the card. Those of the next one are sent while one
-//! is computed, if they are known by then.
+//! The pictures of a micro-batch on their way to the card. Those of the next one are sent by a
+//! thread of its own while one is computed, if they are known by then.
 
 use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
 
-use kintsugi_ffi::cuda::{Buffer, Context, Staging, Stream};
+use kintsugi_ffi::cuda::{self, Buffer, Context, Crew, Staging, Stream};
 
 use crate::engine::error::EngineError;
 
@@ -17,72 +18,105 @@ const SENT_BYTES: usize = 16 << 20;
 pub fn send(
     (to, staging): (&Buffer, &mut Staging),
     images: &[f32],
-    (up, threads): (&Stream, usize),
-) -> Result<(), EngineError> {
+    (up, crew): (&Stream, &Crew),
+) -> Result<(), cuda::Error> {
     let images: &[u8] = bytemuck::cast_slice(images);
     for (number, part) in images.chunks(SENT_BYTES).enumerate() {
         let at = number * SENT_BYTES;
-        staging.put_together(at, part, threads)?;
+        staging.put_by(crew, at, part)?;
         up.upload(to, at, staging, at..at + part.len())?;
     }
     Ok(())
 }
 
-/// Pictures that were sent before they are wanted.
+/// Pictures, held so that their memory is nobody else's and stays as it is sent.
+type Images = Arc<Vec<f32>>;
+
+/// Sends pictures before they are wanted.
 pub struct Ahead {
-    staging: Staging,
+    /// Where nothing is being sent to.
+    buffer: Option<Buffer>,
+    context: Arc<Context>,
+    asked: Sender<(Images, Buffer)>,
+    answered: Receiver<Answer>,
+}
+
+struct Answer {
+    images: Images,
     buffer: Buffer,
-    /// Held, so that this memory is nobody else's and stays as it was sent.
-    sent: Option<Arc<Vec<f32>>>,
+    sent: Result<(), cuda::Error>,
 }
 
 impl Ahead {
-    /// None yet, and no room for any.
+    /// None yet, and room for so many bytes.
     ///
     /// # Errors
-    /// The driver's.
-    pub fn new(context: &Arc<Context>, bytes_min: usize) -> Result<Self, EngineError> {
-        let (staging, buffer) =
-            (Staging::new(context, bytes_min)?, Buffer::new(context, bytes_min)?);
-        Ok(Self { staging, buffer, sent: None })
-    }
-
-    /// Sends these. `bytes`: what a buffer has that takes their place.
-    ///
-    /// # Errors
-    /// The driver's.
-    pub fn send(
-        &mut self,
-        images: Arc<Vec<f32>>,
-        bytes: usize,
+    /// The driver's; no thread.
+    pub fn new(
         context: &Arc<Context>,
-        with: (&Stream, usize),
-    ) -> Result<(), EngineError> {
-        let pictures = size_of_val(&images[..]);
-        if pictures > bytes {
-            // There is no script yet that takes so many.
-            return Ok(());
-        }
-        if self.buffer.bytes() < bytes {
-            self.buffer = Buffer::new(context, bytes)?;
-        }
-        if self.staging.bytes() < pictures {
-            self.staging = Staging::new(context, pictures)?;
-        }
-        send((&self.buffer, &mut self.staging), &images, with)?;
-        self.sent = Some(images);
-        Ok(())
+        crew: &Arc<Crew>,
+        bytes: usize,
+    ) -> Result<Self, EngineError> {
+        let buffer = Some(Buffer::new(context, bytes)?);
+        let (asked, asks) = channel::<(Images, Buffer)>();
+        let (answers, answered) = channel();
+        let mut sender = Messenger {
+            staging: Staging::new(context, bytes)?,
+            stream: Stream::new(context)?,
+            context: Arc::clone(context),
+            crew: Arc::clone(crew),
+        };
+        let work = move || {
+            while let Ok((images, buffer)) = asks.recv() {
+                let sent = sender.send(&images, &buffer);
+                if answers.send(Answer { images, buffer, sent }).is_err() {
+                    return;
+                }
+            }
+        };
+        let thread = std::thread::Builder::new().name("pictures".into()).spawn(work);
+        let refused = |error| EngineError::Device(format!("no thread sends pictures: {error}"));
+        thread.map_err(refused)?;
+        Ok(Self { buffer, context: Arc::clone(context), asked, answered })
     }
 
-    /// Gives `buffer` what was sent, and whether it is these pictures. Otherwise it was for nothing.
-    pub fn take(&mut self, images: &[f32], buffer: &mut Buffer) -> Taken {
-        let same = |sent: &Arc<Vec<f32>>| std::ptr::eq(&sent[..], images);
-        if self.sent.take().as_ref().is_some_and(same) && self.buffer.bytes() >= buffer.bytes() {
-            std::mem::swap(&mut self.buffer, buffer);
-            return Taken::These;
+    /// Has these sent, to a buffer of so many bytes, beside whatever is computed.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub fn send(&mut self, images: Images, bytes: usize) -> Result<(), EngineError> {
+        // Where there is no script yet that takes so many they are not sent.
+        let fits = |_: &&mut Buffer| size_of_val(&images[..]) <= bytes;
+        let Some(buffer) = self.buffer.as_mut().filter(fits) else { return Ok(()) };
+        if buffer.bytes() < bytes {
+            *buffer = Buffer::new(&self.context, bytes)?;
         }
-        Taken::Nothing
+        let Some(buffer) = self.buffer.take() else { return Ok(()) };
+        self.asked.send((images, buffer)).map_err(|_| gone())
     }
+
+    /// Waits for what is being sent. If it is these pictures, `buffer` has them from here on;
+    /// otherwise they were sent for nothing.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub fn take(&mut self, images: &[f32], buffer: &mut Buffer) -> Result<Taken, EngineError> {
+        if self.buffer.is_some() {
+            return Ok(Taken::Nothing);
+        }
+        let answer = self.answered.recv().map_err(|_| gone())?;
+        let own = self.buffer.insert(answer.buffer);
+        answer.sent?;
+        if !std::ptr::eq(&answer.images[..], images) || own.bytes() < buffer.bytes() {
+            return Ok(Taken::Nothing);
+        }
+        std::mem::swap(own, buffer);
+        Ok(Taken::These)
+    }
+}
+
+fn gone() -> EngineError {
+    EngineError::Device("the thread that sends pictures has ended".into())
 }
 
 /// What was sent ahead.
@@ -91,4 +125,23 @@ impl Ahead {
 pub enum Taken {
     These,
     Nothing,
+}
+
+/// What the thread has.
+struct Messenger {
+    staging: Staging,
+    stream: Stream,
+    context: Arc<Context>,
+    crew: Arc<Crew>,
+}
+
+impl Messenger {
+    /// When this is back they are there.
+    fn send(&mut self, images: &[f32], to: &Buffer) -> Result<(), cuda::Error> {
+        if self.staging.bytes() < size_of_val(images) {
+            self.staging = Staging::new(&self.context, size_of_val(images))?;
+        }
+        send((to, &mut self.staging), images, (&self.stream, &self.crew))?;
+        self.stream.synchronize()
+    }
 }

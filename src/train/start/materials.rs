@@ -47,6 +47,9 @@ const EVALUATION_CACHE_BYTES: u64 = 256 << 20;
 /// half of which guardians take a rank for hung.
 const LAST_CHECKPOINT_MIN: Duration = Duration::from_secs(25);
 
+/// Threads of the host of a card that keep its memory busy.
+const HOST_THREADS_MAX: usize = 8;
+
 /// Everything of a rank that needs no communicator.
 pub struct Prepared {
     /// The run's constants.
@@ -101,14 +104,15 @@ impl Materials {
     }
 
     /// Threads of each worker, and hands beside the workers. The host of a card, whose threads
-    /// decide no bit, has as many as there are processors.
+    /// decide no bit, has as many as there are processors, up to those that memory keeps busy.
     fn threads(&self, config: &Config) -> (usize, usize) {
         if self.inline.is_some() || !engine::is_card(&config.device) {
             return (config.train.threads as usize, 0);
         }
         let processors = std::thread::available_parallelism().map_or(1, usize::from);
         let workers = self.workers(config) as usize;
-        ((processors / workers).max(1), processors.saturating_sub(workers))
+        let each = (processors / workers).clamp(1, HOST_THREADS_MAX);
+        (each, processors.saturating_sub(workers).min(HOST_THREADS_MAX))
     }
 
     fn loader_options(&self, config: &Config) -> LoaderOptions {
