@@ -28,6 +28,15 @@ struct Board {
     over: bool,
 }
 
+/// Whose copy comes first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Turn {
+    /// The card waits for it, or what it computed.
+    First,
+    /// It is wanted later.
+    Last,
+}
+
 /// Bytes that one thread copies.
 struct Part {
     from: *const u8,
@@ -71,7 +80,7 @@ impl Crew {
     ///
     /// # Safety
     /// `from` can be read and `to` written for so many bytes, and they do not overlap.
-    pub(super) unsafe fn copy(&self, from: *const u8, to: *mut u8, bytes: usize) {
+    pub(super) unsafe fn copy(&self, from: *const u8, to: *mut u8, bytes: usize, turn: Turn) {
         if bytes <= PART_BYTES || self.hands == 0 {
             // SAFETY: the caller's.
             unsafe { std::ptr::copy_nonoverlapping(from, to, bytes) };
@@ -87,9 +96,15 @@ impl Crew {
             bytes: PART_BYTES.min(bytes - start),
             of: Arc::clone(&of),
         };
-        hold(&self.shared.board).parts.extend(starts.map(part));
+        let parts = starts.map(part);
+        match turn {
+            Turn::First => parts.for_each(|part| hold(&self.shared.board).parts.push_front(part)),
+            Turn::Last => hold(&self.shared.board).parts.extend(parts),
+        }
         self.shared.changed.notify_all();
-        while let Some(part) = self.shared.take() {
+        // Longer than for its own nobody helps.
+        while *hold(&of.left) > 0 {
+            let Some(part) = self.shared.take() else { break };
             part.copy();
         }
         let mut left = hold(&of.left);
@@ -151,15 +166,16 @@ mod tests {
         for bytes in [0, 1, PART_BYTES, PART_BYTES + 1, 7 * PART_BYTES - 3] {
             let from: Vec<u8> = (0..bytes).map(|at| (at % 251) as u8).collect();
             for crew in &crews {
-                let copied = || {
+                let copied = |turn| {
                     let mut to = vec![0; bytes];
                     // SAFETY: two vectors of so many bytes.
-                    unsafe { crew.copy(from.as_ptr(), to.as_mut_ptr(), bytes) };
+                    unsafe { crew.copy(from.as_ptr(), to.as_mut_ptr(), bytes, turn) };
                     to == from
                 };
                 std::thread::scope(|scope| {
-                    let others = [(); 3].map(|()| scope.spawn(copied));
-                    assert!(copied());
+                    let turns = [Turn::First, Turn::Last, Turn::Last];
+                    let others = turns.map(|turn| scope.spawn(move || copied(turn)));
+                    assert!(copied(Turn::First));
                     assert!(others.into_iter().all(|other| other.join().expect("it ends")));
                 });
             }

@@ -6,7 +6,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 
 use super::context::Context;
-use super::crew::Crew;
+use super::crew::{Crew, Turn};
 use super::result::{Error, refused};
 use super::sys::driver as sys;
 use crate::mapping::Memory;
@@ -116,10 +116,15 @@ impl Staging {
     ///
     /// # Errors
     /// As of `put`.
-    pub fn put_by(&mut self, crew: &Crew, at: usize, from: &[u8]) -> Result<(), Error> {
+    pub fn put_by(
+        &mut self,
+        (crew, turn): (&Crew, Turn),
+        at: usize,
+        from: &[u8],
+    ) -> Result<(), Error> {
         let to = self.part("Staging::put", at..at.saturating_add(from.len()))?;
         // SAFETY: as in `put`.
-        unsafe { crew.copy(from.as_ptr(), to.as_ptr(), from.len()) };
+        unsafe { crew.copy(from.as_ptr(), to.as_ptr(), from.len(), turn) };
         Ok(())
     }
 
@@ -141,7 +146,7 @@ impl Staging {
     pub fn get_by(&self, crew: &Crew, at: usize, to: &mut [u8]) -> Result<(), Error> {
         let from = self.part("Staging::get", at..at.saturating_add(to.len()))?;
         // SAFETY: as in `put`.
-        unsafe { crew.copy(from.as_ptr(), to.as_mut_ptr(), to.len()) };
+        unsafe { crew.copy(from.as_ptr(), to.as_mut_ptr(), to.len(), Turn::First) };
         Ok(())
     }
 

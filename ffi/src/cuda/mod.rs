@@ -18,7 +18,7 @@ pub mod stream;
 pub mod sys;
 
 pub use context::Context;
-pub use crew::Crew;
+pub use crew::{Crew, Turn};
 pub use cudnn::Cudnn;
 pub use driver::{Device, Driver};
 pub use found::Found;

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use kintsugi_ffi::cuda::{Buffer, Context, Crew, Staging, Stream};
+use kintsugi_ffi::cuda::{Buffer, Context, Crew, Staging, Stream, Turn};
 
 use crate::engine::error::EngineError;
 use crate::engine::plan::steps::WeightUse;
@@ -123,7 +123,7 @@ impl Copies {
             let bytes = self.tensors[tensor].elements() * F32_BYTES;
             let mut put = Ok(());
             source.read(&self.tensors[tensor], &mut |numbers| {
-                put = staging.put_by(crew, place, bytemuck::cast_slice(numbers));
+                put = staging.put_by((crew, Turn::First), place, bytemuck::cast_slice(numbers));
             })?;
             put?;
             stream.upload(&self.state, place, &self.staging, place..place + bytes)?;

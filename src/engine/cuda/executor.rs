@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use kintsugi_ffi::cuda::{Buffer, Crew, Event, Staging, Stream, Timing};
+use kintsugi_ffi::cuda::{Buffer, Crew, Event, Staging, Stream, Timing, Turn};
 
 use super::bound::Bound;
 use super::call::{At, Call, Line};
@@ -341,7 +341,7 @@ impl Batch<'_> {
         let key = |&node: &usize| mask_key(self.dropout_key, node);
         let keys: Vec<u64> = script.masks.iter().map(key).collect();
         if memory.ahead.take(self.images, &mut memory.sent)? == Taken::Nothing {
-            pictures::send((&memory.sent, staging), self.images, (up, crew))?;
+            pictures::send((&memory.sent, staging), self.images, (up, crew, Turn::First))?;
         }
         if !keys.is_empty() {
             let (at, keys) = (script.keys_at, bytemuck::cast_slice(&keys));

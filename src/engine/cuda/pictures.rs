@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 
-use kintsugi_ffi::cuda::{self, Buffer, Context, Crew, Staging, Stream};
+use kintsugi_ffi::cuda::{self, Buffer, Context, Crew, Staging, Stream, Turn};
 
 use crate::engine::error::EngineError;
 
@@ -18,12 +18,12 @@ const SENT_BYTES: usize = 16 << 20;
 pub fn send(
     (to, staging): (&Buffer, &mut Staging),
     images: &[f32],
-    (up, crew): (&Stream, &Crew),
+    (up, crew, turn): (&Stream, &Crew, Turn),
 ) -> Result<(), cuda::Error> {
     let images: &[u8] = bytemuck::cast_slice(images);
     for (number, part) in images.chunks(SENT_BYTES).enumerate() {
         let at = number * SENT_BYTES;
-        staging.put_by(crew, at, part)?;
+        staging.put_by((crew, turn), at, part)?;
         up.upload(to, at, staging, at..at + part.len())?;
     }
     Ok(())
@@ -141,7 +141,7 @@ impl Messenger {
         if self.staging.bytes() < size_of_val(images) {
             self.staging = Staging::new(&self.context, size_of_val(images))?;
         }
-        send((to, &mut self.staging), images, (&self.stream, &self.crew))?;
+        send((to, &mut self.staging), images, (&self.stream, &self.crew, Turn::Last))?;
         self.stream.synchronize()
     }
 }

@@ -242,7 +242,7 @@ impl Ours {
             }
         };
         std::thread::scope(|scope| {
-            (1..self.threads).for_each(|_| drop(scope.spawn(&write)));
+            (1..self.threads).for_each(|_| drop(scope.spawn(write)));
             write();
         });
         let mut body = next.join();
