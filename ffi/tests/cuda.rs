@@ -6,8 +6,8 @@ use std::path::Path;
 use std::process::Command;
 
 use kintsugi_ffi::cuda::{
-    Argument, Buffer, Context, Driver, Error, Event, Graph, Missing, Module, Shape, Staging,
-    Stream, Timing,
+    Argument, Buffer, Context, Driver, Error, Event, Graph, Landing, Missing, Module, Shape,
+    Staging, Stream, Timing,
 };
 use kintsugi_ffi::mapping::Memory;
 
@@ -109,6 +109,25 @@ fn staging_memory_carries_copies_that_nobody_waits_for() {
     let stream = Stream::new(&other).expect("a stream");
     let error = stream.upload(&buffer, 0, &staging, 0..4).expect_err("not its memory");
     assert!(error.to_string().contains("another context"), "{error}");
+}
+
+#[test]
+fn what_is_on_its_way_is_waited_for_before_anybody_reads_it() {
+    let fake = Fake::new("landing");
+    let context = fake.context();
+    let (stream, buffer) =
+        (Stream::new(&context).expect("a stream"), Buffer::new(&context, 64).expect("memory"));
+    let mut landing = Landing::new(&context, 32).expect("pinned memory");
+    assert_eq!(landing.wait().expect("nothing is on its way"), [0; 32]);
+    for turn in 1..3 {
+        stream.write(&buffer, 16, &[turn; 32]).expect("it fits");
+        stream.land(&buffer, 16, 32, &mut landing).expect("it is on its way");
+        let twice = stream.land(&buffer, 16, 32, &mut landing).expect_err("it was not waited for");
+        assert!(matches!(twice, Error::Refused { .. }), "{twice}");
+        assert_eq!(landing.wait().expect("it arrives"), [turn; 32]);
+    }
+    assert!(stream.land(&buffer, 40, 32, &mut landing).is_err(), "beyond the buffer");
+    assert!(landing.wait().is_err(), "nobody knows what is there");
 }
 
 #[test]

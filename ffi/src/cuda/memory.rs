@@ -139,17 +139,6 @@ impl Staging {
         Ok(())
     }
 
-    /// The same by a crew.
-    ///
-    /// # Errors
-    /// As of `get`.
-    pub fn get_by(&self, crew: &Crew, at: usize, to: &mut [u8]) -> Result<(), Error> {
-        let from = self.part("Staging::get", at..at.saturating_add(to.len()))?;
-        // SAFETY: as in `put`.
-        unsafe { crew.copy(from.as_ptr(), to.as_mut_ptr(), to.len(), Turn::First) };
-        Ok(())
-    }
-
     /// The address of a part.
     pub(super) fn part(
         &self,

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::context::Context;
+use super::landing::Landing;
 use super::memory::{Buffer, Staging};
 use super::result::{Error, NOT_READY, refused};
 use super::sys::driver as sys;
@@ -107,6 +108,25 @@ impl Stream {
         self.context.check("cuMemcpyDtoHAsync", status)
     }
 
+    /// Copies so many bytes from the device, from `at` on in `from`, to where they are waited for.
+    ///
+    /// # Errors
+    /// The driver's; `Refused` where they do not lie within or do not fit, where something is on
+    /// its way there, or the stream is being captured.
+    pub fn land(
+        &self,
+        from: &Buffer,
+        at: usize,
+        bytes: usize,
+        to: &mut Landing,
+    ) -> Result<(), Error> {
+        self.refuse_while_capturing("cuMemcpyDtoHAsync")?;
+        to.begin("cuMemcpyDtoHAsync", |staging, arrived| {
+            self.download(from, at, staging, 0..bytes)?;
+            self.record(arrived)
+        })
+    }
+
     fn staged(
         &self,
         call: &'static str,
@@ -196,7 +216,7 @@ impl Stream {
         }
     }
 
-    /// A copy that is captured is done later, when what was borrowed for it is gone.
+    /// A copy that is captured is done later, when what was borrowed for it is gone, or read.
     fn refuse_while_capturing(&self, call: &'static str) -> Result<(), Error> {
         match self.is_capturing()? {
             true => refused(call, "the stream is being captured: copy through staging memory"),

@@ -57,10 +57,8 @@ pub enum Line<C = Call> {
     Call(C),
     /// From staging memory to the card.
     Up { from: usize, to: Span, bytes: usize },
-    /// From the card to staging memory.
-    Down { from: At, to: usize, bytes: usize },
-    /// What this output is made of is there; the events are counted from 0.
-    Done,
+    /// From the card to the host: the next output.
+    Down { from: At, bytes: usize },
 }
 
 impl Line {
@@ -70,8 +68,7 @@ impl Line {
             Self::Weight(weight) => Line::Weight(weight),
             Self::Call(own) => Line::Call(call(own)?),
             Self::Up { from, to, bytes } => Line::Up { from, to, bytes },
-            Self::Down { from, to, bytes } => Line::Down { from, to, bytes },
-            Self::Done => Line::Done,
+            Self::Down { from, bytes } => Line::Down { from, bytes },
         })
     }
 }

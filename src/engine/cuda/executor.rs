@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use kintsugi_ffi::cuda::{Buffer, Crew, Event, Staging, Stream, Timing, Turn};
+use kintsugi_ffi::cuda::{Buffer, Crew, Landing, Staging, Stream, Turn};
 
 use super::bound::Bound;
 use super::call::{At, Call, Line};
@@ -11,6 +11,7 @@ use super::card::Card;
 use super::clock::{Clock, Took};
 use super::convolutions::{Plans, Precision};
 use super::copies::{Copies, Sent};
+use super::landings::Landings;
 use super::launches;
 use super::pictures::{self, Ahead, Taken};
 use super::script::{Output, Script, mask_key};
@@ -43,8 +44,6 @@ struct Held {
     copies: Vec<usize>,
     /// By weight: how it is laid out. The picture stands for the tensor as the state has it.
     layouts: Vec<Vec<Bound>>,
-    /// One for each `Line::Done`.
-    events: Vec<Event>,
     used: u64,
 }
 
@@ -64,8 +63,6 @@ pub struct Executor {
     held: Vec<Held>,
     /// Of the host, that copies what is sent and what comes.
     crew: Arc<Crew>,
-    /// What comes of a micro-batch, one output at a time.
-    numbers: Vec<f32>,
     age: u64,
     clock: Option<Clock>,
     soiled: bool,
@@ -79,6 +76,7 @@ struct Memory {
     arena: Buffer,
     sent: Buffer,
     ahead: Ahead,
+    landings: Landings,
     staging: Staging,
 }
 
@@ -90,6 +88,7 @@ impl Memory {
             arena: Buffer::new(context, BYTES_MIN)?,
             sent: Buffer::new(context, BYTES_MIN)?,
             ahead: Ahead::new(context, crew, BYTES_MIN)?,
+            landings: Landings::default(),
             staging: Staging::new(context, BYTES_MIN)?,
         })
     }
@@ -139,7 +138,6 @@ impl Executor {
             card,
             held: Vec::new(),
             crew,
-            numbers: Vec::new(),
             age: 0,
             clock: None,
             soiled: false,
@@ -191,11 +189,8 @@ impl Executor {
         let kinds = lines.iter().map(|line| self.kind(line)).collect();
         let bind = |line: Line| line.map(|call| Bound::new(&self.card, call));
         let lines = lines.into_iter().map(bind).collect::<Result<Vec<_>, _>>()?;
-        let done = lines.iter().filter(|line| matches!(line, Line::Done)).count();
-        let events = (0..done).map(|_| Event::new(&self.card.context, Timing::Off));
-        let events = events.collect::<Result<Vec<_>, _>>()?;
         let used = self.age;
-        Ok(Held { batch, direction, script, lines, kinds, copies, layouts, events, used })
+        Ok(Held { batch, direction, script, lines, kinds, copies, layouts, used })
     }
 
     fn kind(&self, line: &Line) -> Arc<str> {
@@ -203,7 +198,7 @@ impl Executor {
             Line::Weight(_) => "weights".into(),
             Line::Call(Call::Product { plan, .. }) => self.plans.name(*plan).into(),
             Line::Call(call) => call.kind().into(),
-            Line::Up { .. } | Line::Down { .. } | Line::Done => "copies".into(),
+            Line::Up { .. } | Line::Down { .. } => "copies".into(),
         }
     }
 
@@ -267,7 +262,7 @@ impl Executor {
         if self.soiled {
             stream.fill(&memory.arena, 0..memory.arena.bytes(), u8::MAX)?;
         }
-        let mut events = held.events.iter();
+        let (context, mut landed) = (&self.card.context, Vec::new());
         let mut clock = self.clock.as_mut();
         for (line, kind) in held.lines.iter().zip(&held.kinds) {
             match line {
@@ -287,16 +282,12 @@ impl Executor {
                     let part = *from..from + bytes;
                     stream.upload(&memory.arena, to.offset, &memory.staging, part)?;
                 }
-                Line::Down { from, to, bytes } => {
+                Line::Down { from, bytes } => {
                     streams.await_made()?;
+                    let mut landing = memory.landings.take(context, *bytes)?;
                     let (from, at) = place_of(&memory.arena, &memory.sent, *from);
-                    let part = *to..to + bytes;
-                    streams.down.download(from, at, &mut memory.staging, part)?;
-                }
-                Line::Done => {
-                    if let Some(event) = events.next() {
-                        streams.down.record(event)?;
-                    }
+                    streams.down.land(from, at, *bytes, &mut landing)?;
+                    landed.push(landing);
                 }
             }
             if let Some(clock) = &mut clock {
@@ -306,9 +297,9 @@ impl Executor {
         if let Some(images) = foreseen {
             memory.ahead.send(images, memory.sent.bytes())?;
         }
-        let numbers = &mut self.numbers;
-        let outcome = batch.take(held, (&memory.staging, numbers), (classes, crew))?;
+        let outcome = batch.take(&held.script.outputs, &mut landed, held.batch * classes)?;
         streams.synchronize()?;
+        memory.landings.give_back(landed);
         Ok(outcome)
     }
 }
@@ -356,34 +347,29 @@ impl Batch<'_> {
         Ok(())
     }
 
-    /// Waits for each output and hands it on.
+    /// Waits for each output and hands it on, from where it lies.
     fn take(
         &mut self,
-        held: &Held,
-        (staging, numbers): (&Staging, &mut Vec<f32>),
-        (classes, crew): (usize, &Crew),
+        outputs: &[Output],
+        landed: &mut [Landing],
+        logits: usize,
     ) -> Result<Outcome, EngineError> {
-        for (output, event) in held.script.outputs.iter().zip(&held.events) {
-            event.synchronize()?;
-            let mut read = |at: usize, count: usize| {
-                // Memory that is given back and taken again would be cleared each time.
-                numbers.resize(count.max(numbers.len()), 0.0);
-                let to = bytemuck::cast_slice_mut(&mut numbers[..count]);
-                staging.get_by(crew, at, to)
-            };
+        for (output, landing) in outputs.iter().zip(landed) {
+            let numbers: &[f32] = bytemuck::cast_slice(landing.wait()?);
             match output {
-                Output::Logits { at, of } => {
-                    read(*at, held.batch * classes)?;
-                    self.answered(&numbers[..held.batch * classes], classes, *of);
+                Output::Logits { of } => {
+                    let classes = logits / self.targets.labels.len();
+                    self.answered(&numbers[..logits], classes, *of);
                 }
-                Output::Gradient { at, offset, elements, taps } => {
-                    read(*at, *elements)?;
-                    let gradients = &mut numbers[..*elements];
-                    taps.iter().for_each(|taps| taps.silence(gradients));
-                    (self.ready)(*offset, gradients);
+                Output::Gradient { offset, elements, taps: None } => {
+                    (self.ready)(*offset, &numbers[..*elements]);
                 }
-                Output::Statistics { at, into, channels } => {
-                    read(*at, *channels)?;
+                Output::Gradient { offset, elements, taps: Some(taps) } => {
+                    let mut gradients = numbers[..*elements].to_vec();
+                    taps.silence(&mut gradients);
+                    (self.ready)(*offset, &gradients);
+                }
+                Output::Statistics { into, channels } => {
                     let into = &mut self.statistics[*into..*into + *channels];
                     into.copy_from_slice(&numbers[..*channels]);
                 }

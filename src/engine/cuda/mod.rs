@@ -1,12 +1,12 @@
 //! An NVIDIA card through CUDA. Pure: `layout` says how tensors lie on it, `norm_blocks` and
 //! `depthwise_blocks` how batch norms and depthwise convolutions are shared out, `backend` gives
 //! plans its kernels, `launches` is one match over the vocabulary of operations that writes
-//! `call`s, `script` is a plan as calls and copies. Then:
-//! `kernels` is the source that is compiled for the card at hand, `card` the process's own, `room`
-//! what is free there, `convolutions` cuDNN's plans for products with weights, `bound` a call with
-//! its kernel, `copies` the weights on it, `pictures` what is sent ahead, `streams` the order of
-//! work, `executor` runs scripts,
-//! `clock` and `times` say what calls take.
+//! `call`s, `script` is a plan as calls and copies, `joined` makes one call of two. Then: `kernels`
+//! is the source that is compiled for the card at hand, `card` the process's own, `room` what is
+//! free there, `convolutions` cuDNN's plans for products with weights, `bound` a call with its
+//! kernel, `copies` the weights on it, `pictures` what is sent ahead, `landings` where outputs
+//! arrive, `streams` the order of work, `executor` runs scripts, `clock` and `times` say what calls
+//! take.
 
 pub mod backend;
 pub mod bound;
@@ -19,6 +19,7 @@ pub mod depthwise_blocks;
 pub mod executor;
 pub mod joined;
 pub mod kernels;
+pub mod landings;
 pub mod launches;
 pub mod layout;
 pub mod norm_blocks;

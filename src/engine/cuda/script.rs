@@ -16,16 +16,16 @@ use crate::engine::plan::taps::Taps;
 use crate::engine::plan::tensor::Place;
 use crate::model::spec::elements;
 
-/// What comes of a micro-batch, in the order in which it does. Each lies in staging memory.
+/// What comes of a micro-batch, in the order in which it does.
 #[derive(Debug, Clone, PartialEq)]
 #[allow(missing_docs)]
 pub enum Output {
     /// What a classifier says.
-    Logits { at: usize, of: Classifier },
+    Logits { of: Classifier },
     /// A finished gradient, where its tensor lies in the layout, and the taps that see data.
-    Gradient { at: usize, offset: usize, elements: usize, taps: Option<Taps> },
+    Gradient { offset: usize, elements: usize, taps: Option<Taps> },
     /// A batch's mean or variance, where it lies among the statistics.
-    Statistics { at: usize, into: usize, channels: usize },
+    Statistics { into: usize, channels: usize },
 }
 
 /// A gradient of the loss with respect to log-probabilities: follows from the labels alone.
@@ -127,11 +127,10 @@ impl<'a, 'p> Writer<'a, 'p> {
         self.script.lines.push(Line::Call(call));
     }
 
-    /// Brings numbers down; whoever waits for them waits for this line.
-    fn down(&mut self, from: At, bytes: usize) -> usize {
-        let to = self.staged(bytes);
-        self.script.lines.extend([Line::Down { from, to, bytes }, Line::Done]);
-        to
+    /// Brings an output's numbers down.
+    fn down(&mut self, from: At, elements: usize, output: Output) {
+        self.script.lines.push(Line::Down { from, bytes: elements * F32_BYTES });
+        self.script.outputs.push(output);
     }
 
     fn action(&mut self, action: &Action<Span>) -> Result<(), Refusal> {
@@ -148,25 +147,25 @@ impl<'a, 'p> Writer<'a, 'p> {
                 self.call(launches::adaptive(windows, *pass, *from, to)?);
             }
             Action::Loss { logits, seed, of } => {
-                let bytes = self.batch * self.classes * F32_BYTES;
-                let at = self.down(*logits, bytes);
-                self.script.outputs.push(Output::Logits { at, of: *of });
+                let elements = self.batch * self.classes;
+                self.down(*logits, elements, Output::Logits { of: *of });
                 if let Some(to) = *seed {
+                    let bytes = elements * F32_BYTES;
                     let at = self.staged(bytes);
                     self.script.seeds.push(Seed { at, of: *of });
                     self.script.lines.push(Line::Up { from: at, to, bytes });
                 }
             }
             Action::Emit { value, offset, elements, taps } => {
-                let at = self.down(Place::Value(*value), elements * F32_BYTES);
                 let (offset, elements, taps) = (*offset, *elements, taps.clone());
-                self.script.outputs.push(Output::Gradient { at, offset, elements, taps });
+                let output = Output::Gradient { offset, elements, taps };
+                self.down(Place::Value(*value), elements, output);
             }
             Action::Statistics { mean, variance, at: into, channels } => {
                 for (value, &into) in [*mean, *variance].into_iter().zip(into) {
-                    let at = self.down(Place::Value(value), channels * F32_BYTES);
                     let channels = *channels;
-                    self.script.outputs.push(Output::Statistics { at, into, channels });
+                    let output = Output::Statistics { into, channels };
+                    self.down(Place::Value(value), channels, output);
                 }
             }
         }
