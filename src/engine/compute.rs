@@ -19,8 +19,8 @@ pub trait Compute {
     /// nothing changes until then.
     fn load(&mut self, samples: usize, weights: &dyn WeightSource) -> Result<(), EngineError>;
 
-    /// These pictures are given to a later `train`, if nothing comes between: a device may take them
-    /// while it computes the next micro-batch, and need not.
+    /// These pictures are given to a later `train`, if nothing comes between: a device may take
+    /// them while it computes the next micro-batch, and need not.
     fn foresee(&mut self, _images: &Arc<Vec<f32>>) {}
 
     /// Forward and backward. `ready(offset, gradients)` is called during backward, tensor by

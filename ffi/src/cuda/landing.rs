@@ -4,9 +4,9 @@
 use std::sync::Arc;
 
 use super::context::Context;
+use super::event::{Event, Timing};
 use super::memory::Staging;
 use super::result::{Error, refused};
-use super::stream::{Event, Timing};
 
 /// Pinned memory of the host for one thing at a time.
 pub struct Landing {

@@ -1,5 +1,5 @@
-//! What each kind of call takes in one micro-batch of training: for benches. Weights are on the card
-//! already, so that it waits for the host only at the beginning.
+//! What each kind of call takes in one micro-batch of training: for benches. Weights are on the
+//! card already, so that it waits for the host only at the beginning.
 
 use std::collections::BTreeMap;
 
