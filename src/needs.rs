@@ -203,8 +203,10 @@ fn of_computing(config: &Config, (graph, layout): (&Graph, &Layout), load: Load)
     let weights = F32 * layout.parameters as u64;
     let (activations, engine) = match load.planned {
         _ if config.device.kind == "cuda" => {
-            // Pictures go there, gradients and what comes with them come back.
-            let activations_bytes = at_a_time.saturating_mul(picture).saturating_add(weights);
+            // Pictures go there, and those of the next micro-batch; gradients and what comes with
+            // them come back.
+            let pictures = at_a_time.saturating_mul(picture).saturating_mul(2);
+            let activations_bytes = pictures.saturating_add(weights);
             let weights_bytes = weights + F32 * layout.statistics as u64;
             ("pinned memory of copies", Footprint { activations_bytes, weights_bytes })
         }

@@ -272,6 +272,7 @@ mod tests {
             rehearsal: Rehearsal::None,
             pause: Pause::default(),
             outage: Outage::new(config.data.patience.0),
+            ahead: Mutex::default(),
             graph,
             layout,
         }

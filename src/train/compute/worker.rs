@@ -2,8 +2,9 @@
 //! validation set), and adds what it computed to the rank's sums. It never sees a communicator. A
 //! panic in one ends the whole process: never a rank with a dead worker.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Instant;
 
 use crate::cluster::faults::{Injector, Standing};
@@ -68,6 +69,8 @@ pub struct Shared {
     pub pause: Pause,
     /// While storage does not answer.
     pub outage: Outage,
+    /// Micro-batches that were taken before they were wanted: whoever wants one first gets it.
+    pub ahead: Mutex<BTreeMap<(u64, u32), Samples>>,
 }
 
 impl Shared {
@@ -154,21 +157,18 @@ pub struct Worker<E> {
     change: Vec<f32>,
     /// The micro-batch that it computed first in this step.
     first: Option<(u64, u32)>,
-    /// A micro-batch that is whole before it is wanted, on its way to the device.
-    ahead: Option<Samples>,
 }
 
-/// An owner's micro-batch of a step, whose pictures an engine may hold as well.
-struct Samples {
-    of: (u64, u32),
+/// An owner's micro-batch, whose pictures an engine may hold as well.
+pub struct Samples {
     batch: Batch,
     images: Arc<Vec<f32>>,
 }
 
 impl Samples {
-    fn new(of: (u64, u32), mut batch: Batch) -> Self {
+    fn new(mut batch: Batch) -> Self {
         let images = Arc::new(std::mem::take(&mut batch.images));
-        Self { of, batch, images }
+        Self { batch, images }
     }
 
     /// With its memory, unless an engine still has that.
@@ -181,10 +181,10 @@ impl<E: Compute> Worker<E> {
     /// It holds no weights yet.
     pub fn new(shared: Arc<Shared>, engine: E) -> Self {
         let statistics = vec![0.0; shared.layout.statistics];
-        let (loaded, change, first, ahead) = (None, Vec::new(), None, None);
+        let (loaded, change, first) = (None, Vec::new(), None);
         let moments = Moments::of(&shared.graph, &shared.layout, &shared.frozen);
         let accumulator = Accumulator::new(moments.clone());
-        Self { shared, engine, statistics, accumulator, moments, loaded, change, first, ahead }
+        Self { shared, engine, statistics, accumulator, moments, loaded, change, first }
     }
 
     /// A micro-batch of zeros whose results nobody gets.
@@ -283,21 +283,27 @@ impl<E: Compute> Worker<E> {
     /// of those that this worker will be given next, as far as it can be known and they are whole.
     fn samples(&mut self, of: (u64, u32), board: &Board) -> Result<Samples, TrainError> {
         let (step, owner) = of;
-        let samples = match self.ahead.take().filter(|ahead| ahead.of == of) {
-            Some(ahead) => ahead,
-            None => Samples::new(of, self.shared.batch(step, owner)?),
+        let shared = Arc::clone(&self.shared);
+        let ahead = || shared.ahead.lock().unwrap_or_else(PoisonError::into_inner);
+        let taken = ahead().remove(&of);
+        let samples = match taken {
+            Some(samples) => samples,
+            None => Samples::new(shared.batch(step, owner)?),
         };
-        if !engine::is_card(&self.shared.device) || self.shared.accumulate > 1 {
+        if !engine::is_card(&shared.device) || shared.accumulate > 1 {
             return Ok(samples);
         }
         let first = self.first.filter(|first| first.0 == step).unwrap_or(of);
         self.first = Some(first);
         let next = board.next_owner().map_or((step + 1, first.1), |owner| (step, owner));
         // What could not be read is read again when it is wanted, and told then.
-        let ready = self.shared.loader.take_ready(next.0, next.1).and_then(Result::ok);
-        self.ahead = ready.map(|batch| Samples::new(next, batch));
-        if let Some(ahead) = &self.ahead {
-            self.engine.foresee(&ahead.images);
+        if let Some(Ok(batch)) = shared.loader.take_ready(next.0, next.1) {
+            let samples = Samples::new(batch);
+            self.engine.foresee(&samples.images);
+            let mut all = ahead();
+            all.insert(next, samples);
+            // Those of other ranks' owners, since the last repair.
+            all.retain(|&(of, _), _| of >= step);
         }
         Ok(samples)
     }

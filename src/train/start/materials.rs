@@ -2,7 +2,7 @@
 //! state. It is made beside MPI's own start.
 
 use std::io;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::thread::{Scope, ScopedJoinHandle};
 use std::time::Duration;
 
@@ -236,6 +236,7 @@ pub fn prepare_from(around: &Surroundings, materials: Materials) -> Result<Prepa
         rehearsal: inline.as_ref().map_or_else(|| rehearsal(around), |_| Rehearsal::None),
         pause: Pause::default(),
         outage: Outage::new(config.data.patience.0),
+        ahead: Mutex::default(),
     };
     let pool = match inline {
         Some(compute) => Pool::inline(shared, compute),
