@@ -1,5 +1,6 @@
 """The stages of `prove`: what is run on a card, what of it must hold, what is only reported."""
 
+import concurrent.futures
 import json
 import os
 import re
@@ -245,8 +246,7 @@ def bits(place, record):
         # resnet20 is judged by losses; here most time is starts.
         groups, runs = [("mlp", [])], [runs[at] for at in (0, 2, 3, 4)]
     else:
-        groups = [("resnet20", small), ("resnet18", large),
-                  ("resnet18 bf16", large + ["device.precision=bf16"])]
+        groups = [("resnet20", small), ("resnet18 bf16", large + ["device.precision=bf16"])]
     for group, settings in groups:
         first = None
         for name, ranks, more, recoveries in runs:
@@ -282,6 +282,24 @@ def kernels(place, record):
     record.line(text, code == 0 and passed > 0)
 
 
+def compile_together(place, record, models, batch, side, precision):
+    """PyTorch's variants into its cache: one after another they take most of the stage's time."""
+    threads = min(8, len(os.sched_getaffinity(0)))
+    begun = time.monotonic()
+
+    def one(model):
+        line = [place.python, ROOT / "benches/step.py", "cuda", model, precision, side, batch, threads]
+        return ran(place.work, line, 200)[0]
+
+    with concurrent.futures.ThreadPoolExecutor(len(models)) as pool:
+        codes = dict(zip(models, pool.map(one, models)))
+    seconds = round(time.monotonic() - begun, 1)
+    record.case(case=f"PyTorch, {precision}", codes=codes, seconds=seconds)
+    failed = [model for model, code in codes.items() if code != 0]
+    but = f", but for {', '.join(failed)}" if failed else ""
+    record.line(f"PyTorch, {precision}: compiled side by side in {seconds} s{but}")
+
+
 def step_once(place, model, batch, side, precision, python):
     line = [place.program, "bench", "--json", "step", "--device", "cuda", "--model", model]
     line += ["--batch", batch, "--image-size", side, "--precision", precision]
@@ -298,6 +316,8 @@ def step(place, record):
     if place.tiny:
         models, batch, side = ["mlp"], 8, 16
     for precision in ["bf16", "tf32"]:
+        if place.python:
+            compile_together(place, record, models, batch, side, precision)
         for model in models:
             label = f"{model}, {side} px, batch {batch}, {precision}"
             case = step_once(place, model, batch, side, precision, place.python)
