@@ -155,7 +155,7 @@ pub fn check_room(
 }
 
 /// Milliseconds and calls of a micro-batch of training, by kind of call: on a card alone. What a
-/// call waited for the host is in them.
+/// call waited for the host is in them; the weights are there.
 ///
 /// # Errors
 /// Another device, or what it says.
