@@ -344,6 +344,6 @@ fn the_third_loss_is_for_good_unless_an_hour_of_service_lay_before_it() {
         }
     }
     assert!(stays_out(&mut fleet, "a"));
-    comes_back(&mut fleet, "b");
+    let _link = comes_back(&mut fleet, "b");
     assert_eq!(fleet.losses().len(), 6);
 }
