@@ -2,12 +2,14 @@
 //! threads work in it at once: a lease of what another one writes, or to write what another one
 //! has, is a mistake of the plan's and ends with a panic.
 
-use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
+use std::alloc::{GlobalAlloc, Layout, System};
 use std::ffi::c_void;
+use std::io;
 use std::marker::PhantomData;
 use std::ptr::NonNull;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
+use crate::allocator;
 use crate::operation::Access;
 
 /// A range of bytes within an arena.
@@ -33,18 +35,41 @@ pub struct Buffer {
 impl Buffer {
     /// At least `bytes` zeroed bytes. Large buffers ask the kernel for huge pages.
     pub fn zeroed(bytes: usize) -> Self {
-        let align = if bytes >= 2 * HUGE_PAGE_BYTES { HUGE_PAGE_BYTES } else { ALIGN_BYTES };
-        let size = bytes.max(1).next_multiple_of(ALIGN_BYTES);
-        let layout = Layout::from_size_align(size, align)
+        let layout = Self::layout(bytes)
             .expect("the alignment is a power of two and sizes fit the address space");
+        Self::of(layout).unwrap_or_else(|| allocator::fail(layout.size()))
+    }
+
+    /// The same, for whoever can do without.
+    ///
+    /// # Errors
+    /// `OutOfMemory`: the kernel does not give so much.
+    pub fn try_zeroed(bytes: usize) -> io::Result<Self> {
+        let made = Self::layout(bytes).and_then(Self::of);
+        made.ok_or_else(|| io::ErrorKind::OutOfMemory.into())
+    }
+
+    /// `None`: so much fits no address space.
+    fn layout(bytes: usize) -> Option<Layout> {
+        let align = if bytes >= 2 * HUGE_PAGE_BYTES { HUGE_PAGE_BYTES } else { ALIGN_BYTES };
+        let size = bytes.max(1).checked_next_multiple_of(ALIGN_BYTES)?;
+        Layout::from_size_align(size, align).ok()
+    }
+
+    /// Every page of it is there: it was written. The system's allocator says what it lacks; that
+    /// of the process would end it.
+    fn of(layout: Layout) -> Option<Self> {
+        let size = layout.size();
         // SAFETY: the layout's size is not zero.
-        let start = unsafe { alloc_zeroed(layout) };
-        let Some(start) = NonNull::new(start) else { handle_alloc_error(layout) };
-        if align == HUGE_PAGE_BYTES {
+        let start = NonNull::new(unsafe { System.alloc(layout) })?;
+        if layout.align() == HUGE_PAGE_BYTES {
+            // Before the first byte is written: a page that is there stays as small as it is.
             // SAFETY: the range is this allocation, page aligned; the call only advises.
             unsafe { libc::madvise(start.as_ptr().cast(), size, libc::MADV_HUGEPAGE) };
         }
-        Self { start, layout }
+        // SAFETY: the allocation is so large, and nobody else has it.
+        unsafe { start.as_ptr().write_bytes(0, size) };
+        Some(Self { start, layout })
     }
 
     /// Bytes held.
@@ -68,8 +93,8 @@ impl Buffer {
 
 impl Drop for Buffer {
     fn drop(&mut self) {
-        // SAFETY: allocated by `zeroed` with this very layout.
-        unsafe { dealloc(self.start.as_ptr(), self.layout) };
+        // SAFETY: allocated by `of` with this very layout.
+        unsafe { System.dealloc(self.start.as_ptr(), self.layout) };
     }
 }
 
@@ -107,6 +132,14 @@ impl Arena {
         self.buffer.as_mut_slice()
     }
 
+    /// The same, for whoever can do without.
+    ///
+    /// # Errors
+    /// `OutOfMemory`: the kernel does not give so much.
+    pub fn try_zeroed(bytes: usize) -> io::Result<Self> {
+        Ok(Self { buffer: Buffer::try_zeroed(bytes)?, lent: Mutex::default() })
+    }
+
     /// Lends these spans until the lease ends. Among themselves they may meet: a kernel may write
     /// its result in the place of its source.
     ///
@@ -114,8 +147,22 @@ impl Arena {
     /// If one is not within the arena, or meets what another lease has and either is written.
     pub fn lease(&self, spans: impl IntoIterator<Item = (Span, Access)>) -> Lease<'_> {
         let spans: Vec<(Span, Access)> = spans.into_iter().collect();
+        self.lend(&spans);
+        Lease { arena: self, spans }
+    }
+
+    /// Lends one span to whoever has it in hand, in whatever thread, until it is dropped.
+    ///
+    /// # Panics
+    /// As `lease`.
+    pub fn hold(self: &Arc<Self>, span: Span, access: Access) -> Hold {
+        self.lend(&[(span, access)]);
+        Hold { arena: Arc::clone(self), span, access }
+    }
+
+    fn lend(&self, spans: &[(Span, Access)]) {
         let mut lent = self.lent.lock().unwrap_or_else(PoisonError::into_inner);
-        for &(span, access) in &spans {
+        for &(span, access) in spans {
             let end = span.offset.checked_add(span.bytes);
             assert!(
                 end.is_some_and(|end| end <= self.bytes())
@@ -131,8 +178,54 @@ impl Arena {
                 panic!("{span:?} to {access:?} is lent already: {other:?}");
             }
         }
-        lent.extend_from_slice(&spans);
-        Lease { arena: self, spans }
+        lent.extend_from_slice(spans);
+    }
+
+    fn give_back(&self, spans: &[(Span, Access)]) {
+        let mut lent = self.lent.lock().unwrap_or_else(PoisonError::into_inner);
+        for span in spans {
+            if let Some(at) = lent.iter().position(|other| other == span) {
+                lent.swap_remove(at);
+            }
+        }
+    }
+
+    fn start(&self, span: Span) -> *mut u8 {
+        // SAFETY: the span lies within the allocation (checked when it was lent).
+        unsafe { self.buffer.start.as_ptr().add(span.offset) }
+    }
+}
+
+/// A span that is lent, byte by byte.
+#[derive(Debug)]
+pub struct Hold {
+    arena: Arc<Arena>,
+    span: Span,
+    access: Access,
+}
+
+impl Hold {
+    /// All of it.
+    pub fn bytes(&self) -> &[u8] {
+        // SAFETY: within the allocation, which the arena keeps, initialised (zeroed when it was
+        // made). Nobody else writes it, and this hold is borrowed.
+        unsafe { std::slice::from_raw_parts(self.arena.start(self.span), self.span.bytes) }
+    }
+
+    /// All of it, to write.
+    ///
+    /// # Panics
+    /// If it is lent to read.
+    pub fn bytes_mut(&mut self) -> &mut [u8] {
+        assert_eq!(self.access, Access::Write, "{:?} is lent to read", self.span);
+        // SAFETY: as in `bytes`; nobody else has it, and this hold is borrowed mutably.
+        unsafe { std::slice::from_raw_parts_mut(self.arena.start(self.span), self.span.bytes) }
+    }
+}
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        self.arena.give_back(&[(self.span, self.access)]);
     }
 }
 
@@ -145,8 +238,7 @@ pub struct Lease<'a> {
 
 impl Lease<'_> {
     fn start(&self, span: Span) -> *mut u8 {
-        // SAFETY: the span lies within the allocation (checked when it was lent).
-        unsafe { self.arena.buffer.start.as_ptr().add(span.offset) }
+        self.arena.start(span)
     }
 
     /// A span as numbers.
@@ -194,12 +286,7 @@ impl Lease<'_> {
 
 impl Drop for Lease<'_> {
     fn drop(&mut self) {
-        let mut lent = self.arena.lent.lock().unwrap_or_else(PoisonError::into_inner);
-        for span in &self.spans {
-            if let Some(at) = lent.iter().position(|other| other == span) {
-                lent.swap_remove(at);
-            }
-        }
+        self.arena.give_back(&self.spans);
     }
 }
 
@@ -280,6 +367,40 @@ mod tests {
         let arena = Arena::zeroed(64);
         let _held = arena.lease([(LOW, Access::Read)]);
         arena.lease([(LOW, Access::Write)]);
+    }
+
+    #[test]
+    fn what_another_thread_holds_is_lent_until_it_gives_it_back() {
+        let arena = Arc::new(Arena::zeroed(192));
+        let odd = Span { offset: 64, bytes: 13 };
+        let mut held = arena.hold(odd, Access::Write);
+        drop(arena.lease([(LOW, Access::Write)]));
+        let writer = std::thread::spawn(move || held.bytes_mut().fill(7));
+        writer.join().expect("it ends");
+        let (one, other) = (arena.hold(odd, Access::Read), arena.hold(odd, Access::Read));
+        assert_eq!((one.bytes(), other.bytes()), (&[7; 13][..], &[7; 13][..]));
+    }
+
+    #[test]
+    #[should_panic(expected = "is lent already")]
+    fn what_is_held_is_not_lent() {
+        let arena = Arc::new(Arena::zeroed(64));
+        let _held = arena.hold(LOW, Access::Read);
+        arena.lease([(LOW, Access::Write)]);
+    }
+
+    #[test]
+    #[should_panic(expected = "is lent to read")]
+    fn what_is_held_to_read_is_not_written() {
+        Arc::new(Arena::zeroed(64)).hold(LOW, Access::Read).bytes_mut();
+    }
+
+    #[test]
+    fn so_much_as_no_machine_has_is_an_error() {
+        for bytes in [usize::MAX, usize::MAX / 2] {
+            let error = Arena::try_zeroed(bytes).expect_err("nobody has so much");
+            assert_eq!(error.kind(), io::ErrorKind::OutOfMemory, "{bytes}");
+        }
     }
 
     #[test]

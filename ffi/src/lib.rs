@@ -2,11 +2,11 @@
 //! words in which it is asked, as any device is (`operation`), and the memory that it works in
 //! (`arena`), NVIDIA's driver and libraries where there are some (`cuda`), the few kernel calls
 //! (`os`, `affinity`, `descriptor`, `grants`, `cgroup`, `process`, `private`, `regular`, `watch`,
-//! `pidfd`, `life`, `shared`, `mapping`), the end of a process that cannot go on (`ending`) or has
-//! no memory (`allocator`), streaming stores (`stream`), exact sums (`fixed`), buffers that threads
-//! fill in pieces (`pieces`) and code that is compiled for wide registers too (`wide`). Each
-//! library has three levels: `sys` (1:1), `result` (codes to enums), safe. All `unsafe` of the
-//! project lives here (and in the device backends).
+//! `pidfd`, `life`, `shared`, `mapping`, `spill`), the end of a process that cannot go on
+//! (`ending`) or has no memory (`allocator`), streaming stores (`stream`), exact sums (`fixed`),
+//! buffers that threads fill in pieces (`pieces`) and code that is compiled for wide registers too
+//! (`wide`). Each library has three levels: `sys` (1:1), `result` (codes to enums), safe. All
+//! `unsafe` of the project lives here (and in the device backends).
 
 pub mod affinity;
 pub mod allocator;
@@ -33,6 +33,7 @@ pub mod private;
 pub mod process;
 pub mod regular;
 pub mod shared;
+pub mod spill;
 pub mod stream;
 pub mod watch;
 pub mod wide;

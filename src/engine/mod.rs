@@ -8,6 +8,7 @@ mod cpu;
 pub mod cuda;
 mod error;
 mod logarithms;
+pub mod memory;
 mod micro_batch;
 pub mod plan;
 mod source;

@@ -9,6 +9,7 @@ mod cli;
 mod config;
 mod cuda;
 mod data;
+mod far;
 mod fixture;
 mod fleet;
 mod footprint;

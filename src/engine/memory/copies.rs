@@ -1,0 +1,250 @@
+//! Copies between the tiers, beside whatever is computed: begun by the thread that computes, made
+//! by a thread for each direction, one after the other.
+
+use std::collections::VecDeque;
+use std::io;
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use kintsugi_ffi::arena::{Arena, Span};
+use kintsugi_ffi::operation::Access;
+
+use super::far::{Carrier, FAR_ALIGN_BYTES, Far};
+use super::lanes::{Job, Lanes};
+use super::link::{Link, SLICE_BYTES};
+use crate::config::Rate;
+use crate::observe::panics::vital;
+use crate::observe::threads;
+
+pub use super::lanes::{Flow, QUEUE_MAX, WAYS, Way};
+
+/// Copies of a direction that nobody has waited for; a plan has fewer.
+const UNFINISHED_MAX: usize = 1 << 16;
+/// No sleep is shorter, but the one that ends a copy: it would take longer than it says.
+const SLEEP_MIN: Duration = Duration::from_micros(200);
+/// Bytes that are copied each way to see how fast that is, and of each of these copies.
+const MEASURED_BYTES: usize = 16 << 20;
+const MEASURED_PART_BYTES: usize = 1 << 20;
+
+/// A copy that was begun: give it to `finish`.
+#[derive(Debug)]
+#[must_use = "nobody knows when it has ended"]
+pub struct Ticket {
+    way: Way,
+    number: u64,
+}
+
+/// What went between the tiers.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Traffic {
+    /// To the far tier.
+    pub out: Flow,
+    /// Back from it.
+    pub back: Flow,
+    /// Time in which who computes waited for copies.
+    pub waited: Duration,
+}
+
+/// Copies between an arena and the far tier, and the two threads that make them.
+pub struct Copies {
+    far: Far,
+    link: Option<Rate>,
+    lanes: Arc<Lanes>,
+    begun: [u64; 2],
+    /// Those of lower numbers were given up.
+    given_up: [u64; 2],
+    /// The far ends of those that nobody has waited for.
+    unfinished: [VecDeque<(u64, Range<usize>)>; 2],
+    waited: Duration,
+}
+
+impl Copies {
+    /// Starts the threads. A `link` holds up each direction apart: it is so fast at most.
+    ///
+    /// # Errors
+    /// There are no threads to be had, or no memory for what is on its way to a disk.
+    pub fn new(far: Far, link: Option<Rate>) -> io::Result<Self> {
+        let copies = Self {
+            far,
+            link,
+            lanes: Arc::default(),
+            begun: [0; 2],
+            given_up: [0; 2],
+            unfinished: Default::default(),
+            waited: Duration::ZERO,
+        };
+        for (way, name) in WAYS.into_iter().zip(["far-out", "far-in"]) {
+            let (lanes, carrier) = (Arc::clone(&copies.lanes), copies.far.carrier()?);
+            let link = link.map(|rate| Link::new(rate, Instant::now()));
+            let copier = Copier { way, carrier, link, lanes };
+            copies.lanes.enter(way);
+            let thread = std::thread::Builder::new().name(name.into());
+            if let Err(error) = thread.spawn(move || vital(|| copier.work())) {
+                copies.lanes.leave(way);
+                return Err(threads::explained(error));
+            }
+        }
+        Ok(copies)
+    }
+
+    /// Begins to copy `span` of the near tier to, or from, `far_offset`. The span is lent until the
+    /// copy has ended.
+    ///
+    /// # Panics
+    /// Where the plan is wrong: the span is lent to somebody else, or outside; the far end is
+    /// outside, no multiple of `FAR_ALIGN_BYTES`, or that of a copy the other way, which nobody
+    /// has waited for.
+    pub fn begin(&mut self, way: Way, near: &Arc<Arena>, span: Span, far_offset: usize) -> Ticket {
+        let end = far_offset.checked_add(span.bytes).filter(|end| *end <= self.far.bytes());
+        let Some(end) = end.filter(|_| far_offset.is_multiple_of(FAR_ALIGN_BYTES)) else {
+            panic!("{span:?} has no place at {far_offset} of {} far bytes", self.far.bytes());
+        };
+        let range = far_offset..end;
+        let meets =
+            |(_, other): &&(u64, Range<usize>)| other.start < range.end && range.start < other.end;
+        if let Some((_, other)) = self.unfinished[1 - way as usize].iter().find(meets) {
+            panic!("{range:?} of the far tier meets a copy of {other:?} that may not have ended");
+        }
+        let access = match way {
+            Way::Out => Access::Read,
+            Way::In => Access::Write,
+        };
+        let (near, asked) = (near.hold(span, access), Instant::now());
+        self.lanes.put(way, Job { near, far_offset, asked });
+        self.waited += asked.elapsed();
+        let number = self.begun[way as usize];
+        self.begun[way as usize] += 1;
+        let unfinished = &mut self.unfinished[way as usize];
+        unfinished.push_back((number, range));
+        assert!(unfinished.len() <= UNFINISHED_MAX, "copies that nobody waits for");
+        Ticket { way, number }
+    }
+
+    /// Waits until it has ended.
+    ///
+    /// # Errors
+    /// The first of its direction, if it was not copied for that; it was given up.
+    pub fn finish(&mut self, ticket: Ticket) -> io::Result<()> {
+        let Ticket { way, number } = ticket;
+        let lane = way as usize;
+        if number < self.given_up[lane] {
+            return Err(io::Error::other("this copy was given up"));
+        }
+        let begun = Instant::now();
+        let result = self.lanes.wait_for(way, number);
+        self.waited += begun.elapsed();
+        let unfinished = &mut self.unfinished[lane];
+        while unfinished.front().is_some_and(|(other, _)| *other <= number) {
+            unfinished.pop_front();
+        }
+        result
+    }
+
+    /// Whatever has begun has ended afterwards, copied or not: for who gives up in mid-pass. Errors
+    /// are forgotten.
+    pub fn drain(&mut self) {
+        self.lanes.drain();
+        self.given_up = self.begun;
+        self.unfinished.iter_mut().for_each(VecDeque::clear);
+    }
+
+    /// What went each way, and how long `begin` and `finish` waited, since the last call.
+    pub fn take_traffic(&mut self) -> Traffic {
+        let [out, back] = self.lanes.take_flows();
+        Traffic { out, back, waited: std::mem::take(&mut self.waited) }
+    }
+
+    /// Bytes per second of each direction, out first, while both copy at once: measured now, with
+    /// room and threads of its own. An emulated link is as fast as it says.
+    ///
+    /// # Errors
+    /// There is no room for it, or a disk's.
+    pub fn measure(&mut self) -> io::Result<[f64; 2]> {
+        let far = Far::new(self.far.place(), 2 * MEASURED_BYTES)?;
+        let mut copies = Self::new(far, None)?;
+        let near = Arc::new(Arena::zeroed(2 * MEASURED_BYTES));
+        let begun = Instant::now();
+        let mut tickets = Vec::new();
+        for offset in (0..MEASURED_BYTES).step_by(MEASURED_PART_BYTES) {
+            for way in WAYS {
+                let offset = offset + way as usize * MEASURED_BYTES;
+                let span = Span { offset, bytes: MEASURED_PART_BYTES };
+                tickets.push(copies.begin(way, &near, span, offset));
+            }
+        }
+        let bytes = copies.lanes.wait_for_either((MEASURED_BYTES / MEASURED_PART_BYTES) as u64);
+        let seconds = begun.elapsed().as_secs_f64();
+        tickets.into_iter().try_for_each(|ticket| copies.finish(ticket))?;
+        let most = self.link.map_or(f64::INFINITY, |rate| rate.0 as f64);
+        // Never nothing: whoever divides by it divides by a number.
+        Ok(bytes.map(|bytes| (bytes.max(1) as f64 / seconds).min(most)))
+    }
+}
+
+impl Drop for Copies {
+    fn drop(&mut self) {
+        self.lanes.close();
+    }
+}
+
+/// The thread of one direction.
+struct Copier {
+    way: Way,
+    carrier: Carrier,
+    link: Option<Link>,
+    lanes: Arc<Lanes>,
+}
+
+impl Copier {
+    fn work(mut self) {
+        while let Some(mut job) = self.lanes.next(self.way) {
+            let begun = Instant::now();
+            let mut bytes = 0;
+            let result = self.copy(&mut job, &mut bytes);
+            // Whoever hears that it has ended may want what it had.
+            drop(job);
+            self.lanes.end(self.way, Flow { bytes, busy: begun.elapsed() }, result);
+        }
+        let (lanes, way) = (Arc::clone(&self.lanes), self.way);
+        // Nothing of the far tier is open when somebody hears that this has ended.
+        drop(self);
+        lanes.leave(way);
+    }
+
+    /// Counts what it has copied.
+    fn copy(&mut self, job: &mut Job, copied: &mut u64) -> io::Result<()> {
+        let total = job.near.bytes().len();
+        if let Some(link) = &mut self.link {
+            link.begin(job.asked);
+        }
+        let most = self.link.as_ref().map_or(Carrier::PIECE_BYTES, |_| SLICE_BYTES);
+        for start in (0..total).step_by(most) {
+            if !self.lanes.goes_on(self.way) {
+                self.link.iter_mut().for_each(|link| link.cut(Instant::now()));
+                break;
+            }
+            let piece = start..total.min(start + most);
+            let far_offset = job.far_offset + start;
+            match self.way {
+                Way::Out => self.carrier.put(far_offset, &job.near.bytes()[piece.clone()])?,
+                Way::In => {
+                    self.carrier.get(far_offset, &mut job.near.bytes_mut()[piece.clone()])?
+                }
+            }
+            *copied += piece.len() as u64;
+            if let Some(link) = &mut self.link {
+                let now = Instant::now();
+                let arrived = link.send(piece.len(), now);
+                let is_last = piece.end == total;
+                if is_last || arrived.saturating_duration_since(now) >= SLEEP_MIN {
+                    self.lanes.sleep_until(arrived);
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests;
