@@ -10,7 +10,11 @@ use std::fmt;
 use serde::Serialize;
 
 use crate::cluster::resident::Slots;
-use crate::config::{CacheSize, Config, ExchangeKind, Interval, Resident, resolve_owners};
+use crate::config::{
+    CacheSize, Config, ExchangeKind, Interval, MemoryMode, Resident, resolve_owners,
+};
+use crate::engine::memory::far::Place;
+use crate::engine::memory::limits::Limits;
 use crate::engine::{self, Footprint};
 use crate::model::parts::{PARAMETERS, STATISTICS, shape};
 use crate::model::spec::elements;
@@ -48,6 +52,8 @@ const MAPPED: &[Limit] = &[Limit::Memory, Limit::Process, Limit::File];
 const SHARED_AND_MAPPED: &[Limit] =
     &[Limit::Memory, Limit::Process, Limit::File, Limit::SharedMemory];
 const OF_NODE: &[Limit] = &[Limit::Memory, Limit::SharedMemory];
+/// Of a folder of its own.
+const IN_A_FILE: &[Limit] = &[Limit::File];
 const ON_DISK: &[Limit] = &[Limit::Disk, Limit::File];
 
 /// Who has a part.
@@ -191,7 +197,7 @@ fn of_state(config: &Config, layout: &Layout) -> Vec<Demand> {
 }
 
 /// Pictures, workers and sums of gradients.
-fn of_computing(config: &Config, (graph, layout): (&Graph, &Layout), load: Load) -> [Demand; 5] {
+fn of_computing(config: &Config, (graph, layout): (&Graph, &Layout), load: Load) -> [Demand; 6] {
     let train = &config.train;
     let owners = u64::from(resolve_owners(config).max(1));
     let micro_batch = train.global_batch.min(load.samples).div_ceil(owners);
@@ -208,10 +214,14 @@ fn of_computing(config: &Config, (graph, layout): (&Graph, &Layout), load: Load)
             let pictures = at_a_time.saturating_mul(picture).saturating_mul(2);
             let activations_bytes = pictures.saturating_add(weights);
             let weights_bytes = weights + F32 * layout.statistics as u64;
-            ("pinned memory of copies", Footprint { activations_bytes, weights_bytes })
+            let far_bytes = 0;
+            ("pinned memory of copies", Footprint { activations_bytes, weights_bytes, far_bytes })
         }
         Some(planned) => ("activations", planned),
-        None => ("estimated activations", estimated(config, (graph, layout), at_a_time)),
+        None => {
+            let estimated = estimated(config, (graph, layout), at_a_time);
+            ("estimated activations", within_budget(config, estimated, workers))
+        }
     };
     let sums = match train.exchange {
         // This rank's and all ranks'.
@@ -219,14 +229,15 @@ fn of_computing(config: &Config, (graph, layout): (&Graph, &Layout), load: Load)
         // What is collected, sent and received.
         ExchangeKind::Asynchronous => 3,
     };
-    let part = |name, bytes, number, advice| Demand {
+    let of = |name, bytes, number, limits, advice| Demand {
         name,
         bytes,
         number,
         holder: Holder::Rank,
-        limits: PRIVATE,
+        limits,
         advice,
     };
+    let part = |name, bytes, number, advice| of(name, bytes, number, PRIVATE, advice);
     let fewer = "lower train.workers or choose a smaller model";
     [
         part("sums of gradients", weights, sums, "choose a smaller model"),
@@ -238,6 +249,13 @@ fn of_computing(config: &Config, (graph, layout): (&Graph, &Layout), load: Load)
             workers,
             "lower data.image_size or train.global_batch, or raise train.owners or \
              train.accumulate",
+        ),
+        of(
+            "values of the far tier",
+            engine.far_bytes,
+            workers,
+            far_tier(config),
+            "name a folder with room as memory.far, or raise device.memory_budget",
         ),
         part(
             "an owner's decoded pictures",
@@ -256,7 +274,30 @@ fn estimated(config: &Config, (graph, layout): (&Graph, &Layout), pictures: u64)
         // Half of it: values that are computed within another layer are not kept.
         activations_bytes: pictures.saturating_mul(saved / 2),
         weights_bytes: F32 * layout.parameters as u64,
+        far_bytes: 0,
     }
+}
+
+/// What the far tier counts against.
+fn far_tier(config: &Config) -> &'static [Limit] {
+    match Limits::of_worker(&config.device, &config.memory, 1).far {
+        Place::Ram => PRIVATE,
+        Place::File(_) => IN_A_FILE,
+    }
+}
+
+/// What of it stays within the budget of the near tier, and what leaves.
+fn within_budget(config: &Config, whole: Footprint, workers: u64) -> Footprint {
+    let mode = config.memory.mode;
+    let budget = config.device.memory_budget.map_or(u64::MAX, |budget| budget.0 / workers.max(1));
+    let near = whole.activations_bytes.min(budget.saturating_sub(whole.weights_bytes));
+    let far_bytes = match mode {
+        MemoryMode::InCore | MemoryMode::Recompute => 0,
+        MemoryMode::SwapSync | MemoryMode::Swap => whole.activations_bytes,
+        MemoryMode::Planned => whole.activations_bytes - near,
+    };
+    let activations_bytes = if mode == MemoryMode::InCore { whole.activations_bytes } else { near };
+    Footprint { activations_bytes, far_bytes, ..whole }
 }
 
 impl Needs {

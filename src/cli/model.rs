@@ -9,6 +9,7 @@ use serde::Serialize;
 use super::arguments::{Form, form};
 use crate::config::{Config, Device};
 use crate::engine;
+use crate::engine::memory::limits::Limits;
 use crate::model::catalogue::Entry;
 use crate::model::cost::{self, Cost};
 use crate::model::{Graph, LayerKind, Layout, Shape, catalogue, layout, spec::ModelError};
@@ -174,7 +175,8 @@ fn need(show: &Show, graph: &Graph, layout: &Layout) -> (Needs, Option<String>) 
     config.train.global_batch = u64::from(show.batch);
     config.device = Device { precision: show.precision.clone(), ..Device::default() };
     let (batch, threads) = (show.batch as usize, show.threads as usize);
-    let planned = engine::footprint((graph, layout), &show.precision, batch, threads);
+    let (model, none) = ((graph, layout), &Limits::none());
+    let planned = engine::footprint(model, &show.precision, batch, threads, none);
     let unplanned = planned.as_ref().err().map(ToString::to_string);
     let load = Load { ranks: 1, samples: config.train.global_batch, planned: planned.ok() };
     (needs(&config, (graph, layout), load), unplanned)

@@ -4,8 +4,8 @@ use kintsugi_ffi::fixed::SUMMANDS_MAX;
 
 use super::error::{ConfigError, refuse};
 use super::{
-    Config, Data, DataFormat, ExchangeKind, FaultKind, Limit, Model, PlannedFault, Point, Rung,
-    Shown, Validation, Who, pictures, resolve_owners,
+    Config, Data, DataFormat, ExchangeKind, FaultKind, Limit, MemoryMode, Model, PlannedFault,
+    Point, Rung, Shown, Validation, Who, pictures, resolve_owners,
 };
 
 /// Each spare is a process that looks around a hundred times a second.
@@ -385,12 +385,18 @@ fn check_supported(config: &Config) -> Result<(), ConfigError> {
             "\"f32\" or \"bf16\", or \"tf32\" on \"cuda\"",
         ),
         (
-            device.memory_budget.is_some(),
+            device.kind == "cuda" && memory.mode != MemoryMode::InCore,
+            "memory.mode",
+            toml::Value::try_from(memory.mode)
+                .map_or_else(|_| String::new(), |mode| mode.to_string()),
+            "\"in_core\" on a card",
+        ),
+        (
+            device.kind == "cuda" && device.memory_budget.is_some(),
             "device.memory_budget",
             device.memory_budget.map_or_else(String::new, |budget| quoted(&budget.to_string())),
-            "nothing: leave it out",
+            "nothing on a card: leave it out",
         ),
-        (memory.mode != "resident", "memory.mode", quoted(&memory.mode), "\"resident\""),
         (every != 1, "recovery.resident_every", every.to_string(), "1"),
     ] {
         if lacking {

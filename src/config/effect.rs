@@ -7,8 +7,8 @@ use toml::{Table, Value};
 
 use super::error::ConfigError;
 use super::{
-    BadImage, CacheSize, Config, DataFormat, Every, ExchangeKind, Interval, OptimizerKind,
-    Resident, Rung, ScheduleKind, StagingMode, WithinBundle, resolve_owners, scales,
+    BadImage, CacheSize, Config, DataFormat, Every, ExchangeKind, Interval, MemoryMode,
+    OptimizerKind, Resident, Rung, ScheduleKind, StagingMode, WithinBundle, resolve_owners, scales,
 };
 
 /// A key, and settings in which it can have no effect.
@@ -32,6 +32,7 @@ const ONE_SAMPLE: &str = "an owner has one sample of a step: raise train.global_
 const SET_IS_THERE: &str = "it is of a set that is made, and data.train names one that is there";
 const IN_MEMORY: &str = "a synthetic set is made in memory: write another data.format too";
 const NOT_STAGED: &str = "nothing is staged: write staging.mode = \"before\" or \"during\" too";
+const NOTHING_MOVES: &str = "nothing is swapped: write memory.mode = \"swap\" or \"planned\" too";
 const FREE: &str = "the asynchronous exchange does nothing with it: set train.exchange = \
                     \"synchronous\"";
 
@@ -117,6 +118,18 @@ const RULES: &[Rule] = &[
         "checkpoint.mtbf",
         |c| c.checkpoint.every != Every::Auto,
         "it is of checkpoint.every = \"auto\": leave one of them out",
+    ),
+    rule("memory.far", |c| !c.memory.mode.swaps(), NOTHING_MOVES),
+    rule("memory.link", |c| !c.memory.mode.swaps(), NOTHING_MOVES),
+    rule(
+        "memory.granularity",
+        |c| !matches!(c.memory.mode, MemoryMode::SwapSync | MemoryMode::Swap),
+        "it is of memory.mode = \"swap_sync\" and \"swap\": leave it out",
+    ),
+    rule(
+        "memory.window",
+        |c| c.memory.mode != MemoryMode::Swap,
+        "it is of memory.mode = \"swap\": leave it out",
     ),
     rule(
         "faults.seed",

@@ -94,7 +94,6 @@ const ALWAYS: &[&str] = &[
     "checkpoint.keep",
     "device.kind",
     "device.precision",
-    "memory.mode",
     "observe.tensorboard",
     "faults.mtbf_seconds",
     "faults.plan",
@@ -105,6 +104,7 @@ const ASYNCHRONOUS: &[&str] = &["train.exchange=\"asynchronous\""];
 const ONE_EACH: &[&str] = &["train.owners=24", "train.global_batch=24"];
 const TWO_EACH: &[&str] = &["train.owners=24", "train.global_batch=48"];
 const CLOCK: &[&str] = &["train.max_seconds=5.0"];
+const SWAPPED: &[&str] = &["memory.mode=\"swap\""];
 const STAGED: &[&str] = &["staging.mode=\"during\""];
 const STEPWISE: &[&str] = &["schedule.kind=\"step\""];
 const ADAMW: &[&str] = &["optimizer.name=\"adamw\""];
@@ -207,7 +207,12 @@ const CASES: &[Case] = &[
     effect(("recovery.replace_slow", "true"), ASYNCHRONOUS, "synchronous", &[]),
     effect(("recovery.integrity_every", "\"7steps\""), ASYNCHRONOUS, "synchronous", &[]),
     effect(("checkpoint.mtbf", "\"1h\""), &["checkpoint.every=\"5steps\""], "leave one", &[]),
-    check(("device.memory_budget", "\"1GiB\""), &[], NOT_YET, &[]),
+    check(("device.memory_budget", "\"1GiB\""), &["device.kind=\"cuda\""], NOT_YET, &[]),
+    check(("memory.mode", "\"swap\""), &["device.kind=\"cuda\""], NOT_YET, &[]),
+    effect(("memory.far", "\"/w\""), &[], "nothing is swapped", SWAPPED),
+    effect(("memory.link", "\"8GB/s\""), &[], "nothing is swapped", SWAPPED),
+    effect(("memory.granularity", "\"coarse\""), &[], "\"swap_sync\"", SWAPPED),
+    effect(("memory.window", "2"), &[], "\"swap\"", SWAPPED),
     effect(("faults.seed", "3"), &[], "random kills", &["faults.mtbf_seconds=9.0"]),
 ];
 

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use toml::{Table, Value};
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::{Config, ExchangeKind, ScheduleKind};
+use super::{Config, ExchangeKind, Memory, ScheduleKind};
 
 /// The resolved configuration as TOML, for `RUN/config.toml`. Reading it gives the same run.
 pub fn resolved_text(config: &Config) -> String {
@@ -29,6 +29,9 @@ pub fn run_directory(config: &Config) -> PathBuf {
     if let (Some(named), Some(Value::Table(train))) = (named, table.get_mut("train")) {
         train.insert("reproducible".into(), named);
     }
+    if config.memory == Memory::default() {
+        table.insert("memory".into(), in_core());
+    }
     let hash = xxh3_64(canonical(&table).as_bytes());
     PathBuf::from("runs").join(format!("{}-{:08x}", config.run.name, hash >> 32))
 }
@@ -47,7 +50,13 @@ pub fn fingerprint(config: &Config) -> u64 {
             }
         }
     }
+    table.insert("memory".into(), in_core());
     xxh3_64(canonical(&table).as_bytes())
+}
+
+/// The section of memory as earlier releases wrote it: a run of theirs has the same hashes.
+fn in_core() -> Value {
+    Value::Table(Table::from_iter([("mode".into(), Value::String("resident".into()))]))
 }
 
 /// The keys, sorted, in which two configurations differ although a run that goes on must keep them.
@@ -108,6 +117,8 @@ fn free_keys(config: &Config) -> Vec<FreeKeys> {
             ],
         ),
         ("model", &["folder"]),
+        ("device", &["memory_budget"]),
+        ("memory", &[]),
         ("staging", &[]),
         ("evaluation", &[]),
         ("recovery", &[]),

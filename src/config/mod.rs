@@ -372,7 +372,8 @@ pub struct Device {
     pub kind: String,
     /// `"f32"` or `"bf16"`.
     pub precision: String,
-    /// Bytes of device memory (Imai et al.); not in this version.
+    /// Bytes of the near tier for activations, scratch and copies of weights: the rank's, shared by
+    /// its workers.
     pub memory_budget: Option<Bytes>,
 }
 
@@ -386,14 +387,68 @@ impl Default for Device {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Memory {
-    /// `"resident"`, `"offload"` or `"unified"` (Imai et al., Negishi et al.).
-    pub mode: String,
+    /// What becomes of values that the backward pass reads. No bit depends on it.
+    pub mode: MemoryMode,
+    /// `"ram"`, or a folder for a spill file: where values lie that do not stay.
+    pub far: String,
+    /// Paces copies in each direction, for experiments; unset: as fast as they go.
+    pub link: Option<Rate>,
+    /// What the modes `"swap_sync"` and `"swap"` move together.
+    pub granularity: Granularity,
+    /// Parts that the mode `"swap"` brings back ahead of the backward pass.
+    pub window: u32,
 }
 
 impl Default for Memory {
     fn default() -> Self {
-        Self { mode: "resident".into() }
+        Self {
+            mode: MemoryMode::InCore,
+            far: Self::RAM.into(),
+            link: None,
+            granularity: Granularity::Layer,
+            window: 1,
+        }
     }
+}
+
+impl Memory {
+    /// The far tier that is memory of the host.
+    pub const RAM: &str = "ram";
+}
+
+/// What becomes of values that the backward pass reads (Imai et al., section 3; beyond them
+/// recomputation and the planner).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum MemoryMode {
+    /// They stay.
+    #[serde(alias = "resident")]
+    InCore,
+    /// They are copied to the far tier and back, and computing waits for each copy.
+    SwapSync,
+    /// The same, beside computing.
+    Swap,
+    /// They are computed again, as far as the budget asks.
+    Recompute,
+    /// Each stays, is swapped or is computed again, as the budget and measured times ask.
+    Planned,
+}
+
+impl MemoryMode {
+    /// Whether values are copied to the far tier.
+    pub fn swaps(self) -> bool {
+        matches!(self, Self::SwapSync | Self::Swap | Self::Planned)
+    }
+}
+
+/// What is moved together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Granularity {
+    /// What one layer leaves.
+    Layer,
+    /// What the layers leave between two results that several others read.
+    Coarse,
 }
 
 /// `[observe]`

@@ -265,6 +265,7 @@ fn example_value(section: &str, key: &str, reason: &str) -> String {
     match (section, key) {
         ("train", "max_seconds") => "600.0",
         ("device", "memory_budget") => "\"8GiB\"",
+        ("memory", "link") => "\"8GB/s\"",
         ("data", "mean") => "[0.485, 0.456, 0.406]",
         ("data", "deviation") => "[0.229, 0.224, 0.225]",
         ("data", "throttle") => r#"{ rate = "8MB/s", latency = "2ms" }"#,

@@ -17,6 +17,7 @@ mod targets;
 pub use compute::Compute;
 pub use cuda::room::{Together, Work};
 pub use error::EngineError;
+pub use memory::limits::Footprint;
 pub use source::{Flat, WeightSource};
 pub use targets::{Outcome, Targets};
 
@@ -26,11 +27,8 @@ use crate::config::{ConfigError, Device};
 use crate::model::{Graph, Layout};
 use cpu::bf16;
 use cpu::executor::Executor;
-use cpu::program::Program;
-use cpu::team::Team;
-use cpu::weights::is_lendable;
 use cuda::convolutions::Precision;
-use plan::builder::Request;
+use memory::limits::Limits;
 use plan::operation::Direction;
 use plan::tensor::{ElementType, of_precision};
 
@@ -43,7 +41,7 @@ pub fn open(
     layout: &Layout,
     threads: usize,
 ) -> Result<Box<dyn Compute>, EngineError> {
-    open_frozen(device, graph, layout, &[], threads)
+    open_within(device, (graph, layout), &[], threads, &Limits::none())
 }
 
 /// The same, which computes no gradients of the tensors of the layout, by their number, that are
@@ -55,9 +53,21 @@ pub fn open_frozen(
     frozen: &[bool],
     threads: usize,
 ) -> Result<Box<dyn Compute>, EngineError> {
+    open_within(device, (graph, layout), frozen, threads, &Limits::none())
+}
+
+/// The same, which holds no more of the near tier of memory than `limits` say.
+pub fn open_within(
+    device: &Device,
+    (graph, layout): (&Graph, &Layout),
+    frozen: &[bool],
+    threads: usize,
+    limits: &Limits,
+) -> Result<Box<dyn Compute>, EngineError> {
     match asked(device)? {
         Kind::Cpu(element) => {
-            Ok(Box::new(Executor::new(graph, layout, element, threads)?.freezing(frozen)))
+            let engine = Executor::new(graph, layout, element, threads)?;
+            Ok(Box::new(engine.freezing(frozen).within(limits.clone())))
         }
         Kind::Cuda(precision) => Ok(Box::new(cuda::executor::Executor::new(
             graph,
@@ -75,10 +85,12 @@ pub fn open_soiled(
     graph: &Graph,
     layout: &Layout,
     threads: usize,
+    limits: &Limits,
 ) -> Result<Box<dyn Compute>, EngineError> {
     match asked(device)? {
         Kind::Cpu(element) => {
-            Ok(Box::new(Executor::new(graph, layout, element, threads)?.soiled()))
+            let engine = Executor::new(graph, layout, element, threads)?;
+            Ok(Box::new(engine.within(limits.clone()).soiled()))
         }
         Kind::Cuda(precision) => Ok(Box::new(
             cuda::executor::Executor::new(graph, layout, (precision, threads), &[])?.soiled(),
@@ -139,19 +151,29 @@ pub fn arithmetic(device: &Device) -> Result<String, EngineError> {
     }
 }
 
-/// Waits a moment for room on the device for this work: a process that has just died may still
-/// have its memory.
+/// Waits a moment for room on the device for this work of `threads` OpenMP threads a worker: a
+/// process that has just died may still have its memory.
 ///
 /// # Errors
-/// There is none, and what others hold there counts; or kernels do not compute so much at a time.
+/// There is none, and what others hold there counts; kernels do not compute so much at a time; or
+/// a worker's limits are too low.
 pub fn check_room(
     device: &Device,
-    model: (&Graph, &Layout),
+    (graph, layout, frozen): (&Graph, &Layout, &[bool]),
     work: Work,
+    (threads, limits): (usize, &Limits),
 ) -> Result<(), EngineError> {
     match asked(device)? {
-        Kind::Cpu(_) => Ok(()),
-        Kind::Cuda(precision) => cuda::room::check(precision, model, work),
+        Kind::Cpu(_) if limits.budget_bytes.is_none() => Ok(()),
+        Kind::Cpu(element) => {
+            let engine = Executor::new(graph, layout, element, threads)?;
+            let engine = engine.freezing(frozen).within(limits.clone());
+            engine.check([
+                (work.training, Direction::Training),
+                (work.evaluation, Direction::Inference),
+            ])
+        }
+        Kind::Cuda(precision) => cuda::room::check(precision, (graph, layout), work),
     }
 }
 
@@ -189,40 +211,23 @@ pub fn remark(device: &Device) -> Option<String> {
     }
 }
 
-/// What an engine holds while it trains on a micro-batch, in bytes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Footprint {
-    /// Values between layers, forward and backward.
-    pub activations_bytes: u64,
-    /// Copies of weights as its kernels want them to lie, where the state's lie otherwise.
-    pub weights_bytes: u64,
-}
-
 /// Bytes of a value between layers in this precision; those of f32 where there is no such one.
 pub fn value_bytes(precision: &str) -> u64 {
     of_precision(precision).unwrap_or(ElementType::F32).bytes() as u64
 }
 
 /// What an engine of `threads` OpenMP threads on the CPU holds for `batch` samples (at least one),
-/// in a `device.precision`. Plans them with the kernels that would compute, and allocates nothing.
+/// in a `device.precision`, within limits. Plans them with the kernels that would compute, and
+/// allocates nothing. What it picks by price it picks by guessed ones.
 pub fn footprint(
     (graph, layout): (&Graph, &Layout),
     precision: &str,
     batch: usize,
     threads: usize,
+    limits: &Limits,
 ) -> Result<Footprint, EngineError> {
-    let (batch, direction) = (batch.max(1), Direction::Training);
-    let element = element(precision)?;
-    let team = Team::new(threads)?;
-    let request = Request { graph, layout, batch, direction, element, frozen: &[] };
-    let program = Program::new(&team.context, request)?;
-    let weights = program.weights.iter();
-    let copied = weights.filter(|of| !is_lendable(&layout.tensors[of.tensor], &of.desc));
-    let weights: usize = copied.map(|wanted| wanted.desc.bytes()).sum();
-    Ok(Footprint {
-        activations_bytes: program.plan.arena_bytes as u64,
-        weights_bytes: weights as u64,
-    })
+    let engine = Executor::new(graph, layout, element(precision)?, threads)?;
+    engine.within(limits.clone()).footprint(batch.max(1))
 }
 
 #[cfg(test)]

@@ -11,6 +11,7 @@ use crate::reference::{Mode, Precision};
 use crate::{bf16, cuda};
 use kintsugi::config::Device;
 use kintsugi::config::seed::Stream;
+use kintsugi::engine::memory::limits::Limits;
 use kintsugi::engine::{self, Compute, Flat};
 use kintsugi::model::file::from_toml;
 use kintsugi::model::{Graph, cost, layout};
@@ -214,7 +215,7 @@ type Way = (&'static str, Precision);
 fn open(case: &Case, (kind, precision): Way) -> Box<dyn Compute> {
     let precision = named(precision).into();
     let device = Device { kind: kind.into(), precision, ..Device::default() };
-    engine::open_soiled(&device, &case.graph, &case.layout, 1).expect("an engine")
+    engine::open_soiled(&device, &case.graph, &case.layout, 1, &Limits::none()).expect("an engine")
 }
 
 fn check(case: &Case, way: Way) -> Found {

@@ -19,6 +19,7 @@ mod integrity;
 mod join;
 mod launch;
 mod matrix;
+mod memory;
 mod mixing;
 mod moved;
 mod optimizers;

@@ -3,11 +3,13 @@
 use kintsugi_ffi::dnnl::{Context, MemoryDesc, Primitive};
 
 use super::backend::OneDnn;
+use super::weights::is_lendable;
 use crate::engine::error::EngineError;
 use crate::engine::plan::builder::Request;
 use crate::engine::plan::compile::compile;
 use crate::engine::plan::operation::Role;
-use crate::engine::plan::steps::{Action, Plan, WeightUse};
+use crate::engine::plan::steps::{Action, Draft, Plan, WeightUse};
+use crate::model::Layout;
 
 /// What can run.
 pub struct Program {
@@ -20,10 +22,15 @@ pub struct Program {
 }
 
 impl Program {
-    /// Plans what is asked for with oneDNN's kernels, and compiles them.
-    pub fn new(context: &Context, request: Request<'_>) -> Result<Self, EngineError> {
+    /// Plans what is asked for with oneDNN's kernels, and compiles them. `arranged`: the draft as
+    /// it is to run.
+    pub fn new(
+        context: &Context,
+        request: Request<'_>,
+        arranged: &mut dyn FnMut(Draft) -> Result<Draft, EngineError>,
+    ) -> Result<Self, EngineError> {
         let mut backend = OneDnn::new(context);
-        let plan = compile(request, &mut backend)?.place();
+        let plan = arranged(compile(request, &mut backend)?)?.place();
         let mut primitives: Vec<Option<Primitive>> = Vec::new();
         for step in &plan.draft.steps {
             let Action::Run { kernel, arguments } = &step.action else { continue };
@@ -44,5 +51,12 @@ impl Program {
             weights.push(WeightUse { tensor: wanted.tensor, desc });
         }
         Ok(Self { plan, primitives, weights })
+    }
+
+    /// Bytes of the copies of weights that it reads, where the state's lie otherwise.
+    pub fn weights_bytes(&self, layout: &Layout) -> usize {
+        let copied =
+            |of: &&WeightUse<MemoryDesc>| !is_lendable(&layout.tensors[of.tensor], &of.desc);
+        self.weights.iter().filter(copied).map(|wanted| wanted.desc.bytes()).sum()
     }
 }

@@ -161,6 +161,9 @@ impl<'a, 'p> Writer<'a, 'p> {
                 let output = Output::Gradient { offset, elements, taps };
                 self.down(Place::Value(*value), elements, output);
             }
+            Action::BeginCopy { .. } | Action::EndCopy { .. } => {
+                return Err(Refusal("nothing leaves a card yet".into()));
+            }
             Action::Statistics { mean, variance, at: into, channels } => {
                 for (value, &into) in [*mean, *variance].into_iter().zip(into) {
                     let channels = *channels;

@@ -125,6 +125,7 @@ impl Copies {
     ///
     /// # Errors
     /// The first of its direction, if it was not copied for that; it was given up.
+    #[expect(clippy::needless_pass_by_value, reason = "a ticket is used up")]
     pub fn finish(&mut self, ticket: Ticket) -> io::Result<()> {
         let Ticket { way, number } = ticket;
         let lane = way as usize;

@@ -7,19 +7,12 @@ use std::time::{Duration, Instant};
 
 use kintsugi_ffi::arena::Hold;
 
+pub use crate::engine::plan::steps::Way;
+
 /// Copies that wait in a direction; who begins one more waits for one to end.
 pub const QUEUE_MAX: usize = 256;
 /// Longest wait for threads that were told to end: one may hang in a disk that does not answer.
 const END_WAIT_MAX: Duration = Duration::from_secs(5);
-
-/// Where a copy goes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Way {
-    /// From the near tier to the far one.
-    Out,
-    /// Back.
-    In,
-}
 
 /// Both, in the order in which tables of them are.
 pub const WAYS: [Way; 2] = [Way::Out, Way::In];

@@ -1,8 +1,18 @@
-//! The tiers of out-of-core training: an arena near the processor, in which all is computed, and a
-//! far one for what does not fit. One thread for each direction copies between them while others
-//! compute. What is copied when is the plan's business; bytes come back as they went.
+//! Training beyond the near tier of memory (Imai et al.): which values leave it, when, and what
+//! copies them. What decides is pure; `far`, `link` and `copies` move bytes.
+//!
+//! A draft's saved values get a fate each (`sequence`), copies get their times (`schedule`), the
+//! planner picks fates by price (`planner`), and `arrange` does what the configuration asks.
 
+pub mod arrange;
 pub mod copies;
 pub mod far;
 mod lanes;
+pub mod limits;
 pub mod link;
+pub mod planner;
+pub mod schedule;
+pub mod sequence;
+
+#[cfg(test)]
+mod tests;

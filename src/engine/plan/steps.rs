@@ -28,6 +28,19 @@ pub enum Action<V = usize> {
     Emit { value: V, offset: usize, elements: usize, taps: Option<Taps> },
     /// Hands a batch's mean and (biased) variance out.
     Statistics { mean: V, variance: V, at: [usize; 2], channels: usize },
+    /// Begins to copy a value to the far tier, or back from there, beside the steps that follow.
+    BeginCopy { way: Way, value: V, far_offset: usize },
+    /// Waits until that is done.
+    EndCopy { way: Way, value: V, far_offset: usize },
+}
+
+/// Between the tiers of memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Way {
+    /// From the near one to the far one.
+    Out,
+    /// Back.
+    In,
 }
 
 impl Action {
@@ -37,7 +50,11 @@ impl Action {
             Self::Loss { logits, .. } => logits.value().into_iter().collect(),
             Self::Emit { value, .. } => vec![*value],
             Self::Statistics { mean, variance, .. } => vec![*mean, *variance],
-            Self::Run { .. } | Self::Mask { .. } | Self::Average { .. } => Vec::new(),
+            Self::Run { .. }
+            | Self::Mask { .. }
+            | Self::Average { .. }
+            | Self::BeginCopy { .. }
+            | Self::EndCopy { .. } => Vec::new(),
         }
     }
 
@@ -62,6 +79,12 @@ impl Action {
             }
             Self::Statistics { mean, variance, at, channels } => {
                 Action::Statistics { mean: lies(mean), variance: lies(variance), at, channels }
+            }
+            Self::BeginCopy { way, value, far_offset } => {
+                Action::BeginCopy { way, value: lies(value), far_offset }
+            }
+            Self::EndCopy { way, value, far_offset } => {
+                Action::EndCopy { way, value: lies(value), far_offset }
             }
         }
     }

@@ -231,6 +231,7 @@ mod tests {
     use crate::data::sampler::Order;
     use crate::data::set::open::open;
     use crate::data::{Normalization, Split};
+    use crate::engine::memory::limits::Limits;
     use crate::model::{catalogue, layout, parts};
     use crate::train::compute::gradient_sum::GradientSum;
     use crate::train::compute::outage::Outage;
@@ -266,6 +267,7 @@ mod tests {
             seed: 1,
             device: config.device.clone(),
             threads: 1,
+            limits: Limits::none(),
             frozen: Vec::new(),
             accumulate: 1,
             label_smoothing: 0.0,

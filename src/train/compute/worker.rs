@@ -14,6 +14,7 @@ use crate::config::{Device, FaultKind, Point};
 use crate::data::Batch;
 use crate::data::loader::Loader;
 use crate::data::loader::evaluation::Evaluation;
+use crate::engine::memory::limits::Limits;
 use crate::engine::{self, Compute, Flat, Targets};
 use crate::model::parts::{PARAMETERS, STATISTICS};
 use crate::model::spec::elements;
@@ -59,6 +60,8 @@ pub struct Shared {
     pub frozen: Vec<bool>,
     /// OpenMP threads of each worker.
     pub threads: usize,
+    /// What each may hold of the near tier of memory.
+    pub limits: Limits,
     /// Pieces that a micro-batch is computed in (`train.accumulate`).
     pub accumulate: usize,
     /// `train.label_smoothing`
@@ -126,8 +129,8 @@ pub fn run_or_abort(shared: &Arc<Shared>, board: &Board) {
 }
 
 fn run_worker(shared: &Arc<Shared>, board: &Board) -> Result<(), TrainError> {
-    let Shared { device, graph, layout, frozen, threads, .. } = &**shared;
-    let engine = engine::open_frozen(device, graph, layout, frozen, *threads)?;
+    let Shared { device, graph, layout, frozen, threads, limits, .. } = &**shared;
+    let engine = engine::open_within(device, (graph, layout), frozen, *threads, limits)?;
     let mut worker = Worker::new(Arc::clone(shared), engine);
     match shared.rehearsal {
         Rehearsal::None => {}

@@ -18,6 +18,7 @@ use crate::data::source::Source;
 use crate::data::staging::porter::Porter;
 use crate::data::tiers::supply::Supply;
 use crate::data::view::mixing::Mixing;
+use crate::engine::memory::limits::Limits;
 use crate::engine::{self, Compute, Together, Work};
 use crate::model::{Graph, Layout, catalogue, layout, parts};
 use crate::observe::threads::explained;
@@ -186,7 +187,11 @@ fn prepare(around: &Surroundings, outage: &Outage) -> Result<Prepared, TrainErro
             _ => Together::Alone,
         },
     };
-    engine::check_room(&config.device, (&materials.graph, &layout), work)
+    let limits = Limits::of_worker(&config.device, &config.memory, work.workers as usize);
+    let frozen = freeze::frozen_in(config, &layout);
+    let model = (&materials.graph, &layout, &frozen[..]);
+    let threads = config.train.threads as usize;
+    engine::check_room(&config.device, model, work, (threads, &limits))
         .map_err(|error| TrainError::Configuration(error.to_string()))?;
     prepare_from(around, materials).map(|prepared| place_slots(around, prepared))
 }
@@ -231,6 +236,7 @@ pub fn prepare_from(around: &Surroundings, materials: Materials) -> Result<Prepa
         device: config.device.clone(),
         frozen,
         threads,
+        limits: Limits::of_worker(&config.device, &config.memory, workers as usize),
         accumulate: config.train.pieces() as usize,
         label_smoothing: config.train.label_smoothing.unwrap_or(0.0) as f32,
         rehearsal: inline.as_ref().map_or_else(|| rehearsal(around), |_| Rehearsal::None),

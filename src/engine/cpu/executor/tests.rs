@@ -2,17 +2,19 @@
 
 use std::collections::BTreeMap;
 
+use kintsugi_ffi::arena::Arena;
+
 use super::*;
 use crate::config::seed::Stream;
 use crate::engine::cpu::bf16::computed_here;
 use crate::engine::footprint;
-use crate::engine::plan::steps::{Draft, Step};
+use crate::engine::plan::steps::{Action, Draft, Step};
 use crate::engine::source::Flat;
 use crate::model::TensorKind;
 use crate::model::spec::GraphBuilder;
 use crate::model::spec::elements;
 use crate::model::window::{Conv, Pair};
-use crate::model::{LayerKind, TensorSpec, catalogue, init};
+use crate::model::{LayerKind, TensorSpec, catalogue, init, layout};
 
 struct Case {
     graph: Graph,
@@ -131,11 +133,11 @@ fn matrices_are_read_in_the_state_unless_it_was_read_at_once() {
     let matrices: usize = case.layout.tensors.iter().filter(|t| t.shape.len() > 1).map(bytes).sum();
     let mut executor = case.executor(1);
     let first = case.bits(&mut executor, 3);
-    let lent = executor.weights.bytes();
+    let lent = executor.machine.weights.bytes();
     // A state that changes after all was read, as free-running workers may see.
     executor.load(3, &case.weights()).expect("parameters fit");
     // Buffers are whole cache lines.
-    let copied = executor.weights.bytes() - lent;
+    let copied = executor.machine.weights.bytes() - lent;
     assert!(copied.abs_diff(matrices) < 64 * 8, "{copied} {matrices}");
     let parameters = vec![0.5; case.parameters.len()];
     let (moved, labels) = (Flat { parameters: &parameters, ..case.weights() }, &case.labels);
@@ -243,7 +245,7 @@ fn bf16_needs_about_half_the_memory_of_f32() {
     let arena = |element| {
         let mut executor = case.executor_of(element, 1);
         executor.prepare(8).expect("compiled");
-        executor.arena.bytes() as f64
+        executor.machine.arena.bytes() as f64
     };
     let share = arena(ElementType::Bf16) / arena(ElementType::F32);
     assert!((0.4..0.7).contains(&share), "{share}");
@@ -283,7 +285,7 @@ fn what_is_computed_again_instead_of_kept_gives_the_same_bits() {
     }
     assert!(again.saved_bytes() < draft.saved_bytes());
     let again = again.place();
-    executor.arena = Arena::zeroed(again.arena_bytes);
+    executor.machine.arena = Arena::zeroed(again.arena_bytes).into();
     executor.programs[held].program.plan = again;
     assert!(case.bits(&mut executor, 4) == kept);
 }
@@ -339,9 +341,9 @@ fn activations_share_memory() {
     let mut executor = case.executor(1);
     case.bits(&mut executor, 8);
     let results: usize = case.graph.nodes.iter().map(|node| 4 * 8 * elements(node.shape)).sum();
-    assert!(executor.arena.bytes() < results, "less than one forward pass's results");
+    assert!(executor.machine.arena.bytes() < results, "less than one forward pass's results");
     let saved = executor.saved_bytes(8).expect("compiled");
-    assert!(saved <= executor.arena.bytes() as u64 && saved > 0);
+    assert!(saved <= executor.machine.arena.bytes() as u64 && saved > 0);
 }
 
 #[test]
@@ -352,12 +354,62 @@ fn a_footprint_is_what_a_prepared_engine_holds() {
     {
         let case = case(name, 32, 6, 1.0);
         let precision = if element == ElementType::Bf16 { "bf16" } else { "f32" };
-        let planned = footprint((&case.graph, &case.layout), precision, 6, 1).expect("planned");
+        let planned = footprint((&case.graph, &case.layout), precision, 6, 1, &Limits::none())
+            .expect("planned");
         let mut executor = case.executor_of(element, 1);
         executor.prepare(6).expect("planned");
         // Buffers are whole cache lines.
-        let held = (executor.arena.bytes() + executor.weights.bytes()) as u64;
+        let held = (executor.machine.arena.bytes() + executor.machine.weights.bytes()) as u64;
         let wanted = planned.activations_bytes + planned.weights_bytes;
         assert!((wanted..wanted + 64 * 256).contains(&held), "{name}: {held} {planned:?}");
     }
+}
+
+/// Everything stays as it is in core, bit for bit, whatever leaves the near tier.
+#[test]
+fn every_mode_of_memory_gives_the_bits_of_the_run_in_core() {
+    for element in computed_here() {
+        for (name, side, width) in
+            [("resnet20", 32, 1.0), ("alexnet", 64, 1.0), ("mobilenet_v2", 32, 1.0)]
+        {
+            // In alexnet the gradient of one matrix is nearly all there is.
+            let planned: &[usize] = match name {
+                "alexnet" => &[100],
+                "mobilenet_v2" => &[90],
+                _ => &[90, 60],
+            };
+            let case = case(name, side, 5, width);
+            let mut in_core = case.executor_of(element, 1);
+            let expected = case.bits(&mut in_core, 5);
+            let bytes = in_core.machine.arena.bytes() + in_core.machine.weights.bytes();
+            for (limits, what) in limits_of(bytes, planned) {
+                let mut executor = case.executor_of(element, 1).within(limits).soiled();
+                for pass in 0..2 {
+                    assert!(case.bits(&mut executor, 5) == expected, "{name} {what} {pass}");
+                }
+                let held = executor.machine.arena.bytes() + executor.machine.weights.bytes();
+                assert!(held < bytes || name == "alexnet", "{name} {what}: {held} of {bytes}");
+            }
+        }
+    }
+}
+
+/// All modes, planned ones with budgets of so many per cent of what it takes in core.
+fn limits_of(in_core_bytes: usize, planned: &[usize]) -> Vec<(Limits, String)> {
+    use crate::config::{Granularity, MemoryMode};
+    let of = |mode, budget_bytes, granularity, window| {
+        let limits = Limits { mode, budget_bytes, granularity, window, ..Limits::none() };
+        (limits, format!("{mode:?} {budget_bytes:?} {granularity:?} {window}"))
+    };
+    let layer = Granularity::Layer;
+    let mut all = vec![of(MemoryMode::Recompute, None, layer, 1)];
+    for granularity in [layer, Granularity::Coarse] {
+        all.push(of(MemoryMode::SwapSync, None, granularity, 1));
+        all.push(of(MemoryMode::Swap, None, granularity, 1));
+    }
+    all.push(of(MemoryMode::Swap, None, layer, 3));
+    for part in planned {
+        all.push(of(MemoryMode::Planned, Some(in_core_bytes * part / 100), layer, 1));
+    }
+    all
 }

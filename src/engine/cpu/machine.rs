@@ -1,0 +1,160 @@
+//! What computes: activation memory, copies of weights, the far tier, one team of threads. It runs
+//! one program at a time.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use kintsugi_ffi::arena::Arena;
+use kintsugi_ffi::dnnl;
+
+use super::bf16;
+use super::moving::Moving;
+use super::operands::Operands;
+use super::outlook::Outlook;
+use super::program::Program;
+use super::team::Team;
+use super::weights::Weights;
+use crate::engine::error::EngineError;
+use crate::engine::memory::limits::Limits;
+use crate::engine::micro_batch::Batch;
+use crate::engine::plan::operation::{Access, Direction};
+use crate::engine::plan::steps::{Action, Way};
+use crate::engine::plan::tensor::ElementType;
+use crate::engine::targets::Outcome;
+use crate::model::{Graph, Layout, layout};
+
+/// A program with the weight copies that it holds.
+pub struct Held {
+    /// Samples.
+    pub batch: usize,
+    /// Whether a backward pass follows.
+    pub direction: Direction,
+    /// What runs.
+    pub program: Program,
+    /// Its copies.
+    pub weights: Vec<usize>,
+    /// When it was wanted last.
+    pub used: u64,
+    /// What it is expected to take, where prices decided how it is arranged.
+    pub outlook: Option<Outlook>,
+}
+
+/// Of one worker.
+pub struct Machine {
+    /// The model.
+    pub graph: Graph,
+    /// Its tensors.
+    pub layout: Layout,
+    /// What activations are made of.
+    pub element: ElementType,
+    /// Tensors without gradients.
+    pub frozen: Vec<bool>,
+    /// Of the near tier.
+    pub limits: Limits,
+    /// Threads that compute.
+    pub team: Team,
+    /// The near tier, but for weights.
+    pub arena: Arc<Arena>,
+    /// Copies of weights.
+    pub weights: Weights,
+    /// The far tier.
+    pub moving: Moving,
+    /// Whether memory is filled with `SOIL` before a micro-batch, and where a value has left.
+    pub soiled: bool,
+}
+
+/// All bits set: no number in f32, and no two in bf16.
+const SOIL: f32 = f32::from_bits(u32::MAX);
+
+impl Machine {
+    /// For the calling thread.
+    pub fn new(
+        graph: &Graph,
+        layout: &Layout,
+        element: ElementType,
+        threads: usize,
+    ) -> Result<Self, EngineError> {
+        if layout::of(graph) != *layout {
+            return Err(EngineError::Layout("use model::layout::of on the same graph".into()));
+        }
+        bf16::check(element, &dnnl::isa())?;
+        let team = Team::new(threads)?;
+        let weights = Weights::new(&team.context, layout);
+        Ok(Self {
+            graph: graph.clone(),
+            layout: layout.clone(),
+            element,
+            frozen: Vec::new(),
+            limits: Limits::none(),
+            team,
+            arena: Arc::new(Arena::zeroed(0)),
+            weights,
+            moving: Moving::default(),
+            soiled: false,
+        })
+    }
+
+    /// Memory for the values of a program.
+    pub fn reserve(&mut self, bytes: usize) {
+        if self.arena.bytes() < bytes {
+            // The old one goes first: nothing in it is needed between micro-batches.
+            self.arena = Arc::new(Arena::zeroed(0));
+            self.arena = Arc::new(Arena::zeroed(bytes));
+        }
+    }
+
+    /// Computes a micro-batch. `took`: how many seconds each step of the plan did.
+    pub fn run(
+        &mut self,
+        held: &mut Held,
+        batch: Batch<'_>,
+        took: &mut dyn FnMut(usize, f64),
+    ) -> Result<Outcome, EngineError> {
+        if self.soiled {
+            let arena = Arc::get_mut(&mut self.arena).expect("nothing is copied between passes");
+            arena.as_mut_slice().fill(SOIL);
+        }
+        let outcome = self.pass(held, batch, took);
+        if outcome.is_err() {
+            self.moving.give_up();
+        }
+        outcome
+    }
+
+    fn pass(
+        &mut self,
+        held: &mut Held,
+        mut batch: Batch<'_>,
+        took: &mut dyn FnMut(usize, f64),
+    ) -> Result<Outcome, EngineError> {
+        let Held { program, weights, .. } = held;
+        let Program { plan, primitives, .. } = program;
+        let (arena, classes) = (&self.arena, self.graph.classes);
+        for (at, action) in plan.actions.iter().enumerate() {
+            let begun = Instant::now();
+            match action {
+                Action::Run { kernel, arguments } => {
+                    let primitive = primitives[*kernel].as_mut();
+                    let primitive = primitive.expect("every kernel that runs was compiled");
+                    let operands = Operands { arguments, copies: weights };
+                    operands.refresh(&mut self.weights, batch.weights)?;
+                    operands.run(primitive, &self.weights, batch.weights, arena, batch.images)?;
+                }
+                Action::BeginCopy { way, value, far_offset } => {
+                    self.moving.begin(*way, arena, *value, *far_offset);
+                }
+                Action::EndCopy { way, value, far_offset } => {
+                    self.moving.end(*way, *far_offset)?;
+                    if *way == Way::Out && self.soiled {
+                        // Whoever reads it there now shall see it.
+                        let mut gone = arena.lease([(*value, Access::Write)]);
+                        gone.slice_mut(0).fill(SOIL);
+                    }
+                }
+                _ => batch.perform(action, arena, classes),
+            }
+            took(at, begun.elapsed().as_secs_f64());
+        }
+        Ok(batch.outcome)
+    }
+}

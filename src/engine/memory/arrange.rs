@@ -1,0 +1,141 @@
+//! From a draft to one whose values leave the near tier as the configuration asks: pure.
+
+use super::limits::Limits;
+use super::planner::{self, MOVED_BYTES_MIN};
+use super::schedule::{Copying, Costs, Forecast, Turn, forecast, rewritten, schedule};
+use super::sequence::{Fate, Uses, sequence};
+use crate::config::{Granularity, MemoryMode};
+use crate::engine::plan::steps::Draft;
+use crate::model::Graph;
+
+/// A draft whose values leave.
+#[derive(Debug, Clone)]
+pub struct Arranged {
+    /// What runs.
+    pub draft: Draft,
+    /// Bytes of the far tier.
+    pub far_bytes: usize,
+    /// What it is expected to take; of no use where costs were guessed.
+    pub forecast: Forecast,
+    /// The step of the given draft that each of its steps is; `None`: a copy.
+    pub origins: Vec<Option<usize>>,
+    /// What its steps are.
+    pub turns: Vec<Turn>,
+}
+
+/// The budget cannot be kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TooSmall {
+    /// Bytes of places that would do.
+    pub wanted_bytes: usize,
+}
+
+/// Rewrites a draft of this graph. `budget_bytes`: what its places may take.
+///
+/// # Errors
+/// They take more whatever is done in this mode.
+pub fn arrange(
+    draft: &Draft,
+    graph: &Graph,
+    limits: &Limits,
+    costs: &Costs,
+    budget_bytes: Option<usize>,
+) -> Result<Arranged, TooSmall> {
+    let uses = Uses::of(draft);
+    let turns = match limits.mode {
+        MemoryMode::InCore => (0..draft.steps.len()).map(Turn::Step).collect(),
+        MemoryMode::SwapSync => swapped(&uses, Copying::AtOnce),
+        MemoryMode::Swap => {
+            let segments = &segments(draft, graph, limits.granularity);
+            swapped(&uses, Copying::Ahead { segments, window: limits.window })
+        }
+        MemoryMode::Recompute => {
+            return planned(&uses, costs, &[Fate::Recompute], budget_bytes.unwrap_or(0));
+        }
+        MemoryMode::Planned => {
+            let fates = &[Fate::Swap, Fate::Recompute];
+            return planned(&uses, costs, fates, budget_bytes.unwrap_or(usize::MAX));
+        }
+    };
+    let arranged = Arranged::of(&uses, &turns, costs);
+    let wanted_bytes = arranged.draft.clone().place().arena_bytes;
+    match budget_bytes {
+        Some(budget) if wanted_bytes > budget => Err(TooSmall { wanted_bytes }),
+        _ => Ok(arranged),
+    }
+}
+
+/// The quickest schedule with these fates within a budget. Of `Recompute` without one (0) the
+/// smallest.
+fn planned(
+    uses: &Uses<'_>,
+    costs: &Costs,
+    fates: &[Fate],
+    budget_bytes: usize,
+) -> Result<Arranged, TooSmall> {
+    let family = planner::family(uses, costs, fates);
+    let budget = match budget_bytes {
+        0 => planner::smallest(uses, costs, &family),
+        budget => budget,
+    };
+    let fitted = planner::fit(uses, costs, &family, budget)
+        .map_err(|wanted_bytes| TooSmall { wanted_bytes })?;
+    Ok(Arranged::of(uses, &fitted.candidate.turns(uses, costs), costs))
+}
+
+/// Everything leaves that is worth it.
+fn swapped(uses: &Uses<'_>, copying: Copying<'_>) -> Vec<Turn> {
+    let mut fates = vec![Fate::Keep; uses.draft.bytes.len()];
+    let leaving = uses.saved.iter().filter(|&&value| uses.draft.bytes[value] >= MOVED_BYTES_MIN);
+    leaving.for_each(|&value| fates[value] = Fate::Swap);
+    schedule(uses, &sequence(uses, &fates), copying)
+}
+
+/// The part of the model that each step belongs to.
+fn segments(draft: &Draft, graph: &Graph, granularity: Granularity) -> Vec<usize> {
+    let mut segment = 0;
+    let of_node: Vec<usize> = (0..graph.nodes.len())
+        .map(|node| {
+            let own = segment;
+            let borders = granularity == Granularity::Layer || graph.consumers(node).len() > 1;
+            segment += usize::from(borders);
+            own
+        })
+        .collect();
+    // The loss is no node.
+    let of_step = |node: usize| of_node.get(node).copied().unwrap_or(segment);
+    draft.steps.iter().map(|step| of_step(step.node)).collect()
+}
+
+impl Arranged {
+    /// The same by other prices.
+    pub fn again(&self, draft: &Draft, costs: &Costs) -> Self {
+        Self { forecast: forecast(&Uses::of(draft), &self.turns, costs), ..self.clone() }
+    }
+
+    /// A schedule as a draft.
+    pub fn of(uses: &Uses<'_>, turns: &[Turn], costs: &Costs) -> Self {
+        let (draft, far_bytes) = rewritten(uses.draft, turns);
+        let origin = |turn: &Turn| match *turn {
+            Turn::Step(step) => Some(step),
+            Turn::Begin(..) | Turn::End(..) => None,
+        };
+        let origins = turns.iter().map(origin).collect();
+        let forecast = forecast(uses, turns, costs);
+        Self { draft, far_bytes, forecast, origins, turns: turns.to_vec() }
+    }
+}
+
+/// Bytes per second that a step is guessed to touch, before anything was measured.
+const TOUCHED_RATE: f64 = 1e9;
+
+/// Costs by the bytes that each step touches: good enough for a first pass, which measures.
+pub fn guessed(draft: &Draft) -> Costs {
+    let seconds = |values: &[usize]| {
+        let bytes: usize = values.iter().map(|&value| draft.bytes[value]).sum();
+        bytes as f64 / TOUCHED_RATE
+    };
+    let of = |reads: &[usize], writes: &[usize]| seconds(reads) + seconds(writes);
+    let step_seconds = draft.steps.iter().map(|step| of(&step.reads, &step.writes)).collect();
+    Costs { step_seconds, rates: [TOUCHED_RATE; 2] }
+}

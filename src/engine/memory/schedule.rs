@@ -1,0 +1,414 @@
+//! When copies between the tiers begin and end, beside the steps of a pass: pure.
+
+use std::collections::VecDeque;
+
+use super::far::FAR_ALIGN_BYTES;
+use super::sequence::{Entry, Uses};
+use crate::engine::plan::placement::ALIGN_BYTES;
+use crate::engine::plan::steps::{Action, Draft, Step, Way};
+
+/// What takes how long.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Costs {
+    /// Of each step of a draft.
+    pub step_seconds: Vec<f64>,
+    /// Bytes per second out and in, while both go on.
+    pub rates: [f64; 2],
+}
+
+/// How copies go beside computing.
+#[derive(Debug, Clone, Copy)]
+pub enum Copying<'a> {
+    /// Not at all: computing waits for each.
+    AtOnce,
+    /// As many segments ahead; `segments`: of each step of the draft (Imai et al., section 3).
+    #[allow(missing_docs)]
+    Ahead { segments: &'a [usize], window: usize },
+    /// As late as the costs allow, with at most so many bytes on the way in each direction.
+    #[allow(missing_docs)]
+    Timed { costs: &'a Costs, flight_bytes_max: usize },
+}
+
+/// Copies out that `Copying::Ahead` has under way at most (the event queue of Imai et al.'s code).
+const OUTSTANDING_MAX: usize = 4;
+
+/// What a rewritten pass does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Turn {
+    /// A step of the draft, by its number.
+    Step(usize),
+    /// A copy of a value begins.
+    Begin(Way, usize),
+    /// And is waited for.
+    End(Way, usize),
+}
+
+/// The entries with their copies taken apart.
+pub fn schedule(uses: &Uses<'_>, entries: &[Entry], copying: Copying<'_>) -> Vec<Turn> {
+    let mut ends = vec![Vec::new(); entries.len() + 1];
+    let mut begins = vec![Vec::new(); entries.len() + 1];
+    let copies = Copies::of(uses, entries);
+    match copying {
+        Copying::AtOnce => {
+            copies.out.iter().for_each(|of| ends[of.at + 1].push(of.value));
+            copies.back.iter().for_each(|of| begins[of.at].push(of.value));
+        }
+        Copying::Ahead { segments, window } => {
+            let out_ends = copies.ahead_out();
+            let back_begins = copies.ahead_in(entries, segments, window, &out_ends);
+            copies.write(&out_ends, &back_begins, &mut ends, &mut begins);
+        }
+        Copying::Timed { costs, flight_bytes_max } => {
+            let (starts, out_ends) = copies.timed_out(entries, costs, flight_bytes_max);
+            let back_begins = copies.timed_in(&starts, costs, flight_bytes_max, &out_ends);
+            copies.write(&out_ends, &back_begins, &mut ends, &mut begins);
+        }
+    }
+    let mut turns = Vec::with_capacity(entries.len() * 2);
+    for at in 0..=entries.len() {
+        turns.extend(ends[at].iter().map(|&value| Turn::End(Way::Out, value)));
+        turns.extend(begins[at].iter().map(|&value| Turn::Begin(Way::In, value)));
+        match entries.get(at) {
+            Some(&Entry::Step(step)) => turns.push(Turn::Step(step)),
+            Some(&Entry::Away(value)) => turns.push(Turn::Begin(Way::Out, value)),
+            Some(&Entry::Back(value)) => turns.push(Turn::End(Way::In, value)),
+            None => {}
+        }
+    }
+    turns
+}
+
+/// One copy.
+#[derive(Debug, Clone, Copy)]
+struct Copy {
+    value: usize,
+    bytes: usize,
+    /// The entry that it belongs to.
+    at: usize,
+    /// Of one back: the first entry before which it may begin, as far as earlier contents go.
+    from: usize,
+}
+
+/// All of a pass, in order.
+struct Copies {
+    out: Vec<Copy>,
+    back: Vec<Copy>,
+    /// Where each value stands in `out`, and first in `back`.
+    places: Vec<[Option<usize>; 2]>,
+}
+
+impl Copies {
+    fn of(uses: &Uses<'_>, entries: &[Entry]) -> Self {
+        let bytes = &uses.draft.bytes;
+        let (mut out, mut back) = (Vec::new(), Vec::new());
+        let (mut touched, mut places) = (vec![0; bytes.len()], vec![[None; 2]; bytes.len()]);
+        for (at, entry) in entries.iter().enumerate() {
+            match *entry {
+                Entry::Step(step) => {
+                    let step = &uses.draft.steps[step];
+                    let all = step.reads.iter().chain(&step.writes);
+                    all.for_each(|&value| touched[value] = at + 1);
+                }
+                Entry::Away(value) => {
+                    places[value][0] = Some(out.len());
+                    out.push(Copy { value, bytes: bytes[value], at, from: 0 });
+                    touched[value] = at + 1;
+                }
+                Entry::Back(value) => {
+                    places[value][1].get_or_insert(back.len());
+                    back.push(Copy { value, bytes: bytes[value], at, from: touched[value] });
+                    touched[value] = at + 1;
+                }
+            }
+        }
+        Self { out, back, places }
+    }
+
+    /// Before which entry each copy out has ended, where a few may be under way.
+    fn ahead_out(&self) -> Vec<usize> {
+        let end = |number: usize| {
+            let later = self.out.get(number + OUTSTANDING_MAX);
+            later.map_or(usize::MAX, |later| later.at)
+        };
+        (0..self.out.len()).map(end).collect()
+    }
+
+    /// Before which entry each copy back begins: when a segment earlier one is begun.
+    fn ahead_in(
+        &self,
+        entries: &[Entry],
+        segments: &[usize],
+        window: usize,
+        out_ends: &[usize],
+    ) -> Vec<usize> {
+        let Some(first) = self.back.first().map(|back| back.at) else { return Vec::new() };
+        // Where the backward pass goes over from one segment to the next.
+        let mut borders: Vec<(usize, usize)> = Vec::new();
+        let is_back = |at: usize| self.back.binary_search_by_key(&at, |back| back.at).is_ok();
+        let mut opened = first;
+        for (at, entry) in entries.iter().enumerate().skip(first) {
+            let Entry::Step(step) = *entry else { continue };
+            let segment = segments[step];
+            if borders.last().is_none_or(|&(_, last)| last != segment) {
+                // What comes back for it belongs to it.
+                let waits = (opened..at).find(|&earlier| is_back(earlier));
+                borders.push((waits.unwrap_or(at), segment));
+            }
+            opened = at + 1;
+        }
+        let begin = |back: &Copy| {
+            let own = borders.partition_point(|&(at, _)| at <= back.at);
+            let border = borders[own.saturating_sub(1 + window)].0;
+            let wanted = if own > window { border } else { first };
+            wanted.min(back.at).max(self.earliest(back, out_ends).min(back.at))
+        };
+        self.back.iter().map(begin).collect()
+    }
+
+    /// The first entry before which a copy back may begin: what it brings must be away by then.
+    fn earliest(&self, back: &Copy, out_ends: &[usize]) -> usize {
+        let away = self.places[back.value][0].map_or(0, |out| match out_ends[out] {
+            usize::MAX => self.out[out].at + 1,
+            end => end,
+        });
+        back.from.max(away)
+    }
+
+    /// When each entry begins, if nothing waits for what comes back, and before which one each copy
+    /// out has ended.
+    fn timed_out(
+        &self,
+        entries: &[Entry],
+        costs: &Costs,
+        flight_bytes_max: usize,
+    ) -> (Vec<f64>, Vec<usize>) {
+        let mut starts = Vec::with_capacity(entries.len() + 1);
+        let mut ends = vec![usize::MAX; self.out.len()];
+        let mut flight: VecDeque<(usize, f64)> = VecDeque::new();
+        let (mut clock, mut free, mut bytes, mut next) = (0.0_f64, 0.0_f64, 0, 0);
+        for (at, entry) in entries.iter().enumerate() {
+            while let Some(&(number, end)) = flight.front().filter(|(_, end)| *end <= clock) {
+                debug_assert!(end <= clock);
+                (ends[number], bytes) = (at, bytes - self.out[number].bytes);
+                flight.pop_front();
+            }
+            if matches!(entry, Entry::Away(_)) {
+                let out = self.out[next];
+                while bytes + out.bytes > flight_bytes_max {
+                    let Some((number, end)) = flight.pop_front() else { break };
+                    clock = clock.max(end);
+                    (ends[number], bytes) = (at, bytes - self.out[number].bytes);
+                }
+                free = free.max(clock) + out.bytes as f64 / costs.rates[0];
+                flight.push_back((next, free));
+                (bytes, next) = (bytes + out.bytes, next + 1);
+            }
+            starts.push(clock);
+            if let Entry::Step(step) = *entry {
+                clock += costs.step_seconds[step];
+            }
+        }
+        starts.push(clock);
+        (starts, ends)
+    }
+
+    /// Before which entry each copy back begins: as late as it may.
+    fn timed_in(
+        &self,
+        starts: &[f64],
+        costs: &Costs,
+        flight_bytes_max: usize,
+        out_ends: &[usize],
+    ) -> Vec<usize> {
+        let mut begins = vec![0; self.back.len()];
+        let mut next = f64::INFINITY;
+        for (number, back) in self.back.iter().enumerate().rev() {
+            let latest = starts[back.at].min(next) - back.bytes as f64 / costs.rates[1];
+            next = latest;
+            let at = starts.partition_point(|&start| start <= latest).saturating_sub(1);
+            begins[number] = at.min(back.at).max(self.earliest(back, out_ends).min(back.at));
+        }
+        // What is on the way is bounded: a copy may begin when earlier ones have ended.
+        let (mut first, mut bytes) = (0, 0);
+        for (number, (back, begin)) in self.back.iter().zip(&mut begins).enumerate() {
+            bytes += back.bytes;
+            while bytes > flight_bytes_max && first < number {
+                bytes -= self.back[first].bytes;
+                *begin = (*begin).max(self.back[first].at + 1);
+                first += 1;
+            }
+            *begin = (*begin).min(back.at);
+        }
+        begins
+    }
+
+    /// Sorts ends and begins to the entries before which they stand. A copy out ends before its
+    /// value's copy back begins, and before the pass does.
+    fn write(
+        &self,
+        out_ends: &[usize],
+        back_begins: &[usize],
+        ends: &mut [Vec<usize>],
+        begins: &mut [Vec<usize>],
+    ) {
+        let last = ends.len() - 1;
+        for (out, &end) in self.out.iter().zip(out_ends) {
+            let before = self.places[out.value][1].map_or(last, |back| back_begins[back]);
+            ends[end.min(before).max(out.at + 1)].push(out.value);
+        }
+        for (back, &begin) in self.back.iter().zip(back_begins) {
+            begins[begin].push(back.value);
+        }
+    }
+}
+
+/// The draft that does these turns, and the bytes of far tier that it wants.
+pub fn rewritten(draft: &Draft, turns: &[Turn]) -> (Draft, usize) {
+    let mut far: Vec<Option<usize>> = vec![None; draft.bytes.len()];
+    let mut far_bytes = 0;
+    let mut steps = Vec::with_capacity(turns.len());
+    let mut node = 0;
+    for turn in turns {
+        let (way, value) = match *turn {
+            Turn::Step(step) => {
+                node = draft.steps[step].node;
+                steps.push(draft.steps[step].clone());
+                continue;
+            }
+            Turn::Begin(way, value) | Turn::End(way, value) => (way, value),
+        };
+        let far_offset = *far[value].get_or_insert_with(|| {
+            let offset = far_bytes;
+            far_bytes += draft.bytes[value].next_multiple_of(FAR_ALIGN_BYTES);
+            offset
+        });
+        let begins = matches!(turn, Turn::Begin(..));
+        let (reads, writes) = match (begins, way) {
+            (true, Way::In) => (Vec::new(), vec![value]),
+            _ => (vec![value], Vec::new()),
+        };
+        let action = match begins {
+            true => Action::BeginCopy { way, value, far_offset },
+            false => Action::EndCopy { way, value, far_offset },
+        };
+        steps.push(Step { node, action, reads, writes, overwrites: Vec::new() });
+    }
+    let draft = Draft { steps, bytes: draft.bytes.clone(), weights: draft.weights.clone() };
+    (draft, far_bytes)
+}
+
+/// What a schedule is expected to take.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct Forecast {
+    /// All of it.
+    pub seconds: f64,
+    /// Of it, waiting for copies.
+    pub waits: f64,
+    /// Of it, computing again.
+    pub again: f64,
+    /// Copied each way.
+    pub moved_bytes: [u64; 2],
+    /// Most bytes of values that live at once, before places are found for them.
+    pub live_bytes: usize,
+}
+
+/// Plays a schedule: one thread computes, one copies in each direction.
+pub fn forecast(uses: &Uses<'_>, turns: &[Turn], costs: &Costs) -> Forecast {
+    let mut forecast = Forecast::default();
+    let mut ran = vec![false; uses.draft.steps.len()];
+    let mut done = vec![[0.0_f64; 2]; uses.draft.bytes.len()];
+    let (mut clock, mut free) = (0.0_f64, [0.0_f64; 2]);
+    for turn in turns {
+        match *turn {
+            Turn::Step(step) => {
+                clock += costs.step_seconds[step];
+                if std::mem::replace(&mut ran[step], true) {
+                    forecast.again += costs.step_seconds[step];
+                }
+            }
+            Turn::Begin(way, value) => {
+                let (way, bytes) = (way as usize, uses.draft.bytes[value]);
+                free[way] = free[way].max(clock) + bytes as f64 / costs.rates[way];
+                done[value][way] = free[way];
+                forecast.moved_bytes[way] += bytes as u64;
+            }
+            Turn::End(way, value) => {
+                let wait = (done[value][way as usize] - clock).max(0.0);
+                clock += wait;
+                forecast.waits += wait;
+            }
+        }
+    }
+    forecast.seconds = clock;
+    let profile = profile(uses, turns, &lives(uses, turns));
+    forecast.live_bytes = profile.into_iter().max().unwrap_or(0);
+    forecast
+}
+
+/// While contents of a value lie in the near tier, by turns, both included.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Life {
+    /// Whose.
+    pub value: usize,
+    /// Turn that gives them.
+    pub first: usize,
+    /// Last one that touches them.
+    pub last: usize,
+}
+
+/// All of them, in the order in which they end.
+pub fn lives(uses: &Uses<'_>, turns: &[Turn]) -> Vec<Life> {
+    let mut lives = Vec::new();
+    let mut current: Vec<Option<Life>> = vec![None; uses.draft.bytes.len()];
+    for (at, turn) in turns.iter().enumerate() {
+        let of;
+        let (reads, writes): (&[usize], &[usize]) = match *turn {
+            Turn::Step(step) => (&uses.draft.steps[step].reads, &uses.draft.steps[step].writes),
+            Turn::Begin(Way::In, value) => {
+                of = [value];
+                (&[], &of)
+            }
+            Turn::Begin(Way::Out, value) | Turn::End(_, value) => {
+                of = [value];
+                (&of, &[])
+            }
+        };
+        for &read in reads {
+            current[read].as_mut().expect("what is read is there").last = at;
+        }
+        for &value in writes.iter().filter(|&written| !reads.contains(written)) {
+            lives.extend(current[value].replace(Life { value, first: at, last: at }));
+        }
+    }
+    lives.extend(current.into_iter().flatten());
+    lives
+}
+
+/// Bytes that live during each turn. What a step may write in the place of what it reads counts
+/// once then: no placement needs less.
+pub fn profile(uses: &Uses<'_>, turns: &[Turn], lives: &[Life]) -> Vec<usize> {
+    let mut change = vec![0_isize; turns.len() + 2];
+    let mut ends: Vec<Vec<usize>> = vec![Vec::new(); uses.draft.bytes.len()];
+    lives.iter().for_each(|life| ends[life.value].push(life.last));
+    let ends_at = |value: usize, at: usize| ends[value].contains(&at);
+    for life in lives {
+        let size = uses.draft.bytes[life.value].next_multiple_of(ALIGN_BYTES) as isize;
+        let taken = match turns[life.first] {
+            Turn::Step(step) => {
+                let mut pairs = uses.draft.steps[step].overwrites.iter();
+                pairs.any(|pair| pair.to == life.value && ends_at(pair.from, life.first))
+            }
+            _ => false,
+        };
+        change[life.first + usize::from(taken)] += size;
+        change[life.last + 1 + usize::from(taken && life.last == life.first)] -= size;
+    }
+    let mut live = 0;
+    change[..turns.len()]
+        .iter()
+        .map(|&by| {
+            live += by;
+            live as usize
+        })
+        .collect()
+}

@@ -1,0 +1,182 @@
+//! In which order a pass does its steps when values that the backward pass reads do not stay: pure.
+//! Values leave after their last use forward, and come back, or are computed again, before the
+//! first step backward that reads them.
+
+use crate::engine::plan::steps::{Action, Draft};
+
+/// What becomes of a value between the forward and the backward pass.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Fate {
+    /// It stays.
+    Keep,
+    /// It is copied to the far tier, and back.
+    Swap,
+    /// It is dropped. The steps that computed it run again.
+    Recompute,
+}
+
+/// One thing of a pass, in order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Entry {
+    /// A step of the draft, by its number; in the backward pass perhaps one that has run before.
+    Step(usize),
+    /// A value leaves.
+    Away(usize),
+    /// It is there again.
+    Back(usize),
+}
+
+/// What a draft says of its values.
+#[derive(Debug)]
+pub struct Uses<'a> {
+    /// Of which.
+    pub draft: &'a Draft,
+    /// Its first steps, which are the forward pass.
+    pub forward: usize,
+    /// Values that the backward pass reads.
+    pub saved: Vec<usize>,
+    /// The last step of the forward pass that touches each value.
+    last_forward: Vec<Option<usize>>,
+    /// The last step of the backward pass that reads it.
+    last_backward: Vec<Option<usize>>,
+    /// The step of the forward pass that gives it its contents, if running it again does so again.
+    writer: Vec<Option<usize>>,
+}
+
+impl<'a> Uses<'a> {
+    /// Of this one.
+    pub fn of(draft: &'a Draft) -> Self {
+        let (forward, values) = (draft.forward_steps(), draft.bytes.len());
+        let (mut last_forward, mut last_backward) = (vec![None; values], vec![None; values]);
+        let mut writers: Vec<Vec<usize>> = vec![Vec::new(); values];
+        for (at, step) in draft.steps.iter().enumerate() {
+            let last = if at < forward { &mut last_forward } else { &mut last_backward };
+            step.reads.iter().chain(&step.writes).for_each(|&value| last[value] = Some(at));
+            if at < forward {
+                step.writes.iter().for_each(|&value| writers[value].push(at));
+            }
+        }
+        let again = |(value, of): (usize, &Vec<usize>)| match of[..] {
+            [only] if repeats(&draft.steps[only].action) => {
+                (!draft.steps[only].reads.contains(&value)).then_some(only)
+            }
+            _ => None,
+        };
+        let writer = writers.iter().enumerate().map(again).collect();
+        Self { draft, forward, saved: draft.saved(), last_forward, last_backward, writer }
+    }
+
+    /// The steps that compute a value again, in order, where all that they read is there or
+    /// `stays`; `None`: it cannot be.
+    pub fn again(&self, value: usize, stays: &dyn Fn(usize) -> bool) -> Option<Vec<usize>> {
+        let (mut steps, mut seen) = (Vec::new(), vec![false; self.draft.bytes.len()]);
+        self.collect(value, stays, &mut seen, &mut steps)?;
+        Some(steps)
+    }
+
+    fn collect(
+        &self,
+        value: usize,
+        stays: &dyn Fn(usize) -> bool,
+        seen: &mut [bool],
+        steps: &mut Vec<usize>,
+    ) -> Option<()> {
+        let writer = self.writer[value]?;
+        for &read in &self.draft.steps[writer].reads {
+            if !stays(read) && !seen[read] {
+                self.collect(read, stays, seen, steps)?;
+            }
+        }
+        self.draft.steps[writer].writes.iter().for_each(|&written| seen[written] = true);
+        steps.push(writer);
+        Some(())
+    }
+
+    /// Whether a saved value can be computed again whatever becomes of the other saved ones.
+    pub fn is_recomputable(&self, value: usize) -> bool {
+        self.again(value, &|_| false).is_some()
+    }
+}
+
+/// Whether a step may run again: it tells nobody anything, and draws what it drew before.
+fn repeats(action: &Action) -> bool {
+    matches!(action, Action::Run { .. } | Action::Mask { .. } | Action::Average { .. })
+}
+
+/// All of a pass, with a fate for every value of the draft (only saved ones have another than
+/// `Keep`, and only recomputable ones `Recompute`).
+pub fn sequence(uses: &Uses<'_>, fates: &[Fate]) -> Vec<Entry> {
+    let mut pass = Pass { uses, fates, entries: Vec::new(), is_there: vec![false; fates.len()] };
+    pass.forward();
+    for at in uses.forward..uses.draft.steps.len() {
+        pass.backward(at);
+    }
+    pass.entries
+}
+
+struct Pass<'a> {
+    uses: &'a Uses<'a>,
+    fates: &'a [Fate],
+    entries: Vec<Entry>,
+    /// Whether a value of the forward pass has its contents now.
+    is_there: Vec<bool>,
+}
+
+impl Pass<'_> {
+    fn forward(&mut self) {
+        let mut leaving: Vec<Vec<usize>> = vec![Vec::new(); self.uses.forward];
+        for &value in &self.uses.saved {
+            match self.fates[value] {
+                Fate::Keep => self.is_there[value] = true,
+                Fate::Swap => {
+                    let last = self.uses.last_forward[value];
+                    leaving[last.expect("the forward pass wrote it")].push(value);
+                }
+                Fate::Recompute => {}
+            }
+        }
+        for (at, leaving) in leaving.into_iter().enumerate() {
+            self.entries.push(Entry::Step(at));
+            self.entries.extend(leaving.into_iter().map(Entry::Away));
+        }
+    }
+
+    fn backward(&mut self, at: usize) {
+        let step = &self.uses.draft.steps[at];
+        let mut brought = Vec::new();
+        for &value in &step.reads {
+            self.bring(value, &mut brought);
+        }
+        self.entries.push(Entry::Step(at));
+        // What nothing reads later is not kept for who might want it to compute something again.
+        for value in brought {
+            self.is_there[value] = self.uses.last_backward[value].is_some_and(|last| last > at);
+        }
+    }
+
+    /// Makes a value of the forward pass be there.
+    fn bring(&mut self, value: usize, brought: &mut Vec<usize>) {
+        if self.uses.last_forward[value].is_none() || self.is_there[value] {
+            return;
+        }
+        if self.fates[value] == Fate::Swap {
+            self.entries.push(Entry::Back(value));
+            self.is_there[value] = true;
+            brought.push(value);
+            return;
+        }
+        let writer = self.uses.writer[value].expect("what does not stay can be computed again");
+        let step = &self.uses.draft.steps[writer];
+        for &read in &step.reads {
+            self.bring(read, brought);
+        }
+        self.entries.push(Entry::Step(writer));
+        for &written in &step.writes {
+            // What stays all the time is given the same numbers once more.
+            if !self.is_there[written] {
+                self.is_there[written] = true;
+                brought.push(written);
+            }
+        }
+    }
+}
