@@ -23,11 +23,14 @@ pub use super::lanes::{Flow, QUEUE_MAX, WAYS, Way};
 const UNFINISHED_MAX: usize = 1 << 16;
 /// No sleep is shorter, but the one that ends a copy: it would take longer than it says.
 const SLEEP_MIN: Duration = Duration::from_micros(200);
-/// Copies that are made each way to see how fast that is, with a direction that is much slower so
-/// many at least, and bytes of each.
-const MEASURED_MAX: usize = 6;
-const MEASURED_MIN: usize = 2;
+/// To see how fast they are, copies are made each way for about so long, of so many bytes each,
+/// over so many places: together more than a processor's cache has.
+const MEASURED_TIME: Duration = Duration::from_millis(50);
 const MEASURED_BYTES: usize = 4 << 20;
+const MEASURED_PLACES: usize = 6;
+/// So many at most; at least two, of a direction that is much slower than the other.
+const MEASURED_MAX: usize = 60;
+const MEASURED_MIN: usize = 2;
 
 /// A copy that was begun: give it to `finish`.
 #[derive(Debug)]
@@ -164,23 +167,32 @@ impl Copies {
     /// # Errors
     /// There is no room for it, or a disk's.
     pub fn measure(&mut self) -> io::Result<[f64; 2]> {
-        let half = MEASURED_MAX * MEASURED_BYTES;
+        let half = MEASURED_PLACES * MEASURED_BYTES;
         let far = Far::new(self.far.place(), 2 * half)?;
         let (mut copies, near) = (Self::new(far, None)?, Arc::new(Arena::zeroed(2 * half)));
         // A disk reads what was never written faster than it can.
         let whole = copies.begin(Way::Out, &near, Span { offset: 0, bytes: 2 * half }, 0);
         copies.finish(whole)?;
-        copies.lanes.take_flows();
-        let mut tickets = Vec::new();
-        for at in 0..MEASURED_MAX {
+        let [first, _] = copies.lanes.take_flows();
+        let each = first.busy.as_secs_f64() / (2 * MEASURED_PLACES) as f64;
+        let number = (MEASURED_TIME.as_secs_f64() / each.max(1e-9)) as usize;
+        let number = number.clamp(MEASURED_PLACES, MEASURED_MAX);
+        let mut tickets = VecDeque::new();
+        for at in 0..number {
+            if at >= MEASURED_PLACES {
+                // Both of the place that is used again.
+                for ticket in tickets.drain(..WAYS.len()) {
+                    copies.finish(ticket)?;
+                }
+            }
             for way in WAYS {
-                let offset = at * MEASURED_BYTES + way as usize * half;
+                let offset = at % MEASURED_PLACES * MEASURED_BYTES + way as usize * half;
                 let span = Span { offset, bytes: MEASURED_BYTES };
-                tickets.push(copies.begin(way, &near, span, offset));
+                tickets.push_back(copies.begin(way, &near, span, offset));
             }
         }
         // The direction of the large copy has ended one more.
-        let flows = copies.lanes.wait_for_either(MEASURED_MAX as u64, 1 + MEASURED_MIN as u64);
+        let flows = copies.lanes.wait_for_either(number as u64, 1 + MEASURED_MIN as u64);
         tickets.into_iter().try_for_each(|ticket| copies.finish(ticket))?;
         let most = self.link.map_or(f64::INFINITY, |rate| rate.0 as f64);
         // Whoever divides by it divides by no zero, however coarse the clock is.
