@@ -147,3 +147,26 @@ fn what_does_not_fit_a_file_system_is_refused_at_once_and_leaves_nothing() {
     copies.finish(ticket).unwrap();
     assert!(copies.measure().unwrap_err().to_string().contains("has no room"));
 }
+
+/// For people: what this machine copies, alone and both ways at once.
+#[test]
+#[ignore = "measures"]
+fn speeds() {
+    const BYTES: usize = 256 * MIB;
+    let folder = tempfile::tempdir().unwrap();
+    for place in [Place::Ram, Place::File(folder.path().to_owned())] {
+        let mut copies = Copies::new(Far::new(&place, BYTES).unwrap(), None).unwrap();
+        let near = Arc::new(Arena::zeroed(BYTES));
+        let mut alone = |way| {
+            let ticket = copies.begin(way, &near, Span { offset: 0, bytes: BYTES }, 0);
+            copies.finish(ticket).unwrap();
+            let traffic = copies.take_traffic();
+            let flow = [traffic.out, traffic.back][way as usize];
+            flow.bytes as f64 / flow.busy.as_secs_f64()
+        };
+        let alone = [Way::Out, Way::In, Way::Out, Way::In].map(&mut alone);
+        let both = [0; 3].map(|_| copies.measure().unwrap());
+        let text = format!("{place:?}, bytes/s: out, in {alone:.0?}; at once {both:.0?}\n");
+        std::io::stdout().write_all(text.as_bytes()).unwrap();
+    }
+}

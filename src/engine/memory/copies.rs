@@ -23,9 +23,14 @@ pub use super::lanes::{Flow, QUEUE_MAX, WAYS, Way};
 const UNFINISHED_MAX: usize = 1 << 16;
 /// No sleep is shorter, but the one that ends a copy: it would take longer than it says.
 const SLEEP_MIN: Duration = Duration::from_micros(200);
-/// Bytes that are copied each way to see how fast that is, and of each of these copies.
-const MEASURED_BYTES: usize = 16 << 20;
-const MEASURED_PART_BYTES: usize = 1 << 20;
+/// To see how fast they are, copies are made each way for about so long, of so many bytes each,
+/// over so many places: together more than a processor's cache has.
+const MEASURED_TIME: Duration = Duration::from_millis(50);
+const MEASURED_BYTES: usize = 4 << 20;
+const MEASURED_PLACES: usize = 6;
+/// So many at most; at least two, of a direction that is much slower than the other.
+const MEASURED_MAX: usize = 60;
+const MEASURED_MIN: usize = 2;
 
 /// A copy that was begun: give it to `finish`.
 #[derive(Debug)]
@@ -162,24 +167,37 @@ impl Copies {
     /// # Errors
     /// There is no room for it, or a disk's.
     pub fn measure(&mut self) -> io::Result<[f64; 2]> {
-        let far = Far::new(self.far.place(), 2 * MEASURED_BYTES)?;
-        let mut copies = Self::new(far, None)?;
-        let near = Arc::new(Arena::zeroed(2 * MEASURED_BYTES));
-        let begun = Instant::now();
-        let mut tickets = Vec::new();
-        for offset in (0..MEASURED_BYTES).step_by(MEASURED_PART_BYTES) {
+        let half = MEASURED_PLACES * MEASURED_BYTES;
+        let far = Far::new(self.far.place(), 2 * half)?;
+        let (mut copies, near) = (Self::new(far, None)?, Arc::new(Arena::zeroed(2 * half)));
+        // A disk reads what was never written faster than it can.
+        let whole = copies.begin(Way::Out, &near, Span { offset: 0, bytes: 2 * half }, 0);
+        copies.finish(whole)?;
+        let [first, _] = copies.lanes.take_flows();
+        let each = first.busy.as_secs_f64() / (2 * MEASURED_PLACES) as f64;
+        let number = (MEASURED_TIME.as_secs_f64() / each.max(1e-9)) as usize;
+        let number = number.clamp(MEASURED_PLACES, MEASURED_MAX);
+        let mut tickets = VecDeque::new();
+        for at in 0..number {
+            if at >= MEASURED_PLACES {
+                // Both of the place that is used again.
+                for ticket in tickets.drain(..WAYS.len()) {
+                    copies.finish(ticket)?;
+                }
+            }
             for way in WAYS {
-                let offset = offset + way as usize * MEASURED_BYTES;
-                let span = Span { offset, bytes: MEASURED_PART_BYTES };
-                tickets.push(copies.begin(way, &near, span, offset));
+                let offset = at % MEASURED_PLACES * MEASURED_BYTES + way as usize * half;
+                let span = Span { offset, bytes: MEASURED_BYTES };
+                tickets.push_back(copies.begin(way, &near, span, offset));
             }
         }
-        let bytes = copies.lanes.wait_for_either((MEASURED_BYTES / MEASURED_PART_BYTES) as u64);
-        let seconds = begun.elapsed().as_secs_f64();
+        // The direction of the large copy has ended one more.
+        let flows = copies.lanes.wait_for_either(number as u64, 1 + MEASURED_MIN as u64);
         tickets.into_iter().try_for_each(|ticket| copies.finish(ticket))?;
         let most = self.link.map_or(f64::INFINITY, |rate| rate.0 as f64);
-        // Never nothing: whoever divides by it divides by a number.
-        Ok(bytes.map(|bytes| (bytes.max(1) as f64 / seconds).min(most)))
+        // Whoever divides by it divides by no zero, however coarse the clock is.
+        let speed = |flow: Flow| flow.bytes.max(1) as f64 / flow.busy.as_secs_f64().max(1e-9);
+        Ok(flows.map(|flow| speed(flow).min(most)))
     }
 }
 
@@ -219,7 +237,7 @@ impl Copier {
         if let Some(link) = &mut self.link {
             link.begin(job.asked);
         }
-        let most = self.link.as_ref().map_or(Carrier::PIECE_BYTES, |_| SLICE_BYTES);
+        let most = self.link.as_ref().map_or(self.carrier.piece_bytes(), |_| SLICE_BYTES);
         for start in (0..total).step_by(most) {
             if !self.lanes.goes_on(self.way) {
                 self.link.iter_mut().for_each(|link| link.cut(Instant::now()));

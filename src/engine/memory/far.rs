@@ -10,6 +10,7 @@ use kintsugi_ffi::mapping::Memory;
 use kintsugi_ffi::operation::Access;
 use kintsugi_ffi::os;
 use kintsugi_ffi::spill::{BLOCK_BYTES, Spill};
+use kintsugi_ffi::stream;
 
 use crate::config::Shown;
 use crate::observe::spans::amount;
@@ -25,15 +26,17 @@ pub enum Place {
 
 /// Where a value may begin: what every disk takes.
 pub const FAR_ALIGN_BYTES: usize = BLOCK_BYTES;
-/// Bytes that go at once: whoever gives up, or measures, waits for no more.
+/// Bytes that go at once: whoever gives up waits for no more.
 const PIECE_BYTES: usize = 1 << 20;
+/// The same of a disk (measured: 510 MB/s against 370 with pieces of 1 MiB).
+const DISK_PIECE_BYTES: usize = 4 << 20;
 
 /// Bytes of this process that copies to and from there need besides those that lie there: each
 /// direction's piece on its way to a disk.
 pub fn held_bytes(place: &Place) -> u64 {
     match place {
         Place::Ram => 0,
-        Place::File(_) => 2 * PIECE_BYTES as u64,
+        Place::File(_) => 2 * DISK_PIECE_BYTES as u64,
     }
 }
 
@@ -94,7 +97,9 @@ impl Far {
     pub(super) fn carrier(&self) -> io::Result<Carrier> {
         Ok(match &self.room {
             Room::Ram(arena) => Carrier::Ram(Arc::clone(arena)),
-            Room::File(disk) => Carrier::File(Arc::clone(disk), Memory::anonymous(PIECE_BYTES)?),
+            Room::File(disk) => {
+                Carrier::File(Arc::clone(disk), Memory::anonymous(DISK_PIECE_BYTES)?)
+            }
         })
     }
 }
@@ -109,7 +114,12 @@ pub(super) enum Carrier {
 
 impl Carrier {
     /// Most bytes that go at once.
-    pub const PIECE_BYTES: usize = PIECE_BYTES;
+    pub fn piece_bytes(&self) -> usize {
+        match self {
+            Self::Ram(_) => PIECE_BYTES,
+            Self::File(_, memory) => memory.len_bytes(),
+        }
+    }
 
     /// Takes a piece there. A disk's last block is filled with zeros.
     ///
@@ -119,7 +129,7 @@ impl Carrier {
         match self {
             Self::Ram(arena) => {
                 let span = Span { offset, bytes: from.len() };
-                arena.hold(span, Access::Write).bytes_mut().copy_from_slice(from);
+                stream::copy(from, arena.hold(span, Access::Write).bytes_mut());
                 Ok(())
             }
             Self::File(disk, memory) => {
@@ -141,7 +151,7 @@ impl Carrier {
         match self {
             Self::Ram(arena) => {
                 let span = Span { offset, bytes: into.len() };
-                into.copy_from_slice(arena.hold(span, Access::Read).bytes());
+                stream::copy(arena.hold(span, Access::Read).bytes(), into);
                 Ok(())
             }
             Self::File(disk, memory) => {
@@ -246,6 +256,6 @@ mod tests {
     #[test]
     fn only_a_disk_needs_memory_besides() {
         assert_eq!(held_bytes(&Place::Ram), 0);
-        assert_eq!(held_bytes(&Place::File("/".into())), 2 << 20);
+        assert_eq!(held_bytes(&Place::File("/".into())), 8 << 20);
     }
 }

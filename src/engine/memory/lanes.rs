@@ -116,11 +116,15 @@ impl Lanes {
         }
     }
 
-    /// Waits until so many copies of either direction have ended; bytes that went each way by then.
-    pub fn wait_for_either(&self, number: u64) -> [u64; 2] {
-        let few = |board: &Board| board.lanes.iter().all(|lane| lane.ended < number);
-        let board = self.until(self.board(), few);
-        [0, 1].map(|lane: usize| board.lanes[lane].flow.bytes)
+    /// Waits until one direction has ended `all` copies, and the other `least`; what went each way
+    /// by then.
+    pub fn wait_for_either(&self, all: u64, least: u64) -> [Flow; 2] {
+        let early = |board: &Board| {
+            let ended = board.lanes.each_ref().map(|lane| lane.ended);
+            ended.iter().all(|ended| *ended < all) || ended.iter().any(|ended| *ended < least)
+        };
+        let board = self.until(self.board(), early);
+        board.lanes.each_ref().map(|lane| lane.flow)
     }
 
     /// Ends what was begun, copied or not, and forgets errors.
