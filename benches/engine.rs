@@ -5,6 +5,7 @@
 use std::time::Instant;
 
 use kintsugi::config::Device;
+use kintsugi::engine::memory::limits::Limits;
 use kintsugi::engine::{self, EngineError, Flat, Footprint};
 use kintsugi::model::{catalogue, init, layout};
 
@@ -68,8 +69,8 @@ fn case(
         engine.renew();
         engine.load(batch, weights)
     })?;
-    let Footprint { activations_bytes, weights_bytes } =
-        engine::footprint((&graph, &layout), "f32", batch, threads)?;
+    let Footprint { activations_bytes, weights_bytes, .. } =
+        engine::footprint((&graph, &layout), "f32", batch, threads, &Limits::none())?;
     let memory = (activations_bytes + weights_bytes) as f64 / (1 << 20) as f64;
     let evaluate = measure(threads, || engine.evaluate(&images, &labels, weights).map(|_| ()))?;
     let rate = |[best, median]: [f64; 2]| {

@@ -27,7 +27,7 @@ const SLEEP_MIN: Duration = Duration::from_micros(200);
 /// over so many places: together more than a processor's cache has.
 const MEASURED_TIME: Duration = Duration::from_millis(50);
 const MEASURED_BYTES: usize = 4 << 20;
-const MEASURED_PLACES: usize = 6;
+const MEASURED_PLACES: usize = 16;
 /// So many at most; at least two, of a direction that is much slower than the other.
 const MEASURED_MAX: usize = 60;
 const MEASURED_MIN: usize = 2;
