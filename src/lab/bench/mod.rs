@@ -18,17 +18,14 @@ mod judge;
 pub mod loader;
 pub mod recovery;
 pub mod runs;
-pub mod spares;
 pub mod staging;
 pub mod step;
 mod turns;
-pub mod workers;
 
 /// What a bench prints with `--json`: one object on the last line of stdout.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Report {
-    /// `all-reduce`, `calm`, `checkpoint`, `loader`, `recovery`, `spares`, `staging`, `step`,
-    /// `workers`.
+    /// `all-reduce`, `calm`, `checkpoint`, `loader`, `recovery`, `staging`, `step`.
     pub bench: String,
     /// The line that made it.
     pub command: String,
