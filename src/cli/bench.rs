@@ -7,8 +7,9 @@ use clap::ArgAction;
 use super::arguments::{Form, fail, form, print_json};
 use crate::lab::bench::runs::of_runs;
 use crate::lab::bench::{
-    all_reduce, calm, checkpoint, loader, print_table, recovery, staging, step,
+    all_reduce, calm, checkpoint, loader, recovery, staging, step, table,
 };
+use crate::observe::console::print_text;
 
 /// Compares two things in one run and prints the ratio.
 #[derive(Debug, clap::Args)]
@@ -56,7 +57,7 @@ pub fn run(args: &Args) -> ExitCode {
     };
     match (report, args.json) {
         (Ok(report), Form::Json) => print_json(&report),
-        (Ok(report), Form::Table) => print_table(&report),
+        (Ok(report), Form::Table) => print_text(&table(&report)),
         (Err(reason), _) => return fail(1, reason),
     }
     ExitCode::SUCCESS

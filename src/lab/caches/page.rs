@@ -27,7 +27,7 @@ pub fn order_name(order: Bundling) -> String {
 }
 
 fn name(row: &Row) -> String {
-    order_name(row.bundling())
+    order_name(row.bundling)
 }
 
 /// Names in the order of their first rows.
@@ -87,20 +87,20 @@ pub struct Drawing {
 
 /// All of them.
 pub fn drawings(rows: &[Row], first_nodes: u32) -> Vec<Drawing> {
-    let reshuffled = |row: &&Row| row.within_bundle == WithinBundle::Reshuffle;
+    let reshuffled = |row: &&Row| row.bundling.within == WithinBundle::Reshuffle;
     let one = |row: &&Row| row.nodes == first_nodes && row.assignment == Assignment::Owners;
     let lru = |row: &&Row| row.policy == Policy::Lru;
     let orders: Vec<&Row> = rows.iter().filter(lru).filter(one).filter(reshuffled).collect();
     let global: Vec<&Row> =
         rows.iter().filter(one).filter(|row| name(row) == "global shuffle").collect();
-    let tenth = |row: &&Row| row.bundle_ratio < 1.0 && row.alternating;
-    let ratio = rows.iter().filter(reshuffled).find(|row| tenth(row) && row.bundle_ratio <= 0.1);
-    let ratio = ratio.map_or(1.0, |row| row.bundle_ratio);
+    let tenth = |row: &&Row| row.bundling.ratio < 1.0 && row.bundling.alternating;
+    let ratio = rows.iter().filter(reshuffled).find(|row| tenth(row) && row.bundling.ratio <= 0.1);
+    let ratio = ratio.map_or(1.0, |row| row.bundling.ratio);
     let nodes: Vec<&Row> = rows
         .iter()
         .filter(lru)
         .filter(reshuffled)
-        .filter(|row| tenth(row) && row.bundle_ratio == ratio)
+        .filter(|row| tenth(row) && row.bundling.ratio == ratio)
         .collect();
     let of_nodes = |row: &Row| match (row.nodes, row.assignment) {
         (1, _) => "1 node".into(),
@@ -147,7 +147,7 @@ pub fn sentences(setting: &Setting, improvements: &[Improvement]) -> Vec<String>
             best.best * 100.0,
             best.grid,
             best.best_at * 100.0,
-            order_name(best.bundling()),
+            order_name(best.bundling),
             if best.cold_epoch { "cold epoch counted" } else { "cold epoch left out" },
             PAPER_BEST * 100.0,
             PAPER_MEAN * 100.0
@@ -165,11 +165,21 @@ pub fn html(setting: &Setting, rows: &[Row], gains: &[Improvement], command: &st
     for drawing in drawings(rows, setting.nodes[0]) {
         body.push_str(&figure(&drawing.svg, drawing.caption));
     }
+    body.push_str(&gains_table(gains).html(
+        "<b>Improvement</b> (Fig. 4 of Lee and Bahn): how much less LRU misses than under the \
+         global shuffle.",
+    ));
+    body.push_str(&format!("<pre>$ {}</pre>\n", escape(command)));
+    page_of("Misses of caches", &body)
+}
+
+/// How much less LRU misses than under the global shuffle.
+pub fn gains_table(gains: &[Improvement]) -> Table {
     let mut table =
         Table::new(["order", "grid of cache sizes", "cold epoch", "best", "at", "mean"]);
     for gain in gains {
         table.row([
-            escape(&order_name(gain.bundling())),
+            order_name(gain.bundling),
             gain.grid.to_string(),
             if gain.cold_epoch { "counted" } else { "left out" }.to_string(),
             format!("{:.1} %", gain.best * 100.0),
@@ -177,12 +187,7 @@ pub fn html(setting: &Setting, rows: &[Row], gains: &[Improvement], command: &st
             format!("{:.1} %", gain.mean * 100.0),
         ]);
     }
-    body.push_str(&table.html(
-        "<b>Improvement</b> (Fig. 4 of Lee and Bahn): how much less LRU misses than under the \
-         global shuffle.",
-    ));
-    body.push_str(&format!("<pre>$ {}</pre>\n", escape(command)));
-    page_of("Misses of caches", &body)
+    table
 }
 
 /// The rows for a spreadsheet.
@@ -196,9 +201,9 @@ pub fn csv(rows: &[Row]) -> String {
             "{},{},{},{},{},{},{},{:.6},{:.6},{form}\n",
             name_of(&row.policy),
             row.cache,
-            row.bundle_ratio,
-            row.alternating,
-            name_of(&row.within_bundle),
+            row.bundling.ratio,
+            row.bundling.alternating,
+            name_of(&row.bundling.within),
             row.nodes,
             name_of(&row.assignment),
             row.miss,

@@ -329,10 +329,10 @@ fn flatten(text: &str) -> BTreeMap<String, String> {
 /// The arms at a glance, for a terminal.
 pub fn arms_text(study: &Study, runs: &[RunSummary]) -> String {
     let head = ["arm", "min. error", "final", "steps", "lost", "back after", "calm run's bits"];
-    let mut rows: Vec<Vec<String>> = vec![head.map(String::from).to_vec()];
+    let mut table = Table::new(head);
     for (arm, runs) in by_arm(study, runs) {
         let episodes = runs.iter().flat_map(|run| &run.recoveries);
-        rows.push(vec![
+        table.row([
             arm.to_string(),
             percent(over_seeds(&runs, |run| run.min_error)),
             percent(over_seeds(&runs, |run| run.final_error)),
@@ -342,14 +342,5 @@ pub fn arms_text(study: &Study, runs: &[RunSummary]) -> String {
             bits(worst_bits(&runs)),
         ]);
     }
-    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max();
-    let widths: Vec<usize> = (0..head.len()).map(|column| width(column).unwrap_or(0)).collect();
-    let mut text = String::new();
-    for row in &rows {
-        let cells: Vec<String> =
-            row.iter().zip(&widths).map(|(cell, width)| format!("{cell:<width$}")).collect();
-        text.push_str(cells.join("  ").trim_end());
-        text.push('\n');
-    }
-    text
+    table.text()
 }
