@@ -6,9 +6,7 @@ use clap::ArgAction;
 
 use super::arguments::{Form, fail, form, print_json};
 use crate::lab::bench::runs::of_runs;
-use crate::lab::bench::{
-    all_reduce, calm, checkpoint, loader, recovery, staging, step, table,
-};
+use crate::lab::bench::{all_reduce, calm, checkpoint, loader, recovery, staging, step, table};
 use crate::observe::console::print_text;
 
 /// Compares two things in one run and prints the ratio.

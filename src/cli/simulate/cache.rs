@@ -151,7 +151,6 @@ fn off_by(rows: &[Row]) -> Option<f64> {
     differences.max_by(f64::total_cmp)
 }
 
-
 fn write(
     folder: &Path,
     setting: &Setting,

@@ -4,10 +4,10 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use super::super::arguments::{fail, print_json};
-use crate::config::units::Every;
 use crate::config::Shown;
-use crate::lab::fleet::costs::{self, Costs, MEASURED_RANKS};
+use crate::config::units::Every;
 use crate::lab::crowd::within;
+use crate::lab::fleet::costs::{self, Costs, MEASURED_RANKS};
 use crate::lab::fleet::{Fleet, NODES_MAX, NodeLoss, forecasts, page, seconds};
 use crate::lab::report::command_line;
 use crate::observe::console::print_line;

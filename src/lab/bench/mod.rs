@@ -7,8 +7,8 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 
 use crate::lab::probe_mpi;
-use crate::lab::report::{Table, command_line};
 use crate::lab::report::statistics::median;
+use crate::lab::report::{Table, command_line};
 
 pub mod all_reduce;
 pub mod calm;

@@ -63,14 +63,7 @@ pub fn improvements(rows: &[Row], nodes: u32) -> Vec<Improvement> {
                 };
                 let mean = gains.iter().map(|gain| gain.0).sum::<f64>() / gains.len() as f64;
                 let (best, best_at) = best;
-                all.push(Improvement {
-                    grid,
-                    cold_epoch,
-                    bundling: of,
-                    best,
-                    best_at,
-                    mean,
-                });
+                all.push(Improvement { grid, cold_epoch, bundling: of, best, best_at, mean });
             }
         }
     }

@@ -140,8 +140,7 @@ impl Walk<'_> {
 /// Plays one run to the end of its work, or until it is plain that it makes no headway.
 pub fn play(rules: &Rules, stream: &mut Stream) -> Played {
     let (nodes_away, ranks_away, stall) = (0, 0, 0.0);
-    let mut state =
-        Walk { rules, nodes_away, ranks_away, done: 0.0, seconds: 0.0, stall };
+    let mut state = Walk { rules, nodes_away, ranks_away, done: 0.0, seconds: 0.0, stall };
     let seconds_max = rules.work * TIMES_WORK_MAX;
     for _ in 0..EVENTS_MAX {
         let rates = state.rates();
