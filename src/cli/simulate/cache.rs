@@ -1,15 +1,15 @@
 //! `kintsugi simulate cache`: how often caches miss under the orders that training can take.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use super::super::arguments::{fail, print_json};
 use crate::config::Shown;
 use crate::data::sampler::Bundling;
-use crate::lab::caches::figure4::{self, Improvement};
+use crate::lab::caches::figure4;
 use crate::lab::caches::trace::Assignment;
 use crate::lab::caches::{Policy, READS_MAX, Row, Setting, cache_sizes, page, play};
-use crate::lab::report::{NONE, Table, command_line, svg_file};
+use crate::lab::report::{NONE, Table, command_line};
 use crate::observe::console::{self, print_line};
 use crate::observe::event::name_of;
 use crate::observe::storage::{FileSystem, Storage};
@@ -27,8 +27,8 @@ const SHOWN: [f64; 6] = [0.1, 0.2, 0.35, 0.4, 0.6, 0.9];
 pub struct Args {
     #[command(flatten)]
     setting: Setting,
-    /// Receives cache.csv, cache.html and the drawings as SVG
-    #[arg(long, value_name = "DIR")]
+    /// Draws what was simulated as one self-contained page
+    #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
     /// One JSON object as the last line
     #[arg(long)]
@@ -53,10 +53,12 @@ pub fn run(args: &Args) -> ExitCode {
     for line in page::sentences(setting, &gains) {
         print_line!("{line}");
     }
-    if let Some(folder) = &args.out
-        && let Err(error) = write(folder, setting, &rows, &gains, &command)
-    {
-        return fail(1, format!("{}: {error}", folder.shown()));
+    if let Some(path) = &args.out {
+        let page = page::html(setting, &rows, &gains, &command);
+        if let Err(error) = FileSystem::new("").write_whole(path, &[page.as_bytes()]) {
+            return fail(1, format!("{}: {error}", path.shown()));
+        }
+        print_line!("{}", path.shown());
     }
     if args.json {
         let of = |assignment| -> Vec<&Row> {
@@ -138,7 +140,7 @@ fn print_rows(setting: &Setting, rows: &[Row]) {
     console::print_text(&table.text());
     print_line!(
         "off by: largest difference from the formula over {} sizes; ! where above {AGREE}: few \
-         samples, or few owners a node. Over all {} rows (--json, --out): {:.4}.\n",
+         samples, or few owners a node. Over all {} rows (--json): {:.4}.\n",
         cache_sizes().len(),
         rows.len(),
         off_by(rows).unwrap_or(0.0)
@@ -149,25 +151,4 @@ fn print_rows(setting: &Setting, rows: &[Row]) {
 fn off_by(rows: &[Row]) -> Option<f64> {
     let differences = rows.iter().filter_map(|row| Some((row.miss - row.closed_form?).abs()));
     differences.max_by(f64::total_cmp)
-}
-
-fn write(
-    folder: &Path,
-    setting: &Setting,
-    rows: &[Row],
-    gains: &[Improvement],
-    command: &str,
-) -> std::io::Result<()> {
-    std::fs::create_dir_all(folder)?;
-    let storage = FileSystem::new(folder);
-    let whole = |name: &str, text: &str| {
-        storage.write_whole(Path::new(name), &[text.as_bytes()])?;
-        print_line!("{}", folder.join(name).shown());
-        Ok::<(), std::io::Error>(())
-    };
-    whole("cache.csv", &page::csv(rows))?;
-    for drawing in page::drawings(rows, setting.nodes[0]) {
-        whole(&format!("cache-{}.svg", drawing.name), &svg_file(&drawing.svg))?;
-    }
-    whole("cache.html", &page::html(setting, rows, gains, command))
 }

@@ -1,4 +1,4 @@
-//! What was simulated, for people and for spreadsheets: curves, one self-contained page, CSV.
+//! What was simulated, for people: curves on one self-contained page.
 
 use crate::config::WithinBundle;
 use crate::data::sampler::Bundling;
@@ -75,18 +75,8 @@ fn chart(id: &str, rows: &[&Row], of: impl Fn(&Row) -> String) -> Option<String>
     .draw()
 }
 
-/// A drawing: the name of its file, what it shows, the SVG element.
-pub struct Drawing {
-    /// Without its ending.
-    pub name: &'static str,
-    /// Its caption, HTML.
-    pub caption: &'static str,
-    /// The element.
-    pub svg: String,
-}
-
-/// All of them.
-pub fn drawings(rows: &[Row], first_nodes: u32) -> Vec<Drawing> {
+/// All curves with their captions, HTML.
+fn drawings(rows: &[Row], first_nodes: u32) -> String {
     let reshuffled = |row: &&Row| row.bundling.within == WithinBundle::Reshuffle;
     let one = |row: &&Row| row.nodes == first_nodes && row.assignment == Assignment::Owners;
     let lru = |row: &&Row| row.policy == Policy::Lru;
@@ -109,19 +99,16 @@ pub fn drawings(rows: &[Row], first_nodes: u32) -> Vec<Drawing> {
     };
     [
         (
-            "orders",
             "<b>LRU under each order.</b> After the first epoch. No policy under any order that \
              reads each sample once an epoch is below the bound.",
             chart("clip-orders", &orders, name),
         ),
         (
-            "policies",
             "<b>Policies under the global shuffle.</b> Keep (never evict) and Belady reach the \
              bound whatever the order.",
             chart("clip-policies", &global, |row| name_of(&row.policy)),
         ),
         (
-            "nodes",
             "<b>Several nodes, LRU, alternating bundles.</b> The cache is that of all nodes \
              together. By owner: a node reads the same samples in every epoch. In turn: positions \
              are dealt to the nodes one after another.",
@@ -129,7 +116,7 @@ pub fn drawings(rows: &[Row], first_nodes: u32) -> Vec<Drawing> {
         ),
     ]
     .into_iter()
-    .filter_map(|(name, caption, svg)| Some(Drawing { name, caption, svg: svg? }))
+    .filter_map(|(caption, chart)| Some(figure(&chart?, caption)))
     .collect()
 }
 
@@ -162,9 +149,7 @@ pub fn html(setting: &Setting, rows: &[Row], gains: &[Improvement], command: &st
     for line in sentences(setting, gains) {
         body.push_str(&format!("<p class=\"lead\">{}</p>\n", escape(&line)));
     }
-    for drawing in drawings(rows, setting.nodes[0]) {
-        body.push_str(&figure(&drawing.svg, drawing.caption));
-    }
+    body.push_str(&drawings(rows, setting.nodes[0]));
     body.push_str(&gains_table(gains).html(
         "<b>Improvement</b> (Fig. 4 of Lee and Bahn): how much less LRU misses than under the \
          global shuffle.",
@@ -188,27 +173,4 @@ pub fn gains_table(gains: &[Improvement]) -> Table {
         ]);
     }
     table
-}
-
-/// The rows for a spreadsheet.
-pub fn csv(rows: &[Row]) -> String {
-    let mut text = "policy,cache,bundle_ratio,alternating,within_bundle,nodes,assignment,miss,\
-                    miss_with_cold,closed_form\n"
-        .to_string();
-    for row in rows {
-        let form = row.closed_form.map_or(String::new(), |form| format!("{form:.6}"));
-        text.push_str(&format!(
-            "{},{},{},{},{},{},{},{:.6},{:.6},{form}\n",
-            name_of(&row.policy),
-            row.cache,
-            row.bundling.ratio,
-            row.bundling.alternating,
-            name_of(&row.bundling.within),
-            row.nodes,
-            name_of(&row.assignment),
-            row.miss,
-            row.miss_with_cold
-        ));
-    }
-    text
 }
