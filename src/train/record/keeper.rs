@@ -11,7 +11,7 @@ use crate::cluster::faults::{FAULTS_FOLDER, Injector, Standing};
 use crate::config::{Every, Span};
 use crate::data::staging::pace::Urgent;
 use crate::observe::clock::Clock;
-use crate::observe::event::Kind;
+use crate::observe::event::{Kind, name_of};
 use crate::observe::ledger::{self, Entry};
 use crate::observe::result::Status;
 use crate::observe::storage::Storage;
@@ -359,7 +359,7 @@ impl Keeper {
         self.write_result(rank, journal, (status, why), (&reason, &state_sha256))?;
         // A disk that has room again only now.
         self.complete_ledger(position, journal);
-        let name = outcome::status_name(status).to_string();
+        let name = name_of(&status);
         journal.event(rank.place(), Kind::RunEnd { status: name, reason, state_sha256 });
         Ok(status)
     }

@@ -114,18 +114,6 @@ impl History {
     }
 }
 
-/// As in `result.json`.
-pub fn status_name(status: Status) -> &'static str {
-    match status {
-        Status::Completed => "completed",
-        Status::DataError => "data_error",
-        Status::InternalError => "internal_error",
-        Status::JobLost => "job_lost",
-        Status::Interrupted => "interrupted",
-        Status::NoProgress => "no_progress",
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

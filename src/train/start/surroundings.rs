@@ -10,7 +10,7 @@ use crate::cluster::faults::{Injector, RealStrike, Standing};
 use crate::config::{FaultKind, Point, Shown, StagingMode, identity, resolve_owners};
 use crate::data::staging::porter::{self, Porter};
 use crate::observe::clock::{Clock, RealClock};
-use crate::observe::event::{Event, Kind, VERSION};
+use crate::observe::event::{Event, Kind, VERSION, name_of};
 use crate::observe::log::{EventLog, read_events};
 use crate::observe::notice::act_on;
 use crate::observe::refusal::{self, Meaning};
@@ -297,10 +297,4 @@ pub fn record_faults(
         }
     };
     injector.set_recording(Box::new(record));
-}
-
-/// As in configuration files.
-fn name_of(value: &impl serde::Serialize) -> String {
-    let json = serde_json::to_string(value).unwrap_or_default();
-    json.trim_matches('"').to_string()
 }

@@ -10,7 +10,7 @@ use crate::cluster::world::World;
 use crate::config::{Point, Shown, identity};
 use crate::data::source::Source;
 use crate::engine;
-use crate::observe::event::Kind;
+use crate::observe::event::{Kind, name_of};
 use crate::observe::ledger::counted_after;
 use crate::observe::notice::act_on;
 use crate::observe::progress::Progress;
@@ -25,7 +25,7 @@ use crate::train::record::began_with;
 use crate::train::record::casualties;
 use crate::train::record::journal::Journal;
 use crate::train::record::keeper::Keeper;
-use crate::train::record::outcome::{Ended, RESULT, status_name};
+use crate::train::record::outcome::{Ended, RESULT};
 use crate::train::start::materials::Prepared;
 use crate::train::start::network;
 use crate::train::start::state::{From, Origin};
@@ -153,7 +153,7 @@ fn report_end(around: &Surroundings, trainer: &mut Trainer, error: &TrainError) 
     }
     let place = trainer.rank.place();
     let (status, reason) = (error.status(), error.to_string());
-    let status = status_name(status).to_string();
+    let status = name_of(&status);
     trainer.record.event(&trainer.rank, Kind::RunEnd { status, reason, state_sha256: None });
     // A lost world is for the supervisor, where there is one, to judge: it may start again.
     let lost = matches!(error, TrainError::JobLost(_) | TrainError::Comm(_));
