@@ -261,7 +261,7 @@ pub fn hung(config: &Config, awaited: Awaited, silence: Duration) -> Option<Stri
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::launch::ending::account::from_nothing;
+    use crate::observe::account::from_nothing;
     use crate::observe::event::Lost;
 
     fn result(status: Status) -> Option<RunResult> {
