@@ -147,7 +147,7 @@ impl History {
                 self.forward = true;
                 false
             }
-            Kind::Waiting { .. } | Kind::Staging { .. } => {
+            Kind::Waiting { .. } | Kind::Staging(_) => {
                 self.waiting = true;
                 true
             }

@@ -9,7 +9,6 @@ use crate::observe::event::{Event, Kind, VERSION};
 use crate::observe::log::EventLog;
 use crate::observe::storage::Storage;
 
-use crate::data::staging::progress::Progress;
 use crate::train::compute::outage::{Tell, Wanted};
 use crate::train::record::journal::Journal;
 use crate::train::state::rank::{Moment, Rank};
@@ -27,13 +26,6 @@ pub fn teller(rank: &Rank, journal: &Journal) -> Tell {
     })
 }
 
-/// How far staging is, over so many ranks; 0: this one alone.
-pub fn staging(progress: &Progress, ranks: usize) -> Kind {
-    let &Progress { files, files_total, bytes, bytes_total, rate, .. } = progress;
-    let (ranks, bytes_per_second) = (ranks as u32, rate);
-    Kind::Staging { ranks, files, files_total, bytes, bytes_total, bytes_per_second }
-}
-
 /// Writes it.
 pub fn tell(
     storage: &Arc<dyn Storage>,
@@ -44,7 +36,7 @@ pub fn tell(
 ) {
     let time = clock.unix_seconds();
     let kind = match wanted {
-        Wanted::Copies(progress) => staging(&progress, 0),
+        Wanted::Copies(progress) => Kind::Staging(progress.over(0)),
         Wanted::Storage(reason) => {
             let (reason, patience_seconds) = (reason.to_owned(), patience.as_secs_f64());
             Kind::Waiting { reason, patience_seconds }
