@@ -5,12 +5,12 @@ use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use crate::observe::clock::Clock;
-use crate::observe::event::{Event, Kind, VERSION};
+use crate::observe::event::Kind;
 use crate::observe::log::EventLog;
 use crate::observe::storage::Storage;
 
 use crate::train::compute::outage::{Tell, Wanted};
-use crate::train::record::journal::Journal;
+use crate::train::record::journal::{Journal, Stamp};
 use crate::train::state::rank::{Moment, Rank};
 
 /// What writes the line of an outage that this rank meets.
@@ -34,7 +34,6 @@ pub fn tell(
     patience: Duration,
     wanted: Wanted<'_>,
 ) {
-    let time = clock.unix_seconds();
     let kind = match wanted {
         Wanted::Copies(progress) => Kind::Staging(progress.over(0)),
         Wanted::Storage(reason) => {
@@ -42,16 +41,7 @@ pub fn tell(
             Kind::Waiting { reason, patience_seconds }
         }
     };
-    let event = Event {
-        v: VERSION,
-        time,
-        seconds: (time - origin).max(0.0),
-        attempt: place.attempt,
-        generation: place.generation,
-        step: place.step,
-        rank: place.rank,
-        kind,
-    };
+    let event = Stamp::new(place, clock.unix_seconds(), origin).event(kind);
     if let Err(error) = EventLog::new(Arc::clone(storage)).append(&event) {
         tracing::warn!("cannot record that the run waits: {error}");
     }
