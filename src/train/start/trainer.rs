@@ -24,7 +24,7 @@ use crate::train::record::Record;
 use crate::train::record::began_with;
 use crate::train::record::casualties;
 use crate::train::record::journal::Journal;
-use crate::train::record::keeper::Keeper;
+use crate::train::record::keeper::{Keeper, Means};
 use crate::train::record::outcome::{Ended, RESULT};
 use crate::train::start::materials::Prepared;
 use crate::train::start::network;
@@ -57,17 +57,15 @@ pub(super) fn trainer(
         .with_tensorboard(tensorboard);
     let (newest, attempt) = (Arc::clone(&around.newest_attempt), world.attempt);
     let still_current = Arc::new(move || newest().is_none_or(|now| now <= attempt));
-    let injector = Arc::clone(&around.injector);
-    let urgent = Arc::clone(&prepared.exchange.pool().shared.loader.supply().urgent);
-    let keeper = Keeper::new(
-        prepared.facts,
-        Arc::clone(&storage),
-        Arc::clone(&clock),
-        injector,
+    let keeper = Keeper::new(Means {
+        facts: prepared.facts,
+        storage: Arc::clone(&storage),
+        clock,
+        injector: Arc::clone(&around.injector),
         still_current,
-    )
-    .staffed(around.staff)
-    .given_way(urgent);
+        staff: around.staff,
+        urgent: Arc::clone(&prepared.exchange.pool().shared.loader.supply().urgent),
+    });
     let mut plan = prepared.plan;
     plan.witness_wait = around.witness_wait;
     // Without a supervisor nobody would start it again.
