@@ -4,7 +4,6 @@
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
-use crate::observe::clock::Clock;
 use crate::observe::event::Kind;
 use crate::observe::log::EventLog;
 use crate::observe::storage::Storage;
@@ -22,18 +21,12 @@ pub fn teller(rank: &Rank, journal: &Journal) -> Tell {
         let slots = slots.read().unwrap_or_else(PoisonError::into_inner);
         let committed = slots.committed();
         let place = Moment { step: committed.step, generation: committed.generation, ..place };
-        tell(&storage, clock.as_ref(), (place, origin), patience, wanted);
+        tell(&storage, Stamp::new(place, clock.unix_seconds(), origin), patience, wanted);
     })
 }
 
 /// Writes it.
-pub fn tell(
-    storage: &Arc<dyn Storage>,
-    clock: &dyn Clock,
-    (place, origin): (Moment, f64),
-    patience: Duration,
-    wanted: Wanted<'_>,
-) {
+pub fn tell(storage: &Arc<dyn Storage>, stamp: Stamp, patience: Duration, wanted: Wanted<'_>) {
     let kind = match wanted {
         Wanted::Copies(progress) => Kind::Staging(progress.over(0)),
         Wanted::Storage(reason) => {
@@ -41,8 +34,7 @@ pub fn tell(
             Kind::Waiting { reason, patience_seconds }
         }
     };
-    let event = Stamp::new(place, clock.unix_seconds(), origin).event(kind);
-    if let Err(error) = EventLog::new(Arc::clone(storage)).append(&event) {
+    if let Err(error) = EventLog::new(Arc::clone(storage)).append(&stamp.event(kind)) {
         tracing::warn!("cannot record that the run waits: {error}");
     }
 }
