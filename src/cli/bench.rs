@@ -6,8 +6,8 @@ use clap::ArgAction;
 
 use super::arguments::{Form, fail, form, print_json};
 use crate::lab::bench::runs::of_runs;
-use crate::lab::bench::{all_reduce, calm, checkpoint, print_table};
-use crate::lab::bench::{loader, recovery, spares, staging, step, workers};
+use crate::lab::bench::{all_reduce, calm, checkpoint, loader, recovery, staging, step, table};
+use crate::observe::console::print_text;
 
 /// Compares two things in one run and prints the ratio.
 #[derive(Debug, clap::Args)]
@@ -27,14 +27,10 @@ enum Bench {
     Calm(calm::Options),
     /// How long a checkpoint holds the training loop
     Checkpoint(checkpoint::Options),
-    /// The processor time of a waiting spare, beside steps of 95 MB and of 1 MB
-    Spares(spares::Options),
     /// One core's way from JPEG files to normalised pixels, ours and torchvision's in turns
     Loader(loader::Options),
     /// A step of one worker, ours and PyTorch's in turns: load, forward and backward, update
     Step(step::Options),
-    /// A step of workers with one thread each and of one worker with as many threads, in turns
-    Workers(workers::Options),
     /// One epoch over a share that takes as long to copy as to train on, in five modes of staging
     Staging(staging::Options),
     /// From SIGKILL to being back in the update loop: respawn, shrink, a renewal, restart from
@@ -53,15 +49,13 @@ pub fn run(args: &Args) -> ExitCode {
         Bench::Calm(options) => of_runs(|runs| calm::run(options, runs)),
         Bench::Checkpoint(options) => of_runs(|runs| checkpoint::run(options, runs)),
         Bench::Loader(options) => of_runs(|runs| loader::run(options, runs)),
-        Bench::Spares(options) => of_runs(|runs| spares::run(options, runs)),
         Bench::Step(options) => of_runs(|runs| step::run(options, runs)),
-        Bench::Workers(options) => of_runs(|runs| workers::run(options, runs)),
         Bench::Staging(options) => of_runs(|runs| staging::run(options, runs)),
         Bench::Recovery(options) => of_runs(|runs| recovery::run(options, runs)),
     };
     match (report, args.json) {
         (Ok(report), Form::Json) => print_json(&report),
-        (Ok(report), Form::Table) => print_table(&report),
+        (Ok(report), Form::Table) => print_text(&table(&report)),
         (Err(reason), _) => return fail(1, reason),
     }
     ExitCode::SUCCESS

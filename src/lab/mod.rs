@@ -7,6 +7,7 @@ pub mod crowd;
 pub mod doctor;
 pub mod experiment;
 pub mod fleet;
+pub mod keys;
 pub mod probe_mpi;
 pub mod report;
 pub mod resident;

@@ -3,27 +3,8 @@
 
 use std::collections::BTreeMap;
 
-use serde::Serialize;
-
-use super::event::{Event, Kind};
+use super::event::{Event, Kind, Staged};
 use super::spans::{amount, clock};
-
-/// Copies of so many ranks.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
-pub struct Staged {
-    /// Ranks that this is the sum of; 0: of a whole set, without ranks.
-    pub ranks: u32,
-    /// Files that are there.
-    pub files: u64,
-    /// All that these ranks read.
-    pub files_total: u64,
-    /// Bytes of those that are there.
-    pub bytes: u64,
-    /// Bytes of all.
-    pub bytes_total: u64,
-    /// Bytes that are copied a second.
-    pub bytes_per_second: f64,
-}
 
 impl Staged {
     /// Whether nothing lacks.
@@ -86,13 +67,8 @@ impl Copies {
             // Other ranks read other files now.
             self.waiting.clear();
         }
-        let Kind::Staging { ranks, files, files_total, bytes, bytes_total, bytes_per_second } =
-            event.kind
-        else {
-            return;
-        };
-        let staged = Staged { ranks, files, files_total, bytes, bytes_total, bytes_per_second };
-        match ranks {
+        let Kind::Staging(staged) = event.kind else { return };
+        match staged.ranks {
             0 => drop(self.waiting.insert(event.rank, Staged { ranks: 1, ..staged })),
             _ => {
                 self.waiting.clear();
@@ -116,8 +92,8 @@ mod tests {
     fn event(generation: u32, rank: u32, ranks: u32, files: u64) -> Event {
         let (bytes, bytes_total, bytes_per_second) = (files * 1000, 4000, 500.0);
         let files_total = 4;
-        let kind =
-            Kind::Staging { ranks, files, files_total, bytes, bytes_total, bytes_per_second };
+        let staged = Staged { ranks, files, files_total, bytes, bytes_total, bytes_per_second };
+        let kind = Kind::Staging(staged);
         Event { v: 1, time: 0.0, seconds: 0.0, attempt: 1, generation, step: 0, rank, kind }
     }
 

@@ -17,7 +17,7 @@ pub struct TierBytes {
     pub device: u64,
 }
 
-/// See the module. Seconds are sums over threads.
+/// What was fetched, found and waited for. Seconds are sums over threads.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct DataUse {

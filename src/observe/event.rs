@@ -117,6 +117,24 @@ impl RecoveryRecord {
     }
 }
 
+/// Files that are copied to the nodes of those who read them: so far, and of all.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+pub struct Staged {
+    /// Ranks that this is the sum of; 0: of the one that wrote the line, or of a whole set.
+    #[serde(default)]
+    pub ranks: u32,
+    /// Files that are there.
+    pub files: u64,
+    /// All that these ranks read.
+    pub files_total: u64,
+    /// Bytes of those that are there.
+    pub bytes: u64,
+    /// Bytes of all.
+    pub bytes_total: u64,
+    /// Bytes that are copied a second.
+    pub bytes_per_second: f64,
+}
+
 /// A change of the number of ranks on purpose, as in `result.json` and in the event `resized`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ResizeRecord {
@@ -183,17 +201,8 @@ pub enum Kind {
         used: DataUse,
         waits: Waits,
     },
-    /// Files that are copied to the nodes of those who read them: so far, and of all. ranks: of how
-    /// many ranks this is the sum; 0: of the one that wrote the line.
-    Staging {
-        #[serde(default)]
-        ranks: u32,
-        files: u64,
-        files_total: u64,
-        bytes: u64,
-        bytes_total: u64,
-        bytes_per_second: f64,
-    },
+    /// Copies of a rank, or of all.
+    Staging(Staged),
     /// error: top-1, a fraction 0..1; average_error: with the running average of the weights.
     Evaluation {
         #[serde(deserialize_with = "number")]

@@ -126,6 +126,19 @@ pub fn whole_lines(end: &[u8], bytes_max: usize) -> &[u8] {
     &end[first..]
 }
 
+/// The last whole lines of a file, of at most so many bytes.
+///
+/// # Errors
+/// It cannot be read, or a line of them cannot.
+pub fn last_lines<T: DeserializeOwned>(
+    storage: &dyn Storage,
+    path: &Path,
+    bytes_max: usize,
+) -> io::Result<Vec<T>> {
+    let end = storage.read_end(path, bytes_max)?;
+    parse_lines(path, whole_lines(&end, bytes_max))
+}
+
 /// Reads a file of lines; see [`parse_lines`].
 pub fn read_lines<T: DeserializeOwned>(path: &Path) -> io::Result<Vec<T>> {
     let body = std::fs::read(path)

@@ -3,6 +3,7 @@
 //! on), and what a panic does. Also the traits through which a run sees the world: clock and
 //! storage, real or simulated.
 
+pub mod account;
 pub mod clock;
 pub mod console;
 pub mod copies;

@@ -97,7 +97,7 @@ impl Progress {
         let known = waits && std::mem::replace(&mut self.waiting, true);
         self.waiting &= waits || !is_counted(&event.kind);
         let line = match event.kind {
-            Kind::Staging { .. } => self.staging(event.seconds),
+            Kind::Staging(_) => self.staging(event.seconds),
             _ => announcement(event).filter(|_| !known),
         };
         if let Some(line) = line {

@@ -19,7 +19,7 @@ use crate::train::repair::integrity::Integrity;
 use crate::train::repair::resize::{self, Resized};
 use crate::train::repair::size::{InEpoch, Resizer};
 use crate::train::repair::spares::{Recruits, Spares};
-use crate::train::repair::world::{self, Tries};
+use crate::train::repair::world::{self, Lasting, Tries};
 use crate::train::repair::{comparison, rollback};
 use crate::train::state::position::Ending;
 use crate::train::state::rank::Rank;
@@ -46,9 +46,8 @@ pub struct Trainer {
     /// Set by signals.
     stop: Arc<AtomicBool>,
     spares: Spares,
-    resizer: Resizer,
+    lasting: Lasting,
     integrity: Integrity,
-    tries: Tries,
 }
 
 impl Trainer {
@@ -64,10 +63,10 @@ impl Trainer {
         let mut resizer = Resizer::new(Arc::clone(&rank.storage), regrow, tries_max);
         resizer.shrunk(rank.clock.now());
         let integrity = Integrity::new(rank.plan.integrity);
-        let (spares, tries) = (Spares::default(), Tries::default());
+        let lasting = Lasting { resizer, tries: Tries::default() };
         let tell = waiting::teller(&rank, &record.journal);
         exchange.pool().shared.outage.watch(Arc::clone(&stop), tell);
-        Self { rank, exchange, record, stop, spares, resizer, integrity, tries }
+        Self { rank, exchange, record, stop, spares: Spares::default(), lasting, integrity }
     }
 
     /// A replacement has just joined: its first commit ends the repair it came from.
@@ -179,7 +178,7 @@ impl Trainer {
         });
         let (seconds, stops) = (self.record.journal.seconds(), self.stop.load(Ordering::Relaxed));
         let now = Outside { seconds, stops };
-        let mut requests = agenda::requests(&self.rank, now, &self.spares, &self.resizer);
+        let mut requests = agenda::requests(&self.rank, now, &self.spares, &self.lasting.resizer);
         requests.unsaved = also.unsaved;
         let voted = vote::vote(&mut self.rank, requests, proven)?;
         // All have heard it, or none.
@@ -212,7 +211,7 @@ impl Trainer {
             position.skipped_in_epoch = 0;
         }
         let stands = if ends_epoch { InEpoch::Last } else { InEpoch::Within };
-        let regrows = self.resizer.due_after(&rank.world, position.step, stands);
+        let regrows = self.lasting.resizer.due_after(&rank.world, position.step, stands);
         agenda::after_commit(position, &rank.plan, asked, Boundary { ends_epoch, regrows });
         if asked.take_in_spares {
             self.spares.recruits = Recruits::Agreed;
@@ -223,7 +222,7 @@ impl Trainer {
             rank.state.flip_a_bit(rank.world.generation);
         }
         rank.process.standing.newcomer = false;
-        self.tries.committed();
+        self.lasting.tries.committed();
         if rank.is_writer() {
             self.spares.look(rank, &mut self.record.journal);
             self.record.committed(rank);
@@ -234,9 +233,9 @@ impl Trainer {
 
     /// Makes the world whole again; the failed step is done once more by whoever is in it then.
     fn repair(&mut self, error: &CommError) -> Result<(), TrainError> {
-        self.tries.count()?;
-        let Self { rank, record, spares, resizer, tries, .. } = self;
-        world::repair(rank, record, spares, (resizer, tries), error)
+        self.lasting.tries.count()?;
+        let Self { rank, record, spares, lasting, .. } = self;
+        world::repair(rank, record, spares, lasting, error)
     }
 
     /// Compares the states of all ranks; the vote makes the answer the same everywhere.
@@ -268,10 +267,9 @@ impl Trainer {
     /// Another number of ranks, once all have heard which.
     fn resize(&mut self) -> Result<Option<Outcome>, TrainError> {
         self.rank.process.at(Point::InResize);
-        let heard = resize::hear_wish(&mut self.rank, &self.resizer);
+        let heard = resize::hear_wish(&mut self.rank, &self.lasting.resizer);
         let (wish, _) = self.vote(heard)?;
-        let memory = (&mut self.resizer, &mut self.tries);
-        let resized = resize::resize(&mut self.rank, &mut self.record, memory, wish)?;
+        let resized = resize::resize(&mut self.rank, &mut self.record, &mut self.lasting, wish)?;
         Ok((resized == Resized::Leaves).then_some(Outcome::Left))
     }
 

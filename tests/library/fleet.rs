@@ -1,14 +1,11 @@
-//! The fleet forecast: agrees with its formulas, moves the way it must, repeats by seed, and holds
-//! a run that was measured.
+//! The fleet forecast: agrees with its formulas, moves the way it must, repeats by seed.
 
 use std::process::{Command, Output};
 
 use kintsugi::config::seed::Stream;
 use kintsugi::lab::fleet::{
-    ARMS, Arm, Costs, Fleet, NodeLoss, Rules, against, chain, forecast, forecasts, forms,
+    ARMS, Arm, Costs, Fleet, NodeLoss, Rules, chain, forecast, forecasts, forms,
 };
-use kintsugi::observe::event::PHASES;
-use kintsugi::observe::event::{Event, Kind, RecoveryRecord, VERSION};
 use kintsugi::train::checkpoint::young_daly;
 use proptest::prelude::*;
 
@@ -155,54 +152,6 @@ proptest! {
             prop_assert!(of(hours * factor) >= of(hours) - 1e-12, "{arm:?}");
         }
     }
-}
-
-fn event(seconds: f64, step: u64, kind: Kind) -> Event {
-    let time = 1.7e9 + seconds;
-    Event { v: VERSION, time, seconds, attempt: 1, generation: 0, step, rank: 0, kind }
-}
-
-fn step(seconds: f64, step: u64) -> Event {
-    let (loss, error, learning_rate) = (1.0, 0.5, 0.1);
-    let kind = Kind::Step { epoch: 0, loss, error, samples: 96, learning_rate, seconds: 0.1 };
-    event(seconds, step, kind)
-}
-
-/// Steps of 0.1 s; a repair of `cost` seconds after every 20th, which also loses half a step.
-fn struck(cost: f64) -> Vec<Event> {
-    let mut events = vec![];
-    let mut now = 1.0;
-    for at in 1..=1000 {
-        now += 0.1;
-        events.push(step(now, at));
-        if at % 20 == 0 {
-            now += cost + 0.05;
-            let seconds = [(PHASES[0].to_string(), cost)].into();
-            let (rung, lost) = ("respawn".to_string(), vec![]);
-            let record = RecoveryRecord { generation: 1, step: at, lost, rung, ranks: 4, seconds };
-            events.push(event(now, at, Kind::Recovered(record)));
-        }
-    }
-    events
-}
-
-#[test]
-fn a_run_that_is_what_it_says_lies_within_its_forecast() {
-    let run = against::measure(&struck(0.3)).unwrap();
-    assert_eq!((run.steps, run.failures()), (1000, 50));
-    assert!((run.step_seconds - 0.1).abs() < 1e-9);
-    let verdict = against::hold(&run, against::Given::default(), 500, 1);
-    assert!(verdict.inside, "{verdict:?}");
-    assert!((verdict.forecast - 100.0 / 117.5).abs() < 0.02, "{verdict:?}");
-}
-
-#[test]
-fn a_run_whose_repairs_took_longer_than_was_forecast_lies_outside() {
-    let run = against::measure(&struck(0.6)).unwrap();
-    let costs = Costs { respawn: 0.05, ..Costs::default() };
-    let given = against::Given { costs: Some(costs), mtbf: None };
-    assert!(!against::hold(&run, given, 500, 1).inside);
-    assert!(against::measure(&[]).unwrap_err().contains("no steps"));
 }
 
 fn kintsugi(arguments: &[&str]) -> Output {

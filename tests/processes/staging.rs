@@ -222,7 +222,7 @@ fn a_steps_reading_is_written_once_whoever_writes() {
 fn wait_for_copies(run: &Path, running: &mut Running) {
     let until = Instant::now() + Duration::from_secs(LIMIT_SECONDS);
     let whole = |kind: &Kind| match kind {
-        Kind::Staging { ranks, files, files_total, .. } => *ranks > 0 && files == files_total,
+        Kind::Staging(staged) => staged.ranks > 0 && staged.files == staged.files_total,
         _ => false,
     };
     let told = || read_events(&run.join("events.jsonl")).unwrap_or_default();

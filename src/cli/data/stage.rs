@@ -22,7 +22,6 @@ use crate::data::staging::{apart, place};
 use crate::data::{DataError, Split};
 use crate::launch::start::run_dir::RunDir;
 use crate::observe::console::{errors_are_a_screen, print_line, say};
-use crate::observe::copies::Staged;
 use crate::observe::result::Status;
 use crate::observe::spans::amount;
 
@@ -176,15 +175,7 @@ impl View {
                 self.total.set(copies.bytes_total);
                 self.bar.set_length(copies.bytes_total.max(1));
                 self.bar.set_position(copies.bytes);
-                let staged = Staged {
-                    ranks: 0,
-                    files: copies.files,
-                    files_total: copies.files_total,
-                    bytes: copies.bytes,
-                    bytes_total: copies.bytes_total,
-                    bytes_per_second: copies.rate,
-                };
-                staged.line()
+                copies.over(0).line()
             }
             Stage::Verified(bytes) => {
                 self.bar.set_message("verifying");

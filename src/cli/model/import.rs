@@ -156,7 +156,7 @@ impl Places {
         let texts = [("format", "pt".to_owned()), ("model", self.model.shown()), ("input", input)];
         let about: BTreeMap<String, String> =
             texts.into_iter().map(|(key, text)| (key.to_owned(), text)).collect();
-        let file = tensors::model_file(layout, parameters, statistics, &about);
+        let file = tensors::model_file(layout, parameters, statistics, None, &about);
         let model = to_toml(graph);
         let storage = FileSystem::new("");
         let write = |place: &Path, parts: &[&[u8]]| {

@@ -1,15 +1,16 @@
 //! `kintsugi simulate cache`: how often caches miss under the orders that training can take.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use super::super::arguments::{fail, print_json};
-use crate::config::{Shown, WithinBundle};
-use crate::lab::caches::figure4::{self, Improvement};
+use crate::config::Shown;
+use crate::data::sampler::Bundling;
+use crate::lab::caches::figure4;
 use crate::lab::caches::trace::Assignment;
-use crate::lab::caches::{Policy, READS_MAX, Row, SAMPLES_MAX, Setting, cache_sizes, page, play};
-use crate::lab::report::{command_line, svg_file};
-use crate::observe::console::print_line;
+use crate::lab::caches::{Policy, READS_MAX, Row, Setting, cache_sizes, page, play};
+use crate::lab::report::{NONE, Table, command_line};
+use crate::observe::console::{self, print_line};
 use crate::observe::event::name_of;
 use crate::observe::storage::{FileSystem, Storage};
 
@@ -26,8 +27,8 @@ const SHOWN: [f64; 6] = [0.1, 0.2, 0.35, 0.4, 0.6, 0.9];
 pub struct Args {
     #[command(flatten)]
     setting: Setting,
-    /// Receives cache.csv, cache.html and the drawings as SVG
-    #[arg(long, value_name = "DIR")]
+    /// Draws what was simulated as one self-contained page
+    #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
     /// One JSON object as the last line
     #[arg(long)]
@@ -47,14 +48,17 @@ pub fn run(args: &Args) -> ExitCode {
     let gains = figure4::improvements(&rows, setting.nodes[0]);
     let command = command_line();
     print_rows(setting, &rows);
-    print_gains(&gains);
+    print_line!("How much less LRU misses than under the global shuffle (Lee and Bahn, Fig. 4).");
+    print_line!("{}", page::gains_table(&gains).text());
     for line in page::sentences(setting, &gains) {
         print_line!("{line}");
     }
-    if let Some(folder) = &args.out
-        && let Err(error) = write(folder, setting, &rows, &gains, &command)
-    {
-        return fail(1, format!("{}: {error}", folder.shown()));
+    if let Some(path) = &args.out {
+        let page = page::html(setting, &rows, &gains, &command);
+        if let Err(error) = FileSystem::new("").write_whole(path, &[page.as_bytes()]) {
+            return fail(1, format!("{}: {error}", path.shown()));
+        }
+        print_line!("{}", path.shown());
     }
     if args.json {
         let of = |assignment| -> Vec<&Row> {
@@ -81,10 +85,6 @@ fn refusal(args: &Setting) -> Option<String> {
     let nodes = args.nodes.iter().all(|&nodes| (1..=NODES_MAX.min(args.owners)).contains(&nodes));
     let ratios = args.ratios.iter().all(|&ratio| ratio > 0.0 && ratio < 1.0);
     for (valid, reason) in [
-        (
-            (1..=SAMPLES_MAX).contains(&args.samples),
-            format!("--samples: write a number from 1 to {SAMPLES_MAX}"),
-        ),
         (args.epochs >= 2, "--epochs: caches are cold in the first; write 2 or more".into()),
         (reads <= READS_MAX, format!("--samples x --epochs: write {READS_MAX} reads or fewer")),
         (
@@ -110,97 +110,45 @@ fn refusal(args: &Setting) -> Option<String> {
 
 fn print_rows(setting: &Setting, rows: &[Row]) {
     print_line!("Share of reads that miss after the first epoch, by the cache's share of the set.");
-    let head: String = SHOWN.iter().map(|size| format!("{:>8.0} %", size * 100.0)).collect();
-    print_line!("{:<38} {:<7} {:<16}{head}  off by", "order", "policy", "nodes");
-    let mut lines: Vec<(String, Policy, u32, Assignment)> = Vec::new();
-    let line_of = |row: &Row| {
-        let order = page::order_name(row.bundling());
-        (order, row.policy, row.nodes, row.assignment)
-    };
+    let sizes = SHOWN.map(|size| format!("{:.0} %", size * 100.0));
+    let head = ["order", "policy", "nodes"].map(String::from).into_iter().chain(sizes);
+    let mut table = Table::new(head.chain(["off by".into()]));
+    let line_of = |row: &Row| (row.bundling, row.policy, row.nodes, row.assignment);
     // LRU is what orders change; the others are shown where they can be compared with it.
-    let shown = |row: &&Row| {
-        let global = row.bundle_ratio == 1.0 && row.within_bundle == WithinBundle::Reshuffle;
-        row.policy == Policy::Lru || (global && row.nodes == setting.nodes[0])
+    let shown = |own: &&[Row]| {
+        let row = &own[0];
+        row.policy == Policy::Lru
+            || (row.bundling == Bundling::WHOLE && row.nodes == setting.nodes[0])
     };
-    for row in rows.iter().filter(shown) {
-        if lines.last() != Some(&line_of(row)) {
-            lines.push(line_of(row));
-        }
-    }
-    for line in lines {
-        let own: Vec<&Row> = rows.iter().filter(|row| line_of(row) == line).collect();
-        let miss = |size: &f64| own.iter().find(|row| row.cache == *size).map(|row| row.miss);
-        let cells = SHOWN.iter().filter_map(miss).map(|miss| format!("{miss:>10.4}"));
-        let cells: String = cells.collect();
-        let off = off_by(&own).map_or("no formula".into(), |off| {
-            format!("{off:.4}{}", if off > AGREE { " !" } else { "" })
-        });
-        let (order, policy, nodes, assignment) = line;
+    for own in rows.chunk_by(|a, b| line_of(a) == line_of(b)).filter(shown) {
+        let (order, policy, nodes, assignment) = line_of(&own[0]);
         let nodes = match assignment {
             Assignment::Owners => format!("{nodes}"),
             Assignment::Strided => format!("{nodes}, in turn"),
         };
-        print_line!("{order:<38} {:<7} {nodes:<16}{cells}  {off}", name_of(&policy));
+        let miss = |size: f64| own.iter().find(|row| row.cache == size).map(|row| row.miss);
+        let misses = SHOWN.map(|size| miss(size).map_or(NONE.into(), |miss| format!("{miss:.4}")));
+        let off = off_by(own).map_or("no formula".into(), |off| {
+            format!("{off:.4}{}", if off > AGREE { " !" } else { "" })
+        });
+        let names = [page::order_name(order), name_of(&policy), nodes];
+        table.row([&names[..], &misses, &[off]].concat());
     }
-    let cells: String = SHOWN.iter().map(|size| format!("{:>10.4}", 1.0 - size)).collect();
-    print_line!("{:<38} {:<7} {:<16}{cells}", "any order (bound 1 - c)", "any", "any");
+    let bound = SHOWN.map(|size| format!("{:.4}", 1.0 - size));
+    let names = ["any order (bound 1 - c)", "any", "any"].map(String::from);
+    table.row([&names[..], &bound, &[String::new()]].concat());
+    console::print_text(&table.text());
     print_line!(
         "off by: largest difference from the formula over {} sizes; ! where above {AGREE}: few \
-         samples, or few owners a node. Over all {} rows (--json, --out): {:.4}.\n",
+         samples, or few owners a node. Over all {} rows (--json): {:.4}.\n",
         cache_sizes().len(),
         rows.len(),
-        off_by(&rows.iter().collect::<Vec<_>>()).unwrap_or(0.0)
+        off_by(rows).unwrap_or(0.0)
     );
 }
 
 /// The largest difference from the formula; `None` where none has one.
-fn off_by(rows: &[&Row]) -> Option<f64> {
+fn off_by(rows: &[Row]) -> Option<f64> {
     let differences = rows.iter().filter_map(|row| Some((row.miss - row.closed_form?).abs()));
     differences.max_by(f64::total_cmp)
-}
-
-fn print_gains(gains: &[Improvement]) {
-    print_line!("How much less LRU misses than under the global shuffle (Lee and Bahn, Fig. 4).");
-    print_line!(
-        "{:<38} {:<10} {:<11} {:>7} {:>9} {:>7}",
-        "order",
-        "grid",
-        "cold epoch",
-        "best",
-        "at cache",
-        "mean"
-    );
-    for gain in gains {
-        print_line!(
-            "{:<38} {:<10} {:<11} {:>5.1} % {:>7.0} % {:>5.1} %",
-            page::order_name(gain.bundling()),
-            gain.grid,
-            if gain.cold_epoch { "counted" } else { "left out" },
-            gain.best * 100.0,
-            gain.best_at * 100.0,
-            gain.mean * 100.0
-        );
-    }
-    print_line!("");
-}
-
-fn write(
-    folder: &Path,
-    setting: &Setting,
-    rows: &[Row],
-    gains: &[Improvement],
-    command: &str,
-) -> std::io::Result<()> {
-    std::fs::create_dir_all(folder)?;
-    let storage = FileSystem::new(folder);
-    let whole = |name: &str, text: &str| {
-        storage.write_whole(Path::new(name), &[text.as_bytes()])?;
-        print_line!("{}", folder.join(name).shown());
-        Ok::<(), std::io::Error>(())
-    };
-    whole("cache.csv", &page::csv(rows))?;
-    for drawing in page::drawings(rows, setting.nodes[0]) {
-        whole(&format!("cache-{}.svg", drawing.name), &svg_file(&drawing.svg))?;
-    }
-    whole("cache.html", &page::html(setting, rows, gains, command))
 }

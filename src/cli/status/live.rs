@@ -348,7 +348,7 @@ fn members(report: &Report, rows: usize, view: &mut Vec<String>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::launch::ending::account::from_nothing;
+    use crate::observe::account::from_nothing;
     use crate::observe::event::name_of;
     use crate::observe::result::Status;
 

@@ -3,9 +3,9 @@
 
 use serde::Serialize;
 
-use crate::observe::copies::{Copies, Staged};
+use crate::observe::copies::Copies;
 use crate::observe::data_use::{DataUse, Waits};
-use crate::observe::event::{Event, Kind};
+use crate::observe::event::{Event, Kind, Staged};
 use crate::observe::spans::amount;
 
 /// Reports of steps that shares are taken over.

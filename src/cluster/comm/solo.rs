@@ -18,11 +18,6 @@ pub struct SoloComm {
 }
 
 impl SoloComm {
-    /// Rank 0 of 1.
-    pub fn new() -> Self {
-        Self::default()
-    }
-
     fn usable(&self) -> Result<(), CommError> {
         if self.revoked { Err(CommError::Revoked) } else { Ok(()) }
     }
@@ -194,7 +189,7 @@ mod tests {
 
     #[test]
     fn a_reduction_over_one_is_a_copy() {
-        let mut comm = SoloComm::new();
+        let mut comm = SoloComm::default();
         let mut sum = [0.0; 2];
         comm.all_reduce(Elements::F32(&[1.5, -2.0], &mut sum), ReduceOp::Sum).unwrap();
         assert_eq!(sum, [1.5, -2.0]);
@@ -205,7 +200,7 @@ mod tests {
 
     #[test]
     fn a_revoked_world_refuses_everything_but_agree_until_it_is_shrunk() {
-        let mut comm = SoloComm::new();
+        let mut comm = SoloComm::default();
         comm.revoke();
         assert_eq!(comm.all_gather_u64(&[1]), Err(CommError::Revoked));
         assert_eq!(comm.warm(), Err(CommError::Revoked));
@@ -216,7 +211,7 @@ mod tests {
 
     #[test]
     fn mail_to_oneself_arrives_by_tag_and_a_missing_one_is_an_error_not_a_hang() {
-        let mut comm = SoloComm::new();
+        let mut comm = SoloComm::default();
         comm.send(&[1], 0, 7).unwrap();
         comm.send(&[2], 0, 8).unwrap();
         let mut byte = [0];

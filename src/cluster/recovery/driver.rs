@@ -2,7 +2,7 @@
 //!
 //! The protocol, each line ending in an agreement of all who take part, so that no rank moves on
 //! alone; whoever meets an error revokes the communicator *before* it agrees:
-//! 1. `Revoke`: revoke, shrink, roll call (old rank, step, machine position), agree. Waiting spares
+//! 1. `Revoke`: revoke, shrink, roll call (old rank, step, machine descent), agree. Waiting spares
 //!    take part from here to 2.
 //! 2. `Repair`: spares take the dead's seats, respawn and merge, or renumber. A spare without a
 //!    seat waits again.
@@ -82,9 +82,9 @@ pub fn recover_after(
     hooks: &mut dyn Hooks,
     unproved: &mut Unproved,
 ) -> Result<Repaired, GaveUp> {
-    let machine = match unproved.position() {
+    let machine = match unproved.descent() {
         None => machine::begin(policy),
-        Some(position) => machine::begin_after(policy, position),
+        Some(descent) => machine::begin_after(policy, descent),
     };
     let mut driver = Driver::new(comm, Some(world), policy, hooks, machine);
     driver.notes.extend(unproved.note(policy, &driver.machine));
@@ -92,7 +92,7 @@ pub fn recover_after(
         Ended::Resumed(repaired_world, repaired) => {
             *world = repaired_world;
             if !repaired.lost.is_empty() {
-                unproved.repaired(repaired.position);
+                unproved.repaired(repaired.descent);
             }
             Ok(repaired)
         }
@@ -196,8 +196,8 @@ impl<'a> Driver<'a> {
         let NextWorld { world, lost, rung } = next_world.expect("resumed only after a restore");
         let seconds = std::mem::take(&mut self.gathering.seconds);
         let notes = std::mem::take(&mut self.notes);
-        let (position, step) = (self.machine.position(), self.holdings.step);
-        let repaired = Repaired { rung, lost, step, position, seconds, notes };
+        let (descent, step) = (self.machine.descent(), self.holdings.step);
+        let repaired = Repaired { rung, lost, step, descent, seconds, notes };
         Ok(Ended::Resumed(world, repaired))
     }
 
@@ -251,7 +251,7 @@ impl<'a> Driver<'a> {
             slot: gathering.slot,
             ranks: gathering.ranks,
             step: gathering.hooks.committed_step(),
-            position: self.machine.position(),
+            descent: self.machine.descent(),
             overdue: gathering.hooks.now() > self.deadline,
             born: gathering.comm.born(),
             recruits: gathering.comm.recruits(),
@@ -268,7 +268,7 @@ impl<'a> Driver<'a> {
             Ok(roll) => roll,
             Err(reason) => return Event::Hopeless(reason),
         };
-        let (overdue, position, source) = (roll.overdue(), roll.position(), roll.source());
+        let (overdue, descent, source) = (roll.overdue(), roll.descent(), roll.source());
         (gathering.lost, gathering.seats) = (roll.lost(), roll.slots());
         gathering.roll = roll;
         let Some((_, step)) = source else {
@@ -283,7 +283,7 @@ impl<'a> Driver<'a> {
         if overdue {
             return Event::Hopeless("the repair took longer than its time limit".into());
         }
-        Event::Counted(position)
+        Event::Counted(descent)
     }
 
     /// `Action::Repair`. With nobody lost (a false alarm, or a newcomer of the last try filled

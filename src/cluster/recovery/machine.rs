@@ -4,13 +4,13 @@
 //! clock: the driver performs its actions and reports what came of them.
 //!
 //! Every rank of a repair runs its own copy. The copies stay in step because each event is the
-//! result of an agreement; a newcomer, which has missed the past, takes its `Position` from the
+//! result of an agreement; a newcomer, which has missed the past, takes its `Descent` from the
 //! survivors at the next roll call.
 
 use crate::config::Rung;
 
 use super::Policy;
-use super::position::Position;
+use super::descent::Descent;
 
 /// Roll calls in one repair. Each one that fails has met a fresh death, so more than this many is
 /// no repair any more.
@@ -51,8 +51,8 @@ pub enum Repair {
 /// What came of an action.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Event {
-    /// `Revoke` ended with an agreed roll call, in which somebody stood at this position.
-    Counted(Position),
+    /// `Revoke` ended with an agreed roll call, in which somebody stood at this descent.
+    Counted(Descent),
     /// The action succeeded, on every rank.
     Done,
     /// Somebody died, or a call failed; why.
@@ -70,7 +70,7 @@ pub enum Event {
 pub struct Machine {
     ladder: Vec<Rung>,
     tries_max: u32,
-    position: Position,
+    descent: Descent,
     action: Action,
 }
 
@@ -81,9 +81,9 @@ pub fn begin(policy: &Policy) -> Machine {
 
 /// A survivor's machine, where the repair before this one stood at `unproved` and no step has
 /// proven it: to bring processes in was a try that failed, and the ladder goes on from there.
-pub fn begin_after(policy: &Policy, unproved: Position) -> Machine {
+pub fn begin_after(policy: &Policy, unproved: Descent) -> Machine {
     let mut machine = begin(policy);
-    machine.position = Position { roll_calls: 0, ..unproved };
+    machine.descent = Descent { roll_calls: 0, ..unproved };
     if matches!(machine.rung(), Some(Rung::Spare | Rung::Respawn)) {
         machine.count_try();
     }
@@ -100,14 +100,14 @@ pub fn join(policy: &Policy) -> Machine {
 pub fn grow(policy: &Policy) -> Machine {
     let mut machine = Machine::new(policy, Action::Agree);
     let shrink = policy.ladder.iter().position(|rung| *rung == Rung::Shrink);
-    machine.position.rung = shrink.unwrap_or(0);
+    machine.descent.rung = shrink.unwrap_or(0);
     machine
 }
 
 impl Machine {
     fn new(policy: &Policy, action: Action) -> Self {
         let (ladder, tries_max) = (policy.ladder.clone(), policy.tries_max.max(1));
-        Self { ladder, tries_max, position: Position::default(), action }
+        Self { ladder, tries_max, descent: Descent::default(), action }
     }
 
     /// What to do next.
@@ -116,13 +116,13 @@ impl Machine {
     }
 
     /// How far down the ladder this rank is.
-    pub fn position(&self) -> Position {
-        self.position
+    pub fn descent(&self) -> Descent {
+        self.descent
     }
 
     /// The rung in force, `None` below the last.
     pub fn rung(&self) -> Option<Rung> {
-        self.ladder.get(self.position.rung).copied()
+        self.ladder.get(self.descent.rung).copied()
     }
 
     /// Takes in what came of the action. After the end nothing changes any more.
@@ -130,9 +130,9 @@ impl Machine {
         self.action = match (&self.action, event) {
             (Action::Resumed | Action::GaveUp(_), _) => return,
             (_, Event::Hopeless(reason)) => Action::GaveUp(reason),
-            (Action::Revoke, Event::Counted(position)) => {
-                self.position = self.position.max(position);
-                self.repair(if self.position.rung == 0 { UNCONFIGURED } else { UNPROVEN })
+            (Action::Revoke, Event::Counted(descent)) => {
+                self.descent = self.descent.max(descent);
+                self.repair(if self.descent.rung == 0 { UNCONFIGURED } else { UNPROVEN })
             }
             (Action::Revoke, event) => self.call_again(&reason_of(event)),
             (Action::Repair(_), Event::Done) => Action::Agree,
@@ -156,7 +156,7 @@ impl Machine {
             Some(Rung::Spare) => Action::Repair(Repair::Promote),
             Some(Rung::Respawn) => Action::Repair(Repair::Respawn),
             Some(Rung::Shrink) => Action::Repair(Repair::Drop),
-            Some(Rung::Restart) if self.position.rung == 0 => {
+            Some(Rung::Restart) if self.descent.rung == 0 => {
                 Action::GaveUp("the ladder says restart".into())
             }
             Some(Rung::Restart) => Action::GaveUp(format!("restart is next: {reason}")),
@@ -165,8 +165,8 @@ impl Machine {
     }
 
     fn call_again(&mut self, reason: &str) -> Action {
-        self.position.roll_calls += 1;
-        if self.position.roll_calls < ROLL_CALLS_MAX {
+        self.descent.roll_calls += 1;
+        if self.descent.roll_calls < ROLL_CALLS_MAX {
             return Action::Revoke;
         }
         Action::GaveUp(format!("{ROLL_CALLS_MAX} roll calls failed, the last because {reason}"))
@@ -178,15 +178,15 @@ impl Machine {
     }
 
     fn count_try(&mut self) {
-        self.position.tries += 1;
-        if self.position.tries >= self.tries_max {
+        self.descent.tries += 1;
+        if self.descent.tries >= self.tries_max {
             self.step_down();
         }
     }
 
     fn step_down(&mut self) {
-        self.position.rung += 1;
-        self.position.tries = 0;
+        self.descent.rung += 1;
+        self.descent.tries = 0;
     }
 
     /// A failure left the communicator in an unknown state, so the next try begins with `Revoke`
@@ -220,11 +220,11 @@ mod tests {
     }
 
     /// Every event that may follow an action.
-    fn events(action: &Action, position: Position) -> Vec<Event> {
+    fn events(action: &Action, descent: Descent) -> Vec<Event> {
         let failed = || Event::Failed("f".into());
         let hopeless = || Event::Hopeless("h".into());
         match action {
-            Action::Revoke => vec![Event::Counted(position), failed(), hopeless()],
+            Action::Revoke => vec![Event::Counted(descent), failed(), hopeless()],
             Action::Repair(Repair::Promote) => {
                 vec![Event::Done, failed(), Event::Unavailable("u".into()), hopeless()]
             }
@@ -259,7 +259,7 @@ mod tests {
             let action = machine.action();
             trail.push(action.clone());
             assert!(trail.len() as u32 <= self.steps_max, "no end: {trail:?}");
-            let next = events(&action, machine.position());
+            let next = events(&action, machine.descent());
             if next.is_empty() {
                 self.paths += 1;
                 if action == Action::Resumed {
@@ -269,7 +269,7 @@ mod tests {
                 }
             }
             for event in next {
-                if machine.position().roll_calls >= self.roll_calls_max
+                if machine.descent().roll_calls >= self.roll_calls_max
                     && action == Action::Revoke
                     && matches!(event, Event::Failed(_))
                 {
@@ -285,15 +285,15 @@ mod tests {
     }
 
     fn check_step(before: &Machine, event: &Event, after: &Machine) {
-        assert!(after.position() >= before.position(), "the ladder is only climbed down");
-        assert!(after.position().tries < after.tries_max);
+        assert!(after.descent() >= before.descent(), "the ladder is only climbed down");
+        assert!(after.descent().tries < after.tries_max);
         match event {
             Event::Hopeless(why) => assert_eq!(after.action(), Action::GaveUp(why.clone())),
             Event::Failed(_) | Event::Refused(_) => assert!(
                 matches!(after.action(), Action::Revoke | Action::GaveUp(_)),
                 "a failure goes back to Revoke: {before:?} {event:?} {after:?}"
             ),
-            Event::Done => assert_eq!(after.position(), before.position()),
+            Event::Done => assert_eq!(after.descent(), before.descent()),
             Event::Unavailable(_) | Event::Counted(_) => {
                 assert!(matches!(after.action(), Action::Repair(_) | Action::GaveUp(_)));
             }
@@ -344,7 +344,7 @@ mod tests {
     #[test]
     fn a_ladder_without_spares_steps_down_at_once() {
         let mut machine = begin(&policy(&[Rung::Spare, Rung::Respawn], 3));
-        machine.on(Event::Counted(Position::default()));
+        machine.on(Event::Counted(Descent::default()));
         assert_eq!(machine.action(), Action::Repair(Repair::Promote));
         machine.on(Event::Unavailable("no spare is waiting".into()));
         assert_eq!(machine.action(), Action::Repair(Repair::Respawn));
@@ -356,7 +356,7 @@ mod tests {
         let mut machine = begin(&policy(&[Rung::Respawn, Rung::Shrink, Rung::Restart], 2));
         let mut repairs = Vec::new();
         for _ in 0..4 {
-            machine.on(Event::Counted(Position::default()));
+            machine.on(Event::Counted(Descent::default()));
             repairs.push(machine.action());
             machine.on(Event::Failed("joining failed".into()));
         }
@@ -370,9 +370,9 @@ mod tests {
         let policy = policy(&[Rung::Respawn, Rung::Shrink], 3);
         let (mut survivor, mut newcomer) = (begin(&policy), join(&policy));
         for event in [
-            Event::Counted(Position::default()),
+            Event::Counted(Descent::default()),
             Event::Refused("no slot".into()),
-            Event::Counted(Position { rung: 1, ..Position::default() }),
+            Event::Counted(Descent { rung: 1, ..Descent::default() }),
             Event::Done,
         ] {
             survivor.on(event);
@@ -381,7 +381,7 @@ mod tests {
             assert_eq!(machine.action(), Action::Agree);
             machine.on(Event::Failed("a death".into()));
         }
-        let furthest = survivor.position().max(newcomer.position());
+        let furthest = survivor.descent().max(newcomer.descent());
         for machine in [&mut survivor, &mut newcomer] {
             machine.on(Event::Counted(furthest));
         }
@@ -397,7 +397,7 @@ mod tests {
             assert_eq!(machine.action(), Action::Agree);
             machine.on(Event::Failed("a death".into()));
         }
-        let furthest = old.position().max(newcomer.position());
+        let furthest = old.descent().max(newcomer.descent());
         for machine in [&mut old, &mut newcomer] {
             machine.on(Event::Counted(furthest));
             assert_eq!(machine.action(), Action::Repair(Repair::Drop));
@@ -408,7 +408,7 @@ mod tests {
     #[test]
     fn nothing_happens_after_the_end() {
         let mut machine = begin(&policy(&[Rung::Restart], 1));
-        machine.on(Event::Counted(Position::default()));
+        machine.on(Event::Counted(Descent::default()));
         let end = machine.clone();
         assert_eq!(end.action(), Action::GaveUp("the ladder says restart".into()));
         machine.on(Event::Done);

@@ -7,12 +7,12 @@ use crate::config::{Point, Rung};
 
 use super::comm::{CommError, Communicator};
 use super::world::World;
-use position::Position;
+use descent::Descent;
 use set::SetIdentity;
 
 pub mod driver;
 pub mod machine;
-pub mod position;
+pub mod descent;
 pub mod quorum;
 mod rollcall;
 pub mod seats;
@@ -136,7 +136,7 @@ pub struct Repaired {
     /// The step every rank now goes on from.
     pub step: u64,
     /// How far down the ladder it came.
-    pub position: Position,
+    pub descent: Descent,
     /// Seconds by phase: revoke_shrink, spawn, merge, agree, restore.
     pub seconds: crate::observe::event::Phases,
     /// What a person should read of it.

@@ -2,7 +2,7 @@
 //! (who still lives, and how far down the ladder he is) and the holdings of the repaired one (who
 //! holds state, who is new). Pure.
 
-use super::position::Position;
+use super::descent::Descent;
 use super::quorum;
 use super::set::{self, SetIdentity};
 use crate::cluster::wire;
@@ -23,7 +23,7 @@ pub(super) struct Answer {
     /// Its committed step, `None` without state.
     pub step: Option<u64>,
     /// Where its machine stands.
-    pub position: Position,
+    pub descent: Descent,
     /// Whether its repair has taken longer than it may.
     pub overdue: bool,
     /// Which spawn brought it, 0 for the first-born: those are promoted last.
@@ -42,7 +42,7 @@ impl Answer {
     const WORDS: usize = 12 + HOST_WORDS;
 
     pub fn to_words(&self) -> [u64; Self::WORDS] {
-        let p = self.position;
+        let p = self.descent;
         let mut words = [0; Self::WORDS];
         words[..12].copy_from_slice(&[
             self.slot.map_or(NO_SLOT, |slot| slot as u64),
@@ -67,7 +67,7 @@ impl Answer {
             slot: (w[0] != NO_SLOT).then_some(w[0] as usize),
             ranks: w[1] as usize,
             step: (w[2] == 1).then_some(w[3]),
-            position: Position { rung: w[4] as usize, tries: w[5] as u32, roll_calls: w[6] as u32 },
+            descent: Descent { rung: w[4] as usize, tries: w[5] as u32, roll_calls: w[6] as u32 },
             overdue: w[7] == 1,
             born: w[8] as u32,
             pid: w[9] as u32,
@@ -142,9 +142,9 @@ impl Roll {
         self.0.iter().enumerate().find_map(|(place, a)| Some((place, a.step?)))
     }
 
-    /// The furthest position that anybody stands at.
-    pub fn position(&self) -> Position {
-        self.0.iter().map(|a| a.position).max().unwrap_or_default()
+    /// The furthest descent that anybody stands at.
+    pub fn descent(&self) -> Descent {
+        self.0.iter().map(|a| a.descent).max().unwrap_or_default()
     }
 
     /// Why those who answered are too few nodes to go on, if they are. Everybody who has the roll
@@ -270,10 +270,10 @@ mod tests {
     use super::*;
 
     fn answer(slot: usize, step: Option<u64>) -> Answer {
-        let (position, host) = (Position::default(), "here".to_string());
+        let (descent, host) = (Descent::default(), "here".to_string());
         let slot = Some(slot);
         let (overdue, born, recruits, nodes, pid) = (false, 0, 0, 1, 7);
-        Answer { slot, ranks: 4, step, position, overdue, born, recruits, nodes, pid, host }
+        Answer { slot, ranks: 4, step, descent, overdue, born, recruits, nodes, pid, host }
     }
 
     fn spare() -> Answer {
@@ -298,10 +298,10 @@ mod tests {
     #[test]
     fn the_roll_names_the_lost_and_the_furthest_position() {
         let mut late = answer(3, None);
-        late.position = Position { rung: 1, tries: 0, roll_calls: 4 };
+        late.descent = Descent { rung: 1, tries: 0, roll_calls: 4 };
         let roll = roll(&[answer(0, Some(5)), late.clone()]).unwrap();
         assert_eq!(roll.lost(), [1, 2]);
-        assert_eq!(roll.position(), late.position);
+        assert_eq!(roll.descent(), late.descent);
         assert!(roll.source() == Some((0, 5)) && !roll.overdue());
         assert!(roll.is_a_world(), "fewer ranks, but in their order");
     }
@@ -385,11 +385,11 @@ mod tests {
             overdue in any::<bool>(), born in any::<u32>(), pid in any::<u32>(),
             recruits in 0usize..9, nodes in 0usize..9,
         ) {
-            let position = Position { rung, tries, roll_calls };
+            let descent = Descent { rung, tries, roll_calls };
             let host = "a host".to_string();
             let ranks = 4;
             let answer = Answer {
-                slot, ranks, step, position, overdue, born, recruits, nodes, pid, host,
+                slot, ranks, step, descent, overdue, born, recruits, nodes, pid, host,
             };
             prop_assert_eq!(Answer::from_words(&answer.to_words()), answer);
         }

@@ -2,8 +2,8 @@
 //! of memory, say) would be replaced for ever. Until then the next repair goes on from its place
 //! on the ladder. So it does where many repairs in a row have lasted a step or two each. Pure.
 
+use super::descent::Descent;
 use super::machine::{self, Machine, UNPROVEN};
-use super::position::Position;
 use super::{Note, Policy};
 
 /// Committed steps after which a repair is history: both slots of the state are written then.
@@ -15,7 +15,7 @@ pub const ROW_MAX: u32 = 8;
 /// is this.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Unproved {
-    position: Option<Position>,
+    descent: Option<Descent>,
     /// Committed since.
     steps: u32,
     /// Repairs, this one included, that no more than a step or two lie between.
@@ -26,20 +26,20 @@ pub struct Unproved {
 
 impl Unproved {
     /// Where the last repair stood, unless steps have proven it.
-    pub fn position(&self) -> Option<Position> {
-        self.position.filter(|_| self.steps == 0 || self.growth || self.row > ROW_MAX)
+    pub fn descent(&self) -> Option<Descent> {
+        self.descent.filter(|_| self.steps == 0 || self.growth || self.row > ROW_MAX)
     }
 
-    /// A repair ended at this position.
-    pub fn repaired(&mut self, position: Position) {
+    /// A repair ended at this descent.
+    pub fn repaired(&mut self, descent: Descent) {
         let row = self.row + 1;
-        *self = Self { position: Some(position), steps: 0, row, growth: false };
+        *self = Self { descent: Some(descent), steps: 0, row, growth: false };
     }
 
     /// The world has grown: whoever dies now is not replaced again, where it can do with fewer.
     pub fn grew(&mut self, policy: &Policy) {
-        let position = Some(machine::grow(policy).position());
-        *self = Self { position, steps: 0, row: 0, growth: true };
+        let descent = Some(machine::grow(policy).descent());
+        *self = Self { descent, steps: 0, row: 0, growth: true };
     }
 
     /// Whether a growth is yet to be proven.
@@ -57,7 +57,7 @@ impl Unproved {
 
     /// What a person should read of what it costs.
     pub(super) fn note(&self, policy: &Policy, machine: &Machine) -> Option<Note> {
-        let before = self.position().filter(|before| *before != machine.position())?;
+        let before = self.descent().filter(|before| *before != machine.descent())?;
         let from = policy.ladder.get(before.rung).copied()?;
         Some(Note::of(from, machine.rung()?, UNPROVEN.to_owned()))
     }
@@ -79,12 +79,12 @@ mod tests {
 
     /// A repair of which every phase succeeds, but for spares: there are none. What it did.
     fn repair(policy: &Policy, unproved: &mut Unproved) -> Action {
-        let mut machine = match unproved.position() {
+        let mut machine = match unproved.descent() {
             None => machine::begin(policy),
-            Some(position) => machine::begin_after(policy, position),
+            Some(descent) => machine::begin_after(policy, descent),
         };
         assert_eq!(machine.action(), Action::Revoke, "the living are counted first");
-        machine.on(Event::Counted(Position::default()));
+        machine.on(Event::Counted(Descent::default()));
         if machine.action() == Action::Repair(Repair::Promote) {
             machine.on(Event::Unavailable("no spare is waiting".into()));
         }
@@ -93,7 +93,7 @@ mod tests {
             machine.on(Event::Done);
         }
         if machine.action() == Action::Resumed {
-            unproved.repaired(machine.position());
+            unproved.repaired(machine.descent());
         }
         done
     }

@@ -320,11 +320,6 @@ impl Slots {
         self.clear(before);
     }
 
-    /// Bytes that both slots take.
-    pub fn bytes(&self) -> usize {
-        2 * (self.places.body_bytes() + HEADER_WORDS * size_of::<u64>())
-    }
-
     /// Copies the state from another process's file into the slot that `commit_as` will make the
     /// committed one. False when the file does not hold it, or stopped holding it meanwhile.
     ///

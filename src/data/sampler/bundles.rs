@@ -14,14 +14,16 @@ use crate::config::{Data, WithinBundle};
 use super::permutation::Permutation;
 
 /// How an owner's rows come in an epoch.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, serde::Serialize)]
 pub struct Bundling {
     /// A bundle's share of an owner's rows: above 0, to 1. Of 1 there is one bundle.
+    #[serde(rename = "bundle_ratio")]
     pub ratio: f64,
     /// Bundles come from the last to the first in odd epochs.
     pub alternating: bool,
     /// The order inside a bundle. `Reverse`: an odd epoch is the exact reverse of the even one
     /// before it, bundles included, whether `alternating` or not.
+    #[serde(rename = "within_bundle")]
     pub within: WithinBundle,
 }
 

@@ -11,7 +11,7 @@ use thiserror::Error;
 use crate::config::{self, Shown, StagingMode};
 use crate::data::sampler::Order;
 use crate::data::set::DataSet;
-use crate::data::store::tally::Tally;
+use crate::data::store::tally::{Count, Tally};
 
 use super::Staging;
 use super::folder::Folder;
@@ -125,7 +125,7 @@ fn copy(
     match stopped {
         _ if stop.load(Ordering::Relaxed) => Err(AheadError::Interrupted),
         Some(reason) => Err(AheadError::Folder(reason)),
-        None => Ok(Copied { all, copied: tally.counts().shared_bytes }),
+        None => Ok(Copied { all, copied: tally.counts().of(Count::SharedBytes) }),
     }
 }
 

@@ -188,10 +188,6 @@ impl Staging {
     }
 
     /// Whether the files of that micro-batch are there, or nobody waits for them.
-    pub fn lets(&self, step: u64, owner: u32) -> bool {
-        self.lets_all.load(Ordering::Acquire) || self.lets_in(&self.lock(), step, owner)
-    }
-
     fn lets_in(&self, state: &State, step: u64, owner: u32) -> bool {
         let let_through = match self.mode {
             StagingMode::None => true,
@@ -227,12 +223,6 @@ impl Staging {
     pub fn wait_for_all(&self, limit: Duration) -> bool {
         let waited = self.open.wait_timeout_while(self.lock(), limit, |state| state.lacks());
         !waited.unwrap_or_else(PoisonError::into_inner).1.timed_out()
-    }
-
-    /// Whether everything is there.
-    pub fn is_whole(&self) -> bool {
-        let state = self.lock();
-        state.stopped.is_some() || state.gate.is_whole()
     }
 
     /// Why nothing is copied any more, if it is so before everything is there.

@@ -1,9 +1,12 @@
 //! How far copying is: of one rank, or summed over all of a run.
 
+use crate::observe::event::Staged;
+
 /// Words of [`Progress`], for the exchange.
 pub const WORDS: usize = 6;
 
-/// See the module. A file that several ranks read counts for each of them.
+/// Files and bytes that are there, and of how many. A file that several ranks read counts for each
+/// of them.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Progress {
     /// Files that are on the node of whoever reads them.
@@ -25,6 +28,13 @@ impl Progress {
     pub fn words(&self) -> [u64; WORDS] {
         let Self { files, files_total, bytes, bytes_total, rate, lacking } = *self;
         [files, files_total, bytes, bytes_total, rate as u64, lacking]
+    }
+
+    /// As a line tells it, over so many ranks; 0: this one alone.
+    pub fn over(&self, ranks: usize) -> Staged {
+        let Self { files, files_total, bytes, bytes_total, rate, .. } = *self;
+        let (ranks, bytes_per_second) = (ranks as u32, rate);
+        Staged { ranks, files, files_total, bytes, bytes_total, bytes_per_second }
     }
 
     /// The reverse of `words`.

@@ -122,6 +122,15 @@ fn stand(mode: StagingMode, workers: u32) -> Stand {
     begin(mode, workers, tempfile::tempdir().expect("temporary folder"))
 }
 
+fn lets(staging: &Staging, step: u64, owner: u32) -> bool {
+    staging.lets_in(&staging.lock(), step, owner)
+}
+
+fn is_whole(staging: &Staging) -> bool {
+    let state = staging.lock();
+    state.stopped.is_some() || state.gate.is_whole()
+}
+
 #[test]
 fn files_are_copied_in_the_order_of_their_use_and_open_the_way_by_micro_batch() {
     let Stand { store, order, staging, place: _kept, .. } = stand(StagingMode::During, 1);
@@ -129,10 +138,10 @@ fn files_are_copied_in_the_order_of_their_use_and_open_the_way_by_micro_batch() 
     assert!(!staging.wait(0, 0, NOW));
     store.let_through(2);
     assert!(staging.wait(0, 0, LONG), "owner 0 has two samples a step");
-    assert!(!staging.lets(0, 2));
+    assert!(!lets(&staging, 0, 2));
     store.let_through(2);
-    assert!(staging.wait(0, 2, LONG) && !staging.lets(1, 0));
-    assert!(staging.lets(7, 1), "nobody copies what another rank computes");
+    assert!(staging.wait(0, 2, LONG) && !lets(&staging, 1, 0));
+    assert!(lets(&staging, 7, 1), "nobody copies what another rank computes");
     store.let_through(FILES);
     assert!(staging.wait(99, 2, LONG), "what was copied once is there in every epoch");
     let expected: Vec<PathBuf> = (0..4)
@@ -151,7 +160,7 @@ fn before_training_means_that_nothing_passes_until_all_is_there() {
     store.let_through(FILES - 1);
     assert!(!staging.wait(0, 0, Duration::from_millis(50)));
     store.let_through(1);
-    assert!(staging.wait(0, 0, LONG) && staging.is_whole());
+    assert!(staging.wait(0, 0, LONG) && is_whole(&staging));
 }
 
 #[test]
@@ -179,7 +188,7 @@ fn a_later_start_on_the_same_node_copies_nothing_twice() {
     }
     let own = Arc::clone(&staging);
     let closes = std::thread::spawn(move || own.close());
-    while !staging.lets(3, 0) {
+    while !lets(&staging, 3, 0) {
         std::thread::yield_now();
     }
     // What it has in hand it finishes.
@@ -212,7 +221,7 @@ fn a_folder_that_is_gone_and_a_file_that_cannot_be_read_hold_nobody_up() {
     std::fs::remove_dir_all(root(&place)).expect("removed");
     staging.plan(0, &[0, 1, 2], 0);
     store.let_through(FILES);
-    assert!(staging.wait(3, 2, LONG) && staging.is_whole());
+    assert!(staging.wait(3, 2, LONG) && is_whole(&staging));
     let (empty, place) = (Arc::new(MemoryStore::default()), tempfile::tempdir().expect("folder"));
     let set = DataSet { source: Arc::new(Files(4)), store: empty };
     let folder = Arc::new(Folder::open(&root(&place)).expect("opened"));
@@ -278,7 +287,7 @@ fn a_file_of_many_samples_is_copied_once_and_whoever_reads_it_waits_for_it() {
             samples.map(|sample| name(sample / 8)).collect()
         };
         assert_eq!(needed(0..1).len(), 3, "the first step reads all of them");
-        assert!(!staging.wait(0, 2, Duration::from_millis(50)) && !staging.is_whole());
+        assert!(!staging.wait(0, 2, Duration::from_millis(50)) && !is_whole(&staging));
         store.let_through(1);
         assert!(staging.wait(9, 2, LONG));
         let fetched = store.fetched.lock().unwrap().clone();
@@ -304,7 +313,7 @@ fn a_file_of_many_samples_that_cannot_be_read_is_tried_once() {
     let order = Order::new(FILES, 3, 9, 6).expect("valid");
     let staging = Staging::start((set, order), folder, how, Arc::default(), 2);
     staging.plan(0, &[0, 1, 2], 0);
-    assert!(staging.wait(0, 0, LONG) && staging.is_whole());
+    assert!(staging.wait(0, 0, LONG) && is_whole(&staging));
     assert_eq!((staging.progress().files, staging.progress().bytes), (3, 4));
 }
 
@@ -313,16 +322,16 @@ fn without_workers_who_waits_copies_and_no_more_than_it_needs() {
     let Stand { store, order, staging, place: _kept, .. } = stand(StagingMode::During, 0);
     store.let_through(FILES);
     staging.plan(0, &[0, 2], 0);
-    assert!(!staging.lets(0, 0) && staging.wait(0, 0, NOW));
+    assert!(!lets(&staging, 0, 0) && staging.wait(0, 0, NOW));
     let first: Vec<PathBuf> = order.owner_samples(0, 0).into_iter().map(name).collect();
     assert_eq!(*store.fetched.lock().unwrap(), first);
-    assert!(staging.wait(1, 2, NOW) && !staging.is_whole());
-    assert!(staging.wait(9, 2, NOW) && staging.is_whole());
+    assert!(staging.wait(1, 2, NOW) && !is_whole(&staging));
+    assert!(staging.wait(9, 2, NOW) && is_whole(&staging));
     assert_eq!(store.fetched.lock().unwrap().len(), 16);
     let Stand { store, staging, place: _kept, .. } = stand(StagingMode::Before, 0);
     store.let_through(FILES);
     staging.plan(0, &[1], 0);
-    assert!(staging.wait(0, 1, NOW) && staging.is_whole());
+    assert!(staging.wait(0, 1, NOW) && is_whole(&staging));
     assert_eq!(store.fetched.lock().unwrap().len(), 8);
 }
 
@@ -347,6 +356,6 @@ fn a_set_that_has_no_room_is_not_staged() {
     let order = Order::new(FILES, 3, 9, 6).expect("valid");
     let staging = Staging::start((set, order), folder, how, Arc::default(), 1);
     staging.plan(0, &[0], 0);
-    assert!(staging.wait(0, 0, LONG) && staging.is_whole());
+    assert!(staging.wait(0, 0, LONG) && is_whole(&staging));
     assert_eq!(staging.progress().files, 0);
 }

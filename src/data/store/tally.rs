@@ -7,104 +7,91 @@ use std::time::Duration;
 
 use crate::observe::data_use::{DataUse, TierBytes, Waits};
 
+/// What is counted: first what replays, then what clocks and the machine's page cache say.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Count {
+    /// Fetches from the shared store.
+    Opens,
+    /// Bytes that came from it.
+    SharedBytes,
+    /// Bytes that came from node-local copies.
+    LocalBytes,
+    /// Bytes that came from the node's cache.
+    CacheBytes,
+    /// Samples that the cache had.
+    Hits,
+    /// Samples that it had not.
+    Misses,
+    /// Microseconds of all threads in fetches.
+    WaitMicros,
+    /// Microseconds of all threads that made samples ready, fetches included.
+    LoadMicros,
+    /// Microseconds of workers that waited for files to be staged.
+    StageMicros,
+    /// Microseconds of workers that waited for micro-batches, whose files were there.
+    BatchMicros,
+    /// Bytes that the kernel had to bring, for whatever the process read.
+    DeviceBytes,
+}
+
 /// Words of [`Counts`].
-pub const WORDS: usize = 11;
+pub const WORDS: usize = Count::DeviceBytes as usize + 1;
 
 /// What was counted. All of it sums over ranks and over steps.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Counts {
-    /// Fetches from the shared store.
-    pub opens: u64,
-    /// Bytes that came from it.
-    pub shared_bytes: u64,
-    /// Bytes that came from node-local copies.
-    pub local_bytes: u64,
-    /// Bytes that came from the node's cache.
-    pub cache_bytes: u64,
-    /// Samples that the cache had.
-    pub hits: u64,
-    /// Samples that it had not.
-    pub misses: u64,
-    /// Microseconds of all threads in fetches.
-    pub wait_micros: u64,
-    /// Microseconds of all threads that made samples ready, fetches included.
-    pub load_micros: u64,
-    /// Microseconds of workers that waited for files to be staged.
-    pub stage_micros: u64,
-    /// Microseconds of workers that waited for micro-batches, whose files were there.
-    pub batch_micros: u64,
-    /// Bytes that the kernel had to bring, for whatever the process read.
-    pub device_bytes: u64,
-}
+pub struct Counts([u64; WORDS]);
 
 impl Counts {
     /// For the exchange.
     pub fn words(&self) -> [u64; WORDS] {
-        [
-            self.opens,
-            self.shared_bytes,
-            self.local_bytes,
-            self.cache_bytes,
-            self.hits,
-            self.misses,
-            self.wait_micros,
-            self.load_micros,
-            self.stage_micros,
-            self.batch_micros,
-            self.device_bytes,
-        ]
+        self.0
     }
 
     /// The reverse of `words`.
     pub fn from_words(words: &[u64]) -> Self {
-        let word = |i: usize| words.get(i).copied().unwrap_or_default();
-        let [opens, shared_bytes, local_bytes, cache_bytes, hits, misses, ..]: [u64; WORDS] =
-            std::array::from_fn(word);
-        let [wait, load, stage, batch, device_bytes] = [6, 7, 8, 9, 10].map(word);
-        Self {
-            opens,
-            shared_bytes,
-            local_bytes,
-            cache_bytes,
-            hits,
-            misses,
-            wait_micros: wait,
-            load_micros: load,
-            stage_micros: stage,
-            batch_micros: batch,
-            device_bytes,
-        }
+        Self(std::array::from_fn(|at| words.get(at).copied().unwrap_or_default()))
+    }
+
+    /// One of them.
+    pub fn of(&self, count: Count) -> u64 {
+        self.0[count as usize]
+    }
+
+    /// With another value of one of them.
+    #[must_use]
+    pub fn with(mut self, count: Count, value: u64) -> Self {
+        self.0[count as usize] = value;
+        self
     }
 
     /// Microseconds of all threads between a fetch and a sample that is ready.
     pub fn decode_micros(&self) -> u64 {
-        self.load_micros.saturating_sub(self.wait_micros)
+        self.of(Count::LoadMicros).saturating_sub(self.of(Count::WaitMicros))
     }
 
     /// Without what clocks and the machine's page cache say, which does not replay.
     #[must_use]
     pub fn timeless(self) -> Self {
-        let (wait_micros, load_micros, stage_micros, batch_micros) = (0, 0, 0, 0);
-        Self { wait_micros, load_micros, stage_micros, batch_micros, device_bytes: 0, ..self }
+        Self::from_words(&self.0[..Count::WaitMicros as usize])
     }
 
     /// As events say it.
     pub fn as_use(&self, bound: Option<f64>) -> DataUse {
         let seconds = |micros: u64| micros as f64 / 1e6;
         DataUse {
-            opens: self.opens,
+            opens: self.of(Count::Opens),
             bytes: TierBytes {
-                shared: self.shared_bytes,
-                local: self.local_bytes,
-                cache: self.cache_bytes,
-                device: self.device_bytes,
+                shared: self.of(Count::SharedBytes),
+                local: self.of(Count::LocalBytes),
+                cache: self.of(Count::CacheBytes),
+                device: self.of(Count::DeviceBytes),
             },
-            hits: self.hits,
-            misses: self.misses,
+            hits: self.of(Count::Hits),
+            misses: self.of(Count::Misses),
             bound,
-            wait_seconds: seconds(self.wait_micros),
+            wait_seconds: seconds(self.of(Count::WaitMicros)),
             decode_seconds: seconds(self.decode_micros()),
-            stage_seconds: seconds(self.stage_micros),
+            stage_seconds: seconds(self.of(Count::StageMicros)),
         }
     }
 
@@ -112,13 +99,14 @@ impl Counts {
     /// computed for `busy_seconds`, its waits for data included. What it waited for a micro-batch
     /// counts as bytes and decoding in the shares that loading took.
     pub fn waits(&self, workers: u64, step_seconds: f64, busy_seconds: f64) -> Waits {
-        let mean = |micros: u64| micros as f64 / 1e6 / workers.max(1) as f64;
-        let fetching = self.wait_micros as f64 / self.load_micros.max(1) as f64;
-        let batch = mean(self.batch_micros);
+        let mean = |count| self.of(count) as f64 / 1e6 / workers.max(1) as f64;
+        let loading = self.of(Count::LoadMicros).max(1) as f64;
+        let fetching = self.of(Count::WaitMicros) as f64 / loading;
+        let batch = mean(Count::BatchMicros);
         Waits {
             data: batch * fetching.min(1.0),
             decode: batch * (1.0 - fetching.min(1.0)),
-            staging: mean(self.stage_micros),
+            staging: mean(Count::StageMicros),
             peers: (step_seconds - busy_seconds).max(0.0),
         }
     }
@@ -126,17 +114,13 @@ impl Counts {
     /// Both together.
     #[must_use]
     pub fn plus(&self, other: &Self) -> Self {
-        let (mine, theirs) = (self.words(), other.words());
-        Self::from_words(&std::array::from_fn::<u64, WORDS, _>(|i| mine[i].wrapping_add(theirs[i])))
+        Self(std::array::from_fn(|at| self.0[at].wrapping_add(other.0[at])))
     }
 
     /// What came since `earlier`.
     #[must_use]
     pub fn since(&self, earlier: &Self) -> Self {
-        let (mine, theirs) = (self.words(), earlier.words());
-        Self::from_words(&std::array::from_fn::<u64, WORDS, _>(|i| {
-            mine[i].saturating_sub(theirs[i])
-        }))
+        Self(std::array::from_fn(|at| self.0[at].saturating_sub(earlier.0[at])))
     }
 }
 
@@ -184,58 +168,60 @@ impl Tally {
         Self { device: DeviceReads::since_now(), ..Self::default() }
     }
 
-    fn add(&self, word: usize, value: u64) {
-        self.words[word].fetch_add(value, Ordering::Relaxed);
+    fn add(&self, count: Count, value: u64) {
+        self.words[count as usize].fetch_add(value, Ordering::Relaxed);
+    }
+
+    fn add_time(&self, count: Count, time: Duration) {
+        self.add(count, time.as_micros() as u64);
     }
 
     /// A sample's bytes came from there.
     pub fn fetched(&self, tier: Tier, bytes: u64) {
         match tier {
             Tier::Shared => {
-                self.add(0, 1);
-                self.add(1, bytes);
+                self.add(Count::Opens, 1);
+                self.add(Count::SharedBytes, bytes);
             }
-            Tier::Local => self.add(2, bytes),
-            Tier::Cache => self.add(3, bytes),
+            Tier::Local => self.add(Count::LocalBytes, bytes),
+            Tier::Cache => self.add(Count::CacheBytes, bytes),
         }
     }
 
     /// The cache had a sample.
     pub fn hit(&self) {
-        self.add(4, 1);
+        self.add(Count::Hits, 1);
     }
 
     /// The cache had it not.
     pub fn missed(&self) {
-        self.add(5, 1);
+        self.add(Count::Misses, 1);
     }
 
     /// A thread fetched for so long.
     pub fn waited(&self, time: Duration) {
-        self.add(6, time.as_micros() as u64);
+        self.add_time(Count::WaitMicros, time);
     }
 
     /// A thread made samples ready for so long, fetches included.
     pub fn loaded(&self, time: Duration) {
-        self.add(7, time.as_micros() as u64);
+        self.add_time(Count::LoadMicros, time);
     }
 
     /// A worker waited so long for files to be staged.
     pub fn stood_for_staging(&self, time: Duration) {
-        self.add(8, time.as_micros() as u64);
+        self.add_time(Count::StageMicros, time);
     }
 
     /// A worker waited so long for a micro-batch.
     pub fn stood_for_batch(&self, time: Duration) {
-        self.add(9, time.as_micros() as u64);
+        self.add_time(Count::BatchMicros, time);
     }
 
     /// What was counted so far.
     pub fn counts(&self) -> Counts {
-        let word = |i: usize| self.words[i].load(Ordering::Relaxed);
-        let counts = Counts::from_words(&std::array::from_fn::<u64, WORDS, _>(word));
-        let device_bytes = self.device.as_ref().map_or(0, DeviceReads::bytes);
-        Counts { device_bytes, ..counts }
+        let counts = Counts(self.words.each_ref().map(|word| word.load(Ordering::Relaxed)));
+        counts.with(Count::DeviceBytes, self.device.as_ref().map_or(0, DeviceReads::bytes))
     }
 }
 
@@ -289,7 +275,7 @@ mod tests {
         tally.stood_for_batch(Duration::from_micros(7));
         let counts = tally.counts();
         assert_eq!(counts.words(), [1, 10, 20, 30, 1, 2, 4, 5, 6, 7, 0]);
-        let counts = Counts { device_bytes: 8, ..counts };
+        let counts = counts.with(Count::DeviceBytes, 8);
         assert_eq!(Counts::from_words(&counts.words()), counts);
         assert_eq!(counts.plus(&counts).since(&counts), counts);
     }
@@ -299,19 +285,18 @@ mod tests {
         let reads = DeviceReads::since_now().expect("Linux says");
         let (first, second) = (reads.bytes(), reads.bytes());
         assert!(first <= second && second < reads.before + u64::from(u32::MAX));
-        assert_eq!(Tally::default().counts().device_bytes, 0);
-        assert_eq!(Counts { device_bytes: 9, ..Counts::default() }.timeless(), Counts::default());
+        assert_eq!(Tally::default().counts().of(Count::DeviceBytes), 0);
+        let read = Counts::default().with(Count::DeviceBytes, 9);
+        assert_eq!(read.timeless(), Counts::default());
     }
 
     #[test]
     fn a_wait_for_a_micro_batch_is_shared_out_by_what_loading_took() {
-        let counts = Counts {
-            wait_micros: 300_000,
-            load_micros: 400_000,
-            stage_micros: 500_000,
-            batch_micros: 800_000,
-            ..Counts::default()
-        };
+        let counts = Counts::default()
+            .with(Count::WaitMicros, 300_000)
+            .with(Count::LoadMicros, 400_000)
+            .with(Count::StageMicros, 500_000)
+            .with(Count::BatchMicros, 800_000);
         let waits = counts.waits(2, 1.0, 0.75);
         let expected = Waits { data: 0.3, decode: 0.1, staging: 0.25, peers: 0.25 };
         assert!((waits.data - expected.data).abs() < 1e-9, "{waits:?}");

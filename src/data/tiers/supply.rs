@@ -20,7 +20,7 @@ use super::cache::{self, Cache};
 use super::node_memory::NodeMemory;
 use super::tiered::Tiered;
 
-/// See the module. Copies share everything.
+/// The set, what is nearer of it, and what is counted. Clones share everything.
 #[derive(Clone)]
 pub struct Supply {
     /// The set, over all its tiers.

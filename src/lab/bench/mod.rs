@@ -7,9 +7,8 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 
 use crate::lab::probe_mpi;
-use crate::lab::report::command_line;
 use crate::lab::report::statistics::median;
-use crate::observe::console::print_line;
+use crate::lab::report::{Table, command_line};
 
 pub mod all_reduce;
 pub mod calm;
@@ -18,17 +17,14 @@ mod judge;
 pub mod loader;
 pub mod recovery;
 pub mod runs;
-pub mod spares;
 pub mod staging;
 pub mod step;
 mod turns;
-pub mod workers;
 
 /// What a bench prints with `--json`: one object on the last line of stdout.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Report {
-    /// `all-reduce`, `calm`, `checkpoint`, `loader`, `recovery`, `spares`, `staging`, `step`,
-    /// `workers`.
+    /// `all-reduce`, `calm`, `checkpoint`, `loader`, `recovery`, `staging`, `step`.
     pub bench: String,
     /// The line that made it.
     pub command: String,
@@ -134,30 +130,27 @@ fn find_mpirun() -> Result<PathBuf, String> {
     probe_mpi::find_mpirun().map_err(|error| error.to_string())
 }
 
-/// For people, on stdout.
-pub fn print_table(report: &Report) {
-    print_line!("{:<34} {:>4} {:>10} {:>10} {:>10}", "case", "n", "min", "median", "max");
+/// For people.
+pub fn table(report: &Report) -> String {
+    let mut table = Table::new(["case", "n", "min", "median", "max", ""]);
+    let figure = |value: &f64| format!("{value:.3}");
     for case in &report.cases {
-        print_line!(
-            "{:<34} {:>4} {:>10.3} {:>10.3} {:>10.3}  {}",
-            case.case,
-            case.n,
-            case.min,
-            case.median,
-            case.max,
-            case.unit
-        );
+        let [min, median, max] = [&case.min, &case.median, &case.max].map(figure);
+        table.row([case.case.clone(), case.n.to_string(), min, median, max, case.unit.clone()]);
+        let alone = |value| ["".into(), "".into(), figure(value)];
         for (name, median) in &case.phases {
-            print_line!("    {name:<30} {:>15} {median:>10.3}", "");
+            table.row([&[format!("    {name}")], &alone(median)[..]].concat());
         }
     }
     for (name, ratio) in &report.ratios {
-        print_line!("{name:<34} {ratio:>27.3}");
+        table.row([name.clone(), String::new(), String::new(), figure(ratio)]);
     }
     for Bound { bound, value, limit, holds } in &report.bounds {
         let holds = if *holds { "holds" } else { "MISSED" };
-        print_line!("{bound:<50} {value:>11.3}  at most {limit:.3}: {holds}");
+        let (blank, limit) = (String::new(), format!("at most {limit:.3}: {holds}"));
+        table.row([bound.clone(), blank.clone(), blank.clone(), figure(value), blank, limit]);
     }
+    table.text()
 }
 
 #[cfg(test)]

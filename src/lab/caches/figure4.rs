@@ -20,27 +20,15 @@ pub struct Improvement {
     pub grid: &'static str,
     /// Whether the first epoch counts.
     pub cold_epoch: bool,
-    /// `data.bundle_ratio`
-    pub bundle_ratio: f64,
-    /// `data.alternating`
-    pub alternating: bool,
-    /// `data.within_bundle`
-    pub within_bundle: WithinBundle,
+    /// The order.
+    #[serde(flatten)]
+    pub bundling: Bundling,
     /// The largest, as a share of the global shuffle's misses.
     pub best: f64,
     /// The cache size it is at.
     pub best_at: f64,
     /// The mean over the grid.
     pub mean: f64,
-}
-
-impl Improvement {
-    /// The order.
-    pub fn bundling(&self) -> Bundling {
-        let (ratio, alternating, within) =
-            (self.bundle_ratio, self.alternating, self.within_bundle);
-        Bundling { ratio, alternating, within }
-    }
 }
 
 /// Of every order but the global shuffle, on both grids, without and with the cold epoch; LRU on
@@ -52,16 +40,16 @@ pub fn improvements(rows: &[Row], nodes: u32) -> Vec<Improvement> {
         .filter(|row| row.assignment == Assignment::Owners)
         .collect();
     let mut orders = Vec::new();
-    for row in lru.iter().filter(|row| row.bundling() != Bundling::WHOLE) {
-        if !orders.contains(&row.bundling()) {
-            orders.push(row.bundling());
+    for row in lru.iter().filter(|row| row.bundling != Bundling::WHOLE) {
+        if !orders.contains(&row.bundling) {
+            orders.push(row.bundling);
         }
     }
     let mut all = Vec::new();
     for (grid, sizes) in [("10..90 %", AUTHORS_GRID), ("0..40 %", SMALL_GRID)] {
         for cold_epoch in [false, true] {
             let miss = |of: Bundling, size: f64| {
-                let row = lru.iter().find(|row| row.bundling() == of && row.cache == size)?;
+                let row = lru.iter().find(|row| row.bundling == of && row.cache == size)?;
                 Some(if cold_epoch { row.miss_with_cold } else { row.miss })
             };
             for &of in &orders {
@@ -75,16 +63,7 @@ pub fn improvements(rows: &[Row], nodes: u32) -> Vec<Improvement> {
                 };
                 let mean = gains.iter().map(|gain| gain.0).sum::<f64>() / gains.len() as f64;
                 let (best, best_at) = best;
-                all.push(Improvement {
-                    grid,
-                    cold_epoch,
-                    bundle_ratio: of.ratio,
-                    alternating: of.alternating,
-                    within_bundle: of.within,
-                    best,
-                    best_at,
-                    mean,
-                });
+                all.push(Improvement { grid, cold_epoch, bundling: of, best, best_at, mean });
             }
         }
     }
@@ -93,7 +72,8 @@ pub fn improvements(rows: &[Row], nodes: u32) -> Vec<Improvement> {
 
 /// The largest of the paper's method, alternating bundles; of equals the first.
 pub fn best(improvements: &[Improvement]) -> Option<&Improvement> {
-    let method =
-        |gain: &&Improvement| gain.alternating && gain.within_bundle == WithinBundle::Reshuffle;
+    let method = |gain: &&Improvement| {
+        gain.bundling.alternating && gain.bundling.within == WithinBundle::Reshuffle
+    };
     improvements.iter().filter(method).rev().max_by(|a, b| a.best.total_cmp(&b.best))
 }

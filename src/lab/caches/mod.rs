@@ -2,14 +2,12 @@
 //! take (Lee and Bahn, Fig. 4). The order is the one that runs use; policies are played over it or
 //! computed. Samples have the same size. Pure; nothing reads a clock.
 
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicUsize, Ordering};
-
-use serde::{Serialize, Serializer};
+use serde::Serialize;
 
 use crate::config::WithinBundle;
 use crate::data::DataError;
 use crate::data::sampler::{Bundling, Order};
+use crate::lab::crowd::within;
 
 pub mod figure4;
 pub mod forms;
@@ -25,7 +23,7 @@ pub const AUTHORS_GRID: [f64; 9] = [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9]
 /// The sizes under which the published mean and maximum come out.
 pub const SMALL_GRID: [f64; 9] = [0.0, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4];
 /// Most samples.
-pub const SAMPLES_MAX: u64 = 1 << 24;
+const SAMPLES_MAX: u64 = 1 << 24;
 /// Most reads of one order: its trace is kept in memory.
 pub const READS_MAX: u64 = 1 << 28;
 
@@ -45,7 +43,8 @@ pub enum Policy {
 #[derive(Debug, Clone, PartialEq, clap::Args)]
 pub struct Setting {
     /// Samples of the training set
-    #[arg(long, value_name = "N", default_value_t = 20_000)]
+    #[arg(long, value_name = "N", default_value_t = 20_000,
+        value_parser = within::<u64, SAMPLES_MAX>)]
     pub samples: u64,
     /// Epochs; caches are cold in the first
     #[arg(long, value_name = "N", default_value_t = 30)]
@@ -71,49 +70,20 @@ pub struct Row {
     /// What a full cache does.
     pub policy: Policy,
     /// Places in all nodes' caches together, as a share of the samples.
-    #[serde(serialize_with = "rounded")]
     pub cache: f64,
-    /// `data.bundle_ratio`; 1 = the global shuffle.
-    pub bundle_ratio: f64,
-    /// `data.alternating`
-    pub alternating: bool,
-    /// `data.within_bundle`
-    pub within_bundle: WithinBundle,
+    /// The order.
+    #[serde(flatten)]
+    pub bundling: Bundling,
     /// Nodes, each with a cache of its own.
     pub nodes: u32,
     /// Which node reads a sample.
     pub assignment: Assignment,
     /// Share of the reads after the first epoch that miss.
-    #[serde(serialize_with = "rounded")]
     pub miss: f64,
     /// The same with the first epoch, which finds nothing.
-    #[serde(serialize_with = "rounded")]
     pub miss_with_cold: f64,
     /// `miss` from a formula; `None` where there is none.
-    #[serde(serialize_with = "rounded_option")]
     pub closed_form: Option<f64>,
-}
-
-impl Row {
-    /// The order.
-    pub fn bundling(&self) -> Bundling {
-        let (ratio, alternating, within) =
-            (self.bundle_ratio, self.alternating, self.within_bundle);
-        Bundling { ratio, alternating, within }
-    }
-}
-
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "the form that serde asks for")]
-fn rounded<S: Serializer>(value: &f64, serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.serialize_f64((value * 1e6).round() / 1e6)
-}
-
-#[expect(clippy::ref_option, reason = "the form that serde asks for")]
-fn rounded_option<S: Serializer>(value: &Option<f64>, serializer: S) -> Result<S::Ok, S::Error> {
-    match value {
-        Some(value) => rounded(value, serializer),
-        None => serializer.serialize_none(),
-    }
 }
 
 /// The sizes of both grids, from the smallest.
@@ -157,20 +127,18 @@ pub fn play(setting: &Setting) -> Result<Vec<Row>, DataError> {
             Ok(Case { bundling, order: of(setting.owners)?, undivided: of(1)? })
         })
         .collect::<Result<Vec<Case>, DataError>>()?;
-    let next = AtomicUsize::new(0);
-    let done = Mutex::new(vec![Vec::new(); cases.len()]);
-    let work = || {
-        while let Some((at, case)) = {
-            let at = next.fetch_add(1, Ordering::Relaxed);
-            cases.get(at).map(|case| (at, case))
-        } {
-            let rows = case.rows(setting);
-            done.lock().unwrap_or_else(|poison| poison.into_inner())[at] = rows;
-        }
-    };
-    let threads = std::thread::available_parallelism().map_or(1, usize::from).min(cases.len());
-    std::thread::scope(|scope| (0..threads).for_each(|_| drop(scope.spawn(work))));
-    Ok(done.into_inner().unwrap_or_else(|poison| poison.into_inner()).concat())
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    let mut rows = Vec::new();
+    // No more at once than there are processors: the trace of each is in memory.
+    for some in cases.chunks(threads) {
+        std::thread::scope(|scope| {
+            let played: Vec<_> =
+                some.iter().map(|case| scope.spawn(|| case.rows(setting))).collect();
+            let played = played.into_iter().map(|case| case.join().expect("nothing panics in it"));
+            rows.extend(played.flatten());
+        });
+    }
+    Ok(rows)
 }
 
 impl Case {
@@ -243,9 +211,7 @@ impl Case {
         Row {
             policy,
             cache,
-            bundle_ratio: bundling.ratio,
-            alternating: bundling.alternating,
-            within_bundle: bundling.within,
+            bundling,
             nodes,
             assignment,
             miss: missed as f64 / (samples * (epochs - 1.0)),

@@ -1,4 +1,4 @@
-//! What was simulated, for people and for spreadsheets: curves, one self-contained page, CSV.
+//! What was simulated, for people: curves on one self-contained page.
 
 use crate::config::WithinBundle;
 use crate::data::sampler::Bundling;
@@ -27,7 +27,7 @@ pub fn order_name(order: Bundling) -> String {
 }
 
 fn name(row: &Row) -> String {
-    order_name(row.bundling())
+    order_name(row.bundling)
 }
 
 /// Names in the order of their first rows.
@@ -75,32 +75,22 @@ fn chart(id: &str, rows: &[&Row], of: impl Fn(&Row) -> String) -> Option<String>
     .draw()
 }
 
-/// A drawing: the name of its file, what it shows, the SVG element.
-pub struct Drawing {
-    /// Without its ending.
-    pub name: &'static str,
-    /// Its caption, HTML.
-    pub caption: &'static str,
-    /// The element.
-    pub svg: String,
-}
-
-/// All of them.
-pub fn drawings(rows: &[Row], first_nodes: u32) -> Vec<Drawing> {
-    let reshuffled = |row: &&Row| row.within_bundle == WithinBundle::Reshuffle;
+/// All curves with their captions, HTML.
+fn drawings(rows: &[Row], first_nodes: u32) -> String {
+    let reshuffled = |row: &&Row| row.bundling.within == WithinBundle::Reshuffle;
     let one = |row: &&Row| row.nodes == first_nodes && row.assignment == Assignment::Owners;
     let lru = |row: &&Row| row.policy == Policy::Lru;
     let orders: Vec<&Row> = rows.iter().filter(lru).filter(one).filter(reshuffled).collect();
     let global: Vec<&Row> =
         rows.iter().filter(one).filter(|row| name(row) == "global shuffle").collect();
-    let tenth = |row: &&Row| row.bundle_ratio < 1.0 && row.alternating;
-    let ratio = rows.iter().filter(reshuffled).find(|row| tenth(row) && row.bundle_ratio <= 0.1);
-    let ratio = ratio.map_or(1.0, |row| row.bundle_ratio);
+    let tenth = |row: &&Row| row.bundling.ratio < 1.0 && row.bundling.alternating;
+    let ratio = rows.iter().filter(reshuffled).find(|row| tenth(row) && row.bundling.ratio <= 0.1);
+    let ratio = ratio.map_or(1.0, |row| row.bundling.ratio);
     let nodes: Vec<&Row> = rows
         .iter()
         .filter(lru)
         .filter(reshuffled)
-        .filter(|row| tenth(row) && row.bundle_ratio == ratio)
+        .filter(|row| tenth(row) && row.bundling.ratio == ratio)
         .collect();
     let of_nodes = |row: &Row| match (row.nodes, row.assignment) {
         (1, _) => "1 node".into(),
@@ -109,19 +99,16 @@ pub fn drawings(rows: &[Row], first_nodes: u32) -> Vec<Drawing> {
     };
     [
         (
-            "orders",
             "<b>LRU under each order.</b> After the first epoch. No policy under any order that \
              reads each sample once an epoch is below the bound.",
             chart("clip-orders", &orders, name),
         ),
         (
-            "policies",
             "<b>Policies under the global shuffle.</b> Keep (never evict) and Belady reach the \
              bound whatever the order.",
             chart("clip-policies", &global, |row| name_of(&row.policy)),
         ),
         (
-            "nodes",
             "<b>Several nodes, LRU, alternating bundles.</b> The cache is that of all nodes \
              together. By owner: a node reads the same samples in every epoch. In turn: positions \
              are dealt to the nodes one after another.",
@@ -129,7 +116,7 @@ pub fn drawings(rows: &[Row], first_nodes: u32) -> Vec<Drawing> {
         ),
     ]
     .into_iter()
-    .filter_map(|(name, caption, svg)| Some(Drawing { name, caption, svg: svg? }))
+    .filter_map(|(caption, chart)| Some(figure(&chart?, caption)))
     .collect()
 }
 
@@ -147,7 +134,7 @@ pub fn sentences(setting: &Setting, improvements: &[Improvement]) -> Vec<String>
             best.best * 100.0,
             best.grid,
             best.best_at * 100.0,
-            order_name(best.bundling()),
+            order_name(best.bundling),
             if best.cold_epoch { "cold epoch counted" } else { "cold epoch left out" },
             PAPER_BEST * 100.0,
             PAPER_MEAN * 100.0
@@ -162,22 +149,8 @@ pub fn html(setting: &Setting, rows: &[Row], gains: &[Improvement], command: &st
     for line in sentences(setting, gains) {
         body.push_str(&format!("<p class=\"lead\">{}</p>\n", escape(&line)));
     }
-    for drawing in drawings(rows, setting.nodes[0]) {
-        body.push_str(&figure(&drawing.svg, drawing.caption));
-    }
-    let mut table =
-        Table::new(["order", "grid of cache sizes", "cold epoch", "best", "at", "mean"]);
-    for gain in gains {
-        table.row([
-            escape(&order_name(gain.bundling())),
-            gain.grid.to_string(),
-            if gain.cold_epoch { "counted" } else { "left out" }.to_string(),
-            format!("{:.1} %", gain.best * 100.0),
-            format!("{:.0} %", gain.best_at * 100.0),
-            format!("{:.1} %", gain.mean * 100.0),
-        ]);
-    }
-    body.push_str(&table.html(
+    body.push_str(&drawings(rows, setting.nodes[0]));
+    body.push_str(&gains_table(gains).html(
         "<b>Improvement</b> (Fig. 4 of Lee and Bahn): how much less LRU misses than under the \
          global shuffle.",
     ));
@@ -185,25 +158,19 @@ pub fn html(setting: &Setting, rows: &[Row], gains: &[Improvement], command: &st
     page_of("Misses of caches", &body)
 }
 
-/// The rows for a spreadsheet.
-pub fn csv(rows: &[Row]) -> String {
-    let mut text = "policy,cache,bundle_ratio,alternating,within_bundle,nodes,assignment,miss,\
-                    miss_with_cold,closed_form\n"
-        .to_string();
-    for row in rows {
-        let form = row.closed_form.map_or(String::new(), |form| format!("{form:.6}"));
-        text.push_str(&format!(
-            "{},{},{},{},{},{},{},{:.6},{:.6},{form}\n",
-            name_of(&row.policy),
-            row.cache,
-            row.bundle_ratio,
-            row.alternating,
-            name_of(&row.within_bundle),
-            row.nodes,
-            name_of(&row.assignment),
-            row.miss,
-            row.miss_with_cold
-        ));
+/// How much less LRU misses than under the global shuffle.
+pub fn gains_table(gains: &[Improvement]) -> Table {
+    let mut table =
+        Table::new(["order", "grid of cache sizes", "cold epoch", "best", "at", "mean"]);
+    for gain in gains {
+        table.row([
+            order_name(gain.bundling),
+            gain.grid.to_string(),
+            if gain.cold_epoch { "counted" } else { "left out" }.to_string(),
+            format!("{:.1} %", gain.best * 100.0),
+            format!("{:.0} %", gain.best_at * 100.0),
+            format!("{:.1} %", gain.mean * 100.0),
+        ]);
     }
-    text
+    table
 }

@@ -21,8 +21,8 @@ fn what_is_played_agrees_with_the_formulas_and_nodes_with_owners_with_one_node()
     }
     let lru = |nodes: u32, assignment: Assignment, cache: f64, ratio: f64| {
         let row = rows.iter().find(|r| {
-            let order = r.bundle_ratio == ratio && r.alternating == (ratio < 1.0);
-            let plain = r.within_bundle == WithinBundle::Reshuffle && r.policy == Policy::Lru;
+            let order = r.bundling.ratio == ratio && r.bundling.alternating == (ratio < 1.0);
+            let plain = r.bundling.within == WithinBundle::Reshuffle && r.policy == Policy::Lru;
             order && plain && r.nodes == nodes && r.assignment == assignment && r.cache == cache
         });
         row.unwrap_or_else(|| panic!("{nodes} {cache} {ratio}")).miss

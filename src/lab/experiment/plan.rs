@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize;
 
 use crate::config::{Bytes, Shown};
+use crate::lab::keys::keys;
 
 /// A year.
 const SECONDS_MAX: f64 = 3.2e7;
@@ -230,22 +231,25 @@ impl Experiment {
     }
 
     fn arguments(&self, arm: &Arm, seed: u64, typed: &[String]) -> Vec<String> {
-        let mut keys = Overrides::default();
-        keys.set("run.name", &slug(&arm.name).into());
-        keys.set("run.seed", &toml::Value::Integer(seed as i64));
-        keys.set("train.max_seconds", &toml::Value::Float(self.seconds));
-        keys.set("checkpoint.every", &part_of(self.seconds, self.schedule.checkpoints).into());
-        keys.set("evaluation.every", &part_of(self.seconds, self.schedule.evaluations).into());
         let failures = arm.failures.as_ref().unwrap_or(&self.schedule.failures);
-        keys.set("faults.plan", &self.faults(failures));
-        keys.set_all("", &self.set);
-        keys.set_all("", &arm.set);
-        for pair in typed {
-            keys.set_typed(pair);
-        }
+        let planned: [(&str, toml::Value); 6] = [
+            ("run.name", slug(&arm.name).into()),
+            ("run.seed", toml::Value::Integer(seed as i64)),
+            ("train.max_seconds", self.seconds.into()),
+            ("checkpoint.every", part_of(self.seconds, self.schedule.checkpoints).into()),
+            ("evaluation.every", part_of(self.seconds, self.schedule.evaluations).into()),
+            ("faults.plan", self.faults(failures)),
+        ];
+        let planned = planned.map(|(key, value)| (key.to_owned(), value.to_string()));
+        let written = keys(&self.set).into_iter().chain(keys(&arm.set));
+        let written = written.map(|(key, value)| (key, value.to_string()));
+        // `launch` says what is wrong with one that is no pair.
+        let typed = typed.iter().map(|pair| pair.split_once('=').unwrap_or((pair, "")));
+        let typed = typed.map(|(key, value)| (key.trim().to_owned(), value.to_owned()));
         let mut arguments = vec!["-n".to_string(), self.ranks.to_string()];
         arguments.push(self.config.to_string_lossy().into_owned());
-        for pair in keys.pairs() {
+        for (key, value) in last_of_each(planned.into_iter().chain(written).chain(typed)) {
+            let pair = if value.is_empty() { key } else { format!("{key}={value}") };
             arguments.extend(["-s".to_string(), pair]);
         }
         arguments
@@ -253,60 +257,27 @@ impl Experiment {
 
     fn faults(&self, failures: &[Failure]) -> toml::Value {
         let planned = failures.iter().map(|failure| {
-            let mut fault = toml::Table::new();
-            fault.insert("kind".into(), failure.kind.clone().into());
-            fault.insert("who".into(), "rank".into());
-            fault.insert("rank".into(), i64::from(failure.rank).into());
-            fault.insert("seconds".into(), toml::Value::Float(failure.at * self.seconds));
-            toml::Value::Table(fault)
+            toml::Value::from(BTreeMap::from([
+                ("kind", toml::Value::from(failure.kind.as_str())),
+                ("who", "rank".into()),
+                ("rank", i64::from(failure.rank).into()),
+                ("seconds", (failure.at * self.seconds).into()),
+            ]))
         });
         toml::Value::Array(planned.collect())
     }
 }
 
-/// `-s` arguments: a later value of a key replaces the earlier one.
-#[derive(Default)]
-struct Overrides {
-    order: Vec<String>,
-    values: BTreeMap<String, String>,
-}
-
-impl Overrides {
-    fn insert(&mut self, key: &str, value: String) {
-        if self.values.insert(key.to_string(), value).is_none() {
-            self.order.push(key.to_string());
+/// A later value of a key stands in the place of the earlier one.
+fn last_of_each(pairs: impl Iterator<Item = (String, String)>) -> Vec<(String, String)> {
+    let mut kept: Vec<(String, String)> = Vec::new();
+    for (key, value) in pairs {
+        match kept.iter_mut().find(|(known, _)| *known == key) {
+            Some((_, earlier)) => *earlier = value,
+            None => kept.push((key, value)),
         }
     }
-
-    fn set(&mut self, key: &str, value: &toml::Value) {
-        self.insert(key, value.to_string());
-    }
-
-    /// Tables are sections: `{ recovery = { ladder = [...] } }` is `recovery.ladder`.
-    fn set_all(&mut self, prefix: &str, table: &toml::Table) {
-        for (key, value) in table {
-            let path = if prefix.is_empty() { key.clone() } else { format!("{prefix}.{key}") };
-            match value {
-                toml::Value::Table(inner) => self.set_all(&path, inner),
-                other => self.set(&path, other),
-            }
-        }
-    }
-
-    fn set_typed(&mut self, pair: &str) {
-        match pair.split_once('=') {
-            Some((key, value)) => self.insert(key.trim(), value.to_string()),
-            // Not a pair: `launch` says what is wrong with it.
-            None => self.insert(pair, String::new()),
-        }
-    }
-
-    fn pairs(&self) -> impl Iterator<Item = String> {
-        self.order.iter().map(|key| match self.values[key].as_str() {
-            "" => key.clone(),
-            value => format!("{key}={value}"),
-        })
-    }
+    kept
 }
 
 /// T / parts, as a duration that configurations understand; at least a millisecond.

@@ -57,8 +57,6 @@ pub struct Played {
     pub work: f64,
     /// Wall time.
     pub seconds: f64,
-    /// Failures of ranks and nodes.
-    pub failures: u64,
 }
 
 /// Where a run stands.
@@ -70,7 +68,6 @@ struct Walk<'a> {
     seconds: f64,
     /// What is left of a repair.
     stall: f64,
-    failures: u64,
 }
 
 impl Walk<'_> {
@@ -102,14 +99,12 @@ impl Walk<'_> {
     }
 
     fn rank_fails(&mut self) {
-        self.failures += 1;
         self.keep(self.rules.rank_keeps);
         self.ranks_away += u64::from(self.rules.rank_return.is_some());
         self.stall = self.rules.rank_cost;
     }
 
     fn node_fails(&mut self, draw: f64) {
-        self.failures += 1;
         let rules = self.rules;
         let seated = rules.nodes - self.empty_seats();
         let idle = (rules.nodes + rules.spares - self.nodes_away) - seated;
@@ -145,8 +140,7 @@ impl Walk<'_> {
 /// Plays one run to the end of its work, or until it is plain that it makes no headway.
 pub fn play(rules: &Rules, stream: &mut Stream) -> Played {
     let (nodes_away, ranks_away, stall) = (0, 0, 0.0);
-    let mut state =
-        Walk { rules, nodes_away, ranks_away, done: 0.0, seconds: 0.0, stall, failures: 0 };
+    let mut state = Walk { rules, nodes_away, ranks_away, done: 0.0, seconds: 0.0, stall };
     let seconds_max = rules.work * TIMES_WORK_MAX;
     for _ in 0..EVENTS_MAX {
         let rates = state.rates();
@@ -184,7 +178,7 @@ pub fn play(rules: &Rules, stream: &mut Stream) -> Played {
             None => state.node_returns(),
         }
     }
-    Played { work: state.done, seconds: state.seconds, failures: state.failures }
+    Played { work: state.done, seconds: state.seconds }
 }
 
 /// Many runs in figures.
@@ -198,8 +192,6 @@ pub struct Sample {
     pub runs: [f64; 2],
     /// Runs.
     pub n: usize,
-    /// Failures in all of them.
-    pub failures: u64,
     /// Mean wall time.
     pub seconds: f64,
 }
@@ -224,7 +216,6 @@ pub fn sample(played: &[Played]) -> Sample {
         half_width: beyond.and_then(|beyond| beyond.half_width).unwrap_or(0.0) / times.mean,
         runs: [at(0.025), at(0.975)],
         n: played.len(),
-        failures: played.iter().map(|run| run.failures).sum(),
         seconds: times.mean,
     }
 }

@@ -93,7 +93,7 @@ impl Costs {
 }
 
 /// What repairs take.
-pub const RECOVERY: &str = "recovery";
+const RECOVERY: &str = "recovery";
 /// What checkpoints take.
 const CHECKPOINT: &str = "checkpoint";
 

@@ -23,7 +23,7 @@ pub fn html(forecasts: &[Forecast], assumptions: &[String], command: &str) -> St
              played; the shaded areas hold 95 of 100 single runs.",
         ));
     }
-    body.push_str(&table(forecasts));
+    body.push_str(&table(forecasts).html("<b>Every arm at every size.</b>"));
     body.push_str("<h2>What was put in</h2>\n<ul>\n");
     for line in assumptions {
         body.push_str(&format!("<li>{}</li>\n", escape(line)));
@@ -61,30 +61,26 @@ fn chart(forecasts: &[Forecast]) -> Option<String> {
     .draw()
 }
 
-fn table(forecasts: &[Forecast]) -> String {
-    let mut table = Table::new([
-        "nodes",
-        "arm",
-        "failures a day",
-        "checkpoint every",
-        "goodput",
-        "95 % interval",
-        "formula",
-        "difference",
-    ]);
+/// Every arm at every size; ! marks what does not agree with its formula.
+pub fn table(forecasts: &[Forecast]) -> Table {
+    let head = ["nodes", "arm", "failures a day", "checkpoint every", "goodput", "95 % interval"];
+    let mut table =
+        Table::new(head.into_iter().chain(["formula", "difference", "first order", ""]));
     for forecast in forecasts {
         let percent = |value: f64| format!("{:.3} %", value * 100.0);
         let or_none = |value: Option<f64>| value.map_or(NONE.to_string(), percent);
         table.row([
             grouped(forecast.nodes as f64),
-            escape(&name_of(&forecast.arm)),
+            name_of(&forecast.arm),
             format!("{:.2}", forecast.failures_per_day),
             format!("{:.0} s", forecast.checkpoint_every_seconds),
             percent(forecast.goodput),
             format!("± {}", percent(forecast.half_width)),
             or_none(forecast.formula),
             or_none(forecast.difference),
+            or_none(forecast.first_order),
+            if forecast.agrees { "" } else { "!" }.to_string(),
         ]);
     }
-    table.html("<b>Every arm at every size.</b>")
+    table
 }

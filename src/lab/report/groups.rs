@@ -1,13 +1,14 @@
 //! Which runs are seeds of one arm, where nobody has said so: those whose configurations are equal
 //! but for `run.seed`. The same seed again is an arm of its own. Pure.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use toml::{Table, Value};
 
 use super::Run;
 use crate::config::Config;
+use crate::lab::keys::keys;
 
 /// Keys that tell arms of one name apart, at most; with more the folder does.
 const KEYS_NAMED_MAX: usize = 3;
@@ -16,7 +17,7 @@ const KEYS_NAMED_MAX: usize = 3;
 struct Group {
     name: String,
     /// `section.key` and value, without the seed.
-    keys: Vec<(String, Value)>,
+    keys: BTreeMap<String, Value>,
     /// Places among all runs.
     runs: Vec<usize>,
 }
@@ -42,23 +43,13 @@ pub fn name_arms(runs: &mut [Run]) {
 }
 
 /// None where its configuration cannot be read: then it is like no other.
-fn keys_of(run: &Run) -> Vec<(String, Value)> {
+fn keys_of(run: &Run) -> BTreeMap<String, Value> {
     // What a file of an earlier release does not say has its default here.
     let config = toml::from_str::<Config>(&run.config).ok();
     let table = config.and_then(|config| Table::try_from(config).ok());
     let table = table.or_else(|| run.config.parse().ok()).unwrap_or_default();
-    let mut keys = Vec::new();
-    for (section, value) in table {
-        match value {
-            Value::Table(inner) => {
-                keys.extend(
-                    inner.into_iter().map(|(key, value)| (format!("{section}.{key}"), value)),
-                );
-            }
-            other => keys.push((section, other)),
-        }
-    }
-    keys.retain(|(key, _)| key != "run.seed");
+    let mut keys = keys(&table);
+    keys.remove("run.seed");
     keys
 }
 
@@ -67,9 +58,9 @@ fn label(group: &Group, groups: &[Group], runs: &[Run]) -> String {
     if alike.len() == 1 {
         return group.name.clone();
     }
-    let names: BTreeSet<&String> =
-        alike.iter().flat_map(|other| other.keys.iter().map(|(key, _)| key)).collect();
-    let differ = |key: &&String| alike.iter().any(|other| value(other, key) != value(group, key));
+    let names: BTreeSet<&String> = alike.iter().flat_map(|other| other.keys.keys()).collect();
+    let differ =
+        |key: &&String| alike.iter().any(|other| other.keys.get(*key) != group.keys.get(*key));
     let differing: Vec<&String> = names.into_iter().filter(differ).collect();
     let same = |other: &&&Group| other.keys == group.keys;
     if differing.len() > KEYS_NAMED_MAX || alike.iter().filter(same).count() > 1 {
@@ -77,7 +68,7 @@ fn label(group: &Group, groups: &[Group], runs: &[Run]) -> String {
         let folder = folder.file_name().unwrap_or(folder.as_os_str()).to_string_lossy();
         return format!("{} ({folder})", group.name);
     }
-    let told = differing.iter().map(|key| match value(group, key) {
+    let told = differing.iter().map(|key| match group.keys.get(*key) {
         Some(value) => format!("{} {value}", short(key, &differing)),
         None => format!("{} unset", short(key, &differing)),
     });
@@ -89,10 +80,6 @@ fn short<'a>(key: &'a str, all: &[&String]) -> &'a str {
     let name = key.rsplit_once('.').map_or(key, |(_, name)| name);
     let alike = all.iter().filter(|other| other.rsplit('.').next() == Some(name)).count();
     if alike == 1 { name } else { key }
-}
-
-fn value<'a>(group: &'a Group, wanted: &str) -> Option<&'a Value> {
-    group.keys.iter().find(|(key, _)| key == wanted).map(|(_, value)| value)
 }
 
 #[cfg(test)]

@@ -26,6 +26,9 @@ pub fn document(title: &str, body: &str) -> String {
 /// A cell without a figure.
 pub const NONE: &str = "–";
 
+/// What a cell with a figure begins with.
+const FIGURES: [char; 14] = ['0', '1', '2', '3', '4', '5', '6', '7', '8', '9', '±', '+', '-', '–'];
+
 /// A table whose first column is left-aligned text and whose others are figures.
 pub struct Table {
     pub(super) head: Vec<String>,
@@ -38,9 +41,31 @@ impl Table {
         Self { head: head.into_iter().map(Into::into).collect(), rows: Vec::new() }
     }
 
-    /// Cells are HTML.
+    /// Cells are HTML, but for a table that is for terminals too: those are plain words.
     pub fn row(&mut self, cells: impl Into<Vec<String>>) {
         self.rows.push(cells.into());
+    }
+
+    /// For a terminal, where cells are no HTML: columns of figures stand right, others left.
+    pub fn text(&self) -> String {
+        let is_figure = |cell: &String| cell.is_empty() || cell.starts_with(FIGURES);
+        let column = |at: usize| {
+            let cells = || self.rows.iter().filter_map(move |row| row.get(at));
+            let width = cells().chain(self.head.get(at)).map(|cell| cell.chars().count()).max();
+            (width.unwrap_or(0), cells().all(is_figure))
+        };
+        let columns: Vec<(usize, bool)> = (0..self.head.len()).map(column).collect();
+        let mut text = String::new();
+        for row in std::iter::once(&self.head).chain(&self.rows) {
+            let cell = |(cell, (width, figures)): (&String, &(usize, bool))| match figures {
+                true => format!("{cell:>width$}"),
+                false => format!("{cell:<width$}"),
+            };
+            let cells: Vec<String> = row.iter().zip(&columns).map(cell).collect();
+            text.push_str(cells.join("  ").trim_end());
+            text.push('\n');
+        }
+        text
     }
 
     /// The caption is HTML.
@@ -61,9 +86,4 @@ impl Table {
 /// A drawing (SVG) with its caption (HTML).
 pub fn figure(drawing: &str, caption: &str) -> String {
     format!("<figure>\n{drawing}<figcaption>{caption}</figcaption>\n</figure>\n")
-}
-
-/// A drawing as a file of its own: with the page's colours and type.
-pub fn drawing(svg: &str) -> String {
-    svg.replacen('>', &format!(">\n<style>\n{STYLE}</style>"), 1)
 }

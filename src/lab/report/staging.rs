@@ -7,7 +7,7 @@ use super::statistics::median;
 use super::svg::escape;
 use super::{Run, Study};
 use crate::config::{Config, StagingMode};
-use crate::observe::event::Kind;
+use crate::observe::event::{Event, Kind};
 use crate::observe::pipeline::{Course, least_seconds};
 use crate::observe::progress::duration;
 use crate::observe::spans::amount;
@@ -102,12 +102,11 @@ fn row(study: &Study, arm: &str) -> Option<Row> {
 /// Seconds from the run's beginning until every file was copied, as the events of all ranks tell:
 /// at the end of the step at hand.
 fn copied_after(run: &Run, course: &Course) -> Option<f64> {
-    let done = run.events.iter().find(|event| {
-        matches!(
-            event.kind,
-            Kind::Staging { ranks: 1.., files, files_total, .. } if files >= files_total
-        )
-    })?;
+    let is_whole = |event: &&Event| match &event.kind {
+        Kind::Staging(staged) => staged.ranks > 0 && staged.is_whole(),
+        _ => false,
+    };
+    let done = run.events.iter().find(is_whole)?;
     Some((done.time - course.began).max(0.0))
 }
 
@@ -142,7 +141,7 @@ fn middle(values: impl Iterator<Item = f64>) -> Option<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::observe::event::{Event, VERSION};
+    use crate::observe::event::{Event, Staged, VERSION};
 
     fn event(time: f64, step: u64, kind: Kind) -> Event {
         Event { v: VERSION, time, seconds: time, attempt: 1, generation: 0, step, rank: 0, kind }
@@ -170,14 +169,14 @@ mod tests {
             seconds: 1.0,
         };
         let (files, bytes) = (40, 400);
-        let over = Kind::Staging {
+        let over = Kind::Staging(Staged {
             ranks: 1,
             files,
             files_total: files,
             bytes,
             bytes_total: bytes,
             bytes_per_second: 1.0,
-        };
+        });
         let mut events = vec![event(100.0, 0, start)];
         events.extend((1..=4).map(|at| event(100.0 + end - 4.0 + at as f64, at, step.clone())));
         events.push(event(100.0 + copied, 4, over));

@@ -2,6 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use toml::Value;
+
 use super::Study;
 use super::compare::Bits;
 use super::figures::{CHECKPOINT_PARTS, COLOURS, CheckpointGroup, RecoveryGroup, phase_name};
@@ -10,6 +12,7 @@ use super::markup::{NONE, Table};
 use super::statistics::{Estimate, estimate};
 use super::summary::{EARLY, RunSummary, over_seeds};
 use super::svg::escape;
+use crate::lab::keys::keys;
 use crate::observe::event::PHASES;
 use crate::observe::progress::{duration, short};
 use crate::observe::spans::amount;
@@ -278,19 +281,20 @@ pub fn runs(runs: &[RunSummary]) -> String {
 /// The keys in which the arms' configurations differ; empty when they do not.
 pub fn differences(study: &Study) -> String {
     let arms = study.arms();
-    let configs: Vec<BTreeMap<String, String>> = arms
-        .iter()
-        .map(|arm| study.runs_of(arm).next().map_or_else(BTreeMap::new, |run| flatten(&run.config)))
-        .collect();
-    let keys: BTreeSet<&String> = configs.iter().flat_map(BTreeMap::keys).collect();
+    let of_arm = |arm: &&str| {
+        let config = study.runs_of(arm).next().and_then(|run| run.config.parse().ok());
+        keys(&config.unwrap_or_default())
+    };
+    let configs: Vec<BTreeMap<String, Value>> = arms.iter().map(of_arm).collect();
+    let names: BTreeSet<&String> = configs.iter().flat_map(BTreeMap::keys).collect();
     let mut table = Table::new(std::iter::once("key").chain(arms.iter().copied()).map(escape));
-    for key in keys.into_iter().filter(|key| !["run.name", "run.seed"].contains(&key.as_str())) {
-        let values: Vec<Option<&String>> = configs.iter().map(|config| config.get(key)).collect();
+    for key in names.into_iter().filter(|key| !["run.name", "run.seed"].contains(&key.as_str())) {
+        let values: Vec<Option<&Value>> = configs.iter().map(|config| config.get(key)).collect();
         if values.iter().all(|value| *value == values[0]) {
             continue;
         }
-        let cell = |value: &Option<&String>| match value {
-            Some(value) => format!("<code>{}</code>", escape(value)),
+        let cell = |value: &Option<&Value>| match value {
+            Some(value) => format!("<code>{}</code>", escape(&value.to_string())),
             None => NONE.to_string(),
         };
         let mut row = vec![format!("<code>{}</code>", escape(key))];
@@ -303,36 +307,13 @@ pub fn differences(study: &Study) -> String {
     table.html("<b>What differs</b> between the arms' configurations; all else is the same.")
 }
 
-/// A TOML document as `section.key` -> value.
-fn flatten(text: &str) -> BTreeMap<String, String> {
-    fn walk(prefix: &str, value: &toml::Value, flat: &mut BTreeMap<String, String>) {
-        match value {
-            toml::Value::Table(table) => {
-                for (key, value) in table {
-                    let path =
-                        if prefix.is_empty() { key.clone() } else { format!("{prefix}.{key}") };
-                    walk(&path, value, flat);
-                }
-            }
-            other => {
-                flat.insert(prefix.to_string(), other.to_string());
-            }
-        }
-    }
-    let mut flat = BTreeMap::new();
-    if let Ok(table) = text.parse::<toml::Table>() {
-        walk("", &toml::Value::Table(table), &mut flat);
-    }
-    flat
-}
-
 /// The arms at a glance, for a terminal.
 pub fn arms_text(study: &Study, runs: &[RunSummary]) -> String {
     let head = ["arm", "min. error", "final", "steps", "lost", "back after", "calm run's bits"];
-    let mut rows: Vec<Vec<String>> = vec![head.map(String::from).to_vec()];
+    let mut table = Table::new(head);
     for (arm, runs) in by_arm(study, runs) {
         let episodes = runs.iter().flat_map(|run| &run.recoveries);
-        rows.push(vec![
+        table.row([
             arm.to_string(),
             percent(over_seeds(&runs, |run| run.min_error)),
             percent(over_seeds(&runs, |run| run.final_error)),
@@ -342,14 +323,5 @@ pub fn arms_text(study: &Study, runs: &[RunSummary]) -> String {
             bits(worst_bits(&runs)),
         ]);
     }
-    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max();
-    let widths: Vec<usize> = (0..head.len()).map(|column| width(column).unwrap_or(0)).collect();
-    let mut text = String::new();
-    for row in &rows {
-        let cells: Vec<String> =
-            row.iter().zip(&widths).map(|(cell, width)| format!("{cell:<width$}")).collect();
-        text.push_str(cells.join("  ").trim_end());
-        text.push('\n');
-    }
-    text
+    table.text()
 }

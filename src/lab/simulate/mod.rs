@@ -234,9 +234,7 @@ pub fn show(seed: u64, without: &[usize], rule: Rule) -> Shown {
 
 fn end_name(end: &supervise::Final) -> String {
     match end {
-        supervise::Final::Result(result) => {
-            crate::train::record::outcome::status_name(result.status).into()
-        }
+        supervise::Final::Result(result) => crate::observe::event::name_of(&result.status),
         supervise::Final::Refused(_) => "refused".into(),
         supervise::Final::Stuck(_) => "stuck".into(),
     }

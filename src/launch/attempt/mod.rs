@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::io;
 use std::os::unix::process::ExitStatusExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
@@ -35,7 +35,6 @@ pub struct Attempt {
     mpirun: Child,
     janitor: Janitor,
     ended: Option<ExitStatus>,
-    log: PathBuf,
     started: Instant,
 }
 
@@ -65,18 +64,12 @@ impl Attempt {
         process::supervise(&mut command, Signal::Terminate);
         let child = command.spawn().map_err(io_error(format!("starting {}", line[0])))?;
         janitor.record_mpirun(child.id()).map_err(io_error("telling the janitor"))?;
-        let (log, started) = (log.to_owned(), Instant::now());
-        Ok(Self { mpirun: child, janitor, ended: None, log, started })
+        Ok(Self { mpirun: child, janitor, ended: None, started: Instant::now() })
     }
 
     /// mpirun's process, the leader of its group.
     pub fn pid(&self) -> u32 {
         self.mpirun.id()
-    }
-
-    /// Where its and all ranks' output goes.
-    pub fn log(&self) -> &Path {
-        &self.log
     }
 
     /// When it was started.

@@ -147,7 +147,7 @@ impl History {
                 self.forward = true;
                 false
             }
-            Kind::Waiting { .. } | Kind::Staging { .. } => {
+            Kind::Waiting { .. } | Kind::Staging(_) => {
                 self.waiting = true;
                 true
             }
@@ -261,7 +261,7 @@ pub fn hung(config: &Config, awaited: Awaited, silence: Duration) -> Option<Stri
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::launch::ending::account::from_nothing;
+    use crate::observe::account::from_nothing;
     use crate::observe::event::Lost;
 
     fn result(status: Status) -> Option<RunResult> {

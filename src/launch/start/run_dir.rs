@@ -280,7 +280,7 @@ fn describe_changes(old: &Config, new: &Config, keys: &[String]) -> String {
 mod tests {
     use super::*;
     use crate::config::ExchangeKind;
-    use crate::launch::ending::account::from_nothing;
+    use crate::observe::account::from_nothing;
 
     fn config() -> Config {
         let mut config = Config::default();

@@ -8,9 +8,9 @@ use serde::de::DeserializeOwned;
 
 use crate::config::{Config, ExchangeKind};
 use crate::launch::LaunchError;
-use crate::launch::ending::account;
 use crate::launch::ending::files::EndingFiles;
 use crate::launch::ending::verdict::{self, Ending, History, Next};
+use crate::observe::account::{from_nothing, told};
 use crate::observe::ledger::LEDGER_FILE;
 use crate::observe::log::{EVENTS_FILE, parse_lines};
 use crate::observe::result::{RunResult, Status};
@@ -118,7 +118,8 @@ fn conclude<A: Attempts>(
         scarce.iter().for_each(|line| reason.push_str(&format!("; {line}")));
     }
     let (events, ledger) = (lines(storage, EVENTS_FILE), lines(storage, LEDGER_FILE));
-    let mut result = account::result(&name, attempt, status, &reason, &events, &ledger);
+    let nothing = from_nothing(&name, attempt, status, &reason);
+    let mut result = told(nothing, &events, &ledger);
     result.exact &= config.train.exchange == ExchangeKind::Synchronous;
     EndingFiles::of(storage).write_result(&result)?;
     attempts.concluded(&result)?;

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 
 use super::{BarState, LINE_SECONDS, Progress, Smoothed, announcement};
 use crate::observe::data_use::{DataUse, Waits};
-use crate::observe::event::{Event, Kind, Lost, RecoveryRecord, VERSION};
+use crate::observe::event::{Event, Kind, Lost, RecoveryRecord, Staged, VERSION};
 
 #[derive(Clone, Default)]
 struct Sink(Arc<Mutex<Vec<u8>>>);
@@ -172,7 +172,8 @@ fn a_wait_for_the_data_is_said_once_until_the_run_goes_on() {
 fn staging(seconds: f64, rank: u32, ranks: u32, files: u64) -> Event {
     let (files_total, bytes_total, bytes_per_second) = (10, 10_000_000, 1e6);
     let bytes = files * 1_000_000;
-    let kind = Kind::Staging { ranks, files, files_total, bytes, bytes_total, bytes_per_second };
+    let staged = Staged { ranks, files, files_total, bytes, bytes_total, bytes_per_second };
+    let kind = Kind::Staging(staged);
     Event { rank, ..event(seconds, 1, kind) }
 }
 

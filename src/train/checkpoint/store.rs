@@ -110,7 +110,8 @@ fn write_files(
     storage.create_dir(beside).map_err(io_error("create", beside))?;
     let about = about(snapshot);
     let (layout, state) = (&snapshot.layout, wire::encode(&snapshot.state));
-    let model = tensors::model_file(layout, &snapshot.parameters, &snapshot.statistics, &about);
+    let model =
+        tensors::model_file(layout, &snapshot.parameters, &snapshot.statistics, None, &about);
     let optimizer = tensors::optimizer_file(layout, &snapshot.optimizer, &about);
     let bodies =
         [(MODEL, model.parts()), (OPTIMIZER, optimizer.parts()), (STATE, vec![&state[..]])];

@@ -3,7 +3,6 @@
 //! library's own writer copies all values and orders its metadata at random); read by the library.
 
 use std::collections::{BTreeMap, HashMap};
-use std::ops::Range;
 
 use safetensors::tensor::{Dtype, SafeTensors, TensorInfo};
 use serde::Serialize;
@@ -101,7 +100,7 @@ impl<'a> TensorFile<'a> {
             values.push(count);
         }
         for (name, tensor, flat) in tensors {
-            let bytes: &[u8] = bytemuck::cast_slice(&flat[elements(tensor)]);
+            let bytes: &[u8] = bytemuck::cast_slice(&flat[tensor.range()]);
             let data_offsets = (end, end + bytes.len());
             end += bytes.len();
             let shape = tensor.shape.clone();
@@ -122,34 +121,18 @@ impl<'a> TensorFile<'a> {
     }
 }
 
-/// Elements of a tensor within its flat vector.
-pub fn elements(tensor: &TensorSpec) -> Range<usize> {
-    tensor.offset..tensor.offset + tensor.shape.iter().product::<usize>()
-}
-
-/// Weights and running statistics under the names of the layout (torchvision's).
+/// Weights and running statistics under the names of the layout (torchvision's). `count`: beside
+/// every running mean stands how many batches made it, as in PyTorch's models.
 pub fn model_file<'a>(
     layout: &'a Layout,
     parameters: &'a [f32],
     statistics: &'a [f32],
+    count: Option<&'a Count>,
     about: &BTreeMap<String, String>,
 ) -> TensorFile<'a> {
-    let flat = |kind| if kind == TensorKind::Statistic { statistics } else { parameters };
-    let tensors = layout.tensors.iter().map(|t| (t.name.clone(), t, flat(t.kind)));
-    TensorFile::new(std::iter::empty(), tensors, about)
-}
-
-/// The same with `num_batches_tracked` beside every running mean, as PyTorch's models have it.
-pub fn complete_file<'a>(
-    layout: &'a Layout,
-    parameters: &'a [f32],
-    statistics: &'a [f32],
-    count: &'a Count,
-    about: &BTreeMap<String, String>,
-) -> TensorFile<'a> {
-    let flat = |kind| if kind == TensorKind::Statistic { statistics } else { parameters };
     let norms = layout.tensors.iter().filter_map(|t| t.name.strip_suffix("running_mean"));
-    let counters = norms.map(|node| (format!("{node}num_batches_tracked"), count));
+    let counters = norms.filter_map(|node| Some((format!("{node}num_batches_tracked"), count?)));
+    let flat = |kind| if kind == TensorKind::Statistic { statistics } else { parameters };
     let tensors = layout.tensors.iter().map(|t| (t.name.clone(), t, flat(t.kind)));
     TensorFile::new(counters, tensors, about)
 }
@@ -266,12 +249,6 @@ pub fn layout_of(bytes: &[u8]) -> Result<Layout, TensorError> {
     Ok(layout)
 }
 
-/// The texts in the file's header.
-pub fn about(bytes: &[u8]) -> Result<BTreeMap<String, String>, TensorError> {
-    let (_, header) = SafeTensors::read_metadata(bytes).map_err(format_error)?;
-    Ok(header.metadata().clone().unwrap_or_default().into_iter().collect())
-}
-
 fn parse(bytes: &[u8]) -> Result<SafeTensors<'_>, TensorError> {
     SafeTensors::deserialize(bytes).map_err(format_error)
 }
@@ -296,7 +273,7 @@ fn read_tensor(
         let (found, expected) = (view.shape().to_vec(), spec.shape.clone());
         return Err(TensorError::Shape { name: name.to_string(), found, expected });
     }
-    for (value, four) in flat[elements(spec)].iter_mut().zip(view.data().chunks_exact(4)) {
+    for (value, four) in flat[spec.range()].iter_mut().zip(view.data().chunks_exact(4)) {
         *value = f32::from_le_bytes([four[0], four[1], four[2], four[3]]);
     }
     Ok(())
@@ -323,7 +300,7 @@ mod tests {
     fn file(layout: &Layout) -> Vec<u8> {
         let parameters: Vec<f32> = (0..13).map(|i| i as f32 - 0.5).collect();
         let about = BTreeMap::from([("format".to_string(), "pt".to_string())]);
-        model_file(layout, &parameters, &[7.0, 8.0], &about).parts().concat()
+        model_file(layout, &parameters, &[7.0, 8.0], None, &about).parts().concat()
     }
 
     #[test]
@@ -331,7 +308,8 @@ mod tests {
         let bytes = file(&layout());
         let (parameters, statistics) = read_model(&bytes, &layout()).unwrap();
         assert_eq!((parameters[12], &statistics[..]), (11.5, &[7.0, 8.0][..]));
-        assert_eq!(about(&bytes).unwrap()["format"], "pt");
+        let (_, header) = SafeTensors::read_metadata(&bytes).unwrap();
+        assert_eq!(header.metadata().as_ref().unwrap()["format"], "pt");
         assert_eq!(bytes, file(&layout()), "the same state gives the same bytes");
     }
 

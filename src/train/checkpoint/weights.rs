@@ -92,7 +92,7 @@ pub fn export(snapshot: &Snapshot) -> Vec<u8> {
     let about = store::about(snapshot);
     let Snapshot { layout, parameters, statistics, state, .. } = snapshot;
     let steps = (state.step as i64).to_le_bytes();
-    tensors::complete_file(layout, parameters, statistics, &steps, &about).parts().concat()
+    tensors::model_file(layout, parameters, statistics, Some(&steps), &about).parts().concat()
 }
 
 /// What a foreign file may not say about itself.

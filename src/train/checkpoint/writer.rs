@@ -8,7 +8,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::cluster::resident::{Shape, SlotView, Slots};
+use crate::cluster::resident::{SlotView, Slots};
 use crate::observe::clock::{Clock, RealClock};
 use crate::observe::notice::act_on;
 use crate::observe::storage::Storage;
@@ -56,7 +56,6 @@ struct Queue {
     writing: bool,
     closing: bool,
     gone: bool,
-    skipped: u64,
     reports: Vec<WriterReport>,
 }
 
@@ -250,37 +249,16 @@ impl Writer {
         }
     }
 
-    /// Allocates and touches one set of buffers, so that the first checkpoint stalls no longer
-    /// than the others.
-    pub fn prepare(&self, shape: Shape) {
-        let mut state = self.shared.lock();
-        if state.free.is_empty() && state.lent == 0 {
-            // Written with a value that is not zero: zeroed pages would only be promised.
-            let ones: Vec<Vec<f32>> =
-                shape.parts().iter().map(|part| vec![1.0; part.elements]).collect();
-            let parts: Vec<&[f32]> = ones.iter().map(Vec::as_slice).collect();
-            let mut buffers = Buffers::default();
-            buffers.fill(&SlotView::new(shape, (0, 0), &parts, &[]));
-            state.free.push(buffers);
-        }
-    }
-
     /// The buffers for one checkpoint; `None` while one is written and one waits: skip it.
     pub fn try_begin(&self) -> Option<Ticket> {
         let mut state = self.shared.lock();
         if state.lent >= SETS_MAX || state.queued.is_some() {
-            state.skipped += 1;
             return None;
         }
         state.lent += 1;
         let buffers = Some(state.free.pop().unwrap_or_default());
         drop(state);
         Some(Ticket { buffers, shared: Arc::clone(&self.shared) })
-    }
-
-    /// Checkpoints that `try_begin` refused so far.
-    pub fn skipped(&self) -> u64 {
-        self.shared.lock().skipped
     }
 
     /// Queues a snapshot and returns at once; the outcome comes through `poll`.

@@ -8,11 +8,11 @@ use std::path::Path;
 use crate::cluster::guard::last_words::{self, Evidence};
 use crate::cluster::world::{Member, Role, World};
 use crate::observe::event::{Event, Kind, Lost};
-use crate::observe::log::{parse_lines, whole_lines};
+use crate::observe::log::last_lines;
 use crate::observe::result::Status;
 use crate::observe::storage::Storage;
 
-use crate::train::record::cause::{LOG_TAIL_BYTES, is_deadly, log_name, struck};
+use crate::train::record::cause::{end_of_log, is_deadly, log_name, struck};
 use crate::train::record::journal::EVENTS;
 
 /// The end of the event log in which planned faults are looked for.
@@ -33,9 +33,8 @@ enum Traceless {
 /// Of the attempt before `attempt`. `before`: the last world that was written down.
 pub fn of_the_last(storage: &dyn Storage, attempt: u32, before: Option<&World>) -> Vec<Lost> {
     let last = attempt.saturating_sub(1);
-    let end = storage.read_end(Path::new(EVENTS), EVENTS_TAIL_BYTES).unwrap_or_default();
-    let whole = whole_lines(&end, EVENTS_TAIL_BYTES);
-    let events: Vec<Event> = parse_lines(Path::new(EVENTS), whole).unwrap_or_default();
+    let end = last_lines(storage, Path::new(EVENTS), EVENTS_TAIL_BYTES);
+    let events: Vec<Event> = end.unwrap_or_default();
     let matters =
         |event: &Event| is_deadly(&event.kind) || matches!(event.kind, Kind::RunEnd { .. });
     let events: Vec<Event> =
@@ -60,12 +59,7 @@ fn lost(
     traceless: Traceless,
 ) -> Option<Lost> {
     let (host, pid) = (member.host.as_str(), member.pid);
-    let text = |name: String| {
-        let name = Path::new("logs").join(name);
-        let body = storage.read_end(&name, LOG_TAIL_BYTES).unwrap_or_default();
-        String::from_utf8_lossy(&body).into_owned()
-    };
-    let mut last_words = text(last_words::file_name(attempt, host, pid));
+    let mut last_words = end_of_log(storage, last_words::file_name(attempt, host, pid));
     let injected = events.iter().rev().find_map(|event| struck(event, member));
     let gave_up = format!("exit code {}", Status::JobLost.exit_code());
     let known = injected.is_some() || last_words::tells(&last_words);
@@ -76,9 +70,9 @@ fn lost(
     }
     if injected.is_none() && !last_words::has_verdict(&last_words) {
         // It may have been killed with all others, on purpose.
-        last_words.push_str(&text(last_words::world_name(attempt)));
+        last_words.push_str(&end_of_log(storage, last_words::world_name(attempt)));
     }
-    let log = text(log_name(attempt, host, pid));
+    let log = end_of_log(storage, log_name(attempt, host, pid));
     let cause = last_words::cause(&Evidence { injected, last_words, log });
     Some(Lost { member: member.member, rank: member.rank, host: host.to_owned(), cause })
 }

@@ -8,7 +8,7 @@ use crate::cluster::guard::last_words::{self, Evidence};
 use crate::cluster::world::Member;
 use crate::observe::clock::Clock;
 use crate::observe::event::{Event, Kind};
-use crate::observe::log::{parse_lines, whole_lines};
+use crate::observe::log::last_lines;
 use crate::observe::storage::Storage;
 
 use crate::train::record::journal::EVENTS;
@@ -20,7 +20,7 @@ pub const FAULT_AGE_SECONDS_MAX: f64 = 10.0;
 const EVENTS_TAIL_BYTES: usize = 16 << 10;
 
 /// The end of a rank's log that is looked at.
-pub const LOG_TAIL_BYTES: usize = 64 << 10;
+const LOG_TAIL_BYTES: usize = 64 << 10;
 
 /// A repair can be faster than a guardian that gets no processor: how long its word is waited for.
 pub const WITNESS_WAIT_MAX: Duration = Duration::from_millis(200);
@@ -48,7 +48,8 @@ fn last_words_of(storage: &dyn Storage, attempt: u32, lost: &Member) -> String {
     end_of_log(storage, last_words::file_name(attempt, &lost.host, lost.pid))
 }
 
-fn end_of_log(storage: &dyn Storage, name: String) -> String {
+/// The end of a file below `RUN/logs`; nothing where there is none.
+pub fn end_of_log(storage: &dyn Storage, name: String) -> String {
     let name = Path::new("logs").join(name);
     let body = storage.read_end(&name, LOG_TAIL_BYTES).unwrap_or_default();
     String::from_utf8_lossy(&body).into_owned()
@@ -56,9 +57,8 @@ fn end_of_log(storage: &dyn Storage, name: String) -> String {
 
 /// The newest fault that struck this process: not its predecessor, nor who was to take its place.
 fn injected(storage: &dyn Storage, attempt: u32, lost: &Member, now: f64) -> Option<String> {
-    let end = storage.read_end(Path::new(EVENTS), EVENTS_TAIL_BYTES).unwrap_or_default();
-    let whole = whole_lines(&end, EVENTS_TAIL_BYTES);
-    let lines = parse_lines::<Event>(Path::new(EVENTS), whole).unwrap_or_default();
+    let lines: Vec<Event> =
+        last_lines(storage, Path::new(EVENTS), EVENTS_TAIL_BYTES).unwrap_or_default();
     // A repair may take long; only what does not kill by itself has to be recent.
     let matters =
         |event: &&Event| is_deadly(&event.kind) || now - event.time < FAULT_AGE_SECONDS_MAX;

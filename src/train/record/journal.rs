@@ -12,7 +12,7 @@ use crate::cluster::world::World;
 use crate::observe::clock::Clock;
 use crate::observe::event::{Event, Kind, VERSION};
 use crate::observe::ledger::{Committed, Entry, Ledger};
-use crate::observe::log::{EventLog, parse_lines, whole_lines};
+use crate::observe::log::{EventLog, last_lines};
 use crate::observe::notice::act_on;
 use crate::observe::progress::Progress;
 use crate::observe::refusal::{if_there, insist};
@@ -49,6 +49,20 @@ pub struct Stamp {
     time: f64,
     /// Of the run.
     seconds: f64,
+}
+
+impl Stamp {
+    /// At this unix time of a run whose seconds were zero at `origin`.
+    pub fn new(place: Moment, time: f64, origin: f64) -> Self {
+        Self { place, time, seconds: (time - origin).max(0.0) }
+    }
+
+    /// What happened there and then.
+    pub fn event(self, kind: Kind) -> Event {
+        let Self { place, time, seconds } = self;
+        let Moment { attempt, generation, step, rank } = place;
+        Event { v: VERSION, time, seconds, attempt, generation, step, rank, kind }
+    }
 }
 
 /// Writes the run's lines.
@@ -118,7 +132,7 @@ impl Journal {
 
     /// Where and when something happens that is written later.
     pub fn stamp(&self, place: Moment) -> Stamp {
-        Stamp { place, time: self.clock.unix_seconds(), seconds: self.seconds() }
+        Stamp::new(place, self.clock.unix_seconds(), self.origin)
     }
 
     /// Where something happened at this time of the run.
@@ -132,21 +146,12 @@ impl Journal {
     }
 
     /// Writes an event that happened before.
-    pub fn event_of(&mut self, Stamp { place, time, seconds }: Stamp, kind: Kind) {
-        let event = Event {
-            v: VERSION,
-            time,
-            seconds,
-            attempt: place.attempt,
-            generation: place.generation,
-            step: place.step,
-            rank: place.rank,
-            kind,
-        };
+    pub fn event_of(&mut self, stamp: Stamp, kind: Kind) {
+        let event = stamp.event(kind);
         if let Some(progress) = &mut self.progress {
             progress.on(&event);
         }
-        if let Some(tensorboard) = self.tensorboard.as_mut().filter(|_| place.rank == 0) {
+        if let Some(tensorboard) = self.tensorboard.as_mut().filter(|_| event.rank == 0) {
             tensorboard.on(&event);
         }
         let written = self.events.append(&event);
@@ -188,9 +193,8 @@ impl Journal {
     }
 
     fn recent_events(&self) -> Vec<Event> {
-        let path = Path::new(EVENTS);
-        let end = self.storage.read_end(path, RECENT_EVENTS_BYTES).unwrap_or_default();
-        parse_lines(path, whole_lines(&end, RECENT_EVENTS_BYTES)).unwrap_or_default()
+        let end = last_lines(&*self.storage, Path::new(EVENTS), RECENT_EVENTS_BYTES);
+        end.unwrap_or_default()
     }
 
     /// Appends the line of the step that was just committed, the last of `tail`; after a failure

@@ -11,7 +11,7 @@ use crate::cluster::faults::{FAULTS_FOLDER, Injector, Standing};
 use crate::config::{Every, Span};
 use crate::data::staging::pace::Urgent;
 use crate::observe::clock::Clock;
-use crate::observe::event::Kind;
+use crate::observe::event::{Kind, name_of};
 use crate::observe::ledger::{self, Entry};
 use crate::observe::result::Status;
 use crate::observe::storage::Storage;
@@ -51,13 +51,27 @@ struct Stall {
     copy: f64,
 }
 
+/// What a keeper works with.
+pub struct Means {
+    /// Of the run.
+    pub facts: Facts,
+    /// The run directory.
+    pub storage: Arc<dyn Storage>,
+    /// The rank's.
+    pub clock: Arc<dyn Clock>,
+    /// Faults of the rank: `in_persist` ones strike in the writer.
+    pub injector: Arc<Injector>,
+    /// Whether this process belongs to the run's newest attempt.
+    pub still_current: Arc<dyn Fn() -> bool + Send + Sync>,
+    /// Who writes checkpoints behind the loop.
+    pub staff: Staff,
+    /// Whom copies give way to: checkpoints are written so.
+    pub urgent: Arc<Urgent>,
+}
+
 /// Checkpoints and ledger of one rank, which counts for all while it is the lowest.
 pub struct Keeper {
-    facts: Facts,
-    storage: Arc<dyn Storage>,
-    clock: Arc<dyn Clock>,
-    injector: Arc<Injector>,
-    still_current: Arc<dyn Fn() -> bool + Send + Sync>,
+    means: Means,
     world_next_member: u32,
     writer: Option<Writer>,
     /// The last checkpoint that was begun; none before the first step that is looked at.
@@ -77,63 +91,30 @@ pub struct Keeper {
     cost_seconds: f64,
     /// Where the writer stood when it began the checkpoint at hand.
     persisting: Arc<Mutex<Standing>>,
-    staff: Staff,
-    /// What gives way to checkpoints.
-    urgent: Arc<Urgent>,
 }
 
 impl Keeper {
-    /// `still_current`: whether this process belongs to the run's newest attempt.
-    pub fn new(
-        facts: Facts,
-        storage: Arc<dyn Storage>,
-        clock: Arc<dyn Clock>,
-        injector: Arc<Injector>,
-        still_current: Arc<dyn Fn() -> bool + Send + Sync>,
-    ) -> Self {
-        let (writer, last, stalls, copying) = (None, None, Vec::new(), None);
-        let (world_next_member, cost_seconds) = (0, 0.0);
+    /// Nothing is kept yet.
+    pub fn new(means: Means) -> Self {
         Self {
-            facts,
-            storage,
-            clock,
-            injector,
-            still_current,
-            world_next_member,
-            writer,
-            last,
+            means,
+            world_next_member: 0,
+            writer: None,
+            last: None,
             published: None,
             waits: false,
             unwritten: None,
-            stalls,
+            stalls: Vec::new(),
             placed: None,
-            copying,
-            cost_seconds,
+            copying: None,
+            cost_seconds: 0.0,
             persisting: Arc::default(),
-            staff: Staff::Threads,
-            urgent: Arc::default(),
         }
-    }
-
-    /// The run directory.
-    pub fn storage(&self) -> &Arc<dyn Storage> {
-        &self.storage
-    }
-
-    /// Who writes checkpoints behind the loop.
-    pub fn staffed(mut self, staff: Staff) -> Self {
-        self.staff = staff;
-        self
-    }
-
-    /// Whom copies give way to: checkpoints are written so.
-    pub fn given_way(self, urgent: Arc<Urgent>) -> Self {
-        Self { urgent, ..self }
     }
 
     /// Whether this process belongs to the run's newest attempt.
     pub fn is_current(&self) -> bool {
-        (self.still_current)()
+        (self.means.still_current)()
     }
 
     /// This rank is the writer from now on: fills what a dead one left open. What the ledger has to
@@ -144,7 +125,7 @@ impl Keeper {
         self.find_last(position.step, journal.seconds());
         let rollback = self.rollback(position, rank.world.attempt);
         journal.take_over(&position.ledger_tail, rollback);
-        if self.facts.every != Every::Never {
+        if self.means.facts.every != Every::Never {
             self.writer();
         }
         rollback
@@ -154,7 +135,7 @@ impl Keeper {
     /// and given up, or what a writer that died in the vote alone took for committed.
     fn rollback(&self, position: &Position, attempt: u32) -> Option<Entry> {
         let to = position.step;
-        let later = ledger::counted_after(self.storage.as_ref(), to);
+        let later = ledger::counted_after(self.means.storage.as_ref(), to);
         if later.is_empty() {
             return None;
         }
@@ -170,54 +151,52 @@ impl Keeper {
         if self.last.is_some() {
             return;
         }
-        let newest = due::newest(self.storage.as_ref());
+        let newest = due::newest(self.means.storage.as_ref());
         self.published = newest.map(|newest| newest.step);
-        self.last = due::inherited(newest, step, seconds, &self.facts.order);
+        self.last = due::inherited(newest, step, seconds, &self.means.facts.order);
     }
 
     /// Checkpoints of later steps hold states that are not to be trusted: they go, and the next
     /// one is due from `target` on.
     pub fn distrust(&mut self, target: u64) {
         if let Some(writer) = &self.writer
-            && !writer.finish(self.facts.last_limit)
+            && !writer.finish(self.means.facts.last_limit)
         {
             tracing::warn!("a checkpoint of a distrusted state may still be written");
         }
-        checkpoint::store::remove_later(self.storage.as_ref(), target);
-        let cursor = self.facts.order.cursor(target);
+        checkpoint::store::remove_later(self.means.storage.as_ref(), target);
+        let cursor = self.means.facts.order.cursor(target);
         self.last = self.last.map(|last| Last { step: target, cursor, ..last });
         self.published = self.published.filter(|step| *step <= target);
     }
 
     fn writer(&mut self) -> &Writer {
-        let (facts, storage) = (&self.facts, &self.storage);
-        let (injector, still_current) = (&self.injector, &self.still_current);
-        let (standing, staff, clock) = (&self.persisting, self.staff, &self.clock);
-        let urgent = &self.urgent;
+        let (means, standing) = (&self.means, &self.persisting);
         self.writer.get_or_insert_with(|| {
             let storage: Arc<dyn Storage> = Arc::new(Struck {
-                inner: Arc::clone(storage),
-                injector: Arc::clone(injector),
+                inner: Arc::clone(&means.storage),
+                injector: Arc::clone(&means.injector),
                 standing: Arc::clone(standing),
-                urgent: Arc::clone(urgent),
+                urgent: Arc::clone(&means.urgent),
             });
-            let still_current = Arc::clone(still_current);
+            let (keep, clock) = (means.facts.keep, Arc::clone(&means.clock));
+            let still_current = Arc::clone(&means.still_current);
             let current = Box::new(move || still_current());
-            match staff {
-                Staff::Threads => Writer::new(storage, facts.keep, current),
-                Staff::Inline => Writer::inline(storage, facts.keep, current, Arc::clone(clock)),
+            match means.staff {
+                Staff::Threads => Writer::new(storage, keep, current),
+                Staff::Inline => Writer::inline(storage, keep, current, clock),
             }
         })
     }
 
     /// A run ends where its directory was moved from under it: nobody would find what it does.
     pub fn look_at_place(&mut self) -> Result<(), TrainError> {
-        let now = self.clock.now();
+        let now = self.means.clock.now();
         if self.placed.is_some_and(|seen| now.saturating_sub(seen) < PLACE_LOOK) {
             return Ok(());
         }
         self.placed = Some(now);
-        self.storage.moved().map_or(Ok(()), |why| Err(TrainError::Configuration(why)))
+        self.means.storage.moved().map_or(Ok(()), |why| Err(TrainError::Configuration(why)))
     }
 
     /// Begins a checkpoint when one is due, and reports those that were finished.
@@ -230,17 +209,17 @@ impl Keeper {
         let first = Last { seconds, step: step.saturating_sub(1), cursor: before };
         let last = *self.last.get_or_insert(first);
         let now = Last { seconds, step, cursor };
-        let auto = || young_daly(self.cost_seconds, self.facts.mtbf.as_secs_f64());
-        if due::is_due(self.facts.every, last, now, self.facts.order.samples, auto) {
+        let auto = || young_daly(self.cost_seconds, self.means.facts.mtbf.as_secs_f64());
+        if due::is_due(self.means.facts.every, last, now, self.means.facts.order.samples, auto) {
             self.begin(rank, seconds);
         }
     }
 
     fn begin(&mut self, rank: &Rank, seconds: f64) {
-        let began = self.clock.now();
+        let began = self.means.clock.now();
         *self.persisting.lock().unwrap_or_else(PoisonError::into_inner) = rank.process.standing;
         let state = self.state(&rank.state.position, rank.place(), seconds);
-        let about = self.facts.about.clone();
+        let about = self.means.facts.about.clone();
         let Some(ticket) = self.writer().try_begin() else {
             // It stays due, and is asked for again in each step.
             if !std::mem::replace(&mut self.waits, true) {
@@ -253,10 +232,10 @@ impl Keeper {
         };
         self.waits = false;
         self.copying = Some(ticket.copy_behind(about, Arc::clone(&rank.state.slots), state));
-        if self.staff == Staff::Inline {
+        if self.means.staff == Staff::Inline {
             self.copying.take().map(Copying::wait);
         }
-        let stall = (self.clock.now() - began).as_secs_f64();
+        let stall = (self.means.clock.now() - began).as_secs_f64();
         self.stalls.push(Stall { step: rank.state.position.step, stall, copy: stall });
         let Position { step, cursor, .. } = rank.state.position;
         self.last = Some(Last { seconds, step, cursor });
@@ -265,11 +244,11 @@ impl Keeper {
     /// Before the next commit: what a checkpoint is being made of must stay until it is copied.
     pub fn wait_for_copy(&mut self) {
         let Some(copying) = self.copying.take() else { return };
-        let began = self.clock.now();
+        let began = self.means.clock.now();
         let copy = copying.wait().as_secs_f64();
         if let Some(newest) = self.stalls.last_mut() {
             newest.copy = copy;
-            newest.stall += (self.clock.now() - began).as_secs_f64();
+            newest.stall += (self.means.clock.now() - began).as_secs_f64();
         }
     }
 
@@ -277,14 +256,14 @@ impl Keeper {
         TrainState {
             step: position.step,
             cursor: position.cursor,
-            seed: self.facts.order.seed,
+            seed: self.means.facts.order.seed,
             attempt: place.attempt,
             generation: place.generation,
-            owners: self.facts.order.owners,
+            owners: self.means.facts.order.owners,
             next_member: self.world_next_member,
-            run_id: self.facts.run_id.clone(),
-            config_fingerprint: self.facts.config_fingerprint,
-            data_fingerprint: self.facts.data_fingerprint,
+            run_id: self.means.facts.run_id.clone(),
+            config_fingerprint: self.means.facts.config_fingerprint,
+            data_fingerprint: self.means.facts.data_fingerprint,
             evaluation_due: position.evaluation_due,
             evaluated_ms: position.evaluated_ms,
             best_error: position.best_error,
@@ -341,14 +320,16 @@ impl Keeper {
         self.placed = None;
         self.look_at_place()?;
         let status = why.status();
-        if !(self.still_current)() {
+        if !(self.means.still_current)() {
             let text = "a newer attempt of this run has started: no result is written here";
             return Err(TrainError::JobLost(text.into()));
         }
         // A renewed world goes on from memory; one of its ranks is enough.
         let stays_in_memory =
             position.ending == Some(Ending::Renewed) && rank.state.outlives_its_process();
-        if !stays_in_memory && (self.facts.every != Every::Never || status != Status::Completed) {
+        if !stays_in_memory
+            && (self.means.facts.every != Every::Never || status != Status::Completed)
+        {
             self.last_checkpoint(rank, journal);
         }
         let status = self.ended(status, position.step);
@@ -359,7 +340,7 @@ impl Keeper {
         self.write_result(rank, journal, (status, why), (&reason, &state_sha256))?;
         // A disk that has room again only now.
         self.complete_ledger(position, journal);
-        let name = outcome::status_name(status).to_string();
+        let name = name_of(&status);
         journal.event(rank.place(), Kind::RunEnd { status: name, reason, state_sha256 });
         Ok(status)
     }
@@ -370,7 +351,7 @@ impl Keeper {
             if journal.settle(&position.ledger_tail) {
                 return;
             }
-            self.clock.sleep(RESULT_PAUSE);
+            self.means.clock.sleep(RESULT_PAUSE);
         }
     }
 
@@ -385,22 +366,22 @@ impl Keeper {
         let mut last = String::new();
         for _ in 0..RESULT_TRIES {
             let written = outcome::Ended {
-                run_id: &self.facts.run_id,
+                run_id: &self.means.facts.run_id,
                 place: rank.place(),
                 status,
                 reason: reason.into(),
                 seconds: journal.seconds(),
                 position: &rank.state.position,
-                samples_per_epoch: self.facts.order.samples,
+                samples_per_epoch: self.means.facts.order.samples,
                 state_sha256: state_sha256.clone(),
                 conclusive: why.is_conclusive(),
             }
-            .write(self.storage.as_ref());
+            .write(self.means.storage.as_ref());
             match written {
                 Ok(()) => return Ok(()),
                 Err(error) => last = error.to_string(),
             }
-            self.clock.sleep(RESULT_PAUSE);
+            self.means.clock.sleep(RESULT_PAUSE);
         }
         Err(TrainError::JobLost(format!("cannot write result.json: {last}; free some space")))
     }
@@ -409,7 +390,7 @@ impl Keeper {
     fn last_checkpoint(&mut self, rank: &Rank, journal: &mut Journal) {
         self.wait_for_copy();
         for _ in 0..FINAL_CHECKPOINT_TRIES {
-            let limit = self.facts.last_limit;
+            let limit = self.means.facts.last_limit;
             if !self.writer().finish(limit) {
                 let limit = Span(limit);
                 self.unwritten = Some(format!(
@@ -425,7 +406,7 @@ impl Keeper {
             self.begin(rank, journal.seconds());
             self.wait_for_copy();
         }
-        let limit = self.facts.last_limit;
+        let limit = self.means.facts.last_limit;
         self.writer().finish(limit);
         self.report(journal, rank.place());
     }
@@ -433,13 +414,13 @@ impl Keeper {
     /// How a run ends by this status: complete only with its weights on disk, or where no
     /// checkpoints are wanted.
     fn ended(&self, status: Status, step: u64) -> Status {
-        let wanted = status == Status::Completed && self.facts.every != Every::Never;
+        let wanted = status == Status::Completed && self.means.facts.every != Every::Never;
         if wanted && !self.has_checkpoint_of(step) { Status::Interrupted } else { status }
     }
 
     /// Whether a checkpoint holds all that a resident slot of this step does.
     pub fn has_checkpoint_of(&self, step: u64) -> bool {
-        checkpoint::store::newest_step(self.storage.as_ref()) == Some(step)
+        checkpoint::store::newest_step(self.means.storage.as_ref()) == Some(step)
     }
 
     /// The digest of the whole state.
@@ -449,13 +430,13 @@ impl Keeper {
         let position = digest::Whereabouts {
             step: state.position.step,
             cursor: state.position.cursor,
-            seed: self.facts.order.seed,
+            seed: self.means.facts.order.seed,
             order: &state.position.owner_batches,
         };
         let of_optimizer = committed.parts().filter(|(name, _)| is_of_optimizer(name));
         let of_optimizer: Vec<&[f32]> = of_optimizer.map(|(_, part)| part).collect();
         digest::state_sha256(
-            &self.facts.about.layout,
+            &self.means.facts.about.layout,
             committed.part(PARAMETERS),
             committed.part(STATISTICS),
             &of_optimizer,
@@ -465,11 +446,11 @@ impl Keeper {
 
     /// Seconds since the newest injected fault fired: the "detect" of a repair that it caused.
     pub fn seconds_since_fault(&self) -> Option<f64> {
-        let moments = self.storage.read(&Path::new(FAULTS_FOLDER).join(STRUCK)).ok()?;
+        let moments = self.means.storage.read(&Path::new(FAULTS_FOLDER).join(STRUCK)).ok()?;
         let moments = String::from_utf8_lossy(&moments).into_owned();
         let struck = moments.lines().filter_map(|line| line.parse::<f64>().ok());
         let newest = struck.fold(f64::NEG_INFINITY, f64::max);
-        let age = self.clock.unix_seconds() - newest;
+        let age = self.means.clock.unix_seconds() - newest;
         (0.0..FAULT_AGE_SECONDS_MAX).contains(&age).then_some(age)
     }
 }

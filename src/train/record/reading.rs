@@ -93,9 +93,10 @@ impl Reading {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::data::store::tally::Count;
 
     fn took(step: u64) -> Took {
-        let counts = Counts { opens: 10 + step, ..Counts::default() };
+        let counts = Counts::default().with(Count::Opens, 10 + step);
         Took { step, counts, ..Took::default() }
     }
 
@@ -106,7 +107,7 @@ mod tests {
     }
 
     fn opens(took: Option<Took>) -> Option<(u64, u64)> {
-        took.map(|took| (took.step, took.counts.opens))
+        took.map(|took| (took.step, took.counts.of(Count::Opens)))
     }
 
     #[test]

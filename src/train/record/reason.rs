@@ -3,12 +3,12 @@
 
 use std::path::Path;
 
+use crate::observe::event::name_of;
 use crate::observe::notice::act_on;
 use crate::observe::result::Status;
 use crate::observe::storage::Storage;
 use crate::run_folder::{CONFIGURATION, FAILURE};
 use crate::train::TrainError;
-use crate::train::record::outcome;
 
 /// What kind of failure ends a run. Votes and gatherings carry it, so that how the run ends does
 /// not hang on a file; the words do.
@@ -49,14 +49,11 @@ impl Failure {
     }
 
     /// Its first line in the file.
-    fn name(self) -> &'static str {
+    fn name(self) -> String {
         match self {
-            Self::Configuration => CONFIGURATION,
-            Self::StorageLost => "storage_lost",
-            Self::Data => outcome::status_name(Status::DataError),
-            Self::JobLost => outcome::status_name(Status::JobLost),
-            Self::Interrupted => outcome::status_name(Status::Interrupted),
-            Self::Internal => outcome::status_name(Status::InternalError),
+            Self::Configuration => CONFIGURATION.into(),
+            Self::StorageLost => "storage_lost".into(),
+            other => name_of(&other.error(String::new()).status()),
         }
     }
 

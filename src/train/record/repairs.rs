@@ -6,8 +6,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use crate::cluster::recovery::{Note, Repaired};
-use crate::config::Rung;
-use crate::observe::event::{Kind, Lost, RecoveryRecord, ResizeRecord};
+use crate::observe::event::{Kind, Lost, RecoveryRecord, ResizeRecord, name_of};
 use crate::train::record::cause;
 use crate::train::record::journal::{Journal, Stamp};
 use crate::train::state::rank::Rank;
@@ -219,7 +218,7 @@ fn write_down(rank: &Rank, journal: &mut Journal, unwritten: Unwritten) {
         generation,
         step: repaired.step + 1,
         lost: lost.collect(),
-        rung: rung_name(repaired.rung).into(),
+        rung: name_of(&repaired.rung),
         ranks,
         seconds: repaired.seconds,
     };
@@ -230,25 +229,13 @@ fn write_down(rank: &Rank, journal: &mut Journal, unwritten: Unwritten) {
 pub fn report_notes(rank: &Rank, journal: &mut Journal, notes: &[Note]) {
     for note in notes {
         let kind = match note {
-            Note::RungDown { from, to, reason } => Kind::RungDown {
-                from: rung_name(*from).into(),
-                to: rung_name(*to).into(),
-                reason: reason.clone(),
-            },
+            Note::RungDown { from, to, reason } => {
+                Kind::RungDown { from: name_of(from), to: name_of(to), reason: reason.clone() }
+            }
             Note::Retry { rung, reason } => Kind::Warning {
-                message: format!("{} failed, trying again: {reason}", rung_name(*rung)),
+                message: format!("{} failed, trying again: {reason}", name_of(rung)),
             },
         };
         journal.event(rank.place(), kind);
-    }
-}
-
-/// As in the configuration.
-pub fn rung_name(rung: Rung) -> &'static str {
-    match rung {
-        Rung::Spare => "spare",
-        Rung::Respawn => "respawn",
-        Rung::Shrink => "shrink",
-        Rung::Restart => "restart",
     }
 }

@@ -10,7 +10,6 @@ use crate::train::compute::totals::Totals;
 use crate::train::exchange::Sums;
 use crate::train::record::journal::Journal;
 use crate::train::record::reading::{Reading, Took};
-use crate::train::record::waiting;
 use crate::train::state::rank::{Moment, Rank};
 
 /// Step events are written at most this often; shorter steps are summed up in one.
@@ -74,7 +73,7 @@ impl Steps {
         if over || since >= STAGING_EVENT_EVERY {
             self.staging_told = Some(now);
             if rank.is_writer() {
-                journal.event(rank.place(), waiting::staging(staged, rank.comm.size()));
+                journal.event(rank.place(), Kind::Staging(staged.over(rank.comm.size())));
             }
         }
     }

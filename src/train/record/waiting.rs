@@ -4,14 +4,12 @@
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
-use crate::observe::clock::Clock;
-use crate::observe::event::{Event, Kind, VERSION};
+use crate::observe::event::Kind;
 use crate::observe::log::EventLog;
 use crate::observe::storage::Storage;
 
-use crate::data::staging::progress::Progress;
 use crate::train::compute::outage::{Tell, Wanted};
-use crate::train::record::journal::Journal;
+use crate::train::record::journal::{Journal, Stamp};
 use crate::train::state::rank::{Moment, Rank};
 
 /// What writes the line of an outage that this rank meets.
@@ -23,44 +21,20 @@ pub fn teller(rank: &Rank, journal: &Journal) -> Tell {
         let slots = slots.read().unwrap_or_else(PoisonError::into_inner);
         let committed = slots.committed();
         let place = Moment { step: committed.step, generation: committed.generation, ..place };
-        tell(&storage, clock.as_ref(), (place, origin), patience, wanted);
+        tell(&storage, Stamp::new(place, clock.unix_seconds(), origin), patience, wanted);
     })
 }
 
-/// How far staging is, over so many ranks; 0: this one alone.
-pub fn staging(progress: &Progress, ranks: usize) -> Kind {
-    let &Progress { files, files_total, bytes, bytes_total, rate, .. } = progress;
-    let (ranks, bytes_per_second) = (ranks as u32, rate);
-    Kind::Staging { ranks, files, files_total, bytes, bytes_total, bytes_per_second }
-}
-
 /// Writes it.
-pub fn tell(
-    storage: &Arc<dyn Storage>,
-    clock: &dyn Clock,
-    (place, origin): (Moment, f64),
-    patience: Duration,
-    wanted: Wanted<'_>,
-) {
-    let time = clock.unix_seconds();
+pub fn tell(storage: &Arc<dyn Storage>, stamp: Stamp, patience: Duration, wanted: Wanted<'_>) {
     let kind = match wanted {
-        Wanted::Copies(progress) => staging(&progress, 0),
+        Wanted::Copies(progress) => Kind::Staging(progress.over(0)),
         Wanted::Storage(reason) => {
             let (reason, patience_seconds) = (reason.to_owned(), patience.as_secs_f64());
             Kind::Waiting { reason, patience_seconds }
         }
     };
-    let event = Event {
-        v: VERSION,
-        time,
-        seconds: (time - origin).max(0.0),
-        attempt: place.attempt,
-        generation: place.generation,
-        step: place.step,
-        rank: place.rank,
-        kind,
-    };
-    if let Err(error) = EventLog::new(Arc::clone(storage)).append(&event) {
+    if let Err(error) = EventLog::new(Arc::clone(storage)).append(&stamp.event(kind)) {
         tracing::warn!("cannot record that the run waits: {error}");
     }
 }

@@ -16,7 +16,7 @@ use crate::train::record::Record;
 use crate::train::record::repairs::report_notes;
 use crate::train::repair::size::{Resizer, Wish};
 use crate::train::repair::take_over::Repairing;
-use crate::train::repair::world::{Tries, gave_up, newcomers, repair_of, survived};
+use crate::train::repair::world::{Lasting, gave_up, newcomers, repair_of, survived};
 use crate::train::state::rank::Rank;
 
 /// What came of a change of size.
@@ -42,13 +42,13 @@ pub fn hear_wish(rank: &mut Rank, resizer: &Resizer) -> Result<Wish, TrainError>
 pub fn resize(
     rank: &mut Rank,
     record: &mut Record,
-    (resizer, tries): (&mut Resizer, &mut Tries),
+    lasting: &mut Lasting,
     wish: Wish,
 ) -> Result<Resized, TrainError> {
     rank.state.position.resize_due = false;
     rank.world.target = wish.target;
     if rank.is_writer() {
-        resizer.forget_request();
+        lasting.resizer.forget_request();
     }
     let before = rank.world.ranks();
     let to = wish.now as usize;
@@ -63,7 +63,7 @@ pub fn resize(
     }
     let cause = if wish.asked { "scale" } else { "regrow" };
     if to > before {
-        enlarge(rank, record, (resizer, tries), to, cause)?;
+        enlarge(rank, record, lasting, to, cause)?;
     } else if to < before {
         if rank.comm.rank() >= to {
             return Ok(Resized::Leaves);
@@ -76,32 +76,32 @@ pub fn resize(
 fn enlarge(
     rank: &mut Rank,
     record: &mut Record,
-    (resizer, tries): (&mut Resizer, &mut Tries),
+    lasting: &mut Lasting,
     to: usize,
     cause: &str,
 ) -> Result<(), TrainError> {
     let (before, old) = (rank.world.ranks(), rank.world.clone());
-    resizer.tried(rank.clock.now());
+    lasting.resizer.tried(rank.clock.now());
     let (comm, policy) = (rank.comm.as_mut(), &rank.plan.policy);
     let mut hooks = Repairing::of(&mut rank.state, &mut rank.process, rank.plan.set);
     let grown = grow(comm, &mut rank.world, to, policy, &mut hooks);
     let grown = grown.map_err(|end| gave_up(rank, record, end))?;
-    tries.grew(&grown, &rank.plan.policy);
+    lasting.tries.grew(&grown, &rank.plan.policy);
     match grown {
         Growth::Grown(repaired) => {
             rank.newcomers = newcomers(&old, &rank.world);
             if rank.world.ranks() < to {
-                resizer.fell_short();
+                lasting.resizer.fell_short();
             }
             resized(rank, record, Change { before, cause, leave_from: usize::MAX }, repaired);
             Ok(())
         }
         Growth::Refused(reason) => {
-            could_not_grow(rank, record, resizer, to, &reason);
+            could_not_grow(rank, record, &mut lasting.resizer, to, &reason);
             Ok(())
         }
         Growth::Broken(error, reason) => {
-            could_not_grow(rank, record, resizer, to, &reason);
+            could_not_grow(rank, record, &mut lasting.resizer, to, &reason);
             Err(error.into())
         }
     }

@@ -57,13 +57,21 @@ impl Tries {
     }
 }
 
+/// What lasts from one repair to the next.
+pub struct Lasting {
+    /// When the world is to have another size.
+    pub resizer: Resizer,
+    /// Repairs that brought the run no step further.
+    pub tries: Tries,
+}
+
 /// Repairs the world, or ends with the ladder. Afterwards all hold the state of the last committed
 /// step, and survivors still their own gradients of the one that failed.
 pub fn repair(
     rank: &mut Rank,
     record: &mut Record,
     spares: &mut Spares,
-    (resizer, tries): (&mut Resizer, &mut Tries),
+    lasting: &mut Lasting,
     error: &CommError,
 ) -> Result<(), TrainError> {
     rank.process.at(Point::InRepair);
@@ -71,9 +79,9 @@ pub fn repair(
     let begun = rank.clock.now();
     let detect = record.keeper.seconds_since_fault();
     let before = rank.world.clone();
-    let (policy, of_growth) = (&rank.plan.policy, tries.unproved.of_growth());
+    let (policy, of_growth) = (&rank.plan.policy, lasting.tries.unproved.of_growth());
     let mut hooks = Repairing::of(&mut rank.state, &mut rank.process, rank.plan.set);
-    let (comm, unproved) = (rank.comm.as_mut(), &mut tries.unproved);
+    let (comm, unproved) = (rank.comm.as_mut(), &mut lasting.tries.unproved);
     let result = recover_after(comm, &mut rank.world, policy, &mut hooks, unproved);
     let given = hooks.given;
     rank.newcomers = newcomers(&before, &rank.world);
@@ -86,8 +94,8 @@ pub fn repair(
     }
     let fewer = rank.world.ranks() < before.ranks();
     match (fewer, of_growth) {
-        (true, true) => resizer.fell_short(),
-        (true, false) => resizer.shrunk(rank.clock.now()),
+        (true, true) => lasting.resizer.fell_short(),
+        (true, false) => lasting.resizer.shrunk(rank.clock.now()),
         (false, _) => {}
     }
     let refilled = planned && repaired.lost.is_empty();

@@ -7,6 +7,7 @@ use std::net::Ipv4Addr;
 use std::time::Duration;
 
 use crate::cluster::comm::{CommError, Communicator};
+use crate::cluster::wire;
 use crate::cluster::world::World;
 use crate::observe::clock::Clock;
 use crate::observe::event::{Kind, Link};
@@ -80,7 +81,7 @@ fn measure(
             let peer = leaders[place + 1];
             let theirs = &addresses[peer * ADDRESSES..][..ADDRESSES];
             mine[0] = send_to(comm, peer, clock)? as u64;
-            mine[1..].copy_from_slice(&name_words(&interface_towards(theirs)));
+            mine[1..].copy_from_slice(&wire::of_text::<NAME_WORDS>(&interface_towards(theirs)));
         } else if place % 2 != round && place > 0 {
             receive_from(comm, leaders[place - 1])?;
         }
@@ -89,7 +90,7 @@ fn measure(
     let host = |rank: usize| world.member_at(rank).map_or_else(String::new, |m| m.host.clone());
     let link = |pair: &[usize]| {
         let words = &all[pair[0] * RESULT_WORDS..][..RESULT_WORDS];
-        let interface = name_of(&words[1..]);
+        let interface = wire::to_text(&words[1..]);
         let (from, to) = (host(pair[0]), host(pair[1]));
         Link { from, to, interface, bytes_per_second: words[0] as f64 }
     };
@@ -249,20 +250,6 @@ fn to_words(addresses: &[Ipv4Addr]) -> [u64; ADDRESSES] {
     words
 }
 
-fn name_words(name: &str) -> [u64; NAME_WORDS] {
-    let mut bytes = [0; NAME_WORDS * 8];
-    for (to, from) in bytes.iter_mut().zip(name.bytes()) {
-        *to = from;
-    }
-    let word = |at: usize| u64::from_le_bytes(std::array::from_fn(|byte| bytes[at * 8 + byte]));
-    std::array::from_fn(word)
-}
-
-fn name_of(words: &[u64]) -> String {
-    let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
-    String::from_utf8_lossy(&bytes).trim_end_matches('\0').to_owned()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -320,7 +307,7 @@ mod tests {
     #[test]
     fn names_survive_the_wire() {
         for name in ["", "eth0", "a-name-of-fifte"] {
-            assert_eq!(name_of(&name_words(name)), name);
+            assert_eq!(wire::to_text(&wire::of_text::<NAME_WORDS>(name)), name);
         }
     }
 

@@ -11,6 +11,7 @@ use crate::run_folder::{self, launcher};
 use crate::train::TrainError;
 use crate::train::compute::outage::{Outage, Wanted};
 use crate::train::plan::TrainArguments;
+use crate::train::record::journal::Stamp;
 use crate::train::record::waiting;
 use crate::train::start::surroundings::{Entry, Surroundings};
 use crate::train::state::position::Position;
@@ -47,7 +48,8 @@ pub(super) fn await_data(around: &Surroundings, outage: &Outage) -> Result<Sets,
     let (storage, clock) = (Arc::clone(&around.storage), Arc::clone(&around.clock));
     let (origin, patience) = (around.origin, data.patience.0);
     let tell = move |wanted: Wanted<'_>| {
-        waiting::tell(&storage, clock.as_ref(), (place, origin), patience, wanted);
+        let stamp = Stamp::new(place, clock.unix_seconds(), origin);
+        waiting::tell(&storage, stamp, patience, wanted);
     };
     outage.watch(Arc::clone(&around.stop), Box::new(tell));
     let mut missing = String::new();

@@ -10,7 +10,7 @@ use crate::cluster::faults::{Injector, RealStrike, Standing};
 use crate::config::{FaultKind, Point, Shown, StagingMode, identity, resolve_owners};
 use crate::data::staging::porter::{self, Porter};
 use crate::observe::clock::{Clock, RealClock};
-use crate::observe::event::{Event, Kind, VERSION};
+use crate::observe::event::{Kind, name_of};
 use crate::observe::log::{EventLog, read_events};
 use crate::observe::notice::act_on;
 use crate::observe::refusal::{self, Meaning};
@@ -21,8 +21,9 @@ use crate::run_folder::lock::{self, RunLock};
 use crate::train::TrainError;
 use crate::train::plan::{Staff, TrainArguments};
 use crate::train::record::cause::{WITNESS_WAIT_MAX, log_name};
-use crate::train::record::journal::EVENTS;
+use crate::train::record::journal::{EVENTS, Stamp};
 use crate::train::repair::restart::unread;
+use crate::train::state::rank::Moment;
 
 /// How a process comes into the world.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -276,31 +277,14 @@ pub fn record_faults(
     let (storage, clock, generation) =
         (Arc::clone(storage), Arc::clone(clock), Arc::clone(generation));
     let record = move |kind: &FaultKind, point: Point, standing: &Standing| {
-        let time = clock.unix_seconds();
-        let event = Event {
-            v: VERSION,
-            time,
-            seconds: time - origin,
-            attempt,
-            generation: generation.load(Ordering::Relaxed),
-            step: standing.step,
-            rank: standing.rank,
-            kind: Kind::FaultInjected {
-                kind: name_of(kind),
-                phase: name_of(&point),
-                target: standing.rank,
-                pid,
-            },
-        };
+        let Standing { step, rank, .. } = *standing;
+        let place = Moment { attempt, generation: generation.load(Ordering::Relaxed), step, rank };
+        let (kind, phase) = (name_of(kind), name_of(&point));
+        let fault = Kind::FaultInjected { kind, phase, target: rank, pid };
+        let event = Stamp::new(place, clock.unix_seconds(), origin).event(fault);
         if let Err(error) = EventLog::new(Arc::clone(&storage)).append(&event) {
             tracing::warn!("cannot record an injected fault: {error}");
         }
     };
     injector.set_recording(Box::new(record));
-}
-
-/// As in configuration files.
-fn name_of(value: &impl serde::Serialize) -> String {
-    let json = serde_json::to_string(value).unwrap_or_default();
-    json.trim_matches('"').to_string()
 }

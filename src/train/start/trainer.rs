@@ -10,7 +10,7 @@ use crate::cluster::world::World;
 use crate::config::{Point, Shown, identity};
 use crate::data::source::Source;
 use crate::engine;
-use crate::observe::event::Kind;
+use crate::observe::event::{Kind, name_of};
 use crate::observe::ledger::counted_after;
 use crate::observe::notice::act_on;
 use crate::observe::progress::Progress;
@@ -24,8 +24,8 @@ use crate::train::record::Record;
 use crate::train::record::began_with;
 use crate::train::record::casualties;
 use crate::train::record::journal::Journal;
-use crate::train::record::keeper::Keeper;
-use crate::train::record::outcome::{Ended, RESULT, status_name};
+use crate::train::record::keeper::{Keeper, Means};
+use crate::train::record::outcome::{Ended, RESULT};
 use crate::train::start::materials::Prepared;
 use crate::train::start::network;
 use crate::train::start::state::{From, Origin};
@@ -57,17 +57,15 @@ pub(super) fn trainer(
         .with_tensorboard(tensorboard);
     let (newest, attempt) = (Arc::clone(&around.newest_attempt), world.attempt);
     let still_current = Arc::new(move || newest().is_none_or(|now| now <= attempt));
-    let injector = Arc::clone(&around.injector);
-    let urgent = Arc::clone(&prepared.exchange.pool().shared.loader.supply().urgent);
-    let keeper = Keeper::new(
-        prepared.facts,
-        Arc::clone(&storage),
-        Arc::clone(&clock),
-        injector,
+    let keeper = Keeper::new(Means {
+        facts: prepared.facts,
+        storage: Arc::clone(&storage),
+        clock,
+        injector: Arc::clone(&around.injector),
         still_current,
-    )
-    .staffed(around.staff)
-    .given_way(urgent);
+        staff: around.staff,
+        urgent: Arc::clone(&prepared.exchange.pool().shared.loader.supply().urgent),
+    });
     let mut plan = prepared.plan;
     plan.witness_wait = around.witness_wait;
     // Without a supervisor nobody would start it again.
@@ -153,7 +151,7 @@ fn report_end(around: &Surroundings, trainer: &mut Trainer, error: &TrainError) 
     }
     let place = trainer.rank.place();
     let (status, reason) = (error.status(), error.to_string());
-    let status = status_name(status).to_string();
+    let status = name_of(&status);
     trainer.record.event(&trainer.rank, Kind::RunEnd { status, reason, state_sha256: None });
     // A lost world is for the supervisor, where there is one, to judge: it may start again.
     let lost = matches!(error, TrainError::JobLost(_) | TrainError::Comm(_));

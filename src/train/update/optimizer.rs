@@ -11,9 +11,7 @@ use kintsugi_ffi::stream::{self, Source};
 
 use crate::cluster::resident::{SlotMut, SlotView};
 use crate::config::{self, OptimizerKind};
-use crate::model::parts::{
-    AVERAGE, EXP_AVG, EXP_AVG_SQ, MOMENTUM, PARAMETERS, STATISTICS, is_over_parameters,
-};
+use crate::model::parts::{AVERAGE, EXP_AVG, EXP_AVG_SQ, MOMENTUM, PARAMETERS, STATISTICS};
 use crate::model::{Layout, TensorKind, TensorSpec};
 use crate::train::compute::gradients::Gradients;
 use crate::train::compute::moments::{Moments, Seen};
@@ -132,36 +130,6 @@ impl Optimizer {
             segments: tile(parts, layout.parameters),
             statistics_len: layout.statistics,
         }
-    }
-
-    /// The whole next state at once. `statistics` (of `moments`) are sums over the samples that
-    /// were `seen`, as the gradients are. Without any nothing was learned and the state is copied.
-    /// False when the gradients hold something that is not a finite number, or the next weights
-    /// would; then the state is copied too: such a step learns nothing.
-    ///
-    /// # Panics
-    /// When a slice is not as long as the layout says, or the state has other parts than the rule.
-    pub fn apply(
-        &self,
-        current: &SlotView<'_>,
-        next: &mut SlotMut<'_>,
-        gradients: &Gradients<'_>,
-        seen: Seen,
-        learning_rate: f64,
-        statistics: (&[f32], &Moments),
-    ) -> bool {
-        let nothing = seen.samples == 0;
-        let sound = nothing || {
-            let scales = self.scales(current.step + 1, learning_rate, seen.samples, gradients);
-            let all = 0..current.part(PARAMETERS).len();
-            let mut own = next.cut(&all, is_over_parameters);
-            self.advance(&scales, all, gradients, current, &mut own)
-                && self.follow(current, next, statistics, seen)
-        };
-        if nothing || !sound {
-            next.copy_from(current);
-        }
-        sound
     }
 
     /// Whether a step waits for the norm of the whole gradient.

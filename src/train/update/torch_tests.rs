@@ -1,9 +1,9 @@
 //! The rules and schedules against torch 2.15: numbers that `python tests/library/optimizers.py`
 //! printed, from the same first weights and gradients.
 
-use crate::cluster::resident::Slots;
+use crate::cluster::resident::{SlotMut, SlotView, Slots};
 use crate::config::{Config, Optimizer as Settings, OptimizerKind, Schedule, ScheduleKind};
-use crate::model::parts::{self, AVERAGE, PARAMETERS};
+use crate::model::parts::{self, AVERAGE, PARAMETERS, is_over_parameters};
 use crate::model::{Layout, TensorKind, TensorSpec};
 use crate::train::compute::gradients::Gradients;
 use crate::train::compute::moments::{Moments, Seen};
@@ -29,6 +29,38 @@ fn layout() -> Layout {
         tensor("head.weight", 9, 4, TensorKind::Weight, 2),
     ];
     Layout { tensors, parameters: PARAMETERS_LEN, statistics: 0 }
+}
+
+impl Optimizer {
+    /// The whole next state at once. `statistics` (of `moments`) are sums over the samples that
+    /// were `seen`, as the gradients are. Without any nothing was learned and the state is copied.
+    /// False when the gradients hold something that is not a finite number, or the next weights
+    /// would; then the state is copied too: such a step learns nothing.
+    ///
+    /// # Panics
+    /// When a slice is not as long as the layout says, or the state has other parts than the rule.
+    pub(super) fn apply(
+        &self,
+        current: &SlotView<'_>,
+        next: &mut SlotMut<'_>,
+        gradients: &Gradients<'_>,
+        seen: Seen,
+        learning_rate: f64,
+        statistics: (&[f32], &Moments),
+    ) -> bool {
+        let nothing = seen.samples == 0;
+        let sound = nothing || {
+            let scales = self.scales(current.step + 1, learning_rate, seen.samples, gradients);
+            let all = 0..current.part(PARAMETERS).len();
+            let mut own = next.cut(&all, is_over_parameters);
+            self.advance(&scales, all, gradients, current, &mut own)
+                && self.follow(current, next, statistics, seen)
+        };
+        if nothing || !sound {
+            next.copy_from(current);
+        }
+        sound
+    }
 }
 
 /// A part of the state after the script's steps.

@@ -38,7 +38,6 @@ fn the_writer_writes_behind_and_reports() {
 #[test]
 fn buffers_are_used_again() {
     let writer = Writer::new(Arc::new(MemoryStorage::new()), 1, Box::new(|| true));
-    writer.prepare(SHAPE);
     let mut places = Vec::new();
     for step in 1..6 {
         let copied = filled(&writer, step).unwrap();
@@ -56,7 +55,6 @@ fn a_ticket_that_is_dropped_gives_its_buffers_back() {
     for _ in 0..10 {
         assert!(writer.try_begin().is_some());
     }
-    assert_eq!(writer.skipped(), 0);
 }
 
 type Gate = Arc<(Mutex<bool>, Condvar)>;
@@ -86,10 +84,8 @@ fn a_hanging_disk_costs_skipped_checkpoints_and_no_step() {
         filled(&writer, 2)
     });
     assert!(filled(&writer, 9).is_none(), "one in hand, one being filled");
-    let skipped_before = writer.skipped();
     writer.submit(second.unwrap());
     assert!(filled(&writer, 3).is_none(), "one in hand, one in the queue");
-    assert_eq!(writer.skipped(), skipped_before + 1);
     assert!(!writer.finish(Duration::from_millis(50)));
     *gate.0.lock().unwrap() = true;
     gate.1.notify_all();

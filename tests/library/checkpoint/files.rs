@@ -23,7 +23,11 @@ fn train(slots: &mut Slots, from: u64, to: u64) {
         let (current, mut next) = slots.begin();
         let gradients = Gradients::numbers_of_all(&gradients);
         let seen = Seen { samples: 96, alone: 0 };
-        optimizer.apply(&current, &mut next, &gradients, seen, 0.05, (&sums, &Moments::default()));
+        let scales = optimizer.scales(current.step + 1, 0.05, seen.samples, &gradients);
+        let all = 0..PARAMETERS;
+        let mut own = next.cut(&all, parts::is_over_parameters);
+        assert!(optimizer.advance(&scales, all, &gradients, &current, &mut own));
+        assert!(optimizer.follow(&current, &mut next, (&sums, &Moments::default()), seen));
         slots.commit(step + 1, 0, &[]);
     }
 }
@@ -361,7 +365,6 @@ fn measure_a_checkpoint_of_24_million_parameters() {
     let about = About { layout, ..about() };
     let folder = tempfile::tempdir().unwrap();
     let writer = Writer::new(Arc::new(FileSystem::new(folder.path())), 1, Box::new(|| true));
-    writer.prepare(MANY_SHAPE);
     for round in 1..5 {
         let begun = Instant::now();
         let ticket = writer.try_begin().unwrap();

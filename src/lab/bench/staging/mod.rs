@@ -1,6 +1,5 @@
 //! Training beside copying (Higuchi, Miwa, Yamaki and Honda): one epoch over a share that takes as
-//! long to copy as to train on, in five modes that take turns; and what staging costs once
-//! everything is local.
+//! long to copy as to train on, in five modes that take turns.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -8,14 +7,11 @@ use std::path::PathBuf;
 use crate::observe::console::say;
 use crate::observe::pipeline::{Course, least_seconds};
 
-use super::runs::{Runs, launch};
-use super::turns::{Contender, Paired, Turns, take_turns};
+use super::runs::Runs;
 use super::{Bound, Case, Report, median};
 
-mod first_step;
 mod share;
 
-use first_step::FirstStep;
 use share::{NONE, Share, local_folder, staged};
 
 /// What to measure.
@@ -27,15 +23,9 @@ pub struct Options {
     /// Ranks
     #[arg(short, long, default_value_t = 2, value_parser = crate::lab::crowd::ranks)]
     pub ranks: u32,
-    /// Runs of each mode; 0: none
-    #[arg(long, default_value_t = 5)]
+    /// Runs of each mode
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
     pub repeats: u32,
-    /// Turns of steps with everything local, and with nothing staged; 0: none
-    #[arg(long, default_value_t = 20)]
-    pub idle_turns: u32,
-    /// Kills in each mode, with an empty local folder for the newcomer; 0: none
-    #[arg(long, default_value_t = 5)]
-    pub kills: u32,
 }
 
 /// A way to bring the files.
@@ -61,8 +51,6 @@ const MODES: [Mode; 5] = [
 /// Runs that measure how long training takes over files that are at hand; the first one makes
 /// everything warm.
 const TRAINING_RUNS: u32 = 2;
-/// Whole steps of a turn, at least.
-const TURN_STEPS: u64 = 8;
 
 /// What the runs of one mode took.
 #[derive(Default)]
@@ -87,17 +75,7 @@ pub fn run(options: &Options, runs: &Runs) -> Result<Report, String> {
     say!("{} bytes, {training:.2} s of training: {rate} B/s", bench.share.bytes);
     let alone = case("training_alone", &[training], &BTreeMap::new());
     let mut report = Report::of("staging", vec![alone], BTreeMap::new());
-    if options.repeats > 0 {
-        bench.modes(&mut report, (training, rate))?;
-    }
-    if options.idle_turns > 0 {
-        bench.idle(&mut report)?;
-    }
-    if options.kills > 0 {
-        let Options { config, ranks, kills, .. } = options;
-        let first_step = FirstStep { config, ranks: *ranks, runs, share: &bench.share, rate };
-        first_step.add_to(&mut report, *kills)?;
-    }
+    bench.modes(&mut report, (training, rate))?;
     Ok(report)
 }
 
@@ -151,7 +129,7 @@ impl Bench<'_> {
     ) -> Result<(), String> {
         let local = local_folder(self.runs, &format!("local-{}-{turn}", mode.name))?;
         let mut keys = vec![throttle.to_owned()];
-        keys.extend(staged(mode.staging, &local, &["staging.keep=true"]));
+        keys.extend(staged(mode.staging, &local));
         keys.extend(mode.keys.iter().map(|key| (*key).to_owned()));
         let course = self.course(&format!("{}-{turn}", mode.name), &keys)?;
         let began = course.began;
@@ -173,31 +151,6 @@ impl Bench<'_> {
         }
         // The copies stay until the end: ext4 is slow to make files where some were removed
         // minutes ago.
-        Ok(())
-    }
-
-    /// Steps of a run whose files are all local, beside those of one that stages nothing.
-    fn idle(&self, report: &mut Report) -> Result<(), String> {
-        let local = local_folder(self.runs, "local-idle")?;
-        let contender = |name, mode: &str| {
-            let run_dir = self.runs.directory(name);
-            let mut command = launch(&self.options.config, self.options.ranks, &run_dir)?;
-            command.args(["-s", &self.share.key, "-s", "observe.tensorboard=false"]);
-            command.args(staged(mode, &local, &[]).iter().flat_map(|key| ["-s", key]));
-            Ok::<Contender, String>(Contender { name, command, run_dir })
-        };
-        let contenders = vec![contender(IDLE, DURING)?, contender(UNSTAGED, NONE)?];
-        let turns = Turns { count: self.options.idle_turns, steps: TURN_STEPS };
-        let times = take_turns(self.runs, contenders, turns)?;
-        let paired = Paired::of(IDLE, &times[0], UNSTAGED, &times[1]);
-        let none = BTreeMap::new();
-        report.cases.push(Case::of("step, everything local", &times[0], &none));
-        report.cases.push(Case::of("step, nothing staged", &times[1], &none));
-        report.cases.push(paired.difference);
-        let name = format!("{IDLE}/{UNSTAGED}");
-        let low = paired.ratios.get(&format!("{name} low")).copied().unwrap_or(f64::NAN);
-        report.ratios.extend(paired.ratios);
-        report.bounds.push(Bound::at_most(&format!("{name}, low end of its interval"), low, 1.0));
         Ok(())
     }
 }
@@ -225,9 +178,6 @@ fn add(report: &mut Report, training: f64, measured: &[Measured]) {
         Bound::at_most("during/none", ratio(DURING, NONE), 1.03),
     ]);
 }
-
-const IDLE: &str = "everything_local";
-const UNSTAGED: &str = "nothing_staged";
 
 /// A case of samples in seconds.
 fn case(name: &str, seconds: &[f64], parts: &BTreeMap<String, Vec<f64>>) -> Case {

@@ -34,13 +34,13 @@ pub struct Share {
 /// The mode of a run that stages nothing.
 pub const NONE: &str = "none";
 
-/// The keys of a run that stages so, into this folder, with `more` of staging; where nothing is
-/// staged they would do nothing.
-pub fn staged(mode: &str, local: &Path, more: &[&str]) -> Vec<String> {
+/// The keys of a run that stages so, into this folder, where copies stay; where nothing is staged
+/// they would do nothing.
+pub fn staged(mode: &str, local: &Path) -> Vec<String> {
     let mut keys = vec![format!("staging.mode={mode}")];
     if mode != NONE {
         keys.push(format!("staging.folder={}", local.shown()));
-        keys.extend(more.iter().map(|key| (*key).to_owned()));
+        keys.push("staging.keep=true".into());
     }
     keys
 }
@@ -75,7 +75,7 @@ impl Share {
     }
 
     /// Files of the owners' micro-batches of one step.
-    pub fn files_of(&self, step: u64, owners: &[u32]) -> Vec<PathBuf> {
+    fn files_of(&self, step: u64, owners: &[u32]) -> Vec<PathBuf> {
         let samples = owners.iter().flat_map(|&owner| self.order.owner_samples(step, owner));
         let located = samples.filter_map(|id| Some(self.set.source.location(id)?.file.into()));
         located.collect()
@@ -127,7 +127,7 @@ pub fn local_folder(runs: &Runs, name: &str) -> Result<PathBuf, String> {
 }
 
 /// The staging folder that a run made below `base`.
-pub fn copies_below(base: &Path) -> Result<PathBuf, String> {
+fn copies_below(base: &Path) -> Result<PathBuf, String> {
     let entries = std::fs::read_dir(base).map_err(|error| format!("{}: {error}", base.shown()))?;
     let named = entries.flatten().filter(|entry| {
         entry.file_name().to_string_lossy().starts_with(place::PREFIX) && entry.path().is_dir()

@@ -1,9 +1,10 @@
-//! `result.json` for a run whose ranks could not write it: what the events and the ledger prove.
+//! What a run's events and its ledger prove of it, as `result.json` says it: the ranks' own, and
+//! the supervisor's for a run whose ranks could not write one.
 
-use crate::observe::data_use::DataUse;
-use crate::observe::event::{Event, Kind};
-use crate::observe::ledger::{Entry, lost_steps, zero_updates};
-use crate::observe::result::{BadImages, Restart, RunResult, Status, Validation};
+use super::data_use::DataUse;
+use super::event::{Event, Kind};
+use super::ledger::{Entry, lost_steps, zero_updates};
+use super::result::{BadImages, Restart, RunResult, Status, Validation};
 
 /// A result that claims nothing.
 pub fn from_nothing(run_id: &str, attempt: u32, status: Status, reason: &str) -> RunResult {
@@ -31,16 +32,9 @@ pub fn from_nothing(run_id: &str, attempt: u32, status: Status, reason: &str) ->
     }
 }
 
-/// Folds a run's events and ledger into its result.
-pub fn result(
-    run_id: &str,
-    attempt: u32,
-    status: Status,
-    reason: &str,
-    events: &[Event],
-    ledger: &[Entry],
-) -> RunResult {
-    let mut result = from_nothing(run_id, attempt, status, reason);
+/// Folds a run's events and ledger into a result that claims nothing yet but its length, if that.
+#[must_use]
+pub fn told(mut result: RunResult, events: &[Event], ledger: &[Entry]) -> RunResult {
     // Seconds of the steps that still count, with the step each committed.
     let mut counted: Vec<(u64, f64)> = Vec::new();
     for event in events {
@@ -66,6 +60,7 @@ pub fn result(
             Kind::Recovered(record) => result.recoveries.push(record.clone()),
             Kind::Resized(record) => result.resizes.push(record.clone()),
             Kind::Restarted { from, lost, .. } => {
+                counted.retain(|(step, _)| *step <= event.step);
                 let (attempt, step) = (event.attempt, event.step);
                 let (from, lost) = (from.clone(), lost.clone());
                 result.restarts.push(Restart { attempt, from, step, lost });
@@ -103,6 +98,7 @@ fn position(ledger: &[Entry]) -> (u64, u64, u64) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::observe::event::Lost;
     use crate::observe::ledger::Committed;
 
     fn event(step: u64, seconds: f64, kind: Kind) -> Event {
@@ -134,6 +130,26 @@ mod tests {
         })
     }
 
+    fn result(status: Status, events: &[Event], ledger: &[Entry]) -> RunResult {
+        told(from_nothing("r", 2, status, "lost"), events, ledger)
+    }
+
+    #[test]
+    fn steps_that_a_restart_threw_away_do_not_count() {
+        let cause = "SIGKILL".into();
+        let lost = vec![Lost { member: 1, rank: 1, host: "h".into(), cause }];
+        let (from, lost_steps, weights) = ("checkpoint".to_string(), 2, None);
+        let again = (from.clone(), lost.clone());
+        let restarted = Kind::Restarted { from, lost_steps, lost, weights };
+        let before = [step(1, 1.0), step(2, 2.0), step(3, 3.0), event(1, 5.0, restarted)];
+        let two = RunResult { seconds: 8.0, ..from_nothing("r", 2, Status::Completed, "all") };
+        let result = told(two.clone(), &before, &[]);
+        assert_eq!(result.goodput, 1.0 / 8.0, "one step counts of eight seconds");
+        let (from, lost) = again;
+        assert_eq!(result.restarts, vec![Restart { attempt: 1, from, step: 1, lost }]);
+        assert_eq!(told(two, &[&before[..], &[step(2, 6.0)]].concat(), &[]).goodput, 2.0 / 8.0);
+    }
+
     #[test]
     fn steps_that_were_rolled_back_count_neither_as_steps_nor_as_goodput() {
         let restarted = Kind::Restarted {
@@ -146,12 +162,12 @@ mod tests {
             [step(1, 1.0), step(2, 2.0), step(3, 3.0), event(1, 5.0, restarted), step(2, 6.0)];
         let rollback = Entry::Rollback { to: 1, attempt: 2 };
         let ledger = [line(1), line(2), line(3), rollback, line(2)];
-        let result = result("r", 2, Status::JobLost, "lost", &events, &ledger);
+        let result = result(Status::JobLost, &events, &ledger);
         assert_eq!((result.steps, result.samples, result.lost_steps), (2, 20, 2));
         assert_eq!(result.restarts[0].step, 1);
         assert!((result.goodput - 2.0 / 6.0).abs() < 1e-12);
         let ledger = &ledger[..4];
-        assert_eq!(super::result("r", 2, Status::JobLost, "", &events, ledger).steps, 1);
+        assert_eq!(super::tests::result(Status::JobLost, &events, ledger).steps, 1);
     }
 
     #[test]
@@ -178,7 +194,7 @@ mod tests {
             )
         };
         let inexact = || event(5, 2.0, Kind::Inexact { reason: "another processor".into() });
-        let exact = |events: &[Event]| result("r", 2, Status::JobLost, "", events, &[]).exact;
+        let exact = |events: &[Event]| result(Status::JobLost, events, &[]).exact;
         assert!(exact(&[start()]));
         assert!(!exact(&[start(), inexact()]));
         assert!(exact(&[start(), inexact(), start()]), "it went on from a state before");
@@ -187,7 +203,7 @@ mod tests {
 
     #[test]
     fn a_run_that_wrote_nothing_still_has_a_result() {
-        let result = result("r", 1, Status::NoProgress, "three times", &[], &[]);
+        let result = told(from_nothing("r", 1, Status::NoProgress, "three times"), &[], &[]);
         assert_eq!((result.steps, result.goodput), (0, 0.0));
     }
 }
