@@ -29,6 +29,7 @@ use cpu::bf16;
 use cpu::executor::Executor;
 use cuda::convolutions::Precision;
 use memory::limits::Limits;
+use memory::shown::MemoryPlan;
 use plan::operation::Direction;
 use plan::tensor::{ElementType, of_precision};
 
@@ -228,6 +229,21 @@ pub fn footprint(
 ) -> Result<Footprint, EngineError> {
     let engine = Executor::new(graph, layout, element(precision)?, threads)?;
     engine.within(limits.clone()).footprint(batch.max(1))
+}
+
+/// The same, and what becomes of each value, when, and what waits for it.
+///
+/// # Errors
+/// The limits are too low, and the least that would do; or nothing can be planned.
+pub fn memory_plan(
+    (graph, layout): (&Graph, &Layout),
+    precision: &str,
+    batch: usize,
+    threads: usize,
+    limits: &Limits,
+) -> Result<MemoryPlan, EngineError> {
+    let engine = Executor::new(graph, layout, element(precision)?, threads)?;
+    engine.within(limits.clone()).memory_plan(batch.max(1))
 }
 
 #[cfg(test)]

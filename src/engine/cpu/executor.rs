@@ -5,6 +5,7 @@ use super::outlook::Outlook;
 use crate::engine::compute::Compute;
 use crate::engine::error::EngineError;
 use crate::engine::memory::limits::{Footprint, Limits};
+use crate::engine::memory::shown::MemoryPlan;
 use crate::engine::micro_batch::{self, Batch, inference};
 use crate::engine::plan::operation::Direction;
 use crate::engine::plan::tensor::ElementType;
@@ -66,6 +67,11 @@ impl Executor {
     /// What it would hold in training, by guessed prices. Allocates nothing.
     pub fn footprint(&self, batch: usize) -> Result<Footprint, EngineError> {
         self.machine.footprint(batch)
+    }
+
+    /// The same, and what becomes of each value.
+    pub fn memory_plan(&self, batch: usize) -> Result<MemoryPlan, EngineError> {
+        self.machine.memory_plan(batch)
     }
 
     #[cfg(test)]
