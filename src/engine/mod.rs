@@ -217,24 +217,24 @@ pub fn value_bytes(precision: &str) -> u64 {
     of_precision(precision).unwrap_or(ElementType::F32).bytes() as u64
 }
 
-/// What an engine of `threads` OpenMP threads on the CPU holds for `batch` samples (at least one),
-/// in a `device.precision`, within limits. Plans them with the kernels that would compute, and
-/// allocates nothing. What it picks by price it picks by guessed ones.
+/// What an engine holds whose memory is planned so.
 pub fn footprint(
-    (graph, layout): (&Graph, &Layout),
+    model: (&Graph, &Layout),
     precision: &str,
     batch: usize,
     threads: usize,
     limits: &Limits,
 ) -> Result<Footprint, EngineError> {
-    let engine = Executor::new(graph, layout, element(precision)?, threads)?;
-    engine.within(limits.clone()).footprint(batch.max(1))
+    Ok(memory_plan(model, precision, batch, threads, limits)?.footprint())
 }
 
-/// The same, and what becomes of each value, when, and what waits for it.
+/// What an engine of `threads` OpenMP threads on the CPU holds for `batch` samples (at least one),
+/// in a `device.precision`, within limits: what becomes of each value, when, and what waits for it.
+/// Plans them with the kernels that would compute, and allocates nothing. What it picks by price it
+/// picks by guessed ones.
 ///
 /// # Errors
-/// The limits are too low, and the least that would do; or nothing can be planned.
+/// The limits are too low, with the least that would do; or nothing can be planned.
 pub fn memory_plan(
     (graph, layout): (&Graph, &Layout),
     precision: &str,

@@ -7,7 +7,7 @@ use super::program::Program;
 use crate::config::MemoryMode;
 use crate::engine::error::EngineError;
 use crate::engine::memory::arrange::{Arranged, arrange, guessed};
-use crate::engine::memory::limits::{Footprint, Limits};
+use crate::engine::memory::limits::Limits;
 use crate::engine::memory::schedule::Costs;
 use crate::engine::memory::shown::MemoryPlan;
 use crate::engine::micro_batch::Batch;
@@ -57,32 +57,16 @@ impl Machine {
         }
     }
 
-    /// What it would hold in training, by guessed prices.
-    pub fn footprint(&self, batch: usize) -> Result<Footprint, EngineError> {
-        let (_, arranged, weights_bytes) = self.by_guess(batch)?;
-        Ok(Footprint {
-            far_bytes: arranged.far_bytes as u64,
-            activations_bytes: arranged.draft.place().arena_bytes as u64,
-            weights_bytes: weights_bytes as u64,
-        })
-    }
-
-    /// The same, and what becomes of each value.
+    /// What would become of the values of training, by guessed prices.
     pub fn memory_plan(&self, batch: usize) -> Result<MemoryPlan, EngineError> {
-        let (draft, arranged, weights_bytes) = self.by_guess(batch)?;
-        let budget_bytes = self.limits.budget_bytes.map(|budget| budget as u64);
-        let plan = MemoryPlan::of(&draft, &self.graph, &arranged, weights_bytes);
-        Ok(MemoryPlan { budget_bytes, ..plan })
-    }
-
-    /// A draft of training, as it runs by guessed prices, and the bytes of copies of weights.
-    fn by_guess(&self, batch: usize) -> Result<(Draft, Arranged, usize), EngineError> {
         let Planned { draft, arranged, weights_bytes, .. } =
             self.planned(batch, Direction::Training)?;
         let budget = self.limits.budget_bytes.map(|budget| budget - weights_bytes);
         let better = arrange(&draft, &self.graph, &self.limits, &guessed(&draft), budget);
         let arranged = better.unwrap_or(arranged);
-        Ok((draft, arranged, weights_bytes))
+        let budget_bytes = self.limits.budget_bytes.map(|budget| budget as u64);
+        let plan = MemoryPlan::of(&draft, &self.graph, &arranged, weights_bytes);
+        Ok(MemoryPlan { budget_bytes, ..plan })
     }
 
     fn limits_of(&self, direction: Direction) -> Limits {
