@@ -1,22 +1,26 @@
 //! `kintsugi model {list,show,import}`: the catalogue, what a model is made of, and models from
 //! ONNX files.
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::ArgAction;
 use serde::Serialize;
 
-use super::arguments::{Form, form};
+use super::arguments::{Form, fail, form};
 use crate::config::{Bytes, Config, Device, Memory, MemoryMode};
 use crate::engine;
 use crate::engine::memory::limits::Limits;
 use crate::engine::memory::shown::MemoryPlan;
+use crate::lab::memory_plan;
+use crate::lab::report::svg_file;
 use crate::model::catalogue::Entry;
 use crate::model::cost::{self, Cost};
 use crate::model::{Graph, LayerKind, Layout, Shape, catalogue, layout};
 use crate::needs::{Demand, Limit, Load, Needs, needs};
 use crate::observe::console::{print_line, say};
 use crate::observe::spans::amount;
+use crate::observe::storage::{FileSystem, Storage};
 use plan::Budgeted;
 
 mod import;
@@ -65,6 +69,9 @@ pub struct Show {
     /// `memory.mode`, for the same. Unset: planned with --budget, else in_core.
     #[arg(long, value_name = "MODE", value_parser = MODES)]
     memory: Option<String>,
+    /// Draws it over the time of a micro-batch (SVG).
+    #[arg(long, value_name = "FILE")]
+    timeline: Option<PathBuf>,
     /// Multiplies the widths of mlp and cnn11.
     #[arg(long, default_value_t = 1.0)]
     width: f64,
@@ -84,28 +91,41 @@ impl Show {
 
     /// Whether somebody wants to know what becomes of values.
     fn asks_for_plan(&self) -> bool {
-        self.budget.is_some() || self.memory.is_some()
+        self.budget.is_some() || self.memory.is_some() || self.timeline.is_some()
     }
 }
 
-/// Runs; 0, or 2 for a model that does not exist or does not fit.
+/// Runs; 0, or 2 for a model that does not exist or does not fit, 1 where nothing can be written.
 pub fn run(args: &Args) -> ExitCode {
     let text = match args {
-        Args::List { json: Form::Json } => Ok(list_json()),
-        Args::List { json: Form::Table } => Ok(list_text()),
-        Args::Show(show) => describe(show),
+        Args::List { json: Form::Json } => list_json(),
+        Args::List { json: Form::Table } => list_text(),
+        Args::Show(show) => match (describe(show), &show.timeline) {
+            (Ok(Described { text, drawing: Some(drawing) }), Some(path)) => {
+                // `write_whole`: a browser that reloads it never sees half of it.
+                let written = FileSystem::new("").write_whole(path, &[drawing.as_bytes()]);
+                if let Err(error) = written {
+                    return fail(1, error);
+                }
+                text
+            }
+            (Ok(Described { text, .. }), _) => text,
+            (Err(error), _) => {
+                say!("kintsugi: {error}");
+                return ExitCode::from(2);
+            }
+        },
         Args::Import(args) => return import::run(args),
     };
-    match text {
-        Ok(text) => {
-            print_line!("{text}");
-            ExitCode::SUCCESS
-        }
-        Err(error) => {
-            say!("kintsugi: {error}");
-            ExitCode::from(2)
-        }
-    }
+    print_line!("{text}");
+    ExitCode::SUCCESS
+}
+
+/// What there is to see of a model.
+struct Described {
+    text: String,
+    /// Of its plan of memory, where that was asked for.
+    drawing: Option<String>,
 }
 
 fn list_text() -> String {
@@ -170,7 +190,7 @@ fn rows<'a>(graph: &'a Graph, layout: &Layout, precision: &str) -> Vec<LayerRow<
         .collect()
 }
 
-fn describe(show: &Show) -> Result<String, String> {
+fn describe(show: &Show) -> Result<Described, String> {
     let image = [show.channels, show.image_size, show.image_size];
     let graph = catalogue::build(&show.name, image, show.classes, show.width);
     let graph = graph.map_err(|error| error.to_string())?;
@@ -196,10 +216,14 @@ fn describe(show: &Show) -> Result<String, String> {
         unplanned,
         memory: plan.as_ref().map(|plan| Budgeted::of(plan, show.mode())),
     };
-    if show.json == Form::Json {
-        return Ok(serde_json::to_string(&model).expect("names and numbers are JSON"));
-    }
-    Ok(table(&model, &need))
+    let text = match show.json {
+        Form::Json => serde_json::to_string(&model).expect("names and numbers are JSON"),
+        Form::Table => table(&model, &need),
+    };
+    let heading = format!("{}, {} samples: {}", show.name, show.batch, show.mode());
+    let drawn = plan.as_ref().filter(|_| show.timeline.is_some());
+    let drawing = drawn.map(|plan| svg_file(&memory_plan::timeline(plan, &heading)));
+    Ok(Described { text, drawing })
 }
 
 /// What one rank of one worker needs that trains with the defaults and has nothing loaded ahead,
@@ -280,8 +304,8 @@ mod tests {
     fn show(name: &str, json: Form) -> Result<String, String> {
         let (image_size, channels, classes, width) = (224, 3, 32, 1.0);
         let (batch, threads, precision) = (2, 1, "f32".into());
-        let (name, budget, memory) = (name.into(), None, None);
-        describe(&Show {
+        let (name, budget, memory, timeline) = (name.into(), None, None, None);
+        let described = describe(&Show {
             name,
             image_size,
             channels,
@@ -291,9 +315,11 @@ mod tests {
             precision,
             budget,
             memory,
+            timeline,
             width,
             json,
-        })
+        });
+        described.map(|described| described.text)
     }
 
     #[test]

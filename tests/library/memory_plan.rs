@@ -63,3 +63,52 @@ fn each_mode_says_what_it_does_and_who_does_not_ask_hears_nothing() {
         assert!(text.lines().any(is_head), "{text}");
     }
 }
+
+/// The names of a drawing's elements; each that begins ends, in order.
+fn elements(svg: &str) -> Vec<&str> {
+    let (mut open, mut all) = (Vec::new(), Vec::new());
+    assert!(svg.starts_with("<svg ") && svg.ends_with("</svg>\n"));
+    for part in svg.split('<').skip(1) {
+        let (tag, _) = part.split_once('>').unwrap();
+        if let Some(name) = tag.strip_prefix('/') {
+            assert_eq!(open.pop(), Some(name), "{part}");
+            continue;
+        }
+        assert!(tag.matches('"').count().is_multiple_of(2), "{tag}");
+        let name = tag.split([' ', '/']).next().unwrap();
+        all.push(name);
+        if !tag.ends_with('/') {
+            open.push(name);
+        }
+    }
+    assert_eq!(open, [""; 0]);
+    all
+}
+
+#[test]
+fn a_timeline_has_its_lanes_and_is_one_whole_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("plan.svg");
+    let draw = |mode: &str| {
+        text(&shown(&["--memory", mode, "--timeline", file.to_str().unwrap()]));
+        std::fs::read_to_string(&file).unwrap()
+    };
+    let swapped = draw("swap_sync");
+    assert!(elements(&swapped).iter().filter(|&&name| name == "rect").count() > 20);
+    for words in
+        ["computes", "copies out", "copies back", "waits for a copy", "bytes in the near tier"]
+    {
+        assert!(swapped.contains(&format!(">{words}</text>")), "{words}");
+    }
+    let again = draw("recompute");
+    elements(&again);
+    assert!(
+        again.contains(">computed again</text>") && !again.contains(">waits for a copy</text>")
+    );
+    let names: Vec<_> = std::fs::read_dir(folder.path()).unwrap().collect();
+    assert_eq!(names.len(), 1, "{names:?}");
+    let nowhere = folder.path().join("none/plan.svg");
+    let refused = shown(&["--timeline", nowhere.to_str().unwrap()]);
+    assert_eq!((refused.status.code(), &refused.stdout[..]), (Some(1), &[][..]));
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("none/plan.svg"));
+}
