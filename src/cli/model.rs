@@ -1,23 +1,30 @@
 //! `kintsugi model {list,show,import}`: the catalogue, what a model is made of, and models from
 //! ONNX files.
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::ArgAction;
 use serde::Serialize;
 
-use super::arguments::{Form, form};
-use crate::config::{Config, Device};
+use super::arguments::{Form, fail, form};
+use crate::config::{Bytes, Config, Device, Memory, MemoryMode};
 use crate::engine;
 use crate::engine::memory::limits::Limits;
+use crate::engine::memory::shown::MemoryPlan;
+use crate::lab::memory_plan;
+use crate::lab::report::svg_file;
 use crate::model::catalogue::Entry;
 use crate::model::cost::{self, Cost};
-use crate::model::{Graph, LayerKind, Layout, Shape, catalogue, layout, spec::ModelError};
+use crate::model::{Graph, LayerKind, Layout, Shape, catalogue, layout};
 use crate::needs::{Demand, Limit, Load, Needs, needs};
 use crate::observe::console::{print_line, say};
 use crate::observe::spans::amount;
+use crate::observe::storage::{FileSystem, Storage};
+use plan::Budgeted;
 
 mod import;
+mod plan;
 
 /// Looks at models, and makes them of ONNX files.
 #[derive(Debug, clap::Subcommand)]
@@ -56,6 +63,15 @@ pub struct Show {
     /// `device.precision`, for what a rank needs.
     #[arg(long, default_value = "f32", value_parser = ["f32", "bf16"])]
     precision: String,
+    /// `device.memory_budget` ("2GiB"): shows what becomes of each layer's values within it.
+    #[arg(long, value_name = "SIZE")]
+    budget: Option<Bytes>,
+    /// `memory.mode`, for the same. Unset: planned with --budget, else in_core.
+    #[arg(long, value_name = "MODE", value_parser = MODES)]
+    memory: Option<String>,
+    /// Draws it over the time of a micro-batch (SVG).
+    #[arg(long, value_name = "FILE")]
+    timeline: Option<PathBuf>,
     /// Multiplies the widths of mlp and cnn11.
     #[arg(long, default_value_t = 1.0)]
     width: f64,
@@ -64,24 +80,52 @@ pub struct Show {
     json: Form,
 }
 
-/// Runs; 0, or 2 for a model that does not exist or does not fit.
+/// Of `memory.mode`.
+const MODES: [&str; 5] = ["in_core", "swap_sync", "swap", "recompute", "planned"];
+
+impl Show {
+    fn mode(&self) -> &str {
+        let unset = if self.budget.is_some() { "planned" } else { "in_core" };
+        self.memory.as_deref().unwrap_or(unset)
+    }
+
+    /// Whether somebody wants to know what becomes of values.
+    fn asks_for_plan(&self) -> bool {
+        self.budget.is_some() || self.memory.is_some() || self.timeline.is_some()
+    }
+}
+
+/// Runs; 0, or 2 for a model that does not exist or does not fit, 1 where nothing can be written.
 pub fn run(args: &Args) -> ExitCode {
     let text = match args {
-        Args::List { json: Form::Json } => Ok(list_json()),
-        Args::List { json: Form::Table } => Ok(list_text()),
-        Args::Show(show) => describe(show),
+        Args::List { json: Form::Json } => list_json(),
+        Args::List { json: Form::Table } => list_text(),
+        Args::Show(show) => match (describe(show), &show.timeline) {
+            (Ok(Described { text, drawing: Some(drawing) }), Some(path)) => {
+                // `write_whole`: a browser that reloads it never sees half of it.
+                let written = FileSystem::new("").write_whole(path, &[drawing.as_bytes()]);
+                if let Err(error) = written {
+                    return fail(1, error);
+                }
+                text
+            }
+            (Ok(Described { text, .. }), _) => text,
+            (Err(error), _) => {
+                say!("kintsugi: {error}");
+                return ExitCode::from(2);
+            }
+        },
         Args::Import(args) => return import::run(args),
     };
-    match text {
-        Ok(text) => {
-            print_line!("{text}");
-            ExitCode::SUCCESS
-        }
-        Err(error) => {
-            say!("kintsugi: {error}");
-            ExitCode::from(2)
-        }
-    }
+    print_line!("{text}");
+    ExitCode::SUCCESS
+}
+
+/// What there is to see of a model.
+struct Described {
+    text: String,
+    /// Of its plan of memory, where that was asked for.
+    drawing: Option<String>,
 }
 
 fn list_text() -> String {
@@ -124,6 +168,9 @@ struct Model<'a> {
     needs: &'a [Demand],
     /// Why its activations are only estimated.
     unplanned: Option<String>,
+    /// What becomes of values, where that was asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    memory: Option<Budgeted<'a>>,
 }
 
 fn rows<'a>(graph: &'a Graph, layout: &Layout, precision: &str) -> Vec<LayerRow<'a>> {
@@ -143,13 +190,19 @@ fn rows<'a>(graph: &'a Graph, layout: &Layout, precision: &str) -> Vec<LayerRow<
         .collect()
 }
 
-fn describe(show: &Show) -> Result<String, ModelError> {
+fn describe(show: &Show) -> Result<Described, String> {
     let image = [show.channels, show.image_size, show.image_size];
-    let graph = catalogue::build(&show.name, image, show.classes, show.width)?;
+    let graph = catalogue::build(&show.name, image, show.classes, show.width);
+    let graph = graph.map_err(|error| error.to_string())?;
     let layout = layout::of(&graph);
     let layers = rows(&graph, &layout, &show.precision);
     let total = layers.iter().fold(Cost::default(), |sum, row| sum + row.cost);
-    let (need, unplanned) = need(show, &graph, &layout);
+    let (need, planned) = need(show, &graph, &layout);
+    let (plan, unplanned) = match planned {
+        Ok(plan) => (show.asks_for_plan().then_some(plan), None),
+        Err(why) if show.asks_for_plan() => return Err(why),
+        Err(why) => (None, Some(why)),
+    };
     let model = Model {
         name: &graph.name,
         input: graph.input,
@@ -161,25 +214,38 @@ fn describe(show: &Show) -> Result<String, ModelError> {
         batch: show.batch,
         needs: &need.parts,
         unplanned,
+        memory: plan.as_ref().map(|plan| Budgeted::of(plan, show.mode())),
     };
-    if show.json == Form::Json {
-        return Ok(serde_json::to_string(&model).expect("names and numbers are JSON"));
-    }
-    Ok(table(&model, &need))
+    let text = match show.json {
+        Form::Json => serde_json::to_string(&model).expect("names and numbers are JSON"),
+        Form::Table => table(&model, &need),
+    };
+    let heading = format!("{}, {} samples: {}", show.name, show.batch, show.mode());
+    let drawn = plan.as_ref().filter(|_| show.timeline.is_some());
+    let drawing = drawn.map(|plan| svg_file(&memory_plan::timeline(plan, &heading)));
+    Ok(Described { text, drawing })
 }
 
-/// What one rank of one worker needs that trains with the defaults and has nothing loaded ahead.
-fn need(show: &Show, graph: &Graph, layout: &Layout) -> (Needs, Option<String>) {
+/// What one rank of one worker needs that trains with the defaults and has nothing loaded ahead,
+/// and what becomes of its values.
+fn need(show: &Show, graph: &Graph, layout: &Layout) -> (Needs, Result<MemoryPlan, String>) {
     let mut config = Config::default();
     (config.run.ranks, config.train.workers, config.data.prefetch) = (1, 1, 0);
     config.train.global_batch = u64::from(show.batch);
-    config.device = Device { precision: show.precision.clone(), ..Device::default() };
+    let (precision, memory_budget) = (show.precision.clone(), show.budget);
+    config.device = Device { precision, memory_budget, ..Device::default() };
+    config.memory = Memory { mode: mode(show.mode()), ..Memory::default() };
     let (batch, threads) = (show.batch as usize, show.threads as usize);
-    let (model, none) = ((graph, layout), &Limits::none());
-    let planned = engine::footprint(model, &show.precision, batch, threads, none);
-    let unplanned = planned.as_ref().err().map(ToString::to_string);
-    let load = Load { ranks: 1, samples: config.train.global_batch, planned: planned.ok() };
-    (needs(&config, (graph, layout), load), unplanned)
+    let (model, limits) = ((graph, layout), &Limits::of_worker(&config.device, &config.memory, 1));
+    let plan = engine::memory_plan(model, &show.precision, batch, threads, limits);
+    let planned = plan.as_ref().ok().map(MemoryPlan::footprint);
+    let load = Load { ranks: 1, samples: config.train.global_batch, planned };
+    (needs(&config, (graph, layout), load), plan.map_err(|error| error.to_string()))
+}
+
+/// As the configuration reads it.
+fn mode(word: &str) -> MemoryMode {
+    toml::Value::from(word).try_into().expect("one of the words of memory.mode")
 }
 
 fn shape(shape: Shape) -> String {
@@ -218,6 +284,7 @@ fn table(model: &Model<'_>, need: &Needs) -> String {
         model.total.backward_flops as f64 / 1e9,
         amount(model.total.saved_bytes)
     ));
+    lines.extend(model.memory.iter().map(ToString::to_string));
     let (batch, precision) = (model.batch, model.precision);
     lines.extend(model.unplanned.iter().map(|why| format!("a step cannot be planned: {why}")));
     lines.push(format!(
@@ -234,13 +301,25 @@ fn table(model: &Model<'_>, need: &Needs) -> String {
 mod tests {
     use super::*;
 
-    fn show(name: &str, json: Form) -> Result<String, ModelError> {
+    fn show(name: &str, json: Form) -> Result<String, String> {
         let (image_size, channels, classes, width) = (224, 3, 32, 1.0);
         let (batch, threads, precision) = (2, 1, "f32".into());
-        let name = name.into();
-        let sizes =
-            Show { name, image_size, channels, classes, batch, threads, precision, width, json };
-        describe(&sizes)
+        let (name, budget, memory, timeline) = (name.into(), None, None, None);
+        let described = describe(&Show {
+            name,
+            image_size,
+            channels,
+            classes,
+            batch,
+            threads,
+            precision,
+            budget,
+            memory,
+            timeline,
+            width,
+            json,
+        });
+        described.map(|described| described.text)
     }
 
     #[test]
@@ -254,7 +333,16 @@ mod tests {
     }
 
     #[test]
+    fn the_words_of_a_mode_are_the_configuration_s() {
+        let modes = MODES.map(mode);
+        assert_eq!(
+            modes.map(|mode| toml::Value::try_from(mode).unwrap().as_str().unwrap().to_owned()),
+            MODES
+        );
+    }
+
+    #[test]
     fn an_unknown_model_is_refused() {
-        assert!(show("cnn12", Form::Json).is_err_and(|e| e.to_string().contains("`cnn11`")));
+        assert!(show("cnn12", Form::Json).is_err_and(|e| e.contains("`cnn11`")));
     }
 }

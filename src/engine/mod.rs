@@ -29,6 +29,7 @@ use cpu::bf16;
 use cpu::executor::Executor;
 use cuda::convolutions::Precision;
 use memory::limits::Limits;
+use memory::shown::MemoryPlan;
 use plan::operation::Direction;
 use plan::tensor::{ElementType, of_precision};
 
@@ -216,18 +217,33 @@ pub fn value_bytes(precision: &str) -> u64 {
     of_precision(precision).unwrap_or(ElementType::F32).bytes() as u64
 }
 
-/// What an engine of `threads` OpenMP threads on the CPU holds for `batch` samples (at least one),
-/// in a `device.precision`, within limits. Plans them with the kernels that would compute, and
-/// allocates nothing. What it picks by price it picks by guessed ones.
+/// What an engine holds whose memory is planned so.
 pub fn footprint(
-    (graph, layout): (&Graph, &Layout),
+    model: (&Graph, &Layout),
     precision: &str,
     batch: usize,
     threads: usize,
     limits: &Limits,
 ) -> Result<Footprint, EngineError> {
+    Ok(memory_plan(model, precision, batch, threads, limits)?.footprint())
+}
+
+/// What an engine of `threads` OpenMP threads on the CPU holds for `batch` samples (at least one),
+/// in a `device.precision`, within limits: what becomes of each value, when, and what waits for it.
+/// Plans them with the kernels that would compute, and allocates nothing. What it picks by price it
+/// picks by guessed ones.
+///
+/// # Errors
+/// The limits are too low, with the least that would do; or nothing can be planned.
+pub fn memory_plan(
+    (graph, layout): (&Graph, &Layout),
+    precision: &str,
+    batch: usize,
+    threads: usize,
+    limits: &Limits,
+) -> Result<MemoryPlan, EngineError> {
     let engine = Executor::new(graph, layout, element(precision)?, threads)?;
-    engine.within(limits.clone()).footprint(batch.max(1))
+    engine.within(limits.clone()).memory_plan(batch.max(1))
 }
 
 #[cfg(test)]

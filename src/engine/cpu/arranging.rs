@@ -7,8 +7,9 @@ use super::program::Program;
 use crate::config::MemoryMode;
 use crate::engine::error::EngineError;
 use crate::engine::memory::arrange::{Arranged, arrange, guessed};
-use crate::engine::memory::limits::{Footprint, Limits};
+use crate::engine::memory::limits::Limits;
 use crate::engine::memory::schedule::Costs;
+use crate::engine::memory::shown::MemoryPlan;
 use crate::engine::micro_batch::Batch;
 use crate::engine::plan::builder::Request;
 use crate::engine::plan::operation::Direction;
@@ -56,19 +57,16 @@ impl Machine {
         }
     }
 
-    /// What it would hold in training, by guessed prices.
-    pub fn footprint(&self, batch: usize) -> Result<Footprint, EngineError> {
+    /// What would become of the values of training, by guessed prices.
+    pub fn memory_plan(&self, batch: usize) -> Result<MemoryPlan, EngineError> {
         let Planned { draft, arranged, weights_bytes, .. } =
             self.planned(batch, Direction::Training)?;
         let budget = self.limits.budget_bytes.map(|budget| budget - weights_bytes);
-        let costs = guessed(&draft);
-        let better = arrange(&draft, &self.graph, &self.limits, &costs, budget);
+        let better = arrange(&draft, &self.graph, &self.limits, &guessed(&draft), budget);
         let arranged = better.unwrap_or(arranged);
-        Ok(Footprint {
-            far_bytes: arranged.far_bytes as u64,
-            activations_bytes: arranged.draft.place().arena_bytes as u64,
-            weights_bytes: weights_bytes as u64,
-        })
+        let budget_bytes = self.limits.budget_bytes.map(|budget| budget as u64);
+        let plan = MemoryPlan::of(&draft, &self.graph, &arranged, weights_bytes);
+        Ok(MemoryPlan { budget_bytes, ..plan })
     }
 
     fn limits_of(&self, direction: Direction) -> Limits {

@@ -4,7 +4,8 @@ use super::machine::{Held, Machine};
 use super::outlook::Outlook;
 use crate::engine::compute::Compute;
 use crate::engine::error::EngineError;
-use crate::engine::memory::limits::{Footprint, Limits};
+use crate::engine::memory::limits::Limits;
+use crate::engine::memory::shown::MemoryPlan;
 use crate::engine::micro_batch::{self, Batch, inference};
 use crate::engine::plan::operation::Direction;
 use crate::engine::plan::tensor::ElementType;
@@ -63,9 +64,9 @@ impl Executor {
         self.machine.check(work)
     }
 
-    /// What it would hold in training, by guessed prices. Allocates nothing.
-    pub fn footprint(&self, batch: usize) -> Result<Footprint, EngineError> {
-        self.machine.footprint(batch)
+    /// What would become of the values of training, by guessed prices. Allocates nothing.
+    pub fn memory_plan(&self, batch: usize) -> Result<MemoryPlan, EngineError> {
+        self.machine.memory_plan(batch)
     }
 
     #[cfg(test)]

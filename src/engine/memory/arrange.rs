@@ -2,7 +2,8 @@
 
 use super::limits::Limits;
 use super::planner::{self, MOVED_BYTES_MIN};
-use super::schedule::{Copying, Costs, Forecast, Turn, forecast, rewritten, schedule};
+use super::play::{Forecast, forecast};
+use super::schedule::{Copying, Costs, Turn, rewritten, schedule};
 use super::sequence::{Fate, Uses, sequence};
 use crate::config::{Granularity, MemoryMode};
 use crate::engine::plan::steps::Draft;

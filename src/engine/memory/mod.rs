@@ -1,8 +1,9 @@
 //! Training beyond the near tier of memory (Imai et al.): which values leave it, when, and what
 //! copies them. What decides is pure; `far`, `link` and `copies` move bytes.
 //!
-//! A draft's saved values get a fate each (`sequence`), copies get their times (`schedule`), the
-//! planner picks fates by price (`planner`), and `arrange` does what the configuration asks.
+//! A draft's saved values get a fate each (`sequence`), copies get their times (`schedule`), a
+//! play says what that takes (`play`), the planner picks fates by price (`planner`), and `arrange`
+//! does what the configuration asks. `shown` has it all as data, for people.
 
 pub mod arrange;
 pub mod copies;
@@ -11,8 +12,10 @@ mod lanes;
 pub mod limits;
 pub mod link;
 pub mod planner;
+pub mod play;
 pub mod schedule;
 pub mod sequence;
+pub mod shown;
 
 #[cfg(test)]
 mod tests;

@@ -5,9 +5,8 @@
 //! the way. Of those whose places fit a budget the one with the shortest forecast is taken. So more
 //! budget never means a longer forecast, and the smallest budget that will do is known.
 
-use super::schedule::{
-    Copying, Costs, Forecast, Life, Turn, forecast, lives, profile, rewritten, schedule,
-};
+use super::play::{Forecast, Life, forecast, lives, profile};
+use super::schedule::{Copying, Costs, Turn, rewritten, schedule};
 use super::sequence::{Fate, Uses, sequence};
 use crate::engine::plan::steps::Draft;
 

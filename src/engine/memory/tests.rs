@@ -7,6 +7,7 @@ use super::limits::Limits;
 use super::planner::{Candidate, Flight, MOVED_BYTES_MIN, family, fit, smallest};
 use super::schedule::Costs;
 use super::sequence::{Fate, Uses};
+use super::shown::{MemoryPlan, Played, Spell, Work};
 use crate::config::seed::Stream;
 use crate::config::{Granularity, MemoryMode};
 use crate::engine::plan::builder::Request;
@@ -296,4 +297,61 @@ fn the_planner_is_near_the_best_of_all_plans_of_a_small_model() {
         }
     }
     assert!(worst <= 1.1 && least_worst <= 1.1, "{worst} {least_worst}");
+}
+
+fn add_up(spells: &[Spell], counts: impl Fn(Work) -> bool) -> f64 {
+    let own = spells.iter().filter(|spell| counts(spell.work));
+    own.map(|spell| spell.to_seconds - spell.from_seconds).sum()
+}
+
+fn check_played(played: &Played, costs: &Costs) {
+    let Played { forecast, computing, copies, live, places_bytes } = played;
+    let near = |a: f64, b: f64| assert!((a - b).abs() <= 1e-9 * forecast.seconds, "{a} {b}");
+    near(add_up(computing, |_| true), forecast.seconds);
+    near(add_up(computing, |work| work == Work::Again), forecast.again);
+    near(add_up(computing, |work| work == Work::Wait), forecast.waits);
+    let meet = |pair: &[Spell]| pair[0].to_seconds == pair[1].from_seconds;
+    assert!(computing.windows(2).all(meet), "computing has no gaps");
+    for (way, copies) in copies.iter().enumerate() {
+        near(add_up(copies, |_| true), forecast.moved_bytes[way] as f64 / costs.rates[way]);
+        let apart = |pair: &[Spell]| pair[0].to_seconds <= pair[1].from_seconds;
+        assert!(copies.windows(2).all(apart), "a direction makes one copy at a time");
+        assert!(
+            copies.iter().all(|copy| copy.to_seconds <= forecast.seconds),
+            "all are waited for"
+        );
+    }
+    let most = live.iter().map(|&(_, bytes)| bytes).max().expect("something lives");
+    assert_eq!(most, forecast.live_bytes as u64);
+    assert!(most <= *places_bytes, "{most} live in {places_bytes}");
+}
+
+#[test]
+fn what_is_shown_adds_up_to_the_forecast_and_lives_within_its_places() {
+    for name in MODELS {
+        let graph = graph(name);
+        let draft = draft(&graph);
+        let costs = guessed(&draft);
+        for (mode, budget) in [
+            (MemoryMode::InCore, None),
+            (MemoryMode::SwapSync, None),
+            (MemoryMode::Swap, None),
+            (MemoryMode::Recompute, Some(0)),
+            (MemoryMode::Planned, Some(0)),
+        ] {
+            let arranged = arrange(&draft, &graph, &limits(mode), &costs, budget).unwrap();
+            let plan = MemoryPlan::of(&draft, &graph, &arranged, 640);
+            check_played(&plan.in_core, &costs);
+            check_played(&plan.within, &costs);
+            assert_eq!(plan.within.forecast, arranged.forecast);
+            let [keep, swap, again] =
+                [Fate::Keep, Fate::Swap, Fate::Recompute].map(|of| plan.with(of));
+            assert_eq!(keep.0 + swap.0 + again.0, draft.saved().len());
+            assert_eq!(swap.1, arranged.forecast.moved_bytes[0]);
+            let computes_again = arranged.forecast.again > 0.0;
+            assert_eq!(again.0 > 0, computes_again, "{name} {mode:?} {again:?}");
+            let is_in_core = mode == MemoryMode::InCore;
+            assert_eq!(plan.in_core == plan.within, is_in_core, "{name} {mode:?}");
+        }
+    }
 }

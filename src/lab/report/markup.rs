@@ -87,3 +87,8 @@ impl Table {
 pub fn figure(drawing: &str, caption: &str) -> String {
     format!("<figure>\n{drawing}<figcaption>{caption}</figcaption>\n</figure>\n")
 }
+
+/// A drawing as a file of its own: with the page's colours and type.
+pub fn drawing(svg: &str) -> String {
+    svg.replacen('>', &format!(">\n<style>\n{STYLE}</style>"), 1)
+}

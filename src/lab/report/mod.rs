@@ -25,7 +25,7 @@ pub mod summary;
 pub mod svg;
 pub mod tables;
 
-pub use markup::{NONE, Table, document as page_of, figure};
+pub use markup::{NONE, Table, document as page_of, drawing as svg_file, figure};
 pub use page::render as html;
 
 /// What a run had for pages of files.
