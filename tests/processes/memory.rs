@@ -13,7 +13,7 @@ const LIMIT: u64 = 180;
 const RESIDUAL: [&str; 5] = [
     "model.name=resnet20",
     "model.width=1",
-    "train.steps=8",
+    "train.steps=4",
     "train.global_batch=48",
     "train.owners=4",
 ];
@@ -80,11 +80,13 @@ fn every_mode_with_kills_ends_with_the_bits_of_the_calm_run_in_core() {
             ("recompute", &["memory.mode=recompute"]),
             ("planned", &["memory.mode=planned", "device.memory_budget=30MiB"]),
         ];
-        for (name, more) in modes {
-            assert_eq!(of(name, &[more, &[KILLS]].concat()), (calm.clone(), 2));
+        // Of the second model the two that differ most.
+        let played = if model == "residual" { &modes[..] } else { &modes[3..] };
+        for (name, more) in played {
+            assert_eq!(of(name, &[*more, &[KILLS]].concat()), (calm.clone(), 2));
             assert_empty(&folder);
         }
-        let shrink = [swap, "recovery.ladder=[\"shrink\"]", KILLS_OF_ONE];
+        let shrink = ["memory.mode=swap", "recovery.ladder=[\"shrink\"]", KILLS_OF_ONE];
         assert_eq!(of("shrunk", &shrink), (calm.clone(), 1));
     }
 }
