@@ -301,15 +301,17 @@ fn a_share_is_split_off_a_named_set_that_has_names() {
 
 #[test]
 fn what_this_version_lacks_is_refused_and_says_what_to_write() {
-    for text in [
-        "device.kind=npu",
-        "device.precision=f8",
-        "device.memory_budget=8GiB",
-        "memory.mode=offload",
-    ] {
+    for text in ["device.kind=npu", "device.precision=f8"] {
         let key = text.split_once('=').unwrap().0;
         refused(GOOD, &[text], &[key, "this version cannot do that yet; write"]);
     }
+    for text in ["device.memory_budget=8GiB", "memory.mode=swap"] {
+        let key = text.split_once('=').unwrap().0;
+        let not_yet = "this version cannot do that yet; write";
+        refused(GOOD, &["device.kind=cuda", text], &[key, "on a card", not_yet]);
+        assert!(load(GOOD, &[text]).is_ok(), "{text}");
+    }
+    refused(GOOD, &["memory.mode=unified"], &["memory.mode", "in_core", "planned"]);
 }
 
 #[test]
