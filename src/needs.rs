@@ -13,7 +13,7 @@ use crate::cluster::resident::Slots;
 use crate::config::{
     CacheSize, Config, ExchangeKind, Interval, MemoryMode, Resident, resolve_owners,
 };
-use crate::engine::memory::far::Place;
+use crate::engine::memory::far::{self, Place};
 use crate::engine::memory::limits::Limits;
 use crate::engine::{self, Footprint};
 use crate::model::parts::{PARAMETERS, STATISTICS, shape};
@@ -197,7 +197,7 @@ fn of_state(config: &Config, layout: &Layout) -> Vec<Demand> {
 }
 
 /// Pictures, workers and sums of gradients.
-fn of_computing(config: &Config, (graph, layout): (&Graph, &Layout), load: Load) -> [Demand; 6] {
+fn of_computing(config: &Config, (graph, layout): (&Graph, &Layout), load: Load) -> [Demand; 7] {
     let train = &config.train;
     let owners = u64::from(resolve_owners(config).max(1));
     let micro_batch = train.global_batch.min(load.samples).div_ceil(owners);
@@ -250,11 +250,12 @@ fn of_computing(config: &Config, (graph, layout): (&Graph, &Layout), load: Load)
             "lower data.image_size or train.global_batch, or raise train.owners or \
              train.accumulate",
         ),
+        part("memory on the way to a disk", far::held_bytes(&far_tier(config)), workers, fewer),
         of(
             "values of the far tier",
             engine.far_bytes,
             workers,
-            far_tier(config),
+            if far_tier(config) == Place::Ram { PRIVATE } else { IN_A_FILE },
             "name a folder with room as memory.far, or raise device.memory_budget",
         ),
         part(
@@ -278,12 +279,9 @@ fn estimated(config: &Config, (graph, layout): (&Graph, &Layout), pictures: u64)
     }
 }
 
-/// What the far tier counts against.
-fn far_tier(config: &Config) -> &'static [Limit] {
-    match Limits::of_worker(&config.device, &config.memory, 1).far {
-        Place::Ram => PRIVATE,
-        Place::File(_) => IN_A_FILE,
-    }
+/// Where values lie that do not stay.
+fn far_tier(config: &Config) -> Place {
+    Limits::of_worker(&config.device, &config.memory, 1).far
 }
 
 /// What of it stays within the budget of the near tier, and what leaves.

@@ -81,7 +81,7 @@ fn planned(
     };
     let fitted = planner::fit(uses, costs, &family, budget)
         .map_err(|wanted_bytes| TooSmall { wanted_bytes })?;
-    Ok(Arranged::of(uses, &fitted.candidate.turns(uses, costs), costs))
+    Ok(Arranged::of(uses, &fitted.turns(uses, costs), costs))
 }
 
 /// Everything leaves that is worth it.

@@ -8,7 +8,6 @@
 use super::play::{Forecast, Life, forecast, lives, profile};
 use super::schedule::{Copying, Costs, Turn, rewritten, schedule};
 use super::sequence::{Fate, Uses, sequence};
-use crate::engine::plan::steps::Draft;
 
 /// Values of fewer bytes stay: to move them gains nothing.
 pub const MOVED_BYTES_MIN: usize = 16 << 10;
@@ -194,45 +193,27 @@ fn waiting(uses: &Uses<'_>, turns: &[Turn], fates: &[Fate]) -> Vec<usize> {
     values
 }
 
-/// A schedule with its places.
-#[derive(Debug)]
-pub struct Fitted {
-    /// Which.
-    pub candidate: Candidate,
-    /// What does it.
-    pub draft: Draft,
-    /// Near tier that its places take.
-    pub near_bytes: usize,
-    /// Far tier that it wants.
-    pub far_bytes: usize,
-}
-
-impl Fitted {
-    fn new(uses: &Uses<'_>, costs: &Costs, candidate: &Candidate) -> Self {
-        let (draft, far_bytes) = rewritten(uses.draft, &candidate.turns(uses, costs));
-        let near_bytes = draft.clone().place().arena_bytes;
-        Self { candidate: candidate.clone(), draft, near_bytes, far_bytes }
-    }
+/// Bytes of the near tier that the places of a candidate take.
+pub fn placed_bytes(uses: &Uses<'_>, costs: &Costs, candidate: &Candidate) -> usize {
+    let (draft, _) = rewritten(uses.draft, &candidate.turns(uses, costs));
+    draft.place().arena_bytes
 }
 
 /// The quickest of a family that fits into `budget_bytes` of the near tier.
 ///
 /// # Errors
 /// None does: the smallest budget for which there is one.
-pub fn fit(
+pub fn fit<'f>(
     uses: &Uses<'_>,
     costs: &Costs,
-    family: &[Candidate],
+    family: &'f [Candidate],
     budget_bytes: usize,
-) -> Result<Fitted, usize> {
+) -> Result<&'f Candidate, usize> {
+    // No placement takes less than what lives.
     let may_fit = |candidate: &&Candidate| candidate.forecast.live_bytes <= budget_bytes;
-    for candidate in family.iter().filter(may_fit) {
-        let fitted = Fitted::new(uses, costs, candidate);
-        if fitted.near_bytes <= budget_bytes {
-            return Ok(fitted);
-        }
-    }
-    Err(smallest(uses, costs, family))
+    let fits = |candidate: &&Candidate| placed_bytes(uses, costs, candidate) <= budget_bytes;
+    let quickest = family.iter().filter(may_fit).find(fits);
+    quickest.ok_or_else(|| smallest(uses, costs, family))
 }
 
 /// The smallest budget for which one of a family fits.
@@ -244,7 +225,7 @@ pub fn smallest(uses: &Uses<'_>, costs: &Costs, family: &[Candidate]) -> usize {
         if candidate.forecast.live_bytes >= least {
             break;
         }
-        least = least.min(Fitted::new(uses, costs, candidate).near_bytes);
+        least = least.min(placed_bytes(uses, costs, candidate));
     }
     least
 }

@@ -186,8 +186,7 @@ impl Copies {
         let mut flight: VecDeque<(usize, f64)> = VecDeque::new();
         let (mut clock, mut free, mut bytes, mut next) = (0.0_f64, 0.0_f64, 0, 0);
         for (at, entry) in entries.iter().enumerate() {
-            while let Some(&(number, end)) = flight.front().filter(|(_, end)| *end <= clock) {
-                debug_assert!(end <= clock);
+            while let Some(&(number, _)) = flight.front().filter(|(_, end)| *end <= clock) {
                 (ends[number], bytes) = (at, bytes - self.out[number].bytes);
                 flight.pop_front();
             }

@@ -91,11 +91,6 @@ impl<'a> Uses<'a> {
         steps.push(writer);
         Some(())
     }
-
-    /// Whether a saved value can be computed again whatever becomes of the other saved ones.
-    pub fn is_recomputable(&self, value: usize) -> bool {
-        self.again(value, &|_| false).is_some()
-    }
 }
 
 /// Whether a step may run again: it tells nobody anything, and draws what it drew before.

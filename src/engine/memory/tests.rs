@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::arrange::{Arranged, arrange, guessed};
 use super::limits::Limits;
-use super::planner::{Candidate, Flight, MOVED_BYTES_MIN, family, fit, smallest};
+use super::planner::{Candidate, Flight, MOVED_BYTES_MIN, family, fit, placed_bytes, smallest};
 use super::schedule::Costs;
 use super::sequence::{Fate, Uses};
 use super::shown::{MemoryPlan, Played, Spell, Work};
@@ -221,12 +221,11 @@ fn a_plan_fits_its_budget_reads_the_same_and_is_never_slower_with_more() {
                 for part in 0..=10 {
                     let budget = least + (in_core - least) * part / 10;
                     let fitted = fit(&uses, &costs, &family, budget).expect("not below the least");
-                    assert!(fitted.near_bytes <= budget);
-                    let seconds = fitted.candidate.forecast.seconds;
+                    assert!(placed_bytes(&uses, &costs, fitted) <= budget);
+                    let seconds = fitted.forecast.seconds;
                     assert!(seconds <= before, "{name}: {seconds} after {before}");
                     before = seconds;
-                    let arranged =
-                        Arranged::of(&uses, &fitted.candidate.turns(&uses, &costs), &costs);
+                    let arranged = Arranged::of(&uses, &fitted.turns(&uses, &costs), &costs);
                     assert!(played(&arranged, &draft) == expected, "{name} {fates:?} {part}");
                 }
                 assert_eq!(fit(&uses, &costs, &family, least - 1).unwrap_err(), least);
@@ -270,8 +269,9 @@ fn exhaustive(uses: &Uses<'_>, costs: &Costs) -> Vec<Candidate> {
         for (at, &value) in going.iter().enumerate() {
             chosen[value] = fates[number / 3_usize.pow(at as u32) % 3];
         }
-        let possible =
-            |&value: &usize| chosen[value] != Fate::Recompute || uses.is_recomputable(value);
+        let possible = |&value: &usize| {
+            chosen[value] != Fate::Recompute || uses.again(value, &|_| false).is_some()
+        };
         if going.iter().all(possible) {
             for flight in [Flight::Bytes(usize::MAX), Flight::AtOnce] {
                 all.push(Candidate::new(uses, costs, chosen.clone(), flight));
@@ -299,7 +299,7 @@ fn the_planner_is_near_the_best_of_all_plans_of_a_small_model() {
         for part in 0..=8 {
             let budget = least + (in_core - least) * part / 8;
             let seconds = |family: &[Candidate]| {
-                fit(&uses, &costs, family, budget).expect("it fits").candidate.forecast.seconds
+                fit(&uses, &costs, family, budget).expect("it fits").forecast.seconds
             };
             worst = worst.max(seconds(&ours) / seconds(&all));
         }
