@@ -6,7 +6,9 @@ use clap::ArgAction;
 
 use super::arguments::{Form, fail, form, print_json};
 use crate::lab::bench::runs::of_runs;
-use crate::lab::bench::{all_reduce, calm, checkpoint, loader, recovery, staging, step, table};
+use crate::lab::bench::{
+    all_reduce, calm, checkpoint, loader, memory, recovery, staging, step, table,
+};
 use crate::observe::console::print_text;
 
 /// Compares two things in one run and prints the ratio.
@@ -29,6 +31,8 @@ enum Bench {
     Checkpoint(checkpoint::Options),
     /// One core's way from JPEG files to normalised pixels, ours and torchvision's in turns
     Loader(loader::Options),
+    /// A step of one worker within less memory than it needs, and in core, in turns
+    Memory(memory::Options),
     /// A step of one worker, ours and PyTorch's in turns: load, forward and backward, update
     Step(step::Options),
     /// One epoch over a share that takes as long to copy as to train on, in five modes of staging
@@ -49,6 +53,7 @@ pub fn run(args: &Args) -> ExitCode {
         Bench::Calm(options) => of_runs(|runs| calm::run(options, runs)),
         Bench::Checkpoint(options) => of_runs(|runs| checkpoint::run(options, runs)),
         Bench::Loader(options) => of_runs(|runs| loader::run(options, runs)),
+        Bench::Memory(options) => of_runs(|runs| memory::run(options, runs)),
         Bench::Step(options) => of_runs(|runs| step::run(options, runs)),
         Bench::Staging(options) => of_runs(|runs| staging::run(options, runs)),
         Bench::Recovery(options) => of_runs(|runs| recovery::run(options, runs)),

@@ -132,7 +132,7 @@ pub fn main() -> ExitCode {
         Err(error) => return explain(&error),
     };
     // The warnings of thousands of simulated runs are no news.
-    log_to_stderr(if matches!(cli.command, Command::Simulate(_)) { "off" } else { LOGGED });
+    log_to_stderr(if matches!(cli.command, Command::Simulate(_)) { "off" } else { "warn" });
     let missing = cli.command.runs().into_iter().find_map(|run| run_folder::find(run).err());
     if let Some(missing) = missing {
         return fail(2, missing);
@@ -196,9 +196,6 @@ fn explain(error: &clap::Error) -> ExitCode {
     console::print_text(&text);
     console::conclude(code)
 }
-
-/// Warnings, and what an engine expects of a plan of memory and then sees.
-const LOGGED: &str = "warn,kintsugi::engine::cpu=info";
 
 /// Diagnostics go to stderr, filtered as `RUST_LOG` says, and by `default` where it says nothing.
 fn log_to_stderr(default: &str) {

@@ -307,6 +307,25 @@ fn check_faults(config: &Config) -> Result<(), ConfigError> {
     Ok(())
 }
 
+/// Why a run with this mode of memory never comes to a point.
+fn never_in(phase: Point, mode: MemoryMode) -> Option<&'static str> {
+    let (copies, again) = match mode {
+        MemoryMode::InCore => (false, false),
+        MemoryMode::SwapSync | MemoryMode::Swap => (true, false),
+        MemoryMode::Recompute => (false, true),
+        MemoryMode::Planned => (true, true),
+    };
+    match phase {
+        Point::InSwapOut | Point::InSwapIn if !copies => {
+            Some("nothing is copied with this memory.mode: set \"swap\" or \"planned\"")
+        }
+        Point::InRecompute if !again => Some(
+            "nothing is computed again with this memory.mode: set \"recompute\" or \"planned\"",
+        ),
+        _ => None,
+    }
+}
+
 fn check_fault(config: &Config, key: &str, fault: &PlannedFault) -> Result<(), ConfigError> {
     let shown = toml::Value::try_from(fault).map_or_else(|_| "...".into(), |v| v.to_string());
     match (fault.step, fault.seconds) {
@@ -329,6 +348,9 @@ fn check_fault(config: &Config, key: &str, fault: &PlannedFault) -> Result<(), C
     }
     if fault.kind == FaultKind::Nan && fault.phase != Some(Point::InForward) {
         return refuse(key, shown, "nan strikes a forward pass: give it phase = \"in_forward\"");
+    }
+    if let Some(without) = fault.phase.and_then(|phase| never_in(phase, config.memory.mode)) {
+        return refuse(key, shown, without);
     }
     if fault.kind == FaultKind::Nan && config.train.exchange == ExchangeKind::Asynchronous {
         return refuse(key, shown, "the asynchronous exchange has no nan: leave it out");

@@ -16,6 +16,11 @@ pub enum Point {
     BeforeLoad,
     InForward,
     InBackward,
+    /// A value is on its way to the far tier, or back.
+    InSwapOut,
+    InSwapIn,
+    /// A step of the forward pass is about to be computed once more.
+    InRecompute,
     /// A bucket's gradients are summed over all ranks, or a step's totals.
     #[serde(skip)]
     InBucket,
@@ -92,7 +97,10 @@ impl Point {
             | Self::BeforeFirstCommit
             | Self::BeforeLoad
             | Self::InForward
-            | Self::InBackward => "step",
+            | Self::InBackward
+            | Self::InSwapOut
+            | Self::InSwapIn
+            | Self::InRecompute => "step",
             Self::InBucket | Self::InAllReduce => "all_reduce",
             // With it a newcomer's state is compared.
             Self::BeforeVote => "vote",
@@ -124,11 +132,14 @@ impl Point {
 mod tests {
     use super::*;
 
-    const FAULT_POINTS: [&str; 20] = [
+    const FAULT_POINTS: [&str; 23] = [
         "in_init",
         "before_load",
         "in_forward",
         "in_backward",
+        "in_swap_out",
+        "in_swap_in",
+        "in_recompute",
         "in_all_reduce",
         "in_update",
         "before_vote",

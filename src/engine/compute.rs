@@ -3,8 +3,23 @@
 use std::sync::Arc;
 
 use super::error::EngineError;
+use super::memory::expected::Expected;
 use super::source::WeightSource;
 use super::targets::{Outcome, Targets};
+
+/// What a micro-batch comes to beyond the near tier of memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Passing {
+    /// A value is on its way to the far tier.
+    SwapOut,
+    /// One is on its way back.
+    SwapIn,
+    /// A step is about to run that has run before.
+    Recompute,
+}
+
+/// Who is told of it, each time.
+pub type Watch = Box<dyn FnMut(Passing) + Send>;
 
 /// Forward and backward of one model on one worker thread. Images are `[n, c, h, w]`. Weights are
 /// read tensor by tensor when computing reaches them, and kept until `renew`.
@@ -22,6 +37,14 @@ pub trait Compute {
     /// These pictures are given to a later `train`, if nothing comes between: a device may take
     /// them while it computes the next micro-batch, and need not.
     fn foresee(&mut self, _images: &Arc<Vec<f32>>) {}
+
+    /// From now on this one is told. A device from which nothing leaves has nothing to tell.
+    fn watch(&mut self, _watch: Watch) {}
+
+    /// What micro-batches are expected to take, and were found to take, since the last call.
+    fn take_expected(&mut self) -> Vec<Expected> {
+        Vec::new()
+    }
 
     /// Forward and backward. `ready(offset, gradients)` is called during backward, tensor by
     /// tensor in reverse node order, once for every tensor that is trained: sums over samples, in
@@ -69,6 +92,12 @@ impl<C: Compute + ?Sized> Compute for Box<C> {
     }
     fn foresee(&mut self, images: &Arc<Vec<f32>>) {
         (**self).foresee(images);
+    }
+    fn watch(&mut self, watch: Watch) {
+        (**self).watch(watch);
+    }
+    fn take_expected(&mut self) -> Vec<Expected> {
+        (**self).take_expected()
     }
     fn train(
         &mut self,

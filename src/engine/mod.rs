@@ -14,7 +14,7 @@ pub mod plan;
 mod source;
 mod targets;
 
-pub use compute::Compute;
+pub use compute::{Compute, Passing, Watch};
 pub use cuda::room::{Together, Work};
 pub use error::EngineError;
 pub use memory::limits::Footprint;
@@ -153,7 +153,7 @@ pub fn arithmetic(device: &Device) -> Result<String, EngineError> {
 }
 
 /// Waits a moment for room on the device for this work of `threads` OpenMP threads a worker: a
-/// process that has just died may still have its memory.
+/// process that has just died may still have its memory. A spill file's is looked for, too.
 ///
 /// # Errors
 /// There is none, and what others hold there counts; kernels do not compute so much at a time; or
@@ -165,14 +165,12 @@ pub fn check_room(
     (threads, limits): (usize, &Limits),
 ) -> Result<(), EngineError> {
     match asked(device)? {
-        Kind::Cpu(_) if limits.budget_bytes.is_none() => Ok(()),
         Kind::Cpu(element) => {
             let engine = Executor::new(graph, layout, element, threads)?;
             let engine = engine.freezing(frozen).within(limits.clone());
-            engine.check([
-                (work.training, Direction::Training),
-                (work.evaluation, Direction::Inference),
-            ])
+            let samples =
+                [(work.training, Direction::Training), (work.evaluation, Direction::Inference)];
+            engine.check(samples, work.workers)
         }
         Kind::Cuda(precision) => cuda::room::check(precision, (graph, layout), work),
     }
@@ -244,6 +242,22 @@ pub fn memory_plan(
 ) -> Result<MemoryPlan, EngineError> {
     let engine = Executor::new(graph, layout, element(precision)?, threads)?;
     engine.within(limits.clone()).memory_plan(batch.max(1))
+}
+
+/// Bytes of the near tier, copies of weights included, without which a micro-batch of training
+/// cannot be computed within limits whatever their budget. Allocates nothing.
+///
+/// # Errors
+/// Nothing can be planned.
+pub fn smallest_budget(
+    (graph, layout): (&Graph, &Layout),
+    precision: &str,
+    batch: usize,
+    threads: usize,
+    limits: &Limits,
+) -> Result<u64, EngineError> {
+    let engine = Executor::new(graph, layout, element(precision)?, threads)?;
+    engine.within(limits.clone()).smallest_budget(batch.max(1))
 }
 
 #[cfg(test)]

@@ -163,6 +163,27 @@ pub struct Link {
     pub bytes_per_second: f64,
 }
 
+/// What a micro-batch of a worker is expected to take whose values leave the near tier of memory.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[allow(missing_docs)]
+pub struct MemoryForecast {
+    pub samples: u64,
+    /// Copies of weights are not among them.
+    pub near_bytes: u64,
+    pub far_bytes: u64,
+    /// Copied to the far tier, and back.
+    pub out_bytes: u64,
+    pub back_bytes: u64,
+    pub seconds: f64,
+    /// Of them, computing once more what was dropped.
+    pub again_seconds: f64,
+    /// Of them, waiting for copies.
+    pub waits_seconds: f64,
+    /// The quickest of a few that were computed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub took_seconds: Option<f64>,
+}
+
 /// What happened.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "event", content = "fields", rename_all = "snake_case")]
@@ -222,6 +243,9 @@ pub enum Kind {
     Pace {
         rank_seconds: Vec<f64>,
     },
+    /// Of a rank whose values leave the near tier, before the first micro-batch of a size, and once
+    /// more when a few were computed.
+    Memory(MemoryForecast),
     /// stall: time the loop was held; snapshot, write, sync and verify run behind it.
     Checkpoint {
         name: String,

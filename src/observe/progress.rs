@@ -11,7 +11,7 @@ use super::console::bar::bar;
 use super::console::{self, Diagnostics};
 use super::copies::Copies;
 use super::data_use::Waits;
-use super::event::{Event, Kind, Link, RecoveryRecord, names_of};
+use super::event::{Event, Kind, Link, MemoryForecast, RecoveryRecord, names_of};
 use super::spans::amount;
 pub use super::spans::{clock, duration};
 
@@ -355,6 +355,7 @@ fn announcement(event: &Event) -> Option<String> {
             average_error.map_or(String::new(), |e| format!(" (averaged weights {})", percent(e))),
             duration(*seconds)
         ),
+        Kind::Memory(forecast) if event.rank == 0 => memory(forecast),
         Kind::FaultInjected { kind, phase, target, .. } => {
             format!("fault injected at step {}: {kind} of rank {target}, {phase}", step + 1)
         }
@@ -400,6 +401,25 @@ fn announcement(event: &Event) -> Option<String> {
         }
         _ => return None,
     })
+}
+
+/// What is expected of a plan of memory, or became of it.
+fn memory(forecast: &MemoryForecast) -> String {
+    let expected = duration(forecast.seconds);
+    if let Some(took) = forecast.took_seconds {
+        return format!("memory: a micro-batch takes {}, {expected} expected", duration(took));
+    }
+    format!(
+        "memory: {} samples a micro-batch take {} near and {} far; {expected} expected, of it {} \
+         to compute again and {} to wait; {} out and {} back",
+        forecast.samples,
+        amount(forecast.near_bytes),
+        amount(forecast.far_bytes),
+        duration(forecast.again_seconds),
+        duration(forecast.waits_seconds),
+        amount(forecast.out_bytes),
+        amount(forecast.back_bytes),
+    )
 }
 
 /// First weights that a file gave.

@@ -228,7 +228,9 @@ impl Trainer {
             self.record.committed(rank);
         }
         let step = Step { sums, began, ends_epoch, learning_rate, epoch_skipped };
-        self.record.report_step(rank, &step, &self.exchange.pool().shared.loader);
+        let shared = &self.exchange.pool().shared;
+        self.record.report_step(rank, &step, &shared.loader);
+        self.record.report_memory(rank, &shared.expected);
     }
 
     /// Makes the world whole again; the failed step is done once more by whoever is in it then.

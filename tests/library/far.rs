@@ -32,7 +32,7 @@ fn victim() {
     let Some(folder) = std::env::var_os(FOLDER) else { return };
     os::alarm(60);
     let far = Far::new(&Place::File(folder.into()), 8 * MIB).unwrap();
-    let mut copies = Copies::new(far, None).unwrap();
+    let mut copies = Copies::new(far, [None; 2]).unwrap();
     let near = Arc::new(Arena::zeroed(8 * MIB));
     let ticket = copies.begin(Way::Out, &near, Span { offset: 0, bytes: 8 * MIB }, 0);
     copies.finish(ticket).unwrap();
@@ -141,7 +141,7 @@ fn what_does_not_fit_a_file_system_is_refused_at_once_and_leaves_nothing() {
     let far = Far::new(&place, 3 * MIB).unwrap();
     // All of it is reserved: others find it full, and it can still be written.
     assert!(std::fs::write(folder.join("other"), vec![1; 2 * MIB]).is_err());
-    let mut copies = Copies::new(far, None).unwrap();
+    let mut copies = Copies::new(far, [None; 2]).unwrap();
     let near = Arc::new(Arena::zeroed(3 * MIB));
     let ticket = copies.begin(Way::Out, &near, Span { offset: 0, bytes: 3 * MIB }, 0);
     copies.finish(ticket).unwrap();
@@ -155,7 +155,7 @@ fn speeds() {
     const BYTES: usize = 256 * MIB;
     let folder = tempfile::tempdir().unwrap();
     for place in [Place::Ram, Place::File(folder.path().to_owned())] {
-        let mut copies = Copies::new(Far::new(&place, BYTES).unwrap(), None).unwrap();
+        let mut copies = Copies::new(Far::new(&place, BYTES).unwrap(), [None; 2]).unwrap();
         let near = Arc::new(Arena::zeroed(BYTES));
         let mut alone = |way| {
             let ticket = copies.begin(way, &near, Span { offset: 0, bytes: BYTES }, 0);

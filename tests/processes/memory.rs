@@ -4,6 +4,11 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use kintsugi::config::{Device, MemoryMode};
+use kintsugi::engine;
+use kintsugi::engine::memory::limits::Limits;
+use kintsugi::model::{catalogue, layout};
+
 use crate::support::{alone, assert_audited, kintsugi, project, result_of, run, run_dir};
 
 /// Seconds any of these runs may take.
@@ -91,6 +96,63 @@ fn every_mode_with_kills_ends_with_the_bits_of_the_calm_run_in_core() {
     }
 }
 
+/// The library of `spill.c`; nothing where no compiler is.
+fn disk(place: &Path) -> Option<PathBuf> {
+    let made = place.join("spill.so");
+    let mut cc = Command::new("cc");
+    cc.args(["-shared", "-fPIC", "-O1", "-o"]).arg(&made);
+    match cc.arg(project("tests/processes/spill.c")).arg("-ldl").output() {
+        Ok(output) if output.status.success() => Some(made),
+        Ok(output) => panic!("cc: {}", String::from_utf8_lossy(&output.stderr)),
+        Err(_) => None,
+    }
+}
+
+#[test]
+fn a_spill_file_that_fails_costs_its_rank_and_one_that_is_slow_nobody_and_no_bit_is_lost() {
+    let _turn = alone();
+    let (calm, _) = ended("memory-disk-calm", &RESIDUAL);
+    let (far, folder) = spill("disk");
+    let place = tempfile::tempdir().expect("a folder");
+    let Some(library) = disk(place.path()) else { return };
+    let of = |name: &str, nth: &str, micros: &str| {
+        let run_folder = run_dir(&format!("memory-disk-{name}"));
+        let mut command =
+            launch(&run_folder, &[&RESIDUAL[..], &["memory.mode=swap", &far]].concat());
+        let flag = place.path().join(name);
+        command.env("LD_PRELOAD", &library).env("SPILL_FOLDER", &folder);
+        command.env("SPILL_NTH", nth).env("SPILL_MICROS", micros).env("SPILL_FLAG", &flag);
+        let ended = run(&mut command, LIMIT);
+        assert_eq!(ended.code, Some(0), "{name}: {}", ended.stderr);
+        assert_audited(&run_folder);
+        assert_empty(&folder);
+        let result = result_of(&run_folder);
+        assert_eq!(result.state_sha256.as_ref(), Some(&calm), "{name}");
+        let lost: Vec<_> = result.recoveries.into_iter().flat_map(|repair| repair.lost).collect();
+        assert_eq!(flag.exists(), !lost.is_empty(), "{name}: {lost:?}");
+        lost
+    };
+    // A write in the first step, and a read or a write in a later one.
+    for (name, nth) in [("first", "20"), ("later", "200")] {
+        let lost = of(name, nth, "0");
+        assert!(lost.len() == 1 && lost[0].cause.contains("memory.far: "), "{name}: {lost:?}");
+    }
+    assert!(of("slow", "0", "2000").is_empty());
+}
+
+#[test]
+fn a_folder_that_takes_no_spill_file_is_refused_before_the_first_step() {
+    let _turn = alone();
+    let folder = run_dir("memory-no-folder");
+    let missing = format!("memory.far={}", folder.with_extension("missing").display());
+    for mode in ["memory.mode=swap", "memory.mode=planned"] {
+        let more = [mode, &missing, "device.memory_budget=1GiB"];
+        let refused = run(&mut launch(&folder, &[&RESIDUAL[..], &more].concat()), LIMIT);
+        assert_eq!(refused.code, Some(2), "{}", refused.stderr);
+        assert!(refused.stderr.contains("memory.far: there is no folder"), "{}", refused.stderr);
+    }
+}
+
 const KILLS_OF_ONE: &str = r#"faults.plan=[{kind="kill", rank=1, step=2, phase="in_backward"}]"#;
 
 #[test]
@@ -109,4 +171,83 @@ fn a_budget_that_is_too_small_is_refused_with_one_that_will_do() {
     let bytes: u64 = after.split(' ').next().expect("a number").parse().expect("bytes");
     assert_eq!(of(&format!("{bytes}B"), "least").code, Some(0));
     assert_eq!(of(&format!("{}B", bytes - 1), "less").code, Some(2));
+}
+
+/// Of the whole table: models with their pictures' edge.
+const TABLE: [(&str, usize); 5] =
+    [("resnet20", 32), ("resnet18", 64), ("googlenet", 64), ("alexnet", 64), ("densenet121", 64)];
+/// Samples that a worker computes at a time: 32 a step of 4 owners, each in 4 pieces.
+const PIECE: usize = 2;
+const CLASSES: usize = 10;
+
+/// From the smallest budget that will do to all that is needed in core.
+fn budgets(model: &str, side: usize, precision: &str) -> [u64; 4] {
+    let graph = catalogue::build(model, [3, side, side], CLASSES, 1.0).expect("in the catalogue");
+    let layout = layout::of(&graph);
+    let (model, planned) = ((&graph, &layout), MemoryMode::Planned);
+    let limits = Limits { mode: planned, ..Limits::none() };
+    let least = engine::smallest_budget(model, precision, PIECE, 1, &limits).expect("planned");
+    let whole = engine::footprint(model, precision, PIECE, 1, &Limits::none()).expect("planned");
+    let most = whole.activations_bytes + whole.weights_bytes;
+    [0, 1, 2, 3].map(|at| least + (most.max(least) - least) * at / 3)
+}
+
+/// `make soak`: minutes.
+#[test]
+#[ignore = "55 runs of 20 steps: make soak"]
+fn the_whole_table_of_modes_has_one_hash_a_model() {
+    let _turn = alone();
+    let in_bf16 = Device { precision: "bf16".into(), ..Device::default() };
+    let precisions =
+        if engine::arithmetic(&in_bf16).is_ok() { &["f32", "bf16"][..] } else { &["f32"] };
+    for (model, side) in TABLE {
+        for precision in precisions {
+            let keys = [
+                format!("model.name={model}"),
+                format!("data.image_size={side}"),
+                format!("device.precision={precision}"),
+                "model.width=1".into(),
+                "train.steps=20".into(),
+                "train.global_batch=32".into(),
+                "train.owners=4".into(),
+                "train.accumulate=4".into(),
+                "data.synthetic_samples=160".into(),
+                "optimizer.learning_rate=0.01".into(),
+                "recovery.start_limit=200s".into(),
+                "recovery.time_limit=200s".into(),
+            ];
+            let of = |name: &str, more: &[&str]| {
+                let keys: Vec<&str> =
+                    keys.iter().map(String::as_str).chain(more.iter().copied()).collect();
+                let begun = std::time::Instant::now();
+                let (hash, repairs) = ended(&format!("table-{model}-{precision}-{name}"), &keys);
+                println!("{model} {precision} {name}: {hash} {repairs} {:.1?}", begun.elapsed());
+                (hash, repairs)
+            };
+            let calm = of("in-core", &[]).0;
+            let (copied, again) = ("in_swap_in", "in_recompute");
+            let planned = "memory.mode=planned";
+            let mut modes: Vec<(String, Vec<String>, &str)> = Vec::new();
+            for (name, mode) in [("sync", "swap_sync"), ("swap", "swap")] {
+                for granularity in ["layer", "coarse"] {
+                    let keys = [("mode", mode), ("granularity", granularity)];
+                    let keys = keys.map(|(key, value)| format!("memory.{key}={value}"));
+                    modes.push((format!("{name}-{granularity}"), keys.into(), copied));
+                }
+            }
+            modes.push(("recompute".into(), vec!["memory.mode=recompute".into()], again));
+            for (at, budget) in budgets(model, side, precision).into_iter().enumerate() {
+                let budget = format!("device.memory_budget={budget}B");
+                modes.push((format!("planned-{at}"), vec![planned.into(), budget], "in_backward"));
+            }
+            for (name, keys, phase) in &modes {
+                let kills = format!(
+                    r#"faults.plan=[{{kind="kill", rank=1, step=7, phase="in_forward"}},
+                                    {{kind="kill", rank=0, step=14, phase="{phase}"}}]"#
+                );
+                let keys: Vec<&str> = keys.iter().map(String::as_str).chain([&*kills]).collect();
+                assert_eq!(of(name, &keys), (calm.clone(), 2));
+            }
+        }
+    }
 }

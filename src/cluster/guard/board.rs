@@ -49,6 +49,9 @@ impl Activity {
             | Point::BeforeLoad
             | Point::InForward
             | Point::InBackward
+            | Point::InSwapOut
+            | Point::InSwapIn
+            | Point::InRecompute
             | Point::InBucket
             | Point::InAllReduce
             | Point::BeforeVote => Self::Step,

@@ -2,18 +2,21 @@
 //! asks for prices, planned again.
 
 use super::machine::{Held, Machine};
+use super::moving::Moving;
 use super::outlook::Outlook;
 use super::program::Program;
 use crate::config::MemoryMode;
 use crate::engine::error::EngineError;
 use crate::engine::memory::arrange::{Arranged, arrange, guessed};
+use crate::engine::memory::expected::Expected;
+use crate::engine::memory::far::Place;
 use crate::engine::memory::limits::Limits;
 use crate::engine::memory::schedule::Costs;
 use crate::engine::memory::shown::MemoryPlan;
 use crate::engine::micro_batch::Batch;
 use crate::engine::plan::builder::Request;
 use crate::engine::plan::operation::Direction;
-use crate::engine::plan::steps::{Draft, Plan};
+use crate::engine::plan::steps::Draft;
 use crate::engine::source::Flat;
 use crate::engine::targets::Outcome;
 use crate::model::Graph;
@@ -40,13 +43,18 @@ struct Planned {
 
 impl Machine {
     /// Refuses a budget of the near tier that is too small for what is going to be computed, with
-    /// the least that would do. Allocates nothing.
-    pub fn check(&self, work: [(usize, Direction); 2]) -> Result<(), EngineError> {
+    /// the least that would do, and a spill folder without room for so many workers. Keeps nothing.
+    pub fn check(&self, work: [(usize, Direction); 2], workers: u64) -> Result<(), EngineError> {
+        let spills = matches!(self.limits.far, Place::File(_));
+        if self.limits.budget_bytes.is_none() && !spills {
+            return Ok(());
+        }
         let mut most = (0, work[0]);
         for (samples, direction) in work {
-            let (program, ..) = self.smallest(samples.max(1), direction)?;
+            let (program, _, arranged) = self.smallest(samples.max(1), direction)?;
             let held = program.weights_bytes(&self.layout) + program.plan.arena_bytes;
             most = if held > most.0 { (held, (samples, direction)) } else { most };
+            Moving::check(&self.limits, arranged.far_bytes * workers as usize)?;
         }
         let (wanted_bytes, (samples, direction)) = most;
         match self.limits.budget_bytes {
@@ -55,6 +63,12 @@ impl Machine {
             }
             _ => Ok(()),
         }
+    }
+
+    /// The smallest budget with which a micro-batch of training can be computed.
+    pub fn smallest_budget(&self, samples: usize) -> Result<usize, EngineError> {
+        let (program, ..) = self.smallest(samples, Direction::Training)?;
+        Ok(program.weights_bytes(&self.layout) + program.plan.arena_bytes)
     }
 
     /// What would become of the values of training, by guessed prices.
@@ -120,7 +134,8 @@ impl Machine {
         }
         self.moving.reserve(&limits, arranged.far_bytes)?;
         self.reserve(program.plan.arena_bytes);
-        let mut held = Held { batch, direction, program, weights, used: 0, outlook: None };
+        let (used, outlook, again) = (0, None, arranged.again());
+        let mut held = Held { batch, direction, program, weights, used, again, outlook };
         if matches!(limits.mode, MemoryMode::Recompute | MemoryMode::Planned) {
             let budget_bytes = limits.budget_bytes.map(|budget| budget - weights_bytes);
             let costs = self.measure(&mut held, &draft, &arranged)?;
@@ -137,14 +152,15 @@ impl Machine {
         let Outlook { draft, costs, budget_bytes, .. } = &outlook;
         // By other prices there may be none as small as the first: that one stays.
         let better = arrange(draft, &self.graph, &self.limits, costs, *budget_bytes).ok();
-        let arranged = better.unwrap_or_else(|| outlook.arranged.again(draft, costs));
+        let arranged = better.unwrap_or_else(|| outlook.arranged.priced(draft, costs));
         self.moving.reserve(&self.limits, arranged.far_bytes)?;
         let plan = arranged.draft.clone().place();
         self.reserve(plan.arena_bytes);
-        let samples = held.batch;
-        tracing::info!("memory: {samples} samples a micro-batch: {}", told(&arranged, &plan));
         held.program.plan = plan;
-        held.outlook = Some(Outlook { arranged, ..outlook });
+        held.again = arranged.again();
+        let outlook = Outlook { arranged, ..outlook };
+        self.expected.push(expected(held, &outlook));
+        held.outlook = Some(outlook);
         Ok(())
     }
 
@@ -173,10 +189,10 @@ impl Machine {
         outlook.left -= 1;
         outlook.best_seconds = outlook.best_seconds.min(all);
         if outlook.left == 0 {
-            let (took, error) = (outlook.best_seconds, outlook.error());
-            let expected = outlook.arranged.forecast.seconds;
-            tracing::info!("memory: a micro-batch takes {took:.3} s, {expected:.3} s expected");
-            if error.abs() > TOLERANCE && std::mem::replace(&mut outlook.is_first, false) {
+            let took_seconds = Some(outlook.best_seconds);
+            self.expected.push(Expected { took_seconds, ..expected(held, &outlook) });
+            if outlook.error().abs() > TOLERANCE && std::mem::replace(&mut outlook.is_first, false)
+            {
                 (outlook.left, outlook.best_seconds) = (COMPARED, f64::INFINITY);
                 self.improve(held, outlook)?;
                 return Ok(outcome);
@@ -264,20 +280,15 @@ fn refusal(
     ))
 }
 
-/// What a person may want to know of an arrangement.
-fn told(arranged: &Arranged, plan: &Plan) -> String {
-    let forecast = &arranged.forecast;
-    format!(
-        "{} near, {} far; {:.3} s expected, of it {:.3} s to compute again and {:.3} s to wait; {} \
-         out and {} back",
-        amount(plan.arena_bytes as u64),
-        amount(arranged.far_bytes as u64),
-        forecast.seconds,
-        forecast.again,
-        forecast.waits,
-        amount(forecast.moved_bytes[0]),
-        amount(forecast.moved_bytes[1]),
-    )
+/// What a program is expected to take.
+fn expected(held: &Held, outlook: &Outlook) -> Expected {
+    Expected {
+        samples: held.batch,
+        near_bytes: held.program.plan.arena_bytes as u64,
+        far_bytes: outlook.arranged.far_bytes as u64,
+        forecast: outlook.arranged.forecast,
+        took_seconds: None,
+    }
 }
 
 /// As it is written.

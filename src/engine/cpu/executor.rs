@@ -2,8 +2,9 @@
 
 use super::machine::{Held, Machine};
 use super::outlook::Outlook;
-use crate::engine::compute::Compute;
+use crate::engine::compute::{Compute, Watch};
 use crate::engine::error::EngineError;
+use crate::engine::memory::expected::Expected;
 use crate::engine::memory::limits::Limits;
 use crate::engine::memory::shown::MemoryPlan;
 use crate::engine::micro_batch::{self, Batch, inference};
@@ -59,9 +60,14 @@ impl Executor {
     }
 
     /// Refuses a budget of the near tier that is too small for what is going to be computed, with
-    /// the least that would do. Allocates nothing.
-    pub fn check(&self, work: [(usize, Direction); 2]) -> Result<(), EngineError> {
-        self.machine.check(work)
+    /// the least that would do, and a spill folder without room for so many workers. Keeps nothing.
+    pub fn check(&self, work: [(usize, Direction); 2], workers: u64) -> Result<(), EngineError> {
+        self.machine.check(work, workers)
+    }
+
+    /// The smallest budget that training would do with.
+    pub fn smallest_budget(&self, batch: usize) -> Result<u64, EngineError> {
+        self.machine.smallest_budget(batch).map(|bytes| bytes as u64)
     }
 
     /// What would become of the values of training, by guessed prices. Allocates nothing.
@@ -124,6 +130,14 @@ impl Compute for Executor {
             self.machine.weights.refresh(at, weights)?;
         }
         Ok(())
+    }
+
+    fn watch(&mut self, watch: Watch) {
+        self.machine.watch = watch;
+    }
+
+    fn take_expected(&mut self) -> Vec<Expected> {
+        std::mem::take(&mut self.machine.expected)
     }
 
     fn train(

@@ -14,7 +14,9 @@ use super::outlook::Outlook;
 use super::program::Program;
 use super::team::Team;
 use super::weights::Weights;
+use crate::engine::compute::{Passing, Watch};
 use crate::engine::error::EngineError;
+use crate::engine::memory::expected::Expected;
 use crate::engine::memory::limits::Limits;
 use crate::engine::micro_batch::Batch;
 use crate::engine::plan::operation::{Access, Direction};
@@ -35,6 +37,8 @@ pub struct Held {
     pub weights: Vec<usize>,
     /// When it was wanted last.
     pub used: u64,
+    /// Which of its steps have run before when they run.
+    pub again: Vec<bool>,
     /// What it is expected to take, where prices decided how it is arranged.
     pub outlook: Option<Outlook>,
 }
@@ -59,6 +63,10 @@ pub struct Machine {
     pub weights: Weights,
     /// The far tier.
     pub moving: Moving,
+    /// Is told of copies and of steps that run again.
+    pub watch: Watch,
+    /// What a program is expected to take, or took, that nobody has heard of yet.
+    pub expected: Vec<Expected>,
     /// Whether memory is filled with `SOIL` before a micro-batch, and where a value has left.
     pub soiled: bool,
 }
@@ -90,6 +98,8 @@ impl Machine {
             arena: Arc::new(Arena::zeroed(0)),
             weights,
             moving: Moving::default(),
+            watch: Box::new(|_| {}),
+            expected: Vec::new(),
             soiled: false,
         })
     }
@@ -127,11 +137,14 @@ impl Machine {
         mut batch: Batch<'_>,
         took: &mut dyn FnMut(usize, f64),
     ) -> Result<Outcome, EngineError> {
-        let Held { program, weights, .. } = held;
+        let Held { program, weights, again, .. } = held;
         let Program { plan, primitives, .. } = program;
         let (arena, classes) = (&self.arena, self.graph.classes);
         for (at, action) in plan.actions.iter().enumerate() {
             let begun = Instant::now();
+            if again[at] {
+                (self.watch)(Passing::Recompute);
+            }
             match action {
                 Action::Run { kernel, arguments } => {
                     let primitive = primitives[*kernel].as_mut();
@@ -142,10 +155,14 @@ impl Machine {
                 }
                 Action::BeginCopy { way, value, far_offset } => {
                     self.moving.begin(*way, arena, *value, *far_offset);
+                    (self.watch)(match way {
+                        Way::Out => Passing::SwapOut,
+                        Way::In => Passing::SwapIn,
+                    });
                 }
                 Action::EndCopy { way, value, far_offset } => {
                     self.moving.end(*way, *far_offset)?;
-                    if *way == Way::Out && self.soiled {
+                    if *way == Way::Out && (self.soiled || cfg!(debug_assertions)) {
                         // Whoever reads it there now shall see it.
                         let mut gone = arena.lease([(*value, Access::Write)]);
                         gone.slice_mut(0).fill(SOIL);

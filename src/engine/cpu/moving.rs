@@ -7,7 +7,7 @@ use kintsugi_ffi::arena::{Arena, Span};
 
 use crate::engine::error::EngineError;
 use crate::engine::memory::copies::{Copies, Ticket};
-use crate::engine::memory::far::Far;
+use crate::engine::memory::far::{Far, Place};
 use crate::engine::memory::limits::Limits;
 use crate::engine::plan::steps::Way;
 
@@ -31,6 +31,15 @@ impl Moving {
         self.copies = Some(Copies::new(far, limits.link).map_err(|error| of_tier(&error))?);
         self.far_bytes = far_bytes;
         Ok(())
+    }
+
+    /// Whether so many bytes would have room in the far tier.
+    pub fn check(limits: &Limits, far_bytes: usize) -> Result<(), EngineError> {
+        let tried = match limits.far {
+            Place::Ram => return Ok(()),
+            Place::File(_) => Far::new(&limits.far, far_bytes),
+        };
+        tried.map(drop).map_err(|error| EngineError::Device(error.to_string()))
     }
 
     /// Bytes per second out and in while both go on.
@@ -65,6 +74,8 @@ impl Moving {
     }
 }
 
+/// A process that has lost its far tier computes nothing any more. Another one may have a better
+/// disk.
 fn of_tier(error: &std::io::Error) -> EngineError {
-    EngineError::Device(error.to_string())
+    EngineError::Lost(error.to_string())
 }

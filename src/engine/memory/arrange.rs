@@ -1,5 +1,7 @@
 //! From a draft to one whose values leave the near tier as the configuration asks: pure.
 
+use std::collections::HashSet;
+
 use super::limits::Limits;
 use super::planner::{self, MOVED_BYTES_MIN};
 use super::play::{Forecast, forecast};
@@ -110,8 +112,14 @@ fn segments(draft: &Draft, graph: &Graph, granularity: Granularity) -> Vec<usize
 
 impl Arranged {
     /// The same by other prices.
-    pub fn again(&self, draft: &Draft, costs: &Costs) -> Self {
+    pub fn priced(&self, draft: &Draft, costs: &Costs) -> Self {
         Self { forecast: forecast(&Uses::of(draft), &self.turns, costs), ..self.clone() }
+    }
+
+    /// Which steps have run before when they run.
+    pub fn again(&self) -> Vec<bool> {
+        let mut ran = HashSet::new();
+        self.origins.iter().map(|origin| origin.is_some_and(|step| !ran.insert(step))).collect()
     }
 
     /// A schedule as a draft.

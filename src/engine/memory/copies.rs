@@ -54,7 +54,7 @@ pub struct Traffic {
 /// Copies between an arena and the far tier, and the two threads that make them.
 pub struct Copies {
     far: Far,
-    link: Option<Rate>,
+    link: [Option<Rate>; 2],
     lanes: Arc<Lanes>,
     begun: [u64; 2],
     /// Those of lower numbers were given up.
@@ -65,11 +65,12 @@ pub struct Copies {
 }
 
 impl Copies {
-    /// Starts the threads. A `link` holds up each direction apart: it is so fast at most.
+    /// Starts the threads. A `link` holds up each direction apart, out first: it is so fast at
+    /// most.
     ///
     /// # Errors
     /// There are no threads to be had, or no memory for what is on its way to a disk.
-    pub fn new(far: Far, link: Option<Rate>) -> io::Result<Self> {
+    pub fn new(far: Far, link: [Option<Rate>; 2]) -> io::Result<Self> {
         let copies = Self {
             far,
             link,
@@ -81,7 +82,7 @@ impl Copies {
         };
         for (way, name) in WAYS.into_iter().zip(["far-out", "far-in"]) {
             let (lanes, carrier) = (Arc::clone(&copies.lanes), copies.far.carrier()?);
-            let link = link.map(|rate| Link::new(rate, Instant::now()));
+            let link = link[way as usize].map(|rate| Link::new(rate, Instant::now()));
             let copier = Copier { way, carrier, link, lanes };
             copies.lanes.enter(way);
             let thread = std::thread::Builder::new().name(name.into());
@@ -169,7 +170,7 @@ impl Copies {
     pub fn measure(&mut self) -> io::Result<[f64; 2]> {
         let half = MEASURED_PLACES * MEASURED_BYTES;
         let far = Far::new(self.far.place(), 2 * half)?;
-        let (mut copies, near) = (Self::new(far, None)?, Arc::new(Arena::zeroed(2 * half)));
+        let (mut copies, near) = (Self::new(far, [None; 2])?, Arc::new(Arena::zeroed(2 * half)));
         // A disk reads what was never written faster than it can.
         let whole = copies.begin(Way::Out, &near, Span { offset: 0, bytes: 2 * half }, 0);
         copies.finish(whole)?;
@@ -194,10 +195,10 @@ impl Copies {
         // The direction of the large copy has ended one more.
         let flows = copies.lanes.wait_for_either(number as u64, 1 + MEASURED_MIN as u64);
         tickets.into_iter().try_for_each(|ticket| copies.finish(ticket))?;
-        let most = self.link.map_or(f64::INFINITY, |rate| rate.0 as f64);
+        let most = self.link.map(|link| link.map_or(f64::INFINITY, |rate| rate.0 as f64));
         // Whoever divides by it divides by no zero, however coarse the clock is.
         let speed = |flow: Flow| flow.bytes.max(1) as f64 / flow.busy.as_secs_f64().max(1e-9);
-        Ok(flows.map(|flow| speed(flow).min(most)))
+        Ok([0, 1].map(|way| speed(flows[way]).min(most[way])))
     }
 }
 

@@ -14,8 +14,8 @@ pub struct Limits {
     pub budget_bytes: Option<usize>,
     /// Where the others lie.
     pub far: Place,
-    /// Paces copies in each direction.
-    pub link: Option<Rate>,
+    /// Paces copies out, and back.
+    pub link: [Option<Rate>; 2],
     /// What is moved together.
     pub granularity: Granularity,
     /// Parts that come back ahead.
@@ -33,7 +33,7 @@ impl Limits {
                 Memory::RAM => Place::Ram,
                 folder => Place::File(PathBuf::from(folder)),
             },
-            link: memory.link,
+            link: [memory.link; 2],
             granularity: memory.granularity,
             window: memory.window as usize,
         }

@@ -7,6 +7,7 @@
 
 pub mod arrange;
 pub mod copies;
+pub mod expected;
 pub mod far;
 mod lanes;
 pub mod limits;

@@ -15,6 +15,7 @@ pub mod calm;
 pub mod checkpoint;
 mod judge;
 pub mod loader;
+pub mod memory;
 pub mod recovery;
 pub mod runs;
 pub mod staging;
@@ -24,7 +25,7 @@ mod turns;
 /// What a bench prints with `--json`: one object on the last line of stdout.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Report {
-    /// `all-reduce`, `calm`, `checkpoint`, `loader`, `recovery`, `staging`, `step`.
+    /// `all-reduce`, `calm`, `checkpoint`, `loader`, `memory`, `recovery`, `staging`, `step`.
     pub bench: String,
     /// The line that made it.
     pub command: String,

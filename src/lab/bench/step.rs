@@ -8,13 +8,14 @@ use std::ffi::OsStr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::judge::{Judge, ratios, take_turns};
 use super::runs::Runs;
 use super::{Case, Report};
 use crate::cluster::resident::Slots;
 use crate::config::{Config, Device};
+use crate::engine::memory::limits::Limits;
 use crate::engine::{self, Compute, EngineError, Flat};
 use crate::model::parts::{self, PARAMETERS, STATISTICS, is_over_parameters};
 use crate::model::{Graph, Layout, catalogue, init, layout};
@@ -22,9 +23,9 @@ use crate::train::compute::gradients::Gradients;
 use crate::train::compute::moments::{Moments, Seen};
 use crate::train::update::optimizer::Optimizer;
 
-/// What to measure.
+/// Of what a step is.
 #[derive(Debug, Clone, clap::Args)]
-pub struct Options {
+pub struct Shape {
     /// A catalogue model, or the path of a *.toml model file
     #[arg(long, default_value = "resnet18")]
     pub model: String,
@@ -37,6 +38,14 @@ pub struct Options {
     /// Computing threads
     #[arg(long, default_value_t = 1, value_parser = crate::lab::crowd::crowd)]
     pub threads: usize,
+}
+
+/// What to measure.
+#[derive(Debug, Clone, clap::Args)]
+pub struct Options {
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub shape: Shape,
     /// `device.kind`; of "cuda" PyTorch's step is taken on the card too
     #[arg(long, default_value = CPU, value_parser = [CPU, "cuda"])]
     pub device: String,
@@ -74,17 +83,15 @@ const JUDGES: [&str; 2] = ["eager", "compiled"];
 /// # Errors
 /// What kept it from running, for a person.
 pub fn run(options: &Options, runs: &Runs) -> Result<Report, String> {
-    if !(1..=IMAGE_SIZE_MAX).contains(&options.image_size) {
-        return Err(format!("--image-size: write a number from 1 to {IMAGE_SIZE_MAX}"));
-    }
     if options.by_call && options.device == CPU {
         return Err("--by-call: only a card's calls are timed; add --device cuda".into());
     }
-    let mut ours = Ours::open(options)?;
+    let shape = &options.shape;
+    let mut ours = Ours::open(shape, &device(options), &Limits::none())?;
     let judge = match &options.python {
         Some(python) => {
-            let words = [&options.device, &options.model, &options.precision].map(OsStr::new);
-            let numbers = [options.image_size as usize, options.batch, options.threads];
+            let words = [&options.device, &shape.model, &options.precision].map(OsStr::new);
+            let numbers = [shape.image_size as usize, shape.batch, shape.threads];
             let numbers = numbers.map(|number| number.to_string());
             let arguments: Vec<&OsStr> =
                 words.into_iter().chain(numbers.iter().map(OsStr::new)).collect();
@@ -118,8 +125,9 @@ pub fn run(options: &Options, runs: &Runs) -> Result<Report, String> {
 /// What calls on the card take in one micro-batch, by kind; every product by itself if that is
 /// asked for.
 fn calls(options: &Options) -> Result<Case, String> {
-    let (graph, layout) = model(options)?;
-    let took = engine::times(&device(options), (&graph, &layout), options.batch, options.threads);
+    let Shape { batch, threads, .. } = options.shape;
+    let (graph, layout) = options.shape.built()?;
+    let took = engine::times(&device(options), (&graph, &layout), batch, threads);
     let mut phases: BTreeMap<String, Vec<f64>> = BTreeMap::new();
     let mut all = 0.0;
     for (name, took) in took.map_err(|error| error.to_string())? {
@@ -131,12 +139,21 @@ fn calls(options: &Options) -> Result<Case, String> {
     Ok(Case::of("calls", &[all], &phases))
 }
 
-fn model(options: &Options) -> Result<(Graph, Layout), String> {
-    let side = options.image_size as usize;
-    let graph = catalogue::build(&options.model, [CHANNELS, side, side], CLASSES, 1.0)
-        .map_err(|error| error.to_string())?;
-    let layout = layout::of(&graph);
-    Ok((graph, layout))
+impl Shape {
+    /// The model, and where its tensors lie.
+    ///
+    /// # Errors
+    /// There is none of that name, or the pictures are too small or too large for it.
+    pub fn built(&self) -> Result<(Graph, Layout), String> {
+        if !(1..=IMAGE_SIZE_MAX).contains(&self.image_size) {
+            return Err(format!("--image-size: write a number from 1 to {IMAGE_SIZE_MAX}"));
+        }
+        let side = self.image_size as usize;
+        let graph = catalogue::build(&self.model, [CHANNELS, side, side], CLASSES, 1.0)
+            .map_err(|error| error.to_string())?;
+        let layout = layout::of(&graph);
+        Ok((graph, layout))
+    }
 }
 
 fn device(options: &Options) -> Device {
@@ -145,8 +162,11 @@ fn device(options: &Options) -> Device {
 }
 
 /// A worker with all that a step of it needs.
-struct Ours {
-    engine: Box<dyn Compute>,
+pub struct Ours {
+    /// What computes.
+    pub engine: Box<dyn Compute>,
+    /// What the last step's forward pass took.
+    pub forward: Duration,
     slots: Slots,
     optimizer: Optimizer,
     moments: Moments,
@@ -161,36 +181,44 @@ struct Ours {
 }
 
 impl Ours {
-    fn open(options: &Options) -> Result<Self, String> {
-        let side = options.image_size as usize;
-        let (graph, layout) = model(options)?;
-        let engine = engine::open(&device(options), &graph, &layout, options.threads)
+    /// Of random weights.
+    ///
+    /// # Errors
+    /// There is no such model, or no such device.
+    pub fn open(shape: &Shape, device: &Device, limits: &Limits) -> Result<Self, String> {
+        let (side, threads) = (shape.image_size as usize, shape.threads);
+        let (graph, layout) = shape.built()?;
+        let engine = engine::open_within(device, (&graph, &layout), &[], threads, limits)
             .map_err(|error| error.to_string())?;
         let parameters = init::parameters(&graph, &layout, 1);
         let settings = Config::default().optimizer;
         // Values as of a normalised picture.
-        let values = options.batch * CHANNELS * side * side;
+        let values = shape.batch * CHANNELS * side * side;
         let images = || {
             let value = |at: usize| ((at % 251) as f32 - 125.0) / 100.0;
             Arc::new((0..values).map(value).collect::<Vec<f32>>())
         };
         Ok(Self {
             engine,
+            forward: Duration::ZERO,
             slots: started(&layout, &parameters),
             optimizer: Optimizer::new(&settings, &layout, &[]),
             moments: Moments::of(&graph, &layout, &[]),
             images: [images(), images()],
-            labels: (0..options.batch).map(|at| (at * 37 % CLASSES) as u32).collect(),
+            labels: (0..shape.batch).map(|at| (at * 37 % CLASSES) as u32).collect(),
             gradients: vec![0.0; layout.parameters],
             statistics: vec![0.0; layout.statistics],
-            threads: options.threads,
+            threads,
             steps: 0,
             state_bytes: 4 * (layout.parameters * 2 + layout.statistics) as u64,
         })
     }
 
     /// Seconds of its parts.
-    fn step(&mut self) -> Result<[(&'static str, f64); 2], String> {
+    ///
+    /// # Errors
+    /// What the engine says.
+    pub fn step(&mut self) -> Result<[(&'static str, f64); 2], String> {
         let Self { engine, slots, gradients, statistics, images, labels, .. } = self;
         let (begun, count) = (Instant::now(), labels.len());
         let committed = slots.committed();
@@ -201,7 +229,9 @@ impl Ours {
         engine.renew();
         let [images, next] = [0, 1].map(|ahead| &images[((self.steps + ahead) % 2) as usize]);
         engine.foresee(next);
+        let mut forward = None;
         let ready = &mut |offset: usize, part: &[f32]| {
+            forward.get_or_insert_with(|| begun.elapsed());
             gradients[offset..offset + part.len()].copy_from_slice(part);
         };
         let key = [1, 2, self.steps];
@@ -209,6 +239,7 @@ impl Ours {
             .train(images, (&*labels).into(), key, weights, statistics, ready)
             .map_err(|error| error.to_string())?;
         let computed = Instant::now();
+        self.forward = forward.unwrap_or_default();
         let spoken = |error: EngineError| error.to_string();
         self.moments.about_running(statistics, count, weights).map_err(spoken)?;
         // A micro-batch gives the mean; the update takes sums over samples.

@@ -275,6 +275,7 @@ mod tests {
             pause: Pause::default(),
             outage: Outage::new(config.data.patience.0),
             ahead: Mutex::default(),
+            expected: Mutex::default(),
             graph,
             layout,
         }

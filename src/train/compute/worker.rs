@@ -14,8 +14,9 @@ use crate::config::{Device, FaultKind, Point};
 use crate::data::Batch;
 use crate::data::loader::Loader;
 use crate::data::loader::evaluation::Evaluation;
+use crate::engine::memory::expected::Expected;
 use crate::engine::memory::limits::Limits;
-use crate::engine::{self, Compute, Flat, Targets};
+use crate::engine::{self, Compute, Flat, Passing, Targets, Watch};
 use crate::model::parts::{PARAMETERS, STATISTICS};
 use crate::model::spec::elements;
 use crate::model::{Graph, Layout};
@@ -74,6 +75,8 @@ pub struct Shared {
     pub outage: Outage,
     /// Micro-batches that were taken before they were wanted: whoever wants one first gets it.
     pub ahead: Mutex<BTreeMap<(u64, u32), Samples>>,
+    /// What micro-batches are expected to take, and took, that nobody has told yet.
+    pub expected: Mutex<Vec<Expected>>,
 }
 
 impl Shared {
@@ -147,6 +150,23 @@ fn run_worker(shared: &Arc<Shared>, board: &Board) -> Result<(), TrainError> {
     Ok(())
 }
 
+/// Lets planned faults strike where an engine copies and computes again.
+fn struck(injector: &Arc<Injector>, standing: &Arc<Mutex<Standing>>) -> Watch {
+    let (injector, standing) = (Arc::clone(injector), Arc::clone(standing));
+    Box::new(move |passing| {
+        let point = match passing {
+            Passing::SwapOut => Point::InSwapOut,
+            Passing::SwapIn => Point::InSwapIn,
+            Passing::Recompute => Point::InRecompute,
+        };
+        let standing = *standing.lock().unwrap_or_else(PoisonError::into_inner);
+        // Who rehearses stands nowhere.
+        if standing.ranks > 0 {
+            injector.at(point, &standing);
+        }
+    })
+}
+
 /// One worker thread's own things.
 pub struct Worker<E> {
     shared: Arc<Shared>,
@@ -160,6 +180,8 @@ pub struct Worker<E> {
     change: Vec<f32>,
     /// The micro-batch that it computed first in this step.
     first: Option<(u64, u32)>,
+    /// Where it stands, for what strikes within the engine.
+    standing: Arc<Mutex<Standing>>,
 }
 
 /// An owner's micro-batch, whose pictures an engine may hold as well.
@@ -182,12 +204,14 @@ impl Samples {
 
 impl<E: Compute> Worker<E> {
     /// It holds no weights yet.
-    pub fn new(shared: Arc<Shared>, engine: E) -> Self {
+    pub fn new(shared: Arc<Shared>, mut engine: E) -> Self {
+        let standing = Arc::new(Mutex::new(Standing::default()));
+        engine.watch(struck(&shared.injector, &standing));
         let statistics = vec![0.0; shared.layout.statistics];
         let (loaded, change, first) = (None, Vec::new(), None);
         let moments = Moments::of(&shared.graph, &shared.layout, &shared.frozen);
         let accumulator = Accumulator::new(moments.clone());
-        Self { shared, engine, statistics, accumulator, moments, loaded, change, first }
+        Self { shared, engine, statistics, accumulator, moments, loaded, change, first, standing }
     }
 
     /// A micro-batch of zeros whose results nobody gets.
@@ -218,6 +242,7 @@ impl<E: Compute> Worker<E> {
             Item::Train { job, owner, standing } => {
                 let began = Instant::now();
                 self.train((owner, &standing), &mut totals, board)?;
+                self.tell_expected();
                 let micros = began.elapsed().as_micros() as u64;
                 board.busy_micros.fetch_add(micros, Ordering::Relaxed);
                 job
@@ -227,7 +252,9 @@ impl<E: Compute> Worker<E> {
                 job
             }
             Item::Free { turn, learning_rate, standing } => {
-                return self.run_free(turn, learning_rate, &standing, board);
+                self.run_free(turn, learning_rate, &standing, board)?;
+                self.tell_expected();
+                return Ok(());
             }
             Item::Chore(chore) => {
                 board.do_chore(chore);
@@ -236,6 +263,14 @@ impl<E: Compute> Worker<E> {
         };
         board.done(job, &totals);
         Ok(())
+    }
+
+    fn tell_expected(&mut self) {
+        let expected = self.engine.take_expected();
+        if !expected.is_empty() {
+            let all = self.shared.expected.lock();
+            all.unwrap_or_else(PoisonError::into_inner).extend(expected);
+        }
     }
 
     /// Forgets the weights of another step than the committed one, whose are to be computed with.
@@ -326,6 +361,7 @@ impl<E: Compute> Worker<E> {
         totals.mix = batch.mix;
         totals.alone = alone(batch.labels.len(), shared.accumulate);
         shared.sum.count(totals.computed(), totals.alone);
+        *self.standing.lock().unwrap_or_else(PoisonError::into_inner) = *standing;
         let poison = shared.injector.at(Point::InForward, standing) == Some(FaultKind::Nan);
         let key = [shared.seed, standing.step, u64::from(owner)];
         let mut first = true;
@@ -366,6 +402,7 @@ impl<E: Compute> Worker<E> {
         let batch = shared.batch(turn.batch, turn.owner)?;
         let mut totals = Totals::default();
         (totals.count, totals.skipped, totals.mix) = (batch.count, batch.skipped, batch.mix);
+        *self.standing.lock().unwrap_or_else(PoisonError::into_inner) = *standing;
         shared.injector.at(Point::InForward, standing);
         self.load_at_once(batch.labels.len())?;
         board.begun.fetch_add(1, Ordering::Relaxed);

@@ -1,8 +1,11 @@
 //! What is written about a run, and by whom.
 
+use std::sync::{Mutex, PoisonError};
+
 use crate::config::Point;
 use crate::data::loader::Loader;
-use crate::observe::event::Kind;
+use crate::engine::memory::expected::Expected;
+use crate::observe::event::{Kind, MemoryForecast};
 use crate::observe::ledger::Entry;
 use crate::observe::result::Status;
 
@@ -99,6 +102,25 @@ impl Record {
         self.steps.report(rank, &mut self.journal, step, bound);
         self.steps.report_staging(rank, &mut self.journal, &step.sums.staged);
         self.pace.watch(rank, &mut self.journal, step.sums);
+    }
+
+    /// What this rank's engines expect of micro-batches, and what those took.
+    pub fn report_memory(&mut self, rank: &Rank, expected: &Mutex<Vec<Expected>>) {
+        let all = std::mem::take(&mut *expected.lock().unwrap_or_else(PoisonError::into_inner));
+        for of in all {
+            let forecast = MemoryForecast {
+                samples: of.samples as u64,
+                near_bytes: of.near_bytes,
+                far_bytes: of.far_bytes,
+                out_bytes: of.forecast.moved_bytes[0],
+                back_bytes: of.forecast.moved_bytes[1],
+                seconds: of.forecast.seconds,
+                again_seconds: of.forecast.again,
+                waits_seconds: of.forecast.waits,
+                took_seconds: of.took_seconds,
+            };
+            self.event(rank, Kind::Memory(forecast));
+        }
     }
 
     /// Before an end: repairs that no step followed are among what the result is made of, and so

@@ -243,6 +243,7 @@ pub fn prepare_from(around: &Surroundings, materials: Materials) -> Result<Prepa
         pause: Pause::default(),
         outage: Outage::new(config.data.patience.0),
         ahead: Mutex::default(),
+        expected: Mutex::default(),
     };
     let pool = match inline {
         Some(compute) => Pool::inline(shared, compute),

@@ -297,9 +297,14 @@ fn planned_are_named(planned: &Planned, result: &RunResult) -> Result<(), String
 /// Where the others may meet a death in this phase of a step. `None`: anywhere, or not at all.
 fn met_in(phase: &str) -> Option<&'static [&'static str]> {
     Some(match phase {
-        "before_load" | "in_forward" | "in_backward" | "in_all_reduce" | "before_first_commit" => {
-            &["step", "all_reduce"]
-        }
+        "before_load"
+        | "in_forward"
+        | "in_backward"
+        | "in_swap_out"
+        | "in_swap_in"
+        | "in_recompute"
+        | "in_all_reduce"
+        | "before_first_commit" => &["step", "all_reduce"],
         // Everybody had its part of the totals to give: nobody computes any more.
         "in_update" | "before_vote" => &["all_reduce", "vote"],
         // Whatever follows a commit.

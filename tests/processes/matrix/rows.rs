@@ -92,7 +92,16 @@ impl Row {
 
 /// Every row.
 pub fn all() -> Vec<Row> {
-    let struck = [steps(), boundaries(), repairs(), victims(), kinds(), networks(), rungs()];
+    let struck = [
+        steps(),
+        beyond_the_near_tier(),
+        boundaries(),
+        repairs(),
+        victims(),
+        kinds(),
+        networks(),
+        rungs(),
+    ];
     [struck.concat(), disks(), storage()].concat()
 }
 
@@ -120,6 +129,25 @@ fn steps() -> Vec<Row> {
                 what,
                 planned(Repair::Live, ranks.len(), faults),
             ));
+        }
+    }
+    rows
+}
+
+/// P3c to P3e: whatever a step does beyond the near tier of memory, each for every victim.
+fn beyond_the_near_tier() -> Vec<Row> {
+    let phases = [
+        ("P3c", "in_swap_out", "while a value is copied out", "memory.mode=swap"),
+        ("P3d", "in_swap_in", "while a value comes back", "memory.mode=swap"),
+        ("P3e", "in_recompute", "before a value is computed again", "memory.mode=recompute"),
+    ];
+    let mut rows = Vec::new();
+    for (id, phase, what, mode) in phases {
+        for (who, ranks) in VICTIMS {
+            let faults = ranks.iter().map(|&rank| kill(rank, 20, phase)).collect();
+            let planned = planned(Repair::Live, ranks.len(), faults);
+            let planned = planned.with(&["model.name=resnet20", "model.width=1", mode]);
+            rows.push(row(&format!("{id} {who}"), what, planned));
         }
     }
     rows

@@ -17,15 +17,16 @@ fn span(offset: usize, bytes: usize) -> Span {
 }
 
 fn in_memory(bytes: usize, link: Option<Rate>) -> Copies {
-    Copies::new(Far::new(&Place::Ram, bytes).expect("memory"), link).expect("threads")
+    Copies::new(Far::new(&Place::Ram, bytes).expect("memory"), [link; 2]).expect("threads")
 }
 
 /// The same place twice over, and the folder of one.
 fn both(bytes: usize) -> (tempfile::TempDir, [Copies; 2]) {
     let folder = tempfile::tempdir().expect("a folder");
     let places = [Place::Ram, Place::File(folder.path().to_owned())];
-    let copies = places
-        .map(|place| Copies::new(Far::new(&place, bytes).expect("room"), None).expect("threads"));
+    let copies = places.map(|place| {
+        Copies::new(Far::new(&place, bytes).expect("room"), [None; 2]).expect("threads")
+    });
     (folder, copies)
 }
 
@@ -189,7 +190,7 @@ fn speed_is_measured_and_an_emulated_link_is_as_fast_as_it_says() {
     assert_eq!(slow.take_traffic(), Traffic::default());
     let folder = tempfile::tempdir().expect("a folder");
     let far = Far::new(&Place::File(folder.path().to_owned()), 0).expect("room");
-    let speeds = Copies::new(far, None).expect("threads").measure().expect("room");
+    let speeds = Copies::new(far, [None; 2]).expect("threads").measure().expect("room");
     assert!(speeds.iter().all(|speed| speed.is_finite() && *speed > 0.0), "{speeds:?}");
 }
 
@@ -197,7 +198,7 @@ fn speed_is_measured_and_an_emulated_link_is_as_fast_as_it_says() {
 fn the_first_error_of_a_direction_comes_out_of_it_until_it_is_drained() {
     let folder = tempfile::tempdir().expect("a folder");
     let far = Far::short(folder.path(), MIB).expect("room");
-    let (mut copies, near) = (Copies::new(far, None).expect("threads"), near(MIB));
+    let (mut copies, near) = (Copies::new(far, [None; 2]).expect("threads"), near(MIB));
     let mut copy = |way, offset| {
         let ticket = copies.begin(way, &near, span(0, 64), offset);
         copies.finish(ticket)
