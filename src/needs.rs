@@ -291,7 +291,7 @@ fn within_budget(config: &Config, whole: Footprint, workers: u64) -> Footprint {
     let near = whole.activations_bytes.min(budget.saturating_sub(whole.weights_bytes));
     let far_bytes = match mode {
         MemoryMode::InCore | MemoryMode::Recompute => 0,
-        MemoryMode::SwapSync | MemoryMode::Swap => whole.activations_bytes,
+        MemoryMode::SwapSync | MemoryMode::Swap | MemoryMode::Unified => whole.activations_bytes,
         MemoryMode::Planned => whole.activations_bytes - near,
     };
     let activations_bytes = if mode == MemoryMode::InCore { whole.activations_bytes } else { near };

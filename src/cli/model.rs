@@ -81,7 +81,7 @@ pub struct Show {
 }
 
 /// Of `memory.mode`.
-const MODES: [&str; 5] = ["in_core", "swap_sync", "swap", "recompute", "planned"];
+const MODES: [&str; 6] = ["in_core", "swap_sync", "swap", "recompute", "planned", "unified"];
 
 impl Show {
     fn mode(&self) -> &str {

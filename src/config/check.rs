@@ -309,17 +309,11 @@ fn check_faults(config: &Config) -> Result<(), ConfigError> {
 
 /// Why a run with this mode of memory never comes to a point.
 fn never_in(phase: Point, mode: MemoryMode) -> Option<&'static str> {
-    let (copies, again) = match mode {
-        MemoryMode::InCore => (false, false),
-        MemoryMode::SwapSync | MemoryMode::Swap => (true, false),
-        MemoryMode::Recompute => (false, true),
-        MemoryMode::Planned => (true, true),
-    };
     match phase {
-        Point::InSwapOut | Point::InSwapIn if !copies => {
+        Point::InSwapOut | Point::InSwapIn if !mode.swaps() => {
             Some("nothing is copied with this memory.mode: set \"swap\" or \"planned\"")
         }
-        Point::InRecompute if !again => Some(
+        Point::InRecompute if !mode.recomputes() => Some(
             "nothing is computed again with this memory.mode: set \"recompute\" or \"planned\"",
         ),
         _ => None,

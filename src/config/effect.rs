@@ -33,6 +33,7 @@ const SET_IS_THERE: &str = "it is of a set that is made, and data.train names on
 const IN_MEMORY: &str = "a synthetic set is made in memory: write another data.format too";
 const NOT_STAGED: &str = "nothing is staged: write staging.mode = \"before\" or \"during\" too";
 const NOTHING_MOVES: &str = "nothing is swapped: write memory.mode = \"swap\" or \"planned\" too";
+const OF_UNIFIED: &str = "it is of memory.mode = \"unified\": leave it out";
 const FREE: &str = "the asynchronous exchange does nothing with it: set train.exchange = \
                     \"synchronous\"";
 
@@ -131,6 +132,8 @@ const RULES: &[Rule] = &[
         |c| c.memory.mode != MemoryMode::Swap,
         "it is of memory.mode = \"swap\": leave it out",
     ),
+    rule("memory.design", |c| c.memory.mode != MemoryMode::Unified, OF_UNIFIED),
+    rule("memory.policy", |c| c.memory.mode != MemoryMode::Unified, OF_UNIFIED),
     rule(
         "faults.seed",
         |c| c.faults.mtbf_seconds.is_none(),

@@ -104,6 +104,7 @@ const ASYNCHRONOUS: &[&str] = &["train.exchange=\"asynchronous\""];
 const ONE_EACH: &[&str] = &["train.owners=24", "train.global_batch=24"];
 const TWO_EACH: &[&str] = &["train.owners=24", "train.global_batch=48"];
 const CLOCK: &[&str] = &["train.max_seconds=5.0"];
+const UNIFIED: &[&str] = &["memory.mode=\"unified\""];
 const SWAPPED: &[&str] = &["memory.mode=\"swap\""];
 const STAGED: &[&str] = &["staging.mode=\"during\""];
 const STEPWISE: &[&str] = &["schedule.kind=\"step\""];
@@ -213,6 +214,8 @@ const CASES: &[Case] = &[
     effect(("memory.link", "\"8GB/s\""), &[], "nothing is swapped", SWAPPED),
     effect(("memory.granularity", "\"coarse\""), &[], "\"swap_sync\"", SWAPPED),
     effect(("memory.window", "2"), &[], "\"swap\"", SWAPPED),
+    effect(("memory.design", "\"division\""), &[], "\"unified\"", UNIFIED),
+    effect(("memory.policy", "\"lru\""), &[], "\"unified\"", UNIFIED),
     effect(("faults.seed", "3"), &[], "random kills", &["faults.mtbf_seconds=9.0"]),
 ];
 

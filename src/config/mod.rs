@@ -397,6 +397,10 @@ pub struct Memory {
     pub granularity: Granularity,
     /// Parts that the mode `"swap"` brings back ahead of the backward pass.
     pub window: u32,
+    /// What the trainer says of transfers in the mode `"unified"`.
+    pub design: MemoryDesign,
+    /// Whom that mode's pager takes when it needs room.
+    pub policy: MemoryPolicy,
 }
 
 impl Default for Memory {
@@ -407,6 +411,8 @@ impl Default for Memory {
             link: None,
             granularity: Granularity::Layer,
             window: 1,
+            design: MemoryDesign::Full,
+            policy: MemoryPolicy::Driver,
         }
     }
 }
@@ -432,13 +438,53 @@ pub enum MemoryMode {
     Recompute,
     /// Each stays, is swapped or is computed again, as the budget and measured times ask.
     Planned,
+    /// A pager moves whatever a step touches, as under CUDA's managed memory (Negishi et al.).
+    Unified,
 }
 
 impl MemoryMode {
     /// Whether values are copied to the far tier.
     pub fn swaps(self) -> bool {
-        matches!(self, Self::SwapSync | Self::Swap | Self::Planned)
+        matches!(self, Self::SwapSync | Self::Swap | Self::Planned | Self::Unified)
     }
+
+    /// Whether steps are computed again.
+    pub fn recomputes(self) -> bool {
+        matches!(self, Self::Recompute | Self::Planned)
+    }
+
+    /// Whether the budget decides what leaves.
+    pub fn fits_a_budget(self) -> bool {
+        matches!(self, Self::Recompute | Self::Planned | Self::Unified)
+    }
+}
+
+/// Who orders transfers under unified memory (Negishi et al., section 4). The third design, direct
+/// instruction, is what the other modes do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum MemoryDesign {
+    /// The pager alone: full dependence.
+    Full,
+    /// Division of labour: before the backward pass the trainer prefetches all that it will read,
+    /// the first of it last.
+    Division,
+    /// It prefetches each value after use, while it is there: nothing moves but its rank.
+    DivisionInPlace,
+    /// And discards what nothing reads any more.
+    DivisionWithDiscard,
+}
+
+/// Which value leaves first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum MemoryPolicy {
+    /// Order of allocation, migration and prefetch, not of access.
+    Driver,
+    /// Least recently used, by access too.
+    Lru,
+    /// Whose next use is furthest.
+    Belady,
 }
 
 /// What is moved together.

@@ -78,15 +78,16 @@ fn every_mode_with_kills_ends_with_the_bits_of_the_calm_run_in_core() {
         let (calm, _) = of("in-core", &[]);
         let (far, folder) = spill(model);
         let swap = "memory.mode=swap";
-        let modes: [(&str, &[&str]); 5] = [
+        let modes: [(&str, &[&str]); 6] = [
             ("sync", &["memory.mode=swap_sync", "memory.granularity=coarse"]),
             ("swap", &[swap, "memory.link=2GB/s"]),
             ("spill", &[swap, &far, "memory.window=2"]),
             ("recompute", &["memory.mode=recompute"]),
             ("planned", &["memory.mode=planned", "device.memory_budget=30MiB"]),
+            ("unified", &["memory.mode=unified", "device.memory_budget=3MiB"]),
         ];
         // Of the second model the two that differ most.
-        let played = if model == "residual" { &modes[..] } else { &modes[3..] };
+        let played = if model == "residual" { &modes[..] } else { &modes[3..5] };
         for (name, more) in played {
             assert_eq!(of(name, &[*more, &[KILLS]].concat()), (calm.clone(), 2));
             assert_empty(&folder);

@@ -136,7 +136,7 @@ impl Machine {
         self.reserve(program.plan.arena_bytes);
         let (used, outlook, again) = (0, None, arranged.again());
         let mut held = Held { batch, direction, program, weights, used, again, outlook };
-        if matches!(limits.mode, MemoryMode::Recompute | MemoryMode::Planned) {
+        if limits.mode.fits_a_budget() {
             let budget_bytes = limits.budget_bytes.map(|budget| budget - weights_bytes);
             let costs = self.measure(&mut held, &draft, &arranged)?;
             let (left, best_seconds, is_first) = (COMPARED, f64::INFINITY, true);
@@ -249,7 +249,7 @@ impl Machine {
 /// The arrangement that takes the least of the near tier; of modes that have no choice their own.
 fn least(draft: &Draft, graph: &Graph, limits: &Limits) -> Arranged {
     let budget_bytes = match limits.mode {
-        MemoryMode::Recompute | MemoryMode::Planned => Some(0),
+        mode if mode.fits_a_budget() => Some(0),
         _ => None,
     };
     arrange(draft, graph, limits, &guessed(draft), budget_bytes)
@@ -263,8 +263,8 @@ fn refusal(
 ) -> EngineError {
     let budget = limits.budget_bytes.unwrap_or(0);
     let (what, instead) = match (direction, limits.mode) {
-        (Direction::Inference, _) => ("evaluation of", " or lower evaluation.batch"),
-        (_, MemoryMode::Planned) => ("a micro-batch of", " or raise train.accumulate"),
+        (Direction::Inference, _) => ("evaluation of", ", or lower evaluation.batch"),
+        (_, MemoryMode::Planned) => ("a micro-batch of", ", or raise train.accumulate"),
         _ => (
             "a micro-batch of",
             ", set memory.mode = \"planned\", which holds the least, or raise train.accumulate",
@@ -273,7 +273,7 @@ fn refusal(
     EngineError::Device(format!(
         "device.memory_budget: {what} {samples} samples takes {wanted_bytes} B ({}) of the near \
          tier at the least with memory.mode = {}, and a worker may take {budget} B ({}): raise \
-         device.memory_budget, which a rank's workers share,{instead}",
+         device.memory_budget, which a rank's workers share{instead}",
         amount(wanted_bytes as u64),
         mode(limits.mode),
         amount(budget as u64),

@@ -7,6 +7,7 @@ use super::planner::{self, MOVED_BYTES_MIN};
 use super::play::{Forecast, forecast};
 use super::schedule::{Copying, Costs, Turn, rewritten, schedule};
 use super::sequence::{Fate, Uses, sequence};
+use super::unified::{Paging, least_room, paged};
 use crate::config::{Granularity, MemoryMode};
 use crate::engine::plan::steps::Draft;
 use crate::model::Graph;
@@ -55,6 +56,7 @@ pub fn arrange(
         MemoryMode::Recompute => {
             return planned(&uses, costs, &[Fate::Recompute], budget_bytes.unwrap_or(0));
         }
+        MemoryMode::Unified => return unified(&uses, costs, limits.paging, budget_bytes),
         MemoryMode::Planned => {
             let fates = &[Fate::Swap, Fate::Recompute];
             return planned(&uses, costs, fates, budget_bytes.unwrap_or(usize::MAX));
@@ -84,6 +86,39 @@ fn planned(
     let fitted = planner::fit(uses, costs, &family, budget)
         .map_err(|wanted_bytes| TooSmall { wanted_bytes })?;
     Ok(Arranged::of(uses, &fitted.turns(uses, costs), costs))
+}
+
+/// Room that is tried for a pager before its values have places within a budget.
+const ROOMS_MAX: usize = 16;
+
+/// What a pager does within a budget; without one all stays, and with one of 0 it has the smallest
+/// room.
+fn unified(
+    uses: &Uses<'_>,
+    costs: &Costs,
+    paging: Paging,
+    budget_bytes: Option<usize>,
+) -> Result<Arranged, TooSmall> {
+    let least = least_room(uses);
+    let of = |room: usize| Arranged::of(uses, &paged(uses, paging, room), costs);
+    let placed = |arranged: &Arranged| arranged.draft.clone().place().arena_bytes;
+    let Some(budget) = budget_bytes.filter(|budget| *budget > 0) else {
+        return Ok(of(budget_bytes.map_or(usize::MAX, |_| least)));
+    };
+    let mut room = budget.max(least);
+    for _ in 0..ROOMS_MAX {
+        let arranged = of(room);
+        let wanted_bytes = placed(&arranged);
+        if wanted_bytes <= budget {
+            return Ok(arranged);
+        }
+        if room == least {
+            return Err(TooSmall { wanted_bytes });
+        }
+        // Places have gaps between them.
+        room = (room - (wanted_bytes - budget).min(room)).max(least);
+    }
+    Err(TooSmall { wanted_bytes: placed(&of(least)) })
 }
 
 /// Everything leaves that is worth it.

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use super::far::Place;
+use super::unified::Paging;
 use crate::config::{Device, Granularity, Memory, MemoryMode, Rate};
 
 /// Of one worker.
@@ -20,6 +21,8 @@ pub struct Limits {
     pub granularity: Granularity,
     /// Parts that come back ahead.
     pub window: usize,
+    /// How unified memory is paged.
+    pub paging: Paging,
 }
 
 impl Limits {
@@ -36,6 +39,7 @@ impl Limits {
             link: [memory.link; 2],
             granularity: memory.granularity,
             window: memory.window as usize,
+            paging: Paging { design: memory.design, policy: memory.policy },
         }
     }
 

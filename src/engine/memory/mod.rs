@@ -17,6 +17,7 @@ pub mod play;
 pub mod schedule;
 pub mod sequence;
 pub mod shown;
+pub mod unified;
 
 #[cfg(test)]
 mod tests;

@@ -71,8 +71,16 @@ pub fn family(uses: &Uses<'_>, costs: &Costs, allowed: &[Fate]) -> Vec<Candidate
             Flight::AtOnce,
         ],
     };
-    let chains = flights.into_iter().flat_map(|flight| chain(uses, costs, allowed, flight));
-    let mut family: Vec<Candidate> = chains.collect();
+    let mut family = Vec::new();
+    for flight in flights {
+        family.extend(chain(uses, costs, (allowed, &[]), flight));
+        if let [_, _, ..] = allowed {
+            // What is computed again needs room itself: with copies alone, made at once, there is
+            // the least to hold, whatever the prices.
+            let converted = if flight == Flight::AtOnce { &[] } else { allowed };
+            family.extend(chain(uses, costs, (&[Fate::Swap], converted), flight));
+        }
+    }
     let order = |a: &Candidate, b: &Candidate| {
         // Of equally quick ones that which moves less, and then holds less.
         let (a, b) = (&a.forecast, &b.forecast);
@@ -84,8 +92,14 @@ pub fn family(uses: &Uses<'_>, costs: &Costs, allowed: &[Fate]) -> Vec<Candidate
     family
 }
 
-/// From everything kept to as little as possible.
-fn chain(uses: &Uses<'_>, costs: &Costs, allowed: &[Fate], flight: Flight) -> Vec<Candidate> {
+/// From everything kept to as little as possible: values go by the fates of `let_go`, and have those
+/// of `conversions` once they have gone.
+fn chain(
+    uses: &Uses<'_>,
+    costs: &Costs,
+    (let_go, conversions): (&[Fate], &[Fate]),
+    flight: Flight,
+) -> Vec<Candidate> {
     let moved = |&&value: &&usize| uses.draft.bytes[value] >= MOVED_BYTES_MIN;
     let movable = uses.saved.iter().filter(moved).count();
     let at_a_time = movable.div_ceil(LINKS_MAX).max(1);
@@ -94,7 +108,7 @@ fn chain(uses: &Uses<'_>, costs: &Costs, allowed: &[Fate], flight: Flight) -> Ve
     // Each link lets at least one value go.
     for _ in 0..movable {
         let last = links.last().expect("it began with one");
-        let mut best = next(uses, costs, allowed, last);
+        let mut best = next(uses, costs, let_go, last);
         if best.is_empty() {
             break;
         }
@@ -102,8 +116,46 @@ fn chain(uses: &Uses<'_>, costs: &Costs, allowed: &[Fate], flight: Flight) -> Ve
         let mut fates = last.fates.clone();
         best.iter().for_each(|&(value, fate)| fates[value] = fate);
         links.push(Candidate::new(uses, costs, fates, flight));
+        // Each conversion leaves a swapped value less.
+        for _ in 0..movable {
+            let last = links.last().expect("it began with one");
+            let Some(better) = converted(uses, costs, conversions, (last, at_a_time)) else {
+                break;
+            };
+            links.push(better);
+        }
     }
     links
+}
+
+/// The same with values computed again that were swapped, cheap ones, where the link is what is
+/// waited for; `None`: that would be no quicker, or hold more.
+fn converted(
+    uses: &Uses<'_>,
+    costs: &Costs,
+    allowed: &[Fate],
+    (last, at_a_time): (&Candidate, usize),
+) -> Option<Candidate> {
+    if last.forecast.waits <= 0.0 || !allowed.contains(&Fate::Recompute) {
+        return None;
+    }
+    let swapped = uses.saved.iter().filter(|&&value| last.fates[value] == Fate::Swap);
+    let priced = swapped.filter_map(|&value| {
+        let seconds = price(uses, costs, &last.fates, (value, Fate::Recompute))?;
+        Some((seconds / uses.draft.bytes[value] as f64, value))
+    });
+    let mut priced: Vec<(f64, usize)> = priced.collect();
+    priced.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
+    let tried = priced.chunks(at_a_time).take(TRIED_MAX).map(|values| {
+        let mut fates = last.fates.clone();
+        values.iter().for_each(|&(_, value)| fates[value] = Fate::Recompute);
+        Candidate::new(uses, costs, fates, last.flight)
+    });
+    let better = tried.filter(|then| {
+        let (then, last) = (&then.forecast, &last.forecast);
+        then.seconds < last.seconds && then.live_bytes <= last.live_bytes
+    });
+    better.min_by(|a, b| a.forecast.seconds.total_cmp(&b.forecast.seconds))
 }
 
 /// What may go next, the cheapest first.

@@ -5,16 +5,18 @@ use std::collections::BTreeMap;
 use super::arrange::{Arranged, arrange, guessed};
 use super::limits::Limits;
 use super::planner::{Candidate, Flight, MOVED_BYTES_MIN, family, fit, placed_bytes, smallest};
+use super::play::forecast;
 use super::schedule::Costs;
 use super::sequence::{Fate, Uses};
 use super::shown::{MemoryPlan, Played, Spell, Work};
+use super::unified::{Paging, least_room, paged};
 use crate::config::seed::Stream;
 use crate::config::{Granularity, MemoryMode};
 use crate::engine::plan::builder::Request;
 use crate::engine::plan::compile::compile;
 use crate::engine::plan::operation::Direction;
 use crate::engine::plan::paper::Paper;
-use crate::engine::plan::placement::Span;
+use crate::engine::plan::placement::{ALIGN_BYTES, Span};
 use crate::engine::plan::steps::{Action, Draft, Way};
 use crate::engine::plan::tensor::ElementType;
 use crate::model::{Graph, catalogue, layout};
@@ -28,9 +30,13 @@ fn graph(name: &str) -> Graph {
 }
 
 fn draft(graph: &Graph) -> Draft {
+    draft_of(graph, BATCH)
+}
+
+fn draft_of(graph: &Graph, batch: usize) -> Draft {
     let layout = &layout::of(graph);
     let (direction, element) = (Direction::Training, ElementType::F32);
-    let request = Request { graph, layout, batch: BATCH, direction, element, frozen: &[] };
+    let request = Request { graph, layout, batch, direction, element, frozen: &[] };
     compile(request, &mut Paper::default()).expect("paper refuses nothing")
 }
 
@@ -199,7 +205,60 @@ fn all_modes() -> Vec<(Limits, Option<usize>)> {
             all.push((limits, None));
         }
     }
+    let paged = |paging| (Limits { paging, ..limits(MemoryMode::Unified) }, Some(0));
+    all.extend(pagings().into_iter().map(paged));
     all
+}
+
+fn pagings() -> Vec<Paging> {
+    use crate::config::MemoryDesign::{Division, DivisionInPlace, DivisionWithDiscard, Full};
+    use crate::config::MemoryPolicy::{Belady, Driver, Lru};
+    let designs = [Full, Division, DivisionInPlace, DivisionWithDiscard];
+    let of = |design| [Driver, Lru, Belady].map(|policy| Paging { design, policy });
+    designs.into_iter().flat_map(of).collect()
+}
+
+/// Bytes that a pass under a pager moves each way, within a part of what it touches.
+fn moved(draft: &Draft, paging: Paging, room: usize) -> [u64; 2] {
+    let uses = Uses::of(draft);
+    let turns = paged(&uses, paging, room.max(least_room(&uses)));
+    forecast(&uses, &turns, &guessed(draft)).moved_bytes
+}
+
+#[test]
+fn a_pager_keeps_its_budget_and_what_it_moves_follows_its_design_and_policy() {
+    for name in ["resnet20", "googlenet"] {
+        let graph = graph(name);
+        let draft = draft(&graph);
+        let costs = guessed(&draft);
+        let keep = arrange(&draft, &graph, &limits(MemoryMode::InCore), &costs, None);
+        let expected = played(&keep.expect("no budget"), &draft);
+        let uses = Uses::of(&draft);
+        let all: usize = draft.bytes.iter().map(|bytes| bytes.next_multiple_of(ALIGN_BYTES)).sum();
+        for paging in pagings() {
+            let limits = Limits { paging, ..limits(MemoryMode::Unified) };
+            let least = arrange(&draft, &graph, &limits, &costs, Some(0)).expect("the least");
+            let least = least.draft.place().arena_bytes;
+            for load in [1.0, 1.05, 1.25, 1.5, 2.0, 4.0] {
+                let budget = ((all as f64 / load) as usize).max(least);
+                let arranged = arrange(&draft, &graph, &limits, &costs, Some(budget));
+                let arranged = arranged.expect("not below the least");
+                assert!(arranged.draft.clone().place().arena_bytes <= budget, "{name} {paging:?}");
+                assert!(played(&arranged, &draft) == expected, "{name} {paging:?} {load}");
+            }
+            assert_eq!(moved(&draft, paging, all), [0; 2], "all of it has room");
+        }
+        let of = |design, policy| moved(&draft, Paging { design, policy }, all / 2);
+        use crate::config::MemoryDesign::{DivisionInPlace, DivisionWithDiscard, Full};
+        use crate::config::MemoryPolicy::{Belady, Driver, Lru};
+        assert_eq!(of(DivisionInPlace, Driver), of(Full, Lru), "a rank by use is what LRU has");
+        let back = |moved: [u64; 2]| moved[1];
+        assert!(back(of(Full, Belady)) <= back(of(Full, Lru)), "{name}");
+        assert!(back(of(Full, Lru)) <= back(of(Full, Driver)), "{name}");
+        let [discarding, not] = [of(DivisionWithDiscard, Driver), of(DivisionInPlace, Driver)];
+        assert!(discarding[0] < not[0], "{name}: what is worth nothing is not copied out");
+        assert!(least_room(&uses) < all / 2);
+    }
 }
 
 #[test]
@@ -362,4 +421,23 @@ fn what_is_shown_adds_up_to_the_forecast_and_lives_within_its_places() {
             assert_eq!(plan.in_core == plan.within, is_in_core, "{name} {mode:?}");
         }
     }
+}
+
+#[test]
+fn a_quarter_of_the_memory_costs_little_where_all_can_be_moved_as_fast_as_it_is_computed() {
+    let graph = catalogue::build("resnet50", [3, 224, 224], 1000, 1.0).expect("in the catalogue");
+    let [draft, quarter] = [8, 2].map(|batch| draft_of(&graph, batch));
+    let (uses, mut costs) = (Uses::of(&draft), guessed(&draft));
+    let (forward, backward) = costs.step_seconds.split_at(uses.forward);
+    let saved: usize = uses.saved.iter().map(|&value| draft.bytes[value]).sum();
+    costs.rates = [forward, backward].map(|pass| saved as f64 / pass.iter().sum::<f64>());
+    let family = family(&uses, &costs, &[Fate::Swap, Fate::Recompute]);
+    let budget = quarter.place().arena_bytes;
+    let fitted = fit(&uses, &costs, &family, budget).expect("there is one");
+    let speed = costs.step_seconds.iter().sum::<f64>() / fitted.forecast.seconds;
+    assert!(speed >= 0.83, "{speed}");
+    let least = smallest(&uses, &costs, &family);
+    costs.step_seconds.reverse();
+    let other = super::planner::family(&uses, &costs, &[Fate::Swap, Fate::Recompute]);
+    assert_eq!(smallest(&uses, &costs, &other), least, "whatever the prices");
 }

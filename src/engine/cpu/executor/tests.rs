@@ -286,6 +286,7 @@ fn what_is_computed_again_instead_of_kept_gives_the_same_bits() {
     assert!(again.saved_bytes() < draft.saved_bytes());
     let again = again.place();
     executor.machine.arena = Arena::zeroed(again.arena_bytes).into();
+    executor.programs[held].again = vec![false; again.actions.len()];
     executor.programs[held].program.plan = again;
     assert!(case.bits(&mut executor, 4) == kept);
 }
@@ -390,7 +391,8 @@ fn every_mode_of_memory_gives_the_bits_of_the_run_in_core() {
 
 /// All modes, planned ones with budgets of so many per cent of what it takes in core.
 fn limits_of(in_core_bytes: usize, planned: &[usize]) -> Vec<(Limits, String)> {
-    use crate::config::{Granularity, MemoryMode};
+    use crate::config::{Granularity, MemoryDesign, MemoryMode};
+    use crate::engine::memory::unified::Paging;
     let of = |mode, budget_bytes, granularity, window| {
         let limits = Limits { mode, budget_bytes, granularity, window, ..Limits::none() };
         (limits, format!("{mode:?} {budget_bytes:?} {granularity:?} {window}"))
@@ -403,7 +405,15 @@ fn limits_of(in_core_bytes: usize, planned: &[usize]) -> Vec<(Limits, String)> {
     }
     all.push(of(MemoryMode::Swap, None, layer, 3));
     for part in planned {
-        all.push(of(MemoryMode::Planned, Some(in_core_bytes * part / 100), layer, 1));
+        let budget = Some(in_core_bytes * part / 100);
+        all.push(of(MemoryMode::Planned, budget, layer, 1));
+        // What is dead and not yet evicted takes room, too.
+        let budget = Some(in_core_bytes * part.midpoint(100) / 100);
+        let (limits, what) = of(MemoryMode::Unified, budget, layer, 1);
+        for design in [MemoryDesign::Full, MemoryDesign::DivisionWithDiscard] {
+            let paging = Paging { design, ..limits.paging };
+            all.push((Limits { paging, ..limits.clone() }, format!("{what} {design:?}")));
+        }
     }
     all
 }
