@@ -21,11 +21,12 @@ pub fn published(policy: Policy) -> &'static str {
              migration and prefetch, not of access"
         }
         Policy::Lru => {
-            "least recently used, by access too (Mattson et al. 1970); else as the driver; nobody's"
+            "least recently used, by access too (Mattson et al. 1970), else as the driver; no \
+             driver does it"
         }
         Policy::Belady => {
-            "whose next touch is furthest (Belady 1966), seen beforehand; else as the driver; \
-             nobody's"
+            "whose next touch is furthest (Belady 1966), seen beforehand, else as the driver; \
+             no driver does it"
         }
     }
 }

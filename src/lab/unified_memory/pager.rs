@@ -347,9 +347,8 @@ impl Pager {
     /// When a unit without contents on the card has memory there: its own, free memory, or a
     /// victim's.
     fn take_chunk(&mut self, id: usize, start: f64) -> f64 {
-        let own = self.units[id].as_ref().filter(|unit| unit.chunk.is_some());
-        if let Some(unit) = own {
-            return start.max(unit.ready_seconds);
+        if self.units[id].as_ref().is_some_and(|unit| unit.chunk.is_some()) {
+            return start;
         }
         self.leaving.retain(|&until| until > start);
         if self.chunks() + self.leaving.len() < self.capacity {

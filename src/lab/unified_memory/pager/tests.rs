@@ -125,6 +125,25 @@ fn a_unit_on_its_way_is_waited_for() {
 }
 
 #[test]
+fn a_unit_on_its_way_leaves_when_it_is_there() {
+    let mut pager = filled(Policy::Driver, 1, 2);
+    pager.touch(1, Access::Write, 0.0); // unit 0 leaves until 1 s
+    pager.prefetch(0, Place::Gpu); // unit 1 leaves until 2 s, unit 0 is there at 3 s
+    pager.touch(1, Access::Read, 0.0); // and has left at 4 s
+    assert_eq!(pager.seconds(), 5.0);
+}
+
+#[test]
+fn what_was_discarded_comes_back_from_nowhere() {
+    let mut pager = filled(Policy::Driver, 2, 3);
+    pager.touch(2, Access::Write, 0.0);
+    assert_eq!((evicted(&pager), moved(&pager)), (vec![0], [0, 100]));
+    pager.discard(0);
+    pager.touch(0, Access::Write, 0.0);
+    assert_eq!((evicted(&pager), moved(&pager)), (vec![0, 1], [0, 200]));
+}
+
+#[test]
 fn a_fault_takes_each_block_its_time() {
     let costs = Costs { fault_seconds: 0.25, link_bytes_per_second: 1e30, ..COSTS };
     let mut pager = Pager::new(Policy::Driver, costs, 2 * BLOCK_BYTES + 1, 1);
@@ -165,6 +184,17 @@ fn what_is_mostly_read_is_in_both_memories_until_it_is_written() {
     pager.prefetch(2, Place::Gpu);
     pager.touch(3, Access::Write, 0.0);
     assert_eq!((evicted(&pager), moved(&pager)), (vec![0, 1, 0], [100, 300]), "no more");
+}
+
+#[test]
+fn what_is_mostly_read_is_copied_home_once() {
+    let mut pager = filled(Policy::Driver, 1, 2);
+    pager.advise(0, Advice::ReadMostly);
+    for unit in [1, 0, 1] {
+        pager.touch(unit, Access::Read, 0.0);
+    }
+    // Unit 1, which was populated, left once; unit 0 left twice.
+    assert_eq!((evicted(&pager), moved(&pager)), (vec![0, 1, 0], [200, 200]));
 }
 
 #[test]
