@@ -9,6 +9,7 @@ use crate::lab::probe_mpi::{self, Kill, Outcome, RankPlan, Scenario};
 use crate::observe::console::{print_line, say};
 
 mod storage;
+mod unified_memory;
 
 /// Measures what this machine can do.
 #[derive(Debug, clap::Subcommand)]
@@ -16,6 +17,7 @@ pub enum Args {
     /// Kills ranks and times how the survivors replace them.
     Mpi(MpiArgs),
     Storage(storage::Args),
+    UnifiedMemory(unified_memory::Args),
 }
 
 /// Kills ranks and times how the survivors replace them.
@@ -57,6 +59,7 @@ pub fn run(args: &Args) -> ExitCode {
         }
         Args::Mpi(mpi) => launch(mpi),
         Args::Storage(args) => storage::run(args),
+        Args::UnifiedMemory(args) => unified_memory::run(args),
     }
 }
 

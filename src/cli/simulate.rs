@@ -1,6 +1,6 @@
 //! `kintsugi simulate`: `cluster` plays schedules of failures over simulated processes, time and
 //! disks, and says whether every run ended as promised; `fleet` forecasts goodput; `cache` says how
-//! often caches miss.
+//! often caches miss; `unified-memory` plays a card's managed memory.
 
 use std::process::ExitCode;
 use std::time::Instant;
@@ -11,6 +11,7 @@ use crate::observe::console::print_line;
 
 mod cache;
 mod fleet;
+mod unified_memory;
 
 /// Simulations.
 #[derive(Debug, clap::Subcommand)]
@@ -21,6 +22,8 @@ pub enum Args {
     Fleet(Box<fleet::Args>),
     /// Says how often caches miss under the orders that training can take
     Cache(cache::Args),
+    /// Plays what CUDA's unified memory does beyond a card's capacity; measures no card
+    UnifiedMemory(unified_memory::Args),
 }
 
 /// Runs whole runs under drawn failures.
@@ -55,6 +58,7 @@ pub fn run(args: &Args) -> ExitCode {
         Args::Cluster(cluster) => run_cluster(cluster),
         Args::Fleet(fleet) => fleet::run(fleet),
         Args::Cache(cache) => cache::run(cache),
+        Args::UnifiedMemory(unified) => unified_memory::run(unified),
     }
 }
 

@@ -15,3 +15,4 @@ pub mod resident;
 pub mod simulate;
 pub mod storage;
 pub mod trained;
+pub mod unified_memory;

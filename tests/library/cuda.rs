@@ -2,7 +2,7 @@
 //! host. Every engine of this process that asks for `device.kind = "cuda"` gets it, a real card or
 //! not.
 
-mod fake;
+pub mod fake;
 mod plans;
 
 use std::io::Write;

@@ -39,5 +39,6 @@ mod toy;
 mod trained;
 #[path = "../processes/tree.rs"]
 mod tree;
+mod unified_memory;
 mod unsaved;
 mod world_of_one;
