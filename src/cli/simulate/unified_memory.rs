@@ -4,10 +4,10 @@
 use std::process::ExitCode;
 
 use super::super::arguments::print_json;
+use crate::config::MemoryPolicy;
 use crate::lab::report::{NONE, Table, command_line};
 use crate::lab::unified_memory::actions::{self, Setting, units};
 use crate::lab::unified_memory::designs::{self, Design};
-use crate::lab::unified_memory::pager::Policy;
 use crate::lab::unified_memory::sweeps::{self, AGREE, LOADS, Sweep};
 use crate::lab::unified_memory::{SIMULATES, published};
 use crate::observe::console::{self, print_line};
@@ -19,7 +19,7 @@ use crate::observe::event::name_of;
 pub struct Args {
     /// Which of the used units leaves first
     #[arg(long, value_enum, default_value_t)]
-    policy: Policy,
+    policy: MemoryPolicy,
     #[command(flatten)]
     setting: Setting,
     /// One JSON object as the last line
@@ -32,7 +32,7 @@ pub fn run(args: &Args) -> ExitCode {
     let actions = args.setting.play(args.policy);
     let (sweeps, designs) = (sweeps::play(), designs::play(args.policy));
     print_line!("{SIMULATES}");
-    for policy in [Policy::Driver, Policy::Lru, Policy::Belady] {
+    for policy in [MemoryPolicy::Driver, MemoryPolicy::Lru, MemoryPolicy::Belady] {
         print_line!("  {}: {}", name_of(&policy), published(policy));
     }
     print_line!("");
@@ -57,7 +57,7 @@ pub fn run(args: &Args) -> ExitCode {
     ExitCode::SUCCESS
 }
 
-fn print_actions(policy: Policy, rows: &[actions::Row]) {
+fn print_actions(policy: MemoryPolicy, rows: &[actions::Row]) {
     print_line!(
         "The ten actions (Negishi et al., Fig. 3): who is gone after one unit too many; {}.",
         name_of(&policy)

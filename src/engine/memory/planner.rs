@@ -92,8 +92,8 @@ pub fn family(uses: &Uses<'_>, costs: &Costs, allowed: &[Fate]) -> Vec<Candidate
     family
 }
 
-/// From everything kept to as little as possible: values go by the fates of `let_go`, and have those
-/// of `conversions` once they have gone.
+/// From everything kept to as little as possible: values go by the fates of `let_go`, and have
+/// those of `conversions` once they have gone.
 fn chain(
     uses: &Uses<'_>,
     costs: &Costs,

@@ -1,7 +1,7 @@
 //! A pass under unified memory (CUDA's managed memory), played over the tiers: nobody says what
-//! leaves. What a step touches is brought when it is not there, and what makes room for it is taken
-//! as a policy has it (Negishi et al., sections 3 and 4). A value is a unit, and computing waits for
-//! every copy, as it waits for a fault. Pure.
+//! leaves. What a step touches is brought when it is not there, and what makes room for it is
+//! taken as a policy has it (Negishi et al., sections 3 and 4). A value is a unit, and computing
+//! waits for every copy, as it waits for a fault. Pure.
 //!
 //! Each micro-batch begins with an empty near tier. A value that nothing reads any more keeps its
 //! room until it is evicted, and is copied then, as a driver does that knows no better: only the

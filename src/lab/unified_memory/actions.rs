@@ -7,7 +7,9 @@ use serde::Serialize;
 
 use crate::config::units::Bytes;
 
-use super::pager::{Access, Advice, Costs, Pager, Place, Policy, What};
+use crate::config::MemoryPolicy;
+
+use super::pager::{Access, Advice, Costs, Pager, Place, What};
 
 /// Actions name unit 3.
 const UNITS_MIN: i64 = 4;
@@ -177,11 +179,11 @@ impl Row {
 
 impl Setting {
     /// All actions, each on a card of its own, which the units fill.
-    pub fn play(&self, policy: Policy) -> Vec<Row> {
+    pub fn play(&self, policy: MemoryPolicy) -> Vec<Row> {
         ACTIONS.iter().map(|action| self.play_one(policy, action)).collect()
     }
 
-    fn play_one(&self, policy: Policy, action: &Action) -> Row {
+    fn play_one(&self, policy: MemoryPolicy, action: &Action) -> Row {
         let capacity = usize::from(self.units);
         let mut pager = Pager::new(policy, COSTS, self.unit_size.0, capacity);
         for _ in 0..self.units {

@@ -4,7 +4,9 @@
 
 use serde::Serialize;
 
-use super::pager::{Access, Costs, Pager, Place, Policy};
+use crate::config::MemoryPolicy;
+
+use super::pager::{Access, Costs, Pager, Place};
 use super::sweeps::{CAPACITY, COUNTED, LOADS, Sweep, WARM, misses};
 
 /// What one layer saves.
@@ -50,7 +52,7 @@ pub struct Row {
     /// Who orders transfers.
     pub design: Design,
     /// Who leaves first.
-    pub policy: Policy,
+    pub policy: MemoryPolicy,
     /// X/C.
     pub load: f64,
     /// Share of touches that do not find their unit on the card.
@@ -64,9 +66,10 @@ pub struct Row {
 }
 
 /// All designs at all loads under a policy; then, to compare with, full dependence under others.
-pub fn play(policy: Policy) -> Vec<Row> {
+pub fn play(policy: MemoryPolicy) -> Vec<Row> {
     let own = Design::ALL.map(|design| (design, policy));
-    let others = [Policy::Driver, Policy::Lru, Policy::Belady].map(|other| (Design::Full, other));
+    let others = [MemoryPolicy::Driver, MemoryPolicy::Lru, MemoryPolicy::Belady]
+        .map(|other| (Design::Full, other));
     let others = others.into_iter().filter(|(_, other)| *other != policy);
     let rows_of = |(design, policy)| LOADS.map(|load| step(design, policy, load));
     own.into_iter().chain(others).flat_map(rows_of).collect()
@@ -80,11 +83,11 @@ struct Trainer {
     compute_seconds: f64,
 }
 
-fn step(design: Design, policy: Policy, hundredths: usize) -> Row {
+fn step(design: Design, policy: MemoryPolicy, hundredths: usize) -> Row {
     step_with(COSTS, design, policy, hundredths)
 }
 
-fn step_with(costs: Costs, design: Design, policy: Policy, hundredths: usize) -> Row {
+fn step_with(costs: Costs, design: Design, policy: MemoryPolicy, hundredths: usize) -> Row {
     let mut trainer = Trainer::new(costs, design, policy, hundredths);
     (0..WARM).for_each(|_| trainer.step());
     let (warm, begun) = (trainer.pager.events.len(), trainer.pager.seconds());
@@ -104,7 +107,7 @@ fn step_with(costs: Costs, design: Design, policy: Policy, hundredths: usize) ->
 }
 
 impl Trainer {
-    fn new(costs: Costs, design: Design, policy: Policy, hundredths: usize) -> Self {
+    fn new(costs: Costs, design: Design, policy: MemoryPolicy, hundredths: usize) -> Self {
         let units = CAPACITY * hundredths / 100;
         let mut pager = Pager::new(policy, costs, UNIT_BYTES, CAPACITY);
         for _ in 0..units {

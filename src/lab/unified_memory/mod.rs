@@ -7,24 +7,24 @@ pub mod designs;
 pub mod pager;
 pub mod sweeps;
 
-use pager::Policy;
+use crate::config::MemoryPolicy;
 
 /// What everything that is printed begins with.
 pub const SIMULATES: &str = "Simulates published policies; no card is measured.";
 
 /// A policy, and who published it.
-pub fn published(policy: Policy) -> &'static str {
+pub fn published(policy: MemoryPolicy) -> &'static str {
     match policy {
-        Policy::Driver => {
+        MemoryPolicy::Driver => {
             "NVIDIA's open kernel driver, 535 to 595.45: free memory is taken first, then what \
              contents left, what is discarded, and what is used, in the order of allocation, \
              migration and prefetch, not of access"
         }
-        Policy::Lru => {
+        MemoryPolicy::Lru => {
             "least recently used, by access too (Mattson et al. 1970), else as the driver; no \
              driver does it"
         }
-        Policy::Belady => {
+        MemoryPolicy::Belady => {
             "whose next touch is furthest (Belady 1966), seen beforehand, else as the driver; \
              no driver does it"
         }

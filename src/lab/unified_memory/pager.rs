@@ -11,22 +11,10 @@ use std::fmt::{self, Display, Formatter};
 
 use serde::Serialize;
 
+use crate::config::MemoryPolicy;
+
 /// What the driver serves a fault by.
 const BLOCK_BYTES: u64 = 2 << 20;
-
-/// Which of the used chunks leaves first.
-// Its comments are what `--help` says.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, clap::ValueEnum)]
-#[serde(rename_all = "snake_case")]
-pub enum Policy {
-    /// Order of allocation, migration and prefetch, not of access
-    #[default]
-    Driver,
-    /// Least recently used, by access too
-    Lru,
-    /// Whose next use is furthest
-    Belady,
-}
 
 /// A processor, and its memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -153,7 +141,7 @@ impl Unit {
 /// A card's memory, and the units beyond it.
 #[derive(Debug, Clone)]
 pub struct Pager {
-    policy: Policy,
+    policy: MemoryPolicy,
     costs: Costs,
     unit_bytes: u64,
     /// Chunks of a unit's size.
@@ -173,7 +161,7 @@ pub struct Pager {
 
 impl Pager {
     /// An empty card with room for so many units.
-    pub fn new(policy: Policy, costs: Costs, unit_bytes: u64, capacity: usize) -> Self {
+    pub fn new(policy: MemoryPolicy, costs: Costs, unit_bytes: u64, capacity: usize) -> Self {
         Self {
             policy,
             costs,
@@ -219,7 +207,7 @@ impl Pager {
         self.now = self.now.max(unit.ready_seconds);
         let away = unit.preferred == Some(Place::Cpu) || unit.mapped_by_gpu;
         if unit.on_gpu() {
-            if self.policy == Policy::Lru {
+            if self.policy == MemoryPolicy::Lru {
                 self.place_last(id);
             }
         } else if unit.chunk == Some(List::Discarded) {
@@ -371,8 +359,8 @@ impl Pager {
     fn victim(&self) -> Option<usize> {
         let key = |unit: &Unit| {
             let next_use = match self.policy {
-                Policy::Belady => unit.touches.front().copied().unwrap_or(u64::MAX),
-                Policy::Driver | Policy::Lru => 0,
+                MemoryPolicy::Belady => unit.touches.front().copied().unwrap_or(u64::MAX),
+                MemoryPolicy::Driver | MemoryPolicy::Lru => 0,
             };
             (unit.chunk, std::cmp::Reverse(next_use), unit.position)
         };

@@ -4,7 +4,9 @@
 
 use serde::Serialize;
 
-use super::pager::{Access, Costs, Pager, Policy, What};
+use crate::config::MemoryPolicy;
+
+use super::pager::{Access, Costs, Pager, What};
 
 /// Room of the card, in units.
 pub const CAPACITY: usize = 100;
@@ -38,14 +40,14 @@ impl Sweep {
     }
 
     /// Its misses over many units in the steady state; `load` is X/C.
-    pub fn closed_form(self, policy: Policy, load: f64) -> f64 {
+    pub fn closed_form(self, policy: MemoryPolicy, load: f64) -> f64 {
         let least = (1.0 - 1.0 / load).max(0.0);
         match (self, policy) {
             _ if load <= 1.0 => 0.0,
-            (_, Policy::Belady) | (Self::ForwardBackward, Policy::Lru) => least,
+            (_, MemoryPolicy::Belady) | (Self::ForwardBackward, MemoryPolicy::Lru) => least,
             // What comes next is always what was just evicted.
-            (Self::Cyclic, Policy::Driver | Policy::Lru) => 1.0,
-            (Self::ForwardBackward, Policy::Driver) => least.max(0.5),
+            (Self::Cyclic, MemoryPolicy::Driver | MemoryPolicy::Lru) => 1.0,
+            (Self::ForwardBackward, MemoryPolicy::Driver) => least.max(0.5),
         }
     }
 }
@@ -56,7 +58,7 @@ pub struct Row {
     /// The way.
     pub sweep: Sweep,
     /// Who leaves first.
-    pub policy: Policy,
+    pub policy: MemoryPolicy,
     /// X/C.
     pub load: f64,
     /// Share of touches that do not find their unit on the card.
@@ -69,7 +71,7 @@ pub struct Row {
 pub fn play() -> Vec<Row> {
     let mut rows = Vec::new();
     for sweep in [Sweep::Cyclic, Sweep::ForwardBackward] {
-        for policy in [Policy::Driver, Policy::Lru, Policy::Belady] {
+        for policy in [MemoryPolicy::Driver, MemoryPolicy::Lru, MemoryPolicy::Belady] {
             rows.extend(LOADS.map(|hundredths| {
                 let load = hundredths as f64 / 100.0;
                 let miss = miss(sweep, policy, CAPACITY * hundredths / 100);
@@ -83,7 +85,7 @@ pub fn play() -> Vec<Row> {
 /// Nothing is timed here.
 const COSTS: Costs = Costs { link_bytes_per_second: 1.0, fault_seconds: 0.0, call_seconds: 0.0 };
 
-fn miss(sweep: Sweep, policy: Policy, units: usize) -> f64 {
+fn miss(sweep: Sweep, policy: MemoryPolicy, units: usize) -> f64 {
     let mut pager = Pager::new(policy, COSTS, 1, CAPACITY);
     let ids: Vec<usize> = (0..units).map(|_| pager.allocate()).collect();
     let touches = || sweep.pass(units).map(|at| ids[at]);

@@ -6,7 +6,7 @@ fn setting(hint: Option<Hint>) -> Setting {
     Setting { units: 14, unit_size: Bytes(1 << 30), hint }
 }
 
-fn gone(policy: Policy, hint: Option<Hint>) -> Vec<Vec<usize>> {
+fn gone(policy: MemoryPolicy, hint: Option<Hint>) -> Vec<Vec<usize>> {
     setting(hint).play(policy).into_iter().map(|row| row.evicted).collect()
 }
 
@@ -17,11 +17,11 @@ fn paper() -> Vec<Vec<usize>> {
 
 #[test]
 fn the_driver_does_what_the_paper_saw_whatever_the_sizes() {
-    assert_eq!(gone(Policy::Driver, None), paper());
+    assert_eq!(gone(MemoryPolicy::Driver, None), paper());
     for units in [4, 5, 14, 40] {
         for unit_bytes in [1, 3 << 20, 1 << 30, UNIT_BYTES_MAX] {
             let setting = Setting { units, unit_size: Bytes(unit_bytes), hint: None };
-            let rows = setting.play(Policy::Driver);
+            let rows = setting.play(MemoryPolicy::Driver);
             assert!(rows.iter().all(Row::as_in_paper), "{units} x {unit_bytes}: {rows:?}");
         }
     }
@@ -33,12 +33,12 @@ fn the_driver_does_what_the_paper_saw_whatever_the_sizes() {
 fn under_lru_only_the_first_action_has_another_end() {
     let mut wanted = paper();
     wanted[0] = vec![1];
-    assert_eq!(gone(Policy::Lru, None), wanted);
+    assert_eq!(gone(MemoryPolicy::Lru, None), wanted);
 }
 
 #[test]
 fn belady_takes_what_is_not_touched_again() {
-    for (row, wanted) in gone(Policy::Belady, None).iter().zip(paper()) {
+    for (row, wanted) in gone(MemoryPolicy::Belady, None).iter().zip(paper()) {
         assert!(row.iter().all(|unit| !TOUCHED.contains(unit)) || *row == [1], "{row:?}");
         assert_eq!(row.len(), wanted.len());
     }
@@ -47,17 +47,17 @@ fn belady_takes_what_is_not_touched_again() {
 #[test]
 fn advice_on_all_units_saves_none() {
     for hint in [Hint::PreferredLocation, Hint::AccessedBy] {
-        assert_eq!(gone(Policy::Driver, Some(hint)), paper(), "{hint:?}");
+        assert_eq!(gone(MemoryPolicy::Driver, Some(hint)), paper(), "{hint:?}");
     }
     // A copy is made for the host and the card keeps its own, so that action 5 exposes nothing.
     let mut wanted = paper();
     wanted[4] = vec![0];
-    assert_eq!(gone(Policy::Driver, Some(Hint::ReadMostly)), wanted);
+    assert_eq!(gone(MemoryPolicy::Driver, Some(Hint::ReadMostly)), wanted);
 }
 
 #[test]
 fn who_is_gone_shows_in_the_seconds() {
-    for row in setting(None).play(Policy::Driver) {
+    for row in setting(None).play(MemoryPolicy::Driver) {
         let left = row.calls.contains("to CPU").then_some(if row.action == 5 { 1 } else { 0 });
         for unit in TOUCHED {
             let seconds = row.seconds.touch[unit];

@@ -6,9 +6,9 @@ use super::*;
 
 /// A unit takes a second over the link; a fault and a call take nothing.
 const COSTS: Costs = Costs { link_bytes_per_second: 100.0, fault_seconds: 0.0, call_seconds: 0.0 };
-const POLICIES: [Policy; 3] = [Policy::Driver, Policy::Lru, Policy::Belady];
+const POLICIES: [MemoryPolicy; 3] = [MemoryPolicy::Driver, MemoryPolicy::Lru, MemoryPolicy::Belady];
 
-fn card(policy: Policy, capacity: usize, units: usize) -> Pager {
+fn card(policy: MemoryPolicy, capacity: usize, units: usize) -> Pager {
     let mut pager = Pager::new(policy, COSTS, 100, capacity);
     for _ in 0..units {
         pager.allocate();
@@ -17,7 +17,7 @@ fn card(policy: Policy, capacity: usize, units: usize) -> Pager {
 }
 
 /// A card whose first units are filled, as far as there is room.
-fn filled(policy: Policy, capacity: usize, units: usize) -> Pager {
+fn filled(policy: MemoryPolicy, capacity: usize, units: usize) -> Pager {
     let mut pager = card(policy, capacity, units);
     (0..capacity).for_each(|unit| pager.touch(unit, Access::Write, 0.0));
     pager
@@ -35,7 +35,7 @@ fn moved(pager: &Pager) -> [u64; 2] {
 
 #[test]
 fn access_ranks_a_unit_under_lru_alone() {
-    for (policy, gone) in [(Policy::Driver, 0), (Policy::Lru, 1)] {
+    for (policy, gone) in [(MemoryPolicy::Driver, 0), (MemoryPolicy::Lru, 1)] {
         let mut pager = filled(policy, 3, 4);
         pager.touch(0, Access::Read, 0.0);
         pager.touch(3, Access::Write, 0.0);
@@ -45,7 +45,7 @@ fn access_ranks_a_unit_under_lru_alone() {
 
 #[test]
 fn prefetching_what_is_there_moves_its_rank_and_nothing_else() {
-    let mut pager = filled(Policy::Driver, 3, 4);
+    let mut pager = filled(MemoryPolicy::Driver, 3, 4);
     pager.prefetch(0, Place::Gpu);
     assert_eq!((moved(&pager), pager.seconds()), ([0, 0], 0.0));
     pager.touch(3, Access::Write, 0.0);
@@ -54,7 +54,7 @@ fn prefetching_what_is_there_moves_its_rank_and_nothing_else() {
 
 #[test]
 fn memory_whose_contents_left_is_taken_before_discarded_and_used_memory() {
-    let mut pager = filled(Policy::Driver, 3, 6);
+    let mut pager = filled(MemoryPolicy::Driver, 3, 6);
     pager.discard(1);
     pager.prefetch(2, Place::Cpu);
     assert_eq!(moved(&pager), [0, 100]);
@@ -68,7 +68,7 @@ fn memory_whose_contents_left_is_taken_before_discarded_and_used_memory() {
 
 #[test]
 fn memory_that_contents_left_stays_their_own() {
-    let mut pager = filled(Policy::Driver, 3, 3);
+    let mut pager = filled(MemoryPolicy::Driver, 3, 3);
     pager.prefetch(0, Place::Cpu);
     pager.touch(0, Access::Read, 0.0);
     assert_eq!((evicted(&pager), moved(&pager)), (vec![], [100, 100]));
@@ -76,7 +76,7 @@ fn memory_that_contents_left_stays_their_own() {
 
 #[test]
 fn a_copy_outlives_the_unit_it_was_asked_for() {
-    let mut pager = filled(Policy::Driver, 2, 4);
+    let mut pager = filled(MemoryPolicy::Driver, 2, 4);
     pager.touch(2, Access::Write, 0.0); // unit 0 leaves: one second
     assert_eq!((evicted(&pager), pager.seconds()), (vec![0], 1.0));
     pager.prefetch(0, Place::Gpu); // unit 1 leaves until 2 s, unit 0 is there at 3 s
@@ -95,7 +95,7 @@ fn a_copy_outlives_the_unit_it_was_asked_for() {
 
 #[test]
 fn where_all_memory_is_of_freed_units_the_first_copy_to_end_is_waited_for() {
-    let mut pager = filled(Policy::Driver, 1, 3);
+    let mut pager = filled(MemoryPolicy::Driver, 1, 3);
     pager.prefetch(0, Place::Cpu);
     pager.free(0);
     pager.touch(1, Access::Write, 0.0);
@@ -104,7 +104,7 @@ fn where_all_memory_is_of_freed_units_the_first_copy_to_end_is_waited_for() {
 
 #[test]
 fn directions_of_the_link_do_not_wait_for_each_other() {
-    let mut pager = filled(Policy::Driver, 3, 5);
+    let mut pager = filled(MemoryPolicy::Driver, 3, 5);
     pager.touch(3, Access::Write, 0.0); // unit 0 leaves until 1 s
     pager.prefetch(1, Place::Cpu);
     pager.prefetch(0, Place::Gpu); // into the memory of unit 1, from 2 s on
@@ -115,7 +115,7 @@ fn directions_of_the_link_do_not_wait_for_each_other() {
 
 #[test]
 fn a_unit_on_its_way_is_waited_for() {
-    let mut pager = filled(Policy::Driver, 2, 2);
+    let mut pager = filled(MemoryPolicy::Driver, 2, 2);
     pager.prefetch(0, Place::Cpu);
     pager.prefetch(0, Place::Gpu);
     assert_eq!(pager.seconds(), 0.0);
@@ -126,7 +126,7 @@ fn a_unit_on_its_way_is_waited_for() {
 
 #[test]
 fn a_unit_on_its_way_leaves_when_it_is_there() {
-    let mut pager = filled(Policy::Driver, 1, 2);
+    let mut pager = filled(MemoryPolicy::Driver, 1, 2);
     pager.touch(1, Access::Write, 0.0); // unit 0 leaves until 1 s
     pager.prefetch(0, Place::Gpu); // unit 1 leaves until 2 s, unit 0 is there at 3 s
     pager.touch(1, Access::Read, 0.0); // and has left at 4 s
@@ -135,7 +135,7 @@ fn a_unit_on_its_way_leaves_when_it_is_there() {
 
 #[test]
 fn what_was_discarded_comes_back_from_nowhere() {
-    let mut pager = filled(Policy::Driver, 2, 3);
+    let mut pager = filled(MemoryPolicy::Driver, 2, 3);
     pager.touch(2, Access::Write, 0.0);
     assert_eq!((evicted(&pager), moved(&pager)), (vec![0], [0, 100]));
     pager.discard(0);
@@ -146,7 +146,7 @@ fn what_was_discarded_comes_back_from_nowhere() {
 #[test]
 fn a_fault_takes_each_block_its_time() {
     let costs = Costs { fault_seconds: 0.25, link_bytes_per_second: 1e30, ..COSTS };
-    let mut pager = Pager::new(Policy::Driver, costs, 2 * BLOCK_BYTES + 1, 1);
+    let mut pager = Pager::new(MemoryPolicy::Driver, costs, 2 * BLOCK_BYTES + 1, 1);
     for _ in 0..2 {
         let unit = pager.allocate();
         pager.touch(unit, Access::Write, 0.0);
@@ -159,7 +159,7 @@ fn a_fault_takes_each_block_its_time() {
 #[test]
 fn what_the_card_maps_from_afar_is_not_brought() {
     for advice in [Advice::AccessedBy(Place::Gpu), Advice::PreferredLocation(Place::Cpu)] {
-        let mut pager = filled(Policy::Driver, 2, 3);
+        let mut pager = filled(MemoryPolicy::Driver, 2, 3);
         pager.advise(0, advice);
         pager.touch(2, Access::Write, 0.0);
         assert_eq!(evicted(&pager), [0], "advice keeps nothing there");
@@ -173,7 +173,7 @@ fn what_the_card_maps_from_afar_is_not_brought() {
 
 #[test]
 fn what_is_mostly_read_is_in_both_memories_until_it_is_written() {
-    let mut pager = filled(Policy::Driver, 2, 4);
+    let mut pager = filled(MemoryPolicy::Driver, 2, 4);
     pager.advise(0, Advice::ReadMostly);
     pager.prefetch(0, Place::Cpu);
     assert_eq!(moved(&pager), [0, 100]);
@@ -188,7 +188,7 @@ fn what_is_mostly_read_is_in_both_memories_until_it_is_written() {
 
 #[test]
 fn what_is_mostly_read_is_copied_home_once() {
-    let mut pager = filled(Policy::Driver, 1, 2);
+    let mut pager = filled(MemoryPolicy::Driver, 1, 2);
     pager.advise(0, Advice::ReadMostly);
     for unit in [1, 0, 1] {
         pager.touch(unit, Access::Read, 0.0);
@@ -199,7 +199,7 @@ fn what_is_mostly_read_is_copied_home_once() {
 
 #[test]
 fn freed_memory_is_taken_before_any_other() {
-    let mut pager = filled(Policy::Driver, 2, 3);
+    let mut pager = filled(MemoryPolicy::Driver, 2, 3);
     pager.free(1);
     pager.touch(2, Access::Write, 0.0);
     assert!(evicted(&pager).is_empty());
@@ -211,7 +211,7 @@ fn freed_memory_is_taken_before_any_other() {
     assert_eq!((evicted(&pager), moved(&pager), pager.seconds()), (vec![], [0, 0], 0.0));
 }
 
-fn misses(policy: Policy, capacity: usize, touches: &[usize]) -> usize {
+fn misses(policy: MemoryPolicy, capacity: usize, touches: &[usize]) -> usize {
     let mut pager = card(policy, capacity, 12);
     pager.foresee(touches.iter().copied());
     touches.iter().for_each(|&unit| pager.touch(unit, Access::Read, 0.0));
@@ -315,7 +315,8 @@ proptest! {
             };
             held.iter().map(|&victim| without(victim)).min().unwrap_or(0)
         }
-        prop_assert_eq!(misses(Policy::Belady, capacity, &touches), least(&[], &touches, capacity));
+        let played = misses(MemoryPolicy::Belady, capacity, &touches);
+        prop_assert_eq!(played, least(&[], &touches, capacity));
     }
 
     #[test]

@@ -13,7 +13,7 @@ fn what_is_played_is_what_is_computed() {
         let row = |row: &&Row| (row.sweep, row.policy, row.load) == (sweep, policy, load);
         rows.iter().find(row).map(|row| (row.miss * 1000.0).round() / 1000.0)
     };
-    use Policy::{Belady, Driver, Lru};
+    use MemoryPolicy::{Belady, Driver, Lru};
     let table = [
         (1.05, 0.5, 0.048),
         (1.25, 0.5, 0.2),
@@ -36,7 +36,7 @@ fn what_is_played_is_what_is_computed() {
 fn formulas_hold_between_the_loads_that_are_shown() {
     for units in [101, 110, 130, 170, 199, 201, 250, 330] {
         for sweep in [Sweep::Cyclic, Sweep::ForwardBackward] {
-            for policy in [Policy::Driver, Policy::Lru, Policy::Belady] {
+            for policy in [MemoryPolicy::Driver, MemoryPolicy::Lru, MemoryPolicy::Belady] {
                 let computed = sweep.closed_form(policy, units as f64 / CAPACITY as f64);
                 let played = miss(sweep, policy, units);
                 assert!((played - computed).abs() <= AGREE, "{sweep:?} {policy:?} {units}");
