@@ -64,14 +64,20 @@ fn format() -> impl TypedValueParser<Value = DataFormat> {
     })
 }
 
-/// Runs the subcommand: 0, or 3 when a set cannot be used.
+/// The code of a place that cannot be used.
+const REFUSED: u8 = 2;
+
+/// Runs the subcommand: 0, 3 when a set cannot be used, or 2 when a place cannot.
 pub fn run(args: &Args) -> ExitCode {
     let done = match args {
         Args::Synth(options) => synthesise(options),
         Args::Inspect(options) => inspect(options),
         Args::Stage(options) => stage::run(options),
     };
-    done.unwrap_or_else(|error| fail(DATA_ERROR, error))
+    done.unwrap_or_else(|error| {
+        let code = if matches!(error, DataError::Place(_)) { REFUSED } else { DATA_ERROR };
+        fail(code, error)
+    })
 }
 
 fn synthesise(options: &SynthOptions) -> Result<ExitCode, DataError> {

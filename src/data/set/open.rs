@@ -267,7 +267,14 @@ fn synthesised(data: &Data, seed: u64, base: &Path) -> Result<PathBuf, DataError
         seed,
     };
     let start = std::time::Instant::now();
-    if let Some(written) = synth::ensure(&options, &|_, _| {})? {
+    let made = synth::ensure(&options, &|_, _| {}).map_err(|error| match error {
+        DataError::Place(reason) => DataError::Place(format!(
+            "{reason}: data.train is not set, so pictures are made there; name a set of your own, \
+             or set KINTSUGI_DATA_DIR to a folder that can be written"
+        )),
+        other => other,
+    });
+    if let Some(written) = made? {
         say!(
             "data.train is not set: made {} JPEG images of {} classes in {} ({:.1} s)",
             written.images,
