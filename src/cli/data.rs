@@ -21,6 +21,7 @@ use super::arguments::{Form, fail, form, print_json};
 use report::{DATA_ERROR, bar, print, report};
 
 mod bundles;
+mod neighbours;
 mod report;
 mod stage;
 
@@ -123,9 +124,13 @@ fn inspect(args: &Inspect) -> Result<ExitCode, DataError> {
     }
     let usable = reports.iter().all(|report| report.usable);
     if args.json == Form::Json {
-        print_json(&serde_json::json!({ "usable": usable, "splits": reports }));
+        let neighbours = neighbours::parted(&data, 0)?;
+        print_json(&serde_json::json!({
+            "usable": usable, "splits": reports, "neighbours": neighbours
+        }));
     } else {
         reports.iter().for_each(print);
+        neighbours::print(&data, 0)?;
     }
     Ok(if usable { ExitCode::SUCCESS } else { ExitCode::from(DATA_ERROR) })
 }
