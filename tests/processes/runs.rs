@@ -281,7 +281,7 @@ fn ranks_of_a_plain_mpirun_tell_themselves_what_a_replacement_needs() {
 fn plain_mpirun_works_and_warns_of_missing_flags() {
     let _turn = alone();
     let folder = run_dir("plain");
-    let mut command = plain_mpirun(&folder, &["-n", "2"]);
+    let ended = run(&mut plain_mpirun(&folder, &["-n", "2"]), LIMIT);
     assert!(ended.stderr.contains("--with-ft"), "no warning of the missing flag: {}", ended.stderr);
     let result = result_of(&folder);
     assert_eq!(result.status, Status::Completed);
