@@ -79,7 +79,7 @@ parity: setup
 	      onnx==1.23.* onnxruntime==1.32.* && \
 	    touch $(torchvision)/.complete; }
 	KINTSUGI_TORCHVISION_PYTHON="$(KINTSUGI_TORCHVISION_PYTHON)" timeout --kill-after=10 $(TEST_SECONDS_MAX) \
-	  $(CARGO) test --release --locked --test library -- parity torchvision onnx --nocapture
+	  $(CARGO) test --release --locked --test library -- parity torchvision onnx checkpoint::elsewhere --nocapture
 
 # The newer runtime for test-slurm, where its sources are: minutes, once. Without it those rows skip, and say why.
 runtime:

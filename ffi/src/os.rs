@@ -87,6 +87,19 @@ pub fn exit_now(code: i32) -> ! {
     unsafe { libc::_exit(code) }
 }
 
+/// Sets variables of this process, for the libraries that it calls; nothing where it has more than
+/// one thread, any of which might read the environment meanwhile.
+pub fn set_variables(variables: &[(String, &str)]) {
+    let threads = std::fs::read_dir("/proc/self/task").map_or(0, Iterator::count);
+    if threads != 1 {
+        return;
+    }
+    for (name, value) in variables {
+        // SAFETY: no other thread is there that could read or write the environment.
+        unsafe { std::env::set_var(name, value) };
+    }
+}
+
 /// Whether a process exists and is not a zombie.
 pub fn process_is_alive(pid: u32) -> bool {
     let Ok(stat) = std::fs::read_to_string(format!("/proc/{pid}/stat")) else { return false };

@@ -21,6 +21,7 @@ use super::arguments::{Form, fail, form, print_json};
 use report::{DATA_ERROR, bar, print, report};
 
 mod bundles;
+mod neighbours;
 mod report;
 mod stage;
 
@@ -64,14 +65,20 @@ fn format() -> impl TypedValueParser<Value = DataFormat> {
     })
 }
 
-/// Runs the subcommand: 0, or 3 when a set cannot be used.
+/// The code of a place that cannot be used.
+const REFUSED: u8 = 2;
+
+/// Runs the subcommand: 0, 3 when a set cannot be used, or 2 when a place cannot.
 pub fn run(args: &Args) -> ExitCode {
     let done = match args {
         Args::Synth(options) => synthesise(options),
         Args::Inspect(options) => inspect(options),
         Args::Stage(options) => stage::run(options),
     };
-    done.unwrap_or_else(|error| fail(DATA_ERROR, error))
+    done.unwrap_or_else(|error| {
+        let code = if matches!(error, DataError::Place(_)) { REFUSED } else { DATA_ERROR };
+        fail(code, error)
+    })
 }
 
 fn synthesise(options: &SynthOptions) -> Result<ExitCode, DataError> {
@@ -117,9 +124,13 @@ fn inspect(args: &Inspect) -> Result<ExitCode, DataError> {
     }
     let usable = reports.iter().all(|report| report.usable);
     if args.json == Form::Json {
-        print_json(&serde_json::json!({ "usable": usable, "splits": reports }));
+        let neighbours = neighbours::parted(&data, 0)?;
+        print_json(&serde_json::json!({
+            "usable": usable, "splits": reports, "neighbours": neighbours
+        }));
     } else {
         reports.iter().for_each(print);
+        neighbours::print(&data, 0)?;
     }
     Ok(if usable { ExitCode::SUCCESS } else { ExitCode::from(DATA_ERROR) })
 }

@@ -96,7 +96,10 @@ fn evaluate(args: &Args) -> Result<Measured, Failure> {
     if let Some(folder) = &args.data {
         name_set(folder, &mut trained.config)?;
     }
-    let (scores, skipped) = measure(&mut trained)?;
+    let (scores, skipped) = measure(&mut trained).map_err(|error| match error {
+        TrainedError::Data(error) if args.data.is_some() => error.of_option("--data").into(),
+        other => other,
+    })?;
     let snapshot = &trained.snapshot;
     let (model, step) = (snapshot.model_name.clone(), snapshot.state.step);
     let checkpoint = args.checkpoint.shown();

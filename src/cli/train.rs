@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use crate::cluster::comm::mpi::under_mpirun;
+use crate::cluster::comm::mpi::{environment, under_mpirun};
 use crate::config::parse::{self, Loaded};
 use crate::config::{Config, ConfigError, Shown, identity, paths, resolve_owners};
 use crate::data::staging::apart;
@@ -59,6 +59,9 @@ pub struct Args {
 
 /// Reads the configuration and runs the rank.
 pub fn run(args: &Args) -> ExitCode {
+    if !args.launched {
+        environment::complete();
+    }
     let mut config = match configuration(args) {
         Ok(config) => config,
         Err(error) => return fail(REFUSED, error),

@@ -46,7 +46,7 @@ pub use point::Point;
 pub use shown::Shown;
 pub use units::{Bytes, CacheSize, Every, Interval, Limit, Pace, Rate, Span};
 pub use update::{Optimizer, OptimizerKind, Schedule, ScheduleKind};
-pub use validation::{Share, Validation};
+pub use validation::{Group, Share, Validation};
 
 /// One run, whole: every key has a value. Written to `RUN/config.toml`.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]

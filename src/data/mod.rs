@@ -33,6 +33,9 @@ pub enum DataError {
     /// The set cannot be used at all: exit code 3.
     #[error("{0}")]
     Set(String),
+    /// A place that was to be written to cannot be: exit code 2.
+    #[error("{0}")]
+    Place(String),
     /// The storage does not answer: nothing of it can be had now.
     #[error("{0}")]
     Store(String),
@@ -44,6 +47,20 @@ pub enum DataError {
         /// What the decoder said.
         reason: String,
     },
+}
+
+impl DataError {
+    /// The same, where an option of a command gave what a key of the configuration gives else.
+    #[must_use]
+    pub fn of_option(self, option: &str) -> Self {
+        let told =
+            |text: String| text.replace("data.train", option).replace("data.validation", option);
+        match self {
+            Self::Set(text) => Self::Set(told(text)),
+            Self::Store(text) => Self::Store(told(text)),
+            other => other,
+        }
+    }
 }
 
 impl From<store::FetchError> for DataError {

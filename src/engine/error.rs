@@ -8,6 +8,9 @@ use crate::model::Graph;
 pub enum EngineError {
     #[error("layer `{layer}`: {reason}")]
     Layer { layer: String, reason: String },
+    /// What the configuration asks for and this machine or version does not do: usage.
+    #[error("{0}")]
+    Refused(String),
     #[error("{0}")]
     Device(String),
     /// The device is gone for this process, whatever it asks next.
@@ -22,6 +25,11 @@ pub enum EngineError {
 }
 
 impl EngineError {
+    /// Whether somebody has to change what he asks for: no device has failed, and no code.
+    pub fn is_refusal(&self) -> bool {
+        matches!(self, Self::Refused(_) | Self::Layer { .. })
+    }
+
     /// What a device said of a node; one past the last is the loss.
     pub fn of_node(graph: &Graph, node: usize, reason: String) -> Self {
         let layer = graph.nodes.get(node).map_or("loss", |node| &node.name).to_string();

@@ -134,7 +134,7 @@ fn element(precision: &str) -> Result<ElementType, EngineError> {
 
 fn not_yet<T>(key: &str, value: &str, instead: &str) -> Result<T, EngineError> {
     let refusal = ConfigError::not_yet(key, &format!("{value:?}"), instead);
-    Err(EngineError::Device(refusal.to_string()))
+    Err(EngineError::Refused(refusal.to_string()))
 }
 
 /// What decides the last bits of what such a device computes here, apart from the program, for
@@ -150,6 +150,16 @@ pub fn arithmetic(device: &Device) -> Result<String, EngineError> {
         }
         Kind::Cuda(precision) => Ok(cuda::card::Card::own(precision.element())?.arithmetic.clone()),
     }
+}
+
+/// Why this machine's processor cannot compute what is asked for, before anything is started;
+/// `None`: it can, or a card is to, of which whoever opens it knows.
+pub fn refusal(device: &Device) -> Option<String> {
+    let checked = asked(device).and_then(|kind| match kind {
+        Kind::Cpu(element) => bf16::check(element, &cpu::arithmetic::isa()),
+        Kind::Cuda(_) => Ok(()),
+    });
+    checked.err().map(|error| error.to_string())
 }
 
 /// Waits a moment for room on the device for this work of `threads` OpenMP threads a worker: a
@@ -188,7 +198,7 @@ pub fn times(
     threads: usize,
 ) -> Result<BTreeMap<String, cuda::clock::Took>, EngineError> {
     match asked(device)? {
-        Kind::Cpu(_) => Err(EngineError::Device("only a card's calls can be timed".into())),
+        Kind::Cpu(_) => Err(EngineError::Refused("only a card's calls can be timed".into())),
         Kind::Cuda(precision) => cuda::times::times((precision, threads), model, samples),
     }
 }

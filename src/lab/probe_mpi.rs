@@ -16,10 +16,10 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use crate::cluster::comm::mpi::flags::recovery_flags;
+use crate::cluster::comm::mpi::loopback;
 use crate::config::Shown;
 use crate::launch::LaunchError;
 use crate::launch::attempt::mpirun;
-use crate::launch::machine::loopback;
 use crate::run_folder::launcher;
 
 mod rank;

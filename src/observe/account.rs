@@ -69,7 +69,8 @@ pub fn told(mut result: RunResult, events: &[Event], ledger: &[Entry]) -> RunRes
         }
     }
     if result.seconds > 0.0 {
-        let productive: f64 = counted.iter().map(|(_, seconds)| seconds).sum();
+        // Not `sum`: that of nothing is -0.
+        let productive = counted.iter().fold(0.0, |all, (_, seconds)| all + seconds);
         result.goodput = (productive / result.seconds).clamp(0.0, 1.0);
     }
     (result.steps, result.epochs, result.samples) = position(ledger);
@@ -188,6 +189,7 @@ mod tests {
                     train_samples,
                     validation_samples,
                     steps_total,
+                    epoch: 0,
                     from,
                     weights,
                 },

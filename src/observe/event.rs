@@ -197,6 +197,9 @@ pub enum Kind {
         train_samples: u64,
         validation_samples: u64,
         steps_total: Option<u64>,
+        /// Of the newest committed step.
+        #[serde(default)]
+        epoch: u64,
         /// resident | checkpoint | scratch
         from: String,
         /// The file of the first weights (`model.init`), where the run begins with them.

@@ -123,6 +123,7 @@ mod tests {
             train_samples: 1,
             validation_samples: 1,
             steps_total: None,
+            epoch: 0,
             from: "scratch".into(),
             weights: None,
         };

@@ -201,8 +201,9 @@ impl BarState {
     fn on(&mut self, event: &Event) {
         self.seconds = event.seconds;
         match &event.kind {
-            Kind::RunStart { steps_total, .. } => {
+            Kind::RunStart { steps_total, epoch, .. } => {
                 self.steps_total = *steps_total;
+                self.epoch = *epoch;
                 self.step = event.step;
                 self.recent.clear();
             }

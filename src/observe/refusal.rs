@@ -97,6 +97,13 @@ pub fn advice(error: &io::Error) -> String {
     remedy(error).map_or_else(String::new, |remedy| format!(" ({remedy})"))
 }
 
+/// What to do about something that could not be written, behind the error.
+pub fn to_write(error: &io::Error) -> String {
+    let full = matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded);
+    let todo = if full { Some("free some space") } else { remedy(error) };
+    format!("{error}; {}", todo.unwrap_or("the storage is ill: start again when it answers"))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -142,6 +149,17 @@ mod tests {
         for passing in [4, 5, 11, 12, 24, 28, 122, 110, 116] {
             let error = io::Error::from_raw_os_error(passing);
             assert!(remedy(&error).is_none(), "{error}");
+        }
+        // Room is asked for where there is none, and only there.
+        for (number, todo) in [
+            (28, "free some space"),
+            (122, "free some space"),
+            (5, "start again when it answers"),
+            (116, "start again when it answers"),
+            (30, "mounted read-only"),
+        ] {
+            let said = to_write(&io::Error::from_raw_os_error(number));
+            assert!(said.contains(todo), "{number}: {said}");
         }
     }
 }

@@ -12,6 +12,7 @@ use std::time::Duration;
 const RANK: [&str; 2] = ["OMPI_COMM_WORLD_RANK", "PMIX_RANK"];
 const SIZE: &str = "OMPI_COMM_WORLD_SIZE";
 const LOCAL_RANK: &str = "OMPI_COMM_WORLD_LOCAL_RANK";
+const LOCAL_SIZE: &str = "OMPI_COMM_WORLD_LOCAL_SIZE";
 /// The addresses of the server begin so; what follows is a version.
 const SERVER: &str = "PMIX_SERVER_URI";
 /// A server that is there but does not answer in this time is taken for alive: MPI will say.
@@ -48,6 +49,8 @@ pub struct Place {
     pub size: Option<u32>,
     /// Its number among those of its node.
     pub local_rank: Option<u32>,
+    /// Ranks of that world on its node.
+    pub local_size: Option<u32>,
 }
 
 /// This process's place; `None`: no launcher that lives started it. Looked up once.
@@ -101,7 +104,12 @@ fn place_of(
     servers.sort_unstable();
     servers.dedup();
     let rank = RANK.iter().find_map(|name| number(name));
-    let told = Place { rank, size: number(SIZE), local_rank: number(LOCAL_RANK) };
+    let told = Place {
+        rank,
+        size: number(SIZE),
+        local_rank: number(LOCAL_RANK),
+        local_size: number(LOCAL_SIZE),
+    };
     // Who is reached by other means is believed: MPI says what is wrong then.
     servers.into_iter().any(|server| server.is_none_or(&mut *answers)).then_some(told)
 }
@@ -135,18 +143,20 @@ mod tests {
         pairs.iter().map(|(name, value)| ((*name).into(), (*value).into())).collect()
     }
 
-    const TOLD_BY_MPIRUN: [(&str, &str); 5] = [
+    const TOLD_BY_MPIRUN: [(&str, &str); 6] = [
         ("OMPI_COMM_WORLD_SIZE", "4"),
         ("OMPI_COMM_WORLD_RANK", "2"),
         ("OMPI_COMM_WORLD_LOCAL_RANK", "1"),
         ("PMIX_RANK", "2"),
         ("PMIX_SERVER_URI41", "prterun-vm-25664@0.0;tcp4://127.0.0.1:42213"),
+        ("OMPI_COMM_WORLD_LOCAL_SIZE", "3"),
     ];
 
     #[test]
     fn a_launcher_that_answers_is_believed() {
         let told = variables(&TOLD_BY_MPIRUN);
-        let place = Place { rank: Some(2), size: Some(4), local_rank: Some(1) };
+        let place =
+            Place { rank: Some(2), size: Some(4), local_rank: Some(1), local_size: Some(3) };
         let mut asked = Vec::new();
         let found = place_of(&told, &mut |server| {
             asked.push(server.to_string());

@@ -109,6 +109,7 @@ impl From<DataError> for TrainError {
     fn from(error: DataError) -> Self {
         match error {
             DataError::Store(reason) => Self::StorageLost(reason),
+            DataError::Place(reason) => Self::Configuration(reason),
             other => Self::Data(other.to_string()),
         }
     }
@@ -118,6 +119,7 @@ impl From<EngineError> for TrainError {
     fn from(error: EngineError) -> Self {
         match error {
             EngineError::Lost(reason) => Self::DeviceLost(reason),
+            refused if refused.is_refusal() => Self::Configuration(refused.to_string()),
             other => Self::Internal(format!("the engine failed: {other}")),
         }
     }

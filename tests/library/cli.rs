@@ -232,6 +232,15 @@ fn places_that_cannot_be_used_are_usage_errors_that_say_what_to_change() {
         }
     }
     let run = folder.path().join("run").display().to_string();
+    // Pictures of a run that names none: ./data, or where the variable says.
+    for command in ["launch", "train"] {
+        let mut line = Command::new(env!("CARGO_BIN_EXE_kintsugi"));
+        line.args([command, &config, "-s", "data.format=image_folder", "--run-dir", &run]);
+        let output = line.env("KINTSUGI_DATA_DIR", folder.path().join("file")).output().unwrap();
+        let said = stderr(&output);
+        assert_eq!(output.status.code(), Some(2), "{command}: {said}");
+        assert!(said.contains("or set KINTSUGI_DATA_DIR to a folder that can"), "{said}");
+    }
     // Half an installation: without srun SLURM's variables would be taken for another machine's.
     std::fs::write(folder.path().join("srun"), "").unwrap();
     let output = Command::new(env!("CARGO_BIN_EXE_kintsugi"))

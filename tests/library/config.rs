@@ -297,6 +297,22 @@ fn a_share_is_split_off_a_named_set_that_has_names() {
     refused(GOOD, &[share], &["data.validation", "that data.train names"]);
     refused(GOOD, &[share, train, "data.format=mnist"], &["a validation set of their own"]);
     refused(GOOD, &["data.validation=60%", train], &["data.validation", "above 0 %, to 50 %"]);
+    // What belongs together is named by a regular expression.
+    let grouped = r#"data.validation={ share = "10%", group = '^(.*)_\d+' }"#;
+    let config = load(GOOD, &[grouped, train]).unwrap();
+    let written = config.data.validation.as_ref().unwrap();
+    assert_eq!(written.group().map(|group| group.text()), Some(r"^(.*)_\d+"));
+    let text = kintsugi::config::identity::resolved_text(&config);
+    assert_eq!(toml::from_str::<Config>(&text).unwrap().data, config.data, "{text}");
+    for (value, says) in [
+        (r#"{ share = "10%", group = "(" }"#, "group = \"(\" is no regular expression"),
+        (r#"{ share = "ten", group = "a" }"#, "share = \"ten\" is no share"),
+        (r#"{ share = "10%", groups = "a" }"#, "unknown field `groups`"),
+        (r#"{ share = "10%" }"#, "missing field `group`"),
+        ("7", "a path, a share such as"),
+    ] {
+        refused(GOOD, &[&format!("data.validation={value}"), train], &["data.validation", says]);
+    }
 }
 
 #[test]

@@ -128,6 +128,7 @@ impl Telling {
             train_samples: SAMPLES,
             validation_samples: 1000,
             steps_total: None,
+            epoch: 0,
             from: from.to_string(),
             weights: None,
         });

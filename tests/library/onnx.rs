@@ -76,6 +76,17 @@ fn what_torch_writes_in_each_way_computes_what_torch_computes() {
     }
 }
 
+/// Whoever wrote `noshape.onnx` left the input's shape out: it is the one that is given.
+#[test]
+fn an_input_without_a_shape_has_the_shape_that_is_given() {
+    let file = std::fs::read(cases().join("noshape.onnx")).unwrap();
+    let of = |given| import("case", &file, given, &|_| Err("no file".into()));
+    let said = of(None).unwrap_err().to_string();
+    assert!(said.ends_with("i is of any size: give --input 3x224x224"), "{said}");
+    let graph = of(Some([3, 8, 8])).unwrap().graph;
+    assert_eq!((graph.input, graph.classes), ([3, 8, 8], 3));
+}
+
 fn kintsugi(words: &[&str]) -> Output {
     let output = Command::new(env!("CARGO_BIN_EXE_kintsugi")).args(words).output().unwrap();
     assert!(output.status.success(), "{words:?}: {}", String::from_utf8_lossy(&output.stderr));

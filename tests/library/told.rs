@@ -54,6 +54,72 @@ fn first_weights_of_a_file_are_not_called_scratch() {
     assert!(said.contains("training samples, from checkpoint"), "{said}");
 }
 
+#[test]
+fn an_attempt_that_finds_nothing_left_to_do_tells_the_epoch_it_is_in() {
+    let place = Place::new();
+    let told = |said: &str| {
+        let last = said.lines().rfind(|line| line.starts_with("step 12/12"));
+        let epoch = last.and_then(|line| line.split("epoch ").nth(1)?.split(' ').next());
+        epoch.map(str::to_owned).unwrap_or_else(|| panic!("{said}"))
+    };
+    let first = told(&completed(&place, "run", &[]));
+    assert_ne!(first, "0");
+    assert_eq!(told(&completed(&place, "run", &[])), first);
+}
+
+#[test]
+fn a_run_without_checkpoints_and_a_set_that_is_not_there_are_named_as_they_were_typed() {
+    let place = Place::new();
+    let never = r#"checkpoint.every="never""#;
+    let _ = completed(&place, "never", &[never]);
+    let _ = completed(&place, "run", &[]);
+    let at = |name: &str| place.path(name).display().to_string();
+    let (never, run, file) = (at("never"), at("run"), at("file"));
+    for (words, code, expected) in [
+        (
+            &["checkpoint", "export", &never, &file][..],
+            2,
+            "is a run without a checkpoint: with checkpoint.every = \"never\"",
+        ),
+        (&["evaluate", &never], 2, "train anew with another checkpoint.every"),
+        (
+            &["evaluate", &run, "--data", "nosuch", "-s", "data.format=image_folder"],
+            3,
+            "--data: nosuch does not exist",
+        ),
+    ] {
+        let output = Command::new(env!("CARGO_BIN_EXE_kintsugi")).args(words).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(code), "{said}");
+        assert!(said.contains(expected) && !said.contains("data.train"), "{said}");
+    }
+}
+
+#[test]
+fn what_the_processor_cannot_compute_is_a_usage_error_before_anything_is_started() {
+    let place = Place::new();
+    let _ = completed(&place, "run", &[]);
+    let (run, new) = (place.path("run"), place.path("new"));
+    let config = concat!(env!("CARGO_MANIFEST_DIR"), "/configs/mlp_synthetic.toml");
+    let bf16 = ["-s", "device.precision=bf16"];
+    let beginnings = [["launch", config], ["train", config]];
+    let commands = beginnings.map(|words| (words.to_vec(), true));
+    let looking = (vec!["evaluate", run.to_str().unwrap()], false);
+    for (words, begins) in commands.into_iter().chain([looking]) {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_kintsugi"));
+        command.args(&words).args(bf16).env("ONEDNN_MAX_CPU_ISA", "AVX2");
+        if begins {
+            command.arg("--run-dir").arg(&new);
+        }
+        let output = command.output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{words:?}: {said}");
+        assert!(said.contains("needs a processor with AVX-512, this one has avx2"), "{said}");
+        assert!(!new.join("result.json").exists(), "{words:?}");
+        assert!(words[0] != "launch" || !new.exists(), "{said}");
+    }
+}
+
 const HALVES: [&str; 2] = ["data.mean=[0.5, 0.5, 0.5]", "data.deviation=[0.5, 0.5, 0.5]"];
 
 #[test]

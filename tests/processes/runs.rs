@@ -1,7 +1,7 @@
 //! Whole runs with real processes, real Open MPI and real SIGKILL: what the README promises.
 //! One test function per promise; they share one calm run.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
@@ -250,18 +250,38 @@ fn the_asynchronous_exchange_survives_a_kill() {
     assert_audited(&folder);
 }
 
+/// A mpirun with these flags, and no `launch`.
+fn plain_mpirun(folder: &Path, flags: &[&str]) -> std::process::Command {
+    let line = run(launch(folder, &[]).arg("--dry-run"), 20);
+    let mpirun = line.stdout.split_whitespace().find(|word| word.ends_with("/mpirun"));
+    let mpirun = mpirun.unwrap_or_else(|| panic!("no mpirun in: {}", line.stdout));
+    let mut command = std::process::Command::new(mpirun);
+    command.args(["--allow-run-as-root", "--oversubscribe"]).args(flags);
+    command.arg(env!("CARGO_BIN_EXE_kintsugi")).arg("train");
+    command.arg(project("configs/mlp_synthetic.toml")).arg("--run-dir").arg(folder);
+    command
+}
+
+#[test]
+fn ranks_of_a_plain_mpirun_tell_themselves_what_a_replacement_needs() {
+    let _turn = alone();
+    let folder = run_dir("plain-killed");
+    let mut command = plain_mpirun(&folder, &["--with-ft", "ulfm", "-n", "3"]);
+    command.args(["-s", "faults.plan=[{kind=\"kill\", rank=1, step=30}]"]);
+    let ended = run(&mut command, LIMIT);
+    assert!(!ended.stderr.contains("warning: mpirun"), "{}", ended.stderr);
+    let result = result_of(&folder);
+    assert_eq!(result.status, Status::Completed, "{}", ended.stderr);
+    let rungs: Vec<&str> = result.recoveries.iter().map(|found| found.rung.as_str()).collect();
+    assert_eq!(rungs, ["respawn"], "{}", ended.stderr);
+    assert_audited(&folder);
+}
+
 #[test]
 fn plain_mpirun_works_and_warns_of_missing_flags() {
     let _turn = alone();
     let folder = run_dir("plain");
-    let line = run(launch(&folder, &[]).arg("--dry-run"), 20);
-    let mpirun = line.stdout.split_whitespace().find(|word| word.ends_with("/mpirun"));
-    let mpirun = mpirun.unwrap_or_else(|| panic!("no mpirun in: {}", line.stdout));
-    let mut command = std::process::Command::new(mpirun);
-    command.args(["--allow-run-as-root", "--oversubscribe", "-n", "2"]);
-    command.arg(env!("CARGO_BIN_EXE_kintsugi")).arg("train");
-    command.arg(project("configs/mlp_synthetic.toml")).arg("--run-dir").arg(&folder);
-    let ended = run(&mut command, LIMIT);
+    let ended = run(&mut plain_mpirun(&folder, &["-n", "2"]), LIMIT);
     assert!(ended.stderr.contains("--with-ft"), "no warning of the missing flag: {}", ended.stderr);
     let result = result_of(&folder);
     assert_eq!(result.status, Status::Completed);

@@ -14,6 +14,7 @@ use crate::data::{DataError, Split};
 use crate::observe::console::print_line;
 
 use super::super::arguments::{Form, fail, print_json};
+use super::neighbours;
 use super::report::{DATA_ERROR, print, report};
 
 /// Bundles that the table shows; `--json` lists all.
@@ -56,9 +57,13 @@ pub fn inspect(path: &Path, overrides: &[String], form: Form) -> Result<ExitCode
     }
     let usable = reports.iter().all(|report| report.usable);
     if form == Form::Json {
-        print_json(&serde_json::json!({ "usable": usable, "splits": reports, "bundles": bundles }));
+        let neighbours = neighbours::parted(&config.data, config.run.seed)?;
+        print_json(&serde_json::json!({
+            "usable": usable, "splits": reports, "bundles": bundles, "neighbours": neighbours
+        }));
     } else {
         reports.iter().for_each(print);
+        neighbours::print(&config.data, config.run.seed)?;
         print_bundles(path, &bundles, source.classes());
     }
     Ok(ExitCode::from(if usable { 0 } else { DATA_ERROR }))

@@ -156,7 +156,7 @@ fn decode_all(set: &DataSet, split: Split) -> Found {
 fn bad_file(source: &dyn Source, id: u64, error: DataError) -> BadFile {
     match error {
         DataError::Sample { name, reason } => BadFile { name, reason },
-        DataError::Set(reason) | DataError::Store(reason) => {
+        DataError::Set(reason) | DataError::Store(reason) | DataError::Place(reason) => {
             BadFile { name: source.name(id), reason }
         }
     }

@@ -98,7 +98,7 @@ pub(super) fn report(folder: &Path, events: &[Event]) -> Result<Report, String> 
         generation: world.as_ref().map_or(0, |world| world.generation),
         step: last.map_or(0, |event| event.step),
         epoch: newest(events, |kind| match kind {
-            Kind::Step { epoch, .. } => Some(*epoch),
+            Kind::Step { epoch, .. } | Kind::RunStart { epoch, .. } => Some(*epoch),
             _ => None,
         })
         .unwrap_or(0),

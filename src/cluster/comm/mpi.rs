@@ -19,10 +19,12 @@ use super::{
 };
 
 mod arguments;
+pub mod environment;
 mod error;
 pub mod flags;
 mod join;
 mod leader;
+pub mod loopback;
 mod pool;
 mod recruits;
 

@@ -15,6 +15,7 @@ use crate::config::Shown;
 use crate::config::seed::{Stream, purpose};
 use crate::data::store::FetchError;
 use crate::data::{DataError, Split};
+use crate::observe::refusal::Meaning;
 use crate::observe::threads;
 
 use super::{picture, shape};
@@ -140,11 +141,15 @@ fn check(options: &SynthOptions) -> Result<(), DataError> {
 }
 
 fn is_there(folder: &Path) -> Result<bool, DataError> {
-    fs::exists(folder).map_err(|error| FetchError::from(error).about(folder.shown()).into())
+    match fs::exists(folder) {
+        // A file in the place of a folder above it: whoever makes the folder says so.
+        Err(error) if Meaning::of(&error) == Meaning::Absent => Ok(false),
+        found => found.map_err(|error| FetchError::from(error).about(folder.shown()).into()),
+    }
 }
 
 fn at(path: &Path, error: &std::io::Error) -> DataError {
-    DataError::Set(format!("{}: {error}", path.shown()))
+    DataError::Place(format!("{}: {error}", path.shown()))
 }
 
 fn remove(partial: &Path) -> Result<(), DataError> {

@@ -30,9 +30,19 @@ pub(super) enum Value {
     Outside(Id),
 }
 
+/// What is called.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Callee {
+    /// A function, or a class that has its say: what comes of it, only running it would tell.
+    Function,
+    /// A class whose objects are made without its own say: what they hold is what they are given.
+    Class,
+}
+
 /// A call that nobody makes.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Call {
+    pub callee: Callee,
     pub name: Id,
     pub arguments: Id,
     /// What the result is built with.
@@ -96,17 +106,16 @@ impl Machine<'_> {
         usize::try_from(number).map_err(|_| "a length that no file has".into())
     }
 
-    /// A signed number of up to eight bytes, the lowest first.
-    fn signed(&mut self, bytes: usize) -> Result<i64, String> {
-        if bytes > 8 {
-            return Err(format!("a whole number of {bytes} bytes"));
-        }
+    /// A signed number, the lowest byte first; one of more than eight (the state of a generator of
+    /// random numbers) is nothing that is asked for.
+    fn signed(&mut self, bytes: usize) -> Result<Value, String> {
         let range = self.take(bytes)?;
         let digits = &self.file[range];
         let fill = if digits.last().is_some_and(|top| top & 0x80 != 0) { 0xFF } else { 0 };
         let mut whole = [fill; 8];
-        whole[..bytes].copy_from_slice(digits);
-        Ok(i64::from_le_bytes(whole))
+        let Some(low) = whole.get_mut(..bytes) else { return Ok(Value::Other) };
+        low.copy_from_slice(digits);
+        Ok(Value::Integer(i64::from_le_bytes(whole)))
     }
 
     fn line(&mut self) -> Result<&str, String> {
@@ -156,6 +165,8 @@ impl Machine<'_> {
         let list = self.top()?;
         match &mut self.values[list] {
             Value::Sequence(all) => all.extend(items),
+            // A list of somebody's class: nobody asks what is in it.
+            Value::Call(_) => {}
             _ => return Err("what is appended to is no list".into()),
         }
         Ok(())
@@ -203,6 +214,12 @@ impl Machine<'_> {
         let both = text(module).zip(text(name)).ok_or("a name that is no text")?;
         let name = named(both.0, both.1)?;
         self.push(Value::Name(name))
+    }
+
+    fn call(&mut self, callee: Callee) -> Result<(), String> {
+        let (arguments, name) = (self.pop()?, self.pop()?);
+        let call = Call { callee, name, arguments, state: None, entries: Vec::new() };
+        self.push(Value::Call(Box::new(call)))
     }
 
     fn build(&mut self) -> Result<(), String> {
@@ -259,12 +276,8 @@ impl Machine<'_> {
                 self.push(Value::Name(name))
             }
             0x93 => self.stacked_name(),
-            // A function, or a class whose objects are made without its own say.
-            b'R' | 0x81 => {
-                let (arguments, name) = (self.pop()?, self.pop()?);
-                let call = Call { name, arguments, state: None, entries: Vec::new() };
-                self.push(Value::Call(Box::new(call)))
-            }
+            b'R' => self.call(Callee::Function),
+            0x81 => self.call(Callee::Class),
             b'Q' => self.pop().and_then(|id| self.push(Value::Outside(id))),
             b'b' => self.build(),
             other => Err(format!(
@@ -275,15 +288,15 @@ impl Machine<'_> {
 
     fn whole_number(&mut self, code: u8) -> Result<(), String> {
         let value = match code {
-            b'K' => self.number(1)? as i64,
-            b'M' => self.number(2)? as i64,
+            b'K' => Value::Integer(self.number(1)? as i64),
+            b'M' => Value::Integer(self.number(2)? as i64),
             b'J' => self.signed(4)?,
             _ => {
                 let bytes = self.number(1)?;
                 self.signed(bytes)?
             }
         };
-        self.push(Value::Integer(value))
+        self.push(value)
     }
 }
 

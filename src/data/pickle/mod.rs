@@ -5,10 +5,11 @@
 
 mod machine;
 
+use std::collections::HashSet;
 use std::ops::Range;
 
 pub use machine::Id;
-use machine::{VALUES_MAX, Value};
+use machine::{Callee, VALUES_MAX, Value};
 
 /// A file's values.
 #[derive(Debug)]
@@ -91,10 +92,19 @@ impl<'a> Pickle<'a> {
         self.items(id)?.iter().map(text).collect()
     }
 
-    /// The called name, its arguments and the state of the result.
+    /// The called function's name, its arguments and the state of the result.
     pub fn call(&self, id: Id) -> Option<(&str, &[Id], Option<Id>)> {
         let Value::Call(call) = &self.values[id] else { return None };
-        Some((self.name(call.name)?, self.items(call.arguments)?, call.state))
+        let called = (self.name(call.name)?, self.items(call.arguments)?, call.state);
+        (call.callee == Callee::Function).then_some(called)
+    }
+
+    /// The class of an object that is made without its say.
+    pub fn class(&self, id: Id) -> Option<&str> {
+        match &self.values[id] {
+            Value::Call(call) if call.callee == Callee::Class => self.name(call.name),
+            _ => None,
+        }
     }
 
     /// `module.name`.
@@ -105,9 +115,21 @@ impl<'a> Pickle<'a> {
         }
     }
 
-    /// Every `module.name` of the file, used or not.
+    /// Every `module.name` of the file, used or not, but those that are only the class of objects
+    /// that are made without its say: what such an object holds is data.
     pub fn names(&self) -> impl Iterator<Item = &str> {
-        (0..self.values.len()).filter_map(|id| self.name(id))
+        let (mut classes, mut functions) = (HashSet::new(), HashSet::new());
+        for value in &self.values {
+            if let Value::Call(call) = value {
+                match call.callee {
+                    Callee::Class => classes.insert(call.name),
+                    Callee::Function => functions.insert(call.name),
+                };
+            }
+        }
+        let ids = (0..self.values.len())
+            .filter(move |id| !classes.contains(id) || functions.contains(id));
+        ids.filter_map(|id| self.name(id))
     }
 
     /// The entries of a dictionary in their order, or those that are set in what a call without

@@ -9,7 +9,7 @@ use crate::data::index::{Cache, Occasion};
 use crate::data::painting::synth::{self, SynthOptions};
 use crate::data::source::cifar::{self, Cifar};
 use crate::data::source::image_folder::{self, ImageFolder};
-use crate::data::source::subset::Subset;
+use crate::data::source::subset::{Splitting, Subset};
 use crate::data::source::synthetic::Synthetic;
 use crate::data::source::tar::{Tar, pattern};
 use crate::data::source::{Source, mnist};
@@ -64,12 +64,12 @@ fn open_once(
     cache: Option<Cache<'_>>,
 ) -> Result<DataSet, DataError> {
     let store = store(data)?;
-    let source = match data.validation.as_ref().and_then(Validation::share) {
+    let source = match data.validation.as_ref().and_then(Splitting::of) {
         None => source(data, (split, seed), &*store, cache)?,
-        Some(share) => {
+        Some(splitting) => {
             let whole = Data { validation: None, ..data.clone() };
             let whole = source(&whole, (Split::Train, seed), &*store, cache)?;
-            Arc::new(Subset::of(whole, split, share)?)
+            Arc::new(Subset::of(whole, split, &splitting)?)
         }
     };
     Ok(DataSet { source, store })
@@ -267,7 +267,14 @@ fn synthesised(data: &Data, seed: u64, base: &Path) -> Result<PathBuf, DataError
         seed,
     };
     let start = std::time::Instant::now();
-    if let Some(written) = synth::ensure(&options, &|_, _| {})? {
+    let made = synth::ensure(&options, &|_, _| {}).map_err(|error| match error {
+        DataError::Place(reason) => DataError::Place(format!(
+            "{reason}: data.train is not set, so pictures are made there; name a set of your own, \
+             or set KINTSUGI_DATA_DIR to a folder that can be written"
+        )),
+        other => other,
+    });
+    if let Some(written) = made? {
         say!(
             "data.train is not set: made {} JPEG images of {} classes in {} ({:.1} s)",
             written.images,

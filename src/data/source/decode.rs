@@ -4,7 +4,7 @@
 
 use std::io::Cursor;
 
-use image::{ImageFormat, ImageReader, Limits};
+use image::{ImageError, ImageFormat, ImageReader, Limits};
 use zune_core::bytestream::ZCursor;
 use zune_core::colorspace::ColorSpace;
 use zune_core::options::DecoderOptions;
@@ -84,7 +84,14 @@ fn jpeg(bytes: &[u8]) -> Result<Image, String> {
         .set_max_height(SIDE_MAX)
         .jpeg_set_out_colorspace(ColorSpace::RGB);
     let mut decoder = JpegDecoder::new_with_options(ZCursor::new(bytes), options);
-    let pixels = decoder.decode().map_err(|error| format!("JPEG: {error:?}"))?;
+    let pixels = decoder.decode().map_err(|error| {
+        // The decoder's words for it are advice to programmers.
+        let mut header = JpegDecoder::new(ZCursor::new(bytes));
+        header.set_options(options.set_max_width(usize::MAX).set_max_height(usize::MAX));
+        let size = header.decode_headers().ok().and_then(|()| header.dimensions());
+        let refused = size.and_then(|(width, height)| refused_size(width, height));
+        format!("JPEG: {}", refused.unwrap_or_else(|| format!("{error:?}")))
+    })?;
     let (width, height) = decoder.dimensions().ok_or("JPEG: no dimensions")?;
     image(width, height, pixels)
 }
@@ -96,17 +103,63 @@ fn other(bytes: &[u8], name: &str, format: ImageFormat) -> Result<Image, String>
     limits.max_image_height = Some(SIDE_MAX as u32);
     limits.max_alloc = Some(DECODED_BYTES_MAX);
     reader.limits(limits);
-    let decoded = reader.decode().map_err(|error| format!("{name}: {error}"))?.into_rgb8();
+    let decoded = reader.decode().map_err(|error| {
+        let size = ImageReader::with_format(Cursor::new(bytes), format).into_dimensions();
+        let size = size.ok().filter(|_| matches!(error, ImageError::Limits(_)));
+        let refused = size.map(|(width, height)| {
+            refused_size(width as usize, height as usize).unwrap_or_else(|| {
+                let most = DECODED_BYTES_MAX >> 20;
+                format!("{width} x {height} pixels need more than {most} MiB: make it smaller")
+            })
+        });
+        format!("{name}: {}", refused.unwrap_or_else(|| error.to_string()))
+    })?;
+    let decoded = decoded.into_rgb8();
     let (width, height) = decoded.dimensions();
     image(width as usize, height as usize, decoded.into_raw())
 }
 
+/// Why a picture of this size is not read.
+fn refused_size(width: usize, height: usize) -> Option<String> {
+    let sides = [width, height];
+    let text =
+        || format!("{width} x {height} pixels; sides of 1 to {SIDE_MAX} are read: make it smaller");
+    sides.iter().any(|side| !(1..=SIDE_MAX).contains(side)).then(text)
+}
+
 fn image(width: usize, height: usize, pixels: Vec<u8>) -> Result<Image, String> {
-    if width == 0 || height == 0 || width > SIDE_MAX || height > SIDE_MAX {
-        return Err(format!("{width} x {height} pixels; 1 to {SIDE_MAX} are read"));
+    if let Some(refused) = refused_size(width, height) {
+        return Err(refused);
     }
     if pixels.len() != width * height * 3 {
         return Err(format!("{} bytes for {width} x {height} RGB pixels", pixels.len()));
     }
     Ok(Image { height: height as u32, width: width as u32, channels: 3, pixels })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_picture_that_is_too_large_is_told_by_its_size() {
+        // Headers and nothing else: who reads on would say so.
+        let jpeg = |width: u16, height: u16| {
+            let mut file = b"\xFF\xD8\xFF\xC0\x00\x11\x08".to_vec();
+            file.extend([height.to_be_bytes(), width.to_be_bytes()].concat());
+            file.extend(b"\x03\x01\x11\x00\x02\x11\x00\x03\x11\x00");
+            file.extend(b"\xFF\xDA\x00\x0C\x03\x01\x00\x02\x00\x03\x00\x00\x3F\x00");
+            file
+        };
+        let ppm = |width, height| format!("P6 {width} {height} 255\n").into_bytes();
+        for (file, expected) in [
+            (jpeg(16_400, 8), "JPEG: 16400 x 8 pixels; sides of 1 to 16384 are read: make it"),
+            (jpeg(8, 65_535), "JPEG: 8 x 65535 pixels; sides of 1 to 16384 are read: make it"),
+            (ppm(70_000, 2), "PPM or PGM: 70000 x 2 pixels; sides of 1 to 16384 are read"),
+            (ppm(16_384, 16_384 + 1), "PPM or PGM: 16384 x 16385 pixels; sides of"),
+        ] {
+            let said = rgb(&file).expect_err(expected);
+            assert!(said.starts_with(expected), "{said}");
+        }
+    }
 }

@@ -1,13 +1,15 @@
 //! A part of a set: what is split off for validation, or what is left for training. Which part a
-//! sample belongs to follows from its name alone: files that come later move none of the others.
+//! sample belongs to follows from its name alone, or from the part of it that names its group: files
+//! that come later move none of the others.
 
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
+use regex::bytes::Regex;
 use xxhash_rust::xxh3::{Xxh3, xxh3_64};
 
-use crate::config::Share;
+use crate::config::{Share, Shown, Validation};
 use crate::data::store::Location;
 use crate::data::{Cut, DataError, Image, Split};
 
@@ -27,10 +29,32 @@ pub struct Subset {
     remarks: Vec<String>,
 }
 
-/// Whether a sample of that name is for validation.
-fn is_split_off(name: &[u8], share: Share) -> bool {
-    // The upper half of the product is below the share's number as often as the share says.
-    (u128::from(xxh3_64(name)) * 1_000_000) >> 64 < u128::from(share.millionths())
+/// How a set is split.
+pub struct Splitting {
+    share: Share,
+    /// What of a name is the group's.
+    group: Option<Regex>,
+}
+
+impl Splitting {
+    /// The one that the key asks for, if it does.
+    pub fn of(validation: &Validation) -> Option<Self> {
+        let share = validation.share()?;
+        Some(Self { share, group: validation.group().map(|group| group.regex()) })
+    }
+
+    /// What a sample of that name goes with; `None`: it is none of any group.
+    fn group_of<'n>(&self, name: &'n [u8]) -> Option<&'n [u8]> {
+        let found = self.group.as_ref()?.captures(name)?;
+        found.get(1).or_else(|| found.get(0)).map(|found| found.as_bytes())
+    }
+
+    /// Whether a sample of that name is for validation.
+    pub fn is_split_off(&self, name: &[u8]) -> bool {
+        let name = self.group_of(name).unwrap_or(name);
+        // The upper half of the product is below the share's number as often as the share says.
+        (u128::from(xxh3_64(name)) * 1_000_000) >> 64 < u128::from(self.share.millionths())
+    }
 }
 
 impl Subset {
@@ -38,24 +62,39 @@ impl Subset {
     ///
     /// # Errors
     /// It has no sample, or the set is too large or has no names.
-    pub fn of(whole: Arc<dyn Source>, split: Split, share: Share) -> Result<Self, DataError> {
+    pub fn of(
+        whole: Arc<dyn Source>,
+        split: Split,
+        splitting: &Splitting,
+    ) -> Result<Self, DataError> {
+        let share = splitting.share;
         let refuse =
             |text: String| DataError::Set(format!("data.validation = \"{share}\": {text}"));
         if whole.len() > SAMPLES_MAX {
             return Err(refuse(format!("sets of up to {SAMPLES_MAX} samples are split")));
         }
         let (mut ids, mut name, mut hash) = (Vec::new(), Vec::new(), Xxh3::new());
+        let mut alone = 0;
         for id in 0..whole.len() {
             name.clear();
             if !whole.key(id, &mut name) {
                 return Err(refuse("the samples of this format have no names to split by".into()));
             }
-            if is_split_off(&name, share) == (split == Split::Validation) {
+            alone += u64::from(splitting.group_of(&name).is_none());
+            if splitting.is_split_off(&name) == (split == Split::Validation) {
                 ids.push(id as u32);
                 hash.update(&(id as u32).to_le_bytes());
             }
         }
         ids.shrink_to_fit();
+        let group = splitting.group.as_ref();
+        if let Some(group) = group.filter(|_| alone == whole.len()) {
+            return Err(refuse(format!(
+                "group = {:?} matches no sample's name, such as {}",
+                group.as_str(),
+                String::from_utf8_lossy(&name).shown()
+            )));
+        }
         if ids.is_empty() {
             let (count, split) = (whole.len(), split.name());
             return Err(refuse(format!("of {count} samples none is left for {split}")));
@@ -67,6 +106,14 @@ impl Subset {
             Split::Train => part.whole.remarks().to_vec(),
             Split::Validation => Vec::new(),
         };
+        let lone = group.filter(|_| alone > 0 && split == Split::Train).map(|group| {
+            let (all, group) = (part.whole.len(), group.as_str());
+            format!(
+                "data.validation: group = {group:?} matches the names of all but {alone} of {all} \
+                 samples: each of these is a group of its own"
+            )
+        });
+        part.remarks.extend(lone);
         let empty = part.classes_without(share, split);
         part.remarks.extend(empty);
         Ok(part)

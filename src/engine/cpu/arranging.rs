@@ -270,7 +270,7 @@ fn refusal(
             ", set memory.mode = \"planned\", which holds the least, or raise train.accumulate",
         ),
     };
-    EngineError::Device(format!(
+    EngineError::Refused(format!(
         "device.memory_budget: {what} {samples} samples takes {wanted_bytes} B ({}) of the near \
          tier at the least with memory.mode = {}, and a worker may take {budget} B ({}): raise \
          device.memory_budget, which a rank's workers share{instead}",

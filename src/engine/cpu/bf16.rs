@@ -26,10 +26,12 @@ pub fn support(isa: &str) -> Support {
 /// Refuses bf16 where nothing computes it.
 pub fn check(element: ElementType, isa: &str) -> Result<(), EngineError> {
     match element {
-        ElementType::Bf16 if support(isa) == Support::Lacking => Err(EngineError::Device(format!(
-            "device.precision: \"bf16\" needs a processor with AVX-512, this one has {isa}; write \
-             \"f32\""
-        ))),
+        ElementType::Bf16 if support(isa) == Support::Lacking => {
+            Err(EngineError::Refused(format!(
+                "device.precision: \"bf16\" needs a processor with AVX-512, this one has {isa}; \
+                 write \"f32\""
+            )))
+        }
         _ => Ok(()),
     }
 }

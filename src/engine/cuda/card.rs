@@ -58,7 +58,7 @@ impl Place {
 
     /// The first card that nobody has, else the first that fewest have.
     fn take() -> Result<Self, EngineError> {
-        let blame = |error: &dyn Display| EngineError::Device(format!("{REFUSED}: {error}"));
+        let blame = |error: &dyn Display| EngineError::Refused(format!("{REFUSED}: {error}"));
         let driver = Driver::open(None).map_err(|missing| blame(&missing))?;
         let devices = driver.devices().map_err(|error| blame(&error))?;
         let first = devices.first().ok_or_else(|| blame(&"this process sees no card"))?;
@@ -101,7 +101,7 @@ impl Card {
     }
 
     fn open(element: ElementType) -> Result<Self, EngineError> {
-        let blame = |error: &dyn Display| EngineError::Device(format!("{REFUSED}: {error}"));
+        let blame = |error: &dyn Display| EngineError::Refused(format!("{REFUSED}: {error}"));
         let Place { device, .. } = Place::own()?;
         let context = Context::of(device).map_err(|error| blame(&error))?;
         let places = Places::usual(None);

@@ -71,7 +71,7 @@ pub fn check(
         if needed > all as u64 || Instant::now() >= until {
             let (needed, free, all) = (amount(needed), amount(free as u64), amount(all as u64));
             let Work { workers, training, evaluation, .. } = work;
-            return Err(EngineError::Device(format!(
+            return Err(EngineError::Refused(format!(
                 "device.kind: \"cuda\": {needed} needed on the card ({shares} x {workers} workers, \
                  {training} samples at a time, {evaluation} in evaluation), and {free} of its \
                  {all} are free; lower data.image_size, train.global_batch or evaluation.batch, or \

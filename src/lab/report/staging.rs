@@ -157,6 +157,7 @@ mod tests {
             train_samples: 40,
             validation_samples: 1,
             steps_total: None,
+            epoch: 0,
             from: "scratch".into(),
             weights: None,
         };

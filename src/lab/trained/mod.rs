@@ -46,7 +46,9 @@ impl TrainedError {
                 CheckpointError::Damaged { .. } | CheckpointError::AllBad(_),
             )) => 1,
             Self::Config(_) | Self::Weights(_) | Self::Usage(_) => 2,
+            Self::Data(DataError::Place(_)) => 2,
             Self::Data(_) => 3,
+            Self::Engine(error) if error.is_refusal() => 2,
             Self::Engine(_) => 70,
         }
     }

@@ -2,5 +2,4 @@
 
 pub mod ceilings;
 pub mod logout;
-pub mod loopback;
 pub mod network;

@@ -7,6 +7,7 @@ use kintsugi_ffi::mpi;
 
 use crate::config::{Config, Every, Recovery, Rung, identity, paths};
 use crate::data::staging::apart;
+use crate::engine;
 use crate::launch::LaunchError;
 use crate::launch::attempt::mpirun;
 use crate::launch::attempt::runtime::{RUNTIME_VARIABLE, Runtime, SILENCE_MAX};
@@ -101,7 +102,8 @@ pub fn begin(mut config: Config, wish: Wish) -> Result<Begun, LaunchError> {
 pub fn check_machine(job: &Job) -> Result<(), LaunchError> {
     let have = Ceilings::granted(Cgroup::default());
     let too_small = || opening::needs_of_job(job).and_then(|need| ceilings::refusal(have, &need));
-    refuse_if(network::isolation().or_else(too_small))
+    let no_engine = || engine::refusal(&job.config.device);
+    refuse_if(network::isolation().or_else(no_engine).or_else(too_small))
 }
 
 /// The mpirun line that would start the job's next attempt.

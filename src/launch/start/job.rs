@@ -2,12 +2,12 @@
 
 use std::path::{Path, PathBuf};
 
+use crate::cluster::comm::mpi::loopback;
 use crate::cluster::resident::Folder;
 use crate::config::{Config, Rung};
 use crate::launch::attempt;
 use crate::launch::attempt::mpirun::{Plan, TUNABLES_VARIABLE};
 use crate::launch::attempt::runtime::Runtime;
-use crate::launch::machine::loopback;
 use crate::launch::nodes::allocation::stray;
 use crate::launch::nodes::cluster_nodes::{Mission, Nodes};
 use crate::launch::traces::folders::Folders;

@@ -84,9 +84,10 @@ fn input<'a>(model: &Model<'a>, given: Option<Shape>) -> Result<(&'a str, Shape,
         let text = "float32, float16 and bfloat16 are taken only";
         return refuse(format!("{name} has element type {}; {text}", end.kind));
     }
-    let [samples, sizes @ ..] = &end.dims[..] else {
-        return refuse(format!("the shape of {name} is not in the file"));
-    };
+    // An input without a shape: whatever is given.
+    let open = [None; 4];
+    let dims = if end.dims.is_empty() { &open } else { &end.dims[..] };
+    let [samples, sizes @ ..] = dims else { unreachable!("one extent at least") };
     let Ok(sizes) = <[Option<i64>; 3]>::try_from(sizes.to_vec()) else {
         let text = format!(
             "{name} has {} extents; samples, channels, height, width are taken only",

@@ -33,6 +33,7 @@ fn start(steps_total: Option<u64>) -> Event {
         train_samples: 6000,
         validation_samples: 1000,
         steps_total,
+        epoch: 0,
         from: "scratch".into(),
         weights: None,
     };

@@ -31,7 +31,7 @@ pub mod wire;
 pub mod writer;
 
 pub use differences::Differences;
-pub use foreign::Fitted;
+pub use foreign::{Answers, Fitted};
 pub use interval::young_daly;
 pub use store::{WriterReport, newest_verified};
 pub use wire::TrainState;
@@ -130,6 +130,9 @@ pub struct Expectation {
     pub run_id: Option<String>,
 }
 
+/// What a checkpoint differs in, where it is the configuration.
+pub const CONFIGURATION: &str = "configuration";
+
 /// Why a checkpoint was not written or not taken.
 #[derive(Debug, Error)]
 pub enum CheckpointError {
@@ -193,7 +196,7 @@ pub enum CheckpointError {
     Other {
         /// The folder.
         name: String,
-        /// "model", "configuration", "training set", "run".
+        /// "model", `CONFIGURATION`, "training set", "run".
         what: &'static str,
         /// In the checkpoint.
         found: String,

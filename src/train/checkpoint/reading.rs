@@ -11,7 +11,9 @@ use crate::observe::refusal::{Meaning, insist};
 use crate::observe::storage::Storage;
 
 use crate::train::checkpoint::manifest::{FileEntry, MANIFEST, Manifest, STATE, hex};
-use crate::train::checkpoint::{CheckpointError, Expectation, Snapshot, TrainState, tensors, wire};
+use crate::train::checkpoint::{
+    CONFIGURATION, CheckpointError, Expectation, Snapshot, TrainState, tensors, wire,
+};
 
 /// Where checkpoints lie in a run directory.
 pub const FOLDER: &str = "checkpoints";
@@ -226,7 +228,7 @@ fn compare(
 ) -> Result<(), CheckpointError> {
     let pairs = [
         ("model", &manifest.model, Some(expect.model_name.clone())),
-        ("configuration", &manifest.config_fingerprint, expect.config_fingerprint.map(hex)),
+        (CONFIGURATION, &manifest.config_fingerprint, expect.config_fingerprint.map(hex)),
         ("training set", &manifest.data_fingerprint, expect.data_fingerprint.map(hex)),
         ("run", &manifest.run_id, expect.run_id.clone()),
     ];

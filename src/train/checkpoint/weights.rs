@@ -10,7 +10,7 @@ use kintsugi_ffi::regular;
 use thiserror::Error;
 use xxhash_rust::xxh3::xxh3_128;
 
-use crate::config::{self, Shown};
+use crate::config::{self, Every, Shown, parse};
 use crate::data::Normalization;
 use crate::model::spec::ModelError;
 use crate::model::{Graph, Layout, Shape, catalogue, layout};
@@ -18,7 +18,7 @@ use crate::observe::refusal::{if_there, insist};
 use crate::observe::storage::FileSystem;
 
 use crate::model::parts::{AVERAGE, MOMENTUM};
-use crate::train::checkpoint::foreign::{self, Fitted, Foreign, fit};
+use crate::train::checkpoint::foreign::{self, Answers, Fitted, Foreign, fit};
 use crate::train::checkpoint::manifest::MANIFEST;
 use crate::train::checkpoint::tensors::TensorError;
 use crate::train::checkpoint::{
@@ -75,6 +75,14 @@ pub enum WeightsError {
     #[error("{} is neither a run directory, nor a checkpoint, nor a file of weights \
              (.safetensors, .pth)", .0.shown())]
     NoCheckpoint(PathBuf),
+    /// A run that has written none.
+    #[error("{} is a run without a checkpoint: {why}", path.shown())]
+    NoneWritten {
+        /// The run directory.
+        path: PathBuf,
+        /// What to do.
+        why: &'static str,
+    },
     /// A checkpoint of a run that keeps no average of its weights.
     #[error(
         "--average: the checkpoint holds no running average of the weights; train with \
@@ -152,7 +160,9 @@ pub fn import(path: &Path, bytes: &[u8], given: Given) -> Result<Imported, Weigh
         }
     };
     let layout = layout::of(&graph);
-    let fitted = fit(&file, &graph, &layout, IMPORT_SEED).map_err(wrap)?;
+    // Whoever gives classes gives these weights' classes names.
+    let answers = Answers { seed: IMPORT_SEED, classes: &[] };
+    let fitted = fit(&file, (&graph, &layout), answers).map_err(wrap)?;
     let Fitted { parameters, statistics, mut remarks, about } = fitted;
     let normalization = Normalization::from_texts(|key| about.get(key));
     remarks.extend(other_pictures(&model_name, &about, normalization));
@@ -238,9 +248,26 @@ pub fn locate(path: &Path) -> Result<Named, WeightsError> {
         let mut places = [as_typed(path, &whole), whole].into_iter();
         let folder = places.find(|place| place.ends_with(store::FOLDER));
         let root = folder.as_deref().and_then(Path::parent).map(Path::to_path_buf);
-        let root = root.ok_or_else(|| WeightsError::NoCheckpoint(path.to_path_buf()))?;
+        let root = root.ok_or_else(|| none_in(path))?;
         Ok(Named { root, folder: None })
     }
+}
+
+/// The refusal of a folder without checkpoints.
+fn none_in(path: &Path) -> WeightsError {
+    let file = path.join("config.toml");
+    if !file.is_file() {
+        return WeightsError::NoCheckpoint(path.to_path_buf());
+    }
+    let never = parse::read(&file, &[]).is_ok_and(|run| run.checkpoint.every == Every::Never);
+    let why = match never {
+        true => {
+            "with checkpoint.every = \"never\" its weights were never on disk; train anew with \
+             another checkpoint.every, \"auto\" for one"
+        }
+        false => "none is written yet; the command that began it goes on with it",
+    };
+    WeightsError::NoneWritten { path: path.to_path_buf(), why }
 }
 
 /// What lies at a path; `None`: there is no such name.
@@ -296,7 +323,7 @@ pub fn load(path: &Path, expect: Option<&Expectation>) -> Result<Snapshot, Weigh
     })?;
     match found {
         Some(snapshot) => Ok(snapshot),
-        None if refused.is_empty() => Err(WeightsError::NoCheckpoint(path.to_path_buf())),
+        None if refused.is_empty() => Err(none_in(path)),
         None => Err(CheckpointError::AllBad(refused).into()),
     }
 }
@@ -367,19 +394,17 @@ pub fn hash_of(bytes: &[u8]) -> String {
     format!("{:032x}", xxh3_128(bytes))
 }
 
-/// Parameters and statistics from the bytes of `model.init`; `path` names it in errors. `seed`
-/// draws a last layer for another number of classes.
+/// Parameters and statistics from the bytes of `model.init`; `path` names it in errors.
 ///
 /// # Errors
 /// What does not fit, whole.
 pub fn initial_weights(
     (path, bytes): (&Path, &[u8]),
-    graph: &Graph,
-    layout: &Layout,
-    seed: u64,
+    model: (&Graph, &Layout),
+    answers: Answers<'_>,
 ) -> Result<Fitted, WeightsError> {
     let wrap = |source| WeightsError::Tensors { path: path.to_path_buf(), source };
-    fit(&foreign::open(bytes).map_err(wrap)?, graph, layout, seed).map_err(wrap)
+    fit(&foreign::open(bytes).map_err(wrap)?, model, answers).map_err(wrap)
 }
 
 /// The weights of a checkpoint for a layout, found by name; `path` names it in errors.

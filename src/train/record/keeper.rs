@@ -13,6 +13,7 @@ use crate::data::staging::pace::Urgent;
 use crate::observe::clock::Clock;
 use crate::observe::event::{Kind, name_of};
 use crate::observe::ledger::{self, Entry};
+use crate::observe::refusal::to_write;
 use crate::observe::result::Status;
 use crate::observe::storage::Storage;
 
@@ -379,11 +380,11 @@ impl Keeper {
             .write(self.means.storage.as_ref());
             match written {
                 Ok(()) => return Ok(()),
-                Err(error) => last = error.to_string(),
+                Err(error) => last = to_write(&error),
             }
             self.means.clock.sleep(RESULT_PAUSE);
         }
-        Err(TrainError::JobLost(format!("cannot write result.json: {last}; free some space")))
+        Err(TrainError::JobLost(format!("cannot write result.json: {last}")))
     }
 
     /// The checkpoint that the run ends with, tried again once if it fails.

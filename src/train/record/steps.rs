@@ -14,6 +14,13 @@ use crate::train::state::rank::{Moment, Rank};
 
 /// Step events are written at most this often; shorter steps are summed up in one.
 const STEP_EVENT_EVERY: Duration = Duration::from_millis(100);
+/// From twice as many steps on several share an event whatever they take, ever more: the ledger has
+/// a line of each, and events of a long run stay small beside it.
+const STEPS_FULLY_TOLD: u64 = 8192;
+/// Whoever watches a run hears of it at least this often where steps are shorter, and several times
+/// within `recovery.time_limit`, by which the supervisor counts.
+const STEP_EVENT_LATEST: Duration = Duration::from_secs(10);
+const EVENTS_PER_LIMIT: u32 = 4;
 
 /// How often people hear how far staging is.
 const STAGING_EVENT_EVERY: Duration = Duration::from_secs(5);
@@ -115,14 +122,15 @@ impl Steps {
         let since = *self.recent.since.get_or_insert(step.began);
         let position = &rank.state.position;
         let quiet = position.ending.is_none() && !position.evaluation_due && !step.ends_epoch;
-        if quiet && now.saturating_sub(since) < STEP_EVENT_EVERY {
+        let latest = STEP_EVENT_LATEST.min(rank.plan.policy.limit / EVENTS_PER_LIMIT);
+        if quiet && !is_told(position.step, now.saturating_sub(since), latest) {
             return;
         }
         let recent = std::mem::take(&mut self.recent);
         if !rank.is_writer() {
             return;
         }
-        let epoch = position.ledger_tail.last().map_or(0, |line| line.epoch);
+        let epoch = position.epoch();
         if recent.totals.non_finite > 0 {
             let n = recent.totals.non_finite;
             let message = format!("the loss of {n} micro-batches was not a finite number");
@@ -145,6 +153,13 @@ impl Steps {
     }
 }
 
+/// Whether an event tells of this step and those before it, the first of which began so long ago.
+/// By the number of the step, so that all ranks agree who tells what when the writer dies.
+fn is_told(step: u64, since: Duration, latest: Duration) -> bool {
+    let sharing = (step / STEPS_FULLY_TOLD).next_power_of_two();
+    since >= latest || since >= STEP_EVENT_EVERY && step.is_multiple_of(sharing)
+}
+
 /// What a worker waited for in a step; nothing is known of peers in the asynchronous exchange.
 fn waits(rank: &Rank, sums: &Sums, seconds: f64) -> Waits {
     let ranks = rank.comm.size() as u64;
@@ -162,5 +177,39 @@ pub fn report_bad_images(rank: &Rank, journal: &mut Journal, skipped: u64) {
         let set = Split::Train.name().to_string();
         let bad = Kind::BadImages { set, skipped, of: rank.plan.samples_per_epoch };
         journal.event(rank.place(), bad);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Events of so many steps of this length.
+    fn events(steps: u64, seconds: f64, latest: Duration) -> (u64, Duration) {
+        let length = Duration::from_secs_f64(seconds);
+        let (mut told, mut since, mut longest) = (0, Duration::ZERO, Duration::ZERO);
+        for step in 1..=steps {
+            since += length;
+            longest = longest.max(since);
+            if is_told(step, since, latest) {
+                (told, since) = (told + 1, Duration::ZERO);
+            }
+        }
+        (told, longest)
+    }
+
+    #[test]
+    fn a_million_steps_take_few_events_and_nobody_waits_long_for_one() {
+        let latest = Duration::from_secs(10);
+        // Short runs tell every step that is long enough to be read about.
+        assert_eq!(events(16_383, 0.2, latest), (16_383, Duration::from_millis(200)));
+        for (seconds, most) in [(0.01, 22_000), (0.1, 48_500), (0.3, 60_000), (1.0, 130_000)] {
+            let (told, longest) = events(1_000_000, seconds, latest);
+            assert!(told <= most, "{seconds} s a step: {told} events");
+            assert!(longest <= latest + Duration::from_secs_f64(seconds), "{longest:?}");
+        }
+        // Where the supervisor is impatient it hears more often.
+        let (told, longest) = events(1_000_000, 0.3, Duration::from_secs(2));
+        assert!(told > 140_000 && longest <= Duration::from_millis(2300), "{told} {longest:?}");
     }
 }

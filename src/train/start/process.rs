@@ -3,7 +3,8 @@
 use std::time::{Duration, SystemTime};
 
 use crate::cluster::comm::Membership;
-use crate::cluster::comm::mpi::flags::recovery_flags;
+use crate::cluster::comm::mpi::environment;
+use crate::cluster::comm::mpi::flags::launcher_flags;
 use crate::cluster::comm::mpi::{
     JoinArguments, MpiComm, launchers_rank, start_orphan_watch, under_mpirun,
 };
@@ -110,23 +111,14 @@ pub(super) fn communicator(arguments: &TrainArguments) -> Result<Box<dyn Members
 
 /// What plain mpirun was not told, once, from its first rank.
 fn warn_of_flags() {
-    let is = |name: &str, value: &str| std::env::var(name).is_ok_and(|now| now == value);
-    if launchers_rank() != Some(0) {
+    let lacking = environment::lacking();
+    if launchers_rank() != Some(0) || lacking.is_empty() {
         return;
     }
-    let wanted = [
-        ("OMPI_MCA_mpi_ft_enable", "1", "--with-ft ulfm: without it one dead rank ends the job"),
-        ("OMPI_MCA_btl", "self,sm,tcp", "--mca btl self,sm,tcp: others were not tested"),
-        ("OMPI_MCA_coll", "^han", "--mca coll ^han: han is not fault tolerant"),
-    ];
-    let missing = wanted.iter().filter(|(name, value, _)| !is(name, value));
-    let missing: Vec<&str> = missing.map(|(_, _, why)| *why).collect();
-    if !missing.is_empty() {
-        let flags = recovery_flags().join(" ");
-        say!(
-            "warning: mpirun was started without {}\n  use: mpirun {flags} -n RANKS kintsugi train \
-             CONFIG\n  or let `kintsugi launch` write the line (--dry-run shows it)",
-            missing.join("; without ")
-        );
-    }
+    let flags = launcher_flags().join(" ");
+    say!(
+        "warning: mpirun was started {}\n  use: mpirun {flags} -n RANKS kintsugi train CONFIG\n  \
+         or let `kintsugi launch` write the line (--dry-run shows it)",
+        lacking.join("; ")
+    );
 }

@@ -10,12 +10,15 @@ use crate::cluster::resident::SlotView;
 use crate::cluster::world::World;
 use crate::config::{Config, Resident, Shown};
 use crate::data::Normalization;
-use crate::model::{Graph, Layout, init, parts};
+use crate::model::{init, parts};
 use crate::observe::ledger::{self, Entry};
 use crate::observe::storage::Storage;
 
 use crate::train::TrainError;
-use crate::train::checkpoint::{Expectation, Fitted, Snapshot, newest_verified, weights};
+use crate::train::checkpoint::{
+    Answers, CONFIGURATION, CheckpointError, Expectation, Fitted, Snapshot, newest_verified,
+    weights,
+};
 use crate::train::repair::restart::{Outlived, from_resident, unread};
 use crate::train::repair::take_over::{Repairing, hand_to_all};
 use crate::train::start::materials::Prepared;
@@ -114,6 +117,12 @@ fn find_checkpoint(
     };
     newest_verified(storage, &expectation).map_err(|error| match error.is_passing() {
         true => TrainError::JobLost(format!("{error}; none is marked: start again")),
+        // A supervisor, or `train`, compares the keys before: only without the file it gets here.
+        false if matches!(error, CheckpointError::Other { what: CONFIGURATION, .. }) => {
+            TrainError::Configuration(format!(
+                "{error}; which keys differ stands in the run's config.toml, which is gone"
+            ))
+        }
         false => TrainError::Configuration(error.to_string()),
     })
 }
@@ -150,7 +159,7 @@ fn scratch(
 ) -> Result<Vec<String>, TrainError> {
     let layout = &prepared.layout;
     let Fitted { parameters, statistics, remarks, .. } = match config.model.found_init() {
-        Some(path) => load(&path, &prepared.graph, layout, config)?,
+        Some(path) => load(&path, prepared, config)?,
         None => Fitted {
             parameters: init::parameters(&prepared.graph, layout, config.run.seed),
             statistics: init::statistics(layout),
@@ -179,12 +188,7 @@ fn scratch(
 ///
 /// # Errors
 /// What does not fit, or is not what it was.
-fn load(
-    path: &Path,
-    graph: &Graph,
-    layout: &Layout,
-    config: &Config,
-) -> Result<Fitted, TrainError> {
+fn load(path: &Path, prepared: &Prepared, config: &Config) -> Result<Fitted, TrainError> {
     // Errors of the reader name the path.
     let refuse = |error| TrainError::Configuration(format!("model.init: {error}"));
     let wrong = |reason: String| {
@@ -199,7 +203,9 @@ fn load(
              or start anew with --fresh"
         )));
     }
-    let fitted = weights::initial_weights((path, &bytes), graph, layout, config.run.seed);
+    let model = (&prepared.graph, &*prepared.layout);
+    let answers = Answers { seed: config.run.seed, classes: &prepared.facts.about.classes };
+    let fitted = weights::initial_weights((path, &bytes), model, answers);
     let mut fitted = fitted.map_err(refuse)?;
     let now = Some(Normalization::of(&config.data));
     let pictures = weights::other_pictures(&config.model.name, &fitted.about, now);

@@ -264,6 +264,7 @@ pub(in crate::train) fn announce(
             train_samples: facts.order.samples,
             validation_samples,
             steps_total: plan.steps_max,
+            epoch: rank.state.position.epoch(),
             from: from_name.into(),
             weights,
         },

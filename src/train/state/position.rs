@@ -129,6 +129,11 @@ impl Position {
         Self { exact: true, ..Self::default() }
     }
 
+    /// That of the newest committed step.
+    pub fn epoch(&self) -> u64 {
+        self.ledger_tail.last().map_or(0, |line| line.epoch)
+    }
+
     /// For the wire and for a resident slot: the same bytes on every rank that holds the same.
     pub fn encode(&self) -> Vec<u8> {
         serde_json::to_vec(self).expect("a position is plain data")

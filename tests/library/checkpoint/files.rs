@@ -6,10 +6,10 @@ use std::time::{Duration, Instant};
 use kintsugi::cluster::resident::Slots;
 use kintsugi::config;
 use kintsugi::data::Normalization;
-use kintsugi::model::{catalogue, layout, onnx};
+use kintsugi::model::{catalogue, init, layout, onnx};
 use kintsugi::observe::storage::FileSystem;
 use kintsugi::train::checkpoint::weights::{Given, Imported};
-use kintsugi::train::checkpoint::{Writer, weights};
+use kintsugi::train::checkpoint::{Answers, Writer, weights};
 use kintsugi::train::compute::gradients::Gradients;
 use kintsugi::train::compute::moments::{Moments, Seen};
 use kintsugi::train::update::optimizer::Optimizer;
@@ -148,15 +148,31 @@ fn exported_weights_come_back_through_import() {
     assert_eq!(back.model_name, sent.model_name);
     assert_eq!(back.state.step, 0);
     assert_eq!(back.optimizer, [(MOMENTUM.to_string(), vec![0.0; sent.parameters.len()])]);
+    let answers = Answers { seed: 1, classes: &sent.classes };
     for path in ["run", "new", "w.safetensors", "run/checkpoints/step-00000004"] {
         let graph =
             catalogue::build(&sent.model_name, sent.input, sent.classes.len(), 1.0).unwrap();
         let bytes = weights::bytes_of(Path::new(&at(path))).unwrap();
         let named = (Path::new(path), &bytes[..]);
-        let got = weights::initial_weights(named, &graph, &sent.layout, 1).unwrap();
+        let got = weights::initial_weights(named, (&graph, &sent.layout), answers).unwrap();
         assert_eq!(got.parameters, sent.parameters, "{path}");
         assert_eq!((got.statistics, got.remarks), (sent.statistics.clone(), vec![]));
     }
+    // As many other classes: their layer is new, and that is said.
+    let graph = catalogue::build("mlp", sent.input, 3, 0.0625).unwrap();
+    let bytes = weights::bytes_of(Path::new(&at("run"))).unwrap();
+    let classes = ["cup", "jar", "plate"].map(String::from);
+    let others = Answers { seed: 1, classes: &classes };
+    let got = weights::initial_weights((Path::new("run"), &bytes), (&graph, &sent.layout), others);
+    let (got, first) = (got.unwrap(), init::parameters(&graph, &sent.layout, 1));
+    assert_eq!(
+        got.remarks,
+        ["its classes are cat, dog, \"big\", e\\u{1b}el, not cup, jar, plate: fc3.weight, \
+             fc3.bias begin anew, with first weights of seed 1"]
+    );
+    let (body, head) = sent.layout.tensors.split_at(sent.layout.tensors.len() - 2);
+    assert!(body.iter().all(|t| got.parameters[t.range()] == sent.parameters[t.range()]));
+    assert!(head.iter().all(|t| got.parameters[t.range()] == first[t.range()]));
     assert_eq!(checkpoint(&["import", &at("w.safetensors"), &at("run")]), code(2), "has some");
     assert_eq!(checkpoint(&["export", &at("nowhere"), &at("x")]), code(2));
 }
@@ -252,45 +268,14 @@ fn import_takes_the_whole_model_and_nothing_else() {
     let graph = catalogue::build("resnet20", [3, 32, 32], 4, 1.0).unwrap();
     let layout = layout::of(&graph);
     let named = (Path::new("w.safetensors"), &foreign(&many, 0.5)[..]);
-    let fitted = weights::initial_weights(named, &graph, &layout, 1).unwrap();
+    let answers = Answers { seed: 1, classes: &[] };
+    let fitted = weights::initial_weights(named, (&graph, &layout), answers).unwrap();
     assert_eq!(
         (fitted.parameters, fitted.remarks[0].as_str()),
         (imported.snapshot.parameters, said)
     );
     let text = weights::bytes_of(Path::new("/dev/zero")).unwrap_err();
     assert!(text.to_string().contains("it is a device; only files"), "{text}");
-}
-
-/// `neg.pth`: torch saved tensors that it keeps as "the negative of what is stored". It reads
-/// 0.758 as the first running variance where -0.758 is stored, and 0.1256 as the first weight.
-#[test]
-fn the_sign_that_torch_keeps_beside_a_tensor_is_taken() {
-    let folder = tempfile::tempdir().unwrap();
-    let model = folder.path().join("net.toml");
-    let layers = [
-        r#"name = "conv1", kind = "conv", channels = 6, kernel = 3, padding = 1"#,
-        r#"name = "bn1", kind = "batch_norm""#,
-        r#"kind = "relu""#,
-        r#"name = "conv2", kind = "conv", channels = 8, kernel = 3, stride = 2, bias = false"#,
-        r#"name = "bn2", kind = "batch_norm""#,
-        r#"kind = "global_avg_pool""#,
-        r#"name = "fc", kind = "linear", features = "classes""#,
-    ];
-    let layers = layers.map(|layer| format!("{{ {layer} }}")).join(", ");
-    std::fs::write(&model, format!("name = \"net\"\nlayer = [{layers}]\n")).unwrap();
-    let given = Given {
-        model: Some(model.to_str().unwrap().into()),
-        input: Some([3, 8, 8]),
-        classes: Some(["a", "b", "c"].map(str::to_owned).to_vec()),
-        width: None,
-    };
-    let bytes = include_bytes!("neg.pth");
-    let Snapshot { layout, parameters, statistics, .. } =
-        weights::import(Path::new("neg.pth"), bytes, given).unwrap().snapshot;
-    let of = |name: &str| layout.tensors.iter().find(|tensor| tensor.name == name).unwrap();
-    let variances = &statistics[of("bn1.running_var").range()];
-    assert!(variances[0] == 0.7580173 && variances.iter().all(|value| *value > 0.0));
-    assert_eq!(parameters[of("conv1.weight").range()][..2], [0.12562172, -0.13957801]);
 }
 
 #[test]

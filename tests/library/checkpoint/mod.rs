@@ -22,6 +22,7 @@ use kintsugi::train::plan::About;
 
 mod behind;
 mod damage;
+mod elsewhere;
 mod files;
 mod retired;
 mod trouble;

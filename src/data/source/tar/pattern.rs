@@ -1,5 +1,6 @@
 //! Which shards a path means: a file, the `*.tar` files of a folder, or what a pattern with braces
-//! lists (`train-{0000..0099}.tar`, `{a,b}/x.tar`), in the order in which it lists them.
+//! lists (`train-{0000..0099}.tar`, `{a,b}/x.tar`), in the order in which it lists them. The
+//! folders above may have braces in their own names.
 
 use std::path::{Path, PathBuf};
 
@@ -32,7 +33,14 @@ pub fn shards(store: &dyn Store, path: &Path) -> Result<Vec<PathBuf>, FetchError
         let reason = format!("{} does not exist; {advice}", path.shown());
         return Err(FetchError { meaning: Meaning::Absent, reason });
     };
-    let all: Vec<PathBuf> = expand(text)?.into_iter().map(PathBuf::from).collect();
+    let is_folder = |path: &Path| match store.look(path) {
+        Ok(kind) => Ok(matches!(kind, Kind::Folder(_))),
+        Err(error) if Meaning::of(&error) == Meaning::NotNow => {
+            Err(FetchError::from(error).about(path.shown()))
+        }
+        Err(_) => Ok(false),
+    };
+    let all = listed(path, &is_folder)?;
     let looked = all.iter().map(|shard| is_file(store, shard));
     let there = looked.collect::<Result<Vec<bool>, _>>()?;
     let (count, have) = (all.len(), there.iter().filter(|there| **there).count());
@@ -81,10 +89,29 @@ fn of_folder(store: &dyn Store, folder: &Path) -> Result<Vec<PathBuf>, FetchErro
 
 /// The first path that `path` means: where a set is looked for before it is read.
 pub fn first(path: &Path) -> PathBuf {
-    let text = path.to_str().filter(|text| text.contains('{') && !path.exists());
-    let listed = text.and_then(|text| expand(text).ok());
-    let listed = listed.and_then(|all| all.into_iter().next());
-    listed.map_or_else(|| path.to_owned(), PathBuf::from)
+    let is_pattern = path.to_str().is_some_and(|text| text.contains('{')) && !path.exists();
+    let listed = is_pattern.then(|| listed(path, &|path| Ok(path.is_dir())).ok()).flatten();
+    listed.and_then(|all| all.into_iter().next()).unwrap_or_else(|| path.to_owned())
+}
+
+/// Every path that a pattern stands for.
+fn listed(
+    pattern: &Path,
+    is_folder: &dyn Fn(&Path) -> Result<bool, FetchError>,
+) -> Result<Vec<PathBuf>, FetchError> {
+    // The deepest folder that is there as it is written, whatever braces are in its name.
+    let mut above = Path::new("");
+    let mut folders: Vec<&Path> = pattern.ancestors().skip(1).collect();
+    folders.reverse();
+    for folder in folders {
+        let name = folder.file_name().unwrap_or_default();
+        if name.as_encoded_bytes().contains(&b'{') && !is_folder(folder)? {
+            break;
+        }
+        above = folder;
+    }
+    let rest = pattern.strip_prefix(above).unwrap_or(pattern).to_string_lossy();
+    Ok(expand(&rest)?.into_iter().map(|shard| above.join(shard)).collect())
 }
 
 /// Every text that a pattern stands for; the last braces change fastest.
@@ -145,6 +172,20 @@ mod tests {
         assert_eq!(all("{a,b}/{0..1}.tar"), ["a/0.tar", "a/1.tar", "b/0.tar", "b/1.tar"]);
         assert_eq!(all("plain.tar"), ["plain.tar"]);
         assert_eq!(first(Path::new("/nowhere/{7..9}.tar")), Path::new("/nowhere/7.tar"));
+    }
+
+    #[test]
+    fn folders_above_keep_the_braces_of_their_names() {
+        let mut store = MemoryStore::default();
+        for name in ["x{1}/y{/a-0.tar", "x{1}/y{/a-1.tar"] {
+            store.put(name, "x");
+        }
+        let found = |path: &str| shards(&store, Path::new(path)).map_err(|error| error.reason);
+        let both = ["x{1}/y{/a-0.tar", "x{1}/y{/a-1.tar"].map(PathBuf::from).to_vec();
+        assert_eq!(found("x{1}/y{/a-{0..1}.tar"), Ok(both.clone()));
+        assert_eq!(found("x{1}/y{"), Ok(both));
+        let said = found("x{1}/z{0,1}/a.tar").expect_err("none");
+        assert!(said.contains("the first of its 2 names is x{1}/z0/a.tar"), "{said}");
     }
 
     #[test]

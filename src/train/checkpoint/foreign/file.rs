@@ -5,18 +5,20 @@ use std::collections::BTreeMap;
 use super::tensor::Tensor;
 
 /// Most tensors of a file.
-const TENSORS_MAX: usize = 1 << 16;
+pub(super) const TENSORS_MAX: usize = 1 << 16;
 /// Longest name of a tensor, in bytes.
 const NAME_BYTES_MAX: usize = 512;
 /// Most dimensions of a tensor.
 const DIMENSIONS_MAX: usize = 8;
 
 /// A file's tensors, in its order.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Foreign<'a> {
     pub(super) tensors: Vec<Tensor<'a>>,
     /// What the file says of itself.
     pub(super) about: BTreeMap<String, String>,
+    /// Tensors that are another one too, by name; the file holds that one only.
+    pub(super) tied: BTreeMap<String, String>,
     /// What of the file is no tensor, by name.
     pub(super) passed_over: Vec<String>,
 }

@@ -1,6 +1,6 @@
 //! Gives a model its weights from a foreign file: all of them, or none and the whole list of what
-//! does not fit. Names lose what wrappers put before them, other element types become f32, and a
-//! last layer for another number of classes keeps its first weights.
+//! does not fit. Other element types become f32, and a last layer for other classes keeps its first
+//! weights.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,14 +10,8 @@ use crate::train::checkpoint::differences::{Differences, OtherShape};
 use crate::train::checkpoint::tensors::TensorError;
 
 use super::file::Foreign;
+use super::names::{Matched, matched};
 use super::tensor::{Element, Tensor};
-
-/// What PyTorch's wrappers put before every name (`DataParallel`, `torch.compile`).
-const WRAPPERS: [&str; 2] = ["module.", "_orig_mod."];
-/// Wrappers around each other.
-const WRAPPERS_MAX: usize = 8;
-/// Old files of torchvision's DenseNets write `norm.1` where its models have `norm1`.
-const OLD_PARTS: [&str; 4] = ["norm.1.", "norm.2.", "conv.1.", "conv.2."];
 
 /// What a file gives a model.
 #[derive(Debug, Clone, PartialEq)]
@@ -32,83 +26,100 @@ pub struct Fitted {
     pub about: BTreeMap<String, String>,
 }
 
-/// The weights of a model, with first weights of this seed where the file is for another number of
-/// classes.
+/// Whose answers a last layer gives.
+#[derive(Debug, Clone, Copy)]
+pub struct Answers<'a> {
+    /// Of first weights, where the file's are others'.
+    pub seed: u64,
+    /// The classes by name, in label order. Empty: they are whatever the file says.
+    pub classes: &'a [String],
+}
+
+/// The weights of a model, with first weights where the file is for other classes.
 ///
 /// # Errors
 /// What does not fit, whole.
 pub fn fit(
     file: &Foreign<'_>,
-    graph: &Graph,
-    layout: &Layout,
-    seed: u64,
+    (graph, layout): (&Graph, &Layout),
+    Answers { seed, classes }: Answers<'_>,
 ) -> Result<Fitted, TensorError> {
-    let mut remarks = Vec::new();
     let names: BTreeSet<&str> = layout.tensors.iter().map(|tensor| tensor.name.as_str()).collect();
-    let prefix = prefix_of(file, layout);
-    if !prefix.is_empty() {
-        remarks.push(format!("every name begins with `{}`: taken off", prefix.shown()));
-    }
-    let mut found: BTreeMap<String, &Tensor<'_>> = BTreeMap::new();
-    for tensor in &file.tensors {
-        let name = today(tensor.name.strip_prefix(prefix.as_str()).unwrap_or(&tensor.name), &names);
-        if found.insert(name, tensor).is_some() {
-            let name = tensor.name.shown();
-            return Err(TensorError::Refused(format!("two of its tensors are called {name}")));
-        }
-    }
+    let answering = answering(graph);
+    let needed = layout.tensors.iter().filter(|tensor| answering[tensor.node]);
+    let needed: BTreeSet<&str> = needed.map(|tensor| tensor.name.as_str()).collect();
+    let Matched { found, mut remarks } = matched(file, &names, &needed)?;
     let shapes: Vec<(&str, &[usize])> =
         found.iter().map(|(name, tensor)| (name.as_str(), &tensor.shape[..])).collect();
     let differences = Differences::between(&shapes, layout);
-    let Some(fresh) = fresh(&differences, graph, layout) else {
-        return Err(TensorError::Differ(differences));
-    };
+    let others = other_number(&differences).or_else(|| other_names(file, classes));
+    let fresh = fresh(&differences, (graph, layout), others.as_deref());
+    let Some(fresh) = fresh else { return Err(TensorError::Differ(differences)) };
     let mut parameters = init::parameters(graph, layout, seed);
     let mut statistics = init::statistics(layout);
+    let taken = layout.tensors.iter().filter(|spec| !fresh.contains(&spec.name.as_str()));
+    let taken = taken.filter_map(|spec| Some((spec, *found.get(&spec.name)?)));
+    remarks.extend(read(taken, &mut parameters, &mut statistics)?);
+    let begin_anew = |why: &str, names: Vec<&str>| {
+        format!("{why}: {} begin anew, with first weights of seed {seed}", names.join(", "))
+    };
+    if let Some(why) = others {
+        let heads = fresh.into_iter().filter(|name| found.contains_key(*name));
+        remarks.push(begin_anew(&why, heads.collect()));
+    }
+    if !differences.missing.is_empty() {
+        let names = differences.missing.iter().map(String::as_str);
+        remarks.push(begin_anew("it has no auxiliary classifiers", names.collect()));
+    }
+    remarks.extend(untied(file, &names));
+    remarks.extend(not_tensors(&file.passed_over));
+    Ok(Fitted { parameters, statistics, remarks, about: file.about.clone() })
+}
+
+/// Gives tensors their values; what was done to these.
+fn read<'t, 'a: 't>(
+    tensors: impl Iterator<Item = (&'t TensorSpec, &'t Tensor<'a>)>,
+    parameters: &mut [f32],
+    statistics: &mut [f32],
+) -> Result<Vec<String>, TensorError> {
     let mut converted: BTreeMap<&str, usize> = BTreeMap::new();
-    for spec in &layout.tensors {
-        let Some(tensor) = found.get(&spec.name).filter(|_| !fresh.contains(spec.name.as_str()))
-        else {
-            continue;
-        };
+    for (spec, tensor) in tensors {
         let flat = match spec.kind {
-            TensorKind::Statistic => &mut statistics,
-            TensorKind::Weight | TensorKind::Bias => &mut parameters,
+            TensorKind::Statistic => &mut *statistics,
+            TensorKind::Weight | TensorKind::Bias => &mut *parameters,
         };
         let (word, values) = (tensor.element.name(), &mut flat[spec.range()]);
         tensor
             .read(values)
             .ok_or_else(|| TensorError::Type { name: spec.name.clone(), found: word.to_owned() })?;
         if let Some(wrong) = spec.unsound(values) {
-            return Err(TensorError::Refused(format!("{} holds {wrong}", spec.name.shown())));
+            return Err(TensorError::Refused(format!(
+                "{} holds {wrong}, which torch would make NaN of: take an earlier file, or write \
+                 this one again after weights[{:?}].nan_to_num_(){} in Python",
+                spec.name.shown(),
+                tensor.name,
+                if spec.name.ends_with("running_var") { ".clamp_(min=0)" } else { "" }
+            )));
         }
         if tensor.element != Element::F32 {
             *converted.entry(word).or_default() += 1;
         }
     }
-    remarks.extend(converted.iter().map(|(word, count)| match count {
+    let said = converted.iter().map(|(word, count)| match count {
         1 => format!("a tensor of {word}: converted to f32"),
         _ => format!("{count} tensors of {word}: converted to f32"),
-    }));
-    remarks.extend(new_layer(&differences, seed));
-    if !differences.missing.is_empty() {
-        let names = differences.missing.join(", ");
-        remarks.push(format!(
-            "it has no auxiliary classifiers: {names} begin anew, with first weights of seed {seed}"
-        ));
-    }
-    remarks.extend(not_tensors(&file.passed_over));
-    Ok(Fitted { parameters, statistics, remarks, about: file.about.clone() })
+    });
+    Ok(said.collect())
 }
 
-/// The tensors that keep their first weights: of layers that tell classes apart, where they differ
-/// in the number of classes; and of auxiliary classifiers that the file lacks, as PyTorch's models
-/// do that were made to answer only. `None`: something else differs.
+/// The tensors that keep their first weights, in the order of the layout: of layers that tell
+/// classes apart, where these are others; and of auxiliary classifiers that the file lacks, as
+/// PyTorch's models do that were made to answer only. `None`: something else differs.
 fn fresh<'l>(
     differences: &Differences,
-    graph: &Graph,
-    layout: &'l Layout,
-) -> Option<BTreeSet<&'l str>> {
+    (graph, layout): (&Graph, &'l Layout),
+    other_classes: Option<&str>,
+) -> Option<Vec<&'l str>> {
     let heads = classifiers(graph, layout);
     let answering = answering(graph);
     let spec_of = |name: &str| layout.tensors.iter().find(|spec| spec.name == name);
@@ -126,7 +137,7 @@ fn fresh<'l>(
         && differences.unexpected.is_empty()
         && differences.shapes.iter().all(is_class);
     let is_fresh = |spec: &&TensorSpec| {
-        let of_class = !differences.shapes.is_empty() && heads.contains(&spec.node);
+        let of_class = other_classes.is_some() && heads.contains(&spec.node);
         of_class || differences.missing.contains(&spec.name)
     };
     let names = layout.tensors.iter().filter(is_fresh).map(|spec| spec.name.as_str());
@@ -165,50 +176,42 @@ fn classifiers(graph: &Graph, layout: &Layout) -> BTreeSet<usize> {
     answers.filter_map(above).collect()
 }
 
-/// What stands before every name of the file and in none of the model's. Empty where nothing does.
-fn prefix_of(file: &Foreign<'_>, layout: &Layout) -> String {
-    let before_all = |prefix: &str| file.tensors.iter().all(|t| t.name.starts_with(prefix));
-    if let Some(first) = layout.tensors.first() {
-        let names = file.tensors.iter().map(|tensor| tensor.name.as_str());
-        let mut prefixes = names.filter_map(|name| name.strip_suffix(first.name.as_str()));
-        let whole = prefixes.find(|prefix| prefix.ends_with('.') && before_all(prefix));
-        if let Some(prefix) = whole {
-            return prefix.to_owned();
-        }
-    }
-    let mut prefix = String::new();
-    for _ in 0..WRAPPERS_MAX {
-        let longer = WRAPPERS.iter().map(|wrapper| format!("{prefix}{wrapper}"));
-        let Some(longer) = longer.into_iter().find(|longer| before_all(longer)) else { break };
-        prefix = longer;
-    }
-    if file.tensors.is_empty() { String::new() } else { prefix }
-}
-
-/// The name that the model has for it.
-pub(super) fn today(name: &str, names: &BTreeSet<&str>) -> String {
-    let renamed = OLD_PARTS.iter().filter(|_| !names.contains(name)).find_map(|old| {
-        let at = name.find(&format!(".{old}"))? + 1;
-        // `norm.1.` -> `norm1.`
-        let new = format!("{}{}{}", &name[..at], old.replacen('.', "", 1), &name[at + old.len()..]);
-        names.contains(new.as_str()).then_some(new)
-    });
-    renamed.unwrap_or_else(|| name.to_owned())
-}
-
-fn new_layer(differences: &Differences, seed: u64) -> Option<String> {
+/// That the file is for another number of classes.
+fn other_number(differences: &Differences) -> Option<String> {
     let OtherShape { found, expected, .. } = differences.shapes.first()?;
-    let names: Vec<&str> = differences.shapes.iter().map(|shape| shape.name.as_str()).collect();
-    Some(format!(
-        "it is for {} classes, this model for {}: {} begin anew, with first weights of seed {seed}",
-        found.first()?,
-        expected.first()?,
-        names.join(", ")
-    ))
+    let (found, expected) = (found.first()?, expected.first()?);
+    Some(format!("it is for {found} classes, this model for {expected}"))
+}
+
+/// That it says the names of as many other classes. Numbers are no names: who imports weights need
+/// not know more.
+fn other_names(file: &Foreign<'_>, classes: &[String]) -> Option<String> {
+    let found: Vec<String> = serde_json::from_str(file.about.get("classes")?).ok()?;
+    let numbers = (0..found.len()).map(|class| class.to_string());
+    let differ =
+        found.len() == classes.len() && found != classes && !found.iter().cloned().eq(numbers);
+    let list = |names: &[String]| {
+        let shown = names.iter().take(NAMES_MAX).map(|name| name.shown().to_string());
+        let more = if names.len() > NAMES_MAX { ", ..." } else { "" };
+        format!("{}{more}", shown.collect::<Vec<_>>().join(", "))
+    };
+    differ.then(|| format!("its classes are {}, not {}", list(&found), list(classes)))
+}
+
+/// Which of the model's tensors are one in the file.
+fn untied(file: &Foreign<'_>, names: &BTreeSet<&str>) -> Vec<String> {
+    let own = file.tied.iter().filter(|(tied, _)| names.contains(tied.as_str()));
+    let remark = |(tied, kept): (&String, &String)| {
+        let (tied, kept) = (tied.shown(), kept.shown());
+        format!("{tied} is {kept} in it: both begin with its values, and each is trained alone")
+    };
+    own.map(remark).collect()
 }
 
 /// Names of what is passed over that are said; the rest is counted.
 const PASSED_OVER_MAX: usize = 8;
+/// Classes that are named.
+const NAMES_MAX: usize = 8;
 
 fn not_tensors(names: &[String]) -> Option<String> {
     let shown: Vec<String> = names.iter().take(PASSED_OVER_MAX).map(|name| name.shown()).collect();

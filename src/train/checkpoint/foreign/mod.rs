@@ -1,10 +1,11 @@
 //! Files of weights that others wrote: safetensors of any element type, and what `torch.save`
 //! writes. A file is opened as a list of tensors that say where their elements lie; nothing is
 //! copied or converted before a model asks for it. `torch` and `zip` read PyTorch's files, `tensor`
-//! is one tensor, `fit` gives a model what it needs of them.
+//! is one tensor, `names` finds a model's among them, `fit` gives a model what it needs of them.
 
 mod file;
 mod fit;
+mod names;
 mod tensor;
 mod torch;
 mod zip;
@@ -14,8 +15,8 @@ use safetensors::tensor::{Dtype, SafeTensors};
 use crate::train::checkpoint::tensors::TensorError;
 
 pub use file::Foreign;
-use file::check_tensor;
-pub use fit::{Fitted, fit};
+use file::{TENSORS_MAX, check_tensor};
+pub use fit::{Answers, Fitted, fit};
 use tensor::{Element, Tensor};
 
 /// Most bytes of a safetensors header: names and places, 100 to 200 bytes a tensor.
@@ -73,8 +74,27 @@ fn safetensors(bytes: &[u8]) -> Result<Foreign<'_>, TensorError> {
         tensors.push(Tensor::contiguous(name, info.shape.clone(), element, &values[from..to]));
     }
     let about = header.metadata().clone().unwrap_or_default().into_iter().collect();
-    Ok(Foreign { tensors, about, passed_over: Vec::new() })
+    let mut file = Foreign { tensors, about, ..Foreign::default() };
+    untie(&mut file);
+    Ok(file)
 }
 
+/// Of several tensors that are the same `safetensors.torch.save_model` writes one, and in the texts
+/// about the file, which one each of the others is.
+fn untie(file: &mut Foreign<'_>) {
+    let place = |name: &String| file.tensors.iter().position(|tensor| tensor.name == *name);
+    let ties = file.about.iter().filter(|(tied, _)| place(tied).is_none());
+    let ties: Vec<_> = ties
+        .filter_map(|(tied, kept)| Some((tied.clone(), kept.clone(), place(kept)?)))
+        .take(TENSORS_MAX.saturating_sub(file.tensors.len()))
+        .collect();
+    for (tied, kept, at) in ties {
+        file.tensors.push(file.tensors[at].called(&tied));
+        file.tied.insert(tied, kept);
+    }
+}
+
+#[cfg(test)]
+mod layout_tests;
 #[cfg(test)]
 mod tests;

@@ -72,6 +72,11 @@ impl<'a> Tensor<'a> {
         Self { name, shape, element, sign: Sign::Stored, strides, storage }
     }
 
+    /// The same under another name.
+    pub fn called(&self, name: &str) -> Self {
+        Self { name: name.to_owned(), ..self.clone() }
+    }
+
     /// A view of a storage from its element `start` on; `strides` in elements.
     ///
     /// # Errors

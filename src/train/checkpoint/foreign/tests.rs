@@ -8,27 +8,30 @@ use crate::model::{Graph, Layout, TensorKind, catalogue, layout};
 
 use super::*;
 
-/// A tensor to be written: name, PyTorch's word for its elements, shape, its bytes.
-type Written = (&'static str, &'static str, Vec<usize>, Vec<u8>);
+/// First weights are those of this seed; classes have no names.
+pub(super) const ANSWERS: Answers<'_> = Answers { seed: 3, classes: &[] };
 
-fn f32s(values: &[f32]) -> Vec<u8> {
+/// A tensor to be written: name, PyTorch's word for its elements, shape, its bytes.
+pub(super) type Written = (&'static str, &'static str, Vec<usize>, Vec<u8>);
+
+pub(super) fn f32s(values: &[f32]) -> Vec<u8> {
     values.iter().flat_map(|value| value.to_le_bytes()).collect()
 }
 
-fn text(text: &str) -> Vec<u8> {
+pub(super) fn text(text: &str) -> Vec<u8> {
     [&b"X"[..], &(text.len() as u32).to_le_bytes(), text.as_bytes()].concat()
 }
 
-fn whole(number: usize) -> Vec<u8> {
+pub(super) fn whole(number: usize) -> Vec<u8> {
     [&[0x8A, 8][..], &(number as i64).to_le_bytes()].concat()
 }
 
-fn tuple(items: &[Vec<u8>]) -> Vec<u8> {
+pub(super) fn tuple(items: &[Vec<u8>]) -> Vec<u8> {
     [&b"("[..], &items.concat(), b"t"].concat()
 }
 
 /// The instructions that `torch.save` writes for a tensor whose storage is `data/key`.
-fn rebuilt(word: &str, key: &str, shape: &[usize], elements: usize) -> Vec<u8> {
+pub(super) fn rebuilt(word: &str, key: &str, shape: &[usize], elements: usize) -> Vec<u8> {
     rebuilt_with(&[], (word, key), shape, elements)
 }
 
@@ -55,13 +58,13 @@ fn rebuilt_with(
     [b"ctorch._utils\n_rebuild_tensor_v2\n".to_vec(), tuple(&arguments), b"R".to_vec()].concat()
 }
 
-fn dictionary(entries: &[(&str, Vec<u8>)]) -> Vec<u8> {
+pub(super) fn dictionary(entries: &[(&str, Vec<u8>)]) -> Vec<u8> {
     let pairs: Vec<u8> =
         entries.iter().flat_map(|(key, value)| [text(key), value.clone()].concat()).collect();
     [&b"ccollections\nOrderedDict\n)R("[..], &pairs, b"u"].concat()
 }
 
-fn pickle(body: &[u8]) -> Vec<u8> {
+pub(super) fn pickle(body: &[u8]) -> Vec<u8> {
     [&b"\x80\x02"[..], body, b"."].concat()
 }
 
@@ -88,7 +91,7 @@ fn archive(entries: &[(&str, &[u8])]) -> Vec<u8> {
 }
 
 /// A state dictionary as `torch.save` writes it.
-fn saved(tensors: &[Written]) -> Vec<u8> {
+pub(super) fn saved(tensors: &[Written]) -> Vec<u8> {
     let entries: Vec<(&str, Vec<u8>)> = tensors
         .iter()
         .enumerate()
@@ -99,25 +102,25 @@ fn saved(tensors: &[Written]) -> Vec<u8> {
     with_storages(&pickle(&dictionary(&entries)), tensors)
 }
 
-fn with_storages(data: &[u8], tensors: &[Written]) -> Vec<u8> {
+pub(super) fn with_storages(data: &[u8], tensors: &[Written]) -> Vec<u8> {
     let names: Vec<String> = (0..tensors.len()).map(|at| format!("w/data/{at}")).collect();
     let mut entries: Vec<(&str, &[u8])> = vec![("w/data.pkl", data), ("w/byteorder", b"little")];
     entries.extend(names.iter().zip(tensors).map(|(name, t)| (name.as_str(), &t.3[..])));
     archive(&entries)
 }
 
-fn refusal(bytes: &[u8]) -> String {
+pub(super) fn refusal(bytes: &[u8]) -> String {
     open(bytes).expect_err("refused").to_string()
 }
 
-fn model(classes: usize) -> (Graph, Layout) {
+pub(super) fn model(classes: usize) -> (Graph, Layout) {
     let graph = catalogue::build("mlp", [1, 4, 4], classes, 0.0625).expect("in the catalogue");
     let layout = layout::of(&graph);
     (graph, layout)
 }
 
 /// A file for the small model of so many classes, each tensor filled with its number.
-fn file_for(classes: usize, prefix: &str) -> Vec<Written> {
+pub(super) fn file_for(classes: usize, prefix: &str) -> Vec<Written> {
     let (_, layout) = model(classes);
     let tensors = layout.tensors.iter().enumerate().map(|(at, tensor)| {
         let name: &'static str = format!("{prefix}{}", tensor.name).leak();
@@ -127,10 +130,10 @@ fn file_for(classes: usize, prefix: &str) -> Vec<Written> {
     tensors.collect()
 }
 
-fn fitted(bytes: &[u8], classes: usize) -> Result<Fitted, String> {
+pub(super) fn fitted(bytes: &[u8], classes: usize) -> Result<Fitted, String> {
     let (graph, layout) = model(classes);
     let file = open(bytes).map_err(|error| error.to_string())?;
-    fit(&file, &graph, &layout, 3).map_err(|error| error.to_string())
+    fit(&file, (&graph, &layout), ANSWERS).map_err(|error| error.to_string())
 }
 
 #[test]
@@ -263,7 +266,7 @@ fn what_does_not_fit_is_listed_whole_and_nothing_is_loaded() {
 #[test]
 fn old_names_of_densenets_are_todays() {
     let names: BTreeSet<&str> = BTreeSet::from(["a.denselayer1.norm1.weight", "norm.1.weight"]);
-    let today = |name| fit::today(name, &names);
+    let today = |name| names::today(name, &names);
     assert_eq!(today("a.denselayer1.norm.1.weight"), "a.denselayer1.norm1.weight");
     assert_eq!(today("norm.1.weight"), "norm.1.weight");
     assert_eq!(today("b.norm.1.weight"), "b.norm.1.weight");
@@ -306,7 +309,10 @@ fn a_damaged_pickle_is_an_error_or_other_data() {
             body[at] = byte;
             let file = with_storages(&body, tensors);
             if let Ok(file) = open(&file) {
-                assert!(fit(&file, &graph, &layout, 3).is_err(), "four tensors are missing");
+                assert!(
+                    fit(&file, (&graph, &layout), ANSWERS).is_err(),
+                    "four tensors are missing"
+                );
             }
         }
     }
@@ -326,7 +332,7 @@ fn auxiliary_classifiers_that_a_file_lacks_begin_anew() {
         saved(&written.collect::<Vec<Written>>())
     };
     let bare = file(&|name| !name.starts_with("aux"));
-    let found = fit(&open(&bare).expect("opens"), &graph, &layout, 3).expect("fits");
+    let found = fit(&open(&bare).expect("opens"), (&graph, &layout), ANSWERS).expect("fits");
     let text = found.remarks.join("; ");
     assert!(text.contains("it has no auxiliary classifiers: aux1.conv.conv.weight, "), "{text}");
     for spec in layout.tensors.iter().filter(|spec| spec.kind == TensorKind::Weight) {
@@ -337,7 +343,8 @@ fn auxiliary_classifiers_that_a_file_lacks_begin_anew() {
         }
     }
     let cut = file(&|name| !name.starts_with("aux") && name != "fc.bias");
-    let text = fit(&open(&cut).expect("opens"), &graph, &layout, 3).expect_err("no last layer");
+    let text =
+        fit(&open(&cut).expect("opens"), (&graph, &layout), ANSWERS).expect_err("no last layer");
     assert!(text.to_string().contains("fc.bias"), "{text}");
 }
 

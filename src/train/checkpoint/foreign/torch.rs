@@ -18,13 +18,45 @@ pub(super) const OLD: &str = "it is a bare pickle, as torch.save wrote before Py
 /// Largest pickle, and most values in one. It holds no weights: some 200 bytes a tensor.
 const PICKLE_BYTES_MAX: usize = 4 << 20;
 const PICKLE_VALUES_MAX: usize = 1 << 20;
-/// Names that a file may ask for. Nothing stands behind them here but the words.
-const KNOWN: [&str; 5] = [
+/// Names that a file may ask for: of tensors, and of data that programs keep beside them. Nothing
+/// stands behind them here but the words.
+const KNOWN: [&str; 36] = [
     "collections.OrderedDict",
     "torch.Size",
     "torch._utils._rebuild_tensor_v2",
     "torch._utils._rebuild_parameter",
     "torch.device",
+    "torch.float16",
+    "torch.bfloat16",
+    "torch.float32",
+    "torch.float64",
+    "torch.int32",
+    "torch.int64",
+    "numpy.core.multiarray.scalar",
+    "numpy._core.multiarray.scalar",
+    "numpy.core.multiarray._reconstruct",
+    "numpy._core.multiarray._reconstruct",
+    "numpy.ndarray",
+    "numpy.dtype",
+    "numpy.float32",
+    "numpy.float64",
+    "_codecs.encode",
+    "collections.defaultdict",
+    "collections.Counter",
+    "collections.deque",
+    "__builtin__.set",
+    "__builtin__.frozenset",
+    "__builtin__.list",
+    "__builtin__.dict",
+    "__builtin__.int",
+    "__builtin__.float",
+    "__builtin__.object",
+    "pathlib.PosixPath",
+    "pathlib.PurePosixPath",
+    "pathlib.WindowsPath",
+    "datetime.datetime",
+    "datetime.timedelta",
+    "copy_reg._reconstructor",
 ];
 /// Storages of these elements.
 const STORAGES: [&str; 10] =
@@ -33,7 +65,8 @@ const STORAGES: [&str; 10] =
 const WRAPPERS: [&str; 4] = ["state_dict", "model_state_dict", "model", "net"];
 /// What to do about a tensor that is more than its numbers.
 const PLAIN: &str = "save plain copies, with torch.save({name: tensor.resolve_conj()\
-    .resolve_neg().clone() for name, tensor in model.state_dict().items()}, \"NEW.pth\")";
+    .resolve_neg().clone() for name, tensor in weights.items()}, \"NEW.pth\"), where weights = \
+    torch.load(\"OLD.pth\", weights_only=True)";
 
 /// Opens a file.
 ///
@@ -57,7 +90,7 @@ pub(super) fn open(bytes: &[u8]) -> Result<Foreign<'_>, String> {
     }
     let pickle = Pickle::read_within(pickle, PICKLE_VALUES_MAX)?;
     refuse_names(&pickle)?;
-    let mut file = Foreign { tensors: Vec::new(), about: BTreeMap::new(), passed_over: Vec::new() };
+    let mut file = Foreign::default();
     for &(key, value) in weights(&pickle)? {
         let name = pickle.bytes(key).map(|name| String::from_utf8_lossy(name).into_owned());
         let name = name.ok_or("a key of its dictionary is no text")?;
@@ -76,14 +109,18 @@ pub(super) fn open(bytes: &[u8]) -> Result<Foreign<'_>, String> {
 
 /// Whatever the file asks for must be known, whether it would be called or not.
 fn refuse_names(pickle: &Pickle<'_>) -> Result<(), String> {
-    match pickle.names().find(|name| !KNOWN.contains(name) && storage(name).is_none()) {
-        None => Ok(()),
-        Some(name) => Err(format!(
-            "it asks for {}, which no weights need: nothing of it was run; save the weights alone, \
-             with torch.save(model.state_dict(), \"NEW.pth\")",
-            name.shown()
-        )),
-    }
+    let unknown = |name: &&str| !KNOWN.contains(name) && storage(name).is_none();
+    pickle.names().find(unknown).map_or(Ok(()), |name| Err(asks_for(name, "[\"state_dict\"]")))
+}
+
+/// The refusal of what only running it would give; `within`: what is to be taken of it.
+fn asks_for(name: &str, within: &str) -> String {
+    let name = name.shown();
+    format!(
+        "it asks for {name}, which no weights need: nothing of it was run. To run it is to trust \
+         whoever wrote the file; then, where that program is installed, write the weights alone, \
+         with torch.save(torch.load(\"OLD.pth\", weights_only=False){within}, \"NEW.pth\")"
+    )
 }
 
 /// `torch.FloatStorage` -> `Float`.
@@ -92,17 +129,53 @@ fn storage(name: &str) -> Option<&str> {
     STORAGES.contains(&word).then_some(word)
 }
 
-/// The dictionary that holds tensors: the whole, or an entry of it with a usual name.
+/// The dictionary that holds the weights: an entry with a usual name, the whole, or the only entry
+/// that holds tensors. A whole that holds tensors besides is a program's (`best_acc1`).
 fn weights<'p>(pickle: &'p Pickle<'_>) -> Result<&'p [(Id, Id)], String> {
+    let root = pickle.root();
     let holds = |id: Id| {
         let entries = pickle.entries(id)?;
         entries.iter().any(|(_, value)| tensor_of(pickle, *value).is_some()).then_some(entries)
     };
-    let inner = WRAPPERS.iter().filter_map(|name| pickle.entry(pickle.root(), name));
-    let found = std::iter::once(pickle.root()).chain(inner).find_map(holds);
-    found.ok_or_else(|| {
+    let usual = WRAPPERS.iter().filter_map(|name| pickle.entry(root, name));
+    if let Some(found) = usual.chain([root]).find_map(holds) {
+        return Ok(found);
+    }
+    let inner = pickle.entries(root).unwrap_or_default();
+    let holding: Vec<_> =
+        inner.iter().filter_map(|(key, value)| Some((*key, holds(*value)?))).collect();
+    match holding[..] {
+        [(_, only)] => Ok(only),
+        _ => Err(no_weights(pickle, &holding.iter().map(|(key, _)| *key).collect::<Vec<_>>())),
+    }
+}
+
+/// The refusal of a file in which no dictionary is the weights; several hold tensors, or none.
+fn no_weights(pickle: &Pickle<'_>, holding: &[Id]) -> String {
+    let root = pickle.root();
+    let inner = WRAPPERS.iter().filter_map(|name| Some((*name, pickle.entry(root, name)?)));
+    let mut objects = inner.chain([("", root)]).filter_map(|(name, id)| {
+        let within = if name.is_empty() { String::new() } else { format!("[{name:?}]") };
+        Some(asks_for(pickle.class(id)?, &format!("{within}.state_dict()")))
+    });
+    let names = |keys: &[Id]| {
+        let named = keys.iter().filter_map(|key| pickle.bytes(*key));
+        let shown = named.map(|name| format!("{:?}", String::from_utf8_lossy(name)));
+        shown.collect::<Vec<String>>().join(", ")
+    };
+    if !holding.is_empty() {
+        return format!(
+            "tensors lie in it as {}, and which are the weights is not said: write one of them \
+             alone, with torch.save(torch.load(\"OLD.pth\", weights_only=True)[NAME], \
+             \"NEW.pth\")",
+            names(holding)
+        );
+    }
+    objects.next().unwrap_or_else(|| {
         format!(
-            "it is no dictionary of tensors, and none lies in it as {}",
+            "it is no dictionary of tensors, and none lies in it as {}: find the weights with \
+             torch.load(\"OLD.pth\", weights_only=True) and write them alone, with \
+             torch.save(WEIGHTS, \"NEW.pth\")",
             WRAPPERS.map(|name| format!("\"{name}\"")).join(", ")
         )
     })

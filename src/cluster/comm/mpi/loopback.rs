@@ -31,7 +31,7 @@ const DISTRIBUTION: (&str, &str) = ("/usr", "/etc/openmpi");
 /// What limits them to the loopback: the ranks' transport, which else leaves it out, and where both
 /// listen (`ulfm-shim/loopback.c`). PRRTE 3.0 refuses to name the loopback to other daemons, of
 /// which there are none.
-const SETTINGS: [(&str, &str); 3] = [
+pub const SETTINGS: [(&str, &str); 3] = [
     ("KINTSUGI_LOOPBACK", "1"),
     ("OMPI_MCA_btl_tcp_if_include", "lo"),
     ("OMPI_MCA_btl_tcp_disable_family", "6"),
