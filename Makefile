@@ -50,7 +50,7 @@ bench: build
 	$(kintsugi) bench calm
 
 # 100,000 simulated schedules; twenty replacements in a row twenty times; every row of the failure matrix three times; everything killed at once
-# twenty times; every mode of memory over five models; then random kills until the time is over; every job under SLURM five times. Every run must end
+# twenty times; every mode of memory over five models, every design of unified memory; then random kills until the time is over; every job under SLURM five times. Every run must end
 # with the calm bits.
 soak: build
 	$(CARGO) test --release --locked --lib asking_is_cheap -- --ignored --nocapture
@@ -59,7 +59,7 @@ soak: build
 	KINTSUGI_MATRIX_ROUNDS=3 timeout --kill-after=10 3600 \
 	  $(CARGO) test --release --locked --test processes matrix::the_whole -- --nocapture
 	timeout --kill-after=10 3600 \
-	  $(CARGO) test --release --locked --test processes memory::the_whole_table -- --ignored --nocapture
+	  $(CARGO) test --release --locked --test processes memory:: -- --ignored --nocapture
 	KINTSUGI_SOAK_MINUTES=$(MINUTES) timeout --kill-after=10 1800 \
 	  $(CARGO) test --release --locked --test processes -- resident::twenty guard::twenty --nocapture
 	KINTSUGI_SOAK_MINUTES=$(MINUTES) timeout --kill-after=10 $$(( $(MINUTES) * 60 + 900 )) \

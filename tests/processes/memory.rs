@@ -252,3 +252,32 @@ fn the_whole_table_of_modes_has_one_hash_a_model() {
         }
     }
 }
+
+/// Bytes of the model's values over those that a card would have room for: X/C.
+const LOADS: [f64; 7] = [0.5, 1.0, 1.05, 1.25, 1.5, 2.0, 4.0];
+const DESIGNS: [&str; 4] = ["full", "division", "division_in_place", "division_with_discard"];
+
+/// `make soak`: minutes.
+#[test]
+#[ignore = "28 runs with kills: make soak"]
+fn every_design_of_unified_memory_has_one_hash_at_every_load() {
+    let _turn = alone();
+    let model = "resnet20";
+    let graph = catalogue::build(model, [3, 32, 32], CLASSES, 1.0).expect("in the catalogue");
+    let layout = layout::of(&graph);
+    // A worker's micro-batch: 48 samples of 4 owners.
+    let held = engine::footprint((&graph, &layout), "f32", 12, 1, &Limits::none());
+    let held = held.expect("planned");
+    let set = |more: &[&str]| [&RESIDUAL[..], &["data.image_size=32"], more].concat();
+    let (calm, _) = ended("unified-in-core", &set(&[]));
+    for design in DESIGNS {
+        for load in LOADS {
+            let room = held.weights_bytes + (held.activations_bytes as f64 / load) as u64;
+            let budget = format!("device.memory_budget={room}B");
+            let design_key = format!("memory.design={design}");
+            let keys = set(&["memory.mode=unified", &budget, &design_key, KILLS]);
+            let name = format!("unified-{design}-{load}");
+            assert_eq!(ended(&name, &keys), (calm.clone(), 2), "{name}");
+        }
+    }
+}

@@ -39,7 +39,7 @@ impl Moving {
             Place::Ram => return Ok(()),
             Place::File(_) => Far::new(&limits.far, far_bytes),
         };
-        tried.map(drop).map_err(|error| EngineError::Device(error.to_string()))
+        tried.map(drop).map_err(|error| EngineError::Refused(error.to_string()))
     }
 
     /// Bytes per second out and in while both go on.
