@@ -3,7 +3,8 @@
  * bind to all. So what they would bind to every interface is bound to the loopback's.
  *
  * In the program, where libraries find it by its name (-rdynamic), and in what is preloaded into
- * mpirun. Only where SWITCH is set, which `kintsugi launch` does on one machine. */
+ * mpirun. Only where SWITCH is set, which `kintsugi launch` does on one machine, and a rank of a plain
+ * mpirun for itself. */
 #define _GNU_SOURCE
 #include <netinet/in.h>
 #include <stdbool.h>

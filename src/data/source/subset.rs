@@ -1,6 +1,6 @@
 //! A part of a set: what is split off for validation, or what is left for training. Which part a
-//! sample belongs to follows from its name alone, or from the part of it that names its group: files
-//! that come later move none of the others.
+//! sample belongs to follows from its name alone, or from the part of it that names its group:
+//! files that come later move none of the others.
 
 use std::io;
 use std::path::Path;
