@@ -212,6 +212,7 @@ fn the_whole_table_of_modes_has_one_hash_a_model() {
                 "train.global_batch=32".into(),
                 "train.owners=4".into(),
                 "train.accumulate=4".into(),
+                format!("evaluation.batch={PIECE}"),
                 "data.synthetic_samples=160".into(),
                 "optimizer.learning_rate=0.01".into(),
                 "recovery.start_limit=200s".into(),
@@ -262,20 +263,23 @@ const DESIGNS: [&str; 4] = ["full", "division", "division_in_place", "division_w
 #[ignore = "28 runs with kills: make soak"]
 fn every_design_of_unified_memory_has_one_hash_at_every_load() {
     let _turn = alone();
-    let model = "resnet20";
-    let graph = catalogue::build(model, [3, 32, 32], CLASSES, 1.0).expect("in the catalogue");
+    let graph = catalogue::build("resnet20", [3, 32, 32], CLASSES, 1.0).expect("in the catalogue");
     let layout = layout::of(&graph);
     // A worker's micro-batch: 48 samples of 4 owners.
     let held = engine::footprint((&graph, &layout), "f32", 12, 1, &Limits::none());
     let held = held.expect("planned");
-    let set = |more: &[&str]| [&RESIDUAL[..], &["data.image_size=32"], more].concat();
-    let (calm, _) = ended("unified-in-core", &set(&[]));
+    let model = [&RESIDUAL[..], &["data.image_size=32", "evaluation.batch=12"]].concat();
+    let limits = Limits { mode: MemoryMode::Unified, ..Limits::none() };
+    let least = engine::smallest_budget((&graph, &layout), "f32", 12, 1, &limits).expect("planned");
+    let (calm, _) = ended("unified-in-core", &model);
     for design in DESIGNS {
         for load in LOADS {
             let room = held.weights_bytes + (held.activations_bytes as f64 / load) as u64;
-            let budget = format!("device.memory_budget={room}B");
+            // A step that alone needs more is refused.
+            let budget = format!("device.memory_budget={}B", room.max(least));
             let design_key = format!("memory.design={design}");
-            let keys = set(&["memory.mode=unified", &budget, &design_key, KILLS]);
+            let paged = ["memory.mode=unified", &budget, &design_key, KILLS];
+            let keys = [&model[..], &paged].concat();
             let name = format!("unified-{design}-{load}");
             assert_eq!(ended(&name, &keys), (calm.clone(), 2), "{name}");
         }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use crate::cluster::processors::places::Wish;
 use crate::cluster::resident::{Ahead, Slots};
-use crate::config::{Config, ExchangeKind};
+use crate::config::{Config, Every, ExchangeKind};
 use crate::data::Normalization;
 use crate::data::loader::evaluation::Evaluation;
 use crate::data::loader::{Loader, LoaderOptions, Threads};
@@ -181,7 +181,10 @@ fn prepare(around: &Surroundings, outage: &Outage) -> Result<Prepared, TrainErro
     let work = Work {
         workers: u64::from(materials.workers(config)),
         training: samples(around),
-        evaluation: config.evaluation.batch as usize,
+        evaluation: match config.evaluation.every {
+            Every::Never => 0,
+            _ => config.evaluation.batch as usize,
+        },
         together: match around.entry {
             Entry::Initial => Together::WithOthers,
             _ => Together::Alone,
