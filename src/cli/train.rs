@@ -3,7 +3,8 @@
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use crate::cluster::comm::mpi::{environment, under_mpirun};
+use crate::cluster::comm::mpi::environment::{self, Start};
+use crate::cluster::comm::mpi::under_mpirun;
 use crate::config::parse::{self, Loaded};
 use crate::config::{Config, ConfigError, Shown, identity, paths, resolve_owners};
 use crate::data::staging::apart;
@@ -60,7 +61,10 @@ pub struct Args {
 /// Reads the configuration and runs the rank.
 pub fn run(args: &Args) -> ExitCode {
     if !args.launched {
-        environment::complete();
+        environment::complete(match args.join {
+            Some(_) => Start::Replaces,
+            None => Start::Begins,
+        });
     }
     let mut config = match configuration(args) {
         Ok(config) => config,

@@ -31,6 +31,15 @@ pub fn run_directory(config: &Config) -> PathBuf {
     }
     if config.memory == Memory::default() {
         table.insert("memory".into(), in_core());
+    } else if let Some(Value::Table(memory)) = table.get_mut("memory") {
+        // Earlier releases had no such keys.
+        let usual = Memory::default();
+        if config.memory.design == usual.design {
+            memory.remove("design");
+        }
+        if config.memory.policy == usual.policy {
+            memory.remove("policy");
+        }
     }
     let hash = xxh3_64(canonical(&table).as_bytes());
     PathBuf::from("runs").join(format!("{}-{:08x}", config.run.name, hash >> 32))

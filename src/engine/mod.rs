@@ -28,6 +28,7 @@ use crate::model::{Graph, Layout};
 use cpu::bf16;
 use cpu::executor::Executor;
 use cuda::convolutions::Precision;
+use memory::far::Place;
 use memory::limits::Limits;
 use memory::shown::MemoryPlan;
 use plan::operation::Direction;
@@ -175,6 +176,7 @@ pub fn check_room(
     (threads, limits): (usize, &Limits),
 ) -> Result<(), EngineError> {
     match asked(device)? {
+        Kind::Cpu(_) if limits.budget_bytes.is_none() && limits.far == Place::Ram => Ok(()),
         Kind::Cpu(element) => {
             let engine = Executor::new(graph, layout, element, threads)?;
             let engine = engine.freezing(frozen).within(limits.clone());

@@ -9,7 +9,6 @@ use crate::config::MemoryMode;
 use crate::engine::error::EngineError;
 use crate::engine::memory::arrange::{Arranged, arrange, guessed};
 use crate::engine::memory::expected::Expected;
-use crate::engine::memory::far::Place;
 use crate::engine::memory::limits::Limits;
 use crate::engine::memory::schedule::Costs;
 use crate::engine::memory::shown::MemoryPlan;
@@ -45,10 +44,6 @@ impl Machine {
     /// Refuses a budget of the near tier that is too small for what is going to be computed, with
     /// the least that would do, and a spill folder without room for so many workers. Keeps nothing.
     pub fn check(&self, work: [(usize, Direction); 2], workers: u64) -> Result<(), EngineError> {
-        let spills = matches!(self.limits.far, Place::File(_));
-        if self.limits.budget_bytes.is_none() && !spills {
-            return Ok(());
-        }
         let mut most = (0, work[0]);
         for (samples, direction) in work {
             let (program, _, arranged) = self.smallest(samples.max(1), direction)?;

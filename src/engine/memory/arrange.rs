@@ -113,12 +113,16 @@ fn unified(
             return Ok(arranged);
         }
         if room == least {
-            return Err(TooSmall { wanted_bytes });
+            break;
         }
         // Places have gaps between them.
         room = (room - (wanted_bytes - budget).min(room)).max(least);
     }
-    Err(TooSmall { wanted_bytes: placed(&of(least)) })
+    let arranged = of(least);
+    match placed(&arranged) {
+        wanted_bytes if wanted_bytes <= budget => Ok(arranged),
+        wanted_bytes => Err(TooSmall { wanted_bytes }),
+    }
 }
 
 /// Everything leaves that is worth it.

@@ -154,7 +154,7 @@ impl Steps {
 }
 
 /// Whether an event tells of this step and those before it, the first of which began so long ago.
-/// By the number of the step, so that all ranks agree who tells what when the writer dies.
+/// By the number of the step, so that ranks mostly agree who tells what when the writer dies.
 fn is_told(step: u64, since: Duration, latest: Duration) -> bool {
     let sharing = (step / STEPS_FULLY_TOLD).next_power_of_two();
     since >= latest || since >= STEP_EVENT_EVERY && step.is_multiple_of(sharing)

@@ -173,6 +173,12 @@ fn exported_weights_come_back_through_import() {
     let (body, head) = sent.layout.tensors.split_at(sent.layout.tensors.len() - 2);
     assert!(body.iter().all(|t| got.parameters[t.range()] == sent.parameters[t.range()]));
     assert!(head.iter().all(|t| got.parameters[t.range()] == first[t.range()]));
+    // A set whose classes are numbers does not say that they are others.
+    let numbers = ["0", "1", "2"].map(String::from);
+    let numbered = Answers { seed: 1, classes: &numbers };
+    let got =
+        weights::initial_weights((Path::new("run"), &bytes), (&graph, &sent.layout), numbered);
+    assert_eq!(got.unwrap().parameters, sent.parameters);
     assert_eq!(checkpoint(&["import", &at("w.safetensors"), &at("run")]), code(2), "has some");
     assert_eq!(checkpoint(&["export", &at("nowhere"), &at("x")]), code(2));
 }

@@ -2,7 +2,7 @@
 //! without which a failure is not survived, and on one machine to keep to the loopback. Open MPI
 //! gives its parameters on to the replacements that a rank spawns.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use kintsugi_ffi::{mpi, os};
 
@@ -14,23 +14,38 @@ const PREFIX: &str = "OMPI_MCA_";
 /// The loopback for the ranks' transport: who has it is alone with the others on its machine.
 const INTERFACE: (&str, &str) = ("OMPI_MCA_btl_tcp_if_include", "lo");
 
+/// How a process comes into a world.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Start {
+    /// With all the others, by mpirun.
+    Begins,
+    /// A rank spawned it: what it is told of sizes is of its like alone, not of the world.
+    Replaces,
+}
+
 /// Sets what nobody has set, in this process; to be called before any thread is started.
-pub fn complete() {
+pub fn complete(start: Start) {
     let Some(place) = launcher::place() else { return };
-    let is_replacement = std::env::var(INTERFACE.0).is_ok_and(|value| value == INTERFACE.1);
+    let inherits = std::env::var(INTERFACE.0).is_ok_and(|value| value == INTERFACE.1);
     let is_local = place.size.is_some() && place.size == place.local_size;
-    // Beside the compiler wrapper that built the program, as launch finds it.
-    let mpirun = Path::new(mpi::mpicc()).with_file_name("mpirun");
-    let loopback = match (is_replacement, is_local) {
-        (true, _) => loopback::SETTINGS.to_vec(),
-        (false, true) => loopback::settings(&mpirun),
-        (false, false) => Vec::new(),
+    let mpirun = mpirun();
+    let loopback = match start {
+        Start::Replaces if inherits => loopback::SETTINGS.to_vec(),
+        Start::Begins if is_local => loopback::settings(&mpirun),
+        Start::Replaces | Start::Begins => Vec::new(),
     };
-    let parameters = flags::PARAMETERS.map(|(name, value)| (format!("{PREFIX}{name}"), value));
+    let unnamed = flags::PARAMETERS.into_iter();
+    let unnamed = unnamed.filter(|(name, _)| !loopback::is_in_a_file(&mpirun, name));
+    let parameters = unnamed.map(|(name, value)| (format!("{PREFIX}{name}"), value));
     let loopback = loopback.into_iter().map(|(name, value)| (name.to_owned(), value));
     let unset = parameters.into_iter().chain(loopback);
     let unset: Vec<_> = unset.filter(|(name, _)| std::env::var_os(name).is_none()).collect();
     os::set_variables(&unset);
+}
+
+/// Beside the compiler wrapper that built the program, as launch finds it.
+fn mpirun() -> PathBuf {
+    Path::new(mpi::mpicc()).with_file_name("mpirun")
 }
 
 /// What mpirun was told otherwise, or was not told and no rank can tell itself, in words.
@@ -43,9 +58,10 @@ pub fn lacking() -> Vec<String> {
     for (name, wanted) in flags::PARAMETERS {
         match now(name) {
             Some(value) if value == wanted => {}
-            value => lacking.push(format!(
-                "with --mca {name} {}: only {wanted} was tested with failures",
-                value.unwrap_or_default()
+            Some(value) => lacking
+                .push(format!("with --mca {name} {value}: only {wanted} was tested with failures")),
+            None => lacking.push(format!(
+                "with another {name} in a parameter file: only {wanted} was tested with failures"
             )),
         }
     }

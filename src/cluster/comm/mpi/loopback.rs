@@ -44,15 +44,26 @@ pub fn settings(mpirun: &Path) -> Vec<(&'static str, &'static str)> {
         let variable = format!("{prefix}{name}");
         std::env::var_os(variable).is_some()
     });
-    let files = || {
-        let named = FILE_VARIABLES.iter().find_map(std::env::var_os);
-        let named = named.map(|files| files.to_string_lossy().into_owned());
-        let home = std::env::var_os("HOME").map(PathBuf::from);
-        parameter_files(home.as_deref(), named.as_deref(), mpirun)
-    };
     let is_up = || grants::interfaces_up().is_ok_and(|up| up.iter().any(|name| name == "lo"));
-    let none = chosen || files().iter().any(|file| chooses(file)) || !is_up();
+    let none = chosen || files(mpirun).iter().any(|file| chooses(file)) || !is_up();
     if none { Vec::new() } else { SETTINGS.to_vec() }
+}
+
+/// Whether the user or the site has a say about this parameter, without the prefix, in a file.
+pub fn is_in_a_file(mpirun: &Path, parameter: &str) -> bool {
+    let says = |file: &PathBuf| {
+        let text = std::fs::read_to_string(file).unwrap_or_default();
+        text.lines().any(|line| name_of(line) == Some(parameter))
+    };
+    files(mpirun).iter().any(says)
+}
+
+/// Where this user's launcher and ranks look for parameters.
+fn files(mpirun: &Path) -> Vec<PathBuf> {
+    let named = FILE_VARIABLES.iter().find_map(std::env::var_os);
+    let named = named.map(|files| files.to_string_lossy().into_owned());
+    let home = std::env::var_os("HOME").map(PathBuf::from);
+    parameter_files(home.as_deref(), named.as_deref(), mpirun)
 }
 
 /// Where launcher and ranks look for parameters; `named` is a list that replaces two of them.
@@ -83,10 +94,13 @@ fn chooses(file: &Path) -> bool {
     std::fs::read_to_string(file).is_ok_and(|text| text.lines().any(is_choice))
 }
 
-/// Lines are `name = value` or comments.
 fn is_choice(line: &str) -> bool {
-    let name = line.split_once('=').map(|(name, _)| name.trim());
-    name.is_some_and(|name| CHOICES.iter().any(|(_, choice)| name == *choice))
+    name_of(line).is_some_and(|name| CHOICES.iter().any(|(_, choice)| name == *choice))
+}
+
+/// Lines are `name = value` or comments.
+fn name_of(line: &str) -> Option<&str> {
+    line.split_once('=').map(|(name, _)| name.trim())
 }
 
 #[cfg(test)]

@@ -184,12 +184,12 @@ fn other_number(differences: &Differences) -> Option<String> {
 }
 
 /// That it says the names of as many other classes. Numbers are no names: who imports weights need
-/// not know more.
+/// not know more, nor does a set of archives.
 fn other_names(file: &Foreign<'_>, classes: &[String]) -> Option<String> {
     let found: Vec<String> = serde_json::from_str(file.about.get("classes")?).ok()?;
-    let numbers = (0..found.len()).map(|class| class.to_string());
-    let differ =
-        found.len() == classes.len() && found != classes && !found.iter().cloned().eq(numbers);
+    let numbers: Vec<String> = (0..found.len()).map(|class| class.to_string()).collect();
+    let named = found != numbers && classes != numbers;
+    let differ = named && found.len() == classes.len() && found != classes;
     let list = |names: &[String]| {
         let shown = names.iter().take(NAMES_MAX).map(|name| name.shown().to_string());
         let more = if names.len() > NAMES_MAX { ", ..." } else { "" };

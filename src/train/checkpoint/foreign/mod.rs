@@ -10,6 +10,8 @@ mod tensor;
 mod torch;
 mod zip;
 
+use std::collections::HashMap;
+
 use safetensors::tensor::{Dtype, SafeTensors};
 
 use crate::train::checkpoint::tensors::TensorError;
@@ -82,7 +84,9 @@ fn safetensors(bytes: &[u8]) -> Result<Foreign<'_>, TensorError> {
 /// Of several tensors that are the same `safetensors.torch.save_model` writes one, and in the texts
 /// about the file, which one each of the others is.
 fn untie(file: &mut Foreign<'_>) {
-    let place = |name: &String| file.tensors.iter().position(|tensor| tensor.name == *name);
+    let names = file.tensors.iter().map(|tensor| tensor.name.clone());
+    let places: HashMap<String, usize> = names.zip(0..).collect();
+    let place = |name: &String| places.get(name).copied();
     let ties = file.about.iter().filter(|(tied, _)| place(tied).is_none());
     let ties: Vec<_> = ties
         .filter_map(|(tied, kept)| Some((tied.clone(), kept.clone(), place(kept)?)))

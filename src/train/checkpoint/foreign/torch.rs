@@ -144,8 +144,11 @@ fn weights<'p>(pickle: &'p Pickle<'_>) -> Result<&'p [(Id, Id)], String> {
     let inner = pickle.entries(root).unwrap_or_default();
     let holding: Vec<_> =
         inner.iter().filter_map(|(key, value)| Some((*key, holds(*value)?))).collect();
+    // Beside the model as an object, whatever holds tensors is something else: averaged weights.
+    let is_object =
+        |name: &&str| pickle.entry(root, name).is_some_and(|id| pickle.class(id).is_some());
     match holding[..] {
-        [(_, only)] => Ok(only),
+        [(_, only)] if !WRAPPERS.iter().any(is_object) => Ok(only),
         _ => Err(no_weights(pickle, &holding.iter().map(|(key, _)| *key).collect::<Vec<_>>())),
     }
 }
