@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use kintsugi_ffi::arena::Arena;
 
 use super::*;
+use crate::config::MemoryMode;
 use crate::config::seed::Stream;
 use crate::engine::cpu::bf16::computed_here;
 use crate::engine::footprint;
@@ -377,7 +378,11 @@ fn every_mode_of_memory_gives_the_bits_of_the_run_in_core() {
             let mut in_core = case.executor_of(element, 1);
             let expected = case.bits(&mut in_core, 5);
             let bytes = in_core.machine.arena.bytes() + in_core.machine.weights.bytes();
-            for (limits, what) in limits_of(bytes, planned) {
+            for (mut limits, what) in limits_of(bytes, planned) {
+                if limits.mode == MemoryMode::Unified {
+                    let executor = case.executor_of(element, 1).within(limits.clone());
+                    limits.budget_bytes = executor.smallest_budget(5).ok().map(|of| of as usize);
+                }
                 let mut executor = case.executor_of(element, 1).within(limits).soiled();
                 for pass in 0..2 {
                     assert!(case.bits(&mut executor, 5) == expected, "{name} {what} {pass}");
@@ -391,7 +396,7 @@ fn every_mode_of_memory_gives_the_bits_of_the_run_in_core() {
 
 /// All modes, planned ones with budgets of so many per cent of what it takes in core.
 fn limits_of(in_core_bytes: usize, planned: &[usize]) -> Vec<(Limits, String)> {
-    use crate::config::{Granularity, MemoryDesign, MemoryMode};
+    use crate::config::{Granularity, MemoryDesign};
     use crate::engine::memory::unified::Paging;
     let of = |mode, budget_bytes, granularity, window| {
         let limits = Limits { mode, budget_bytes, granularity, window, ..Limits::none() };
@@ -407,13 +412,12 @@ fn limits_of(in_core_bytes: usize, planned: &[usize]) -> Vec<(Limits, String)> {
     for part in planned {
         let budget = Some(in_core_bytes * part / 100);
         all.push(of(MemoryMode::Planned, budget, layer, 1));
-        // What is dead and not yet evicted takes room, too.
-        let budget = Some(in_core_bytes * part.midpoint(100) / 100);
-        let (limits, what) = of(MemoryMode::Unified, budget, layer, 1);
-        for design in [MemoryDesign::Full, MemoryDesign::DivisionWithDiscard] {
-            let paging = Paging { design, ..limits.paging };
-            all.push((Limits { paging, ..limits.clone() }, format!("{what} {design:?}")));
-        }
+    }
+    // Within the least that will do.
+    let (limits, what) = of(MemoryMode::Unified, None, layer, 1);
+    for design in [MemoryDesign::Full, MemoryDesign::DivisionWithDiscard] {
+        let paging = Paging { design, ..limits.paging };
+        all.push((Limits { paging, ..limits.clone() }, format!("{what} {design:?}")));
     }
     all
 }
