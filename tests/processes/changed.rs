@@ -14,7 +14,8 @@ use kintsugi_ffi::os::{Signal, kill};
 
 use crate::share::{Share, pack};
 use crate::support::{
-    Ended, alone, assert_audited, assert_nothing_runs, project, result_of, start, wait_for_step,
+    Ended, PRELOADED, alone, assert_audited, assert_nothing_runs, compiled, result_of, start,
+    wait_for_step,
 };
 
 const LIMIT: Duration = Duration::from_secs(90);
@@ -160,14 +161,7 @@ fn a_newcomer_that_finds_other_labels_is_refused_by_name_and_the_next_rung_is_ta
 
 /// The library of `changed.c`; nothing where no compiler is.
 fn library(place: &Path) -> Option<PathBuf> {
-    let made = place.join("changed.so");
-    let mut cc = Command::new("cc");
-    cc.args(["-shared", "-fPIC", "-O1", "-o"]).arg(&made);
-    match cc.arg(project("tests/processes/changed.c")).arg("-ldl").output() {
-        Ok(output) if output.status.success() => Some(made),
-        Ok(output) => panic!("cc: {}", String::from_utf8_lossy(&output.stderr)),
-        Err(_) => None,
-    }
+    compiled("changed.c", &PRELOADED, place).ok()
 }
 
 #[test]

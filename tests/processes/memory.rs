@@ -9,7 +9,9 @@ use kintsugi::engine;
 use kintsugi::engine::memory::limits::Limits;
 use kintsugi::model::{catalogue, layout};
 
-use crate::support::{alone, assert_audited, kintsugi, project, result_of, run, run_dir};
+use crate::support::{
+    PRELOADED, alone, assert_audited, compiled, kintsugi, project, result_of, run, run_dir,
+};
 
 /// Seconds any of these runs may take.
 const LIMIT: u64 = 180;
@@ -98,25 +100,14 @@ fn every_mode_with_kills_ends_with_the_bits_of_the_calm_run_in_core() {
     }
 }
 
-/// The library of `spill.c`; nothing where no compiler is.
-fn disk(place: &Path) -> Option<PathBuf> {
-    let made = place.join("spill.so");
-    let mut cc = Command::new("cc");
-    cc.args(["-shared", "-fPIC", "-O1", "-o"]).arg(&made);
-    match cc.arg(project("tests/processes/spill.c")).arg("-ldl").output() {
-        Ok(output) if output.status.success() => Some(made),
-        Ok(output) => panic!("cc: {}", String::from_utf8_lossy(&output.stderr)),
-        Err(_) => None,
-    }
-}
-
 #[test]
 fn a_spill_file_that_fails_costs_its_rank_and_one_that_is_slow_nobody_and_no_bit_is_lost() {
     let _turn = alone();
     let (calm, _) = ended("memory-disk-calm", &RESIDUAL);
     let (far, folder) = spill("disk");
     let place = tempfile::tempdir().expect("a folder");
-    let Some(library) = disk(place.path()) else { return };
+    // Nothing is played where no compiler is.
+    let Ok(library) = compiled("spill.c", &PRELOADED, place.path()) else { return };
     let of = |name: &str, nth: &str, micros: &str| {
         let run_folder = run_dir(&format!("memory-disk-{name}"));
         let mut command =

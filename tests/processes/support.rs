@@ -251,3 +251,28 @@ pub fn assert_nothing_runs(run_dir: &Path) {
     }
     assert_eq!(processes_of(run_dir), vec![], "processes are left");
 }
+
+/// What makes a helper in C a library that can be preloaded.
+pub const PRELOADED: [&str; 2] = ["-shared", "-fPIC"];
+
+/// A helper in C below `tests/processes`, built by the compiler that built the program.
+///
+/// # Errors
+/// There is no compiler.
+pub fn compiled(source: &str, flags: &[&str], place: &Path) -> Result<PathBuf, String> {
+    let source = project(&format!("tests/processes/{source}"));
+    let made = place.join(source.file_stem().expect("a file"));
+    let built = Command::new("cc")
+        .args(flags)
+        .arg("-O1")
+        .arg("-o")
+        .arg(&made)
+        .arg(source)
+        .arg("-ldl")
+        .output();
+    match built {
+        Ok(output) if output.status.success() => Ok(made),
+        Ok(output) => panic!("cc: {}", String::from_utf8_lossy(&output.stderr)),
+        Err(error) => Err(format!("no C compiler named cc: {error}")),
+    }
+}

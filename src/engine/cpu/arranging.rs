@@ -131,8 +131,13 @@ impl Machine {
         self.reserve(program.plan.arena_bytes);
         let (used, outlook, again) = (0, None, arranged.again());
         let mut held = Held { batch, direction, program, weights, used, again, outlook };
-        if limits.mode.fits_a_budget() {
-            let budget_bytes = limits.budget_bytes.map(|budget| budget - weights_bytes);
+        let budget_bytes = limits.budget_bytes.map(|budget| budget - weights_bytes);
+        if limits.mode == MemoryMode::Unified {
+            // What a pager moves hangs on no price.
+            let graph = &self.graph;
+            let fitted = arrange(&draft, graph, &limits, &guessed(&draft), budget_bytes);
+            self.hold(&mut held, &fitted.unwrap_or(arranged))?;
+        } else if limits.mode.recomputes() {
             let costs = self.measure(&mut held, &draft, &arranged)?;
             let (left, best_seconds, is_first) = (COMPARED, f64::INFINITY, true);
             let outlook =
@@ -148,14 +153,20 @@ impl Machine {
         // By other prices there may be none as small as the first: that one stays.
         let better = arrange(draft, &self.graph, &self.limits, costs, *budget_bytes).ok();
         let arranged = better.unwrap_or_else(|| outlook.arranged.priced(draft, costs));
+        self.hold(held, &arranged)?;
+        let outlook = Outlook { arranged, ..outlook };
+        self.expected.push(expected(held, &outlook));
+        held.outlook = Some(outlook);
+        Ok(())
+    }
+
+    /// Runs a program so from now on.
+    fn hold(&mut self, held: &mut Held, arranged: &Arranged) -> Result<(), EngineError> {
         self.moving.reserve(&self.limits, arranged.far_bytes)?;
         let plan = arranged.draft.clone().place();
         self.reserve(plan.arena_bytes);
         held.program.plan = plan;
         held.again = arranged.again();
-        let outlook = Outlook { arranged, ..outlook };
-        self.expected.push(expected(held, &outlook));
-        held.outlook = Some(outlook);
         Ok(())
     }
 

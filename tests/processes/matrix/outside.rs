@@ -10,7 +10,9 @@ use std::time::Duration;
 
 use super::disk::{Damage, with_damage};
 use super::play::LIMIT;
-use crate::support::{Ended, kintsugi, launch, launch_by, project, run, start, wait_for_step};
+use crate::support::{
+    Ended, PRELOADED, compiled, kintsugi, launch, launch_by, project, run, start, wait_for_step,
+};
 
 /// What is done to a run from outside.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -82,7 +84,7 @@ pub fn played(outside: Outside, folder: &Path, overrides: &[&str]) -> Done {
             command.env("OMPI_MCA_btl_tcp_if_include", "nosuch0");
             Done::Ended(run(&mut command, LIMIT))
         }
-        Outside::Clock => match compiled("clock", &["-shared", "-fPIC"], place.path()) {
+        Outside::Clock => match compiled("matrix/clock.c", &PRELOADED, place.path()) {
             Ok(library) => Done::Ended(while_clocks_jump(&library, folder, overrides)),
             Err(why) => Done::Impossible(why),
         },
@@ -91,8 +93,8 @@ pub fn played(outside: Outside, folder: &Path, overrides: &[&str]) -> Done {
             Err(why) => Done::Impossible(why),
         },
         Outside::Network(network) => {
-            let relay =
-                namespaces_can_be_made().and_then(|()| compiled("relay", &[], place.path()));
+            let relay = namespaces_can_be_made()
+                .and_then(|()| compiled("matrix/relay.c", &[], place.path()));
             match relay {
                 Ok(relay) => Done::Ended(through(network, &relay, folder, overrides)),
                 Err(why) => Done::Impossible(why),
@@ -232,18 +234,6 @@ fn through(network: Network, relay: &Path, folder: &Path, overrides: &[&str]) ->
     command.env("OMPI_MCA_btl_tcp_exclusivity", "100000");
     command.env("OMPI_MCA_btl_tcp_if_include", "impaired");
     run(&mut launch_by(command, folder, overrides), LIMIT)
-}
-
-/// A helper in C, built by the compiler that built the program.
-fn compiled(name: &str, flags: &[&str], place: &Path) -> Result<PathBuf, String> {
-    let made = place.join(name);
-    let source = project(&format!("tests/processes/matrix/{name}.c"));
-    let built = Command::new("cc").args(flags).arg("-O1").arg("-o").arg(&made).arg(source).output();
-    match built {
-        Ok(output) if output.status.success() => Ok(made),
-        Ok(output) => panic!("cc: {}", String::from_utf8_lossy(&output.stderr)),
-        Err(error) => Err(format!("no C compiler named cc: {error}")),
-    }
 }
 
 fn namespaces_can_be_made() -> Result<(), String> {
