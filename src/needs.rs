@@ -214,7 +214,12 @@ fn of_computing(config: &Config, (graph, layout): (&Graph, &Layout), load: Load)
             let pictures = at_a_time.saturating_mul(picture).saturating_mul(2);
             let activations_bytes = pictures.saturating_add(weights);
             let weights_bytes = weights + F32 * layout.statistics as u64;
-            let far_bytes = 0;
+            // What leaves the card is not planned here.
+            let whole = estimated(config, (graph, layout), at_a_time);
+            let far_bytes = match config.memory.mode {
+                MemoryMode::Unified => 0,
+                _ => within_budget(config, whole, workers).far_bytes,
+            };
             ("pinned memory of copies", Footprint { activations_bytes, weights_bytes, far_bytes })
         }
         Some(planned) => ("activations", planned),

@@ -307,10 +307,13 @@ fn check_faults(config: &Config) -> Result<(), ConfigError> {
     Ok(())
 }
 
-/// Why a run with this mode of memory never comes to a point.
-fn never_in(phase: Point, mode: MemoryMode) -> Option<&'static str> {
+/// Why such a run never comes to a point.
+fn never_in(phase: Point, config: &Config) -> Option<&'static str> {
+    let mode = config.memory.mode;
+    // A card's driver tells nobody what it moves.
+    let is_managed = config.device.kind == "cuda" && mode == MemoryMode::Unified;
     match phase {
-        Point::InSwapOut | Point::InSwapIn if !mode.swaps() => {
+        Point::InSwapOut | Point::InSwapIn if is_managed || !mode.swaps() => {
             Some("nothing is copied with this memory.mode: set \"swap\" or \"planned\"")
         }
         Point::InRecompute if !mode.recomputes() => Some(
@@ -343,7 +346,7 @@ fn check_fault(config: &Config, key: &str, fault: &PlannedFault) -> Result<(), C
     if fault.kind == FaultKind::Nan && fault.phase != Some(Point::InForward) {
         return refuse(key, shown, "nan strikes a forward pass: give it phase = \"in_forward\"");
     }
-    if let Some(without) = fault.phase.and_then(|phase| never_in(phase, config.memory.mode)) {
+    if let Some(without) = fault.phase.and_then(|phase| never_in(phase, config)) {
         return refuse(key, shown, without);
     }
     if fault.kind == FaultKind::Nan && config.train.exchange == ExchangeKind::Asynchronous {
@@ -382,7 +385,7 @@ fn check_device(config: &Config) -> Result<(), ConfigError> {
 /// What the schema already names but this version does not do. A feature that arrives removes its
 /// line.
 fn check_supported(config: &Config) -> Result<(), ConfigError> {
-    let (device, memory, every) = (&config.device, &config.memory, config.recovery.resident_every);
+    let (device, every) = (&config.device, config.recovery.resident_every);
     let quoted = |text: &str| format!("{text:?}");
     for (lacking, key, value, instead) in [
         (
@@ -399,19 +402,6 @@ fn check_supported(config: &Config) -> Result<(), ConfigError> {
             "device.precision",
             quoted(&device.precision),
             "\"f32\" or \"bf16\", or \"tf32\" on \"cuda\"",
-        ),
-        (
-            device.kind == "cuda" && memory.mode != MemoryMode::InCore,
-            "memory.mode",
-            toml::Value::try_from(memory.mode)
-                .map_or_else(|_| String::new(), |mode| mode.to_string()),
-            "\"in_core\" on a card",
-        ),
-        (
-            device.kind == "cuda" && device.memory_budget.is_some(),
-            "device.memory_budget",
-            device.memory_budget.map_or_else(String::new, |budget| quoted(&budget.to_string())),
-            "nothing on a card: leave it out",
         ),
         (every != 1, "recovery.resident_every", every.to_string(), "1"),
     ] {

@@ -33,6 +33,9 @@ const SET_IS_THERE: &str = "it is of a set that is made, and data.train names on
 const IN_MEMORY: &str = "a synthetic set is made in memory: write another data.format too";
 const NOT_STAGED: &str = "nothing is staged: write staging.mode = \"before\" or \"during\" too";
 const NOTHING_MOVES: &str = "nothing is swapped: write memory.mode = \"swap\" or \"planned\" too";
+const OF_CARD: &str = "a card's far tier is memory of the host, as far away as it is: leave it out";
+const DRIVERS: &str = "on a card unified memory is the driver's own, within what is free there: \
+                       leave it out";
 const OF_UNIFIED: &str = "it is of memory.mode = \"unified\": leave it out";
 const FREE: &str = "the asynchronous exchange does nothing with it: set train.exchange = \
                     \"synchronous\"";
@@ -122,6 +125,11 @@ const RULES: &[Rule] = &[
     ),
     rule("memory.far", |c| !c.memory.mode.swaps(), NOTHING_MOVES),
     rule("memory.link", |c| !c.memory.mode.swaps(), NOTHING_MOVES),
+    rule("memory.far", on_a_card, OF_CARD),
+    rule("memory.link", on_a_card, OF_CARD),
+    rule("device.memory_budget", managed, DRIVERS),
+    rule("memory.design", managed, DRIVERS),
+    rule("memory.policy", managed, DRIVERS),
     rule(
         "memory.granularity",
         |c| !matches!(c.memory.mode, MemoryMode::SwapSync | MemoryMode::Swap),
@@ -143,6 +151,15 @@ const RULES: &[Rule] = &[
 
 fn asynchronous(config: &Config) -> bool {
     config.train.exchange == ExchangeKind::Asynchronous
+}
+
+fn on_a_card(config: &Config) -> bool {
+    config.device.kind == "cuda"
+}
+
+/// Whether the card's driver moves what does not fit.
+fn managed(config: &Config) -> bool {
+    on_a_card(config) && config.memory.mode == MemoryMode::Unified
 }
 
 fn synthetic(config: &Config) -> bool {

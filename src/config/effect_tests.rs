@@ -55,6 +55,7 @@ const ALWAYS: &[&str] = &[
     "run.bind",
     "model.name",
     "model.init",
+    "memory.mode",
     "data.format",
     "data.image_size",
     "data.augment",
@@ -105,6 +106,8 @@ const ONE_EACH: &[&str] = &["train.owners=24", "train.global_batch=24"];
 const TWO_EACH: &[&str] = &["train.owners=24", "train.global_batch=48"];
 const CLOCK: &[&str] = &["train.max_seconds=5.0"];
 const UNIFIED: &[&str] = &["memory.mode=\"unified\""];
+const ON_A_CARD: &[&str] = &["device.kind=\"cuda\"", "memory.mode=\"swap\""];
+const MANAGED: &[&str] = &["device.kind=\"cuda\"", "memory.mode=\"unified\""];
 const SWAPPED: &[&str] = &["memory.mode=\"swap\""];
 const STAGED: &[&str] = &["staging.mode=\"during\""];
 const STEPWISE: &[&str] = &["schedule.kind=\"step\""];
@@ -208,10 +211,13 @@ const CASES: &[Case] = &[
     effect(("recovery.replace_slow", "true"), ASYNCHRONOUS, "synchronous", &[]),
     effect(("recovery.integrity_every", "\"7steps\""), ASYNCHRONOUS, "synchronous", &[]),
     effect(("checkpoint.mtbf", "\"1h\""), &["checkpoint.every=\"5steps\""], "leave one", &[]),
-    check(("device.memory_budget", "\"1GiB\""), &["device.kind=\"cuda\""], NOT_YET, &[]),
-    check(("memory.mode", "\"swap\""), &["device.kind=\"cuda\""], NOT_YET, &[]),
+    effect(("device.memory_budget", "\"1GiB\""), MANAGED, "the driver's own", &[]),
     effect(("memory.far", "\"/w\""), &[], "nothing is swapped", SWAPPED),
     effect(("memory.link", "\"8GB/s\""), &[], "nothing is swapped", SWAPPED),
+    effect(("memory.far", "\"/w\""), ON_A_CARD, "memory of the host", SWAPPED),
+    effect(("memory.link", "\"8GB/s\""), ON_A_CARD, "memory of the host", SWAPPED),
+    effect(("memory.design", "\"division\""), MANAGED, "the driver's own", UNIFIED),
+    effect(("memory.policy", "\"lru\""), MANAGED, "the driver's own", UNIFIED),
     effect(("memory.granularity", "\"coarse\""), &[], "\"swap_sync\"", SWAPPED),
     effect(("memory.window", "2"), &[], "\"swap\"", SWAPPED),
     effect(("memory.design", "\"division\""), &[], "\"unified\"", UNIFIED),

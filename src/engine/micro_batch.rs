@@ -4,7 +4,7 @@
 use super::error::EngineError;
 use super::logarithms::log_probabilities;
 use super::plan::steps::Classifier;
-use super::source::WeightSource;
+use super::source::{Flat, WeightSource};
 use super::targets::{Outcome, Targets};
 use crate::model::spec::elements;
 use crate::model::{Graph, Layout, TensorKind};
@@ -95,4 +95,27 @@ pub fn inference<'a>(
     let (outcome, statistics, dropout_key) = (Outcome::default(), &mut [] as &mut [f32], [0; 3]);
     let targets = labels.into();
     Batch { images, targets, dropout_key, weights, statistics, ready, outcome, logarithms }
+}
+
+/// Has a micro-batch of zeros computed, of whose results nobody hears, with weights of zeros.
+pub fn of_zeros<R>(
+    (graph, layout): (&Graph, &Layout),
+    samples: usize,
+    compute: impl FnOnce(Batch<'_>) -> R,
+) -> R {
+    let images = vec![0.0; samples * elements(graph.input)];
+    let labels = vec![0; samples];
+    let (parameters, running) = (vec![0.0; layout.parameters], vec![0.0; layout.statistics]);
+    let weights = &Flat { parameters: &parameters, statistics: &running };
+    let mut statistics = vec![0.0; layout.statistics];
+    compute(Batch {
+        images: &images,
+        targets: (&labels).into(),
+        dropout_key: [0; 3],
+        weights,
+        statistics: &mut statistics,
+        ready: &mut |_, _| {},
+        outcome: Outcome::default(),
+        logarithms: None,
+    })
 }

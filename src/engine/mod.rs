@@ -71,12 +71,10 @@ pub fn open_within(
             let engine = Executor::new(graph, layout, element, threads)?;
             Ok(Box::new(engine.freezing(frozen).within(limits.clone())))
         }
-        Kind::Cuda(precision) => Ok(Box::new(cuda::executor::Executor::new(
-            graph,
-            layout,
-            (precision, threads),
-            frozen,
-        )?)),
+        Kind::Cuda(precision) => {
+            let (model, device) = ((graph, layout), (precision, threads));
+            Ok(Box::new(cuda::executor::Executor::new(model, device, frozen, limits)?))
+        }
     }
 }
 
@@ -94,9 +92,11 @@ pub fn open_soiled(
             let engine = Executor::new(graph, layout, element, threads)?;
             Ok(Box::new(engine.within(limits.clone()).soiled()))
         }
-        Kind::Cuda(precision) => Ok(Box::new(
-            cuda::executor::Executor::new(graph, layout, (precision, threads), &[])?.soiled(),
-        )),
+        Kind::Cuda(precision) => {
+            let (model, device) = ((graph, layout), (precision, threads));
+            let engine = cuda::executor::Executor::new(model, device, &[], limits)?;
+            Ok(Box::new(engine.soiled()))
+        }
     }
 }
 
@@ -184,7 +184,9 @@ pub fn check_room(
                 [(work.training, Direction::Training), (work.evaluation, Direction::Inference)];
             engine.check(samples, work.workers)
         }
-        Kind::Cuda(precision) => cuda::room::check(precision, (graph, layout), work),
+        Kind::Cuda(precision) => {
+            cuda::room::check(precision, (graph, layout, frozen), work, limits)
+        }
     }
 }
 

@@ -2,6 +2,7 @@
 //! host. Every engine of this process that asks for `device.kind = "cuda"` gets it, a real card or
 //! not.
 
+mod beyond;
 pub mod fake;
 mod plans;
 

@@ -6,6 +6,7 @@ use std::process::Command;
 
 use crate::support::{Ended, alone, assert_audited, kintsugi, launch, result_of, run, run_dir};
 
+mod beyond;
 #[path = "../library/cuda/fake.rs"]
 pub mod fake;
 

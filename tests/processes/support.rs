@@ -206,9 +206,10 @@ pub fn launch(run_dir: &Path, overrides: &[&str]) -> Command {
 
 /// The same by another copy of the program.
 pub fn launch_by(mut command: Command, run_dir: &Path, overrides: &[&str]) -> Command {
-    command.arg("launch").args(["-n", "4"]).arg(project("configs/mlp_synthetic.toml"));
+    command.arg("launch").arg(project("configs/mlp_synthetic.toml"));
     command.arg("--run-dir").arg(run_dir);
-    for value in overrides {
+    // Of two the last one counts.
+    for value in ["run.ranks=4"].iter().chain(overrides) {
         command.args(["-s", value]);
     }
     command

@@ -34,6 +34,22 @@ impl Buffer {
         Ok(Self { context: Arc::clone(context), start, bytes })
     }
 
+    /// The same of managed memory, which the driver moves between the device and the host as either
+    /// touches it (CUDA driver API: Unified Addressing).
+    ///
+    /// # Errors
+    /// As of `new`.
+    pub fn managed(context: &Arc<Context>, bytes: usize) -> Result<Self, Error> {
+        if bytes == 0 {
+            return refused("cuMemAllocManaged", "no bytes");
+        }
+        let (sys, mut start) = (context.enter()?, 0);
+        // SAFETY: as in `new`.
+        let status = unsafe { (sys.cuMemAllocManaged)(&mut start, bytes, sys::MEM_ATTACH_GLOBAL) };
+        context.check("cuMemAllocManaged", status)?;
+        Ok(Self { context: Arc::clone(context), start, bytes })
+    }
+
     /// How many.
     pub fn bytes(&self) -> usize {
         self.bytes

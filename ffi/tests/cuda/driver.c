@@ -7,6 +7,7 @@
  * fake_inject: "cuMemAlloc=2" makes every such call fail with 2, "cuLaunchKernel=700@3" the third.
  * Of several processes only the first fails that gets there, where KINTSUGI_FAKE_CUDA_ONCE names a
  * file that none of them has made yet.
+ * KINTSUGI_FAKE_CUDA_BYTES is how much memory the device has (1 GiB).
  * An error after which a process must end is the answer to every later call, too. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -16,6 +17,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 #include "twin.h"
 
@@ -24,7 +26,6 @@
 enum { SUCCESS = 0, INVALID_VALUE = 1, OUT_OF_MEMORY = 2, NOT_INITIALIZED = 3, INVALID_DEVICE = 101,
     INVALID_IMAGE = 200, INVALID_CONTEXT = 201, INVALID_HANDLE = 400, NOT_FOUND = 500, NOT_READY = 600,
     ALREADY_REGISTERED = 712, NOT_REGISTERED = 713, CAPTURE_UNSUPPORTED = 900, CAPTURE_INVALID = 901 };
-#define MEMORY_BYTES ((size_t)1 << 30)
 #define FRESH 0xa5 /* what new memory is full of */
 #define EXTERNAL 1u
 
@@ -32,7 +33,7 @@ typedef uint64_t address;
 struct block { struct block *next; size_t bytes; char *start; };
 struct pin { struct pin *next; char *start; size_t bytes; };
 struct graph;
-struct event { int recorded, asked; struct graph *capture; };
+struct event { int recorded, asked; struct graph *capture; struct timespec when; };
 struct stream { struct stream *next; struct graph *capture; };
 /* Where it was made of a source: that, for its element types. */
 struct module { char *source; };
@@ -58,7 +59,7 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct block *blocks;
 static struct pin *pins;
 static struct stream *streams;
-static size_t used_bytes;
+static size_t used_bytes, memory_bytes = (size_t)1 << 30;
 static int ready, sticky, live, retained;
 static char plan[256];
 static int calls_of_plan[8];
@@ -126,6 +127,8 @@ API cuInit(unsigned flags)
 {
     const char *text = getenv("KINTSUGI_FAKE_CUDA");
     if (text && !*plan) fake_inject(text);
+    const char *bytes = getenv("KINTSUGI_FAKE_CUDA_BYTES");
+    if (bytes) memory_bytes = strtoull(bytes, NULL, 10);
     BEGIN("cuInit");
     ready = flags == 0;
     return ready ? SUCCESS : INVALID_VALUE;
@@ -195,7 +198,7 @@ API cuDeviceGetAttribute(int *value, int which, int device)
 API cuDeviceTotalMem_v2(size_t *bytes, int device)
 {
     BEGIN("cuDeviceTotalMem");
-    *bytes = MEMORY_BYTES;
+    *bytes = memory_bytes;
     return device ? INVALID_DEVICE : SUCCESS;
 }
 API cuDevicePrimaryCtxRetain(void **context, int device)
@@ -241,7 +244,7 @@ API cuMemAlloc_v2(address *start, size_t bytes)
 {
     IN_CONTEXT("cuMemAlloc");
     if (!bytes) return INVALID_VALUE;
-    if (bytes > MEMORY_BYTES - used_bytes) return OUT_OF_MEMORY;
+    if (bytes > memory_bytes - used_bytes) return OUT_OF_MEMORY;
     struct block *b = malloc(sizeof *b);
     *b = (struct block){ blocks, bytes, aligned_alloc(256, (bytes + 255) / 256 * 256) };
     memset(b->start, FRESH, bytes);
@@ -250,6 +253,14 @@ API cuMemAlloc_v2(address *start, size_t bytes)
     live++;
     *start = (address)b->start;
     return SUCCESS;
+}
+API cuMemAllocManaged(address *start, size_t bytes, unsigned flags)
+{
+    {
+        IN_CONTEXT("cuMemAllocManaged");
+        if (flags != 1) return INVALID_VALUE;
+    }
+    return cuMemAlloc_v2(start, bytes);
 }
 API cuMemFree_v2(address start)
 {
@@ -269,8 +280,8 @@ API cuMemFree_v2(address start)
 API cuMemGetInfo_v2(size_t *free_bytes, size_t *bytes)
 {
     IN_CONTEXT("cuMemGetInfo");
-    *free_bytes = MEMORY_BYTES - used_bytes;
-    *bytes = MEMORY_BYTES;
+    *free_bytes = memory_bytes - used_bytes;
+    *bytes = memory_bytes;
     return SUCCESS;
 }
 API cuMemHostRegister_v2(void *start, size_t bytes, unsigned flags)
@@ -307,7 +318,11 @@ static int run(const struct work *w)
     switch (w->what) {
     case COPY: memcpy(w->to, w->from, w->bytes); return SUCCESS;
     case CLEAR: memset(w->to, w->value, w->bytes); return SUCCESS;
-    case HAPPEN: w->event->recorded = 1; w->event->asked = 0; return SUCCESS;
+    case HAPPEN:
+        w->event->recorded = 1;
+        w->event->asked = 0;
+        clock_gettime(CLOCK_MONOTONIC, &w->event->when);
+        return SUCCESS;
     case LAUNCH: break;
     }
     for (int i = 0; i < w->twin->parameters; i++) arguments[i] = (void *)&w->values[i];
@@ -425,7 +440,8 @@ API cuEventSynchronize(struct event *event)
 API cuEventElapsedTime(float *milliseconds, struct event *start, struct event *end)
 {
     IN_CONTEXT("cuEventElapsedTime");
-    *milliseconds = 0.0f;
+    *milliseconds = (float)((end->when.tv_sec - start->when.tv_sec) * 1e3 +
+        (end->when.tv_nsec - start->when.tv_nsec) / 1e6);
     return start->recorded && end->recorded ? SUCCESS : INVALID_HANDLE;
 }
 

@@ -1,11 +1,11 @@
 //! Runs a graph: keeps programs, one per batch size and direction.
 
 use super::machine::{Held, Machine};
-use super::outlook::Outlook;
 use crate::engine::compute::{Compute, Watch};
 use crate::engine::error::EngineError;
 use crate::engine::memory::expected::Expected;
 use crate::engine::memory::limits::Limits;
+use crate::engine::memory::outlook::Outlook;
 use crate::engine::memory::shown::MemoryPlan;
 use crate::engine::micro_batch::{self, Batch, inference};
 use crate::engine::plan::operation::Direction;

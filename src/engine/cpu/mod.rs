@@ -1,8 +1,8 @@
 //! The CPU through oneDNN: `backend` gives plans its kernels and layouts, `program` is a plan with
 //! its primitives, `weights` holds parameters as programs want them, `operands` are a kernel's,
 //! `host` computes what no kernel does, `machine` runs a program, `arranging` makes one fit the
-//! near tier (`outlook`: what that should take), `moving` copies what leaves it, `executor` keeps
-//! programs, `bf16` knows which processors have it, `arithmetic` what decides the last bits here.
+//! near tier, `moving` copies what leaves it, `executor` keeps programs, `bf16` knows which
+//! processors have it, `arithmetic` what decides the last bits here.
 
 pub mod arithmetic;
 mod arranging;
@@ -13,7 +13,6 @@ pub mod host;
 mod machine;
 mod moving;
 pub mod operands;
-mod outlook;
 pub mod program;
 pub mod team;
 pub mod weights;

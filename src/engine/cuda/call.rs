@@ -2,6 +2,7 @@
 
 use crate::engine::plan::operation::Refusal;
 use crate::engine::plan::placement::Span;
+use crate::engine::plan::steps::Way;
 use crate::engine::plan::tensor::{ElementType, Place};
 
 /// Threads of a block, as kernels are written for.
@@ -59,6 +60,10 @@ pub enum Line<C = Call> {
     Up { from: usize, to: Span, bytes: usize },
     /// From the card to the host: the next output.
     Down { from: At, bytes: usize },
+    /// A copy between the tiers of memory begins, beside the lines that follow.
+    Begin { way: Way, near: Span, far_offset: usize },
+    /// It has ended before what follows begins.
+    End { way: Way, near: Span, far_offset: usize },
 }
 
 impl Line {
@@ -69,6 +74,8 @@ impl Line {
             Self::Call(own) => Line::Call(call(own)?),
             Self::Up { from, to, bytes } => Line::Up { from, to, bytes },
             Self::Down { from, bytes } => Line::Down { from, bytes },
+            Self::Begin { way, near, far_offset } => Line::Begin { way, near, far_offset },
+            Self::End { way, near, far_offset } => Line::End { way, near, far_offset },
         })
     }
 }

@@ -1,5 +1,4 @@
-//! Where a micro-batch's time goes on a card: events between its calls, summed up by what was
-//! called.
+//! Where a micro-batch's time goes on a card: events between its lines.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -20,7 +19,7 @@ pub struct Took {
 /// Events of one micro-batch.
 pub struct Clock {
     context: Arc<Context>,
-    marks: Vec<(Arc<str>, Event)>,
+    marks: Vec<Event>,
 }
 
 impl Clock {
@@ -29,29 +28,37 @@ impl Clock {
         Self { context: Arc::clone(context), marks: Vec::new() }
     }
 
-    /// What was put into the stream since the last mark is of this kind.
+    /// What the stream was told since the last mark is a line; before the first mark is none.
     ///
     /// # Errors
     /// The driver's.
-    pub fn mark(&mut self, stream: &Stream, kind: &Arc<str>) -> Result<(), EngineError> {
+    pub fn mark(&mut self, stream: &Stream) -> Result<(), EngineError> {
         let event = Event::new(&self.context, Timing::On)?;
         stream.record(&event)?;
-        self.marks.push((Arc::clone(kind), event));
+        self.marks.push(event);
         Ok(())
     }
 
-    /// By kind, once all of it has happened. What comes before the first mark is not counted.
+    /// Milliseconds of each line, once all of it has happened.
     ///
     /// # Errors
     /// The driver's.
-    pub fn read(self) -> Result<BTreeMap<String, Took>, EngineError> {
-        let mut kinds: BTreeMap<String, Took> = BTreeMap::new();
-        for pair in self.marks.windows(2) {
-            let [(_, before), (kind, event)] = pair else { continue };
-            let took = kinds.entry(kind.to_string()).or_default();
+    pub fn milliseconds(&self) -> Result<Vec<f64>, EngineError> {
+        let spans = self.marks.windows(2);
+        spans.map(|pair| Ok(f64::from(pair[1].milliseconds_since(&pair[0])?))).collect()
+    }
+
+    /// What lines of each kind took.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub fn by_kind(&self, kinds: &[Arc<str>]) -> Result<BTreeMap<String, Took>, EngineError> {
+        let mut all: BTreeMap<String, Took> = BTreeMap::new();
+        for (kind, milliseconds) in kinds.iter().zip(self.milliseconds()?) {
+            let took = all.entry(kind.to_string()).or_default();
             took.calls += 1;
-            took.milliseconds += f64::from(event.milliseconds_since(before)?);
+            took.milliseconds += milliseconds;
         }
-        Ok(kinds)
+        Ok(all)
     }
 }

@@ -14,6 +14,15 @@ const F32_BYTES: usize = 4;
 /// As wide as a kernel reads at once, and as cuDNN wants a tensor; of a card's lines of memory.
 const ALIGN_BYTES: usize = 256;
 
+fn tensor_bytes(tensor: &TensorSpec) -> usize {
+    (tensor.elements() * F32_BYTES).next_multiple_of(ALIGN_BYTES)
+}
+
+/// Bytes of a state on a card.
+pub fn state_bytes(layout: &Layout) -> usize {
+    layout.tensors.iter().map(tensor_bytes).sum::<usize>().max(ALIGN_BYTES)
+}
+
 /// A tensor in one order.
 struct Held {
     wanted: WeightUse,
@@ -50,14 +59,14 @@ pub struct Copies {
 impl Copies {
     /// Room for a state, nothing of which is there yet.
     pub fn new(context: &Arc<Context>, layout: &Layout) -> Result<Self, EngineError> {
-        let mut bytes = 0;
+        let mut end = 0;
         let place = |tensor: &TensorSpec| {
-            let place = bytes;
-            bytes += (tensor.elements() * F32_BYTES).next_multiple_of(ALIGN_BYTES);
+            let place = end;
+            end += tensor_bytes(tensor);
             place
         };
         let places = layout.tensors.iter().map(place).collect();
-        let bytes = bytes.max(ALIGN_BYTES);
+        let bytes = state_bytes(layout);
         Ok(Self {
             context: Arc::clone(context),
             tensors: layout.tensors.clone(),
@@ -67,6 +76,12 @@ impl Copies {
             sent: vec![false; layout.tensors.len()],
             held: Vec::new(),
         })
+    }
+
+    /// Bytes of the card: of the state, and of all that is laid out otherwise.
+    pub fn bytes(&self) -> usize {
+        let laid_out = self.held.iter().flatten().filter_map(|held| held.buffer.as_ref());
+        self.state.bytes() + laid_out.map(Buffer::bytes).sum::<usize>()
     }
 
     /// The state has changed: nothing is current.

@@ -12,17 +12,21 @@ const ADD: Argument = Argument::Int(0);
 const RELU: Argument = Argument::Int(0);
 
 /// The same lines: a sum of gradients that goes straight through a ReLU, in the sum's own place, is
-/// one call.
-pub fn joined(lines: Vec<Line>) -> Vec<Line> {
+/// one call. `steps`: of each line, the step that it is of.
+pub fn joined(lines: Vec<Line>, steps: &[usize]) -> (Vec<Line>, Vec<usize>) {
     let mut all: Vec<Line> = Vec::with_capacity(lines.len());
-    for line in lines {
+    let mut of = Vec::with_capacity(lines.len());
+    for (line, &step) in lines.into_iter().zip(steps) {
         let both = all.last().and_then(|before| sum_gradient(before, &line));
         match both {
             Some(call) => *all.last_mut().expect("it was there") = Line::Call(call),
-            None => all.push(line),
+            None => {
+                all.push(line);
+                of.push(step);
+            }
         }
     }
-    all
+    (all, of)
 }
 
 fn sum_gradient(sum: &Line, gradient: &Line) -> Option<Call> {
@@ -76,7 +80,7 @@ mod tests {
                 element,
                 frozen: &[],
             };
-            let script = Script::new(request, None).expect("a script");
+            let script = Script::new(request, None, &mut |draft| draft).expect("a script");
             let of = |kernel: &str| {
                 let named = |line: &&Line| launch(line).is_some_and(|launch| launch.0 == kernel);
                 script.lines.iter().filter(named).count()

@@ -5,9 +5,11 @@
 //! is the source that is compiled for the card at hand, `card` the process's own, `room` what is
 //! free there, `convolutions` cuDNN's plans for products with weights, `bound` a call with its
 //! kernel, `copies` the weights on it, `pictures` what is sent ahead, `landings` where outputs
-//! arrive, `streams` the order of work, `executor` runs scripts, `clock` and `times` say what calls
-//! take.
+//! arrive, `memory` all of it, `moving` what leaves it for the host's, `streams` the order of work,
+//! `machine` runs a script, `arranging` makes one fit, `executor` keeps them, `clock` and `times`
+//! say what calls take.
 
+mod arranging;
 pub mod backend;
 pub mod bound;
 pub mod call;
@@ -22,6 +24,9 @@ pub mod kernels;
 pub mod landings;
 pub mod launches;
 pub mod layout;
+mod machine;
+mod memory;
+mod moving;
 pub mod norm_blocks;
 pub mod pictures;
 pub mod room;

@@ -95,6 +95,18 @@ impl Ahead {
         self.asked.send((images, buffer)).map_err(|_| gone())
     }
 
+    /// Waits for what is being sent, and keeps no more than so many bytes.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub fn release(&mut self, bytes: usize) -> Result<(), EngineError> {
+        if self.buffer.take().is_none() {
+            self.answered.recv().map_err(|_| gone())?.sent?;
+        }
+        self.buffer = Some(Buffer::new(&self.context, bytes)?);
+        Ok(())
+    }
+
     /// Waits for what is being sent. If it is these pictures, `buffer` has them from here on;
     /// otherwise they were sent for nothing.
     ///

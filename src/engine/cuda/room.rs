@@ -2,10 +2,12 @@
 
 use std::time::{Duration, Instant};
 
+use super::arranging::Written;
 use super::card::{Card, Place};
 use super::convolutions::{Plans, Precision};
-use super::script::card_bytes;
+
 use crate::engine::error::EngineError;
+use crate::engine::memory::limits::Limits;
 use crate::engine::plan::builder::Request;
 use crate::engine::plan::operation::Direction;
 use crate::model::{Graph, Layout};
@@ -43,16 +45,25 @@ pub enum Together {
 /// There is none, and what others hold there counts; or kernels do not compute so much at a time.
 pub fn check(
     precision: Precision,
-    (graph, layout): (&Graph, &Layout),
+    (graph, layout, frozen): (&Graph, &Layout, &[bool]),
     work: Work,
+    limits: &Limits,
 ) -> Result<(), EngineError> {
     let element = precision.element();
     let card = Card::own(element)?;
     let mut plans = Plans::new(&card, precision)?;
     let mut bytes = |samples: usize, direction: Direction| {
-        let (batch, frozen) = (samples.max(1), &[][..]);
+        let batch = samples.max(1);
         let request = Request { graph, layout, batch, direction, element, frozen };
-        card_bytes(request, Some(&mut plans))
+        let Written { script, draft, .. } = Written::least(request, Some(&mut plans), limits)?;
+        let (least, besides) = (script.arena_bytes, script.besides_bytes(layout));
+        limits.check((batch, direction), least + besides)?;
+        // Where there is a choice it takes what it may have.
+        let most = match limits.in_direction(direction).mode.fits_a_budget() {
+            true => draft.place().arena_bytes + besides,
+            false => least + besides,
+        };
+        Ok::<_, EngineError>(most.min(limits.budget_bytes.unwrap_or(usize::MAX)) as u64)
     };
     let training = bytes(work.training, Direction::Training)?;
     let each = training.max(bytes(work.evaluation, Direction::Inference)?);
@@ -74,8 +85,9 @@ pub fn check(
             return Err(EngineError::Refused(format!(
                 "device.kind: \"cuda\": {needed} needed on the card ({shares} x {workers} workers, \
                  {training} samples at a time, {evaluation} in evaluation), and {free} of its \
-                 {all} are free; lower data.image_size, train.global_batch or evaluation.batch, or \
-                 raise train.owners or train.accumulate"
+                 {all} are free; lower data.image_size, train.global_batch or evaluation.batch, \
+                 raise train.owners or train.accumulate, or set memory.mode = \"planned\" with \
+                 device.memory_budget"
             )));
         }
         std::thread::sleep(PAUSE);

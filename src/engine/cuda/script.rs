@@ -3,6 +3,7 @@
 
 use super::backend::{Cuda, Planner};
 use super::call::{At, Call, Line};
+use super::copies;
 use super::joined::joined;
 use super::launches;
 use crate::config::seed::{self, purpose};
@@ -11,9 +12,10 @@ use crate::engine::plan::builder::Request;
 use crate::engine::plan::compile::compile;
 use crate::engine::plan::operation::{Refusal, Role};
 use crate::engine::plan::placement::{ALIGN_BYTES, Span};
-use crate::engine::plan::steps::{Action, Classifier, Plan, WeightUse};
+use crate::engine::plan::steps::{Action, Classifier, Draft, Plan, Taken, WeightUse};
 use crate::engine::plan::taps::Taps;
 use crate::engine::plan::tensor::Place;
+use crate::model::Layout;
 use crate::model::spec::elements;
 
 /// What comes of a micro-batch, in the order in which it does.
@@ -42,6 +44,8 @@ pub struct Seed {
 pub struct Script {
     /// In order.
     pub lines: Vec<Line>,
+    /// Of each line, the plan's step that it is of.
+    pub steps: Vec<usize>,
     /// In order.
     pub outputs: Vec<Output>,
     /// In the order of the plan.
@@ -65,21 +69,33 @@ const F32_BYTES: usize = 4;
 const KEY_BYTES: usize = 8;
 
 impl Script {
-    /// For what is asked, with the plans of somebody who knows them.
+    /// For what is asked, with the plans of somebody who knows them. `arranged`: the draft as it is
+    /// to run.
     pub fn new(
         request: Request<'_>,
         planner: Option<&mut dyn Planner>,
+        arranged: &mut dyn FnMut(Draft) -> Draft,
     ) -> Result<Self, EngineError> {
         let mut backend = Cuda::new(planner);
-        let plan = compile(request, &mut backend)?.place_lasting();
+        let draft = Draft { taken: Taken::Later, ..compile(request, &mut backend)? };
+        let plan = arranged(draft).place();
         let mut writer = Writer::new(&request, &plan, &backend);
-        for (step, action) in plan.draft.steps.iter().zip(&plan.actions) {
+        for (at, (step, action)) in plan.draft.steps.iter().zip(&plan.actions).enumerate() {
             let written = writer.action(action);
             written.map_err(|Refusal(why)| EngineError::of_node(request.graph, step.node, why))?;
+            writer.script.steps.resize(writer.script.lines.len(), at);
         }
         let mut script = writer.script;
-        script.lines = joined(script.lines);
+        (script.lines, script.steps) = joined(script.lines, &script.steps);
         Ok(script)
+    }
+
+    /// Bytes of the card that it needs besides its arena: a state with copies of weights, and the
+    /// pictures of this micro-batch and of the next.
+    pub fn besides_bytes(&self, layout: &Layout) -> usize {
+        let laid_out = self.weights.iter().filter(|wanted| !launches::is_plain(&wanted.desc));
+        let copies: usize = laid_out.map(|wanted| wanted.desc.bytes).sum();
+        copies::state_bytes(layout) + copies + 2 * self.sent_bytes
     }
 }
 
@@ -103,6 +119,7 @@ impl<'a, 'p> Writer<'a, 'p> {
         let sent_bytes = keys_at + masks.len() * KEY_BYTES;
         let script = Script {
             lines: Vec::new(),
+            steps: Vec::new(),
             outputs: Vec::new(),
             weights: plan.draft.weights.clone(),
             masks: Vec::new(),
@@ -161,8 +178,13 @@ impl<'a, 'p> Writer<'a, 'p> {
                 let output = Output::Gradient { offset, elements, taps };
                 self.down(Place::Value(*value), elements, output);
             }
-            Action::BeginCopy { .. } | Action::EndCopy { .. } => {
-                return Err(Refusal("nothing leaves a card yet".into()));
+            Action::BeginCopy { way, value, far_offset } => {
+                let (way, near, far_offset) = (*way, *value, *far_offset);
+                self.script.lines.push(Line::Begin { way, near, far_offset });
+            }
+            Action::EndCopy { way, value, far_offset } => {
+                let (way, near, far_offset) = (*way, *value, *far_offset);
+                self.script.lines.push(Line::End { way, near, far_offset });
             }
             Action::Statistics { mean, variance, at: into, channels } => {
                 for (value, &into) in [*mean, *variance].into_iter().zip(into) {
@@ -198,19 +220,6 @@ impl<'a, 'p> Writer<'a, 'p> {
         }
         Ok(())
     }
-}
-
-/// Bytes that a worker holds on the card while it trains on so many samples.
-pub fn card_bytes(
-    request: Request<'_>,
-    planner: Option<&mut dyn Planner>,
-) -> Result<u64, EngineError> {
-    let state = (request.layout.parameters + request.layout.statistics) * F32_BYTES;
-    let script = Script::new(request, planner)?;
-    let laid_out = script.weights.iter().filter(|wanted| !launches::is_plain(&wanted.desc));
-    let copies: usize = laid_out.map(|wanted| wanted.desc.bytes).sum();
-    // The pictures of the next micro-batch are there, too.
-    Ok((script.arena_bytes + 2 * script.sent_bytes + copies + state) as u64)
 }
 
 /// The key of the stream that a node's mask is drawn from.

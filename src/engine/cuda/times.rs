@@ -8,6 +8,7 @@ use super::convolutions::Precision;
 use super::executor::Executor;
 use crate::engine::compute::Compute;
 use crate::engine::error::EngineError;
+use crate::engine::memory::limits::Limits;
 use crate::engine::source::Flat;
 use crate::model::{Graph, Layout, init};
 
@@ -23,7 +24,7 @@ pub fn times(
     (graph, layout): (&Graph, &Layout),
     samples: usize,
 ) -> Result<BTreeMap<String, Took>, EngineError> {
-    let mut executor = Executor::new(graph, layout, (precision, threads), &[])?;
+    let mut executor = Executor::new((graph, layout), (precision, threads), &[], &Limits::none())?;
     let parameters = init::parameters(graph, layout, 1);
     let mut statistics = init::statistics(layout);
     let running = statistics.clone();
@@ -39,5 +40,5 @@ pub fn times(
         let ready = &mut |_: usize, _: &[f32]| {};
         executor.train(&images, (&labels).into(), [1; 3], weights, &mut statistics, ready)?;
     }
-    executor.took()
+    Ok(executor.took())
 }

@@ -70,6 +70,13 @@ pub fn arrange(
     }
 }
 
+/// The arrangement that takes the least of the near tier; of modes that have no choice their own.
+pub fn least(draft: &Draft, graph: &Graph, limits: &Limits) -> Arranged {
+    let budget_bytes = limits.mode.fits_a_budget().then_some(0);
+    arrange(draft, graph, limits, &guessed(draft), budget_bytes)
+        .expect("without a budget there is always one")
+}
+
 /// The quickest schedule with these fates within a budget. Of `Recompute` without one (0) the
 /// smallest.
 fn planned(

@@ -5,6 +5,9 @@ use std::path::PathBuf;
 use super::far::Place;
 use super::unified::Paging;
 use crate::config::{Device, Granularity, Memory, MemoryMode, Rate};
+use crate::engine::error::EngineError;
+use crate::engine::plan::operation::Direction;
+use crate::observe::spans::amount;
 
 /// Of one worker.
 #[derive(Debug, Clone, PartialEq)]
@@ -47,6 +50,53 @@ impl Limits {
     pub fn none() -> Self {
         Self::of_worker(&Device::default(), &Memory::default(), 1)
     }
+
+    /// The same for passes of this direction.
+    pub fn in_direction(&self, direction: Direction) -> Self {
+        match direction {
+            Direction::Training => self.clone(),
+            // Nothing waits for a backward pass.
+            Direction::Inference => Self { mode: MemoryMode::InCore, ..self.clone() },
+        }
+    }
+
+    /// Refuses a budget that is less than a micro-batch takes at the least.
+    pub fn check(&self, work: (usize, Direction), wanted_bytes: usize) -> Result<(), EngineError> {
+        match self.budget_bytes {
+            Some(budget) if wanted_bytes > budget => Err(self.refusal(work, wanted_bytes)),
+            _ => Ok(()),
+        }
+    }
+
+    fn refusal(
+        &self,
+        (samples, direction): (usize, Direction),
+        wanted_bytes: usize,
+    ) -> EngineError {
+        let budget = self.budget_bytes.unwrap_or(0);
+        let (what, instead) = match (direction, self.mode) {
+            (Direction::Inference, _) => ("evaluation of", ", or lower evaluation.batch"),
+            (_, MemoryMode::Planned) => ("a micro-batch of", ", or raise train.accumulate"),
+            _ => (
+                "a micro-batch of",
+                ", set memory.mode = \"planned\", which holds the least, or raise \
+                 train.accumulate",
+            ),
+        };
+        EngineError::Refused(format!(
+            "device.memory_budget: {what} {samples} samples takes {wanted_bytes} B ({}) of the \
+             near tier at the least with memory.mode = {}, and a worker may take {budget} B ({}): \
+             raise device.memory_budget, which a rank's workers share{instead}",
+            amount(wanted_bytes as u64),
+            shown(self.mode),
+            amount(budget as u64),
+        ))
+    }
+}
+
+/// As it is written.
+fn shown(mode: MemoryMode) -> String {
+    toml::Value::try_from(mode).map_or_else(|_| format!("{mode:?}"), |mode| mode.to_string())
 }
 
 /// What an engine holds while it trains on a micro-batch, in bytes.

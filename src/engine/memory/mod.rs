@@ -12,6 +12,7 @@ pub mod far;
 mod lanes;
 pub mod limits;
 pub mod link;
+pub mod outlook;
 pub mod planner;
 pub mod play;
 pub mod schedule;

@@ -291,6 +291,6 @@ pub fn rewritten(draft: &Draft, turns: &[Turn]) -> (Draft, usize) {
         };
         steps.push(Step { node, action, reads, writes, overwrites: Vec::new() });
     }
-    let draft = Draft { steps, bytes: draft.bytes.clone(), weights: draft.weights.clone() };
-    (draft, far_bytes)
+    let (bytes, weights, taken) = (draft.bytes.clone(), draft.weights.clone(), draft.taken);
+    (Draft { steps, bytes, weights, taken }, far_bytes)
 }

@@ -4,7 +4,7 @@ use std::rc::Rc;
 
 use super::operation::{Access, Algorithm, Backend, Choice, Direction, Operation, Refusal, Role};
 use super::placement::Overwrite;
-use super::steps::{Action, Draft, Step, WeightUse};
+use super::steps::{Action, Draft, Step, Taken, WeightUse};
 use super::taps::Taps;
 use super::tensor::{Desc, ElementType, Place, Tensor};
 use crate::engine::error::EngineError;
@@ -314,6 +314,7 @@ impl<'a> Builder<'a> {
 
     /// All these steps.
     pub fn finish(self) -> Draft {
-        Draft { steps: self.steps, bytes: self.values, weights: self.weights }
+        let (steps, bytes, weights) = (self.steps, self.values, self.weights);
+        Draft { steps, bytes, weights, taken: Taken::AtOnce }
     }
 }

@@ -134,6 +134,15 @@ pub struct WeightUse<D = Desc> {
     pub desc: Rc<D>,
 }
 
+/// When what a plan gives out is taken from its place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Taken {
+    /// In the step that gives it.
+    AtOnce,
+    /// Beside the steps that follow: it keeps its place to the end.
+    Later,
+}
+
 /// A graph planned for one batch size and direction, before anything has a place.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Draft {
@@ -143,6 +152,8 @@ pub struct Draft {
     pub bytes: Vec<usize>,
     /// What they read besides.
     pub weights: Vec<WeightUse>,
+    /// When others take what they give out.
+    pub taken: Taken,
 }
 
 impl Draft {
@@ -154,6 +165,21 @@ impl Draft {
 
     /// While each value lives.
     pub fn values(&self) -> Vec<Value> {
+        let mut values = self.touched();
+        if self.taken == Taken::Later {
+            let end = self.steps.len().saturating_sub(1);
+            for (at, step) in self.steps.iter().enumerate() {
+                for value in step.action.given() {
+                    let now = life_at(&values[value], at);
+                    values[value].intervals[now].last = end;
+                }
+            }
+        }
+        values
+    }
+
+    /// While steps touch each value.
+    fn touched(&self) -> Vec<Value> {
         let touches = self.steps.iter();
         let touches = touches.map(|step| Touches { reads: &step.reads, writes: &step.writes });
         let lives = intervals(touches, self.bytes.len());
@@ -161,9 +187,9 @@ impl Draft {
         self.bytes.iter().zip(lives).map(value).collect()
     }
 
-    /// Values that live from the forward into the backward pass.
+    /// Values that steps of the forward and of the backward pass touch, in one life.
     pub fn saved(&self) -> Vec<usize> {
-        let (forward, values) = (self.forward_steps(), self.values());
+        let (forward, values) = (self.forward_steps(), self.touched());
         let crosses = |value: &Value| {
             value.intervals.iter().any(|life| life.first < forward && life.last >= forward)
         };
@@ -178,34 +204,22 @@ impl Draft {
     /// Finds a place for each value while it lives.
     pub fn place(self) -> Plan {
         let values = self.values();
-        self.placed(&values)
-    }
-
-    /// The same, in which what is given out keeps its place to the end: whoever is given it fetches
-    /// it beside the steps that follow.
-    pub fn place_lasting(self) -> Plan {
-        let mut values = self.values();
-        let last = self.steps.len().saturating_sub(1);
-        for value in self.steps.iter().flat_map(|step| step.action.given()) {
-            values[value].intervals.iter_mut().last().expect("it was written").last = last;
-        }
-        self.placed(&values)
-    }
-
-    fn placed(self, values: &[Value]) -> Plan {
         let steps = self.steps.iter().enumerate();
         let overwrites = steps
             .clone()
             .flat_map(|(at, step)| step.overwrites.iter().map(move |&overwrite| (at, overwrite)));
-        let placement = place(values, overwrites);
-        let lies = |value: usize, at: usize| {
-            let mut lives = values[value].intervals.iter();
-            let now = lives.position(|life| (life.first..=life.last).contains(&at));
-            placement.spans[value][now.expect("a step touches only values that live")]
-        };
+        let placement = place(&values, overwrites);
+        let lies = |value: usize, at: usize| placement.spans[value][life_at(&values[value], at)];
         let actions = steps.map(|(at, step)| step.action.placed(|value| lies(value, at))).collect();
         Plan { actions, arena_bytes: placement.bytes, draft: self }
     }
+}
+
+/// Which of its lives a value has in a step that touches it: the last that has begun, whatever
+/// still waits for those before it.
+fn life_at(value: &Value, at: usize) -> usize {
+    let now = value.intervals.iter().rposition(|life| life.first <= at);
+    now.expect("a step touches only values that live")
 }
 
 /// What can be run.

@@ -23,6 +23,7 @@ pub const EVENT_BLOCKING_SYNC: c_uint = 1;
 pub const EVENT_DISABLE_TIMING: c_uint = 2;
 pub const EVENT_RECORD_EXTERNAL: c_uint = 1;
 pub const HOST_REGISTER_PORTABLE: c_uint = 1;
+pub const MEM_ATTACH_GLOBAL: c_uint = 1;
 pub const CAPTURE_THREAD_LOCAL: c_int = 1;
 pub const CAPTURE_NONE: c_int = 0;
 
@@ -46,6 +47,7 @@ super::table! {
         cuCtxSynchronize() -> status;
 
         cuMemAlloc_v2(*mut address, usize) -> status;
+        cuMemAllocManaged(*mut address, usize, c_uint) -> status;
         cuMemFree_v2(address) -> status;
         cuMemGetInfo_v2(*mut usize, *mut usize) -> status;
         cuMemHostRegister_v2(*mut c_void, usize, c_uint) -> status;

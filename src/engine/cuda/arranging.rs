@@ -1,0 +1,165 @@
+//! How a script comes to be within the limits of the card's memory: written, measured where its mode
+//! asks for prices, written again.
+
+use std::time::Instant;
+
+use super::backend::Planner;
+use super::clock::Clock;
+use super::machine::{Held, Machine};
+use super::script::Script;
+use crate::config::MemoryMode;
+use crate::engine::error::EngineError;
+use crate::engine::memory::arrange::{Arranged, guessed, least};
+use crate::engine::memory::expected::Expected;
+use crate::engine::memory::limits::Limits;
+use crate::engine::memory::outlook::{Compared, Outlook};
+use crate::engine::memory::schedule::Costs;
+use crate::engine::micro_batch::{Batch, of_zeros};
+use crate::engine::plan::builder::Request;
+use crate::engine::plan::operation::Direction;
+use crate::engine::plan::steps::Draft;
+use crate::engine::targets::Outcome;
+
+/// Passes of zeros that are measured: the first one sends weights.
+const MEASURED: usize = 2;
+
+/// A script, before it has memory.
+pub struct Written {
+    /// What a card is told.
+    pub script: Script,
+    /// In core.
+    pub draft: Draft,
+    /// As the script has it.
+    pub arranged: Arranged,
+}
+
+impl Written {
+    /// The one that takes the least of the card.
+    ///
+    /// # Errors
+    /// Nothing can be planned.
+    pub fn least(
+        request: Request<'_>,
+        planner: Option<&mut dyn Planner>,
+        limits: &Limits,
+    ) -> Result<Self, EngineError> {
+        let limits = of_card(limits, request.direction);
+        let mut first = None;
+        let script = Script::new(request, planner, &mut |draft| {
+            let arranged = least(&draft, request.graph, &limits);
+            let runs = arranged.draft.clone();
+            first = Some((draft, arranged));
+            runs
+        })?;
+        let (draft, arranged) = first.expect("it was planned");
+        Ok(Self { script, draft, arranged })
+    }
+}
+
+/// Managed memory is the driver's to move: for the script all is there.
+fn of_card(limits: &Limits, direction: Direction) -> Limits {
+    let limits = limits.in_direction(direction);
+    match limits.mode {
+        MemoryMode::Unified => Limits { mode: MemoryMode::InCore, ..limits },
+        _ => limits,
+    }
+}
+
+impl Machine {
+    /// A script for this batch size, with memory.
+    pub fn write(&mut self, batch: usize, direction: Direction) -> Result<Held, EngineError> {
+        let limits = of_card(&self.limits, direction);
+        let (graph, layout, element) = (&self.graph, &self.layout, self.element);
+        let request = Request { graph, layout, batch, direction, element, frozen: &self.frozen };
+        let Written { script, draft, arranged } =
+            Written::least(request, Some(&mut self.plans), &limits)?;
+        let besides_bytes = script.besides_bytes(&self.layout);
+        limits.check((batch, direction), script.arena_bytes + besides_bytes)?;
+        let mut held = self.bind(script, (batch, direction))?;
+        held.again = arranged.again();
+        self.moving.reserve(arranged.far_bytes)?;
+        self.memory.fit(&self.card.context, &held.script, &self.limits)?;
+        if limits.mode.recomputes() {
+            let costs = self.measure(&held, &draft, &arranged)?;
+            let budget_bytes = limits.budget_bytes.map(|budget| budget - besides_bytes);
+            self.improve(&mut held, Outlook::new(draft, arranged, costs, budget_bytes))?;
+        }
+        Ok(held)
+    }
+
+    /// Takes the quickest arrangement by measured prices in place of the one at hand.
+    fn improve(&mut self, held: &mut Held, mut outlook: Outlook) -> Result<(), EngineError> {
+        let arranged = outlook.improve(&self.graph, &self.limits);
+        let (graph, layout, element) = (&self.graph, &self.layout, self.element);
+        let (batch, direction, frozen) = (held.batch, held.direction, &self.frozen[..]);
+        let request = Request { graph, layout, batch, direction, element, frozen };
+        // The same kernels: what was chosen is known.
+        let mut script =
+            Script::new(request, Some(&mut self.plans), &mut |_| arranged.draft.clone())?;
+        (held.lines, held.kinds) = self.bound(&mut script)?;
+        held.script = script;
+        held.again = arranged.again();
+        self.moving.reserve(arranged.far_bytes)?;
+        self.memory.fit(&self.card.context, &held.script, &self.limits)?;
+        self.expected.push(outlook.expected(held.batch, held.script.arena_bytes));
+        held.outlook = Some(outlook);
+        Ok(())
+    }
+
+    /// A pass whose time is compared with what was expected.
+    pub fn run_compared(
+        &mut self,
+        held: &mut Held,
+        batch: Batch<'_>,
+    ) -> Result<Outcome, EngineError> {
+        let mut outlook = held.outlook.take().expect("there is one to compare with");
+        let (mut clock, begun) = (Clock::new(&self.card.context), Instant::now());
+        let outcome = self.run(held, batch, Some(&mut clock))?;
+        let seconds = begun.elapsed().as_secs_f64();
+        let compared = outlook.compare(seconds, &of_steps(held, &clock)?);
+        if let Compared::Took(seconds) | Compared::Surprised(seconds) = compared {
+            let expected = outlook.expected(held.batch, held.script.arena_bytes);
+            self.expected.push(Expected { took_seconds: Some(seconds), ..expected });
+        }
+        match compared {
+            Compared::Surprised(_) => self.improve(held, outlook)?,
+            _ => held.outlook = Some(outlook),
+        }
+        Ok(outcome)
+    }
+
+    /// What each step of the draft takes here, with the first arrangement of it.
+    fn measure(
+        &mut self,
+        held: &Held,
+        draft: &Draft,
+        arranged: &Arranged,
+    ) -> Result<Costs, EngineError> {
+        let mut costs = guessed(draft);
+        let (graph, layout) = (self.graph.clone(), self.layout.clone());
+        let mut passes = Vec::new();
+        for _ in 0..MEASURED {
+            let mut clock = Clock::new(&self.card.context);
+            of_zeros((&graph, &layout), held.batch, |batch| {
+                self.run(held, batch, Some(&mut clock))
+            })?;
+            passes.push(of_steps(held, &clock)?);
+        }
+        // Nobody is to compute with zeros.
+        self.memory.copies.renew();
+        costs.step_seconds = arranged.step_seconds(&passes, draft.steps.len());
+        if let Some(rates) = self.moving.rates(&self.memory.arena)? {
+            costs.rates = rates;
+        }
+        Ok(costs)
+    }
+}
+
+/// Seconds of each step of a script's plan.
+fn of_steps(held: &Held, clock: &Clock) -> Result<Vec<f64>, EngineError> {
+    let mut seconds = vec![0.0; held.again.len()];
+    for (&step, milliseconds) in held.script.steps.iter().zip(clock.milliseconds()?) {
+        seconds[step] += milliseconds / 1e3;
+    }
+    Ok(seconds)
+}

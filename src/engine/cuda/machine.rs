@@ -1,0 +1,366 @@
+//! What computes on a card: memory of both sides, streams, the far tier. It runs one script at a
+//! time.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use kintsugi_ffi::cuda::{Crew, Landing, Stream, Turn};
+
+use super::bound::Bound;
+use super::call::{Call, Line};
+use super::card::Card;
+use super::clock::{Clock, Took};
+use super::convolutions::{Plans, Precision};
+use super::copies::Sent;
+use super::launches;
+use super::memory::{Memory, place_of};
+use super::moving::Moving;
+use super::pictures::{self, Taken};
+use super::script::{Output, Script, mask_key};
+use super::streams::Streams;
+use crate::engine::compute::{Passing, Watch};
+use crate::engine::error::EngineError;
+use crate::engine::memory::expected::Expected;
+use crate::engine::memory::limits::Limits;
+use crate::engine::memory::outlook::Outlook;
+use crate::engine::micro_batch::Batch;
+use crate::engine::plan::operation::{Direction, Refusal};
+use crate::engine::plan::steps::{Way, WeightUse};
+use crate::engine::plan::tensor::{ElementType, Place};
+use crate::engine::source::WeightSource;
+use crate::engine::targets::Outcome;
+use crate::model::{Graph, Layout, layout};
+
+/// What memory is filled with that nobody may read: no number in f32 and bf16.
+const SOIL: u8 = u8::MAX;
+
+/// A script with what it holds on the card.
+pub struct Held {
+    /// Samples.
+    pub batch: usize,
+    /// Whether a backward pass follows.
+    pub direction: Direction,
+    /// What it was written from.
+    pub script: Script,
+    /// With kernels.
+    pub lines: Vec<Line<Bound>>,
+    /// Of each line, what it is.
+    pub kinds: Vec<Arc<str>>,
+    /// By weight: its copy.
+    pub copies: Vec<usize>,
+    /// By weight: how it is laid out. The picture stands for the tensor as the state has it.
+    pub layouts: Vec<Vec<Bound>>,
+    /// When it was wanted last.
+    pub used: u64,
+    /// Which of its plan's steps have run before when they run.
+    pub again: Vec<bool>,
+    /// What it is expected to take, where prices decided how it is arranged.
+    pub outlook: Option<Outlook>,
+}
+
+/// Of one worker.
+pub struct Machine {
+    /// The model.
+    pub graph: Graph,
+    /// Its tensors.
+    pub layout: Layout,
+    /// What activations are made of.
+    pub element: ElementType,
+    /// Tensors without gradients.
+    pub frozen: Vec<bool>,
+    /// Of the near tier.
+    pub limits: Limits,
+    /// The process's.
+    pub card: Arc<Card>,
+    /// Of products.
+    pub plans: Plans,
+    /// The order of work.
+    pub streams: Streams,
+    /// The near tier.
+    pub memory: Memory,
+    /// The far one.
+    pub moving: Moving,
+    /// Of the host, that copies what is sent and what comes.
+    pub crew: Arc<Crew>,
+    /// Is told of copies and of steps that run again.
+    pub watch: Watch,
+    /// What a script is expected to take, or took, that nobody has heard of yet.
+    pub expected: Vec<Expected>,
+    /// What calls of each kind took, where somebody wants to know.
+    pub took: Option<BTreeMap<String, Took>>,
+    /// Whether memory is filled with `SOIL` before a micro-batch, and where a value has left.
+    pub soiled: bool,
+    /// Pictures that are to be sent while the next micro-batch is computed.
+    pub foreseen: Option<Arc<Vec<f32>>>,
+}
+
+impl Machine {
+    /// For the calling thread.
+    pub fn new(
+        (graph, layout): (&Graph, &Layout),
+        (precision, threads): (Precision, usize),
+        frozen: &[bool],
+        limits: &Limits,
+    ) -> Result<Self, EngineError> {
+        if layout::of(graph) != *layout {
+            return Err(EngineError::Layout("use model::layout::of on the same graph".into()));
+        }
+        let element = precision.element();
+        let card = Card::own(element)?;
+        let (crew, context) = (Arc::new(Crew::new(threads)?), &card.context);
+        Ok(Self {
+            graph: graph.clone(),
+            layout: layout.clone(),
+            element,
+            frozen: frozen.to_vec(),
+            limits: limits.clone(),
+            streams: Streams::new(context)?,
+            memory: Memory::new(context, layout, &crew)?,
+            moving: Moving::new(context)?,
+            plans: Plans::new(&card, precision)?,
+            card,
+            crew,
+            watch: Box::new(|_| {}),
+            expected: Vec::new(),
+            took: None,
+            soiled: false,
+            foreseen: None,
+        })
+    }
+
+    /// Finds kernels and copies of weights for a script.
+    pub fn bind(
+        &mut self,
+        mut script: Script,
+        (batch, direction): (usize, Direction),
+    ) -> Result<Held, EngineError> {
+        let (mut copies, mut layouts) = (Vec::new(), Vec::new());
+        for (number, wanted) in script.weights.iter().enumerate() {
+            let layout = self.layout_of(wanted, number)?;
+            copies.push(self.memory.copies.acquire(wanted, layout.is_empty())?);
+            layouts.push(layout);
+        }
+        let (lines, kinds) = self.bound(&mut script)?;
+        let (used, again, outlook) = (0, Vec::new(), None);
+        let held =
+            Held { batch, direction, script, lines, kinds, copies, layouts, used, again, outlook };
+        Ok(held)
+    }
+
+    /// Its lines with kernels, and what each is.
+    pub fn bound(
+        &self,
+        script: &mut Script,
+    ) -> Result<(Vec<Line<Bound>>, Vec<Arc<str>>), EngineError> {
+        let lines = std::mem::take(&mut script.lines);
+        let kinds = lines.iter().map(|line| self.kind(line)).collect();
+        let bind = |line: Line| line.map(|call| Bound::new(&self.card, call));
+        Ok((lines.into_iter().map(bind).collect::<Result<Vec<_>, _>>()?, kinds))
+    }
+
+    fn kind(&self, line: &Line) -> Arc<str> {
+        match line {
+            Line::Weight(_) => "weights".into(),
+            Line::Call(Call::Product { plan, .. }) => self.plans.name(*plan).into(),
+            Line::Call(call) => call.kind().into(),
+            Line::Up { .. } | Line::Down { .. } => "copies".into(),
+            Line::Begin { .. } | Line::End { .. } => "far tier".into(),
+        }
+    }
+
+    /// How a weight gets where kernels read it; nothing, where they read it as the state has it.
+    fn layout_of(&self, wanted: &WeightUse, number: usize) -> Result<Vec<Bound>, EngineError> {
+        if launches::is_plain(&wanted.desc) {
+            return Ok(Vec::new());
+        }
+        let to = (&*wanted.desc, Place::Weight(number));
+        let calls = launches::laid_out(Place::Image, to);
+        let calls = calls.map_err(|Refusal(reason)| EngineError::Device(reason))?;
+        calls.into_iter().map(|call| Bound::new(&self.card, call)).collect()
+    }
+
+    /// Sends weight `number` of a script, unless it is there.
+    pub fn refresh(
+        memory: &mut Memory,
+        (streams, plans): (&Streams, &Plans),
+        (held, number): (&Held, usize),
+        (weights, crew): (&dyn WeightSource, &Crew),
+    ) -> Result<(), EngineError> {
+        let copy = held.copies[number];
+        let sent = memory.copies.refresh(copy, (weights, crew), &streams.up)?;
+        if sent != Sent::Before {
+            streams.await_sent()?;
+        }
+        if sent != Sent::ToLayOut {
+            return Ok(());
+        }
+        let (copies, sent) = (&memory.copies, &memory.sent);
+        for call in &held.layouts[number] {
+            call.perform((&streams.compute, plans), sent, |at| match at {
+                Place::Image => copies.of_state(copy),
+                _ => copies.of(copy),
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Computes a micro-batch. `clock`: is told when each line has been done.
+    pub fn run(
+        &mut self,
+        held: &Held,
+        batch: Batch<'_>,
+        clock: Option<&mut Clock>,
+    ) -> Result<Outcome, EngineError> {
+        let context = &self.card.context;
+        self.memory.fit(context, &held.script, &self.limits)?;
+        if self.took.is_none() {
+            return self.pass(held, batch, clock);
+        }
+        let mut own = Clock::new(context);
+        let outcome = self.pass(held, batch, Some(&mut own))?;
+        self.took = Some(own.by_kind(&held.kinds)?);
+        Ok(outcome)
+    }
+
+    /// Tells the card all of it, and takes what comes of it as it comes.
+    fn pass(
+        &mut self,
+        held: &Held,
+        mut batch: Batch<'_>,
+        mut clock: Option<&mut Clock>,
+    ) -> Result<Outcome, EngineError> {
+        let (crew, classes) = (Arc::clone(&self.crew), self.graph.classes);
+        batch.put(held, (&mut self.memory, &self.streams.up), (classes, &crew))?;
+        self.streams.await_sent()?;
+        let foreseen = self.foreseen.take();
+        if self.soiled {
+            let arena = &self.memory.arena;
+            self.streams.compute.fill(arena, 0..arena.bytes(), SOIL)?;
+        }
+        let mut landed = Vec::new();
+        let mut step = usize::MAX;
+        clock.iter_mut().try_for_each(|clock| clock.mark(&self.streams.compute))?;
+        for (line, &of) in held.lines.iter().zip(&held.script.steps) {
+            if std::mem::replace(&mut step, of) != of && held.again[of] {
+                (self.watch)(Passing::Recompute);
+            }
+            self.tell(held, line, batch.weights, &mut landed)?;
+            clock.iter_mut().try_for_each(|clock| clock.mark(&self.streams.compute))?;
+        }
+        if let Some(images) = foreseen {
+            self.memory.ahead.send(images, self.memory.sent.bytes())?;
+        }
+        let outcome = batch.take(&held.script.outputs, &mut landed, held.batch * classes)?;
+        self.streams.synchronize()?;
+        self.memory.landings.give_back(landed);
+        Ok(outcome)
+    }
+
+    /// Tells the card one line.
+    fn tell(
+        &mut self,
+        held: &Held,
+        line: &Line<Bound>,
+        weights: &dyn WeightSource,
+        landed: &mut Vec<Landing>,
+    ) -> Result<(), EngineError> {
+        let (memory, streams, plans) = (&mut self.memory, &self.streams, &self.plans);
+        let stream = &streams.compute;
+        match line {
+            Line::Weight(number) => {
+                let from = (weights, &*self.crew);
+                Self::refresh(memory, (streams, plans), (held, *number), from)?;
+            }
+            Line::Call(call) => {
+                let place = |at| memory.place(held, at);
+                call.perform((stream, plans), &memory.sent, place)?;
+            }
+            Line::Up { from, to, bytes } => {
+                let part = *from..from + bytes;
+                stream.upload(&memory.arena, to.offset, &memory.staging, part)?;
+            }
+            Line::Down { from, bytes } => {
+                streams.await_made()?;
+                let mut landing = memory.landings.take(&self.card.context, *bytes)?;
+                let (from, at) = place_of(&memory.arena, &memory.sent, *from);
+                streams.down.land(from, at, *bytes, &mut landing)?;
+                landed.push(landing);
+            }
+            Line::Begin { way, near, far_offset } => {
+                self.moving.begin(*way, (stream, &memory.arena), *near, *far_offset)?;
+                (self.watch)(match way {
+                    Way::Out => Passing::SwapOut,
+                    Way::In => Passing::SwapIn,
+                });
+            }
+            Line::End { way, near, far_offset } => {
+                self.moving.end(*way, stream, *far_offset)?;
+                if *way == Way::Out && self.soiled {
+                    // Whoever reads it there now shall see it.
+                    let gone = near.offset..near.offset + near.bytes;
+                    stream.fill(&memory.arena, gone, SOIL)?;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Batch<'_> {
+    /// Writes what is sent.
+    fn put(
+        &self,
+        held: &Held,
+        (memory, up): (&mut Memory, &Stream),
+        (classes, crew): (usize, &Crew),
+    ) -> Result<(), EngineError> {
+        let (script, staging) = (&held.script, &mut memory.staging);
+        let key = |&node: &usize| mask_key(self.dropout_key, node);
+        let keys: Vec<u64> = script.masks.iter().map(key).collect();
+        if memory.ahead.take(self.images, &mut memory.sent)? == Taken::Nothing {
+            pictures::send((&memory.sent, staging), self.images, (up, crew, Turn::First))?;
+        }
+        if !keys.is_empty() {
+            let (at, keys) = (script.keys_at, bytemuck::cast_slice(&keys));
+            staging.put(at, keys)?;
+            up.upload(&memory.sent, at, staging, at..at + keys.len())?;
+        }
+        let mut numbers = vec![0.0; held.batch * classes];
+        for seed in &script.seeds {
+            self.targets.write_seed(&mut numbers, classes, seed.of.weight());
+            staging.put(seed.at, bytemuck::cast_slice(&numbers))?;
+        }
+        Ok(())
+    }
+
+    /// Waits for each output and hands it on, from where it lies.
+    fn take(
+        &mut self,
+        outputs: &[Output],
+        landed: &mut [Landing],
+        logits: usize,
+    ) -> Result<Outcome, EngineError> {
+        for (output, landing) in outputs.iter().zip(landed) {
+            let numbers: &[f32] = bytemuck::cast_slice(landing.wait()?);
+            match output {
+                Output::Logits { of } => {
+                    let classes = logits / self.targets.labels.len();
+                    self.answered(&numbers[..logits], classes, *of);
+                }
+                Output::Gradient { offset, elements, taps: None } => {
+                    (self.ready)(*offset, &numbers[..*elements]);
+                }
+                Output::Gradient { offset, elements, taps: Some(taps) } => {
+                    let mut gradients = numbers[..*elements].to_vec();
+                    taps.silence(&mut gradients);
+                    (self.ready)(*offset, &gradients);
+                }
+                Output::Statistics { into, channels } => {
+                    let into = &mut self.statistics[*into..*into + *channels];
+                    into.copy_from_slice(&numbers[..*channels]);
+                }
+            }
+        }
+        Ok(self.outcome)
+    }
+}
