@@ -58,6 +58,9 @@ pub struct Held {
     pub outlook: Option<Outlook>,
 }
 
+/// Lines with their kernels, and of each what it is.
+pub type Lines = (Vec<Line<Bound>>, Vec<Arc<str>>);
+
 /// Of one worker.
 pub struct Machine {
     /// The model.
@@ -148,10 +151,7 @@ impl Machine {
     }
 
     /// Its lines with kernels, and what each is.
-    pub fn bound(
-        &self,
-        script: &mut Script,
-    ) -> Result<(Vec<Line<Bound>>, Vec<Arc<str>>), EngineError> {
+    pub fn bound(&self, script: &mut Script) -> Result<Lines, EngineError> {
         let lines = std::mem::take(&mut script.lines);
         let kinds = lines.iter().map(|line| self.kind(line)).collect();
         let bind = |line: Line| line.map(|call| Bound::new(&self.card, call));
