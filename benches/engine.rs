@@ -70,7 +70,7 @@ fn case(
         engine.load(batch, weights)
     })?;
     let Footprint { activations_bytes, weights_bytes, .. } =
-        engine::footprint((&graph, &layout), "f32", batch, threads, &Limits::none())?;
+        engine::footprint((&graph, &layout), &Device::default(), batch, threads, &Limits::none())?;
     let memory = (activations_bytes + weights_bytes) as f64 / (1 << 20) as f64;
     let evaluate = measure(threads, || engine.evaluate(&images, &labels, weights).map(|_| ()))?;
     let rate = |[best, median]: [f64; 2]| {

@@ -282,6 +282,49 @@ def kernels(place, record):
     record.line(text, code == 0 and passed > 0)
 
 
+def memory(place, record):
+    """Beyond a budget of the card's memory: same bits in every mode, with kills; and what it costs."""
+    common = ["device.kind=cuda", "train.steps=6", "train.owners=4", "model.width=1",
+              "train.global_batch=64", "evaluation.batch=8"]
+    model = (["model.name=resnet20", "data.image_size=16"] if place.tiny else
+             ["model.name=resnet18", "data.image_size=64"])
+    kill = 'faults.plan=[{kind="kill", rank=1, step=3, phase="%s"}]'
+    # (name, ranks, settings, recoveries)
+    runs = [("in core", 1, [], 0), ("swap", 2, ["memory.mode=swap", kill % "in_swap_out"], 1),
+            ("recompute", 2, ["memory.mode=recompute", kill % "in_recompute"], 1),
+            ("unified", 1, ["memory.mode=unified"], 0)]
+    if not place.tiny:
+        runs += [("swap_sync", 2, ["memory.mode=swap_sync", kill % "in_swap_in"], 1)]
+    first = None
+    for name, ranks, more, recoveries in runs:
+        case = play(place, "memory-" + name.replace(" ", "-"), common + model + more, ranks)
+        record.case(**case)
+        digest = case.get("state_sha256")
+        if case["code"] != 0 or not digest:
+            record.line(f"{name}: {last_words(case)}", False)
+            continue
+        first = first or digest
+        count = len(case["recoveries"]) + len(case["restarts"])
+        text = f"{name}: {digest[:12]}, {count} recoveries, {case['seconds']} s"
+        record.line(text, digest == first and case["exact"] and count == recoveries)
+    name, side, batch, factors = ("resnet20", 32, 8, [2]) if place.tiny else ("resnet50", 224, 256, [2, 4])
+    line = [place.program, "bench", "memory", "--device", "cuda", "--model", name, "--json",
+            "--image-size", side, "--batch", batch, "--turns", 5]
+    for factor in factors:
+        line += ["--factor", factor]
+    code, out, said, seconds = ran(place.work, line, 150)
+    report = last_json(out) or {}
+    record.case(case="bench", code=code, report=report, said=said[-SAID_CHARACTERS:])
+    # Its exit code judges forecasts and overhead, which are figures here.
+    if not report.get("cases"):
+        return record.line(f"bench memory: {said.strip()[-300:]}", False)
+    whole = report["cases"][0]["median"]
+    for case in report["cases"][1:]:
+        holds = case["phases"]["holds, MB"]
+        record.line(f"{name}, batch {batch}, {case['case']}: {whole / case['median']:.0%} of the speed "
+                    f"in core ({case['median']:.1f} ms), holds {holds:.0f} MB")
+
+
 def compile_together(place, record, models, batch, side, precision):
     """PyTorch's variants into its cache: one after another they take most of the stage's time."""
     threads = min(8, len(os.sched_getaffinity(0)))
@@ -360,4 +403,5 @@ def speeds(report, batch):
                       f"on the card {calls['median']:.1f} ms: {spent}"])
 
 
-STAGES = {"device": device, "losses": losses, "bits": bits, "kernels": kernels, "step": step}
+STAGES = {"device": device, "losses": losses, "bits": bits, "kernels": kernels, "memory": memory,
+          "step": step}

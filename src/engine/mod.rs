@@ -232,46 +232,62 @@ pub fn value_bytes(precision: &str) -> u64 {
 /// What an engine holds whose memory is planned so.
 pub fn footprint(
     model: (&Graph, &Layout),
-    precision: &str,
+    device: &Device,
     batch: usize,
     threads: usize,
     limits: &Limits,
 ) -> Result<Footprint, EngineError> {
-    Ok(memory_plan(model, precision, batch, threads, limits)?.footprint())
+    Ok(memory_plan(model, device, batch, threads, limits)?.footprint())
 }
 
-/// What an engine of `threads` OpenMP threads on the CPU holds for `batch` samples (at least one),
-/// in a `device.precision`, within limits: what becomes of each value, when, and what waits for it.
-/// Plans them with the kernels that would compute, and allocates nothing. What it picks by price it
-/// picks by guessed ones.
+/// What an engine of `threads` OpenMP threads on a device holds for `batch` samples (at least one)
+/// within limits: what becomes of each value, when, and what waits for it. Plans them with the
+/// kernels that would compute; of memory it takes a card's copy of the state alone. What it picks
+/// by price it picks by guessed ones.
 ///
 /// # Errors
 /// The limits are too low, with the least that would do; or nothing can be planned.
 pub fn memory_plan(
     (graph, layout): (&Graph, &Layout),
-    precision: &str,
+    device: &Device,
     batch: usize,
     threads: usize,
     limits: &Limits,
 ) -> Result<MemoryPlan, EngineError> {
-    let engine = Executor::new(graph, layout, element(precision)?, threads)?;
-    engine.within(limits.clone()).memory_plan(batch.max(1))
+    match asked(device)? {
+        Kind::Cpu(element) => {
+            let engine = Executor::new(graph, layout, element, threads)?;
+            engine.within(limits.clone()).memory_plan(batch.max(1))
+        }
+        Kind::Cuda(precision) => {
+            let (model, device) = ((graph, layout), (precision, threads));
+            cuda::executor::Executor::new(model, device, &[], limits)?.memory_plan(batch.max(1))
+        }
+    }
 }
 
 /// Bytes of the near tier, copies of weights included, without which a micro-batch of training
-/// cannot be computed within limits whatever their budget. Allocates nothing.
+/// cannot be computed within limits whatever their budget.
 ///
 /// # Errors
 /// Nothing can be planned.
 pub fn smallest_budget(
     (graph, layout): (&Graph, &Layout),
-    precision: &str,
+    device: &Device,
     batch: usize,
     threads: usize,
     limits: &Limits,
 ) -> Result<u64, EngineError> {
-    let engine = Executor::new(graph, layout, element(precision)?, threads)?;
-    engine.within(limits.clone()).smallest_budget(batch.max(1))
+    match asked(device)? {
+        Kind::Cpu(element) => {
+            let engine = Executor::new(graph, layout, element, threads)?;
+            engine.within(limits.clone()).smallest_budget(batch.max(1))
+        }
+        Kind::Cuda(precision) => {
+            let (model, device) = ((graph, layout), (precision, threads));
+            cuda::executor::Executor::new(model, device, &[], limits)?.smallest_budget(batch.max(1))
+        }
+    }
 }
 
 #[cfg(test)]

@@ -31,9 +31,9 @@ fn all_that_is_to_be_proven_on_a_card_holds_on_one_that_is_none() {
     let _turn = alone();
     let out = run_dir("prove");
     let work = tempfile::tempdir().unwrap();
-    let ended = run(prove("losses,bits,step", &out).env("TMPDIR", work.path()), LIMIT);
+    let ended = run(prove("losses,bits,memory,step", &out).env("TMPDIR", work.path()), LIMIT);
     assert_eq!(ended.code, Some(0), "{}{}", ended.stdout, ended.stderr);
-    for (stage, cases) in [("losses", 6), ("bits", 4), ("step", 2)] {
+    for (stage, cases) in [("losses", 6), ("bits", 4), ("memory", 5), ("step", 2)] {
         let record = record(&out, stage);
         assert_eq!(record["holds"], true, "{record}");
         assert_eq!(record["cases"].as_array().unwrap().len(), cases, "{record}");

@@ -55,12 +55,8 @@ impl Machine {
     pub fn memory_plan(&self, batch: usize) -> Result<MemoryPlan, EngineError> {
         let Planned { draft, arranged, weights_bytes, .. } =
             self.planned(batch, Direction::Training)?;
-        let budget = self.limits.budget_bytes.map(|budget| budget - weights_bytes);
-        let better = arrange(&draft, &self.graph, &self.limits, &guessed(&draft), budget);
-        let arranged = better.unwrap_or(arranged);
-        let budget_bytes = self.limits.budget_bytes.map(|budget| budget as u64);
-        let plan = MemoryPlan::of(&draft, &self.graph, &arranged, weights_bytes);
-        Ok(MemoryPlan { budget_bytes, ..plan })
+        let (graph, limits) = (&self.graph, &self.limits);
+        Ok(MemoryPlan::within(&draft, graph, limits, arranged, weights_bytes))
     }
 
     /// The program that takes the least of the near tier, its draft in core, and as it runs.

@@ -14,6 +14,7 @@ use crate::engine::memory::expected::Expected;
 use crate::engine::memory::limits::Limits;
 use crate::engine::memory::outlook::{Compared, Outlook};
 use crate::engine::memory::schedule::Costs;
+use crate::engine::memory::shown::MemoryPlan;
 use crate::engine::micro_batch::{Batch, of_zeros};
 use crate::engine::plan::builder::Request;
 use crate::engine::plan::operation::Direction;
@@ -66,14 +67,39 @@ fn of_card(limits: &Limits, direction: Direction) -> Limits {
 }
 
 impl Machine {
+    /// The script that takes the least, and the bytes that it takes besides its arena.
+    fn least(
+        &mut self,
+        batch: usize,
+        direction: Direction,
+    ) -> Result<(Written, usize), EngineError> {
+        let (graph, layout, element) = (&self.graph, &self.layout, self.element);
+        let request = Request { graph, layout, batch, direction, element, frozen: &self.frozen };
+        let written = Written::least(request, Some(&mut self.plans), &self.limits)?;
+        let besides_bytes = written.script.besides_bytes(layout);
+        Ok((written, besides_bytes))
+    }
+
+    /// The smallest budget with which a micro-batch of training can be computed.
+    pub fn smallest_budget(&mut self, samples: usize) -> Result<usize, EngineError> {
+        let (written, besides_bytes) = self.least(samples, Direction::Training)?;
+        Ok(written.script.arena_bytes + besides_bytes)
+    }
+
+    /// What would become of the values of training, by guessed prices.
+    pub fn memory_plan(&mut self, batch: usize) -> Result<MemoryPlan, EngineError> {
+        let work = (batch, Direction::Training);
+        let limits = of_card(&self.limits, work.1);
+        let (Written { script, draft, arranged }, besides_bytes) = self.least(batch, work.1)?;
+        limits.check(work, script.arena_bytes + besides_bytes)?;
+        Ok(MemoryPlan::within(&draft, &self.graph, &limits, arranged, besides_bytes))
+    }
+
     /// A script for this batch size, with memory.
     pub fn write(&mut self, batch: usize, direction: Direction) -> Result<Held, EngineError> {
         let limits = of_card(&self.limits, direction);
-        let (graph, layout, element) = (&self.graph, &self.layout, self.element);
-        let request = Request { graph, layout, batch, direction, element, frozen: &self.frozen };
-        let Written { script, draft, arranged } =
-            Written::least(request, Some(&mut self.plans), &limits)?;
-        let besides_bytes = script.besides_bytes(&self.layout);
+        let (written, besides_bytes) = self.least(batch, direction)?;
+        let Written { script, draft, arranged } = written;
         limits.check((batch, direction), script.arena_bytes + besides_bytes)?;
         let mut held = self.bind(script, (batch, direction))?;
         held.again = arranged.again();

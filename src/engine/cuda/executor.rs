@@ -11,6 +11,7 @@ use crate::engine::error::EngineError;
 use crate::engine::memory::expected::Expected;
 use crate::engine::memory::limits::Limits;
 use crate::engine::memory::outlook::Outlook;
+use crate::engine::memory::shown::MemoryPlan;
 use crate::engine::micro_batch::{self, Batch, inference};
 use crate::engine::plan::operation::Direction;
 use crate::engine::source::WeightSource;
@@ -48,6 +49,16 @@ impl Executor {
     pub fn soiled(mut self) -> Self {
         self.machine.soiled = true;
         self
+    }
+
+    /// The smallest budget that training would do with.
+    pub fn smallest_budget(&mut self, batch: usize) -> Result<u64, EngineError> {
+        self.machine.smallest_budget(batch).map(|bytes| bytes as u64)
+    }
+
+    /// What would become of the values of training, by guessed prices.
+    pub fn memory_plan(&mut self, batch: usize) -> Result<MemoryPlan, EngineError> {
+        self.machine.memory_plan(batch)
     }
 
     /// From now on calls are timed: `took` says what they took in the last micro-batch.

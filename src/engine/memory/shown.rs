@@ -1,8 +1,8 @@
 //! A micro-batch within the limits of the near tier as data, for who shows it: pure. Times are by
 //! guessed prices.
 
-use super::arrange::{Arranged, guessed};
-use super::limits::Footprint;
+use super::arrange::{Arranged, arrange, guessed};
+use super::limits::{Footprint, Limits};
 use super::play::{Doing, Forecast, forecast, lives, play, profile};
 use super::schedule::{Costs, Turn};
 use super::sequence::{Fate, Uses};
@@ -86,6 +86,22 @@ pub struct MemoryPlan {
 }
 
 impl MemoryPlan {
+    /// Of a draft within limits, by guessed prices; `least`: the arrangement that takes the least.
+    /// `weights_bytes` of the budget are not for places.
+    pub fn within(
+        draft: &Draft,
+        graph: &Graph,
+        limits: &Limits,
+        least: Arranged,
+        weights_bytes: usize,
+    ) -> Self {
+        let budget = limits.budget_bytes.map(|budget| budget - weights_bytes);
+        let better = arrange(draft, graph, limits, &guessed(draft), budget);
+        let budget_bytes = limits.budget_bytes.map(|budget| budget as u64);
+        let plan = Self::of(draft, graph, &better.unwrap_or(least), weights_bytes);
+        Self { budget_bytes, ..plan }
+    }
+
     /// Of a draft in core, and as it was arranged.
     pub fn of(draft: &Draft, graph: &Graph, arranged: &Arranged, weights_bytes: usize) -> Self {
         let (uses, costs) = (Uses::of(draft), guessed(draft));

@@ -30,6 +30,9 @@ pub struct Options {
     /// So many more budgets, from the smallest that will do to all that is needed in core
     #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u32).range(..=100))]
     pub budgets: u32,
+    /// `device.kind`
+    #[arg(long, default_value = "cpu", value_parser = ["cpu", "cuda"])]
+    pub device: String,
     /// Paces copies in each direction, as memory.link does ("8GB/s"); or "balanced"
     #[arg(long)]
     pub link: Option<String>,
@@ -57,9 +60,10 @@ const MEGABYTE: f64 = 1e6;
 /// # Errors
 /// What kept it from running, for a person; a factor whose budget is too small, among it.
 pub fn run(options: &Options, runs: &Runs) -> Result<Report, String> {
-    let (shape, device) = (&options.shape, Device::default());
-    let in_core = InCore::of(shape)?;
-    let mut whole = Ours::open(shape, &device, &Limits::none())?;
+    let (shape, device) =
+        (&options.shape, &Device { kind: options.device.clone(), ..Device::default() });
+    let in_core = InCore::of(shape, device)?;
+    let mut whole = Ours::open(shape, device, &Limits::none())?;
     // The first finds memory that is not there yet.
     whole.step()?;
     let [(_, computing), _] = whole.step()?;
@@ -70,7 +74,7 @@ pub fn run(options: &Options, runs: &Runs) -> Result<Report, String> {
     let mut within = Vec::new();
     for (name, budget) in in_core.budgets(options, &limits)? {
         let limits = Limits { budget_bytes: Some(budget as usize), ..limits.clone() };
-        within.push(Within::settled(shape, (name, &limits), runs)?);
+        within.push(Within::settled((shape, device), (name, &limits), runs)?);
     }
     let names: Vec<String> = within.iter().map(|within| within.name.clone()).collect();
     let mut all: Vec<(&str, &mut Ours)> = vec![(IN_CORE, &mut whole)];
@@ -117,6 +121,7 @@ fn link(
 /// What a step takes of memory in core.
 struct InCore<'a> {
     shape: &'a Shape,
+    device: &'a Device,
     model: (Graph, Layout),
     /// With copies of weights.
     near_bytes: u64,
@@ -126,10 +131,10 @@ struct InCore<'a> {
 }
 
 impl<'a> InCore<'a> {
-    fn of(shape: &'a Shape) -> Result<Self, String> {
+    fn of(shape: &'a Shape, device: &'a Device) -> Result<Self, String> {
         let model = shape.built()?;
-        let (near_bytes, weights_bytes, saved_bytes) = taken(shape, &model, shape.batch)?;
-        Ok(Self { shape, model, near_bytes, weights_bytes, saved_bytes })
+        let (near_bytes, weights_bytes, saved_bytes) = taken((shape, device), &model, shape.batch)?;
+        Ok(Self { shape, device, model, near_bytes, weights_bytes, saved_bytes })
     }
 
     /// Those that are asked for, by name.
@@ -141,13 +146,13 @@ impl<'a> InCore<'a> {
             if fewer == 0 {
                 return Err(format!("--factor {factor}: --batch has {batch} samples only"));
             }
-            let (near_bytes, ..) = taken(self.shape, &self.model, fewer)?;
+            let (near_bytes, ..) = taken((self.shape, self.device), &self.model, fewer)?;
             budgets.push((format!("{factor} x, within {}", amount(near_bytes)), near_bytes));
         }
         if options.budgets > 0 {
             let (graph, layout) = &self.model;
             let smallest =
-                engine::smallest_budget((graph, layout), PRECISION, batch, threads, limits)
+                engine::smallest_budget((graph, layout), self.device, batch, threads, limits)
                     .map_err(|error| error.to_string())?;
             let span = self.near_bytes.saturating_sub(smallest);
             let steps = u64::from(options.budgets - 1).max(1);
@@ -158,16 +163,14 @@ impl<'a> InCore<'a> {
     }
 }
 
-const PRECISION: &str = "f32";
-
 /// Bytes of the near tier in core, of copies of weights among them, and of saved values.
 fn taken(
-    shape: &Shape,
+    (shape, device): (&Shape, &Device),
     (graph, layout): &(Graph, Layout),
     batch: usize,
 ) -> Result<(u64, u64, u64), String> {
     let limits = &Limits::none();
-    let plan = engine::memory_plan((graph, layout), PRECISION, batch, shape.threads, limits)
+    let plan = engine::memory_plan((graph, layout), device, batch, shape.threads, limits)
         .map_err(|error| error.to_string())?;
     let held = plan.footprint();
     let saved_bytes = plan.saved.iter().map(|saved| saved.bytes).sum();
@@ -184,11 +187,11 @@ struct Within {
 impl Within {
     /// Computes until its plan stays.
     fn settled(
-        shape: &Shape,
+        (shape, device): (&Shape, &Device),
         (name, limits): (String, &Limits),
         runs: &Runs,
     ) -> Result<Self, String> {
-        let mut ours = Ours::open(shape, &Device::default(), limits)?;
+        let mut ours = Ours::open(shape, device, limits)?;
         let mut expected: Option<Expected> = None;
         for _ in 0..SETTLING_MAX {
             ours.step()?;

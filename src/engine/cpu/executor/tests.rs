@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use kintsugi_ffi::arena::Arena;
 
 use super::*;
-use crate::config::MemoryMode;
 use crate::config::seed::Stream;
+use crate::config::{Device, MemoryMode};
 use crate::engine::cpu::bf16::computed_here;
 use crate::engine::footprint;
 use crate::engine::plan::steps::{Action, Draft, Step};
@@ -356,7 +356,8 @@ fn a_footprint_is_what_a_prepared_engine_holds() {
     {
         let case = case(name, 32, 6, 1.0);
         let precision = if element == ElementType::Bf16 { "bf16" } else { "f32" };
-        let planned = footprint((&case.graph, &case.layout), precision, 6, 1, &Limits::none())
+        let device = Device { precision: precision.into(), ..Device::default() };
+        let planned = footprint((&case.graph, &case.layout), &device, 6, 1, &Limits::none())
             .expect("planned");
         let mut executor = case.executor_of(element, 1);
         executor.prepare(6).expect("planned");
