@@ -138,11 +138,14 @@ const LADDERS: [&[Rung]; 8] = [
 ];
 
 /// Rows P1-P15 of the failure matrix.
-const POINTS: [Point; 19] = [
+const POINTS: [Point; 22] = [
     Point::InInit,
     Point::BeforeLoad,
     Point::InForward,
     Point::InBackward,
+    Point::InSwapOut,
+    Point::InSwapIn,
+    Point::InRecompute,
     Point::InAllReduce,
     Point::InUpdate,
     Point::BeforeVote,

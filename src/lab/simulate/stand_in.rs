@@ -15,7 +15,7 @@ use crate::data::set::DataSet;
 use crate::data::source::Source;
 use crate::data::store::Location;
 use crate::data::store::memory::MemoryStore;
-use crate::engine::{Compute, EngineError, Outcome, Targets, WeightSource};
+use crate::engine::{Compute, EngineError, Outcome, Passing, Targets, Watch, WeightSource};
 use crate::model::spec::GraphBuilder;
 use crate::model::window::{Conv, Padding};
 use crate::model::{self, Graph, LayerKind, TensorKind, layout};
@@ -180,6 +180,7 @@ pub struct StandIn {
     attempt: u32,
     process: usize,
     instructions: Instructions,
+    watch: Watch,
 }
 
 impl StandIn {
@@ -191,8 +192,18 @@ impl StandIn {
         instructions: Instructions,
     ) -> Self {
         let (layout, parameters) = (layout::of(&graph()), Vec::new());
-        let weights = 0;
-        Self { layout, parameters, weights, clock, sightings, attempt, process, instructions }
+        let (weights, watch) = (0, Box::new(|_| {}));
+        Self {
+            layout,
+            parameters,
+            weights,
+            clock,
+            sightings,
+            attempt,
+            process,
+            instructions,
+            watch,
+        }
     }
 }
 
@@ -224,6 +235,11 @@ impl Compute for StandIn {
         Ok(())
     }
 
+    fn watch(&mut self, watch: Watch) {
+        self.watch = watch;
+    }
+
+    /// One value leaves and comes back, another is computed again.
     fn train(
         &mut self,
         images: &[f32],
@@ -240,7 +256,9 @@ impl Compute for StandIn {
         self.sightings.lock().unwrap_or_else(PoisonError::into_inner).push(seen);
         let (least, range) = MILLISECONDS;
         let pause = least + seed::Stream::new(&[key[1], key[2]]).below(range);
+        (self.watch)(Passing::SwapOut);
         self.clock.sleep(Duration::from_millis(pause));
+        (self.watch)(Passing::SwapIn);
         let samples = labels.len() as f32;
         let mut signal: f32 =
             images.iter().enumerate().map(|(i, v)| v * ((i % 7) as f32 - 2.5)).sum();
@@ -257,6 +275,7 @@ impl Compute for StandIn {
             let gradients: Vec<f32> =
                 (tensor.offset..tensor.offset + length).map(gradient).collect();
             ready(tensor.offset, &gradients);
+            (self.watch)(Passing::Recompute);
         }
         for (index, statistic) in statistics.iter_mut().enumerate() {
             // Variances are never negative.
