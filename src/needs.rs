@@ -209,18 +209,8 @@ fn of_computing(config: &Config, (graph, layout): (&Graph, &Layout), load: Load)
     let weights = F32 * layout.parameters as u64;
     let (activations, engine) = match load.planned {
         _ if config.device.kind == "cuda" => {
-            // Pictures go there, and those of the next micro-batch; gradients and what comes with
-            // them come back.
-            let pictures = at_a_time.saturating_mul(picture).saturating_mul(2);
-            let activations_bytes = pictures.saturating_add(weights);
-            let weights_bytes = weights + F32 * layout.statistics as u64;
-            // What leaves the card is not planned here.
-            let whole = estimated(config, (graph, layout), at_a_time);
-            let far_bytes = match config.memory.mode {
-                MemoryMode::Unified => 0,
-                _ => within_budget(config, whole, workers).far_bytes,
-            };
-            ("pinned memory of copies", Footprint { activations_bytes, weights_bytes, far_bytes })
+            let pinned = pinned(config, (graph, layout), at_a_time, workers);
+            ("pinned memory of copies", pinned)
         }
         Some(planned) => ("activations", planned),
         None => {
@@ -270,6 +260,30 @@ fn of_computing(config: &Config, (graph, layout): (&Graph, &Layout), load: Load)
             "lower data.image_size, train.global_batch or data.prefetch",
         ),
     ]
+}
+
+/// What the host holds of a worker that computes so many pictures at a time on a card. What leaves
+/// the card is estimated.
+fn pinned(
+    config: &Config,
+    (graph, layout): (&Graph, &Layout),
+    pictures: u64,
+    workers: u64,
+) -> Footprint {
+    let picture = F32 * elements(graph.input) as u64;
+    let weights = F32 * layout.parameters as u64;
+    // Pictures go there, and those of the next micro-batch; gradients and what comes with them come
+    // back.
+    let sent = pictures.saturating_mul(picture).saturating_mul(2);
+    let whole = estimated(config, (graph, layout), pictures);
+    Footprint {
+        activations_bytes: sent.saturating_add(weights),
+        weights_bytes: weights + F32 * layout.statistics as u64,
+        far_bytes: match config.memory.mode {
+            MemoryMode::Unified => 0,
+            _ => within_budget(config, whole, workers).far_bytes,
+        },
+    }
 }
 
 /// What an engine holds at the least for so many pictures.

@@ -1,5 +1,5 @@
-//! How a script comes to be within the limits of the card's memory: written, measured where its mode
-//! asks for prices, written again.
+//! How a script comes to be within the limits of the card's memory: written, measured where its
+//! mode asks for prices, written again.
 
 use std::time::Instant;
 

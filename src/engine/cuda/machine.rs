@@ -272,7 +272,7 @@ impl Machine {
                 Self::refresh(memory, (streams, plans), (held, *number), from)?;
             }
             Line::Call(call) => {
-                let place = |at| memory.place(held, at);
+                let place = |at| memory.place(&held.copies, at);
                 call.perform((stream, plans), &memory.sent, place)?;
             }
             Line::Up { from, to, bytes } => {

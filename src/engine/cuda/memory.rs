@@ -8,7 +8,6 @@ use kintsugi_ffi::cuda::{Buffer, Context, Crew, Staging};
 use super::call::At;
 use super::copies::Copies;
 use super::landings::Landings;
-use super::machine::Held;
 use super::pictures::Ahead;
 use super::script::Script;
 use crate::config::MemoryMode;
@@ -95,10 +94,10 @@ impl Memory {
         Ok(())
     }
 
-    /// Where something lies.
-    pub fn place(&self, held: &Held, at: At) -> (&Buffer, usize) {
+    /// Where something lies of a script that has these copies of weights.
+    pub fn place(&self, copies: &[usize], at: At) -> (&Buffer, usize) {
         match at {
-            Place::Weight(weight) => self.copies.of(held.copies[weight]),
+            Place::Weight(weight) => self.copies.of(copies[weight]),
             other => place_of(&self.arena, &self.sent, other),
         }
     }

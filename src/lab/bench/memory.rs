@@ -62,6 +62,10 @@ const MEGABYTE: f64 = 1e6;
 pub fn run(options: &Options, runs: &Runs) -> Result<Report, String> {
     let (shape, device) =
         (&options.shape, &Device { kind: options.device.clone(), ..Device::default() });
+    if engine::is_card(device) && (options.link.is_some() || options.far.is_some()) {
+        let reason = "a card's far tier is memory of the host, as far away as it is";
+        return Err(format!("--device cuda: {reason}: leave out --link and --far"));
+    }
     let in_core = InCore::of(shape, device)?;
     let mut whole = Ours::open(shape, device, &Limits::none())?;
     // The first finds memory that is not there yet.
