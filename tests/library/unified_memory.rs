@@ -86,3 +86,32 @@ fn the_probe_says_what_it_would_do_and_asks_no_card_for_more_than_it_has() {
     let without_a_card = probe().env("KINTSUGI_FAKE_CUDA", "cuInit=100").output().unwrap();
     refused(&without_a_card, "needs an NVIDIA card");
 }
+
+/// On the fake driver, that takes who came first, what is gone is slow; what is there may be, too,
+/// on a busy machine.
+#[test]
+fn the_probe_of_ones_own_card_sees_who_is_gone() {
+    let probe = |more: &[&str]| {
+        let words = ["probe", "unified-memory", "--unit-size", "64KiB", "--i-own-this-gpu"];
+        let mut command = command(&[&words[..], more].concat());
+        command.env("LD_LIBRARY_PATH", fake::folder());
+        command.env("KINTSUGI_FAKE_CUDA_BYTES", "458752").output().unwrap()
+    };
+    refused(&probe(&[]), "give --units 7");
+    let output = probe(&["--units", "7", "--json"]);
+    let told = text(&output.stdout);
+    assert!(output.status.success(), "{told}{}", text(&output.stderr));
+    let last: Value = serde_json::from_str(told.lines().last().unwrap()).unwrap();
+    assert_eq!(last["card"], "a fake device");
+    let rows = last["actions"].as_array().unwrap();
+    let gone: [&[u64]; 11] = [&[0], &[1], &[2], &[], &[1], &[0], &[0], &[0], &[0], &[0], &[0]];
+    assert_eq!(rows.len(), gone.len());
+    for (row, gone) in rows.iter().zip(gone) {
+        let of = |key: &str| {
+            let units = row[key].as_array().unwrap().iter();
+            units.map(|unit| unit.as_u64().unwrap()).collect::<Vec<_>>()
+        };
+        assert_eq!(of("published"), gone, "{row}");
+        assert!(gone.iter().all(|unit| of("slow").contains(unit)), "{row}");
+    }
+}

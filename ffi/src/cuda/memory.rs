@@ -72,6 +72,12 @@ impl Buffer {
     }
 }
 
+impl Buffer {
+    pub(super) fn context(&self) -> &Arc<Context> {
+        &self.context
+    }
+}
+
 impl Drop for Buffer {
     fn drop(&mut self) {
         let Ok(sys) = self.context.enter() else { return };

@@ -28,9 +28,11 @@ enum { SUCCESS = 0, INVALID_VALUE = 1, OUT_OF_MEMORY = 2, NOT_INITIALIZED = 3, I
     ALREADY_REGISTERED = 712, NOT_REGISTERED = 713, CAPTURE_UNSUPPORTED = 900, CAPTURE_INVALID = 901 };
 #define FRESH 0xa5 /* what new memory is full of */
 #define EXTERNAL 1u
+#define MOVED_MICROSECONDS 20000 /* what managed memory takes that is not on the device */
 
 typedef uint64_t address;
-struct block { struct block *next; size_t bytes; char *start; };
+/* Managed memory takes room where it is near, and was somewhere else once it has been sent there. */
+struct block { struct block *next; size_t bytes; char *start; int managed, near, moved; unsigned long rank; };
 struct pin { struct pin *next; char *start; size_t bytes; };
 struct graph;
 struct event { int recorded, asked; struct graph *capture; struct timespec when; };
@@ -60,6 +62,7 @@ static struct block *blocks;
 static struct pin *pins;
 static struct stream *streams;
 static size_t used_bytes, memory_bytes = (size_t)1 << 30;
+static unsigned long ranks;
 static int ready, sticky, live, retained;
 static char plan[256];
 static int calls_of_plan[8];
@@ -246,7 +249,8 @@ API cuMemAlloc_v2(address *start, size_t bytes)
     if (!bytes) return INVALID_VALUE;
     if (bytes > memory_bytes - used_bytes) return OUT_OF_MEMORY;
     struct block *b = malloc(sizeof *b);
-    *b = (struct block){ blocks, bytes, aligned_alloc(256, (bytes + 255) / 256 * 256) };
+    *b = (struct block){ .next = blocks, .bytes = bytes,
+        .start = aligned_alloc(256, (bytes + 255) / 256 * 256) };
     memset(b->start, FRESH, bytes);
     blocks = b;
     used_bytes += bytes;
@@ -254,13 +258,63 @@ API cuMemAlloc_v2(address *start, size_t bytes)
     *start = (address)b->start;
     return SUCCESS;
 }
+/* Makes managed memory be on the device: who came first goes for it, whoever was touched since. */
+static int bring(struct block *b)
+{
+    while (!b->near && used_bytes + b->bytes > memory_bytes) {
+        struct block *victim = NULL;
+        for (struct block *o = blocks; o; o = o->next)
+            if (o->managed && o->near && (!victim || o->rank < victim->rank)) victim = o;
+        if (!victim) return OUT_OF_MEMORY;
+        victim->near = 0;
+        victim->moved = 1;
+        used_bytes -= victim->bytes;
+    }
+    if (!b->near) {
+        if (b->moved) usleep(MOVED_MICROSECONDS);
+        used_bytes += b->bytes;
+        b->near = 1;
+        b->rank = ++ranks;
+    }
+    return SUCCESS;
+}
 API cuMemAllocManaged(address *start, size_t bytes, unsigned flags)
 {
-    {
-        IN_CONTEXT("cuMemAllocManaged");
-        if (flags != 1) return INVALID_VALUE;
+    IN_CONTEXT("cuMemAllocManaged");
+    if (!bytes || flags != 1) return INVALID_VALUE;
+    struct block *b = malloc(sizeof *b);
+    *b = (struct block){ .next = blocks, .bytes = bytes, .managed = 1,
+        .start = aligned_alloc(256, (bytes + 255) / 256 * 256) };
+    memset(b->start, FRESH, bytes);
+    blocks = b;
+    live++;
+    *start = (address)b->start;
+    return SUCCESS;
+}
+struct location { int kind, id; };
+API cuMemAdvise_v2(address start, size_t bytes, int advice, struct location location)
+{
+    IN_CONTEXT("cuMemAdvise");
+    struct block *b = block_of((char *)start, bytes);
+    int known = advice == 1 || advice == 3 || advice == 5;
+    return b && b->managed && known && !location.id ? SUCCESS : INVALID_VALUE;
+}
+API cuMemPrefetchAsync_v2(address start, size_t bytes, struct location to, unsigned flags,
+    struct stream *stream)
+{
+    IN_CONTEXT("cuMemPrefetchAsync");
+    struct block *b = block_of((char *)start, bytes);
+    if (!b || !b->managed || flags || !stream || to.id || to.kind < 1 || to.kind > 2)
+        return INVALID_VALUE;
+    if (to.kind == 1) {
+        int status = bring(b);
+        b->rank = ++ranks;
+        return status;
     }
-    return cuMemAlloc_v2(start, bytes);
+    if (b->near) used_bytes -= b->bytes;
+    b->near = 0;
+    b->moved = 1;
+    return SUCCESS;
 }
 API cuMemFree_v2(address start)
 {
@@ -269,7 +323,7 @@ API cuMemFree_v2(address start)
         struct block *b = *at;
         if ((address)b->start != start) continue;
         *at = b->next;
-        used_bytes -= b->bytes;
+        if (!b->managed || b->near) used_bytes -= b->bytes;
         live--;
         free(b->start);
         free(b);
@@ -317,7 +371,12 @@ static int run(const struct work *w)
     if (w->device && !block_of(w->device, w->bytes)) return sticky = 700;
     switch (w->what) {
     case COPY: memcpy(w->to, w->from, w->bytes); return SUCCESS;
-    case CLEAR: memset(w->to, w->value, w->bytes); return SUCCESS;
+    case CLEAR: {
+        struct block *b = block_of(w->to, w->bytes);
+        int status = b && b->managed ? bring(b) : SUCCESS;
+        if (!status) memset(w->to, w->value, w->bytes);
+        return status;
+    }
     case HAPPEN:
         w->event->recorded = 1;
         w->event->asked = 0;

@@ -28,7 +28,8 @@ const TOUCH_SECONDS: f64 = 0.2;
 
 /// What an action is made of; units by number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Call {
+#[allow(missing_docs)]
+pub enum Call {
     Touch(usize),
     Prefetch(usize, Place),
     Free(usize),
@@ -51,7 +52,8 @@ impl Display for Call {
 pub struct Action {
     /// Its number in the paper.
     pub number: u8,
-    calls: &'static [Call],
+    /// What it does, in order.
+    pub calls: &'static [Call],
     paper: &'static [usize],
     note: &'static str,
 }
@@ -131,7 +133,7 @@ fn unit_size(text: &str) -> Result<Bytes, String> {
     size.ok_or_else(|| format!("write a size such as \"1GiB\", up to {}", Bytes(UNIT_BYTES_MAX)))
 }
 
-/// Modelled, of each phase.
+/// Of each phase.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[allow(missing_docs)]
 pub struct Seconds {

@@ -1,8 +1,10 @@
 //! `kintsugi simulate unified-memory`: what CUDA's managed memory does beyond a card's capacity
 //! (Negishi et al.): the ten actions of the paper, misses in sweeps, and the three designs of a
-//! trainer over it. A published policy is played; no card is measured. Pure; nothing reads a clock.
+//! trainer over it. A published policy is played; no card is measured. Pure; nothing reads a clock
+//! but `card`, which does the actions on one (`kintsugi probe unified-memory`).
 
 pub mod actions;
+pub mod card;
 pub mod designs;
 pub mod pager;
 pub mod sweeps;

@@ -11,6 +11,20 @@ pub type device = c_int;
 /// An address in the device's memory.
 pub type address = u64;
 
+/// Where managed memory is to be; `id` counts for a device alone.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct location {
+    pub kind: c_int,
+    pub id: c_int,
+}
+
+pub const LOCATION_DEVICE: c_int = 1;
+pub const LOCATION_HOST: c_int = 2;
+pub const ADVISE_READ_MOSTLY: c_int = 1;
+pub const ADVISE_PREFERRED_LOCATION: c_int = 3;
+pub const ADVISE_ACCESSED_BY: c_int = 5;
+
 opaque!(context, stream, event, module, function, graph, graph_exec);
 
 pub const ATTRIBUTE_MULTIPROCESSOR_COUNT: c_int = 16;
@@ -48,6 +62,8 @@ super::table! {
 
         cuMemAlloc_v2(*mut address, usize) -> status;
         cuMemAllocManaged(*mut address, usize, c_uint) -> status;
+        cuMemAdvise_v2(address, usize, c_int, location) -> status;
+        cuMemPrefetchAsync_v2(address, usize, location, c_uint, *mut stream) -> status;
         cuMemFree_v2(address) -> status;
         cuMemGetInfo_v2(*mut usize, *mut usize) -> status;
         cuMemHostRegister_v2(*mut c_void, usize, c_uint) -> status;
