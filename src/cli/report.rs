@@ -7,10 +7,10 @@ use std::process::ExitCode;
 
 use super::arguments::fail;
 use crate::config::Shown;
-use crate::lab::experiment::results::{Index, REPORT_FILE, RESULTS_FILE, machine};
+use crate::lab::experiment::results::{Index, REPORT_FILE, RESULTS_FILE};
 use crate::lab::report::groups::name_arms;
 use crate::lab::report::read::read_run;
-use crate::lab::report::{Study, command_line, html};
+use crate::lab::report::{Run, Study, command_line, html};
 use crate::observe::console::{print_line, say};
 use crate::observe::storage::{FileSystem, Storage};
 
@@ -18,7 +18,8 @@ use crate::observe::storage::{FileSystem, Storage};
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// Run directories, or an experiment's folder. Runs whose configurations are equal but for
-    /// `run.seed` are one arm. Copies that --fresh moved aside (NAME.old-N) are left out beside
+    /// `run.seed` and `run.name` are seeds of one arm; the same seed again is an arm of its own.
+    /// Copies that --fresh moved aside (NAME.old-N) are left out beside
     /// other runs.
     #[arg(required = true, value_name = "RUN")]
     pub runs: Vec<PathBuf>,
@@ -70,17 +71,22 @@ fn study_of(folders: &[PathBuf]) -> io::Result<Study> {
     let runs = folders.iter().map(|folder| read_run(folder, None));
     let mut runs = runs.collect::<io::Result<Vec<_>>>()?;
     name_arms(&mut runs);
+    let mut machines: Vec<&str> = runs.iter().filter_map(Run::machine).collect();
+    machines.dedup();
+    // Of one run its own table tells.
+    let machine = if runs.len() > 1 { machines.join("; ") } else { String::new() };
     let mut study = Study {
         title: String::new(),
         description: String::new(),
         command: command_line(),
         experiment: None,
-        machine: machine(),
+        machine,
         runs,
     };
     study.title = match study.arms().as_slice() {
         [only] => format!("Run {only}"),
-        several => format!("Runs: {}", several.join("; ")),
+        few if few.len() < 4 => format!("Runs: {}", few.join("; ")),
+        many => format!("{} runs of {} configurations", study.runs.len(), many.len()),
     };
     Ok(study)
 }

@@ -184,6 +184,27 @@ pub struct MemoryForecast {
     pub took_seconds: Option<f64>,
 }
 
+/// What an attempt runs on and is made with: of the rank that begins to write.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[allow(missing_docs)]
+pub struct Setup {
+    pub host: String,
+    /// Processor, cores and memory, in words.
+    pub machine: String,
+    /// The program's version.
+    pub kintsugi: String,
+    /// The newest commit of the sources that it was built from, where they were a repository.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub commit: Option<String>,
+    pub mpi: String,
+    /// Library and instruction set, or card, that decide the last bits.
+    pub arithmetic: String,
+    /// Of the data set.
+    pub classes: u64,
+    /// One input sample: channels, height, width.
+    pub input: [u64; 3],
+}
+
 /// What happened.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "event", content = "fields", rename_all = "snake_case")]
@@ -206,6 +227,8 @@ pub enum Kind {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         weights: Option<String>,
     },
+    /// After `run_start`.
+    Setup(Setup),
     /// loss and error are means over the step's samples; learning_rate is the one with which the
     /// step moved the weights; seconds is its own length. Short steps share a line: the last one's.
     Step {

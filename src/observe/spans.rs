@@ -32,6 +32,30 @@ pub fn amount(bytes: u64) -> String {
     }
 }
 
+/// A time since 1970 as a date and the time of day, of Greenwich.
+pub fn date(seconds: f64) -> String {
+    let minutes = (seconds.max(0.0) / 60.0) as u64;
+    let (mut day, minute) = (minutes / 1440, minutes % 1440);
+    let is_leap =
+        |year: u64| year.is_multiple_of(4) && !year.is_multiple_of(100) || year.is_multiple_of(400);
+    let mut year = 1970;
+    while day >= 365 + u64::from(is_leap(year)) {
+        day -= 365 + u64::from(is_leap(year));
+        year += 1;
+    }
+    let february = 28 + u64::from(is_leap(year));
+    let lengths = [31, february, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31];
+    let mut month = 1;
+    for length in lengths {
+        if day < length {
+            break;
+        }
+        day -= length;
+        month += 1;
+    }
+    format!("{year}-{month:02}-{:02} {:02}:{:02} UTC", day + 1, minute / 60, minute % 60)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -45,6 +69,10 @@ mod tests {
         assert_eq!(duration(0.0123), "12.3 ms");
         assert_eq!(duration(0.25), "250 ms");
         assert_eq!(duration(3.5), "3.50 s");
+        assert_eq!(date(0.0), "1970-01-01 00:00 UTC");
+        assert_eq!(date(951_782_400.0), "2000-02-29 00:00 UTC");
+        assert_eq!(date(1_767_225_599.0), "2025-12-31 23:59 UTC");
+        assert_eq!(date(1_795_823_700.0), "2026-11-27 23:55 UTC");
         let amounts = [12, 3400, 5_600_000, 7_800_000_000_000].map(amount);
         assert_eq!(amounts, ["12 B", "3.4 kB", "5.6 MB", "7800.0 GB"]);
     }

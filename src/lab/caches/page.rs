@@ -73,6 +73,7 @@ fn chart(id: &str, rows: &[&Row], of: impl Fn(&Row) -> String) -> Option<String>
         ..LineChart::default()
     }
     .draw()
+    .map(|drawing| drawing.html())
 }
 
 /// All curves with their captions, HTML.

@@ -11,7 +11,7 @@ use crate::config::Shown;
 use crate::lab::report::read::read_run;
 use crate::lab::report::summary::{RunSummary, summarise};
 use crate::lab::report::{PageRoom, Study, html, tables};
-use crate::observe::spans::amount;
+use crate::observe::machine::machine;
 use crate::observe::storage::{FileSystem, Storage};
 
 /// The file, below the experiment's folder.
@@ -128,19 +128,4 @@ impl Index {
         let summaries = summarise(&study);
         Ok(tables::arms_text(&study, &summaries))
     }
-}
-
-/// Processor, cores and memory, in words.
-pub fn machine() -> String {
-    let cores = std::thread::available_parallelism().map_or(0, usize::from);
-    let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
-    let field = |text: &str, key: &str| -> Option<String> {
-        let line = text.lines().find(|line| line.starts_with(key))?;
-        Some(line.split_once(':')?.1.trim().to_string())
-    };
-    let model = field(&read("/proc/cpuinfo"), "model name").unwrap_or_else(|| "processor".into());
-    let kilobytes = field(&read("/proc/meminfo"), "MemTotal")
-        .and_then(|text| text.split(' ').next().and_then(|number| number.parse::<u64>().ok()));
-    let memory = kilobytes.map(|kb| format!(", {}", amount(1024 * kb)));
-    format!("{cores} cores of {model}{}", memory.unwrap_or_default())
 }

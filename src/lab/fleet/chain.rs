@@ -2,7 +2,7 @@
 //! are exponential, so the next thing to happen to the whole fleet is one draw, whatever its size.
 
 use crate::config::seed::Stream;
-use crate::lab::report::statistics::estimate;
+use crate::lab::report::statistics::half_width;
 
 /// A run that needs this many times its work is given up: it makes no headway.
 const TIMES_WORK_MAX: f64 = 100.0;
@@ -202,20 +202,20 @@ pub struct Sample {
 /// Of no runs.
 pub fn sample(played: &[Played]) -> Sample {
     assert!(!played.is_empty(), "a sample has at least one run");
-    let times = estimate(played.iter().map(|run| run.seconds)).expect("times are finite");
-    let work = played.iter().map(|run| run.work).sum::<f64>() / played.len() as f64;
-    let goodput = work / times.mean;
+    let mean = |of: fn(&Played) -> f64| played.iter().map(of).sum::<f64>() / played.len() as f64;
+    let (seconds, work) = (mean(|run| run.seconds), mean(|run| run.work));
+    let goodput = work / seconds;
     let mut each: Vec<f64> = played.iter().map(|run| run.work / run.seconds).collect();
     each.sort_by(f64::total_cmp);
     let at = |part: f64| each[((each.len() - 1) as f64 * part).round() as usize];
     // A ratio of two means spreads as what each run did beyond its share. Of runs that were given
     // up the times are alike and the work is not.
-    let beyond = estimate(played.iter().map(|run| run.work - goodput * run.seconds));
+    let beyond: Vec<f64> = played.iter().map(|run| run.work - goodput * run.seconds).collect();
     Sample {
         goodput,
-        half_width: beyond.and_then(|beyond| beyond.half_width).unwrap_or(0.0) / times.mean,
+        half_width: half_width(&beyond).unwrap_or(0.0) / seconds,
         runs: [at(0.025), at(0.975)],
         n: played.len(),
-        seconds: times.mean,
+        seconds,
     }
 }

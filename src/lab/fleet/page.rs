@@ -59,6 +59,7 @@ fn chart(forecasts: &[Forecast]) -> Option<String> {
         ..LineChart::default()
     }
     .draw()
+    .map(|drawing| drawing.html())
 }
 
 /// Every arm at every size; ! marks what does not agree with its formula.

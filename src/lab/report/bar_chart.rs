@@ -1,17 +1,36 @@
 //! Stacked horizontal bars: how long each part takes, a total at the end, the interval of the
 //! total where there are several seeds.
 
+use super::drawing::{Drawing, csv_line, csv_number};
 use super::statistics::{Estimate, tick_digits, ticks};
 use super::svg::{Anchor, Canvas, label_width};
 use crate::observe::progress::duration;
 
-const WIDTH: f64 = 960.0;
-const LEFT_MIN: f64 = 190.0;
-const RIGHT: f64 = 210.0;
+const BAR: f64 = 22.0;
 const TOP: f64 = 30.0;
 const BOTTOM: f64 = 46.0;
-const ROW: f64 = 40.0;
-const BAR: f64 = 22.0;
+
+/// Labels left of their bars may take so much, in pixels.
+const LABELS_MAX: f64 = 400.0;
+
+/// How much room there is, in pixels, and where labels stand.
+struct Frame {
+    width: f64,
+    /// Left of the bars at least; labels stand there, or else above their bars.
+    labels: Option<f64>,
+    left: f64,
+    right: f64,
+    row: f64,
+    marks: usize,
+}
+
+const WIDE: Frame =
+    Frame { width: 960.0, labels: Some(190.0), left: 0.0, right: 210.0, row: 40.0, marks: 6 };
+/// Of labels that would leave the bars no room.
+const WIDE_ABOVE: Frame =
+    Frame { width: 960.0, labels: None, left: 8.0, right: 20.0, row: 70.0, marks: 8 };
+const NARROW: Frame =
+    Frame { width: 360.0, labels: None, left: 8.0, right: 20.0, row: 70.0, marks: 4 };
 
 /// One part of a bar.
 pub struct Segment {
@@ -37,6 +56,8 @@ pub struct Bar {
 
 /// Bars over a common axis of seconds.
 pub struct BarChart {
+    /// What its files are called.
+    pub id: String,
     /// What a screen reader says.
     pub label: String,
     /// Above it.
@@ -47,18 +68,27 @@ pub struct BarChart {
 
 impl BarChart {
     /// The drawing; `None` when there is nothing to draw.
-    pub fn draw(&self) -> Option<String> {
+    pub fn draw(&self) -> Option<Drawing> {
+        Some(Drawing {
+            name: self.id.clone(),
+            wide: self.draw_in(if self.labels_fit() { &WIDE } else { &WIDE_ABOVE })?,
+            narrow: self.draw_in(&NARROW)?,
+            csv: self.csv(),
+        })
+    }
+
+    fn draw_in(&self, frame: &Frame) -> Option<String> {
         let longest = self.bars.iter().map(Bar::reach).fold(0.0, f64::max);
         if longest <= 0.0 {
             return None;
         }
-        let height = TOP + ROW * self.bars.len() as f64 + BOTTOM;
-        let mut canvas = Canvas::new(WIDTH, height);
+        let height = TOP + frame.row * self.bars.len() as f64 + BOTTOM;
+        let mut canvas = Canvas::new(frame.width, height);
         let (unit, unit_name) = if longest < 1.0 { (1e-3, "ms") } else { (1.0, "s") };
-        let marks = ticks(0.0, longest / unit, 6);
+        let marks = ticks(0.0, longest / unit, frame.marks);
         let to = marks[marks.len() - 1] * unit;
-        let left = self.left();
-        let x = |seconds: f64| left + seconds / to * (WIDTH - left - RIGHT);
+        let left = self.left(frame);
+        let x = |seconds: f64| left + seconds / to * (frame.width - left - frame.right);
         let bottom = height - BOTTOM;
         canvas.text("panel", (left, 14.0), Anchor::Start, &self.heading);
         let digits = tick_digits(&marks);
@@ -67,19 +97,36 @@ impl BarChart {
             canvas.line("grid", (at, TOP - 6.0), (at, bottom));
             canvas.text("tick", (at, bottom + 18.0), Anchor::Middle, &format!("{mark:.digits$}"));
         }
-        let middle = ((left + WIDTH - RIGHT) / 2.0, height - 8.0);
+        let middle = ((left + frame.width - frame.right) / 2.0, height - 8.0);
         canvas.text("axis-label", middle, Anchor::Middle, &format!("time / {unit_name}"));
         for (row, bar) in self.bars.iter().enumerate() {
-            bar.draw(&mut canvas, TOP + ROW * row as f64 + (ROW - BAR) / 2.0, &x);
+            let above = if frame.labels.is_some() { (frame.row - BAR) / 2.0 } else { 22.0 };
+            let top = TOP + frame.row * row as f64 + above;
+            bar.draw(&mut canvas, frame, top, &x);
         }
         canvas.line("axis", (left, TOP - 6.0), (left, bottom));
         Some(canvas.finish(&self.label))
     }
 
+    fn labels_fit(&self) -> bool {
+        self.bars.iter().all(|bar| label_width(&bar.label) < LABELS_MAX)
+    }
+
     /// Where the bars begin: to the right of the longest label.
-    fn left(&self) -> f64 {
+    fn left(&self, frame: &Frame) -> f64 {
         let widths = self.bars.iter().map(|bar| label_width(&bar.label) + 14.0);
-        widths.fold(LEFT_MIN, f64::max)
+        frame.labels.map_or(frame.left, |labels| widths.fold(labels, f64::max))
+    }
+
+    fn csv(&self) -> String {
+        let mut text = csv_line(&["bar", "part", "seconds"].map(str::to_string));
+        for bar in &self.bars {
+            for part in &bar.parts {
+                let seconds = csv_number(part.seconds);
+                text.push_str(&csv_line(&[bar.label.clone(), part.name.clone(), seconds]));
+            }
+        }
+        text
     }
 
     /// Name and class of every part that is drawn, in order, once each.
@@ -101,9 +148,13 @@ impl Bar {
         parts.max(self.total.mean + self.total.half_width.unwrap_or(0.0))
     }
 
-    fn draw(&self, canvas: &mut Canvas, top: f64, x: &impl Fn(f64) -> f64) {
+    fn draw(&self, canvas: &mut Canvas, frame: &Frame, top: f64, x: &impl Fn(f64) -> f64) {
         let middle = top + BAR / 2.0;
-        canvas.text("bar-label", (x(0.0) - 10.0, middle + 4.0), Anchor::End, &self.label);
+        let (at, anchor) = match frame.labels {
+            Some(_) => ((x(0.0) - 10.0, middle + 4.0), Anchor::End),
+            None => ((x(0.0) + 4.0, top - 6.0), Anchor::Start),
+        };
+        canvas.text("bar-label", at, anchor, &self.label);
         let mut from = 0.0;
         for part in &self.parts {
             let (start, end) = (x(from), x(from + part.seconds));
@@ -119,7 +170,10 @@ impl Bar {
                 canvas.line("whisker", (end, middle - 5.0), (end, middle + 5.0));
             }
         }
-        let at = (x(self.reach()) + 8.0, middle + 4.0);
-        canvas.text("value", at, Anchor::Start, &self.value);
+        let (at, anchor) = match frame.labels {
+            Some(_) => ((x(self.reach()) + 8.0, middle + 4.0), Anchor::Start),
+            None => ((x(0.0) + 4.0, top + BAR + 16.0), Anchor::Start),
+        };
+        canvas.text("value", at, anchor, &self.value);
     }
 }

@@ -122,19 +122,7 @@ mod tests {
     /// from step `turn` on.
     fn run(steps: u64, groups: &[u64], turn: u64) -> Run {
         let loss = |step: u64| Stream::new(&[step]).unit() + if step >= turn { 1e-7 } else { 0.0 };
-        let mut made = Run {
-            arm: String::new(),
-            seed: 1,
-            path: String::new(),
-            synchronous: true,
-            arithmetic: None,
-            max_seconds: None,
-            config: String::new(),
-            events: Vec::new(),
-            ledger: Vec::new(),
-            result: None,
-            room: None,
-        };
+        let mut made = Run { synchronous: true, seed: 1, ..Run::default() };
         for step in 1..=steps {
             let (count, cursor) = (96, step * 96);
             let line = Committed {

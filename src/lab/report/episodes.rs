@@ -2,13 +2,17 @@
 //! that was lost took to do again. Pure.
 
 use super::series::for_each_restart;
-use crate::observe::event::{Event, Kind, PhaseSeconds};
+use crate::observe::event::{Event, Kind, Lost, PhaseSeconds};
 
 /// One recovery, live or by starting again.
 #[derive(Debug, Clone, PartialEq, serde::Serialize)]
 pub struct Episode {
     /// Seconds of the run at which it was over: every rank computes again.
     pub back_at: f64,
+    /// The committed step at which it was over.
+    pub step: u64,
+    /// Who died, as far as anybody knows.
+    pub lost: Vec<Lost>,
     /// spare, respawn, shrink or restart.
     pub rung: String,
     /// From the failure until every rank computes again.
@@ -38,6 +42,8 @@ fn live(event: &Event) -> Option<Episode> {
     let Kind::Recovered(record) = &event.kind else { return None };
     (record.rung != "restart").then(|| Episode {
         back_at: event.seconds,
+        step: event.step,
+        lost: record.lost.clone(),
         rung: record.rung.clone(),
         phases: record.in_order(),
         redo_seconds: 0.0,
@@ -78,8 +84,8 @@ fn restart(before: &[Event], after: &[Event]) -> Episode {
         .map(|event| event.seconds)
         .fold(started, f64::max);
     let back_at = begun(attempt(), loaded).unwrap_or(loaded).max(loaded);
-    let lost_steps = attempt().find_map(|event| match event.kind {
-        Kind::Restarted { lost_steps, .. } => Some(lost_steps),
+    let restarted = attempt().find_map(|event| match &event.kind {
+        Kind::Restarted { lost_steps, lost, .. } => Some((*lost_steps, lost.clone())),
         _ => None,
     });
     let reached = after
@@ -90,7 +96,8 @@ fn restart(before: &[Event], after: &[Event]) -> Episode {
     let first_committed =
         attempt().find(|event| matches!(event.kind, Kind::Step { .. })).map(|event| event.step);
     let resumed_at = first_committed.map_or(step_before, |step| step.saturating_sub(1));
-    let lost_steps = lost_steps.unwrap_or(step_before.saturating_sub(resumed_at));
+    let unsaid = || (step_before.saturating_sub(resumed_at), Vec::new());
+    let (lost_steps, lost) = restarted.unwrap_or_else(unsaid);
     let recorded = attempt().find_map(|event| match &event.kind {
         Kind::Recovered(record) if record.rung == "restart" => Some(record.in_order()),
         _ => None,
@@ -105,6 +112,8 @@ fn restart(before: &[Event], after: &[Event]) -> Episode {
     let stamped = || measured.map(|(name, seconds)| ((*name).to_string(), *seconds)).collect();
     Episode {
         back_at,
+        step: resumed_at,
+        lost,
         rung: "restart".to_string(),
         phases: recorded.unwrap_or_else(stamped),
         redo_seconds: if lost_steps == 0 { 0.0 } else { (redone_at - back_at).max(0.0) },

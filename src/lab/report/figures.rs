@@ -1,20 +1,18 @@
-//! From a study to its figures: which curves, which bars, and what the captions say.
+//! From a study to its bars, and what their captions say; what a figure is.
 
 use std::collections::BTreeMap;
 
 use super::Study;
 use super::bar_chart::{Bar, BarChart, Segment};
 use super::episodes::Episode;
-use super::line_chart::{LineChart, Series, Unit, XAxis};
-use super::series::{self, cluster, thin};
-use super::statistics::{DataPoint, estimate, mean_curve};
-use super::summary::{RunSummary, calm_arm};
+use super::statistics::estimate;
+use super::summary::RunSummary;
 use crate::observe::event::{Kind, PHASES};
 use crate::observe::progress::duration;
 
 /// A drawing with its caption (HTML) and, under it, a key of (name, class).
 pub struct Figure {
-    /// One or more SVG elements.
+    /// One or more drawings, HTML.
     pub drawings: Vec<String>,
     /// Under it; HTML.
     pub caption: String,
@@ -22,161 +20,10 @@ pub struct Figure {
     pub key: Vec<(String, &'static str)>,
 }
 
-impl Figure {
-    /// Of one chart; none where there is nothing to draw.
-    fn of(chart: &LineChart, caption: String) -> Option<Self> {
-        Some(Self { drawings: vec![chart.draw()?], caption, key: Vec::new() })
-    }
-}
-
 /// As many as the page's style has.
 pub const COLOURS: usize = 8;
-const CURVE_POINTS_MAX: usize = 700;
-/// Of more arms nobody could tell the curves apart, nor would their names fit beside them: they
-/// have their tables.
-const CURVES_MAX: usize = 16;
 /// An arm whose recoveries are this many times shorter than the longest is drawn again, larger.
 const ENLARGE_FROM: f64 = 4.0;
-const LOSS_SLICES: usize = 120;
-/// Failures of several runs closer than this part of the time have one mark.
-const SAME_MARK: f64 = 0.025;
-
-fn curves_of(study: &Study, curve: impl Fn(&super::Run) -> Vec<DataPoint>) -> Vec<Series> {
-    let arms = study.arms();
-    if arms.len() > CURVES_MAX {
-        return Vec::new();
-    }
-    let calm = if arms.len() > 1 { calm_arm(study) } else { None };
-    let drawn = arms.iter().enumerate().map(|(colour, arm)| {
-        let curves: Vec<Vec<DataPoint>> = study.runs_of(arm).map(&curve).collect();
-        let mut mean = mean_curve(&curves);
-        mean.points = thin(&mean.points, CURVE_POINTS_MAX);
-        let (label, reference) = ((*arm).to_string(), Some(*arm) == calm);
-        let colour = colour % COLOURS;
-        Series { label, colour, curve: mean, reference, ..Series::default() }
-    });
-    drawn.filter(|series| !series.curve.points.is_empty()).collect()
-}
-
-fn failure_marks(study: &Study) -> Vec<f64> {
-    let all = study.runs.iter().flat_map(|run| series::failures(&run.events)).collect();
-    cluster(all, study.total_seconds() * SAME_MARK)
-}
-
-fn several_seeds(study: &Study) -> &'static str {
-    match study.arms().iter().map(|arm| study.runs_of(arm).count()).max() {
-        Some(runs) if runs > 1 => {
-            " Lines are means over the seeds, shaded areas their 95 % intervals (Student's t)."
-        }
-        _ => "",
-    }
-}
-
-/// Fig. 7 and 8 of Tsuji et al.
-pub fn validation_error(study: &Study) -> Option<Figure> {
-    let curves =
-        curves_of(study, |run| series::validation_error(&run.events, |event| event.seconds));
-    let chart = LineChart {
-        id: "clip-error".into(),
-        label: "Validation error against wall time, a curve for every arm".into(),
-        y_label: "validation error (top-1)".into(),
-        unit: Unit::Percent,
-        x_to: study.total_seconds(),
-        failures: failure_marks(study),
-        series: curves.into_iter().map(Series::with_measurements).collect(),
-        ..LineChart::default()
-    };
-    let failures = match chart.failures.is_empty() {
-        true => "",
-        false => {
-            " Time counts from the run's first start, repairs and restarts included. \
-             Dotted lines: failures."
-        }
-    };
-    let seeds = match several_seeds(study) {
-        "" => String::new(),
-        several => format!(
-            "{several} The tables have the mean of the seeds' minima, which lies lower than the \
-             minimum of their mean."
-        ),
-    };
-    let caption = format!(
-        "<b>Validation error against wall time.</b>{failures} Diamonds: the minimum of each \
-         curve.{seeds}"
-    );
-    Figure::of(&chart, caption)
-}
-
-/// The same against steps, which no other load on the machine stretches.
-pub fn validation_error_by_step(study: &Study, runs: &[RunSummary]) -> Option<Figure> {
-    let curves =
-        curves_of(study, |run| series::validation_error(&run.events, |event| event.step as f64));
-    let chart = LineChart {
-        id: "clip-error-steps".into(),
-        label: "Validation error against committed steps, a curve for every arm".into(),
-        y_label: "validation error (top-1)".into(),
-        unit: Unit::Percent,
-        x_axis: XAxis::Steps,
-        x_to: runs.iter().map(|run| run.steps).max().unwrap_or(0) as f64,
-        series: curves.into_iter().map(Series::with_measurements).collect(),
-        ..LineChart::default()
-    };
-    let caption =
-        format!("<b>Validation error against committed steps.</b>{}", several_seeds(study));
-    Figure::of(&chart, caption)
-}
-
-/// Committed steps against time: what a rollback takes away is a fall.
-pub fn committed_steps(study: &Study, runs: &[RunSummary]) -> Option<Figure> {
-    let chart = LineChart {
-        id: "clip-steps".into(),
-        label: "Committed steps against wall time, a curve for every arm".into(),
-        y_label: "committed steps".into(),
-        y_from: Some(0.0),
-        x_to: study.total_seconds(),
-        failures: failure_marks(study),
-        series: curves_of(study, |run| series::committed_steps(&run.events)),
-        ..LineChart::default()
-    };
-    let (mut never, mut fell) = (Vec::new(), Vec::new());
-    for arm in study.arms() {
-        let falls = runs.iter().filter(|run| run.arm == arm).map(|run| run.largest_fall);
-        match falls.max() {
-            Some(0) | None => never.push(super::svg::escape(arm)),
-            Some(most) => fell.push(format!("{} (by up to {most})", super::svg::escape(arm))),
-        }
-    }
-    let mut caption = "<b>Committed steps against wall time.</b>".to_string();
-    if !never.is_empty() {
-        caption.push_str(&format!(" They never fall in: {}.", never.join(", ")));
-    }
-    if !fell.is_empty() {
-        caption.push_str(&format!(" They fall back in: {}.", fell.join(", ")));
-    }
-    caption.push_str(several_seeds(study));
-    Figure::of(&chart, caption)
-}
-
-/// The loss that the optimiser saw.
-pub fn training_loss(study: &Study) -> Option<Figure> {
-    let total = study.total_seconds();
-    let loss = |run: &super::Run| series::training_loss(&run.events, total, LOSS_SLICES);
-    let chart = LineChart {
-        id: "clip-loss".into(),
-        label: "Training loss against wall time, a curve for every arm".into(),
-        y_label: "training loss".into(),
-        x_to: total,
-        failures: failure_marks(study),
-        series: curves_of(study, loss),
-        ..LineChart::default()
-    };
-    let caption = format!(
-        "<b>Training loss against wall time,</b> averaged over samples in slices of {}.{}",
-        duration(total / LOSS_SLICES as f64),
-        several_seeds(study)
-    );
-    Figure::of(&chart, caption)
-}
 
 /// Recoveries of one kind in one arm.
 pub struct RecoveryGroup<'a> {
@@ -294,6 +141,7 @@ fn phase_class(phase: &str) -> &'static str {
 pub fn recovery(runs: &[RunSummary]) -> Option<Figure> {
     let groups = recovery_groups(runs);
     let whole = BarChart {
+        id: "recovery".into(),
         label: "Recovery time by phase, a bar for every arm".into(),
         heading: String::new(),
         bars: groups.iter().filter_map(RecoveryGroup::bar).collect(),
@@ -302,6 +150,7 @@ pub fn recovery(runs: &[RunSummary]) -> Option<Figure> {
     let longest = whole.bars.iter().map(seconds).fold(0.0, f64::max);
     let short = groups.iter().filter_map(RecoveryGroup::bar);
     let enlarged = BarChart {
+        id: "recovery-enlarged".into(),
         label: "The short recoveries, enlarged".into(),
         heading: "the same, enlarged".into(),
         bars: short.filter(|bar| seconds(bar) * ENLARGE_FROM < longest).collect(),
@@ -314,10 +163,11 @@ pub fn recovery(runs: &[RunSummary]) -> Option<Figure> {
     }
     let caption = "<b>Recovery time by phase,</b> from the failure until every rank, the newcomer \
                    included, has begun to compute its next gradients; means over all recoveries of \
-                   an arm, whiskers: 95 % interval. Hatched: from then until the step is reached \
-                   again that had been committed before the failure."
+                   an arm, whiskers: their 95 % interval from four on. Hatched: from then until \
+                   the step is reached again that had been committed before the failure."
         .to_string();
-    let drawings: Vec<String> = [whole.draw(), enlarged.draw()].into_iter().flatten().collect();
+    let drawn = [whole.draw(), enlarged.draw()].into_iter().flatten();
+    let drawings: Vec<String> = drawn.map(|drawing| drawing.html()).collect();
     (!drawings.is_empty()).then_some(Figure { drawings, caption, key })
 }
 
@@ -379,6 +229,7 @@ pub fn checkpoints(groups: &[CheckpointGroup]) -> Option<Figure> {
         Some(Bar { label: group.arm.to_string(), parts, total, value })
     };
     let chart = BarChart {
+        id: "checkpoints".into(),
         label: "Checkpoint time by part, a bar for every arm".into(),
         heading: String::new(),
         bars: groups.iter().filter_map(bar).collect(),
@@ -387,7 +238,7 @@ pub fn checkpoints(groups: &[CheckpointGroup]) -> Option<Figure> {
     let caption =
         "<b>Checkpoint time by part.</b> The training loop is held for as long as the figure \
                    beside a bar says; all else runs behind it. Means over all checkpoints of an \
-                   arm, whiskers: 95 % interval of the whole."
+                   arm, whiskers: 95 % interval of the whole, from four on."
             .to_string();
-    Some(Figure { drawings: vec![chart.draw()?], caption, key })
+    Some(Figure { drawings: vec![chart.draw()?.html()], caption, key })
 }

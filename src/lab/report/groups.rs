@@ -1,5 +1,6 @@
 //! Which runs are seeds of one arm, where nobody has said so: those whose configurations are equal
-//! but for `run.seed`. The same seed again is an arm of its own. Pure.
+//! but for what names a run. The same seed again is an arm of its own. And what tells arms apart.
+//! Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -12,67 +13,130 @@ use crate::lab::keys::keys;
 
 /// Keys that tell arms of one name apart, at most; with more the folder does.
 const KEYS_NAMED_MAX: usize = 3;
+/// Characters that they have, at most.
+const VALUES_NAMED_MAX: usize = 48;
+/// What says which run it is, and nothing of what it does.
+const NAMING: [&str; 2] = ["run.name", "run.seed"];
+/// Sections that say what fails and what is done about it.
+const HANDLING: [&str; 3] = ["checkpoint.", "faults.", "recovery."];
+
+/// `section.key` and value.
+pub type Keys = BTreeMap<String, Value>;
+
+/// A resolved configuration without the keys that only name a run; none where it cannot be read.
+pub fn configuration(text: &str) -> Keys {
+    // What a file of an earlier release does not say has its default here.
+    let config = toml::from_str::<Config>(text).ok();
+    let table = config.and_then(|config| Table::try_from(config).ok());
+    let table = table.or_else(|| text.parse().ok()).unwrap_or_default();
+    let mut keys = keys(&table);
+    keys.retain(|key, _| !NAMING.contains(&key.as_str()));
+    keys
+}
+
+/// A key whose value is not the same in all of several configurations.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Difference {
+    /// `section.key`.
+    pub key: String,
+    /// What each of them says; `None` where it is not set.
+    pub values: Vec<Option<Value>>,
+}
+
+impl Difference {
+    /// Whether it is about failures and what is done about them, and about nothing else.
+    pub fn is_handling(&self) -> bool {
+        HANDLING.iter().any(|section| self.key.starts_with(section))
+    }
+}
+
+/// All keys in which configurations differ.
+pub fn differences(of: &[&Keys]) -> Vec<Difference> {
+    let names: BTreeSet<&String> = of.iter().flat_map(|keys| keys.keys()).collect();
+    let all = names.into_iter().map(|key| Difference {
+        key: key.clone(),
+        values: of.iter().map(|keys| keys.get(key).cloned()).collect(),
+    });
+    all.filter(|difference| difference.values.iter().any(|v| *v != difference.values[0])).collect()
+}
 
 /// An arm that is being put together.
 struct Group {
-    name: String,
-    /// `section.key` and value, without the seed.
-    keys: BTreeMap<String, Value>,
+    keys: Keys,
+    /// Whether an earlier arm has its configuration and a run of its seed.
+    again: bool,
     /// Places among all runs.
     runs: Vec<usize>,
 }
 
-/// Gives every run the name of its arm: `run.name`, and what tells it from others of that name.
+/// Gives every run the name of its arm: its runs' names, and what tells it from others of that
+/// name.
 pub fn name_arms(runs: &mut [Run]) {
     let mut groups: Vec<Group> = Vec::new();
     for (at, run) in runs.iter().enumerate() {
-        let keys = keys_of(run);
-        let takes = |group: &Group| {
-            let again = group.runs.iter().any(|&other| runs[other].seed == run.seed);
-            !keys.is_empty() && (&group.name, &group.keys) == (&run.arm, &keys) && !again
-        };
-        match groups.iter().position(takes) {
-            Some(group) => groups[group].runs.push(at),
-            None => groups.push(Group { name: run.arm.clone(), keys, runs: vec![at] }),
+        let keys = configuration(&run.config);
+        let is_alike = |group: &&mut Group| !keys.is_empty() && group.keys == keys;
+        let mut alike = groups.iter_mut().filter(is_alike).peekable();
+        let again = alike.peek().is_some();
+        let takes = |group: &&mut Group| group.runs.iter().all(|&at| runs[at].seed != run.seed);
+        match alike.find(takes) {
+            Some(group) => group.runs.push(at),
+            None => groups.push(Group { keys, again, runs: vec![at] }),
         }
     }
-    let labels: Vec<String> = groups.iter().map(|group| label(group, &groups, runs)).collect();
+    let names: Vec<String> = groups.iter().map(|group| name(group, runs)).collect();
+    let labels = (0..groups.len()).map(|at| label(at, &groups, &names, runs));
+    let labels: Vec<String> = labels.collect();
     for (group, label) in groups.iter().zip(labels) {
         group.runs.iter().for_each(|&at| runs[at].arm.clone_from(&label));
     }
 }
 
-/// None where its configuration cannot be read: then it is like no other.
-fn keys_of(run: &Run) -> BTreeMap<String, Value> {
-    // What a file of an earlier release does not say has its default here.
-    let config = toml::from_str::<Config>(&run.config).ok();
-    let table = config.and_then(|config| Table::try_from(config).ok());
-    let table = table.or_else(|| run.config.parse().ok()).unwrap_or_default();
-    let mut keys = keys(&table);
-    keys.remove("run.seed");
-    keys
+/// What its runs are called.
+fn name(group: &Group, runs: &[Run]) -> String {
+    let mut names: Vec<&str> = group.runs.iter().map(|&at| runs[at].arm.as_str()).collect();
+    names.dedup();
+    match names.as_slice() {
+        [first, second, others @ ..] if !others.is_empty() => {
+            format!("{first}, {second} and {} more", others.len())
+        }
+        few => few.join(", "),
+    }
 }
 
-fn label(group: &Group, groups: &[Group], runs: &[Run]) -> String {
-    let alike: Vec<&Group> = groups.iter().filter(|other| other.name == group.name).collect();
-    if alike.len() == 1 {
-        return group.name.clone();
-    }
-    let names: BTreeSet<&String> = alike.iter().flat_map(|other| other.keys.keys()).collect();
-    let differ =
-        |key: &&String| alike.iter().any(|other| other.keys.get(*key) != group.keys.get(*key));
-    let differing: Vec<&String> = names.into_iter().filter(differ).collect();
-    let same = |other: &&&Group| other.keys == group.keys;
-    if differing.len() > KEYS_NAMED_MAX || alike.iter().filter(same).count() > 1 {
+fn label(at: usize, groups: &[Group], names: &[String], runs: &[Run]) -> String {
+    let (group, name) = (&groups[at], &names[at]);
+    let folder = || {
         let folder = Path::new(&runs[group.runs[0]].path);
-        let folder = folder.file_name().unwrap_or(folder.as_os_str()).to_string_lossy();
-        return format!("{} ({folder})", group.name);
+        folder.file_name().unwrap_or(folder.as_os_str()).to_string_lossy().into_owned()
+    };
+    if group.again {
+        return format!("{name}, the same seed again ({})", folder());
     }
-    let told = differing.iter().map(|key| match group.keys.get(*key) {
-        Some(value) => format!("{} {value}", short(key, &differing)),
-        None => format!("{} unset", short(key, &differing)),
-    });
-    format!("{}: {}", group.name, told.collect::<Vec<_>>().join(", "))
+    let is_alike = |other: &usize| names[*other] == *name && !groups[*other].again;
+    let alike: Vec<&Keys> =
+        (0..groups.len()).filter(is_alike).map(|other| &groups[other].keys).collect();
+    if alike.len() == 1 {
+        return name.clone();
+    }
+    let differing = differences(&alike);
+    let same = alike.iter().filter(|keys| ***keys == group.keys).count();
+    if differing.len() > KEYS_NAMED_MAX || same > 1 {
+        return format!("{name} ({})", folder());
+    }
+    let keys: Vec<&String> = differing.iter().map(|difference| &difference.key).collect();
+    let told = |of: &Keys| {
+        let told = keys.iter().map(|key| match of.get(*key) {
+            Some(value) => format!("{} {value}", short(key, &keys)),
+            None => format!("{} unset", short(key, &keys)),
+        });
+        told.collect::<Vec<_>>().join(", ")
+    };
+    // Of a plan of faults or a list of paths the table tells.
+    match alike.iter().all(|keys| told(keys).chars().count() <= VALUES_NAMED_MAX) {
+        true => format!("{name}: {}", told(&group.keys)),
+        false => format!("{name} ({})", folder()),
+    }
 }
 
 /// A key without its section, where that tells it from the others: legends have little room.
@@ -91,14 +155,8 @@ mod tests {
             arm: "cnn".into(),
             seed,
             path: format!("runs/{path}"),
-            synchronous: true,
-            arithmetic: None,
-            max_seconds: None,
             config: format!("[run]\nname = \"cnn\"\nseed = {seed}\n{more}"),
-            events: Vec::new(),
-            ledger: Vec::new(),
-            result: None,
-            room: None,
+            ..Run::default()
         }
     }
 
@@ -125,9 +183,37 @@ mod tests {
     }
 
     #[test]
+    fn values_that_are_no_label_are_left_to_the_table() {
+        let plan = "[[faults.plan]]\nkind = \"kill\"\nwho = \"rank\"\nrank = 2\nstep = 40\n";
+        assert_eq!(arms(vec![run("a", 1, ""), run("b", 1, plan)]), ["cnn (a)", "cnn (b)"]);
+    }
+
+    #[test]
     fn a_seed_is_not_averaged_with_itself() {
         let named = arms(vec![run("a", 1, ""), run("a.old-1", 1, ""), run("b", 2, "")]);
-        assert_eq!(named, ["cnn (a)", "cnn (a.old-1)", "cnn (a)"]);
+        assert_eq!(named, ["cnn", "cnn, the same seed again (a.old-1)", "cnn"]);
+        let rates = arms(vec![run("a", 1, ""), run("b", 1, RATE), run("c", 1, RATE)]);
+        let again = "cnn, the same seed again (c)";
+        assert_eq!(rates[1..], ["cnn: learning_rate 0.5", again], "{rates:?}");
+    }
+
+    #[test]
+    fn a_name_tells_nothing_of_what_a_run_does() {
+        let named = |name: &str, seed| Run { arm: name.into(), ..run(name, seed, "") };
+        assert_eq!(arms(vec![named("a", 1), named("b", 2)]), ["a, b"; 2]);
+        let again = arms(vec![named("a", 1), named("b", 1)]);
+        assert_eq!(again, ["a", "b, the same seed again (b)"]);
+    }
+
+    #[test]
+    fn what_differs_is_told_with_every_value() {
+        let [a, b] = ["", RATE].map(|more| configuration(&run("a", 1, more).config));
+        let found = differences(&[&a, &b, &a]);
+        assert_eq!(found.len(), 1);
+        assert_eq!(found[0].key, "optimizer.learning_rate");
+        assert_eq!(found[0].values[1], Some(Value::Float(0.5)));
+        assert_eq!(found[0].values[0], found[0].values[2]);
+        assert!(!found[0].is_handling());
     }
 
     #[test]

@@ -3,13 +3,15 @@
 
 use super::svg::escape;
 
-const STYLE: &str = include_str!("page.css");
+/// Of what is inside figures.
+const FIGURE_STYLE: &str = include_str!("figure.css");
+const PAGE_STYLE: &str = include_str!("page.css");
 
 /// The pattern of the hatched bars.
-const DEFINITIONS: &str = "<svg class=\"definitions\" aria-hidden=\"true\"><defs>\
-     <pattern id=\"hatch\" width=\"7\" height=\"7\" patternUnits=\"userSpaceOnUse\" \
-     patternTransform=\"rotate(45)\"><rect class=\"hatch-ground\" width=\"7\" height=\"7\"/>\
-     <rect class=\"hatch-line\" width=\"2\" height=\"7\"/></pattern></defs></svg>\n";
+const PATTERNS: &str = "<defs><pattern id=\"hatch\" width=\"7\" height=\"7\" \
+     patternUnits=\"userSpaceOnUse\" patternTransform=\"rotate(45)\">\
+     <rect class=\"hatch-ground\" width=\"7\" height=\"7\"/>\
+     <rect class=\"hatch-line\" width=\"2\" height=\"7\"/></pattern></defs>\n";
 
 /// The document around a body.
 pub fn document(title: &str, body: &str) -> String {
@@ -17,8 +19,9 @@ pub fn document(title: &str, body: &str) -> String {
         "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
          <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
          <meta name=\"color-scheme\" content=\"light dark\">\n<title>{}</title>\n\
-         <style>\n{STYLE}</style>\n</head>\n<body>\n{DEFINITIONS}<main>\n{body}</main>\n</body>\n\
-         </html>\n",
+         <style>\n{FIGURE_STYLE}{PAGE_STYLE}</style>\n</head>\n<body>\n\
+         <svg class=\"definitions\" aria-hidden=\"true\">{PATTERNS}</svg>\n\
+         <main>\n{body}</main>\n</body>\n</html>\n",
         escape(title)
     )
 }
@@ -83,12 +86,23 @@ impl Table {
     }
 }
 
-/// A drawing (SVG) with its caption (HTML).
+/// A drawing (HTML) with its caption (HTML).
 pub fn figure(drawing: &str, caption: &str) -> String {
     format!("<figure>\n{drawing}<figcaption>{caption}</figcaption>\n</figure>\n")
 }
 
-/// A drawing as a file of its own: with the page's colours and type.
-pub fn drawing(svg: &str) -> String {
-    svg.replacen('>', &format!(">\n<style>\n{STYLE}</style>"), 1)
+/// What there is to say of one thing, a line for each; values are HTML.
+pub fn facts(caption: &str, facts: &[(&str, String)]) -> String {
+    let row =
+        |(name, value): &(&str, String)| format!("<tr><th>{name}</th><td>{value}</td></tr>\n");
+    let rows: String = facts.iter().map(row).collect();
+    format!(
+        "<div class=\"table\"><table class=\"facts\">\n<caption>{caption}</caption>\n\
+         <tbody>\n{rows}</tbody></table></div>\n"
+    )
+}
+
+/// A drawing as a file of its own: with the page's colours, patterns and type.
+pub fn svg_file(svg: &str) -> String {
+    svg.replacen('>', &format!(">\n<style>\n{FIGURE_STYLE}</style>\n{PATTERNS}"), 1)
 }

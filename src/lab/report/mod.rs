@@ -4,28 +4,33 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::observe::event::Event;
+use crate::observe::event::{Event, Kind, Setup};
 use crate::observe::ledger::Entry;
 use crate::observe::result::RunResult;
 
+mod axis;
 mod bar_chart;
 pub mod compare;
+mod curves;
+mod drawing;
 pub mod episodes;
 mod figures;
 pub mod groups;
 pub mod line_chart;
 mod markup;
+mod one_run;
 mod page;
 mod page_cache;
 pub mod read;
 pub mod series;
+mod sheet;
 mod staging;
 pub mod statistics;
 pub mod summary;
 pub mod svg;
 pub mod tables;
 
-pub use markup::{NONE, Table, document as page_of, drawing as svg_file, figure};
+pub use markup::{NONE, Table, document as page_of, figure, svg_file};
 pub use page::render as html;
 
 /// What a run had for pages of files.
@@ -38,7 +43,7 @@ pub struct PageRoom {
 }
 
 /// One run as it left its directory.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Default)]
 pub struct Run {
     /// What it is a run of: `detect/respawn`.
     pub arm: String,
@@ -68,6 +73,19 @@ impl Run {
     /// Seconds of the run's own clock at its last event.
     pub fn seconds(&self) -> f64 {
         self.events.iter().map(|event| event.seconds).fold(0.0, f64::max)
+    }
+
+    /// What its last attempt ran on, where it says so: earlier releases did not.
+    pub fn setup(&self) -> Option<&Setup> {
+        self.events.iter().rev().find_map(|event| match &event.kind {
+            Kind::Setup(setup) => Some(setup),
+            _ => None,
+        })
+    }
+
+    /// Processor, cores and memory, in words.
+    pub fn machine(&self) -> Option<&str> {
+        self.setup().map(|setup| setup.machine.as_str())
     }
 }
 

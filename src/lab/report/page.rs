@@ -1,20 +1,39 @@
 //! The report's page: which figures and tables, in which order, and the words around them.
 
 use super::compare::Bits;
-use super::figures::{self, Figure};
-use super::markup::{self, document};
+use super::groups::{Difference, Keys, configuration as configuration_of, differences};
+use super::markup::document;
+use super::series::failures;
+use super::sheet::Page;
+use super::statistics::INTERVAL_FROM;
 use super::summary::{self, RunSummary, over_seeds};
 use super::svg::escape;
-use super::{Study, page_cache, staging, tables};
+use super::{Study, curves, one_run, page_cache, staging, tables};
 use crate::observe::progress::duration;
 
-/// The whole document.
+/// The whole document: of one run, or of arms that are compared.
 pub fn render(study: &Study) -> String {
     let runs = summary::summarise(study);
-    let groups = figures::recovery_groups(&runs);
-    let checkpoints = figures::checkpoint_groups(study);
-    let mut page = Page { body: String::new(), figures: 0 };
-    page.add(&header(study, &runs));
+    let mut page = Page::default();
+    match study.runs.as_slice() {
+        [run] => one_run::fill(&mut page, study, run, &runs),
+        _ => compared(&mut page, study, &runs),
+    }
+    page.add("<h2>How it was made</h2>\n");
+    page.add(&provenance(study));
+    page.add(&tables::runs(&runs));
+    page.add(&configuration(study));
+    document(&study.title, page.body())
+}
+
+fn compared(page: &mut Page, study: &Study, runs: &[RunSummary]) {
+    let differences = differences_of(study);
+    let handling_alone = differences.iter().all(Difference::is_handling);
+    page.add(&header(study, runs));
+    page.add(&remarks(study));
+    if !handling_alone {
+        page.add(&tables::differences(study, &differences));
+    }
     if let Some(table) = staging::table(study) {
         page.add(&table);
     }
@@ -22,62 +41,31 @@ pub fn render(study: &Study) -> String {
         page.add(&table);
         page.figure(page_cache::figure(study));
     }
-    // Of one arm there is nothing to compare.
-    if study.arms().len() > 1 && summary::is_calm(&runs) {
-        page.add(&tables::calm_arms(study, &runs));
-        page.figure(figures::validation_error(study));
-        page.figure(figures::validation_error_by_step(study, &runs));
+    page.axes(study);
+    if summary::is_calm(runs) {
+        page.add(&tables::calm_arms(study, runs));
+        page.figure(curves::validation_error(study));
     } else {
-        page.add(&tables::arms(study, &runs));
-        page.figure(figures::validation_error(study));
-        page.add(&tables::minimum_errors(study, &runs));
+        page.add(&tables::arms(study, runs));
+        page.figure(curves::validation_error(study));
+        page.add(&tables::minimum_errors(study, runs));
     }
-    page.figure(figures::committed_steps(study, &runs));
-    if !groups.is_empty() {
-        page.figure(figures::recovery(&runs));
-        page.add(&tables::recoveries(&groups));
+    page.failures(study, runs);
+    page.figure(curves::training_loss(study));
+    if !handling_alone {
+        page.figure(curves::learning_rate(study));
+        page.figure(curves::throughput(study));
+    } else {
+        page.add(&tables::differences(study, &differences));
     }
-    if !checkpoints.is_empty() {
-        page.figure(figures::checkpoints(&checkpoints));
-        page.add(&tables::checkpoints(&checkpoints));
-    }
-    page.figure(figures::training_loss(study));
-    page.add("<h2>How it was made</h2>\n");
-    page.add(&provenance(study));
-    page.add(&tables::differences(study));
-    page.add(&tables::runs(&runs));
-    page.add(&configuration(study));
-    document(&study.title, &page.body)
 }
 
-struct Page {
-    body: String,
-    figures: usize,
-}
-
-impl Page {
-    fn add(&mut self, html: &str) {
-        self.body.push_str(html);
-    }
-
-    fn figure(&mut self, figure: Option<Figure>) {
-        let Some(figure) = figure else { return };
-        self.figures += 1;
-        let key: String = figure
-            .key
-            .iter()
-            .map(|(name, class)| {
-                format!(
-                    "<span><svg viewBox=\"0 0 14 14\" class=\"key\"><rect class=\"part {class}\" \
-                         width=\"14\" height=\"14\"/></svg>{}</span>",
-                    escape(name)
-                )
-            })
-            .collect();
-        let key = if key.is_empty() { key } else { format!("<p class=\"keys\">{key}</p>\n") };
-        let caption = format!("Figure {}. {}", self.figures, figure.caption);
-        self.add(&markup::figure(&(figure.drawings.concat() + &key), &caption));
-    }
+/// In what the arms' configurations differ.
+fn differences_of(study: &Study) -> Vec<Difference> {
+    let first = |arm| study.runs_of(arm).next();
+    let runs = study.arms().into_iter().filter_map(first);
+    let keys: Vec<Keys> = runs.map(|run| configuration_of(&run.config)).collect();
+    differences(&keys.iter().collect::<Vec<_>>())
 }
 
 fn header(study: &Study, runs: &[RunSummary]) -> String {
@@ -133,8 +121,46 @@ fn finding(arm: &str, runs: &[RunSummary]) -> Option<String> {
     Some(sentence)
 }
 
+/// What a reader must know before comparing.
+fn remarks(study: &Study) -> String {
+    let mut words = Vec::new();
+    let seeds = || study.arms().into_iter().map(|arm| study.runs_of(arm).count());
+    let (least, most) = (seeds().min().unwrap_or(0), seeds().max().unwrap_or(0));
+    if least < INTERVAL_FROM && study.arms().len() > 1 {
+        let count = match least {
+            n if n < most => format!("{n} to {most} seeds an arm"),
+            1 => "One seed an arm".to_string(),
+            n => format!("{n} seeds an arm"),
+        };
+        words.push(format!("{count}: curves of one arm may differ by more than the arms do."));
+    }
+    let limit = study.runs.first().and_then(|run| run.max_seconds);
+    if limit.is_some() && study.runs.iter().all(|run| run.max_seconds == limit) {
+        words.push(
+            "Time ends these runs, so the machine's load decides how many steps each makes."
+                .to_string(),
+        );
+    }
+    match words.is_empty() {
+        true => String::new(),
+        false => format!("<p class=\"lead\">{}</p>\n", words.join(" ")),
+    }
+}
+
+/// The paper whose comparison an experiment on failures plays again.
+const PAPER: &str = "辻 陽平, 野村 哲弘, 實本 英之, 佐藤 育郎, 松岡 聡 (Tsuji, Nomura, Jitsumoto, \
+     Sato, Matsuoka): 動的なプロセス数操作による分散深層学習の耐故障性と性能評価 (fault tolerance \
+     and performance of distributed deep learning by changing the number of processes).";
+
 fn provenance(study: &Study) -> String {
     let mut html = String::new();
+    let failed = study.runs.iter().any(|run| !failures(&run.events).is_empty());
+    if study.experiment.is_some() && failed {
+        html.push_str(&format!(
+            "<p>Where this comparison of detect/respawn, detect/shrink and checkpoint/restart is \
+             used, cite the paper that it plays again in miniature: <cite>{PAPER}</cite></p>\n"
+        ));
+    }
     if !study.command.is_empty() {
         html.push_str(&format!("<pre>$ {}</pre>\n", escape(&study.command)));
     }

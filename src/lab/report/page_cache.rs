@@ -209,7 +209,7 @@ pub fn figure(study: &Study) -> Option<Figure> {
             series: series.collect(),
             ..LineChart::default()
         };
-        chart.draw()
+        Some(chart.draw()?.html())
     });
     let drawings: Vec<String> = drawn.collect();
     let caption = "<b>What the disk had to bring, epoch by epoch,</b> as shares of the samples' \
@@ -277,15 +277,11 @@ mod tests {
         Run {
             arm: arm.into(),
             seed: 1,
-            path: String::new(),
             synchronous: true,
-            arithmetic: None,
-            max_seconds: None,
             config: "[data]\ncache = \"30B\"\n".into(),
             events,
-            ledger: Vec::new(),
-            result: None,
             room: Some(PageRoom { bytes, files_bytes: 9 }),
+            ..Run::default()
         }
     }
 

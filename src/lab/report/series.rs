@@ -1,17 +1,120 @@
-//! From events to curves: validation error, committed steps, training loss, failure marks. Pure.
+//! From events to curves: errors, losses, rates, committed steps; and failure marks. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::Run;
+use super::axis::{Axis, Ruler};
 use super::statistics::DataPoint;
 use crate::observe::event::{Event, Kind};
 
-/// Validation error (a fraction) against what `at` says of an event: its seconds, or its step.
-pub fn validation_error(events: &[Event], at: impl Fn(&Event) -> f64) -> Vec<DataPoint> {
-    let measured = events.iter().filter_map(|event| match event.kind {
-        Kind::Evaluation { error, .. } if error.is_finite() => Some((at(event), error)),
-        _ => None,
+/// What `value` says of events, against a run's axis. What a rollback threw away has no place among
+/// epochs and steps; in time it has.
+pub fn measured(run: &Run, ruler: &Ruler, value: impl Fn(&Kind) -> Option<f64>) -> Vec<DataPoint> {
+    let found = run.events.iter().filter_map(|event| {
+        let value = value(&event.kind).filter(|value| value.is_finite())?;
+        Some((ruler.at(event), value))
     });
-    in_order(measured.collect())
+    let mut points: Vec<DataPoint> = Vec::new();
+    for point in found {
+        while ruler.axis != Axis::Time && points.last().is_some_and(|last| last.0 >= point.0) {
+            points.pop();
+        }
+        points.push(point);
+    }
+    in_order(points)
+}
+
+/// Validation error, a fraction.
+pub fn validation_error(kind: &Kind) -> Option<f64> {
+    match kind {
+        Kind::Evaluation { error, .. } => Some(*error),
+        _ => None,
+    }
+}
+
+/// Of the running average of the weights.
+pub fn average_error(kind: &Kind) -> Option<f64> {
+    match kind {
+        Kind::Evaluation { average_error, .. } => *average_error,
+        _ => None,
+    }
+}
+
+/// Validation loss.
+pub fn validation_loss(kind: &Kind) -> Option<f64> {
+    match kind {
+        Kind::Evaluation { loss, .. } => Some(*loss),
+        _ => None,
+    }
+}
+
+/// With which a step moved the weights.
+pub fn learning_rate(kind: &Kind) -> Option<f64> {
+    match kind {
+        Kind::Step { learning_rate, .. } => Some(*learning_rate),
+        _ => None,
+    }
+}
+
+/// What of a step is averaged, and by what it is weighed.
+pub type Weighed = fn(&Kind) -> Option<(f64, f64)>;
+
+/// Training loss, by samples.
+pub fn training_loss(kind: &Kind) -> Option<(f64, f64)> {
+    match kind {
+        Kind::Step { loss, samples, .. } => Some((*loss, *samples as f64)),
+        _ => None,
+    }
+}
+
+/// Training error, by samples.
+pub fn training_error(kind: &Kind) -> Option<(f64, f64)> {
+    match kind {
+        Kind::Step { error, samples, .. } => Some((*error, *samples as f64)),
+        _ => None,
+    }
+}
+
+/// Samples a second of the time that steps took, by that time.
+pub fn throughput(kind: &Kind) -> Option<(f64, f64)> {
+    match kind {
+        Kind::Step { samples, seconds, .. } if *seconds > 0.0 => {
+            Some((*samples as f64 / seconds, *seconds))
+        }
+        _ => None,
+    }
+}
+
+/// Means over each of `bins` slices of the axis up to `until`. A slice with a value that is no
+/// number has none. Of steps that were done again, among epochs and steps the last time counts.
+pub fn sliced(
+    run: &Run,
+    ruler: &Ruler,
+    (until, bins): (f64, usize),
+    of: Weighed,
+) -> Vec<DataPoint> {
+    let width = until / bins.max(1) as f64;
+    if width <= 0.0 {
+        return Vec::new();
+    }
+    let mut counted: Vec<(f64, f64, f64)> = Vec::new();
+    for event in &run.events {
+        let Some((value, weight)) = of(&event.kind) else { continue };
+        let x = ruler.at(event);
+        while ruler.axis != Axis::Time && counted.last().is_some_and(|last| last.0 >= x) {
+            counted.pop();
+        }
+        counted.push((x, value, weight));
+    }
+    let mut sums: BTreeMap<u64, (f64, f64, f64)> = BTreeMap::new();
+    for (x, value, weight) in counted {
+        let slice = sums.entry((x / width) as u64).or_default();
+        slice.0 += x * weight;
+        slice.1 += value * weight;
+        slice.2 += weight;
+    }
+    let means = sums.values().map(|slice| (slice.0 / slice.2, slice.1 / slice.2));
+    means.filter(|point| point.0.is_finite() && point.1.is_finite()).collect()
 }
 
 /// Committed steps against seconds. A restart from an older state is a vertical drop.
@@ -36,26 +139,6 @@ pub fn committed_steps(events: &[Event]) -> Vec<DataPoint> {
 /// The largest fall of a curve of committed steps from one point to the next.
 pub fn largest_fall(points: &[DataPoint]) -> f64 {
     points.windows(2).map(|pair| pair[0].1 - pair[1].1).fold(0.0, f64::max)
-}
-
-/// Mean training loss of the samples of each of `bins` slices of time up to `until` seconds. A
-/// slice with a loss that is no number has none.
-pub fn training_loss(events: &[Event], until: f64, bins: usize) -> Vec<DataPoint> {
-    let width = until / bins.max(1) as f64;
-    let mut sums: BTreeMap<u64, (f64, f64, f64)> = BTreeMap::new();
-    for event in events {
-        let Kind::Step { loss, samples, .. } = event.kind else { continue };
-        if width <= 0.0 {
-            continue;
-        }
-        let slice = sums.entry((event.seconds / width) as u64).or_default();
-        let weight = samples as f64;
-        slice.0 += event.seconds * weight;
-        slice.1 += loss * weight;
-        slice.2 += weight;
-    }
-    let means = sums.values().map(|slice| (slice.0 / slice.2, slice.1 / slice.2));
-    means.filter(|point| point.0.is_finite() && point.1.is_finite()).collect()
 }
 
 /// Seconds at which something failed: when it was injected, or else when it was noticed, or else
@@ -169,16 +252,36 @@ pub fn thin(points: &[DataPoint], most: usize) -> Vec<DataPoint> {
 mod tests {
     use super::*;
 
-    #[test]
-    fn a_slice_with_a_loss_that_is_no_number_has_none() {
-        let step = |seconds: f64, loss: f64| {
+    fn run_of(steps: &[(u64, f64, f64)]) -> Run {
+        let step = |&(step, seconds, loss): &(u64, f64, f64)| {
             let (epoch, error, samples, learning_rate) = (0, 0.5, 8, 0.1);
             let kind = Kind::Step { epoch, loss, error, samples, learning_rate, seconds: 0.1 };
             let (v, time, attempt, generation) = (1, 0.0, 1, 0);
-            Event { v, time, seconds, attempt, generation, step: 1, rank: 0, kind }
+            Event { v, time, seconds, attempt, generation, step, rank: 0, kind }
         };
-        let events = [step(0.2, 2.0), step(0.6, 4.0), step(1.2, 1.0), step(1.6, f64::NAN)];
-        assert_eq!(training_loss(&events, 2.0, 2), [(0.4, 3.0)]);
+        Run { events: steps.iter().map(step).collect(), ..Run::default() }
+    }
+
+    #[test]
+    fn a_slice_with_a_loss_that_is_no_number_has_none() {
+        let run = run_of(&[(1, 0.2, 2.0), (2, 0.6, 4.0), (3, 1.2, 1.0), (4, 1.6, f64::NAN)]);
+        let ruler = Ruler::new(&run, Axis::Time).unwrap();
+        assert_eq!(sliced(&run, &ruler, (2.0, 2), training_loss), [(0.4, 3.0)]);
+    }
+
+    #[test]
+    fn steps_that_were_done_again_count_once_among_steps_and_twice_in_time() {
+        let run = run_of(&[(1, 0.1, 1.0), (2, 0.2, 9.0), (3, 0.3, 9.0), (2, 1.2, 3.0)]);
+        let loss = |axis: Axis, until: f64| {
+            let ruler = Ruler::new(&run, axis).unwrap();
+            sliced(&run, &ruler, (until, 1), training_loss)
+        };
+        assert_eq!(loss(Axis::Steps, 4.0), [(1.5, 2.0)]);
+        assert_eq!(loss(Axis::Time, 2.0)[0].1, 5.5);
+        let ruler = Ruler::new(&run, Axis::Steps).unwrap();
+        let rates = measured(&run, &ruler, learning_rate);
+        assert_eq!(rates, [(1.0, 0.1), (2.0, 0.1)]);
+        assert_eq!(ruler.at_seconds(0.25), 2.0);
     }
 
     #[test]

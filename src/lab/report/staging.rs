@@ -182,19 +182,7 @@ mod tests {
         events.extend((1..=4).map(|at| event(100.0 + end - 4.0 + at as f64, at, step.clone())));
         events.push(event(100.0 + copied, 4, over));
         let config = format!("[staging]\nmode = \"{staging}\"\n");
-        Run {
-            arm: arm.into(),
-            seed: 1,
-            path: String::new(),
-            synchronous: true,
-            arithmetic: None,
-            max_seconds: None,
-            config,
-            events,
-            ledger: Vec::new(),
-            result: None,
-            room: None,
-        }
+        Run { arm: arm.into(), seed: 1, synchronous: true, config, events, ..Run::default() }
     }
 
     #[test]

@@ -5,7 +5,8 @@
 pub struct Estimate {
     /// The mean.
     pub mean: f64,
-    /// Half the width of the 95 % interval (Student's t); `None` of one value.
+    /// Half the width of the 95 % interval (Student's t); `None` of fewer than four values, whose
+    /// interval says more of Student's t than of them.
     pub half_width: Option<f64>,
     /// How many values.
     pub n: usize,
@@ -18,6 +19,20 @@ const T_95: [f64; 30] = [
     2.052, 2.048, 2.045, 2.042,
 ];
 
+/// Values from which an interval is told.
+pub const INTERVAL_FROM: usize = 4;
+
+/// Half the width of the 95 % interval of a mean (Student's t); `None` of one value.
+pub fn half_width(values: &[f64]) -> Option<f64> {
+    let n = values.len();
+    let mean = values.iter().sum::<f64>() / n as f64;
+    (n > 1).then(|| {
+        let squares: f64 = values.iter().map(|value| (value - mean).powi(2)).sum();
+        let t = T_95.get(n - 2).copied().unwrap_or(1.96);
+        t * (squares / (n - 1) as f64 / n as f64).sqrt()
+    })
+}
+
 /// Mean and interval of the finite values; `None` of none.
 pub fn estimate(values: impl IntoIterator<Item = f64>) -> Option<Estimate> {
     let values: Vec<f64> = values.into_iter().filter(|value| value.is_finite()).collect();
@@ -26,11 +41,7 @@ pub fn estimate(values: impl IntoIterator<Item = f64>) -> Option<Estimate> {
         return None;
     }
     let mean = values.iter().sum::<f64>() / n as f64;
-    let half_width = (n > 1).then(|| {
-        let squares: f64 = values.iter().map(|value| (value - mean).powi(2)).sum();
-        let t = T_95.get(n - 2).copied().unwrap_or(1.96);
-        t * (squares / (n - 1) as f64 / n as f64).sqrt()
-    });
+    let half_width = half_width(&values).filter(|_| n >= INTERVAL_FROM);
     Some(Estimate { mean, half_width, n })
 }
 
@@ -63,12 +74,12 @@ pub fn interpolate(points: &[DataPoint], x: f64) -> Option<f64> {
 pub struct MeanCurve {
     /// The mean.
     pub points: Vec<DataPoint>,
-    /// (x, low, high) of the 95 % interval; empty of one curve.
+    /// (x, low, high) of the 95 % interval; empty of fewer than four curves.
     pub band: Vec<(f64, f64, f64)>,
 }
 
 /// Points of an averaged curve.
-const GRID_POINTS: usize = 240;
+const GRID_POINTS: u32 = 240;
 
 /// Averages curves where all of them have a value. One curve stays as it is.
 pub fn mean_curve(curves: &[Vec<DataPoint>]) -> MeanCurve {
@@ -82,9 +93,7 @@ pub fn mean_curve(curves: &[Vec<DataPoint>]) -> MeanCurve {
     if !(from.is_finite() && to > from) {
         return mean;
     }
-    for index in 0..GRID_POINTS {
-        let x = from + (to - from) * index as f64 / (GRID_POINTS - 1) as f64;
-        let x = x.min(to);
+    for x in places(&curves, from, to) {
         let at = curves.iter().filter_map(|curve| interpolate(curve, x));
         let Some(here) = estimate(at) else { continue };
         mean.points.push((x, here.mean));
@@ -93,6 +102,20 @@ pub fn mean_curve(curves: &[Vec<DataPoint>]) -> MeanCurve {
         }
     }
     mean
+}
+
+/// Where several curves are averaged: at their own points where those are the same in all.
+fn places(curves: &[&Vec<DataPoint>], from: f64, to: f64) -> Vec<f64> {
+    let own = |curve: &Vec<DataPoint>| -> Vec<f64> {
+        let within = curve.iter().map(|point| point.0).filter(|x| (from..=to).contains(x));
+        within.collect()
+    };
+    let first = own(curves[0]);
+    if curves.iter().all(|curve| own(curve) == first) {
+        return first;
+    }
+    let at = |index| from + (to - from) * f64::from(index) / f64::from(GRID_POINTS - 1);
+    (0..GRID_POINTS).map(|index| at(index).min(to)).collect()
 }
 
 /// Round numbers (1, 2, 2.5, 5 times a power of ten) from at most `low` to at least `high`, about
@@ -130,7 +153,8 @@ mod tests {
         let five = estimate([1.0, 2.0, 3.0, 4.0, 5.0]).unwrap();
         assert_eq!((five.mean, five.n), (3.0, 5));
         assert!((five.half_width.unwrap() - 2.776 * 0.5f64.sqrt()).abs() < 1e-9);
-        assert_eq!(estimate([7.0]).unwrap().half_width, None);
+        let few = estimate([1.0, 2.0, 6.0]).unwrap();
+        assert_eq!((few.mean, few.half_width), (3.0, None), "three are no sample");
         assert_eq!(estimate([f64::NAN]), None);
     }
 
@@ -149,7 +173,9 @@ mod tests {
         assert_eq!(mean.points[0].0, 2.0);
         assert_eq!(mean.points[mean.points.len() - 1].0, 10.0);
         assert!(mean.points.iter().all(|point| (point.1 - 2.0).abs() < 1e-12));
-        assert_eq!(mean.band.len(), mean.points.len());
+        assert_eq!(mean.band, [], "two have no interval");
+        let four = mean_curve(&vec![one.clone(); INTERVAL_FROM]);
+        assert_eq!(four.band.len(), four.points.len());
         assert_eq!(mean_curve(std::slice::from_ref(&one)).points, one);
         assert_eq!(mean_curve(&[]), MeanCurve::default());
     }

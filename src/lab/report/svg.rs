@@ -100,10 +100,11 @@ impl Canvas {
         self.add(format_args!(r#"<polygon class="{class}" points="{points}"/>"#));
     }
 
-    /// A dot.
-    pub fn dot(&mut self, class: &str, at: (f64, f64), radius: f64) {
-        let (x, y, r) = (px(at.0), px(at.1), px(radius));
-        self.add(format_args!(r#"<circle class="{class}" cx="{x}" cy="{y}" r="{r}"/>"#));
+    /// Dots, as one element: strokes without length that have round ends.
+    pub fn dots(&mut self, class: &str, points: &[(f64, f64)]) {
+        let strokes: String =
+            points.iter().map(|at| format!("M{} {}h0", px(at.0), px(at.1))).collect();
+        self.add(format_args!(r#"<path class="{class}" d="{strokes}"/>"#));
     }
 
     /// A diamond (a square on its corner) with a text for the pointer.

@@ -2,20 +2,21 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use toml::Value;
-
 use super::Study;
 use super::compare::Bits;
 use super::figures::{CHECKPOINT_PARTS, COLOURS, CheckpointGroup, RecoveryGroup, phase_name};
+use super::groups::Difference;
 use super::line_chart::time_unit;
 use super::markup::{NONE, Table};
 use super::statistics::{Estimate, estimate};
 use super::summary::{EARLY, RunSummary, over_seeds};
 use super::svg::escape;
-use crate::lab::keys::keys;
 use crate::observe::event::PHASES;
 use crate::observe::progress::{duration, short};
 use crate::observe::spans::amount;
+
+/// What stands behind means.
+const INTERVALS: &str = ", with their 95 % intervals from four seeds on";
 
 /// `mean ± half`, without an interval that rounds to nothing.
 fn with_interval(value: Option<Estimate>, unit: &str, write: impl Fn(f64) -> String) -> String {
@@ -125,8 +126,8 @@ pub fn calm_arms(study: &Study, runs: &[RunSummary]) -> String {
         false => "",
     };
     table.html(&format!(
-        "<b>Arms.</b> Means over the seeds and their 95 % intervals. Against the first: points of \
-         the final error more than the first arm's run of the same seed has.{caches}"
+        "<b>Arms.</b> Means over the seeds{INTERVALS}. Against the first: points of the final \
+         error more than the first arm's run of the same seed has.{caches}"
     ))
 }
 
@@ -278,32 +279,35 @@ pub fn runs(runs: &[RunSummary]) -> String {
     table.html("<b>Runs.</b>")
 }
 
-/// The keys in which the arms' configurations differ; empty when they do not.
-pub fn differences(study: &Study) -> String {
-    let arms = study.arms();
-    let of_arm = |arm: &&str| {
-        let config = study.runs_of(arm).next().and_then(|run| run.config.parse().ok());
-        keys(&config.unwrap_or_default())
-    };
-    let configs: Vec<BTreeMap<String, Value>> = arms.iter().map(of_arm).collect();
-    let names: BTreeSet<&String> = configs.iter().flat_map(BTreeMap::keys).collect();
-    let mut table = Table::new(std::iter::once("key").chain(arms.iter().copied()).map(escape));
-    for key in names.into_iter().filter(|key| !["run.name", "run.seed"].contains(&key.as_str())) {
-        let values: Vec<Option<&Value>> = configs.iter().map(|config| config.get(key)).collect();
-        if values.iter().all(|value| *value == values[0]) {
-            continue;
-        }
-        let cell = |value: &Option<&Value>| match value {
-            Some(value) => format!("<code>{}</code>", escape(&value.to_string())),
-            None => NONE.to_string(),
-        };
-        let mut row = vec![format!("<code>{}</code>", escape(key))];
-        row.extend(values.iter().map(cell));
-        table.row(row);
-    }
-    if table.rows.is_empty() {
+/// The keys in which the arms' configurations differ; empty when they do not. What there is more
+/// of, arms or keys, has the rows.
+pub fn differences(study: &Study, differences: &[Difference]) -> String {
+    if differences.is_empty() {
         return String::new();
     }
+    let arms = study.arms();
+    let key = |difference: &Difference| format!("<code>{}</code>", escape(&difference.key));
+    let value = |difference: &Difference, arm: usize| match &difference.values[arm] {
+        Some(value) => format!("<code>{}</code>", escape(&value.to_string())),
+        None => "unset".to_string(),
+    };
+    let swatches = arms.iter().enumerate().map(|(colour, arm)| swatch(colour, arm));
+    let table = if arms.len() > differences.len() {
+        let head = std::iter::once("arm".to_string()).chain(differences.iter().map(key));
+        let mut table = Table::new(head);
+        for (at, arm) in swatches.enumerate() {
+            let values = differences.iter().map(|difference| value(difference, at));
+            table.row(std::iter::once(arm).chain(values).collect::<Vec<_>>());
+        }
+        table
+    } else {
+        let mut table = Table::new(std::iter::once("key".to_string()).chain(swatches));
+        for difference in differences {
+            let values = (0..arms.len()).map(|at| value(difference, at));
+            table.row(std::iter::once(key(difference)).chain(values).collect::<Vec<_>>());
+        }
+        table
+    };
     table.html("<b>What differs</b> between the arms' configurations; all else is the same.")
 }
 

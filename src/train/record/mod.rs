@@ -25,6 +25,7 @@ pub mod pace;
 pub mod reading;
 pub mod reason;
 pub mod repairs;
+pub mod setup;
 pub mod steps;
 pub mod struck;
 pub mod waiting;

@@ -26,6 +26,7 @@ use crate::train::record::casualties;
 use crate::train::record::journal::Journal;
 use crate::train::record::keeper::{Keeper, Means};
 use crate::train::record::outcome::{Ended, RESULT};
+use crate::train::record::setup;
 use crate::train::start::materials::Prepared;
 use crate::train::start::network;
 use crate::train::start::state::{From, Origin};
@@ -269,8 +270,9 @@ pub(in crate::train) fn announce(
             weights,
         },
     );
-    if let Some(inexact) = inexact {
-        record.event(rank, inexact);
+    let setup = setup::of(&facts, &plan.arithmetic);
+    for kind in std::iter::once(setup).chain(inexact) {
+        record.event(rank, kind);
     }
     network::announce(trainer, network);
     Ok(())

@@ -1,0 +1,233 @@
+//! The page of one run: how it ended, what it was made of, its curves, what was lost and why.
+
+use super::curves::{self, Both};
+use super::line_chart::grouped;
+use super::markup::{Table, facts};
+use super::sheet::Page;
+use super::summary::RunSummary;
+use super::svg::escape;
+use super::{Run, Study, page_cache, staging};
+use crate::config::{Config, DataFormat, Shown};
+use crate::observe::event::{Event, Kind, Setup, name_of, names_of};
+use crate::observe::progress::duration;
+use crate::observe::spans;
+
+/// Everything above "How it was made".
+pub fn fill(page: &mut Page, study: &Study, run: &Run, runs: &[RunSummary]) {
+    let summary = &runs[0];
+    page.add(&format!("<h1>{}</h1>\n", escape(&study.title)));
+    page.add(&format!("<p class=\"lead\">{}</p>\n", escape(&ending(run, summary))));
+    page.add(&made_of(run));
+    if let Some(table) = staging::table(study) {
+        page.add(&table);
+    }
+    if let Some(table) = page_cache::table(study) {
+        page.add(&table);
+        page.figure(page_cache::figure(study));
+    }
+    page.axes(study);
+    page.figure(curves::of_one_run(study, Both::Error));
+    page.figure(curves::of_one_run(study, Both::Loss));
+    page.figure(curves::learning_rate(study));
+    page.figure(curves::throughput_of_one_run(study));
+    page.add("<h2>What was lost, and why</h2>\n");
+    page.add(&losses(run, summary));
+    page.failures(study, runs);
+}
+
+/// How it stands, in a sentence or two.
+fn ending(run: &Run, summary: &RunSummary) -> String {
+    let mut words = match (&summary.status, &summary.reason) {
+        (Some(status), Some(reason)) => format!("{}: {reason}.", name_of(status)),
+        _ => "No result yet: it runs, or was cut off.".to_string(),
+    };
+    let epochs = run.result.as_ref().map_or(0, |result| result.epochs);
+    let within = if epochs > 0 { format!(", {epochs} whole epochs") } else { String::new() };
+    let length = spans::clock(summary.seconds);
+    words.push_str(&format!(" {} steps{within} in {length}.", grouped(summary.steps as f64)));
+    if let (Some(last), Some(best)) = (summary.final_error, summary.min_error) {
+        let (last, best) = (last * 100.0, best * 100.0);
+        words.push_str(&format!(" Validation error {last:.2} % at the end, {best:.2} % at best."));
+    }
+    words
+}
+
+/// Model, data, machine, versions, as far as the run's folder says it.
+fn made_of(run: &Run) -> String {
+    let mut rows: Vec<(&str, String)> = Vec::new();
+    let mut row = |name, value: Option<String>| {
+        rows.extend(value.map(|value: String| (name, escape(&value))));
+    };
+    let config: Option<Config> = toml::from_str(&run.config).ok();
+    let (config, setup) = (config.as_ref(), run.setup());
+    row("model", config.map(|config| model(config, run, setup)));
+    row("data set", config.map(|config| data_set(config, run, setup)));
+    row("batch", config.map(batch));
+    row("optimizer", config.map(optimizer));
+    row("ranks", config.map(|config| ranks(config, run)));
+    row("machine", setup.map(|setup| format!("{} ({})", setup.machine, hosts(run).join(", "))));
+    row("versions", setup.map(versions));
+    row("began", run.events.first().map(|first| spans::date(first.time)));
+    row("seed", config.map(|config| config.run.seed.to_string()));
+    row(
+        "bits",
+        run.result.as_ref().map(|result| {
+            let kept = match result.exact {
+                true => "those of a run without failures",
+                false => "not known to be those of a run without failures",
+            };
+            let hash = result.state_sha256.as_deref();
+            hash.map_or(kept.to_string(), |hash| format!("{kept}; state {hash}"))
+        }),
+    );
+    facts("<b>The run.</b>", &rows)
+}
+
+fn model(config: &Config, run: &Run, setup: Option<&Setup>) -> String {
+    let mut text = config.model.name.clone();
+    if let Some(parameters) = start(run).map(|start| start.parameters) {
+        text.push_str(&format!(", {} parameters", grouped(parameters as f64)));
+    }
+    if let Some([channels, height, width]) = setup.map(|setup| setup.input) {
+        text.push_str(&format!(", input {channels} x {height} x {width}"));
+    }
+    if let Some(weights) = &config.model.init {
+        text.push_str(&format!(", first weights from {}", weights.shown()));
+    }
+    text
+}
+
+fn data_set(config: &Config, run: &Run, setup: Option<&Setup>) -> String {
+    let source = match (&config.data.train, config.data.format) {
+        (Some(path), _) => format!(" at {}", path.shown()),
+        (None, DataFormat::Synthetic) => ", made in memory".to_string(),
+        (None, _) => ", made on first use".to_string(),
+    };
+    let mut text = name_of(&config.data.format) + &source;
+    if let Some(start) = start(run) {
+        let (train, validation) = (start.train_samples as f64, start.validation_samples as f64);
+        let (train, validation) = (grouped(train), grouped(validation));
+        text.push_str(&format!(": {train} training and {validation} validation samples"));
+    }
+    if let Some(setup) = setup {
+        text.push_str(&format!(", {} classes", setup.classes));
+    }
+    text + &format!(", seen at {} pixels", config.data.image_size)
+}
+
+fn batch(config: &Config) -> String {
+    let train = &config.train;
+    let owners = train.owners.map_or(String::new(), |owners| format!(" in {owners} parts"));
+    let exchange = name_of(&train.exchange);
+    format!("{} samples a step{owners}, {exchange} exchange", train.global_batch)
+}
+
+fn optimizer(config: &Config) -> String {
+    let (optimizer, schedule) = (&config.optimizer, &config.schedule);
+    let name = name_of(&optimizer.name);
+    let kind = name_of(&schedule.kind);
+    format!("{name}, learning rate {} ({kind})", optimizer.learning_rate)
+}
+
+fn ranks(config: &Config, run: &Run) -> String {
+    let ranks = start(run).map_or(config.run.ranks, |start| start.ranks);
+    let (kind, precision) = (name_of(&config.device.kind), name_of(&config.device.precision));
+    let workers = config.train.workers;
+    let workers = if workers == 1 { "one worker".into() } else { format!("{workers} workers") };
+    format!("{ranks}, {workers} each, {kind}, {precision}")
+}
+
+fn versions(setup: &Setup) -> String {
+    let Setup { kintsugi, commit, mpi, arithmetic, .. } = setup;
+    let commit = commit.as_ref().map_or(String::new(), |commit| format!(" (commit {commit})"));
+    format!("Kintsugi {kintsugi}{commit}, {mpi}, {arithmetic}")
+}
+
+/// Where its attempts began.
+fn hosts(run: &Run) -> Vec<&str> {
+    let of = |event: &'_ Event| matches!(event.kind, Kind::Setup(_));
+    let mut hosts: Vec<&str> = Vec::new();
+    for event in run.events.iter().filter(|event| of(event)) {
+        if let Kind::Setup(setup) = &event.kind
+            && !hosts.contains(&setup.host.as_str())
+        {
+            hosts.push(&setup.host);
+        }
+    }
+    hosts
+}
+
+/// What the first `run_start` says.
+struct Start {
+    ranks: u32,
+    parameters: u64,
+    train_samples: u64,
+    validation_samples: u64,
+}
+
+fn start(run: &Run) -> Option<Start> {
+    run.events.iter().find_map(|event| match event.kind {
+        Kind::RunStart { ranks, parameters, train_samples, validation_samples, .. } => {
+            Some(Start { ranks, parameters, train_samples, validation_samples })
+        }
+        _ => None,
+    })
+}
+
+fn losses(run: &Run, summary: &RunSummary) -> String {
+    let mut html = String::new();
+    if summary.recoveries.is_empty() {
+        html.push_str("<p>No rank was lost, and no committed step.</p>\n");
+    } else {
+        html.push_str(&recoveries(summary));
+    }
+    let mut also = Vec::new();
+    if let Some(result) = &run.result {
+        let (train, validation) = (result.bad_images.train, result.bad_images.validation);
+        if train + validation > 0 {
+            also.push(format!(
+                "{train} training and {validation} validation samples could not be decoded."
+            ));
+        }
+        if result.zero_updates > 0 {
+            also.push(format!("{} steps changed no weight.", result.zero_updates));
+        }
+    }
+    for event in &run.events {
+        match &event.kind {
+            Kind::Inexact { reason } => also.push(format!("Other bits from here: {reason}.")),
+            Kind::RungDown { from, to, reason } => {
+                also.push(format!("Step {}: from {from} down to {to}: {reason}.", event.step));
+            }
+            _ => {}
+        }
+    }
+    also.dedup();
+    let lines: String = also.iter().map(|line| format!("<li>{}</li>\n", escape(line))).collect();
+    if !lines.is_empty() {
+        html.push_str(&format!("<ul class=\"findings\">\n{lines}</ul>\n"));
+    }
+    html
+}
+
+fn recoveries(summary: &RunSummary) -> String {
+    let mut table = Table::new([
+        "who, and why",
+        "at step",
+        "after",
+        "repaired by",
+        "computing again after",
+        "committed steps lost",
+    ]);
+    for episode in &summary.recoveries {
+        table.row([
+            format!("<span class=\"words\">{}</span>", escape(&names_of(&episode.lost))),
+            episode.step.to_string(),
+            spans::clock(episode.back_at - episode.seconds()),
+            escape(&episode.rung),
+            duration(episode.seconds()),
+            episode.lost_steps.to_string(),
+        ]);
+    }
+    table.html("<b>Failures and repairs,</b> each as its survivors or the next attempt tell it.")
+}
