@@ -6,6 +6,7 @@ use toml::Spanned;
 use crate::config::Shown;
 
 use super::spec::{GraphBuilder, ModelError};
+use super::window::{AvgPool, Pair};
 use super::{Graph, LayerKind, Shape};
 
 /// Reads a model file. Layers in order; each reads the one before it unless `inputs` names others:
@@ -41,7 +42,7 @@ pub fn from_toml(text: &str, input: Shape, classes: usize) -> Result<Graph, Mode
     for (index, table) in file.layer.into_iter().enumerate() {
         let line = line_of(text, table.span().start);
         let located = |reason: String| ModelError::File(format!("line {line}: {reason}"));
-        let layer = file_layer(index, table.into_inner(), classes).map_err(located)?;
+        let layer = file_layer(index, table.into_inner(), (input, classes)).map_err(located)?;
         let inputs = inputs_of(&builder, &layer).map_err(located)?;
         let node = builder.node(&layer.name, layer.kind, &inputs);
         if let Some(weight) = layer.loss_weight {
@@ -89,7 +90,11 @@ struct FileLayer {
 }
 
 /// One `[[layer]]`: our own keys are taken out, the rest is the layer's kind.
-fn file_layer(index: usize, mut table: toml::Table, classes: usize) -> Result<FileLayer, String> {
+fn file_layer(
+    index: usize,
+    mut table: toml::Table,
+    (image, classes): (Shape, usize),
+) -> Result<FileLayer, String> {
     let text = |value: toml::Value| value.as_str().map(str::to_string);
     let kind_name = table.get("kind").and_then(|kind| kind.as_str()).unwrap_or("layer").to_string();
     let default_name = format!("{kind_name}{}", index + 1);
@@ -112,6 +117,7 @@ fn file_layer(index: usize, mut table: toml::Table, classes: usize) -> Result<Fi
         Some(toml::Value::Float(weight)) => Some(weight as f32),
         Some(_) => return Err(at(&name, "`loss_weight` must be a number as 0.3")),
     };
+    let for_image = table.remove("for_image");
     for width in ["features", "channels"] {
         if table.get(width).and_then(|value| value.as_str()) == Some("classes") {
             table.insert(width.into(), toml::Value::Integer(classes as i64));
@@ -125,7 +131,35 @@ fn file_layer(index: usize, mut table: toml::Table, classes: usize) -> Result<Fi
     if is_bare && keys > 1 {
         return Err(at(&name, format!("`{}` takes no further keys", kind.name())));
     }
+    let kind = match for_image {
+        None => kind,
+        Some(side) => grown(kind, &side, image).map_err(|reason| at(&name, reason))?,
+    };
     Ok(FileLayer { name, kind, inputs, loss_weight })
+}
+
+/// A mean pooling for images of `side` pixels, grown with the image: its kernel and stride times so
+/// many as that goes into height and width.
+fn grown(
+    kind: LayerKind,
+    side: &toml::Value,
+    [_, height, width]: Shape,
+) -> Result<LayerKind, String> {
+    let LayerKind::AvgPool(pool) = kind else {
+        return Err("`for_image` is of `avg_pool` alone".into());
+    };
+    let side = side.as_integer().and_then(|side| usize::try_from(side).ok());
+    let side = side.filter(|&side| side > 0).ok_or("`for_image` must be a number of pixels")?;
+    let times = [height / side, width / side];
+    if times.contains(&0) {
+        return Err(format!(
+            "`for_image`: images of {height} x {width} pixels: at least {side} x {side}"
+        ));
+    }
+    let grow = |Pair([height, width]): Pair| {
+        Pair([height.saturating_mul(times[0]), width.saturating_mul(times[1])])
+    };
+    Ok(LayerKind::AvgPool(AvgPool { kernel: grow(pool.kernel), stride: grow(pool.stride), ..pool }))
 }
 
 #[cfg(test)]
@@ -161,6 +195,22 @@ mod tests {
         assert_eq!(shapes, [[8, 8, 8], [8, 8, 8], [8, 8, 8], [8, 1, 1], [5, 1, 1]]);
         assert_eq!(graph.nodes[2].inputs, [Some(0), Some(1)]);
         assert_eq!(graph.consumers(0), [1, 2]);
+    }
+
+    #[test]
+    fn a_mean_pooling_for_images_of_a_size_grows_with_the_image_and_its_result_does_not() {
+        let text = TINY.replace(
+            "\"global_avg_pool\"",
+            "\"avg_pool\"\nkernel = 4\nstride = 2\nfor_image = 8\n[[layer]]\nkind = \"flatten\"",
+        );
+        let pooled =
+            |side| from_toml(&text, [3, side, 2 * side], 5).expect("it fits").nodes[3].shape;
+        assert_eq!([8, 16, 80].map(pooled), [[8, 3, 3]; 3]);
+        let small = from_toml(&text, [3, 7, 8], 5).expect_err("too small").to_string();
+        assert!(small.contains("images of 7 x 8 pixels: at least 8 x 8"), "{small}");
+        let other = TINY.replacen("kernel = 3", "kernel = 3\nfor_image = 8", 1);
+        let other = from_toml(&other, [3, 8, 8], 5).expect_err("a convolution").to_string();
+        assert!(other.contains("`for_image` is of `avg_pool` alone"), "{other}");
     }
 
     #[test]
